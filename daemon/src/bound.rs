@@ -36,13 +36,13 @@ const EVERY: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The task that searches.
-pub(crate) struct Lookout {
+pub(crate) struct BoundPorts {
     snapshot: watch::Receiver<Arc<Snapshot>>,
     changes: mpsc::Sender<Vec<Change>>,
     overlap: Option<Overlap>,
 }
 
-impl Lookout {
+impl BoundPorts {
     /// Searches for the NodePorts that the snapshot serves, and reports the result to the owner task.
     pub(crate) fn new(snapshot: watch::Receiver<Arc<Snapshot>>, changes: mpsc::Sender<Vec<Change>>) -> Self {
         Self { snapshot, changes, overlap: None }
@@ -57,19 +57,19 @@ impl Lookout {
     pub(crate) async fn run(mut self, stop: impl Future<Output = ()>) {
         tokio::select! {
             () = stop => {}
-            () = self.look_again_and_again() => {}
+            () = self.poll() => {}
         }
     }
 
-    async fn look_again_and_again(&mut self) {
-        let mut told = Told::default();
+    async fn poll(&mut self) {
+        let mut reported = Logged::default();
         loop {
             if let Some(overlap) = &mut self.overlap {
                 overlap.look();
             }
             let served = nodeports(&self.snapshot.borrow_and_update());
             let found = look(served.clone()).await;
-            if let Some(bound) = told.take(found, &served)
+            if let Some(bound) = reported.take(found, &served)
                 && self.changes.send(vec![Change::Bound(bound)]).await.is_err()
             {
                 return;
@@ -114,12 +114,12 @@ fn nodeports(snapshot: &Snapshot) -> MapState {
 
 /// What has been logged so far, so that each message is logged once.
 #[derive(Debug, Default)]
-struct Told {
+struct Logged {
     bound: Bound,
     trouble: Option<String>,
 }
 
-impl Told {
+impl Logged {
     /// Logs what is new, and returns the bound NodePorts if they differ from the previous ones.
     fn take(&mut self, found: io::Result<Bound>, served: &Realised) -> Option<Bound> {
         let bound = match found {
@@ -149,9 +149,9 @@ impl Told {
                 frontend = %nodeport, "NodePort {nodeport}: no process has it bound any more"
             );
         }
-        let is_news = self.bound != bound;
+        let is_new = self.bound != bound;
         self.bound.clone_from(&bound);
-        is_news.then_some(bound)
+        is_new.then_some(bound)
     }
 }
 

@@ -65,13 +65,13 @@ pub enum CanaryError {
     #[error(
         "programs of another nodelb answer {family} connections {}: they translate by maps of their own, which may be out of \
          date for ever, and nodelb's own connections to its apiserver too",
-        if *beside { "together with those of this one" } else { "in place of those of this one" }
+        if *is_shared { "together with those of this one" } else { "in place of those of this one" }
     )]
     AnotherAnswers {
         /// The family that was tested.
         family: Family,
         /// Whether this daemon's program is in effect as well.
-        beside: bool,
+        is_shared: bool,
     },
     /// The test could not be made.
     #[error("the {family} canary could not be tried: {reason}; whether the hooks are in effect is not known")]
@@ -105,14 +105,14 @@ pub fn check<E: Display>(
     let mut alive = Alive::default();
     for frontend in CANARIES {
         let family = frontend.addr.family();
-        let dial = |probe| {
+        let try_connect = |probe| {
             let prepare = |socket: BorrowedFd<'_>| prepare(probe, socket).map_err(|error| unprepared(probe, &error));
             let was_observed = |socket: BorrowedFd<'_>| {
                 was_observed(socket).map_err(|error| format!("what a program says of a socket cannot be read: {error}"))
             };
-            dial(frontend, prepare, was_observed).map_err(|reason| CanaryError::NotTried { family, reason })
+            try_connect(frontend, prepare, was_observed).map_err(|reason| CanaryError::NotTried { family, reason })
         };
-        alive.notes.extend(judge(frontend, dial(Probe::Ordinary)?, dial(Probe::Own)?)?);
+        alive.notes.extend(judge(frontend, try_connect(Probe::Ordinary)?, try_connect(Probe::Own)?)?);
     }
     Ok(alive)
 }
@@ -136,7 +136,7 @@ fn judge(frontend: L4Addr, ordinary: Seen, own: Seen) -> Result<Option<String>, 
         // Connected, or unreachable because the node has no route: in both cases the hook left nodelb's own socket
         // alone.
         ((REFUSED, true), (answer, true)) if answer != REFUSED => Ok(None),
-        ((REFUSED, ordinary), (_, own)) => Err(CanaryError::AnotherAnswers { family, beside: ordinary && own }),
+        ((REFUSED, ordinary), (_, own)) => Err(CanaryError::AnotherAnswers { family, is_shared: ordinary && own }),
         ((answer, _), _) => {
             Err(CanaryError::NotInEffect { family, frontend, answer: answer.to_string(), cgroup: own_cgroup() })
         }
@@ -144,7 +144,7 @@ fn judge(frontend: L4Addr, ordinary: Seen, own: Seen) -> Result<Option<String>, 
 }
 
 /// Connects a new UDP socket after `prepare` has registered it, and then asks `was_observed` about it.
-fn dial(
+fn try_connect(
     frontend: L4Addr,
     prepare: impl FnOnce(BorrowedFd<'_>) -> Result<(), String>,
     was_observed: impl FnOnce(BorrowedFd<'_>) -> Result<bool, String>,

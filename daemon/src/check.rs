@@ -25,14 +25,14 @@ mod access;
 /// # Errors
 /// All problems of the configuration; or, if root runs the command, every file that the unit's root may not open; or
 /// the first problem of the credentials (exit code 78), or all problems of the service files (65).
-pub fn check(options: &CheckOptions, told: &mut dyn Write) -> Result<(), Failure> {
+pub fn check(options: &CheckOptions, out: &mut dyn Write) -> Result<(), Failure> {
     let config = Config::load(options.config.as_deref()).map_err(|error| Failure::new(Code::Config, error))?;
     if options.keys {
-        let summary = writeln!(told, "the configuration's keys and values are good; what they name was not looked at");
+        let summary = writeln!(out, "the configuration's keys and values are good; what they name was not looked at");
         return Ok(summary.context("writing the summary")?);
     }
     for notice in unit_notices(&config).into_iter().chain(listen_notices(&config)) {
-        writeln!(told, "{notice}").context("writing a notice")?;
+        writeln!(out, "{notice}").context("writing a notice")?;
     }
     let (config_files, service_files) = named(&config, options.config.as_deref());
     for (code, files) in [(Code::Config, config_files), (Code::Data, service_files)] {
@@ -42,21 +42,21 @@ pub fn check(options: &CheckOptions, told: &mut dyn Write) -> Result<(), Failure
         }
         for problem in closed {
             // A user who checks a configuration may keep it at another path than the unit.
-            writeln!(told, "note: {problem}").context("writing a notice")?;
+            writeln!(out, "note: {problem}").context("writing a notice")?;
         }
     }
     if let Some(settings) = config.kubernetes_settings() {
         for notice in check_credentials(&settings)? {
-            writeln!(told, "{notice}").context("writing a notice")?;
+            writeln!(out, "{notice}").context("writing a notice")?;
         }
     }
     let directory = &config.files.directory;
     let files::Checked { problems, notices } = files::check(directory);
     for notice in notices {
-        writeln!(told, "{notice}").context("writing a notice")?;
+        writeln!(out, "{notice}").context("writing a notice")?;
     }
     if problems.is_empty() {
-        let summary = writeln!(told, "the configuration and every service file in {} are good", directory.display());
+        let summary = writeln!(out, "the configuration and every service file in {} are good", directory.display());
         return Ok(summary.context("writing the summary")?);
     }
     let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();

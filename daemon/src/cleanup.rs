@@ -7,7 +7,7 @@ use anyhow::Context;
 use nodelb_cli::CleanupOptions;
 use nodelb_cli::exit::{Code, Failure};
 use nodelb_datapath::{CrashPoint, HiddenLink};
-use nodelb_kube::source::remember;
+use nodelb_kube::source::state_file;
 
 use crate::config::Config;
 use crate::run::{crash_after, refused};
@@ -16,10 +16,10 @@ use crate::run::{crash_after, refused};
 ///
 /// # Errors
 /// If a daemon uses it (69), or something cannot be removed (71).
-pub fn cleanup(options: &CleanupOptions, told: &mut dyn Write) -> Result<(), Failure> {
+pub fn cleanup(options: &CleanupOptions, out: &mut dyn Write) -> Result<(), Failure> {
     let config = || Config::load(options.config.as_deref()).map_err(|error| Failure::new(Code::Config, error));
     if options.hidden {
-        return detach_hidden(config()?.datapath.cgroup(), told);
+        return detach_hidden(config()?.datapath.cgroup(), out);
     }
     let (directory, state) = match &options.pin_directory {
         Some(directory) => (directory.clone(), None),
@@ -31,27 +31,27 @@ pub fn cleanup(options: &CleanupOptions, told: &mut dyn Write) -> Result<(), Fai
         }
     };
     let report = nodelb_datapath::cleanup(&directory, &CrashPoint::new(crash_after()?)).map_err(refused)?;
-    writeln!(told, "removed {} links and {} maps from {}", report.links, report.maps, directory.display())
+    writeln!(out, "removed {} links and {} maps from {}", report.links, report.maps, directory.display())
         .context("writing the summary")?;
     if let Some(state) = state {
-        let path = remember::path(&state);
-        let forgotten = remember::forget(&state).with_context(|| format!("removing {}", path.display()));
+        let path = state_file::path(&state);
+        let forgotten = state_file::forget(&state).with_context(|| format!("removing {}", path.display()));
         if forgotten.map_err(|error| Failure::new(Code::System, error))? {
-            writeln!(told, "removed {}: Kubernetes is not a source any more", path.display())
+            writeln!(out, "removed {}: Kubernetes is not a source any more", path.display())
                 .context("writing the summary")?;
         }
     }
     for path in report.left {
-        writeln!(told, "left in place, since nodelb did not make it: {}", path.display())
+        writeln!(out, "left in place, since nodelb did not make it: {}", path.display())
             .context("writing the summary")?;
     }
     Ok(())
 }
 
 /// Detaches the programs with unreachable pins, and reports which.
-fn detach_hidden(cgroup: Option<&Path>, told: &mut dyn Write) -> Result<(), Failure> {
+fn detach_hidden(cgroup: Option<&Path>, out: &mut dyn Write) -> Result<(), Failure> {
     let report = nodelb_datapath::detach_hidden(cgroup).map_err(refused)?;
-    let mut say = |text: String| writeln!(told, "{text}").context("writing the summary");
+    let mut say = |text: String| writeln!(out, "{text}").context("writing the summary");
     for HiddenLink { id, hook, program, .. } in &report.detached {
         say(format!("detached link {id}: program {program} at {hook}"))?;
     }

@@ -22,7 +22,7 @@ use nodelb_core::messages;
 use nodelb_kube::clock::ticking;
 use tracing::{Event, Level, Subscriber, subscriber, warn};
 use tracing_journald::{Priority, PriorityMappings};
-use tracing_subscriber::filter::{FilterExt, Targets};
+use tracing_subscriber::filter::{FilterExt, LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
@@ -45,7 +45,7 @@ const JOURNAL: &str = "/run/systemd/journal/socket";
 const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// The interval of the check for dropped lines.
-const BEAT: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_secs(1);
 
 /// A line for the writer thread.
 enum Line {
@@ -83,18 +83,18 @@ impl Control {
 
     /// Until `shutdown`, reports how many lines were left out because there were too many similar ones, and how many
     /// because no process read them.
-    pub async fn tell_left_out(self, shutdown: impl Future<Output = ()>) {
+    pub async fn report_suppressed(self, shutdown: impl Future<Output = ()>) {
         tokio::select! {
-            () = self.limit.tell(shutdown) => {}
+            () = self.limit.report_suppressed(shutdown) => {}
             () = report_dropped_lines() => {}
         }
     }
 }
 
 async fn report_dropped_lines() {
-    let mut beat = ticking(BEAT);
+    let mut tick = ticking(TICK);
     loop {
-        beat.tick().await;
+        tick.tick().await;
         if let Some(out) = OUT.get().filter(|out| out.queue.has_room()) {
             out.report_dropped();
         }
@@ -231,9 +231,10 @@ impl Write for PlainLine {
 }
 
 /// The filter: lines of all nodelb's packages at the given level, by the first word of their target. Of other libraries
-/// only warnings and errors.
+/// only warnings and errors; nothing of kube, which logs responses that it cannot decode.
 fn targets(level: Level) -> Targets {
-    Targets::new().with_default(level.min(Level::WARN)).with_target("nodelb", level)
+    let targets = Targets::new().with_default(level.min(Level::WARN)).with_target("nodelb", level);
+    targets.with_target("kube_client", LevelFilter::OFF)
 }
 
 /// Whether the file is the one that systemd connected to the journal: `JOURNAL_STREAM` contains its device and inode.
@@ -268,22 +269,22 @@ where
 }
 
 /// How long the message of a panic may take to be written.
-const LAST_WORDS: Duration = Duration::from_secs(3);
+const STDERR_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Makes a panic in any thread end the process. A missing task that no other task notices would be worse: systemd
 /// starts another daemon, and connections continue meanwhile. If no process reads stderr, the end is delayed only for a
 /// short time.
 pub fn end_on_panic() {
-    let tell = std::panic::take_hook();
+    let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         let end = || {
-            thread::sleep(LAST_WORDS);
+            thread::sleep(STDERR_TIMEOUT);
             std::process::abort();
         };
         // Without this thread the process ends as soon as stderr accepts the message.
         let _ = thread::Builder::new().spawn(end);
         finish();
-        tell(panic);
+        report(panic);
         std::process::abort();
     }));
 }

@@ -7,8 +7,8 @@ use nodelb::config::Config;
 use nodelb::node::Identity;
 use nodelb::{check, cleanup, reaper, run, sock_diag};
 use nodelb_cli::Actions;
+use nodelb_cli::endpoints::Configured;
 use nodelb_cli::exit::{Code, Failure};
-use nodelb_cli::means::Configured;
 
 fn main() -> ExitCode {
     let actions = Actions {

@@ -11,7 +11,6 @@
 //! An idle owner applies a change at once. Under load, all changes that are waiting go into one round: no change waits
 //! for a timer, and a burst of changes costs one round per batch.
 
-use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +25,7 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{Origin, Source};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::kernel_check::EntryKey;
+use nodelb_core::text::listed;
 use nodelb_kube::clock::{Clock, Taken, at, ticking};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Interval;
@@ -49,7 +49,7 @@ const ROUND_CHANGES: usize = 65_536;
 const CANARY_EVERY: Duration = Duration::from_secs(10);
 
 /// The interval of the loop without changes.
-const BEAT_EVERY: Duration = Duration::from_secs(1);
+const TICK_EVERY: Duration = Duration::from_secs(1);
 
 /// How many milliseconds systemd waits for a source at most. Units that are ordered after nodelb must start in the end,
 /// above all the kubelet: on a control-plane node it starts the apiserver itself.
@@ -86,7 +86,7 @@ pub struct Owner<D> {
 
 /// The state of the loop between rounds.
 #[derive(Default)]
-struct Standing {
+struct LoopState {
     was_ready: bool,
     /// Whether systemd was notified of readiness before all sources were synced.
     goes_without: bool,
@@ -97,12 +97,12 @@ struct Standing {
 impl<D: Datapath> Owner<D> {
     /// Runs until `shutdown`. Leaves the datapath unchanged: connections continue.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) {
-        let mut standing = Standing::default();
-        let mut beat = ticking(BEAT_EVERY);
+        let mut state = LoopState::default();
+        let mut heartbeat = ticking(TICK_EVERY);
         let mut canary = ticking(CANARY_EVERY);
         let mut watchdog = self.notifier.watchdog_interval().map(ticking);
         tokio::pin!(shutdown);
-        self.round(&mut standing, Taken::now());
+        self.round(&mut state, Taken::now());
         loop {
             let retry = self.engine.next_round().map(|at| self.clock.instant_of(at));
             tokio::select! {
@@ -110,22 +110,22 @@ impl<D: Datapath> Owner<D> {
                 Some(batch) = self.changes.recv() => {
                     let taken = Taken::now();
                     self.take(batch);
-                    self.round(&mut standing, taken);
+                    self.round(&mut state, taken);
                 }
                 () = at(retry) => {
                     self.reporter.count_retry();
-                    self.round(&mut standing, Taken::now());
+                    self.round(&mut state, Taken::now());
                 }
-                Some(suspects) = self.drift.suspects.recv() => self.look_again(&suspects, &mut standing),
+                Some(suspects) = self.drift.suspects.recv() => self.look_again(&suspects, &mut state),
                 _ = canary.tick() => {
-                    self.try_canary(&mut standing);
-                    self.publish_health(&standing);
+                    self.try_canary(&mut state);
+                    self.publish_health(&state);
                 }
                 () = tick(&mut watchdog) => self.notifier.watchdog(),
-                _ = beat.tick() => {
-                    self.go_without_all(&mut standing);
-                    standing.losses.report(self.clock.now());
-                    self.publish_health(&standing);
+                _ = heartbeat.tick() => {
+                    self.go_without_all(&mut state);
+                    state.losses.report(self.clock.now());
+                    self.publish_health(&state);
                 }
             }
         }
@@ -144,9 +144,9 @@ impl<D: Datapath> Owner<D> {
     }
 
     /// Reads the entries again, while no operation is in progress, and repairs real differences.
-    fn look_again(&mut self, suspects: &[EntryKey], standing: &mut Standing) {
+    fn look_again(&mut self, suspects: &[EntryKey], state: &mut LoopState) {
         match self.datapath.read(suspects) {
-            Ok(content) if self.engine.accept_actual(&content, suspects) > 0 => self.round(standing, Taken::now()),
+            Ok(content) if self.engine.accept_actual(&content, suspects) > 0 => self.round(state, Taken::now()),
             Ok(_as_believed) => {}
             Err(error) => warn!(
                 message_id = %messages::MAPS_UNREADABLE,
@@ -155,25 +155,25 @@ impl<D: Datapath> Owner<D> {
         }
     }
 
-    fn round(&mut self, standing: &mut Standing, taken: Taken) {
+    fn round(&mut self, state: &mut LoopState, taken: Taken) {
         let (now, began) = (self.clock.now(), Taken::now());
         self.rounds.begin();
         let mut round = self.engine.reconcile(&mut self.datapath, now);
         self.engine.end_round(&mut self.datapath, self.clock.now());
         self.reporter.report(&mut round, taken, began.elapsed());
         report(&round);
-        drift::tell(&round.repaired);
+        drift::log_repairs(&round.repaired);
         drift::count_round(&self.drift.reports, &round.repaired);
-        report_losses(&round, &mut standing.losses, now);
+        report_losses(&round, &mut state.losses, now);
         self.snapshot.send_replace(Arc::new(self.engine.snapshot(now)));
         self.rounds.end();
-        let becomes_ready = self.engine.is_ready() && !standing.was_ready;
+        let becomes_ready = self.engine.is_ready() && !state.was_ready;
         if becomes_ready {
-            standing.was_ready = true;
-            self.try_canary(standing);
+            state.was_ready = true;
+            self.try_canary(state);
         }
         // Published before systemd is notified: units that wait for it may send requests at once.
-        self.publish_health(standing);
+        self.publish_health(state);
         if becomes_ready {
             let (services, kept) = (self.engine.sizes().services, self.engine.kept());
             info!(message_id = %messages::READY, services, "{}", kept::reconciled(&kept));
@@ -183,18 +183,18 @@ impl<D: Datapath> Owner<D> {
     }
 
     /// Notifies systemd that everything possible is done, although not every source is synced.
-    fn go_without_all(&mut self, standing: &mut Standing) {
+    fn go_without_all(&mut self, state: &mut LoopState) {
         let is_due = self.clock.now().0 >= READY_WITHOUT_ALL;
-        if !is_due || standing.was_ready || standing.goes_without {
+        if !is_due || state.was_ready || state.goes_without {
             return;
         }
         let missing = match self.lacks_kubernetes_only() {
             true => "no apiserver has answered yet",
             false => "the services directory could not be read yet",
         };
-        standing.goes_without = true;
-        self.try_canary(standing);
-        self.publish_health(standing);
+        state.goes_without = true;
+        self.try_canary(state);
+        self.publish_health(state);
         let served = match self.engine.sizes().services {
             1 => "1 service from before is served".to_owned(),
             services => format!("{services} services from before are served"),
@@ -209,12 +209,12 @@ impl<D: Datapath> Owner<D> {
     }
 
     /// Checks the hooks. Logs only changes: a hook that stays broken causes one line, not one every ten seconds.
-    fn try_canary(&mut self, standing: &mut Standing) {
+    fn try_canary(&mut self, state: &mut LoopState) {
         let (taken, links) = (Taken::now(), drift::links(&self.drift.reports));
         let checks = (self.probe)(&mut self.datapath);
         let mut events = Vec::new();
         for check in &checks {
-            let before = standing.probes.iter().find(|before| before.name == check.name);
+            let before = state.probes.iter().find(|before| before.name == check.name);
             let said = format!("{}: {}", check.name, check.detail);
             if !check.passed && before.is_none_or(|before| before != check) {
                 warn!(message_id = %messages::HOOKS_FAILED, "{said}");
@@ -229,16 +229,16 @@ impl<D: Datapath> Owner<D> {
             let detail = format!("{links} links were not as they should be and are attached again");
             events.push(Event { kernel: Kernel::Done, ..Event::for_daemon(What::Repaired, detail) });
         }
-        self.reporter.tell(events, taken);
-        standing.probes = checks;
+        self.reporter.record(events, taken);
+        state.probes = checks;
     }
 
-    fn publish_health(&self, standing: &Standing) {
+    fn publish_health(&self, state: &LoopState) {
         let waiting = || self.engine.unsynced().iter().map(Source::to_string).collect::<Vec<_>>().join(", ");
         let serves_from_before = || self.snapshot.borrow().serves_anything();
-        let reconcile = if standing.was_ready {
+        let reconcile = if state.was_ready {
             Check::passed("reconcile", kept::reconciled(&self.engine.kept()))
-        } else if standing.goes_without && self.lacks_kubernetes_only() && serves_from_before() {
+        } else if state.goes_without && self.lacks_kubernetes_only() && serves_from_before() {
             let detail =
                 format!("what was known before is served; waiting for the first complete answer of: {}", waiting());
             Check::passed("reconcile", detail)
@@ -246,12 +246,12 @@ impl<D: Datapath> Owner<D> {
             Check::failed("reconcile", format!("waiting for the first complete answer of: {}", waiting()))
         };
         let mut checks = vec![reconcile];
-        checks.extend(standing.probes.iter().cloned());
+        checks.extend(state.probes.iter().cloned());
         // No reason to mark the node as not ready: connections are translated all the same.
         let unanswered = self.snapshot.borrow().facts().health_check_port_error(None).map(ToString::to_string);
         checks.extend(unanswered.map(|error| Check::passed("healthz", error)));
         checks.extend(node_addresses(&self.snapshot.borrow()));
-        self.health.send_replace(Arc::new(Health { beat: self.clock.now(), checks }));
+        self.health.send_replace(Arc::new(Health { heartbeat: self.clock.now(), checks }));
     }
 }
 
@@ -288,13 +288,10 @@ fn report(round: &Round) {
     }
     // The checker reports backends with a changed health.
     if round.done > 0 && round.compiled.len() > round.by_checks {
-        let names: BTreeSet<String> = round.compiled.iter().take(SHOWN).map(ToString::to_string).collect();
-        let more = round.compiled.len().saturating_sub(SHOWN);
-        let names = names.into_iter().collect::<Vec<_>>().join(", ");
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let names = listed(&round.compiled, SHOWN);
         info!(
             message_id = %messages::APPLIED,
-            operations = round.done, failed = round.failed, "applied: {names}{more}"
+            operations = round.done, failed = round.failed, "applied: {names}"
         );
     }
 }
@@ -361,8 +358,8 @@ const LOSSES_BY_NAME: usize = 20;
 #[derive(Default)]
 struct Losses {
     second: u64,
-    told: usize,
-    untold: usize,
+    logged: usize,
+    suppressed: usize,
 }
 
 impl Losses {
@@ -372,23 +369,23 @@ impl Losses {
         if now.0 / 1_000 == self.second {
             return 0;
         }
-        std::mem::replace(self, Self { second: now.0 / 1_000, told: 0, untold: 0 }).untold
+        std::mem::replace(self, Self { second: now.0 / 1_000, logged: 0, suppressed: 0 }).suppressed
     }
 
     /// How many of `count` may be logged by name.
     fn admit(&mut self, count: usize) -> usize {
-        let admitted = count.min(LOSSES_BY_NAME.saturating_sub(self.told));
-        self.told += admitted;
-        self.untold += count - admitted;
+        let admitted = count.min(LOSSES_BY_NAME.saturating_sub(self.logged));
+        self.logged += admitted;
+        self.suppressed += count - admitted;
         admitted
     }
 
     fn report(&mut self, now: Moment) {
         match self.turn_over(now) {
             0 => {}
-            untold => warn!(
+            suppressed => warn!(
                 message_id = %messages::BACKENDS_LOST,
-                "{untold} more service ports have lost their last usable backend: see `nodelb services`"
+                "{suppressed} more service ports have lost their last usable backend: see `nodelb services`"
             ),
         }
     }

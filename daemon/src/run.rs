@@ -24,7 +24,7 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::Realised;
 use nodelb_core::state::kernel_check::Content;
 use nodelb_datapath::KernelDatapath;
-use nodelb_kube::apiserver::dial::Register;
+use nodelb_kube::apiserver::connect::Register;
 use nodelb_kube::clock::{self, Clock};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
@@ -32,41 +32,41 @@ use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
 
 use crate::admin::{self, AdminState, Now, ReadClients, ReadLinks, ReadSlots, Reality};
-use crate::bound::Lookout;
+use crate::bound::BoundPorts;
 use crate::bound::ephemeral::Overlap;
 use crate::config::{Config, Disconnect, Mode};
 use crate::connections::Connections;
 use crate::drift::{Checker, ReadMaps, Reports};
 use crate::latency::Latencies;
-use crate::lb_health::{self, LocalEntry, View};
-use crate::moves::{Means, Mover};
+use crate::lb_health::{self, LbHealth, View};
 use crate::notify::{Environment, Notifier};
 use crate::reconcile::{Owner, Probe, QUEUE};
 use crate::rounds::Rounds;
+use crate::stale_sockets::{Handles, StaleSockets};
 use crate::status::Health;
 use crate::{log, node, recorder};
 
 mod absent;
-mod doors;
+mod admin_sockets;
 mod files;
 mod kernel;
 mod kubernetes;
 mod reload;
 
-use doors::{Doors, Listeners};
+use admin_sockets::{AdminSockets, Listeners};
 pub(crate) use kernel::{crash_after, refused};
 use reload::{Reload, Signals};
 
 /// How long the sources, the checker and the owner may take together to store their state at the end of the daemon, and
 /// then the recorder again: a stop takes at most twice this time.
-const LAST_WORDS: Duration = Duration::from_secs(4);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The delay before an address that could not be bound is retried: of the admin API and of the health checks for load
 /// balancers.
 const LISTEN_AGAIN: Duration = Duration::from_secs(5);
 
 /// Everything that is ready before the runtime starts.
-struct Ground {
+struct Setup {
     config: Config,
     config_path: Option<PathBuf>,
     /// Path of the socket of a reaper that another process starts.
@@ -99,23 +99,23 @@ fn start(options: &RunOptions) -> Result<(), Failure> {
     };
     info!(message_id = %messages::STARTED, version = env!("CARGO_PKG_VERSION"), node = %identity.name, "nodelb starts");
     let (config_path, reaper) = (options.config.clone(), options.reaper.clone());
-    let ground = Ground { config, config_path, reaper, level, identity, notifier };
+    let setup = Setup { config, config_path, reaper, level, identity, notifier };
     match mode {
-        Mode::Kernel => run_kernel(ground),
-        Mode::Memory => run_memory(ground),
+        Mode::Kernel => run_kernel(setup),
+        Mode::Memory => run_memory(setup),
     }
 }
 
-fn run_kernel(ground: Ground) -> Result<(), Failure> {
+fn run_kernel(setup: Setup) -> Result<(), Failure> {
     // The reaper keeps capabilities that the daemon drops next.
-    let reaper = kernel::reaper(&ground.config, ground.reaper.clone());
-    let (datapath, findings) = kernel::open(&ground.config)?;
+    let reaper = kernel::reaper(&setup.config, setup.reaper.clone());
+    let (datapath, findings) = kernel::open(&setup.config)?;
     let sockets = datapath.own_sockets();
     let register: Register = Arc::new(move |socket| sockets.register(socket));
     // Ports below 1024 need a capability.
-    let doors = Doors::open(&ground.config.admin, &register);
-    let findings = kernel::drop_capabilities(&ground.config, &datapath, findings)?;
-    let means = kernel::means(&ground.config, &datapath, reaper);
+    let admin_sockets = AdminSockets::open(&setup.config.admin, &register);
+    let findings = kernel::drop_capabilities(&setup.config, &datapath, findings)?;
+    let handles = kernel::handles(&setup.config, &datapath, reaper);
     let (reader, own) = (datapath.reader(), datapath.own_sockets());
     let maps: ReadMaps = Arc::new(move || reader.content().map_err(|error| error.to_string()));
     let attached = datapath.links();
@@ -132,30 +132,41 @@ fn run_kernel(ground: Ground) -> Result<(), Failure> {
     start_runtime(|| {
         let kernel = Some(findings);
         serve(
-            ground,
+            setup,
             datapath,
             |_| maps,
-            Own { probe, register, doors, means, links, drift, connections, clients, slots, kernel },
+            DatapathHandles {
+                probe,
+                register,
+                admin_sockets,
+                handles,
+                links,
+                drift,
+                connections,
+                clients,
+                slots,
+                kernel,
+            },
         )
     })
 }
 
-fn run_memory(ground: Ground) -> Result<(), Failure> {
+fn run_memory(setup: Setup) -> Result<(), Failure> {
     warn!(
         message_id = %messages::MEMORY_ONLY,
         "the datapath is memory: everything works but the translation of connections"
     );
-    let datapath = MemoryDatapath::new(ground.config.datapath.limits());
+    let datapath = MemoryDatapath::new(setup.config.datapath.limits());
     // The engine's realised state is the content of the memory datapath.
     let maps = |snapshot: watch::Receiver<Arc<Snapshot>>| -> ReadMaps {
         Arc::new(move || Ok(Content { state: snapshot.borrow().realised.clone(), ..Content::default() }))
     };
     let register: Register = Arc::new(|_| Ok(()));
-    let own = Own {
+    let own = DatapathHandles {
         probe: Box::new(|_| Vec::new()),
-        doors: Doors::open(&ground.config.admin, &register),
+        admin_sockets: AdminSockets::open(&setup.config.admin, &register),
         register,
-        means: None,
+        handles: None,
         links: Arc::new(Vec::new),
         drift: Reports::default(),
         connections: None,
@@ -163,7 +174,7 @@ fn run_memory(ground: Ground) -> Result<(), Failure> {
         slots: Arc::new(|_| None),
         kernel: None,
     };
-    start_runtime(|| serve(ground, datapath, maps, own))
+    start_runtime(|| serve(setup, datapath, maps, own))
 }
 
 fn start_runtime<F: Future<Output = Result<(), Failure>>>(main: impl FnOnce() -> F) -> Result<(), Failure> {
@@ -179,16 +190,16 @@ fn start_runtime<F: Future<Output = Result<(), Failure>>>(main: impl FnOnce() ->
     result
 }
 
-/// The daemon's means that depend on the datapath.
-struct Own<D> {
+/// The daemon's handles that depend on the datapath.
+struct DatapathHandles<D> {
     /// Tests whether the datapath is in effect.
     probe: Probe<D>,
     /// Exempts a socket from the datapath.
     register: Register,
     /// The sockets of the admin API, which are exempted.
-    doors: Doors,
-    /// The means to end stale sockets, if configured and available.
-    means: Option<Means>,
+    admin_sockets: AdminSockets,
+    /// The handles to end stale sockets, if configured and available.
+    handles: Option<Handles>,
     /// Reads the faults of the hooks.
     links: ReadLinks,
     /// Publishes what other programs have changed.
@@ -204,27 +215,27 @@ struct Own<D> {
 }
 
 async fn serve<D: Datapath + Send + 'static>(
-    ground: Ground,
+    setup: Setup,
     datapath: D,
     maps: impl FnOnce(watch::Receiver<Arc<Snapshot>>) -> ReadMaps,
-    Own { probe, register, mut doors, means, links, drift, connections, clients, slots, kernel }: Own<D>,
+    DatapathHandles { probe, register, mut admin_sockets, handles, links, drift, connections, clients, slots, kernel }: DatapathHandles<D>,
 ) -> Result<(), Failure> {
-    let Ground { config, config_path, level, identity, notifier, .. } = ground;
+    let Setup { config, config_path, level, identity, notifier, .. } = setup;
     let signals = Signals::listen().map_err(system("listening for signals"))?;
     let (clock, limits, node) = (Clock::start(), datapath.limits(), identity.name.to_string());
     let realised = datapath.dump().map_err(|error| Failure::new(Code::Internal, error))?;
     let expected = realised.services.len().saturating_sub(1);
     let (engine, previous_sources) = make_engine(&config, limits.services, realised).await;
     let recorder = start_recorder(&config, expected);
-    let Listeners { open, unopened } = doors.listeners().map_err(system("listening for the admin API"))?;
+    let Listeners { open, unopened } = admin_sockets.listeners().map_err(system("listening for the admin API"))?;
 
     let (changes_in, changes) = mpsc::channel(QUEUE);
     let (snapshot_in, snapshot) = watch::channel(Arc::new(engine.snapshot(clock.now())));
     let (health_in, health) = watch::channel(Arc::new(Health::default()));
     let (stop_in, stop) = watch::channel(false);
-    let mover = Mover::new(snapshot.clone(), changes_in.clone(), moved(&config), clock);
-    let moves = means.map(|means| mover.start(means, stopped(stop.clone())));
-    tokio::spawn(level.clone().tell_left_out(stopped(stop.clone())));
+    let stale_sockets = StaleSockets::new(snapshot.clone(), changes_in.clone(), moved(&config), clock);
+    let stale_sockets = handles.map(|handles| stale_sockets.start(handles, stopped(stop.clone())));
+    tokio::spawn(level.clone().report_suppressed(stopped(stop.clone())));
     let identity = follow_node(identity, changes_in.clone(), stop.clone()).await?;
     let (to_owner, own, shown) = (changes_in.clone(), Arc::clone(&register), snapshot.clone());
     let to_files = files::Connections { changes: to_owner, register: own, snapshot: shown, clock, expected };
@@ -235,7 +246,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let ends = kubernetes::Connections { changes: to_owner, snapshot: shown, register, clock, node, expected, events };
     let kubernetes = kubernetes::start(config.kubernetes_settings(), ends, stop.clone()).await?;
 
-    start_lookouts(view, (changes_in.clone(), own), &config, stop.clone());
+    start_watchers(view, (changes_in.clone(), own), &config, stop.clone());
 
     let (read, asked) = (maps(snapshot.clone()), Arc::new(Notify::new()));
     let checker = Checker { read: Arc::clone(&read), snapshot: snapshot.clone(), reports: drift, asked, clock };
@@ -249,7 +260,7 @@ async fn serve<D: Datapath + Send + 'static>(
         apiservers: kubernetes::pool_of(kubernetes.as_ref()),
         checks: files.checks,
         health,
-        moves,
+        stale_sockets,
         history: recorder.history,
         latencies: Some(recorder.latencies),
         maps: read,
@@ -278,14 +289,14 @@ async fn serve<D: Datapath + Send + 'static>(
 
     let reload =
         Reload { config: config_in, config_path, level, identity, directory: files.directory, check, notifier };
-    reload.until_told_to_end(signals).await;
+    reload.until_shutdown(signals).await;
     stop_in.send_replace(true);
     end(kubernetes.into_iter().map(|started| started.task).chain([files.checker]), owner, recorder.task).await
 }
 
 /// The engine, and the sources that were in use before according to the state directory.
 async fn make_engine(config: &Config, max_services: u32, realised: Realised) -> (Engine, BTreeSet<Source>) {
-    let previous_sources = absent::previous_sources(config, kubernetes::STATE_PATIENCE).await;
+    let previous_sources = absent::previous_sources(config, kubernetes::STATE_TIMEOUT).await;
     (Engine::new(engine_config(config, previous_sources.clone(), max_services), realised), previous_sources)
 }
 
@@ -300,10 +311,10 @@ async fn end(
     owner: JoinHandle<()>,
     recorder: JoinHandle<()>,
 ) -> Result<(), Failure> {
-    let by = Instant::now() + LAST_WORDS;
-    last_words(tasks, by).await;
+    let by = Instant::now() + SHUTDOWN_TIMEOUT;
+    join_until(tasks, by).await;
     let owner = timeout_at(by, owner).await;
-    last_words(std::iter::once(recorder), Instant::now() + LAST_WORDS).await;
+    join_until(std::iter::once(recorder), Instant::now() + SHUTDOWN_TIMEOUT).await;
     match owner {
         Ok(ended) => {
             ended.map_err(|error| Failure::message(Code::Internal, format!("the reconcile loop ended badly: {error}")))
@@ -312,7 +323,7 @@ async fn end(
             Code::Internal,
             format!(
                 "the reconcile loop did not end within {} s; the next start goes on from there",
-                LAST_WORDS.as_secs()
+                SHUTDOWN_TIMEOUT.as_secs()
             ),
         )),
     }
@@ -323,25 +334,25 @@ fn start_recorder(config: &Config, expected: usize) -> recorder::Started {
     let found = if expected == 1 { "1 service port".into() } else { format!("{expected} service ports") };
     let detail = format!("nodelb {} started; the kernel held {found}", env!("CARGO_PKG_VERSION"));
     let started = Event::for_daemon(What::Started, detail);
-    recorder::start(config.state.directory.clone(), Latencies::default(), started, recorder::Timing::default())
+    recorder::start(config.state.directory.clone(), Latencies::default(), started, recorder::LIMITS)
 }
 
 /// Starts the task that watches other uses of the node's ports, and the one that answers load balancers. Without the
 /// latter, services continue but load balancers consider the node unhealthy.
-fn start_lookouts(
+fn start_watchers(
     view: View,
     (changes, register): (mpsc::Sender<Vec<Change>>, Register),
     config: &Config,
     stop: watch::Receiver<bool>,
 ) {
     let overlap = config.datapath.protect_nodeports.then(|| Overlap::new(config.datapath.nodeport_range.into()));
-    let lookout = Lookout::new(view.snapshot.clone(), changes.clone()).with_overlap(overlap);
-    tokio::spawn(lookout.run(stopped(stop.clone())));
+    let bound_ports = BoundPorts::new(view.snapshot.clone(), changes.clone()).with_overlap(overlap);
+    tokio::spawn(bound_ports.run(stopped(stop.clone())));
     // If the limit cannot be read, the usual one is assumed.
     let files =
         getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| usize::try_from(soft).unwrap_or(usize::MAX));
     let (healthz_addresses, bounds) = (config.healthz_addresses(), lb_health::Bounds::within(files));
-    let entry = LocalEntry { view, changes, healthz_addresses, bounds, retry: LISTEN_AGAIN, register };
+    let entry = LbHealth { view, changes, healthz_addresses, bounds, retry: LISTEN_AGAIN, register };
     if let Err(error) = lb_health::start(entry, stopped(stop)) {
         warn!(
             message_id = %messages::HEALTH_CHECK_PORT_FAILED,
@@ -352,7 +363,7 @@ fn start_lookouts(
 
 /// Waits until the tasks have stored their state, until `by` for all of them: a disk that hangs must not prevent the
 /// process from ending.
-async fn last_words(tasks: impl Iterator<Item = JoinHandle<()>>, by: Instant) {
+async fn join_until(tasks: impl Iterator<Item = JoinHandle<()>>, by: Instant) {
     for task in tasks {
         _ = timeout_at(by, task).await;
     }
@@ -367,7 +378,7 @@ async fn follow_node(
 ) -> Result<watch::Sender<Arc<node::Identity>>, Failure> {
     let (identity_in, identity) = watch::channel(Arc::new(identity));
     let connections = node::watch::Connections { identity, changes };
-    let started = node::watch::start(connections, node::watch::Timing::default(), stopped(stop)).await;
+    let started = node::watch::start(connections, node::watch::NodeWatchTimeouts::default(), stopped(stop)).await;
     started.map_err(system("asking for the node's addresses"))?;
     Ok(identity_in)
 }

@@ -50,7 +50,7 @@ const WHOLE_REQUEST: u32 = 72;
 const ANSWER: usize = 64 * 1024;
 
 /// How long the kernel may take for a part of its answer, in seconds. It answers from memory, during the request.
-const PATIENCE: i64 = 2;
+const TIMEOUT: i64 = 2;
 
 /// The content of a `struct inet_diag_sockid`. All zero matches any socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -212,7 +212,7 @@ impl SockDiag {
     pub fn open() -> io::Result<Self> {
         let protocol = SockProtocol::NetlinkSockDiag;
         let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
-        setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(PATIENCE, 0))?;
+        setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(TIMEOUT, 0))?;
         Ok(Self { socket, sequence: 0 })
     }
 

@@ -14,7 +14,7 @@ pub const STUCK_AFTER: u64 = 20_000;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Health {
     /// Time of the loop's last iteration.
-    pub beat: Moment,
+    pub heartbeat: Moment,
     /// All conditions of readiness. Empty means that nothing has been checked yet: not ready.
     pub checks: Vec<Check>,
 }
@@ -62,7 +62,7 @@ impl Unopened {
 impl Health {
     /// Whether the reconcile loop is running.
     pub fn alive(&self, now: Moment) -> Check {
-        let silent = now.0.saturating_sub(self.beat.0);
+        let silent = now.0.saturating_sub(self.heartbeat.0);
         if silent > STUCK_AFTER {
             let seconds = silent / 1000;
             let detail = format!(

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodelb::lb_health::{Bounds, LocalEntry, View, start};
+use nodelb::lb_health::{Bounds, LbHealth, View, start};
 use nodelb::status::Health;
 use nodelb_core::change::Change;
 use nodelb_core::snapshot::Snapshot;
@@ -30,7 +30,7 @@ impl HealthCheckServer {
         let (changes, receiver) = mpsc::channel(64);
         let (running, stop) = oneshot::channel();
         let clock = Clock::start();
-        let entry = LocalEntry {
+        let entry = LbHealth {
             view: View { snapshot: snapshots, health: healths, clock },
             changes,
             healthz_addresses: Vec::new(),
@@ -44,7 +44,7 @@ impl HealthCheckServer {
 
     /// Publishes the current state of the owner.
     pub(crate) fn publish(&self, snapshot: Snapshot) {
-        self.health.send_replace(Arc::new(Health { beat: self.clock.now(), checks: Vec::new() }));
+        self.health.send_replace(Arc::new(Health { heartbeat: self.clock.now(), checks: Vec::new() }));
         self.snapshot.send_replace(Arc::new(snapshot));
     }
 }

@@ -5,7 +5,7 @@ use nodelb_core::explain::explanation::ConnectResult;
 use nodelb_core::model::service::BackendState;
 use nodelb_core::source_report::SourceState;
 use nodelb_core::state::status::Status;
-use nodelb_kube::apiserver::pool::Standing;
+use nodelb_kube::apiserver::pool::ServerStatus;
 
 /// The first cells of the tables below this heading, without the header rows.
 fn words(page: &str, heading: &str) -> Vec<String> {
@@ -22,12 +22,12 @@ fn words(page: &str, heading: &str) -> Vec<String> {
 fn every_status_is_explained() {
     let page = crate::read("docs/operations.md");
     let printed = |all: &[&dyn ToString]| -> Vec<String> { all.iter().map(|word| word.to_string()).collect() };
-    let standings: Vec<String> = Standing::ALL.iter().map(ToString::to_string).collect();
+    let statuses: Vec<String> = ServerStatus::ALL.iter().map(ToString::to_string).collect();
     let sources = printed(&[&SourceState::Ok, &SourceState::LastGood, &SourceState::Error]);
     assert_eq!(words(&page, "Frontends and services"), Status::NAMES);
     assert_eq!(words(&page, "Backends"), [&BackendState::NAMES[..], &Choice::NAMES[..]].concat());
     assert_eq!(words(&page, "Sources"), sources);
-    assert_eq!(words(&page, "Apiservers"), standings);
+    assert_eq!(words(&page, "Apiservers"), statuses);
     assert_eq!(words(&page, "Connections"), ConnectResult::NAMES);
 }
 

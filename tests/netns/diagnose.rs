@@ -447,7 +447,7 @@ fn watch_shows_events_also_without_a_daemon() {
     sandbox::run("diagnose::watch_shows_events_also_without_a_daemon", |sandbox| {
         let mut fixture = Fixture::new(sandbox);
         let mut watching = Watching::start(&fixture, &["default/kubernetes"]);
-        watching.prints(&["# watching 192.0.2.21:6443 (told by the daemon)"]);
+        watching.prints(&["# watching 192.0.2.21:6443 (reported by the daemon)"]);
         watching.prints(&["EndpointSlice default/kubernetes ADDED", "backends +192.0.2.21 (ready)"]);
         fixture.daemon.terminate();
         let shutting_down = fixture.cluster.writing_as("kube-apiserver");

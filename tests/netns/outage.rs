@@ -103,7 +103,7 @@ fn assert_stale() {
     let metrics = answer("/metrics", "text/plain").unwrap();
     let value = |name: &str| metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
     assert_eq!(value("nodelb_apiserver_connected "), Some(0.0), "{metrics}");
-    assert!(value("nodelb_apiserver_last_heard_seconds ").is_some_and(|age| age >= 9.0), "{metrics}");
+    assert!(value("nodelb_apiserver_last_response_seconds ").is_some_and(|age| age >= 9.0), "{metrics}");
 }
 
 /// A node whose configured apiserver is permanently gone; it has stored the learned address SECOND.

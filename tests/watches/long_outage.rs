@@ -11,11 +11,11 @@ use nodelb_core::change::Change;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_kube::apiserver::address::{Address, Server};
 use nodelb_kube::apiserver::session::Settings;
-use nodelb_kube::apiserver::timing::Timing as PoolTiming;
-use nodelb_kube::apiserver::{self, credentials, dial};
+use nodelb_kube::apiserver::timeouts::PoolTimeouts;
+use nodelb_kube::apiserver::{self, connect, credentials};
 use nodelb_kube::clock::Clock;
-use nodelb_kube::source::watch::Timing;
-use nodelb_kube::source::{self, KubernetesSource, Memory};
+use nodelb_kube::source::watch::WatchTimeouts;
+use nodelb_kube::source::{self, KubernetesSource, StateSettings};
 use tokio::sync::{mpsc, watch};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -101,23 +101,23 @@ fn node(settings: Settings) -> Received {
         clock: Clock::start(),
         unix: || 0,
         seed: 1,
-        timing: PoolTiming::default(),
-        dial: dial::Timing::default(),
+        timeouts: PoolTimeouts::default(),
+        connect: connect::ConnectTimeouts::default(),
         // Longer than the day: see `pass`.
-        credentials: credentials::Timing { files: 48 * HOUR, ..credentials::Timing::default() },
+        credentials: credentials::CredentialTimeouts { files: 48 * HOUR, ..credentials::CredentialTimeouts::default() },
     };
     let (apiservers, _report) = apiserver::start(parts, std::future::pending()).expect("usable settings");
-    let (save_every, patience) = (Duration::from_secs(30), Duration::from_secs(5));
-    let memory = Memory { directory: settings.state_directory, cluster: None, save_every, patience };
+    let (save_every, timeout) = (Duration::from_secs(30), Duration::from_secs(5));
+    let state = StateSettings { directory: settings.state_directory, cluster: None, save_every, timeout };
     let source = KubernetesSource {
         apiservers,
         changes: changes_in,
         reports: watch::channel(Arc::new(Vec::new())).0,
         snapshot: watch::channel(Arc::new(Snapshot::default())).1,
-        memory,
+        state,
         node: "n1".into(),
         expected: 0,
-        timing: Timing::default(),
+        timeouts: WatchTimeouts::default(),
     };
     tokio::spawn(source::run(source, std::future::pending()));
     let received = Received::default();

@@ -23,15 +23,15 @@ use nodelb_core::model::service::{Service, Slice, Source};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::entries::Realised;
-use nodelb_kube::api::decode::{Decoder, Heard, Kind, Object};
+use nodelb_kube::api::decode::{Decoder, Kind, Object, ObjectEvent};
 use nodelb_kube::apiserver::address::{Address, Server};
 use nodelb_kube::apiserver::credentials::{self, Credentials};
 use nodelb_kube::apiserver::session::Settings;
-use nodelb_kube::apiserver::timing::Timing as PoolTiming;
-use nodelb_kube::apiserver::{self, dial};
+use nodelb_kube::apiserver::timeouts::PoolTimeouts;
+use nodelb_kube::apiserver::{self, connect};
 use nodelb_kube::clock::Clock;
-use nodelb_kube::source::watch::Timing;
-use nodelb_kube::source::{self, KubernetesSource, Memory};
+use nodelb_kube::source::watch::WatchTimeouts;
+use nodelb_kube::source::{self, KubernetesSource, StateSettings};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
@@ -107,7 +107,7 @@ impl Rig {
         (0..services).flat_map(objects::pair).for_each(|object| cluster.apply_value(object).expect("a valid object"));
         let replica = serve(&cluster, ServeOptions::default());
         let state = tempfile::tempdir().expect("a directory");
-        let patient = Timing { watch_silence: 10 * TIMEOUT, ..timing() };
+        let patient = WatchTimeouts { watch_silence: 10 * TIMEOUT, ..timeouts() };
         let node = Node::start_with(&cluster, replica.address(), state.path(), None, patient);
         let rig = Self { cluster, replica, node, state };
         rig.converge("the beginning");
@@ -191,7 +191,7 @@ impl Rig {
         let kubeconfig = own.replace(&encode(self.cluster.ca_pem()), &encode(&bundle));
         assert_ne!(own, kubeconfig);
         let (at, state) = (self.replica.address(), self.state.path());
-        self.node = Node::start_with(&self.cluster, at, state, Some(&kubeconfig), timing());
+        self.node = Node::start_with(&self.cluster, at, state, Some(&kubeconfig), timeouts());
         self.node.observer().watched = watched;
     }
 
@@ -218,7 +218,10 @@ impl Rig {
         let mut seen = Vec::new();
         self.node.wait("the next connection", |_| {
             seen.extend(self.replica.faults().take_requests());
-            let asked = |path: &str| seen.iter().any(|line| line.starts_with(&format!("GET {path}?labelSelector")));
+            let asked = |path: &str| {
+                let start = format!("GET {path}?");
+                seen.iter().any(|line| line.starts_with(&start) && line.contains("labelSelector"))
+            };
             let is_asked = asked(Kind::Service.path()) && asked(Kind::EndpointSlice.path());
             if is_asked { Ok(()) } else { Err(format!("{seen:?}")) }
         });
@@ -239,7 +242,7 @@ impl Rig {
     }
 }
 
-/// A replica of the cluster with bookmarks often enough for [`timing`].
+/// A replica of the cluster with bookmarks often enough for [`timeouts`].
 fn serve(cluster: &Cluster, mut options: ServeOptions) -> Replica {
     options.behaviour.bookmarks = Some(Duration::from_millis(25));
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -247,10 +250,10 @@ fn serve(cluster: &Cluster, mut options: ServeOptions) -> Replica {
 }
 
 /// The timeouts of the source, divided by a thousand.
-pub(crate) fn timing() -> Timing {
-    Timing {
-        patience: Duration::from_millis(300),
-        watch_patience: Duration::from_millis(300),
+pub(crate) fn timeouts() -> WatchTimeouts {
+    WatchTimeouts {
+        timeout: Duration::from_millis(300),
+        watch_timeout: Duration::from_millis(300),
         watch_shown: Duration::from_millis(100),
         list_silence: Duration::from_millis(150),
         watch_silence: Duration::from_millis(100),
@@ -265,11 +268,17 @@ pub(crate) fn timing() -> Timing {
 impl Node {
     /// A node with this address, and the state directory of a previous one.
     pub(crate) fn start(cluster: &Cluster, at: SocketAddr, state: &Path) -> Self {
-        Self::start_with(cluster, at, state, None, timing())
+        Self::start_with(cluster, at, state, None, timeouts())
     }
 
     /// The same with this kubeconfig and these time constants of the source.
-    fn start_with(cluster: &Cluster, at: SocketAddr, state: &Path, text: Option<&str>, timing: Timing) -> Self {
+    fn start_with(
+        cluster: &Cluster,
+        at: SocketAddr,
+        state: &Path,
+        text: Option<&str>,
+        timeouts: WatchTimeouts,
+    ) -> Self {
         let journal = Journal::default();
         let written = journal.clone();
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -292,7 +301,7 @@ impl Node {
             state_directory: state.to_path_buf(),
             ..Settings::default()
         };
-        let known = Credentials::new(&settings, credentials::Timing::default()).expect("usable settings");
+        let known = Credentials::new(&settings, credentials::CredentialTimeouts::default()).expect("usable settings");
         let cluster = runtime.block_on(known.authority()).expect("an authority");
         let sources = BTreeSet::from([Source::Kubernetes]);
         let config = EngineConfig { sources, max_services: ROOMY.services, ..EngineConfig::default() };
@@ -312,9 +321,9 @@ impl Node {
             clock: Clock::start(),
             unix: || 0,
             seed: 1,
-            timing: quick(),
-            dial: dial::Timing::default(),
-            credentials: credentials::Timing::default(),
+            timeouts: quick(),
+            connect: connect::ConnectTimeouts::default(),
+            credentials: credentials::CredentialTimeouts::default(),
         };
         let entered = runtime.enter();
         let (apiservers, _report) = apiserver::start(parts, std::future::pending()).expect("usable settings");
@@ -324,15 +333,15 @@ impl Node {
             changes: changes_in,
             reports,
             snapshot,
-            memory: Memory {
+            state: StateSettings {
                 directory: settings.state_directory,
                 cluster: Some(cluster),
                 save_every: Duration::from_millis(50),
-                patience: Duration::from_secs(5),
+                timeout: Duration::from_secs(5),
             },
             node: "n1".into(),
             expected: 0,
-            timing,
+            timeouts,
         };
         runtime.spawn(source::run(source, std::future::pending()));
         runtime.spawn(own(changes, Arc::clone(&observer), snapshot_in, directory));
@@ -373,16 +382,16 @@ impl Node {
 }
 
 /// The timeouts of the supervisor, shortened.
-pub(crate) fn quick() -> PoolTiming {
-    PoolTiming {
+pub(crate) fn quick() -> PoolTimeouts {
+    PoolTimeouts {
         probe_every: 60,
-        probe_patience: 200,
+        probe_timeout: 200,
         probe_doubted: 200,
         probe_again: 10,
         probe_preferred_every: 60,
         probe_others_every: 100,
-        dwell: 100,
-        steady: 20,
+        min_uptime: 100,
+        stable_after: 20,
         short_lived: 2,
         debounce: 50,
         credentials_every: 30,
@@ -390,7 +399,7 @@ pub(crate) fn quick() -> PoolTiming {
         retry_most: 20,
         refused_first: 5,
         refused_most: 50,
-        ..PoolTiming::default()
+        ..PoolTimeouts::default()
     }
 }
 
@@ -504,7 +513,7 @@ pub(crate) fn objects(cluster: &Cluster) -> Objects {
         for object in cluster.list(kind.resource()) {
             let (event, _) = decoder.item(object.to_string().as_bytes());
             // Invalid objects are not served.
-            let Heard::Upsert(item) = event else { continue };
+            let ObjectEvent::Upsert(item) = event else { continue };
             match item.object {
                 Some(Object::Service(service)) => {
                     objects.services.insert(service.name.to_string(), service);
@@ -525,4 +534,9 @@ fn difference(actual: &Objects, wanted: &Objects) -> String {
     let extra = actual.slices.keys().find(|name| !wanted.slices.contains_key(*name));
     let extra = extra.or_else(|| actual.services.keys().find(|name| !wanted.services.contains_key(*name)));
     format!("missing: {services:?} {slices:?}; unexpected: {extra:?}")
+}
+
+/// Whether a request continues a watch at a known version.
+pub(crate) fn is_resumed(line: &str) -> bool {
+    line.contains("&resourceVersion=") && !line.contains("sendInitialEvents")
 }

@@ -10,7 +10,7 @@ use nodelb_core::output::table::Style;
 use nodelb_core::state::status::Status;
 
 use super::client::{self, At};
-use super::print::{Harmless, print, print_on};
+use super::print::{Sanitizer, print, print_on};
 use crate::exit::Failure;
 
 /// One query parameter. The value is percent-encoded when the request is built.
@@ -18,7 +18,7 @@ pub(super) type Parameter = (&'static str, String);
 
 /// Filters for rows that have an address.
 #[derive(Debug, Args)]
-pub(super) struct Places {
+pub(super) struct DaemonAddresses {
     /// Only this service
     #[arg(long, value_name = "NAMESPACE/NAME")]
     pub(super) service: Option<ServiceName>,
@@ -39,7 +39,7 @@ pub(super) struct Rows {
     #[arg(long, value_name = "STATUS")]
     pub(super) status: Option<Status>,
     #[command(flatten)]
-    pub(super) places: Places,
+    pub(super) addresses: DaemonAddresses,
 }
 
 /// The daemon to query, and the format of its answer.
@@ -76,7 +76,7 @@ pub enum Output {
     Json,
 }
 
-impl Places {
+impl DaemonAddresses {
     pub(super) fn ask(&self, route: &str) -> Result<(), Failure> {
         self.asking.ask(route, &self.parameters())
     }
@@ -90,11 +90,11 @@ impl Places {
 
 impl Rows {
     pub(super) fn ask(&self, route: &str) -> Result<(), Failure> {
-        self.places.asking.ask(route, &self.parameters())
+        self.addresses.asking.ask(route, &self.parameters())
     }
 
     fn parameters(&self) -> Vec<Parameter> {
-        let mut parameters = self.places.parameters();
+        let mut parameters = self.addresses.parameters();
         parameters.extend(self.kind.map(|kind| ("type", kind.to_string())));
         parameters.extend(self.status.map(|status| ("status", status.to_string())));
         parameters
@@ -114,7 +114,7 @@ pub(super) struct Frontends {
 impl Frontends {
     pub(super) fn ask(&self) -> Result<(), Failure> {
         match self.watch {
-            true => self.rows.places.asking.follow("/frontends", &self.rows.parameters()),
+            true => self.rows.addresses.asking.follow("/frontends", &self.rows.parameters()),
             false => self.rows.ask("/frontends"),
         }
     }
@@ -127,14 +127,14 @@ pub(super) struct History {
     #[arg(long)]
     watch: bool,
     #[command(flatten)]
-    places: Places,
+    addresses: DaemonAddresses,
 }
 
 impl History {
     pub(super) fn ask(&self) -> Result<(), Failure> {
         match self.watch {
-            true => self.places.asking.follow("/history", &self.places.parameters()),
-            false => self.places.ask("/history"),
+            true => self.addresses.asking.follow("/history", &self.addresses.parameters()),
+            false => self.addresses.ask("/history"),
         }
     }
 }
@@ -155,8 +155,8 @@ impl Asking {
     pub(super) fn follow(&self, route: &str, parameters: &[Parameter]) -> Result<(), Failure> {
         let mut parameters = self.with_form(parameters);
         parameters.push(("watch", "true".into()));
-        let mut text = Harmless::default();
-        client::follow(&self.places(), &target(route, &parameters), |piece| print_on(&mut text, piece))
+        let mut text = Sanitizer::default();
+        client::follow(&self.addresses(), &target(route, &parameters), |piece| print_on(&mut text, piece))
     }
 
     /// Returns the body of the answer.
@@ -164,7 +164,7 @@ impl Asking {
     /// # Errors
     /// As [`Self::ask`].
     pub(super) fn get(&self, route: &str, parameters: &[Parameter]) -> Result<hyper::body::Bytes, Failure> {
-        client::get(&self.places(), &target(route, parameters))
+        client::get(&self.addresses(), &target(route, parameters))
     }
 
     /// Returns the style of text output, which depends on where stdout leads.
@@ -199,8 +199,8 @@ impl Asking {
         all
     }
 
-    fn places(&self) -> Vec<At> {
-        self.admin.clone().map_or_else(client::default_places, |at| vec![at])
+    fn addresses(&self) -> Vec<At> {
+        self.admin.clone().map_or_else(client::default_addresses, |at| vec![at])
     }
 }
 

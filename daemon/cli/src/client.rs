@@ -20,7 +20,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
-use super::print::harmless;
+use super::print::sanitize;
 use crate::exit::{Code, Failure};
 
 /// Time limit of a connect. The daemon listens on this host, so it either accepts immediately or not at all.
@@ -35,7 +35,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const MAX_ANSWER: usize = 256 << 20;
 /// Maximum size in bytes of a refusal that is read, and of the part that is shown.
 const MAX_REFUSAL: usize = 64 << 10;
-const MAX_TOLD: usize = 4 << 10;
+const MAX_REPORTED: usize = 4 << 10;
 
 /// Address of a daemon's admin API.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,14 +77,14 @@ pub const DEFAULT_LISTEN: [SocketAddr; 2] =
     [SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9890), SocketAddr::new(IpAddr::V6(Ipv6Addr::LOCALHOST), 9890)];
 
 /// Returns the addresses of a daemon with this configuration: the socket first, if it exists.
-pub fn places(socket: &Path, listen: &[SocketAddr]) -> Vec<At> {
+pub fn addresses(socket: &Path, listen: &[SocketAddr]) -> Vec<At> {
     let socket = Some(socket).filter(|path| path.exists());
     socket.map(|path| At::Unix(path.into())).into_iter().chain(listen.iter().copied().map(At::Tcp)).collect()
 }
 
 /// Returns the addresses of a daemon with the default configuration.
-pub fn default_places() -> Vec<At> {
-    places(Path::new(DEFAULT_SOCKET), &DEFAULT_LISTEN)
+pub fn default_addresses() -> Vec<At> {
+    addresses(Path::new(DEFAULT_SOCKET), &DEFAULT_LISTEN)
 }
 
 /// Returns the body of the answer to `target` from the first place that answers.
@@ -92,8 +92,8 @@ pub fn default_places() -> Vec<At> {
 /// # Errors
 /// [`Code::Unavailable`] when no place answers, or when the daemon cannot answer now; [`Code::Data`] when the daemon
 /// does not understand the request.
-pub fn get(places: &[At], target: &str) -> Result<Bytes, Failure> {
-    first(places, |at| {
+pub fn get(addresses: &[At], target: &str) -> Result<Bytes, Failure> {
+    first(addresses, |at| {
         let (status, body) = runtime()?.block_on(inquire(at, target))?;
         Ok(if status.is_success() { Ok(body) } else { Err(refused(at, status, &body)) })
     })
@@ -105,11 +105,11 @@ pub fn get(places: &[At], target: &str) -> Result<Bytes, Failure> {
 /// # Errors
 /// As [`get`]; [`Code::Unavailable`] also when the daemon ends the answer.
 pub fn follow(
-    places: &[At],
+    addresses: &[At],
     target: &str,
     mut each: impl FnMut(&[u8]) -> Result<bool, Failure>,
 ) -> Result<(), Failure> {
-    first(places, |at| {
+    first(addresses, |at| {
         let runtime = runtime()?;
         let response =
             runtime.block_on(async { timeout(CONNECT_TIME, open(at, target)).await.context("no answer in time")? })?;
@@ -150,11 +150,11 @@ pub fn follow(
 
 /// Returns the first answer, which may be a refusal.
 fn first<Answer>(
-    places: &[At],
+    addresses: &[At],
     mut ask: impl FnMut(&At) -> anyhow::Result<Result<Answer, Failure>>,
 ) -> Result<Answer, Failure> {
     let mut silent = Vec::new();
-    for at in places {
+    for at in addresses {
         match ask(at) {
             Ok(answer) => return answer,
             Err(error) => silent.push(format!("{at} ({error:#})")),
@@ -176,9 +176,9 @@ struct Problem {
 }
 
 fn refused(at: &At, status: StatusCode, body: &[u8]) -> Failure {
-    let body = body.get(..MAX_TOLD).unwrap_or(body);
+    let body = body.get(..MAX_REPORTED).unwrap_or(body);
     let problem = serde_json::from_slice::<Problem>(body).ok();
-    let said = harmless(problem.as_ref().map_or(body, |problem| problem.error.as_bytes()));
+    let said = sanitize(problem.as_ref().map_or(body, |problem| problem.error.as_bytes()));
     let (code, remedy) = match status {
         StatusCode::SERVICE_UNAVAILABLE => (Code::Unavailable, "; try again, and look into `journalctl -u nodelb`"),
         // The daemon understood the request, and its refusal names the remedy.

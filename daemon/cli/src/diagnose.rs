@@ -7,10 +7,11 @@ pub mod catalogue;
 pub mod facts;
 pub mod finding;
 mod gather;
-mod near;
+mod objects;
 mod rows;
 pub mod rules;
 mod show;
+mod suggest;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -21,8 +22,8 @@ use nodelb_kube::clock;
 
 use self::finding::Severity;
 use crate::client;
+use crate::endpoints::{Endpoints, ReadConfiguration};
 use crate::exit::Failure;
-use crate::means::{Means, ReadConfiguration};
 use crate::{DiagnoseOptions, Output};
 
 /// Asks all witnesses, and prints the findings. The exit code is that of the most severe finding: 1 for a warning, 2
@@ -33,12 +34,12 @@ use crate::{DiagnoseOptions, Output};
 pub(crate) fn diagnose(
     options: &DiagnoseOptions,
     configured: ReadConfiguration,
-    told: &mut dyn Write,
+    out: &mut dyn Write,
 ) -> Result<ExitCode, Failure> {
-    let means = Means::of(&options.whom, configured)?;
+    let endpoints = Endpoints::of(&options.connection, configured)?;
     let runtime = client::runtime()?;
     let now = clock::unix_seconds(SystemTime::now());
-    let facts = runtime.block_on(gather::facts(options, &means, now));
+    let facts = runtime.block_on(gather::facts(options, &endpoints, now));
     // A resolver that hangs must not prevent the command from ending.
     runtime.shutdown_background();
     let findings = rules::findings(&facts);
@@ -47,7 +48,7 @@ pub(crate) fn diagnose(
         Output::Text => report.to_text(),
         Output::Json => report.to_json().context("the findings cannot be written as JSON")?,
     };
-    told.write_all(text.as_bytes()).context("writing what was found")?;
+    out.write_all(text.as_bytes()).context("writing what was found")?;
     Ok(match report.severity() {
         Severity::Ok | Severity::Info => ExitCode::SUCCESS,
         Severity::Warning => ExitCode::from(1),

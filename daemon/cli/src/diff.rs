@@ -7,7 +7,7 @@ use nodelb_core::output::diff::{self, COMPARED, DIFFERENCES, agreement};
 use nodelb_core::output::table::{Cell, Page, Table};
 use serde::Deserialize;
 
-use super::ask::{Output, Places};
+use super::ask::{DaemonAddresses, Output};
 use super::print::print;
 use crate::exit::{Code, Failure};
 
@@ -19,7 +19,7 @@ use probe::ReadPeer;
 #[derive(Debug, Args)]
 pub(super) struct DiffOptions {
     #[command(flatten)]
-    places: Places,
+    addresses: DaemonAddresses,
     /// Ask an apiserver what it says now, too
     #[arg(long)]
     live: bool,
@@ -49,17 +49,17 @@ struct Compared {
 /// [`Code::Differences`] when there are differences.
 pub(super) fn diff(options: &DiffOptions, read_peer: ReadPeer) -> Result<(), Failure> {
     let mut parameters = vec![("output", "json".to_owned())];
-    parameters.extend(options.places.parameters());
+    parameters.extend(options.addresses.parameters());
     if options.live {
         parameters.push(("live", "true".to_owned()));
     }
-    let answer = options.places.asking.get("/diff", &parameters)?;
+    let answer = options.addresses.asking.get("/diff", &parameters)?;
     let answer: Answer = serde_json::from_slice(&answer).map_err(|error| Failure::new(Code::Data, error))?;
-    let met = if options.probe { probe::differences(&options.places, read_peer)? } else { Vec::new() };
+    let met = if options.probe { probe::differences(&options.addresses, read_peer)? } else { Vec::new() };
     let count = answer.differences.len() + met.len();
-    let page = page(&answer, met, options.places.service.is_none() && options.places.address.is_none());
-    let text = match options.places.asking.output {
-        Output::Text => page.to_styled_text(&options.places.asking.style()),
+    let page = page(&answer, met, options.addresses.service.is_none() && options.addresses.address.is_none());
+    let text = match options.addresses.asking.output {
+        Output::Text => page.to_styled_text(&options.addresses.asking.style()),
         Output::Json => page.to_json().map_err(|error| Failure::new(Code::Internal, error))?,
     };
     print(text.as_bytes())?;
@@ -77,8 +77,8 @@ fn page(answer: &Answer, met: Vec<Difference>, is_whole: bool) -> Page {
     };
     let cells = |row| DIFFERENCES.columns.each_ref().map(|column| cell(row, &column.key()));
     let [Compared { services, frontends }] = answer.compared;
-    let told = answer.differences.iter().map(cells);
-    let differences = Table::new(&DIFFERENCES, told.chain(met.into_iter().map(diff::cells)));
+    let reported = answer.differences.iter().map(cells);
+    let differences = Table::new(&DIFFERENCES, reported.chain(met.into_iter().map(diff::cells)));
     let compared = Table::new(&COMPARED, [[Cell::Number(services), Cell::Number(frontends)]]);
     Page(vec![differences.or_text(agreement(is_whole, services, frontends)), compared.for_programs()])
 }

@@ -71,11 +71,11 @@ impl From<Code> for ExitCode {
 }
 
 /// Maximum time that a process waits for its last message before it ends.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const STDERR_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Writes the reason for the end of the program to stderr, after the log lines that are waiting. No other place does
 /// this. A reader that does not read delays the end of the process only briefly.
-pub fn last_words(message: &str) {
+pub fn eprint_fatal(message: &str) {
     let message = format!("nodelb: {message}\n");
     let (done, is_done) = mpsc::channel();
     let write = move || {
@@ -85,6 +85,6 @@ pub fn last_words(message: &str) {
     };
     if thread::Builder::new().spawn(write).is_ok() {
         // An error means that the time limit has passed.
-        let _ = is_done.recv_timeout(LAST_WORDS);
+        let _ = is_done.recv_timeout(STDERR_TIMEOUT);
     }
 }

@@ -15,26 +15,26 @@ pub mod client;
 mod completions;
 pub mod diagnose;
 mod diff;
+pub mod endpoints;
 pub mod exit;
-mod look;
-pub mod means;
 mod observe;
 mod options;
 mod print;
+mod query_options;
 mod trace;
 
 pub use ask::Output;
-use ask::{Asking, Frontends, History, Places, Rows};
+use ask::{Asking, DaemonAddresses, Frontends, History, Rows};
 use completions::Completions;
 pub use diff::probe::ReadPeer;
-pub use look::{DiagnoseOptions, WatchOptions, Whom};
 pub use options::{CheckOptions, CleanupOptions, DatapathChoice, RunOptions};
-use print::tell;
+use print::print_output;
 pub(crate) use print::unwritten;
+pub use query_options::{ConnectionOptions, DiagnoseOptions, WatchOptions};
 use trace::Trace;
 
+use crate::endpoints::ReadConfiguration;
 use crate::exit::{Code, Failure};
-use crate::means::ReadConfiguration;
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -78,9 +78,9 @@ enum Command {
     /// Show every service address, its backends and the time of its last change
     Frontends(Frontends),
     /// Show every backend, and whether it may be chosen
-    Backends(Places),
+    Backends(DaemonAddresses),
     /// Show what the kernel holds now, read back from it
-    Maps(Places),
+    Maps(DaemonAddresses),
     /// Show where source, memory and kernel differ, with the likely cause
     ///
     /// Ends with 1 if they do.
@@ -157,7 +157,7 @@ pub fn main(args: impl IntoIterator<Item = OsString>, actions: Actions) -> ExitC
     match carry_out(&command, actions) {
         Ok(code) => code,
         Err(failure) => {
-            exit::last_words(&print::harmless(failure.to_string().as_bytes()));
+            exit::eprint_fatal(&print::sanitize(failure.to_string().as_bytes()));
             failure.code.into()
         }
     }
@@ -166,23 +166,27 @@ pub fn main(args: impl IntoIterator<Item = OsString>, actions: Actions) -> ExitC
 fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
     let done = match command {
         Command::Run(options) => (actions.run)(options),
-        Command::CheckConfig(options) => tell(|told| (actions.check_config)(options, told)),
+        Command::CheckConfig(options) => print_output(|out| (actions.check_config)(options, out)),
         Command::Status(asking) => asking.ask("/status", &[]),
         Command::Config(asking) => asking.ask("/config", &[]),
         Command::Completions(completions) => completions.print(),
         Command::Services(rows) => rows.ask("/services"),
         Command::Frontends(frontends) => frontends.ask(),
-        Command::Backends(places) => places.ask("/backends"),
-        Command::Maps(places) => places.ask("/maps"),
+        Command::Backends(addresses) => addresses.ask("/backends"),
+        Command::Maps(addresses) => addresses.ask("/maps"),
         Command::Diff(options) => diff::diff(options, actions.peer),
         Command::History(history) => history.ask(),
         Command::Trace(trace) => trace.ask(),
         Command::Sources(asking) => asking.ask("/sources", &[]),
         Command::Apiservers(asking) => asking.ask("/apiservers", &[]),
-        Command::Cleanup(options) => tell(|told| (actions.cleanup)(options, told)),
+        Command::Cleanup(options) => print_output(|out| (actions.cleanup)(options, out)),
         Command::Reaper => (actions.reaper)(),
-        Command::Diagnose(options) => return look::judge(|told| diagnose::diagnose(options, actions.configured, told)),
-        Command::Watch(options) => return look::follow(|told| observe::watch(options, actions.configured, told)),
+        Command::Diagnose(options) => {
+            return query_options::print_result(|out| diagnose::diagnose(options, actions.configured, out));
+        }
+        Command::Watch(options) => {
+            return query_options::print_stream(|out| observe::watch(options, actions.configured, out));
+        }
     };
     done.map(|()| ExitCode::SUCCESS)
 }

@@ -3,16 +3,16 @@
 //! [`known::MOST`] of them.
 //!
 //! ```text
-//!  visit (one link) ──> follow (Service) ──────┐
+//!  connected (one link) ──> follow (Service) ──────┐
 //!                  └──> follow (EndpointSlice) ┴──> Line ──> stdout
 //! ```
 //!
-//! When the link breaks, the command prints one line and makes another visit, in which each kind continues at its last
+//! When the link breaks, the command prints one line and makes another connected, in which each kind continues at its last
 //! version. If the apiserver no longer has that version, the command lists the kind again and prints what happened in
 //! between.
 
+mod cache;
 mod follow;
-mod known;
 mod line;
 
 use std::io::Write;
@@ -21,7 +21,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::Context;
 use nodelb_kube::api::printable;
 use nodelb_kube::apiserver::error::LinkError;
-use nodelb_kube::apiserver::visit::{Nobody, Visit, Visitor};
+use nodelb_kube::apiserver::one_shot::{ConnectError, Connected, OneShotClient};
 use nodelb_kube::clock::ticking;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -30,8 +30,8 @@ use tokio::time::{Instant, sleep};
 use self::follow::Follower;
 use self::line::Line;
 use crate::client;
+use crate::endpoints::{Endpoints, ReadConfiguration};
 use crate::exit::{Code, Failure};
-use crate::means::{Means, ReadConfiguration};
 use crate::{Output, WatchOptions, unwritten};
 
 /// Pause between two attempts to reach an apiserver.
@@ -51,13 +51,9 @@ const QUEUE: usize = 256;
 /// # Errors
 /// When Kubernetes is not configured, the configuration or the credentials have a problem, or the output cannot be
 /// written. [`Code::Permission`] when the user may not list or watch, also at the second attempt.
-pub(crate) fn watch(
-    options: &WatchOptions,
-    configured: ReadConfiguration,
-    told: &mut dyn Write,
-) -> Result<(), Failure> {
-    let means = Means::of(&options.whom, configured)?;
-    if means.settings.is_none() {
+pub(crate) fn watch(options: &WatchOptions, configured: ReadConfiguration, out: &mut dyn Write) -> Result<(), Failure> {
+    let endpoints = Endpoints::of(&options.connection, configured)?;
+    if endpoints.settings.is_none() {
         let message = "no Kubernetes is configured: set [kubernetes] in the configuration, or name a kubeconfig with \
                        --kubeconfig";
         return Err(Failure::message(Code::Config, message));
@@ -68,12 +64,12 @@ pub(crate) fn watch(
         let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
         let mut look = ticking(LOOK_EVERY);
         let (lines_in, mut lines) = mpsc::channel(QUEUE);
-        let mut watching = std::pin::pin!(go_on(options, &means, lines_in));
+        let mut watching = std::pin::pin!(go_on(options, &endpoints, lines_in));
         loop {
             tokio::select! {
                 ended = &mut watching => return ended,
-                Some(line) = lines.recv() => write(&line, options.output, told)?,
-                _ = look.tick() => told.flush().map_err(|error| unwritten(&error))?,
+                Some(line) = lines.recv() => write(&line, options.output, out)?,
+                _ = look.tick() => out.flush().map_err(|error| unwritten(&error))?,
                 _ = interrupt.recv() => return Ok(()),
                 _ = terminate.recv() => return Ok(()),
             }
@@ -84,25 +80,25 @@ pub(crate) fn watch(
     done
 }
 
-fn write(line: &Line, output: Output, told: &mut dyn Write) -> Result<(), Failure> {
+fn write(line: &Line, output: Output, out: &mut dyn Write) -> Result<(), Failure> {
     let text = match output {
         Output::Text => line.to_text(),
         Output::Json => line.to_json().context("a line cannot be written as JSON")?,
     };
-    told.write_all(text.as_bytes()).map_err(|error| unwritten(&error))
+    out.write_all(text.as_bytes()).map_err(|error| unwritten(&error))
 }
 
-/// Makes one visit after the other.
-async fn go_on(options: &WatchOptions, means: &Means, lines: mpsc::Sender<Line>) -> Result<(), Failure> {
+/// Makes one connected after the other.
+async fn go_on(options: &WatchOptions, endpoints: &Endpoints, lines: mpsc::Sender<Line>) -> Result<(), Failure> {
     let mut followers = Follower::both(options.service.as_ref());
     let (mut last, mut forbidden) = (String::new(), None);
     loop {
-        match visit(means).await {
-            Ok(visit) => {
+        match connected(endpoints).await {
+            Ok(connected) => {
                 last.clear();
-                notice(&lines, reached(&visit)).await;
+                notice(&lines, reached(&connected)).await;
                 let begun = Instant::now();
-                let error = follow::over(&visit, &mut followers, &lines).await;
+                let error = follow::over(&connected, &mut followers, &lines).await;
                 forbidden = match &error {
                     // An apiserver that has just started may forbid what it allows a moment later.
                     LinkError::Forbidden(why) if forbidden.is_some_and(|at: Instant| at.elapsed() < ONE_TROUBLE) => {
@@ -113,7 +109,7 @@ async fn go_on(options: &WatchOptions, means: &Means, lines: mpsc::Sender<Line>)
                 };
                 notice(
                     &lines,
-                    format!("lost {}: {}; reconnecting", visit.address, printable::sentence(&error.to_string())),
+                    format!("lost {}: {}; reconnecting", connected.address, printable::sentence(&error.to_string())),
                 )
                 .await;
             }
@@ -134,25 +130,26 @@ enum Trouble {
     Fatal(Failure),
 }
 
-async fn visit(means: &Means) -> Result<Visit, Trouble> {
-    // Query the daemon before each visit: it learns new addresses, and it may have started or ended.
-    let tips = means.tips().await;
-    let settings = means.settings.clone().unwrap_or_default();
-    let visitor = Visitor::new(settings, tips).map_err(|error| Trouble::Fatal(Failure::new(Code::Config, error)))?;
-    visitor.open().await.map_err(|nobody| match nobody {
-        Nobody::Credentials(why) => Trouble::Fatal(Failure::message(Code::Config, why)),
-        silent @ Nobody::Silent(_) => Trouble::Passing(silent.to_string()),
+async fn connected(endpoints: &Endpoints) -> Result<Connected, Trouble> {
+    // Query the daemon before each connected: it learns new addresses, and it may have started or ended.
+    let hints = endpoints.hints().await;
+    let settings = endpoints.settings.clone().unwrap_or_default();
+    let client =
+        OneShotClient::new(settings, hints).map_err(|error| Trouble::Fatal(Failure::new(Code::Config, error)))?;
+    client.open().await.map_err(|error| match error {
+        ConnectError::Credentials(why) => Trouble::Fatal(Failure::message(Code::Config, why)),
+        silent @ ConnectError::Unreachable(_) => Trouble::Passing(silent.to_string()),
     })
 }
 
-fn reached(visit: &Visit) -> String {
-    let mut text = format!("watching {} ({}) as {}", visit.address, visit.whence, visit.identity);
-    if visit.is_balanced {
+fn reached(connected: &Connected) -> String {
+    let mut text = format!("watching {} ({}) as {}", connected.address, connected.address_source, connected.identity);
+    if connected.is_balanced {
         text.push_str(
             "; nodelb balances this address, so the connection goes wherever that leads, and may end with it",
         );
     }
-    for (address, why) in &visit.failed {
+    for (address, why) in &connected.failed {
         text.push_str(&format!("; {address} does not answer: {}", printable::sentence(why)));
     }
     text

@@ -13,22 +13,22 @@ use crate::exit::{Code, Failure};
 /// A filter that passes only what a terminal displays: text, line ends, tabs, and the colours of nodelb's own tables.
 /// Anything else that a terminal would interpret becomes `\u{fffd}`. The text may come in pieces that are cut anywhere.
 #[derive(Debug, Default)]
-pub(super) struct Harmless {
+pub(super) struct Sanitizer {
     /// The beginning of a character or of a colour that is not complete yet.
     kept: Vec<u8>,
 }
 
-impl Harmless {
+impl Sanitizer {
     /// Takes the next piece, and returns the text that can be shown so far.
     pub(super) fn pass(&mut self, piece: &[u8]) -> String {
         self.kept.extend_from_slice(piece);
         let now: Vec<u8> = self.kept.drain(..judged(&self.kept)).collect();
-        harmless(&now)
+        sanitize(&now)
     }
 }
 
 /// Returns what can be shown of a complete text.
-pub(super) fn harmless(bytes: &[u8]) -> String {
+pub(super) fn sanitize(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
     let is_harmful = |c: char| printable::is_control(c) && !matches!(c, '\n' | '\t');
     let mut shown = String::with_capacity(text.len());
@@ -62,20 +62,20 @@ fn judged(bytes: &[u8]) -> usize {
 }
 
 /// Prints the output of a command, whether or not the command succeeds.
-pub(super) fn tell(command: impl FnOnce(&mut dyn Write) -> Result<(), Failure>) -> Result<(), Failure> {
-    let mut told = Vec::new();
-    let done = command(&mut told);
-    print(&told)?;
+pub(super) fn print_output(command: impl FnOnce(&mut dyn Write) -> Result<(), Failure>) -> Result<(), Failure> {
+    let mut out = Vec::new();
+    let done = command(&mut out);
+    print(&out)?;
     done
 }
 
-/// Writes [harmless] text to stdout. A reader that is gone (`| head`) has seen what it wanted.
+/// Writes [sanitize] text to stdout. A reader that is gone (`| head`) has seen what it wanted.
 pub(super) fn print(bytes: &[u8]) -> Result<(), Failure> {
-    write(&harmless(bytes)).map(|_is_read| ())
+    write(&sanitize(bytes)).map(|_is_read| ())
 }
 
 /// Writes one piece, and returns whether the reader is still there. An empty piece writes nothing and only checks that.
-pub(super) fn print_on(text: &mut Harmless, piece: &[u8]) -> Result<bool, Failure> {
+pub(super) fn print_on(text: &mut Sanitizer, piece: &[u8]) -> Result<bool, Failure> {
     Ok(write(&text.pass(piece))? && is_read().map_err(|error| unwritten(&error))?)
 }
 

@@ -10,9 +10,10 @@
 
 pub mod address;
 pub mod authorities;
+pub mod client;
+pub mod connect;
 pub mod credentials;
 pub mod credstore;
-pub mod dial;
 pub mod error;
 mod exec;
 mod files;
@@ -21,17 +22,17 @@ mod kubeconfig;
 pub mod learn;
 pub mod link;
 pub mod login;
+pub mod one_shot;
 pub mod pool;
 pub mod preflight;
 pub mod proxy;
 mod refusal;
-pub mod remember;
 pub mod resolve;
 pub mod session;
+pub mod state_file;
 pub mod supervisor;
-pub mod timing;
+pub mod timeouts;
 mod tls;
 pub mod url;
-pub mod visit;
 
 pub use supervisor::{Parts, start};

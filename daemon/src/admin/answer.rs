@@ -13,11 +13,11 @@ use axum::routing::get;
 use axum::{Extension, Router};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
-use super::follow::{self, Feed, Manner};
+use super::follow::{self, ChangeStream, OutputFormat};
 use super::guard;
 use super::query::{Output, Problem, Query, internal};
 use super::response::{Caller, UNREAD_KIB, content_type, problem_response, with_room};
-use super::routes::{Content, Form, ROUTES, Route, Turn};
+use super::routes::{Admission, Content, Form, ROUTES, Route};
 use super::state::AdminState;
 
 /// Time limit for rendering an answer, including the wait for its turn.
@@ -89,8 +89,9 @@ async fn respond(
     let output = query.output.unwrap_or(accepted);
     if let (Form::Followed(_, feed), true) = (&route.form, query.watch) {
         let resumed = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
-        let manner = Manner { output, style: query.style, resumed, clock: Arc::clone(&shared.state.clock) };
-        return match followed(route, &shared, caller, (feed(&shared.state, &query), manner)) {
+        let output_format =
+            OutputFormat { output, style: query.style, resumed, clock: Arc::clone(&shared.state.clock) };
+        return match followed(route, &shared, caller, (feed(&shared.state, &query), output_format)) {
             Ok(response) => response,
             Err(problem) => problem_response(&problem, output),
         };
@@ -114,17 +115,17 @@ fn followed(
     route: &Route,
     shared: &Shared,
     caller: &Caller,
-    (feed, manner): (Feed, Manner),
+    (feed, output_format): (ChangeStream, OutputFormat),
 ) -> Result<Response, Problem> {
     let place = Arc::clone(&caller.streams).try_acquire_owned().map_err(|_full| {
         let message = format!("{} cannot be followed by more readers: end another, or ask without watch", route.path);
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
     })?;
-    let output = manner.output;
+    let output = output_format.output;
     let limits =
         follow::Limits { turn: Arc::clone(&shared.following), unread: Arc::clone(&shared.unread), _place: place };
-    let body = follow::body(feed, manner, limits, shared.stop.clone());
-    (caller.follow)();
+    let body = follow::body(feed, output_format, limits, shared.stop.clone());
+    caller.connection.detach();
     let form = match output {
         Output::Text => "text/plain; charset=utf-8",
         Output::Json => "application/jsonl",
@@ -140,14 +141,14 @@ async fn answer(
     query: Query,
     output: Output,
 ) -> Result<(StatusCode, HeaderValue, Bytes), Problem> {
-    let turn = match route.turn(&query) {
+    let turn = match route.admission(&query) {
         None => {
             let (status, form, text) = render(route, &shared.state, &query, output)?;
             return Ok((status, form, text.into()));
         }
-        Some(Turn::Whole) => &shared.whole,
-        Some(Turn::Narrow) => &shared.narrow,
-        Some(Turn::Live) => &shared.live,
+        Some(Admission::Whole) => &shared.whole,
+        Some(Admission::Narrow) => &shared.narrow,
+        Some(Admission::Live) => &shared.live,
     };
     let rendering = acquire(turn).await?;
     let state = Arc::clone(&shared.state);

@@ -28,7 +28,7 @@ pub static SESSION: Schema<[Column; 4]> = Schema {
     name: "session",
     columns: [
         Column::name("Apiserver"),
-        Column::age("Last-Heard"),
+        Column::age("Last-Response"),
         Column::number("Switches"),
         Column::text("Problem"),
     ],
@@ -42,7 +42,7 @@ pub fn apiservers(report: &PoolReport, now: Now) -> Page {
         [
             Cell::text(&row.address),
             Cell::text(&row.origin),
-            Cell::text(&row.standing),
+            Cell::text(&row.status),
             ago(row.since),
             Cell::Flag(row.in_use),
             row.worked.map_or(Cell::None, Cell::Age),
@@ -54,7 +54,7 @@ pub fn apiservers(report: &PoolReport, now: Now) -> Page {
     let session = report.pool.is_some().then(|| {
         [
             Cell::optional(report.in_use()),
-            report.last_heard.map_or(Cell::None, ago),
+            report.last_response.map_or(Cell::None, ago),
             Cell::Number(report.switches()),
             Cell::optional(report.problem.as_ref()),
         ]

@@ -31,7 +31,7 @@ pub(super) fn diff(state: &AdminState, query: &Query, now: Now) -> Result<Page, 
     let live = if query.live { ask_live(state, filter)? } else { Vec::new() };
     let mut rows = compare_between_rounds(state, filter, now)?;
     if *filter == Filter::default() {
-        rows.splice(0..0, all_sources(state).iter().filter_map(told_with_problems));
+        rows.splice(0..0, all_sources(state).iter().filter_map(listed_with_problems));
         rows.extend((state.reality.links)().into_iter().map(unattached));
     }
     rows.splice(0..0, live);
@@ -102,7 +102,7 @@ fn compare(state: &AdminState, filter: &Filter, now: Now) -> Result<Vec<Differen
 }
 
 /// Returns the problem of a source, because of which it may differ from the objects that are served.
-fn told_with_problems(report: &SourceReport) -> Option<Difference> {
+fn listed_with_problems(report: &SourceReport) -> Option<Difference> {
     let cause = report.problems.first()?;
     let more = match report.problems.len() - 1 {
         0 => String::new(),

@@ -9,13 +9,13 @@ use tokio::sync::watch;
 use super::state::{AdminState, Now, Reality};
 use crate::status::Health;
 
-pub(super) fn untold() -> AdminState {
+pub(super) fn unsynced() -> AdminState {
     AdminState {
         snapshot: watch::channel(Arc::new(Snapshot::default())).1,
         sources: Vec::new(),
         apiservers: watch::channel(Arc::default()).1,
         checks: watch::channel(Arc::default()).1,
-        moves: None,
+        stale_sockets: None,
         health: watch::channel(Arc::new(Health::default())).1,
         history: watch::channel(Arc::default()).1,
         latencies: None,

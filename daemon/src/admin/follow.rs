@@ -1,6 +1,6 @@
 //! `?watch`: an answer that continues with every change, as lines for people and as events for programs. Owns the pace:
 //! it looks for changes after the reader has taken the previous ones, at most once per [`PACE`]. A slow reader
-//! therefore skips to the newest state, and nothing queues up for it. A [`Feed`] finds the changes.
+//! therefore skips to the newest state, and nothing queues up for it. A [`ChangeStream`] finds the changes.
 
 use std::io;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use super::query::Output;
 use super::response::with_room;
 use super::state::Now;
 
-mod feed;
+mod change_stream;
 
-use feed::Change;
-pub(super) use feed::Feed;
+use change_stream::Change;
+pub(super) use change_stream::ChangeStream;
 
 /// Minimum time between two looks for changes.
 const PACE: Duration = Duration::from_millis(100);
@@ -28,7 +28,7 @@ const PACE: Duration = Duration::from_millis(100);
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
 /// The format that the reader wants.
-pub(super) struct Manner {
+pub(super) struct OutputFormat {
     pub(super) output: Output,
     pub(super) style: Style,
     /// The last event that the reader has seen, from its `Last-Event-ID` header.
@@ -45,19 +45,24 @@ pub(super) struct Limits {
 }
 
 /// Returns the body of an answer that continues until the reader leaves or `stop` becomes true.
-pub(super) fn body(mut feed: Feed, manner: Manner, limits: Limits, stop: watch::Receiver<bool>) -> Body {
-    let lines = match manner.resumed {
-        Some(last) if feed.resume(last) => Some(feed.nothing().write_lines(&manner.style, &mut String::new())),
+pub(super) fn body(
+    mut feed: ChangeStream,
+    output_format: OutputFormat,
+    limits: Limits,
+    stop: watch::Receiver<bool>,
+) -> Body {
+    let lines = match output_format.resumed {
+        Some(last) if feed.resume(last) => Some(feed.nothing().write_lines(&output_format.style, &mut String::new())),
         _ => None,
     };
-    let teller = Teller { feed, manner, lines, told: 0 };
-    let stream = Following { teller: Some(teller), limits, stop, last: Instant::now() };
+    let writer = StreamWriter { feed, output_format, lines, reported: 0 };
+    let stream = Following { writer: Some(writer), limits, stop, last: Instant::now() };
     Body::from_stream(stream::unfold(stream, Following::next))
 }
 
 struct Following {
     /// `None` while it looks for changes.
-    teller: Option<Teller>,
+    writer: Option<StreamWriter>,
     limits: Limits,
     stop: watch::Receiver<bool>,
     /// The time of the last write.
@@ -68,11 +73,11 @@ impl Following {
     /// Returns the next piece; `None` at the end.
     async fn next(mut self) -> Option<(io::Result<Bytes>, Self)> {
         loop {
-            if self.teller.as_ref()?.lines.is_some() && !self.is_due().await? {
+            if self.writer.as_ref()?.lines.is_some() && !self.is_due().await? {
                 self.last = Instant::now();
                 return Some((Ok(Bytes::from_static(b":\n\n")), self));
             }
-            let text = self.tell().await?;
+            let text = self.render().await?;
             if !text.is_empty() {
                 self.last = Instant::now();
                 // If other readers leave no room, the stream ends; its reader reconnects and starts again.
@@ -85,15 +90,15 @@ impl Following {
     /// Waits. Returns `true` for possible changes, `false` if a sign of life is due, and `None` at the end.
     async fn is_due(&mut self) -> Option<bool> {
         let earliest = self.last + PACE;
-        let teller = self.teller.as_mut()?;
-        let beats = teller.manner.output == Output::Sse;
+        let writer = self.writer.as_mut()?;
+        let beats = writer.output_format.output == Output::Sse;
         let stopped = async {
             // An error means that the server is gone.
             let _ = self.stop.wait_for(|stop| *stop).await;
         };
         let is_due = tokio::select! {
             () = stopped => None,
-            there_is = teller.feed.news() => there_is.then_some(true),
+            there_is = writer.feed.changed() => there_is.then_some(true),
             () = sleep_until(self.last + HEARTBEAT), if beats => Some(false),
         };
         if is_due == Some(true) {
@@ -103,40 +108,40 @@ impl Following {
     }
 
     /// Looks for changes outside the runtime's workers, because there may be many.
-    async fn tell(&mut self) -> Option<String> {
+    async fn render(&mut self) -> Option<String> {
         let turn = Arc::clone(&self.limits.turn).acquire_owned().await.ok()?;
-        let mut teller = self.teller.take()?;
+        let mut writer = self.writer.take()?;
         let telling = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            let text = teller.tell();
-            (teller, text)
+            let text = writer.render();
+            (writer, text)
         });
-        let (teller, text) = telling.await.ok()?;
-        self.teller = Some(teller);
+        let (writer, text) = telling.await.ok()?;
+        self.writer = Some(writer);
         text.ok()
     }
 }
 
 /// Writes the output of a feed as text or events.
-struct Teller {
-    feed: Feed,
-    manner: Manner,
+struct StreamWriter {
+    feed: ChangeStream,
+    output_format: OutputFormat,
     /// The alignment of further lines; `None` until the table has been written.
     lines: Option<Lines>,
     /// The number of events so far.
-    told: u64,
+    reported: u64,
 }
 
-impl Teller {
+impl StreamWriter {
     /// Returns all rows at first, and then the changes.
-    fn tell(&mut self) -> serde_json::Result<String> {
-        let now = (self.manner.clock)();
+    fn render(&mut self) -> serde_json::Result<String> {
+        let now = (self.output_format.clock)();
         let mut out = String::new();
         if self.lines.is_none() {
             let table = self.feed.table(now);
             let mut text = String::new();
-            self.lines = Some(table.write_lines(&self.manner.style, &mut text));
-            match self.manner.output {
+            self.lines = Some(table.write_lines(&self.output_format.style, &mut text));
+            match self.output_format.output {
                 Output::Text => out = text,
                 Output::Json | Output::Sse => {
                     let id = self.feed.number();
@@ -153,7 +158,7 @@ impl Teller {
     }
 
     fn push(&mut self, change: &Change, now: Now, out: &mut String) -> serde_json::Result<()> {
-        match self.manner.output {
+        match self.output_format.output {
             Output::Text => {
                 self.push_line(change, now, out);
                 Ok(())
@@ -177,9 +182,9 @@ impl Teller {
 
     /// `number` is the feed's own number; without one, the event gets the stream's.
     fn push_event(&mut self, name: &str, number: Option<u64>, data: &str, out: &mut String) {
-        let id = number.unwrap_or(self.told);
-        self.told += 1;
-        let event = match self.manner.output {
+        let id = number.unwrap_or(self.reported);
+        self.reported += 1;
+        let event = match self.output_format.output {
             Output::Sse => format!("id: {id}\nevent: {name}\ndata: {data}\n\n"),
             _ => format!("{{\"id\":{id},\"event\":\"{name}\",\"data\":{data}}}\n"),
         };

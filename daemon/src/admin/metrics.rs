@@ -22,7 +22,7 @@ use crate::connections::Connections;
 use crate::drift::{DriftReport, LINK};
 use crate::latency::Latencies;
 use crate::log;
-use crate::moves::MovesReport;
+use crate::stale_sockets::StaleSocketsReport;
 use crate::status::Health;
 
 pub(super) mod family;
@@ -61,8 +61,8 @@ pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error
         connections(&mut exposition, counts, &snapshot);
     }
     drift(&mut exposition, &Arc::clone(&state.reality.drift.borrow()), now);
-    if let Some(moves) = &state.moves {
-        self::moves(&mut exposition, &Arc::clone(&moves.borrow()), now);
+    if let Some(stale_sockets) = &state.stale_sockets {
+        self::stale_sockets(&mut exposition, &Arc::clone(&stale_sockets.borrow()), now);
     }
     if let Some(latencies) = &state.latencies {
         changes(&mut exposition, latencies);
@@ -135,11 +135,11 @@ fn sources(exposition: &mut Exposition, snapshot: &Snapshot, rows: &[SourceRepor
 }
 
 fn apiservers(exposition: &mut Exposition, report: &PoolReport, now: Now) {
-    let standings = report.standings(now.moment).into_iter().map(|(standing, number)| ([standing], number));
-    exposition.each(&table::APISERVERS, standings);
+    let statuses = report.statuses(now.moment).into_iter().map(|(status, number)| ([status], number));
+    exposition.each(&table::APISERVERS, statuses);
     exposition.one(&table::APISERVER_CONNECTED, report.in_use().is_some());
-    if let Some(heard) = report.last_heard {
-        exposition.one(&table::APISERVER_LAST_HEARD, seconds_since(heard, now));
+    if let Some(heard) = report.last_response {
+        exposition.one(&table::APISERVER_LAST_RESPONSE, seconds_since(heard, now));
     }
     exposition.one(&table::APISERVER_SWITCHES, report.switches());
 }
@@ -152,7 +152,7 @@ fn checks(exposition: &mut Exposition, report: &CheckReport) {
     exposition.one(&table::HEALTH_CHECKS_LATE, report.late_millis as f64 / 1_000.0);
 }
 
-fn moves(exposition: &mut Exposition, report: &MovesReport, now: Now) {
+fn stale_sockets(exposition: &mut Exposition, report: &StaleSocketsReport, now: Now) {
     exposition.each(&table::SOCKETS_DESTROYED, [(["udp"], report.udp), (["tcp"], report.tcp)]);
     exposition.one(&table::SOCKET_PASSES, report.passes);
     exposition.one(&table::SOCKET_ERRORS, report.errors);

@@ -238,7 +238,7 @@ pub(super) fn internal(path: &str, reason: &str) -> Problem {
 
 /// The client of the connection in question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dialler {
+pub(super) enum TraceFrom {
     /// One of these clients.
     Client(Client),
     /// The client with this address.
@@ -247,7 +247,7 @@ pub(super) enum Dialler {
     Namespace(u64),
 }
 
-impl FromStr for Dialler {
+impl FromStr for TraceFrom {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -277,7 +277,7 @@ pub(super) struct Query {
     /// The address that the client connects to.
     pub(super) to: Option<L4Addr>,
     /// The client.
-    pub(super) from: Option<Dialler>,
+    pub(super) from: Option<TraceFrom>,
     /// Whether the answer continues with changes.
     pub(super) watch: bool,
     /// The style of text.

@@ -7,7 +7,7 @@ use nodelb_core::output::diff::{COMPARED, DIFFERENCES};
 use nodelb_core::output::schema::{Column, Schema};
 use nodelb_core::output::table::{Cell, Page, Table};
 
-use super::follow::Feed;
+use super::follow::ChangeStream;
 use super::query::{self, ADDRESS, FROM, LIVE, Parameter, Problem, Query, SERVICE, STATUS, TO, TYPE, internal};
 use super::state::{AdminState, Now, all_sources, latest, readiness};
 use super::{apiservers, diff, health, history, maps, metrics, openapi, settings, sources, status, tables, trace};
@@ -66,7 +66,7 @@ pub(super) enum Form {
     /// These tables, as text or JSON.
     Tables(&'static [&'static Schema]),
     /// The same, and `?watch` continues with the changes from this feed.
-    Followed(&'static [&'static Schema], fn(&AdminState, &Query) -> Feed),
+    Followed(&'static [&'static Schema], fn(&AdminState, &Query) -> ChangeStream),
     /// A table of checks: status 200, or 503 if one of them failed.
     Verdict(&'static [&'static Schema]),
     /// Text of this content type, whatever format is requested.
@@ -75,7 +75,7 @@ pub(super) enum Form {
 
 /// The queue in which a request waits for its turn: of each kind, one request is answered at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum Admission {
     /// Requests for whole tables.
     Whole,
     /// Requests for few rows.
@@ -86,14 +86,16 @@ pub(super) enum Turn {
 
 impl Route {
     /// Returns the queue; `None` for a request that is answered immediately.
-    pub(super) fn turn(&self, query: &Query) -> Option<Turn> {
+    pub(super) fn admission(&self, query: &Query) -> Option<Admission> {
         match self.cost {
             Cost::Nothing => None,
-            _ if query.live => Some(Turn::Live),
-            Cost::Little => Some(Turn::Narrow),
-            Cost::ByService if query.filter.service.is_some() => Some(Turn::Narrow),
-            Cost::ByPlace if query.filter.service.is_some() || query.filter.address.is_some() => Some(Turn::Narrow),
-            Cost::ByService | Cost::ByPlace | Cost::Whole => Some(Turn::Whole),
+            _ if query.live => Some(Admission::Live),
+            Cost::Little => Some(Admission::Narrow),
+            Cost::ByService if query.filter.service.is_some() => Some(Admission::Narrow),
+            Cost::ByPlace if query.filter.service.is_some() || query.filter.address.is_some() => {
+                Some(Admission::Narrow)
+            }
+            Cost::ByService | Cost::ByPlace | Cost::Whole => Some(Admission::Whole),
         }
     }
 
@@ -141,7 +143,7 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/frontends",
         parameters: ROWS,
         shows: "every service address, its backends and the time of its last change",
-        form: Form::Followed(&[&tables::FRONTENDS], Feed::frontends),
+        form: Form::Followed(&[&tables::FRONTENDS], ChangeStream::frontends),
         cost: Cost::ByPlace,
         answer: |state, query, now| {
             ok(tables::frontends(reports::frontends(&latest(&state.snapshot), &query.filter), now.moment))
@@ -167,7 +169,7 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/history",
         parameters: PLACES,
         shows: "changes of services and their backends: when, made by which client, and when the kernel had them",
-        form: Form::Followed(&[&history::HISTORY], Feed::history),
+        form: Form::Followed(&[&history::HISTORY], ChangeStream::history),
         cost: Cost::ByPlace,
         answer: |state, query, now| {
             let (history, snapshot) = (latest(&state.history), latest(&state.snapshot));

@@ -17,8 +17,8 @@ use crate::config::Config;
 use crate::connections::Connections;
 use crate::drift::{DriftReport, ReadMaps};
 use crate::latency::Latencies;
-use crate::moves::MovesReport;
 use crate::rounds::Rounds;
+use crate::stale_sockets::StaleSocketsReport;
 use crate::status::{Check, Health, Unopened};
 
 /// Returns the problem of each hook's link, usually none. May block.
@@ -79,8 +79,8 @@ pub struct AdminState {
     pub checks: watch::Receiver<Arc<CheckReport>>,
     /// Health, from the reconcile loop.
     pub health: watch::Receiver<Arc<Health>>,
-    /// Sockets that moved to another backend; `None` if no task moves them.
-    pub moves: Option<watch::Receiver<Arc<MovesReport>>>,
+    /// Sockets that moved to another backend; `None` if no task stale_sockets them.
+    pub stale_sockets: Option<watch::Receiver<Arc<StaleSocketsReport>>>,
     /// The history, from the recorder.
     pub history: watch::Receiver<Arc<History>>,
     /// The durations of changes and rounds; `None` if they are not measured.

@@ -14,10 +14,10 @@ use nodelb_core::output::schema::{Column, Schema};
 use nodelb_core::output::table::{Cell, Page, Table};
 use nodelb_core::snapshot::Snapshot;
 
-use super::query::{Dialler, Problem, Query};
+use super::query::{Problem, Query, TraceFrom};
 use super::state::Now;
 
-mod words;
+mod text;
 
 /// The columns of the result.
 pub(super) static VERDICT: Schema<[Column; 10]> = Schema {
@@ -55,7 +55,7 @@ pub(super) static BACKENDS: Schema<[Column; 8]> = Schema {
     ],
 };
 
-impl Dialler {
+impl TraceFrom {
     /// # Errors
     /// When the network namespace of the node cannot be determined.
     fn explanation(self, snapshot: &Snapshot, to: L4Addr) -> Result<Explanation, Problem> {
@@ -65,7 +65,7 @@ impl Dialler {
             Self::Namespace(inode) => {
                 let own = std::fs::metadata("/proc/self/ns/net").map_err(|error| {
                     let message =
-                        format!("which network namespace is the node's cannot be told: {error}; say host or pod");
+                        format!("which network namespace is the node's cannot be determined: {error}; say host or pod");
                     Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
                 })?;
                 explanation::explain(snapshot, to, if own.ino() == inode { Client::Host } else { Client::Pod })
@@ -82,13 +82,13 @@ pub(super) fn trace(snapshot: &Snapshot, query: &Query, now: Now) -> Result<Page
     let Some(to) = query.to else {
         return Err(Problem::new(StatusCode::BAD_REQUEST, "say what is dialled: to=ADDRESS:PORT"));
     };
-    let dialler = query.from.unwrap_or(Dialler::Client(Client::Host));
-    Ok(page(&dialler.explanation(snapshot, to)?, now.moment))
+    let from = query.from.unwrap_or(TraceFrom::Client(Client::Host));
+    Ok(page(&from.explanation(snapshot, to)?, now.moment))
 }
 
 fn page(explanation: &Explanation, now: Moment) -> Page {
     let steps =
-        words::steps(explanation, now).into_iter().map(|(step, finding)| [Cell::text(step), Cell::Text(finding)]);
+        text::steps(explanation, now).into_iter().map(|(step, finding)| [Cell::text(step), Cell::Text(finding)]);
     Page(vec![verdict(explanation), Table::new(&TRACE, steps), backends(explanation)])
 }
 
@@ -124,11 +124,11 @@ fn backends(explanation: &Explanation) -> Table {
             Cell::text(&row.address),
             Cell::text(&row.state),
             Cell::text(&row.choice),
-            Cell::Text(words::share(candidate)),
+            Cell::Text(text::share(candidate)),
             Cell::Shared(row.node.clone()),
             Cell::Shared(row.zone.clone()),
             Cell::Shared(row.origin.clone()),
-            Cell::optional(words::reason(candidate)),
+            Cell::optional(text::reason(candidate)),
         ]
     });
     Table::new(&BACKENDS, rows)

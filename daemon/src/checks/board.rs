@@ -17,7 +17,7 @@ use nodelb_core::model::health_check::{HealthCheck, Quarantine};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{BackendState, Service, ServiceName, Slice, SliceName, Source};
 
-use super::state::{Condition, Standing};
+use super::state::{Condition, HealthState};
 
 /// Minimum time between two reports about a service if only the error text of an unhealthy backend has changed, in
 /// milliseconds. Only people read the text.
@@ -42,7 +42,7 @@ pub(super) struct Board {
     /// Whether the previous daemon checked the source's first services until a moment ago.
     continues: bool,
     /// Services with a quarantine that may differ from the last report to the owner task.
-    untold: BTreeSet<ServiceName>,
+    unreported: BTreeSet<ServiceName>,
 }
 
 /// Everything that is known under one service name.
@@ -55,14 +55,14 @@ struct Subject {
     /// By the address that is checked.
     targets: BTreeMap<Backend, Target>,
     /// The last report to the owner task, and its time.
-    told: Quarantine,
-    told_at: Moment,
+    reported: Quarantine,
+    reported_at: Moment,
 }
 
 #[derive(Debug)]
 struct Target {
     id: TargetId,
-    standing: Standing,
+    health: HealthState,
     /// The backends that the answers apply to.
     backends: Vec<Backend>,
 }
@@ -92,7 +92,7 @@ pub(super) struct Question {
 
 /// A target that has become healthy or unhealthy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Turn {
+pub(super) struct Transition {
     pub(super) service: ServiceName,
     /// The first of the backends that the answers apply to.
     pub(super) backend: SocketAddr,
@@ -106,7 +106,7 @@ impl Board {
         Self { remembered, continues, ..Self::default() }
     }
 
-    /// Takes a batch of the file source. The caller gets the consequences for the owner task from [`Board::news`] and
+    /// Takes a batch of the file source. The caller gets the consequences for the owner task from [`Board::changes`] and
     /// must send them in the same batch.
     pub(super) fn follow(&mut self, changes: &[Change]) -> Followed {
         let mut touched = BTreeSet::new();
@@ -179,20 +179,20 @@ impl Board {
         let check_before = std::mem::replace(&mut subject.check_before, subject.check.clone());
         if let Some(check) = subject.check.clone() {
             let method_before = check_before.as_ref().map(|check| &check.method);
-            let is_asked_anew = method_before.is_some_and(|method| *method != check.method);
+            let is_new_check = method_before.is_some_and(|method| *method != check.method);
             let is_moved = check_before.is_some_and(|before| before.interval != check.interval);
             let remembered = self.remembered.get(name);
             for (asked, backends) in wanted(&check, &subject.slices, &self.slices) {
                 let known = before.get(&asked);
-                let standing = match known {
-                    Some(known) if is_asked_anew => known.standing.clone().asked_anew(),
-                    Some(known) => known.standing.clone(),
+                let health = match known {
+                    Some(known) if is_new_check => known.health.clone().undecided(),
+                    Some(known) => known.health.clone(),
                     None => newcomer(&backends, &before, remembered)
-                        .unwrap_or_else(|| Standing::new(check.starts_healthy, self.continues)),
+                        .unwrap_or_else(|| HealthState::new(check.starts_healthy, self.continues)),
                 };
                 // An answer to the previous check does not answer the new one, which therefore has an id of its own.
                 let id = match known {
-                    Some(known) if !is_asked_anew && !is_moved => known.id,
+                    Some(known) if !is_new_check && !is_moved => known.id,
                     _ => {
                         self.last_id += 1;
                         let id = TargetId(self.last_id);
@@ -201,7 +201,7 @@ impl Board {
                         id
                     }
                 };
-                subject.targets.insert(asked, Target { id, standing, backends });
+                subject.targets.insert(asked, Target { id, health, backends });
             }
         }
         let is_kept = |asked: &Backend, id| subject.targets.get(asked).is_some_and(|target| target.id == id);
@@ -209,7 +209,7 @@ impl Board {
             self.targets.remove(&gone.id);
             followed.left.push(gone.id);
         }
-        self.untold.insert(name.clone());
+        self.unreported.insert(name.clone());
     }
 
     /// Returns the check of a target; `None` if the target is gone.
@@ -220,35 +220,35 @@ impl Board {
     }
 
     /// Takes an answer, and returns the turn if the target has turned. The answer of a target that is gone is ignored.
-    pub(super) fn hear(&mut self, id: TargetId, answer: Result<(), Arc<str>>) -> Option<Turn> {
+    pub(super) fn record(&mut self, id: TargetId, answer: Result<(), Arc<str>>) -> Option<Transition> {
         let (name, asked) = self.targets.get(&id)?;
         let subject = self.subjects.get_mut(name)?;
         let check = subject.check.as_ref()?;
         let target = subject.targets.get_mut(asked)?;
-        let before = target.standing.failure().cloned();
-        let has_turned = target.standing.hear(answer, check.rise, check.fall);
-        let failure = target.standing.failure().cloned();
+        let before = target.health.failure().cloned();
+        let has_turned = target.health.record(answer, check.rise, check.fall);
+        let failure = target.health.failure().cloned();
         if failure != before {
-            self.untold.insert(name.clone());
+            self.unreported.insert(name.clone());
         }
         let (addr, port) = *target.backends.first().unwrap_or(asked);
-        has_turned.then(|| Turn { service: name.clone(), backend: SocketAddr::new(addr.ip(), port), failure })
+        has_turned.then(|| Transition { service: name.clone(), backend: SocketAddr::new(addr.ip(), port), failure })
     }
 
     /// Returns the changes to send to the owner task now.
-    pub(super) fn news(&mut self, now: Moment) -> Vec<Change> {
+    pub(super) fn changes(&mut self, now: Moment) -> Vec<Change> {
         let mut changes = Vec::new();
-        for name in std::mem::take(&mut self.untold) {
+        for name in std::mem::take(&mut self.unreported) {
             let Some(subject) = self.subjects.get_mut(&name) else { continue };
             let quarantine = subject.quarantine();
-            let is_same = quarantine.keys().eq(subject.told.keys());
-            if is_same && quarantine != subject.told && now.0 < subject.told_at.0.saturating_add(TEXT_EVERY) {
-                self.untold.insert(name);
+            let is_same = quarantine.keys().eq(subject.reported.keys());
+            if is_same && quarantine != subject.reported && now.0 < subject.reported_at.0.saturating_add(TEXT_EVERY) {
+                self.unreported.insert(name);
                 continue;
             }
-            if quarantine != subject.told {
-                subject.told.clone_from(&quarantine);
-                subject.told_at = now;
+            if quarantine != subject.reported {
+                subject.reported.clone_from(&quarantine);
+                subject.reported_at = now;
                 changes.push(Change::Quarantine(name.clone(), quarantine));
             }
             if subject.is_nothing() {
@@ -262,7 +262,7 @@ impl Board {
     pub(super) fn counts(&self) -> BTreeMap<Condition, usize> {
         let mut counts = BTreeMap::new();
         for target in self.subjects.values().flat_map(|subject| subject.targets.values()) {
-            *counts.entry(target.standing.condition()).or_default() += 1;
+            *counts.entry(target.health.condition()).or_default() += 1;
         }
         counts
     }
@@ -272,7 +272,7 @@ impl Board {
     pub(super) fn unhealthy(&self) -> BTreeMap<ServiceName, Quarantine> {
         let mut unhealthy = self.remembered.clone();
         for (name, subject) in &self.subjects {
-            let decided = subject.targets.values().filter(|target| target.standing.condition() == Condition::Unhealthy);
+            let decided = subject.targets.values().filter(|target| target.health.condition() == Condition::Unhealthy);
             let quarantine: Quarantine = decided.flat_map(Target::failures).collect();
             if !subject.targets.is_empty() {
                 unhealthy.remove(name);
@@ -293,13 +293,13 @@ impl Subject {
 
     /// Whether nothing is known under the name, and nothing was reported to the owner task.
     fn is_nothing(&self) -> bool {
-        self.check.is_none() && self.slices.is_empty() && self.told.is_empty()
+        self.check.is_none() && self.slices.is_empty() && self.reported.is_empty()
     }
 }
 
 impl Target {
     fn failures(&self) -> impl Iterator<Item = (Backend, Arc<str>)> {
-        let failure = self.standing.failure();
+        let failure = self.health.failure();
         self.backends.iter().filter_map(move |backend| Some((*backend, Arc::clone(failure?))))
     }
 }
@@ -329,12 +329,12 @@ fn newcomer(
     backends: &[Backend],
     before: &BTreeMap<Backend, Target>,
     remembered: Option<&Quarantine>,
-) -> Option<Standing> {
+) -> Option<HealthState> {
     if let Some(known) = before.values().find(|target| target.backends.iter().any(|b| backends.contains(b))) {
-        return Some(known.standing.clone().asked_anew());
+        return Some(known.health.clone().undecided());
     }
     let error = remembered.and_then(|failed| backends.iter().find_map(|backend| failed.get(backend)))?;
-    Some(Standing::unhealthy(Arc::clone(error)))
+    Some(HealthState::unhealthy(Arc::clone(error)))
 }
 
 #[cfg(test)]

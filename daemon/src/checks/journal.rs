@@ -6,7 +6,7 @@ use std::sync::Arc;
 use nodelb_core::messages;
 use tracing::{info, warn};
 
-use super::board::Turn;
+use super::board::Transition;
 
 /// Maximum number of turns that are logged by name between two beats.
 const BY_NAME: u32 = 5;
@@ -14,8 +14,8 @@ const BY_NAME: u32 = 5;
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
-    /// The number of turns that were logged by name since the last beat.
-    told: u32,
+    /// The number of turns that were logged by name since the last tick.
+    reported: u32,
     /// The number of other turns: to unhealthy, and to healthy.
     unhealthy: usize,
     healthy: usize,
@@ -30,11 +30,11 @@ pub(super) struct Journal {
 
 impl Journal {
     /// Logs the turn, or counts it.
-    pub(super) fn tell(&mut self, turn: &Turn) {
+    pub(super) fn log(&mut self, turn: &Transition) {
         if !self.admits(turn) {
             return;
         }
-        let Turn { service, backend, failure } = turn;
+        let Transition { service, backend, failure } = turn;
         match failure {
             Some(error) => {
                 warn!(
@@ -50,9 +50,9 @@ impl Journal {
     }
 
     /// Whether the turn is logged by name.
-    fn admits(&mut self, turn: &Turn) -> bool {
-        if self.told < BY_NAME {
-            self.told += 1;
+    fn admits(&mut self, turn: &Transition) -> bool {
+        if self.reported < BY_NAME {
+            self.reported += 1;
             return true;
         }
         *(if turn.failure.is_some() { &mut self.unhealthy } else { &mut self.healthy }) += 1;
@@ -60,7 +60,7 @@ impl Journal {
     }
 
     /// Logs what was counted. The caller must call it once a second.
-    pub(super) fn beat(&mut self) {
+    pub(super) fn tick(&mut self) {
         if let Some(summary) = self.summary() {
             warn!(message_id = %messages::BACKEND_QUARANTINED, "{summary}");
         }
@@ -86,7 +86,7 @@ impl Journal {
     }
 
     /// Notes that a backend was asked.
-    pub(super) fn has_asked(&mut self) {
+    pub(super) fn note_asked(&mut self) {
         self.has_asked = true;
     }
 
@@ -97,7 +97,7 @@ impl Journal {
     }
 
     fn summary(&mut self) -> Option<String> {
-        self.told = 0;
+        self.reported = 0;
         let (unhealthy, healthy) = (std::mem::take(&mut self.unhealthy), std::mem::take(&mut self.healthy));
         let plural = |count| if count == 1 { "backend" } else { "backends" };
         let is_quarantined = || format!("{unhealthy} more {} quarantined", plural(unhealthy));

@@ -11,18 +11,19 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nodelb_core::change::Change;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::moment::Moment;
-use nodelb_kube::apiserver::dial::Register;
+use nodelb_kube::apiserver::connect::Register;
 use nodelb_kube::clock::{Clock, at, ticking};
+use nodelb_kube::state_file::Limits;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError, JoinSet};
 
 use super::ask::{Failure, ask};
 use super::board::{Board, Followed, TargetId};
 use super::journal::Journal;
-use super::remember::{Memory, MemoryTiming};
 use super::report::{CheckReport, Outcome};
 use super::routes::{Routes, evidence_after};
 use super::schedule::{Due, Schedule};
+use super::state_file::Saver;
 
 /// The checker's connections and settings.
 pub struct Checker {
@@ -47,12 +48,12 @@ pub struct Checker {
     /// Maximum number of file descriptors for checks.
     pub sockets: usize,
     /// Intervals and time limits.
-    pub timing: Timing,
+    pub timeouts: CheckTimeouts,
 }
 
 /// Intervals and time limits that need no configuration.
 #[derive(Clone, Copy, Debug)]
-pub struct Timing {
+pub struct CheckTimeouts {
     /// Time during which turns are collected and then reported together.
     pub gather: Duration,
     /// Due checks begin together in steps of this length.
@@ -60,22 +61,22 @@ pub struct Timing {
     /// Minimum time between two writes to the state directory.
     pub save_every: Duration,
     /// Time limit for the state directory: at start, while services wait for it, and at the end.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
-impl Default for Timing {
+impl Default for CheckTimeouts {
     fn default() -> Self {
         Self {
             gather: Duration::from_millis(50),
             grain: Duration::from_millis(5),
             save_every: Duration::from_secs(1),
-            patience: Duration::from_secs(2),
+            timeout: Duration::from_secs(2),
         }
     }
 }
 
 /// Interval at which the journal and the metrics are updated.
-const BEAT_EVERY: Duration = Duration::from_secs(1);
+const TICK_EVERY: Duration = Duration::from_secs(1);
 
 /// Maximum number of open checks in each lane: far more than ten thousand healthy targets need.
 const MAX_OPEN: usize = 1_024;
@@ -99,11 +100,10 @@ const MIN_SOCKETS: usize = 64;
 /// Runs the checker until `shutdown` is ready or the owner task has ended. The changes of the file source are passed on
 /// only after the unhealthy backends of the previous run are known.
 pub async fn run(checker: Checker, shutdown: impl Future<Output = ()>) {
-    let Timing { save_every: every, patience, .. } = checker.timing;
-    let timing = MemoryTiming { every, patience };
-    let (mut memory, unhealthy) = Memory::open(checker.directory.clone(), timing).await;
+    let CheckTimeouts { save_every: every, timeout, .. } = checker.timeouts;
+    let mut saver = Saver::load(&checker.directory, Limits { every, retry: every, timeout }).await;
     let mut running = Running {
-        board: Board::recalling(unhealthy, checker.continues),
+        board: Board::recalling(saver.saved().clone(), checker.continues),
         schedule: Schedule::new(checker.seed, MAX_OPEN.min(checker.sockets / 2)),
         asking: JoinSet::new(),
         open: HashMap::new(),
@@ -115,9 +115,9 @@ pub async fn run(checker: Checker, shutdown: impl Future<Output = ()>) {
     };
     tokio::select! {
         () = shutdown => {}
-        () = running.check_for_ever(&mut memory) => {}
+        () = running.run_until_closed(&mut saver) => {}
     }
-    memory.end(running.board.unhealthy()).await;
+    saver.close(running.board.unhealthy()).await;
 }
 
 /// A check that waits for its answer.
@@ -146,8 +146,10 @@ struct Running {
 }
 
 impl Running {
-    async fn check_for_ever(&mut self, memory: &mut Memory) {
-        let mut beat = ticking(BEAT_EVERY);
+    async fn run_until_closed(&mut self, saver: &mut Saver) {
+        // Whether the unhealthy backends may differ from those in the state file.
+        let mut is_outdated = false;
+        let mut tick = ticking(TICK_EVERY);
         let clock = self.checker.clock;
         let instant_of = |moment: Option<Moment>| moment.map(|moment| clock.instant_of(moment));
         loop {
@@ -155,30 +157,28 @@ impl Running {
             let tell_at = self.tell_at;
             tokio::select! {
                 Some(batch) = self.checker.incoming.recv() => {
-                    memory.is_behind();
+                    is_outdated = true;
                     if self.pass_on(batch).await.is_err() {
                         return;
                     }
                 }
                 Some(asked) = self.asking.join_next_with_id() => {
-                    if self.take(asked) {
-                        memory.is_behind();
-                    }
+                    is_outdated |= self.take(asked);
                 }
                 () = at(instant_of(begin_at)) => {}
                 () = at(instant_of(tell_at)) => {
                     self.tell_at = None;
-                    if self.tell().await.is_err() {
+                    if self.publish().await.is_err() {
                         return;
                     }
                 }
-                _ = beat.tick() => {
-                    self.beat();
-                    if self.tell().await.is_err() {
+                _ = tick.tick() => {
+                    self.tick();
+                    if self.publish().await.is_err() {
                         return;
                     }
-                    if memory.is_due() {
-                        memory.keep(self.board.unhealthy()).await;
+                    if std::mem::take(&mut is_outdated) {
+                        saver.save(self.board.unhealthy());
                     }
                 }
             }
@@ -195,17 +195,17 @@ impl Running {
             self.routes.forget(target);
         }
         entered.into_iter().for_each(|target| self.schedule.enter(target, now));
-        batch.extend(self.board.news(now));
+        batch.extend(self.board.changes(now));
         self.checker.changes.send(batch).await.map_err(|_batch| OwnerIsGone)
     }
 
     /// Reports turns to the owner task.
-    async fn tell(&mut self) -> Result<(), OwnerIsGone> {
-        let news = self.board.news(self.checker.clock.now());
-        if news.is_empty() {
+    async fn publish(&mut self) -> Result<(), OwnerIsGone> {
+        let changes = self.board.changes(self.checker.clock.now());
+        if changes.is_empty() {
             return Ok(());
         }
-        self.checker.changes.send(news).await.map_err(|_news| OwnerIsGone)
+        self.checker.changes.send(changes).await.map_err(|_changes| OwnerIsGone)
     }
 
     /// Begins the checks that are due.
@@ -245,7 +245,7 @@ impl Running {
                 let outcome = answer.as_ref().map_or_else(|failure| failure.outcome, |()| Outcome::Passed);
                 self.schedule.close(due, outcome == Outcome::Timeout, interval, now);
                 *self.report.done.entry(outcome).or_default() += 1;
-                has_turned |= self.hear(due.target, answer, now);
+                has_turned |= self.record(due.target, answer, now);
             }
             next = self.asking.try_join_next_with_id();
         }
@@ -279,21 +279,21 @@ impl Running {
     }
 
     /// Returns whether the answer has turned the target's backends.
-    fn hear(&mut self, target: TargetId, answer: Result<(), Failure>, now: Moment) -> bool {
+    fn record(&mut self, target: TargetId, answer: Result<(), Failure>, now: Moment) -> bool {
         if let Err(Failure { outcome: Outcome::Unasked, text, .. }) = &answer {
             self.journal.cannot_ask(text);
             return false;
         }
-        self.journal.has_asked();
-        let Some(turn) = self.board.hear(target, answer.map_err(|failure| failure.text)) else { return false };
-        self.journal.tell(&turn);
-        let gather = u64::try_from(self.checker.timing.gather.as_millis()).unwrap_or(u64::MAX);
+        self.journal.note_asked();
+        let Some(turn) = self.board.record(target, answer.map_err(|failure| failure.text)) else { return false };
+        self.journal.log(&turn);
+        let gather = u64::try_from(self.checker.timeouts.gather.as_millis()).unwrap_or(u64::MAX);
         self.tell_at.get_or_insert(now.plus(gather));
         true
     }
 
-    fn beat(&mut self) {
-        self.journal.beat();
+    fn tick(&mut self) {
+        self.journal.tick();
         self.report.targets = self.board.counts();
         self.report.open = self.schedule.open();
         self.checker.reports.send_if_modified(|report| {
@@ -307,7 +307,7 @@ impl Running {
 
     /// Rounds up to a moment at which checks begin, so that not every check wakes the task separately.
     fn in_grains(&self, due: Moment) -> Moment {
-        let grain = u64::try_from(self.checker.timing.grain.as_millis()).unwrap_or(1).max(1);
+        let grain = u64::try_from(self.checker.timeouts.grain.as_millis()).unwrap_or(1).max(1);
         Moment(due.0.next_multiple_of(grain))
     }
 }

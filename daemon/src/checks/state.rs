@@ -10,7 +10,7 @@ const UNASKED: &str = "not checked yet";
 /// The first answer decides alone, as in HAProxy and Envoy, because there is no earlier knowledge to outweigh. After
 /// that, `rise` or `fall` consecutive answers are needed to turn the backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct HealthState {
     is_healthy: bool,
     is_decided: bool,
     /// The number of consecutive answers that contradict the present state.
@@ -40,7 +40,7 @@ impl std::fmt::Display for Condition {
     }
 }
 
-impl Standing {
+impl HealthState {
     /// Creates the state of an unknown backend. If it `continues`, the backend was healthy when nodelb ended a moment
     /// ago, and as many bad answers turn it as without the restart.
     pub(super) fn new(starts_healthy: bool, continues: bool) -> Self {
@@ -55,13 +55,13 @@ impl Standing {
     }
 
     /// Returns the state for a changed check: it stays until the first answer to the new check, which decides.
-    pub(super) fn asked_anew(mut self) -> Self {
+    pub(super) fn undecided(mut self) -> Self {
         (self.is_decided, self.against) = (false, 0);
         self
     }
 
     /// Takes an answer. Returns whether it turned the state.
-    pub(super) fn hear(&mut self, answer: Result<(), Arc<str>>, rise: u8, fall: u8) -> bool {
+    pub(super) fn record(&mut self, answer: Result<(), Arc<str>>, rise: u8, fall: u8) -> bool {
         let is_good = answer.is_ok();
         if let Err(error) = answer {
             self.error = error;

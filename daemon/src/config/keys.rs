@@ -8,13 +8,13 @@ use ipnet::IpNet;
 use nodelb_cli::client::{DEFAULT_LISTEN, DEFAULT_SOCKET};
 use nodelb_core::model::node::NodePortAddress;
 use nodelb_kube::apiserver::address::Server;
+use serde::Deserialize;
 
 use super::kubernetes::{Together, each_once, proxy_or_empty, together};
 use super::values::{
-    Disconnect, Mode, PortRange, TomlValue, absolute, absolute_or_empty, between, file_or_credential, loopback,
+    Disconnect, Mode, PortRange, Setting, absolute, absolute_or_empty, between, file_or_credential, loopback,
     name_or_empty, node_name_or_empty, own_directory, reachable, socket_path,
 };
-use crate::document::{Fields, Problems};
 
 /// A key of a configuration, ready to be printed.
 #[derive(Clone)]
@@ -29,23 +29,23 @@ pub(super) struct Key {
 }
 
 /// A table of the configuration file.
-pub(super) trait Section: Default {
+pub(super) trait Section {
     /// As written between brackets.
-    const NAME: &'static str;
+    fn name(&self) -> &'static str;
 
     /// What it is about, for the reference.
     #[cfg(test)]
-    const ABOUT: &'static str;
+    fn about(&self) -> &'static str;
 
-    /// Reads the table; a key that is missing, or has a problem, is at its default in the result.
-    fn read(fields: Fields<'_, '_>, problems: &mut Problems) -> Self;
+    /// The problems of values and of their combinations: the key, and what to do.
+    fn check(&self) -> Vec<(String, String)>;
 
     /// The keys in the order they are defined in.
     fn keys(&self) -> Vec<Key>;
 }
 
-/// Defines a section: `key: Type = default, check;`, where the check of a value that has the type says what is wrong.
-/// `together` finds what is wrong with keys that are each right for themselves.
+/// Defines a section: `key: Type = default, check;`, where `check` returns the problem of a value of the type, and
+/// `together` the problems of combinations of keys.
 macro_rules! section {
     (
         $(#[doc = $about:literal])+
@@ -53,9 +53,10 @@ macro_rules! section {
         $( $(#[doc = $comment:literal])+ $key:ident: $value:ty = $default:expr $(, $check:expr)?; )+
     ) => {
         $(#[doc = $about])+
-        #[derive(Clone, Debug, PartialEq, Eq)]
+        #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+        #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
         pub struct $type {
-            $( $(#[doc = $comment])+ pub $key: $value, )+
+            $( $(#[doc = $comment])+ #[serde(deserialize_with = "Setting::read")] pub $key: $value, )+
         }
 
         impl Default for $type {
@@ -65,25 +66,20 @@ macro_rules! section {
         }
 
         impl Section for $type {
-            const NAME: &'static str = $section;
+            fn name(&self) -> &'static str {
+                $section
+            }
 
             #[cfg(test)]
-            const ABOUT: &'static str = concat!($($about),+);
+            fn about(&self) -> &'static str {
+                concat!($($about),+)
+            }
 
-            fn read(mut fields: Fields<'_, '_>, problems: &mut Problems) -> Self {
-                let mut section = Self::default();
-                $(
-                    let name = stringify!($key).replace('_', "-");
-                    if let Some(value) = fields.read::<$value>(&name, problems) {
-                        $( fields.check(&name, $check(&value), problems); )?
-                        section.$key = value;
-                    }
-                )+
-                $( for (name, message) in $together(&section) {
-                    fields.check(name, Err(message), problems);
-                } )?
-                fields.refuse_others(problems);
-                section
+            fn check(&self) -> Vec<(String, String)> {
+                let checks: &[Option<(&str, String)>] =
+                    &[ $( $( $check(&self.$key).err().map(|message| (stringify!($key), message)), )? )+ ];
+                let together: &[Vec<(&str, String)>] = &[ $( $together(self) )? ];
+                checks.iter().flatten().chain(together.iter().flatten()).map(|(key, message)| (key.replace('_', "-"), message.clone())).collect()
             }
 
             fn keys(&self) -> Vec<Key> {
@@ -91,7 +87,7 @@ macro_rules! section {
                     section: $section,
                     name: stringify!($key).replace('_', "-"),
                     comment: &[ $( $comment ),+ ],
-                    value: self.$key.to_toml(),
+                    value: self.$key.to_toml().to_string(),
                     needs_restart: $needs_restart,
                 }, )+ ]
             }

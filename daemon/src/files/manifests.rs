@@ -125,7 +125,7 @@ impl Reading {
         let Some(name) = self.named(line, "Service", &object.metadata) else { return };
         let spec = &object.spec;
         let addresses = spec.cluster_ips.len() + spec.external_ips.len() + object.status.load_balancer.ingress.len();
-        if !self.has_room(line, (addresses + 1) * spec.ports.len()) {
+        if !self.take_room(line, (addresses + 1) * spec.ports.len()) {
             return;
         }
         let Translation { value, notices } = translate::service(object, &self.reader);
@@ -135,7 +135,7 @@ impl Reading {
 
     fn take_slice(&mut self, line: Option<usize>, object: &EndpointSlice) {
         let Some(name) = self.named(line, "EndpointSlice", &object.metadata) else { return };
-        if !self.has_room(line, object.endpoints.len() * object.ports.len()) {
+        if !self.take_room(line, object.endpoints.len() * object.ports.len()) {
             return;
         }
         let Translation { value, notices } = translate::slice(object, &self.reader);
@@ -144,7 +144,7 @@ impl Reading {
     }
 
     /// Reserves room for more addresses; adds a problem if there is none.
-    fn has_room(&mut self, line: Option<usize>, addresses: usize) -> bool {
+    fn take_room(&mut self, line: Option<usize>, addresses: usize) -> bool {
         self.addresses = self.addresses.saturating_add(addresses);
         let has_room = self.addresses <= MAX_ADDRESSES;
         if !has_room {

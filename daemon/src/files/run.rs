@@ -36,7 +36,7 @@ const LOOK_ANYWAY: Duration = Duration::from_secs(10);
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// How long a scan of the directory may take before that is reported.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum number of scans in progress: one, and those that reloads have abandoned.
 const LOOKS: usize = 8;
 
@@ -58,7 +58,7 @@ pub struct FileSource {
 pub async fn run(source: FileSource, shutdown: impl Future<Output = ()>) {
     tokio::select! {
         () = shutdown => {}
-        () = Running::new(source).look_for_ever() => {}
+        () = Running::new(source).poll_forever() => {}
     }
 }
 
@@ -98,7 +98,7 @@ impl Running {
         }
     }
 
-    async fn look_for_ever(mut self) {
+    async fn poll_forever(mut self) {
         let mut asked = Hints { everything: true, ..Hints::default() };
         while self.look(asked).await.is_continue() {
             let pause = self.pause();
@@ -125,7 +125,7 @@ impl Running {
         self.set_trouble(&directory, found.as_ref().err().map(ToString::to_string));
         let mut changes = found.unwrap_or_default();
         if self.trouble.is_none() {
-            changes.extend(self.news_of_synced());
+            changes.extend(self.synced_change());
         }
         self.report(&directory);
         if !changes.is_empty() && self.source.changes.send(changes).await.is_err() {
@@ -160,7 +160,7 @@ impl Running {
                 log_file(&path, file);
             }
         }
-        if !accepted.has_news {
+        if !accepted.has_changed {
             return Ok(Vec::new());
         }
         let (contents, before) = (self.files.contents(), Arc::clone(&self.merged));
@@ -204,7 +204,7 @@ impl Running {
                     self.source.directory.mark_changed();
                     return Err(unanswered());
                 }
-                () = sleep(PATIENCE), if !is_late => {
+                () = sleep(TIMEOUT), if !is_late => {
                     is_late = true;
                     self.set_trouble(&directory, Some(unanswered().to_string()));
                     self.report(&directory);
@@ -214,7 +214,7 @@ impl Running {
     }
 
     /// The [`Change::Synced`] to send, if it differs from the last one.
-    fn news_of_synced(&mut self) -> Option<Change> {
+    fn synced_change(&mut self) -> Option<Change> {
         let incomplete = self.files.incomplete();
         if self.synced.as_ref() == Some(&incomplete) {
             return None;
@@ -242,14 +242,14 @@ impl Running {
     }
 
     fn report(&self, directory: &Path) {
-        let told = DirectoryState {
+        let reported = DirectoryState {
             path: directory,
             trouble: self.trouble.as_deref(),
             was_read: self.synced.is_some(),
             since: self.since,
             looked: SystemTime::now(),
         };
-        let rows = report::rows(&told, &self.files, &self.merged);
+        let rows = report::rows(&reported, &self.files, &self.merged);
         self.source.reports.send_if_modified(|reports| {
             let is_new = **reports != rows;
             if is_new {
@@ -261,7 +261,7 @@ impl Running {
 }
 
 fn unanswered() -> io::Error {
-    io::Error::other(format!("its file system does not answer within {} s", PATIENCE.as_secs()))
+    io::Error::other(format!("its file system does not answer within {} s", TIMEOUT.as_secs()))
 }
 
 /// Runs slow work on a thread where it delays no other task.
@@ -305,10 +305,10 @@ fn log_file(path: &Path, file: &KnownFile) {
 
 fn log_problems(path: &Path, problems: &[Problem], consequence: &str) {
     for problem in problems {
-        let told = FileProblem { path: path.to_path_buf(), problem: problem.clone() };
+        let reported = FileProblem { path: path.to_path_buf(), problem: problem.clone() };
         warn!(
             message_id = %messages::FILE_PROBLEM,
-            file = %path.display(), line = problem.line, "{told}; {consequence}"
+            file = %path.display(), line = problem.line, "{reported}; {consequence}"
         );
     }
 }

@@ -184,7 +184,7 @@ pub(super) struct Files {
 #[derive(Debug)]
 pub(super) struct Accepted {
     /// Whether [`Files::contents`] may have changed.
-    pub(super) has_news: bool,
+    pub(super) has_changed: bool,
     /// The files with changed problems.
     pub(super) altered: Vec<PathBuf>,
 }
@@ -227,7 +227,7 @@ impl Files {
         self.ignored = listing.ignored;
         let before = self.files.len();
         self.files.retain(|path, _| listing.files.contains_key(path));
-        let mut accepted = Accepted { has_news: self.files.len() != before, altered: Vec::new() };
+        let mut accepted = Accepted { has_changed: self.files.len() != before, altered: Vec::new() };
         for (path, finding) in listing.files {
             let is_written = path.file_name().is_some_and(|name: &OsStr| writing.contains(name));
             let known = self.files.entry(path.clone()).or_insert_with(|| KnownFile {
@@ -240,7 +240,7 @@ impl Files {
             match finding {
                 Finding::Same => known.is_unsettled = false,
                 Finding::Read(stamp, parsed) if !is_written => {
-                    accepted.has_news |= parsed.is_ok();
+                    accepted.has_changed |= parsed.is_ok();
                     if known.take(stamp, parsed, now) {
                         accepted.altered.push(path);
                     }

@@ -14,21 +14,21 @@ use serde::Serialize;
 use tracing::{info, warn};
 
 use super::answer::Answer;
-use super::doors::Doors;
-use super::listen::{Places, Reply};
-use super::{LocalEntry, Standing, View};
+use super::doors::{Listeners, Reply};
+use super::{LbHealth, LoopStatus, View};
+use crate::http::Slots;
 
 /// Listens and answers forever.
-pub(super) async fn run(entry: LocalEntry, places: Places) {
+pub(super) async fn run(entry: LbHealth, slots: Arc<Slots>) {
     let view = entry.view;
     let reply: Reply = Arc::new(move |path| answer(&view, path));
     let wanted: BTreeMap<SocketAddr, ()> = entry.healthz_addresses.iter().map(|at| (*at, ())).collect();
-    let mut doors = Doors::new(places, entry.healthz_addresses.len(), entry.retry).registered_by(&entry.register);
-    let mut told = None;
+    let mut doors = Listeners::new(slots, entry.healthz_addresses.len(), entry.retry).registered_by(&entry.register);
+    let mut reported = None;
     loop {
         doors.want(&wanted, |_, ()| Arc::clone(&reply)).await;
         let error = doors.failed().next().map(|(at, (), error)| failure(at, error));
-        if error != told {
+        if error != reported {
             match &error {
                 Some(error) => warn!(message_id = %messages::HEALTH_CHECK_PORT_FAILED, "{error}; trying again"),
                 None => info!(
@@ -36,7 +36,7 @@ pub(super) async fn run(entry: LocalEntry, places: Places) {
                     "load balancers are answered at every address of kubernetes.healthz-addresses"
                 ),
             }
-            told.clone_from(&error);
+            reported.clone_from(&error);
             // Fails only without an owner, and then the daemon ends.
             _ = entry.changes.send(vec![Change::HealthCheckPortError(None, error.map(Into::into))]).await;
         }
@@ -56,11 +56,11 @@ fn failure(at: SocketAddr, error: &io::Error) -> String {
 
 fn answer(view: &View, path: &str) -> Answer {
     let snapshot = view.snapshot();
-    let standing = view.standing(&snapshot);
+    let status = view.status(&snapshot);
     match path {
-        "/healthz" => told(standing, Some(snapshot.facts().leaving().is_none())),
-        "/livez" => told(standing, None),
-        _ => Answer::not_found(standing.now),
+        "/healthz" => reported(status, Some(snapshot.facts().leaving().is_none())),
+        "/livez" => reported(status, None),
+        _ => Answer::not_found(status.now),
     }
 }
 
@@ -93,8 +93,8 @@ struct ProxierHealth {
 
 /// The answer for a node with this health; `is_eligible` is whether it stays, if the path includes that. `healthy`
 /// covers only the health; the update time of a healthy node is now, whenever the last change was.
-fn told(standing: Standing, is_eligible: Option<bool>) -> Answer {
-    let Standing { is_healthy, updated, now } = standing;
+fn reported(status: LoopStatus, is_eligible: Option<bool>) -> Answer {
+    let LoopStatus { is_healthy, updated, now } = status;
     let is_good = is_healthy && is_eligible.unwrap_or(true);
     // One daemon serves both families.
     let family = ProxierHealth { last_updated: rfc3339(updated), healthy: is_healthy };

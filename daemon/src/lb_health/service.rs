@@ -16,29 +16,29 @@ use nodelb_core::table::health_check_ports::{Claimants, HealthCheckPorts};
 use tracing::{info, warn};
 
 use super::answer::Answer;
-use super::doors::Doors;
-use super::listen::{Places, Reply};
-use super::{LocalEntry, View};
+use super::doors::{Listeners, Reply};
+use super::{LbHealth, View};
+use crate::http::Slots;
 
 /// The maximum number of services that get a separate journal line at a time.
 const SHOWN: usize = 8;
 
 /// Follows the owner's snapshots until the owner has ended.
-pub(super) async fn run(entry: LocalEntry, places: Places) {
+pub(super) async fn run(entry: LbHealth, slots: Arc<Slots>) {
     let view = entry.view;
     let mut servers = Servers {
         snapshot: view.snapshot.clone(),
-        doors: Doors::new(places, entry.bounds.doors, entry.retry).registered_by(&entry.register),
+        doors: Listeners::new(slots, entry.bounds.doors, entry.retry).registered_by(&entry.register),
         seen: None,
         plan: Plan::default(),
-        told: BTreeMap::new(),
+        reported: BTreeMap::new(),
     };
     loop {
         servers.look();
         let Servers { doors, plan, .. } = &mut servers;
         doors.want(&plan.doors, |at, name| reply(view.clone(), name.clone(), family(at))).await;
-        let news = servers.news();
-        if !news.is_empty() && entry.changes.send(news).await.is_err() {
+        let changes = servers.changes();
+        if !changes.is_empty() && entry.changes.send(changes).await.is_err() {
             return;
         }
         tokio::select! {
@@ -50,12 +50,12 @@ pub(super) async fn run(entry: LocalEntry, places: Places) {
 
 struct Servers {
     snapshot: tokio::sync::watch::Receiver<Arc<Snapshot>>,
-    doors: Doors<ServiceName>,
+    doors: Listeners<ServiceName>,
     /// The inputs of the current plan.
     seen: Option<(HealthCheckPorts, BTreeSet<Addr>)>,
     plan: Plan,
     /// The errors that were reported to the owner.
-    told: BTreeMap<ServiceName, Arc<str>>,
+    reported: BTreeMap<ServiceName, Arc<str>>,
 }
 
 /// The wanted sockets, each with its service.
@@ -98,8 +98,8 @@ impl Servers {
         }
     }
 
-    /// Logs the news, and returns the changes for the owner.
-    fn news(&mut self) -> Vec<Change> {
+    /// Logs the changes, and returns the changes for the owner.
+    fn changes(&mut self) -> Vec<Change> {
         let mut errors = self.plan.waiting.clone();
         for (at, name, error) in self.doors.failed() {
             errors.entry(name.clone()).or_insert_with(|| not_answered(at.port(), &reason(at, error)));
@@ -107,7 +107,7 @@ impl Servers {
         let mut changes = Vec::new();
         let mut lines = 0;
         for (name, error) in &errors {
-            if self.told.get(name).is_some_and(|told| **told == **error) {
+            if self.reported.get(name).is_some_and(|reported| **reported == **error) {
                 continue;
             }
             lines += 1;
@@ -115,7 +115,7 @@ impl Servers {
                 warn!(message_id = %messages::HEALTH_CHECK_PORT_FAILED, service = %name, "{name}: {error}; trying again");
             }
             changes.push(Change::HealthCheckPortError(Some(name.clone()), Some(error.as_str().into())));
-            self.told.insert(name.clone(), error.as_str().into());
+            self.reported.insert(name.clone(), error.as_str().into());
         }
         if lines > SHOWN {
             warn!(
@@ -123,9 +123,10 @@ impl Servers {
                 "{} more services cannot answer load balancers: see `nodelb services`", lines - SHOWN
             );
         }
-        let healed: Vec<ServiceName> = self.told.keys().filter(|name| !errors.contains_key(*name)).cloned().collect();
+        let healed: Vec<ServiceName> =
+            self.reported.keys().filter(|name| !errors.contains_key(*name)).cloned().collect();
         for name in healed {
-            self.told.remove(&name);
+            self.reported.remove(&name);
             let is_wanted = self.plan.doors.values().any(|owner| *owner == name);
             if is_wanted {
                 info!(
@@ -172,9 +173,9 @@ fn reply(view: View, name: ServiceName, family: Family) -> Reply {
             }
             counted.1
         };
-        let standing = view.standing(&snapshot);
-        let is_good = count > 0 && standing.is_healthy;
-        Answer { weight: Some(count), ..Answer::json(is_good, body(&name, count, standing.is_healthy), standing.now) }
+        let status = view.status(&snapshot);
+        let is_good = count > 0 && status.is_healthy;
+        Answer { weight: Some(count), ..Answer::json(is_good, body(&name, count, status.is_healthy), status.now) }
     })
 }
 

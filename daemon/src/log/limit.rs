@@ -32,7 +32,7 @@ pub const SAME: u32 = 10;
 pub const WINDOW: Duration = Duration::from_secs(60);
 
 /// The interval of the check for windows that have ended.
-const BEAT: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_secs(1);
 
 /// The key of similar lines.
 type Alike = (MessageId, Level);
@@ -40,7 +40,7 @@ type Alike = (MessageId, Level);
 #[derive(Debug)]
 struct Window {
     began: Duration,
-    told: u32,
+    logged: u32,
     /// Number of written lines by the hash of their text; at most as many entries as written lines.
     same: HashMap<u64, u32>,
     left_out: u64,
@@ -55,18 +55,18 @@ pub struct Limiter {
 impl Limiter {
     /// Counts the line; returns whether to write it. `words` is the hash of its text.
     pub fn admit(&mut self, alike: (MessageId, Level), words: u64, now: Duration) -> bool {
-        let fresh = || Window { began: now, told: 0, same: HashMap::new(), left_out: 0 };
+        let fresh = || Window { began: now, logged: 0, same: HashMap::new(), left_out: 0 };
         let window = self.windows.entry(alike).or_insert_with(fresh);
         if now >= window.began + WINDOW && window.left_out == 0 {
             *window = fresh();
         }
         let (_, level) = alike;
-        let may_repeat = level > Level::WARN || window.same.get(&words).is_none_or(|told| *told < SAME);
-        if window.told >= BURST || !may_repeat {
+        let may_repeat = level > Level::WARN || window.same.get(&words).is_none_or(|logged| *logged < SAME);
+        if window.logged >= BURST || !may_repeat {
             window.left_out += 1;
             return false;
         }
-        window.told += 1;
+        window.logged += 1;
         *window.same.entry(words).or_default() += 1;
         true
     }
@@ -97,19 +97,19 @@ impl Default for Limit {
 }
 
 impl Limit {
-    pub(super) async fn tell(self, shutdown: impl Future<Output = ()>) {
-        let mut beat = interval(BEAT);
-        beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    pub(super) async fn report_suppressed(self, shutdown: impl Future<Output = ()>) {
+        let mut tick = interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut shutdown = std::pin::pin!(shutdown);
         loop {
             tokio::select! {
                 () = &mut shutdown => return,
-                _ = beat.tick() => self.tell_due(),
+                _ = tick.tick() => self.report_due(),
             }
         }
     }
 
-    fn tell_due(&self) {
+    fn report_due(&self) {
         let due = self.with(Limiter::due);
         for ((id, level), more) in due {
             let what = messages::MESSAGES.iter().find(|message| message.id == id).map_or("", |message| message.subject);

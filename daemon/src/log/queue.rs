@@ -74,8 +74,8 @@ impl<T> Queue<T> {
     }
 
     /// Waits until every line is written, at most for this time; returns whether all are.
-    pub(super) fn flush(&self, patience: Duration) -> bool {
-        let by = Instant::now() + patience;
+    pub(super) fn flush(&self, timeout: Duration) -> bool {
+        let by = Instant::now() + timeout;
         let mut state = self.lock();
         while state.is_writing || !state.waiting.is_empty() {
             let left = by.saturating_duration_since(Instant::now());

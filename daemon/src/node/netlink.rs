@@ -32,7 +32,7 @@ use super::addresses::{Address, Interface, Machine};
 use crate::netlink::{HEADER, messages};
 
 /// How long the kernel may take to answer, in seconds. It answers at once unless something is wrong with it.
-const PATIENCE_SECONDS: i64 = 2;
+const TIMEOUT_SECONDS: i64 = 2;
 
 /// How often a list that changed while it was read is requested again.
 const ATTEMPTS: usize = 50;
@@ -57,7 +57,7 @@ fn receive<'b>(socket: &OwnedFd, buffer: &'b mut [u8]) -> io::Result<Option<&'b 
     Ok(is_kernel.then(|| &buffer[..length]))
 }
 
-/// Reads everything once. Blocks for up to [`PATIENCE_SECONDS`] per request.
+/// Reads everything once. Blocks for up to [`TIMEOUT_SECONDS`] per request.
 ///
 /// # Errors
 /// If the kernel refuses a request, does not answer, or the lists change during each read.
@@ -110,7 +110,7 @@ impl Kernel {
     fn open() -> io::Result<Self> {
         let (flags, protocol) = (SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute);
         let socket = socket(SocketFamily::Netlink, SockType::Raw, flags, protocol)?;
-        setsockopt(&socket, ReceiveTimeout, &TimeVal::new(PATIENCE_SECONDS, 0))?;
+        setsockopt(&socket, ReceiveTimeout, &TimeVal::new(TIMEOUT_SECONDS, 0))?;
         Ok(Self { socket, sequence: 0, buffer: vec![0; BUFFER] })
     }
 
@@ -132,7 +132,7 @@ impl Kernel {
         self.ask(question, NLM_F_DUMP)?;
         let mut found = Vec::new();
         loop {
-            match self.hear(&mut found)? {
+            match self.receive(&mut found)? {
                 Answer::More => {}
                 Answer::Complete => return Ok(found),
                 Answer::Refused(error) => return Err(error),
@@ -151,7 +151,7 @@ impl Kernel {
         self.ask(RouteNetlinkMessage::GetRoute(question), 0)?;
         let mut found = Vec::new();
         while found.is_empty() {
-            if let Answer::Complete | Answer::Refused(_) = self.hear(&mut found)? {
+            if let Answer::Complete | Answer::Refused(_) = self.receive(&mut found)? {
                 return Ok(None);
             }
         }
@@ -160,7 +160,7 @@ impl Kernel {
 
     /// Processes one datagram. A message that cannot be decoded is left out: some types of interfaces have attributes
     /// that only newer programs know.
-    fn hear(&mut self, found: &mut Vec<RouteNetlinkMessage>) -> io::Result<Answer> {
+    fn receive(&mut self, found: &mut Vec<RouteNetlinkMessage>) -> io::Result<Answer> {
         let Some(datagram) = receive(&self.socket, &mut self.buffer)? else { return Ok(Answer::More) };
         for message in messages(datagram) {
             let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(message) else { continue };

@@ -21,7 +21,7 @@ use super::{Identity, host_name, is_unset};
 
 /// The intervals and limits of the task.
 #[derive(Clone, Copy, Debug)]
-pub struct Timing {
+pub struct NodeWatchTimeouts {
     /// How long events must pause before everything is read again: an interface that comes up causes a dozen.
     pub settle: Duration,
     /// The maximum delay while events continue.
@@ -31,17 +31,17 @@ pub struct Timing {
     /// The first and the longest delay before a failed read is repeated.
     pub retry: (Duration, Duration),
     /// The maximum duration of a read.
-    pub patience: Duration,
+    pub timeout: Duration,
 }
 
-impl Default for Timing {
+impl Default for NodeWatchTimeouts {
     fn default() -> Self {
         Self {
             settle: Duration::from_millis(20),
             settle_at_most: Duration::from_millis(200),
             every: Duration::from_secs(60),
             retry: (Duration::from_millis(100), Duration::from_secs(5)),
-            patience: Duration::from_secs(10),
+            timeout: Duration::from_secs(10),
         }
     }
 }
@@ -61,28 +61,28 @@ pub struct Connections {
 /// If the kernel does not list the addresses. Later failures are repeated, and the last known addresses stay in effect.
 pub async fn start(
     connections: Connections,
-    timing: Timing,
+    timeouts: NodeWatchTimeouts,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     // Opened before the first read, so that no later change is missed.
     let events = Events::open()?;
-    let addresses = read(timing.patience).await?;
+    let addresses = read(timeouts.timeout).await?;
     let Connections { identity, changes } = connections;
     info!(message_id = %messages::NODE_ADDRESSES, "addresses of this node: {addresses}");
     let mut watch = Watch {
         events: Some(events),
         identity,
         changes,
-        timing,
+        timeouts,
         addresses,
-        told: NodeFacts::default(),
+        reported: NodeFacts::default(),
         wait: None,
         host_name,
         late_name: None,
         other_name: None,
     };
     let identity = watch.take_identity();
-    watch.tell(&identity).await;
+    watch.publish(&identity).await;
     tokio::spawn(async move {
         tokio::select! {
             () = watch.run() => {}
@@ -97,11 +97,11 @@ struct Watch {
     events: Option<Events>,
     identity: watch::Receiver<Arc<Identity>>,
     changes: mpsc::Sender<Vec<Change>>,
-    timing: Timing,
+    timeouts: NodeWatchTimeouts,
     /// The addresses of the last read.
     addresses: Addresses,
     /// The facts that were last sent to the owner.
-    told: NodeFacts,
+    reported: NodeFacts,
     /// The delay after a failure; `None` after a success.
     wait: Option<Duration>,
     /// Reads the host name.
@@ -116,7 +116,7 @@ impl Watch {
     /// Runs until the owner has closed the queue.
     async fn run(mut self) {
         loop {
-            let next_look = Instant::now() + self.wait.unwrap_or(self.timing.every);
+            let next_look = Instant::now() + self.wait.unwrap_or(self.timeouts.every);
             tokio::select! {
                 heard = next(&mut self.events) => if !self.settle(heard).await {
                     continue;
@@ -125,7 +125,7 @@ impl Watch {
                     // The value is marked as seen only when it is used.
                     self.identity.mark_changed();
                     let identity = self.take_identity();
-                    if changed.is_err() || !self.tell(&identity).await {
+                    if changed.is_err() || !self.publish(&identity).await {
                         return;
                     }
                     continue;
@@ -140,14 +140,14 @@ impl Watch {
 
     /// Waits until events pause; returns false if the socket failed.
     async fn settle(&mut self, mut heard: io::Result<()>) -> bool {
-        let latest = Instant::now() + self.timing.settle_at_most;
+        let latest = Instant::now() + self.timeouts.settle_at_most;
         loop {
             if let Err(error) = heard {
                 self.events = None;
                 self.fail(&error);
                 return false;
             }
-            let quiet = (Instant::now() + self.timing.settle).min(latest);
+            let quiet = (Instant::now() + self.timeouts.settle).min(latest);
             tokio::select! {
                 biased;
                 () = sleep_until(quiet) => return true,
@@ -168,7 +168,7 @@ impl Watch {
                 }
             }
         }
-        let addresses = match read(self.timing.patience).await {
+        let addresses = match read(self.timeouts.timeout).await {
             Ok(addresses) => addresses,
             Err(error) => {
                 self.fail(&error);
@@ -179,13 +179,13 @@ impl Watch {
         if !is_new_socket && self.wait.take().is_some() {
             info!(message_id = %messages::NODE_ADDRESSES, "the node's addresses are followed again");
         }
-        if let Some(news) = addresses.news(&self.addresses) {
-            info!(message_id = %messages::NODE_ADDRESSES, "addresses of this node: {news}");
+        if let Some(difference) = addresses.difference(&self.addresses) {
+            info!(message_id = %messages::NODE_ADDRESSES, "addresses of this node: {difference}");
             self.addresses = addresses;
         }
         let identity = self.take_identity();
         self.look_at_host_name(&identity);
-        self.tell(&identity).await
+        self.publish(&identity).await
     }
 
     /// The current identity. A reload that made a new one has read the host name again, so earlier findings about it no
@@ -220,7 +220,7 @@ impl Watch {
 
     /// Records a failure; logs the first of several.
     fn fail(&mut self, error: &io::Error) {
-        let (first, longest) = self.timing.retry;
+        let (first, longest) = self.timeouts.retry;
         if self.wait.is_none() {
             warn!(
                 message_id = %messages::NODE_UNKNOWN,
@@ -231,15 +231,15 @@ impl Watch {
     }
 
     /// Sends the facts to the owner if they have changed; returns false if the owner has closed the queue.
-    async fn tell(&mut self, identity: &Identity) -> bool {
+    async fn publish(&mut self, identity: &Identity) -> bool {
         let mut facts = identity.facts(&self.addresses);
         if let Some(name) = &self.late_name {
             facts.name = Arc::clone(name);
         }
-        if facts == self.told {
+        if facts == self.reported {
             return true;
         }
-        self.told = facts.clone();
+        self.reported = facts.clone();
         self.changes.send(vec![Change::Node(facts)]).await.is_ok()
     }
 }
@@ -253,9 +253,9 @@ async fn next(events: &mut Option<Events>) -> io::Result<()> {
 }
 
 /// Reads the addresses on a separate thread, because a read may block.
-async fn read(patience: Duration) -> io::Result<Addresses> {
+async fn read(limit: Duration) -> io::Result<Addresses> {
     let reading = tokio::task::spawn_blocking(|| netlink::read().map(|machine| Addresses::of(&machine)));
-    match timeout(patience, reading).await {
+    match timeout(limit, reading).await {
         Ok(read) => read.map_err(io::Error::other)?,
         Err(_elapsed) => Err(io::ErrorKind::TimedOut.into()),
     }

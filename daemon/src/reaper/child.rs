@@ -48,7 +48,7 @@ pub fn run() -> Result<(), Failure> {
 fn check_peer(line: &UnixStream) -> Result<(), Failure> {
     let refused = |why: String| Failure::message(Code::Permission, format!("reaper: {why}: no orders are taken"));
     let peer = getsockopt(line, sockopt::PeerCredentials)
-        .map_err(|error| refused(format!("it cannot be told who is at the other end ({error})")))?;
+        .map_err(|error| refused(format!("it cannot be determined who is at the other end ({error})")))?;
     if peer.uid() == 0 || peer.uid() == geteuid().as_raw() {
         return Ok(());
     }
@@ -76,7 +76,7 @@ fn serve(mut line: UnixStream, hello: Hello, home: &Home) -> io::Result<()> {
                 continue;
             }
             Order::Sockets(targets) => destroy::sockets(home, &targets)?,
-            Order::Dialled(addresses) => destroy::dialled(home, &terms, &addresses)?,
+            Order::ConnectedTo(addresses) => destroy::connected_to(home, &terms, &addresses)?,
         };
         home.check()?;
         line.write_all(&wire::encode_outcomes(&outcomes))?;

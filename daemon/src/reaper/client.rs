@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use super::wire::{self, HELLO, Hello, OUTCOME, Order, Outcome};
 
 /// How long an order of [`wire::BATCH`] entries may take. A node that works needs milliseconds.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The source of reapers.
 #[derive(Debug)]
@@ -126,7 +126,7 @@ impl Reaper {
                 Ok(line)
             }
             Self::Behind(path) => {
-                let stream = timeout(PATIENCE, tokio::net::UnixStream::connect(path)).await??;
+                let stream = timeout(TIMEOUT, tokio::net::UnixStream::connect(path)).await??;
                 Ok(Line { child: None, stream })
             }
         }
@@ -149,7 +149,7 @@ impl Line {
 
     async fn greet(&mut self) -> io::Result<Hello> {
         let mut bytes = [0; HELLO];
-        timeout(PATIENCE, self.stream.read_exact(&mut bytes)).await??;
+        timeout(TIMEOUT, self.stream.read_exact(&mut bytes)).await??;
         Hello::decode(bytes)
     }
 
@@ -206,7 +206,7 @@ impl Line {
             self.stream.write_all(&order.encode()).await?;
             self.stream.read_exact(&mut answer).await
         };
-        timeout(PATIENCE, exchange).await??;
+        timeout(TIMEOUT, exchange).await??;
         Ok(wire::decode_outcomes(&answer))
     }
 }

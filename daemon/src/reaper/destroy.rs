@@ -54,13 +54,13 @@ pub(super) struct Terms {
 }
 
 /// Ends every UDP socket that is connected to one of these addresses and meets the conditions, in every namespace.
-pub(super) fn dialled(home: &Home, terms: &Terms, addresses: &[L4Addr]) -> io::Result<Vec<Outcome>> {
+pub(super) fn connected_to(home: &Home, terms: &Terms, addresses: &[L4Addr]) -> io::Result<Vec<Outcome>> {
     let places: BTreeMap<(Addr, u16), usize> =
         addresses.iter().enumerate().map(|(place, to)| ((to.addr, to.port), place)).collect();
     let mut outcomes = vec![Outcome::default(); addresses.len()];
     let mut bystanders = Bystanders { terms, cgroups: None };
     for (inode, path) in namespaces::all(home)? {
-        let visited = home.visit(inode, &path, || end_dialled(&places, &mut bystanders, &mut outcomes));
+        let visited = home.visit(inode, &path, || end_connected_before(&places, &mut bystanders, &mut outcomes));
         if let Err(error) = visited.and_then(|ended| ended) {
             let errno = errno_of(&error);
             // A namespace that is gone has no sockets either.
@@ -72,7 +72,7 @@ pub(super) fn dialled(home: &Home, terms: &Terms, addresses: &[L4Addr]) -> io::R
     Ok(outcomes)
 }
 
-fn end_dialled(
+fn end_connected_before(
     places: &BTreeMap<(Addr, u16), usize>,
     bystanders: &mut Bystanders<'_>,
     outcomes: &mut [Outcome],

@@ -33,15 +33,15 @@ pub const HELLO: usize = 8;
 /// An order to the reaper.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Limits [`Order::Dialled`] to the sockets of this cgroup and those below it. Without this order, all sockets
+    /// Limits [`Order::ConnectedTo`] to the sockets of this cgroup and those below it. Without this order, all sockets
     /// count.
     Within(PathBuf),
-    /// Inodes of the daemon's own sockets, which [`Order::Dialled`] never ends. Replaces the previous list.
+    /// Inodes of the daemon's own sockets, which [`Order::ConnectedTo`] never ends. Replaces the previous list.
     Spare(Vec<u32>),
     /// Ends these sockets if they are still connected to these peers.
     Sockets(Vec<(Socket, L4Addr)>),
     /// Ends every UDP socket that is connected to one of these addresses, in every namespace.
-    Dialled(Vec<L4Addr>),
+    ConnectedTo(Vec<L4Addr>),
 }
 
 /// The result of one entry of an order.
@@ -100,7 +100,7 @@ impl Hello {
 }
 
 const SOCKETS: u8 = 1;
-const DIALLED: u8 = 2;
+const CONNECTED_TO: u8 = 2;
 const WITHIN: u8 = 3;
 const SPARE: u8 = 4;
 
@@ -109,7 +109,7 @@ impl Order {
     pub fn outcomes(&self) -> usize {
         match self {
             Self::Sockets(targets) => targets.len().min(BATCH),
-            Self::Dialled(addresses) => addresses.len().min(BATCH),
+            Self::ConnectedTo(addresses) => addresses.len().min(BATCH),
             Self::Within(_) | Self::Spare(_) => 0,
         }
     }
@@ -121,9 +121,9 @@ impl Order {
                 let entries = targets.iter().take(BATCH).map(|(socket, peer)| encode(socket, *peer));
                 frame(SOCKETS, &entries.collect::<Vec<_>>())
             }
-            Self::Dialled(addresses) => {
-                let entries = addresses.iter().take(BATCH).map(|to| encode(&nobody(*to), *to));
-                frame(DIALLED, &entries.collect::<Vec<_>>())
+            Self::ConnectedTo(addresses) => {
+                let entries = addresses.iter().take(BATCH).map(|to| encode(&any_source(*to), *to));
+                frame(CONNECTED_TO, &entries.collect::<Vec<_>>())
             }
             Self::Within(cgroup) => {
                 let bytes = cgroup.as_os_str().as_bytes().iter().take(MAX_PATH);
@@ -144,7 +144,7 @@ impl Order {
         let [kind, _, low, high] = header;
         let count = usize::from(u16::from_ne_bytes([low, high]));
         match kind {
-            SOCKETS | DIALLED if count <= BATCH => Ok(count * ENTRY),
+            SOCKETS | CONNECTED_TO if count <= BATCH => Ok(count * ENTRY),
             WITHIN if count <= MAX_PATH => Ok(count),
             SPARE => Ok(count * INODE),
             _ => Err(refused()),
@@ -159,7 +159,9 @@ impl Order {
         let entries = || body.as_chunks::<ENTRY>().0.iter().map(|entry| decode(entry).ok_or_else(refused));
         match header[0] {
             SOCKETS => entries().collect::<io::Result<_>>().map(Self::Sockets),
-            DIALLED => entries().map(|entry| entry.map(|(_, to)| to)).collect::<io::Result<_>>().map(Self::Dialled),
+            CONNECTED_TO => {
+                entries().map(|entry| entry.map(|(_, to)| to)).collect::<io::Result<_>>().map(Self::ConnectedTo)
+            }
             WITHIN => {
                 let path = Path::new(OsStr::from_bytes(body));
                 if path.is_absolute() { Ok(Self::Within(path.to_owned())) } else { Err(refused()) }
@@ -201,7 +203,7 @@ pub fn decode_outcomes(bytes: &[u8]) -> Vec<Outcome> {
 }
 
 /// A placeholder for a socket, where any will do.
-fn nobody(to: L4Addr) -> Socket {
+fn any_source(to: L4Addr) -> Socket {
     let source = L4Addr { port: 0, ..to };
     Socket { netns: 0, cookie: 0, family: to.addr.family(), ifindex: 0, source }
 }

@@ -7,10 +7,10 @@ use tracing::warn;
 
 /// The text of the check `reconcile` after the first full reconcile.
 pub(super) fn reconciled(kept: &[Kept]) -> String {
-    let told: Vec<String> = kept.iter().filter_map(describe).collect();
-    match told.as_slice() {
+    let reported: Vec<String> = kept.iter().filter_map(describe).collect();
+    match reported.as_slice() {
         [] => "every source is synced and the first full reconcile is done".into(),
-        told => format!("the first full reconcile is done, but {}", told.join("; and ")),
+        reported => format!("the first full reconcile is done, but {}", reported.join("; and ")),
     }
 }
 

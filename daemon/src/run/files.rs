@@ -8,7 +8,7 @@ use nodelb_core::model::addr::Addr;
 use nodelb_core::model::node::NodeFacts;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
-use nodelb_kube::apiserver::dial::Register;
+use nodelb_kube::apiserver::connect::Register;
 use nodelb_kube::clock::Clock;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
@@ -60,7 +60,7 @@ pub(super) fn start(config: &Config, connections: Connections, stop: watch::Rece
         clock,
         seed: std::process::id().into(),
         sockets: checks::room_for_sockets(),
-        timing: checks::Timing::default(),
+        timeouts: checks::CheckTimeouts::default(),
     };
     let checker = tokio::spawn(checks::run(checker, stopped(stop)));
     Files { sources, checks, directory, checker }

@@ -22,9 +22,9 @@ use crate::canary::{self, CanaryError, Probe};
 use crate::config::{Config, Disconnect};
 use crate::connections::Connections;
 use crate::drift::{self, Reports};
-use crate::moves::{Means, ReadFlows, STUCK};
 use crate::reaper::Reaper;
 use crate::sock_diag;
+use crate::stale_sockets::{Handles, ReadFlows, STUCK};
 use crate::status::Check;
 
 /// The environment variable with the number of operations on maps, pins and links after which the daemon kills itself:
@@ -48,7 +48,7 @@ pub(super) fn open(config: &Config) -> Result<(KernelDatapath, Findings), Failur
         crash_after: crash_after()?,
     };
     let (datapath, report) = KernelDatapath::open(&options).map_err(refused)?;
-    tell(config, &report);
+    log_start(config, &report);
     let mut findings = report.findings;
     findings.note(Feature::EndSockets, sock_diag::try_destroy().is_ok());
     Ok((datapath, findings))
@@ -69,12 +69,12 @@ pub(super) fn drop_capabilities(
         ),
     }
     findings.note(Feature::NoCapability, kept.capabilities.is_empty());
-    Ok(tell_findings(config, &findings))
+    Ok(log_findings(config, &findings))
 }
 
 /// Logs the available and the missing kernel features; returns them in one line. The features for ending sockets are
 /// logged where they are tested.
-fn tell_findings(config: &Config, findings: &Findings) -> String {
+fn log_findings(config: &Config, findings: &Findings) -> String {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let sentence = findings.sentence(&format!("Linux {}", release.trim()));
     info!(message_id = %messages::KERNEL_HAS, "{sentence}");
@@ -94,7 +94,7 @@ fn tell_findings(config: &Config, findings: &Findings) -> String {
 }
 
 /// Logs the results of the start, and what will not work.
-fn tell(config: &Config, report: &StartReport) {
+fn log_start(config: &Config, report: &StartReport) {
     let maps = text_of(report.origin);
     info!(
         message_id = %messages::ATTACHED,
@@ -156,8 +156,8 @@ pub(super) fn reaper(config: &Config, socket: Option<PathBuf>) -> Option<Reaper>
         .ok()
 }
 
-/// The means to end sockets. `None` if any of them is missing; the journal has the reason.
-pub(super) fn means(config: &Config, datapath: &KernelDatapath, reaper: Option<Reaper>) -> Option<Means> {
+/// The handles to end sockets. `None` if any of them is missing; the journal has the reason.
+pub(super) fn handles(config: &Config, datapath: &KernelDatapath, reaper: Option<Reaper>) -> Option<Handles> {
     let reaper = reaper?;
     let flows = datapath.flows()?;
     // The capabilities have been dropped by now.
@@ -172,7 +172,7 @@ pub(super) fn means(config: &Config, datapath: &KernelDatapath, reaper: Option<R
         Protocol::Tcp => flows.tcp(see),
         Protocol::Udp | Protocol::Sctp => flows.udp(see),
     });
-    Some(Means { flows: read, reaper, cgroup: config.datapath.cgroup().map(ToOwned::to_owned) })
+    Some(Handles { flows: read, reaper, cgroup: config.datapath.cgroup().map(ToOwned::to_owned) })
 }
 
 /// The failure with its exit code. Some codes mean that an administrator must change something. For errors that may
@@ -271,7 +271,7 @@ pub(super) fn probe_links(datapath: &mut KernelDatapath, drift: &Reports) -> Che
         Ok(repairs) if repairs.is_empty() => Check::passed("links", "every program is attached"),
         Ok(repairs) => {
             drift::count(drift, drift::LINK, repairs.len() as u64);
-            tell_repairs(&repairs);
+            log_repairs(&repairs);
             Check::passed("links", "every program is attached again")
         }
         Err(error) => Check::failed("links", error.to_string()),
@@ -279,7 +279,7 @@ pub(super) fn probe_links(datapath: &mut KernelDatapath, drift: &Reports) -> Che
 }
 
 /// Logs the repairs, by their effect on connections.
-fn tell_repairs(repairs: &[Repair]) {
+fn log_repairs(repairs: &[Repair]) {
     let (lasted, lost): (Vec<_>, Vec<_>) = repairs.iter().partition(|repair| repair.lasted);
     let text = |repairs: &[&Repair]| repairs.iter().map(|repair| repair.what.as_str()).collect::<Vec<_>>().join("; ");
     if !lost.is_empty() {

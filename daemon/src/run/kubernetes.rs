@@ -13,17 +13,17 @@ use nodelb_core::messages;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
+use nodelb_kube::apiserver::connect::{self, Register};
 use nodelb_kube::apiserver::credentials::{self, Credentials};
-use nodelb_kube::apiserver::dial::{self, Register};
 use nodelb_kube::apiserver::pool::PoolReport;
 use nodelb_kube::apiserver::session::Settings;
-use nodelb_kube::apiserver::timing::Timing as PoolTiming;
+use nodelb_kube::apiserver::timeouts::PoolTimeouts;
 use nodelb_kube::apiserver::{self, Parts};
 use nodelb_kube::clock::Clock;
-use nodelb_kube::source::live::{Live, LiveTiming};
-use nodelb_kube::source::watch::Timing;
-use nodelb_kube::source::{self, KubernetesSource, Memory};
-use nodelb_kube::state;
+use nodelb_kube::source::live::{Live, LiveTimeouts};
+use nodelb_kube::source::watch::WatchTimeouts;
+use nodelb_kube::source::{self, KubernetesSource, StateSettings};
+use nodelb_kube::threads::run_within;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -37,7 +37,7 @@ use crate::events;
 pub(super) const SAVE_EVERY: Duration = Duration::from_secs(30);
 
 /// How long access to the state directory may take; less than the daemon's time limit for its end.
-pub(super) const STATE_PATIENCE: Duration = Duration::from_secs(4);
+pub(super) const STATE_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The parts of the daemon that the source uses.
 pub(super) struct Connections {
@@ -91,11 +91,12 @@ pub(super) async fn start(
     let Some(settings) = settings else { return Ok(None) };
     let Connections { changes, snapshot, register, clock, node, expected, events } = connections;
     // If the credentials cannot be read yet, the supervisor logs the reason.
-    let credentials = Credentials::new(&settings, credentials::Timing::default()).map_err(config_failure)?;
+    let credentials =
+        Credentials::new(&settings, credentials::CredentialTimeouts::default()).map_err(config_failure)?;
     let (cluster, ()) = tokio::join!(credentials.authority(), make_directory(settings.state_directory.clone()));
     let cluster = cluster.ok();
     let directory = settings.state_directory.clone();
-    let memory = Memory { directory, cluster, save_every: SAVE_EVERY, patience: STATE_PATIENCE };
+    let state = StateSettings { directory, cluster, save_every: SAVE_EVERY, timeout: STATE_TIMEOUT };
     let parts = Parts {
         settings,
         register,
@@ -104,9 +105,9 @@ pub(super) async fn start(
         clock,
         unix: unix_seconds,
         seed: std::process::id().into(),
-        timing: PoolTiming::default(),
-        dial: dial::Timing::default(),
-        credentials: credentials::Timing::default(),
+        timeouts: PoolTimeouts::default(),
+        connect: connect::ConnectTimeouts::default(),
+        credentials: credentials::CredentialTimeouts::default(),
     };
     let (apiservers, pool) = apiserver::start(parts, stopped(stop.clone())).map_err(config_failure)?;
     if events {
@@ -115,9 +116,9 @@ pub(super) async fn start(
         tokio::spawn(events::run(reads, stopped(stop.clone())));
     }
     let (reports, sources) = watch::channel(Arc::new(Vec::new()));
-    let timing = Timing::default();
-    let live = ask_live(Live::new(apiservers.clone(), snapshot.clone(), LiveTiming::default()));
-    let source = KubernetesSource { apiservers, changes, reports, snapshot, memory, node, expected, timing };
+    let timeouts = WatchTimeouts::default();
+    let live = ask_live(Live::new(apiservers.clone(), snapshot.clone(), LiveTimeouts::default()));
+    let source = KubernetesSource { apiservers, changes, reports, snapshot, state, node, expected, timeouts };
     let task = tokio::spawn(source::run(source, stopped(stop)));
     Ok(Some(Kubernetes { sources, pool, task, live }))
 }
@@ -127,11 +128,11 @@ pub(super) async fn start(
 fn ask_live(live: Live) -> AskLive {
     let (runtime, live) = (Handle::current(), Arc::new(live));
     Arc::new(move |service| {
-        let (told, telling) = oneshot::channel();
+        let (reported, telling) = oneshot::channel();
         let (live, service) = (Arc::clone(&live), service.cloned());
         runtime.spawn(async move {
             // Fails only if the caller no longer waits.
-            let _ = told.send(live.differences(service.as_ref()).await);
+            let _ = reported.send(live.differences(service.as_ref()).await);
         });
         telling.blocking_recv().unwrap_or_else(|_stopped| vec![not_asked()])
     })
@@ -144,7 +145,7 @@ fn not_asked() -> Difference {
         what: "apiserver".into(),
         service: None,
         source: Some("not asked".into()),
-        memory: Some("as it was last told".into()),
+        memory: Some("as it was last reported".into()),
         kernel: None,
         cause: "nodelb is stopping".into(),
         action: "ask again when it is started".into(),
@@ -154,15 +155,10 @@ fn not_asked() -> Difference {
 /// Creates the state directory. A directory that blocks does not delay the start.
 async fn make_directory(directory: PathBuf) {
     let shown = directory.display().to_string();
-    let making = state::aside(move || std::fs::create_dir_all(directory));
-    let made = match tokio::time::timeout(STATE_PATIENCE, making).await {
-        Ok(made) => made.map_err(|error| error.to_string()),
-        Err(_elapsed) => Err(format!("not done within {STATE_PATIENCE:?}")),
-    };
-    if let Err(why) = made {
+    if let Err(problem) = run_within(STATE_TIMEOUT, move || std::fs::create_dir_all(directory)).await {
         warn!(
             message_id = %messages::STATE_UNWRITTEN,
-            "state.directory {shown} cannot be made: {why}; nothing is remembered"
+            "state.directory {shown} cannot be created: {problem}; nothing is stored for the next start"
         );
     }
 }

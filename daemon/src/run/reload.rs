@@ -19,7 +19,7 @@ use crate::node::Identity;
 use crate::notify::Notifier;
 
 /// How long reading the configuration may take before the delay is reported.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The maximum number of reads in progress: one, and those of earlier reloads that hang.
 const READINGS: usize = 8;
@@ -74,10 +74,10 @@ enum Progress {
 
 impl Reload {
     /// Handles SIGHUP until SIGTERM or SIGINT.
-    pub(super) async fn until_told_to_end(mut self, signals: Signals) {
+    pub(super) async fn until_shutdown(mut self, signals: Signals) {
         self.answer(signals).await;
         self.notifier.stopping("stopping; connections go on");
-        info!(message_id = %messages::STOPPED, "told to end: maps and programs stay in place, connections go on");
+        info!(message_id = %messages::STOPPED, "received a signal to end: maps and programs stay in place, connections go on");
     }
 
     async fn answer(&mut self, mut signals: Signals) {
@@ -127,7 +127,7 @@ impl Reload {
         warn!(
             message_id = %messages::CONFIG_UNREAD,
             "{path} is not read within {} s: is its file system there? The old configuration stays in force; the new one is \
-             taken over when it is read, or reload again", PATIENCE.as_secs()
+             taken over when it is read, or reload again", TIMEOUT.as_secs()
         );
         "reload waits for the file system; the old configuration stays in force".into()
     }
@@ -165,7 +165,7 @@ async fn progress(reading: &mut Option<Reading>) -> Progress {
     let Some(reading) = reading else { return std::future::pending().await };
     tokio::select! {
         loaded = &mut reading.loaded => Progress::Done(Box::new(loaded.unwrap_or_else(|error| Err(error.to_string())))),
-        () = sleep(PATIENCE), if !reading.is_late => {
+        () = sleep(TIMEOUT), if !reading.is_late => {
             reading.is_late = true;
             Progress::Late
         }

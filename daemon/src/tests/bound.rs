@@ -93,13 +93,13 @@ fn the_text_says_who_and_what_to_do() {
 fn the_owner_hears_of_a_change_only_and_trouble_takes_nothing_back() {
     let served = serving(&["0.0.0.0:30080/TCP"]);
     let bound = Bound::from([(l4("0.0.0.0:30080/TCP"), "somebody".into())]);
-    let mut told = Told::default();
-    assert_eq!(told.take(Ok(Bound::new()), &served), None, "nothing is what the owner knows at first");
-    assert_eq!(told.take(Ok(bound.clone()), &served), Some(bound.clone()));
-    assert_eq!(told.take(Ok(bound.clone()), &served), None);
-    assert_eq!(told.take(Err(io::ErrorKind::TimedOut.into()), &served), None);
-    assert_eq!(told.take(Ok(bound), &served), None);
-    assert_eq!(told.take(Ok(Bound::new()), &served), Some(Bound::new()));
+    let mut reported = Logged::default();
+    assert_eq!(reported.take(Ok(Bound::new()), &served), None, "nothing is what the owner knows at first");
+    assert_eq!(reported.take(Ok(bound.clone()), &served), Some(bound.clone()));
+    assert_eq!(reported.take(Ok(bound.clone()), &served), None);
+    assert_eq!(reported.take(Err(io::ErrorKind::TimedOut.into()), &served), None);
+    assert_eq!(reported.take(Ok(bound), &served), None);
+    assert_eq!(reported.take(Ok(Bound::new()), &served), Some(Bound::new()));
 }
 
 #[test]
@@ -126,7 +126,7 @@ async fn looks_again_after_a_while_and_ends_with_the_owner() {
     let engine = Engine::new(EngineConfig::default(), Realised::default());
     let (sender, snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
     let (changes, mut received) = mpsc::channel(1);
-    let task = tokio::spawn(Lookout::new(snapshot, changes).run(std::future::pending()));
+    let task = tokio::spawn(BoundPorts::new(snapshot, changes).run(std::future::pending()));
     let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let nodeport = format!("0.0.0.0:{port}/TCP");
@@ -157,7 +157,7 @@ async fn nodelb_does_not_warn_of_its_own_listener() {
     serving_both.realised = serving(&nodeports.each_ref().map(String::as_str));
     let (_sender, snapshot) = watch::channel(Arc::new(serving_both));
     let (changes, mut received) = mpsc::channel(1);
-    let task = tokio::spawn(Lookout::new(snapshot, changes).run(std::future::pending()));
+    let task = tokio::spawn(BoundPorts::new(snapshot, changes).run(std::future::pending()));
     let heard = received.recv().await.unwrap();
     let [Change::Bound(bound)] = heard.as_slice() else { panic!("{heard:?}") };
     assert_eq!(bound.keys().map(ToString::to_string).collect::<Vec<_>>(), nodeports[1..]);

@@ -37,7 +37,7 @@ fn only_what_the_own_program_did_counts() {
         match (ordinary, own) {
             ((REFUSED, true), (answer, true)) if answer != REFUSED => assert_eq!(judged, Ok(None), "{case}"),
             ((REFUSED, a), (_, b)) => {
-                let error = CanaryError::AnotherAnswers { family: Family::Ipv4, beside: a && b };
+                let error = CanaryError::AnotherAnswers { family: Family::Ipv4, is_shared: a && b };
                 assert_eq!(judged, Err(error), "{case}");
             }
             _ => assert!(matches!(judged, Err(CanaryError::NotInEffect { .. })), "{case}"),

@@ -15,20 +15,23 @@ fn checked_as(kubernetes: &str, keys: bool) -> Result<String, Failure> {
     let kubernetes = kubernetes.replace("SCRATCH", scratch.path().to_str().unwrap());
     let text = format!("[files]\ndirectory = \"{}\"\n[kubernetes]\n{kubernetes}\n", services.display());
     std::fs::write(&config, text).unwrap();
-    let mut told = Vec::new();
-    check(&CheckOptions { config: Some(config), keys }, &mut told)?;
-    Ok(String::from_utf8(told).unwrap())
+    let mut reported = Vec::new();
+    check(&CheckOptions { config: Some(config), keys }, &mut reported)?;
+    Ok(String::from_utf8(reported).unwrap())
 }
 
 #[test]
-fn credentials_that_are_of_no_use_are_told() {
+fn unusable_credentials_are_reported() {
     assert!(checked("").unwrap().contains("are good"));
     let failure = checked("kubeconfig = \"SCRATCH/kubeconfig\"").unwrap_err();
     assert_eq!(failure.code, Code::Config);
-    let told = failure.to_string();
-    assert!(told.contains("/kubeconfig: current-context is not set; set it to the context nodelb is to use"), "{told}");
-    let told = checked("kubeconfig = \"SCRATCH/missing\"").unwrap_err().to_string();
-    assert!(told.contains("/missing"), "{told}");
+    let reported = failure.to_string();
+    assert!(
+        reported.contains("/kubeconfig: current-context is not set; set it to the context nodelb is to use"),
+        "{reported}"
+    );
+    let reported = checked("kubeconfig = \"SCRATCH/missing\"").unwrap_err().to_string();
+    assert!(reported.contains("/missing"), "{reported}");
 }
 
 /// The example of docs/install.md has such backends, and the connection of a pod to them is refused.
@@ -42,10 +45,10 @@ fn loopback_backends_are_good_for_the_nodes_own_processes_only() {
         let entry =
             format!("[[service]]\nname = \"shop/web\"\nfrontends = [\"10.96.7.7:80\"]\nbackends = [{backends}]\n");
         std::fs::write(services.join("web.toml"), entry).unwrap();
-        let mut told = Vec::new();
-        check(&CheckOptions { config: Some(config.clone()), keys: false }, &mut told).unwrap();
-        let told = String::from_utf8(told).unwrap();
-        told.lines().filter(|line| line.contains("loopback")).map(str::to_owned).collect::<Vec<_>>()
+        let mut reported = Vec::new();
+        check(&CheckOptions { config: Some(config.clone()), keys: false }, &mut reported).unwrap();
+        let reported = String::from_utf8(reported).unwrap();
+        reported.lines().filter(|line| line.contains("loopback")).map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(notes("\"192.0.2.1:80\""), [""; 0]);
     let notes = notes("\"127.0.0.1:8081\", \"127.0.0.1:8082\"");
@@ -71,17 +74,17 @@ fn what_the_unit_cannot_open_is_noted() {
     let notices = |text: &str| unit_notices(&Config::parse(text).unwrap());
     assert_eq!(notices(""), [""; 0]);
     assert_eq!(notices("[kubernetes]\nkubeconfig = \"credential:nodelb.kubeconfig\""), [""; 0]);
-    let told = notices("[kubernetes]\nkubeconfig = \"/root/.kube/config\"\n[state]\ndirectory = \"/home/state\"");
-    assert_eq!(told.len(), 2, "{told:?}");
-    assert!(told[0].starts_with("note: kubernetes.kubeconfig: ") && told[0].contains("/root;"), "{told:?}");
-    assert!(told[1].starts_with("note: state.directory: ") && told[1].contains("/home;"), "{told:?}");
-    let told = notices("[state]\ndirectory = \"/srv/nodelb\"");
-    assert!(told.len() == 1 && told[0].contains("ReadWritePaths=/srv/nodelb"), "{told:?}");
+    let reported = notices("[kubernetes]\nkubeconfig = \"/root/.kube/config\"\n[state]\ndirectory = \"/home/state\"");
+    assert_eq!(reported.len(), 2, "{reported:?}");
+    assert!(reported[0].starts_with("note: kubernetes.kubeconfig: ") && reported[0].contains("/root;"), "{reported:?}");
+    assert!(reported[1].starts_with("note: state.directory: ") && reported[1].contains("/home;"), "{reported:?}");
+    let reported = notices("[state]\ndirectory = \"/srv/nodelb\"");
+    assert!(reported.len() == 1 && reported[0].contains("ReadWritePaths=/srv/nodelb"), "{reported:?}");
     assert_eq!(notices("[state]\ndirectory = \"/rooted\"").len(), 1, "a name is compared whole");
 }
 
 #[test]
-fn what_the_modes_close_to_the_unit_is_told() {
+fn files_closed_to_the_unit_are_reported() {
     // Only root can change the owner of a file; `access` compares the modes themselves with the kernel's decision.
     if !geteuid().is_root() {
         return;
@@ -118,12 +121,12 @@ fn what_the_modes_close_to_the_unit_is_told() {
         mode(0o700);
         let failure = checked().unwrap_err();
         assert_eq!(failure.code, code, "{name}: {failure}");
-        let told = failure.to_string();
+        let reported = failure.to_string();
         assert!(
-            told.contains("nodelb.service may not") && told.contains("owner 1000, group 1000, mode 0700"),
-            "{told}"
+            reported.contains("nodelb.service may not") && reported.contains("owner 1000, group 1000, mode 0700"),
+            "{reported}"
         );
-        assert!(told.contains(path(name).to_str().unwrap()), "{told}");
+        assert!(reported.contains(path(name).to_str().unwrap()), "{reported}");
         mode(0o755);
         assert!(checked().is_ok(), "{name}: {:?}", checked());
     }

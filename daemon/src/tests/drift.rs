@@ -50,7 +50,7 @@ async fn what_looks_wrong_is_handed_to_the_owner_every_few_minutes_or_on_demand(
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_looked_for_before_every_source_has_told_what_it_has() {
+async fn nothing_is_checked_before_every_source_is_synced() {
     let rig = rig(false, one_too_many);
     tokio::time::sleep(CHECK_EVERY * 3).await;
     assert_eq!(rig.seen.borrow().checks, 0);

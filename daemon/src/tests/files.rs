@@ -34,7 +34,7 @@ fn names_decide_the_form() {
 }
 
 #[test]
-fn bytes_that_are_no_text_are_told_with_the_line() {
+fn bytes_that_are_no_text_are_reported_with_the_line() {
     let problems = parse(Path::new("a.toml"), b"# ok\n\n# \xff\n").unwrap_err();
     assert_eq!(problems, [Problem::at_line(3, "not UTF-8; save the file in that encoding")]);
     assert!(parse(Path::new("a.toml"), b"\xef\xbb\xbf# a byte order mark\n").is_ok());

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 use super::*;
 
 const LIMITS: Limits = Limits { frontends: 64, services: 64, slots: 256, affinity: 16 };
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(super) const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
@@ -31,8 +31,8 @@ pub(super) struct World {
     maps: MemoryDatapath,
     snapshot: watch::Sender<Arc<Snapshot>>,
     pub(super) health: watch::Sender<Arc<Health>>,
-    pub(super) told: mpsc::Receiver<Vec<Change>>,
-    pub(super) entry: LocalEntry,
+    pub(super) reported: mpsc::Receiver<Vec<Change>>,
+    pub(super) entry: LbHealth,
 }
 
 impl World {
@@ -44,15 +44,15 @@ impl World {
         let clock = Clock::start();
         let (snapshot_in, snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
         let (health_in, health) = watch::channel(Arc::new(Health::default()));
-        let (changes, told) = mpsc::channel(64);
+        let (changes, reported) = mpsc::channel(64);
         let bounds = Bounds { per_door: 8, overall: 12, doors: 8, idle: Duration::from_secs(20) };
         let retry = Duration::from_millis(50);
         let view = View { snapshot, health, clock };
         let entry =
-            LocalEntry { view, changes, healthz_addresses: Vec::new(), bounds, retry, register: Arc::new(|_| Ok(())) };
+            LbHealth { view, changes, healthz_addresses: Vec::new(), bounds, retry, register: Arc::new(|_| Ok(())) };
         let maps = MemoryDatapath::new(LIMITS);
-        let mut world = Self { engine, maps, snapshot: snapshot_in, health: health_in, told, entry };
-        world.tell([Change::Node(NodeFacts {
+        let mut world = Self { engine, maps, snapshot: snapshot_in, health: health_in, reported, entry };
+        world.apply([Change::Node(NodeFacts {
             name: "n1".into(),
             addresses: BTreeSet::from([HERE.into()]),
             nodeport_addresses: vec![NodePortAddress::Loopback],
@@ -64,22 +64,22 @@ impl World {
     /// The same node, synced.
     pub(super) fn synced() -> Self {
         let mut world = Self::new();
-        world.tell([Change::Synced { source: Source::Kubernetes, incomplete: None }]);
+        world.apply([Change::Synced { source: Source::Kubernetes, incomplete: None }]);
         world
     }
 
     /// Applies changes as the owner does.
-    pub(super) fn tell(&mut self, changes: impl IntoIterator<Item = Change>) {
+    pub(super) fn apply(&mut self, changes: impl IntoIterator<Item = Change>) {
         changes.into_iter().for_each(|change| self.engine.change(change));
         let now = self.entry.view.clock.now();
         self.engine.reconcile(&mut self.maps, now);
         self.snapshot.send_replace(Arc::new(self.engine.snapshot(now)));
-        self.health.send_replace(Arc::new(Health { beat: now, checks: Vec::new() }));
+        self.health.send_replace(Arc::new(Health { heartbeat: now, checks: Vec::new() }));
     }
 
     /// The next change for the owner.
     pub(super) async fn next(&mut self) -> Change {
-        let mut batch = timeout(PATIENCE, self.told.recv()).await.expect("in time").expect("somebody");
+        let mut batch = timeout(TIMEOUT, self.reported.recv()).await.expect("in time").expect("somebody");
         assert_eq!(batch.len(), 1, "{batch:?}");
         batch.remove(0)
     }
@@ -128,7 +128,7 @@ pub(super) async fn raw(at: SocketAddr, request: &str) -> io::Result<String> {
     let mut stream = TcpStream::connect(at).await?;
     stream.write_all(request.as_bytes()).await?;
     let mut answer = String::new();
-    timeout(PATIENCE, stream.read_to_string(&mut answer)).await.map_err(io::Error::other)??;
+    timeout(TIMEOUT, stream.read_to_string(&mut answer)).await.map_err(io::Error::other)??;
     Ok(answer)
 }
 
@@ -148,22 +148,22 @@ pub(super) async fn until(at: SocketAddr, is_so: impl Fn(&io::Result<String>) ->
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(PATIENCE, asking).await.expect("in time");
+    timeout(TIMEOUT, asking).await.expect("in time");
 }
 
 #[tokio::test]
 async fn a_node_serves_when_it_knows_everything_or_has_something_from_before() {
-    let standing = |world: &World| {
+    let status = |world: &World| {
         let view = &world.entry.view;
-        view.standing(&view.snapshot()).is_healthy
+        view.status(&view.snapshot()).is_healthy
     };
     let mut fresh = World::new();
-    assert!(!standing(&fresh), "nothing heard, nothing served");
-    fresh.tell([Change::UpsertService(service("shop/web", 1, 0))]);
-    assert!(!standing(&fresh), "a service without its backends is not served yet");
-    fresh.tell([Change::UpsertSlice(slice("shop/web", &[(1, BackendState::Active)]))]);
-    assert!(standing(&fresh), "remembered, or adopted from the kernel: no apiserver is needed");
-    assert!(standing(&World::synced()), "an empty cluster");
+    assert!(!status(&fresh), "nothing heard, nothing served");
+    fresh.apply([Change::UpsertService(service("shop/web", 1, 0))]);
+    assert!(!status(&fresh), "a service without its backends is not served yet");
+    fresh.apply([Change::UpsertSlice(slice("shop/web", &[(1, BackendState::Active)]))]);
+    assert!(status(&fresh), "remembered, or adopted from the kernel: no apiserver is needed");
+    assert!(status(&World::synced()), "an empty cluster");
 }
 
 #[tokio::test(start_paused = true)]
@@ -171,28 +171,28 @@ async fn an_owner_that_is_silent_for_a_minute_is_stuck() {
     let world = World::synced();
     let view = &world.entry.view;
     tokio::time::advance(Duration::from_millis(STUCK_AFTER - 1)).await;
-    assert!(view.standing(&view.snapshot()).is_healthy);
+    assert!(view.status(&view.snapshot()).is_healthy);
     tokio::time::advance(Duration::from_millis(1)).await;
-    let standing = view.standing(&view.snapshot());
-    assert!(!standing.is_healthy);
-    assert_eq!(standing.now.duration_since(standing.updated).expect("before"), Duration::from_millis(STUCK_AFTER));
+    let status = view.status(&view.snapshot());
+    assert!(!status.is_healthy);
+    assert_eq!(status.now.duration_since(status.updated).expect("before"), Duration::from_millis(STUCK_AFTER));
 }
 
 #[tokio::test]
 async fn a_service_that_cannot_be_programmed_harms_the_node_in_no_way() {
     let mut world = World::synced();
     world.maps = MemoryDatapath::new(LIMITS).with_fault(Box::new(|_| true));
-    world.tell([
+    world.apply([
         Change::UpsertService(service("shop/web", 1, 0)),
         Change::UpsertSlice(slice("shop/web", &[(1, BackendState::Active)])),
     ]);
     let view = &world.entry.view;
-    assert!(view.standing(&view.snapshot()).is_healthy);
+    assert!(view.status(&view.snapshot()).is_healthy);
     assert_eq!(view.snapshot().local_ready(&ServiceName::new("shop", "web"), Family::Ipv4), 1);
 }
 
 #[tokio::test]
-async fn the_thread_ends_when_it_is_told() {
+async fn the_thread_ends_on_request() {
     let at = free().await;
     let mut world = World::synced();
     world.entry.healthz_addresses = vec![at];
@@ -201,7 +201,7 @@ async fn the_thread_ends_when_it_is_told() {
     until(at, |answer| answer.as_ref().is_ok_and(|answer| answer.starts_with("HTTP/1.1 404"))).await;
     drop(stop);
     until(at, Result::is_err).await;
-    drop(world.told);
+    drop(world.reported);
 }
 
 /// The Node object, optionally with a sign that the node is about to be removed.

@@ -50,6 +50,7 @@ fn lines_are_plain_and_the_level_changes_while_running() {
         control.set(Level::DEBUG);
         tracing::debug!("now");
         tracing::debug!(target: "hyper", "never");
+        tracing::error!(target: "kube_client::client", "a response that cannot be decoded");
         assert!(lines.take().ends_with("DEBUG now\n"));
 
         control.set(Level::ERROR);
@@ -89,9 +90,9 @@ fn a_storm_is_cut_short_and_other_lines_are_not() {
         for number in 0..BURST + 50 {
             tracing::warn!(message_id = %messages::APISERVER_FAILED, "number {number}");
         }
-        let told = lines.take();
-        assert_eq!(told.lines().count(), BURST as usize);
-        assert!(told.lines().next().unwrap().ends_with("number 0"), "{told}");
+        let reported = lines.take();
+        assert_eq!(reported.lines().count(), BURST as usize);
+        assert!(reported.lines().next().unwrap().ends_with("number 0"), "{reported}");
         tracing::warn!(message_id = %messages::APISERVER_FAILED, more = 50, "50 more");
         tracing::warn!(message_id = %messages::APPLIED, "another");
         tracing::warn!("without an id");
@@ -142,9 +143,9 @@ fn lines_of_every_package_are_shown() {
         tracing::info!(target: "nodelb_cli", "of a command");
         tracing::info!(target: "hyper", "of a library");
     });
-    let told = lines.take();
+    let reported = lines.take();
     assert!(
-        told.contains("of the source") && told.contains("of a command") && !told.contains("of a library"),
-        "{told}"
+        reported.contains("of the source") && reported.contains("of a command") && !reported.contains("of a library"),
+        "{reported}"
     );
 }

@@ -6,7 +6,7 @@ fn bytes(kind: u16, body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn messages_are_told_apart_however_they_end() {
+fn messages_are_separated_however_they_end() {
     let (one, other) = (bytes(1, &[7]), bytes(2, &[8; 4]));
     let padded = [&one[..], &[0; 3], &other].concat();
     assert_eq!(messages(&padded).collect::<Vec<_>>(), [&one[..], &other]);

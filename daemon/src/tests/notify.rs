@@ -71,7 +71,7 @@ fn without_a_supervisor_nothing_is_said() {
 }
 
 #[test]
-fn the_watchdog_is_only_for_whom_it_names() {
+fn the_watchdog_is_only_for_the_named_process() {
     let environment = |usec: &str, pid: Option<String>| Environment {
         socket: None,
         watchdog_usec: Some(usec.into()),

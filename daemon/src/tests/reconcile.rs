@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Mutex;
 
@@ -27,13 +28,13 @@ async fn heard_after<D: Datapath + 'static>(source: Source, seconds: u64, maps: 
     let config = EngineConfig { sources, max_services: LIMITS.services, ..EngineConfig::default() };
     let engine = Engine::new(config, maps.dump().unwrap());
     let (snapshot, _snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
-    let (health, told) = watch::channel(Arc::default());
+    let (health, reported) = watch::channel(Arc::default());
     let (_changes, changes) = mpsc::channel(1);
     let notifier = Arc::new(Notifier::connect(&environment).unwrap());
     let (probe, clock) = (Box::new(|_: &mut D| Vec::new()), Clock::start());
     let started = Event::for_daemon(What::Started, "");
     let state = directory.path().join("state");
-    let recorder = recorder::start(state, Latencies::default(), started, recorder::Timing::default());
+    let recorder = recorder::start(state, Latencies::default(), started, recorder::LIMITS);
     let reporter = recorder.reporter;
     let drift = Findings { suspects: mpsc::channel(1).1, reports: watch::channel(Arc::default()).0 };
     let owner = Owner {
@@ -52,7 +53,7 @@ async fn heard_after<D: Datapath + 'static>(source: Source, seconds: u64, maps: 
     owner.run(tokio::time::sleep(Duration::from_secs(seconds))).await;
     let mut buffer = [0; 1024];
     let length = supervisor.recv(&mut buffer).unwrap_or(0);
-    let check = told.borrow().checks[0].clone();
+    let check = reported.borrow().checks[0].clone();
     (String::from_utf8_lossy(&buffer[..length]).into_owned(), check)
 }
 
@@ -70,24 +71,24 @@ fn with_a_service() -> MemoryDatapath {
 
 #[tokio::test(start_paused = true)]
 async fn systemd_is_not_kept_waiting_for_an_apiserver() {
-    let (told, check) = heard_after(Source::Kubernetes, 8, with_a_service()).await;
-    assert_eq!((told.as_str(), check.passed), ("", false));
-    let (told, check) = heard_after(Source::Kubernetes, 12, with_a_service()).await;
-    assert!(told.starts_with("READY=1\nSTATUS=no apiserver has answered yet"), "{told}");
+    let (reported, check) = heard_after(Source::Kubernetes, 8, with_a_service()).await;
+    assert_eq!((reported.as_str(), check.passed), ("", false));
+    let (reported, check) = heard_after(Source::Kubernetes, 12, with_a_service()).await;
+    assert!(reported.starts_with("READY=1\nSTATUS=no apiserver has answered yet"), "{reported}");
     assert!(check.passed && check.detail.ends_with("kubernetes"), "{}", check.detail);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_knows_nothing_is_not_ready_but_lets_others_start() {
-    let (told, check) = heard_after(Source::Kubernetes, 12, MemoryDatapath::new(LIMITS)).await;
-    assert!(told.starts_with("READY=1\n"), "{told}");
+    let (reported, check) = heard_after(Source::Kubernetes, 12, MemoryDatapath::new(LIMITS)).await;
+    assert!(reported.starts_with("READY=1\n"), "{reported}");
     assert!(!check.passed, "{}", check.detail);
 }
 
 #[tokio::test(start_paused = true)]
 async fn nor_for_a_directory_of_services_that_cannot_be_read() {
-    let (told, check) = heard_after(Source::Files, 12, with_a_service()).await;
-    assert!(told.starts_with("READY=1\nSTATUS=the services directory could not be read yet"), "{told}");
+    let (reported, check) = heard_after(Source::Files, 12, with_a_service()).await;
+    assert!(reported.starts_with("READY=1\nSTATUS=the services directory could not be read yet"), "{reported}");
     assert!(!check.passed, "{}", check.detail);
 }
 

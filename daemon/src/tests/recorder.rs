@@ -9,8 +9,8 @@ use tempfile::TempDir;
 use super::*;
 
 /// Short intervals for writes, and long limits for waiting.
-const TIMING: Timing =
-    Timing { every: Duration::from_millis(1), retry: Duration::from_millis(1), patience: Duration::from_secs(60) };
+const LIMITS: Limits =
+    Limits { every: Duration::from_millis(1), retry: Duration::from_millis(1), timeout: Duration::from_secs(60) };
 
 struct Daemon {
     started: Started,
@@ -19,7 +19,7 @@ struct Daemon {
 impl Daemon {
     fn start(directory: &Path) -> Self {
         let event = Event::for_daemon(What::Started, "for a test");
-        Self { started: start(directory.into(), Latencies::default(), event, TIMING) }
+        Self { started: start(directory.into(), Latencies::default(), event, LIMITS) }
     }
 
     /// Waits until this number is the last one recorded.
@@ -74,7 +74,7 @@ async fn records_are_written_while_it_runs() {
     let directory = directory();
     let mut daemon = Daemon::start(directory.path());
     for number in 0..3 {
-        daemon.started.reporter.tell(vec![changed()], Taken::now());
+        daemon.started.reporter.record(vec![changed()], Taken::now());
         daemon.reaches(number + 2).await;
         while file::read(directory.path()).unwrap().records.len() < usize::try_from(number + 2).unwrap() {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -83,7 +83,7 @@ async fn records_are_written_while_it_runs() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_written_keeps_nobody_from_reading() {
+async fn a_file_that_cannot_be_written_does_not_block_readers() {
     let directory = directory();
     let state = directory.path().join("state");
     let mut daemon = Daemon::start(&state);
@@ -93,7 +93,7 @@ async fn a_file_that_cannot_be_written_keeps_nobody_from_reading() {
     }
     fs::remove_dir_all(&state).unwrap();
     fs::write(&state, "a file where the directory was").unwrap();
-    daemon.started.reporter.tell(vec![changed()], Taken::now());
+    daemon.started.reporter.record(vec![changed()], Taken::now());
     daemon.reaches(2).await;
     fs::remove_file(&state).unwrap();
     fs::create_dir(&state).unwrap();
@@ -111,7 +111,7 @@ async fn a_directory_of_no_use_costs_the_file_only() {
     let blocked = directory.path().join("file");
     fs::write(&blocked, "not a directory").unwrap();
     let mut daemon = Daemon::start(&blocked.join("state"));
-    daemon.started.reporter.tell(vec![changed()], Taken::now());
+    daemon.started.reporter.record(vec![changed()], Taken::now());
     assert_eq!(whats(&*daemon.reaches(2).await).len(), 2);
     daemon.end().await;
 }
@@ -122,10 +122,10 @@ async fn the_owner_never_waits() {
     let (to, mut from) = mpsc::channel(1);
     let mut reporter = Reporter { to, latencies: Latencies::default(), lost: 0 };
     for _ in 0..4 {
-        reporter.tell(vec![changed(), changed()], Taken::now());
+        reporter.record(vec![changed(), changed()], Taken::now());
     }
     assert_eq!(from.recv().await.unwrap().events.len(), 2);
-    reporter.tell(vec![changed()], Taken::now());
+    reporter.record(vec![changed()], Taken::now());
     let events = from.recv().await.unwrap().events;
     let said: Vec<Option<&str>> = events.iter().map(|event| event.detail.as_deref()).collect();
     assert_eq!(said, [None, Some("6 more changes are not recorded: there was no room for them")]);

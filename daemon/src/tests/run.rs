@@ -20,10 +20,10 @@ async fn an_owner_that_has_ended_is_not_blamed_for_others_that_hang() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_written_in_time_is_waited_for() {
-    let (told, mut heard) = mpsc::channel::<()>(1);
+    let (reported, mut heard) = mpsc::channel::<()>(1);
     let slow = tokio::spawn(async move {
-        tokio::time::sleep(LAST_WORDS / 2).await;
-        told.send(()).await.unwrap();
+        tokio::time::sleep(SHUTDOWN_TIMEOUT / 2).await;
+        reported.send(()).await.unwrap();
     });
     end(std::iter::once(slow), tokio::spawn(std::future::ready(())), tokio::spawn(std::future::ready(())))
         .await

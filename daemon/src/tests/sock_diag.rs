@@ -64,7 +64,7 @@ fn an_answer_cut_short_anywhere_yields_what_is_whole() {
 }
 
 #[test]
-fn errors_and_acknowledgements_are_told_apart() {
+fn errors_and_acknowledgements_are_distinguished() {
     let error = |number: i32| {
         let mut bytes = [36_u32.to_ne_bytes(), [2, 0, 0, 0], [0; 4], [0; 4], number.to_ne_bytes()].concat();
         bytes[4..6].copy_from_slice(&NLMSG_ERROR.to_ne_bytes());

@@ -5,9 +5,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::{Event, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use nodelb_core::compile::select::Choice;
 use nodelb_core::model::service::ServiceName;
-use nodelb_kube::api::seen::{Event, Pod, Service, Slice};
-use nodelb_kube::null::null_is_default;
+use nodelb_core::state::status::Status;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -21,32 +23,32 @@ pub struct Facts {
     /// The name of this node. Policies and hints are compared with it.
     pub node: String,
     /// The daemon on this node.
-    pub daemon: Witness<Daemon>,
+    pub daemon: Probe<Daemon>,
     /// An apiserver.
-    pub cluster: Witness<Cluster>,
+    pub cluster: Probe<Cluster>,
     /// Connections made from here; empty if the command was to make none.
-    pub dials: Vec<Dial>,
+    pub connect_tests: Vec<ConnectTest>,
     /// The answer of this host's resolver about the service's DNS name.
     pub dns: Option<Dns>,
 }
 
 /// The answer of a witness, or why there is none.
 #[derive(Clone, Debug)]
-pub enum Witness<T> {
+pub enum Probe<T> {
     /// The witness answered.
-    Spoke(T),
+    Ok(T),
     /// The witness should have answered and did not, for this reason.
-    Silent(String),
+    Failed(String),
     /// The witness is not concerned.
-    NotAsked,
+    Skipped,
 }
 
-impl<T> Witness<T> {
+impl<T> Probe<T> {
     /// Returns the answer, if there is one.
-    pub fn told(&self) -> Option<&T> {
+    pub fn ok(&self) -> Option<&T> {
         match self {
-            Self::Spoke(told) => Some(told),
-            Self::Silent(_) | Self::NotAsked => None,
+            Self::Ok(reported) => Some(reported),
+            Self::Failed(_) | Self::Skipped => None,
         }
     }
 }
@@ -81,7 +83,7 @@ pub struct Cluster {
     /// Other Services of the namespace, if this Service does not exist.
     pub names: Vec<String>,
     /// The EndpointSlices of the Service.
-    pub slices: Answer<Vec<Slice>>,
+    pub slices: Answer<Vec<EndpointSlice>>,
     /// The Pods that the Service's selector matches; `None` if it has no selector.
     pub pods: Option<Answer<Vec<Pod>>>,
     /// Pods of the namespace, if the selector matches none.
@@ -128,13 +130,10 @@ pub struct Daemon {
 #[serde(default)]
 pub struct CheckRow {
     /// The name of the check, such as `canary` or `links`.
-    #[serde(deserialize_with = "null_is_default")]
     pub check: String,
     /// The result: `ok` or `failed`.
-    #[serde(deserialize_with = "null_is_default")]
     pub result: String,
     /// The reason for the result.
-    #[serde(deserialize_with = "null_is_default")]
     pub detail: String,
 }
 
@@ -143,20 +142,15 @@ pub struct CheckRow {
 #[serde(default)]
 pub struct ServiceRow {
     /// The source: `kubernetes` or `files`.
-    #[serde(deserialize_with = "null_is_default")]
     pub source: String,
     /// The file or object that defines the service.
-    #[serde(deserialize_with = "null_is_default")]
     pub origin: String,
     /// The internal traffic policy: `Cluster` or `Local`.
-    #[serde(deserialize_with = "null_is_default")]
     pub internal_policy: String,
     /// The service's namespace and name.
-    #[serde(deserialize_with = "null_is_default")]
     pub service: String,
     /// The worst status of its frontends.
-    #[serde(deserialize_with = "null_is_default")]
-    pub status: String,
+    pub status: Option<Status>,
     /// The problem, if there is one.
     pub error: Option<String>,
 }
@@ -166,25 +160,19 @@ pub struct ServiceRow {
 #[serde(default)]
 pub struct FrontendRow {
     /// The address, such as `198.51.100.10:80/TCP`.
-    #[serde(deserialize_with = "null_is_default")]
     pub address: String,
     /// The type, such as `ClusterIP`.
-    #[serde(rename = "type", deserialize_with = "null_is_default")]
+    #[serde(rename = "type")]
     pub kind: String,
     /// The service that claims the address.
-    #[serde(deserialize_with = "null_is_default")]
     pub service: String,
     /// The backends that a client on this node reaches.
-    #[serde(deserialize_with = "null_is_default")]
     pub backends: Vec<String>,
     /// The flags, such as `Local` or `ExternalLocal`.
-    #[serde(deserialize_with = "null_is_default")]
     pub flags: Vec<String>,
     /// The status, such as `Done`.
-    #[serde(deserialize_with = "null_is_default")]
-    pub status: String,
+    pub status: Option<Status>,
     /// The age of the status in seconds.
-    #[serde(deserialize_with = "null_is_default")]
     pub since: f64,
     /// The problem, if there is one.
     pub error: Option<String>,
@@ -195,17 +183,13 @@ pub struct FrontendRow {
 #[serde(default)]
 pub struct BackendRow {
     /// The address, such as `192.0.2.1:80/TCP`.
-    #[serde(deserialize_with = "null_is_default")]
     pub address: String,
     /// The state, such as `Active`.
-    #[serde(deserialize_with = "null_is_default")]
     pub state: String,
     /// The node on which the backend runs.
-    #[serde(deserialize_with = "null_is_default")]
     pub node: String,
     /// The choice, such as `Selected`.
-    #[serde(deserialize_with = "null_is_default")]
-    pub choice: String,
+    pub choice: Option<Choice>,
     /// The reason if the backend is not selected.
     pub reason: Option<String>,
 }
@@ -226,19 +210,14 @@ pub struct Maps {
 #[serde(default)]
 pub struct SourceRow {
     /// The source: `kubernetes` or `files`.
-    #[serde(deserialize_with = "null_is_default")]
     pub source: String,
     /// The file, or the kind of objects.
-    #[serde(deserialize_with = "null_is_default")]
     pub path: String,
     /// The state: `Ok`, `LastGood` or `Error`.
-    #[serde(deserialize_with = "null_is_default")]
     pub state: String,
     /// The age of the state in seconds.
-    #[serde(deserialize_with = "null_is_default")]
     pub since: f64,
     /// The problems of the source.
-    #[serde(deserialize_with = "null_is_default")]
     pub problems: Vec<String>,
 }
 
@@ -247,13 +226,10 @@ pub struct SourceRow {
 #[serde(default)]
 pub struct ApiserverRow {
     /// The address.
-    #[serde(deserialize_with = "null_is_default")]
     pub address: String,
     /// The state, such as `Healthy`.
-    #[serde(deserialize_with = "null_is_default")]
     pub state: String,
     /// Whether the address is in use.
-    #[serde(deserialize_with = "null_is_default")]
     pub in_use: bool,
     /// The last error.
     pub error: Option<String>,
@@ -266,14 +242,14 @@ pub struct SessionRow {
     /// The address of the apiserver; `None` if there is no session.
     pub apiserver: Option<String>,
     /// The time since the apiserver last sent something, in seconds.
-    pub last_heard: Option<f64>,
+    pub last_response: Option<f64>,
     /// The problem that prevents nodelb from connecting at all.
     pub problem: Option<String>,
 }
 
 /// A connection made from here, or one that could not prove anything.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dial {
+pub struct ConnectTest {
     /// The address, such as `198.51.100.10:80/TCP`.
     pub to: String,
     /// Whether the address is that of a backend, not of a frontend.

@@ -2,48 +2,50 @@
 //! limits of each request; draws no conclusions.
 
 mod cluster;
+mod connect;
 mod daemon;
-mod dial;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use nodelb_kube::apiserver::visit::Visitor;
+use nodelb_kube::apiserver::one_shot::OneShotClient;
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
-use super::facts::{Dns, Facts, Witness};
+use super::facts::{Dns, Facts, Probe};
+use super::objects;
 use crate::DiagnoseOptions;
-use crate::means::Means;
+use crate::endpoints::Endpoints;
 
 /// Time limit of the resolver.
 const RESOLVE: Duration = Duration::from_secs(2);
 
 /// Asks all witnesses. `now` is in seconds since 1970.
-pub(super) async fn facts(options: &DiagnoseOptions, means: &Means, now: u64) -> Facts {
+pub(super) async fn facts(options: &DiagnoseOptions, endpoints: &Endpoints, now: u64) -> Facts {
     let service = options.service.clone();
-    let (daemon, tips) = means.ask_daemon(&service).await;
-    let cluster = match means.settings.clone() {
-        None => Witness::NotAsked,
-        Some(settings) => match Visitor::new(settings, tips) {
-            Ok(visitor) => match visitor.open().await {
-                Ok(visit) => Witness::Spoke(Box::pin(cluster::ask(&visit, &service, &means.node)).await),
-                Err(nobody) => Witness::Silent(nobody.to_string()),
+    let (daemon, hints) = endpoints.ask_daemon(&service).await;
+    let cluster = match endpoints.settings.clone() {
+        None => Probe::Skipped,
+        Some(settings) => match OneShotClient::new(settings, hints) {
+            Ok(client) => match client.open().await {
+                Ok(connected) => Probe::Ok(Box::pin(cluster::ask(&connected, &service, &endpoints.node)).await),
+                Err(error) => Probe::Failed(error.to_string()),
             },
-            Err(error) => Witness::Silent(format!("{error:#}")),
+            Err(error) => Probe::Failed(format!("{error:#}")),
         },
     };
-    let mut facts = Facts { service, now, node: means.node.clone(), daemon, cluster, dials: Vec::new(), dns: None };
+    let mut facts =
+        Facts { service, now, node: endpoints.node.clone(), daemon, cluster, connect_tests: Vec::new(), dns: None };
     if !options.no_connect {
-        facts.dials = dial::all(&dial::targets(&facts)).await;
-        facts.dns = dns(&facts, means).await;
+        facts.connect_tests = connect::all(&connect::targets(&facts)).await;
+        facts.dns = dns(&facts, endpoints).await;
     }
     facts
 }
 
-async fn dns(facts: &Facts, means: &Means) -> Option<Dns> {
-    let service = facts.cluster.told()?.service.as_ref().ok()?.as_ref()?;
-    if service.spec.cluster_ip.is_empty() || service.spec.cluster_ip == "None" || service.spec.kind == "ExternalName" {
+async fn dns(facts: &Facts, endpoints: &Endpoints) -> Option<Dns> {
+    let service = facts.cluster.ok()?.service.as_ref().ok()?.as_ref()?;
+    if !objects::is_for_proxies(service) {
         return None;
     }
     let name = format!("{}.{}.svc.cluster.local", facts.service.name, facts.service.namespace);
@@ -56,6 +58,6 @@ async fn dns(facts: &Facts, means: &Means) -> Option<Dns> {
         Ok(Err(error)) => Err(error.to_string()),
         Err(_elapsed) => Err(format!("no answer within {RESOLVE:?}")),
     };
-    let another = means.another_at(addresses.as_deref().unwrap_or_default(), &facts.service).await;
+    let another = endpoints.another_at(addresses.as_deref().unwrap_or_default(), &facts.service).await;
     Some(Dns { name, addresses, another })
 }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 const MOST: usize = 12;
 
 /// Returns a row as `column value, column value`, without the empty columns.
-pub(super) fn told(row: &Value) -> String {
+pub(super) fn one_line(row: &Value) -> String {
     let Value::Object(columns) = row else { return text(row) };
     let filled = columns.iter().filter(|(_, value)| !is_empty(value)).take(MOST);
     let each: Vec<String> = filled.map(|(name, value)| format!("{} {}", name.replace('_', "-"), text(value))).collect();
@@ -51,9 +51,11 @@ pub(super) fn is_about_maps(row: &Value) -> bool {
     row["between"] == "memory/kernel" && !is_about_hooks(row)
 }
 
-/// Returns the rows of a table of an answer; empty if the answer does not have the table.
+/// Returns the rows of a table of an answer, without empty columns; no rows if the answer does not have the table.
 pub(super) fn of(answer: &Value, table: &str) -> Vec<Value> {
-    answer.get(table).and_then(Value::as_array).cloned().unwrap_or_default()
+    let mut rows = answer.get(table).and_then(Value::as_array).cloned().unwrap_or_default();
+    rows.iter_mut().filter_map(Value::as_object_mut).for_each(|row| row.retain(|_, value| !value.is_null()));
+    rows
 }
 
 fn is_empty(value: &Value) -> bool {
@@ -74,7 +76,7 @@ fn text(value: &Value) -> String {
             let each: Vec<String> = list.iter().take(MOST).map(text).collect();
             each.join(" ")
         }
-        Value::Object(columns) => told(&Value::Object(Map::clone(columns))),
+        Value::Object(columns) => one_line(&Value::Object(Map::clone(columns))),
         other => other.to_string(),
     }
 }

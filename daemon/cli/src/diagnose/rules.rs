@@ -3,25 +3,30 @@
 
 mod endpoints;
 mod events;
+mod facts;
 mod kernel;
 mod policy;
 mod proof;
 mod service;
 mod slices;
-mod witnesses;
 
-use nodelb_core::output::age;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use nodelb_core::output::durations;
+use nodelb_core::state::status::Status;
+use nodelb_core::text::listed;
 use nodelb_kube::api::printable;
-use nodelb_kube::api::seen::{Endpoint, Pod, Service, Slice};
 
 use super::facts::{Cluster, Daemon, Facts};
 use super::finding::{Finding, Kind, Severity, in_order};
+use super::objects::{self, conditions, is_ready, last_write, list, phase_and_ip, pod_name, seconds, text};
 
 /// Returns all findings, the most likely cause first.
 pub fn findings(facts: &Facts) -> Vec<Finding> {
-    let scene = Scene::of(facts);
-    let rules: &[fn(&Scene<'_>) -> Vec<Finding>] = &[
-        witnesses::findings,
+    let context = Context::of(facts);
+    let rules: &[fn(&Context<'_>) -> Vec<Finding>] = &[
+        facts::findings,
         service::findings,
         endpoints::findings,
         slices::findings,
@@ -30,31 +35,31 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
         proof::findings,
         events::findings,
     ];
-    let mut found: Vec<Finding> = rules.iter().flat_map(|rule| rule(&scene)).collect();
+    let mut found: Vec<Finding> = rules.iter().flat_map(|rule| rule(&context)).collect();
     let worst = found.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Ok);
     if worst < Severity::Warning {
-        found.push(Finding::new(Severity::Ok, Kind::Works, "nothing is wrong, as far as could be looked at"));
+        found.push(Finding::new(Severity::Ok, Kind::Works, "No problems found."));
     }
     in_order(&mut found);
     found
 }
 
 /// The facts, and what several rules need of them.
-struct Scene<'f> {
+struct Context<'f> {
     facts: &'f Facts,
     daemon: Option<&'f Daemon>,
     cluster: Option<&'f Cluster>,
     /// The Service in Kubernetes.
     service: Option<&'f Service>,
     /// The slices of the service, if they could be listed.
-    slices: Option<&'f [Slice]>,
+    slices: Option<&'f [EndpointSlice]>,
     /// The pods that the selector matches, if there is a selector and the pods could be listed.
     pods: Option<&'f [Pod]>,
 }
 
-impl<'f> Scene<'f> {
+impl<'f> Context<'f> {
     fn of(facts: &'f Facts) -> Self {
-        let (daemon, cluster) = (facts.daemon.told(), facts.cluster.told());
+        let (daemon, cluster) = (facts.daemon.ok(), facts.cluster.ok());
         let service = cluster.and_then(|cluster| cluster.service.as_ref().ok()?.as_ref());
         let slices = cluster.and_then(|cluster| cluster.slices.as_deref().ok()).filter(|_| service.is_some());
         let pods = cluster.and_then(|cluster| cluster.pods.as_ref()?.as_deref().ok());
@@ -63,14 +68,11 @@ impl<'f> Scene<'f> {
 
     /// Whether the service is one for proxies.
     fn is_for_proxies(&self) -> bool {
-        self.service.is_some_and(|service| {
-            let has_address = !service.spec.cluster_ip.is_empty() && service.spec.cluster_ip != "None";
-            service.spec.kind != "ExternalName" && has_address
-        })
+        self.service.is_some_and(objects::is_for_proxies)
     }
 
     fn endpoints(&self) -> impl Iterator<Item = &'f Endpoint> {
-        self.slices.into_iter().flatten().flat_map(|slice| &slice.endpoints)
+        self.slices.into_iter().flatten().flat_map(|slice| list(&slice.endpoints))
     }
 
     /// Returns the endpoints that may get new connections: the ready ones, or else those that serve while they
@@ -82,44 +84,41 @@ impl<'f> Scene<'f> {
 
     /// Whether an address of the service is held.
     fn is_held(&self) -> bool {
-        self.daemon.is_some_and(|daemon| daemon.frontends.iter().any(|row| row.status == "Held"))
+        self.daemon.is_some_and(|daemon| daemon.frontends.iter().any(|row| row.status == Some(Status::Held)))
     }
 
     /// Whether a connection from here has failed.
-    fn has_failed_dials(&self) -> bool {
-        self.facts.dials.iter().any(|dial| matches!(dial.outcome, super::facts::Outcome::Failed(..)))
+    fn has_failed_connect(&self) -> bool {
+        self.facts.connect_tests.iter().any(|connect| matches!(connect.outcome, super::facts::Outcome::Failed(..)))
     }
 
     /// Returns the time since `at`, such as `30s ago`.
     fn ago(&self, at: u64) -> String {
-        format!("{} ago", age::human(self.facts.now.saturating_sub(at).saturating_mul(1000)))
+        format!("{} ago", durations::human(self.facts.now.saturating_sub(at).saturating_mul(1000)))
     }
 
     /// Returns the last writer of an object, and when it wrote.
-    fn written(&self, metadata: &nodelb_kube::api::seen::Metadata) -> String {
-        let writer = match metadata.last_write.manager.as_str() {
+    fn written(&self, metadata: &ObjectMeta) -> String {
+        let write = last_write(metadata);
+        let writer = match write.map_or("", |write| text(&write.manager)) {
             "" => "somebody who left no name".into(),
             writer => shown(writer),
         };
-        let at = metadata.last_write.at.map(|at| format!(" {}", self.ago(at))).unwrap_or_default();
-        let version = &metadata.resource_version;
+        let at = write.and_then(|write| seconds(&write.time));
+        let at = at.map(|at| format!(" {}", self.ago(at))).unwrap_or_default();
+        let version = text(&metadata.resource_version);
         format!("last written by {writer}{at} (resourceVersion {})", shown(version))
     }
 }
 
-/// Whether an endpoint is ready; `null` means true.
-fn is_ready(endpoint: &Endpoint) -> bool {
-    endpoint.conditions.ready.unwrap_or(true)
-}
-
 fn is_last_resort(endpoint: &Endpoint) -> bool {
-    let serves = endpoint.conditions.serving.unwrap_or_else(|| is_ready(endpoint));
-    serves && endpoint.conditions.terminating == Some(true)
+    let conditions = conditions(endpoint);
+    conditions.serving.unwrap_or_else(|| is_ready(endpoint)) && conditions.terminating == Some(true)
 }
 
 fn is_pod_of(endpoint: &Endpoint, pod: &Pod) -> bool {
-    let by_name = endpoint.target_ref.kind == "Pod" && endpoint.target_ref.name == pod.metadata.name;
-    by_name || endpoint.addresses.contains(&pod.status.pod_ip)
+    let by_name = pod_name(endpoint).is_some_and(|name| Some(name) == pod.metadata.name.as_deref());
+    by_name || endpoint.addresses.iter().any(|address| *address == phase_and_ip(pod).1)
 }
 
 /// Returns a name in printable form.
@@ -134,13 +133,7 @@ fn quoted(text: &str) -> String {
 
 /// Returns the first few, and the number of the others.
 fn some(each: impl IntoIterator<Item = String>) -> String {
-    const MOST: usize = 5;
-    let all: Vec<String> = each.into_iter().collect();
-    let (first, rest) = all.split_at(all.len().min(MOST));
-    match rest.len() {
-        0 => first.join(", "),
-        more => format!("{} and {more} more", first.join(", ")),
-    }
+    listed(each, 5)
 }
 
 /// Returns a number with its noun: `1 pod`, `2 pods`.
@@ -149,8 +142,8 @@ fn count(number: usize, what: &str) -> String {
 }
 
 /// Returns the protocol; the default is `TCP`.
-fn protocol(text: &str) -> &str {
-    if text.is_empty() { "TCP" } else { text }
+fn protocol(field: &Option<String>) -> &str {
+    field.as_deref().filter(|text| !text.is_empty()).unwrap_or("TCP")
 }
 
 #[cfg(test)]

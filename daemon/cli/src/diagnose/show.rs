@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
-use super::facts::{Facts, Witness};
+use super::facts::{Facts, Probe};
 use super::finding::{Finding, Severity};
 
 /// Everything that the command prints.
@@ -21,20 +21,25 @@ impl Report {
     pub(super) fn of(facts: &Facts, findings: Vec<Finding>) -> Self {
         let severity = findings.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Ok);
         let daemon = match &facts.daemon {
-            Witness::Spoke(_) => "the daemon on this node",
-            Witness::Silent(_) => "no daemon",
-            Witness::NotAsked => "not the daemon",
+            Probe::Ok(_) => "the daemon on this node",
+            Probe::Failed(_) => "no daemon",
+            Probe::Skipped => "not the daemon",
         };
         let cluster = match &facts.cluster {
-            Witness::Spoke(cluster) => format!("an apiserver: {}", cluster.via),
-            Witness::Silent(_) => "no apiserver".into(),
-            Witness::NotAsked => "no Kubernetes".into(),
+            Probe::Ok(cluster) => format!("an apiserver: {}", cluster.via),
+            Probe::Failed(_) => "no apiserver".into(),
+            Probe::Skipped => "no Kubernetes".into(),
         };
-        let dials = match facts.dials.len() {
+        let connect_tests = match facts.connect_tests.len() {
             0 => "no connections".into(),
             number => format!("{number} connections"),
         };
-        Self { service: facts.service.to_string(), severity, witnesses: vec![daemon.into(), cluster, dials], findings }
+        Self {
+            service: facts.service.to_string(),
+            severity,
+            witnesses: vec![daemon.into(), cluster, connect_tests],
+            findings,
+        }
     }
 
     pub(super) fn severity(&self) -> Severity {

@@ -12,17 +12,18 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nodelb_core::explain::rows::{Between, Difference};
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::service::ServiceName;
+use nodelb_core::state::status::Status;
 use serde::Deserialize;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::super::ask::Places;
+use super::super::ask::DaemonAddresses;
 use crate::exit::{Code, Failure};
 
 /// Maximum number of frontends that are probed.
 const MAX_PROBES: usize = 64;
 
 /// Time limit for a backend to accept a connection.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Deserialize)]
 struct Frontends {
@@ -34,7 +35,7 @@ struct Frontends {
 struct Frontend {
     address: String,
     service: ServiceName,
-    status: String,
+    status: Option<Status>,
     backends: Vec<String>,
 }
 
@@ -59,7 +60,7 @@ enum Met {
     /// The hook refused the connect immediately.
     Refusal(String),
     /// The connect was not translated, and there is no route.
-    Nobody(String),
+    NoListener(String),
     /// This address accepted the connection, or it is connected over UDP, which asks no peer. `None` if the connection
     /// ended before the list of sockets was read.
     Peer(Option<L4Addr>),
@@ -71,22 +72,22 @@ enum Met {
 ///
 /// # Errors
 /// When the daemon does not list the frontends.
-pub(super) fn differences(places: &Places, read_peer: ReadPeer) -> Result<Vec<Difference>, Failure> {
-    let parameters = [&[("output", "json".to_owned())], places.parameters().as_slice()].concat();
-    let frontends: Frontends = parse(&places.asking.get("/frontends", &parameters)?)?;
-    let tried = frontends.frontends.into_iter().filter(|row| matches!(row.status.as_str(), "Done" | "Held"));
+pub(super) fn differences(addresses: &DaemonAddresses, read_peer: ReadPeer) -> Result<Vec<Difference>, Failure> {
+    let parameters = [&[("output", "json".to_owned())], addresses.parameters().as_slice()].concat();
+    let frontends: Frontends = parse(&addresses.asking.get("/frontends", &parameters)?)?;
+    let tried = frontends.frontends.into_iter().filter(|row| matches!(row.status, Some(Status::Done | Status::Held)));
     let tried: Vec<(L4Addr, Frontend)> =
         tried.filter_map(|row| Some((row.address.parse().ok()?, row))).take(MAX_PROBES).collect();
     let node = if tried.iter().any(|(address, _)| address.addr.is_unspecified()) {
-        let service = places.service.as_ref().map(|service| ("service", service.to_string()));
+        let service = addresses.service.as_ref().map(|service| ("service", service.to_string()));
         let parameters: Vec<_> = service.into_iter().chain([("output", "json".to_owned())]).collect();
-        parse::<Maps>(&places.asking.get("/maps", &parameters)?)?.node_addresses
+        parse::<Maps>(&addresses.asking.get("/maps", &parameters)?)?.node_addresses
     } else {
         Vec::new()
     };
     let mut rows = Vec::new();
     for (address, row) in tried {
-        let Some(to) = dialled(address, &node) else { continue };
+        let Some(to) = target_of(address, &node) else { continue };
         match meet(to, read_peer) {
             Ok(met) => rows.extend(judge(address, to, &row, &met)),
             Err(error) => return Err(Failure::message(Code::System, format!("connecting to {to}: {error}"))),
@@ -101,7 +102,7 @@ fn parse<T: for<'a> Deserialize<'a>>(body: &[u8]) -> Result<T, Failure> {
 
 /// Returns the address to connect to. For a NodePort this is an address of the node; `None` if the node has none of the
 /// family.
-fn dialled(frontend: L4Addr, node: &[NodeAddress]) -> Option<L4Addr> {
+fn target_of(frontend: L4Addr, node: &[NodeAddress]) -> Option<L4Addr> {
     if !frontend.addr.is_unspecified() {
         return Some(frontend);
     }
@@ -123,9 +124,9 @@ fn meet(to: L4Addr, read_peer: ReadPeer) -> io::Result<Met> {
         Err(error) if errno(&error) == Errno::EINPROGRESS => {
             let peer = peer(&socket, to, read_peer)?;
             let mut waiting = [PollFd::new(socket.as_fd(), PollFlags::POLLOUT)];
-            let patience = PollTimeout::try_from(PATIENCE).unwrap_or(PollTimeout::MAX);
-            if poll(&mut waiting, patience)? == 0 {
-                return Ok(Met::Closed(peer, format!("does not answer within {} s", PATIENCE.as_secs())));
+            let timeout = PollTimeout::try_from(TIMEOUT).unwrap_or(PollTimeout::MAX);
+            if poll(&mut waiting, timeout)? == 0 {
+                return Ok(Met::Closed(peer, format!("does not answer within {} s", TIMEOUT.as_secs())));
             }
             Ok(match socket.take_error()? {
                 None => Met::Peer(peer),
@@ -135,7 +136,7 @@ fn meet(to: L4Addr, read_peer: ReadPeer) -> io::Result<Met> {
         // Only the hook and the routing table fail a connect immediately and without a packet.
         Err(error) => Ok(match errno(&error) {
             Errno::ECONNREFUSED | Errno::EHOSTUNREACH => Met::Refusal(error.to_string()),
-            _ => Met::Nobody(error.to_string()),
+            _ => Met::NoListener(error.to_string()),
         }),
     }
 }
@@ -174,7 +175,7 @@ fn judge(frontend: L4Addr, to: L4Addr, row: &Frontend, met: &Met) -> Option<Diff
             (format!("a connect was sent to {peer}"), elsewhere)
         }
         Met::Refusal(why) => (format!("a connect was refused at once: {why}"), elsewhere),
-        Met::Nobody(why) => (format!("a connect was not translated: {why}"), untranslated),
+        Met::NoListener(why) => (format!("a connect was not translated: {why}"), untranslated),
     };
     let memory = if row.backends.is_empty() { "refused".to_owned() } else { format!("[{}]", row.backends.join(", ")) };
     Some(Difference {

@@ -7,27 +7,27 @@ use http_body_util::BodyExt;
 use nodelb_core::model::service::ServiceName;
 use nodelb_kube::api::decode::Kind;
 use nodelb_kube::api::objects::ListMetadata;
-use nodelb_kube::api::request::{path, question, selector};
+use nodelb_kube::api::request::Query;
 use nodelb_kube::api::splitter::{Lines, Piece, Splitter};
 use nodelb_kube::apiserver::error::LinkError;
 use nodelb_kube::apiserver::link::Link;
-use nodelb_kube::apiserver::visit::{ANSWER, Visit};
+use nodelb_kube::apiserver::one_shot::{ANSWER, Connected};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
-use super::known::Known;
+use super::cache::Cache;
 use super::line::{Event, Line};
 
 /// Time without an event after which the watch is opened again. Bookmarks arrive about once a minute.
 const SILENCE: Duration = Duration::from_secs(90);
 
-/// Requested duration of a watch in seconds.
-const WATCH_SECONDS: &str = "300";
+/// Minimum duration of a watch that is requested.
+const WATCH: Duration = Duration::from_secs(300);
 
 /// Number of objects per page.
-const PAGE: &str = "500";
+const PAGE: u32 = 500;
 
 /// Pause after a watch that ended immediately.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -36,10 +36,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) struct Follower {
     kind: &'static str,
-    path: String,
-    /// The selector of the objects.
-    selector: Option<(&'static str, String)>,
-    known: Known,
+    query: Query,
+    known: Cache,
     /// The version up to which every event was received; `None` if a list comes first.
     version: Option<String>,
     /// Whether the objects of the first list are printed one by one.
@@ -56,7 +54,7 @@ enum End {
 
 /// An event of a watch.
 #[derive(Deserialize)]
-struct Heard {
+struct WatchEvent {
     #[serde(rename = "type")]
     kind: String,
     object: Value,
@@ -73,9 +71,8 @@ impl Follower {
     pub(super) fn both(service: Option<&ServiceName>) -> [Self; 2] {
         Kind::SERVED.map(|kind| Self {
             kind: kind.name(),
-            path: path(kind, service.map(|name| &*name.namespace)),
-            selector: service.map(|name| selector(kind, name)),
-            known: Known::default(),
+            query: Query::unfiltered(kind, service),
+            known: Cache::default(),
             version: None,
             tells_all: service.is_some(),
         })
@@ -97,36 +94,27 @@ impl Follower {
         }
     }
 
-    fn question(&self, more: &[(&str, &str)]) -> String {
-        let selector = self.selector.iter().map(|(key, value)| (*key, value.as_str()));
-        question(&self.path, &selector.chain(more.iter().copied()).collect::<Vec<_>>())
-    }
-
     /// Lists all pages. Differences from the known objects are printed, because they happened while there was no watch.
     async fn list(&mut self, link: &Link, lines: &mpsc::Sender<Line>) -> Result<End, LinkError> {
         let tells = self.tells_all || self.known.is_informed();
         self.known.begin_list();
         let mut next = String::new();
         loop {
-            let mut more = vec![("limit", PAGE)];
-            if !next.is_empty() {
-                more.push(("continue", &next));
-            }
-            let answer = match link.get(&self.question(&more), ANSWER).await {
+            let answer = match link.get(&self.query.page(&next, PAGE)?, ANSWER).await {
                 Err(LinkError::Gone(_)) => return Ok(End::TooOld),
                 answer => answer?,
             };
             let mut found = Page::default();
             self.read(answer.into_body(), &mut found).await?;
-            let told = found.objects.into_iter().filter_map(|object| self.known.listed(self.kind, object));
-            let told: Vec<Event> = told.filter(|_| tells).collect();
-            tell(lines, told).await;
+            let reported = found.objects.into_iter().filter_map(|object| self.known.listed(self.kind, object));
+            let reported: Vec<Event> = reported.filter(|_| tells).collect();
+            send(lines, reported).await;
             let Some(Shell { metadata }) = found.shell else {
                 return Err(LinkError::Broken("a list ended before it was complete".into()));
             };
             if metadata.next.is_empty() {
                 let gone = self.known.end_list(self.kind);
-                tell(lines, gone).await;
+                send(lines, gone).await;
                 self.version = Some(metadata.resource_version);
                 let text = format!("{} of kind {} listed, watching them", self.known.len(), self.kind);
                 // The channel is closed only when the command ends.
@@ -138,13 +126,7 @@ impl Follower {
     }
 
     async fn watch(&mut self, link: &Link, version: &str, lines: &mpsc::Sender<Line>) -> Result<End, LinkError> {
-        let parameters = [
-            ("watch", "true"),
-            ("allowWatchBookmarks", "true"),
-            ("timeoutSeconds", WATCH_SECONDS),
-            ("resourceVersion", version),
-        ];
-        let answer = match link.get(&self.question(&parameters), ANSWER).await {
+        let answer = match link.get(&self.query.watch(version, WATCH)?, ANSWER).await {
             Err(LinkError::Gone(_)) => return Ok(End::TooOld),
             answer => answer?,
         };
@@ -156,18 +138,18 @@ impl Follower {
             };
             let Ok(data) = frame.into_data() else { continue };
             let mut events = Vec::new();
-            arrived.feed(&data, |piece| events.extend(heard(&piece))).map_err(|error| broken(&error))?;
+            arrived.feed(&data, |piece| events.extend(decode_event(&piece))).map_err(|error| broken(&error))?;
             for event in events {
-                if let Some(end) = self.hear(event?, lines).await? {
+                if let Some(end) = self.receive(event?, lines).await? {
                     return Ok(end);
                 }
             }
         }
     }
 
-    async fn hear(
+    async fn receive(
         &mut self,
-        Heard { kind, object }: Heard,
+        WatchEvent { kind, object }: WatchEvent,
         lines: &mpsc::Sender<Line>,
     ) -> Result<Option<End>, LinkError> {
         let version = object["metadata"]["resourceVersion"].as_str().map(str::to_owned);
@@ -179,7 +161,7 @@ impl Follower {
             _ => None,
         };
         self.version = version.or(self.version.take());
-        tell(lines, event).await;
+        send(lines, event).await;
         Ok(None)
     }
 
@@ -220,7 +202,7 @@ impl Page {
     }
 }
 
-fn heard(piece: &Piece<'_>) -> Option<Result<Heard, LinkError>> {
+fn decode_event(piece: &Piece<'_>) -> Option<Result<WatchEvent, LinkError>> {
     match piece {
         Piece::Object(bytes) => Some(serde_json::from_slice(bytes).map_err(|error| broken(&error))),
         Piece::TooLong | Piece::Shell(_) => None,
@@ -231,7 +213,7 @@ fn broken(error: &dyn std::error::Error) -> LinkError {
     LinkError::Broken(format!("what arrives makes no sense: {error}"))
 }
 
-async fn tell(lines: &mpsc::Sender<Line>, events: impl IntoIterator<Item = Event>) {
+async fn send(lines: &mpsc::Sender<Line>, events: impl IntoIterator<Item = Event>) {
     for event in events {
         // The channel is closed only when the command ends.
         let _ = lines.send(Line::event(SystemTime::now(), event)).await;
@@ -239,11 +221,15 @@ async fn tell(lines: &mpsc::Sender<Line>, events: impl IntoIterator<Item = Event
 }
 
 /// Follows both kinds until the link breaks, and returns the reason.
-pub(super) async fn over(visit: &Visit, followers: &mut [Follower; 2], lines: &mpsc::Sender<Line>) -> LinkError {
+pub(super) async fn over(
+    connected: &Connected,
+    followers: &mut [Follower; 2],
+    lines: &mpsc::Sender<Line>,
+) -> LinkError {
     let [services, slices] = followers;
     tokio::select! {
-        error = visit.link.ended() => error,
-        error = services.go_on(&visit.link, lines) => error,
-        error = slices.go_on(&visit.link, lines) => error,
+        error = connected.link.ended() => error,
+        error = services.go_on(&connected.link, lines) => error,
+        error = slices.go_on(&connected.link, lines) => error,
     }
 }

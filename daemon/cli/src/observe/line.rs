@@ -80,7 +80,7 @@ impl Event {
         Self { more: 0, ..event }
     }
 
-    fn told(&self) -> String {
+    fn reported(&self) -> String {
         let Self { kind, namespace, name, event, resource_version, .. } = self;
         let mut text = format!("{kind} {namespace}/{name} {event} rv={resource_version}");
         text.extend(self.generation.map(|generation| format!(" gen={generation}")));
@@ -121,7 +121,7 @@ impl Line {
     pub(super) fn to_text(&self) -> String {
         match &self.said {
             Said::Notice(text) => format!("{} # {text}\n", self.time()),
-            Said::Event(event) => format!("{} {}\n", self.time(), event.told()),
+            Said::Event(event) => format!("{} {}\n", self.time(), event.reported()),
         }
     }
 
@@ -134,7 +134,7 @@ impl Line {
             notice: &'l str,
         }
         #[derive(Serialize)]
-        struct Told<'l> {
+        struct JsonEvent<'l> {
             at: String,
             #[serde(flatten)]
             event: &'l Event,
@@ -142,7 +142,7 @@ impl Line {
         let at = self.time();
         let text = match &self.said {
             Said::Notice(notice) => serde_json::to_string(&Notice { at, notice })?,
-            Said::Event(event) => serde_json::to_string(&Told { at, event })?,
+            Said::Event(event) => serde_json::to_string(&JsonEvent { at, event })?,
         };
         Ok(text + "\n")
     }

@@ -50,7 +50,7 @@ fn a_daemon_that_does_not_run_is_named_with_the_remedy() {
 }
 
 #[test]
-fn what_the_daemon_refuses_is_told() {
+fn refusals_of_the_daemon_are_shown() {
     let (address, task) = answering("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 9\r\n\r\nno maps.\n");
     let failure = get(&[address], "/maps").unwrap_err();
     assert_eq!(failure.code, Code::Unavailable);

@@ -29,7 +29,7 @@ fn reads_filters_as_typed_values() {
         "nodelb frontends --type nodeport --status Held --service shop/web --address ::ffff:10.0.0.1 --output json";
     let Command::Frontends(rows) = parse(line).unwrap() else { panic!("another command") };
     assert_eq!((rows.rows.kind, rows.rows.status), (Some(FrontendKind::NodePort), Some(Status::Held)));
-    let rows = rows.rows.places;
+    let rows = rows.rows.addresses;
     assert_eq!(rows.service.unwrap().to_string(), "shop/web");
     assert_eq!(rows.address.unwrap().to_string(), "10.0.0.1");
     assert_eq!(rows.asking.output, Output::Json);

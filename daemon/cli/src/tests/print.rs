@@ -11,24 +11,24 @@ fn only_text_and_own_colours_reach_the_terminal() {
         ("{\"a\":\"\u{9d}\"}\r\n", "{\"a\":\"\u{fffd}\"}\u{fffd}\n"),
     ];
     for (text, shown) in cases {
-        assert_eq!(harmless(text.as_bytes()), shown);
+        assert_eq!(sanitize(text.as_bytes()), shown);
     }
-    assert_eq!(harmless(b"\xff\x9b1m"), "\u{fffd}\u{fffd}1m");
+    assert_eq!(sanitize(b"\xff\x9b1m"), "\u{fffd}\u{fffd}1m");
 }
 
 #[test]
 fn a_text_may_be_cut_anywhere() {
     let text = "ä\u{1b}[31m€\u{1b}[0m\u{1b}[2J\u{9b}\n";
-    let whole = harmless(text.as_bytes());
+    let whole = sanitize(text.as_bytes());
     for cut in 0..=text.len() {
         for second in cut..=text.len() {
-            let mut filter = Harmless::default();
+            let mut filter = Sanitizer::default();
             let mut shown = filter.pass(&text.as_bytes()[..cut]);
             shown += &filter.pass(&text.as_bytes()[cut..second]);
             shown += &filter.pass(&text.as_bytes()[second..]);
             assert_eq!(shown, whole, "cut at {cut} and {second}");
         }
     }
-    let mut filter = Harmless::default();
+    let mut filter = Sanitizer::default();
     assert_eq!(filter.pass(b"a line\n"), "a line\n", "nothing is kept that need not be");
 }

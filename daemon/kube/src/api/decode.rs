@@ -98,8 +98,8 @@ pub struct Version(pub u64);
 
 /// A message for the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Heard {
-    /// A list begins. The following messages, up to [`Heard::Listed`], contain all objects.
+pub enum ObjectEvent {
+    /// A list begins. The following messages, up to [`ObjectEvent::Listed`], contain all objects.
     ListBegins {
         /// Whether the cluster may have been restored from a backup, so that earlier versions have no meaning.
         is_rewound: bool,
@@ -145,7 +145,7 @@ pub struct Identity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A message for the store, with the version of the object (0 if it was skipped).
-    Heard(Heard, Version),
+    ObjectEvent(ObjectEvent, Version),
     /// There are no other changes up to this version.
     Bookmark {
         /// The version.
@@ -162,9 +162,9 @@ pub enum Event {
     },
 }
 
-impl From<(Heard, Version)> for Event {
-    fn from((heard, version): (Heard, Version)) -> Self {
-        Self::Heard(heard, version)
+impl From<(ObjectEvent, Version)> for Event {
+    fn from((heard, version): (ObjectEvent, Version)) -> Self {
+        Self::ObjectEvent(heard, version)
     }
 }
 
@@ -275,7 +275,7 @@ impl Decoder {
         if let Ok(Envelope { kind, object }) = serde_json::from_slice::<Envelope<'_, O>>(bytes) {
             match &*kind {
                 "ADDED" | "MODIFIED" => return Ok(object.heard(self).into()),
-                "DELETED" => return Ok(named(object.metadata(), Heard::Delete).into()),
+                "DELETED" => return Ok(named(object.metadata(), ObjectEvent::Delete).into()),
                 _ => {}
             }
         }
@@ -285,8 +285,8 @@ impl Decoder {
         match &*kind {
             "ADDED" | "MODIFIED" => Ok(self.item_of::<O>(object).into()),
             "DELETED" => match serde_json::from_slice::<Bare>(object) {
-                Ok(bare) => Ok(named(&bare.metadata, Heard::Delete).into()),
-                Err(error) => Ok(Event::Heard(skipped(object, &error.to_string()), Version::default())),
+                Ok(bare) => Ok(named(&bare.metadata, ObjectEvent::Delete).into()),
+                Err(error) => Ok(Event::ObjectEvent(skipped(object, &error.to_string()), Version::default())),
             },
             "BOOKMARK" => {
                 let bookmark: BookmarkObject =
@@ -297,14 +297,14 @@ impl Decoder {
             "ERROR" => {
                 let status: Status = serde_json::from_slice(object).unwrap_or_default();
                 let code = if status.code == 0 { 500 } else { status.code };
-                Ok(Event::Error { code, message: told(&status) })
+                Ok(Event::Error { code, message: reported(&status) })
             }
             other => Err(format!("an event of unknown type `{}`", other.escape_debug())),
         }
     }
 
     /// Decodes an object of a list, or of an ADDED or MODIFIED event.
-    pub fn item(&mut self, bytes: &[u8]) -> (Heard, Version) {
+    pub fn item(&mut self, bytes: &[u8]) -> (ObjectEvent, Version) {
         match self.kind {
             Kind::Service => self.item_of::<objects::Service>(bytes),
             Kind::EndpointSlice => self.item_of::<objects::EndpointSlice>(bytes),
@@ -312,7 +312,7 @@ impl Decoder {
         }
     }
 
-    fn item_of<O: Watched>(&mut self, bytes: &[u8]) -> (Heard, Version) {
+    fn item_of<O: Watched>(&mut self, bytes: &[u8]) -> (ObjectEvent, Version) {
         match serde_json::from_slice::<O>(bytes) {
             Ok(object) => object.heard(self),
             Err(error) => (skipped(bytes, &error.to_string()), Version::default()),
@@ -324,7 +324,7 @@ impl Decoder {
         object: &O,
         translate: impl FnOnce(&O, &Reader) -> Translation<M>,
         model: impl FnOnce(M) -> Object,
-    ) -> (Heard, Version) {
+    ) -> (ObjectEvent, Version) {
         named(object.metadata(), |identity| {
             let Key { namespace, name } = &identity.key;
             let uid = &object.metadata().uid;
@@ -341,7 +341,7 @@ impl Decoder {
                 self.share_writer(value.origin());
                 model(value)
             });
-            Heard::Upsert(Box::new(Item { identity, object: value, notices }))
+            ObjectEvent::Upsert(Box::new(Item { identity, object: value, notices }))
         })
     }
 
@@ -367,22 +367,22 @@ pub fn shell(bytes: &[u8]) -> Result<Shell, String> {
 }
 
 /// The message for the store about an object with this metadata, and the object's version.
-fn named(metadata: &Metadata, told: impl FnOnce(Identity) -> Heard) -> (Heard, Version) {
+fn named(metadata: &Metadata, reported: impl FnOnce(Identity) -> ObjectEvent) -> (ObjectEvent, Version) {
     match identity(metadata) {
         Ok(identity) => {
             let version = identity.version;
-            (told(identity), version)
+            (reported(identity), version)
         }
-        Err(reason) => (Heard::Skipped { key: None, reason }, Version::default()),
+        Err(reason) => (ObjectEvent::Skipped { key: None, reason }, Version::default()),
     }
 }
 
-fn told(Status { reason, message, .. }: &Status) -> String {
+fn reported(Status { reason, message, .. }: &Status) -> String {
     super::printable::sentence(format!("{reason} {message}").trim()).into_owned()
 }
 
 /// The message for an object that cannot be decoded. Its name may still be readable.
-fn skipped(bytes: &[u8], error: &str) -> Heard {
+fn skipped(bytes: &[u8], error: &str) -> ObjectEvent {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Named {
@@ -396,7 +396,7 @@ fn skipped(bytes: &[u8], error: &str) -> Heard {
     }
     let named: Named = serde_json::from_slice(bytes).unwrap_or_default();
     let key = key(&named.metadata.namespace, &named.metadata.name).ok();
-    Heard::Skipped { key, reason: super::printable::sentence(error).into_owned() }
+    ObjectEvent::Skipped { key, reason: super::printable::sentence(error).into_owned() }
 }
 
 fn identity(metadata: &Metadata) -> Result<Identity, String> {
@@ -442,7 +442,7 @@ trait Watched: DeserializeOwned {
     fn metadata(&self) -> &Metadata;
 
     /// The message for the store about this object.
-    fn heard(&self, decoder: &mut Decoder) -> (Heard, Version);
+    fn heard(&self, decoder: &mut Decoder) -> (ObjectEvent, Version);
 }
 
 impl Watched for objects::Service {
@@ -450,7 +450,7 @@ impl Watched for objects::Service {
         &self.metadata
     }
 
-    fn heard(&self, decoder: &mut Decoder) -> (Heard, Version) {
+    fn heard(&self, decoder: &mut Decoder) -> (ObjectEvent, Version) {
         decoder.translated(self, translate::service, Object::Service)
     }
 }
@@ -460,7 +460,7 @@ impl Watched for objects::EndpointSlice {
         &self.metadata
     }
 
-    fn heard(&self, decoder: &mut Decoder) -> (Heard, Version) {
+    fn heard(&self, decoder: &mut Decoder) -> (ObjectEvent, Version) {
         decoder.translated(self, translate::slice, Object::Slice)
     }
 }
@@ -470,10 +470,10 @@ impl Watched for objects::Node {
         &self.metadata
     }
 
-    fn heard(&self, _: &mut Decoder) -> (Heard, Version) {
+    fn heard(&self, _: &mut Decoder) -> (ObjectEvent, Version) {
         named(&self.metadata, |identity| {
             let object = Some(Object::Node(translate::node(self)));
-            Heard::Upsert(Box::new(Item { identity, object, notices: Vec::new() }))
+            ObjectEvent::Upsert(Box::new(Item { identity, object, notices: Vec::new() }))
         })
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use tokio::time::timeout;
 
-use super::decode::{Decoder, Heard, Shell, Version, shell};
+use super::decode::{Decoder, ObjectEvent, Shell, Version, shell};
 use super::splitter::{MAX_OBJECT, Piece, Splitter};
 use crate::apiserver::error::LinkError;
 use crate::apiserver::link::Body;
@@ -13,7 +13,7 @@ use crate::apiserver::link::Body;
 /// The objects in one frame of the response, and the highest version among them.
 #[derive(Default)]
 pub(crate) struct Arrived {
-    pub(crate) heard: Vec<Heard>,
+    pub(crate) heard: Vec<ObjectEvent>,
     pub(crate) newest: Version,
 }
 
@@ -64,7 +64,7 @@ impl Page {
     }
 }
 
-pub(crate) fn too_long() -> Heard {
+pub(crate) fn too_long() -> ObjectEvent {
     let reason = format!("an object of more than {MAX_OBJECT} bytes, which is not read");
-    Heard::Skipped { key: None, reason }
+    ObjectEvent::Skipped { key: None, reason }
 }

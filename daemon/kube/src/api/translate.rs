@@ -119,7 +119,7 @@ fn addresses(
     let cluster_ips =
         if spec.cluster_ips.is_empty() { std::slice::from_ref(&spec.cluster_ip) } else { &spec.cluster_ips };
     for text in cluster_ips.iter().filter(|text| !text.is_empty()) {
-        match dialable(text) {
+        match connectable(text) {
             Ok(addr) if families.insert(addr.family()) => found.push((FrontendKind::ClusterIP, addr)),
             Ok(addr) => notices.push(format!("clusterIP {addr} is the second of its family; ignored")),
             Err(why) => notices.push(format!("clusterIP {why}; ignored")),
@@ -135,12 +135,12 @@ fn addresses(
     let ingress: Vec<&String> = ingress.map(|at| &at.ip).collect();
     // An address that is both an external IP and a load balancer address counts as the latter: the load balancer has
     // assigned it to this service, and the service's source ranges apply to it.
-    let balanced: BTreeSet<Addr> = ingress.iter().filter_map(|text| dialable(text).ok()).collect();
-    let is_balanced = |text: &String| dialable(text).is_ok_and(|addr| balanced.contains(&addr));
+    let balanced: BTreeSet<Addr> = ingress.iter().filter_map(|text| connectable(text).ok()).collect();
+    let is_balanced = |text: &String| connectable(text).is_ok_and(|addr| balanced.contains(&addr));
     let external = spec.external_ips.iter().filter(|text| !is_balanced(text));
     let external = external.map(|text| (FrontendKind::ExternalIP, text));
     for (kind, text) in external.chain(ingress.into_iter().map(|text| (FrontendKind::LoadBalancer, text))) {
-        match dialable(text) {
+        match connectable(text) {
             Ok(addr) if families.contains(&addr.family()) => found.push((kind, addr)),
             Ok(addr) => notices.push(format!("{kind} {addr}: the service has no {} clusterIP; ignored", addr.family())),
             Err(why) => notices.push(format!("{kind} {why}; ignored")),
@@ -150,7 +150,7 @@ fn addresses(
 }
 
 /// Parses an address that a client can connect to, or that can belong to a backend.
-fn dialable(text: &str) -> Result<Addr, String> {
+fn connectable(text: &str) -> Result<Addr, String> {
     let addr: Addr = text.parse().map_err(|error| format!("{error}"))?;
     if addr.is_unspecified() || addr.is_multicast() {
         return Err(format!("`{text}` is not the address of one host"));
@@ -244,10 +244,10 @@ pub fn node(object: &objects::Node) -> NodeObject {
 
 /// The first InternalIP of each family; for a family without an InternalIP, its first ExternalIP (like `GetNodeHostIPs`
 /// in component-helpers).
-fn node_addresses(told: &[NodeAddress]) -> BTreeSet<Addr> {
+fn node_addresses(reported: &[NodeAddress]) -> BTreeSet<Addr> {
     let mut found: BTreeMap<Family, Addr> = BTreeMap::new();
     for kind in ["InternalIP", "ExternalIP"] {
-        for addr in told.iter().filter(|at| at.kind == kind).filter_map(|at| dialable(&at.address).ok()) {
+        for addr in reported.iter().filter(|at| at.kind == kind).filter_map(|at| connectable(&at.address).ok()) {
             found.entry(addr.family()).or_insert(addr);
         }
     }
@@ -255,12 +255,18 @@ fn node_addresses(told: &[NodeAddress]) -> BTreeSet<Addr> {
 }
 
 /// The family of the addresses in slices of this `addressType`; `None` for FQDNs and unknown types.
-pub fn family(address_type: &str) -> Option<Family> {
+fn family(address_type: &str) -> Option<Family> {
     match address_type {
         "IPv4" => Some(Family::Ipv4),
         "IPv6" => Some(Family::Ipv6),
         _ => None,
     }
+}
+
+/// Whether [`slice`] uses this slice, which was read by a command. The others are not meant for proxies.
+pub fn is_for_proxies(slice: &k8s_openapi::api::discovery::v1::EndpointSlice) -> bool {
+    let has = |label: &str| slice.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(label));
+    has("kubernetes.io/service-name") && !has("service.kubernetes.io/headless") && family(&slice.address_type).is_some()
 }
 
 /// Translates an EndpointSlice. Ignores slices without a service, with FQDNs, or with the label for headless services.
@@ -310,7 +316,7 @@ fn backends(endpoints: &[Endpoint], family: Family, notices: &mut Vec<String>) -
     let mut backends = Vec::with_capacity(endpoints.len());
     for endpoint in endpoints {
         let text = endpoint.address.as_str();
-        let addr = dialable(text)
+        let addr = connectable(text)
             .and_then(|addr| if addr.family() == family { Ok(addr) } else { Err(format!("`{text}` is not {family}")) });
         match addr {
             Ok(addr) => backends.push(backend(endpoint, addr, &mut strings)),

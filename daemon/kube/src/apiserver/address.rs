@@ -63,7 +63,7 @@ pub enum AddressError {
     Form(String),
     /// No host can have this address.
     #[error("`{0}` is not an apiserver address: {1}; write an address that the apiserver itself listens on")]
-    Nobody(String, &'static str),
+    Unusable(String, &'static str),
 }
 
 impl FromStr for Address {
@@ -73,9 +73,9 @@ impl FromStr for Address {
         let refused = || AddressError::Form(Shown(text).to_string());
         if let Ok(at) = text.parse::<SocketAddr>() {
             let has_zone = matches!(at, SocketAddr::V6(v6) if v6.scope_id() != 0);
-            return match nobody(at) {
+            return match unusable(at) {
                 _ if at.port() == 0 || has_zone => Err(refused()),
-                Some(why) => Err(AddressError::Nobody(text.into(), why)),
+                Some(why) => Err(AddressError::Unusable(text.into(), why)),
                 None => Ok(at.into()),
             };
         }
@@ -96,7 +96,7 @@ impl FromStr for Address {
 
 /// The reason why no single host can have this address; `None` if a host can. IPv4 link-local addresses are allowed,
 /// because some clouds use them for apiservers.
-fn nobody(at: SocketAddr) -> Option<&'static str> {
+fn unusable(at: SocketAddr) -> Option<&'static str> {
     let addr = Addr::from(at.ip().to_canonical());
     if addr.is_unspecified() {
         Some("it stands for every address of a host")

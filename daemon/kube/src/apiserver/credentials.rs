@@ -24,7 +24,7 @@ use crate::threads::Threads;
 
 /// Time limits for credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timing {
+pub struct CredentialTimeouts {
     /// The timeout for reading the files, because their file system may be unreachable.
     pub files: Duration,
     /// The timeout of an exec plugin.
@@ -35,7 +35,7 @@ pub struct Timing {
     pub early: Duration,
 }
 
-impl Default for Timing {
+impl Default for CredentialTimeouts {
     fn default() -> Self {
         Self {
             files: Duration::from_secs(2),
@@ -81,7 +81,7 @@ pub fn named(settings: &Settings) -> Option<Named> {
 #[derive(Debug)]
 pub struct Credentials {
     origin: Origin,
-    timing: Timing,
+    timeouts: CredentialTimeouts,
     state: tokio::sync::Mutex<State>,
     server: Mutex<Option<Server>>,
     rejected: Mutex<Option<Arc<Login>>>,
@@ -115,11 +115,11 @@ impl Credentials {
     ///
     /// # Errors
     /// The settings contain neither a kubeconfig nor a CA file.
-    pub fn new(settings: &Settings, timing: Timing) -> Result<Self, CredentialsError> {
+    pub fn new(settings: &Settings, timeouts: CredentialTimeouts) -> Result<Self, CredentialsError> {
         let origin = Origin::of(settings)?;
         let (state, server, rejected) = (State::default(), Mutex::default(), Mutex::default());
         let threads = Threads::new("credentials", 1);
-        Ok(Self { origin, timing, state: state.into(), server, rejected, threads })
+        Ok(Self { origin, timeouts, state: state.into(), server, rejected, threads })
     }
 
     /// The current login; the same object as before unless the credentials have changed. Without a change, this only
@@ -191,10 +191,10 @@ impl Credentials {
                 none.insert(begun.map_err(|error| CredentialsError(format!("{}: {error}", self.origin)))?)
             }
         };
-        let Ok(looked) = tokio::time::timeout(self.timing.files, looking).await else {
-            let (origin, patience) = (&self.origin, self.timing.files);
+        let Ok(looked) = tokio::time::timeout(self.timeouts.files, looking).await else {
+            let (origin, timeout) = (&self.origin, self.timeouts.files);
             return Err(CredentialsError(format!(
-                "{origin} cannot be read within {patience:?}: is its file system there?"
+                "{origin} cannot be read within {timeout:?}: is its file system there?"
             )));
         };
         state.looking = None;
@@ -205,8 +205,8 @@ impl Credentials {
             None => {}
             Some(Err(error)) => state.unusable = Some(error),
             Some(Ok(inputs)) => {
-                let told = state.inputs.as_ref().map(|inputs| &inputs.notices);
-                if told != Some(&inputs.notices) {
+                let reported = state.inputs.as_ref().map(|inputs| &inputs.notices);
+                if reported != Some(&inputs.notices) {
                     inputs.notices.iter().for_each(|notice| warn!(message_id = %messages::LOGIN_FAILED, "{notice}"));
                 }
                 state.unusable = None;
@@ -230,7 +230,7 @@ impl Credentials {
         let of_login = state.good.as_ref().and_then(|good| good.login.expires);
         let ends = printed.last_good().and_then(|credential| credential.expires.or(of_login));
         let want = Want { has_login: state.good.is_some(), is_rejected, ends };
-        printed.refresh(&inputs.authority.content, want, &self.timing).await
+        printed.refresh(&inputs.authority.content, want, &self.timeouts).await
     }
 
     /// Creates a new login if the credentials have changed.

@@ -28,7 +28,7 @@ const MAX_OUTPUT: u64 = 256 << 10;
 const MAX_COMPLAINT: u64 = 4 << 10;
 
 /// The maximum number of characters of its error output in a message.
-const MAX_TOLD: usize = 300;
+const MAX_REPORTED: usize = 300;
 
 /// The version of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,11 +116,11 @@ impl Plugin {
     /// Runs the plugin. `authority` is the cluster's certificate authority in PEM.
     ///
     /// # Errors
-    /// The plugin does not exist, fails, exceeds `patience` (then it is killed), or prints invalid output.
-    pub(super) async fn run(&self, authority: &[u8], patience: Duration) -> Result<Credential, CredentialsError> {
+    /// The plugin does not exist, fails, exceeds `timeout` (then it is killed), or prints invalid output.
+    pub(super) async fn run(&self, authority: &[u8], timeout: Duration) -> Result<Credential, CredentialsError> {
         let wrong = |what: String| CredentialsError(format!("{} {what}", self.origin()));
-        let late = |_elapsed| wrong(format!("took longer than {patience:?} and was killed"));
-        let deadline = Instant::now() + patience;
+        let late = |_elapsed| wrong(format!("took longer than {timeout:?} and was killed"));
+        let deadline = Instant::now() + timeout;
         let starting = self.clone().start_aside(authority.to_vec());
         let started = timeout_at(deadline, starting).await.map_err(late)?;
         let (mut child, mut group) = started.map_err(|error| wrong(self.not_started(&error)))?;
@@ -245,7 +245,7 @@ fn last_line(complaint: &[u8]) -> String {
 }
 
 fn printable(text: &str) -> String {
-    text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_TOLD).collect()
+    text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_REPORTED).collect()
 }
 
 #[cfg(test)]

@@ -18,11 +18,11 @@ use std::sync::Arc;
 use fastrand::Rng;
 use nodelb_core::model::moment::Moment;
 
-pub use self::candidate::{Candidate, Origin, Outcome, Standing};
+pub use self::candidate::{Candidate, Origin, Outcome, ServerStatus};
 pub use self::choice::Choice;
 pub use self::report::{PoolReport, Row};
 use super::address::{Address, Host, Server};
-use super::timing::Timing;
+use super::timeouts::PoolTimeouts;
 
 /// The maximum number of learned addresses, and also of remembered ones.
 pub const MOST_LEARNED: usize = 32;
@@ -37,7 +37,7 @@ pub const DEFAULT_SERVER_NAME: &str = "kubernetes";
 /// All known addresses, and the one in use.
 #[derive(Clone, Debug)]
 pub struct Pool {
-    timing: Timing,
+    timeouts: PoolTimeouts,
     /// All addresses in order of preference.
     candidates: Vec<Candidate>,
     in_use: Option<InUse>,
@@ -57,7 +57,7 @@ struct InUse {
     address: Address,
     opened: Moment,
     /// Whether it is already recorded that requests over this session keep failing.
-    has_disappointed: bool,
+    has_failed_session: bool,
     /// The number of consecutive failed probes.
     strikes: u32,
 }
@@ -74,9 +74,9 @@ pub struct Remembered {
 impl Pool {
     /// A pool of the configured servers without duplicates. `seed` differs between the nodes of a cluster, so that they
     /// prefer different learned addresses.
-    pub fn new(configured: &[Server], timing: Timing, seed: u64, now: Moment) -> Self {
+    pub fn new(configured: &[Server], timeouts: PoolTimeouts, seed: u64, now: Moment) -> Self {
         let mut pool = Self {
-            timing,
+            timeouts,
             candidates: Vec::new(),
             in_use: None,
             last_used: None,
@@ -146,7 +146,7 @@ impl Pool {
                 }
                 continue;
             }
-            if !self.has_room() {
+            if !self.make_room() {
                 left_out.push(at);
                 continue;
             }
@@ -185,11 +185,11 @@ impl Pool {
     /// Forgets learned and remembered addresses that the cluster does not list and that have failed for a very long
     /// time, if another one has been in use for a while. Returns the forgotten addresses.
     pub fn forget_stale(&mut self, now: Moment) -> Vec<Address> {
-        let settled = self.in_use.as_ref().is_some_and(|in_use| in_use.opened.plus(self.timing.steady) <= now);
+        let settled = self.in_use.as_ref().is_some_and(|in_use| in_use.opened.plus(self.timeouts.stable_after) <= now);
         if !settled || self.listed.is_empty() {
             return Vec::new();
         }
-        let (listed, forget) = (self.listed.clone(), self.timing.forget);
+        let (listed, forget) = (self.listed.clone(), self.timeouts.forget);
         self.forget(|candidate| {
             let is_listed = socket_of(&candidate.server.address).is_some_and(|at| listed.contains(&at));
             !is_listed && candidate.is_out_for(forget, now)
@@ -216,7 +216,7 @@ impl Pool {
     }
 
     /// Makes room for another learned address, if necessary by forgetting one that fails and is not listed.
-    fn has_room(&mut self) -> bool {
+    fn make_room(&mut self) -> bool {
         let learned = |pool: &Self| pool.candidates.iter().filter(|c| c.origin == Origin::Learned).count();
         if learned(self) < MOST_LEARNED {
             return true;
@@ -240,37 +240,37 @@ impl Pool {
     }
 
     /// Records that an attempt to connect has started.
-    pub fn dialling(&mut self, now: Moment, address: &Address) {
+    pub fn connecting(&mut self, now: Moment, address: &Address) {
         if let Some(candidate) = self.find_mut(address) {
-            candidate.dialling = Some(now);
+            candidate.connecting = Some(now);
         }
     }
 
     /// Records the result of an attempt to connect, or of a request.
     pub fn note(&mut self, now: Moment, address: &Address, outcome: Outcome) {
-        let (timing, jitter) = (self.timing, self.random.u64(JITTER));
+        let (timeouts, jitter) = (self.timeouts, self.random.u64(JITTER));
         if let Some(candidate) = self.find_mut(address) {
-            candidate.dialling = None;
-            candidate.apply(now, outcome, &timing, jitter);
+            candidate.connecting = None;
+            candidate.apply(now, outcome, &timeouts, jitter);
         }
         self.schedule(now, address);
     }
 
     /// Records a new session over this address, which is now in use. Other attempts have lost the race.
     pub fn opened(&mut self, now: Moment, address: &Address) {
-        let (timing, jitter) = (self.timing, self.random.u64(JITTER));
+        let (timeouts, jitter) = (self.timeouts, self.random.u64(JITTER));
         for candidate in &mut self.candidates {
-            let Some(since) = candidate.dialling.take() else { continue };
+            let Some(since) = candidate.connecting.take() else { continue };
             let took = now.0.saturating_sub(since.0);
-            if candidate.server.address != *address && timing.hedge <= took {
+            if candidate.server.address != *address && timeouts.hedge <= took {
                 let error = format!("no answer within {took} ms, when {address} had answered");
-                candidate.apply(now, Outcome::Failed(error), &timing, jitter);
+                candidate.apply(now, Outcome::Failed(error), &timeouts, jitter);
             }
         }
         if let Some(candidate) = self.find_mut(address)
             && !candidate.is_unready()
         {
-            candidate.apply(now, Outcome::Worked, &timing, jitter);
+            candidate.apply(now, Outcome::Worked, &timeouts, jitter);
         }
         if self.last_used.as_ref().is_some_and(|last| last != address) {
             self.switches += 1;
@@ -278,7 +278,7 @@ impl Pool {
         self.last_used = Some(address.clone());
         // The age of the session includes earlier links to the same address.
         let opened = self.in_use.as_ref().filter(|in_use| in_use.address == *address).map_or(now, |it| it.opened);
-        self.in_use = Some(InUse { address: address.clone(), opened, has_disappointed: false, strikes: 0 });
+        self.in_use = Some(InUse { address: address.clone(), opened, has_failed_session: false, strikes: 0 });
         self.schedule_all(now);
     }
 
@@ -286,7 +286,7 @@ impl Pool {
     /// remains.
     pub fn not_reopened(&mut self, address: &Address) {
         if let Some(candidate) = self.find_mut(address) {
-            candidate.dialling = None;
+            candidate.connecting = None;
         }
     }
 
@@ -294,12 +294,12 @@ impl Pool {
     /// [`note`](Self::note). The end of a very short session counts as a failure of the address.
     pub fn closed(&mut self, now: Moment, error: &str) {
         let Some(InUse { address, opened, .. }) = self.in_use.take() else { return };
-        let (timing, lasted) = (self.timing, now.0.saturating_sub(opened.0));
+        let (timeouts, lasted) = (self.timeouts, now.0.saturating_sub(opened.0));
         if let Some(candidate) = self.find_mut(&address) {
-            candidate.relapsed(lasted, &timing);
+            candidate.relapsed(lasted, &timeouts);
             candidate.error = Some((now, error.to_owned()));
         }
-        if lasted < timing.short_lived {
+        if lasted < timeouts.short_lived {
             let error = format!("the session ended {lasted} ms after it was opened: {error}");
             self.note(now, &address, Outcome::Failed(error));
         }
@@ -307,12 +307,13 @@ impl Pool {
 
     /// Records that requests over the session in use keep failing although probes succeed, so that any other address is
     /// better. The first report counts as a session that ended badly.
-    pub fn disappointed(&mut self, now: Moment, error: String) {
+    pub fn fail_session(&mut self, now: Moment, error: String) {
         let Some(in_use) = &mut self.in_use else { return };
-        let is_news = !std::mem::replace(&mut in_use.has_disappointed, true);
-        let (timing, address, lasted) = (self.timing, in_use.address.clone(), now.0.saturating_sub(in_use.opened.0));
-        if let Some(candidate) = self.find_mut(&address).filter(|_| is_news) {
-            candidate.relapsed(lasted, &timing);
+        let is_new = !std::mem::replace(&mut in_use.has_failed_session, true);
+        let (timeouts, address, lasted) =
+            (self.timeouts, in_use.address.clone(), now.0.saturating_sub(in_use.opened.0));
+        if let Some(candidate) = self.find_mut(&address).filter(|_| is_new) {
+            candidate.relapsed(lasted, &timeouts);
         }
         self.note(now, &address, Outcome::NotReady(error));
     }
@@ -324,12 +325,12 @@ impl Pool {
         if let Some(candidate) = self.find_mut(&address) {
             candidate.denied = Some(now);
         }
-        let timing = self.timing;
+        let timeouts = self.timeouts;
         let is_hopeful = |other: &Candidate| {
-            other.server.address != address && other.denied_until(&timing).is_none_or(|at| at <= now)
+            other.server.address != address && other.denied_until(&timeouts).is_none_or(|at| at <= now)
         };
         if self.candidates.iter().any(is_hopeful) {
-            self.disappointed(now, error);
+            self.fail_session(now, error);
         }
     }
 
@@ -341,9 +342,9 @@ impl Pool {
 
     /// Retries all addresses that refused or were not ready immediately, because the credentials have changed.
     pub fn retry_refused(&mut self, now: Moment) {
-        let timing = self.timing;
+        let timeouts = self.timeouts;
         for candidate in &mut self.candidates {
-            if matches!(candidate.standing(now, &timing), Standing::Refused | Standing::NotReady) {
+            if matches!(candidate.status(now, &timeouts), ServerStatus::Refused | ServerStatus::NotReady) {
                 candidate.retry_at = now;
                 candidate.probe_at = now;
             }

@@ -6,24 +6,21 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Limited};
-use serde::Deserialize;
+use k8s_openapi::api::core::v1::Service;
+use kube::api::{Api, ListParams, ObjectList};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::address::{Address, Host, Server};
+use super::client;
+use super::connect::Connector;
 use super::credentials::Credentials;
-use super::dial::Dialer;
 use super::error::LinkError;
 use super::link::Link;
 use super::login::Login;
 use super::pool::Outcome;
 use super::resolve::resolve;
-use super::timing::Timing;
-
-/// A list, because the role `system:node-proxier` does not permit get; without resourceVersion, so that the response is
-/// consistent.
-const QUESTION: &str = "/api/v1/namespaces/default/services?fieldSelector=metadata.name%3Dkubernetes&limit=1";
+use super::timeouts::PoolTimeouts;
 
 /// The maximum size of the response in bytes; it contains one Service.
 const MAX_ANSWER: usize = 2 << 20;
@@ -34,7 +31,7 @@ pub struct Attempt {
     /// The server to connect to.
     pub server: Server,
     /// Opens the TCP connections.
-    pub dialer: Dialer,
+    pub connector: Connector,
     /// The login to use.
     pub login: Arc<Login>,
     /// Provides a new login if the server rejects the current one.
@@ -44,14 +41,14 @@ pub struct Attempt {
     /// The latest known addresses of the server's name.
     pub last: Vec<SocketAddr>,
     /// The time limits.
-    pub timing: Timing,
+    pub timeouts: PoolTimeouts,
 }
 
 /// A connection over which the server has answered a read.
 #[derive(Debug)]
 pub struct Opened {
     /// The connection.
-    pub link: Link,
+    pub link: Arc<Link>,
     /// The login of the connection.
     pub login: Arc<Login>,
     /// The `metadata.resourceVersion` of the read, which is valid for Services.
@@ -60,27 +57,6 @@ pub struct Opened {
     pub asked: Instant,
     /// The uid of the Service `default/kubernetes`; `None` if it does not exist.
     pub cluster: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Answer {
-    metadata: Metadata,
-    #[serde(default)]
-    items: Vec<Item>,
-}
-
-#[derive(Deserialize)]
-struct Item {
-    metadata: Metadata,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Metadata {
-    #[serde(default)]
-    resource_version: String,
-    #[serde(default)]
-    uid: Option<String>,
 }
 
 impl Attempt {
@@ -94,25 +70,25 @@ impl Attempt {
         self
     }
 
-    /// Opens a connection within [`Timing::open`]. Also returns the addresses of the server's name, if it was resolved.
+    /// Opens a connection within [`PoolTimeouts::open`]. Also returns the addresses of the server's name, if it was resolved.
     ///
     /// # Errors
     /// The error of the first address that failed.
     pub async fn open(self) -> (Result<Opened, LinkError>, Vec<SocketAddr>) {
-        let patience = Timing::duration(self.timing.open);
+        let timeout = PoolTimeouts::duration(self.timeouts.open);
         let mut resolved = Vec::new();
         let opening = async {
             resolved = self.resolve().await?;
             self.race(&resolved, |attempt, at| async move { attempt.open_at(at, &attempt.login).await }).await
         };
-        let opened = tokio::time::timeout(patience, opening).await.unwrap_or_else(|_elapsed| {
-            Err(LinkError::TimedOut(format!("{} is not ready for use within {patience:?}", self.server.address)))
+        let opened = tokio::time::timeout(timeout, opening).await.unwrap_or_else(|_elapsed| {
+            Err(LinkError::TimedOut(format!("{} is not ready for use within {timeout:?}", self.server.address)))
         });
         (opened, resolved)
     }
 
     async fn resolve(&self) -> Result<Vec<SocketAddr>, LinkError> {
-        resolve(&self.server.address, &self.last, Timing::duration(self.timing.resolve)).await
+        resolve(&self.server.address, &self.last, PoolTimeouts::duration(self.timeouts.resolve)).await
     }
 
     /// Tries the addresses in order, and starts with the next one as soon as one fails or takes too long. Returns the
@@ -132,7 +108,7 @@ impl Attempt {
             let pause = async {
                 match addresses.len() {
                     0 => std::future::pending().await,
-                    _ => tokio::time::sleep(Timing::duration(self.timing.hedge)).await,
+                    _ => tokio::time::sleep(PoolTimeouts::duration(self.timeouts.hedge)).await,
                 }
             };
             let error = tokio::select! {
@@ -173,13 +149,13 @@ impl Attempt {
         match opened {
             Ok(opened) => Ok(opened),
             Err((error, None)) => Err(error),
-            Err((error, Some(link))) => Err(verdict(&link, error, Timing::duration(self.timing.open)).await),
+            Err((error, Some(link))) => Err(verdict(&link, error, PoolTimeouts::duration(self.timeouts.open)).await),
         }
     }
 
-    async fn ready_link(&self, at: SocketAddr, patience: Duration) -> Result<Link, LinkError> {
-        let link = Link::open(&self.dialer, at, &self.server, &self.login).await?;
-        match link.get("/readyz", patience).await {
+    async fn ready_link(&self, at: SocketAddr, timeout: Duration) -> Result<Arc<Link>, LinkError> {
+        let link = Link::open(&self.connector, at, &self.server, &self.login).await?;
+        match link.get("/readyz", timeout).await {
             // The server responds to this client, and that is sufficient, even if there are too many requests or the
             // path is forbidden.
             Ok(_) | Err(LinkError::Status { .. } | LinkError::Forbidden(_) | LinkError::Busy { code: 429, .. }) => {
@@ -190,10 +166,10 @@ impl Attempt {
     }
 
     /// Opens a connection and sends the read. An error of the read contains the link.
-    async fn open_as(&self, at: SocketAddr, login: &Arc<Login>) -> Result<Opened, (LinkError, Option<Link>)> {
-        let link = Link::open(&self.dialer, at, &self.server, login).await.map_err(|error| (error, None))?;
+    async fn open_as(&self, at: SocketAddr, login: &Arc<Login>) -> Result<Opened, (LinkError, Option<Arc<Link>>)> {
+        let link = Link::open(&self.connector, at, &self.server, login).await.map_err(|error| (error, None))?;
         let asked = Instant::now();
-        match ask(&link, Timing::duration(self.timing.open)).await {
+        match ask(&link, PoolTimeouts::duration(self.timeouts.open)).await {
             Ok((revision, cluster)) => Ok(Opened { link, login: Arc::clone(login), revision, asked, cluster }),
             Err(error) => Err((error, Some(link))),
         }
@@ -202,11 +178,11 @@ impl Attempt {
 
 /// Decides whether a refusal is final. An apiserver that starts accepts connections before it can authorize requests,
 /// and refuses all of them until then. In that case, `/readyz` reports an error or is refused as well.
-async fn verdict(link: &Link, refusal: LinkError, patience: Duration) -> LinkError {
+async fn verdict(link: &Link, refusal: LinkError, timeout: Duration) -> LinkError {
     if !matches!(refusal, LinkError::Unauthorized(_) | LinkError::Forbidden(_) | LinkError::Status { .. }) {
         return refusal;
     }
-    match link.get("/readyz", patience).await {
+    match link.get("/readyz", timeout).await {
         Ok(_) => refusal,
         Err(LinkError::Busy { code, message, retry_after }) => {
             let message = format!("{message}; it answered {refusal}");
@@ -219,30 +195,21 @@ async fn verdict(link: &Link, refusal: LinkError, patience: Duration) -> LinkErr
     }
 }
 
-/// The cluster's current version and the uid of the Service `default/kubernetes`, from a consistent read.
+/// The cluster's current version and the uid of the Service `default/kubernetes`, from a consistent read. Lists it,
+/// because the role `system:node-proxier` does not permit get.
 ///
 /// # Errors
 /// The request failed, or the response is not that of an apiserver.
-pub async fn ask(link: &Link, patience: Duration) -> Result<(u64, Option<String>), LinkError> {
-    let at = link.at();
-    let answer = link.get(QUESTION, patience).await?;
-    let body = Limited::new(answer.into_body(), MAX_ANSWER).collect();
-    let body = tokio::time::timeout(patience, body).await.map_err(|_elapsed| {
-        LinkError::TimedOut(format!("the answer of {at} to the first question has not arrived within {patience:?}"))
-    })?;
-    let body = body.map_err(|error| {
-        LinkError::Broken(format!("{at}: the answer to the first question did not arrive: {error}"))
-    })?;
-    read(&body.to_bytes())
-        .map_err(|error| LinkError::Broken(format!("{at} does not answer like an apiserver: {error}")))
+pub async fn ask(link: &Arc<Link>, timeout: Duration) -> Result<(u64, Option<String>), LinkError> {
+    let services = Api::namespaced(client::over(link, timeout, MAX_ANSWER), "default");
+    let found = services.list(&ListParams::default().fields("metadata.name=kubernetes").limit(1)).await?;
+    read(found).map_err(|error| LinkError::Broken(format!("{} does not answer like an apiserver: {error}", link.at())))
 }
 
-fn read(body: &[u8]) -> Result<(u64, Option<String>), String> {
-    let Answer { metadata, items } = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-    let revision = metadata.resource_version.parse();
-    let revision =
-        revision.map_err(|_not_a_number| format!("resourceVersion `{}`", metadata.resource_version.escape_debug()))?;
-    let cluster = items.into_iter().find_map(|item| item.metadata.uid).filter(|uid| !uid.is_empty());
+fn read(found: ObjectList<Service>) -> Result<(u64, Option<String>), String> {
+    let version = found.metadata.resource_version.unwrap_or_default();
+    let revision = version.parse().map_err(|_not_a_number| format!("resourceVersion `{}`", version.escape_debug()))?;
+    let cluster = found.items.into_iter().find_map(|item| item.metadata.uid).filter(|uid| !uid.is_empty());
     Ok((revision, cluster))
 }
 
@@ -251,8 +218,8 @@ fn read(body: &[u8]) -> Result<(u64, Option<String>), String> {
 ///
 /// # Errors
 /// The reason why the server cannot be used.
-pub async fn probe(attempt: Attempt, patience: Duration) -> (Result<(), LinkError>, Vec<SocketAddr>) {
-    let (link, resolved) = greet(attempt, patience).await;
+pub async fn probe(attempt: Attempt, timeout: Duration) -> (Result<(), LinkError>, Vec<SocketAddr>) {
+    let (link, resolved) = greet(attempt, timeout).await;
     (link.map(drop), resolved)
 }
 
@@ -261,33 +228,33 @@ pub async fn probe(attempt: Attempt, patience: Duration) -> (Result<(), LinkErro
 ///
 /// # Errors
 /// The reason why the server cannot be used.
-pub async fn greet(attempt: Attempt, patience: Duration) -> (Result<Link, LinkError>, Vec<SocketAddr>) {
+pub async fn greet(attempt: Attempt, timeout: Duration) -> (Result<Arc<Link>, LinkError>, Vec<SocketAddr>) {
     let mut resolved = Vec::new();
     let asking = async {
         resolved = attempt.resolve().await?;
-        attempt.race(&resolved, move |attempt, at| async move { attempt.ready_link(at, patience).await }).await
+        attempt.race(&resolved, move |attempt, at| async move { attempt.ready_link(at, timeout).await }).await
     };
-    let answer = tokio::time::timeout(patience, asking).await.unwrap_or_else(|_elapsed| {
+    let answer = tokio::time::timeout(timeout, asking).await.unwrap_or_else(|_elapsed| {
         let address = &attempt.server.address;
-        Err(LinkError::TimedOut(format!("{address} has not answered GET /readyz within {patience:?}")))
+        Err(LinkError::TimedOut(format!("{address} has not answered GET /readyz within {timeout:?}")))
     });
     (answer, resolved)
 }
 
 /// The outcome for the address that returned this error.
 pub fn outcome_of(error: &LinkError) -> Outcome {
-    let told = error.to_string();
+    let reported = error.to_string();
     match error {
-        LinkError::Unreachable(_) | LinkError::Broken(_) | LinkError::TimedOut(_) => Outcome::Failed(told),
+        LinkError::Unreachable(_) | LinkError::Broken(_) | LinkError::TimedOut(_) => Outcome::Failed(reported),
         LinkError::Certificate(_) | LinkError::Unauthorized(_) | LinkError::Forbidden(_) | LinkError::Status { .. } => {
-            Outcome::Refused(told)
+            Outcome::Refused(reported)
         }
         LinkError::Busy { code, retry_after: Some(wait), .. } => {
             let wait = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-            if *code == 429 { Outcome::Busy(told, wait) } else { Outcome::Unavailable(told, wait) }
+            if *code == 429 { Outcome::Busy(reported, wait) } else { Outcome::Unavailable(reported, wait) }
         }
-        LinkError::Busy { .. } | LinkError::Gone(_) => Outcome::NotReady(told),
-        LinkError::Unproven(_) => Outcome::Unproven(told),
+        LinkError::Busy { .. } | LinkError::Gone(_) => Outcome::NotReady(reported),
+        LinkError::Unproven(_) => Outcome::Unproven(reported),
     }
 }
 

@@ -47,9 +47,9 @@ struct Status {
 }
 
 /// Reads the body and returns the error.
-pub(super) async fn read(answer: Response<Incoming>, asked: &Asked<'_>, patience: Duration) -> LinkError {
+pub(super) async fn read(answer: Response<Incoming>, asked: &Asked<'_>, timeout: Duration) -> LinkError {
     let (head, body) = answer.into_parts();
-    let message = match tokio::time::timeout(patience, Limited::new(body, MAX_BODY).collect()).await {
+    let message = match tokio::time::timeout(timeout, Limited::new(body, MAX_BODY).collect()).await {
         Ok(Ok(body)) => message(&body.to_bytes()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => "its explanation is too long to be one".into(),
         Ok(Err(_)) | Err(_) => "its explanation did not arrive".into(),
@@ -80,14 +80,14 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 /// The message of a Kubernetes `Status`; for a failed health check, the failed checks; otherwise the first line.
 fn message(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
-    let told = match serde_json::from_slice::<Status>(body) {
+    let reported = match serde_json::from_slice::<Status>(body) {
         Ok(status) if status.kind == "Status" => status.message,
         _ => {
             let failed: Vec<_> = text.lines().filter(|line| line.starts_with("[-]")).collect();
             if failed.is_empty() { text.trim().lines().next().unwrap_or_default().into() } else { failed.join(", ") }
         }
     };
-    let mut characters = told.trim().chars().map(|c| if c.is_control() { ' ' } else { c });
+    let mut characters = reported.trim().chars().map(|c| if c.is_control() { ' ' } else { c });
     let mut message: String = characters.by_ref().take(MAX_MESSAGE).collect();
     if characters.next().is_some() {
         message.push('…');

@@ -13,19 +13,19 @@ use super::error::LinkError;
 const MOST: usize = 8;
 
 /// The socket addresses of an address: the address itself if it is an IP address, otherwise the resolver's response
-/// within `patience`. If the resolver fails, returns the addresses in `last`.
+/// within `timeout`. If the resolver fails, returns the addresses in `last`.
 ///
 /// # Errors
 /// [`LinkError::Unreachable`] if no address of the name is known.
-pub async fn resolve(address: &Address, last: &[SocketAddr], patience: Duration) -> Result<Vec<SocketAddr>, LinkError> {
+pub async fn resolve(address: &Address, last: &[SocketAddr], timeout: Duration) -> Result<Vec<SocketAddr>, LinkError> {
     let name = match &address.host {
         Host::Ip(ip) => return Ok(vec![SocketAddr::new(*ip, address.port)]),
         Host::Name(name) => name,
     };
-    let found = match tokio::time::timeout(patience, lookup_host((&**name, address.port))).await {
+    let found = match tokio::time::timeout(timeout, lookup_host((&**name, address.port))).await {
         Ok(Ok(found)) => usable(found),
         Ok(Err(error)) => Err(error.to_string()),
-        Err(_elapsed) => Err(format!("no answer within {patience:?}")),
+        Err(_elapsed) => Err(format!("no answer within {timeout:?}")),
     };
     match found {
         Ok(found) => Ok(found),
@@ -38,8 +38,8 @@ fn usable(found: impl Iterator<Item = SocketAddr>) -> Result<Vec<SocketAddr>, St
     let mut usable = Vec::new();
     for at in found {
         let at = SocketAddr::new(at.ip().to_canonical(), at.port());
-        let is_nobody = at.ip().is_unspecified() || at.ip().is_multicast();
-        if !is_nobody && !usable.contains(&at) && usable.len() < MOST {
+        let is_unusable = at.ip().is_unspecified() || at.ip().is_multicast();
+        if !is_unusable && !usable.contains(&at) && usable.len() < MOST {
             usable.push(at);
         }
     }

@@ -1,11 +1,10 @@
 //! The task that keeps nodelb connected to an apiserver. Owns the pool and the session in use. The pool decides, and
-//! [`Errands`] runs everything that has to wait. The supervisor never waits for a server, the resolver, a disk or the
+//! [`Tasks`] runs everything that has to wait. The supervisor never waits for a server, the resolver, a disk or the
 //! owner task.
 
-mod errands;
 mod events;
 mod journal;
-mod keeper;
+mod tasks;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -20,22 +19,20 @@ use nodelb_core::model::moment::Moment;
 use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 
-use self::errands::{Done, Errand, Errands};
 use self::journal::Journal;
-use self::keeper::Keeper;
+use self::tasks::{Done, Task, Tasks};
 use super::address::{Address, Host, Server};
+use super::connect::{self, Connector, Register};
 use super::credentials::{self, Credentials};
-use super::dial::{self, Dialer, Register};
 use super::error::LinkError;
 use super::learn;
 use super::login::Login;
 use super::pool::{Pool, PoolReport};
 use super::preflight::{Attempt, probe};
-use super::remember;
 use super::session::{Apiservers, Report, Session, Settings};
-use super::timing::Timing;
+use super::state_file::{self, Saver};
+use super::timeouts::PoolTimeouts;
 use crate::clock::Clock;
-use crate::state;
 
 /// The capacity of the queue for reports. A full queue blocks the readers.
 const QUEUE: usize = 256;
@@ -63,11 +60,11 @@ pub struct Parts {
     /// A number that differs between nodes.
     pub seed: u64,
     /// The time limits of the pool and the supervisor.
-    pub timing: Timing,
+    pub timeouts: PoolTimeouts,
     /// The time limits of connections.
-    pub dial: dial::Timing,
+    pub connect: connect::ConnectTimeouts,
     /// The time limits for reading credentials.
-    pub credentials: credentials::Timing,
+    pub credentials: credentials::CredentialTimeouts,
 }
 
 impl std::fmt::Debug for Parts {
@@ -99,26 +96,26 @@ struct Made {
 }
 
 fn make(parts: Parts) -> anyhow::Result<Made> {
-    let Parts { settings, register, changes, is_frontend, clock, unix, seed, timing, dial, credentials } = parts;
-    let dialer = Dialer::new(register, dial, settings.proxy.as_deref())?;
+    let Parts { settings, register, changes, is_frontend, clock, unix, seed, timeouts, connect, credentials } = parts;
+    let connector = Connector::new(register, connect, settings.proxy.as_deref())?;
     let credentials = Arc::new(Credentials::new(&settings, credentials)?);
     let now = clock.now();
-    let pool = Pool::new(&settings.servers, timing, seed, now);
+    let pool = Pool::new(&settings.servers, timeouts, seed, now);
     let (session_in, session) = watch::channel(None);
     let (report_in, report) =
         watch::channel(Arc::new(PoolReport { pool: Some(pool.clone()), ..PoolReport::default() }));
     let (reports_in, reports) = mpsc::channel(QUEUE);
     let supervisor = Supervisor {
-        timing,
+        timeouts,
         clock,
         unix,
         seed,
-        dialer,
+        connector,
         credentials,
         changes,
         is_frontend,
         cidrs: settings.service_cidrs.clone(),
-        keeper: Keeper::new(settings.state_directory.clone(), timing),
+        saver: Saver::new(&settings.state_directory, timeouts),
         settings,
         pool,
         login: None,
@@ -127,14 +124,14 @@ fn make(parts: Parts) -> anyhow::Result<Made> {
         sessions: 0,
         resolved: BTreeMap::new(),
         listed: BTreeSet::new(),
-        barred: BTreeSet::new(),
+        excluded: BTreeSet::new(),
         left_out: BTreeSet::new(),
         why: BTreeMap::new(),
-        errands: Errands::default(),
-        journal: Journal::new(timing, now),
+        tasks: Tasks::default(),
+        journal: Journal::new(timeouts, now),
         announced: None,
         announce_at: None,
-        last_heard: None,
+        last_response: None,
         problem: None,
         session_in,
         report_in,
@@ -156,18 +153,18 @@ struct Current {
 }
 
 struct Supervisor {
-    timing: Timing,
+    timeouts: PoolTimeouts,
     clock: Clock,
     unix: fn() -> u64,
     seed: u64,
     settings: Settings,
-    dialer: Dialer,
+    connector: Connector,
     credentials: Arc<Credentials>,
     changes: mpsc::Sender<Vec<Change>>,
     is_frontend: IsFrontend,
     /// The configured service CIDRs and those of the cluster.
     cidrs: Vec<IpNet>,
-    keeper: Keeper,
+    saver: Saver,
     pool: Pool,
     login: Option<Arc<Login>>,
     /// The time of the next check of the credentials.
@@ -179,17 +176,17 @@ struct Supervisor {
     /// The latest nonempty list of addresses from the cluster.
     listed: BTreeSet<SocketAddr>,
     /// The listed addresses that must not be used as long as they are addresses of services.
-    barred: BTreeSet<SocketAddr>,
+    excluded: BTreeSet<SocketAddr>,
     /// The listed addresses that are not used and have been logged.
     left_out: BTreeSet<SocketAddr>,
     /// The reasons of the current attempts to connect.
     why: BTreeMap<Address, String>,
-    errands: Errands,
+    tasks: Tasks,
     journal: Journal,
     /// The addresses that were last sent to the owner task.
     announced: Option<BTreeSet<(Addr, u16)>>,
     announce_at: Option<Moment>,
-    last_heard: Option<Moment>,
+    last_response: Option<Moment>,
     problem: Option<String>,
     session_in: watch::Sender<Option<Arc<Session>>>,
     report_in: watch::Sender<Arc<PoolReport>>,
@@ -211,7 +208,7 @@ impl Supervisor {
             tokio::select! {
                 () = &mut shutdown => break,
                 error = ended => self.ended(&error),
-                done = self.errands.next() => self.done(done),
+                done = self.tasks.next() => self.done(done),
                 Some(report) = reports.recv() => {
                     self.report(report);
                     while let Ok(report) = reports.try_recv() {
@@ -237,8 +234,8 @@ impl Supervisor {
         let now = self.clock.now();
         // A service may have received a learned address, or lost it.
         self.revalidate(now);
-        if self.look_at <= now && !self.errands.is_out(&Errand::Login) {
-            self.look_at = now.plus(self.timing.credentials_every);
+        if self.look_at <= now && !self.tasks.is_out(&Task::Login) {
+            self.look_at = now.plus(self.timeouts.credentials_every);
             self.look();
         }
         if let Some(error) = self.pool.lost() {
@@ -268,35 +265,34 @@ impl Supervisor {
     /// Reads the credentials and, before the first login, the remembered addresses.
     fn look(&mut self) {
         let credentials = Arc::clone(&self.credentials);
-        let directory = self.login.is_none().then(|| self.keeper.directory());
-        let patience = Timing::duration(self.timing.load);
-        self.errands.send(Errand::Login, async move {
+        let directory = self.login.is_none().then(|| self.settings.state_directory.clone());
+        let timeout = PoolTimeouts::duration(self.timeouts.load);
+        self.tasks.send(Task::Login, async move {
             let login = credentials.login().await;
-            let memory = match directory.filter(|_| login.is_ok()) {
-                Some(directory) => remember::load_within(directory, patience).await,
-                None => Ok(None),
+            let stored = match directory.filter(|_| login.is_ok()) {
+                Some(directory) => state_file::load(&directory, timeout).await,
+                None => None,
             };
-            Done::Login(login, memory)
+            Done::Login(login, stored)
         });
     }
 
     fn wake(&self) -> Option<Moment> {
         let now = self.clock.now();
-        let looking = Some(self.look_at).filter(|_| !self.errands.is_out(&Errand::Login));
-        let saving = self.keeper.due().filter(|_| !self.errands.is_out(&Errand::Save));
+        let looking = Some(self.look_at).filter(|_| !self.tasks.is_out(&Task::Login));
         let pool = self.login.as_ref().and_then(|_| self.pool.wake(now));
-        [looking, saving, pool, self.announce_at, self.journal.loss_is_due()].into_iter().flatten().min()
+        [looking, self.saver.due, pool, self.announce_at, self.journal.loss_is_due()].into_iter().flatten().min()
     }
 
     fn attempt(&self, server: Server, login: &Arc<Login>) -> Attempt {
         Attempt {
-            cluster: self.keeper.cluster.clone(),
+            cluster: self.saver.cluster.clone(),
             last: self.resolved.get(&server.address).cloned().unwrap_or_default(),
             server,
-            dialer: self.dialer.clone(),
+            connector: self.connector.clone(),
             login: Arc::clone(login),
             credentials: Arc::clone(&self.credentials),
-            timing: self.timing,
+            timeouts: self.timeouts,
         }
     }
 
@@ -304,9 +300,9 @@ impl Supervisor {
         let address = server.address.clone();
         let Some(login) = &self.login else { return };
         let attempt = self.attempt(server, login);
-        self.pool.dialling(now, &address);
-        let errand = Errand::Open(address.clone());
-        self.errands.send(errand, async move {
+        self.pool.connecting(now, &address);
+        let task = Task::Open(address.clone());
+        self.tasks.send(task, async move {
             let (opened, resolved) = attempt.open().await;
             Done::Opened(address, Box::new(opened), resolved)
         });
@@ -321,12 +317,12 @@ impl Supervisor {
             attempt = attempt.pinned(current.session.link.at());
         }
         let is_doubted = self.pool.is_doubted(&address);
-        let patience = if is_doubted { self.timing.probe_doubted } else { self.timing.probe_patience };
-        let patience = Timing::duration(patience);
-        let errand = Errand::Probe(address.clone());
-        self.errands.give_up(|known| *known == errand);
-        self.errands.send(errand, async move {
-            let (answer, resolved) = probe(attempt, patience).await;
+        let timeout = if is_doubted { self.timeouts.probe_doubted } else { self.timeouts.probe_timeout };
+        let timeout = PoolTimeouts::duration(timeout);
+        let task = Task::Probe(address.clone());
+        self.tasks.give_up(|known| *known == task);
+        self.tasks.send(task, async move {
+            let (answer, resolved) = probe(attempt, timeout).await;
             Done::Probed(address, answer, resolved)
         });
     }
@@ -375,20 +371,12 @@ impl Supervisor {
     fn save(&mut self, now: Moment) {
         let Some(login) = &self.login else { return };
         let (pool, resolved, unix) = (&self.pool, &self.resolved, (self.unix)());
-        if self.errands.is_out(&Errand::Save) {
-            return;
-        }
-        if let Some(work) = self.keeper.save((now, unix), &login.authority, pool, resolved) {
-            self.errands.send(Errand::Save, async move {
-                let saved = state::aside(move || Ok(work())).await;
-                Done::Saved(saved.unwrap_or_else(|error| Err(error.to_string())))
-            });
-        }
+        self.saver.save((now, unix), &login.authority, pool, resolved);
     }
 
     fn publish(&self) {
-        let (last_heard, problem) = (self.last_heard, self.problem.clone());
-        self.report_in.send_replace(Arc::new(PoolReport { pool: Some(self.pool.clone()), last_heard, problem }));
+        let (last_response, problem) = (self.last_response, self.problem.clone());
+        self.report_in.send_replace(Arc::new(PoolReport { pool: Some(self.pool.clone()), last_response, problem }));
     }
 
     /// The reason why a learned address must not be used.

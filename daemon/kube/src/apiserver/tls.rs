@@ -45,14 +45,14 @@ pub(super) async fn handshake(
     config: &Arc<ClientConfig>,
     (stream, at): (TcpStream, SocketAddr),
     name: &ServerName<'static>,
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<TlsStream<TcpStream>, LinkError> {
     let connecting = TlsConnector::from(Arc::clone(config)).connect(name.clone(), stream);
-    match tokio::time::timeout(patience, connecting).await {
+    match tokio::time::timeout(timeout, connecting).await {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => Err(explain(&error, at, name)),
         Err(_) => {
-            Err(LinkError::TimedOut(format!("{at} accepted the connection, but no TLS handshake within {patience:?}")))
+            Err(LinkError::TimedOut(format!("{at} accepted the connection, but no TLS handshake within {timeout:?}")))
         }
     }
 }

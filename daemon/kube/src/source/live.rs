@@ -16,7 +16,7 @@ use nodelb_core::table::{Facts, same_service, same_slice};
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::api::decode::{Decoder, Heard, Item, Key, Kind, Object, Version};
+use crate::api::decode::{Decoder, Item, Key, Kind, Object, ObjectEvent, Version};
 use crate::api::page::Page;
 use crate::api::request::Query;
 use crate::apiserver::error::LinkError;
@@ -24,22 +24,22 @@ use crate::apiserver::session::{Apiservers, Session};
 
 /// Time limits of a comparison.
 #[derive(Clone, Debug)]
-pub struct LiveTiming {
+pub struct LiveTimeouts {
     /// The time limit of the whole comparison; shorter than that of a request to the admin API.
     pub whole: Duration,
     /// The timeout for the head of a response, and for each further frame.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// The minimum time between two comparisons of all services.
     pub between: Duration,
     /// The time that a watch has to deliver changes that a list contains.
     pub lag: Duration,
 }
 
-impl Default for LiveTiming {
+impl Default for LiveTimeouts {
     fn default() -> Self {
         Self {
             whole: Duration::from_secs(8),
-            patience: Duration::from_secs(5),
+            timeout: Duration::from_secs(5),
             between: Duration::from_secs(10),
             lag: Duration::from_secs(1),
         }
@@ -47,10 +47,10 @@ impl Default for LiveTiming {
 }
 
 /// The number of objects in a page.
-const PAGE: usize = 500;
+const PAGE: u32 = 500;
 
 /// The maximum number of reported objects.
-const MAX_TOLD: usize = 1_000;
+const MAX_REPORTED: usize = 1_000;
 
 /// The maximum number of reported notices about objects that could not be decoded or are ignored.
 const MAX_NOTICES: usize = 20;
@@ -60,7 +60,7 @@ const MAX_NOTICES: usize = 20;
 pub struct Live {
     apiservers: Apiservers,
     snapshot: watch::Receiver<Arc<Snapshot>>,
-    timing: LiveTiming,
+    timeouts: LiveTimeouts,
     /// The start of the latest comparison of all services. The lock is held during a comparison.
     last_whole: Mutex<Option<Instant>>,
 }
@@ -73,8 +73,8 @@ struct Unanswered {
 
 impl Live {
     /// A comparison over the session in use at the time of the request.
-    pub fn new(apiservers: Apiservers, snapshot: watch::Receiver<Arc<Snapshot>>, timing: LiveTiming) -> Self {
-        Self { apiservers, snapshot, timing, last_whole: Mutex::new(None) }
+    pub fn new(apiservers: Apiservers, snapshot: watch::Receiver<Arc<Snapshot>>, timeouts: LiveTimeouts) -> Self {
+        Self { apiservers, snapshot, timeouts, last_whole: Mutex::new(None) }
     }
 
     /// The differences between the table and the apiserver, for one service or for all. If the comparison fails, the
@@ -87,7 +87,7 @@ impl Live {
                 what: "apiserver".into(),
                 service: service.cloned(),
                 source: Some("cannot be asked".into()),
-                memory: Some("as it was last told".into()),
+                memory: Some("as it was last reported".into()),
                 kernel: None,
                 cause,
                 action,
@@ -101,8 +101,8 @@ impl Live {
             return Err(refused("somebody else is asking just now", "ask again when that is answered"));
         };
         if service.is_none() {
-            if last_whole.is_some_and(|last| last.elapsed() < self.timing.between) {
-                let seconds = self.timing.between.as_secs();
+            if last_whole.is_some_and(|last| last.elapsed() < self.timeouts.between) {
+                let seconds = self.timeouts.between.as_secs();
                 let action = format!("ask again in {seconds} s, or of one service only");
                 return Err(refused("everything was asked for a moment ago, which is work for an apiserver", &action));
             }
@@ -114,11 +114,11 @@ impl Live {
                 "what was known before stays served; see `nodelb apiservers`",
             ));
         };
-        match timeout(self.timing.whole, self.compare(&session, service)).await {
+        match timeout(self.timeouts.whole, self.compare(&session, service)).await {
             Ok(Ok(rows)) => Ok(rows),
             Ok(Err(error)) => Err(unanswered(&error)),
             Err(_elapsed) => {
-                let cause = format!("{} took longer than {} s", session.link.at(), self.timing.whole.as_secs());
+                let cause = format!("{} took longer than {} s", session.link.at(), self.timeouts.whole.as_secs());
                 Err(refused(&cause, "ask of one service only"))
             }
         }
@@ -139,13 +139,13 @@ impl Live {
             return Ok(rows);
         }
         // A watch may deliver a change later than a list. Only differences that still exist after this delay count.
-        sleep(self.timing.lag).await;
+        sleep(self.timeouts.lag).await;
         let now = Arc::clone(&self.snapshot.borrow());
         let known = BTreeMap::from(Kind::SERVED.map(|kind| (kind, held(kind, now.facts(), of))));
         let at = session.link.at();
-        let more = suspects.len().saturating_sub(MAX_TOLD);
+        let more = suspects.len().saturating_sub(MAX_REPORTED);
         let judged = |suspect: &Suspect| suspect.judge(known.get(&suspect.kind)?.get(&suspect.key), at);
-        rows.extend(suspects.iter().take(MAX_TOLD).filter_map(judged));
+        rows.extend(suspects.iter().take(MAX_REPORTED).filter_map(judged));
         if more > 0 {
             rows.push(row("objects", None, (format!("{more} more differ"), "as above".into()), String::new()));
         }
@@ -157,13 +157,13 @@ impl Live {
         let mut decoder = Decoder::new(list.kind);
         let mut next = String::new();
         loop {
-            let body = match session.link.get(&query.page(&next, PAGE), self.timing.patience).await {
+            let body = match session.link.get(&query.page(&next, PAGE)?, self.timeouts.timeout).await {
                 Ok(answer) => answer.into_body(),
                 Err(error) if next.is_empty() && query.make_do_without(&error) => continue,
                 Err(error) => return Err(error),
             };
             let mut page = Page::new(body);
-            while let Some(arrived) = page.more(&mut decoder, self.timing.patience).await? {
+            while let Some(arrived) = page.more(&mut decoder, self.timeouts.timeout).await? {
                 arrived.heard.into_iter().for_each(|heard| list.take(heard));
             }
             let shell = page.end()?;
@@ -222,8 +222,8 @@ impl Held<'_> {
     /// Whether a difference between the objects would not affect any connection.
     fn is_same(&self, object: &Object) -> bool {
         match (self, object) {
-            (Self::Service(held), Object::Service(told)) => same_service(held, told),
-            (Self::Slice(held), Object::Slice(told)) => same_slice(held, told),
+            (Self::Service(held), Object::Service(reported)) => same_service(held, reported),
+            (Self::Slice(held), Object::Slice(reported)) => same_slice(held, reported),
             _ => false,
         }
     }
@@ -277,7 +277,7 @@ struct Suspect {
     kind: Kind,
     key: Key,
     /// The object in the list; `None` if the list lacks it or nodelb ignores it, as kube-proxy does.
-    told: Option<Object>,
+    reported: Option<Object>,
     /// The version in the table before the list request.
     known: Option<Version>,
     /// The version of the list.
@@ -308,17 +308,17 @@ impl<'a> List<'a> {
         }
     }
 
-    fn take(&mut self, heard: Heard) {
+    fn take(&mut self, heard: ObjectEvent) {
         match heard {
-            Heard::Upsert(item) => self.take_item(*item),
-            Heard::Skipped { key, reason } if self.notices.len() < MAX_NOTICES => {
+            ObjectEvent::Upsert(item) => self.take_item(*item),
+            ObjectEvent::Skipped { key, reason } if self.notices.len() < MAX_NOTICES => {
                 let what = key.as_ref().map_or_else(|| self.kind.name().to_owned(), |key| named(self.kind, key));
                 self.seen.extend(key);
                 let sides = ("an object that cannot be read".into(), "as it was known before".into());
                 self.notices.push(row(what, None, sides, reason));
             }
-            Heard::Skipped { key, .. } => self.seen.extend(key),
-            Heard::Delete(_) | Heard::ListBegins { .. } | Heard::Listed(_) => {}
+            ObjectEvent::Skipped { key, .. } => self.seen.extend(key),
+            ObjectEvent::Delete(_) | ObjectEvent::ListBegins { .. } | ObjectEvent::Listed(_) => {}
         }
     }
 
@@ -338,10 +338,10 @@ impl<'a> List<'a> {
             (Some(held), Some(object)) => held.is_same(object),
             _ => false,
         };
-        if !is_same && self.suspects.len() <= MAX_TOLD {
+        if !is_same && self.suspects.len() <= MAX_REPORTED {
             let known = held.map(|held| held.version());
             let suspect =
-                Suspect { kind: self.kind, key: key.clone(), told: object, known, listed: Version::default() };
+                Suspect { kind: self.kind, key: key.clone(), reported: object, known, listed: Version::default() };
             self.suspects.push(suspect);
         }
         self.seen.insert(key);
@@ -357,11 +357,11 @@ impl<'a> List<'a> {
     /// Adds the objects that the list lacks, except those with a newer version than the list.
     fn add_gone(&mut self) {
         let gone = self.known.iter().filter(|(key, held)| !self.seen.contains(*key) && held.version() <= self.version);
-        let room = (MAX_TOLD + 1).saturating_sub(self.suspects.len());
+        let room = (MAX_REPORTED + 1).saturating_sub(self.suspects.len());
         self.suspects.extend(gone.take(room).map(|(key, held)| Suspect {
             kind: self.kind,
             key: key.clone(),
-            told: None,
+            reported: None,
             known: Some(held.version()),
             listed: self.version,
         }));
@@ -372,20 +372,20 @@ impl Suspect {
     /// The row for this object, if it still differs. An object that appeared or disappeared in the meantime is a change
     /// that is still being processed. If the watch has since delivered a version newer than the list, the watch works.
     fn judge(&self, held: Option<&Held<'_>>, at: SocketAddr) -> Option<Difference> {
-        let (sides, cause) = match (held, &self.told) {
-            (None, Some(told)) if self.known.is_none() => {
-                let told = told_as_held(told)?;
-                let cause = format!("{} has not arrived by watch", cause(told.origin()));
-                ((told.text(), "absent".to_owned()), cause)
+        let (sides, cause) = match (held, &self.reported) {
+            (None, Some(reported)) if self.known.is_none() => {
+                let reported = listed_as_held(reported)?;
+                let cause = format!("{} has not arrived by watch", cause(reported.origin()));
+                ((reported.text(), "absent".to_owned()), cause)
             }
             (Some(held), None) if held.version() <= self.listed => {
                 let cause = "its removal, or the change that made it none of nodelb's, has not arrived by watch";
                 ((format!("absent at {at}, or left out"), held.text()), cause.to_owned())
             }
-            (Some(held), Some(told)) if self.known.is_some() && !held.is_same(told) => {
-                let told = told_as_held(told)?;
-                let cause = match told.version().cmp(&held.version()) {
-                    std::cmp::Ordering::Greater => format!("{} has not arrived by watch", cause(told.origin())),
+            (Some(held), Some(reported)) if self.known.is_some() && !held.is_same(reported) => {
+                let reported = listed_as_held(reported)?;
+                let cause = match reported.version().cmp(&held.version()) {
+                    std::cmp::Ordering::Greater => format!("{} has not arrived by watch", cause(reported.origin())),
                     std::cmp::Ordering::Less if self.known != Some(held.version()) => return None,
                     std::cmp::Ordering::Less => {
                         format!("{at} is behind the apiserver that was watched, or the cluster was restored")
@@ -394,17 +394,17 @@ impl Suspect {
                         "the same resourceVersion reads differently: please report this bug of nodelb".to_owned()
                     }
                 };
-                ((told.text(), held.text()), cause)
+                ((reported.text(), held.text()), cause)
             }
             _ => return None,
         };
         let service = held.map(|held| held.service().clone());
-        let service = service.or_else(|| Some(told_as_held(self.told.as_ref()?)?.service().clone()));
+        let service = service.or_else(|| Some(listed_as_held(self.reported.as_ref()?)?.service().clone()));
         Some(row(named(self.kind, &self.key), service, sides, cause))
     }
 }
 
-fn told_as_held(object: &Object) -> Option<Held<'_>> {
+fn listed_as_held(object: &Object) -> Option<Held<'_>> {
     match object {
         Object::Service(service) => Some(Held::Service(service)),
         Object::Slice(slice) => Some(Held::Slice(slice)),

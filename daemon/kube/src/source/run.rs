@@ -4,7 +4,7 @@
 //! ```text
 //!  state directory ──> remembered changes ──┐
 //!  Service watch ───┐                       ├──> Vec<Change> ──> owner
-//!  EndpointSlice ───┼── Told ──> store ─────┤
+//!  EndpointSlice ───┼── WatcherEvent ──> store ─────┤
 //!  Node ────────────┘                       └──> endpoints of default/kubernetes ──> supervisor
 //! ```
 
@@ -27,11 +27,11 @@ use tracing::{info, warn};
 
 use super::cidrs;
 use super::report::{self, KindReport};
-use super::save::{Memory, Saver};
+use super::state_file::{Saver, StateSettings};
 use super::store::{Store, Verdict};
-use super::trouble::{Trouble, Turn};
-use super::watch::{Restores, State, Timing, Told, Watcher};
-use crate::api::decode::{Heard, Key, Kind};
+use super::trouble::{Transition, Trouble};
+use super::watch::{Restores, State, WatchTimeouts, Watcher, WatcherEvent};
+use crate::api::decode::{Key, Kind, ObjectEvent};
 use crate::api::request::Query;
 use crate::apiserver::session::{Apiservers, Report};
 use crate::clock::ticking;
@@ -59,18 +59,18 @@ pub struct KubernetesSource {
     /// The latest snapshot of the owner task, which is the state to remember.
     pub snapshot: watch::Receiver<Arc<Snapshot>>,
     /// The settings of the state file.
-    pub memory: Memory,
+    pub state: StateSettings,
     /// The name of this node.
     pub node: String,
     /// The number of service ports in the maps at start.
     pub expected: usize,
     /// The time limits of the watchers.
-    pub timing: Timing,
+    pub timeouts: WatchTimeouts,
 }
 
 /// Runs the source until `shutdown` is ready or the owner task has ended.
 pub async fn run(source: KubernetesSource, shutdown: impl Future<Output = ()>) {
-    let (told_in, told) = mpsc::channel(QUEUE);
+    let (events_in, reported) = mpsc::channel(QUEUE);
     let mut running = Running::new(source);
     let mut shutdown = std::pin::pin!(shutdown);
     let recalled = tokio::select! {
@@ -82,16 +82,16 @@ pub async fn run(source: KubernetesSource, shutdown: impl Future<Output = ()>) {
     }
     let mut watchers = JoinSet::new();
     for kind in Kind::SERVED {
-        watchers.spawn(running.watcher(Query::all(kind), told_in.clone()).run());
+        watchers.spawn(running.watcher(Query::all(kind), events_in.clone()).run());
     }
     let node = running.watch_node();
     watchers.spawn(cidrs::follow(running.source.apiservers.clone()));
     tokio::select! {
         () = &mut shutdown => {}
-        () = running.listen(told, node) => {}
+        () = running.listen(reported, node) => {}
     }
     watchers.shutdown().await;
-    running.saver.end().await;
+    running.saver.close().await;
 }
 
 /// The owner task has ended.
@@ -115,7 +115,7 @@ struct Running {
 
 /// The watch of this node's Node. Dropping it ends the watch and discards its queued messages.
 struct NodeWatch {
-    told: mpsc::Receiver<Told>,
+    reported: mpsc::Receiver<WatcherEvent>,
     _task: JoinSet<()>,
 }
 
@@ -139,7 +139,7 @@ impl Running {
     fn new(source: KubernetesSource) -> Self {
         Self {
             store: Store::new(source.expected),
-            saver: Saver::new(source.memory.clone(), source.snapshot.clone()),
+            saver: Saver::new(&source.state, source.snapshot.clone()),
             source,
             kinds: Kind::ALL.into_iter().map(|kind| (kind, OneKind::new())).collect(),
             restores: Restores::default(),
@@ -150,17 +150,17 @@ impl Running {
         }
     }
 
-    fn watcher(&self, query: Query, told: mpsc::Sender<Told>) -> Watcher {
-        let (apiservers, timing) = (self.source.apiservers.clone(), self.source.timing.clone());
+    fn watcher(&self, query: Query, reported: mpsc::Sender<WatcherEvent>) -> Watcher {
+        let (apiservers, timeouts) = (self.source.apiservers.clone(), self.source.timeouts.clone());
         let again = Arc::clone(&self.kinds[&query.kind].again);
-        Watcher::new(query, apiservers, told, (again, self.restores.clone()), timing)
+        Watcher::new(query, apiservers, reported, (again, self.restores.clone()), timeouts)
     }
 
     fn watch_node(&self) -> NodeWatch {
-        let (told_in, told) = mpsc::channel(QUEUE);
+        let (events_in, reported) = mpsc::channel(QUEUE);
         let mut task = JoinSet::new();
-        task.spawn(self.watcher(Query::node(&self.source.node), told_in).run());
-        NodeWatch { told, _task: task }
+        task.spawn(self.watcher(Query::node(&self.source.node), events_in).run());
+        NodeWatch { reported, _task: task }
     }
 
     /// If the owner task uses another name for this node now, forgets the previous Node and watches the one of that
@@ -181,13 +181,13 @@ impl Running {
         self.leaving = None;
         self.is_reported = false;
         *watch = self.watch_node();
-        self.saver.is_behind();
-        self.tell(vec![Change::NodeObjectUnknown]).await
+        self.saver.mark_outdated();
+        self.send(vec![Change::NodeObjectUnknown]).await
     }
 
     /// Sends the remembered state to the owner task.
     async fn recall(&mut self) -> Result<(), OwnerIsGone> {
-        let changes = self.source.memory.recall(&self.source.node).await;
+        let changes = self.source.state.load(&self.source.node).await;
         self.tell_of_node(&changes);
         for change in &changes {
             match change {
@@ -209,20 +209,20 @@ impl Running {
             if batch.is_empty() {
                 return Ok(());
             }
-            self.tell(batch).await?;
+            self.send(batch).await?;
         }
     }
 
-    async fn listen(&mut self, mut told: mpsc::Receiver<Told>, mut node: NodeWatch) {
-        let mut beat = ticking(REPORT_EVERY);
+    async fn listen(&mut self, mut reported: mpsc::Receiver<WatcherEvent>, mut node: NodeWatch) {
+        let mut tick = ticking(REPORT_EVERY);
         let mut published = self.source.snapshot.clone();
         loop {
             let heard = tokio::select! {
-                Some(told) = told.recv() => self.take(told).await,
-                Some(told) = node.told.recv() => self.take(told).await,
+                Some(reported) = reported.recv() => self.take(reported).await,
+                Some(reported) = node.reported.recv() => self.take(reported).await,
                 Ok(()) = published.changed() => self.follow_name(&mut node).await,
-                _ = beat.tick() => {
-                    self.beat();
+                _ = tick.tick() => {
+                    self.tick();
                     Ok(())
                 }
             };
@@ -232,23 +232,23 @@ impl Running {
         }
     }
 
-    async fn take(&mut self, told: Told) -> Result<(), OwnerIsGone> {
-        match told {
-            Told::Heard(kind, heard) => return self.hear(kind, heard).await,
-            Told::State(kind, state) => self.note(kind, state),
-            Told::Progress(kind) => self.progress(kind),
-            Told::Cluster(uid) => self.identify(uid).await,
+    async fn take(&mut self, reported: WatcherEvent) -> Result<(), OwnerIsGone> {
+        match reported {
+            WatcherEvent::ObjectEvent(kind, heard) => return self.apply_events(kind, heard).await,
+            WatcherEvent::State(kind, state) => self.note(kind, state),
+            WatcherEvent::Progress(kind) => self.progress(kind),
+            WatcherEvent::Cluster(uid) => self.identify(uid).await,
         }
         Ok(())
     }
 
-    async fn hear(&mut self, kind: Kind, heard: Vec<Heard>) -> Result<(), OwnerIsGone> {
+    async fn apply_events(&mut self, kind: Kind, heard: Vec<ObjectEvent>) -> Result<(), OwnerIsGone> {
         let mut changes = Vec::new();
         for heard in heard {
             if kind == Kind::Node && is_of_another(&heard, &self.source.node) {
                 continue;
             }
-            if let Verdict::ListAgain { missing, known } = self.store.hear(kind, heard, &mut changes) {
+            if let Verdict::ListAgain { missing, known } = self.store.apply(kind, heard, &mut changes) {
                 if kind != Kind::Node {
                     warn!(
                         message_id = %messages::MASS_REMOVAL_SUSPECTED,
@@ -265,8 +265,8 @@ impl Running {
             return Ok(());
         }
         self.vouch();
-        self.saver.is_behind();
-        self.tell(changes).await
+        self.saver.mark_outdated();
+        self.send(changes).await
     }
 
     /// Logs that the node is about to be removed, or that it stays after all.
@@ -291,7 +291,7 @@ impl Running {
         self.leaving = leaving;
     }
 
-    async fn tell(&mut self, changes: Vec<Change>) -> Result<(), OwnerIsGone> {
+    async fn send(&mut self, changes: Vec<Change>) -> Result<(), OwnerIsGone> {
         let endpoints = self.learn(&changes);
         self.source.changes.send(changes).await.map_err(|_closed| OwnerIsGone)?;
         if let Some(endpoints) = endpoints {
@@ -324,7 +324,7 @@ impl Running {
     async fn identify(&mut self, uid: String) {
         if self.cluster.as_ref().is_some_and(|known| *known != uid) {
             self.vouch();
-            self.saver.is_another_cluster();
+            self.saver.forget_previous_cluster();
         }
         self.cluster = Some(uid.clone());
         _ = self.source.apiservers.reports.send(Report::Cluster(uid)).await;
@@ -333,7 +333,7 @@ impl Running {
     /// Passes the certificate authorities of the session in use to the saver.
     fn vouch(&mut self) {
         if let Some(session) = &*self.source.apiservers.session.borrow() {
-            self.saver.is_of(&session.link.login().authority.names());
+            self.saver.set_authorities(&session.link.login().authority.names());
         }
     }
 
@@ -377,12 +377,12 @@ impl Running {
     }
 
     /// The periodic work. Never waits.
-    fn beat(&mut self) {
+    fn tick(&mut self) {
         self.vouch();
         let is_connected = self.source.apiservers.session.borrow().is_some();
         for (kind, one) in &mut self.kinds {
-            match one.trouble.beat(Instant::now(), is_connected) {
-                Some(Turn::Failing(failures, error)) => {
+            match one.trouble.tick(Instant::now(), is_connected) {
+                Some(Transition::Failing(failures, error)) => {
                     let consequence = report::consequence(*kind);
                     let resource = kind.resource();
                     warn!(
@@ -390,14 +390,14 @@ impl Running {
                         "{resource}: {failures} requests failed, so {consequence}: {error}; what is known stays served"
                     );
                 }
-                Some(Turn::Works) => info!(
+                Some(Transition::Works) => info!(
                     message_id = %messages::WATCH_WORKS,
                     "{} are watched again", kind.resource()
                 ),
                 None => {}
             }
         }
-        self.saver.beat();
+        self.saver.save_if_outdated();
         self.report();
     }
 
@@ -424,12 +424,12 @@ impl Running {
 }
 
 /// Whether the message is about another Node than the requested one.
-fn is_of_another(heard: &Heard, node: &str) -> bool {
+fn is_of_another(heard: &ObjectEvent, node: &str) -> bool {
     let key = match heard {
-        Heard::Upsert(item) => Some(&item.identity.key),
-        Heard::Delete(identity) => Some(&identity.key),
-        Heard::Skipped { key, .. } => key.as_ref(),
-        Heard::ListBegins { .. } | Heard::Listed(_) => None,
+        ObjectEvent::Upsert(item) => Some(&item.identity.key),
+        ObjectEvent::Delete(identity) => Some(&identity.key),
+        ObjectEvent::Skipped { key, .. } => key.as_ref(),
+        ObjectEvent::ListBegins { .. } | ObjectEvent::Listed(_) => None,
     };
     key.is_some_and(|key| &*key.name != node)
 }

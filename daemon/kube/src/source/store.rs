@@ -17,16 +17,16 @@ use foldhash::fast::RandomState;
 use nodelb_core::change::Change;
 use nodelb_core::model::service::{ServiceName, ServicePort, SliceName, Source};
 
-use crate::api::decode::{Heard, Identity, Item, Key, Kind, Object, Uid, Version};
+use crate::api::decode::{Identity, Item, Key, Kind, Object, ObjectEvent, Uid, Version};
 
 /// Fewer missing objects than this never need a second list.
 const MASS: usize = 10;
 
 /// The maximum number of tombstones.
-const MAX_GRAVES: usize = 10_000;
+const MAX_TOMBSTONES: usize = 10_000;
 
 /// The maximum number of objects with problems or notices that are reported individually.
-const MAX_TOLD: usize = 100;
+const MAX_REPORTED: usize = 100;
 
 type Map<K, V> = HashMap<K, V, RandomState>;
 
@@ -65,7 +65,7 @@ enum Absence {
     /// One list lacked the Node.
     Doubted,
     /// The Node is missing, and the owner task knows it.
-    Told,
+    WatcherEvent,
 }
 
 /// The numbers and problems of one kind.
@@ -88,7 +88,7 @@ pub struct Tally {
 struct Collection {
     known: Map<Key, Known>,
     served: usize,
-    graves: Map<Key, Version>,
+    tombstones: Map<Key, Version>,
     listing: Option<Listing>,
     was_listed: bool,
     /// The keys of deleted objects that must not be removed yet.
@@ -149,19 +149,19 @@ impl Store {
     }
 
     /// Processes a message of a watcher and appends the resulting changes to `changes`.
-    pub fn hear(&mut self, kind: Kind, heard: Heard, changes: &mut Vec<Change>) -> Verdict {
+    pub fn apply(&mut self, kind: Kind, heard: ObjectEvent, changes: &mut Vec<Change>) -> Verdict {
         // No backend depends on the Node, therefore its deletion does not wait for the first lists.
         let is_synced = self.synced.is_some() || kind == Kind::Node;
-        if kind == Kind::Node && matches!(heard, Heard::Upsert(_)) {
+        if kind == Kind::Node && matches!(heard, ObjectEvent::Upsert(_)) {
             self.absence = Absence::No;
         }
         let collection = self.of(kind);
         match heard {
-            Heard::ListBegins { is_rewound } => collection.begin_list(is_rewound),
-            Heard::Upsert(item) => collection.upsert(kind, *item, changes),
-            Heard::Delete(identity) => collection.delete(kind, &identity, is_synced, changes),
-            Heard::Skipped { key, reason } => collection.skip(key, reason),
-            Heard::Listed(_) => {
+            ObjectEvent::ListBegins { is_rewound } => collection.begin_list(is_rewound),
+            ObjectEvent::Upsert(item) => collection.upsert(kind, *item, changes),
+            ObjectEvent::Delete(identity) => collection.delete(kind, &identity, is_synced, changes),
+            ObjectEvent::Skipped { key, reason } => collection.skip(key, reason),
+            ObjectEvent::Listed(_) => {
                 let verdict = collection.end_list();
                 if kind == Kind::Node {
                     return self.settle_node(changes);
@@ -189,9 +189,9 @@ impl Store {
                 nodes.known.clear();
                 nodes.served = 0;
                 changes.push(Change::NodeObject(None));
-                Absence::Told
+                Absence::WatcherEvent
             }
-            Absence::Told => Absence::Told,
+            Absence::WatcherEvent => Absence::WatcherEvent,
         };
         Verdict::Fine
     }
@@ -258,7 +258,7 @@ impl Store {
 impl Collection {
     fn begin_list(&mut self, is_rewound: bool) {
         self.listing = Some(Listing::default());
-        self.graves.clear();
+        self.tombstones.clear();
         if is_rewound {
             self.known.values_mut().for_each(|known| known.version = Version::default());
         }
@@ -299,15 +299,15 @@ impl Collection {
     /// Whether a newer version of this object is known.
     fn is_late(&self, key: &Key, version: Version) -> bool {
         let known = self.known.get(key).map(|known| known.version);
-        let grave = self.graves.get(key).copied();
+        let tombstone = self.tombstones.get(key).copied();
         version != Version::default()
-            && (known.is_some_and(|known| known > version) || grave.is_some_and(|g| g >= version))
+            && (known.is_some_and(|known| known > version) || tombstone.is_some_and(|g| g >= version))
     }
 
     fn note(&mut self, key: &Key, notices: Vec<String>, is_served: bool) {
         if notices.is_empty() || !is_served {
             self.notices.remove(key);
-        } else if self.notices.len() < MAX_TOLD || self.notices.contains_key(key) {
+        } else if self.notices.len() < MAX_REPORTED || self.notices.contains_key(key) {
             self.notices.insert(key.clone(), notices);
         }
     }
@@ -325,7 +325,7 @@ impl Collection {
         if is_late {
             return;
         }
-        self.bury(key, *version);
+        self.add_tombstone(key, *version);
         self.problems.remove(key);
         if let Some(listing) = &mut self.listing {
             listing.seen.remove(key);
@@ -338,12 +338,12 @@ impl Collection {
     }
 
     /// Adds a tombstone, also for an unknown object: the event of its creation may arrive later.
-    fn bury(&mut self, key: &Key, version: Version) {
-        if self.graves.len() >= MAX_GRAVES {
-            self.graves.clear();
+    fn add_tombstone(&mut self, key: &Key, version: Version) {
+        if self.tombstones.len() >= MAX_TOMBSTONES {
+            self.tombstones.clear();
         }
         if version != Version::default() {
-            self.graves.insert(key.clone(), version);
+            self.tombstones.insert(key.clone(), version);
         }
     }
 
@@ -365,7 +365,7 @@ impl Collection {
                     listing.seen.insert(key.clone());
                 }
                 self.missing.remove(&key);
-                if self.problems.len() < MAX_TOLD || self.problems.contains_key(&key) {
+                if self.problems.len() < MAX_REPORTED || self.problems.contains_key(&key) {
                     self.problems.insert(key, reason);
                 }
             }

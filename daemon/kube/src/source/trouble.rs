@@ -17,7 +17,7 @@ const STEADY: Duration = Duration::from_secs(5);
 
 /// A message to log.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Turn {
+pub(super) enum Transition {
     /// The number of consecutive failures, and the latest error.
     Failing(u32, LinkError),
     /// The kind works again.
@@ -31,7 +31,7 @@ pub(super) struct Trouble {
     failing_since: Option<Instant>,
     working_since: Option<Instant>,
     error: Option<LinkError>,
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl Trouble {
@@ -46,23 +46,23 @@ impl Trouble {
                 self.error = Some(error.clone());
             }
             State::Watching => self.working_since = self.working_since.or(Some(now)),
-            State::Waiting if !self.is_told => *self = Self::default(),
+            State::Waiting if !self.is_reported => *self = Self::default(),
             State::Waiting | State::Asking => {}
         }
     }
 
     /// The message to log now, if any.
-    pub(super) fn beat(&mut self, now: Instant, is_connected: bool) -> Option<Turn> {
+    pub(super) fn tick(&mut self, now: Instant, is_connected: bool) -> Option<Transition> {
         let is_long = |since: Option<Instant>| since.is_some_and(|since| now.duration_since(since) >= STEADY);
         if is_long(self.working_since) {
-            return std::mem::take(self).is_told.then_some(Turn::Works);
+            return std::mem::take(self).is_reported.then_some(Transition::Works);
         }
-        if self.is_told || !is_connected || self.failures < FEW || !is_long(self.failing_since) {
+        if self.is_reported || !is_connected || self.failures < FEW || !is_long(self.failing_since) {
             return None;
         }
         let error = self.error.clone()?;
-        self.is_told = true;
-        Some(Turn::Failing(self.failures, error))
+        self.is_reported = true;
+        Some(Transition::Failing(self.failures, error))
     }
 }
 

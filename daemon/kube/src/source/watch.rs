@@ -8,7 +8,7 @@
 mod batch;
 mod history;
 mod restores;
-mod timing;
+mod timeouts;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +21,8 @@ use tracing::debug;
 use self::batch::Batch;
 use self::history::Behind;
 pub use self::restores::Restores;
-pub use self::timing::Timing;
-use crate::api::decode::{Decoder, Heard, Kind, Shell, Version};
+pub use self::timeouts::WatchTimeouts;
+use crate::api::decode::{Decoder, Kind, ObjectEvent, Shell, Version};
 use crate::api::page::{Page, too_long};
 use crate::api::request::{self, Query};
 use crate::api::splitter::{Lines, Piece};
@@ -32,9 +32,9 @@ use crate::apiserver::session::{Apiservers, Report, Session};
 
 /// A message of a watcher to the task of the Kubernetes source.
 #[derive(Debug)]
-pub enum Told {
+pub enum WatcherEvent {
     /// Messages for the store, in this order.
-    Heard(Kind, Vec<Heard>),
+    ObjectEvent(Kind, Vec<ObjectEvent>),
     /// The state of the watch.
     State(Kind, State),
     /// The server has sent something, for example a bookmark. Sent at most once per second.
@@ -60,10 +60,10 @@ pub enum State {
 pub struct Watcher {
     query: Query,
     apiservers: Apiservers,
-    told: mpsc::Sender<Told>,
+    reported: mpsc::Sender<WatcherEvent>,
     /// Requests another list.
     again: Arc<Notify>,
-    timing: Timing,
+    timeouts: WatchTimeouts,
     decoder: Decoder,
     /// The version from which to resume; `None` if a list is necessary.
     version: Option<Version>,
@@ -116,17 +116,17 @@ impl Watcher {
     pub fn new(
         query: Query,
         apiservers: Apiservers,
-        told: mpsc::Sender<Told>,
+        reported: mpsc::Sender<WatcherEvent>,
         (again, restores): (Arc<Notify>, Restores),
-        timing: Timing,
+        timeouts: WatchTimeouts,
     ) -> Self {
         Self {
             decoder: Decoder::new(query.kind),
             query,
             apiservers,
-            told,
+            reported,
             again,
-            timing,
+            timeouts,
             version: None,
             newest: Version::default(),
             is_rewound: false,
@@ -149,13 +149,13 @@ impl Watcher {
             match session {
                 Some(session) => self.follow(&session).await,
                 None => {
-                    self.tell(Told::State(self.query.kind, State::Waiting)).await;
+                    self.send(WatcherEvent::State(self.query.kind, State::Waiting)).await;
                     if self.apiservers.session.changed().await.is_err() {
                         return;
                     }
                 }
             }
-            if self.told.is_closed() {
+            if self.reported.is_closed() {
                 return;
             }
         }
@@ -184,7 +184,7 @@ impl Watcher {
                 () = restored => Ok(End::Restored),
             };
             // A successful list does not prove that the following watch will work.
-            let was_up = self.is_up || self.version.is_some() && begun.elapsed() > self.timing.backoff.1;
+            let was_up = self.is_up || self.version.is_some() && begun.elapsed() > self.timeouts.backoff.1;
             failures = if was_up { 0 } else { failures };
             let pause = self.conclude(session, end, &mut failures).await;
             tokio::select! {
@@ -201,7 +201,7 @@ impl Watcher {
             Ok(End::Resume) if self.is_up => return Duration::ZERO,
             Ok(End::Doubted) => {
                 self.version = None;
-                return self.timing.confirm;
+                return self.timeouts.confirm;
             }
             Ok(End::Restored) => {
                 self.believe_restore();
@@ -243,12 +243,12 @@ impl Watcher {
     }
 
     async fn watch(&mut self, session: &Session, from: Version) -> Result<End, LinkError> {
-        let query = self.query.watch(from, self.timing.watch);
-        let mut asked = std::pin::pin!(session.link.get(&query, self.timing.watch_patience));
-        let answer = match timeout(self.timing.watch_shown, &mut asked).await {
+        let query = self.query.watch(&from.0.to_string(), self.timeouts.watch)?;
+        let mut asked = std::pin::pin!(session.link.get(&query, self.timeouts.watch_timeout));
+        let answer = match timeout(self.timeouts.watch_shown, &mut asked).await {
             Ok(answer) => answer,
             Err(_elapsed) => {
-                self.tell(Told::State(self.query.kind, State::Asking)).await;
+                self.send(WatcherEvent::State(self.query.kind, State::Asking)).await;
                 asked.await
             }
         };
@@ -262,13 +262,13 @@ impl Watcher {
             self.is_unsure = true;
             return Ok(End::Resume);
         }
-        self.tell(Told::State(self.query.kind, State::Watching)).await;
+        self.send(WatcherEvent::State(self.query.kind, State::Watching)).await;
         self.read_events(session, body, false).await
     }
 
     /// Starts a watch that begins with the existing objects (KEP-3157).
     async fn stream_list(&mut self, session: &Session) -> Result<End, LinkError> {
-        let answer = session.link.get(&self.query.stream(self.timing.watch), self.timing.patience).await;
+        let answer = session.link.get(&self.query.stream(self.timeouts.watch)?, self.timeouts.timeout).await;
         let body = match answer {
             Ok(answer) => answer.into_body(),
             Err(error) if self.query.make_do_without(&error) => return Ok(End::AskOtherwise),
@@ -285,7 +285,7 @@ impl Watcher {
 
     async fn begin_list(&mut self) {
         let is_rewound = self.is_rewound;
-        self.tell(Told::Heard(self.query.kind, vec![Heard::ListBegins { is_rewound }])).await;
+        self.send(WatcherEvent::ObjectEvent(self.query.kind, vec![ObjectEvent::ListBegins { is_rewound }])).await;
         // A list after a failed one may belong to a different history that has since passed the known versions.
         // Therefore, only the first list may treat equal versions as equal content.
         self.is_rewound = true;
@@ -294,7 +294,7 @@ impl Watcher {
     async fn read_events(&mut self, session: &Session, mut body: Body, mut is_list: bool) -> Result<End, LinkError> {
         let mut lines = Lines::default();
         loop {
-            let silence = if is_list { self.timing.list_silence } else { self.timing.watch_silence };
+            let silence = if is_list { self.timeouts.list_silence } else { self.timeouts.watch_silence };
             let frame = match timeout(silence, body.frame()).await {
                 Ok(Some(frame)) => frame?,
                 Ok(None) if is_list => return Err(LinkError::Broken("the list ended before it was complete".into())),
@@ -314,11 +314,11 @@ impl Watcher {
             let batch = self.decode(&mut lines, &data, &mut is_list);
             self.learn(batch.version.unwrap_or_default());
             self.is_up |= !was_list && batch.version.is_some();
-            self.hear(session, batch.heard).await;
+            self.deliver(session, batch.heard).await;
             self.version = batch.version.filter(|_| !is_list).or(self.version).filter(|_| !batch.is_nonsense);
             if was_list && !is_list {
                 self.broken_lists = 0;
-                self.tell(Told::State(self.query.kind, State::Watching)).await;
+                self.send(WatcherEvent::State(self.query.kind, State::Watching)).await;
             }
             match batch.end {
                 None => {}
@@ -353,12 +353,12 @@ impl Watcher {
     async fn page_list(&mut self, session: &Session) -> Result<End, LinkError> {
         let mut next = String::new();
         loop {
-            let query = self.query.page(&next, self.timing.page);
-            let body = match session.link.get(&query, self.timing.patience).await {
+            let query = self.query.page(&next, self.timeouts.page)?;
+            let body = match session.link.get(&query, self.timeouts.timeout).await {
                 Ok(answer) => answer.into_body(),
                 Err(LinkError::Gone(_)) if !next.is_empty() => {
                     // The pages take longer than etcd keeps its history. A list without pages cannot expire.
-                    self.timing.page = 0;
+                    self.timeouts.page = 0;
                     return Ok(End::TooOld);
                 }
                 Err(error) if self.query.make_do_without(&error) => return Ok(End::AskOtherwise),
@@ -369,7 +369,7 @@ impl Watcher {
             }
             let page = self.read_page(session, body).await?;
             if page.next.is_empty() {
-                self.hear(session, vec![Heard::Listed(page.version)]).await;
+                self.deliver(session, vec![ObjectEvent::Listed(page.version)]).await;
                 self.version = Some(page.version);
                 self.learn(page.version);
                 self.broken_lists = 0;
@@ -381,34 +381,34 @@ impl Watcher {
 
     async fn read_page(&mut self, session: &Session, body: Body) -> Result<Shell, LinkError> {
         let mut page = Page::new(body);
-        while let Some(arrived) = page.more(&mut self.decoder, self.timing.list_silence).await? {
+        while let Some(arrived) = page.more(&mut self.decoder, self.timeouts.list_silence).await? {
             self.learn(arrived.newest);
-            self.hear(session, arrived.heard).await;
+            self.deliver(session, arrived.heard).await;
         }
         page.end()
     }
 
-    async fn hear(&mut self, session: &Session, heard: Vec<Heard>) {
+    async fn deliver(&mut self, session: &Session, heard: Vec<ObjectEvent>) {
         let now = Instant::now();
         self.heard_at = now;
         if !heard.is_empty() {
-            self.tell(Told::Heard(self.query.kind, heard)).await;
+            self.send(WatcherEvent::ObjectEvent(self.query.kind, heard)).await;
         }
         if let Some(uid) = self.decoder.take_cluster() {
-            self.tell(Told::Cluster(uid)).await;
+            self.send(WatcherEvent::Cluster(uid)).await;
         }
         if self.progress_at.is_none_or(|at| now.duration_since(at) >= Duration::from_secs(1)) {
             self.progress_at = Some(now);
             // If the queue is full, the supervisor receives the next report.
             _ = self.apiservers.reports.try_send(Report::Progress { session: session.number });
             // The same applies to the task of the Kubernetes source.
-            _ = self.told.try_send(Told::Progress(self.query.kind));
+            _ = self.reported.try_send(WatcherEvent::Progress(self.query.kind));
         }
     }
 
-    async fn tell(&self, told: Told) {
+    async fn send(&self, reported: WatcherEvent) {
         // Fails only if the daemon ends; `run` checks for that.
-        _ = self.told.send(told).await;
+        _ = self.reported.send(reported).await;
     }
 
     /// Records a failure and returns the minimum time to wait.
@@ -418,7 +418,7 @@ impl Watcher {
         match &error {
             LinkError::Busy { code, retry_after, .. } => {
                 // Only the `Retry-After` of a 429 is reliable; that of a server error is a guess.
-                let most = if *code == 429 { request::MAX_RETRY_AFTER } else { self.timing.backoff.1 };
+                let most = if *code == 429 { request::MAX_RETRY_AFTER } else { self.timeouts.backoff.1 };
                 pause = retry_after.unwrap_or_default().min(most);
                 if failures > 2 {
                     self.version = None;
@@ -428,7 +428,7 @@ impl Watcher {
             LinkError::Unreachable(_) | LinkError::Broken(_) | LinkError::TimedOut(_) => self.is_unsure = true,
             _ => {}
         }
-        self.tell(Told::State(self.query.kind, State::Failing(error.clone()))).await;
+        self.send(WatcherEvent::State(self.query.kind, State::Failing(error.clone()))).await;
         // Without permission to read the Node, nodelb lacks only the zone, and the server is not to blame.
         let is_bearable =
             self.query.kind == Kind::Node && !matches!(error, LinkError::Broken(_) | LinkError::TimedOut(_));
@@ -439,7 +439,7 @@ impl Watcher {
     }
 
     fn backoff(&self, failures: u32) -> Duration {
-        let (first, longest) = self.timing.backoff;
+        let (first, longest) = self.timeouts.backoff;
         let doubled = first.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(longest);
         // Random, so that the nodes of a cluster do not send their requests at the same time.
         doubled.mul_f64(0.5 + fastrand::f64())

@@ -97,7 +97,7 @@ metrics! {
         [state = "Untried, Healthy, Recovering, NotReady, Failed, Refused"],
         "Number of known API server addresses, by state";
     APISERVER_CONNECTED: Apiservers, Gauge, "nodelb_apiserver_connected", [], "1 while an API server is in use, else 0";
-    APISERVER_LAST_HEARD: Apiservers, Gauge, "nodelb_apiserver_last_heard_seconds", [],
+    APISERVER_LAST_RESPONSE: Apiservers, Gauge, "nodelb_apiserver_last_response_seconds", [],
         "Time since the last response of an API server, which bounds the staleness of services; missing before the first";
     APISERVER_SWITCHES: Apiservers, Counter, "nodelb_apiserver_switches_total", [],
         "Number of switches to a different API server";

@@ -2,7 +2,7 @@ use std::net::SocketAddr;
 
 use nodelb_kube::apiserver::address::{Address, Server};
 use nodelb_kube::apiserver::pool::{Outcome, Pool};
-use nodelb_kube::apiserver::timing::Timing;
+use nodelb_kube::apiserver::timeouts::PoolTimeouts;
 
 use super::*;
 
@@ -13,11 +13,11 @@ fn address(n: u8) -> Address {
 /// The second configured address is in use because the first has failed; a third is learned.
 pub(crate) fn report() -> PoolReport {
     let servers = [1, 2].map(|n| Server { address: address(n), tls_server_name: None });
-    let mut pool = Pool::new(&servers, Timing::default(), 7, Moment(0));
+    let mut pool = Pool::new(&servers, PoolTimeouts::default(), 7, Moment(0));
     pool.note(Moment(1_000), &address(1), Outcome::Failed("cannot connect: connection refused".into()));
     pool.opened(Moment(2_000), &address(2));
     pool.learn(&[SocketAddr::from(([192, 0, 2, 3], 6443))].into(), Moment(3_000));
-    PoolReport { pool: Some(pool), last_heard: Some(Moment(9_000)), problem: None }
+    PoolReport { pool: Some(pool), last_response: Some(Moment(9_000)), problem: None }
 }
 
 #[test]
@@ -32,7 +32,7 @@ Address         From        State    Since  In-Use  Worked  Failed  Error       
 192.0.2.3:6443  Learned     Untried  18s    no      -       -       -                                   not needed so far
 
 session:
-Apiserver       Last-Heard  Switches  Problem
+Apiserver       Last-Response  Switches  Problem
 192.0.2.2:6443  12s         0         -
 ";
     // The wait has a jitter that depends on the seed.

@@ -5,10 +5,10 @@ use nodelb_core::state::kernel_check::Content;
 use tokio::sync::watch;
 
 use super::*;
-use crate::admin::fixture::untold;
+use crate::admin::fixture::unsynced;
 
 fn state(content: Result<Content, String>) -> AdminState {
-    AdminState { maps: Arc::new(move || content.clone()), ..untold() }
+    AdminState { maps: Arc::new(move || content.clone()), ..unsynced() }
 }
 
 fn text(state: &AdminState, filter: &Filter) -> String {
@@ -61,7 +61,7 @@ fn maps_sources_and_hooks_each_have_their_rows() {
 }
 
 #[test]
-fn nobody_is_accused_while_a_round_runs() {
+fn no_difference_is_reported_while_a_round_runs() {
     let mut content = Content::default();
     content.state.services.insert(ServiceId(7), Arc::default());
     let mut state = state(Ok(content.clone()));
@@ -82,7 +82,7 @@ fn nobody_is_accused_while_a_round_runs() {
 }
 
 #[test]
-fn live_is_refused_without_kubernetes_and_asked_of_whoever_has_the_address() {
+fn live_is_refused_without_kubernetes_and_uses_the_service_with_the_address() {
     let query = Query { live: true, ..Query::default() };
     let mut state = state(Ok(Content::default()));
     let problem = diff(&state, &query, Now::default()).unwrap_err();

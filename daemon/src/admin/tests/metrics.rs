@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::admin::Reality;
-use crate::admin::fixture::untold;
+use crate::admin::fixture::unsynced;
 use crate::status::Check;
 
 #[path = "metrics/openmetrics.rs"]
@@ -24,7 +24,7 @@ pub(crate) mod openmetrics;
 const LIMITS: Limits = Limits { frontends: 1_000_000, services: 100_000, slots: 1_000_000, affinity: 1 };
 
 fn state(report: PoolReport) -> AdminState {
-    AdminState { apiservers: watch::channel(Arc::new(report)).1, limits: LIMITS, ..untold() }
+    AdminState { apiservers: watch::channel(Arc::new(report)).1, limits: LIMITS, ..unsynced() }
 }
 
 /// Returns the samples of these families, as `name{labels} value`.
@@ -45,7 +45,7 @@ fn apiservers_are_counted_where_there_are_any() {
     let report = crate::admin::apiservers::tests::report();
     let expected = [
         "nodelb_apiserver_connected 1",
-        "nodelb_apiserver_last_heard_seconds 12.5",
+        "nodelb_apiserver_last_response_seconds 12.5",
         "nodelb_apiserver_switches_total 0",
         "nodelb_apiservers{state=\"Failed\"} 1",
         "nodelb_apiservers{state=\"Healthy\"} 1",
@@ -88,8 +88,8 @@ fn health_checks_are_counted_where_there_are_any() {
     expect(&samples_of(&state(PoolReport::default()), "health"), []);
 }
 
-fn moves_report() -> MovesReport {
-    let mut report = MovesReport::default();
+fn stale_sockets_report() -> StaleSocketsReport {
+    let mut report = StaleSocketsReport::default();
     (report.is_working, report.udp, report.tcp, report.passes, report.errors) = (true, 12, 3, 7, 1);
     report.last_pass = Some(Moment(20_000));
     report
@@ -97,7 +97,7 @@ fn moves_report() -> MovesReport {
 
 #[test]
 fn sockets_that_moved_on_are_counted() {
-    let moves = Some(watch::channel(Arc::new(moves_report())).1);
+    let stale_sockets = Some(watch::channel(Arc::new(stale_sockets_report())).1);
     let expected = [
         "nodelb_socket_errors_total 1",
         "nodelb_socket_last_pass_seconds 1.5",
@@ -106,7 +106,7 @@ fn sockets_that_moved_on_are_counted() {
         "nodelb_sockets_destroyed_total{protocol=\"tcp\"} 3",
         "nodelb_sockets_destroyed_total{protocol=\"udp\"} 12",
     ];
-    expect(&samples_of(&AdminState { moves, ..state(PoolReport::default()) }, "socket"), expected);
+    expect(&samples_of(&AdminState { stale_sockets, ..state(PoolReport::default()) }, "socket"), expected);
 }
 
 fn drifted() -> Reality {
@@ -200,7 +200,7 @@ fn sources_tell_how_old_they_are() {
 
 fn health(canary: Check) -> watch::Receiver<Arc<Health>> {
     let checks = vec![Check::passed("reconcile", "done"), Check::passed("links", "attached"), canary];
-    watch::channel(Arc::new(Health { beat: Moment(21_000), checks })).1
+    watch::channel(Arc::new(Health { heartbeat: Moment(21_000), checks })).1
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn full() -> AdminState {
     AdminState {
         sources: vec![watch::channel(Arc::new(rows())).1],
         checks: watch::channel(Arc::new(check_report())).1,
-        moves: Some(watch::channel(Arc::new(moves_report())).1),
+        stale_sockets: Some(watch::channel(Arc::new(stale_sockets_report())).1),
         health: health(Check::passed("canary", "refused")),
         latencies: Some(Latencies::default()),
         reality: Reality { connections: Some(counted()), ..drifted() },

@@ -1,13 +1,13 @@
 use super::*;
 
-fn turn(target: &str) -> Option<Turn> {
+fn turn(target: &str) -> Option<Admission> {
     let uri: axum::http::Uri = target.parse().unwrap();
     let route = ROUTES.iter().find(|route| route.path == uri.path()).unwrap();
-    route.turn(&Query::parse(&uri, &route.takes()).unwrap())
+    route.admission(&Query::parse(&uri, &route.takes()).unwrap())
 }
 
 #[test]
-fn only_what_costs_little_is_answered_beside_whole_tables() {
+fn only_cheap_requests_are_answered_during_whole_tables() {
     for target in [
         "/frontends?service=shop/web",
         "/frontends?address=10.96.7.7",
@@ -15,7 +15,7 @@ fn only_what_costs_little_is_answered_beside_whole_tables() {
         "/history?address=10.1.0.1",
         "/trace?to=10.96.7.7:80",
     ] {
-        assert_eq!(turn(target), Some(Turn::Narrow), "{target}");
+        assert_eq!(turn(target), Some(Admission::Narrow), "{target}");
     }
     for target in [
         "/frontends",
@@ -25,8 +25,8 @@ fn only_what_costs_little_is_answered_beside_whole_tables() {
         "/maps?service=shop/web",
         "/metrics",
     ] {
-        assert_eq!(turn(target), Some(Turn::Whole), "{target}");
+        assert_eq!(turn(target), Some(Admission::Whole), "{target}");
     }
-    assert_eq!(turn("/diff?live&service=shop/web"), Some(Turn::Live));
+    assert_eq!(turn("/diff?live&service=shop/web"), Some(Admission::Live));
     assert_eq!(turn("/healthz"), None);
 }

@@ -25,7 +25,7 @@ fn one_that_was_left_behind_is_replaced() {
 }
 
 #[test]
-fn what_is_somebody_elses_stays() {
+fn foreign_files_are_not_removed() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("nodelb.sock");
     let other = UnixListener::bind(&path).unwrap();

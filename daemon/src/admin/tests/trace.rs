@@ -12,7 +12,7 @@ use nodelb_core::model::service::{
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::MapState;
 
-use super::{Dialler, page};
+use super::{TraceFrom, page};
 
 fn snapshot() -> Snapshot {
     let config = EngineConfig { sources: [Source::Files].into(), max_services: 100, ..EngineConfig::default() };
@@ -67,7 +67,7 @@ fn loopback(engine: &mut Engine) {
     engine.change(Change::Quarantine(name, failed.into()));
 }
 
-fn told(to: &str, from: Client) -> String {
+fn reported(to: &str, from: Client) -> String {
     page(&explanation::explain(&snapshot(), to.parse().unwrap(), from), Moment(5_000)).to_text()
 }
 
@@ -86,42 +86,44 @@ backends  none is known: no slice, or file, names one for this port
 status    Done for 5s: the kernel has taken it (compare with what it holds now: /diff)
 verdict   refused at once with ECONNREFUSED (connection refused): nobody could answer
 ";
-    let text = told("10.96.7.7:80", Client::Host);
+    let text = reported("10.96.7.7:80", Client::Host);
     assert!(text.contains(expected), "{text}");
 }
 
 #[test]
-fn what_is_no_service_passes_and_near_misses_are_told() {
-    let text = told("10.96.7.7:443", Client::Pod);
+fn other_addresses_pass_and_near_misses_are_shown() {
+    let text = reported("10.96.7.7:443", Client::Pod);
     assert!(text.contains("is served at another port or protocol: 10.96.7.7:80/TCP"), "{text}");
     assert!(text.contains("passes through: goes to 10.96.7.7:443/TCP itself"), "{text}");
-    let outside = told("10.96.7.7:80", Client::Outside);
+    let outside = reported("10.96.7.7:80", Client::Outside);
     assert!(outside.contains("packets from outside are not translated by nodelb yet"), "{outside}");
 }
 
 #[test]
-fn who_dials_is_read_from_what_operators_know() {
-    for (text, dialler) in [
-        ("host", Dialler::Client(Client::Host)),
-        ("outside", Dialler::Client(Client::Outside)),
-        ("4026531840", Dialler::Namespace(4_026_531_840)),
-        ("10.1.0.1", Dialler::At("10.1.0.1".parse().unwrap())),
+fn the_client_is_given_in_known_terms() {
+    for (text, from) in [
+        ("host", TraceFrom::Client(Client::Host)),
+        ("outside", TraceFrom::Client(Client::Outside)),
+        ("4026531840", TraceFrom::Namespace(4_026_531_840)),
+        ("10.1.0.1", TraceFrom::At("10.1.0.1".parse().unwrap())),
     ] {
-        assert_eq!(text.parse::<Dialler>(), Ok(dialler), "{text}");
+        assert_eq!(text.parse::<TraceFrom>(), Ok(from), "{text}");
     }
-    assert!("nobody".parse::<Dialler>().unwrap_err().contains("expected host, pod, outside"));
+    assert!("nobody".parse::<TraceFrom>().unwrap_err().contains("expected host, pod, outside"));
 }
 
-fn told_of(to: &str, from: &str) -> String {
-    let explanation = from.parse::<Dialler>().unwrap().explanation(&snapshot(), to.parse().unwrap()).unwrap();
+fn reported_of(to: &str, from: &str) -> String {
+    let explanation = from.parse::<TraceFrom>().unwrap().explanation(&snapshot(), to.parse().unwrap()).unwrap();
     page(&explanation, Moment(5_000)).to_text()
 }
 
 /// Such a request was refused with 400, and the operator had to add what the address alone does not show.
 #[test]
 fn an_address_that_nodelb_does_not_know_is_answered_as_one_outside() {
-    assert!(told_of("10.96.7.7:80", "127.0.0.1").contains("127.0.0.1, a process in the node's own network namespace"));
-    let text = told_of("10.96.7.7:80", "203.0.113.9");
+    assert!(
+        reported_of("10.96.7.7:80", "127.0.0.1").contains("127.0.0.1, a process in the node's own network namespace")
+    );
+    let text = reported_of("10.96.7.7:80", "203.0.113.9");
     assert!(text.contains("203.0.113.9, a host elsewhere, whose packets come in over a device, connects to"), "{text}");
     assert!(text.contains("(if it is a pod of this node: from=pod)"), "{text}");
     assert!(text.contains("packets from outside are not translated by nodelb yet"), "{text}");
@@ -130,7 +132,7 @@ fn an_address_that_nodelb_does_not_know_is_answered_as_one_outside() {
         ("203.0.113.9", "loadBalancerSourceRanges admits 203.0.113.9"),
         ("192.0.2.9", "loadBalancerSourceRanges does not admit 192.0.2.9: the load balancer must keep it out"),
     ] {
-        let text = told_of("198.51.100.9:80", client);
+        let text = reported_of("198.51.100.9:80", client);
         assert!(text.contains(&format!("source-ranges  {finding}\n")), "{text}");
     }
 }
@@ -138,11 +140,11 @@ fn an_address_that_nodelb_does_not_know_is_answered_as_one_outside() {
 /// The answer for a pod was that its connection is forwarded, but the pod reached its own loopback.
 #[test]
 fn a_pod_is_warned_of_loopback_backends_and_everyone_of_a_last_resort() {
-    let pod = told("10.96.7.8:80", Client::Pod);
+    let pod = reported("10.96.7.8:80", Client::Pod);
     let warning = "127.0.0.1:8081/TCP and 1 more are loopback addresses: a connection is sent there, but ends in the \
                    client's own network namespace";
     assert!(pod.contains(warning), "{pod}");
-    let host = told("10.96.7.8:80", Client::Host);
+    let host = reported("10.96.7.8:80", Client::Host);
     assert!(!host.contains("warning"), "{host}");
     assert!(
         host.contains(

@@ -134,7 +134,7 @@ async fn silence_is_given_up_in_time() {
         }
     };
     let failure = asked.unwrap_err();
-    assert_eq!((failure.outcome, &*failure.text), (Outcome::Timeout, "no connection within 1 s"));
+    assert_eq!((failure.outcome, &*failure.text), (Outcome::Timeout, "no connection within 1s"));
 }
 
 /// A connection that cannot be registered as nodelb's own would be translated, and another backend would answer. Such a
@@ -145,8 +145,8 @@ async fn a_socket_that_is_not_its_own_is_not_used() {
     let refuse: Register = Arc::new(|_| Err(io::Error::other("no memory for it")));
     let failure = ask(&question(at, Method::Tcp, Duration::from_secs(20)), &refuse).await.unwrap_err();
     assert_eq!((failure.outcome, &*failure.text), (Outcome::Unasked, "no memory for it"));
-    let nobody = tokio::time::timeout(Duration::from_millis(50), listener.accept()).await;
-    assert!(nobody.is_err(), "nobody connected");
+    let accepted = tokio::time::timeout(Duration::from_millis(50), listener.accept()).await;
+    assert!(accepted.is_err(), "nobody connected");
 }
 
 /// A check leaves no port in TIME_WAIT: the backend receives a reset.

@@ -52,8 +52,8 @@ fn synced() -> Change {
 
 impl Board {
     fn holds_nothing(&self) -> bool {
-        let Self { subjects, slices, targets, remembered, untold, last_id: _, continues: _ } = self;
-        subjects.is_empty() && slices.is_empty() && targets.is_empty() && remembered.is_empty() && untold.is_empty()
+        let Self { subjects, slices, targets, remembered, unreported, last_id: _, continues: _ } = self;
+        subjects.is_empty() && slices.is_empty() && targets.is_empty() && remembered.is_empty() && unreported.is_empty()
     }
 }
 
@@ -63,7 +63,7 @@ struct Stage {
     board: Board,
     now: Moment,
     /// The owner task's quarantine.
-    told: BTreeMap<ServiceName, Quarantine>,
+    reported: BTreeMap<ServiceName, Quarantine>,
     changes: usize,
 }
 
@@ -78,18 +78,18 @@ impl Stage {
 
     fn follow(&mut self, changes: &[Change]) -> Followed {
         let followed = self.board.follow(changes);
-        self.tell();
+        self.publish();
         followed
     }
 
-    fn tell(&mut self) {
-        for change in self.board.news(self.now) {
+    fn publish(&mut self) {
+        for change in self.board.changes(self.now) {
             let Change::Quarantine(name, backends) = change else { panic!("{change:?}") };
             self.changes += 1;
             if backends.is_empty() {
-                self.told.remove(&name);
+                self.reported.remove(&name);
             } else {
-                self.told.insert(name, backends);
+                self.reported.insert(name, backends);
             }
         }
     }
@@ -101,10 +101,10 @@ impl Stage {
     }
 
     /// Takes this number of equal answers of a backend on port 80; returns the turns.
-    fn answers(&mut self, service: &str, last: u8, answer: Result<(), &str>, count: u32) -> Vec<Turn> {
+    fn answers(&mut self, service: &str, last: u8, answer: Result<(), &str>, count: u32) -> Vec<Transition> {
         let id = self.target(service, last, 80).unwrap();
-        let turns = (0..count).filter_map(|_| self.board.hear(id, answer.map_err(Arc::from))).collect();
-        self.tell();
+        let turns = (0..count).filter_map(|_| self.board.record(id, answer.map_err(Arc::from))).collect();
+        self.publish();
         turns
     }
 
@@ -114,12 +114,12 @@ impl Stage {
         let line = |name: &ServiceName, (backend, error): (&Backend, &Arc<str>)| {
             format!("{name}: {}:{} {error}", backend.0, backend.1)
         };
-        self.told.iter().flat_map(|(name, failed)| failed.iter().map(move |failure| line(name, failure))).collect()
+        self.reported.iter().flat_map(|(name, failed)| failed.iter().map(move |failure| line(name, failure))).collect()
     }
 }
 
 #[test]
-fn what_fails_is_told_and_taken_back() {
+fn failures_are_reported_and_cleared() {
     let mut stage = Stage::default();
     let followed = stage.follow(&[listed("web", &[1, 2]), described("web", Some(check(None, true))), synced()]);
     assert_eq!(
@@ -128,7 +128,8 @@ fn what_fails_is_told_and_taken_back() {
         "healthy until an answer is bad"
     );
     let turns = stage.answers("web", 1, Err(REFUSED), 1);
-    let turn = Turn { service: name("web"), backend: "192.0.2.1:80".parse().unwrap(), failure: Some(REFUSED.into()) };
+    let turn =
+        Transition { service: name("web"), backend: "192.0.2.1:80".parse().unwrap(), failure: Some(REFUSED.into()) };
     assert_eq!(turns, [turn]);
     assert_eq!(stage.text(), ["shop/web: 192.0.2.1:80 connection refused"]);
     assert_eq!(stage.answers("web", 2, Ok(()), 5), [], "it was healthy all along");
@@ -145,12 +146,12 @@ fn before_its_first_answer_a_backend_is_as_the_service_says() {
     assert_eq!(stage.answers("web", 1, Ok(()), 1).len(), 1, "the first answer decides");
     assert_eq!(stage.text(), [""; 0]);
     stage.follow(&[listed("web", &[1, 2])]);
-    assert_eq!(stage.text(), ["shop/web: 192.0.2.2:80 not checked yet"], "told in the batch that brings it");
+    assert_eq!(stage.text(), ["shop/web: 192.0.2.2:80 not checked yet"], "reported in the batch that brings it");
 }
 
 /// A new error text is sent only from time to time, and never costs the owner task one change per check.
 #[test]
-fn another_error_is_told_after_a_while() {
+fn another_error_is_reported_after_a_while() {
     let mut stage = Stage::default();
     stage.follow(&[listed("web", &[1]), described("web", Some(check(None, true)))]);
     stage.answers("web", 1, Err(REFUSED), 1);
@@ -161,7 +162,7 @@ fn another_error_is_told_after_a_while() {
     }
     assert_eq!((stage.changes, stage.text()), (1, vec!["shop/web: 192.0.2.1:80 connection refused".to_owned()]));
     stage.now = stage.now.plus(TEXT_EVERY);
-    stage.tell();
+    stage.publish();
     assert_eq!(stage.text(), ["shop/web: 192.0.2.1:80 status 503, expected 200-399"]);
 }
 
@@ -195,9 +196,9 @@ fn a_port_of_its_own_is_asked_once_per_address() {
     assert_eq!(followed.entered.len(), 2);
     let id = stage.target("dns", 1, 8080).unwrap();
     assert_eq!(stage.board.question(id).map(|question| question.at.to_string()).as_deref(), Some("192.0.2.1:8080"));
-    let turn = stage.board.hear(id, Err(REFUSED.into())).unwrap();
+    let turn = stage.board.record(id, Err(REFUSED.into())).unwrap();
     assert_eq!(turn.backend.to_string(), "192.0.2.1:53");
-    stage.tell();
+    stage.publish();
     let expected = ["shop/dns: 192.0.2.1:53 connection refused", "shop/dns: 192.0.2.1:9153 connection refused"];
     assert_eq!(stage.text(), expected);
     let followed = stage.follow(&[described("dns", Some(check(Some(8081), true)))]);
@@ -241,7 +242,7 @@ fn an_answer_to_the_question_before_an_edit_counts_for_nothing() {
     let followed = stage.follow(&[described("web", Some(HealthCheck { method: http, ..check(None, true) }))]);
     let now = stage.target("web", 1, 80).unwrap();
     assert_eq!(followed, Followed { entered: vec![now], left: vec![before] });
-    assert_eq!(stage.board.hear(before, Err(REFUSED.into())), None);
+    assert_eq!(stage.board.record(before, Err(REFUSED.into())), None);
     assert_eq!(stage.text(), [""; 0]);
     assert_eq!(stage.answers("web", 1, Err(REFUSED), 1).len(), 1);
 }
@@ -255,7 +256,7 @@ fn a_service_that_loses_its_checks_leaves_nothing_behind() {
         stage.answers("web", 1, Err(REFUSED), 1);
         let followed = stage.follow(&[last]);
         assert_eq!((followed.left, stage.text()), (vec![id], Vec::new()));
-        assert_eq!(stage.board.hear(id, Err(REFUSED.into())), None, "an answer that comes too late");
+        assert_eq!(stage.board.record(id, Err(REFUSED.into())), None, "an answer that comes too late");
         assert!(stage.board.question(id).is_none());
         stage.follow(&[unlisted("web"), Change::RemoveService(name("web"), Source::Files)]);
         assert!(stage.board.holds_nothing());
@@ -263,25 +264,25 @@ fn a_service_that_loses_its_checks_leaves_nothing_behind() {
 }
 
 #[test]
-fn what_was_unhealthy_before_a_restart_is_told_with_the_first_batch() {
+fn unhealthy_backends_of_the_previous_run_come_with_the_first_batch() {
     let mut stage = Stage::recalling(&[("web", 1), ("web", 9), ("gone", 1), ("late", 1)]);
     let incomplete = Change::Synced { source: Source::Files, incomplete: Some("late.toml cannot be used".into()) };
     stage.follow(&[listed("web", &[1, 2]), described("web", Some(check(None, true))), incomplete]);
     assert_eq!(stage.text(), ["shop/web: 192.0.2.1:80 from before"]);
     let kept = stage.board.unhealthy();
-    assert_eq!(kept.keys().map(|name| &*name.name).collect::<Vec<_>>(), ["gone", "late", "web"], "not told of yet");
+    assert_eq!(kept.keys().map(|name| &*name.name).collect::<Vec<_>>(), ["gone", "late", "web"], "not reported of yet");
     assert_eq!(kept[&name("web")].len(), 1, "its other backend is gone");
     assert_eq!(stage.answers("web", 1, Ok(()), 1), [], "it needs as many good answers as without the restart");
 
     stage.follow(&[listed("late", &[1]), described("late", Some(check(None, true))), synced()]);
     assert_eq!(stage.text(), ["shop/late: 192.0.2.1:80 from before", "shop/web: 192.0.2.1:80 from before"]);
-    assert_eq!(stage.board.unhealthy().len(), 2, "everything is told, so the other is gone");
+    assert_eq!(stage.board.unhealthy().len(), 2, "everything is reported, so the other is gone");
 }
 
 #[derive(Clone, Debug)]
 enum Step {
     Follow(Vec<Change>),
-    Hear(u8, u8, bool),
+    Record(u8, u8, bool),
     Wait(u64),
 }
 
@@ -307,7 +308,7 @@ fn change() -> impl Strategy<Value = Change> {
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         1 => prop::collection::vec(change(), 1..4).prop_map(Step::Follow),
-        3 => (0..3_u8, any::<u8>(), any::<bool>()).prop_map(|(service, target, is_good)| Step::Hear(service, target, is_good)),
+        3 => (0..3_u8, any::<u8>(), any::<bool>()).prop_map(|(service, target, is_good)| Step::Record(service, target, is_good)),
         1 => (0..6_000_u64).prop_map(Step::Wait),
     ]
 }
@@ -342,18 +343,18 @@ proptest! {
                         prop_assert!(schedule.remove(&id), "{:?} left twice, or was never there", id);
                     }
                 }
-                Step::Hear(service, target, is_good) => {
+                Step::Record(service, target, is_good) => {
                     let service = name(["web", "we", "api"][usize::from(service)]);
                     let targets = stage.board.subjects.get(&service).map(|subject| &subject.targets);
                     let ids: Vec<TargetId> = targets.into_iter().flatten().map(|(_, target)| target.id).collect();
                     if let Some(id) = ids.get(usize::from(target) % ids.len().max(1)) {
-                        stage.board.hear(*id, if is_good { Ok(()) } else { Err(REFUSED.into()) });
-                        stage.tell();
+                        stage.board.record(*id, if is_good { Ok(()) } else { Err(REFUSED.into()) });
+                        stage.publish();
                     }
                 }
                 Step::Wait(millis) => {
                     stage.now = stage.now.plus(millis);
-                    stage.tell();
+                    stage.publish();
                 }
             }
             let (mut expected, mut ids) = (BTreeMap::new(), BTreeSet::new());
@@ -364,8 +365,8 @@ proptest! {
                     expected.insert(name.clone(), failed);
                 }
             }
-            let told = |(name, failed): (&ServiceName, &Quarantine)| (name.clone(), failed.keys().copied().collect());
-            prop_assert_eq!(stage.told.iter().map(told).collect::<BTreeMap<_, BTreeSet<_>>>(), expected);
+            let reported = |(name, failed): (&ServiceName, &Quarantine)| (name.clone(), failed.keys().copied().collect());
+            prop_assert_eq!(stage.reported.iter().map(reported).collect::<BTreeMap<_, BTreeSet<_>>>(), expected);
             prop_assert_eq!(&ids, &schedule);
             prop_assert_eq!(&stage.board.targets.keys().copied().collect::<BTreeSet<_>>(), &ids);
 
@@ -383,6 +384,6 @@ proptest! {
             other => other.clone(),
         };
         stage.follow(&facts.values().map(removal).chain([synced()]).collect::<Vec<_>>());
-        prop_assert!(stage.board.holds_nothing() && stage.told.is_empty(), "{:?}", stage.board);
+        prop_assert!(stage.board.holds_nothing() && stage.reported.is_empty(), "{:?}", stage.board);
     }
 }

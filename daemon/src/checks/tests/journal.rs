@@ -2,13 +2,13 @@ use nodelb_core::model::service::ServiceName;
 
 use super::*;
 
-fn turn(is_healthy: bool) -> Turn {
+fn turn(is_healthy: bool) -> Transition {
     let failure = (!is_healthy).then(|| "connection refused".into());
-    Turn { service: ServiceName::new("shop", "web"), backend: ([192, 0, 2, 11], 8080).into(), failure }
+    Transition { service: ServiceName::new("shop", "web"), backend: ([192, 0, 2, 11], 8080).into(), failure }
 }
 
 #[test]
-fn the_first_few_are_told_by_name_and_the_others_counted() {
+fn the_first_few_are_logged_by_name_and_the_others_counted() {
     let mut journal = Journal::default();
     for _ in 0..3 {
         let by_name = (0..1_000).filter(|_| journal.admits(&turn(false))).count();

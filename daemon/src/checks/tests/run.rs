@@ -34,7 +34,7 @@ impl Rig {
             clock: Clock::start(),
             seed: 1,
             sockets,
-            timing: Timing { gather: Duration::from_millis(10), ..Timing::default() },
+            timeouts: CheckTimeouts { gather: Duration::from_millis(10), ..CheckTimeouts::default() },
         };
         let task = tokio::spawn(async move {
             let shutdown = async move { drop(stopped.wait_for(|stop| *stop).await) };
@@ -51,11 +51,11 @@ impl Rig {
     /// Returns the ports of the backends in quarantine after the next change.
     async fn quarantined(&mut self) -> Vec<u16> {
         loop {
-            let news = self.heard().await.into_iter().find_map(|change| match change {
+            let changes = self.heard().await.into_iter().find_map(|change| match change {
                 Change::Quarantine(_, failed) => Some(failed),
                 _ => None,
             });
-            if let Some(failed) = news {
+            if let Some(failed) = changes {
                 return failed.into_keys().map(|(_, port)| port).collect();
             }
         }
@@ -141,7 +141,7 @@ async fn a_restart_does_not_put_back_what_is_dead() {
 
 /// The first backends occupy 64 sockets and do not answer; the last one is asked nevertheless.
 #[tokio::test]
-async fn backends_that_do_not_answer_hold_up_nobody() {
+async fn backends_that_do_not_answer_delay_no_other_backend() {
     let directory = tempfile::tempdir().unwrap();
     let mut rig = Rig::start(directory.path().into(), 8);
     let full = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();

@@ -77,7 +77,7 @@ fn a_few_newcomers_are_asked_at_once() {
 /// Half of the targets are behind a network that drops all packets, and only a few checks may be open. The other
 /// targets are not affected after the silent ones are known.
 #[test]
-fn a_black_hole_holds_up_nobody_else() {
+fn a_black_hole_delays_no_other_target() {
     let mut play = Play::new(20, 400);
     let is_silent = |target: TargetId| target.0.is_multiple_of(2);
     play.until(30_000, |target| if is_silent(target) { (2_000, true) } else { (1, false) });
@@ -127,7 +127,7 @@ proptest! {
     /// In any order of events, there is at most one check per target, only targets that exist are asked, no limit is
     /// exceeded, no target is forgotten, and nothing is left at the end.
     #[test]
-    fn nobody_is_asked_twice_or_forgotten(steps in prop::collection::vec(step(), 1..200)) {
+    fn no_target_is_checked_twice_or_forgotten(steps in prop::collection::vec(step(), 1..200)) {
         let (mut schedule, mut now) = (Schedule::new(1, 2), Moment(0));
         let (mut ids, mut open): (BTreeMap<u64, TargetId>, Vec<Due>) = Default::default();
         let mut last_id = 0;

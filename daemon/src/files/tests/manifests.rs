@@ -175,7 +175,7 @@ items:
 }
 
 #[test]
-fn what_is_left_out_is_told() {
+fn skipped_objects_are_reported() {
     let (services, slices, notices) = names(
         "{apiVersion: v1, kind: Service, metadata: {name: a, namespace: x}, spec: {clusterIP: None}}
 ---

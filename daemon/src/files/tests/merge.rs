@@ -46,7 +46,7 @@ fn slices_come_before_services_and_go_after_them() {
 }
 
 #[test]
-fn only_what_differs_is_told() {
+fn only_differences_are_reported() {
     let service =
         |backend| entry("shop/web", "198.51.100.1:80", backend) + &entry("shop/api", "198.51.100.2:80", "192.0.2.9:80");
     let before = merged(&[content("a.toml", &service("192.0.2.1:80"))]);
@@ -57,7 +57,7 @@ fn only_what_differs_is_told() {
 }
 
 #[test]
-fn the_first_file_by_path_has_a_service_and_the_other_is_told() {
+fn the_first_file_by_path_has_a_service_and_the_other_is_reported() {
     let first = content("/d/a.toml", &entry("shop/web", "198.51.100.1:80", "192.0.2.1:80"));
     let second = content(
         "/d/b.toml",

@@ -15,7 +15,7 @@ fn service(name: &str, backend: &str) -> String {
 }
 
 /// A running source on a temporary directory, and the state that its owner would have.
-struct Scene {
+struct TestDirectory {
     scratch: tempfile::TempDir,
     directory: PathBuf,
     reload: watch::Sender<PathBuf>,
@@ -28,17 +28,17 @@ struct Scene {
     batches: usize,
 }
 
-impl Scene {
+impl TestDirectory {
     /// Starts a source on a directory that `prepare` fills; it gets the path.
     fn start(prepare: impl FnOnce(&Path)) -> Self {
         let scratch = tempfile::tempdir().unwrap();
         let directory = scratch.path().join("services.d");
         prepare(&directory);
-        let (reload, directory_told) = watch::channel(directory.clone());
+        let (reload, directory_reported) = watch::channel(directory.clone());
         let (sender, changes) = mpsc::channel(4);
         let (reporter, reports) = watch::channel(Arc::default());
         let (stop, stopped) = oneshot::channel();
-        let source = FileSource { directory: directory_told, changes: sender, reports: reporter };
+        let source = FileSource { directory: directory_reported, changes: sender, reports: reporter };
         let task = tokio::spawn(run(source, async {
             let _either = stopped.await;
         }));
@@ -111,197 +111,197 @@ fn with_directory(directory: &Path) {
 
 #[tokio::test]
 async fn files_come_change_and_go() {
-    let mut scene = Scene::start(|directory| {
+    let mut test = TestDirectory::start(|directory| {
         fs::create_dir(directory).unwrap();
         fs::write(directory.join("a.toml"), service("one", "192.0.2.1")).unwrap();
     });
-    scene.expect(&["a/one"]).await;
-    assert_eq!((scene.synced.as_slice(), scene.batches), (&[None][..], 1));
-    scene.write("b.toml", &service("two", "192.0.2.1"));
-    scene.expect(&["a/one", "a/two"]).await;
+    test.expect(&["a/one"]).await;
+    assert_eq!((test.synced.as_slice(), test.batches), (&[None][..], 1));
+    test.write("b.toml", &service("two", "192.0.2.1"));
+    test.expect(&["a/one", "a/two"]).await;
     // A file is replaced atomically, edited in place, renamed, removed.
-    scene.write(".b.toml.new", &service("three", "192.0.2.1"));
-    fs::rename(scene.directory.join(".b.toml.new"), scene.directory.join("b.toml")).unwrap();
-    scene.expect(&["a/one", "a/three"]).await;
-    scene.write("b.toml", &service("four", "192.0.2.1"));
-    scene.expect(&["a/one", "a/four"]).await;
-    fs::rename(scene.directory.join("b.toml"), scene.directory.join("c.toml")).unwrap();
-    scene.expect_row("c.toml", SourceState::Ok, "").await;
-    scene.expect(&["a/one", "a/four"]).await;
-    fs::remove_file(scene.directory.join("c.toml")).unwrap();
-    scene.expect(&["a/one"]).await;
-    fs::hard_link(scene.directory.join("a.toml"), scene.directory.join("0.toml")).unwrap();
-    scene.expect_row("a.toml", SourceState::Ok, "already defined by").await;
-    assert_eq!(scene.synced, [None]);
-    scene.stop().await;
+    test.write(".b.toml.new", &service("three", "192.0.2.1"));
+    fs::rename(test.directory.join(".b.toml.new"), test.directory.join("b.toml")).unwrap();
+    test.expect(&["a/one", "a/three"]).await;
+    test.write("b.toml", &service("four", "192.0.2.1"));
+    test.expect(&["a/one", "a/four"]).await;
+    fs::rename(test.directory.join("b.toml"), test.directory.join("c.toml")).unwrap();
+    test.expect_row("c.toml", SourceState::Ok, "").await;
+    test.expect(&["a/one", "a/four"]).await;
+    fs::remove_file(test.directory.join("c.toml")).unwrap();
+    test.expect(&["a/one"]).await;
+    fs::hard_link(test.directory.join("a.toml"), test.directory.join("0.toml")).unwrap();
+    test.expect_row("a.toml", SourceState::Ok, "already defined by").await;
+    assert_eq!(test.synced, [None]);
+    test.stop().await;
 }
 
 #[tokio::test]
 async fn the_same_content_again_tells_nothing() {
-    let mut scene = Scene::start(with_directory);
-    scene.expect(&[]).await;
-    scene.write("a.toml", &service("one", "192.0.2.1"));
-    scene.expect(&["a/one"]).await;
-    scene.write("a.toml", &service("one", "192.0.2.1"));
-    scene.write("unrelated.txt", "x");
-    scene.expect_quiet().await;
-    scene.stop().await;
+    let mut test = TestDirectory::start(with_directory);
+    test.expect(&[]).await;
+    test.write("a.toml", &service("one", "192.0.2.1"));
+    test.expect(&["a/one"]).await;
+    test.write("a.toml", &service("one", "192.0.2.1"));
+    test.write("unrelated.txt", "x");
+    test.expect_quiet().await;
+    test.stop().await;
 }
 
 #[tokio::test]
 async fn a_write_in_two_halves_is_seen_whole() {
-    let mut scene = Scene::start(with_directory);
+    let mut test = TestDirectory::start(with_directory);
     let (one, two) = (service("one", "192.0.2.1"), service("two", "192.0.2.1"));
-    scene.write("a.toml", &(one.clone() + &two));
-    scene.expect(&["a/one", "a/two"]).await;
+    test.write("a.toml", &(one.clone() + &two));
+    test.expect(&["a/one", "a/two"]).await;
     // The first half would be a valid file by itself, without the second service.
-    let mut file = fs::File::create(scene.directory.join("a.toml")).unwrap();
+    let mut file = fs::File::create(test.directory.join("a.toml")).unwrap();
     file.write_all(one.as_bytes()).unwrap();
-    scene.write("b.toml", &service("three", "192.0.2.1"));
-    scene.expect(&["a/one", "a/two", "a/three"]).await;
-    scene.expect_quiet().await;
+    test.write("b.toml", &service("three", "192.0.2.1"));
+    test.expect(&["a/one", "a/two", "a/three"]).await;
+    test.expect_quiet().await;
     file.write_all(service("four", "192.0.2.1").as_bytes()).unwrap();
     drop(file);
-    scene.expect(&["a/one", "a/three", "a/four"]).await;
-    scene.stop().await;
+    test.expect(&["a/one", "a/three", "a/four"]).await;
+    test.stop().await;
 }
 
 #[tokio::test]
 async fn a_bad_edit_keeps_the_last_good_content_and_a_fix_heals() {
-    let mut scene = Scene::start(with_directory);
-    scene.write("a.toml", &service("one", "192.0.2.1"));
-    scene.write("b.toml", &service("two", "192.0.2.1"));
-    scene.expect(&["a/one", "a/two"]).await;
-    scene.write("a.toml", "[[service]]\nname = 1\n");
-    scene.expect_row("a.toml", SourceState::LastGood, "line ").await;
-    scene.write("b.toml", &service("three", "192.0.2.1"));
-    scene.expect(&["a/one", "a/three"]).await;
-    scene.write("a.toml", &service("four", "192.0.2.1"));
-    scene.expect(&["a/four", "a/three"]).await;
-    scene.expect_row("a.toml", SourceState::Ok, "").await;
-    assert_eq!(scene.synced, [None]);
-    scene.stop().await;
+    let mut test = TestDirectory::start(with_directory);
+    test.write("a.toml", &service("one", "192.0.2.1"));
+    test.write("b.toml", &service("two", "192.0.2.1"));
+    test.expect(&["a/one", "a/two"]).await;
+    test.write("a.toml", "[[service]]\nname = 1\n");
+    test.expect_row("a.toml", SourceState::LastGood, "line ").await;
+    test.write("b.toml", &service("three", "192.0.2.1"));
+    test.expect(&["a/one", "a/three"]).await;
+    test.write("a.toml", &service("four", "192.0.2.1"));
+    test.expect(&["a/four", "a/three"]).await;
+    test.expect_row("a.toml", SourceState::Ok, "").await;
+    assert_eq!(test.synced, [None]);
+    test.stop().await;
 }
 
 #[tokio::test]
 async fn a_file_that_was_never_good_is_incomplete_until_it_is() {
-    let mut scene = Scene::start(|directory| {
+    let mut test = TestDirectory::start(|directory| {
         fs::create_dir(directory).unwrap();
         fs::write(directory.join("a.toml"), service("one", "192.0.2.1")).unwrap();
         fs::write(directory.join("b.toml"), "bad").unwrap();
     });
-    scene.expect(&["a/one"]).await;
-    assert!(scene.synced[0].as_ref().unwrap().ends_with("b.toml cannot be used; correct or remove it"));
-    scene.expect_row("b.toml", SourceState::Error, "line 1").await;
-    scene.write("b.toml", &service("two", "192.0.2.1"));
-    scene.expect(&["a/one", "a/two"]).await;
-    assert_eq!(scene.synced.len(), 2);
-    assert_eq!(scene.synced[1], None);
-    scene.stop().await;
+    test.expect(&["a/one"]).await;
+    assert!(test.synced[0].as_ref().unwrap().ends_with("b.toml cannot be used; correct or remove it"));
+    test.expect_row("b.toml", SourceState::Error, "line 1").await;
+    test.write("b.toml", &service("two", "192.0.2.1"));
+    test.expect(&["a/one", "a/two"]).await;
+    assert_eq!(test.synced.len(), 2);
+    assert_eq!(test.synced[1], None);
+    test.stop().await;
 }
 
 #[tokio::test]
 async fn a_directory_that_goes_removes_nothing() {
-    let mut scene = Scene::start(with_directory);
-    scene.write("a.toml", &service("one", "192.0.2.1"));
-    scene.expect(&["a/one"]).await;
-    let aside = scene.directory.with_extension("aside");
-    fs::rename(&scene.directory, &aside).unwrap();
-    scene.expect_row("services.d", SourceState::LastGood, "cannot be read").await;
-    scene.expect_quiet().await;
+    let mut test = TestDirectory::start(with_directory);
+    test.write("a.toml", &service("one", "192.0.2.1"));
+    test.expect(&["a/one"]).await;
+    let aside = test.directory.with_extension("aside");
+    fs::rename(&test.directory, &aside).unwrap();
+    test.expect_row("services.d", SourceState::LastGood, "cannot be read").await;
+    test.expect_quiet().await;
     // A file in place of the directory, then an empty directory as after a lost mount.
-    fs::write(&scene.directory, "").unwrap();
-    scene.expect_quiet().await;
-    fs::remove_file(&scene.directory).unwrap();
-    fs::create_dir(&scene.directory).unwrap();
-    scene.expect_row("services.d", SourceState::LastGood, "another, empty directory").await;
-    fs::remove_dir(&scene.directory).unwrap();
+    fs::write(&test.directory, "").unwrap();
+    test.expect_quiet().await;
+    fs::remove_file(&test.directory).unwrap();
+    fs::create_dir(&test.directory).unwrap();
+    test.expect_row("services.d", SourceState::LastGood, "another, empty directory").await;
+    fs::remove_dir(&test.directory).unwrap();
     fs::write(aside.join("b.toml"), service("two", "192.0.2.1")).unwrap();
-    fs::rename(&aside, &scene.directory).unwrap();
-    scene.expect(&["a/one", "a/two"]).await;
-    scene.expect_row("services.d", SourceState::Ok, "").await;
-    scene.stop().await;
+    fs::rename(&aside, &test.directory).unwrap();
+    test.expect(&["a/one", "a/two"]).await;
+    test.expect_row("services.d", SourceState::Ok, "").await;
+    test.stop().await;
 }
 
 #[tokio::test]
 async fn a_directory_that_comes_late_is_synced_then() {
-    let mut scene = Scene::start(|_| {});
-    scene.expect_row("services.d", SourceState::Error, "cannot be read").await;
-    scene.expect_quiet().await;
-    fs::create_dir(&scene.directory).unwrap();
-    scene.write("a.toml", &service("one", "192.0.2.1"));
-    scene.expect(&["a/one"]).await;
-    assert_eq!(scene.synced, [None]);
-    scene.stop().await;
+    let mut test = TestDirectory::start(|_| {});
+    test.expect_row("services.d", SourceState::Error, "cannot be read").await;
+    test.expect_quiet().await;
+    fs::create_dir(&test.directory).unwrap();
+    test.write("a.toml", &service("one", "192.0.2.1"));
+    test.expect(&["a/one"]).await;
+    assert_eq!(test.synced, [None]);
+    test.stop().await;
 }
 
 #[tokio::test]
 async fn a_reload_believes_an_empty_directory_and_moves_to_another() {
-    let mut scene = Scene::start(with_directory);
-    scene.write("a.toml", &service("one", "192.0.2.1"));
-    scene.expect(&["a/one"]).await;
-    fs::rename(&scene.directory, scene.directory.with_extension("aside")).unwrap();
-    fs::create_dir(&scene.directory).unwrap();
-    scene.expect_row("services.d", SourceState::LastGood, "another, empty directory").await;
-    scene.reload.send_replace(scene.directory.clone());
-    scene.expect(&[]).await;
-    let other = scene.scratch.path().join("other.d");
+    let mut test = TestDirectory::start(with_directory);
+    test.write("a.toml", &service("one", "192.0.2.1"));
+    test.expect(&["a/one"]).await;
+    fs::rename(&test.directory, test.directory.with_extension("aside")).unwrap();
+    fs::create_dir(&test.directory).unwrap();
+    test.expect_row("services.d", SourceState::LastGood, "another, empty directory").await;
+    test.reload.send_replace(test.directory.clone());
+    test.expect(&[]).await;
+    let other = test.scratch.path().join("other.d");
     fs::create_dir(&other).unwrap();
     fs::write(other.join("a.toml"), service("two", "192.0.2.1")).unwrap();
-    scene.reload.send_replace(other);
-    scene.expect(&["a/two"]).await;
-    scene.stop().await;
+    test.reload.send_replace(other);
+    test.expect(&["a/two"]).await;
+    test.stop().await;
 }
 
 /// A ConfigMap as the kubelet mounts it: files are links through `..data`, which is replaced by a new directory.
 #[tokio::test]
 async fn a_configmap_swap_is_seen() {
-    let mut scene = Scene::start(|directory| {
+    let mut test = TestDirectory::start(|directory| {
         fs::create_dir_all(directory.join("..v1")).unwrap();
         fs::write(directory.join("..v1/a.toml"), service("one", "192.0.2.1")).unwrap();
         symlink("..v1", directory.join("..data")).unwrap();
         symlink("..data/a.toml", directory.join("a.toml")).unwrap();
     });
-    scene.expect(&["a/one"]).await;
-    fs::create_dir(scene.directory.join("..v2")).unwrap();
-    fs::write(scene.directory.join("..v2/a.toml"), service("two", "192.0.2.1")).unwrap();
-    symlink("..v2", scene.directory.join("..data_tmp")).unwrap();
-    fs::rename(scene.directory.join("..data_tmp"), scene.directory.join("..data")).unwrap();
-    fs::remove_dir_all(scene.directory.join("..v1")).unwrap();
-    scene.expect(&["a/two"]).await;
-    scene.stop().await;
+    test.expect(&["a/one"]).await;
+    fs::create_dir(test.directory.join("..v2")).unwrap();
+    fs::write(test.directory.join("..v2/a.toml"), service("two", "192.0.2.1")).unwrap();
+    symlink("..v2", test.directory.join("..data_tmp")).unwrap();
+    fs::rename(test.directory.join("..data_tmp"), test.directory.join("..data")).unwrap();
+    fs::remove_dir_all(test.directory.join("..v1")).unwrap();
+    test.expect(&["a/two"]).await;
+    test.stop().await;
 }
 
 #[tokio::test]
 async fn many_quick_writes_end_in_the_last() {
-    let mut scene = Scene::start(with_directory);
-    scene.expect(&[]).await;
-    let before = scene.batches;
+    let mut test = TestDirectory::start(with_directory);
+    test.expect(&[]).await;
+    let before = test.batches;
     for i in 0..300 {
-        scene.write("a.toml", &service(&format!("s{i}"), "192.0.2.1"));
-        scene.write(&format!("b{i}.toml"), "");
+        test.write("a.toml", &service(&format!("s{i}"), "192.0.2.1"));
+        test.write(&format!("b{i}.toml"), "");
     }
-    scene.write("a.toml", &service("last", "192.0.2.1"));
-    scene.expect(&["a/last"]).await;
-    assert!(scene.batches - before < 50, "{} batches", scene.batches - before);
-    scene.stop().await;
+    test.write("a.toml", &service("last", "192.0.2.1"));
+    test.expect(&["a/last"]).await;
+    assert!(test.batches - before < 50, "{} batches", test.batches - before);
+    test.stop().await;
 }
 
 #[tokio::test]
-async fn a_fifo_blocks_nobody() {
-    let mut scene = Scene::start(with_directory);
-    nix::unistd::mkfifo(&scene.directory.join("a.toml"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    scene.write("b.toml", &service("one", "192.0.2.1"));
-    scene.expect(&["a/one"]).await;
-    scene.expect_row("a.toml", SourceState::Error, "a FIFO").await;
-    scene.stop().await;
+async fn a_fifo_does_not_block_the_source() {
+    let mut test = TestDirectory::start(with_directory);
+    nix::unistd::mkfifo(&test.directory.join("a.toml"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+    test.write("b.toml", &service("one", "192.0.2.1"));
+    test.expect(&["a/one"]).await;
+    test.expect_row("a.toml", SourceState::Error, "a FIFO").await;
+    test.stop().await;
 }
 
 #[tokio::test]
 async fn it_ends_when_the_owner_does() {
-    let scene = Scene::start(with_directory);
-    drop(scene.changes);
-    timeout(Duration::from_secs(5), scene.task).await.unwrap().unwrap();
+    let test = TestDirectory::start(with_directory);
+    drop(test.changes);
+    timeout(Duration::from_secs(5), test.task).await.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -310,7 +310,7 @@ async fn without_inotify_the_directory_is_looked_at_now_and_then() {
     let (_reload, directory) = watch::channel(scratch.path().to_path_buf());
     let (sender, mut changes) = mpsc::channel(4);
     let source = FileSource { directory, changes: sender, reports: watch::channel(Arc::default()).0 };
-    let task = tokio::spawn(Running { watch: None, ..Running::new(source) }.look_for_ever());
+    let task = tokio::spawn(Running { watch: None, ..Running::new(source) }.poll_forever());
     let synced = changes.recv().await.unwrap();
     assert_eq!(synced, [Change::Synced { source: Source::Files, incomplete: None }]);
     fs::write(scratch.path().join("a.toml"), service("one", "192.0.2.1")).unwrap();

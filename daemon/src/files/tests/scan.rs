@@ -91,7 +91,7 @@ fn a_bad_file_keeps_its_last_good_content_until_it_is_gone() {
     assert_eq!(scratch.state("a.toml").0, SourceState::LastGood);
     assert_eq!(scratch.services(), ["a/one"]);
     assert_eq!(scratch.files.incomplete(), None);
-    assert_eq!(scratch.look(&Hints::default()), [""; 0], "told once");
+    assert_eq!(scratch.look(&Hints::default()), [""; 0], "reported once");
     scratch.write("a.toml", &service("two"));
     assert_eq!(scratch.look(&Hints::default()), ["a.toml"]);
     assert_eq!(scratch.services(), ["a/two"]);

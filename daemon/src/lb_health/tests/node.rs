@@ -12,7 +12,7 @@ fn at(seconds: u64) -> SystemTime {
 
 /// Status and body for a node with this health and eligibility.
 fn said(is_healthy: bool, is_eligible: Option<bool>) -> (u16, String) {
-    let answer = told(Standing { is_healthy, updated: at(0), now: at(9) }, is_eligible);
+    let answer = reported(LoopStatus { is_healthy, updated: at(0), now: at(9) }, is_eligible);
     assert_eq!((answer.content_type, answer.weight), ("application/json", None));
     (answer.status.as_u16(), answer.body)
 }
@@ -71,7 +71,7 @@ async fn whole_answers_are_those_of_kube_proxy() {
     let mut world = World::synced();
     let here = free().await;
     world.entry.healthz_addresses = vec![here];
-    let _server = tokio::spawn(run(world.entry.clone(), Places::new(world.entry.bounds)));
+    let _server = tokio::spawn(run(world.entry.clone(), Slots::new(world.entry.bounds.limits())));
     until(here, Result::is_ok).await;
     let shown = |answer: String| {
         let answer = timeless(&answer);
@@ -92,11 +92,11 @@ async fn whole_answers_are_those_of_kube_proxy() {
 
     assert_eq!(asked("/healthz").await, (ok.clone(), stays.clone()), "nothing is known of the Node");
     for change in [node_object(Some("it is being deleted")), Change::NodeObject(None)] {
-        world.tell([change]);
+        world.apply([change]);
         assert_eq!(asked("/healthz").await, (unavailable.clone(), leaves.clone()));
         assert_eq!(asked("/livez").await, (ok.clone(), body("")), "the node is none of its business");
     }
-    world.tell([node_object(None)]);
+    world.apply([node_object(None)]);
     assert_eq!(asked("/healthz?verbose").await, (ok, stays));
     let head = "HTTP/1.1 404 Not Found|Content-Type: text/plain; charset=utf-8|X-Content-Type-Options: nosniff|Date: D|Connection: close";
     for path in ["/", "/healthz/", "/readyz", "/metrics", "/livezz"] {
@@ -108,12 +108,12 @@ async fn whole_answers_are_those_of_kube_proxy() {
 }
 
 #[tokio::test]
-async fn an_address_in_use_is_told_and_tried_again() {
+async fn an_address_in_use_is_reported_and_retried() {
     let mut world = World::synced();
     let taken = TcpListener::bind((HERE, 0)).await.expect("a port");
     let here = taken.local_addr().expect("an address");
     world.entry.healthz_addresses = vec![here];
-    let _server = tokio::spawn(run(world.entry.clone(), Places::new(world.entry.bounds)));
+    let _server = tokio::spawn(run(world.entry.clone(), Slots::new(world.entry.bounds.limits())));
     let Change::HealthCheckPortError(None, Some(error)) = world.next().await else { panic!("an error of the node") };
     assert_eq!(
         &*error,

@@ -9,7 +9,7 @@ use crate::lb_health::tests::{HERE, World, ask, free, raw, service, slice, until
 use crate::status::Health;
 
 fn serve(world: &World) -> JoinHandle<()> {
-    tokio::spawn(run(world.entry.clone(), Places::new(world.entry.bounds)))
+    tokio::spawn(run(world.entry.clone(), Slots::new(world.entry.bounds.limits())))
 }
 
 fn upsert(name: &str, number: u8, port: u16) -> Change {
@@ -46,11 +46,11 @@ async fn whole_answers_are_those_of_kube_proxy() {
     let mut world = World::synced();
     let here = free().await;
     let _server = serve(&world);
-    world.tell([upsert("shop/web", 1, here.port())]);
+    world.apply([upsert("shop/web", 1, here.port())]);
     comes(here, answer("web", "503 Service Unavailable", 0, true)).await;
-    world.tell([offer("shop/web", &[(1, Active), (2, Active), (3, Terminating)])]);
+    world.apply([offer("shop/web", &[(1, Active), (2, Active), (3, Terminating)])]);
     assert_eq!(ask(here, "/").await.expect("answered"), answer("web", "200 OK", 2, true), "at once");
-    world.tell([offer("shop/web", &[(3, Terminating)])]);
+    world.apply([offer("shop/web", &[(3, Terminating)])]);
     assert_eq!(
         ask(here, "/any/path?at=all").await.expect("answered"),
         answer("web", "503 Service Unavailable", 0, true)
@@ -64,14 +64,14 @@ async fn whole_answers_are_those_of_kube_proxy() {
 #[tokio::test(start_paused = true)]
 async fn a_node_that_does_not_work_has_nothing_to_offer() {
     let mut world = World::synced();
-    world.tell([upsert("shop/web", 1, 31_000), offer("shop/web", &[(1, Active)])]);
+    world.apply([upsert("shop/web", 1, 31_000), offer("shop/web", &[(1, Active)])]);
     let reply = reply(world.entry.view.clone(), ServiceName::new("shop", "web"), Family::Ipv4);
     assert_eq!((reply("/").status.as_u16(), reply("/").weight), (200, Some(1)));
     tokio::time::advance(std::time::Duration::from_secs(61)).await;
     let ill = reply("/");
     assert_eq!((ill.status.as_u16(), ill.weight), (503, Some(1)));
     assert!(ill.body.ends_with("\t\"localEndpoints\": 1,\n\t\"serviceProxyHealthy\": false\n}"), "{}", ill.body);
-    world.health.send_replace(Arc::new(Health { beat: world.entry.view.clock.now(), checks: Vec::new() }));
+    world.health.send_replace(Arc::new(Health { heartbeat: world.entry.view.clock.now(), checks: Vec::new() }));
     assert_eq!(reply("/").status.as_u16(), 200);
 }
 
@@ -81,16 +81,16 @@ async fn ports_open_and_close_with_their_services() {
     let [first, second] = [free().await, free().await];
     let _server = serve(&world);
     let other = free().await;
-    world.tell([upsert("shop/web", 1, first.port()), upsert("shop/other", 2, other.port())]);
-    world.tell([offer("shop/web", &[(1, Active)]), offer("shop/other", &[(2, Active)])]);
+    world.apply([upsert("shop/web", 1, first.port()), upsert("shop/other", 2, other.port())]);
+    world.apply([offer("shop/web", &[(1, Active)]), offer("shop/other", &[(2, Active)])]);
     comes(first, answer("web", "200 OK", 1, true)).await;
-    world.tell([upsert("shop/web", 1, second.port())]);
+    world.apply([upsert("shop/web", 1, second.port())]);
     comes(second, answer("web", "200 OK", 1, true)).await;
     assert!(ask(first, "/").await.is_err(), "the old port is closed");
-    world.tell([remove("shop/web")]);
+    world.apply([remove("shop/web")]);
     until(second, Result::is_err).await;
     assert_eq!(ask(other, "/").await.expect("untouched"), answer("other", "200 OK", 1, true));
-    world.tell([Change::Node(nodelb_core::model::node::NodeFacts { name: "n1".into(), ..Default::default() })]);
+    world.apply([Change::Node(nodelb_core::model::node::NodeFacts { name: "n1".into(), ..Default::default() })]);
     until(other, Result::is_err).await;
 }
 
@@ -99,7 +99,7 @@ async fn of_two_services_with_one_port_the_older_is_asked() {
     let mut world = World::synced();
     let here = free().await;
     let _server = serve(&world);
-    world.tell([upsert("shop/old", 1, here.port()), upsert("shop/young", 2, here.port())]);
+    world.apply([upsert("shop/old", 1, here.port()), upsert("shop/young", 2, here.port())]);
     comes(here, answer("old", "503 Service Unavailable", 0, true)).await;
     let Change::HealthCheckPortError(Some(young), Some(error)) = world.next().await else { panic!("an error") };
     assert_eq!(young.to_string(), "shop/young");
@@ -111,18 +111,18 @@ async fn of_two_services_with_one_port_the_older_is_asked() {
             here.port()
         )
     );
-    world.tell([remove("shop/old")]);
+    world.apply([remove("shop/old")]);
     assert_eq!(world.next().await, Change::HealthCheckPortError(Some(young), None));
     comes(here, answer("young", "503 Service Unavailable", 0, true)).await;
 }
 
 #[tokio::test]
-async fn a_port_in_use_is_told_and_tried_again_and_the_others_go_on() {
+async fn a_port_in_use_is_reported_and_retried_while_the_others_serve() {
     let mut world = World::synced();
     let taken = TcpListener::bind((HERE, 0)).await.expect("a port");
     let (bad, good) = (taken.local_addr().expect("an address"), free().await);
     let _server = serve(&world);
-    world.tell([upsert("shop/bad", 1, bad.port()), upsert("shop/good", 2, good.port())]);
+    world.apply([upsert("shop/bad", 1, bad.port()), upsert("shop/good", 2, good.port())]);
     comes(good, answer("good", "503 Service Unavailable", 0, true)).await;
     let Change::HealthCheckPortError(Some(name), Some(error)) = world.next().await else { panic!("an error") };
     assert_eq!(name.to_string(), "shop/bad");
@@ -135,7 +135,7 @@ async fn a_port_in_use_is_told_and_tried_again_and_the_others_go_on() {
 #[tokio::test]
 async fn a_plan_has_each_port_at_each_address_of_its_family() {
     let mut world = World::synced();
-    world.tell([upsert("shop/web", 1, 31_000)]);
+    world.apply([upsert("shop/web", 1, 31_000)]);
     let snapshot = world.entry.view.snapshot.borrow().clone();
     let addresses: BTreeSet<Addr> =
         ["192.0.2.1", "192.0.2.2", "2001:db8::1"].map(|addr| addr.parse().expect("an address")).into();

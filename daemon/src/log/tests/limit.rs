@@ -8,10 +8,10 @@ fn seconds(seconds: u64) -> Duration {
 }
 
 #[test]
-fn the_first_of_a_storm_are_told_and_the_others_counted() {
+fn the_first_of_a_storm_are_logged_and_the_others_counted() {
     let mut limiter = Limiter::default();
-    let told = (0..1_000).filter(|words| limiter.admit(A, *words, seconds(5))).count();
-    assert_eq!(told, BURST as usize);
+    let reported = (0..1_000).filter(|words| limiter.admit(A, *words, seconds(5))).count();
+    assert_eq!(reported, BURST as usize);
     assert!(limiter.admit(B, 0, seconds(5)), "another message has a window of its own");
     assert!(limiter.admit((A.0, Level::INFO), 0, seconds(5)));
     assert_eq!(limiter.due(seconds(64)), []);
@@ -31,7 +31,7 @@ fn what_was_left_out_is_never_forgotten() {
 }
 
 #[test]
-fn what_comes_now_and_then_is_always_told() {
+fn rare_messages_are_always_logged() {
     let mut limiter = Limiter::default();
     for second in 0..10_000 {
         assert!(limiter.admit(A, second / 5, seconds(second)));
@@ -42,12 +42,12 @@ fn what_comes_now_and_then_is_always_told() {
 }
 
 #[test]
-fn a_failure_in_the_same_words_is_told_a_few_times() {
+fn a_repeated_failure_is_logged_a_few_times() {
     let mut limiter = Limiter::default();
-    let told = |limiter: &mut Limiter, alike| (0..50).filter(|_| limiter.admit(alike, 7, seconds(1))).count();
-    assert_eq!(told(&mut limiter, A), SAME as usize);
+    let reported = |limiter: &mut Limiter, alike| (0..50).filter(|_| limiter.admit(alike, 7, seconds(1))).count();
+    assert_eq!(reported(&mut limiter, A), SAME as usize);
     assert!(limiter.admit(A, 8, seconds(1)), "other words are news");
-    assert_eq!(told(&mut limiter, B), 50, "what is done again is no failure");
+    assert_eq!(reported(&mut limiter, B), 50, "what is done again is no failure");
     assert_eq!(limiter.due(seconds(61)), [(A, 40)]);
     assert!(limiter.admit(A, 7, seconds(61)));
 }

@@ -86,15 +86,15 @@ fn a_temporary_address_is_primary_only_where_there_is_no_other() {
 }
 
 #[test]
-fn the_journal_is_told_what_changed() {
+fn changes_are_logged() {
     let some = Addresses { own: set(&["203.0.113.1", "203.0.113.2"]), primary: set(&["203.0.113.1"]) };
-    assert_eq!(some.news(&some), None);
+    assert_eq!(some.difference(&some), None);
     assert_eq!(some.to_string(), "203.0.113.1, 203.0.113.2; primary: 203.0.113.1");
     let other = Addresses { own: set(&["203.0.113.1", "203.0.113.3"]), ..some.clone() };
-    assert_eq!(other.news(&some).unwrap(), "203.0.113.3 came; 203.0.113.2 gone");
+    assert_eq!(other.difference(&some).unwrap(), "203.0.113.3 came; 203.0.113.2 gone");
     let none = Addresses { own: set(&["203.0.113.1", "203.0.113.2"]), ..Addresses::default() };
-    assert_eq!(none.news(&some).unwrap(), "primary now: none");
+    assert_eq!(none.difference(&some).unwrap(), "primary now: none");
     let many: Vec<String> = (1..=10).map(|last| format!("198.51.100.{last}")).collect();
     let many = Addresses { own: many.iter().map(|text| addr(text)).collect(), ..Addresses::default() };
-    assert!(many.news(&Addresses::default()).unwrap().ends_with("198.51.100.8 and 2 more came"));
+    assert!(many.difference(&Addresses::default()).unwrap().ends_with("198.51.100.8 and 2 more came"));
 }

@@ -15,37 +15,37 @@ fn facts(batch: Option<&[Change]>) -> NodeFacts {
 
 /// Works in any network: only the configuration changes in this test.
 #[tokio::test]
-async fn the_owner_is_told_what_differs_and_nothing_else() {
+async fn the_owner_receives_differences_and_nothing_else() {
     let (identity_in, identity_out) = watch::channel(identity(&[NodePortAddress::Primary]));
-    let (changes, mut told) = mpsc::channel(8);
+    let (changes, mut reported) = mpsc::channel(8);
     let connections = Connections { identity: identity_out, changes };
-    start(connections, Timing::default(), std::future::pending()).await.unwrap();
-    let first = facts(told.try_recv().ok().as_deref());
+    start(connections, NodeWatchTimeouts::default(), std::future::pending()).await.unwrap();
+    let first = facts(reported.try_recv().ok().as_deref());
     assert_eq!((&*first.name, &first.nodeport_addresses), ("n1", &vec![NodePortAddress::Primary]));
     assert!(first.primary.is_subset(&first.addresses));
 
     identity_in.send_replace(identity(&[NodePortAddress::Primary]));
     identity_in.send_replace(identity(&[NodePortAddress::Loopback]));
-    let second = facts(told.recv().await.as_deref());
+    let second = facts(reported.recv().await.as_deref());
     assert_eq!(second.nodeport_addresses, [NodePortAddress::Loopback]);
     drop(identity_in);
-    assert!(told.recv().await.is_none(), "it ends with who started it");
+    assert!(reported.recv().await.is_none(), "it ends with who started it");
 }
 
 #[tokio::test]
 async fn a_failure_is_waited_for_longer_and_longer() {
-    let (changes, _told) = mpsc::channel(1);
+    let (changes, _reported) = mpsc::channel(1);
     let (_identity_in, identity) = watch::channel(identity(&[]));
-    let timing = Timing::default();
-    let (addresses, told) = (Addresses::default(), NodeFacts::default());
+    let timeouts = NodeWatchTimeouts::default();
+    let (addresses, reported) = (Addresses::default(), NodeFacts::default());
     let (host_name, late_name, other_name) = (host_name as fn() -> _, None, None);
     let mut watch = Watch {
         events: None,
         identity,
         changes,
-        timing,
+        timeouts,
         addresses,
-        told,
+        reported,
         wait: None,
         host_name,
         late_name,
@@ -68,14 +68,14 @@ async fn a_host_name_that_is_set_late_is_taken_over_once() {
     static NOW: std::sync::Mutex<&str> = std::sync::Mutex::new("localhost");
     let unset = Identity { name: "localhost".into(), is_host_name: true, ..Identity::default() };
     let (identity_in, identity) = watch::channel(Arc::new(unset));
-    let (changes, mut told) = mpsc::channel(8);
+    let (changes, mut reported) = mpsc::channel(8);
     let mut watch = Watch {
         events: None,
         identity,
         changes,
-        timing: Timing::default(),
+        timeouts: NodeWatchTimeouts::default(),
         addresses: Addresses::default(),
-        told: NodeFacts::default(),
+        reported: NodeFacts::default(),
         wait: None,
         host_name: || Ok((*NOW.lock().unwrap()).to_owned()),
         late_name: None,
@@ -85,7 +85,7 @@ async fn a_host_name_that_is_set_late_is_taken_over_once() {
         *NOW.lock().unwrap() = now;
         assert!(watch.look().await);
         let mut name = None;
-        while let Ok(batch) = told.try_recv() {
+        while let Ok(batch) = reported.try_recv() {
             name = Some(facts(Some(&batch)).name);
         }
         (name.as_deref().map(str::to_owned), watch.other_name.clone())
@@ -98,9 +98,9 @@ async fn a_host_name_that_is_set_late_is_taken_over_once() {
     assert_eq!(named("node-7").await, (None, None));
     identity_in.send_replace(Arc::new(Identity { name: "node-9".into(), ..Identity::default() }));
     let identity = watch.take_identity();
-    assert!(watch.tell(&identity).await);
+    assert!(watch.publish(&identity).await);
     let mut last = None;
-    while let Ok(batch) = told.try_recv() {
+    while let Ok(batch) = reported.try_recv() {
         last = Some(facts(Some(&batch)).name);
     }
     assert_eq!(last.as_deref(), Some("node-9"), "a reload has the last word");
@@ -113,14 +113,14 @@ async fn a_host_name_that_is_set_late_is_taken_over_once() {
 async fn a_node_name_that_is_reloaded_in_the_moment_of_an_address_event_is_taken_over() {
     let unset = Identity { name: "localhost".into(), is_host_name: true, ..Identity::default() };
     let (identity_in, identity) = watch::channel(Arc::new(unset));
-    let (changes, mut told) = mpsc::channel(8);
+    let (changes, mut reported) = mpsc::channel(8);
     let mut watch = Watch {
         events: None,
         identity,
         changes,
-        timing: Timing::default(),
+        timeouts: NodeWatchTimeouts::default(),
         addresses: Addresses::default(),
-        told: NodeFacts::default(),
+        reported: NodeFacts::default(),
         wait: None,
         host_name: || Ok("node-7".to_owned()),
         late_name: None,
@@ -129,7 +129,7 @@ async fn a_node_name_that_is_reloaded_in_the_moment_of_an_address_event_is_taken
     let mut named = async |watch: &mut Watch| {
         assert!(watch.look().await);
         let mut name = None;
-        while let Ok(batch) = told.try_recv() {
+        while let Ok(batch) = reported.try_recv() {
             name = Some(facts(Some(&batch)).name);
         }
         name.as_deref().map(str::to_owned)

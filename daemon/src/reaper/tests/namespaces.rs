@@ -21,8 +21,8 @@ fn this_process_is_found() {
     let home = Home::here().unwrap();
     home.check().unwrap();
     assert!(all(&home).unwrap().contains_key(&home.inode));
-    let nobody = BTreeSet::from([1, home.inode]);
-    let found = find(&home, &nobody).unwrap();
+    let excluded = BTreeSet::from([1, home.inode]);
+    let found = find(&home, &excluded).unwrap();
     assert_eq!(found.keys().copied().collect::<Vec<_>>(), [home.inode]);
     let own = home.visit(home.inode, &found[&home.inode], || 7).unwrap();
     assert_eq!(own, 7);

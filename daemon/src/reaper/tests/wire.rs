@@ -26,8 +26,8 @@ fn carried(order: &Order) -> Order {
 fn orders_arrive_as_they_were_sent() {
     for order in [
         Order::Sockets(targets()),
-        Order::Dialled(vec![l4("198.51.100.1:53/UDP"), l4("[2001:db8::2]:53/UDP")]),
-        Order::Dialled(Vec::new()),
+        Order::ConnectedTo(vec![l4("198.51.100.1:53/UDP"), l4("[2001:db8::2]:53/UDP")]),
+        Order::ConnectedTo(Vec::new()),
         Order::Within("/sys/fs/cgroup/kubepods.slice".into()),
         Order::Spare(vec![1, u32::MAX]),
         Order::Spare((0..u32::from(u16::MAX)).collect()),

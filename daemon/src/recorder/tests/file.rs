@@ -102,7 +102,7 @@ fn of_a_file_that_is_far_too_large_only_the_end_is_read() {
 }
 
 #[test]
-fn nobody_is_led_elsewhere() {
+fn symbolic_links_are_not_followed() {
     let directory = directory();
     let target = directory.path().join("target");
     symlink(&target, path(directory.path())).unwrap();

@@ -4,39 +4,40 @@
 use std::collections::BTreeSet;
 
 use nodelb_core::model::service::ServiceName;
+use nodelb_core::state::status::Status;
 use nodelb_kube::apiserver::address::{Address, Host};
-use nodelb_kube::apiserver::visit::Tips;
+use nodelb_kube::apiserver::one_shot::AddressHints;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::client::{self, At};
-use crate::diagnose::facts::{ApiserverRow, Daemon, FrontendRow, Maps, Witness};
+use crate::diagnose::facts::{ApiserverRow, Daemon, FrontendRow, Maps, Probe};
 use crate::diagnose::rows;
-use crate::means::Means;
+use crate::endpoints::Endpoints;
 
 /// Maximum number of addresses that are looked up one by one.
 const MOST: usize = 16;
 
-impl Means {
+impl Endpoints {
     /// Queries the daemon about a service and about the apiservers.
-    pub(super) async fn ask_daemon(&self, service: &ServiceName) -> (Witness<Daemon>, Tips) {
+    pub(super) async fn ask_daemon(&self, service: &ServiceName) -> (Probe<Daemon>, AddressHints) {
         match self.reach().await {
             Ok(at) => {
                 let asked = Asked { at };
                 let daemon = asked.about(service).await;
-                let tips = asked.tips(&daemon.apiservers).await;
-                (Witness::Spoke(daemon), tips)
+                let hints = asked.hints(&daemon.apiservers).await;
+                (Probe::Ok(daemon), hints)
             }
-            Err(why) => (Witness::Silent(why), Tips::default()),
+            Err(why) => (Probe::Failed(why), AddressHints::default()),
         }
     }
 
     /// Returns what a running daemon knows about the apiservers; empty if no daemon runs.
-    pub async fn tips(&self) -> Tips {
-        let Ok(at) = self.reach().await else { return Tips::default() };
+    pub async fn hints(&self) -> AddressHints {
+        let Ok(at) = self.reach().await else { return AddressHints::default() };
         let asked = Asked { at };
         let apiservers: Vec<ApiserverRow> = asked.rows("/apiservers?output=json".into(), "apiservers").await;
-        asked.tips(&apiservers).await
+        asked.hints(&apiservers).await
     }
 
     /// Returns the service that a running daemon serves at one of the addresses, if it is not this one.
@@ -49,7 +50,7 @@ impl Means {
         for address in addresses.iter().take(MOST) {
             let rows: Vec<FrontendRow> =
                 asked.rows(format!("/frontends?output=json&address={address}"), "frontends").await;
-            if let Some(row) = rows.into_iter().find(|row| row.status != "Error" && row.service != own) {
+            if let Some(row) = rows.into_iter().find(|row| row.status != Some(Status::Error) && row.service != own) {
                 return Some(row.service);
             }
         }
@@ -129,7 +130,7 @@ impl Asked {
     /// Returns what happens to a connection from this host according to the daemon.
     async fn traces(&self, frontends: &[FrontendRow]) -> Vec<Value> {
         let mut traces = Vec::new();
-        for row in frontends.iter().filter(|row| row.status != "Error").take(TRACED) {
+        for row in frontends.iter().filter(|row| row.status != Some(Status::Error)).take(TRACED) {
             traces.extend(self.rows(format!("/trace?output=json&to={}", row.address), "verdict").await);
         }
         traces
@@ -137,7 +138,7 @@ impl Asked {
 
     /// Returns the other claims to the addresses that are in error.
     async fn rivals(&self, frontends: &[FrontendRow]) -> Vec<FrontendRow> {
-        let failed = frontends.iter().filter(|row| row.status == "Error");
+        let failed = frontends.iter().filter(|row| row.status == Some(Status::Error));
         let hosts: BTreeSet<&str> = failed.filter_map(|row| Some(row.address.rsplit_once(':')?.0)).collect();
         let mut rivals = Vec::new();
         for host in hosts.into_iter().take(MOST) {
@@ -148,27 +149,27 @@ impl Asked {
     }
 
     /// Returns the apiserver addresses that work, and those that nodelb balances itself.
-    async fn tips(&self, rows: &[ApiserverRow]) -> Tips {
+    async fn hints(&self, rows: &[ApiserverRow]) -> AddressHints {
         let mut rows: Vec<&ApiserverRow> = rows.iter().take(MOST).collect();
         rows.sort_by_key(|row| !row.in_use);
-        let mut tips = Tips::default();
+        let mut hints = AddressHints::default();
         for row in rows {
             let Ok(address) = row.address.parse::<Address>() else { continue };
             let is_up = row.in_use || matches!(row.state.as_str(), "Healthy" | "Recovering");
             if self.balances(&address).await {
-                tips.balanced.insert(address);
+                hints.balanced.insert(address);
             } else if is_up {
-                tips.direct.push(address);
+                hints.direct.push(address);
             }
         }
-        tips
+        hints
     }
 
     async fn balances(&self, address: &Address) -> bool {
         let Host::Ip(ip) = address.host else { return false };
         let target = format!("/frontends?output=json&address={ip}");
         let rows: Vec<FrontendRow> = self.rows(target, "frontends").await;
-        rows.iter().any(|row| row.status != "Error" && row.address == format!("{address}/TCP"))
+        rows.iter().any(|row| row.status != Some(Status::Error) && row.address == format!("{address}/TCP"))
     }
 }
 

@@ -3,18 +3,20 @@
 
 use std::collections::BTreeSet;
 
+use nodelb_core::compile::select::Choice;
 use nodelb_core::explain::differences::CHECKS_AT_ONCE;
+use nodelb_core::state::status::Status;
 
-use super::{Scene, age, is_last_resort, is_ready, quoted, shown, some};
+use super::{Context, durations, is_last_resort, is_ready, quoted, shown, some};
 use crate::diagnose::facts::{BackendRow, Daemon, FrontendRow, Maps};
 use crate::diagnose::finding::{Finding, Kind, Severity};
 use crate::diagnose::rows;
 
 /// Time that a change may take to reach the kernel, in seconds.
-const PATIENCE: f64 = 5.0;
+const TIMEOUT: f64 = 5.0;
 
-pub(super) fn findings(scene: &Scene<'_>) -> Vec<Finding> {
-    let Some(daemon) = scene.daemon else { return Vec::new() };
+pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
+    let Some(daemon) = context.daemon else { return Vec::new() };
     let mut found = Vec::new();
     found.extend(not_served(daemon));
     found.extend(described_twice(daemon));
@@ -22,28 +24,28 @@ pub(super) fn findings(scene: &Scene<'_>) -> Vec<Finding> {
     found.extend(slow(daemon));
     found.extend(differs(daemon));
     found.extend(unusable(daemon));
-    found.extend(remembers_else(scene, daemon));
+    found.extend(remembers_else(context, daemon));
     found.extend(without_backends(daemon));
     found
 }
 
-fn of_status<'d>(daemon: &'d Daemon, status: &str) -> Vec<&'d FrontendRow> {
-    daemon.frontends.iter().filter(|row| row.status == status).collect()
+fn of_status<'d>(daemon: &'d Daemon, status: Status) -> Vec<&'d FrontendRow> {
+    daemon.frontends.iter().filter(|row| row.status == Some(status)).collect()
 }
 
-fn told(row: &FrontendRow) -> String {
+fn one_line(row: &FrontendRow) -> String {
     let why = row.error.as_deref().map_or_else(String::new, |error| format!(": {}", quoted(error)));
-    format!("{} ({}) is {} for {}{why}", shown(&row.address), shown(&row.kind), shown(&row.status), lasting(row.since))
+    format!("{} ({}) is {} for {}{why}", shown(&row.address), shown(&row.kind), word(row.status), lasting(row.since))
 }
 
 /// Addresses that another service owns, and those that nodelb serves for no service.
 fn not_served(daemon: &Daemon) -> Vec<Finding> {
-    let failed = of_status(daemon, "Error");
-    let is_served = daemon.frontends.iter().any(|row| matches!(row.status.as_str(), "Done" | "Held"));
+    let failed = of_status(daemon, Status::Error);
+    let is_served = daemon.frontends.iter().any(|row| matches!(row.status, Some(Status::Done | Status::Held)));
     let severity = if is_served { Severity::Warning } else { Severity::Critical };
     let owner = |row: &FrontendRow| {
         let owns = |rival: &&FrontendRow| {
-            rival.address == row.address && rival.service != row.service && rival.status != "Error"
+            rival.address == row.address && rival.service != row.service && rival.status != Some(Status::Error)
         };
         daemon.rivals.iter().find(owns)
     };
@@ -54,12 +56,12 @@ fn not_served(daemon: &Daemon) -> Vec<Finding> {
         let what = format!("{} of its addresses belongs to another service, {}", lost.len(), shown(&owner.service));
         found.push(
             Finding::new(severity, Kind::AddressConflict, what)
-                .seen(lost.iter().map(|row| told(row)))
+                .seen(lost.iter().map(|row| one_line(row)))
                 .seen([format!(
                     "{} ({}) is {} for {}",
                     shown(&owner.address),
                     shown(&owner.kind),
-                    shown(&owner.status),
+                    word(owner.status),
                     shown(&owner.service)
                 )])
                 .remedy(
@@ -71,7 +73,7 @@ fn not_served(daemon: &Daemon) -> Vec<Finding> {
         let what = format!("nodelb does not serve {}", some(refused.iter().map(|row| shown(&row.address))));
         found.push(
             Finding::new(severity, Kind::AddressRefused, what)
-                .seen(refused.iter().map(|row| told(row)))
+                .seen(refused.iter().map(|row| one_line(row)))
                 .remedy("do what the reason says, or take the address out of the service"),
         );
     }
@@ -80,14 +82,14 @@ fn not_served(daemon: &Daemon) -> Vec<Finding> {
 
 /// Two sources define the service.
 fn described_twice(daemon: &Daemon) -> Option<Finding> {
-    let row = daemon.services.iter().find(|row| daemon.services.len() > 1 && row.status == "Error")?;
-    let what = format!("it is described twice, and what {} says does not count", shown(&row.origin));
+    let row = daemon.services.iter().find(|row| daemon.services.len() > 1 && row.status == Some(Status::Error))?;
+    let what = format!("it is defined twice; the definition in {} is not used", shown(&row.origin));
     let error = row.error.iter().map(|error| quoted(error));
     Some(Finding::new(Severity::Warning, Kind::AddressConflict, what).seen(error).remedy("remove one of the two"))
 }
 
 fn held(daemon: &Daemon) -> Option<Finding> {
-    let rows = of_status(daemon, "Held");
+    let rows = of_status(daemon, Status::Held);
     let first = rows.first()?;
     let what = format!(
         "it leads to an apiserver, and its last known backends are held since its source emptied it {} ago",
@@ -95,18 +97,18 @@ fn held(daemon: &Daemon) -> Option<Finding> {
     );
     Some(
         Finding::new(Severity::Warning, Kind::Held, what)
-            .seen(rows.iter().map(|row| told(row)))
+            .seen(rows.iter().map(|row| one_line(row)))
             .remedy("it ends by itself when there are backends again; find out who emptied it"),
     )
 }
 
 fn slow(daemon: &Daemon) -> Option<Finding> {
-    let rows: Vec<_> = of_status(daemon, "Pending").into_iter().filter(|row| row.since >= PATIENCE).collect();
+    let rows: Vec<_> = of_status(daemon, Status::Pending).into_iter().filter(|row| row.since >= TIMEOUT).collect();
     let first = rows.first()?;
     let what = format!("{} is not in the kernel yet", shown(&first.address));
     Some(
         Finding::new(Severity::Critical, Kind::KernelDiffers, what)
-            .seen(rows.iter().map(|row| told(row)))
+            .seen(rows.iter().map(|row| one_line(row)))
             .remedy("it is tried again by itself; journalctl -u nodelb says why it fails"),
     )
 }
@@ -115,18 +117,18 @@ fn slow(daemon: &Daemon) -> Option<Finding> {
 /// `/frontends` and `/maps` are from two moments and differ during any rollout.
 fn differs(daemon: &Daemon) -> Option<Finding> {
     let maps = daemon.maps.as_ref()?;
-    let done = of_status(daemon, "Done").into_iter().chain(of_status(daemon, "Held"));
+    let done = of_status(daemon, Status::Done).into_iter().chain(of_status(daemon, Status::Held));
     let evidence: Vec<String> = done.filter_map(|row| difference(row, maps)).collect();
     let rows = daemon.differences.iter().flatten().filter(|row| rows::is_about_maps(row));
-    let told: Vec<String> = rows.take(5).map(|row| format!("/diff: {}", rows::told(row))).collect();
-    if evidence.is_empty() || told.is_empty() {
+    let reported: Vec<String> = rows.take(5).map(|row| format!("/diff: {}", rows::one_line(row))).collect();
+    if evidence.is_empty() || reported.is_empty() {
         return None;
     }
     let what = "the kernel does not hold what the daemon has put there: somebody changed the maps";
     Some(
         Finding::new(Severity::Critical, Kind::KernelDiffers, what)
             .seen(evidence)
-            .seen(told)
+            .seen(reported)
             .seen(traces(daemon))
             .remedy(format!("the daemon compares and repairs by itself every few minutes; {CHECKS_AT_ONCE}")),
     )
@@ -134,7 +136,7 @@ fn differs(daemon: &Daemon) -> Option<Finding> {
 
 /// Returns what happens to connections according to the daemon.
 fn traces(daemon: &Daemon) -> impl Iterator<Item = String> {
-    daemon.traces.iter().map(|row| format!("/trace: {}", rows::told(row)))
+    daemon.traces.iter().map(|row| format!("/trace: {}", rows::one_line(row)))
 }
 
 fn difference(row: &FrontendRow, maps: &Maps) -> Option<String> {
@@ -155,11 +157,11 @@ fn difference(row: &FrontendRow, maps: &Maps) -> Option<String> {
 
 /// There are backends, but none may be used.
 fn unusable(daemon: &Daemon) -> Option<Finding> {
-    let is_chosen = |row: &&BackendRow| matches!(row.choice.as_str(), "Selected" | "Held");
+    let is_chosen = |row: &&BackendRow| matches!(row.choice, Some(Choice::Selected | Choice::Held));
     let refused: Vec<&BackendRow> = daemon
         .backends
         .iter()
-        .filter(|row| matches!(row.choice.as_str(), "Refused" | "Quarantined" | "Maintenance"))
+        .filter(|row| matches!(row.choice, Some(Choice::Refused | Choice::Quarantined | Choice::Maintenance)))
         .collect();
     if refused.is_empty() {
         return None;
@@ -167,17 +169,17 @@ fn unusable(daemon: &Daemon) -> Option<Finding> {
     let is_left = daemon.backends.iter().any(|row| is_chosen(&row));
     let severity = if is_left { Severity::Warning } else { Severity::Critical };
     let what = format!(
-        "nodelb uses {} of its backends: {}",
-        if is_left { "not all" } else { "none" },
-        match refused[0].choice.as_str() {
-            "Refused" => "it refuses what it may not or cannot connect to",
-            "Quarantined" => "they failed their health checks",
+        "{}: {}",
+        if is_left { "some backends are not used" } else { "no backend is used" },
+        match refused[0].choice {
+            Some(Choice::Refused) => "it refuses what it may not or cannot connect to",
+            Some(Choice::Quarantined) => "they failed their health checks",
             _ => "they are in maintenance",
         }
     );
     let each = refused.iter().take(10).map(|row| {
         let why = row.reason.as_deref().map_or_else(String::new, |why| format!(": {}", quoted(why)));
-        format!("{} is {}{why}", shown(&row.address), shown(&row.choice))
+        format!("{} is {}{why}", shown(&row.address), word(row.choice))
     });
     Some(
         Finding::new(severity, Kind::BackendsUnusable, what)
@@ -187,16 +189,16 @@ fn unusable(daemon: &Daemon) -> Option<Finding> {
 }
 
 /// The cluster's present state differs from what the daemon uses.
-fn remembers_else(scene: &Scene<'_>, daemon: &Daemon) -> Option<Finding> {
-    scene.slices.filter(|_| scene.is_for_proxies() && !daemon.services.is_empty() && !scene.is_held())?;
-    let first = |endpoint: &&nodelb_kube::api::seen::Endpoint| endpoint.addresses.first().cloned();
-    let named: BTreeSet<String> = scene.endpoints().filter_map(|endpoint| first(&endpoint)).collect();
-    let usable = scene.endpoints().filter(|it| is_ready(it) || is_last_resort(it));
+fn remembers_else(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
+    context.slices.filter(|_| context.is_for_proxies() && !daemon.services.is_empty() && !context.is_held())?;
+    let first = |endpoint: &&k8s_openapi::api::discovery::v1::Endpoint| endpoint.addresses.first().cloned();
+    let named: BTreeSet<String> = context.endpoints().filter_map(|endpoint| first(&endpoint)).collect();
+    let usable = context.endpoints().filter(|it| is_ready(it) || is_last_resort(it));
     let usable: BTreeSet<String> = usable.filter_map(|endpoint| first(&endpoint)).collect();
     let host =
         |row: &BackendRow| row.address.rsplit_once(':').map(|(host, _)| host.trim_matches(['[', ']']).to_owned());
     let known: BTreeSet<String> = daemon.backends.iter().filter_map(host).collect();
-    let chosen = daemon.backends.iter().filter(|row| row.choice == "Selected");
+    let chosen = daemon.backends.iter().filter(|row| row.choice == Some(Choice::Selected));
     let chosen: BTreeSet<String> = chosen.filter_map(host).collect();
     // A port that no slice has hides every backend; another rule reports that.
     let unknown = usable.difference(&known).filter(|_| !known.is_empty());
@@ -218,13 +220,14 @@ fn remembers_else(scene: &Scene<'_>, daemon: &Daemon) -> Option<Finding> {
 fn without_backends(daemon: &Daemon) -> Option<Finding> {
     let is_local = |row: &FrontendRow| row.flags.iter().any(|flag| flag == "Local");
     // Another rule reports that all backends are on other nodes.
-    let is_elsewhere = daemon.backends.iter().any(|row| matches!(row.choice.as_str(), "Selected" | "Held"));
-    let is_empty =
-        |row: &&FrontendRow| row.status == "Done" && row.backends.is_empty() && !(is_elsewhere && is_local(row));
+    let is_elsewhere = daemon.backends.iter().any(|row| matches!(row.choice, Some(Choice::Selected | Choice::Held)));
+    let is_empty = |row: &&FrontendRow| {
+        row.status == Some(Status::Done) && row.backends.is_empty() && !(is_elsewhere && is_local(row))
+    };
     let rows: Vec<_> = daemon.frontends.iter().filter(is_empty).collect();
     let first = rows.first()?;
     let what = format!("{} has no backend: a connection from this node gets ECONNREFUSED", shown(&first.address));
-    let why = daemon.backends.iter().take(5).map(|row| format!("{} is {}", shown(&row.address), shown(&row.choice)));
+    let why = daemon.backends.iter().take(5).map(|row| format!("{} is {}", shown(&row.address), word(row.choice)));
     Some(
         Finding::new(Severity::Critical, Kind::NoBackends, what)
             .seen(rows.iter().skip(1).take(5).map(|row| format!("nor has {}", shown(&row.address))))
@@ -236,5 +239,9 @@ fn without_backends(daemon: &Daemon) -> Option<Finding> {
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an age, shown to the second")]
 fn lasting(seconds: f64) -> String {
-    age::human((seconds.max(0.0) * 1000.0) as u64)
+    durations::human((seconds.max(0.0) * 1000.0) as u64)
+}
+
+fn word(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "unknown".into(), |value| value.to_string())
 }

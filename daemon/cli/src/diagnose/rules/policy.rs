@@ -1,40 +1,44 @@
 //! What the service requests and does not get here: backends on this node, a load balancer.
 
-use nodelb_kube::api::seen::{Endpoint, Service};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::Endpoint;
+use nodelb_core::compile::select::Choice;
 
-use super::{Scene, age, shown, some};
+use super::{Context, durations, shown, some};
 use crate::diagnose::catalogue;
 use crate::diagnose::finding::{Finding, Kind, Severity};
+use crate::diagnose::objects::{list, seconds, spec, text};
 
 /// Time in seconds that clouds usually take to create a load balancer.
 const USUAL: u64 = 300;
 
-pub(super) fn findings(scene: &Scene<'_>) -> Vec<Finding> {
-    match scene.service.filter(|_| scene.is_for_proxies()) {
+pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
+    match context.service.filter(|_| context.is_for_proxies()) {
         Some(service) => {
-            let local = [inside(scene, service), outside(scene, service)];
-            local.into_iter().flatten().chain(pending(scene, service)).collect()
+            let local = [inside(context, service), outside(context, service)];
+            local.into_iter().flatten().chain(pending(context, service)).collect()
         }
-        None => of_file(scene).into_iter().collect(),
+        None => of_file(context).into_iter().collect(),
     }
 }
 
 /// Returns where the backends are, if this node has none.
-fn elsewhere(scene: &Scene<'_>) -> Option<Vec<String>> {
-    let usable = scene.usable();
-    let is_here = |endpoint: &&Endpoint| endpoint.node_name == scene.facts.node;
+fn elsewhere(context: &Context<'_>) -> Option<Vec<String>> {
+    let usable = context.usable();
+    let is_here = |endpoint: &&Endpoint| text(&endpoint.node_name) == context.facts.node;
     if usable.is_empty() || usable.iter().any(is_here) {
         return None;
     }
-    let nodes = usable.iter().map(|endpoint| match endpoint.node_name.as_str() {
+    let nodes = usable.iter().map(|endpoint| match text(&endpoint.node_name) {
         "" => "an endpoint without a node".into(),
         node => shown(node),
     });
     let mut nodes: Vec<String> = nodes.collect();
     nodes.sort();
     nodes.dedup();
-    let mut evidence = vec![format!("this node is {}; the backends are on {}", shown(&scene.facts.node), some(nodes))];
-    if scene.cluster.is_some_and(|cluster| cluster.has_node == Ok(false)) {
+    let mut evidence =
+        vec![format!("this node is {}; the backends are on {}", shown(&context.facts.node), some(nodes))];
+    if context.cluster.is_some_and(|cluster| cluster.has_node == Ok(false)) {
         evidence.push("Kubernetes has no Node of this node's name: node.name may be wrong".into());
     }
     Some(evidence)
@@ -42,34 +46,34 @@ fn elsewhere(scene: &Scene<'_>) -> Option<Vec<String>> {
 
 const SPREAD: &str = "have a pod of the service on this node (a DaemonSet, a topology spread constraint), or set";
 
-fn inside(scene: &Scene<'_>, service: &Service) -> Option<Finding> {
-    if service.spec.internal_traffic_policy != "Local" {
+fn inside(context: &Context<'_>, service: &Service) -> Option<Finding> {
+    if text(&spec(service).internal_traffic_policy) != "Local" {
         return None;
     }
     let what =
         "its internalTrafficPolicy is Local, and none of its backends is on this node: clients here get EHOSTUNREACH";
-    let finding = Finding::new(Severity::Critical, Kind::NoLocalBackend, what).seen(elsewhere(scene)?);
+    let finding = Finding::new(Severity::Critical, Kind::NoLocalBackend, what).seen(elsewhere(context)?);
     Some(finding.remedy(format!("{SPREAD} internalTrafficPolicy: Cluster")))
 }
 
-fn outside(scene: &Scene<'_>, service: &Service) -> Option<Finding> {
-    if service.spec.external_traffic_policy != "Local" {
+fn outside(context: &Context<'_>, service: &Service) -> Option<Finding> {
+    if text(&spec(service).external_traffic_policy) != "Local" {
         return None;
     }
     let what = "its externalTrafficPolicy is Local, and none of its backends is on this node: who comes from outside to \
-                this node reaches nobody, and load balancers are told so";
-    let finding = Finding::new(Severity::Warning, Kind::NoLocalBackend, what).seen(elsewhere(scene)?);
+                this node reaches nobody, and load balancers do not send to it";
+    let finding = Finding::new(Severity::Warning, Kind::NoLocalBackend, what).seen(elsewhere(context)?);
     Some(
         finding.remedy(format!("{SPREAD} externalTrafficPolicy: Cluster; else let load balancers send to other nodes")),
     )
 }
 
 /// The same, for a service that only the daemon knows.
-fn of_file(scene: &Scene<'_>) -> Option<Finding> {
-    let daemon = scene.daemon.filter(|_| scene.service.is_none())?;
+fn of_file(context: &Context<'_>) -> Option<Finding> {
+    let daemon = context.daemon.filter(|_| context.service.is_none())?;
     let is_local = |row: &&crate::diagnose::facts::FrontendRow| row.flags.iter().any(|flag| flag == "Local");
     let row = daemon.frontends.iter().find(is_local).filter(|row| row.backends.is_empty())?;
-    let usable: Vec<_> = daemon.backends.iter().filter(|backend| backend.choice == "Selected").collect();
+    let usable: Vec<_> = daemon.backends.iter().filter(|backend| backend.choice == Some(Choice::Selected)).collect();
     if usable.is_empty() {
         return None;
     }
@@ -83,32 +87,38 @@ fn of_file(scene: &Scene<'_>) -> Option<Finding> {
     )
 }
 
-fn pending(scene: &Scene<'_>, service: &Service) -> Option<Finding> {
-    let is_awaited = service.spec.kind == "LoadBalancer" && service.status.load_balancer.ingress.is_empty();
-    if !is_awaited {
+fn pending(context: &Context<'_>, service: &Service) -> Option<Finding> {
+    let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    if text(&spec(service).type_) != "LoadBalancer" || status.is_some_and(|status| !list(&status.ingress).is_empty()) {
         return None;
     }
-    let waited = service.metadata.created.map(|at| scene.facts.now.saturating_sub(at));
-    let since = waited.map_or_else(String::new, |seconds| format!(" for {}", age::human(seconds.saturating_mul(1000))));
+    let waited = seconds(&service.metadata.creation_timestamp).map(|at| context.facts.now.saturating_sub(at));
+    let since =
+        waited.map_or_else(String::new, |seconds| format!(" for {}", durations::human(seconds.saturating_mul(1000))));
     let usual = match waited {
         Some(seconds) if seconds <= USUAL => " (one to five minutes are usual)",
         _ => "",
     };
     let what = format!("its load balancer has been pending{since}{usual}: it has no address for clients outside");
-    let class = match service.spec.load_balancer_class.as_str() {
+    let class = match text(&spec(service).load_balancer_class) {
         "" => None,
         class => Some(format!("its loadBalancerClass is {}: somebody must implement that", shown(class))),
     };
-    let events = scene.cluster.and_then(|cluster| cluster.events.as_deref().ok()).into_iter().flatten();
-    let balancing = events.filter(|event| event.reason.contains("LoadBalancer") || event.reason == "IPNotAllocated");
-    let told = balancing.filter(|event| event.kind == "Warning").map(|event| catalogue::told(event, scene.facts.now));
-    let told: Vec<String> = told.take(3).collect();
-    let remedy = if told.is_empty() {
+    let events = context.cluster.and_then(|cluster| cluster.events.as_deref().ok()).into_iter().flatten();
+    let balancing = events.filter(|event| {
+        let reason = text(&event.reason);
+        reason.contains("LoadBalancer") || reason == "IPNotAllocated"
+    });
+    let reported = balancing
+        .filter(|event| text(&event.type_) == "Warning")
+        .map(|event| catalogue::one_line(event, context.facts.now));
+    let reported: Vec<String> = reported.take(3).collect();
+    let remedy = if reported.is_empty() {
         "does anything make load balancers here (a cloud-controller-manager, MetalLB)? See its log; rate limits, quotas and \
          subnets of the cloud are usual reasons"
     } else {
         "do what its Events ask for; see the log of cloud-controller-manager"
     };
-    let finding = Finding::new(Severity::Warning, Kind::LoadBalancerPending, what).seen(told).seen(class);
+    let finding = Finding::new(Severity::Warning, Kind::LoadBalancerPending, what).seen(reported).seen(class);
     Some(finding.remedy(remedy))
 }

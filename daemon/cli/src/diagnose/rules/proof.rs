@@ -2,34 +2,37 @@
 
 use std::time::Duration;
 
-use super::{Scene, count, shown, some};
-use crate::diagnose::facts::{Dial, FrontendRow, Outcome};
+use super::{Context, count, shown, some};
+use crate::diagnose::facts::{ConnectTest, FrontendRow, Outcome};
 use crate::diagnose::finding::{Finding, Kind, Severity};
+use crate::diagnose::objects::{spec, text};
 
-pub(super) fn findings(scene: &Scene<'_>) -> Vec<Finding> {
-    let dials = &scene.facts.dials;
-    let found = [unreachable(dials), fails(scene), accepted(dials), unprovable(dials), name(scene)];
+pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
+    let connect_tests = &context.facts.connect_tests;
+    let found =
+        [unreachable(connect_tests), fails(context), accepted(connect_tests), unprovable(connect_tests), name(context)];
     found.into_iter().flatten().collect()
 }
 
-fn failure(dial: &Dial) -> Option<(&Dial, &str, Duration)> {
-    match &dial.outcome {
-        Outcome::Failed(why, after) => Some((dial, why, *after)),
+fn failure(connect: &ConnectTest) -> Option<(&ConnectTest, &str, Duration)> {
+    match &connect.outcome {
+        Outcome::Failed(why, after) => Some((connect, why, *after)),
         _ => None,
     }
 }
 
-fn told((dial, why, after): &(&Dial, &str, Duration)) -> String {
-    format!("{}: {why} after {}", shown(&dial.to), millis(*after))
+fn one_line((connect, why, after): &(&ConnectTest, &str, Duration)) -> String {
+    format!("{}: {why} after {}", shown(&connect.to), millis(*after))
 }
 
 fn millis(time: Duration) -> String {
     format!("{:.1} ms", time.as_secs_f64() * 1000.0)
 }
 
-fn unreachable(dials: &[Dial]) -> Option<Finding> {
-    let tried = dials.iter().filter(|dial| dial.is_backend && dial.outcome != Outcome::Unprovable).count();
-    let failed: Vec<_> = dials.iter().filter(|dial| dial.is_backend).filter_map(failure).collect();
+fn unreachable(connect_tests: &[ConnectTest]) -> Option<Finding> {
+    let tried =
+        connect_tests.iter().filter(|connect| connect.is_backend && connect.outcome != Outcome::Unprovable).count();
+    let failed: Vec<_> = connect_tests.iter().filter(|connect| connect.is_backend).filter_map(failure).collect();
     if failed.is_empty() {
         return None;
     }
@@ -42,36 +45,43 @@ fn unreachable(dials: &[Dial]) -> Option<Finding> {
     } else {
         "no answer: look at the way there (routes, the network plugin, network policies, a firewall) and at its node"
     };
-    Some(Finding::new(severity, Kind::BackendUnreachable, what).seen(failed.iter().take(10).map(told)).remedy(remedy))
+    Some(
+        Finding::new(severity, Kind::BackendUnreachable, what)
+            .seen(failed.iter().take(10).map(one_line))
+            .remedy(remedy),
+    )
 }
 
 /// Whether the failure is explained by a backend that fails in the same way, while another one answers.
-fn is_by_chance(scene: &Scene<'_>, dial: &Dial, why: &str) -> bool {
+fn is_by_chance(context: &Context<'_>, connect: &ConnectTest, why: &str) -> bool {
     // A connection to a NodePort goes to an address of the node.
     let end = |text: &str| text.rsplit_once(':').map(|(host, end)| (host.starts_with('['), end.to_owned()));
-    let is_meant =
-        |row: &&FrontendRow| row.address == dial.to || (row.kind == "NodePort" && end(&row.address) == end(&dial.to));
-    let row = scene.daemon.and_then(|daemon| daemon.frontends.iter().find(is_meant));
+    let is_meant = |row: &&FrontendRow| {
+        row.address == connect.to || (row.kind == "NodePort" && end(&row.address) == end(&connect.to))
+    };
+    let row = context.daemon.and_then(|daemon| daemon.frontends.iter().find(is_meant));
     let backends = row.map(|row| row.backends.as_slice()).unwrap_or_default();
-    let mut dials = scene.facts.dials.iter().filter(|dial| dial.is_backend && backends.contains(&dial.to));
-    let fails_so = |dial: &Dial| failure(dial).is_some_and(|(_, reason, _)| reason == why);
-    dials.clone().any(|dial| matches!(dial.outcome, Outcome::Accepted(_))) && dials.any(fails_so)
+    let mut connect_tests =
+        context.facts.connect_tests.iter().filter(|connect| connect.is_backend && backends.contains(&connect.to));
+    let fails_so = |connect: &ConnectTest| failure(connect).is_some_and(|(_, reason, _)| reason == why);
+    connect_tests.clone().any(|connect| matches!(connect.outcome, Outcome::Accepted(_))) && connect_tests.any(fails_so)
 }
 
-fn fails(scene: &Scene<'_>) -> Option<Finding> {
-    let dials = &scene.facts.dials;
-    let mut failed: Vec<_> = dials.iter().filter(|dial| !dial.is_backend).filter_map(failure).collect();
-    failed.sort_by_key(|(dial, why, _)| is_by_chance(scene, dial, why));
+fn fails(context: &Context<'_>) -> Option<Finding> {
+    let connect_tests = &context.facts.connect_tests;
+    let mut failed: Vec<_> = connect_tests.iter().filter(|connect| !connect.is_backend).filter_map(failure).collect();
+    failed.sort_by_key(|(connect, why, _)| is_by_chance(context, connect, why));
     let first = failed.first()?;
-    let is_by_chance = is_by_chance(scene, first.0, first.1);
+    let is_by_chance = is_by_chance(context, first.0, first.1);
     let severity = if is_by_chance { Severity::Warning } else { Severity::Critical };
     let chance = is_by_chance.then_some("a backend of it fails in the same way: connections to the others succeed");
     let what = format!("a connection from here to {} fails: {}", shown(&first.0.to), first.1);
-    let does_a_backend = dials.iter().any(|dial| dial.is_backend && matches!(dial.outcome, Outcome::Accepted(_)));
+    let does_a_backend =
+        connect_tests.iter().any(|connect| connect.is_backend && matches!(connect.outcome, Outcome::Accepted(_)));
     let backends = does_a_backend.then_some("a backend of it can be connected to directly");
     Some(
         Finding::new(severity, Kind::FrontendFails, what)
-            .seen(failed.iter().skip(1).take(10).map(told))
+            .seen(failed.iter().skip(1).take(10).map(one_line))
             .seen(backends)
             .seen(chance)
             .remedy(
@@ -81,37 +91,37 @@ fn fails(scene: &Scene<'_>) -> Option<Finding> {
     )
 }
 
-fn accepted(dials: &[Dial]) -> Option<Finding> {
-    let accepted = dials.iter().filter_map(|dial| match dial.outcome {
-        Outcome::Accepted(after) => Some((dial, after)),
+fn accepted(connect_tests: &[ConnectTest]) -> Option<Finding> {
+    let accepted = connect_tests.iter().filter_map(|connect| match connect.outcome {
+        Outcome::Accepted(after) => Some((connect, after)),
         _ => None,
     });
-    let (backends, frontends): (Vec<_>, Vec<_>) = accepted.partition(|(dial, _)| dial.is_backend);
+    let (backends, frontends): (Vec<_>, Vec<_>) = accepted.partition(|(connect, _)| connect.is_backend);
     if backends.is_empty() && frontends.is_empty() {
         return None;
     }
     let what =
         format!("{} and {} answer from here", count(frontends.len(), "frontend"), count(backends.len(), "backend"));
     let each = frontends.iter().chain(&backends).take(20);
-    let each = each.map(|(dial, after)| format!("{} accepted after {}", shown(&dial.to), millis(*after)));
+    let each = each.map(|(connect, after)| format!("{} accepted after {}", shown(&connect.to), millis(*after)));
     Some(Finding::new(Severity::Ok, Kind::Works, what).seen(each))
 }
 
-fn unprovable(dials: &[Dial]) -> Option<Finding> {
-    let unprovable: Vec<_> = dials.iter().filter(|dial| dial.outcome == Outcome::Unprovable).collect();
+fn unprovable(connect_tests: &[ConnectTest]) -> Option<Finding> {
+    let unprovable: Vec<_> = connect_tests.iter().filter(|connect| connect.outcome == Outcome::Unprovable).collect();
     if unprovable.is_empty() {
         return None;
     }
     let what = format!(
-        "whether {} answers cannot be told from here: UDP and SCTP have no connection to try",
-        some(unprovable.iter().map(|dial| shown(&dial.to)))
+        "whether {} answers cannot be determined from here: UDP and SCTP have no connection to try",
+        some(unprovable.iter().map(|connect| shown(&connect.to)))
     );
     Some(Finding::new(Severity::Info, Kind::Unprovable, what))
 }
 
-fn name(scene: &Scene<'_>) -> Option<Finding> {
-    let dns = scene.facts.dns.as_ref()?;
-    let cluster_ip = scene.service.map(|service| service.spec.cluster_ip.as_str()).unwrap_or_default();
+fn name(context: &Context<'_>) -> Option<Finding> {
+    let dns = context.facts.dns.as_ref()?;
+    let cluster_ip = context.service.map(|service| text(&spec(service).cluster_ip)).unwrap_or_default();
     let info = |what: String| Finding::new(Severity::Info, Kind::DnsName, what);
     Some(match &dns.addresses {
         Err(why) => info(format!("its name in the cluster is {}; it does not resolve on this host", dns.name))

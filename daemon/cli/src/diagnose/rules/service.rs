@@ -1,34 +1,35 @@
 //! Whether the service exists, and whether it is one for proxies.
 
-use super::{Scene, shown};
-use crate::diagnose::facts::Witness;
+use super::{Context, shown};
+use crate::diagnose::facts::Probe;
 use crate::diagnose::finding::{Finding, Kind, Severity};
-use crate::diagnose::near::near_names;
+use crate::diagnose::objects::{label, spec, text};
+use crate::diagnose::suggest::similar_names;
 
 /// The label of services that another proxy serves, whatever its value.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 
-pub(super) fn findings(scene: &Scene<'_>) -> Vec<Finding> {
-    missing(scene).into_iter().chain(not_for_proxies(scene)).chain(unknown_to_daemon(scene)).collect()
+pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
+    missing(context).into_iter().chain(not_for_proxies(context)).chain(unknown_to_daemon(context)).collect()
 }
 
-fn daemon_has_it(scene: &Scene<'_>) -> Option<bool> {
-    scene.daemon.map(|daemon| !daemon.services.is_empty())
+fn daemon_has_it(context: &Context<'_>) -> Option<bool> {
+    context.daemon.map(|daemon| !daemon.services.is_empty())
 }
 
-fn missing(scene: &Scene<'_>) -> Option<Finding> {
-    let of_cluster = match &scene.facts.cluster {
-        Witness::Spoke(cluster) => cluster.service.as_ref().ok().map(Option::is_some),
+fn missing(context: &Context<'_>) -> Option<Finding> {
+    let of_cluster = match &context.facts.cluster {
+        Probe::Ok(cluster) => cluster.service.as_ref().ok().map(Option::is_some),
         _ => None,
     };
-    let has = [of_cluster, daemon_has_it(scene)];
+    let has = [of_cluster, daemon_has_it(context)];
     if has.contains(&Some(true)) || has == [None, None] {
         return None;
     }
-    let name = &scene.facts.service;
-    let known = scene.daemon.into_iter().flat_map(|daemon| &daemon.names);
-    let known = known.chain(scene.cluster.into_iter().flat_map(|cluster| &cluster.names));
-    let near: Vec<String> = near_names(&name.to_string(), known.map(String::as_str)).map(shown).collect();
+    let name = &context.facts.service;
+    let known = context.daemon.into_iter().flat_map(|daemon| &daemon.names);
+    let known = known.chain(context.cluster.into_iter().flat_map(|cluster| &cluster.names));
+    let near: Vec<String> = similar_names(&name.to_string(), known.map(String::as_str)).map(shown).collect();
     let asked = match has {
         [Some(_), Some(_)] => "neither Kubernetes nor the daemon",
         [Some(_), None] => "Kubernetes does not",
@@ -44,15 +45,15 @@ fn missing(scene: &Scene<'_>) -> Option<Finding> {
     Some(Finding::new(Severity::Critical, Kind::NoSuchService, what).seen(evidence).remedy(remedy))
 }
 
-fn not_for_proxies(scene: &Scene<'_>) -> Option<Finding> {
-    let service = scene.service.filter(|_| !scene.is_for_proxies())?;
-    let (what, remedy) = if service.spec.kind == "ExternalName" {
-        let target = shown(&service.spec.external_name);
+fn not_for_proxies(context: &Context<'_>) -> Option<Finding> {
+    let service = context.service.filter(|_| !context.is_for_proxies())?;
+    let (what, remedy) = if text(&spec(service).type_) == "ExternalName" {
+        let target = shown(text(&spec(service).external_name));
         (
             format!("it is of type ExternalName: a name in DNS that leads to {target}, nothing that a proxy serves"),
             format!("see whether {target} resolves and answers"),
         )
-    } else if service.spec.cluster_ip == "None" {
+    } else if text(&spec(service).cluster_ip) == "None" {
         (
             "it is headless (clusterIP: None): clients get the pods' addresses from DNS, no proxy is in between".into(),
             "see whether its name resolves to the pods; give it a clusterIP if clients expect one address".into(),
@@ -64,9 +65,9 @@ fn not_for_proxies(scene: &Scene<'_>) -> Option<Finding> {
 }
 
 /// Kubernetes has the service, but the daemon does not.
-fn unknown_to_daemon(scene: &Scene<'_>) -> Option<Finding> {
-    let service = scene.service.filter(|_| scene.is_for_proxies() && daemon_has_it(scene) == Some(false))?;
-    if let Some(proxy) = service.metadata.labels.get(PROXY_NAME) {
+fn unknown_to_daemon(context: &Context<'_>) -> Option<Finding> {
+    let service = context.service.filter(|_| context.is_for_proxies() && daemon_has_it(context) == Some(false))?;
+    if let Some(proxy) = label(&service.metadata, PROXY_NAME) {
         let what = format!("it is left to another proxy, {}, by its label {PROXY_NAME}", shown(proxy));
         let finding = Finding::new(Severity::Info, Kind::NotForProxies, what);
         return Some(finding.remedy("remove the label to have nodelb serve it"));
@@ -74,7 +75,7 @@ fn unknown_to_daemon(scene: &Scene<'_>) -> Option<Finding> {
     let what = "Kubernetes has it, and the daemon has not heard of it";
     Some(
         Finding::new(Severity::Critical, Kind::MemoryDiffers, what)
-            .seen([scene.written(&service.metadata)])
+            .seen([context.written(&service.metadata)])
             .remedy("see `nodelb sources` and `nodelb apiservers`: is the daemon connected, and to this cluster?"),
     )
 }

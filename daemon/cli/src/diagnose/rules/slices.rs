@@ -3,31 +3,36 @@
 
 use std::collections::BTreeSet;
 
-use nodelb_kube::api::seen::{Pod, Service, ServicePort, Slice, TargetPort};
+use k8s_openapi::api::core::v1::{Pod, Service, ServicePort};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::{Scene, count, is_pod_of, is_ready, protocol, shown, some};
+use super::{Context, count, is_pod_of, is_ready, protocol, shown, some};
 use crate::diagnose::finding::{Finding, Kind, Severity};
+use crate::diagnose::objects::{
+    is_pod_ready, last_write, list, phase_and_ip, pod_name, ready_since, seconds, selector, spec, text,
+};
 use crate::diagnose::rows;
 
 /// Time in seconds that a controller may take to follow a pod.
-const PATIENCE: u64 = 10;
+const TIMEOUT: u64 = 10;
 
 const CONTROLLER: &str = "see the log of kube-controller-manager (endpointslice-controller) and whether it runs at all; to \
                           have the slices made anew: kubectl delete endpointslices -l kubernetes.io/service-name=NAME";
 
-pub(super) fn findings(scene: &Scene<'_>) -> Vec<Finding> {
-    let (Some(service), Some(slices)) = (scene.service.filter(|_| scene.is_for_proxies()), scene.slices) else {
+pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
+    let (Some(service), Some(slices)) = (context.service.filter(|_| context.is_for_proxies()), context.slices) else {
         return Vec::new();
     };
-    let disagreement = Disagreement::of(scene);
+    let disagreement = Disagreement::of(context);
     let about_all = if slices.is_empty() {
-        missing(scene, service, &disagreement)
-    } else if is_emptied(service, slices, scene, &disagreement) {
-        Some(emptied(scene, slices))
+        missing(context, service, &disagreement)
+    } else if is_emptied(service, slices, context, &disagreement) {
+        Some(emptied(context, slices))
     } else {
-        not_updated(scene, &disagreement)
+        not_updated(context, &disagreement)
     };
-    about_all.into_iter().chain(ports(scene, service, slices)).collect()
+    about_all.into_iter().chain(ports(context, service, slices)).collect()
 }
 
 /// Differences between pods and slices.
@@ -39,40 +44,42 @@ struct Disagreement<'f> {
 }
 
 impl<'f> Disagreement<'f> {
-    fn of(scene: &Scene<'f>) -> Self {
-        let Some(pods) = scene.pods else { return Self { absent: Vec::new(), gone: Vec::new() } };
-        let is_listed = |pod: &Pod| scene.endpoints().any(|endpoint| is_ready(endpoint) && is_pod_of(endpoint, pod));
-        let is_settled = |pod: &Pod| {
-            let since = pod.readiness().and_then(|ready| ready.since);
-            since.is_none_or(|since| scene.facts.now.saturating_sub(since) >= PATIENCE)
-        };
-        let absent = pods.iter().filter(|pod| pod.is_ready() && is_settled(pod) && !is_listed(pod)).collect();
-        let named = scene.endpoints().filter(|endpoint| endpoint.target_ref.kind == "Pod" && is_ready(endpoint));
-        let names = named.map(|endpoint| endpoint.target_ref.name.as_str());
-        let gone = names.filter(|name| !pods.iter().any(|pod| pod.metadata.name == *name)).collect();
+    fn of(context: &Context<'f>) -> Self {
+        let Some(pods) = context.pods else { return Self { absent: Vec::new(), gone: Vec::new() } };
+        let is_listed = |pod: &Pod| context.endpoints().any(|endpoint| is_ready(endpoint) && is_pod_of(endpoint, pod));
+        let is_settled =
+            |pod: &Pod| ready_since(pod).is_none_or(|since| context.facts.now.saturating_sub(since) >= TIMEOUT);
+        let absent = pods.iter().filter(|pod| is_pod_ready(pod) && is_settled(pod) && !is_listed(pod)).collect();
+        let names = context.endpoints().filter(|endpoint| is_ready(endpoint)).filter_map(pod_name);
+        let gone = names.filter(|name| !pods.iter().any(|pod| text(&pod.metadata.name) == *name)).collect();
         // Without any pod the selector is the problem, and another writer of the slices may have better information.
         Self { absent, gone: if pods.is_empty() { Vec::new() } else { gone } }
     }
 }
 
 /// Whether the endpoints were removed, and are not merely absent because there is no pod for them.
-fn is_emptied(service: &Service, slices: &[Slice], scene: &Scene<'_>, disagreement: &Disagreement<'_>) -> bool {
-    if slices.iter().any(|slice| !slice.endpoints.is_empty()) {
+fn is_emptied(
+    service: &Service,
+    slices: &[EndpointSlice],
+    context: &Context<'_>,
+    disagreement: &Disagreement<'_>,
+) -> bool {
+    if slices.iter().any(|slice| !list(&slice.endpoints).is_empty()) {
         return false;
     }
-    let written = slices.iter().filter_map(|slice| slice.metadata.last_write.at).max();
-    let ready = disagreement.absent.iter().filter_map(|pod| pod.readiness()?.since).max();
-    match scene.pods {
+    let written = slices.iter().filter_map(|slice| seconds(&last_write(&slice.metadata)?.time)).max();
+    let ready = disagreement.absent.iter().filter_map(|pod| ready_since(pod)).max();
+    match context.pods {
         // Slices that were written before the pods became ready have merely not been written since.
-        Some(_) if !service.spec.selector.is_empty() => !disagreement.absent.is_empty() && written >= ready,
+        Some(_) if selector(service).is_some() => !disagreement.absent.is_empty() && written >= ready,
         _ => true,
     }
 }
 
-fn emptied(scene: &Scene<'_>, slices: &[Slice]) -> Finding {
-    let severity = if scene.is_held() { Severity::Warning } else { Severity::Critical };
-    let names = some(slices.iter().map(|slice| shown(&slice.metadata.name)));
-    let cannot_tell = scene.pods.is_none() && scene.service.is_some_and(|service| !service.spec.selector.is_empty());
+fn emptied(context: &Context<'_>, slices: &[EndpointSlice]) -> Finding {
+    let severity = if context.is_held() { Severity::Warning } else { Severity::Critical };
+    let names = some(slices.iter().map(|slice| shown(text(&slice.metadata.name))));
+    let cannot_tell = context.pods.is_none() && context.service.and_then(selector).is_some();
     let what = match slices.len() {
         _ if cannot_tell => format!(
             "its EndpointSlice {names} names no endpoint: somebody emptied it, or no ready pod has the labels its selector \
@@ -82,60 +89,63 @@ fn emptied(scene: &Scene<'_>, slices: &[Slice]) -> Finding {
         _ => format!("its EndpointSlices {names} have been emptied: none names an endpoint"),
     };
     let writers = slices.iter().take(5).map(|slice| {
-        let name = shown(&slice.metadata.name);
-        format!("slice {name}: {}", scene.written(&slice.metadata))
+        let name = shown(text(&slice.metadata.name));
+        format!("slice {name}: {}", context.written(&slice.metadata))
     });
-    let history = scene.daemon.and_then(|daemon| daemon.history.as_ref()).into_iter().flatten();
+    let history = context.daemon.and_then(|daemon| daemon.history.as_ref()).into_iter().flatten();
     let removals =
         history.rev().filter(|row| rows::takes_away(row)).take(3).map(|row| format!("/history: {}", rows::step(row)));
-    let ready = scene.pods.into_iter().flatten().filter(|pod| pod.is_ready()).count();
+    let ready = context.pods.into_iter().flatten().filter(|pod| is_pod_ready(pod)).count();
     let ready = (ready > 0).then(|| format!("{} would be ready", count(ready, "pod")));
-    let held = scene.is_held().then(|| "nodelb holds the last known backends meanwhile".to_owned());
+    let held = context.is_held().then(|| "nodelb holds the last known backends meanwhile".to_owned());
     Finding::new(severity, Kind::SliceEmptied, what).seen(writers).seen(removals).seen(ready).seen(held).remedy(
-        "ask who writes it why (an apiserver that stops takes its own address out of default/kubernetes); a controller \
-         that runs fills it again",
+        "find out why its writer emptied it (an apiserver that stops removes its own address from default/kubernetes); a \
+         running endpoint controller would refill it",
     )
 }
 
-fn missing(scene: &Scene<'_>, service: &Service, disagreement: &Disagreement<'_>) -> Option<Finding> {
+fn missing(context: &Context<'_>, service: &Service, disagreement: &Disagreement<'_>) -> Option<Finding> {
     let finding = |kind, what: &str| Finding::new(Severity::Critical, kind, what);
-    if service.spec.selector.is_empty() {
+    if selector(service).is_none() {
         let what = "it has no selector, and nobody has made an EndpointSlice for it: it has no backends";
         let remedy = "give it a selector, or an EndpointSlice with the label kubernetes.io/service-name of its name";
         return Some(finding(Kind::NoSelector, what).remedy(remedy));
     }
-    let evidence = match scene.pods {
+    let evidence = match context.pods {
         Some([]) => return None,
         Some(_) if disagreement.absent.is_empty() => None,
         Some(_) => Some(format!("{} ready", count(disagreement.absent.len(), "pod"))),
         None => Some("which pods there are could not be looked at".into()),
     };
     let what = "it has no EndpointSlice, though it has a selector: nobody makes one";
-    Some(finding(Kind::SliceMissing, what).seen(evidence).remedy(CONTROLLER.replace("NAME", &service.metadata.name)))
+    Some(
+        finding(Kind::SliceMissing, what)
+            .seen(evidence)
+            .remedy(CONTROLLER.replace("NAME", text(&service.metadata.name))),
+    )
 }
 
-fn not_updated(scene: &Scene<'_>, Disagreement { absent, gone }: &Disagreement<'_>) -> Option<Finding> {
+fn not_updated(context: &Context<'_>, Disagreement { absent, gone }: &Disagreement<'_>) -> Option<Finding> {
     if absent.is_empty() && gone.is_empty() {
         return None;
     }
-    let is_broken = scene.usable().is_empty() || scene.has_failed_dials();
+    let is_broken = context.usable().is_empty() || context.has_failed_connect();
     let severity = if is_broken { Severity::Critical } else { Severity::Warning };
     let absent_text = absent.iter().take(5).map(|pod| {
-        let since = pod.readiness().and_then(|ready| ready.since);
-        let since = since.map(|at| format!(" since {}", scene.ago(at))).unwrap_or_default();
+        let since = ready_since(pod).map(|at| format!(" since {}", context.ago(at))).unwrap_or_default();
         format!(
             "pod {} ({}) is ready{since} and no ready endpoint",
-            shown(&pod.metadata.name),
-            shown(&pod.status.pod_ip)
+            shown(text(&pod.metadata.name)),
+            shown(phase_and_ip(pod).1)
         )
     });
     let gone_text = gone
         .iter()
         .take(5)
         .map(|name| format!("endpoint of pod {}, which does not exist or is not the service's", shown(name)));
-    let slices = scene.slices.into_iter().flatten().take(5);
-    let slices =
-        slices.map(|slice| format!("slice {}: {}", shown(&slice.metadata.name), scene.written(&slice.metadata)));
+    let slices = context.slices.into_iter().flatten().take(5);
+    let slices = slices
+        .map(|slice| format!("slice {}: {}", shown(text(&slice.metadata.name)), context.written(&slice.metadata)));
     let what = match (absent.len(), gone.len()) {
         (0, gone) => format!("its EndpointSlices have not been updated: they name {} too many", count(gone, "pod")),
         (absent, 0) => format!("its EndpointSlices have not been updated: {} missing", count(absent, "ready pod")),
@@ -145,31 +155,34 @@ fn not_updated(scene: &Scene<'_>, Disagreement { absent, gone }: &Disagreement<'
             count(gone, "pod")
         ),
     };
-    let remedy = CONTROLLER.replace("NAME", &scene.facts.service.name);
+    let remedy = CONTROLLER.replace("NAME", &context.facts.service.name);
     let finding = Finding::new(severity, Kind::SliceNotUpdated, what);
     Some(finding.seen(absent_text).seen(gone_text).seen(slices).remedy(remedy))
 }
 
 /// Ports of the service that no slice with endpoints has.
-fn ports(scene: &Scene<'_>, service: &Service, slices: &[Slice]) -> Vec<Finding> {
-    let serving: Vec<&Slice> = slices.iter().filter(|slice| slice.endpoints.iter().any(is_ready)).collect();
+fn ports(context: &Context<'_>, service: &Service, slices: &[EndpointSlice]) -> Vec<Finding> {
+    let serving: Vec<&EndpointSlice> =
+        slices.iter().filter(|slice| list(&slice.endpoints).iter().any(is_ready)).collect();
     if serving.is_empty() {
         return Vec::new();
     }
     let has = |wanted: &ServicePort| {
-        serving.iter().flat_map(|slice| &slice.ports).any(|port| {
-            port.name == wanted.name && protocol(&port.protocol) == protocol(&wanted.protocol) && port.port.is_some()
+        serving.iter().flat_map(|slice| list(&slice.ports)).any(|port| {
+            text(&port.name) == text(&wanted.name)
+                && protocol(&port.protocol) == protocol(&wanted.protocol)
+                && port.port.is_some()
         })
     };
-    let missing = service.spec.ports.iter().filter(|port| !has(port));
-    missing.map(|port| mismatch(scene, port, &serving)).collect()
+    let missing = list(&spec(service).ports).iter().filter(|port| !has(port));
+    missing.map(|port| mismatch(context, port, &serving)).collect()
 }
 
-fn mismatch(scene: &Scene<'_>, port: &ServicePort, slices: &[&Slice]) -> Finding {
+fn mismatch(context: &Context<'_>, port: &ServicePort, slices: &[&EndpointSlice]) -> Finding {
     let number = format!("{}/{}", port.port, protocol(&port.protocol));
-    let name = if port.name.is_empty() { number } else { format!("{} ({number})", shown(&port.name)) };
+    let name = if text(&port.name).is_empty() { number } else { format!("{} ({number})", shown(text(&port.name))) };
     let target = match &port.target_port {
-        Some(TargetPort::Name(target)) => Some(shown(target)),
+        Some(IntOrString::String(target)) => Some(shown(target)),
         _ => None,
     };
     let what = match &target {
@@ -178,14 +191,14 @@ fn mismatch(scene: &Scene<'_>, port: &ServicePort, slices: &[&Slice]) -> Finding
         }
         None => format!("none of its slices has its port {name}"),
     };
-    let ports = slices.iter().flat_map(|slice| &slice.ports).map(|port| {
+    let ports = slices.iter().flat_map(|slice| list(&slice.ports)).map(|port| {
         let number = port.port.map_or("no number".into(), |number| number.to_string());
-        format!("{}={number}/{}", shown(&port.name), protocol(&port.protocol))
+        format!("{}={number}/{}", shown(text(&port.name)), protocol(&port.protocol))
     });
     let ports: BTreeSet<String> = ports.collect();
     let ports = if ports.is_empty() { "none at all".into() } else { some(ports) };
-    let declared: BTreeSet<String> = scene.pods.into_iter().flatten().flat_map(declared).collect();
-    let declared = (scene.pods.is_some_and(|pods| !pods.is_empty()))
+    let declared: BTreeSet<String> = context.pods.into_iter().flatten().flat_map(declared).collect();
+    let declared = (context.pods.is_some_and(|pods| !pods.is_empty()))
         .then(|| if declared.is_empty() { "none with a name".into() } else { some(declared) });
     let remedy = match &target {
         Some(target) => format!(
@@ -204,6 +217,7 @@ fn mismatch(scene: &Scene<'_>, port: &ServicePort, slices: &[&Slice]) -> Finding
 
 /// Returns the ports that a pod declares, such as `http=8080/TCP`.
 fn declared(pod: &Pod) -> impl Iterator<Item = String> {
-    let ports = pod.spec.containers.iter().flat_map(|container| &container.ports).filter(|port| !port.name.is_empty());
-    ports.map(|port| format!("{}={}/{}", shown(&port.name), port.container_port, protocol(&port.protocol)))
+    let ports = pod.spec.iter().flat_map(|spec| &spec.containers).flat_map(|container| list(&container.ports));
+    let named = ports.filter_map(|port| Some((port, port.name.as_deref().filter(|name| !name.is_empty())?)));
+    named.map(|(port, name)| format!("{}={}/{}", shown(name), port.container_port, protocol(&port.protocol)))
 }

@@ -1,5 +1,8 @@
 use std::collections::BTreeSet;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+
 use super::*;
 
 /// Reasons and types from table 1.1 of the collection of Service and network events (Kubernetes v1.25 to v1.32) on
@@ -37,25 +40,30 @@ fn every_event_of_the_table_has_an_entry_and_every_other_entry_is_nodelbs_own() 
         assert_ne!(entry.source, "nodelb", "{reason}");
     }
     let known: BTreeSet<&str> = TABLE.iter().map(|(reason, _)| *reason).collect();
-    for entry in entries().filter(|entry| !known.contains(entry.reason)) {
+    for entry in CATALOGUE.event.iter().filter(|entry| !known.contains(entry.reason.as_str())) {
         assert_eq!(entry.source, "nodelb", "{}", entry.reason);
     }
-    let reasons: BTreeSet<&str> = entries().map(|entry| entry.reason).collect();
-    assert_eq!(reasons.len(), entries().count(), "each reason once");
+    let reasons: BTreeSet<&str> = CATALOGUE.event.iter().map(|entry| entry.reason.as_str()).collect();
+    assert_eq!(reasons.len(), CATALOGUE.event.len(), "each reason once");
 }
 
 #[test]
 fn every_entry_says_what_it_means_and_every_warning_what_to_do() {
-    for entry in entries() {
+    let parsed: Result<Catalogue, _> = toml::from_str(include_str!("../catalogue.toml"));
+    let mut unused: BTreeSet<String> = parsed.unwrap().cause.into_keys().collect();
+    for entry in &CATALOGUE.event {
         assert!(!entry.meaning.is_empty() && !entry.source.is_empty(), "{entry:?}");
         assert!(entry.kind == "Normal" || !entry.remedy.is_empty(), "{entry:?}");
         assert!(entry.kind == "Normal" || entry.severity >= Severity::Info, "{entry:?}");
-        for cause in entry.causes {
+        for name in &entry.causes {
+            unused.remove(name);
+            let cause = CATALOGUE.cause.get(name).unwrap_or_else(|| panic!("{}: no cause {name}", entry.reason));
             assert!(!cause.word.is_empty() && !cause.means.is_empty() && !cause.remedy.is_empty(), "{entry:?}");
             // A word that contains an earlier one would never be found.
-            assert_eq!(entry.cause_of(cause.word), Some(cause), "{}", entry.reason);
+            assert_eq!(entry.cause_of(&cause.word), Some(cause), "{}", entry.reason);
         }
     }
+    assert!(unused.is_empty(), "{unused:?}");
 }
 
 #[test]
@@ -69,7 +77,7 @@ fn the_messages_of_the_collection_are_understood() {
         (
             "UpdateLoadBalancerFailed",
             "Error updating load balancer: UnauthorizedOperation: You are not",
-            "does not let",
+            "does not allow",
         ),
         (
             "DeleteLoadBalancerFailed",
@@ -80,18 +88,18 @@ fn the_messages_of_the_collection_are_understood() {
         ("UnAvailableLoadBalancer", "All backend nodes are unhealthy", "failed the load balancer's health check"),
         ("SyncLoadBalancerFailed", "failed to ensure load balancer: context deadline exceeded", "has not answered"),
         ("SyncLoadBalancerFailed", "failed to ensure load balancer: unable to resolve endpoint", "does not resolve"),
-        ("FailedToCreateEndpoint", "endpoints \"my-svc\" already exists", "somebody else has made"),
+        ("FailedToCreateEndpoint", "endpoints \"my-svc\" already exists", "another writer has created"),
         ("FailedToCreateEndpoint", "Failed to create endpoint: etcdserver: request timed out", "etcd is too slow"),
         (
             "FailedToUpdateEndpointSlice",
             "Operation cannot be fulfilled: the object has been modified; please",
             "two writers",
         ),
-        ("FailedToUpdateEndpoint", "etcdserver: request is too large", "longer than etcd takes"),
+        ("FailedToUpdateEndpoint", "etcdserver: request is too large", "exceeds the limit of etcd"),
         ("FailedToDeleteEndpoint", "endpoints \"my-svc\" not found", "deleted by hand"),
         ("HostPortConflict", "hostPort 8080 is already in use by another pod or process", "another pod or a process"),
         ("DNSConfigForming", "cannot find service \"kube-dns\" in namespace \"kube-system\"", "does not exist"),
-        ("IPNotAllocated", "Failed to allocate external IP: IP pool exhausted", "used up"),
+        ("IPNotAllocated", "Failed to allocate external IP: IP pool exhausted", "are in use"),
     ];
     for (reason, message, means) in cases {
         let cause = find(reason).unwrap().cause_of(message).unwrap_or_else(|| panic!("{reason}: {message}"));
@@ -102,16 +110,16 @@ fn the_messages_of_the_collection_are_understood() {
 }
 
 #[test]
-fn an_event_is_told_in_one_printable_line() {
+fn an_event_fits_one_printable_line() {
     let event = Event {
-        reason: "SyncLoadBalancerFailed".into(),
-        message: "no\u{1b}[31m\nway ".into(),
-        kind: "Warning".into(),
-        count: 12,
-        last: Some(970),
-        reporting_component: "service-controller".into(),
+        reason: Some("SyncLoadBalancerFailed".into()),
+        message: Some("no\u{1b}[31m\nway ".into()),
+        type_: Some("Warning".into()),
+        count: Some(12),
+        last_timestamp: Timestamp::from_second(970).ok().map(Time),
+        reporting_component: Some("service-controller".into()),
         ..Event::default()
     };
     let expected = "SyncLoadBalancerFailed from service-controller, 12 times, last 30s ago: no\u{fffd}[31m\u{fffd}way";
-    assert_eq!(told(&event, 1000), expected);
+    assert_eq!(one_line(&event, 1000), expected);
 }

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use nodelb_core::compile::select::Choice;
 use nodelb_core::model::service::ServiceName;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::diagnose::facts::{Denial, Dial, Maps, Outcome, Witness};
+use crate::diagnose::facts::{ConnectTest, Denial, Maps, Outcome, Probe};
 
 const NOW: u64 = 1_800_000_000;
 
@@ -77,11 +78,11 @@ fn sound() -> Facts {
         backends: vec![from(backend)],
         maps: Some(maps),
         apiservers: vec![from(json!({"address": "192.0.2.1:6443", "state": "Healthy", "in_use": true}))],
-        session: Some(from(json!({"apiserver": "192.0.2.1:6443", "last_heard": 1}))),
+        session: Some(from(json!({"apiserver": "192.0.2.1:6443", "last_response": 1}))),
         ..Daemon::default()
     };
     let cluster = Cluster {
-        via: "192.0.2.1:6443 (told by the daemon)".into(),
+        via: "192.0.2.1:6443 (reported by the daemon)".into(),
         identity: "somebody".into(),
         is_balanced: false,
         failed: Vec::new(),
@@ -93,43 +94,46 @@ fn sound() -> Facts {
         events: Ok(Vec::new()),
         has_node: Ok(true),
     };
-    let accepted =
-        |to: &str, is_backend| Dial { to: to.into(), is_backend, outcome: Outcome::Accepted(Duration::from_millis(1)) };
+    let accepted = |to: &str, is_backend| ConnectTest {
+        to: to.into(),
+        is_backend,
+        outcome: Outcome::Accepted(Duration::from_millis(1)),
+    };
     Facts {
         service: ServiceName::new("shop", "web"),
         now: NOW,
         node: "n1".into(),
-        daemon: Witness::Spoke(daemon),
-        cluster: Witness::Spoke(cluster),
-        dials: vec![accepted("10.1.0.1:8080/TCP", true), accepted("10.96.7.7:80/TCP", false)],
+        daemon: Probe::Ok(daemon),
+        cluster: Probe::Ok(cluster),
+        connect_tests: vec![accepted("10.1.0.1:8080/TCP", true), accepted("10.96.7.7:80/TCP", false)],
         dns: None,
     }
 }
 
 /// Changes the facts to those of a service without backends, including the result of a connection.
-fn emptied(facts: &mut Facts, choice: Option<&str>) {
-    let Witness::Spoke(daemon) = &mut facts.daemon else { panic!("no daemon") };
+fn emptied(facts: &mut Facts, choice: Option<Choice>) {
+    let Probe::Ok(daemon) = &mut facts.daemon else { panic!("no daemon") };
     daemon.frontends[0].backends.clear();
     daemon.maps.as_mut().unwrap().slots.clear();
     match choice {
-        Some(choice) => daemon.backends[0].choice = choice.into(),
+        Some(choice) => daemon.backends[0].choice = Some(choice),
         None => daemon.backends.clear(),
     }
     refused(facts);
 }
 
 fn refused(facts: &mut Facts) {
-    facts.dials.retain(|dial| !dial.is_backend);
-    facts.dials[0].outcome = Outcome::Failed("ECONNREFUSED".into(), Duration::from_millis(1));
+    facts.connect_tests.retain(|connect| !connect.is_backend);
+    facts.connect_tests[0].outcome = Outcome::Failed("ECONNREFUSED".into(), Duration::from_millis(1));
 }
 
 fn cluster(facts: &mut Facts) -> &mut Cluster {
-    let Witness::Spoke(cluster) = &mut facts.cluster else { panic!("no cluster") };
+    let Probe::Ok(cluster) = &mut facts.cluster else { panic!("no cluster") };
     cluster
 }
 
 fn daemon(facts: &mut Facts) -> &mut Daemon {
-    let Witness::Spoke(daemon) = &mut facts.daemon else { panic!("no daemon") };
+    let Probe::Ok(daemon) = &mut facts.daemon else { panic!("no daemon") };
     daemon
 }
 
@@ -147,7 +151,7 @@ fn not_configured() -> Value {
 }
 
 /// The row of `/diff` of a source that has not synced.
-fn not_told() -> Value {
+fn not_reported() -> Value {
     json!({
         "between": "source/memory", "what": "source kubernetes", "source": "not reported completely",
         "memory": "the state reported so far",
@@ -198,7 +202,7 @@ static CASES: &[Case] = &[
         |facts| {
             cluster(facts).slices = Ok(vec![from(slice(&json!([endpoint(false)]), 50))]);
             cluster(facts).pods = Some(Ok(vec![from(pod(&json!({"app": "web"}), false, 60))]));
-            emptied(facts, Some("NotReady"));
+            emptied(facts, Some(Choice::NotReady));
         },
         Kind::NotReady,
         Severity::Critical,
@@ -214,7 +218,7 @@ static CASES: &[Case] = &[
             let mut local = service();
             local["spec"]["internalTrafficPolicy"] = "Local".into();
             cluster(facts).service = Ok(Some(from(local)));
-            emptied(facts, Some("Selected"));
+            emptied(facts, Some(Choice::Selected));
             daemon(facts).frontends[0].flags = vec!["Local".into()];
         },
         Kind::NoLocalBackend,
@@ -275,8 +279,8 @@ static CASES: &[Case] = &[
             cluster(facts).service = Ok(Some(from(alone)));
             cluster(facts).slices = Ok(vec![from(slice(&Value::Null, 5))]);
             cluster(facts).pods = None;
-            daemon(facts).frontends[0].status = "Held".into();
-            daemon(facts).backends[0].choice = "Held".into();
+            daemon(facts).frontends[0].status = Some(Status::Held);
+            daemon(facts).backends[0].choice = Some(Choice::Held);
         },
         Kind::SliceEmptied,
         Severity::Warning,
@@ -334,7 +338,7 @@ static CASES: &[Case] = &[
             daemon(facts).maps.as_mut().unwrap().frontends.clear();
             daemon(facts).differences =
                 Some(vec![json!({"between": "memory/kernel", "likely_cause": "somebody deleted it"})]);
-            facts.dials[1].outcome = Outcome::Failed("ENETUNREACH".into(), Duration::from_millis(1));
+            facts.connect_tests[1].outcome = Outcome::Failed("ENETUNREACH".into(), Duration::from_millis(1));
         },
         Kind::KernelDiffers,
         Severity::Critical,
@@ -356,7 +360,7 @@ static CASES: &[Case] = &[
         |facts| {
             daemon(facts).checks[0] =
                 from(json!({"check": "links", "result": "failed", "detail": "connect4 is not attached"}));
-            facts.dials[1].outcome = Outcome::Failed("ENETUNREACH".into(), Duration::from_millis(1));
+            facts.connect_tests[1].outcome = Outcome::Failed("ENETUNREACH".into(), Duration::from_millis(1));
         },
         Kind::HooksNotInEffect,
         Severity::Critical,
@@ -376,10 +380,10 @@ static CASES: &[Case] = &[
         "address conflict",
         |facts| {
             let daemon = daemon(facts);
-            daemon.frontends[0].status = "Error".into();
+            daemon.frontends[0].status = Some(Status::Error);
             daemon.frontends[0].error = Some("shop/older owns it".into());
             let mut owner = daemon.frontends[0].clone();
-            (owner.service, owner.status) = ("shop/older".into(), "Done".into());
+            (owner.service, owner.status) = ("shop/older".into(), Some(Status::Done));
             daemon.rivals = vec![owner];
         },
         Kind::AddressConflict,
@@ -392,7 +396,7 @@ static CASES: &[Case] = &[
             let daemon = daemon(facts);
             let mut outside = daemon.frontends[0].clone();
             (outside.address, outside.kind, outside.status) =
-                ("203.0.113.9:80/TCP".into(), "ExternalIP".into(), "Error".into());
+                ("203.0.113.9:80/TCP".into(), "ExternalIP".into(), Some(Status::Error));
             outside.error = Some("not in datapath.external-ips".into());
             daemon.frontends.push(outside);
         },
@@ -404,10 +408,10 @@ static CASES: &[Case] = &[
         "apiserver away",
         |facts| {
             let daemon = daemon(facts);
-            daemon.session = Some(from(json!({"apiserver": null, "last_heard": 95})));
+            daemon.session = Some(from(json!({"apiserver": null, "last_response": 95})));
             daemon.apiservers[0] =
                 from(json!({"address": "192.0.2.1:6443", "state": "Failed", "error": "connection refused"}));
-            facts.cluster = Witness::Silent("no apiserver answers".into());
+            facts.cluster = Probe::Failed("no apiserver answers".into());
         },
         Kind::ApiserverAway,
         Severity::Warning,
@@ -427,19 +431,19 @@ static CASES: &[Case] = &[
             daemon(facts).services.clear();
             daemon(facts).frontends.clear();
             daemon(facts).backends.clear();
-            facts.cluster = Witness::NotAsked;
-            facts.dials.clear();
+            facts.cluster = Probe::Skipped;
+            facts.connect_tests.clear();
         },
         Kind::SourceAbsent,
         Severity::Critical,
         &["kubernetes is not configured", "[kubernetes]", "systemctl restart nodelb"],
     ),
     (
-        "a source that has not told all it has",
-        |facts| daemon(facts).differences = Some(vec![not_told()]),
+        "a source that has not sent all it has",
+        |facts| daemon(facts).differences = Some(vec![not_reported()]),
         Kind::SourceAbsent,
         Severity::Warning,
-        &["kubernetes has not told all it has since nodelb started", "see `nodelb apiservers`", "nodelb sources"],
+        &["kubernetes has not sent all it has since nodelb started", "see `nodelb apiservers`", "nodelb sources"],
     ),
     (
         "permission missing",
@@ -463,7 +467,7 @@ static CASES: &[Case] = &[
             daemon(facts).services.clear();
             daemon(facts).frontends.clear();
             daemon(facts).backends.clear();
-            facts.dials.clear();
+            facts.connect_tests.clear();
         },
         Kind::NoSuchService,
         Severity::Critical,
@@ -478,7 +482,7 @@ static CASES: &[Case] = &[
             daemon(facts).services.clear();
             daemon(facts).frontends.clear();
             daemon(facts).backends.clear();
-            facts.dials.clear();
+            facts.connect_tests.clear();
         },
         Kind::NotForProxies,
         Severity::Info,
@@ -486,14 +490,14 @@ static CASES: &[Case] = &[
     ),
     (
         "no daemon",
-        |facts| facts.daemon = Witness::Silent("127.0.0.1:9890: connection refused".into()),
+        |facts| facts.daemon = Probe::Failed("127.0.0.1:9890: connection refused".into()),
         Kind::DaemonSilent,
         Severity::Warning,
         &["systemctl start nodelb"],
     ),
     (
         "a backend does not answer",
-        |facts| facts.dials[0].outcome = Outcome::Failed("ECONNREFUSED".into(), Duration::from_millis(1)),
+        |facts| facts.connect_tests[0].outcome = Outcome::Failed("ECONNREFUSED".into(), Duration::from_millis(1)),
         Kind::BackendUnreachable,
         Severity::Critical,
         &["1 of 1 backend cannot be connected to", "10.1.0.1:8080/TCP: ECONNREFUSED"],
@@ -501,7 +505,7 @@ static CASES: &[Case] = &[
     (
         "all backends failed their checks",
         |facts| {
-            emptied(facts, Some("Quarantined"));
+            emptied(facts, Some(Choice::Quarantined));
             daemon(facts).backends[0].reason = Some("no answer".into());
         },
         Kind::BackendsUnusable,
@@ -523,13 +527,13 @@ fn text(finding: &Finding) -> String {
 
 #[test]
 fn the_true_cause_comes_first() {
-    for (name, breaks, kind, severity, told) in CASES {
+    for (name, breaks, kind, severity, reported) in CASES {
         let mut facts = sound();
         breaks(&mut facts);
         let found = findings(&facts);
         let first = &found[0];
         assert_eq!((first.kind, first.severity), (*kind, *severity), "{name}: {found:#?}");
-        for part in *told {
+        for part in *reported {
             assert!(text(first).contains(part), "{name}: {part:?} is not in {}", text(first));
         }
         let order: Vec<_> = found.iter().map(|finding| (std::cmp::Reverse(finding.severity), finding.kind)).collect();
@@ -540,18 +544,18 @@ fn the_true_cause_comes_first() {
 }
 
 #[test]
-fn whoever_is_missing_nothing_panics_and_nothing_is_made_up() {
+fn missing_answers_cause_no_panic_and_no_invented_finding() {
     for (name, breaks, ..) in CASES {
         let mut facts = sound();
         breaks(&mut facts);
         let silent = |mut facts: Facts| {
-            facts.cluster = Witness::NotAsked;
+            facts.cluster = Probe::Skipped;
             facts
         };
         let mut alone = facts.clone();
-        alone.daemon = Witness::Silent("nobody".into());
+        alone.daemon = Probe::Failed("nobody".into());
         let mut denied = facts.clone();
-        if let Witness::Spoke(cluster) = &mut denied.cluster {
+        if let Probe::Ok(cluster) = &mut denied.cluster {
             cluster.service = Err(denial("list services"));
             cluster.pods = Some(Err(denial("list pods")));
             cluster.events = Err(denial("list events"));
@@ -562,23 +566,27 @@ fn whoever_is_missing_nothing_panics_and_nothing_is_made_up() {
             assert!(!found.is_empty() && found.iter().all(|finding| !finding.what.is_empty()), "{name}");
         }
     }
-    let mut nobody = sound();
-    nobody.daemon = Witness::Silent("nobody".into());
-    nobody.cluster = Witness::Silent("nobody".into());
-    nobody.dials.clear();
-    let kinds: Vec<Kind> = findings(&nobody).iter().map(|finding| finding.kind).collect();
+    let mut unreachable = sound();
+    unreachable.daemon = Probe::Failed("nobody".into());
+    unreachable.cluster = Probe::Failed("nobody".into());
+    unreachable.connect_tests.clear();
+    let kinds: Vec<Kind> = findings(&unreachable).iter().map(|finding| finding.kind).collect();
     assert_eq!(kinds, [Kind::DaemonSilent, Kind::ApiserverSilent]);
 }
 
 #[test]
-fn what_could_not_be_asked_for_is_told_with_its_remedy_and_is_no_failure() {
+fn skipped_questions_are_reported_with_a_remedy_and_are_no_failure() {
     let mut facts = sound();
     cluster(&mut facts).pods = Some(Err(denial("list pods")));
     cluster(&mut facts).events = Err(denial("list events"));
     let found = findings(&facts);
-    let told = found.iter().find(|finding| finding.kind == Kind::Unanswered).unwrap();
-    assert_eq!(told.severity, Severity::Info);
-    assert!(text(told).contains("--resource=pods,events") && text(told).contains("--kubeconfig"), "{}", text(told));
+    let reported = found.iter().find(|finding| finding.kind == Kind::Unanswered).unwrap();
+    assert_eq!(reported.severity, Severity::Info);
+    assert!(
+        text(reported).contains("--resource=pods,events") && text(reported).contains("--kubeconfig"),
+        "{}",
+        text(reported)
+    );
     assert!(found.iter().all(|finding| finding.severity <= Severity::Info));
 }
 
@@ -607,16 +615,17 @@ fn events_are_explained_and_unknown_ones_shown_as_they_are() {
         event("EnsuredLoadBalancer", "Normal", "Ensured load balancer", 30),
     ]);
     let found: Vec<Finding> = findings(&facts).into_iter().filter(|finding| finding.kind == Kind::Event).collect();
-    let told: Vec<(Severity, &str)> = found.iter().map(|finding| (finding.severity, finding.what.as_str())).collect();
-    assert_eq!(told[0].1, "Kubernetes warns: Nobody\u{fffd}Knows, last 10s ago: odd\u{fffd}thing");
-    assert!(told[1].1.contains("two writers changed it at once"), "{}", told[1].1);
-    assert_eq!([told[0].0, told[1].0], [Severity::Warning; 2]);
+    let reported: Vec<(Severity, &str)> =
+        found.iter().map(|finding| (finding.severity, finding.what.as_str())).collect();
+    assert_eq!(reported[0].1, "Kubernetes warns: Nobody\u{fffd}Knows, last 10s ago: odd\u{fffd}thing");
+    assert!(reported[1].1.contains("two writers changed it at the same time"), "{}", reported[1].1);
+    assert_eq!([reported[0].0, reported[1].0], [Severity::Warning; 2]);
     assert!(
-        told[2].0 == Severity::Info && told[2].1.contains("does not accept the controller's credentials"),
-        "{told:?}"
+        reported[2].0 == Severity::Info && reported[2].1.contains("rejects the credentials of the controller"),
+        "{reported:?}"
     );
-    assert!(told[3].1.contains("EnsuredLoadBalancer"), "{told:?}");
-    assert_eq!(told.len(), 4);
+    assert!(reported[3].1.contains("EnsuredLoadBalancer"), "{reported:?}");
+    assert_eq!(reported.len(), 4);
 }
 
 #[test]
@@ -624,18 +633,23 @@ fn a_connection_that_meets_the_dead_one_of_two_backends_is_no_outage() {
     let mut facts = sound();
     let failed = |why: &str| Outcome::Failed(why.into(), Duration::from_millis(1));
     daemon(&mut facts).frontends[0].backends.push("10.1.0.2:8080/TCP".into());
-    facts.dials.push(Dial { to: "10.1.0.2:8080/TCP".into(), is_backend: true, outcome: failed("ECONNREFUSED") });
-    facts.dials[1].outcome = failed("ECONNREFUSED");
+    facts.connect_tests.push(ConnectTest {
+        to: "10.1.0.2:8080/TCP".into(),
+        is_backend: true,
+        outcome: failed("ECONNREFUSED"),
+    });
+    facts.connect_tests[1].outcome = failed("ECONNREFUSED");
     let graded = |facts: &Facts| findings(facts).iter().map(|found| (found.severity, found.kind)).collect::<Vec<_>>();
     let warned = [(Severity::Warning, Kind::BackendUnreachable), (Severity::Warning, Kind::FrontendFails)];
     assert_eq!(graded(&facts)[..2], warned);
     // The address that a connection to a NodePort uses.
-    (daemon(&mut facts).frontends[0].kind, facts.dials[1].to) = ("NodePort".into(), "192.0.2.1:30080/TCP".into());
+    (daemon(&mut facts).frontends[0].kind, facts.connect_tests[1].to) =
+        ("NodePort".into(), "192.0.2.1:30080/TCP".into());
     daemon(&mut facts).frontends[0].address = "0.0.0.0:30080/TCP".into();
     assert_eq!(graded(&facts)[..2], warned);
-    facts.dials[1].outcome = failed("ENETUNREACH");
+    facts.connect_tests[1].outcome = failed("ENETUNREACH");
     assert_eq!(graded(&facts)[0], (Severity::Critical, Kind::FrontendFails), "no backend fails like that");
-    facts.dials[1].outcome = failed("ECONNREFUSED");
+    facts.connect_tests[1].outcome = failed("ECONNREFUSED");
     daemon(&mut facts).frontends[0].backends.remove(0);
     assert_eq!(graded(&facts)[0], (Severity::Critical, Kind::FrontendFails), "all of its backends fail");
 }
@@ -654,8 +668,8 @@ fn the_dns_name_is_compared_with_the_cluster_ip() {
         let (name, another) = ("web.shop.svc.cluster.local".into(), another.map(ToOwned::to_owned));
         facts.dns = Some(crate::diagnose::facts::Dns { name, addresses, another });
         let found = findings(&facts);
-        let told = found.iter().find(|finding| finding.kind == Kind::DnsName).unwrap();
-        assert_eq!(told.severity, severity, "{}", told.what);
+        let reported = found.iter().find(|finding| finding.kind == Kind::DnsName).unwrap();
+        assert_eq!(reported.severity, severity, "{}", reported.what);
     }
 }
 
@@ -679,14 +693,14 @@ fn an_absent_source_is_no_cause_of_what_it_does_not_describe() {
     daemon(&mut facts).services[0].source = "files".into();
     assert!(!is_blamed(&facts), "a file describes the service");
     let mut facts = sound();
-    daemon(&mut facts).differences = Some(vec![not_told()]);
+    daemon(&mut facts).differences = Some(vec![not_reported()]);
     daemon(&mut facts).sources = vec![from(json!({
         "source": "kubernetes", "path": "services", "state": "Error", "since": 60, "problems": ["no answer"],
     }))];
-    assert!(!is_blamed(&facts), "its problem is told");
+    assert!(!is_blamed(&facts), "its problem is reported");
     daemon(&mut facts).sources.clear();
-    daemon(&mut facts).session = Some(from(json!({"apiserver": null, "last_heard": 95})));
-    assert!(!is_blamed(&facts), "that no apiserver is reached is told");
+    daemon(&mut facts).session = Some(from(json!({"apiserver": null, "last_response": 95})));
+    assert!(!is_blamed(&facts), "that no apiserver is reached is reported");
 }
 
 #[test]
@@ -696,6 +710,6 @@ fn backends_on_other_nodes_are_not_none() {
     row.backends.clear();
     row.flags = vec!["Local".into()];
     assert!(findings(&facts).iter().all(|finding| finding.kind != Kind::NoBackends));
-    daemon(&mut facts).backends[0].choice = "NotReady".into();
+    daemon(&mut facts).backends[0].choice = Some(Choice::NotReady);
     assert!(findings(&facts).iter().any(|finding| finding.kind == Kind::NoBackends));
 }

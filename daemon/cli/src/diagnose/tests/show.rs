@@ -31,11 +31,11 @@ shop/web: CRITICAL (asked: the daemon on this node; no apiserver)
 
 #[test]
 fn programs_read_the_same() {
-    let told: Value = serde_json::from_str(&report().to_json().unwrap()).unwrap();
+    let reported: Value = serde_json::from_str(&report().to_json().unwrap()).unwrap();
     let first = json!({
         "severity": "critical", "kind": "not-ready", "what": "none is ready", "evidence": ["pod a"], "remedy": "look at it",
     });
-    assert_eq!(told["findings"][0], first);
-    assert_eq!(told["findings"][1]["remedy"], Value::Null);
-    assert_eq!((&told["service"], &told["severity"]), (&json!("shop/web"), &json!("critical")));
+    assert_eq!(reported["findings"][0], first);
+    assert_eq!(reported["findings"][1]["remedy"], Value::Null);
+    assert_eq!((&reported["service"], &reported["severity"]), (&json!("shop/web"), &json!("critical")));
 }

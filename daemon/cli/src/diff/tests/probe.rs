@@ -8,13 +8,13 @@ fn row(backends: &[&str]) -> Frontend {
     Frontend {
         address: "198.51.100.1:80/TCP".into(),
         service: "shop/web".parse().unwrap(),
-        status: "Done".into(),
+        status: Some(Status::Done),
         backends: backends.iter().map(|text| (*text).to_owned()).collect(),
     }
 }
 
 /// Returns the difference that is reported for a connect to a service with these backends.
-fn told(backends: &[&str], met: &Met) -> Option<String> {
+fn reported(backends: &[&str], met: &Met) -> Option<String> {
     let frontend = l4("198.51.100.1:80");
     judge(frontend, frontend, &row(backends), met).and_then(|row| row.kernel)
 }
@@ -22,10 +22,10 @@ fn told(backends: &[&str], met: &Met) -> Option<String> {
 #[test]
 fn what_goes_as_it_should_is_no_difference() {
     let backend = "192.0.2.1:80/TCP";
-    assert_eq!(told(&[backend], &Met::Peer(Some(l4(backend)))), None);
-    assert_eq!(told(&[], &Met::Refusal("refused".into())), None);
+    assert_eq!(reported(&[backend], &Met::Peer(Some(l4(backend)))), None);
+    assert_eq!(reported(&[], &Met::Refusal("refused".into())), None);
     let own = "198.51.100.1:80/TCP";
-    assert_eq!(told(&[own], &Met::Peer(Some(l4(own)))), None, "an address that is its own backend");
+    assert_eq!(reported(&[own], &Met::Peer(Some(l4(own)))), None, "an address that is its own backend");
 }
 
 #[test]
@@ -34,15 +34,15 @@ fn everything_else_is() {
     let cases = [
         (Met::Peer(Some(l4("192.0.2.9:80"))), "a connect was sent to 192.0.2.9:80/TCP"),
         (Met::Peer(Some(l4("198.51.100.1:80"))), "a connect was not translated"),
-        (Met::Nobody("no route".into()), "a connect was not translated: no route"),
+        (Met::NoListener("no route".into()), "a connect was not translated: no route"),
         (Met::Refusal("refused".into()), "a connect was refused at once: refused"),
         (Met::Closed(Some(l4(backend)), "refused".into()), "a connect was sent to 192.0.2.1:80/TCP: refused"),
         (Met::Closed(None, "refused".into()), "a connect failed: refused"),
     ];
     for (met, expected) in cases {
-        assert_eq!(told(&[backend], &met).as_deref(), Some(expected), "{met:?}");
+        assert_eq!(reported(&[backend], &met).as_deref(), Some(expected), "{met:?}");
     }
-    assert!(told(&[], &Met::Peer(Some(l4(backend)))).is_some());
+    assert!(reported(&[], &Met::Peer(Some(l4(backend)))).is_some());
 }
 
 /// The content of the list of sockets in this test.
@@ -52,7 +52,7 @@ fn listed(source: SocketAddr, protocol: Protocol) -> io::Result<Option<L4Addr>> 
 }
 
 #[test]
-fn a_connect_meets_whoever_listens() {
+fn a_connect_reaches_the_process_that_listens() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let to = L4Addr::new("127.0.0.1".parse().unwrap(), listener.local_addr().unwrap().port(), Protocol::Tcp);
     assert_eq!(meet(to, listed).unwrap(), Met::Peer(Some(l4("192.0.2.1:80"))));

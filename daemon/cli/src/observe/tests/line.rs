@@ -42,13 +42,13 @@ fn an_annotation_only_update_is_shown_as_such() {
     let mut after = slice();
     after["metadata"]["annotations"] = json!({"synced": "now"});
     let event = Event::between("EndpointSlice", Some(&slice()), Some(&after), false);
-    assert!(event.told().ends_with(": nothing but annotations: annotations +synced"), "{}", event.told());
+    assert!(event.reported().ends_with(": nothing but annotations: annotations +synced"), "{}", event.reported());
     let event = Event::between("EndpointSlice", Some(&slice()), Some(&slice()), false);
-    assert!(event.told().ends_with(": nothing that counts differs"), "{}", event.told());
+    assert!(event.reported().ends_with(": nothing that counts differs"), "{}", event.reported());
 }
 
 #[test]
-fn a_notice_is_told_apart() {
+fn a_notice_is_distinguishable() {
     let line = Line::notice(SystemTime::UNIX_EPOCH, "lost".into());
     assert_eq!(line.to_text(), "1970-01-01T00:00:00.000Z # lost\n");
     assert_eq!(line.to_json().unwrap(), "{\"at\":\"1970-01-01T00:00:00.000Z\",\"notice\":\"lost\"}\n");

@@ -3,9 +3,10 @@
 
 use std::fmt::{self, Write};
 
-use crate::output::age;
 use crate::output::cell::Cell;
+use crate::output::durations;
 use crate::output::schema::{Column, Kind, Schema};
+use crate::text::is_control;
 
 /// The number of list elements that are shown unless all are requested. JSON contains all.
 const SHOWN: usize = 5;
@@ -264,8 +265,8 @@ fn push_cell(out: &mut String, cell: &Cell, shown: usize) {
         Cell::Flag(flag) => out.push_str(if *flag { "yes" } else { "no" }),
         Cell::List(values) => push_list(out, values.iter(), shown, |out, value| push_printable(out, value)),
         Cell::Addresses(values) => push_list(out, values.iter(), shown, push_display),
-        Cell::Age(millis) => out.push_str(&age::human(*millis)),
-        Cell::Duration(micros) => out.push_str(&age::short(*micros)),
+        Cell::Age(millis) => out.push_str(&durations::human(*millis)),
+        Cell::Duration(micros) => out.push_str(&durations::short(*micros)),
     }
     if out.len() == start {
         out.push_str(NOTHING);
@@ -297,12 +298,8 @@ fn push_list<T>(
 /// Appends the text with control characters escaped, so that names and paths from a source cannot break the table or
 /// send commands to the operator's terminal.
 fn push_printable(out: &mut String, text: &str) {
-    if text.bytes().all(|byte| (0x20..0x7f).contains(&byte)) {
-        out.push_str(text);
-        return;
-    }
     for character in text.chars() {
-        if character.is_control() {
+        if is_control(character) {
             out.extend(character.escape_default());
         } else {
             out.push(character);

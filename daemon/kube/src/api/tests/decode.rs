@@ -12,8 +12,10 @@ const SLICE: &str = r#"{"metadata":{"name":"web-1","namespace":"shop","uid":"0b5
 #[test]
 fn an_event_tells_what_it_is_and_who_wrote_it() {
     let event = format!("{{\"type\":\"MODIFIED\",\"object\":{SLICE}}}");
-    let Ok(Event::Heard(heard, Version(42))) = decoder().event(event.as_bytes()) else { panic!("something at 42") };
-    let Heard::Upsert(item) = heard else { panic!("an upsert") };
+    let Ok(Event::ObjectEvent(heard, Version(42))) = decoder().event(event.as_bytes()) else {
+        panic!("something at 42")
+    };
+    let ObjectEvent::Upsert(item) = heard else { panic!("an upsert") };
     assert_eq!(item.identity.key, Key { namespace: "shop".into(), name: "web-1".into() });
     let Some(Object::Slice(slice)) = item.object else { panic!("a slice") };
     assert_eq!(&*slice.origin.object, "EndpointSlice shop/web-1");
@@ -59,7 +61,9 @@ fn an_object_that_makes_no_sense_is_skipped_by_name() {
         ("7", false),
     ];
     for (text, is_named) in cases {
-        let (Heard::Skipped { key, .. }, _) = decoder().item(text.as_bytes()) else { panic!("{text} is skipped") };
+        let (ObjectEvent::Skipped { key, .. }, _) = decoder().item(text.as_bytes()) else {
+            panic!("{text} is skipped")
+        };
         assert_eq!(key.is_some(), is_named, "{text}");
     }
 }
@@ -68,8 +72,8 @@ fn an_object_that_makes_no_sense_is_skipped_by_name() {
 fn a_deletion_needs_no_sense_but_a_name() {
     let event =
         br#"{"type":"DELETED","object":{"metadata":{"name":"a","namespace":"b","resourceVersion":"9"},"ports":7}}"#;
-    let Ok(Event::Heard(heard, Version(9))) = decoder().event(event) else { panic!("something at 9") };
-    assert!(matches!(heard, Heard::Delete(_)));
+    let Ok(Event::ObjectEvent(heard, Version(9))) = decoder().event(event) else { panic!("something at 9") };
+    assert!(matches!(heard, ObjectEvent::Delete(_)));
 }
 
 /// The decoder first tries to decode the whole event, and then only its object. A field of the wrong type triggers the
@@ -77,14 +81,20 @@ fn a_deletion_needs_no_sense_but_a_name() {
 #[test]
 fn an_object_that_makes_no_sense_is_skipped_with_its_event() {
     let event = r#"{"type":"ADDED","object":{"metadata":{"name":"a","namespace":"b"},"ports":7}}"#;
-    let Ok(Event::Heard(Heard::Skipped { key, .. }, version)) = decoder().event(event.as_bytes()) else { panic!() };
+    let Ok(Event::ObjectEvent(ObjectEvent::Skipped { key, .. }, version)) = decoder().event(event.as_bytes()) else {
+        panic!()
+    };
     assert_eq!((key, version), (Some(Key { namespace: "b".into(), name: "a".into() }), Version(0)));
     for event in ["ADDED", "DELETED"].map(|kind| format!("{{\"object\":7,\"type\":\"{kind}\"}}")) {
-        let Ok(Event::Heard(Heard::Skipped { key, .. }, _)) = decoder().event(event.as_bytes()) else { panic!() };
+        let Ok(Event::ObjectEvent(ObjectEvent::Skipped { key, .. }, _)) = decoder().event(event.as_bytes()) else {
+            panic!()
+        };
         assert_eq!(key, None);
     }
     let event = format!("{{\"object\":{SLICE},\"more\":[1],\"type\":\"DELETED\"}}");
-    let Ok(Event::Heard(Heard::Delete(identity), Version(42))) = decoder().event(event.as_bytes()) else { panic!() };
+    let Ok(Event::ObjectEvent(ObjectEvent::Delete(identity), Version(42))) = decoder().event(event.as_bytes()) else {
+        panic!()
+    };
     assert_eq!(&*identity.key.name, "web-1");
 }
 
@@ -92,7 +102,7 @@ fn an_object_that_makes_no_sense_is_skipped_with_its_event() {
 fn writers_are_kept_once() {
     let mut decoder = decoder();
     let mut writer = |text: &str| match decoder.item(text.as_bytes()).0 {
-        Heard::Upsert(item) => match item.object {
+        ObjectEvent::Upsert(item) => match item.object {
             Some(Object::Slice(slice)) => slice.origin.writer,
             other => panic!("{other:?}"),
         },
@@ -120,7 +130,7 @@ fn a_shell_is_a_list_with_a_version() {
 fn a_node_tells_its_zone_and_no_more_than_it_says() {
     let mut decoder = Decoder::new(Kind::Node);
     let node = br#"{"metadata":{"name":"n1","labels":{"topology.kubernetes.io/zone":"z1"}},"status":{"images":[]}}"#;
-    let (Heard::Upsert(item), _) = decoder.item(node) else { panic!("an upsert") };
+    let (ObjectEvent::Upsert(item), _) = decoder.item(node) else { panic!("an upsert") };
     assert_eq!(item.object, Some(Object::Node(NodeObject { zone: "z1".into(), ..NodeObject::default() })));
 }
 
@@ -129,7 +139,7 @@ fn what_is_shown_has_no_control_characters() {
     let text = r#"{"metadata":{"name":"a","namespace":"b","resourceVersion":"1\nx","labels":{"kubernetes.io/service-name":"a\u001b"},
         "managedFields":[{"manager":"x\nnodelb: all is well\u001b[2J","time":"2026-01-02T03:04:06Z"}]},"addressType":"IPv4",
         "endpoints":[{"addresses":["192.0.2.1"],"zone":"z\n","nodeName":"n\r"},{"addresses":["\n"]}],"ports":[{"name":"p\n","port":1}]}"#;
-    let (Heard::Upsert(item), _) = decoder().item(text.as_bytes()) else { panic!("an upsert") };
+    let (ObjectEvent::Upsert(item), _) = decoder().item(text.as_bytes()) else { panic!("an upsert") };
     let (Some(Object::Slice(slice)), notices) = (item.object, item.notices) else { panic!("a slice") };
     assert_eq!(&*slice.origin.writer, "x\u{fffd}nodelb: all is well\u{fffd}[2J");
     let port = &slice.ports[0];
@@ -138,12 +148,12 @@ fn what_is_shown_has_no_control_characters() {
     let shown = [&*slice.origin.resource_version, &*slice.service.name, &*port.name, &*node, &*zone, &notices.join("")];
     assert!(shown.iter().all(|text| !text.contains(char::is_control)), "{shown:?}");
     let node = br#"{"metadata":{"name":"n1","labels":{"topology.kubernetes.io/zone":"z\n"}}}"#;
-    let (Heard::Upsert(item), _) = Decoder::new(Kind::Node).item(node) else { panic!("an upsert") };
+    let (ObjectEvent::Upsert(item), _) = Decoder::new(Kind::Node).item(node) else { panic!("an upsert") };
     assert_eq!(item.object, Some(Object::Node(NodeObject { zone: "z\u{fffd}".into(), ..NodeObject::default() })));
 }
 
 #[test]
-fn the_cluster_is_told_by_its_own_service() {
+fn the_cluster_is_identified_by_its_own_service() {
     let mut decoder = Decoder::new(Kind::Service);
     let service = |namespace: &str| {
         format!(

@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::*;
 
-fn told(before: &Value, after: &Value) -> Vec<String> {
+fn reported(before: &Value, after: &Value) -> Vec<String> {
     let side = |side: &'static str, value: &Value| (!value.is_null()).then(|| (side, value.clone()));
     let (before, after) = (side("before", before), side("after", after));
     let (found, more) = differences(before.as_ref().map(|it| &it.1), after.as_ref().map(|it| &it.1));
@@ -19,15 +19,18 @@ fn slice(endpoints: &Value) -> Value {
 }
 
 #[test]
-fn the_step_that_nobody_saw_is_shown() {
+fn the_missed_step_is_shown() {
     let full = slice(&json!([{"addresses": ["169.254.128.7"], "conditions": {"ready": true}}]));
     let mut null = slice(&Value::Null);
     null["ports"] = Value::Null;
     null["metadata"]["resourceVersion"] = "2".into();
-    assert_eq!(told(&full, &null), ["backends -169.254.128.7 (ready)", "endpoints: null", "ports -https=60002/TCP"]);
-    assert_eq!(told(&null, &full), ["backends +169.254.128.7 (ready)", "ports +https=60002/TCP"]);
-    assert_eq!(told(&full, &slice(&json!([]))), ["backends -169.254.128.7 (ready)", "endpoints: []"]);
-    assert_eq!(told(&Value::Null, &null), ["addressType +IPv4", "endpoints: null"]);
+    assert_eq!(
+        reported(&full, &null),
+        ["backends -169.254.128.7 (ready)", "endpoints: null", "ports -https=60002/TCP"]
+    );
+    assert_eq!(reported(&null, &full), ["backends +169.254.128.7 (ready)", "ports +https=60002/TCP"]);
+    assert_eq!(reported(&full, &slice(&json!([]))), ["backends -169.254.128.7 (ready)", "endpoints: []"]);
+    assert_eq!(reported(&Value::Null, &null), ["addressType +IPv4", "endpoints: null"]);
 }
 
 #[test]
@@ -46,13 +49,13 @@ fn an_update_of_an_annotation_is_one() {
 }
 
 #[test]
-fn states_ports_labels_and_addresses_are_told() {
+fn states_ports_labels_and_addresses_are_reported() {
     let endpoint = |ready: bool, terminating: bool| {
         json!([{"addresses": ["10.1.0.1"], "conditions": {"ready": ready, "serving": true, "terminating": terminating},
                 "targetRef": {"kind": "Pod", "name": "web-1"}, "nodeName": "n1"}])
     };
     assert_eq!(
-        told(&slice(&endpoint(true, false)), &slice(&endpoint(false, true))),
+        reported(&slice(&endpoint(true, false)), &slice(&endpoint(false, true))),
         ["backends 10.1.0.1 (ready, pod web-1, node n1) -> terminating, serving, pod web-1, node n1"]
     );
     let service = |port: u16, label: &str, ingress: &Value| {
@@ -63,7 +66,7 @@ fn states_ports_labels_and_addresses_are_told() {
         })
     };
     assert_eq!(
-        told(&service(80, "a", &Value::Null), &service(81, "b", &json!([{"ip": "10.15.1.8"}]))),
+        reported(&service(80, "a", &Value::Null), &service(81, "b", &json!([{"ip": "10.15.1.8"}]))),
         [
             "labels app=a -> app=b",
             "spec.ports +http=81/TCP nodePort 30080 targetPort web",
@@ -74,14 +77,14 @@ fn states_ports_labels_and_addresses_are_told() {
 }
 
 #[test]
-fn what_is_told_is_bounded_and_printable() {
+fn differences_are_bounded_and_printable() {
     let many: Map<String, Value> = (0..500).map(|n| (format!("k{n:03}\u{1b}[31m"), Value::from("x"))).collect();
     let object = json!({"metadata": {"annotations": many}, "spec": {"a": "y".repeat(100_000)}});
     let (found, more) = differences(None, Some(&object));
     assert_eq!((found.len(), more), (MOST, 500 + 1 - MOST));
     assert!(found.iter().all(|difference| !difference.to_string().contains('\u{1b}')), "{found:?}");
     let long = json!({"spec": {"a": "y".repeat(100_000)}});
-    assert!(told(&Value::Null, &long)[0].len() < 2 * MAX_VALUE);
+    assert!(reported(&Value::Null, &long)[0].len() < 2 * MAX_VALUE);
     let mut deep = json!("end");
     for _ in 0..100 {
         deep = json!({ "x": deep });

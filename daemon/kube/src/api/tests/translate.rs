@@ -263,7 +263,7 @@ fn null_is_the_same_as_nothing() {
 }
 
 #[test]
-fn slices_that_belong_to_nobody_are_left_out() {
+fn slices_without_a_service_are_left_out() {
     for (yaml, reason) in [
         ("{metadata: {name: a}, addressType: IPv4}", "service-name"),
         ("{metadata: {name: a, labels: null}, addressType: IPv4}", "service-name"),
@@ -360,10 +360,10 @@ fn a_node_is_leaving_when_it_is_deleted_or_tainted_for_it() {
 
 #[test]
 fn a_node_has_one_address_of_each_family() {
-    let addresses = |told: &[(&str, &str)]| {
-        let told = told.iter().map(|(kind, address)| format!("{{type: {kind}, address: '{address}'}}"));
-        let told = told.collect::<Vec<_>>().join(", ");
-        let node = node_of(&format!("{{status: {{addresses: [{told}]}}}}"));
+    let addresses = |reported: &[(&str, &str)]| {
+        let reported = reported.iter().map(|(kind, address)| format!("{{type: {kind}, address: '{address}'}}"));
+        let reported = reported.collect::<Vec<_>>().join(", ");
+        let node = node_of(&format!("{{status: {{addresses: [{reported}]}}}}"));
         node.addresses.iter().map(ToString::to_string).collect::<Vec<_>>()
     };
     let (inside, outside) = ("InternalIP", "ExternalIP");
@@ -407,8 +407,8 @@ fn diagnose_looks_at_the_slices_that_are_taken_and_no_others() {
         for address_type in ["IPv4", "IPv6", "FQDN", "''", "ipv4"] {
             let text = format!("{{metadata: {{name: a-1, labels: {{{labels}}}}}, addressType: {address_type}}}");
             let taken: EndpointSlice = serde_saphyr::from_str(&text).unwrap();
-            let seen: super::super::seen::Slice = serde_saphyr::from_str(&text).unwrap();
-            assert_eq!(slice(&taken, &reader()).value.is_some(), seen.is_for_proxies(), "{text}");
+            let seen = serde_saphyr::from_str(&text).unwrap();
+            assert_eq!(slice(&taken, &reader()).value.is_some(), is_for_proxies(&seen), "{text}");
         }
     }
 }

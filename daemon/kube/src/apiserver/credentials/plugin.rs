@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::Timing;
+use super::CredentialTimeouts;
 use crate::apiserver::exec::{Credential, Plugin};
 use crate::apiserver::login::CredentialsError;
 
@@ -70,27 +70,28 @@ impl Printed {
         &mut self,
         authority: &[u8],
         want: Want,
-        timing: &Timing,
+        timeouts: &CredentialTimeouts,
     ) -> Result<(), CredentialsError> {
         let now = SystemTime::now();
         let ends_within = |time: Duration| want.ends.is_some_and(|ends| ends <= now + time);
         self.is_refused |= want.is_rejected;
-        let is_due = self.is_refused || self.last_good.is_none() || self.failure.is_some() || ends_within(timing.early);
-        let is_rested = self.started.is_none_or(|at| at.elapsed() >= timing.plugin_pause);
+        let is_due =
+            self.is_refused || self.last_good.is_none() || self.failure.is_some() || ends_within(timeouts.early);
+        let is_rested = self.started.is_none_or(|at| at.elapsed() >= timeouts.plugin_pause);
         if self.running.is_none() && is_due && is_rested {
-            let (plugin, authority, patience) = (self.plugin.clone(), authority.to_vec(), timing.plugin);
+            let (plugin, authority, timeout) = (self.plugin.clone(), authority.to_vec(), timeouts.plugin);
             (self.started, self.is_refused) = (Some(Instant::now()), false);
-            self.running = Some(tokio::spawn(async move { plugin.run(&authority, patience).await }));
+            self.running = Some(tokio::spawn(async move { plugin.run(&authority, timeout).await }));
         }
         let must_wait = !want.has_login || want.is_rejected || ends_within(Duration::ZERO);
         self.take(if must_wait { Duration::MAX } else { Duration::ZERO }).await;
         self.failure.clone().map_or(Ok(()), Err)
     }
 
-    /// Takes the result of the current run if it finishes within `patience`; the run itself has a time limit.
-    async fn take(&mut self, patience: Duration) {
+    /// Takes the result of the current run if it finishes within `timeout`; the run itself has a time limit.
+    async fn take(&mut self, timeout: Duration) {
         let Some(running) = &mut self.running else { return };
-        let Ok(outcome) = tokio::time::timeout(patience, running).await else { return };
+        let Ok(outcome) = tokio::time::timeout(timeout, running).await else { return };
         self.running = None;
         let broken =
             |error| Err(CredentialsError(format!("{}: the running of it broke: {error}", self.plugin.origin())));

@@ -135,7 +135,7 @@ async fn handshake(
     stream: TlsStream<TcpStream>,
     kept: Kept,
 ) -> Result<(Connection, Driver), LinkError> {
-    let (at, timing) = (target.at, target.dialer.timing);
+    let (at, timeouts) = (target.at, target.connector.timeouts);
     let is_drained = Arc::new(AtomicBool::new(false));
     let stream = Read { stream, frames: Frames::default(), is_drained: Arc::clone(&is_drained), _kept: kept };
     let (sender, connection) = http2::Builder::new(TokioExecutor::new())
@@ -143,8 +143,8 @@ async fn handshake(
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
         .max_header_list_size(MAX_HEADERS)
-        .keep_alive_interval(timing.ping_after)
-        .keep_alive_timeout(timing.ping_answer)
+        .keep_alive_interval(timeouts.ping_after)
+        .keep_alive_timeout(timeouts.ping_answer)
         .keep_alive_while_idle(true)
         .handshake(TokioIo::new(stream))
         .await

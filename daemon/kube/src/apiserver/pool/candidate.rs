@@ -6,7 +6,7 @@ use nodelb_core::model::moment::Moment;
 use serde::Serialize;
 
 use crate::apiserver::address::Server;
-use crate::apiserver::timing::Timing;
+use crate::apiserver::timeouts::PoolTimeouts;
 
 /// The origin of an address, with the highest priority first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -31,7 +31,7 @@ impl fmt::Display for Origin {
 
 /// The state of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-pub enum Standing {
+pub enum ServerStatus {
     /// Not known yet.
     Untried,
     /// It works.
@@ -46,13 +46,13 @@ pub enum Standing {
     Refused,
 }
 
-impl Standing {
+impl ServerStatus {
     /// All states.
     pub const ALL: [Self; 6] =
         [Self::Untried, Self::Healthy, Self::Recovering, Self::NotReady, Self::Failed, Self::Refused];
 }
 
-impl fmt::Display for Standing {
+impl fmt::Display for ServerStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Untried => "Untried",
@@ -92,7 +92,7 @@ pub enum Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Untried,
-    Works { dwells: bool },
+    Works { is_recent: bool },
     NotReady,
     Failed,
     Refused,
@@ -130,7 +130,7 @@ pub struct Candidate {
     /// The time of the latest attempt or probe; the address with the earliest time is tried next.
     pub(super) tried: Option<Moment>,
     /// The start of the current attempt to connect.
-    pub(super) dialling: Option<Moment>,
+    pub(super) connecting: Option<Moment>,
     /// Whether a probe is in progress.
     pub(super) probing: bool,
     /// The time of the next probe.
@@ -161,7 +161,7 @@ impl Candidate {
             denied: None,
             retry_at: now,
             tried: None,
-            dialling: None,
+            connecting: None,
             probing: false,
             probe_at: now,
             worked: None,
@@ -171,34 +171,34 @@ impl Candidate {
     }
 
     /// The state of the address.
-    pub fn standing(&self, now: Moment, timing: &Timing) -> Standing {
+    pub fn status(&self, now: Moment, timeouts: &PoolTimeouts) -> ServerStatus {
         match self.state {
-            State::Untried => Standing::Untried,
-            State::Works { dwells: true } if now < self.settles(timing) => Standing::Recovering,
-            State::Works { .. } => Standing::Healthy,
-            State::NotReady => Standing::NotReady,
-            State::Failed => Standing::Failed,
-            State::Refused => Standing::Refused,
+            State::Untried => ServerStatus::Untried,
+            State::Works { is_recent: true } if now < self.settles(timeouts) => ServerStatus::Recovering,
+            State::Works { .. } => ServerStatus::Healthy,
+            State::NotReady => ServerStatus::NotReady,
+            State::Failed => ServerStatus::Failed,
+            State::Refused => ServerStatus::Refused,
         }
     }
 
     /// The time since which the address has this state.
-    pub fn since(&self, now: Moment, timing: &Timing) -> Moment {
+    pub fn since(&self, now: Moment, timeouts: &PoolTimeouts) -> Moment {
         match self.state {
-            State::Works { dwells: true } if self.settles(timing) <= now => self.settles(timing),
+            State::Works { is_recent: true } if self.settles(timeouts) <= now => self.settles(timeouts),
             _ => self.since,
         }
     }
 
     /// The time when the address will have worked long enough to be preferred again; `None` unless it works. The time
     /// doubles each time that a session over the address ends badly.
-    pub(super) fn preferable(&self, timing: &Timing) -> Option<Moment> {
-        matches!(self.state, State::Works { .. }).then(|| self.settles(timing))
+    pub(super) fn preferable(&self, timeouts: &PoolTimeouts) -> Option<Moment> {
+        matches!(self.state, State::Works { .. }).then(|| self.settles(timeouts))
     }
 
     /// The time until which an address with more permissions is kept in use instead of this one.
-    pub(super) fn denied_until(&self, timing: &Timing) -> Option<Moment> {
-        self.denied.map(|at| at.plus(10 * timing.refused_most))
+    pub(super) fn denied_until(&self, timeouts: &PoolTimeouts) -> Option<Moment> {
+        self.denied.map(|at| at.plus(10 * timeouts.refused_most))
     }
 
     /// Whether the latest event was a failure, although the address worked before.
@@ -207,16 +207,16 @@ impl Candidate {
         self.error.as_ref().is_some_and(|(at, _)| worked.is_none_or(|worked| worked <= *at))
     }
 
-    fn settles(&self, timing: &Timing) -> Moment {
+    fn settles(&self, timeouts: &PoolTimeouts) -> Moment {
         let doublings = self.relapses.saturating_sub(1).min(4);
-        self.since.plus(timing.dwell << doublings)
+        self.since.plus(timeouts.min_uptime << doublings)
     }
 
     /// Whether the cluster has listed the address too recently: an apiserver that starts lists itself, and may
     /// disappear and return.
-    pub(super) fn is_fresh(&self, now: Moment, timing: &Timing) -> bool {
-        let is_news = self.origin == Origin::Learned && !self.is_settled;
-        is_news && self.state == State::Untried && now < self.seen.plus(timing.debounce)
+    pub(super) fn is_fresh(&self, now: Moment, timeouts: &PoolTimeouts) -> bool {
+        let is_new = self.origin == Origin::Learned && !self.is_settled;
+        is_new && self.state == State::Untried && now < self.seen.plus(timeouts.debounce)
     }
 
     /// Whether the address cannot be used at the moment.
@@ -244,76 +244,78 @@ impl Candidate {
     }
 
     /// Records an outcome. `jitter` is the factor for waiting times, in thousandths.
-    pub(super) fn apply(&mut self, now: Moment, outcome: Outcome, timing: &Timing, jitter: u64) {
+    pub(super) fn apply(&mut self, now: Moment, outcome: Outcome, timeouts: &PoolTimeouts, jitter: u64) {
         self.tried = Some(now);
         match outcome {
-            Outcome::Worked => self.works(now, timing),
-            Outcome::NotReady(error) => self.not_ready(now, error, timing, jitter),
+            Outcome::Worked => self.works(now, timeouts),
+            Outcome::NotReady(error) => self.not_ready(now, error, timeouts, jitter),
             Outcome::Busy(error, wait) => {
-                self.not_ready(now, error, timing, jitter);
-                self.is_asked_to_wait(now, wait.min(timing.retry_after_most));
+                self.not_ready(now, error, timeouts, jitter);
+                self.postpone_retry(now, wait.min(timeouts.retry_after_most));
             }
             Outcome::Unavailable(error, wait) => {
-                self.not_ready(now, error, timing, jitter);
-                self.is_asked_to_wait(now, wait.min(timing.retry_most));
+                self.not_ready(now, error, timeouts, jitter);
+                self.postpone_retry(now, wait.min(timeouts.retry_most));
             }
             Outcome::Failed(error) => {
                 (self.unreachable, self.unproven) = (Some(now), None);
-                let wait = next_wait(self.failures, (timing.retry_first, timing.retry_most), jitter);
+                let wait = next_wait(self.failures, (timeouts.retry_first, timeouts.retry_most), jitter);
                 self.failures = self.failures.saturating_add(1);
-                self.is_wrong(now, State::Failed, error, wait);
+                self.set_failed(now, State::Failed, error, wait);
             }
             Outcome::Unproven(error) => {
                 let since = *self.unproven.get_or_insert(now);
-                if now < since.plus(timing.starting) || self.has_just_come(now, timing) {
-                    self.not_ready(now, error, timing, jitter);
+                if now < since.plus(timeouts.starting) || self.has_just_come(now, timeouts) {
+                    self.not_ready(now, error, timeouts, jitter);
                 } else {
-                    self.refused(now, error, timing, jitter);
+                    self.refused(now, error, timeouts, jitter);
                 }
             }
-            Outcome::Refused(error) if self.has_just_come(now, timing) => self.not_ready(now, error, timing, jitter),
-            Outcome::Refused(error) | Outcome::Another(error) => self.refused(now, error, timing, jitter),
+            Outcome::Refused(error) if self.has_just_come(now, timeouts) => {
+                self.not_ready(now, error, timeouts, jitter)
+            }
+            Outcome::Refused(error) | Outcome::Another(error) => self.refused(now, error, timeouts, jitter),
         }
     }
 
-    fn is_asked_to_wait(&mut self, now: Moment, wait: u64) {
+    fn postpone_retry(&mut self, now: Moment, wait: u64) {
         self.retry_at = self.retry_at.max(now.plus(wait));
     }
 
     /// Whether the address was unreachable a moment ago. Refusals of a server that starts are not final.
-    fn has_just_come(&self, now: Moment, timing: &Timing) -> bool {
-        self.unreachable.is_some_and(|at| now < at.plus(timing.starting))
+    fn has_just_come(&self, now: Moment, timeouts: &PoolTimeouts) -> bool {
+        self.unreachable.is_some_and(|at| now < at.plus(timeouts.starting))
     }
 
-    fn not_ready(&mut self, now: Moment, error: String, timing: &Timing, jitter: u64) {
+    fn not_ready(&mut self, now: Moment, error: String, timeouts: &PoolTimeouts, jitter: u64) {
         if self.state == State::Failed {
             // The server responds: the duration of the outage does not predict how long it takes until the server is
             // ready.
             self.failures = 0;
         }
-        let wait = next_wait(self.failures, (timing.retry_first, timing.retry_most), jitter);
+        let wait = next_wait(self.failures, (timeouts.retry_first, timeouts.retry_most), jitter);
         self.failures = self.failures.saturating_add(1);
-        self.is_wrong(now, State::NotReady, error, wait);
+        self.set_failed(now, State::NotReady, error, wait);
     }
 
-    fn refused(&mut self, now: Moment, error: String, timing: &Timing, jitter: u64) {
-        let wait = next_wait(self.refusals, (timing.refused_first, timing.refused_most), jitter);
+    fn refused(&mut self, now: Moment, error: String, timeouts: &PoolTimeouts, jitter: u64) {
+        let wait = next_wait(self.refusals, (timeouts.refused_first, timeouts.refused_most), jitter);
         self.refusals = self.refusals.saturating_add(1);
-        self.is_wrong(now, State::Refused, error, wait);
+        self.set_failed(now, State::Refused, error, wait);
     }
 
-    fn works(&mut self, now: Moment, timing: &Timing) {
+    fn works(&mut self, now: Moment, timeouts: &PoolTimeouts) {
         (self.refusals, self.unproven) = (0, None);
         match self.state {
-            State::Works { .. } if self.since.plus(timing.short_lived) <= now => self.failures = 0,
+            State::Works { .. } if self.since.plus(timeouts.short_lived) <= now => self.failures = 0,
             State::Works { .. } => {}
-            State::Untried => self.turn(now, State::Works { dwells: false }),
-            _ => self.turn(now, State::Works { dwells: true }),
+            State::Untried => self.turn(now, State::Works { is_recent: false }),
+            _ => self.turn(now, State::Works { is_recent: true }),
         }
         self.worked = Some(now);
     }
 
-    fn is_wrong(&mut self, now: Moment, state: State, error: String, wait: u64) {
+    fn set_failed(&mut self, now: Moment, state: State, error: String, wait: u64) {
         self.turn(now, state);
         self.retry_at = now.plus(wait);
         self.error = Some((now, error));
@@ -327,8 +329,8 @@ impl Candidate {
     }
 
     /// Records that a session over this address ended badly after `lasted` milliseconds.
-    pub(super) fn relapsed(&mut self, lasted: u64, timing: &Timing) {
-        self.relapses = if lasted < timing.steady { self.relapses.saturating_add(1) } else { 1 };
+    pub(super) fn relapsed(&mut self, lasted: u64, timeouts: &PoolTimeouts) {
+        self.relapses = if lasted < timeouts.stable_after { self.relapses.saturating_add(1) } else { 1 };
     }
 }
 

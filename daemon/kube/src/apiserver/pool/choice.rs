@@ -3,7 +3,7 @@
 use nodelb_core::model::moment::Moment;
 
 use super::candidate::scaled;
-use super::{Candidate, InUse, JITTER, Origin, Outcome, Pool, Standing};
+use super::{Candidate, InUse, JITTER, Origin, Outcome, Pool, ServerStatus};
 use crate::apiserver::address::{Address, Server};
 
 /// The maximum number of simultaneous attempts to connect.
@@ -42,9 +42,9 @@ impl Pool {
     }
 
     fn next_without_session(&self, now: Moment) -> Option<&Candidate> {
-        let attempts = self.candidates.iter().filter_map(|candidate| candidate.dialling);
+        let attempts = self.candidates.iter().filter_map(|candidate| candidate.connecting);
         if attempts.clone().count() >= MOST_ATTEMPTS
-            || attempts.max().is_some_and(|youngest| now < youngest.plus(self.timing.hedge))
+            || attempts.max().is_some_and(|youngest| now < youngest.plus(self.timeouts.hedge))
         {
             return None;
         }
@@ -55,23 +55,23 @@ impl Pool {
     /// The priority; `None` if the address must not be tried now. Among failed addresses, the one that was tried
     /// longest ago comes first.
     fn rank(&self, candidate: &Candidate, now: Moment) -> Option<Rank> {
-        if candidate.dialling.is_some() {
+        if candidate.connecting.is_some() {
             return None;
         }
         let is_due = candidate.retry_at <= now;
-        match candidate.standing(now, &self.timing) {
-            Standing::Healthy => Some((KNOWN_TO_WORK, None)),
-            Standing::Untried if candidate.is_fresh(now, &self.timing) => Some((FRESH, None)),
-            Standing::Recovering | Standing::Untried => Some((PROMISING, None)),
-            Standing::NotReady => is_due.then_some((UNREADY, candidate.tried)),
-            Standing::Failed | Standing::Refused => is_due.then_some((OUT, candidate.tried)),
+        match candidate.status(now, &self.timeouts) {
+            ServerStatus::Healthy => Some((KNOWN_TO_WORK, None)),
+            ServerStatus::Untried if candidate.is_fresh(now, &self.timeouts) => Some((FRESH, None)),
+            ServerStatus::Recovering | ServerStatus::Untried => Some((PROMISING, None)),
+            ServerStatus::NotReady => is_due.then_some((UNREADY, candidate.tried)),
+            ServerStatus::Failed | ServerStatus::Refused => is_due.then_some((OUT, candidate.tried)),
         }
     }
 
     /// A better address than the one in use: a configured one before it that has worked long enough, or, if the one in
     /// use is not ready, any that may work.
     fn next_instead(&self, in_use: &InUse, now: Moment) -> Option<&Candidate> {
-        let attempting = self.candidates.iter().any(|candidate| candidate.dialling.is_some());
+        let attempting = self.candidates.iter().any(|candidate| candidate.connecting.is_some());
         let place = self.position(&in_use.address)?;
         if attempting {
             return None;
@@ -82,7 +82,7 @@ impl Pool {
             let better = ranked.filter(|((tier, _), _)| *tier < UNREADY);
             return better.min_by_key(|(rank, _)| *rank).map(|(_, candidate)| candidate);
         }
-        if now < in_use.opened.plus(self.timing.dwell) {
+        if now < in_use.opened.plus(self.timeouts.min_uptime) {
             return None;
         }
         self.preferred(place).find(|candidate| self.returns_at(candidate, now).is_some_and(|at| at <= now))
@@ -91,10 +91,10 @@ impl Pool {
     /// The time to return to a preferred address; `None` unless it works. An address that denied a permission has to
     /// wait for a long time, unless the one in use does so, too.
     pub(super) fn returns_at(&self, candidate: &Candidate, now: Moment) -> Option<Moment> {
-        let preferable = candidate.preferable(&self.timing)?;
+        let preferable = candidate.preferable(&self.timeouts)?;
         let in_use = self.in_use().and_then(|in_use| self.find(in_use));
-        let is_denied = in_use.and_then(|in_use| in_use.denied_until(&self.timing)).is_some_and(|until| now < until);
-        let denied = candidate.denied_until(&self.timing).filter(|_| !is_denied);
+        let is_denied = in_use.and_then(|in_use| in_use.denied_until(&self.timeouts)).is_some_and(|until| now < until);
+        let denied = candidate.denied_until(&self.timeouts).filter(|_| !is_denied);
         Some(denied.map_or(preferable, |denied| preferable.max(denied)))
     }
 
@@ -105,18 +105,18 @@ impl Pool {
 
     /// The latest time for the next decision if no event occurs; `None` if only an event can change the decisions.
     pub fn wake(&self, now: Moment) -> Option<Moment> {
-        let timing = &self.timing;
+        let timeouts = &self.timeouts;
         let of_candidate = |candidate: &Candidate| {
             [
                 Some(candidate.retry_at),
-                candidate.preferable(timing),
-                candidate.denied_until(timing),
-                Some(candidate.seen.plus(timing.debounce)),
-                candidate.dialling.map(|since| since.plus(timing.hedge)),
+                candidate.preferable(timeouts),
+                candidate.denied_until(timeouts),
+                Some(candidate.seen.plus(timeouts.debounce)),
+                candidate.connecting.map(|since| since.plus(timeouts.hedge)),
                 self.in_use.as_ref().filter(|_| !candidate.probing).map(|_| candidate.probe_at),
             ]
         };
-        let of_session = self.in_use.as_ref().map(|in_use| in_use.opened.plus(timing.dwell));
+        let of_session = self.in_use.as_ref().map(|in_use| in_use.opened.plus(timeouts.min_uptime));
         let moments = self.candidates.iter().flat_map(of_candidate).chain([of_session]).flatten();
         moments.filter(|moment| now < *moment).min()
     }
@@ -126,9 +126,9 @@ impl Pool {
         if self.in_use.is_none() {
             return Vec::new();
         }
-        let timing = self.timing;
+        let timeouts = self.timeouts;
         let idle = |candidate: &&mut Candidate| {
-            !candidate.probing && candidate.dialling.is_none() && !candidate.is_fresh(now, &timing)
+            !candidate.probing && candidate.connecting.is_none() && !candidate.is_fresh(now, &timeouts)
         };
         let (is_poor, in_use) = (self.is_poorly_served(), self.in_use().cloned());
         let is_due = |candidate: &&mut Candidate| {
@@ -152,15 +152,15 @@ impl Pool {
     /// Probes the address in use immediately, and its next failure ends its use, because another request has failed
     /// over it. A probe in progress is repeated, because its timeout is too long.
     pub fn doubt(&mut self, now: Moment) {
-        let again = self.timing.probe_again;
+        let again = self.timeouts.probe_again;
         let Some(in_use) = &mut self.in_use else { return };
-        let is_news = in_use.strikes < STRIKES - 1;
+        let is_new = in_use.strikes < STRIKES - 1;
         in_use.strikes = in_use.strikes.max(STRIKES - 1);
         let address = in_use.address.clone();
         if let Some(candidate) = self.find_mut(&address) {
             let soon = candidate.tried.map_or(now, |tried| now.max(tried.plus(again)));
             candidate.probe_at = candidate.probe_at.min(soon);
-            candidate.probing &= !is_news;
+            candidate.probing &= !is_new;
         }
     }
 
@@ -171,7 +171,7 @@ impl Pool {
 
     /// Records the result of a probe. After a first failure, the address in use is probed again after a short time.
     pub fn probed(&mut self, now: Moment, address: &Address, outcome: Outcome) {
-        let again = self.timing.probe_again;
+        let again = self.timeouts.probe_again;
         if let Some(candidate) = self.find_mut(address) {
             candidate.probing = false;
             candidate.probe_at = now.plus(again);
@@ -186,9 +186,9 @@ impl Pool {
                 }
             }
         }
-        let (timing, jitter) = (self.timing, self.random.u64(JITTER));
+        let (timeouts, jitter) = (self.timeouts, self.random.u64(JITTER));
         if let Some(candidate) = self.find_mut(address) {
-            candidate.apply(now, outcome, &timing, jitter);
+            candidate.apply(now, outcome, &timeouts, jitter);
         }
         self.schedule(now, address);
     }
@@ -222,15 +222,15 @@ impl Pool {
         let used = self.in_use().and_then(|in_use| self.position(in_use));
         let candidate = &self.candidates[place];
         let every = match used {
-            Some(used) if place == used => self.timing.probe_every,
+            Some(used) if place == used => self.timeouts.probe_every,
             Some(used)
                 if place < used
                     && candidate.origin == Origin::Configured
-                    && candidate.standing(now, &self.timing) != Standing::Refused =>
+                    && candidate.status(now, &self.timeouts) != ServerStatus::Refused =>
             {
-                self.timing.probe_preferred_every
+                self.timeouts.probe_preferred_every
             }
-            _ => self.timing.probe_others_every,
+            _ => self.timeouts.probe_others_every,
         };
         now.plus(scaled(every, jitter))
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nodelb_core::model::moment::Moment;
 
-use super::{Candidate, InUse, Origin, Pool, Standing};
+use super::{Candidate, InUse, Origin, Pool, ServerStatus};
 use crate::apiserver::address::Address;
 
 /// The length in bytes from which an error appears in only one place of the table.
@@ -17,7 +17,7 @@ pub struct PoolReport {
     pub pool: Option<Pool>,
     /// The time when the server last sent anything over a session: a response, an event, a bookmark, or the response to
     /// a probe.
-    pub last_heard: Option<Moment>,
+    pub last_response: Option<Moment>,
     /// The reason why nodelb cannot try to connect, for example a kubeconfig that cannot be read.
     pub problem: Option<String>,
 }
@@ -30,7 +30,7 @@ pub struct Row {
     /// The origin.
     pub origin: Origin,
     /// The state.
-    pub standing: Standing,
+    pub status: ServerStatus,
     /// The time since which the address has this state.
     pub since: Moment,
     /// Whether the session in use leads to this address.
@@ -51,11 +51,11 @@ impl PoolReport {
     }
 
     /// The number of addresses in each state.
-    pub fn standings(&self, now: Moment) -> BTreeMap<Standing, usize> {
-        let mut counts: BTreeMap<_, _> = Standing::ALL.into_iter().map(|standing| (standing, 0)).collect();
+    pub fn statuses(&self, now: Moment) -> BTreeMap<ServerStatus, usize> {
+        let mut counts: BTreeMap<_, _> = ServerStatus::ALL.into_iter().map(|status| (status, 0)).collect();
         for candidate in self.pool.iter().flat_map(|pool| &pool.candidates) {
-            let standing = candidate.standing(now, &self.pool.as_ref().map(|pool| pool.timing).unwrap_or_default());
-            *counts.entry(standing).or_default() += 1;
+            let status = candidate.status(now, &self.pool.as_ref().map(|pool| pool.timeouts).unwrap_or_default());
+            *counts.entry(status).or_default() += 1;
         }
         counts
     }
@@ -79,8 +79,8 @@ impl Pool {
         Row {
             address: candidate.server.address.clone(),
             origin: candidate.origin,
-            standing: candidate.standing(now, &self.timing),
-            since: candidate.since(now, &self.timing),
+            status: candidate.status(now, &self.timeouts),
+            since: candidate.since(now, &self.timeouts),
             in_use,
             worked: candidate.worked.map(ago).or(before),
             error: candidate.error.clone(),
@@ -113,62 +113,64 @@ impl Pool {
         };
         let address = &first.server.address;
         let preferred = if first.origin == Origin::Configured { ", which is preferred," } else { "" };
-        let why_not = match (first.standing(now, &self.timing), &first.error) {
-            (Standing::Failed | Standing::Refused | Standing::NotReady, Some((at, error))) => {
+        let why_not = match (first.status(now, &self.timeouts), &first.error) {
+            (ServerStatus::Failed | ServerStatus::Refused | ServerStatus::NotReady, Some((at, error))) => {
                 format!("failed {} ago: {error}", seconds(*at, now))
             }
-            (Standing::Failed | Standing::Refused | Standing::NotReady, None) => "failed".into(),
-            (Standing::Healthy | Standing::Recovering, Some((at, error))) if first.has_just_failed() => {
+            (ServerStatus::Failed | ServerStatus::Refused | ServerStatus::NotReady, None) => "failed".into(),
+            (ServerStatus::Healthy | ServerStatus::Recovering, Some((at, error))) if first.has_just_failed() => {
                 format!("failed {} ago: {error}", seconds(*at, now))
             }
-            (Standing::Recovering, _) => format!(
+            (ServerStatus::Recovering, _) => format!(
                 "works again, but only since {}; it is returned to after {}",
-                seconds(first.since(now, &self.timing), now),
-                lasting(self.dwell_of(first, now))
+                seconds(first.since(now, &self.timeouts), now),
+                lasting(self.min_uptime_of(first, now))
             ),
-            (Standing::Untried, _) => "has not been tried yet".into(),
-            (Standing::Healthy, _) if first.origin != Origin::Configured => {
+            (ServerStatus::Untried, _) => "has not been tried yet".into(),
+            (ServerStatus::Healthy, _) if first.origin != Origin::Configured => {
                 return "it works; among learned and remembered addresses none is preferred".into();
             }
-            (Standing::Healthy, _) => {
-                format!("works, but only since {}", seconds(first.since(now, &self.timing), now))
+            (ServerStatus::Healthy, _) => {
+                format!("works, but only since {}", seconds(first.since(now, &self.timeouts), now))
             }
         };
         format!("{address}{preferred} {why_not}")
     }
 
-    fn dwell_of(&self, candidate: &Candidate, now: Moment) -> u64 {
+    fn min_uptime_of(&self, candidate: &Candidate, now: Moment) -> u64 {
         let until = self.returns_at(candidate, now).unwrap_or(now);
-        until.0.saturating_sub(candidate.since(now, &self.timing).0)
+        until.0.saturating_sub(candidate.since(now, &self.timeouts).0)
     }
 
     fn reason_not(&self, candidate: &Candidate, now: Moment) -> String {
-        if candidate.dialling.is_some() {
+        if candidate.connecting.is_some() {
             return "being tried".into();
         }
-        let standing = candidate.standing(now, &self.timing);
+        let status = candidate.status(now, &self.timeouts);
         let Some(InUse { address, .. }) = &self.in_use else {
-            return match standing {
-                Standing::Failed | Standing::Refused | Standing::NotReady if now < candidate.retry_at => {
+            return match status {
+                ServerStatus::Failed | ServerStatus::Refused | ServerStatus::NotReady if now < candidate.retry_at => {
                     format!("tried again in {}", lasting(candidate.retry_at.0 - now.0))
                 }
                 _ => "its turn comes".into(),
             };
         };
-        if candidate.is_fresh(now, &self.timing) {
-            let wait = candidate.seen.plus(self.timing.debounce).0.saturating_sub(now.0);
+        if candidate.is_fresh(now, &self.timeouts) {
+            let wait = candidate.seen.plus(self.timeouts.debounce).0.saturating_sub(now.0);
             return format!("listed only just now; it may be used in {}", lasting(wait));
         }
         let used = self.position(address);
         let is_preferred = candidate.origin == Origin::Configured && used > self.position(&candidate.server.address);
-        match (is_preferred, standing) {
-            (true, Standing::Healthy | Standing::Recovering) => {
+        match (is_preferred, status) {
+            (true, ServerStatus::Healthy | ServerStatus::Recovering) => {
                 let until = self.returns_at(candidate, now).unwrap_or(now).0.saturating_sub(now.0);
                 format!("preferred; returned to in {} if it keeps working", lasting(until))
             }
-            (_, Standing::Healthy | Standing::Recovering) => format!("works, but {address} is in use and works too"),
-            (_, Standing::Untried) => "not needed so far".into(),
-            (_, Standing::NotReady | Standing::Failed | Standing::Refused) => {
+            (_, ServerStatus::Healthy | ServerStatus::Recovering) => {
+                format!("works, but {address} is in use and works too")
+            }
+            (_, ServerStatus::Untried) => "not needed so far".into(),
+            (_, ServerStatus::NotReady | ServerStatus::Failed | ServerStatus::Refused) => {
                 format!("probed again in {}", lasting(candidate.probe_at.0.saturating_sub(now.0)))
             }
         }

@@ -8,7 +8,7 @@ use nodelb_core::messages;
 use nodelb_core::model::moment::Moment;
 use tracing::{info, warn};
 
-use super::errands::{Done, Errand};
+use super::tasks::{Done, Task};
 use super::{Current, Supervisor};
 use crate::apiserver::address::{Address, Host, Server};
 use crate::apiserver::error::LinkError;
@@ -16,9 +16,9 @@ use crate::apiserver::learn;
 use crate::apiserver::login::{CredentialsError, Login};
 use crate::apiserver::pool::{Origin, Outcome, Pool};
 use crate::apiserver::preflight::{self, Opened, outcome_of, outcome_of_probe};
-use crate::apiserver::remember::Memory;
 use crate::apiserver::session::{Report, Session};
-use crate::apiserver::timing::Timing;
+use crate::apiserver::state_file::State;
+use crate::apiserver::timeouts::PoolTimeouts;
 
 /// The number of consecutive requests that a server may fail to answer before another server is considered.
 const MOST_COMPLAINTS: u32 = 3;
@@ -41,9 +41,8 @@ impl Supervisor {
                 self.probed(now, &address, &result);
                 self.resolved_to(&address, resolved);
             }
-            Done::Login(result, memory) => self.login(now, result, memory),
+            Done::Login(result, stored) => self.login(now, result, stored),
             Done::Verified(session, login, result) => self.verified(now, session, &login, result),
-            Done::Saved(result) => self.journal.saved(result),
         }
     }
 
@@ -64,13 +63,13 @@ impl Supervisor {
             self.pool.note(now, address, Outcome::Another(error));
             return;
         }
-        self.errands.give_up_opening();
+        self.tasks.give_up_opening();
         self.pool.opened(now, address);
         let why = self.why.remove(address).unwrap_or_default();
         self.why.clear();
         self.journal.opened(now, address, &why);
         self.sessions += 1;
-        self.last_heard = Some(now);
+        self.last_response = Some(now);
         let Opened { link, login, revision, asked, .. } = opened;
         let session = Arc::new(Session { link, revision, asked, number: self.sessions });
         self.session_in.send_replace(Some(Arc::clone(&session)));
@@ -83,7 +82,7 @@ impl Supervisor {
     /// Checks that the server belongs to the expected cluster, and records the cluster's uid.
     fn identify(&mut self, now: Moment, origin: Origin, found: Option<&str>) -> Result<(), String> {
         let Some(found) = found else { return Ok(()) };
-        match self.keeper.cluster.as_deref() {
+        match self.saver.cluster.as_deref() {
             Some(known) if known == found => return Ok(()),
             // Addresses that were learned before the first session of this run come from the previous state, too.
             Some(known) if origin == Origin::Remembered || origin == Origin::Learned && self.sessions == 0 => {
@@ -102,7 +101,7 @@ impl Supervisor {
     /// Records the uid that a trusted server presented. Addresses that were refused because of this uid are tried
     /// again.
     fn cluster_is(&mut self, now: Moment, found: &str) {
-        let Some(known) = self.keeper.cluster.replace(found.to_owned()) else { return };
+        let Some(known) = self.saver.cluster.replace(found.to_owned()) else { return };
         if known != found {
             info!(
                 message_id = %messages::CLUSTER_CHANGED,
@@ -153,12 +152,7 @@ impl Supervisor {
         }
     }
 
-    fn login(
-        &mut self,
-        now: Moment,
-        result: Result<Arc<Login>, CredentialsError>,
-        memory: Result<Option<Memory>, String>,
-    ) {
+    fn login(&mut self, now: Moment, result: Result<Arc<Login>, CredentialsError>, stored: Option<State>) {
         let login = match result {
             Ok(login) => login,
             Err(error) => {
@@ -171,7 +165,7 @@ impl Supervisor {
         self.journal.credentials(None);
         let before = self.login.replace(Arc::clone(&login));
         match before {
-            None => self.first_login(now, &login, memory),
+            None => self.first_login(now, &login, stored),
             Some(before) if !Arc::ptr_eq(&before, &login) => {
                 info!(
                     message_id = %messages::LOGIN_CHANGED,
@@ -194,16 +188,12 @@ impl Supervisor {
     }
 
     /// Adds the server in the kubeconfig and, if they belong to this cluster, the remembered addresses to the pool.
-    fn first_login(&mut self, now: Moment, login: &Login, memory: Result<Option<Memory>, String>) {
+    fn first_login(&mut self, now: Moment, login: &Login, stored: Option<State>) {
         let configured: Vec<_> = self.settings.servers.iter().cloned().chain(self.credentials.server()).collect();
-        self.pool = Pool::new(&configured, self.timing, self.seed, now);
-        match memory {
-            Ok(None) => {}
-            Ok(Some(memory)) => {
-                let remembered = self.keeper.loaded(memory, &login.authority);
-                self.pool.remember(remembered, now);
-            }
-            Err(problem) => warn!(message_id = %messages::STATE_UNREADABLE, "{problem}"),
+        self.pool = Pool::new(&configured, self.timeouts, self.seed, now);
+        if let Some(stored) = stored {
+            let remembered = self.saver.loaded(stored, &login.authority);
+            self.pool.remember(remembered, now);
         }
     }
 
@@ -223,7 +213,7 @@ impl Supervisor {
         let server = current.server.clone();
         if Arc::ptr_eq(&current.login.tls, &login.tls) {
             self.verify(server, login);
-        } else if !self.errands.is_out(&Errand::Open(server.address.clone())) {
+        } else if !self.tasks.is_out(&Task::Open(server.address.clone())) {
             self.why.insert(server.address.clone(), "the credentials have changed".into());
             self.open(now, server);
         }
@@ -231,15 +221,15 @@ impl Supervisor {
 
     /// Checks over a separate connection whether the server accepts a new token, because the session in use works.
     fn verify(&mut self, server: Server, login: &Arc<Login>) {
-        if self.errands.is_out(&Errand::Verify) {
+        if self.tasks.is_out(&Task::Verify) {
             return;
         }
         let Some(current) = &self.current else { return };
         let (session, at) = (current.session.number, current.session.link.at());
         let attempt = self.attempt(server, login).pinned(at);
-        let (patience, login) = (Timing::duration(self.timing.probe_patience), Arc::clone(login));
-        self.errands.send(Errand::Verify, async move {
-            let (answer, _) = preflight::probe(attempt, patience).await;
+        let (timeout, login) = (PoolTimeouts::duration(self.timeouts.probe_timeout), Arc::clone(login));
+        self.tasks.send(Task::Verify, async move {
+            let (answer, _) = preflight::probe(attempt, timeout).await;
             Done::Verified(session, login, answer)
         });
     }
@@ -252,8 +242,8 @@ impl Supervisor {
             Err(LinkError::Unauthorized(why)) => {
                 self.credentials.reject(login);
                 let address = current.server.address.clone();
-                let told = format!("the new token is not used, requests go on with the one from before: {why}");
-                self.journal.failed(now, &address, &told);
+                let reported = format!("the new token is not used, requests go on with the one from before: {why}");
+                self.journal.failed(now, &address, &reported);
             }
             Err(_) => {}
             Ok(()) => {
@@ -270,7 +260,7 @@ impl Supervisor {
             |this: &Self, number| this.current.as_ref().is_some_and(|current| current.session.number == number);
         match report {
             Report::Progress { session } if is_current(self, session) => {
-                self.last_heard = Some(now);
+                self.last_response = Some(now);
                 if let Some(current) = &mut self.current {
                     current.complaints = 0;
                 }
@@ -309,7 +299,7 @@ impl Supervisor {
             LinkError::Forbidden(_) => self.denied(now, &address, &error),
             LinkError::Status { .. } => {
                 let (count, last) = &mut current.objections;
-                *count = if now < last.plus(self.timing.dwell) { *count + 1 } else { 1 };
+                *count = if now < last.plus(self.timeouts.min_uptime) { *count + 1 } else { 1 };
                 *last = now;
                 if *count >= MOST_COMPLAINTS {
                     *count = 0;
@@ -327,9 +317,9 @@ impl Supervisor {
         if current.complaints >= MOST_COMPLAINTS {
             current.complaints = 0;
             let address = current.server.address.clone();
-            let told = format!("{MOST_COMPLAINTS} requests in a row failed, the last one with {error}");
-            self.journal.failed(now, &address, &told);
-            self.pool.disappointed(now, told);
+            let reported = format!("{MOST_COMPLAINTS} requests in a row failed, the last one with {error}");
+            self.journal.failed(now, &address, &reported);
+            self.pool.fail_session(now, reported);
         }
     }
 
@@ -343,14 +333,14 @@ impl Supervisor {
     fn learn(&mut self, now: Moment, listed: &BTreeSet<SocketAddr>) {
         let mut usable = BTreeSet::new();
         if !listed.is_empty() {
-            self.barred.clear();
+            self.excluded.clear();
         }
         for &at in listed {
             let refusal = self.refusal(at).filter(|_| self.pool.find(&at.into()).is_none());
             match refusal {
                 None => drop(usable.insert(at)),
                 Some(why) => {
-                    self.bar(at);
+                    self.exclude(at);
                     self.leave_out(at, why);
                 }
             }
@@ -369,9 +359,9 @@ impl Supervisor {
         }
     }
 
-    fn bar(&mut self, at: SocketAddr) {
-        if self.barred.len() < MOST_LEFT_OUT {
-            self.barred.insert(at);
+    fn exclude(&mut self, at: SocketAddr) {
+        if self.excluded.len() < MOST_LEFT_OUT {
+            self.excluded.insert(at);
         }
     }
 
@@ -390,10 +380,10 @@ impl Supervisor {
                 && let at = SocketAddr::new(ip, address.port)
                 && self.listed.contains(&at)
             {
-                self.bar(at);
+                self.exclude(at);
             }
         }
-        if let Some(at) = self.barred.iter().copied().find(|at| self.refusal(*at).is_none()) {
+        if let Some(at) = self.excluded.iter().copied().find(|at| self.refusal(*at).is_none()) {
             info!(
                 message_id = %messages::APISERVER_KNOWN,
                 "{at}, which the endpoints of default/kubernetes list, is no address of services any more"

@@ -9,32 +9,31 @@ use tracing::{debug, info, warn};
 
 use crate::apiserver::address::Address;
 use crate::apiserver::pool::report::lasting;
-use crate::apiserver::timing::Timing;
+use crate::apiserver::timeouts::PoolTimeouts;
 
 #[derive(Debug)]
 pub(super) struct Journal {
-    timing: Timing,
+    timeouts: PoolTimeouts,
     /// The time since which there is no session, and whether this has been logged.
     down: Option<(Moment, bool)>,
     used: Option<Address>,
     errors: BTreeMap<Address, (Moment, String)>,
     credentials: Option<String>,
-    saving: Option<String>,
 }
 
 impl Journal {
-    pub(super) fn new(timing: Timing, now: Moment) -> Self {
+    pub(super) fn new(timeouts: PoolTimeouts, now: Moment) -> Self {
         let (errors, down) = (BTreeMap::new(), Some((now, false)));
-        Self { timing, down, used: None, errors, credentials: None, saving: None }
+        Self { timeouts, down, used: None, errors, credentials: None }
     }
 
     /// Logs a failed attempt or probe. After the message that no apiserver is reachable, only at debug level.
     pub(super) fn failed(&mut self, now: Moment, address: &Address, error: &str) {
-        let is_told = self
+        let is_reported = self
             .errors
             .get(address)
-            .is_some_and(|(at, told)| told == error || now < at.plus(self.timing.same_address_line));
-        if is_told || matches!(self.down, Some((_, true))) {
+            .is_some_and(|(at, reported)| reported == error || now < at.plus(self.timeouts.same_address_line));
+        if is_reported || matches!(self.down, Some((_, true))) {
             debug!(apiserver = %address, "{error}");
         } else {
             warn!(message_id = %messages::APISERVER_FAILED, apiserver = %address, "apiserver {address}: {error}");
@@ -72,7 +71,7 @@ impl Journal {
 
     /// The time to log the loss of the session; `None` if it has been logged or there is a session.
     pub(super) fn loss_is_due(&self) -> Option<Moment> {
-        self.down.filter(|(_, is_said)| !is_said).map(|(since, _)| since.plus(self.timing.lost))
+        self.down.filter(|(_, is_said)| !is_said).map(|(since, _)| since.plus(self.timeouts.lost))
     }
 
     /// Logs that no apiserver has been reachable for some time, if this is due.
@@ -96,16 +95,5 @@ impl Journal {
             warn!(message_id = %messages::LOGIN_FAILED, "no apiserver can be connected to: {problem}");
         }
         self.credentials = problem;
-    }
-
-    pub(super) fn saved(&mut self, outcome: Result<(), String>) {
-        let problem = outcome.err();
-        if let Some(problem) = problem.as_ref().filter(|problem| self.saving.as_ref() != Some(problem)) {
-            warn!(
-                message_id = %messages::STATE_UNWRITTEN,
-                "the apiserver addresses that work cannot be remembered for the next start: {problem}"
-            );
-        }
-        self.saving = problem;
     }
 }

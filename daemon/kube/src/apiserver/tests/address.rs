@@ -23,7 +23,7 @@ fn only_what_one_host_can_have_is_an_address() {
         "[::ffff:0.0.0.0]:6443",
     ] {
         let error = bad.parse::<Address>().unwrap_err();
-        assert!(matches!(&error, AddressError::Nobody(text, _) if text == bad), "{error}");
+        assert!(matches!(&error, AddressError::Unusable(text, _) if text == bad), "{error}");
         assert!(error.to_string().ends_with("; write an address that the apiserver itself listens on"), "{error}");
     }
     for bad in [".:6443", "api..example.com:6443", "api.example.com..:6443", "192.0.2.1.:6443", "api.1.:6443", "a b:1"]

@@ -66,8 +66,8 @@ impl Files {
     }
 }
 
-fn quick() -> Timing {
-    Timing { plugin_pause: Duration::ZERO, ..Timing::default() }
+fn quick() -> CredentialTimeouts {
+    CredentialTimeouts { plugin_pause: Duration::ZERO, ..CredentialTimeouts::default() }
 }
 
 fn token(login: &Login) -> &str {
@@ -185,7 +185,7 @@ async fn a_plugin_runs_again_before_its_credentials_end() {
 }
 
 #[tokio::test]
-async fn while_credentials_are_good_nobody_waits_for_a_plugin() {
+async fn valid_credentials_do_not_wait_for_a_plugin() {
     let files = Files::new();
     let credentials = files.plugin("");
     let first = credentials.login().await.unwrap();
@@ -212,8 +212,8 @@ async fn a_plugin_that_fails_does_not_take_away_what_there_is() {
 
 #[test]
 fn without_credentials_nothing_begins() {
-    let error = Credentials::new(&Settings::default(), Timing::default()).unwrap_err().to_string();
+    let error = Credentials::new(&Settings::default(), CredentialTimeouts::default()).unwrap_err().to_string();
     assert!(error.contains("set kubeconfig, or ca-file"), "{error}");
     let settings = Settings { kubeconfig: Some(Path::new("/x").into()), ..Settings::default() };
-    assert!(Credentials::new(&settings, Timing::default()).is_ok());
+    assert!(Credentials::new(&settings, CredentialTimeouts::default()).is_ok());
 }

@@ -5,7 +5,7 @@ fn own() -> Place {
 }
 
 #[test]
-fn names_are_told_from_paths() {
+fn names_are_distinguished_from_paths() {
     let name = |text: &str| name_of(Path::new(text)).map(|name| name.map(ToOwned::to_owned));
     for path in ["", "/etc/nodelb/kubeconfig", "credential", "/credential:x"] {
         assert_eq!(name(path), Ok(None), "{path}");

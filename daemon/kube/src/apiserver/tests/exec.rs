@@ -2,7 +2,7 @@ use std::time::Instant;
 
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A plugin that runs a shell script.
 fn script(text: &str) -> Plugin {
@@ -23,23 +23,23 @@ fn printing(status: &str) -> Plugin {
 }
 
 async fn failure(plugin: &Plugin) -> String {
-    plugin.run(b"ca", PATIENCE).await.unwrap_err().to_string()
+    plugin.run(b"ca", TIMEOUT).await.unwrap_err().to_string()
 }
 
 #[tokio::test]
 async fn what_a_plugin_prints_is_taken() {
     let plugin = printing(r#"{"token":"abc","expirationTimestamp":"1970-01-01T01:00:00+00:00"}"#);
-    let found = plugin.run(b"ca", PATIENCE).await.unwrap();
+    let found = plugin.run(b"ca", TIMEOUT).await.unwrap();
     assert_eq!(found.token, Some(Secret(b"abc".to_vec())));
     assert_eq!(found.expires, Some(SystemTime::UNIX_EPOCH + Duration::from_secs(3600)));
     let found =
-        printing(r#"{"clientCertificateData":"cert","clientKeyData":"key"}"#).run(b"ca", PATIENCE).await.unwrap();
+        printing(r#"{"clientCertificateData":"cert","clientKeyData":"key"}"#).run(b"ca", TIMEOUT).await.unwrap();
     assert_eq!(found.certificate, Some((b"cert".to_vec(), Secret(b"key".to_vec()))));
     assert!(!format!("{found:?}").contains("107, 101, 121"), "the key is not shown");
 }
 
 #[tokio::test]
-async fn a_plugin_is_told_what_it_needs() {
+async fn a_plugin_receives_what_it_needs() {
     let mut plugin = script(
         r#"printf '{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1beta1","status":{"token":"%s %s"}}' \
            "$GREETING" "$(printf %s "$KUBERNETES_EXEC_INFO" | base64 -w0)""#,
@@ -50,7 +50,7 @@ async fn a_plugin_is_told_what_it_needs() {
         tls_server_name: Some("kubernetes".into()),
         config: Some(serde_json::json!({"audience": "x", "depth": [1, null]})),
     });
-    let token = plugin.run(b"ca", PATIENCE).await.unwrap().token.unwrap();
+    let token = plugin.run(b"ca", TIMEOUT).await.unwrap().token.unwrap();
     let text = String::from_utf8(token.0).unwrap();
     let info = STANDARD.decode(text.strip_prefix("hello ").unwrap()).unwrap();
     let expected = serde_json::json!({

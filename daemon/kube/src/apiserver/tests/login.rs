@@ -166,14 +166,14 @@ pub(crate) mod p521 {
 #[test]
 fn p521_is_named_as_not_supported() {
     let authority = Authority::new();
-    let told = refused(&trusting(p521::AUTHORITY));
-    assert!(told.starts_with("P-521 is not supported") && told.contains("ca.crt"), "{told}");
+    let reported = refused(&trusting(p521::AUTHORITY));
+    assert!(reported.starts_with("P-521 is not supported") && reported.contains("ca.crt"), "{reported}");
     let both = trusting(&format!("{}{}", p521::AUTHORITY, authority.pem()));
     assert!(Login::new(&both, None).is_ok(), "the other one may be the server's");
     for key in [p521::KEY, p521::SEC1_KEY] {
         let pair = (piece(p521::AUTHORITY.into(), "/crt"), piece(Secret(key.into()), "/key"));
-        let told = refused(&Material { certificate: Some(pair), ..material(&authority) });
-        assert!(told.starts_with("P-521 is not supported") && told.contains("/key"), "{told}");
+        let reported = refused(&Material { certificate: Some(pair), ..material(&authority) });
+        assert!(reported.starts_with("P-521 is not supported") && reported.contains("/key"), "{reported}");
     }
 }
 

@@ -3,7 +3,7 @@ mod properties;
 
 use super::*;
 
-pub(super) const TIMING: Timing = Timing::PRODUCTION;
+pub(super) const TIMEOUTS: PoolTimeouts = PoolTimeouts::PRODUCTION;
 
 pub(super) fn socket(n: u8) -> SocketAddr {
     SocketAddr::from(([192, 0, 2, n], 6443))
@@ -19,7 +19,7 @@ pub(super) fn server(n: u8) -> Server {
 
 pub(super) fn pool(configured: &[u8]) -> Pool {
     let servers: Vec<_> = configured.iter().copied().map(server).collect();
-    Pool::new(&servers, TIMING, 7, Moment(0))
+    Pool::new(&servers, TIMEOUTS, 7, Moment(0))
 }
 
 fn chosen(pool: &Pool, now: Moment) -> Option<Address> {
@@ -30,8 +30,8 @@ fn failed(error: &str) -> Outcome {
     Outcome::Failed(error.into())
 }
 
-fn standing(pool: &Pool, n: u8, now: Moment) -> Standing {
-    pool.find(&address(n)).unwrap().standing(now, &TIMING)
+fn status(pool: &Pool, n: u8, now: Moment) -> ServerStatus {
+    pool.find(&address(n)).unwrap().status(now, &TIMEOUTS)
 }
 
 fn why(pool: &Pool, n: u8, now: Moment) -> String {
@@ -39,9 +39,9 @@ fn why(pool: &Pool, n: u8, now: Moment) -> String {
     report.rows(now, 0).into_iter().find(|row| row.address == address(n)).unwrap().why
 }
 
-fn dial(pool: &mut Pool, now: Moment) -> Address {
-    let address = chosen(pool, now).expect("something to dial");
-    pool.dialling(now, &address);
+fn connect(pool: &mut Pool, now: Moment) -> Address {
+    let address = chosen(pool, now).expect("something to connect");
+    pool.connecting(now, &address);
     address
 }
 
@@ -49,7 +49,7 @@ fn dial(pool: &mut Pool, now: Moment) -> Address {
 fn the_first_configured_address_is_used_and_nothing_else_is_tried() {
     let mut pool = pool(&[1, 2, 1]);
     assert_eq!(pool.candidates().len(), 2);
-    assert_eq!(dial(&mut pool, Moment(0)), address(1));
+    assert_eq!(connect(&mut pool, Moment(0)), address(1));
     assert_eq!(pool.next(Moment(100)), None);
     pool.opened(Moment(100), &address(1));
     assert_eq!(pool.next(Moment(200)), None);
@@ -61,9 +61,9 @@ fn the_first_configured_address_is_used_and_nothing_else_is_tried() {
 #[test]
 fn a_failure_leads_to_the_next_at_once_and_to_the_first_again_later() {
     let mut pool = pool(&[1, 2]);
-    dial(&mut pool, Moment(0));
+    connect(&mut pool, Moment(0));
     pool.note(Moment(10), &address(1), failed("connection refused"));
-    assert_eq!(dial(&mut pool, Moment(10)), address(2));
+    assert_eq!(connect(&mut pool, Moment(10)), address(2));
     pool.opened(Moment(20), &address(2));
     let reason = "192.0.2.1:6443, which is preferred, failed 12 s ago: connection refused";
     assert_eq!(why(&pool, 2, Moment(12_010)), reason);
@@ -71,14 +71,14 @@ fn a_failure_leads_to_the_next_at_once_and_to_the_first_again_later() {
     other.note(Moment(12_010), &address(1), failed(&"x".repeat(100)));
     assert_eq!(why(&other, 2, Moment(12_010)), "192.0.2.1:6443, which is preferred, failed 0.0 s ago: see Error");
 
-    // It works again, and must do so for the dwell time.
+    // It works again, and must do so for the min_uptime time.
     let up = Moment(13_000);
     pool.probed(up, &address(1), Outcome::Worked);
-    assert_eq!(standing(&pool, 1, up), Standing::Recovering);
+    assert_eq!(status(&pool, 1, up), ServerStatus::Recovering);
     assert_eq!(pool.next(up.plus(29_999)), None);
     assert_eq!(why(&pool, 1, up.plus(10_000)), "preferred; returned to in 20 s if it keeps working");
-    assert_eq!(standing(&pool, 1, up.plus(30_000)), Standing::Healthy);
-    assert_eq!(dial(&mut pool, up.plus(30_000)), address(1));
+    assert_eq!(status(&pool, 1, up.plus(30_000)), ServerStatus::Healthy);
+    assert_eq!(connect(&mut pool, up.plus(30_000)), address(1));
     pool.opened(up.plus(30_100), &address(1));
     assert_eq!(pool.in_use(), Some(&address(1)));
     let report = PoolReport { pool: Some(pool), ..PoolReport::default() };
@@ -127,9 +127,9 @@ fn a_server_whose_requests_keep_failing_has_to_work_for_longer_each_time() {
     for _ in 0..3 {
         pool.opened(now, &address(1));
         now = now.plus(5_000);
-        pool.disappointed(now, "3 requests in a row failed".into());
-        pool.disappointed(now, "3 more requests in a row failed".into());
-        assert_eq!(dial(&mut pool, now), address(2));
+        pool.fail_session(now, "3 requests in a row failed".into());
+        pool.fail_session(now, "3 more requests in a row failed".into());
+        assert_eq!(connect(&mut pool, now), address(2));
         pool.opened(now, &address(2));
         let up = now;
         pool.probed(now, &address(1), Outcome::Worked);
@@ -146,16 +146,16 @@ fn who_denied_something_is_not_returned_to_for_long_unless_the_other_one_denies_
     let mut pool = pool(&[1, 2]);
     pool.opened(Moment(0), &address(1));
     pool.denied(Moment(5_000), "may not watch".into());
-    assert_eq!(dial(&mut pool, Moment(5_000)), address(2));
+    assert_eq!(connect(&mut pool, Moment(5_000)), address(2));
     pool.opened(Moment(5_000), &address(2));
     pool.probed(Moment(6_000), &address(1), Outcome::Worked);
     assert_eq!(pool.next(Moment(100_000)), None);
     assert_eq!(why(&pool, 1, Moment(100_000)), "preferred; returned to in 8 min if it keeps working");
     let mut other = pool.clone();
-    assert_eq!(dial(&mut pool, Moment(605_000)), address(1));
+    assert_eq!(connect(&mut pool, Moment(605_000)), address(1));
 
     other.denied(Moment(100_000), "may not watch".into());
-    assert_eq!(standing(&other, 2, Moment(100_000)), Standing::Healthy, "nobody else is left to try");
+    assert_eq!(status(&other, 2, Moment(100_000)), ServerStatus::Healthy, "nobody else is left to try");
     assert_eq!(chosen(&other, Moment(100_000)), Some(address(1)));
 }
 
@@ -165,7 +165,7 @@ fn a_link_that_ends_is_the_reason_for_the_next_one() {
     pool.opened(Moment(0), &address(1));
     pool.probed(Moment(14_000), &address(1), Outcome::Worked);
     pool.closed(Moment(15_000), "no answer to a ping within 2 s");
-    assert_eq!(dial(&mut pool, Moment(15_000)), address(1));
+    assert_eq!(connect(&mut pool, Moment(15_000)), address(1));
     let choice = pool.next(Moment(15_400)).unwrap();
     assert_eq!(choice.server, server(2));
     assert_eq!(choice.why, "192.0.2.1:6443, which is preferred, failed 0.4 s ago: no answer to a ping within 2 s");
@@ -187,13 +187,13 @@ fn a_session_that_breaks_is_opened_again_at_once_unless_it_was_short() {
 #[test]
 fn an_attempt_that_takes_long_gets_company_and_loses() {
     let mut pool = pool(&[1, 2, 3]);
-    dial(&mut pool, Moment(0));
+    connect(&mut pool, Moment(0));
     assert_eq!(pool.next(Moment(399)), None);
     assert_eq!(pool.wake(Moment(0)), Some(Moment(400)));
-    assert_eq!(dial(&mut pool, Moment(400)), address(2));
+    assert_eq!(connect(&mut pool, Moment(400)), address(2));
     pool.opened(Moment(450), &address(2));
-    assert_eq!(standing(&pool, 1, Moment(450)), Standing::Failed);
-    assert_eq!(standing(&pool, 3, Moment(450)), Standing::Untried);
+    assert_eq!(status(&pool, 1, Moment(450)), ServerStatus::Failed);
+    assert_eq!(status(&pool, 3, Moment(450)), ServerStatus::Untried);
     let reason = "192.0.2.1:6443, which is preferred, failed 0.0 s ago: no answer within 450 ms, when 192.0.2.2:6443 \
                   had answered";
     assert_eq!(why(&pool, 2, Moment(450)), reason);
@@ -247,7 +247,7 @@ fn a_server_that_is_not_ready_is_left_for_a_better_one_and_kept_without() {
     pool.probed(Moment(4_000), &address(1), unready());
     pool.probed(Moment(4_500), &address(1), unready());
     assert_eq!(pool.lost(), None);
-    assert_eq!(dial(&mut pool, Moment(4_500)), address(2));
+    assert_eq!(connect(&mut pool, Moment(4_500)), address(2));
     pool.note(Moment(4_600), &address(2), unready());
     assert_eq!(pool.next(Moment(4_600)), None);
     assert_eq!(pool.next(Moment(60_000)), None);
@@ -301,7 +301,7 @@ fn while_nothing_works_everybody_has_a_turn() {
             Some(choice) => {
                 let n = (1..4).find(|n| address(*n) == choice.server.address).unwrap();
                 turns[usize::from(n)] += 1;
-                pool.dialling(now, &choice.server.address);
+                pool.connecting(now, &choice.server.address);
                 now = now.plus(2_000);
                 pool.note(now, &choice.server.address, failed("no route"));
             }
@@ -345,7 +345,7 @@ fn what_the_cluster_lists_is_added_debounced_and_never_taken_away() {
 fn learned_addresses_carry_the_name_of_the_first_configured_one() {
     let named = |address: &str, name: Option<&str>| {
         let server = Server { address: address.parse().unwrap(), tls_server_name: name.map(Arc::from) };
-        let pool = Pool::new(&[server], TIMING, 7, Moment(0));
+        let pool = Pool::new(&[server], TIMEOUTS, 7, Moment(0));
         pool.learned_server(socket(9)).tls_server_name.unwrap()
     };
     assert_eq!(&*named("192.0.2.1:6443", Some("api")), "api");
@@ -383,7 +383,7 @@ fn a_server_that_is_configured_later_comes_after_the_others_and_takes_nothing_aw
     assert_eq!(servers, [1, 2, 3].map(server));
     assert!(pool.candidates().iter().all(|candidate| candidate.origin == Origin::Configured));
     assert_eq!(pool.in_use(), Some(&address(2)));
-    assert_eq!(standing(&pool, 2, Moment(6)), Standing::Healthy);
+    assert_eq!(status(&pool, 2, Moment(6)), ServerStatus::Healthy);
 }
 
 #[test]
@@ -427,11 +427,11 @@ fn what_failed_for_very_long_is_forgotten_while_another_is_in_use_for_a_while() 
     pool.learn(&[socket(2), socket(3)].into(), Moment(0));
     pool.note(Moment(0), &address(2), failed("no route"));
     pool.note(Moment(0), &address(3), failed("no route"));
-    let late = Moment(TIMING.forget);
+    let late = Moment(TIMEOUTS.forget);
     assert!(pool.forget_stale(late).is_empty(), "nothing in use");
     pool.opened(late, &address(1));
     assert!(pool.forget_stale(late).is_empty(), "in use since just now");
-    let later = late.plus(TIMING.steady);
+    let later = late.plus(TIMEOUTS.stable_after);
     assert!(pool.forget_stale(later).is_empty(), "listed");
     pool.learn(&BTreeSet::new(), later);
     assert!(pool.forget_stale(later).is_empty(), "an empty list says nothing");
@@ -452,15 +452,15 @@ fn the_first_refusal_after_network_failures_is_the_first() {
     let mut pool = pool(&[1]);
     let mut now = Moment(0);
     for _ in 0..7 {
-        assert_eq!(dial(&mut pool, now), address(1));
+        assert_eq!(connect(&mut pool, now), address(1));
         pool.note(now, &address(1), failed("connection refused"));
         now = next_attempt(&pool, now);
     }
-    let later = now.plus(TIMING.starting);
-    for (at, standing_then, most) in [(now, Standing::NotReady, 250), (later, Standing::Refused, 6_250)] {
+    let later = now.plus(TIMEOUTS.starting);
+    for (at, status_then, most) in [(now, ServerStatus::NotReady, 250), (later, ServerStatus::Refused, 6_250)] {
         let mut pool = pool.clone();
         pool.note(at, &address(1), Outcome::Refused("403".into()));
-        assert_eq!(standing(&pool, 1, at), standing_then);
+        assert_eq!(status(&pool, 1, at), status_then);
         let again = next_attempt(&pool, at);
         assert!(again.0 - at.0 <= most, "{} ms", again.0 - at.0);
     }
@@ -472,15 +472,15 @@ fn a_server_that_asks_to_be_left_alone_is_within_bounds() {
         (|asked| Outcome::Busy("429".into(), asked), |asked| Outcome::Unavailable("503".into(), asked));
     for (outcome, left) in [
         (busy(3_000), 3_000),
-        (busy(3_600_000), TIMING.retry_after_most),
+        (busy(3_600_000), TIMEOUTS.retry_after_most),
         (unavailable(3_000), 3_000),
-        (unavailable(60_000), TIMING.retry_most),
+        (unavailable(60_000), TIMEOUTS.retry_most),
     ] {
         let mut pool = pool(&[1]);
-        dial(&mut pool, Moment(0));
+        connect(&mut pool, Moment(0));
         pool.note(Moment(0), &address(1), outcome);
-        assert_eq!(standing(&pool, 1, Moment(0)), Standing::NotReady);
+        assert_eq!(status(&pool, 1, Moment(0)), ServerStatus::NotReady);
         assert_eq!(pool.next(Moment(left - 1)), None);
-        assert_eq!(dial(&mut pool, Moment(left)), address(1));
+        assert_eq!(connect(&mut pool, Moment(left)), address(1));
     }
 }

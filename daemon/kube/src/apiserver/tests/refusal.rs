@@ -54,15 +54,15 @@ fn the_missing_permission_is_named_as_kubectl_asks_for_it() {
 }
 
 #[test]
-fn what_is_told_needs_another_verb() {
+fn writes_need_another_verb() {
     let server = "192.0.2.1:6443".parse().unwrap();
-    let told = |method: &Method, path_and_query: &str| {
+    let reported = |method: &Method, path_and_query: &str| {
         can_i(&Asked { server, identity: "", user: None, groups: &[], method, path_and_query })
     };
     let events = "/api/v1/namespaces/shop/events";
-    assert_eq!(told(&Method::POST, events), "kubectl auth can-i create events --namespace shop");
+    assert_eq!(reported(&Method::POST, events), "kubectl auth can-i create events --namespace shop");
     let one = format!("{events}/web.1");
-    assert_eq!(told(&Method::PATCH, &one), "kubectl auth can-i patch events/web.1 --namespace shop");
+    assert_eq!(reported(&Method::PATCH, &one), "kubectl auth can-i patch events/web.1 --namespace shop");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use super::*;
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 fn at(text: &str) -> SocketAddr {
     text.parse().unwrap()
@@ -16,15 +16,15 @@ async fn an_ip_address_needs_no_resolver() {
 async fn a_name_that_does_not_resolve_keeps_its_last_answer() {
     let address = "nowhere.invalid:6443".parse().unwrap();
     let last = [at("192.0.2.1:6443")];
-    assert_eq!(resolve(&address, &last, PATIENCE).await, Ok(last.to_vec()));
-    let error = resolve(&address, &[], PATIENCE).await.unwrap_err().to_string();
+    assert_eq!(resolve(&address, &last, TIMEOUT).await, Ok(last.to_vec()));
+    let error = resolve(&address, &[], TIMEOUT).await.unwrap_err().to_string();
     assert!(error.starts_with("cannot connect: nowhere.invalid does not resolve: "), "{error}");
 }
 
 #[tokio::test]
 async fn a_name_of_this_host_resolves() {
     let address = "localhost:6443".parse().unwrap();
-    assert!(resolve(&address, &[], PATIENCE).await.unwrap().iter().all(|at| at.ip().is_loopback()));
+    assert!(resolve(&address, &[], TIMEOUT).await.unwrap().iter().all(|at| at.ip().is_loopback()));
 }
 
 #[test]

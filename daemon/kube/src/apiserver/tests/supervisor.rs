@@ -9,21 +9,22 @@ use tokio::sync::oneshot;
 
 use self::world::{Way, World, at};
 use super::*;
-use crate::apiserver::pool::{Origin, Row, Standing};
-use crate::apiserver::remember::{self, Memory};
+use crate::apiserver::pool::{Origin, Row, ServerStatus};
+use crate::apiserver::state_file::State;
+use crate::apiserver::state_file::tests::{load, save};
 
-const TIMING: Timing = Timing {
+const TIMEOUTS: PoolTimeouts = PoolTimeouts {
     resolve: 200,
     open: 1_000,
     hedge: 100,
     probe_every: 150,
-    probe_patience: 300,
+    probe_timeout: 300,
     probe_doubted: 300,
     probe_again: 50,
     probe_preferred_every: 100,
     probe_others_every: 200,
-    dwell: 400,
-    steady: 60_000,
+    min_uptime: 400,
+    stable_after: 60_000,
     short_lived: 20,
     debounce: 100,
     retry_first: 20,
@@ -41,7 +42,7 @@ const TIMING: Timing = Timing {
 };
 
 /// Much more than any step needs.
-const PATIENCE: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 const NOW: u64 = 1_700_000_000;
 
@@ -88,12 +89,12 @@ impl World {
     fn parts(&self, settings: Settings) -> (Parts, mpsc::Receiver<Vec<Change>>) {
         let (changes_in, changes) = mpsc::channel(8);
         let clock = Clock::start();
-        let dial = dial::Timing {
+        let connect = connect::ConnectTimeouts {
             connect: Duration::from_millis(300),
             handshake: Duration::from_millis(300),
             ping_after: Duration::from_millis(200),
             ping_answer: Duration::from_millis(200),
-            ..dial::Timing::default()
+            ..connect::ConnectTimeouts::default()
         };
         let parts = Parts {
             settings,
@@ -103,9 +104,12 @@ impl World {
             clock,
             unix: || NOW,
             seed: 7,
-            timing: TIMING,
-            dial,
-            credentials: credentials::Timing { plugin_pause: Duration::from_millis(100), ..Default::default() },
+            timeouts: TIMEOUTS,
+            connect,
+            credentials: credentials::CredentialTimeouts {
+                plugin_pause: Duration::from_millis(100),
+                ..Default::default()
+            },
         };
         (parts, changes)
     }
@@ -114,7 +118,7 @@ impl World {
         let authorities = crate::apiserver::login::tests::token_login(self.authority(), "good").authority.names();
         let remembered = |n: &u8| super::super::pool::Remembered { server: configured(*n), worked: NOW - 60 };
         let apiservers = servers.iter().map(remembered).collect();
-        remember::save(self.path(), &Memory { authorities, cluster: Some(cluster.into()), apiservers }).unwrap();
+        save(self.path(), State { authorities, cluster: Some(cluster.into()), apiservers }).unwrap();
     }
 }
 
@@ -123,7 +127,7 @@ impl Running {
     async fn session_at(&mut self, n: u8) -> (Arc<Session>, Duration) {
         let start = Instant::now();
         let is_there = |session: &Option<Arc<Session>>| session.as_ref().is_some_and(|s| s.link.at() == at(n));
-        let waiting = tokio::time::timeout(PATIENCE, self.apiservers.session.wait_for(is_there));
+        let waiting = tokio::time::timeout(TIMEOUT, self.apiservers.session.wait_for(is_there));
         let Ok(session) = waiting.await else { panic!("no session at {n}: {:#?}", self.rows()) };
         let session = Arc::clone(session.unwrap().as_ref().unwrap());
         (session, start.elapsed())
@@ -131,7 +135,7 @@ impl Running {
 
     async fn until(&mut self, what: &str, holds: impl Fn(&PoolReport, Moment) -> bool) {
         let clock = self.clock;
-        let waiting = tokio::time::timeout(PATIENCE, self.report.wait_for(|report| holds(report, clock.now())));
+        let waiting = tokio::time::timeout(TIMEOUT, self.report.wait_for(|report| holds(report, clock.now())));
         assert!(waiting.await.is_ok(), "never {what}: {:#?}", self.rows());
     }
 
@@ -143,7 +147,7 @@ impl Running {
         self.rows().into_iter().find(|row| row.address == at(n).into()).unwrap()
     }
 
-    async fn tell(&self, report: Report) {
+    async fn send(&self, report: Report) {
         self.apiservers.reports.send(report).await.unwrap();
     }
 
@@ -160,8 +164,8 @@ impl Running {
     }
 }
 
-fn standing(report: &PoolReport, n: u8, now: Moment) -> Standing {
-    report.rows(now, NOW).into_iter().find(|row| row.address == at(n).into()).unwrap().standing
+fn status(report: &PoolReport, n: u8, now: Moment) -> ServerStatus {
+    report.rows(now, NOW).into_iter().find(|row| row.address == at(n).into()).unwrap().status
 }
 
 fn is_in_use(report: &PoolReport, n: u8) -> bool {
@@ -188,7 +192,7 @@ async fn a_server_that_goes_is_left_at_once_and_returned_to_when_it_has_worked_f
     world.way(1, Way::Down);
     let (second, took) = running.session_at(2).await;
     assert!(took < Duration::from_millis(500), "{took:?}");
-    assert!(session.link.get("/", PATIENCE).await.is_err());
+    assert!(session.link.get("/", TIMEOUT).await.is_err());
     let why = running.row(2).why;
     assert!(why.starts_with("192.0.2.1:6443, which is preferred, failed ") && why.ends_with("see Error"), "{why}");
     let (_, error) = running.row(1).error.unwrap();
@@ -196,9 +200,9 @@ async fn a_server_that_goes_is_left_at_once_and_returned_to_when_it_has_worked_f
 
     world.way(1, Way::Open);
     let (third, took) = running.session_at(1).await;
-    assert!(took > Duration::from_millis(TIMING.dwell), "{took:?}");
+    assert!(took > Duration::from_millis(TIMEOUTS.min_uptime), "{took:?}");
     assert_eq!((second.number, third.number), (2, 3));
-    assert!(second.link.get("/", PATIENCE).await.is_err(), "the session that was left is cut");
+    assert!(second.link.get("/", TIMEOUT).await.is_err(), "the session that was left is cut");
     assert_eq!(running.report.borrow().switches(), 2);
 }
 
@@ -218,17 +222,19 @@ async fn a_server_that_says_it_is_not_ready_is_left_for_one_that_is_and_kept_wit
     let mut running = world.start(&[1, 2]);
     running.session_at(1).await;
     for n in [1, 2] {
-        world.manner(n, |manner| manner.readyz = 503);
+        world.behaviour(n, |behaviour| behaviour.readyz = 503);
     }
-    running.until("NotReady", |report, now| standing(report, 1, now) == Standing::NotReady).await;
+    running.until("NotReady", |report, now| status(report, 1, now) == ServerStatus::NotReady).await;
     let error = running.row(1).error.unwrap().1;
     assert_eq!(error, "503: [-]etcd failed: reason withheld");
-    running.until("both NotReady", |report, now| (1..3).all(|n| standing(report, n, now) == Standing::NotReady)).await;
+    running
+        .until("both NotReady", |report, now| (1..3).all(|n| status(report, n, now) == ServerStatus::NotReady))
+        .await;
     let number = running.apiservers.session.borrow().as_ref().unwrap().number;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert_eq!(running.apiservers.session.borrow().as_ref().unwrap().number, number, "no better one, no switch");
 
-    world.manner(2, |manner| manner.readyz = 200);
+    world.behaviour(2, |behaviour| behaviour.readyz = 200);
     running.session_at(2).await;
 }
 
@@ -239,7 +245,7 @@ async fn all_down_and_up_again() {
     running.session_at(1).await;
     world.way(1, Way::Down);
     world.way(2, Way::Down);
-    running.until("all failed", |report, now| (1..3).all(|n| standing(report, n, now) == Standing::Failed)).await;
+    running.until("all failed", |report, now| (1..3).all(|n| status(report, n, now) == ServerStatus::Failed)).await;
     assert!(running.apiservers.session.borrow().is_none());
     assert_eq!(running.report.borrow().in_use(), None);
     tokio::time::sleep(Duration::from_millis(500)).await;
@@ -255,8 +261,8 @@ async fn learned_addresses_take_over_when_every_configured_one_is_gone() {
     running.session_at(1).await;
     let service: SocketAddr = "10.96.0.1:443".parse().unwrap();
     let listed = [at(2), at(80), service, "127.0.0.1:6443".parse().unwrap()];
-    running.tell(Report::Endpoints(listed.into())).await;
-    running.tell(Report::Endpoints(BTreeSet::new())).await;
+    running.send(Report::Endpoints(listed.into())).await;
+    running.send(Report::Endpoints(BTreeSet::new())).await;
     running.until("learned", |report, _| report.rows(Moment(0), 0).len() == 2).await;
     assert_eq!(running.row(2).origin, Origin::Learned);
     assert_eq!(running.announced(), [at(1), at(2)].into());
@@ -264,9 +270,9 @@ async fn learned_addresses_take_over_when_every_configured_one_is_gone() {
     running.session_at(2).await;
 
     // The cluster's service CIDRs apply from now on, but not to the address in use.
-    running.tell(Report::Endpoints([at(3)].into())).await;
+    running.send(Report::Endpoints([at(3)].into())).await;
     running.until("learned", |report, _| report.rows(Moment(0), 0).len() == 3).await;
-    running.tell(Report::ServiceCidrs(vec!["192.0.2.0/24".parse().unwrap()])).await;
+    running.send(Report::ServiceCidrs(vec!["192.0.2.0/24".parse().unwrap()])).await;
     running.until("forgotten", |report, _| report.rows(Moment(0), 0).len() == 2).await;
     assert!(is_in_use(&running.report.borrow(), 2));
 }
@@ -277,12 +283,12 @@ async fn a_service_that_takes_the_addresses_of_apiservers_takes_them_from_nobody
     let world = World::with(&[1, 2]).await;
     let mut running = world.start(&[1]);
     running.session_at(1).await;
-    running.tell(Report::Endpoints([at(2), at(3)].into())).await;
+    running.send(Report::Endpoints([at(2), at(3)].into())).await;
     running.until("both known", |report, _| report.rows(Moment(0), 0).len() == 3).await;
-    running.until("one healthy", |report, now| standing(report, 2, now) == Standing::Healthy).await;
+    running.until("one healthy", |report, now| status(report, 2, now) == ServerStatus::Healthy).await;
     world.balances(&[at(2), at(3), at(80)]);
     running.until("the one that never worked goes", |report, _| report.rows(Moment(0), 0).len() == 2).await;
-    assert_eq!(running.row(2).standing, Standing::Healthy);
+    assert_eq!(running.row(2).status, ServerStatus::Healthy);
     world.balances(&[at(80)]);
     running.until("it comes again", |report, _| report.rows(Moment(0), 0).len() == 3).await;
     assert_eq!(running.row(3).origin, Origin::Learned);
@@ -293,20 +299,20 @@ async fn what_worked_is_remembered_and_used_after_a_restart() {
     let world = World::with(&[1, 2]).await;
     let mut running = world.start(&[1]);
     running.session_at(1).await;
-    running.tell(Report::Endpoints([at(2)].into())).await;
+    running.send(Report::Endpoints([at(2)].into())).await;
     let remembered = async {
         loop {
-            if let Ok(Some(memory)) = remember::load(world.path())
-                && memory.apiservers.len() == 2
+            if let Ok(Some(state)) = load(world.path())
+                && state.apiservers.len() == 2
             {
-                return memory;
+                return state;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let memory = tokio::time::timeout(PATIENCE, remembered).await.expect("both are remembered");
-    assert_eq!(memory.cluster.as_deref(), Some("cluster-1"));
-    assert!(memory.apiservers.iter().all(|remembered| remembered.worked.abs_diff(NOW) < 10));
+    let state = tokio::time::timeout(TIMEOUT, remembered).await.expect("both are remembered");
+    assert_eq!(state.cluster.as_deref(), Some("cluster-1"));
+    assert!(state.apiservers.iter().all(|remembered| remembered.worked.abs_diff(NOW) < 10));
     drop(running);
     world.way(1, Way::Down);
     let mut again = world.start(&[1]);
@@ -320,11 +326,11 @@ async fn another_cluster_behind_a_remembered_address_is_refused() {
     let world = World::with(&[1, 2, 3]).await;
     world.remembers("cluster-1", &[2]);
     world.way(1, Way::Down);
-    world.manner(2, |manner| manner.cluster = "cluster-2");
+    world.behaviour(2, |behaviour| behaviour.cluster = "cluster-2");
     let mut running = world.start(&[1]);
     running
         .until("refused", |report, now| {
-            report.rows(now, NOW).len() == 2 && standing(report, 2, now) == Standing::Refused
+            report.rows(now, NOW).len() == 2 && status(report, 2, now) == ServerStatus::Refused
         })
         .await;
     let error = running.row(2).error.unwrap().1;
@@ -332,7 +338,7 @@ async fn another_cluster_behind_a_remembered_address_is_refused() {
     assert!(running.apiservers.session.borrow().is_none());
 
     // The configuration takes precedence over remembered facts.
-    world.manner(1, |manner| manner.cluster = "cluster-2");
+    world.behaviour(1, |behaviour| behaviour.cluster = "cluster-2");
     world.way(1, Way::Open);
     running.session_at(1).await;
     // The authority is the same, so that it may be the same cluster with a recreated Service. A server with the new uid
@@ -348,24 +354,24 @@ async fn another_cluster_behind_an_address_learned_before_the_start_is_refused()
     let world = World::with(&[1, 2]).await;
     world.remembers("cluster-1", &[2]);
     world.way(1, Way::Down);
-    world.manner(2, |manner| manner.cluster = "cluster-2");
+    world.behaviour(2, |behaviour| behaviour.cluster = "cluster-2");
     let mut running = world.start(&[1]);
-    running.tell(Report::Endpoints([at(2)].into())).await;
+    running.send(Report::Endpoints([at(2)].into())).await;
     running
         .until("refused", |report, now| {
-            report.rows(now, NOW).len() == 2 && standing(report, 2, now) == Standing::Refused
+            report.rows(now, NOW).len() == 2 && status(report, 2, now) == ServerStatus::Refused
         })
         .await;
     assert!(running.apiservers.session.borrow().is_none());
-    world.manner(1, |manner| manner.cluster = "cluster-2");
+    world.behaviour(1, |behaviour| behaviour.cluster = "cluster-2");
     world.way(1, Way::Open);
-    world.manner(2, |manner| manner.cluster = "cluster-3");
+    world.behaviour(2, |behaviour| behaviour.cluster = "cluster-3");
     running.session_at(1).await;
     world.way(1, Way::Down);
     running.until("lost", |report, _| report.in_use().is_none()).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(running.apiservers.session.borrow().is_none());
-    assert_eq!(running.row(2).standing, Standing::Refused);
+    assert_eq!(running.row(2).status, ServerStatus::Refused);
 }
 
 /// `default/kubernetes` is recreated while nodelb runs; then the node reboots, and the configured server is
@@ -376,17 +382,16 @@ async fn the_uid_that_the_session_in_use_tells_is_the_one_remembered() {
     world.remembers("cluster-1", &[2]);
     let mut running = world.start(&[1]);
     running.session_at(1).await;
-    running.tell(Report::Cluster("cluster-2".into())).await;
+    running.send(Report::Cluster("cluster-2".into())).await;
     let saved = async {
-        while !matches!(remember::load(world.path()), Ok(Some(memory)) if memory.cluster.as_deref() == Some("cluster-2"))
-        {
+        while !matches!(load(world.path()), Ok(Some(state)) if state.cluster.as_deref() == Some("cluster-2")) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, saved).await.expect("it is saved");
+    tokio::time::timeout(TIMEOUT, saved).await.expect("it is saved");
     drop(running);
     world.way(1, Way::Down);
-    world.manner(2, |manner| manner.cluster = "cluster-2");
+    world.behaviour(2, |behaviour| behaviour.cluster = "cluster-2");
     world.start(&[1]).session_at(2).await;
 }
 
@@ -397,7 +402,7 @@ async fn what_is_remembered_of_another_authority_is_not_used() {
     let other = World::with(&[]).await;
     world.write("ca.pem", &other.authority().pem());
     let mut running = world.start(&[1]);
-    running.until("refused", |report, now| standing(report, 1, now) == Standing::Refused).await;
+    running.until("refused", |report, now| status(report, 1, now) == ServerStatus::Refused).await;
     assert_eq!(running.rows().len(), 1);
     let error = running.row(1).error.unwrap().1;
     assert!(error.contains("another cluster's apiserver"), "{error}");
@@ -406,11 +411,11 @@ async fn what_is_remembered_of_another_authority_is_not_used() {
 #[tokio::test]
 async fn a_missing_permission_is_named_and_the_next_address_is_tried() {
     let world = World::with(&[1, 2]).await;
-    world.manner(1, |manner| manner.list = 403);
+    world.behaviour(1, |behaviour| behaviour.list = 403);
     let mut running = world.start(&[1, 2]);
     running.session_at(2).await;
     let row = running.row(1);
-    assert_eq!(row.standing, Standing::Refused);
+    assert_eq!(row.status, ServerStatus::Refused);
     let error = row.error.unwrap().1;
     let asked = "kubectl auth can-i list services --namespace default";
     assert!(error.contains("192.0.2.1:6443 knows the token") && error.contains(asked), "{error}");
@@ -422,16 +427,16 @@ async fn a_rotated_token_is_taken_over_without_another_session() {
     let mut running = world.start(&[1]);
     let (session, _) = running.session_at(1).await;
     world.write("token", "better");
-    world.manner(1, |manner| manner.token = "better");
-    running.tell(Report::Failed { session: 1, error: LinkError::Unauthorized("expired".into()) }).await;
+    world.behaviour(1, |behaviour| behaviour.token = "better");
+    running.send(Report::Failed { session: 1, error: LinkError::Unauthorized("expired".into()) }).await;
     let probes = world.probes(1);
     let probed = async {
         while world.probes(1) < probes + 3 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, probed).await.unwrap();
-    session.link.get("/api", PATIENCE).await.unwrap();
+    tokio::time::timeout(TIMEOUT, probed).await.unwrap();
+    session.link.get("/api", TIMEOUT).await.unwrap();
     assert_eq!(running.apiservers.session.borrow().as_ref().unwrap().number, 1);
 }
 
@@ -459,14 +464,14 @@ async fn an_exec_plugin_whose_new_token_is_refused_runs_again_soon() {
     let mut running = world.start_with(settings);
     running.session_at(1).await;
     // A single failed request is a reason to run the plugin again, which now prints the bad token.
-    running.tell(Report::Failed { session: 1, error: LinkError::Unauthorized("webhook".into()) }).await;
+    running.send(Report::Failed { session: 1, error: LinkError::Unauthorized("webhook".into()) }).await;
     let runs = || std::fs::read_to_string(world.path().join("runs")).unwrap_or_default().lines().count();
     let ran = async {
         while runs() < 3 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    assert!(tokio::time::timeout(PATIENCE, ran).await.is_ok(), "{} runs: {:#?}", runs(), running.rows());
+    assert!(tokio::time::timeout(TIMEOUT, ran).await.is_ok(), "{} runs: {:#?}", runs(), running.rows());
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(runs(), 3, "its third token is accepted");
     assert_eq!(running.apiservers.session.borrow().as_ref().unwrap().number, 1);
@@ -496,7 +501,7 @@ async fn a_token_that_is_refused_everywhere_is_tried_again_as_soon_as_there_is_a
     let world = World::with(&[1]).await;
     world.write("token", "bad");
     let mut running = world.start(&[1]);
-    running.until("refused", |report, now| standing(report, 1, now) == Standing::Refused).await;
+    running.until("refused", |report, now| status(report, 1, now) == ServerStatus::Refused).await;
     world.write("token", "good");
     running.session_at(1).await;
 }
@@ -523,17 +528,17 @@ async fn readers_whose_requests_fail_move_the_session() {
         error: LinkError::Busy { code: 500, message: "etcd".into(), retry_after: None },
     };
     for _ in 0..2 {
-        running.tell(busy(1)).await;
+        running.send(busy(1)).await;
     }
-    running.tell(Report::Progress { session: 1 }).await;
+    running.send(Report::Progress { session: 1 }).await;
     for _ in 0..2 {
-        running.tell(busy(1)).await;
+        running.send(busy(1)).await;
         // Reports about a previous session are ignored.
-        running.tell(busy(0)).await;
+        running.send(busy(0)).await;
     }
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(is_in_use(&running.report.borrow(), 1));
-    running.tell(busy(1)).await;
+    running.send(busy(1)).await;
     running.session_at(2).await;
 }
 
@@ -547,12 +552,12 @@ async fn requests_that_a_server_keeps_finding_wrong_are_tried_elsewhere_once() {
         error: LinkError::Status { code: 404, message: "the server could not find the requested resource".into() },
     };
     for _ in 0..3 {
-        running.tell(wrong(1)).await;
-        running.tell(Report::Progress { session: 1 }).await;
+        running.send(wrong(1)).await;
+        running.send(Report::Progress { session: 1 }).await;
     }
     running.session_at(2).await;
     for _ in 0..6 {
-        running.tell(wrong(2)).await;
+        running.send(wrong(2)).await;
     }
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(is_in_use(&running.report.borrow(), 2));
@@ -564,12 +569,12 @@ async fn a_permission_that_is_missing_everywhere_does_not_keep_sessions_moving()
     let mut running = world.start(&[1, 2]);
     let forbidden = |session| Report::Failed { session, error: LinkError::Forbidden("may not list".into()) };
     let (first, _) = running.session_at(1).await;
-    running.tell(forbidden(first.number)).await;
+    running.send(forbidden(first.number)).await;
     let (second, _) = running.session_at(2).await;
-    running.tell(forbidden(second.number)).await;
+    running.send(forbidden(second.number)).await;
     let (third, _) = running.session_at(1).await;
     for _ in 0..3 {
-        running.tell(forbidden(third.number)).await;
+        running.send(forbidden(third.number)).await;
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert_eq!(running.apiservers.session.borrow().as_ref().unwrap().number, third.number);
@@ -579,10 +584,10 @@ async fn a_permission_that_is_missing_everywhere_does_not_keep_sessions_moving()
 async fn a_refusal_of_a_server_that_is_not_ready_is_no_verdict() {
     let world = World::with(&[1]).await;
     for (readyz, list) in [(500, 403), (403, 403), (404, 404), (401, 401)] {
-        world.manner(1, |manner| (manner.readyz, manner.list) = (readyz, list));
+        world.behaviour(1, |behaviour| (behaviour.readyz, behaviour.list) = (readyz, list));
         let mut running = world.start(&[1]);
-        running.until("not ready", |report, now| standing(report, 1, now) == Standing::NotReady).await;
-        world.manner(1, |manner| (manner.readyz, manner.list) = (200, 200));
+        running.until("not ready", |report, now| status(report, 1, now) == ServerStatus::NotReady).await;
+        world.behaviour(1, |behaviour| (behaviour.readyz, behaviour.list) = (200, 200));
         let (_, waited) = running.session_at(1).await;
         assert!(waited < Duration::from_secs(1), "{readyz} {list}: {waited:?}");
     }
@@ -592,9 +597,9 @@ async fn a_refusal_of_a_server_that_is_not_ready_is_no_verdict() {
 #[tokio::test]
 async fn a_server_that_refuses_everything_for_long_refuses() {
     let world = World::with(&[1]).await;
-    world.manner(1, |manner| (manner.readyz, manner.list) = (403, 403));
+    world.behaviour(1, |behaviour| (behaviour.readyz, behaviour.list) = (403, 403));
     let mut running = world.start(&[1]);
-    running.until("refused", |report, now| standing(report, 1, now) == Standing::Refused).await;
+    running.until("refused", |report, now| status(report, 1, now) == ServerStatus::Refused).await;
     let error = running.row(1).error.unwrap().1;
     assert!(error.contains("403 Forbidden") && error.contains("it refuses GET /readyz as well"), "{error}");
 }
@@ -602,13 +607,13 @@ async fn a_server_that_refuses_everything_for_long_refuses() {
 #[tokio::test]
 async fn the_retry_after_of_a_first_answer_is_honoured() {
     let world = World::with(&[1]).await;
-    world.manner(1, |manner| (manner.list, manner.retry_after) = (429, Some(2)));
+    world.behaviour(1, |behaviour| (behaviour.list, behaviour.retry_after) = (429, Some(2)));
     let mut running = world.start(&[1]);
-    running.until("not ready", |report, now| standing(report, 1, now) == Standing::NotReady).await;
+    running.until("not ready", |report, now| status(report, 1, now) == ServerStatus::NotReady).await;
     let asked = world.lists(1);
     tokio::time::sleep(Duration::from_millis(1_000)).await;
     assert_eq!(world.lists(1), asked, "it asked to be left alone for two seconds");
-    world.manner(1, |manner| manner.list = 200);
+    world.behaviour(1, |behaviour| behaviour.list = 200);
     running.session_at(1).await;
 }
 
@@ -617,10 +622,10 @@ async fn the_retry_after_of_a_first_answer_is_honoured() {
 #[tokio::test]
 async fn the_retry_after_of_a_server_error_keeps_nodelb_away_no_longer_than_any_failure() {
     let world = World::with(&[1]).await;
-    world.manner(1, |manner| (manner.list, manner.retry_after) = (503, Some(60)));
+    world.behaviour(1, |behaviour| (behaviour.list, behaviour.retry_after) = (503, Some(60)));
     let mut running = world.start(&[1]);
-    running.until("not ready", |report, now| standing(report, 1, now) == Standing::NotReady).await;
-    world.manner(1, |manner| manner.list = 200);
+    running.until("not ready", |report, now| status(report, 1, now) == ServerStatus::NotReady).await;
+    world.behaviour(1, |behaviour| behaviour.list = 200);
     running.session_at(1).await;
 }
 
@@ -629,11 +634,11 @@ async fn one_401_does_not_end_a_session() {
     let world = World::with(&[1]).await;
     let mut running = world.start(&[1]);
     let (session, _) = running.session_at(1).await;
-    running.tell(Report::Failed { session: 1, error: LinkError::Unauthorized("webhook".into()) }).await;
+    running.send(Report::Failed { session: 1, error: LinkError::Unauthorized("webhook".into()) }).await;
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(running.row(1).standing, Standing::Healthy);
+    assert_eq!(running.row(1).status, ServerStatus::Healthy);
     assert_eq!(running.apiservers.session.borrow().as_ref().unwrap().number, session.number);
-    session.link.get("/api", PATIENCE).await.unwrap();
+    session.link.get("/api", TIMEOUT).await.unwrap();
 }
 
 #[tokio::test]
@@ -641,7 +646,7 @@ async fn a_server_that_answers_401_to_everything_is_left_for_another_one() {
     let world = World::with(&[1, 2]).await;
     let mut running = world.start(&[1, 2]);
     running.session_at(1).await;
-    world.manner(1, |manner| manner.token = "another");
+    world.behaviour(1, |behaviour| behaviour.token = "another");
     running.session_at(2).await;
 }
 
@@ -656,8 +661,8 @@ async fn new_credentials_that_are_readable_and_wrong_do_not_end_a_session() {
         let session = running.apiservers.session.borrow().clone().unwrap();
         world.write(file, &wrong);
         tokio::time::sleep(Duration::from_millis(800)).await;
-        assert_eq!(running.row(1).standing, Standing::Healthy, "{file}: {:?}", running.row(1));
-        session.link.get("/api", PATIENCE).await.unwrap_or_else(|error| panic!("{file}: {error}"));
+        assert_eq!(running.row(1).status, ServerStatus::Healthy, "{file}: {:?}", running.row(1));
+        session.link.get("/api", TIMEOUT).await.unwrap_or_else(|error| panic!("{file}: {error}"));
         world.write(file, &right);
         // Certificate authorities that were read again require new connections, so that a new session may follow.
         tokio::time::sleep(Duration::from_millis(500)).await;

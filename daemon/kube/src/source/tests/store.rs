@@ -9,30 +9,30 @@ use crate::api::decode::{Decoder, Event};
 /// A store, and the result of its changes: the existing names with their UIDs.
 struct World {
     store: Store,
-    told: BTreeMap<(Kind, String), String>,
+    reported: BTreeMap<(Kind, String), String>,
     is_synced: bool,
 }
 
 impl World {
     fn new() -> Self {
-        Self { store: Store::new(0), told: BTreeMap::new(), is_synced: false }
+        Self { store: Store::new(0), reported: BTreeMap::new(), is_synced: false }
     }
 
-    fn hear(&mut self, kind: Kind, heard: Heard) -> Verdict {
+    fn apply(&mut self, kind: Kind, heard: ObjectEvent) -> Verdict {
         let mut changes = Vec::new();
-        let verdict = self.store.hear(kind, heard, &mut changes);
+        let verdict = self.store.apply(kind, heard, &mut changes);
         for change in changes {
             match change {
                 Change::UpsertService(s) => {
-                    self.told.insert((Service, s.name.to_string()), s.origin.resource_version.to_string());
+                    self.reported.insert((Service, s.name.to_string()), s.origin.resource_version.to_string());
                 }
                 Change::UpsertSlice(s) => {
                     let name = format!("{}/{}", s.name.namespace, s.name.name);
-                    self.told.insert((EndpointSlice, name), s.origin.resource_version.to_string());
+                    self.reported.insert((EndpointSlice, name), s.origin.resource_version.to_string());
                 }
-                Change::RemoveService(name, _) => drop(self.told.remove(&(Service, name.to_string()))),
+                Change::RemoveService(name, _) => drop(self.reported.remove(&(Service, name.to_string()))),
                 Change::RemoveSlice(name, _) => {
-                    drop(self.told.remove(&(EndpointSlice, format!("{}/{}", name.namespace, name.name))));
+                    drop(self.reported.remove(&(EndpointSlice, format!("{}/{}", name.namespace, name.name))));
                 }
                 Change::Synced { incomplete, .. } => self.is_synced = incomplete.is_none(),
                 other => panic!("{other:?}"),
@@ -42,21 +42,21 @@ impl World {
     }
 
     fn list(&mut self, kind: Kind, objects: &[(&str, u32, u32)]) -> Verdict {
-        _ = self.hear(kind, Heard::ListBegins { is_rewound: false });
+        _ = self.apply(kind, ObjectEvent::ListBegins { is_rewound: false });
         for (name, life, version) in objects {
-            _ = self.hear(kind, upsert(kind, name, *life, *version));
+            _ = self.apply(kind, upsert(kind, name, *life, *version));
         }
-        self.hear(kind, Heard::Listed(Version(100)))
+        self.apply(kind, ObjectEvent::Listed(Version(100)))
     }
 
     fn names(&self, of: Kind) -> Vec<&str> {
-        self.told.keys().filter(|(kind, _)| *kind == of).map(|(_, name)| name.as_str()).collect()
+        self.reported.keys().filter(|(kind, _)| *kind == of).map(|(_, name)| name.as_str()).collect()
     }
 }
 
-fn event(text: &str, kind: Kind) -> Heard {
+fn event(text: &str, kind: Kind) -> ObjectEvent {
     match Decoder::new(kind).event(text.as_bytes()) {
-        Ok(Event::Heard(heard, _)) => heard,
+        Ok(Event::ObjectEvent(heard, _)) => heard,
         other => panic!("{text}: {other:?}"),
     }
 }
@@ -71,11 +71,11 @@ fn text(kind: Kind, name: &str, life: u32, version: u32) -> String {
     }
 }
 
-fn upsert(kind: Kind, name: &str, life: u32, version: u32) -> Heard {
+fn upsert(kind: Kind, name: &str, life: u32, version: u32) -> ObjectEvent {
     event(&format!(r#"{{"type":"ADDED","object":{}}}"#, text(kind, name, life, version)), kind)
 }
 
-fn delete(kind: Kind, name: &str, life: u32, version: u32) -> Heard {
+fn delete(kind: Kind, name: &str, life: u32, version: u32) -> ObjectEvent {
     event(&format!(r#"{{"type":"DELETED","object":{}}}"#, text(kind, name, life, version)), kind)
 }
 
@@ -92,10 +92,10 @@ fn nothing_is_removed_before_both_kinds_are_listed() {
     let mut world = World::new();
     for name in ["a", "b"] {
         world.store.remember(Service, Key { namespace: "ns".into(), name: name.into() });
-        world.told.insert((Service, format!("ns/{name}")), String::new());
+        world.reported.insert((Service, format!("ns/{name}")), String::new());
     }
     assert_eq!(world.list(Service, &[("b", 1, 1)]), Verdict::Fine);
-    _ = world.hear(Service, delete(Service, "b", 1, 2));
+    _ = world.apply(Service, delete(Service, "b", 1, 2));
     assert_eq!((world.names(Service), world.is_synced), (vec!["ns/a", "ns/b"], false));
     assert_eq!(world.list(EndpointSlice, &[]), Verdict::Fine);
     assert_eq!((world.names(Service), world.is_synced), (vec![], true));
@@ -106,17 +106,17 @@ fn a_list_becomes_a_difference() {
     let mut world = synced(&[("a", 1, 1), ("b", 2, 2)]);
     assert_eq!(world.list(Service, &[("b", 3, 9), ("c", 4, 8)]), Verdict::Fine);
     assert_eq!(world.names(Service), ["ns/b", "ns/c"]);
-    assert_eq!(world.told[&(Service, "ns/b".into())], "9");
+    assert_eq!(world.reported[&(Service, "ns/b".into())], "9");
 }
 
 #[test]
 fn an_object_created_again_replaces_the_one_before() {
     let mut world = synced(&[("a", 1, 5)]);
     let mut changes = Vec::new();
-    _ = world.store.hear(Service, upsert(Service, "a", 2, 9), &mut changes);
+    _ = world.store.apply(Service, upsert(Service, "a", 2, 9), &mut changes);
     assert!(matches!(changes[..], [Change::RemoveService(..), Change::UpsertService(_)]));
     changes.clear();
-    _ = world.store.hear(Service, delete(Service, "a", 1, 8), &mut changes);
+    _ = world.store.apply(Service, delete(Service, "a", 1, 8), &mut changes);
     assert_eq!(changes, [], "late news of the first life");
 }
 
@@ -125,22 +125,22 @@ fn late_and_repeated_news_change_nothing() {
     let mut world = synced(&[("a", 1, 5)]);
     let mut changes = Vec::new();
     for heard in [upsert(Service, "a", 1, 5), upsert(Service, "a", 1, 4), delete(Service, "a", 1, 3)] {
-        _ = world.store.hear(Service, heard, &mut changes);
+        _ = world.store.apply(Service, heard, &mut changes);
     }
     assert_eq!(changes, []);
-    _ = world.store.hear(Service, delete(Service, "a", 1, 6), &mut changes);
+    _ = world.store.apply(Service, delete(Service, "a", 1, 6), &mut changes);
     assert_eq!(changes.len(), 1);
-    _ = world.store.hear(Service, upsert(Service, "a", 1, 5), &mut changes);
+    _ = world.store.apply(Service, upsert(Service, "a", 1, 5), &mut changes);
     assert_eq!(changes.len(), 1, "the dead do not come back");
 }
 
 #[test]
 fn what_was_created_and_deleted_in_the_wrong_order_is_gone() {
     let mut world = synced(&[]);
-    _ = world.hear(Service, delete(Service, "a", 1, 12));
-    _ = world.hear(Service, upsert(Service, "a", 1, 11));
+    _ = world.apply(Service, delete(Service, "a", 1, 12));
+    _ = world.apply(Service, upsert(Service, "a", 1, 11));
     assert!(world.names(Service).is_empty());
-    _ = world.hear(Service, upsert(Service, "a", 2, 13));
+    _ = world.apply(Service, upsert(Service, "a", 2, 13));
     assert_eq!(world.names(Service), ["ns/a"]);
 }
 
@@ -148,11 +148,11 @@ fn what_was_created_and_deleted_in_the_wrong_order_is_gone() {
 fn a_deletion_ends_what_an_odd_successor_left_behind() {
     let mut world = synced(&[("a", 1, 10)]);
     let key = Key { namespace: "ns".into(), name: "a".into() };
-    _ = world.hear(Service, Heard::Skipped { key: Some(key), reason: "odd".into() });
+    _ = world.apply(Service, ObjectEvent::Skipped { key: Some(key), reason: "odd".into() });
     assert_eq!(world.names(Service), ["ns/a"]);
-    _ = world.hear(Service, delete(Service, "a", 2, 9));
+    _ = world.apply(Service, delete(Service, "a", 2, 9));
     assert_eq!(world.names(Service), ["ns/a"], "of an earlier life");
-    _ = world.hear(Service, delete(Service, "a", 2, 20));
+    _ = world.apply(Service, delete(Service, "a", 2, 20));
     assert!(world.names(Service).is_empty());
     assert!(world.store.tally(Service).problems.is_empty());
 }
@@ -161,8 +161,8 @@ fn a_deletion_ends_what_an_odd_successor_left_behind() {
 fn a_complete_list_ends_the_problems_of_what_it_lacks() {
     let mut world = synced(&[]);
     let key = Key { namespace: "ns".into(), name: "odd".into() };
-    _ = world.hear(Service, Heard::Skipped { key: Some(key), reason: "odd".into() });
-    _ = world.hear(Service, Heard::Skipped { key: None, reason: "nameless".into() });
+    _ = world.apply(Service, ObjectEvent::Skipped { key: Some(key), reason: "odd".into() });
+    _ = world.apply(Service, ObjectEvent::Skipped { key: None, reason: "nameless".into() });
     assert_eq!(world.store.tally(Service).problems.len(), 2);
     _ = world.list(Service, &[]);
     assert!(world.store.tally(Service).problems.is_empty());
@@ -171,32 +171,32 @@ fn a_complete_list_ends_the_problems_of_what_it_lacks() {
 #[test]
 fn a_rewound_cluster_makes_older_versions_count() {
     let mut world = synced(&[("a", 1, 50)]);
-    _ = world.hear(Service, Heard::ListBegins { is_rewound: true });
-    _ = world.hear(Service, upsert(Service, "a", 1, 50));
-    _ = world.hear(Service, Heard::Listed(Version(50)));
-    _ = world.hear(Service, upsert(Service, "a", 1, 51));
-    assert_eq!(world.told[&(Service, "ns/a".into())], "51");
+    _ = world.apply(Service, ObjectEvent::ListBegins { is_rewound: true });
+    _ = world.apply(Service, upsert(Service, "a", 1, 50));
+    _ = world.apply(Service, ObjectEvent::Listed(Version(50)));
+    _ = world.apply(Service, upsert(Service, "a", 1, 51));
+    assert_eq!(world.reported[&(Service, "ns/a".into())], "51");
 }
 
 #[test]
 fn what_makes_no_sense_stays_as_it_was() {
     let mut world = synced(&[("a", 1, 5), ("b", 2, 5)]);
     let key = Key { namespace: "ns".into(), name: "a".into() };
-    _ = world.hear(Service, Heard::ListBegins { is_rewound: false });
-    _ = world.hear(Service, Heard::Skipped { key: Some(key), reason: "no sense".into() });
-    _ = world.hear(Service, Heard::Listed(Version(9)));
+    _ = world.apply(Service, ObjectEvent::ListBegins { is_rewound: false });
+    _ = world.apply(Service, ObjectEvent::Skipped { key: Some(key), reason: "no sense".into() });
+    _ = world.apply(Service, ObjectEvent::Listed(Version(9)));
     assert_eq!(world.names(Service), ["ns/a"]);
     assert_eq!(world.store.tally(Service).problems, ["ns/a: no sense"]);
-    _ = world.hear(Service, upsert(Service, "a", 1, 6));
+    _ = world.apply(Service, upsert(Service, "a", 1, 6));
     assert_eq!(world.store.tally(Service).problems, [""; 0]);
 }
 
 #[test]
 fn a_list_with_something_nameless_removes_nothing() {
     let mut world = synced(&[("a", 1, 5)]);
-    _ = world.hear(Service, Heard::ListBegins { is_rewound: false });
-    _ = world.hear(Service, Heard::Skipped { key: None, reason: "too long".into() });
-    _ = world.hear(Service, Heard::Listed(Version(9)));
+    _ = world.apply(Service, ObjectEvent::ListBegins { is_rewound: false });
+    _ = world.apply(Service, ObjectEvent::Skipped { key: None, reason: "too long".into() });
+    _ = world.apply(Service, ObjectEvent::Listed(Version(9)));
     assert_eq!((world.names(Service), world.is_synced), (vec!["ns/a"], false));
     _ = world.list(Service, &[]);
     assert_eq!((world.names(Service), world.is_synced), (vec![], true));
@@ -230,7 +230,7 @@ fn two_lists_that_disagree_remove_what_both_lack() {
 
 #[test]
 fn a_first_list_with_far_less_than_the_kernel_has_needs_a_second_one() {
-    let mut world = World { store: Store::new(20), told: BTreeMap::new(), is_synced: false };
+    let mut world = World { store: Store::new(20), reported: BTreeMap::new(), is_synced: false };
     assert_eq!(world.list(EndpointSlice, &[]), Verdict::Fine);
     assert_eq!(world.list(Service, &[]), Verdict::ListAgain { missing: 20, known: 20 });
     assert!(!world.is_synced);
@@ -244,14 +244,14 @@ fn a_first_list_is_compared_with_the_kernel_port_by_port() {
     let list = |count: usize| {
         let mut store = Store::new(48);
         let mut changes = Vec::new();
-        _ = store.hear(Service, Heard::ListBegins { is_rewound: false }, &mut changes);
+        _ = store.apply(Service, ObjectEvent::ListBegins { is_rewound: false }, &mut changes);
         for name in &names[..count] {
             let dual = text(Service, name, 1, 1)
                 .replace(r#""clusterIP":"198.51.100.1""#, r#""clusterIPs":["198.51.100.1","2001:db8::1"]"#)
                 .replace(r#"{"port":80}"#, r#"{"name":"a","port":80,"nodePort":30080},{"name":"b","port":81}"#);
-            _ = store.hear(Service, event(&format!(r#"{{"type":"ADDED","object":{dual}}}"#), Service), &mut changes);
+            _ = store.apply(Service, event(&format!(r#"{{"type":"ADDED","object":{dual}}}"#), Service), &mut changes);
         }
-        store.hear(Service, Heard::Listed(Version(9)), &mut changes)
+        store.apply(Service, ObjectEvent::Listed(Version(9)), &mut changes)
     };
     assert_eq!((list(12), list(6)), (Verdict::Fine, Verdict::Fine));
     assert_eq!(list(5), Verdict::ListAgain { missing: 28, known: 48 });
@@ -261,7 +261,7 @@ fn a_first_list_is_compared_with_the_kernel_port_by_port() {
 fn a_service_that_becomes_headless_goes() {
     let mut world = synced(&[("a", 1, 5)]);
     let headless = text(Service, "a", 1, 6).replace("198.51.100.1", "None");
-    _ = world.hear(Service, event(&format!(r#"{{"type":"MODIFIED","object":{headless}}}"#), Service));
+    _ = world.apply(Service, event(&format!(r#"{{"type":"MODIFIED","object":{headless}}}"#), Service));
     assert_eq!(world.names(Service), [""; 0]);
     let Tally { served, left_out, .. } = world.store.tally(Service);
     assert_eq!((served, left_out), (0, 1));
@@ -285,13 +285,13 @@ proptest! {
                     let life = cluster.get(&name).map_or_else(|| { lives += 1; lives }, |(life, _)| *life);
                     cluster.insert(name.clone(), (life, version));
                     for _ in 0..=u8::from(twice) {
-                        _ = world.hear(Service, upsert(Service, &name, life, version));
+                        _ = world.apply(Service, upsert(Service, &name, life, version));
                     }
                 }
                 3 => if let Some((life, before)) = cluster.remove(&name) {
-                    _ = world.hear(Service, delete(Service, &name, life, version));
+                    _ = world.apply(Service, delete(Service, &name, life, version));
                     if twice {
-                        _ = world.hear(Service, upsert(Service, &name, life, before));
+                        _ = world.apply(Service, upsert(Service, &name, life, before));
                     }
                 },
                 4 => {
@@ -300,7 +300,7 @@ proptest! {
                 }
                 _ => {
                     // An incomplete list, and then a complete one after changes without events.
-                    _ = world.hear(Service, Heard::ListBegins { is_rewound: false });
+                    _ = world.apply(Service, ObjectEvent::ListBegins { is_rewound: false });
                     cluster.remove(&name);
                     lives += 1;
                     cluster.insert(format!("s{}", (object + 1) % 8), (lives, version));
@@ -309,9 +309,9 @@ proptest! {
                 }
             }
         }
-        let told: Vec<_> = world.told.iter().map(|((_, name), v)| (name.clone(), v.clone())).collect();
+        let reported: Vec<_> = world.reported.iter().map(|((_, name), v)| (name.clone(), v.clone())).collect();
         let wanted: Vec<_> = cluster.iter().map(|(n, (_, v))| (format!("ns/{n}"), v.to_string())).collect();
-        prop_assert_eq!(told, wanted);
+        prop_assert_eq!(reported, wanted);
     }
 }
 
@@ -319,25 +319,25 @@ proptest! {
 struct NodeWorld(Store);
 
 impl NodeWorld {
-    fn hear(&mut self, heard: impl IntoIterator<Item = Heard>) -> (Vec<Option<String>>, Verdict) {
+    fn apply(&mut self, heard: impl IntoIterator<Item = ObjectEvent>) -> (Vec<Option<String>>, Verdict) {
         let (mut changes, mut verdict) = (Vec::new(), Verdict::Fine);
         for heard in heard {
-            verdict = self.0.hear(Kind::Node, heard, &mut changes);
+            verdict = self.0.apply(Kind::Node, heard, &mut changes);
         }
-        let told = changes.into_iter().map(|change| match change {
+        let reported = changes.into_iter().map(|change| match change {
             Change::NodeObject(object) => object.map(|object| object.zone.to_string()),
             other => panic!("{other:?}"),
         });
-        (told.collect(), verdict)
+        (reported.collect(), verdict)
     }
 
-    fn list(&mut self, nodes: impl IntoIterator<Item = Heard>) -> (Vec<Option<String>>, Verdict) {
-        let begin = std::iter::once(Heard::ListBegins { is_rewound: false });
-        self.hear(begin.chain(nodes).chain([Heard::Listed(Version(100))]))
+    fn list(&mut self, nodes: impl IntoIterator<Item = ObjectEvent>) -> (Vec<Option<String>>, Verdict) {
+        let begin = std::iter::once(ObjectEvent::ListBegins { is_rewound: false });
+        self.apply(begin.chain(nodes).chain([ObjectEvent::Listed(Version(100))]))
     }
 }
 
-fn node_event(kind: &str, version: u32) -> Heard {
+fn node_event(kind: &str, version: u32) -> ObjectEvent {
     let text = format!(
         r#"{{"type":"{kind}","object":{{"metadata":{{"name":"n1","resourceVersion":"{version}","labels":{{"topology.kubernetes.io/zone":"z{version}"}}}}}}}}"#
     );
@@ -359,10 +359,10 @@ fn missing() -> (Vec<Option<String>>, Verdict) {
 fn a_node_that_is_deleted_is_missing_at_once_and_back_when_it_is_created() {
     let mut world = NodeWorld(Store::new(0));
     assert_eq!(world.list([node_event("ADDED", 5)]), zone(5));
-    assert_eq!(world.hear([node_event("DELETED", 6)]), missing());
-    assert_eq!(world.hear([node_event("MODIFIED", 4)]), NOTHING, "late news");
-    assert_eq!(world.hear([node_event("ADDED", 7)]), zone(7));
-    assert_eq!(world.hear([node_event("DELETED", 6)]), NOTHING, "late news");
+    assert_eq!(world.apply([node_event("DELETED", 6)]), missing());
+    assert_eq!(world.apply([node_event("MODIFIED", 4)]), NOTHING, "late news");
+    assert_eq!(world.apply([node_event("ADDED", 7)]), zone(7));
+    assert_eq!(world.apply([node_event("DELETED", 6)]), NOTHING, "late news");
 }
 
 #[test]
@@ -382,11 +382,11 @@ fn a_node_that_a_list_lacks_is_missing_when_a_second_list_agrees() {
 fn a_node_that_came_back_can_be_missed_again() {
     let mut world = NodeWorld(Store::new(0));
     assert_eq!((world.list([]), world.list([])), (DOUBT, missing()));
-    assert_eq!(world.hear([node_event("ADDED", 5)]), zone(5));
+    assert_eq!(world.apply([node_event("ADDED", 5)]), zone(5));
     assert_eq!((world.list([]), world.list([])), (DOUBT, missing()));
     let mut world = NodeWorld(Store::new(0));
     assert_eq!(world.list([]), DOUBT);
-    assert_eq!(world.hear([node_event("ADDED", 5)]), zone(5));
+    assert_eq!(world.apply([node_event("ADDED", 5)]), zone(5));
     assert_eq!((world.list([]), world.list([])), (DOUBT, missing()), "one list is not two");
 }
 
@@ -401,8 +401,8 @@ fn a_node_that_was_never_there_is_missing_when_two_lists_say_so() {
 
 #[test]
 fn a_node_that_makes_no_sense_is_there() {
-    let odd = || [Heard::Skipped { key: Some(Key::of_node("n1")), reason: "odd".into() }];
-    let nameless = || [Heard::Skipped { key: None, reason: "odd".into() }];
+    let odd = || [ObjectEvent::Skipped { key: Some(Key::of_node("n1")), reason: "odd".into() }];
+    let nameless = || [ObjectEvent::Skipped { key: None, reason: "odd".into() }];
     let mut world = NodeWorld(Store::new(0));
     assert_eq!((world.list(odd()), world.list(nameless()), world.list(odd())), (NOTHING, NOTHING, NOTHING));
     assert_eq!(world.list([node_event("ADDED", 5)]), zone(5));

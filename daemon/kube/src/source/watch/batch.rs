@@ -1,14 +1,14 @@
 //! The combined content of one frame of a stream. Pure.
 
 use super::End;
-use crate::api::decode::{Event, Heard, Version};
+use crate::api::decode::{Event, ObjectEvent, Version};
 use crate::api::printable;
 use crate::apiserver::error::LinkError;
 
 /// The events in one frame of a stream.
 #[derive(Default)]
 pub(super) struct Batch {
-    pub(super) heard: Vec<Heard>,
+    pub(super) heard: Vec<ObjectEvent>,
     pub(super) version: Option<Version>,
     pub(super) end: Option<Result<End, LinkError>>,
     /// Whether the frame contained invalid events. Their content is lost.
@@ -18,7 +18,7 @@ pub(super) struct Batch {
 impl Batch {
     pub(super) fn take(&mut self, event: Result<Event, String>, is_list: &mut bool) {
         match event {
-            Ok(Event::Heard(heard, version)) => {
+            Ok(Event::ObjectEvent(heard, version)) => {
                 self.heard.push(heard);
                 if version != Version::default() {
                     self.version = self.version.max(Some(version));
@@ -30,7 +30,7 @@ impl Batch {
                     *is_list = false;
                     // The objects before this bookmark have their own versions.
                     self.version = Some(version);
-                    self.heard.push(Heard::Listed(version));
+                    self.heard.push(ObjectEvent::Listed(version));
                 }
             }
             Ok(Event::Error { code: 410, .. }) => self.end = Some(Ok(End::TooOld)),

@@ -47,7 +47,7 @@ impl Watcher {
     }
 
     pub(super) fn forget_if_away_for_long(&mut self) {
-        if self.heard_at.elapsed() > self.timing.resume_within {
+        if self.heard_at.elapsed() > self.timeouts.resume_within {
             self.version = None;
         }
     }
@@ -110,7 +110,7 @@ impl Watcher {
             Behind::Perhaps => is_service,
             // If one etcd contains both kinds, a later read of Services never has an older version than this kind. If
             // it does, the kinds have separate histories, and the first read is irrelevant for this kind.
-            Behind::Surely => preflight::ask(&session.link, self.timing.patience).await?.0 >= now.0,
+            Behind::Surely => preflight::ask(&session.link, self.timeouts.timeout).await?.0 >= now.0,
         };
         if is_doubtful {
             debug!("{}: the cluster may have been restored: listed again", self.query.kind.resource());
@@ -122,9 +122,9 @@ impl Watcher {
 
     /// The current resourceVersion of this kind, from a consistent list with a limit of one object.
     async fn ask_version(&mut self, session: &Session) -> Result<Version, LinkError> {
-        let answer = session.link.get(&self.query.page("", 1), self.timing.patience).await?;
+        let answer = session.link.get(&self.query.page("", 1)?, self.timeouts.timeout).await?;
         let mut page = Page::new(answer.into_body());
-        while page.more(&mut self.decoder, self.timing.list_silence).await?.is_some() {}
+        while page.more(&mut self.decoder, self.timeouts.list_silence).await?.is_some() {}
         page.end().map(|shell| shell.version)
     }
 }

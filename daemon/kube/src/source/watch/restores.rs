@@ -63,8 +63,8 @@ impl Restores {
     /// Waits until the watcher of another kind finds a restore that this watcher has not handled.
     pub(super) async fn found_by_another(self, own: Kind) {
         let mut found = self.found.subscribe();
-        let is_news = |found: &Found| found.count != self.seen.load(Ordering::Relaxed) && found.by != Some(own);
-        if found.wait_for(is_news).await.is_err() {
+        let is_new = |found: &Found| found.count != self.seen.load(Ordering::Relaxed) && found.by != Some(own);
+        if found.wait_for(is_new).await.is_err() {
             std::future::pending::<()>().await;
         }
     }

@@ -29,7 +29,7 @@ fn what_is_published_follows_the_rules() {
     exposition.histogram(&WAITED, &histogram);
     histogram.observe(0.5);
     exposition.one(&HELD, 2.5);
-    exposition.each(&COUNTED_BY_NOBODY, std::iter::empty::<([&str; 1], u64)>());
+    exposition.each(&NOT_COUNTED, std::iter::empty::<([&str; 1], u64)>());
     let families = openmetrics::read(&exposition.text().unwrap()).unwrap();
     let names: Vec<_> = families.keys().map(String::as_str).collect();
     assert_eq!(names, ["held_bytes", "kubeproxy_waited_seconds", "nodelb_counted"]);
@@ -41,7 +41,7 @@ fn what_is_published_follows_the_rules() {
     assert_eq!(families["kubeproxy_waited_seconds"].samples.len(), 5);
 }
 
-static COUNTED_BY_NOBODY: Metric<1> = Metric {
+static NOT_COUNTED: Metric<1> = Metric {
     group: Group::Services,
     name: "nodelb_nobody",
     kind: Kind::Gauge,

@@ -11,18 +11,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::rig::{Served, backends, served, service, status, synced};
-use crate::admin::server::Bounds;
+use super::rig::{Served, backends, limited, served, service, status, synced};
+use crate::admin::server::{LIMITS, STREAMS};
+use crate::http::Limits;
 
 /// Longer than any step takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Longer than `PATIENCE`: a time limit of this length ends no connection during a test.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Longer than `TIMEOUT`: a time limit of this length ends no connection during a test.
 const NEVER: Duration = Duration::from_secs(3_600);
 
-/// Returns bounds without time limits in effect: only places can help.
-fn timeless() -> Bounds {
-    Bounds { header_time: NEVER, total_time: NEVER, stuck_time: NEVER, ..Bounds::default() }
-}
+/// Without time limits in effect, only the slots can help.
+const TIMELESS: Limits = Limits { header: NEVER, total: None, stuck: NEVER, ..LIMITS };
 
 /// A change is applied, and both kinds of clients see it.
 async fn is_alive(server: &mut Served, round: usize) {
@@ -31,8 +30,8 @@ async fn is_alive(server: &mut Served, round: usize) {
     server.apply([service(&name, &address, FrontendKind::ClusterIP), backends(&name, &["10.1.0.1:80"]), synced()]);
     let target = format!("/frontends?service={name}");
     for answer in [
-        timeout(PATIENCE, server.get(&target)).await.expect("an answer over TCP"),
-        timeout(PATIENCE, server.get_unix(&target)).await.expect("an answer over the socket"),
+        timeout(TIMEOUT, server.get(&target)).await.expect("an answer over TCP"),
+        timeout(TIMEOUT, server.get_unix(&target)).await.expect("an answer over the socket"),
     ] {
         assert!(status(&answer) == "200" && answer.contains(&address), "{answer}");
     }
@@ -45,8 +44,8 @@ async fn sent(server: &Served, bytes: &[u8]) -> TcpStream {
 }
 
 #[tokio::test]
-async fn silence_and_half_headers_keep_nobody_out() {
-    let mut server = served(Bounds { asking: 4, ..timeless() }).await;
+async fn silence_and_half_headers_do_not_block_other_clients() {
+    let mut server = limited(Limits { per_listener: 4, ..TIMELESS }, STREAMS).await;
     let mut held = Vec::new();
     for n in 0..40 {
         let bytes: &[u8] = if n % 2 == 0 { b"" } else { b"GET / HTTP/1.1\r\nHost: loc" };
@@ -55,14 +54,14 @@ async fn silence_and_half_headers_keep_nobody_out() {
     is_alive(&mut server, 1).await;
     // The first connections had to end.
     let mut byte = [0];
-    let first = timeout(PATIENCE, held[0].read(&mut byte)).await.expect("an end");
+    let first = timeout(TIMEOUT, held[0].read(&mut byte)).await.expect("an end");
     assert!(!first.is_ok_and(|read| read > 0));
     server.stop().await;
 }
 
 #[tokio::test]
-async fn ten_thousand_connections_keep_nobody_out() {
-    let mut server = served(timeless()).await;
+async fn ten_thousand_connections_do_not_block_other_clients() {
+    let mut server = limited(TIMELESS, STREAMS).await;
     let flood = {
         let address = server.address;
         tokio::spawn(async move {
@@ -89,22 +88,22 @@ async fn ten_thousand_connections_keep_nobody_out() {
 
 #[tokio::test]
 async fn a_client_that_drips_its_header_is_cut() {
-    let server = served(Bounds { header_time: Duration::from_millis(300), ..timeless() }).await;
+    let server = limited(Limits { header: Duration::from_millis(300), ..TIMELESS }, STREAMS).await;
     let mut stream = server.connect().await;
     let dripping = async {
         while stream.write_all(b"G").await.is_ok() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    timeout(PATIENCE, dripping).await.expect("a cut");
+    timeout(TIMEOUT, dripping).await.expect("a cut");
     server.stop().await;
 }
 
 #[tokio::test]
 async fn many_clients_at_once_are_all_answered() {
-    let server = served(Bounds { asking: 16, answered: 8, ..timeless() }).await;
+    let server = limited(Limits { per_listener: 16, ..TIMELESS }, STREAMS).await;
     let clients = (0..200).map(|_| server.get("/frontends"));
-    let answers = timeout(PATIENCE, futures_util::future::join_all(clients)).await.expect("answers");
+    let answers = timeout(TIMEOUT, futures_util::future::join_all(clients)).await.expect("answers");
     assert!(answers.iter().all(|answer| status(answer) == "200"));
     server.stop().await;
 }
@@ -119,15 +118,16 @@ fn large() -> MapState {
 /// Requests for 4 MB each without reading the answer: neither the places nor the memory for unread answers keep others
 /// out.
 #[tokio::test]
-async fn answers_that_nobody_reads_keep_nobody_out() {
-    let mut server = served(Bounds { answered: 4, answered_share: Duration::from_millis(100), ..timeless() }).await;
+async fn unread_answers_do_not_block_other_clients() {
+    let mut server =
+        limited(Limits { per_listener: 4, answering: Duration::from_millis(100), ..TIMELESS }, STREAMS).await;
     let _ = server.maps.send_replace(Ok(large()));
     let mut held = Vec::new();
     for _ in 0..40 {
         held.push(sent(&server, b"GET /maps HTTP/1.1\r\nHost: localhost\r\n\r\n").await);
     }
     is_alive(&mut server, 1).await;
-    let narrow = timeout(PATIENCE, server.get("/frontends?address=10.96.0.1")).await.expect("an answer");
+    let narrow = timeout(TIMEOUT, server.get("/frontends?address=10.96.0.1")).await.expect("an answer");
     assert!(narrow.contains("10.96.0.1:80/TCP"), "{narrow}");
     drop(held);
     server.stop().await;
@@ -135,12 +135,12 @@ async fn answers_that_nobody_reads_keep_nobody_out() {
 
 #[tokio::test]
 async fn an_answer_that_is_not_taken_is_cut() {
-    let server = served(Bounds { stuck_time: Duration::from_millis(300), ..timeless() }).await;
+    let server = limited(Limits { stuck: Duration::from_millis(300), ..TIMELESS }, STREAMS).await;
     let _ = server.maps.send_replace(Ok(large()));
     let mut stream = sent(&server, b"GET /maps HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
     tokio::time::sleep(Duration::from_secs(8)).await;
     let mut answer = Vec::new();
-    let ended = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("an end");
+    let ended = timeout(TIMEOUT, stream.read_to_end(&mut answer)).await.expect("an end");
     assert!(ended.is_err() || answer.len() < 4_000_000, "{} bytes came", answer.len());
     server.stop().await;
 }
@@ -148,8 +148,7 @@ async fn an_answer_that_is_not_taken_is_cut() {
 /// The connection frees its place, and has delayed no other client.
 #[tokio::test]
 async fn a_stream_that_is_not_read_is_cut() {
-    let bounds = Bounds { stuck_time: Duration::from_millis(300), streams: 1, ..timeless() };
-    let mut server = served(bounds).await;
+    let mut server = limited(Limits { stuck: Duration::from_millis(300), ..TIMELESS }, 1).await;
     let names: Vec<String> = (0..4_000).map(|n| format!("shop/service-{n}")).collect();
     let address = |n: usize| format!("10.96.{}.{}:80", 10 + n / 250, n % 250);
     let all = names.iter().enumerate();
@@ -166,14 +165,14 @@ async fn a_stream_that_is_not_read_is_cut() {
             }
         }
     };
-    timeout(PATIENCE, ends).await.expect("its place is given back");
+    timeout(TIMEOUT, ends).await.expect("its place is given back");
     server.stop().await;
 }
 
 /// One request is served per connection, however many are sent.
 #[tokio::test]
 async fn endless_requests_on_one_connection_are_one_request() {
-    let mut server = served(timeless()).await;
+    let mut server = limited(TIMELESS, STREAMS).await;
     let stream = server.connect().await;
     let (mut reading, mut writing) = stream.into_split();
     let writer = tokio::spawn(async move {
@@ -181,9 +180,9 @@ async fn endless_requests_on_one_connection_are_one_request() {
         while writing.write_all(&request).await.is_ok() {}
     });
     let mut answers = Vec::new();
-    let _ = timeout(PATIENCE, reading.read_to_end(&mut answers)).await.expect("an end");
+    let _ = timeout(TIMEOUT, reading.read_to_end(&mut answers)).await.expect("an end");
     drop(reading);
-    timeout(PATIENCE, writer).await.expect("nobody takes more").unwrap();
+    timeout(TIMEOUT, writer).await.expect("nobody takes more").unwrap();
     let answers = String::from_utf8_lossy(&answers);
     assert!(answers.matches("HTTP/1.1 ").count() <= 1, "{answers}");
     is_alive(&mut server, 1).await;
@@ -193,14 +192,14 @@ async fn endless_requests_on_one_connection_are_one_request() {
 /// The server never reads a body, however long or slow it is.
 #[tokio::test]
 async fn a_body_is_not_waited_for() {
-    let mut server = served(timeless()).await;
+    let mut server = limited(TIMELESS, STREAMS).await;
     for head in [
         "GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\nslow",
         "GET /healthz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nslow",
     ] {
         let mut stream = sent(&server, head.as_bytes()).await;
         let mut start = [0; 12];
-        timeout(PATIENCE, stream.read_exact(&mut start)).await.expect("an answer").unwrap();
+        timeout(TIMEOUT, stream.read_exact(&mut start)).await.expect("an answer").unwrap();
         assert_eq!(&start, b"HTTP/1.1 200");
     }
     is_alive(&mut server, 1).await;
@@ -209,7 +208,7 @@ async fn a_body_is_not_waited_for() {
 
 #[tokio::test]
 async fn garbage_and_half_open_connections_are_dropped() {
-    let mut server = served(timeless()).await;
+    let mut server = limited(TIMELESS, STREAMS).await;
     for garbage in [
         &b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..],
         b"\0\0\0\0",
@@ -219,21 +218,21 @@ async fn garbage_and_half_open_connections_are_dropped() {
         let mut stream = sent(&server, garbage).await;
         let _ = stream.shutdown().await;
         let mut answer = Vec::new();
-        let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("an end");
+        let _ = timeout(TIMEOUT, stream.read_to_end(&mut answer)).await.expect("an end");
         assert!(!answer.starts_with(b"HTTP/1.1 200"), "{answer:?}");
     }
     // A client that shuts down its sending side before a request gets the end of the connection.
     let mut silent = server.connect().await;
     silent.shutdown().await.unwrap();
     let mut nothing = Vec::new();
-    let _ = timeout(PATIENCE, silent.read_to_end(&mut nothing)).await.expect("an end");
+    let _ = timeout(TIMEOUT, silent.read_to_end(&mut nothing)).await.expect("an end");
     is_alive(&mut server, 1).await;
     server.stop().await;
 }
 
 #[tokio::test]
 async fn pages_are_refused_over_the_socket_and_hosts_are_not() {
-    let server = served(Bounds::default()).await;
+    let server = served().await;
     assert_eq!(status(&server.get_unix("/healthz").await), "200");
     let mut page = server.connect_unix().await;
     page.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nOrigin: http://evil.example\r\n\r\n").await.unwrap();

@@ -9,7 +9,7 @@ use super::*;
 enum Event {
     Wait(u64),
     /// Connects to the address that the pool chooses; contains whether this succeeds.
-    Dial(bool),
+    Connect(bool),
     Note(u8, Kind),
     Probed(u8, Kind),
     Close,
@@ -21,7 +21,7 @@ enum Event {
     DemoteLearned,
     ForgetStale,
     RetryRefused,
-    Disappointed,
+    FailSession,
     Denied,
 }
 
@@ -66,7 +66,7 @@ fn event() -> impl Strategy<Value = Event> {
     let n = 1..12u8;
     prop_oneof![
         4 => (0..100_000u64).prop_map(Event::Wait),
-        6 => any::<bool>().prop_map(Event::Dial),
+        6 => any::<bool>().prop_map(Event::Connect),
         2 => (n.clone(), kind()).prop_map(|(n, kind)| Event::Note(n, kind)),
         6 => (n.clone(), kind()).prop_map(|(n, kind)| Event::Probed(n, kind)),
         2 => Just(Event::Close),
@@ -76,7 +76,7 @@ fn event() -> impl Strategy<Value = Event> {
         1 => n.clone().prop_map(Event::Remember),
         1 => n.prop_map(Event::Refuse),
         1 => Just(Event::DemoteLearned),
-        1 => Just(Event::Disappointed),
+        1 => Just(Event::FailSession),
         1 => Just(Event::Denied),
         1 => Just(Event::ForgetStale),
         1 => Just(Event::RetryRefused),
@@ -95,12 +95,12 @@ impl World {
         Self { pool: pool(&[1, 2, 3]), now: Moment(0), voluntary: Vec::new() }
     }
 
-    fn dial(&mut self, works: bool) {
+    fn connect(&mut self, works: bool) {
         let Some(Choice { server, why }) = self.pool.next(self.now) else { return };
         assert!(!why.is_empty());
         assert!(self.pool.find(&server.address).is_some(), "{} is no candidate", server.address);
         assert_ne!(self.pool.in_use(), Some(&server.address));
-        self.pool.dialling(self.now, &server.address);
+        self.pool.connecting(self.now, &server.address);
         if works {
             let left = self.pool.in_use().cloned();
             let was_good = left.and_then(|left| self.pool.find(&left).map(|left| !left.is_unready() && !left.is_out()));
@@ -117,7 +117,7 @@ impl World {
         let Self { pool, now, .. } = self;
         match event {
             Event::Wait(millis) => *now = now.plus(millis),
-            Event::Dial(works) => self.dial(works),
+            Event::Connect(works) => self.connect(works),
             Event::Note(n, kind) => pool.note(*now, &address(n), kind.outcome()),
             Event::Probed(n, kind) => {
                 pool.probes(*now);
@@ -130,7 +130,7 @@ impl World {
             Event::Remember(n) => pool.remember([Remembered { server: server(n), worked: 1 }], *now),
             Event::Refuse(n) => drop(pool.forget_refused(|at| at == socket(n))),
             Event::DemoteLearned => pool.demote_learned(),
-            Event::Disappointed => pool.disappointed(*now, "500".into()),
+            Event::FailSession => pool.fail_session(*now, "500".into()),
             Event::Denied => pool.denied(*now, "403".into()),
             Event::ForgetStale => drop(pool.forget_stale(*now)),
             Event::RetryRefused => pool.retry_refused(*now),
@@ -166,7 +166,7 @@ proptest! {
             world.check();
         }
         for pair in world.voluntary.windows(2) {
-            prop_assert!(pair[0].plus(TIMING.dwell) <= pair[1], "{:?}", world.voluntary);
+            prop_assert!(pair[0].plus(TIMEOUTS.min_uptime) <= pair[1], "{:?}", world.voluntary);
         }
     }
 
@@ -187,7 +187,7 @@ proptest! {
             prop_assert!(steps < 1_000, "{working} is never tried: {pool:#?}");
             match pool.next(now) {
                 Some(Choice { server, .. }) => {
-                    pool.dialling(now, &server.address);
+                    pool.connecting(now, &server.address);
                     now = now.plus(2_000);
                     if server.address == working {
                         pool.opened(now, &server.address);
@@ -211,7 +211,7 @@ fn restart(pool: &mut Pool, begun: Moment, away: u64, refuses: u64, refusal: Kin
             now = pool.wake(now).expect("something to wait for");
             continue;
         };
-        pool.dialling(now, &server.address);
+        pool.connecting(now, &server.address);
         match now {
             _ if works <= now => pool.opened(now, &server.address),
             _ if answers <= now => pool.note(now, &server.address, refusal.outcome()),
@@ -229,7 +229,7 @@ proptest! {
         seed in any::<u64>(),
         restarts in proptest::collection::vec((0..120_000u64, 0..90_000u64, 0..30_000u64, kind()), 1..6),
     ) {
-        let mut pool = Pool::new(&[server(1)], TIMING, seed, Moment(0));
+        let mut pool = Pool::new(&[server(1)], TIMEOUTS, seed, Moment(0));
         let mut now = Moment(0);
         pool.opened(now, &address(1));
         for (lasted, away, refuses, refusal) in restarts {

@@ -35,7 +35,7 @@ pub(super) enum Way {
 
 /// The responses of a server.
 #[derive(Clone, Debug)]
-pub(super) struct Manner {
+pub(super) struct Behaviour {
     pub(super) readyz: u16,
     pub(super) list: u16,
     /// The `Retry-After` of a list response with another status than 200, in seconds.
@@ -45,7 +45,7 @@ pub(super) struct Manner {
     pub(super) token: &'static str,
 }
 
-impl Default for Manner {
+impl Default for Behaviour {
     fn default() -> Self {
         Self { readyz: 200, list: 200, retry_after: None, cluster: "cluster-1", token: "good" }
     }
@@ -58,7 +58,7 @@ pub(super) fn at(n: u8) -> SocketAddr {
 struct Place {
     way: watch::Sender<Way>,
     leads_to: SocketAddr,
-    manner: Arc<Mutex<Manner>>,
+    behaviour: Arc<Mutex<Behaviour>>,
     probes: Arc<AtomicUsize>,
     lists: Arc<AtomicUsize>,
 }
@@ -119,13 +119,13 @@ impl World {
     async fn add(&mut self, n: u8) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let leads_to = listener.local_addr().unwrap();
-        let manner = Arc::new(Mutex::new(Manner::default()));
+        let behaviour = Arc::new(Mutex::new(Behaviour::default()));
         let probes = Arc::new(AtomicUsize::new(0));
         let config = self.authority.server(&Authority::params(&["kubernetes"]), &["h2", "http/1.1"]);
         let lists = Arc::new(AtomicUsize::new(0));
         let counted = [Arc::clone(&probes), Arc::clone(&lists)];
-        self.tasks.spawn(serving(listener, config, Arc::clone(&manner), counted));
-        let place = Place { way: watch::channel(Way::Open).0, leads_to, manner, probes, lists };
+        self.tasks.spawn(serving(listener, config, Arc::clone(&behaviour), counted));
+        let place = Place { way: watch::channel(Way::Open).0, leads_to, behaviour, probes, lists };
         self.places.lock().unwrap().insert(at(n), place);
     }
 
@@ -137,8 +137,8 @@ impl World {
         self.place(n, |place| place.way.send_replace(way));
     }
 
-    pub(super) fn manner(&self, n: u8, change: impl FnOnce(&mut Manner)) {
-        self.place(n, |place| change(&mut place.manner.lock().unwrap()));
+    pub(super) fn behaviour(&self, n: u8, change: impl FnOnce(&mut Behaviour)) {
+        self.place(n, |place| change(&mut place.behaviour.lock().unwrap()));
     }
 
     /// The number of readiness checks that the server has received.
@@ -186,19 +186,19 @@ async fn tunnel(mut stream: TcpStream, places: Places) {
 async fn serving(
     listener: TcpListener,
     config: rustls::ServerConfig,
-    manner: Arc<Mutex<Manner>>,
+    behaviour: Arc<Mutex<Behaviour>>,
     counted: [Arc<AtomicUsize>; 2],
 ) {
     let acceptor = TlsAcceptor::from(Arc::new(config));
     let mut connections = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
-        let (acceptor, manner, [probes, lists]) = (acceptor.clone(), Arc::clone(&manner), counted.clone());
+        let (acceptor, behaviour, [probes, lists]) = (acceptor.clone(), Arc::clone(&behaviour), counted.clone());
         connections.spawn(async move {
             let Ok(stream) = acceptor.accept(stream).await else { return };
             let service = service_fn(move |request| {
                 let counter = if request.uri().path() == "/readyz" { &probes } else { &lists };
                 counter.fetch_add(1, Ordering::SeqCst);
-                let answer = answer(&request, &manner.lock().unwrap());
+                let answer = answer(&request, &behaviour.lock().unwrap());
                 async move { Ok::<_, Infallible>(answer) }
             });
             let _ = auto::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service).await;
@@ -206,26 +206,26 @@ async fn serving(
     }
 }
 
-fn answer(request: &Request<Incoming>, manner: &Manner) -> Response<Full<Bytes>> {
+fn answer(request: &Request<Incoming>, behaviour: &Behaviour) -> Response<Full<Bytes>> {
     let whole = |code: u16, body: String| Response::builder().status(code).body(Full::from(body)).unwrap();
     let status = |code: u16, message: &str| {
         whole(code, format!(r#"{{"kind": "Status", "message": "{message}", "code": {code}}}"#))
     };
     let shown = request.headers().get("authorization").map(|value| value.to_str().unwrap().to_owned());
-    if shown.as_deref() != Some(&format!("Bearer {}", manner.token)) {
+    if shown.as_deref() != Some(&format!("Bearer {}", behaviour.token)) {
         return status(401, "Unauthorized");
     }
-    match (request.uri().path(), manner.readyz, manner.list) {
+    match (request.uri().path(), behaviour.readyz, behaviour.list) {
         ("/readyz", 200, _) => whole(200, "ok".into()),
         ("/readyz", code, _) => whole(code, "[+]ping ok\n[-]etcd failed: reason withheld\n".into()),
         (_, _, 200) => {
-            let uid = manner.cluster;
+            let uid = behaviour.cluster;
             let metadata = r#"{"resourceVersion": "4711"}"#;
             whole(200, format!(r#"{{"metadata": {metadata}, "items": [{{"metadata": {{"uid": "{uid}"}}}}]}}"#))
         }
         (_, _, code) => {
             let mut answer = status(code, "services is forbidden");
-            if let Some(seconds) = manner.retry_after {
+            if let Some(seconds) = behaviour.retry_after {
                 answer.headers_mut().insert("retry-after", seconds.into());
             }
             answer

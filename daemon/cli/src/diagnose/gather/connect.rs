@@ -1,0 +1,117 @@
+//! Connects as any process of this host would: to each backend in use, and to each frontend. A protocol without
+//! connections is reported as proving nothing. No data is sent.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use futures_util::stream;
+use k8s_openapi::api::core::v1::Service;
+use nix::errno::Errno;
+use nodelb_core::compile::select::Choice;
+use nodelb_core::state::status::Status;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::diagnose::facts::{ConnectTest, Daemon, Facts, Outcome};
+use crate::diagnose::objects::{is_ready, list, spec, text};
+
+/// Time limit of one connection.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Maximum number of backends and of frontends that are tried, and how many are tried concurrently.
+const MOST: usize = 64;
+const AT_A_TIME: usize = 16;
+
+/// The target of a connection.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Target {
+    /// The address as it is shown.
+    to: String,
+    /// The address to connect to; `None` if no connection can be made.
+    at: Option<SocketAddr>,
+    is_backend: bool,
+}
+
+/// Returns the targets that the daemon has or, without a daemon, those that Kubernetes has.
+pub(super) fn targets(facts: &Facts) -> Vec<Target> {
+    let (backends, frontends) = match facts.daemon.ok() {
+        Some(daemon) => of_daemon(daemon),
+        None => of_cluster(facts),
+    };
+    backends.into_iter().take(MOST).chain(frontends.into_iter().take(MOST)).collect()
+}
+
+fn of_daemon(daemon: &Daemon) -> (BTreeSet<Target>, BTreeSet<Target>) {
+    let chosen = daemon.backends.iter().filter(|row| matches!(row.choice, Some(Choice::Selected | Choice::Held)));
+    let backends = chosen.map(|row| target(&row.address, true, None)).collect();
+    let nodes: Vec<IpAddr> =
+        daemon.maps.iter().flat_map(|maps| &maps.node_addresses).filter_map(|it| it.parse().ok()).collect();
+    let served = daemon.frontends.iter().filter(|row| row.status != Some(Status::Error));
+    // Frontends for clients outside the node are served on the node, too.
+    let frontends = served.map(|row| target(&row.address, false, Some(&nodes))).collect();
+    (backends, frontends)
+}
+
+fn of_cluster(facts: &Facts) -> (BTreeSet<Target>, BTreeSet<Target>) {
+    let cluster = facts.cluster.ok();
+    let service = cluster.and_then(|cluster| cluster.service.as_ref().ok()?.as_ref());
+    let slices = cluster.and_then(|cluster| cluster.slices.as_ref().ok()).into_iter().flatten();
+    let mut backends = BTreeSet::new();
+    for slice in slices {
+        let ready = list(&slice.endpoints).iter().filter(|endpoint| is_ready(endpoint));
+        for address in ready.filter_map(|endpoint| endpoint.addresses.first()?.parse().ok()) {
+            let ports = list(&slice.ports).iter().filter_map(|port| Some((port.port?, text(&port.protocol))));
+            backends
+                .extend(ports.filter_map(|(port, protocol)| Some(target(&l4(address, port, protocol)?, true, None))));
+        }
+    }
+    (backends, service.map(cluster_ip).unwrap_or_default())
+}
+
+fn cluster_ip(service: &Service) -> BTreeSet<Target> {
+    let Ok(address) = text(&spec(service).cluster_ip).parse::<IpAddr>() else { return BTreeSet::new() };
+    let ports = list(&spec(service).ports).iter();
+    ports.filter_map(|port| Some(target(&l4(address, port.port, text(&port.protocol))?, false, None))).collect()
+}
+
+fn l4(address: IpAddr, port: i32, protocol: &str) -> Option<String> {
+    let at = SocketAddr::new(address, port.try_into().ok()?);
+    Some(format!("{at}/{}", if protocol.is_empty() { "TCP" } else { protocol }))
+}
+
+/// Parses an address. The address of a NodePort is one of the node's.
+fn target(text: &str, is_backend: bool, nodes: Option<&[IpAddr]>) -> Target {
+    let parsed = text.rsplit_once('/').and_then(|(at, protocol)| Some((at.parse::<SocketAddr>().ok()?, protocol)));
+    let Some((at, "TCP")) = parsed else { return Target { to: text.into(), at: None, is_backend } };
+    if !at.ip().is_unspecified() {
+        return Target { to: text.into(), at: Some(at), is_backend };
+    }
+    let node = nodes.into_iter().flatten().find(|node| node.is_ipv4() == at.is_ipv4());
+    let at = node.map(|node| SocketAddr::new(*node, at.port()));
+    Target { to: at.map_or_else(|| text.into(), |at| format!("{at}/TCP")), at, is_backend }
+}
+
+pub(super) async fn all(targets: &[Target]) -> Vec<ConnectTest> {
+    let each = stream::iter(targets.iter().cloned()).map(one);
+    each.buffered(AT_A_TIME).collect().await
+}
+
+async fn one(Target { to, at, is_backend }: Target) -> ConnectTest {
+    let Some(at) = at else { return ConnectTest { to, is_backend, outcome: Outcome::Unprovable } };
+    let begun = Instant::now();
+    let outcome = match timeout(TIMEOUT, TcpStream::connect(at)).await {
+        Ok(Ok(_)) => Outcome::Accepted(begun.elapsed()),
+        Ok(Err(error)) => {
+            let why = error.raw_os_error().map_or_else(|| error.to_string(), |raw| Errno::from_raw(raw).to_string());
+            Outcome::Failed(why, begun.elapsed())
+        }
+        Err(_elapsed) => Outcome::Failed("no answer".into(), begun.elapsed()),
+    };
+    ConnectTest { to, is_backend, outcome }
+}
+
+#[cfg(test)]
+#[path = "tests/connect.rs"]
+mod tests;

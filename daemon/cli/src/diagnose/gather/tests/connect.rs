@@ -1,0 +1,34 @@
+use super::*;
+
+#[test]
+fn addresses_are_connected_to_as_clients_do() {
+    let nodes = ["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
+    for (text, to, at) in [
+        ("10.96.7.7:80/TCP", "10.96.7.7:80/TCP", Some("10.96.7.7:80")),
+        ("[2001:db8:f::7]:80/TCP", "[2001:db8:f::7]:80/TCP", Some("[2001:db8:f::7]:80")),
+        ("10.96.7.7:53/UDP", "10.96.7.7:53/UDP", None),
+        ("0.0.0.0:30080/TCP", "192.0.2.1:30080/TCP", Some("192.0.2.1:30080")),
+        ("[::]:30080/TCP", "[2001:db8::1]:30080/TCP", Some("[2001:db8::1]:30080")),
+        ("nonsense", "nonsense", None),
+    ] {
+        let target = target(text, false, Some(&nodes));
+        assert_eq!((target.to.as_str(), target.at), (to, at.map(|at| at.parse().unwrap())), "{text}");
+    }
+    assert_eq!(target("0.0.0.0:30080/TCP", false, None).at, None);
+}
+
+#[tokio::test]
+async fn a_connection_is_made_or_fails_with_its_errno() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let open = listener.local_addr().unwrap();
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let targets = [open, closed].map(|at| target(&format!("{at}/TCP"), true, None));
+    let connect_tests = all(&targets).await;
+    assert!(matches!(connect_tests[0].outcome, Outcome::Accepted(_)), "{connect_tests:?}");
+    assert!(
+        matches!(&connect_tests[1].outcome, Outcome::Failed(why, _) if why.contains("ECONNREFUSED")),
+        "{connect_tests:?}"
+    );
+    let udp = all(&[target("127.0.0.1:53/UDP", false, None)]).await;
+    assert_eq!(udp[0].outcome, Outcome::Unprovable);
+}

@@ -1,0 +1,100 @@
+//! Options of the commands that query an apiserver themselves, and how these commands run.
+
+use std::io::{self, ErrorKind, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use nodelb_core::model::service::ServiceName;
+
+use super::ask::Output;
+use super::client::At;
+use super::print::{Sanitizer, is_read, print};
+use crate::exit::Failure;
+
+/// The configuration and the credentials of a command, and the address of the daemon.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
+pub struct ConnectionOptions {
+    /// Configuration file [default: /etc/nodelb/nodelb.toml, if there is one]
+    #[arg(long, value_name = "PATH")]
+    pub config: Option<PathBuf>,
+    /// Kubeconfig to use instead of the daemon's credentials (its current context)
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Where the daemon's admin API listens [default: as configured, then its socket, 127.0.0.1:9890 and [::1]:9890]
+    #[arg(long, value_name = "ADDRESS:PORT|PATH")]
+    pub admin: Option<At>,
+}
+
+/// Options of `nodelb diagnose`.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct DiagnoseOptions {
+    /// The service
+    #[arg(value_name = "NAMESPACE/NAME")]
+    pub service: ServiceName,
+    /// Text for people, or JSON for programs
+    #[arg(long, value_name = "FORM", default_value = "text")]
+    pub output: Output,
+    /// Configuration, credentials and daemon.
+    #[command(flatten)]
+    pub connection: ConnectionOptions,
+    /// Connect to no frontend and no backend, and resolve no name
+    #[arg(long)]
+    pub no_connect: bool,
+}
+
+/// Options of `nodelb watch`.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+pub struct WatchOptions {
+    /// Only this service and its slices [default: all of the cluster]
+    #[arg(value_name = "NAMESPACE/NAME")]
+    pub service: Option<ServiceName>,
+    /// Lines for people, or one JSON object a line for programs
+    #[arg(long, value_name = "FORM", default_value = "text")]
+    pub output: Output,
+    /// Configuration, credentials and daemon.
+    #[command(flatten)]
+    pub connection: ConnectionOptions,
+}
+
+/// Prints the output of a command, and returns its exit code.
+pub(super) fn print_result(
+    action: impl FnOnce(&mut dyn Write) -> Result<ExitCode, Failure>,
+) -> Result<ExitCode, Failure> {
+    let mut out = Vec::new();
+    let code = action(&mut out)?;
+    print(&out)?;
+    Ok(code)
+}
+
+/// Prints the output of a command line by line, until the command ends or the reader is gone.
+pub(super) fn print_stream(action: impl FnOnce(&mut dyn Write) -> Result<(), Failure>) -> Result<ExitCode, Failure> {
+    let mut stdout = LineWriter { text: Sanitizer::default(), reader_is_gone: false };
+    match action(&mut stdout) {
+        Err(failure) if !stdout.reader_is_gone => Err(failure),
+        _ => Ok(ExitCode::SUCCESS),
+    }
+}
+
+/// Stdout, flushed after each piece.
+struct LineWriter {
+    text: Sanitizer,
+    reader_is_gone: bool,
+}
+
+impl Write for LineWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let shown = self.text.pass(bytes);
+        let mut stdout = io::stdout().lock();
+        let written = stdout.write_all(shown.as_bytes()).and_then(|()| stdout.flush());
+        self.reader_is_gone |= matches!(&written, Err(error) if error.kind() == ErrorKind::BrokenPipe);
+        written.map(|()| bytes.len())
+    }
+
+    /// Fails if the reader is gone, even if there is nothing to write.
+    fn flush(&mut self) -> io::Result<()> {
+        let is_gone = !is_read()?;
+        self.reader_is_gone |= is_gone;
+        if is_gone { Err(ErrorKind::BrokenPipe.into()) } else { Ok(()) }
+    }
+}

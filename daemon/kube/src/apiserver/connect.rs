@@ -1,0 +1,149 @@
+//! Opens TCP connections to an apiserver, directly or through a configured proxy. Prepares each socket before it
+//! connects: registers it as nodelb's own, so that BPF never translates its destination, and sets keepalive options
+//! that detect a silent peer quickly. Independent of TLS.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpStream as StdTcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::{Instant, timeout_at};
+
+use super::error::LinkError;
+use super::proxy::{Proxy, ProxyError};
+
+/// Registers a socket as nodelb's own before it connects: `nodelb_datapath::OwnSockets::register`, or a no-op without
+/// BPF.
+pub type Register = Arc<dyn Fn(BorrowedFd<'_>) -> io::Result<()> + Send + Sync>;
+
+/// Timeouts of a connection. With the defaults, nodelb detects a dead peer within four seconds, on a busy or idle
+/// connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectTimeouts {
+    /// The timeout for the TCP connection, including the proxy.
+    pub connect: Duration,
+    /// The timeout for the TLS handshake.
+    pub handshake: Duration,
+    /// The idle time before the first keepalive probe, in whole seconds.
+    pub keepalive_idle: Duration,
+    /// The interval between keepalive probes, in whole seconds.
+    pub keepalive_interval: Duration,
+    /// The number of unanswered probes that end a connection.
+    pub keepalive_probes: u32,
+    /// The time that data or probes may remain unacknowledged (`TCP_USER_TIMEOUT`).
+    pub user_timeout: Duration,
+    /// The idle time on an HTTP/2 connection before a ping. Unlike a keepalive probe, a ping needs a response of the
+    /// process and not only of its kernel.
+    pub ping_after: Duration,
+    /// The timeout for the response to a ping.
+    pub ping_answer: Duration,
+    /// The timeout for the body of an error response.
+    pub refusal: Duration,
+}
+
+impl Default for ConnectTimeouts {
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(2),
+            handshake: Duration::from_secs(2),
+            keepalive_idle: Duration::from_secs(1),
+            keepalive_interval: Duration::from_secs(1),
+            keepalive_probes: 3,
+            // Between two multiples of the probe interval: timers fire late, and a timer that finds slightly less
+            // elapsed time than the timeout would wait for the next probe.
+            user_timeout: Duration::from_millis(2500),
+            ping_after: Duration::from_millis(1500),
+            ping_answer: Duration::from_millis(1500),
+            refusal: Duration::from_secs(1),
+        }
+    }
+}
+
+/// Opens connections. Cheap to clone.
+#[derive(Clone)]
+pub struct Connector {
+    register: Register,
+    pub(super) timeouts: ConnectTimeouts,
+    proxy: Option<Proxy>,
+}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connector")
+            .field("timeouts", &self.timeouts)
+            .field("proxy", &self.proxy)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Connector {
+    /// `proxy` has the form `http://HOST:PORT`. Environment variables are ignored.
+    ///
+    /// # Errors
+    /// `proxy` is not the URL of an HTTP proxy.
+    pub fn new(register: Register, timeouts: ConnectTimeouts, proxy: Option<&str>) -> Result<Self, ProxyError> {
+        let proxy = proxy.map(str::parse).transpose()?;
+        Ok(Self { register, timeouts, proxy })
+    }
+
+    /// Connects to the address of an apiserver.
+    ///
+    /// # Errors
+    /// [`LinkError::Unreachable`], with the address. This includes a socket that could not be registered, because BPF
+    /// might redirect its connection to a different address.
+    pub async fn open(&self, at: SocketAddr) -> Result<TcpStream, LinkError> {
+        let deadline = Instant::now() + self.timeouts.connect;
+        match &self.proxy {
+            None => self.connect(at, deadline).await,
+            Some(proxy) => {
+                let unreachable = |error| LinkError::Unreachable(format!("{at} through the proxy {proxy}: {error}"));
+                let proxy_at = proxy.resolve(deadline).await.map_err(unreachable)?;
+                let mut stream = self.connect(proxy_at, deadline).await?;
+                proxy.ask_for(&mut stream, at, deadline).await.map_err(unreachable)?;
+                Ok(stream)
+            }
+        }
+    }
+
+    async fn connect(&self, at: SocketAddr, deadline: Instant) -> Result<TcpStream, LinkError> {
+        let unreachable = |what: String| LinkError::Unreachable(format!("{at}: {what}"));
+        let socket = self.socket(at).map_err(|error| unreachable(format!("no socket: {error}")))?;
+        (self.register)(socket.as_fd()).map_err(|error| {
+            unreachable(format!(
+                "the socket cannot be registered as nodelb's own ({error}), so that BPF might translate it; not connected"
+            ))
+        })?;
+        let connecting = TcpSocket::from_std_stream(StdTcpStream::from(socket)).connect(at);
+        match timeout_at(deadline, connecting).await {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(error)) => Err(unreachable(error.to_string())),
+            Err(_) => Err(unreachable(format!("no connection within {:?}", self.timeouts.connect))),
+        }
+    }
+
+    fn socket(&self, at: SocketAddr) -> io::Result<Socket> {
+        let timeouts = &self.timeouts;
+        let socket = Socket::new(Domain::for_address(at), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+        let keepalive = TcpKeepalive::new()
+            .with_time(timeouts.keepalive_idle)
+            .with_interval(timeouts.keepalive_interval)
+            .with_retries(timeouts.keepalive_probes);
+        socket.set_tcp_keepalive(&keepalive)?;
+        socket.set_tcp_user_timeout(Some(timeouts.user_timeout))?;
+        socket.set_tcp_nodelay(true)?;
+        Ok(socket)
+    }
+}
+
+/// A second descriptor of the same socket, which is used to shut it down.
+pub(super) fn second_descriptor(stream: &TcpStream) -> io::Result<Socket> {
+    SockRef::from(stream).try_clone()
+}
+
+#[cfg(test)]
+#[path = "tests/connect.rs"]
+mod tests;

@@ -1,0 +1,240 @@
+use std::fs;
+
+use nix::sys::stat::Mode;
+use nodelb_core::config::EngineConfig;
+use nodelb_core::engine::Engine;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::node::NodeFacts;
+use nodelb_core::model::service::ServiceName;
+use nodelb_core::state::entries::Realised;
+use tempfile::TempDir;
+
+use super::*;
+use crate::api::objects;
+use crate::api::translate::{self, Reader};
+
+const NODE: &str = "n1";
+
+fn changes() -> Vec<Change> {
+    let reader = Reader { source: Source::Kubernetes, object: "here".into() };
+    let service: objects::Service = serde_json::from_str(
+        r#"{"metadata":{"name":"web","namespace":"shop","resourceVersion":"7"},"spec":{"clusterIP":"198.51.100.1","ports":[{"port":80}]}}"#,
+    )
+    .expect("valid");
+    let slice: objects::EndpointSlice = serde_json::from_str(
+        r#"{"metadata":{"name":"web-1","namespace":"shop","labels":{"kubernetes.io/service-name":"web"}},"addressType":"IPv4",
+            "endpoints":[{"addresses":["192.0.2.1"],"zone":"z","hints":{"forZones":[{"name":"z"}]}}],"ports":[{"port":80}]}"#,
+    )
+    .expect("valid");
+    let service = translate::service(&service, &reader).value.expect("served");
+    let slice = translate::slice(&slice, &reader).value.expect("served");
+    let node = NodeObject { zone: "z1".into(), leaving: Some("tainted".into()), ..NodeObject::default() };
+    vec![Change::NodeObject(Some(node)), Change::UpsertService(service), Change::UpsertSlice(slice)]
+}
+
+fn snapshot() -> Snapshot {
+    let config = EngineConfig { max_services: 16, ..EngineConfig::default() };
+    let mut engine = Engine::new(config, Realised::default());
+    engine.change(Change::Node(NodeFacts { name: NODE.into(), ..NodeFacts::default() }));
+    changes().into_iter().for_each(|change| engine.change(change));
+    engine.snapshot(Moment(0))
+}
+
+#[test]
+fn what_is_written_is_what_is_read() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = path(directory.path());
+    assert_eq!(read(&path, None, NODE).expect("absent"), Remembered::default());
+    let ca = Authorities::for_test(&["ca"]);
+    write(&path, &ca.names(), &snapshot()).expect("written");
+    write(&path, &ca.names(), &snapshot()).expect("written over");
+    for cluster in [Some(&ca), None] {
+        assert_eq!(read(&path, cluster, NODE).expect("read"), Remembered { changes: changes(), unreadable: 0 });
+    }
+}
+
+#[test]
+fn the_state_of_another_cluster_or_form_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = path(directory.path());
+    write(&path, &["ca".into()], &snapshot()).expect("written");
+    assert!(read(&path, Some(&Authorities::for_test(&["another"])), NODE).is_err());
+    for text in ["", "{\"form\":1,\"cluster\":null}\n", "{\"form\":3}\n", "garbage\n", "\u{0}"] {
+        fs::write(&path, text).expect("written");
+        assert!(read(&path, None, NODE).is_err(), "{text:?}");
+    }
+}
+
+#[test]
+fn a_file_that_was_damaged_is_used_as_far_as_it_makes_sense() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = path(directory.path());
+    write(&path, &[], &snapshot()).expect("written");
+    let text = fs::read_to_string(&path).expect("text");
+    let removal = Change::RemoveService(ServiceName::new("a", "b"), Source::Kubernetes);
+    let removal = serde_json::to_string(&removal).expect("JSON");
+    fs::write(&path, format!("{text}{removal}\n{}", "{\"UpsertSlice\":{\"na")).expect("written");
+    let remembered = read(&path, None, NODE).expect("read");
+    assert_eq!(remembered.changes, changes());
+    assert_eq!(remembered.unreadable, 2, "a removal, and half a line");
+}
+
+#[test]
+fn a_state_is_of_everyone_who_vouched_for_the_cluster() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = path(directory.path());
+    let [old, both, new] = [&["old"][..], &["old", "new"], &["new"]].map(Authorities::for_test);
+    // An earlier version wrote one name for the whole bundle.
+    for written in [both.names(), vec![old.bundle(), both.bundle()]] {
+        write(&path, &written, &snapshot()).expect("written");
+        for cluster in [&old, &both, &Authorities::for_test(&["old", "new", "third"])] {
+            assert_eq!(read(&path, Some(cluster), NODE).expect("read").changes, changes());
+        }
+        assert!(read(&path, Some(&Authorities::for_test(&["other"])), NODE).is_err());
+    }
+    write(&path, &old.names(), &snapshot()).expect("written");
+    assert!(read(&path, Some(&both), NODE).is_ok(), "the bundle has gained a certificate authority");
+    assert!(read(&path, Some(&new), NODE).is_err());
+    write(&path, &[], &snapshot()).expect("written");
+    assert!(read(&path, Some(&old), NODE).is_err(), "no certificate authority vouched for it");
+    assert_eq!(read(&path, None, NODE).expect("read").changes, changes());
+}
+
+#[test]
+fn neither_pipes_nor_links_are_read_or_written_to() {
+    use nix::sys::stat::Mode;
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = path(directory.path());
+    nix::unistd::mkfifo(&path, Mode::S_IRWXU).expect("a pipe");
+    assert!(read(&path, None, NODE).is_err());
+    nix::unistd::mkfifo(&path.with_extension("new"), Mode::S_IRWXU).expect("a pipe");
+    write(&path, &[], &snapshot()).expect("written");
+    assert_eq!(read(&path, None, NODE).expect("read").changes, changes());
+    let kept = directory.path().join("kept");
+    fs::rename(&path, &kept).expect("renamed");
+    std::os::unix::fs::symlink(&kept, &path).expect("a link");
+    assert!(read(&path, None, NODE).is_err());
+}
+
+#[test]
+fn a_node_that_was_missing_is_missing_still() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = path(directory.path());
+    let mut engine = Engine::new(EngineConfig::default(), Realised::default());
+    engine.change(Change::Node(NodeFacts { name: NODE.into(), ..NodeFacts::default() }));
+    let known = Change::NodeObject(Some(NodeObject { zone: "z1".into(), ..NodeObject::default() }));
+    let reported = [known, Change::NodeObject(None)];
+    reported.iter().cloned().for_each(|change| engine.change(change));
+    write(&path, &[], &engine.snapshot(Moment(0))).expect("written");
+    assert_eq!(read(&path, None, NODE).expect("read").changes, reported);
+    assert_eq!(read(&path, None, "n2").expect("read"), Remembered::default(), "another node's, in a copied image");
+}
+
+const LIMIT: Duration = Duration::from_millis(200);
+
+struct World {
+    directory: TempDir,
+    settings: StateSettings,
+    snapshot: watch::Receiver<Arc<Snapshot>>,
+    snapshots: watch::Sender<Arc<Snapshot>>,
+}
+
+fn world() -> World {
+    let directory = tempfile::tempdir().expect("a directory");
+    let settings = StateSettings {
+        directory: directory.path().to_owned(),
+        cluster: None,
+        save_every: Duration::ZERO,
+        timeout: LIMIT,
+    };
+    let mut engine = Engine::new(EngineConfig::default(), Realised::default());
+    engine.change(Change::Synced { source: Source::Kubernetes, incomplete: None });
+    let (snapshots, snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
+    World { directory, settings, snapshot, snapshots }
+}
+
+impl World {
+    fn path(&self) -> PathBuf {
+        path(self.directory.path())
+    }
+
+    fn saver(&self) -> Saver {
+        Saver::new(&self.settings, self.snapshot.clone())
+    }
+
+    async fn is_written(&self, text: &str) {
+        while !fs::read_to_string(self.path()).is_ok_and(|written| written.contains(text)) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_pipe_in_place_of_the_state_is_nothing_remembered() {
+    let world = world();
+    nix::unistd::mkfifo(&world.path(), Mode::S_IRWXU).expect("a pipe");
+    assert_eq!(world.settings.load("n1").await, []);
+}
+
+#[tokio::test]
+async fn a_write_that_fails_is_tried_again() {
+    let world = world();
+    let new = world.path().with_extension("new");
+    fs::create_dir(&new).expect("in the way");
+    let mut saver = world.saver();
+    saver.set_authorities(&["ca".into()]);
+    saver.save_if_outdated();
+    tokio::time::sleep(LIMIT / 4).await;
+    assert!(!world.path().exists());
+    fs::remove_dir(&new).expect("out of the way");
+    saver.close().await;
+    assert!(fs::read_to_string(world.path()).expect("written").contains("\"ca\""));
+}
+
+#[tokio::test]
+async fn the_file_belongs_to_every_certificate_authority_of_this_cluster() {
+    let world = world();
+    let mut saver = world.saver();
+    for authority in ["old", "both", "both"] {
+        saver.set_authorities(&[authority.to_owned()]);
+    }
+    saver.save_if_outdated();
+    world.is_written(r#""clusters":["old","both"]"#).await;
+    saver.forget_previous_cluster();
+    saver.save_if_outdated();
+    world.is_written(r#""clusters":["both"]"#).await;
+    (0..20).for_each(|number| saver.set_authorities(&[number.to_string()]));
+    saver.save_if_outdated();
+    world.is_written(r#""clusters":["4","5","6","#).await;
+    // All names of a bundle are stored, also after another bundle of the same cluster follows.
+    let both = ["a".to_owned(), "b".to_owned()];
+    saver.set_authorities(&both);
+    saver.forget_previous_cluster();
+    saver.close().await;
+    let written = fs::read_to_string(world.path()).expect("written");
+    assert!(written.contains(r#""clusters":["a","b"]"#), "{written}");
+}
+
+/// The owner task applies a change to a later snapshot than the one that is saved first.
+#[tokio::test]
+async fn a_snapshot_that_follows_a_change_is_saved_too() {
+    let mut world = world();
+    world.settings.save_every = LIMIT;
+    let mut saver = world.saver();
+    saver.mark_outdated();
+    saver.save_if_outdated();
+    world.is_written("form").await;
+    let mut engine = Engine::new(EngineConfig::default(), Realised::default());
+    changes().into_iter().for_each(|change| engine.change(change));
+    engine.change(Change::Synced { source: Source::Kubernetes, incomplete: None });
+    let later = Arc::new(engine.snapshot(Moment(0)));
+    world.snapshots.send_replace(Arc::clone(&later));
+    tokio::time::sleep(LIMIT).await;
+    saver.save_if_outdated();
+    world.is_written("shop/web").await;
+    // Without another change, nothing more is written.
+    fs::remove_file(world.path()).expect("removed");
+    world.snapshots.send_replace(later);
+    saver.close().await;
+    assert!(!world.path().exists());
+}

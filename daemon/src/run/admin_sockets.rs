@@ -1,0 +1,181 @@
+//! The listening sockets of the admin API: loopback addresses and a unix socket. nodelb can serve without any of them:
+//! a socket that cannot be opened is skipped with a warning, and an address is retried until it succeeds.
+
+use std::fmt;
+use std::io::{self, ErrorKind};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use nix::libc;
+use nodelb_core::messages;
+use nodelb_kube::apiserver::connect::Register;
+use nodelb_kube::clock::ticking;
+use tokio::sync::{mpsc, watch};
+use tracing::{debug, info, warn};
+
+use super::LISTEN_AGAIN;
+use crate::admin::socket::{self, Socket};
+use crate::config::Admin;
+use crate::http::{self, Listener};
+use crate::status::Unopened;
+
+/// All listening sockets, before the runtime starts. The file of the unix socket is removed when this is dropped.
+pub(super) struct AdminSockets {
+    register: Register,
+    tcp: Vec<TcpListener>,
+    unopened: Vec<Unopened>,
+    socket: Option<Socket>,
+}
+
+/// The listeners that the admin API uses.
+pub(super) struct Listeners {
+    /// Open listeners, and the others as soon as they are open.
+    pub(super) open: mpsc::Receiver<Listener>,
+    pub(super) unopened: watch::Receiver<Arc<Vec<Unopened>>>,
+}
+
+impl AdminSockets {
+    /// Opens the listeners, as far as possible, and logs the others. Each TCP socket is registered before it is bound,
+    /// so that a NodePort with the same port, left in the maps by an earlier nodelb, does not prevent the bind.
+    pub(super) fn open(config: &Admin, register: &Register) -> Self {
+        let socket = open_socket(config);
+        let (mut tcp, mut unopened) = (Vec::new(), Vec::new());
+        for address in &config.listen {
+            match bind(*address, register) {
+                Ok(listener) => tcp.push(listener),
+                Err(error) => unopened.push(Unopened { address: *address, why: Why(error).to_string() }),
+            }
+        }
+        for failed in &unopened {
+            warn_of(failed);
+        }
+        if tcp.is_empty() && socket.is_none() {
+            warn!(
+                message_id = %messages::LISTENER_FAILED,
+                "no address of the admin API is open: commands cannot reach the daemon until one is; it serves all the same"
+            );
+        }
+        Self { register: Arc::clone(register), tcp, unopened, socket }
+    }
+
+    /// The listeners for the current runtime. A task of the runtime retries the addresses that are not open.
+    ///
+    /// # Errors
+    /// If a listener cannot be added to the runtime.
+    pub(super) fn listeners(&mut self) -> io::Result<Listeners> {
+        let (opened, open) = mpsc::channel(self.tcp.len() + 2);
+        let (report, unopened) = watch::channel(Arc::new(self.unopened.clone()));
+        let tcp = std::mem::take(&mut self.tcp).into_iter();
+        let tcp = tcp.map(|listener| tokio::net::TcpListener::from_std(listener).map(Listener::Tcp));
+        let unix = self.socket.as_mut().and_then(Socket::take_listener).into_iter();
+        let unix = unix.map(|listener| tokio::net::UnixListener::from_std(listener).map(Listener::Unix));
+        for listener in tcp.chain(unix) {
+            opened.try_send(listener?).map_err(io::Error::other)?;
+        }
+        if !self.unopened.is_empty() {
+            let (unopened, register) = (std::mem::take(&mut self.unopened), Arc::clone(&self.register));
+            tokio::spawn(try_again(unopened, register, opened, report));
+        }
+        Ok(Listeners { open, unopened })
+    }
+}
+
+/// Retries the addresses until all are open or the admin API has ended.
+async fn try_again(
+    mut unopened: Vec<Unopened>,
+    register: Register,
+    opened: mpsc::Sender<Listener>,
+    report: watch::Sender<Arc<Vec<Unopened>>>,
+) {
+    let mut tick = ticking(LISTEN_AGAIN);
+    while !unopened.is_empty() && !opened.is_closed() {
+        tick.tick().await;
+        let mut left = Vec::new();
+        for mut failed in unopened {
+            let address = failed.address;
+            let listener = bind(address, &register).and_then(tokio::net::TcpListener::from_std);
+            match listener {
+                Ok(listener) => {
+                    info!(message_id = %messages::LISTENER_WORKS, "the admin API listens on {address} of admin.listen");
+                    // Fails only if the admin API has ended.
+                    let _ = opened.send(Listener::Tcp(listener)).await;
+                }
+                Err(error) => {
+                    let why = Why(error).to_string();
+                    if why != failed.why {
+                        failed.why = why;
+                        warn_of(&failed);
+                    }
+                    left.push(failed);
+                }
+            }
+        }
+        unopened = left;
+        report.send_if_modified(|shown| {
+            let is_new = **shown != unopened;
+            if is_new {
+                *shown = Arc::new(unopened.clone());
+            }
+            is_new
+        });
+    }
+}
+
+fn warn_of(Unopened { address, why }: &Unopened) {
+    warn!(
+        message_id = %messages::LISTENER_FAILED,
+        "{address} of admin.listen cannot be opened: {why}; nodelb serves without it and tries again every {} s",
+        LISTEN_AGAIN.as_secs()
+    );
+}
+
+/// An error of [`bind`], printed with what to do about it.
+struct Why(io::Error);
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let remedy = match (self.0.kind(), self.0.raw_os_error()) {
+            (ErrorKind::AddrInUse, _) => {
+                "another process has the port, perhaps a second nodelb: end it (ss -ltnp shows it), or change admin.listen; \
+                 if ss shows none, the programs of another nodelb keep it free as a NodePort: nodelb cleanup, with its \
+                 --pin-directory, removes them"
+            }
+            (ErrorKind::AddrNotAvailable, _) | (_, Some(libc::EAFNOSUPPORT)) => {
+                "this host does not have the address (no IPv6?): enable it, or remove it from admin.listen"
+            }
+            (ErrorKind::PermissionDenied, _) => {
+                "the port needs a privilege that nodelb does not have: choose one above 1023 in admin.listen"
+            }
+            _ => "see admin.listen",
+        };
+        write!(f, "{} ({remedy})", self.0)
+    }
+}
+
+fn open_socket(config: &Admin) -> Option<Socket> {
+    let path = config.socket()?;
+    match Socket::open(path) {
+        Ok(socket) => Some(socket),
+        // systemd creates the directory. A daemon that is started by hand has none and needs none.
+        Err(socket::Error::NoDirectory) if config.socket == Admin::default().socket => {
+            debug!("no {}: its directory does not exist", path.display());
+            None
+        }
+        Err(error) => {
+            warn!(
+                message_id = %messages::ADMIN_SOCKET_MISSING,
+                "admin.socket {} is not there: {error}; the admin API answers on admin.listen only", path.display()
+            );
+            None
+        }
+    }
+}
+
+/// Binds a loopback address, which always belongs to one family.
+fn bind(address: SocketAddr, register: &Register) -> io::Result<TcpListener> {
+    http::bind(address, true, register)
+}
+
+#[cfg(test)]
+#[path = "tests/admin_sockets.rs"]
+mod tests;
