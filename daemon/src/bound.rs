@@ -129,7 +129,7 @@ impl Logged {
                 if self.trouble.as_ref() != Some(&trouble) {
                     warn!(
                         message_id = %messages::NODEPORTS_UNKNOWN,
-                        "cannot find out whether a process has bound a NodePort (sock_diag: {trouble}); tried again"
+                        "cannot check whether a process has bound a NodePort (sock_diag: {trouble}); retrying"
                     );
                     self.trouble = Some(trouble);
                 }
@@ -146,7 +146,8 @@ impl Logged {
         for nodeport in gone.filter(|nodeport| served.frontends.contains_key(*nodeport)) {
             info!(
                 message_id = %messages::NODEPORT_FREE,
-                frontend = %nodeport, "NodePort {nodeport}: no process has it bound any more"
+                frontend = %nodeport, "NodePort {nodeport}: the process has released it; the service is reachable from \
+                     outside again"
             );
         }
         let is_new = self.bound != bound;
@@ -197,8 +198,8 @@ impl Finds {
 fn text(at: L4Addr, uid: u32) -> String {
     let letter = if at.protocol == Protocol::Udp { 'u' } else { 't' };
     format!(
-        "a process of uid {uid} has bound {at}: what comes from outside the node reaches it, not the service; `ss \
-         -ln{letter}p sport = :{}` names it: end it, or change the NodePort",
+        "a process of uid {uid} has bound {at}: connections from outside the node reach that process, not the service. \
+         Find it with `ss -ln{letter}p sport = :{}`, then stop it or change the NodePort",
         at.port
     )
 }

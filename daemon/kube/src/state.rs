@@ -66,12 +66,10 @@ pub fn load<T>(
     understand: impl FnOnce(&[u8]) -> Result<T, String>,
 ) -> Result<Option<T>, String> {
     match read(path, max_bytes + 1) {
-        Ok(bytes) if bytes.len() as u64 > max_bytes => {
-            Err(put_aside(path, &format!("it is larger than {max_bytes} bytes")))
-        }
+        Ok(bytes) if bytes.len() as u64 > max_bytes => Err(put_aside(path, &format!("it exceeds {max_bytes} bytes"))),
         Ok(bytes) => understand(&bytes).map(Some).map_err(|why| put_aside(path, &why)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(format!("{} cannot be read: {error}; going on without what it remembers", path.display())),
+        Err(error) => Err(format!("cannot read {}: {error}; starting without the state in it", path.display())),
     }
 }
 
@@ -85,10 +83,10 @@ fn read(path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
 fn put_aside(path: &Path, why: &str) -> String {
     let aside = place_aside(path);
     let done = match fs::rename(path, &aside) {
-        Ok(()) => format!("put aside as {}", aside.display()),
-        Err(error) => format!("it cannot be put aside either ({error})"),
+        Ok(()) => format!("renamed to {}", aside.display()),
+        Err(error) => format!("it cannot be renamed either ({error})"),
     };
-    format!("{} is of no use: {why}; {done}, going on without what it remembers", path.display())
+    format!("{} is not usable: {why}; {done}; starting without the state in it", path.display())
 }
 
 /// The name that [`load`] gives to a file that it cannot use.

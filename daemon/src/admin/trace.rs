@@ -65,7 +65,7 @@ impl TraceFrom {
             Self::Namespace(inode) => {
                 let own = std::fs::metadata("/proc/self/ns/net").map_err(|error| {
                     let message =
-                        format!("which network namespace is the node's cannot be determined: {error}; say host or pod");
+                        format!("cannot determine the network namespace of the node: {error}; use host or pod");
                     Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
                 })?;
                 explanation::explain(snapshot, to, if own.ino() == inode { Client::Host } else { Client::Pod })
@@ -80,7 +80,7 @@ impl TraceFrom {
 /// When the client cannot be determined.
 pub(super) fn trace(snapshot: &Snapshot, query: &Query, now: Now) -> Result<Page, Problem> {
     let Some(to) = query.to else {
-        return Err(Problem::new(StatusCode::BAD_REQUEST, "say what is dialled: to=ADDRESS:PORT"));
+        return Err(Problem::new(StatusCode::BAD_REQUEST, "the destination is missing: to=ADDRESS:PORT"));
     };
     let from = query.from.unwrap_or(TraceFrom::Client(Client::Host));
     Ok(page(&from.explanation(snapshot, to)?, now.moment))

@@ -52,10 +52,10 @@ fn overlap_of(nodeports: &RangeInclusive<u16>, local: &str, reserved: &str) -> O
     let (start, end) = (nodeports.start(), nodeports.end());
     let before = if spared.is_empty() { String::new() } else { format!("{},", reserved.trim()) };
     Some(format!(
-        "the kernel hands out ports between {lowest} and {highest} (net.ipv4.ip_local_port_range is {first}-{last}), which \
-         are NodePorts: a process that gets one which is served, by a bind to port 0 or without a bind, gets what arrives \
-         for it from outside the node, and the service does not; `sysctl \
-         net.ipv4.ip_local_reserved_ports={before}{start}-{end}` keeps them apart"
+        "the ephemeral port range of the kernel (net.ipv4.ip_local_port_range {first}-{last}) includes NodePorts \
+         {lowest} to {highest}: a process that gets the port of a service as its ephemeral port receives the \
+         connections from outside the node instead of the service. Reserve them: `sysctl \
+         net.ipv4.ip_local_reserved_ports={before}{start}-{end}`"
     ))
 }
 

@@ -58,8 +58,9 @@ pub(super) fn closed(named: &[Named]) -> Vec<String> {
         let (at, owner, group, mode) =
             (at.display(), metadata.uid(), metadata.gid(), metadata.permissions().mode() & 0o7777);
         Some(format!(
-            "{what} ({}): nodelb.service may not {how} {at} (owner {owner}, group {group}, mode {mode:04o}), for its root \
-             has no capability to pass over modes; run `chown root {at}` (or `chmod {remedy} {at}`, if it holds no secret)",
+            "{what} ({}): nodelb.service may not {how} {at} (owner {owner}, group {group}, mode {mode:04o}), because \
+             its root user has no capability to override modes; run `chown root {at}` (or `chmod {remedy} {at}` if it \
+             contains no secret)",
             path.display()
         ))
     });

@@ -33,8 +33,8 @@ fn describe(Kept { source, ports, because }: &Kept) -> Option<String> {
     match because {
         KeptBecause::NotConfigured if *ports == 0 => None,
         KeptBecause::NotConfigured => Some(format!(
-            "the configuration does not name {source}, which was a source before: {count} kept as last known and not \
-             updated; configure [{source}] again, or set {source}.enabled to false to remove them"
+            "{source} is no longer configured as a source: {count} kept as last known and not updated; configure \
+             [{source}] again, or set {source}.enabled to false to remove them"
         )),
         KeptBecause::Incomplete(what) => Some(format!(
             "the source {source} is incomplete: {what}; {count} kept from before the start until it is read"

@@ -61,12 +61,12 @@ pub(super) async fn recall(
             Ok(false) => {}
             Ok(true) => info!(
                 message_id = %messages::CLUSTER_CHANGED,
-                "kubernetes.enabled is false: what the state directory knew of Kubernetes is removed"
+                "kubernetes.enabled is false: removed the saved Kubernetes state"
             ),
             Err(error) => warn!(
                 message_id = %messages::STATE_UNWRITTEN,
-                "kubernetes.enabled is false, but {} cannot be removed: {error}; remove it, or a later start without \
-                 that key serves what is in it",
+                "kubernetes.enabled is false, but {} cannot be removed: {error}; remove it, otherwise a later start \
+                 without that key serves its content",
                 remember::path(&directory).display()
             ),
         }

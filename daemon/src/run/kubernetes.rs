@@ -145,10 +145,10 @@ fn not_asked() -> Difference {
         what: "apiserver".into(),
         service: None,
         source: Some("not asked".into()),
-        memory: Some("as it was last reported".into()),
+        memory: Some("as last reported".into()),
         kernel: None,
         cause: "nodelb is stopping".into(),
-        action: "ask again when it is started".into(),
+        action: "try again after it has started".into(),
     }
 }
 
@@ -163,7 +163,7 @@ async fn make_directory(directory: PathBuf) {
     if let Err(why) = made {
         warn!(
             message_id = %messages::STATE_UNWRITTEN,
-            "state.directory {shown} cannot be made: {why}; nothing is remembered"
+            "cannot create state.directory {shown}: {why}; no state is saved"
         );
     }
 }

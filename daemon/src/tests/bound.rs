@@ -85,8 +85,8 @@ fn one_of_several_stands_for_all_whatever_the_order() {
 fn the_text_says_who_and_what_to_do() {
     let tcp = text(l4("0.0.0.0:30080/TCP"), 1000);
     assert!(tcp.starts_with("a process of uid 1000 has bound 0.0.0.0:30080/TCP: "), "{tcp}");
-    assert!(tcp.contains("`ss -lntp sport = :30080` names it"), "{tcp}");
-    assert!(text(l4("[::]:30081/UDP"), 0).contains("`ss -lnup sport = :30081` names it"));
+    assert!(tcp.contains("Find it with `ss -lntp sport = :30080`"), "{tcp}");
+    assert!(text(l4("[::]:30081/UDP"), 0).contains("Find it with `ss -lnup sport = :30081`"));
 }
 
 #[test]

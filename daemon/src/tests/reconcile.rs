@@ -73,7 +73,7 @@ async fn systemd_is_not_kept_waiting_for_an_apiserver() {
     let (reported, check) = heard_after(Source::Kubernetes, 8, with_a_service()).await;
     assert_eq!((reported.as_str(), check.passed), ("", false));
     let (reported, check) = heard_after(Source::Kubernetes, 12, with_a_service()).await;
-    assert!(reported.starts_with("READY=1\nSTATUS=no apiserver has answered yet"), "{reported}");
+    assert!(reported.starts_with("READY=1\nSTATUS=no apiserver has responded yet"), "{reported}");
     assert!(check.passed && check.detail.ends_with("kubernetes"), "{}", check.detail);
 }
 
@@ -87,7 +87,7 @@ async fn a_node_that_knows_nothing_is_not_ready_but_lets_others_start() {
 #[tokio::test(start_paused = true)]
 async fn nor_for_a_directory_of_services_that_cannot_be_read() {
     let (reported, check) = heard_after(Source::Files, 12, with_a_service()).await;
-    assert!(reported.starts_with("READY=1\nSTATUS=the services directory could not be read yet"), "{reported}");
+    assert!(reported.starts_with("READY=1\nSTATUS=the services directory has not been read yet"), "{reported}");
     assert!(!check.passed, "{}", check.detail);
 }
 

@@ -87,7 +87,7 @@ impl Live {
                 what: "apiserver".into(),
                 service: service.cloned(),
                 source: Some("cannot be asked".into()),
-                memory: Some("as it was last reported".into()),
+                memory: Some("as last reported".into()),
                 kernel: None,
                 cause,
                 action,

@@ -33,7 +33,7 @@ Address         From        State    Since  In-Use  Worked  Failed  Error       
 
 session:
 Apiserver       Last-Response  Switches  Problem
-192.0.2.2:6443  12s         0         -
+192.0.2.2:6443  12s            0         -
 ";
     // The wait has a jitter that depends on the seed.
     let wait = text.lines().nth(2).and_then(|line| line.split("again in ").nth(1)).unwrap();

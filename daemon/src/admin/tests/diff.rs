@@ -68,7 +68,7 @@ fn no_difference_is_reported_while_a_round_runs() {
     let rounds = state.reality.rounds.clone();
     rounds.begin();
     let shown = text(&state, &Filter::default());
-    assert!(shown.contains("changes are under way") && !shown.contains("somebody else"), "{shown}");
+    assert!(shown.contains("changes are in progress") && !shown.contains("another process"), "{shown}");
     rounds.end();
     assert!(text(&state, &Filter::default()).contains("added by somebody else"));
     // A round that ends before the snapshot is read.
@@ -78,7 +78,7 @@ fn no_difference_is_reported_while_a_round_runs() {
         Ok(content.clone())
     });
     let shown = text(&state, &Filter::default());
-    assert!(shown.contains("changes are under way") && !shown.contains("somebody else"), "{shown}");
+    assert!(shown.contains("changes are in progress") && !shown.contains("another process"), "{shown}");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn live_is_refused_without_kubernetes_and_uses_the_service_with_the_address() {
     let mut state = state(Ok(Content::default()));
     let problem = diff(&state, &query, Now::default()).unwrap_err();
     assert_eq!(problem.status, StatusCode::BAD_REQUEST);
-    assert!(problem.message.contains("no Kubernetes is configured"), "{}", problem.message);
+    assert!(problem.message.contains("live requires Kubernetes"), "{}", problem.message);
     state.reality.live = Some(Arc::new(|service| {
         assert_eq!(service, None);
         vec![unattached("an apiserver says so".into())]

@@ -55,7 +55,7 @@ fn a_file_of_no_use_is_put_aside() {
         let path = directory.path().join(NAME);
         fs::write(&path, content).unwrap();
         let reported = load(directory.path()).unwrap_err();
-        assert!(reported.contains("is of no use: ") && reported.contains("put aside as "), "{reported}");
+        assert!(reported.contains("is not usable: ") && reported.contains("renamed to "), "{reported}");
         assert!(!path.exists());
         assert_eq!(fs::read_to_string(state::place_aside(&path)).unwrap(), content);
         assert_eq!(load(directory.path()), Ok(None));

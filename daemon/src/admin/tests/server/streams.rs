@@ -163,7 +163,7 @@ async fn a_stream_ends_with_the_daemon_and_not_before() {
 async fn only_what_can_be_followed_is() {
     let server = served(Bounds::default()).await;
     assert!(server.get("/services?watch").await.contains("unknown parameter `watch`"));
-    assert!(server.get("/frontends?watch=maybe").await.contains("`maybe` is not what a flag may be"));
+    assert!(server.get("/frontends?watch=maybe").await.contains("`maybe` is not a valid flag"));
     let sse = server.get("/frontends?output=sse").await;
     assert!(status(&sse) == "400" && sse.contains("output=sse goes with watch"), "{sse}");
     assert_eq!(status(&server.get("/frontends?watch=false").await), "200");
