@@ -27,6 +27,8 @@ mod relay;
 mod sample;
 #[path = "../tests/sandbox/mod.rs"]
 mod sandbox;
+#[path = "soak/unreachable.rs"]
+mod unreachable;
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
 
 /// Runs the soak; returns whether it succeeded.
 fn soak(sandbox: &sandbox::Sandbox, minutes: u32) -> bool {
+    unreachable::print();
     let content = Content::new();
     let backends = cluster::start_backends();
     let mut relays = content.replicas().map(Relay::start);

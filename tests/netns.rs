@@ -1,5 +1,5 @@
 //! Real sockets in network namespaces through the real daemon: what a program on the node observes
-//! while starting nodelb, changes, dies and restarts. Needs root; every test has its own namespaces,
+//! while nodelb starts, changes, dies and restarts. Needs root; every test has its own namespaces,
 //! bpffs and cgroup.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should stop where it is")]

@@ -8,6 +8,8 @@
 
 use tokio::sync::mpsc;
 
+use crate::http::Listener;
+
 mod answer;
 pub mod apiservers;
 pub mod diff;
@@ -32,10 +34,9 @@ mod status;
 pub mod tables;
 mod trace;
 
-pub use server::Listener;
 pub use state::{AdminState, AskLive, Now, ReadClients, ReadLinks, ReadSlots, Reality};
 
 /// Serves the API on every listener that arrives, until `shutdown` resolves.
 pub async fn serve(listeners: mpsc::Receiver<Listener>, state: AdminState, shutdown: impl Future<Output = ()>) {
-    server::serve(listeners, state, server::Bounds::default(), shutdown).await;
+    server::serve(listeners, state, (server::LIMITS, server::STREAMS), shutdown).await;
 }

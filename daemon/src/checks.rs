@@ -14,18 +14,18 @@
 //! ```
 //!
 //! [`board`] (what is checked, and its state), [`state`] (rise and fall), [`routes`] (which targets this host has a
-//! route to) and [`schedule`] (which target is asked when) are pure; [`ask`] communicates with backends, [`remember`]
+//! route to) and [`schedule`] (which target is asked when) are pure; [`ask`] communicates with backends, [`state_file`]
 //! with the state directory, and [`run`] is the task.
 
 mod ask;
 mod board;
 mod journal;
-mod remember;
 mod report;
 mod routes;
 mod run;
 mod schedule;
 mod state;
+mod state_file;
 
 pub use report::{CheckReport, Condition, Outcome};
 pub use run::{CheckTimeouts, Checker, room_for_sockets, run};

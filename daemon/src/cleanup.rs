@@ -7,7 +7,7 @@ use anyhow::Context;
 use nodelb_cli::CleanupOptions;
 use nodelb_cli::exit::{Code, Failure};
 use nodelb_datapath::{CrashPoint, HiddenLink};
-use nodelb_kube::source::remember;
+use nodelb_kube::source::state_file;
 
 use crate::config::Config;
 use crate::run::{crash_after, refused};
@@ -34,8 +34,8 @@ pub fn cleanup(options: &CleanupOptions, out: &mut dyn Write) -> Result<(), Fail
     writeln!(out, "removed {} links and {} maps from {}", report.links, report.maps, directory.display())
         .context("writing the summary")?;
     if let Some(state) = state {
-        let path = remember::path(&state);
-        let forgotten = remember::forget(&state).with_context(|| format!("removing {}", path.display()));
+        let path = state_file::path(&state);
+        let forgotten = state_file::forget(&state).with_context(|| format!("removing {}", path.display()));
         if forgotten.map_err(|error| Failure::new(Code::System, error))? {
             writeln!(out, "removed {}: Kubernetes is no longer a source", path.display())
                 .context("writing the summary")?;

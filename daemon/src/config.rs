@@ -14,31 +14,41 @@ use std::path::{Path, PathBuf};
 use nodelb_core::datapath::Limits;
 use nodelb_kube::apiserver::credstore;
 use nodelb_kube::apiserver::session::Settings;
+use serde::Deserialize;
+use toml::de::DeTable;
 
 pub use self::keys::{Admin, Datapath, Files, Kubernetes, Log, Node, State};
 use self::keys::{Key, Section};
 pub use self::values::{Disconnect, Mode, PortRange};
-use crate::document::{self, Fields, Problem, Problems};
+use crate::document::{self, Problem, Problems, Read};
 
 /// The default path of the configuration. The file need not exist.
 pub const DEFAULT_PATH: &str = "/etc/nodelb/nodelb.toml";
 
 /// The configuration: checked, and complete because every key has a default.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// `[node]`
+    #[serde(deserialize_with = "document::table")]
     pub node: Node,
     /// `[files]`
+    #[serde(deserialize_with = "document::table")]
     pub files: Files,
     /// `[kubernetes]`
+    #[serde(deserialize_with = "document::table")]
     pub kubernetes: Kubernetes,
     /// `[state]`
+    #[serde(deserialize_with = "document::table")]
     pub state: State,
     /// `[admin]`
+    #[serde(deserialize_with = "document::table")]
     pub admin: Admin,
     /// `[datapath]`
+    #[serde(deserialize_with = "document::table")]
     pub datapath: Datapath,
     /// `[log]`
+    #[serde(deserialize_with = "document::table")]
     pub log: Log,
 }
 
@@ -96,18 +106,22 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self, Vec<Problem>> {
         let mut problems = Problems::of(text);
         let table = document::parse(text, &mut problems);
-        let mut top = Fields::of(table.get_ref(), "");
-        let config = Self {
-            node: read_section(&mut top, &mut problems),
-            files: read_section(&mut top, &mut problems),
-            kubernetes: read_section(&mut top, &mut problems),
-            state: read_section(&mut top, &mut problems),
-            admin: read_section(&mut top, &mut problems),
-            datapath: read_section(&mut top, &mut problems),
-            log: read_section(&mut top, &mut problems),
-        };
-        top.refuse_others(&mut problems);
+        let Read { value: config, .. } = document::read::<Self>(table.span(), table.get_ref(), "", &mut problems);
+        config.check(table.get_ref(), &mut problems);
         if problems.is_empty() { Ok(config) } else { Err(problems.into_list()) }
+    }
+
+    /// Reports all values, and combinations of them, that have the right type but cannot be used.
+    fn check(&self, table: &DeTable<'_>, problems: &mut Problems) {
+        for section in self.sections() {
+            for (key, message) in section.check() {
+                // A key that is missing has its default.
+                let value = table.get(section.name()).and_then(|keys| keys.get_ref().get(&*key));
+                if let Some(value) = value {
+                    problems.push(&value.span(), format!("{}.{key}: {message}", section.name()));
+                }
+            }
+        }
     }
 
     /// The keys, such as `datapath.max-slots`, that differ in `new` and take effect only after a restart.
@@ -146,10 +160,13 @@ impl Config {
         })
     }
 
-    fn keys(&self) -> Vec<Key> {
+    fn sections(&self) -> [&dyn Section; 7] {
         let Self { node, files, kubernetes, state, admin, datapath, log } = self;
-        let kubernetes = [kubernetes.keys(), state.keys()].concat();
-        [node.keys(), files.keys(), kubernetes, admin.keys(), datapath.keys(), log.keys()].concat()
+        [node, files, kubernetes, state, admin, datapath, log]
+    }
+
+    fn keys(&self) -> Vec<Key> {
+        self.sections().into_iter().flat_map(Section::keys).collect()
     }
 }
 
@@ -158,13 +175,6 @@ const EXAMPLE_HEADER: &str = "\
 # it. `nodelb check-config` shows every problem at once. `systemctl reload nodelb` applies changes, except those to
 # [kubernetes], [state], [admin] and [datapath], which need a restart.
 ";
-
-fn read_section<S: Section>(top: &mut Fields<'_, '_>, problems: &mut Problems) -> S {
-    match top.table(S::NAME, problems) {
-        Some(table) => S::read(Fields::of(table, format!("{}.", S::NAME)), problems),
-        None => S::default(),
-    }
-}
 
 impl Config {
     /// The addresses at which load balancers check this node; empty unless Kubernetes is configured.

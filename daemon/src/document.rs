@@ -1,18 +1,17 @@
-//! Reads a TOML document key by key and collects every problem with its line, instead of stopping at the first. Owns
-//! [`Problem`], the form in which problems of all files are reported. Knows no keys: the configuration and the service
-//! files define theirs.
+//! Deserializes TOML documents and reports all problems of a document with their lines, instead of stopping at the first.
+//! Owns [`Problem`], the form in which problems of all files are reported. Knows no keys: the configuration and the
+//! service files define theirs as serde structs.
 
+use std::collections::BTreeSet;
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::Range;
-use std::path::PathBuf;
-use std::str::FromStr;
 
-use serde::Serialize;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{self, DeserializeOwned, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use toml::Spanned;
-use toml::de::{DeTable, DeValue};
-
-/// A value of a document with its position.
-pub(crate) type Value<'t> = Spanned<DeValue<'t>>;
+use toml::de::{DeTable, DeValue, ValueDeserializer};
 
 /// A problem in a file: the position, what is wrong, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -52,13 +51,13 @@ const MAX_PROBLEMS: usize = 100;
 pub(crate) struct Problems {
     line_starts: Vec<usize>,
     list: Vec<Problem>,
-    more: usize,
+    has_more: bool,
 }
 
 impl Problems {
     pub(crate) fn of(text: &str) -> Self {
         let line_starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
-        Self { line_starts, list: Vec::new(), more: 0 }
+        Self { line_starts, list: Vec::new(), has_more: false }
     }
 
     /// The line of a byte offset, counted from 1.
@@ -67,10 +66,11 @@ impl Problems {
     }
 
     pub(crate) fn push(&mut self, at: &Range<usize>, message: impl Into<String>) {
-        if self.list.len() < MAX_PROBLEMS {
-            self.list.push(Problem::at_line(self.line(at.start), message));
-        } else {
-            self.more += 1;
+        let problem = Problem::at_line(self.line(at.start), message);
+        if self.list.len() == MAX_PROBLEMS {
+            self.has_more = true;
+        } else if !self.list.contains(&problem) {
+            self.list.push(problem);
         }
     }
 
@@ -81,8 +81,8 @@ impl Problems {
     /// All problems, sorted by line.
     pub(crate) fn into_list(mut self) -> Vec<Problem> {
         self.list.sort_by_key(|problem| problem.line);
-        if self.more > 0 {
-            self.list.push(Problem::whole(format!("{} more problems; correct the first ones", self.more)));
+        if self.has_more {
+            self.list.push(Problem::whole("there are more problems; correct these first"));
         }
         self.list
     }
@@ -109,205 +109,237 @@ pub(crate) fn parse<'t>(text: &'t str, problems: &mut Problems) -> Spanned<DeTab
     table
 }
 
-/// The values that their keys do not accept: position and problem.
-pub(crate) type Mismatches = Vec<(Range<usize>, String)>;
-
-/// A type of configuration value.
-pub(crate) trait Setting: Sized {
-    /// Reads the value. Returns `None` exactly if it adds something to `mismatches`.
-    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self>;
+/// What [`read`] found in a table.
+pub(crate) struct Read<T> {
+    /// The value of everything that the type accepts.
+    pub(crate) value: T,
+    /// The paths of the keys with a value, or a part of it, that the type does not accept.
+    pub(crate) refused: Vec<String>,
 }
 
-/// Reads a string value through [`FromStr`]. `expected` describes the value in the message, such as `a string`.
-pub(crate) fn read_text<T>(value: &Value<'_>, expected: &str, mismatches: &mut Mismatches) -> Option<T>
+/// Deserializes a table at a position. Reports every key and value that `T` does not accept, as a problem of `object`
+/// (empty, or such as `service shop/web: `), and continues without it.
+pub(crate) fn read<T>(at: Range<usize>, table: &DeTable<'_>, object: &str, problems: &mut Problems) -> Read<T>
 where
-    T: FromStr<Err: fmt::Display>,
+    T: DeserializeOwned + Default,
 {
-    let Some(text) = value.get_ref().as_str() else {
-        return wrong_type(value, expected, mismatches);
-    };
-    text.parse().map_err(|error: T::Err| mismatches.push((value.span(), error.to_string()))).ok()
-}
-
-/// Records that the value has another type than expected.
-pub(crate) fn wrong_type<T>(value: &Value<'_>, expected: &str, mismatches: &mut Mismatches) -> Option<T> {
-    let found = match value.get_ref() {
-        DeValue::String(_) => "a string",
-        DeValue::Integer(_) => "an integer",
-        DeValue::Float(_) => "a float",
-        DeValue::Boolean(_) => "a boolean",
-        DeValue::Datetime(_) => "a date",
-        DeValue::Array(_) => "an array",
-        DeValue::Table(_) => "a table",
-    };
-    mismatches.push((value.span(), format!("expected {expected}, found {found}")));
-    None
-}
-
-impl Setting for String {
-    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-        read_text(value, "a string", mismatches)
-    }
-}
-
-impl Setting for PathBuf {
-    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-        String::read(value, mismatches).map(Self::from)
-    }
-}
-
-impl Setting for u32 {
-    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-        let Some(integer) = value.get_ref().as_integer() else {
-            return wrong_type(value, "an integer", mismatches);
+    let mut rest = Spanned::new(at.clone(), DeValue::Table(table.clone()));
+    let mut refused = Vec::new();
+    let mut removed = BTreeSet::new();
+    while !problems.has_more {
+        let error = match T::deserialize(ValueDeserializer::from(rest.clone())) {
+            Ok(value) => return Read { value, refused },
+            Err(error) => error,
         };
-        let number = Self::from_str_radix(integer.as_str(), integer.radix());
-        number
-            .map_err(|_out_of_range| mismatches.push((value.span(), format!("{integer} is not in 0..={}", Self::MAX))))
-            .ok()
-    }
-}
-
-impl Setting for bool {
-    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-        value.get_ref().as_bool().or_else(|| wrong_type(value, "true or false", mismatches))
-    }
-}
-
-impl<T: Setting> Setting for Vec<T> {
-    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-        let Some(items) = value.get_ref().as_array() else {
-            return wrong_type(value, "an array", mismatches);
+        let error_at = error.span().unwrap_or_else(|| at.clone());
+        let Some(Removed { path, table_start }) = remove(&mut rest, &error_at) else {
+            problems.push(&error_at, format!("{object}{}", error.message()));
+            break;
         };
-        let before = mismatches.len();
-        let read = items.iter().filter_map(|item| T::read(item, mismatches)).collect();
-        (mismatches.len() == before).then_some(read)
+        let path = path.join(".");
+        let is_removed = |field: &str| removed.contains(&(error_at.start, field.to_owned()));
+        if !error.message().strip_prefix("missing field ").is_some_and(|field| is_removed(field.trim_matches('`'))) {
+            problems.push(&error_at, format!("{object}{}", explain(error.message(), &path)));
+        }
+        removed.insert((table_start, path.rsplit('.').next().unwrap_or_default().to_owned()));
+        if !is_unknown_key(error.message()) {
+            refused.push(path);
+        }
+    }
+    Read { value: T::default(), refused }
+}
+
+/// What [`remove`] removed.
+struct Removed {
+    /// The path of keys to it.
+    path: Vec<String>,
+    /// The position of the innermost table around it.
+    table_start: usize,
+}
+
+/// Removes the key or the array element at the position.
+fn remove(value: &mut Spanned<DeValue<'_>>, at: &Range<usize>) -> Option<Removed> {
+    let table_start = value.span().start;
+    match value.get_mut() {
+        DeValue::Table(table) => {
+            for (key, value) in table.iter_mut() {
+                if let Some(removed) = remove(value, at) {
+                    return Some(Removed { path: [vec![key.get_ref().to_string()], removed.path].concat(), ..removed });
+                }
+            }
+            let is_at = |(key, value): &(&Spanned<_>, &Spanned<_>)| key.span() == *at || value.span() == *at;
+            let key = table.iter().find(is_at).map(|(key, _)| key.get_ref().to_string())?;
+            table.remove(key.as_str());
+            Some(Removed { path: vec![key], table_start })
+        }
+        DeValue::Array(items) => {
+            if let Some(removed) = items.iter_mut().find_map(|item| remove(item, at)) {
+                return Some(removed);
+            }
+            items.iter().find(|item| item.span() == *at)?;
+            *items = items.iter().filter(|item| item.span() != *at).cloned().collect();
+            Some(Removed { path: Vec::new(), table_start })
+        }
+        _ => None,
     }
 }
 
-/// One table of a document while it is read. Remembers the keys that were read, to reject all others.
-pub(crate) struct Fields<'a, 't> {
-    table: &'a DeTable<'t>,
-    /// The beginning of messages, such as `service shop/web: `.
-    object: String,
-    /// The prefix of keys in messages, such as `datapath.`.
-    prefix: String,
-    known: Vec<String>,
+fn is_unknown_key(message: &str) -> bool {
+    message.starts_with("unknown field ")
 }
 
-impl<'a, 't> Fields<'a, 't> {
-    /// The keys of a table. `prefix` is its path of keys, such as `datapath.`.
-    pub(crate) fn of(table: &'a DeTable<'t>, prefix: impl Into<String>) -> Self {
-        Self { table, object: String::new(), prefix: prefix.into(), known: Vec::new() }
+/// A message of serde in the words of TOML, with the key that it is about and a remedy.
+fn explain(message: &str, key: &str) -> String {
+    let (head, expected) = message.rsplit_once(", expected ").unwrap_or((message, ""));
+    let names = || expected.split('`').skip(1).step_by(2);
+    if is_unknown_key(message) {
+        let written = key.rsplit('.').next().unwrap_or(key);
+        let remedy = match nearest(names(), written) {
+            Some(similar) => format!("did you mean `{similar}`?"),
+            None => format!("known here: {}", names().collect::<Vec<_>>().join(", ")),
+        };
+        return format!("unknown key `{key}`; {remedy}");
     }
+    let explained = if let Some(written) = head.strip_prefix("unknown variant ") {
+        let choices: Vec<_> = names().map(|name| format!("\"{name}\"")).collect();
+        let (last, others) = choices.split_last().map_or((String::new(), &[][..]), |(last, rest)| (last.clone(), rest));
+        format!("{written} is not one of the choices (expected {} or {last})", others.join(", "))
+    } else if let Some(found) = head.strip_prefix("invalid type: ") {
+        let found = match found.split(' ').next().unwrap_or_default() {
+            "string" => "a string",
+            "integer" => "an integer",
+            "floating" => "a float",
+            "boolean" => "a boolean",
+            "sequence" => "an array",
+            _ => "a table",
+        };
+        format!("expected {}, found {found}", noun(expected))
+    } else if let Some(found) = head.strip_prefix("invalid value: integer ") {
+        format!("{} is not in {}", found.trim_matches('`'), range(expected))
+    } else if message == "wanted string or table" {
+        "expected a string".to_owned()
+    } else if let Some(field) = head.strip_prefix("missing field ") {
+        let field = field.trim_matches('`');
+        let example = if field == "address" { "ADDRESS:PORT" } else { "…" };
+        format!("has no {field}; add {field} = \"{example}\"")
+    } else {
+        message.to_owned()
+    };
+    format!("{key}: {explained}")
+}
 
-    /// Sets the name of the object that the table describes: all following messages begin with it.
-    pub(crate) fn describe(&mut self, object: impl Into<String>) {
-        self.object = object.into();
+/// The type of value that serde expects, in the words of TOML.
+fn noun(expected: &str) -> &str {
+    match expected {
+        "u8" | "u16" | "a nonzero u16" | "u32" => "an integer",
+        "a boolean" => "true or false",
+        "a sequence" => "an array",
+        "path string" => "a string",
+        expected => expected,
     }
+}
 
-    /// Adds a problem of the object.
-    pub(crate) fn problem(&self, at: &Range<usize>, message: impl fmt::Display, problems: &mut Problems) {
-        problems.push(at, format!("{}{message}", self.object));
-    }
-
-    /// The raw value of a key, if the table has it. Marks the key as known.
-    pub(crate) fn value(&mut self, key: &str) -> Option<&'a Value<'t>> {
-        if !self.known.iter().any(|known| known == key) {
-            self.known.push(key.to_owned());
-        }
-        self.table.get(key)
-    }
-
-    /// The value of a key. `None` if the table does not have the key, or has a value of another type, which is added as
-    /// a problem.
-    pub(crate) fn read<T: Setting>(&mut self, key: &str, problems: &mut Problems) -> Option<T> {
-        let mut mismatches = Mismatches::new();
-        let value = self.value(key)?;
-        let read = T::read(value, &mut mismatches);
-        for (at, message) in mismatches {
-            self.refuse(key, &at, &message, problems);
-        }
-        read
-    }
-
-    /// The value of a key in a table that is itself a value. Its problems are reported for the key of the table.
-    pub(crate) fn setting<T: Setting>(&mut self, key: &str, mismatches: &mut Mismatches) -> Option<T> {
-        let value = self.value(key)?;
-        let before = mismatches.len();
-        let read = T::read(value, mismatches);
-        for (_, message) in &mut mismatches[before..] {
-            message.insert_str(0, &format!("{key}: "));
-        }
-        read
-    }
-
-    /// The keys of a nested table of the same object.
-    pub(crate) fn nested(&self, table: &'a DeTable<'t>, prefix: &str) -> Self {
-        Self { table, object: self.object.clone(), prefix: prefix.to_owned(), known: Vec::new() }
-    }
-
-    /// Adds a problem if the check of the value of an existing key failed.
-    pub(crate) fn check(&self, key: &str, checked: Result<(), String>, problems: &mut Problems) {
-        if let (Err(message), Some(value)) = (checked, self.table.get(key)) {
-            self.refuse(key, &value.span(), &message, problems);
-        }
-    }
-
-    /// Adds a problem of the value of a key.
-    fn refuse(&self, key: &str, at: &Range<usize>, message: &str, problems: &mut Problems) {
-        problems.push(at, format!("{}{}{key}: {message}", self.object, self.prefix));
-    }
-
-    /// The table under a key.
-    pub(crate) fn table(&mut self, key: &str, problems: &mut Problems) -> Option<&'a DeTable<'t>> {
-        let value = self.value(key)?;
-        let table = value.get_ref().as_table();
-        if table.is_none() {
-            self.refuse(key, &value.span(), "expected a table", problems);
-        }
-        table
-    }
-
-    /// The tables under a key, written `[[key]]`.
-    pub(crate) fn tables(&mut self, key: &str, problems: &mut Problems) -> Vec<(Range<usize>, &'a DeTable<'t>)> {
-        let Some(value) = self.value(key) else { return Vec::new() };
-        let table_of = |item: &'a Value<'t>| Some((item.span(), item.get_ref().as_table()?));
-        let tables = value.get_ref().as_array().and_then(|items| items.iter().map(table_of).collect());
-        tables.unwrap_or_else(|| {
-            self.refuse(key, &value.span(), "expected an array of tables", problems);
-            Vec::new()
-        })
-    }
-
-    /// Adds a problem for every key that was not read.
-    pub(crate) fn refuse_others(self, problems: &mut Problems) {
-        for (at, message) in self.unknown() {
-            problems.push(&at, format!("{}{message}", self.object));
-        }
-    }
-
-    /// The keys that were not read.
-    pub(crate) fn unknown(&self) -> Mismatches {
-        let is_known = |name: &str| self.known.iter().any(|known| known == name);
-        let unknown = self.table.keys().filter(|key| !is_known(key.get_ref()));
-        let reported = unknown.map(|key| {
-            let remedy = match nearest(&self.known, key.get_ref()) {
-                Some(similar) => format!("did you mean `{similar}`?"),
-                None => format!("known here: {}", self.known.join(", ")),
-            };
-            (key.span(), format!("unknown key `{}{}`; {remedy}", self.prefix, key.get_ref()))
-        });
-        reported.collect()
-    }
+/// The range of an unsigned integer type, as serde names it.
+fn range(expected: &str) -> String {
+    let first = u8::from(expected.starts_with("a nonzero "));
+    let bits = expected.rsplit('u').next().and_then(|bits| bits.parse::<u32>().ok());
+    let end = bits.and_then(|bits| 1_u64.checked_shl(bits));
+    end.map_or_else(|| expected.to_owned(), |end| format!("{first}..={}", end - 1))
 }
 
 /// The known key that is probably meant: it differs in letter case, in `_` for `-`, or in at most two letters.
-fn nearest<'k>(known: &'k [String], written: &str) -> Option<&'k String> {
+fn nearest<'k>(known: impl Iterator<Item = &'k str>, written: &str) -> Option<&'k str> {
     let normal = |key: &str| key.to_ascii_lowercase().replace('_', "-");
-    let candidates = known.iter().filter(|known| written.len() <= known.len() + 2);
+    let candidates = known.filter(|known| written.len() <= known.len() + 2);
     let nearest = candidates.map(|known| (strsim::levenshtein(&normal(known), &normal(written)), known)).min();
     nearest.filter(|(distance, _)| *distance <= 2).map(|(_, known)| known)
+}
+
+/// Deserializes a string that `parse` accepts. `expected` describes it in the message about another type, such as `a
+/// string`.
+pub(crate) fn text<'de, D, T, E>(from: D, expected: &str, parse: impl Fn(&str) -> Result<T, E>) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    E: fmt::Display,
+{
+    from.deserialize_str(Text { expected, unit: None, parse })
+}
+
+/// Like [`text`], but an integer is accepted, too: as a string with this unit.
+pub(crate) fn text_or_integer<'de, D, T, E>(
+    from: D,
+    expected: &str,
+    unit: &str,
+    parse: impl Fn(&str) -> Result<T, E>,
+) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    E: fmt::Display,
+{
+    from.deserialize_any(Text { expected, unit: Some(unit), parse })
+}
+
+struct Text<'e, P> {
+    expected: &'e str,
+    unit: Option<&'e str>,
+    parse: P,
+}
+
+impl<T, E: fmt::Display, P: Fn(&str) -> Result<T, E>> Visitor<'_> for Text<'_, P> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_str<F: de::Error>(self, text: &str) -> Result<T, F> {
+        (self.parse)(text).map_err(F::custom)
+    }
+
+    fn visit_i64<F: de::Error>(self, number: i64) -> Result<T, F> {
+        match self.unit {
+            Some(unit) => self.visit_str(&format!("{number}{unit}")),
+            None => Err(F::invalid_type(de::Unexpected::Signed(number), &self)),
+        }
+    }
+}
+
+/// A struct that is written as a table: serde accepts arrays for structs, too.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Table<T>(pub(crate) T);
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Table<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        table(from).map(Self)
+    }
+}
+
+/// Deserializes a [`Table`].
+pub(crate) fn table<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D::Error> {
+    table_such_as(from, "a table")
+}
+
+/// Deserializes a [`Table`]. `expected` describes it in the message about another type.
+pub(crate) fn table_such_as<'de, D, T>(from: D, expected: &'static str) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct Fields<T>(&'static str, PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Fields<T> {
+        type Value = T;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.0)
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+            T::deserialize(MapAccessDeserializer::new(map))
+        }
+    }
+
+    from.deserialize_map(Fields(expected, PhantomData))
 }
 
 #[cfg(test)]

@@ -6,20 +6,13 @@
 //! `system:node-proxier` may create and patch either. Only `core/v1` has `count` and `lastTimestamp`, with which
 //! `kubectl describe` shows that a problem continues, and which `events.k8s.io/v1` forbids to set.
 
-mod board;
-mod pace;
-mod troubles;
+mod recorder;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use nodelb_core::explain::reports;
-use nodelb_core::explain::rows::FrontendReport;
-use nodelb_core::filter::Filter;
 use nodelb_core::messages;
-use nodelb_core::model::service::{PortKey, Source};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_kube::apiserver::error::LinkError;
 use nodelb_kube::apiserver::session::Session;
@@ -28,12 +21,14 @@ use nodelb_kube::events::{Event, PostOutcome, post};
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
-use self::board::{Board, Due, Now};
-use self::pace::{Pace, REFUSED_FOR};
-use self::troubles::{Seen, seen};
+use self::recorder::{Due, Now, Outcome, Problems, Recorder};
 
 /// The time between two checks of the snapshot.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+const CHECK_EVERY: Duration = Duration::from_secs(2);
+
+/// The texts by which RBAC reports a missing permission. Namespaces that are being terminated and exceeded quotas
+/// answer 403 too.
+const BY_RBAC: [&str; 2] = ["cannot create resource", "cannot patch resource"];
 
 /// The inputs of the task.
 #[derive(Clone, Debug)]
@@ -52,129 +47,70 @@ pub struct Reads {
 pub async fn run(reads: Reads, shutdown: impl Future<Output = ()>) {
     tokio::select! {
         () = shutdown => {}
-        () = Writer::new(reads).go_on() => {}
+        () = write_events(reads) => {}
     }
 }
 
-struct Writer {
-    reads: Reads,
-    board: Board,
-    pace: Pace,
-    /// The last checked snapshot, and the problems found in it.
-    last: Option<(Arc<Snapshot>, Arc<Seen>)>,
-    was_refused: bool,
-}
-
-impl Writer {
-    fn new(reads: Reads) -> Self {
-        let board = Board::new(&reads.node);
-        Self { reads, board, pace: Pace::default(), last: None, was_refused: false }
-    }
-
-    async fn go_on(mut self) {
-        let mut look = ticking(LOOK_EVERY);
-        loop {
-            look.tick().await;
-            self.follow_name();
-            let seen = self.see().await;
-            let now = self.now();
-            let due = self.board.look(now, &seen);
-            let session = self.reads.session.borrow().clone();
-            let Some(session) = session.filter(|_| !due.is_empty()) else { continue };
-            for due in due {
-                if self.pace.is_quiet(self.now().since_start) {
-                    break;
-                }
-                self.report(&session, &due).await;
+async fn write_events(reads: Reads) {
+    let mut recorder = Recorder::new(&reads.node);
+    let mut last: Option<(Arc<Snapshot>, Arc<Problems>)> = None;
+    let mut was_forbidden = false;
+    let mut ticks = ticking(CHECK_EVERY);
+    let now = || Now { since_start: reads.clock.now().0 / 1000, unix: unix_seconds(SystemTime::now()) };
+    loop {
+        ticks.tick().await;
+        let snapshot = Arc::clone(&reads.snapshot.borrow());
+        recorder.set_node(&snapshot.facts().node().name);
+        let problems = match &last {
+            Some((checked, problems)) if Arc::ptr_eq(checked, &snapshot) => Arc::clone(problems),
+            _ => {
+                let checked = Arc::clone(&snapshot);
+                // A snapshot can be large: it is checked outside the worker threads.
+                let problems = tokio::task::spawn_blocking(move || Problems::of_snapshot(&checked)).await;
+                Arc::new(problems.unwrap_or_default())
             }
-        }
-    }
-
-    /// Uses the node name that the owner knows.
-    fn follow_name(&mut self) {
-        let name = Arc::clone(&self.reads.snapshot.borrow().facts().node().name);
-        if !name.is_empty() && *name != *self.reads.node {
-            self.reads.node = name.to_string();
-            self.board.rename(&self.reads.node);
-        }
-    }
-
-    fn now(&self) -> Now {
-        Now { since_start: self.reads.clock.now().0 / 1000, unix: unix_seconds(SystemTime::now()) }
-    }
-
-    /// Writes one Event. An error that concerns only this Event does not stop the others.
-    async fn report(&mut self, session: &Session, due: &Due) {
-        let Now { since_start: now, unix } = self.now();
-        self.board.attempted(now);
-        let reported = self.write(session, due, unix).await;
-        if let Err(error) = &reported {
-            debug!("a Kubernetes Event on {} ({}) was not written: {error}", due.service, due.reason);
-        }
-        match reported {
-            // 409: an earlier attempt wrote it, and the answer was lost.
-            Ok(PostOutcome::Written) | Err(LinkError::Status { code: 409, .. }) => {
-                self.pace.written();
-                self.board.reported(due, now);
+        };
+        let due = recorder.due(now(), &problems);
+        last = Some((snapshot, problems));
+        let Some(session) = reads.session.borrow().clone() else { continue };
+        for due in due {
+            if recorder.is_paused(now().since_start) {
+                break;
             }
-            Err(LinkError::Forbidden(why)) => self.refused(due, now, &why),
-            // Apiservers delete Events after an hour, and an Event that one rejects would be rejected again a moment
-            // later.
-            Ok(PostOutcome::Moot) | Err(LinkError::Status { .. } | LinkError::Gone(_)) => self.board.forget(due),
-            // Another part of nodelb reports an absent apiserver; problems that still exist are written later.
-            Err(LinkError::Busy { retry_after, .. }) => {
-                self.pace.failed(now, retry_after.map_or(0, |wanted| wanted.as_secs()));
-            }
-            Err(_) => self.pace.failed(now, 0),
+            let outcome = write(&session, &due, recorder.node(), now().unix, &mut was_forbidden).await;
+            recorder.record(&due, now().since_start, outcome);
         }
-    }
-
-    fn refused(&mut self, due: &Due, now: u64, why: &str) {
-        self.board.put_off(due, now + REFUSED_FOR);
-        if self.pace.refused(now, &due.service.namespace, why) && !std::mem::replace(&mut self.was_refused, true) {
-            warn!(
-                message_id = %messages::EVENTS_UNWRITTEN,
-                "Kubernetes Events are not written, and are tried again in an hour: 403 Forbidden: {why}. Allow it \
-                 (system:node-proxier does), or set kubernetes.events = false; services are not affected"
-            );
-        }
-    }
-
-    /// The problems of the latest snapshot, computed outside the worker threads.
-    async fn see(&mut self) -> Arc<Seen> {
-        let snapshot = Arc::clone(&self.reads.snapshot.borrow());
-        if let Some((last, seen)) = &self.last
-            && Arc::ptr_eq(last, &snapshot)
-        {
-            return Arc::clone(seen);
-        }
-        let looked_at = Arc::clone(&snapshot);
-        let looking = tokio::task::spawn_blocking(move || {
-            let of_kubernetes = |name: &_| {
-                let owner = looked_at.facts().owner(name);
-                owner.is_some_and(|(service, _)| service.source == Source::Kubernetes)
-            };
-            let empty: BTreeSet<&PortKey> = looked_at.empty_ports().map(AsRef::as_ref).collect();
-            let is_empty = |row: &FrontendReport| empty.contains(&port_of(row));
-            seen(&reports::frontends(&looked_at, &Filter::default()), of_kubernetes, is_empty)
-        });
-        let seen = Arc::new(looking.await.unwrap_or_default());
-        self.last = Some((snapshot, Arc::clone(&seen)));
-        seen
-    }
-
-    async fn write(&self, session: &Session, due: &Due, now: u64) -> Result<PostOutcome, LinkError> {
-        let Due { service, reason, message, name, first, count } = due;
-        let event = Event { service, reason: &reason.to_string(), message, name, first: *first, count: *count };
-        post(session, &event, &self.reads.node, now).await
     }
 }
 
-/// The service port of a row.
-fn port_of(row: &FrontendReport) -> PortKey {
-    let (protocol, family) = (row.address.protocol, row.address.addr.family());
-    PortKey { service: row.service.clone(), port: Arc::clone(&row.port), protocol, family }
+/// Writes one Event, and decides what its result means for it and for the other Events.
+async fn write(session: &Session, due: &Due, node: &str, now: u64, was_forbidden: &mut bool) -> Outcome {
+    let Due { service, reason, message, name, first, count } = due;
+    let event = Event { service, reason: reason.name(), message, name, first: *first, count: *count };
+    let written = post(session, &event, node, now).await;
+    if let Err(error) = &written {
+        debug!("cannot write a Kubernetes Event on {service} ({}): {error}", reason.name());
+    }
+    match written {
+        // 409: an earlier attempt wrote it, and the answer was lost.
+        Ok(PostOutcome::Written) | Err(LinkError::Status { code: 409, .. }) => Outcome::Written,
+        Err(LinkError::Forbidden(why)) => {
+            let is_everywhere = BY_RBAC.iter().any(|words| why.contains(words));
+            if is_everywhere && !std::mem::replace(was_forbidden, true) {
+                warn!(
+                    message_id = %messages::EVENTS_UNWRITTEN,
+                    "Kubernetes Events are not written; nodelb tries again in an hour: 403 Forbidden: {why}. Allow it \
+                     (system:node-proxier does), or set kubernetes.events = false; services are not affected"
+                );
+            }
+            Outcome::Forbidden { is_everywhere }
+        }
+        // Apiservers delete Events after an hour, and an Event that one rejects would be rejected again a moment later.
+        Ok(PostOutcome::Moot) | Err(LinkError::Status { .. } | LinkError::Gone(_)) => Outcome::Rejected,
+        // Another part of nodelb reports an absent apiserver; problems that still exist are written later.
+        Err(LinkError::Busy { retry_after, .. }) => {
+            Outcome::Failed { retry_after: retry_after.map_or(0, |it| it.as_secs()) }
+        }
+        Err(_) => Outcome::Failed { retry_after: 0 },
+    }
 }
-
-/// Events by service and reason.
-type ByTrouble<T> = BTreeMap<(nodelb_core::model::service::ServiceName, troubles::Reason), T>;

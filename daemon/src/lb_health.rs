@@ -1,12 +1,11 @@
 //! Answers the health checks of load balancers as kube-proxy does (Kubernetes 1.36, `pkg/proxy/healthcheck`): at each
 //! service's `healthCheckNodePort`, whether this node has a backend of the service ([`service`]), and at port 10256,
-//! whether the node works and stays ([`node`]). Owns the only sockets of nodelb that other hosts can reach ([`doors`],
-//! [`listen`]).
+//! whether the node works and stays ([`node`]). Owns the only sockets of nodelb that other hosts can reach ([`doors`]).
 //!
 //! ```text
 //!  owner ── Arc<Snapshot>, Arc<Health> ──> View ──> answers, when asked
 //!    ▲                          │
-//!    │                          └── wanted ports ──> doors ──> listen ──> load balancers, and any other host
+//!    │                          └── wanted ports ──> doors ──> load balancers, and any other host
 //!    └── Change::HealthCheckPortError: what cannot be listened on
 //! ```
 //!
@@ -26,15 +25,13 @@ use nodelb_kube::apiserver::connect::Register;
 use nodelb_kube::clock::Clock;
 use tokio::sync::{mpsc, watch};
 
+use crate::http::{Limits, Slots};
 use crate::status::Health;
 
 mod answer;
 mod doors;
-mod listen;
 mod node;
 mod service;
-
-pub use listen::Bounds;
 
 /// A node is unhealthy if the owner has not progressed for this many milliseconds, because it then applies no changes.
 /// The limit is kube-proxy's, twice its `syncPeriod`. An operation that the kernel refuses concerns one service and not
@@ -78,8 +75,8 @@ pub fn start(entry: LbHealth, stop: impl Future<Output = ()> + Send + 'static) -
 
 /// Listens and answers forever.
 pub async fn run(entry: LbHealth) {
-    let places = listen::Places::new(entry.bounds);
-    tokio::join!(node::run(entry.clone(), places.clone()), service::run(entry, places));
+    let slots = Slots::new(entry.bounds.limits());
+    tokio::join!(node::run(entry.clone(), Arc::clone(&slots)), service::run(entry, slots));
 }
 
 /// The state that the answers are computed from.
@@ -124,6 +121,47 @@ impl View {
 /// Whether every source is synced, or at least services from before are served.
 fn serves(snapshot: &Snapshot) -> bool {
     snapshot.facts().is_synced(Source::Kubernetes) || snapshot.serves_anything()
+}
+
+/// The limits for clients.
+#[derive(Clone, Copy, Debug)]
+pub struct Bounds {
+    /// Maximum number of concurrent connections to one address and port.
+    pub per_door: usize,
+    /// Maximum number of concurrent connections in total.
+    pub overall: usize,
+    /// Maximum number of listening sockets.
+    pub doors: usize,
+    /// How long a connection may wait for its next request, or take to send it.
+    pub idle: Duration,
+}
+
+/// Number of file descriptors that are reserved for the rest of nodelb: maps, links, apiservers, the admin API, files.
+const OTHER_FILES: usize = 256;
+
+impl Bounds {
+    /// The limits for a process with this maximum of open files (`RLIMIT_NOFILE`): listening sockets and their clients
+    /// must not prevent the rest of the process from opening files.
+    pub fn within(files: usize) -> Self {
+        let overall = (files / 4).min(512);
+        let doors = files.saturating_sub(overall + OTHER_FILES);
+        // Load balancers send a request every few seconds, some over a persistent connection.
+        Self { per_door: 64, overall, doors, idle: Duration::from_secs(120) }
+    }
+
+    /// A connection has no minimum time: when there are too many, a legitimate client has already gone by then.
+    fn limits(self) -> Limits {
+        Limits {
+            per_listener: self.per_door,
+            overall: self.overall,
+            waiting: Duration::ZERO,
+            answering: Duration::ZERO,
+            header: self.idle,
+            stuck: self.idle,
+            total: None,
+            stop: Duration::ZERO,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -19,7 +19,6 @@ mod generated;
 mod http;
 pub mod latency;
 pub mod lb_health;
-mod listen;
 pub mod log;
 mod netlink;
 pub mod node;

@@ -335,12 +335,7 @@ fn start_recorder(config: &Config, expected: usize) -> recorder::Started {
     let found = if expected == 1 { "1 service port".into() } else { format!("{expected} service ports") };
     let detail = format!("nodelb {} started; the kernel held {found}", env!("CARGO_PKG_VERSION"));
     let started = Event::for_daemon(What::Started, detail);
-    recorder::start(
-        config.state.directory.clone(),
-        Latencies::default(),
-        started,
-        recorder::RecorderTimeouts::default(),
-    )
+    recorder::start(config.state.directory.clone(), Latencies::default(), started, recorder::LIMITS)
 }
 
 /// Starts the task that watches other uses of the node's ports, and the one that answers load balancers. Without the

@@ -79,7 +79,7 @@ fn an_update_missing_from_the_watch_is_found_by_a_list() {
         eventually("no apiserver is in use", || {
             rows("/diff?live&service=default/shop")
                 .first()
-                .is_some_and(|row| text(row, "likely_cause").contains("no apiserver can be reached"))
+                .is_some_and(|row| text(row, "likely_cause").contains("no apiserver is reachable"))
         });
         daemon.stop();
         host.cleanup();

@@ -532,7 +532,7 @@ fn a_configuration_that_cannot_be_read_delays_no_signal() {
             "STATUS=reload is waiting for the file system; the previous configuration stays \
              active"
         ));
-        assert!(fixture.host.log().contains("is not read within 10 s"), "{}", fixture.host.log());
+        assert!(fixture.host.log().contains("timed out after 10 s"), "{}", fixture.host.log());
         fs::remove_file(&config).unwrap();
         fixture.host.write("nodelb.toml", &format!("[log]\nlevel = \"debug\"\n{good}"));
         daemon.signal(Signal::SIGHUP);

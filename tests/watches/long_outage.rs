@@ -15,7 +15,7 @@ use nodelb_kube::apiserver::timeouts::PoolTimeouts;
 use nodelb_kube::apiserver::{self, connect, credentials};
 use nodelb_kube::clock::Clock;
 use nodelb_kube::source::watch::WatchTimeouts;
-use nodelb_kube::source::{self, KubernetesSource, Memory};
+use nodelb_kube::source::{self, KubernetesSource, StateSettings};
 use tokio::sync::{mpsc, watch};
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -62,7 +62,7 @@ fn a_day_without_an_apiserver_changes_nothing_and_costs_one_line() {
         assert!(changes.iter().all(|change| matches!(change, Change::Apiservers(_))), "{changes:?}");
         let lines = journal.take();
         // The broken connection may be logged, too; retries must not be.
-        let lost = lines.lines().filter(|line| line.contains("no apiserver can be reached")).count();
+        let lost = lines.lines().filter(|line| line.contains("no apiserver is reachable")).count();
         assert!(lost == 1 && lines.lines().count() <= 3, "{lines}");
 
         let _replica = cluster.serve(bind_again(at), ServeOptions::default()).expect("served");
@@ -108,13 +108,13 @@ fn node(settings: Settings) -> Received {
     };
     let (apiservers, _report) = apiserver::start(parts, std::future::pending()).expect("usable settings");
     let (save_every, timeout) = (Duration::from_secs(30), Duration::from_secs(5));
-    let memory = Memory { directory: settings.state_directory, cluster: None, save_every, timeout };
+    let state = StateSettings { directory: settings.state_directory, cluster: None, save_every, timeout };
     let source = KubernetesSource {
         apiservers,
         changes: changes_in,
         reports: watch::channel(Arc::new(Vec::new())).0,
         snapshot: watch::channel(Arc::new(Snapshot::default())).1,
-        memory,
+        state,
         node: "n1".into(),
         expected: 0,
         timeouts: WatchTimeouts::default(),

@@ -31,7 +31,7 @@ use nodelb_kube::apiserver::timeouts::PoolTimeouts;
 use nodelb_kube::apiserver::{self, connect};
 use nodelb_kube::clock::Clock;
 use nodelb_kube::source::watch::WatchTimeouts;
-use nodelb_kube::source::{self, KubernetesSource, Memory};
+use nodelb_kube::source::{self, KubernetesSource, StateSettings};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
@@ -330,7 +330,7 @@ impl Node {
             changes: changes_in,
             reports,
             snapshot,
-            memory: Memory {
+            state: StateSettings {
                 directory: settings.state_directory,
                 cluster: Some(cluster),
                 save_every: Duration::from_millis(50),

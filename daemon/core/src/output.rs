@@ -1,8 +1,8 @@
 //! The format of all responses of the admin API and the command line: tables of typed cells ([`table`]) with known
 //! columns ([`schema`]), as text or JSON. Pure: the width of the terminal and the time are arguments.
 
-pub mod age;
 mod cell;
 pub mod diff;
+pub mod durations;
 pub mod schema;
 pub mod table;

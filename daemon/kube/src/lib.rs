@@ -6,7 +6,7 @@
 //!  null, time <── apiserver <── api <── source, events
 //! ```
 //!
-//! The package also contains modules that it shares with the daemon: [`clock`], [`state`] (files that are replaced
+//! The package also contains modules that it shares with the daemon: [`clock`], [`state_file`] (files that are replaced
 //! atomically) and [`threads`] (work that may block forever). The core cannot contain them, because it must neither
 //! block nor read a clock.
 
@@ -18,6 +18,6 @@ pub mod clock;
 pub mod events;
 pub mod null;
 pub mod source;
-pub mod state;
+pub mod state_file;
 pub mod threads;
 pub mod time;

@@ -3,13 +3,12 @@
 
 mod cidrs;
 pub mod live;
-pub mod remember;
 mod report;
 mod run;
-mod save;
+pub mod state_file;
 pub mod store;
 mod trouble;
 pub mod watch;
 
 pub use run::{KubernetesSource, run};
-pub use save::Memory;
+pub use state_file::StateSettings;

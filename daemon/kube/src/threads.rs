@@ -2,11 +2,13 @@
 //! work has its own thread. No task has to wait for a thread, no thread prevents the process from ending, and their
 //! number is limited.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 /// The threads for one kind of work. Clones share one limit.
 #[derive(Clone, Debug)]
@@ -46,6 +48,26 @@ impl Threads {
         thread::Builder::new().name(self.name.into()).spawn(run)?;
         Ok(result)
     }
+}
+
+/// Runs work on files in a thread, and waits for it within the time limit. Unlike a blocking task of the
+/// runtime, such a thread does not prevent the process from ending.
+///
+/// # Errors
+/// The error of `work`, no thread could be started, or the time limit has passed.
+pub async fn run_within<T: Send + 'static>(
+    limit: Duration,
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    timeout(limit, run(work)).await.unwrap_or_else(|_elapsed| Err(timed_out(limit)))
+}
+
+pub(crate) async fn run<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
+    Threads::new("state", 1).begin(work)?.await.map_err(io::Error::other)?
+}
+
+pub(crate) fn timed_out(limit: Duration) -> io::Error {
+    io::Error::new(ErrorKind::TimedOut, format!("timed out after {limit:?}"))
 }
 
 #[cfg(test)]

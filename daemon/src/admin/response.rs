@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::query::{Output, Problem};
+use crate::http::Connection;
 
 /// Maximum size of all rendered answers that wait for slow readers, in KiB. An answer that does not fit is refused.
 pub(super) const UNREAD_KIB: u32 = 64 * 1024;
@@ -21,10 +22,9 @@ const SMALL_KIB: u32 = 64;
 pub(super) struct Caller {
     /// Whether it uses the Unix socket, which no browser can reach.
     pub(super) is_local: bool,
-    /// The places of streams.
+    /// The slots of streams.
     pub(super) streams: Arc<Semaphore>,
-    /// Reports to the connection that its answer is a stream.
-    pub(super) follow: Arc<dyn Fn() + Send + Sync>,
+    pub(super) connection: Arc<Connection>,
 }
 
 /// Counts the text as unread until the client has read it; `None` if there is no room.

@@ -5,7 +5,7 @@ use std::fmt::Display;
 
 use nodelb_core::explain::reports;
 use nodelb_core::filter::Filter;
-use nodelb_core::output::age;
+use nodelb_core::output::durations;
 use nodelb_core::output::schema::{Column, Schema};
 use nodelb_core::output::table::{Cell, Page, Table};
 use nodelb_core::snapshot::Snapshot;
@@ -51,7 +51,7 @@ pub(super) fn status(state: &AdminState, now: Now) -> Page {
     let snapshot = latest(&state.snapshot);
     let mut rows: Vec<(String, String)> = vec![
         ("version".into(), env!("CARGO_PKG_VERSION").into()),
-        ("running".into(), format!("for {}", age::human(now.moment.0))),
+        ("running".into(), format!("for {}", durations::human(now.moment.0))),
     ];
     rows.extend(state.kernel.iter().map(|says| ("kernel".into(), says.clone())));
     for check in readiness(state, now) {

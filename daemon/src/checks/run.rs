@@ -13,16 +13,17 @@ use nodelb_core::model::addr::Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_kube::apiserver::connect::Register;
 use nodelb_kube::clock::{Clock, at, ticking};
+use nodelb_kube::state_file::Limits;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError, JoinSet};
 
 use super::ask::{Failure, ask};
 use super::board::{Board, Followed, TargetId};
 use super::journal::Journal;
-use super::remember::{Memory, StateFileTimeouts};
 use super::report::{CheckReport, Outcome};
 use super::routes::{Routes, evidence_after};
 use super::schedule::{Due, Schedule};
+use super::state_file::Saver;
 
 /// The checker's connections and settings.
 pub struct Checker {
@@ -100,10 +101,9 @@ const MIN_SOCKETS: usize = 64;
 /// only after the unhealthy backends of the previous run are known.
 pub async fn run(checker: Checker, shutdown: impl Future<Output = ()>) {
     let CheckTimeouts { save_every: every, timeout, .. } = checker.timeouts;
-    let timeouts = StateFileTimeouts { every, timeout };
-    let (mut memory, unhealthy) = Memory::open(checker.directory.clone(), timeouts).await;
+    let mut saver = Saver::load(&checker.directory, Limits { every, retry: every, timeout }).await;
     let mut running = Running {
-        board: Board::recalling(unhealthy, checker.continues),
+        board: Board::recalling(saver.saved().clone(), checker.continues),
         schedule: Schedule::new(checker.seed, MAX_OPEN.min(checker.sockets / 2)),
         asking: JoinSet::new(),
         open: HashMap::new(),
@@ -115,9 +115,9 @@ pub async fn run(checker: Checker, shutdown: impl Future<Output = ()>) {
     };
     tokio::select! {
         () = shutdown => {}
-        () = running.run_until_closed(&mut memory) => {}
+        () = running.run_until_closed(&mut saver) => {}
     }
-    memory.end(running.board.unhealthy()).await;
+    saver.close(running.board.unhealthy()).await;
 }
 
 /// A check that waits for its answer.
@@ -146,7 +146,9 @@ struct Running {
 }
 
 impl Running {
-    async fn run_until_closed(&mut self, memory: &mut Memory) {
+    async fn run_until_closed(&mut self, saver: &mut Saver) {
+        // Whether the unhealthy backends may differ from those in the state file.
+        let mut is_outdated = false;
         let mut tick = ticking(TICK_EVERY);
         let clock = self.checker.clock;
         let instant_of = |moment: Option<Moment>| moment.map(|moment| clock.instant_of(moment));
@@ -155,15 +157,13 @@ impl Running {
             let tell_at = self.tell_at;
             tokio::select! {
                 Some(batch) = self.checker.incoming.recv() => {
-                    memory.mark_behind();
+                    is_outdated = true;
                     if self.pass_on(batch).await.is_err() {
                         return;
                     }
                 }
                 Some(asked) = self.asking.join_next_with_id() => {
-                    if self.take(asked) {
-                        memory.mark_behind();
-                    }
+                    is_outdated |= self.take(asked);
                 }
                 () = at(instant_of(begin_at)) => {}
                 () = at(instant_of(tell_at)) => {
@@ -177,8 +177,8 @@ impl Running {
                     if self.publish().await.is_err() {
                         return;
                     }
-                    if memory.is_due() {
-                        memory.keep(self.board.unhealthy()).await;
+                    if std::mem::take(&mut is_outdated) {
+                        saver.save(self.board.unhealthy());
                     }
                 }
             }

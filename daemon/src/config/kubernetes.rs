@@ -8,50 +8,43 @@ use ipnet::IpNet;
 use nodelb_kube::apiserver::address::{Address, Host, Server};
 use nodelb_kube::apiserver::url::Shown;
 use rustls::pki_types::ServerName;
+use serde::{Deserialize, Deserializer};
 
-use super::values::{Check, TomlValue, quoted};
-use crate::document::{Fields, Mismatches, Setting, Value, wrong_type};
+use super::values::{Check, Setting};
+use crate::document;
 
-impl Setting for Server {
-    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-        let Some(table) = value.get_ref().as_table() else {
-            return wrong_type(value, "a table such as { address = \"192.0.2.1:6443\" }", mismatches);
-        };
-        let before = mismatches.len();
-        let mut fields = Fields::of(table, "apiserver.");
-        let address = fields.setting::<String>("address", mismatches);
-        let address = address.map(|text| (text.parse::<Address>(), "address"));
-        let tls_server_name = fields.setting::<String>("tls-server-name", mismatches);
-        mismatches.extend(fields.unknown());
-        let at = |key: &str| table.get(key).map_or_else(|| value.span(), toml::Spanned::span);
-        let address = match address {
-            Some((Ok(address), _)) => Some(address),
-            Some((Err(error), key)) => {
-                mismatches.push((at(key), format!("{key}: {error}")));
-                None
-            }
-            None if table.contains_key("address") => None,
-            None => {
-                mismatches.push((value.span(), "address: missing; say where the apiserver listens".into()));
-                None
-            }
-        };
-        if let Some(name) = tls_server_name.as_deref().filter(|name| ServerName::try_from(*name).is_err()) {
-            let message = format!("tls-server-name: `{name}` is not a name a certificate can carry");
-            mismatches.push((at("tls-server-name"), message));
-        }
-        let tls_server_name = tls_server_name.map(Arc::from);
-        address.filter(|_| mismatches.len() == before).map(|address| Self { address, tls_server_name })
-    }
+/// An apiserver, as a table.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct ServerTable {
+    #[serde(deserialize_with = "address")]
+    address: Address,
+    #[serde(default, deserialize_with = "tls_server_name")]
+    tls_server_name: Option<Arc<str>>,
 }
 
-impl TomlValue for Server {
-    fn to_toml(&self) -> String {
-        let address = quoted(&self.address);
-        match &self.tls_server_name {
-            Some(name) => format!("{{ address = {address}, tls-server-name = {} }}", quoted(name)),
-            None => format!("{{ address = {address} }}"),
-        }
+fn address<'de, D: Deserializer<'de>>(from: D) -> Result<Address, D::Error> {
+    document::text(from, "a string", str::parse)
+}
+
+fn tls_server_name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Arc<str>>, D::Error> {
+    document::text(from, "a string", |name| match ServerName::try_from(name) {
+        Ok(_) => Ok(Some(name.into())),
+        Err(_) => Err(format!("`{name}` is not a valid name in a certificate")),
+    })
+}
+
+impl Setting for Server {
+    fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let ServerTable { address, tls_server_name } =
+            document::table_such_as(from, "a table such as { address = \"192.0.2.1:6443\" }")?;
+        Ok(Self { address, tls_server_name })
+    }
+
+    fn to_toml(&self) -> toml::Value {
+        let address = Some(("address".to_owned(), self.address.to_string().into()));
+        let name = self.tls_server_name.as_deref().map(|name| ("tls-server-name".to_owned(), name.into()));
+        toml::Value::Table([address, name].into_iter().flatten().collect())
     }
 }
 
@@ -101,16 +94,17 @@ pub(super) fn together(section: Together<'_>) -> Vec<(&'static str, String)> {
         }
     }
     if !kubeconfig && token && !ca {
-        wrong_at("token-file", "needs ca-file too: the token must not go to a server nobody vouches for".into());
+        wrong_at("token-file", "needs ca-file too, so that the token is sent only to a server that is verified".into());
     }
     if !kubeconfig && ca && !token {
-        wrong_at("ca-file", "needs token-file too: an apiserver wants to know who asks".into());
+        wrong_at("ca-file", "needs token-file too: an apiserver requires credentials".into());
     }
     if !kubeconfig && !token && !ca && !section.apiserver.is_empty() {
         wrong_at("apiserver", "credentials are missing; set kubeconfig, or token-file and ca-file".into());
     }
     if !kubeconfig && token && ca && section.apiserver.is_empty() {
-        let message = "no apiserver to show it to; set apiserver = [{ address = \"HOST:PORT\" }], or use kubeconfig";
+        let message =
+            "no apiserver is configured for it; set apiserver = [{ address = \"HOST:PORT\" }], or use kubeconfig";
         wrong_at("token-file", message.into());
     }
     if let Some((server, net)) = in_service_cidr(section.apiserver, section.service_cidrs) {

@@ -5,17 +5,18 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
 use ipnet::IpNet;
 use nodelb_core::model::addr::{Addr, parse_net};
 use nodelb_core::model::node::NodePortAddress;
 use nodelb_kube::apiserver::credstore;
+use serde::{Deserialize, Deserializer};
 
-use crate::document::{Mismatches, Setting, Value, read_text};
+use crate::document;
 
 /// Where the maps are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// In the kernel: connections are translated.
     Kernel,
@@ -23,29 +24,9 @@ pub enum Mode {
     Memory,
 }
 
-impl FromStr for Mode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "kernel" => Ok(Self::Kernel),
-            "memory" => Ok(Self::Memory),
-            _ => Err(format!("`{text}` is not a datapath mode (expected \"kernel\" or \"memory\")")),
-        }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Kernel => "kernel",
-            Self::Memory => "memory",
-        })
-    }
-}
-
-/// The sockets that are ended when their backend is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The sockets that are closed when their backend is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Disconnect {
     /// None.
     None,
@@ -53,29 +34,6 @@ pub enum Disconnect {
     Udp,
     /// UDP and TCP sockets.
     All,
-}
-
-impl FromStr for Disconnect {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "none" => Ok(Self::None),
-            "udp" => Ok(Self::Udp),
-            "all" => Ok(Self::All),
-            _ => Err(format!("`{text}` is none of the choices (expected \"none\", \"udp\" or \"all\")")),
-        }
-    }
-}
-
-impl fmt::Display for Disconnect {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::None => "none",
-            Self::Udp => "udp",
-            Self::All => "all",
-        })
-    }
 }
 
 /// An inclusive range of ports, written `30000-32767`. The first port is not above the last, and neither is 0.
@@ -93,132 +51,110 @@ impl From<PortRange> for RangeInclusive<u16> {
     }
 }
 
-impl FromStr for PortRange {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let parsed = text.split_once('-').and_then(|(first, last)| {
-            Some(Self { first: first.trim().parse().ok()?, last: last.trim().parse().ok()? })
-        });
-        parsed
-            .filter(|range| 0 < range.first && range.first <= range.last)
-            .ok_or_else(|| format!("`{text}` is not a port range (expected FIRST-LAST, such as 30000-32767)"))
-    }
+fn port_range(text: &str) -> Result<PortRange, String> {
+    let parsed = text.split_once('-').and_then(|(first, last)| {
+        Some(PortRange { first: first.trim().parse().ok()?, last: last.trim().parse().ok()? })
+    });
+    parsed
+        .filter(|range| 0 < range.first && range.first <= range.last)
+        .ok_or_else(|| format!("`{text}` is not a port range (expected FIRST-LAST, such as 30000-32767)"))
 }
 
-impl fmt::Display for PortRange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.first, self.last)
-    }
+/// The type of a configuration value.
+pub(super) trait Setting: Sized {
+    fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error>;
+
+    /// The value in TOML: [`read`](Self::read) accepts it.
+    fn to_toml(&self) -> toml::Value;
 }
 
-impl Setting for Mode {
-    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-        read_text(value, "a string", mismatches)
-    }
-}
+/// Types that serde and `toml` know.
+macro_rules! native {
+    ($($type:ty, $this:ident => $value:expr;)+) => {
+        $( impl Setting for $type {
+            fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                Self::deserialize(from)
+            }
 
-impl Setting for Disconnect {
-    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-        read_text(value, "a string", mismatches)
-    }
-}
-
-impl Setting for PortRange {
-    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-        read_text(value, "a string such as \"30000-32767\"", mismatches)
-    }
-}
-
-impl Setting for NodePortAddress {
-    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-        let text = String::read(value, mismatches)?;
-        let parsed = text.parse().map_err(|error| format!("{error}, or \"primary\", or \"loopback\""));
-        parsed.map_err(|message| mismatches.push((value.span(), message))).ok()
-    }
-}
-
-impl Setting for SocketAddr {
-    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-        let text = String::read(value, mismatches)?;
-        let parsed = text.parse().map_err(|_not_a_socket_address| {
-            format!("`{text}` is not an address with a port (expected like 127.0.0.1:9890 or [::1]:9890)")
-        });
-        parsed.map_err(|message| mismatches.push((value.span(), message))).ok()
-    }
-}
-
-impl Setting for IpNet {
-    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-        let text = String::read(value, mismatches)?;
-        parse_net(&text).map_err(|error| mismatches.push((value.span(), error.to_string()))).ok()
-    }
-}
-
-impl Setting for tracing::Level {
-    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-        let text = String::read(value, mismatches)?;
-        let levels = [Self::ERROR, Self::WARN, Self::INFO, Self::DEBUG, Self::TRACE];
-        let level = levels.into_iter().find(|level| level.as_str().to_ascii_lowercase() == text);
-        if level.is_none() {
-            let expected = "\"error\", \"warn\", \"info\", \"debug\" or \"trace\"";
-            mismatches.push((value.span(), format!("`{text}` is not a log level (expected {expected})")));
-        }
-        level
-    }
-}
-
-/// A value that can be written as TOML such that reading it returns the same value.
-pub(super) trait TomlValue {
-    fn to_toml(&self) -> String;
-}
-
-pub(super) fn quoted(text: impl fmt::Display) -> String {
-    toml::Value::String(text.to_string()).to_string()
-}
-
-impl TomlValue for u32 {
-    fn to_toml(&self) -> String {
-        self.to_string()
-    }
-}
-
-impl TomlValue for PathBuf {
-    fn to_toml(&self) -> String {
-        quoted(self.display())
-    }
-}
-
-impl TomlValue for bool {
-    fn to_toml(&self) -> String {
-        self.to_string()
-    }
-}
-
-impl TomlValue for tracing::Level {
-    fn to_toml(&self) -> String {
-        quoted(self.as_str().to_ascii_lowercase())
-    }
-}
-
-impl<T: TomlValue> TomlValue for Vec<T> {
-    fn to_toml(&self) -> String {
-        let items: Vec<_> = self.iter().map(TomlValue::to_toml).collect();
-        format!("[{}]", items.join(", "))
-    }
-}
-
-macro_rules! written_as_displayed {
-    ($($type:ty),+) => {
-        $( impl TomlValue for $type {
-            fn to_toml(&self) -> String {
-                quoted(self)
+            fn to_toml(&self) -> toml::Value {
+                let $this = self;
+                $value
             }
         } )+
     };
 }
 
-written_as_displayed!(String, NodePortAddress, SocketAddr, IpNet, Disconnect, Mode, PortRange);
+native! {
+    String, text => text.as_str().into();
+    PathBuf, path => path.display().to_string().into();
+    bool, is_on => (*is_on).into();
+    u32, number => (*number).into();
+    Mode, mode => lower_case(mode);
+    Disconnect, disconnect => lower_case(disconnect);
+}
+
+/// Types that are written as strings: what describes such a string, how it is parsed, and how the value is printed.
+macro_rules! texts {
+    ($($type:ty, $expected:literal, $parse:expr, $this:ident => $text:expr;)+) => {
+        $( impl Setting for $type {
+            fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                document::text(from, $expected, $parse)
+            }
+
+            fn to_toml(&self) -> toml::Value {
+                let $this = self;
+                $text.into()
+            }
+        } )+
+    };
+}
+
+texts! {
+    PortRange, "a string such as \"30000-32767\"", port_range, range => format!("{}-{}", range.first, range.last);
+    NodePortAddress, "a string", nodeport_address, address => address.to_string();
+    SocketAddr, "a string", socket_address, address => address.to_string();
+    IpNet, "a string", parse_net, net => net.to_string();
+    tracing::Level, "a string", level, level => level.as_str().to_ascii_lowercase();
+}
+
+fn lower_case(choice: &impl fmt::Debug) -> toml::Value {
+    format!("{choice:?}").to_ascii_lowercase().into()
+}
+
+fn nodeport_address(text: &str) -> Result<NodePortAddress, String> {
+    text.parse().map_err(|error| format!("{error}, or \"primary\", or \"loopback\""))
+}
+
+fn socket_address(text: &str) -> Result<SocketAddr, String> {
+    let refused = || format!("`{text}` is not an address with a port (expected like 127.0.0.1:9890 or [::1]:9890)");
+    text.parse().map_err(|_not_a_socket_address| refused())
+}
+
+fn level(text: &str) -> Result<tracing::Level, String> {
+    use tracing::Level;
+    let levels = [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE];
+    let level = levels.into_iter().find(|level| level.as_str().to_ascii_lowercase() == text);
+    let expected = "\"error\", \"warn\", \"info\", \"debug\" or \"trace\"";
+    level.ok_or_else(|| format!("`{text}` is not a log level (expected {expected})"))
+}
+
+impl<T: Setting> Setting for Vec<T> {
+    fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Item<T>(T);
+
+        impl<'de, T: Setting> Deserialize<'de> for Item<T> {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                T::read(from).map(Self)
+            }
+        }
+
+        Ok(Vec::deserialize(from)?.into_iter().map(|Item(item)| item).collect())
+    }
+
+    fn to_toml(&self) -> toml::Value {
+        self.iter().map(Setting::to_toml).collect::<Vec<_>>().into()
+    }
+}
 
 /// The problem of a value that has the right type. Each message says what to do.
 pub(super) type Check = Result<(), String>;
@@ -234,7 +170,9 @@ const BPFFS: &str = "/sys/fs/bpf";
 pub(super) fn own_directory(path: &Path) -> Check {
     absolute(path)?;
     match path == Path::new(BPFFS) {
-        true => Err(format!("`{BPFFS}` is everybody's; name a directory in it, such as `{BPFFS}/nodelb`")),
+        true => {
+            Err(format!("`{BPFFS}` is shared with other programs; name a directory in it, such as `{BPFFS}/nodelb`"))
+        }
         false => Ok(()),
     }
 }
@@ -258,7 +196,10 @@ pub(super) fn socket_path(path: &Path) -> Check {
     absolute_or_empty(path)?;
     match path.as_os_str().len() {
         0..=MAX_SOCKET_PATH => Ok(()),
-        len => Err(format!("`{}` has {len} bytes, a socket's path has at most {MAX_SOCKET_PATH}", path.display())),
+        len => Err(format!(
+            "`{}` has {len} bytes, but the path of a socket has at most {MAX_SOCKET_PATH}; shorten it",
+            path.display()
+        )),
     }
 }
 
@@ -305,7 +246,9 @@ fn once(listen: &[SocketAddr]) -> Check {
 pub(super) fn reachable(listen: &[SocketAddr]) -> Check {
     for addr in listen {
         if addr.ip().is_multicast() {
-            return Err(format!("{addr} is a multicast address, where nobody can listen; use [::] or the node's own"));
+            return Err(format!(
+                "{addr} is a multicast address, at which no program can listen; use [::] or an address of the node"
+            ));
         }
         if addr.port() == 0 {
             return Err(format!("{addr} has port 0; choose one, so that load balancers can find it"));

@@ -11,21 +11,65 @@ mod health_check;
 mod values;
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::sync::Arc;
 
 use nodelb_core::model::addr::{Family, Protocol};
-use nodelb_core::model::health_check::HealthCheck;
 use nodelb_core::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort,
     Source, TrafficPolicy,
 };
 use nodelb_kube::api::translate::DEFAULT_AFFINITY_SECONDS;
+use serde::Deserialize;
+use toml::Spanned;
 use toml::de::DeTable;
 
-use self::values::{Affinity, At, BackendEntry, FrontendEntry, Timeout};
+use self::health_check::HealthCheckTable;
+use self::values::{BackendEntry, Frontend, Limited};
 use super::{FileContent, Found};
-use crate::document::{self, Fields, Problem, Problems};
+use crate::document::{self, Problem, Problems, Read, Table};
+
+/// The top level of a file.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct File {
+    /// The services. Each is deserialized separately.
+    service: Vec<Table<serde::de::IgnoredAny>>,
+}
+
+/// A `[[service]]` table.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+struct ServiceTable {
+    name: Option<ServiceName>,
+    session_affinity: Affinity,
+    /// From a second to a year: longer ones are mistakes.
+    session_affinity_timeout: Option<Spanned<Limited<1_000, 31_536_000_000, 1_000>>>,
+    internal_traffic_policy: TrafficPolicy,
+    external_traffic_policy: TrafficPolicy,
+    frontends: Option<Spanned<Vec<Spanned<Frontend>>>>,
+    backends: Option<Spanned<Vec<Spanned<BackendEntry>>>>,
+    port: Vec<Spanned<Table<PortTable>>>,
+    health_check: Option<Spanned<Table<HealthCheckTable>>>,
+}
+
+/// A `[[service.port]]` table, or the equivalent keys of a service without such tables.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct PortTable {
+    name: String,
+    frontends: Vec<Spanned<Frontend>>,
+    backends: Vec<Spanned<BackendEntry>>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum Affinity {
+    #[default]
+    None,
+    ClientIp,
+}
 
 /// Reads a file. `origin` becomes the origin of its objects.
 ///
@@ -37,187 +81,177 @@ pub(super) fn read(text: &str, origin: &Arc<str>) -> Result<FileContent, Vec<Pro
     if !problems.is_empty() {
         return Err(problems.into_list());
     }
+    document::read::<File>(document.span(), document.get_ref(), "", &mut problems);
     let mut content = FileContent::default();
-    let mut top = Fields::of(document.get_ref(), "");
-    for (at, table) in top.tables("service", &mut problems) {
-        if let Some(entry) = read_service(table, &at, &mut problems) {
+    let services = document.get_ref().get("service").and_then(|services| services.get_ref().as_array());
+    for service in services.into_iter().flatten() {
+        let (at, Some(table)) = (service.span(), service.get_ref().as_table()) else { continue };
+        if let Some((service, slice)) = read_service(&at, table, origin, &mut problems) {
             let line = Some(problems.line(at.start));
-            let (service, slice) = entry.into_objects(origin);
             content.services.push(Found { line, value: Arc::new(service) });
             content.slices.extend(slice.map(|slice| Found { line, value: Arc::new(slice) }));
         }
     }
-    top.refuse_others(&mut problems);
     if problems.is_empty() { Ok(content) } else { Err(problems.into_list()) }
 }
 
-/// A `[[service]]` table.
-struct ServiceEntry {
-    name: ServiceName,
-    affinity_seconds: Option<u32>,
-    internal_policy: TrafficPolicy,
-    external_policy: TrafficPolicy,
-    ports: Vec<PortEntry>,
-    health_check: Option<Arc<HealthCheck>>,
+/// A service while it is checked.
+struct Entry<'r> {
+    /// The beginning of messages, such as `service shop/web: `.
+    object: &'r str,
+    /// The paths of the keys with values that were refused. What these values would mean is unknown.
+    refused: &'r [String],
+    /// The ports with their positions.
+    ports: Vec<(Range<usize>, PortTable)>,
 }
 
-/// A `[[service.port]]` table, or the equivalent keys of a service without such tables.
-struct PortEntry {
-    name: String,
-    frontends: Vec<At<FrontendEntry>>,
-    backends: Vec<At<BackendEntry>>,
-}
-
-/// Reads a service. `None` if it has too many problems for an entry; the problems are reported.
-fn read_service(table: &DeTable<'_>, at: &Range<usize>, problems: &mut Problems) -> Option<ServiceEntry> {
-    let mut fields = Fields::of(table, "");
-    fields.describe("service: ");
-    let has_name = table.contains_key("name");
-    let name: Option<ServiceName> = fields.read("name", problems);
-    if let Some(name) = &name {
-        fields.describe(format!("service {name}: "));
-    } else if !has_name {
-        fields.problem(at, "has no name; add name = \"namespace/name\"", problems);
+/// Reads a service. `None` if it has no name or no valid health check; the problems are reported.
+fn read_service(
+    at: &Range<usize>,
+    table: &DeTable<'_>,
+    file: &Arc<str>,
+    problems: &mut Problems,
+) -> Option<(Service, Option<Slice>)> {
+    let name = table.get("name").and_then(|name| name.get_ref().as_str()?.parse::<ServiceName>().ok());
+    let object = name.as_ref().map_or_else(|| "service: ".to_owned(), |name| format!("service {name}: "));
+    let Read { value: mut service, refused } = document::read::<ServiceTable>(at.clone(), table, &object, problems);
+    let mut entry = Entry { object: &object, refused: &refused, ports: Vec::new() };
+    if service.name.is_none() && !entry.has_refused("name") {
+        entry.problem(at, "has no name; add name = \"namespace/name\"", problems);
     }
-    let affinity_seconds = read_affinity(&mut fields, problems);
-    let internal_policy = fields.read("internal-traffic-policy", problems).unwrap_or_default();
-    let external_policy = fields.read("external-traffic-policy", problems).unwrap_or_default();
-    let ports = read_ports(&mut fields, at, problems);
-    let health_check = health_check::read(&mut fields, &ports, problems).map(Arc::new);
-    fields.refuse_others(problems);
-    Some(ServiceEntry { name: name?, affinity_seconds, internal_policy, external_policy, ports, health_check })
+    entry.ports = entry.read_ports(&mut service, at, problems);
+    entry.check_ports(problems);
+    let affinity_seconds = read_affinity(&service, &entry, problems);
+    let health_check = match service.health_check.take() {
+        Some(table) => {
+            let at = table.span();
+            Some(Arc::new(table.into_inner().0.check(&at, &entry, problems)?))
+        }
+        None => None,
+    };
+    let origin = Origin { object: Arc::clone(file), ..Origin::default() };
+    let name = service.name?;
+    // Kubernetes does not permit this name, so it cannot be equal to that of an EndpointSlice in another file.
+    let slice = Slice {
+        name: SliceName::new(&name.namespace, &format!("file:{}", name.name)),
+        service: name.clone(),
+        source: Source::Files,
+        origin: origin.clone(),
+        ports: entry.ports.iter().flat_map(|(_, port)| port.slice_ports()).collect(),
+    };
+    let service = Service {
+        origin,
+        ports: entry.ports.iter().flat_map(|(_, port)| port.service_ports()).collect(),
+        internal_policy: service.internal_traffic_policy,
+        external_policy: service.external_traffic_policy,
+        affinity_seconds,
+        health_check,
+        ..Service::new(name, Source::Files)
+    };
+    Some((service, (!slice.ports.is_empty()).then_some(slice)))
 }
 
-fn read_affinity(fields: &mut Fields<'_, '_>, problems: &mut Problems) -> Option<u32> {
-    let affinity = fields.read("session-affinity", problems).unwrap_or(Affinity::None);
-    let timeout_at = fields.value("session-affinity-timeout").map(toml::Spanned::span);
-    let timeout = fields.read("session-affinity-timeout", problems).map(|Timeout(seconds)| seconds);
-    match (affinity, timeout_at) {
-        (Affinity::ClientIp, _) => Some(timeout.unwrap_or(DEFAULT_AFFINITY_SECONDS)),
-        (Affinity::None, Some(at)) => {
-            let message = "session-affinity-timeout means nothing without session-affinity = \"client-ip\"; add that";
-            fields.problem(&at, message, problems);
+fn read_affinity(service: &ServiceTable, entry: &Entry<'_>, problems: &mut Problems) -> Option<u32> {
+    let timeout = service.session_affinity_timeout.as_ref();
+    match (service.session_affinity, timeout) {
+        (Affinity::ClientIp, None) => Some(DEFAULT_AFFINITY_SECONDS),
+        (Affinity::ClientIp, Some(timeout)) => u32::try_from(timeout.get_ref().0.as_secs()).ok(),
+        (Affinity::None, Some(timeout)) if !entry.has_refused("session-affinity") => {
+            let message = "session-affinity-timeout has no effect without session-affinity = \"client-ip\"; add that";
+            entry.problem(&timeout.span(), message, problems);
             None
         }
-        (Affinity::None, None) => None,
+        (Affinity::None, _) => None,
     }
 }
 
-fn read_ports(fields: &mut Fields<'_, '_>, at: &Range<usize>, problems: &mut Problems) -> Vec<PortEntry> {
-    let own_at = ["frontends", "backends"].into_iter().find_map(|key| fields.value(key).map(toml::Spanned::span));
-    let tables = fields.tables("port", problems);
-    let ports = if tables.is_empty() {
-        vec![read_port(fields, at, problems)]
-    } else {
-        if let Some(own_at) = own_at {
-            let message = "has [[service.port]] tables: frontends and backends belong into those, not beside them";
-            fields.problem(&own_at, message, problems);
+impl Entry<'_> {
+    fn problem(&self, at: &Range<usize>, message: &str, problems: &mut Problems) {
+        problems.push(at, format!("{}{message}", self.object));
+    }
+
+    /// Whether a value of this key was refused, in any table of the service.
+    fn has_refused(&self, key: &str) -> bool {
+        self.refused.iter().any(|path| format!(".{path}.").contains(&format!(".{key}.")))
+    }
+
+    /// The ports of the service, checked each.
+    fn read_ports(
+        &self,
+        service: &mut ServiceTable,
+        at: &Range<usize>,
+        problems: &mut Problems,
+    ) -> Vec<(Range<usize>, PortTable)> {
+        let (frontends, backends) = (service.frontends.take(), service.backends.take());
+        if service.port.is_empty() {
+            let frontends = frontends.map(Spanned::into_inner).unwrap_or_default();
+            let backends = backends.map(Spanned::into_inner).unwrap_or_default();
+            return vec![(at.clone(), PortTable { name: String::new(), frontends, backends })];
         }
-        read_named_ports(fields, &tables, problems)
-    };
-    refuse_repeated_frontends(&ports, fields, problems);
-    ports
-}
-
-fn read_named_ports<'a, 't>(
-    fields: &Fields<'a, 't>,
-    tables: &[(Range<usize>, &'a DeTable<'t>)],
-    problems: &mut Problems,
-) -> Vec<PortEntry> {
-    let mut names = BTreeSet::new();
-    let mut ports = Vec::new();
-    for (at, table) in tables {
-        let mut port = fields.nested(table, "port.");
-        let name: String = port.read("name", problems).unwrap_or_default();
-        if name.is_empty() && tables.len() > 1 {
-            fields.problem(at, "has several ports, so each needs a name; add name = \"…\" to this one", problems);
-        } else if !names.insert(name.clone()) {
-            fields.problem(at, format_args!("has two ports named `{name}`; rename one, or join them"), problems);
+        if let Some(own_at) = frontends.map(|keys| keys.span()).or(backends.map(|keys| keys.span())) {
+            let message = "has [[service.port]] tables: move frontends and backends into those";
+            self.problem(&own_at, message, problems);
         }
-        ports.push(PortEntry { name, ..read_port(&mut port, at, problems) });
-        port.refuse_others(problems);
+        let ports: Vec<_> = service.port.drain(..).map(|port| (port.span(), port.into_inner().0)).collect();
+        let mut names = BTreeSet::new();
+        for (at, port) in &ports {
+            if port.name.is_empty() && ports.len() > 1 {
+                self.problem(at, "has several ports, so each needs a name; add name = \"…\" to this one", problems);
+            } else if !names.insert(&port.name) {
+                self.problem(at, &format!("has two ports named `{}`; rename one, or merge them", port.name), problems);
+            }
+        }
+        ports
     }
-    ports
-}
 
-fn read_port(fields: &mut Fields<'_, '_>, at: &Range<usize>, problems: &mut Problems) -> PortEntry {
-    let has_frontends = fields.value("frontends").is_some();
-    let frontends: Option<Vec<_>> = fields.read("frontends", problems);
-    if frontends.as_ref().map_or(!has_frontends, Vec::is_empty) {
-        fields.problem(at, "has no frontends; add frontends = [\"ADDRESS:PORT/PROTOCOL\"]", problems);
-    }
-    let backends = fields.read("backends", problems).unwrap_or_default();
-    let port = PortEntry { name: String::new(), frontends: frontends.unwrap_or_default(), backends };
-    refuse_repeated_backends(&port, fields, problems);
-    refuse_unserved_family(&port, fields, problems);
-    port
-}
-
-fn refuse_repeated_frontends(ports: &[PortEntry], fields: &Fields<'_, '_>, problems: &mut Problems) {
-    let mut seen = BTreeSet::new();
-    for At(at, FrontendEntry(addr)) in ports.iter().flat_map(|port| &port.frontends) {
-        if !seen.insert(addr) {
-            fields.problem(at, format_args!("frontend {addr} is listed twice; remove one"), problems);
+    fn check_ports(&self, problems: &mut Problems) {
+        let mut seen = BTreeSet::new();
+        for (at, port) in &self.ports {
+            if port.frontends.is_empty() && !self.has_refused("frontends") {
+                self.problem(at, "has no frontends; add frontends = [\"ADDRESS:PORT/PROTOCOL\"]", problems);
+            }
+            for (at, addr) in port.frontends.iter().map(|frontend| (frontend.span(), frontend.get_ref().0)) {
+                if !seen.insert(addr) {
+                    self.problem(&at, &format!("frontend {addr} is listed twice; remove one"), problems);
+                }
+            }
+            self.check_backends(port, problems);
         }
     }
-}
 
-fn refuse_repeated_backends(port: &PortEntry, fields: &Fields<'_, '_>, problems: &mut Problems) {
-    let mut seen = BTreeSet::new();
-    for At(at, BackendEntry(Backend { addr, port, .. })) in &port.backends {
-        if !seen.insert((addr, port)) {
-            let socket = std::net::SocketAddr::new(addr.ip(), *port);
-            fields.problem(at, format_args!("backend {socket} is listed twice; remove one, or use weight"), problems);
+    /// Rejects a backend that is listed twice, and a frontend of a family that no backend has: it would always refuse,
+    /// although the service has backends.
+    fn check_backends(&self, port: &PortTable, problems: &mut Problems) {
+        let mut seen = BTreeSet::new();
+        for (at, BackendEntry(Backend { addr, port, .. })) in port.backends.iter().map(|b| (b.span(), b.get_ref())) {
+            if !seen.insert((addr, port)) {
+                let socket = SocketAddr::new(addr.ip(), *port);
+                self.problem(&at, &format!("backend {socket} is listed twice; remove one, or use weight"), problems);
+            }
+        }
+        let served: BTreeSet<Family> = seen.into_iter().map(|(addr, _)| addr.family()).collect();
+        if served.is_empty() || self.has_refused("backends") {
+            return;
+        }
+        for (at, addr) in port.frontends.iter().map(|frontend| (frontend.span(), frontend.get_ref().0)) {
+            let family = addr.addr.family();
+            if !served.contains(&family) {
+                let message = format!("frontend {addr} has no {family} backend; add one, or remove the frontend");
+                self.problem(&at, &message, problems);
+            }
         }
     }
 }
 
-/// Rejects a frontend of a family that no backend has: it would always refuse, although the service has backends.
-fn refuse_unserved_family(port: &PortEntry, fields: &Fields<'_, '_>, problems: &mut Problems) {
-    let served: BTreeSet<Family> = port.backends.iter().map(|At(_, BackendEntry(b))| b.addr.family()).collect();
-    let unserved = port.frontends.iter().filter(|At(_, FrontendEntry(addr))| !served.contains(&addr.addr.family()));
-    for At(at, FrontendEntry(addr)) in unserved.filter(|_| !served.is_empty()) {
-        let family = addr.addr.family();
-        let message = format_args!("frontend {addr} has no {family} backend; add one, or remove the frontend");
-        fields.problem(at, message, problems);
-    }
-}
-
-impl ServiceEntry {
-    /// The service, and the slice with its backends, if it lists any. Kubernetes does not permit the slice's name, so
-    /// it cannot be equal to that of an EndpointSlice in another file.
-    fn into_objects(self, file: &Arc<str>) -> (Service, Option<Slice>) {
-        let origin = Origin { object: Arc::clone(file), ..Origin::default() };
-        let slice_ports: Vec<_> = self.ports.iter().flat_map(PortEntry::slice_ports).collect();
-        let slice = Slice {
-            name: SliceName::new(&self.name.namespace, &format!("file:{}", self.name.name)),
-            service: self.name.clone(),
-            source: Source::Files,
-            origin: origin.clone(),
-            ports: slice_ports,
-        };
-        let service = Service {
-            origin,
-            ports: self.ports.iter().flat_map(PortEntry::service_ports).collect(),
-            internal_policy: self.internal_policy,
-            external_policy: self.external_policy,
-            affinity_seconds: self.affinity_seconds,
-            health_check: self.health_check,
-            ..Service::new(self.name, Source::Files)
-        };
-        (service, (!slice.ports.is_empty()).then_some(slice))
-    }
-}
-
-impl PortEntry {
+impl PortTable {
     /// The protocols of its frontends. Each makes a separate port, with the same name and backends.
     fn protocols(&self) -> BTreeSet<Protocol> {
-        self.frontends.iter().map(|At(_, FrontendEntry(addr))| addr.protocol).collect()
+        self.frontends.iter().map(|frontend| frontend.get_ref().0.protocol).collect()
     }
 
     fn service_ports(&self) -> Vec<ServicePort> {
         let port_of = |protocol: Protocol| {
-            let frontends = self.frontends.iter().map(|At(_, FrontendEntry(addr))| addr);
+            let frontends = self.frontends.iter().map(|frontend| frontend.get_ref().0);
             let frontends = frontends.filter(|addr| addr.protocol == protocol);
             let specs = frontends.map(|l4| FrontendSpec { addr: l4.addr, port: l4.port, kind: FrontendKind::Static });
             ServicePort { name: self.name.as_str().into(), protocol, frontends: specs.collect() }
@@ -229,7 +263,7 @@ impl PortEntry {
         if self.backends.is_empty() {
             return Vec::new();
         }
-        let backends: Vec<_> = self.backends.iter().map(|At(_, BackendEntry(backend))| backend.clone()).collect();
+        let backends: Vec<_> = self.backends.iter().map(|backend| backend.get_ref().0.clone()).collect();
         let port_of = |protocol| SlicePort { name: self.name.as_str().into(), protocol, backends: backends.clone() };
         self.protocols().into_iter().map(port_of).collect()
     }

@@ -2,8 +2,7 @@
 
 use std::time::SystemTime;
 
-use axum::body::Bytes;
-use http_body_util::Full;
+use axum::body::Body;
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Response, StatusCode};
 
@@ -33,10 +32,10 @@ impl Answer {
         Self { status: StatusCode::NOT_FOUND, content_type, weight: None, body: "404 page not found\n".into(), at }
     }
 
-    pub(super) fn into_response(self) -> Response<Full<Bytes>> {
+    pub(super) fn into_response(self) -> Response<Body> {
         let Self { status, content_type, weight, body, at } = self;
         let length = body.len();
-        let mut response = Response::new(Full::new(Bytes::from(body)));
+        let mut response = Response::new(Body::from(body));
         *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));

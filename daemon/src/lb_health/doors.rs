@@ -7,17 +7,54 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::Request;
+use hyper::body::Incoming;
 use nix::errno::Errno;
 use nodelb_kube::apiserver::connect::Register;
 use nodelb_kube::clock;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::listen::{Door, Places, Reply, bind};
+use super::answer::Answer;
+use crate::http::{Listener, Server, Slots, bind};
+
+/// Returns the answer for a path. Runs in the task of the connection and must not block.
+pub(super) type Reply = Arc<dyn Fn(&str) -> Answer + Send + Sync>;
+
+/// A listening socket with its server. After a drop it is closed soon, with all its connections.
+#[derive(Debug)]
+pub(super) struct Door(JoinHandle<()>);
+
+impl Door {
+    /// Starts to answer requests.
+    pub(super) fn open(listener: TcpListener, slots: &Arc<Slots>, reply: Reply) -> Self {
+        let respond = move |request: Request<Incoming>, _connection| {
+            let answer = reply(request.uri().path());
+            async { answer.into_response() }
+        };
+        let server = Server { name: "load balancers", respond, slots: Arc::clone(slots), is_like_go: true };
+        Self(tokio::spawn(server.serve(Listener::Tcp(listener), std::future::pending())))
+    }
+
+    /// Closes the socket, and waits until the address is free.
+    pub(super) async fn close(mut self) {
+        self.0.abort();
+        // The abort ends the task.
+        _ = (&mut self.0).await;
+    }
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
 
 /// The open and the failed sockets. `L` identifies the user of each: a socket that changes its user is closed and
 /// opened again.
 pub(super) struct Listeners<L> {
-    places: Places,
+    slots: Arc<Slots>,
     most: usize,
     retry: Duration,
     open: BTreeMap<SocketAddr, (L, Door)>,
@@ -28,9 +65,9 @@ pub(super) struct Listeners<L> {
 
 impl<L: Clone + PartialEq> Listeners<L> {
     /// Opens at most `most` sockets.
-    pub(super) fn new(places: Places, most: usize, retry: Duration) -> Self {
+    pub(super) fn new(slots: Arc<Slots>, most: usize, retry: Duration) -> Self {
         let register: Register = Arc::new(|_| Ok(()));
-        Self { places, most, retry, open: BTreeMap::new(), failed: BTreeMap::new(), retry_at: None, register }
+        Self { slots, most, retry, open: BTreeMap::new(), failed: BTreeMap::new(), retry_at: None, register }
     }
 
     /// Sets the function that registers each socket before it is bound, so that a protected NodePort does not prevent
@@ -58,8 +95,7 @@ impl<L: Clone + PartialEq> Listeners<L> {
             match self.listen(*at, wanted) {
                 Ok(listener) => {
                     self.failed.remove(at);
-                    let door = Door::open(listener, &self.places, reply(*at, label));
-                    self.open.insert(*at, (label.clone(), door));
+                    self.open.insert(*at, (label.clone(), Door::open(listener, &self.slots, reply(*at, label))));
                 }
                 Err(error) => {
                     self.failed.insert(*at, (label.clone(), error));
@@ -74,19 +110,24 @@ impl<L: Clone + PartialEq> Listeners<L> {
     }
 
     /// `[::]` also serves IPv4, unless an IPv4 socket is wanted separately; on a host without IPv6 it serves only IPv4.
-    fn listen(&self, at: SocketAddr, wanted: &BTreeMap<SocketAddr, L>) -> io::Result<tokio::net::TcpListener> {
+    fn listen(&self, at: SocketAddr, wanted: &BTreeMap<SocketAddr, L>) -> io::Result<TcpListener> {
         if self.open.len() >= self.most {
-            let message = format!("no more than {} sockets may listen; raise LimitNOFILE of nodelb.service", self.most);
+            let message = format!(
+                "the limit of {} listening sockets is reached; raise LimitNOFILE of \
+                 nodelb.service",
+                self.most
+            );
             return Err(io::Error::other(message));
         }
         let in_v4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, at.port()));
         let is_for_both = at.ip().is_unspecified() && at.is_ipv6() && !wanted.contains_key(&in_v4);
-        match bind(at, !is_for_both, &self.register) {
+        let listener = match bind(at, !is_for_both, &self.register) {
             Err(error) if is_for_both && error.raw_os_error() == Some(Errno::EAFNOSUPPORT as i32) => {
                 bind(in_v4, true, &self.register)
             }
             result => result,
-        }
+        };
+        TcpListener::from_std(listener?)
     }
 
     /// The sockets that cannot be opened, with their users and the errors.

@@ -14,26 +14,26 @@ use serde::Serialize;
 use tracing::{info, warn};
 
 use super::answer::Answer;
-use super::doors::Listeners;
-use super::listen::{Places, Reply};
+use super::doors::{Listeners, Reply};
 use super::{LbHealth, LoopStatus, View};
+use crate::http::Slots;
 
 /// Listens and answers forever.
-pub(super) async fn run(entry: LbHealth, places: Places) {
+pub(super) async fn run(entry: LbHealth, slots: Arc<Slots>) {
     let view = entry.view;
     let reply: Reply = Arc::new(move |path| answer(&view, path));
     let wanted: BTreeMap<SocketAddr, ()> = entry.healthz_addresses.iter().map(|at| (*at, ())).collect();
-    let mut doors = Listeners::new(places, entry.healthz_addresses.len(), entry.retry).registered_by(&entry.register);
+    let mut doors = Listeners::new(slots, entry.healthz_addresses.len(), entry.retry).registered_by(&entry.register);
     let mut reported = None;
     loop {
         doors.want(&wanted, |_, ()| Arc::clone(&reply)).await;
         let error = doors.failed().next().map(|(at, (), error)| failure(at, error));
         if error != reported {
             match &error {
-                Some(error) => warn!(message_id = %messages::HEALTH_CHECK_PORT_FAILED, "{error}; trying again"),
+                Some(error) => warn!(message_id = %messages::HEALTH_CHECK_PORT_FAILED, "{error}; retrying"),
                 None => info!(
                     message_id = %messages::HEALTH_CHECK_PORT_WORKS,
-                    "load balancers are answered at every address of kubernetes.healthz-addresses"
+                    "health checks of load balancers work on every address of kubernetes.healthz-addresses"
                 ),
             }
             reported.clone_from(&error);
@@ -46,11 +46,11 @@ pub(super) async fn run(entry: LbHealth, places: Places) {
 
 fn failure(at: SocketAddr, error: &io::Error) -> String {
     let why = match error.kind() {
-        io::ErrorKind::AddrInUse => "something else listens there, perhaps kube-proxy: stop that".into(),
+        io::ErrorKind::AddrInUse => "another process listens there, perhaps kube-proxy: stop it".into(),
         _ => error.to_string(),
     };
     format!(
-        "load balancers that ask for /healthz at {at} are not answered: {why}, or change kubernetes.healthz-addresses"
+        "cannot answer /healthz health checks of load balancers on {at}: {why}, or change kubernetes.healthz-addresses"
     )
 }
 

@@ -16,19 +16,19 @@ use nodelb_core::table::health_check_ports::{Claimants, HealthCheckPorts};
 use tracing::{info, warn};
 
 use super::answer::Answer;
-use super::doors::Listeners;
-use super::listen::{Places, Reply};
+use super::doors::{Listeners, Reply};
 use super::{LbHealth, View};
+use crate::http::Slots;
 
 /// The maximum number of services that get a separate journal line at a time.
 const SHOWN: usize = 8;
 
 /// Follows the owner's snapshots until the owner has ended.
-pub(super) async fn run(entry: LbHealth, places: Places) {
+pub(super) async fn run(entry: LbHealth, slots: Arc<Slots>) {
     let view = entry.view;
     let mut servers = Servers {
         snapshot: view.snapshot.clone(),
-        doors: Listeners::new(places, entry.bounds.doors, entry.retry).registered_by(&entry.register),
+        doors: Listeners::new(slots, entry.bounds.doors, entry.retry).registered_by(&entry.register),
         seen: None,
         plan: Plan::default(),
         reported: BTreeMap::new(),
@@ -74,7 +74,7 @@ impl Plan {
                 plan.doors.insert(SocketAddr::new(addr.ip(), port), owner.clone());
             }
             for name in waiting {
-                let why = format!("{owner} is asked there: give one of the two services another healthCheckNodePort");
+                let why = format!("{owner} uses this port: change the healthCheckNodePort of one of the two services");
                 plan.waiting.insert(name, not_answered(port, &why));
             }
         }
@@ -112,7 +112,7 @@ impl Servers {
             }
             lines += 1;
             if lines <= SHOWN {
-                warn!(message_id = %messages::HEALTH_CHECK_PORT_FAILED, service = %name, "{name}: {error}; trying again");
+                warn!(message_id = %messages::HEALTH_CHECK_PORT_FAILED, service = %name, "{name}: {error}; retrying");
             }
             changes.push(Change::HealthCheckPortError(Some(name.clone()), Some(error.as_str().into())));
             self.reported.insert(name.clone(), error.as_str().into());
@@ -131,7 +131,7 @@ impl Servers {
             if is_wanted {
                 info!(
                     message_id = %messages::HEALTH_CHECK_PORT_WORKS,
-                    service = %name, "{name}: load balancers are answered at its healthCheckNodePort"
+                    service = %name, "{name}: its healthCheckNodePort works"
                 );
             }
             changes.push(Change::HealthCheckPortError(Some(name), None));
@@ -141,13 +141,13 @@ impl Servers {
 }
 
 fn not_answered(port: u16, why: &str) -> String {
-    format!("load balancers that ask at healthCheckNodePort {port} are not answered: {why}")
+    format!("cannot answer health checks on healthCheckNodePort {port}: {why}")
 }
 
 fn reason(at: SocketAddr, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
-            format!("something else listens on {at}: stop that, or give the service another port")
+            format!("another process listens on {at}: stop it, or change the port of the service")
         }
         io::ErrorKind::AddrNotAvailable => format!("{} is not an address of this node, or not yet", at.ip()),
         io::ErrorKind::PermissionDenied => format!("{at}: {error}; take a port above 1023"),

@@ -118,7 +118,7 @@ impl Watch {
         loop {
             let next_look = Instant::now() + self.wait.unwrap_or(self.timeouts.every);
             tokio::select! {
-                heard = next(&mut self.events) => if !self.settle(heard).await {
+                received = next(&mut self.events) => if !self.settle(received).await {
                     continue;
                 },
                 changed = self.identity.changed() => {
@@ -139,10 +139,10 @@ impl Watch {
     }
 
     /// Waits until events pause; returns false if the socket failed.
-    async fn settle(&mut self, mut heard: io::Result<()>) -> bool {
+    async fn settle(&mut self, mut received: io::Result<()>) -> bool {
         let latest = Instant::now() + self.timeouts.settle_at_most;
         loop {
-            if let Err(error) = heard {
+            if let Err(error) = received {
                 self.events = None;
                 self.fail(&error);
                 return false;
@@ -151,7 +151,7 @@ impl Watch {
             tokio::select! {
                 biased;
                 () = sleep_until(quiet) => return true,
-                again = next(&mut self.events) => heard = again,
+                again = next(&mut self.events) => received = again,
             }
         }
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use nodelb_core::history::Record;
-use nodelb_kube::state;
+use nodelb_kube::state_file;
 
 /// The size in bytes above which a file is replaced by a new one.
 const MAX_FILE: u64 = 4 << 20;
@@ -46,7 +46,7 @@ pub(super) fn read(directory: &Path) -> io::Result<Found> {
     fs::create_dir_all(directory)?;
     let mut found = Found::default();
     for path in [old_path(directory), path(directory)] {
-        match state::open(&path) {
+        match state_file::open(&path) {
             Ok(file) => read_file(file, &mut found)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(error),
@@ -88,11 +88,11 @@ pub(super) fn append(directory: &Path, records: &[Arc<Record>]) -> io::Result<()
         bytes.push(b'\n');
     }
     let path = path(directory);
-    let mut file = state::append(&path)?;
+    let mut file = state_file::append(&path)?;
     let mut length = file.metadata()?.len();
     if length > MAX_FILE {
         fs::rename(&path, old_path(directory))?;
-        file = state::append(&path)?;
+        file = state_file::append(&path)?;
         length = 0;
     }
     let mut last = [b'\n'];

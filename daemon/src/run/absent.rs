@@ -8,10 +8,9 @@ use std::time::Duration;
 use nodelb_core::change::Change;
 use nodelb_core::messages;
 use nodelb_core::model::service::Source;
-use nodelb_kube::source::{Memory, remember};
-use nodelb_kube::state;
+use nodelb_kube::source::{StateSettings, state_file};
+use nodelb_kube::threads::run_within;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 use tracing::{info, warn};
 
 use super::kubernetes::{SAVE_EVERY, STATE_TIMEOUT};
@@ -19,26 +18,18 @@ use crate::config::Config;
 
 /// The sources that were in use before according to the state directory. If it does not answer in time, all count as in
 /// use: nothing is removed for that reason.
-pub(super) async fn previous_sources(config: &Config, limit: Duration) -> BTreeSet<Source> {
+pub(super) async fn previous_sources(config: &Config, timeout: Duration) -> BTreeSet<Source> {
     let mut was_there = config.is_kubernetes_unsaid();
     if was_there {
-        let path = remember::path(&config.state.directory);
-        was_there = is_there(limit, move || path.try_exists()).await;
+        let path = state_file::path(&config.state.directory);
+        was_there = is_there(timeout, move || path.try_exists()).await;
     }
     was_there.then_some(Source::Kubernetes).into_iter().collect()
 }
 
-/// Whether the file exists; if that cannot be found out, true.
-async fn is_there(limit: Duration, ask: impl FnOnce() -> io::Result<bool> + Send + 'static) -> bool {
-    in_time(limit, ask).await.unwrap_or(true)
-}
-
-/// Runs a call that may block forever in a separate thread, and waits for it for a limited time.
-async fn in_time<T: Send + 'static>(
-    limit: Duration,
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    timeout(limit, state::aside(work)).await.unwrap_or_else(|_elapsed| Err(io::ErrorKind::TimedOut.into()))
+/// Whether the file exists; if that cannot be found out in time, true.
+async fn is_there(timeout: Duration, ask: impl FnOnce() -> io::Result<bool> + Send + 'static) -> bool {
+    run_within(timeout, ask).await.unwrap_or(true)
 }
 
 /// The sources that the administrator has disabled.
@@ -47,7 +38,7 @@ pub(super) fn disabled_sources(config: &Config) -> BTreeSet<Source> {
 }
 
 /// Sends the stored state of Kubernetes if the configuration does not say whether it is a source: its services stay as
-/// last known, as they do when no apiserver can be reached. If it is disabled, removes that state.
+/// last known, as they do when no apiserver is reachable. If it is disabled, removes that state.
 pub(super) async fn recall(
     config: &Config,
     previous_sources: &BTreeSet<Source>,
@@ -57,7 +48,7 @@ pub(super) async fn recall(
     let directory = config.state.directory.clone();
     if !config.kubernetes.enabled {
         let forgotten = directory.clone();
-        match in_time(STATE_TIMEOUT, move || remember::forget(&forgotten)).await {
+        match run_within(STATE_TIMEOUT, move || state_file::forget(&forgotten)).await {
             Ok(false) => {}
             Ok(true) => info!(
                 message_id = %messages::CLUSTER_CHANGED,
@@ -67,15 +58,15 @@ pub(super) async fn recall(
                 message_id = %messages::STATE_UNWRITTEN,
                 "kubernetes.enabled is false, but {} cannot be removed: {error}; remove it, otherwise a later start \
                  without that key serves its content",
-                remember::path(&directory).display()
+                state_file::path(&directory).display()
             ),
         }
     }
     if previous_sources.is_empty() {
         return;
     }
-    let memory = Memory { directory, cluster: None, save_every: SAVE_EVERY, timeout: STATE_TIMEOUT };
-    let recalled = memory.recall(node).await;
+    let state = StateSettings { directory, cluster: None, save_every: SAVE_EVERY, timeout: STATE_TIMEOUT };
+    let recalled = state.load(node).await;
     if !recalled.is_empty() {
         // Fails only if the owner has ended, and with it the daemon.
         let _ = changes.send(recalled).await;

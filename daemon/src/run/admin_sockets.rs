@@ -14,10 +14,9 @@ use tokio::sync::{mpsc, watch};
 use tracing::{debug, info, warn};
 
 use super::LISTEN_AGAIN;
-use crate::admin::Listener;
 use crate::admin::socket::{self, Socket};
 use crate::config::Admin;
-use crate::listen;
+use crate::http::{self, Listener};
 use crate::status::Unopened;
 
 /// All listening sockets, before the runtime starts. The file of the unix socket is removed when this is dropped.
@@ -174,7 +173,7 @@ fn open_socket(config: &Admin) -> Option<Socket> {
 
 /// Binds a loopback address, which always belongs to one family.
 fn bind(address: SocketAddr, register: &Register) -> io::Result<TcpListener> {
-    listen::bind(address, true, register)
+    http::bind(address, true, register)
 }
 
 #[cfg(test)]

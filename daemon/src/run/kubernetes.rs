@@ -22,8 +22,8 @@ use nodelb_kube::apiserver::{self, Parts};
 use nodelb_kube::clock::Clock;
 use nodelb_kube::source::live::{Live, LiveTimeouts};
 use nodelb_kube::source::watch::WatchTimeouts;
-use nodelb_kube::source::{self, KubernetesSource, Memory};
-use nodelb_kube::state;
+use nodelb_kube::source::{self, KubernetesSource, StateSettings};
+use nodelb_kube::threads::run_within;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
@@ -96,7 +96,7 @@ pub(super) async fn start(
     let (cluster, ()) = tokio::join!(credentials.authority(), make_directory(settings.state_directory.clone()));
     let cluster = cluster.ok();
     let directory = settings.state_directory.clone();
-    let memory = Memory { directory, cluster, save_every: SAVE_EVERY, timeout: STATE_TIMEOUT };
+    let state = StateSettings { directory, cluster, save_every: SAVE_EVERY, timeout: STATE_TIMEOUT };
     let parts = Parts {
         settings,
         register,
@@ -118,7 +118,7 @@ pub(super) async fn start(
     let (reports, sources) = watch::channel(Arc::new(Vec::new()));
     let timeouts = WatchTimeouts::default();
     let live = ask_live(Live::new(apiservers.clone(), snapshot.clone(), LiveTimeouts::default()));
-    let source = KubernetesSource { apiservers, changes, reports, snapshot, memory, node, expected, timeouts };
+    let source = KubernetesSource { apiservers, changes, reports, snapshot, state, node, expected, timeouts };
     let task = tokio::spawn(source::run(source, stopped(stop)));
     Ok(Some(Kubernetes { sources, pool, task, live }))
 }
@@ -155,15 +155,10 @@ fn not_asked() -> Difference {
 /// Creates the state directory. A directory that blocks does not delay the start.
 async fn make_directory(directory: PathBuf) {
     let shown = directory.display().to_string();
-    let making = state::aside(move || std::fs::create_dir_all(directory));
-    let made = match tokio::time::timeout(STATE_TIMEOUT, making).await {
-        Ok(made) => made.map_err(|error| error.to_string()),
-        Err(_elapsed) => Err(format!("not done within {STATE_TIMEOUT:?}")),
-    };
-    if let Err(why) = made {
+    if let Err(problem) = run_within(STATE_TIMEOUT, move || std::fs::create_dir_all(directory)).await {
         warn!(
             message_id = %messages::STATE_UNWRITTEN,
-            "cannot create state.directory {shown}: {why}; no state is saved"
+            "state.directory {shown} cannot be created: {problem}; nothing is stored for the next start"
         );
     }
 }

@@ -6,8 +6,8 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nodelb_kube::state;
-use tokio::time::timeout;
+use nodelb_kube::state_file;
+use nodelb_kube::threads::run_within;
 
 /// Name of the file in the state directory.
 const FILE: &str = "boot-id";
@@ -19,19 +19,18 @@ const BOOT: &str = "/proc/sys/kernel/random/boot_id";
 const MOST: u64 = 64;
 
 /// How long access to the state directory may take.
-const TIMEOUT: Duration = Duration::from_secs(2);
+const LIMIT: Duration = Duration::from_secs(2);
 
 /// Whether nodelb has run before, in another boot than this one. Stores the current id. Returns false if a file cannot
 /// be read or written.
 pub(super) async fn is_another(directory: PathBuf) -> bool {
-    let asking = state::aside(move || remember(&directory, fs::read_to_string(BOOT)?.trim()));
-    matches!(timeout(TIMEOUT, asking).await, Ok(Ok(true)))
+    run_within(LIMIT, move || remember(&directory, fs::read_to_string(BOOT)?.trim())).await.unwrap_or(false)
 }
 
 /// Stores the id of this boot; returns whether a different one was stored before. May block.
 fn remember(directory: &Path, boot: &str) -> io::Result<bool> {
     let path = directory.join(FILE);
-    let before = match state::open(&path) {
+    let before = match state_file::open(&path) {
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         file => {
             let mut text = String::new();
@@ -42,7 +41,7 @@ fn remember(directory: &Path, boot: &str) -> io::Result<bool> {
     if before.as_deref().map(str::trim) == Some(boot) {
         return Ok(false);
     }
-    state::replace(&path, &directory.join("boot-id.new"), |mut file| writeln!(file, "{boot}"))?;
+    state_file::replace(&path, &directory.join("boot-id.new"), |mut file| writeln!(file, "{boot}"))?;
     Ok(before.is_some())
 }
 

@@ -116,7 +116,7 @@ level = "INFO"
          \"primary\", or \"loopback\"",
         "line 5: files.directory: `services.d` must be an absolute path",
         "line 7: admin.listen: 0.0.0.0:9890 is not a loopback address; the admin API is for this host only: use 127.0.0.1",
-        "line 9: datapath.mode: `magic` is not a datapath mode (expected \"kernel\" or \"memory\")",
+        "line 9: datapath.mode: `magic` is not one of the choices (expected \"kernel\" or \"memory\")",
         "line 10: unknown key `datapath.max_slots`; did you mean `max-slots`?",
         "line 11: datapath.max-services: 1 is not in 2..=16777216",
         "line 12: datapath.bypass: `192.0.2.1/24` has bits set beyond its prefix length; write 192.0.2.0/24",
@@ -134,7 +134,7 @@ level = "INFO"
 #[test]
 fn everybodys_pin_directory_is_refused() {
     for everybodys in ["/sys/fs/bpf", "/sys/fs/bpf/", "/sys/fs/bpf/."] {
-        let expected = "line 2: datapath.pin-directory: `/sys/fs/bpf` is everybody's; name a directory in it, such as \
+        let expected = "line 2: datapath.pin-directory: `/sys/fs/bpf` is shared with other programs; name a directory in it, such as \
                         `/sys/fs/bpf/nodelb`";
         assert_eq!(problems(&format!("[datapath]\npin-directory = \"{everybodys}\"\n")), [expected]);
     }
@@ -143,7 +143,7 @@ fn everybodys_pin_directory_is_refused() {
 
 #[test]
 fn a_section_must_be_a_table() {
-    assert_eq!(problems("node = 1\n"), ["line 1: node: expected a table"]);
+    assert_eq!(problems("node = 1\n"), ["line 1: node: expected a table, found an integer"]);
 }
 
 #[test]

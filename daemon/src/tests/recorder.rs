@@ -9,11 +9,8 @@ use tempfile::TempDir;
 use super::*;
 
 /// Short intervals for writes, and long limits for waiting.
-const TIMEOUTS: RecorderTimeouts = RecorderTimeouts {
-    every: Duration::from_millis(1),
-    retry: Duration::from_millis(1),
-    timeout: Duration::from_secs(60),
-};
+const LIMITS: Limits =
+    Limits { every: Duration::from_millis(1), retry: Duration::from_millis(1), timeout: Duration::from_secs(60) };
 
 struct Daemon {
     started: Started,
@@ -22,7 +19,7 @@ struct Daemon {
 impl Daemon {
     fn start(directory: &Path) -> Self {
         let event = Event::for_daemon(What::Started, "for a test");
-        Self { started: start(directory.into(), Latencies::default(), event, TIMEOUTS) }
+        Self { started: start(directory.into(), Latencies::default(), event, LIMITS) }
     }
 
     /// Waits until this number is the last one recorded.
@@ -131,5 +128,5 @@ async fn the_owner_never_waits() {
     reporter.record(vec![changed()], Taken::now());
     let events = from.recv().await.unwrap().events;
     let said: Vec<Option<&str>> = events.iter().map(|event| event.detail.as_deref()).collect();
-    assert_eq!(said, [None, Some("6 more changes are not recorded: there was no room for them")]);
+    assert_eq!(said, [None, Some("6 more changes were not recorded: the queue is full")]);
 }

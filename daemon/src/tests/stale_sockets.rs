@@ -332,7 +332,7 @@ async fn another_reaper_is_called_until_one_works() {
         }
     });
     report.wait_for(|report| report.errors >= 2).await.unwrap();
-    assert!(!report.borrow().is_working, "nobody listens");
+    assert!(!report.borrow().is_working, "no process listens");
 
     let listener = UnixListener::bind(&path).unwrap();
     let serving = thread::spawn(move || {

@@ -46,8 +46,11 @@ impl FromStr for Transport {
 pub enum Failure {
     /// A system call returned this error.
     Os(Errno),
-    /// No answer within twice the timeout.
+    /// The connection was not established or not served within the timeout.
     TimedOut,
+    /// No answer to a datagram within twice the timeout. The port of the client identifies the
+    /// datagram in a packet capture.
+    NoAnswer(u16),
     /// The answer to a datagram arrived after the timeout but within twice the timeout: late, not
     /// lost.
     Late,
@@ -63,6 +66,7 @@ impl fmt::Display for Failure {
         match self {
             Self::Os(errno) => write!(f, "{errno:?}"),
             Self::TimedOut => f.write_str("timed-out"),
+            Self::NoAnswer(port) => write!(f, "no-answer-to-port-{port}"),
             Self::Late => f.write_str("late"),
             Self::Peer(peer) => write!(f, "peer-is-{peer}"),
             Self::Answer(answer) => write!(f, "answer-is-{answer:?}"),
@@ -120,10 +124,10 @@ fn over_udp(to: SocketAddr, transport: Transport, timeout: Duration) -> Result<S
         socket.connect(to)?;
         check_peer(to, socket.peer_addr()?)?;
         socket.send(question.as_bytes())?;
-        or_late(|| socket.recv(&mut buffer))?
+        or_late(&socket, || socket.recv(&mut buffer))?
     } else {
         socket.send_to(question.as_bytes(), to)?;
-        let (length, from) = or_late(|| socket.recv_from(&mut buffer))?;
+        let (length, from) = or_late(&socket, || socket.recv_from(&mut buffer))?;
         check_peer(to, from)?;
         length
     };
@@ -136,11 +140,11 @@ fn over_udp(to: SocketAddr, transport: Transport, timeout: Duration) -> Result<S
 
 /// Receives; after a timeout once more, to distinguish a late answer from a lost one. Both are
 /// failures.
-fn or_late<T>(mut receive: impl FnMut() -> io::Result<T>) -> Result<T, Failure> {
+fn or_late<T>(socket: &UdpSocket, mut receive: impl FnMut() -> io::Result<T>) -> Result<T, Failure> {
     match receive().map_err(Failure::from) {
         Err(Failure::TimedOut) => match receive() {
             Ok(_) => Err(Failure::Late),
-            Err(_) => Err(Failure::TimedOut),
+            Err(_) => Err(Failure::NoAnswer(socket.local_addr()?.port())),
         },
         result => result,
     }

@@ -1,63 +1,73 @@
 //! The catalogue of Kubernetes Events about services: what each reason means, what its message usually points to, and
-//! the remedy. Contains the data and the lookup. A reason without an entry is shown as Kubernetes reports it.
+//! the remedy. The data is in `catalogue.toml`. A reason without an entry is shown as Kubernetes reports it.
 
-mod endpoints;
-mod load_balancers;
-mod network;
-mod own;
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
-use nodelb_core::output::age;
+use nodelb_core::output::durations;
 use nodelb_kube::api::printable;
 use nodelb_kube::api::seen::Event;
+use serde::Deserialize;
 
 use super::finding::Severity;
 
+/// The file, which a test reads: it has no errors.
+static CATALOGUE: LazyLock<Catalogue> =
+    LazyLock::new(|| toml::from_str(include_str!("catalogue.toml")).unwrap_or_default());
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Catalogue {
+    event: Vec<Entry>,
+    cause: BTreeMap<String, Cause>,
+}
+
 /// The explanation of one reason.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Entry {
     /// The value of the field `reason`.
-    pub reason: &'static str,
+    pub reason: String,
     /// The value of the field `type`: `Normal` or `Warning`.
-    pub kind: &'static str,
+    pub kind: String,
     /// The component that reports it.
-    pub source: &'static str,
+    pub source: String,
     /// The severity for the service.
     pub severity: Severity,
     /// The meaning of the reason.
-    pub meaning: &'static str,
-    /// The causes that words in the message point to.
-    pub causes: &'static [Cause],
+    pub meaning: String,
+    /// The names of the causes that words in the message point to.
+    #[serde(default)]
+    pub causes: Vec<String>,
     /// The remedy if no word matches; empty if none is needed.
-    pub remedy: &'static str,
+    #[serde(default)]
+    pub remedy: String,
 }
 
 /// A cause that a word in the message points to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Cause {
     /// The word, in any case.
-    pub word: &'static str,
+    pub word: String,
     /// The meaning of the word.
-    pub means: &'static str,
+    pub means: String,
     /// The remedy.
-    pub remedy: &'static str,
+    pub remedy: String,
 }
 
 impl Entry {
     /// Returns the first cause with a word that the message contains.
     pub fn cause_of(&self, message: &str) -> Option<&'static Cause> {
         let message = message.to_lowercase();
-        self.causes.iter().find(|cause| message.contains(&cause.word.to_lowercase()))
+        let mut causes = self.causes.iter().filter_map(|name| CATALOGUE.cause.get(name));
+        causes.find(|cause| message.contains(&cause.word.to_lowercase()))
     }
-}
-
-/// Returns every entry, by topic.
-pub fn entries() -> impl Iterator<Item = &'static Entry> {
-    [load_balancers::ENTRIES, endpoints::ENTRIES, network::ENTRIES, own::ENTRIES].into_iter().flatten()
 }
 
 /// Returns the entry of a reason.
 pub fn find(reason: &str) -> Option<&'static Entry> {
-    entries().find(|entry| entry.reason == reason)
+    CATALOGUE.event.iter().find(|entry| entry.reason == reason)
 }
 
 /// Returns an Event as one line: `SyncLoadBalancerFailed from service-controller, 12 times, last 30s ago: message`.
@@ -67,7 +77,8 @@ pub(super) fn one_line(event: &Event, now: u64) -> String {
         component => format!(" from {}", printable::name(component)),
     };
     let times = if event.count > 1 { format!(", {} times", event.count) } else { String::new() };
-    let last = event.at().map(|at| format!(", last {} ago", age::human(now.saturating_sub(at).saturating_mul(1000))));
+    let last =
+        event.at().map(|at| format!(", last {} ago", durations::human(now.saturating_sub(at).saturating_mul(1000))));
     let message = printable::sentence(event.message.trim());
     format!("{}{by}{times}{}: {message}", printable::name(&event.reason), last.unwrap_or_default())
 }

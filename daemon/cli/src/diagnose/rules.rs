@@ -10,7 +10,7 @@ mod proof;
 mod service;
 mod slices;
 
-use nodelb_core::output::age;
+use nodelb_core::output::durations;
 use nodelb_kube::api::printable;
 use nodelb_kube::api::seen::{Endpoint, Pod, Service, Slice};
 
@@ -33,7 +33,7 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     let mut found: Vec<Finding> = rules.iter().flat_map(|rule| rule(&context)).collect();
     let worst = found.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Ok);
     if worst < Severity::Warning {
-        found.push(Finding::new(Severity::Ok, Kind::Works, "nothing is wrong, as far as could be looked at"));
+        found.push(Finding::new(Severity::Ok, Kind::Works, "No problems found."));
     }
     in_order(&mut found);
     found
@@ -92,13 +92,13 @@ impl<'f> Context<'f> {
 
     /// Returns the time since `at`, such as `30s ago`.
     fn ago(&self, at: u64) -> String {
-        format!("{} ago", age::human(self.facts.now.saturating_sub(at).saturating_mul(1000)))
+        format!("{} ago", durations::human(self.facts.now.saturating_sub(at).saturating_mul(1000)))
     }
 
     /// Returns the last writer of an object, and when it wrote.
     fn written(&self, metadata: &nodelb_kube::api::seen::Metadata) -> String {
         let writer = match metadata.last_write.manager.as_str() {
-            "" => "somebody who left no name".into(),
+            "" => "an unknown writer".into(),
             writer => shown(writer),
         };
         let at = metadata.last_write.at.map(|at| format!(" {}", self.ago(at))).unwrap_or_default();

@@ -128,7 +128,7 @@ impl Follower {
                 let gone = self.known.end_list(self.kind);
                 send(lines, gone).await;
                 self.version = Some(metadata.resource_version);
-                let text = format!("{} of kind {} listed, watching them", self.known.len(), self.kind);
+                let text = format!("listed {} objects of kind {}; watching", self.known.len(), self.kind);
                 // The channel is closed only when the command ends.
                 let _ = lines.send(Line::notice(SystemTime::now(), text)).await;
                 return Ok(End::Resume);
@@ -228,7 +228,7 @@ fn decode_event(piece: &Piece<'_>) -> Option<Result<WatchEvent, LinkError>> {
 }
 
 fn broken(error: &dyn std::error::Error) -> LinkError {
-    LinkError::Broken(format!("what arrives makes no sense: {error}"))
+    LinkError::Broken(format!("cannot decode the response: {error}"))
 }
 
 async fn send(lines: &mpsc::Sender<Line>, events: impl IntoIterator<Item = Event>) {

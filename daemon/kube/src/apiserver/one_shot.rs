@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ use super::link::Link;
 use super::login::Login;
 use super::pool::learned_name;
 use super::preflight::{Attempt, greet};
-use super::remember;
 use super::session::Settings;
+use super::state_file;
 use super::timeouts::PoolTimeouts;
 
 /// The time limit for one address, from the resolver to the response.
@@ -163,7 +163,7 @@ impl OneShotClient {
 
     /// Each address once, in the order in which they are tried.
     async fn servers(&self, login: &Login) -> Vec<(Server, AddressSource)> {
-        let remembered = remembered(self.settings.state_directory.clone(), &login.authority).await;
+        let remembered = remembered(&self.settings.state_directory, &login.authority).await;
         let configured = self.settings.servers.iter().cloned().map(|server| (server, AddressSource::Configured));
         let named = self.credentials.server().map(|server| (server, AddressSource::Kubeconfig));
         let known: Vec<_> = configured
@@ -175,10 +175,10 @@ impl OneShotClient {
 }
 
 /// The addresses that worked before in the same cluster.
-async fn remembered(directory: PathBuf, authority: &Authorities) -> Vec<Server> {
-    match remember::load_within(directory, PoolTimeouts::duration(PoolTimeouts::default().load)).await {
-        Ok(Some(memory)) if memory.is_of(authority) => {
-            memory.apiservers.into_iter().map(|remembered| remembered.server).collect()
+async fn remembered(directory: &Path, authority: &Authorities) -> Vec<Server> {
+    match state_file::load(directory, PoolTimeouts::duration(PoolTimeouts::default().load)).await {
+        Some(state) if state.is_of(authority) => {
+            state.apiservers.into_iter().map(|remembered| remembered.server).collect()
         }
         _ => Vec::new(),
     }

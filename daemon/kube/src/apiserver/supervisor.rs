@@ -4,7 +4,6 @@
 
 mod events;
 mod journal;
-mod keeper;
 mod tasks;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +20,6 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::sleep_until;
 
 use self::journal::Journal;
-use self::keeper::Keeper;
 use self::tasks::{Done, Task, Tasks};
 use super::address::{Address, Host, Server};
 use super::connect::{self, Connector, Register};
@@ -31,11 +29,10 @@ use super::learn;
 use super::login::Login;
 use super::pool::{Pool, PoolReport};
 use super::preflight::{Attempt, probe};
-use super::remember;
 use super::session::{Apiservers, Report, Session, Settings};
+use super::state_file::{self, Saver};
 use super::timeouts::PoolTimeouts;
 use crate::clock::Clock;
-use crate::state;
 
 /// The capacity of the queue for reports. A full queue blocks the readers.
 const QUEUE: usize = 256;
@@ -118,7 +115,7 @@ fn make(parts: Parts) -> anyhow::Result<Made> {
         changes,
         is_frontend,
         cidrs: settings.service_cidrs.clone(),
-        keeper: Keeper::new(settings.state_directory.clone(), timeouts),
+        saver: Saver::new(&settings.state_directory, timeouts),
         settings,
         pool,
         login: None,
@@ -167,7 +164,7 @@ struct Supervisor {
     is_frontend: IsFrontend,
     /// The configured service CIDRs and those of the cluster.
     cidrs: Vec<IpNet>,
-    keeper: Keeper,
+    saver: Saver,
     pool: Pool,
     login: Option<Arc<Login>>,
     /// The time of the next check of the credentials.
@@ -268,29 +265,28 @@ impl Supervisor {
     /// Reads the credentials and, before the first login, the remembered addresses.
     fn look(&mut self) {
         let credentials = Arc::clone(&self.credentials);
-        let directory = self.login.is_none().then(|| self.keeper.directory());
+        let directory = self.login.is_none().then(|| self.settings.state_directory.clone());
         let timeout = PoolTimeouts::duration(self.timeouts.load);
         self.tasks.send(Task::Login, async move {
             let login = credentials.login().await;
-            let memory = match directory.filter(|_| login.is_ok()) {
-                Some(directory) => remember::load_within(directory, timeout).await,
-                None => Ok(None),
+            let stored = match directory.filter(|_| login.is_ok()) {
+                Some(directory) => state_file::load(&directory, timeout).await,
+                None => None,
             };
-            Done::Login(login, memory)
+            Done::Login(login, stored)
         });
     }
 
     fn wake(&self) -> Option<Moment> {
         let now = self.clock.now();
         let looking = Some(self.look_at).filter(|_| !self.tasks.is_out(&Task::Login));
-        let saving = self.keeper.due().filter(|_| !self.tasks.is_out(&Task::Save));
         let pool = self.login.as_ref().and_then(|_| self.pool.wake(now));
-        [looking, saving, pool, self.announce_at, self.journal.loss_is_due()].into_iter().flatten().min()
+        [looking, self.saver.due, pool, self.announce_at, self.journal.loss_is_due()].into_iter().flatten().min()
     }
 
     fn attempt(&self, server: Server, login: &Arc<Login>) -> Attempt {
         Attempt {
-            cluster: self.keeper.cluster.clone(),
+            cluster: self.saver.cluster.clone(),
             last: self.resolved.get(&server.address).cloned().unwrap_or_default(),
             server,
             connector: self.connector.clone(),
@@ -375,15 +371,7 @@ impl Supervisor {
     fn save(&mut self, now: Moment) {
         let Some(login) = &self.login else { return };
         let (pool, resolved, unix) = (&self.pool, &self.resolved, (self.unix)());
-        if self.tasks.is_out(&Task::Save) {
-            return;
-        }
-        if let Some(work) = self.keeper.save((now, unix), &login.authority, pool, resolved) {
-            self.tasks.send(Task::Save, async move {
-                let saved = state::aside(move || Ok(work())).await;
-                Done::Saved(saved.unwrap_or_else(|error| Err(error.to_string())))
-            });
-        }
+        self.saver.save((now, unix), &login.authority, pool, resolved);
     }
 
     fn publish(&self) {

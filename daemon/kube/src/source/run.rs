@@ -27,7 +27,7 @@ use tracing::{info, warn};
 
 use super::cidrs;
 use super::report::{self, KindReport};
-use super::save::{Memory, Saver};
+use super::state_file::{Saver, StateSettings};
 use super::store::{Store, Verdict};
 use super::trouble::{Transition, Trouble};
 use super::watch::{Restores, State, WatchTimeouts, Watcher, WatcherEvent};
@@ -59,7 +59,7 @@ pub struct KubernetesSource {
     /// The latest snapshot of the owner task, which is the state to remember.
     pub snapshot: watch::Receiver<Arc<Snapshot>>,
     /// The settings of the state file.
-    pub memory: Memory,
+    pub state: StateSettings,
     /// The name of this node.
     pub node: String,
     /// The number of service ports in the maps at start.
@@ -91,7 +91,7 @@ pub async fn run(source: KubernetesSource, shutdown: impl Future<Output = ()>) {
         () = running.listen(reported, node) => {}
     }
     watchers.shutdown().await;
-    running.saver.end().await;
+    running.saver.close().await;
 }
 
 /// The owner task has ended.
@@ -139,7 +139,7 @@ impl Running {
     fn new(source: KubernetesSource) -> Self {
         Self {
             store: Store::new(source.expected),
-            saver: Saver::new(source.memory.clone(), source.snapshot.clone()),
+            saver: Saver::new(&source.state, source.snapshot.clone()),
             source,
             kinds: Kind::ALL.into_iter().map(|kind| (kind, OneKind::new())).collect(),
             restores: Restores::default(),
@@ -181,13 +181,13 @@ impl Running {
         self.leaving = None;
         self.is_reported = false;
         *watch = self.watch_node();
-        self.saver.mark_behind();
+        self.saver.mark_outdated();
         self.send(vec![Change::NodeObjectUnknown]).await
     }
 
     /// Sends the remembered state to the owner task.
     async fn recall(&mut self) -> Result<(), OwnerIsGone> {
-        let changes = self.source.memory.recall(&self.source.node).await;
+        let changes = self.source.state.load(&self.source.node).await;
         self.tell_of_node(&changes);
         for change in &changes {
             match change {
@@ -265,7 +265,7 @@ impl Running {
             return Ok(());
         }
         self.vouch();
-        self.saver.mark_behind();
+        self.saver.mark_outdated();
         self.send(changes).await
     }
 
@@ -324,7 +324,7 @@ impl Running {
     async fn identify(&mut self, uid: String) {
         if self.cluster.as_ref().is_some_and(|known| *known != uid) {
             self.vouch();
-            self.saver.forget_cluster();
+            self.saver.forget_previous_cluster();
         }
         self.cluster = Some(uid.clone());
         _ = self.source.apiservers.reports.send(Report::Cluster(uid)).await;
@@ -333,7 +333,7 @@ impl Running {
     /// Passes the certificate authorities of the session in use to the saver.
     fn vouch(&mut self) {
         if let Some(session) = &*self.source.apiservers.session.borrow() {
-            self.saver.set_cluster(&session.link.login().authority.names());
+            self.saver.set_authorities(&session.link.login().authority.names());
         }
     }
 
@@ -397,7 +397,7 @@ impl Running {
                 None => {}
             }
         }
-        self.saver.tick();
+        self.saver.save_if_outdated();
         self.report();
     }
 

@@ -5,7 +5,8 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::FrontendKind;
 use tokio::net::TcpStream;
 
-use super::Bounds;
+use super::{LIMITS, STREAMS};
+use crate::http::Limits;
 use crate::status::{Check, Health};
 
 #[path = "server/hostile.rs"]
@@ -15,11 +16,11 @@ mod rig;
 #[path = "server/streams.rs"]
 mod streams;
 
-use rig::{NOW, served, status};
+use rig::{NOW, limited, served, status};
 
 #[tokio::test]
 async fn the_list_names_every_route_and_each_answers_in_both_forms() {
-    let server = served(Bounds::default()).await;
+    let server = served().await;
     let list = server.get("/?output=json").await;
     let body: serde_json::Value = serde_json::from_str(list.split("\r\n\r\n").nth(1).unwrap()).unwrap();
     let routes: Vec<&str> =
@@ -61,7 +62,7 @@ async fn the_list_names_every_route_and_each_answers_in_both_forms() {
 
 #[tokio::test]
 async fn metrics_have_their_own_form_and_no_parameters() {
-    let server = served(Bounds::default()).await;
+    let server = served().await;
     let answer = server.with("/metrics", "Accept: application/json\r\n").await;
     assert_eq!(status(&answer), "200", "{answer}");
     assert!(answer.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8"), "{answer}");
@@ -73,7 +74,7 @@ async fn metrics_have_their_own_form_and_no_parameters() {
 
 #[tokio::test]
 async fn frontends_have_exactly_their_columns() {
-    let server = served(Bounds::default()).await;
+    let server = served().await;
     let answer = server.get("/frontends").await;
     let heading = answer.lines().last().unwrap();
     assert_eq!(heading, "Address  Type  Service  Port  Backends  Flags  Status  Since  Error");
@@ -82,14 +83,14 @@ async fn frontends_have_exactly_their_columns() {
 
 #[tokio::test]
 async fn wrong_questions_get_words_that_help() {
-    let server = served(Bounds::default()).await;
+    let server = served().await;
     let unknown = server.get("/frontend").await;
     assert_eq!(status(&unknown), "404");
     assert!(unknown.contains("no route `/frontend`: there are / /status /services"), "{unknown}");
     let post = server.raw("POST /frontends HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n").await;
     assert_eq!(status(&post), "405");
     assert!(post.to_ascii_lowercase().contains("allow: get,head"), "{post}");
-    assert!(post.contains("POST is not answered: the API only reads, use GET"), "{post}");
+    assert!(post.contains("POST is not allowed: the API is read-only, use GET"), "{post}");
     let filter = server.get("/frontends?servce=shop/web").await;
     assert_eq!(status(&filter), "400");
     assert!(filter.contains("unknown parameter `servce`"), "{filter}");
@@ -100,7 +101,7 @@ async fn wrong_questions_get_words_that_help() {
 
 #[tokio::test]
 async fn strangers_are_refused() {
-    let server = served(Bounds::default()).await;
+    let server = served().await;
     let rebound = server.raw("GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n").await;
     assert_eq!(status(&rebound), "403");
     assert!(rebound.contains("nosniff"), "{rebound}");
@@ -115,7 +116,7 @@ async fn strangers_are_refused() {
 
 #[tokio::test]
 async fn health_and_readiness_say_why_not() {
-    let server = served(Bounds::default()).await;
+    let server = served().await;
     assert_eq!(status(&server.get("/readyz").await), "200");
     server.health.send_replace(Arc::new(Health { heartbeat: NOW, checks: Vec::new() }));
     assert_eq!(status(&server.get("/healthz").await), "200");
@@ -135,7 +136,7 @@ async fn health_and_readiness_say_why_not() {
 
 #[tokio::test]
 async fn unreadable_maps_are_an_answer() {
-    let server = served(Bounds::default()).await;
+    let server = served().await;
     let _ = server.maps.send_replace(Err("map services: no such file".into()));
     let answer = server.get("/maps").await;
     assert_eq!(status(&answer), "503");
@@ -145,7 +146,7 @@ async fn unreadable_maps_are_an_answer() {
 
 #[tokio::test]
 async fn a_header_too_large_is_refused() {
-    let server = served(Bounds::default()).await;
+    let server = served().await;
     let huge = server.with("/", &format!("X-Large: {}\r\n", "a".repeat(64 * 1024))).await;
     assert!(["431", "none"].contains(&status(&huge)), "{huge}");
     let many = (0..100).map(|n| format!("X-{n}: a\r\n")).collect::<String>();
@@ -157,7 +158,7 @@ async fn a_header_too_large_is_refused() {
 
 #[tokio::test]
 async fn stop_does_not_wait_for_a_silent_client() {
-    let server = served(Bounds { stop_time: Duration::from_millis(200), ..Bounds::default() }).await;
+    let server = limited(Limits { stop: Duration::from_millis(200), ..LIMITS }, STREAMS).await;
     let silent = TcpStream::connect(server.address).await.unwrap();
     assert_eq!(status(&server.get("/").await), "200");
     let start = Instant::now();
@@ -169,7 +170,7 @@ async fn stop_does_not_wait_for_a_silent_client() {
 /// The answers have exactly the keys that `/openapi.json` describes, with values of the described kinds.
 #[tokio::test]
 async fn every_answer_is_as_openapi_describes_it() {
-    let mut server = served(Bounds::default()).await;
+    let mut server = served().await;
     let taken = rig::service("shop/late", "10.96.7.7:80", FrontendKind::Static);
     let web = rig::service("shop/web", "10.96.7.7:80", FrontendKind::ClusterIP);
     server.apply([web, rig::backends("shop/web", &["10.1.0.1:8080"]), taken, rig::synced()]);

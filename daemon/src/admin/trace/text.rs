@@ -8,7 +8,7 @@ use nodelb_core::explain::trace::Errno;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{FrontendKind, TrafficPolicy};
-use nodelb_core::output::age;
+use nodelb_core::output::durations;
 use nodelb_core::state::status::Status;
 
 /// Returns the name and the sentence of each step, in the order in which they happen.
@@ -152,7 +152,7 @@ fn backends(explanation: &Explanation, owner: &FrontendReport) -> String {
 }
 
 fn status(found: &MatchedFrontend, owner: &FrontendReport, now: Moment) -> String {
-    let since = age::human(now.0.saturating_sub(owner.since.0));
+    let since = durations::human(now.0.saturating_sub(owner.since.0));
     let kernel = match found.is_in_kernel {
         true => "it is in the kernel (compare with the present maps: /diff)",
         false => "it is not in the kernel yet: this is what will happen, not what happens now",

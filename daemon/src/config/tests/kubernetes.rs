@@ -78,12 +78,12 @@ address = 6443
 tls-server-name = "not a name"
 "#;
     let expected = [
-        "line 3: kubernetes.apiserver: address: missing; say where the apiserver listens",
-        "line 6: kubernetes.apiserver: address: `192.0.2.1` is not an apiserver address (expected HOST:PORT, such as \
+        "line 3: kubernetes.apiserver: has no address; add address = \"ADDRESS:PORT\"",
+        "line 6: kubernetes.apiserver.address: `192.0.2.1` is not an apiserver address (expected HOST:PORT, such as \
          192.0.2.1:6443 or api.example.com:6443)",
-        "line 9: kubernetes.apiserver: unknown key `apiserver.tls_server_name`; did you mean `tls-server-name`?",
-        "line 11: kubernetes.apiserver: address: expected a string, found an integer",
-        "line 12: kubernetes.apiserver: tls-server-name: `not a name` is not a name a certificate can carry",
+        "line 9: unknown key `kubernetes.apiserver.tls_server_name`; did you mean `tls-server-name`?",
+        "line 11: kubernetes.apiserver.address: expected a string, found an integer",
+        "line 12: kubernetes.apiserver.tls-server-name: `not a name` is not a valid name in a certificate",
     ];
     assert_eq!(problems(text), expected);
     let wrong_form =
@@ -108,15 +108,15 @@ fn keys_that_do_not_go_together_are_refused_with_the_remedy() {
         ),
         (
             "token-file = \"/t\"\napiserver = [{ address = \"192.0.2.1:6443\" }]",
-            "line 2: kubernetes.token-file: needs ca-file too: the token must not go to a server nobody vouches for",
+            "line 2: kubernetes.token-file: needs ca-file too, so that the token is sent only to a server that is verified",
         ),
         (
             "ca-file = \"/t\"\napiserver = [{ address = \"192.0.2.1:6443\" }]",
-            "line 2: kubernetes.ca-file: needs token-file too: an apiserver wants to know who asks",
+            "line 2: kubernetes.ca-file: needs token-file too: an apiserver requires credentials",
         ),
         (
             "token-file = \"/t\"\nca-file = \"/c\"",
-            "line 2: kubernetes.token-file: no apiserver to show it to; set apiserver = [{ address = \"HOST:PORT\" }], \
+            "line 2: kubernetes.token-file: no apiserver is configured for it; set apiserver = [{ address = \"HOST:PORT\" }], \
              or use kubeconfig",
         ),
         (
@@ -144,8 +144,8 @@ fn keys_that_do_not_go_together_are_refused_with_the_remedy() {
         ),
         (
             "healthz-addresses = [\"[ff02::1]:10256\"]",
-            "line 2: kubernetes.healthz-addresses: [ff02::1]:10256 is a multicast address, where nobody can listen; use \
-             [::] or the node's own",
+            "line 2: kubernetes.healthz-addresses: [ff02::1]:10256 is a multicast address, at which no program can \
+             listen; use [::] or an address of the node",
         ),
         (
             "healthz-addresses = [\"[::]:1\", \"0.0.0.0:1\", \"[::]:1\"]",

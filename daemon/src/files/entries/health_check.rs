@@ -1,290 +1,123 @@
 //! The `[service.health-check]` table of a service entry.
 
-use std::fmt;
-use std::ops::{Range, RangeInclusive};
-use std::str::FromStr;
-use std::sync::Arc;
-use std::time::Duration;
+use std::num::NonZeroU16;
+use std::ops::Range;
 
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::health_check::{HealthCheck, Method};
-use toml::de::{DeTable, DeValue};
+use nodelb_core::output::durations;
+use serde::Deserialize;
+use toml::Spanned;
 
-use super::PortEntry;
-use super::values::duration;
-use crate::document::{Fields, Mismatches, Problems, Setting, Value, read_text, wrong_type};
+use super::values::{HostName, Limited, Status, UrlPath};
+use super::{Entry, PortTable};
+use crate::document::Problems;
 
-/// The range of the interval between two checks of a backend: shorter intervals cause load, longer ones detect nothing
-/// in time.
-const INTERVALS: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3_600);
-/// The range of the timeout of an answer.
-const TIMEOUTS: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_secs(60);
-/// The maximum length of a path and of a Host header, in bytes.
-const MAX_TEXT: usize = 1_024;
-
-/// The keys that apply only to HTTP.
-const HTTP_KEYS: [&str; 3] = ["path", "host", "expected-status"];
-
-/// Reads the table. `None` if the service has none, or one with problems, which are reported.
-pub(super) fn read(service: &mut Fields<'_, '_>, ports: &[PortEntry], problems: &mut Problems) -> Option<HealthCheck> {
-    let at = service.value("health-check")?.span();
-    let table = service.table("health-check", problems)?;
-    let mut fields = service.nested(table, "health-check.");
-    let kind: Option<Kind> = fields.read("type", problems);
-    if !table.contains_key("type") {
-        fields.problem(&at, "health-check has no type; add type = \"tcp\" or type = \"http\"", problems);
-    }
-    let method = read_method(kind, &mut fields, table, problems);
-    let port = fields.read("port", problems).map(|Port(port)| port);
-    if !table.contains_key("port") {
-        refuse_unreachable(&at, ports, &fields, problems);
-    }
-    let default = HealthCheck::default();
-    let interval = fields.read("interval", problems).map_or(default.interval, |Interval(interval)| interval);
-    let timeout = fields.read("timeout", problems).map_or(default.timeout.min(interval), |Timeout(timeout)| timeout);
-    let is_short = || {
-        let (timeout, interval) = (Text(timeout), Text(interval));
-        format!("{timeout} is longer than the interval of {interval}; a check ends before the next begins: shorten it")
-    };
-    fields.check("timeout", if timeout <= interval { Ok(()) } else { Err(is_short()) }, problems);
-    let [rise, fall] = [("rise", default.rise), ("fall", default.fall)]
-        .map(|(key, default)| fields.read(key, problems).map_or(default, |Count(count)| count));
-    let starts_healthy = fields.read("start", problems).is_none_or(|Start(is_healthy)| is_healthy);
-    let last_resort = fields.read("last-resort", problems).map_or(default.last_resort, |Switch(is_on)| is_on);
-    fields.refuse_others(problems);
-    Some(HealthCheck { method: method?, port, interval, timeout, rise, fall, starts_healthy, last_resort })
+/// The keys of the table.
+#[derive(Default, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(super) struct HealthCheckTable {
+    r#type: Option<Kind>,
+    port: Option<NonZeroU16>,
+    path: Option<Spanned<UrlPath>>,
+    host: Option<Spanned<HostName>>,
+    expected_status: Option<Spanned<Status>>,
+    /// From 100 ms to an hour: shorter intervals cause load, longer ones detect nothing in time.
+    interval: Option<Limited<100, 3_600_000, 1>>,
+    timeout: Option<Spanned<Limited<10, 60_000, 1>>>,
+    rise: Option<Spanned<u32>>,
+    fall: Option<Spanned<u32>>,
+    start: Option<Start>,
+    last_resort: Option<bool>,
 }
 
-fn read_method(
-    kind: Option<Kind>,
-    fields: &mut Fields<'_, '_>,
-    table: &DeTable<'_>,
-    problems: &mut Problems,
-) -> Option<Method> {
-    let path = fields.read("path", problems).map_or_else(|| "/".into(), |Path(path)| path);
-    let host = fields.read("host", problems).map(|HostName(host)| host);
-    let status = fields.read("expected-status", problems).map_or(200..=399, |Status(status)| status);
-    match kind? {
-        Kind::Http => Some(Method::Http { path, host, status }),
-        Kind::Tcp => {
-            for key in HTTP_KEYS.into_iter().filter(|key| table.contains_key(*key)) {
-                let message = "means nothing without type = \"http\"; change the type, or remove this";
-                fields.check(key, Err(message.into()), problems);
-            }
-            Some(Method::Tcp)
-        }
-    }
-}
-
-/// Rejects a check that cannot be answered: checks use TCP, so the backend's own port does not answer them if the
-/// service has no TCP port.
-fn refuse_unreachable(at: &Range<usize>, ports: &[PortEntry], fields: &Fields<'_, '_>, problems: &mut Problems) {
-    let is_unreachable = |port: &&PortEntry| !port.protocols().is_empty() && !port.protocols().contains(&Protocol::Tcp);
-    if let Some(port) = ports.iter().find(is_unreachable) {
-        let protocol = port.protocols().into_iter().map(|protocol| protocol.to_string()).collect::<Vec<_>>().join("/");
-        let named = if port.name.is_empty() { String::new() } else { format!(" of port {}", port.name) };
-        let message = format_args!(
-            "health-check: the backends{named} are served over {protocol} only, and a check connects over TCP; add \
-             port = NUMBER, where something on each backend's address answers over TCP"
-        );
-        fields.problem(at, message, problems);
-    }
-}
-
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 enum Kind {
     Tcp,
     Http,
 }
 
-impl FromStr for Kind {
-    type Err = String;
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Start {
+    Healthy,
+    Unhealthy,
+}
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "tcp" => Ok(Self::Tcp),
-            "http" => Ok(Self::Http),
-            _ => Err(format!("`{text}` is not a kind of check (expected \"tcp\" or \"http\")")),
+impl HealthCheckTable {
+    /// The table as a health check. `None` if it has no type, which is reported. `at` is the position of the table.
+    pub(super) fn check(self, at: &Range<usize>, entry: &Entry<'_>, problems: &mut Problems) -> Option<HealthCheck> {
+        if self.r#type.is_none() && !entry.has_refused("health-check.type") {
+            entry.problem(at, "health-check has no type; add type = \"tcp\" or type = \"http\"", problems);
         }
-    }
-}
-
-/// Whether a backend starts healthy.
-struct Start(bool);
-
-impl FromStr for Start {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "healthy" => Ok(Self(true)),
-            "unhealthy" => Ok(Self(false)),
-            _ => Err(format!("`{text}` is not a state to start in (expected \"healthy\" or \"unhealthy\")")),
+        if self.port.is_none() && !entry.has_refused("health-check.port") {
+            refuse_unreachable(at, entry, problems);
         }
-    }
-}
-
-/// A path, with its query if there is one. Characters that would end the request line early are rejected.
-struct Path(Arc<str>);
-
-impl FromStr for Path {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let is_uri = || text.parse::<hyper::http::uri::PathAndQuery>().is_ok_and(|parsed| parsed.as_str() == text);
-        if !text.starts_with('/') {
-            Err(format!("`{text}` must begin with a slash, such as \"/healthz\""))
-        } else if text.len() > MAX_TEXT || !is_uri() {
-            Err(format!("not a path: at most {MAX_TEXT} bytes, and what is no URL character written like %20"))
-        } else {
-            Ok(Self(text.into()))
+        let default = HealthCheck::default();
+        let interval = self.interval.map_or(default.interval, |Limited(interval)| interval);
+        let timeout = self.timeout.as_ref().map_or(default.timeout.min(interval), |timeout| timeout.get_ref().0);
+        if let Some(written) = self.timeout.as_ref().filter(|_| timeout > interval) {
+            let [timeout, interval] = [timeout, interval].map(durations::exact);
+            let message = format!(
+                "health-check.timeout: {timeout} is longer than the interval of {interval}; a check ends before the next \
+                 begins: shorten the timeout"
+            );
+            entry.problem(&written.span(), &message, problems);
         }
-    }
-}
-
-/// The value of the Host header: a name or an address, optionally with a port.
-struct HostName(Arc<str>);
-
-impl FromStr for HostName {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let is_host = text.parse::<hyper::http::uri::Authority>().is_ok() && !text.contains('@');
-        if is_host && text.len() <= MAX_TEXT {
-            Ok(Self(text.into()))
-        } else {
-            Err(format!("`{}` is not a host (expected like \"shop.example\" or \"192.0.2.1:80\")", text.escape_debug()))
-        }
-    }
-}
-
-struct Status(RangeInclusive<u16>);
-
-impl FromStr for Status {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let code = |text: &str| text.trim().parse::<u16>().ok().filter(|code| (100..=599).contains(code));
-        let range = code(first).zip(code(last)).filter(|(first, last)| first <= last);
-        let refused = || format!("`{text}` is not a status (expected one like 200 or a range like \"200-399\")");
-        range.map(|(first, last)| Self(first..=last)).ok_or_else(refused)
-    }
-}
-
-impl Setting for Status {
-    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-        let Some(integer) = value.get_ref().as_integer() else {
-            return read_text(value, "a status such as 200 or \"200-399\"", mismatches);
-        };
-        integer.to_string().parse().map_err(|error| mismatches.push((value.span(), error))).ok()
-    }
-}
-
-struct Interval(Duration);
-struct Timeout(Duration);
-
-/// A duration in its written form.
-struct Text(Duration);
-
-impl fmt::Display for Text {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.0.as_secs(), self.0.subsec_millis()) {
-            (0, millis) => write!(f, "{millis} ms"),
-            (seconds, 0) => write!(f, "{seconds} s"),
-            (seconds, millis) => write!(f, "{seconds} s {millis} ms"),
-        }
-    }
-}
-
-/// A duration within the range: seconds as a number, or a text such as `"1500ms"`.
-fn read_duration(value: &Value<'_>, range: &RangeInclusive<Duration>, mismatches: &mut Mismatches) -> Option<Duration> {
-    let (read, written) = match value.get_ref() {
-        DeValue::String(text) => (duration(text), text.to_string()),
-        DeValue::Integer(integer) => {
-            let seconds = u64::from_str_radix(integer.as_str(), integer.radix()).ok();
-            (seconds.map(Duration::from_secs), integer.to_string())
-        }
-        _ => return wrong_type(value, "a duration such as \"10s\"", mismatches),
-    };
-    let read = read.filter(|read| range.contains(read));
-    if read.is_none() {
-        let (first, last) = (Text(*range.start()), Text(*range.end()));
-        let message = format!(
-            "`{written}` is not a duration from {first} to {last} (such as \"10s\", \"500ms\", or seconds as a number)"
-        );
-        mismatches.push((value.span(), message));
-    }
-    read
-}
-
-impl Setting for Interval {
-    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-        read_duration(value, &INTERVALS, mismatches).map(Self)
-    }
-}
-
-impl Setting for Timeout {
-    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-        read_duration(value, &TIMEOUTS, mismatches).map(Self)
-    }
-}
-
-/// A whole number within the range.
-fn read_number<T: TryFrom<u64>>(
-    value: &Value<'_>,
-    range: RangeInclusive<u64>,
-    mismatches: &mut Mismatches,
-) -> Option<T> {
-    let Some(integer) = value.get_ref().as_integer() else {
-        return wrong_type(value, "an integer", mismatches);
-    };
-    let read = u64::from_str_radix(integer.as_str(), integer.radix()).ok().filter(|number| range.contains(number));
-    if read.is_none() {
-        mismatches.push((value.span(), format!("{integer} is not in {}..={}", range.start(), range.end())));
-    }
-    read.and_then(|number| T::try_from(number).ok())
-}
-
-struct Port(u16);
-
-impl Setting for Port {
-    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-        read_number(value, 1..=65_535, mismatches).map(Self)
-    }
-}
-
-/// A number of consecutive answers.
-struct Count(u8);
-
-impl Setting for Count {
-    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-        read_number(value, 1..=100, mismatches).map(Self)
-    }
-}
-
-struct Switch(bool);
-
-impl Setting for Switch {
-    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-        match value.get_ref().as_bool() {
-            Some(is_on) => Some(Self(is_on)),
-            None => wrong_type(value, "true or false", mismatches),
-        }
-    }
-}
-
-macro_rules! read_as_text {
-    ($($type:ty),+) => {
-        $( impl Setting for $type {
-            fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-                read_text(value, "a string", mismatches)
+        let mut count = |key, value: &Option<Spanned<u32>>, default| match value {
+            Some(value) if !(1..=100).contains(value.get_ref()) => {
+                let message = format!("health-check.{key}: {} is not in 1..=100", value.get_ref());
+                entry.problem(&value.span(), &message, problems);
+                default
             }
-        } )+
-    };
+            Some(value) => u8::try_from(*value.get_ref()).unwrap_or(default),
+            None => default,
+        };
+        let (rise, fall) = (count("rise", &self.rise, default.rise), count("fall", &self.fall, default.fall));
+        let (port, starts_healthy) = (self.port.map(NonZeroU16::get), self.start != Some(Start::Unhealthy));
+        let last_resort = self.last_resort.unwrap_or(default.last_resort);
+        let method = self.method(entry, problems)?;
+        Some(HealthCheck { method, port, interval, timeout, rise, fall, starts_healthy, last_resort })
+    }
+
+    fn method(self, entry: &Entry<'_>, problems: &mut Problems) -> Option<Method> {
+        let Self { r#type, path, host, expected_status, .. } = self;
+        if r#type? == Kind::Http {
+            return Some(Method::Http {
+                path: path.map_or_else(|| "/".into(), |path| path.into_inner().0),
+                host: host.map(|host| host.into_inner().0),
+                status: expected_status.map_or(200..=399, |status| status.into_inner().0),
+            });
+        }
+        let http_keys = [
+            ("path", path.map(|path| path.span())),
+            ("host", host.map(|host| host.span())),
+            ("expected-status", expected_status.map(|status| status.span())),
+        ];
+        for (key, at) in http_keys.into_iter().filter_map(|(key, at)| Some((key, at?))) {
+            let message =
+                format!("health-check.{key}: has no effect without type = \"http\"; change the type, or remove {key}");
+            entry.problem(&at, &message, problems);
+        }
+        Some(Method::Tcp)
+    }
 }
 
-read_as_text!(Kind, Start, Path, HostName);
+/// Rejects a check that cannot be answered: checks use TCP, so the backend's own port does not answer them if the
+/// service has no TCP port.
+fn refuse_unreachable(at: &Range<usize>, entry: &Entry<'_>, problems: &mut Problems) {
+    let is_unreachable = |port: &&PortTable| !port.protocols().is_empty() && !port.protocols().contains(&Protocol::Tcp);
+    if let Some(port) = entry.ports.iter().map(|(_, port)| port).find(is_unreachable) {
+        let protocol = port.protocols().into_iter().map(|protocol| protocol.to_string()).collect::<Vec<_>>().join("/");
+        let named = if port.name.is_empty() { String::new() } else { format!(" of port {}", port.name) };
+        let message = format!(
+            "health-check: the backends{named} are served over {protocol} only, and a check connects over TCP; add \
+             port = NUMBER with a port at which each backend accepts TCP connections"
+        );
+        entry.problem(at, &message, problems);
+    }
+}
 
 #[cfg(test)]
 #[path = "tests/health_check.rs"]

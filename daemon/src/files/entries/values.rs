@@ -1,246 +1,199 @@
-//! The types of the values in a service entry.
+//! The values in a service entry that are written as a string.
 
 use std::fmt;
-use std::ops::Range;
-use std::str::FromStr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
 use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::model::names::node_name;
-use nodelb_core::model::service::{Backend, BackendState, ServiceName, TrafficPolicy};
-use toml::de::DeTable;
+use nodelb_core::model::service::{Backend, BackendState};
+use nodelb_core::output::durations;
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 
-use crate::document::{Fields, Mismatches, Setting, Value, read_text, wrong_type};
+use crate::document;
 
-/// A value with its position.
-pub(super) struct At<T>(pub(super) Range<usize>, pub(super) T);
-
-impl<T: Setting> Setting for At<T> {
-    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-        Some(Self(value.span(), T::read(value, mismatches)?))
-    }
-}
+/// The maximum length of a path and of a Host header, in bytes.
+const MAX_TEXT: usize = 1_024;
 
 /// `"198.51.100.10:80/TCP"`
-pub(super) struct FrontendEntry(pub(super) L4Addr);
+pub(super) struct Frontend(pub(super) L4Addr);
+
+/// `"192.0.2.11:8080"`
+struct BackendAddress(Addr, u16);
 
 /// `"192.0.2.11:8080"`, or a table with more keys of the backend.
 pub(super) struct BackendEntry(pub(super) Backend);
 
-/// `"none"` or `"client-ip"`
+/// A path, with its query if there is one. Characters that would end the request line early are rejected.
+pub(super) struct UrlPath(pub(super) Arc<str>);
+
+/// The value of the Host header: a name or an address, optionally with a port.
+pub(super) struct HostName(pub(super) Arc<str>);
+
+/// A status code, as a number or a string, or a range such as `"200-399"`.
+pub(super) struct Status(pub(super) RangeInclusive<u16>);
+
+/// A duration within a range, in multiples of `UNIT`, all in milliseconds: a string such as `"1h30m"`, or seconds as a
+/// number.
 #[derive(Clone, Copy)]
-pub(super) enum Affinity {
-    None,
-    ClientIp,
-}
+pub(super) struct Limited<const MIN: u64, const MAX: u64, const UNIT: u64>(pub(super) Duration);
 
-/// Seconds as a number, or as a text such as `"1h30m"`.
-pub(super) struct Timeout(pub(super) u32);
-
-struct Weight(u16);
-
-struct State(BackendState);
-
-struct BackendAddress(Addr, u16);
-
-/// The reason why an address cannot be a backend or a frontend, if so.
-fn not_one_host(addr: Addr) -> Option<&'static str> {
-    if addr.is_unspecified() {
-        Some("is the unspecified address, not that of a host")
-    } else if addr.is_multicast() {
-        Some("is a multicast or broadcast address, not that of a host")
-    } else {
-        None
-    }
-}
-
-impl FromStr for FrontendEntry {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let addr: L4Addr = text.parse().map_err(|error| format!("{error}"))?;
-        match not_one_host(addr.addr) {
-            Some(why) => Err(format!("`{text}` {why}; a frontend is an address that clients dial")),
-            None => Ok(Self(addr)),
-        }
-    }
-}
-
-impl FromStr for BackendAddress {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text.contains('/') {
-            return Err(format!("`{text}` has a protocol; a backend has that of its frontends: write it without"));
-        }
-        let socket: L4Addr = text.parse().map_err(|error| format!("{error}"))?;
-        match not_one_host(socket.addr) {
-            Some(why) => Err(format!("`{text}` {why}; a backend is an address that connections reach")),
-            None => Ok(Self(socket.addr, socket.port)),
-        }
-    }
-}
-
-impl FromStr for Affinity {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "none" => Ok(Self::None),
-            "client-ip" => Ok(Self::ClientIp),
-            _ => Err(format!("`{text}` is not a session affinity (expected \"none\" or \"client-ip\")")),
-        }
-    }
-}
-
-impl FromStr for State {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "active" => Ok(Self(BackendState::Active)),
-            "maintenance" => Ok(Self(BackendState::Maintenance)),
-            _ => Err(format!("`{text}` is not a state (expected \"active\" or \"maintenance\")")),
-        }
-    }
-}
-
-impl FromStr for Timeout {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let whole = duration(text).filter(|duration| duration.subsec_millis() == 0);
-        whole.and_then(|duration| timeout(duration.as_secs())).ok_or_else(|| timeout_message(text))
-    }
-}
-
-/// The longest timeout, in seconds: a year. Longer ones are mistakes.
-const MAX_TIMEOUT_SECONDS: u64 = 365 * 86_400;
-
-fn timeout(seconds: u64) -> Option<Timeout> {
-    u32::try_from(seconds).ok().filter(|_| (1..=MAX_TIMEOUT_SECONDS).contains(&seconds)).map(Timeout)
-}
-
-fn timeout_message(found: impl fmt::Display) -> String {
-    format!(
-        "`{found}` is not a timeout (expected 1 s to 365 d, such as \"3h\", \"1h30m\", \"90s\", or seconds as a number)"
-    )
-}
-
-/// Numbers with a unit of `d`, `h`, `m`, `s` or `ms` each, the largest unit first.
-pub(super) fn duration(text: &str) -> Option<Duration> {
-    let mut rest = text;
-    let mut total = 0_u64;
-    let mut last_unit = u64::MAX;
-    while !rest.is_empty() {
-        let (number, after) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit())?);
-        let name = &after[..after.find(|c: char| !c.is_ascii_lowercase()).unwrap_or(after.len())];
-        let unit = match name {
-            "d" => 86_400_000,
-            "h" => 3_600_000,
-            "m" => 60_000,
-            "s" => 1_000,
-            "ms" => 1,
-            _ => return None,
-        };
-        if unit >= last_unit {
-            return None;
-        }
-        last_unit = unit;
-        total = total.checked_add(number.parse::<u64>().ok()?.checked_mul(unit)?)?;
-        rest = &after[name.len()..];
-    }
-    Some(Duration::from_millis(total))
-}
-
-impl Setting for Timeout {
-    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-        let Some(integer) = value.get_ref().as_integer() else {
-            return read_text(value, "a duration such as \"3h\"", mismatches);
-        };
-        let read = u64::from_str_radix(integer.as_str(), integer.radix()).ok().and_then(timeout);
-        if read.is_none() {
-            mismatches.push((value.span(), timeout_message(integer)));
-        }
-        read
-    }
-}
-
-impl Setting for Weight {
-    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-        let Some(integer) = value.get_ref().as_integer() else {
-            return wrong_type(value, "an integer", mismatches);
-        };
-        let read = u16::from_str_radix(integer.as_str(), integer.radix());
-        let in_range = |_out_of_range| mismatches.push((value.span(), format!("{integer} is not in 0..=65535")));
-        read.map(Self).map_err(in_range).ok()
-    }
-}
-
-impl Setting for TrafficPolicy {
-    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-        let text = String::read(value, mismatches)?;
-        match text.as_str() {
-            "cluster" => Some(Self::Cluster),
-            "local" => Some(Self::Local),
-            _ => {
-                let message = format!("`{text}` is not a traffic policy (expected \"cluster\" or \"local\")");
-                mismatches.push((value.span(), message));
-                None
-            }
-        }
-    }
-}
-
-macro_rules! read_as_text {
-    ($($type:ty, $expected:literal;)+) => {
-        $( impl Setting for $type {
-            fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-                read_text(value, $expected, mismatches)
+/// Values that are written as a string: what describes such a string, and how it is parsed.
+macro_rules! texts {
+    ($($type:ident, $expected:literal, $parse:expr;)+) => {
+        $( impl<'de> Deserialize<'de> for $type {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                document::text(from, $expected, $parse)
             }
         } )+
     };
 }
 
-read_as_text! {
-    ServiceName, "a string such as \"shop/web\"";
-    FrontendEntry, "a string such as \"198.51.100.10:80/TCP\"";
-    BackendAddress, "a string such as \"192.0.2.11:8080\"";
-    Affinity, "a string";
-    State, "a string";
+texts! {
+    Frontend, "a string such as \"198.51.100.10:80/TCP\"", frontend;
+    BackendAddress, "a string such as \"192.0.2.11:8080\"", backend_address;
+    UrlPath, "a string", path;
+    HostName, "a string", host_name;
 }
 
-impl Setting for BackendEntry {
-    fn read(value: &Value<'_>, mismatches: &mut Mismatches) -> Option<Self> {
-        if let Some(table) = value.get_ref().as_table() {
-            return read_backend_table(table, value, mismatches);
-        }
-        if !value.get_ref().is_str() {
-            return wrong_type(value, "a string such as \"192.0.2.11:8080\", or a table", mismatches);
-        }
-        let BackendAddress(addr, port) = BackendAddress::read(value, mismatches)?;
-        Some(Self(Backend::new(addr, port)))
+impl<'de> Deserialize<'de> for Status {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        document::text_or_integer(from, "a status such as 200 or \"200-399\"", "", status)
     }
 }
 
-fn read_backend_table(table: &DeTable<'_>, value: &Value<'_>, mismatches: &mut Mismatches) -> Option<BackendEntry> {
-    let before = mismatches.len();
-    let mut fields = Fields::of(table, "");
-    if !table.contains_key("address") {
-        mismatches.push((value.span(), "has no address; add address = \"ADDRESS:PORT\"".into()));
+impl<'de, const MIN: u64, const MAX: u64, const UNIT: u64> Deserialize<'de> for Limited<MIN, MAX, UNIT> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        document::text_or_integer(from, "a duration such as \"10s\"", "s", |text| {
+            let is_accepted = |millis: u128| {
+                (u128::from(MIN)..=MAX.into()).contains(&millis) && millis.is_multiple_of(u128::from(UNIT))
+            };
+            let duration = durations::parse(text).filter(|duration| is_accepted(duration.as_millis()));
+            let [first, last, unit] = [MIN, MAX, UNIT].map(|millis| durations::exact(Duration::from_millis(millis)));
+            duration.map(Self).ok_or_else(|| {
+                format!(
+                    "`{text}` is not a duration from {first} to {last}, in multiples of {unit} (such as \"10s\", \
+                     \"1h30m\", or seconds as a number)"
+                )
+            })
+        })
     }
-    let address = fields.setting("address", mismatches);
-    let weight = fields.setting("weight", mismatches).map_or(1, |Weight(weight)| weight);
-    let state = fields.setting("state", mismatches).map_or(BackendState::Active, |State(state)| state);
-    let [node, zone] = ["node", "zone"].map(|key| {
-        let name: Option<String> = fields.setting(key, mismatches);
-        let name = if key == "node" { name.map(|name| node_name(&name)) } else { name };
-        name.filter(|name| !name.is_empty()).map(Arc::<str>::from)
-    });
-    mismatches.extend(fields.unknown());
-    let BackendAddress(addr, port) = address.filter(|_| mismatches.len() == before)?;
-    Some(BackendEntry(Backend { state, weight, node, zone, ..Backend::new(addr, port) }))
+}
+
+/// Checks that an address can be that of a frontend or a backend, which is described by `role`.
+fn one_host(text: &str, addr: Addr, role: &str) -> Result<(), String> {
+    if addr.is_unspecified() {
+        Err(format!("`{text}` is the unspecified address, not that of a host; {role}"))
+    } else if addr.is_multicast() {
+        Err(format!("`{text}` is a multicast or broadcast address, not that of a host; {role}"))
+    } else {
+        Ok(())
+    }
+}
+
+fn frontend(text: &str) -> Result<Frontend, String> {
+    let addr: L4Addr = text.parse().map_err(|error| format!("{error}"))?;
+    one_host(text, addr.addr, "a frontend is an address that clients connect to")?;
+    Ok(Frontend(addr))
+}
+
+fn backend_address(text: &str) -> Result<BackendAddress, String> {
+    if text.contains('/') {
+        return Err(format!("`{text}` has a protocol; a backend has that of its frontends: remove the protocol"));
+    }
+    let socket: L4Addr = text.parse().map_err(|error| format!("{error}"))?;
+    one_host(text, socket.addr, "a backend is an address that connections reach")?;
+    Ok(BackendAddress(socket.addr, socket.port))
+}
+
+fn path(text: &str) -> Result<UrlPath, String> {
+    let is_uri = || text.parse::<hyper::http::uri::PathAndQuery>().is_ok_and(|parsed| parsed.as_str() == text);
+    if !text.starts_with('/') {
+        Err(format!("`{text}` must begin with a slash, such as \"/healthz\""))
+    } else if text.len() > MAX_TEXT || !is_uri() {
+        Err(format!(
+            "not a path: it has at most {MAX_TEXT} bytes, and characters that a URL cannot contain are written like %20"
+        ))
+    } else {
+        Ok(UrlPath(text.into()))
+    }
+}
+
+fn host_name(text: &str) -> Result<HostName, String> {
+    let is_host = text.parse::<hyper::http::uri::Authority>().is_ok() && !text.contains('@');
+    if is_host && text.len() <= MAX_TEXT {
+        Ok(HostName(text.into()))
+    } else {
+        Err(format!("`{}` is not a host (expected like \"shop.example\" or \"192.0.2.1:80\")", text.escape_debug()))
+    }
+}
+
+fn status(text: &str) -> Result<Status, String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let code = |text: &str| text.trim().parse::<u16>().ok().filter(|code| (100..=599).contains(code));
+    let range = code(first).zip(code(last)).filter(|(first, last)| first <= last);
+    let refused = || format!("`{text}` is not a status (expected one like 200 or a range like \"200-399\")");
+    range.map(|(first, last)| Status(first..=last)).ok_or_else(refused)
+}
+
+/// The keys of a backend.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BackendTable {
+    address: BackendAddress,
+    weight: Option<u16>,
+    state: Option<State>,
+    #[serde(default)]
+    node: String,
+    #[serde(default)]
+    zone: String,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum State {
+    Active,
+    Maintenance,
+}
+
+impl<'de> Deserialize<'de> for BackendEntry {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct AddressOrTable;
+
+        impl<'de> Visitor<'de> for AddressOrTable {
+            type Value = BackendEntry;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string such as \"192.0.2.11:8080\", or a table")
+            }
+
+            fn visit_str<E: Error>(self, text: &str) -> Result<BackendEntry, E> {
+                let BackendAddress(addr, port) = backend_address(text).map_err(E::custom)?;
+                Ok(BackendEntry(Backend::new(addr, port)))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<BackendEntry, A::Error> {
+                BackendTable::deserialize(MapAccessDeserializer::new(map)).map(BackendEntry::from)
+            }
+        }
+
+        from.deserialize_any(AddressOrTable)
+    }
+}
+
+impl From<BackendTable> for BackendEntry {
+    fn from(BackendTable { address: BackendAddress(addr, port), weight, state, node, zone }: BackendTable) -> Self {
+        let state = match state {
+            Some(State::Maintenance) => BackendState::Maintenance,
+            Some(State::Active) | None => BackendState::Active,
+        };
+        let [node, zone] =
+            [node_name(&node), zone].map(|name| Some(name.into()).filter(|name: &Arc<str>| !name.is_empty()));
+        Self(Backend { state, weight: weight.unwrap_or(1), node, zone, ..Backend::new(addr, port) })
+    }
 }
 
 #[cfg(test)]

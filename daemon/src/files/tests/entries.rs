@@ -140,6 +140,14 @@ fn affinity_lasts_three_hours_unless_said_otherwise() {
 }
 
 #[test]
+fn an_affinity_timeout_without_affinity_is_refused() {
+    let text = "[[service]]\nname = \"a/c\"\nfrontends = [\"198.51.100.1:1\"]\nsession-affinity-timeout = 90\n";
+    let expected = "line 4: service a/c: session-affinity-timeout has no effect without session-affinity = \
+                    \"client-ip\"; add that";
+    assert_eq!(problems(text), [expected]);
+}
+
+#[test]
 fn all_problems_of_a_file_are_reported_with_service_and_line() {
     let text = r#"[[service]]
 name = "shop"
@@ -173,22 +181,22 @@ internal-traffic-policy = "Local"
         "line 4: service: has no frontends; add frontends = [\"ADDRESS:PORT/PROTOCOL\"]",
         "line 6: service a/b: has no frontends; add frontends = [\"ADDRESS:PORT/PROTOCOL\"]",
         "line 8: service a/b: unknown key `frontnds`; did you mean `frontends`?",
-        "line 11: service a/c: frontends: `0.0.0.0:80` is the unspecified address, not that of a host; a frontend is an address that clients dial",
+        "line 11: service a/c: frontend 198.51.100.1:80/TCP is listed twice; remove one",
+        "line 11: service a/c: frontends: `0.0.0.0:80` is the unspecified address, not that of a host; a frontend is an address that clients connect to",
         "line 11: service a/c: frontends: `198.51.100.1` is not an address with a port (expected like 192.0.2.7:80 or [2001:db8::7]:80)",
         "line 11: service a/c: frontends: `198.51.100.1:0` has port 0, which cannot be dialled",
         "line 11: service a/c: frontends: `ICMP` is not a protocol (expected TCP, UDP or SCTP)",
-        "line 14: service a/c: backends: `192.0.2.1:80/TCP` has a protocol; a backend has that of its frontends: write it without",
+        "line 14: service a/c: backends: `192.0.2.1:80/TCP` has a protocol; a backend has that of its frontends: remove the protocol",
         "line 15: service a/c: backends: `224.0.0.1:80` is a multicast or broadcast address, not that of a host; a backend is an address that connections reach",
         "line 16: service a/c: backends: `[::]:80` is the unspecified address, not that of a host; a backend is an address that connections reach",
         "line 17: service a/c: backends: `192.0.2.1:0` has port 0, which cannot be dialled",
         "line 18: service a/c: backends: has no address; add address = \"ADDRESS:PORT\"",
-        "line 18: service a/c: backends: weight: 70000 is not in 0..=65535",
-        "line 18: service a/c: backends: unknown key `stat`; did you mean `state`?",
+        "line 18: service a/c: backends.weight: 70000 is not in 0..=65535",
+        "line 18: service a/c: unknown key `backends.stat`; did you mean `state`?",
         "line 19: service a/c: backends: expected a string such as \"192.0.2.11:8080\", or a table, found an integer",
-        "line 21: service a/c: session-affinity: `cookie` is not a session affinity (expected \"none\" or \"client-ip\")",
-        "line 22: service a/c: session-affinity-timeout means nothing without session-affinity = \"client-ip\"; add that",
-        "line 22: service a/c: session-affinity-timeout: `0s` is not a timeout (expected 1 s to 365 d, such as \"3h\", \"1h30m\", \"90s\", or seconds as a number)",
-        "line 23: service a/c: internal-traffic-policy: `Local` is not a traffic policy (expected \"cluster\" or \"local\")",
+        "line 21: service a/c: session-affinity: `cookie` is not one of the choices (expected \"none\" or \"client-ip\")",
+        "line 22: service a/c: session-affinity-timeout: `0s` is not a duration from 1s to 365d, in multiples of 1s (such as \"10s\", \"1h30m\", or seconds as a number)",
+        "line 23: service a/c: internal-traffic-policy: `Local` is not one of the choices (expected \"cluster\" or \"local\")",
         "line 24: unknown key `services`; did you mean `service`?",
     ];
     let mut found_sorted = found.clone();
@@ -235,9 +243,9 @@ frontends = ["198.51.100.1:80"]
     assert_eq!(
         problems(text),
         [
-            "line 3: service a/b: has [[service.port]] tables: frontends and backends belong into those, not beside them",
+            "line 3: service a/b: has [[service.port]] tables: move frontends and backends into those",
             "line 4: service a/b: has several ports, so each needs a name; add name = \"…\" to this one",
-            "line 9: service a/b: has two ports named `x`; rename one, or join them",
+            "line 9: service a/b: has two ports named `x`; rename one, or merge them",
             "line 11: service a/b: unknown key `port.nam`; did you mean `name`?",
             "line 12: service a/b: frontend 198.51.100.1:80/TCP is listed twice; remove one",
         ]
@@ -268,13 +276,13 @@ fn syntax_errors_are_reported_alone() {
 
 #[test]
 fn wrong_types_are_reported() {
-    assert_eq!(problems("service = 1\n"), ["line 1: service: expected an array of tables"]);
+    assert_eq!(problems("service = 1\n"), ["line 1: service: expected an array, found an integer"]);
     let found = problems("[[service]]\nname = 1\nport = 2\nfrontends = \"x\"\nbackends = {}\n");
     assert_eq!(
         found,
         [
-            "line 2: service: name: expected a string such as \"shop/web\", found an integer",
-            "line 3: service: port: expected an array of tables",
+            "line 2: service: name: expected a string, found an integer",
+            "line 3: service: port: expected an array, found an integer",
             "line 4: service: frontends: expected an array, found a string",
             "line 5: service: backends: expected an array, found a table",
         ]

@@ -2,12 +2,13 @@ use std::net::Ipv6Addr;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use super::*;
-use crate::lb_health::answer::Answer;
-use crate::lb_health::listen::Bounds;
-use crate::lb_health::tests::{HERE, ask, free};
+use crate::lb_health::Bounds;
+use crate::lb_health::tests::{HERE, ask, free, raw};
 
 type Wanted = BTreeMap<SocketAddr, &'static str>;
 
@@ -21,7 +22,7 @@ async fn want(doors: &mut Listeners<&'static str>, wanted: &Wanted) {
 }
 
 fn doors(retry: Duration) -> Listeners<&'static str> {
-    Listeners::new(Places::new(Bounds::within(1024)), 3, retry)
+    Listeners::new(Slots::new(Bounds::within(1024).limits()), 3, retry)
 }
 
 async fn said(at: SocketAddr) -> Option<String> {
@@ -97,10 +98,156 @@ async fn there_are_no_more_than_there_may_be() {
     }
     want(&mut doors, &wanted).await;
     let failed: Vec<String> = doors.failed().map(|(_, _, error)| error.to_string()).collect();
-    assert_eq!(failed, ["no more than 3 sockets may listen; raise LimitNOFILE of nodelb.service"; 2]);
+    assert_eq!(failed, ["the limit of 3 listening sockets is reached; raise LimitNOFILE of nodelb.service"; 2]);
     let closed: Vec<SocketAddr> = wanted.keys().take(2).copied().collect();
     wanted.retain(|at, _| !closed.contains(at));
     doors.retry_is_due().await;
     want(&mut doors, &wanted).await;
     assert_eq!(doors.failed().count(), 0);
+}
+
+const REQUEST: &str = "GET / HTTP/1.1\r\nHost: lb\r\n\r\n";
+const LAST: &str = "GET / HTTP/1.1\r\nHost: lb\r\nConnection: close\r\n\r\n";
+
+fn reply() -> Reply {
+    Arc::new(|path| Answer::json(true, path.to_owned(), SystemTime::UNIX_EPOCH))
+}
+
+fn open(bounds: Bounds) -> (SocketAddr, Door, Arc<Slots>) {
+    let slots = Slots::new(bounds.limits());
+    let (at, door) = open_at(&slots);
+    (at, door, slots)
+}
+
+fn open_at(slots: &Arc<Slots>) -> (SocketAddr, Door) {
+    let listener = listen((HERE, 0).into());
+    let at = listener.local_addr().expect("an address");
+    (at, Door::open(listener, slots, reply()))
+}
+
+fn listen(at: SocketAddr) -> TcpListener {
+    let register: Register = Arc::new(|_| Ok(()));
+    TcpListener::from_std(bind(at, true, &register).expect("an address that is free")).expect("a runtime")
+}
+
+fn roomy() -> Bounds {
+    Bounds { per_door: 8, overall: 12, doors: 8, idle: Duration::from_secs(20) }
+}
+
+/// Sends a request over a persistent connection.
+async fn exchange(stream: &mut TcpStream) -> io::Result<String> {
+    stream.write_all(REQUEST.as_bytes()).await?;
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\n/") {
+        let read = async { stream.read_u8().await };
+        answer.push(timeout(Duration::from_secs(20), read).await.map_err(io::Error::other)??);
+    }
+    String::from_utf8(answer).map_err(io::Error::other)
+}
+
+/// Whether the server has closed the connection.
+async fn is_cut(stream: &mut TcpStream) -> bool {
+    let mut byte = [0];
+    matches!(timeout(Duration::from_secs(20), stream.read(&mut byte)).await, Ok(Ok(0) | Err(_)))
+}
+
+#[tokio::test]
+async fn a_connection_stays_as_go_keeps_it() {
+    let (at, _door, _) = open(roomy());
+    let mut stream = TcpStream::connect(at).await.expect("connected");
+    let expected = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Content-Type-Options: nosniff\r\n\
+                    Date: Thu, 01 Jan 1970 00:00:00 GMT\r\nContent-Length: 1\r\n\r\n/";
+    for _ in 0..3 {
+        assert_eq!(exchange(&mut stream).await.expect("answered"), expected);
+    }
+    let last = raw(at, LAST).await.expect("answered");
+    assert_eq!(last, expected.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n"));
+    let old = raw(at, "GET / HTTP/1.0\r\n\r\n").await.expect("answered");
+    assert_eq!(old, expected.replace("HTTP/1.1", "HTTP/1.0"));
+}
+
+#[tokio::test]
+async fn a_new_client_gets_a_slot() {
+    let (at, _door, _) = open(roomy());
+    let mut idlers = Vec::new();
+    for _ in 0..40 {
+        let mut idler = TcpStream::connect(at).await.expect("connected");
+        idler.write_all(b"GET / HTTP/1.1\r\nX-Slow: ").await.expect("written");
+        idlers.push(idler);
+    }
+    let mut stream = TcpStream::connect(at).await.expect("connected");
+    exchange(&mut stream).await.expect("answered, however many others are waiting");
+    for idler in &mut idlers[..40 - 7] {
+        assert!(is_cut(idler).await, "those that came first made room");
+    }
+    for idler in &mut idlers[40 - 7..] {
+        idler.write_all(b"no\r\nHost: lb\r\nConnection: close\r\n\r\n").await.expect("written");
+        let mut answer = String::new();
+        idler.read_to_string(&mut answer).await.expect("answered");
+        assert!(answer.starts_with("HTTP/1.1 200 OK"), "the others are served: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn all_doors_together_are_bounded_too() {
+    let slots = Slots::new(roomy().limits());
+    let doors: Vec<_> = (0..4).map(|_| open_at(&slots)).collect();
+    let mut streams = Vec::new();
+    for round in 0..4 {
+        for (at, _) in &doors {
+            let mut stream = TcpStream::connect(at).await.expect("connected");
+            exchange(&mut stream).await.expect("answered");
+            streams.push(stream);
+        }
+        assert!(slots.taken() <= 12, "round {round}");
+    }
+    for (number, stream) in streams.iter_mut().enumerate() {
+        let is_served = exchange(stream).await.is_ok();
+        assert_eq!(is_served, number >= 4, "the first four made room for the last four: {number}");
+    }
+    drop(streams);
+    let empty = async {
+        while slots.taken() > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(20), empty).await.expect("no place is lost");
+}
+
+#[tokio::test]
+async fn headers_are_bounded_in_size_and_time() {
+    let (at, _door, _) = open(Bounds { idle: Duration::from_millis(200), ..roomy() });
+    for (line, count) in [("X-Long: ", 1), ("X: ", 65)] {
+        let value = "x".repeat(if count == 1 { 9_000 } else { 1 });
+        let lines = format!("{line}{value}\r\n").repeat(count);
+        let answer = raw(at, &format!("GET / HTTP/1.1\r\nHost: lb\r\n{lines}\r\n")).await.unwrap_or_default();
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");
+    }
+    let mut silent = TcpStream::connect(at).await.expect("connected");
+    assert!(is_cut(&mut silent).await);
+    let mut slow = TcpStream::connect(at).await.expect("connected");
+    slow.write_all(b"GET / HTTP/1.1\r\nHost:").await.expect("written");
+    assert!(is_cut(&mut slow).await);
+    assert!(raw(at, "\u{0}\u{1}garbage\r\n\r\n").await.is_ok_and(|answer| answer.starts_with("HTTP/1.1 400")));
+}
+
+#[tokio::test]
+async fn a_closed_door_frees_its_address_and_cuts_its_connections() {
+    let (at, door, slots) = open(roomy());
+    let mut stream = TcpStream::connect(at).await.expect("connected");
+    exchange(&mut stream).await.expect("answered");
+    door.close().await;
+    assert!(is_cut(&mut stream).await);
+    // The address is free at once, whatever connections there were.
+    let _door = Door::open(listen(at), &slots, reply());
+    assert!(raw(at, LAST).await.is_ok());
+}
+
+#[test]
+fn most_files_are_left_to_the_rest_where_there_are_few() {
+    let of = |files| {
+        let Bounds { overall, doors, .. } = Bounds::within(files);
+        (overall, doors)
+    };
+    assert_eq!((of(65_536), of(1_024), of(256)), ((512, 64_768), (256, 512), (64, 0)));
 }

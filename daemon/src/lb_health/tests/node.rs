@@ -71,7 +71,7 @@ async fn whole_answers_are_those_of_kube_proxy() {
     let mut world = World::synced();
     let here = free().await;
     world.entry.healthz_addresses = vec![here];
-    let _server = tokio::spawn(run(world.entry.clone(), Places::new(world.entry.bounds)));
+    let _server = tokio::spawn(run(world.entry.clone(), Slots::new(world.entry.bounds.limits())));
     until(here, Result::is_ok).await;
     let shown = |answer: String| {
         let answer = timeless(&answer);
@@ -113,13 +113,13 @@ async fn an_address_in_use_is_reported_and_retried() {
     let taken = TcpListener::bind((HERE, 0)).await.expect("a port");
     let here = taken.local_addr().expect("an address");
     world.entry.healthz_addresses = vec![here];
-    let _server = tokio::spawn(run(world.entry.clone(), Places::new(world.entry.bounds)));
+    let _server = tokio::spawn(run(world.entry.clone(), Slots::new(world.entry.bounds.limits())));
     let Change::HealthCheckPortError(None, Some(error)) = world.next().await else { panic!("an error of the node") };
     assert_eq!(
         &*error,
         &format!(
-            "load balancers that ask for /healthz at {here} are not answered: something else listens there, perhaps \
-             kube-proxy: stop that, or change kubernetes.healthz-addresses"
+            "cannot answer /healthz health checks of load balancers on {here}: another process listens there, perhaps \
+             kube-proxy: stop it, or change kubernetes.healthz-addresses"
         )
     );
     drop(taken);

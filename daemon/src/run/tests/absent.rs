@@ -18,7 +18,7 @@ fn after_a_reset(keys: &str) -> (tempfile::TempDir, Config) {
     let directory = tempfile::tempdir().unwrap();
     let service = serde_json::to_string(&Change::UpsertService(known())).unwrap();
     let text = format!("{{\"form\":2,\"clusters\":[\"a\"],\"node\":\"n\"}}\n{service}\n");
-    std::fs::write(remember::path(directory.path()), text).unwrap();
+    std::fs::write(state_file::path(directory.path()), text).unwrap();
     let config = Config::parse(&format!("{keys}\n[state]\ndirectory = {:?}\n", directory.path())).unwrap();
     (directory, config)
 }
@@ -52,7 +52,7 @@ async fn what_is_switched_off_is_forgotten() {
     let (directory, config) = after_a_reset("[kubernetes]\nenabled = false");
     assert_eq!(disabled_sources(&config), BTreeSet::from([Source::Kubernetes]));
     assert_eq!(recalled(&config).await, []);
-    assert!(!remember::path(directory.path()).exists());
+    assert!(!state_file::path(directory.path()).exists());
     assert_eq!(previous_sources(&config, STATE_TIMEOUT).await, BTreeSet::new());
 }
 
@@ -60,7 +60,7 @@ async fn what_is_switched_off_is_forgotten() {
 #[tokio::test]
 async fn a_state_directory_that_does_not_answer_in_time_removes_nothing() {
     let (_directory, config) = after_a_reset("");
-    std::fs::remove_file(remember::path(&config.state.directory)).unwrap();
+    std::fs::remove_file(state_file::path(&config.state.directory)).unwrap();
     assert_eq!(previous_sources(&config, STATE_TIMEOUT).await, BTreeSet::new());
     let hangs = || {
         std::thread::sleep(Duration::from_millis(500));

@@ -7,8 +7,8 @@ use nodelb_kube::apiserver::connect::Register;
 use tokio::time::timeout;
 
 use super::{AdminSockets, Why};
-use crate::admin::Listener;
 use crate::config::Admin;
+use crate::http::Listener;
 
 fn admin(listen: &[&str], socket: &std::path::Path) -> Admin {
     let listen = listen.iter().map(|address| address.parse().unwrap()).collect();

@@ -38,7 +38,7 @@ fn takes(key: &Key) -> String {
     }
     let (probe, link) = if kind == "an array" { ("[\"?\"]", " of ") } else { ("\"?\"", ": ") };
     let choice = complaint(key, probe).and_then(|refused| wanted(&refused));
-    choice.map_or_else(|| kind.to_owned(), |choice| format!("{kind}{link}{choice}"))
+    choice.filter(|choice| *choice != kind).map_or_else(|| kind.to_owned(), |choice| format!("{kind}{link}{choice}"))
 }
 
 /// The expected value, from an error message.
@@ -67,19 +67,11 @@ fn meaning(key: &Key) -> String {
 /// rewrites it.
 #[test]
 fn the_reference_is_the_keys() {
-    let sections = [
-        (Node::NAME, Node::ABOUT),
-        (Files::NAME, Files::ABOUT),
-        (Kubernetes::NAME, Kubernetes::ABOUT),
-        (State::NAME, State::ABOUT),
-        (Admin::NAME, Admin::ABOUT),
-        (Datapath::NAME, Datapath::ABOUT),
-        (Log::NAME, Log::ABOUT),
-    ];
     let mut text = INTRODUCTION.to_owned();
     let mut shown = 0;
-    let keys = Config::default().keys();
-    for (section, about) in sections {
+    let config = Config::default();
+    let keys = config.keys();
+    for (section, about) in config.sections().map(|section| (section.name(), section.about())) {
         text.push_str(&format!("\n## [{section}]\n\n{}\n", about.trim()));
         for key in keys.iter().filter(|key| key.section == section) {
             let change = if key.needs_restart { "restart" } else { "reload" };

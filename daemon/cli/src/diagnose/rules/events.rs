@@ -21,7 +21,7 @@ pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
         latest(&warnings).into_iter().take(MOST).map(|event| explained(context, event)).collect();
     if !normal.is_empty() {
         let reasons = latest(&normal).into_iter().map(|event| catalogue::one_line(event, context.facts.now));
-        let what = format!("Kubernetes says of it: {}", some(reasons));
+        let what = format!("Kubernetes reports: {}", some(reasons));
         found.push(Finding::new(Severity::Info, Kind::Event, what));
     }
     found
@@ -48,13 +48,15 @@ fn explained(context: &Context<'_>, event: &Event) -> Finding {
     let Some(entry) = catalogue::find(&event.reason) else {
         let what = format!("Kubernetes warns: {said}");
         return Finding::new(severity, Kind::Event, what)
-            .remedy("this reason is not in the catalogue of nodelb: read its message");
+            .remedy("nodelb has no error message for this reason: read its message");
     };
     let cause = entry.cause_of(&event.message);
     let what = match cause {
         Some(cause) => format!("Kubernetes warns: {}: {}", quoted(&event.reason), cause.means),
         None => format!("Kubernetes warns: {}: {}", quoted(&event.reason), entry.meaning),
     };
-    let remedy = cause.map_or(entry.remedy, |cause| cause.remedy);
-    Finding::new(severity, Kind::Event, what).seen([said, format!("in general: {}", entry.meaning)]).remedy(remedy)
+    let remedy = cause.map_or(&entry.remedy, |cause| &cause.remedy);
+    Finding::new(severity, Kind::Event, what)
+        .seen([said, format!("in general: {}", entry.meaning)])
+        .remedy(remedy.as_str())
 }

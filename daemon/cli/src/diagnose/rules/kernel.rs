@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use nodelb_core::explain::differences::CHECKS_AT_ONCE;
 
-use super::{Context, age, is_last_resort, is_ready, quoted, shown, some};
+use super::{Context, durations, is_last_resort, is_ready, quoted, shown, some};
 use crate::diagnose::facts::{BackendRow, Daemon, FrontendRow, Maps};
 use crate::diagnose::finding::{Finding, Kind, Severity};
 use crate::diagnose::rows;
@@ -51,7 +51,7 @@ fn not_served(daemon: &Daemon) -> Vec<Finding> {
         failed.into_iter().partition(|row| owner(row).is_some());
     let mut found = Vec::new();
     if let Some(owner) = lost.first().and_then(|row| owner(row)) {
-        let what = format!("{} of its addresses belongs to another service, {}", lost.len(), shown(&owner.service));
+        let what = format!("address {} belongs to another service, {}", lost.len(), shown(&owner.service));
         found.push(
             Finding::new(severity, Kind::AddressConflict, what)
                 .seen(lost.iter().map(|row| one_line(row)))
@@ -63,7 +63,8 @@ fn not_served(daemon: &Daemon) -> Vec<Finding> {
                     shown(&owner.service)
                 )])
                 .remedy(
-                    "give one of the two another address; the older one owns it, and the other takes over when it goes",
+                    "change the address of one of the two services; the older one owns it, and the other takes over \
+                     when the older one gives it up",
                 ),
         );
     }
@@ -72,7 +73,7 @@ fn not_served(daemon: &Daemon) -> Vec<Finding> {
         found.push(
             Finding::new(severity, Kind::AddressRefused, what)
                 .seen(refused.iter().map(|row| one_line(row)))
-                .remedy("do what the reason says, or take the address out of the service"),
+                .remedy("follow the reason, or remove the address from the service"),
         );
     }
     found
@@ -81,7 +82,7 @@ fn not_served(daemon: &Daemon) -> Vec<Finding> {
 /// Two sources define the service.
 fn described_twice(daemon: &Daemon) -> Option<Finding> {
     let row = daemon.services.iter().find(|row| daemon.services.len() > 1 && row.status == "Error")?;
-    let what = format!("it is described twice, and what {} says does not count", shown(&row.origin));
+    let what = format!("it is defined twice, and {} is ignored", shown(&row.origin));
     let error = row.error.iter().map(|error| quoted(error));
     Some(Finding::new(Severity::Warning, Kind::AddressConflict, what).seen(error).remedy("remove one of the two"))
 }
@@ -96,7 +97,7 @@ fn held(daemon: &Daemon) -> Option<Finding> {
     Some(
         Finding::new(Severity::Warning, Kind::Held, what)
             .seen(rows.iter().map(|row| one_line(row)))
-            .remedy("it ends by itself when there are backends again; find out who emptied it"),
+            .remedy("the hold ends when the service has backends again; find the client that emptied it"),
     )
 }
 
@@ -107,7 +108,7 @@ fn slow(daemon: &Daemon) -> Option<Finding> {
     Some(
         Finding::new(Severity::Critical, Kind::KernelDiffers, what)
             .seen(rows.iter().map(|row| one_line(row)))
-            .remedy("it is tried again by itself; journalctl -u nodelb says why it fails"),
+            .remedy("nodelb retries; see journalctl -u nodelb for the error"),
     )
 }
 
@@ -122,13 +123,13 @@ fn differs(daemon: &Daemon) -> Option<Finding> {
     if evidence.is_empty() || reported.is_empty() {
         return None;
     }
-    let what = "the kernel does not hold what the daemon has put there: somebody changed the maps";
+    let what = "the kernel maps differ from what the daemon wrote: another process changed them";
     Some(
         Finding::new(Severity::Critical, Kind::KernelDiffers, what)
             .seen(evidence)
             .seen(reported)
             .seen(traces(daemon))
-            .remedy(format!("the daemon compares and repairs by itself every few minutes; {CHECKS_AT_ONCE}")),
+            .remedy(format!("the daemon compares and repairs the maps every few minutes; {CHECKS_AT_ONCE}")),
     )
 }
 
@@ -149,7 +150,8 @@ fn difference(row: &FrontendRow, maps: &Maps) -> Option<String> {
     if held == wanted {
         return None;
     }
-    let each = |of: &BTreeSet<&str>| if of.is_empty() { "nobody".into() } else { some(of.iter().map(|it| shown(it))) };
+    let each =
+        |of: &BTreeSet<&str>| if of.is_empty() { "no backend".into() } else { some(of.iter().map(|it| shown(it))) };
     Some(format!("{address} leads to {} in the kernel, to {} as the daemon has it", each(&held), each(&wanted)))
 }
 
@@ -170,7 +172,7 @@ fn unusable(daemon: &Daemon) -> Option<Finding> {
         "nodelb uses {} of its backends: {}",
         if is_left { "not all" } else { "none" },
         match refused[0].choice.as_str() {
-            "Refused" => "it refuses what it may not or cannot connect to",
+            "Refused" => "it rejects addresses that it may not or cannot connect to",
             "Quarantined" => "they failed their health checks",
             _ => "they are in maintenance",
         }
@@ -200,7 +202,7 @@ fn remembers_else(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
     let chosen: BTreeSet<String> = chosen.filter_map(host).collect();
     // A port that no slice has hides every backend; another rule reports that.
     let unknown = usable.difference(&known).filter(|_| !known.is_empty());
-    let unknown: Vec<String> = unknown.map(|address| format!("{}: not known to the daemon", shown(address))).collect();
+    let unknown: Vec<String> = unknown.map(|address| format!("{}: unknown to the daemon", shown(address))).collect();
     let outlived: Vec<String> = chosen
         .difference(&named)
         .map(|address| format!("{}: used by the daemon, not in any slice", shown(address)))
@@ -208,9 +210,10 @@ fn remembers_else(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
     if unknown.is_empty() && outlived.is_empty() {
         return None;
     }
-    let what = "what the daemon goes by is not what Kubernetes says now";
+    let what = "the daemon and Kubernetes have different backends";
     Some(Finding::new(Severity::Warning, Kind::MemoryDiffers, what).seen(unknown).seen(outlived).remedy(
-        "look again in a few seconds; if it stays so, its watch is stale: see `nodelb sources` and `nodelb apiservers`",
+        "check again in a few seconds; if the difference remains, the watch is stale: see `nodelb sources` and `nodelb \
+         apiservers`",
     ))
 }
 
@@ -230,11 +233,14 @@ fn without_backends(daemon: &Daemon) -> Option<Finding> {
             .seen(rows.iter().skip(1).take(5).map(|row| format!("nor has {}", shown(&row.address))))
             .seen(why)
             .seen(traces(daemon))
-            .remedy("see the findings before this one; `nodelb backends --service NAMESPACE/NAME` says why each is not used"),
+            .remedy(
+                "see the previous findings; `nodelb backends --service NAMESPACE/NAME` shows why each backend is \
+                 not used",
+            ),
     )
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an age, shown to the second")]
 fn lasting(seconds: f64) -> String {
-    age::human((seconds.max(0.0) * 1000.0) as u64)
+    durations::human((seconds.max(0.0) * 1000.0) as u64)
 }

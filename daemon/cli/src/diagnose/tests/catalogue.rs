@@ -37,25 +37,30 @@ fn every_event_of_the_table_has_an_entry_and_every_other_entry_is_nodelbs_own() 
         assert_ne!(entry.source, "nodelb", "{reason}");
     }
     let known: BTreeSet<&str> = TABLE.iter().map(|(reason, _)| *reason).collect();
-    for entry in entries().filter(|entry| !known.contains(entry.reason)) {
+    for entry in CATALOGUE.event.iter().filter(|entry| !known.contains(entry.reason.as_str())) {
         assert_eq!(entry.source, "nodelb", "{}", entry.reason);
     }
-    let reasons: BTreeSet<&str> = entries().map(|entry| entry.reason).collect();
-    assert_eq!(reasons.len(), entries().count(), "each reason once");
+    let reasons: BTreeSet<&str> = CATALOGUE.event.iter().map(|entry| entry.reason.as_str()).collect();
+    assert_eq!(reasons.len(), CATALOGUE.event.len(), "each reason once");
 }
 
 #[test]
 fn every_entry_says_what_it_means_and_every_warning_what_to_do() {
-    for entry in entries() {
+    let parsed: Result<Catalogue, _> = toml::from_str(include_str!("../catalogue.toml"));
+    let mut unused: BTreeSet<String> = parsed.unwrap().cause.into_keys().collect();
+    for entry in &CATALOGUE.event {
         assert!(!entry.meaning.is_empty() && !entry.source.is_empty(), "{entry:?}");
         assert!(entry.kind == "Normal" || !entry.remedy.is_empty(), "{entry:?}");
         assert!(entry.kind == "Normal" || entry.severity >= Severity::Info, "{entry:?}");
-        for cause in entry.causes {
+        for name in &entry.causes {
+            unused.remove(name);
+            let cause = CATALOGUE.cause.get(name).unwrap_or_else(|| panic!("{}: no cause {name}", entry.reason));
             assert!(!cause.word.is_empty() && !cause.means.is_empty() && !cause.remedy.is_empty(), "{entry:?}");
             // A word that contains an earlier one would never be found.
-            assert_eq!(entry.cause_of(cause.word), Some(cause), "{}", entry.reason);
+            assert_eq!(entry.cause_of(&cause.word), Some(cause), "{}", entry.reason);
         }
     }
+    assert!(unused.is_empty(), "{unused:?}");
 }
 
 #[test]
@@ -64,12 +69,12 @@ fn the_messages_of_the_collection_are_understood() {
         (
             "UpdateLoadBalancerFailed",
             "failed to ensure load balancer: RequestLimitExceeded: Request limit exceeded",
-            "limits how often",
+            "limits the rate",
         ),
         (
             "UpdateLoadBalancerFailed",
             "Error updating load balancer: UnauthorizedOperation: You are not",
-            "does not let",
+            "does not allow",
         ),
         (
             "DeleteLoadBalancerFailed",
@@ -80,25 +85,25 @@ fn the_messages_of_the_collection_are_understood() {
         ("UnAvailableLoadBalancer", "All backend nodes are unhealthy", "failed the load balancer's health check"),
         ("SyncLoadBalancerFailed", "failed to ensure load balancer: context deadline exceeded", "has not answered"),
         ("SyncLoadBalancerFailed", "failed to ensure load balancer: unable to resolve endpoint", "does not resolve"),
-        ("FailedToCreateEndpoint", "endpoints \"my-svc\" already exists", "somebody else has made"),
+        ("FailedToCreateEndpoint", "endpoints \"my-svc\" already exists", "another writer has created"),
         ("FailedToCreateEndpoint", "Failed to create endpoint: etcdserver: request timed out", "etcd is too slow"),
         (
             "FailedToUpdateEndpointSlice",
             "Operation cannot be fulfilled: the object has been modified; please",
             "two writers",
         ),
-        ("FailedToUpdateEndpoint", "etcdserver: request is too large", "longer than etcd takes"),
+        ("FailedToUpdateEndpoint", "etcdserver: request is too large", "exceeds the limit of etcd"),
         ("FailedToDeleteEndpoint", "endpoints \"my-svc\" not found", "deleted by hand"),
         ("HostPortConflict", "hostPort 8080 is already in use by another pod or process", "another pod or a process"),
         ("DNSConfigForming", "cannot find service \"kube-dns\" in namespace \"kube-system\"", "does not exist"),
-        ("IPNotAllocated", "Failed to allocate external IP: IP pool exhausted", "used up"),
+        ("IPNotAllocated", "Failed to allocate external IP: IP pool exhausted", "are in use"),
     ];
     for (reason, message, means) in cases {
         let cause = find(reason).unwrap().cause_of(message).unwrap_or_else(|| panic!("{reason}: {message}"));
         assert!(cause.means.contains(means), "{reason}: {}", cause.means);
     }
     assert_eq!(find("SyncLoadBalancerFailed").unwrap().cause_of("something else"), None);
-    assert!(find("NobodyKnows").is_none());
+    assert!(find("UnknownReason").is_none());
 }
 
 #[test]

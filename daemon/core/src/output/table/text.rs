@@ -3,8 +3,8 @@
 
 use std::fmt::{self, Write};
 
-use crate::output::age;
 use crate::output::cell::Cell;
+use crate::output::durations;
 use crate::output::schema::{Column, Kind, Schema};
 
 /// The number of list elements that are shown unless all are requested. JSON contains all.
@@ -264,8 +264,8 @@ fn push_cell(out: &mut String, cell: &Cell, shown: usize) {
         Cell::Flag(flag) => out.push_str(if *flag { "yes" } else { "no" }),
         Cell::List(values) => push_list(out, values.iter(), shown, |out, value| push_printable(out, value)),
         Cell::Addresses(values) => push_list(out, values.iter(), shown, push_display),
-        Cell::Age(millis) => out.push_str(&age::human(*millis)),
-        Cell::Duration(micros) => out.push_str(&age::short(*micros)),
+        Cell::Age(millis) => out.push_str(&durations::human(*millis)),
+        Cell::Duration(micros) => out.push_str(&durations::short(*micros)),
     }
     if out.len() == start {
         out.push_str(NOTHING);

@@ -16,8 +16,8 @@ use crate::apiserver::learn;
 use crate::apiserver::login::{CredentialsError, Login};
 use crate::apiserver::pool::{Origin, Outcome, Pool};
 use crate::apiserver::preflight::{self, Opened, outcome_of, outcome_of_probe};
-use crate::apiserver::remember::Memory;
 use crate::apiserver::session::{Report, Session};
+use crate::apiserver::state_file::State;
 use crate::apiserver::timeouts::PoolTimeouts;
 
 /// The number of consecutive requests that a server may fail to answer before another server is considered.
@@ -41,9 +41,8 @@ impl Supervisor {
                 self.probed(now, &address, &result);
                 self.resolved_to(&address, resolved);
             }
-            Done::Login(result, memory) => self.login(now, result, memory),
+            Done::Login(result, stored) => self.login(now, result, stored),
             Done::Verified(session, login, result) => self.verified(now, session, &login, result),
-            Done::Saved(result) => self.journal.saved(result),
         }
     }
 
@@ -83,7 +82,7 @@ impl Supervisor {
     /// Checks that the server belongs to the expected cluster, and records the cluster's uid.
     fn identify(&mut self, now: Moment, origin: Origin, found: Option<&str>) -> Result<(), String> {
         let Some(found) = found else { return Ok(()) };
-        match self.keeper.cluster.as_deref() {
+        match self.saver.cluster.as_deref() {
             Some(known) if known == found => return Ok(()),
             // Addresses that were learned before the first session of this run come from the previous state, too.
             Some(known) if origin == Origin::Remembered || origin == Origin::Learned && self.sessions == 0 => {
@@ -102,7 +101,7 @@ impl Supervisor {
     /// Records the uid that a trusted server presented. Addresses that were refused because of this uid are tried
     /// again.
     fn cluster_is(&mut self, now: Moment, found: &str) {
-        let Some(known) = self.keeper.cluster.replace(found.to_owned()) else { return };
+        let Some(known) = self.saver.cluster.replace(found.to_owned()) else { return };
         if known != found {
             info!(
                 message_id = %messages::CLUSTER_CHANGED,
@@ -153,12 +152,7 @@ impl Supervisor {
         }
     }
 
-    fn login(
-        &mut self,
-        now: Moment,
-        result: Result<Arc<Login>, CredentialsError>,
-        memory: Result<Option<Memory>, String>,
-    ) {
+    fn login(&mut self, now: Moment, result: Result<Arc<Login>, CredentialsError>, stored: Option<State>) {
         let login = match result {
             Ok(login) => login,
             Err(error) => {
@@ -171,7 +165,7 @@ impl Supervisor {
         self.journal.credentials(None);
         let before = self.login.replace(Arc::clone(&login));
         match before {
-            None => self.first_login(now, &login, memory),
+            None => self.first_login(now, &login, stored),
             Some(before) if !Arc::ptr_eq(&before, &login) => {
                 info!(
                     message_id = %messages::LOGIN_CHANGED,
@@ -194,16 +188,12 @@ impl Supervisor {
     }
 
     /// Adds the server in the kubeconfig and, if they belong to this cluster, the remembered addresses to the pool.
-    fn first_login(&mut self, now: Moment, login: &Login, memory: Result<Option<Memory>, String>) {
+    fn first_login(&mut self, now: Moment, login: &Login, stored: Option<State>) {
         let configured: Vec<_> = self.settings.servers.iter().cloned().chain(self.credentials.server()).collect();
         self.pool = Pool::new(&configured, self.timeouts, self.seed, now);
-        match memory {
-            Ok(None) => {}
-            Ok(Some(memory)) => {
-                let remembered = self.keeper.loaded(memory, &login.authority);
-                self.pool.remember(remembered, now);
-            }
-            Err(problem) => warn!(message_id = %messages::STATE_UNREADABLE, "{problem}"),
+        if let Some(stored) = stored {
+            let remembered = self.saver.loaded(stored, &login.authority);
+            self.pool.remember(remembered, now);
         }
     }
 

@@ -19,13 +19,12 @@ pub(super) struct Journal {
     used: Option<Address>,
     errors: BTreeMap<Address, (Moment, String)>,
     credentials: Option<String>,
-    saving: Option<String>,
 }
 
 impl Journal {
     pub(super) fn new(timeouts: PoolTimeouts, now: Moment) -> Self {
         let (errors, down) = (BTreeMap::new(), Some((now, false)));
-        Self { timeouts, down, used: None, errors, credentials: None, saving: None }
+        Self { timeouts, down, used: None, errors, credentials: None }
     }
 
     /// Logs a failed attempt or probe. After the message that no apiserver is reachable, only at debug level.
@@ -96,16 +95,5 @@ impl Journal {
             warn!(message_id = %messages::LOGIN_FAILED, "no apiserver can be connected to: {problem}");
         }
         self.credentials = problem;
-    }
-
-    pub(super) fn saved(&mut self, outcome: Result<(), String>) {
-        let problem = outcome.err();
-        if let Some(problem) = problem.as_ref().filter(|problem| self.saving.as_ref() != Some(problem)) {
-            warn!(
-                message_id = %messages::STATE_UNWRITTEN,
-                "the apiserver addresses that work cannot be remembered for the next start: {problem}"
-            );
-        }
-        self.saving = problem;
     }
 }

@@ -12,7 +12,7 @@ use crate::apiserver::address::Address;
 use crate::apiserver::error::LinkError;
 use crate::apiserver::login::{CredentialsError, Login};
 use crate::apiserver::preflight::Opened;
-use crate::apiserver::remember::Memory;
+use crate::apiserver::state_file::State;
 
 /// The purpose of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,8 +25,6 @@ pub(super) enum Task {
     Login,
     /// Checks whether the server in use accepts a new token.
     Verify,
-    /// Writes the state file.
-    Save,
 }
 
 /// The result of a task.
@@ -34,11 +32,10 @@ pub(super) enum Task {
 pub(super) enum Done {
     Opened(Address, Box<Result<Opened, LinkError>>, Vec<SocketAddr>),
     Probed(Address, Result<(), LinkError>, Vec<SocketAddr>),
-    /// The login. The first one comes with the remembered addresses, or the reason why there are none.
-    Login(Result<Arc<Login>, CredentialsError>, Result<Option<Memory>, String>),
+    /// The login. The first one comes with the contents of the state file.
+    Login(Result<Arc<Login>, CredentialsError>, Option<State>),
     /// The number of the session with the server that was asked, the login and the result.
     Verified(u64, Arc<Login>, Result<(), LinkError>),
-    Saved(Result<(), String>),
 }
 
 #[derive(Debug, Default)]
@@ -93,7 +90,6 @@ fn broken(task: Task, error: &str) -> Done {
     match task {
         Task::Open(address) => Done::Opened(address, Box::new(Err(LinkError::Broken(error))), Vec::new()),
         Task::Probe(address) => Done::Probed(address, Err(LinkError::Broken(error)), Vec::new()),
-        Task::Verify | Task::Login => Done::Login(Err(CredentialsError(error)), Ok(None)),
-        Task::Save => Done::Saved(Err(error)),
+        Task::Verify | Task::Login => Done::Login(Err(CredentialsError(error)), None),
     }
 }

@@ -10,7 +10,8 @@ use tokio::sync::oneshot;
 use self::world::{Way, World, at};
 use super::*;
 use crate::apiserver::pool::{Origin, Row, ServerStatus};
-use crate::apiserver::remember::{self, Memory};
+use crate::apiserver::state_file::State;
+use crate::apiserver::state_file::tests::{load, save};
 
 const TIMEOUTS: PoolTimeouts = PoolTimeouts {
     resolve: 200,
@@ -117,7 +118,7 @@ impl World {
         let authorities = crate::apiserver::login::tests::token_login(self.authority(), "good").authority.names();
         let remembered = |n: &u8| super::super::pool::Remembered { server: configured(*n), worked: NOW - 60 };
         let apiservers = servers.iter().map(remembered).collect();
-        remember::save(self.path(), &Memory { authorities, cluster: Some(cluster.into()), apiservers }).unwrap();
+        save(self.path(), State { authorities, cluster: Some(cluster.into()), apiservers }).unwrap();
     }
 }
 
@@ -301,17 +302,17 @@ async fn what_worked_is_remembered_and_used_after_a_restart() {
     running.send(Report::Endpoints([at(2)].into())).await;
     let remembered = async {
         loop {
-            if let Ok(Some(memory)) = remember::load(world.path())
-                && memory.apiservers.len() == 2
+            if let Ok(Some(state)) = load(world.path())
+                && state.apiservers.len() == 2
             {
-                return memory;
+                return state;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    let memory = tokio::time::timeout(TIMEOUT, remembered).await.expect("both are remembered");
-    assert_eq!(memory.cluster.as_deref(), Some("cluster-1"));
-    assert!(memory.apiservers.iter().all(|remembered| remembered.worked.abs_diff(NOW) < 10));
+    let state = tokio::time::timeout(TIMEOUT, remembered).await.expect("both are remembered");
+    assert_eq!(state.cluster.as_deref(), Some("cluster-1"));
+    assert!(state.apiservers.iter().all(|remembered| remembered.worked.abs_diff(NOW) < 10));
     drop(running);
     world.way(1, Way::Down);
     let mut again = world.start(&[1]);
@@ -383,8 +384,7 @@ async fn the_uid_that_the_session_in_use_tells_is_the_one_remembered() {
     running.session_at(1).await;
     running.send(Report::Cluster("cluster-2".into())).await;
     let saved = async {
-        while !matches!(remember::load(world.path()), Ok(Some(memory)) if memory.cluster.as_deref() == Some("cluster-2"))
-        {
+        while !matches!(load(world.path()), Ok(Some(state)) if state.cluster.as_deref() == Some("cluster-2")) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };

@@ -11,18 +11,17 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::rig::{Served, backends, served, service, status, synced};
-use crate::admin::server::Bounds;
+use super::rig::{Served, backends, limited, served, service, status, synced};
+use crate::admin::server::{LIMITS, STREAMS};
+use crate::http::Limits;
 
 /// Longer than any step takes on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Longer than `TIMEOUT`: a time limit of this length ends no connection during a test.
 const NEVER: Duration = Duration::from_secs(3_600);
 
-/// Returns bounds without time limits in effect: only places can help.
-fn timeless() -> Bounds {
-    Bounds { header_time: NEVER, total_time: NEVER, stuck_time: NEVER, ..Bounds::default() }
-}
+/// Without time limits in effect, only the slots can help.
+const TIMELESS: Limits = Limits { header: NEVER, total: None, stuck: NEVER, ..LIMITS };
 
 /// A change is applied, and both kinds of clients see it.
 async fn is_alive(server: &mut Served, round: usize) {
@@ -46,7 +45,7 @@ async fn sent(server: &Served, bytes: &[u8]) -> TcpStream {
 
 #[tokio::test]
 async fn silence_and_half_headers_do_not_block_other_clients() {
-    let mut server = served(Bounds { asking: 4, ..timeless() }).await;
+    let mut server = limited(Limits { per_listener: 4, ..TIMELESS }, STREAMS).await;
     let mut held = Vec::new();
     for n in 0..40 {
         let bytes: &[u8] = if n % 2 == 0 { b"" } else { b"GET / HTTP/1.1\r\nHost: loc" };
@@ -62,7 +61,7 @@ async fn silence_and_half_headers_do_not_block_other_clients() {
 
 #[tokio::test]
 async fn ten_thousand_connections_do_not_block_other_clients() {
-    let mut server = served(timeless()).await;
+    let mut server = limited(TIMELESS, STREAMS).await;
     let flood = {
         let address = server.address;
         tokio::spawn(async move {
@@ -89,7 +88,7 @@ async fn ten_thousand_connections_do_not_block_other_clients() {
 
 #[tokio::test]
 async fn a_client_that_drips_its_header_is_cut() {
-    let server = served(Bounds { header_time: Duration::from_millis(300), ..timeless() }).await;
+    let server = limited(Limits { header: Duration::from_millis(300), ..TIMELESS }, STREAMS).await;
     let mut stream = server.connect().await;
     let dripping = async {
         while stream.write_all(b"G").await.is_ok() {
@@ -102,7 +101,7 @@ async fn a_client_that_drips_its_header_is_cut() {
 
 #[tokio::test]
 async fn many_clients_at_once_are_all_answered() {
-    let server = served(Bounds { asking: 16, answered: 8, ..timeless() }).await;
+    let server = limited(Limits { per_listener: 16, ..TIMELESS }, STREAMS).await;
     let clients = (0..200).map(|_| server.get("/frontends"));
     let answers = timeout(TIMEOUT, futures_util::future::join_all(clients)).await.expect("answers");
     assert!(answers.iter().all(|answer| status(answer) == "200"));
@@ -120,7 +119,8 @@ fn large() -> MapState {
 /// out.
 #[tokio::test]
 async fn unread_answers_do_not_block_other_clients() {
-    let mut server = served(Bounds { answered: 4, answered_share: Duration::from_millis(100), ..timeless() }).await;
+    let mut server =
+        limited(Limits { per_listener: 4, answering: Duration::from_millis(100), ..TIMELESS }, STREAMS).await;
     let _ = server.maps.send_replace(Ok(large()));
     let mut held = Vec::new();
     for _ in 0..40 {
@@ -135,7 +135,7 @@ async fn unread_answers_do_not_block_other_clients() {
 
 #[tokio::test]
 async fn an_answer_that_is_not_taken_is_cut() {
-    let server = served(Bounds { stuck_time: Duration::from_millis(300), ..timeless() }).await;
+    let server = limited(Limits { stuck: Duration::from_millis(300), ..TIMELESS }, STREAMS).await;
     let _ = server.maps.send_replace(Ok(large()));
     let mut stream = sent(&server, b"GET /maps HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
     tokio::time::sleep(Duration::from_secs(8)).await;
@@ -148,8 +148,7 @@ async fn an_answer_that_is_not_taken_is_cut() {
 /// The connection frees its place, and has delayed no other client.
 #[tokio::test]
 async fn a_stream_that_is_not_read_is_cut() {
-    let bounds = Bounds { stuck_time: Duration::from_millis(300), streams: 1, ..timeless() };
-    let mut server = served(bounds).await;
+    let mut server = limited(Limits { stuck: Duration::from_millis(300), ..TIMELESS }, 1).await;
     let names: Vec<String> = (0..4_000).map(|n| format!("shop/service-{n}")).collect();
     let address = |n: usize| format!("10.96.{}.{}:80", 10 + n / 250, n % 250);
     let all = names.iter().enumerate();
@@ -173,7 +172,7 @@ async fn a_stream_that_is_not_read_is_cut() {
 /// One request is served per connection, however many are sent.
 #[tokio::test]
 async fn endless_requests_on_one_connection_are_one_request() {
-    let mut server = served(timeless()).await;
+    let mut server = limited(TIMELESS, STREAMS).await;
     let stream = server.connect().await;
     let (mut reading, mut writing) = stream.into_split();
     let writer = tokio::spawn(async move {
@@ -183,7 +182,7 @@ async fn endless_requests_on_one_connection_are_one_request() {
     let mut answers = Vec::new();
     let _ = timeout(TIMEOUT, reading.read_to_end(&mut answers)).await.expect("an end");
     drop(reading);
-    timeout(TIMEOUT, writer).await.expect("nobody takes more").unwrap();
+    timeout(TIMEOUT, writer).await.expect("no client reads more").unwrap();
     let answers = String::from_utf8_lossy(&answers);
     assert!(answers.matches("HTTP/1.1 ").count() <= 1, "{answers}");
     is_alive(&mut server, 1).await;
@@ -193,7 +192,7 @@ async fn endless_requests_on_one_connection_are_one_request() {
 /// The server never reads a body, however long or slow it is.
 #[tokio::test]
 async fn a_body_is_not_waited_for() {
-    let mut server = served(timeless()).await;
+    let mut server = limited(TIMELESS, STREAMS).await;
     for head in [
         "GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\nslow",
         "GET /healthz HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nslow",
@@ -209,7 +208,7 @@ async fn a_body_is_not_waited_for() {
 
 #[tokio::test]
 async fn garbage_and_half_open_connections_are_dropped() {
-    let mut server = served(timeless()).await;
+    let mut server = limited(TIMELESS, STREAMS).await;
     for garbage in [
         &b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"[..],
         b"\0\0\0\0",
@@ -233,7 +232,7 @@ async fn garbage_and_half_open_connections_are_dropped() {
 
 #[tokio::test]
 async fn pages_are_refused_over_the_socket_and_hosts_are_not() {
-    let server = served(Bounds::default()).await;
+    let server = served().await;
     assert_eq!(status(&server.get_unix("/healthz").await), "200");
     let mut page = server.connect_unix().await;
     page.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nOrigin: http://evil.example\r\n\r\n").await.unwrap();

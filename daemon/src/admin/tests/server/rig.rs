@@ -21,8 +21,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
 use crate::admin::fixture::unsynced;
-use crate::admin::server::{Bounds, Listener, serve};
+use crate::admin::server::{self, STREAMS, serve};
 use crate::admin::{AdminState, Now};
+use crate::http::{self, Listener};
 use crate::status::{Check, Health};
 
 /// The server's clock does not advance.
@@ -42,7 +43,12 @@ pub(super) struct Served {
     task: JoinHandle<()>,
 }
 
-pub(super) async fn served(bounds: Bounds) -> Served {
+pub(super) async fn served() -> Served {
+    limited(server::LIMITS, STREAMS).await
+}
+
+/// A server with these limits, and with this number of streams.
+pub(super) async fn limited(limits: http::Limits, streams: usize) -> Served {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let socket = tempfile::tempdir().unwrap();
@@ -69,7 +75,7 @@ pub(super) async fn served(bounds: Bounds) -> Served {
     let (open, listeners) = mpsc::channel(2);
     open.try_send(Listener::Tcp(listener)).map_err(drop).unwrap();
     open.try_send(Listener::Unix(unix)).map_err(drop).unwrap();
-    let task = tokio::spawn(serve(listeners, state, bounds, shutdown));
+    let task = tokio::spawn(serve(listeners, state, (limits, streams), shutdown));
     let datapath = MemoryDatapath::new(LIMITS);
     Served { address, socket, health, maps, snapshot, engine, datapath, stop: Some(stop), task }
 }

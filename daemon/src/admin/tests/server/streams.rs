@@ -5,8 +5,9 @@ use nodelb_core::model::service::{FrontendKind, Source};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader, Lines};
 use tokio::time::timeout;
 
-use super::rig::{Served, backends, served, service, status, synced};
-use crate::admin::server::Bounds;
+use super::rig::{Served, backends, limited, served, service, status, synced};
+use crate::admin::server::{LIMITS, STREAMS};
+use crate::http::Limits;
 
 /// Longer than any step takes on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -49,7 +50,7 @@ fn gone(name: &str) -> Change {
 
 #[tokio::test]
 async fn lines_tell_what_is_and_then_what_changes() {
-    let mut server = served(Bounds::default()).await;
+    let mut server = served().await;
     server.apply(web());
     let mut reader = Reader::new(server.connect().await, "/frontends?watch", "").await;
     reader.line_with("Address").await;
@@ -68,7 +69,7 @@ async fn lines_tell_what_is_and_then_what_changes() {
 
 #[tokio::test]
 async fn events_have_ids_names_and_the_columns_of_the_table() {
-    let mut server = served(Bounds::default()).await;
+    let mut server = served().await;
     server.apply(web());
     let mut reader = Reader::new(server.connect().await, "/frontends?watch", "Accept: text/event-stream\r\n").await;
     assert_eq!(reader.line_with("id: ").await, "id: 0");
@@ -86,7 +87,7 @@ async fn events_have_ids_names_and_the_columns_of_the_table() {
 
 #[tokio::test]
 async fn a_stream_over_the_socket_keeps_to_its_filter() {
-    let mut server = served(Bounds::default()).await;
+    let mut server = served().await;
     server.apply(web());
     let target = "/frontends?watch&output=json&service=shop/web";
     let mut reader = Reader::new(server.connect_unix().await, target, "").await;
@@ -101,7 +102,7 @@ async fn a_stream_over_the_socket_keeps_to_its_filter() {
 /// Many changes that happen while no client reads are one change for a later reader.
 #[tokio::test]
 async fn a_reader_that_was_away_sees_the_newest_state_only() {
-    let mut server = served(Bounds::default()).await;
+    let mut server = served().await;
     server.apply(web());
     let mut reader = Reader::new(server.connect().await, "/frontends?watch", "").await;
     reader.line_with("shop/web").await;
@@ -124,12 +125,12 @@ async fn a_reader_that_was_away_sees_the_newest_state_only() {
 /// However many streams there are, other requests are answered; and a stream that ends makes room.
 #[tokio::test]
 async fn streams_have_places_of_their_own() {
-    let server = served(Bounds { streams: 2, answered: 1, ..Bounds::default() }).await;
+    let server = limited(Limits { per_listener: 1, ..LIMITS }, 2).await;
     let first = Reader::new(server.connect().await, "/frontends?watch", "").await;
     let _second = Reader::new(server.connect().await, "/frontends?watch", "").await;
     assert_eq!(status(&server.get("/frontends").await), "200");
     let third = server.get("/frontends?watch").await;
-    assert!(status(&third) == "503" && third.contains("cannot be followed by more readers"), "{third}");
+    assert!(status(&third) == "503" && third.contains("has too many watchers"), "{third}");
     Reader::new(server.connect_unix().await, "/frontends?watch", "").await;
     drop(first);
     let mut again = Served::connect(&server).await;
@@ -147,8 +148,8 @@ async fn streams_have_places_of_their_own() {
 
 #[tokio::test]
 async fn a_stream_ends_with_the_daemon_and_not_before() {
-    let bounds = Bounds { total_time: Duration::from_millis(1), ..Bounds::default() };
-    let mut server = served(bounds).await;
+    let limits = Limits { total: Some(Duration::from_millis(1)), ..LIMITS };
+    let mut server = limited(limits, STREAMS).await;
     server.apply(web());
     let mut reader = Reader::new(server.connect().await, "/frontends?watch", "").await;
     reader.line_with("shop/web").await;
@@ -161,11 +162,11 @@ async fn a_stream_ends_with_the_daemon_and_not_before() {
 
 #[tokio::test]
 async fn only_what_can_be_followed_is() {
-    let server = served(Bounds::default()).await;
+    let server = served().await;
     assert!(server.get("/services?watch").await.contains("unknown parameter `watch`"));
     assert!(server.get("/frontends?watch=maybe").await.contains("`maybe` is not a valid flag"));
     let sse = server.get("/frontends?output=sse").await;
-    assert!(status(&sse) == "400" && sse.contains("output=sse goes with watch"), "{sse}");
+    assert!(status(&sse) == "400" && sse.contains("output=sse requires watch"), "{sse}");
     assert_eq!(status(&server.get("/frontends?watch=false").await), "200");
     server.stop().await;
 }

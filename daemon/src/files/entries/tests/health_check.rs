@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use super::*;
 use crate::document::Problem;
 
@@ -71,18 +73,27 @@ fn a_short_interval_shortens_the_timeout() {
     assert_eq!(check("type = \"tcp\"\ninterval = \"5m\"").timeout, Duration::from_secs(2));
 }
 
+/// Checks that each table has exactly this problem, with `#` for the name of the service.
+fn refuses(cases: &[(&str, &str)]) {
+    for (lines, expected) in cases {
+        assert_eq!(problems(&file(lines)), [expected.replace('#', "service shop/web: ")], "{lines}");
+    }
+}
+
 #[test]
 fn every_problem_has_its_line_and_remedy() {
-    let service = "service shop/web: ";
     let cases = [
         ("", "line 5: #health-check has no type; add type = \"tcp\" or type = \"http\""),
-        ("type = \"ping\"", "line 6: #health-check.type: `ping` is not a kind of check (expected \"tcp\" or \"http\")"),
-        ("type = 1", "line 6: #health-check.type: expected a string, found an integer"),
+        (
+            "type = \"ping\"",
+            "line 6: #health-check.type: `ping` is not one of the choices (expected \"tcp\" or \"http\")",
+        ),
+        ("type = 1", "line 6: #health-check.type: expected a string"),
         ("type = \"tcp\"\nport = 0", "line 7: #health-check.port: 0 is not in 1..=65535"),
         ("type = \"tcp\"\nport = \"80\"", "line 7: #health-check.port: expected an integer, found a string"),
         (
             "type = \"tcp\"\npath = \"/\"",
-            "line 7: #health-check.path: means nothing without type = \"http\"; change the type, or remove this",
+            "line 7: #health-check.path: has no effect without type = \"http\"; change the type, or remove path",
         ),
         (
             "type = \"http\"\npath = \"healthz\"",
@@ -90,7 +101,8 @@ fn every_problem_has_its_line_and_remedy() {
         ),
         (
             "type = \"http\"\npath = \"/a\\r\\nHost: evil\"",
-            "line 7: #health-check.path: not a path: at most 1024 bytes, and what is no URL character written like %20",
+            "line 7: #health-check.path: not a path: it has at most 1024 bytes, and characters that a URL cannot contain are written \
+             like %20",
         ),
         (
             "type = \"http\"\nhost = \"a b\"",
@@ -112,8 +124,8 @@ fn every_problem_has_its_line_and_remedy() {
         ),
         (
             "type = \"tcp\"\ninterval = \"50ms\"",
-            "line 7: #health-check.interval: `50ms` is not a duration from 100 ms to 3600 s (such as \"10s\", \"500ms\", or \
-             seconds as a number)",
+            "line 7: #health-check.interval: `50ms` is not a duration from 100ms to 1h, in multiples of 1ms (such as \"10s\", \
+             \"1h30m\", or seconds as a number)",
         ),
         (
             "type = \"tcp\"\ntimeout = true",
@@ -121,14 +133,21 @@ fn every_problem_has_its_line_and_remedy() {
         ),
         (
             "type = \"tcp\"\ntimeout = \"11s\"",
-            "line 7: #health-check.timeout: 11 s is longer than the interval of 10 s; a check ends before the next begins: \
-             shorten it",
+            "line 7: #health-check.timeout: 11s is longer than the interval of 10s; a check ends before the next begins: \
+             shorten the timeout",
         ),
+    ];
+    refuses(&cases);
+}
+
+#[test]
+fn every_other_problem_has_its_line_and_remedy() {
+    let cases = [
         ("type = \"tcp\"\nrise = 0", "line 7: #health-check.rise: 0 is not in 1..=100"),
         ("type = \"tcp\"\nfall = 101", "line 7: #health-check.fall: 101 is not in 1..=100"),
         (
             "type = \"tcp\"\nstart = \"up\"",
-            "line 7: #health-check.start: `up` is not a state to start in (expected \"healthy\" or \"unhealthy\")",
+            "line 7: #health-check.start: `up` is not one of the choices (expected \"healthy\" or \"unhealthy\")",
         ),
         (
             "type = \"tcp\"\nlast-resort = \"no\"",
@@ -136,11 +155,9 @@ fn every_problem_has_its_line_and_remedy() {
         ),
         ("type = \"tcp\"\nfal = 3", "line 7: #unknown key `health-check.fal`; did you mean `fall`?"),
     ];
-    for (lines, expected) in cases {
-        assert_eq!(problems(&file(lines)), [expected.replace('#', service)], "{lines}");
-    }
+    refuses(&cases);
     let not_a_table = file("").replace("[service.health-check]", "health-check = \"tcp\"");
-    assert_eq!(problems(&not_a_table), ["line 5: service shop/web: health-check: expected a table"]);
+    assert_eq!(problems(&not_a_table), ["line 5: service shop/web: health-check: expected a table, found a string"]);
 }
 
 #[test]
@@ -154,7 +171,7 @@ fn what_is_not_served_over_tcp_needs_a_port_to_ask() {
         )
     };
     let expected = "line 11: service shop/dns: health-check: the backends of port dns are served over UDP only, and a check \
-                    connects over TCP; add port = NUMBER, where something on each backend's address answers over TCP";
+                    connects over TCP; add port = NUMBER with a port at which each backend accepts TCP connections";
     assert_eq!(problems(&dns("")), [expected]);
     let with_port = super::super::read(&dns("port = 53"), &"dns.toml".into()).unwrap();
     assert_eq!(with_port.services[0].value.health_check.as_ref().unwrap().port, Some(53));

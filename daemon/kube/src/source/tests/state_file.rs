@@ -1,10 +1,13 @@
 use std::fs;
 
+use nix::sys::stat::Mode;
 use nodelb_core::config::EngineConfig;
 use nodelb_core::engine::Engine;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::node::NodeFacts;
 use nodelb_core::model::service::ServiceName;
+use nodelb_core::state::entries::Realised;
+use tempfile::TempDir;
 
 use super::*;
 use crate::api::objects;
@@ -31,7 +34,7 @@ fn changes() -> Vec<Change> {
 
 fn snapshot() -> Snapshot {
     let config = EngineConfig { max_services: 16, ..EngineConfig::default() };
-    let mut engine = Engine::new(config, nodelb_core::state::entries::Realised::default());
+    let mut engine = Engine::new(config, Realised::default());
     engine.change(Change::Node(NodeFacts { name: NODE.into(), ..NodeFacts::default() }));
     changes().into_iter().for_each(|change| engine.change(change));
     engine.snapshot(Moment(0))
@@ -117,7 +120,7 @@ fn neither_pipes_nor_links_are_read_or_written_to() {
 fn a_node_that_was_missing_is_missing_still() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = path(directory.path());
-    let mut engine = Engine::new(EngineConfig::default(), nodelb_core::state::entries::Realised::default());
+    let mut engine = Engine::new(EngineConfig::default(), Realised::default());
     engine.change(Change::Node(NodeFacts { name: NODE.into(), ..NodeFacts::default() }));
     let known = Change::NodeObject(Some(NodeObject { zone: "z1".into(), ..NodeObject::default() }));
     let reported = [known, Change::NodeObject(None)];
@@ -125,4 +128,113 @@ fn a_node_that_was_missing_is_missing_still() {
     write(&path, &[], &engine.snapshot(Moment(0))).expect("written");
     assert_eq!(read(&path, None, NODE).expect("read").changes, reported);
     assert_eq!(read(&path, None, "n2").expect("read"), Remembered::default(), "another node's, in a copied image");
+}
+
+const LIMIT: Duration = Duration::from_millis(200);
+
+struct World {
+    directory: TempDir,
+    settings: StateSettings,
+    snapshot: watch::Receiver<Arc<Snapshot>>,
+    snapshots: watch::Sender<Arc<Snapshot>>,
+}
+
+fn world() -> World {
+    let directory = tempfile::tempdir().expect("a directory");
+    let settings = StateSettings {
+        directory: directory.path().to_owned(),
+        cluster: None,
+        save_every: Duration::ZERO,
+        timeout: LIMIT,
+    };
+    let mut engine = Engine::new(EngineConfig::default(), Realised::default());
+    engine.change(Change::Synced { source: Source::Kubernetes, incomplete: None });
+    let (snapshots, snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
+    World { directory, settings, snapshot, snapshots }
+}
+
+impl World {
+    fn path(&self) -> PathBuf {
+        path(self.directory.path())
+    }
+
+    fn saver(&self) -> Saver {
+        Saver::new(&self.settings, self.snapshot.clone())
+    }
+
+    async fn is_written(&self, text: &str) {
+        while !fs::read_to_string(self.path()).is_ok_and(|written| written.contains(text)) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_pipe_in_place_of_the_state_is_nothing_remembered() {
+    let world = world();
+    nix::unistd::mkfifo(&world.path(), Mode::S_IRWXU).expect("a pipe");
+    assert_eq!(world.settings.load("n1").await, []);
+}
+
+#[tokio::test]
+async fn a_write_that_fails_is_tried_again() {
+    let world = world();
+    let new = world.path().with_extension("new");
+    fs::create_dir(&new).expect("in the way");
+    let mut saver = world.saver();
+    saver.set_authorities(&["ca".into()]);
+    saver.save_if_outdated();
+    tokio::time::sleep(LIMIT / 4).await;
+    assert!(!world.path().exists());
+    fs::remove_dir(&new).expect("out of the way");
+    saver.close().await;
+    assert!(fs::read_to_string(world.path()).expect("written").contains("\"ca\""));
+}
+
+#[tokio::test]
+async fn the_file_belongs_to_every_certificate_authority_of_this_cluster() {
+    let world = world();
+    let mut saver = world.saver();
+    for authority in ["old", "both", "both"] {
+        saver.set_authorities(&[authority.to_owned()]);
+    }
+    saver.save_if_outdated();
+    world.is_written(r#""clusters":["old","both"]"#).await;
+    saver.forget_previous_cluster();
+    saver.save_if_outdated();
+    world.is_written(r#""clusters":["both"]"#).await;
+    (0..20).for_each(|number| saver.set_authorities(&[number.to_string()]));
+    saver.save_if_outdated();
+    world.is_written(r#""clusters":["4","5","6","#).await;
+    // All names of a bundle are stored, also after another bundle of the same cluster follows.
+    let both = ["a".to_owned(), "b".to_owned()];
+    saver.set_authorities(&both);
+    saver.forget_previous_cluster();
+    saver.close().await;
+    let written = fs::read_to_string(world.path()).expect("written");
+    assert!(written.contains(r#""clusters":["a","b"]"#), "{written}");
+}
+
+/// The owner task applies a change to a later snapshot than the one that is saved first.
+#[tokio::test]
+async fn a_snapshot_that_follows_a_change_is_saved_too() {
+    let mut world = world();
+    world.settings.save_every = LIMIT;
+    let mut saver = world.saver();
+    saver.mark_outdated();
+    saver.save_if_outdated();
+    world.is_written("form").await;
+    let mut engine = Engine::new(EngineConfig::default(), Realised::default());
+    changes().into_iter().for_each(|change| engine.change(change));
+    engine.change(Change::Synced { source: Source::Kubernetes, incomplete: None });
+    let later = Arc::new(engine.snapshot(Moment(0)));
+    world.snapshots.send_replace(Arc::clone(&later));
+    tokio::time::sleep(LIMIT).await;
+    saver.save_if_outdated();
+    world.is_written("shop/web").await;
+    // Without another change, nothing more is written.
+    fs::remove_file(world.path()).expect("removed");
+    world.snapshots.send_replace(later);
+    saver.close().await;
+    assert!(!world.path().exists());
 }

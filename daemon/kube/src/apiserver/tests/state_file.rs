@@ -3,12 +3,20 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 
-fn memory() -> Memory {
+pub(in crate::apiserver) fn load(directory: &Path) -> io::Result<Option<State>> {
+    read(&directory.join(NAME))
+}
+
+pub(in crate::apiserver) fn save(directory: &Path, state: State) -> io::Result<()> {
+    write(&directory.join(NAME), state)
+}
+
+fn state() -> State {
     let remembered = |address: &str, name: Option<&str>, worked| {
         let server = Server { address: address.parse().unwrap(), tls_server_name: name.map(Into::into) };
         Remembered { server, worked }
     };
-    Memory {
+    State {
         authorities: vec!["ab".into(), "cd".into(), "abcd".into()],
         cluster: Some("u-1".into()),
         apiservers: vec![
@@ -21,10 +29,10 @@ fn memory() -> Memory {
 #[test]
 fn what_is_saved_is_loaded() {
     let directory = tempfile::tempdir().unwrap();
-    assert_eq!(load(directory.path()), Ok(None));
-    save(directory.path(), &Memory { authorities: vec![String::new()], ..Memory::default() }).unwrap();
-    save(directory.path(), &memory()).unwrap();
-    assert_eq!(load(directory.path()), Ok(Some(memory())));
+    assert_eq!(load(directory.path()).unwrap(), None);
+    save(directory.path(), State { authorities: vec![String::new()], ..State::default() }).unwrap();
+    save(directory.path(), state()).unwrap();
+    assert_eq!(load(directory.path()).unwrap(), Some(state()));
     let mode = fs::metadata(directory.path().join(NAME)).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
@@ -36,8 +44,8 @@ fn a_file_of_an_earlier_version_is_of_a_bundle_that_has_gained_a_certificate_aut
     let (old, both) = (Authorities::for_test(&["a"]), Authorities::for_test(&["a", "b"]));
     let file = format!(r#"{{"version":1,"authority":"{}","cluster":"u-1","apiservers":[]}}"#, old.bundle());
     fs::write(directory.path().join(NAME), file).unwrap();
-    let memory = load(directory.path()).unwrap().unwrap();
-    assert!(memory.is_of(&both) && memory.is_of(&old) && !memory.is_of(&Authorities::for_test(&["b"])));
+    let state = load(directory.path()).unwrap().unwrap();
+    assert!(state.is_of(&both) && state.is_of(&old) && !state.is_of(&Authorities::for_test(&["b"])));
 }
 
 #[test]
@@ -54,11 +62,11 @@ fn a_file_of_no_use_is_put_aside() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(NAME);
         fs::write(&path, content).unwrap();
-        let reported = load(directory.path()).unwrap_err();
-        assert!(reported.contains("is not usable: ") && reported.contains("renamed to "), "{reported}");
+        let reported = load(directory.path()).unwrap_err().to_string();
+        assert!(reported.contains("; it has been renamed to "), "{reported}");
         assert!(!path.exists());
-        assert_eq!(fs::read_to_string(state::place_aside(&path)).unwrap(), content);
-        assert_eq!(load(directory.path()), Ok(None));
+        assert_eq!(fs::read_to_string(state_file::corrupt_path(&path)).unwrap(), content);
+        assert_eq!(load(directory.path()).unwrap(), None);
     }
 }
 
@@ -66,13 +74,13 @@ fn a_file_of_no_use_is_put_aside() {
 fn what_is_no_file_stops_nothing() {
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir(directory.path().join(NAME)).unwrap();
-    assert!(load(directory.path()).unwrap_err().contains("it is not a file"));
-    assert!(save(directory.path(), &memory()).is_err());
+    assert!(load(directory.path()).unwrap_err().to_string().contains("it is not a file"));
+    assert!(save(directory.path(), state()).is_err());
 
     let fifo = tempfile::tempdir().unwrap();
     nix::unistd::mkfifo(&fifo.path().join(NAME), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    assert!(load(fifo.path()).unwrap_err().contains("it is not a file"));
-    assert!(save(&fifo.path().join("missing"), &memory()).is_err());
+    assert!(load(fifo.path()).unwrap_err().to_string().contains("it is not a file"));
+    assert!(save(&fifo.path().join("missing"), state()).is_err());
 }
 
 #[test]
@@ -81,6 +89,6 @@ fn a_link_left_in_the_way_is_not_followed() {
     let target = directory.path().join("target");
     fs::write(&target, "precious").unwrap();
     std::os::unix::fs::symlink(&target, directory.path().join(format!("{NAME}.new"))).unwrap();
-    save(directory.path(), &memory()).unwrap();
+    save(directory.path(), state()).unwrap();
     assert_eq!(fs::read_to_string(&target).unwrap(), "precious");
 }

@@ -1,0 +1,285 @@
+//! The latest state from Kubernetes, stored in the state directory. After a reboot the daemon starts from it if no
+//! apiserver is reachable. The file has one JSON object per line: a header, then the [`Change`]s that lead to the
+//! state. A partly readable file is still useful, because nothing is removed due to its contents.
+
+use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodelb_core::change::Change;
+use nodelb_core::messages;
+use nodelb_core::model::node::NodeObject;
+use nodelb_core::model::service::{Service, Slice, Source};
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::remembered;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use crate::apiserver::authorities::Authorities;
+use crate::state_file::{self, Limits, StateFile};
+
+/// The maximum number of stored names of certificate authorities. A rotation has two, and a third name for the bundle of
+/// both.
+const MAX_CLUSTERS: usize = 16;
+
+/// The version of the file format. Files of another version are not read.
+const FORM: u32 = 2;
+
+/// The maximum length of a line in bytes; ten times the size of the largest slice.
+const MAX_LINE: u64 = 16 << 20;
+
+/// The maximum size of the file in bytes; a hundred times that of a large cluster.
+const MAX_FILE: u64 = 2 << 30;
+
+#[derive(Serialize, Deserialize)]
+struct Header {
+    form: u32,
+    /// The identity of the cluster: [`Authorities::names`] of the servers that were connected to, the latest last. An
+    /// earlier version wrote names of whole bundles.
+    #[serde(default)]
+    clusters: Vec<String>,
+    /// The name of the node that the Node object in the file belongs to.
+    #[serde(default)]
+    node: String,
+}
+
+/// Like [`Change`], by reference.
+#[derive(Serialize)]
+enum Line<'a> {
+    UpsertService(&'a Service),
+    UpsertSlice(&'a Slice),
+    Remember(&'a [remembered::Remembered]),
+    NodeObject(Option<&'a NodeObject>),
+}
+
+/// The contents of the file.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Remembered {
+    /// The changes, in a valid order.
+    pub changes: Vec<Change>,
+    /// The number of lines that could not be decoded.
+    pub unreadable: usize,
+}
+
+/// The path of the file.
+pub fn path(state_directory: &Path) -> PathBuf {
+    state_directory.join("kubernetes.jsonl")
+}
+
+/// Removes the file, which no later start will use. May block. Returns whether the file existed.
+///
+/// # Errors
+/// The file exists and cannot be removed.
+pub fn forget(state_directory: &Path) -> io::Result<bool> {
+    match std::fs::remove_file(path(state_directory)) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads the file. May block. `cluster` is `None` while the identity of the cluster is unknown; then a file of any
+/// cluster is accepted, and an apiserver corrects it later. The Node object is ignored if it belongs to another node
+/// than `node`.
+///
+/// # Errors
+/// The file exists and cannot be read, has another format, or belongs to another cluster.
+pub fn read(path: &Path, cluster: Option<&Authorities>, node: &str) -> io::Result<Remembered> {
+    let file = match state_file::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Remembered::default()),
+        file => file?,
+    };
+    let mut reader = BufReader::new(file.take(MAX_FILE));
+    let refused = |problem: &str| io::Error::new(io::ErrorKind::InvalidData, problem);
+    let header: Option<Header> = next_line(&mut reader)?.and_then(|line| serde_json::from_slice(&line).ok());
+    let is_own = match header {
+        Some(Header { form: FORM, clusters, node: stored })
+            if cluster.is_none_or(|cluster| clusters.iter().any(|known| cluster.include(known))) =>
+        {
+            stored == node
+        }
+        Some(Header { form: FORM, .. }) => return Err(refused("it belongs to another cluster")),
+        _ => return Err(refused("this nodelb does not support its format")),
+    };
+    let mut remembered = Remembered::default();
+    while let Some(line) = next_line(&mut reader)? {
+        match serde_json::from_slice(&line) {
+            Ok(Change::NodeObject(_)) if !is_own => {}
+            Ok(change) if is_remembered(&change) => remembered.changes.push(change),
+            _ => remembered.unreadable += 1,
+        }
+    }
+    Ok(remembered)
+}
+
+fn is_remembered(change: &Change) -> bool {
+    match change {
+        Change::UpsertService(service) => service.source == Source::Kubernetes,
+        Change::UpsertSlice(slice) => slice.source == Source::Kubernetes,
+        Change::Remember(_) | Change::NodeObject(_) => true,
+        _ => false,
+    }
+}
+
+/// The next line; `None` at the end of the file. A line that exceeds the limit is cut.
+fn next_line(reader: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
+    let mut line = Vec::new();
+    reader.take(MAX_LINE).read_until(b'\n', &mut line)?;
+    Ok((!line.is_empty()).then_some(line))
+}
+
+/// Replaces the file atomically. May block.
+///
+/// # Errors
+/// The file cannot be written. The previous contents remain.
+pub fn write(path: &Path, clusters: &[String], snapshot: &Snapshot) -> io::Result<()> {
+    state_file::replace(path, &path.with_extension("new"), |file| {
+        let mut writer = BufWriter::with_capacity(64 << 10, file);
+        let facts = snapshot.facts();
+        let header = Header { form: FORM, clusters: clusters.to_vec(), node: facts.node().name.to_string() };
+        write_line(&mut writer, &header)?;
+        if let Some(node) = facts.node_object() {
+            write_line(&mut writer, &Line::NodeObject(Some(node)))?;
+        }
+        if facts.is_node_missing() {
+            write_line(&mut writer, &Line::NodeObject(None))?;
+        }
+        let remembered = snapshot.remembered();
+        if !remembered.is_empty() {
+            // These come first: they apply if the objects that follow have no backends left.
+            write_line(&mut writer, &Line::Remember(&remembered))?;
+        }
+        for service in facts.services_of(Source::Kubernetes) {
+            write_line(&mut writer, &Line::UpsertService(service))?;
+        }
+        for slice in facts.slices_of(Source::Kubernetes) {
+            write_line(&mut writer, &Line::UpsertSlice(slice))?;
+        }
+        writer.flush()
+    })
+}
+
+fn write_line(writer: &mut impl Write, line: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer(&mut *writer, line)?;
+    writer.write_all(b"\n")
+}
+
+/// The settings of the state file.
+#[derive(Clone, Debug)]
+pub struct StateSettings {
+    /// The state directory.
+    pub directory: PathBuf,
+    /// The certificate authorities, which identify the cluster; `None` if they cannot be read yet.
+    pub cluster: Option<Authorities>,
+    /// The minimum time between two writes.
+    pub save_every: Duration,
+    /// The time limit for reading the file at start, and for writing it at the end.
+    pub timeout: Duration,
+}
+
+impl StateSettings {
+    /// Reads the state file. Logs a warning and returns nothing if this fails or takes too long.
+    pub async fn load(&self, node: &str) -> Vec<Change> {
+        let (cluster, node, path) = (self.cluster.clone(), node.to_owned(), path(&self.directory));
+        let read = move |path: &Path| read(path, cluster.as_ref(), &node);
+        let consequence = "nodelb starts without the services in it, until an apiserver is reachable";
+        let loaded = state_file::load(&path, self.timeout, consequence, read).await;
+        let Remembered { changes, unreadable } = loaded.unwrap_or_default();
+        let path = path.display();
+        if unreadable > 0 {
+            warn!(message_id = %messages::STATE_UNREADABLE, "ignored {unreadable} lines of {path} that cannot be decoded");
+        }
+        if !changes.is_empty() {
+            info!(
+                message_id = %messages::STATE_LOADED,
+                "loaded {} objects from {path}; they stay in use until an apiserver confirms or corrects them",
+                changes.len()
+            );
+        }
+        changes
+    }
+}
+
+/// The names of the certificate authorities, and the snapshot to write.
+type Contents = (Vec<String>, Arc<Snapshot>);
+
+/// Decides when the state file is written, and to which cluster it belongs.
+pub(super) struct Saver {
+    file: StateFile<Contents>,
+    snapshot: watch::Receiver<Arc<Snapshot>>,
+    save_every: Duration,
+    /// The names of the certificate authorities of the servers that were connected to in this run, the latest last.
+    clusters: Vec<String>,
+    /// The number of names at the end of `clusters` that belong to the session in use.
+    latest: usize,
+    is_outdated: bool,
+    /// The time of the latest change whose snapshot may not be published yet.
+    changed_at: Option<Instant>,
+}
+
+impl Saver {
+    pub(super) fn new(settings: &StateSettings, snapshot: watch::Receiver<Arc<Snapshot>>) -> Self {
+        let StateSettings { save_every, timeout, .. } = *settings;
+        let consequence = "after a reboot without a reachable apiserver, the services would be missing";
+        let limits = Limits { every: save_every, retry: save_every, timeout };
+        let write = |path: &Path, (clusters, snapshot): Contents| write(path, &clusters, &snapshot);
+        let file = StateFile::start(path(&settings.directory), consequence, limits, write);
+        Self { file, snapshot, save_every, clusters: Vec::new(), latest: 0, is_outdated: false, changed_at: None }
+    }
+
+    /// Marks the file as outdated.
+    pub(super) fn mark_outdated(&mut self) {
+        self.is_outdated = true;
+        self.changed_at = Some(Instant::now());
+    }
+
+    /// Sets the certificate authorities of the session in use ([`Authorities::names`]). Earlier names of the same
+    /// cluster stay valid: after a rotation, an administrator may restart nodelb with the previous certificate
+    /// authority.
+    pub(super) fn set_authorities(&mut self, names: &[String]) {
+        let names = &names[names.len().saturating_sub(MAX_CLUSTERS)..];
+        self.latest = names.len();
+        if self.clusters.ends_with(names) {
+            return;
+        }
+        self.clusters.retain(|known| !names.contains(known));
+        self.clusters.extend_from_slice(names);
+        let excess = self.clusters.len().saturating_sub(MAX_CLUSTERS);
+        self.clusters.drain(..excess);
+        self.mark_outdated();
+    }
+
+    /// The uid of the cluster has changed: forgets the certificate authorities of the previous cluster.
+    pub(super) fn forget_previous_cluster(&mut self) {
+        let previous = self.clusters.len().saturating_sub(self.latest);
+        self.clusters.drain(..previous);
+        self.mark_outdated();
+    }
+
+    /// Saves the latest snapshot if the source is synced and the file is outdated. Never waits.
+    pub(super) fn save_if_outdated(&mut self) {
+        let has_new_snapshot = self.changed_at.is_some() && self.snapshot.has_changed().unwrap_or(false);
+        if !(self.is_outdated || has_new_snapshot) || !self.snapshot.borrow().facts().is_synced(Source::Kubernetes) {
+            return;
+        }
+        // The owner task may apply the latest changes to one of the next snapshots.
+        if !self.is_outdated {
+            self.changed_at = self.changed_at.filter(|at| at.elapsed() < self.save_every);
+        }
+        self.is_outdated = false;
+        self.file.save((self.clusters.clone(), self.snapshot.borrow_and_update().clone()));
+    }
+
+    /// Writes the latest state at the end of the process, within the time limit.
+    pub(super) async fn close(mut self) {
+        self.save_if_outdated();
+        self.file.close().await;
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/state_file.rs"]
+mod tests;

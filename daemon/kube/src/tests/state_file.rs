@@ -1,0 +1,192 @@
+use std::sync::Mutex;
+use std::sync::mpsc::{self, Receiver, Sender};
+
+use nix::sys::stat::Mode;
+use tracing::field::{Field, Visit};
+use tracing::span;
+
+use super::*;
+
+const LIMIT: Duration = Duration::from_millis(200);
+
+const LIMITS: Limits = Limits { every: Duration::ZERO, retry: Duration::from_millis(1), timeout: LIMIT };
+
+/// Collects the messages that are logged.
+#[derive(Clone, Default)]
+struct Journal(Arc<Mutex<Vec<String>>>);
+
+impl Journal {
+    fn count(&self, text: &str) -> usize {
+        self.0.lock().unwrap().iter().filter(|message| message.contains(text)).count()
+    }
+}
+
+struct Message<'a>(&'a Journal);
+
+impl Visit for Message<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        if field.name() == "message" {
+            self.0.0.lock().unwrap().push(format!("{value:?}"));
+        }
+    }
+}
+
+impl tracing::Subscriber for Journal {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        event.record(&mut Message(self));
+    }
+
+    fn enter(&self, _: &span::Id) {}
+
+    fn exit(&self, _: &span::Id) {}
+}
+
+/// A file whose writes begin, and end when the test says how.
+struct World {
+    file: StateFile<u32>,
+    begun: Receiver<u32>,
+    results: Sender<io::Result<()>>,
+    journal: Journal,
+    _subscriber: tracing::subscriber::DefaultGuard,
+}
+
+fn world(limits: Limits) -> World {
+    let (begin, begun) = mpsc::channel();
+    let (results, ends) = mpsc::channel();
+    let ends = Mutex::new(ends);
+    let journal = Journal::default();
+    let subscriber = tracing::subscriber::set_default(journal.clone());
+    let file = StateFile::start("dir/name".into(), "nothing follows", limits, move |path, contents| {
+        assert_eq!(path, Path::new("dir/name"));
+        begin.send(contents).map_err(io::Error::other)?;
+        ends.lock().unwrap().recv().map_err(io::Error::other)?
+    });
+    World { file, begun, results, journal, _subscriber: subscriber }
+}
+
+impl World {
+    async fn begun(&self) -> u32 {
+        loop {
+            match self.begun.try_recv() {
+                Ok(contents) => return contents,
+                Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
+            }
+        }
+    }
+
+    async fn logs(&self, text: &str) {
+        while self.journal.count(text) == 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    fn ends(&self, result: io::Result<()>) {
+        self.results.send(result).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn only_the_latest_contents_are_written_and_one_write_at_a_time() {
+    let world = world(LIMITS);
+    world.file.save(1);
+    assert_eq!(world.begun().await, 1);
+    world.file.save(2);
+    world.file.save(3);
+    tokio::time::sleep(LIMIT / 4).await;
+    assert!(world.begun.try_recv().is_err(), "one at a time");
+    world.ends(Ok(()));
+    assert_eq!(world.begun().await, 3);
+    world.ends(Ok(()));
+    world.file.save(4);
+    world.ends(Ok(()));
+    world.file.close().await;
+    assert_eq!(world.begun.try_recv(), Ok(4), "written at the end");
+    assert!(world.journal.0.lock().unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn writes_are_debounced_except_the_first_and_the_last() {
+    let world = world(Limits { every: Duration::from_secs(3_600), ..LIMITS });
+    (0..3).for_each(|_| world.ends(Ok(())));
+    world.file.save(1);
+    assert_eq!(world.begun().await, 1);
+    world.file.save(2);
+    tokio::time::sleep(LIMIT / 4).await;
+    assert!(world.begun.try_recv().is_err());
+    world.file.close().await;
+    assert_eq!(world.begun.try_recv(), Ok(2));
+}
+
+#[tokio::test]
+async fn a_write_that_blocks_holds_up_nothing() {
+    let world = world(LIMITS);
+    let begun = Instant::now();
+    world.file.save(1);
+    world.file.save(2);
+    assert!(begun.elapsed() < LIMIT);
+    world.logs("dir/name cannot be written: timed out after 200ms; nothing follows").await;
+    let begun = Instant::now();
+    world.file.close().await;
+    assert!(begun.elapsed() < 10 * LIMIT);
+    assert_eq!(world.journal.count("timed out"), 2, "while it blocks, and at the end");
+}
+
+#[tokio::test]
+async fn what_changed_while_a_write_blocked_is_written_after_it() {
+    let world = world(LIMITS);
+    world.file.save(1);
+    world.logs("timed out").await;
+    world.file.save(2);
+    world.ends(Ok(()));
+    world.logs("dir/name has been written again").await;
+    world.ends(Ok(()));
+    world.file.close().await;
+    assert_eq!(world.begun.try_iter().collect::<Vec<_>>(), [1, 2]);
+}
+
+#[tokio::test]
+async fn a_write_that_fails_is_tried_again() {
+    let world = world(LIMITS);
+    world.file.save(1);
+    for _ in 0..3 {
+        world.ends(Err(io::Error::other("no room")));
+        assert_eq!(world.begun().await, 1);
+    }
+    assert_eq!(world.journal.count("dir/name cannot be written: no room; nothing follows"), 1, "logged once");
+    world.ends(Ok(()));
+    assert_eq!(world.begun().await, 1);
+    world.logs("has been written again").await;
+    world.file.close().await;
+    assert!(world.begun.try_recv().is_err());
+}
+
+#[tokio::test]
+async fn a_failure_at_the_end_is_final() {
+    let world = world(LIMITS);
+    (0..4).for_each(|_| world.ends(Err(io::Error::other("no room"))));
+    world.file.save(1);
+    world.file.close().await;
+    assert!(world.begun.try_iter().count() <= 2);
+}
+
+#[tokio::test]
+async fn a_read_that_blocks_is_given_up() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("pipe");
+    nix::unistd::mkfifo(&path, Mode::S_IRWXU).expect("a pipe");
+    let blocking = |path: &Path| File::open(path).map(drop);
+    assert_eq!(load(&path, LIMIT, "nothing follows", blocking).await, None);
+    File::options().write(true).open(&path).expect("opened");
+}

@@ -1,0 +1,113 @@
+//! Unhealthy backends, kept in the state directory over a restart or reboot: a backend that was quarantined when nodelb
+//! ended is not used again before it has passed its checks. Owns the format of the file.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use nodelb_core::messages;
+use nodelb_core::model::addr::Addr;
+use nodelb_core::model::health_check::Quarantine;
+use nodelb_core::model::service::ServiceName;
+use nodelb_kube::state_file::{self, Limits, StateFile};
+use serde::{Deserialize, Serialize};
+use tracing::info;
+
+/// The name of the file in the state directory.
+const NAME: &str = "health.json";
+
+const VERSION: u32 = 1;
+
+/// Maximum size of the file in bytes, enough for a few hundred thousand backends.
+const MAX_BYTES: usize = 32 << 20;
+
+/// Maximum length in characters of an error that is read from the file.
+const MAX_ERROR: usize = 512;
+
+/// Unhealthy backends by service.
+pub(super) type Unhealthy = BTreeMap<ServiceName, Quarantine>;
+
+#[derive(Serialize, Deserialize)]
+struct Form {
+    version: u32,
+    unhealthy: Vec<Entry>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    service: ServiceName,
+    backend: SocketAddr,
+    error: String,
+}
+
+fn read(path: &Path) -> io::Result<Unhealthy> {
+    let form: Option<Form> = state_file::read_json(path, MAX_BYTES, VERSION)?;
+    let mut unhealthy = Unhealthy::new();
+    for Entry { service, backend, error } in form.into_iter().flat_map(|form| form.unhealthy) {
+        let error: String = error.chars().filter(|c| !c.is_control()).take(MAX_ERROR).collect();
+        let backend = (Addr::from(backend.ip()), backend.port());
+        unhealthy.entry(service).or_default().insert(backend, error.into());
+    }
+    Ok(unhealthy)
+}
+
+fn write(path: &Path, unhealthy: &Unhealthy) -> io::Result<()> {
+    let entry = |name: &ServiceName, ((addr, port), error): (&(Addr, u16), &Arc<str>)| Entry {
+        service: name.clone(),
+        backend: SocketAddr::new(addr.ip(), *port),
+        error: error.to_string(),
+    };
+    let entries = unhealthy.iter().flat_map(|(name, failed)| failed.iter().map(move |failure| entry(name, failure)));
+    let form = Form { version: VERSION, unhealthy: entries.collect() };
+    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+    state_file::write_json(path, &form)
+}
+
+/// The file and its contents.
+pub(super) struct Saver {
+    file: StateFile<Unhealthy>,
+    saved: Unhealthy,
+}
+
+impl Saver {
+    /// Reads the file: nothing, with a warning, if this fails or takes too long.
+    pub(super) async fn load(directory: &Path, limits: Limits) -> Self {
+        let path = directory.join(NAME);
+        let consequence = "every backend counts as its file says until it is checked";
+        let saved = state_file::load(&path, limits.timeout, consequence, read).await.unwrap_or_default();
+        let count: usize = saved.values().map(Quarantine::len).sum();
+        if count > 0 {
+            info!(
+                message_id = %messages::STATE_LOADED,
+                "{count} backends were unhealthy when nodelb ended; they stay quarantined until they pass their checks"
+            );
+        }
+        let consequence = "after a restart, unhealthy backends would be used until their first check";
+        Self { file: StateFile::start(path, consequence, limits, |path, contents| write(path, &contents)), saved }
+    }
+
+    /// The latest unhealthy backends.
+    pub(super) fn saved(&self) -> &Unhealthy {
+        &self.saved
+    }
+
+    /// Updates the file if it has other backends. Never waits.
+    pub(super) fn save(&mut self, unhealthy: Unhealthy) {
+        if unhealthy != self.saved {
+            self.saved.clone_from(&unhealthy);
+            self.file.save(unhealthy);
+        }
+    }
+
+    /// Writes the latest unhealthy backends, within the time limit.
+    pub(super) async fn close(mut self, unhealthy: Unhealthy) {
+        self.save(unhealthy);
+        self.file.close().await;
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/state_file.rs"]
+mod tests;
