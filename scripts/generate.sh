@@ -24,6 +24,8 @@ licences() {
         case $name in
         # Published without licence texts; use those of a crate from the same repository.
         asn1-rs-impl) directory=$(source_of asn1-rs '*') ;;
+        # Published without a licence text; use the same one (Apache-2.0) of a crate that they depend on.
+        kube | kube-client | kube-core) directory=$(source_of k8s-openapi '*') ;;
         *) directory=$(source_of "$name" "${version#v}") ;;
         esac
         # libbpf-sys includes elfutils and zlib, but the program does not use these copies.

@@ -22,7 +22,7 @@ use nodelb_core::messages;
 use nodelb_kube::clock::ticking;
 use tracing::{Event, Level, Subscriber, subscriber, warn};
 use tracing_journald::{Priority, PriorityMappings};
-use tracing_subscriber::filter::{FilterExt, Targets};
+use tracing_subscriber::filter::{FilterExt, LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
@@ -231,9 +231,10 @@ impl Write for PlainLine {
 }
 
 /// The filter: lines of all nodelb's packages at the given level, by the first word of their target. Of other libraries
-/// only warnings and errors.
+/// only warnings and errors; nothing of kube, which logs responses that it cannot decode.
 fn targets(level: Level) -> Targets {
-    Targets::new().with_default(level.min(Level::WARN)).with_target("nodelb", level)
+    let targets = Targets::new().with_default(level.min(Level::WARN)).with_target("nodelb", level);
+    targets.with_target("kube_client", LevelFilter::OFF)
 }
 
 /// Whether the file is the one that systemd connected to the journal: `JOURNAL_STREAM` contains its device and inode.

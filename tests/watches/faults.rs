@@ -7,7 +7,7 @@ use nodelb_kube::api::decode::Kind;
 use serde_json::json;
 
 use crate::objects::{self, frontend};
-use crate::rig::Rig;
+use crate::rig::{Rig, is_resumed};
 
 /// Enough objects that a list without most of them is doubted.
 const MANY: u64 = 12;
@@ -227,8 +227,7 @@ fn incomplete_lists() {
                 rig.requests(kind);
                 rig.node.wait("the end of the second list", |_| {
                     let asked = rig.requests(kind);
-                    let goes_on = |line: &String| line.contains("&resourceVersion=");
-                    if asked.iter().any(goes_on) { Ok(()) } else { Err(format!("{asked:?}")) }
+                    if asked.iter().any(|line| is_resumed(line)) { Ok(()) } else { Err(format!("{asked:?}")) }
                 });
             }
         }

@@ -218,7 +218,10 @@ impl Rig {
         let mut seen = Vec::new();
         self.node.wait("the next connection", |_| {
             seen.extend(self.replica.faults().take_requests());
-            let asked = |path: &str| seen.iter().any(|line| line.starts_with(&format!("GET {path}?labelSelector")));
+            let asked = |path: &str| {
+                let start = format!("GET {path}?");
+                seen.iter().any(|line| line.starts_with(&start) && line.contains("labelSelector"))
+            };
             let is_asked = asked(Kind::Service.path()) && asked(Kind::EndpointSlice.path());
             if is_asked { Ok(()) } else { Err(format!("{seen:?}")) }
         });
@@ -531,4 +534,9 @@ fn difference(actual: &Objects, wanted: &Objects) -> String {
     let extra = actual.slices.keys().find(|name| !wanted.slices.contains_key(*name));
     let extra = extra.or_else(|| actual.services.keys().find(|name| !wanted.services.contains_key(*name)));
     format!("missing: {services:?} {slices:?}; unexpected: {extra:?}")
+}
+
+/// Whether a request continues a watch at a known version.
+pub(crate) fn is_resumed(line: &str) -> bool {
+    line.contains("&resourceVersion=") && !line.contains("sendInitialEvents")
 }

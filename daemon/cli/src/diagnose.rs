@@ -7,6 +7,7 @@ pub mod catalogue;
 pub mod facts;
 pub mod finding;
 mod gather;
+mod objects;
 mod rows;
 pub mod rules;
 mod show;

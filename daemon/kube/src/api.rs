@@ -1,6 +1,6 @@
-//! The objects of the Kubernetes API, and the requests for them. No other module knows Kubernetes' fields. [`splitter`]
+//! The objects of the Kubernetes API, and the requests for them. [`splitter`]
 //! cuts responses into objects, [`decode`] and [`objects`] decode them, and [`translate`] translates them into the
-//! core's model. [`seen`] contains the objects as commands show them.
+//! core's model. Objects that are not watched have the types of `k8s-openapi`.
 
 pub mod decode;
 pub mod difference;
@@ -8,6 +8,5 @@ pub mod objects;
 pub mod page;
 pub mod printable;
 pub mod request;
-pub mod seen;
 pub mod splitter;
 pub mod translate;

@@ -10,6 +10,7 @@
 
 pub mod address;
 pub mod authorities;
+pub mod client;
 pub mod connect;
 pub mod credentials;
 pub mod credstore;

@@ -2,21 +2,23 @@
 
 use std::time::Duration;
 
-use hyper::Method;
-use nodelb_core::model::calendar::utc;
+use k8s_openapi::api::core::v1::{Event as KubeEvent, EventSource, ObjectReference, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use nodelb_core::model::service::ServiceName;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::api::printable;
-use crate::api::request::question;
-use crate::api::seen::{Items, Metadata};
+use crate::apiserver::client;
 use crate::apiserver::error::LinkError;
-use crate::apiserver::link::RequestBody;
-use crate::apiserver::one_shot::ask;
 use crate::apiserver::session::Session;
 
-/// The timeout for the response to a write.
+/// The timeout for a response.
 const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The maximum size of a response in bytes; it contains one Service or one Event.
+const MAX_ANSWER: usize = 2 << 20;
 
 /// The maximum length of a message in bytes; the apiserver accepts 1024.
 const MAX_MESSAGE: usize = 1000;
@@ -53,62 +55,54 @@ pub enum PostOutcome {
 /// # Errors
 /// The connection failed, or the apiserver rejected the request.
 pub async fn post(session: &Session, event: &Event<'_>, node: &str, now: u64) -> Result<PostOutcome, LinkError> {
-    let request_body = if event.count > 1 {
-        again(event, now)
-    } else {
-        let Some(about) = about(session, event).await? else { return Ok(PostOutcome::Moot) };
-        first(event, &about, node, now)
-    };
-    session.link.send_body(&request_body, TIMEOUT).await.map(|_answer| PostOutcome::Written)
+    write(client::over(&session.link, TIMEOUT, MAX_ANSWER), event, node, now).await
 }
 
-/// The metadata of the Service from the apiserver's cache: `kubectl describe` finds Events by the uid. `None` if the
-/// Service no longer exists.
-async fn about(session: &Session, due: &Event<'_>) -> Result<Option<Metadata>, LinkError> {
-    #[derive(serde::Deserialize)]
-    struct Object {
-        metadata: Metadata,
+async fn write(client: kube::Client, due: &Event<'_>, node: &str, now: u64) -> Result<PostOutcome, LinkError> {
+    let (namespace, service) = (&*due.service.namespace, &*due.service.name);
+    let events: Api<KubeEvent> = Api::namespaced(client.clone(), namespace);
+    if due.count > 1 {
+        let patch = Patch::Merge(json!({"count": due.count, "lastTimestamp": time(now), "message": message(due)}));
+        events.patch(due.name, &PatchParams::default(), &patch).await?;
+        return Ok(PostOutcome::Written);
     }
-    let path = format!("/api/v1/namespaces/{}/services", due.service.namespace);
-    let by_name = format!("metadata.name={}", due.service.name);
-    let found: Items<Object> =
-        ask(&session.link, &question(&path, &[("fieldSelector", &by_name), ("resourceVersion", "0")])).await?;
-    Ok(found.items.into_iter().next().map(|object| object.metadata))
+    // From the apiserver's cache, and only for its uid, by which `kubectl describe` finds Events.
+    let by_name = ListParams::default().fields(&format!("metadata.name={service}")).at("0");
+    let found = Api::<Service>::namespaced(client, namespace).list(&by_name).await?;
+    let Some(about) = found.items.into_iter().next() else { return Ok(PostOutcome::Moot) };
+    events.create(&PostParams::default(), &first(due, about.metadata, node, now)).await?;
+    Ok(PostOutcome::Written)
 }
 
-/// The request that creates the Event.
-fn first(due: &Event<'_>, about: &Metadata, node: &str, now: u64) -> RequestBody {
-    let namespace = &due.service.namespace;
-    let body = json!({
-        "apiVersion": "v1",
-        "kind": "Event",
-        "metadata": {"name": due.name, "namespace": namespace},
-        "involvedObject": {
-            "apiVersion": "v1", "kind": "Service", "namespace": namespace, "name": due.service.name,
-            "uid": about.uid, "resourceVersion": about.resource_version,
+/// The first Event about a Service.
+fn first(due: &Event<'_>, about: ObjectMeta, node: &str, now: u64) -> KubeEvent {
+    let namespace = Some(due.service.namespace.to_string());
+    KubeEvent {
+        metadata: ObjectMeta { name: Some(due.name.into()), namespace: namespace.clone(), ..Default::default() },
+        involved_object: ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Service".into()),
+            namespace,
+            name: Some(due.service.name.to_string()),
+            uid: about.uid,
+            resource_version: about.resource_version,
+            field_path: None,
         },
-        "reason": due.reason,
-        "message": message(due),
-        "type": "Warning",
-        "firstTimestamp": utc(due.first),
-        "lastTimestamp": utc(now),
-        "count": due.count,
-        "source": {"component": "nodelb", "host": node},
-        "reportingComponent": "nodelb",
-        "reportingInstance": node,
-    });
-    request_body(Method::POST, format!("/api/v1/namespaces/{namespace}/events"), "application/json", &body)
+        reason: Some(due.reason.into()),
+        message: Some(message(due)),
+        type_: Some("Warning".into()),
+        first_timestamp: time(due.first),
+        last_timestamp: time(now),
+        count: i32::try_from(due.count).ok(),
+        source: Some(EventSource { component: Some("nodelb".into()), host: Some(node.into()) }),
+        reporting_component: Some("nodelb".into()),
+        reporting_instance: Some(node.into()),
+        ..Default::default()
+    }
 }
 
-/// The request that updates the count, the message and the time of the existing Event.
-fn again(due: &Event<'_>, now: u64) -> RequestBody {
-    let body = json!({"count": due.count, "lastTimestamp": utc(now), "message": message(due)});
-    let path = format!("/api/v1/namespaces/{}/events/{}", due.service.namespace, due.name);
-    request_body(Method::PATCH, path, "application/merge-patch+json", &body)
-}
-
-fn request_body(method: Method, path_and_query: String, content_type: &'static str, body: &Value) -> RequestBody {
-    RequestBody { method, path_and_query, content_type, body: body.to_string().into() }
+fn time(seconds: u64) -> Option<Time> {
+    Timestamp::from_second(seconds.try_into().ok()?).ok().map(Time)
 }
 
 fn message(due: &Event<'_>) -> String {

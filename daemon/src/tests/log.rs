@@ -50,6 +50,7 @@ fn lines_are_plain_and_the_level_changes_while_running() {
         control.set(Level::DEBUG);
         tracing::debug!("now");
         tracing::debug!(target: "hyper", "never");
+        tracing::error!(target: "kube_client::client", "a response that cannot be decoded");
         assert!(lines.take().ends_with("DEBUG now\n"));
 
         control.set(Level::ERROR);

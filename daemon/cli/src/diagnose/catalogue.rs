@@ -4,12 +4,13 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+use k8s_openapi::api::core::v1::Event;
 use nodelb_core::output::durations;
 use nodelb_kube::api::printable;
-use nodelb_kube::api::seen::Event;
 use serde::Deserialize;
 
 use super::finding::Severity;
+use super::objects::{component, last_seen, text};
 
 /// The file, which a test reads: it has no errors.
 static CATALOGUE: LazyLock<Catalogue> =
@@ -72,15 +73,15 @@ pub fn find(reason: &str) -> Option<&'static Entry> {
 
 /// Returns an Event as one line: `SyncLoadBalancerFailed from service-controller, 12 times, last 30s ago: message`.
 pub(super) fn one_line(event: &Event, now: u64) -> String {
-    let by = match event.component() {
+    let by = match component(event) {
         "" => String::new(),
         component => format!(" from {}", printable::name(component)),
     };
-    let times = if event.count > 1 { format!(", {} times", event.count) } else { String::new() };
-    let last =
-        event.at().map(|at| format!(", last {} ago", durations::human(now.saturating_sub(at).saturating_mul(1000))));
-    let message = printable::sentence(event.message.trim());
-    format!("{}{by}{times}{}: {message}", printable::name(&event.reason), last.unwrap_or_default())
+    let times = event.count.filter(|count| *count > 1).map(|count| format!(", {count} times")).unwrap_or_default();
+    let last = last_seen(event)
+        .map(|at| format!(", last {} ago", durations::human(now.saturating_sub(at).saturating_mul(1000))));
+    let message = printable::sentence(text(&event.message).trim());
+    format!("{}{by}{times}{}: {message}", printable::name(text(&event.reason)), last.unwrap_or_default())
 }
 
 #[cfg(test)]

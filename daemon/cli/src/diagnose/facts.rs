@@ -5,8 +5,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::{Event, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use nodelb_core::model::service::ServiceName;
-use nodelb_kube::api::seen::{Event, Pod, Service, Slice};
 use nodelb_kube::null::null_is_default;
 use serde::Deserialize;
 use serde_json::Value;
@@ -81,7 +82,7 @@ pub struct Cluster {
     /// Other Services of the namespace, if this Service does not exist.
     pub names: Vec<String>,
     /// The EndpointSlices of the Service.
-    pub slices: Answer<Vec<Slice>>,
+    pub slices: Answer<Vec<EndpointSlice>>,
     /// The Pods that the Service's selector matches; `None` if it has no selector.
     pub pods: Option<Answer<Vec<Pod>>>,
     /// Pods of the namespace, if the selector matches none.

@@ -13,6 +13,7 @@ use tokio::net::lookup_host;
 use tokio::time::timeout;
 
 use super::facts::{Dns, Facts, Probe};
+use super::objects;
 use crate::DiagnoseOptions;
 use crate::endpoints::Endpoints;
 
@@ -44,7 +45,7 @@ pub(super) async fn facts(options: &DiagnoseOptions, endpoints: &Endpoints, now:
 
 async fn dns(facts: &Facts, endpoints: &Endpoints) -> Option<Dns> {
     let service = facts.cluster.ok()?.service.as_ref().ok()?.as_ref()?;
-    if service.spec.cluster_ip.is_empty() || service.spec.cluster_ip == "None" || service.spec.kind == "ExternalName" {
+    if !objects::is_for_proxies(service) {
         return None;
     }
     let name = format!("{}.{}.svc.cluster.local", facts.service.name, facts.service.namespace);

@@ -10,12 +10,15 @@ mod proof;
 mod service;
 mod slices;
 
+use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use nodelb_core::output::durations;
 use nodelb_kube::api::printable;
-use nodelb_kube::api::seen::{Endpoint, Pod, Service, Slice};
 
 use super::facts::{Cluster, Daemon, Facts};
 use super::finding::{Finding, Kind, Severity, in_order};
+use super::objects::{self, conditions, is_ready, last_write, list, phase_and_ip, pod_name, seconds, text};
 
 /// Returns all findings, the most likely cause first.
 pub fn findings(facts: &Facts) -> Vec<Finding> {
@@ -47,7 +50,7 @@ struct Context<'f> {
     /// The Service in Kubernetes.
     service: Option<&'f Service>,
     /// The slices of the service, if they could be listed.
-    slices: Option<&'f [Slice]>,
+    slices: Option<&'f [EndpointSlice]>,
     /// The pods that the selector matches, if there is a selector and the pods could be listed.
     pods: Option<&'f [Pod]>,
 }
@@ -63,14 +66,11 @@ impl<'f> Context<'f> {
 
     /// Whether the service is one for proxies.
     fn is_for_proxies(&self) -> bool {
-        self.service.is_some_and(|service| {
-            let has_address = !service.spec.cluster_ip.is_empty() && service.spec.cluster_ip != "None";
-            service.spec.kind != "ExternalName" && has_address
-        })
+        self.service.is_some_and(objects::is_for_proxies)
     }
 
     fn endpoints(&self) -> impl Iterator<Item = &'f Endpoint> {
-        self.slices.into_iter().flatten().flat_map(|slice| &slice.endpoints)
+        self.slices.into_iter().flatten().flat_map(|slice| list(&slice.endpoints))
     }
 
     /// Returns the endpoints that may get new connections: the ready ones, or else those that serve while they
@@ -96,30 +96,27 @@ impl<'f> Context<'f> {
     }
 
     /// Returns the last writer of an object, and when it wrote.
-    fn written(&self, metadata: &nodelb_kube::api::seen::Metadata) -> String {
-        let writer = match metadata.last_write.manager.as_str() {
+    fn written(&self, metadata: &ObjectMeta) -> String {
+        let write = last_write(metadata);
+        let writer = match write.map_or("", |write| text(&write.manager)) {
             "" => "an unknown writer".into(),
             writer => shown(writer),
         };
-        let at = metadata.last_write.at.map(|at| format!(" {}", self.ago(at))).unwrap_or_default();
-        let version = &metadata.resource_version;
+        let at = write.and_then(|write| seconds(&write.time));
+        let at = at.map(|at| format!(" {}", self.ago(at))).unwrap_or_default();
+        let version = text(&metadata.resource_version);
         format!("last written by {writer}{at} (resourceVersion {})", shown(version))
     }
 }
 
-/// Whether an endpoint is ready; `null` means true.
-fn is_ready(endpoint: &Endpoint) -> bool {
-    endpoint.conditions.ready.unwrap_or(true)
-}
-
 fn is_last_resort(endpoint: &Endpoint) -> bool {
-    let serves = endpoint.conditions.serving.unwrap_or_else(|| is_ready(endpoint));
-    serves && endpoint.conditions.terminating == Some(true)
+    let conditions = conditions(endpoint);
+    conditions.serving.unwrap_or_else(|| is_ready(endpoint)) && conditions.terminating == Some(true)
 }
 
 fn is_pod_of(endpoint: &Endpoint, pod: &Pod) -> bool {
-    let by_name = endpoint.target_ref.kind == "Pod" && endpoint.target_ref.name == pod.metadata.name;
-    by_name || endpoint.addresses.contains(&pod.status.pod_ip)
+    let by_name = pod_name(endpoint).is_some_and(|name| Some(name) == pod.metadata.name.as_deref());
+    by_name || endpoint.addresses.iter().any(|address| *address == phase_and_ip(pod).1)
 }
 
 /// Returns a name in printable form.
@@ -149,8 +146,8 @@ fn count(number: usize, what: &str) -> String {
 }
 
 /// Returns the protocol; the default is `TCP`.
-fn protocol(text: &str) -> &str {
-    if text.is_empty() { "TCP" } else { text }
+fn protocol(field: &Option<String>) -> &str {
+    field.as_deref().filter(|text| !text.is_empty()).unwrap_or("TCP")
 }
 
 #[cfg(test)]

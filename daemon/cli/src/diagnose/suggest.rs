@@ -3,8 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use nodelb_kube::api::seen::Pod;
+use k8s_openapi::api::core::v1::Pod;
 use strsim::levenshtein;
+
+use super::objects;
 
 /// Maximum number of suggestions.
 const MOST: usize = 5;
@@ -54,7 +56,7 @@ pub(super) fn similar_pods<'a>(
 ) -> Vec<(&'a Pod, Vec<Differs<'a>>)> {
     let differs = |pod: &'a Pod| -> Vec<Differs<'a>> {
         let each = selector.iter().filter_map(|(label, wanted)| {
-            let has = pod.metadata.labels.get(label).map(String::as_str);
+            let has = objects::label(&pod.metadata, label);
             (has != Some(wanted)).then_some(Differs { label, wanted, has })
         });
         each.collect()

@@ -7,7 +7,7 @@ use http_body_util::BodyExt;
 use nodelb_core::model::service::ServiceName;
 use nodelb_kube::api::decode::Kind;
 use nodelb_kube::api::objects::ListMetadata;
-use nodelb_kube::api::request::{path, question, selector};
+use nodelb_kube::api::request::Query;
 use nodelb_kube::api::splitter::{Lines, Piece, Splitter};
 use nodelb_kube::apiserver::error::LinkError;
 use nodelb_kube::apiserver::link::Link;
@@ -23,11 +23,11 @@ use super::line::{Event, Line};
 /// Time without an event after which the watch is opened again. Bookmarks arrive about once a minute.
 const SILENCE: Duration = Duration::from_secs(90);
 
-/// Requested duration of a watch in seconds.
-const WATCH_SECONDS: &str = "300";
+/// Minimum duration of a watch that is requested.
+const WATCH: Duration = Duration::from_secs(300);
 
 /// Number of objects per page.
-const PAGE: &str = "500";
+const PAGE: u32 = 500;
 
 /// Pause after a watch that ended immediately.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -36,9 +36,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) struct Follower {
     kind: &'static str,
-    path: String,
-    /// The selector of the objects.
-    selector: Option<(&'static str, String)>,
+    query: Query,
     known: Cache,
     /// The version up to which every event was received; `None` if a list comes first.
     version: Option<String>,
@@ -73,8 +71,7 @@ impl Follower {
     pub(super) fn both(service: Option<&ServiceName>) -> [Self; 2] {
         Kind::SERVED.map(|kind| Self {
             kind: kind.name(),
-            path: path(kind, service.map(|name| &*name.namespace)),
-            selector: service.map(|name| selector(kind, name)),
+            query: Query::unfiltered(kind, service),
             known: Cache::default(),
             version: None,
             tells_all: service.is_some(),
@@ -97,22 +94,13 @@ impl Follower {
         }
     }
 
-    fn question(&self, more: &[(&str, &str)]) -> String {
-        let selector = self.selector.iter().map(|(key, value)| (*key, value.as_str()));
-        question(&self.path, &selector.chain(more.iter().copied()).collect::<Vec<_>>())
-    }
-
     /// Lists all pages. Differences from the known objects are printed, because they happened while there was no watch.
     async fn list(&mut self, link: &Link, lines: &mpsc::Sender<Line>) -> Result<End, LinkError> {
         let tells = self.tells_all || self.known.is_informed();
         self.known.begin_list();
         let mut next = String::new();
         loop {
-            let mut more = vec![("limit", PAGE)];
-            if !next.is_empty() {
-                more.push(("continue", &next));
-            }
-            let answer = match link.get(&self.question(&more), ANSWER).await {
+            let answer = match link.get(&self.query.page(&next, PAGE)?, ANSWER).await {
                 Err(LinkError::Gone(_)) => return Ok(End::TooOld),
                 answer => answer?,
             };
@@ -138,13 +126,7 @@ impl Follower {
     }
 
     async fn watch(&mut self, link: &Link, version: &str, lines: &mpsc::Sender<Line>) -> Result<End, LinkError> {
-        let parameters = [
-            ("watch", "true"),
-            ("allowWatchBookmarks", "true"),
-            ("timeoutSeconds", WATCH_SECONDS),
-            ("resourceVersion", version),
-        ];
-        let answer = match link.get(&self.question(&parameters), ANSWER).await {
+        let answer = match link.get(&self.query.watch(version, WATCH)?, ANSWER).await {
             Err(LinkError::Gone(_)) => return Ok(End::TooOld),
             answer => answer?,
         };

@@ -3,9 +3,11 @@
 
 use std::time::Duration;
 
+use kube::api::{ListParams, Request, WatchParams};
+use kube::core::request;
 use nodelb_core::model::service::ServiceName;
 
-use super::decode::{Kind, Version};
+use super::decode::Kind;
 use crate::apiserver::error::LinkError;
 
 /// The label of an EndpointSlice that names its service.
@@ -40,33 +42,36 @@ pub struct Query {
 }
 
 impl Query {
+    /// All objects of a kind, or only one Service or its EndpointSlices; also those that no proxy handles.
+    pub fn unfiltered(kind: Kind, service: Option<&ServiceName>) -> Self {
+        let of_service = |service: &ServiceName| match kind {
+            Kind::EndpointSlice => (Some(format!("{SERVICE_LABEL}={}", service.name)), None),
+            Kind::Service | Kind::Node => (None, Some(format!("metadata.name={}", service.name))),
+        };
+        let (labels, fields) = service.map_or((None, None), of_service);
+        let namespace = service.map(|service| service.namespace.to_string());
+        Self { kind, streams: true, namespace, labels, fields, fields_can_go: false }
+    }
+
     /// All Services or EndpointSlices.
     pub fn all(kind: Kind) -> Self {
         // No proxy serves headless services.
         let fields = (kind == Kind::Service).then(|| "spec.clusterIP!=None".to_owned());
         let labels = labels(kind).map(ToOwned::to_owned);
-        Self { kind, streams: true, namespace: None, labels, fields, fields_can_go: true }
+        Self { labels, fields, fields_can_go: true, ..Self::unfiltered(kind, None) }
     }
 
     /// One Service, or its EndpointSlices.
     pub fn of_service(kind: Kind, service: &ServiceName) -> Self {
-        let mut query = Self::all(kind);
-        query.namespace = Some(service.namespace.to_string());
-        let (_, of_it) = selector(kind, service);
-        match kind {
-            Kind::EndpointSlice => {
-                query.labels = Some(query.labels.map_or_else(|| of_it.clone(), |labels| format!("{labels},{of_it}")));
-            }
-            Kind::Service | Kind::Node => (query.fields, query.fields_can_go) = (Some(of_it), false),
-        }
+        let mut query = Self::unfiltered(kind, Some(service));
+        let labels: Vec<&str> = labels(kind).into_iter().chain(query.labels.as_deref()).collect();
+        query.labels = Some(labels.join(","));
         query
     }
 
     /// One Node.
     pub fn node(name: &str) -> Self {
-        let fields = Some(format!("metadata.name={name}"));
-        let labels = labels(Kind::Node).map(ToOwned::to_owned);
-        Self { kind: Kind::Node, streams: true, namespace: None, labels, fields, fields_can_go: false }
+        Self { fields: Some(format!("metadata.name={name}")), ..Self::unfiltered(Kind::Node, None) }
     }
 
     /// Stops using a feature that the server has rejected with `error`. Returns false if there is no such feature.
@@ -83,95 +88,59 @@ impl Query {
     }
 
     /// A request for one page of the list. A `limit` of 0 requests the whole list.
-    pub fn page(&self, next: &str, limit: usize) -> String {
-        let mut query = self.base();
-        if limit > 0 {
-            query.add("limit", &limit.to_string());
-        }
-        if !next.is_empty() {
-            query.add("continue", next);
-        }
-        query.0
+    ///
+    /// # Errors
+    /// The namespace cannot be part of a URL; so in the other requests.
+    pub fn page(&self, next: &str, limit: u32) -> Result<String, LinkError> {
+        let parameters = ListParams {
+            label_selector: self.labels.clone(),
+            field_selector: self.fields.clone(),
+            limit: Some(limit).filter(|limit| *limit > 0),
+            continue_token: Some(next.to_owned()).filter(|next| !next.is_empty()),
+            ..ListParams::default()
+        };
+        path_and_query(self.request().list(&parameters))
     }
 
     /// A watch that begins with the existing objects (a streaming list).
-    pub fn stream(&self, at_least: Duration) -> String {
-        let mut query = self.watching(at_least);
-        query.add("sendInitialEvents", "true");
-        query.add("resourceVersionMatch", "NotOlderThan");
-        query.0
+    ///
+    /// # Errors
+    /// Like [`Self::page`].
+    pub fn stream(&self, at_least: Duration) -> Result<String, LinkError> {
+        path_and_query(self.request().watch(&self.watching(at_least).initial_events(), ""))
     }
 
     /// A watch for changes after the version `from`.
-    pub fn watch(&self, from: Version, at_least: Duration) -> String {
-        let mut query = self.watching(at_least);
-        query.add("resourceVersion", &from.0.to_string());
-        query.0
+    ///
+    /// # Errors
+    /// Like [`Self::page`].
+    pub fn watch(&self, from: &str, at_least: Duration) -> Result<String, LinkError> {
+        path_and_query(self.request().watch(&self.watching(at_least), from))
     }
 
-    fn watching(&self, at_least: Duration) -> Text {
-        let mut query = self.base();
-        query.add("watch", "true");
-        query.add("allowWatchBookmarks", "true");
+    fn watching(&self, at_least: Duration) -> WatchParams {
         // A random factor between 1 and 2, so that the nodes of a cluster do not reconnect at the same time.
-        query.add("timeoutSeconds", &at_least.mul_f64(1.0 + fastrand::f64()).as_secs().max(1).to_string());
-        query
+        let seconds = at_least.mul_f64(1.0 + fastrand::f64()).as_secs().max(1);
+        WatchParams {
+            label_selector: self.labels.clone(),
+            field_selector: self.fields.clone(),
+            timeout: u32::try_from(seconds).ok(),
+            ..WatchParams::default()
+        }
     }
 
-    fn base(&self) -> Text {
-        let mut query = Text(path(self.kind, self.namespace.as_deref()) + "?");
-        if let Some(labels) = &self.labels {
-            query.add("labelSelector", labels);
-        }
-        if let Some(fields) = &self.fields {
-            query.add("fieldSelector", fields);
-        }
-        query
+    fn request(&self) -> Request {
+        Request::new(match (&self.namespace, self.kind.path().rsplit_once('/')) {
+            (Some(namespace), Some((group, resource))) => format!("{group}/namespaces/{namespace}/{resource}"),
+            _ => self.kind.path().to_owned(),
+        })
     }
 }
 
-/// The path for listing and watching a kind in one namespace, or in all.
-pub fn path(kind: Kind, namespace: Option<&str>) -> String {
-    match (namespace, kind.path().rsplit_once('/')) {
-        (Some(namespace), Some((group, resource))) => format!("{group}/namespaces/{namespace}/{resource}"),
-        _ => kind.path().to_owned(),
-    }
-}
-
-/// The query parameter that selects one Service, or its EndpointSlices.
-pub fn selector(kind: Kind, service: &ServiceName) -> (&'static str, String) {
-    match kind {
-        Kind::EndpointSlice => ("labelSelector", format!("{SERVICE_LABEL}={}", service.name)),
-        Kind::Service | Kind::Node => ("fieldSelector", format!("metadata.name={}", service.name)),
-    }
-}
-
-/// A path with query parameters, percent-encoded.
-pub fn question(path: &str, parameters: &[(&str, &str)]) -> String {
-    let mut query = Text(format!("{path}?"));
-    for (key, value) in parameters {
-        query.add(key, value);
-    }
-    query.0
-}
-
-/// A path and query under construction.
-struct Text(String);
-
-impl Text {
-    fn add(&mut self, key: &str, value: &str) {
-        if !self.0.ends_with('?') {
-            self.0.push('&');
-        }
-        self.0.push_str(key);
-        self.0.push('=');
-        for byte in value.bytes() {
-            if byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'~') {
-                self.0.push(char::from(byte));
-            } else {
-                self.0.push_str(&format!("%{byte:02X}"));
-            }
-        }
+fn path_and_query(request: Result<hyper::Request<Vec<u8>>, request::Error>) -> Result<String, LinkError> {
+    match request {
+        Ok(request) => Ok(request.uri().to_string()),
+        Err(error) => Err(LinkError::Broken(error.to_string())),
     }
 }
 

@@ -255,12 +255,18 @@ fn node_addresses(reported: &[NodeAddress]) -> BTreeSet<Addr> {
 }
 
 /// The family of the addresses in slices of this `addressType`; `None` for FQDNs and unknown types.
-pub fn family(address_type: &str) -> Option<Family> {
+fn family(address_type: &str) -> Option<Family> {
     match address_type {
         "IPv4" => Some(Family::Ipv4),
         "IPv6" => Some(Family::Ipv6),
         _ => None,
     }
+}
+
+/// Whether [`slice`] uses this slice, which was read by a command. The others are not meant for proxies.
+pub fn is_for_proxies(slice: &k8s_openapi::api::discovery::v1::EndpointSlice) -> bool {
+    let has = |label: &str| slice.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(label));
+    has("kubernetes.io/service-name") && !has("service.kubernetes.io/headless") && family(&slice.address_type).is_some()
 }
 
 /// Translates an EndpointSlice. Ignores slices without a service, with FQDNs, or with the label for headless services.

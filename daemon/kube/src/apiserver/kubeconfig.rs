@@ -2,15 +2,13 @@
 //! returns the paths of referenced files, but does not read them. A feature that nodelb does not support is an error
 //! and not ignored.
 
-mod any;
-mod document;
-
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use kube::config::{AuthInfo, Cluster, ExecConfig, ExecInteractiveMode, Kubeconfig as Document};
+use secrecy::{ExposeSecret, SecretString};
 
-use self::document::{Cluster, Document, Exec, Named, User};
 use super::address::{Address, AddressError, Server};
 use super::exec::{ApiVersion, ClusterInfo, Plugin};
 use super::impersonation::Impersonation;
@@ -50,14 +48,18 @@ pub(super) enum Part {
 /// The first invalid or unsupported setting, with the file, the field and the remedy.
 pub(super) fn parse(text: &str, path: &Path) -> Result<Kubeconfig, CredentialsError> {
     let reader = Reader { path };
-    let document: Document = document::parse(text).map_err(|error| reader.wrong(&error))?;
-    if document.current_context.is_empty() {
+    let Document { current_context, contexts, clusters, auth_infos, .. } =
+        decode(text).map_err(|error| reader.wrong(&error))?;
+    let Some(context_name) = filled(&current_context) else {
         return Err(reader.wrong("current-context is not set; set it to the context nodelb is to use"));
-    }
-    let context = reader.find(&document.contexts, "context", &document.current_context)?;
-    let (cluster_name, user_name) = (&context.cluster, &context.user);
-    let cluster = reader.find(&document.clusters, "cluster", cluster_name)?;
-    let user = reader.find(&document.users, "user", user_name)?;
+    };
+    let contexts = contexts.into_iter().map(|named| (named.name, named.context));
+    let context = reader.find(contexts, "context", context_name)?;
+    let (cluster_name, user_name) = (&context.cluster, filled(&context.user).unwrap_or_default());
+    let clusters = clusters.into_iter().map(|named| (named.name, named.cluster));
+    let cluster = &reader.find(clusters, "cluster", cluster_name)?;
+    let users = auth_infos.into_iter().map(|named| (named.name, named.auth_info));
+    let user = &reader.find(users, "user", user_name)?;
 
     let of_cluster = format!("cluster `{cluster_name}`");
     let of_user = format!("user `{user_name}`");
@@ -72,15 +74,19 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Kubeconfig, CredentialsEr
         ));
     }
     let authority = reader
-        .part("certificate-authority", [&cluster.authority_data, &cluster.authority], &of_cluster)?
+        .part(
+            "certificate-authority",
+            [filled(&cluster.certificate_authority_data), filled(&cluster.certificate_authority)],
+            &of_cluster,
+        )?
         .ok_or_else(|| {
-        reader.wrong(&format!(
-            "{of_cluster} has no certificate-authority; set it, or certificate-authority-data (the system's \
+            reader.wrong(&format!(
+                "{of_cluster} has no certificate-authority; set it, or certificate-authority-data (the system's \
                  authorities are not used)"
-        ))
-    })?;
-    let address =
-        server_address(&cluster.server).map_err(|what| reader.wrong(&format!("server of {of_cluster}: {what}")))?;
+            ))
+        })?;
+    let address = server_address(filled(&cluster.server).unwrap_or_default())
+        .map_err(|what| reader.wrong(&format!("server of {of_cluster}: {what}")))?;
     let server = Server { address, tls_server_name: filled(&cluster.tls_server_name).map(Into::into) };
     Ok(Kubeconfig {
         plugin: user.exec.as_ref().map(|exec| reader.plugin(exec, cluster, &of_user)).transpose()?,
@@ -95,6 +101,29 @@ pub(super) fn parse(text: &str, path: &Path) -> Result<Kubeconfig, CredentialsEr
 
 fn filled(text: &Option<String>) -> Option<&str> {
     text.as_deref().filter(|text| !text.is_empty())
+}
+
+fn exposed(secret: &Option<SecretString>) -> Option<&str> {
+    secret.as_ref().map(ExposeSecret::expose_secret).filter(|text| !text.is_empty())
+}
+
+/// Decodes the YAML. The error does not quote a value, because the value may be secret.
+fn decode(text: &str) -> Result<Document, String> {
+    let options = serde_saphyr::options! {
+        with_snippet: false,
+        budget: serde_saphyr::budget! {
+            max_events: 100_000,
+            max_nodes: 100_000,
+            max_depth: 32,
+            max_aliases: 100,
+            max_anchors: 100,
+        },
+    };
+    let document: Result<Option<Document>, _> = serde_saphyr::from_str_with_options(text, options);
+    document.map(Option::unwrap_or_default).map_err(|error| {
+        let line = error.location().map(|at| format!(" at line {}", at.line())).unwrap_or_default();
+        format!("it is not readable as a kubeconfig{line}: YAML is broken there, or the value is of another kind than kubectl writes")
+    })
 }
 
 /// Decodes `https://HOST[:PORT]`, with a scheme in any case.
@@ -133,10 +162,15 @@ impl Reader<'_> {
         CredentialsError(format!("kubeconfig {}: {what}", self.path.display()))
     }
 
-    fn find<'d, T>(&self, list: &'d [Named<T>], kind: &str, name: &str) -> Result<&'d T, CredentialsError> {
-        let mut found = list.iter().filter(|entry| entry.name == name);
+    fn find<T: Default>(
+        &self,
+        list: impl Iterator<Item = (String, Option<T>)>,
+        kind: &str,
+        name: &str,
+    ) -> Result<T, CredentialsError> {
+        let mut found = list.filter(|(of, _)| of == name);
         match (found.next(), found.next()) {
-            (Some(entry), None) => Ok(&entry.content),
+            (Some((_, content)), None) => Ok(content.unwrap_or_default()),
             (Some(_), Some(_)) => Err(self.wrong(&format!("two {kind}s are named `{name}`; keep one"))),
             (None, _) => {
                 Err(self.wrong(&format!("there is no {kind} `{name}`, which the current context names; add it")))
@@ -145,7 +179,7 @@ impl Reader<'_> {
     }
 
     fn refuse_cluster(&self, cluster: &Cluster, of: &str) -> Result<(), CredentialsError> {
-        if cluster.insecure_skip_tls_verify {
+        if cluster.insecure_skip_tls_verify == Some(true) {
             return Err(self.wrong(&format!(
                 "{of} has insecure-skip-tls-verify: anybody could then be the apiserver; set certificate-authority instead"
             )));
@@ -153,10 +187,10 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn refuse_user(&self, user: &User, of: &str) -> Result<(), CredentialsError> {
+    fn refuse_user(&self, user: &AuthInfo, of: &str) -> Result<(), CredentialsError> {
         let refused = [
             ("username", filled(&user.username).is_some()),
-            ("password", filled(&user.password).is_some()),
+            ("password", exposed(&user.password).is_some()),
             ("auth-provider", user.auth_provider.is_some()),
         ];
         if let Some((field, _)) = refused.iter().find(|(_, is_set)| *is_set) {
@@ -164,7 +198,7 @@ impl Reader<'_> {
                 "{of} has {field}, which Kubernetes no longer knows; use a client certificate, a token or exec"
             )));
         }
-        let has_token = filled(&user.token).is_some() || filled(&user.token_file).is_some();
+        let has_token = exposed(&user.token).is_some() || filled(&user.token_file).is_some();
         if user.exec.is_some() && has_token {
             return Err(self.wrong(&format!("{of} has both exec and a token; keep one")));
         }
@@ -172,13 +206,8 @@ impl Reader<'_> {
     }
 
     /// Like in kubectl, data in the kubeconfig takes precedence over a file.
-    fn part(
-        &self,
-        field: &str,
-        [data, file]: [&Option<String>; 2],
-        of: &str,
-    ) -> Result<Option<Part>, CredentialsError> {
-        if let Some(data) = filled(data) {
+    fn part(&self, field: &str, [data, file]: [Option<&str>; 2], of: &str) -> Result<Option<Part>, CredentialsError> {
+        if let Some(data) = data {
             let compact: String = data.chars().filter(|c| !c.is_whitespace()).collect();
             // The error of the decoder would quote data, which may be a key.
             let bytes = STANDARD.decode(compact).ok().ok_or_else(|| {
@@ -187,12 +216,13 @@ impl Reader<'_> {
             let origin = format!("{field}-data of {of} in {}", self.path.display());
             return Ok(Some(Part::Inline(Secret(bytes), origin)));
         }
-        Ok(filled(file).map(|file| Part::File(self.relative(file))))
+        Ok(file.map(|file| Part::File(self.relative(file))))
     }
 
-    fn certificate(&self, user: &User, of: &str) -> Result<Option<(Part, Part)>, CredentialsError> {
-        let certificate = self.part("client-certificate", [&user.certificate_data, &user.certificate], of)?;
-        let key = self.part("client-key", [&user.key_data, &user.key], of)?;
+    fn certificate(&self, user: &AuthInfo, of: &str) -> Result<Option<(Part, Part)>, CredentialsError> {
+        let certificate = [filled(&user.client_certificate_data), filled(&user.client_certificate)];
+        let certificate = self.part("client-certificate", certificate, of)?;
+        let key = self.part("client-key", [exposed(&user.client_key_data), filled(&user.client_key)], of)?;
         match (certificate, key) {
             (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
             (None, None) => Ok(None),
@@ -202,22 +232,22 @@ impl Reader<'_> {
     }
 
     /// A token file takes precedence over a token, which only caches the last content of the file.
-    fn token(&self, user: &User, of: &str) -> Option<Part> {
+    fn token(&self, user: &AuthInfo, of: &str) -> Option<Part> {
         let file = filled(&user.token_file).map(|file| Part::File(self.relative(file)));
         let inline = |token: &str| {
             let origin = format!("token of {of} in {}", self.path.display());
             Part::Inline(Secret(token.as_bytes().to_vec()), origin)
         };
-        file.or_else(|| filled(&user.token).map(inline))
+        file.or_else(|| exposed(&user.token).map(inline))
     }
 
     /// Accepts and rejects the same combinations as kubectl.
-    fn impersonation(&self, user: &User, of: &str) -> Result<Option<Impersonation>, CredentialsError> {
+    fn impersonation(&self, user: &AuthInfo, of: &str) -> Result<Option<Impersonation>, CredentialsError> {
         let wanted = Impersonation {
-            user: user.impersonate.clone(),
-            uid: user.impersonate_uid.clone(),
-            groups: user.impersonate_groups.clone(),
-            extra: user.impersonate_extra.clone(),
+            user: user.impersonate.clone().unwrap_or_default(),
+            uid: user.impersonate_uid.clone().unwrap_or_default(),
+            groups: user.impersonate_groups.clone().unwrap_or_default(),
+            extra: user.impersonate_user_extra.clone().unwrap_or_default().into_iter().collect(),
         };
         if wanted == Impersonation::default() {
             return Ok(None);
@@ -233,11 +263,11 @@ impl Reader<'_> {
         }
     }
 
-    fn plugin(&self, exec: &Exec, cluster: &Cluster, of: &str) -> Result<Plugin, CredentialsError> {
-        if exec.command.is_empty() {
+    fn plugin(&self, exec: &ExecConfig, cluster: &Cluster, of: &str) -> Result<Plugin, CredentialsError> {
+        let Some(command) = filled(&exec.command) else {
             return Err(self.wrong(&format!("exec of {of} has no command; set it")));
-        }
-        let version = match exec.api_version.as_str() {
+        };
+        let version = match filled(&exec.api_version).unwrap_or_default() {
             "client.authentication.k8s.io/v1" => ApiVersion::V1,
             "client.authentication.k8s.io/v1beta1" => ApiVersion::V1Beta1,
             other => {
@@ -247,21 +277,30 @@ impl Reader<'_> {
                 )));
             }
         };
-        if exec.interactive_mode.as_deref() == Some("Always") {
+        if exec.interactive_mode == Some(ExecInteractiveMode::Always) {
             return Err(self.wrong(&format!("exec of {of} has interactiveMode Always, but nobody is there to ask")));
         }
         // Like in kubectl, a command with a slash is relative to the kubeconfig; any other command is searched in PATH.
-        let command =
-            if exec.command.contains('/') { self.relative(&exec.command) } else { exec.command.clone().into() };
-        let env =
-            exec.env.iter().map(|variable| (variable.name.clone(), Secret(variable.value.clone().into()))).collect();
+        let command = if command.contains('/') { self.relative(command) } else { command.into() };
+        let env = exec.env.iter().flatten().filter_map(|variable| {
+            let value = variable.get("value").cloned().unwrap_or_default();
+            Some((variable.get("name")?.clone(), Secret(value.into())))
+        });
+        let mut extensions = cluster.extensions.iter().flatten();
         let cluster = exec.provide_cluster_info.then(|| ClusterInfo {
-            server: cluster.server.clone(),
+            server: cluster.server.clone().unwrap_or_default(),
             tls_server_name: cluster.tls_server_name.clone(),
-            config: cluster.extensions.iter().find(|entry| entry.name == FOR_PLUGINS).map(|it| it.extension.0.clone()),
+            config: extensions.find(|entry| entry.name == FOR_PLUGINS).map(|it| it.extension.clone()),
         });
         let install_hint = filled(&exec.install_hint).map(Into::into);
-        Ok(Plugin { command, args: exec.args.clone(), env, version, install_hint, cluster })
+        Ok(Plugin {
+            command,
+            args: exec.args.clone().unwrap_or_default(),
+            env: env.collect(),
+            version,
+            install_hint,
+            cluster,
+        })
     }
 
     fn relative(&self, file: &str) -> PathBuf {

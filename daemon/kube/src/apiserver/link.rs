@@ -18,9 +18,9 @@ use http_body_util::Full;
 use http_body_util::combinators::BoxBody;
 use hyper::body::{Bytes, Frame, Incoming, SizeHint};
 use hyper::client::conn::http1;
-use hyper::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST, USER_AGENT};
-use hyper::http::request;
-use hyper::{Method, Request, Response, Uri};
+use hyper::header::{ACCEPT, AUTHORIZATION, HOST, HeaderValue, USER_AGENT};
+use hyper::http::uri::{PathAndQuery, Scheme};
+use hyper::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
@@ -48,21 +48,8 @@ pub struct Link {
 /// The body of a response. Yields an error as soon as the link is cut.
 pub type Body = BoxBody<Bytes, LinkError>;
 
-/// The body of a request: empty, except for a [`RequestBody`].
+/// The body of a request, empty for a GET.
 type Sent = Full<Bytes>;
-
-/// A request that writes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RequestBody {
-    /// `POST` or `PATCH`.
-    pub method: Method,
-    /// The path and query of the request.
-    pub path_and_query: String,
-    /// The type of the body: `application/json`, or one of the patch types.
-    pub content_type: &'static str,
-    /// The body in JSON.
-    pub body: Bytes,
-}
 
 /// The destination of the link's connections.
 #[derive(Clone, Debug)]
@@ -105,7 +92,7 @@ impl Link {
         at: SocketAddr,
         server: &Server,
         login: &Arc<Login>,
-    ) -> Result<Self, LinkError> {
+    ) -> Result<Arc<Self>, LinkError> {
         let name = tls::server_name(server)?;
         let target = Target { connector: connector.clone(), at, name, address: server.address.clone() };
         let sockets = Arc::new(Sockets::default());
@@ -116,7 +103,7 @@ impl Link {
         } else {
             Transport::Http1(Mutex::new(Some(start_http1(stream, kept).await?)))
         };
-        Ok(Self { target, login: RwLock::new(Arc::clone(login)), transport, sockets })
+        Ok(Arc::new(Self { target, login: RwLock::new(Arc::clone(login)), transport, sockets }))
     }
 
     /// The address of the server.
@@ -156,39 +143,28 @@ impl Link {
         same_certificates
     }
 
-    /// Sends a GET with the link's credentials, and waits at most `timeout` for the head of the response.
+    /// Sends a GET, see [`Self::send`].
+    ///
+    /// # Errors
+    /// Like [`Self::send`].
+    pub async fn get(&self, path_and_query: &str, timeout: Duration) -> Result<Response<Body>, LinkError> {
+        let request = Request::get(path_and_query).body(Sent::default());
+        self.send(request.map_err(|error| bad_request(path_and_query, &error))?, timeout).await
+    }
+
+    /// Sends a request with the link's credentials, and waits at most `timeout` for the head of the response. If there
+    /// is no response, it is unknown whether the server has performed the request.
     ///
     /// # Errors
     /// The request failed, or the status is not 2xx; then the error contains the server's message.
-    pub async fn get(&self, path_and_query: &str, timeout: Duration) -> Result<Response<Body>, LinkError> {
-        let login = self.login();
-        let request = self.request(Method::GET, path_and_query, &login)?.body(Sent::default());
-        self.exchange(request, path_and_query, (&login, timeout)).await
-    }
-
-    /// Sends a request that writes, in the same way. Without a response, it is unknown whether the server has performed
-    /// it.
-    ///
-    /// # Errors
-    /// Like [`Self::get`].
-    pub async fn send_body(&self, request_body: &RequestBody, timeout: Duration) -> Result<Response<Body>, LinkError> {
-        let RequestBody { method, path_and_query, content_type, body } = request_body;
-        let login = self.login();
-        let request = self.request(method.clone(), path_and_query, &login)?.header(CONTENT_TYPE, *content_type);
-        self.exchange(request.body(Sent::new(body.clone())), path_and_query, (&login, timeout)).await
-    }
-
-    async fn exchange(
-        &self,
-        request: Result<Request<Sent>, hyper::http::Error>,
-        path_and_query: &str,
-        (login, timeout): (&Login, Duration),
-    ) -> Result<Response<Body>, LinkError> {
-        let request = request.map_err(|error| bad_request(path_and_query, &error))?;
-        let method = request.method().clone();
+    pub async fn send(&self, request: Request<Full<Bytes>>, timeout: Duration) -> Result<Response<Body>, LinkError> {
+        let login = &self.login();
+        let (method, uri) = (request.method().clone(), request.uri().to_string());
+        let path_and_query = uri.trim_end_matches('?');
+        let request = self.complete(request, login).map_err(|error| bad_request(path_and_query, &error))?;
         let answer = tokio::select! {
             biased;
-            answer = tokio::time::timeout(timeout, self.send(request, login)) => answer.unwrap_or_else(|_| {
+            answer = tokio::time::timeout(timeout, self.exchange(request, login)) => answer.unwrap_or_else(|_elapsed| {
                 let at = self.target.at;
                 Err(LinkError::TimedOut(format!("{at} has not answered {method} {path_and_query} within {timeout:?}")))
             })?,
@@ -216,32 +192,30 @@ impl Link {
         self.sockets.ended().await
     }
 
-    fn request(&self, method: Method, path_and_query: &str, login: &Login) -> Result<request::Builder, LinkError> {
+    /// Adds the server's address and the credentials to a request.
+    fn complete(&self, request: Request<Sent>, login: &Login) -> Result<Request<Sent>, hyper::http::Error> {
+        let (mut head, body) = request.into_parts();
         let host = self.target.address.to_string();
-        let uri = match self.transport {
+        match self.transport {
             Transport::Http2(_) => {
-                Uri::builder().scheme("https").authority(host.as_str()).path_and_query(path_and_query).build()
+                let path_and_query = head.uri.path_and_query().cloned().unwrap_or(PathAndQuery::from_static("/"));
+                let uri = Uri::builder().scheme(Scheme::HTTPS).authority(host).path_and_query(path_and_query);
+                head.uri = uri.build()?;
             }
-            Transport::Http1(_) => Uri::builder().path_and_query(path_and_query).build(),
-        };
-        let mut request = Request::builder()
-            .method(method)
-            .uri(uri.map_err(|error| bad_request(path_and_query, &error))?)
-            .header(USER_AGENT, AGENT)
-            .header(ACCEPT, "application/json");
-        if matches!(self.transport, Transport::Http1(_)) {
-            request = request.header(HOST, host);
+            Transport::Http1(_) => _ = head.headers.insert(HOST, host.try_into()?),
         }
+        head.headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        head.headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         if let Some(authorization) = &login.authorization {
-            request = request.header(AUTHORIZATION, authorization);
+            head.headers.insert(AUTHORIZATION, authorization.clone());
         }
         for (name, value) in &login.impersonation {
-            request = request.header(name, value);
+            head.headers.append(name, value.clone());
         }
-        Ok(request)
+        Ok(Request::from_parts(head, body))
     }
 
-    async fn send(&self, request: Request<Sent>, login: &Login) -> Result<Response<Incoming>, LinkError> {
+    async fn exchange(&self, request: Request<Sent>, login: &Login) -> Result<Response<Incoming>, LinkError> {
         match &self.transport {
             Transport::Http2(http2) => return http2.send(request).await,
             Transport::Http1(spare) => {
@@ -338,4 +312,4 @@ impl hyper::body::Body for Streamed {
 
 #[cfg(test)]
 #[path = "tests/link.rs"]
-mod tests;
+pub(super) mod tests;

@@ -11,14 +11,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Limited};
-use serde::de::DeserializeOwned;
-
 use super::address::{Address, Server};
 use super::authorities::Authorities;
 use super::connect::{self, Connector};
 use super::credentials::{self, Credentials};
-use super::error::LinkError;
 use super::link::Link;
 use super::login::Login;
 use super::pool::learned_name;
@@ -32,9 +28,6 @@ const TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The timeout for a response.
 pub const ANSWER: Duration = Duration::from_secs(15);
-
-/// The maximum size of a response in bytes.
-pub const MAX_ANSWER: usize = 32 << 20;
 
 /// The daemon's knowledge about apiserver addresses, if it runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,7 +66,7 @@ impl fmt::Display for AddressSource {
 #[derive(Debug)]
 pub struct Connected {
     /// The connection.
-    pub link: Link,
+    pub link: Arc<Link>,
     /// The address of the server.
     pub address: Address,
     /// The source of the address.
@@ -202,19 +195,6 @@ fn in_order(known: Vec<(Server, AddressSource)>, hints: &AddressHints) -> Vec<(S
     }
     ordered.sort_by_key(|(server, _)| hints.balanced.contains(&server.address));
     ordered
-}
-
-/// Sends a request, and decodes the whole response.
-///
-/// # Errors
-/// Those of [`Link::get`]; also a response that exceeds [`MAX_ANSWER`] or cannot be decoded.
-pub async fn ask<T: DeserializeOwned>(link: &Link, path_and_query: &str) -> Result<T, LinkError> {
-    let answer = link.get(path_and_query, ANSWER).await?;
-    let broken = |why: String| LinkError::Broken(format!("the answer of {} to {path_and_query}: {why}", link.at()));
-    let body = Limited::new(answer.into_body(), MAX_ANSWER).collect();
-    let body = tokio::time::timeout(ANSWER, body).await.map_err(|_elapsed| broken("not complete in time".into()))?;
-    let body = body.map_err(|error| broken(error.to_string()))?;
-    serde_json::from_slice(&body.to_bytes()).map_err(|error| broken(error.to_string()))
 }
 
 #[cfg(test)]

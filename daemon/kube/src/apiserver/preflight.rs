@@ -6,12 +6,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Limited};
-use serde::Deserialize;
+use k8s_openapi::api::core::v1::Service;
+use kube::api::{Api, ListParams, ObjectList};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::address::{Address, Host, Server};
+use super::client;
 use super::connect::Connector;
 use super::credentials::Credentials;
 use super::error::LinkError;
@@ -20,10 +21,6 @@ use super::login::Login;
 use super::pool::Outcome;
 use super::resolve::resolve;
 use super::timeouts::PoolTimeouts;
-
-/// A list, because the role `system:node-proxier` does not permit get; without resourceVersion, so that the response is
-/// consistent.
-const QUESTION: &str = "/api/v1/namespaces/default/services?fieldSelector=metadata.name%3Dkubernetes&limit=1";
 
 /// The maximum size of the response in bytes; it contains one Service.
 const MAX_ANSWER: usize = 2 << 20;
@@ -51,7 +48,7 @@ pub struct Attempt {
 #[derive(Debug)]
 pub struct Opened {
     /// The connection.
-    pub link: Link,
+    pub link: Arc<Link>,
     /// The login of the connection.
     pub login: Arc<Login>,
     /// The `metadata.resourceVersion` of the read, which is valid for Services.
@@ -60,27 +57,6 @@ pub struct Opened {
     pub asked: Instant,
     /// The uid of the Service `default/kubernetes`; `None` if it does not exist.
     pub cluster: Option<String>,
-}
-
-#[derive(Deserialize)]
-struct Answer {
-    metadata: Metadata,
-    #[serde(default)]
-    items: Vec<Item>,
-}
-
-#[derive(Deserialize)]
-struct Item {
-    metadata: Metadata,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Metadata {
-    #[serde(default)]
-    resource_version: String,
-    #[serde(default)]
-    uid: Option<String>,
 }
 
 impl Attempt {
@@ -177,7 +153,7 @@ impl Attempt {
         }
     }
 
-    async fn ready_link(&self, at: SocketAddr, timeout: Duration) -> Result<Link, LinkError> {
+    async fn ready_link(&self, at: SocketAddr, timeout: Duration) -> Result<Arc<Link>, LinkError> {
         let link = Link::open(&self.connector, at, &self.server, &self.login).await?;
         match link.get("/readyz", timeout).await {
             // The server responds to this client, and that is sufficient, even if there are too many requests or the
@@ -190,7 +166,7 @@ impl Attempt {
     }
 
     /// Opens a connection and sends the read. An error of the read contains the link.
-    async fn open_as(&self, at: SocketAddr, login: &Arc<Login>) -> Result<Opened, (LinkError, Option<Link>)> {
+    async fn open_as(&self, at: SocketAddr, login: &Arc<Login>) -> Result<Opened, (LinkError, Option<Arc<Link>>)> {
         let link = Link::open(&self.connector, at, &self.server, login).await.map_err(|error| (error, None))?;
         let asked = Instant::now();
         match ask(&link, PoolTimeouts::duration(self.timeouts.open)).await {
@@ -219,30 +195,21 @@ async fn verdict(link: &Link, refusal: LinkError, timeout: Duration) -> LinkErro
     }
 }
 
-/// The cluster's current version and the uid of the Service `default/kubernetes`, from a consistent read.
+/// The cluster's current version and the uid of the Service `default/kubernetes`, from a consistent read. Lists it,
+/// because the role `system:node-proxier` does not permit get.
 ///
 /// # Errors
 /// The request failed, or the response is not that of an apiserver.
-pub async fn ask(link: &Link, timeout: Duration) -> Result<(u64, Option<String>), LinkError> {
-    let at = link.at();
-    let answer = link.get(QUESTION, timeout).await?;
-    let body = Limited::new(answer.into_body(), MAX_ANSWER).collect();
-    let body = tokio::time::timeout(timeout, body).await.map_err(|_elapsed| {
-        LinkError::TimedOut(format!("the answer of {at} to the first question has not arrived within {timeout:?}"))
-    })?;
-    let body = body.map_err(|error| {
-        LinkError::Broken(format!("{at}: the answer to the first question did not arrive: {error}"))
-    })?;
-    read(&body.to_bytes())
-        .map_err(|error| LinkError::Broken(format!("{at} does not answer like an apiserver: {error}")))
+pub async fn ask(link: &Arc<Link>, timeout: Duration) -> Result<(u64, Option<String>), LinkError> {
+    let services = Api::namespaced(client::over(link, timeout, MAX_ANSWER), "default");
+    let found = services.list(&ListParams::default().fields("metadata.name=kubernetes").limit(1)).await?;
+    read(found).map_err(|error| LinkError::Broken(format!("{} does not answer like an apiserver: {error}", link.at())))
 }
 
-fn read(body: &[u8]) -> Result<(u64, Option<String>), String> {
-    let Answer { metadata, items } = serde_json::from_slice(body).map_err(|error| error.to_string())?;
-    let revision = metadata.resource_version.parse();
-    let revision =
-        revision.map_err(|_not_a_number| format!("resourceVersion `{}`", metadata.resource_version.escape_debug()))?;
-    let cluster = items.into_iter().find_map(|item| item.metadata.uid).filter(|uid| !uid.is_empty());
+fn read(found: ObjectList<Service>) -> Result<(u64, Option<String>), String> {
+    let version = found.metadata.resource_version.unwrap_or_default();
+    let revision = version.parse().map_err(|_not_a_number| format!("resourceVersion `{}`", version.escape_debug()))?;
+    let cluster = found.items.into_iter().find_map(|item| item.metadata.uid).filter(|uid| !uid.is_empty());
     Ok((revision, cluster))
 }
 
@@ -261,7 +228,7 @@ pub async fn probe(attempt: Attempt, timeout: Duration) -> (Result<(), LinkError
 ///
 /// # Errors
 /// The reason why the server cannot be used.
-pub async fn greet(attempt: Attempt, timeout: Duration) -> (Result<Link, LinkError>, Vec<SocketAddr>) {
+pub async fn greet(attempt: Attempt, timeout: Duration) -> (Result<Arc<Link>, LinkError>, Vec<SocketAddr>) {
     let mut resolved = Vec::new();
     let asking = async {
         resolved = attempt.resolve().await?;

@@ -35,7 +35,7 @@ pub struct Settings {
 pub struct Session {
     /// The connection for requests. It is cut when the server has failed or another one is preferred. Then all pending
     /// bodies end with an error, and the next session follows.
-    pub link: Link,
+    pub link: Arc<Link>,
     /// The `metadata.resourceVersion` of a consistent read of Services immediately after connecting. A reader of
     /// Services that has not received a higher version continues; all other readers request the version of their own
     /// kind.

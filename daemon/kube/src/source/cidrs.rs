@@ -4,37 +4,18 @@
 
 use std::time::Duration;
 
-use http_body_util::{BodyExt, Limited};
 use ipnet::IpNet;
-use serde::Deserialize;
+use k8s_openapi::api::networking::v1::ServiceCIDR;
+use kube::api::{Api, ListParams, ObjectList};
 
+use crate::apiserver::client;
 use crate::apiserver::error::LinkError;
 use crate::apiserver::session::{Apiservers, Report, Session};
-
-const PATH: &str = "/apis/networking.k8s.io/v1/servicecidrs?limit=100";
 
 /// The maximum size of the response in bytes; a cluster has one or two service CIDRs.
 const MAX_BYTES: usize = 1 << 20;
 
 const TIMEOUT: Duration = Duration::from_secs(10);
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct List {
-    items: Vec<ServiceCidr>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct ServiceCidr {
-    spec: Spec,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Spec {
-    cidrs: Vec<String>,
-}
 
 /// Requests the service CIDRs once per session, as long as there are sessions.
 pub(super) async fn follow(mut apiservers: Apiservers) {
@@ -53,18 +34,13 @@ pub(super) async fn follow(mut apiservers: Apiservers) {
 }
 
 async fn ask(session: &Session) -> Result<Vec<IpNet>, LinkError> {
-    let body = session.link.get(PATH, TIMEOUT).await?.into_body();
-    let read = tokio::time::timeout(TIMEOUT, Limited::new(body, MAX_BYTES).collect()).await;
-    let broken = |error: String| LinkError::Broken(error);
-    let bytes = read.map_err(|_elapsed| LinkError::TimedOut(PATH.into()))?;
-    let bytes = bytes.map_err(|error| broken(error.to_string()))?.to_bytes();
-    parse(&bytes).map_err(|error| broken(error.to_string()))
+    let client = client::over(&session.link, TIMEOUT, MAX_BYTES);
+    Ok(networks(Api::<ServiceCIDR>::all(client).list(&ListParams::default().limit(100)).await?))
 }
 
-fn parse(bytes: &[u8]) -> serde_json::Result<Vec<IpNet>> {
-    let list: List = serde_json::from_slice(bytes)?;
-    let texts = list.items.into_iter().flat_map(|item| item.spec.cidrs);
-    Ok(texts.filter_map(|text| text.parse().ok()).collect())
+fn networks(list: ObjectList<ServiceCIDR>) -> Vec<IpNet> {
+    let texts = list.items.into_iter().filter_map(|item| item.spec?.cidrs).flatten();
+    texts.filter_map(|text| text.parse().ok()).collect()
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ impl Default for LiveTimeouts {
 }
 
 /// The number of objects in a page.
-const PAGE: usize = 500;
+const PAGE: u32 = 500;
 
 /// The maximum number of reported objects.
 const MAX_REPORTED: usize = 1_000;
@@ -157,7 +157,7 @@ impl Live {
         let mut decoder = Decoder::new(list.kind);
         let mut next = String::new();
         loop {
-            let body = match session.link.get(&query.page(&next, PAGE), self.timeouts.timeout).await {
+            let body = match session.link.get(&query.page(&next, PAGE)?, self.timeouts.timeout).await {
                 Ok(answer) => answer.into_body(),
                 Err(error) if next.is_empty() && query.make_do_without(&error) => continue,
                 Err(error) => return Err(error),

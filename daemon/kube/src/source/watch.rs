@@ -243,7 +243,7 @@ impl Watcher {
     }
 
     async fn watch(&mut self, session: &Session, from: Version) -> Result<End, LinkError> {
-        let query = self.query.watch(from, self.timeouts.watch);
+        let query = self.query.watch(&from.0.to_string(), self.timeouts.watch)?;
         let mut asked = std::pin::pin!(session.link.get(&query, self.timeouts.watch_timeout));
         let answer = match timeout(self.timeouts.watch_shown, &mut asked).await {
             Ok(answer) => answer,
@@ -268,7 +268,7 @@ impl Watcher {
 
     /// Starts a watch that begins with the existing objects (KEP-3157).
     async fn stream_list(&mut self, session: &Session) -> Result<End, LinkError> {
-        let answer = session.link.get(&self.query.stream(self.timeouts.watch), self.timeouts.timeout).await;
+        let answer = session.link.get(&self.query.stream(self.timeouts.watch)?, self.timeouts.timeout).await;
         let body = match answer {
             Ok(answer) => answer.into_body(),
             Err(error) if self.query.make_do_without(&error) => return Ok(End::AskOtherwise),
@@ -353,7 +353,7 @@ impl Watcher {
     async fn page_list(&mut self, session: &Session) -> Result<End, LinkError> {
         let mut next = String::new();
         loop {
-            let query = self.query.page(&next, self.timeouts.page);
+            let query = self.query.page(&next, self.timeouts.page)?;
             let body = match session.link.get(&query, self.timeouts.timeout).await {
                 Ok(answer) => answer.into_body(),
                 Err(LinkError::Gone(_)) if !next.is_empty() => {

@@ -2,62 +2,71 @@
 //! refuse each request separately. It lists instead of getting, because `system:node-proxier` may list services but not
 //! get one.
 
+use std::fmt::Debug;
+
+use k8s_openapi::api::core::v1::{Event, Node, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use kube::api::{Api, ListParams, ObjectList};
 use nodelb_core::model::service::ServiceName;
-use nodelb_kube::api::decode::Kind;
 use nodelb_kube::api::printable;
-use nodelb_kube::api::request::{path, question, selector};
-use nodelb_kube::api::seen::{Event, Items, Metadata, Node, Pod, Service, Slice};
+use nodelb_kube::api::translate;
+use nodelb_kube::apiserver::client;
 use nodelb_kube::apiserver::error::LinkError;
-use nodelb_kube::apiserver::one_shot::{Connected, ask as ask_once};
+use nodelb_kube::apiserver::one_shot::{ANSWER, Connected};
 use serde::de::DeserializeOwned;
 
 use crate::diagnose::facts::{Answer, Cluster, Denial};
+use crate::diagnose::objects::{selector, text};
 
 /// Number of objects per page, and the maximum number of pages.
-const PAGE: &str = "500";
+const PAGE: u32 = 500;
 const PAGES: usize = 10;
 
 /// Maximum number of Events that are read.
-const EVENTS: &str = "100";
+const EVENTS: u32 = 100;
 
-/// An object of which only the name is read.
-#[derive(Debug, serde::Deserialize)]
-struct Named {
-    metadata: Metadata,
-}
+/// Maximum size of a response in bytes.
+const MAX_ANSWER: usize = 32 << 20;
 
 pub(super) async fn ask(connected: &Connected, name: &ServiceName, node: &str) -> Cluster {
-    let core = format!("/api/v1/namespaces/{}", name.namespace);
-    let [services, slices] = Kind::SERVED.map(|kind| path(kind, Some(&name.namespace)));
-    let [by_name, of_service] = Kind::SERVED.map(|kind| selector(kind, name));
-    let about = format!("involvedObject.kind=Service,involvedObject.name={}", name.name);
-    let of_node = format!("metadata.name={node}");
-    let asked = Asked { connected };
-    let events = format!("{core}/events");
+    let client = client::over(&connected.link, ANSWER, MAX_ANSWER);
+    let namespace = &*name.namespace;
+    let services: Api<Service> = Api::namespaced(client.clone(), namespace);
+    let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), namespace);
+    let events: Api<Event> = Api::namespaced(client.clone(), namespace);
+    let nodes: Api<Node> = Api::all(client.clone());
+    let all_pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let fields = |fields: &str| ListParams::default().fields(fields);
+    let of_service = ListParams::default().labels(&format!("kubernetes.io/service-name={}", name.name));
+    let this_node = fields(&format!("metadata.name={node}")).limit(1);
+    let about = fields(&format!("involvedObject.kind=Service,involvedObject.name={}", name.name)).limit(EVENTS);
     let (service, slices, events, nodes) = tokio::join!(
-        asked.list::<Service>("list services", &services, vec![(by_name.0, &by_name.1)]),
-        asked.list::<Slice>("list endpointslices.discovery.k8s.io", &slices, vec![(of_service.0, &of_service.1)]),
-        asked.page::<Event>("list events", &events, vec![("fieldSelector", &about), ("limit", EVENTS)]),
-        asked.page::<Node>("list nodes", Kind::Node.path(), vec![("fieldSelector", &of_node), ("limit", "1")]),
+        list("list services", &services, fields(&format!("metadata.name={}", name.name))),
+        list("list endpointslices.discovery.k8s.io", &slices, of_service),
+        page("list events", &events, &about),
+        page("list nodes", &nodes, &this_node),
     );
     let slices = slices.map(|mut slices| {
-        slices.retain(Slice::is_for_proxies);
+        slices.retain(translate::is_for_proxies);
         slices
     });
     let service: Answer<Option<Service>> = service.map(|found| found.into_iter().next());
-    let found = service.as_ref().ok().and_then(Option::as_ref);
-    let pods = match found {
-        Some(service) if !service.spec.selector.is_empty() => Some(asked.pods(&core, service).await),
-        _ => None,
+    let labels = service.as_ref().ok().and_then(|found| selector(found.as_ref()?));
+    let pods = match labels {
+        Some(labels) => {
+            let each: Vec<String> = labels.iter().map(|(label, value)| format!("{label}={value}")).collect();
+            Some(list("list pods", &all_pods, ListParams::default().labels(&each.join(","))).await)
+        }
+        None => None,
     };
     let others = match &pods {
-        Some(Ok(matching)) if matching.is_empty() => asked
-            .page("list pods", &format!("{core}/pods"), vec![("limit", PAGE)])
-            .await
-            .map_or_else(|_| Vec::new(), |page| page.items),
+        Some(Ok(matching)) if matching.is_empty() => {
+            let some = page("list pods", &all_pods, &ListParams::default().limit(PAGE)).await;
+            some.map_or_else(|_| Vec::new(), |page| page.items)
+        }
         _ => Vec::new(),
     };
-    let names = if matches!(service, Ok(None)) { asked.names(name).await } else { Vec::new() };
+    let names = if matches!(service, Ok(None)) { names([services, Api::all(client)]).await } else { Vec::new() };
     Cluster {
         via: format!("{} ({})", connected.address, connected.address_source),
         identity: connected.identity.clone(),
@@ -77,61 +86,41 @@ pub(super) async fn ask(connected: &Connected, name: &ServiceName, node: &str) -
     }
 }
 
-struct Asked<'v> {
-    connected: &'v Connected,
+async fn page<T>(question: &'static str, objects: &Api<T>, parameters: &ListParams) -> Answer<ObjectList<T>>
+where
+    T: Clone + Debug + DeserializeOwned,
+{
+    objects.list(parameters).await.map_err(|error| {
+        let error = LinkError::from(error);
+        Denial { question, is_forbidden: matches!(error, LinkError::Forbidden(_)), why: error.to_string() }
+    })
 }
 
-impl Asked<'_> {
-    async fn page<T: DeserializeOwned>(
-        &self,
-        question_text: &'static str,
-        path: &str,
-        parameters: Vec<(&str, &str)>,
-    ) -> Answer<Items<T>> {
-        let answer = ask_once(&self.connected.link, &question(path, &parameters)).await;
-        answer.map_err(|error| Denial {
-            question: question_text,
-            is_forbidden: matches!(error, LinkError::Forbidden(_)),
-            why: error.to_string(),
-        })
-    }
-
-    /// Lists all objects, or as many as a person wants to read about.
-    async fn list<T: DeserializeOwned>(
-        &self,
-        question_text: &'static str,
-        path: &str,
-        parameters: Vec<(&str, &str)>,
-    ) -> Answer<Vec<T>> {
-        let (mut all, mut next) = (Vec::new(), String::new());
-        for _ in 0..PAGES {
-            let mut parameters = parameters.clone();
-            parameters.push(("limit", PAGE));
-            if !next.is_empty() {
-                parameters.push(("continue", &next));
-            }
-            let page: Items<T> = self.page(question_text, path, parameters).await?;
-            all.extend(page.items);
-            next = page.metadata.next;
-            if next.is_empty() {
-                return Ok(all);
-            }
+/// Lists all objects, or as many as a person wants to read about.
+async fn list<T>(question: &'static str, objects: &Api<T>, parameters: ListParams) -> Answer<Vec<T>>
+where
+    T: Clone + Debug + DeserializeOwned,
+{
+    let (mut all, mut parameters) = (Vec::new(), parameters.limit(PAGE));
+    for _ in 0..PAGES {
+        let page = page(question, objects, &parameters).await?;
+        all.extend(page.items);
+        match page.metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => parameters = parameters.continue_token(&next),
+            None => return Ok(all),
         }
-        let why = format!("there are more than {} of them", all.len());
-        Err(Denial { question: question_text, why, is_forbidden: false })
     }
+    let why = format!("there are more than {} of them", all.len());
+    Err(Denial { question, why, is_forbidden: false })
+}
 
-    async fn pods(&self, core: &str, service: &Service) -> Answer<Vec<Pod>> {
-        let each: Vec<String> = service.spec.selector.iter().map(|(label, value)| format!("{label}={value}")).collect();
-        self.list("list pods", &format!("{core}/pods"), vec![("labelSelector", &each.join(","))]).await
+/// Returns names of other services: some of each list.
+async fn names(lists: [Api<Service>; 2]) -> Vec<String> {
+    let mut names = Vec::new();
+    for services in lists {
+        let found = page("list services", &services, &ListParams::default().limit(PAGE)).await;
+        let each = found.into_iter().flat_map(|page| page.items).map(|service| service.metadata);
+        names.extend(each.map(|of| format!("{}/{}", text(&of.namespace), text(&of.name))));
     }
-
-    /// Returns names of other services, in this namespace and in others.
-    async fn names(&self, name: &ServiceName) -> Vec<String> {
-        let everywhere = self.page::<Named>("list services", Kind::Service.path(), vec![("limit", PAGE)]).await;
-        let here = path(Kind::Service, Some(&name.namespace));
-        let here = self.page::<Named>("list services", &here, vec![("limit", PAGE)]).await;
-        let pages = [here, everywhere].into_iter().filter_map(Result::ok).flat_map(|page| page.items);
-        pages.map(|named| format!("{}/{}", named.metadata.namespace, named.metadata.name)).collect()
-    }
+    names
 }

@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream;
+use k8s_openapi::api::core::v1::Service;
 use nix::errno::Errno;
-use nodelb_kube::api::seen::Service;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::diagnose::facts::{ConnectTest, Daemon, Facts, Outcome};
+use crate::diagnose::objects::{is_ready, list, spec, text};
 
 /// Time limit of one connection.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -57,22 +58,25 @@ fn of_cluster(facts: &Facts) -> (BTreeSet<Target>, BTreeSet<Target>) {
     let slices = cluster.and_then(|cluster| cluster.slices.as_ref().ok()).into_iter().flatten();
     let mut backends = BTreeSet::new();
     for slice in slices {
-        let ready = slice.endpoints.iter().filter(|endpoint| endpoint.conditions.ready.unwrap_or(true));
+        let ready = list(&slice.endpoints).iter().filter(|endpoint| is_ready(endpoint));
         for address in ready.filter_map(|endpoint| endpoint.addresses.first()?.parse().ok()) {
-            let ports = slice.ports.iter().filter_map(|port| Some((port.port?, port.protocol.as_str())));
-            backends.extend(ports.map(|(port, protocol)| target(&l4(address, port, protocol), true, None)));
+            let ports = list(&slice.ports).iter().filter_map(|port| Some((port.port?, text(&port.protocol))));
+            backends
+                .extend(ports.filter_map(|(port, protocol)| Some(target(&l4(address, port, protocol)?, true, None))));
         }
     }
     (backends, service.map(cluster_ip).unwrap_or_default())
 }
 
 fn cluster_ip(service: &Service) -> BTreeSet<Target> {
-    let Ok(address) = service.spec.cluster_ip.parse::<IpAddr>() else { return BTreeSet::new() };
-    service.spec.ports.iter().map(|port| target(&l4(address, port.port, &port.protocol), false, None)).collect()
+    let Ok(address) = text(&spec(service).cluster_ip).parse::<IpAddr>() else { return BTreeSet::new() };
+    let ports = list(&spec(service).ports).iter();
+    ports.filter_map(|port| Some(target(&l4(address, port.port, text(&port.protocol))?, false, None))).collect()
 }
 
-fn l4(address: IpAddr, port: u16, protocol: &str) -> String {
-    format!("{}/{}", SocketAddr::new(address, port), if protocol.is_empty() { "TCP" } else { protocol })
+fn l4(address: IpAddr, port: i32, protocol: &str) -> Option<String> {
+    let at = SocketAddr::new(address, port.try_into().ok()?);
+    Some(format!("{at}/{}", if protocol.is_empty() { "TCP" } else { protocol }))
 }
 
 /// Parses an address. The address of a NodePort is one of the node's.

@@ -1,9 +1,11 @@
 //! Pods and the selector: which pods should be backends of the service, and whether they are ready.
 
-use nodelb_kube::api::seen::{Endpoint, Pod, Service};
+use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::discovery::v1::Endpoint;
 
 use super::{Context, count, is_pod_of, is_ready, quoted, shown, some};
 use crate::diagnose::finding::{Finding, Kind, Severity};
+use crate::diagnose::objects::{conditions, is_pod_ready, phase_and_ip, readiness, ready_since, selector, text};
 use crate::diagnose::suggest::{Differs, similar_pods};
 
 pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
@@ -14,25 +16,22 @@ pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
 
 /// Returns the pods that can be endpoints. A pod that has ended cannot, whatever its labels.
 fn living<'f>(context: &Context<'f>) -> Option<Vec<&'f Pod>> {
-    let has_ended = |pod: &&Pod| matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
+    let has_ended = |pod: &&Pod| matches!(phase_and_ip(pod).0, "Succeeded" | "Failed");
     Some(context.pods?.iter().filter(|pod| !has_ended(pod)).collect())
 }
 
 fn selects_nothing(context: &Context<'_>, service: &Service) -> Option<Finding> {
-    let selector = &service.spec.selector;
-    if selector.is_empty() || !living(context)?.is_empty() {
-        return None;
-    }
-    let text = some(selector.iter().map(|(label, value)| format!("{}={}", shown(label), shown(value))));
+    let selector = selector(service).filter(|_| living(context).is_some_and(|pods| pods.is_empty()))?;
+    let wanted = some(selector.iter().map(|(label, value)| format!("{}={}", shown(label), shown(value))));
     let severity = if context.usable().is_empty() { Severity::Critical } else { Severity::Warning };
-    let what = format!("its selector {text} matches no pod in namespace {}", context.facts.service.namespace);
+    let what = format!("its selector {wanted} matches no pod in namespace {}", context.facts.service.namespace);
     let near = similar_pods(selector, context.cluster.map_or(&[], |cluster| &cluster.others));
     let evidence = near.iter().map(|(pod, differing)| {
         let each = differing.iter().map(|Differs { label, wanted, has }| match has {
             Some(has) => format!("{}={} where the selector wants {}", shown(label), shown(has), shown(wanted)),
             None => format!("no label {} (the selector wants {})", shown(label), shown(wanted)),
         });
-        format!("pod {} has {}", shown(&pod.metadata.name), some(each))
+        format!("pod {} has {}", shown(text(&pod.metadata.name)), some(each))
     });
     let ended = context.pods.map_or(0, <[Pod]>::len);
     let ended = (ended > 0).then(|| format!("{} with these labels, all completed", count(ended, "pod")));
@@ -60,7 +59,7 @@ fn not_ready(context: &Context<'_>) -> Option<Finding> {
     let pods = living(context).unwrap_or_default();
     let waiting: Vec<&Endpoint> = context.endpoints().filter(|endpoint| !is_ready(endpoint)).collect();
     // Another rule covers pods that are ready while their endpoints are not.
-    if pods.iter().any(|pod| pod.is_ready()) || waiting.is_empty() && pods.is_empty() {
+    if pods.iter().any(|pod| is_pod_ready(pod)) || waiting.is_empty() && pods.is_empty() {
         return None;
     }
     let number = waiting.len().max(pods.len());
@@ -68,7 +67,7 @@ fn not_ready(context: &Context<'_>) -> Option<Finding> {
     let of_pods = pods.iter().map(|pod| pod_text(context, pod));
     let others = waiting.iter().filter(|endpoint| !pods.iter().any(|pod| is_pod_of(endpoint, pod)));
     let of_others = others.map(|endpoint| endpoint_text(endpoint));
-    let name = pods.first().map_or("POD", |pod| &pod.metadata.name);
+    let name = pods.first().map_or("POD", |pod| text(&pod.metadata.name));
     let remedy = format!(
         "find the reason: kubectl describe pod -n {} {} (its readiness probe, its containers); a probe may be too \
          strict",
@@ -79,13 +78,14 @@ fn not_ready(context: &Context<'_>) -> Option<Finding> {
 }
 
 fn pod_text(context: &Context<'_>, pod: &Pod) -> String {
-    let name = shown(&pod.metadata.name);
-    let phase = shown(&pod.status.phase);
-    match pod.readiness() {
-        _ if pod.metadata.deleted.is_some() => format!("pod {name} is terminating"),
+    let name = shown(text(&pod.metadata.name));
+    let phase = shown(phase_and_ip(pod).0);
+    match readiness(pod) {
+        _ if pod.metadata.deletion_timestamp.is_some() => format!("pod {name} is terminating"),
         Some(ready) if ready.status != "True" => {
-            let since = ready.since.map(|at| format!(" since {}", context.ago(at))).unwrap_or_default();
-            let why = if ready.message.is_empty() { String::new() } else { format!(": {}", quoted(&ready.message)) };
+            let since = ready_since(pod).map(|at| format!(" since {}", context.ago(at))).unwrap_or_default();
+            let why = text(&ready.message);
+            let why = if why.is_empty() { String::new() } else { format!(": {}", quoted(why)) };
             format!("pod {name} ({phase}) is not ready{since}{why}")
         }
         Some(_) => format!("pod {name} is ready"),
@@ -95,11 +95,13 @@ fn pod_text(context: &Context<'_>, pod: &Pod) -> String {
 
 fn endpoint_text(endpoint: &Endpoint) -> String {
     let address = some(endpoint.addresses.iter().take(1).map(|address| shown(address)));
-    let whose = match endpoint.target_ref.name.as_str() {
-        "" => String::new(),
-        name => format!(" ({} {})", shown(&endpoint.target_ref.kind), shown(name)),
+    let whose = match &endpoint.target_ref {
+        Some(target) if !text(&target.name).is_empty() => {
+            format!(" ({} {})", shown(text(&target.kind)), shown(text(&target.name)))
+        }
+        _ => String::new(),
     };
-    let state = match (endpoint.conditions.terminating, endpoint.conditions.serving) {
+    let state = match (conditions(endpoint).terminating, conditions(endpoint).serving) {
         (Some(true), Some(true)) => "is terminating and still serving",
         (Some(true), _) => "is terminating",
         _ => "is not ready",
@@ -118,7 +120,7 @@ fn by_condition(context: &Context<'_>) -> Option<Finding> {
         format!("{} in {}: {} ready", count(all.len(), "endpoint"), count(context.slices?.len(), "slice"), ready.len());
     let evidence = others.iter().take(10).map(|endpoint| endpoint_text(endpoint));
     let slices = context.slices?.iter().take(5);
-    let slices =
-        slices.map(|slice| format!("slice {}: {}", shown(&slice.metadata.name), context.written(&slice.metadata)));
+    let slices = slices
+        .map(|slice| format!("slice {}: {}", shown(text(&slice.metadata.name)), context.written(&slice.metadata)));
     Some(Finding::new(Severity::Info, Kind::Endpoints, what).seen(evidence).seen(slices))
 }

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use nodelb_kube::api::seen::Event;
+use k8s_openapi::api::core::v1::Event;
 
 use super::{Context, quoted, some};
 use crate::diagnose::catalogue;
 use crate::diagnose::finding::{Finding, Kind, Severity};
+use crate::diagnose::objects::{last_seen, text};
 
 /// Age in seconds after which a warning says nothing about the present.
 const RECENT: u64 = 3600;
@@ -16,7 +17,8 @@ const MOST: usize = 10;
 
 pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
     let Some(events) = context.cluster.and_then(|cluster| cluster.events.as_deref().ok()) else { return Vec::new() };
-    let (warnings, normal): (Vec<&Event>, Vec<&Event>) = events.iter().partition(|event| event.kind == "Warning");
+    let (warnings, normal): (Vec<&Event>, Vec<&Event>) =
+        events.iter().partition(|event| text(&event.type_) == "Warning");
     let mut found: Vec<Finding> =
         latest(&warnings).into_iter().take(MOST).map(|event| explained(context, event)).collect();
     if !normal.is_empty() {
@@ -31,29 +33,29 @@ pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
 fn latest<'e>(events: &[&'e Event]) -> Vec<&'e Event> {
     let mut by_reason: BTreeMap<&str, &Event> = BTreeMap::new();
     for event in events {
-        let known = by_reason.entry(&event.reason).or_insert(event);
-        if known.at() < event.at() {
+        let known = by_reason.entry(text(&event.reason)).or_insert(event);
+        if last_seen(known) < last_seen(event) {
             *known = event;
         }
     }
     let mut latest: Vec<&Event> = by_reason.into_values().collect();
-    latest.sort_by_key(|event| std::cmp::Reverse(event.at()));
+    latest.sort_by_key(|event| std::cmp::Reverse(last_seen(event)));
     latest
 }
 
 fn explained(context: &Context<'_>, event: &Event) -> Finding {
-    let is_recent = event.at().is_some_and(|at| context.facts.now.saturating_sub(at) <= RECENT);
+    let is_recent = last_seen(event).is_some_and(|at| context.facts.now.saturating_sub(at) <= RECENT);
     let severity = if is_recent { Severity::Warning } else { Severity::Info };
     let said = catalogue::one_line(event, context.facts.now);
-    let Some(entry) = catalogue::find(&event.reason) else {
+    let Some(entry) = catalogue::find(text(&event.reason)) else {
         let what = format!("Kubernetes warns: {said}");
         return Finding::new(severity, Kind::Event, what)
             .remedy("nodelb has no error message for this reason: read its message");
     };
-    let cause = entry.cause_of(&event.message);
+    let cause = entry.cause_of(text(&event.message));
     let what = match cause {
-        Some(cause) => format!("Kubernetes warns: {}: {}", quoted(&event.reason), cause.means),
-        None => format!("Kubernetes warns: {}: {}", quoted(&event.reason), entry.meaning),
+        Some(cause) => format!("Kubernetes warns: {}: {}", quoted(text(&event.reason)), cause.means),
+        None => format!("Kubernetes warns: {}: {}", quoted(text(&event.reason)), entry.meaning),
     };
     let remedy = cause.map_or(&entry.remedy, |cause| &cause.remedy);
     Finding::new(severity, Kind::Event, what)

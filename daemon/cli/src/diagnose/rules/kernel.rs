@@ -191,7 +191,7 @@ fn unusable(daemon: &Daemon) -> Option<Finding> {
 /// The cluster's present state differs from what the daemon uses.
 fn remembers_else(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
     context.slices.filter(|_| context.is_for_proxies() && !daemon.services.is_empty() && !context.is_held())?;
-    let first = |endpoint: &&nodelb_kube::api::seen::Endpoint| endpoint.addresses.first().cloned();
+    let first = |endpoint: &&k8s_openapi::api::discovery::v1::Endpoint| endpoint.addresses.first().cloned();
     let named: BTreeSet<String> = context.endpoints().filter_map(|endpoint| first(&endpoint)).collect();
     let usable = context.endpoints().filter(|it| is_ready(it) || is_last_resort(it));
     let usable: BTreeSet<String> = usable.filter_map(|endpoint| first(&endpoint)).collect();

@@ -1,10 +1,12 @@
 //! What the service requests and does not get here: backends on this node, a load balancer.
 
-use nodelb_kube::api::seen::{Endpoint, Service};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::Endpoint;
 
 use super::{Context, durations, shown, some};
 use crate::diagnose::catalogue;
 use crate::diagnose::finding::{Finding, Kind, Severity};
+use crate::diagnose::objects::{list, seconds, spec, text};
 
 /// Time in seconds that clouds usually take to create a load balancer.
 const USUAL: u64 = 300;
@@ -22,11 +24,11 @@ pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
 /// Returns where the backends are, if this node has none.
 fn elsewhere(context: &Context<'_>) -> Option<Vec<String>> {
     let usable = context.usable();
-    let is_here = |endpoint: &&Endpoint| endpoint.node_name == context.facts.node;
+    let is_here = |endpoint: &&Endpoint| text(&endpoint.node_name) == context.facts.node;
     if usable.is_empty() || usable.iter().any(is_here) {
         return None;
     }
-    let nodes = usable.iter().map(|endpoint| match endpoint.node_name.as_str() {
+    let nodes = usable.iter().map(|endpoint| match text(&endpoint.node_name) {
         "" => "an endpoint without a node".into(),
         node => shown(node),
     });
@@ -44,7 +46,7 @@ fn elsewhere(context: &Context<'_>) -> Option<Vec<String>> {
 const SPREAD: &str = "run a pod of the service on this node (a DaemonSet, a topology spread constraint), or set";
 
 fn inside(context: &Context<'_>, service: &Service) -> Option<Finding> {
-    if service.spec.internal_traffic_policy != "Local" {
+    if text(&spec(service).internal_traffic_policy) != "Local" {
         return None;
     }
     let what =
@@ -54,7 +56,7 @@ fn inside(context: &Context<'_>, service: &Service) -> Option<Finding> {
 }
 
 fn outside(context: &Context<'_>, service: &Service) -> Option<Finding> {
-    if service.spec.external_traffic_policy != "Local" {
+    if text(&spec(service).external_traffic_policy) != "Local" {
         return None;
     }
     let what = "its externalTrafficPolicy is Local, and none of its backends is on this node: connections from outside \
@@ -88,11 +90,11 @@ fn of_file(context: &Context<'_>) -> Option<Finding> {
 }
 
 fn pending(context: &Context<'_>, service: &Service) -> Option<Finding> {
-    let is_awaited = service.spec.kind == "LoadBalancer" && service.status.load_balancer.ingress.is_empty();
-    if !is_awaited {
+    let status = service.status.as_ref().and_then(|status| status.load_balancer.as_ref());
+    if text(&spec(service).type_) != "LoadBalancer" || status.is_some_and(|status| !list(&status.ingress).is_empty()) {
         return None;
     }
-    let waited = service.metadata.created.map(|at| context.facts.now.saturating_sub(at));
+    let waited = seconds(&service.metadata.creation_timestamp).map(|at| context.facts.now.saturating_sub(at));
     let since =
         waited.map_or_else(String::new, |seconds| format!(" for {}", durations::human(seconds.saturating_mul(1000))));
     let usual = match waited {
@@ -100,14 +102,18 @@ fn pending(context: &Context<'_>, service: &Service) -> Option<Finding> {
         _ => "",
     };
     let what = format!("its load balancer has been pending{since}{usual}: it has no external address");
-    let class = match service.spec.load_balancer_class.as_str() {
+    let class = match text(&spec(service).load_balancer_class) {
         "" => None,
         class => Some(format!("its loadBalancerClass is {}: a controller must implement this class", shown(class))),
     };
     let events = context.cluster.and_then(|cluster| cluster.events.as_deref().ok()).into_iter().flatten();
-    let balancing = events.filter(|event| event.reason.contains("LoadBalancer") || event.reason == "IPNotAllocated");
-    let reported =
-        balancing.filter(|event| event.kind == "Warning").map(|event| catalogue::one_line(event, context.facts.now));
+    let balancing = events.filter(|event| {
+        let reason = text(&event.reason);
+        reason.contains("LoadBalancer") || reason == "IPNotAllocated"
+    });
+    let reported = balancing
+        .filter(|event| text(&event.type_) == "Warning")
+        .map(|event| catalogue::one_line(event, context.facts.now));
     let reported: Vec<String> = reported.take(3).collect();
     let remedy = if reported.is_empty() {
         "check that a controller creates load balancers here (a cloud-controller-manager, MetalLB), and see its log; \

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{Context, count, shown, some};
 use crate::diagnose::facts::{ConnectTest, FrontendRow, Outcome};
 use crate::diagnose::finding::{Finding, Kind, Severity};
+use crate::diagnose::objects::{spec, text};
 
 pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
     let connect_tests = &context.facts.connect_tests;
@@ -120,7 +121,7 @@ fn unprovable(connect_tests: &[ConnectTest]) -> Option<Finding> {
 
 fn name(context: &Context<'_>) -> Option<Finding> {
     let dns = context.facts.dns.as_ref()?;
-    let cluster_ip = context.service.map(|service| service.spec.cluster_ip.as_str()).unwrap_or_default();
+    let cluster_ip = context.service.map(|service| text(&spec(service).cluster_ip)).unwrap_or_default();
     let info = |what: String| Finding::new(Severity::Info, Kind::DnsName, what);
     Some(match &dns.addresses {
         Err(why) => info(format!("its name in the cluster is {}; it does not resolve on this host", dns.name))

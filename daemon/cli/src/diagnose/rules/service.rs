@@ -3,6 +3,7 @@
 use super::{Context, shown};
 use crate::diagnose::facts::Probe;
 use crate::diagnose::finding::{Finding, Kind, Severity};
+use crate::diagnose::objects::{label, spec, text};
 use crate::diagnose::suggest::similar_names;
 
 /// The label of services that another proxy serves, whatever its value.
@@ -46,13 +47,13 @@ fn missing(context: &Context<'_>) -> Option<Finding> {
 
 fn not_for_proxies(context: &Context<'_>) -> Option<Finding> {
     let service = context.service.filter(|_| !context.is_for_proxies())?;
-    let (what, remedy) = if service.spec.kind == "ExternalName" {
-        let target = shown(&service.spec.external_name);
+    let (what, remedy) = if text(&spec(service).type_) == "ExternalName" {
+        let target = shown(text(&spec(service).external_name));
         (
             format!("it is of type ExternalName: a DNS name for {target}, which no proxy serves"),
             format!("see whether {target} resolves and answers"),
         )
-    } else if service.spec.cluster_ip == "None" {
+    } else if text(&spec(service).cluster_ip) == "None" {
         (
             "it is headless (clusterIP: None): clients get the addresses of the pods from DNS, without a proxy".into(),
             "check that its name resolves to the pods; give it a clusterIP if clients expect a single address".into(),
@@ -66,7 +67,7 @@ fn not_for_proxies(context: &Context<'_>) -> Option<Finding> {
 /// Kubernetes has the service, but the daemon does not.
 fn unknown_to_daemon(context: &Context<'_>) -> Option<Finding> {
     let service = context.service.filter(|_| context.is_for_proxies() && daemon_has_it(context) == Some(false))?;
-    if let Some(proxy) = service.metadata.labels.get(PROXY_NAME) {
+    if let Some(proxy) = label(&service.metadata, PROXY_NAME) {
         let what = format!("its label {PROXY_NAME} assigns it to another proxy, {}", shown(proxy));
         let finding = Finding::new(Severity::Info, Kind::NotForProxies, what);
         return Some(finding.remedy("remove the label to have nodelb serve it"));

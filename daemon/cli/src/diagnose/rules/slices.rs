@@ -3,10 +3,15 @@
 
 use std::collections::BTreeSet;
 
-use nodelb_kube::api::seen::{Pod, Service, ServicePort, Slice, TargetPort};
+use k8s_openapi::api::core::v1::{Pod, Service, ServicePort};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::{Context, count, is_pod_of, is_ready, protocol, shown, some};
 use crate::diagnose::finding::{Finding, Kind, Severity};
+use crate::diagnose::objects::{
+    is_pod_ready, last_write, list, phase_and_ip, pod_name, ready_since, seconds, selector, spec, text,
+};
 use crate::diagnose::rows;
 
 /// Time in seconds that a controller may take to follow a pod.
@@ -42,38 +47,39 @@ impl<'f> Disagreement<'f> {
     fn of(context: &Context<'f>) -> Self {
         let Some(pods) = context.pods else { return Self { absent: Vec::new(), gone: Vec::new() } };
         let is_listed = |pod: &Pod| context.endpoints().any(|endpoint| is_ready(endpoint) && is_pod_of(endpoint, pod));
-        let is_settled = |pod: &Pod| {
-            let since = pod.readiness().and_then(|ready| ready.since);
-            since.is_none_or(|since| context.facts.now.saturating_sub(since) >= TIMEOUT)
-        };
-        let absent = pods.iter().filter(|pod| pod.is_ready() && is_settled(pod) && !is_listed(pod)).collect();
-        let named = context.endpoints().filter(|endpoint| endpoint.target_ref.kind == "Pod" && is_ready(endpoint));
-        let names = named.map(|endpoint| endpoint.target_ref.name.as_str());
-        let gone = names.filter(|name| !pods.iter().any(|pod| pod.metadata.name == *name)).collect();
+        let is_settled =
+            |pod: &Pod| ready_since(pod).is_none_or(|since| context.facts.now.saturating_sub(since) >= TIMEOUT);
+        let absent = pods.iter().filter(|pod| is_pod_ready(pod) && is_settled(pod) && !is_listed(pod)).collect();
+        let names = context.endpoints().filter(|endpoint| is_ready(endpoint)).filter_map(pod_name);
+        let gone = names.filter(|name| !pods.iter().any(|pod| text(&pod.metadata.name) == *name)).collect();
         // Without any pod the selector is the problem, and another writer of the slices may have better information.
         Self { absent, gone: if pods.is_empty() { Vec::new() } else { gone } }
     }
 }
 
 /// Whether the endpoints were removed, and are not merely absent because there is no pod for them.
-fn is_emptied(service: &Service, slices: &[Slice], context: &Context<'_>, disagreement: &Disagreement<'_>) -> bool {
-    if slices.iter().any(|slice| !slice.endpoints.is_empty()) {
+fn is_emptied(
+    service: &Service,
+    slices: &[EndpointSlice],
+    context: &Context<'_>,
+    disagreement: &Disagreement<'_>,
+) -> bool {
+    if slices.iter().any(|slice| !list(&slice.endpoints).is_empty()) {
         return false;
     }
-    let written = slices.iter().filter_map(|slice| slice.metadata.last_write.at).max();
-    let ready = disagreement.absent.iter().filter_map(|pod| pod.readiness()?.since).max();
+    let written = slices.iter().filter_map(|slice| seconds(&last_write(&slice.metadata)?.time)).max();
+    let ready = disagreement.absent.iter().filter_map(|pod| ready_since(pod)).max();
     match context.pods {
         // Slices that were written before the pods became ready have merely not been written since.
-        Some(_) if !service.spec.selector.is_empty() => !disagreement.absent.is_empty() && written >= ready,
+        Some(_) if selector(service).is_some() => !disagreement.absent.is_empty() && written >= ready,
         _ => true,
     }
 }
 
-fn emptied(context: &Context<'_>, slices: &[Slice]) -> Finding {
+fn emptied(context: &Context<'_>, slices: &[EndpointSlice]) -> Finding {
     let severity = if context.is_held() { Severity::Warning } else { Severity::Critical };
-    let names = some(slices.iter().map(|slice| shown(&slice.metadata.name)));
-    let cannot_tell =
-        context.pods.is_none() && context.service.is_some_and(|service| !service.spec.selector.is_empty());
+    let names = some(slices.iter().map(|slice| shown(text(&slice.metadata.name))));
+    let cannot_tell = context.pods.is_none() && context.service.and_then(selector).is_some();
     let what = match slices.len() {
         _ if cannot_tell => format!(
             "its EndpointSlice {names} has no endpoints: a client emptied it, or no ready pod matches its selector; \
@@ -83,13 +89,13 @@ fn emptied(context: &Context<'_>, slices: &[Slice]) -> Finding {
         _ => format!("its EndpointSlices {names} have been emptied: none has endpoints"),
     };
     let writers = slices.iter().take(5).map(|slice| {
-        let name = shown(&slice.metadata.name);
+        let name = shown(text(&slice.metadata.name));
         format!("slice {name}: {}", context.written(&slice.metadata))
     });
     let history = context.daemon.and_then(|daemon| daemon.history.as_ref()).into_iter().flatten();
     let removals =
         history.rev().filter(|row| rows::takes_away(row)).take(3).map(|row| format!("/history: {}", rows::step(row)));
-    let ready = context.pods.into_iter().flatten().filter(|pod| pod.is_ready()).count();
+    let ready = context.pods.into_iter().flatten().filter(|pod| is_pod_ready(pod)).count();
     let ready = (ready > 0).then(|| format!("{} would be ready", count(ready, "pod")));
     let held = context.is_held().then(|| "nodelb holds the last known backends meanwhile".to_owned());
     Finding::new(severity, Kind::SliceEmptied, what).seen(writers).seen(removals).seen(ready).seen(held).remedy(
@@ -100,7 +106,7 @@ fn emptied(context: &Context<'_>, slices: &[Slice]) -> Finding {
 
 fn missing(context: &Context<'_>, service: &Service, disagreement: &Disagreement<'_>) -> Option<Finding> {
     let finding = |kind, what: &str| Finding::new(Severity::Critical, kind, what);
-    if service.spec.selector.is_empty() {
+    if selector(service).is_none() {
         let what = "it has no selector and no EndpointSlice: it has no backends";
         let remedy = "give it a selector, or an EndpointSlice with the label kubernetes.io/service-name of its name";
         return Some(finding(Kind::NoSelector, what).remedy(remedy));
@@ -112,7 +118,11 @@ fn missing(context: &Context<'_>, service: &Service, disagreement: &Disagreement
         None => Some("the pods could not be listed".into()),
     };
     let what = "it has a selector but no EndpointSlice: no controller creates one";
-    Some(finding(Kind::SliceMissing, what).seen(evidence).remedy(CONTROLLER.replace("NAME", &service.metadata.name)))
+    Some(
+        finding(Kind::SliceMissing, what)
+            .seen(evidence)
+            .remedy(CONTROLLER.replace("NAME", text(&service.metadata.name))),
+    )
 }
 
 fn not_updated(context: &Context<'_>, Disagreement { absent, gone }: &Disagreement<'_>) -> Option<Finding> {
@@ -122,12 +132,11 @@ fn not_updated(context: &Context<'_>, Disagreement { absent, gone }: &Disagreeme
     let is_broken = context.usable().is_empty() || context.has_failed_connect();
     let severity = if is_broken { Severity::Critical } else { Severity::Warning };
     let absent_text = absent.iter().take(5).map(|pod| {
-        let since = pod.readiness().and_then(|ready| ready.since);
-        let since = since.map(|at| format!(" since {}", context.ago(at))).unwrap_or_default();
+        let since = ready_since(pod).map(|at| format!(" since {}", context.ago(at))).unwrap_or_default();
         format!(
             "pod {} ({}) is ready{since} and no ready endpoint",
-            shown(&pod.metadata.name),
-            shown(&pod.status.pod_ip)
+            shown(text(&pod.metadata.name)),
+            shown(phase_and_ip(pod).1)
         )
     });
     let gone_text = gone
@@ -135,8 +144,8 @@ fn not_updated(context: &Context<'_>, Disagreement { absent, gone }: &Disagreeme
         .take(5)
         .map(|name| format!("endpoint of pod {}, which does not exist or is not the service's", shown(name)));
     let slices = context.slices.into_iter().flatten().take(5);
-    let slices =
-        slices.map(|slice| format!("slice {}: {}", shown(&slice.metadata.name), context.written(&slice.metadata)));
+    let slices = slices
+        .map(|slice| format!("slice {}: {}", shown(text(&slice.metadata.name)), context.written(&slice.metadata)));
     let what = match (absent.len(), gone.len()) {
         (0, gone) => format!("its EndpointSlices have not been updated: they name {} too many", count(gone, "pod")),
         (absent, 0) => format!("its EndpointSlices have not been updated: {} missing", count(absent, "ready pod")),
@@ -152,25 +161,28 @@ fn not_updated(context: &Context<'_>, Disagreement { absent, gone }: &Disagreeme
 }
 
 /// Ports of the service that no slice with endpoints has.
-fn ports(context: &Context<'_>, service: &Service, slices: &[Slice]) -> Vec<Finding> {
-    let serving: Vec<&Slice> = slices.iter().filter(|slice| slice.endpoints.iter().any(is_ready)).collect();
+fn ports(context: &Context<'_>, service: &Service, slices: &[EndpointSlice]) -> Vec<Finding> {
+    let serving: Vec<&EndpointSlice> =
+        slices.iter().filter(|slice| list(&slice.endpoints).iter().any(is_ready)).collect();
     if serving.is_empty() {
         return Vec::new();
     }
     let has = |wanted: &ServicePort| {
-        serving.iter().flat_map(|slice| &slice.ports).any(|port| {
-            port.name == wanted.name && protocol(&port.protocol) == protocol(&wanted.protocol) && port.port.is_some()
+        serving.iter().flat_map(|slice| list(&slice.ports)).any(|port| {
+            text(&port.name) == text(&wanted.name)
+                && protocol(&port.protocol) == protocol(&wanted.protocol)
+                && port.port.is_some()
         })
     };
-    let missing = service.spec.ports.iter().filter(|port| !has(port));
+    let missing = list(&spec(service).ports).iter().filter(|port| !has(port));
     missing.map(|port| mismatch(context, port, &serving)).collect()
 }
 
-fn mismatch(context: &Context<'_>, port: &ServicePort, slices: &[&Slice]) -> Finding {
+fn mismatch(context: &Context<'_>, port: &ServicePort, slices: &[&EndpointSlice]) -> Finding {
     let number = format!("{}/{}", port.port, protocol(&port.protocol));
-    let name = if port.name.is_empty() { number } else { format!("{} ({number})", shown(&port.name)) };
+    let name = if text(&port.name).is_empty() { number } else { format!("{} ({number})", shown(text(&port.name))) };
     let target = match &port.target_port {
-        Some(TargetPort::Name(target)) => Some(shown(target)),
+        Some(IntOrString::String(target)) => Some(shown(target)),
         _ => None,
     };
     let what = match &target {
@@ -179,9 +191,9 @@ fn mismatch(context: &Context<'_>, port: &ServicePort, slices: &[&Slice]) -> Fin
         }
         None => format!("none of its slices has its port {name}"),
     };
-    let ports = slices.iter().flat_map(|slice| &slice.ports).map(|port| {
+    let ports = slices.iter().flat_map(|slice| list(&slice.ports)).map(|port| {
         let number = port.port.map_or("no number".into(), |number| number.to_string());
-        format!("{}={number}/{}", shown(&port.name), protocol(&port.protocol))
+        format!("{}={number}/{}", shown(text(&port.name)), protocol(&port.protocol))
     });
     let ports: BTreeSet<String> = ports.collect();
     let ports = if ports.is_empty() { "none at all".into() } else { some(ports) };
@@ -205,6 +217,7 @@ fn mismatch(context: &Context<'_>, port: &ServicePort, slices: &[&Slice]) -> Fin
 
 /// Returns the ports that a pod declares, such as `http=8080/TCP`.
 fn declared(pod: &Pod) -> impl Iterator<Item = String> {
-    let ports = pod.spec.containers.iter().flat_map(|container| &container.ports).filter(|port| !port.name.is_empty());
-    ports.map(|port| format!("{}={}/{}", shown(&port.name), port.container_port, protocol(&port.protocol)))
+    let ports = pod.spec.iter().flat_map(|spec| &spec.containers).flat_map(|container| list(&container.ports));
+    let named = ports.filter_map(|port| Some((port, port.name.as_deref().filter(|name| !name.is_empty())?)));
+    named.map(|(port, name)| format!("{}={}/{}", shown(name), port.container_port, protocol(&port.protocol)))
 }

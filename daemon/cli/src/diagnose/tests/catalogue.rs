@@ -1,5 +1,8 @@
 use std::collections::BTreeSet;
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::jiff::Timestamp;
+
 use super::*;
 
 /// Reasons and types from table 1.1 of the collection of Service and network events (Kubernetes v1.25 to v1.32) on
@@ -109,12 +112,12 @@ fn the_messages_of_the_collection_are_understood() {
 #[test]
 fn an_event_fits_one_printable_line() {
     let event = Event {
-        reason: "SyncLoadBalancerFailed".into(),
-        message: "no\u{1b}[31m\nway ".into(),
-        kind: "Warning".into(),
-        count: 12,
-        last: Some(970),
-        reporting_component: "service-controller".into(),
+        reason: Some("SyncLoadBalancerFailed".into()),
+        message: Some("no\u{1b}[31m\nway ".into()),
+        type_: Some("Warning".into()),
+        count: Some(12),
+        last_timestamp: Timestamp::from_second(970).ok().map(Time),
+        reporting_component: Some("service-controller".into()),
         ..Event::default()
     };
     let expected = "SyncLoadBalancerFailed from service-controller, 12 times, last 30s ago: no\u{fffd}[31m\u{fffd}way";

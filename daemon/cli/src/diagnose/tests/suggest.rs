@@ -28,7 +28,7 @@ fn pods_that_almost_have_the_labels() {
     ];
     let selector = BTreeMap::from([("app".to_owned(), "web".to_owned()), ("tier".to_owned(), "front".to_owned())]);
     let near = similar_pods(&selector, &pods);
-    let names: Vec<&str> = near.iter().map(|(pod, _)| pod.metadata.name.as_str()).collect();
+    let names: Vec<&str> = near.iter().map(|(pod, _)| pod.metadata.name.as_deref().unwrap()).collect();
     assert_eq!(names, ["typo", "lacks", "two-wrong"]);
     assert_eq!(near[0].1, [Differs { label: "app", wanted: "web", has: Some("wbe") }]);
     assert_eq!(near[1].1, [Differs { label: "app", wanted: "web", has: None }]);

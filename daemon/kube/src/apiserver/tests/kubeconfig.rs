@@ -75,7 +75,7 @@ fn an_exec_plugin_is_found_as_kubectl_finds_it() {
 #[test]
 fn an_exec_plugin_gets_the_clusters_extension_for_it_and_no_other() {
     let others = "extensions:\n- name: minikube\n  extension: {last-update: 'Mon, 1 Jan', 1: 2, version: v1.36.0}\n\
-                  - name: empty\n";
+                  - name: empty\n  extension: null\n";
     let own =
         "- name: client.authentication.k8s.io/exec\n  extension:\n    audience: x\n    deep: [{a: 1, b: null}, yes]\n";
     let user = |provided: bool| {

@@ -1,11 +1,12 @@
 //! Tests over TLS on loopback, with a small hyper server that each test configures.
 
 #[path = "link/server.rs"]
-mod server;
+pub(in crate::apiserver) mod server;
 
 use std::time::Instant;
 
 use http_body_util::BodyExt;
+use hyper::header::CONTENT_TYPE;
 use rcgen::date_time_ymd;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -19,7 +20,7 @@ use crate::apiserver::login::{Material, Secret};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(super) fn connector() -> Connector {
+pub(in crate::apiserver) fn connector() -> Connector {
     let timeouts = ConnectTimeouts {
         ping_after: Duration::from_millis(100),
         ping_answer: Duration::from_millis(100),
@@ -31,13 +32,18 @@ pub(super) fn connector() -> Connector {
     Connector::new(Arc::new(|_| Ok(())), timeouts, None).unwrap()
 }
 
-fn server_at(at: SocketAddr) -> Server {
+pub(in crate::apiserver) fn server_at(at: SocketAddr) -> Server {
     Server { address: at.into(), tls_server_name: None }
 }
 
-async fn open(serving: &Serving, authority: &Authority) -> Link {
+pub(in crate::apiserver) async fn open(serving: &Serving, authority: &Authority) -> Arc<Link> {
     let at = serving.at;
     Link::open(&connector(), at, &server_at(at), &token_login(authority, "abc")).await.unwrap()
+}
+
+fn write(method: &str, path: &str, body: &'static str) -> Request<Sent> {
+    let request = Request::builder().method(method).uri(path).header(CONTENT_TYPE, "application/json");
+    request.body(body.into()).unwrap()
 }
 
 async fn text(answer: Response<Body>) -> String {
@@ -57,18 +63,11 @@ async fn a_statement_arrives_with_its_body_once() {
             whole(201, "{}")
         });
         let link = open(&serving, &authority).await;
-        let request_body = RequestBody {
-            method: Method::POST,
-            path_and_query: "/api/v1/namespaces/shop/events".into(),
-            content_type: "application/json",
-            body: Bytes::from_static(b"{\"kind\":\"Event\"}"),
-        };
-        assert_eq!(text(link.send_body(&request_body, TIMEOUT).await.unwrap()).await, "{}");
+        let path = "/api/v1/namespaces/shop/events";
+        let request_body = write("POST", path, "{\"kind\":\"Event\"}");
+        assert_eq!(text(link.send(request_body, TIMEOUT).await.unwrap()).await, "{}");
         let (head, uri, length) = reported.recv().unwrap();
-        assert_eq!(
-            (head.as_str(), uri.as_str(), length),
-            ("POST application/json", &*request_body.path_and_query, Some(16))
-        );
+        assert_eq!((head.as_str(), uri.as_str(), length), ("POST application/json", path, Some(16)));
         link.get("/api", TIMEOUT).await.unwrap();
         let (head, _, length) = reported.recv().unwrap();
         assert_eq!((head.as_str(), length), ("GET -", Some(0)), "{protocol}: a question has no body");
@@ -98,7 +97,7 @@ async fn a_request_carries_what_an_apiserver_wants_to_know() {
     }
 }
 
-/// Every request is created by [`Link::get`] or [`Link::tell`].
+/// Every request is sent by [`Link::get`] or [`Link::send`].
 #[tokio::test]
 async fn every_request_is_made_in_the_other_users_name() {
     for protocol in ["h2", "http/1.1"] {
@@ -120,15 +119,13 @@ async fn every_request_is_made_in_the_other_users_name() {
         let material = Material { impersonation: Some(impersonation), ..trusting(&authority.pem()) };
         let login = Arc::new(Login::new(&material, None).unwrap());
         let link = Link::open(&connector(), serving.at, &server_at(serving.at), &login).await.unwrap();
-        let request_body = RequestBody {
-            method: Method::PATCH,
-            path_and_query: "/api".into(),
-            content_type: "application/json",
-            body: Bytes::new(),
-        };
         for _ in 0..2 {
             assert_eq!(text(link.get("/readyz", TIMEOUT).await.unwrap()).await, "u 7 g,h c", "{protocol}");
-            assert_eq!(text(link.send_body(&request_body, TIMEOUT).await.unwrap()).await, "u 7 g,h c", "{protocol}");
+            assert_eq!(
+                text(link.send(write("PATCH", "/api", ""), TIMEOUT).await.unwrap()).await,
+                "u 7 g,h c",
+                "{protocol}"
+            );
         }
     }
 }
@@ -246,9 +243,7 @@ async fn a_connection_that_the_server_drains_goes_on_and_is_followed_by_another(
         for pause in [0, 50] {
             tokio::time::sleep(Duration::from_millis(pause)).await;
             link.get("/another", TIMEOUT).await.unwrap();
-            let request_body =
-                RequestBody { method: Method::POST, path_and_query: "/".into(), content_type: "", body: Bytes::new() };
-            link.send_body(&request_body, TIMEOUT).await.unwrap();
+            link.send(write("POST", "/", ""), TIMEOUT).await.unwrap();
         }
         assert_eq!((link.generation(), serving.connections()), (generation, 1 + usize::try_from(generation).unwrap()));
     }

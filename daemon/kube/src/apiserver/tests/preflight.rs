@@ -1,5 +1,9 @@
 use super::*;
 
+fn read(body: &[u8]) -> Result<(u64, Option<String>), String> {
+    super::read(serde_json::from_slice(body).map_err(|error| error.to_string())?)
+}
+
 #[test]
 fn the_answer_tells_identity_and_revision() {
     let body = br#"{"kind":"ServiceList","metadata":{"resourceVersion":"4711"},"items":[{"metadata":{"uid":"u-1"}}]}"#;

@@ -122,7 +122,7 @@ impl Watcher {
 
     /// The current resourceVersion of this kind, from a consistent list with a limit of one object.
     async fn ask_version(&mut self, session: &Session) -> Result<Version, LinkError> {
-        let answer = session.link.get(&self.query.page("", 1), self.timeouts.timeout).await?;
+        let answer = session.link.get(&self.query.page("", 1)?, self.timeouts.timeout).await?;
         let mut page = Page::new(answer.into_body());
         while page.more(&mut self.decoder, self.timeouts.list_silence).await?.is_some() {}
         page.end().map(|shell| shell.version)

@@ -25,7 +25,7 @@ pub struct WatchTimeouts {
     /// The interruption after which a watch lists again; etcd keeps its history for five minutes.
     pub resume_within: Duration,
     /// The number of objects in a page of a list.
-    pub page: usize,
+    pub page: u32,
 }
 
 impl Default for WatchTimeouts {

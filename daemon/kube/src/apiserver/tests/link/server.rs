@@ -17,39 +17,54 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 
-pub(super) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
+pub(in crate::apiserver) type Answer = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
 /// A header with the TLS properties of the connection, which the server adds for its service.
-pub(super) const SEEN: &str = "x-seen";
+pub(in crate::apiserver) const SEEN: &str = "x-seen";
 
-pub(super) enum Served {
+pub(in crate::apiserver) enum Served {
     Answer(Answer),
     Never,
 }
 
-pub(super) fn whole(status: u16, body: &str) -> Answer {
+pub(in crate::apiserver) fn whole(status: u16, body: &str) -> Answer {
     Response::builder().status(status).body(UnsyncBoxBody::new(Full::from(body.to_owned()))).unwrap()
 }
 
-/// A body that never ends.
-pub(super) fn stream(first: &'static str) -> Answer {
-    Response::new(UnsyncBoxBody::new(Endless(Some(first))))
+/// A body that never ends and consists of one frame.
+pub(in crate::apiserver) fn stream(first: &'static str) -> Answer {
+    Response::new(UnsyncBoxBody::new(Endless { frames: 1, frame: first.into() }))
 }
 
-struct Endless(Option<&'static str>);
+/// A body of 400 MB.
+pub(in crate::apiserver) fn huge(status: u16) -> Answer {
+    let body = Endless { frames: 400, frame: vec![b' '; 1_000_000].into() };
+    Response::builder().status(status).body(UnsyncBoxBody::new(body)).unwrap()
+}
+
+struct Endless {
+    frames: usize,
+    frame: Bytes,
+}
 
 impl hyper::body::Body for Endless {
     type Data = Bytes;
     type Error = Infallible;
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.0.take().map_or(Poll::Pending, |first| Poll::Ready(Some(Ok(Frame::data(first.into())))))
+        match self.frames.checked_sub(1) {
+            Some(frames) => {
+                self.frames = frames;
+                Poll::Ready(Some(Ok(Frame::data(self.frame.clone()))))
+            }
+            None => Poll::Pending,
+        }
     }
 }
 
 /// A running server, which stops when this value is dropped.
-pub(super) struct Serving {
-    pub(super) at: SocketAddr,
+pub(in crate::apiserver) struct Serving {
+    pub(in crate::apiserver) at: SocketAddr,
     connections: Arc<AtomicUsize>,
     leave: watch::Sender<()>,
     _stop: oneshot::Sender<()>,
@@ -57,7 +72,7 @@ pub(super) struct Serving {
 }
 
 impl Serving {
-    pub(super) fn start(
+    pub(in crate::apiserver) fn start(
         authority: &Authority,
         protocols: &[&str],
         answer: impl Fn(Request<Incoming>) -> Answer + Send + Sync + 'static,
@@ -65,7 +80,7 @@ impl Serving {
         Self::begin(authority, protocols, move |request| Served::Answer(answer(request)))
     }
 
-    pub(super) fn begin(
+    pub(in crate::apiserver) fn begin(
         authority: &Authority,
         protocols: &[&str],
         answer: impl Fn(Request<Incoming>) -> Served + Send + Sync + 'static,
@@ -73,7 +88,7 @@ impl Serving {
         Self::with(authority.server(&Authority::params(&["127.0.0.1"]), protocols), answer)
     }
 
-    pub(super) fn with(
+    pub(in crate::apiserver) fn with(
         config: ServerConfig,
         answer: impl Fn(Request<Incoming>) -> Served + Send + Sync + 'static,
     ) -> Self {
@@ -107,17 +122,17 @@ impl Serving {
         Self { at, connections, leave, _stop: stop, freeze }
     }
 
-    pub(super) fn connections(&self) -> usize {
+    pub(in crate::apiserver) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 
     /// Drains all connections: each closes after its last request.
-    pub(super) fn go_away(&self) {
+    pub(in crate::apiserver) fn go_away(&self) {
         self.leave.send_replace(());
     }
 
     /// Freezes the server until the result is dropped.
-    pub(super) fn freeze(&self) -> mpsc::Sender<()> {
+    pub(in crate::apiserver) fn freeze(&self) -> mpsc::Sender<()> {
         let (thaw, thawed) = mpsc::channel();
         self.freeze.send(thawed).unwrap();
         thaw
