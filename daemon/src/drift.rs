@@ -11,6 +11,7 @@ use nodelb_core::messages;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::kernel_check::{Content, Drift, EntryKey, differing_entries};
+use nodelb_core::text::listed;
 use nodelb_kube::clock::{Clock, ticking};
 use tokio::sync::{Notify, mpsc, watch};
 use tracing::warn;
@@ -64,10 +65,7 @@ pub(crate) fn log_repairs(repaired: &[Drift]) {
     if repaired.is_empty() {
         return;
     }
-    let mut text = repaired.iter().take(SHOWN).map(Drift::to_string).collect::<Vec<_>>().join(", ");
-    if repaired.len() > SHOWN {
-        text.push_str(&format!(" and {} more", repaired.len() - SHOWN));
-    }
+    let text = listed(repaired, SHOWN);
     warn!(
         message_id = %messages::MAPS_REPAIRED,
         entries = repaired.len(), "repaired map entries that another process modified: {text}"

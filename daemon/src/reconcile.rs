@@ -11,7 +11,6 @@
 //! An idle owner applies a change at once. Under load, all changes that are waiting go into one round: no change waits
 //! for a timer, and a burst of changes costs one round per batch.
 
-use std::collections::BTreeSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +25,7 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{Origin, Source};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::kernel_check::EntryKey;
+use nodelb_core::text::listed;
 use nodelb_kube::clock::{Clock, Taken, at, ticking};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Interval;
@@ -287,13 +287,10 @@ fn report(round: &Round) {
     }
     // The checker reports backends with a changed health.
     if round.done > 0 && round.compiled.len() > round.by_checks {
-        let names: BTreeSet<String> = round.compiled.iter().take(SHOWN).map(ToString::to_string).collect();
-        let more = round.compiled.len().saturating_sub(SHOWN);
-        let names = names.into_iter().collect::<Vec<_>>().join(", ");
-        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let names = listed(&round.compiled, SHOWN);
         info!(
             message_id = %messages::APPLIED,
-            operations = round.done, failed = round.failed, "applied: {names}{more}"
+            operations = round.done, failed = round.failed, "applied: {names}"
         );
     }
 }

@@ -69,7 +69,7 @@ fn an_update_missing_from_the_watch_is_found_by_a_list() {
         replica.faults().answer(On::list("services"), Fault::Status { code: 403, retry_after: None });
         let refused = rows("/diff?live&service=default/shop");
         assert_eq!(text(&refused[0], "source"), "cannot be asked");
-        assert!(text(&refused[0], "likely_cause").contains("which may not do this"), "{refused:#?}");
+        assert!(text(&refused[0], "likely_cause").contains("the permission"), "{refused:#?}");
 
         replica.faults().clear();
         replica.faults().reset_connections();

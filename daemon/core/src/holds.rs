@@ -13,6 +13,7 @@ use crate::model::service::{PortKey, ServiceName};
 use crate::state::entries::{Desired, ServiceId};
 use crate::state::owner::IdOwner;
 use crate::state::remembered::{Known, MAX_REMEMBERED, Remembered};
+use crate::text::listed;
 
 /// A service port with held backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,10 +34,7 @@ impl HeldPort {
     pub(crate) fn new(key: &Arc<PortKey>, known: &Known, cause: Cause, since: Moment) -> Self {
         const SHOWN: usize = 5;
         let backends: Vec<L4Addr> = known.cluster.iter().map(|(addr, _)| *addr).collect();
-        let mut list = backends.iter().take(SHOWN).map(L4Addr::to_string).collect::<Vec<_>>().join(", ");
-        if backends.len() > SHOWN {
-            list.push_str(&format!(" and {} more", backends.len() - SHOWN));
-        }
+        let list = listed(&backends, SHOWN);
         let stay = if backends.len() == 1 { "stays" } else { "stay" };
         let text = format!("held: {cause} left it without backends; {list} {stay} in use").into();
         Self { key: Arc::clone(key), backends, cause, since, text }

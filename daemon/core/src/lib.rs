@@ -29,3 +29,4 @@ pub mod source_report;
 pub mod stale;
 pub mod state;
 pub mod table;
+pub mod text;

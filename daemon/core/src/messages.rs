@@ -319,6 +319,11 @@ messages! {
         "The admin API has no socket",
         "The unix socket of `admin.socket` could not be made. The admin API answers on `admin.listen` only.",
         "Look at the error in the line; the directory must exist and be nodelb's to write.";
+    OBJECT_TOO_LONG = 0xca0e5cec18ae4317a18521cfa11c41d1,
+        "An object is too large",
+        "An apiserver sent a Service or EndpointSlice of more than 8 MiB, which nodelb does not read. The last known \
+         version of the object stays served, and the watch continues.",
+        "Find the object, for example `kubectl get services,endpointslices -A -o json`, and look for large annotations.";
     MASS_REMOVAL_SUSPECTED = 0xb4b9f601008243f6913b715b0ac73306,
         "A list lacks much of what is known",
         "An apiserver listed far fewer objects than are known. Nothing is removed before a second list agrees.",

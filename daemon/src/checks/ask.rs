@@ -20,6 +20,7 @@ use hyper::{Request, StatusCode};
 use hyper_util::rt::TokioIo;
 use nix::errno::Errno;
 use nodelb_core::model::health_check::Method;
+use nodelb_core::output::durations;
 use nodelb_kube::apiserver::connect::Register;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream};
@@ -82,7 +83,7 @@ pub(super) async fn ask(question: &Question, register: &Register) -> Result<(), 
     let check = &question.check;
     let deadline = Instant::now() + check.timeout;
     let stream = timeout_at(deadline, connect(question.at, register)).await.map_err(|_elapsed| {
-        Failure::new(Outcome::Timeout, format!("no connection within {}", text_of(check.timeout)))
+        Failure::new(Outcome::Timeout, format!("no connection within {}", durations::exact(check.timeout)))
     })??;
     match &check.method {
         Method::Tcp => Ok(()),
@@ -90,7 +91,7 @@ pub(super) async fn ask(question: &Question, register: &Register) -> Result<(), 
             let host = host.as_deref().map_or_else(|| question.at.to_string(), str::to_owned);
             let asking = Box::pin(get(stream, path, &host));
             let answer = timeout_at(deadline, asking).await.map_err(|_elapsed| {
-                Failure::new(Outcome::Timeout, format!("no answer within {}", text_of(check.timeout)))
+                Failure::new(Outcome::Timeout, format!("no answer within {}", durations::exact(check.timeout)))
             })??;
             if status.contains(&answer.as_u16()) {
                 return Ok(());
@@ -99,13 +100,6 @@ pub(super) async fn ask(question: &Question, register: &Register) -> Result<(), 
             let expected = if first == last { first.to_string() } else { format!("{first}-{last}") };
             Err(Failure::new(Outcome::Status, format!("status {}, expected {expected}", answer.as_u16())))
         }
-    }
-}
-
-fn text_of(duration: Duration) -> String {
-    match u64::try_from(duration.as_millis()).unwrap_or(u64::MAX) {
-        millis if millis.is_multiple_of(1_000) => format!("{} s", millis / 1_000),
-        millis => format!("{millis} ms"),
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::service::Service;
+use nodelb_core::text::listed;
 
 use super::merge::Merged;
 use super::{FileContent, FileProblem};
@@ -48,13 +49,10 @@ fn problem(
         let found = content.services.iter().find(|found| found.value.name == service.name);
         found.and_then(|found| found.line)
     });
-    let shown: Vec<String> = addresses.iter().take(SHOWN).map(L4Addr::to_string).collect();
-    let more = addresses.len().saturating_sub(SHOWN);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
     let message = format!(
-        "address conflict: {}{more} of service {} is claimed by {} in {} too; only one of them is served there; remove \
+        "address conflict: {} of service {} is claimed by {} in {} too; only one of them is served there; remove \
          the address from one of the two",
-        shown.join(", "),
+        listed(addresses, SHOWN),
         service.name,
         owner.name,
         owner.origin.object

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use nodelb_core::model::addr::{Addr, Family};
+use nodelb_core::text::listed;
 
 /// Interfaces that kube-proxy's IPVS mode and kube-router leave behind: they have the ClusterIP of every service, which
 /// is not an address of the node.
@@ -68,17 +69,14 @@ impl Addresses {
 
     /// The differences from the previous addresses, for the journal; `None` if there are none.
     pub(super) fn difference(&self, before: &Self) -> Option<String> {
-        let came = Listed(self.own.difference(&before.own).collect());
-        let gone = Listed(before.own.difference(&self.own).collect());
         let mut difference = Vec::new();
-        if !came.0.is_empty() {
-            difference.push(format!("{came} came"));
-        }
-        if !gone.0.is_empty() {
-            difference.push(format!("{gone} gone"));
+        for (these, others, what) in [(self, before, "came"), (before, self, "gone")] {
+            if !these.own.is_subset(&others.own) {
+                difference.push(format!("{} {what}", shown(these.own.difference(&others.own))));
+            }
         }
         if self.primary != before.primary {
-            difference.push(format!("primary now: {}", Listed(self.primary.iter().collect())));
+            difference.push(format!("primary now: {}", shown(&self.primary)));
         }
         (!difference.is_empty()).then(|| difference.join("; "))
     }
@@ -86,27 +84,13 @@ impl Addresses {
 
 impl fmt::Display for Addresses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}; primary: {}", Listed(self.own.iter().collect()), Listed(self.primary.iter().collect()))
+        write!(f, "{}; primary: {}", shown(&self.own), shown(&self.primary))
     }
 }
 
 /// Addresses in a journal line.
-struct Listed<'a>(Vec<&'a Addr>);
-
-impl fmt::Display for Listed<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0.is_empty() {
-            return f.write_str("none");
-        }
-        for (place, addr) in self.0.iter().take(SHOWN).enumerate() {
-            let separator = if place == 0 { "" } else { ", " };
-            write!(f, "{separator}{addr}")?;
-        }
-        match self.0.len().saturating_sub(SHOWN) {
-            0 => Ok(()),
-            more => write!(f, " and {more} more"),
-        }
-    }
+fn shown<'a>(addresses: impl IntoIterator<Item = &'a Addr>) -> String {
+    Some(listed(addresses, SHOWN)).filter(|list| !list.is_empty()).unwrap_or_else(|| "none".into())
 }
 
 fn counts(address: &Address, machine: &Machine) -> bool {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use nodelb_core::messages;
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::moment::Moment;
+use nodelb_core::text::listed;
 use tracing::info;
 
 /// Figures since the start.
@@ -59,13 +60,9 @@ pub(super) fn log_connected_before(destroyed: &BTreeMap<String, u64>) {
     }
 }
 
-/// The sum, and a text such as `shop/dns 12, shop/web 3 and 4 others`.
+/// The sum, and a text such as `shop/dns 12, shop/web 3 and 4 more`.
 fn counted(destroyed: &BTreeMap<String, u64>) -> (u64, String) {
     const SHOWN: usize = 8;
-    let each = destroyed.iter().take(SHOWN).map(|(name, count)| format!("{name} {count}"));
-    let mut list = each.collect::<Vec<_>>().join(", ");
-    if destroyed.len() > SHOWN {
-        list.push_str(&format!(" and {} others", destroyed.len() - SHOWN));
-    }
-    (destroyed.values().sum(), list)
+    let each = destroyed.iter().map(|(name, count)| format!("{name} {count}"));
+    (destroyed.values().sum(), listed(each, SHOWN))
 }

@@ -1,3 +1,4 @@
+use std::collections::BTreeSet;
 use std::os::unix::net::UnixDatagram;
 use std::sync::Mutex;
 

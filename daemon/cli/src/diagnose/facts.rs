@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use nodelb_core::compile::select::Choice;
 use nodelb_core::model::service::ServiceName;
-use nodelb_kube::null::null_is_default;
+use nodelb_core::state::status::Status;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -129,13 +130,10 @@ pub struct Daemon {
 #[serde(default)]
 pub struct CheckRow {
     /// The name of the check, such as `canary` or `links`.
-    #[serde(deserialize_with = "null_is_default")]
     pub check: String,
     /// The result: `ok` or `failed`.
-    #[serde(deserialize_with = "null_is_default")]
     pub result: String,
     /// The reason for the result.
-    #[serde(deserialize_with = "null_is_default")]
     pub detail: String,
 }
 
@@ -144,20 +142,15 @@ pub struct CheckRow {
 #[serde(default)]
 pub struct ServiceRow {
     /// The source: `kubernetes` or `files`.
-    #[serde(deserialize_with = "null_is_default")]
     pub source: String,
     /// The file or object that defines the service.
-    #[serde(deserialize_with = "null_is_default")]
     pub origin: String,
     /// The internal traffic policy: `Cluster` or `Local`.
-    #[serde(deserialize_with = "null_is_default")]
     pub internal_policy: String,
     /// The service's namespace and name.
-    #[serde(deserialize_with = "null_is_default")]
     pub service: String,
     /// The worst status of its frontends.
-    #[serde(deserialize_with = "null_is_default")]
-    pub status: String,
+    pub status: Option<Status>,
     /// The problem, if there is one.
     pub error: Option<String>,
 }
@@ -167,25 +160,19 @@ pub struct ServiceRow {
 #[serde(default)]
 pub struct FrontendRow {
     /// The address, such as `198.51.100.10:80/TCP`.
-    #[serde(deserialize_with = "null_is_default")]
     pub address: String,
     /// The type, such as `ClusterIP`.
-    #[serde(rename = "type", deserialize_with = "null_is_default")]
+    #[serde(rename = "type")]
     pub kind: String,
     /// The service that claims the address.
-    #[serde(deserialize_with = "null_is_default")]
     pub service: String,
     /// The backends that a client on this node reaches.
-    #[serde(deserialize_with = "null_is_default")]
     pub backends: Vec<String>,
     /// The flags, such as `Local` or `ExternalLocal`.
-    #[serde(deserialize_with = "null_is_default")]
     pub flags: Vec<String>,
     /// The status, such as `Done`.
-    #[serde(deserialize_with = "null_is_default")]
-    pub status: String,
+    pub status: Option<Status>,
     /// The age of the status in seconds.
-    #[serde(deserialize_with = "null_is_default")]
     pub since: f64,
     /// The problem, if there is one.
     pub error: Option<String>,
@@ -196,17 +183,13 @@ pub struct FrontendRow {
 #[serde(default)]
 pub struct BackendRow {
     /// The address, such as `192.0.2.1:80/TCP`.
-    #[serde(deserialize_with = "null_is_default")]
     pub address: String,
     /// The state, such as `Active`.
-    #[serde(deserialize_with = "null_is_default")]
     pub state: String,
     /// The node on which the backend runs.
-    #[serde(deserialize_with = "null_is_default")]
     pub node: String,
     /// The choice, such as `Selected`.
-    #[serde(deserialize_with = "null_is_default")]
-    pub choice: String,
+    pub choice: Option<Choice>,
     /// The reason if the backend is not selected.
     pub reason: Option<String>,
 }
@@ -227,19 +210,14 @@ pub struct Maps {
 #[serde(default)]
 pub struct SourceRow {
     /// The source: `kubernetes` or `files`.
-    #[serde(deserialize_with = "null_is_default")]
     pub source: String,
     /// The file, or the kind of objects.
-    #[serde(deserialize_with = "null_is_default")]
     pub path: String,
     /// The state: `Ok`, `LastGood` or `Error`.
-    #[serde(deserialize_with = "null_is_default")]
     pub state: String,
     /// The age of the state in seconds.
-    #[serde(deserialize_with = "null_is_default")]
     pub since: f64,
     /// The problems of the source.
-    #[serde(deserialize_with = "null_is_default")]
     pub problems: Vec<String>,
 }
 
@@ -248,13 +226,10 @@ pub struct SourceRow {
 #[serde(default)]
 pub struct ApiserverRow {
     /// The address.
-    #[serde(deserialize_with = "null_is_default")]
     pub address: String,
     /// The state, such as `Healthy`.
-    #[serde(deserialize_with = "null_is_default")]
     pub state: String,
     /// Whether the address is in use.
-    #[serde(deserialize_with = "null_is_default")]
     pub in_use: bool,
     /// The last error.
     pub error: Option<String>,

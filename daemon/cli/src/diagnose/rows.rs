@@ -51,9 +51,11 @@ pub(super) fn is_about_maps(row: &Value) -> bool {
     row["between"] == "memory/kernel" && !is_about_hooks(row)
 }
 
-/// Returns the rows of a table of an answer; empty if the answer does not have the table.
+/// Returns the rows of a table of an answer, without empty columns; no rows if the answer does not have the table.
 pub(super) fn of(answer: &Value, table: &str) -> Vec<Value> {
-    answer.get(table).and_then(Value::as_array).cloned().unwrap_or_default()
+    let mut rows = answer.get(table).and_then(Value::as_array).cloned().unwrap_or_default();
+    rows.iter_mut().filter_map(Value::as_object_mut).for_each(|row| row.retain(|_, value| !value.is_null()));
+    rows
 }
 
 fn is_empty(value: &Value) -> bool {

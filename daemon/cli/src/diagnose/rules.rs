@@ -14,6 +14,8 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use nodelb_core::output::durations;
+use nodelb_core::state::status::Status;
+use nodelb_core::text::listed;
 use nodelb_kube::api::printable;
 
 use super::facts::{Cluster, Daemon, Facts};
@@ -82,7 +84,7 @@ impl<'f> Context<'f> {
 
     /// Whether an address of the service is held.
     fn is_held(&self) -> bool {
-        self.daemon.is_some_and(|daemon| daemon.frontends.iter().any(|row| row.status == "Held"))
+        self.daemon.is_some_and(|daemon| daemon.frontends.iter().any(|row| row.status == Some(Status::Held)))
     }
 
     /// Whether a connection from here has failed.
@@ -131,13 +133,7 @@ fn quoted(text: &str) -> String {
 
 /// Returns the first few, and the number of the others.
 fn some(each: impl IntoIterator<Item = String>) -> String {
-    const MOST: usize = 5;
-    let all: Vec<String> = each.into_iter().collect();
-    let (first, rest) = all.split_at(all.len().min(MOST));
-    match rest.len() {
-        0 => first.join(", "),
-        more => format!("{} and {more} more", first.join(", ")),
-    }
+    listed(each, 5)
 }
 
 /// Returns a number with its noun: `1 pod`, `2 pods`.

@@ -12,6 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nodelb_core::explain::rows::{Between, Difference};
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::service::ServiceName;
+use nodelb_core::state::status::Status;
 use serde::Deserialize;
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -34,7 +35,7 @@ struct Frontends {
 struct Frontend {
     address: String,
     service: ServiceName,
-    status: String,
+    status: Option<Status>,
     backends: Vec<String>,
 }
 
@@ -74,7 +75,7 @@ enum Met {
 pub(super) fn differences(addresses: &DaemonAddresses, read_peer: ReadPeer) -> Result<Vec<Difference>, Failure> {
     let parameters = [&[("output", "json".to_owned())], addresses.parameters().as_slice()].concat();
     let frontends: Frontends = parse(&addresses.asking.get("/frontends", &parameters)?)?;
-    let tried = frontends.frontends.into_iter().filter(|row| matches!(row.status.as_str(), "Done" | "Held"));
+    let tried = frontends.frontends.into_iter().filter(|row| matches!(row.status, Some(Status::Done | Status::Held)));
     let tried: Vec<(L4Addr, Frontend)> =
         tried.filter_map(|row| Some((row.address.parse().ok()?, row))).take(MAX_PROBES).collect();
     let node = if tried.iter().any(|(address, _)| address.addr.is_unspecified()) {

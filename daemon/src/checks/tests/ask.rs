@@ -134,7 +134,7 @@ async fn silence_is_given_up_in_time() {
         }
     };
     let failure = asked.unwrap_err();
-    assert_eq!((failure.outcome, &*failure.text), (Outcome::Timeout, "no connection within 1 s"));
+    assert_eq!((failure.outcome, &*failure.text), (Outcome::Timeout, "no connection within 1s"));
 }
 
 /// A connection that cannot be registered as nodelb's own would be translated, and another backend would answer. Such a

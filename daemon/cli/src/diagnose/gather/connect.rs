@@ -9,6 +9,8 @@ use futures_util::StreamExt;
 use futures_util::stream;
 use k8s_openapi::api::core::v1::Service;
 use nix::errno::Errno;
+use nodelb_core::compile::select::Choice;
+use nodelb_core::state::status::Status;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -42,11 +44,11 @@ pub(super) fn targets(facts: &Facts) -> Vec<Target> {
 }
 
 fn of_daemon(daemon: &Daemon) -> (BTreeSet<Target>, BTreeSet<Target>) {
-    let chosen = daemon.backends.iter().filter(|row| matches!(row.choice.as_str(), "Selected" | "Held"));
+    let chosen = daemon.backends.iter().filter(|row| matches!(row.choice, Some(Choice::Selected | Choice::Held)));
     let backends = chosen.map(|row| target(&row.address, true, None)).collect();
     let nodes: Vec<IpAddr> =
         daemon.maps.iter().flat_map(|maps| &maps.node_addresses).filter_map(|it| it.parse().ok()).collect();
-    let served = daemon.frontends.iter().filter(|row| row.status != "Error");
+    let served = daemon.frontends.iter().filter(|row| row.status != Some(Status::Error));
     // Frontends for clients outside the node are served on the node, too.
     let frontends = served.map(|row| target(&row.address, false, Some(&nodes))).collect();
     (backends, frontends)

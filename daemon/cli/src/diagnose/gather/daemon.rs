@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use nodelb_core::model::service::ServiceName;
+use nodelb_core::state::status::Status;
 use nodelb_kube::apiserver::address::{Address, Host};
 use nodelb_kube::apiserver::one_shot::AddressHints;
 use serde::de::DeserializeOwned;
@@ -49,7 +50,7 @@ impl Endpoints {
         for address in addresses.iter().take(MOST) {
             let rows: Vec<FrontendRow> =
                 asked.rows(format!("/frontends?output=json&address={address}"), "frontends").await;
-            if let Some(row) = rows.into_iter().find(|row| row.status != "Error" && row.service != own) {
+            if let Some(row) = rows.into_iter().find(|row| row.status != Some(Status::Error) && row.service != own) {
                 return Some(row.service);
             }
         }
@@ -129,7 +130,7 @@ impl Asked {
     /// Returns what happens to a connection from this host according to the daemon.
     async fn traces(&self, frontends: &[FrontendRow]) -> Vec<Value> {
         let mut traces = Vec::new();
-        for row in frontends.iter().filter(|row| row.status != "Error").take(TRACED) {
+        for row in frontends.iter().filter(|row| row.status != Some(Status::Error)).take(TRACED) {
             traces.extend(self.rows(format!("/trace?output=json&to={}", row.address), "verdict").await);
         }
         traces
@@ -137,7 +138,7 @@ impl Asked {
 
     /// Returns the other claims to the addresses that are in error.
     async fn rivals(&self, frontends: &[FrontendRow]) -> Vec<FrontendRow> {
-        let failed = frontends.iter().filter(|row| row.status == "Error");
+        let failed = frontends.iter().filter(|row| row.status == Some(Status::Error));
         let hosts: BTreeSet<&str> = failed.filter_map(|row| Some(row.address.rsplit_once(':')?.0)).collect();
         let mut rivals = Vec::new();
         for host in hosts.into_iter().take(MOST) {
@@ -168,7 +169,7 @@ impl Asked {
         let Host::Ip(ip) = address.host else { return false };
         let target = format!("/frontends?output=json&address={ip}");
         let rows: Vec<FrontendRow> = self.rows(target, "frontends").await;
-        rows.iter().any(|row| row.status != "Error" && row.address == format!("{address}/TCP"))
+        rows.iter().any(|row| row.status != Some(Status::Error) && row.address == format!("{address}/TCP"))
     }
 }
 

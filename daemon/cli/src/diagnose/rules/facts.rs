@@ -33,7 +33,7 @@ pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
 
 fn silent_daemon(context: &Context<'_>, why: &str) -> Finding {
     let severity = if context.has_failed_connect() { Severity::Critical } else { Severity::Warning };
-    let what = "nodelb is not running; traffic continues with the last known backends";
+    let what = "nodelb is not running on this node; traffic continues with the last known backends";
     Finding::new(severity, Kind::DaemonSilent, what).seen([quoted(why)]).remedy(
         "systemctl status nodelb; journalctl -u nodelb; systemctl start nodelb (or set its address with --admin)",
     )
@@ -231,7 +231,7 @@ fn of_cluster(context: &Context<'_>) -> Vec<Finding> {
     let (forbidden, unanswered): (Vec<&Denial>, Vec<&Denial>) = denials.partition(|denial| denial.is_forbidden);
     found.extend(not_allowed(&forbidden, &cluster.identity));
     found.extend(unanswered.iter().map(|Denial { question, why, .. }| {
-        let what = format!("no response to `{question}`: related checks were skipped");
+        let what = format!("no answer to `{question}`: related checks were skipped");
         Finding::new(Severity::Info, Kind::Unanswered, what).seen([quoted(why)]).remedy("try again")
     }));
     found

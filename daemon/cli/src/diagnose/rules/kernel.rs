@@ -3,7 +3,9 @@
 
 use std::collections::BTreeSet;
 
+use nodelb_core::compile::select::Choice;
 use nodelb_core::explain::differences::CHECKS_AT_ONCE;
+use nodelb_core::state::status::Status;
 
 use super::{Context, durations, is_last_resort, is_ready, quoted, shown, some};
 use crate::diagnose::facts::{BackendRow, Daemon, FrontendRow, Maps};
@@ -27,23 +29,23 @@ pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
     found
 }
 
-fn of_status<'d>(daemon: &'d Daemon, status: &str) -> Vec<&'d FrontendRow> {
-    daemon.frontends.iter().filter(|row| row.status == status).collect()
+fn of_status<'d>(daemon: &'d Daemon, status: Status) -> Vec<&'d FrontendRow> {
+    daemon.frontends.iter().filter(|row| row.status == Some(status)).collect()
 }
 
 fn one_line(row: &FrontendRow) -> String {
     let why = row.error.as_deref().map_or_else(String::new, |error| format!(": {}", quoted(error)));
-    format!("{} ({}) is {} for {}{why}", shown(&row.address), shown(&row.kind), shown(&row.status), lasting(row.since))
+    format!("{} ({}) is {} for {}{why}", shown(&row.address), shown(&row.kind), word(row.status), lasting(row.since))
 }
 
 /// Addresses that another service owns, and those that nodelb serves for no service.
 fn not_served(daemon: &Daemon) -> Vec<Finding> {
-    let failed = of_status(daemon, "Error");
-    let is_served = daemon.frontends.iter().any(|row| matches!(row.status.as_str(), "Done" | "Held"));
+    let failed = of_status(daemon, Status::Error);
+    let is_served = daemon.frontends.iter().any(|row| matches!(row.status, Some(Status::Done | Status::Held)));
     let severity = if is_served { Severity::Warning } else { Severity::Critical };
     let owner = |row: &FrontendRow| {
         let owns = |rival: &&FrontendRow| {
-            rival.address == row.address && rival.service != row.service && rival.status != "Error"
+            rival.address == row.address && rival.service != row.service && rival.status != Some(Status::Error)
         };
         daemon.rivals.iter().find(owns)
     };
@@ -59,7 +61,7 @@ fn not_served(daemon: &Daemon) -> Vec<Finding> {
                     "{} ({}) is {} for {}",
                     shown(&owner.address),
                     shown(&owner.kind),
-                    shown(&owner.status),
+                    word(owner.status),
                     shown(&owner.service)
                 )])
                 .remedy(
@@ -81,14 +83,14 @@ fn not_served(daemon: &Daemon) -> Vec<Finding> {
 
 /// Two sources define the service.
 fn described_twice(daemon: &Daemon) -> Option<Finding> {
-    let row = daemon.services.iter().find(|row| daemon.services.len() > 1 && row.status == "Error")?;
-    let what = format!("it is defined twice, and {} is ignored", shown(&row.origin));
+    let row = daemon.services.iter().find(|row| daemon.services.len() > 1 && row.status == Some(Status::Error))?;
+    let what = format!("it is defined twice; the definition in {} is not used", shown(&row.origin));
     let error = row.error.iter().map(|error| quoted(error));
     Some(Finding::new(Severity::Warning, Kind::AddressConflict, what).seen(error).remedy("remove one of the two"))
 }
 
 fn held(daemon: &Daemon) -> Option<Finding> {
-    let rows = of_status(daemon, "Held");
+    let rows = of_status(daemon, Status::Held);
     let first = rows.first()?;
     let what = format!(
         "it leads to an apiserver, and its last known backends are held since its source emptied it {} ago",
@@ -102,7 +104,7 @@ fn held(daemon: &Daemon) -> Option<Finding> {
 }
 
 fn slow(daemon: &Daemon) -> Option<Finding> {
-    let rows: Vec<_> = of_status(daemon, "Pending").into_iter().filter(|row| row.since >= TIMEOUT).collect();
+    let rows: Vec<_> = of_status(daemon, Status::Pending).into_iter().filter(|row| row.since >= TIMEOUT).collect();
     let first = rows.first()?;
     let what = format!("{} is not in the kernel yet", shown(&first.address));
     Some(
@@ -116,7 +118,7 @@ fn slow(daemon: &Daemon) -> Option<Finding> {
 /// `/frontends` and `/maps` are from two moments and differ during any rollout.
 fn differs(daemon: &Daemon) -> Option<Finding> {
     let maps = daemon.maps.as_ref()?;
-    let done = of_status(daemon, "Done").into_iter().chain(of_status(daemon, "Held"));
+    let done = of_status(daemon, Status::Done).into_iter().chain(of_status(daemon, Status::Held));
     let evidence: Vec<String> = done.filter_map(|row| difference(row, maps)).collect();
     let rows = daemon.differences.iter().flatten().filter(|row| rows::is_about_maps(row));
     let reported: Vec<String> = rows.take(5).map(|row| format!("/diff: {}", rows::one_line(row))).collect();
@@ -157,11 +159,11 @@ fn difference(row: &FrontendRow, maps: &Maps) -> Option<String> {
 
 /// There are backends, but none may be used.
 fn unusable(daemon: &Daemon) -> Option<Finding> {
-    let is_chosen = |row: &&BackendRow| matches!(row.choice.as_str(), "Selected" | "Held");
+    let is_chosen = |row: &&BackendRow| matches!(row.choice, Some(Choice::Selected | Choice::Held));
     let refused: Vec<&BackendRow> = daemon
         .backends
         .iter()
-        .filter(|row| matches!(row.choice.as_str(), "Refused" | "Quarantined" | "Maintenance"))
+        .filter(|row| matches!(row.choice, Some(Choice::Refused | Choice::Quarantined | Choice::Maintenance)))
         .collect();
     if refused.is_empty() {
         return None;
@@ -169,17 +171,17 @@ fn unusable(daemon: &Daemon) -> Option<Finding> {
     let is_left = daemon.backends.iter().any(|row| is_chosen(&row));
     let severity = if is_left { Severity::Warning } else { Severity::Critical };
     let what = format!(
-        "nodelb uses {} of its backends: {}",
-        if is_left { "not all" } else { "none" },
-        match refused[0].choice.as_str() {
-            "Refused" => "it rejects addresses that it may not or cannot connect to",
-            "Quarantined" => "they failed their health checks",
+        "{}: {}",
+        if is_left { "some backends are not used" } else { "no backend is used" },
+        match refused[0].choice {
+            Some(Choice::Refused) => "it rejects addresses that it may not or cannot connect to",
+            Some(Choice::Quarantined) => "they failed their health checks",
             _ => "they are in maintenance",
         }
     );
     let each = refused.iter().take(10).map(|row| {
         let why = row.reason.as_deref().map_or_else(String::new, |why| format!(": {}", quoted(why)));
-        format!("{} is {}{why}", shown(&row.address), shown(&row.choice))
+        format!("{} is {}{why}", shown(&row.address), word(row.choice))
     });
     Some(
         Finding::new(severity, Kind::BackendsUnusable, what)
@@ -198,7 +200,7 @@ fn remembers_else(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
     let host =
         |row: &BackendRow| row.address.rsplit_once(':').map(|(host, _)| host.trim_matches(['[', ']']).to_owned());
     let known: BTreeSet<String> = daemon.backends.iter().filter_map(host).collect();
-    let chosen = daemon.backends.iter().filter(|row| row.choice == "Selected");
+    let chosen = daemon.backends.iter().filter(|row| row.choice == Some(Choice::Selected));
     let chosen: BTreeSet<String> = chosen.filter_map(host).collect();
     // A port that no slice has hides every backend; another rule reports that.
     let unknown = usable.difference(&known).filter(|_| !known.is_empty());
@@ -221,13 +223,14 @@ fn remembers_else(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
 fn without_backends(daemon: &Daemon) -> Option<Finding> {
     let is_local = |row: &FrontendRow| row.flags.iter().any(|flag| flag == "Local");
     // Another rule reports that all backends are on other nodes.
-    let is_elsewhere = daemon.backends.iter().any(|row| matches!(row.choice.as_str(), "Selected" | "Held"));
-    let is_empty =
-        |row: &&FrontendRow| row.status == "Done" && row.backends.is_empty() && !(is_elsewhere && is_local(row));
+    let is_elsewhere = daemon.backends.iter().any(|row| matches!(row.choice, Some(Choice::Selected | Choice::Held)));
+    let is_empty = |row: &&FrontendRow| {
+        row.status == Some(Status::Done) && row.backends.is_empty() && !(is_elsewhere && is_local(row))
+    };
     let rows: Vec<_> = daemon.frontends.iter().filter(is_empty).collect();
     let first = rows.first()?;
     let what = format!("{} has no backend: a connection from this node gets ECONNREFUSED", shown(&first.address));
-    let why = daemon.backends.iter().take(5).map(|row| format!("{} is {}", shown(&row.address), shown(&row.choice)));
+    let why = daemon.backends.iter().take(5).map(|row| format!("{} is {}", shown(&row.address), word(row.choice)));
     Some(
         Finding::new(Severity::Critical, Kind::NoBackends, what)
             .seen(rows.iter().skip(1).take(5).map(|row| format!("nor has {}", shown(&row.address))))
@@ -243,4 +246,8 @@ fn without_backends(daemon: &Daemon) -> Option<Finding> {
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an age, shown to the second")]
 fn lasting(seconds: f64) -> String {
     durations::human((seconds.max(0.0) * 1000.0) as u64)
+}
+
+fn word(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| "unknown".into(), |value| value.to_string())
 }

@@ -2,6 +2,7 @@
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::Endpoint;
+use nodelb_core::compile::select::Choice;
 
 use super::{Context, durations, shown, some};
 use crate::diagnose::catalogue;
@@ -72,7 +73,7 @@ fn of_file(context: &Context<'_>) -> Option<Finding> {
     let daemon = context.daemon.filter(|_| context.service.is_none())?;
     let is_local = |row: &&crate::diagnose::facts::FrontendRow| row.flags.iter().any(|flag| flag == "Local");
     let row = daemon.frontends.iter().find(is_local).filter(|row| row.backends.is_empty())?;
-    let usable: Vec<_> = daemon.backends.iter().filter(|backend| backend.choice == "Selected").collect();
+    let usable: Vec<_> = daemon.backends.iter().filter(|backend| backend.choice == Some(Choice::Selected)).collect();
     if usable.is_empty() {
         return None;
     }

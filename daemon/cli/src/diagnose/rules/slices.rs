@@ -99,8 +99,8 @@ fn emptied(context: &Context<'_>, slices: &[EndpointSlice]) -> Finding {
     let ready = (ready > 0).then(|| format!("{} would be ready", count(ready, "pod")));
     let held = context.is_held().then(|| "nodelb holds the last known backends meanwhile".to_owned());
     Finding::new(severity, Kind::SliceEmptied, what).seen(writers).seen(removals).seen(ready).seen(held).remedy(
-        "find out why the writer emptied it (an apiserver that stops removes its own address from default/kubernetes); \
-         a running endpoint controller would refill it",
+        "find out why its writer emptied it (an apiserver that stops removes its own address from default/kubernetes); a \
+         running endpoint controller would refill it",
     )
 }
 

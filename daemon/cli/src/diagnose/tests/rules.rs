@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use nodelb_core::compile::select::Choice;
 use nodelb_core::model::service::ServiceName;
 use serde_json::{Value, json};
 
@@ -110,12 +111,12 @@ fn sound() -> Facts {
 }
 
 /// Changes the facts to those of a service without backends, including the result of a connection.
-fn emptied(facts: &mut Facts, choice: Option<&str>) {
+fn emptied(facts: &mut Facts, choice: Option<Choice>) {
     let Probe::Ok(daemon) = &mut facts.daemon else { panic!("no daemon") };
     daemon.frontends[0].backends.clear();
     daemon.maps.as_mut().unwrap().slots.clear();
     match choice {
-        Some(choice) => daemon.backends[0].choice = choice.into(),
+        Some(choice) => daemon.backends[0].choice = Some(choice),
         None => daemon.backends.clear(),
     }
     refused(facts);
@@ -201,7 +202,7 @@ static CASES: &[Case] = &[
         |facts| {
             cluster(facts).slices = Ok(vec![from(slice(&json!([endpoint(false)]), 50))]);
             cluster(facts).pods = Some(Ok(vec![from(pod(&json!({"app": "web"}), false, 60))]));
-            emptied(facts, Some("NotReady"));
+            emptied(facts, Some(Choice::NotReady));
         },
         Kind::NotReady,
         Severity::Critical,
@@ -217,7 +218,7 @@ static CASES: &[Case] = &[
             let mut local = service();
             local["spec"]["internalTrafficPolicy"] = "Local".into();
             cluster(facts).service = Ok(Some(from(local)));
-            emptied(facts, Some("Selected"));
+            emptied(facts, Some(Choice::Selected));
             daemon(facts).frontends[0].flags = vec!["Local".into()];
         },
         Kind::NoLocalBackend,
@@ -278,8 +279,8 @@ static CASES: &[Case] = &[
             cluster(facts).service = Ok(Some(from(alone)));
             cluster(facts).slices = Ok(vec![from(slice(&Value::Null, 5))]);
             cluster(facts).pods = None;
-            daemon(facts).frontends[0].status = "Held".into();
-            daemon(facts).backends[0].choice = "Held".into();
+            daemon(facts).frontends[0].status = Some(Status::Held);
+            daemon(facts).backends[0].choice = Some(Choice::Held);
         },
         Kind::SliceEmptied,
         Severity::Warning,
@@ -379,10 +380,10 @@ static CASES: &[Case] = &[
         "address conflict",
         |facts| {
             let daemon = daemon(facts);
-            daemon.frontends[0].status = "Error".into();
+            daemon.frontends[0].status = Some(Status::Error);
             daemon.frontends[0].error = Some("shop/older owns it".into());
             let mut owner = daemon.frontends[0].clone();
-            (owner.service, owner.status) = ("shop/older".into(), "Done".into());
+            (owner.service, owner.status) = ("shop/older".into(), Some(Status::Done));
             daemon.rivals = vec![owner];
         },
         Kind::AddressConflict,
@@ -395,7 +396,7 @@ static CASES: &[Case] = &[
             let daemon = daemon(facts);
             let mut outside = daemon.frontends[0].clone();
             (outside.address, outside.kind, outside.status) =
-                ("203.0.113.9:80/TCP".into(), "ExternalIP".into(), "Error".into());
+                ("203.0.113.9:80/TCP".into(), "ExternalIP".into(), Some(Status::Error));
             outside.error = Some("not in datapath.external-ips".into());
             daemon.frontends.push(outside);
         },
@@ -504,7 +505,7 @@ static CASES: &[Case] = &[
     (
         "all backends failed their checks",
         |facts| {
-            emptied(facts, Some("Quarantined"));
+            emptied(facts, Some(Choice::Quarantined));
             daemon(facts).backends[0].reason = Some("no answer".into());
         },
         Kind::BackendsUnusable,
@@ -709,6 +710,6 @@ fn backends_on_other_nodes_are_not_none() {
     row.backends.clear();
     row.flags = vec!["Local".into()];
     assert!(findings(&facts).iter().all(|finding| finding.kind != Kind::NoBackends));
-    daemon(&mut facts).backends[0].choice = "NotReady".into();
+    daemon(&mut facts).backends[0].choice = Some(Choice::NotReady);
     assert!(findings(&facts).iter().any(|finding| finding.kind == Kind::NoBackends));
 }

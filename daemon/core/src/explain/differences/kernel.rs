@@ -10,6 +10,7 @@ use crate::snapshot::Snapshot;
 use crate::state::entries::{FrontendEntry, MapState, ServiceEntry, ServiceId, Slot, backends_of};
 use crate::state::kernel_check::{Content, EntryKey, Fault, detect};
 use crate::state::status::Status;
+use crate::text::listed;
 
 /// What an operator can do to avoid waiting for the next check.
 pub const CHECKS_AT_ONCE: &str = "`systemctl reload nodelb` checks at once";
@@ -182,9 +183,5 @@ fn service_text(entry: &ServiceEntry) -> String {
 /// Formats as `[192.0.2.1:80/TCP, 192.0.2.2:80/TCP]`, with at most five addresses.
 pub(super) fn addresses(backends: impl Iterator<Item = L4Addr>) -> String {
     const SHOWN: usize = 5;
-    let all: Vec<L4Addr> = backends.collect();
-    let shown: Vec<String> = all.iter().take(SHOWN).map(L4Addr::to_string).collect();
-    let more = all.len().saturating_sub(SHOWN);
-    let more = if more > 0 { format!(" + {more} more") } else { String::new() };
-    format!("[{}{more}]", shown.join(", "))
+    format!("[{}]", listed(backends, SHOWN))
 }

@@ -6,6 +6,7 @@ use std::fmt::{self, Write};
 use crate::output::cell::Cell;
 use crate::output::durations;
 use crate::output::schema::{Column, Kind, Schema};
+use crate::text::is_control;
 
 /// The number of list elements that are shown unless all are requested. JSON contains all.
 const SHOWN: usize = 5;
@@ -297,12 +298,8 @@ fn push_list<T>(
 /// Appends the text with control characters escaped, so that names and paths from a source cannot break the table or
 /// send commands to the operator's terminal.
 fn push_printable(out: &mut String, text: &str) {
-    if text.bytes().all(|byte| (0x20..0x7f).contains(&byte)) {
-        out.push_str(text);
-        return;
-    }
     for character in text.chars() {
-        if character.is_control() {
+        if is_control(character) {
             out.extend(character.escape_default());
         } else {
             out.push(character);

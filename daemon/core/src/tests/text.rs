@@ -12,3 +12,10 @@ fn what_is_too_long_is_cut() {
     assert_eq!((name(&long).chars().count(), sentence(&long).chars().count()), (MAX_NAME + 1, MAX_SENTENCE + 1));
     assert_eq!(name(&"x".repeat(MAX_NAME)), "x".repeat(MAX_NAME));
 }
+
+#[test]
+fn a_list_names_the_first_items_and_counts_the_others() {
+    assert_eq!(listed(["a"; 0], 2), "");
+    assert_eq!(listed(["a", "b"], 2), "a, b");
+    assert_eq!(listed(["a", "b", "c", "d", "e"], 2), "a, b and 3 more");
+}

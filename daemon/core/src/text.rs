@@ -1,6 +1,8 @@
-//! Makes external text safe for a terminal and for the journal: escapes control characters and limits the length. Pure.
+//! Makes external text safe for a terminal and for the journal: replaces control characters and limits the length.
+//! Formats lists in sentences.
 
 use std::borrow::Cow;
+use std::fmt::{Display, Write};
 
 /// The maximum length of a name in Kubernetes. Field manager names have at most 128 characters.
 const MAX_NAME: usize = 253;
@@ -10,15 +12,16 @@ const MAX_SENTENCE: usize = 600;
 
 /// A name without control characters, shortened if it is too long.
 pub fn name(text: &str) -> Cow<'_, str> {
-    shortened(text, MAX_NAME)
+    limited(text, MAX_NAME)
 }
 
 /// An explanation that quotes external text, without control characters, shortened if it is too long.
 pub fn sentence(text: &str) -> Cow<'_, str> {
-    shortened(text, MAX_SENTENCE)
+    limited(text, MAX_SENTENCE)
 }
 
-fn shortened(text: &str, most: usize) -> Cow<'_, str> {
+/// Text without control characters, and of at most `most` characters.
+pub fn limited(text: &str, most: usize) -> Cow<'_, str> {
     let is_harmless = text.len() <= most && !text.chars().any(is_control);
     if is_harmless {
         return Cow::Borrowed(text);
@@ -36,6 +39,20 @@ pub fn is_control(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// Formats as `a, b and 3 more`, with at most `max` items.
+pub fn listed(items: impl IntoIterator<Item = impl Display>, max: usize) -> String {
+    let mut items = items.into_iter();
+    let mut text = String::new();
+    for item in items.by_ref().take(max) {
+        let separator = if text.is_empty() { "" } else { ", " };
+        write!(text, "{separator}{item}").expect("invariant: writing to a String does not fail");
+    }
+    match items.count() {
+        0 => text,
+        more => format!("{text} and {more} more"),
+    }
+}
+
 #[cfg(test)]
-#[path = "tests/printable.rs"]
+#[path = "tests/text.rs"]
 mod tests;
