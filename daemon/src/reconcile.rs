@@ -282,7 +282,7 @@ fn report(round: &Round) {
     if round.pruned > 0 {
         info!(
             message_id = %messages::PRUNED,
-            "removed {} frontends that no source has any longer", round.pruned
+            "{} frontends that no source describes are removed", round.pruned
         );
     }
     // The checker reports backends with a changed health.

@@ -133,12 +133,12 @@ impl Table {
                 Effect::None
             }
             Change::Apiservers(addresses) => {
-                let new = Arc::make_mut(&mut self.facts.apiservers).tell(addresses);
+                let new = Arc::make_mut(&mut self.facts.apiservers).set_reported(addresses);
                 self.newly_known.extend(new);
                 Effect::None
             }
             Change::Remember(records) => {
-                let new = Arc::make_mut(&mut self.facts.apiservers).recall(&records);
+                let new = Arc::make_mut(&mut self.facts.apiservers).restore(&records);
                 self.newly_known.extend(new);
                 Effect::Remember(records)
             }
@@ -270,10 +270,10 @@ impl Table {
 
     fn change_node(&mut self, change: impl FnOnce(&mut Facts)) -> Effect {
         let (old, answering) = (Arc::clone(&self.facts.node), self.nodeport_addresses());
-        let was_told = self.is_node_object_known();
+        let was_known = self.is_node_object_known();
         change(&mut self.facts);
-        let told = self.node_object().map(|object| Arc::clone(&object.zone));
-        let zone = if self.own_zone.is_empty() { told.unwrap_or_default() } else { Arc::clone(&self.own_zone) };
+        let reported = self.node_object().map(|object| Arc::clone(&object.zone));
+        let zone = if self.own_zone.is_empty() { reported.unwrap_or_default() } else { Arc::clone(&self.own_zone) };
         if self.node.zone != zone {
             Arc::make_mut(&mut self.facts.node).zone = zone;
         }
@@ -286,7 +286,7 @@ impl Table {
             Effect::AllServices
         } else if !changed.is_empty()
             || answering != self.nodeport_addresses()
-            || was_told != self.is_node_object_known()
+            || was_known != self.is_node_object_known()
         {
             Effect::NodeAddresses(changed)
         } else {
