@@ -29,7 +29,11 @@ use crate::files;
 pub fn check(options: &CheckOptions, out: &mut dyn Write) -> Result<(), Failure> {
     let config = Config::load(options.config.as_deref()).map_err(|error| Failure::new(Code::Config, error))?;
     if options.keys {
-        let summary = writeln!(out, "the configuration's keys and values are good; what they name was not looked at");
+        let summary = writeln!(
+            out,
+            "Configuration keys and values OK. The files and addresses in them were not \
+             checked."
+        );
         return Ok(summary.context("writing the summary")?);
     }
     for notice in unit_notices(&config).into_iter().chain(listen_notices(&config)) {
@@ -57,7 +61,7 @@ pub fn check(options: &CheckOptions, out: &mut dyn Write) -> Result<(), Failure>
         writeln!(out, "{notice}").context("writing a notice")?;
     }
     if problems.is_empty() {
-        let summary = writeln!(out, "the configuration and every service file in {} are good", directory.display());
+        let summary = writeln!(out, "Configuration OK. Every service file in {} is valid.", directory.display());
         return Ok(summary.context("writing the summary")?);
     }
     let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
@@ -86,12 +90,12 @@ fn unit_notices(config: &Config) -> Vec<String> {
     let below = |path: &Path, directories: &[&'static str]| directories.iter().copied().find(|it| path.starts_with(it));
     let hidden = paths.into_iter().filter_map(|(key, path)| {
         let directory = below(path, &HIDDEN)?;
-        Some(format!("note: {key}: nodelb.service sees nothing of the host's {directory}; /etc/nodelb is the place"))
+        Some(format!("note: {key}: nodelb.service cannot see {directory} of the host; move the file to /etc/nodelb"))
     });
     let is_writable = below(state, &WRITABLE).or(below(state, &HIDDEN)).is_some();
     let state = (!is_writable).then(|| {
         let path = state.display();
-        format!("note: state.directory: nodelb.service may not write there, unless ReadWritePaths={path} is set for it")
+        format!("note: state.directory: nodelb.service may not write there unless it has ReadWritePaths={path}")
     });
     hidden.chain(state).collect()
 }
@@ -102,7 +106,7 @@ fn listen_notices(config: &Config) -> Vec<String> {
     let notice = |address: &SocketAddr| {
         let error = TcpListener::bind((address.ip(), 0)).err()?;
         Some(format!(
-            "note: admin.listen: {address} cannot be opened here ({error}): nodelb serves without it and tries it again"
+            "note: admin.listen: {address} cannot be opened here ({error}): nodelb runs without it and retries"
         ))
     };
     config.admin.listen.iter().filter_map(notice).collect()
@@ -136,8 +140,8 @@ fn check_credentials(settings: &Settings) -> Result<Vec<String>, Failure> {
     }
     let names = elsewhere.join(", ");
     Ok(vec![format!(
-        "not checked here: systemd hands over the credentials ({names}) when it starts nodelb.service; its journal says \
-         what is wrong with them"
+        "not checked here: systemd passes the credentials ({names}) when it starts nodelb.service; see its journal for \
+         problems"
     )])
 }
 
@@ -193,8 +197,9 @@ pub(super) fn closed(named: &[ServiceAccess]) -> Vec<String> {
         let (at, owner, group, mode) =
             (at.display(), metadata.uid(), metadata.gid(), metadata.permissions().mode() & 0o7777);
         Some(format!(
-            "{what} ({}): nodelb.service may not {how} {at} (owner {owner}, group {group}, mode {mode:04o}), for its root \
-             has no capability to pass over modes; run `chown root {at}` (or `chmod {remedy} {at}`, if it holds no secret)",
+            "{what} ({}): nodelb.service may not {how} {at} (owner {owner}, group {group}, mode {mode:04o}), because \
+             its root user has no capability to override modes; run `chown root {at}` (or `chmod {remedy} {at}` if it \
+             contains no secret)",
             path.display()
         ))
     });

@@ -123,7 +123,7 @@ impl Out {
         if lines > 0 {
             warn!(
                 message_id = %messages::LINES_DROPPED,
-                lines, "{lines} log lines were dropped: journald, or what reads stderr, did not take them in time"
+                lines, "dropped {lines} log lines: journald, or the reader of stderr, was too slow"
             );
         }
     }

@@ -64,7 +64,7 @@ impl Reporter {
     pub fn record(&mut self, mut events: Vec<Event>, taken: Taken) {
         let count = events.len();
         if self.lost > 0 {
-            let detail = format!("{} more changes are not recorded: there was no room for them", self.lost);
+            let detail = format!("{} more changes were not recorded: the queue is full", self.lost);
             events.push(Event::for_daemon(What::More, detail));
         }
         if events.is_empty() {

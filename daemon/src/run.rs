@@ -96,7 +96,8 @@ fn start(options: &RunOptions) -> Result<(), Failure> {
         Some(DatapathChoice::Memory) => Mode::Memory,
         None => config.datapath.mode,
     };
-    info!(message_id = %messages::STARTED, version = env!("CARGO_PKG_VERSION"), node = %identity.name, "nodelb starts");
+    info!(message_id = %messages::STARTED, version = env!("CARGO_PKG_VERSION"), node = %identity.name, "starting \
+         nodelb");
     let (config_path, reaper) = (options.config.clone(), options.reaper.clone());
     let setup = Setup { config, config_path, reaper, level, identity, notifier };
     match mode {
@@ -153,7 +154,7 @@ fn run_kernel(setup: Setup) -> Result<(), Failure> {
 fn run_memory(setup: Setup) -> Result<(), Failure> {
     warn!(
         message_id = %messages::MEMORY_ONLY,
-        "the datapath is memory: everything works but the translation of connections"
+        "the datapath is memory: connections are not translated"
     );
     let datapath = MemoryDatapath::new(setup.config.datapath.limits());
     // The engine's realised state is the content of the memory datapath.
@@ -316,12 +317,12 @@ async fn end(
     join_until(std::iter::once(recorder), Instant::now() + SHUTDOWN_TIMEOUT).await;
     match owner {
         Ok(ended) => {
-            ended.map_err(|error| Failure::message(Code::Internal, format!("the reconcile loop ended badly: {error}")))
+            ended.map_err(|error| Failure::message(Code::Internal, format!("the reconcile loop failed: {error}")))
         }
         Err(_elapsed) => Err(Failure::message(
             Code::Internal,
             format!(
-                "the reconcile loop did not end within {} s; the next start goes on from there",
+                "the reconcile loop did not end within {} s; the next start continues from the kernel state",
                 SHUTDOWN_TIMEOUT.as_secs()
             ),
         )),
@@ -355,7 +356,7 @@ fn start_watchers(
     if let Err(error) = lb_health::start(entry, stopped(stop)) {
         warn!(
             message_id = %messages::HEALTH_CHECK_PORT_FAILED,
-            "load balancers that ask after this node are not answered: {error}; restart nodelb"
+            "cannot answer health checks of load balancers: {error}; restart nodelb"
         );
     }
 }

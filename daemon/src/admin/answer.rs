@@ -71,7 +71,7 @@ async fn unknown_route(uri: Uri, headers: HeaderMap) -> Response {
 }
 
 async fn wrong_method(method: Method, headers: HeaderMap) -> Response {
-    let message = format!("{method} is not answered: the API only reads, use GET");
+    let message = format!("{method} is not allowed: the API is read-only, use GET");
     problem_response(&Problem::new(StatusCode::METHOD_NOT_ALLOWED, message), Output::accepted(&headers))
 }
 
@@ -97,7 +97,7 @@ async fn respond(
         };
     }
     if query.output == Some(Output::Sse) {
-        let message = "output=sse goes with watch: events are of something that goes on";
+        let message = "output=sse requires watch";
         return problem_response(&Problem::new(StatusCode::BAD_REQUEST, message), accepted);
     }
     let answer = match tokio::time::timeout(ANSWER_TIME, answer(route, &shared, query, output)).await {
@@ -118,7 +118,7 @@ fn followed(
     (feed, output_format): (ChangeStream, OutputFormat),
 ) -> Result<Response, Problem> {
     let place = Arc::clone(&caller.streams).try_acquire_owned().map_err(|_full| {
-        let message = format!("{} cannot be followed by more readers: end another, or ask without watch", route.path);
+        let message = format!("{} has too many watchers: stop another one, or omit watch", route.path);
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
     })?;
     let output = output_format.output;
@@ -168,14 +168,18 @@ async fn acquire(semaphore: &Arc<Semaphore>) -> Result<OwnedSemaphorePermit, Pro
 
 fn busy(route: &Route) -> Problem {
     let seconds = ANSWER_TIME.as_secs();
-    let message = format!("{} took longer than {seconds} s: others ask for long answers too; try again", route.path);
+    let message = format!(
+        "{} took longer than {seconds} s: the daemon is busy with other requests; try \
+         again",
+        route.path
+    );
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
 }
 
 fn unread(route: &Route) -> Problem {
     let message = format!(
-        "no room for an answer as long as {}: others do not read theirs; try again, or narrow it with service= or \
-         address=",
+        "no memory for a response as long as {}: other clients do not read theirs; try again, or limit it with \
+         service= or address=",
         route.path
     );
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
@@ -191,7 +195,7 @@ fn render(
     let (form, text) = match (content, output) {
         (Content::Own(text), _) => match route.form {
             Form::Own(form) => (HeaderValue::from_static(form), text),
-            _ => return Err(internal(route.path, "it has no form of its own")),
+            _ => return Err(internal(route.path, "it has no format of its own")),
         },
         (Content::Page(page), Output::Text) => (content_type(output), page.to_styled_text(&query.style)),
         (Content::Page(page), Output::Json | Output::Sse) => {

@@ -306,7 +306,7 @@ impl ChangeStream {
     pub(super) fn table(&mut self, now: Now) -> Table {
         match self {
             Self::Frontends(frontends) => frontends.table(now),
-            Self::History(records) => history::history(&records.untold(), now.unix),
+            Self::History(records) => history::history(&records.unsent(), now.unix),
         }
     }
 
@@ -389,7 +389,7 @@ pub(super) struct Records {
 
 impl Records {
     /// Returns the records since the last call.
-    fn untold(&mut self) -> Vec<Arc<Record>> {
+    fn unsent(&mut self) -> Vec<Arc<Record>> {
         let histories = Arc::clone(&self.histories.borrow_and_update());
         let snapshot = Arc::clone(&self.snapshots.borrow());
         let mut records = history::select(&histories, &snapshot, &self.filter);
@@ -404,7 +404,7 @@ impl Records {
             number: Some(record.sequence),
             row: history::cells(&record, now.unix).into(),
         };
-        self.untold().into_iter().map(change).collect()
+        self.unsent().into_iter().map(change).collect()
     }
 }
 

@@ -129,7 +129,7 @@ fn sources(exposition: &mut Exposition, snapshot: &Snapshot, rows: &[SourceRepor
     exposition.each(&table::SOURCE_PROBLEMS, problems.iter().map(|(source, number)| ([source], *number)));
     let kinds = || rows.iter().filter_map(|row| Some((row, [row.source.to_string(), row.kind?.to_owned()])));
     exposition.each(&table::SOURCE_UP, kinds().map(|(row, labels)| (labels, row.state == SourceState::Ok)));
-    let age = |heard: u64| now.unix.saturating_sub(heard);
+    let age = |received: u64| now.unix.saturating_sub(received);
     let ages = kinds().filter_map(|(row, labels)| Some((labels, age(row.last_received?))));
     exposition.each(&table::SOURCE_AGE, ages);
 }
@@ -138,8 +138,8 @@ fn apiservers(exposition: &mut Exposition, report: &PoolReport, now: Now) {
     let statuses = report.statuses(now.moment).into_iter().map(|(status, number)| ([status], number));
     exposition.each(&table::APISERVERS, statuses);
     exposition.one(&table::APISERVER_CONNECTED, report.in_use().is_some());
-    if let Some(heard) = report.last_response {
-        exposition.one(&table::APISERVER_LAST_RESPONSE, seconds_since(heard, now));
+    if let Some(received) = report.last_response {
+        exposition.one(&table::APISERVER_LAST_RESPONSE, seconds_since(received, now));
     }
     exposition.one(&table::APISERVER_SWITCHES, report.switches());
 }

@@ -69,7 +69,7 @@ impl TraceFrom {
             Self::Namespace(inode) => {
                 let own = std::fs::metadata("/proc/self/ns/net").map_err(|error| {
                     let message =
-                        format!("which network namespace is the node's cannot be determined: {error}; say host or pod");
+                        format!("cannot determine the network namespace of the node: {error}; use host or pod");
                     Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
                 })?;
                 explanation::explain(snapshot, to, if own.ino() == inode { Client::Host } else { Client::Pod })
@@ -84,7 +84,7 @@ impl TraceFrom {
 /// When the client cannot be determined.
 pub(super) fn trace(snapshot: &Snapshot, query: &Query, now: Now) -> Result<Page, Problem> {
     let Some(to) = query.to else {
-        return Err(Problem::new(StatusCode::BAD_REQUEST, "say what is dialled: to=ADDRESS:PORT"));
+        return Err(Problem::new(StatusCode::BAD_REQUEST, "the destination is missing: to=ADDRESS:PORT"));
     };
     let from = query.from.unwrap_or(TraceFrom::Client(Client::Host));
     Ok(page(&from.explanation(snapshot, to)?, now.moment))
@@ -153,7 +153,7 @@ pub(super) fn steps(explanation: &Explanation, now: Moment) -> Vec<(&'static str
             steps.push(("status", status(found, owner, now)));
         }
         _ => {
-            steps.push(("frontend", format!("none: no service is answered at {}", explanation.to)));
+            steps.push(("frontend", format!("none: no service uses {}", explanation.to)));
             steps.extend(others(&explanation.claims));
             steps.extend(explanation.near.iter().map(|near| ("near", self::near(near, explanation.to))));
         }
@@ -164,16 +164,16 @@ pub(super) fn steps(explanation: &Explanation, now: Moment) -> Vec<(&'static str
 
 fn client(explanation: &Explanation) -> String {
     let who = match explanation.from {
-        Client::Host => "a process in the node's own network namespace",
-        Client::Pod => "a process of this node in another network namespace (a pod's)",
-        Client::Outside => "a host elsewhere, whose packets come in over a device",
+        Client::Host => "a process in the network namespace of the node",
+        Client::Pod => "a process on this node in another network namespace (a pod)",
+        Client::Outside => "another host, whose packets arrive on a network device",
     };
     match explanation.client_address {
-        None => format!("{who} dials {}", explanation.to),
+        None => format!("{who} connects to {}", explanation.to),
         Some(ClientAddress { addr, is_known: true, .. }) => format!("{addr}, {who}, connects to {}", explanation.to),
         Some(ClientAddress { addr, is_known: false, .. }) => format!(
-            "{addr}, {who}, connects to {}: as far as nodelb knows, for {addr} is no address of this node and no backend's \
-             (if it is a pod of this node: from=pod)",
+            "{addr}, {who}, connects to {}; nodelb assumes this because {addr} is neither an address of this node nor \
+             a backend (for a pod on this node: from=pod)",
             explanation.to
         ),
     }
@@ -183,8 +183,8 @@ fn client(explanation: &Explanation) -> String {
 fn source_ranges(explanation: &Explanation) -> Option<String> {
     let ClientAddress { addr, is_in_source_ranges, .. } = explanation.client_address?;
     Some(match is_in_source_ranges? {
-        true => format!("loadBalancerSourceRanges admits {addr}"),
-        false => format!("loadBalancerSourceRanges does not admit {addr}: the load balancer must keep it out"),
+        true => format!("loadBalancerSourceRanges allows {addr}"),
+        false => format!("loadBalancerSourceRanges does not allow {addr}: the load balancer must block it"),
     })
 }
 
@@ -199,8 +199,8 @@ fn clients_own(explanation: &Explanation) -> Option<String> {
         format!("{first} is a loopback address")
     };
     Some(format!(
-        "{which}: a connection is sent there, but ends in the client's own network namespace, not in the node's; it fails \
-         with ECONNREFUSED unless the same process listens there"
+        "{which}: the connection goes there, but ends in the network namespace of the client, not of the node; it \
+         fails with ECONNREFUSED unless a process listens there too"
     ))
 }
 
@@ -209,11 +209,11 @@ fn hook(explanation: &Explanation) -> String {
         return match explanation.from {
             Client::Outside => "none: packets from outside are not handled by nodelb yet".into(),
             Client::Host | Client::Pod => {
-                format!("none: {} has no hook that could translate it", explanation.to.protocol)
+                format!("none: nodelb has no hook for {}", explanation.to.protocol)
             }
         };
     }
-    format!("{}; nodelb's own sockets are left alone there, and nobody else's", explanation.hooks.join(" or "))
+    format!("{}; it does not translate the sockets of nodelb itself", explanation.hooks.join(" or "))
 }
 
 fn frontend(explanation: &Explanation, found: &MatchedFrontend, owner: &FrontendReport) -> String {
@@ -223,7 +223,7 @@ fn frontend(explanation: &Explanation, found: &MatchedFrontend, owner: &Frontend
         return format!("{} is a {whose}", found.at);
     }
     format!(
-        "{} is answered on {}, one of the node's addresses for it: a {whose}",
+        "{} is served on {}, one of the NodePort addresses of the node: a {whose}",
         owner.address.port, explanation.to.addr
     )
 }
@@ -231,7 +231,7 @@ fn frontend(explanation: &Explanation, found: &MatchedFrontend, owner: &Frontend
 /// Claims that have no effect, each with its reason.
 fn others(claims: &[FrontendReport]) -> impl Iterator<Item = (&'static str, String)> {
     claims.iter().map(|row| {
-        let why = row.error.as_deref().unwrap_or("it waits in line");
+        let why = row.error.as_deref().unwrap_or("it is next in line");
         ("claim", format!("{} claims {} as {}, too: {why}", row.service, row.address, row.kind))
     })
 }
@@ -244,7 +244,7 @@ fn view(found: &MatchedFrontend) -> String {
     let why = match found.why {
         ViewReason::InternalPolicy(policy) => format!("internalTrafficPolicy is {}", name(policy)),
         ViewReason::ExternalPolicy(policy) => format!("externalTrafficPolicy is {}", name(policy)),
-        ViewReason::ShortCut => "from the node itself externalTrafficPolicy does not count".into(),
+        ViewReason::ShortCut => "externalTrafficPolicy does not apply to connections from the node itself".into(),
     };
     format!("{view} ({why})")
 }
@@ -258,10 +258,10 @@ fn name(policy: TrafficPolicy) -> &'static str {
 
 fn affinity(found: &MatchedFrontend) -> String {
     match found.affinity_seconds {
-        0 => "none: each connection is chosen for by itself".into(),
+        0 => "none: a backend is chosen for each connection".into(),
         seconds => format!(
-            "ClientIP, {seconds} s: a network namespace that has dialled this service less than {seconds} s ago gets the \
-             same backend again, while it is in the view"
+            "ClientIP, {seconds} s: a network namespace that connected to this service less than {seconds} s ago gets \
+             the same backend again, while it is in the view"
         ),
     }
 }
@@ -269,19 +269,19 @@ fn affinity(found: &MatchedFrontend) -> String {
 fn backends(explanation: &Explanation, owner: &FrontendReport) -> String {
     let chosen = explanation.backends.iter().filter(|candidate| candidate.share.0 > 0).count();
     match explanation.backends.len() {
-        0 => "none is known: no slice, or file, names one for this port".into(),
-        known if owner.flags.iter().any(|flag| flag == "LastResort") => format!(
-            "{known} known, {chosen} of them can be chosen, as a last resort: all of those have failed their health checks"
-        ),
-        known => format!("{known} known, {chosen} of them can be chosen"),
+        0 => "none: no EndpointSlice and no file has a backend for this port".into(),
+        known if owner.flags.iter().any(|flag| flag == "LastResort") => {
+            format!("{chosen} of {known} usable, as a last resort: all of them have failed their health checks")
+        }
+        known => format!("{chosen} of {known} usable"),
     }
 }
 
 fn status(found: &MatchedFrontend, owner: &FrontendReport, now: Moment) -> String {
     let since = durations::human(now.0.saturating_sub(owner.since.0));
     let kernel = match found.is_in_kernel {
-        true => "the kernel has taken it (compare with what it holds now: /diff)",
-        false => "the kernel has not taken it yet: this is what will happen, not what does",
+        true => "it is in the kernel (compare with the present maps: /diff)",
+        false => "it is not in the kernel yet: this is what will happen, not what happens now",
     };
     let error = owner.error.as_ref().map(|error| format!("; {error}")).unwrap_or_default();
     format!("{} for {since}: {kernel}{error}", owner.status)
@@ -295,20 +295,20 @@ fn near(near: &NearMatch, to: L4Addr) -> String {
             format!("{} is served at another port or protocol: {}{more}", to.addr, shown.join(", "))
         }
         NearMatch::NotAnsweredOn(service) => format!(
-            "{} is a NodePort of {service}, which is not answered on {}: see node.nodeport-addresses",
+            "{} is a NodePort of {service}, which is not served on {}: see node.nodeport-addresses",
             to.port, to.addr
         ),
         NearMatch::NodesLoopback(service) => {
-            format!("{} is a NodePort of {service}; {} is the node's for its own processes only", to.port, to.addr)
+            format!("{} is a NodePort of {service}; {} is reachable only from the node itself", to.port, to.addr)
         }
         NearMatch::NotInKernel(service, error) => {
             let why = error.as_ref().map_or_else(|| "not yet".into(), |error| format!("because {error}"));
-            format!("{} is a NodePort of {service}, which is not answered on {}, {why}", to.port, to.addr)
+            format!("{} is a NodePort of {service}, which is not served on {}, {why}", to.port, to.addr)
         }
-        NearMatch::NoSuchNodePort => format!("NodePorts are answered on {}, but no service has {}", to.addr, to.port),
+        NearMatch::NoSuchNodePort => format!("NodePorts are served on {}, but no service has {}", to.addr, to.port),
         NearMatch::Between(before, after) => format!(
-            "it lies between {} and {}, which are ClusterIPs: it may be one of a service that is gone, or that no source \
-             has reported of",
+            "it lies between {} and {}, which are ClusterIPs: it may belong to a deleted service, or to one that no \
+             source has reported",
             before.addr, after.addr
         ),
         NearMatch::Sctp => "SCTP is not translated for sockets on this node".into(),
@@ -319,16 +319,16 @@ fn verdict(explanation: &Explanation) -> String {
     match (explanation.result, explanation.from) {
         (ConnectResult::Forwarded(_), _) => forwarded(explanation),
         (ConnectResult::Refused(Errno::ConnectionRefused), _) => {
-            "refused at once with ECONNREFUSED (connection refused): nobody could answer".into()
+            "refused with ECONNREFUSED (connection refused): no usable backend".into()
         }
         (ConnectResult::Refused(Errno::HostUnreachable), _) => {
-            "refused at once with EHOSTUNREACH (no route to host): the policy keeps the client on this node, and no \
-             usable backend is here"
+            "refused with EHOSTUNREACH (no route to host): the policy allows only backends on this node, and none of \
+             them is usable"
                 .into()
         }
         (ConnectResult::PassedThrough, Client::Outside) => outside(explanation),
         (ConnectResult::PassedThrough, Client::Host | Client::Pod) => {
-            format!("passes through: goes to {} itself, as if there were no nodelb", explanation.to)
+            format!("not a service address: connects to {} directly", explanation.to)
         }
     }
 }
@@ -336,12 +336,12 @@ fn verdict(explanation: &Explanation) -> String {
 fn forwarded(explanation: &Explanation) -> String {
     let mut shares = explanation.backends.iter().filter(|candidate| candidate.share.0 > 0);
     let held = explanation.claims.first().filter(|row| row.status == Status::Held);
-    let held = held.map_or("", |_| "; they are held: the source has taken them away");
+    let held = held.map_or("", |_| "; held: the source removed all backends");
     match (shares.next(), shares.clone().count()) {
         (Some(only), 0) => format!("forwarded to {}{held}", only.row.address),
         (Some(first), more) => {
             let is_equal = shares.all(|candidate| candidate.share.0 == first.share.0);
-            let how = if is_equal { "each as likely as the others" } else { "by the shares below" };
+            let how = if is_equal { "with equal probability" } else { "by the shares below" };
             format!("forwarded to one of {} backends, {how}{held}", more + 1)
         }
         (None, _) => "forwarded to what the kernel holds".into(),
@@ -350,12 +350,12 @@ fn forwarded(explanation: &Explanation) -> String {
 
 /// Packets that reach the node from outside.
 fn outside(explanation: &Explanation) -> String {
-    let passes = "passes: packets from outside are not translated by nodelb yet";
+    let passes = "passes: nodelb does not translate packets from outside yet";
     match explanation.found.as_ref().and(explanation.claims.first()) {
         Some(row) if row.kind.is_external() || row.kind == FrontendKind::Static => {
-            format!("{passes}; they reach whatever listens on {} here, or nobody", explanation.to)
+            format!("{passes}; they reach the process that listens on {} here, if there is one", explanation.to)
         }
-        Some(_) => format!("{passes}; a ClusterIP leads nowhere from there"),
+        Some(_) => format!("{passes}; a ClusterIP is not reachable from outside"),
         None => passes.into(),
     }
 }

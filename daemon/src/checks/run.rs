@@ -235,7 +235,7 @@ impl Running {
             let (id, answer) = match answered {
                 Ok(answered) => answered,
                 Err(error) => {
-                    let text = format!("nodelb failed to ask, please report this: {error}").into();
+                    let text = format!("the health check task failed; please report this: {error}").into();
                     (error.id(), Err(Failure { outcome: Outcome::Unasked, text, has_no_route: false }))
                 }
             };

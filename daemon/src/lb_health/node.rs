@@ -31,10 +31,10 @@ pub(super) async fn run(entry: LbHealth, slots: Arc<Slots>) {
         let error = listeners.failed().next().map(|(at, (), error)| failure(at, error));
         if error != reported {
             match &error {
-                Some(error) => warn!(message_id = %messages::HEALTH_CHECK_PORT_FAILED, "{error}; trying again"),
+                Some(error) => warn!(message_id = %messages::HEALTH_CHECK_PORT_FAILED, "{error}; retrying"),
                 None => info!(
                     message_id = %messages::HEALTH_CHECK_PORT_WORKS,
-                    "load balancers are answered at every address of kubernetes.healthz-addresses"
+                    "health checks of load balancers work on every address of kubernetes.healthz-addresses"
                 ),
             }
             reported.clone_from(&error);
@@ -47,11 +47,11 @@ pub(super) async fn run(entry: LbHealth, slots: Arc<Slots>) {
 
 fn failure(at: SocketAddr, error: &io::Error) -> String {
     let why = match error.kind() {
-        io::ErrorKind::AddrInUse => "something else listens there, perhaps kube-proxy: stop that".into(),
+        io::ErrorKind::AddrInUse => "another process listens there, perhaps kube-proxy: stop it".into(),
         _ => error.to_string(),
     };
     format!(
-        "load balancers that ask for /healthz at {at} are not answered: {why}, or change kubernetes.healthz-addresses"
+        "cannot answer /healthz health checks of load balancers on {at}: {why}, or change kubernetes.healthz-addresses"
     )
 }
 

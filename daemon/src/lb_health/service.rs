@@ -74,7 +74,7 @@ impl Plan {
                 plan.listeners.insert(SocketAddr::new(addr.ip(), port), owner.clone());
             }
             for name in waiting {
-                let why = format!("{owner} is asked there: give one of the two services another healthCheckNodePort");
+                let why = format!("{owner} uses this port: change the healthCheckNodePort of one of the two services");
                 plan.waiting.insert(name, not_answered(port, &why));
             }
         }
@@ -112,7 +112,7 @@ impl Servers {
             }
             lines += 1;
             if lines <= SHOWN {
-                warn!(message_id = %messages::HEALTH_CHECK_PORT_FAILED, service = %name, "{name}: {error}; trying again");
+                warn!(message_id = %messages::HEALTH_CHECK_PORT_FAILED, service = %name, "{name}: {error}; retrying");
             }
             changes.push(Change::HealthCheckPortError(Some(name.clone()), Some(error.as_str().into())));
             self.reported.insert(name.clone(), error.as_str().into());
@@ -131,7 +131,7 @@ impl Servers {
             if is_wanted {
                 info!(
                     message_id = %messages::HEALTH_CHECK_PORT_WORKS,
-                    service = %name, "{name}: load balancers are answered at its healthCheckNodePort"
+                    service = %name, "{name}: its healthCheckNodePort works"
                 );
             }
             changes.push(Change::HealthCheckPortError(Some(name), None));
@@ -141,13 +141,13 @@ impl Servers {
 }
 
 fn not_answered(port: u16, why: &str) -> String {
-    format!("load balancers that ask at healthCheckNodePort {port} are not answered: {why}")
+    format!("cannot answer health checks on healthCheckNodePort {port}: {why}")
 }
 
 fn reason(at: SocketAddr, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
-            format!("something else listens on {at}: stop that, or give the service another port")
+            format!("another process listens on {at}: stop it, or change the port of the service")
         }
         io::ErrorKind::AddrNotAvailable => format!("{} is not an address of this node, or not yet", at.ip()),
         io::ErrorKind::PermissionDenied => format!("{at}: {error}; take a port above 1023"),

@@ -46,9 +46,10 @@ pub struct Alive {
 pub enum CanaryError {
     /// The first half failed: an ordinary socket was not refused.
     #[error(
-        "the BPF hooks are not in effect for processes of cgroup {cgroup}: a connect to the {family} canary {frontend} \
-         should be refused, but: {answer}. Connections to service addresses are not translated there. Look with \
-         `bpftool cgroup tree` whether nodelb's programs are on the root of the cgroup v2 hierarchy, then restart nodelb"
+        "the BPF hooks do not apply to processes of cgroup {cgroup}: a connect to the {family} canary {frontend} \
+         should be refused, but: {answer}. Connections to service addresses are not translated there. Check with \
+         `bpftool cgroup tree` that the programs of nodelb are on the root of the cgroup v2 hierarchy, then restart \
+         nodelb"
     )]
     NotInEffect {
         /// The family that was tested.
@@ -63,8 +64,8 @@ pub enum CanaryError {
     /// The program that answered is not this daemon's: a socket that is registered as nodelb's own was refused, too, or
     /// this daemon's program did not see the socket.
     #[error(
-        "programs of another nodelb answer {family} connections {}: they translate by maps of their own, which may be out of \
-         date for ever, and nodelb's own connections to its apiserver too",
+        "programs of another nodelb translate {family} connections {}: they use their own maps, which may be outdated, \
+         and they also translate the connections of this nodelb to its apiserver",
         if *is_shared { "together with those of this one" } else { "in place of those of this one" }
     )]
     AnotherAnswers {
@@ -74,7 +75,7 @@ pub enum CanaryError {
         is_shared: bool,
     },
     /// The test could not be made.
-    #[error("the {family} canary could not be tried: {reason}; whether the hooks are in effect is not known")]
+    #[error("the {family} canary test could not run: {reason}; it is unknown whether the hooks work")]
     NotTried {
         /// The family that was to be tested.
         family: Family,
@@ -108,7 +109,12 @@ pub fn check<E: Display>(
         let try_connect = |probe| {
             let prepare = |socket: BorrowedFd<'_>| prepare(probe, socket).map_err(|error| unprepared(probe, &error));
             let was_observed = |socket: BorrowedFd<'_>| {
-                was_observed(socket).map_err(|error| format!("what a program says of a socket cannot be read: {error}"))
+                was_observed(socket).map_err(|error| {
+                    format!(
+                        "cannot read the result of a program for a socket: \
+                     {error}"
+                    )
+                })
             };
             try_connect(frontend, prepare, was_observed).map_err(|reason| CanaryError::NotTried { family, reason })
         };
@@ -119,8 +125,8 @@ pub fn check<E: Display>(
 
 fn unprepared(probe: Probe, error: &impl Display) -> String {
     match probe {
-        Probe::Ordinary => format!("a socket could not be made known to the programs: {error}"),
-        Probe::Own => format!("a socket could not be registered as nodelb's own: {error}"),
+        Probe::Ordinary => format!("cannot announce a socket to the programs: {error}"),
+        Probe::Own => format!("cannot register a socket of nodelb: {error}"),
     }
 }
 
@@ -132,7 +138,7 @@ fn judge(frontend: L4Addr, ordinary: Seen, own: Seen) -> Result<Option<String>, 
     const REFUSED: Answer = Answer::Failed(Errno::ECONNREFUSED);
     let family = frontend.addr.family();
     match (ordinary, own) {
-        ((Answer::NoFamily, _), _) => Ok(Some(format!("{family} is not tried: this host has no {family} sockets"))),
+        ((Answer::NoFamily, _), _) => Ok(Some(format!("{family} is not tested: this host has no {family} sockets"))),
         // Connected, or unreachable because the node has no route: in both cases the hook left nodelb's own socket
         // alone.
         ((REFUSED, true), (answer, true)) if answer != REFUSED => Ok(None),

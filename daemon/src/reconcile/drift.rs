@@ -68,7 +68,7 @@ pub(crate) fn log_repairs(repaired: &[Drift]) {
     let text = listed(repaired, SHOWN);
     warn!(
         message_id = %messages::MAPS_REPAIRED,
-        entries = repaired.len(), "somebody else changed nodelb's maps, which is put right: {text}"
+        entries = repaired.len(), "repaired map entries that another process modified: {text}"
     );
 }
 
@@ -141,7 +141,7 @@ impl Checker {
                 if self.reports.borrow().error.as_ref() != Some(&error) {
                     warn!(
                         message_id = %messages::MAPS_UNREADABLE,
-                        "the maps cannot be compared with what they should hold: {error}; tried again later"
+                        "cannot compare the maps with their expected content: {error}; retrying later"
                     );
                 }
                 self.done(Some(error));

@@ -150,10 +150,10 @@ fn not_asked() -> Difference {
         what: "apiserver".into(),
         service: None,
         source: Some("not asked".into()),
-        memory: Some("as it was last reported".into()),
+        memory: Some("as last reported".into()),
         kernel: None,
         cause: "nodelb is stopping".into(),
-        action: "ask again when it is started".into(),
+        action: "try again after it has started".into(),
     }
 }
 
@@ -198,7 +198,7 @@ pub(super) fn disabled_sources(config: &Config) -> BTreeSet<Source> {
 }
 
 /// Sends the stored state of Kubernetes if the configuration does not say whether it is a source: its services stay as
-/// last known, as they do when no apiserver can be reached. If it is disabled, removes that state.
+/// last known, as they do when no apiserver is reachable. If it is disabled, removes that state.
 pub(super) async fn recall(
     config: &Config,
     previous_sources: &BTreeSet<Source>,
@@ -212,12 +212,12 @@ pub(super) async fn recall(
             Ok(false) => {}
             Ok(true) => info!(
                 message_id = %messages::CLUSTER_CHANGED,
-                "kubernetes.enabled is false: what the state directory knew of Kubernetes is removed"
+                "kubernetes.enabled is false: removed the saved Kubernetes state"
             ),
             Err(error) => warn!(
                 message_id = %messages::STATE_UNWRITTEN,
-                "kubernetes.enabled is false, but {} cannot be removed: {error}; remove it, or a later start without \
-                 that key serves what is in it",
+                "kubernetes.enabled is false, but {} cannot be removed: {error}; remove it, otherwise a later start \
+                 without that key serves its content",
                 state_file::path(&directory).display()
             ),
         }

@@ -127,7 +127,7 @@ impl Logged {
                 if self.trouble.as_ref() != Some(&trouble) {
                     warn!(
                         message_id = %messages::NODEPORTS_UNKNOWN,
-                        "cannot find out whether a process has bound a NodePort (sock_diag: {trouble}); tried again"
+                        "cannot check whether a process has bound a NodePort (sock_diag: {trouble}); retrying"
                     );
                     self.trouble = Some(trouble);
                 }
@@ -144,7 +144,8 @@ impl Logged {
         for nodeport in gone.filter(|nodeport| served.frontends.contains_key(*nodeport)) {
             info!(
                 message_id = %messages::NODEPORT_FREE,
-                frontend = %nodeport, "NodePort {nodeport}: no process has it bound any more"
+                frontend = %nodeport, "NodePort {nodeport}: the process has released it; the service is reachable from \
+                     outside again"
             );
         }
         let is_new = self.bound != bound;
@@ -195,8 +196,8 @@ impl Finds {
 fn text(at: L4Addr, uid: u32) -> String {
     let letter = if at.protocol == Protocol::Udp { 'u' } else { 't' };
     format!(
-        "a process of uid {uid} has bound {at}: what comes from outside the node reaches it, not the service; `ss \
-         -ln{letter}p sport = :{}` names it: end it, or change the NodePort",
+        "a process of uid {uid} has bound {at}: connections from outside the node reach that process, not the service. \
+         Find it with `ss -ln{letter}p sport = :{}`, then stop it or change the NodePort",
         at.port
     )
 }
@@ -247,10 +248,10 @@ fn overlap_of(nodeports: &RangeInclusive<u16>, local: &str, reserved: &str) -> O
     let (start, end) = (nodeports.start(), nodeports.end());
     let before = if spared.is_empty() { String::new() } else { format!("{},", reserved.trim()) };
     Some(format!(
-        "the kernel hands out ports between {lowest} and {highest} (net.ipv4.ip_local_port_range is {first}-{last}), which \
-         are NodePorts: a process that gets one which is served, by a bind to port 0 or without a bind, gets what arrives \
-         for it from outside the node, and the service does not; `sysctl \
-         net.ipv4.ip_local_reserved_ports={before}{start}-{end}` keeps them apart"
+        "the ephemeral port range of the kernel (net.ipv4.ip_local_port_range {first}-{last}) includes NodePorts \
+         {lowest} to {highest}: a process that gets the port of a service as its ephemeral port receives the \
+         connections from outside the node instead of the service. Reserve them: `sysctl \
+         net.ipv4.ip_local_reserved_ports={before}{start}-{end}`"
     ))
 }
 

@@ -93,13 +93,13 @@ pub struct StaleSockets {
 #[derive(Debug, thiserror::Error)]
 enum PassError {
     /// The kernel cannot list the sockets; the next pass tries again.
-    #[error("the sockets of this node cannot be listed: {0}")]
+    #[error("cannot list the sockets of this node: {0}")]
     Flows(io::Error),
     /// The owner is busy; the next pass tries again.
-    #[error("the reconcile loop has not said what it knows within {} s", PICTURE_WITHIN.as_secs())]
+    #[error("the reconcile loop did not publish its state within {} s", PICTURE_WITHIN.as_secs())]
     Owner,
     /// This reaper cannot end sockets any more.
-    #[error("the reaper has ended, or does not answer ({0})")]
+    #[error("the reaper has ended or does not respond ({0})")]
     Reaper(io::Error),
 }
 
@@ -333,13 +333,14 @@ impl PassState {
     fn found(&mut self, hello: Hello) {
         self.report.is_working = true;
         if std::mem::take(&mut self.is_missed) {
-            info!(message_id = %messages::SOCKET_CLOSING_RESUMED, "a reaper works: sockets are ended again");
+            info!(message_id = %messages::SOCKET_CLOSING_RESUMED, "reaper restarted; closing stale sockets resumed");
         }
         if !hello.everywhere && !std::mem::replace(&mut self.has_logged_reach, true) {
             warn!(
                 message_id = %messages::SOCKETS_NOT_CLOSED,
-                "CAP_SYS_ADMIN and CAP_SYS_PTRACE are missing (see nodelb(8)): sockets can be ended in the host's network \
-                 namespace only; those of pods stay connected to backends that are gone until they are closed"
+                "CAP_SYS_ADMIN and CAP_SYS_PTRACE are missing (see nodelb(8)): sockets can be closed in the network \
+                 namespace of the host only; sockets of pods stay connected to removed backends until their programs \
+                 close them"
             );
         }
     }
@@ -370,7 +371,7 @@ impl PassState {
                 if !std::mem::replace(&mut self.is_failing, true) {
                     warn!(
                         message_id = %messages::SOCKETS_UNREADABLE,
-                        "{error}; sockets that should move on wait for the next try"
+                        "{error}; stale sockets wait for the next pass"
                     );
                 }
                 None
@@ -388,7 +389,7 @@ impl PassState {
             let error = io::Error::from_raw_os_error(outcome.errno);
             warn!(
                 message_id = %messages::SOCKETS_UNREADABLE,
-                "a socket that should move on cannot be ended: {error}; more of these are only counted"
+                "cannot close a stale socket: {error}; further failures are only counted"
             );
         }
     }

@@ -25,7 +25,7 @@ fn checked_as(kubernetes: &str, keys: bool) -> Result<String, Failure> {
 
 #[test]
 fn unusable_credentials_are_reported() {
-    assert!(checked("").unwrap().contains("are good"));
+    assert!(checked("").unwrap().contains("Every service file in"));
     let failure = checked("kubeconfig = \"SCRATCH/kubeconfig\"").unwrap_err();
     assert_eq!(failure.code, Code::Config);
     let reported = failure.to_string();
@@ -64,7 +64,7 @@ fn loopback_backends_are_good_for_the_nodes_own_processes_only() {
 
 #[test]
 fn keys_alone_are_good_or_not_whatever_they_name() {
-    assert!(checked_as("kubeconfig = \"SCRATCH/missing\"", true).unwrap().contains("was not looked at"));
+    assert!(checked_as("kubeconfig = \"SCRATCH/missing\"", true).unwrap().contains("were not checked"));
     let failure = checked_as("kubeconfig = \"SCRATCH/missing\"\nqueue = 7", true).unwrap_err();
     assert_eq!(failure.code, Code::Config);
     assert!(failure.to_string().contains("kubernetes.queue"), "{failure}");
@@ -79,8 +79,14 @@ fn what_the_unit_cannot_open_is_noted() {
     assert_eq!(notices("[kubernetes]\nkubeconfig = \"credential:nodelb.kubeconfig\""), [""; 0]);
     let reported = notices("[kubernetes]\nkubeconfig = \"/root/.kube/config\"\n[state]\ndirectory = \"/home/state\"");
     assert_eq!(reported.len(), 2, "{reported:?}");
-    assert!(reported[0].starts_with("note: kubernetes.kubeconfig: ") && reported[0].contains("/root;"), "{reported:?}");
-    assert!(reported[1].starts_with("note: state.directory: ") && reported[1].contains("/home;"), "{reported:?}");
+    assert!(
+        reported[0].starts_with("note: kubernetes.kubeconfig: ") && reported[0].contains("/root of the host"),
+        "{reported:?}"
+    );
+    assert!(
+        reported[1].starts_with("note: state.directory: ") && reported[1].contains("/home of the host"),
+        "{reported:?}"
+    );
     let reported = notices("[state]\ndirectory = \"/srv/nodelb\"");
     assert!(reported.len() == 1 && reported[0].contains("ReadWritePaths=/srv/nodelb"), "{reported:?}");
     assert_eq!(notices("[state]\ndirectory = \"/rooted\"").len(), 1, "a name is compared whole");

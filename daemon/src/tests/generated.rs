@@ -12,7 +12,7 @@ pub(crate) fn is_whole_file(path: &str, expected: &str) {
         fs::write(&path, expected).unwrap();
     }
     let found = fs::read_to_string(&path).unwrap_or_default();
-    assert!(found == expected, "{} is not as the code says: run this test with UPDATE=1", path.display());
+    assert!(found == expected, "{} differs from the code: run this test with UPDATE=1", path.display());
 }
 
 /// Checks that the part of the file between the lines with these beginnings is exactly `expected`.
@@ -31,7 +31,7 @@ pub(crate) fn is_part_of_file(path: &str, (begin, end): (&str, &str), expected: 
     let path = path.display();
     assert!(
         found[start..end] == *expected,
-        "{path}, behind {begin}, is not as the code says: run this test with UPDATE=1"
+        "{path}, after {begin}, differs from the code: run this test with UPDATE=1"
     );
 }
 

@@ -117,7 +117,8 @@ impl Follower {
                     send(lines, Line::event(now, change)).await;
                 }
                 if is_list_done {
-                    let text = format!("{} of kind {} listed, watching them", self.cache.len(), self.query.kind.name());
+                    let text =
+                        format!("listed {} objects of kind {}; watching", self.cache.len(), self.query.kind.name());
                     send(lines, Line::notice(now, text)).await;
                 }
             }

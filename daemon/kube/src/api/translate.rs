@@ -84,7 +84,7 @@ fn reason_to_leave_out(metadata: &Metadata, spec: &ServiceSpec) -> Option<String
         return Some(format!("label service.kubernetes.io/service-proxy-name gives it to `{proxy}`; left out"));
     }
     if spec.kind == "ExternalName" {
-        return Some("ExternalName, which is a matter of DNS; left out".into());
+        return Some("type ExternalName, which only DNS serves; left out".into());
     }
     if spec.cluster_ip == "None" || spec.cluster_ips.first().is_some_and(|ip| ip == "None") {
         return Some("headless (clusterIP None); left out".into());
@@ -153,7 +153,9 @@ fn source_ranges(spec: &ServiceSpec, notices: &mut Vec<String>) -> Option<Vec<Ip
     for text in texts {
         match text.trim().parse::<IpNet>() {
             Ok(net) => ranges.push(net.trunc()),
-            Err(_not_a_net) => notices.push(format!("loadBalancerSourceRanges: `{text}` is not a CIDR; admits nobody")),
+            Err(_not_a_net) => {
+                notices.push(format!("loadBalancerSourceRanges: `{text}` is not a CIDR; it allows no client"))
+            }
         }
     }
     Some(ranges)

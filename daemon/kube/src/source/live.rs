@@ -114,7 +114,7 @@ impl Live {
         }
         let Some(session) = self.apiservers.session.borrow().clone() else {
             return Err(refused(
-                "no apiserver can be reached",
+                "no apiserver is reachable",
                 "the last known state stays served; see `nodelb apiservers`",
             ));
         };
@@ -177,7 +177,7 @@ fn unanswered(error: &LinkError) -> Unanswered {
     let action = match error {
         LinkError::Forbidden(_) => "give nodelb's user `list` on services and endpointslices (contrib/kubernetes)",
         LinkError::Unauthorized(_) => "see `nodelb apiservers`, and check the credentials",
-        _ => "ask again; see `nodelb apiservers`",
+        _ => "try again; see `nodelb apiservers`",
     };
     Unanswered { cause: error.to_string(), action: format!("the last known state stays served; {action}") }
 }

@@ -29,7 +29,7 @@ apiservers:
 Address         From        State    Since  In-Use  Worked  Failed  Error                               Why
 192.0.2.1:6443  Configured  Failed   20s    no      -       20s     cannot connect: connection refused  probed again in WAIT
 192.0.2.2:6443  Configured  Healthy  19s    yes     19s     -       -                                   192.0.2.1:6443, which is preferred, failed 20 s ago: cannot connect: connection refused
-192.0.2.3:6443  Learned     Untried  18s    no      -       -       -                                   not needed so far
+192.0.2.3:6443  Learned     Untried  18s    no      -       -       -                                   not needed yet
 
 session:
 Apiserver       Last-Response  Switches  Problem

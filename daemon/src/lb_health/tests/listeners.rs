@@ -98,7 +98,7 @@ async fn there_are_no_more_than_there_may_be() {
     }
     want(&mut listeners, &wanted).await;
     let failed: Vec<String> = listeners.failed().map(|(_, _, error)| error.to_string()).collect();
-    assert_eq!(failed, ["no more than 3 sockets may listen; raise LimitNOFILE of nodelb.service"; 2]);
+    assert_eq!(failed, ["the limit of 3 listening sockets is reached; raise LimitNOFILE of nodelb.service"; 2]);
     let closed: Vec<SocketAddr> = wanted.keys().take(2).copied().collect();
     wanted.retain(|at, _| !closed.contains(at));
     listeners.retry_is_due().await;

@@ -106,8 +106,7 @@ async fn of_two_services_with_one_port_the_older_is_asked() {
     assert_eq!(
         &*error,
         &format!(
-            "load balancers that ask at healthCheckNodePort {} are not answered: shop/old is asked there: give one of \
-             the two services another healthCheckNodePort",
+            "cannot answer health checks on healthCheckNodePort {}: shop/old uses this port: change the healthCheckNodePort of one of the two services",
             here.port()
         )
     );
@@ -126,7 +125,7 @@ async fn a_port_in_use_is_reported_and_retried_while_the_others_serve() {
     comes(good, answer("good", "503 Service Unavailable", 0, true)).await;
     let Change::HealthCheckPortError(Some(name), Some(error)) = world.next().await else { panic!("an error") };
     assert_eq!(name.to_string(), "shop/bad");
-    assert!(error.contains(&format!("something else listens on {bad}: stop that")), "{error}");
+    assert!(error.contains(&format!("another process listens on {bad}: stop it")), "{error}");
     drop(taken);
     assert_eq!(world.next().await, Change::HealthCheckPortError(Some(name), None));
     comes(bad, answer("bad", "503 Service Unavailable", 0, true)).await;

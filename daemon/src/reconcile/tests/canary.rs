@@ -21,7 +21,7 @@ fn alive_means_refused_for_others_and_untouched_for_nodelb() {
     assert_eq!(judge(ipv4, (REFUSED, true), (Answer::Connected, true)), Ok(None));
     assert_eq!(judge(ipv6, (REFUSED, true), (UNREACHABLE, true)), Ok(None));
     let note = judge(ipv6, (Answer::NoFamily, false), (Answer::NoFamily, false)).unwrap().unwrap();
-    assert_eq!(note, "IPv6 is not tried: this host has no IPv6 sockets");
+    assert_eq!(note, "IPv6 is not tested: this host has no IPv6 sockets");
 }
 
 /// Every pair of answers, each with and without this daemon's program having seen the socket: exactly one case is a
@@ -51,7 +51,7 @@ fn hooks_that_are_not_in_effect_are_named_with_the_cgroup() {
     for answer in [Answer::Connected, UNREACHABLE, Answer::Failed(Errno::EPERM)] {
         let error = judge(ipv4, (answer, false), (Answer::Connected, false)).unwrap_err();
         assert!(matches!(error, CanaryError::NotInEffect { family: Family::Ipv4, .. }), "{error}");
-        assert!(error.to_string().contains("not in effect for processes of cgroup /"), "{error}");
+        assert!(error.to_string().contains("do not apply to processes of cgroup /"), "{error}");
         assert!(error.to_string().contains("canary 192.0.0.8:9/UDP should be refused, but: "), "{error}");
     }
 }
@@ -68,5 +68,5 @@ fn a_socket_that_cannot_be_registered_proves_nothing() {
     let refuse = |probe, _: BorrowedFd<'_>| if probe == Probe::Own { Err("no map") } else { Ok(()) };
     let error = check(refuse, |_| Ok(true)).unwrap_err();
     assert!(matches!(error, CanaryError::NotTried { .. }), "{error}");
-    assert!(error.to_string().contains("registered as nodelb's own: no map"), "{error}");
+    assert!(error.to_string().contains("cannot register a socket of nodelb: no map"), "{error}");
 }

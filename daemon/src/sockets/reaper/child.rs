@@ -29,7 +29,7 @@ pub fn run() -> Result<(), Failure> {
     let failed = |error: io::Error| Failure::message(Code::System, format!("reaper: {error}"));
     let line = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from).map_err(failed)?;
     if line.peer_addr().is_err() {
-        let message = "the reaper is started by `nodelb run` or systemd, and of no use by hand";
+        let message = "the reaper is started by `nodelb run` or systemd, not by hand";
         return Err(Failure::message(Code::Usage, message));
     }
     check_peer(&line)?;
@@ -46,13 +46,13 @@ pub fn run() -> Result<(), Failure> {
 /// Only root and the user that started this process may give orders. The check uses the peer's user at the time of the
 /// connect.
 fn check_peer(line: &UnixStream) -> Result<(), Failure> {
-    let refused = |why: String| Failure::message(Code::Permission, format!("reaper: {why}: no orders are taken"));
+    let refused = |why: String| Failure::message(Code::Permission, format!("reaper: {why}: refusing requests"));
     let peer = getsockopt(line, sockopt::PeerCredentials)
-        .map_err(|error| refused(format!("it cannot be determined who is at the other end ({error})")))?;
+        .map_err(|error| refused(format!("cannot determine the peer process ({error})")))?;
     if peer.uid() == 0 || peer.uid() == geteuid().as_raw() {
         return Ok(());
     }
-    Err(refused(format!("at the other end is process {} of user {}", peer.pid(), peer.uid())))
+    Err(refused(format!("the peer is process {} of user {}", peer.pid(), peer.uid())))
 }
 
 fn serve(mut line: UnixStream, hello: Hello, home: &Home) -> io::Result<()> {

@@ -36,10 +36,10 @@ pub enum Reaper {
 #[derive(Debug, thiserror::Error)]
 pub enum Lost {
     /// The started reaper has ended, and no other one can be started.
-    #[error("the reaper has ended, or does not answer ({0}), and nodelb has no capabilities to start another one with")]
+    #[error("the reaper has ended or does not respond ({0}), and nodelb lacks the capabilities to start another one")]
     Started(io::Error),
     /// No reaper answers; a later one may.
-    #[error("no reaper answers at {} ({error}; see `systemctl status nodelb-reaper.socket`)", .path.display())]
+    #[error("no reaper responds at {} ({error}; see `systemctl status nodelb-reaper.socket`)", .path.display())]
     Behind {
         /// Path of the socket.
         path: PathBuf,
@@ -48,7 +48,7 @@ pub enum Lost {
     },
     /// The reaper runs but cannot end sockets; another one of this process could not either.
     #[error(
-        "sockets cannot be ended here ({error}; it takes CAP_NET_ADMIN and a kernel with CONFIG_INET_DIAG_DESTROY)"
+        "sockets cannot be closed here ({error}; requires CAP_NET_ADMIN and a kernel with CONFIG_INET_DIAG_DESTROY)"
     )]
     Powerless {
         /// The error of the test.

@@ -35,7 +35,7 @@ impl Home {
     pub(super) fn check(&self) -> io::Result<()> {
         match fs::metadata("/proc/self/ns/net")?.ino() == self.inode {
             true => Ok(()),
-            false => Err(io::Error::other("there is no way back to the host's network namespace")),
+            false => Err(io::Error::other("cannot return to the network namespace of the host")),
         }
     }
 

@@ -94,7 +94,7 @@ impl Hello {
         let [a, b, c, d, everywhere, ..] = bytes;
         match u32::from_ne_bytes([a, b, c, d]) {
             VERSION => Ok(Self { everywhere: everywhere == 1 }),
-            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "it is another version's; restart nodelb")),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the reaper has another version; restart nodelb")),
         }
     }
 }
@@ -247,7 +247,7 @@ fn decode(entry: &[u8; ENTRY]) -> Option<(Socket, L4Addr)> {
 }
 
 fn refused() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "that is no order to the reaper")
+    io::Error::new(io::ErrorKind::InvalidData, "not a valid request to the reaper")
 }
 
 #[cfg(test)]

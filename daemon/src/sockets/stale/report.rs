@@ -42,7 +42,7 @@ pub(super) fn log_stale(protocol: Protocol, destroyed: &BTreeMap<String, u64>) {
         let (total, list) = counted(destroyed);
         info!(
             message_id = %messages::SOCKETS_CLOSED,
-            sockets = total, "{total} {protocol} sockets whose backend is gone are ended, to dial again: {list}"
+            sockets = total, "closed {total} {protocol} sockets whose backend is gone, so that they reconnect: {list}"
         );
     }
 }
@@ -54,7 +54,8 @@ pub(super) fn log_connected_before(destroyed: &BTreeMap<String, u64>) {
         info!(
             message_id = %messages::SOCKETS_CLOSED,
             sockets = total,
-            "{total} UDP sockets that dialled an address before it had a backend are ended, to dial again: {list}"
+            "closed {total} UDP sockets that had connected to an address before it had a backend, so that they \
+             reconnect: {list}"
         );
     }
 }

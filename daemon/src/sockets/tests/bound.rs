@@ -88,14 +88,14 @@ fn one_of_several_stands_for_all_whatever_the_order() {
 fn the_text_says_who_and_what_to_do() {
     let tcp = text(l4("0.0.0.0:30080/TCP"), 1000);
     assert!(tcp.starts_with("a process of uid 1000 has bound 0.0.0.0:30080/TCP: "), "{tcp}");
-    assert!(tcp.contains("`ss -lntp sport = :30080` names it"), "{tcp}");
-    assert!(text(l4("[::]:30081/UDP"), 0).contains("`ss -lnup sport = :30081` names it"));
+    assert!(tcp.contains("Find it with `ss -lntp sport = :30080`"), "{tcp}");
+    assert!(text(l4("[::]:30081/UDP"), 0).contains("Find it with `ss -lnup sport = :30081`"));
 }
 
 #[test]
 fn the_owner_hears_of_a_change_only_and_trouble_takes_nothing_back() {
     let served = serving(&["0.0.0.0:30080/TCP"]);
-    let bound = Bound::from([(l4("0.0.0.0:30080/TCP"), "somebody".into())]);
+    let bound = Bound::from([(l4("0.0.0.0:30080/TCP"), "a process".into())]);
     let mut reported = Logged::default();
     assert_eq!(reported.take(Ok(Bound::new()), &served), None, "nothing is what the owner knows at first");
     assert_eq!(reported.take(Ok(bound.clone()), &served), Some(bound.clone()));
@@ -139,8 +139,8 @@ async fn looks_again_after_a_while_and_ends_with_the_owner() {
         sender.send_replace(Arc::new(snapshot));
     };
     serve(&[&nodeport]);
-    let heard = received.recv().await.unwrap();
-    let [Change::Bound(bound)] = heard.as_slice() else { panic!("{heard:?}") };
+    let batch = received.recv().await.unwrap();
+    let [Change::Bound(bound)] = batch.as_slice() else { panic!("{batch:?}") };
     assert_eq!(bound.keys().map(ToString::to_string).collect::<Vec<_>>(), [nodeport]);
     drop(listener);
     assert_eq!(received.recv().await.unwrap(), [Change::Bound(Bound::new())], "a minute later");
@@ -161,8 +161,8 @@ async fn nodelb_does_not_warn_of_its_own_listener() {
     let (_sender, snapshot) = watch::channel(Arc::new(serving_both));
     let (changes, mut received) = mpsc::channel(1);
     let task = tokio::spawn(BoundPorts::new(snapshot, changes).run(std::future::pending()));
-    let heard = received.recv().await.unwrap();
-    let [Change::Bound(bound)] = heard.as_slice() else { panic!("{heard:?}") };
+    let batch = received.recv().await.unwrap();
+    let [Change::Bound(bound)] = batch.as_slice() else { panic!("{batch:?}") };
     assert_eq!(bound.keys().map(ToString::to_string).collect::<Vec<_>>(), nodeports[1..]);
     task.abort();
 }

@@ -277,7 +277,7 @@ async fn a_reaper_that_ends_is_distinguished_from_other_errors() {
     assert!(rig.memory.note(Err(error)).is_some());
     assert!(rig.memory.note(Err(PassError::Owner)).is_none(), "the next pass may do better");
     let of_child = Reaper::Started(None).lost(io::ErrorKind::BrokenPipe.into());
-    assert!(of_child.is_final() && of_child.to_string().contains("no capabilities"), "{of_child}");
+    assert!(of_child.is_final() && of_child.to_string().contains("lacks the capabilities"), "{of_child}");
     assert!(!Reaper::Behind("/run/s".into()).lost(io::ErrorKind::BrokenPipe.into()).is_final());
 }
 
@@ -332,7 +332,7 @@ async fn another_reaper_is_called_until_one_works() {
         }
     });
     report.wait_for(|report| report.errors >= 2).await.unwrap();
-    assert!(!report.borrow().is_working, "nobody listens");
+    assert!(!report.borrow().is_working, "no process listens");
 
     let listener = UnixListener::bind(&path).unwrap();
     let serving = thread::spawn(move || {

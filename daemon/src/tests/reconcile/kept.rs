@@ -6,7 +6,8 @@ use super::super::*;
 fn what_is_kept_is_said_with_its_reason_and_the_remedy() {
     let kept = |ports, because| Kept { source: Source::Kubernetes, ports, because };
     let text = reconciled(&[kept(12, KeptBecause::NotConfigured)]);
-    for part in ["does not name kubernetes", "12 service ports", "kept", "[kubernetes]", "kubernetes.enabled"] {
+    for part in ["kubernetes is no longer configured", "12 service ports", "kept", "[kubernetes]", "kubernetes.enabled"]
+    {
         assert!(text.contains(part), "{text}");
     }
     let text = reconciled(&[kept(1, KeptBecause::Incomplete("web.toml cannot be used".into()))]);

@@ -374,7 +374,7 @@ fn a_node_that_a_list_lacks_is_missing_when_a_second_list_agrees() {
     assert_eq!(world.list([]), DOUBT);
     assert_eq!(world.list([]), missing());
     assert_eq!(world.list([]), NOTHING, "as is known");
-    assert_eq!(world.list([node_event("ADDED", 5)]), zone(5), "in the version of before");
+    assert_eq!(world.list([node_event("ADDED", 5)]), zone(5), "in the previous version");
 }
 
 /// A watch delivers the Node again, and then a list lacks it: this is a new absence.
