@@ -120,7 +120,7 @@ leads_to(const struct translation *translation, const struct peer *peer)
  * the program again for it.
  */
 static __noinline int
-tell(struct seq_file *seq, const struct flow_record *record)
+report(struct seq_file *seq, const struct flow_record *record)
 {
 	return bpf_seq_write(seq, record, sizeof(*record));
 }
@@ -151,7 +151,7 @@ int udp_flows(struct bpf_iter__bpf_sk_storage_map *ctx)
 	for (index = 0; index < MAX_FLOWS; index++) {
 		record.translation = socket->flows[index].translation;
 		if (leads_to(&record.translation, &peer))
-			tell(ctx->meta->seq, &record);
+			report(ctx->meta->seq, &record);
 	}
 	return 0;
 }
@@ -174,6 +174,6 @@ int tcp_flows(struct bpf_iter__bpf_sk_storage_map *ctx)
 		return 0;
 	record.translation = socket->peer;
 	if (leads_to(&record.translation, &peer))
-		tell(ctx->meta->seq, &record);
+		report(ctx->meta->seq, &record);
 	return 0;
 }

@@ -45,9 +45,9 @@ struct answer {
  * owns them only in its own network namespace; in other namespaces they belong
  * to other clients.
  */
-static __always_inline bool find_dialled(struct bpf_sock_addr *ctx,
-					 const struct frontend_key *to,
-					 struct frontend *copy)
+static __always_inline bool find_destination(struct bpf_sock_addr *ctx,
+					     const struct frontend_key *to,
+					     struct frontend *copy)
 {
 	return find_frontend(to, copy) &&
 	       (!is_loopback(to->addr) ||
@@ -103,7 +103,7 @@ forward_tcp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 	socket = known_tcp(ctx->sk, 0);
 	if (socket && socket->flags & SOCKET_OWN)
 		return answer;
-	if (!find_dialled(ctx, to, &frontend)) {
+	if (!find_destination(ctx, to, &frontend)) {
 		if (socket)
 			forget_tcp(ctx, socket);
 		return answer;
@@ -180,9 +180,9 @@ choose_kept(struct bpf_sock_addr *ctx, const struct frontend_key *to,
  * change of the backend: one more datagram is not one more connection.
  */
 static __always_inline struct answer
-dial_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to,
-	 const struct frontend *frontend, struct udp_socket *socket,
-	 __u32 epoch)
+connect_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to,
+	    const struct frontend *frontend, struct udp_socket *socket,
+	    __u32 epoch)
 {
 	struct answer answer = {};
 	struct service *service;
@@ -246,8 +246,8 @@ forward_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 		if (answer.slot)
 			return answer;
 	}
-	if (find_dialled(ctx, to, &frontend))
-		return dial_udp(ctx, to, &frontend, socket, epoch);
+	if (find_destination(ctx, to, &frontend))
+		return connect_udp(ctx, to, &frontend, socket, epoch);
 	if (socket)
 		stop_translating(ctx, socket, to);
 	return answer;

@@ -80,7 +80,7 @@ fn a_frontend_deleted_by_hand_is_shown_and_put_back() {
         let row = only_difference();
         assert_eq!((&row["between"], &row["what"]), (&"memory/kernel".into(), &"198.51.100.10:80/TCP".into()));
         assert_eq!((&row["service"], &row["kernel"]), (&"shop/web".into(), &"absent".into()));
-        assert!(row["likely_cause"].as_str().unwrap().contains("deleted by somebody else"), "{row:#}");
+        assert!(row["likely_cause"].as_str().unwrap().contains("another process deleted"), "{row:#}");
         let narrow = get("/diff?service=shop/other").unwrap();
         assert_eq!(narrow["differences"].as_array().map(Vec::len), Some(0), "{narrow:#}");
 

@@ -113,7 +113,7 @@ fn a_second_nodelb_is_refused_by_the_pin_directory_and_harms_nothing() {
             .unwrap();
         let output = String::from_utf8_lossy(&second.stderr).into_owned();
         assert_eq!(second.status.code(), Some(69), "{output}");
-        assert!(output.contains(&format!("another nodelb works with {}", host.pins.display())), "{output}");
+        assert!(output.contains(&format!("another nodelb is running and uses {}", host.pins.display())), "{output}");
         assert!(socket.exists(), "the first one's socket stays");
         assert_eq!(connect(WEB, Transport::Tcp, 3).failures(), 0);
         assert!(answer("/status", "text/plain").is_some());

@@ -24,7 +24,7 @@ fn assert_refused(host: &Host) {
     assert!(!refused.wait_ready(), "it started all the same");
     // The exit code for which systemd does not restart it.
     assert_eq!(refused.wait().code(), Some(78), "{}", host.log());
-    assert!(host.log().contains("holds maps of layout 2, which a newer nodelb made"), "{}", host.log());
+    assert!(host.log().contains("contains maps of layout 2 from a newer nodelb"), "{}", host.log());
     assert_eq!(host.pinned(), pinned);
     assert_eq!(answering(SERVICE), ["1", "2"]);
 }
@@ -43,7 +43,7 @@ fn the_next_layout_takes_over_and_the_way_back_is_refused() {
         let mut early = host.spawn(None);
         assert!(!early.wait_ready(), "the old one still runs");
         assert_eq!(early.wait().code(), Some(69), "{}", host.log());
-        assert!(host.log().contains("another nodelb works with"), "{}", host.log());
+        assert!(host.log().contains("another nodelb is running and uses"), "{}", host.log());
         host.configure("");
         old.kill();
         let new = host.start();

@@ -143,7 +143,7 @@ proptest! {
             let is_about_backends = text.contains("refused") || text.contains("health checks");
             let mentions_backends = is_done && row.backends.is_empty() && is_about_backends;
             // or although the node has no address that accepts it.
-            let mentions_addresses = is_done && (text.starts_with("answered nowhere") || text.starts_with("not answered on"));
+            let mentions_addresses = is_done && (text.starts_with("not answered: ") || text.starts_with("not answered on"));
             prop_assert!(is_done == text.is_empty() || mentions_backends || mentions_addresses, "{:?} {}", row.status, text);
         }
         assert_reports_are_true(&host)?;

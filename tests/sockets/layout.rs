@@ -115,8 +115,8 @@ fn what_cannot_be_read_is_left_as_it_is() {
         let (pins, programs) = (below(&directory), attached(&directory.join("v2/links")));
         drop(kernel);
         for (refused, words) in [
-            (options(env), ["layout 2, which a newer nodelb made", "knows layout 1 and leaves everything"]),
-            (much_newer, ["layout 2, which an older nodelb made", "has layout 7, cannot read those"]),
+            (options(env), ["layout 2 from a newer nodelb", "supports layout 1 and changes nothing"]),
+            (much_newer, ["layout 2 from an older nodelb", "uses layout 7, cannot read them"]),
         ] {
             let error = KernelDatapath::open(&refused).unwrap_err();
             let text = error.to_string();

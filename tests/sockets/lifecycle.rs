@@ -245,7 +245,7 @@ fn corrupt_entries_are_left_out_and_named() {
         let kernel = Kernel::open(&options(env));
         assert_eq!(kernel.report.origin, Origin::Cleaned, "{:?}", kernel.report);
         let said = kernel.report.corrupt.join("\n");
-        for (id, text) in [(2, "are another's too"), (3, "are another's too"), (4, "leaves the slots map")] {
+        for (id, text) in [(2, "uses the same slots"), (3, "uses the same slots"), (4, "exceeds the slots map")] {
             assert!(
                 said.lines().any(|line| line.starts_with(&format!("service {id}:")) && line.contains(text)),
                 "{said}"

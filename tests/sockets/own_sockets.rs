@@ -72,7 +72,7 @@ fn everything_works_without_capabilities() {
         let mut kernel = Kernel::open(&options(env));
         services(&mut kernel);
         let refusal = drop_privileges(&kernel.datapath).unwrap_err().to_string();
-        assert!(refusal.contains("before there are threads"), "{refusal}");
+        assert!(refusal.contains("before threads start"), "{refusal}");
 
         let kept = drop_thread_privileges(&kernel.datapath).unwrap();
         assert_eq!((kept.capabilities.as_slice(), kept.bounding_set), ([].as_slice(), false));

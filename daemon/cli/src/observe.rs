@@ -1,6 +1,6 @@
 //! `nodelb watch`: prints every change of Services and EndpointSlices with the differences, directly from an apiserver,
 //! whether or not the daemon runs. It needs the raw objects, which the source does not keep; it holds at most
-//! [`known::MOST`] of them.
+//! [`cache::MAX_OBJECTS`] of them.
 //!
 //! ```text
 //!  connected (one link) ──> follow (Service) ──────┐

@@ -97,9 +97,9 @@ pub(crate) enum Incumbent {
 }
 
 impl Incumbent {
-    pub(crate) fn of(address: &L4Addr, realised: &Realised) -> Self {
-        let Some(held) = realised.frontends.get(address) else { return Self::None };
-        let tag = realised.services.get(&held.service).and_then(|entry| entry.tag);
+    pub(crate) fn find(address: &L4Addr, realised: &Realised) -> Self {
+        let Some(actual) = realised.frontends.get(address) else { return Self::None };
+        let tag = realised.services.get(&actual.service).and_then(|entry| entry.tag);
         tag.map_or(Self::Unknown, |tag| Self::Service(tag.service))
     }
 }
@@ -117,7 +117,7 @@ pub(crate) enum Precedence {
 
 impl Precedence {
     /// Compares two descriptions, each with its source and creation time; `first` is the one that takes precedence.
-    pub(crate) fn of(first: (Source, Option<u64>), other: (Source, Option<u64>)) -> Self {
+    pub(crate) fn between(first: (Source, Option<u64>), other: (Source, Option<u64>)) -> Self {
         let is_local = first == (Source::Files, None) && other.0 == Source::Kubernetes && other.1.is_some();
         match () {
             () if is_local => Self::LocalFile,
@@ -215,14 +215,14 @@ impl Row {
         let error = match (&claim.target, self.owner()) {
             (Err(refusal), _) => refusal.to_string(),
             (Ok(_), Some((owner, _))) if place > 0 => {
-                let precedence = Precedence::of((owner.source, owner.created), (claim.source, claim.created));
+                let precedence = Precedence::between((owner.source, owner.created), (claim.source, claim.created));
                 let why = match precedence {
                     _ if owner.key.service == claim.key.service => "another port of this service",
-                    Precedence::LocalFile => "which comes from a local file and so goes before Kubernetes",
+                    Precedence::LocalFile => "which a local file describes: files take precedence over Kubernetes",
                     Precedence::Older => "which is older",
-                    Precedence::Equal => "which has it already",
+                    Precedence::Equal => "which already has it",
                 };
-                format!("{address} is owned by {}, {why}; takes over when that goes", owner.described())
+                format!("{address} is owned by {}, {why}; takes over when that service gives it up", owner.described())
             }
             _ => return self.status.clone(),
         };

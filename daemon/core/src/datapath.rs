@@ -56,16 +56,14 @@ pub enum MapError {
         limit: u32,
     },
     /// The node has more addresses than the map `node_addrs` can hold. The size of this map is not configurable.
-    #[error(
-        "map node_addrs is full ({limit} addresses): let node.nodeport-addresses mean fewer of the node's addresses"
-    )]
+    #[error("map node_addrs is full ({limit} addresses): reduce the addresses that node.nodeport-addresses selects")]
     TooManyNodeAddrs {
         /// The size of the map in entries.
         limit: u32,
     },
     /// There is room for the list, but part of it was freed so recently that a program may still be reading it. It
     /// becomes available within about a second.
-    #[error("map slots has no room for this list yet: nodelb uses slots again one second after they were freed")]
+    #[error("map slots has no space for this list yet: nodelb reuses slots one second after they were freed")]
     Resting,
     /// Any other failure. The text contains the name of the map and the error of the kernel.
     #[error("map {map}: {reason}")]

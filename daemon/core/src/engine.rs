@@ -6,13 +6,11 @@
 //! operations ([`crate::state::map_ops`]), passes them to the datapath and commits those that succeeded. Failed
 //! operations are retried.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use imbl::{OrdMap, OrdSet};
-use indexmap::IndexMap;
-use indexmap::map::Entry;
 
 use crate::change::Change;
 use crate::claims::Row;
@@ -21,23 +19,27 @@ use crate::datapath::Datapath;
 use crate::history::Event;
 use crate::holds::{Emptied, HeldPort, Holds, Release};
 use crate::model::addr::{Addr, Family, L4Addr, Protocol};
-use crate::model::cause::{DirtyReason, Trigger};
+use crate::model::cause::Trigger;
 use crate::model::moment::Moment;
 use crate::model::node::NodePortAddress;
 use crate::model::service::{ServiceName, Source};
 use crate::snapshot::Snapshot;
 use crate::state::entries::{CANARIES, Desired, FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId};
 use crate::state::ids::{BackendIds, ServiceIds};
-use crate::state::kernel_check::{Drift, EntryKey};
+use crate::state::kernel_check::Drift;
 use crate::state::map_ops::{self, Touched};
 use crate::state::owner::IdOwner;
 use crate::state::stale_generation::StaleGeneration;
 use crate::table::{Effect, Table};
+use absent::SyncState;
+use apply_step::References;
 use at_start::AtStart;
 use batching::Batching;
 use compiled::Compiled;
 use conflicts::Conflicts;
 use deferred::Deferred;
+use dirty::Dirty;
+use drift::UnrepairedDrift;
 use event_recorder::EventRecorder;
 use failures::Failures;
 
@@ -49,6 +51,7 @@ mod compile_step;
 mod compiled;
 mod conflicts;
 mod deferred;
+mod dirty;
 mod drift;
 mod event_recorder;
 mod failures;
@@ -111,14 +114,10 @@ pub struct Engine {
     desired: Desired,
     realised: Realised,
     at_start: AtStart,
-    /// The number of realised frontends that point at each service entry.
-    references: HashMap<ServiceId, u32, RandomState>,
-    /// The dirty services in the order in which they became dirty. At a start this is their order in memory.
-    dirty: IndexMap<ServiceName, DirtyReason, RandomState>,
+    references: References,
+    dirty: Dirty,
     holds: Holds,
     conflicts: Conflicts,
-    /// Services for which no id was free.
-    waiting: BTreeSet<ServiceName>,
     touched: Touched,
     /// Touched entries that must not change before their source has synced.
     deferred: Deferred,
@@ -126,37 +125,21 @@ pub struct Engine {
     unsettled: BTreeSet<L4Addr>,
     failures: Failures,
     batching: Batching,
-    /// Changes to the maps by other programs that are not repaired yet.
-    drift: BTreeMap<EntryKey, Drift>,
-    retry: Option<Retry>,
-    /// Sources that existed before, but are neither configured nor disabled by the operator.
-    absent: BTreeSet<Source>,
-    /// Whether a source has reported that it is synced, or changed that report, since the last prune.
-    is_prune_due: bool,
-    is_pruned: bool,
-    is_ready: bool,
+    drift: UnrepairedDrift,
+    sync: SyncState,
     stale_generation: StaleGeneration,
     event_recorder: EventRecorder,
     round: Round,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Retry {
-    at: Moment,
-    wait: u64,
-}
-
 impl Engine {
     /// Creates an engine for maps with this content.
     pub fn new(config: EngineConfig, realised: Realised) -> Self {
-        let mut references = HashMap::default();
-        for entry in realised.frontends.values() {
-            *references.entry(entry.service).or_insert(0) += 1;
-        }
-        let absent = absent::absent(&config, &realised);
-        let is_kubernetes_asked = config.sources.contains(&Source::Kubernetes) || absent.contains(&Source::Kubernetes);
+        let sync = SyncState::new(&config, &realised);
+        let is_kubernetes_asked =
+            config.sources.contains(&Source::Kubernetes) || sync.absent.contains(&Source::Kubernetes);
         let mut engine = Self {
-            absent,
+            sync,
             at_start: AtStart::new(&realised, is_kubernetes_asked),
             event_recorder: EventRecorder::new(&realised),
             ids: ServiceIds::new(config.max_services, &realised),
@@ -167,26 +150,21 @@ impl Engine {
             rows: OrdMap::new(),
             owners: OrdMap::new(),
             desired: Desired::default(),
+            references: References::new(&realised),
             realised,
-            references,
-            dirty: IndexMap::default(),
+            dirty: Dirty::default(),
             holds: Holds::default(),
             conflicts: Conflicts::default(),
-            waiting: BTreeSet::new(),
             touched: Touched::default(),
             deferred: Deferred::default(),
             unsettled: BTreeSet::new(),
             failures: Failures::default(),
             batching: Batching::default(),
-            drift: BTreeMap::new(),
-            retry: None,
-            is_prune_due: true,
-            is_pruned: false,
-            is_ready: false,
+            drift: UnrepairedDrift::default(),
             stale_generation: StaleGeneration::default(),
             round: Round::default(),
         };
-        engine.want_canary();
+        engine.desire_canary();
         // No source can ask for these, and one of nodelb's own listeners waits for their removal.
         let (realised, guard) = (&engine.realised, &engine.config.guard);
         let taken = realised.frontends.keys().filter(|address| guard.own_port(**address).is_some()).copied();
@@ -194,7 +172,7 @@ impl Engine {
         engine
     }
 
-    fn want_canary(&mut self) {
+    fn desire_canary(&mut self) {
         self.desired.services.insert(ServiceId::CANARY, Arc::new(ServiceEntry::default()));
         self.touched.services.push(ServiceId::CANARY);
         for address in CANARIES {
@@ -211,14 +189,12 @@ impl Engine {
             Effect::Services(names, trigger) => self.mark_dirty(names, &trigger),
             Effect::Deleted(name, trigger) => {
                 self.mark_dirty([name.clone()], &trigger);
-                if let Some(dirt) = self.dirty.get_mut(&name) {
-                    dirt.is_deleted = true;
-                }
+                self.dirty.mark_deleted(&name);
             }
             Effect::AllServices => {
                 let names: Vec<ServiceName> = self.table.names().cloned().collect();
                 self.mark_dirty(names, &Trigger::Other);
-                self.want_node_addresses();
+                self.desire_node_addresses();
             }
             Effect::Remember(records) => {
                 let names = self.holds.remember(records);
@@ -229,15 +205,16 @@ impl Engine {
                 self.mark_dirty(names, &Trigger::Other);
                 let names = self.nodeport_services(|name| self.has_endpoint_at(name, &changed));
                 self.mark_dirty(names, &Trigger::Other);
-                self.want_node_addresses();
+                self.desire_node_addresses();
             }
             Effect::Synced => {
                 self.stale_generation.note(Protocol::Udp);
                 self.stale_generation.note(Protocol::Tcp);
-                self.replan_deferred();
+                let deferred = self.deferred.take_all();
+                self.touch(deferred);
                 self.touched.services.extend(self.batching.take());
-                self.is_pruned = false;
-                self.is_prune_due = true;
+                self.sync.is_pruned = false;
+                self.sync.is_prune_due = true;
             }
         }
     }
@@ -245,14 +222,7 @@ impl Engine {
     /// Marks the services dirty, with the reason.
     fn mark_dirty(&mut self, names: impl IntoIterator<Item = ServiceName>, trigger: &Trigger) {
         self.event_recorder.note_trigger(trigger);
-        for name in names {
-            match self.dirty.entry(name) {
-                Entry::Occupied(mut known) => known.get_mut().add(trigger.clone()),
-                Entry::Vacant(new) => {
-                    new.insert(DirtyReason::new(trigger.clone()));
-                }
-            }
-        }
+        self.dirty.mark(names, trigger);
     }
 
     /// The services that claim one of the addresses. Whether they may own it depends on whether the node has it.
@@ -262,9 +232,9 @@ impl Engine {
     }
 
     /// The services that claim a NodePort and satisfy the condition.
-    fn nodeport_services(&self, is_meant: impl Fn(&ServiceName) -> bool) -> Vec<ServiceName> {
+    fn nodeport_services(&self, accepts: impl Fn(&ServiceName) -> bool) -> Vec<ServiceName> {
         let mut names = self.claimants(&[Addr::UNSPECIFIED_V4, Addr::UNSPECIFIED_V6].into());
-        names.retain(is_meant);
+        names.retain(accepts);
         names
     }
 
@@ -276,7 +246,7 @@ impl Engine {
         backends.any(|backend| addresses.contains(&backend.addr))
     }
 
-    fn want_node_addresses(&mut self) {
+    fn desire_node_addresses(&mut self) {
         let is_primary_meant = self.table.node().nodeport_addresses.contains(&NodePortAddress::Primary);
         if self.table.is_node_object_known() || !is_primary_meant {
             self.at_start.node_addrs.clear();
@@ -305,17 +275,17 @@ impl Engine {
     pub fn reconcile(&mut self, datapath: &mut impl Datapath, now: Moment) -> Round {
         self.begin(now);
         for ops in map_ops::puts(&self.desired, &self.realised, &self.touched) {
-            self.carry_out(ops, datapath, now);
+            self.apply_ops(ops, datapath, now);
         }
         if self.has_surplus() {
             let ops = map_ops::delete_frontends(&self.desired, &self.realised, &self.touched);
-            self.carry_out(ops, datapath, now);
+            self.apply_ops(ops, datapath, now);
             self.touched.settle();
-            let is_referenced = |id| self.is_referenced(id);
+            let is_referenced = |id| self.references.contains(id);
             let ops = map_ops::delete_services(&self.desired, &self.realised, &self.touched, is_referenced);
-            self.carry_out(ops, datapath, now);
+            self.apply_ops(ops, datapath, now);
         }
-        self.give_up_lost(datapath, now);
+        self.free_deleted(datapath, now);
         self.finish(now)
     }
 
@@ -326,8 +296,8 @@ impl Engine {
     }
 
     /// Passes on the operations that are still valid, given the results of the previous operations.
-    fn carry_out(&mut self, mut ops: Vec<MapOp>, datapath: &mut impl Datapath, now: Moment) {
-        if !self.is_calm() {
+    fn apply_ops(&mut self, mut ops: Vec<MapOp>, datapath: &mut impl Datapath, now: Moment) {
+        if !self.is_settled() {
             ops.retain(|op| match op {
                 MapOp::PutFrontend(_, entry) => self.realised.services.contains_key(&entry.service),
                 _ => true,
@@ -348,13 +318,12 @@ impl Engine {
     /// The time at which a round is due without a change: an operation failed, a service waits for a free id or for the
     /// rest of its list, or an entry waited for the result of this round.
     pub fn next_round(&self) -> Option<Moment> {
-        let retry = self.retry.map(|retry| retry.at);
-        [retry, self.batching.due(), self.deferred.due()].into_iter().flatten().min()
+        [self.failures.retry_at(), self.batching.due(), self.deferred.due()].into_iter().flatten().min()
     }
 
     /// Whether every source is synced and the first full reconcile after that is complete.
     pub fn is_ready(&self) -> bool {
-        self.is_ready
+        self.sync.is_ready
     }
 
     /// The sources that have not reported everything they had at the start.
@@ -375,9 +344,9 @@ impl Engine {
             rows: self.rows.clone(),
             owners: self.owners.clone(),
             holds: self.holds.clone(),
-            is_ready: self.is_ready,
+            is_ready: self.sync.is_ready,
             stale_generation: self.stale_generation,
-            absent: self.absent.clone(),
+            absent: self.sync.absent.clone(),
         }
     }
 
@@ -392,8 +361,8 @@ impl Engine {
             service_ids: self.ids.used(),
             id_owners: self.owners.len(),
             backend_ids: self.backends.used(),
-            references: self.references.values().filter(|count| **count > 0).count(),
-            waiting: self.waiting.len() + self.dirty.len() + self.unsettled.len(),
+            references: self.references.len(),
+            waiting: self.dirty.len() + self.unsettled.len(),
             failed: self.failures.len(),
         }
     }

@@ -12,7 +12,7 @@ use crate::model::moment::Moment;
 use crate::model::service::{PortKey, ServiceName};
 use crate::state::entries::{Desired, ServiceId};
 use crate::state::owner::IdOwner;
-use crate::state::remembered::{Known, MAX_REMEMBERED, Remembered};
+use crate::state::remembered::{MAX_REMEMBERED, Remembered, Views};
 use crate::text::listed;
 
 /// A service port with held backends.
@@ -31,7 +31,7 @@ pub struct HeldPort {
 }
 
 impl HeldPort {
-    pub(crate) fn new(key: &Arc<PortKey>, known: &Known, cause: Cause, since: Moment) -> Self {
+    pub(crate) fn new(key: &Arc<PortKey>, known: &Views, cause: Cause, since: Moment) -> Self {
         const SHOWN: usize = 5;
         let backends: Vec<L4Addr> = known.cluster.iter().map(|(addr, _)| *addr).collect();
         let list = listed(&backends, SHOWN);
@@ -175,7 +175,7 @@ impl Holds {
         if self.unannounced.remove(&id).is_some() {
             return None;
         }
-        let cause = has_backends.map(|dirt| dirt.trigger_of(&port.key).cause()).unwrap_or_default();
+        let cause = has_backends.map(|reason| reason.trigger_of(&port.key).cause()).unwrap_or_default();
         Some(Release { port, cause, is_deleted: has_backends.is_none() })
     }
 
@@ -198,14 +198,14 @@ impl Holds {
     /// The holds that the journal must report now, because their source has reported everything. Before that, an empty
     /// port may only be one with backends that have not been reported yet.
     pub(crate) fn announce(&mut self, is_source_synced: impl Fn(ServiceId) -> bool, now: Moment) -> Vec<Arc<HeldPort>> {
-        let told: Vec<ServiceId> = self.unannounced.iter().copied().filter(|id| is_source_synced(*id)).collect();
+        let synced: Vec<ServiceId> = self.unannounced.iter().copied().filter(|id| is_source_synced(*id)).collect();
         let announce = |id: ServiceId| {
             self.unannounced.remove(&id);
             let port = self.held.get_mut(&id)?;
             Arc::make_mut(port).since = now;
             Some(Arc::clone(port))
         };
-        told.into_iter().filter_map(announce).collect()
+        synced.into_iter().filter_map(announce).collect()
     }
 }
 

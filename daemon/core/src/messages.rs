@@ -54,371 +54,397 @@ macro_rules! messages {
 messages! {
     STARTED = 0x5a34a6697d134ac2aff1692094d948bd,
         "nodelb starts",
-        "The daemon begins. What an earlier one left in the kernel is taken over; connections went on meanwhile.",
-        "Nothing. A start that nobody asked for has its reason in the lines before it.";
+        "The daemon starts. It takes over the BPF maps and programs of an earlier daemon; connections keep working \
+         during the start.",
+        "Nothing. If the restart was unexpected, the lines before this one show its reason.";
     STOPPED = 0x89a44ff651a64823a74548745980c1a6,
-        "nodelb ends",
-        "The daemon was told to end. Maps and programs stay in place: connections go on, new ones too, as last known.",
-        "Nothing. `nodelb cleanup` takes everything away.";
+        "nodelb stops",
+        "The daemon received a request to stop. The BPF maps and programs stay in place: existing and new \
+         connections keep working with the last known backends.",
+        "Nothing. `nodelb cleanup` removes the maps and programs.";
     READY = 0x34af97399f3146468ccc5523db007003,
         "nodelb is ready",
-        "Every source has told all it has, and the kernel has exactly that; or ten seconds have passed and \
-         what was known before is served, so that what is ordered after nodelb can start.",
-        "Nothing; if a source is not read soon, see `nodelb sources` and `nodelb apiservers`.";
+        "Every source has reported its initial state, and the BPF maps contain it. Alternatively, ten seconds have \
+         passed and nodelb serves the last known state, so that units ordered after nodelb can start.",
+        "Nothing. If a source is not synced soon, see `nodelb sources` and `nodelb apiservers`.";
     CONFIG_APPLIED = 0x29284ef410114e90b1367c4e7dc7a5af,
-        "The configuration is reloaded",
-        "The configuration was read again and is in force.",
+        "The configuration was reloaded",
+        "The daemon read the configuration again; the new settings are active.",
         "Nothing.";
     CONFIG_REFUSED = 0x5f517a990c76439ab1ec198e1e8ccc63,
-        "The configuration is refused",
-        "It was read again and has problems. It is refused whole, and the old one stays in force.",
-        "Correct what the line names, see `nodelb check-config`, then reload again. A restart with it would fail.";
+        "The configuration was not reloaded",
+        "The daemon read the configuration again and found problems. It uses nothing of the new configuration; the \
+         previous one stays active.",
+        "Correct what the line names (see `nodelb check-config`), then reload again. A restart with this \
+         configuration would fail.";
     CONFIG_UNREAD = 0x4c688e2f0ad243929c2f9873e1496928,
-        "The configuration cannot be read in time",
-        "A reload was asked for, and the file system of the configuration does not answer. The old configuration stays in \
-         force and everything goes on. The new one is taken over when it is read.",
-        "See why the file system hangs; reload again if the daemon does not report that the configuration is reloaded.";
+        "Reading the configuration timed out",
+        "A reload was requested, and the file system with the configuration does not respond. The previous \
+         configuration stays active. The new one takes effect once it can be read.",
+        "Find out why the file system hangs. Reload again if the daemon does not report that the configuration was \
+         reloaded.";
     CONFIG_NEEDS_RESTART = 0x711b561531e442c19499b5552c1f5423,
-        "Part of the configuration waits for a restart",
-        "The named keys were changed and take effect only after a restart.",
-        "Restart nodelb when it suits: connections go on.";
+        "Configuration changes need a restart",
+        "The named keys have changed. They take effect after a restart.",
+        "Restart nodelb at a convenient time. Connections keep working during a restart.";
     MEMORY_ONLY = 0x90cfb1807c56454daaea7fdfc0e1b313,
         "Connections are not translated",
-        "The datapath is memory: nodelb does everything but translate connections.",
-        "Good for trying things out. Else set `datapath.mode` to kernel, or leave `--datapath` away.";
+        "The datapath is `memory`: nodelb does everything except translate connections.",
+        "This is useful for tests. To translate connections, set `datapath.mode` to `kernel`, or omit `--datapath`.";
     ATTACHED = 0xb9674b27d7e746f7b2d122f9f94a8ed5,
-        "The programs are attached",
-        "nodelb's programs are in the kernel, with new maps or with those of an earlier daemon. The daemon needs no \
-         privilege any more and has given up what it had, but for what this kernel asks for.",
+        "The BPF programs are attached",
+        "nodelb's programs are attached, with new maps or with the maps of an earlier daemon. The daemon has dropped \
+         its capabilities, except those that this kernel requires for map access.",
         "Nothing.";
     MAP_ENTRY_CORRUPT = 0xce5673c42b7b449ab5713563a46f6da7,
-        "A map entry made no sense",
-        "An entry of nodelb's maps cannot have been written by nodelb, and was left out when the maps were made anew.",
+        "A map entry was invalid",
+        "nodelb cannot have written this entry of its maps. The new maps do not contain it.",
         "Find out which other program writes to the maps in /sys/fs/bpf/nodelb.";
     KERNEL_HAS = 0xa3d58bfcf2584b4aa251febc8ff0c5bd,
-        "What the kernel offers",
-        "What this kernel has of what nodelb uses where it is there, found by trying, and what follows from each thing \
-         that is missing.",
+        "Kernel features",
+        "The optional kernel features that nodelb found by testing them, and the consequences of each missing one.",
         "Nothing.";
     KERNEL_LACKS = 0x117ebe702efb4f929c9f96eebe651c3e,
-        "The kernel lacks something",
-        "nodelb goes on without a feature that this kernel does not have; the line says what that means.",
-        "If it matters here: a newer kernel, or one that is configured for it.";
+        "A kernel feature is missing",
+        "nodelb works without an optional feature that this kernel does not have. The line describes the consequences.",
+        "If you need the feature, use a newer kernel, or one that is built with it.";
     ATTACHED_TWICE = 0xb69e95a5079a4b6fa0373ef0a70cd693,
-        "Programs of another pin directory are attached too",
-        "Links pinned in another directory of a BPF file system are on the same cgroup: of a nodelb before datapath.pin-directory \
-         was changed, or of one that runs beside this one. Connections may go where those maps say. /readyz and nodelb \
-         status say so as long as it lasts.",
-        "If no other nodelb is meant to run, nodelb cleanup --pin-directory with the directory that the line names.";
+        "Programs of another pin directory are attached",
+        "Links that are pinned in another directory of a BPF file system are attached to the same cgroup. They \
+         belong to a nodelb that used another datapath.pin-directory, or to a second nodelb that is running. \
+         Connections may follow the maps of that directory. /readyz and nodelb status report this while it lasts.",
+        "If no other nodelb should be running, run nodelb cleanup --pin-directory with the directory that the line \
+         names.";
     NODEPORTS_UNPROTECTED = 0x36275fd0068b4ad08fe439d87431ccba,
-        "NodePorts can be bound by others",
-        "A process of this host may get the port of a NodePort; connections from outside would reach it and not the \
-         service.",
-        "Do as the line says: keep NodePorts out of the range of ephemeral ports, see net.ipv4.ip_local_port_range.";
+        "Other processes can bind NodePorts",
+        "A process on this host may get the port number of a NodePort. Connections from outside would then reach \
+         that process instead of the service.",
+        "Follow the advice in the line. In general, keep NodePorts outside the ephemeral port range, see \
+         net.ipv4.ip_local_port_range.";
     HOOKS_FAILED = 0xfcb1abe9aa24442c8cf2909162f0eb8b,
-        "Connections are not translated as they should be",
-        "The links or the canary show that nodelb's programs are not in effect for the processes of this node, or that \
-         programs of another nodelb answer as well: connections to service addresses may fail, or go to backends that are \
-         gone. /readyz says 503 as long as it lasts.",
-        "The line says what is wrong, and names the command that ends it. Else look for other programs on the cgroup with \
-         bpftool cgroup tree, and restart nodelb.";
+        "Connections are not translated correctly",
+        "The check of the links or the canary shows that nodelb's programs do not run for the processes of this \
+         node, or that programs of another nodelb run as well. Connections to service addresses may fail or go to \
+         backends that no longer exist. /readyz returns 503 while this lasts.",
+        "The line describes the fault and the command that fixes it. Otherwise look for other programs on the cgroup \
+         with bpftool cgroup tree, and restart nodelb.";
     HOOKS_WORK = 0x3a6faf3ceac24f13804e68ed1563420b,
         "Connections are translated again",
-        "What was wrong with the links or the canary is over.",
+        "The fault of the links or the canary is gone.",
         "Nothing.";
     LINKS_REPAIRED = 0x5e33a99b6f0647018c89ab60d9db7250,
-        "Programs are attached again",
-        "Programs had been detached from the cgroup, or replaced, and nodelb attached its own again: connections made \
-         meanwhile may have failed. Or only pins were removed, or hidden by another mount: then the programs were attached \
-         all the time, and no connection was affected. The line says which.",
-        "Find out what detached them or removed the pins: another agent on this node, an old nodelb, or an operator.";
+        "BPF programs were attached again",
+        "Another program had detached or replaced nodelb's programs, and nodelb attached its own again; connections \
+         in between may have failed. If only pins were removed, or were hidden by another mount, the programs stayed \
+         attached and no connection was affected. The line says which case applies.",
+        "Find out what detached the programs or removed the pins: another agent on this node, an old nodelb, or an \
+         administrator.";
     MAPS_REPAIRED = 0xa065b9a74eb84c968a40504f47d39b85,
-        "Somebody else changed nodelb's maps",
-        "Entries of the maps were not as nodelb had written them: changed, removed or added by another program or by hand. \
-         Connections made meanwhile may have gone astray. nodelb puts it right at once.",
-        "Find out who it was; `nodelb diff` shows whether it goes on.";
+        "Another process changed nodelb's maps",
+        "Map entries differed from what nodelb had written: another program or an administrator had changed, deleted \
+         or added them. Connections in between may have reached the wrong backend. nodelb repairs the entries \
+         immediately.",
+        "Find out which process changed the maps. `nodelb diff` shows whether it continues.";
     MAPS_UNREADABLE = 0xa2c2697343564bfa8ddb08e629006654,
-        "The maps cannot be compared with what they should hold",
-        "The kernel's maps could not be read back, so what somebody else may have changed there is not seen. It is tried again.",
-        "If it goes on, look at the error in the line.";
+        "The maps could not be checked",
+        "nodelb could not read the kernel's maps, so it does not detect changes by other processes. It retries.",
+        "If this continues, look at the error in the line.";
     SOCKETS_NOT_CLOSED = 0x82a53418899b4a97ac8e8ea793d1c4ac,
-        "Sockets cannot be made to dial again",
-        "Sockets stay connected to backends that are gone until they are closed: something that nodelb needs to end \
-         them is missing, or has ended. A reaper that systemd starts is called again.",
-        "See PRIVILEGE in nodelb(8). Look at nodelb-reaper.socket; if nodelb had started the reaper by itself, restart \
-         nodelb. `datapath.disconnect` says whether it is wanted.";
+        "Stale sockets cannot be closed",
+        "Sockets stay connected to backends that no longer exist until their programs close them: something that \
+         nodelb needs to close them is missing or has stopped. nodelb connects again to a reaper that systemd \
+         starts.",
+        "See PRIVILEGE in nodelb(8). Check nodelb-reaper.socket; if nodelb itself started the reaper, restart \
+         nodelb. `datapath.disconnect` selects the sockets to close.";
     SOCKET_CLOSING_RESUMED = 0x53e0b1e0ea9448f394457787ca3c54f6,
-        "Sockets can be made to dial again",
-        "A reaper works after one had ended, or none had answered. Sockets that waited for it are ended now.",
+        "Stale sockets are being closed again",
+        "A reaper works again after the previous one had stopped or did not respond. nodelb closes the stale sockets \
+         that have accumulated.",
         "Nothing.";
     SOCKETS_UNREADABLE = 0x60de6a22f3f745048b600829379241c2,
-        "A look at the sockets failed",
-        "Sockets that should dial again could not be found or ended. It is tried again; more of the same is only \
-         counted, in nodelb_socket_errors_total.",
-        "If it goes on, look at the error in the line.";
+        "A check for stale sockets failed",
+        "nodelb could not find or close stale sockets. It retries, and counts further failures in \
+         nodelb_socket_errors_total.",
+        "If this continues, look at the error in the line.";
     SOCKETS_CLOSED = 0x0d0b11f3b0f44fe787916d92b13e0a1f,
-        "Sockets were ended, to dial again",
-        "Their backend is gone, or they dialled an address before it had one. The programs that own them see an error \
-         and connect again.",
+        "Stale sockets were closed",
+        "Their backend no longer exists, or they were connected to an address before a service had it. The programs \
+         that own them receive an error and connect again.",
         "Nothing.";
     APPLIED = 0xf03f205950904c7980af682f03e7ab8b,
-        "Changes are in the kernel",
-        "What the named services needed was written to the kernel's maps.",
+        "Changes were applied",
+        "nodelb wrote the changes of the named services to the kernel's maps.",
         "Nothing.";
     FRONTEND_REFUSED = 0x0669d27fc02b4644a3b9f27fb56827de,
-        "A frontend cannot be served",
-        "The address is refused or the kernel would not take it; the line says why. Connections to it are not \
-         translated by nodelb.",
-        "Do as the line says; `nodelb frontends` shows how it stands.";
+        "A frontend is not served",
+        "nodelb refuses to serve the address, or the kernel did not accept it; the line gives the reason. \
+         Connections to it are not translated.",
+        "Follow the advice in the line. `nodelb frontends` shows the status.";
     FRONTEND_SERVED = 0x2422e94e1ab84db5941f09f78f400199,
         "A frontend is served again",
-        "What kept it from being served is over.",
+        "The reason for which it was not served is gone.",
         "Nothing.";
     NODE_ADDRESS_REFUSED = 0x6b0d3f4d7a8e4c6fb1f0a3c58e2d9714,
         "NodePorts are not answered on an address of the node",
-        "The kernel did not take the address; the line says why. Connections to a NodePort at this address are not \
-         translated by nodelb. It tries again.",
-        "Do as the line says; `nodelb diff` shows every such address.";
+        "The kernel did not accept the address; the line gives the reason. Connections to a NodePort at this address \
+         are not translated. nodelb retries.",
+        "Follow the advice in the line. `nodelb diff` shows every such address.";
     NODE_ADDRESS_SERVED = 0x2f5ac1e08d7b49b39a64e7d2105c8fb6,
         "NodePorts are answered on an address of the node again",
-        "What kept the kernel from taking the address is over.",
+        "The kernel accepts the address now.",
         "Nothing.";
     FRONTEND_CONFLICT = 0xb31ae02960a8459b907b810a3bfda291,
         "Two services claim one address",
-        "The older service owns the address; the other waits and takes over when that goes.",
+        "The older service owns the address. The other one is not served at this address until the owner gives it up.",
         "Remove the address from one of the two services.";
     FRONTEND_TAKEN_OVER = 0xb78dae9e5397429681fd43c9a026a4cc,
-        "A frontend has another owner",
-        "The service that owned the address is gone, and the one that waited for it has taken over.",
+        "A frontend has a new owner",
+        "The service that owned the address gave it up. The service that claimed it too owns it now.",
         "Nothing.";
     PRUNED = 0x5c0053852e8b45c0a976c7634772c255,
-        "Frontends are removed that no source asks for",
-        "They were in the kernel since before the start. Every source has told all it has by now, and none names \
-         them.",
-        "Nothing, if their services were deleted meanwhile.";
+        "Unused frontends were removed",
+        "These frontends were in the kernel's maps before the start. Every source has reported its state, and no \
+         source describes them.",
+        "Nothing, if their services were deleted while nodelb was not running.";
     BACKENDS_LOST = 0x316bbf1a8d494d68be229b57a524264a,
         "A service has lost its last backend",
-        "New connections to @SERVICE@ are refused. @OBJECT@ took the last backend away: resourceVersion \
+        "New connections to @SERVICE@ are refused. @OBJECT@ removed the last backend: resourceVersion \
          @RESOURCE_VERSION@, written by @WRITER@.",
-        "`nodelb diagnose @SERVICE@` looks for the cause; `nodelb backends --service @SERVICE@` says why none can be used.";
+        "`nodelb diagnose @SERVICE@` finds the cause. `nodelb backends --service @SERVICE@` shows why no backend can \
+         be used.";
     SERVICE_HELD = 0xe11d795c34c34405b5ef6500daff7ec7,
         "A service is held",
-        "@OBJECT@ (resourceVersion @RESOURCE_VERSION@, written by @WRITER@) took the last backend of @SERVICE@ away. \
-         Because it leads to an apiserver, the last known backends stay in use.",
-        "See who emptied it. It ends when there are backends again, or the service is deleted.";
+        "@OBJECT@ (resourceVersion @RESOURCE_VERSION@, written by @WRITER@) removed the last backend of @SERVICE@. \
+         Because the service leads to an API server, its last known backends stay in use.",
+        "Find out why the backends were removed. The hold ends when the service has backends again or is deleted.";
     SERVICE_RELEASED = 0x2f1f839678514c91a190d98ad5ba7045,
-        "A service is not held any more",
+        "A service is no longer held",
         "It has backends again, or was deleted.",
         "Nothing.";
     NODEPORT_BOUND = 0xe23df873b9ab43a194686d03ff283fb4,
         "A process has bound a NodePort",
-        "What comes to it from outside the node reaches that process and not the service; the line names it. \
-         Connections from this node go to the service.",
-        "Move the process to another port, or the service.";
+        "Connections to the NodePort from outside the node reach this process instead of the service; the line names \
+         it. Connections from this node reach the service.",
+        "Move the process or the service to another port.";
     NODEPORT_FREE = 0xd6f5522ac4e24cde8a860792299bbd9b,
         "A NodePort is free again",
-        "The process that had bound it is gone.",
+        "The process that had bound it has closed its socket.",
         "Nothing.";
     NODEPORTS_UNKNOWN = 0xbe57172e8a5348f29edade9134511d94,
-        "It is not known who has bound NodePorts",
-        "The kernel did not say which processes listen at NodePorts. It is asked again.",
-        "If it goes on, look at the error in the line.";
+        "Processes with bound NodePorts are unknown",
+        "The kernel did not return the list of listening sockets, so nodelb does not know which processes have bound \
+         NodePorts. It retries.",
+        "If this continues, look at the error in the line.";
     BACKEND_QUARANTINED = 0xeacc60d279d44ef087a324c2d592cecc,
         "A backend failed its health check",
-        "It gets no new connections until it passes its checks, unless there is no other and the service says so.",
-        "Look at the backend; the last error is in the line and in `nodelb backends`.";
+        "The backend gets no new connections until it passes its checks, unless the service has no other backend and \
+         allows a last resort.",
+        "Check the backend. The last error is in the line and in `nodelb backends`.";
     BACKEND_PASSES = 0x20254a7b2c6644f4a056c9127e213edd,
-        "A backend passes its health check",
-        "It is used again.",
+        "A backend passes its health check again",
+        "The backend receives connections again.",
         "Nothing.";
     CHECKS_IMPOSSIBLE = 0xf9b6baea5bbb4620b4eb588770e2acd9,
-        "Health checks cannot be made",
-        "This host lacks what it takes to connect, such as files or memory. Backends stay as they are until it can.",
+        "Health checks cannot run",
+        "This host cannot open connections, for example because files or memory have run out. Backends keep their \
+         state until health checks can run.",
         "Look at the error in the line; see LimitNOFILE= in systemd.exec(5).";
     CHECKS_POSSIBLE = 0xdf9263f809dc4be3989fbbfdb43d6874,
-        "Health checks can be made again",
-        "What kept this host from connecting is over.",
+        "Health checks run again",
+        "This host can open connections again.",
         "Nothing.";
     HEALTH_CHECK_PORT_FAILED = 0xe7214baa19574b279a716452e90ff1c8,
-        "Load balancers are not answered",
-        "A port where load balancers ask after this node or a service cannot be listened on. They take the node for \
-         dead. It is tried again, unless the line says otherwise.",
-        "Free the port; `nodelb services` and /readyz show it.";
+        "Load balancers get no answer",
+        "nodelb cannot listen on a port that load balancers probe to check this node or a service. They treat the \
+         node as down. nodelb retries, unless the line says otherwise.",
+        "Free the port. `nodelb services` and /readyz show it.";
     HEALTH_CHECK_PORT_WORKS = 0xb1920ba3b7724d36a2fffe0fa4d94753,
-        "Load balancers are answered again",
-        "The port is listened on.",
+        "Load balancers get answers again",
+        "nodelb listens on the port again.",
         "Nothing.";
     ACCEPT_FAILED = 0x3900cb7d3cb9434ab36ecdd49dc7207c,
         "A connection could not be accepted",
-        "A client of the admin API or a load balancer was not answered, mostly for want of files. It is tried again.",
-        "If it goes on: see LimitNOFILE= in systemd.exec(5).";
+        "A client of the admin API or a load balancer got no answer, usually because the process has too many open \
+         files. nodelb retries.",
+        "If this continues, see LimitNOFILE= in systemd.exec(5).";
     NODE_BEING_REMOVED = 0x3ad8df1cab984debac722de7a63a6c2b,
-        "The node is about to go",
-        "Kubernetes says that this node is missing, being deleted, or to be removed. Load balancers are told to turn \
-         away; services go on.",
-        "Nothing if that is so. If the node has another name in Kubernetes, set `node.name`.";
+        "The node is being removed",
+        "According to Kubernetes, this node does not exist, is being deleted, or is to be removed. The health \
+         endpoint asks load balancers to stop sending traffic here. Services keep working.",
+        "Nothing, if that is correct. If the node has another name in Kubernetes, set `node.name`.";
     NODE_NOT_REMOVED = 0x9f0a861d74464438b12011ca385a4e05,
-        "The node stays",
-        "Kubernetes does not say any more that this node is about to go. Load balancers are told to come back.",
+        "The node is no longer being removed",
+        "Kubernetes no longer reports that this node is being removed. The health endpoint reports the node as \
+         eligible again.",
         "Nothing.";
     NODE_ADDRESSES = 0xe63001014b2f4530b175041ab7581720,
         "The node's addresses",
-        "Which addresses the node has, what has changed about them, or that the kernel tells them again.",
-        "Nothing. `node.nodeport-addresses` says on which of them NodePorts are answered.";
+        "The addresses of the node, a change of them, or that the kernel reports them again.",
+        "Nothing. `node.nodeport-addresses` selects the addresses on which NodePorts are answered.";
     NODE_UNKNOWN = 0x260f0f13df7c4023b7a591f54d086943,
-        "The node's addresses cannot be followed",
-        "The kernel does not say which addresses the node has. Those last known count, and it is tried again.",
-        "If it goes on, look at the error in the line.";
+        "The node's addresses are unknown",
+        "The kernel does not report the addresses of the node. nodelb uses the last known ones and retries.",
+        "If this continues, look at the error in the line.";
     NODE_NAMED = 0x5d0c6d1f8a3b4e0f9c27b1e4a6d85312,
         "The node's name",
-        "The node has another name than before: a reload set it, or the host name was set only after nodelb had started. Or \
-         the host name has changed, which alone changes nothing: the kubelet goes on with the name of its start, too.",
-        "Where the line says that nodelb goes on with the old name and `kubectl get nodes` shows the new one: \
-         `systemctl reload nodelb`, or set `node.name`.";
+        "The node has a new name: a reload set it, or the host name was set after nodelb had started. Or only the \
+         host name has changed, which has no effect: the kubelet keeps the name from its start, too.",
+        "If the line says that nodelb keeps the old name and `kubectl get nodes` shows the new one, run `systemctl \
+         reload nodelb` or set `node.name`.";
     DIRECTORY_UNREADABLE = 0x033109c6a9c245c28614f795e231bfac,
         "The services directory cannot be read",
-        "What was read before stays served, and it is tried again.",
-        "Look at @DIRECTORY@ and its permissions: `files.directory`.";
+        "nodelb keeps serving what it read before, and retries.",
+        "Check @DIRECTORY@ and its permissions: `files.directory`.";
     DIRECTORY_POLLED = 0x953a68fbe13947a4a31469fce89124a9,
-        "The services directory is looked at now and then",
-        "The kernel does not tell when files change, so that is noticed later.",
+        "The services directory is polled",
+        "The kernel does not report file changes, so nodelb notices them later.",
         "Raise fs.inotify.max_user_instances.";
     SOURCE_ABSENT = 0xc961d74c91024b21a42764b5974db334,
-        "A source that was there before is not configured",
-        "The configuration does not name a source of which the kernel or the state directory has services: the file may be \
-         empty, or may have been replaced. A start takes no services away for that: they stay as last known, and are \
-         not updated. `/readyz` and `nodelb status` say so for as long as it lasts.",
-        "Configure the source again and restart nodelb. To remove its services, set `kubernetes.enabled` to false and \
-         restart nodelb, or run `nodelb cleanup`.";
+        "A previously used source is not configured",
+        "The BPF maps or the state directory contain services of a source that the configuration does not name. The \
+         configuration file may be empty, or may have been replaced. A start does not remove these services: they \
+         stay as last known and are not updated. `/readyz` and `nodelb status` report this while it lasts.",
+        "Configure the source again and restart nodelb. To remove its services, set `kubernetes.enabled` to false \
+         and restart nodelb, or run `nodelb cleanup`.";
     FILE_PROBLEM = 0xf73844ed0ca448e08c8a5b07e433f99b,
         "A service file has a problem",
-        "The file and the line are named. What it said before stays served, if there was anything.",
-        "Correct it; `nodelb check-config` shows every problem at once.";
+        "The line names the file and the position. nodelb keeps serving the last valid version, if there was one.",
+        "Correct the file. `nodelb check-config` shows all problems.";
     FILE_SERVED = 0xd07c9c39a09b47a4921c535b9bdef62e,
-        "A service file is in order again",
-        "What it says is served; or the services directory can be read again.",
+        "A service file is valid again",
+        "nodelb serves the current version of the file, or can read the services directory again.",
         "Nothing.";
     WATCH_FAILED = 0x4c2b83149c7f4dd09652f096a5061142,
-        "Nothing new is heard of a kind of objects",
-        "Requests to the apiserver fail again and again, though it is connected. What is known stays served.",
+        "A watch fails",
+        "Requests for a kind of objects fail repeatedly, although the API server is connected. nodelb keeps serving \
+         the last known state.",
         "Look at the error in the line and at `nodelb sources`.";
     WATCH_FORBIDDEN = 0x0f1311c57f584179b0eb9bb07de7ef9d,
         "A permission is missing",
-        "nodelb may not read a kind of objects. What is known stays served.",
-        "Grant get, list and watch; kubectl auth can-i, as in the line, shows whether it helped.";
+        "nodelb has no permission to read a kind of objects. It keeps serving the last known state.",
+        "Grant get, list and watch. Verify with kubectl auth can-i, as shown in the line.";
     WATCH_WORKS = 0x261e09f1db2a4997a44f7f52b802d895,
-        "A kind of objects is watched again",
-        "Changes are heard of as they happen.",
+        "A watch works again",
+        "nodelb receives changes of this kind of objects again.",
         "Nothing.";
     EVENTS_UNWRITTEN = 0x033735006e1841608213f803647cd17f,
         "Kubernetes Events are not written",
-        "An apiserver does not take the Events about services that `kubernetes.events` asks for. Services are served all the \
-         same; what the Events would have said is in this journal.",
-        "Allow it, as the line says, or set `kubernetes.events` to false.";
+        "An API server rejects the Events about services that `kubernetes.events` enables. Services keep working, \
+         and this journal contains the same information.",
+        "Grant the permission that the line names, or set `kubernetes.events` to false.";
     ADMIN_SOCKET_MISSING = 0x8222611f8923488c893d861056105485,
-        "The admin API has no socket",
-        "The unix socket of `admin.socket` could not be made. The admin API answers on `admin.listen` only.",
-        "Look at the error in the line; the directory must exist and be nodelb's to write.";
+        "The admin API has no unix socket",
+        "nodelb could not create the unix socket of `admin.socket`. The admin API is available on `admin.listen` only.",
+        "Look at the error in the line. The directory must exist and nodelb must have permission to write to it.";
+    OBJECT_TOO_LONG = 0xca0e5cec18ae4317a18521cfa11c41d1,
+        "An object is too large",
+        "An API server sent a Service or EndpointSlice of more than 8 MiB, which nodelb does not read. The last known \
+         version of the object stays served, and the watch continues.",
+        "Find the object, for example `kubectl get services,endpointslices -A -o json`, and look for large annotations.";
     MASS_REMOVAL_SUSPECTED = 0xb4b9f601008243f6913b715b0ac73306,
-        "A list lacks much of what is known",
-        "An apiserver listed far fewer objects than are known. Nothing is removed before a second list agrees.",
-        "Nothing, if so many were deleted. Else look for an apiserver whose storage is not complete.";
+        "A list lacks many known objects",
+        "An API server returned far fewer objects than nodelb knows. nodelb removes nothing until a second list \
+         confirms the removal.",
+        "Nothing, if the objects were deleted. Otherwise look for an API server with incomplete storage.";
     CLUSTER_CHANGED = 0xcf40c3c961b745cb9e8f1dcaf5d68bae,
-        "It is another cluster, or an older state of it",
-        "The Service default/kubernetes or the certificate authority is another one than before, or the cluster's \
-         resourceVersion went back. What was remembered of the old one does not count, and everything is listed \
-         again.",
-        "Nothing, if the cluster was made anew or restored. Else see that every configured address leads to the same \
-         cluster.";
+        "The cluster was replaced or restored",
+        "The Service default/kubernetes or the certificate authority differs from before, or the cluster's \
+         resourceVersion has decreased. nodelb discards what it had stored about the previous cluster and lists all \
+         objects again.",
+        "Nothing, if the cluster was recreated or restored. Otherwise check that every configured address leads to \
+         the same cluster.";
     STATE_UNREADABLE = 0xbd12b44df6a94f5294769183bba2cb66,
-        "What was remembered is not used",
-        "A file of the state directory cannot be read or makes no sense. What it would have said is learned anew.",
-        "Look at the error in the line. The files may be deleted while the daemon is stopped.";
+        "Stored state is not used",
+        "A file of the state directory cannot be read or is invalid. nodelb collects its content again.",
+        "Look at the error in the line. You may delete the files while the daemon is stopped.";
     STATE_LOADED = 0x2f697a324fd141f3834c3c99c89453f9,
-        "What was known before counts",
-        "It was read from the state directory, and counts until an apiserver or a check says otherwise.",
+        "Stored state is in use",
+        "nodelb has read it from the state directory, and uses it until an API server or a health check reports \
+         newer information.",
         "Nothing.";
     STATE_UNWRITTEN = 0x27492459687944a1919fb6b126bd2a5b,
-        "What is known cannot be remembered",
-        "The state directory cannot be written. Everything goes on, but after a restart or a reboot what is not there \
-         would be missing.",
+        "State cannot be stored",
+        "nodelb cannot write to the state directory. It keeps working, but does not have this state after a restart \
+         or reboot.",
         "Look at the error in the line, and at space and permissions in `state.directory`.";
     STATE_WRITTEN = 0x6cee108e710f4bb3b52c11684c5c8bde,
-        "What is known is remembered again",
-        "The state directory can be written again.",
+        "State is stored again",
+        "nodelb can write to the state directory again.",
         "Nothing.";
     APISERVER_FAILED = 0x55d7b82b4bb64fdf9f50c20451745789,
-        "An apiserver fails",
-        "It does not answer, or not as it should. Another one is used, if any works; the same error is not repeated.",
-        "`nodelb apiservers` shows how each address stands, and why.";
+        "An API server fails",
+        "It does not respond, or not correctly. nodelb uses another one if any works. Repetitions of the same error \
+         are not logged.",
+        "`nodelb apiservers` shows the state of each address with the reason.";
     APISERVER_IN_USE = 0x2bb08156d5e440c4955795d0451c2d14,
-        "An apiserver is in use",
-        "Services are heard of over this address from now on; the line says why this one.",
+        "nodelb uses an API server",
+        "nodelb receives changes over this address from now on. The line gives the reason for the choice.",
         "Nothing.";
     APISERVER_NONE = 0x0e08e0b21f3f432abdfe90f952398ac4,
-        "No apiserver can be reached",
-        "Services stay as they are and connections go on. Every known address is tried again and again.",
-        "`nodelb apiservers` says why each one fails. Changes to services are not heard of meanwhile.";
+        "No API server is reachable",
+        "nodelb serves the last known state, and connections keep working. It retries every known address.",
+        "`nodelb apiservers` shows why each address fails. Until one works, nodelb receives no changes of services.";
     APISERVER_KNOWN = 0x01fd9e1510814a5db246c3e480f62a6b,
-        "An apiserver address is new, or forgotten",
-        "An address was added, because the kubeconfig names it or it is no address of services any more; or removed, \
-         because it failed for long and is not listed.",
+        "An API server address was added or removed",
+        "An address was added because the kubeconfig names it or because it is no longer a service address; or it \
+         was removed because it failed for a long time and the endpoints do not list it.",
         "Nothing.";
     APISERVER_EXCLUDED = 0xf3fb27fba55e41e283492a9164bdc9ac,
-        "An address is not used as an apiserver",
-        "It is listed as one, but is an address of services, or otherwise none that nodelb should dial: that would \
-         lead through its own translation.",
-        "Configure a direct address of an apiserver: `kubernetes.apiserver`.";
+        "An address is not used as an API server",
+        "The endpoints list it as an API server, but it is a service address, or another address that nodelb must \
+         not connect to because the connection would go through its own translation.",
+        "Configure a direct address of an API server: `kubernetes.apiserver`.";
     LOGIN_FAILED = 0x2ae4a9eba539499b9ddd145784c0a691,
         "The credentials cannot be used",
-        "The kubeconfig, a token, a certificate or a plugin has a problem. If there are earlier credentials, they are \
-         used on.",
-        "Look at the error in the line; the files are read again when they change.";
+        "The kubeconfig, a token, a certificate or a plugin has a problem. nodelb continues to use earlier \
+         credentials, if there are any.",
+        "Look at the error in the line. nodelb reads the files again when they change.";
     LOGIN_CHANGED = 0x0d35430f50194070931b775aa87aea73,
-        "Other credentials are used",
-        "The files were changed, and what they say now is used.",
+        "New credentials are in use",
+        "The files have changed, and nodelb uses their current content.",
         "Nothing.";
     LINES_DROPPED = 0x650d80bb1d4d4064aba0928af5361418,
         "Log lines were dropped",
-        "journald, or the process that reads the daemon's stderr, did not take lines for a while. The daemon does not wait for \
-         them: what did not fit into its queue was dropped and is counted in nodelb_log_lines_dropped_total.",
-        "See why journald stood still: its disk, or the host's memory. What nodelb did meanwhile is in `nodelb history`.";
+        "journald, or the process that reads the daemon's stderr, did not accept lines for a while. The daemon does \
+         not wait: it drops the lines that exceed its queue and counts them in nodelb_log_lines_dropped_total.",
+        "Find out why journald was blocked, for example by its disk or the host's memory. `nodelb history` shows \
+         what nodelb did in between.";
     LISTENER_FAILED = 0x749551a7dcb646bfa8ea2502fc65acc6,
-        "The admin API does not listen at an address",
-        "An address of `admin.listen` cannot be opened; the line says why. The daemon serves all the same, and tries it \
-         again every few seconds. /readyz shows it on the addresses that are open and on the unix socket.",
-        "Do as the line says: free the port, or remove the address from `admin.listen` and restart nodelb.";
+        "The admin API does not listen on an address",
+        "nodelb cannot open an address of `admin.listen`; the line gives the reason. It keeps serving, and retries \
+         every few seconds. /readyz shows the failure on the other addresses and on the unix socket.",
+        "Follow the advice in the line: free the port, or remove the address from `admin.listen` and restart nodelb.";
     LISTENER_WORKS = 0x889ce0db486d4ce8b05e0942e3994977,
-        "The admin API listens at an address again",
-        "An address of `admin.listen` that could not be opened is open.",
+        "The admin API listens on an address again",
+        "nodelb has opened an address of `admin.listen` that it could not open before.",
         "Nothing.";
 }
 
 /// Every field that lines have in addition to their text, with its meaning. The journal shows the names in capitals.
 pub static FIELDS: &[(&str, &str)] = &[
-    ("message_id", "Which message it is, see the table"),
+    ("message_id", "The id of the message, see the table"),
     ("service", "The service, as NAMESPACE/NAME"),
-    ("port", "Name of its port, empty where it has none"),
-    ("frontend", "The address that clients dial, as ADDRESS:PORT/PROTOCOL"),
-    ("backend", "The address that they reach"),
-    ("owner", "The service that owns the address instead"),
-    ("object", "The object or file that the change came from"),
-    ("resource_version", "Its resourceVersion"),
-    ("writer", "Who wrote it last, as far as the object tells"),
-    ("apiserver", "Address of an apiserver"),
+    ("port", "The name of the service's port; empty for an unnamed port"),
+    ("frontend", "The address that clients connect to, as ADDRESS:PORT/PROTOCOL"),
+    ("backend", "The address of the backend"),
+    ("owner", "The service that owns the address"),
+    ("object", "The object or file that caused the change"),
+    ("resource_version", "The resourceVersion of the object"),
+    ("writer", "The last writer of the object, if known"),
+    ("apiserver", "The address of an API server"),
     ("directory", "The services directory"),
     ("file", "A service file"),
-    ("line", "Line in it"),
-    ("error", "What went wrong"),
-    ("operations", "How many map operations were done"),
-    ("entries", "How many map entries were put right"),
-    ("failed", "How many of them failed"),
-    ("services", "How many services are served"),
-    ("sockets", "How many sockets were ended"),
-    ("more", "How many lines like this were left out"),
-    ("lines", "How many log lines were dropped"),
-    ("version", "Of nodelb"),
-    ("node", "Name of this node"),
-    ("generation", "Of the maps"),
-    ("cgroup", "Where the programs are attached"),
+    ("line", "The line in the file"),
+    ("error", "The error"),
+    ("operations", "The number of completed map operations"),
+    ("entries", "The number of repaired map entries"),
+    ("failed", "The number of failed operations or entries"),
+    ("services", "The number of services that are served"),
+    ("sockets", "The number of closed sockets"),
+    ("more", "The number of similar lines that were not logged"),
+    ("lines", "The number of dropped log lines"),
+    ("version", "The version of nodelb"),
+    ("node", "The name of this node"),
+    ("generation", "The generation of the maps"),
+    ("cgroup", "The cgroup that the programs are attached to"),
 ];

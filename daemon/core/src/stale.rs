@@ -76,7 +76,7 @@ pub fn stale(snapshot: &Snapshot, frontend: L4Addr, backend: L4Addr) -> Option<S
     }
     let (service, slices) = snapshot.facts.owner(&key.service)?;
     let mut candidates = select::merge(slices.iter(), &key.port, key.protocol, key.family);
-    Checks::of(service, snapshot.facts.quarantine(&service.name)).mark(&mut candidates);
+    Checks::new(service, snapshot.facts.quarantine(&service.name)).mark(&mut candidates);
     let named = candidates.iter().find(|candidate| candidate.address(key.protocol) == backend);
     let keeps = named.is_some_and(|candidate| match candidate.state() {
         BackendState::Active | BackendState::Terminating | BackendState::Maintenance => true,

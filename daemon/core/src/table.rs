@@ -17,7 +17,7 @@ use crate::model::health_check::Quarantine;
 use crate::model::node::{self, NodeFacts, NodeObject};
 use crate::model::service::{Service, ServiceName, Slice, SliceName, Source};
 use crate::state::remembered::Remembered;
-use apiservers::{Apiservers, is_default_kubernetes, leads_to, lists_apiservers};
+use apiservers::{Apiservers, leads_to, lists_apiservers};
 use health_check_ports::HealthCheckPorts;
 
 pub mod apiservers;
@@ -133,12 +133,12 @@ impl Table {
                 Effect::None
             }
             Change::Apiservers(addresses) => {
-                let new = Arc::make_mut(&mut self.facts.apiservers).tell(addresses);
+                let new = Arc::make_mut(&mut self.facts.apiservers).set_reported(addresses);
                 self.newly_known.extend(new);
                 Effect::None
             }
             Change::Remember(records) => {
-                let new = Arc::make_mut(&mut self.facts.apiservers).recall(&records);
+                let new = Arc::make_mut(&mut self.facts.apiservers).restore(&records);
                 self.newly_known.extend(new);
                 Effect::Remember(records)
             }
@@ -270,10 +270,10 @@ impl Table {
 
     fn change_node(&mut self, change: impl FnOnce(&mut Facts)) -> Effect {
         let (old, answering) = (Arc::clone(&self.facts.node), self.nodeport_addresses());
-        let was_told = self.is_node_object_known();
+        let was_known = self.is_node_object_known();
         change(&mut self.facts);
-        let told = self.node_object().map(|object| Arc::clone(&object.zone));
-        let zone = if self.own_zone.is_empty() { told.unwrap_or_default() } else { Arc::clone(&self.own_zone) };
+        let reported = self.node_object().map(|object| Arc::clone(&object.zone));
+        let zone = if self.own_zone.is_empty() { reported.unwrap_or_default() } else { Arc::clone(&self.own_zone) };
         if self.node.zone != zone {
             Arc::make_mut(&mut self.facts.node).zone = zone;
         }
@@ -286,7 +286,7 @@ impl Table {
             Effect::AllServices
         } else if !changed.is_empty()
             || answering != self.nodeport_addresses()
-            || was_told != self.is_node_object_known()
+            || was_known != self.is_node_object_known()
         {
             Effect::NodeAddresses(changed)
         } else {
@@ -325,6 +325,12 @@ impl Facts {
         let first = record.slices.partition_point(|slice| slice.source < owner.source);
         let end = record.slices.partition_point(|slice| slice.source <= owner.source);
         Some((owner, &record.slices[first..end]))
+    }
+
+    /// The EndpointSlices of `default/kubernetes`, whose ready endpoints are the apiservers.
+    pub fn apiserver_slices(&self) -> impl Iterator<Item = &Arc<Slice>> {
+        let record = self.records.get(&ServiceName::new("default", "kubernetes"));
+        record.into_iter().flat_map(|record| &record.slices).filter(|slice| lists_apiservers(slice))
     }
 
     /// Every description of the service, one per source, in order of precedence.
@@ -424,7 +430,7 @@ impl Facts {
     /// its last backends.
     pub fn is_protected(&self, service: &Service, slices: &[Arc<Slice>]) -> bool {
         let is_apiserver = |addr, port| self.apiservers.contains(addr, port);
-        is_default_kubernetes(&service.name)
+        service.name.is_default_kubernetes()
             || !self.apiservers.is_empty() && leads_to(service, slices, &self.node, is_apiserver)
     }
 

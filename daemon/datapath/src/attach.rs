@@ -98,11 +98,15 @@ impl Attachment {
     }
 
     /// Makes every hook run the program of this attachment, and holds each link open.
-    pub(crate) fn attach(&self, pins: &Pins, held: &mut Held) -> Result<Vec<(&'static str, LinkState)>, OpenError> {
+    pub(crate) fn attach(
+        &self,
+        pins: &Pins,
+        open_links: &mut OpenLinks,
+    ) -> Result<Vec<(&'static str, LinkState)>, OpenError> {
         let cgroup = Cgroup::open(&self.cgroup)?;
-        let each = HOOKS.iter().zip(&self.programs).zip(&mut held.0);
-        let states = each.map(|((hook, program), held)| {
-            let state = attach(*hook, program.as_fd(), &cgroup, pins, held);
+        let each = HOOKS.iter().zip(&self.programs).zip(&mut open_links.0);
+        let states = each.map(|((hook, program), open_links)| {
+            let state = attach(*hook, program.as_fd(), &cgroup, pins, open_links);
             Ok((hook.name, state.map_err(|error| self.refused(&error, *hook, pins))?))
         });
         let states = states.collect::<Result<Vec<_>, OpenError>>()?;
@@ -139,7 +143,7 @@ impl Attachment {
 
 /// The open links, in the order of [`HOOKS`]. A program stays attached as long as its link is open or pinned.
 #[derive(Debug, Default)]
-pub(crate) struct Held([Option<OwnedFd>; HOOKS.len()]);
+pub(crate) struct OpenLinks([Option<OwnedFd>; HOOKS.len()]);
 
 /// Checks the hooks at any time and from any thread, without synchronising with the datapath's owner.
 #[derive(Clone, Debug)]
@@ -233,7 +237,7 @@ fn attach(
     program: BorrowedFd<'_>,
     cgroup: &Cgroup,
     pins: &Pins,
-    held: &mut Option<OwnedFd>,
+    open_links: &mut Option<OwnedFd>,
 ) -> io::Result<LinkState> {
     let pinned = match sys::open_pinned(&pins.link(hook.name)) {
         Ok(link) => Some(link),
@@ -247,10 +251,10 @@ fn attach(
     };
     if let Some(link) = pinned.filter(runs) {
         pins.crash().pass();
-        *held = Some(link);
+        *open_links = Some(link);
         return Ok(LinkState::Updated);
     }
-    let (link, state) = match held.take().filter(runs) {
+    let (link, state) = match open_links.take().filter(runs) {
         Some(link) => (link, LinkState::Pinned),
         None => {
             let link = sys::link_create(program, cgroup.directory.as_fd(), hook.attach_type)?;
@@ -258,7 +262,7 @@ fn attach(
         }
     };
     // Held open even if it cannot be pinned: it stays attached as long as this process lives.
-    let link = held.insert(link);
+    let link = open_links.insert(link);
     pins.replace_link(hook.name, |path| sys::pin(link.as_fd(), path))?;
     Ok(state)
 }
@@ -273,7 +277,7 @@ fn fault(hook: Hook, program: BorrowedFd<'_>, cgroup: &Cgroup, pin: &Path) -> Op
         Some((_, attach_type)) if attach_type == hook.attach_type => {
             return Some("its link is attached to another cgroup, or to one that is gone".into());
         }
-        _ => return Some(format!("{} is none of its links", pin.display())),
+        _ => return Some(format!("{} is not one of its links", pin.display())),
     }
     let runs = LinkInfo::from_fd(link.as_fd()).map(|info| info.prog_id);
     let ours = Program::id_from_fd(program);
@@ -281,7 +285,7 @@ fn fault(hook: Hook, program: BorrowedFd<'_>, cgroup: &Cgroup, pin: &Path) -> Op
         (Ok(runs), Ok(ours)) if runs == ours => None,
         (Err(error), _) => Some(format!("its link cannot be read: {error}")),
         (_, Err(error)) => Some(format!("its program cannot be read: {error}")),
-        _ => Some("it runs another program".into()),
+        _ => Some("it runs a different program".into()),
     }
 }
 

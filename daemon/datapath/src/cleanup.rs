@@ -39,7 +39,7 @@ pub fn cleanup(pin_directory: &Path, crash: &CrashPoint) -> Result<CleanupReport
     let mut work = Work { report: CleanupReport::default(), detached: BTreeSet::new(), crash };
     // Oldest version first: the version that a newer one took over from must not become current again.
     for (layout, root) in versions::all(pin_directory)? {
-        let pins = Pins::of(pin_directory, layout, crash);
+        let pins = Pins::new(pin_directory, layout, crash);
         let is_known = layout == LAYOUT;
         work.remove_links(&pins, is_known)?;
         work.remove_maps(&pins, is_known)?;

@@ -18,8 +18,8 @@ pub enum OpenError {
     },
     /// The process has the capabilities, but the kernel refuses bpf(2).
     #[error(
-        "bpf(2) is refused ({reason}) although the capabilities are there: a seccomp filter (SystemCallFilter=bpf allows \
-         it), a container runtime or kernel lockdown forbids it"
+        "the kernel refuses bpf(2) ({reason}) although the process has the capabilities: a seccomp filter \
+         (SystemCallFilter=bpf allows it), a container runtime or kernel lockdown forbids it"
     )]
     Forbidden {
         /// The kernel's error.
@@ -33,7 +33,7 @@ pub enum OpenError {
     },
     /// The pin directory is the root of a bpffs, which other programs use too.
     #[error(
-        "{} is where a whole bpffs is mounted, which is not nodelb's alone: datapath.pin-directory is a directory in it, \
+        "{} is the mount point of a bpffs, which other programs use too: set datapath.pin-directory to a directory in it, \
          such as {}",
         directory.display(), directory.join("nodelb").display()
     )]
@@ -42,7 +42,7 @@ pub enum OpenError {
         directory: PathBuf,
     },
     /// No cgroup v2 hierarchy is mounted.
-    #[error("no cgroup v2 is mounted: mount -t cgroup2 none /sys/fs/cgroup (or at another place, beside v1)")]
+    #[error("no cgroup v2 is mounted: mount -t cgroup2 none /sys/fs/cgroup (or at another path, next to v1)")]
     NoCgroup2,
     /// The configured cgroup is not a cgroup.
     #[error("{} is not a cgroup v2 directory: {reason}", path.display())]
@@ -54,9 +54,9 @@ pub enum OpenError {
     },
     /// Another program uses a hook of the cgroup exclusively.
     #[error(
-        "program {program}{} is attached to {} at {hook} without BPF_F_ALLOW_MULTI: the kernel lets no other program onto \
-         this hook {}. See whose it is with bpftool prog show id {program}; have its owner attach it with BPF_F_ALLOW_MULTI, \
-         or take it away with bpftool cgroup detach {} {hook} id {program}. Nothing of nodelb is attached or pinned",
+        "program {program}{} is attached to {} at {hook} without BPF_F_ALLOW_MULTI: the kernel attaches no other program to \
+         this hook {}. Find its owner with bpftool prog show id {program}; have it attached with BPF_F_ALLOW_MULTI, or remove \
+         it with bpftool cgroup detach {} {hook} id {program}. nodelb has attached and pinned nothing",
         named(.name), cgroup.display(), if *is_here { "there" } else { "there or in a cgroup below" }, cgroup.display()
     )]
     Exclusive {
@@ -73,9 +73,9 @@ pub enum OpenError {
     },
     /// The kernel interprets BPF programs instead of compiling them.
     #[error(
-        "the BPF JIT is off, and the kernel takes nodelb's programs only with it ({reason}): set \
-         net.core.bpf_jit_enable to 1 with sysctl(8), and find in /etc/sysctl.d what set it to 0; a kernel that has no \
-         such setting lacks CONFIG_BPF_JIT"
+        "the BPF JIT is off, and the kernel accepts nodelb's programs only with it ({reason}): set \
+         net.core.bpf_jit_enable to 1 with sysctl(8), and check which file in /etc/sysctl.d sets it to 0; a kernel without \
+         this setting lacks CONFIG_BPF_JIT"
     )]
     NoJit {
         /// The error of the load.
@@ -83,7 +83,7 @@ pub enum OpenError {
     },
     /// Links cannot be looked up by id.
     #[error(
-        "links cannot be looked up by id ({reason}): that takes CAP_SYS_ADMIN; run nodelb cleanup --hidden as root"
+        "links cannot be looked up by id ({reason}): this requires CAP_SYS_ADMIN; run nodelb cleanup --hidden as root"
     )]
     NoLookup {
         /// The kernel's error.
@@ -96,7 +96,7 @@ pub enum OpenError {
         what: String,
     },
     /// The kernel rejected a program.
-    #[error("the kernel refuses nodelb's BPF programs ({reason}); the end of what it says:\n{log}")]
+    #[error("the kernel rejects nodelb's BPF programs ({reason}); the end of its log:\n{log}")]
     Refused {
         /// The error of the load.
         reason: String,
@@ -106,16 +106,16 @@ pub enum OpenError {
         may_pass: bool,
     },
     /// Another process uses the pins.
-    #[error("another nodelb works with {}: only one can; stop it first", directory.display())]
+    #[error("another nodelb is running and uses {}; stop it first", directory.display())]
     Busy {
         /// The pin directory.
         directory: PathBuf,
     },
     /// A newer version of nodelb has made the maps.
     #[error(
-        "{} holds maps of layout {found}, which a newer nodelb made; this one ({}) knows layout {known} and leaves \
-         everything as it is: connections go on by the last state of the newer one. Install that version again, or start \
-         this one afresh after nodelb cleanup (of either version): then service addresses do not work until it has started",
+        "{} contains maps of layout {found} from a newer nodelb; this version ({}) supports layout {known} and changes \
+         nothing: connections keep working with the last state of the newer version. Install that version again, or run \
+         nodelb cleanup (of either version) and start this one: service addresses do not work until it has started",
         directory.display(), env!("CARGO_PKG_VERSION")
     )]
     NewerLayout {
@@ -128,9 +128,9 @@ pub enum OpenError {
     },
     /// An older version of nodelb has made the maps, and this one cannot read them.
     #[error(
-        "{} holds maps of layout {found}, which an older nodelb made; this one ({}) has layout {known}, cannot read those, \
-         and leaves everything as it is: connections go on by the last state of the older one. Install a version in between \
-         first, or start this one afresh after nodelb cleanup: then service addresses do not work until it has started",
+        "{} contains maps of layout {found} from an older nodelb; this version ({}) uses layout {known}, cannot read them, \
+         and changes nothing: connections keep working with the last state of the older version. Install a version in between \
+         first, or run nodelb cleanup and start this one: service addresses do not work until it has started",
         directory.display(), env!("CARGO_PKG_VERSION")
     )]
     UnknownLayout {
@@ -143,8 +143,8 @@ pub enum OpenError {
     },
     /// A limit is below the number of entries in use.
     #[error(
-        "map {map} has more entries in use than the {limit} it would have room for: raise datapath.max-{map}; the maps \
-         and all connections stay as they are"
+        "map {map} has more than {limit} entries in use: raise datapath.max-{map}; the maps and all connections are \
+         unchanged"
     )]
     TooSmall {
         /// Name of the map.

@@ -1,5 +1,4 @@
-//! The kernel features that nodelb requires, those that it uses if they exist, and those of newer kernels that it does
-//! not use. This is the only table of them: the lines at start, `/status` and `docs/kernels.md` are generated from it.
+//! The kernel features that nodelb requires, and those that it uses if they exist. This is the only table of them: the lines at start, `/status` and `docs/kernels.md` are generated from it.
 //! [`crate::probe`] finds features by trying them; the versions are only information for users.
 
 use std::collections::BTreeSet;
@@ -60,8 +59,8 @@ pub const OPTIONAL: [Optional; 7] = [
         name: "bpf_set_retval() at connect and sendmsg",
         since: Since(5, 18),
         config: "-",
-        used_for: "connections to a service without backends end in ECONNREFUSED or EHOSTUNREACH",
-        without: "connections to a service without backends end in EPERM",
+        used_for: "connections to a service without backends fail with ECONNREFUSED or EHOSTUNREACH",
+        without: "connections to a service without backends fail with EPERM",
         probe: "a program that calls it is loaded",
     },
     Optional {
@@ -69,36 +68,36 @@ pub const OPTIONAL: [Optional; 7] = [
         name: "bpf_set_retval() at bind",
         since: Since(5, 18),
         config: "-",
-        used_for: "a process that binds a NodePort that is served gets EADDRINUSE",
-        without: "NodePorts are not protected, and a process that binds one gets what arrives for it from outside the node; \
+        used_for: "binding a served NodePort fails with EADDRINUSE",
+        without: "NodePorts are not protected: a process that binds one receives its traffic from outside the node; \
                   nodelb frontends shows which are bound",
-        probe: "a program that calls it is loaded; SO_NETNS_COOKIE is asked for",
+        probe: "a program that calls it is loaded; SO_NETNS_COOKIE is read",
     },
     Optional {
         feature: Feature::Netns,
         name: "SO_NETNS_COOKIE",
         since: Since(5, 14),
         config: "-",
-        used_for: "loopback addresses and binds of the host are told from those of pods",
+        used_for: "loopback addresses and binds of the host are distinguished from those of pods",
         without: "NodePorts are not answered on loopback addresses, and not protected",
-        probe: "a socket is asked for it",
+        probe: "it is read from a socket",
     },
     Optional {
         feature: Feature::Mptcp,
         name: "bpf_skc_to_mptcp_sock()",
         since: Since(5, 19),
         config: "CONFIG_MPTCP, CONFIG_DEBUG_INFO_BTF",
-        used_for: "getpeername() on an MPTCP socket names the service",
-        without: "getpeername() on an MPTCP socket, if there are any, names the backend",
-        probe: "a program that calls it is loaded; /proc/sys/net/mptcp and /sys/kernel/btf/vmlinux are there",
+        used_for: "getpeername() on an MPTCP socket returns the service",
+        without: "getpeername() on an MPTCP socket returns the backend",
+        probe: "a program that calls it is loaded; /proc/sys/net/mptcp and /sys/kernel/btf/vmlinux exist",
     },
     Optional {
         feature: Feature::Flows,
         name: "iterators over per-socket maps, with socket cookies",
         since: Since(5, 12),
         config: "CONFIG_DEBUG_INFO_BTF",
-        used_for: "sockets that are connected to a backend that is gone are found",
-        without: "sockets stay connected to backends that are gone until they are closed",
+        used_for: "nodelb finds sockets that are connected to a removed backend",
+        without: "sockets stay connected to removed backends until their programs close them",
         probe: "the iterators are loaded and attached",
     },
     Optional {
@@ -106,18 +105,18 @@ pub const OPTIONAL: [Optional; 7] = [
         name: "SOCK_DESTROY for UDP and TCP sockets",
         since: Since(4, 9),
         config: "CONFIG_INET_DIAG_DESTROY, CONFIG_INET_UDP_DIAG",
-        used_for: "sockets that are connected to a backend that is gone are ended, and dial again",
-        without: "sockets stay connected to backends that are gone until they are closed",
-        probe: "a socket of nodelb's own is ended",
+        used_for: "nodelb closes sockets that are connected to a removed backend, so that clients connect again",
+        without: "sockets stay connected to removed backends until their programs close them",
+        probe: "a socket of nodelb is closed",
     },
     Optional {
         feature: Feature::NoCapability,
         name: "map access without capabilities while kernel.unprivileged_bpf_disabled is set",
         since: Since(5, 19),
         config: "-",
-        used_for: "the daemon gives up every capability after start",
+        used_for: "the daemon drops all capabilities after start",
         without: "the daemon keeps CAP_BPF",
-        probe: "each kind of work on maps and links is tried without",
+        probe: "each operation on maps and links is tried without capabilities",
     },
 ];
 
@@ -149,8 +148,8 @@ impl Required {
     pub fn probe(&self) -> &'static str {
         match self.found_by {
             FoundBy::Helper(_) => "a program that calls it is loaded",
-            FoundBy::Capabilities => "what the process has is looked at",
-            FoundBy::Trying => "loading, attaching or pinning fails",
+            FoundBy::Capabilities => "the capabilities of the process are read",
+            FoundBy::Trying => "loading, attaching or pinning is tried",
         }
     }
 }
@@ -221,37 +220,6 @@ pub const REQUIRED: [Required; 12] = [
     },
 ];
 
-/// A kernel feature that nodelb does not use.
-#[derive(Debug)]
-pub struct Unused {
-    /// The kernel's name of the feature.
-    pub name: &'static str,
-    /// The first kernel with the feature.
-    pub since: Since,
-    /// What nodelb does instead, on every kernel.
-    pub instead: &'static str,
-}
-
-/// Features of kernels newer than the oldest supported one that nodelb does not use.
-pub const UNUSED: [Unused; 3] = [
-    Unused {
-        name: "bpf_sock_destroy()",
-        since: Since(6, 5),
-        instead: "the reaper ends sockets by SOCK_DESTROY, in each network namespace",
-    },
-    Unused {
-        name: "tcx links",
-        since: Since(6, 6),
-        instead: "no program sees packets: connections are translated at the socket",
-    },
-    Unused {
-        name: "order among the programs of a cgroup (BPF_F_BEFORE, BPF_F_AFTER)",
-        since: Since(6, 17),
-        instead: "programs run in the order in which they were attached; nodelb's links change their programs and keep their \
-                  places",
-    },
-];
-
 /// The row of a feature in the table.
 pub fn optional(feature: Feature) -> &'static Optional {
     let row = OPTIONAL.iter().find(|row| row.feature == feature);
@@ -286,13 +254,13 @@ impl Findings {
         let rows = self.found.iter().map(|feature| optional(*feature));
         let found = rows.map(|row| format!("{} ({})", row.name, row.since)).collect::<Vec<_>>().join("; ");
         if self.missing.is_empty() {
-            return format!("{kernel} has everything that nodelb can use: {found}");
+            return format!("{kernel} has all optional features: {found}");
         }
         let rows = self.missing().map(|row| format!("{} ({}): {}", row.name, row.since, row.without));
         let missing = rows.collect::<Vec<_>>().join("; ");
         let and_has = if found.is_empty() { String::new() } else { format!(". It has {found}") };
         let total = self.found.len() + self.missing.len();
-        format!("{kernel} lacks {} of {total} things that nodelb can use: {missing}{and_has}", self.missing.len())
+        format!("{kernel} lacks {} of {total} optional features: {missing}{and_has}", self.missing.len())
     }
 }
 

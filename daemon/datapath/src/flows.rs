@@ -50,16 +50,16 @@ impl FlowReader {
     ///
     /// # Errors
     /// If the kernel refuses the request.
-    pub fn udp(&self, see: &mut dyn FnMut(Flow)) -> io::Result<()> {
-        read(&self.udp, see)
+    pub fn udp(&self, report: &mut dyn FnMut(Flow)) -> io::Result<()> {
+        read(&self.udp, report)
     }
 
     /// Passes the TCP sockets that are connected or connecting to `see`.
     ///
     /// # Errors
     /// As [`Self::udp`].
-    pub fn tcp(&self, see: &mut dyn FnMut(Flow)) -> io::Result<()> {
-        read(&self.tcp, see)
+    pub fn tcp(&self, report: &mut dyn FnMut(Flow)) -> io::Result<()> {
+        read(&self.tcp, report)
     }
 }
 
@@ -69,7 +69,7 @@ fn link(program: &mut ProgramMut<'_>, map: &MapHandle) -> io::Result<OwnedFd> {
 }
 
 /// Reads all records. The kernel returns only whole records, as many as fit.
-fn read(link: &OwnedFd, see: &mut dyn FnMut(Flow)) -> io::Result<()> {
+fn read(link: &OwnedFd, report: &mut dyn FnMut(Flow)) -> io::Result<()> {
     let mut file = sys::iter_create(link.as_fd())?;
     let mut chunk = vec![0; CHUNK];
     loop {
@@ -83,6 +83,6 @@ fn read(link: &OwnedFd, see: &mut dyn FnMut(Flow)) -> io::Result<()> {
         if !rest.is_empty() {
             return Err(io::Error::other(format!("{length} bytes of records of {FLOW_RECORD_SIZE} each")));
         }
-        records.iter().filter_map(layout::parse_flow_record).for_each(&mut *see);
+        records.iter().filter_map(layout::parse_flow_record).for_each(&mut *report);
     }
 }

@@ -27,7 +27,7 @@ pub(crate) fn attached(own: &Path, cgroup: &Path, mountinfo: &str) -> Vec<PathBu
             found.push(directory.to_path_buf());
         }
     };
-    Search { seen, directories: DIRECTORIES, visit }.look_everywhere(mountinfo, DEPTH);
+    Search { seen, directories: DIRECTORIES, visit }.search_all(mountinfo, DEPTH);
     found.sort_unstable();
     found
 }
@@ -38,7 +38,7 @@ pub(crate) fn pinned_links(mountinfo: &str) -> BTreeSet<u32> {
     let visit = |_: &Path, versions: &[PathBuf]| {
         ids.extend(versions.iter().flat_map(|version| attach::links_in(&version.join("links"))));
     };
-    Search { seen: BTreeSet::new(), directories: usize::MAX, visit }.look_everywhere(mountinfo, usize::MAX);
+    Search { seen: BTreeSet::new(), directories: usize::MAX, visit }.search_all(mountinfo, usize::MAX);
     ids
 }
 
@@ -52,13 +52,13 @@ struct Search<V> {
 }
 
 impl<V: FnMut(&Path, &[PathBuf])> Search<V> {
-    fn look_everywhere(&mut self, mountinfo: &str, depth: usize) {
+    fn search_all(&mut self, mountinfo: &str, depth: usize) {
         for mount in mounts::by_type(mountinfo, "bpf") {
-            self.look(&mount.point(), depth);
+            self.search(&mount.point(), depth);
         }
     }
 
-    fn look(&mut self, directory: &Path, depth: usize) {
+    fn search(&mut self, directory: &Path, depth: usize) {
         let is_new = self.seen.len() < self.directories && identity(directory).is_some_and(|it| self.seen.insert(it));
         if !is_new {
             return;
@@ -69,7 +69,7 @@ impl<V: FnMut(&Path, &[PathBuf])> Search<V> {
         let Some(depth) = depth.checked_sub(1) else { return };
         let below = fs::read_dir(directory).into_iter().flatten().flatten();
         for entry in below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-            self.look(&entry.path(), depth);
+            self.search(&entry.path(), depth);
         }
     }
 }

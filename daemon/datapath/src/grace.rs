@@ -29,9 +29,9 @@ pub(crate) struct Grace {
 #[derive(Debug, Default)]
 struct Shared {
     /// Number of rounds that have ended.
-    asked: AtomicU64,
+    requested: AtomicU64,
     /// Number of rounds that no program can be reading from any more.
-    passed: AtomicU64,
+    completed: AtomicU64,
     has_failed: AtomicBool,
     is_over: AtomicBool,
 }
@@ -44,9 +44,9 @@ impl Grace {
         has_global && !self.shared.has_failed.load(Ordering::Relaxed)
     }
 
-    /// Reports that this many rounds have ended. [`Self::passed`] returns the number some time later.
-    pub(crate) fn ask(&mut self, rounds: u64) {
-        self.shared.asked.store(rounds, Ordering::Release);
+    /// Reports that this many rounds have ended. [`Self::completed`] returns the number some time later.
+    pub(crate) fn request(&mut self, rounds: u64) {
+        self.shared.requested.store(rounds, Ordering::Release);
         if let Some(thread) = &self.thread {
             thread.unpark();
             return;
@@ -60,9 +60,9 @@ impl Grace {
     }
 
     /// The number of rounds that no program can be reading from any more; `None` if it cannot be known.
-    pub(crate) fn passed(&self) -> Option<u64> {
+    pub(crate) fn completed(&self) -> Option<u64> {
         let has_failed = self.shared.has_failed.load(Ordering::Relaxed);
-        (!has_failed).then(|| self.shared.passed.load(Ordering::Acquire))
+        (!has_failed).then(|| self.shared.completed.load(Ordering::Acquire))
     }
 }
 
@@ -77,15 +77,15 @@ impl Drop for Grace {
 
 fn wait(shared: &Shared) {
     while !shared.is_over.load(Ordering::Relaxed) {
-        if shared.asked.load(Ordering::Acquire) == shared.passed.load(Ordering::Relaxed) {
+        if shared.requested.load(Ordering::Acquire) == shared.completed.load(Ordering::Relaxed) {
             thread::park();
             continue;
         }
         thread::sleep(COLLECT);
         // Everything up to this number has been unpublished before.
-        let asked = shared.asked.load(Ordering::Acquire);
+        let requested = shared.requested.load(Ordering::Acquire);
         match sys::membarrier_global() {
-            Ok(()) => shared.passed.store(asked, Ordering::Release),
+            Ok(()) => shared.completed.store(requested, Ordering::Release),
             Err(_refused) => {
                 shared.has_failed.store(true, Ordering::Relaxed);
                 return;

@@ -3,7 +3,8 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use libbpf_rs::OpenObject;
@@ -12,20 +13,21 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::{MapOp, Realised};
 use nodelb_core::state::kernel_check::{Content, EntryKey};
 
-use crate::attach::{Attachment, Held, LinkFault, LinkState, Links};
+use crate::attach::{Attachment, LinkFault, LinkState, Links, OpenLinks};
 use crate::counters::Counters;
 use crate::crash::CrashPoint;
 use crate::error::{OpenError, failed};
 use crate::features::{Feature, Findings};
 use crate::flows::FlowReader;
 use crate::foreign_links;
-use crate::load;
-use crate::open_maps::OpenMaps;
+use crate::load::{self, PERSISTENT};
+use crate::maps::NAMES;
 use crate::own_sockets::{self, OwnSockets};
 use crate::pins::{self, Pins};
 use crate::probe;
 use crate::read::{self, KernelReader};
 use crate::start::{Opened, Start};
+use crate::sys;
 use crate::versions::{self, Lock, PinSetup};
 use crate::write::Writer;
 
@@ -113,9 +115,9 @@ pub struct KernelDatapath {
     writer: Writer,
     attachment: Arc<Attachment>,
     /// The open links, which keeps them attached when their pins disappear.
-    held: Held,
+    open_links: OpenLinks,
     /// The open maps, for the same reason.
-    kept: OpenMaps,
+    open_maps: OpenMaps,
     own: OwnSockets,
     flows: Option<FlowReader>,
     pins: Pins,
@@ -149,10 +151,10 @@ impl KernelDatapath {
             cgroup,
             flows: flows.as_ref().map(|_| ()).map_err(Clone::clone),
         };
-        let kept = OpenMaps::open(&pins, opened.generation)?;
-        let Opened { writer, attachment, held, own, .. } = opened;
+        let open_maps = OpenMaps::open(&pins, opened.generation)?;
+        let Opened { writer, attachment, open_links, own, .. } = opened;
         let attachment = Arc::new(attachment);
-        Ok((Self { writer, attachment, held, kept, own, flows: flows.ok(), pins, lock }, report))
+        Ok((Self { writer, attachment, open_links, open_maps, own, flows: flows.ok(), pins, lock }, report))
     }
 
     /// A reader of the maps, for other threads.
@@ -190,7 +192,7 @@ impl KernelDatapath {
     /// # Errors
     /// If a hook cannot be attached, or something cannot be pinned; the rest is left unchanged.
     pub fn ensure_attached(&mut self) -> Result<Vec<Repair>, OpenError> {
-        let (faults, maps) = (self.verify_links(), self.kept.missing(&self.pins));
+        let (faults, maps) = (self.verify_links(), self.open_maps.missing(&self.pins));
         if faults.is_empty() && maps.is_empty() {
             return Ok(Vec::new());
         }
@@ -200,7 +202,7 @@ impl KernelDatapath {
             return Err(busy);
         }
         // Also if nothing can be pinned: links are created and held open.
-        let links = self.attachment.attach(&self.pins, &mut self.held);
+        let links = self.attachment.attach(&self.pins, &mut self.open_links);
         restored?;
         let links = links?;
         let lasted = |hook| links.iter().any(|(name, state)| *name == hook && *state == LinkState::Pinned);
@@ -215,7 +217,7 @@ impl KernelDatapath {
         pins::make_directory(&pin_directory, self.pins.crash()).map_err(failed("making", &pin_directory))?;
         // Before anything is written: the directory may belong to a second daemon now.
         self.lock.extend(&pin_directory)?;
-        self.kept.restore(&self.pins)?;
+        self.open_maps.restore(&self.pins)?;
         self.lock.extend(&pin_directory)
     }
 
@@ -250,4 +252,66 @@ impl Datapath for KernelDatapath {
     fn read(&self, keys: &[EntryKey]) -> Result<Content, MapError> {
         read::read(&self.writer.maps, keys)
     }
+}
+
+/// The pinned maps, held open, so that pins which disappear while the daemon runs are restored without any loss. Pins
+/// disappear when another program removes them or mounts another bpffs over them. [`crate::attach`] does the same for
+/// links.
+#[derive(Debug)]
+struct OpenMaps {
+    generation: u32,
+    persistent: Vec<(&'static str, OwnedFd)>,
+    /// The maps of the generation.
+    maps: Vec<(&'static str, OwnedFd)>,
+}
+
+impl OpenMaps {
+    /// Opens all pinned maps.
+    fn open(pins: &Pins, generation: u32) -> Result<Self, OpenError> {
+        let directory = pins.generation(generation);
+        let persistent =
+            PERSISTENT.iter().map(|&name| open_pinned(name, &pins.persistent(name))).collect::<Result<_, _>>()?;
+        let maps = NAMES.iter().map(|&name| open_pinned(name, &directory.join(name))).collect::<Result<_, _>>()?;
+        Ok(Self { generation, persistent, maps })
+    }
+
+    /// The maps without a pin.
+    fn missing(&self, pins: &Pins) -> Vec<&'static str> {
+        let directory = pins.generation(self.generation);
+        let persistent = self.persistent.iter().map(|(name, _)| (*name, pins.persistent(name)));
+        let maps = self.maps.iter().map(|(name, _)| (*name, directory.join(name)));
+        persistent.chain(maps).filter(|(_, path)| !path.exists()).map(|(name, _)| name).collect()
+    }
+
+    /// Restores missing pins and their directories. The generation appears in one step, as at a start.
+    fn restore(&self, pins: &Pins) -> Result<(), OpenError> {
+        pins.make()?;
+        for (name, map) in &self.persistent {
+            pin(map, &pins.persistent(name), pins)?;
+        }
+        let directory = pins.generation(self.generation);
+        if directory.exists() {
+            return self.pin_maps(&directory, pins);
+        }
+        let directory = pins.begin(self.generation)?;
+        self.pin_maps(&directory, pins)?;
+        pins.commit(self.generation)
+    }
+
+    fn pin_maps(&self, directory: &Path, pins: &Pins) -> Result<(), OpenError> {
+        self.maps.iter().try_for_each(|(name, map)| pin(map, &directory.join(name), pins))
+    }
+}
+
+fn open_pinned(name: &'static str, path: &Path) -> Result<(&'static str, OwnedFd), OpenError> {
+    Ok((name, sys::open_pinned(path).map_err(failed("opening", path))?))
+}
+
+/// Pins the map unless a pin exists there.
+fn pin(map: &OwnedFd, path: &Path, pins: &Pins) -> Result<(), OpenError> {
+    if !path.exists() {
+        sys::pin(map.as_fd(), path).map_err(failed("pinning", path))?;
+        pins.crash().pass();
+    }
+    Ok(())
 }

@@ -212,15 +212,15 @@ fn may_pass(kind: ErrorKind) -> bool {
 /// Returns the output of libbpf while `work` runs. libbpf has one print callback per process, so only one load may run
 /// at a time.
 pub(crate) fn listening<T>(work: impl FnOnce() -> T) -> (T, String) {
-    static HEARD: Mutex<String> = Mutex::new(String::new());
+    static OUTPUT: Mutex<String> = Mutex::new(String::new());
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let before = set_print(Some((PrintLevel::Info, |_, text| {
-        HEARD.lock().unwrap_or_else(PoisonError::into_inner).push_str(&text);
+        OUTPUT.lock().unwrap_or_else(PoisonError::into_inner).push_str(&text);
     })));
     let result = work();
     set_print(before);
-    (result, std::mem::take(&mut HEARD.lock().unwrap_or_else(PoisonError::into_inner)))
+    (result, std::mem::take(&mut OUTPUT.lock().unwrap_or_else(PoisonError::into_inner)))
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ pub(crate) struct Spec {
 }
 
 impl Spec {
-    pub(crate) fn of(map: &MapHandle) -> io::Result<Self> {
+    pub(crate) fn read(map: &MapHandle) -> io::Result<Self> {
         let info = MapInfo::new(map.as_fd()).map_err(into_io)?.info;
         Ok(Self {
             map_type: info.type_,
@@ -124,7 +124,7 @@ pub(crate) struct Maps {
     pub(crate) node_addrs: MapHandle,
     pub(crate) affinity: MapHandle,
     pub(crate) limits: Limits,
-    pub(crate) room: SlotUsage,
+    pub(crate) slot_usage: SlotUsage,
     services: SharedWords,
     slots: SharedWords,
 }
@@ -164,7 +164,7 @@ impl Maps {
             node_addrs,
             affinity,
             limits,
-            room: SlotUsage::default(),
+            slot_usage: SlotUsage::default(),
             services: SharedWords::map(&services)?,
             slots: SharedWords::map(&slots)?,
         })

@@ -36,7 +36,7 @@ pub(crate) struct Pins {
 impl Pins {
     /// Creates the directories of the version that are missing.
     pub(crate) fn create(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Result<Self, OpenError> {
-        let pins = Self::of(pin_directory, layout, crash);
+        let pins = Self::new(pin_directory, layout, crash);
         pins.make()?;
         Ok(pins)
     }
@@ -50,7 +50,7 @@ impl Pins {
     }
 
     /// The directory of the version, which need not exist.
-    pub(crate) fn of(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Self {
+    pub(crate) fn new(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Self {
         Self { root: pin_directory.join(format!("v{layout}")), crash: crash.clone() }
     }
 

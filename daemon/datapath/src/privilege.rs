@@ -23,7 +23,7 @@ pub struct RemainingPrivileges {
 #[derive(Debug, thiserror::Error)]
 pub enum PrivilegeError {
     /// Capabilities belong to threads: a thread that exists already would keep them.
-    #[error("capabilities must be dropped before there are threads, and there are {0}")]
+    #[error("capabilities must be dropped before threads start, and {0} threads are running")]
     Threads(usize),
     /// The kernel refused to drop the capabilities.
     #[error("dropping capabilities: {0}")]
@@ -32,7 +32,7 @@ pub enum PrivilegeError {
     #[error("dropping privileges: {0}")]
     System(#[from] io::Error),
     /// The maps cannot be written any more, even with CAP_BPF.
-    #[error("without its other capabilities nodelb cannot work, not even with CAP_BPF: {0}")]
+    #[error("nodelb cannot work without its other capabilities, not even with CAP_BPF: {0}")]
     NoUse(io::Error),
 }
 

@@ -99,10 +99,12 @@ fn own_netns() -> Option<u64> {
 
 fn missing_capabilities() -> Result<Vec<&'static str>, OpenError> {
     let status = Path::new("/proc/self/status");
-    let held = caps::read(None, CapSet::Effective).map_err(failed("reading capabilities from", status))?;
+    let effective = caps::read(None, CapSet::Effective).map_err(failed("reading capabilities from", status))?;
     // CAP_SYS_ADMIN includes CAP_BPF and CAP_PERFMON.
-    let implied = |capability| capability != Capability::CAP_NET_ADMIN && held.contains(&Capability::CAP_SYS_ADMIN);
-    let lacking = CAPABILITIES.iter().filter(|&&(capability, _)| !held.contains(&capability) && !implied(capability));
+    let implied =
+        |capability| capability != Capability::CAP_NET_ADMIN && effective.contains(&Capability::CAP_SYS_ADMIN);
+    let lacking =
+        CAPABILITIES.iter().filter(|&&(capability, _)| !effective.contains(&capability) && !implied(capability));
     Ok(lacking.map(|&(_, name)| name).collect())
 }
 
@@ -131,7 +133,7 @@ fn check_cgroup(path: &Path) -> Result<(), OpenError> {
     if found.filesystem_type() == CGROUP2_SUPER_MAGIC && path.is_dir() {
         Ok(())
     } else {
-        Err(bad("it lies on another file system".into()))
+        Err(bad("it is on another file system".into()))
     }
 }
 

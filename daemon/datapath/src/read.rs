@@ -44,7 +44,7 @@ impl KernelReader {
     /// The number of slots that are in use or rest before they are used again. Makes no system call. `now` is on the
     /// writer's clock.
     pub fn slots_taken(&self, now: Moment) -> usize {
-        self.maps.room.taken(now) as usize
+        self.maps.slot_usage.taken(now) as usize
     }
 
     /// The number of clients in `affinity`. Reads all of them and keeps none in memory.
@@ -68,7 +68,7 @@ pub(crate) fn content(maps: &Maps) -> Result<Content, MapError> {
         match layout::parse_frontend_key(&key) {
             Some(addr) => add_frontend(addr, &value, &mut content),
             None => {
-                let text = format!("frontend with the key {key:02x?}: it is not of nodelb's making");
+                let text = format!("frontend with the key {key:02x?}: nodelb did not write it");
                 content.broken.with_invalid_key.push(text);
             }
         }
@@ -119,7 +119,7 @@ fn add_frontend(addr: L4Addr, value: &layout::FrontendBytes, content: &mut Conte
             content.state.frontends.insert(addr, entry);
         }
         None => {
-            let text = format!("frontend {addr}: its value {value:02x?} is not of nodelb's making");
+            let text = format!("frontend {addr}: its value {value:02x?} was not written by nodelb");
             content.broken.entries.insert(EntryKey::Frontend(addr), text);
         }
     }
@@ -147,7 +147,7 @@ fn add_broken_service(id: ServiceId, wrong: &dyn fmt::Display, content: &mut Con
 
 /// Reads a list. The list is valid if its view is unchanged after the read: then it was published during the whole
 /// read.
-fn list(maps: &Maps, service: u32, which: ViewKind) -> Result<Arc<[Slot]>, Wrong> {
+fn list(maps: &Maps, service: u32, which: ViewKind) -> Result<Arc<[Slot]>, ListError> {
     loop {
         let view = maps.view(service, which);
         let inside = |run: Run| run.first.checked_add(run.len).is_some_and(|end| end <= maps.limits.slots);
@@ -161,8 +161,8 @@ fn list(maps: &Maps, service: u32, which: ViewKind) -> Result<Arc<[Slot]>, Wrong
         }
         return match list {
             Some(Some(list)) => Ok(list),
-            Some(None) => Err(Wrong::Slot(view.run)),
-            None => Err(Wrong::Outside(view.run)),
+            Some(None) => Err(ListError::Slot(view.run)),
+            None => Err(ListError::Outside(view.run)),
         };
     }
 }
@@ -193,21 +193,21 @@ pub(crate) fn runs(maps: &Maps, content: &mut Content) -> Runs {
     shared.dedup();
     for id in shared {
         content.state.services.remove(&id);
-        add_broken_service(id, &"its slots are another's too", content);
+        add_broken_service(id, &"another service uses the same slots", content);
     }
     runs
 }
 
-enum Wrong {
+enum ListError {
     Outside(Run),
     Slot(Run),
 }
 
-impl fmt::Display for Wrong {
+impl fmt::Display for ListError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (what, Run { first, len }) = match self {
-            Self::Outside(run) => ("leaves the slots map", run),
-            Self::Slot(run) => ("has a slot that holds no backend", run),
+            Self::Outside(run) => ("exceeds the slots map", run),
+            Self::Slot(run) => ("has a slot without a backend", run),
         };
         write!(f, "its list of {len} slots from {first} on {what}")
     }

@@ -12,38 +12,38 @@ use nodelb_core::state::entries::MapOp;
 use nodelb_core::state::kernel_check::Content;
 use nodelb_core::state::runs::Runs;
 
-use crate::attach::{Attachment, HOOKS, Held, LinkState};
+use crate::attach::{Attachment, HOOKS, LinkState, OpenLinks};
 use crate::counters::Counters;
 use crate::error::{OpenError, failed};
 use crate::kernel::Origin;
 use crate::load::{Loaded, PERSISTENT, Prepared};
 use crate::maps::{Epoch, Handles, Maps, NAMES, Spec};
-use crate::migrate::{self, MigratedContent};
 use crate::own_sockets::OwnSockets;
 use crate::pins::Pins;
 use crate::read;
 use crate::sys;
-use crate::versions::Predecessor;
-use crate::write::{Placed, Writer};
+use crate::versions::{self, MigratedContent, Predecessor};
+use crate::write::{Placements, Writer};
 
 /// The current generation when nodelb starts.
-struct Old {
+struct CurrentGeneration {
     number: u32,
     handles: Handles,
     /// Whether its maps can be used without changes, apart from their content.
     fits: bool,
 }
 
-impl Old {
+impl CurrentGeneration {
     fn open(pins: &Pins, number: u32, wanted: &[Spec; NAMES.len()]) -> Result<Self, OpenError> {
         let directory = pins.generation(number);
-        let handles = Handles::open(&directory)
-            .map_err(|(name, error)| failed("opening (nodelb cleanup starts afresh)", &directory.join(name))(error))?;
+        let handles = Handles::open(&directory).map_err(|(name, error)| {
+            failed("opening (nodelb cleanup removes all maps)", &directory.join(name))(error)
+        })?;
         let mut fits = true;
         for (map, wanted) in handles.0.iter().zip(wanted) {
-            let found = Spec::of(map).map_err(failed("reading", &directory))?;
+            let found = Spec::read(map).map_err(failed("reading", &directory))?;
             if !found.same_kind(*wanted) {
-                return Err(failed("using", &directory)(migrate::FOREIGN));
+                return Err(failed("using", &directory)(versions::FOREIGN));
             }
             fits &= found == *wanted;
         }
@@ -61,7 +61,7 @@ fn pinned_lasting(
     let [tcp, udp, overflow, epoch] = [0, 1, 2, 3].map(|i| {
         let (ours, wanted) = (pins.persistent(PERSISTENT[i]), prepared.lasting_specs[i]);
         if let Some((map, found)) = open_map(&ours)? {
-            let kind = failed("using", &ours)("it is a map of another kind; nodelb cleanup starts afresh");
+            let kind = failed("using", &ours)("it is a map of a different type; nodelb cleanup removes it");
             return if found.same_kind(wanted) { Ok(Some(map)) } else { Err(kind) };
         }
         let Some(theirs) = theirs else { return Ok(None) };
@@ -77,7 +77,7 @@ fn open_map(path: &Path) -> Result<Option<(MapHandle, Spec)>, OpenError> {
         return Ok(None);
     }
     let map = MapHandle::from_pinned_path(path).map_err(failed("opening", path))?;
-    let spec = Spec::of(&map).map_err(failed("reading", path))?;
+    let spec = Spec::read(&map).map_err(failed("reading", path))?;
     Ok(Some((map, spec)))
 }
 
@@ -99,13 +99,13 @@ fn share_links(predecessor: &Predecessor, pins: &Pins) -> Result<(), OpenError> 
 pub(crate) struct Start<'p> {
     pins: &'p Pins,
     persistent: [Option<MapHandle>; PERSISTENT.len()],
-    old: Option<Old>,
+    old: Option<CurrentGeneration>,
     predecessor: Option<Predecessor>,
     cgroup: PathBuf,
 }
 
 /// The maps to create next.
-struct Next {
+struct NewGeneration {
     generation: u32,
     origin: Origin,
     /// The content to copy into them.
@@ -116,7 +116,7 @@ struct Next {
 pub(crate) struct Opened {
     pub(crate) writer: Writer,
     pub(crate) attachment: Attachment,
-    pub(crate) held: Held,
+    pub(crate) open_links: OpenLinks,
     pub(crate) own: OwnSockets,
     pub(crate) generation: u32,
     pub(crate) origin: Origin,
@@ -134,7 +134,7 @@ impl<'p> Start<'p> {
     ) -> Result<Self, OpenError> {
         let current = pins.current_generation()?;
         let persistent = pinned_lasting(pins, predecessor.as_ref(), prepared)?;
-        let old = current.map(|number| Old::open(pins, number, &prepared.specs)).transpose()?;
+        let old = current.map(|number| CurrentGeneration::open(pins, number, &prepared.specs)).transpose()?;
         Ok(Self { pins, persistent, old, predecessor, cgroup })
     }
 
@@ -154,7 +154,7 @@ impl<'p> Start<'p> {
     }
 
     /// Uses the pinned maps, unless their content turns out to be corrupt.
-    fn reuse(self, prepared: Prepared<'_>, old: &Old) -> Result<Opened, OpenError> {
+    fn reuse(self, prepared: Prepared<'_>, old: &CurrentGeneration) -> Result<Opened, OpenError> {
         let directory = self.pins.generation(old.number);
         let maps = Maps::new(reopened(&old.handles, &directory)?).map_err(failed("mapping", &directory))?;
         let mut content = read::content(&maps).map_err(failed("reading", &directory))?;
@@ -167,12 +167,12 @@ impl<'p> Start<'p> {
         let Loaded { programs, persistent, counters, .. } = loaded;
         let writer = self.writer(Arc::new(maps), runs, (&persistent, counters))?;
         let attachment = Attachment::new(programs, self.cgroup);
-        let mut held = Held::default();
-        let links = attachment.attach(self.pins, &mut held)?;
+        let mut open_links = OpenLinks::default();
+        let links = attachment.attach(self.pins, &mut open_links)?;
         Ok(Opened {
             writer,
             attachment,
-            held,
+            open_links,
             own: OwnSockets::new(persistent),
             generation: old.number,
             origin: Origin::Reused,
@@ -182,27 +182,27 @@ impl<'p> Start<'p> {
     }
 
     /// Creates maps of the configured sizes and copies the content of the old maps into them, except corrupt entries.
-    fn resize(self, prepared: Prepared<'_>, old: &Old) -> Result<Opened, OpenError> {
-        let carried = migrate::current(&self.pins.generation(old.number))?;
+    fn resize(self, prepared: Prepared<'_>, old: &CurrentGeneration) -> Result<Opened, OpenError> {
+        let carried = versions::current(&self.pins.generation(old.number))?;
         // Maps with the right size are replaced only because of their content.
         let origin = if old.fits { Origin::Cleaned } else { Origin::Rebuilt { from: carried.limits } };
-        self.rebuild(prepared, Next { generation: old.number + 1, origin, carried: Some(carried) })
+        self.rebuild(prepared, NewGeneration { generation: old.number + 1, origin, carried: Some(carried) })
     }
 
     /// The first maps of this layout version.
-    fn first(&self) -> Result<Next, OpenError> {
+    fn first(&self) -> Result<NewGeneration, OpenError> {
         let Some(predecessor) = &self.predecessor else {
-            return Ok(Next { generation: 1, origin: Origin::Created, carried: None });
+            return Ok(NewGeneration { generation: 1, origin: Origin::Created, carried: None });
         };
         let reader = predecessor.reader;
         let carried = (reader.read)(&predecessor.generation)?;
         share_links(predecessor, self.pins)?;
-        Ok(Next { generation: 1, origin: Origin::Upgraded { from: reader.layout }, carried: Some(carried) })
+        Ok(NewGeneration { generation: 1, origin: Origin::Upgraded { from: reader.layout }, carried: Some(carried) })
     }
 
     /// Creates new maps and fills them before any program uses them.
-    fn rebuild(self, prepared: Prepared<'_>, next: Next) -> Result<Opened, OpenError> {
-        let Next { generation, origin, carried } = next;
+    fn rebuild(self, prepared: Prepared<'_>, next: NewGeneration) -> Result<Opened, OpenError> {
+        let NewGeneration { generation, origin, carried } = next;
         let loaded = prepared.load(None, &self.persistent)?;
         self.pin_lasting(&loaded)?;
         let directory = self.pins.begin(generation)?;
@@ -217,11 +217,20 @@ impl<'p> Start<'p> {
         }
         let corrupt = filled?.unwrap_or_default();
         let attachment = Attachment::new(programs, self.cgroup);
-        let mut held = Held::default();
-        let links = attachment.attach(self.pins, &mut held)?;
+        let mut open_links = OpenLinks::default();
+        let links = attachment.attach(self.pins, &mut open_links)?;
         self.pins.commit(generation)?;
         self.pins.current_generation()?;
-        Ok(Opened { writer, attachment, held, own: OwnSockets::new(persistent), generation, origin, links, corrupt })
+        Ok(Opened {
+            writer,
+            attachment,
+            open_links,
+            own: OwnSockets::new(persistent),
+            generation,
+            origin,
+            links,
+            corrupt,
+        })
     }
 
     fn writer(
@@ -233,8 +242,8 @@ impl<'p> Start<'p> {
         let counters = counters.map(|map| Counters::new(&map, maps.limits.services).map(Arc::new)).transpose();
         let counters = counters.map_err(failed("mapping the counters of", self.pins.root()))?;
         let epoch = Epoch::new(epoch).map_err(failed("mapping", self.pins.root()))?;
-        let placed = Placed::of(&maps);
-        maps.room.set(&runs, Moment(0));
+        let placed = Placements::read(&maps);
+        maps.slot_usage.set(&runs, Moment(0));
         Ok(Writer { maps, runs, placed, grace: None, counters, epoch, crash: self.pins.crash().clone() })
     }
 
@@ -261,7 +270,7 @@ fn fill(carried: MigratedContent, to: &mut Writer) -> Result<Vec<String>, OpenEr
         if state.services.contains_key(&entry.service) {
             ops.push(MapOp::PutFrontend(*addr, *entry));
         } else {
-            corrupt.push(format!("frontend {addr}: there is no service {}", entry.service));
+            corrupt.push(format!("frontend {addr}: service {} does not exist", entry.service));
         }
     }
     let new = Path::new("the new maps");

@@ -4,16 +4,25 @@
 //! The code here relies only on what is the same in every layout, older or newer: `vN`, which contains `links`, and
 //! generations `gN`. A version is complete with its first generation, which one rename creates: before the rename the
 //! predecessor is current, after it the new version.
+//!
+//! A change of the layout takes three steps: raise [`LAYOUT`]; copy the reader of the previous layout to its own file,
+//! with its sizes and offsets, and put it into the row of its version in [`READERS`]; add a row for [`current`]. A row is
+//! removed when no node can have its version any more.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use nodelb_core::datapath::Limits;
+use nodelb_core::state::kernel_check::Content;
+
 use crate::crash::CrashPoint;
 use crate::error::{OpenError, failed};
-use crate::migrate::{self, Reader};
+use crate::layout::Client;
+use crate::maps::{Handles, Maps, Spec, kinds};
 use crate::pins::{self, Pins, UNFINISHED, numbered};
+use crate::read;
 
 /// The version of the layouts in `bpf/shared.h`.
 pub const LAYOUT: u32 = 1;
@@ -21,7 +30,7 @@ pub const LAYOUT: u32 = 1;
 /// The exclusive lock on the pin directory and its content. It is released when this is dropped or the process ends.
 #[derive(Debug, Default)]
 pub(crate) struct Lock {
-    held: Vec<File>,
+    files: Vec<File>,
 }
 
 impl Lock {
@@ -53,7 +62,7 @@ impl Lock {
     fn holds(&self, directory: &Path) -> bool {
         let identity = |found: fs::Metadata| (found.dev(), found.ino());
         let there = fs::metadata(directory).ok().map(identity);
-        there.is_some() && self.held.iter().any(|file| file.metadata().ok().map(identity) == there)
+        there.is_some() && self.files.iter().any(|file| file.metadata().ok().map(identity) == there)
     }
 
     /// Locks the directory; returns whether it exists.
@@ -73,7 +82,7 @@ impl Lock {
             let locked = file.metadata().map_err(failed("reading", directory))?;
             // Otherwise the directory was removed, and perhaps created again, between the two calls above.
             if fs::metadata(directory).is_ok_and(|there| there.ino() == locked.ino()) {
-                self.held.push(file);
+                self.files.push(file);
                 return Ok(true);
             }
         }
@@ -110,7 +119,7 @@ pub(crate) fn enter(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Re
     };
     // Once more, now that no other process changes the directory.
     let predecessor = predecessor(pin_directory, layout, crash)?;
-    let is_new = !Pins::of(pin_directory, layout, crash).root().exists();
+    let is_new = !Pins::new(pin_directory, layout, crash).root().exists();
     let pins = Pins::create(pin_directory, layout, crash)?;
     if is_new {
         lock.add(pins.root(), pin_directory)?;
@@ -139,8 +148,8 @@ fn predecessor(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Result<
     if found > layout {
         return Err(OpenError::NewerLayout { found, known: layout, directory: pin_directory });
     }
-    match migrate::reader(found) {
-        Some(reader) => Ok(Some(Predecessor { pins: Pins::of(&pin_directory, found, crash), generation, reader })),
+    match reader(found) {
+        Some(reader) => Ok(Some(Predecessor { pins: Pins::new(&pin_directory, found, crash), generation, reader })),
         None => Err(OpenError::UnknownLayout { found, known: layout, directory: pin_directory }),
     }
 }
@@ -182,6 +191,54 @@ fn remove_pins(directory: &Path, crash: &CrashPoint) -> io::Result<()> {
     }
     Ok(())
 }
+
+/// The content of a generation of maps.
+#[derive(Debug)]
+pub(crate) struct MigratedContent {
+    pub(crate) content: Content,
+    /// The last backend of each client, for services with affinity.
+    pub(crate) clients: Vec<Client>,
+    pub(crate) limits: Limits,
+}
+
+/// The reader for the maps of one layout version.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    pub(crate) layout: u32,
+    /// Reads the maps that are pinned in the directory of a generation.
+    pub(crate) read: fn(&Path) -> Result<MigratedContent, OpenError>,
+    /// Whether its per-socket state means the same as in the current layout. If so, and if the maps have the same kind,
+    /// they stay in use, and open sockets keep the names of their peers.
+    pub(crate) has_todays_sockets: bool,
+}
+
+const READERS: [Reader; 1] = [Reader { layout: 1, read: current, has_todays_sockets: true }];
+
+/// The reader for the maps of this version.
+pub(crate) fn reader(layout: u32) -> Option<&'static Reader> {
+    READERS.iter().find(|reader| reader.layout == layout)
+}
+
+/// Reads maps of the current layout.
+pub(crate) fn current(directory: &Path) -> Result<MigratedContent, OpenError> {
+    let handles = Handles::open(directory)
+        .map_err(|(name, error)| failed("opening (nodelb cleanup removes all maps)", &directory.join(name))(error))?;
+    for (map, kind) in handles.0.iter().zip(kinds()) {
+        if !Spec::read(map).map_err(failed("reading", directory))?.same_kind(kind) {
+            return Err(failed("using", directory)(FOREIGN));
+        }
+    }
+    let limits = handles.limits();
+    let maps = Maps::new(handles).map_err(failed("mapping", directory))?;
+    let mut content = read::content(&maps).map_err(failed("reading", directory))?;
+    read::runs(&maps, &mut content);
+    let clients = read::clients(&maps).map_err(failed("reading affinity from", directory))?;
+    Ok(MigratedContent { content, clients, limits })
+}
+
+/// The reason why a map is not touched.
+pub(crate) const FOREIGN: &str =
+    "a map there has a different type: another program created it; nodelb cleanup removes it";
 
 #[cfg(test)]
 #[path = "tests/versions.rs"]

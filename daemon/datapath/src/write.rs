@@ -30,7 +30,7 @@ const BATCH_MAX: usize = 1024;
 pub(crate) struct Writer {
     pub(crate) maps: Arc<Maps>,
     pub(crate) runs: Runs,
-    pub(crate) placed: Placed,
+    pub(crate) placed: Placements,
     pub(crate) grace: Option<Grace>,
     pub(crate) counters: Option<Arc<Counters>>,
     pub(crate) epoch: Epoch,
@@ -40,7 +40,7 @@ pub(crate) struct Writer {
 /// The position of each service's two lists, as this writer has placed them. The maps contain the positions too, but
 /// any program that may write the maps can change them there.
 #[derive(Debug, Default)]
-pub(crate) struct Placed {
+pub(crate) struct Placements {
     runs: Vec<[Run; 2]>,
     is_put: Vec<bool>,
     /// Deleted services that a program may still be reading, each with the number of the round.
@@ -50,9 +50,9 @@ pub(crate) struct Placed {
 /// No slots, and no space in use.
 const NOWHERE: Run = Run { first: 0, len: 0 };
 
-impl Placed {
+impl Placements {
     /// The positions in maps with trusted content.
-    pub(crate) fn of(maps: &Maps) -> Self {
+    pub(crate) fn read(maps: &Maps) -> Self {
         let mut placed = Self::default();
         for id in (0..maps.limits.services).filter(|id| maps.policy(*id).in_use) {
             placed.put(ServiceId(id));
@@ -96,7 +96,7 @@ impl Placed {
 
 impl Writer {
     pub(crate) fn apply(&mut self, ops: &[MapOp], now: Moment) -> Vec<Result<(), MapError>> {
-        self.take_passed();
+        self.release_completed();
         let mut results = Vec::with_capacity(ops.len());
         while results.len() < ops.len() {
             let rest = &ops[results.len()..];
@@ -109,7 +109,7 @@ impl Writer {
                 results.extend(batch.iter().map(|op| self.apply_one(op, now)));
             }
         }
-        self.maps.room.set(&self.runs, now);
+        self.maps.slot_usage.set(&self.runs, now);
         results
     }
 
@@ -129,14 +129,14 @@ impl Writer {
         let has_left = self.placed.left.values().any(|left| *left == round);
         let is_unpublished = has_left || self.runs.has_freed(round);
         if is_unpublished && !self.runs.is_released(round) {
-            grace.ask(round + 1);
+            grace.request(round + 1);
         }
     }
 
     /// Applies the grace periods that have ended since the last call.
-    fn take_passed(&mut self) {
+    fn release_completed(&mut self) {
         let Some(grace) = &self.grace else { return };
-        match grace.passed() {
+        match grace.completed() {
             Some(rounds) => self.runs.release(rounds),
             None => self.runs.rest_by_time_alone(),
         }

@@ -53,7 +53,7 @@ pub enum Refusal {
     NodePortOutsideRange(RangeInclusive<u16>),
     /// The NodePort would take connections away from nodelb's own listener.
     #[error(
-        "reserved: nodelb itself listens on port {port}, which {key} says; change the NodePort, or change {key} and \
+        "reserved: nodelb itself listens on port {port}, as {key} specifies; change the NodePort, or change {key} and \
          restart nodelb"
     )]
     OwnPort {
@@ -64,7 +64,7 @@ pub enum Refusal {
     },
     /// A user who may write Services could take over any address with `externalIPs`.
     #[error(
-        "externalIPs let whoever writes a Service take over any address (CVE-2020-8554): if {0} is meant, list it or its \
+        "externalIPs let any user who may write Services take over any address (CVE-2020-8554): if {0} is meant, list it or its \
          network in datapath.external-ips and restart nodelb"
     )]
     ExternalIpNotAllowed(Addr),
@@ -78,7 +78,7 @@ pub enum Refusal {
     #[error("SCTP is not translated for sockets on this node")]
     UnsupportedProtocol,
     /// The address is a canary.
-    #[error("reserved for nodelb's proof of life")]
+    #[error("reserved for nodelb's self-test")]
     Reserved,
     /// A client of this address is looking for an apiserver, and without translation the address may still lead to one.
     #[error("no backend is known, and this is an apiserver's address: passes through untranslated until one is")]
@@ -92,7 +92,7 @@ pub enum Refusal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BackendRefusal {
     /// No client can connect to port 0.
-    #[error("port 0, which cannot be dialled")]
+    #[error("port 0, to which no client can connect")]
     PortZero,
     /// The unspecified address, which identifies no host.
     #[error("an unspecified address, which names no host")]

@@ -51,7 +51,7 @@ pub struct Checks<'a> {
 
 impl<'a> Checks<'a> {
     /// The results that apply to this service. Results of checks that the service no longer has are ignored.
-    pub fn of(service: &Service, quarantine: Option<&'a Quarantine>) -> Self {
+    pub fn new(service: &Service, quarantine: Option<&'a Quarantine>) -> Self {
         match &service.health_check {
             None => Self::default(),
             Some(check) => Self { failed: quarantine, last_resort: check.last_resort },
@@ -71,7 +71,7 @@ impl<'a> Checks<'a> {
 pub type Candidates<'a> = SmallVec<[Candidate<'a>; 4]>;
 
 /// Indexes into a list of candidates.
-pub type Places = SmallVec<[usize; 4]>;
+pub type Indexes = SmallVec<[usize; 4]>;
 
 /// The union of the slices for one service port and family: each address once, in address order. If slices disagree,
 /// the best state takes precedence (so a non-terminating entry wins), then the first slice by name. The results of
@@ -107,9 +107,9 @@ pub fn effective_state(backend: &Backend) -> BackendState {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     /// The backends for clients that may use any node.
-    pub cluster: Places,
+    pub cluster: Indexes,
     /// The backends for clients that must stay on this node.
-    pub local: Places,
+    pub local: Indexes,
     /// Whether the service has any usable backend, on this node or elsewhere.
     pub has_backends: bool,
 }
@@ -121,14 +121,14 @@ pub struct Selection {
 /// it contains every quarantined backend. Hints apply to active backends only. The local view follows the same rules
 /// for the backends on this node, without hints.
 pub fn select(candidates: &[Candidate<'_>], node: &NodeFacts, last_resort: bool) -> Selection {
-    let in_state = |state: BackendState| -> Places {
+    let in_state = |state: BackendState| -> Indexes {
         let all = candidates.iter().enumerate();
         all.filter(|(_, candidate)| candidate.state() == state).map(|(index, _)| index).collect()
     };
     let active = in_state(BackendState::Active);
     let terminating = in_state(BackendState::Terminating);
-    let quarantined = if last_resort { in_state(BackendState::Quarantined) } else { Places::new() };
-    let on_this_node = |indexes: &[usize]| -> Places {
+    let quarantined = if last_resort { in_state(BackendState::Quarantined) } else { Indexes::new() };
+    let on_this_node = |indexes: &[usize]| -> Indexes {
         let is_local = |index: &&usize| candidates[**index].backend.node.as_deref() == Some(&*node.name);
         indexes.iter().filter(is_local).copied().collect()
     };
@@ -137,11 +137,11 @@ pub fn select(candidates: &[Candidate<'_>], node: &NodeFacts, last_resort: bool)
     let in_order = [&active, &terminating, &quarantined];
     let first = in_order.iter().find(|places| !places.is_empty());
     let cluster = match first {
-        None => Places::new(),
+        None => Indexes::new(),
         Some(_) if !active.is_empty() => {
             active.iter().copied().filter(|&i| topology.admits(candidates[i].backend, node)).collect()
         }
-        Some(places) => Places::clone(places),
+        Some(places) => Indexes::clone(places),
     };
     let local = in_order.iter().map(|places| on_this_node(places)).find(|places| !places.is_empty());
     Selection { cluster, local: local.unwrap_or_default(), has_backends: first.is_some() }

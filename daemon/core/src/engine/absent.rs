@@ -33,31 +33,46 @@ pub enum KeptBecause {
     Incomplete(Arc<str>),
 }
 
-/// The sources that were used before, according to the entries in the maps or other information, and that are neither
-/// configured nor disabled by the operator.
-pub(super) fn absent(config: &EngineConfig, realised: &Realised) -> BTreeSet<Source> {
-    let in_kernel = realised.services.values().filter_map(|entry| Some(entry.tag?.source));
-    let before = in_kernel.chain(config.previous_sources.iter().copied());
-    before.filter(|source| !config.sources.contains(source) && !config.disabled_sources.contains(source)).collect()
+/// How far the sources have reported, and what follows for the entries that were in the maps at the start.
+#[derive(Debug)]
+pub(super) struct SyncState {
+    /// Sources that existed before, but are neither configured nor disabled by the operator.
+    pub(super) absent: BTreeSet<Source>,
+    /// Whether a source has reported that it is synced, or changed that report, since the last prune.
+    pub(super) is_prune_due: bool,
+    /// Whether every entry was removed that no source describes.
+    pub(super) is_pruned: bool,
+    /// Whether every source is synced and the first full reconcile after that is complete.
+    pub(super) is_ready: bool,
+}
+
+impl SyncState {
+    /// Creates the state for maps with this content. The entries in the maps show which sources were used before.
+    pub(super) fn new(config: &EngineConfig, realised: &Realised) -> Self {
+        let in_kernel = realised.services.values().filter_map(|entry| Some(entry.tag?.source));
+        let before = in_kernel.chain(config.previous_sources.iter().copied());
+        let is_absent = |source: &Source| !config.sources.contains(source) && !config.disabled_sources.contains(source);
+        Self { absent: before.filter(is_absent).collect(), is_prune_due: true, is_pruned: false, is_ready: false }
+    }
 }
 
 impl Engine {
     /// The sources that have reported everything, as entries record them: an entry of such a source may be removed if
     /// no source describes it. `None` stands for entries without a source and is included only if all sources are.
     pub(super) fn complete_sources(&self) -> BTreeSet<Option<Source>> {
-        let mut told: BTreeSet<Option<Source>> =
+        let mut complete: BTreeSet<Option<Source>> =
             Source::ALL.into_iter().filter(|it| self.is_source_complete(*it)).map(Some).collect();
-        if told.len() == Source::ALL.len() {
-            told.insert(None);
+        if complete.len() == Source::ALL.len() {
+            complete.insert(None);
         }
-        told
+        complete
     }
 
     fn is_source_complete(&self, source: Source) -> bool {
         if self.config.sources.contains(&source) {
             return self.table.is_synced(source) && self.table.incomplete(source).is_none();
         }
-        !self.absent.contains(&source)
+        !self.sync.absent.contains(&source)
     }
 
     /// Records that the entry now belongs to this source. `was_owned` says whether it belonged to another source
@@ -66,7 +81,7 @@ impl Engine {
         self.deferred.note_change(id);
         if self.unsynced().is_empty() && self.is_source_complete(source) {
             self.at_start.inherited.remove(&id);
-        } else if was_owned && !self.is_pruned {
+        } else if was_owned && !self.sync.is_pruned {
             self.at_start.inherited.insert(id);
         }
     }
@@ -91,11 +106,11 @@ impl Engine {
     /// Whether the address still leads to a service that no source has described since the start, and that may take
     /// precedence over the service that would get the address now.
     pub(super) fn is_reserved(&self, address: &L4Addr, entry: &FrontendEntry) -> bool {
-        let Some(held) = self.realised.frontends.get(address).filter(|held| held.service != entry.service) else {
+        let Some(actual) = self.realised.frontends.get(address).filter(|actual| actual.service != entry.service) else {
             return false;
         };
-        let Some(source) = self.ids.orphan_tag(held.service).map(|tag| tag.source) else { return false };
-        if self.is_earlier_port(address, held) {
+        let Some(source) = self.ids.orphan_tag(actual.service).map(|tag| tag.source) else { return false };
+        if self.is_earlier_port(address, actual) {
             return false;
         }
         let claim = self.rows.get(address).and_then(|row| row.owner()).map(|(claim, _)| (claim.source, claim.created));
@@ -105,79 +120,81 @@ impl Engine {
 
     /// Whether the entry in the maps belongs to a port that no source describes now, of the same service that owns the
     /// address now. A source reports a service with all its ports, so no missing report can describe this port.
-    fn is_earlier_port(&self, address: &L4Addr, held: &FrontendEntry) -> bool {
+    fn is_earlier_port(&self, address: &L4Addr, actual: &FrontendEntry) -> bool {
         let claim = self.rows.get(address).and_then(|row| row.owner()).map(|(claim, _)| claim);
         let since = claim.map(|claim| OwnerTag::new(&claim.key, claim.source));
-        let before = self.ids.orphan_tag(held.service);
-        before.zip(since).is_some_and(|(before, since)| before.is_of_service(since))
+        let before = self.ids.orphan_tag(actual.service);
+        before.zip(since).is_some_and(|(before, since)| before.is_same_service(since))
     }
 
     /// Whether an address that leads to a backend must not start to refuse connections yet, because its backends may be
     /// among what has not been reported.
     pub(super) fn is_emptiness_doubtful(&self, address: &L4Addr, entry: &FrontendEntry) -> bool {
-        let Some(held) = self.realised.frontends.get(address) else { return false };
+        let Some(actual) = self.realised.frontends.get(address) else { return false };
         let source = self.owners.get(&entry.service).map(|owner| owner.source);
         let is_incomplete = source.is_some_and(|source| self.table.incomplete(source).is_some());
         if !self.unsynced().is_empty() {
             return self.at_start.realised.frontends.contains_key(address) || is_incomplete;
         }
-        if is_incomplete && self.desired.services.contains_key(&held.service) {
+        if is_incomplete && self.desired.services.contains_key(&actual.service) {
             // The service that the address leads to is still described, and the new owner's backends may be in what its
             // source could not read.
             return true;
         }
-        if is_incomplete && self.ids.orphan(held.service).is_some() {
+        if is_incomplete && self.ids.orphan(actual.service).is_some() {
             return true;
         }
-        let is_own = held.service == entry.service && self.at_start.inherited.contains(&held.service);
+        let is_own = actual.service == entry.service && self.at_start.inherited.contains(&actual.service);
         // An entry of an earlier nodelb, which does not record its source.
-        is_own || self.ids.orphan(held.service) == Some(None) && !self.may_go(held.service)
+        is_own || self.ids.orphan(actual.service) == Some(None) && !self.may_go(actual.service)
     }
 
     /// Why the maps deliberately do not contain yet what the owner of the address asks for.
     pub(super) fn why_pending(&self, address: L4Addr, entry: &FrontendEntry) -> Option<Arc<str>> {
-        if self.is_pruned {
+        if self.sync.is_pruned {
             return None;
         }
         if self.is_reserved(&address, entry) {
-            let held = self.realised.frontends.get(&address)?;
-            let source = self.ids.orphan(held.service)??;
-            let text =
-                format!("{address} stays with the service that had it before the start: {}", self.why_kept(source));
+            let actual = self.realised.frontends.get(&address)?;
+            let source = self.ids.orphan(actual.service)??;
+            let text = format!(
+                "{address} stays with the service that had it before nodelb started: {}",
+                self.why_kept(source)
+            );
             return Some(text.into());
         }
         let source = self.owners.get(&entry.service)?.source;
         let what = self.table.incomplete(source)?;
-        Some(format!("the backends from before the start stay in use: {source} cannot be read whole: {what}").into())
+        Some(format!("the earlier backends stay in use: {source} cannot be read completely: {what}").into())
     }
 
     fn why_kept(&self, source: Source) -> String {
-        match (self.absent.contains(&source), self.table.incomplete(source)) {
-            (true, _) => format!("{source} described it and is not configured"),
-            (false, Some(what)) => format!("{source} described it and cannot be read whole: {what}"),
-            (false, None) => format!("{source} described it and has not told everything yet"),
+        match (self.sync.absent.contains(&source), self.table.incomplete(source)) {
+            (true, _) => format!("{source} described it and is no longer configured"),
+            (false, Some(what)) => format!("{source} described it and cannot be read completely: {what}"),
+            (false, None) => format!("{source} described it and has not reported everything yet"),
         }
     }
 
     /// The service ports that are kept although every configured source is synced, by source.
     pub fn kept(&self) -> Vec<Kept> {
-        if self.is_pruned || !self.unsynced().is_empty() {
+        if self.sync.is_pruned || !self.unsynced().is_empty() {
             return Vec::new();
         }
         let is_in_doubt = |source: &Source| !self.is_source_complete(*source);
         let doubted: Vec<Source> = Source::ALL.into_iter().filter(is_in_doubt).collect();
         let mut ports: BTreeMap<Source, usize> = doubted.iter().map(|source| (*source, 0)).collect();
         // An entry without a source is counted with the source that most likely owns it.
-        let likeliest = doubted.iter().copied().max_by_key(|source| self.absent.contains(source));
+        let likeliest = doubted.iter().copied().max_by_key(|source| self.sync.absent.contains(source));
         for source in self.ids.orphans().filter_map(|(_, source)| source.or(likeliest)) {
             *ports.entry(source).or_default() += 1;
         }
-        for owner in self.owners.values().filter(|owner| self.absent.contains(&owner.source)) {
+        for owner in self.owners.values().filter(|owner| self.sync.absent.contains(&owner.source)) {
             *ports.entry(owner.source).or_default() += 1;
         }
         let kept = |source: Source| {
             let because = match self.table.incomplete(source) {
-                _ if self.absent.contains(&source) => KeptBecause::NotConfigured,
+                _ if self.sync.absent.contains(&source) => KeptBecause::NotConfigured,
                 what => KeptBecause::Incomplete(what.cloned().unwrap_or_default()),
             };
             Kept { source, ports: ports.get(&source).copied().unwrap_or(0), because }

@@ -1,38 +1,68 @@
 //! The second half of a round: operations are planned, passed to the datapath, and committed if they succeeded.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 
 use super::event_recorder::{Context, Draft};
-use super::{Engine, Retry, Round};
+use super::{Engine, Round};
 use crate::claims::RowStatus;
 use crate::datapath::MapError;
 use crate::model::addr::{Addr, L4Addr, Protocol};
 use crate::model::cause::Trigger;
 use crate::model::moment::Moment;
-use crate::state::entries::{CANARIES, MapOp, ServiceEntry, ServiceId, is_answered};
+use crate::state::entries::{CANARIES, MapOp, Realised, ServiceEntry, ServiceId, is_answered};
 use crate::state::map_ops::Touched;
 use crate::state::owner::IdOwner;
 use crate::state::status::Status;
 
-/// The first and the longest delay before failed operations are retried, in milliseconds.
-const RETRY_MILLIS: (u64, u64) = (100, 5_000);
+/// The number of realised frontends that point at each service entry.
+#[derive(Debug, Default)]
+pub(super) struct References(HashMap<ServiceId, u32, RandomState>);
+
+impl References {
+    pub(super) fn new(realised: &Realised) -> Self {
+        let mut references = Self::default();
+        realised.frontends.values().for_each(|entry| references.add(entry.service));
+        references
+    }
+
+    pub(super) fn contains(&self, id: ServiceId) -> bool {
+        self.0.get(&id).is_some_and(|count| *count > 0)
+    }
+
+    /// The number of service entries with a reference.
+    pub(super) fn len(&self) -> usize {
+        self.0.values().filter(|count| **count > 0).count()
+    }
+
+    fn add(&mut self, id: ServiceId) {
+        *self.0.entry(id).or_insert(0) += 1;
+    }
+
+    fn remove(&mut self, id: ServiceId) {
+        if let Some(count) = self.0.get_mut(&id) {
+            *count -= 1;
+        }
+    }
+}
 
 impl Engine {
     pub(super) fn begin(&mut self, now: Moment) {
         self.round = Round::default();
         self.touched.services.extend(self.batching.take_due(now));
-        if self.retry.is_some_and(|retry| retry.at <= now) {
+        if self.failures.is_retry_due(now) {
             self.touch(self.failures.to_retry(self.realised.node_addrs.len()));
-            let waiting = std::mem::take(&mut self.waiting);
-            self.mark_dirty(waiting, &Trigger::Other);
+            self.dirty.retry();
         }
         self.recompile_dirty(now);
         let is_source_synced = |id| self.owners.get(&id).is_some_and(|owner| self.table.is_synced(owner.source));
         self.round.held.extend(self.holds.announce(is_source_synced, now));
-        self.replan_changed();
-        if std::mem::take(&mut self.is_prune_due) && self.unsynced().is_empty() {
+        let changed = self.deferred.take_changed();
+        self.touch(changed);
+        if std::mem::take(&mut self.sync.is_prune_due) && self.unsynced().is_empty() {
             self.prune();
         }
         self.touch_waiting_frontends();
@@ -42,7 +72,7 @@ impl Engine {
     /// Touches the frontends that wait for their service entry, because it could not be written or has no backend yet.
     /// They must be written together with the entry.
     fn touch_waiting_frontends(&mut self) {
-        if self.is_pruned && self.failures.services.is_empty() {
+        if self.sync.is_pruned && self.failures.services.is_empty() {
             return;
         }
         let is_waiting = |a: &L4Addr| self.desired.frontends.get(a) != self.realised.frontends.get(a);
@@ -56,8 +86,8 @@ impl Engine {
     fn prune(&mut self) {
         let may_go = self.complete_sources();
         self.touched.services.extend(self.ids.take_orphans(|source| may_go.contains(&source)));
-        self.is_pruned = may_go.contains(&None);
-        if self.is_pruned {
+        self.sync.is_pruned = may_go.contains(&None);
+        if self.sync.is_pruned {
             self.at_start.clear();
             self.backends.forget_unused();
             self.holds.forget_unheard(|name| self.compiled.contains_key(name));
@@ -70,13 +100,19 @@ impl Engine {
                 .retain(|id| ids.orphan(*id).is_some() || !owners.get(id).is_none_or(is_source_synced));
         }
         let surplus = Touched::surplus(&self.desired, &self.realised);
-        let goes = |address: &&L4Addr| self.is_pruned || !self.is_premature(&MapOp::DeleteFrontend(**address));
+        let goes = |address: &&L4Addr| self.sync.is_pruned || !self.is_premature(&MapOp::DeleteFrontend(**address));
         self.round.pruned = surplus.frontends.iter().filter(goes).count();
         self.touch(surplus);
     }
 
-    pub(super) fn is_referenced(&self, id: ServiceId) -> bool {
-        self.references.get(&id).is_some_and(|count| *count > 0)
+    /// Removes the operations that must wait for further reports.
+    pub(super) fn defer(&mut self, ops: &mut Vec<MapOp>) {
+        if self.sync.is_pruned {
+            return;
+        }
+        let (premature, now): (Vec<MapOp>, Vec<MapOp>) = ops.drain(..).partition(|op| self.is_premature(op));
+        *ops = now;
+        premature.iter().for_each(|op| self.deferred.insert(op, &self.realised));
     }
 
     /// Whether the operation is too early: it would remove something that was in the maps at the start, based on a
@@ -87,17 +123,17 @@ impl Engine {
             MapOp::PutService(id, entry) => {
                 let (is_source_synced, is_inherited) =
                     (self.is_source_synced(*id), self.at_start.inherited.contains(id));
-                let is_emptied = || self.realised.services.get(id).is_some_and(|held| empties(held, entry));
+                let is_emptied = || self.realised.services.get(id).is_some_and(|actual| empties(actual, entry));
                 let is_kept = || !self.unsynced().is_empty() && self.is_kept_for_another(*id);
                 let is_doubtful = || !is_source_synced || is_inherited || is_kept();
                 (!is_source_synced && is_inherited) || (is_emptied() && is_doubtful())
             }
             MapOp::DeleteService(id) => self.at_start.realised.services.contains_key(id) && !self.may_go(*id),
             MapOp::PutFrontend(address, entry) => {
-                let held = self.realised.frontends.get(address);
-                let is_inherited = held.is_some_and(|held| self.at_start.inherited.contains(&held.service));
+                let actual = self.realised.frontends.get(address);
+                let is_inherited = actual.is_some_and(|actual| self.at_start.inherited.contains(&actual.service));
                 let is_doubtful = || self.is_emptiness_doubtful(address, entry);
-                let is_emptied = || held.is_some_and(|held| is_answered(&self.realised, held)) && is_doubtful();
+                let is_emptied = || actual.is_some_and(|actual| is_answered(&self.realised, actual)) && is_doubtful();
                 let is_source_synced = self.is_source_synced(entry.service);
                 let will_answer = is_answered(&self.realised, entry) && is_answered(&self.desired, entry);
                 self.is_reserved(address, entry)
@@ -105,10 +141,10 @@ impl Engine {
                     || (!will_answer && (!is_source_synced || is_emptied()))
             }
             MapOp::DeleteFrontend(address) => {
-                let held = self.realised.frontends.get(address);
+                let actual = self.realised.frontends.get(address);
                 self.at_start.realised.frontends.contains_key(address)
                     && self.config.guard.own_port(*address).is_none()
-                    && held.is_some_and(|held| !self.may_go(held.service))
+                    && actual.is_some_and(|actual| !self.may_go(actual.service))
             }
             MapOp::PutNodeAddr(_) | MapOp::DeleteNodeAddr(_) => false,
         }
@@ -185,7 +221,7 @@ impl Engine {
     fn note_move(&mut self, op: &MapOp) {
         match op {
             MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address) => {
-                self.stale_generation.note(address.protocol)
+                self.stale_generation.note(address.protocol);
             }
             // Only retries count here. Every other change was recorded when its service was compiled.
             MapOp::PutService(id, _) if self.failures.services.contains_key(id) => {
@@ -213,21 +249,22 @@ impl Engine {
         if let Some(id) = before {
             self.deferred.note_change(id);
         }
-        if let Some(count) = before.and_then(|id| self.references.get_mut(&id)) {
-            *count -= 1;
+        if let Some(id) = before {
+            self.references.remove(id);
         }
-        if let Some(id) = before.filter(|id| !self.is_referenced(*id) && !self.desired.services.contains_key(id)) {
+        if let Some(id) = before.filter(|id| !self.references.contains(*id) && !self.desired.services.contains_key(id))
+        {
             self.touched.services.push(id);
         }
         if let Some(id) = now_at {
-            *self.references.entry(id).or_insert(0) += 1;
+            self.references.add(id);
         }
     }
 
     pub(super) fn finish(&mut self, now: Moment) -> Round {
         let mut touched = std::mem::take(&mut self.touched);
         touched.settle();
-        if self.is_calm() {
+        if self.is_settled() {
             for address in std::mem::take(&mut self.unsettled) {
                 self.refresh_status(address, now);
             }
@@ -241,7 +278,7 @@ impl Engine {
             }
         }
         (self.round.conflicts, self.round.takeovers) = self.conflicts.finish(&self.rows);
-        self.tell_repaired();
+        self.round.repaired = self.drift.take_repaired(&self.desired, &self.realised, &self.references);
         let context = Context {
             config: &self.config,
             table: &self.table,
@@ -251,11 +288,11 @@ impl Engine {
             failures: &self.failures,
             round: &self.round,
         };
-        self.round.events = self.event_recorder.tell(&context);
-        self.round.triggers = self.event_recorder.tell_triggers();
-        self.schedule_retry(now);
+        self.round.events = self.event_recorder.finish_round(&context);
+        self.round.triggers = self.event_recorder.take_triggers();
+        self.failures.schedule_retry(self.dirty.is_waiting_for_id(), now);
         self.deferred.end_round(now);
-        self.is_ready |= self.unsynced().is_empty();
+        self.sync.is_ready |= self.unsynced().is_empty();
         std::mem::take(&mut self.round)
     }
 
@@ -266,12 +303,12 @@ impl Engine {
         let is_equal = desired.frontends.len() == realised.frontends.len()
             && desired.services.len() == realised.services.len()
             && desired.node_addrs.len() == realised.node_addrs.len();
-        !(self.is_calm() && is_equal)
+        !(self.is_settled() && is_equal)
     }
 
     /// Whether every planned operation is done. Then all touched frontends are Done, which is the initial status of a
     /// claim, and only untouched frontends need a check.
-    pub(super) fn is_calm(&self) -> bool {
+    pub(super) fn is_settled(&self) -> bool {
         let waits = !(self.deferred.is_empty() && self.batching.is_empty());
         self.round.failed == 0 && self.failures.is_empty() && self.at_start.inherited.is_empty() && !waits
     }
@@ -304,31 +341,12 @@ impl Engine {
 
     /// Releases the id once the maps have no entry under it and no frontend points at it.
     fn forget_service(&mut self, id: ServiceId, now: Moment) {
-        if self.realised.services.contains_key(&id) || self.is_referenced(id) {
+        if self.realised.services.contains_key(&id) || self.references.contains(id) {
             return;
         }
-        self.references.remove(&id);
+        self.references.0.remove(&id);
         self.owners.remove(&id);
         self.ids.release(id, now);
-    }
-
-    fn schedule_retry(&mut self, now: Moment) {
-        let is_wanted = !self.failures.is_empty() || !self.waiting.is_empty();
-        let (first, longest) = RETRY_MILLIS;
-        // Resting slots become available within a second, so a growing retry delay would only add to that time.
-        let is_resting = self.failures.services.values().any(|error| *error == MapError::Resting);
-        self.retry = match self.retry {
-            _ if !is_wanted => None,
-            Some(retry) if retry.at > now => {
-                let latest = if is_resting { now.plus(first) } else { retry.at };
-                Some(Retry { at: retry.at.min(latest), ..retry })
-            }
-            Some(retry) => {
-                let wait = if is_resting { first } else { (retry.wait * 2).min(longest) };
-                Some(Retry { at: now.plus(wait), wait })
-            }
-            None => Some(Retry { at: now.plus(first), wait: first }),
-        };
     }
 
     fn desired_frontends_of(&self, id: ServiceId) -> Option<SmallVec<[L4Addr; 2]>> {
@@ -376,6 +394,6 @@ impl Engine {
 }
 
 /// Whether a view that had backends has none any more.
-fn empties(held: &ServiceEntry, wanted: &ServiceEntry) -> bool {
-    (wanted.cluster.is_empty() && !held.cluster.is_empty()) || (wanted.local.is_empty() && !held.local.is_empty())
+fn empties(actual: &ServiceEntry, wanted: &ServiceEntry) -> bool {
+    (wanted.cluster.is_empty() && !actual.cluster.is_empty()) || (wanted.local.is_empty() && !actual.local.is_empty())
 }

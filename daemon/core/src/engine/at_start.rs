@@ -53,13 +53,13 @@ impl AtStart {
     /// does not lead to an undescribed service, its source will report its removal.
     pub(super) fn forget_described(&mut self, desired: &Desired, realised: &Realised, ids: &ServiceIds) {
         let is_described = |address: &&L4Addr| {
-            let held = realised.frontends.get(*address);
-            desired.frontends.contains_key(*address) && held.is_none_or(|held| ids.orphan(held.service).is_none())
+            let actual = realised.frontends.get(*address);
+            desired.frontends.contains_key(*address) && actual.is_none_or(|actual| ids.orphan(actual.service).is_none())
         };
         for address in self.realised.frontends.keys().filter(is_described).copied().collect::<Vec<_>>() {
             self.realised.frontends.remove(&address);
-            if let Some(held) = realised.frontends.get(&address) {
-                self.leading.remove(&(held.service, address));
+            if let Some(actual) = realised.frontends.get(&address) {
+                self.leading.remove(&(actual.service, address));
             }
         }
         let is_described = |id: &&ServiceId| desired.services.contains_key(*id);

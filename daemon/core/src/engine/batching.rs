@@ -60,7 +60,7 @@ impl Batching {
     ) {
         ops.retain(|op| {
             let MapOp::PutService(id, wanted) = op else { return true };
-            let grows = || realised.services.get(id).is_some_and(|held| is_longer(held, wanted));
+            let grows = || realised.services.get(id).is_some_and(|actual| is_longer(actual, wanted));
             is_source_synced(*id) || !self.puts_off(*id, !has_failed(*id) && grows(), now)
         });
     }
@@ -81,14 +81,14 @@ impl Batching {
 }
 
 /// Whether the new entry differs from the old one only by additional backends in lists that had some.
-fn is_longer(held: &ServiceEntry, wanted: &ServiceEntry) -> bool {
-    let grows = |held: &[Slot], wanted: &[Slot]| {
+fn is_longer(actual: &ServiceEntry, wanted: &ServiceEntry) -> bool {
+    let grows = |actual: &[Slot], wanted: &[Slot]| {
         let mut rest = wanted.iter();
-        let is_kept = held.iter().all(|slot| rest.any(|other| other == slot));
-        is_kept && (wanted.is_empty() || !held.is_empty())
+        let is_kept = actual.iter().all(|slot| rest.any(|other| other == slot));
+        is_kept && (wanted.is_empty() || !actual.is_empty())
     };
-    held.affinity_seconds == wanted.affinity_seconds
-        && held.has_backends == wanted.has_backends
-        && grows(&held.cluster, &wanted.cluster)
-        && grows(&held.local, &wanted.local)
+    actual.affinity_seconds == wanted.affinity_seconds
+        && actual.has_backends == wanted.has_backends
+        && grows(&actual.cluster, &wanted.cluster)
+        && grows(&actual.local, &wanted.local)
 }

@@ -35,38 +35,38 @@ impl Engine {
     pub(super) fn recompile_dirty(&mut self, now: Moment) {
         let newly_protected = self.table.take_newly_protected();
         self.mark_dirty(newly_protected, &Trigger::Other);
-        let mut dirty = std::mem::take(&mut self.dirty);
+        let mut dirty = self.dirty.take();
         if self.ids.has_orphans() {
             // The order only matters for ids without a tag.
             let created = |name: &ServiceName| self.table.owner(name).and_then(|(service, _)| service.created);
             dirty.sort_by_cached_key(|name, _| (created(name).unwrap_or(0), name.clone()));
         }
         self.round.compiled.reserve(dirty.len());
-        for (name, dirt) in dirty {
-            self.recompile(&name, &dirt, now);
-            self.round.by_checks += usize::from(matches!(dirt.trigger, Trigger::Checks(_)));
+        for (name, reason) in dirty {
+            self.recompile(&name, &reason, now);
+            self.round.by_checks += usize::from(matches!(reason.trigger, Trigger::Checks(_)));
             self.round.compiled.push(name);
         }
     }
 
     /// Compiles one service again and records which entries that touches.
-    fn recompile(&mut self, name: &ServiceName, dirt: &DirtyReason, now: Moment) {
+    fn recompile(&mut self, name: &ServiceName, reason: &DirtyReason, now: Moment) {
         let old = self.compiled.remove(name).unwrap_or_default();
         let mut new = Compiled::default();
         let mut claims: Vec<(L4Addr, Option<Claim>)> = Vec::new();
         let owner = self.table.owner(name).map(|(service, slices)| {
             let (node, guard, apiservers) = (self.table.node(), &self.config.guard, self.table.apiservers());
-            let (checks, node_addrs) = (Checks::of(service, self.table.quarantine(name)), &self.desired.node_addrs);
+            let (checks, node_addrs) = (Checks::new(service, self.table.quarantine(name)), &self.desired.node_addrs);
             let plans = compile(service, slices, &CompileContext { node, node_addrs, guard, apiservers, checks });
             (Arc::clone(service), plans, self.table.is_protected(service, slices))
         });
-        if dirt.is_deleted {
+        if reason.is_deleted {
             let released = old.ports.iter().filter_map(|port| self.holds.forget_port(&port.key, port.id));
             self.round.released.extend(released);
         }
         let is_described = owner.is_some();
         if let Some((service, mut plans, is_protected)) = owner {
-            let subject = Subject { service: &service, old: &old, is_protected, dirt, now };
+            let subject = Subject { service: &service, old: &old, is_protected, reason, now };
             // In order of precedence, so that the owner of an address that two ports claim gets its previous id.
             plans.sort_by(|a, b| a.key.cmp(&b.key));
             for mut plan in plans {
@@ -78,7 +78,7 @@ impl Engine {
                 new.ports.push(port);
             }
         }
-        self.retire_ports(&old, &new, dirt);
+        self.retire_ports(&old, &new, reason);
         // A slice may have lost a terminating backend, which had not been in any list of the maps for some time.
         old.ports.iter().for_each(|port| self.stale_generation.note(port.key.protocol));
         for port in &old.ports {
@@ -116,16 +116,16 @@ impl Engine {
                     self.note_other_source(id, source_before.is_some(), service.source);
                 }
                 self.keep_last_known(id, &key, subject, plan);
-                self.want_service(id, &key, plan, subject);
+                self.desire_service(id, &key, plan, subject);
             }
             None => {
-                self.waiting.insert(service.name.clone());
+                self.dirty.wait_for_id(service.name.clone());
             }
         }
         CompiledPort { key, id, frontends }
     }
 
-    fn want_service(&mut self, id: ServiceId, key: &Arc<PortKey>, plan: &PortPlan, subject: &Subject<'_>) {
+    fn desire_service(&mut self, id: ServiceId, key: &Arc<PortKey>, plan: &PortPlan, subject: &Subject<'_>) {
         let entry = ServiceEntry {
             cluster: self.slots(&plan.cluster),
             local: self.slots(&plan.local),
@@ -144,7 +144,7 @@ impl Engine {
                 return;
             }
             if before.has_backends && !entry.has_backends {
-                let cause = subject.dirt.trigger_of(key).cause();
+                let cause = subject.reason.trigger_of(key).cause();
                 self.round.emptied.push(Emptied { key: Arc::clone(key), cause });
             }
         }
@@ -153,7 +153,7 @@ impl Engine {
         if self.event_recorder.is_recorded(source)
             && !before.as_ref().is_some_and(|before| is_same_to_clients(before, &entry))
         {
-            let (after, trigger) = (Some(Arc::clone(&entry)), subject.dirt.trigger_of(key).clone());
+            let (after, trigger) = (Some(Arc::clone(&entry)), subject.reason.trigger_of(key).clone());
             let empties = before.is_some() && !entry.has_backends;
             self.event_recorder.note(|| Draft { id, key: Arc::clone(key), source, before, after, trigger }, empties);
         }
@@ -174,7 +174,7 @@ impl Engine {
         slots.into()
     }
 
-    fn retire_ports(&mut self, old: &Compiled, new: &Compiled, dirt: &DirtyReason) {
+    fn retire_ports(&mut self, old: &Compiled, new: &Compiled, reason: &DirtyReason) {
         let is_kept = |port: &CompiledPort| new.ports.iter().any(|kept| kept.key == port.key);
         for port in old.ports.iter().filter(|port| !is_kept(port)) {
             self.round.released.extend(self.holds.forget_port(&port.key, port.id));
@@ -187,7 +187,7 @@ impl Engine {
                 self.deferred.note_change(id);
                 let owner = self.owners.get(&id).filter(|owner| self.event_recorder.is_recorded(owner.source));
                 if let Some(IdOwner { source, .. }) = owner.cloned() {
-                    let (key, trigger) = (Arc::clone(&port.key), dirt.trigger_of(&port.key).clone());
+                    let (key, trigger) = (Arc::clone(&port.key), reason.trigger_of(&port.key).clone());
                     let draft = move || Draft { id, key, source, before: Some(entry), after: None, trigger };
                     self.event_recorder.note(draft, false);
                 }
@@ -201,7 +201,7 @@ impl Engine {
         let was_owned = row.owner().is_some();
         let refused = refusals(row, name);
         self.conflicts.note_before(address, row);
-        row.replace(name, claims, Incumbent::of(&address, &self.realised), now);
+        row.replace(name, claims, Incumbent::find(&address, &self.realised), now);
         self.conflicts.note_after(address, row);
         let is_refused = !refused.is_empty() || row.claims().iter().any(|claim| claim.target.is_err());
         let entry = row.entry();
@@ -222,7 +222,9 @@ impl Engine {
             self.touched.frontends.push(address);
             entry.into_iter().for_each(|entry| self.deferred.note_change(entry.service));
         }
-        self.replan_address(address);
+        if self.deferred.remove_address(address, &self.realised) {
+            self.touched.frontends.push(address);
+        }
         if entry.is_some_and(|entry| self.holds.is_held(entry.service)) {
             self.unsettled.insert(address);
         }

@@ -31,6 +31,6 @@ pub(super) struct Subject<'a> {
     /// Whether the service leads to an apiserver according to its name, its addresses or the current content of its
     /// slices.
     pub(super) is_protected: bool,
-    pub(super) dirt: &'a DirtyReason,
+    pub(super) reason: &'a DirtyReason,
     pub(super) now: Moment,
 }

@@ -38,13 +38,13 @@ pub struct Takeover {
 
 /// The claims to an address before the round, as far as a round can change their order.
 #[derive(Clone, Debug, Default)]
-struct Line {
+struct ClaimOrder {
     owner: Option<Arc<PortKey>>,
     waiting: Vec<Arc<PortKey>>,
 }
 
-impl Line {
-    fn of(row: &Row) -> Self {
+impl ClaimOrder {
+    fn new(row: &Row) -> Self {
         Self {
             owner: row.owner().map(|(claim, _)| Arc::clone(&claim.key)),
             waiting: row.waiting().map(|(_, claim)| Arc::clone(&claim.key)).collect(),
@@ -58,13 +58,13 @@ impl Line {
 
 /// Addresses with several claims that this round has touched, each with its claims before the round.
 #[derive(Debug, Default)]
-pub(super) struct Conflicts(BTreeMap<L4Addr, Line>);
+pub(super) struct Conflicts(BTreeMap<L4Addr, ClaimOrder>);
 
 impl Conflicts {
     /// Records the claims to the address before they change.
     pub(super) fn note_before(&mut self, address: L4Addr, row: &Row) {
         if row.claims().len() > 1 {
-            self.0.entry(address).or_insert_with(|| Line::of(row));
+            self.0.entry(address).or_insert_with(|| ClaimOrder::new(row));
         }
     }
 

@@ -1,14 +1,13 @@
 //! Operations that must wait for further reports. This module keeps the entries that they concern, each once however
 //! often its operation is planned, and decides when they are planned again: all of them when a source reports that it
-//! is synced, and those related to a service when something about that service has changed. [`Engine::is_premature`]
+//! is synced, and those related to a service when something about that service has changed. [`super::Engine::is_premature`]
 //! defines what they wait for.
 
 use std::collections::BTreeSet;
 
-use super::Engine;
 use crate::model::addr::L4Addr;
 use crate::model::moment::Moment;
-use crate::state::entries::{MapOp, ServiceId};
+use crate::state::entries::{MapOp, Realised, ServiceId};
 use crate::state::map_ops::Touched;
 
 /// The entries that differ from the desired state and must not be changed yet.
@@ -48,6 +47,51 @@ impl Deferred {
         self.due = (!self.changed.is_empty()).then_some(now);
     }
 
+    /// Adds the entry that the operation concerns.
+    pub(super) fn insert(&mut self, op: &MapOp, realised: &Realised) {
+        match op {
+            MapOp::PutService(id, _) | MapOp::DeleteService(id) => {
+                self.services.insert(*id);
+            }
+            MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address) => {
+                self.frontends.insert(led_from(*address, realised));
+            }
+            MapOp::PutNodeAddr(_) | MapOp::DeleteNodeAddr(_) => {}
+        }
+    }
+
+    /// Removes and returns all entries, to be planned again.
+    pub(super) fn take_all(&mut self) -> Touched {
+        let Self { services, frontends, .. } = std::mem::take(self);
+        Touched {
+            services: services.into_iter().collect(),
+            frontends: frontends.into_iter().map(|(_, address)| address).collect(),
+            node_addrs: Vec::new(),
+        }
+    }
+
+    /// Removes and returns the entries that are related to a changed service, to be planned again.
+    pub(super) fn take_changed(&mut self) -> Touched {
+        self.due = None;
+        let mut touched = Touched::default();
+        for id in std::mem::take(&mut self.changed) {
+            if self.services.remove(&id) {
+                touched.services.push(id);
+            }
+            let frontends: Vec<_> = self.frontends.range(led_to(id)).copied().collect();
+            for frontend in frontends {
+                self.frontends.remove(&frontend);
+                touched.frontends.push(frontend.1);
+            }
+        }
+        touched
+    }
+
+    /// Removes the address, whose claims have changed. Returns whether it must be planned again.
+    pub(super) fn remove_address(&mut self, address: L4Addr, realised: &Realised) -> bool {
+        self.frontends.remove(&led_from(address, realised))
+    }
+
     /// The number of entries that wait.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
@@ -60,59 +104,6 @@ fn led_to(id: ServiceId) -> std::ops::RangeInclusive<(Option<ServiceId>, L4Addr)
     (Some(id), L4Addr::FIRST)..=(Some(id), L4Addr::LAST)
 }
 
-impl Engine {
-    pub(super) fn replan_deferred(&mut self) {
-        let Deferred { services, frontends, .. } = std::mem::take(&mut self.deferred);
-        self.touch(Touched {
-            services: services.into_iter().collect(),
-            frontends: frontends.into_iter().map(|(_, address)| address).collect(),
-            node_addrs: Vec::new(),
-        });
-    }
-
-    /// Plans the deferred entries again that are related to a changed service.
-    pub(super) fn replan_changed(&mut self) {
-        self.deferred.due = None;
-        for id in std::mem::take(&mut self.deferred.changed) {
-            if self.deferred.services.remove(&id) {
-                self.touched.services.push(id);
-            }
-            let frontends: Vec<_> = self.deferred.frontends.range(led_to(id)).copied().collect();
-            for frontend in frontends {
-                self.deferred.frontends.remove(&frontend);
-                self.touched.frontends.push(frontend.1);
-            }
-        }
-    }
-
-    /// Plans a deferred address again after its claims have changed.
-    pub(super) fn replan_address(&mut self, address: L4Addr) {
-        if self.deferred.frontends.remove(&self.led_from(address)) {
-            self.touched.frontends.push(address);
-        }
-    }
-
-    fn led_from(&self, address: L4Addr) -> (Option<ServiceId>, L4Addr) {
-        (self.realised.frontends.get(&address).map(|held| held.service), address)
-    }
-
-    /// Removes the operations that must wait for further reports.
-    pub(super) fn defer(&mut self, ops: &mut Vec<MapOp>) {
-        if self.is_pruned {
-            return;
-        }
-        let (premature, now): (Vec<MapOp>, Vec<MapOp>) = ops.drain(..).partition(|op| self.is_premature(op));
-        *ops = now;
-        for op in premature {
-            match op {
-                MapOp::PutService(id, _) | MapOp::DeleteService(id) => {
-                    self.deferred.services.insert(id);
-                }
-                MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address) => {
-                    self.deferred.frontends.insert(self.led_from(address));
-                }
-                MapOp::PutNodeAddr(_) | MapOp::DeleteNodeAddr(_) => {}
-            }
-        }
-    }
+fn led_from(address: L4Addr, realised: &Realised) -> (Option<ServiceId>, L4Addr) {
+    (realised.frontends.get(&address).map(|actual| actual.service), address)
 }

@@ -1,11 +1,47 @@
 //! Entries of the maps that another program deleted, overwrote or added. This module updates the engine's record of the
 //! maps; the next round then repairs the entries as ordinary differences.
 
+use std::collections::BTreeMap;
+
 use super::Engine;
+use super::apply_step::References;
 use crate::datapath::Datapath;
 use crate::model::moment::Moment;
-use crate::state::entries::{MapOp, ServiceEntry, ServiceId};
+use crate::state::entries::{Desired, MapOp, Realised, ServiceEntry, ServiceId};
 use crate::state::kernel_check::{Content, Drift, EntryKey, Fault, UNWANTED_FRONTEND, detect};
+
+/// Changes to the maps by other programs that are not repaired yet.
+#[derive(Debug, Default)]
+pub(super) struct UnrepairedDrift(BTreeMap<EntryKey, Drift>);
+
+impl UnrepairedDrift {
+    /// Removes and returns the entries that are correct again.
+    pub(super) fn take_repaired(
+        &mut self,
+        desired: &Desired,
+        realised: &Realised,
+        references: &References,
+    ) -> Vec<Drift> {
+        let is_right = |key: &EntryKey| match key {
+            EntryKey::Frontend(address) => desired.frontends.get(address) == realised.frontends.get(address),
+            // An entry that is not desired is not complete while a frontend points at it: see `free_deleted`.
+            EntryKey::Service(id) => {
+                let wanted = desired.services.get(id);
+                wanted == realised.services.get(id) && (wanted.is_some() || !references.contains(*id))
+            }
+            EntryKey::NodeAddress(addr) => desired.node_addrs.contains(addr) == realised.node_addrs.contains(addr),
+        };
+        let mut repaired = Vec::new();
+        self.0.retain(|key, drift| {
+            let is_right = is_right(key);
+            if is_right {
+                repaired.push(drift.clone());
+            }
+            !is_right
+        });
+        repaired
+    }
+}
 
 impl Engine {
     /// Accepts the actual content of the maps under these keys as realised, so that the next round repairs the
@@ -13,7 +49,7 @@ impl Engine {
     /// progress. Returns the number of entries that another program changed. Before every source has reported
     /// everything, nothing is accepted and the result is 0.
     pub fn accept_actual(&mut self, content: &Content, keys: &[EntryKey]) -> usize {
-        if !self.is_ready {
+        if !self.sync.is_ready {
             return 0;
         }
         let mut count = 0;
@@ -24,11 +60,11 @@ impl Engine {
                 EntryKey::Service(id) => self.owners.get(&id).map(|owner| owner.key.clone()),
                 EntryKey::Frontend(_) | EntryKey::NodeAddress(_) => None,
             };
-            self.drift.entry(key).or_insert(Drift { key, kind, fault, owner });
+            self.drift.0.entry(key).or_insert(Drift { key, kind, fault, owner });
             let is_broken = content.broken.entries.contains_key(&key);
-            let truth = self.truth(content, key, is_broken);
-            self.count_references(&truth);
-            self.realised.apply(&truth);
+            let actual_op = self.actual_op(content, key, is_broken);
+            self.count_references(&actual_op);
+            self.realised.apply(&actual_op);
             match key {
                 EntryKey::Service(id) => {
                     self.touched.services.push(id);
@@ -43,36 +79,36 @@ impl Engine {
 
     /// The operation that would have led to the content of the maps. A broken entry counts as absent if it will be
     /// overwritten, and as present if it must be deleted.
-    fn truth(&self, content: &Content, key: EntryKey, is_broken: bool) -> MapOp {
-        let held = &content.state;
+    fn actual_op(&self, content: &Content, key: EntryKey, is_broken: bool) -> MapOp {
+        let actual = &content.state;
         match key {
-            EntryKey::Frontend(address) => match held.frontends.get(&address) {
+            EntryKey::Frontend(address) => match actual.frontends.get(&address) {
                 Some(entry) => MapOp::PutFrontend(address, *entry),
                 None if is_broken && !self.desired.frontends.contains_key(&address) => {
                     MapOp::PutFrontend(address, UNWANTED_FRONTEND)
                 }
                 None => MapOp::DeleteFrontend(address),
             },
-            EntryKey::Service(id) => match held.services.get(&id) {
+            EntryKey::Service(id) => match actual.services.get(&id) {
                 Some(entry) => MapOp::PutService(id, entry.clone()),
                 None if is_broken && !self.desired.services.contains_key(&id) => {
                     MapOp::PutService(id, ServiceEntry::default().into())
                 }
                 None => MapOp::DeleteService(id),
             },
-            EntryKey::NodeAddress(addr) if held.node_addrs.contains(&addr) => MapOp::PutNodeAddr(addr),
+            EntryKey::NodeAddress(addr) if actual.node_addrs.contains(&addr) => MapOp::PutNodeAddr(addr),
             EntryKey::NodeAddress(addr) => MapOp::DeleteNodeAddr(addr),
         }
     }
 
     /// Handles service entries that another program deleted and that are not desired any more: the datapath frees what
     /// it keeps for them, such as the slots of their lists, before their ids are assigned to other services.
-    pub(super) fn give_up_lost(&mut self, datapath: &mut impl Datapath, now: Moment) {
+    pub(super) fn free_deleted(&mut self, datapath: &mut impl Datapath, now: Moment) {
         let is_lost = |id: &ServiceId| {
             let is_anywhere = self.desired.services.contains_key(id) || self.realised.services.contains_key(id);
-            !is_anywhere && !self.is_referenced(*id)
+            !is_anywhere && !self.references.contains(*id)
         };
-        let ours = self.drift.values().filter(|drift| drift.fault != Fault::Foreign);
+        let ours = self.drift.0.values().filter(|drift| drift.fault != Fault::Foreign);
         let lost = ours.filter_map(|drift| match drift.key {
             EntryKey::Service(id) if is_lost(&id) => Some(MapOp::DeleteService(id)),
             _ => None,
@@ -82,32 +118,6 @@ impl Engine {
             let results = datapath.apply(&ops, now);
             self.commit(&ops, results);
         }
-    }
-
-    /// Reports the entries that are correct again.
-    pub(super) fn tell_repaired(&mut self) {
-        if self.drift.is_empty() {
-            return;
-        }
-        let (desired, realised, references) = (&self.desired, &self.realised, &self.references);
-        let is_left = |id: &ServiceId| references.get(id).is_none_or(|count| *count == 0);
-        let is_right = |key: &EntryKey| match key {
-            EntryKey::Frontend(address) => desired.frontends.get(address) == realised.frontends.get(address),
-            // An entry that is not desired is not complete while a frontend points at it: see `give_up_lost`.
-            EntryKey::Service(id) => {
-                let wanted = desired.services.get(id);
-                wanted == realised.services.get(id) && (wanted.is_some() || is_left(id))
-            }
-            EntryKey::NodeAddress(addr) => desired.node_addrs.contains(addr) == realised.node_addrs.contains(addr),
-        };
-        let repaired = &mut self.round.repaired;
-        self.drift.retain(|key, drift| {
-            let is_right = is_right(key);
-            if is_right {
-                repaired.push(drift.clone());
-            }
-            !is_right
-        });
     }
 }
 

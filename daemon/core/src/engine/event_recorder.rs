@@ -29,7 +29,7 @@ mod draft;
 mod events;
 
 /// The maximum number of entries that are tracked until the maps contain them.
-const MAX_OWED: usize = 4_096;
+const MAX_PENDING: usize = 4_096;
 
 /// The maximum number of slice times accepted in one round, and of services for which the oldest time is kept.
 const MAX_TRIGGERS: usize = 4_096;
@@ -45,7 +45,7 @@ pub(super) struct EventRecorder {
     refusals: Vec<(L4Addr, Arc<PortKey>, Option<Arc<Refusal>>)>,
     omitted: usize,
     /// Entries with an event that says that the maps do not contain them yet.
-    owed: BTreeMap<ServiceId, Arc<PortKey>>,
+    pending: BTreeMap<ServiceId, Arc<PortKey>>,
     /// The times of the changes that slices reported in this round, with the slice's service.
     triggers: Vec<(ServiceName, u64)>,
     /// The oldest such time for each service that is not correct in the maps yet.
@@ -115,50 +115,50 @@ pub(super) fn refusals(row: &Row, name: &ServiceName) -> Refusals {
 
 impl EventRecorder {
     /// Assembles the events of the round.
-    pub(super) fn tell(&mut self, context: &Context<'_>) -> Vec<Event> {
+    pub(super) fn finish_round(&mut self, context: &Context<'_>) -> Vec<Event> {
         let mut events = Events::default();
-        self.tell_lists(context, &mut events);
-        Self::tell_holds(context, &mut events);
-        self.tell_claims(context, &mut events);
-        self.tell_kernel(context, &mut events);
-        Self::tell_repairs(context, &mut events);
-        self.tell_sources(context, &mut events);
+        self.add_lists(context, &mut events);
+        Self::add_holds(context, &mut events);
+        self.add_claims(context, &mut events);
+        self.add_kernel_results(context, &mut events);
+        Self::add_repairs(context, &mut events);
+        self.add_sources_and_pruned(context, &mut events);
         let omitted = events.omitted + self.omitted;
         let mut events = events.events;
         if omitted > 0 {
-            let detail = format!("{omitted} more changes in the same moment are not recorded one by one");
+            let detail = format!("{omitted} more changes at the same time are not recorded individually");
             events.push(Event::for_daemon(What::More, detail));
         }
         self.clear();
         events
     }
 
-    fn tell_lists(&mut self, context: &Context<'_>, events: &mut Events) {
+    fn add_lists(&mut self, context: &Context<'_>, events: &mut Events) {
         let mut drafts = std::mem::take(&mut self.drafts);
         // The sort is stable. Emptied ports come first, because there may not be room for all events.
         drafts.sort_by_key(|draft| draft.what() != What::Emptied);
         for draft in &drafts {
             let kernel = context.kernel_of(draft.id);
             let (id, key) = (draft.id, &draft.key);
-            let is_owed = matches!(kernel, Kernel::Failed(_) | Kernel::Deferred);
+            let is_pending = matches!(kernel, Kernel::Failed(_) | Kernel::Deferred);
             let refused = draft.after.as_ref().map(|_| context.refused_backends(key)).unwrap_or_default();
             let is_inherited = !self.is_recorded(draft.source);
             if let Some(event) = events.of(key, || draft.event()) {
                 event.kernel = kernel;
                 event.refused = refused;
                 if is_inherited {
-                    event.detail = Some("changed while nodelb was not there, or had not heard all".into());
+                    event.detail = Some("changed while nodelb was not running or not synced".into());
                 }
             }
-            if is_owed && self.owed.len() < MAX_OWED {
-                self.owed.insert(id, Arc::clone(key));
-            } else if !is_owed {
-                self.owed.remove(&id);
+            if is_pending && self.pending.len() < MAX_PENDING {
+                self.pending.insert(id, Arc::clone(key));
+            } else if !is_pending {
+                self.pending.remove(&id);
             }
         }
     }
 
-    fn tell_holds(context: &Context<'_>, events: &mut Events) {
+    fn add_holds(context: &Context<'_>, events: &mut Events) {
         for port in &context.round.held {
             let new = || Event::for_port(&port.key, context.source_of(&port.key), What::Held, port.cause.clone());
             if let Some(event) = events.of(&port.key, new) {
@@ -175,12 +175,12 @@ impl EventRecorder {
             if event.what != What::Removed {
                 event.what = What::Released;
             }
-            let why = if release.is_deleted { "it was held, and is deleted" } else { "it has backends again" };
+            let why = if release.is_deleted { "it was held and was deleted" } else { "it has backends again" };
             event.detail = Some(why.into());
         }
     }
 
-    fn tell_claims(&mut self, context: &Context<'_>, events: &mut Events) {
+    fn add_claims(&mut self, context: &Context<'_>, events: &mut Events) {
         for (address, key, why) in std::mem::take(&mut self.refusals) {
             let what = if why.is_some() { What::Refused } else { What::Admitted };
             let detail = why.map_or_else(|| format!("{address} is served"), |why| format!("{address}: {why}"));
@@ -196,7 +196,7 @@ impl EventRecorder {
     }
 
     /// Adds events about entries that the maps did not accept, and about those that they have accepted since.
-    fn tell_kernel(&mut self, context: &Context<'_>, events: &mut Events) {
+    fn add_kernel_results(&mut self, context: &Context<'_>, events: &mut Events) {
         for (address, error) in &context.round.errors {
             let Some(key) = context.owner_of(*address) else { continue };
             let new = || Event::for_port(key, context.source_of(key), What::Failed, context.cause_of(key));
@@ -206,9 +206,9 @@ impl EventRecorder {
             }
         }
         if context.round.done > 0 {
-            let owed = std::mem::take(&mut self.owed);
-            let (done, owed): (Vec<_>, Vec<_>) = owed.into_iter().partition(|(id, _)| context.is_realised(*id));
-            self.owed.extend(owed);
+            let pending = std::mem::take(&mut self.pending);
+            let (done, pending): (Vec<_>, Vec<_>) = pending.into_iter().partition(|(id, _)| context.is_realised(*id));
+            self.pending.extend(pending);
             for (_, key) in done {
                 events.of(&key, || context.healed(&key));
             }
@@ -222,7 +222,7 @@ impl EventRecorder {
     }
 
     /// Adds events about changes to the maps that another program made.
-    fn tell_repairs(context: &Context<'_>, events: &mut Events) {
+    fn add_repairs(context: &Context<'_>, events: &mut Events) {
         for drift in &context.round.repaired {
             let frontend = match drift.key {
                 EntryKey::Frontend(address) => Some(address),
@@ -233,12 +233,12 @@ impl EventRecorder {
                 Some(key) => Event::for_port(key, context.source_of(key), What::Repaired, Cause::default()),
                 None => Event::for_daemon(What::Repaired, ""),
             };
-            let detail = Some(format!("{drift}: somebody else did that").into());
+            let detail = Some(format!("{drift}: changed by another process").into());
             events.push(Event { frontends: frontend.into_iter().collect(), kernel: Kernel::Done, detail, ..event });
         }
     }
 
-    fn tell_sources(&mut self, context: &Context<'_>, events: &mut Events) {
+    fn add_sources_and_pruned(&mut self, context: &Context<'_>, events: &mut Events) {
         for source in context.config.sources.iter().copied() {
             if !context.table.is_synced(source) || self.is_recorded(source) {
                 continue;
@@ -256,28 +256,28 @@ impl EventRecorder {
             self.found = OrdMap::new();
         }
         if context.round.pruned > 0 {
-            let detail = format!("{} frontends that no source asks for any more", context.round.pruned);
+            let detail = format!("{} frontends that no source describes", context.round.pruned);
             events.push(Event::for_daemon(What::Pruned, detail));
         }
     }
 
     /// The times of the slice changes that the maps contain now.
-    pub(super) fn tell_triggers(&mut self) -> Vec<u64> {
-        let EventRecorder { owed, triggers, waiting, .. } = self;
+    pub(super) fn take_triggers(&mut self) -> Vec<u64> {
+        let EventRecorder { pending, triggers, waiting, .. } = self;
         let mut done = Vec::new();
         if triggers.is_empty() && waiting.is_empty() {
             return done;
         }
-        let owed: BTreeSet<&ServiceName> = owed.values().map(|key| &key.service).collect();
+        let pending: BTreeSet<&ServiceName> = pending.values().map(|key| &key.service).collect();
         waiting.retain(|name, triggered| {
-            let is_owed = owed.contains(name);
-            if !is_owed {
+            let is_pending = pending.contains(name);
+            if !is_pending {
                 done.push(*triggered);
             }
-            is_owed
+            is_pending
         });
         for (name, triggered) in triggers.drain(..) {
-            if !owed.contains(&name) {
+            if !pending.contains(&name) {
                 done.push(triggered);
             } else if let Some(oldest) = waiting.get_mut(&name) {
                 *oldest = triggered.min(*oldest);

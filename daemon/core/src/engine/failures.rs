@@ -1,4 +1,4 @@
-//! Operations that the datapath did not carry out, by the entry they concern. The round decides when to retry them.
+//! Operations that the datapath did not carry out, by the entry they concern, and when they are retried.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,29 @@ use imbl::OrdMap;
 
 use crate::datapath::MapError;
 use crate::model::addr::{Addr, L4Addr};
+use crate::model::moment::Moment;
 use crate::state::entries::{Desired, MapOp, Realised, ServiceId};
 use crate::state::map_ops::Touched;
 
-/// The last error of each entry with a failed last operation.
+/// The first and the longest delay before failed operations are retried, in milliseconds.
+const RETRY_MILLIS: (u64, u64) = (100, 5_000);
+
+/// The last error of each entry with a failed last operation, and the time of the next attempt.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     pub(super) services: BTreeMap<ServiceId, MapError>,
     frontends: BTreeMap<L4Addr, MapError>,
     /// A persistent map, because readers get copies of it.
     pub(super) node_addrs: OrdMap<Addr, MapError>,
+    retry: Option<Retry>,
+}
+
+/// The next attempt.
+#[derive(Clone, Copy, Debug)]
+struct Retry {
+    at: Moment,
+    /// The delay before it, in milliseconds.
+    wait: u64,
 }
 
 impl Failures {
@@ -46,6 +59,35 @@ impl Failures {
                 None => {}
             },
         }
+    }
+
+    /// The time of the next attempt, if anything failed or waits.
+    pub(super) fn retry_at(&self) -> Option<Moment> {
+        self.retry.map(|retry| retry.at)
+    }
+
+    pub(super) fn is_retry_due(&self, now: Moment) -> bool {
+        self.retry.is_some_and(|retry| retry.at <= now)
+    }
+
+    /// Schedules the next attempt after a round. `is_waiting` says whether a service waits for a free id.
+    pub(super) fn schedule_retry(&mut self, is_waiting: bool, now: Moment) {
+        let is_wanted = is_waiting || !self.is_empty();
+        let (first, longest) = RETRY_MILLIS;
+        // Resting slots become available within a second, so a growing retry delay would only add to that time.
+        let is_resting = self.services.values().any(|error| *error == MapError::Resting);
+        self.retry = match self.retry {
+            _ if !is_wanted => None,
+            Some(retry) if retry.at > now => {
+                let latest = if is_resting { now.plus(first) } else { retry.at };
+                Some(Retry { at: retry.at.min(latest), ..retry })
+            }
+            Some(retry) => {
+                let wait = if is_resting { first } else { (retry.wait * 2).min(longest) };
+                Some(Retry { at: now.plus(wait), wait })
+            }
+            None => Some(Retry { at: now.plus(first), wait: first }),
+        };
     }
 
     /// The entries to retry while the `node_addrs` map has this number of entries. If the map is as full as before, it

@@ -12,7 +12,7 @@ use crate::model::addr::L4Addr;
 use crate::model::cause::Cause;
 use crate::model::service::{FrontendKind, PortKey};
 use crate::state::entries::{ServiceEntry, ServiceId};
-use crate::state::remembered::Known;
+use crate::state::remembered::Views;
 
 impl Engine {
     /// Adds the last known backends to the plan of a port without a usable backend, if its service is protected.
@@ -27,12 +27,12 @@ impl Engine {
             if self.holds.is_empty() && !subject.is_protected {
                 return;
             }
-            self.round.released.extend(self.holds.end(id, Some(subject.dirt)));
+            self.round.released.extend(self.holds.end(id, Some(subject.reason)));
             self.holds.forget(key);
             self.holds.set_protected(id, subject.is_protected);
             return;
         }
-        let known = if subject.dirt.is_deleted { None } else { self.last_known(id, key, subject, plan) };
+        let known = if subject.reason.is_deleted { None } else { self.last_known(id, key, subject, plan) };
         let is_apiserver = |(addr, _): &(L4Addr, u16)| self.table.apiservers().has(*addr);
         let is_protected = subject.is_protected
             || self.holds.is_held(id)
@@ -56,25 +56,25 @@ impl Engine {
 
     /// The last known backends of the port: the desired ones; otherwise, right after a start, those in the maps;
     /// otherwise the remembered ones.
-    fn last_known(&self, id: ServiceId, key: &PortKey, subject: &Subject<'_>, plan: &PortPlan) -> Option<Known> {
+    fn last_known(&self, id: ServiceId, key: &PortKey, subject: &Subject<'_>, plan: &PortPlan) -> Option<Views> {
         let admits = |addr| self.config.guard.admits_backend(addr, subject.service.source, self.table.apiservers());
         // The maps contain no link-local backends except for apiservers. No source has reported this one as an
         // apiserver since the start.
         let was_admitted = |addr: L4Addr| {
             admits(addr) || subject.is_protected && addr.addr.is_link_local() && self.config.guard.is_connectable(addr)
         };
-        let had = |entry: &ServiceEntry| entry.has_backends.then(|| Known::of(entry));
+        let had = |entry: &ServiceEntry| entry.has_backends.then(|| Views::new(entry));
         let usable = |entry: &ServiceEntry| had(entry)?.admitted(admits);
         let desired = self.desired.services.get(&id).and_then(|entry| usable(entry));
         let realised = || self.realised.services.get(&id).and_then(|entry| had(entry)?.admitted(was_admitted));
         let elsewhere = || self.known_at_start(plan, &usable);
-        let remembered = || self.holds.record(key)?.known().admitted(admits);
+        let remembered = || self.holds.record(key)?.views().admitted(admits);
         desired.or_else(realised).or_else(elsewhere).or_else(remembered)
     }
 
     /// The backends to which one of the port's addresses led at the start, if an apiserver is among them and their id
     /// could not be taken over because other addresses point at it too.
-    fn known_at_start(&self, plan: &PortPlan, usable: &impl Fn(&ServiceEntry) -> Option<Known>) -> Option<Known> {
+    fn known_at_start(&self, plan: &PortPlan, usable: &impl Fn(&ServiceEntry) -> Option<Views>) -> Option<Views> {
         let is_apiserver = |(addr, _): &(L4Addr, u16)| self.table.apiservers().has(*addr);
         let at_start = |address: &L4Addr| {
             let entry = self.at_start.realised.frontends.get(address)?;
@@ -89,7 +89,7 @@ impl Engine {
     /// Whether any port of the service had an apiserver among its backends when it was last compiled, or before the
     /// start.
     fn shared_with_apiserver(&self, subject: &Subject<'_>) -> bool {
-        if subject.dirt.is_deleted {
+        if subject.reason.is_deleted {
             return false;
         }
         let leads = |entry: &Arc<ServiceEntry>| entry.cluster.iter().any(|slot| self.table.apiservers().has(slot.addr));
@@ -107,8 +107,8 @@ impl Engine {
             || records.any(|record| record.cluster.iter().any(is_apiserver))
     }
 
-    fn begin_hold(&mut self, id: ServiceId, key: &Arc<PortKey>, subject: &Subject<'_>, known: &Known) {
-        let is_slice = subject.dirt.trigger.is_slice();
+    fn begin_hold(&mut self, id: ServiceId, key: &Arc<PortKey>, subject: &Subject<'_>, known: &Views) {
+        let is_slice = subject.reason.trigger.is_slice();
         if self.holds.is_held(id) && !(is_slice && self.holds.lacks_cause(id)) {
             return;
         }
@@ -116,7 +116,7 @@ impl Engine {
         let cause = match self.holds.record(key).and_then(|record| record.cause.clone()) {
             // The port was held before the start and still has no backend, so the first cause remains the cause.
             Some(cause) => cause,
-            None if is_slice || was_in_use => subject.dirt.trigger_of(key).cause(),
+            None if is_slice || was_in_use => subject.reason.trigger_of(key).cause(),
             None => Cause::default(),
         };
         let announced = self.holds.begin(id, HeldPort::new(key, known, cause, subject.now));

@@ -22,20 +22,20 @@ pub const NOT_CONFIGURED: &str = "not configured";
 
 /// Every difference between source and memory, then every difference between memory and the current content of the
 /// maps, by address and name.
-pub fn differences(snapshot: &Snapshot, held: &Content, next: NextCheck, filter: &Filter) -> Vec<Difference> {
+pub fn differences(snapshot: &Snapshot, actual: &Content, next: NextCheck, filter: &Filter) -> Vec<Difference> {
     let mut rows = Vec::new();
     add_sources(snapshot, filter, &mut rows);
     add_descriptions(snapshot, filter, &mut rows);
     add_held_ports(snapshot, filter, &mut rows);
     add_frontends(snapshot, filter, &mut rows);
     add_backends(snapshot, filter, &mut rows);
-    for key in differing_entries(held, &snapshot.desired) {
-        if shows(snapshot, held, key, filter) {
-            rows.push(entry(snapshot, held, key, next));
+    for key in differing_entries(actual, &snapshot.desired) {
+        if shows(snapshot, actual, key, filter) {
+            rows.push(entry(snapshot, actual, key, next));
         }
     }
     let is_wanted = *filter == Filter::default();
-    for broken in held.broken.with_invalid_key.iter().filter(|_| is_wanted) {
+    for broken in actual.broken.with_invalid_key.iter().filter(|_| is_wanted) {
         rows.push(Difference {
             between: Between::MemoryKernel,
             what: "map frontends".into(),
@@ -44,7 +44,7 @@ pub fn differences(snapshot: &Snapshot, held: &Content, next: NextCheck, filter:
             memory: Some(ABSENT.into()),
             kernel: Some(broken.clone()),
             cause: "another program wrote into the map".into(),
-            action: "no connection can meet it; a restart of nodelb makes new maps without it".into(),
+            action: "no connection can match it; a restart of nodelb creates new maps without it".into(),
         });
     }
     rows
@@ -63,7 +63,7 @@ fn add_sources(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Difference>)
             source: Some(NOT_CONFIGURED.into()),
             memory: Some("as last known".into()),
             kernel: None,
-            cause: "the configuration does not name it, and it was a source before".into(),
+            cause: "it was a source before, and the configuration does not name it".into(),
             action: format!("its services stay; configure [{source}], or set {source}.enabled to false and restart"),
         });
     }
@@ -71,20 +71,20 @@ fn add_sources(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Difference>)
         let (cause, action) = match (snapshot.facts.is_synced(*source), snapshot.facts.incomplete(*source)) {
             (true, None) => continue,
             (true, Some(what)) => (
-                format!("it cannot be read whole: {what}"),
-                "what the kernel had at the start and no source has described since stays until it can",
+                format!("it cannot be read completely: {what}"),
+                "existing entries in the kernel that no source describes stay until it can",
             ),
             (false, _) => (
-                format!("it has not told all it has since nodelb started; see {}", where_to_look(*source)),
-                "what the kernel held at the start stays as it was; what is told is added at once",
+                format!("it has not reported everything since nodelb started; see {}", where_to_look(*source)),
+                "existing entries in the kernel stay unchanged; new services are added immediately",
             ),
         };
         rows.push(Difference {
             between: Between::SourceMemory,
             what: format!("source {source}"),
             service: None,
-            source: Some("not told completely".into()),
-            memory: Some("what is known so far".into()),
+            source: Some("not reported completely".into()),
+            memory: Some("the state reported so far".into()),
             kernel: None,
             cause,
             action: action.into(),
@@ -97,8 +97,8 @@ fn add_descriptions(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Differe
     if filter.address.is_some() {
         return;
     }
-    let told_twice = |name: &&ServiceName| snapshot.facts.claims(name).len() > 1;
-    for name in snapshot.names(filter).into_iter().filter(told_twice) {
+    let has_several = |name: &&ServiceName| snapshot.facts.claims(name).len() > 1;
+    for name in snapshot.names(filter).into_iter().filter(has_several) {
         let narrow = Filter { service: Some(name.clone()), ..Filter::default() };
         // The first description takes precedence.
         for report in reports::services(snapshot, &narrow).into_iter().skip(1) {
@@ -108,10 +108,10 @@ fn add_descriptions(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Differe
                 what: name.to_string(),
                 service: Some(name.clone()),
                 source: Some(format!("{} describes it ({})", report.source, report.origin)),
-                memory: Some("another description counts".into()),
+                memory: Some("another description takes precedence".into()),
                 kernel: None,
                 cause: error,
-                action: "takes this description when the other is gone".into(),
+                action: "uses this description when the other one is removed".into(),
             });
         }
     }
@@ -153,11 +153,11 @@ fn add_frontends(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Difference
         let (memory, action) = match (report.status, owner) {
             (Status::Error, _) if is_owner => continue,
             (Status::Error, Some((claim, _))) => {
-                (format!("served for {}", claim.key), "takes over when that goes".to_owned())
+                (format!("served for {}", claim.key), "takes over when that service gives it up".to_owned())
             }
             (Status::Error, None) => ("not served".into(), "connections pass through untranslated".into()),
             (Status::Done, _) if is_out_of_reach(snapshot, report.address, report.kind) => {
-                ("served, but not everywhere".into(), "goes on as soon as that changes".into())
+                ("served, but not on every address".into(), "served there as soon as that changes".into())
             }
             _ => continue,
         };
@@ -178,7 +178,7 @@ fn add_frontends(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Difference
 fn add_backends(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Difference>) {
     for report in reports::backends(snapshot, filter) {
         let action = match report.choice {
-            Choice::Refused => "never used, whatever the source says",
+            Choice::Refused => "never used",
             Choice::Quarantined => "used again when its checks succeed",
             _ => continue,
         };

@@ -159,7 +159,7 @@ fn unanswered(snapshot: &Snapshot, claim: &Claim, status: Status) -> Option<Stri
         return None;
     }
     if !snapshot.answers_nodeports(family) {
-        let text = format!("answered nowhere: the node has no {family} address that node.nodeport-addresses means");
+        let text = format!("not answered: node.nodeport-addresses selects no {family} address of the node");
         return Some(text);
     }
     let mut failed = snapshot.unanswered_node_addrs().filter(|(addr, _)| addr.family() == family);
@@ -181,7 +181,7 @@ fn unused_text_of(snapshot: &Snapshot, key: &PortKey) -> Option<String> {
 /// The results of the service's own health checks; `None` if it has no checks.
 fn checks<'a>(snapshot: &'a Snapshot, name: &ServiceName) -> Option<Checks<'a>> {
     let (service, _) = snapshot.facts.owner(name)?;
-    service.health_check.is_some().then(|| Checks::of(service, snapshot.facts.quarantine(&service.name)))
+    service.health_check.is_some().then(|| Checks::new(service, snapshot.facts.quarantine(&service.name)))
 }
 
 /// The rows of `/services`, by name, then source.
@@ -215,10 +215,10 @@ fn service(snapshot: &Snapshot, service: &Arc<Service>) -> ServiceReport {
     match snapshot.facts.owner(&service.name) {
         Some((owner, _)) if !Arc::ptr_eq(owner, service) => {
             report.status = Status::Error;
-            let why = match Precedence::of((owner.source, owner.created), (service.source, service.created)) {
-                Precedence::LocalFile => "a local file goes before Kubernetes",
+            let why = match Precedence::between((owner.source, owner.created), (service.source, service.created)) {
+                Precedence::LocalFile => "a local file takes precedence over Kubernetes",
                 Precedence::Older => "its description is older",
-                Precedence::Equal => "both are as old",
+                Precedence::Equal => "both are equally old",
             };
             report.error =
                 Some(format!("source {} describes {} too, and {why}: remove one of the two", owner.source, owner.name));

@@ -42,7 +42,7 @@ pub(crate) mod work {
     }
 
     /// The number of comparisons that the closure makes, and its result.
-    pub(crate) fn of<T>(work: impl FnOnce() -> T) -> (u64, T) {
+    pub(crate) fn measure<T>(work: impl FnOnce() -> T) -> (u64, T) {
         let before = COMPARISONS.get();
         let result = work();
         (COMPARISONS.get() - before, result)
@@ -346,7 +346,7 @@ pub enum AddrError {
     #[error("`{0}` is not an address with a port (expected like 192.0.2.7:80 or [2001:db8::7]:80)")]
     Socket(String),
     /// No client can connect to port 0.
-    #[error("`{0}` has port 0, which cannot be dialled")]
+    #[error("`{0}` has port 0, to which no client can connect")]
     PortZero(String),
     /// The text is neither an address nor a network.
     #[error("`{0}` is not an address or CIDR (expected like 192.0.2.7 or 192.0.2.0/24)")]

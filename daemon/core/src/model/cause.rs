@@ -47,7 +47,7 @@ impl Trigger {
             Self::SliceRemoved(slice) => (&slice.origin, true),
             Self::Service(service) => (&service.origin, false),
             Self::ServiceRemoved(service) => (&service.origin, true),
-            Self::Checks(failure) => return Cause::of_checks(failure.as_ref()),
+            Self::Checks(failure) => return Cause::from_checks(failure.as_ref()),
             Self::Other => return Cause::default(),
         };
         let mut origin = origin.clone();
@@ -141,7 +141,7 @@ pub struct Cause {
 
 impl Cause {
     /// The cause of a change by health checks, such as `health checks (192.0.2.11:8080: connection refused)`.
-    fn of_checks(failure: Option<&((Addr, u16), Arc<str>)>) -> Self {
+    fn from_checks(failure: Option<&((Addr, u16), Arc<str>)>) -> Self {
         let object = match failure {
             Some(((addr, port), error)) => format!("health checks ({}: {error})", SocketAddr::new(addr.ip(), *port)),
             None => "health checks".into(),

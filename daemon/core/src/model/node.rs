@@ -106,8 +106,8 @@ fn primary(node: &NodeFacts, object: Option<&NodeObject>) -> BTreeSet<Addr> {
         let own = |addresses: &BTreeSet<Addr>| -> BTreeSet<Addr> {
             addresses.intersection(&node.addresses).copied().filter(|addr| addr.family() == family).collect()
         };
-        let told = object.map(|object| own(&object.addresses)).unwrap_or_default();
-        primary.extend(if told.is_empty() { own(&node.primary) } else { told });
+        let reported = object.map(|object| own(&object.addresses)).unwrap_or_default();
+        primary.extend(if reported.is_empty() { own(&node.primary) } else { reported });
     }
     primary
 }

@@ -24,7 +24,7 @@ pub static COMPARED: Schema<[Column; 2]> =
     Schema { name: "compared", columns: [Column::number("Services"), Column::number("Frontends")] };
 
 /// What happens to hooks that are not in effect.
-pub const ATTACHED_AGAIN: &str = "attached again within 10 s; until then connections may pass through untranslated";
+pub const ATTACHED_AGAIN: &str = "attached again within 10 s; until then connections may not be translated";
 
 /// The table with these rows.
 pub fn differences(rows: impl IntoIterator<Item = Difference>) -> Table {

@@ -126,52 +126,55 @@ impl fmt::Display for Drift {
 
 /// The entries that differ between the maps and the state, in this order: services, frontends, node addresses.
 pub fn differing_entries(content: &Content, state: &MapState) -> Vec<EntryKey> {
-    let held = &content.state;
+    let actual = &content.state;
     let mut keys = BTreeSet::new();
-    keys.extend(missing_or_changed(&state.services, &held.services).map(|id| EntryKey::Service(*id)));
-    keys.extend(surplus(&held.services, &state.services).map(|id| EntryKey::Service(*id)));
-    keys.extend(missing_or_changed(&state.frontends, &held.frontends).map(|a| EntryKey::Frontend(*a)));
-    keys.extend(surplus(&held.frontends, &state.frontends).map(|a| EntryKey::Frontend(*a)));
+    keys.extend(missing_or_changed(&state.services, &actual.services).map(|id| EntryKey::Service(*id)));
+    keys.extend(surplus(&actual.services, &state.services).map(|id| EntryKey::Service(*id)));
+    keys.extend(missing_or_changed(&state.frontends, &actual.frontends).map(|a| EntryKey::Frontend(*a)));
+    keys.extend(surplus(&actual.frontends, &state.frontends).map(|a| EntryKey::Frontend(*a)));
     let either_way = |a: &imbl::OrdSet<Addr>, b: &imbl::OrdSet<Addr>| {
         a.iter().filter(|addr| !b.contains(*addr)).map(|addr| EntryKey::NodeAddress(*addr)).collect::<Vec<_>>()
     };
-    keys.extend(either_way(&state.node_addrs, &held.node_addrs));
-    keys.extend(either_way(&held.node_addrs, &state.node_addrs));
+    keys.extend(either_way(&state.node_addrs, &actual.node_addrs));
+    keys.extend(either_way(&actual.node_addrs, &state.node_addrs));
     keys.extend(content.broken.entries.keys());
     keys.into_iter().collect()
 }
 
 fn missing_or_changed<'a, K: Ord, V: PartialEq>(
     wanted: &'a imbl::OrdMap<K, V>,
-    held: &'a imbl::OrdMap<K, V>,
+    actual: &'a imbl::OrdMap<K, V>,
 ) -> impl Iterator<Item = &'a K> {
-    wanted.iter().filter(|(key, value)| held.get(*key) != Some(*value)).map(|(key, _)| key)
+    wanted.iter().filter(|(key, value)| actual.get(*key) != Some(*value)).map(|(key, _)| key)
 }
 
-fn surplus<'a, K: Ord, V>(held: &'a imbl::OrdMap<K, V>, wanted: &'a imbl::OrdMap<K, V>) -> impl Iterator<Item = &'a K> {
-    held.keys().filter(|key| !wanted.contains_key(*key))
+fn surplus<'a, K: Ord, V>(
+    actual: &'a imbl::OrdMap<K, V>,
+    wanted: &'a imbl::OrdMap<K, V>,
+) -> impl Iterator<Item = &'a K> {
+    actual.keys().filter(|key| !wanted.contains_key(*key))
 }
 
 /// The kind and the fault of the entry, if the maps differ from what nodelb wrote there.
 pub(crate) fn detect(content: &Content, left: &MapState, key: EntryKey) -> Option<(DriftKind, Fault)> {
     let is_broken = content.broken.entries.contains_key(&key);
-    let held = &content.state;
+    let actual = &content.state;
     match key {
         EntryKey::Frontend(address) => {
-            let (before, now) = (left.frontends.get(&address), held.frontends.get(&address));
+            let (before, now) = (left.frontends.get(&address), actual.frontends.get(&address));
             Some((DriftKind::Frontend, fault(before, now, is_broken)?))
         }
         EntryKey::Service(id) => {
-            let (before, now) = (left.services.get(&id), held.services.get(&id));
+            let (before, now) = (left.services.get(&id), actual.services.get(&id));
             let kind = match (before, now) {
-                (Some(before), Some(now)) if is_same_shape(before, now) => DriftKind::Slots,
+                (Some(before), Some(now)) if has_same_sizes(before, now) => DriftKind::Slots,
                 _ => DriftKind::Service,
             };
             Some((kind, fault(before, now, is_broken)?))
         }
         EntryKey::NodeAddress(addr) => {
             let present = |state: &MapState| state.node_addrs.contains(&addr).then_some(());
-            Some((DriftKind::NodeAddress, fault(present(left), present(held), is_broken)?))
+            Some((DriftKind::NodeAddress, fault(present(left), present(actual), is_broken)?))
         }
     }
 }
@@ -188,7 +191,7 @@ fn fault<T: PartialEq>(before: Option<T>, now: Option<T>, is_broken: bool) -> Op
 }
 
 /// Whether only the backends can differ, which means that the slots were overwritten and not the entry.
-fn is_same_shape(a: &ServiceEntry, b: &ServiceEntry) -> bool {
+fn has_same_sizes(a: &ServiceEntry, b: &ServiceEntry) -> bool {
     (a.cluster.len(), a.local.len()) == (b.cluster.len(), b.local.len())
         && (a.has_backends, a.affinity_seconds, a.may_be_bound, a.tag)
             == (b.has_backends, b.affinity_seconds, b.may_be_bound, b.tag)

@@ -109,8 +109,8 @@ impl<'a> Pending<'a> {
     /// The entry with the old list that the frontend needs until it has moved. A change from the local view to the
     /// cluster view of the same entry counts as leaving it, because the new local list may be empty.
     fn left_by(&self, address: &L4Addr, wanted: &FrontendEntry) -> Option<ServiceId> {
-        let held = self.realised.frontends.get(address)?;
-        (held.service != wanted.service || (held.inside_local && !wanted.inside_local)).then_some(held.service)
+        let actual = self.realised.frontends.get(address)?;
+        (actual.service != wanted.service || (actual.inside_local && !wanted.inside_local)).then_some(actual.service)
     }
 
     /// Removes and returns the entries that no frontend has yet to leave.

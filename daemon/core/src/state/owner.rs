@@ -37,7 +37,7 @@ impl OwnerTag {
     }
 
     /// Whether both tags are of ports of the same service and the same source.
-    pub fn is_of_service(self, other: Self) -> bool {
+    pub fn is_same_service(self, other: Self) -> bool {
         (self.source, self.service) == (other.source, other.service)
     }
 

@@ -27,7 +27,7 @@ pub struct Remembered {
 
 impl Remembered {
     pub(crate) fn new(key: &PortKey, entry: &ServiceEntry, cause: Option<Cause>) -> Self {
-        let Known { cluster, local } = Known::of(entry);
+        let Views { cluster, local } = Views::new(entry);
         Self { port: key.clone(), cluster: cluster.into_vec(), local: local.into_vec(), cause }
     }
 
@@ -44,20 +44,20 @@ impl Remembered {
         !self.cluster.is_empty() && fits(&self.cluster) && fits(&self.local)
     }
 
-    pub(crate) fn known(&self) -> Known {
-        Known { cluster: View::from_slice(&self.cluster), local: View::from_slice(&self.local) }
+    pub(crate) fn views(&self) -> Views {
+        Views { cluster: View::from_slice(&self.cluster), local: View::from_slice(&self.local) }
     }
 }
 
 /// The two views that an entry has or had.
 #[derive(Clone, Debug)]
-pub(crate) struct Known {
+pub(crate) struct Views {
     pub(crate) cluster: View,
     pub(crate) local: View,
 }
 
-impl Known {
-    pub(crate) fn of(entry: &ServiceEntry) -> Self {
+impl Views {
+    pub(crate) fn new(entry: &ServiceEntry) -> Self {
         Self { cluster: view(&entry.cluster), local: view(&entry.local) }
     }
 

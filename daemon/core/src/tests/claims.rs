@@ -68,7 +68,7 @@ fn a_refused_claim_stands_last_however_old() {
     let row = row(&[refused("a/old", 1), claim("b/young", 9, 5)]);
     assert_eq!(row.entry().map(|entry| entry.service), Some(ServiceId(5)));
     assert_eq!(line(&row), [5, 0]);
-    assert_eq!(row.status_of(1, address()).error.as_deref(), Some("reserved for nodelb's proof of life"));
+    assert_eq!(row.status_of(1, address()).error.as_deref(), Some("reserved for nodelb's self-test"));
 }
 
 #[test]
@@ -79,18 +79,21 @@ fn an_address_whose_every_claim_is_refused_is_not_translated() {
 }
 
 #[test]
-fn who_waits_is_told_for_whom_and_why() {
+fn a_waiting_claim_shows_the_owner_and_the_reason() {
     let mut twice = row(&[claim("a/s", 1, 1)]);
     let other_port = Claim { key: Arc::new(key("a/s", "other")), ..claim("a/s", 1, 2) };
     twice.replace(&"a/s".parse().expect("valid"), [claim("a/s", 1, 1), other_port].into_iter(), Incumbent::None, NOW);
     let local = Claim { source: Source::Files, created: None, ..claim("b/file", 0, 2) };
     for (row, expected) in [
-        (row(&[claim("a/old", 1, 1), local]), "b/file, which comes from a local file and so goes before Kubernetes"),
+        (
+            row(&[claim("a/old", 1, 1), local]),
+            "b/file, which a local file describes: files take precedence over Kubernetes",
+        ),
         (row(&[claim("a/old", 1, 1), claim("b/young", 2, 2)]), "a/old, which is older"),
-        (row(&[claim("a/s", 1, 1), claim("b/s", 1, 2)]), "a/s, which has it already"),
+        (row(&[claim("a/s", 1, 1), claim("b/s", 1, 2)]), "a/s, which already has it"),
         (twice, "a/s, another port of this service"),
     ] {
-        let text = format!("198.51.100.1:80/TCP is owned by {expected}; takes over when that goes");
+        let text = format!("198.51.100.1:80/TCP is owned by {expected}; takes over when that service gives it up");
         assert_eq!(row.status_of(1, address()).error.as_deref(), Some(text.as_str()));
     }
 }

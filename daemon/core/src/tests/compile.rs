@@ -79,7 +79,7 @@ fn each_family_has_its_own_entry_and_backends() {
 }
 
 #[test]
-fn a_family_nobody_dials_has_no_entry() {
+fn a_family_without_frontends_has_no_entry() {
     let service =
         service(vec![port("http", Protocol::Tcp, &[("10.96.0.1:80", ClusterIP)]), port("x", Protocol::Tcp, &[])]);
     let slices = slice("http", vec![backend("[2001:db8:1::1]:8080")]);
@@ -87,7 +87,7 @@ fn a_family_nobody_dials_has_no_entry() {
 }
 
 #[test]
-fn ports_are_told_apart_by_name_and_protocol() {
+fn ports_are_distinguished_by_name_and_protocol() {
     let service = service(vec![
         port("dns", Protocol::Udp, &[("10.96.0.1:53", ClusterIP)]),
         port("dns-tcp", Protocol::Tcp, &[("10.96.0.1:53", ClusterIP)]),
@@ -186,7 +186,7 @@ fn what_is_refused_as_a_backend() {
     let admin = ["192.0.2.9:9890", "127.0.0.1:9890"].map(|text| (l4(text).addr, l4(text).port));
     let guard = Guard { admin: admin.into(), ..Guard::default() };
     let mut apiservers = Apiservers::default();
-    apiservers.tell([(l4("169.254.128.7:1").addr, 60_002)].into());
+    apiservers.set_reported([(l4("169.254.128.7:1").addr, 60_002)].into());
     for (text, by_a_file, by_kubernetes) in [
         ("192.0.2.9:80", true, true),
         ("192.0.2.8:9890", true, true),

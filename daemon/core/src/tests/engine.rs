@@ -66,7 +66,7 @@ fn slice(full: &str, slice: &str, backends: &[&str]) -> Slice {
     }
 }
 
-fn engine_beside(datapath: &MemoryDatapath) -> Engine {
+fn engine_with(datapath: &MemoryDatapath) -> Engine {
     let config = EngineConfig {
         sources: BTreeSet::from([Source::Files]),
         max_services: datapath.limits().services,
@@ -77,7 +77,7 @@ fn engine_beside(datapath: &MemoryDatapath) -> Engine {
 
 fn new_pair() -> (Engine, MemoryDatapath) {
     let datapath = MemoryDatapath::new(LIMITS);
-    (engine_beside(&datapath), datapath)
+    (engine_with(&datapath), datapath)
 }
 
 /// Maps in which exactly the next operations that `fails` selects fail.
@@ -162,14 +162,14 @@ fn nothing_is_pruned_before_the_source_is_synced_and_complete() {
     engine.reconcile(&mut datapath, Moment(0));
     let before = text(&engine, &datapath);
 
-    let mut engine = engine_beside(&datapath);
+    let mut engine = engine_with(&datapath);
     engine.reconcile(&mut datapath, Moment(1));
     engine.change(Change::UpsertService(service("shop/web", "198.51.100.10:80/TCP")));
     engine.reconcile(&mut datapath, Moment(2));
     assert_eq!(text(&engine, &datapath), before, "known again, but its slices are not there yet");
 
     let incomplete = Some(Arc::from("web.toml: line 3"));
-    let mut engine = engine_beside(&datapath);
+    let mut engine = engine_with(&datapath);
     engine.change(Change::Synced { source: Source::Files, incomplete });
     engine.reconcile(&mut datapath, Moment(3));
     assert!(engine.is_ready());
@@ -193,7 +193,7 @@ fn ids_survive_a_restart() {
     engine.reconcile(&mut datapath, Moment(0));
     let before = datapath.dump().expect("readable");
 
-    let mut engine = engine_beside(&datapath);
+    let mut engine = engine_with(&datapath);
     for (index, full) in ["a/three", "a/two"].iter().enumerate() {
         let index = 2 - index;
         engine.change(Change::UpsertService(service(full, &format!("198.51.100.{index}:80/TCP"))));
@@ -234,7 +234,7 @@ fn the_older_service_owns_an_address_and_the_other_takes_over() {
 #[test]
 fn what_does_not_fit_says_which_key_to_raise_and_comes_in_when_there_is_room() {
     let mut datapath = MemoryDatapath::new(Limits { slots: 2, ..LIMITS });
-    let mut engine = engine_beside(&datapath);
+    let mut engine = engine_with(&datapath);
     for index in 1..=3 {
         let full = format!("a/s{index}");
         engine.change(Change::UpsertService(service(&full, &format!("198.51.100.{index}:80/TCP"))));
@@ -283,7 +283,7 @@ fn ports_of_equal_name_share_one_entry() {
 #[test]
 fn a_failure_is_forgotten_when_its_cause_goes_away() {
     let mut datapath = failing(|op| matches!(op, MapOp::PutService(_, entry) if entry.cluster.len() == 2));
-    let mut engine = engine_beside(&datapath);
+    let mut engine = engine_with(&datapath);
     engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
     engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
     engine.change(synced());
@@ -300,7 +300,7 @@ fn a_failure_is_forgotten_when_its_cause_goes_away() {
 #[test]
 fn a_frontend_follows_its_entry_whenever_that_comes_in() {
     let mut datapath = failing(|op| matches!(op, MapOp::PutService(_, entry) if entry.cluster.len() == 1));
-    let mut engine = engine_beside(&datapath);
+    let mut engine = engine_with(&datapath);
     engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
     engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
     engine.change(synced());
@@ -325,7 +325,7 @@ fn the_owner_of_a_contested_address_finds_its_id_again() {
     engine.change(synced());
     engine.reconcile(&mut datapath, Moment(0));
     let before = datapath.dump().expect("readable").frontends;
-    let mut engine = engine_beside(&datapath);
+    let mut engine = engine_with(&datapath);
     facts().for_each(|change| engine.change(change));
     engine.change(synced());
     engine.reconcile(&mut datapath, Moment(1));
@@ -336,7 +336,7 @@ fn the_owner_of_a_contested_address_finds_its_id_again() {
 #[test]
 fn an_id_stays_taken_while_a_frontend_points_at_it() {
     let mut datapath = failing(|op| matches!(op, MapOp::DeleteFrontend(_)));
-    let mut engine = engine_beside(&datapath);
+    let mut engine = engine_with(&datapath);
     engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
     engine.change(synced());
     engine.reconcile(&mut datapath, Moment(0));
@@ -359,7 +359,7 @@ fn what_the_kernel_held_is_not_emptied_while_a_file_is_unread() {
     engine.change(synced());
     engine.reconcile(&mut datapath, Moment(0));
     let before = text(&engine, &datapath);
-    let mut engine = engine_beside(&datapath);
+    let mut engine = engine_with(&datapath);
     engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
     engine.change(Change::Synced { source: Source::Files, incomplete: Some("slices.yaml: line 3".into()) });
     engine.reconcile(&mut datapath, Moment(1));
@@ -374,7 +374,7 @@ fn what_the_kernel_held_is_not_emptied_while_a_file_is_unread() {
 
 /// The apiserver is unreachable, and a file claims one of two addresses of a service that only the apiserver knows.
 #[test]
-fn a_synced_source_does_not_write_into_an_entry_of_a_service_not_heard_of_yet() {
+fn a_synced_source_does_not_write_into_an_entry_of_a_service_that_is_not_reported_yet() {
     let kubernetes = |mut service: Service| {
         service.source = Source::Kubernetes;
         service
@@ -427,7 +427,7 @@ fn a_new_address_waits_for_backends_until_its_source_has_synced() {
 #[test]
 fn the_canary_is_tried_again() {
     let mut datapath = failing(|_| true);
-    let mut engine = engine_beside(&datapath);
+    let mut engine = engine_with(&datapath);
     engine.reconcile(&mut datapath, Moment(0));
     datapath.clear_fault();
     engine.reconcile(&mut datapath, engine.next_round().expect("a retry is due"));
@@ -503,7 +503,7 @@ fn an_entry_is_not_emptied_under_a_frontend_that_is_only_kept() {
 }
 
 #[test]
-fn an_address_of_the_node_makes_dirty_whoever_claims_it_and_nobody_else() {
+fn an_address_of_the_node_makes_only_its_claimants_dirty() {
     let (mut engine, mut datapath) = new_pair();
     for (full, frontend) in [("a/s", "198.51.100.10:80"), ("a/t", "198.51.100.11:80"), ("a/u", "198.51.100.10:81")] {
         engine.change(Change::UpsertService(service(full, frontend)));
@@ -561,7 +561,7 @@ fn a_nodeport_on_nodelbs_own_port_goes_before_any_source_has_synced() {
     let row = rows.iter().find(|row| row.address == l4("0.0.0.0:30990")).unwrap();
     assert_eq!(row.status, Status::Error);
     assert!(
-        row.error.as_ref().unwrap().contains("nodelb itself listens on port 30990, which admin.listen says"),
+        row.error.as_ref().unwrap().contains("nodelb itself listens on port 30990, as admin.listen specifies"),
         "{row:?}"
     );
 }

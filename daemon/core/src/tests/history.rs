@@ -34,7 +34,7 @@ fn of_service(history: &History, name: &str) -> Vec<u64> {
 }
 
 #[test]
-fn a_busy_service_forgets_its_own_oldest_and_nobody_elses() {
+fn a_busy_service_drops_only_its_own_oldest_records() {
     let mut history = History::default();
     history.add(changed("shop/quiet"), at(1));
     history.add(Event::for_daemon(What::Started, "for a test"), at(1));
@@ -60,7 +60,7 @@ fn the_oldest_of_all_goes_when_there_are_too_many() {
 }
 
 #[test]
-fn whoever_comes_back_misses_nothing_that_is_there() {
+fn a_returning_reader_misses_no_retained_record() {
     let mut history = History::default();
     for _ in 0..3 {
         history.add(changed("shop/web"), at(1));

@@ -6,7 +6,7 @@ use crate::model::cause::Cause;
 use crate::model::moment::Moment;
 use crate::model::service::{PortKey, ServiceName};
 use crate::state::entries::View;
-use crate::state::remembered::Known;
+use crate::state::remembered::Views;
 
 fn l4(text: &str) -> L4Addr {
     text.parse().expect("valid in a test")
@@ -21,7 +21,7 @@ fn key() -> PortKey {
 #[test]
 fn a_long_list_is_cut_in_the_text_only() {
     let addresses = (1..=9).map(|last| (l4(&format!("192.0.2.{last}:6443")), 1));
-    let known = Known { cluster: addresses.collect::<View>(), local: View::new() };
+    let known = Views { cluster: addresses.collect::<View>(), local: View::new() };
     let port = HeldPort::new(&Arc::new(key()), &known, Cause::default(), Moment(0));
     assert_eq!(port.backends.len(), 9);
     assert!(port.text.ends_with("192.0.2.5:6443/TCP and 4 more stay in use"), "{}", port.text);

@@ -67,7 +67,7 @@ fn a_replaced_list_rests() {
     assert_eq!(apply(&mut maps, put(1, 2, 0), NOW), Ok(()));
     assert_eq!(maps.slots_used(), (2, 2));
     assert_eq!(apply(&mut maps, put(1, 2, 0), NOW), Err("resting"), "there is room, but not yet");
-    assert_eq!(apply(&mut maps, put(1, 3, 0), NOW), Err("slots"), "rest or not, the list of before takes two of four");
+    assert_eq!(apply(&mut maps, put(1, 3, 0), NOW), Err("slots"), "rest or not, the previous list takes two of four");
     assert_eq!(apply(&mut maps, put(1, 2, 0), NOW.plus(REST_MILLIS)), Ok(()));
 }
 

@@ -91,7 +91,7 @@ impl Node {
         Self { engine, maps }
     }
 
-    fn tell(&mut self, changes: impl IntoIterator<Item = Change>) -> Snapshot {
+    fn send(&mut self, changes: impl IntoIterator<Item = Change>) -> Snapshot {
         changes.into_iter().for_each(|change| self.engine.change(change));
         self.engine.reconcile(&mut self.maps, Moment(1));
         self.engine.snapshot(Moment(1))
@@ -112,7 +112,7 @@ fn verdict(snapshot: &Snapshot, frontend: &str, backend: &str) -> String {
     match stale::stale(snapshot, l4(frontend), l4(backend)) {
         None => "right".into(),
         Some(Stale::Backend(key)) => format!("gone from {}", key.service),
-        Some(Stale::Frontend(address)) => format!("nobody has {address}"),
+        Some(Stale::Frontend(address)) => format!("no service has {address}"),
     }
 }
 
@@ -132,10 +132,10 @@ fn a_backend_keeps_its_sockets_while_its_state_lets_it() {
             let [frontend, one, two] = [DNS, ONE, TWO].map(|text| text.replace("UDP", protocol));
             let mut node = Node::new();
             let backends = [(one.as_str(), state), (two.as_str(), BackendState::Active)];
-            let snapshot = node.tell([service("shop/dns", &[&frontend]), slice("shop/dns", &backends), synced()]);
+            let snapshot = node.send([service("shop/dns", &[&frontend]), slice("shop/dns", &backends), synced()]);
             assert_eq!(verdict(&snapshot, &frontend, &one), expected, "{state} over {protocol}");
             assert_eq!(verdict(&snapshot, &frontend, &two), "right");
-            let snapshot = node.tell([slice("shop/dns", &backends[1..])]);
+            let snapshot = node.send([slice("shop/dns", &backends[1..])]);
             assert_eq!(verdict(&snapshot, &frontend, &one), "gone from shop/dns", "{protocol}");
         }
     }
@@ -149,32 +149,32 @@ fn weight_0_is_drained_and_a_failing_backend_is_left() {
     if let Change::UpsertSlice(slice) = &mut drained {
         slice.ports.iter_mut().for_each(|port| port.backends[0].weight = 0);
     }
-    let snapshot = node.tell([service("shop/dns", &[DNS]), drained, synced()]);
+    let snapshot = node.send([service("shop/dns", &[DNS]), drained, synced()]);
     assert_eq!(verdict(&snapshot, DNS, ONE), "right", "drained");
     let failing = BTreeMap::from([((l4(ONE).addr, 53), Arc::from("no answer"))]);
     let mut checked = service("shop/dns", &[DNS]);
     if let Change::UpsertService(service) = &mut checked {
         service.health_check = Some(Arc::default());
     }
-    let snapshot = node.tell([checked, slice("shop/dns", &both), Change::Quarantine(name("shop/dns"), failing)]);
+    let snapshot = node.send([checked, slice("shop/dns", &both), Change::Quarantine(name("shop/dns"), failing)]);
     assert_eq!(verdict(&snapshot, DNS, ONE), "gone from shop/dns");
     assert_eq!(verdict(&snapshot, DNS, TWO), "right");
 }
 
 #[test]
-fn nothing_is_stale_before_everything_is_told() {
+fn no_socket_is_stale_before_every_source_is_synced() {
     let mut node = Node::new();
     let serve = [service("shop/dns", &[DNS]), slice("shop/dns", &[(TWO, BackendState::Active)])];
-    let snapshot = node.tell(serve);
+    let snapshot = node.send(serve);
     assert_eq!(verdict(&snapshot, DNS, ONE), "right", "not synced");
     assert_eq!(verdict(&snapshot, "198.51.100.9:53/UDP", ONE), "right", "not synced");
     let incomplete = Change::Synced { source: Source::Files, incomplete: Some("a.toml".into()) };
-    let snapshot = node.tell([incomplete]);
+    let snapshot = node.send([incomplete]);
     assert_eq!(verdict(&snapshot, DNS, ONE), "gone from shop/dns", "whatever another file says");
     assert_eq!(verdict(&snapshot, "198.51.100.9:53/UDP", ONE), "right", "incomplete");
-    let snapshot = node.tell([synced()]);
+    let snapshot = node.send([synced()]);
     assert_eq!(verdict(&snapshot, DNS, ONE), "gone from shop/dns");
-    assert_eq!(verdict(&snapshot, "198.51.100.9:53/UDP", ONE), "nobody has 198.51.100.9:53/UDP");
+    assert_eq!(verdict(&snapshot, "198.51.100.9:53/UDP", ONE), "no service has 198.51.100.9:53/UDP");
 }
 
 #[test]
@@ -182,26 +182,26 @@ fn what_one_service_loses_is_another_ones_still() {
     let mut node = Node::new();
     let other = "198.51.100.2:53/UDP";
     let both = [(ONE, BackendState::Active), (TWO, BackendState::Active)];
-    node.tell([
+    node.send([
         service("shop/dns", &[DNS]),
         service("shop/dns-two", &[other]),
         slice("shop/dns", &both),
         slice("shop/dns-two", &both),
         synced(),
     ]);
-    let snapshot = node.tell([slice("shop/dns", &both[1..])]);
+    let snapshot = node.send([slice("shop/dns", &both[1..])]);
     assert_eq!(verdict(&snapshot, DNS, ONE), "gone from shop/dns");
     assert_eq!(verdict(&snapshot, other, ONE), "right");
-    let snapshot = node.tell([Change::RemoveService(name("shop/dns"), Source::Files)]);
-    assert_eq!(verdict(&snapshot, DNS, TWO), format!("nobody has {DNS}"));
+    let snapshot = node.send([Change::RemoveService(name("shop/dns"), Source::Files)]);
+    assert_eq!(verdict(&snapshot, DNS, TWO), format!("no service has {DNS}"));
     assert_eq!(verdict(&snapshot, other, TWO), "right");
 }
 
 #[test]
 fn the_last_backend_leaves_a_service_that_refuses() {
     let mut node = Node::new();
-    node.tell([service("shop/dns", &[DNS]), slice("shop/dns", &[(ONE, BackendState::Active)]), synced()]);
-    let snapshot = node.tell([slice("shop/dns", &[])]);
+    node.send([service("shop/dns", &[DNS]), slice("shop/dns", &[(ONE, BackendState::Active)]), synced()]);
+    let snapshot = node.send([slice("shop/dns", &[])]);
     assert_eq!(verdict(&snapshot, DNS, ONE), "gone from shop/dns");
 }
 
@@ -209,8 +209,8 @@ fn the_last_backend_leaves_a_service_that_refuses() {
 fn held_backends_keep_their_sockets() {
     let mut node = Node::new();
     let kubernetes = |backends: &[(&str, BackendState)]| slice("default/kubernetes", backends);
-    node.tell([service("default/kubernetes", &[DNS]), kubernetes(&[(ONE, BackendState::Active)]), synced()]);
-    let snapshot = node.tell([kubernetes(&[])]);
+    node.send([service("default/kubernetes", &[DNS]), kubernetes(&[(ONE, BackendState::Active)]), synced()]);
+    let snapshot = node.send([kubernetes(&[])]);
     assert_eq!(snapshot.held().count(), 1);
     assert_eq!(verdict(&snapshot, DNS, ONE), "right");
     assert_eq!(verdict(&snapshot, DNS, TWO), "gone from default/kubernetes");
@@ -220,31 +220,31 @@ fn held_backends_keep_their_sockets() {
 fn a_nodeport_is_known_by_every_address_of_the_node() {
     let mut node = Node::new();
     let (nodeport, to) = ("0.0.0.0:30053/UDP", "203.0.113.1:30053/UDP");
-    node.tell([service("shop/dns", &[nodeport]), slice("shop/dns", &[(ONE, BackendState::Active)]), synced()]);
-    let snapshot = node.tell([slice("shop/dns", &[(TWO, BackendState::Active)])]);
+    node.send([service("shop/dns", &[nodeport]), slice("shop/dns", &[(ONE, BackendState::Active)]), synced()]);
+    let snapshot = node.send([slice("shop/dns", &[(TWO, BackendState::Active)])]);
     assert_eq!(verdict(&snapshot, to, ONE), "gone from shop/dns");
     assert_eq!(verdict(&snapshot, to, TWO), "right");
-    let snapshot = node.tell([Change::Node(self::node(&["203.0.113.9:1"]))]);
+    let snapshot = node.send([Change::Node(self::node(&["203.0.113.9:1"]))]);
     assert_eq!(verdict(&snapshot, to, TWO), "right", "the backend is as good as before");
-    let snapshot = node.tell([Change::RemoveService(name("shop/dns"), Source::Files)]);
-    assert_eq!(verdict(&snapshot, to, TWO), format!("nobody has {to}"));
+    let snapshot = node.send([Change::RemoveService(name("shop/dns"), Source::Files)]);
+    assert_eq!(verdict(&snapshot, to, TWO), format!("no service has {to}"));
 }
 
 #[test]
 fn what_the_kernel_would_choose_again_is_no_reason_to_move() {
     let mut node = Node::new();
-    node.tell([service("shop/dns", &[DNS]), slice("shop/dns", &[(ONE, BackendState::Active)]), synced()]);
+    node.send([service("shop/dns", &[DNS]), slice("shop/dns", &[(ONE, BackendState::Active)]), synced()]);
     node.maps = MemoryDatapath::new(LIMITS).with_fault(Box::new(|_| true));
-    let snapshot = node.tell([slice("shop/dns", &[(TWO, BackendState::Active)])]);
+    let snapshot = node.send([slice("shop/dns", &[(TWO, BackendState::Active)])]);
     assert_eq!(verdict(&snapshot, DNS, ONE), "right", "the kernel did not take the new list");
 }
 
 #[test]
 fn each_change_that_matters_counts() {
     let mut node = Node::new();
-    let mut last = node.tell([synced()]).stale_generation;
+    let mut last = node.send([synced()]).stale_generation;
     let mut counts = |node: &mut Node, change: Change| {
-        let now = node.tell([change]).stale_generation;
+        let now = node.send([change]).stale_generation;
         let moved = (now.udp != last.udp, now.tcp != last.tcp);
         last = now;
         moved
@@ -265,9 +265,9 @@ fn answered_since(before: &Answered, now: &Snapshot) -> Vec<String> {
 #[test]
 fn cluster_ips_are_answered_from_the_first_backend_on() {
     let mut node = Node::new();
-    let empty = stale::answered(&node.tell([service("shop/dns", &[DNS, "0.0.0.0:30053/UDP"]), synced()]));
+    let empty = stale::answered(&node.send([service("shop/dns", &[DNS, "0.0.0.0:30053/UDP"]), synced()]));
     assert!(empty.is_empty(), "refused is not answered");
-    let snapshot = node.tell([slice("shop/dns", &[(ONE, BackendState::Active)])]);
+    let snapshot = node.send([slice("shop/dns", &[(ONE, BackendState::Active)])]);
     assert_eq!(answered_since(&empty, &snapshot), [DNS], "at a NodePort a process of the node may have answered");
     assert_eq!(answered_since(&stale::answered(&snapshot), &snapshot), Vec::<String>::new());
     let mut claimed = service("shop/other", &["192.0.2.50:53/UDP"]);
@@ -275,9 +275,9 @@ fn cluster_ips_are_answered_from_the_first_backend_on() {
         service.ports[0].frontends[0].kind = FrontendKind::Static;
     }
     let before = stale::answered(&snapshot);
-    let snapshot = node.tell([claimed, slice("shop/other", &[(ONE, BackendState::Active)])]);
-    assert_eq!(answered_since(&before, &snapshot), Vec::<String>::new(), "somebody may have answered there before");
+    let snapshot = node.send([claimed, slice("shop/other", &[(ONE, BackendState::Active)])]);
+    assert_eq!(answered_since(&before, &snapshot), Vec::<String>::new(), "another host may have answered there before");
     let snapshot =
-        node.tell([service("shop/web", &["198.51.100.2:80/TCP"]), slice("shop/web", &[(ONE, BackendState::Active)])]);
+        node.send([service("shop/web", &["198.51.100.2:80/TCP"]), slice("shop/web", &[(ONE, BackendState::Active)])]);
     assert_eq!(answered_since(&before, &snapshot), Vec::<String>::new(), "TCP is no concern");
 }

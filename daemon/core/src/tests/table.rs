@@ -251,14 +251,17 @@ fn what_kubernetes_says_of_the_node_makes_no_service_dirty_but_by_its_zone() {
         ..NodeFacts::default()
     }));
     assert_eq!(table.nodeport_addresses(), first());
-    let told = NodeObject { addresses: last(), ..NodeObject::default() };
+    let reported = NodeObject { addresses: last(), ..NodeObject::default() };
     let only_addresses = || Effect::NodeAddresses(BTreeSet::new());
-    assert_eq!(table.apply(Change::NodeObject(Some(told.clone()))), only_addresses());
+    assert_eq!(table.apply(Change::NodeObject(Some(reported.clone()))), only_addresses());
     assert_eq!(table.nodeport_addresses(), last());
-    assert_eq!(table.apply(Change::NodeObject(Some(told.clone()))), Effect::None);
+    assert_eq!(table.apply(Change::NodeObject(Some(reported.clone()))), Effect::None);
     assert_eq!(table.apply(Change::NodeObject(None)), Effect::None);
     assert_eq!(table.nodeport_addresses(), last(), "the machine has not moved");
-    assert_eq!(table.apply(Change::NodeObject(Some(NodeObject { zone: "z1".into(), ..told }))), Effect::AllServices);
+    assert_eq!(
+        table.apply(Change::NodeObject(Some(NodeObject { zone: "z1".into(), ..reported }))),
+        Effect::AllServices
+    );
     assert_eq!((table.nodeport_addresses(), &*table.node().zone), (last(), "z1"));
     assert_eq!(table.apply(Change::NodeObjectUnknown), Effect::AllServices, "the zone was another Node's");
     assert_eq!((table.nodeport_addresses(), &*table.node().zone), (first(), ""));
@@ -280,8 +283,8 @@ fn a_source_may_be_synced_but_for_a_file() {
 fn who_has_bound_a_nodeport_makes_nothing_dirty_and_is_void_with_the_next_word() {
     let mut table = Table::default();
     let at = "0.0.0.0:30080/TCP".parse().expect("valid in a test");
-    assert_eq!(table.apply(Change::Bound(BTreeMap::from([(at, "somebody".into())]))), Effect::None);
-    assert_eq!((table.bound(at).map(AsRef::as_ref), table.bound_len()), (Some("somebody"), 1));
+    assert_eq!(table.apply(Change::Bound(BTreeMap::from([(at, "a process".into())]))), Effect::None);
+    assert_eq!((table.bound(at).map(AsRef::as_ref), table.bound_len()), (Some("a process"), 1));
     assert_eq!(table.apply(Change::Bound(BTreeMap::new())), Effect::None);
     assert_eq!((table.bound(at), table.bound_len()), (None, 0));
 }

@@ -2,10 +2,10 @@ use super::*;
 
 #[test]
 fn resting_slots_are_taken_until_they_have_rested() {
-    let (mut runs, room) = (Runs::new(100), SlotUsage::default());
+    let (mut runs, usage) = (Runs::new(100), SlotUsage::default());
     let run = runs.allocate(40, Moment(5)).unwrap();
     runs.allocate(10, Moment(5)).unwrap();
     runs.free(run, Moment(6));
-    room.set(&runs, Moment(6));
-    assert_eq!([Moment(6), Moment(5 + REST_MILLIS), Moment(6 + REST_MILLIS)].map(|at| room.taken(at)), [50, 50, 10]);
+    usage.set(&runs, Moment(6));
+    assert_eq!([Moment(6), Moment(5 + REST_MILLIS), Moment(6 + REST_MILLIS)].map(|at| usage.taken(at)), [50, 50, 10]);
 }

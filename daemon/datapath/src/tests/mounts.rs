@@ -1,7 +1,7 @@
 use super::*;
 
 #[test]
-fn mounts_are_told_apart_by_kind() {
+fn mounts_are_filtered_by_type() {
     let mounts = "22 28 0:21 / /proc rw,nosuid shared:12 - proc proc rw
 402 27 0:4 net:[4026532281] /run/netns/a\\040b rw shared:225 - nsfs nsfs rw
 403 27 0:4 net:[4026532282] /run/netns/c rw - nsfsish nsfs rw

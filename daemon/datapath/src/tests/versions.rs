@@ -13,8 +13,8 @@ fn what_is_absent_is_not_locked() {
     let directory = scratch("absent");
     assert!(Lock::take(&directory).unwrap().is_none());
     fs::create_dir(&directory).unwrap();
-    let held = Lock::take(&directory).unwrap();
-    assert!(held.is_some());
+    let lock = Lock::take(&directory).unwrap();
+    assert!(lock.is_some());
     assert!(matches!(Lock::take(&directory), Err(OpenError::Busy { .. })));
     fs::remove_dir_all(&directory).unwrap();
 }
@@ -31,4 +31,12 @@ fn what_was_made_again_is_locked_again() {
     lock.extend(&directory).unwrap();
     assert!(matches!(Lock::take(&directory), Err(OpenError::Busy { .. })));
     fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn every_layout_has_one_reader_and_todays_is_the_last() {
+    let layouts: Vec<u32> = READERS.iter().map(|reader| reader.layout).collect();
+    assert!(layouts.is_sorted_by(|a, b| a < b), "{layouts:?}");
+    assert_eq!(layouts.last(), Some(&LAYOUT));
+    assert!(reader(LAYOUT + 1).is_none());
 }

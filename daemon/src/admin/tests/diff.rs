@@ -54,7 +54,7 @@ fn maps_sources_and_hooks_each_have_their_rows() {
     assert!(
         lines[1].contains("files /etc/nodelb/services.d/a.toml") && lines[1].contains("(and 1 more: see /sources)")
     );
-    assert!(lines[2].contains("service id 7") && lines[2].contains("added by somebody else"), "{shown}");
+    assert!(lines[2].contains("service id 7") && lines[2].contains("another process added"), "{shown}");
     assert!(lines[3].contains("hook connect4: it is gone"), "{shown}");
     let narrow = Filter { service: Some("shop/web".parse().unwrap()), ..Filter::default() };
     assert!(text(&state, &narrow).starts_with("source, memory and kernel agree"));
@@ -68,9 +68,9 @@ fn no_difference_is_reported_while_a_round_runs() {
     let rounds = state.reality.rounds.clone();
     rounds.begin();
     let shown = text(&state, &Filter::default());
-    assert!(shown.contains("changes are under way") && !shown.contains("somebody else"), "{shown}");
+    assert!(shown.contains("changes are under way") && !shown.contains("another process"), "{shown}");
     rounds.end();
-    assert!(text(&state, &Filter::default()).contains("added by somebody else"));
+    assert!(text(&state, &Filter::default()).contains("another process added"));
     // A round that ends before the snapshot is read.
     state.maps = Arc::new(move || {
         rounds.begin();
@@ -78,7 +78,7 @@ fn no_difference_is_reported_while_a_round_runs() {
         Ok(content.clone())
     });
     let shown = text(&state, &Filter::default());
-    assert!(shown.contains("changes are under way") && !shown.contains("somebody else"), "{shown}");
+    assert!(shown.contains("changes are under way") && !shown.contains("another process"), "{shown}");
 }
 
 #[test]

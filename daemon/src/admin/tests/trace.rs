@@ -79,7 +79,7 @@ Step      Finding
 client    a process in the node's own network namespace dials 10.96.7.7:80/TCP
 hook      connect4; nodelb's own sockets are left alone there, and nobody else's
 frontend  10.96.7.7:80/TCP is a ClusterIP address of shop/web, port http
-claim     shop/late claims 10.96.7.7:80/TCP as ClusterIP, too: 10.96.7.7:80/TCP is owned by shop/web, which is older; takes over when that goes
+claim     shop/late claims 10.96.7.7:80/TCP as ClusterIP, too: 10.96.7.7:80/TCP is owned by shop/web, which is older; takes over when that service gives it up
 view      cluster: every backend that is selected (internalTrafficPolicy is Cluster)
 affinity  none: each connection is chosen for by itself
 backends  none is known: no slice, or file, names one for this port

@@ -123,15 +123,15 @@ const INTRODUCTION: &str = "\
 
 Generated from `daemon/core/src/messages.rs`: `UPDATE=1 cargo test -p nodelb --lib log` rewrites it.
 
-Each line has a message id, by which it can be found whatever its words, and which `journalctl -x` explains:
+Each line has a message id. It identifies the message regardless of its text, and `journalctl -x` explains it:
 
     journalctl -u nodelb -x
     journalctl -u nodelb SERVICE=shop/web
-    journalctl MESSAGE_ID=@HELD@    # every service that was held
+    journalctl MESSAGE_ID=@HELD@    # all services that were held
 
-Nothing is logged while nothing happens. Of messages with one id and level @BURST@ are reported in a minute, of warnings in the
-same words @SAME@; the others are counted, and one line says how many there were. Outside of systemd the lines go to
-standard error, without the id.
+nodelb logs only changes. Per minute it logs at most @BURST@ messages with the same id and level, and at most @SAME@ warnings
+with the same text; it counts the others and logs their number in one line. Outside systemd, the lines go to standard error,
+without the id.
 
 ## Fields
 
@@ -144,7 +144,7 @@ fn the_document_is_the_table() {
     let numbers = [("@BURST@", limit::BURST.to_string()), ("@SAME@", limit::SAME.to_string()), ("@HELD@", held)];
     let fill = |text: String, (place, number): &(&str, String)| text.replace(place, number);
     let mut text = numbers.iter().fold(INTRODUCTION.to_owned(), fill);
-    text.push_str("| field | says |\n|---|---|\n");
+    text.push_str("| field | meaning |\n|---|---|\n");
     for (name, meaning) in FIELDS {
         text.push_str(&format!("| `{}` | {meaning} |\n", name.to_uppercase()));
     }

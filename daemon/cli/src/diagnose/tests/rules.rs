@@ -145,7 +145,7 @@ fn denial(question: &'static str) -> Denial {
 fn not_configured() -> Value {
     json!({
         "between": "source/memory", "what": "source kubernetes", "source": "not configured", "memory": "as last known",
-        "likely_cause": "the configuration does not name it, and it was a source before",
+        "likely_cause": "it was a source before, and the configuration does not name it",
         "what_happens": "its services stay; configure [kubernetes], or set kubernetes.enabled to false and restart",
     })
 }
@@ -154,9 +154,9 @@ fn not_configured() -> Value {
 fn not_reported() -> Value {
     json!({
         "between": "source/memory", "what": "source kubernetes", "source": "not reported completely",
-        "memory": "what is known so far",
-        "likely_cause": "it has not sent all it has since nodelb started; see `nodelb apiservers`",
-        "what_happens": "what the kernel held at the start stays as it was; what is reported is added at once",
+        "memory": "the state reported so far",
+        "likely_cause": "it has not reported everything since nodelb started; see `nodelb apiservers`",
+        "what_happens": "existing entries in the kernel stay unchanged; new services are added immediately",
     })
 }
 

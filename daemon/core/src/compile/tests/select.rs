@@ -71,7 +71,7 @@ fn which_backends_are_selected() {
         ("nothing", &[], "cluster [] local [] empty"),
         ("ready ones", &["", "unready", ""], "cluster [0, 2] local []"),
         ("here and elsewhere", &["node=n1", "node=n2", ""], "cluster [0, 1, 2] local [0]"),
-        ("only elsewhere: local clients are told so", &["node=n2"], "cluster [0] local []"),
+        ("only elsewhere: local clients get EHOSTUNREACH", &["node=n2"], "cluster [0] local []"),
         ("KEP-1669: ready before terminating", &["", "terminating"], "cluster [0] local []"),
         ("KEP-1669: terminating if none is ready", &["terminating", "unready"], "cluster [0] local []"),
         ("the node decides for itself", &["node=n2", "terminating node=n1"], "cluster [0] local [1]"),
@@ -93,14 +93,14 @@ fn how_hints_narrow_the_cluster_view() {
         ("one ready backend without a hint switches hints off", &["zone-hint=z1", ""], "cluster [0, 1] local []"),
         ("one that is not ready does not", &["zone-hint=z1", "zone-hint=z2", "unready"], "cluster [0] local []"),
         ("nor does a drained one", &["zone-hint=z1", "zone-hint=z2", "drained"], "cluster [0] local []"),
-        ("nobody is meant for this zone", &["zone-hint=z2", "zone-hint=z3"], "cluster [0, 1] local []"),
+        ("no hint for this zone", &["zone-hint=z2", "zone-hint=z3"], "cluster [0, 1] local []"),
         (
             "the node before the zone",
             &["zone-hint=z1 node-hint=n1", "zone-hint=z1 node-hint=n2"],
             "cluster [0] local []",
         ),
         (
-            "nobody is meant for this node: zone",
+            "no hint for this node: zone",
             &["zone-hint=z1 node-hint=n2", "zone-hint=z2 node-hint=n3"],
             "cluster [0] local []",
         ),
@@ -219,7 +219,7 @@ fn port_numbers_may_differ_between_slices() {
 }
 
 #[test]
-fn which_policy_applies_to_whom() {
+fn which_policy_applies_to_which_client() {
     use FrontendKind::{ClusterIP, ExternalIP, LoadBalancer, NodePort, Static};
     let service = |internal_policy, external_policy| Service {
         ports: Vec::new(),

@@ -47,14 +47,14 @@ impl Draft {
 fn detail(before: &ServiceEntry, after: &ServiceEntry, has_same_backends: bool) -> Option<Arc<str>> {
     if before.affinity_seconds != after.affinity_seconds {
         return Some(match after.affinity_seconds {
-            0 => "clients do not keep their backend any more".into(),
+            0 => "clients no longer keep their backend".into(),
             seconds => format!("clients keep their backend for {seconds} s").into(),
         });
     }
     if !has_same_backends {
         None
     } else if before.cluster == after.cluster {
-        Some("another choice of backends on this node".into())
+        Some("different backends selected on this node".into())
     } else {
         Some("other weights".into())
     }

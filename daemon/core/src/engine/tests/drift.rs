@@ -73,7 +73,7 @@ fn check(engine: &mut Engine, maps: &MemoryDatapath) -> usize {
 }
 
 #[test]
-fn a_deleted_frontend_is_put_back_and_told_once() {
+fn a_deleted_frontend_is_restored_and_reported_once() {
     let (mut engine, mut maps) = settled();
     let before = maps.dump().expect("memory can be read");
     maps.apply(&[MapOp::DeleteFrontend(l4(FRONTEND))], Moment(1));
@@ -88,7 +88,7 @@ fn a_deleted_frontend_is_put_back_and_told_once() {
 }
 
 #[test]
-fn what_could_not_be_put_right_is_told_when_it_is() {
+fn a_failed_repair_is_reported_when_it_succeeds() {
     let (mut engine, mut maps) = settled();
     maps.apply(&[MapOp::DeleteFrontend(l4(FRONTEND))], Moment(1));
     let mut maps = maps.with_fault(Box::new(|op| matches!(op, MapOp::PutFrontend(..))));
@@ -176,7 +176,7 @@ fn broken_entries_are_written_over_or_deleted() {
 
 /// Until then, the engine has no basis to detect the content of the maps.
 #[test]
-fn nothing_is_taken_over_before_every_source_has_told_what_it_has() {
+fn no_actual_content_is_accepted_before_every_source_is_synced() {
     let (_, mut maps) = settled();
     let mut engine = engine(maps.dump().expect("memory can be read"));
     let foreign = FrontendEntry { service: ServiceId(1), inside_local: false, outside_local: false };

@@ -40,12 +40,12 @@ impl Host {
     /// A synced engine with `shop/web` at 198.51.100.1:80 and these backends.
     fn with_web(backends: &[&str]) -> Self {
         let mut host = Self::new(MemoryDatapath::new(LIMITS));
-        let events = host.tell([upsert(web()), slice(backends), synced()]).events;
+        let events = host.send([upsert(web()), slice(backends), synced()]).events;
         assert_eq!(whats(&events), [What::Synced]);
         host
     }
 
-    fn tell(&mut self, changes: impl IntoIterator<Item = Change>) -> Round {
+    fn send(&mut self, changes: impl IntoIterator<Item = Change>) -> Round {
         changes.into_iter().for_each(|change| self.engine.change(change));
         self.now = self.now.plus(10_000);
         self.engine.reconcile(&mut self.datapath, self.now)
@@ -80,7 +80,7 @@ fn slice_of(full: &str, backends: impl IntoIterator<Item = L4Addr>) -> Slice {
         name: SliceName::new(&service.namespace, &service.name),
         service,
         source: Source::Files,
-        origin: Origin { object: "a.toml".into(), writer: "somebody".into(), ..Origin::default() },
+        origin: Origin { object: "a.toml".into(), writer: "writer".into(), ..Origin::default() },
         ports: vec![SlicePort { name: "http".into(), protocol: Protocol::Tcp, backends }],
     }
 }
@@ -107,8 +107,8 @@ fn a_start_is_one_event_however_many_services_there_are() {
     let mut host = Host::new(MemoryDatapath::new(LIMITS));
     let services =
         (0..2_000).map(|n| service(&format!("shop/s{n}"), &format!("198.51.{}.{}:80", n / 250, n % 250 + 1)));
-    assert_eq!(host.tell(services.map(upsert).collect::<Vec<_>>()).events, []);
-    let event = only(host.tell([synced()]));
+    assert_eq!(host.send(services.map(upsert).collect::<Vec<_>>()).events, []);
+    let event = only(host.send([synced()]));
     assert_eq!((event.what, event.source, event.port), (What::Synced, Some(Source::Files), None));
     assert_eq!(event.detail.as_deref(), Some("2000 services and 0 slices at the start"));
 }
@@ -116,12 +116,12 @@ fn a_start_is_one_event_however_many_services_there_are() {
 #[test]
 fn a_changed_list_says_who_came_and_went_and_by_whose_hand() {
     let mut host = Host::with_web(&["192.0.2.1:80", "192.0.2.2:80"]);
-    let event = only(host.tell([slice(&["192.0.2.2:80", "192.0.2.3:80", ADMIN])]));
+    let event = only(host.send([slice(&["192.0.2.2:80", "192.0.2.3:80", ADMIN])]));
     assert_eq!((event.what, &event.kernel), (What::Changed, &Kernel::Done));
     assert_eq!((event.added.shown, event.removed.shown), (vec![l4("192.0.2.3:80")], vec![l4("192.0.2.1:80")]));
     assert_eq!(event.refused.shown, [l4(ADMIN)]);
-    assert_eq!((&*event.cause.origin.object, &*event.cause.origin.writer), ("a.toml", "somebody"));
-    let event = only(host.tell([slice(&[])]));
+    assert_eq!((&*event.cause.origin.object, &*event.cause.origin.writer), ("a.toml", "writer"));
+    let event = only(host.send([slice(&[])]));
     assert_eq!((event.what, event.removed.shown.len()), (What::Emptied, 2));
 }
 
@@ -129,18 +129,18 @@ fn a_changed_list_says_who_came_and_went_and_by_whose_hand() {
 fn what_changes_nothing_is_no_event() {
     let mut host = Host::with_web(&["192.0.2.1:80"]);
     let annotated = Service { origin: Origin { resource_version: "7".into(), ..Origin::default() }, ..web() };
-    assert_eq!(host.tell([upsert(annotated)]).events, []);
-    assert_eq!(host.tell([slice(&["192.0.2.1:80"])]).events, []);
-    assert_eq!(host.tell([slice(&["192.0.2.2:80"]), slice(&["192.0.2.1:80"])]).events, [], "it comes to the same");
+    assert_eq!(host.send([upsert(annotated)]).events, []);
+    assert_eq!(host.send([slice(&["192.0.2.1:80"])]).events, []);
+    assert_eq!(host.send([slice(&["192.0.2.2:80"]), slice(&["192.0.2.1:80"])]).events, [], "it comes to the same");
 }
 
 #[test]
 fn a_port_comes_and_goes() {
     let mut host = Host::with_web(&["192.0.2.1:80"]);
     let other = Change::UpsertSlice(slice_of("shop/other", [l4("192.0.2.9:80")]));
-    let event = only(host.tell([upsert(service("shop/other", "198.51.100.2:80")), other]));
+    let event = only(host.send([upsert(service("shop/other", "198.51.100.2:80")), other]));
     assert_eq!((event.what, event.added.shown), (What::Added, vec![l4("192.0.2.9:80")]));
-    let event = only(host.tell([Change::RemoveService("shop/other".parse().expect("valid"), Source::Files)]));
+    let event = only(host.send([Change::RemoveService("shop/other".parse().expect("valid"), Source::Files)]));
     assert_eq!((event.what, event.removed.shown), (What::Removed, vec![l4("192.0.2.9:80")]));
     assert_eq!((event.kernel, event.cause.is_removed), (Kernel::Done, true));
 }
@@ -150,86 +150,86 @@ fn another_choice_among_the_same_backends_is_said_in_words() {
     let mut host = Host::with_web(&["192.0.2.1:80", "192.0.2.2:80"]);
     let mut heavier = slice_of("shop/web", ["192.0.2.1:80", "192.0.2.2:80"].map(l4));
     heavier.ports[0].backends[0].weight = 3;
-    let event = only(host.tell([Change::UpsertSlice(heavier)]));
+    let event = only(host.send([Change::UpsertSlice(heavier)]));
     assert_eq!((event.detail.as_deref(), event.added.is_empty()), (Some("other weights"), true));
-    let event = only(host.tell([upsert(Service { affinity_seconds: Some(60), ..web() })]));
+    let event = only(host.send([upsert(Service { affinity_seconds: Some(60), ..web() })]));
     assert_eq!(event.detail.as_deref(), Some("clients keep their backend for 60 s"));
 }
 
 #[test]
-fn what_the_kernel_will_not_take_is_told_once_and_so_is_that_it_does() {
+fn a_rejected_entry_is_reported_once_and_so_is_its_acceptance() {
     let fails = |op: &MapOp| matches!(op, MapOp::PutService(_, entry) if entry.cluster.len() == 2);
     let mut host = Host::new(MemoryDatapath::new(LIMITS).with_fault(Box::new(fails)));
-    host.tell([upsert(web()), slice(&["192.0.2.1:80"]), synced()]);
-    let event = only(host.tell([slice(&["192.0.2.1:80", "192.0.2.2:80"])]));
+    host.send([upsert(web()), slice(&["192.0.2.1:80"]), synced()]);
+    let event = only(host.send([slice(&["192.0.2.1:80", "192.0.2.2:80"])]));
     assert!(matches!(&event.kernel, Kernel::Failed(error) if error.contains("injected")), "{event:?}");
     assert_eq!((event.what, event.frontends.shown), (What::Changed, vec![l4("198.51.100.1:80")]));
-    assert_eq!(host.tell([]).events, [], "it fails again");
+    assert_eq!(host.send([]).events, [], "it fails again");
     host.datapath.clear_fault();
-    let event = only(host.tell([]));
+    let event = only(host.send([]));
     assert_eq!((event.what, event.kernel), (What::Healed, Kernel::Done));
     assert_eq!(event.frontends.shown, [l4("198.51.100.1:80")]);
-    assert_eq!(host.tell([]).events, []);
+    assert_eq!(host.send([]).events, []);
 }
 
 #[test]
-fn a_change_that_comes_before_the_retry_is_told_as_itself() {
+fn a_change_before_the_retry_is_reported_as_itself() {
     let fails = |op: &MapOp| matches!(op, MapOp::PutService(_, entry) if entry.cluster.len() == 2);
     let mut host = Host::new(MemoryDatapath::new(LIMITS).with_fault(Box::new(fails)));
-    host.tell([upsert(web()), slice(&["192.0.2.1:80"]), synced()]);
-    host.tell([slice(&["192.0.2.1:80", "192.0.2.2:80"])]);
-    let event = only(host.tell([slice(&["192.0.2.3:80"])]));
+    host.send([upsert(web()), slice(&["192.0.2.1:80"]), synced()]);
+    host.send([slice(&["192.0.2.1:80", "192.0.2.2:80"])]);
+    let event = only(host.send([slice(&["192.0.2.3:80"])]));
     assert_eq!((event.what, event.kernel), (What::Changed, Kernel::Done));
-    assert_eq!(host.tell([]).events, []);
+    assert_eq!(host.send([]).events, []);
 }
 
 #[test]
-fn who_waits_for_whom_and_who_takes_over() {
+fn conflicts_and_takeovers_are_reported() {
     let mut host = Host::with_web(&["192.0.2.1:80"]);
     // Older, so that it takes the address from its owner.
     let older = Service { created: Some(0), ..service("shop/a", "198.51.100.1:80") };
     let web = Service { created: Some(9), ..web() };
-    host.tell([upsert(web)]);
-    let events = host.tell([upsert(older)]).events;
+    host.send([upsert(web)]);
+    let events = host.send([upsert(older)]).events;
     assert_eq!(whats(&events), [What::Added, What::Conflict]);
     let conflict = &events[1];
     assert_eq!(conflict.port.as_ref().map(|port| port.service.to_string()), Some("shop/web".into()));
     assert!(conflict.detail.as_ref().is_some_and(|text| text.contains("owned by shop/a")), "{conflict:?}");
     assert_eq!(conflict.frontends.shown, [l4("198.51.100.1:80")]);
-    let events = host.tell([Change::RemoveService("shop/a".parse().expect("valid"), Source::Files)]).events;
+    let events = host.send([Change::RemoveService("shop/a".parse().expect("valid"), Source::Files)]).events;
     assert_eq!(whats(&events), [What::Removed, What::TakenOver]);
     assert!(events[1].detail.as_ref().is_some_and(|text| text.contains("from shop/a")), "{:?}", events[1]);
 }
 
 #[test]
-fn an_address_that_nodelb_will_not_serve_is_told_when_that_changes() {
+fn a_refused_address_is_reported_when_that_changes() {
     let mut host = Host::with_web(&["192.0.2.1:80"]);
     let node = |own: &[&str]| {
         let addresses = own.iter().map(|text| text.parse().expect("valid in a test")).collect();
         Change::Node(NodeFacts { addresses, ..NodeFacts::default() })
     };
-    let event = only(host.tell([node(&["198.51.100.1"])]));
+    let event = only(host.send([node(&["198.51.100.1"])]));
     assert_eq!((event.what, event.frontends.shown), (What::Refused, vec![l4("198.51.100.1:80")]));
-    assert_eq!(host.tell([node(&["198.51.100.1", "203.0.113.1"])]).events, []);
-    let event = only(host.tell([node(&["203.0.113.1"])]));
+    assert_eq!(host.send([node(&["198.51.100.1", "203.0.113.1"])]).events, []);
+    let event = only(host.send([node(&["203.0.113.1"])]));
     assert_eq!((event.what, event.frontends.shown), (What::Admitted, vec![l4("198.51.100.1:80")]));
 }
 
 /// The daemon was stopped. Changes since then are recorded; unchanged lists are not.
 #[test]
-fn a_list_that_changed_while_nobody_was_there_is_told_after_the_restart() {
+fn a_list_that_changed_while_the_daemon_was_down_is_reported_after_the_restart() {
     let before = Host::with_web(&["192.0.2.1:80", "192.0.2.2:80"]);
     let mut host = Host::new(before.datapath);
-    assert_eq!(host.tell([upsert(web()), slice(&["192.0.2.2:80", "192.0.2.3:80"])]).events, []);
-    let events = host.tell([synced()]).events;
+    assert_eq!(host.send([upsert(web()), slice(&["192.0.2.2:80", "192.0.2.3:80"])]).events, []);
+    let events = host.send([synced()]).events;
     assert_eq!(whats(&events), [What::Changed, What::Synced]);
     let event = events[0].clone();
     assert_eq!((event.what, &*event.cause.origin.object), (What::Changed, "a.toml"));
     assert_eq!((event.added.shown, event.removed.shown), (vec![l4("192.0.2.3:80")], vec![l4("192.0.2.1:80")]));
-    assert!(event.detail.is_some_and(|text| text.contains("while nodelb was not there")));
+    assert!(event.detail.is_some_and(|text| text.contains("while nodelb was not running")));
     let mut again = Host::new(host.datapath);
-    let told = again.tell([upsert(web()), slice(&["192.0.2.2:80", "192.0.2.3:80"]), synced()]);
-    assert_eq!(whats(&told.events), [What::Synced]);
+    let round = again.send([upsert(web()), slice(&["192.0.2.2:80", "192.0.2.3:80"]), synced()]);
+    assert_eq!(whats(&round.events), [What::Synced]);
 }
 
 /// A thousand new endpoints result in one event with a bounded list, and many services in a bounded number of events.
@@ -237,17 +237,17 @@ fn a_list_that_changed_while_nobody_was_there_is_told_after_the_restart() {
 fn large_changes_are_bounded() {
     let mut host = Host::with_web(&["192.0.2.1:80"]);
     let many = (0..10_000_u16).map(|n| L4Addr { port: n + 1, ..l4("192.0.2.7:1") });
-    let event = only(host.tell([Change::UpsertSlice(slice_of("shop/web", many))]));
+    let event = only(host.send([Change::UpsertSlice(slice_of("shop/web", many))]));
     assert_eq!((event.added.shown.len(), event.added.more), (MAX_SHOWN, 10_000 - MAX_SHOWN));
     let services =
         (0..2_000).map(|n| service(&format!("shop/s{n}"), &format!("198.51.{}.{}:81", n / 250, n % 250 + 1)));
     let mut changes: Vec<Change> = services.map(upsert).collect();
     changes.push(slice(&[]));
-    let events = host.tell(changes).events;
+    let events = host.send(changes).events;
     assert_eq!(events.len(), super::MAX_EVENTS + 1);
     assert_eq!(whats(&events[..2]), [What::Emptied, What::Added], "who lost everything comes first");
     let more = events.last().and_then(|event| event.detail.clone()).expect("the rest is counted");
-    assert_eq!(&*more, "1489 more changes in the same moment are not recorded one by one");
+    assert_eq!(&*more, "1489 more changes at the same time are not recorded individually");
 }
 
 #[test]
@@ -259,29 +259,29 @@ fn times_of_slices_come_out_when_the_kernel_has_what_they_say() {
         slice.origin.triggered = Some(at);
         Change::UpsertSlice(slice)
     };
-    let round = host.tell([upsert(web()), triggered(5, &["192.0.2.1:80"]), synced()]);
-    assert_eq!(round.triggers, [0_u64; 0], "what was told at the start says how old it is, not how long it took");
-    assert_eq!(host.tell([triggered(17, &["192.0.2.2:80"])]).triggers, [17]);
-    assert_eq!(host.tell([triggered(18, &["192.0.2.2:80"])]).triggers, [0_u64; 0], "it says the same as before");
-    assert_eq!(host.tell([triggered(19, &["192.0.2.2:80", "192.0.2.3:80"])]).triggers, [0_u64; 0]);
+    let round = host.send([upsert(web()), triggered(5, &["192.0.2.1:80"]), synced()]);
+    assert_eq!(round.triggers, [0_u64; 0], "the time of an initial slice shows its age, not a delay");
+    assert_eq!(host.send([triggered(17, &["192.0.2.2:80"])]).triggers, [17]);
+    assert_eq!(host.send([triggered(18, &["192.0.2.2:80"])]).triggers, [0_u64; 0], "it says the same as before");
+    assert_eq!(host.send([triggered(19, &["192.0.2.2:80", "192.0.2.3:80"])]).triggers, [0_u64; 0]);
     assert_eq!(
-        host.tell([triggered(20, &["192.0.2.2:80", "192.0.2.4:80"])]).triggers,
+        host.send([triggered(20, &["192.0.2.2:80", "192.0.2.4:80"])]).triggers,
         [0_u64; 0],
         "the oldest waits for both"
     );
     host.datapath.clear_fault();
-    assert_eq!(host.tell([]).triggers, [19], "the kernel has it now");
+    assert_eq!(host.send([]).triggers, [19], "the kernel has it now");
 }
 
 #[test]
-fn what_somebody_else_did_to_the_maps_is_told_with_whose_it_was() {
+fn drift_is_reported_with_its_owner() {
     let mut host = Host::with_web(&["192.0.2.1:80"]);
     let at = l4("198.51.100.1:80");
     let keys = [EntryKey::Frontend(at)];
     host.datapath.apply(&[MapOp::DeleteFrontend(at)], host.now);
     let state = host.datapath.dump().expect("memory can be read");
     assert_eq!(host.engine.accept_actual(&Content { state, ..Content::default() }, &keys), 1);
-    let event = only(host.tell([]));
+    let event = only(host.send([]));
     assert_eq!((event.what, &event.kernel, &event.frontends.shown[..]), (What::Repaired, &Kernel::Done, &[at][..]));
     assert_eq!(event.port.map(|port| port.service.to_string()), Some("shop/web".into()));
 }

@@ -74,10 +74,10 @@ struct Host {
 
 impl Host {
     fn new() -> Self {
-        Self::beside(MemoryDatapath::new(LIMITS), Guard::default())
+        Self::with(MemoryDatapath::new(LIMITS), Guard::default())
     }
 
-    fn beside(maps: MemoryDatapath, guard: Guard) -> Self {
+    fn with(maps: MemoryDatapath, guard: Guard) -> Self {
         let config = EngineConfig {
             guard: guard.clone(),
             sources: BTreeSet::from([Source::Kubernetes]),
@@ -89,10 +89,10 @@ impl Host {
     }
 
     fn restarted(self) -> Self {
-        Self::beside(self.maps, self.guard)
+        Self::with(self.maps, self.guard)
     }
 
-    fn tell(&mut self, changes: impl IntoIterator<Item = Change>) -> Round {
+    fn send(&mut self, changes: impl IntoIterator<Item = Change>) -> Round {
         changes.into_iter().for_each(|change| self.engine.change(change));
         self.now = self.now.plus(10_000);
         self.engine.reconcile(&mut self.maps, self.now)
@@ -130,12 +130,12 @@ fn gone(full: &str) -> Change {
 #[test]
 fn deleting_ends_a_hold_also_if_the_service_comes_back_at_once() {
     let mut host = Host::new();
-    host.tell(kubernetes().into_iter().chain([synced()]));
-    let round = host.tell([emptied("default/kubernetes")]);
+    host.send(kubernetes().into_iter().chain([synced()]));
+    let round = host.send([emptied("default/kubernetes")]);
     assert_eq!((round.held.len(), round.done, round.emptied.len()), (1, 0, 0));
     assert_eq!(host.statuses(), [Status::Held]);
     let again = Change::UpsertService(service("default/kubernetes", &["10.96.0.1:443"]));
-    let round = host.tell([gone("default/kubernetes"), again]);
+    let round = host.send([gone("default/kubernetes"), again]);
     assert_eq!(round.released.iter().map(|release| release.is_deleted).collect::<Vec<_>>(), [true]);
     assert_eq!(host.statuses(), [Status::Done]);
     assert!(host.reached("10.96.0.1:443")[0].contains("ConnectionRefused"));
@@ -147,11 +147,11 @@ fn deleting_ends_a_hold_also_if_the_service_comes_back_at_once() {
 fn what_is_held_is_written_although_it_failed_before() {
     let mut host = Host::new();
     host.maps = host.maps.with_fault(Box::new(|op| matches!(op, MapOp::PutService(_, entry) if entry.has_backends)));
-    host.tell(kubernetes().into_iter().chain([synced()]));
-    let round = host.tell([emptied("default/kubernetes")]);
+    host.send(kubernetes().into_iter().chain([synced()]));
+    let round = host.send([emptied("default/kubernetes")]);
     assert_eq!((round.held.len(), host.statuses()), (1, vec![Status::Error]));
     host.maps.clear_fault();
-    host.tell([]);
+    host.send([]);
     assert_eq!(
         (host.reached("10.96.0.1:443"), host.statuses()),
         (vec![format!("{APISERVER}/TCP")], vec![Status::Held])
@@ -162,13 +162,13 @@ fn what_is_held_is_written_although_it_failed_before() {
 #[test]
 fn every_port_of_a_protected_service_is_held() {
     let (full, addresses) = ("a/proxy", ["10.96.0.2:443", "10.96.0.2:9100"]);
-    let told = || Change::UpsertService(service(full, &addresses));
+    let reported = || Change::UpsertService(service(full, &addresses));
     let mut host = Host::new();
     let both = slice(full, &[("443", &[APISERVER]), ("9100", &["192.0.2.1:9100"])]);
-    host.tell([apiserver(), Change::UpsertSlice(both), told(), synced()]);
-    assert_eq!(host.tell([emptied(full)]).held.len(), 2);
+    host.send([apiserver(), Change::UpsertSlice(both), reported(), synced()]);
+    assert_eq!(host.send([emptied(full)]).held.len(), 2);
     let mut host = host.restarted();
-    let round = host.tell([apiserver(), told(), emptied(full), synced()]);
+    let round = host.send([apiserver(), reported(), emptied(full), synced()]);
     assert_eq!((round.held.len(), round.done), (2, 0));
     assert_eq!(addresses.map(|to| host.reached(to).join("")), ["192.0.2.1:6443/TCP", "192.0.2.1:9100/TCP"]);
 }
@@ -181,10 +181,10 @@ fn the_kernels_list_is_found_under_an_id_that_cannot_be_taken_over() {
     let second = FrontendSpec { addr: l4("10.96.0.3:443").addr, ..two.ports[0].frontends[0] };
     two.ports[0].frontends.push(second);
     let mut host = Host::new();
-    let told = slice(full, &[("443", &[APISERVER])]);
-    host.tell([apiserver(), Change::UpsertSlice(told), Change::UpsertService(two), synced()]);
+    let reported = slice(full, &[("443", &[APISERVER])]);
+    host.send([apiserver(), Change::UpsertSlice(reported), Change::UpsertService(two), synced()]);
     let mut host = host.restarted();
-    host.tell([apiserver(), Change::UpsertService(service(full, &["10.96.0.2:443"])), emptied(full), synced()]);
+    host.send([apiserver(), Change::UpsertService(service(full, &["10.96.0.2:443"])), emptied(full), synced()]);
     assert_eq!(
         (host.reached("10.96.0.2:443"), host.statuses()),
         (vec![format!("{APISERVER}/TCP")], vec![Status::Held])
@@ -196,11 +196,11 @@ fn the_kernels_list_is_found_under_an_id_that_cannot_be_taken_over() {
 #[test]
 fn what_is_refused_now_is_not_held() {
     let mut host = Host::new();
-    let told = slice("default/kubernetes", &[("443", &[APISERVER, "192.0.2.9:9890"])]);
-    host.tell([Change::UpsertSlice(told), kubernetes()[1].clone(), synced()]);
+    let reported = slice("default/kubernetes", &[("443", &[APISERVER, "192.0.2.9:9890"])]);
+    host.send([Change::UpsertSlice(reported), kubernetes()[1].clone(), synced()]);
     host.guard.admin = vec![(l4("192.0.2.9:1").addr, 9890)];
     let mut host = host.restarted();
-    host.tell([kubernetes()[1].clone(), emptied("default/kubernetes"), synced()]);
+    host.send([kubernetes()[1].clone(), emptied("default/kubernetes"), synced()]);
     assert_eq!(host.reached("10.96.0.1:443"), [format!("{APISERVER}/TCP")]);
 }
 
@@ -212,22 +212,22 @@ fn an_apiserver_on_this_link_is_known_again_after_a_restart_and_after_a_reboot()
     let [_, service] = kubernetes();
     let empty = || emptied("default/kubernetes");
     let mut host = Host::new();
-    host.tell([Change::UpsertSlice(slice("default/kubernetes", &[("443", &[LINK])])), service.clone(), synced()]);
-    host.tell([empty()]);
+    host.send([Change::UpsertSlice(slice("default/kubernetes", &[("443", &[LINK])])), service.clone(), synced()]);
+    host.send([empty()]);
     let records = host.engine.snapshot(host.now).remembered();
     let mut host = host.restarted();
-    host.tell([service.clone(), empty(), synced()]);
+    host.send([service.clone(), empty(), synced()]);
     assert_eq!((host.reached("10.96.0.1:443"), host.statuses()), (vec![format!("{LINK}/TCP")], vec![Status::Held]));
     let mut host = Host::new();
-    let round = host.tell([Change::Remember(records), service, empty()]);
+    let round = host.send([Change::Remember(records), service, empty()]);
     assert_eq!((host.reached("10.96.0.1:443"), host.statuses()), (vec![format!("{LINK}/TCP")], vec![Status::Held]));
-    assert_eq!(round.held.len(), 1, "what was held before is said at once, whoever is away");
+    assert_eq!(round.held.len(), 1, "an earlier hold is reported at once, synced or not");
 }
 
 #[test]
 fn what_is_remembered_counts_until_a_source_knows_better() {
     let mut host = Host::new();
-    host.tell(kubernetes().into_iter().chain([synced()]));
+    host.send(kubernetes().into_iter().chain([synced()]));
     let records = host.engine.snapshot(host.now).remembered();
     assert_eq!(records.len(), 1);
     let mut unknown = records[0].clone();
@@ -236,17 +236,17 @@ fn what_is_remembered_counts_until_a_source_knows_better() {
     (nonsense.port.service, nonsense.cluster) = (ServiceName::new("a", "nonsense"), Vec::new());
 
     let mut host = Host::new();
-    host.tell([Change::Remember(vec![records[0].clone(), unknown.clone(), nonsense])]);
+    host.send([Change::Remember(vec![records[0].clone(), unknown.clone(), nonsense])]);
     let kept = host.engine.snapshot(host.now).remembered();
-    assert_eq!(kept, [unknown, records[0].clone()], "what nobody has told of yet is remembered again");
-    let round = host.tell([kubernetes()[1].clone()]);
+    assert_eq!(kept, [unknown, records[0].clone()], "records of services that are not reported yet are kept");
+    let round = host.send([kubernetes()[1].clone()]);
     assert_eq!((host.reached("10.96.0.1:443"), round.held.len()), (vec![format!("{APISERVER}/TCP")], 0));
     let other = Change::UpsertSlice(slice("default/kubernetes", &[("443", &["192.0.2.2:6443"])]));
-    let round = host.tell([other, synced()]);
+    let round = host.send([other, synced()]);
     assert_eq!((host.reached("10.96.0.1:443"), round.released.len()), (vec!["192.0.2.2:6443/TCP".to_owned()], 0));
     let kept = host.engine.snapshot(host.now).remembered();
     assert_eq!(kept.iter().map(|record| record.port.service.to_string()).collect::<Vec<_>>(), ["default/kubernetes"]);
-    let round = host.tell([emptied("default/kubernetes")]);
+    let round = host.send([emptied("default/kubernetes")]);
     assert_eq!((host.reached("10.96.0.1:443"), round.held.len()), (vec!["192.0.2.2:6443/TCP".to_owned()], 1));
 }
 
@@ -256,12 +256,12 @@ fn a_held_service_that_takes_over_an_address_is_shown_as_held() {
     let mut host = Host::new();
     let old = Service { created: Some(1), ..service("a/old", &["10.96.0.1:443"]) };
     let backends = Change::UpsertSlice(slice("a/old", &[("443", &["192.0.2.7:80"])]));
-    host.tell(kubernetes().into_iter().chain([backends, Change::UpsertService(old.clone()), synced()]));
-    host.tell([emptied("default/kubernetes")]);
+    host.send(kubernetes().into_iter().chain([backends, Change::UpsertService(old.clone()), synced()]));
+    host.send([emptied("default/kubernetes")]);
     assert_eq!(host.statuses(), [Status::Done, Status::Error]);
-    host.tell([gone("a/old")]);
+    host.send([gone("a/old")]);
     assert_eq!(host.statuses(), [Status::Held]);
-    host.tell([Change::UpsertService(old)]);
+    host.send([Change::UpsertService(old)]);
     assert_eq!(host.statuses(), [Status::Done, Status::Error]);
 }
 
@@ -270,14 +270,14 @@ fn a_held_service_that_takes_over_an_address_is_shown_as_held() {
 fn an_apiserver_learned_late_protects_from_then_on() {
     let full = "a/proxy";
     let mut host = Host::new();
-    let told = Change::UpsertSlice(slice(full, &[("443", &[APISERVER])]));
-    host.tell([told.clone(), Change::UpsertService(service(full, &["10.96.0.2:443"])), synced()]);
+    let reported = Change::UpsertSlice(slice(full, &[("443", &[APISERVER])]));
+    host.send([reported.clone(), Change::UpsertService(service(full, &["10.96.0.2:443"])), synced()]);
     assert_eq!(host.engine.snapshot(host.now).remembered(), []);
-    let round = host.tell([apiserver()]);
+    let round = host.send([apiserver()]);
     assert_eq!((round.compiled.len(), round.done), (1, 0));
     assert_eq!(host.engine.snapshot(host.now).remembered().len(), 1);
-    assert_eq!(host.tell([apiserver()]).compiled, []);
-    host.tell([emptied(full)]);
+    assert_eq!(host.send([apiserver()]).compiled, []);
+    host.send([emptied(full)]);
     let snapshot = host.engine.snapshot(host.now);
     let rows = reports::backends(&snapshot, &Filter::default());
     assert_eq!(rows.iter().map(|row| (row.address, row.choice)).collect::<Vec<_>>(), [(l4(APISERVER), Choice::Held)]);
@@ -286,6 +286,6 @@ fn an_apiserver_learned_late_protects_from_then_on() {
         (reports::services(&snapshot, &Filter::default())[0].status, snapshot.held().count()),
         (Status::Held, 1)
     );
-    let round = host.tell([told]);
+    let round = host.send([reported]);
     assert_eq!((round.released.len(), round.done, host.statuses()), (1, 0, vec![Status::Done]));
 }

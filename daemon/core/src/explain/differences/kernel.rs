@@ -13,7 +13,7 @@ use crate::state::status::Status;
 use crate::text::listed;
 
 /// What an operator can do to avoid waiting for the next check.
-pub const CHECKS_AT_ONCE: &str = "`systemctl reload nodelb` checks at once";
+pub const CHECKS_AT_ONCE: &str = "`systemctl reload nodelb` checks immediately";
 
 /// The time of the next drift check, which determines the text of the rows about drift.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,8 +25,8 @@ pub struct NextCheck {
 impl fmt::Display for NextCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.seconds {
-            Some(seconds) => write!(f, "put right at the next check, in {seconds} s")?,
-            None => f.write_str("put right at the next check")?,
+            Some(seconds) => write!(f, "repaired at the next check, in {seconds} s")?,
+            None => f.write_str("repaired at the next check")?,
         }
         write!(f, "; {CHECKS_AT_ONCE}")
     }
@@ -35,11 +35,11 @@ impl fmt::Display for NextCheck {
 pub(super) const ABSENT: &str = "absent";
 
 /// Whether the filter accepts the entry.
-pub(super) fn shows(snapshot: &Snapshot, held: &Content, key: EntryKey, filter: &Filter) -> bool {
+pub(super) fn shows(snapshot: &Snapshot, actual: &Content, key: EntryKey, filter: &Filter) -> bool {
     let is_named = |id: ServiceId| {
         filter.service.as_ref().is_none_or(|name| snapshot.owners.get(&id).is_some_and(|o| o.key.service == *name))
     };
-    let both = [&snapshot.desired, &held.state];
+    let both = [&snapshot.desired, &actual.state];
     match key {
         EntryKey::Frontend(address) => {
             let ids = both.iter().filter_map(|state| state.frontends.get(&address)).map(|entry| entry.service);
@@ -62,28 +62,28 @@ pub(super) fn shows(snapshot: &Snapshot, held: &Content, key: EntryKey, filter: 
 }
 
 /// The row of an entry that differs in the maps from the desired state.
-pub(super) fn entry(snapshot: &Snapshot, held: &Content, key: EntryKey, next: NextCheck) -> Difference {
-    let broken = held.broken.entries.get(&key).cloned();
+pub(super) fn entry(snapshot: &Snapshot, actual: &Content, key: EntryKey, next: NextCheck) -> Difference {
+    let broken = actual.broken.entries.get(&key).cloned();
     let (what, memory, kernel) = match key {
         EntryKey::Frontend(address) => {
             let text = |state: &MapState| state.frontends.get(&address).map(|entry| frontend_text(snapshot, *entry));
-            (address.to_string(), text(&snapshot.desired), text(&held.state))
+            (address.to_string(), text(&snapshot.desired), text(&actual.state))
         }
         EntryKey::Service(id) => {
             let text = |state: &MapState| state.services.get(&id).map(|entry| service_text(entry));
-            (name_of(snapshot, id), text(&snapshot.desired), text(&held.state))
+            (name_of(snapshot, id), text(&snapshot.desired), text(&actual.state))
         }
         EntryKey::NodeAddress(addr) => {
             let text = |state: &MapState| state.node_addrs.contains(&addr).then(|| "answers NodePorts".to_owned());
-            (addr.to_string(), text(&snapshot.desired), text(&held.state))
+            (addr.to_string(), text(&snapshot.desired), text(&actual.state))
         }
     };
-    let (cause, action) = likely_cause(snapshot, held, key, next);
+    let (cause, action) = likely_cause(snapshot, actual, key, next);
     let or_absent = |text: Option<String>| Some(text.unwrap_or_else(|| ABSENT.into()));
     Difference {
         between: Between::MemoryKernel,
         what,
-        service: service_at(snapshot, held, key),
+        service: service_at(snapshot, actual, key),
         source: None,
         memory: or_absent(memory),
         kernel: or_absent(broken.or(kernel)),
@@ -93,30 +93,30 @@ pub(super) fn entry(snapshot: &Snapshot, held: &Content, key: EntryKey, next: Ne
 }
 
 /// The likely cause of a difference, and nodelb's action.
-fn likely_cause(snapshot: &Snapshot, held: &Content, key: EntryKey, next: NextCheck) -> (String, String) {
-    if let Some((_, fault)) = detect(held, &snapshot.realised, key) {
+fn likely_cause(snapshot: &Snapshot, actual: &Content, key: EntryKey, next: NextCheck) -> (String, String) {
+    if let Some((_, fault)) = detect(actual, &snapshot.realised, key) {
         let what = match fault {
-            Fault::Missing => "the entry was deleted by somebody else than nodelb",
-            Fault::Changed => "the entry was overwritten by somebody else than nodelb",
-            Fault::Foreign => "the entry was added by somebody else than nodelb",
+            Fault::Missing => "another process deleted the entry",
+            Fault::Changed => "another process overwrote the entry",
+            Fault::Foreign => "another process added the entry",
         };
-        let action = if snapshot.is_ready { next.to_string() } else { "put right once every source is synced".into() };
+        let action = if snapshot.is_ready { next.to_string() } else { "repaired once every source is synced".into() };
         return (format!("{what}: bpftool, or another program with access to the maps"), action);
     }
     if let Some(error) = error_at(snapshot, key) {
-        return (error, "tried again at least every 5 s until it succeeds".into());
+        return (error, "retried at least every 5 s until it succeeds".into());
     }
     let absent: Vec<String> = snapshot.absent.iter().map(Source::to_string).collect();
     if !absent.is_empty() && unfinished(snapshot).next().is_none() {
-        let cause = format!("{} is not configured and was a source before", absent.join(", "));
-        return (cause, "stays until that source is configured or switched off".into());
+        let cause = format!("{} was a source before and is not configured", absent.join(", "));
+        return (cause, "stays until that source is configured or disabled".into());
     }
     let waiting: Vec<String> = unfinished(snapshot).map(|source| source.to_string()).collect();
     if waiting.is_empty() {
-        return ("the change is under way".into(), "done with the next round".into());
+        return ("the change is in progress".into(), "done with the next round".into());
     }
     let waiting = waiting.join(", ");
-    (format!("{waiting} has not told all it has yet"), "waits for that: nothing is taken away before".into())
+    (format!("{waiting} has not reported everything yet"), "waits for that: nothing is removed before".into())
 }
 
 /// The sources that prevent removals because they have not reported everything.
@@ -143,8 +143,8 @@ fn error_at(snapshot: &Snapshot, key: EntryKey) -> Option<String> {
     }
 }
 
-fn service_at(snapshot: &Snapshot, held: &Content, key: EntryKey) -> Option<ServiceName> {
-    let at = |address| [&snapshot.desired, &held.state].into_iter().find_map(|state| state.frontends.get(&address));
+fn service_at(snapshot: &Snapshot, actual: &Content, key: EntryKey) -> Option<ServiceName> {
+    let at = |address| [&snapshot.desired, &actual.state].into_iter().find_map(|state| state.frontends.get(&address));
     let id = match key {
         EntryKey::Service(id) => id,
         EntryKey::Frontend(address) => at(address)?.service,

@@ -61,7 +61,7 @@ impl World {
         let config = EngineConfig { sources, max_services: LIMITS.services, ..EngineConfig::default() };
         let maps = MemoryDatapath::new(LIMITS);
         let mut world = Self { engine: Engine::new(config, maps.dump().expect("memory can be read")), maps };
-        world.tell([
+        world.send([
             service("shop/web", Source::Kubernetes, 100, "198.51.100.10:80"),
             slice("shop/web", Source::Kubernetes, &["192.0.2.1:8080", "192.0.2.2:8080"]),
             synced(Source::Files),
@@ -70,7 +70,7 @@ impl World {
         world
     }
 
-    fn tell(&mut self, changes: impl IntoIterator<Item = Change>) {
+    fn send(&mut self, changes: impl IntoIterator<Item = Change>) {
         changes.into_iter().for_each(|change| self.engine.change(change));
         self.engine.reconcile(&mut self.maps, Moment(0));
     }
@@ -89,7 +89,7 @@ impl World {
     }
 
     /// Every row as `what | source | memory | kernel | cause | action`.
-    fn told(&self) -> Vec<String> {
+    fn texts(&self) -> Vec<String> {
         self.rows(&Filter::default()).iter().map(text).collect()
     }
 }
@@ -102,26 +102,26 @@ fn text(row: &Difference) -> String {
 
 #[test]
 fn nothing_differs_where_all_is_served() {
-    assert_eq!(World::new().told(), Vec::<String>::new());
+    assert_eq!(World::new().texts(), Vec::<String>::new());
 }
 
 #[test]
-fn what_somebody_else_did_to_the_maps_is_told_as_such() {
+fn drift_is_reported_as_drift() {
     let mut world = World::new();
     world.meddle(MapOp::DeleteFrontend(l4("198.51.100.10:80")));
     let entry = FrontendEntry { service: ServiceId(1), inside_local: true, outside_local: false };
     world.meddle(MapOp::PutFrontend(l4("198.51.100.66:80"), entry));
-    let by = "by somebody else than nodelb: bpftool, or another program with access to the maps";
-    let soon = "put right at the next check, in 84 s; `systemctl reload nodelb` checks at once";
+    let tools = "bpftool, or another program with access to the maps";
+    let soon = "repaired at the next check, in 84 s; `systemctl reload nodelb` checks immediately";
     assert_eq!(
-        world.told(),
+        world.texts(),
         [
             format!(
-                "198.51.100.10:80/TCP | - | leads to shop/web:http/TCP/IPv4 | absent | the entry was deleted {by} | {soon}"
+                "198.51.100.10:80/TCP | - | leads to shop/web:http/TCP/IPv4 | absent | another process deleted the entry: {tools} | {soon}"
             ),
             format!(
-                "198.51.100.66:80/TCP | - | absent | leads to shop/web:http/TCP/IPv4 (local view) | the entry was added \
-                 {by} | {soon}"
+                "198.51.100.66:80/TCP | - | absent | leads to shop/web:http/TCP/IPv4 (local view) | another process added \
+                 the entry: {tools} | {soon}"
             ),
         ]
     );
@@ -146,7 +146,7 @@ fn lists_are_shown_side_by_side() {
 #[test]
 fn filters_narrow_both_halves() {
     let mut world = World::new();
-    world.tell([
+    world.send([
         service("shop/other", Source::Kubernetes, 100, "198.51.100.11:80"),
         slice("shop/other", Source::Kubernetes, &["192.0.2.3:8080"]),
     ]);
@@ -170,20 +170,20 @@ fn filters_narrow_both_halves() {
 }
 
 #[test]
-fn a_full_map_is_told_with_its_remedy() {
+fn a_full_map_is_reported_with_its_remedy() {
     let mut world = World::new();
     for n in 1..=3 {
         let name = format!("shop/more-{n}");
-        world.tell([
+        world.send([
             service(&name, Source::Kubernetes, 200, &format!("198.51.100.2{n}:80")),
             slice(&name, Source::Kubernetes, &["192.0.2.1:8080"]),
         ]);
     }
     let full = "map frontends is full (5 entries): raise datapath.max-frontends and restart nodelb";
     assert_eq!(
-        world.told(),
+        world.texts(),
         [format!(
-            "198.51.100.23:80/TCP | - | leads to shop/more-3:http/TCP/IPv4 | absent | {full} | tried again at least \
+            "198.51.100.23:80/TCP | - | leads to shop/more-3:http/TCP/IPv4 | absent | {full} | retried at least \
              every 5 s until it succeeds"
         )]
     );
@@ -192,11 +192,11 @@ fn a_full_map_is_told_with_its_remedy() {
 #[test]
 fn held_contested_refused_and_doubly_described_are_differences_with_the_source() {
     let mut world = World::new();
-    world.tell([
+    world.send([
         service("default/kubernetes", Source::Kubernetes, 100, "198.51.100.1:443"),
         slice("default/kubernetes", Source::Kubernetes, &["192.0.2.9:6443"]),
     ]);
-    world.tell([
+    world.send([
         slice("default/kubernetes", Source::Kubernetes, &[]),
         service("shop/late", Source::Kubernetes, 300, "198.51.100.10:80"),
         service("shop/bad", Source::Kubernetes, 300, "127.0.0.1:80"),
@@ -209,7 +209,7 @@ fn held_contested_refused_and_doubly_described_are_differences_with_the_source()
     assert_eq!(
         shown,
         [
-            ("shop/web", "another description counts"),
+            ("shop/web", "another description takes precedence"),
             ("default/kubernetes:http/TCP/IPv4", "[192.0.2.9:6443/TCP]"),
             ("127.0.0.1:80/TCP", "not served"),
             ("198.51.100.10:80/TCP", "served for shop/web:http/TCP/IPv4"),
@@ -226,11 +226,11 @@ fn what_waits_for_a_source_says_for_which() {
     let sources = BTreeSet::from([Source::Files, Source::Kubernetes]);
     let config = EngineConfig { sources, max_services: LIMITS.services, ..EngineConfig::default() };
     world.engine = Engine::new(config, world.content().state);
-    world.tell([Change::Node(NodeFacts::default()), synced(Source::Files)]);
+    world.send([Change::Node(NodeFacts::default()), synced(Source::Files)]);
     let rows = world.rows(&Filter::default());
     assert_eq!(rows[0].what, "source kubernetes");
     assert!(rows[0].cause.contains("nodelb apiservers"), "{}", rows[0].cause);
     let frontend = rows.iter().find(|row| row.what == "198.51.100.10:80/TCP").expect("it is not wanted yet");
-    assert_eq!(frontend.cause, "kubernetes has not told all it has yet");
-    assert_eq!(frontend.action, "waits for that: nothing is taken away before");
+    assert_eq!(frontend.cause, "kubernetes has not reported everything yet");
+    assert_eq!(frontend.action, "waits for that: nothing is removed before");
 }

@@ -81,35 +81,35 @@ fn explanation(snapshot: &Snapshot, to: &str, from: Client) -> Explanation {
 
 #[test]
 fn a_cluster_ip_leads_to_every_selected_backend() {
-    let told = explanation(&shop(TrafficPolicy::Cluster), "10.96.7.7:80", Client::Pod);
-    let found = told.found.clone().unwrap();
+    let explained = explanation(&shop(TrafficPolicy::Cluster), "10.96.7.7:80", Client::Pod);
+    let found = explained.found.clone().unwrap();
     assert_eq!((found.at, found.view), (l4("10.96.7.7:80"), ViewKind::Cluster));
     assert_eq!(found.why, ViewReason::InternalPolicy(TrafficPolicy::Cluster));
     assert!(found.is_in_kernel);
-    assert_eq!(told.result, ConnectResult::Forwarded(2));
-    assert_eq!(told.hooks, ["connect4"]);
-    assert_eq!(told.claims[0].status, Status::Done);
-    let rows: Vec<_> = told.backends.iter().map(|it| (it.row.choice, it.share, it.is_elsewhere)).collect();
+    assert_eq!(explained.result, ConnectResult::Forwarded(2));
+    assert_eq!(explained.hooks, ["connect4"]);
+    assert_eq!(explained.claims[0].status, Status::Done);
+    let rows: Vec<_> = explained.backends.iter().map(|it| (it.row.choice, it.share, it.is_elsewhere)).collect();
     let selected = (Choice::Selected, (1, 2), false);
     assert_eq!(rows, [selected, selected, (Choice::NotReady, (0, 2), false)]);
 }
 
 #[test]
 fn a_local_policy_leaves_what_is_here() {
-    let told = explanation(&shop(TrafficPolicy::Local), "10.96.7.7:80", Client::Host);
-    assert_eq!(told.found.as_ref().map(|found| found.view), Some(ViewKind::Local));
-    assert_eq!(told.result, ConnectResult::Forwarded(1));
-    let shares: Vec<_> = told.backends.iter().map(|it| (it.share, it.is_elsewhere)).collect();
+    let explained = explanation(&shop(TrafficPolicy::Local), "10.96.7.7:80", Client::Host);
+    assert_eq!(explained.found.as_ref().map(|found| found.view), Some(ViewKind::Local));
+    assert_eq!(explained.result, ConnectResult::Forwarded(1));
+    let shares: Vec<_> = explained.backends.iter().map(|it| (it.share, it.is_elsewhere)).collect();
     assert_eq!(shares, [((1, 1), false), ((0, 1), true), ((0, 1), false)]);
 }
 
 #[test]
 fn a_node_port_is_answered_on_the_right_addresses_only() {
     let snapshot = shop(TrafficPolicy::Local);
-    let told = explanation(&snapshot, "192.0.2.1:30080", Client::Host);
-    let found = told.found.clone().unwrap();
+    let explained = explanation(&snapshot, "192.0.2.1:30080", Client::Host);
+    let found = explained.found.clone().unwrap();
     assert_eq!((found.at, found.view, found.why), (l4("0.0.0.0:30080"), ViewKind::Cluster, ViewReason::ShortCut));
-    assert_eq!(told.result, ConnectResult::Forwarded(2));
+    assert_eq!(explained.result, ConnectResult::Forwarded(2));
     let other = explanation(&snapshot, "192.0.2.9:30080", Client::Host);
     assert_eq!(other.near, [NearMatch::NotAnsweredOn("shop/web".parse().unwrap())]);
     assert_eq!(other.result, ConnectResult::PassedThrough);
@@ -125,10 +125,10 @@ fn a_node_port_is_answered_on_the_right_addresses_only() {
 }
 
 #[test]
-fn outside_is_told_what_it_would_get_and_passes() {
-    let told = explanation(&shop(TrafficPolicy::Cluster), "192.0.2.1:30080", Client::Outside);
-    assert_eq!((told.result, told.hooks.len()), (ConnectResult::PassedThrough, 0));
-    assert_eq!(told.found.map(|found| found.why), Some(ViewReason::ExternalPolicy(TrafficPolicy::Cluster)));
+fn a_client_outside_sees_the_view_and_passes_through() {
+    let explained = explanation(&shop(TrafficPolicy::Cluster), "192.0.2.1:30080", Client::Outside);
+    assert_eq!((explained.result, explained.hooks.len()), (ConnectResult::PassedThrough, 0));
+    assert_eq!(explained.found.map(|found| found.why), Some(ViewReason::ExternalPolicy(TrafficPolicy::Cluster)));
 }
 
 #[test]
@@ -142,9 +142,9 @@ fn refusals_have_their_errno() {
     let local = Service { internal_policy: TrafficPolicy::Local, ..web };
     let elsewhere =
         snapshot_of([Change::UpsertService(local), slice("shop/web", vec![backend("10.1.0.2:8080", "there")])]);
-    let told = explanation(&elsewhere, "10.96.7.7:80", Client::Host);
-    assert_eq!(told.result, ConnectResult::Refused(Errno::HostUnreachable));
-    assert!(told.backends[0].is_elsewhere);
+    let explained = explanation(&elsewhere, "10.96.7.7:80", Client::Host);
+    assert_eq!(explained.result, ConnectResult::Refused(Errno::HostUnreachable));
+    assert!(explained.backends[0].is_elsewhere);
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn near_misses_are_named() {
 }
 
 #[test]
-fn an_address_tells_who_dials() {
+fn the_address_of_a_client_determines_its_location() {
     let snapshot = shop(TrafficPolicy::Cluster);
     for (addr, client) in [
         ("192.0.2.1", Some(Client::Host)),

@@ -51,11 +51,11 @@ fn an_address_is_matched_whole() {
 #[test]
 fn an_empty_view_says_why() {
     let frontends = [("198.51.100.1:80", false), ("198.51.100.2:80", true)];
-    let nobody = kernel(&[], &[], &frontends);
+    let empty = kernel(&[], &[], &frontends);
     let elsewhere = kernel(&["192.0.2.1:80"], &[], &frontends);
-    assert_eq!(verdict(&nobody, "198.51.100.1:80"), Errno::ConnectionRefused.to_string());
-    assert_eq!(verdict(&nobody, "198.51.100.2:80"), "ECONNREFUSED", "nobody at all, policy or not");
-    assert_eq!(verdict(&elsewhere, "198.51.100.2:80"), "EHOSTUNREACH", "somebody, but not here");
+    assert_eq!(verdict(&empty, "198.51.100.1:80"), Errno::ConnectionRefused.to_string());
+    assert_eq!(verdict(&empty, "198.51.100.2:80"), "ECONNREFUSED", "no backend at all, policy or not");
+    assert_eq!(verdict(&elsewhere, "198.51.100.2:80"), "EHOSTUNREACH", "a backend, but not here");
     assert_eq!(verdict(&elsewhere, "198.51.100.1:80"), "192.0.2.1:80/TCP");
 }
 

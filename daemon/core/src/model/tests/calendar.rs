@@ -1,7 +1,7 @@
 use super::{utc, utc_millis};
 
 #[test]
-fn times_are_told_in_utc() {
+fn times_are_shown_in_utc() {
     for (seconds, expected) in [
         (0, Some("1970-01-01T00:00:00Z")),
         (951_782_399, Some("2000-02-28T23:59:59Z")),

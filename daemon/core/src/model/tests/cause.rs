@@ -49,9 +49,9 @@ fn a_cause_names_the_object_its_version_and_its_writer() {
 #[test]
 fn the_last_slice_is_the_cause_else_the_last_of_anything() {
     let of = |triggers: &[Trigger]| {
-        let mut dirt = DirtyReason::new(triggers[0].clone());
-        triggers[1..].iter().for_each(|trigger| dirt.add(trigger.clone()));
-        dirt.trigger.cause().origin.object
+        let mut reason = DirtyReason::new(triggers[0].clone());
+        triggers[1..].iter().for_each(|trigger| reason.add(trigger.clone()));
+        reason.trigger.cause().origin.object
     };
     let (one, two) = (Trigger::Slice(slice("one")), Trigger::SliceRemoved(slice("two")));
     let (svc, gone) = (Trigger::Service(service("svc")), Trigger::ServiceRemoved(service("gone")));
@@ -72,9 +72,9 @@ fn of_several_slices_the_one_that_is_about_the_port_is_the_cause() {
         let service = ServiceName::new("a", "s");
         let key = PortKey { service, port: "".into(), protocol: Protocol::Tcp, family };
         let [first, second] = triggers;
-        let mut dirt = DirtyReason::new(first);
-        dirt.add(second);
-        dirt.trigger_of(&key).cause().origin.object
+        let mut reason = DirtyReason::new(first);
+        reason.add(second);
+        reason.trigger_of(&key).cause().origin.object
     };
     let (v4, v6) = (with("v4", &["192.0.2.1"]), with("v6", &["2001:db8::1"]));
     assert_eq!(&*cause([v4.clone(), v6.clone()], Family::Ipv4), "v4");

@@ -46,13 +46,13 @@ fn each_entry_means_what_it_says() {
 
 #[test]
 fn what_kubernetes_says_is_primary_as_far_as_it_is_here() {
-    for (told, expected) in [
+    for (reported, expected) in [
         (&["203.0.113.9", "2001:db8::9"][..], &["203.0.113.9", "2001:db8::9"][..]),
         (&["203.0.113.9"], &["203.0.113.9", "2001:db8::1"]),
         (&["198.51.100.1", "2001:db8::9"], &["203.0.113.1", "2001:db8::9"]),
         (&[], &["203.0.113.1", "2001:db8::1"]),
     ] {
-        assert_eq!(answering(&node(&["primary"]), Some(&object(told))), set(expected), "{told:?}");
+        assert_eq!(answering(&node(&["primary"]), Some(&object(reported))), set(expected), "{reported:?}");
     }
     let everywhere = node(&["0.0.0.0/0"]);
     assert_eq!(answering(&everywhere, Some(&object(&["203.0.113.9"]))), answering(&everywhere, None));

@@ -39,8 +39,8 @@ pub(super) fn write(
     (style, instead): (&Style, Option<&str>),
     out: &mut String,
 ) -> Lines {
-    let texts = Texts::of(cells, schema.columns.len(), style);
-    let lines = Lines { layout: Layout::of(schema, &texts, style), style: *style, schema };
+    let texts = Texts::new(cells, schema.columns.len(), style);
+    let lines = Lines { layout: Layout::new(schema, &texts, style), style: *style, schema };
     if let (true, Some(text)) = (cells.is_empty(), instead) {
         push_printable(out, text);
         out.push('\n');
@@ -63,7 +63,7 @@ pub struct Lines {
 impl Lines {
     /// Appends one row.
     pub fn push_row(&self, row: &[Cell], out: &mut String) {
-        Texts::of(row, row.len(), &self.style).for_each_row(|row| self.push(row, out));
+        Texts::new(row, row.len(), &self.style).for_each_row(|row| self.push(row, out));
     }
 
     fn push(&self, row: &[&str], out: &mut String) {
@@ -84,7 +84,7 @@ struct Texts {
 }
 
 impl Texts {
-    fn of(cells: &[Cell], columns: usize, style: &Style) -> Self {
+    fn new(cells: &[Cell], columns: usize, style: &Style) -> Self {
         let mut texts = Self { plain: String::new(), ends: Vec::with_capacity(cells.len()), columns };
         for cell in cells {
             push_cell(&mut texts.plain, cell, if style.wide { usize::MAX } else { SHOWN });
@@ -122,13 +122,13 @@ struct Layout {
 #[derive(Clone, Copy, Debug)]
 enum Last {
     /// In its row, from this position, in lines of this number of characters.
-    Beside(usize, usize),
+    InRow(usize, usize),
     /// Below its row, with this heading, in lines of this number of characters.
     Below(&'static str, usize),
 }
 
 impl Layout {
-    fn of(schema: &Schema, cells: &Texts, style: &Style) -> Self {
+    fn new(schema: &Schema, cells: &Texts, style: &Style) -> Self {
         let columns = &schema.columns;
         let mut widths: Vec<usize> = columns.iter().map(|column| column.heading.chars().count()).collect();
         cells.for_each_row(|row| {
@@ -146,7 +146,7 @@ impl Layout {
             layout.widths.pop();
             let start = layout.widths.iter().sum::<usize>() + GAP.len() * layout.widths.len();
             let room = width.saturating_sub(start);
-            layout.last = Some(if room < ENOUGH { Last::Below(heading, width) } else { Last::Beside(start, room) });
+            layout.last = Some(if room < ENOUGH { Last::Below(heading, width) } else { Last::InRow(start, room) });
         }
         layout.narrow(columns, width);
         layout
@@ -192,11 +192,11 @@ impl Layout {
             if position + 1 < self.widths.len() {
                 out.extend(std::iter::repeat_n(' ', width.saturating_sub(length)));
             }
-            if let (true, Some(Last::Beside(..))) = (position + 1 == self.widths.len(), self.last) {
+            if let (true, Some(Last::InRow(..))) = (position + 1 == self.widths.len(), self.last) {
                 out.extend(std::iter::repeat_n(' ', width.saturating_sub(length)));
             }
         }
-        if let (Some(Last::Beside(start, room)), Some(text)) = (self.last, row.last()) {
+        if let (Some(Last::InRow(start, room)), Some(text)) = (self.last, row.last()) {
             out.push_str(GAP);
             push_words(out, text, (0, room), start);
         }

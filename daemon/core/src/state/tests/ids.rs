@@ -110,7 +110,7 @@ fn slot(address: &str, backend: u32) -> Slot {
 
 /// For an address shared by many services, the number is released with the last user, not with the first.
 #[test]
-fn a_backend_keeps_its_number_while_anybody_has_it() {
+fn a_backend_keeps_its_number_while_a_service_has_it() {
     let mut ids = BackendIds::default();
     let (first, second) = (ids.acquire(l4("192.0.2.1:80")), ids.acquire(l4("192.0.2.1:80")));
     assert_eq!(first, second);
@@ -133,7 +133,7 @@ fn a_weighted_backend_is_released_once() {
 }
 
 #[test]
-fn numbers_survive_a_restart_and_go_when_nobody_takes_them_up() {
+fn numbers_survive_a_restart_and_unused_ones_are_removed() {
     let mut state = MapState::default();
     let cluster = [slot("192.0.2.1:80", 7), slot("192.0.2.2:80", 9)].into();
     state.services.insert(ServiceId(1), ServiceEntry { cluster, ..ServiceEntry::default() }.into());

@@ -22,19 +22,19 @@ fn state() -> MapState {
 }
 
 /// The report after `work` has changed the maps as another program does.
-fn told(work: impl FnOnce(&mut Content)) -> Vec<String> {
+fn drift(work: impl FnOnce(&mut Content)) -> Vec<String> {
     let (left, mut content) = (state(), Content { state: state(), ..Content::default() });
     work(&mut content);
-    let tell = |key| {
-        let (kind, fault) = detect(&content, &left, key).expect("what differs can be told");
+    let text = |key| {
+        let (kind, fault) = detect(&content, &left, key).expect("a difference is detected");
         Drift { key, kind, fault, owner: None }.to_string()
     };
-    differing_entries(&content, &left).into_iter().map(tell).collect()
+    differing_entries(&content, &left).into_iter().map(text).collect()
 }
 
 #[test]
 fn what_is_as_it_was_left_does_not_differ() {
-    assert_eq!(told(|_| ()), Vec::<String>::new());
+    assert_eq!(drift(|_| ()), Vec::<String>::new());
     let same = Content { state: state(), ..Content::default() };
     assert_eq!(detect(&same, &state(), EntryKey::Service(ServiceId(1))), None);
     assert_eq!(detect(&same, &state(), EntryKey::Service(ServiceId(9))), None);
@@ -43,32 +43,35 @@ fn what_is_as_it_was_left_does_not_differ() {
 #[test]
 fn each_kind_of_entry_tells_what_was_done_to_it() {
     let frontend = l4("198.51.100.1:80");
-    assert_eq!(told(|c| _ = c.state.frontends.remove(&frontend)), ["frontend 198.51.100.1:80/TCP deleted"]);
+    assert_eq!(drift(|c| _ = c.state.frontends.remove(&frontend)), ["frontend 198.51.100.1:80/TCP deleted"]);
     let foreign = FrontendEntry { service: ServiceId(1), inside_local: true, outside_local: false };
-    assert_eq!(told(|c| _ = c.state.frontends.insert(frontend, foreign)), ["frontend 198.51.100.1:80/TCP overwritten"]);
+    assert_eq!(
+        drift(|c| _ = c.state.frontends.insert(frontend, foreign)),
+        ["frontend 198.51.100.1:80/TCP overwritten"]
+    );
     let other = l4("[2001:db8::1]:53/UDP");
-    assert_eq!(told(|c| _ = c.state.frontends.insert(other, foreign)), ["frontend [2001:db8::1]:53/UDP added"]);
-    assert_eq!(told(|c| _ = c.state.services.remove(&ServiceId(1))), ["service of id 1 deleted"]);
+    assert_eq!(drift(|c| _ = c.state.frontends.insert(other, foreign)), ["frontend [2001:db8::1]:53/UDP added"]);
+    assert_eq!(drift(|c| _ = c.state.services.remove(&ServiceId(1))), ["service of id 1 deleted"]);
     let set = |entry| move |c: &mut Content| _ = c.state.services.insert(ServiceId(1), Arc::new(entry));
-    assert_eq!(told(set(list(&[1]))), ["service of id 1 overwritten"]);
-    assert_eq!(told(set(list(&[1, 3]))), ["slots of id 1 overwritten"]);
-    assert_eq!(told(set(ServiceEntry { affinity_seconds: 5, ..list(&[1, 2]) })), ["service of id 1 overwritten"]);
-    assert_eq!(told(|c| _ = c.state.services.insert(ServiceId(4), Arc::default())), ["service of id 4 added"]);
+    assert_eq!(drift(set(list(&[1]))), ["service of id 1 overwritten"]);
+    assert_eq!(drift(set(list(&[1, 3]))), ["slots of id 1 overwritten"]);
+    assert_eq!(drift(set(ServiceEntry { affinity_seconds: 5, ..list(&[1, 2]) })), ["service of id 1 overwritten"]);
+    assert_eq!(drift(|c| _ = c.state.services.insert(ServiceId(4), Arc::default())), ["service of id 4 added"]);
     let addr = l4("203.0.113.1:80").addr;
-    assert_eq!(told(|c| _ = c.state.node_addrs.remove(&addr)), ["node address 203.0.113.1 deleted"]);
+    assert_eq!(drift(|c| _ = c.state.node_addrs.remove(&addr)), ["node address 203.0.113.1 deleted"]);
     let addr = l4("203.0.113.2:80").addr;
-    assert_eq!(told(|c| _ = c.state.node_addrs.insert(addr)), ["node address 203.0.113.2 added"]);
+    assert_eq!(drift(|c| _ = c.state.node_addrs.insert(addr)), ["node address 203.0.113.2 added"]);
 }
 
 #[test]
 fn a_broken_entry_is_overwritten_or_foreign_never_missing() {
-    let text = || "not of nodelb's making".to_owned();
+    let text = || "not written by nodelb".to_owned();
     let frontend = l4("198.51.100.1:80");
-    let told_broken = told(|c| {
+    let broken = drift(|c| {
         c.state.frontends.remove(&frontend);
         c.broken.entries.insert(EntryKey::Frontend(frontend), text());
         c.broken.entries.insert(EntryKey::Frontend(l4("198.51.100.9:80")), text());
         c.broken.with_invalid_key.push("a key that is no address".into());
     });
-    assert_eq!(told_broken, ["frontend 198.51.100.1:80/TCP overwritten", "frontend 198.51.100.9:80/TCP added"]);
+    assert_eq!(broken, ["frontend 198.51.100.1:80/TCP overwritten", "frontend 198.51.100.9:80/TCP added"]);
 }

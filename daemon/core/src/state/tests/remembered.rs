@@ -31,9 +31,9 @@ fn a_record_is_the_entry_again() {
     assert_eq!(record.cluster, [(one.addr, 3), (two.addr, 1)]);
     assert_eq!(record.local, [(two.addr, 1)]);
     assert!(record.is_plausible());
-    let known = record.known().admitted(|addr| addr != one.addr).expect("one is left");
+    let known = record.views().admitted(|addr| addr != one.addr).expect("one is left");
     assert_eq!(known.cluster.to_vec(), [(two.addr, 1)]);
-    assert!(record.known().admitted(|_| false).is_none());
+    assert!(record.views().admitted(|_| false).is_none());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Apiservers, MAX_OBSERVED, is_default_kubernetes, leads_to, lists_apiservers};
+use super::{Apiservers, MAX_OBSERVED, leads_to, lists_apiservers};
 use crate::model::addr::{Addr, L4Addr, Protocol};
 use crate::model::node::NodeFacts;
 use crate::model::service::{
@@ -38,9 +38,9 @@ fn service(protocol: Protocol, frontend: &str, kind: FrontendKind) -> Service {
 fn what_was_known_once_stays_known() {
     let mut apiservers = Apiservers::default();
     let (one, two) = (at("192.0.2.1:6443"), at("192.0.2.2:6443"));
-    assert_eq!(apiservers.tell([one].into()), BTreeSet::from([one]));
-    assert_eq!(apiservers.tell([one, two].into()), BTreeSet::from([two]));
-    assert!(apiservers.tell(BTreeSet::new()).is_empty());
+    assert_eq!(apiservers.set_reported([one].into()), BTreeSet::from([one]));
+    assert_eq!(apiservers.set_reported([one, two].into()), BTreeSet::from([two]));
+    assert!(apiservers.set_reported(BTreeSet::new()).is_empty());
     assert_eq!(apiservers.iter().collect::<Vec<_>>(), [one, two]);
     assert!(apiservers.has(L4Addr::new(one.0, one.1, Protocol::Tcp)));
     assert!(!apiservers.has(L4Addr::new(one.0, one.1, Protocol::Udp)));
@@ -57,8 +57,12 @@ fn what_slices_say_is_bounded_and_checked() {
     assert!(apiservers.learn(&slice("default/kubernetes", Source::Kubernetes, &backends)).is_empty());
     let many: Vec<_> = (1..=1_000).map(|port| (at("192.0.2.1:1").0, port)).collect();
     assert_eq!(apiservers.learn(&slice("default/kubernetes", Source::Kubernetes, &many)).len(), MAX_OBSERVED);
-    let told = at("192.0.2.9:6443");
-    assert_eq!(apiservers.tell([told].into()), BTreeSet::from([told]), "what the pool says always fits");
+    let reported = at("192.0.2.9:6443");
+    assert_eq!(
+        apiservers.set_reported([reported].into()),
+        BTreeSet::from([reported]),
+        "the pool's addresses are never limited"
+    );
 }
 
 #[test]
@@ -68,7 +72,7 @@ fn only_kubernetes_own_service_tells_of_apiservers() {
     assert!(!tells("default/kubernetes", Source::Files));
     assert!(!tells("default/kubernetes-intranet", Source::Kubernetes));
     assert!(!tells("kubernetes/default", Source::Kubernetes));
-    assert!(!is_default_kubernetes(&ServiceName::new("default-kubernetes", "")));
+    assert!(!ServiceName::new("default-kubernetes", "").is_default_kubernetes());
 }
 
 #[test]

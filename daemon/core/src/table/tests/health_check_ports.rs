@@ -115,7 +115,7 @@ fn the_oldest_owns_a_port_in_each_family() {
         ports.note(&service.name, Some(&service));
     }
     let line = |port, family| {
-        let Claimants { owner, waiting } = ports.by_port().remove(&(port, family)).expect("somebody");
+        let Claimants { owner, waiting } = ports.by_port().remove(&(port, family)).expect("a claimant");
         [owner].into_iter().chain(waiting).map(|name| name.to_string()).collect::<Vec<_>>()
     };
     assert_eq!(line(31_000, Ipv4), ["z/old", "a/young"]);
@@ -154,7 +154,7 @@ fn addresses_that_are_here_and_ready_count_once() {
 
 #[test]
 fn a_node_is_leaving_when_kubernetes_says_so() {
-    let told = |leaving: Option<&str>| {
+    let reported = |leaving: Option<&str>| {
         let zone = Arc::from("z1");
         Change::NodeObject(Some(NodeObject { zone, leaving: leaving.map(Arc::from), ..NodeObject::default() }))
     };
@@ -165,12 +165,12 @@ fn a_node_is_leaving_when_kubernetes_says_so() {
         (facts.leaving().map(str::to_owned), facts.node().zone.to_string(), facts.is_node_missing())
     };
     let (missing, zone) = (Some("Kubernetes has no such Node".to_owned()), "z1".to_owned());
-    assert_eq!(seen(vec![]), (None, String::new(), false), "nothing heard is nothing said");
-    assert_eq!(seen(vec![told(None)]), (None, zone.clone(), false));
-    assert_eq!(seen(vec![told(Some("taint"))]), (Some("taint".into()), zone.clone(), false));
+    assert_eq!(seen(vec![]), (None, String::new(), false), "no report, no result");
+    assert_eq!(seen(vec![reported(None)]), (None, zone.clone(), false));
+    assert_eq!(seen(vec![reported(Some("taint"))]), (Some("taint".into()), zone.clone(), false));
     assert_eq!(seen(vec![gone()]), (missing.clone(), String::new(), true));
-    assert_eq!(seen(vec![told(None), gone()]), (missing, zone.clone(), true), "the machine has not moved");
-    assert_eq!(seen(vec![told(Some("taint")), gone(), told(None)]), (None, zone, false));
+    assert_eq!(seen(vec![reported(None), gone()]), (missing, zone.clone(), true), "the machine has not moved");
+    assert_eq!(seen(vec![reported(Some("taint")), gone(), reported(None)]), (None, zone, false));
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn restarted() -> (Engine, MemoryDatapath) {
     engine.change(Change::UpsertSlice(slice("shop/web", "a", &["192.0.2.1:80"])));
     engine.change(synced());
     engine.reconcile(&mut datapath, Moment(0));
-    (engine_beside(&datapath), datapath)
+    (engine_with(&datapath), datapath)
 }
 
 /// The backends of a frontend in the maps.
@@ -188,7 +188,7 @@ fn an_address_reserved_for_an_unheard_service_is_given_once_that_is_described_wi
 /// Kubernetes has reported what it can, but not everything. A file takes over the name of one of its services. If a
 /// file was read and contains no backends, this is reliable.
 #[test]
-fn a_list_taken_over_by_a_source_that_has_told_all_is_emptied_at_once() {
+fn a_list_taken_over_by_a_complete_source_is_emptied_immediately() {
     let kubernetes = service("a/s", "198.51.100.10:80/TCP");
     let kubernetes = Service { source: Source::Kubernetes, created: Some(1), ..kubernetes };
     let (mut engine, mut datapath) = two_sources(kubernetes.clone());

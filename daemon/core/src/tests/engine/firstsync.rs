@@ -33,7 +33,7 @@ fn cluster_engine() -> Engine {
     engine
 }
 
-fn told() -> Change {
+fn reported() -> Change {
     Change::Synced { source: Source::Kubernetes, incomplete: None }
 }
 
@@ -69,7 +69,7 @@ fn many_slices_of_many_services_fit_on_a_first_start() {
             );
         }
     }
-    engine.change(told());
+    engine.change(reported());
     let used = round(&mut engine, &mut now);
     let in_the_end = 2 * SERVICES * SLICES * ENDPOINTS;
     assert_eq!((used as usize, failed), (in_the_end, 0));
@@ -104,7 +104,7 @@ fn only_a_list_that_grows_waits_for_the_rest_of_its_source() {
     engine.reconcile(&mut datapath, Moment(5_003));
     assert_eq!((count(&engine), engine.next_round()), (3 * ENDPOINTS, None), "not for ever, whatever the source does");
     engine.change(Change::UpsertSlice(piece(1, 4)));
-    engine.change(told());
+    engine.change(reported());
     engine.reconcile(&mut datapath, Moment(5_004));
     assert_eq!((count(&engine), engine.next_round()), (4 * ENDPOINTS, None), "everything is known");
 }
@@ -113,7 +113,7 @@ fn only_a_list_that_grows_waits_for_the_rest_of_its_source() {
 #[test]
 fn a_list_that_waits_for_a_rest_is_pending_and_comes_in_after_it() {
     let mut datapath = MemoryDatapath::new(Limits { slots: 3, ..LIMITS });
-    let mut engine = engine_beside(&datapath);
+    let mut engine = engine_with(&datapath);
     engine.change(Change::UpsertService(service("a/s", "198.51.100.1:80")));
     engine.change(synced());
     let mut now = Moment(0);
@@ -126,7 +126,7 @@ fn a_list_that_waits_for_a_rest_is_pending_and_comes_in_after_it() {
     assert_eq!(row.status, Status::Pending);
     assert_eq!(
         row.error.as_deref(),
-        Some("map slots has no room for this list yet: nodelb uses slots again one second after they were freed")
+        Some("map slots has no space for this list yet: nodelb reuses slots one second after they were freed")
     );
     while let Some(due) = engine.next_round() {
         now = now.max(due);
@@ -141,7 +141,7 @@ fn a_list_that_waits_for_a_rest_is_pending_and_comes_in_after_it() {
 fn what_rests_does_not_wait_for_the_retry_of_what_fails() {
     let is_broken = |op: &MapOp| matches!(op, MapOp::PutFrontend(address, _) if *address == l4("198.51.100.2:80"));
     let mut datapath = MemoryDatapath::new(Limits { slots: 3, ..LIMITS }).with_fault(Box::new(is_broken));
-    let mut engine = engine_beside(&datapath);
+    let mut engine = engine_with(&datapath);
     engine.change(Change::UpsertService(service("a/s", "198.51.100.1:80")));
     engine.change(Change::UpsertService(service("b/broken", "198.51.100.2:80")));
     engine.change(synced());

@@ -32,13 +32,13 @@ fn error(engine: &Engine) -> Option<String> {
 #[test]
 fn an_address_of_the_node_that_does_not_fit_is_reported_wherever_one_looks() {
     let mut datapath = MemoryDatapath::new(LIMITS).with_node_addrs(1);
-    let mut engine = engine_beside(&datapath);
+    let mut engine = engine_with(&datapath);
     engine.change(Change::UpsertService(nodeport("shop/web")));
     engine.change(Change::UpsertSlice(slice("shop/web", "a", &["192.0.2.1:8080"])));
     engine.change(node(&["203.0.113.1", "203.0.113.2", "203.0.113.3"]));
     engine.change(synced());
     let round = engine.reconcile(&mut datapath, Moment(0));
-    let full = "map node_addrs is full (1 addresses): let node.nodeport-addresses mean fewer of the node's addresses";
+    let full = "map node_addrs is full (1 addresses): reduce the addresses that node.nodeport-addresses selects";
     let reported: Vec<(String, &str)> = round.unanswered.iter().map(|(a, error)| (a.to_string(), &**error)).collect();
     assert_eq!(reported, [("203.0.113.2".into(), full), ("203.0.113.3".into(), full)]);
     assert_eq!(end(&engine, "203.0.113.1:30080"), ConnectResult::Forwarded(1));
@@ -71,7 +71,7 @@ fn an_address_of_the_node_that_fails_once_is_put_again() {
     let mut is_first = true;
     let fails = move |op: &MapOp| matches!(op, MapOp::PutNodeAddr(_)) && std::mem::take(&mut is_first);
     let mut datapath = MemoryDatapath::new(LIMITS).with_fault(Box::new(fails));
-    let mut engine = engine_beside(&datapath);
+    let mut engine = engine_with(&datapath);
     engine.change(Change::UpsertService(nodeport("shop/web")));
     engine.change(node(&["203.0.113.1"]));
     engine.change(synced());

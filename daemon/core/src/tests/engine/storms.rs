@@ -23,7 +23,7 @@ fn listed(index: usize, backends: &[&str]) -> Change {
 
 /// The cost of a round, including the changes before it.
 fn cost(engine: &mut Engine, datapath: &mut MemoryDatapath, changes: impl IntoIterator<Item = Change>, at: u64) -> u64 {
-    let (cost, _) = work::of(|| {
+    let (cost, _) = work::measure(|| {
         changes.into_iter().for_each(|change| engine.change(change));
         engine.reconcile(datapath, Moment(at))
     });
@@ -33,7 +33,7 @@ fn cost(engine: &mut Engine, datapath: &mut MemoryDatapath, changes: impl IntoIt
 /// Settled maps with `count` services of one backend each.
 fn settled(count: usize) -> (Engine, MemoryDatapath) {
     let mut datapath = MemoryDatapath::new(ROOM);
-    let mut engine = engine_beside(&datapath);
+    let mut engine = engine_with(&datapath);
     (0..count).flat_map(|index| described(index, &["192.0.2.1:8080"])).for_each(|change| engine.change(change));
     engine.change(synced());
     engine.reconcile(&mut datapath, Moment(0));
@@ -43,7 +43,7 @@ fn settled(count: usize) -> (Engine, MemoryDatapath) {
 /// As in `t_quad`: a restart with those maps while one file cannot be read, so that nothing is pruned.
 fn unpruned(count: usize) -> (Engine, MemoryDatapath) {
     let (_, mut datapath) = settled(count);
-    let mut engine = engine_beside(&datapath);
+    let mut engine = engine_with(&datapath);
     (0..count).flat_map(|index| described(index, &["192.0.2.1:8080"])).for_each(|change| engine.change(change));
     engine.change(Change::Synced { source: Source::Files, incomplete: Some("broken.toml: line 1".into()) });
     engine.reconcile(&mut datapath, Moment(1));
@@ -66,13 +66,13 @@ const STORMS: [Storm; 9] = [
     }),
     ("every service is described for the first time", |count| {
         let mut datapath = MemoryDatapath::new(ROOM);
-        let mut engine = engine_beside(&datapath);
+        let mut engine = engine_with(&datapath);
         let changes = (0..count).flat_map(|index| described(index, &["192.0.2.1:8080"])).chain([synced()]);
         cost(&mut engine, &mut datapath, changes, 0)
     }),
     ("a restart finds every service", |count| {
         let (_, mut datapath) = settled(count);
-        let mut engine = engine_beside(&datapath);
+        let mut engine = engine_with(&datapath);
         let changes = (0..count).flat_map(|index| described(index, &["192.0.2.1:8080"])).chain([synced()]);
         cost(&mut engine, &mut datapath, changes, 1)
     }),
@@ -95,14 +95,14 @@ const STORMS: [Storm; 9] = [
     }),
     ("no list fits, and every one is tried again", |count| {
         let mut datapath = MemoryDatapath::new(Limits { slots: 0, ..ROOM });
-        let mut engine = engine_beside(&datapath);
+        let mut engine = engine_with(&datapath);
         let changes = (0..count).flat_map(|index| described(index, &["192.0.2.1:8080"])).chain([synced()]);
         let first = cost(&mut engine, &mut datapath, changes, 0);
         first + cost(&mut engine, &mut datapath, [], 10_000)
     }),
     ("no address of the node fits, and every one is tried again", |count| {
         let mut datapath = MemoryDatapath::new(ROOM).with_node_addrs(0);
-        let mut engine = engine_beside(&datapath);
+        let mut engine = engine_with(&datapath);
         let node = NodeFacts {
             addresses: (0..count).map(|index| l4(&format!("203.0.{}.{}:1", index / 256, index % 256)).addr).collect(),
             nodeport_addresses: vec!["203.0.0.0/16".parse().expect("a network")],

@@ -1,7 +1,7 @@
 //! `docs/kernels.md`.
 
 use nodelb_core::messages;
-use nodelb_datapath::features::{OPTIONAL, Optional, REQUIRED, Required, Since, UNUSED, Unused};
+use nodelb_datapath::features::{OPTIONAL, Optional, REQUIRED, Required, Since};
 
 use crate::generated;
 
@@ -14,47 +14,40 @@ const INTRODUCTION: &str = "\
 
 Generated from `daemon/datapath/src/features.rs`: `UPDATE=1 cargo test -p nodelb --lib kernels` rewrites it.
 
-nodelb needs Linux 6.1 or newer. It never looks at the kernel's version, but tries out what there is: what a distribution
-has brought to an older kernel is used, and what a newer one was built without is not. What was found, and what follows from
-each thing that is missing, is a line in the journal at each start, and the row `kernel` of `nodelb status`:
+nodelb requires Linux 6.1 or newer. It detects each feature by trying it and ignores the kernel's version, because distributions
+backport features to older kernels and build newer kernels without some. At each start nodelb logs the features that it found
+and the consequences of each missing one. The row `kernel` of `nodelb status` shows the same:
 
     journalctl -u nodelb MESSAGE_ID=@ID@
 
-## What nodelb uses where it is there
+## Optional features
 
-| kernel feature | since | built with | with it | without it | found out by |
+| kernel feature | since | built with | with it | without it | detection |
 |---|---|---|---|---|---|
 ";
 
 const BETWEEN: &str = "
-## What is missing where
+## Missing features by kernel
 
-By kernel.org's kernels, built with the options above; Debian's are.
+For kernels of kernel.org that are built with the options above, as Debian's are.
 
-| kernel | of the above is missing | not there yet, and not used |
-|---|---|---|
+| kernel | missing optional features |
+|---|---|
 ";
 
 const REQUIREMENTS: &str = "
-## What nodelb cannot do without
+## Required features
 
-Where something of this is missing, `nodelb run` ends with exit status 77, and connections are left as they are. What is looked
-for is named; where loading, attaching or pinning fails, the message is what the kernel says. A bpffs and a cgroup v2 hierarchy
-must be mounted, too.
+If one of these is missing, `nodelb run` exits with status 77 and does not change how connections are translated. The error
+names the missing feature; where loading, attaching or pinning is tried, it contains the kernel's message. A bpffs and a cgroup v2
+hierarchy must be mounted, too.
 
-| required | since | built with | found out by |
+| required | since | built with | detection |
 |---|---|---|---|
 ";
 
-const NOT_USED: &str = "
-## What newer kernels have and nodelb does not use
-
-| kernel feature | since | what nodelb does, on every kernel |
-|---|---|---|
-";
-
 const ACCOUNTING: &str = "
-Maps are charged to nodelb's cgroup since Linux 5.11; there is no RLIMIT_MEMLOCK to be raised.
+The kernel charges maps to nodelb's cgroup since Linux 5.11, so RLIMIT_MEMLOCK does not apply.
 ";
 
 /// The names of the features that are newer than a kernel.
@@ -73,18 +66,13 @@ fn the_document_of_kernels_is_the_table() {
     text += BETWEEN;
     for (kernel, where_) in KERNELS {
         let missing = after(kernel, OPTIONAL.iter().map(|row| (row.name, row.since)));
-        let unused = after(kernel, UNUSED.iter().map(|row| (row.name, row.since)));
         let whose = if where_.is_empty() { String::new() } else { format!(" ({where_})") };
-        text += &format!("| {kernel}{whose} | {missing} | {unused} |\n");
+        text += &format!("| {kernel}{whose} | {missing} |\n");
     }
     text += REQUIREMENTS;
     for required in &REQUIRED {
         let Required { name, since, config, .. } = required;
         text += &format!("| {name} | {since} | {config} | {} |\n", required.probe());
-    }
-    text += NOT_USED;
-    for Unused { name, since, instead } in UNUSED {
-        text += &format!("| {name} | {since} | {instead} |\n");
     }
     text += ACCOUNTING;
     generated::is_whole_file("docs/kernels.md", &text);

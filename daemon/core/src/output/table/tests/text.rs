@@ -55,16 +55,16 @@ Address                          Backends            Status  Since
 }
 
 #[test]
-fn the_last_words_go_on_beside_their_row_where_there_is_room() {
+fn the_last_column_continues_in_its_row_if_there_is_room() {
     static TRACE: Schema<[Column; 2]> =
         Schema { name: "trace", columns: [Column::name("Step"), Column::text("Finding")] };
-    let finding = "connect4; nodelb's own sockets are left alone there, and nobody else's";
+    let finding = "connect4; nodelb's own sockets are excluded there, and no others";
     let table = Table::new(&TRACE, [[Cell::text("hook"), Cell::text(finding)]]);
     let text = Page::from(table).to_styled_text(&Style { width: Some(50), ..Style::default() });
     let expected = "\
 Step  Finding
-hook  connect4; nodelb's own sockets are left
-      alone there, and nobody else's
+hook  connect4; nodelb's own sockets are excluded
+      there, and no others
 ";
     assert_eq!(text, expected);
 }

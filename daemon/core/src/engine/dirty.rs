@@ -1,0 +1,66 @@
+//! The services that must be compiled again in the next round.
+
+use std::collections::BTreeSet;
+
+use foldhash::fast::RandomState;
+use indexmap::IndexMap;
+use indexmap::map::Entry;
+
+use crate::model::cause::{DirtyReason, Trigger};
+use crate::model::service::ServiceName;
+
+/// The dirty services, each with the reason.
+#[derive(Debug, Default)]
+pub(super) struct Dirty {
+    /// The services in the order in which they became dirty. At a start this is their order in memory.
+    services: IndexMap<ServiceName, DirtyReason, RandomState>,
+    /// Services for which no id was free.
+    without_id: BTreeSet<ServiceName>,
+}
+
+impl Dirty {
+    /// Marks the services dirty, with the reason.
+    pub(super) fn mark(&mut self, names: impl IntoIterator<Item = ServiceName>, trigger: &Trigger) {
+        for name in names {
+            match self.services.entry(name) {
+                Entry::Occupied(mut known) => known.get_mut().add(trigger.clone()),
+                Entry::Vacant(new) => {
+                    new.insert(DirtyReason::new(trigger.clone()));
+                }
+            }
+        }
+    }
+
+    /// Records that no source describes the service any more.
+    pub(super) fn mark_deleted(&mut self, name: &ServiceName) {
+        if let Some(reason) = self.services.get_mut(name) {
+            reason.is_deleted = true;
+        }
+    }
+
+    /// Records that no id was free for the service. [`Self::retry`] marks it dirty again.
+    pub(super) fn wait_for_id(&mut self, name: ServiceName) {
+        self.without_id.insert(name);
+    }
+
+    /// Whether a service waits for a free id.
+    pub(super) fn is_waiting_for_id(&self) -> bool {
+        !self.without_id.is_empty()
+    }
+
+    /// Marks the services dirty that wait for a free id.
+    pub(super) fn retry(&mut self) {
+        let waiting = std::mem::take(&mut self.without_id);
+        self.mark(waiting, &Trigger::Other);
+    }
+
+    /// Removes and returns the dirty services.
+    pub(super) fn take(&mut self) -> IndexMap<ServiceName, DirtyReason, RandomState> {
+        std::mem::take(&mut self.services)
+    }
+
+    /// The number of services that wait.
+    pub(super) fn len(&self) -> usize {
+        self.services.len() + self.without_id.len()
+    }
+}
