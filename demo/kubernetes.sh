@@ -214,7 +214,7 @@ disconnected() {
     get /metrics | grep -x "nodelb_apiserver_connected 0" && [ "$(get /apiservers | grep -cE " (Configured|Learned) +Failed ")" = 2 ]
 }
 last_good() { get /sources | grep -E "^kubernetes .* LastGood "; }
-waiting() { curl --silent http://localhost:9890/readyz | grep "waiting for the first complete answer of: kubernetes"; }
+waiting() { curl --silent http://localhost:9890/readyz | grep "waiting for the initial sync of: kubernetes"; }
 in_kernel() { get "/maps?address=${balancer%:*}" | grep "$direct"; }
 
 lose_apiserver() {

@@ -78,7 +78,7 @@ fn help_and_version_are_answers() {
         assert_eq!((help.code, help.stderr.as_str()), (0, ""), "{command}");
         assert!(help.stdout.contains(&format!("nodelb {command} [OPTIONS]")), "{}", help.stdout);
     }
-    assert!(help.stdout.contains("69  the daemon does not answer"), "{}", help.stdout);
+    assert!(help.stdout.contains("69  the daemon does not respond"), "{}", help.stdout);
     let version = nodelb(&["--version"]);
     assert_eq!((version.code, version.stdout.as_str()), (0, concat!("nodelb ", env!("CARGO_PKG_VERSION"), "\n")));
 }
@@ -107,7 +107,11 @@ fn without_a_daemon_reading_is_69_and_says_what_to_do() {
         let address = unused_address();
         let said = nodelb(&[command, "--admin", &address]);
         assert_eq!((said.code, said.stdout.as_str()), (69, ""), "{command}");
-        assert!(said.stderr.starts_with(&format!("nodelb: no nodelb daemon answers at {address}")), "{}", said.stderr);
+        assert!(
+            said.stderr.starts_with(&format!("nodelb: cannot reach the nodelb daemon at {address}")),
+            "{}",
+            said.stderr
+        );
         assert!(said.stderr.contains("systemctl status nodelb"), "{}", said.stderr);
         assert_eq!(said.stderr.lines().count(), 1, "{}", said.stderr);
     }
@@ -167,11 +171,11 @@ fn a_socket_that_is_not_there_is_named_with_the_remedy() {
     let said = nodelb(&["status", "--admin", "/nonexistent/nodelb.sock"]);
     assert_eq!((said.code, said.stdout.as_str()), (69, ""));
     assert!(
-        said.stderr.starts_with("nodelb: no nodelb daemon answers at /nonexistent/nodelb.sock ("),
+        said.stderr.starts_with("nodelb: cannot reach the nodelb daemon at /nonexistent/nodelb.sock ("),
         "{}",
         said.stderr
     );
-    assert!(said.stderr.contains("systemctl start nodelb"), "{}", said.stderr);
+    assert!(said.stderr.contains("systemctl status nodelb"), "{}", said.stderr);
 }
 
 /// Piped output is not fitted to a terminal and not coloured unless the user asks for it.

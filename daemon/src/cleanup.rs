@@ -37,13 +37,12 @@ pub fn cleanup(options: &CleanupOptions, out: &mut dyn Write) -> Result<(), Fail
         let path = state_file::path(&state);
         let forgotten = state_file::forget(&state).with_context(|| format!("removing {}", path.display()));
         if forgotten.map_err(|error| Failure::new(Code::System, error))? {
-            writeln!(out, "removed {}: Kubernetes is not a source any more", path.display())
+            writeln!(out, "removed {}: Kubernetes is no longer a source", path.display())
                 .context("writing the summary")?;
         }
     }
     for path in report.left {
-        writeln!(out, "left in place, since nodelb did not make it: {}", path.display())
-            .context("writing the summary")?;
+        writeln!(out, "kept, because nodelb did not create it: {}", path.display()).context("writing the summary")?;
     }
     Ok(())
 }
@@ -57,7 +56,7 @@ fn detach_hidden(cgroup: Option<&Path>, out: &mut dyn Write) -> Result<(), Failu
     }
     for HiddenLink { id, hook, program, holder } in &report.held {
         let holder = holder.map(|pid| format!("process {pid} holds it")).unwrap_or_default();
-        say(format!("left link {id}: program {program} at {hook}; {holder}"))?;
+        say(format!("kept link {id}: program {program} at {hook}; {holder}"))?;
     }
     say(format!("detached {} links that no mounted BPF file system shows", report.detached.len()))?;
     Ok(())

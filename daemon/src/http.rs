@@ -134,7 +134,7 @@ where
                         if !std::mem::replace(&mut has_failed, true) {
                             tracing::warn!(
                                 message_id = %messages::ACCEPT_FAILED,
-                                "{}: accepting a connection failed: {error}; trying again", self.name
+                                "{}: accepting a connection failed: {error}; retrying", self.name
                             );
                         }
                         sleep(ACCEPT_PAUSE).await;

@@ -97,7 +97,7 @@ impl Notifier {
         let Some(socket) = &self.socket else { return };
         let message: String = states.iter().map(|state| format!("{state}\n")).collect();
         if let Err(error) = socket.send(message.as_bytes()) {
-            tracing::debug!("the service manager did not take {:?}: {error}", message.trim_end());
+            tracing::debug!("the service manager did not accept {:?}: {error}", message.trim_end());
         }
     }
 }

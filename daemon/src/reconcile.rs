@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use nodelb_core::change::Change;
 use nodelb_core::datapath::Datapath;
-use nodelb_core::engine::{AddressConflict, Engine, Round, Takeover};
+use nodelb_core::engine::{AddressConflict, Engine, Kept, KeptBecause, Round, Takeover};
 use nodelb_core::history::{Event, Kernel, What};
 use nodelb_core::holds::{Emptied, Release};
 use nodelb_core::messages;
@@ -31,13 +31,15 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Interval;
 use tracing::{info, warn};
 
-use crate::drift::{self, Findings};
 use crate::notify::Notifier;
+use crate::reconcile::drift::Findings;
+use crate::reconcile::rounds::Rounds;
 use crate::recorder::Reporter;
-use crate::rounds::Rounds;
 use crate::status::{Check, Health};
 
-mod kept;
+pub mod canary;
+pub mod drift;
+pub mod rounds;
 
 /// How many batches of changes may wait for the owner before a source must wait.
 pub const QUEUE: usize = 64;
@@ -150,7 +152,7 @@ impl<D: Datapath> Owner<D> {
             Ok(_as_believed) => {}
             Err(error) => warn!(
                 message_id = %messages::MAPS_UNREADABLE,
-                "what somebody else may have changed in the maps cannot be read: {error}"
+                "cannot read map entries that another process may have changed: {error}"
             ),
         }
     }
@@ -176,8 +178,8 @@ impl<D: Datapath> Owner<D> {
         self.publish_health(state);
         if becomes_ready {
             let (services, kept) = (self.engine.sizes().services, self.engine.kept());
-            info!(message_id = %messages::READY, services, "{}", kept::reconciled(&kept));
-            kept::warn(&kept);
+            info!(message_id = %messages::READY, services, "{}", reconciled(&kept));
+            warn_of_kept(&kept);
             self.notifier.ready(&format!("serving {services} services"));
         }
     }
@@ -189,15 +191,15 @@ impl<D: Datapath> Owner<D> {
             return;
         }
         let missing = match self.lacks_kubernetes_only() {
-            true => "no apiserver has answered yet",
-            false => "the services directory could not be read yet",
+            true => "no apiserver has responded yet",
+            false => "the services directory has not been read yet",
         };
         state.goes_without = true;
         self.try_canary(state);
         self.publish_health(state);
         let served = match self.engine.sizes().services {
-            1 => "1 service from before is served".to_owned(),
-            services => format!("{services} services from before are served"),
+            1 => "serving 1 service of the previous run".to_owned(),
+            services => format!("serving {services} services of the previous run"),
         };
         let status = format!("{missing}; {served}");
         info!(message_id = %messages::READY, "{status}");
@@ -226,7 +228,7 @@ impl<D: Datapath> Owner<D> {
         }
         let links = drift::links(&self.drift.reports) - links;
         if links > 0 {
-            let detail = format!("{links} links were not as they should be and are attached again");
+            let detail = format!("reattached {links} BPF links that another process had changed");
             events.push(Event { kernel: Kernel::Done, ..Event::for_daemon(What::Repaired, detail) });
         }
         self.reporter.record(events, taken);
@@ -237,13 +239,12 @@ impl<D: Datapath> Owner<D> {
         let waiting = || self.engine.unsynced().iter().map(Source::to_string).collect::<Vec<_>>().join(", ");
         let serves_from_before = || self.snapshot.borrow().serves_anything();
         let reconcile = if state.was_ready {
-            Check::passed("reconcile", kept::reconciled(&self.engine.kept()))
+            Check::passed("reconcile", reconciled(&self.engine.kept()))
         } else if state.goes_without && self.lacks_kubernetes_only() && serves_from_before() {
-            let detail =
-                format!("what was known before is served; waiting for the first complete answer of: {}", waiting());
+            let detail = format!("serving the last known state; waiting for the initial sync of: {}", waiting());
             Check::passed("reconcile", detail)
         } else {
-            Check::failed("reconcile", format!("waiting for the first complete answer of: {}", waiting()))
+            Check::failed("reconcile", format!("waiting for the initial sync of: {}", waiting()))
         };
         let mut checks = vec![reconcile];
         checks.extend(state.probes.iter().cloned());
@@ -259,7 +260,7 @@ impl<D: Datapath> Owner<D> {
 fn node_addresses(snapshot: &Snapshot) -> Option<Check> {
     let (addr, error) = snapshot.unanswered_node_addrs().next()?;
     let count = snapshot.unanswered_node_addrs().count();
-    let detail = format!("NodePorts are not answered on {count} of the node's addresses, the first is {addr}: {error}");
+    let detail = format!("NodePorts do not work on {count} addresses of this node, the first is {addr}: {error}");
     Some(Check::passed("node-addresses", detail))
 }
 
@@ -301,22 +302,22 @@ fn report_node_addrs(round: &Round, shown: usize) {
     for (addr, error) in round.unanswered.iter().take(shown) {
         warn!(
             message_id = %messages::NODE_ADDRESS_REFUSED,
-            "NodePorts are not answered on {addr}: {error}"
+            "NodePorts do not work on {addr}: {error}"
         );
     }
     if round.unanswered.len() > shown {
         warn!(
             message_id = %messages::NODE_ADDRESS_REFUSED,
-            "NodePorts are not answered on {} more of the node's addresses: see `nodelb diff`",
+            "NodePorts do not work on {} more addresses of this node: see `nodelb diff`",
             round.unanswered.len() - shown
         );
     }
     match &round.answered[..] {
         [] => {}
-        [addr] => info!(message_id = %messages::NODE_ADDRESS_SERVED, "NodePorts are answered on {addr} now"),
+        [addr] => info!(message_id = %messages::NODE_ADDRESS_SERVED, "NodePorts now work on {addr}"),
         [addr, more @ ..] => info!(
             message_id = %messages::NODE_ADDRESS_SERVED,
-            "NodePorts are answered on {addr} and {} more of the node's addresses now", more.len()
+            "NodePorts now work on {addr} and {} more addresses of this node", more.len()
         ),
     }
 }
@@ -345,7 +346,7 @@ fn report_contests(round: &Round, shown: usize) {
     if round.takeovers.len() > shown {
         info!(
             message_id = %messages::FRONTEND_TAKEN_OVER,
-            "{} more frontends have gone to a service that waited for them", round.takeovers.len() - shown
+            "{} more frontends now belong to the next service that claims them", round.takeovers.len() - shown
         );
     }
 }
@@ -385,7 +386,7 @@ impl Losses {
             0 => {}
             suppressed => warn!(
                 message_id = %messages::BACKENDS_LOST,
-                "{suppressed} more service ports have lost their last usable backend: see `nodelb services`"
+                "{suppressed} more service ports have no usable backend: see `nodelb services`"
             ),
         }
     }
@@ -399,7 +400,7 @@ fn report_losses(round: &Round, losses: &mut Losses, now: Moment) {
         warn!(
             message_id = %messages::BACKENDS_LOST,
             service = %key.service, port = %key.port, %object, %resource_version, %writer,
-            "{key} has lost its last usable backend: {cause} left it without backends; connections are refused"
+            "{key} has no usable backend: {cause} removed the last one; connections are refused"
         );
     }
     for port in &round.held {
@@ -415,7 +416,7 @@ fn report_losses(round: &Round, losses: &mut Losses, now: Moment) {
         let why = if *is_deleted { "it was deleted" } else { "it has backends again" };
         info!(
             message_id = %messages::SERVICE_RELEASED,
-            service = %key.service, port = %key.port, "{key} is not held any more: {why}"
+            service = %key.service, port = %key.port, "{key} is no longer held: {why}"
         );
     }
 }
@@ -426,6 +427,43 @@ async fn tick(interval: &mut Option<Interval>) {
             interval.tick().await;
         }
         None => std::future::pending().await,
+    }
+}
+
+/// The text of the check `reconcile` after the first full reconcile.
+fn reconciled(kept: &[Kept]) -> String {
+    let reported: Vec<String> = kept.iter().filter_map(describe_kept).collect();
+    match reported.as_slice() {
+        [] => "every source is synced and the first full reconcile is done".into(),
+        reported => format!("the first full reconcile is done, but {}", reported.join("; and ")),
+    }
+}
+
+/// Logs the sources that are not configured. A file that cannot be read has its own line.
+fn warn_of_kept(kept: &[Kept]) {
+    for it in kept.iter().filter(|it| it.because == KeptBecause::NotConfigured) {
+        if let Some(text) = describe_kept(it) {
+            warn!(message_id = %messages::SOURCE_ABSENT, "{text}");
+        }
+    }
+}
+
+/// What is missing, the consequence, and what to do. `None` if nothing of an absent source is left.
+fn describe_kept(Kept { source, ports, because }: &Kept) -> Option<String> {
+    let count = match ports {
+        0 => "no service port is".to_owned(),
+        1 => "1 service port is".to_owned(),
+        ports => format!("{ports} service ports are"),
+    };
+    match because {
+        KeptBecause::NotConfigured if *ports == 0 => None,
+        KeptBecause::NotConfigured => Some(format!(
+            "{source} is no longer configured as a source: {count} kept as last known and not updated; configure \
+             [{source}] again, or set {source}.enabled to false to remove them"
+        )),
+        KeptBecause::Incomplete(what) => Some(format!(
+            "the source {source} is incomplete: {what}; {count} kept from before the start until it is read"
+        )),
     }
 }
 

@@ -32,21 +32,20 @@ use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
 
 use crate::admin::{self, AdminState, Now, ReadClients, ReadLinks, ReadSlots, Reality};
-use crate::bound::BoundPorts;
-use crate::bound::ephemeral::Overlap;
 use crate::config::{Config, Disconnect, Mode};
 use crate::connections::Connections;
-use crate::drift::{Checker, ReadMaps, Reports};
 use crate::latency::Latencies;
 use crate::lb_health::{self, LbHealth, View};
 use crate::notify::{Environment, Notifier};
+use crate::reconcile::drift::{Checker, ReadMaps, Reports};
+use crate::reconcile::rounds::Rounds;
 use crate::reconcile::{Owner, Probe, QUEUE};
-use crate::rounds::Rounds;
-use crate::stale_sockets::{Handles, StaleSockets};
+use crate::sockets::bound::BoundPorts;
+use crate::sockets::bound::Overlap;
+use crate::sockets::stale::{Handles, StaleSockets};
 use crate::status::Health;
 use crate::{log, node, recorder};
 
-mod absent;
 mod admin_sockets;
 mod files;
 mod kernel;
@@ -97,7 +96,8 @@ fn start(options: &RunOptions) -> Result<(), Failure> {
         Some(DatapathChoice::Memory) => Mode::Memory,
         None => config.datapath.mode,
     };
-    info!(message_id = %messages::STARTED, version = env!("CARGO_PKG_VERSION"), node = %identity.name, "nodelb starts");
+    info!(message_id = %messages::STARTED, version = env!("CARGO_PKG_VERSION"), node = %identity.name, "starting \
+         nodelb");
     let (config_path, reaper) = (options.config.clone(), options.reaper.clone());
     let setup = Setup { config, config_path, reaper, level, identity, notifier };
     match mode {
@@ -154,7 +154,7 @@ fn run_kernel(setup: Setup) -> Result<(), Failure> {
 fn run_memory(setup: Setup) -> Result<(), Failure> {
     warn!(
         message_id = %messages::MEMORY_ONLY,
-        "the datapath is memory: everything works but the translation of connections"
+        "the datapath is memory: connections are not translated"
     );
     let datapath = MemoryDatapath::new(setup.config.datapath.limits());
     // The engine's realised state is the content of the memory datapath.
@@ -239,7 +239,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let identity = follow_node(identity, changes_in.clone(), stop.clone()).await?;
     let (to_owner, own, shown) = (changes_in.clone(), Arc::clone(&register), snapshot.clone());
     let to_files = files::Connections { changes: to_owner, register: own, snapshot: shown, clock, expected };
-    absent::recall(&config, &previous_sources, &node, &changes_in).await;
+    kubernetes::recall(&config, &previous_sources, &node, &changes_in).await;
     let files = files::start(&config, to_files, stop.clone());
     let (view, own) = (View { snapshot: snapshot.clone(), health: health.clone(), clock }, Arc::clone(&register));
     let (to_owner, shown, events) = (changes_in.clone(), snapshot.clone(), config.kubernetes.events);
@@ -296,7 +296,7 @@ async fn serve<D: Datapath + Send + 'static>(
 
 /// The engine, and the sources that were in use before according to the state directory.
 async fn make_engine(config: &Config, max_services: u32, realised: Realised) -> (Engine, BTreeSet<Source>) {
-    let previous_sources = absent::previous_sources(config, kubernetes::STATE_TIMEOUT).await;
+    let previous_sources = kubernetes::previous_sources(config, kubernetes::STATE_TIMEOUT).await;
     (Engine::new(engine_config(config, previous_sources.clone(), max_services), realised), previous_sources)
 }
 
@@ -317,12 +317,12 @@ async fn end(
     join_until(std::iter::once(recorder), Instant::now() + SHUTDOWN_TIMEOUT).await;
     match owner {
         Ok(ended) => {
-            ended.map_err(|error| Failure::message(Code::Internal, format!("the reconcile loop ended badly: {error}")))
+            ended.map_err(|error| Failure::message(Code::Internal, format!("the reconcile loop failed: {error}")))
         }
         Err(_elapsed) => Err(Failure::message(
             Code::Internal,
             format!(
-                "the reconcile loop did not end within {} s; the next start goes on from there",
+                "the reconcile loop did not end within {} s; the next start continues from the kernel state",
                 SHUTDOWN_TIMEOUT.as_secs()
             ),
         )),
@@ -356,7 +356,7 @@ fn start_watchers(
     if let Err(error) = lb_health::start(entry, stopped(stop)) {
         warn!(
             message_id = %messages::HEALTH_CHECK_PORT_FAILED,
-            "load balancers that ask after this node are not answered: {error}; restart nodelb"
+            "cannot answer health checks of load balancers: {error}; restart nodelb"
         );
     }
 }
@@ -406,7 +406,7 @@ fn engine_config(config: &Config, previous_sources: BTreeSet<Source>, max_servic
     };
     let kubernetes = config.kubernetes_settings().map(|_| Source::Kubernetes);
     let sources: BTreeSet<Source> = std::iter::once(Source::Files).chain(kubernetes).collect();
-    let disabled_sources = absent::disabled_sources(config);
+    let disabled_sources = kubernetes::disabled_sources(config);
     EngineConfig { guard, sources, previous_sources, disabled_sources, max_services }
 }
 

@@ -55,7 +55,7 @@ impl Unopened {
     /// The row of `/readyz`. Connections are translated all the same, so the check does not affect readiness.
     pub fn check(&self) -> Check {
         let Self { address, why } = self;
-        Check::passed("listen", format!("{address} of admin.listen is not open: {why}; it is tried again"))
+        Check::passed("listen", format!("{address} of admin.listen is not open: {why}; retrying"))
     }
 }
 
@@ -66,19 +66,19 @@ impl Health {
         if silent > STUCK_AFTER {
             let seconds = silent / 1000;
             let detail = format!(
-                "the reconcile loop has not gone round for {seconds} s: changes are not applied (connections keep \
-                 going where the kernel maps say); see the journal, then restart nodelb"
+                "the reconcile loop has been stuck for {seconds} s: changes are not applied (traffic continues with \
+                 the last known backends); see the journal, then restart nodelb"
             );
             return Check::failed("loop", detail);
         }
-        Check::passed("loop", "the reconcile loop goes round")
+        Check::passed("loop", "reconcile loop running")
     }
 
     /// All conditions of readiness, the loop first.
     pub fn ready(&self, now: Moment) -> Vec<Check> {
         let mut checks = vec![self.alive(now)];
         if self.checks.is_empty() {
-            checks.push(Check::failed("reconcile", "starting: the first full reconcile has not been done yet"));
+            checks.push(Check::failed("reconcile", "starting: the first full reconcile is not complete"));
         }
         checks.extend(self.checks.iter().cloned());
         checks

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nodelb_kube::api::decode::{Decoder, Kind, shell};
+use nodelb_kube::api::decode::{Decode, Decoder, Kind, list_metadata};
 use nodelb_kube::api::splitter::{Lines, Piece, SplitError, Splitter};
 
 /// The objects found when the bytes arrive in chunks of this size; `None` if they are rejected.
@@ -17,7 +17,7 @@ fn cut(
         let fed = feed(bytes, &mut |piece| match piece {
             Piece::Object(object) => found.push(object.to_vec()),
             Piece::TooLong => found.push(b"too long".to_vec()),
-            Piece::Shell(shell) => found.push(shell.to_vec()),
+            Piece::ListFields(list) => found.push(list.to_vec()),
         });
         if fed.is_err() {
             return None;
@@ -47,7 +47,7 @@ fuzz_target!(|bytes: &[u8]| {
                 _ = decoder.event(&piece);
                 _ = decoder.item(&piece);
             }
-            _ = shell(&piece);
+            _ = list_metadata(&piece);
         }
     }
 });

@@ -13,7 +13,7 @@ use nodelb_core::engine::{Engine, EngineSizes};
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::Source;
-use nodelb_kube::api::decode::{Decoder, ObjectEvent, Kind, Version};
+use nodelb_kube::api::decode::{Decode, Decoder, Kind, ListWatchEvent, Version};
 use nodelb_kube::source::store::Store;
 
 const LIMITS: Limits = Limits { frontends: 64, services: 16, slots: 256, affinity: 16 };
@@ -34,7 +34,7 @@ impl Node {
         Self { store: Store::new(0), engine, maps, now: Moment(0) }
     }
 
-    fn send(&mut self, kind: Kind, event: ObjectEvent) {
+    fn send(&mut self, kind: Kind, event: ListWatchEvent) {
         let mut changes: Vec<Change> = Vec::new();
         _ = self.store.apply(kind, event, &mut changes);
         changes.into_iter().for_each(|change| self.engine.change(change));
@@ -45,11 +45,11 @@ impl Node {
     fn list(&mut self, objects: &[u8], with_objects: bool) {
         for kind in [Kind::Service, Kind::EndpointSlice] {
             let mut decoder = Decoder::new(kind);
-            self.send(kind, ObjectEvent::ListBegins { is_rewound: false });
+            self.send(kind, ListWatchEvent::ListStart { is_rewound: false });
             for object in objects.split(|byte| *byte == b'\n').filter(|_| with_objects) {
-                self.send(kind, decoder.item(object).0);
+                self.send(kind, decoder.item(object));
             }
-            self.send(kind, ObjectEvent::Listed(Version(1)));
+            self.send(kind, ListWatchEvent::ListDone(Version(1)));
         }
     }
 

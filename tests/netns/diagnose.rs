@@ -267,7 +267,7 @@ fn load_balancers_conflicts_and_refusals() {
             &["has been pending", "SyncLoadBalancerFailed", "7 times"],
         );
         let report = fixture.diagnose("default/balanced", 1);
-        assert!(report.to_string().contains("the cloud limits how often its API may be called"), "{report:#}");
+        assert!(report.to_string().contains("the cloud limits the rate of API calls"), "{report:#}");
 
         // An address that the configuration does not allow.
         let outside = json!({"spec": {"externalIPs": ["203.0.113.9"]}});
@@ -371,7 +371,7 @@ fn apiservers_permissions_and_daemons_that_are_missing() {
 
         drop(fixture.server.take());
         eventually("the loss", || get("/apiservers").is_some_and(|answer| answer["session"][0]["apiserver"].is_null()));
-        fixture.blames("default/web", 1, "apiserver-away", &[SERVER, "could not reach one either"]);
+        fixture.blames("default/web", 1, "apiserver-away", &[SERVER, "cannot reach one either"]);
 
         // Without a daemon traffic continues, and Kubernetes can still be queried.
         fixture.server = Some(serve(&fixture.cluster, SERVER));
@@ -461,7 +461,7 @@ fn watch_shows_events_also_without_a_daemon() {
         ]);
         let synced = Patch::Merge(json!({"metadata": {"annotations": {"synced": "now"}}}));
         fixture.cluster.patch("services", "default", "kubernetes", &synced).unwrap();
-        watching.prints(&["Service default/kubernetes MODIFIED", "nothing but annotations: annotations +synced"]);
+        watching.prints(&["Service default/kubernetes MODIFIED", "only annotations: annotations +synced"]);
 
         drop(fixture.server.take());
         watching.prints(&["# lost 192.0.2.21:6443", "reconnecting"]);
@@ -479,7 +479,7 @@ fn watch_shows_events_also_without_a_daemon() {
 
         // A reader that closes the pipe is not an error, even while nothing changes.
         let mut json = Watching::start(&fixture, &["--output", "json"]);
-        json.prints(&["\"notice\":\"2 of kind Service listed, watching them\""]);
+        json.prints(&["\"notice\":\"listed 2 objects of kind Service; watching\""]);
         apply(&fixture.cluster, pod("other", &json!({}), true));
         apply(&fixture.cluster, service("new", "198.51.100.95"));
         json.prints(&["\"kind\":\"Service\"", "\"event\":\"ADDED\"", "\"name\":\"new\""]);

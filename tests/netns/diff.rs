@@ -69,7 +69,7 @@ fn an_update_missing_from_the_watch_is_found_by_a_list() {
         replica.faults().answer(On::list("services"), Fault::Status { code: 403, retry_after: None });
         let refused = rows("/diff?live&service=default/shop");
         assert_eq!(text(&refused[0], "source"), "cannot be asked");
-        assert!(text(&refused[0], "likely_cause").contains("which may not do this"), "{refused:#?}");
+        assert!(text(&refused[0], "likely_cause").contains("the permission"), "{refused:#?}");
 
         replica.faults().clear();
         replica.faults().reset_connections();
@@ -79,7 +79,7 @@ fn an_update_missing_from_the_watch_is_found_by_a_list() {
         eventually("no apiserver is in use", || {
             rows("/diff?live&service=default/shop")
                 .first()
-                .is_some_and(|row| text(row, "likely_cause").contains("no apiserver can be reached"))
+                .is_some_and(|row| text(row, "likely_cause").contains("no apiserver is reachable"))
         });
         daemon.stop();
         host.cleanup();
@@ -102,7 +102,7 @@ fn a_probe_sees_the_backend_of_a_connection_and_the_metrics_count_it() {
         let daemon = host.start();
         let live = Command::new(env!("CARGO_BIN_EXE_nodelb")).args(["diff", "--live"]).output().unwrap();
         let refused = String::from_utf8_lossy(&live.stderr);
-        assert!(refused.contains("no Kubernetes is configured. Set [kubernetes]"), "{refused}");
+        assert!(refused.contains("live requires Kubernetes, which is not configured. Set [kubernetes]"), "{refused}");
         assert!(!refused.contains("another version"), "{refused}");
         let (output, text) = probe();
         assert_eq!(output.status.code(), Some(0), "{output:?}");

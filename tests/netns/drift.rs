@@ -91,7 +91,7 @@ fn a_frontend_deleted_by_hand_is_shown_and_put_back() {
         check(&daemon);
         assert_eq!(answering(WEB), ["1", "2"]);
         assert_eq!((repaired("frontend"), repaired("service")), ("1".into(), "0".into()));
-        let said = "somebody else changed nodelb's maps, which is put right: frontend 198.51.100.10:80/TCP deleted";
+        let said = "repaired map entries that another process modified: frontend 198.51.100.10:80/TCP deleted";
         assert!(host.log().contains(said), "{}", host.log());
         let command = Command::new(env!("CARGO_BIN_EXE_nodelb")).arg("diff").output().unwrap();
         assert_eq!(command.status.code(), Some(0), "{command:?}");
@@ -140,7 +140,7 @@ fn services_and_slots_that_were_overwritten_are_put_right() {
         check(&daemon);
         daemon.stop();
         let daemon = host.start();
-        assert!(!host.log().contains("left out of the new maps"), "{}", host.log());
+        assert!(!host.log().contains("not copied to the new maps"), "{}", host.log());
         assert_eq!(answering(WEB), ["1", "2"]);
         daemon.stop();
         host.cleanup();

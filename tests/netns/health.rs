@@ -131,7 +131,7 @@ fn a_backend_without_a_route_is_quarantined() {
         let _near = backend("1", near);
         host.serve("a.toml", &checked("shop/web", &["203.0.113.8:8080", far], &check));
         let daemon = host.start();
-        eventually("that no check can be made", || host.log().contains("health checks could not be made"));
+        eventually("that no check can be made", || host.log().contains("health checks could not be sent"));
         assert!(is_served_by("198.51.100.10:80/TCP", &["203.0.113.7:8080/TCP", "203.0.113.8:8080/TCP"]));
 
         host.serve("a.toml", &checked("shop/web", &[near, far], &check));

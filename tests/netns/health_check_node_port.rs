@@ -165,7 +165,7 @@ fn a_health_check_node_port_follows_endpoints_and_policy() {
         says("200 OK", 1);
 
         drop(replica);
-        eventually("the loss is logged", || host.log().contains("no apiserver can be reached"));
+        eventually("the loss is logged", || host.log().contains("no apiserver is reachable"));
         assert_eq!(ask(ASKED, "/"), response("200 OK", 1), "as before");
         daemon.kill();
         is_closed();
@@ -188,10 +188,10 @@ fn a_port_that_is_taken_is_shown_and_had_when_it_is_free() {
             let answer = get("/services?service=default/web")?;
             answer["services"][0]["error"].as_str().map(str::to_owned)
         };
-        let why = "healthCheckNodePort 31234 are not answered: something else listens on 192.0.2.1:31234: stop that";
+        let why = "healthCheckNodePort 31234: another process listens on 192.0.2.1:31234: stop it";
         eventually("it is shown with the service", || error().is_some_and(|error| error.contains(why)));
         let warning =
-            "ask for /healthz at [::]:10256 are not answered: something else listens there, perhaps kube-proxy";
+            "/healthz health checks of load balancers on [::]:10256: another process listens there, perhaps kube-proxy";
         let shown = || get("/readyz").is_some_and(|checks| checks.to_string().contains(warning));
         eventually("and for the node, which is ready all the same", shown);
         let lines = |words: &str| host.log().lines().filter(|line| line.contains(words)).count();
@@ -227,7 +227,7 @@ fn a_node_that_leaves_says_so_and_nothing_else_makes_it() {
         eventually("created again", || health("/healthz") == good());
 
         drop(replica);
-        eventually("the loss is logged", || host.log().contains("no apiserver can be reached"));
+        eventually("the loss is logged", || host.log().contains("no apiserver is reachable"));
         assert_eq!(health("/healthz"), good(), "that is no reason either");
         daemon.kill();
         let daemon = host.spawn(None);

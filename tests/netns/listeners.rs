@@ -50,7 +50,7 @@ fn the_default_configuration_starts_on_a_host_without_ipv6() {
         let daemon = host.start();
         assert_eq!(answering(WEB), ["a"]);
         let log = host.log();
-        assert!(log.contains("[::1]:9890 of admin.listen cannot be opened: Cannot assign requested address"), "{log}");
+        assert!(log.contains("cannot open [::1]:9890 of admin.listen: Cannot assign requested address"), "{log}");
         assert!(log.contains("remove it from admin.listen"), "{log}");
         let ready = readyz();
         assert!(ready.contains("[::1]:9890 of admin.listen is not open"), "{ready}");
@@ -73,7 +73,7 @@ fn a_process_that_has_the_port_keeps_no_daemon_from_serving() {
         let daemon = host.start();
         assert_eq!(answering(WEB), ["a"]);
         let log = host.log();
-        assert!(log.contains("127.0.0.1:9890 of admin.listen cannot be opened: Address already in use"), "{log}");
+        assert!(log.contains("cannot open 127.0.0.1:9890 of admin.listen: Address already in use"), "{log}");
         assert!(log.contains("no address of the admin API is open"), "{log}");
         drop(holders);
         eventually("the admin API answers", || closed().as_deref() == Some("0"));

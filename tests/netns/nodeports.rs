@@ -127,7 +127,7 @@ fn one_that_a_process_has_is_reported() {
         drop(thief);
         host.serve("b.yaml", &nodeport("other", 30_090));
         eventually("it is found to be over", || complaint().is_none());
-        assert!(host.log().contains("no process has it bound any more"), "{}", host.log());
+        assert!(host.log().contains("the process has released it"), "{}", host.log());
         assert!(is_refused("0.0.0.0:30080"), "and cannot come back");
         daemon.stop();
     });
@@ -163,7 +163,7 @@ fn says_that_the_kernel_hands_out_nodeports() {
         let host = Host::new(sandbox);
         fs::write("/proc/sys/net/ipv4/ip_local_port_range", "15000 60999").unwrap();
         host.start().stop();
-        let warning = "the kernel hands out ports between 30000 and 32767";
+        let warning = "includes NodePorts 30000 to 32767";
         assert_eq!(count(&host.log(), warning), 1, "{}", host.log());
         fs::write("/proc/sys/net/ipv4/ip_local_reserved_ports", "30000-32767").unwrap();
         host.start().stop();
@@ -179,7 +179,7 @@ fn an_overlap_that_comes_while_it_runs_is_logged_and_refuses_no_automatic_bind()
         let _backend = backend("1", "192.0.2.11:8080");
         host.serve("a.yaml", &nodeport("web", 30_080));
         let _daemon = host.start();
-        assert!(!host.log().contains("the kernel hands out ports"), "{}", host.log());
+        assert!(!host.log().contains("the ephemeral port range of the kernel"), "{}", host.log());
         // A bind to port 0 gets 30080 or 30082 from this range.
         fs::write("/proc/sys/net/ipv4/ip_local_port_range", "30079 30082").unwrap();
         for address in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
@@ -189,7 +189,7 @@ fn an_overlap_that_comes_while_it_runs_is_logged_and_refuses_no_automatic_bind()
         // The listener and the clients of this test need other ports.
         fs::write("/proc/sys/net/ipv4/ip_local_port_range", "15000 60999").unwrap();
         host.serve("b.yaml", &nodeport("other", 30_090));
-        let warning = "the kernel hands out ports between 30000 and 32767";
+        let warning = "includes NodePorts 30000 to 32767";
         eventually("it is logged when nodelb looks again", || host.log().contains(warning));
     });
 }
@@ -281,7 +281,7 @@ fn an_earlier_nodeport_on_the_admin_port_does_not_keep_the_admin_api_closed() {
         assert!(is_refused("127.0.0.1:9890"), "the pins keep it free");
         configure("127.0.0.1:9890");
         let daemon = host.start();
-        assert!(!host.log().contains("cannot be opened"), "{}", host.log());
+        assert!(!host.log().contains("cannot open"), "{}", host.log());
         let error = frontend("0.0.0.0:9890/TCP").unwrap()["error"].to_string();
         assert!(error.contains("nodelb itself listens on port 9890"), "{error}");
         assert!(!host.log().contains("has bound"), "nodelb is no other process: {}", host.log());

@@ -61,7 +61,7 @@ fn services_go_on_while_every_apiserver_is_away() {
 
         let said_before = warnings(&host);
         drop(servers);
-        eventually("the loss is logged", || host.log().contains("no apiserver can be reached"));
+        eventually("the loss is logged", || host.log().contains("no apiserver is reachable"));
         assert!(get("/healthz").is_some() && get("/readyz").is_some(), "it is as healthy and as ready as before");
         assert_stale();
         cluster.delete("services", "default", "goes").unwrap();
@@ -188,7 +188,7 @@ fn nodelb_never_connects_to_service_addresses() {
         receives(&cluster, "web", "198.51.100.80");
         first.stop();
         // No other server is left, and nodelb still rejects this one.
-        eventually("the loss is logged", || host.log().contains("no apiserver can be reached"));
+        eventually("the loss is logged", || host.log().contains("no apiserver is reachable"));
         assert_eq!(traps.each_ref().map(Trap::caught), [0, 0], "{}", host.log());
         let _first = serve(&cluster, FIRST);
         receives(&cluster, "back", "198.51.100.81");

@@ -111,13 +111,13 @@ fn programs_of_another_pin_directory_are_reported_at_start() {
         let before = std::mem::replace(&mut host.pins, others.join("nodelb2"));
         host.configure("");
         host.start().stop();
-        let warning = format!("programs pinned in {} are attached to", before.display());
+        let warning = format!("programs pinned in {} are also attached to", before.display());
         assert_eq!(host.log().matches(&warning).count(), 1, "{}", host.log());
         host.cleanup();
         host.pins = before;
         host.configure("");
         host.start().stop();
-        assert_eq!(host.log().matches("are attached to").count(), 1, "{}", host.log());
+        assert_eq!(host.log().matches("are also attached to").count(), 1, "{}", host.log());
     });
 }
 

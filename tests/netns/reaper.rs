@@ -106,11 +106,11 @@ fn a_reaper_behind_a_socket_ends_sockets_and_is_replaced() {
         host.serve("a.toml", &service("shop/dns", &[DNS], &[ONE]));
         let path = host.path("reaper.sock");
         let daemon = as_unit(&host, &path);
-        eventually("it is missed", || host.log().contains(&format!("no reaper answers at {}", path.display())));
+        eventually("it is missed", || host.log().contains(&format!("no reaper responds at {}", path.display())));
         assert!(!is_up());
         let unit = SocketUnit::start(&host, &path, 0o600);
         eventually("it is found", is_up);
-        assert!(host.log().contains("sockets are ended again"), "{}", host.log());
+        assert!(host.log().contains("closing stale sockets resumed"), "{}", host.log());
         let first = unit.latest().unwrap();
         assert_eq!(reaper_of(&daemon), None, "the daemon starts none by itself");
         eventually("it has its name", || status(&process(first), "Name") == "nodelb-reaper");
@@ -129,7 +129,7 @@ fn a_reaper_behind_a_socket_ends_sockets_and_is_replaced() {
 
         kill(first, Signal::SIGKILL).unwrap();
         eventually("another one", || unit.latest() != Some(first) && is_up());
-        assert!(host.log().contains("no reaper answers"), "{}", host.log());
+        assert!(host.log().contains("no reaper responds"), "{}", host.log());
         end_one(&host, &pod, &[TWO], &[ONE]);
 
         // Changes during the absence of the reaper are processed later.
@@ -212,6 +212,6 @@ fn the_reaper_rejects_other_users() {
         ask(&open.path, 65534);
         assert_eq!(open.ended().code(), Some(77));
         let said = fs::read_to_string(host.path("reaper.log")).unwrap();
-        assert!(said.contains("of user 65534: no orders are taken"), "{said}");
+        assert!(said.contains("of user 65534: refusing requests"), "{said}");
     });
 }

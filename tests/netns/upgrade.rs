@@ -48,7 +48,7 @@ fn the_next_layout_takes_over_and_the_way_back_is_refused() {
         old.kill();
         let new = host.start();
         traffic.assert_unharmed("after the upgrade");
-        assert!(host.log().contains("new maps with the content of the maps of layout 1"), "{}", host.log());
+        assert!(host.log().contains("new maps with the content of the previous maps of layout 1"), "{}", host.log());
         assert_replaced_in_place(&before, &attached(&host.pins.join("v2/links")));
         assert!(!host.pins.join("v1").exists());
         new.kill();

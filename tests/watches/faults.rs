@@ -395,7 +395,10 @@ fn a_kind_with_versions_of_its_own_is_compared_with_itself_alone() {
         rig.converge("restored");
         let journal = rig.take_journal();
         for kind in BOTH {
-            assert!(journal.contains(&format!("{}: the cluster is at", kind.resource())), "{apart} {alpn}: {journal}");
+            assert!(
+                journal.contains(&format!("{}: the cluster was restored", kind.resource())),
+                "{apart} {alpn}: {journal}"
+            );
         }
     }
 }

@@ -100,7 +100,8 @@ impl Chaos {
             let restored = journal.lines().filter(|line| line.contains("was restored"));
             for line in restored.collect::<Vec<_>>() {
                 // Each kind detects it once, at the latest with its next request.
-                let kind = self.unnoticed.iter().position(|kind| line.contains(&format!("{kind}: the cluster is at")));
+                let kind =
+                    self.unnoticed.iter().position(|kind| line.contains(&format!("{kind}: the cluster was restored")));
                 assert!(kind.is_some(), "{what}: {journal}");
                 kind.map(|kind| self.unnoticed.remove(kind));
             }

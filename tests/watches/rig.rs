@@ -23,7 +23,7 @@ use nodelb_core::model::service::{Service, Slice, Source};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::entries::Realised;
-use nodelb_kube::api::decode::{Decoder, Kind, Object, ObjectEvent};
+use nodelb_kube::api::decode::{Decode, Decoder, Kind, ListWatchEvent};
 use nodelb_kube::apiserver::address::{Address, Server};
 use nodelb_kube::apiserver::credentials::{self, Credentials};
 use nodelb_kube::apiserver::session::Settings;
@@ -511,14 +511,13 @@ pub(crate) fn objects(cluster: &Cluster) -> Objects {
     for kind in Kind::SERVED {
         let mut decoder = Decoder::new(kind);
         for object in cluster.list(kind.resource()) {
-            let (event, _) = decoder.item(object.to_string().as_bytes());
             // Invalid objects are not served.
-            let ObjectEvent::Upsert(item) = event else { continue };
-            match item.object {
-                Some(Object::Service(service)) => {
+            let ListWatchEvent::Upsert(object) = decoder.item(object.to_string().as_bytes()) else { continue };
+            match object.change {
+                Some(Change::UpsertService(service)) => {
                     objects.services.insert(service.name.to_string(), service);
                 }
-                Some(Object::Slice(slice)) => {
+                Some(Change::UpsertSlice(slice)) => {
                     objects.slices.insert(format!("{:?}", slice.name), slice);
                 }
                 _ => {}

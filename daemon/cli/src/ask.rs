@@ -22,7 +22,7 @@ pub(super) struct DaemonAddresses {
     /// Only this service
     #[arg(long, value_name = "NAMESPACE/NAME")]
     pub(super) service: Option<ServiceName>,
-    /// Only this address, whatever the port
+    /// Filter by address, with any port
     #[arg(long, value_name = "ADDRESS")]
     pub(super) address: Option<Addr>,
     #[command(flatten)]
@@ -32,10 +32,10 @@ pub(super) struct DaemonAddresses {
 /// Filters for rows that also have a type and a status.
 #[derive(Debug, Args)]
 pub(super) struct Rows {
-    /// Only addresses of this type: ClusterIP, NodePort, ExternalIP, LoadBalancer or Static
+    /// Filter by type: ClusterIP, NodePort, ExternalIP, LoadBalancer or Static
     #[arg(long = "type", value_name = "TYPE")]
     pub(super) kind: Option<FrontendKind>,
-    /// Only what stands so: Pending, Done, Held or Error
+    /// Filter by status: Pending, Done, Held or Error
     #[arg(long, value_name = "STATUS")]
     pub(super) status: Option<Status>,
     #[command(flatten)]
@@ -45,16 +45,16 @@ pub(super) struct Rows {
 /// The daemon to query, and the format of its answer.
 #[derive(Debug, Args)]
 pub(super) struct Asking {
-    /// Tables for people, or JSON for programs
+    /// Output format
     #[arg(long, value_name = "FORM", default_value = "text")]
     pub(super) output: Output,
-    /// All of every list, and nothing shortened to fit the terminal
+    /// Show all columns and full lists
     #[arg(long)]
     pub(super) wide: bool,
-    /// Whether words that say how something stands are coloured; auto: on a terminal, unless NO_COLOR is set
+    /// Colorize output: auto (on a terminal, unless NO_COLOR is set), always, never
     #[arg(long, value_name = "WHEN", default_value = "auto")]
     pub(super) color: Colour,
-    /// Where the daemon's admin API listens [default: its socket, then 127.0.0.1:9890 and [::1]:9890]
+    /// Address of the daemon's admin API [default: its socket, then 127.0.0.1:9890 and [::1]:9890]
     #[arg(long, value_name = "ADDRESS:PORT|PATH")]
     pub(super) admin: Option<At>,
 }
@@ -104,7 +104,7 @@ impl Rows {
 /// Options of `nodelb frontends`.
 #[derive(Debug, Args)]
 pub(super) struct Frontends {
-    /// Go on with a line for every change, until interrupted
+    /// Keep running and print each change
     #[arg(long)]
     watch: bool,
     #[command(flatten)]
@@ -123,7 +123,7 @@ impl Frontends {
 /// Options of `nodelb history`.
 #[derive(Debug, Args)]
 pub(super) struct History {
-    /// Go on with a line for every change, until interrupted
+    /// Keep running and print each change
     #[arg(long)]
     watch: bool,
     #[command(flatten)]

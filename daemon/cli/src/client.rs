@@ -140,8 +140,8 @@ pub fn follow(
                 }
             }
             let message = format!(
-                "the daemon at {at} ended the answer (it stopped, or this reader was too slow): ask again, and look with \
-                 `systemctl status nodelb` if nobody answers"
+                "the daemon at {at} closed the response early: it has stopped, or this reader was too slow. Try again, \
+                 and check `systemctl status nodelb`"
             );
             Err(Failure::message(Code::Unavailable, message))
         }))
@@ -161,9 +161,9 @@ fn first<Answer>(
         }
     }
     let message = format!(
-        "no nodelb daemon answers at {}. Look with `systemctl status nodelb` and `journalctl -u nodelb`, start it with \
-         `systemctl start nodelb`, or name where it listens with --admin; a socket is for root and its group. \
-         Connections go on as the kernel maps say, with or without it",
+        "cannot reach the nodelb daemon at {}. Existing and new connections keep working with the last known backends. \
+         Check `systemctl status nodelb` and `journalctl -u nodelb`; set another address with --admin. Only root and \
+         the group of the socket may use the socket",
         silent.join(" or ")
     );
     Err(Failure::message(Code::Unavailable, message))
@@ -180,10 +180,10 @@ fn refused(at: &At, status: StatusCode, body: &[u8]) -> Failure {
     let problem = serde_json::from_slice::<Problem>(body).ok();
     let said = sanitize(problem.as_ref().map_or(body, |problem| problem.error.as_bytes()));
     let (code, remedy) = match status {
-        StatusCode::SERVICE_UNAVAILABLE => (Code::Unavailable, "; try again, and look into `journalctl -u nodelb`"),
+        StatusCode::SERVICE_UNAVAILABLE => (Code::Unavailable, "; try again, and check `journalctl -u nodelb`"),
         // The daemon understood the request, and its refusal names the remedy.
         StatusCode::BAD_REQUEST if !said.contains("parameter `") => (Code::Data, ""),
-        _ => (Code::Data, "; is it a daemon of another version?"),
+        _ => (Code::Data, "; the daemon may have another version"),
     };
     Failure::message(code, format!("the daemon at {at} answers {status}: {}{remedy}", said.trim_end()))
 }
@@ -230,7 +230,7 @@ where
         .header(HOST, host)
         .header(CONNECTION, "close")
         .body(Empty::<Bytes>::new())
-        .context("the question cannot be put into a request")?;
+        .context("cannot build the request")?;
     // This task only moves bytes. An error of the connection appears in the answer.
     tokio::spawn(connection);
     Ok(sender.send_request(request).await?)

@@ -10,7 +10,7 @@ use crate::exit::Failure;
 /// Options of `nodelb completions`.
 #[derive(Debug, Args)]
 pub(super) struct Completions {
-    /// For which shell
+    /// The shell
     #[arg(value_name = "SHELL")]
     shell: Shell,
 }

@@ -20,12 +20,12 @@ use probe::ReadPeer;
 pub(super) struct DiffOptions {
     #[command(flatten)]
     addresses: DaemonAddresses,
-    /// Ask an apiserver what it says now, too
+    /// Also compare with the present state of an apiserver
     #[arg(long)]
     live: bool,
-    /// Connect to each address, 64 at most, and show the backend that answers
+    /// Connect to each address (64 at most) and show the backend that is reached
     ///
-    /// As the process that asks: its network namespace and its cgroup count. A backend is connected to and sent nothing.
+    /// Connects as this process, in its network namespace and cgroup. Sends no data to the backend.
     #[arg(long)]
     probe: bool,
 }

@@ -38,16 +38,16 @@ use crate::exit::{Code, Failure};
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0   done; of diagnose: nothing is wrong
-  1   diff: there are differences; diagnose: something is wrong, or will be
+  0   success; diagnose: no problems found
+  1   diff: differences found; diagnose: warning
   2   diagnose: connections to the service fail
   64  wrong command line
-  65  a service file, or an answer, has a problem
-  69  the daemon does not answer, or something it needs is missing
-  70  a bug of nodelb
-  71  the operating system refuses something
-  77  permission or a capability is missing
-  78  the configuration has a problem
+  65  invalid service file or response
+  69  the daemon does not respond, or a requirement is missing
+  70  internal error: a bug in nodelb
+  71  operating system error
+  77  missing permission or capability
+  78  invalid configuration
 
 See nodelb(8) and nodelb.toml(5).";
 
@@ -66,52 +66,52 @@ struct CommandLine {
 enum Command {
     /// Run the daemon in the foreground
     ///
-    /// Reads the configuration and the services, programs the kernel, and keeps it so. SIGHUP reloads the
-    /// configuration; SIGTERM ends the daemon and leaves traffic flowing.
+    /// Reads the configuration and the services, and keeps the kernel in sync. SIGHUP reloads the configuration;
+    /// SIGTERM stops the daemon, and traffic continues.
     Run(RunOptions),
-    /// Check the configuration and what it names, and show every problem
+    /// Check the configuration and the service files, and show every problem
     CheckConfig(CheckOptions),
-    /// Show on one screen how the daemon and the node stand
+    /// Show a one-screen summary of the daemon and this node
     Status(Asking),
-    /// Show every service, where it was read and how it stands
+    /// List services with their source and status
     Services(Rows),
-    /// Show every service address, its backends and the time of its last change
+    /// List service addresses with their backends, status and time of the last change
     Frontends(Frontends),
-    /// Show every backend, and whether it may be chosen
+    /// List backends and whether they receive traffic
     Backends(DaemonAddresses),
-    /// Show what the kernel holds now, read back from it
+    /// Show the content of the kernel maps
     Maps(DaemonAddresses),
-    /// Show where source, memory and kernel differ, with the likely cause
+    /// Show differences between source, memory and kernel, with the likely cause
     ///
-    /// Ends with 1 if they do.
+    /// Exits with 1 if there are differences.
     Diff(diff::DiffOptions),
-    /// Show changes of services and their backends: when, made by which client, and when the kernel had them
+    /// Show what changed, when, who changed it, and when it was applied
     History(History),
-    /// Explain what happens to a connection to an address
+    /// Explain where a connection to an address would go
     Trace(Trace),
-    /// Show every place services are read from, and what is wrong with it
+    /// List the sources of services with their problems
     Sources(Asking),
-    /// Show every address an apiserver may have, which one is in use and why
+    /// List apiserver addresses, which one is in use, and why
     Apiservers(Asking),
-    /// Show the configuration in effect
+    /// Show the active configuration
     Config(Asking),
-    /// Find out why a service does not work: the most likely cause first
+    /// Find out why a service fails: most likely cause first, with a fix
     ///
-    /// Asks the daemon, an apiserver and, with connections made from here, the service itself, as far as each can be
-    /// reached. Ends with 0 when nothing is wrong, 1 for a warning, 2 when connections fail.
+    /// Queries the daemon and an apiserver, and connects to the service from here, skipping whatever is unreachable.
+    /// Exit status: 0 no problems, 1 warning, 2 outage.
     Diagnose(DiagnoseOptions),
-    /// Show changes of Services and EndpointSlices as an apiserver reports them
+    /// Stream Service and EndpointSlice changes from an apiserver
     ///
-    /// Each event with what differs. Needs no daemon. Ends when it is interrupted.
+    /// Prints the differences of each event. Works without the daemon. Runs until interrupted.
     Watch(WatchOptions),
-    /// Remove everything nodelb left in the kernel: service addresses stop working at once
+    /// Remove all BPF programs and maps of nodelb: service addresses stop working at once
     ///
-    /// Stopping the daemon leaves its maps and programs in place, so that connections go on. This takes them away.
-    /// It refuses while a daemon works with them.
+    /// A stopped daemon leaves its maps and programs in place, so that traffic continues. This command removes them. It
+    /// fails while a daemon uses them.
     Cleanup(CleanupOptions),
-    /// Print what makes a shell complete commands and options
+    /// Generate a shell completion script
     Completions(Completions),
-    /// End sockets as the daemon says; started by it or by systemd
+    /// Close sockets on request of the daemon; started by the daemon or systemd
     #[command(hide = true)]
     Reaper,
 }

@@ -1,6 +1,6 @@
 //! `nodelb watch`: prints every change of Services and EndpointSlices with the differences, directly from an apiserver,
 //! whether or not the daemon runs. It needs the raw objects, which the source does not keep; it holds at most
-//! [`known::MOST`] of them.
+//! [`cache::MAX_OBJECTS`] of them.
 //!
 //! ```text
 //!  connected (one link) ──> follow (Service) ──────┐
@@ -54,8 +54,7 @@ const QUEUE: usize = 256;
 pub(crate) fn watch(options: &WatchOptions, configured: ReadConfiguration, out: &mut dyn Write) -> Result<(), Failure> {
     let endpoints = Endpoints::of(&options.connection, configured)?;
     if endpoints.settings.is_none() {
-        let message = "no Kubernetes is configured: set [kubernetes] in the configuration, or name a kubeconfig with \
-                       --kubeconfig";
+        let message = "Kubernetes is not configured: set [kubernetes] in the configuration, or use --kubeconfig";
         return Err(Failure::message(Code::Config, message));
     }
     let runtime = client::runtime()?;
@@ -115,7 +114,7 @@ async fn go_on(options: &WatchOptions, endpoints: &Endpoints, lines: mpsc::Sende
             }
             Err(Trouble::Fatal(failure)) => return Err(failure),
             Err(Trouble::Passing(why)) if why != last => {
-                notice(&lines, format!("{}; trying again every {PAUSE:?}", printable::sentence(&why))).await;
+                notice(&lines, format!("{}; retrying every {PAUSE:?}", printable::sentence(&why))).await;
                 last = why;
             }
             Err(Trouble::Passing(_)) => {}
@@ -145,12 +144,10 @@ async fn connected(endpoints: &Endpoints) -> Result<Connected, Trouble> {
 fn reached(connected: &Connected) -> String {
     let mut text = format!("watching {} ({}) as {}", connected.address, connected.address_source, connected.identity);
     if connected.is_balanced {
-        text.push_str(
-            "; nodelb balances this address, so the connection goes wherever that leads, and may end with it",
-        );
+        text.push_str("; nodelb balances this address, so the connection may break when the service changes");
     }
     for (address, why) in &connected.failed {
-        text.push_str(&format!("; {address} does not answer: {}", printable::sentence(why)));
+        text.push_str(&format!("; {address} does not respond: {}", printable::sentence(why)));
     }
     text
 }

@@ -10,7 +10,7 @@ pub struct RunOptions {
     /// Configuration file [default: /etc/nodelb/nodelb.toml, if there is one]
     #[arg(long, value_name = "PATH")]
     pub config: Option<PathBuf>,
-    /// What holds the maps, whatever the configuration says: memory needs no privilege and translates nothing
+    /// Datapath, overrides the configuration: memory needs no privilege and translates nothing
     #[arg(long, value_name = "WHICH")]
     pub datapath: Option<DatapathChoice>,
     /// Socket of a reaper that another program starts, as systemd does for nodelb.service; without it `run` starts one
@@ -33,7 +33,7 @@ pub struct CheckOptions {
     /// Configuration file [default: /etc/nodelb/nodelb.toml, if there is one]
     #[arg(long, value_name = "PATH")]
     pub config: Option<PathBuf>,
-    /// Only whether this version takes the file, its keys and their values; what they name is not looked at
+    /// Check only the syntax, the keys and their values, not the files that they refer to
     #[arg(long)]
     pub keys: bool,
 }
@@ -44,10 +44,11 @@ pub struct CleanupOptions {
     /// Configuration file that names the pin directory [default: /etc/nodelb/nodelb.toml, if there is one]
     #[arg(long, value_name = "PATH")]
     pub config: Option<PathBuf>,
-    /// Pin directory, whatever the configuration says
+    /// Pin directory, overrides the configuration
     #[arg(long, value_name = "PATH")]
     pub pin_directory: Option<PathBuf>,
-    /// Instead detach programs whose pins no mounted BPF file system shows and no process holds; nodelb may run
+    /// Detach only programs whose pins are in no mounted BPF file system and that no process holds; nodelb may be
+    /// running
     #[arg(long, conflicts_with = "pin_directory")]
     pub hidden: bool,
 }

@@ -21,7 +21,7 @@ pub struct ConnectionOptions {
     /// Kubeconfig to use instead of the daemon's credentials (its current context)
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Where the daemon's admin API listens [default: as configured, then its socket, 127.0.0.1:9890 and [::1]:9890]
+    /// Address of the daemon's admin API [default: as configured, then its socket, 127.0.0.1:9890 and [::1]:9890]
     #[arg(long, value_name = "ADDRESS:PORT|PATH")]
     pub admin: Option<At>,
 }
@@ -32,13 +32,13 @@ pub struct DiagnoseOptions {
     /// The service
     #[arg(value_name = "NAMESPACE/NAME")]
     pub service: ServiceName,
-    /// Text for people, or JSON for programs
+    /// Output format
     #[arg(long, value_name = "FORM", default_value = "text")]
     pub output: Output,
     /// Configuration, credentials and daemon.
     #[command(flatten)]
     pub connection: ConnectionOptions,
-    /// Connect to no frontend and no backend, and resolve no name
+    /// Do not connect to frontends or backends, and do not resolve names
     #[arg(long)]
     pub no_connect: bool,
 }
@@ -46,10 +46,10 @@ pub struct DiagnoseOptions {
 /// Options of `nodelb watch`.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 pub struct WatchOptions {
-    /// Only this service and its slices [default: all of the cluster]
+    /// Service to watch, with its EndpointSlices [default: all]
     #[arg(value_name = "NAMESPACE/NAME")]
     pub service: Option<ServiceName>,
-    /// Lines for people, or one JSON object a line for programs
+    /// Output format; JSON is one object per line
     #[arg(long, value_name = "FORM", default_value = "text")]
     pub output: Output,
     /// Configuration, credentials and daemon.

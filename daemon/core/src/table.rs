@@ -17,7 +17,7 @@ use crate::model::health_check::Quarantine;
 use crate::model::node::{self, NodeFacts, NodeObject};
 use crate::model::service::{Service, ServiceName, Slice, SliceName, Source};
 use crate::state::remembered::Remembered;
-use apiservers::{Apiservers, is_default_kubernetes, leads_to, lists_apiservers};
+use apiservers::{Apiservers, leads_to, lists_apiservers};
 use health_check_ports::HealthCheckPorts;
 
 pub mod apiservers;
@@ -327,6 +327,12 @@ impl Facts {
         Some((owner, &record.slices[first..end]))
     }
 
+    /// The EndpointSlices of `default/kubernetes`, whose ready endpoints are the apiservers.
+    pub fn apiserver_slices(&self) -> impl Iterator<Item = &Arc<Slice>> {
+        let record = self.records.get(&ServiceName::new("default", "kubernetes"));
+        record.into_iter().flat_map(|record| &record.slices).filter(|slice| lists_apiservers(slice))
+    }
+
     /// Every description of the service, one per source, in order of precedence.
     pub fn claims(&self, name: &ServiceName) -> &[Arc<Service>] {
         self.records.get(name).map_or(&[], |record| &record.claims)
@@ -424,7 +430,7 @@ impl Facts {
     /// its last backends.
     pub fn is_protected(&self, service: &Service, slices: &[Arc<Slice>]) -> bool {
         let is_apiserver = |addr, port| self.apiservers.contains(addr, port);
-        is_default_kubernetes(&service.name)
+        service.name.is_default_kubernetes()
             || !self.apiservers.is_empty() && leads_to(service, slices, &self.node, is_apiserver)
     }
 

@@ -1,11 +1,11 @@
-//! The objects of the Kubernetes API, and the requests for them. [`splitter`]
-//! cuts responses into objects, [`decode`] and [`objects`] decode them, and [`translate`] translates them into the
-//! core's model. Objects that are not watched have the types of `k8s-openapi`.
+//! The objects of the Kubernetes API, and the requests for them. [`list_watch`] reads the responses,
+//! [`splitter`] cuts them into objects, [`decode`] and [`objects`] decode them, and [`translate`] translates them into
+//! the core's model. Objects that are not watched have the types of `k8s-openapi`.
 
 pub mod decode;
 pub mod difference;
+pub mod list_watch;
 pub mod objects;
-pub mod page;
 pub mod request;
 pub mod splitter;
 pub mod translate;

@@ -3,11 +3,10 @@
 
 mod cidrs;
 pub mod live;
-mod report;
 mod run;
 pub mod state_file;
+mod status;
 pub mod store;
-mod trouble;
 pub mod watch;
 
 pub use run::{KubernetesSource, run};

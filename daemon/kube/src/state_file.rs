@@ -88,11 +88,8 @@ pub fn read_json<T: DeserializeOwned>(path: &Path, max_bytes: usize, version: u3
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         read => read?,
     };
-    let decoded = if bytes.len() > max_bytes {
-        Err(format!("it is larger than {max_bytes} bytes"))
-    } else {
-        decode(&bytes, version)
-    };
+    let decoded =
+        if bytes.len() > max_bytes { Err(format!("it exceeds {max_bytes} bytes")) } else { decode(&bytes, version) };
     decoded.map(Some).map_err(|problem| {
         let corrupt = corrupt_path(path);
         let renamed = match fs::rename(path, &corrupt) {

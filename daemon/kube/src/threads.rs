@@ -36,7 +36,7 @@ impl Threads {
         let count = Arc::strong_count(&self.running);
         let running = Arc::clone(&self.running);
         if count > self.most {
-            return Err(io::Error::other(format!("{} earlier attempts have not come back", self.most)));
+            return Err(io::Error::other(format!("{} earlier attempts are still blocked", self.most)));
         }
         let (done, result) = oneshot::channel();
         let run = move || {

@@ -17,7 +17,7 @@ use nodelb_core::source_report::SourceReport;
 use super::maps::held;
 use super::query::{Problem, Query};
 use super::state::{AdminState, Now, all_sources};
-use crate::drift::CHECK_EVERY;
+use crate::reconcile::drift::CHECK_EVERY;
 
 /// Time for changes in progress to finish, before maps and snapshot are read again.
 const UNDER_WAY: Duration = Duration::from_millis(100);
@@ -45,8 +45,8 @@ pub(super) fn diff(state: &AdminState, query: &Query, now: Now) -> Result<Page, 
 /// Compares the requested service with an apiserver, or the one at the requested address, or all.
 fn ask_live(state: &AdminState, filter: &Filter) -> Result<Vec<Difference>, Problem> {
     let Some(ask) = &state.reality.live else {
-        let message = "there is no apiserver to ask: no Kubernetes is configured. Set [kubernetes] in nodelb.toml(5), or \
-                       ask without live: files are read again whenever they change";
+        let message = "live requires Kubernetes, which is not configured. Set [kubernetes] in nodelb.toml(5), or omit \
+             live: service files are read again whenever they change";
         return Err(Problem::new(StatusCode::BAD_REQUEST, message));
     };
     let at_address = || {
@@ -85,9 +85,9 @@ fn under_way() -> Difference {
         what: "maps".into(),
         service: None,
         source: None,
-        memory: Some("changes are under way".into()),
-        kernel: Some("takes them just now".into()),
-        cause: "the maps were changed each time they were compared".into(),
+        memory: Some("changes are in progress".into()),
+        kernel: Some("is applying them".into()),
+        cause: "the maps changed during each comparison".into(),
         action: "ask again".into(),
     }
 }
@@ -116,8 +116,10 @@ fn listed_with_problems(report: &SourceReport) -> Option<Difference> {
         memory: Some(report.state.to_string()),
         kernel: None,
         cause: format!("{cause}{more}"),
-        action: "what could be read is served, and what was read before where it could not; read again when it changes"
-            .into(),
+        action:
+            "valid services are served, and the last valid version of the others; the source is read again when it \
+             changes"
+                .into(),
     })
 }
 
@@ -129,7 +131,7 @@ fn unattached(fault: String) -> Difference {
         source: None,
         memory: Some("attached".into()),
         kernel: Some(fault),
-        cause: "detached or unpinned by somebody else than nodelb: bpftool, a clean-up of /sys/fs/bpf".into(),
+        cause: "another process detached or unpinned it, for example bpftool or a clean-up of /sys/fs/bpf".into(),
         action: ATTACHED_AGAIN.into(),
     }
 }

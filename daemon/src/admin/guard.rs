@@ -11,8 +11,8 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, Version};
 use axum::middleware::Next;
 use axum::response::Response;
 
+use super::answer::{Caller, problem_response};
 use super::query::{Output, Problem};
-use super::response::{Caller, problem_response};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
@@ -53,11 +53,11 @@ fn check_hosts(version: Version, uri: &Uri, headers: &HeaderMap) -> Result<(), P
 
 fn check_page(headers: &HeaderMap) -> Result<(), Problem> {
     if headers.contains_key(ORIGIN) {
-        return Err(forbidden("requests of web pages are refused (the request has an Origin header)"));
+        return Err(forbidden("requests from web pages are refused (the request has an Origin header)"));
     }
     match headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes) {
         None | Some(b"none" | b"same-origin") => Ok(()),
-        Some(_) => Err(forbidden("requests of web pages of another site are refused (see Sec-Fetch-Site)")),
+        Some(_) => Err(forbidden("requests from web pages of another site are refused (see Sec-Fetch-Site)")),
     }
 }
 
@@ -65,7 +65,7 @@ fn check_host(host: &str) -> Result<(), Problem> {
     if is_loopback(host) {
         return Ok(());
     }
-    let message = format!("`{host}` is not a name of this host: ask for localhost, 127.0.0.1 or [::1]");
+    let message = format!("`{host}` is not a name of this host: use localhost, 127.0.0.1 or [::1]");
     Err(forbidden(&message))
 }
 

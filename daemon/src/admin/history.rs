@@ -107,7 +107,7 @@ fn kernel(kernel: &Kernel) -> Cell {
     match kernel {
         Kernel::Untouched => Cell::None,
         Kernel::Done => Cell::Text("done".into()),
-        Kernel::Deferred => Cell::Text("waits until every source has sent all".into()),
+        Kernel::Deferred => Cell::Text("waiting for initial sync".into()),
         Kernel::Failed(error) => Cell::Shared(Arc::clone(error)),
     }
 }

@@ -235,7 +235,7 @@ fn limits(usage: [MapUsage; 4]) -> Table {
 /// Reads the present contents of the maps.
 pub(super) fn held(state: &AdminState) -> Result<Content, Problem> {
     (state.maps)().map_err(|reason| {
-        let message = format!("the kernel maps cannot be read: {reason}; connections go on, see the journal");
+        let message = format!("cannot read the kernel maps: {reason}; connections keep working, see the journal");
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
     })
 }

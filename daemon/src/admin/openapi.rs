@@ -15,7 +15,7 @@ pub(super) fn describe(routes: &[Route]) -> Value {
         "openapi": "3.1.0",
         "info": {
             "title": "nodelb",
-            "summary": "What the load balancer of this node knows; it only reads.",
+            "summary": "State of the load balancer on this node. Read-only.",
             "version": env!("CARGO_PKG_VERSION"),
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
         },
@@ -23,7 +23,7 @@ pub(super) fn describe(routes: &[Route]) -> Value {
         "paths": paths,
         "components": {
             "schemas": { "Problem": problem() },
-            "responses": { "Problem": answer("The question cannot be answered: what is wrong, and the remedy.", &[
+            "responses": { "Problem": answer("The request cannot be answered: the problem and the remedy.", &[
                 ("text/plain", json!({ "type": "string" })),
                 ("application/json", json!({ "$ref": "#/components/schemas/Problem" })),
             ]) },
@@ -41,7 +41,7 @@ fn operation(route: &Route) -> Value {
         "503": problem,
     });
     if matches!(route.form, Form::Verdict(_)) {
-        responses["503"] = answer("Not so: the same table says why.", &forms(route));
+        responses["503"] = answer("Not ready; the body lists the failed conditions.", &forms(route));
     }
     json!({
         "operationId": operation_id(route.path),

@@ -53,71 +53,71 @@ const ADDRESS_PATTERN: &str = "^[0-9A-Fa-f:.]+$";
 pub(super) static SERVICE: Parameter = Parameter {
     name: "service",
     values: Values::Text("NAMESPACE/NAME", NAME_PATTERN),
-    about: "Only this service, compared by its full name.",
+    about: "Filter by service: the full name, NAMESPACE/NAME.",
     set: |query, value| put(&mut query.filter.service, value),
 };
 
 pub(super) static ADDRESS: Parameter = Parameter {
     name: "address",
     values: Values::Text("ADDRESS", ADDRESS_PATTERN),
-    about: "Only this IPv4 or IPv6 address, whatever the port.",
+    about: "Filter by IPv4 or IPv6 address, with any port.",
     set: |query, value| put(&mut query.filter.address, value),
 };
 
 pub(super) static TYPE: Parameter = Parameter {
     name: "type",
     values: Values::OneOf(&FrontendKind::NAMES),
-    about: "Only addresses of this type, and services that have one.",
+    about: "Filter by address type: addresses of this type, and services that have one.",
     set: |query, value| put(&mut query.filter.kind, value),
 };
 
 pub(super) static STATUS: Parameter = Parameter {
     name: "status",
     values: Values::OneOf(&Status::NAMES),
-    about: "Only what stands so.",
+    about: "Filter by status.",
     set: |query, value| put(&mut query.filter.status, value),
 };
 
 pub(super) static OUTPUT: Parameter = Parameter {
     name: "output",
     values: Values::OneOf(&Output::NAMES),
-    about: "The form of the answer, whatever the Accept header says.",
+    about: "The output format; takes precedence over the Accept header.",
     set: |query, value| put(&mut query.output, value),
 };
 
 pub(super) static LIVE: Parameter = Parameter {
     name: "live",
     values: Values::Flag,
-    about: "Asks an apiserver what it says now, too.",
+    about: "Also compare with the present state of an apiserver.",
     set: |query, value| flag(value).map(|live| query.live = live),
 };
 
 pub(super) static TO: Parameter = Parameter {
     name: "to",
     values: Values::Needed("ADDRESS:PORT[/PROTOCOL]", "^.+:[0-9]+(/(TCP|UDP|SCTP))?$"),
-    about: "The destination; TCP unless it says otherwise.",
+    about: "The destination; TCP if no protocol is given.",
     set: |query, value| put(&mut query.to, value),
 };
 
 pub(super) static FROM: Parameter = Parameter {
     name: "from",
     values: Values::Text("host|pod|outside|ADDRESS|INODE", "^(host|pod|outside|[0-9A-Fa-f:.]+)$"),
-    about: "Who dials: a process in the node's own network namespace or in another, or somebody elsewhere; or whoever has \
-            this address, or is in the network namespace with this inode number.",
+    about: "The client: a process in the network namespace of the node (host) or in another one (pod), another host \
+         (outside), the client with this address, or a process in the network namespace with this inode number.",
     set: |query, value| put(&mut query.from, value),
 };
 
 pub(super) static WATCH: Parameter = Parameter {
     name: "watch",
     values: Values::Flag,
-    about: "Go on with every change, until the reader has seen enough.",
+    about: "Keep the response open and send each change.",
     set: |query, value| flag(value).map(|watch| query.watch = watch),
 };
 
 pub(super) static WIDTH: Parameter = Parameter {
     name: "width",
     values: Values::Number(40, 10_000),
-    about: "Text: fit lines to this many characters, shortening what is long.",
+    about: "Text: maximum line width in characters; longer cells are shortened.",
     set: |query, value| {
         query.style.width = Some(number(&WIDTH, value)?);
         Ok(())
@@ -127,14 +127,14 @@ pub(super) static WIDTH: Parameter = Parameter {
 pub(super) static WIDE: Parameter = Parameter {
     name: "wide",
     values: Values::Flag,
-    about: "Text: all of every list, and nothing shortened.",
+    about: "Text: show all columns and full lists.",
     set: |query, value| flag(value).map(|wide| query.style.wide = wide),
 };
 
 pub(super) static COLOR: Parameter = Parameter {
     name: "color",
     values: Values::Flag,
-    about: "Text: colours, as terminals understand them.",
+    about: "Text: add ANSI colors.",
     set: |query, value| flag(value).map(|colour| query.style.colour = colour),
 };
 
@@ -143,13 +143,13 @@ pub(super) fn flag(value: &str) -> Result<bool, String> {
     match value {
         "" | "true" => Ok(true),
         "false" => Ok(false),
-        _ => Err(format!("`{value}` is not what a flag may be (expected true, false or nothing)")),
+        _ => Err(format!("`{value}` is not a valid flag (expected true, false or no value)")),
     }
 }
 
 /// Parses a number within the bounds of its parameter.
 pub(super) fn number<T: TryFrom<u64>>(parameter: &Parameter, value: &str) -> Result<T, String> {
-    let Values::Number(least, most) = parameter.values else { return Err("no number is expected here".into()) };
+    let Values::Number(least, most) = parameter.values else { return Err("no number is accepted here".into()) };
     let read = value.parse().ok().filter(|number| (least..=most).contains(number));
     read.and_then(|number: u64| number.try_into().ok())
         .ok_or_else(|| format!("`{value}` is not a number from {least} to {most}"))
@@ -232,7 +232,7 @@ impl Problem {
 
 /// Returns the refusal for an answer that could not be rendered.
 pub(super) fn internal(path: &str, reason: &str) -> Problem {
-    let message = format!("{path} could not be rendered: {reason}; this is a bug of nodelb, please report it");
+    let message = format!("{path} could not be rendered: {reason}; this is a bug in nodelb, please report it");
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, message)
 }
 
@@ -260,8 +260,8 @@ impl FromStr for TraceFrom {
         }
         text.parse().map(Self::At).map_err(|_no_address| {
             format!(
-                "`{text}` is nobody who could dial (expected host, pod, outside, an IP address, or the inode number of a \
-                 network namespace)"
+                "unknown client `{text}` (expected host, pod, outside, an IP address, or the inode number of a network \
+                 namespace)"
             )
         })
     }
@@ -300,7 +300,7 @@ impl Query {
                 return Err(bad(format!("unknown parameter `{name}`: {} takes {}", uri.path(), list(allowed))));
             };
             if !seen.insert(parameter.name) {
-                return Err(bad(format!("parameter `{name}` is given twice: give it once")));
+                return Err(bad(format!("parameter `{name}` is given more than once")));
             }
             (parameter.set)(&mut query, &value).map_err(|reason| {
                 bad(format!("parameter `{name}`: {reason}; {} takes {}", uri.path(), list(allowed)))

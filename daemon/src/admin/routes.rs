@@ -10,7 +10,7 @@ use nodelb_core::output::table::{Cell, Page, Table};
 use super::follow::ChangeStream;
 use super::query::{self, ADDRESS, FROM, LIVE, Parameter, Problem, Query, SERVICE, STATUS, TO, TYPE, internal};
 use super::state::{AdminState, Now, all_sources, latest, readiness};
-use super::{apiservers, diff, health, history, maps, metrics, openapi, settings, sources, status, tables, trace};
+use super::{diff, history, maps, metrics, openapi, status, tables, trace};
 use crate::status::Check;
 
 /// A status and the content, or the problem.
@@ -126,7 +126,7 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/status",
         parameters: &[],
-        shows: "on one screen, how the daemon and the node stand",
+        shows: "a one-screen summary of the daemon and this node",
         form: Form::Tables(&[&status::STATUS, &status::TROUBLE, &status::CHANGES]),
         cost: Cost::Whole,
         answer: |state, _, now| ok(status::status(state, now)),
@@ -134,7 +134,7 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/services",
         parameters: ROWS,
-        shows: "every service, where it was read and how it stands",
+        shows: "services with their source and status",
         form: Form::Tables(&[&tables::SERVICES]),
         cost: Cost::ByService,
         answer: |state, query, _| ok(tables::services(reports::services(&latest(&state.snapshot), &query.filter))),
@@ -142,7 +142,7 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/frontends",
         parameters: ROWS,
-        shows: "every service address, its backends and the time of its last change",
+        shows: "service addresses with their backends, status and time of the last change",
         form: Form::Followed(&[&tables::FRONTENDS], ChangeStream::frontends),
         cost: Cost::ByPlace,
         answer: |state, query, now| {
@@ -152,7 +152,7 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/backends",
         parameters: PLACES,
-        shows: "every backend of every service, and whether it may be chosen",
+        shows: "backends, and whether they receive traffic",
         form: Form::Tables(&[&tables::BACKENDS]),
         cost: Cost::ByService,
         answer: |state, query, _| ok(tables::backends(reports::backends(&latest(&state.snapshot), &query.filter))),
@@ -160,7 +160,7 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/maps",
         parameters: PLACES,
-        shows: "what the kernel holds now, read back from it, and how full each map is",
+        shows: "the content of the kernel maps, and how full each map is",
         form: Form::Tables(&[&maps::FRONTENDS, &maps::SERVICES, &maps::SLOTS, &maps::NODE_ADDRESSES, &maps::LIMITS]),
         cost: Cost::Whole,
         answer: read_maps,
@@ -168,7 +168,7 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/history",
         parameters: PLACES,
-        shows: "changes of services and their backends: when, made by which client, and when the kernel had them",
+        shows: "history of changes: what changed, when, which client changed it, and when it was applied",
         form: Form::Followed(&[&history::HISTORY], ChangeStream::history),
         cost: Cost::ByPlace,
         answer: |state, query, now| {
@@ -179,7 +179,7 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/diff",
         parameters: &[&SERVICE, &ADDRESS, &LIVE],
-        shows: "where source, memory and kernel differ, with the likely cause",
+        shows: "differences between source, memory and kernel, with the likely cause",
         form: Form::Tables(&[&DIFFERENCES, &COMPARED]),
         cost: Cost::Whole,
         answer: |state, query, now| ok(diff::diff(state, query, now)?),
@@ -187,7 +187,7 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/trace",
         parameters: &[&TO, &FROM],
-        shows: "what happens to a connection to an address, and why",
+        shows: "where a connection to an address goes, and why",
         form: Form::Tables(&[&trace::VERDICT, &trace::TRACE, &trace::BACKENDS]),
         cost: Cost::Little,
         answer: |state, query, now| ok(trace::trace(&latest(&state.snapshot), query, now)?),
@@ -195,26 +195,26 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/sources",
         parameters: &[],
-        shows: "every place services are read from, and what is wrong with it",
-        form: Form::Tables(&[&sources::SOURCES]),
+        shows: "files and object kinds that services are read from, with their problems",
+        form: Form::Tables(&[&tables::SOURCES]),
         cost: Cost::Whole,
-        answer: |state, _, now| ok(sources::sources(&all_sources(state), now.unix)),
+        answer: |state, _, now| ok(tables::sources(&all_sources(state), now.unix)),
     },
     Route {
         path: "/apiservers",
         parameters: &[],
-        shows: "every address an apiserver may have, which one is in use and why",
-        form: Form::Tables(&[&apiservers::APISERVERS, &apiservers::SESSION]),
+        shows: "apiserver addresses, which one is in use, and why",
+        form: Form::Tables(&[&tables::APISERVERS, &tables::SESSION]),
         cost: Cost::Nothing,
-        answer: |state, _, now| ok(apiservers::apiservers(&latest(&state.apiservers), now)),
+        answer: |state, _, now| ok(tables::apiservers(&latest(&state.apiservers), now)),
     },
     Route {
         path: "/config",
         parameters: &[],
-        shows: "the configuration in effect, every key with its value and where that is from",
-        form: Form::Tables(&[&settings::CONFIG]),
+        shows: "the active configuration: each key with its value and origin",
+        form: Form::Tables(&[&tables::CONFIG]),
         cost: Cost::Nothing,
-        answer: |state, _, _| ok(settings::config(&latest(&state.config))),
+        answer: |state, _, _| ok(tables::config(&latest(&state.config))),
     },
     Route {
         path: "/openapi.json",
@@ -227,23 +227,23 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/healthz",
         parameters: &[],
-        shows: "whether the daemon does its work (200 or 503)",
-        form: Form::Verdict(&[&health::HEALTHZ]),
+        shows: "liveness of the daemon (200 or 503)",
+        form: Form::Verdict(&[&tables::HEALTHZ]),
         cost: Cost::Nothing,
-        answer: |state, _, now| checks(&health::HEALTHZ, &[latest(&state.health).alive(now.moment)]),
+        answer: |state, _, now| checks(&tables::HEALTHZ, &[latest(&state.health).alive(now.moment)]),
     },
     Route {
         path: "/readyz",
         parameters: &[],
-        shows: "whether this node's connections are translated (200, or 503 with the reasons)",
-        form: Form::Verdict(&[&health::READYZ]),
+        shows: "readiness: whether connections on this node are translated (200, or 503 with the reasons)",
+        form: Form::Verdict(&[&tables::READYZ]),
         cost: Cost::Nothing,
-        answer: |state, _, now| checks(&health::READYZ, &readiness(state, now)),
+        answer: |state, _, now| checks(&tables::READYZ, &readiness(state, now)),
     },
     Route {
         path: "/metrics",
         parameters: &[],
-        shows: "figures for Prometheus, in OpenMetrics text",
+        shows: "metrics for Prometheus, in OpenMetrics text",
         form: Form::Own(metrics::CONTENT_TYPE),
         cost: Cost::Whole,
         answer: |state, _, now| match metrics::metrics(state, now) {
@@ -260,7 +260,7 @@ fn ok(page: impl Into<Page>) -> Answer {
 fn checks(schema: &'static Schema<[Column; 3]>, checks: &[Check]) -> Answer {
     let all_passed = checks.iter().all(|check| check.passed);
     let status = if all_passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    Ok((status, health::checks(schema, checks).into()))
+    Ok((status, tables::checks(schema, checks).into()))
 }
 
 fn list_routes(_: &AdminState, _: &Query, _: Now) -> Answer {

@@ -17,10 +17,10 @@ const MODE: u32 = 0o660;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The directory does not exist.
-    #[error("its directory does not exist: make it, or start nodelb by its unit, which does")]
+    #[error("its directory does not exist: create it, or start nodelb with its systemd unit")]
     NoDirectory,
     /// The path is not a socket.
-    #[error("there is something else that is no socket: move it away, or choose another path")]
+    #[error("the path exists and is not a socket: move it away, or choose another path")]
     Foreign,
     /// Another process listens on the socket.
     #[error("another process listens on it, perhaps a second nodelb")]

@@ -74,8 +74,8 @@ fn apiserver(state: &AdminState) -> Option<(String, String)> {
     report.pool.as_ref()?;
     let says = match (report.in_use(), &report.problem) {
         (Some(address), _) => format!("{address} is in use"),
-        (None, Some(problem)) => format!("none is in use: {problem}"),
-        (None, None) => "none is in use: see nodelb apiservers".into(),
+        (None, Some(problem)) => format!("not connected: {problem}"),
+        (None, None) => "not connected: see nodelb apiservers".into(),
     };
     Some(("apiserver".into(), says))
 }
@@ -96,11 +96,10 @@ fn trouble(snapshot: &Snapshot) -> Table {
     };
     let node = snapshot.unanswered_node_addrs();
     let node = node.map(|(addr, error)| {
-        let error = format!("NodePorts are not answered here: {error}");
+        let error = format!("NodePorts do not work on this address: {error}");
         [text(&addr), Cell::None, text(&Status::Error), Cell::Text(error)]
     });
-    Table::new(&TROUBLE, rows.map(cells).chain(node).take(TROUBLES))
-        .or_text("no trouble: the kernel has what the sources ask for".into())
+    Table::new(&TROUBLE, rows.map(cells).chain(node).take(TROUBLES)).or_text("No problems found.".into())
 }
 
 fn changes(state: &AdminState) -> Table {

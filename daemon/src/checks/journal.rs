@@ -39,12 +39,12 @@ impl Journal {
             Some(error) => {
                 warn!(
                     message_id = %messages::BACKEND_QUARANTINED,
-                    %service, %backend, "{backend} of {service} is quarantined, its health check failed: {error}"
+                    %service, %backend, "backend {backend} of {service} is quarantined: health check failed: {error}"
                 );
             }
             None => info!(
                 message_id = %messages::BACKEND_PASSES,
-                %service, %backend, "{backend} of {service} passes its health check and is used again"
+                %service, %backend, "backend {backend} of {service} passes its health check again and receives traffic"
             ),
         }
     }
@@ -65,11 +65,11 @@ impl Journal {
             warn!(message_id = %messages::BACKEND_QUARANTINED, "{summary}");
         }
         match self.ability() {
-            Some(Ok(())) => info!(message_id = %messages::CHECKS_POSSIBLE, "health checks can be made again"),
+            Some(Ok(())) => info!(message_id = %messages::CHECKS_POSSIBLE, "health checks work again"),
             Some(Err((count, why))) => {
                 warn!(
                     message_id = %messages::CHECKS_IMPOSSIBLE,
-                    "{count} health checks could not be made: {why}; their backends stay as they are until they can be"
+                    "{count} health checks could not be sent: {why}; their backends keep their state"
                 );
             }
             None => {}

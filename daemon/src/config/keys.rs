@@ -117,49 +117,50 @@ section! {
     Files, "files", needs_restart = false;
 
     /// Directory of service files: *.toml in nodelb's own form, *.yaml and *.json with Kubernetes Services and
-    /// EndpointSlices. It is watched; no reload is needed after a change in it.
+    /// EndpointSlices. nodelb watches it; changes need no reload.
     directory: PathBuf = PathBuf::from("/etc/nodelb/services.d"), absolute;
 }
 
 section! {
-    /// The cluster whose services are read. Without kubeconfig and apiserver: none.
+    /// The Kubernetes cluster. Disabled unless kubeconfig or apiserver is set.
     Kubernetes, "kubernetes", needs_restart = true, together = Kubernetes::together;
 
-    /// Whether services are read from Kubernetes. At a start with "false" nodelb removes the services that it has from
-    /// Kubernetes. Leaving out the other keys does not remove them: it keeps them as last known, and warns.
+    /// Read services from Kubernetes. If "false" at a start, nodelb removes its Kubernetes services. Without the other
+    /// keys, it keeps them as last known and logs a warning.
     enabled: bool = true;
 
-    /// Kubeconfig with the server and the credentials of its current context. They are read again when they change.
-    /// Instead of a path, here and in the next two keys: "credential:nodelb.kubeconfig" is the credential of that name which
-    /// systemd hands over from /etc/credstore/nodelb.kubeconfig (the next: nodelb.token, nodelb.ca). It is copied at the
-    /// start: for what is rotated, such as a token, set a path.
+    /// Kubeconfig; nodelb uses the server and the credentials of its current context, and reads the file again when it
+    /// changes. Instead of a path, here and in the next two keys, "credential:nodelb.kubeconfig" is the credential of
+    /// that name that systemd passes from /etc/credstore/nodelb.kubeconfig (the next keys: nodelb.token, nodelb.ca).
+    /// systemd copies it at the start: for rotated files, such as tokens, set a path.
     kubeconfig: PathBuf = PathBuf::new(), file_or_credential;
 
-    /// File with a bearer token, where there is no kubeconfig.
+    /// File with a bearer token, if kubeconfig is not set.
     token_file: PathBuf = PathBuf::new(), file_or_credential;
 
-    /// Certificate authority of the apiservers in PEM, where there is no kubeconfig.
+    /// Certificate authority of the apiservers in PEM, if kubeconfig is not set.
     ca_file: PathBuf = PathBuf::new(), file_or_credential;
 
     /// HTTP proxy to the apiservers, such as "http://192.0.2.9:3128". Proxy variables of the environment are ignored.
     proxy: String = String::new(), proxy_or_empty;
 
-    /// Addresses in these are services, never apiservers. What the cluster itself says about them is added.
+    /// Service CIDRs of the cluster: addresses in them are never used as apiservers. nodelb adds those that the cluster
+    /// reports.
     service_cidrs: Vec<IpNet> = Vec::new();
 
-    /// Apiservers in the order of preference, before the kubeconfig's. Each has an address, HOST:PORT, best an IP address,
-    /// and a tls-server-name if the certificate does not carry that host:
+    /// Apiservers in order of preference, before that of the kubeconfig. Each has an address, HOST:PORT, preferably an
+    /// IP address, and a tls-server-name if the certificate does not contain that host:
     ///   apiserver = [
     ///     { address = "192.0.2.1:6443", tls-server-name = "kubernetes" },
     ///   ]
     apiserver: Vec<Server> = Vec::new(), each_once;
 
-    /// Where load balancers ask whether this node works and stays: /healthz and /livez, as kube-proxy answers there. For
-    /// everybody to reach; [::] is every address, IPv4 too. Empty: nowhere.
+    /// Listen addresses of the kube-proxy-compatible health endpoint (/healthz, /livez) that cloud load balancers
+    /// probe. Reachable from the network. [::] covers IPv4 and IPv6; empty disables it.
     healthz_addresses: Vec<SocketAddr> = vec![([0_u16; 8], 10256).into()], reachable;
 
-    /// Write a Kubernetes Event on a Service when it is held, refused, in conflict with another or has lost its last
-    /// backend: one for each reason, repeated with a count. Each node writes its own.
+    /// Write a Kubernetes Event for a Service that is held, refused, in conflict with another one or without backends:
+    /// one Event per reason and node, repeated with a count.
     events: bool = false;
 }
 
@@ -171,11 +172,11 @@ impl Kubernetes {
 }
 
 section! {
-    /// What outlives a reboot.
+    /// State that persists across reboots.
     State, "state", needs_restart = true;
 
-    /// Directory for what was learned: the apiserver addresses that worked, the services and this Node as last known,
-    /// which backends failed their health checks, and what became of services (`nodelb history`).
+    /// Directory for state files: the apiserver addresses that worked, the last known services and Node, the backends
+    /// that failed their health checks, and the history of changes (`nodelb history`).
     directory: PathBuf = PathBuf::from("/var/lib/nodelb"), absolute;
 }
 
@@ -183,69 +184,70 @@ section! {
     /// The admin API.
     Admin, "admin", needs_restart = true;
 
-    /// Where the read-only admin API listens. Loopback addresses only. One that cannot be opened, on a host without IPv6 for
-    /// example, is left out with a warning and tried again every few seconds: nodelb serves without it.
+    /// Listen addresses of the read-only admin API. Loopback addresses only. If one cannot be opened, for example on a
+    /// host without IPv6, nodelb logs a warning, runs without it and retries every few seconds.
     listen: Vec<SocketAddr> = DEFAULT_LISTEN.to_vec(), loopback;
 
-    /// Unix socket on which it is answered, too: the command line asks there first. For root and the daemon's group only.
-    /// Where its directory does not exist it is left out. Empty: none.
+    /// Unix socket of the admin API; commands try it first. Accessible to root and the group of the daemon. Skipped if
+    /// its directory does not exist; empty disables it.
     socket: PathBuf = PathBuf::from(DEFAULT_SOCKET), socket_path;
 }
 
 section! {
-    /// What holds the maps.
+    /// The datapath.
     Datapath, "datapath", needs_restart = true;
 
-    /// "kernel" translates connections; "memory" does everything but that, without any privilege.
+    /// "kernel" translates connections; "memory" does everything else and needs no privileges.
     mode: Mode = Mode::Kernel;
 
-    /// Cgroup whose processes get their connections translated. Empty: the root of cgroup v2, that is all of them.
+    /// Cgroup whose processes get their connections translated. Default: the root of cgroup v2, which includes all
+    /// processes.
     cgroup: PathBuf = PathBuf::new(), absolute_or_empty;
 
-    /// Where the maps and links are pinned: a directory of nodelb's own in a BPF file system. Before it is changed, stop the
-    /// daemon and run `nodelb cleanup`: what is pinned in the old one stays attached, in front of the new one, for ever; then
-    /// `/readyz` says so, with the command that ends it.
+    /// Directory for the pins of maps and links: nodelb's own directory in a BPF file system. Before you change it,
+    /// stop the daemon and run `nodelb cleanup`: otherwise the old programs stay attached and take precedence over the
+    /// new ones, and `/readyz` shows the command that removes them.
     pin_directory: PathBuf = PathBuf::from("/sys/fs/bpf/nodelb"), own_directory;
 
-    /// Most frontend addresses. All services together, and two of nodelb's own; a NodePort counts once per address family.
+    /// Maximum number of frontend addresses (nodelb uses two itself; a NodePort counts once per address family).
     max_frontends: u32 = 131_072, between::<3, 16_777_216>;
 
-    /// Most service ports, counted once per address family.
+    /// Maximum number of service ports, counted once per address family.
     max_services: u32 = 65_536, between::<2, 16_777_216>;
 
-    /// Most places in the backend lists of all service ports; a backend of weight 3 takes three in each list.
+    /// Maximum number of backend slots over all service ports; a backend of weight 3 takes three slots in each list.
     max_slots: u32 = 524_288, between::<1, 16_777_216>;
 
-    /// Most clients with session affinity remembered; beyond it the one seen longest ago is forgotten.
+    /// Maximum number of session-affinity entries; the least recently used is evicted.
     max_affinity: u32 = 65_536, between::<1, 16_777_216>;
 
-    /// Destinations never translated, whatever the services say: addresses or CIDRs.
+    /// Destinations that are never translated: addresses or CIDRs.
     bypass: Vec<IpNet> = Vec::new();
 
-    /// Addresses or CIDRs in which externalIPs of Kubernetes Services are served. With them whoever may write a Service
-    /// can take over any address on this node (CVE-2020-8554), so none are.
+    /// Addresses or CIDRs in which externalIPs of Kubernetes Services are served. With externalIPs, a user who may
+    /// write a Service can take over any address on this node (CVE-2020-8554). Default: none.
     external_ips: Vec<IpNet> = Vec::new();
 
-    /// Ports that may be NodePorts: connections to others on this node's addresses are never looked up as such.
+    /// Port range of NodePorts: connections to other ports on addresses of this node are never looked up as NodePorts.
     nodeport_range: PortRange = PortRange { first: 30_000, last: 32_767 };
 
-    /// Keep processes of this node from binding a NodePort that is served: they get "address already in use". Backends of the
-    /// service on this node may, and so may a process to which the kernel gives the port for port 0.
+    /// Prevent processes on this node from binding a served NodePort: bind() fails with "address already in use".
+    /// Backends of the service on this node may bind it, and so may a process that receives the port for port 0.
     protect_nodeports: bool = true;
 
-    /// Count the connections of each service, for the metrics. Takes 16 bytes for each of
-    /// max-services and each CPU, but 16 MiB at most where max-services is below a million.
+    /// Count the connections of each service for the metrics. Requires 16 bytes per service of max-services and per
+    /// CPU, at most 16 MiB if max-services is below a million.
     count_connections: bool = true;
 
-    /// Which sockets are ended, for their owners to dial again, when their backend is gone: "udp" ones, "all" (TCP to
-    /// backends that are gone, not to those that terminate) or "none".
+    /// Sockets that nodelb closes when their backend is gone, so that their owners reconnect: "udp", "all" (also TCP
+    /// connections to removed, but not to terminating backends) or "none".
     disconnect: Disconnect = Disconnect::Udp;
 }
 
 section! {
-    /// What is logged.
+    /// Logging.
     Log, "log", needs_restart = false;
 
-    /// Least severe level that is logged: "error", "warn", "info", "debug" or "trace".
+    /// Minimum level of logged messages: "error", "warn", "info", "debug" or "trace".
     level: tracing::Level = tracing::Level::INFO;
 }

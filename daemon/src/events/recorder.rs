@@ -113,7 +113,7 @@ impl Problems {
                 found.with_backends.insert(row.service.clone());
             }
             if let Some(reason) = reason {
-                let text = || format!("{}: {}", row.address, row.error.as_deref().unwrap_or("no reason is known"));
+                let text = || format!("{}: {}", row.address, row.error.as_deref().unwrap_or("unknown reason"));
                 found.texts.entry((row.service.clone(), reason)).or_insert_with(text);
             }
         }

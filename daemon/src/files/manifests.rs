@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use nodelb_core::model::service::{ServiceName, Source};
 use nodelb_kube::api::objects::{EndpointSlice, Metadata, Service};
-use nodelb_kube::api::translate::{self, Reader, Translation};
+use nodelb_kube::api::translate::{self, Reader};
 
 use self::manifest::{Kind, Manifest};
 use super::{FileContent, Found};
@@ -128,8 +128,8 @@ impl Reading {
         if !self.take_room(line, (addresses + 1) * spec.ports.len()) {
             return;
         }
-        let Translation { value, notices } = translate::service(object, &self.reader);
-        self.content.services.extend(value.map(|service| Found { line, value: Arc::new(service) }));
+        let (service, notices) = translate::service(object, &self.reader);
+        self.content.services.extend(service.map(|service| Found { line, value: Arc::new(service) }));
         self.notices("Service", &name, notices);
     }
 
@@ -138,8 +138,8 @@ impl Reading {
         if !self.take_room(line, object.endpoints.len() * object.ports.len()) {
             return;
         }
-        let Translation { value, notices } = translate::slice(object, &self.reader);
-        self.content.slices.extend(value.map(|slice| Found { line, value: Arc::new(slice) }));
+        let (slice, notices) = translate::slice(object, &self.reader);
+        self.content.slices.extend(slice.map(|slice| Found { line, value: Arc::new(slice) }));
         self.notices("EndpointSlice", &name, notices);
     }
 

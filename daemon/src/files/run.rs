@@ -83,7 +83,8 @@ impl Running {
             warn!(
                 message_id = %messages::DIRECTORY_POLLED,
                 %error,
-                "no inotify, so the services directory is looked at every {every} s; raise fs.inotify.max_user_instances"
+                "inotify is not available, so the services directory is read every {every} s; raise \
+                 fs.inotify.max_user_instances"
             );
         });
         Self {
@@ -232,7 +233,7 @@ impl Running {
             Some(error) => error!(
                 message_id = %messages::DIRECTORY_UNREADABLE,
                 %directory, error,
-                "the services directory cannot be read; what was read before stays served, and it is tried again every {} s",
+                "the services directory cannot be read; still serving the last known services, retrying every {} s",
                 LOOK_AGAIN.as_secs()
             ),
             None => info!(message_id = %messages::FILE_SERVED, %directory, "the services directory can be read again"),
@@ -261,7 +262,7 @@ impl Running {
 }
 
 fn unanswered() -> io::Error {
-    io::Error::other(format!("its file system does not answer within {} s", TIMEOUT.as_secs()))
+    io::Error::other(format!("its file system does not respond within {} s", TIMEOUT.as_secs()))
 }
 
 /// Runs slow work on a thread where it delays no other task.
@@ -294,12 +295,12 @@ fn log_file(path: &Path, file: &KnownFile) {
     if file.problems.is_empty() {
         info!(
             message_id = %messages::FILE_SERVED,
-            file = %path.display(), "the file has no problems any more and is served"
+            file = %path.display(), "the file is valid again and served"
         );
     } else if file.content.is_some() {
-        log_problems(path, &file.problems, "its last good content stays served");
+        log_problems(path, &file.problems, "still serving its last valid version");
     } else {
-        log_problems(path, &file.problems, "nothing of it is served");
+        log_problems(path, &file.problems, "none of its services are served");
     }
 }
 

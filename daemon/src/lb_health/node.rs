@@ -13,8 +13,8 @@ use nodelb_core::messages;
 use serde::Serialize;
 use tracing::{info, warn};
 
-use super::answer::Answer;
-use super::doors::{Listeners, Reply};
+use super::Answer;
+use super::listeners::{Listeners, Reply};
 use super::{LbHealth, LoopStatus, View};
 use crate::http::Slots;
 
@@ -23,34 +23,35 @@ pub(super) async fn run(entry: LbHealth, slots: Arc<Slots>) {
     let view = entry.view;
     let reply: Reply = Arc::new(move |path| answer(&view, path));
     let wanted: BTreeMap<SocketAddr, ()> = entry.healthz_addresses.iter().map(|at| (*at, ())).collect();
-    let mut doors = Listeners::new(slots, entry.healthz_addresses.len(), entry.retry).registered_by(&entry.register);
+    let mut listeners =
+        Listeners::new(slots, entry.healthz_addresses.len(), entry.retry).registered_by(&entry.register);
     let mut reported = None;
     loop {
-        doors.want(&wanted, |_, ()| Arc::clone(&reply)).await;
-        let error = doors.failed().next().map(|(at, (), error)| failure(at, error));
+        listeners.want(&wanted, |_, ()| Arc::clone(&reply)).await;
+        let error = listeners.failed().next().map(|(at, (), error)| failure(at, error));
         if error != reported {
             match &error {
-                Some(error) => warn!(message_id = %messages::HEALTH_CHECK_PORT_FAILED, "{error}; trying again"),
+                Some(error) => warn!(message_id = %messages::HEALTH_CHECK_PORT_FAILED, "{error}; retrying"),
                 None => info!(
                     message_id = %messages::HEALTH_CHECK_PORT_WORKS,
-                    "load balancers are answered at every address of kubernetes.healthz-addresses"
+                    "health checks of load balancers work on every address of kubernetes.healthz-addresses"
                 ),
             }
             reported.clone_from(&error);
             // Fails only without an owner, and then the daemon ends.
             _ = entry.changes.send(vec![Change::HealthCheckPortError(None, error.map(Into::into))]).await;
         }
-        doors.retry_is_due().await;
+        listeners.retry_is_due().await;
     }
 }
 
 fn failure(at: SocketAddr, error: &io::Error) -> String {
     let why = match error.kind() {
-        io::ErrorKind::AddrInUse => "something else listens there, perhaps kube-proxy: stop that".into(),
+        io::ErrorKind::AddrInUse => "another process listens there, perhaps kube-proxy: stop it".into(),
         _ => error.to_string(),
     };
     format!(
-        "load balancers that ask for /healthz at {at} are not answered: {why}, or change kubernetes.healthz-addresses"
+        "cannot answer /healthz health checks of load balancers on {at}: {why}, or change kubernetes.healthz-addresses"
     )
 }
 

@@ -118,7 +118,7 @@ impl Watch {
         loop {
             let next_look = Instant::now() + self.wait.unwrap_or(self.timeouts.every);
             tokio::select! {
-                heard = next(&mut self.events) => if !self.settle(heard).await {
+                received = next(&mut self.events) => if !self.settle(received).await {
                     continue;
                 },
                 changed = self.identity.changed() => {
@@ -139,10 +139,10 @@ impl Watch {
     }
 
     /// Waits until events pause; returns false if the socket failed.
-    async fn settle(&mut self, mut heard: io::Result<()>) -> bool {
+    async fn settle(&mut self, mut received: io::Result<()>) -> bool {
         let latest = Instant::now() + self.timeouts.settle_at_most;
         loop {
-            if let Err(error) = heard {
+            if let Err(error) = received {
                 self.events = None;
                 self.fail(&error);
                 return false;
@@ -151,7 +151,7 @@ impl Watch {
             tokio::select! {
                 biased;
                 () = sleep_until(quiet) => return true,
-                again = next(&mut self.events) => heard = again,
+                again = next(&mut self.events) => received = again,
             }
         }
     }
@@ -177,7 +177,7 @@ impl Watch {
         };
         // A reopened socket may fail again: the failure counts as over only at the next read.
         if !is_new_socket && self.wait.take().is_some() {
-            info!(message_id = %messages::NODE_ADDRESSES, "the node's addresses are followed again");
+            info!(message_id = %messages::NODE_ADDRESSES, "monitoring the addresses of this node again");
         }
         if let Some(difference) = addresses.difference(&self.addresses) {
             info!(message_id = %messages::NODE_ADDRESSES, "addresses of this node: {difference}");
@@ -206,13 +206,14 @@ impl Watch {
         if !identity.is_host_name || is_unset(&now) || now == **used {
             self.other_name = None;
         } else if is_unset(used) {
-            info!(message_id = %messages::NODE_NAMED, "the host name is set: this node is {now}, and was {used} before");
+            info!(message_id = %messages::NODE_NAMED, "the host name changed: this node is now {now}, previously \
+                 {used}");
             self.late_name = Some(now.into());
         } else if self.other_name.as_ref() != Some(&now) {
             warn!(
                 message_id = %messages::NODE_NAMED,
-                "the host name is {now} now; nodelb goes on as node {used}, as the kubelet does. If the Node is {now}: \
-                 systemctl reload nodelb, or set node.name"
+                "the host name is now {now}; nodelb keeps the node name {used}, like the kubelet. If the Node object \
+                 is {now}, run systemctl reload nodelb or set node.name"
             );
             self.other_name = Some(now);
         }
@@ -224,7 +225,7 @@ impl Watch {
         if self.wait.is_none() {
             warn!(
                 message_id = %messages::NODE_UNKNOWN,
-                "the node's addresses cannot be followed: {error}; those last known count, and it is tried again"
+                "cannot monitor the addresses of this node: {error}; using the last known ones and retrying"
             );
         }
         self.wait = Some(self.wait.map_or(first, |wait| (wait * 2).min(longest)));

@@ -52,7 +52,7 @@ impl AdminSockets {
         if tcp.is_empty() && socket.is_none() {
             warn!(
                 message_id = %messages::LISTENER_FAILED,
-                "no address of the admin API is open: commands cannot reach the daemon until one is; it serves all the same"
+                "no address of the admin API is open: commands cannot reach the daemon; traffic is not affected"
             );
         }
         Self { register: Arc::clone(register), tcp, unopened, socket }
@@ -124,7 +124,7 @@ async fn try_again(
 fn warn_of(Unopened { address, why }: &Unopened) {
     warn!(
         message_id = %messages::LISTENER_FAILED,
-        "{address} of admin.listen cannot be opened: {why}; nodelb serves without it and tries again every {} s",
+        "cannot open {address} of admin.listen: {why}; nodelb runs without it and retries every {} s",
         LISTEN_AGAIN.as_secs()
     );
 }
@@ -136,15 +136,15 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let remedy = match (self.0.kind(), self.0.raw_os_error()) {
             (ErrorKind::AddrInUse, _) => {
-                "another process has the port, perhaps a second nodelb: end it (ss -ltnp shows it), or change admin.listen; \
-                 if ss shows none, the programs of another nodelb keep it free as a NodePort: nodelb cleanup, with its \
-                 --pin-directory, removes them"
+                "another process uses the port, perhaps a second nodelb: stop it (ss -ltnp shows it), or change \
+                 admin.listen; if ss shows none, the programs of another nodelb protect it as a NodePort: remove them \
+                 with nodelb cleanup and its --pin-directory"
             }
             (ErrorKind::AddrNotAvailable, _) | (_, Some(libc::EAFNOSUPPORT)) => {
                 "this host does not have the address (no IPv6?): enable it, or remove it from admin.listen"
             }
             (ErrorKind::PermissionDenied, _) => {
-                "the port needs a privilege that nodelb does not have: choose one above 1023 in admin.listen"
+                "nodelb lacks the privilege for this port: choose one above 1023 in admin.listen"
             }
             _ => "see admin.listen",
         };
@@ -164,7 +164,7 @@ fn open_socket(config: &Admin) -> Option<Socket> {
         Err(error) => {
             warn!(
                 message_id = %messages::ADMIN_SOCKET_MISSING,
-                "admin.socket {} is not there: {error}; the admin API answers on admin.listen only", path.display()
+                "cannot open admin.socket {}: {error}; the admin API is available on admin.listen only", path.display()
             );
             None
         }

@@ -18,13 +18,13 @@ use nodelb_datapath::{
 use tracing::{info, warn};
 
 use crate::admin::ReadClients;
-use crate::canary::{self, CanaryError, Probe};
 use crate::config::{Config, Disconnect};
 use crate::connections::Connections;
-use crate::drift::{self, Reports};
-use crate::reaper::Reaper;
-use crate::sock_diag;
-use crate::stale_sockets::{Handles, ReadFlows, STUCK};
+use crate::reconcile::canary::{self, CanaryError, Probe};
+use crate::reconcile::drift::{self, Reports};
+use crate::sockets::reaper::Reaper;
+use crate::sockets::sock_diag;
+use crate::sockets::stale::{Handles, ReadFlows, STUCK};
 use crate::status::Check;
 
 /// The environment variable with the number of operations on maps, pins and links after which the daemon kills itself:
@@ -62,10 +62,10 @@ pub(super) fn drop_capabilities(
 ) -> Result<String, Failure> {
     let kept = drop_privileges(datapath).map_err(stuck_with_privileges)?;
     match kept.capabilities.as_slice() {
-        [] => info!(message_id = %messages::ATTACHED, "every capability is dropped"),
+        [] => info!(message_id = %messages::ATTACHED, "dropped all capabilities"),
         kept => info!(
             message_id = %messages::ATTACHED,
-            "every capability is dropped but {}, which this kernel asks for", kept.join(", ")
+            "dropped all capabilities except {}, which this kernel requires", kept.join(", ")
         ),
     }
     findings.note(Feature::NoCapability, kept.capabilities.is_empty());
@@ -98,26 +98,26 @@ fn log_start(config: &Config, report: &StartReport) {
     let maps = text_of(report.origin);
     info!(
         message_id = %messages::ATTACHED,
-        generation = report.generation, cgroup = %report.cgroup.display(), "attached, with {maps}"
+        generation = report.generation, cgroup = %report.cgroup.display(), "BPF programs attached, {maps}"
     );
     for directory in &report.foreign_pin_directories {
         warn!(
             message_id = %messages::ATTACHED_TWICE,
-            "programs pinned in {0} are attached to {1} as well, and translate by maps of their own: unless another nodelb is \
-             meant to run there, nodelb cleanup --pin-directory {0}",
+            "programs pinned in {0} are also attached to {1} and use their own maps; unless another nodelb is meant to \
+             run there, run nodelb cleanup --pin-directory {0}",
             directory.display(), report.cgroup.display()
         );
     }
     for what in &report.corrupt {
         warn!(
             message_id = %messages::MAP_ENTRY_CORRUPT,
-            "left out of the new maps, since nodelb cannot have written it: {what}"
+            "not copied to the new maps, because nodelb cannot have written it: {what}"
         );
     }
     if let (Err(reason), true) = (&report.flows, config.datapath.disconnect != Disconnect::None) {
         warn!(
             message_id = %messages::SOCKETS_NOT_CLOSED,
-            "the kernel cannot tell which sockets are connected to which backend ({reason}; it takes Linux 5.12 with \
+            "the kernel cannot list the sockets connected to a backend ({reason}; requires Linux 5.12 with \
              CONFIG_DEBUG_INFO_BTF): {STUCK}"
         );
     }
@@ -127,13 +127,13 @@ fn log_start(config: &Config, report: &StartReport) {
 fn text_of(origin: Origin) -> String {
     match origin {
         Origin::Created => "new maps".into(),
-        Origin::Reused => "the maps of before".into(),
-        Origin::Rebuilt { .. } => "maps of other sizes with the content of before".into(),
+        Origin::Reused => "reusing existing maps".into(),
+        Origin::Rebuilt { .. } => "maps of new sizes with the previous content".into(),
         Origin::Cleaned => {
-            "new maps of the same sizes, with the content of before except entries that nodelb cannot have written"
+            "new maps of the same sizes with the previous content, except entries that nodelb cannot have written"
                 .into()
         }
-        Origin::Upgraded { from } => format!("new maps with the content of the maps of layout {from}, which are gone"),
+        Origin::Upgraded { from } => format!("new maps with the content of the previous maps of layout {from}"),
     }
 }
 
@@ -164,7 +164,7 @@ pub(super) fn handles(config: &Config, datapath: &KernelDatapath, reaper: Option
     if let Err(error) = flows.udp(&mut |_| ()) {
         warn!(
             message_id = %messages::SOCKETS_NOT_CLOSED,
-            "the kernel does not tell which sockets are connected to which backend ({error}): {STUCK}"
+            "the kernel does not list the sockets connected to a backend ({error}): {STUCK}"
         );
         return None;
     }
@@ -285,13 +285,13 @@ fn log_repairs(repairs: &[Repair]) {
     if !lost.is_empty() {
         warn!(
             message_id = %messages::LINKS_REPAIRED,
-            "links were not as they should be and are attached again: {}", text(&lost)
+            "reattached BPF links that another process had changed: {}", text(&lost)
         );
     }
     if !lasted.is_empty() {
         warn!(
             message_id = %messages::LINKS_REPAIRED,
-            "pins were removed or hidden and are made again; the programs were attached all the time: {}", text(&lasted)
+            "recreated pins that were removed or hidden; the programs stayed attached: {}", text(&lasted)
         );
     }
 }
@@ -303,8 +303,15 @@ pub(super) fn probe_canary(own: &OwnSockets, links: &Links) -> Check {
         Probe::Own => own.register(socket),
     };
     match canary::check(prepare, |socket| own.was_observed(socket)) {
-        Ok(alive) if alive.notes.is_empty() => Check::passed("canary", "the hooks are in effect"),
-        Ok(alive) => Check::passed("canary", format!("the hooks are in effect; {}", alive.notes.join("; "))),
+        Ok(alive) if alive.notes.is_empty() => Check::passed("canary", "connections are translated (self-test passed)"),
+        Ok(alive) => Check::passed(
+            "canary",
+            format!(
+                "connections are translated (self-test passed); \
+             {}",
+                alive.notes.join("; ")
+            ),
+        ),
         Err(error @ CanaryError::AnotherAnswers { .. }) => {
             Check::failed("canary", format!("{error}. {}", end_others(&links.foreign_pin_directories())))
         }
@@ -315,13 +322,13 @@ pub(super) fn probe_canary(own: &OwnSockets, links: &Links) -> Check {
 /// How to end the programs of another nodelb, with links that are pinned in these directories.
 fn end_others(directories: &[PathBuf]) -> String {
     if directories.is_empty() {
-        return "Their links are in no BPF file system that is mounted here: one may be mounted over them. nodelb cleanup \
-                --hidden, as root, detaches them and leaves those of this daemon"
+        return "Their links are in no mounted BPF file system; another one may be mounted over it. nodelb cleanup \
+             --hidden, run as root, detaches them and keeps those of this daemon"
             .into();
     }
     let commands = directories.iter().map(|it| format!("nodelb cleanup --pin-directory {}", it.display()));
     let commands: Vec<String> = commands.collect();
-    format!("Unless another nodelb is meant to run here, {} ends that", commands.join(" and "))
+    format!("Unless another nodelb is meant to run here, run {}", commands.join(" and "))
 }
 
 #[cfg(test)]

@@ -76,8 +76,8 @@ impl Reload {
     /// Handles SIGHUP until SIGTERM or SIGINT.
     pub(super) async fn until_shutdown(mut self, signals: Signals) {
         self.answer(signals).await;
-        self.notifier.stopping("stopping; connections go on");
-        info!(message_id = %messages::STOPPED, "received a signal to end: maps and programs stay in place, connections go on");
+        self.notifier.stopping("stopping; traffic continues");
+        info!(message_id = %messages::STOPPED, "shutting down; BPF maps and programs stay in place, traffic continues");
     }
 
     async fn answer(&mut self, mut signals: Signals) {
@@ -126,10 +126,10 @@ impl Reload {
             self.config_path.as_deref().map_or_else(|| "the configuration".into(), |it| it.display().to_string());
         warn!(
             message_id = %messages::CONFIG_UNREAD,
-            "{path} is not read within {} s: is its file system there? The old configuration stays in force; the new one is \
-             taken over when it is read, or reload again", TIMEOUT.as_secs()
+            "reading {path} timed out after {} s: check its file system. The previous configuration stays active; the \
+             new one takes effect once it is read", TIMEOUT.as_secs()
         );
-        "reload waits for the file system; the old configuration stays in force".into()
+        "reload is waiting for the file system; the previous configuration stays active".into()
     }
 
     /// Applies the configuration if it has no problem, and rejects it as a whole otherwise. Returns a description of
@@ -144,7 +144,7 @@ impl Reload {
         if !restart.is_empty() {
             warn!(
                 message_id = %messages::CONFIG_NEEDS_RESTART,
-                "changed, but takes effect only after a restart: {}", restart.join(", ")
+                "restart needed for: {}", restart.join(", ")
             );
         }
         self.level.set(config.log.level);
@@ -155,7 +155,7 @@ impl Reload {
         // Keys that need a restart keep their old values, so that the next reload compares with those.
         let Config { kubernetes, state, admin, datapath, .. } = Config::clone(&old);
         self.config.send_replace(Arc::new(Config { kubernetes, state, admin, datapath, ..config }));
-        info!(message_id = %messages::CONFIG_APPLIED, "the configuration is reloaded");
+        info!(message_id = %messages::CONFIG_APPLIED, "configuration reloaded");
         "configuration reloaded".into()
     }
 }
@@ -179,7 +179,7 @@ fn refuse(problems: &str) -> String {
     }
     error!(
         message_id = %messages::CONFIG_REFUSED,
-        "the configuration has problems: it is refused whole, the old one stays in force"
+        "configuration not reloaded because of errors; the previous one stays active"
     );
-    "reload refused, see the journal; the old configuration stays in force".into()
+    "reload failed, see the journal; the previous configuration stays active".into()
 }

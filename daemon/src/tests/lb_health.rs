@@ -45,7 +45,7 @@ impl World {
         let (snapshot_in, snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
         let (health_in, health) = watch::channel(Arc::new(Health::default()));
         let (changes, reported) = mpsc::channel(64);
-        let bounds = Bounds { per_door: 8, overall: 12, doors: 8, idle: Duration::from_secs(20) };
+        let bounds = Bounds { per_listener: 8, overall: 12, listeners: 8, idle: Duration::from_secs(20) };
         let retry = Duration::from_millis(50);
         let view = View { snapshot, health, clock };
         let entry =
@@ -79,7 +79,7 @@ impl World {
 
     /// The next change for the owner.
     pub(super) async fn next(&mut self) -> Change {
-        let mut batch = timeout(TIMEOUT, self.reported.recv()).await.expect("in time").expect("somebody");
+        let mut batch = timeout(TIMEOUT, self.reported.recv()).await.expect("in time").expect("a report");
         assert_eq!(batch.len(), 1, "{batch:?}");
         batch.remove(0)
     }
@@ -158,7 +158,7 @@ async fn a_node_serves_when_it_knows_everything_or_has_something_from_before() {
         view.status(&view.snapshot()).is_healthy
     };
     let mut fresh = World::new();
-    assert!(!status(&fresh), "nothing heard, nothing served");
+    assert!(!status(&fresh), "nothing received, nothing served");
     fresh.apply([Change::UpsertService(service("shop/web", 1, 0))]);
     assert!(!status(&fresh), "a service without its backends is not served yet");
     fresh.apply([Change::UpsertSlice(slice("shop/web", &[(1, BackendState::Active)]))]);

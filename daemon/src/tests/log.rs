@@ -125,7 +125,7 @@ fn dropped_lines_are_reported_once_and_the_writer_gets_the_others() {
     });
     let reported = reported.take();
     assert_eq!(reported.lines().count(), 1, "{reported}");
-    assert!(reported.contains(&format!("WARN {dropped} log lines were dropped: journald")), "{reported}");
+    assert!(reported.contains(&format!("WARN dropped {dropped} log lines: journald")), "{reported}");
     out.begin_writing().unwrap();
     assert!(!out.queue.flush(Duration::from_millis(10)));
     drop(thaw);

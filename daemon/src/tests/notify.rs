@@ -65,7 +65,7 @@ fn a_supervisor_that_does_not_read_holds_up_nothing() {
 #[test]
 fn without_a_supervisor_nothing_is_said() {
     let notifier = Notifier::connect(&Environment::default()).unwrap();
-    notifier.ready("nobody hears this");
+    notifier.ready("no process receives this");
     assert_eq!(notifier.watchdog_interval(), None);
     assert!(Notifier::connect(&Environment { socket: Some("/nonexistent".into()), ..Default::default() }).is_err());
 }

@@ -14,11 +14,14 @@ use crate::latency::Latencies;
 use crate::notify::Environment;
 use crate::recorder;
 
+#[path = "reconcile/kept.rs"]
+mod kept;
+
 const LIMITS: Limits = Limits { frontends: 16, services: 16, slots: 16, affinity: 16 };
 
 /// The messages to systemd and the check in `/readyz` of a daemon that has waited for this source for this long, with
 /// these maps.
-async fn heard_after<D: Datapath + 'static>(source: Source, seconds: u64, maps: D) -> (String, Check) {
+async fn received_after<D: Datapath + 'static>(source: Source, seconds: u64, maps: D) -> (String, Check) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("notify");
     let supervisor = UnixDatagram::bind(&path).unwrap();
@@ -71,24 +74,24 @@ fn with_a_service() -> MemoryDatapath {
 
 #[tokio::test(start_paused = true)]
 async fn systemd_is_not_kept_waiting_for_an_apiserver() {
-    let (reported, check) = heard_after(Source::Kubernetes, 8, with_a_service()).await;
+    let (reported, check) = received_after(Source::Kubernetes, 8, with_a_service()).await;
     assert_eq!((reported.as_str(), check.passed), ("", false));
-    let (reported, check) = heard_after(Source::Kubernetes, 12, with_a_service()).await;
-    assert!(reported.starts_with("READY=1\nSTATUS=no apiserver has answered yet"), "{reported}");
+    let (reported, check) = received_after(Source::Kubernetes, 12, with_a_service()).await;
+    assert!(reported.starts_with("READY=1\nSTATUS=no apiserver has responded yet"), "{reported}");
     assert!(check.passed && check.detail.ends_with("kubernetes"), "{}", check.detail);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_node_that_knows_nothing_is_not_ready_but_lets_others_start() {
-    let (reported, check) = heard_after(Source::Kubernetes, 12, MemoryDatapath::new(LIMITS)).await;
+    let (reported, check) = received_after(Source::Kubernetes, 12, MemoryDatapath::new(LIMITS)).await;
     assert!(reported.starts_with("READY=1\n"), "{reported}");
     assert!(!check.passed, "{}", check.detail);
 }
 
 #[tokio::test(start_paused = true)]
 async fn nor_for_a_directory_of_services_that_cannot_be_read() {
-    let (reported, check) = heard_after(Source::Files, 12, with_a_service()).await;
-    assert!(reported.starts_with("READY=1\nSTATUS=the services directory could not be read yet"), "{reported}");
+    let (reported, check) = received_after(Source::Files, 12, with_a_service()).await;
+    assert!(reported.starts_with("READY=1\nSTATUS=the services directory has not been read yet"), "{reported}");
     assert!(!check.passed, "{}", check.detail);
 }
 
@@ -120,7 +123,7 @@ impl Datapath for Slow {
 #[tokio::test]
 async fn the_rest_begins_when_the_round_is_over() {
     let rounds = Arc::default();
-    heard_after(Source::Files, 0, Slow(MemoryDatapath::new(LIMITS), Arc::clone(&rounds), Moment(0))).await;
+    received_after(Source::Files, 0, Slow(MemoryDatapath::new(LIMITS), Arc::clone(&rounds), Moment(0))).await;
     let (began, ended) = rounds.lock().unwrap()[0];
     assert!(ended >= began.plus(50), "{began:?} to {ended:?}");
 }

@@ -165,7 +165,7 @@ comes_back() {
     check "without an apiserver nodelb is ready" systemctl is-active $unit
     check "the service of the file is served" reaches_both
     check "the service of Kubernetes is served as remembered" connect $cluster
-    check "the journal says that no apiserver can be reached" within 60 journal_has 'apiserver'
+    check "the journal says that no apiserver is reachable" within 60 journal_has 'apiserver'
 }
 
 stops() {

@@ -101,7 +101,7 @@ impl<'f> Context<'f> {
     fn written(&self, metadata: &ObjectMeta) -> String {
         let write = last_write(metadata);
         let writer = match write.map_or("", |write| text(&write.manager)) {
-            "" => "somebody who left no name".into(),
+            "" => "an unknown writer".into(),
             writer => shown(writer),
         };
         let at = write.and_then(|write| seconds(&write.time));

@@ -126,7 +126,7 @@ fn meet(to: L4Addr, read_peer: ReadPeer) -> io::Result<Met> {
             let mut waiting = [PollFd::new(socket.as_fd(), PollFlags::POLLOUT)];
             let timeout = PollTimeout::try_from(TIMEOUT).unwrap_or(PollTimeout::MAX);
             if poll(&mut waiting, timeout)? == 0 {
-                return Ok(Met::Closed(peer, format!("does not answer within {} s", TIMEOUT.as_secs())));
+                return Ok(Met::Closed(peer, format!("no response within {} s", TIMEOUT.as_secs())));
             }
             Ok(match socket.take_error()? {
                 None => Met::Peer(peer),
@@ -154,9 +154,9 @@ fn peer(socket: &Socket, to: L4Addr, read_peer: ReadPeer) -> io::Result<Option<L
 /// Returns the difference, if the outcome is not what the daemon wants.
 fn judge(frontend: L4Addr, to: L4Addr, row: &Frontend, met: &Met) -> Option<Difference> {
     let is_backend = |peer: &L4Addr| row.backends.contains(&peer.to_string());
-    let elsewhere = "the maps changed a moment ago, or hooks of another program come after nodelb's";
+    let elsewhere = "the maps changed a moment ago, or another program has hooks that run after those of nodelb";
     let untranslated =
-        "the hooks are not in effect for this process: another cgroup, or they were detached; see /readyz";
+        "the hooks do not apply to this process: it is in another cgroup, or the hooks were detached; see /readyz";
     let (kernel, cause) = match met {
         Met::Refusal(_) if row.backends.is_empty() => return None,
         Met::Peer(Some(peer)) if is_backend(peer) => return None,
@@ -186,7 +186,7 @@ fn judge(frontend: L4Addr, to: L4Addr, row: &Frontend, met: &Met) -> Option<Diff
         memory: Some(memory),
         kernel: Some(kernel),
         cause: cause.into(),
-        action: "connections go on as the maps say; nodelb tries its hooks every 10 s".into(),
+        action: "connections follow the maps; nodelb tests its hooks every 10 s".into(),
     })
 }
 

@@ -2,86 +2,83 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nodelb_kube::api::decode::ListWatchEvent;
 use serde_json::Value;
 
 use super::line::Event;
 
 /// Maximum number of objects that are kept. Every version of an object beyond that looks like the first.
-pub(super) const MOST: usize = 50_000;
+pub(super) const MAX_OBJECTS: usize = 50_000;
 
 /// Namespace and name.
 type Key = (String, String);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Cache {
+    kind: &'static str,
     objects: BTreeMap<Key, Value>,
     /// The objects that the current list has shown so far.
     listed: Option<BTreeSet<Key>>,
-    /// Whether a list was read before.
-    is_informed: bool,
+    was_listed: bool,
 }
 
 impl Cache {
-    /// Begins a list. Objects that the list does not show are gone.
-    pub(super) fn begin_list(&mut self) {
-        self.listed = Some(BTreeSet::new());
+    pub(super) fn new(kind: &'static str) -> Self {
+        Self { kind, objects: BTreeMap::new(), listed: None, was_listed: false }
     }
 
-    /// Takes an object of the list. Returns no event if it has not changed.
-    pub(super) fn listed(&mut self, kind: &'static str, object: Value) -> Option<Event> {
-        let key = key_of(&object);
-        if let Some(listed) = &mut self.listed {
-            listed.insert(key.clone());
+    /// Applies an event, and returns the changes that it shows. At the end of a list, these are the deletions of the
+    /// objects that the list did not show.
+    pub(super) fn apply(&mut self, event: ListWatchEvent<Value>) -> Vec<Event> {
+        match event {
+            ListWatchEvent::ListStart { .. } => self.listed = Some(BTreeSet::new()),
+            ListWatchEvent::Upsert(object) => return self.upsert(object).into_iter().collect(),
+            ListWatchEvent::Delete(object) => {
+                self.objects.remove(&key_of(&object));
+                return vec![Event::deleted(self.kind, &object)];
+            }
+            ListWatchEvent::ListDone(_) => {
+                self.was_listed = true;
+                let listed = self.listed.take().unwrap_or_default();
+                let all = std::mem::take(&mut self.objects);
+                let (kept, gone): (BTreeMap<_, _>, _) = all.into_iter().partition(|(key, _)| listed.contains(key));
+                self.objects = kept;
+                let deleted = |object: &Value| Event::between(self.kind, Some(object), None, true);
+                return gone.values().map(deleted).collect();
+            }
+            ListWatchEvent::Skipped { .. } | ListWatchEvent::Bookmark(_) => {}
         }
-        let before = self.objects.get(&key);
-        let is_same =
-            before.is_some_and(|before| before["metadata"]["resourceVersion"] == object["metadata"]["resourceVersion"]);
-        let event = (!is_same).then(|| Event::between(kind, before, Some(&object), true));
-        self.keep(key, object);
-        event
+        Vec::new()
     }
 
-    /// Ends the list, and returns a deletion for each object that the list did not show.
-    pub(super) fn end_list(&mut self, kind: &'static str) -> Vec<Event> {
-        let Some(listed) = self.listed.take() else { return Vec::new() };
-        let gone: Vec<Key> = self.objects.keys().filter(|key| !listed.contains(*key)).cloned().collect();
-        self.is_informed = true;
-        gone.into_iter()
-            .filter_map(|key| Some(Event::between(kind, Some(&self.objects.remove(&key)?), None, true)))
-            .collect()
-    }
-
-    /// Whether a list was read before.
-    pub(super) fn is_informed(&self) -> bool {
-        self.is_informed
+    /// Whether a list is complete.
+    pub(super) fn was_listed(&self) -> bool {
+        self.was_listed
     }
 
     pub(super) fn len(&self) -> usize {
         self.objects.len()
     }
 
-    /// Takes a new version of an object.
-    pub(super) fn changed(&mut self, kind: &'static str, object: Value) -> Event {
+    /// Stores a version of an object. Returns no event if a list shows a known version.
+    fn upsert(&mut self, mut object: Value) -> Option<Event> {
         let key = key_of(&object);
-        let event = Event::between(kind, self.objects.get(&key), Some(&object), false);
-        self.keep(key, object);
-        event
-    }
-
-    /// Takes the last version of a deleted object.
-    pub(super) fn deleted(&mut self, kind: &'static str, object: &Value) -> Event {
-        self.objects.remove(&key_of(object));
-        Event::deleted(kind, object)
-    }
-
-    fn keep(&mut self, key: Key, mut object: Value) {
+        let before = self.objects.get(&key);
+        let is_same = |before: &Value| before["metadata"]["resourceVersion"] == object["metadata"]["resourceVersion"];
+        let is_listed = self.listed.is_some();
+        let event = (!is_listed || !before.is_some_and(is_same))
+            .then(|| Event::between(self.kind, before, Some(&object), is_listed));
+        if let Some(listed) = &mut self.listed {
+            listed.insert(key.clone());
+        }
         // The longest part of an object, and not part of the comparison.
         if let Some(metadata) = object["metadata"].as_object_mut() {
             metadata.remove("managedFields");
         }
-        if self.objects.len() < MOST || self.objects.contains_key(&key) {
+        if self.objects.len() < MAX_OBJECTS || self.objects.contains_key(&key) {
             self.objects.insert(key, object);
         }
+        event
     }
 }
 

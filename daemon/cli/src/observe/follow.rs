@@ -1,226 +1,147 @@
-//! Lists and watches one kind over one link. Owns the position in the cluster's history; [`known`](super::known) finds
-//! the differences.
+//! Lists and watches one kind over one connection. Owns the position in the cluster's history; [`cache`](super::cache)
+//! finds the differences.
 
 use std::time::{Duration, SystemTime};
 
-use http_body_util::BodyExt;
 use nodelb_core::model::service::ServiceName;
-use nodelb_kube::api::decode::Kind;
-use nodelb_kube::api::objects::ListMetadata;
+use nodelb_kube::api::decode::{Decode, Envelope, Kind, ListWatchEvent, Version, event_without_object, invalid};
+use nodelb_kube::api::list_watch::{From, ListWatch, Timeouts};
 use nodelb_kube::api::request::Query;
-use nodelb_kube::api::splitter::{Lines, Piece, Splitter};
 use nodelb_kube::apiserver::error::LinkError;
 use nodelb_kube::apiserver::link::Link;
 use nodelb_kube::apiserver::one_shot::{ANSWER, Connected};
-use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::mpsc;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use super::cache::Cache;
-use super::line::{Event, Line};
+use super::line::Line;
 
-/// Time without an event after which the watch is opened again. Bookmarks arrive about once a minute.
+/// Time without an event after which the watch is restarted. Bookmarks arrive about once a minute.
 const SILENCE: Duration = Duration::from_secs(90);
 
-/// Minimum duration of a watch that is requested.
+/// Minimum duration of a watch.
 const WATCH: Duration = Duration::from_secs(300);
 
 /// Number of objects per page.
 const PAGE: u32 = 500;
 
-/// Pause after a watch that ended immediately.
+/// Pause after each list and watch.
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// The list and watch of one kind.
 #[derive(Debug)]
 pub(super) struct Follower {
-    kind: &'static str,
     query: Query,
-    known: Cache,
+    cache: Cache,
     /// The version up to which every event was received; `None` if a list comes first.
-    version: Option<String>,
+    version: Option<Version>,
     /// Whether the objects of the first list are printed one by one.
-    tells_all: bool,
+    prints_first_list: bool,
 }
 
-/// How a list or a watch ended without an error.
-enum End {
-    /// The watch can continue from here.
-    Resume,
-    /// The apiserver no longer has the version.
-    TooOld,
-}
+/// Decodes objects without interpreting them. Objects that cannot be decoded are left out.
+struct Raw;
 
-/// An event of a watch.
-#[derive(Deserialize)]
-struct WatchEvent {
-    #[serde(rename = "type")]
-    kind: String,
-    object: Value,
-}
+impl Decode for Raw {
+    type Object = Value;
 
-/// A list without its items.
-#[derive(Deserialize)]
-struct Shell {
-    metadata: ListMetadata,
+    fn item(&mut self, bytes: &[u8]) -> ListWatchEvent<Value> {
+        match serde_json::from_slice(bytes) {
+            Ok(object) => ListWatchEvent::Upsert(object),
+            Err(error) => ListWatchEvent::Skipped { key: None, reason: error.to_string() },
+        }
+    }
+
+    fn event(&mut self, bytes: &[u8]) -> Result<ListWatchEvent<Value>, LinkError> {
+        let Envelope { kind, object }: Envelope<'_, Value> =
+            serde_json::from_slice(bytes).map_err(|error| invalid(&format!("not a watch event: {error}")))?;
+        match &*kind {
+            "ADDED" | "MODIFIED" => Ok(ListWatchEvent::Upsert(object)),
+            "DELETED" => Ok(ListWatchEvent::Delete(object)),
+            kind => event_without_object(kind, object.to_string().as_bytes()),
+        }
+    }
 }
 
 impl Follower {
     /// Creates a follower of Services and one of EndpointSlices: of one service, or of all.
     pub(super) fn both(service: Option<&ServiceName>) -> [Self; 2] {
         Kind::SERVED.map(|kind| Self {
-            kind: kind.name(),
             query: Query::unfiltered(kind, service),
-            known: Cache::default(),
+            cache: Cache::new(kind.name()),
             version: None,
-            tells_all: service.is_some(),
+            prints_first_list: service.is_some(),
         })
     }
 
-    /// Lists and watches until the link cannot be used any more.
-    async fn go_on(&mut self, link: &Link, lines: &mpsc::Sender<Line>) -> LinkError {
+    /// Lists and watches until the connection fails.
+    async fn run(&mut self, link: &Link, lines: &mpsc::Sender<Line>) -> LinkError {
         loop {
-            let end = match self.version.clone() {
-                None => self.list(link, lines).await,
-                Some(version) => self.watch(link, &version, lines).await,
-            };
-            match end {
-                Ok(End::Resume) => {}
-                Ok(End::TooOld) => self.version = None,
+            match self.list_or_watch(link, lines).await {
+                Ok(()) => {}
+                Err(LinkError::Gone(_)) => self.version = None,
                 Err(error) => return error,
             }
             sleep(PAUSE).await;
         }
     }
 
-    /// Lists all pages. Differences from the known objects are printed, because they happened while there was no watch.
-    async fn list(&mut self, link: &Link, lines: &mpsc::Sender<Line>) -> Result<End, LinkError> {
-        let tells = self.tells_all || self.known.is_informed();
-        self.known.begin_list();
-        let mut next = String::new();
-        loop {
-            let answer = match link.get(&self.query.page(&next, PAGE)?, ANSWER).await {
-                Err(LinkError::Gone(_)) => return Ok(End::TooOld),
-                answer => answer?,
-            };
-            let mut found = Page::default();
-            self.read(answer.into_body(), &mut found).await?;
-            let reported = found.objects.into_iter().filter_map(|object| self.known.listed(self.kind, object));
-            let reported: Vec<Event> = reported.filter(|_| tells).collect();
-            send(lines, reported).await;
-            let Some(Shell { metadata }) = found.shell else {
-                return Err(LinkError::Broken("a list ended before it was complete".into()));
-            };
-            if metadata.next.is_empty() {
-                let gone = self.known.end_list(self.kind);
-                send(lines, gone).await;
-                self.version = Some(metadata.resource_version);
-                let text = format!("{} of kind {} listed, watching them", self.known.len(), self.kind);
-                // The channel is closed only when the command ends.
-                let _ = lines.send(Line::notice(SystemTime::now(), text)).await;
-                return Ok(End::Resume);
-            }
-            next = metadata.next;
-        }
-    }
-
-    async fn watch(&mut self, link: &Link, version: &str, lines: &mpsc::Sender<Line>) -> Result<End, LinkError> {
-        let answer = match link.get(&self.query.watch(version, WATCH)?, ANSWER).await {
-            Err(LinkError::Gone(_)) => return Ok(End::TooOld),
-            answer => answer?,
+    /// Performs one list or one watch.
+    async fn list_or_watch(&mut self, link: &Link, lines: &mpsc::Sender<Line>) -> Result<(), LinkError> {
+        let (from, silence) = match self.version {
+            Some(version) => (From::Version(version), SILENCE),
+            None => (From::List { page: PAGE }, ANSWER),
         };
-        let (mut body, mut arrived) = (answer.into_body(), Lines::default());
-        loop {
-            let frame = match timeout(SILENCE, body.frame()).await {
-                Ok(Some(frame)) => frame?,
-                Ok(None) | Err(_) => return Ok(End::Resume),
-            };
-            let Ok(data) = frame.into_data() else { continue };
-            let mut events = Vec::new();
-            arrived.feed(&data, |piece| events.extend(decode_event(&piece))).map_err(|error| broken(&error))?;
-            for event in events {
-                if let Some(end) = self.receive(event?, lines).await? {
-                    return Ok(end);
-                }
-            }
+        let timeouts = Timeouts { head: ANSWER, silence, watch: WATCH };
+        let mut response = ListWatch::open(link, self.query.clone(), from, timeouts).await?;
+        // Later lists show the differences that occurred while there was no watch.
+        let prints = response.is_streaming() || self.prints_first_list || self.cache.was_listed();
+        if !response.is_streaming() {
+            self.cache.apply(ListWatchEvent::ListStart { is_rewound: false });
         }
-    }
-
-    async fn receive(
-        &mut self,
-        WatchEvent { kind, object }: WatchEvent,
-        lines: &mpsc::Sender<Line>,
-    ) -> Result<Option<End>, LinkError> {
-        let version = object["metadata"]["resourceVersion"].as_str().map(str::to_owned);
-        let event = match kind.as_str() {
-            "ADDED" | "MODIFIED" => Some(self.known.changed(self.kind, object)),
-            "DELETED" => Some(self.known.deleted(self.kind, &object)),
-            "ERROR" if object["code"] == 410 => return Ok(Some(End::TooOld)),
-            "ERROR" => return Err(LinkError::Broken(format!("the watch ended: {}", object["message"]))),
-            _ => None,
-        };
-        self.version = version.or(self.version.take());
-        send(lines, event).await;
-        Ok(None)
-    }
-
-    async fn read(&self, mut body: nodelb_kube::apiserver::link::Body, found: &mut Page) -> Result<(), LinkError> {
-        let mut splitter = Splitter::default();
         loop {
-            let frame = match timeout(ANSWER, body.frame()).await {
-                Ok(Some(frame)) => frame?,
+            let events = match response.next(&mut Raw).await {
+                Ok(Some(events)) => events,
                 Ok(None) => return Ok(()),
-                Err(_elapsed) => {
-                    return Err(LinkError::TimedOut(format!(
-                        "the list of {} goes on for more than {ANSWER:?}",
-                        self.kind
-                    )));
-                }
+                Err(LinkError::TimedOut(_)) if response.is_streaming() => return Ok(()),
+                Err(error) => return Err(error),
             };
-            let Ok(data) = frame.into_data() else { continue };
-            splitter.feed(&data, |piece| found.take(&piece)).map_err(|error| broken(&error))?;
+            for event in events {
+                let is_list_done = matches!(event, ListWatchEvent::ListDone(_));
+                if is_list_done || response.is_streaming() {
+                    self.version = self.version.max(Some(version_of(&event)));
+                }
+                let now = SystemTime::now();
+                for change in self.cache.apply(event).into_iter().filter(|_| prints) {
+                    send(lines, Line::event(now, change)).await;
+                }
+                if is_list_done {
+                    let text =
+                        format!("listed {} objects of kind {}; watching", self.cache.len(), self.query.kind.name());
+                    send(lines, Line::notice(now, text)).await;
+                }
+            }
         }
     }
 }
 
-/// The content of one page.
-#[derive(Default)]
-struct Page {
-    objects: Vec<Value>,
-    shell: Option<Shell>,
-}
-
-impl Page {
-    /// Takes one object. One that cannot be read or is too long is left out: the others are still worth showing.
-    fn take(&mut self, piece: &Piece<'_>) {
-        match piece {
-            Piece::Object(bytes) => self.objects.extend(serde_json::from_slice::<Value>(bytes).ok()),
-            Piece::Shell(bytes) => self.shell = serde_json::from_slice(bytes).ok(),
-            Piece::TooLong => {}
+fn version_of(event: &ListWatchEvent<Value>) -> Version {
+    match event {
+        ListWatchEvent::Upsert(object) | ListWatchEvent::Delete(object) => {
+            Version::of(object["metadata"]["resourceVersion"].as_str().unwrap_or_default())
         }
+        ListWatchEvent::ListDone(version) | ListWatchEvent::Bookmark(version) => *version,
+        ListWatchEvent::ListStart { .. } | ListWatchEvent::Skipped { .. } => Version::default(),
     }
 }
 
-fn decode_event(piece: &Piece<'_>) -> Option<Result<WatchEvent, LinkError>> {
-    match piece {
-        Piece::Object(bytes) => Some(serde_json::from_slice(bytes).map_err(|error| broken(&error))),
-        Piece::TooLong | Piece::Shell(_) => None,
-    }
+async fn send(lines: &mpsc::Sender<Line>, line: Line) {
+    // The channel is closed only when the command ends.
+    let _ = lines.send(line).await;
 }
 
-fn broken(error: &dyn std::error::Error) -> LinkError {
-    LinkError::Broken(format!("what arrives makes no sense: {error}"))
-}
-
-async fn send(lines: &mpsc::Sender<Line>, events: impl IntoIterator<Item = Event>) {
-    for event in events {
-        // The channel is closed only when the command ends.
-        let _ = lines.send(Line::event(SystemTime::now(), event)).await;
-    }
-}
-
-/// Follows both kinds until the link breaks, and returns the reason.
+/// Follows both kinds until the connection fails, and returns the reason.
 pub(super) async fn over(
     connected: &Connected,
     followers: &mut [Follower; 2],
@@ -229,7 +150,7 @@ pub(super) async fn over(
     let [services, slices] = followers;
     tokio::select! {
         error = connected.link.ended() => error,
-        error = services.go_on(&connected.link, lines) => error,
-        error = slices.go_on(&connected.link, lines) => error,
+        error = services.run(&connected.link, lines) => error,
+        error = slices.run(&connected.link, lines) => error,
     }
 }

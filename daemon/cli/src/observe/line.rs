@@ -89,9 +89,9 @@ impl Event {
             text.push_str(" (listed)");
         }
         let each: Vec<String> = self.differences.iter().map(ToString::to_string).collect();
-        let only = if self.annotations_only { "nothing but annotations: " } else { "" };
+        let only = if self.annotations_only { "only annotations: " } else { "" };
         match (each.is_empty(), *event) {
-            (true, "MODIFIED") => text.push_str(": nothing that counts differs"),
+            (true, "MODIFIED") => text.push_str(": no relevant difference"),
             (true, _) => {}
             (false, _) => text.push_str(&format!(": {only}{}", each.join("; "))),
         }

@@ -27,6 +27,17 @@ impl ServiceName {
     pub fn new(namespace: &str, name: &str) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
+
+    /// Whether this is the service whose endpoints are the apiservers, `default/kubernetes`.
+    pub fn is_default_kubernetes(&self) -> bool {
+        is_default_kubernetes(&self.namespace, &self.name)
+    }
+}
+
+/// Whether the object is `default/kubernetes`. The uid of this service identifies the cluster, and its endpoints are the
+/// apiservers.
+pub fn is_default_kubernetes(namespace: &str, name: &str) -> bool {
+    namespace == "default" && name == "kubernetes"
 }
 
 impl fmt::Display for ServiceName {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::model::addr::{Addr, L4Addr, Protocol};
 use crate::model::node::NodeFacts;
-use crate::model::service::{FrontendKind, Service, ServiceName, Slice, Source};
+use crate::model::service::{FrontendKind, Service, Slice, Source};
 use crate::state::remembered::Remembered;
 
 /// The maximum number of addresses that were read from slices or are no longer reported. It bounds the memory
@@ -65,7 +65,7 @@ impl Apiservers {
 
     /// Accepts the backends that `default/kubernetes` had before the start. Returns those that were not known.
     pub(crate) fn restore(&mut self, records: &[Remembered]) -> BTreeSet<(Addr, u16)> {
-        let records = records.iter().filter(|it| is_default_kubernetes(&it.port.service) && it.is_plausible());
+        let records = records.iter().filter(|it| it.port.service.is_default_kubernetes() && it.is_plausible());
         let backends = records.flat_map(|record| &record.cluster).map(|(at, _)| *at);
         self.add_new(backends.filter(|at| at.protocol == Protocol::Tcp).map(|at| (at.addr, at.port)))
     }
@@ -97,14 +97,9 @@ fn is_address((addr, port): (Addr, u16)) -> bool {
     port != 0 && !addr.is_unspecified() && !addr.is_multicast() && !addr.is_loopback()
 }
 
-/// Whether this is the service under which the apiservers publish themselves.
-pub(crate) fn is_default_kubernetes(name: &ServiceName) -> bool {
-    *name.name == *"kubernetes" && *name.namespace == *"default"
-}
-
 /// Whether the slice contains the addresses of apiservers.
 pub(crate) fn lists_apiservers(slice: &Slice) -> bool {
-    slice.source == Source::Kubernetes && is_default_kubernetes(&slice.service)
+    slice.source == Source::Kubernetes && slice.service.is_default_kubernetes()
 }
 
 /// Whether one of the service's frontends has one of these addresses, or one of its backends does, usable or not.

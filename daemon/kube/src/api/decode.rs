@@ -1,17 +1,20 @@
-//! Decodes the bytes of one object into a message for the store. Pure. Invalid objects are skipped and never stop a watch.
+//! Decodes the JSON of objects and watch events into [`ListWatchEvent`]s. Pure. An invalid object is skipped, and the
+//! list or watch continues.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use nodelb_core::model::node::NodeObject;
-use nodelb_core::model::service::{Origin, Service, Slice, Source, is_name_part};
+use nodelb_core::change::Change;
+use nodelb_core::model::service::{Source, is_default_kubernetes, is_name_part};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::objects::{self, ListMetadata, Metadata};
-use super::translate::{self, Reader, Translation};
+use super::printable;
+use super::translate::{self, Reader};
+use crate::apiserver::error::LinkError;
 use crate::null::null_is_default;
 
 /// The kinds of objects that nodelb watches.
@@ -76,17 +79,6 @@ impl Key {
     }
 }
 
-/// An object, translated into the core's model.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Object {
-    /// A Service.
-    Service(Service),
-    /// An EndpointSlice.
-    Slice(Slice),
-    /// A Node.
-    Node(NodeObject),
-}
-
 /// `metadata.uid` as a number, 0 if unknown. It distinguishes successive objects of the same name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Uid(u128);
@@ -96,19 +88,19 @@ pub struct Uid(u128);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version(pub u64);
 
-/// A message for the store.
+/// An event of a list or a watch. `O` is the type of the objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ObjectEvent {
-    /// A list begins. The following messages, up to [`ObjectEvent::Listed`], contain all objects.
-    ListBegins {
+pub enum ListWatchEvent<O = Box<Object>> {
+    /// A list begins. The following events, up to [`Self::ListDone`], contain all objects.
+    ListStart {
         /// Whether the cluster may have been restored from a backup, so that earlier versions have no meaning.
         is_rewound: bool,
     },
     /// The object exists in this version.
-    Upsert(Box<Item>),
-    /// The object was deleted.
-    Delete(Identity),
-    /// An invalid object or event. The previous state of the object remains.
+    Upsert(O),
+    /// The object was deleted; its last version.
+    Delete(O),
+    /// An object cannot be decoded. The previous state of the object remains.
     Skipped {
         /// The key of the object, if it could be decoded.
         key: Option<Key>,
@@ -116,93 +108,61 @@ pub enum ObjectEvent {
         reason: String,
     },
     /// The list is complete, at this version.
-    Listed(Version),
+    ListDone(Version),
+    /// There are no other changes up to this version.
+    Bookmark(Version),
 }
 
-/// An object of a list or a watch.
+/// One version of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item {
-    /// Key, UID and version.
-    pub identity: Identity,
-    /// The translated object; `None` if nodelb ignores it, as kube-proxy does.
-    pub object: Option<Object>,
-    /// The ignored parts of the object.
-    pub notices: Vec<String>,
-}
-
-/// Identifies one version of an object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct Object {
     /// Namespace and name.
     pub key: Key,
     /// The UID.
     pub uid: Uid,
     /// The version.
     pub version: Version,
+    /// The change that makes the object known to the core; `None` if nodelb ignores the object, as kube-proxy does, or
+    /// if the object was deleted.
+    pub change: Option<Change>,
+    /// The ignored parts of the object.
+    pub notices: Vec<String>,
+    /// The UID as text, if this is Service `default/kubernetes`. It identifies the cluster.
+    pub cluster: Option<String>,
 }
 
-/// One event of a watch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
-    /// A message for the store, with the version of the object (0 if it was skipped).
-    ObjectEvent(ObjectEvent, Version),
-    /// There are no other changes up to this version.
-    Bookmark {
-        /// The version.
-        version: Version,
-        /// Whether all objects that existed when the stream began have been sent.
-        is_end_of_list: bool,
-    },
-    /// The server ends the watch with an error.
-    Error {
-        /// The HTTP status; 410 means that the requested version is too old.
-        code: u16,
-        /// The message of the server.
-        message: String,
-    },
+/// Decodes the objects of one kind.
+pub trait Decode {
+    /// A decoded object.
+    type Object;
+
+    /// Decodes an item of a list.
+    fn item(&mut self, bytes: &[u8]) -> ListWatchEvent<Self::Object>;
+
+    /// Decodes an event of a watch.
+    ///
+    /// # Errors
+    /// The server ends the watch with an error, or this is not an event. In the latter case the content is lost, and
+    /// only another list can replace it.
+    fn event(&mut self, bytes: &[u8]) -> Result<ListWatchEvent<Self::Object>, LinkError>;
 }
 
-impl From<(ObjectEvent, Version)> for Event {
-    fn from((heard, version): (ObjectEvent, Version)) -> Self {
-        Self::ObjectEvent(heard, version)
-    }
-}
-
+/// An event of a watch, as the server sends it.
 #[derive(Deserialize)]
-struct Envelope<'a, O> {
+pub struct Envelope<'a, O> {
+    /// `type`
     #[serde(borrow, rename = "type")]
-    kind: Cow<'a, str>,
-    object: O,
+    pub kind: Cow<'a, str>,
+    /// `object`
+    pub object: O,
 }
 
+/// An object of which only the metadata is decoded.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Bare {
     #[serde(deserialize_with = "null_is_default")]
     metadata: Metadata,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct BookmarkObject {
-    #[serde(deserialize_with = "null_is_default")]
-    metadata: BookmarkMetadata,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct BookmarkMetadata {
-    #[serde(deserialize_with = "null_is_default")]
-    resource_version: String,
-    #[serde(deserialize_with = "null_is_default")]
-    annotations: BookmarkAnnotations,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct BookmarkAnnotations {
-    #[serde(rename = "k8s.io/initial-events-end")]
-    initial_events_end: Option<String>,
 }
 
 /// `meta/v1` Status, with the fields that nodelb uses.
@@ -217,94 +177,30 @@ struct Status {
     message: String,
 }
 
-/// The metadata of a list.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Shell {
-    /// The version of the list.
-    pub version: Version,
-    /// The `continue` token for the next page; empty on the last page.
-    pub next: String,
-}
-
+/// A list without its items.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct ShellObject {
+struct BareList {
     #[serde(deserialize_with = "null_is_default")]
     kind: String,
     #[serde(deserialize_with = "null_is_default")]
     metadata: ListMetadata,
 }
 
-/// A decoder for one kind of objects. It shares strings that thousands of objects have in common.
+/// Decodes objects of one kind into changes for the core. It shares strings that thousands of objects have in common.
 #[derive(Debug)]
 pub struct Decoder {
     kind: Kind,
     writers: HashSet<Arc<str>>,
-    /// The uid of Service `default/kubernetes`, until [`Self::take_cluster`] takes it.
-    cluster: Option<String>,
 }
 
 /// The maximum number of shared writer names; a cluster has only a few.
 const MAX_WRITERS: usize = 1000;
 
-impl Decoder {
-    /// A decoder for this kind.
-    pub fn new(kind: Kind) -> Self {
-        Self { kind, writers: HashSet::new(), cluster: None }
-    }
+impl Decode for Decoder {
+    type Object = Box<Object>;
 
-    /// The identity of the cluster: the uid of Service `default/kubernetes`, if it was decoded since the last call.
-    pub fn take_cluster(&mut self) -> Option<String> {
-        self.cluster.take()
-    }
-
-    /// Decodes an event of a watch.
-    ///
-    /// # Errors
-    /// It is not an event. Its content is lost, and only another list can replace it.
-    pub fn event(&mut self, bytes: &[u8]) -> Result<Event, String> {
-        match self.kind {
-            Kind::Service => self.event_of::<objects::Service>(bytes),
-            Kind::EndpointSlice => self.event_of::<objects::EndpointSlice>(bytes),
-            Kind::Node => self.event_of::<objects::Node>(bytes),
-        }
-    }
-
-    fn event_of<O: Watched>(&mut self, bytes: &[u8]) -> Result<Event, String> {
-        // The most frequent events are decoded in one pass.
-        if let Ok(Envelope { kind, object }) = serde_json::from_slice::<Envelope<'_, O>>(bytes) {
-            match &*kind {
-                "ADDED" | "MODIFIED" => return Ok(object.heard(self).into()),
-                "DELETED" => return Ok(named(object.metadata(), ObjectEvent::Delete).into()),
-                _ => {}
-            }
-        }
-        let Envelope { kind, object }: Envelope<'_, &RawValue> =
-            serde_json::from_slice(bytes).map_err(|error| format!("not an event: {error}"))?;
-        let object = object.get().as_bytes();
-        match &*kind {
-            "ADDED" | "MODIFIED" => Ok(self.item_of::<O>(object).into()),
-            "DELETED" => match serde_json::from_slice::<Bare>(object) {
-                Ok(bare) => Ok(named(&bare.metadata, ObjectEvent::Delete).into()),
-                Err(error) => Ok(Event::ObjectEvent(skipped(object, &error.to_string()), Version::default())),
-            },
-            "BOOKMARK" => {
-                let bookmark: BookmarkObject =
-                    serde_json::from_slice(object).map_err(|error| format!("not a bookmark: {error}"))?;
-                let is_end_of_list = bookmark.metadata.annotations.initial_events_end.as_deref() == Some("true");
-                Ok(Event::Bookmark { version: Version::of(&bookmark.metadata.resource_version), is_end_of_list })
-            }
-            "ERROR" => {
-                let status: Status = serde_json::from_slice(object).unwrap_or_default();
-                let code = if status.code == 0 { 500 } else { status.code };
-                Ok(Event::Error { code, message: reported(&status) })
-            }
-            other => Err(format!("an event of unknown type `{}`", other.escape_debug())),
-        }
-    }
-
-    /// Decodes an object of a list, or of an ADDED or MODIFIED event.
-    pub fn item(&mut self, bytes: &[u8]) -> (ObjectEvent, Version) {
+    fn item(&mut self, bytes: &[u8]) -> ListWatchEvent {
         match self.kind {
             Kind::Service => self.item_of::<objects::Service>(bytes),
             Kind::EndpointSlice => self.item_of::<objects::EndpointSlice>(bytes),
@@ -312,77 +208,134 @@ impl Decoder {
         }
     }
 
-    fn item_of<O: Watched>(&mut self, bytes: &[u8]) -> (ObjectEvent, Version) {
-        match serde_json::from_slice::<O>(bytes) {
-            Ok(object) => object.heard(self),
-            Err(error) => (skipped(bytes, &error.to_string()), Version::default()),
-        }
-    }
-
-    fn translated<O: Watched, M: HasOrigin>(
-        &mut self,
-        object: &O,
-        translate: impl FnOnce(&O, &Reader) -> Translation<M>,
-        model: impl FnOnce(M) -> Object,
-    ) -> (ObjectEvent, Version) {
-        named(object.metadata(), |identity| {
-            let Key { namespace, name } = &identity.key;
-            let uid = &object.metadata().uid;
-            if self.kind == Kind::Service && (&**namespace, &**name) == ("default", "kubernetes") && !uid.is_empty() {
-                self.cluster = Some(super::printable::name(uid).into_owned());
-            }
-            let reader = Reader {
-                source: Source::Kubernetes,
-                object: format!("{} {namespace}/{name}", self.kind.name()).into(),
-            };
-            let Translation { value, notices } = translate(object, &reader);
-            let notices = notices.iter().map(|notice| super::printable::sentence(notice).into_owned()).collect();
-            let value = value.map(|mut value| {
-                self.share_writer(value.origin());
-                model(value)
-            });
-            ObjectEvent::Upsert(Box::new(Item { identity, object: value, notices }))
-        })
-    }
-
-    fn share_writer(&mut self, origin: &mut Origin) {
-        if let Some(shared) = self.writers.get(&origin.writer) {
-            origin.writer = Arc::clone(shared);
-        } else if self.writers.len() < MAX_WRITERS {
-            self.writers.insert(Arc::clone(&origin.writer));
+    fn event(&mut self, bytes: &[u8]) -> Result<ListWatchEvent, LinkError> {
+        match self.kind {
+            Kind::Service => self.event_of::<objects::Service>(bytes),
+            Kind::EndpointSlice => self.event_of::<objects::EndpointSlice>(bytes),
+            Kind::Node => self.event_of::<objects::Node>(bytes),
         }
     }
 }
 
-/// Decodes a list without its items.
+impl Decoder {
+    /// A decoder for this kind.
+    pub fn new(kind: Kind) -> Self {
+        Self { kind, writers: HashSet::new() }
+    }
+
+    fn event_of<W: Watched>(&mut self, bytes: &[u8]) -> Result<ListWatchEvent, LinkError> {
+        // The most frequent events are decoded in one pass.
+        if let Ok(Envelope { kind, object }) = serde_json::from_slice::<Envelope<'_, W>>(bytes) {
+            match &*kind {
+                "ADDED" | "MODIFIED" => return Ok(self.upsert(&object)),
+                "DELETED" => return Ok(delete(object.metadata())),
+                _ => {}
+            }
+        }
+        let Envelope { kind, object }: Envelope<'_, &RawValue> =
+            serde_json::from_slice(bytes).map_err(|error| invalid(&format!("not a watch event: {error}")))?;
+        let object = object.get().as_bytes();
+        match &*kind {
+            "ADDED" | "MODIFIED" => Ok(self.item_of::<W>(object)),
+            "DELETED" => Ok(match serde_json::from_slice::<Bare>(object) {
+                Ok(bare) => delete(&bare.metadata),
+                Err(error) => skipped(object, &error),
+            }),
+            kind => event_without_object(kind, object),
+        }
+    }
+
+    fn item_of<W: Watched>(&mut self, bytes: &[u8]) -> ListWatchEvent {
+        match serde_json::from_slice::<W>(bytes) {
+            Ok(object) => self.upsert(&object),
+            Err(error) => skipped(bytes, &error),
+        }
+    }
+
+    fn upsert<W: Watched>(&mut self, object: &W) -> ListWatchEvent {
+        let metadata = object.metadata();
+        let mut decoded = match named(metadata) {
+            Ok(decoded) => decoded,
+            Err(reason) => return ListWatchEvent::Skipped { key: None, reason },
+        };
+        let Key { namespace, name } = &decoded.key;
+        if self.kind == Kind::Service && is_default_kubernetes(namespace, name) && !metadata.uid.is_empty() {
+            decoded.cluster = Some(printable::name(&metadata.uid).into_owned());
+        }
+        let shown = format!("{} {namespace}/{name}", self.kind.name());
+        let (change, notices) = object.change(&Reader { source: Source::Kubernetes, object: shown.into() });
+        decoded.change = change;
+        decoded.notices = notices.iter().map(|notice| printable::sentence(notice).into_owned()).collect();
+        match &mut decoded.change {
+            Some(Change::UpsertService(service)) => self.share(&mut service.origin.writer),
+            Some(Change::UpsertSlice(slice)) => self.share(&mut slice.origin.writer),
+            _ => {}
+        }
+        ListWatchEvent::Upsert(decoded)
+    }
+
+    fn share(&mut self, writer: &mut Arc<str>) {
+        if let Some(shared) = self.writers.get(writer) {
+            *writer = Arc::clone(shared);
+        } else if self.writers.len() < MAX_WRITERS {
+            self.writers.insert(Arc::clone(writer));
+        }
+    }
+}
+
+/// Decodes a watch event that is not about an object: a bookmark or an error.
+///
+/// # Errors
+/// Like [`Decode::event`].
+pub fn event_without_object<O>(kind: &str, object: &[u8]) -> Result<ListWatchEvent<O>, LinkError> {
+    match kind {
+        "BOOKMARK" => {
+            let Bare { metadata } =
+                serde_json::from_slice(object).map_err(|error| invalid(&format!("not a bookmark: {error}")))?;
+            let version = Version::of(&metadata.resource_version);
+            let is_end_of_list = metadata.annotations.initial_events_end.as_deref() == Some("true");
+            Ok(if is_end_of_list { ListWatchEvent::ListDone(version) } else { ListWatchEvent::Bookmark(version) })
+        }
+        "ERROR" => {
+            let Status { code, reason, message } = serde_json::from_slice(object).unwrap_or_default();
+            let message = printable::sentence(format!("{reason} {message}").trim()).into_owned();
+            Err(match code {
+                0 => LinkError::Status { code: 500, message },
+                410 => LinkError::Gone(message),
+                code => LinkError::Status { code, message },
+            })
+        }
+        other => Err(invalid(&format!("a watch event of unknown type `{}`", other.escape_debug()))),
+    }
+}
+
+/// Decodes the metadata of a list without its items.
 ///
 /// # Errors
 /// It is not a list.
-pub fn shell(bytes: &[u8]) -> Result<Shell, String> {
-    let shell: ShellObject = serde_json::from_slice(bytes).map_err(|error| format!("not a list: {error}"))?;
-    if !shell.kind.ends_with("List") {
-        return Err(format!("not a list but a `{}`", shell.kind.escape_debug()));
-    }
-    Ok(Shell { version: Version::of(&shell.metadata.resource_version), next: shell.metadata.next })
-}
-
-/// The message for the store about an object with this metadata, and the object's version.
-fn named(metadata: &Metadata, reported: impl FnOnce(Identity) -> ObjectEvent) -> (ObjectEvent, Version) {
-    match identity(metadata) {
-        Ok(identity) => {
-            let version = identity.version;
-            (reported(identity), version)
-        }
-        Err(reason) => (ObjectEvent::Skipped { key: None, reason }, Version::default()),
+pub fn list_metadata(bytes: &[u8]) -> Result<ListMetadata, LinkError> {
+    let list: BareList = serde_json::from_slice(bytes).map_err(|error| invalid(&format!("not a list: {error}")))?;
+    if list.kind.ends_with("List") {
+        Ok(list.metadata)
+    } else {
+        Err(invalid(&format!("not a list but a `{}`", list.kind.escape_debug())))
     }
 }
 
-fn reported(Status { reason, message, .. }: &Status) -> String {
-    super::printable::sentence(format!("{reason} {message}").trim()).into_owned()
+/// The error of a response that cannot be decoded.
+pub fn invalid(reason: &str) -> LinkError {
+    LinkError::Broken(format!("invalid response: {}", printable::sentence(reason)))
 }
 
-/// The message for an object that cannot be decoded. Its name may still be readable.
-fn skipped(bytes: &[u8], error: &str) -> ObjectEvent {
+fn delete(metadata: &Metadata) -> ListWatchEvent {
+    match named(metadata) {
+        Ok(object) => ListWatchEvent::Delete(object),
+        Err(reason) => ListWatchEvent::Skipped { key: None, reason },
+    }
+}
+
+/// The event for an object that cannot be decoded. Its name may still be readable.
+fn skipped(bytes: &[u8], error: &serde_json::Error) -> ListWatchEvent {
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Named {
@@ -394,14 +347,9 @@ fn skipped(bytes: &[u8], error: &str) -> ObjectEvent {
         namespace: String,
         name: String,
     }
-    let named: Named = serde_json::from_slice(bytes).unwrap_or_default();
-    let key = key(&named.metadata.namespace, &named.metadata.name).ok();
-    ObjectEvent::Skipped { key, reason: super::printable::sentence(error).into_owned() }
-}
-
-fn identity(metadata: &Metadata) -> Result<Identity, String> {
-    let key = key(translate::namespace(metadata), &metadata.name)?;
-    Ok(Identity { key, uid: Uid::of(&metadata.uid), version: Version::of(&metadata.resource_version) })
+    let Named { metadata: Name { namespace, name } } = serde_json::from_slice(bytes).unwrap_or_default();
+    let key = key(&namespace, &name).ok();
+    ListWatchEvent::Skipped { key, reason: printable::sentence(&error.to_string()).into_owned() }
 }
 
 fn key(namespace: &str, name: &str) -> Result<Key, String> {
@@ -410,6 +358,18 @@ fn key(namespace: &str, name: &str) -> Result<Key, String> {
     }
     let shown: String = format!("{namespace}/{name}").chars().take(80).collect();
     Err(format!("`{}` is not a Kubernetes name", shown.escape_debug()))
+}
+
+/// The object with this metadata, without a change.
+fn named(metadata: &Metadata) -> Result<Box<Object>, String> {
+    Ok(Box::new(Object {
+        key: key(translate::namespace(metadata), &metadata.name)?,
+        uid: Uid::of(&metadata.uid),
+        version: Version::of(&metadata.resource_version),
+        change: None,
+        notices: Vec::new(),
+        cluster: None,
+    }))
 }
 
 impl Uid {
@@ -438,11 +398,12 @@ impl Version {
     }
 }
 
+/// An object in the form in which the server sends it.
 trait Watched: DeserializeOwned {
     fn metadata(&self) -> &Metadata;
 
-    /// The message for the store about this object.
-    fn heard(&self, decoder: &mut Decoder) -> (ObjectEvent, Version);
+    /// The change that makes the object known, and the ignored parts of the object.
+    fn change(&self, reader: &Reader) -> (Option<Change>, Vec<String>);
 }
 
 impl Watched for objects::Service {
@@ -450,8 +411,9 @@ impl Watched for objects::Service {
         &self.metadata
     }
 
-    fn heard(&self, decoder: &mut Decoder) -> (ObjectEvent, Version) {
-        decoder.translated(self, translate::service, Object::Service)
+    fn change(&self, reader: &Reader) -> (Option<Change>, Vec<String>) {
+        let (service, notices) = translate::service(self, reader);
+        (service.map(Change::UpsertService), notices)
     }
 }
 
@@ -460,8 +422,9 @@ impl Watched for objects::EndpointSlice {
         &self.metadata
     }
 
-    fn heard(&self, decoder: &mut Decoder) -> (ObjectEvent, Version) {
-        decoder.translated(self, translate::slice, Object::Slice)
+    fn change(&self, reader: &Reader) -> (Option<Change>, Vec<String>) {
+        let (slice, notices) = translate::slice(self, reader);
+        (slice.map(Change::UpsertSlice), notices)
     }
 }
 
@@ -470,28 +433,8 @@ impl Watched for objects::Node {
         &self.metadata
     }
 
-    fn heard(&self, _: &mut Decoder) -> (ObjectEvent, Version) {
-        named(&self.metadata, |identity| {
-            let object = Some(Object::Node(translate::node(self)));
-            ObjectEvent::Upsert(Box::new(Item { identity, object, notices: Vec::new() }))
-        })
-    }
-}
-
-/// The models of Services and EndpointSlices have an origin.
-trait HasOrigin {
-    fn origin(&mut self) -> &mut Origin;
-}
-
-impl HasOrigin for Service {
-    fn origin(&mut self) -> &mut Origin {
-        &mut self.origin
-    }
-}
-
-impl HasOrigin for Slice {
-    fn origin(&mut self) -> &mut Origin {
-        &mut self.origin
+    fn change(&self, _: &Reader) -> (Option<Change>, Vec<String>) {
+        (Some(Change::NodeObject(Some(translate::node(self)))), Vec::new())
     }
 }
 

@@ -9,7 +9,7 @@ use tokio_util::codec::{Decoder, LinesCodec, LinesCodecError};
 pub const MAX_OBJECT: usize = 8 << 20;
 
 /// The maximum size of a list without its items, in bytes.
-const MAX_SHELL: usize = 64 << 10;
+const MAX_LIST_FIELDS: usize = 64 << 10;
 
 /// The maximum nesting depth of braces and brackets; the same as in Kubernetes' own decoder.
 const MAX_DEPTH: usize = 10_000;
@@ -22,24 +22,24 @@ pub enum Piece<'a> {
     /// An object larger than [`MAX_OBJECT`]. Its contents were dropped.
     TooLong,
     /// The list without its items, at the end of the list.
-    Shell(&'a [u8]),
+    ListFields(&'a [u8]),
 }
 
 /// The response is not a watch or list in JSON.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SplitError {
     /// The response is not JSON, or not in the expected form.
-    #[error("what the server sends is not JSON objects (it begins with `{0}`)")]
+    #[error("the response is not a sequence of JSON objects (it begins with `{0}`)")]
     NotObjects(String),
     /// The response is not text.
-    #[error("what the server sends is not UTF-8")]
+    #[error("the response is not UTF-8")]
     NotText,
     /// The response is nested too deeply.
-    #[error("the server sends JSON nested more than {MAX_DEPTH} deep")]
+    #[error("the response contains JSON that is nested more than {MAX_DEPTH} levels deep")]
     TooDeep,
     /// The list is too large even without its items.
-    #[error("the server sends a list with more than {MAX_SHELL} bytes beside its items")]
-    ShellTooLong,
+    #[error("the response is a list with more than {MAX_LIST_FIELDS} bytes in addition to its items")]
+    ListFieldsTooLong,
 }
 
 /// Cuts the response of a watch into events, one per line.
@@ -102,7 +102,7 @@ pub struct Splitter {
     object: Vec<u8>,
     /// The length of the current object in bytes, even if it is too large to be stored.
     length: usize,
-    shell: Vec<u8>,
+    list_fields: Vec<u8>,
     /// The beginning of the most recent string at depth 1 of a list, where its keys are.
     key: Vec<u8>,
     in_items: bool,
@@ -118,7 +118,7 @@ enum Quoted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Object,
-    Shell,
+    ListFields,
     Between,
 }
 
@@ -138,7 +138,7 @@ impl Splitter {
             string: None,
             object: Vec::new(),
             length: 0,
-            shell: Vec::new(),
+            list_fields: Vec::new(),
             key: Vec::new(),
             in_items: false,
         }
@@ -215,7 +215,7 @@ impl Splitter {
             0 => Part::Between,
             2 if self.in_items => Part::Between,
             _ if self.in_items => Part::Object,
-            _ => Part::Shell,
+            _ => Part::ListFields,
         }
     }
 
@@ -247,11 +247,11 @@ impl Splitter {
                     self.object.extend_from_slice(bytes);
                 }
             }
-            Part::Shell => {
-                if self.shell.len() + bytes.len() > MAX_SHELL {
-                    return Err(SplitError::ShellTooLong);
+            Part::ListFields => {
+                if self.list_fields.len() + bytes.len() > MAX_LIST_FIELDS {
+                    return Err(SplitError::ListFieldsTooLong);
                 }
-                self.shell.extend_from_slice(bytes);
+                self.list_fields.extend_from_slice(bytes);
             }
         }
         Ok(())
@@ -265,9 +265,9 @@ impl Splitter {
                 found(if length > self.max_object { Piece::TooLong } else { Piece::Object(&self.object) });
                 self.object.clear();
             }
-            Part::Shell => {
-                found(Piece::Shell(&self.shell));
-                self.shell.clear();
+            Part::ListFields => {
+                found(Piece::ListFields(&self.list_fields));
+                self.list_fields.clear();
             }
         }
     }

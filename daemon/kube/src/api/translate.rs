@@ -22,21 +22,6 @@ pub const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
 /// The taint that the cluster autoscaler adds to a node before it removes the node (KEP-3836).
 const LEAVING_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// The translation of one object.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Translation<T> {
-    /// The translated object; `None` if nodelb ignores the object.
-    pub value: Option<T>,
-    /// The ignored parts of the object, or the reason to ignore the whole object.
-    pub notices: Vec<String>,
-}
-
-impl<T> Translation<T> {
-    fn left_out(reason: impl Into<String>) -> Self {
-        Self { value: None, notices: vec![reason.into()] }
-    }
-}
-
 /// The origin of an object, as far as the object itself does not contain it.
 #[derive(Clone, Debug)]
 pub struct Reader {
@@ -64,18 +49,18 @@ pub fn namespace(metadata: &Metadata) -> &str {
     if metadata.namespace.is_empty() { "default" } else { &metadata.namespace }
 }
 
-/// Translates a Service. Ignores the Services that kube-proxy does not serve: ExternalName, headless, without a
-/// ClusterIP, or labelled for another proxy.
-pub fn service(object: &objects::Service, reader: &Reader) -> Translation<Service> {
+/// Translates a Service; `None` for the Services that kube-proxy does not serve: ExternalName, headless, without a
+/// ClusterIP, or labelled for another proxy. Also returns the ignored parts, or the reason to ignore the whole object.
+pub fn service(object: &objects::Service, reader: &Reader) -> (Option<Service>, Vec<String>) {
     let objects::Service { metadata, spec, status } = object;
     if let Some(reason) = reason_to_leave_out(metadata, spec) {
-        return Translation::left_out(reason);
+        return (None, vec![reason]);
     }
     let mut notices = Vec::new();
     let addresses = addresses(spec, status, &mut notices);
     if !addresses.iter().any(|(kind, _)| *kind == FrontendKind::ClusterIP) {
         notices.push("no usable clusterIP; left out".into());
-        return Translation { value: None, notices };
+        return (None, notices);
     }
     let service = Service {
         name: ServiceName::new(namespace(metadata), &metadata.name),
@@ -91,7 +76,7 @@ pub fn service(object: &objects::Service, reader: &Reader) -> Translation<Servic
         awaits_load_balancer: spec.kind == "LoadBalancer" && status.load_balancer.ingress.is_empty(),
         health_check: None,
     };
-    Translation { value: Some(service), notices }
+    (Some(service), notices)
 }
 
 fn reason_to_leave_out(metadata: &Metadata, spec: &ServiceSpec) -> Option<String> {
@@ -99,7 +84,7 @@ fn reason_to_leave_out(metadata: &Metadata, spec: &ServiceSpec) -> Option<String
         return Some(format!("label service.kubernetes.io/service-proxy-name gives it to `{proxy}`; left out"));
     }
     if spec.kind == "ExternalName" {
-        return Some("ExternalName, which is a matter of DNS; left out".into());
+        return Some("type ExternalName, which only DNS serves; left out".into());
     }
     if spec.cluster_ip == "None" || spec.cluster_ips.first().is_some_and(|ip| ip == "None") {
         return Some("headless (clusterIP None); left out".into());
@@ -168,7 +153,9 @@ fn source_ranges(spec: &ServiceSpec, notices: &mut Vec<String>) -> Option<Vec<Ip
     for text in texts {
         match text.trim().parse::<IpNet>() {
             Ok(net) => ranges.push(net.trunc()),
-            Err(_not_a_net) => notices.push(format!("loadBalancerSourceRanges: `{text}` is not a CIDR; admits nobody")),
+            Err(_not_a_net) => {
+                notices.push(format!("loadBalancerSourceRanges: `{text}` is not a CIDR; it allows no client"))
+            }
         }
     }
     Some(ranges)
@@ -269,18 +256,20 @@ pub fn is_for_proxies(slice: &k8s_openapi::api::discovery::v1::EndpointSlice) ->
     has("kubernetes.io/service-name") && !has("service.kubernetes.io/headless") && family(&slice.address_type).is_some()
 }
 
-/// Translates an EndpointSlice. Ignores slices without a service, with FQDNs, or with the label for headless services.
-pub fn slice(object: &EndpointSlice, reader: &Reader) -> Translation<Slice> {
+/// Translates an EndpointSlice; `None` for slices without a service, with FQDNs, or with the label for headless services.
+/// Also returns the ignored parts, or the reason to ignore the whole object.
+pub fn slice(object: &EndpointSlice, reader: &Reader) -> (Option<Slice>, Vec<String>) {
     let metadata = &object.metadata;
+    let left_out = |reason: &str| (None, vec![reason.to_owned()]);
     let Some(service) = metadata.labels.service_name.as_deref().filter(|name| !name.is_empty()) else {
-        return Translation::left_out("no label kubernetes.io/service-name, so it belongs to no service; left out");
+        return left_out("no label kubernetes.io/service-name, so it belongs to no service; left out");
     };
     if metadata.labels.headless.is_some() {
-        return Translation::left_out("label service.kubernetes.io/headless; left out");
+        return left_out("label service.kubernetes.io/headless; left out");
     }
     let Some(family) = family(&object.address_type) else {
         let other = &object.address_type;
-        return Translation::left_out(format!("addressType `{other}` has no addresses to connect to; left out"));
+        return left_out(&format!("addressType `{other}` has no addresses to connect to; left out"));
     };
     let mut notices = Vec::new();
     let backends = backends(&object.endpoints, family, &mut notices);
@@ -305,7 +294,7 @@ pub fn slice(object: &EndpointSlice, reader: &Reader) -> Translation<Slice> {
         origin: reader.origin(metadata),
         ports,
     };
-    Translation { value: Some(slice), notices }
+    (Some(slice), notices)
 }
 
 /// The usable endpoints of a slice as backends with port 0: each endpoint has all ports of the slice.

@@ -99,7 +99,7 @@ impl FromStr for Address {
 fn unusable(at: SocketAddr) -> Option<&'static str> {
     let addr = Addr::from(at.ip().to_canonical());
     if addr.is_unspecified() {
-        Some("it stands for every address of a host")
+        Some("it is the unspecified address")
     } else if addr.is_multicast() || addr.ip() == IpAddr::V4(Ipv4Addr::BROADCAST) {
         Some("it is multicast or broadcast")
     } else if addr.ip().is_ipv6() && addr.is_link_local() {

@@ -27,7 +27,7 @@ async fn answer(
     timeout: Duration,
     max_bytes: usize,
 ) -> Result<Response<Full<Bytes>>, LinkError> {
-    let link = link.upgrade().ok_or_else(|| LinkError::Broken("nodelb cut it".into()))?;
+    let link = link.upgrade().ok_or_else(|| LinkError::Broken("closed by nodelb".into()))?;
     let what = format!("the answer of {} to {}", link.at(), request.uri().to_string().trim_end_matches('?'));
     let (head, body) = request.into_parts();
     let answer = link.send(Request::from_parts(head, body.collect_bytes().await?.into()), timeout).await?;

@@ -113,9 +113,7 @@ impl Connector {
         let unreachable = |what: String| LinkError::Unreachable(format!("{at}: {what}"));
         let socket = self.socket(at).map_err(|error| unreachable(format!("no socket: {error}")))?;
         (self.register)(socket.as_fd()).map_err(|error| {
-            unreachable(format!(
-                "the socket cannot be registered as nodelb's own ({error}), so that BPF might translate it; not connected"
-            ))
+            unreachable(format!("cannot register the socket ({error}), and BPF might translate it; not connected"))
         })?;
         let connecting = TcpSocket::from_std_stream(StdTcpStream::from(socket)).connect(at);
         match timeout_at(deadline, connecting).await {

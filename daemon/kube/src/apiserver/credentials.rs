@@ -138,7 +138,7 @@ impl Credentials {
         if let Some(trouble) = trouble.as_ref().filter(|trouble| state.warned.as_ref() != Some(trouble)) {
             warn!(
                 message_id = %messages::LOGIN_FAILED,
-                "{trouble}; going on with the credentials from before, {}", login.identity
+                "{trouble}; keeping the previous credentials, {}", login.identity
             );
         }
         state.warned = trouble;
@@ -194,12 +194,17 @@ impl Credentials {
         let Ok(looked) = tokio::time::timeout(self.timeouts.files, looking).await else {
             let (origin, timeout) = (&self.origin, self.timeouts.files);
             return Err(CredentialsError(format!(
-                "{origin} cannot be read within {timeout:?}: is its file system there?"
+                "reading {origin} timed out after {timeout:?}: check its file system"
             )));
         };
         state.looking = None;
-        let looked =
-            looked.map_err(|error| CredentialsError(format!("{}: the reading of it broke: {error}", self.origin)))?;
+        let looked = looked.map_err(|error| {
+            CredentialsError(format!(
+                "{}: the task that reads it failed: \
+                 {error}",
+                self.origin
+            ))
+        })?;
         state.read = looked.stamps;
         match looked.outcome {
             None => {}

@@ -82,12 +82,12 @@ impl Place {
         let name = file.file_name()?.to_str().filter(|_| file.parent() == Some(self.directory()))?;
         match (self, error.kind()) {
             (Self::Own(_), io::ErrorKind::NotFound) => Some(format!(
-                "systemd has handed over no credential {name}: write it to /etc/credstore/{name}, or let the unit say \
-                 LoadCredential={name}:/PATH (systemctl edit nodelb), then restart nodelb"
+                "systemd has not passed the credential {name}: write it to /etc/credstore/{name}, or set \
+                 LoadCredential={name}:/PATH in the unit (systemctl edit nodelb), then restart nodelb"
             )),
             (Self::Elsewhere, io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => Some(format!(
-                "{PREFIX}{name} is handed over by systemd, which has not started this process: start nodelb.service, or \
-                 set the path of a file in its place"
+                "{PREFIX}{name} is passed by systemd, which has not started this process: start nodelb.service, or set \
+                 the path of a file instead"
             )),
             _ => None,
         }

@@ -19,7 +19,7 @@ pub enum LinkError {
     Forbidden(String),
     /// The server refuses all requests including the readiness check: it is starting, or does not know the credentials.
     /// Contains its first response.
-    #[error("{0}; it refuses GET /readyz as well")]
+    #[error("{0}; it also refuses GET /readyz")]
     Unproven(String),
     /// 410: the resourceVersion or the continue token is too old.
     #[error("410 Gone: {0}")]
@@ -46,6 +46,6 @@ pub enum LinkError {
     #[error("the connection broke: {0}")]
     Broken(String),
     /// A timeout, with a description of the request.
-    #[error("no answer in time: {0}")]
+    #[error("timeout: {0}")]
     TimedOut(String),
 }

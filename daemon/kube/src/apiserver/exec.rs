@@ -127,7 +127,7 @@ impl Plugin {
         let (status, output, complaint) = timeout_at(deadline, finish(&mut child))
             .await
             .map_err(late)?
-            .map_err(|error| wrong(format!("cannot be listened to: {error}")))?;
+            .map_err(|error| wrong(format!("its output cannot be read: {error}")))?;
         group.0 = None;
         if !status.success() {
             return Err(wrong(format!("failed ({status}): {}", last_line(&complaint))));
@@ -241,7 +241,7 @@ async fn beginning(from: Option<impl AsyncRead + Unpin>, most: u64) -> io::Resul
 fn last_line(complaint: &[u8]) -> String {
     let text = String::from_utf8_lossy(complaint);
     let line = text.lines().rfind(|line| !line.trim().is_empty());
-    line.map_or_else(|| "it did not say why".into(), printable)
+    line.map_or_else(|| "no reason given".into(), printable)
 }
 
 fn printable(text: &str) -> String {

@@ -181,7 +181,8 @@ impl Reader<'_> {
     fn refuse_cluster(&self, cluster: &Cluster, of: &str) -> Result<(), CredentialsError> {
         if cluster.insecure_skip_tls_verify == Some(true) {
             return Err(self.wrong(&format!(
-                "{of} has insecure-skip-tls-verify: anybody could then be the apiserver; set certificate-authority instead"
+                "{of} has insecure-skip-tls-verify, which would accept any server as the apiserver; set \
+                 certificate-authority instead"
             )));
         }
         Ok(())
@@ -259,7 +260,7 @@ impl Reader<'_> {
         }
         match wanted.headers() {
             Ok(_) => Ok(Some(wanted)),
-            Err(field) => Err(self.wrong(&format!("{field} of {of} holds what no HTTP header can carry; correct it"))),
+            Err(field) => Err(self.wrong(&format!("{field} of {of} is not valid in an HTTP header; correct it"))),
         }
     }
 
@@ -278,7 +279,7 @@ impl Reader<'_> {
             }
         };
         if exec.interactive_mode == Some(ExecInteractiveMode::Always) {
-            return Err(self.wrong(&format!("exec of {of} has interactiveMode Always, but nobody is there to ask")));
+            return Err(self.wrong(&format!("exec of {of} has interactiveMode Always, but nodelb is not interactive")));
         }
         // Like in kubectl, a command with a slash is relative to the kubeconfig; any other command is searched in PATH.
         let command = if command.contains('/') { self.relative(command) } else { command.into() };

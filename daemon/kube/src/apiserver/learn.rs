@@ -18,7 +18,7 @@ pub fn refusal(
     if at.port() == 0 {
         Some("its port is 0")
     } else if addr.is_unspecified() || addr.is_multicast() {
-        Some("it is no address of a host")
+        Some("it is not the address of a host")
     } else if addr.is_loopback() {
         Some("it is this host itself; configure it if an apiserver listens there")
     } else if ip.is_ipv6() && addr.is_link_local() {

@@ -263,7 +263,7 @@ impl Pool {
             let Some(since) = candidate.connecting.take() else { continue };
             let took = now.0.saturating_sub(since.0);
             if candidate.server.address != *address && timeouts.hedge <= took {
-                let error = format!("no answer within {took} ms, when {address} had answered");
+                let error = format!("no response within {took} ms, while {address} responded");
                 candidate.apply(now, Outcome::Failed(error), &timeouts, jitter);
             }
         }

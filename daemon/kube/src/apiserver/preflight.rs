@@ -115,7 +115,7 @@ impl Attempt {
                 done = tries.join_next() => match done {
                     Some(Ok(Ok(done))) => return Ok(done),
                     Some(Ok(Err(error))) => error,
-                    Some(Err(error)) => LinkError::Broken(format!("a bug of nodelb, please report it: {error}")),
+                    Some(Err(error)) => LinkError::Broken(format!("a bug in nodelb, please report it: {error}")),
                     None => break,
                 },
                 () = pause => continue,

@@ -51,10 +51,10 @@ pub(super) async fn read(answer: Response<Incoming>, asked: &Asked<'_>, timeout:
     let (head, body) = answer.into_parts();
     let message = match tokio::time::timeout(timeout, Limited::new(body, MAX_BODY).collect()).await {
         Ok(Ok(body)) => message(&body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => "its explanation is too long to be one".into(),
-        Ok(Err(_)) | Err(_) => "its explanation did not arrive".into(),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => "the error message is too long".into(),
+        Ok(Err(_)) | Err(_) => "the error message did not arrive".into(),
     };
-    let message = if message.is_empty() { "no explanation".into() } else { message };
+    let message = if message.is_empty() { "no error message".into() } else { message };
     refusal(head.status, &head.headers, message, asked)
 }
 
@@ -63,7 +63,7 @@ fn refusal(status: StatusCode, headers: &HeaderMap, message: String, asked: &Ask
     match status.as_u16() {
         401 => LinkError::Unauthorized(format!("{server} does not accept {identity}: {message}")),
         403 => LinkError::Forbidden(format!(
-            "{server} knows {identity}, which may not do this: {message}; check with `{}`",
+            "{server} denies {identity} the permission: {message}; check with `{}`",
             can_i(asked)
         )),
         410 => LinkError::Gone(message),

@@ -43,7 +43,7 @@ fn usable(found: impl Iterator<Item = SocketAddr>) -> Result<Vec<SocketAddr>, St
             usable.push(at);
         }
     }
-    if usable.is_empty() { Err("it has no address that can be connected to".into()) } else { Ok(usable) }
+    if usable.is_empty() { Err("it has no usable address".into()) } else { Ok(usable) }
 }
 
 #[cfg(test)]

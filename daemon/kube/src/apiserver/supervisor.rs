@@ -253,7 +253,7 @@ impl Supervisor {
         for address in self.pool.forget_stale(now) {
             tracing::info!(
                 message_id = %messages::APISERVER_KNOWN,
-                apiserver = %address, "apiserver {address} failed for long and is not listed: forgotten"
+                apiserver = %address, "removed apiserver {address}: it failed for a long time and is not listed"
             );
         }
         self.journal.lost(now, self.first_error().as_deref());

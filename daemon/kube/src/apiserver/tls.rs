@@ -106,7 +106,7 @@ fn refused_certificate(reason: &CertificateError, at: SocketAddr, name: &ServerN
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
             match names.is_empty() {
                 true => {
-                    format!("the certificate of {at} names nobody, not {name}; renew it with subject alternative names")
+                    format!("the certificate of {at} has no subject alternative name; expected {name}; renew it")
                 }
                 false => format!(
                     "the certificate of {at} does not name {name}, but {}{more}; set tls-server-name to one of these if \

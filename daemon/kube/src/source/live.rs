@@ -1,12 +1,14 @@
 //! Compares the table with the apiserver: lists Services and EndpointSlices once over the session in use and reports
 //! the differences. Limits how often it sends such requests, and changes nothing.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nodelb_core::change::Change;
 use nodelb_core::explain::rows::{Between, Difference};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::cause::Cause;
@@ -16,8 +18,8 @@ use nodelb_core::table::{Facts, same_service, same_slice};
 use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::api::decode::{Decoder, Item, Key, Kind, Object, ObjectEvent, Version};
-use crate::api::page::Page;
+use crate::api::decode::{Decoder, Key, Kind, ListWatchEvent, Object, Version};
+use crate::api::list_watch::{From, ListWatch, Timeouts};
 use crate::api::request::Query;
 use crate::apiserver::error::LinkError;
 use crate::apiserver::session::{Apiservers, Session};
@@ -80,14 +82,14 @@ impl Live {
     /// The differences between the table and the apiserver, for one service or for all. If the comparison fails, the
     /// only row contains the reason.
     pub async fn differences(&self, service: Option<&ServiceName>) -> Vec<Difference> {
-        match self.ask(service).await {
+        match self.try_compare(service).await {
             Ok(rows) => rows,
             Err(Unanswered { cause, action }) => vec![Difference {
                 between: Between::SourceMemory,
                 what: "apiserver".into(),
                 service: service.cloned(),
                 source: Some("cannot be asked".into()),
-                memory: Some("as it was last reported".into()),
+                memory: Some("as last received".into()),
                 kernel: None,
                 cause,
                 action,
@@ -95,23 +97,25 @@ impl Live {
         }
     }
 
-    async fn ask(&self, service: Option<&ServiceName>) -> Result<Vec<Difference>, Unanswered> {
+    async fn try_compare(&self, service: Option<&ServiceName>) -> Result<Vec<Difference>, Unanswered> {
         let refused = |cause: &str, action: &str| Unanswered { cause: cause.into(), action: action.into() };
         let Ok(mut last_whole) = self.last_whole.try_lock() else {
-            return Err(refused("somebody else is asking just now", "ask again when that is answered"));
+            return Err(refused("another comparison is in progress", "ask again when it is complete"));
         };
         if service.is_none() {
             if last_whole.is_some_and(|last| last.elapsed() < self.timeouts.between) {
                 let seconds = self.timeouts.between.as_secs();
-                let action = format!("ask again in {seconds} s, or of one service only");
-                return Err(refused("everything was asked for a moment ago, which is work for an apiserver", &action));
+                let action = format!("ask again in {seconds} s, or about one service only");
+                let cause =
+                    format!("all services were compared less than {seconds} s ago, which is work for an apiserver");
+                return Err(refused(&cause, &action));
             }
             *last_whole = Some(Instant::now());
         }
         let Some(session) = self.apiservers.session.borrow().clone() else {
             return Err(refused(
-                "no apiserver can be reached",
-                "what was known before stays served; see `nodelb apiservers`",
+                "no apiserver is reachable",
+                "the last known state stays served; see `nodelb apiservers`",
             ));
         };
         match timeout(self.timeouts.whole, self.compare(&session, service)).await {
@@ -119,7 +123,7 @@ impl Live {
             Ok(Err(error)) => Err(unanswered(&error)),
             Err(_elapsed) => {
                 let cause = format!("{} took longer than {} s", session.link.at(), self.timeouts.whole.as_secs());
-                Err(refused(&cause, "ask of one service only"))
+                Err(refused(&cause, "ask about one service only"))
             }
         }
     }
@@ -129,9 +133,8 @@ impl Live {
         let mut rows = Vec::new();
         let mut suspects = Vec::new();
         for kind in Kind::SERVED {
-            let query = of.map_or_else(|| Query::all(kind), |name| Query::of_service(kind, name));
             let mut list = List::new(kind, before.facts(), of);
-            self.read(session, query, &mut list).await?;
+            self.read(session, &mut list, of).await?;
             rows.append(&mut list.notices);
             suspects.append(&mut list.end());
         }
@@ -141,7 +144,7 @@ impl Live {
         // A watch may deliver a change later than a list. Only differences that still exist after this delay count.
         sleep(self.timeouts.lag).await;
         let now = Arc::clone(&self.snapshot.borrow());
-        let known = BTreeMap::from(Kind::SERVED.map(|kind| (kind, held(kind, now.facts(), of))));
+        let known = BTreeMap::from(Kind::SERVED.map(|kind| (kind, known_models(kind, now.facts(), of))));
         let at = session.link.at();
         let more = suspects.len().saturating_sub(MAX_REPORTED);
         let judged = |suspect: &Suspect| suspect.judge(known.get(&suspect.kind)?.get(&suspect.key), at);
@@ -152,48 +155,50 @@ impl Live {
         Ok(rows)
     }
 
-    /// Reads all pages of the list.
-    async fn read(&self, session: &Session, mut query: Query, list: &mut List<'_>) -> Result<(), LinkError> {
+    async fn read(&self, session: &Session, list: &mut List<'_>, of: Option<&ServiceName>) -> Result<(), LinkError> {
+        let mut query = of.map_or_else(|| Query::all(list.kind), |name| Query::of_service(list.kind, name));
+        let LiveTimeouts { timeout, .. } = self.timeouts;
+        let timeouts = Timeouts { head: timeout, silence: timeout, watch: Duration::ZERO };
+        let mut response = loop {
+            match ListWatch::open(&session.link, query.clone(), From::List { page: PAGE }, timeouts).await {
+                Err(error) if query.make_do_without(&error) => {}
+                opened => break opened?,
+            }
+        };
         let mut decoder = Decoder::new(list.kind);
-        let mut next = String::new();
-        loop {
-            let body = match session.link.get(&query.page(&next, PAGE)?, self.timeouts.timeout).await {
-                Ok(answer) => answer.into_body(),
-                Err(error) if next.is_empty() && query.make_do_without(&error) => continue,
-                Err(error) => return Err(error),
-            };
-            let mut page = Page::new(body);
-            while let Some(arrived) = page.more(&mut decoder, self.timeouts.timeout).await? {
-                arrived.heard.into_iter().for_each(|heard| list.take(heard));
-            }
-            let shell = page.end()?;
-            list.version = shell.version;
-            next = shell.next;
-            if next.is_empty() {
-                return Ok(());
-            }
+        while let Some(events) = response.next(&mut decoder).await? {
+            events.into_iter().for_each(|event| list.take(event));
         }
+        Ok(())
     }
 }
 
 fn unanswered(error: &LinkError) -> Unanswered {
     let action = match error {
         LinkError::Forbidden(_) => "give nodelb's user `list` on services and endpointslices (contrib/kubernetes)",
-        LinkError::Unauthorized(_) => "see `nodelb apiservers`, and whether the credentials are still good",
-        _ => "ask again; see `nodelb apiservers`",
+        LinkError::Unauthorized(_) => "see `nodelb apiservers`, and check the credentials",
+        _ => "try again; see `nodelb apiservers`",
     };
-    Unanswered { cause: error.to_string(), action: format!("what was known before stays served; {action}") }
+    Unanswered { cause: error.to_string(), action: format!("the last known state stays served; {action}") }
 }
 
-/// An object in the table.
+/// An object in the table or in the list.
 #[derive(Clone, Copy)]
-enum Held<'a> {
+enum Model<'a> {
     Service(&'a Service),
     Slice(&'a Slice),
 }
 
-impl Held<'_> {
-    fn origin(&self) -> &Origin {
+impl<'a> Model<'a> {
+    fn of(change: &'a Change) -> Option<Self> {
+        match change {
+            Change::UpsertService(service) => Some(Self::Service(service)),
+            Change::UpsertSlice(slice) => Some(Self::Slice(slice)),
+            _ => None,
+        }
+    }
+
+    fn origin(&self) -> &'a Origin {
         match self {
             Self::Service(service) => &service.origin,
             Self::Slice(slice) => &slice.origin,
@@ -212,7 +217,7 @@ impl Held<'_> {
         Key { namespace: namespace.clone(), name: name.clone() }
     }
 
-    fn service(&self) -> &ServiceName {
+    fn service(&self) -> &'a ServiceName {
         match self {
             Self::Service(service) => &service.name,
             Self::Slice(slice) => &slice.service,
@@ -220,10 +225,10 @@ impl Held<'_> {
     }
 
     /// Whether a difference between the objects would not affect any connection.
-    fn is_same(&self, object: &Object) -> bool {
-        match (self, object) {
-            (Self::Service(held), Object::Service(reported)) => same_service(held, reported),
-            (Self::Slice(held), Object::Slice(reported)) => same_slice(held, reported),
+    fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Service(a), Self::Service(b)) => same_service(a, b),
+            (Self::Slice(a), Self::Slice(b)) => same_slice(a, b),
             _ => false,
         }
     }
@@ -260,16 +265,14 @@ fn push_list(text: &mut String, mut items: impl Iterator<Item = String>) {
 }
 
 /// The objects of one kind from Kubernetes in the table, for one service or for all.
-fn held<'a>(kind: Kind, facts: &'a Facts, of: Option<&ServiceName>) -> BTreeMap<Key, Held<'a>> {
-    let is_meant = |held: &Held<'_>| of.is_none_or(|of| of == held.service());
-    let keyed = |held: Held<'a>| (held.key(), held);
-    match kind {
-        Kind::Service => facts.services_of(Source::Kubernetes).map(Held::Service).filter(is_meant).map(keyed).collect(),
-        Kind::EndpointSlice => {
-            facts.slices_of(Source::Kubernetes).map(Held::Slice).filter(is_meant).map(keyed).collect()
-        }
-        Kind::Node => BTreeMap::new(),
-    }
+fn known_models<'a>(kind: Kind, facts: &'a Facts, of: Option<&ServiceName>) -> BTreeMap<Key, Model<'a>> {
+    let models: Box<dyn Iterator<Item = Model<'a>>> = match kind {
+        Kind::Service => Box::new(facts.services_of(Source::Kubernetes).map(Model::Service)),
+        Kind::EndpointSlice => Box::new(facts.slices_of(Source::Kubernetes).map(Model::Slice)),
+        Kind::Node => Box::new(std::iter::empty()),
+    };
+    let is_meant = |model: &Model<'_>| of.is_none_or(|of| of == model.service());
+    models.filter(is_meant).map(|model| (model.key(), model)).collect()
 }
 
 /// An object that differs between the list and the table.
@@ -277,17 +280,17 @@ struct Suspect {
     kind: Kind,
     key: Key,
     /// The object in the list; `None` if the list lacks it or nodelb ignores it, as kube-proxy does.
-    reported: Option<Object>,
+    listed: Option<Change>,
     /// The version in the table before the list request.
     known: Option<Version>,
     /// The version of the list.
-    listed: Version,
+    list_version: Version,
 }
 
 /// The list of one kind, compared with the table while it arrives.
 struct List<'a> {
     kind: Kind,
-    known: BTreeMap<Key, Held<'a>>,
+    known: BTreeMap<Key, Model<'a>>,
     is_narrow: bool,
     seen: HashSet<Key>,
     version: Version,
@@ -299,7 +302,7 @@ impl<'a> List<'a> {
     fn new(kind: Kind, facts: &'a Facts, of: Option<&ServiceName>) -> Self {
         Self {
             kind,
-            known: held(kind, facts, of),
+            known: known_models(kind, facts, of),
             is_narrow: of.is_some(),
             seen: HashSet::new(),
             version: Version::default(),
@@ -308,107 +311,93 @@ impl<'a> List<'a> {
         }
     }
 
-    fn take(&mut self, heard: ObjectEvent) {
-        match heard {
-            ObjectEvent::Upsert(item) => self.take_item(*item),
-            ObjectEvent::Skipped { key, reason } if self.notices.len() < MAX_NOTICES => {
+    fn take(&mut self, event: ListWatchEvent) {
+        match event {
+            ListWatchEvent::Upsert(object) => self.compare(*object),
+            ListWatchEvent::Skipped { key, reason } if self.notices.len() < MAX_NOTICES => {
                 let what = key.as_ref().map_or_else(|| self.kind.name().to_owned(), |key| named(self.kind, key));
                 self.seen.extend(key);
-                let sides = ("an object that cannot be read".into(), "as it was known before".into());
+                let sides = ("an object that cannot be read".into(), "its last known version".into());
                 self.notices.push(row(what, None, sides, reason));
             }
-            ObjectEvent::Skipped { key, .. } => self.seen.extend(key),
-            ObjectEvent::Delete(_) | ObjectEvent::ListBegins { .. } | ObjectEvent::Listed(_) => {}
+            ListWatchEvent::Skipped { key, .. } => self.seen.extend(key),
+            ListWatchEvent::ListDone(version) => self.version = version,
+            ListWatchEvent::Delete(_) | ListWatchEvent::ListStart { .. } | ListWatchEvent::Bookmark(_) => {}
         }
     }
 
-    fn take_item(&mut self, Item { identity, object, notices }: Item) {
-        let key = identity.key;
-        let held = self.known.get(&key).copied();
+    fn compare(&mut self, Object { key, change, notices, .. }: Object) {
+        let known = self.known.get(&key).copied();
         if self.is_narrow {
             let room = MAX_NOTICES.saturating_sub(self.notices.len());
-            let name = held.map(|held| held.service().clone());
+            let name = known.map(|known| known.service().clone());
             let sides = || ("has it".into(), "left out".into());
             self.notices.extend(
                 notices.into_iter().take(room).map(|notice| row(named(self.kind, &key), name.clone(), sides(), notice)),
             );
         }
-        let is_same = match (&held, &object) {
+        let is_same = match (&known, change.as_ref().and_then(Model::of)) {
             (None, None) => true,
-            (Some(held), Some(object)) => held.is_same(object),
+            (Some(known), Some(listed)) => known.is_same(&listed),
             _ => false,
         };
+        self.seen.insert(key.clone());
         if !is_same && self.suspects.len() <= MAX_REPORTED {
-            let known = held.map(|held| held.version());
-            let suspect =
-                Suspect { kind: self.kind, key: key.clone(), reported: object, known, listed: Version::default() };
-            self.suspects.push(suspect);
+            let (kind, known) = (self.kind, known.map(|known| known.version()));
+            self.suspects.push(Suspect { kind, key, listed: change, known, list_version: Version::default() });
         }
-        self.seen.insert(key);
     }
 
-    /// The differences, after the list is complete.
+    /// The differences, after the list is complete. Adds the objects that the list lacks, except those with a newer
+    /// version than the list.
     fn end(mut self) -> Vec<Suspect> {
-        self.add_gone();
-        let listed = self.version;
-        self.suspects.into_iter().map(|suspect| Suspect { listed, ..suspect }).collect()
-    }
-
-    /// Adds the objects that the list lacks, except those with a newer version than the list.
-    fn add_gone(&mut self) {
-        let gone = self.known.iter().filter(|(key, held)| !self.seen.contains(*key) && held.version() <= self.version);
         let room = (MAX_REPORTED + 1).saturating_sub(self.suspects.len());
-        self.suspects.extend(gone.take(room).map(|(key, held)| Suspect {
+        let is_missing =
+            |(key, known): &(&Key, &Model<'_>)| !self.seen.contains(*key) && known.version() <= self.version;
+        let missing = self.known.iter().filter(is_missing).take(room).map(|(key, known)| Suspect {
             kind: self.kind,
             key: key.clone(),
-            reported: None,
-            known: Some(held.version()),
-            listed: self.version,
-        }));
+            listed: None,
+            known: Some(known.version()),
+            list_version: self.version,
+        });
+        self.suspects.extend(missing);
+        self.suspects.into_iter().map(|suspect| Suspect { list_version: self.version, ..suspect }).collect()
     }
 }
 
 impl Suspect {
     /// The row for this object, if it still differs. An object that appeared or disappeared in the meantime is a change
     /// that is still being processed. If the watch has since delivered a version newer than the list, the watch works.
-    fn judge(&self, held: Option<&Held<'_>>, at: SocketAddr) -> Option<Difference> {
-        let (sides, cause) = match (held, &self.reported) {
-            (None, Some(reported)) if self.known.is_none() => {
-                let reported = listed_as_held(reported)?;
-                let cause = format!("{} has not arrived by watch", cause(reported.origin()));
-                ((reported.text(), "absent".to_owned()), cause)
+    fn judge(&self, known: Option<&Model<'_>>, at: SocketAddr) -> Option<Difference> {
+        let listed = self.listed.as_ref().and_then(Model::of);
+        let (sides, cause) = match (known, listed) {
+            (None, Some(listed)) if self.known.is_none() => {
+                let cause = format!("{} has not arrived by watch", cause(listed.origin()));
+                ((listed.text(), "absent".to_owned()), cause)
             }
-            (Some(held), None) if held.version() <= self.listed => {
-                let cause = "its removal, or the change that made it none of nodelb's, has not arrived by watch";
-                ((format!("absent at {at}, or left out"), held.text()), cause.to_owned())
+            (Some(known), None) if known.version() <= self.list_version => {
+                let cause = "its deletion, or the change after which nodelb ignores it, has not arrived by watch";
+                ((format!("absent at {at}, or left out"), known.text()), cause.to_owned())
             }
-            (Some(held), Some(reported)) if self.known.is_some() && !held.is_same(reported) => {
-                let reported = listed_as_held(reported)?;
-                let cause = match reported.version().cmp(&held.version()) {
-                    std::cmp::Ordering::Greater => format!("{} has not arrived by watch", cause(reported.origin())),
-                    std::cmp::Ordering::Less if self.known != Some(held.version()) => return None,
-                    std::cmp::Ordering::Less => {
+            (Some(known), Some(listed)) if self.known.is_some() && !known.is_same(&listed) => {
+                let cause = match listed.version().cmp(&known.version()) {
+                    Ordering::Greater => format!("{} has not arrived by watch", cause(listed.origin())),
+                    Ordering::Less if self.known != Some(known.version()) => return None,
+                    Ordering::Less => {
                         format!("{at} is behind the apiserver that was watched, or the cluster was restored")
                     }
-                    std::cmp::Ordering::Equal => {
-                        "the same resourceVersion reads differently: please report this bug of nodelb".to_owned()
+                    Ordering::Equal => {
+                        "the same resourceVersion has two contents, which is a bug of nodelb: please report it"
+                            .to_owned()
                     }
                 };
-                ((reported.text(), held.text()), cause)
+                ((listed.text(), known.text()), cause)
             }
             _ => return None,
         };
-        let service = held.map(|held| held.service().clone());
-        let service = service.or_else(|| Some(listed_as_held(self.reported.as_ref()?)?.service().clone()));
+        let service = known.copied().or(listed).map(|model| model.service().clone());
         Some(row(named(self.kind, &self.key), service, sides, cause))
-    }
-}
-
-fn listed_as_held(object: &Object) -> Option<Held<'_>> {
-    match object {
-        Object::Service(service) => Some(Held::Service(service)),
-        Object::Slice(slice) => Some(Held::Slice(slice)),
-        Object::Node(_) => None,
     }
 }
 
@@ -435,8 +424,8 @@ fn row(
         kernel: None,
         cause,
         action:
-            "the watch goes on (`nodelb sources` tells how old it is); a restart of nodelb lists everything anew, and \
-                 connections go on"
+            "the watch continues (`nodelb sources` shows its age); restarting nodelb lists all objects again and does \
+             not interrupt connections"
                 .into(),
     }
 }

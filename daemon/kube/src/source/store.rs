@@ -1,5 +1,5 @@
-//! The identities of all known Kubernetes objects, and the consequences of new messages about them. Pure: messages of
-//! the watchers go in, changes for the owner task come out. The objects themselves are stored in the table.
+//! The identities of all known Kubernetes objects, and the consequences of new events about them. Pure: events of the
+//! watchers go in, changes for the owner task come out. The objects themselves are stored in the table.
 //!
 //! - An object that exists is passed on immediately.
 //! - An object that a list lacks is removed when no list is in progress, and never before Services and EndpointSlices
@@ -17,7 +17,7 @@ use foldhash::fast::RandomState;
 use nodelb_core::change::Change;
 use nodelb_core::model::service::{ServiceName, ServicePort, SliceName, Source};
 
-use crate::api::decode::{Identity, Item, Key, Kind, Object, ObjectEvent, Uid, Version};
+use crate::api::decode::{Key, Kind, ListWatchEvent, Object, Uid, Version};
 
 /// Fewer missing objects than this never need a second list.
 const MASS: usize = 10;
@@ -65,7 +65,7 @@ enum Absence {
     /// One list lacked the Node.
     Doubted,
     /// The Node is missing, and the owner task knows it.
-    WatcherEvent,
+    Reported,
 }
 
 /// The numbers and problems of one kind.
@@ -120,9 +120,9 @@ struct Listing {
 }
 
 impl Listing {
-    fn see(&mut self, key: &Key, object: Option<&Object>) {
+    fn see(&mut self, key: &Key, change: Option<&Change>) {
         if self.seen.insert(key.clone()) {
-            self.ports += object.map_or(0, service_ports);
+            self.ports += change.map_or(0, service_ports);
         }
     }
 }
@@ -148,20 +148,21 @@ impl Store {
         }
     }
 
-    /// Processes a message of a watcher and appends the resulting changes to `changes`.
-    pub fn apply(&mut self, kind: Kind, heard: ObjectEvent, changes: &mut Vec<Change>) -> Verdict {
+    /// Processes an event of a watcher and appends the resulting changes to `changes`.
+    pub fn apply(&mut self, kind: Kind, event: ListWatchEvent, changes: &mut Vec<Change>) -> Verdict {
         // No backend depends on the Node, therefore its deletion does not wait for the first lists.
         let is_synced = self.synced.is_some() || kind == Kind::Node;
-        if kind == Kind::Node && matches!(heard, ObjectEvent::Upsert(_)) {
+        if kind == Kind::Node && matches!(event, ListWatchEvent::Upsert(_)) {
             self.absence = Absence::No;
         }
         let collection = self.of(kind);
-        match heard {
-            ObjectEvent::ListBegins { is_rewound } => collection.begin_list(is_rewound),
-            ObjectEvent::Upsert(item) => collection.upsert(kind, *item, changes),
-            ObjectEvent::Delete(identity) => collection.delete(kind, &identity, is_synced, changes),
-            ObjectEvent::Skipped { key, reason } => collection.skip(key, reason),
-            ObjectEvent::Listed(_) => {
+        match event {
+            ListWatchEvent::ListStart { is_rewound } => collection.begin_list(is_rewound),
+            ListWatchEvent::Upsert(object) => collection.upsert(kind, *object, changes),
+            ListWatchEvent::Delete(object) => collection.delete(kind, &object, is_synced, changes),
+            ListWatchEvent::Skipped { key, reason } => collection.skip(key, reason),
+            ListWatchEvent::Bookmark(_) => {}
+            ListWatchEvent::ListDone(_) => {
                 let verdict = collection.end_list();
                 if kind == Kind::Node {
                     return self.settle_node(changes);
@@ -189,9 +190,9 @@ impl Store {
                 nodes.known.clear();
                 nodes.served = 0;
                 changes.push(Change::NodeObject(None));
-                Absence::WatcherEvent
+                Absence::Reported
             }
-            Absence::WatcherEvent => Absence::WatcherEvent,
+            Absence::Reported => Absence::Reported,
         };
         Verdict::Fine
     }
@@ -264,18 +265,18 @@ impl Collection {
         }
     }
 
-    fn upsert(&mut self, kind: Kind, item: Item, changes: &mut Vec<Change>) {
-        let Item { identity: Identity { key, uid, version }, object, notices } = item;
+    fn upsert(&mut self, kind: Kind, object: Object, changes: &mut Vec<Change>) {
+        let Object { key, uid, version, change, notices, .. } = object;
         let is_late = self.is_late(&key, version);
         match &mut self.listing {
-            Some(listing) => listing.see(&key, object.as_ref()),
+            Some(listing) => listing.see(&key, change.as_ref()),
             None if is_late => return,
             None => {}
         }
         self.missing.remove(&key);
         self.problems.remove(&key);
-        self.note(&key, notices, object.is_some());
-        let now = Known { uid, version, is_served: object.is_some() };
+        self.note(&key, notices, change.is_some());
+        let now = Known { uid, version, is_served: change.is_some() };
         let before = self.known.insert(key.clone(), now);
         self.served += usize::from(now.is_served);
         let is_same =
@@ -285,15 +286,11 @@ impl Collection {
             if is_same(&before) {
                 return;
             }
-            if before.is_served && (object.is_none() || before.uid.is_other(uid)) {
+            if before.is_served && (change.is_none() || before.uid.is_other(uid)) {
                 changes.push(removal(kind, &key));
             }
         }
-        changes.extend(object.map(|object| match object {
-            Object::Service(service) => Change::UpsertService(service),
-            Object::Slice(slice) => Change::UpsertSlice(slice),
-            Object::Node(node) => Change::NodeObject(Some(node)),
-        }));
+        changes.extend(change);
     }
 
     /// Whether a newer version of this object is known.
@@ -301,7 +298,7 @@ impl Collection {
         let known = self.known.get(key).map(|known| known.version);
         let tombstone = self.tombstones.get(key).copied();
         version != Version::default()
-            && (known.is_some_and(|known| known > version) || tombstone.is_some_and(|g| g >= version))
+            && (known.is_some_and(|known| known > version) || tombstone.is_some_and(|deleted| deleted >= version))
     }
 
     fn note(&mut self, key: &Key, notices: Vec<String>, is_served: bool) {
@@ -312,8 +309,8 @@ impl Collection {
         }
     }
 
-    fn delete(&mut self, kind: Kind, identity: &Identity, is_synced: bool, changes: &mut Vec<Change>) {
-        let Identity { key, uid, version } = identity;
+    fn delete(&mut self, kind: Kind, object: &Object, is_synced: bool, changes: &mut Vec<Change>) {
+        let Object { key, uid, version, .. } = object;
         let known = self.known.get(key);
         // A deletion applies to the known object even if it belongs to a later object of the same name that could never
         // be decoded.
@@ -443,8 +440,8 @@ impl Collection {
 }
 
 /// The number of service ports of an object: each port counts once per family of its addresses.
-fn service_ports(object: &Object) -> usize {
-    let Object::Service(service) = object else { return 0 };
+fn service_ports(change: &Change) -> usize {
+    let Change::UpsertService(service) = change else { return 0 };
     let families = |port: &ServicePort| port.frontends.iter().map(|at| at.addr.family()).collect::<BTreeSet<_>>().len();
     service.ports.iter().map(families).sum()
 }

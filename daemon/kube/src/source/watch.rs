@@ -5,42 +5,73 @@
 //! old, the cluster was restored from a backup, the server answers a watch with an error, or the watch was interrupted
 //! for longer than etcd keeps its history.
 
-mod batch;
 mod history;
-mod restores;
-mod timeouts;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use http_body_util::BodyExt;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep, timeout};
 use tracing::debug;
 
-use self::batch::Batch;
 use self::history::Behind;
-pub use self::restores::Restores;
-pub use self::timeouts::WatchTimeouts;
-use crate::api::decode::{Decoder, Kind, ObjectEvent, Shell, Version};
-use crate::api::page::{Page, too_long};
+pub use self::history::Restores;
+use crate::api::decode::{Decoder, Kind, ListWatchEvent, Version};
+use crate::api::list_watch::{From, ListWatch, Timeouts};
 use crate::api::request::{self, Query};
-use crate::api::splitter::{Lines, Piece};
 use crate::apiserver::error::LinkError;
-use crate::apiserver::link::Body;
 use crate::apiserver::session::{Apiservers, Report, Session};
 
 /// A message of a watcher to the task of the Kubernetes source.
 #[derive(Debug)]
-pub enum WatcherEvent {
-    /// Messages for the store, in this order.
-    ObjectEvent(Kind, Vec<ObjectEvent>),
-    /// The state of the watch.
+pub enum Message {
+    /// Events for the store, in this order.
+    Events(Kind, Vec<ListWatchEvent>),
+    /// The new state of the watch.
     State(Kind, State),
-    /// The server has sent something, for example a bookmark. Sent at most once per second.
-    Progress(Kind),
-    /// The uid of Service `default/kubernetes`.
-    Cluster(String),
+}
+
+/// The time limits of a watcher.
+#[derive(Clone, Debug)]
+pub struct WatchTimeouts {
+    /// The timeout for the head of a response to a list; an apiserver may need some time to collect the list.
+    pub timeout: Duration,
+    /// The timeout for the head of a response to a watch that resumes; the server does not have to collect anything.
+    pub watch_timeout: Duration,
+    /// The time without a response after which the state of the watch becomes `Asking`.
+    pub watch_shown: Duration,
+    /// The maximum time between two frames of a list.
+    pub list_silence: Duration,
+    /// The maximum time between two frames of a watch, which has a bookmark about once a minute. Afterwards the watch
+    /// is restarted; this does not count as a failure of the server.
+    pub watch_silence: Duration,
+    /// The minimum duration of a watch. The requested duration is random, up to twice as long.
+    pub watch: Duration,
+    /// The first and the longest pause after a failure.
+    pub backoff: (Duration, Duration),
+    /// The pause before a list that confirms the previous one.
+    pub confirm: Duration,
+    /// The interruption after which a watch lists again; etcd keeps its history for five minutes.
+    pub resume_within: Duration,
+    /// The number of objects in a page of a list.
+    pub page: u32,
+}
+
+impl Default for WatchTimeouts {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(30),
+            watch_timeout: Duration::from_secs(10),
+            watch_shown: Duration::from_secs(1),
+            list_silence: Duration::from_secs(15),
+            watch_silence: Duration::from_secs(90),
+            watch: Duration::from_secs(300),
+            backoff: (Duration::from_millis(200), Duration::from_secs(5)),
+            confirm: Duration::from_secs(2),
+            resume_within: Duration::from_secs(300),
+            page: 500,
+        }
+    }
 }
 
 /// The state of a watch.
@@ -60,9 +91,9 @@ pub enum State {
 pub struct Watcher {
     query: Query,
     apiservers: Apiservers,
-    reported: mpsc::Sender<WatcherEvent>,
+    messages: mpsc::Sender<Message>,
     /// Requests another list.
-    again: Arc<Notify>,
+    list_again: Arc<Notify>,
     timeouts: WatchTimeouts,
     decoder: Decoder,
     /// The version from which to resume; `None` if a list is necessary.
@@ -87,11 +118,12 @@ pub struct Watcher {
     /// The number of consecutive streaming lists that broke off.
     broken_lists: u32,
     /// The time at which the server last sent anything.
-    heard_at: Instant,
+    received_at: Instant,
+    /// The time at which the supervisor was last informed about progress.
     progress_at: Option<Instant>,
 }
 
-/// The reason why a stream or list ended without an error.
+/// The reason why a list or watch ended without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     /// The list is complete; watch from its version.
@@ -101,7 +133,7 @@ enum End {
     /// The version is too old; list again.
     TooOld,
     /// The server does not support the request; try a different one.
-    AskOtherwise,
+    Unsupported,
     /// The store wants the list to be confirmed.
     Doubted,
     /// The watcher of another kind has found that the cluster was restored.
@@ -111,21 +143,24 @@ enum End {
 /// The number of consecutive broken streaming lists after which lists are requested in pages.
 const MAX_BROKEN_LISTS: u32 = 3;
 
+/// The minimum time between two reports of progress to the supervisor.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+
 impl Watcher {
-    /// A watcher of one kind. `again` requests another list; `restores` is shared by all watchers.
+    /// A watcher of one kind. `list_again` requests another list; `restores` is shared by all watchers.
     pub fn new(
         query: Query,
         apiservers: Apiservers,
-        reported: mpsc::Sender<WatcherEvent>,
-        (again, restores): (Arc<Notify>, Restores),
+        messages: mpsc::Sender<Message>,
+        (list_again, restores): (Arc<Notify>, Restores),
         timeouts: WatchTimeouts,
     ) -> Self {
         Self {
             decoder: Decoder::new(query.kind),
             query,
             apiservers,
-            reported,
-            again,
+            messages,
+            list_again,
             timeouts,
             version: None,
             newest: Version::default(),
@@ -137,7 +172,7 @@ impl Watcher {
             generation: 0,
             is_up: false,
             broken_lists: 0,
-            heard_at: Instant::now(),
+            received_at: Instant::now(),
             progress_at: None,
         }
     }
@@ -149,13 +184,13 @@ impl Watcher {
             match session {
                 Some(session) => self.follow(&session).await,
                 None => {
-                    self.send(WatcherEvent::State(self.query.kind, State::Waiting)).await;
+                    self.send_state(State::Waiting).await;
                     if self.apiservers.session.changed().await.is_err() {
                         return;
                     }
                 }
             }
-            if self.reported.is_closed() {
+            if self.messages.is_closed() {
                 return;
             }
         }
@@ -172,15 +207,15 @@ impl Watcher {
         self.query.streams = self.broken_lists < MAX_BROKEN_LISTS;
         let mut failures: u32 = 0;
         let mut changed = self.apiservers.session.clone();
-        let again = Arc::clone(&self.again);
+        let list_again = Arc::clone(&self.list_again);
         loop {
             let begun = Instant::now();
             self.is_up = false;
             let restored = self.restores.clone().found_by_another(self.query.kind);
             let end = tokio::select! {
-                end = self.once(session) => end,
+                end = self.list_or_watch(session) => end,
                 _ = changed.changed() => return,
-                () = again.notified() => Ok(End::Doubted),
+                () = list_again.notified() => Ok(End::Doubted),
                 () = restored => Ok(End::Restored),
             };
             // A successful list does not prove that the following watch will work.
@@ -197,7 +232,7 @@ impl Watcher {
     /// Handles the end of a list or watch, and returns the time to wait before the next one.
     async fn conclude(&mut self, session: &Session, end: Result<End, LinkError>, failures: &mut u32) -> Duration {
         match end {
-            Ok(End::Listed | End::AskOtherwise) => return Duration::ZERO,
+            Ok(End::Listed | End::Unsupported) => return Duration::ZERO,
             Ok(End::Resume) if self.is_up => return Duration::ZERO,
             Ok(End::Doubted) => {
                 self.version = None;
@@ -222,38 +257,39 @@ impl Watcher {
     }
 
     /// Performs one list or one watch.
-    async fn once(&mut self, session: &Session) -> Result<End, LinkError> {
+    async fn list_or_watch(&mut self, session: &Session) -> Result<End, LinkError> {
         // Without HTTP/2 each watch has its own connection, possibly to a server that was restored in the meantime.
         // With HTTP/2 the link has a new connection if the server has drained the previous one.
         let generation = session.link.generation();
         let is_elsewhere = self.version.is_some() && (session.link.protocol() != "h2" || self.generation != generation);
         if self.newest != Version::default() && (self.is_unsure || is_elsewhere) {
-            match self.look_at_history(session).await {
+            match self.check_history(session).await {
                 Ok(()) => {}
-                Err(error) if self.query.make_do_without(&error) => return Ok(End::AskOtherwise),
+                Err(error) if self.query.make_do_without(&error) => return Ok(End::Unsupported),
                 Err(error) => return Err(error),
             }
         }
         (self.is_unsure, self.generation) = (false, generation);
         match self.version {
             Some(version) => self.watch(session, version).await,
-            None if self.query.streams => self.stream_list(session).await,
-            None => self.page_list(session).await,
+            None => self.list(session).await,
         }
     }
 
-    async fn watch(&mut self, session: &Session, from: Version) -> Result<End, LinkError> {
-        let query = self.query.watch(&from.0.to_string(), self.timeouts.watch)?;
-        let mut asked = std::pin::pin!(session.link.get(&query, self.timeouts.watch_timeout));
-        let answer = match timeout(self.timeouts.watch_shown, &mut asked).await {
-            Ok(answer) => answer,
+    async fn watch(&mut self, session: &Session, version: Version) -> Result<End, LinkError> {
+        let WatchTimeouts { watch_timeout: head, watch_silence: silence, watch, .. } = self.timeouts;
+        let timeouts = Timeouts { head, silence, watch };
+        let opening = ListWatch::open(&session.link, self.query.clone(), From::Version(version), timeouts);
+        let mut opening = std::pin::pin!(opening);
+        let opened = match timeout(self.timeouts.watch_shown, &mut opening).await {
+            Ok(opened) => opened,
             Err(_elapsed) => {
-                self.send(WatcherEvent::State(self.query.kind, State::Asking)).await;
-                asked.await
+                self.send_state(State::Asking).await;
+                opening.await
             }
         };
-        let body = match answer {
-            Ok(answer) => answer.into_body(),
+        let response = match opened {
+            Ok(response) => response,
             Err(LinkError::Gone(_)) => return Ok(End::TooOld),
             Err(error) => return Err(error),
         };
@@ -262,153 +298,107 @@ impl Watcher {
             self.is_unsure = true;
             return Ok(End::Resume);
         }
-        self.send(WatcherEvent::State(self.query.kind, State::Watching)).await;
-        self.read_events(session, body, false).await
+        self.send_state(State::Watching).await;
+        self.read(session, response, false).await
     }
 
-    /// Starts a watch that begins with the existing objects (KEP-3157).
-    async fn stream_list(&mut self, session: &Session) -> Result<End, LinkError> {
-        let answer = session.link.get(&self.query.stream(self.timeouts.watch)?, self.timeouts.timeout).await;
-        let body = match answer {
-            Ok(answer) => answer.into_body(),
-            Err(error) if self.query.make_do_without(&error) => return Ok(End::AskOtherwise),
+    /// Lists all objects. If the server supports streaming lists, the same response continues as a watch.
+    async fn list(&mut self, session: &Session) -> Result<End, LinkError> {
+        let is_streaming = self.query.streams;
+        let from = if is_streaming { From::StreamingList } else { From::List { page: self.timeouts.page } };
+        let response = match ListWatch::open(&session.link, self.query.clone(), from, self.list_timeouts()).await {
+            Ok(response) => response,
+            Err(error) if self.query.make_do_without(&error) => return Ok(End::Unsupported),
             Err(error) => return Err(error),
         };
-        self.begin_list().await;
-        let end = self.read_events(session, body, true).await;
-        if self.version.is_none() && matches!(end, Err(LinkError::Broken(_))) {
-            self.broken_lists += 1;
-            self.query.streams = self.broken_lists < MAX_BROKEN_LISTS;
+        let start = ListWatchEvent::ListStart { is_rewound: self.is_rewound };
+        self.send(Message::Events(self.query.kind, vec![start])).await;
+        // A list after a failed one may belong to a different history that has since passed the known versions.
+        // Therefore, only the first list may treat equal versions as equal content.
+        self.is_rewound = true;
+        let end = self.read(session, response, true).await;
+        match end {
+            // The pages take longer than etcd keeps its history. A list without pages cannot expire.
+            Ok(End::TooOld) if !is_streaming => self.timeouts.page = 0,
+            Err(LinkError::Broken(_)) if is_streaming && self.version.is_none() => {
+                self.broken_lists += 1;
+                self.query.streams = self.broken_lists < MAX_BROKEN_LISTS;
+            }
+            _ => {}
         }
         end
     }
 
-    async fn begin_list(&mut self) {
-        let is_rewound = self.is_rewound;
-        self.send(WatcherEvent::ObjectEvent(self.query.kind, vec![ObjectEvent::ListBegins { is_rewound }])).await;
-        // A list after a failed one may belong to a different history that has since passed the known versions.
-        // Therefore, only the first list may treat equal versions as equal content.
-        self.is_rewound = true;
+    fn list_timeouts(&self) -> Timeouts {
+        let WatchTimeouts { timeout: head, list_silence: silence, watch, .. } = self.timeouts;
+        Timeouts { head, silence, watch }
     }
 
-    async fn read_events(&mut self, session: &Session, mut body: Body, mut is_list: bool) -> Result<End, LinkError> {
-        let mut lines = Lines::default();
+    async fn read(
+        &mut self,
+        session: &Session,
+        mut response: ListWatch<'_>,
+        mut is_list: bool,
+    ) -> Result<End, LinkError> {
+        let is_streaming = response.is_streaming();
         loop {
-            let silence = if is_list { self.timeouts.list_silence } else { self.timeouts.watch_silence };
-            let frame = match timeout(silence, body.frame()).await {
-                Ok(Some(frame)) => frame?,
-                Ok(None) if is_list => return Err(LinkError::Broken("the list ended before it was complete".into())),
-                Ok(None) => return Ok(End::Resume),
-                Err(_elapsed) if is_list => {
+            let events = match response.next(&mut self.decoder).await {
+                Ok(Some(events)) => events,
+                Ok(None) => return Ok(if is_streaming { End::Resume } else { End::Listed }),
+                Err(LinkError::TimedOut(_)) if is_streaming && is_list => {
                     // A server that does not support streaming lists treats the request as a watch for new changes.
                     self.query.streams = false;
-                    return Ok(End::AskOtherwise);
+                    return Ok(End::Unsupported);
                 }
-                Err(_elapsed) => {
-                    debug!("{}: nothing for {silence:?}, watching anew", self.query.kind.resource());
+                Err(LinkError::TimedOut(error)) if is_streaming => {
+                    debug!("{}: {error}; restarting the watch", self.query.kind.resource());
                     return Ok(End::Resume);
                 }
+                Err(LinkError::Gone(_)) => return Ok(End::TooOld),
+                Err(error) if !is_streaming && self.query.make_do_without(&error) => return Ok(End::Unsupported),
+                Err(error) => {
+                    self.version = self.version.filter(|_| !response.has_lost_events);
+                    return Err(error);
+                }
             };
-            let Ok(data) = frame.into_data() else { continue };
             let was_list = is_list;
-            let batch = self.decode(&mut lines, &data, &mut is_list);
-            self.learn(batch.version.unwrap_or_default());
-            self.is_up |= !was_list && batch.version.is_some();
-            self.deliver(session, batch.heard).await;
-            self.version = batch.version.filter(|_| !is_list).or(self.version).filter(|_| !batch.is_nonsense);
+            let version = newest(&events);
+            is_list &= !events.iter().any(|event| matches!(event, ListWatchEvent::ListDone(_)));
+            self.learn(version.unwrap_or_default());
+            self.is_up |= !was_list && version.is_some();
+            self.receive(session, events).await;
+            self.version = version.filter(|_| !is_list).or(self.version);
             if was_list && !is_list {
                 self.broken_lists = 0;
-                self.send(WatcherEvent::State(self.query.kind, State::Watching)).await;
-            }
-            match batch.end {
-                None => {}
-                Some(Ok(end)) => return Ok(end),
-                Some(Err(error)) => return Err(error),
-            }
-        }
-    }
-
-    /// Decodes a frame of the stream. The version of the batch is that of the last event.
-    fn decode(&mut self, lines: &mut Lines, data: &[u8], is_list: &mut bool) -> Batch {
-        let mut batch = Batch::default();
-        let decoder = &mut self.decoder;
-        let split = lines.feed(data, |piece| {
-            if batch.end.is_some() {
-                return;
-            }
-            match piece {
-                Piece::Object(bytes) => batch.take(decoder.event(bytes), is_list),
-                Piece::TooLong => batch.heard.push(too_long()),
-                Piece::Shell(_) => {}
-            }
-        });
-        if let Err(error) = split
-            && batch.end.is_none()
-        {
-            batch.nonsense(&error.to_string());
-        }
-        batch
-    }
-
-    async fn page_list(&mut self, session: &Session) -> Result<End, LinkError> {
-        let mut next = String::new();
-        loop {
-            let query = self.query.page(&next, self.timeouts.page)?;
-            let body = match session.link.get(&query, self.timeouts.timeout).await {
-                Ok(answer) => answer.into_body(),
-                Err(LinkError::Gone(_)) if !next.is_empty() => {
-                    // The pages take longer than etcd keeps its history. A list without pages cannot expire.
-                    self.timeouts.page = 0;
-                    return Ok(End::TooOld);
+                response.timeouts.silence = self.timeouts.watch_silence;
+                if is_streaming {
+                    self.send_state(State::Watching).await;
                 }
-                Err(error) if self.query.make_do_without(&error) => return Ok(End::AskOtherwise),
-                Err(error) => return Err(error),
-            };
-            if next.is_empty() {
-                self.begin_list().await;
             }
-            let page = self.read_page(session, body).await?;
-            if page.next.is_empty() {
-                self.deliver(session, vec![ObjectEvent::Listed(page.version)]).await;
-                self.version = Some(page.version);
-                self.learn(page.version);
-                self.broken_lists = 0;
-                return Ok(End::Listed);
-            }
-            next = page.next;
         }
     }
 
-    async fn read_page(&mut self, session: &Session, body: Body) -> Result<Shell, LinkError> {
-        let mut page = Page::new(body);
-        while let Some(arrived) = page.more(&mut self.decoder, self.timeouts.list_silence).await? {
-            self.learn(arrived.newest);
-            self.deliver(session, arrived.heard).await;
-        }
-        page.end()
-    }
-
-    async fn deliver(&mut self, session: &Session, heard: Vec<ObjectEvent>) {
+    /// Passes events to the source, and reports progress.
+    async fn receive(&mut self, session: &Session, events: Vec<ListWatchEvent>) {
         let now = Instant::now();
-        self.heard_at = now;
-        if !heard.is_empty() {
-            self.send(WatcherEvent::ObjectEvent(self.query.kind, heard)).await;
+        self.received_at = now;
+        if !events.is_empty() {
+            self.send(Message::Events(self.query.kind, events)).await;
         }
-        if let Some(uid) = self.decoder.take_cluster() {
-            self.send(WatcherEvent::Cluster(uid)).await;
-        }
-        if self.progress_at.is_none_or(|at| now.duration_since(at) >= Duration::from_secs(1)) {
+        if self.progress_at.is_none_or(|at| now.duration_since(at) >= PROGRESS_EVERY) {
             self.progress_at = Some(now);
             // If the queue is full, the supervisor receives the next report.
             _ = self.apiservers.reports.try_send(Report::Progress { session: session.number });
-            // The same applies to the task of the Kubernetes source.
-            _ = self.reported.try_send(WatcherEvent::Progress(self.query.kind));
         }
     }
 
-    async fn send(&self, reported: WatcherEvent) {
+    async fn send(&self, message: Message) {
         // Fails only if the daemon ends; `run` checks for that.
-        _ = self.reported.send(reported).await;
+        _ = self.messages.send(message).await;
+    }
+
+    async fn send_state(&self, state: State) {
+        self.send(Message::State(self.query.kind, state)).await;
     }
 
     /// Records a failure and returns the minimum time to wait.
@@ -428,7 +418,7 @@ impl Watcher {
             LinkError::Unreachable(_) | LinkError::Broken(_) | LinkError::TimedOut(_) => self.is_unsure = true,
             _ => {}
         }
-        self.send(WatcherEvent::State(self.query.kind, State::Failing(error.clone()))).await;
+        self.send_state(State::Failing(error.clone())).await;
         // Without permission to read the Node, nodelb lacks only the zone, and the server is not to blame.
         let is_bearable =
             self.query.kind == Kind::Node && !matches!(error, LinkError::Broken(_) | LinkError::TimedOut(_));
@@ -444,4 +434,20 @@ impl Watcher {
         // Random, so that the nodes of a cluster do not send their requests at the same time.
         doubled.mul_f64(0.5 + fastrand::f64())
     }
+}
+
+/// The highest version in these events. The version of a complete list replaces those of its objects.
+fn newest(events: &[ListWatchEvent]) -> Option<Version> {
+    let mut newest = None;
+    for event in events {
+        match event {
+            ListWatchEvent::Upsert(object) | ListWatchEvent::Delete(object) if object.version != Version::default() => {
+                newest = newest.max(Some(object.version));
+            }
+            ListWatchEvent::Bookmark(version) => newest = newest.max(Some(*version)),
+            ListWatchEvent::ListDone(version) => newest = Some(*version),
+            _ => {}
+        }
+    }
+    newest
 }

@@ -17,7 +17,7 @@ async fn threads_that_do_not_come_back_are_bounded_and_free_their_place_when_the
     let (thaw_too, frozen) = mpsc::channel::<()>();
     let hung = threads.begin(move || frozen.recv().is_err()).unwrap();
     let refused = threads.clone().begin(|| ()).unwrap_err().to_string();
-    assert_eq!(refused, "2 earlier attempts have not come back");
+    assert_eq!(refused, "2 earlier attempts are still blocked");
     drop(thaw_too);
     assert!(hung.await.unwrap());
     threads.begin(|| ()).unwrap().await.unwrap();

@@ -111,11 +111,15 @@ impl Group {
         match self {
             Self::Services => ("Services", "Always."),
             Self::Changes => ("Changes", "Always."),
-            Self::Kernel => ("Kernel", "Unless the datapath is memory."),
-            Self::Sources => ("Sources", "Always; what is watched where Kubernetes is configured."),
-            Self::Apiservers => ("Apiservers", "Where Kubernetes is configured."),
-            Self::Checks => ("Health checks", "Where a service file asks for health checks."),
-            Self::Sockets => ("Sockets", "Where sockets can be ended: see `datapath.disconnect` in nodelb.toml(5)."),
+            Self::Kernel => ("Kernel", "Present unless the datapath is memory."),
+            Self::Sources => ("Sources", "Always present; those of watched objects only with Kubernetes."),
+            Self::Apiservers => ("Apiservers", "Present if Kubernetes is configured."),
+            Self::Checks => ("Health checks", "Present if a service file configures health checks."),
+            Self::Sockets => (
+                "Sockets",
+                "Present if stale sockets are closed: see `datapath.disconnect` in \
+                 nodelb.toml(5).",
+            ),
             Self::Process => ("Daemon", "Always."),
         }
     }

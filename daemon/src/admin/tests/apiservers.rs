@@ -4,7 +4,7 @@ use nodelb_kube::apiserver::address::{Address, Server};
 use nodelb_kube::apiserver::pool::{Outcome, Pool};
 use nodelb_kube::apiserver::timeouts::PoolTimeouts;
 
-use super::*;
+use super::super::*;
 
 fn address(n: u8) -> Address {
     SocketAddr::from(([192, 0, 2, n], 6443)).into()
@@ -29,11 +29,11 @@ apiservers:
 Address         From        State    Since  In-Use  Worked  Failed  Error                               Why
 192.0.2.1:6443  Configured  Failed   20s    no      -       20s     cannot connect: connection refused  probed again in WAIT
 192.0.2.2:6443  Configured  Healthy  19s    yes     19s     -       -                                   192.0.2.1:6443, which is preferred, failed 20 s ago: cannot connect: connection refused
-192.0.2.3:6443  Learned     Untried  18s    no      -       -       -                                   not needed so far
+192.0.2.3:6443  Learned     Untried  18s    no      -       -       -                                   not needed yet
 
 session:
 Apiserver       Last-Response  Switches  Problem
-192.0.2.2:6443  12s         0         -
+192.0.2.2:6443  12s            0         -
 ";
     // The wait has a jitter that depends on the seed.
     let wait = text.lines().nth(2).and_then(|line| line.split("again in ").nth(1)).unwrap();

@@ -79,7 +79,7 @@ fn what_the_kernel_will_not_take_is_said_in_its_words() {
     let waits = Event { kernel: Kernel::Deferred, ..Event::for_daemon(What::Synced, "3 services\u{1b}[31m") };
     let text = Page::from(of([(failed, Stamp::default()), (waits, Stamp::default())])).to_text();
     assert!(text.contains("map slots is full") && text.contains("EndpointSlice shop/web-x (removed)"), "{text}");
-    assert!(text.contains("waits until every source has sent all") && !text.contains('\u{1b}'), "{text}");
+    assert!(text.contains("waiting for initial sync") && !text.contains('\u{1b}'), "{text}");
     assert!(text.lines().nth(1).unwrap().contains("  TCP/IPv4  "), "{text}");
 }
 

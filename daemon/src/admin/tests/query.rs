@@ -34,7 +34,7 @@ fn refuses_what_it_does_not_understand_by_name() {
         ),
         ("/frontends?status=Ok", "parameter `status`: `Ok` is not a status (expected Pending, Done, Held, Error)"),
         ("/frontends?output=xml", "parameter `output`: `xml` is not a form (expected text, json, sse)"),
-        ("/frontends?output=text&output=json", "parameter `output` is given twice"),
+        ("/frontends?output=text&output=json", "parameter `output` is given more than once"),
         ("/frontends?SERVICE=a/b", "unknown parameter `SERVICE`"),
     ];
     for (uri, start) in cases {

@@ -90,7 +90,7 @@ async fn wrong_questions_get_words_that_help() {
     let post = server.raw("POST /frontends HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n").await;
     assert_eq!(status(&post), "405");
     assert!(post.to_ascii_lowercase().contains("allow: get,head"), "{post}");
-    assert!(post.contains("POST is not answered: the API only reads, use GET"), "{post}");
+    assert!(post.contains("POST is not allowed: the API is read-only, use GET"), "{post}");
     let filter = server.get("/frontends?servce=shop/web").await;
     assert_eq!(status(&filter), "400");
     assert!(filter.contains("unknown parameter `servce`"), "{filter}");
@@ -122,13 +122,13 @@ async fn health_and_readiness_say_why_not() {
     assert_eq!(status(&server.get("/healthz").await), "200");
     let starting = server.get("/readyz").await;
     assert_eq!(status(&starting), "503");
-    assert!(starting.contains("the first full reconcile has not been done yet"), "{starting}");
+    assert!(starting.contains("the first full reconcile is not complete"), "{starting}");
     server
         .health
         .send_replace(Arc::new(Health { heartbeat: Moment(0), checks: vec![Check::failed("links", "link gone")] }));
     let stuck = server.get("/healthz").await;
     assert_eq!(status(&stuck), "503");
-    assert!(stuck.contains("has not gone round for 60 s"), "{stuck}");
+    assert!(stuck.contains("has been stuck for 60 s"), "{stuck}");
     let unready = server.get("/readyz").await;
     assert!(unready.contains("link gone") && unready.contains("for 60 s"), "{unready}");
     server.stop().await;
@@ -140,7 +140,7 @@ async fn unreadable_maps_are_an_answer() {
     let _ = server.maps.send_replace(Err("map services: no such file".into()));
     let answer = server.get("/maps").await;
     assert_eq!(status(&answer), "503");
-    assert!(answer.contains("the kernel maps cannot be read: map services: no such file"), "{answer}");
+    assert!(answer.contains("cannot read the kernel maps: map services: no such file"), "{answer}");
     server.stop().await;
 }
 

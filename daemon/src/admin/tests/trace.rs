@@ -76,15 +76,15 @@ fn a_refusal_reads_from_the_client_to_the_verdict() {
     let expected = "\
 trace:
 Step      Finding
-client    a process in the node's own network namespace dials 10.96.7.7:80/TCP
-hook      connect4; nodelb's own sockets are left alone there, and nobody else's
+client    a process in the network namespace of the node connects to 10.96.7.7:80/TCP
+hook      connect4; it does not translate the sockets of nodelb itself
 frontend  10.96.7.7:80/TCP is a ClusterIP address of shop/web, port http
 claim     shop/late claims 10.96.7.7:80/TCP as ClusterIP, too: 10.96.7.7:80/TCP is owned by shop/web, which is older; takes over when that service gives it up
 view      cluster: every backend that is selected (internalTrafficPolicy is Cluster)
-affinity  none: each connection is chosen for by itself
-backends  none is known: no slice, or file, names one for this port
-status    Done for 5s: the kernel has taken it (compare with what it holds now: /diff)
-verdict   refused at once with ECONNREFUSED (connection refused): nobody could answer
+affinity  none: a backend is chosen for each connection
+backends  none: no EndpointSlice and no file has a backend for this port
+status    Done for 5s: it is in the kernel (compare with the present maps: /diff)
+verdict   refused with ECONNREFUSED (connection refused): no usable backend
 ";
     let text = reported("10.96.7.7:80", Client::Host);
     assert!(text.contains(expected), "{text}");
@@ -94,9 +94,9 @@ verdict   refused at once with ECONNREFUSED (connection refused): nobody could a
 fn other_addresses_pass_and_near_misses_are_shown() {
     let text = reported("10.96.7.7:443", Client::Pod);
     assert!(text.contains("is served at another port or protocol: 10.96.7.7:80/TCP"), "{text}");
-    assert!(text.contains("passes through: goes to 10.96.7.7:443/TCP itself"), "{text}");
+    assert!(text.contains("not a service address: connects to 10.96.7.7:443/TCP directly"), "{text}");
     let outside = reported("10.96.7.7:80", Client::Outside);
-    assert!(outside.contains("packets from outside are not translated by nodelb yet"), "{outside}");
+    assert!(outside.contains("nodelb does not translate packets from outside yet"), "{outside}");
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn the_client_is_given_in_known_terms() {
     ] {
         assert_eq!(text.parse::<TraceFrom>(), Ok(from), "{text}");
     }
-    assert!("nobody".parse::<TraceFrom>().unwrap_err().contains("expected host, pod, outside"));
+    assert!("elsewhere".parse::<TraceFrom>().unwrap_err().contains("expected host, pod, outside"));
 }
 
 fn reported_of(to: &str, from: &str) -> String {
@@ -121,16 +121,19 @@ fn reported_of(to: &str, from: &str) -> String {
 #[test]
 fn an_address_that_nodelb_does_not_know_is_answered_as_one_outside() {
     assert!(
-        reported_of("10.96.7.7:80", "127.0.0.1").contains("127.0.0.1, a process in the node's own network namespace")
+        reported_of("10.96.7.7:80", "127.0.0.1").contains("127.0.0.1, a process in the network namespace of the node")
     );
     let text = reported_of("10.96.7.7:80", "203.0.113.9");
-    assert!(text.contains("203.0.113.9, a host elsewhere, whose packets come in over a device, connects to"), "{text}");
-    assert!(text.contains("(if it is a pod of this node: from=pod)"), "{text}");
-    assert!(text.contains("packets from outside are not translated by nodelb yet"), "{text}");
+    assert!(
+        text.contains("203.0.113.9, another host, whose packets arrive on a network device, connects to"),
+        "{text}"
+    );
+    assert!(text.contains("(for a pod on this node: from=pod)"), "{text}");
+    assert!(text.contains("nodelb does not translate packets from outside yet"), "{text}");
     assert!(!text.contains("source-ranges"), "{text}");
     for (client, finding) in [
-        ("203.0.113.9", "loadBalancerSourceRanges admits 203.0.113.9"),
-        ("192.0.2.9", "loadBalancerSourceRanges does not admit 192.0.2.9: the load balancer must keep it out"),
+        ("203.0.113.9", "loadBalancerSourceRanges allows 203.0.113.9"),
+        ("192.0.2.9", "loadBalancerSourceRanges does not allow 192.0.2.9: the load balancer must block it"),
     ] {
         let text = reported_of("198.51.100.9:80", client);
         assert!(text.contains(&format!("source-ranges  {finding}\n")), "{text}");
@@ -141,15 +144,10 @@ fn an_address_that_nodelb_does_not_know_is_answered_as_one_outside() {
 #[test]
 fn a_pod_is_warned_of_loopback_backends_and_everyone_of_a_last_resort() {
     let pod = reported("10.96.7.8:80", Client::Pod);
-    let warning = "127.0.0.1:8081/TCP and 1 more are loopback addresses: a connection is sent there, but ends in the \
-                   client's own network namespace";
+    let warning = "127.0.0.1:8081/TCP and 1 more are loopback addresses: the connection goes there, but ends in the \
+                   network namespace of the client";
     assert!(pod.contains(warning), "{pod}");
     let host = reported("10.96.7.8:80", Client::Host);
     assert!(!host.contains("warning"), "{host}");
-    assert!(
-        host.contains(
-            "2 known, 2 of them can be chosen, as a last resort: all of those have failed their health checks"
-        ),
-        "{host}"
-    );
+    assert!(host.contains("2 of 2 usable, as a last resort: all of them have failed their health checks"), "{host}");
 }

@@ -118,7 +118,7 @@ async fn silence_is_given_up_in_time() {
     let (_listener, at) = listener().await;
     let asked = ask(&question(at, http("/", None), Duration::from_millis(50)), &own()).await;
     let failure = asked.unwrap_err();
-    assert_eq!((failure.outcome, &*failure.text), (Outcome::Timeout, "no answer within 50 ms"));
+    assert_eq!((failure.outcome, &*failure.text), (Outcome::Timeout, "no answer within 50ms"));
 
     // A listener with a full queue answers no SYN.
     let full = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -146,7 +146,7 @@ async fn a_socket_that_is_not_its_own_is_not_used() {
     let failure = ask(&question(at, Method::Tcp, Duration::from_secs(20)), &refuse).await.unwrap_err();
     assert_eq!((failure.outcome, &*failure.text), (Outcome::Unasked, "no memory for it"));
     let accepted = tokio::time::timeout(Duration::from_millis(50), listener.accept()).await;
-    assert!(accepted.is_err(), "nobody connected");
+    assert!(accepted.is_err(), "no client connected");
 }
 
 /// A check leaves no port in TIME_WAIT: the backend receives a reset.

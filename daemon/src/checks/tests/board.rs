@@ -219,7 +219,7 @@ fn an_edit_keeps_how_backends_stand() {
     assert_eq!(stage.text(), ["shop/web: 192.0.2.1:80 connection refused"]);
 
     let counts = HealthCheck { rise: 1, fall: 9, ..check(None, true) };
-    assert_eq!(stage.follow(&[described("web", Some(counts.clone()))]), Followed::default(), "asks nobody");
+    assert_eq!(stage.follow(&[described("web", Some(counts.clone()))]), Followed::default(), "checks nothing");
     let often = HealthCheck { interval: Duration::from_secs(1), ..counts.clone() };
     assert_eq!(stage.follow(&[described("web", Some(often))]).entered.len(), 2, "the old interval may be long");
 

@@ -44,14 +44,14 @@ impl Rig {
     }
 
     /// Returns the next change that the owner task receives.
-    async fn heard(&mut self) -> Vec<Change> {
+    async fn received(&mut self) -> Vec<Change> {
         tokio::time::timeout(Duration::from_secs(20), self.owner.recv()).await.unwrap().unwrap()
     }
 
     /// Returns the ports of the backends in quarantine after the next change.
     async fn quarantined(&mut self) -> Vec<u16> {
         loop {
-            let changes = self.heard().await.into_iter().find_map(|change| match change {
+            let changes = self.received().await.into_iter().find_map(|change| match change {
                 Change::Quarantine(_, failed) => Some(failed),
                 _ => None,
             });
@@ -107,13 +107,13 @@ async fn a_backend_that_dies_is_quarantined_and_comes_back() {
     let ((_one, one), (two_listening, two)) = (listen(), listen());
     let batch = vec![slice(&[one, two]), service(Some(fast())), synced()];
     rig.files.send(batch.clone()).await.unwrap();
-    assert_eq!(rig.heard().await, batch, "passed on as it is: all are healthy until they are not");
+    assert_eq!(rig.received().await, batch, "passed on as it is: all are healthy until they are not");
     drop(two_listening);
     assert_eq!(rig.quarantined().await, [two.port()]);
     let _two_listening = TcpListener::bind(two).unwrap();
     assert_eq!(rig.quarantined().await, [0; 0]);
     rig.files.send(vec![service(None)]).await.unwrap();
-    assert_eq!(rig.heard().await, [service(None)]);
+    assert_eq!(rig.received().await, [service(None)]);
     rig.end().await;
 }
 
@@ -126,7 +126,7 @@ async fn a_restart_does_not_put_back_what_is_dead() {
     let batch = vec![slice(&[at]), service(Some(fast())), synced()];
     let mut rig = Rig::start(directory.path().into(), 64);
     rig.files.send(batch.clone()).await.unwrap();
-    rig.heard().await;
+    rig.received().await;
     assert_eq!(rig.quarantined().await, [at.port()]);
     rig.end().await;
 
@@ -135,7 +135,7 @@ async fn a_restart_does_not_put_back_what_is_dead() {
     let key = (at.ip().into(), at.port());
     let failed = Quarantine::from([(key, "connection refused".into())]);
     let quarantine = Change::Quarantine(ServiceName::new("shop", "web"), failed);
-    assert_eq!(rig.heard().await, [&batch[..], &[quarantine]].concat());
+    assert_eq!(rig.received().await, [&batch[..], &[quarantine]].concat());
     rig.end().await;
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 
 /// Takes answers, `+` for good and `-` for bad, with rise 2 and fall 3. Returns the state after each, `H` or `U`.
-fn heard(mut health: HealthState, answers: &str) -> String {
+fn received(mut health: HealthState, answers: &str) -> String {
     let mut record = |answer| {
         let before = health.failure().is_none();
         let answer = if answer == '+' { Ok(()) } else { Err("connection refused".into()) };
@@ -24,7 +24,7 @@ fn the_first_answer_decides_and_then_it_takes_several() {
             ("+-+-+-+-", "HHHHHHHH"),
         ] {
             assert_eq!(
-                heard(HealthState::new(starts_healthy, false), answers),
+                received(HealthState::new(starts_healthy, false), answers),
                 states,
                 "{answers} after {starts_healthy}"
             );
@@ -34,7 +34,7 @@ fn the_first_answer_decides_and_then_it_takes_several() {
 
 #[test]
 fn what_was_unhealthy_before_a_restart_needs_its_rise() {
-    assert_eq!(heard(HealthState::unhealthy("no answer within 2 s".into()), "+-++"), "UUUH");
+    assert_eq!(received(HealthState::unhealthy("no answer within 2 s".into()), "+-++"), "UUUH");
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn another_question_is_decided_by_its_first_answer() {
     let undecided = health.undecided();
     assert_eq!(undecided.failure().map(|error| &**error), Some("HTTP 404"), "the state stays until then");
     assert_eq!(undecided.condition(), Condition::Unchecked);
-    assert_eq!(heard(undecided, "+-"), "HH");
+    assert_eq!(received(undecided, "+-"), "HH");
 }
 
 #[test]

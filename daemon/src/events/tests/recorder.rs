@@ -252,7 +252,7 @@ fn each_problem_is_reported_once_with_its_reason() {
         texts,
         [
             "shop/empty NoBackends: 10.96.0.4:80/TCP and every other address of the service have no backends any more",
-            "shop/held BackendsHeld: 10.96.0.3:80/TCP: no reason is known",
+            "shop/held BackendsHeld: 10.96.0.3:80/TCP: unknown reason",
             "shop/late AddressConflict: 10.96.0.1:80/TCP: because",
             "shop/refused AddressRefused: 10.96.0.2:80/TCP: because",
         ]

@@ -118,8 +118,8 @@ async fn an_address_in_use_is_reported_and_retried() {
     assert_eq!(
         &*error,
         &format!(
-            "load balancers that ask for /healthz at {here} are not answered: something else listens there, perhaps \
-             kube-proxy: stop that, or change kubernetes.healthz-addresses"
+            "cannot answer /healthz health checks of load balancers on {here}: another process listens there, perhaps \
+             kube-proxy: stop it, or change kubernetes.healthz-addresses"
         )
     );
     drop(taken);

@@ -106,8 +106,7 @@ async fn of_two_services_with_one_port_the_older_is_asked() {
     assert_eq!(
         &*error,
         &format!(
-            "load balancers that ask at healthCheckNodePort {} are not answered: shop/old is asked there: give one of \
-             the two services another healthCheckNodePort",
+            "cannot answer health checks on healthCheckNodePort {}: shop/old uses this port: change the healthCheckNodePort of one of the two services",
             here.port()
         )
     );
@@ -126,7 +125,7 @@ async fn a_port_in_use_is_reported_and_retried_while_the_others_serve() {
     comes(good, answer("good", "503 Service Unavailable", 0, true)).await;
     let Change::HealthCheckPortError(Some(name), Some(error)) = world.next().await else { panic!("an error") };
     assert_eq!(name.to_string(), "shop/bad");
-    assert!(error.contains(&format!("something else listens on {bad}: stop that")), "{error}");
+    assert!(error.contains(&format!("another process listens on {bad}: stop it")), "{error}");
     drop(taken);
     assert_eq!(world.next().await, Change::HealthCheckPortError(Some(name), None));
     comes(bad, answer("bad", "503 Service Unavailable", 0, true)).await;
@@ -140,6 +139,6 @@ async fn a_plan_has_each_port_at_each_address_of_its_family() {
     let addresses: BTreeSet<Addr> =
         ["192.0.2.1", "192.0.2.2", "2001:db8::1"].map(|addr| addr.parse().expect("an address")).into();
     let plan = Plan::new(snapshot.facts().health_check_ports(), &addresses);
-    let doors: Vec<String> = plan.doors.keys().map(ToString::to_string).collect();
-    assert_eq!(doors, ["192.0.2.1:31000", "192.0.2.2:31000"]);
+    let listeners: Vec<String> = plan.listeners.keys().map(ToString::to_string).collect();
+    assert_eq!(listeners, ["192.0.2.1:31000", "192.0.2.2:31000"]);
 }

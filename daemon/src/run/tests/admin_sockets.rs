@@ -71,5 +71,5 @@ async fn every_listener_is_registered_before_it_is_bound_also_when_it_is_tried_a
 #[test]
 fn a_port_that_no_process_has_is_explained() {
     let why = Why(std::io::Error::from_raw_os_error(libc::EADDRINUSE)).to_string();
-    assert!(why.contains("if ss shows none, the programs of another nodelb keep it free as a NodePort"), "{why}");
+    assert!(why.contains("if ss shows none, the programs of another nodelb protect it as a NodePort"), "{why}");
 }

@@ -230,7 +230,7 @@ fn every_line_has_an_id_and_every_id_a_line() {
         };
     }
     let known: BTreeSet<_> = MESSAGES.iter().map(|message| message.name).collect();
-    assert_eq!(used, known, "a message that nobody tells");
+    assert_eq!(used, known, "a message that is never logged");
 }
 
 /// The table contains all fields, and each of them occurs in a line.

@@ -34,17 +34,19 @@ fn selects_nothing(context: &Context<'_>, service: &Service) -> Option<Finding> 
         format!("pod {} has {}", shown(text(&pod.metadata.name)), some(each))
     });
     let ended = context.pods.map_or(0, <[Pod]>::len);
-    let ended = (ended > 0).then(|| format!("{} with these labels, all of which have ended", count(ended, "pod")));
+    let ended = (ended > 0).then(|| format!("{} with these labels, all completed", count(ended, "pod")));
     let remedy = match near.first().and_then(|(_, differing)| differing.first()) {
         Some(Differs { label, has: Some(has), .. }) => format!(
-            "make the selector and the pods' labels agree: kubectl patch service -n {} {} -p \
+            "make the selector and the labels of the pods match: kubectl patch service -n {} {} -p \
              '{{\"spec\":{{\"selector\":{{\"{}\":\"{}\"}}}}}}', or give the pods the label",
             context.facts.service.namespace,
             context.facts.service.name,
             shown(label),
             shown(has)
         ),
-        _ => "make the selector and the pods' labels agree; is the workload there, and not scaled to 0?".into(),
+        _ => "make the selector and the labels of the pods match; check that the workload exists and is not scaled to \
+             0"
+        .into(),
     };
     Some(Finding::new(severity, Kind::SelectorMatchesNothing, what).seen(evidence).seen(ended).remedy(remedy))
 }
@@ -67,7 +69,8 @@ fn not_ready(context: &Context<'_>) -> Option<Finding> {
     let of_others = others.map(|endpoint| endpoint_text(endpoint));
     let name = pods.first().map_or("POD", |pod| text(&pod.metadata.name));
     let remedy = format!(
-        "find out why: kubectl describe pod -n {} {} (its readiness probe, its containers); a probe may be too strict",
+        "find the reason: kubectl describe pod -n {} {} (its readiness probe, its containers); a probe may be too \
+         strict",
         context.facts.service.namespace,
         shown(name)
     );
@@ -86,7 +89,7 @@ fn pod_text(context: &Context<'_>, pod: &Pod) -> String {
             format!("pod {name} ({phase}) is not ready{since}{why}")
         }
         Some(_) => format!("pod {name} is ready"),
-        None => format!("pod {name} is {phase} and says nothing of being ready"),
+        None => format!("pod {name} is {phase} and has no Ready condition"),
     }
 }
 

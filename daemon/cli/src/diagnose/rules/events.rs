@@ -50,7 +50,7 @@ fn explained(context: &Context<'_>, event: &Event) -> Finding {
     let Some(entry) = catalogue::find(text(&event.reason)) else {
         let what = format!("Kubernetes warns: {said}");
         return Finding::new(severity, Kind::Event, what)
-            .remedy("nodelb has no explanation for this reason: read its message");
+            .remedy("nodelb has no error message for this reason: read its message");
     };
     let cause = entry.cause_of(text(&event.message));
     let what = match cause {

@@ -16,8 +16,8 @@ const FORBIDDEN: [&str; 2] = ["403 Forbidden", "kubectl auth can-i"];
 /// A watch that has failed for less than this, in seconds, is being opened again.
 const UNDER_WAY: f64 = 5.0;
 
-const ROLE: &str = "bind what every proxy needs to whoever nodelb is: kubectl create clusterrolebinding nodelb \
-                    --clusterrole=system:node-proxier --user=NAME (it lists and watches services and endpointslices)";
+const ROLE: &str = "grant nodelb the role of a node proxy: kubectl create clusterrolebinding nodelb \
+     --clusterrole=system:node-proxier --user=NAME (list and watch services and endpointslices)";
 
 pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -35,7 +35,7 @@ fn silent_daemon(context: &Context<'_>, why: &str) -> Finding {
     let severity = if context.has_failed_connect() { Severity::Critical } else { Severity::Warning };
     let what = "nodelb is not running on this node; traffic continues with the last known backends";
     Finding::new(severity, Kind::DaemonSilent, what).seen([quoted(why)]).remedy(
-        "systemctl status nodelb; journalctl -u nodelb; systemctl start nodelb (or name its address with --admin)",
+        "systemctl status nodelb; journalctl -u nodelb; systemctl start nodelb (or set its address with --admin)",
     )
 }
 
@@ -49,13 +49,13 @@ fn of_daemon(context: &Context<'_>, daemon: &Daemon) -> Vec<Finding> {
     let detached = daemon.differences.iter().flatten().filter(|row| rows::is_about_hooks(row));
     let detached: Vec<String> = detached.map(|row| format!("/diff: {}", rows::one_line(row))).collect();
     if !hooks.is_empty() || !detached.is_empty() {
-        let what = "the hooks are not in effect: connections of this node's processes are not translated";
+        let what = "the BPF hooks do not work: connections of processes on this node are not translated";
         let finding = Finding::new(Severity::Critical, Kind::HooksNotInEffect, what);
         let remedy = format!("{ATTACHED_AGAIN}; find out who detaches them");
         found.push(finding.seen(detached).seen(hooks.iter().map(one_line)).remedy(remedy));
     }
     if !others.is_empty() {
-        let what = "the daemon says that it is not ready";
+        let what = "the daemon is not ready";
         found.push(
             Finding::new(Severity::Warning, Kind::DaemonNotReady, what)
                 .seen(others.iter().map(one_line))
@@ -85,8 +85,7 @@ fn of_absent(context: &Context<'_>, daemon: &Daemon, source: &str, row: &Value) 
     let (what, remedy) = if row["source"] == NOT_CONFIGURED {
         (
             format!(
-                "{name} is not configured, and was a source before: what it described is served as last known, and \
-                 changes since are not"
+                "{name} is no longer configured as a source: its services are served as last known and not updated"
             ),
             format!(
                 "configure [{name}] again in nodelb.toml(5), see `nodelb check-config`, then `systemctl restart nodelb`; \
@@ -101,8 +100,8 @@ fn of_absent(context: &Context<'_>, daemon: &Daemon, source: &str, row: &Value) 
             return None;
         }
         (
-            format!("{name} has not sent all it has since nodelb started: what the kernel held before stays as it was"),
-            "see `nodelb sources`, and `journalctl -u nodelb` for what it waits for".into(),
+            format!("the initial sync of {name} is not complete: the kernel keeps its previous content"),
+            "see `nodelb sources` and `journalctl -u nodelb`".into(),
         )
     };
     Some(
@@ -123,9 +122,7 @@ fn away(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
         Some(seconds) => format!("for {}", lasting(seconds)),
         None => "since it was started".into(),
     };
-    let what = format!(
-        "the daemon has heard from no apiserver {since}: what was known then is served, and changes since are not"
-    );
+    let what = format!("the daemon has had no connection to an apiserver {since}: it serves the last known state");
     let row = |row: &ApiserverRow| {
         format!(
             "{}: {}{}",
@@ -136,7 +133,7 @@ fn away(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
     };
     let problem = session.problem.iter().map(|problem| quoted(problem));
     let own = match &context.facts.cluster {
-        Probe::Failed(why) => Some(format!("this command could not reach one either: {}", quoted(why))),
+        Probe::Failed(why) => Some(format!("this command cannot reach one either: {}", quoted(why))),
         Probe::Ok(cluster) => Some(format!("this command reaches {}", cluster.via)),
         Probe::Skipped => None,
     };
@@ -144,8 +141,9 @@ fn away(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
         Finding::new(severity, Kind::ApiserverAway, what)
             .seen(problem.chain(daemon.apiservers.iter().map(row)).chain(own))
             .remedy(
-                "see whether the apiservers run and can be reached from this node; nodelb tries every address again \
-                 by itself (`nodelb apiservers`); a direct address in [[kubernetes.apiserver]] spares it what is in between",
+                "check that the apiservers run and are reachable from this node; nodelb retries every address (`nodelb \
+                 apiservers`); a direct address in [[kubernetes.apiserver]] avoids proxies and load balancers on the \
+                 path",
             ),
     )
 }
@@ -162,8 +160,8 @@ fn sources(daemon: &Daemon) -> Vec<Finding> {
             shown(&row.path),
             shown(&row.source),
             match row.state.as_str() {
-                "LastGood" => "what it said before is still served",
-                _ => "nothing of it is served",
+                "LastGood" => "the last valid version is still served",
+                _ => "none of its services are served",
             }
         );
         Finding::new(Severity::Warning, Kind::SourceProblem, what)
@@ -202,7 +200,7 @@ fn permissions(context: &Context<'_>) -> Option<Finding> {
         return None;
     }
     evidence.extend(own.iter().map(|denial| format!("this command, {}: {}", denial.question, quoted(&denial.why))));
-    let what = "a permission is missing: nodelb cannot follow the services of the cluster";
+    let what = "a permission is missing: nodelb cannot watch the services of the cluster";
     Some(Finding::new(Severity::Critical, Kind::PermissionMissing, what).seen(evidence).remedy(ROLE))
 }
 
@@ -221,7 +219,7 @@ fn of_cluster(context: &Context<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     if cluster.is_balanced {
         let what = format!(
-            "{} is balanced by nodelb itself: this command saw the cluster through what it was to look at",
+            "nodelb balances {} itself: the answers of this command depend on the services that it examines",
             cluster.via
         );
         let remedy = "put a direct address first in [[kubernetes.apiserver]]";
@@ -258,8 +256,8 @@ fn silent_cluster(context: &Context<'_>, why: &str) -> Option<Finding> {
         return None;
     }
     let severity = if context.daemon.is_some() { Severity::Info } else { Severity::Warning };
-    let what = "no apiserver could be asked by this command: what Kubernetes says now was not looked at";
-    let remedy = "name a kubeconfig with --kubeconfig, or run this as root so that the daemon's can be read";
+    let what = "this command could not query an apiserver: checks of Kubernetes objects were skipped";
+    let remedy = "set --kubeconfig, or run this command as root so that it can read the kubeconfig of the daemon";
     Some(Finding::new(severity, Kind::ApiserverSilent, what).seen([quoted(why)]).remedy(remedy))
 }
 

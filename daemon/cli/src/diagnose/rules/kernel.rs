@@ -53,7 +53,7 @@ fn not_served(daemon: &Daemon) -> Vec<Finding> {
         failed.into_iter().partition(|row| owner(row).is_some());
     let mut found = Vec::new();
     if let Some(owner) = lost.first().and_then(|row| owner(row)) {
-        let what = format!("{} of its addresses belongs to another service, {}", lost.len(), shown(&owner.service));
+        let what = format!("address {} belongs to another service, {}", lost.len(), shown(&owner.service));
         found.push(
             Finding::new(severity, Kind::AddressConflict, what)
                 .seen(lost.iter().map(|row| one_line(row)))
@@ -65,7 +65,8 @@ fn not_served(daemon: &Daemon) -> Vec<Finding> {
                     shown(&owner.service)
                 )])
                 .remedy(
-                    "give one of the two another address; the older one owns it, and the other takes over when it goes",
+                    "change the address of one of the two services; the older one owns it, and the other takes over \
+                     when the older one gives it up",
                 ),
         );
     }
@@ -74,7 +75,7 @@ fn not_served(daemon: &Daemon) -> Vec<Finding> {
         found.push(
             Finding::new(severity, Kind::AddressRefused, what)
                 .seen(refused.iter().map(|row| one_line(row)))
-                .remedy("do what the reason says, or take the address out of the service"),
+                .remedy("follow the reason, or remove the address from the service"),
         );
     }
     found
@@ -98,7 +99,7 @@ fn held(daemon: &Daemon) -> Option<Finding> {
     Some(
         Finding::new(Severity::Warning, Kind::Held, what)
             .seen(rows.iter().map(|row| one_line(row)))
-            .remedy("it ends by itself when there are backends again; find out who emptied it"),
+            .remedy("the hold ends when the service has backends again; find the client that emptied it"),
     )
 }
 
@@ -109,7 +110,7 @@ fn slow(daemon: &Daemon) -> Option<Finding> {
     Some(
         Finding::new(Severity::Critical, Kind::KernelDiffers, what)
             .seen(rows.iter().map(|row| one_line(row)))
-            .remedy("it is tried again by itself; journalctl -u nodelb says why it fails"),
+            .remedy("nodelb retries; see journalctl -u nodelb for the error"),
     )
 }
 
@@ -124,13 +125,13 @@ fn differs(daemon: &Daemon) -> Option<Finding> {
     if evidence.is_empty() || reported.is_empty() {
         return None;
     }
-    let what = "the kernel does not hold what the daemon has put there: somebody changed the maps";
+    let what = "the kernel maps differ from what the daemon wrote: another process changed them";
     Some(
         Finding::new(Severity::Critical, Kind::KernelDiffers, what)
             .seen(evidence)
             .seen(reported)
             .seen(traces(daemon))
-            .remedy(format!("the daemon compares and repairs by itself every few minutes; {CHECKS_AT_ONCE}")),
+            .remedy(format!("the daemon compares and repairs the maps every few minutes; {CHECKS_AT_ONCE}")),
     )
 }
 
@@ -151,7 +152,8 @@ fn difference(row: &FrontendRow, maps: &Maps) -> Option<String> {
     if held == wanted {
         return None;
     }
-    let each = |of: &BTreeSet<&str>| if of.is_empty() { "nobody".into() } else { some(of.iter().map(|it| shown(it))) };
+    let each =
+        |of: &BTreeSet<&str>| if of.is_empty() { "no backend".into() } else { some(of.iter().map(|it| shown(it))) };
     Some(format!("{address} leads to {} in the kernel, to {} as the daemon has it", each(&held), each(&wanted)))
 }
 
@@ -172,7 +174,7 @@ fn unusable(daemon: &Daemon) -> Option<Finding> {
         "{}: {}",
         if is_left { "some backends are not used" } else { "no backend is used" },
         match refused[0].choice {
-            Some(Choice::Refused) => "it refuses what it may not or cannot connect to",
+            Some(Choice::Refused) => "it rejects addresses that it may not or cannot connect to",
             Some(Choice::Quarantined) => "they failed their health checks",
             _ => "they are in maintenance",
         }
@@ -202,7 +204,7 @@ fn remembers_else(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
     let chosen: BTreeSet<String> = chosen.filter_map(host).collect();
     // A port that no slice has hides every backend; another rule reports that.
     let unknown = usable.difference(&known).filter(|_| !known.is_empty());
-    let unknown: Vec<String> = unknown.map(|address| format!("{}: not known to the daemon", shown(address))).collect();
+    let unknown: Vec<String> = unknown.map(|address| format!("{}: unknown to the daemon", shown(address))).collect();
     let outlived: Vec<String> = chosen
         .difference(&named)
         .map(|address| format!("{}: used by the daemon, not in any slice", shown(address)))
@@ -210,9 +212,10 @@ fn remembers_else(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
     if unknown.is_empty() && outlived.is_empty() {
         return None;
     }
-    let what = "what the daemon goes by is not what Kubernetes says now";
+    let what = "the daemon and Kubernetes have different backends";
     Some(Finding::new(Severity::Warning, Kind::MemoryDiffers, what).seen(unknown).seen(outlived).remedy(
-        "look again in a few seconds; if it stays so, its watch is stale: see `nodelb sources` and `nodelb apiservers`",
+        "check again in a few seconds; if the difference remains, the watch is stale: see `nodelb sources` and `nodelb \
+         apiservers`",
     ))
 }
 
@@ -233,7 +236,10 @@ fn without_backends(daemon: &Daemon) -> Option<Finding> {
             .seen(rows.iter().skip(1).take(5).map(|row| format!("nor has {}", shown(&row.address))))
             .seen(why)
             .seen(traces(daemon))
-            .remedy("see the findings before this one; `nodelb backends --service NAMESPACE/NAME` says why each is not used"),
+            .remedy(
+                "see the previous findings; `nodelb backends --service NAMESPACE/NAME` shows why each backend is \
+                 not used",
+            ),
     )
 }
 

@@ -39,12 +39,12 @@ fn elsewhere(context: &Context<'_>) -> Option<Vec<String>> {
     let mut evidence =
         vec![format!("this node is {}; the backends are on {}", shown(&context.facts.node), some(nodes))];
     if context.cluster.is_some_and(|cluster| cluster.has_node == Ok(false)) {
-        evidence.push("Kubernetes has no Node of this node's name: node.name may be wrong".into());
+        evidence.push("Kubernetes has no Node with the name of this node: node.name may be wrong".into());
     }
     Some(evidence)
 }
 
-const SPREAD: &str = "have a pod of the service on this node (a DaemonSet, a topology spread constraint), or set";
+const SPREAD: &str = "run a pod of the service on this node (a DaemonSet, a topology spread constraint), or set";
 
 fn inside(context: &Context<'_>, service: &Service) -> Option<Finding> {
     if text(&spec(service).internal_traffic_policy) != "Local" {
@@ -60,8 +60,8 @@ fn outside(context: &Context<'_>, service: &Service) -> Option<Finding> {
     if text(&spec(service).external_traffic_policy) != "Local" {
         return None;
     }
-    let what = "its externalTrafficPolicy is Local, and none of its backends is on this node: who comes from outside to \
-                this node reaches nobody, and load balancers do not send to it";
+    let what = "its externalTrafficPolicy is Local, and none of its backends is on this node: connections from outside \
+         to this node fail, and load balancers do not send to it";
     let finding = Finding::new(Severity::Warning, Kind::NoLocalBackend, what).seen(elsewhere(context)?);
     Some(
         finding.remedy(format!("{SPREAD} externalTrafficPolicy: Cluster; else let load balancers send to other nodes")),
@@ -83,7 +83,10 @@ fn of_file(context: &Context<'_>) -> Option<Finding> {
     Some(
         Finding::new(Severity::Critical, Kind::NoLocalBackend, what)
             .seen([format!("{}: {backends}", shown(&row.address))])
-            .remedy("name a backend of this node (its node must be this node's name), or set the policy to Cluster"),
+            .remedy(
+                "add a backend on this node (its node must be the name of this node), or set the policy to \
+                 Cluster",
+            ),
     )
 }
 
@@ -96,13 +99,13 @@ fn pending(context: &Context<'_>, service: &Service) -> Option<Finding> {
     let since =
         waited.map_or_else(String::new, |seconds| format!(" for {}", durations::human(seconds.saturating_mul(1000))));
     let usual = match waited {
-        Some(seconds) if seconds <= USUAL => " (one to five minutes are usual)",
+        Some(seconds) if seconds <= USUAL => " (one to five minutes are normal)",
         _ => "",
     };
-    let what = format!("its load balancer has been pending{since}{usual}: it has no address for clients outside");
+    let what = format!("its load balancer has been pending{since}{usual}: it has no external address");
     let class = match text(&spec(service).load_balancer_class) {
         "" => None,
-        class => Some(format!("its loadBalancerClass is {}: somebody must implement that", shown(class))),
+        class => Some(format!("its loadBalancerClass is {}: a controller must implement this class", shown(class))),
     };
     let events = context.cluster.and_then(|cluster| cluster.events.as_deref().ok()).into_iter().flatten();
     let balancing = events.filter(|event| {
@@ -114,10 +117,10 @@ fn pending(context: &Context<'_>, service: &Service) -> Option<Finding> {
         .map(|event| catalogue::one_line(event, context.facts.now));
     let reported: Vec<String> = reported.take(3).collect();
     let remedy = if reported.is_empty() {
-        "does anything make load balancers here (a cloud-controller-manager, MetalLB)? See its log; rate limits, quotas and \
-         subnets of the cloud are usual reasons"
+        "check that a controller creates load balancers here (a cloud-controller-manager, MetalLB), and see its log; \
+         common reasons are rate limits, quotas and subnets of the cloud"
     } else {
-        "do what its Events ask for; see the log of cloud-controller-manager"
+        "follow its Events; see the log of cloud-controller-manager"
     };
     let finding = Finding::new(Severity::Warning, Kind::LoadBalancerPending, what).seen(reported).seen(class);
     Some(finding.remedy(remedy))

@@ -38,12 +38,12 @@ fn unreachable(connect_tests: &[ConnectTest]) -> Option<Finding> {
     }
     let is_all = failed.len() == tried;
     let severity = if is_all { Severity::Critical } else { Severity::Warning };
-    let what = format!("{} of {} cannot be connected to from here", failed.len(), count(tried, "backend"));
+    let what = format!("cannot connect to {} of {} from here", failed.len(), count(tried, "backend"));
     let remedy = if failed.iter().any(|(_, why, _)| why.contains("refused")) {
-        "refused: nobody listens there; does the process listen on this port, and on the pod's address rather than \
-         127.0.0.1?"
+        "refused: no process listens there; check that the process listens on this port, and on the address of the pod \
+         instead of 127.0.0.1"
     } else {
-        "no answer: look at the way there (routes, the network plugin, network policies, a firewall) and at its node"
+        "no response: check the path (routes, network plugin, network policies, firewalls) and the node"
     };
     Some(
         Finding::new(severity, Kind::BackendUnreachable, what)
@@ -85,8 +85,8 @@ fn fails(context: &Context<'_>) -> Option<Finding> {
             .seen(backends)
             .seen(chance)
             .remedy(
-                "refused or no route to host is what nodelb answers where there is no backend; anything else comes from \
-                 elsewhere: is this process in the cgroup whose connections are translated?",
+                "nodelb returns ECONNREFUSED or EHOSTUNREACH only without a usable backend; other errors come from the \
+                 network. Check that this process is in the cgroup whose connections are translated",
             ),
     )
 }
@@ -126,7 +126,7 @@ fn name(context: &Context<'_>) -> Option<Finding> {
     Some(match &dns.addresses {
         Err(why) => info(format!("its name in the cluster is {}; it does not resolve on this host", dns.name))
             .seen([why.clone()])
-            .remedy("that is usual: only pods ask the cluster's DNS. Try it from a pod"),
+            .remedy("this is normal: only pods use the DNS of the cluster. Try it from a pod"),
         Ok(addresses) if addresses.iter().any(|address| address == cluster_ip) => {
             info(format!("its name {} resolves to its clusterIP {}", dns.name, shown(cluster_ip)))
         }
@@ -139,11 +139,14 @@ fn name(context: &Context<'_>) -> Option<Finding> {
             );
             match &dns.another {
                 Some(another) => Finding::new(Severity::Warning, Kind::DnsName, what)
-                    .seen([format!("that is an address of {}", shown(another))])
-                    .remedy("a stale record, or another cluster's DNS: see the cluster's DNS and /etc/resolv.conf"),
+                    .seen([format!("this is an address of {}", shown(another))])
+                    .remedy(
+                        "a stale record, or the DNS of another cluster: check the DNS of the cluster and \
+                         /etc/resolv.conf",
+                    ),
                 None => info(what).remedy(
-                    "that is usual where this host does not ask the cluster's DNS, or the cluster's domain is another one. \
-                     Try it from a pod",
+                    "this is normal if this host does not use the DNS of the cluster, or if the cluster has another \
+                     domain. Try it from a pod",
                 ),
             }
         }

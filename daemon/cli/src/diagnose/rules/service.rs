@@ -38,7 +38,7 @@ fn missing(context: &Context<'_>) -> Option<Finding> {
     let verb = if asked.starts_with("neither") { "knows" } else { "know" };
     let what = format!("there is no service {name}: {asked} {verb} one of this name");
     let (evidence, remedy) = if near.is_empty() {
-        (None, "see `nodelb services` for the names there are, and `nodelb sources` for where they come from".into())
+        (None, "see `nodelb services` for the existing names and `nodelb sources` for their origin".into())
     } else {
         (Some(format!("names like it: {}", near.join(", "))), format!("did you mean {}?", near[0]))
     };
@@ -50,13 +50,13 @@ fn not_for_proxies(context: &Context<'_>) -> Option<Finding> {
     let (what, remedy) = if text(&spec(service).type_) == "ExternalName" {
         let target = shown(text(&spec(service).external_name));
         (
-            format!("it is of type ExternalName: a name in DNS that leads to {target}, nothing that a proxy serves"),
+            format!("it is of type ExternalName: a DNS name for {target}, which no proxy serves"),
             format!("see whether {target} resolves and answers"),
         )
     } else if text(&spec(service).cluster_ip) == "None" {
         (
-            "it is headless (clusterIP: None): clients get the pods' addresses from DNS, no proxy is in between".into(),
-            "see whether its name resolves to the pods; give it a clusterIP if clients expect one address".into(),
+            "it is headless (clusterIP: None): clients get the addresses of the pods from DNS, without a proxy".into(),
+            "check that its name resolves to the pods; give it a clusterIP if clients expect a single address".into(),
         )
     } else {
         ("it has no clusterIP yet, so there is no address to serve".into(), "see its Events".to_owned())
@@ -68,14 +68,14 @@ fn not_for_proxies(context: &Context<'_>) -> Option<Finding> {
 fn unknown_to_daemon(context: &Context<'_>) -> Option<Finding> {
     let service = context.service.filter(|_| context.is_for_proxies() && daemon_has_it(context) == Some(false))?;
     if let Some(proxy) = label(&service.metadata, PROXY_NAME) {
-        let what = format!("it is left to another proxy, {}, by its label {PROXY_NAME}", shown(proxy));
+        let what = format!("its label {PROXY_NAME} assigns it to another proxy, {}", shown(proxy));
         let finding = Finding::new(Severity::Info, Kind::NotForProxies, what);
         return Some(finding.remedy("remove the label to have nodelb serve it"));
     }
-    let what = "Kubernetes has it, and the daemon has not heard of it";
+    let what = "Kubernetes has it, but the daemon does not know it";
     Some(
         Finding::new(Severity::Critical, Kind::MemoryDiffers, what)
             .seen([context.written(&service.metadata)])
-            .remedy("see `nodelb sources` and `nodelb apiservers`: is the daemon connected, and to this cluster?"),
+            .remedy("check with `nodelb sources` and `nodelb apiservers` that the daemon is connected to this cluster"),
     )
 }

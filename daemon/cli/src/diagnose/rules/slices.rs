@@ -17,8 +17,8 @@ use crate::diagnose::rows;
 /// Time in seconds that a controller may take to follow a pod.
 const TIMEOUT: u64 = 10;
 
-const CONTROLLER: &str = "see the log of kube-controller-manager (endpointslice-controller) and whether it runs at all; to \
-                          have the slices made anew: kubectl delete endpointslices -l kubernetes.io/service-name=NAME";
+const CONTROLLER: &str = "check that kube-controller-manager (endpointslice-controller) runs, and its log; to recreate \
+     the slices: kubectl delete endpointslices -l kubernetes.io/service-name=NAME";
 
 pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
     let (Some(service), Some(slices)) = (context.service.filter(|_| context.is_for_proxies()), context.slices) else {
@@ -82,11 +82,11 @@ fn emptied(context: &Context<'_>, slices: &[EndpointSlice]) -> Finding {
     let cannot_tell = context.pods.is_none() && context.service.and_then(selector).is_some();
     let what = match slices.len() {
         _ if cannot_tell => format!(
-            "its EndpointSlice {names} names no endpoint: somebody emptied it, or no ready pod has the labels its selector \
-             wants; only who may list pods can tell"
+            "its EndpointSlice {names} has no endpoints: a client emptied it, or no ready pod matches its selector; \
+             use a kubeconfig that may list pods to find out"
         ),
-        1 => format!("its EndpointSlice {names} has been emptied: it names no endpoint"),
-        _ => format!("its EndpointSlices {names} have been emptied: none names an endpoint"),
+        1 => format!("its EndpointSlice {names} has been emptied: it has no endpoints"),
+        _ => format!("its EndpointSlices {names} have been emptied: none has endpoints"),
     };
     let writers = slices.iter().take(5).map(|slice| {
         let name = shown(text(&slice.metadata.name));
@@ -107,7 +107,7 @@ fn emptied(context: &Context<'_>, slices: &[EndpointSlice]) -> Finding {
 fn missing(context: &Context<'_>, service: &Service, disagreement: &Disagreement<'_>) -> Option<Finding> {
     let finding = |kind, what: &str| Finding::new(Severity::Critical, kind, what);
     if selector(service).is_none() {
-        let what = "it has no selector, and nobody has made an EndpointSlice for it: it has no backends";
+        let what = "it has no selector and no EndpointSlice: it has no backends";
         let remedy = "give it a selector, or an EndpointSlice with the label kubernetes.io/service-name of its name";
         return Some(finding(Kind::NoSelector, what).remedy(remedy));
     }
@@ -115,9 +115,9 @@ fn missing(context: &Context<'_>, service: &Service, disagreement: &Disagreement
         Some([]) => return None,
         Some(_) if disagreement.absent.is_empty() => None,
         Some(_) => Some(format!("{} ready", count(disagreement.absent.len(), "pod"))),
-        None => Some("which pods there are could not be looked at".into()),
+        None => Some("the pods could not be listed".into()),
     };
-    let what = "it has no EndpointSlice, though it has a selector: nobody makes one";
+    let what = "it has a selector but no EndpointSlice: no controller creates one";
     Some(
         finding(Kind::SliceMissing, what)
             .seen(evidence)
@@ -202,11 +202,11 @@ fn mismatch(context: &Context<'_>, port: &ServicePort, slices: &[&EndpointSlice]
         .then(|| if declared.is_empty() { "none with a name".into() } else { some(declared) });
     let remedy = match &target {
         Some(target) => format!(
-            "name a container's port {target} in the pods, or let targetPort of the service be a name (or number) that \
+            "name a container port {target} in the pods, or set targetPort of the service to a name (or number) that \
              they have"
         ),
         None => {
-            "make the port names of the service and of its slices agree; an unnamed port matches an unnamed one".into()
+            "make the port names of the service and of its slices match; an unnamed port matches an unnamed one".into()
         }
     };
     Finding::new(Severity::Critical, Kind::PortMismatch, what)

@@ -72,7 +72,7 @@ fn the_messages_of_the_collection_are_understood() {
         (
             "UpdateLoadBalancerFailed",
             "failed to ensure load balancer: RequestLimitExceeded: Request limit exceeded",
-            "limits how often",
+            "limits the rate",
         ),
         (
             "UpdateLoadBalancerFailed",
@@ -106,7 +106,7 @@ fn the_messages_of_the_collection_are_understood() {
         assert!(cause.means.contains(means), "{reason}: {}", cause.means);
     }
     assert_eq!(find("SyncLoadBalancerFailed").unwrap().cause_of("something else"), None);
-    assert!(find("NobodyKnows").is_none());
+    assert!(find("UnknownReason").is_none());
 }
 
 #[test]

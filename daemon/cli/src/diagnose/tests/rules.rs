@@ -83,7 +83,7 @@ fn sound() -> Facts {
     };
     let cluster = Cluster {
         via: "192.0.2.1:6443 (reported by the daemon)".into(),
-        identity: "somebody".into(),
+        identity: "a client".into(),
         is_balanced: false,
         failed: Vec::new(),
         service: Ok(Some(from(service()))),
@@ -316,7 +316,7 @@ static CASES: &[Case] = &[
         },
         Kind::SliceMissing,
         Severity::Critical,
-        &["it has no EndpointSlice, though it has a selector", "1 pod ready"],
+        &["it has a selector but no EndpointSlice", "1 pod ready"],
     ),
     (
         "no selector and no slice",
@@ -337,12 +337,12 @@ static CASES: &[Case] = &[
         |facts| {
             daemon(facts).maps.as_mut().unwrap().frontends.clear();
             daemon(facts).differences =
-                Some(vec![json!({"between": "memory/kernel", "likely_cause": "somebody deleted it"})]);
+                Some(vec![json!({"between": "memory/kernel", "likely_cause": "another client deleted it"})]);
             facts.connect_tests[1].outcome = Outcome::Failed("ENETUNREACH".into(), Duration::from_millis(1));
         },
         Kind::KernelDiffers,
         Severity::Critical,
-        &["10.96.7.7:80/TCP is not in the kernel", "somebody deleted it"],
+        &["10.96.7.7:80/TCP is not in the kernel", "another client deleted it"],
     ),
     (
         "kernel backends changed",
@@ -353,7 +353,7 @@ static CASES: &[Case] = &[
         },
         Kind::KernelDiffers,
         Severity::Critical,
-        &["leads to nobody in the kernel, to 10.1.0.1:8080/TCP as the daemon has it"],
+        &["leads to no backend in the kernel, to 10.1.0.1:8080/TCP as the daemon has it"],
     ),
     (
         "link detached",
@@ -415,14 +415,14 @@ static CASES: &[Case] = &[
         },
         Kind::ApiserverAway,
         Severity::Warning,
-        &["for 95s", "192.0.2.1:6443: Failed: connection refused", "could not reach one either"],
+        &["for 95s", "192.0.2.1:6443: Failed: connection refused", "cannot reach one either"],
     ),
     (
         "a source that is not configured",
         |facts| daemon(facts).differences = Some(vec![not_configured()]),
         Kind::SourceAbsent,
         Severity::Warning,
-        &["kubernetes is not configured, and was a source before", "served as last known", "nodelb check-config"],
+        &["kubernetes is no longer configured as a source", "served as last known", "nodelb check-config"],
     ),
     (
         "a source that is not configured, and nothing is left of the service",
@@ -517,7 +517,7 @@ static CASES: &[Case] = &[
         |facts| daemon(facts).backends[0].address = "10.1.0.7:8080/TCP".into(),
         Kind::MemoryDiffers,
         Severity::Warning,
-        &["10.1.0.1: not known to the daemon", "10.1.0.7: used by the daemon"],
+        &["10.1.0.1: unknown to the daemon", "10.1.0.7: used by the daemon"],
     ),
 ];
 
@@ -553,7 +553,7 @@ fn missing_answers_cause_no_panic_and_no_invented_finding() {
             facts
         };
         let mut alone = facts.clone();
-        alone.daemon = Probe::Failed("nobody".into());
+        alone.daemon = Probe::Failed("unreachable".into());
         let mut denied = facts.clone();
         if let Probe::Ok(cluster) = &mut denied.cluster {
             cluster.service = Err(denial("list services"));
@@ -567,8 +567,8 @@ fn missing_answers_cause_no_panic_and_no_invented_finding() {
         }
     }
     let mut unreachable = sound();
-    unreachable.daemon = Probe::Failed("nobody".into());
-    unreachable.cluster = Probe::Failed("nobody".into());
+    unreachable.daemon = Probe::Failed("unreachable".into());
+    unreachable.cluster = Probe::Failed("unreachable".into());
     unreachable.connect_tests.clear();
     let kinds: Vec<Kind> = findings(&unreachable).iter().map(|finding| finding.kind).collect();
     assert_eq!(kinds, [Kind::DaemonSilent, Kind::ApiserverSilent]);
@@ -598,7 +598,7 @@ fn an_empty_slice_whose_pods_cannot_be_listed_is_not_blamed_on_anybody() {
     emptied(&mut facts, None);
     let found = findings(&facts);
     assert_eq!(found[0].kind, Kind::SliceEmptied);
-    assert!(found[0].what.contains("only who may list pods can tell"), "{}", found[0].what);
+    assert!(found[0].what.contains("use a kubeconfig that may list pods to find out"), "{}", found[0].what);
 }
 
 #[test]
@@ -610,14 +610,14 @@ fn events_are_explained_and_unknown_ones_shown_as_they_are() {
     cluster(&mut facts).events = Ok(vec![
         event("FailedToUpdateEndpointSlice", "Warning", "the object has been modified", 20),
         event("FailedToUpdateEndpointSlice", "Warning", "older", 40),
-        event("Nobody\u{1b}Knows", "Warning", "odd\nthing", 10),
+        event("Unknown\u{1b}Reason", "Warning", "odd\nthing", 10),
         event("SyncLoadBalancerFailed", "Warning", "AuthFailure", 100_000),
         event("EnsuredLoadBalancer", "Normal", "Ensured load balancer", 30),
     ]);
     let found: Vec<Finding> = findings(&facts).into_iter().filter(|finding| finding.kind == Kind::Event).collect();
     let reported: Vec<(Severity, &str)> =
         found.iter().map(|finding| (finding.severity, finding.what.as_str())).collect();
-    assert_eq!(reported[0].1, "Kubernetes warns: Nobody\u{fffd}Knows, last 10s ago: odd\u{fffd}thing");
+    assert_eq!(reported[0].1, "Kubernetes warns: Unknown\u{fffd}Reason, last 10s ago: odd\u{fffd}thing");
     assert!(reported[1].1.contains("two writers changed it at the same time"), "{}", reported[1].1);
     assert_eq!([reported[0].0, reported[1].0], [Severity::Warning; 2]);
     assert!(

@@ -42,9 +42,9 @@ fn an_annotation_only_update_is_shown_as_such() {
     let mut after = slice();
     after["metadata"]["annotations"] = json!({"synced": "now"});
     let event = Event::between("EndpointSlice", Some(&slice()), Some(&after), false);
-    assert!(event.reported().ends_with(": nothing but annotations: annotations +synced"), "{}", event.reported());
+    assert!(event.reported().ends_with(": only annotations: annotations +synced"), "{}", event.reported());
     let event = Event::between("EndpointSlice", Some(&slice()), Some(&slice()), false);
-    assert!(event.reported().ends_with(": nothing that counts differs"), "{}", event.reported());
+    assert!(event.reported().ends_with(": no relevant difference"), "{}", event.reported());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::{Apiservers, MAX_OBSERVED, is_default_kubernetes, leads_to, lists_apiservers};
+use super::{Apiservers, MAX_OBSERVED, leads_to, lists_apiservers};
 use crate::model::addr::{Addr, L4Addr, Protocol};
 use crate::model::node::NodeFacts;
 use crate::model::service::{
@@ -72,7 +72,7 @@ fn only_kubernetes_own_service_tells_of_apiservers() {
     assert!(!tells("default/kubernetes", Source::Files));
     assert!(!tells("default/kubernetes-intranet", Source::Kubernetes));
     assert!(!tells("kubernetes/default", Source::Kubernetes));
-    assert!(!is_default_kubernetes(&ServiceName::new("default-kubernetes", "")));
+    assert!(!ServiceName::new("default-kubernetes", "").is_default_kubernetes());
 }
 
 #[test]

@@ -14,7 +14,7 @@ fn cut(
             found.push(match piece {
                 Piece::Object(bytes) => String::from_utf8_lossy(bytes).into_owned(),
                 Piece::TooLong => "too long".into(),
-                Piece::Shell(bytes) => format!("shell {}", String::from_utf8_lossy(bytes)),
+                Piece::ListFields(bytes) => format!("shell {}", String::from_utf8_lossy(bytes)),
             });
         })?;
     }
@@ -92,8 +92,8 @@ fn what_is_not_objects_is_refused() {
     assert_eq!(Lines::default().feed(b"{\"\xff\"}\n", |_| {}), Err(SplitError::NotText));
     let endless = "[".repeat(MAX_DEPTH + 1);
     assert_eq!(items(9, &format!("{{\"a\":{endless}"), 999), Err(SplitError::TooDeep));
-    let shell = format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_SHELL));
-    assert_eq!(items(9, &shell, 4096), Err(SplitError::ShellTooLong));
+    let shell = format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_LIST_FIELDS));
+    assert_eq!(items(9, &shell, 4096), Err(SplitError::ListFieldsTooLong));
 }
 
 proptest! {

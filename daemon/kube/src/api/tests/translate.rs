@@ -4,11 +4,11 @@ fn reader() -> Reader {
     Reader { source: Source::Kubernetes, object: "here".into() }
 }
 
-fn service_of(yaml: &str) -> Translation<Service> {
+fn service_of(yaml: &str) -> (Option<Service>, Vec<String>) {
     service(&serde_saphyr::from_str(yaml).unwrap(), &reader())
 }
 
-fn slice_of(yaml: &str) -> Translation<Slice> {
+fn slice_of(yaml: &str) -> (Option<Slice>, Vec<String>) {
     slice(&serde_saphyr::from_str(yaml).unwrap(), &reader())
 }
 
@@ -50,7 +50,7 @@ status:
 
 #[test]
 fn a_load_balancer_has_all_kinds_of_address() {
-    let Translation { value, notices } = service_of(INTRANET);
+    let (value, notices) = service_of(INTRANET);
     let service = value.unwrap();
     assert_eq!(notices, [""; 0]);
     assert_eq!(service.name, ServiceName::new("default", "kubernetes-intranet"));
@@ -67,7 +67,7 @@ fn a_load_balancer_has_all_kinds_of_address() {
 #[test]
 fn an_annotation_changes_nothing_but_the_version() {
     let annotated = INTRANET.replace("labels:", "annotations: {touched: now}\n  labels:").replace("12345", "12346");
-    let (before, mut after) = (service_of(INTRANET).value.unwrap(), service_of(&annotated).value.unwrap());
+    let (before, mut after) = (service_of(INTRANET).0.unwrap(), service_of(&annotated).0.unwrap());
     after.origin = before.origin.clone();
     assert_eq!(before, after);
 }
@@ -84,7 +84,7 @@ spec:
   - {port: 80, nodePort: 30080}
 ",
     );
-    let families = frontends(service.value.as_ref().unwrap());
+    let families = frontends(service.0.as_ref().unwrap());
     assert_eq!(
         families[0],
         [
@@ -96,14 +96,14 @@ spec:
             "ExternalIP [2001:db8::e]:80/TCP",
         ]
     );
-    assert_eq!(service.notices.len(), 5, "{:?}", service.notices);
+    assert_eq!(service.1.len(), 5, "{:?}", service.1);
 
     let v4_only = service_of(
         "{metadata: {name: a}, spec: {clusterIP: 10.96.0.7, externalIPs: ['2001:db8::e'], ports: [{port: 80}]},
           status: {loadBalancer: {ingress: [{ip: '2001:db8::f'}]}}}",
     );
-    assert_eq!(frontends(&v4_only.value.unwrap()), [["ClusterIP 10.96.0.7:80/TCP"]]);
-    assert_eq!(v4_only.notices.len(), 2);
+    assert_eq!(frontends(&v4_only.0.unwrap()), [["ClusterIP 10.96.0.7:80/TCP"]]);
+    assert_eq!(v4_only.1.len(), 2);
 }
 
 #[test]
@@ -112,8 +112,8 @@ fn a_proxying_load_balancer_and_a_hostname_are_no_addresses() {
         "{metadata: {name: a}, spec: {clusterIP: 10.96.0.7, ports: [{port: 80, nodePort: 0}]},
           status: {loadBalancer: {ingress: [{ip: 198.51.100.1, ipMode: Proxy}, {hostname: x.example}, {ip: 198.51.100.2}]}}}",
     );
-    assert_eq!(service.notices, [""; 0]);
-    let frontends = frontends(&service.value.unwrap());
+    assert_eq!(service.1, [""; 0]);
+    let frontends = frontends(&service.0.unwrap());
     assert_eq!(frontends, [["ClusterIP 10.96.0.7:80/TCP", "LoadBalancer 198.51.100.2:80/TCP"]]);
 }
 
@@ -124,7 +124,7 @@ fn a_load_balancers_address_among_the_external_ips_is_the_load_balancers() {
         "{metadata: {name: a}, spec: {clusterIP: 10.96.0.7, externalIPs: [198.51.100.2, 198.51.100.3], ports: [{port: 80}]},
           status: {loadBalancer: {ingress: [{ip: 198.51.100.2}, {ip: 198.51.100.3, ipMode: Proxy}]}}}",
     );
-    let frontends = frontends(&service.value.unwrap());
+    let frontends = frontends(&service.0.unwrap());
     let expected = ["ClusterIP 10.96.0.7:80/TCP", "ExternalIP 198.51.100.3:80/TCP", "LoadBalancer 198.51.100.2:80/TCP"];
     assert_eq!(frontends, [expected]);
 }
@@ -140,20 +140,20 @@ fn services_that_kube_proxy_does_not_serve_are_left_out_with_a_reason() {
         ("spec: {clusterIP: ''}", "no usable clusterIP"),
         ("spec: {clusterIP: 10.96.0.01}", "no usable clusterIP"),
     ] {
-        let Translation { value, notices } = service_of(&format!("metadata: {{name: a}}\n{spec}\n"));
+        let (value, notices) = service_of(&format!("metadata: {{name: a}}\n{spec}\n"));
         assert_eq!(value, None, "{spec}");
         assert!(notices.last().unwrap().contains(reason), "{spec}: {notices:?}");
     }
     let other_proxy =
         "{metadata: {name: a, labels: {service.kubernetes.io/service-proxy-name: ''}}, spec: {clusterIP: 10.96.0.1}}";
-    assert_eq!(service_of(other_proxy).value, None);
+    assert_eq!(service_of(other_proxy).0, None);
 }
 
 #[test]
 fn affinity_and_policies() {
     let policies = |spec: &str| {
         let service =
-            service_of(&format!("{{metadata: {{name: a}}, spec: {{clusterIP: 10.96.0.1, {spec}}}}}")).value.unwrap();
+            service_of(&format!("{{metadata: {{name: a}}, spec: {{clusterIP: 10.96.0.1, {spec}}}}}")).0.unwrap();
         (service.affinity_seconds, service.internal_policy, service.external_policy)
     };
     let (cluster, local) = (TrafficPolicy::Cluster, TrafficPolicy::Local);
@@ -179,9 +179,9 @@ fn ports_that_cannot_be_served_are_ignored_alone() {
           {name: dns, port: 53, protocol: UDP}, {name: dns, port: 53, protocol: TCP}, {name: dns, port: 54},
           {name: zero}, {name: odd, port: 1, protocol: ICMP}, {name: sctp, port: 2, protocol: SCTP}]}}",
     );
-    assert_eq!(service.notices.len(), 3, "{:?}", service.notices);
+    assert_eq!(service.1.len(), 3, "{:?}", service.1);
     assert_eq!(
-        frontends(&service.value.unwrap()),
+        frontends(&service.0.unwrap()),
         [["ClusterIP 10.96.0.1:53/UDP"], ["ClusterIP 10.96.0.1:53/TCP"], ["ClusterIP 10.96.0.1:2/SCTP"]]
     );
 }
@@ -212,7 +212,7 @@ ports:
 
 #[test]
 fn a_slice_gives_each_endpoint_every_port() {
-    let Translation { value, notices } = slice_of(SLICE);
+    let (value, notices) = slice_of(SLICE);
     let slice = value.unwrap();
     assert_eq!(notices, [""; 0]);
     assert_eq!(slice.name, SliceName::new("shop", "web-abc12"));
@@ -256,10 +256,10 @@ fn null_is_the_same_as_nothing() {
     let slice = slice_of(
         "{metadata: {name: kubernetes, labels: {kubernetes.io/service-name: kubernetes}}, addressType: IPv4, endpoints: null, ports: null}",
     );
-    let value = slice.value.unwrap();
+    let value = slice.0.unwrap();
     assert_eq!(value.ports, []);
     assert_eq!(value.name, SliceName::new("default", "kubernetes"));
-    assert_eq!(slice.notices, [""; 0]);
+    assert_eq!(slice.1, [""; 0]);
 }
 
 #[test]
@@ -274,7 +274,7 @@ fn slices_without_a_service_are_left_out() {
         ),
         ("{metadata: {name: a, labels: {kubernetes.io/service-name: x}}, addressType: FQDN}", "FQDN"),
     ] {
-        let Translation { value, notices } = slice_of(yaml);
+        let (value, notices) = slice_of(yaml);
         assert_eq!(value, None);
         assert!(notices[0].contains(reason), "{notices:?}");
     }
@@ -288,17 +288,17 @@ fn unusable_endpoints_and_ports_are_ignored_alone() {
             {addresses: ['::']}, {addresses: ['ff02::1']}, {addresses: ['::ffff:10.0.0.1']}, {addresses: ['fe80::1%eth0']}],
           ports: [{name: '', port: 80}, {name: b}, {name: c, port: 0}, {name: d, port: 82, protocol: X}]}",
     );
-    let ports = slice.value.unwrap().ports;
+    let ports = slice.0.unwrap().ports;
     assert_eq!(ports.len(), 1);
     assert_eq!(ports[0].backends.len(), 1);
-    assert!(slice.notices[0].starts_with("7 endpoints without a usable address"), "{:?}", slice.notices);
-    assert_eq!(slice.notices.len(), 4);
+    assert!(slice.1[0].starts_with("7 endpoints without a usable address"), "{:?}", slice.1);
+    assert_eq!(slice.1.len(), 4);
 
     let v4 = slice_of(
         "{metadata: {name: a, labels: {kubernetes.io/service-name: x}}, addressType: IPv4,
           endpoints: [{addresses: [10.0.0.01]}, {addresses: ['2001:db8::1']}, {addresses: [169.254.128.7]}], ports: [{name: '', port: 80}]}",
     );
-    assert_eq!(v4.value.unwrap().ports[0].backends.len(), 1);
+    assert_eq!(v4.0.unwrap().ports[0].backends.len(), 1);
 }
 
 /// This matches the apiserver's defaulting; in a manually written slice, the only port often has no name.
@@ -309,7 +309,7 @@ fn a_port_without_a_name_has_the_empty_one() {
             "{{metadata: {{name: a, labels: {{kubernetes.io/service-name: x}}}}, addressType: IPv4,
               endpoints: [{{addresses: [10.0.0.1]}}], ports: {ports}}}"
         ));
-        let ports = slice.value.unwrap().ports;
+        let ports = slice.0.unwrap().ports;
         assert_eq!((ports.len(), &*ports[0].name, ports[0].backends.len()), (1, "", 1));
     }
 }
@@ -329,7 +329,7 @@ fn a_health_check_port_is_for_load_balancers_with_a_local_policy() {
         let spec = format!("type: {kind}, externalTrafficPolicy: {policy}, healthCheckNodePort: {port}");
         let service =
             format!("{{metadata: {{name: web, namespace: shop}}, spec: {{clusterIP: 198.51.100.1, {spec}}}}}");
-        service_of(&service).value.unwrap().health_check_port
+        service_of(&service).0.unwrap().health_check_port
     };
     assert_eq!(port("LoadBalancer", "Local", "31234"), Some(31_234));
     assert_eq!(port("LoadBalancer", "Cluster", "31234"), None);
@@ -380,7 +380,7 @@ fn a_node_has_one_address_of_each_family() {
 fn source_ranges_that_make_no_sense_never_become_no_ranges() {
     let ranges = |list: &str| {
         let yaml = INTRANET.replace("  ipFamilies", &format!("  loadBalancerSourceRanges: {list}\n  ipFamilies"));
-        let Translation { value, notices } = service_of(&yaml);
+        let (value, notices) = service_of(&yaml);
         let ranges = value.unwrap().source_ranges;
         (ranges.map(|ranges| ranges.iter().map(ToString::to_string).collect::<Vec<_>>()), notices.len())
     };
@@ -408,7 +408,7 @@ fn diagnose_looks_at_the_slices_that_are_taken_and_no_others() {
             let text = format!("{{metadata: {{name: a-1, labels: {{{labels}}}}}, addressType: {address_type}}}");
             let taken: EndpointSlice = serde_saphyr::from_str(&text).unwrap();
             let seen = serde_saphyr::from_str(&text).unwrap();
-            assert_eq!(slice(&taken, &reader()).value.is_some(), is_for_proxies(&seen), "{text}");
+            assert_eq!(slice(&taken, &reader()).0.is_some(), is_for_proxies(&seen), "{text}");
         }
     }
 }

@@ -94,7 +94,7 @@ impl Printed {
         let Ok(outcome) = tokio::time::timeout(timeout, running).await else { return };
         self.running = None;
         let broken =
-            |error| Err(CredentialsError(format!("{}: the running of it broke: {error}", self.plugin.origin())));
+            |error| Err(CredentialsError(format!("{}: the task that runs it failed: {error}", self.plugin.origin())));
         match outcome.unwrap_or_else(broken) {
             Ok(credential) => {
                 self.last_good = Some(credential);

@@ -117,7 +117,7 @@ impl Http2 {
             let next = Box::pin(async {
                 let (stream, kept) = self.target.connect(&self.login, &self.sockets).await?;
                 if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
-                    return Err(LinkError::Broken(format!("{} speaks HTTP/2 no more", self.target.at)));
+                    return Err(LinkError::Broken(format!("{} has stopped using HTTP/2", self.target.at)));
                 }
                 handshake(&self.target, stream, kept).await
             });

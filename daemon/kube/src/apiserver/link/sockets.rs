@@ -29,7 +29,7 @@ pub(super) enum End {
 impl End {
     pub(super) fn error(&self) -> LinkError {
         LinkError::Broken(match self {
-            Self::Cut => "nodelb cut it".into(),
+            Self::Cut => "closed by nodelb".into(),
             Self::Over(why) => why.clone(),
         })
     }

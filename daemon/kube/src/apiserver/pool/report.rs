@@ -122,13 +122,13 @@ impl Pool {
                 format!("failed {} ago: {error}", seconds(*at, now))
             }
             (ServerStatus::Recovering, _) => format!(
-                "works again, but only since {}; it is returned to after {}",
+                "works again since {}; it is used again after {}",
                 seconds(first.since(now, &self.timeouts), now),
                 lasting(self.min_uptime_of(first, now))
             ),
             (ServerStatus::Untried, _) => "has not been tried yet".into(),
             (ServerStatus::Healthy, _) if first.origin != Origin::Configured => {
-                return "it works; among learned and remembered addresses none is preferred".into();
+                return "it works; learned and remembered addresses have equal preference".into();
             }
             (ServerStatus::Healthy, _) => {
                 format!("works, but only since {}", seconds(first.since(now, &self.timeouts), now))
@@ -150,26 +150,26 @@ impl Pool {
         let Some(InUse { address, .. }) = &self.in_use else {
             return match status {
                 ServerStatus::Failed | ServerStatus::Refused | ServerStatus::NotReady if now < candidate.retry_at => {
-                    format!("tried again in {}", lasting(candidate.retry_at.0 - now.0))
+                    format!("retried in {}", lasting(candidate.retry_at.0 - now.0))
                 }
-                _ => "its turn comes".into(),
+                _ => "next to be tried".into(),
             };
         };
         if candidate.is_fresh(now, &self.timeouts) {
             let wait = candidate.seen.plus(self.timeouts.debounce).0.saturating_sub(now.0);
-            return format!("listed only just now; it may be used in {}", lasting(wait));
+            return format!("listed recently; usable in {}", lasting(wait));
         }
         let used = self.position(address);
         let is_preferred = candidate.origin == Origin::Configured && used > self.position(&candidate.server.address);
         match (is_preferred, status) {
             (true, ServerStatus::Healthy | ServerStatus::Recovering) => {
                 let until = self.returns_at(candidate, now).unwrap_or(now).0.saturating_sub(now.0);
-                format!("preferred; returned to in {} if it keeps working", lasting(until))
+                format!("preferred; used again in {} if it keeps working", lasting(until))
             }
             (_, ServerStatus::Healthy | ServerStatus::Recovering) => {
                 format!("works, but {address} is in use and works too")
             }
-            (_, ServerStatus::Untried) => "not needed so far".into(),
+            (_, ServerStatus::Untried) => "not needed yet".into(),
             (_, ServerStatus::NotReady | ServerStatus::Failed | ServerStatus::Refused) => {
                 format!("probed again in {}", lasting(candidate.probe_at.0.saturating_sub(now.0)))
             }

@@ -105,8 +105,8 @@ impl Supervisor {
         if known != found {
             info!(
                 message_id = %messages::CLUSTER_CHANGED,
-                "the Service default/kubernetes has the uid {found}, and had {known}: from now on remembered addresses \
-                 must show the new one before they are used"
+                "the uid of Service default/kubernetes changed from {known} to {found}: remembered addresses are \
+                 verified against the new one before use"
             );
             self.pool.retry_refused(now);
         }
@@ -181,7 +181,7 @@ impl Supervisor {
             let address = &server.address;
             info!(
                 message_id = %messages::APISERVER_KNOWN,
-                apiserver = %address, "the kubeconfig names another server: {address} is configured too from now on"
+                apiserver = %address, "the kubeconfig has another server: added {address}"
             );
         }
         self.renew(now, &login);
@@ -242,7 +242,7 @@ impl Supervisor {
             Err(LinkError::Unauthorized(why)) => {
                 self.credentials.reject(login);
                 let address = current.server.address.clone();
-                let reported = format!("the new token is not used, requests go on with the one from before: {why}");
+                let reported = format!("the new token is not used, the previous one stays active: {why}");
                 self.journal.failed(now, &address, &reported);
             }
             Err(_) => {}
@@ -354,7 +354,7 @@ impl Supervisor {
         if self.left_out.len() < MOST_LEFT_OUT && self.left_out.insert(at) {
             warn!(
                 message_id = %messages::APISERVER_EXCLUDED,
-                "{at}, which the endpoints of default/kubernetes list, is not used as an apiserver: {why}"
+                "{at} from the endpoints of default/kubernetes is not used as an apiserver: {why}"
             );
         }
     }
@@ -374,7 +374,7 @@ impl Supervisor {
             warn!(
                 message_id = %messages::APISERVER_EXCLUDED,
                 apiserver = %address,
-                "apiserver {address} is not used: it is an address of services, and has not worked as an apiserver"
+                "apiserver {address} is not used: it is a service address and has not worked as an apiserver"
             );
             if let Host::Ip(ip) = address.host
                 && let at = SocketAddr::new(ip, address.port)
@@ -386,7 +386,7 @@ impl Supervisor {
         if let Some(at) = self.excluded.iter().copied().find(|at| self.refusal(*at).is_none()) {
             info!(
                 message_id = %messages::APISERVER_KNOWN,
-                "{at}, which the endpoints of default/kubernetes list, is no address of services any more"
+                "{at} from the endpoints of default/kubernetes is no longer a service address"
             );
             let listed = std::mem::take(&mut self.listed);
             self.learn(now, &listed);

@@ -53,13 +53,13 @@ impl Journal {
                 let lasted = lasting(now.0.saturating_sub(since.0));
                 info!(
                     message_id = %messages::APISERVER_IN_USE,
-                    apiserver = %address, "an apiserver answers again after {lasted}: {address} is in use"
+                    apiserver = %address, "connected to apiserver {address} after {lasted} without one"
                 );
             }
-            _ if is_same => debug!(apiserver = %address, "apiserver {address} is connected to again"),
+            _ if is_same => debug!(apiserver = %address, "reconnected to apiserver {address}"),
             _ => info!(
                 message_id = %messages::APISERVER_IN_USE,
-                apiserver = %address, "apiserver {address} is in use: {why}"
+                apiserver = %address, "using apiserver {address}: {why}"
             ),
         }
         self.works(address);
@@ -84,15 +84,15 @@ impl Journal {
             let why = first_error.unwrap_or("none is known yet");
             warn!(
                 message_id = %messages::APISERVER_NONE,
-                "no apiserver can be reached; services stay as they are and connections go on, nodelb keeps trying. The \
-                 first one: {why}. See `nodelb apiservers`"
+                "no apiserver reachable (retrying); serving the last known state. The first one: {why}. See `nodelb \
+                 apiservers`"
             );
         }
     }
 
     pub(super) fn credentials(&mut self, problem: Option<String>) {
         if let Some(problem) = problem.as_ref().filter(|problem| self.credentials.as_ref() != Some(problem)) {
-            warn!(message_id = %messages::LOGIN_FAILED, "no apiserver can be connected to: {problem}");
+            warn!(message_id = %messages::LOGIN_FAILED, "cannot connect to any apiserver: {problem}");
         }
         self.credentials = problem;
     }

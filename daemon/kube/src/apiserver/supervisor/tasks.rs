@@ -86,7 +86,7 @@ impl Tasks {
 
 /// The result of a task that panicked.
 fn broken(task: Task, error: &str) -> Done {
-    let error = format!("a bug of nodelb, please report it: {error}");
+    let error = format!("a bug in nodelb, please report it: {error}");
     match task {
         Task::Open(address) => Done::Opened(address, Box::new(Err(LinkError::Broken(error))), Vec::new()),
         Task::Probe(address) => Done::Probed(address, Err(LinkError::Broken(error)), Vec::new()),

@@ -48,9 +48,9 @@ async fn objects_are_listed_and_written_with_the_credentials_of_the_link() {
 async fn an_answer_that_is_too_long_is_given_up_early() {
     let kinds: [fn() -> Answer; 3] = [|| stream("{"), || huge(200), || huge(503)];
     for (kind, expected) in kinds.into_iter().zip([
-        "no answer in time: the answer of AT to /api/v1/namespaces/shop/services is not complete within 500ms",
+        "timeout: the answer of AT to /api/v1/namespaces/shop/services is not complete within 500ms",
         "the connection broke: the answer of AT to /api/v1/namespaces/shop/services: length limit exceeded",
-        "503: its explanation is too long to be one",
+        "503: the error message is too long",
     ]) {
         let authority = Authority::new();
         let serving = Serving::start(&authority, &["h2"], move |_| kind());
@@ -90,8 +90,8 @@ async fn a_client_neither_keeps_nor_outlives_its_link() {
     };
     let start = Instant::now();
     let (read, ()) = tokio::join!(reading, dropping);
-    assert!(LinkError::from(read.unwrap_err()).to_string().contains("nodelb cut it"));
+    assert!(LinkError::from(read.unwrap_err()).to_string().contains("closed by nodelb"));
     assert!(start.elapsed() < TIMEOUT);
     let error = services.list(&ListParams::default()).await.map(|_| ()).unwrap_err();
-    assert_eq!(LinkError::from(error), LinkError::Broken("nodelb cut it".into()));
+    assert_eq!(LinkError::from(error), LinkError::Broken("closed by nodelb".into()));
 }

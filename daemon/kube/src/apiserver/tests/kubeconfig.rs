@@ -24,7 +24,7 @@ fn read(text: &str) -> Result<Kubeconfig, String> {
 }
 
 #[test]
-fn files_lie_beside_the_kubeconfig() {
+fn files_are_relative_to_the_kubeconfig() {
     let user =
         "client-certificate: /var/lib/kubelet/pki/current.pem\nclient-key: key.pem\ntokenFile: token\ntoken: old";
     let found = read(&kubeconfig(&format!("{CLUSTER}\ntls-server-name: kubernetes"), user)).unwrap();
@@ -161,7 +161,7 @@ fn servers_are_what_nodelb_can_connect_to() {
         ("https://user@192.0.2.1", Err("is not https://HOST:PORT")),
         ("https://192.0.2.1:0", Err("is not https://HOST:PORT")),
         ("https://", Err("is not https://HOST:PORT")),
-        ("https://0.0.0.0:6443", Err("it stands for every address of a host")),
+        ("https://0.0.0.0:6443", Err("it is the unspecified address")),
         ("https://[fe80::1]", Err("it is IPv6 link-local")),
         ("", Err("is not set")),
     ];

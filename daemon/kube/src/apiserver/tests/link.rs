@@ -220,7 +220,7 @@ async fn cutting_ends_every_body_and_every_wait_at_once() {
         let ((one, two, ended), start) = tokio::join!(readers, cut);
         assert!(start.elapsed() < Duration::from_millis(100), "{protocol}: {:?}", start.elapsed());
         for ended in [one.unwrap().unwrap_err(), two.unwrap().unwrap_err(), ended] {
-            assert_eq!(ended, LinkError::Broken("nodelb cut it".into()), "{protocol}");
+            assert_eq!(ended, LinkError::Broken("closed by nodelb".into()), "{protocol}");
         }
         assert!(matches!(link.get("/three", TIMEOUT).await, Err(LinkError::Broken(_))));
     }
@@ -418,9 +418,7 @@ async fn a_refusal_whose_explanation_does_not_end_is_reported_in_time() {
         answer
     });
     let link = open(&serving, &authority).await;
-    for (path, expected) in
-        [("/", "its explanation did not arrive"), ("/long", "its explanation is too long to be one")]
-    {
+    for (path, expected) in [("/", "the error message did not arrive"), ("/long", "the error message is too long")] {
         let start = Instant::now();
         let error = link.get(path, TIMEOUT).await.unwrap_err();
         assert_eq!(error, LinkError::Busy { code: 503, message: expected.into(), retry_after: None });

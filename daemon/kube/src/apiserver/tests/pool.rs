@@ -55,7 +55,7 @@ fn the_first_configured_address_is_used_and_nothing_else_is_tried() {
     assert_eq!(pool.next(Moment(200)), None);
     assert_eq!(pool.in_use(), Some(&address(1)));
     assert_eq!(why(&pool, 1, Moment(200)), "it is the preferred one");
-    assert_eq!(why(&pool, 2, Moment(200)), "not needed so far");
+    assert_eq!(why(&pool, 2, Moment(200)), "not needed yet");
 }
 
 #[test]
@@ -76,7 +76,7 @@ fn a_failure_leads_to_the_next_at_once_and_to_the_first_again_later() {
     pool.probed(up, &address(1), Outcome::Worked);
     assert_eq!(status(&pool, 1, up), ServerStatus::Recovering);
     assert_eq!(pool.next(up.plus(29_999)), None);
-    assert_eq!(why(&pool, 1, up.plus(10_000)), "preferred; returned to in 20 s if it keeps working");
+    assert_eq!(why(&pool, 1, up.plus(10_000)), "preferred; used again in 20 s if it keeps working");
     assert_eq!(status(&pool, 1, up.plus(30_000)), ServerStatus::Healthy);
     assert_eq!(connect(&mut pool, up.plus(30_000)), address(1));
     pool.opened(up.plus(30_100), &address(1));
@@ -150,12 +150,12 @@ fn who_denied_something_is_not_returned_to_for_long_unless_the_other_one_denies_
     pool.opened(Moment(5_000), &address(2));
     pool.probed(Moment(6_000), &address(1), Outcome::Worked);
     assert_eq!(pool.next(Moment(100_000)), None);
-    assert_eq!(why(&pool, 1, Moment(100_000)), "preferred; returned to in 8 min if it keeps working");
+    assert_eq!(why(&pool, 1, Moment(100_000)), "preferred; used again in 8 min if it keeps working");
     let mut other = pool.clone();
     assert_eq!(connect(&mut pool, Moment(605_000)), address(1));
 
     other.denied(Moment(100_000), "may not watch".into());
-    assert_eq!(status(&other, 2, Moment(100_000)), ServerStatus::Healthy, "nobody else is left to try");
+    assert_eq!(status(&other, 2, Moment(100_000)), ServerStatus::Healthy, "no other server is left to try");
     assert_eq!(chosen(&other, Moment(100_000)), Some(address(1)));
 }
 
@@ -330,7 +330,7 @@ fn what_the_cluster_lists_is_added_debounced_and_never_taken_away() {
     assert_eq!(origins, [Origin::Configured, Origin::Learned]);
     assert!(pool.probes(Moment(1_000)).iter().all(|server| server.address != address(2)));
     let waits = why(&pool, 2, Moment(2_000));
-    assert_eq!(waits, "listed only just now; it may be used in 9 s");
+    assert_eq!(waits, "listed recently; usable in 9 s");
     pool.learn(&BTreeSet::new(), Moment(3_000));
     assert_eq!(pool.candidates().len(), 2);
 
@@ -393,8 +393,8 @@ fn what_was_remembered_is_no_news_when_the_cluster_lists_it() {
     pool.opened(Moment(0), &address(1));
     // Long before the debounce time has passed.
     pool.learn(&[socket(2), socket(3)].into(), Moment(5));
-    assert_eq!(why(&pool, 2, Moment(6)), "not needed so far");
-    assert_eq!(why(&pool, 3, Moment(6)), "listed only just now; it may be used in 9 s");
+    assert_eq!(why(&pool, 2, Moment(6)), "not needed yet");
+    assert_eq!(why(&pool, 3, Moment(6)), "listed recently; usable in 9 s");
 }
 
 #[test]

@@ -173,7 +173,7 @@ fn is_in_use(report: &PoolReport, n: u8) -> bool {
 }
 
 #[tokio::test]
-async fn the_preferred_address_is_used_and_the_owner_is_told_of_all() {
+async fn the_preferred_address_is_used_and_all_are_reported_to_the_owner() {
     let world = World::with(&[1, 2]).await;
     let mut running = world.start(&[1, 2]);
     let (session, _) = running.session_at(1).await;
@@ -279,7 +279,7 @@ async fn learned_addresses_take_over_when_every_configured_one_is_gone() {
 
 /// A Service has the addresses of the apiservers as externalIPs, and is deleted later.
 #[tokio::test]
-async fn a_service_that_takes_the_addresses_of_apiservers_takes_them_from_nobody_for_good() {
+async fn a_service_that_takes_the_addresses_of_apiservers_does_not_keep_them() {
     let world = World::with(&[1, 2]).await;
     let mut running = world.start(&[1]);
     running.session_at(1).await;
@@ -479,7 +479,7 @@ async fn an_exec_plugin_whose_new_token_is_refused_runs_again_soon() {
 
 /// Another server may not know the token yet.
 #[tokio::test]
-async fn a_token_that_the_server_of_before_accepts_is_not_used_over_the_session_after_it() {
+async fn a_token_that_the_previous_server_accepts_is_not_used_over_the_next_session() {
     let world = World::with(&[1]).await;
     let mut running = world.start(&[1]);
     let (session, _) = running.session_at(1).await;
@@ -601,7 +601,7 @@ async fn a_server_that_refuses_everything_for_long_refuses() {
     let mut running = world.start(&[1]);
     running.until("refused", |report, now| status(report, 1, now) == ServerStatus::Refused).await;
     let error = running.row(1).error.unwrap().1;
-    assert!(error.contains("403 Forbidden") && error.contains("it refuses GET /readyz as well"), "{error}");
+    assert!(error.contains("403 Forbidden") && error.contains("it also refuses GET /readyz"), "{error}");
 }
 
 #[tokio::test]

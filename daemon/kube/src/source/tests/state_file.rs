@@ -26,8 +26,8 @@ fn changes() -> Vec<Change> {
             "endpoints":[{"addresses":["192.0.2.1"],"zone":"z","hints":{"forZones":[{"name":"z"}]}}],"ports":[{"port":80}]}"#,
     )
     .expect("valid");
-    let service = translate::service(&service, &reader).value.expect("served");
-    let slice = translate::slice(&slice, &reader).value.expect("served");
+    let service = translate::service(&service, &reader).0.expect("served");
+    let slice = translate::slice(&slice, &reader).0.expect("served");
     let node = NodeObject { zone: "z1".into(), leaving: Some("tainted".into()), ..NodeObject::default() };
     vec![Change::NodeObject(Some(node)), Change::UpsertService(service), Change::UpsertSlice(slice)]
 }

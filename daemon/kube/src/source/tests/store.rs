@@ -4,35 +4,35 @@ use proptest::prelude::*;
 
 use super::Kind::{EndpointSlice, Service};
 use super::*;
-use crate::api::decode::{Decoder, Event};
+use crate::api::decode::{Decode, Decoder};
 
 /// A store, and the result of its changes: the existing names with their UIDs.
 struct World {
     store: Store,
-    reported: BTreeMap<(Kind, String), String>,
+    served: BTreeMap<(Kind, String), String>,
     is_synced: bool,
 }
 
 impl World {
     fn new() -> Self {
-        Self { store: Store::new(0), reported: BTreeMap::new(), is_synced: false }
+        Self { store: Store::new(0), served: BTreeMap::new(), is_synced: false }
     }
 
-    fn apply(&mut self, kind: Kind, heard: ObjectEvent) -> Verdict {
+    fn apply(&mut self, kind: Kind, event: ListWatchEvent) -> Verdict {
         let mut changes = Vec::new();
-        let verdict = self.store.apply(kind, heard, &mut changes);
+        let verdict = self.store.apply(kind, event, &mut changes);
         for change in changes {
             match change {
                 Change::UpsertService(s) => {
-                    self.reported.insert((Service, s.name.to_string()), s.origin.resource_version.to_string());
+                    self.served.insert((Service, s.name.to_string()), s.origin.resource_version.to_string());
                 }
                 Change::UpsertSlice(s) => {
                     let name = format!("{}/{}", s.name.namespace, s.name.name);
-                    self.reported.insert((EndpointSlice, name), s.origin.resource_version.to_string());
+                    self.served.insert((EndpointSlice, name), s.origin.resource_version.to_string());
                 }
-                Change::RemoveService(name, _) => drop(self.reported.remove(&(Service, name.to_string()))),
+                Change::RemoveService(name, _) => drop(self.served.remove(&(Service, name.to_string()))),
                 Change::RemoveSlice(name, _) => {
-                    drop(self.reported.remove(&(EndpointSlice, format!("{}/{}", name.namespace, name.name))));
+                    drop(self.served.remove(&(EndpointSlice, format!("{}/{}", name.namespace, name.name))));
                 }
                 Change::Synced { incomplete, .. } => self.is_synced = incomplete.is_none(),
                 other => panic!("{other:?}"),
@@ -42,21 +42,21 @@ impl World {
     }
 
     fn list(&mut self, kind: Kind, objects: &[(&str, u32, u32)]) -> Verdict {
-        _ = self.apply(kind, ObjectEvent::ListBegins { is_rewound: false });
+        _ = self.apply(kind, ListWatchEvent::ListStart { is_rewound: false });
         for (name, life, version) in objects {
             _ = self.apply(kind, upsert(kind, name, *life, *version));
         }
-        self.apply(kind, ObjectEvent::Listed(Version(100)))
+        self.apply(kind, ListWatchEvent::ListDone(Version(100)))
     }
 
     fn names(&self, of: Kind) -> Vec<&str> {
-        self.reported.keys().filter(|(kind, _)| *kind == of).map(|(_, name)| name.as_str()).collect()
+        self.served.keys().filter(|(kind, _)| *kind == of).map(|(_, name)| name.as_str()).collect()
     }
 }
 
-fn event(text: &str, kind: Kind) -> ObjectEvent {
+fn event(text: &str, kind: Kind) -> ListWatchEvent {
     match Decoder::new(kind).event(text.as_bytes()) {
-        Ok(Event::ObjectEvent(heard, _)) => heard,
+        Ok(event) => event,
         other => panic!("{text}: {other:?}"),
     }
 }
@@ -71,11 +71,11 @@ fn text(kind: Kind, name: &str, life: u32, version: u32) -> String {
     }
 }
 
-fn upsert(kind: Kind, name: &str, life: u32, version: u32) -> ObjectEvent {
+fn upsert(kind: Kind, name: &str, life: u32, version: u32) -> ListWatchEvent {
     event(&format!(r#"{{"type":"ADDED","object":{}}}"#, text(kind, name, life, version)), kind)
 }
 
-fn delete(kind: Kind, name: &str, life: u32, version: u32) -> ObjectEvent {
+fn delete(kind: Kind, name: &str, life: u32, version: u32) -> ListWatchEvent {
     event(&format!(r#"{{"type":"DELETED","object":{}}}"#, text(kind, name, life, version)), kind)
 }
 
@@ -92,7 +92,7 @@ fn nothing_is_removed_before_both_kinds_are_listed() {
     let mut world = World::new();
     for name in ["a", "b"] {
         world.store.remember(Service, Key { namespace: "ns".into(), name: name.into() });
-        world.reported.insert((Service, format!("ns/{name}")), String::new());
+        world.served.insert((Service, format!("ns/{name}")), String::new());
     }
     assert_eq!(world.list(Service, &[("b", 1, 1)]), Verdict::Fine);
     _ = world.apply(Service, delete(Service, "b", 1, 2));
@@ -106,7 +106,7 @@ fn a_list_becomes_a_difference() {
     let mut world = synced(&[("a", 1, 1), ("b", 2, 2)]);
     assert_eq!(world.list(Service, &[("b", 3, 9), ("c", 4, 8)]), Verdict::Fine);
     assert_eq!(world.names(Service), ["ns/b", "ns/c"]);
-    assert_eq!(world.reported[&(Service, "ns/b".into())], "9");
+    assert_eq!(world.served[&(Service, "ns/b".into())], "9");
 }
 
 #[test]
@@ -124,8 +124,8 @@ fn an_object_created_again_replaces_the_one_before() {
 fn late_and_repeated_news_change_nothing() {
     let mut world = synced(&[("a", 1, 5)]);
     let mut changes = Vec::new();
-    for heard in [upsert(Service, "a", 1, 5), upsert(Service, "a", 1, 4), delete(Service, "a", 1, 3)] {
-        _ = world.store.apply(Service, heard, &mut changes);
+    for event in [upsert(Service, "a", 1, 5), upsert(Service, "a", 1, 4), delete(Service, "a", 1, 3)] {
+        _ = world.store.apply(Service, event, &mut changes);
     }
     assert_eq!(changes, []);
     _ = world.store.apply(Service, delete(Service, "a", 1, 6), &mut changes);
@@ -148,7 +148,7 @@ fn what_was_created_and_deleted_in_the_wrong_order_is_gone() {
 fn a_deletion_ends_what_an_odd_successor_left_behind() {
     let mut world = synced(&[("a", 1, 10)]);
     let key = Key { namespace: "ns".into(), name: "a".into() };
-    _ = world.apply(Service, ObjectEvent::Skipped { key: Some(key), reason: "odd".into() });
+    _ = world.apply(Service, ListWatchEvent::Skipped { key: Some(key), reason: "odd".into() });
     assert_eq!(world.names(Service), ["ns/a"]);
     _ = world.apply(Service, delete(Service, "a", 2, 9));
     assert_eq!(world.names(Service), ["ns/a"], "of an earlier life");
@@ -161,8 +161,8 @@ fn a_deletion_ends_what_an_odd_successor_left_behind() {
 fn a_complete_list_ends_the_problems_of_what_it_lacks() {
     let mut world = synced(&[]);
     let key = Key { namespace: "ns".into(), name: "odd".into() };
-    _ = world.apply(Service, ObjectEvent::Skipped { key: Some(key), reason: "odd".into() });
-    _ = world.apply(Service, ObjectEvent::Skipped { key: None, reason: "nameless".into() });
+    _ = world.apply(Service, ListWatchEvent::Skipped { key: Some(key), reason: "odd".into() });
+    _ = world.apply(Service, ListWatchEvent::Skipped { key: None, reason: "nameless".into() });
     assert_eq!(world.store.tally(Service).problems.len(), 2);
     _ = world.list(Service, &[]);
     assert!(world.store.tally(Service).problems.is_empty());
@@ -171,20 +171,20 @@ fn a_complete_list_ends_the_problems_of_what_it_lacks() {
 #[test]
 fn a_rewound_cluster_makes_older_versions_count() {
     let mut world = synced(&[("a", 1, 50)]);
-    _ = world.apply(Service, ObjectEvent::ListBegins { is_rewound: true });
+    _ = world.apply(Service, ListWatchEvent::ListStart { is_rewound: true });
     _ = world.apply(Service, upsert(Service, "a", 1, 50));
-    _ = world.apply(Service, ObjectEvent::Listed(Version(50)));
+    _ = world.apply(Service, ListWatchEvent::ListDone(Version(50)));
     _ = world.apply(Service, upsert(Service, "a", 1, 51));
-    assert_eq!(world.reported[&(Service, "ns/a".into())], "51");
+    assert_eq!(world.served[&(Service, "ns/a".into())], "51");
 }
 
 #[test]
 fn what_makes_no_sense_stays_as_it_was() {
     let mut world = synced(&[("a", 1, 5), ("b", 2, 5)]);
     let key = Key { namespace: "ns".into(), name: "a".into() };
-    _ = world.apply(Service, ObjectEvent::ListBegins { is_rewound: false });
-    _ = world.apply(Service, ObjectEvent::Skipped { key: Some(key), reason: "no sense".into() });
-    _ = world.apply(Service, ObjectEvent::Listed(Version(9)));
+    _ = world.apply(Service, ListWatchEvent::ListStart { is_rewound: false });
+    _ = world.apply(Service, ListWatchEvent::Skipped { key: Some(key), reason: "no sense".into() });
+    _ = world.apply(Service, ListWatchEvent::ListDone(Version(9)));
     assert_eq!(world.names(Service), ["ns/a"]);
     assert_eq!(world.store.tally(Service).problems, ["ns/a: no sense"]);
     _ = world.apply(Service, upsert(Service, "a", 1, 6));
@@ -194,9 +194,9 @@ fn what_makes_no_sense_stays_as_it_was() {
 #[test]
 fn a_list_with_something_nameless_removes_nothing() {
     let mut world = synced(&[("a", 1, 5)]);
-    _ = world.apply(Service, ObjectEvent::ListBegins { is_rewound: false });
-    _ = world.apply(Service, ObjectEvent::Skipped { key: None, reason: "too long".into() });
-    _ = world.apply(Service, ObjectEvent::Listed(Version(9)));
+    _ = world.apply(Service, ListWatchEvent::ListStart { is_rewound: false });
+    _ = world.apply(Service, ListWatchEvent::Skipped { key: None, reason: "too long".into() });
+    _ = world.apply(Service, ListWatchEvent::ListDone(Version(9)));
     assert_eq!((world.names(Service), world.is_synced), (vec!["ns/a"], false));
     _ = world.list(Service, &[]);
     assert_eq!((world.names(Service), world.is_synced), (vec![], true));
@@ -230,7 +230,7 @@ fn two_lists_that_disagree_remove_what_both_lack() {
 
 #[test]
 fn a_first_list_with_far_less_than_the_kernel_has_needs_a_second_one() {
-    let mut world = World { store: Store::new(20), reported: BTreeMap::new(), is_synced: false };
+    let mut world = World { store: Store::new(20), served: BTreeMap::new(), is_synced: false };
     assert_eq!(world.list(EndpointSlice, &[]), Verdict::Fine);
     assert_eq!(world.list(Service, &[]), Verdict::ListAgain { missing: 20, known: 20 });
     assert!(!world.is_synced);
@@ -244,14 +244,14 @@ fn a_first_list_is_compared_with_the_kernel_port_by_port() {
     let list = |count: usize| {
         let mut store = Store::new(48);
         let mut changes = Vec::new();
-        _ = store.apply(Service, ObjectEvent::ListBegins { is_rewound: false }, &mut changes);
+        _ = store.apply(Service, ListWatchEvent::ListStart { is_rewound: false }, &mut changes);
         for name in &names[..count] {
             let dual = text(Service, name, 1, 1)
                 .replace(r#""clusterIP":"198.51.100.1""#, r#""clusterIPs":["198.51.100.1","2001:db8::1"]"#)
                 .replace(r#"{"port":80}"#, r#"{"name":"a","port":80,"nodePort":30080},{"name":"b","port":81}"#);
             _ = store.apply(Service, event(&format!(r#"{{"type":"ADDED","object":{dual}}}"#), Service), &mut changes);
         }
-        store.apply(Service, ObjectEvent::Listed(Version(9)), &mut changes)
+        store.apply(Service, ListWatchEvent::ListDone(Version(9)), &mut changes)
     };
     assert_eq!((list(12), list(6)), (Verdict::Fine, Verdict::Fine));
     assert_eq!(list(5), Verdict::ListAgain { missing: 28, known: 48 });
@@ -300,7 +300,7 @@ proptest! {
                 }
                 _ => {
                     // An incomplete list, and then a complete one after changes without events.
-                    _ = world.apply(Service, ObjectEvent::ListBegins { is_rewound: false });
+                    _ = world.apply(Service, ListWatchEvent::ListStart { is_rewound: false });
                     cluster.remove(&name);
                     lives += 1;
                     cluster.insert(format!("s{}", (object + 1) % 8), (lives, version));
@@ -309,9 +309,9 @@ proptest! {
                 }
             }
         }
-        let reported: Vec<_> = world.reported.iter().map(|((_, name), v)| (name.clone(), v.clone())).collect();
+        let served: Vec<_> = world.served.iter().map(|((_, name), v)| (name.clone(), v.clone())).collect();
         let wanted: Vec<_> = cluster.iter().map(|(n, (_, v))| (format!("ns/{n}"), v.to_string())).collect();
-        prop_assert_eq!(reported, wanted);
+        prop_assert_eq!(served, wanted);
     }
 }
 
@@ -319,10 +319,10 @@ proptest! {
 struct NodeWorld(Store);
 
 impl NodeWorld {
-    fn apply(&mut self, heard: impl IntoIterator<Item = ObjectEvent>) -> (Vec<Option<String>>, Verdict) {
+    fn apply(&mut self, events: impl IntoIterator<Item = ListWatchEvent>) -> (Vec<Option<String>>, Verdict) {
         let (mut changes, mut verdict) = (Vec::new(), Verdict::Fine);
-        for heard in heard {
-            verdict = self.0.apply(Kind::Node, heard, &mut changes);
+        for event in events {
+            verdict = self.0.apply(Kind::Node, event, &mut changes);
         }
         let reported = changes.into_iter().map(|change| match change {
             Change::NodeObject(object) => object.map(|object| object.zone.to_string()),
@@ -331,13 +331,13 @@ impl NodeWorld {
         (reported.collect(), verdict)
     }
 
-    fn list(&mut self, nodes: impl IntoIterator<Item = ObjectEvent>) -> (Vec<Option<String>>, Verdict) {
-        let begin = std::iter::once(ObjectEvent::ListBegins { is_rewound: false });
-        self.apply(begin.chain(nodes).chain([ObjectEvent::Listed(Version(100))]))
+    fn list(&mut self, nodes: impl IntoIterator<Item = ListWatchEvent>) -> (Vec<Option<String>>, Verdict) {
+        let begin = std::iter::once(ListWatchEvent::ListStart { is_rewound: false });
+        self.apply(begin.chain(nodes).chain([ListWatchEvent::ListDone(Version(100))]))
     }
 }
 
-fn node_event(kind: &str, version: u32) -> ObjectEvent {
+fn node_event(kind: &str, version: u32) -> ListWatchEvent {
     let text = format!(
         r#"{{"type":"{kind}","object":{{"metadata":{{"name":"n1","resourceVersion":"{version}","labels":{{"topology.kubernetes.io/zone":"z{version}"}}}}}}}}"#
     );
@@ -374,7 +374,7 @@ fn a_node_that_a_list_lacks_is_missing_when_a_second_list_agrees() {
     assert_eq!(world.list([]), DOUBT);
     assert_eq!(world.list([]), missing());
     assert_eq!(world.list([]), NOTHING, "as is known");
-    assert_eq!(world.list([node_event("ADDED", 5)]), zone(5), "in the version of before");
+    assert_eq!(world.list([node_event("ADDED", 5)]), zone(5), "in the previous version");
 }
 
 /// A watch delivers the Node again, and then a list lacks it: this is a new absence.
@@ -401,8 +401,8 @@ fn a_node_that_was_never_there_is_missing_when_two_lists_say_so() {
 
 #[test]
 fn a_node_that_makes_no_sense_is_there() {
-    let odd = || [ObjectEvent::Skipped { key: Some(Key::of_node("n1")), reason: "odd".into() }];
-    let nameless = || [ObjectEvent::Skipped { key: None, reason: "odd".into() }];
+    let odd = || [ListWatchEvent::Skipped { key: Some(Key::of_node("n1")), reason: "odd".into() }];
+    let nameless = || [ListWatchEvent::Skipped { key: None, reason: "odd".into() }];
     let mut world = NodeWorld(Store::new(0));
     assert_eq!((world.list(odd()), world.list(nameless()), world.list(odd())), (NOTHING, NOTHING, NOTHING));
     assert_eq!(world.list([node_event("ADDED", 5)]), zone(5));

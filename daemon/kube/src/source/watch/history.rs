@@ -1,12 +1,18 @@
-//! Checks whether the versions that a watcher knows still belong to the cluster's history.
+//! Checks whether the versions that a watcher knows still belong to the cluster's history. One etcd nearly always
+//! contains all kinds, therefore the watchers share the conclusion that the cluster was restored. Versions of different
+//! kinds are never compared.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use nodelb_core::messages;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
 use super::Watcher;
 use crate::api::decode::{Kind, Version};
-use crate::api::page::Page;
+use crate::api::list_watch::current_version;
 use crate::apiserver::error::LinkError;
 use crate::apiserver::preflight;
 use crate::apiserver::session::Session;
@@ -47,7 +53,7 @@ impl Watcher {
     }
 
     pub(super) fn forget_if_away_for_long(&mut self) {
-        if self.heard_at.elapsed() > self.timeouts.resume_within {
+        if self.received_at.elapsed() > self.timeouts.resume_within {
             self.version = None;
         }
     }
@@ -62,7 +68,7 @@ impl Watcher {
 
     /// Accepts a restore that another watcher has found. Only the watcher that finds a restore logs it.
     pub(super) fn believe_restore(&mut self) {
-        self.restores.take_note();
+        self.restores.mark_handled();
         self.version = None;
         self.is_rewound = true;
         self.is_unsure = true;
@@ -71,14 +77,14 @@ impl Watcher {
     /// Checks whether the known versions still belong to this cluster's history. A consistent list of the same kind,
     /// sent after a version was received, never has an older version unless the cluster was restored. An older version
     /// causes a list; if a second request confirms it, it is also logged.
-    pub(super) async fn look_at_history(&mut self, session: &Session) -> Result<(), LinkError> {
+    pub(super) async fn check_history(&mut self, session: &Session) -> Result<(), LinkError> {
         self.forget_if_away_for_long();
         let is_service = self.query.kind == Kind::Service;
         let first = if is_service && self.behind == Behind::Surely {
             // By the second request, the cluster may have passed that version.
             Version(session.revision.min(self.newest.0.saturating_sub(1)))
         } else {
-            self.ask_version(session).await?
+            self.current_version(session).await?
         };
         if self.newest <= first {
             return self.settle_doubt(session, first).await;
@@ -88,15 +94,15 @@ impl Watcher {
         self.forget_history();
         self.restores.report(self.query.kind, session);
         let kind = self.query.kind.resource();
-        match self.ask_version(session).await {
+        match self.current_version(session).await {
             Ok(second) if second < newest => info!(
                 message_id = %messages::CLUSTER_CHANGED,
-                "{kind}: the cluster is at resourceVersion {} and was at {} before: it was restored, so everything is listed again",
+                "{kind}: the cluster was restored from a backup (resourceVersion {} after {}); listing all objects again",
                 second.0, newest.0
             ),
             // The cluster may have been restored and have passed that version since. An unnecessary list is better than
             // a missed change.
-            second => debug!("{kind}: at {} where {} was heard, then {second:?}: listed again", first.0, newest.0),
+            second => debug!("{kind}: resourceVersion {} after {}, then {second:?}; listing again", first.0, newest.0),
         }
         Ok(())
     }
@@ -113,18 +119,75 @@ impl Watcher {
             Behind::Surely => preflight::ask(&session.link, self.timeouts.timeout).await?.0 >= now.0,
         };
         if is_doubtful {
-            debug!("{}: the cluster may have been restored: listed again", self.query.kind.resource());
+            debug!("{}: the cluster may have been restored; listing again", self.query.kind.resource());
             self.forget_history();
         }
         self.behind = Behind::No;
         Ok(())
     }
 
-    /// The current resourceVersion of this kind, from a consistent list with a limit of one object.
-    async fn ask_version(&mut self, session: &Session) -> Result<Version, LinkError> {
-        let answer = session.link.get(&self.query.page("", 1)?, self.timeouts.timeout).await?;
-        let mut page = Page::new(answer.into_body());
-        while page.more(&mut self.decoder, self.timeouts.list_silence).await?.is_some() {}
-        page.end().map(|shell| shell.version)
+    async fn current_version(&self, session: &Session) -> Result<Version, LinkError> {
+        current_version(&session.link, self.query.clone(), self.list_timeouts()).await
+    }
+}
+
+/// The latest restore that a watcher has found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Found {
+    /// The number of restores found so far.
+    count: u64,
+    /// The kind of the watcher that found it.
+    by: Option<Kind>,
+    /// The number of the session and the generation of its link over which it was found.
+    over: (u64, u64),
+}
+
+/// The view of one watcher on the shared restores. A clone belongs to the same watcher.
+#[derive(Clone, Debug)]
+pub struct Restores {
+    found: watch::Sender<Found>,
+    /// The number of restores that this watcher has handled.
+    seen: Arc<AtomicU64>,
+}
+
+impl Default for Restores {
+    fn default() -> Self {
+        Self { found: watch::Sender::new(Found::default()), seen: Arc::default() }
+    }
+}
+
+impl Restores {
+    /// The view of a new watcher.
+    pub(super) fn of_new_watcher(&self) -> Self {
+        let new = Self { found: self.found.clone(), seen: Arc::default() };
+        new.mark_handled();
+        new
+    }
+
+    /// Reports a restore to the other watchers, unless another watcher has found it over the same connection.
+    pub(super) fn report(&self, by: Kind, session: &Session) {
+        let over = (session.number, session.link.generation());
+        self.found.send_if_modified(|found| {
+            let is_new = found.over != over;
+            if is_new {
+                *found = Found { count: found.count + 1, by: Some(by), over };
+            }
+            is_new
+        });
+        self.mark_handled();
+    }
+
+    /// Marks all restores found so far as handled.
+    pub(super) fn mark_handled(&self) {
+        self.seen.store(self.found.borrow().count, Ordering::Relaxed);
+    }
+
+    /// Waits until the watcher of another kind finds a restore that this watcher has not handled.
+    pub(super) async fn found_by_another(self, own: Kind) {
+        let mut found = self.found.subscribe();
+        let is_new = |found: &Found| found.count != self.seen.load(Ordering::Relaxed) && found.by != Some(own);
+        if found.wait_for(is_new).await.is_err() {
+            std::future::pending::<()>().await;
+        }
     }
 }

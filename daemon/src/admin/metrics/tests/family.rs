@@ -43,7 +43,7 @@ fn what_is_published_follows_the_rules() {
 
 static NOT_COUNTED: Metric<1> = Metric {
     group: Group::Services,
-    name: "nodelb_nobody",
+    name: "nodelb_unused",
     kind: Kind::Gauge,
     labels: [Label { name: "service", values: "any" }],
     help: "Nothing: a family without a sample is not there",

@@ -182,7 +182,7 @@ async fn endless_requests_on_one_connection_are_one_request() {
     let mut answers = Vec::new();
     let _ = timeout(TIMEOUT, reading.read_to_end(&mut answers)).await.expect("an end");
     drop(reading);
-    timeout(TIMEOUT, writer).await.expect("nobody takes more").unwrap();
+    timeout(TIMEOUT, writer).await.expect("no client reads more").unwrap();
     let answers = String::from_utf8_lossy(&answers);
     assert!(answers.matches("HTTP/1.1 ").count() <= 1, "{answers}");
     is_alive(&mut server, 1).await;

@@ -1,0 +1,228 @@
+//! The status of the watch of each kind: its row in `/sources`, and the log messages about missing permissions and
+//! failures.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use nodelb_core::messages;
+use nodelb_core::model::service::Source;
+use nodelb_core::source_report::{SourceReport, SourceState};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use tracing::{info, warn};
+
+use super::store::Tally;
+use super::watch::State;
+use crate::api::decode::Kind;
+use crate::apiserver::error::LinkError;
+use crate::clock::unix_seconds;
+
+/// The maximum number of notices and problems in a row.
+const MAX_SHOWN: usize = 10;
+
+/// The number of consecutive failures before a message.
+const MIN_FAILURES: u32 = 3;
+
+/// The time for which a kind must fail before that is logged, and work before its recovery counts: a watch may be
+/// accepted and fail immediately, every time.
+const STABLE_AFTER: Duration = Duration::from_secs(5);
+
+/// The status of the watch of one kind.
+pub(super) struct KindStatus {
+    kind: Kind,
+    state: State,
+    /// The time at which the state began. Consecutive failures keep the time of the first one.
+    since: SystemTime,
+    /// The time at which the apiserver last sent an event of this kind.
+    last_received: Option<SystemTime>,
+    failures: Failures,
+    /// Makes the watcher list again.
+    pub(super) list_again: Arc<Notify>,
+}
+
+impl KindStatus {
+    pub(super) fn new(kind: Kind) -> Self {
+        Self {
+            kind,
+            state: State::Waiting,
+            since: SystemTime::now(),
+            last_received: None,
+            failures: Failures::default(),
+            list_again: Arc::default(),
+        }
+    }
+
+    /// Records that the apiserver has sent events.
+    pub(super) fn record_events(&mut self) {
+        self.last_received = Some(SystemTime::now());
+    }
+
+    /// Records a new state, and logs whether the permission to watch is missing. Returns whether the row changes.
+    pub(super) fn set_state(&mut self, state: State) -> bool {
+        self.failures.record(Instant::now(), &state);
+        // A retry does not end the failure.
+        if self.state == state || state == State::Asking && matches!(self.state, State::Failing(_)) {
+            return false;
+        }
+        match (missing_permission(self.kind, &self.state), missing_permission(self.kind, &state)) {
+            (before, Some(missing)) if before.as_ref() != Some(&missing) => warn!(
+                message_id = %messages::WATCH_FORBIDDEN,
+                "{missing}; the last known state stays served"
+            ),
+            (Some(_), None) if state == State::Watching => info!(
+                message_id = %messages::WATCH_WORKS,
+                "nodelb may watch {} now", self.kind.resource()
+            ),
+            _ => {}
+        }
+        if std::mem::discriminant(&self.state) != std::mem::discriminant(&state) {
+            self.since = SystemTime::now();
+        }
+        self.state = state;
+        true
+    }
+
+    /// Logs that the kind keeps failing, or works again.
+    pub(super) fn log_failures(&mut self, is_connected: bool) {
+        let resource = self.kind.resource();
+        match self.failures.transition(Instant::now(), is_connected) {
+            Some(Transition::Failing(failures, error)) => warn!(
+                message_id = %messages::WATCH_FAILED,
+                "{resource}: {failures} requests failed, so {}: {error}; the last known state stays served",
+                consequence(self.kind)
+            ),
+            Some(Transition::Works) => info!(
+                message_id = %messages::WATCH_WORKS,
+                "nodelb watches {resource} again"
+            ),
+            None => {}
+        }
+    }
+
+    /// The row of `/sources`. `is_listed` is whether the kind has been listed since the daemon started.
+    pub(super) fn row(&self, tally: &Tally, is_listed: bool) -> SourceReport {
+        let kind = self.kind;
+        let state = match self.state {
+            State::Watching => SourceState::Ok,
+            _ if is_listed || tally.served > 0 => SourceState::LastGood,
+            _ => SourceState::Error,
+        };
+        let mut notices = Vec::new();
+        if tally.left_out > 0 {
+            let reasons = "headless, ExternalName, handled by another proxy, or without a service";
+            notices.push(format!("{} left out: {reasons}", tally.left_out));
+        }
+        notices.extend(shortened(&tally.notices));
+        let mut problems: Vec<String> = self.problem().into_iter().collect();
+        if tally.skipped > 0 {
+            problems.push(format!("{} skipped since the start because they could not be decoded", tally.skipped));
+        }
+        problems.extend(shortened(&tally.problems));
+        let served = |of: Kind| if kind == of { tally.served } else { 0 };
+        SourceReport {
+            source: Source::Kubernetes,
+            path: kind.resource().into(),
+            kind: Some(kind.resource()),
+            state,
+            services: served(Kind::Service),
+            slices: served(Kind::EndpointSlice),
+            notices,
+            problems,
+            since: unix_seconds(self.since),
+            last_received: self.last_received.map(unix_seconds),
+        }
+    }
+
+    fn problem(&self) -> Option<String> {
+        match &self.state {
+            State::Watching => None,
+            State::Waiting => Some("waiting for an apiserver; see `nodelb apiservers`".into()),
+            State::Asking => {
+                Some("an apiserver is connected but has not answered yet; the last known state stays served".into())
+            }
+            State::Failing(error) => {
+                Some(missing_permission(self.kind, &self.state).unwrap_or_else(|| error.to_string()))
+            }
+        }
+    }
+}
+
+fn shortened(texts: &[String]) -> impl Iterator<Item = String> {
+    let more = texts.len().saturating_sub(MAX_SHOWN);
+    texts.iter().take(MAX_SHOWN).cloned().chain((more > 0).then(|| format!("and {more} more")))
+}
+
+/// The consequence of a kind that cannot be read.
+fn consequence(kind: Kind) -> &'static str {
+    if kind == Kind::Node {
+        "nodelb does not see changes of the node's zone, or its removal"
+    } else {
+        "nodelb does not see their changes"
+    }
+}
+
+/// The missing permission and a command that shows it; `None` if the watch has no such problem.
+fn missing_permission(kind: Kind, state: &State) -> Option<String> {
+    let State::Failing(LinkError::Forbidden(message)) = state else { return None };
+    let resource = kind.resource();
+    let full = if kind == Kind::EndpointSlice { "endpointslices.discovery.k8s.io" } else { resource };
+    Some(format!(
+        "{resource} may not be read, so {}: {message}; see `kubectl auth can-i watch {full} --all-namespaces` as this user",
+        consequence(kind)
+    ))
+}
+
+/// A message about failures.
+#[derive(Debug, PartialEq, Eq)]
+enum Transition {
+    /// The number of consecutive failures, and the latest error.
+    Failing(u32, LinkError),
+    /// The kind works again.
+    Works,
+}
+
+/// The failures of one kind while an apiserver is connected. Decides when to log them, and the recovery; each once.
+/// Missing permissions and a missing apiserver are logged elsewhere.
+#[derive(Debug, Default)]
+struct Failures {
+    count: u32,
+    failing_since: Option<Instant>,
+    working_since: Option<Instant>,
+    error: Option<LinkError>,
+    is_logged: bool,
+}
+
+impl Failures {
+    fn record(&mut self, now: Instant, state: &State) {
+        match state {
+            State::Failing(LinkError::Forbidden(_)) => self.working_since = None,
+            State::Failing(error) => {
+                self.count = self.count.saturating_add(1);
+                self.failing_since = self.failing_since.or(Some(now));
+                self.working_since = None;
+                self.error = Some(error.clone());
+            }
+            State::Watching => self.working_since = self.working_since.or(Some(now)),
+            State::Waiting if !self.is_logged => *self = Self::default(),
+            State::Waiting | State::Asking => {}
+        }
+    }
+
+    /// The message to log now, if any.
+    fn transition(&mut self, now: Instant, is_connected: bool) -> Option<Transition> {
+        let is_stable = |since: Option<Instant>| since.is_some_and(|since| now.duration_since(since) >= STABLE_AFTER);
+        if is_stable(self.working_since) {
+            return std::mem::take(self).is_logged.then_some(Transition::Works);
+        }
+        if self.is_logged || !is_connected || self.count < MIN_FAILURES || !is_stable(self.failing_since) {
+            return None;
+        }
+        let error = self.error.clone()?;
+        self.is_logged = true;
+        Some(Transition::Failing(self.count, error))
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/status.rs"]
+mod tests;

@@ -1,0 +1,185 @@
+//! Tests by real connects whether the hooks act on this node's processes. Owns the meaning of each outcome; the
+//! reconcile loop decides when to test, and what follows.
+//!
+//! A canary frontend has no backend, so the hook must refuse a connect() to it immediately. The connect() uses a UDP
+//! socket, so no packet is sent in any case. Programs of another nodelb refuse it, too. Therefore this daemon's program
+//! marks its own record of the socket: programs of another nodelb have neither the record nor the list of nodelb's own
+//! sockets.
+
+use std::fmt::{self, Display};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, connect, socket};
+use nodelb_core::model::addr::{Family, L4Addr};
+use nodelb_core::state::entries::CANARIES;
+
+/// The outcome of a connect() to a canary frontend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Connected,
+    Failed(Errno),
+    /// The host has no sockets of this family.
+    NoFamily,
+}
+
+impl Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Connected => f.write_str("connected"),
+            Self::Failed(errno) => f.write_str(errno.desc()),
+            Self::NoFamily => f.write_str("no sockets of this family"),
+        }
+    }
+}
+
+/// The hooks act on this process as they should. Contains a note for each family that could not be tested.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Alive {
+    /// Notes such as `IPv6 is not tried: this host has no IPv6 sockets`.
+    pub notes: Vec<String>,
+}
+
+/// The hooks do not act as they should, or the test failed. The text is for `/readyz` and the journal.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CanaryError {
+    /// The first half failed: an ordinary socket was not refused.
+    #[error(
+        "the BPF hooks do not apply to processes of cgroup {cgroup}: a connect to the {family} canary {frontend} \
+         should be refused, but: {answer}. Connections to service addresses are not translated there. Check with \
+         `bpftool cgroup tree` that the programs of nodelb are on the root of the cgroup v2 hierarchy, then restart \
+         nodelb"
+    )]
+    NotInEffect {
+        /// The family that was tested.
+        family: Family,
+        /// The address of the canary frontend.
+        frontend: L4Addr,
+        /// The kernel's answer instead of a refusal.
+        answer: String,
+        /// The cgroup of this process, to which the result applies.
+        cgroup: String,
+    },
+    /// The program that answered is not this daemon's: a socket that is registered as nodelb's own was refused, too, or
+    /// this daemon's program did not see the socket.
+    #[error(
+        "programs of another nodelb translate {family} connections {}: they use their own maps, which may be outdated, \
+         and they also translate the connections of this nodelb to its apiserver",
+        if *is_shared { "together with those of this one" } else { "in place of those of this one" }
+    )]
+    AnotherAnswers {
+        /// The family that was tested.
+        family: Family,
+        /// Whether this daemon's program is in effect as well.
+        is_shared: bool,
+    },
+    /// The test could not be made.
+    #[error("the {family} canary test could not run: {reason}; it is unknown whether the hooks work")]
+    NotTried {
+        /// The family that was to be tested.
+        family: Family,
+        /// The operation that failed.
+        reason: String,
+    },
+}
+
+/// The kind of socket that is tested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// A socket that any process of this node might have.
+    Ordinary,
+    /// A socket that is registered as nodelb's own.
+    Own,
+}
+
+/// Tests both halves in both families: an ordinary socket must be refused immediately, one of nodelb's own must not be
+/// refused, and this daemon's program must have made both decisions. `prepare` registers a socket with that program,
+/// and `was_observed` asks whether the program has seen it.
+///
+/// # Errors
+/// The first result that is not as it should be.
+pub fn check<E: Display>(
+    prepare: impl Fn(Probe, BorrowedFd<'_>) -> Result<(), E>,
+    was_observed: impl Fn(BorrowedFd<'_>) -> Result<bool, E>,
+) -> Result<Alive, CanaryError> {
+    let mut alive = Alive::default();
+    for frontend in CANARIES {
+        let family = frontend.addr.family();
+        let try_connect = |probe| {
+            let prepare = |socket: BorrowedFd<'_>| prepare(probe, socket).map_err(|error| unprepared(probe, &error));
+            let was_observed = |socket: BorrowedFd<'_>| {
+                was_observed(socket).map_err(|error| {
+                    format!(
+                        "cannot read the result of a program for a socket: \
+                     {error}"
+                    )
+                })
+            };
+            try_connect(frontend, prepare, was_observed).map_err(|reason| CanaryError::NotTried { family, reason })
+        };
+        alive.notes.extend(judge(frontend, try_connect(Probe::Ordinary)?, try_connect(Probe::Own)?)?);
+    }
+    Ok(alive)
+}
+
+fn unprepared(probe: Probe, error: &impl Display) -> String {
+    match probe {
+        Probe::Ordinary => format!("cannot announce a socket to the programs: {error}"),
+        Probe::Own => format!("cannot register a socket of nodelb: {error}"),
+    }
+}
+
+/// An answer, and whether this daemon's program took part in it.
+type Seen = (Answer, bool);
+
+/// Returns what the two answers mean together.
+fn judge(frontend: L4Addr, ordinary: Seen, own: Seen) -> Result<Option<String>, CanaryError> {
+    const REFUSED: Answer = Answer::Failed(Errno::ECONNREFUSED);
+    let family = frontend.addr.family();
+    match (ordinary, own) {
+        ((Answer::NoFamily, _), _) => Ok(Some(format!("{family} is not tested: this host has no {family} sockets"))),
+        // Connected, or unreachable because the node has no route: in both cases the hook left nodelb's own socket
+        // alone.
+        ((REFUSED, true), (answer, true)) if answer != REFUSED => Ok(None),
+        ((REFUSED, ordinary), (_, own)) => Err(CanaryError::AnotherAnswers { family, is_shared: ordinary && own }),
+        ((answer, _), _) => {
+            Err(CanaryError::NotInEffect { family, frontend, answer: answer.to_string(), cgroup: own_cgroup() })
+        }
+    }
+}
+
+/// Connects a new UDP socket after `prepare` has registered it, and then asks `was_observed` about it.
+fn try_connect(
+    frontend: L4Addr,
+    prepare: impl FnOnce(BorrowedFd<'_>) -> Result<(), String>,
+    was_observed: impl FnOnce(BorrowedFd<'_>) -> Result<bool, String>,
+) -> Result<Seen, String> {
+    let family = match frontend.addr.family() {
+        Family::Ipv4 => AddressFamily::Inet,
+        Family::Ipv6 => AddressFamily::Inet6,
+    };
+    let socket: OwnedFd = match socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None) {
+        Ok(socket) => socket,
+        Err(Errno::EAFNOSUPPORT) => return Ok((Answer::NoFamily, false)),
+        Err(errno) => return Err(format!("no socket: {}", errno.desc())),
+    };
+    prepare(socket.as_fd())?;
+    let address = SockaddrStorage::from(SocketAddr::new(frontend.addr.ip(), frontend.port));
+    let answer = match connect(socket.as_raw_fd(), &address) {
+        Ok(()) => Answer::Connected,
+        Err(errno) => Answer::Failed(errno),
+    };
+    Ok((answer, was_observed(socket.as_fd())?))
+}
+
+/// Returns the cgroup v2 of this process, for the message only.
+fn own_cgroup() -> String {
+    let cgroups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = cgroups.lines().find_map(|line| line.strip_prefix("0::"));
+    own.unwrap_or("(unknown)").to_owned()
+}
+
+#[cfg(test)]
+#[path = "tests/canary.rs"]
+mod tests;

@@ -1,0 +1,266 @@
+//! NodePorts that a process of this node has bound: connections from outside the node reach that process, not the
+//! service. Owns the search for them and the messages about them; `bpf/bind.h` prevents the bind in the first place.
+//!
+//! Searches when other NodePorts are served than before, and once a minute, because the kernel does not report new
+//! listeners.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io};
+
+use nodelb_core::change::Change;
+use nodelb_core::explain::trace::taken_nodeports;
+use nodelb_core::messages;
+use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::{FrontendEntry, MapState, Realised};
+use tokio::sync::{mpsc, watch};
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::{info, warn};
+
+use crate::sockets::sock_diag::{CLOSE, InetDiagMessage, InetDiagRequest, LISTEN, SockDiag};
+
+/// NodePorts, each with the process that has bound it.
+type Bound = BTreeMap<L4Addr, Arc<str>>;
+
+/// Time after which the search is repeated even if nothing changes.
+const EVERY: Duration = Duration::from_secs(60);
+
+/// Time between the first change of the NodePorts and the search: changes rarely come alone.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The task that searches.
+pub(crate) struct BoundPorts {
+    snapshot: watch::Receiver<Arc<Snapshot>>,
+    changes: mpsc::Sender<Vec<Change>>,
+    overlap: Option<Overlap>,
+}
+
+impl BoundPorts {
+    /// Searches for the NodePorts that the snapshot serves, and reports the result to the owner task.
+    pub(crate) fn new(snapshot: watch::Receiver<Arc<Snapshot>>, changes: mpsc::Sender<Vec<Change>>) -> Self {
+        Self { snapshot, changes, overlap: None }
+    }
+
+    /// Also checks which ports the kernel chooses by itself, if NodePorts are protected.
+    pub(crate) fn with_overlap(self, overlap: Option<Overlap>) -> Self {
+        Self { overlap, ..self }
+    }
+
+    /// Runs until `stop` resolves, or until the owner task is gone.
+    pub(crate) async fn run(mut self, stop: impl Future<Output = ()>) {
+        tokio::select! {
+            () = stop => {}
+            () = self.poll() => {}
+        }
+    }
+
+    async fn poll(&mut self) {
+        let mut reported = Logged::default();
+        loop {
+            if let Some(overlap) = &mut self.overlap {
+                overlap.look();
+            }
+            let served = nodeports(&self.snapshot.borrow_and_update());
+            let found = look(served.clone()).await;
+            if let Some(bound) = reported.take(found, &served)
+                && self.changes.send(vec![Change::Bound(bound)]).await.is_err()
+            {
+                return;
+            }
+            if self.wait(&served).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Waits until the next search.
+    async fn wait(&mut self, served: &Realised) -> Result<(), watch::error::RecvError> {
+        let latest = Instant::now() + EVERY;
+        loop {
+            tokio::select! {
+                () = sleep_until(latest) => return Ok(()),
+                changed = self.snapshot.changed() => changed?,
+            }
+            // The snapshots within this time are compared once, however many there are.
+            sleep(PAUSE).await;
+            if nodeports(&self.snapshot.borrow_and_update()) != *served {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Returns the NodePorts that are served and protected, and the addresses at which they are served. A NodePort that an
+/// earlier nodelb left on one of this daemon's own ports is not among them: it is about to be removed, and the listener
+/// is intended.
+fn nodeports(snapshot: &Snapshot) -> MapState {
+    let state = &snapshot.realised;
+    let each = [Addr::UNSPECIFIED_V4, Addr::UNSPECIFIED_V6].into_iter().flat_map(|any| {
+        let (first, last) = (L4Addr::new(any, 0, Protocol::Tcp), L4Addr::new(any, u16::MAX, Protocol::Sctp));
+        state.frontends.range(first..=last).map(|(address, entry)| (*address, *entry))
+    });
+    let is_kept_free =
+        |entry: &FrontendEntry| !state.services.get(&entry.service).is_some_and(|service| service.may_be_bound);
+    let each = each.filter(|(nodeport, entry)| is_kept_free(entry) && !snapshot.is_own_port(*nodeport));
+    MapState { frontends: each.collect(), node_addrs: state.node_addrs.clone(), ..MapState::default() }
+}
+
+/// What has been logged so far, so that each message is logged once.
+#[derive(Debug, Default)]
+struct Logged {
+    bound: Bound,
+    trouble: Option<String>,
+}
+
+impl Logged {
+    /// Logs what is new, and returns the bound NodePorts if they differ from the previous ones.
+    fn take(&mut self, found: io::Result<Bound>, served: &Realised) -> Option<Bound> {
+        let bound = match found {
+            Ok(bound) => bound,
+            Err(error) => {
+                let trouble = error.to_string();
+                if self.trouble.as_ref() != Some(&trouble) {
+                    warn!(
+                        message_id = %messages::NODEPORTS_UNKNOWN,
+                        "cannot check whether a process has bound a NodePort (sock_diag: {trouble}); retrying"
+                    );
+                    self.trouble = Some(trouble);
+                }
+                return None;
+            }
+        };
+        self.trouble = None;
+        for (nodeport, who) in &bound {
+            if self.bound.get(nodeport) != Some(who) {
+                warn!(message_id = %messages::NODEPORT_BOUND, frontend = %nodeport, "NodePort {nodeport}: {who}");
+            }
+        }
+        let gone = self.bound.keys().filter(|nodeport| !bound.contains_key(nodeport));
+        for nodeport in gone.filter(|nodeport| served.frontends.contains_key(*nodeport)) {
+            info!(
+                message_id = %messages::NODEPORT_FREE,
+                frontend = %nodeport, "NodePort {nodeport}: the process has released it; the service is reachable from \
+                     outside again"
+            );
+        }
+        let is_new = self.bound != bound;
+        self.bound.clone_from(&bound);
+        is_new.then_some(bound)
+    }
+}
+
+/// Reads the sockets of this network namespace, if any NodePort is served.
+async fn look(served: Realised) -> io::Result<Bound> {
+    if served.frontends.is_empty() {
+        return Ok(Bound::new());
+    }
+    spawn_blocking(move || {
+        let mut finds = Finds::default();
+        let mut diag = SockDiag::open()?;
+        for family in [Family::Ipv4, Family::Ipv6] {
+            // A connected UDP socket receives only what its peer sends.
+            for (protocol, state) in [(Protocol::Tcp, LISTEN), (Protocol::Udp, CLOSE)] {
+                let request = InetDiagRequest::all(family, protocol, &[state]);
+                diag.dump(&request, |socket| finds.add(&served, protocol, socket))?;
+            }
+        }
+        Ok(finds.into_bound())
+    })
+    .await
+    .unwrap_or_else(|error| Err(io::Error::other(error)))
+}
+
+/// The sockets found at each NodePort; the first by address represents all of them.
+#[derive(Debug, Default)]
+struct Finds(BTreeMap<L4Addr, (L4Addr, u32)>);
+
+impl Finds {
+    fn add(&mut self, served: &Realised, protocol: Protocol, socket: &InetDiagMessage) {
+        let at = L4Addr::new(socket.source(), socket.id.source_port, protocol);
+        for nodeport in taken_nodeports(served, at, socket.only_v6) {
+            let new = (at, socket.uid);
+            self.0.entry(nodeport).and_modify(|first| *first = new.min(*first)).or_insert(new);
+        }
+    }
+
+    fn into_bound(self) -> Bound {
+        self.0.into_iter().map(|(nodeport, (at, uid))| (nodeport, text(at, uid).into())).collect()
+    }
+}
+
+fn text(at: L4Addr, uid: u32) -> String {
+    let letter = if at.protocol == Protocol::Udp { 'u' } else { 't' };
+    format!(
+        "a process of uid {uid} has bound {at}: connections from outside the node reach that process, not the service. \
+         Find it with `ss -ln{letter}p sport = :{}`, then stop it or change the NodePort",
+        at.port
+    )
+}
+
+const LOCAL: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+const RESERVED: &str = "/proc/sys/net/ipv4/ip_local_reserved_ports";
+
+/// Reads the kernel's settings and logs when NodePorts become part of the ports: both may change while nodelb runs.
+#[derive(Debug)]
+pub(crate) struct Overlap {
+    nodeports: RangeInclusive<u16>,
+    logged: Option<String>,
+}
+
+impl Overlap {
+    /// Creates the check, with nothing logged yet.
+    pub(crate) fn new(nodeports: RangeInclusive<u16>) -> Self {
+        Self { nodeports, logged: None }
+    }
+
+    /// Logs an overlap that differs from the last one.
+    pub(super) fn look(&mut self) {
+        let read = |path| fs::read_to_string(path).ok();
+        if let (Some(local), Some(reserved)) = (read(LOCAL), read(RESERVED)) {
+            self.take(&local, &reserved);
+        }
+    }
+
+    fn take(&mut self, local: &str, reserved: &str) {
+        let found = overlap_of(&self.nodeports, local, reserved);
+        if let Some(text) = found.as_ref().filter(|_| found != self.logged) {
+            warn!(message_id = %messages::NODEPORTS_UNPROTECTED, "{text}");
+        }
+        self.logged = found;
+    }
+}
+
+/// Returns the consequence for NodePorts that the kernel may choose as a port, with the remedy, if there are any. The
+/// settings apply to IPv6, too.
+fn overlap_of(nodeports: &RangeInclusive<u16>, local: &str, reserved: &str) -> Option<String> {
+    let mut ends = local.split_whitespace().map(|end| end.parse::<u16>().ok());
+    let (first, last) = (ends.next()??, ends.next()??);
+    let spared: Vec<RangeInclusive<u16>> = reserved.trim().split(',').filter_map(range).collect();
+    let mut shared = (first.max(*nodeports.start())..=last.min(*nodeports.end()))
+        .filter(|port| !spared.iter().any(|range| range.contains(port)));
+    let lowest = shared.next()?;
+    let highest = shared.next_back().unwrap_or(lowest);
+    let (start, end) = (nodeports.start(), nodeports.end());
+    let before = if spared.is_empty() { String::new() } else { format!("{},", reserved.trim()) };
+    Some(format!(
+        "the ephemeral port range of the kernel (net.ipv4.ip_local_port_range {first}-{last}) includes NodePorts \
+         {lowest} to {highest}: a process that gets the port of a service as its ephemeral port receives the \
+         connections from outside the node instead of the service. Reserve them: `sysctl \
+         net.ipv4.ip_local_reserved_ports={before}{start}-{end}`"
+    ))
+}
+
+/// Parses `30000-32767`, or one port.
+fn range(text: &str) -> Option<RangeInclusive<u16>> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    Some(first.parse().ok()?..=last.parse().ok()?)
+}
+
+#[cfg(test)]
+#[path = "tests/bound.rs"]
+mod tests;

@@ -1,0 +1,118 @@
+//! The reaper process itself: it drops privileges, tests the remaining ones, and runs the loop that executes orders.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixStream;
+
+use caps::{CapSet, Capability, CapsHashSet};
+use nix::sys::socket::{getsockopt, sockopt};
+use nix::unistd::geteuid;
+use nodelb_cli::exit::{Code, Failure};
+
+use super::destroy::{self, Terms};
+use super::namespaces::Home;
+use super::wire::{self, HEADER, Hello, Order};
+
+/// All capabilities that it may have.
+const KEPT: [Capability; 3] = [Capability::CAP_NET_ADMIN, Capability::CAP_SYS_ADMIN, Capability::CAP_SYS_PTRACE];
+
+/// The process name.
+const NAME: &std::ffi::CStr = c"nodelb-reaper";
+
+/// Executes orders from standard input until it is closed. The other end is either a daemon that has started this
+/// process, or one that has connected to the socket for which systemd starts it.
+///
+/// # Errors
+/// If standard input has no peer or one without permission, or the peer sends an invalid order.
+pub fn run() -> Result<(), Failure> {
+    let failed = |error: io::Error| Failure::message(Code::System, format!("reaper: {error}"));
+    let line = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from).map_err(failed)?;
+    if line.peer_addr().is_err() {
+        let message = "the reaper is started by `nodelb run` or systemd, not by hand";
+        return Err(Failure::message(Code::Usage, message));
+    }
+    check_peer(&line)?;
+    close_all_but(&line).map_err(failed)?;
+    let everywhere = give_up_privileges().map_err(failed)?;
+    let home = Home::here().map_err(failed)?;
+    match serve(line, Hello { everywhere }, &home) {
+        // The daemon has ended, and with it its orders.
+        Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => Ok(()),
+        other => other.map_err(failed),
+    }
+}
+
+/// Only root and the user that started this process may give orders. The check uses the peer's user at the time of the
+/// connect.
+fn check_peer(line: &UnixStream) -> Result<(), Failure> {
+    let refused = |why: String| Failure::message(Code::Permission, format!("reaper: {why}: refusing requests"));
+    let peer = getsockopt(line, sockopt::PeerCredentials)
+        .map_err(|error| refused(format!("cannot determine the peer process ({error})")))?;
+    if peer.uid() == 0 || peer.uid() == geteuid().as_raw() {
+        return Ok(());
+    }
+    Err(refused(format!("the peer is process {} of user {}", peer.pid(), peer.uid())))
+}
+
+fn serve(mut line: UnixStream, hello: Hello, home: &Home) -> io::Result<()> {
+    line.write_all(&hello.encode())?;
+    let mut terms = Terms::default();
+    let mut header = [0; HEADER];
+    loop {
+        match line.read_exact(&mut header) {
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            read => read?,
+        }
+        let mut body = vec![0; Order::length(header)?];
+        line.read_exact(&mut body)?;
+        let outcomes = match Order::decode(header, &body)? {
+            Order::Within(cgroup) => {
+                terms.cgroup = Some(cgroup);
+                continue;
+            }
+            Order::Spare(inodes) => {
+                terms.spared = inodes.into_iter().collect();
+                continue;
+            }
+            Order::Sockets(targets) => destroy::sockets(home, &targets)?,
+            Order::ConnectedTo(addresses) => destroy::connected_to(home, &terms, &addresses)?,
+        };
+        home.check()?;
+        line.write_all(&wire::encode_outcomes(&outcomes))?;
+    }
+}
+
+/// Closes descriptors that the daemon may have inherited and passed on, except the standard streams.
+fn close_all_but(line: &UnixStream) -> io::Result<()> {
+    let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse::<i32>().ok();
+    let open: Vec<i32> = fs::read_dir("/proc/self/fd")?.filter_map(|entry| number(entry.ok()?)).collect();
+    for number in open.into_iter().filter(|number| *number > 2 && *number != line.as_raw_fd()) {
+        // The descriptor of the directory itself is closed already.
+        let _ = nix::unistd::close(number);
+    }
+    Ok(())
+}
+
+/// Keeps only the needed capabilities, in one thread, such that no executed program can gain any; returns whether they
+/// suffice for other network namespaces.
+fn give_up_privileges() -> io::Result<bool> {
+    let refused = |error: caps::errors::CapsError| io::Error::other(error.to_string());
+    nix::sys::prctl::set_name(NAME)?;
+    nix::sys::prctl::set_no_new_privs()?;
+    std::env::set_current_dir("/")?;
+    if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP).map_err(refused)? {
+        for capability in caps::read(None, CapSet::Bounding).map_err(refused)? {
+            if !KEPT.contains(&capability) {
+                caps::drop(None, CapSet::Bounding, capability).map_err(refused)?;
+            }
+        }
+    }
+    let permitted = caps::read(None, CapSet::Permitted).map_err(refused)?;
+    let kept: CapsHashSet = KEPT.into_iter().filter(|capability| permitted.contains(capability)).collect();
+    caps::clear(None, CapSet::Ambient).map_err(refused)?;
+    caps::set(None, CapSet::Effective, &kept).map_err(refused)?;
+    caps::set(None, CapSet::Permitted, &kept).map_err(refused)?;
+    caps::clear(None, CapSet::Inheritable).map_err(refused)?;
+    Ok(kept.len() == KEPT.len())
+}

@@ -1,0 +1,169 @@
+//! Executes orders: enters each namespace once for all sockets to end in it. Owns the decision which sockets belong to
+//! a service address.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::os::unix::fs::DirEntryExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::stale::Socket;
+
+use super::namespaces::{self, Home, Inode};
+use super::wire::{Outcome, libc_errno};
+use crate::sockets::sock_diag::{ESTABLISHED, InetDiagMessage, InetDiagRequest, SockDiag, SocketId};
+
+/// Ends these sockets if they are still connected to these peers.
+pub(super) fn sockets(home: &Home, targets: &[(Socket, L4Addr)]) -> io::Result<Vec<Outcome>> {
+    let mut outcomes = vec![Outcome { destroyed: 0, errno: libc_errno::ESRCH }; targets.len()];
+    let mut by_namespace: BTreeMap<Inode, Vec<usize>> = BTreeMap::new();
+    for (place, (socket, _)) in targets.iter().enumerate() {
+        by_namespace.entry(socket.netns.into()).or_default().push(place);
+    }
+    let wanted: BTreeSet<Inode> = by_namespace.keys().copied().collect();
+    for (inode, path) in namespaces::find(home, &wanted)? {
+        let places = by_namespace.remove(&inode).unwrap_or_default();
+        let ended = home.visit(inode, &path, || -> io::Result<Vec<(usize, Outcome)>> {
+            let mut kernel = SockDiag::open()?;
+            let end = |place: usize| {
+                let (socket, peer) = &targets[place];
+                (place, outcome(kernel.destroy(socket.family, peer.protocol, id_of(socket, *peer))))
+            };
+            Ok(places.iter().copied().map(end).collect())
+        });
+        match ended.and_then(|ended| ended) {
+            Ok(ended) => ended.into_iter().for_each(|(place, outcome)| outcomes[place] = outcome),
+            Err(error) => {
+                let errno = errno_of(&error);
+                places.iter().for_each(|place| outcomes[*place].errno = errno);
+            }
+        }
+    }
+    Ok(outcomes)
+}
+
+/// The conditions for ending sockets by destination address. The daemon sends them, because only it knows them.
+#[derive(Debug, Default)]
+pub(super) struct Terms {
+    /// Only sockets of this cgroup and below count; `None` for all.
+    pub(super) cgroup: Option<PathBuf>,
+    /// Inodes of sockets that never count.
+    pub(super) spared: BTreeSet<u32>,
+}
+
+/// Ends every UDP socket that is connected to one of these addresses and meets the conditions, in every namespace.
+pub(super) fn connected_to(home: &Home, terms: &Terms, addresses: &[L4Addr]) -> io::Result<Vec<Outcome>> {
+    let places: BTreeMap<(Addr, u16), usize> =
+        addresses.iter().enumerate().map(|(place, to)| ((to.addr, to.port), place)).collect();
+    let mut outcomes = vec![Outcome::default(); addresses.len()];
+    let mut bystanders = Bystanders { terms, cgroups: None };
+    for (inode, path) in namespaces::all(home)? {
+        let visited = home.visit(inode, &path, || end_connected_before(&places, &mut bystanders, &mut outcomes));
+        if let Err(error) = visited.and_then(|ended| ended) {
+            let errno = errno_of(&error);
+            // A namespace that is gone has no sockets either.
+            if errno != libc_errno::ENOENT {
+                outcomes.iter_mut().for_each(|outcome| outcome.errno = errno);
+            }
+        }
+    }
+    Ok(outcomes)
+}
+
+fn end_connected_before(
+    places: &BTreeMap<(Addr, u16), usize>,
+    bystanders: &mut Bystanders<'_>,
+    outcomes: &mut [Outcome],
+) -> io::Result<()> {
+    let mut kernel = SockDiag::open()?;
+    for family in [Family::Ipv4, Family::Ipv6] {
+        let mut found = Vec::new();
+        let request = InetDiagRequest::all(family, Protocol::Udp, &[ESTABLISHED]);
+        kernel.dump(&request, |socket| {
+            if let Some(place) = places.get(&(socket.destination(), socket.id.destination_port)) {
+                found.push((*place, *socket));
+            }
+        })?;
+        for (place, socket) in found {
+            if bystanders.have(&socket)? {
+                continue;
+            }
+            let ended = outcome(kernel.destroy(family, Protocol::Udp, socket.id));
+            outcomes[place].destroyed += ended.destroyed;
+            if !ended.is_over() {
+                outcomes[place].errno = ended.errno;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The sockets that the datapath does not translate and that must be left alone.
+struct Bystanders<'a> {
+    terms: &'a Terms,
+    /// The ids of the cgroups; looked up when the first socket is found.
+    cgroups: Option<BTreeSet<u64>>,
+}
+
+impl Bystanders<'_> {
+    fn have(&mut self, socket: &InetDiagMessage) -> io::Result<bool> {
+        if let (Some(cgroup), None) = (&self.terms.cgroup, &self.cgroups) {
+            self.cgroups = Some(cgroups_below(cgroup)?);
+        }
+        let is_outside = self.cgroups.as_ref().is_some_and(|ids| !socket.cgroup.is_some_and(|id| ids.contains(&id)));
+        Ok(self.terms.spared.contains(&socket.inode) || is_outside)
+    }
+}
+
+/// The ids of a cgroup and all cgroups below it, which are inode numbers.
+fn cgroups_below(cgroup: &Path) -> io::Result<BTreeSet<u64>> {
+    use std::os::unix::fs::MetadataExt;
+    let mut ids = BTreeSet::from([fs::metadata(cgroup)?.ino()]);
+    let mut waiting = vec![cgroup.to_path_buf()];
+    while let Some(directory) = waiting.pop() {
+        // A cgroup that was removed meanwhile has no sockets.
+        for entry in fs::read_dir(directory).into_iter().flatten().filter_map(Result::ok) {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                ids.insert(entry.ino());
+                waiting.push(entry.path());
+            }
+        }
+    }
+    Ok(ids)
+}
+
+/// The socket's addresses in the kernel's form: in the family of the socket, not of the address.
+fn id_of(socket: &Socket, peer: L4Addr) -> SocketId {
+    let form = |addr: Addr| match socket.family {
+        Family::Ipv6 => addr.octets(),
+        Family::Ipv4 => {
+            let mut bytes = [0; 16];
+            bytes[..4].copy_from_slice(&addr.octets()[12..]);
+            bytes
+        }
+    };
+    let [a, b, c, d, e, f, g, h] = socket.cookie.to_le_bytes();
+    SocketId {
+        source_port: socket.source.port,
+        destination_port: peer.port,
+        source: form(socket.source.addr),
+        destination: form(peer.addr),
+        interface: socket.ifindex,
+        cookie: [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h])],
+    }
+}
+
+fn outcome(ended: io::Result<()>) -> Outcome {
+    match ended {
+        Ok(()) => Outcome { destroyed: 1, errno: 0 },
+        Err(error) => Outcome { destroyed: 0, errno: errno_of(&error) },
+    }
+}
+
+/// The error's number, or EIO if it has none.
+pub(super) fn errno_of(error: &io::Error) -> i32 {
+    let unknown = if error.kind() == io::ErrorKind::NotFound { Errno::ENOENT } else { Errno::EIO };
+    error.raw_os_error().unwrap_or(unknown as i32)
+}

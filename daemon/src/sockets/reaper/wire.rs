@@ -1,0 +1,255 @@
+//! The protocol between daemon and reaper: frames of a header and entries of fixed size, in the machine's byte order,
+//! because both run on the same machine. They may have different versions after an upgrade: the reaper first sends its
+//! protocol version. All received data is checked as untrusted.
+
+use std::ffi::OsStr;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::stale::Socket;
+
+/// The version of this protocol. It must change with every incompatible change.
+const VERSION: u32 = 2;
+
+/// The maximum number of entries in one order, which limits the reaper's memory and the duration of an order.
+pub const BATCH: usize = 256;
+
+/// The maximum length of a cgroup's path in bytes, as of any path.
+const MAX_PATH: usize = 4096;
+
+/// Size of an order's header in bytes.
+pub const HEADER: usize = 4;
+/// Size of an order's entry in bytes.
+pub const ENTRY: usize = 56;
+/// Size of a socket's inode number in bytes.
+const INODE: usize = 4;
+/// Size of an answer's entry in bytes.
+pub const OUTCOME: usize = 8;
+/// Size of the reaper's first message in bytes.
+pub const HELLO: usize = 8;
+
+/// An order to the reaper.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Limits [`Order::ConnectedTo`] to the sockets of this cgroup and those below it. Without this order, all sockets
+    /// count.
+    Within(PathBuf),
+    /// Inodes of the daemon's own sockets, which [`Order::ConnectedTo`] never ends. Replaces the previous list.
+    Spare(Vec<u32>),
+    /// Ends these sockets if they are still connected to these peers.
+    Sockets(Vec<(Socket, L4Addr)>),
+    /// Ends every UDP socket that is connected to one of these addresses, in every namespace.
+    ConnectedTo(Vec<L4Addr>),
+}
+
+/// The result of one entry of an order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Number of ended sockets.
+    pub destroyed: u32,
+    /// The last errno, or 0: ENOENT if the socket no longer existed, ESRCH if the network namespace was not found.
+    pub errno: i32,
+}
+
+impl Outcome {
+    /// Whether nothing remained to be done because the socket has ended already.
+    pub fn is_over(self) -> bool {
+        matches!(self.errno, 0 | libc_errno::ENOENT | libc_errno::ESRCH)
+    }
+}
+
+/// The two error numbers that are results and not failures.
+pub mod libc_errno {
+    use nix::errno::Errno;
+
+    /// The socket no longer exists, or is connected to another peer.
+    pub const ENOENT: i32 = Errno::ENOENT as i32;
+    /// The network namespace was not found.
+    pub const ESRCH: i32 = Errno::ESRCH as i32;
+}
+
+/// The reaper's first message.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hello {
+    /// Whether the reaper has the capabilities to enter other network namespaces.
+    pub everywhere: bool,
+}
+
+impl Hello {
+    /// Encodes the message.
+    pub fn encode(self) -> [u8; HELLO] {
+        let mut bytes = [0; HELLO];
+        bytes[..4].copy_from_slice(&VERSION.to_ne_bytes());
+        bytes[4] = self.everywhere.into();
+        bytes
+    }
+
+    /// Decodes the message.
+    ///
+    /// # Errors
+    /// If the bytes do not have this version.
+    pub fn decode(bytes: [u8; HELLO]) -> io::Result<Self> {
+        let [a, b, c, d, everywhere, ..] = bytes;
+        match u32::from_ne_bytes([a, b, c, d]) {
+            VERSION => Ok(Self { everywhere: everywhere == 1 }),
+            _ => Err(io::Error::new(io::ErrorKind::InvalidData, "the reaper has another version; restart nodelb")),
+        }
+    }
+}
+
+const SOCKETS: u8 = 1;
+const CONNECTED_TO: u8 = 2;
+const WITHIN: u8 = 3;
+const SPARE: u8 = 4;
+
+impl Order {
+    /// The number of outcomes in the answer.
+    pub fn outcomes(&self) -> usize {
+        match self {
+            Self::Sockets(targets) => targets.len().min(BATCH),
+            Self::ConnectedTo(addresses) => addresses.len().min(BATCH),
+            Self::Within(_) | Self::Spare(_) => 0,
+        }
+    }
+
+    /// Encodes the order as a frame. The caller must not pass more than [`BATCH`] entries: the others are left out.
+    pub fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Sockets(targets) => {
+                let entries = targets.iter().take(BATCH).map(|(socket, peer)| encode(socket, *peer));
+                frame(SOCKETS, &entries.collect::<Vec<_>>())
+            }
+            Self::ConnectedTo(addresses) => {
+                let entries = addresses.iter().take(BATCH).map(|to| encode(&any_source(*to), *to));
+                frame(CONNECTED_TO, &entries.collect::<Vec<_>>())
+            }
+            Self::Within(cgroup) => {
+                let bytes = cgroup.as_os_str().as_bytes().iter().take(MAX_PATH);
+                frame(WITHIN, &bytes.map(|byte| [*byte]).collect::<Vec<_>>())
+            }
+            Self::Spare(inodes) => {
+                let inodes = inodes.iter().take(usize::from(u16::MAX));
+                frame(SPARE, &inodes.map(|inode| inode.to_ne_bytes()).collect::<Vec<_>>())
+            }
+        }
+    }
+
+    /// The number of bytes that follow this header.
+    ///
+    /// # Errors
+    /// If the header is invalid.
+    pub fn length(header: [u8; HEADER]) -> io::Result<usize> {
+        let [kind, _, low, high] = header;
+        let count = usize::from(u16::from_ne_bytes([low, high]));
+        match kind {
+            SOCKETS | CONNECTED_TO if count <= BATCH => Ok(count * ENTRY),
+            WITHIN if count <= MAX_PATH => Ok(count),
+            SPARE => Ok(count * INODE),
+            _ => Err(refused()),
+        }
+    }
+
+    /// Decodes the order from its header and body.
+    ///
+    /// # Errors
+    /// If an entry is invalid.
+    pub fn decode(header: [u8; HEADER], body: &[u8]) -> io::Result<Self> {
+        let entries = || body.as_chunks::<ENTRY>().0.iter().map(|entry| decode(entry).ok_or_else(refused));
+        match header[0] {
+            SOCKETS => entries().collect::<io::Result<_>>().map(Self::Sockets),
+            CONNECTED_TO => {
+                entries().map(|entry| entry.map(|(_, to)| to)).collect::<io::Result<_>>().map(Self::ConnectedTo)
+            }
+            WITHIN => {
+                let path = Path::new(OsStr::from_bytes(body));
+                if path.is_absolute() { Ok(Self::Within(path.to_owned())) } else { Err(refused()) }
+            }
+            SPARE => {
+                let inodes = body.as_chunks::<INODE>().0.iter().map(|inode| u32::from_ne_bytes(*inode));
+                Ok(Self::Spare(inodes.collect()))
+            }
+            _ => Err(refused()),
+        }
+    }
+}
+
+fn frame<const N: usize>(kind: u8, entries: &[[u8; N]]) -> Vec<u8> {
+    let [low, high] = u16::try_from(entries.len()).unwrap_or_default().to_ne_bytes();
+    let mut frame = vec![kind, 0, low, high];
+    frame.extend(entries.as_flattened());
+    frame
+}
+
+/// Encodes an answer.
+pub fn encode_outcomes(outcomes: &[Outcome]) -> Vec<u8> {
+    let bytes = |outcome: &Outcome| {
+        let mut bytes = [0; OUTCOME];
+        bytes[..4].copy_from_slice(&outcome.destroyed.to_ne_bytes());
+        bytes[4..].copy_from_slice(&outcome.errno.to_ne_bytes());
+        bytes
+    };
+    outcomes.iter().flat_map(bytes).collect()
+}
+
+/// Decodes an answer.
+pub fn decode_outcomes(bytes: &[u8]) -> Vec<Outcome> {
+    let outcome = |&[a, b, c, d, e, f, g, h]: &[u8; OUTCOME]| Outcome {
+        destroyed: u32::from_ne_bytes([a, b, c, d]),
+        errno: i32::from_ne_bytes([e, f, g, h]),
+    };
+    bytes.as_chunks::<OUTCOME>().0.iter().map(outcome).collect()
+}
+
+/// A placeholder for a socket, where any will do.
+fn any_source(to: L4Addr) -> Socket {
+    let source = L4Addr { port: 0, ..to };
+    Socket { netns: 0, cookie: 0, family: to.addr.family(), ifindex: 0, source }
+}
+
+fn encode(socket: &Socket, peer: L4Addr) -> [u8; ENTRY] {
+    let family = match socket.family {
+        Family::Ipv4 => 4,
+        Family::Ipv6 => 6,
+    };
+    let mut entry = [0; ENTRY];
+    entry[..8].copy_from_slice(&socket.cookie.to_ne_bytes());
+    entry[8..12].copy_from_slice(&socket.netns.to_ne_bytes());
+    entry[12..16].copy_from_slice(&socket.ifindex.to_ne_bytes());
+    entry[16..18].copy_from_slice(&[family, peer.protocol.number()]);
+    entry[18..20].copy_from_slice(&socket.source.port.to_ne_bytes());
+    entry[20..22].copy_from_slice(&peer.port.to_ne_bytes());
+    entry[24..40].copy_from_slice(&socket.source.addr.octets());
+    entry[40..].copy_from_slice(&peer.addr.octets());
+    entry
+}
+
+fn decode(entry: &[u8; ENTRY]) -> Option<(Socket, L4Addr)> {
+    fn part<const N: usize>(entry: &[u8; ENTRY], at: usize) -> Option<[u8; N]> {
+        entry.get(at..)?.first_chunk().copied()
+    }
+    let [family, protocol] = part(entry, 16)?;
+    let protocol = Protocol::from_number(protocol).filter(|protocol| *protocol != Protocol::Sctp)?;
+    let address = |port, addr| Some(L4Addr::new(Addr::from_octets(addr), u16::from_ne_bytes(port), protocol));
+    let socket = Socket {
+        cookie: u64::from_ne_bytes(part(entry, 0)?),
+        netns: u32::from_ne_bytes(part(entry, 8)?),
+        ifindex: u32::from_ne_bytes(part(entry, 12)?),
+        family: match family {
+            4 => Family::Ipv4,
+            6 => Family::Ipv6,
+            _ => return None,
+        },
+        source: address(part(entry, 18)?, part(entry, 24)?)?,
+    };
+    Some((socket, address(part(entry, 20)?, part(entry, 40)?)?))
+}
+
+fn refused() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "not a valid request to the reaper")
+}
+
+#[cfg(test)]
+#[path = "tests/wire.rs"]
+mod tests;

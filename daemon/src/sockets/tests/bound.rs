@@ -1,0 +1,168 @@
+use nodelb_core::compile::guard::Guard;
+use nodelb_core::config::EngineConfig;
+use nodelb_core::engine::Engine;
+use nodelb_core::explain::trace::refuses_bind;
+use nodelb_core::model::addr::{Family, L4Addr, Protocol};
+use nodelb_core::model::moment::Moment;
+use nodelb_core::state::entries::{FrontendEntry, MapOp, ServiceId};
+
+use super::*;
+use crate::sockets::sock_diag::SocketId;
+
+#[path = "bound/ephemeral.rs"]
+mod ephemeral;
+
+fn l4(text: &str) -> L4Addr {
+    text.parse().unwrap()
+}
+
+/// The state of a kernel that serves these NodePorts on 192.0.2.1 and 2001:db8::1.
+fn serving(nodeports: &[&str]) -> Realised {
+    let mut state = Realised::default();
+    for nodeport in nodeports {
+        let entry = FrontendEntry { service: ServiceId(1), inside_local: false, outside_local: false };
+        state.apply(&MapOp::PutFrontend(l4(nodeport), entry));
+    }
+    for addr in ["192.0.2.1", "2001:db8::1"] {
+        state.apply(&MapOp::PutNodeAddr(addr.parse().unwrap()));
+    }
+    state
+}
+
+fn socket(at: &str, only_v6: bool) -> (Protocol, InetDiagMessage) {
+    let L4Addr { addr, port, protocol } = l4(at);
+    let mut source = addr.octets();
+    if addr.family() == Family::Ipv4 && !at.starts_with("[::ffff") {
+        source = [source[12], source[13], source[14], source[15], 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    }
+    let family = if at.starts_with('[') { Family::Ipv6 } else { Family::Ipv4 };
+    let id = SocketId { source_port: port, source, ..SocketId::default() };
+    (protocol, InetDiagMessage { family, state: LISTEN, id, uid: 7, inode: 1, only_v6, cgroup: None })
+}
+
+/// Returns the bound NodePorts, each with its process.
+fn found(served: &Realised, sockets: &[(&str, bool)]) -> Vec<(String, String)> {
+    let mut finds = Finds::default();
+    for (at, only_v6) in sockets {
+        let (protocol, socket) = socket(at, *only_v6);
+        finds.add(served, protocol, &socket);
+    }
+    finds.0.into_iter().map(|(nodeport, (at, _))| (nodeport.to_string(), at.to_string())).collect()
+}
+
+#[test]
+fn finds_what_takes_a_nodeport_and_nothing_else() {
+    let served = serving(&["0.0.0.0:30080/TCP", "[::]:30080/TCP", "0.0.0.0:30081/UDP"]);
+    let (v4, v6) = ("0.0.0.0:30080/TCP", "[::]:30080/TCP");
+    for (socket, only_v6, taken) in [
+        ("0.0.0.0:30080/TCP", false, [v4].as_slice()),
+        ("192.0.2.1:30080/TCP", false, &[v4]),
+        ("[::ffff:192.0.2.1]:30080/TCP", false, &[v4]),
+        ("[::]:30080/TCP", false, &[v6, v4]),
+        ("[::]:30080/TCP", true, &[v6]),
+        ("[2001:db8::1]:30080/TCP", false, &[v6]),
+        ("127.0.0.1:30080/TCP", false, &[]),
+        ("192.0.2.2:30080/TCP", false, &[]),
+        ("[2001:db8::2]:30080/TCP", false, &[]),
+        ("0.0.0.0:30080/UDP", false, &[]),
+        ("0.0.0.0:30079/TCP", false, &[]),
+        ("[::]:30081/UDP", false, &["0.0.0.0:30081/UDP"]),
+        ("[::]:30081/UDP", true, &[]),
+    ] {
+        let nodeports: Vec<String> = found(&served, &[(socket, only_v6)]).into_iter().map(|(at, _)| at).collect();
+        assert_eq!(nodeports, taken, "{socket}");
+        assert!(!taken.is_empty() <= refuses_bind(&served, &(30_000..=32_767), l4(socket)), "{socket}");
+    }
+}
+
+#[test]
+fn one_of_several_stands_for_all_whatever_the_order() {
+    let served = serving(&["0.0.0.0:30080/TCP"]);
+    let sockets = [("192.0.2.1:30080/TCP", false), ("0.0.0.0:30080/TCP", false), ("[::]:30080/TCP", false)];
+    let expected = [("0.0.0.0:30080/TCP".to_owned(), "[::]:30080/TCP".to_owned())];
+    assert_eq!(found(&served, &sockets), expected);
+    assert_eq!(found(&served, &[sockets[2], sockets[0], sockets[1]]), expected);
+}
+
+#[test]
+fn the_text_says_who_and_what_to_do() {
+    let tcp = text(l4("0.0.0.0:30080/TCP"), 1000);
+    assert!(tcp.starts_with("a process of uid 1000 has bound 0.0.0.0:30080/TCP: "), "{tcp}");
+    assert!(tcp.contains("Find it with `ss -lntp sport = :30080`"), "{tcp}");
+    assert!(text(l4("[::]:30081/UDP"), 0).contains("Find it with `ss -lnup sport = :30081`"));
+}
+
+#[test]
+fn the_owner_hears_of_a_change_only_and_trouble_takes_nothing_back() {
+    let served = serving(&["0.0.0.0:30080/TCP"]);
+    let bound = Bound::from([(l4("0.0.0.0:30080/TCP"), "a process".into())]);
+    let mut reported = Logged::default();
+    assert_eq!(reported.take(Ok(Bound::new()), &served), None, "nothing is what the owner knows at first");
+    assert_eq!(reported.take(Ok(bound.clone()), &served), Some(bound.clone()));
+    assert_eq!(reported.take(Ok(bound.clone()), &served), None);
+    assert_eq!(reported.take(Err(io::ErrorKind::TimedOut.into()), &served), None);
+    assert_eq!(reported.take(Ok(bound), &served), None);
+    assert_eq!(reported.take(Ok(Bound::new()), &served), Some(Bound::new()));
+}
+
+#[test]
+fn only_other_nodeports_are_a_reason_to_look() {
+    let kept = |state: &Realised| {
+        let mut snapshot = Snapshot::default();
+        snapshot.realised = state.clone();
+        nodeports(&snapshot)
+    };
+    let before = serving(&["0.0.0.0:30080/TCP"]);
+    let entry = FrontendEntry { service: ServiceId(2), inside_local: false, outside_local: false };
+    let mut more = before.clone();
+    more.apply(&MapOp::PutFrontend(l4("198.51.100.1:80/TCP"), entry));
+    assert_eq!(kept(&more), kept(&before), "a ClusterIP");
+    more.apply(&MapOp::PutFrontend(l4("[::]:30080/TCP"), entry));
+    assert_ne!(kept(&more), kept(&before));
+    let mut elsewhere = before.clone();
+    elsewhere.apply(&MapOp::DeleteNodeAddr("192.0.2.1".parse().unwrap()));
+    assert_ne!(kept(&elsewhere), kept(&before));
+}
+
+#[tokio::test(start_paused = true)]
+async fn looks_again_after_a_while_and_ends_with_the_owner() {
+    let engine = Engine::new(EngineConfig::default(), Realised::default());
+    let (sender, snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
+    let (changes, mut received) = mpsc::channel(1);
+    let task = tokio::spawn(BoundPorts::new(snapshot, changes).run(std::future::pending()));
+    let listener = std::net::TcpListener::bind("0.0.0.0:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let nodeport = format!("0.0.0.0:{port}/TCP");
+    let serve = |nodeports: &[&str]| {
+        let mut snapshot = engine.snapshot(Moment(0));
+        snapshot.realised = serving(nodeports);
+        sender.send_replace(Arc::new(snapshot));
+    };
+    serve(&[&nodeport]);
+    let batch = received.recv().await.unwrap();
+    let [Change::Bound(bound)] = batch.as_slice() else { panic!("{batch:?}") };
+    assert_eq!(bound.keys().map(ToString::to_string).collect::<Vec<_>>(), [nodeport]);
+    drop(listener);
+    assert_eq!(received.recv().await.unwrap(), [Change::Bound(Bound::new())], "a minute later");
+    drop(sender);
+    task.await.unwrap();
+}
+
+/// A NodePort on a port of nodelb's own is in the maps only until the one from an earlier nodelb is removed.
+#[tokio::test(start_paused = true)]
+async fn nodelb_does_not_warn_of_its_own_listener() {
+    let [own, other] = [0, 1].map(|_| std::net::TcpListener::bind("0.0.0.0:0").unwrap());
+    let [own_port, other_port] = [&own, &other].map(|listener| listener.local_addr().unwrap().port());
+    let guard = Guard { own_ports: vec![(own_port, "admin.listen")], ..Guard::default() };
+    let engine = Engine::new(EngineConfig { guard, ..EngineConfig::default() }, Realised::default());
+    let mut serving_both = engine.snapshot(Moment(0));
+    let nodeports = [own_port, other_port].map(|port| format!("0.0.0.0:{port}/TCP"));
+    serving_both.realised = serving(&nodeports.each_ref().map(String::as_str));
+    let (_sender, snapshot) = watch::channel(Arc::new(serving_both));
+    let (changes, mut received) = mpsc::channel(1);
+    let task = tokio::spawn(BoundPorts::new(snapshot, changes).run(std::future::pending()));
+    let batch = received.recv().await.unwrap();
+    let [Change::Bound(bound)] = batch.as_slice() else { panic!("{batch:?}") };
+    assert_eq!(bound.keys().map(ToString::to_string).collect::<Vec<_>>(), nodeports[1..]);
+    task.abort();
+}

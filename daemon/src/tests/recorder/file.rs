@@ -1,0 +1,111 @@
+use std::os::unix::fs::symlink;
+
+use nodelb_core::history::{Event, History, Stamp, What};
+use tempfile::TempDir;
+
+use super::super::*;
+
+/// Records with these numbers.
+fn records(numbers: std::ops::RangeInclusive<u64>) -> Vec<Arc<Record>> {
+    let mut history = History::default();
+    for number in 1..=*numbers.end() {
+        history.add(Event::for_daemon(What::Started, format!("number {number}")), Stamp { at: number, to_kernel: 0 });
+    }
+    history.after(numbers.start() - 1).cloned().collect()
+}
+
+fn directory() -> TempDir {
+    tempfile::tempdir().unwrap()
+}
+
+/// The numbers found, and the number of invalid lines.
+fn found(directory: &TempDir) -> (Vec<u64>, usize) {
+    let found = read_files(directory.path()).unwrap();
+    (found.records.iter().map(|record| record.sequence).collect(), found.unreadable)
+}
+
+fn add(directory: &TempDir, text: &[u8]) {
+    let mut file = File::options().create(true).append(true).open(file_path(directory.path())).unwrap();
+    file.write_all(text).unwrap();
+}
+
+#[test]
+fn what_was_written_is_read_in_order() {
+    let directory = directory();
+    assert_eq!(found(&directory), (vec![], 0));
+    append(directory.path(), &records(1..=2)).unwrap();
+    append(directory.path(), &records(2..=4)).unwrap();
+    assert_eq!(found(&directory), (vec![1, 2, 3, 4], 0));
+    let read = read_files(directory.path()).unwrap();
+    assert_eq!(read.records.last(), records(4..=4).first().map(|record| &**record));
+}
+
+#[test]
+fn a_directory_that_is_not_there_is_made() {
+    let directory = directory();
+    assert!(read_files(&directory.path().join("a/b")).unwrap().records.is_empty());
+    append(&directory.path().join("a/b"), &records(1..=1)).unwrap();
+}
+
+/// Power fails at any position within a line: all records before and after it can still be read.
+#[test]
+fn a_line_that_was_cut_off_costs_that_record_only() {
+    let whole = serde_json::to_vec(&*records(3..=3)[0]).unwrap();
+    for length in 1..whole.len() {
+        let directory = directory();
+        append(directory.path(), &records(1..=2)).unwrap();
+        add(&directory, &whole[..length]);
+        append(directory.path(), &records(4..=4)).unwrap();
+        assert_eq!(found(&directory), (vec![1, 2, 4], 1), "cut off after {length} bytes");
+    }
+}
+
+#[test]
+fn nonsense_costs_nothing_else() {
+    let directory = directory();
+    append(directory.path(), &records(1..=1)).unwrap();
+    add(&directory, b"\0\0\0\0\n\n[]\n{\"sequence\":2}\n\xff\xfe\n");
+    add(&directory, format!("{{\"sequence\":{}\n", "7".repeat(1 << 20)).as_bytes());
+    add(&directory, &[b'['; 4096]);
+    append(directory.path(), &records(3..=3)).unwrap();
+    assert_eq!(found(&directory), (vec![1, 3], 6));
+}
+
+#[test]
+fn a_large_file_makes_room_for_a_new_one_and_two_are_all_there_are() {
+    let directory = directory();
+    let mut written = 0;
+    for batch in 0..40 {
+        let all = records(1..=2_000 * (batch + 1));
+        append(directory.path(), &all[all.len() - 2_000..]).unwrap();
+        written = all.last().unwrap().sequence;
+    }
+    let sizes: u64 =
+        fs::read_dir(directory.path()).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum();
+    assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+    assert!(sizes < 3 * MAX_FILE, "{sizes}");
+    let (numbers, unreadable) = found(&directory);
+    assert!(numbers.len() > 4_096 && numbers.is_sorted() && unreadable == 0, "{}", numbers.len());
+    assert_eq!(numbers.last().copied(), Some(written));
+}
+
+#[test]
+fn of_a_file_that_is_far_too_large_only_the_end_is_read() {
+    let directory = directory();
+    File::create(file_path(directory.path())).unwrap().set_len(1 << 40).unwrap();
+    let mut text = vec![b'\n'];
+    text.extend(serde_json::to_vec(&*records(5..=5)[0]).unwrap());
+    add(&directory, &text);
+    assert_eq!(found(&directory), (vec![5], 0));
+    append(directory.path(), &records(6..=6)).unwrap();
+    assert_eq!(found(&directory).0, [5, 6]);
+}
+
+#[test]
+fn symbolic_links_are_not_followed() {
+    let directory = directory();
+    let target = directory.path().join("target");
+    symlink(&target, file_path(directory.path())).unwrap();
+    assert!(append(directory.path(), &records(1..=1)).is_err());
+    assert!(read_files(directory.path()).is_err() && !target.exists());
+}
