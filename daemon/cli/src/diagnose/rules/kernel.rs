@@ -29,7 +29,7 @@ pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
     found
 }
 
-fn of_status<'d>(daemon: &'d Daemon, status: Status) -> Vec<&'d FrontendRow> {
+fn of_status(daemon: &Daemon, status: Status) -> Vec<&FrontendRow> {
     daemon.frontends.iter().filter(|row| row.status == Some(status)).collect()
 }
 
