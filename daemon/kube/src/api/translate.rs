@@ -154,7 +154,7 @@ fn source_ranges(spec: &ServiceSpec, notices: &mut Vec<String>) -> Option<Vec<Ip
         match text.trim().parse::<IpNet>() {
             Ok(net) => ranges.push(net.trunc()),
             Err(_not_a_net) => {
-                notices.push(format!("loadBalancerSourceRanges: `{text}` is not a CIDR; it allows no client"))
+                notices.push(format!("loadBalancerSourceRanges: `{text}` is not a CIDR; it allows no client"));
             }
         }
     }

@@ -272,7 +272,7 @@ impl Candidate {
                 }
             }
             Outcome::Refused(error) if self.has_just_come(now, timeouts) => {
-                self.not_ready(now, error, timeouts, jitter)
+                self.not_ready(now, error, timeouts, jitter);
             }
             Outcome::Refused(error) | Outcome::Another(error) => self.refused(now, error, timeouts, jitter),
         }
