@@ -591,7 +591,7 @@ fn skipped_questions_are_reported_with_a_remedy_and_are_no_failure() {
 }
 
 #[test]
-fn an_empty_slice_whose_pods_cannot_be_listed_is_not_blamed_on_anybody() {
+fn an_empty_slice_whose_pods_cannot_be_listed_is_blamed_on_no_client() {
     let mut facts = sound();
     cluster(&mut facts).slices = Ok(vec![from(slice(&Value::Null, 5))]);
     cluster(&mut facts).pods = Some(Err(denial("list pods")));

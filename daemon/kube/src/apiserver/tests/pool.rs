@@ -86,7 +86,7 @@ fn a_failure_leads_to_the_next_at_once_and_to_the_first_again_later() {
 }
 
 #[test]
-fn a_relapse_starts_the_dwell_time_again() {
+fn a_relapse_starts_the_minimum_uptime_again() {
     let mut pool = pool(&[1, 2]);
     pool.note(Moment(0), &address(1), failed("refused"));
     pool.opened(Moment(0), &address(2));
