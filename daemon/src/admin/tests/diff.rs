@@ -68,7 +68,7 @@ fn no_difference_is_reported_while_a_round_runs() {
     let rounds = state.reality.rounds.clone();
     rounds.begin();
     let shown = text(&state, &Filter::default());
-    assert!(shown.contains("changes are under way") && !shown.contains("another process"), "{shown}");
+    assert!(shown.contains("changes are in progress") && !shown.contains("another process"), "{shown}");
     rounds.end();
     assert!(text(&state, &Filter::default()).contains("another process added"));
     // A round that ends before the snapshot is read.
@@ -78,7 +78,7 @@ fn no_difference_is_reported_while_a_round_runs() {
         Ok(content.clone())
     });
     let shown = text(&state, &Filter::default());
-    assert!(shown.contains("changes are under way") && !shown.contains("another process"), "{shown}");
+    assert!(shown.contains("changes are in progress") && !shown.contains("another process"), "{shown}");
 }
 
 #[test]

@@ -436,7 +436,7 @@ static CASES: &[Case] = &[
         },
         Kind::SourceAbsent,
         Severity::Critical,
-        &["kubernetes is not configured", "[kubernetes]", "systemctl restart nodelb"],
+        &["kubernetes is no longer configured", "[kubernetes]", "systemctl restart nodelb"],
     ),
     (
         "a source that has not sent all it has",
