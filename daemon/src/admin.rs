@@ -3,32 +3,28 @@
 //! the sources nor the datapath.
 //!
 //! The guard checks a request ([`guard`]), which is then routed and parsed ([`routes`], [`query`]). The answer
-//! ([`answer`]) is a [`Page`](nodelb_core::output::table::Page) of known columns (`tables`, `sources`, `apiservers`,
-//! `maps`, `health`), rendered as text or JSON. Metrics have a format of their own (`metrics`).
+//! ([`answer`]) is a [`Page`](nodelb_core::output::table::Page) of known columns (`tables`, `maps`), rendered
+//! as text or JSON. Metrics have a format of their own (`metrics`).
 
 use tokio::sync::mpsc;
 
 use crate::http::Listener;
 
 mod answer;
-pub mod apiservers;
 pub mod diff;
 #[cfg(test)]
+#[path = "admin/tests/fixture.rs"]
 mod fixture;
 mod follow;
 mod guard;
-pub mod health;
 pub mod history;
 pub mod maps;
 pub mod metrics;
 mod openapi;
 mod query;
-mod response;
 mod routes;
 mod server;
-mod settings;
 pub mod socket;
-pub mod sources;
 pub mod state;
 mod status;
 pub mod tables;

@@ -1,9 +1,13 @@
 //! `nodelb check-config`: finds all problems of the configuration, of the credentials for Kubernetes and of the
 //! services directory before a start or a reload does.
 
+use std::collections::BTreeSet;
+use std::fs;
+use std::fs::Metadata;
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener};
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use nix::unistd::geteuid;
@@ -13,11 +17,8 @@ use nodelb_kube::apiserver::credentials::Named;
 use nodelb_kube::apiserver::session::Settings;
 use nodelb_kube::apiserver::{credentials, credstore};
 
-use self::access::Use;
 use crate::config::{Config, DEFAULT_PATH};
 use crate::files;
-
-mod access;
 
 /// Checks the configuration. Unless only its keys are to be checked, it also checks the credentials and the services
 /// directory that the configuration names. Runs no exec plugin and makes no connection.
@@ -40,7 +41,7 @@ pub fn check(options: &CheckOptions, out: &mut dyn Write) -> Result<(), Failure>
     }
     let (config_files, service_files) = named(&config, options.config.as_deref());
     for (code, files) in [(Code::Config, config_files), (Code::Data, service_files)] {
-        let closed = access::closed(&files);
+        let closed = closed(&files);
         if !closed.is_empty() && geteuid().is_root() {
             return Err(Failure::message(code, closed.join("\n")));
         }
@@ -113,7 +114,7 @@ fn listen_notices(config: &Config) -> Vec<String> {
 
 /// Returns all paths that the daemon opens: the configuration with the files that it names for Kubernetes, and the
 /// service files.
-fn named(config: &Config, path: Option<&Path>) -> (Vec<access::Named>, Vec<access::Named>) {
+fn named(config: &Config, path: Option<&Path>) -> (Vec<ServiceAccess>, Vec<ServiceAccess>) {
     let kubernetes = config.kubernetes_settings();
     let path = path.unwrap_or(Path::new(DEFAULT_PATH));
     // A file in a home directory is a draft: the unit cannot see it anyway.
@@ -142,6 +143,88 @@ fn check_credentials(settings: &Settings) -> Result<Vec<String>, Failure> {
         "not checked here: systemd passes the credentials ({names}) when it starts nodelb.service; see its journal for \
          problems"
     )])
+}
+
+/// How a file or a directory is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// A file is read.
+    Read,
+    /// A program is started.
+    Run,
+    /// A directory's entries are read.
+    List,
+}
+
+impl Use {
+    /// Returns the permission bits that the use requires.
+    fn bits(self) -> u32 {
+        match self {
+            Self::Read => 0o4,
+            Self::Run => 0o1,
+            Self::List => 0o5,
+        }
+    }
+
+    fn in_words(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Run => "run",
+            Self::List => "list",
+        }
+    }
+}
+
+/// A description, a path and its use.
+type ServiceAccess = (&'static str, PathBuf, Use);
+
+/// Returns a line for each path that is closed to the unit. A missing file is reported by the code that opens it.
+pub(super) fn closed(named: &[ServiceAccess]) -> Vec<String> {
+    let mut reported = BTreeSet::new();
+    let closed = named.iter().filter_map(|(what, path, wanted)| {
+        let (at, metadata, bits) = first_closed(path, *wanted)?;
+        // Many files may lie below the same directory.
+        if !reported.insert(at.clone()) {
+            return None;
+        }
+        let (how, remedy) = if bits == 0o1 && at != *path && metadata.is_dir() {
+            ("search", "o+x")
+        } else if metadata.is_dir() {
+            (wanted.in_words(), "o+rx")
+        } else {
+            (wanted.in_words(), if *wanted == Use::Run { "o+x" } else { "o+r" })
+        };
+        let (at, owner, group, mode) =
+            (at.display(), metadata.uid(), metadata.gid(), metadata.permissions().mode() & 0o7777);
+        Some(format!(
+            "{what} ({}): nodelb.service may not {how} {at} (owner {owner}, group {group}, mode {mode:04o}), because \
+             its root user has no capability to override modes; run `chown root {at}` (or `chmod {remedy} {at}` if it \
+             contains no secret)",
+            path.display()
+        ))
+    });
+    closed.collect()
+}
+
+/// Returns the first closed directory or file on the way to a path, and the permission bits that it requires.
+fn first_closed(path: &Path, wanted: Use) -> Option<(PathBuf, Metadata, u32)> {
+    // The directories of a symbolic link count as well as those of its target.
+    let target = fs::canonicalize(path).ok()?;
+    let ways = [path, &target].map(|end| end.ancestors().skip(1).map(Path::to_path_buf).collect::<Vec<_>>());
+    let directories = ways.into_iter().flat_map(|way| way.into_iter().rev()).filter(|it| !it.as_os_str().is_empty());
+    let all = directories.map(|directory| (directory, 0o1)).chain(std::iter::once((target, wanted.bits())));
+    all.filter_map(|(at, bits)| fs::metadata(&at).ok().map(|metadata| (at, metadata, bits)))
+        .find(|(_, metadata, bits)| !grants(metadata.uid(), metadata.gid(), metadata.permissions().mode(), *bits))
+}
+
+/// Whether user 0 with group 0 has these bits. As in the kernel, only the first matching class decides.
+fn grants(owner: u32, group: u32, mode: u32, bits: u32) -> bool {
+    let granted = match (owner, group) {
+        (0, _) => mode >> 6,
+        (_, 0) => mode >> 3,
+        _ => mode,
+    };
+    granted & bits == bits
 }
 
 #[cfg(test)]

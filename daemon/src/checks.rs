@@ -20,12 +20,11 @@
 mod ask;
 mod board;
 mod journal;
-mod report;
 mod routes;
 mod run;
 mod schedule;
 mod state;
 mod state_file;
 
-pub use report::{CheckReport, Condition, Outcome};
 pub use run::{CheckTimeouts, Checker, room_for_sockets, run};
+pub use state::{CheckReport, Condition, Outcome};

@@ -1,11 +1,11 @@
 //! Answers the health checks of load balancers as kube-proxy does (Kubernetes 1.36, `pkg/proxy/healthcheck`): at each
 //! service's `healthCheckNodePort`, whether this node has a backend of the service ([`service`]), and at port 10256,
-//! whether the node works and stays ([`node`]). Owns the only sockets of nodelb that other hosts can reach ([`doors`]).
+//! whether the node works and stays ([`node`]). Owns the only sockets of nodelb that other hosts can reach ([`listeners`]).
 //!
 //! ```text
 //!  owner ── Arc<Snapshot>, Arc<Health> ──> View ──> answers, when asked
 //!    ▲                          │
-//!    │                          └── wanted ports ──> doors ──> load balancers, and any other host
+//!    │                          └── wanted ports ──> listeners ──> load balancers, and any other host
 //!    └── Change::HealthCheckPortError: what cannot be listened on
 //! ```
 //!
@@ -18,6 +18,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use axum::body::Body;
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
+use hyper::{Response, StatusCode};
 use nodelb_core::change::Change;
 use nodelb_core::model::service::Source;
 use nodelb_core::snapshot::Snapshot;
@@ -28,8 +31,7 @@ use tokio::sync::{mpsc, watch};
 use crate::http::{Limits, Slots};
 use crate::status::Health;
 
-mod answer;
-mod doors;
+mod listeners;
 mod node;
 mod service;
 
@@ -127,11 +129,11 @@ fn serves(snapshot: &Snapshot) -> bool {
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     /// Maximum number of concurrent connections to one address and port.
-    pub per_door: usize,
+    pub per_listener: usize,
     /// Maximum number of concurrent connections in total.
     pub overall: usize,
     /// Maximum number of listening sockets.
-    pub doors: usize,
+    pub listeners: usize,
     /// How long a connection may wait for its next request, or take to send it.
     pub idle: Duration,
 }
@@ -144,15 +146,15 @@ impl Bounds {
     /// must not prevent the rest of the process from opening files.
     pub fn within(files: usize) -> Self {
         let overall = (files / 4).min(512);
-        let doors = files.saturating_sub(overall + OTHER_FILES);
+        let listeners = files.saturating_sub(overall + OTHER_FILES);
         // Load balancers send a request every few seconds, some over a persistent connection.
-        Self { per_door: 64, overall, doors, idle: Duration::from_secs(120) }
+        Self { per_listener: 64, overall, listeners, idle: Duration::from_secs(120) }
     }
 
     /// A connection has no minimum time: when there are too many, a legitimate client has already gone by then.
     fn limits(self) -> Limits {
         Limits {
-            per_listener: self.per_door,
+            per_listener: self.per_listener,
             overall: self.overall,
             waiting: Duration::ZERO,
             answering: Duration::ZERO,
@@ -161,6 +163,52 @@ impl Bounds {
             total: None,
             stop: Duration::ZERO,
         }
+    }
+}
+
+/// The share of a service's traffic for this node, for load balancers that weight their targets.
+const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
+
+/// An answer to a load balancer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Answer {
+    status: StatusCode,
+    content_type: &'static str,
+    weight: Option<usize>,
+    body: String,
+    at: SystemTime,
+}
+
+impl Answer {
+    /// An answer with status 200 or 503 and a JSON body.
+    fn json(is_good: bool, body: String, at: SystemTime) -> Self {
+        let status = if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        Self { status, content_type: "application/json", weight: None, body, at }
+    }
+
+    /// An answer for an unknown path.
+    fn not_found(at: SystemTime) -> Self {
+        let content_type = "text/plain; charset=utf-8";
+        Self { status: StatusCode::NOT_FOUND, content_type, weight: None, body: "404 page not found\n".into(), at }
+    }
+
+    fn into_response(self) -> Response<Body> {
+        let Self { status, content_type, weight, body, at } = self;
+        let length = body.len();
+        let mut response = Response::new(Body::from(body));
+        *response.status_mut() = status;
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+        headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+        if let Some(weight) = weight {
+            headers.insert(WEIGHT, weight.into());
+        }
+        // A date is ASCII; without this header the server would add its own.
+        if let Ok(date) = HeaderValue::try_from(httpdate::fmt_http_date(at.max(SystemTime::UNIX_EPOCH))) {
+            headers.insert(DATE, date);
+        }
+        headers.insert(CONTENT_LENGTH, length.into());
+        response
     }
 }
 

@@ -9,31 +9,32 @@
 //! A field of an event, such as `tracing::info!(service = %name, "...")`, becomes the journal field of the same name
 //! in capitals.
 
+use std::error::Error;
 use std::fs::File;
-use std::io::{self, IsTerminal, Write};
+use std::io::{IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
-use std::thread;
 use std::time::Duration;
+use std::{fmt, io, thread};
 
+use limit::{ID_FIELD, Limit};
 use nodelb_core::messages;
 use nodelb_kube::clock::ticking;
+use owned::Owned;
+use queue::Queue;
+use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber, subscriber, warn};
 use tracing_journald::{Priority, PriorityMappings};
+use tracing_subscriber::field::{MakeVisitor, VisitFmt, VisitOutput};
 use tracing_subscriber::filter::{FilterExt, LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::fmt::format::{DefaultVisitor, Writer};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{Layer, Registry, reload};
 
-use fields::WithoutId;
-use limit::Limit;
-use owned::Owned;
-use queue::Queue;
-
-mod fields;
 pub mod limit;
 mod owned;
 mod queue;
@@ -287,6 +288,50 @@ pub fn end_on_panic() {
         report(panic);
         std::process::abort();
     }));
+}
+
+/// Formats fields as usual, but omits the message id.
+#[derive(Clone, Copy, Debug)]
+struct WithoutId;
+
+impl<'w> MakeVisitor<Writer<'w>> for WithoutId {
+    type Visitor = Visible<'w>;
+
+    fn make_visitor(&self, target: Writer<'w>) -> Visible<'w> {
+        Visible(DefaultVisitor::new(target, true))
+    }
+}
+
+/// See [`WithoutId`].
+#[derive(Debug)]
+struct Visible<'w>(DefaultVisitor<'w>);
+
+impl Visit for Visible<'_> {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() != ID_FIELD {
+            self.0.record_debug(field, value);
+        }
+    }
+
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.record_str(field, value);
+    }
+
+    fn record_error(&mut self, field: &Field, value: &(dyn Error + 'static)) {
+        self.0.record_error(field, value);
+    }
+}
+
+impl VisitOutput<fmt::Result> for Visible<'_> {
+    fn finish(self) -> fmt::Result {
+        self.0.finish()
+    }
+}
+
+impl VisitFmt for Visible<'_> {
+    fn writer(&mut self) -> &mut dyn fmt::Write {
+        self.0.writer()
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use nodelb::config::Config;
 use nodelb::node::Identity;
-use nodelb::{check, cleanup, reaper, run, sock_diag};
+use nodelb::sockets::{reaper, sock_diag};
+use nodelb::{check, cleanup, run};
 use nodelb_cli::Actions;
 use nodelb_cli::endpoints::Configured;
 use nodelb_cli::exit::{Code, Failure};

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use nodelb_core::change::Change;
 use nodelb_core::datapath::Datapath;
-use nodelb_core::engine::{AddressConflict, Engine, Round, Takeover};
+use nodelb_core::engine::{AddressConflict, Engine, Kept, KeptBecause, Round, Takeover};
 use nodelb_core::history::{Event, Kernel, What};
 use nodelb_core::holds::{Emptied, Release};
 use nodelb_core::messages;
@@ -31,13 +31,15 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Interval;
 use tracing::{info, warn};
 
-use crate::drift::{self, Findings};
 use crate::notify::Notifier;
+use crate::reconcile::drift::Findings;
+use crate::reconcile::rounds::Rounds;
 use crate::recorder::Reporter;
-use crate::rounds::Rounds;
 use crate::status::{Check, Health};
 
-mod kept;
+pub mod canary;
+pub mod drift;
+pub mod rounds;
 
 /// How many batches of changes may wait for the owner before a source must wait.
 pub const QUEUE: usize = 64;
@@ -176,8 +178,8 @@ impl<D: Datapath> Owner<D> {
         self.publish_health(state);
         if becomes_ready {
             let (services, kept) = (self.engine.sizes().services, self.engine.kept());
-            info!(message_id = %messages::READY, services, "{}", kept::reconciled(&kept));
-            kept::warn(&kept);
+            info!(message_id = %messages::READY, services, "{}", reconciled(&kept));
+            warn_of_kept(&kept);
             self.notifier.ready(&format!("serving {services} services"));
         }
     }
@@ -237,7 +239,7 @@ impl<D: Datapath> Owner<D> {
         let waiting = || self.engine.unsynced().iter().map(Source::to_string).collect::<Vec<_>>().join(", ");
         let serves_from_before = || self.snapshot.borrow().serves_anything();
         let reconcile = if state.was_ready {
-            Check::passed("reconcile", kept::reconciled(&self.engine.kept()))
+            Check::passed("reconcile", reconciled(&self.engine.kept()))
         } else if state.goes_without && self.lacks_kubernetes_only() && serves_from_before() {
             let detail = format!("serving the last known state; waiting for the initial sync of: {}", waiting());
             Check::passed("reconcile", detail)
@@ -425,6 +427,43 @@ async fn tick(interval: &mut Option<Interval>) {
             interval.tick().await;
         }
         None => std::future::pending().await,
+    }
+}
+
+/// The text of the check `reconcile` after the first full reconcile.
+fn reconciled(kept: &[Kept]) -> String {
+    let reported: Vec<String> = kept.iter().filter_map(describe_kept).collect();
+    match reported.as_slice() {
+        [] => "every source is synced and the first full reconcile is done".into(),
+        reported => format!("the first full reconcile is done, but {}", reported.join("; and ")),
+    }
+}
+
+/// Logs the sources that are not configured. A file that cannot be read has its own line.
+fn warn_of_kept(kept: &[Kept]) {
+    for it in kept.iter().filter(|it| it.because == KeptBecause::NotConfigured) {
+        if let Some(text) = describe_kept(it) {
+            warn!(message_id = %messages::SOURCE_ABSENT, "{text}");
+        }
+    }
+}
+
+/// What is missing, the consequence, and what to do. `None` if nothing of an absent source is left.
+fn describe_kept(Kept { source, ports, because }: &Kept) -> Option<String> {
+    let count = match ports {
+        0 => "no service port is".to_owned(),
+        1 => "1 service port is".to_owned(),
+        ports => format!("{ports} service ports are"),
+    };
+    match because {
+        KeptBecause::NotConfigured if *ports == 0 => None,
+        KeptBecause::NotConfigured => Some(format!(
+            "{source} is no longer configured as a source: {count} kept as last known and not updated; configure \
+             [{source}] again, or set {source}.enabled to false to remove them"
+        )),
+        KeptBecause::Incomplete(what) => Some(format!(
+            "the source {source} is incomplete: {what}; {count} kept from before the start until it is read"
+        )),
     }
 }
 

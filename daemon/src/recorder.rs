@@ -2,23 +2,26 @@
 //! readers, and stores them in the state directory, so that they survive a restart. It is a separate task: the owner
 //! passes events on and never waits, not even for a disk.
 
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use std::{fs, io};
 
 use nodelb_core::engine::Round;
 use nodelb_core::history::{Event, History, Record, Stamp, What};
 use nodelb_core::messages;
 use nodelb_kube::clock::Taken;
-use nodelb_kube::state_file::{self, Limits, StateFile};
+use nodelb_kube::state_file;
+use nodelb_kube::state_file::{Limits, StateFile};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tracing::info;
 
 use crate::latency::Latencies;
-
-mod file;
 
 /// How many batches of events may wait for the recorder, which delays them only while it reads the records of earlier
 /// runs.
@@ -130,9 +133,9 @@ impl Recorder {
     /// Reads the records of earlier runs. Events wait meanwhile. Returns the file to which new records are appended;
     /// `None` if it could not be read.
     async fn restore(&mut self) -> Option<StateFile<Arc<History>>> {
-        let (path, directory) = (file::path(&self.directory), self.directory.clone());
+        let (path, directory) = (file_path(&self.directory), self.directory.clone());
         let consequence = "/history contains only this run, and is not stored";
-        let read = move |_: &Path| file::read(&directory);
+        let read = move |_: &Path| read_files(&directory);
         let found = state_file::load(&path, self.limits.timeout, consequence, read).await?;
         if found.unreadable > 0 {
             info!(
@@ -147,7 +150,7 @@ impl Recorder {
         let (directory, written) = (self.directory.clone(), AtomicU64::new(self.history.last()));
         let append = move |_: &Path, history: Arc<History>| {
             let records: Vec<Arc<Record>> = history.after(written.load(Ordering::Relaxed)).cloned().collect();
-            file::append(&directory, &records)?;
+            append(&directory, &records)?;
             written.store(history.last(), Ordering::Relaxed);
             Ok(())
         };
@@ -172,6 +175,101 @@ impl Recorder {
             self.latencies.event_to_kernel.observe(Duration::from_micros(micros).as_secs_f64());
         }
     }
+}
+
+/// The size in bytes above which a file is replaced by a new one.
+const MAX_FILE: u64 = 4 << 20;
+
+/// The maximum number of bytes that are read from the end of a file: more than one batch beyond [`MAX_FILE`].
+const MAX_READ: u64 = 16 << 20;
+
+/// The maximum length of a line in bytes; ten times the longest record.
+const MAX_LINE: usize = 128 << 10;
+
+/// Path of the file with the latest records.
+fn file_path(state_directory: &Path) -> PathBuf {
+    state_directory.join("history.jsonl")
+}
+
+fn old_path(state_directory: &Path) -> PathBuf {
+    state_directory.join("history.old.jsonl")
+}
+
+/// The result of a read.
+#[derive(Debug, Default)]
+struct Found {
+    /// The records in the order of their numbers, each once.
+    records: Vec<Record>,
+    /// Number of invalid lines.
+    unreadable: usize,
+}
+
+/// Reads the records. May block.
+///
+/// # Errors
+/// If a file exists but cannot be read, or the directory cannot be created.
+fn read_files(directory: &Path) -> io::Result<Found> {
+    fs::create_dir_all(directory)?;
+    let mut found = Found::default();
+    for path in [old_path(directory), file_path(directory)] {
+        match state_file::open(&path) {
+            Ok(file) => read_file(file, &mut found)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    found.records.sort_by_key(|record| record.sequence);
+    found.records.dedup_by_key(|record| record.sequence);
+    Ok(found)
+}
+
+fn read_file(mut file: File, found: &mut Found) -> io::Result<()> {
+    let skipped = file.metadata()?.len().saturating_sub(MAX_READ);
+    file.seek(SeekFrom::Start(skipped))?;
+    let mut reader = BufReader::new(file.take(MAX_READ));
+    let mut line = Vec::new();
+    // If the beginning of the file is skipped, the first line may be partial.
+    let mut is_whole = skipped == 0;
+    while reader.read_until(b'\n', &mut line)? > 0 {
+        let record = (line.len() <= MAX_LINE).then(|| serde_json::from_slice(&line).ok()).flatten();
+        match record {
+            Some(record) => found.records.push(record),
+            None if is_whole && !line.trim_ascii().is_empty() => found.unreadable += 1,
+            None => {}
+        }
+        is_whole = true;
+        line.clear();
+    }
+    Ok(())
+}
+
+/// Appends the records. May block.
+///
+/// # Errors
+/// If the records cannot be written. Some may have been, the last one in part: the caller may write them again.
+fn append(directory: &Path, records: &[Arc<Record>]) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    for record in records {
+        serde_json::to_writer(&mut bytes, &**record)?;
+        bytes.push(b'\n');
+    }
+    let path = file_path(directory);
+    let mut file = state_file::append(&path)?;
+    let mut length = file.metadata()?.len();
+    if length > MAX_FILE {
+        fs::rename(&path, old_path(directory))?;
+        file = state_file::append(&path)?;
+        length = 0;
+    }
+    let mut last = [b'\n'];
+    if length > 0 {
+        file.read_exact_at(&mut last, length - 1)?;
+    }
+    if last != *b"\n" {
+        bytes.insert(0, b'\n');
+    }
+    file.write_all(&bytes)?;
+    file.sync_data()
 }
 
 #[cfg(test)]

@@ -32,21 +32,20 @@ use tokio::time::{Instant, timeout_at};
 use tracing::{info, warn};
 
 use crate::admin::{self, AdminState, Now, ReadClients, ReadLinks, ReadSlots, Reality};
-use crate::bound::BoundPorts;
-use crate::bound::ephemeral::Overlap;
 use crate::config::{Config, Disconnect, Mode};
 use crate::connections::Connections;
-use crate::drift::{Checker, ReadMaps, Reports};
 use crate::latency::Latencies;
 use crate::lb_health::{self, LbHealth, View};
 use crate::notify::{Environment, Notifier};
+use crate::reconcile::drift::{Checker, ReadMaps, Reports};
+use crate::reconcile::rounds::Rounds;
 use crate::reconcile::{Owner, Probe, QUEUE};
-use crate::rounds::Rounds;
-use crate::stale_sockets::{Handles, StaleSockets};
+use crate::sockets::bound::BoundPorts;
+use crate::sockets::bound::Overlap;
+use crate::sockets::stale::{Handles, StaleSockets};
 use crate::status::Health;
 use crate::{log, node, recorder};
 
-mod absent;
 mod admin_sockets;
 mod files;
 mod kernel;
@@ -240,7 +239,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let identity = follow_node(identity, changes_in.clone(), stop.clone()).await?;
     let (to_owner, own, shown) = (changes_in.clone(), Arc::clone(&register), snapshot.clone());
     let to_files = files::Connections { changes: to_owner, register: own, snapshot: shown, clock, expected };
-    absent::recall(&config, &previous_sources, &node, &changes_in).await;
+    kubernetes::recall(&config, &previous_sources, &node, &changes_in).await;
     let files = files::start(&config, to_files, stop.clone());
     let (view, own) = (View { snapshot: snapshot.clone(), health: health.clone(), clock }, Arc::clone(&register));
     let (to_owner, shown, events) = (changes_in.clone(), snapshot.clone(), config.kubernetes.events);
@@ -297,7 +296,7 @@ async fn serve<D: Datapath + Send + 'static>(
 
 /// The engine, and the sources that were in use before according to the state directory.
 async fn make_engine(config: &Config, max_services: u32, realised: Realised) -> (Engine, BTreeSet<Source>) {
-    let previous_sources = absent::previous_sources(config, kubernetes::STATE_TIMEOUT).await;
+    let previous_sources = kubernetes::previous_sources(config, kubernetes::STATE_TIMEOUT).await;
     (Engine::new(engine_config(config, previous_sources.clone(), max_services), realised), previous_sources)
 }
 
@@ -407,7 +406,7 @@ fn engine_config(config: &Config, previous_sources: BTreeSet<Source>, max_servic
     };
     let kubernetes = config.kubernetes_settings().map(|_| Source::Kubernetes);
     let sources: BTreeSet<Source> = std::iter::once(Source::Files).chain(kubernetes).collect();
-    let disabled_sources = absent::disabled_sources(config);
+    let disabled_sources = kubernetes::disabled_sources(config);
     EngineConfig { guard, sources, previous_sources, disabled_sources, max_services }
 }
 

@@ -101,13 +101,13 @@ fn node(settings: Settings) -> Received {
         clock: Clock::start(),
         unix: || 0,
         seed: 1,
-        timeouts: PoolTimeouts::default(),
+        // Longer than the day, and so are the other time limits of threads: see `pass`.
+        timeouts: PoolTimeouts { load: 48 * 3_600_000, ..PoolTimeouts::default() },
         connect: connect::ConnectTimeouts::default(),
-        // Longer than the day: see `pass`.
         credentials: credentials::CredentialTimeouts { files: 48 * HOUR, ..credentials::CredentialTimeouts::default() },
     };
     let (apiservers, _report) = apiserver::start(parts, std::future::pending()).expect("usable settings");
-    let (save_every, timeout) = (Duration::from_secs(30), Duration::from_secs(5));
+    let (save_every, timeout) = (Duration::from_secs(30), 48 * HOUR);
     let state = StateSettings { directory: settings.state_directory, cluster: None, save_every, timeout };
     let source = KubernetesSource {
         apiservers,

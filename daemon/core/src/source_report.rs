@@ -1,18 +1,15 @@
 //! The status report of each source: one row for each place that it reads.
 
-use serde::Serialize;
-
 use crate::model::service::Source;
 
 /// A row of `/sources`: one place that a source reads, and the result.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceReport {
     /// The source.
     pub source: Source,
     /// A file, or the directory as a whole.
     pub path: String,
     /// The kind of the place: `directory`, or the kind of objects that is watched; `None` for a single file.
-    #[serde(skip)]
     pub kind: Option<&'static str>,
     /// Whether nodelb serves the current content of the place.
     pub state: SourceState,
@@ -28,12 +25,11 @@ pub struct SourceReport {
     pub since: u64,
     /// The time when the directory was last read, or when any response about the kind was last received, in seconds
     /// since 1970; `None` before that, and for a single file.
-    #[serde(skip)]
     pub last_received: Option<u64>,
 }
 
 /// The state of a [`SourceReport`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SourceState {
     /// The current content is served. Any problems concern single objects in it.
     Ok,

@@ -17,7 +17,7 @@ use nodelb_core::source_report::SourceReport;
 use super::maps::held;
 use super::query::{Problem, Query};
 use super::state::{AdminState, Now, all_sources};
-use crate::drift::CHECK_EVERY;
+use crate::reconcile::drift::CHECK_EVERY;
 
 /// Time for changes in progress to finish, before maps and snapshot are read again.
 const UNDER_WAY: Duration = Duration::from_millis(100);

@@ -10,7 +10,7 @@ use nodelb_core::output::table::{Cell, Page, Table};
 use super::follow::ChangeStream;
 use super::query::{self, ADDRESS, FROM, LIVE, Parameter, Problem, Query, SERVICE, STATUS, TO, TYPE, internal};
 use super::state::{AdminState, Now, all_sources, latest, readiness};
-use super::{apiservers, diff, health, history, maps, metrics, openapi, settings, sources, status, tables, trace};
+use super::{diff, history, maps, metrics, openapi, status, tables, trace};
 use crate::status::Check;
 
 /// A status and the content, or the problem.
@@ -196,25 +196,25 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/sources",
         parameters: &[],
         shows: "files and object kinds that services are read from, with their problems",
-        form: Form::Tables(&[&sources::SOURCES]),
+        form: Form::Tables(&[&tables::SOURCES]),
         cost: Cost::Whole,
-        answer: |state, _, now| ok(sources::sources(&all_sources(state), now.unix)),
+        answer: |state, _, now| ok(tables::sources(&all_sources(state), now.unix)),
     },
     Route {
         path: "/apiservers",
         parameters: &[],
         shows: "apiserver addresses, which one is in use, and why",
-        form: Form::Tables(&[&apiservers::APISERVERS, &apiservers::SESSION]),
+        form: Form::Tables(&[&tables::APISERVERS, &tables::SESSION]),
         cost: Cost::Nothing,
-        answer: |state, _, now| ok(apiservers::apiservers(&latest(&state.apiservers), now)),
+        answer: |state, _, now| ok(tables::apiservers(&latest(&state.apiservers), now)),
     },
     Route {
         path: "/config",
         parameters: &[],
         shows: "the active configuration: each key with its value and origin",
-        form: Form::Tables(&[&settings::CONFIG]),
+        form: Form::Tables(&[&tables::CONFIG]),
         cost: Cost::Nothing,
-        answer: |state, _, _| ok(settings::config(&latest(&state.config))),
+        answer: |state, _, _| ok(tables::config(&latest(&state.config))),
     },
     Route {
         path: "/openapi.json",
@@ -228,17 +228,17 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/healthz",
         parameters: &[],
         shows: "liveness of the daemon (200 or 503)",
-        form: Form::Verdict(&[&health::HEALTHZ]),
+        form: Form::Verdict(&[&tables::HEALTHZ]),
         cost: Cost::Nothing,
-        answer: |state, _, now| checks(&health::HEALTHZ, &[latest(&state.health).alive(now.moment)]),
+        answer: |state, _, now| checks(&tables::HEALTHZ, &[latest(&state.health).alive(now.moment)]),
     },
     Route {
         path: "/readyz",
         parameters: &[],
         shows: "readiness: whether connections on this node are translated (200, or 503 with the reasons)",
-        form: Form::Verdict(&[&health::READYZ]),
+        form: Form::Verdict(&[&tables::READYZ]),
         cost: Cost::Nothing,
-        answer: |state, _, now| checks(&health::READYZ, &readiness(state, now)),
+        answer: |state, _, now| checks(&tables::READYZ, &readiness(state, now)),
     },
     Route {
         path: "/metrics",
@@ -260,7 +260,7 @@ fn ok(page: impl Into<Page>) -> Answer {
 fn checks(schema: &'static Schema<[Column; 3]>, checks: &[Check]) -> Answer {
     let all_passed = checks.iter().all(|check| check.passed);
     let status = if all_passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    Ok((status, health::checks(schema, checks).into()))
+    Ok((status, tables::checks(schema, checks).into()))
 }
 
 fn list_routes(_: &AdminState, _: &Query, _: Now) -> Answer {

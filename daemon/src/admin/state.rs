@@ -15,10 +15,10 @@ use tokio::sync::watch;
 use crate::checks::CheckReport;
 use crate::config::Config;
 use crate::connections::Connections;
-use crate::drift::{DriftReport, ReadMaps};
 use crate::latency::Latencies;
-use crate::rounds::Rounds;
-use crate::stale_sockets::StaleSocketsReport;
+use crate::reconcile::drift::{DriftReport, ReadMaps};
+use crate::reconcile::rounds::Rounds;
+use crate::sockets::stale::StaleSocketsReport;
 use crate::status::{Check, Health, Unopened};
 
 /// Returns the problem of each hook's link, usually none. May block.

@@ -1,12 +1,19 @@
-//! The columns of `/services`, `/frontends` and `/backends`, which no other module defines.
+//! The columns of the tables that no other module defines: `/services`, `/frontends`, `/backends`, `/sources`,
+//! `/apiservers`, `/config`, `/healthz` and `/readyz`.
 
 use nodelb_core::compile::select::Choice;
 use nodelb_core::explain::rows::{BackendReport, FrontendReport, ServiceReport};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{BackendState, FrontendKind, TrafficPolicy};
 use nodelb_core::output::schema::{Column, Schema};
-use nodelb_core::output::table::{Cell, Table};
+use nodelb_core::output::table::{Cell, Page, Table};
+use nodelb_core::source_report::SourceReport;
 use nodelb_core::state::status::Status;
+use nodelb_kube::apiserver::pool::PoolReport;
+
+use super::state::Now;
+use crate::config::Config;
+use crate::status::Check;
 
 /// The columns of `/frontends`.
 pub static FRONTENDS: Schema<[Column; 9]> = Schema {
@@ -131,6 +138,129 @@ fn policy(policy: TrafficPolicy) -> Cell {
     })
 }
 
+/// The columns of `/sources`.
+pub static SOURCES: Schema<[Column; 8]> = Schema {
+    name: "sources",
+    columns: [
+        Column::name("Source"),
+        Column::text("Path"),
+        Column::text("State"),
+        Column::number("Services"),
+        Column::number("Slices"),
+        Column::age("Since"),
+        Column::list("Notices"),
+        Column::list("Problems"),
+    ],
+};
+
+/// Returns one row per place. `now` is in seconds since 1970.
+pub fn sources(rows: &[SourceReport], now: u64) -> Table {
+    let cells = |row: &SourceReport| {
+        [
+            Cell::text(&row.source),
+            Cell::text(&row.path),
+            Cell::text(&row.state),
+            Cell::count(row.services),
+            Cell::count(row.slices),
+            Cell::Age(now.saturating_sub(row.since).saturating_mul(1000)),
+            Cell::List(row.notices.clone()),
+            Cell::List(row.problems.clone()),
+        ]
+    };
+    Table::new(&SOURCES, rows.iter().map(cells))
+}
+
+/// The columns of the addresses.
+pub static APISERVERS: Schema<[Column; 9]> = Schema {
+    name: "apiservers",
+    columns: [
+        Column::name("Address"),
+        Column::text("From"),
+        Column::text("State"),
+        Column::age("Since"),
+        Column::flag("In-Use"),
+        Column::age("Worked"),
+        Column::age("Failed"),
+        Column::text("Error"),
+        Column::text("Why"),
+    ],
+};
+
+/// The columns of the session in use.
+pub static SESSION: Schema<[Column; 4]> = Schema {
+    name: "session",
+    columns: [
+        Column::name("Apiserver"),
+        Column::age("Last-Response"),
+        Column::number("Switches"),
+        Column::text("Problem"),
+    ],
+};
+
+/// Returns one row per address in the order of preference, and one row about the session in use.
+pub fn apiservers(report: &PoolReport, now: Now) -> Page {
+    let ago = |moment: Moment| Cell::age(moment, now.moment);
+    let rows = report.rows(now.moment, now.unix).into_iter().map(|row| {
+        let (failed, error) = row.error.map_or((Cell::None, None), |(at, error)| (ago(at), Some(error)));
+        [
+            Cell::text(&row.address),
+            Cell::text(&row.origin),
+            Cell::text(&row.status),
+            ago(row.since),
+            Cell::Flag(row.in_use),
+            row.worked.map_or(Cell::None, Cell::Age),
+            failed,
+            Cell::optional(error),
+            Cell::Text(row.why),
+        ]
+    });
+    let session = report.pool.is_some().then(|| {
+        [
+            Cell::optional(report.in_use()),
+            report.last_response.map_or(Cell::None, ago),
+            Cell::Number(report.switches()),
+            Cell::optional(report.problem.as_ref()),
+        ]
+    });
+    let session = Table::new(&SESSION, session);
+    Page(vec![Table::new(&APISERVERS, rows), session])
+}
+
+/// The columns of `/config`.
+pub(super) static CONFIG: Schema<[Column; 3]> =
+    Schema { name: "config", columns: [Column::name("Key"), Column::one_of("From", &ORIGINS), Column::text("Value")] };
+
+const ORIGINS: [&str; 2] = ["default", "file"];
+
+/// Returns one row per key, in the order of `config.example.toml`.
+pub(super) fn config(config: &Config) -> Table {
+    let [default, file] = ORIGINS;
+    let cells = |(key, value, is_default): (String, String, bool)| {
+        [Cell::Text(key), Cell::text(if is_default { default } else { file }), Cell::Text(value)]
+    };
+    Table::new(&CONFIG, config.settings().map(cells))
+}
+
+/// The columns of `/healthz`.
+pub static HEALTHZ: Schema<[Column; 3]> = columns("healthz");
+/// The columns of `/readyz`.
+pub static READYZ: Schema<[Column; 3]> = columns("readyz");
+
+const RESULTS: [&str; 2] = ["ok", "failed"];
+
+const fn columns(name: &'static str) -> Schema<[Column; 3]> {
+    Schema { name, columns: [Column::text("Check"), Column::one_of("Result", &RESULTS), Column::text("Detail")] }
+}
+
+/// Returns the rows of `/healthz` or `/readyz`.
+pub fn checks(schema: &'static Schema<[Column; 3]>, checks: &[Check]) -> Table {
+    let [ok, failed] = RESULTS;
+    let cells = |check: &Check| {
+        [Cell::text(check.name), Cell::text(if check.passed { ok } else { failed }), Cell::text(&check.detail)]
+    };
+    Table::new(schema, checks.iter().map(cells))
+}
+
 #[cfg(test)]
 #[path = "tests/tables.rs"]
-mod tests;
+pub(super) mod tests;

@@ -6,18 +6,22 @@ use std::os::unix::fs::MetadataExt;
 use axum::http::StatusCode;
 use nodelb_core::compile::select::Choice;
 use nodelb_core::explain::explanation;
-use nodelb_core::explain::explanation::{Client, ConnectResult, Explanation, ViewKind};
+use nodelb_core::explain::explanation::{
+    Candidate, Client, ClientAddress, ConnectResult, Explanation, MatchedFrontend, NearMatch, ViewKind, ViewReason,
+};
+use nodelb_core::explain::rows::FrontendReport;
+use nodelb_core::explain::trace::Errno;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::service::BackendState;
+use nodelb_core::model::service::{BackendState, FrontendKind, TrafficPolicy};
+use nodelb_core::output::durations;
 use nodelb_core::output::schema::{Column, Schema};
 use nodelb_core::output::table::{Cell, Page, Table};
 use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::status::Status;
 
 use super::query::{Problem, Query, TraceFrom};
 use super::state::Now;
-
-mod text;
 
 /// The columns of the result.
 pub(super) static VERDICT: Schema<[Column; 10]> = Schema {
@@ -87,12 +91,11 @@ pub(super) fn trace(snapshot: &Snapshot, query: &Query, now: Now) -> Result<Page
 }
 
 fn page(explanation: &Explanation, now: Moment) -> Page {
-    let steps =
-        text::steps(explanation, now).into_iter().map(|(step, finding)| [Cell::text(step), Cell::Text(finding)]);
-    Page(vec![verdict(explanation), Table::new(&TRACE, steps), backends(explanation)])
+    let steps = steps(explanation, now).into_iter().map(|(step, finding)| [Cell::text(step), Cell::Text(finding)]);
+    Page(vec![verdict_table(explanation), Table::new(&TRACE, steps), backends_table(explanation)])
 }
 
-fn verdict(explanation: &Explanation) -> Table {
+fn verdict_table(explanation: &Explanation) -> Table {
     let owner = explanation.found.as_ref().and(explanation.claims.first());
     let errno = match explanation.result {
         ConnectResult::Refused(errno) => Some(errno),
@@ -117,21 +120,261 @@ fn verdict(explanation: &Explanation) -> Table {
     Table::new(&VERDICT, [row])
 }
 
-fn backends(explanation: &Explanation) -> Table {
+fn backends_table(explanation: &Explanation) -> Table {
     let rows = explanation.backends.iter().map(|candidate| {
         let row = &candidate.row;
         [
             Cell::text(&row.address),
             Cell::text(&row.state),
             Cell::text(&row.choice),
-            Cell::Text(text::share(candidate)),
+            Cell::Text(share(candidate)),
             Cell::Shared(row.node.clone()),
             Cell::Shared(row.zone.clone()),
             Cell::Shared(row.origin.clone()),
-            Cell::optional(text::reason(candidate)),
+            Cell::optional(reason(candidate)),
         ]
     });
     Table::new(&BACKENDS, rows)
+}
+
+/// Returns the name and the sentence of each step, in the order in which they happen.
+pub(super) fn steps(explanation: &Explanation, now: Moment) -> Vec<(&'static str, String)> {
+    let mut steps = vec![("client", client(explanation))];
+    steps.extend(source_ranges(explanation).map(|text| ("source-ranges", text)));
+    steps.push(("hook", hook(explanation)));
+    match (&explanation.found, explanation.claims.first()) {
+        (Some(found), Some(owner)) => {
+            steps.push(("frontend", frontend(explanation, found, owner)));
+            steps.extend(others(&explanation.claims[1..]));
+            steps.push(("view", view(found)));
+            steps.push(("affinity", affinity(found)));
+            steps.push(("backends", backends(explanation, owner)));
+            steps.extend(clients_own(explanation).map(|text| ("warning", text)));
+            steps.push(("status", status(found, owner, now)));
+        }
+        _ => {
+            steps.push(("frontend", format!("none: no service uses {}", explanation.to)));
+            steps.extend(others(&explanation.claims));
+            steps.extend(explanation.near.iter().map(|near| ("near", self::near(near, explanation.to))));
+        }
+    }
+    steps.push(("verdict", verdict(explanation)));
+    steps
+}
+
+fn client(explanation: &Explanation) -> String {
+    let who = match explanation.from {
+        Client::Host => "a process in the network namespace of the node",
+        Client::Pod => "a process on this node in another network namespace (a pod)",
+        Client::Outside => "another host, whose packets arrive on a network device",
+    };
+    match explanation.client_address {
+        None => format!("{who} connects to {}", explanation.to),
+        Some(ClientAddress { addr, is_known: true, .. }) => format!("{addr}, {who}, connects to {}", explanation.to),
+        Some(ClientAddress { addr, is_known: false, .. }) => format!(
+            "{addr}, {who}, connects to {}; nodelb assumes this because {addr} is neither an address of this node nor \
+             a backend (for a pod on this node: from=pod)",
+            explanation.to
+        ),
+    }
+}
+
+/// Whether the service accepts connections from the client's address, if it restricts its clients.
+fn source_ranges(explanation: &Explanation) -> Option<String> {
+    let ClientAddress { addr, is_in_source_ranges, .. } = explanation.client_address?;
+    Some(match is_in_source_ranges? {
+        true => format!("loadBalancerSourceRanges allows {addr}"),
+        false => format!("loadBalancerSourceRanges does not allow {addr}: the load balancer must block it"),
+    })
+}
+
+/// Backends that a client in another network namespace does not reach.
+fn clients_own(explanation: &Explanation) -> Option<String> {
+    let mut own = explanation.backends.iter().filter(|candidate| candidate.is_clients_own && candidate.share.0 > 0);
+    let first = own.next()?.row.address;
+    let more = own.count();
+    let which = if more > 0 {
+        format!("{first} and {more} more are loopback addresses")
+    } else {
+        format!("{first} is a loopback address")
+    };
+    Some(format!(
+        "{which}: the connection goes there, but ends in the network namespace of the client, not of the node; it \
+         fails with ECONNREFUSED unless a process listens there too"
+    ))
+}
+
+fn hook(explanation: &Explanation) -> String {
+    if explanation.hooks.is_empty() {
+        return match explanation.from {
+            Client::Outside => "none: packets from outside are not handled by nodelb yet".into(),
+            Client::Host | Client::Pod => {
+                format!("none: nodelb has no hook for {}", explanation.to.protocol)
+            }
+        };
+    }
+    format!("{}; it does not translate the sockets of nodelb itself", explanation.hooks.join(" or "))
+}
+
+fn frontend(explanation: &Explanation, found: &MatchedFrontend, owner: &FrontendReport) -> String {
+    let port = if owner.port.is_empty() { String::new() } else { format!(", port {}", owner.port) };
+    let whose = format!("{} address of {}{port}", owner.kind, owner.service);
+    if found.at == explanation.to {
+        return format!("{} is a {whose}", found.at);
+    }
+    format!(
+        "{} is served on {}, one of the NodePort addresses of the node: a {whose}",
+        owner.address.port, explanation.to.addr
+    )
+}
+
+/// Claims that have no effect, each with its reason.
+fn others(claims: &[FrontendReport]) -> impl Iterator<Item = (&'static str, String)> {
+    claims.iter().map(|row| {
+        let why = row.error.as_deref().unwrap_or("it is next in line");
+        ("claim", format!("{} claims {} as {}, too: {why}", row.service, row.address, row.kind))
+    })
+}
+
+fn view(found: &MatchedFrontend) -> String {
+    let view = match found.view {
+        ViewKind::Cluster => "cluster: every backend that is selected",
+        ViewKind::Local => "local: backends on this node only",
+    };
+    let why = match found.why {
+        ViewReason::InternalPolicy(policy) => format!("internalTrafficPolicy is {}", name(policy)),
+        ViewReason::ExternalPolicy(policy) => format!("externalTrafficPolicy is {}", name(policy)),
+        ViewReason::ShortCut => "externalTrafficPolicy does not apply to connections from the node itself".into(),
+    };
+    format!("{view} ({why})")
+}
+
+fn name(policy: TrafficPolicy) -> &'static str {
+    match policy {
+        TrafficPolicy::Cluster => "Cluster",
+        TrafficPolicy::Local => "Local",
+    }
+}
+
+fn affinity(found: &MatchedFrontend) -> String {
+    match found.affinity_seconds {
+        0 => "none: a backend is chosen for each connection".into(),
+        seconds => format!(
+            "ClientIP, {seconds} s: a network namespace that connected to this service less than {seconds} s ago gets \
+             the same backend again, while it is in the view"
+        ),
+    }
+}
+
+fn backends(explanation: &Explanation, owner: &FrontendReport) -> String {
+    let chosen = explanation.backends.iter().filter(|candidate| candidate.share.0 > 0).count();
+    match explanation.backends.len() {
+        0 => "none: no EndpointSlice and no file has a backend for this port".into(),
+        known if owner.flags.iter().any(|flag| flag == "LastResort") => {
+            format!("{chosen} of {known} usable, as a last resort: all of them have failed their health checks")
+        }
+        known => format!("{chosen} of {known} usable"),
+    }
+}
+
+fn status(found: &MatchedFrontend, owner: &FrontendReport, now: Moment) -> String {
+    let since = durations::human(now.0.saturating_sub(owner.since.0));
+    let kernel = match found.is_in_kernel {
+        true => "it is in the kernel (compare with the present maps: /diff)",
+        false => "it is not in the kernel yet: this is what will happen, not what happens now",
+    };
+    let error = owner.error.as_ref().map(|error| format!("; {error}")).unwrap_or_default();
+    format!("{} for {since}: {kernel}{error}", owner.status)
+}
+
+fn near(near: &NearMatch, to: L4Addr) -> String {
+    match near {
+        NearMatch::OtherPorts(others) => {
+            let shown: Vec<String> = others.iter().take(5).map(ToString::to_string).collect();
+            let more = if others.len() > shown.len() { ", and more" } else { "" };
+            format!("{} is served at another port or protocol: {}{more}", to.addr, shown.join(", "))
+        }
+        NearMatch::NotAnsweredOn(service) => format!(
+            "{} is a NodePort of {service}, which is not served on {}: see node.nodeport-addresses",
+            to.port, to.addr
+        ),
+        NearMatch::NodesLoopback(service) => {
+            format!("{} is a NodePort of {service}; {} is reachable only from the node itself", to.port, to.addr)
+        }
+        NearMatch::NotInKernel(service, error) => {
+            let why = error.as_ref().map_or_else(|| "not yet".into(), |error| format!("because {error}"));
+            format!("{} is a NodePort of {service}, which is not served on {}, {why}", to.port, to.addr)
+        }
+        NearMatch::NoSuchNodePort => format!("NodePorts are served on {}, but no service has {}", to.addr, to.port),
+        NearMatch::Between(before, after) => format!(
+            "it lies between {} and {}, which are ClusterIPs: it may belong to a deleted service, or to one that no \
+             source has reported",
+            before.addr, after.addr
+        ),
+        NearMatch::Sctp => "SCTP is not translated for sockets on this node".into(),
+    }
+}
+
+fn verdict(explanation: &Explanation) -> String {
+    match (explanation.result, explanation.from) {
+        (ConnectResult::Forwarded(_), _) => forwarded(explanation),
+        (ConnectResult::Refused(Errno::ConnectionRefused), _) => {
+            "refused with ECONNREFUSED (connection refused): no usable backend".into()
+        }
+        (ConnectResult::Refused(Errno::HostUnreachable), _) => {
+            "refused with EHOSTUNREACH (no route to host): the policy allows only backends on this node, and none of \
+             them is usable"
+                .into()
+        }
+        (ConnectResult::PassedThrough, Client::Outside) => outside(explanation),
+        (ConnectResult::PassedThrough, Client::Host | Client::Pod) => {
+            format!("not a service address: connects to {} directly", explanation.to)
+        }
+    }
+}
+
+fn forwarded(explanation: &Explanation) -> String {
+    let mut shares = explanation.backends.iter().filter(|candidate| candidate.share.0 > 0);
+    let held = explanation.claims.first().filter(|row| row.status == Status::Held);
+    let held = held.map_or("", |_| "; held: the source removed all backends");
+    match (shares.next(), shares.clone().count()) {
+        (Some(only), 0) => format!("forwarded to {}{held}", only.row.address),
+        (Some(first), more) => {
+            let is_equal = shares.all(|candidate| candidate.share.0 == first.share.0);
+            let how = if is_equal { "with equal probability" } else { "by the shares below" };
+            format!("forwarded to one of {} backends, {how}{held}", more + 1)
+        }
+        (None, _) => "forwarded to what the kernel holds".into(),
+    }
+}
+
+/// Packets that reach the node from outside.
+fn outside(explanation: &Explanation) -> String {
+    let passes = "passes: nodelb does not translate packets from outside yet";
+    match explanation.found.as_ref().and(explanation.claims.first()) {
+        Some(row) if row.kind.is_external() || row.kind == FrontendKind::Static => {
+            format!("{passes}; they reach the process that listens on {} here, if there is one", explanation.to)
+        }
+        Some(_) => format!("{passes}; a ClusterIP is not reachable from outside"),
+        None => passes.into(),
+    }
+}
+
+/// Returns the share of a backend, such as `2 of 5` slots; empty if there is none.
+pub(super) fn share(candidate: &Candidate) -> String {
+    match candidate.share {
+        (0, _) => String::new(),
+        (own, all) => format!("{own} of {all}"),
+    }
+}
+
+/// Returns why a backend is not chosen, if its choice does not say so.
+pub(super) fn reason(candidate: &Candidate) -> Option<String> {
+    candidate
+        .row
+        .reason
+        .clone()
+        .or_else(|| candidate.is_elsewhere.then(|| "on another node: the policy is Local".into()))
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
 use super::board::Question;
-use super::report::Outcome;
+use super::state::Outcome;
 
 /// Maximum size of an answer's header in bytes. hyper accepts no smaller limit.
 const MAX_HEAD: usize = 8 << 10;

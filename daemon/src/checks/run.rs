@@ -20,9 +20,9 @@ use tokio::task::{self, JoinError, JoinSet};
 use super::ask::{Failure, ask};
 use super::board::{Board, Followed, TargetId};
 use super::journal::Journal;
-use super::report::{CheckReport, Outcome};
 use super::routes::{Routes, evidence_after};
 use super::schedule::{Due, Schedule};
+use super::state::{CheckReport, Outcome};
 use super::state_file::Saver;
 
 /// The checker's connections and settings.

@@ -13,8 +13,8 @@ use nodelb_core::messages;
 use serde::Serialize;
 use tracing::{info, warn};
 
-use super::answer::Answer;
-use super::doors::{Listeners, Reply};
+use super::Answer;
+use super::listeners::{Listeners, Reply};
 use super::{LbHealth, LoopStatus, View};
 use crate::http::Slots;
 
@@ -23,11 +23,12 @@ pub(super) async fn run(entry: LbHealth, slots: Arc<Slots>) {
     let view = entry.view;
     let reply: Reply = Arc::new(move |path| answer(&view, path));
     let wanted: BTreeMap<SocketAddr, ()> = entry.healthz_addresses.iter().map(|at| (*at, ())).collect();
-    let mut doors = Listeners::new(slots, entry.healthz_addresses.len(), entry.retry).registered_by(&entry.register);
+    let mut listeners =
+        Listeners::new(slots, entry.healthz_addresses.len(), entry.retry).registered_by(&entry.register);
     let mut reported = None;
     loop {
-        doors.want(&wanted, |_, ()| Arc::clone(&reply)).await;
-        let error = doors.failed().next().map(|(at, (), error)| failure(at, error));
+        listeners.want(&wanted, |_, ()| Arc::clone(&reply)).await;
+        let error = listeners.failed().next().map(|(at, (), error)| failure(at, error));
         if error != reported {
             match &error {
                 Some(error) => warn!(message_id = %messages::HEALTH_CHECK_PORT_FAILED, "{error}; retrying"),
@@ -40,7 +41,7 @@ pub(super) async fn run(entry: LbHealth, slots: Arc<Slots>) {
             // Fails only without an owner, and then the daemon ends.
             _ = entry.changes.send(vec![Change::HealthCheckPortError(None, error.map(Into::into))]).await;
         }
-        doors.retry_is_due().await;
+        listeners.retry_is_due().await;
     }
 }
 

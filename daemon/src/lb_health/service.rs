@@ -15,8 +15,8 @@ use nodelb_core::table::Facts;
 use nodelb_core::table::health_check_ports::{Claimants, HealthCheckPorts};
 use tracing::{info, warn};
 
-use super::answer::Answer;
-use super::doors::{Listeners, Reply};
+use super::Answer;
+use super::listeners::{Listeners, Reply};
 use super::{LbHealth, View};
 use crate::http::Slots;
 
@@ -28,29 +28,29 @@ pub(super) async fn run(entry: LbHealth, slots: Arc<Slots>) {
     let view = entry.view;
     let mut servers = Servers {
         snapshot: view.snapshot.clone(),
-        doors: Listeners::new(slots, entry.bounds.doors, entry.retry).registered_by(&entry.register),
+        listeners: Listeners::new(slots, entry.bounds.listeners, entry.retry).registered_by(&entry.register),
         seen: None,
         plan: Plan::default(),
         reported: BTreeMap::new(),
     };
     loop {
         servers.look();
-        let Servers { doors, plan, .. } = &mut servers;
-        doors.want(&plan.doors, |at, name| reply(view.clone(), name.clone(), family(at))).await;
+        let Servers { listeners, plan, .. } = &mut servers;
+        listeners.want(&plan.listeners, |at, name| reply(view.clone(), name.clone(), family(at))).await;
         let changes = servers.changes();
         if !changes.is_empty() && entry.changes.send(changes).await.is_err() {
             return;
         }
         tokio::select! {
             changed = servers.snapshot.changed() => if changed.is_err() { return },
-            () = servers.doors.retry_is_due() => {}
+            () = servers.listeners.retry_is_due() => {}
         }
     }
 }
 
 struct Servers {
     snapshot: tokio::sync::watch::Receiver<Arc<Snapshot>>,
-    doors: Listeners<ServiceName>,
+    listeners: Listeners<ServiceName>,
     /// The inputs of the current plan.
     seen: Option<(HealthCheckPorts, BTreeSet<Addr>)>,
     plan: Plan,
@@ -61,7 +61,7 @@ struct Servers {
 /// The wanted sockets, each with its service.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Plan {
-    doors: BTreeMap<SocketAddr, ServiceName>,
+    listeners: BTreeMap<SocketAddr, ServiceName>,
     /// Services that wait because another service uses their port.
     waiting: BTreeMap<ServiceName, String>,
 }
@@ -71,7 +71,7 @@ impl Plan {
         let mut plan = Self::default();
         for ((port, family), Claimants { owner, waiting }) in ports.by_port() {
             for addr in addresses.iter().filter(|addr| addr.family() == family) {
-                plan.doors.insert(SocketAddr::new(addr.ip(), port), owner.clone());
+                plan.listeners.insert(SocketAddr::new(addr.ip(), port), owner.clone());
             }
             for name in waiting {
                 let why = format!("{owner} uses this port: change the healthCheckNodePort of one of the two services");
@@ -101,7 +101,7 @@ impl Servers {
     /// Logs the changes, and returns the changes for the owner.
     fn changes(&mut self) -> Vec<Change> {
         let mut errors = self.plan.waiting.clone();
-        for (at, name, error) in self.doors.failed() {
+        for (at, name, error) in self.listeners.failed() {
             errors.entry(name.clone()).or_insert_with(|| not_answered(at.port(), &reason(at, error)));
         }
         let mut changes = Vec::new();
@@ -127,7 +127,7 @@ impl Servers {
             self.reported.keys().filter(|name| !errors.contains_key(*name)).cloned().collect();
         for name in healed {
             self.reported.remove(&name);
-            let is_wanted = self.plan.doors.values().any(|owner| *owner == name);
+            let is_wanted = self.plan.listeners.values().any(|owner| *owner == name);
             if is_wanted {
                 info!(
                     message_id = %messages::HEALTH_CHECK_PORT_WORKS,

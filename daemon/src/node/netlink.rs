@@ -29,7 +29,7 @@ use rtnetlink::sys::protocols::NETLINK_ROUTE;
 use rtnetlink::sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket};
 
 use super::addresses::{Address, Interface, Machine};
-use crate::netlink::{HEADER, messages};
+use crate::sockets::netlink::{HEADER, messages};
 
 /// How long the kernel may take to answer, in seconds. It answers at once unless something is wrong with it.
 const TIMEOUT_SECONDS: i64 = 2;

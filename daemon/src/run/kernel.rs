@@ -18,13 +18,13 @@ use nodelb_datapath::{
 use tracing::{info, warn};
 
 use crate::admin::ReadClients;
-use crate::canary::{self, CanaryError, Probe};
 use crate::config::{Config, Disconnect};
 use crate::connections::Connections;
-use crate::drift::{self, Reports};
-use crate::reaper::Reaper;
-use crate::sock_diag;
-use crate::stale_sockets::{Handles, ReadFlows, STUCK};
+use crate::reconcile::canary::{self, CanaryError, Probe};
+use crate::reconcile::drift::{self, Reports};
+use crate::sockets::reaper::Reaper;
+use crate::sockets::sock_diag;
+use crate::sockets::stale::{Handles, ReadFlows, STUCK};
 use crate::status::Check;
 
 /// The environment variable with the number of operations on maps, pins and links after which the daemon kills itself:

@@ -2,6 +2,9 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsa
 
 use super::*;
 
+#[path = "check/access.rs"]
+mod access;
+
 /// Checks this `[kubernetes]` section with an empty services directory.
 fn checked(kubernetes: &str) -> Result<String, Failure> {
     checked_as(kubernetes, false)
@@ -10,11 +13,11 @@ fn checked(kubernetes: &str) -> Result<String, Failure> {
 fn checked_as(kubernetes: &str, keys: bool) -> Result<String, Failure> {
     let scratch = tempfile::tempdir().unwrap();
     let (services, config) = (scratch.path().join("services.d"), scratch.path().join("nodelb.toml"));
-    std::fs::create_dir(&services).unwrap();
-    std::fs::write(scratch.path().join("kubeconfig"), "apiVersion: v1\nkind: Config\n").unwrap();
+    fs::create_dir(&services).unwrap();
+    fs::write(scratch.path().join("kubeconfig"), "apiVersion: v1\nkind: Config\n").unwrap();
     let kubernetes = kubernetes.replace("SCRATCH", scratch.path().to_str().unwrap());
     let text = format!("[files]\ndirectory = \"{}\"\n[kubernetes]\n{kubernetes}\n", services.display());
-    std::fs::write(&config, text).unwrap();
+    fs::write(&config, text).unwrap();
     let mut reported = Vec::new();
     check(&CheckOptions { config: Some(config), keys }, &mut reported)?;
     Ok(String::from_utf8(reported).unwrap())
@@ -39,12 +42,12 @@ fn unusable_credentials_are_reported() {
 fn loopback_backends_are_good_for_the_nodes_own_processes_only() {
     let scratch = tempfile::tempdir().unwrap();
     let (services, config) = (scratch.path().join("services.d"), scratch.path().join("nodelb.toml"));
-    std::fs::create_dir(&services).unwrap();
-    std::fs::write(&config, format!("[files]\ndirectory = \"{}\"\n", services.display())).unwrap();
+    fs::create_dir(&services).unwrap();
+    fs::write(&config, format!("[files]\ndirectory = \"{}\"\n", services.display())).unwrap();
     let notes = |backends: &str| {
         let entry =
             format!("[[service]]\nname = \"shop/web\"\nfrontends = [\"10.96.7.7:80\"]\nbackends = [{backends}]\n");
-        std::fs::write(services.join("web.toml"), entry).unwrap();
+        fs::write(services.join("web.toml"), entry).unwrap();
         let mut reported = Vec::new();
         check(&CheckOptions { config: Some(config.clone()), keys: false }, &mut reported).unwrap();
         let reported = String::from_utf8(reported).unwrap();
@@ -97,19 +100,19 @@ fn files_closed_to_the_unit_are_reported() {
     }
     let scratch = tempfile::tempdir().unwrap();
     let path = |name: &str| scratch.path().join(name);
-    std::fs::create_dir(path("services.d")).unwrap();
+    fs::create_dir(path("services.d")).unwrap();
     let kubeconfig = "apiVersion: v1\nkind: Config\ncurrent-context: c\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n\
                       clusters: [{name: c, cluster: {server: 'https://192.0.2.1', certificate-authority: ca.crt}}]\n\
                       users: [{name: u, user: {client-certificate: u.crt, client-key: u.key}}]\n";
-    std::fs::write(path("kubeconfig"), kubeconfig).unwrap();
+    fs::write(path("kubeconfig"), kubeconfig).unwrap();
     let (authority, certificate, key) = certificates();
     for (name, content) in [("ca.crt", authority), ("u.crt", certificate), ("u.key", key)] {
-        std::fs::write(path(name), content).unwrap();
+        fs::write(path(name), content).unwrap();
     }
-    std::fs::write(path("services.d/web.toml"), "").unwrap();
+    fs::write(path("services.d/web.toml"), "").unwrap();
     let config =
         format!("[files]\ndirectory = {:?}\n[kubernetes]\nkubeconfig = {:?}\n", path("services.d"), path("kubeconfig"));
-    std::fs::write(path("nodelb.toml"), config).unwrap();
+    fs::write(path("nodelb.toml"), config).unwrap();
     let checked = || check(&CheckOptions { config: Some(path("nodelb.toml")), keys: false }, &mut Vec::new());
     assert!(checked().is_ok(), "{:?}", checked());
     for (name, code) in [
@@ -121,7 +124,7 @@ fn files_closed_to_the_unit_are_reported() {
         ("services.d", Code::Data),
     ] {
         let mode = |mode| {
-            std::fs::set_permissions(path(name), std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+            fs::set_permissions(path(name), PermissionsExt::from_mode(mode)).unwrap();
         };
         std::os::unix::fs::chown(path(name), Some(1000), Some(1000)).unwrap();
         mode(0o700);

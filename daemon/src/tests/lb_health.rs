@@ -45,7 +45,7 @@ impl World {
         let (snapshot_in, snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
         let (health_in, health) = watch::channel(Arc::new(Health::default()));
         let (changes, reported) = mpsc::channel(64);
-        let bounds = Bounds { per_door: 8, overall: 12, doors: 8, idle: Duration::from_secs(20) };
+        let bounds = Bounds { per_listener: 8, overall: 12, listeners: 8, idle: Duration::from_secs(20) };
         let retry = Duration::from_millis(50);
         let view = View { snapshot, health, clock };
         let entry =

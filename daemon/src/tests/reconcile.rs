@@ -14,6 +14,9 @@ use crate::latency::Latencies;
 use crate::notify::Environment;
 use crate::recorder;
 
+#[path = "reconcile/kept.rs"]
+mod kept;
+
 const LIMITS: Limits = Limits { frontends: 16, services: 16, slots: 16, affinity: 16 };
 
 /// The messages to systemd and the check in `/readyz` of a daemon that has waited for this source for this long, with

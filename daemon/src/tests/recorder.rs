@@ -8,6 +8,9 @@ use tempfile::TempDir;
 
 use super::*;
 
+#[path = "recorder/file.rs"]
+mod file;
+
 /// Short intervals for writes, and long limits for waiting.
 const LIMITS: Limits =
     Limits { every: Duration::from_millis(1), retry: Duration::from_millis(1), timeout: Duration::from_secs(60) };
@@ -76,7 +79,7 @@ async fn records_are_written_while_it_runs() {
     for number in 0..3 {
         daemon.started.reporter.record(vec![changed()], Taken::now());
         daemon.reaches(number + 2).await;
-        while file::read(directory.path()).unwrap().records.len() < usize::try_from(number + 2).unwrap() {
+        while read_files(directory.path()).unwrap().records.len() < usize::try_from(number + 2).unwrap() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -88,7 +91,7 @@ async fn a_file_that_cannot_be_written_does_not_block_readers() {
     let state = directory.path().join("state");
     let mut daemon = Daemon::start(&state);
     daemon.reaches(1).await;
-    while !file::path(&state).exists() {
+    while !file_path(&state).exists() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     fs::remove_dir_all(&state).unwrap();
@@ -97,11 +100,11 @@ async fn a_file_that_cannot_be_written_does_not_block_readers() {
     daemon.reaches(2).await;
     fs::remove_file(&state).unwrap();
     fs::create_dir(&state).unwrap();
-    while file::read(&state).unwrap().records.is_empty() {
+    while read_files(&state).unwrap().records.is_empty() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     daemon.end().await;
-    let numbers: Vec<u64> = file::read(&state).unwrap().records.iter().map(|record| record.sequence).collect();
+    let numbers: Vec<u64> = read_files(&state).unwrap().records.iter().map(|record| record.sequence).collect();
     assert_eq!(numbers, [2]);
 }
 

@@ -5,7 +5,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use smallvec::SmallVec;
 
 use crate::model::addr::{Family, L4Addr, Protocol};
@@ -148,7 +148,7 @@ pub fn select(candidates: &[Candidate<'_>], node: &NodeFacts, last_resort: bool)
 }
 
 /// Whether a backend may receive new connections, and if not, the reason.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 pub enum Choice {
     /// In the cluster view.
     Selected,

@@ -157,34 +157,12 @@ pub struct Envelope<'a, O> {
     pub object: O,
 }
 
+/// An object of which only the metadata is decoded.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Bare {
     #[serde(deserialize_with = "null_is_default")]
     metadata: Metadata,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct BookmarkObject {
-    #[serde(deserialize_with = "null_is_default")]
-    metadata: BookmarkMetadata,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct BookmarkMetadata {
-    #[serde(deserialize_with = "null_is_default")]
-    resource_version: String,
-    #[serde(deserialize_with = "null_is_default")]
-    annotations: BookmarkAnnotations,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct BookmarkAnnotations {
-    #[serde(rename = "k8s.io/initial-events-end")]
-    initial_events_end: Option<String>,
 }
 
 /// `meta/v1` Status, with the fields that nodelb uses.
@@ -312,7 +290,7 @@ impl Decoder {
 pub fn event_without_object<O>(kind: &str, object: &[u8]) -> Result<ListWatchEvent<O>, LinkError> {
     match kind {
         "BOOKMARK" => {
-            let BookmarkObject { metadata } =
+            let Bare { metadata } =
                 serde_json::from_slice(object).map_err(|error| invalid(&format!("not a bookmark: {error}")))?;
             let version = Version::of(&metadata.resource_version);
             let is_end_of_list = metadata.annotations.initial_events_end.as_deref() == Some("true");

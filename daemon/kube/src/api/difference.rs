@@ -192,17 +192,17 @@ fn fields(path: &str, (before, after): (&Value, &Value), depth: usize, found: &m
         Value::Null => Some(&empty),
         _ => None,
     });
-    let mut tell = |from: Option<String>, to: Option<String>| {
+    let mut add = |from: Option<String>, to: Option<String>| {
         found.insert(Difference { field: path.into(), from, to });
     };
     match items {
         [Some(before), Some(after)] => {
-            before.iter().filter(|item| !after.contains(item)).for_each(|item| tell(Some(text(item)), None));
-            after.iter().filter(|item| !before.contains(item)).for_each(|item| tell(None, Some(text(item))));
+            before.iter().filter(|item| !after.contains(item)).for_each(|item| add(Some(text(item)), None));
+            after.iter().filter(|item| !before.contains(item)).for_each(|item| add(None, Some(text(item))));
         }
         _ => {
             let [from, to] = [before, after].map(|side| Some(side).filter(|side| !side.is_null()).map(text));
-            tell(from, to);
+            add(from, to);
         }
     }
 }

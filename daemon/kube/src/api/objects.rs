@@ -139,6 +139,9 @@ pub struct Annotations {
     /// The time of the change that caused this version of an EndpointSlice, RFC 3339.
     #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
     pub last_change: Option<String>,
+    /// `true` in the bookmark at the end of a streaming list.
+    #[serde(rename = "k8s.io/initial-events-end")]
+    pub initial_events_end: Option<String>,
 }
 
 /// The latest entry of an object's `managedFields`.

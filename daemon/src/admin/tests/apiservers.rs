@@ -4,7 +4,7 @@ use nodelb_kube::apiserver::address::{Address, Server};
 use nodelb_kube::apiserver::pool::{Outcome, Pool};
 use nodelb_kube::apiserver::timeouts::PoolTimeouts;
 
-use super::*;
+use super::super::*;
 
 fn address(n: u8) -> Address {
     SocketAddr::from(([192, 0, 2, n], 6443)).into()

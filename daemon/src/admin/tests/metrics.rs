@@ -18,6 +18,9 @@ use crate::admin::Reality;
 use crate::admin::fixture::unsynced;
 use crate::status::Check;
 
+#[path = "metrics/process.rs"]
+mod process;
+
 #[path = "metrics/openmetrics.rs"]
 pub(crate) mod openmetrics;
 
@@ -42,7 +45,7 @@ fn expect<const N: usize>(found: &BTreeSet<String>, expected: [&str; N]) {
 
 #[test]
 fn apiservers_are_counted_where_there_are_any() {
-    let report = crate::admin::apiservers::tests::report();
+    let report = crate::admin::tables::tests::apiservers::report();
     let expected = [
         "nodelb_apiserver_connected 1",
         "nodelb_apiserver_last_response_seconds 12.5",
@@ -243,7 +246,7 @@ fn full() -> AdminState {
         latencies: Some(Latencies::default()),
         reality: Reality { connections: Some(counted()), ..drifted() },
         snapshot: snapshot_of(2),
-        ..state(crate::admin::apiservers::tests::report())
+        ..state(crate::admin::tables::tests::apiservers::report())
     }
 }
 

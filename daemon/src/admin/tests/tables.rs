@@ -9,6 +9,9 @@ use nodelb_core::state::status::Status;
 
 use super::{backends, frontends, services};
 
+#[path = "apiservers.rs"]
+pub(in crate::admin) mod apiservers;
+
 fn l4(text: &str) -> L4Addr {
     text.parse().unwrap()
 }

@@ -118,7 +118,7 @@ async fn silence_is_given_up_in_time() {
     let (_listener, at) = listener().await;
     let asked = ask(&question(at, http("/", None), Duration::from_millis(50)), &own()).await;
     let failure = asked.unwrap_err();
-    assert_eq!((failure.outcome, &*failure.text), (Outcome::Timeout, "no answer within 50 ms"));
+    assert_eq!((failure.outcome, &*failure.text), (Outcome::Timeout, "no answer within 50ms"));
 
     // A listener with a full queue answers no SYN.
     let full = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();

@@ -290,6 +290,38 @@ fn wrong_types_are_reported() {
 }
 
 #[test]
+fn every_wrong_shape_is_a_problem() {
+    for text in [
+        "service = [[]]\n",
+        "[service.frontends]\n",
+        "[[service]]\nname.first = \"a/b\"\nfrontends = [\"198.51.100.1:80\"]\n",
+        "[[service]]\nname = \"a/b\"\nfrontends = [\"198.51.100.1:80\"]\nbackends = [[[\"192.0.2.1:80\"]]]\n",
+        "[[service]]\nname = \"a/b\"\nfrontends = [\"198.51.100.1:80\"]\nport = [[]]\n",
+        "[[service]]\nname = \"a/b\"\nfrontends = [\"198.51.100.1:80\"]\nhealth-check = [\"tcp\"]\n",
+    ] {
+        assert!(!problems(text).is_empty(), "{text}");
+    }
+}
+
+/// Each problem removes something from the document, so that reading ends.
+#[test]
+fn no_text_is_read_without_end() {
+    let text = "[[service]]\nname = \"a/b\"\n[[service.port]]\nname = \"x\"\nfrontends = [\"198.51.100.1:80\"]\n\
+                backends = [\"192.0.2.1:80\", { address = \"192.0.2.2:80\", weight = 2 }]\n\
+                [service.health-check]\ntype = \"tcp\"\ntimeout = \"1s\"\n";
+    for at in 0..text.len() {
+        for inserted in
+            ["[", "]", "{", "}", "\"", "1", ".", "=", "\n[[service]]\n", "\na.b = 1\n", "\n[service.port.a]\n"]
+        {
+            let changed = format!("{}{inserted}{}", &text[..at], &text[at..]);
+            if let Err(found) = read_text(&changed) {
+                assert!(!found.is_empty() && found.len() <= 100, "{changed}: {found:?}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_large_file_is_read_in_reasonable_time() {
     let services = (0..20_000).map(|i| {
         format!(

@@ -114,7 +114,7 @@ fn impersonation_is_read_as_kubectl_reads_it() {
     }
     let error = found("as: \"a\\nsecret\"").unwrap_err();
     assert!(
-        error.contains("as of user `u` holds what no HTTP header can carry") && !error.contains("secret"),
+        error.contains("as of user `u` is not valid in an HTTP header") && !error.contains("secret"),
         "{error}"
     );
 }

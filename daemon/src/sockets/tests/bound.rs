@@ -7,7 +7,10 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::{FrontendEntry, MapOp, ServiceId};
 
 use super::*;
-use crate::sock_diag::SocketId;
+use crate::sockets::sock_diag::SocketId;
+
+#[path = "bound/ephemeral.rs"]
+mod ephemeral;
 
 fn l4(text: &str) -> L4Addr {
     text.parse().unwrap()

@@ -1,6 +1,6 @@
 //! Ends stale sockets: a task that ends sockets with a backend that is gone, so that their programs connect again and
 //! reach another one. Owns the schedule; [`nodelb_core::stale`] decides which sockets are stale, and the
-//! [`crate::reaper`] ends them.
+//! [`crate::sockets::reaper`] ends them.
 //!
 //! ```text
 //! snapshot: moves ──> pass: read flows ─> judge ─> newer snapshot, read again, judge ─> reaper
@@ -29,8 +29,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::config::Disconnect;
-use crate::reaper::wire::{BATCH, Hello, Order, Outcome};
-use crate::reaper::{Line, Lost, Reaper};
+use crate::sockets::reaper::wire::{BATCH, Hello, Order, Outcome};
+use crate::sockets::reaper::{Line, Lost, Reaper};
 
 mod boot;
 mod judge;
@@ -455,5 +455,5 @@ fn name_of(why: &Stale) -> String {
 }
 
 #[cfg(test)]
-#[path = "tests/stale_sockets.rs"]
+#[path = "tests/stale.rs"]
 mod tests;

@@ -13,7 +13,7 @@ use nodelb_core::stale::Socket;
 
 use super::namespaces::{self, Home, Inode};
 use super::wire::{Outcome, libc_errno};
-use crate::sock_diag::{ESTABLISHED, InetDiagMessage, InetDiagRequest, SockDiag, SocketId};
+use crate::sockets::sock_diag::{ESTABLISHED, InetDiagMessage, InetDiagRequest, SockDiag, SocketId};
 
 /// Ends these sockets if they are still connected to these peers.
 pub(super) fn sockets(home: &Home, targets: &[(Socket, L4Addr)]) -> io::Result<Vec<Outcome>> {

@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::answer::Answer;
+use super::Answer;
 use crate::http::{Listener, Server, Slots, bind};
 
 /// Returns the answer for a path. Runs in the task of the connection and must not block.
@@ -24,9 +24,9 @@ pub(super) type Reply = Arc<dyn Fn(&str) -> Answer + Send + Sync>;
 
 /// A listening socket with its server. After a drop it is closed soon, with all its connections.
 #[derive(Debug)]
-pub(super) struct Door(JoinHandle<()>);
+pub(super) struct ServerTask(JoinHandle<()>);
 
-impl Door {
+impl ServerTask {
     /// Starts to answer requests.
     pub(super) fn open(listener: TcpListener, slots: &Arc<Slots>, reply: Reply) -> Self {
         let respond = move |request: Request<Incoming>, _connection| {
@@ -45,7 +45,7 @@ impl Door {
     }
 }
 
-impl Drop for Door {
+impl Drop for ServerTask {
     fn drop(&mut self) {
         self.0.abort();
     }
@@ -57,7 +57,7 @@ pub(super) struct Listeners<L> {
     slots: Arc<Slots>,
     most: usize,
     retry: Duration,
-    open: BTreeMap<SocketAddr, (L, Door)>,
+    open: BTreeMap<SocketAddr, (L, ServerTask)>,
     failed: BTreeMap<SocketAddr, (L, io::Error)>,
     retry_at: Option<Instant>,
     register: Register,
@@ -81,11 +81,12 @@ impl<L: Clone + PartialEq> Listeners<L> {
     pub(super) async fn want(&mut self, wanted: &BTreeMap<SocketAddr, L>, reply: impl Fn(SocketAddr, &L) -> Reply) {
         let is_due = self.retry_at.is_some_and(|at| at <= Instant::now());
         self.failed.retain(|at, (label, _)| wanted.get(at) == Some(&*label));
-        let is_surplus = |(at, (label, _)): (&SocketAddr, &(L, Door))| (wanted.get(at) != Some(label)).then_some(*at);
+        let is_surplus =
+            |(at, (label, _)): (&SocketAddr, &(L, ServerTask))| (wanted.get(at) != Some(label)).then_some(*at);
         let surplus: Vec<SocketAddr> = self.open.iter().filter_map(is_surplus).collect();
         for at in surplus {
-            if let Some((_, door)) = self.open.remove(&at) {
-                door.close().await;
+            if let Some((_, server)) = self.open.remove(&at) {
+                server.close().await;
             }
         }
         for (at, label) in wanted {
@@ -95,7 +96,7 @@ impl<L: Clone + PartialEq> Listeners<L> {
             match self.listen(*at, wanted) {
                 Ok(listener) => {
                     self.failed.remove(at);
-                    self.open.insert(*at, (label.clone(), Door::open(listener, &self.slots, reply(*at, label))));
+                    self.open.insert(*at, (label.clone(), ServerTask::open(listener, &self.slots, reply(*at, label))));
                 }
                 Err(error) => {
                     self.failed.insert(*at, (label.clone(), error));
@@ -142,5 +143,5 @@ impl<L: Clone + PartialEq> Listeners<L> {
 }
 
 #[cfg(test)]
-#[path = "tests/doors.rs"]
+#[path = "tests/listeners.rs"]
 mod tests;

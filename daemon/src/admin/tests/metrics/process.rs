@@ -1,4 +1,4 @@
-use super::*;
+use super::super::*;
 
 const STAT: &str = "4711 (a) b (c) S 1 4711 4711 0 -1 4194560 9 0 0 0 250 150 0 0 20 0 3 0 12345 9 9 9";
 

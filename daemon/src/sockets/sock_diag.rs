@@ -13,7 +13,7 @@ use nix::sys::socket::{
 use nix::sys::time::TimeVal;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 
-use crate::netlink::{HEADER, messages};
+use crate::sockets::netlink::{HEADER, messages};
 
 /// The state of an established TCP connection and of a connected UDP socket (`include/net/tcp_states.h`).
 pub const ESTABLISHED: u8 = 1;

@@ -3,7 +3,7 @@ use std::os::unix::fs::symlink;
 use nodelb_core::history::{Event, History, Stamp, What};
 use tempfile::TempDir;
 
-use super::*;
+use super::super::*;
 
 /// Records with these numbers.
 fn records(numbers: std::ops::RangeInclusive<u64>) -> Vec<Arc<Record>> {
@@ -20,12 +20,12 @@ fn directory() -> TempDir {
 
 /// The numbers found, and the number of invalid lines.
 fn found(directory: &TempDir) -> (Vec<u64>, usize) {
-    let found = read(directory.path()).unwrap();
+    let found = read_files(directory.path()).unwrap();
     (found.records.iter().map(|record| record.sequence).collect(), found.unreadable)
 }
 
 fn add(directory: &TempDir, text: &[u8]) {
-    let mut file = File::options().create(true).append(true).open(path(directory.path())).unwrap();
+    let mut file = File::options().create(true).append(true).open(file_path(directory.path())).unwrap();
     file.write_all(text).unwrap();
 }
 
@@ -36,14 +36,14 @@ fn what_was_written_is_read_in_order() {
     append(directory.path(), &records(1..=2)).unwrap();
     append(directory.path(), &records(2..=4)).unwrap();
     assert_eq!(found(&directory), (vec![1, 2, 3, 4], 0));
-    let read = read(directory.path()).unwrap();
+    let read = read_files(directory.path()).unwrap();
     assert_eq!(read.records.last(), records(4..=4).first().map(|record| &**record));
 }
 
 #[test]
 fn a_directory_that_is_not_there_is_made() {
     let directory = directory();
-    assert!(read(&directory.path().join("a/b")).unwrap().records.is_empty());
+    assert!(read_files(&directory.path().join("a/b")).unwrap().records.is_empty());
     append(&directory.path().join("a/b"), &records(1..=1)).unwrap();
 }
 
@@ -92,7 +92,7 @@ fn a_large_file_makes_room_for_a_new_one_and_two_are_all_there_are() {
 #[test]
 fn of_a_file_that_is_far_too_large_only_the_end_is_read() {
     let directory = directory();
-    File::create(path(directory.path())).unwrap().set_len(1 << 40).unwrap();
+    File::create(file_path(directory.path())).unwrap().set_len(1 << 40).unwrap();
     let mut text = vec![b'\n'];
     text.extend(serde_json::to_vec(&*records(5..=5)[0]).unwrap());
     add(&directory, &text);
@@ -105,7 +105,7 @@ fn of_a_file_that_is_far_too_large_only_the_end_is_read() {
 fn symbolic_links_are_not_followed() {
     let directory = directory();
     let target = directory.path().join("target");
-    symlink(&target, path(directory.path())).unwrap();
+    symlink(&target, file_path(directory.path())).unwrap();
     assert!(append(directory.path(), &records(1..=1)).is_err());
-    assert!(read(directory.path()).is_err() && !target.exists());
+    assert!(read_files(directory.path()).is_err() && !target.exists());
 }

@@ -13,15 +13,15 @@ use crate::lb_health::tests::{HERE, ask, free, raw};
 type Wanted = BTreeMap<SocketAddr, &'static str>;
 
 /// Every socket answers with the name of its user.
-async fn want(doors: &mut Listeners<&'static str>, wanted: &Wanted) {
+async fn want(listeners: &mut Listeners<&'static str>, wanted: &Wanted) {
     let reply = |_: SocketAddr, label: &&'static str| -> Reply {
         let label = *label;
         Arc::new(move |_| Answer::json(true, label.to_owned(), SystemTime::UNIX_EPOCH))
     };
-    doors.want(wanted, reply).await;
+    listeners.want(wanted, reply).await;
 }
 
-fn doors(retry: Duration) -> Listeners<&'static str> {
+fn listeners(retry: Duration) -> Listeners<&'static str> {
     Listeners::new(Slots::new(Bounds::within(1024).limits()), 3, retry)
 }
 
@@ -32,40 +32,40 @@ async fn said(at: SocketAddr) -> Option<String> {
 
 #[tokio::test]
 async fn what_is_wanted_is_open_and_nothing_else() {
-    let mut doors = doors(Duration::from_secs(60));
+    let mut listeners = listeners(Duration::from_secs(60));
     let [a, b] = [free().await, free().await];
-    want(&mut doors, &Wanted::from([(a, "a"), (b, "b")])).await;
+    want(&mut listeners, &Wanted::from([(a, "a"), (b, "b")])).await;
     assert_eq!((said(a).await.as_deref(), said(b).await.as_deref()), (Some("a"), Some("b")));
-    want(&mut doors, &Wanted::from([(a, "another")])).await;
+    want(&mut listeners, &Wanted::from([(a, "another")])).await;
     assert_eq!((said(a).await.as_deref(), said(b).await), (Some("another"), None));
-    want(&mut doors, &Wanted::new()).await;
-    assert_eq!((said(a).await, doors.failed().count()), (None, 0));
+    want(&mut listeners, &Wanted::new()).await;
+    assert_eq!((said(a).await, listeners.failed().count()), (None, 0));
 }
 
 #[tokio::test]
 async fn what_fails_is_tried_again_when_its_time_has_come() {
     let taken = TcpListener::bind((HERE, 0)).await.expect("a port");
     let (bad, good) = (taken.local_addr().expect("an address"), free().await);
-    let mut doors = doors(Duration::from_millis(300));
+    let mut listeners = listeners(Duration::from_millis(300));
     let wanted = Wanted::from([(bad, "bad"), (good, "good")]);
-    want(&mut doors, &wanted).await;
+    want(&mut listeners, &wanted).await;
     assert_eq!(said(good).await.as_deref(), Some("good"), "the others go on");
-    assert_eq!(doors.failed().map(|(at, label, _)| (at, *label)).collect::<Vec<_>>(), [(bad, "bad")]);
+    assert_eq!(listeners.failed().map(|(at, label, _)| (at, *label)).collect::<Vec<_>>(), [(bad, "bad")]);
     drop(taken);
-    want(&mut doors, &wanted).await;
-    assert_eq!(doors.failed().count(), 1, "not with every change");
-    doors.retry_is_due().await;
-    want(&mut doors, &wanted).await;
-    assert_eq!((doors.failed().count(), said(bad).await.as_deref()), (0, Some("bad")));
+    want(&mut listeners, &wanted).await;
+    assert_eq!(listeners.failed().count(), 1, "not with every change");
+    listeners.retry_is_due().await;
+    want(&mut listeners, &wanted).await;
+    assert_eq!((listeners.failed().count(), said(bad).await.as_deref()), (0, Some("bad")));
 }
 
 #[tokio::test]
 async fn what_failed_and_is_not_wanted_any_more_is_forgotten() {
     let taken = TcpListener::bind((HERE, 0)).await.expect("a port");
-    let mut doors = doors(Duration::from_millis(1));
-    want(&mut doors, &Wanted::from([(taken.local_addr().expect("an address"), "bad")])).await;
-    want(&mut doors, &Wanted::new()).await;
-    assert_eq!((doors.failed().count(), doors.retry_at), (0, None));
+    let mut listeners = listeners(Duration::from_millis(1));
+    want(&mut listeners, &Wanted::from([(taken.local_addr().expect("an address"), "bad")])).await;
+    want(&mut listeners, &Wanted::new()).await;
+    assert_eq!((listeners.failed().count(), listeners.retry_at), (0, None));
 }
 
 #[tokio::test]
@@ -74,15 +74,15 @@ async fn every_address_is_for_both_families_unless_they_are_wanted_apart() {
     let (v4, v6) = (SocketAddr::from((HERE, port)), SocketAddr::from((Ipv6Addr::LOCALHOST, port)));
     let (any_v4, any_v6) =
         (SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)), SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)));
-    let mut doors = doors(Duration::from_secs(60));
-    want(&mut doors, &Wanted::from([(any_v6, "both")])).await;
-    assert_eq!(doors.failed().count(), 0);
+    let mut listeners = listeners(Duration::from_secs(60));
+    want(&mut listeners, &Wanted::from([(any_v6, "both")])).await;
+    assert_eq!(listeners.failed().count(), 0);
     assert_eq!(said(v4).await.as_deref(), Some("both"));
     let has_v6 = said(v6).await.is_some();
-    want(&mut doors, &Wanted::from([(any_v4, "v4")])).await;
+    want(&mut listeners, &Wanted::from([(any_v4, "v4")])).await;
     assert_eq!((said(v4).await.as_deref(), said(v6).await), (Some("v4"), None));
     if has_v6 {
-        want(&mut doors, &Wanted::from([(any_v4, "v4"), (any_v6, "v6")])).await;
+        want(&mut listeners, &Wanted::from([(any_v4, "v4"), (any_v6, "v6")])).await;
         // The second socket was opened while the first served both families: the first is closed and opened again for
         // its family.
         assert_eq!((said(v4).await.as_deref(), said(v6).await.as_deref()), (Some("v4"), Some("v6")));
@@ -91,19 +91,19 @@ async fn every_address_is_for_both_families_unless_they_are_wanted_apart() {
 
 #[tokio::test]
 async fn there_are_no_more_than_there_may_be() {
-    let mut doors = doors(Duration::from_millis(1));
+    let mut listeners = listeners(Duration::from_millis(1));
     let mut wanted = Wanted::new();
     for _ in 0..5 {
-        wanted.insert(free().await, "door");
+        wanted.insert(free().await, "server");
     }
-    want(&mut doors, &wanted).await;
-    let failed: Vec<String> = doors.failed().map(|(_, _, error)| error.to_string()).collect();
+    want(&mut listeners, &wanted).await;
+    let failed: Vec<String> = listeners.failed().map(|(_, _, error)| error.to_string()).collect();
     assert_eq!(failed, ["the limit of 3 listening sockets is reached; raise LimitNOFILE of nodelb.service"; 2]);
     let closed: Vec<SocketAddr> = wanted.keys().take(2).copied().collect();
     wanted.retain(|at, _| !closed.contains(at));
-    doors.retry_is_due().await;
-    want(&mut doors, &wanted).await;
-    assert_eq!(doors.failed().count(), 0);
+    listeners.retry_is_due().await;
+    want(&mut listeners, &wanted).await;
+    assert_eq!(listeners.failed().count(), 0);
 }
 
 const REQUEST: &str = "GET / HTTP/1.1\r\nHost: lb\r\n\r\n";
@@ -113,16 +113,16 @@ fn reply() -> Reply {
     Arc::new(|path| Answer::json(true, path.to_owned(), SystemTime::UNIX_EPOCH))
 }
 
-fn open(bounds: Bounds) -> (SocketAddr, Door, Arc<Slots>) {
+fn open(bounds: Bounds) -> (SocketAddr, ServerTask, Arc<Slots>) {
     let slots = Slots::new(bounds.limits());
-    let (at, door) = open_at(&slots);
-    (at, door, slots)
+    let (at, server) = open_at(&slots);
+    (at, server, slots)
 }
 
-fn open_at(slots: &Arc<Slots>) -> (SocketAddr, Door) {
+fn open_at(slots: &Arc<Slots>) -> (SocketAddr, ServerTask) {
     let listener = listen((HERE, 0).into());
     let at = listener.local_addr().expect("an address");
-    (at, Door::open(listener, slots, reply()))
+    (at, ServerTask::open(listener, slots, reply()))
 }
 
 fn listen(at: SocketAddr) -> TcpListener {
@@ -131,7 +131,7 @@ fn listen(at: SocketAddr) -> TcpListener {
 }
 
 fn roomy() -> Bounds {
-    Bounds { per_door: 8, overall: 12, doors: 8, idle: Duration::from_secs(20) }
+    Bounds { per_listener: 8, overall: 12, listeners: 8, idle: Duration::from_secs(20) }
 }
 
 /// Sends a request over a persistent connection.
@@ -189,12 +189,12 @@ async fn a_new_client_gets_a_slot() {
 }
 
 #[tokio::test]
-async fn all_doors_together_are_bounded_too() {
+async fn all_listeners_together_are_bounded_too() {
     let slots = Slots::new(roomy().limits());
-    let doors: Vec<_> = (0..4).map(|_| open_at(&slots)).collect();
+    let listeners: Vec<_> = (0..4).map(|_| open_at(&slots)).collect();
     let mut streams = Vec::new();
     for round in 0..4 {
-        for (at, _) in &doors {
+        for (at, _) in &listeners {
             let mut stream = TcpStream::connect(at).await.expect("connected");
             exchange(&mut stream).await.expect("answered");
             streams.push(stream);
@@ -233,21 +233,21 @@ async fn headers_are_bounded_in_size_and_time() {
 
 #[tokio::test]
 async fn a_closed_door_frees_its_address_and_cuts_its_connections() {
-    let (at, door, slots) = open(roomy());
+    let (at, server, slots) = open(roomy());
     let mut stream = TcpStream::connect(at).await.expect("connected");
     exchange(&mut stream).await.expect("answered");
-    door.close().await;
+    server.close().await;
     assert!(is_cut(&mut stream).await);
     // The address is free at once, whatever connections there were.
-    let _door = Door::open(listen(at), &slots, reply());
+    let _door = ServerTask::open(listen(at), &slots, reply());
     assert!(raw(at, LAST).await.is_ok());
 }
 
 #[test]
 fn most_files_are_left_to_the_rest_where_there_are_few() {
     let of = |files| {
-        let Bounds { overall, doors, .. } = Bounds::within(files);
-        (overall, doors)
+        let Bounds { overall, listeners, .. } = Bounds::within(files);
+        (overall, listeners)
     };
     assert_eq!((of(65_536), of(1_024), of(256)), ((512, 64_768), (256, 512), (64, 0)));
 }

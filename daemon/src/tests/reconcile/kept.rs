@@ -1,6 +1,6 @@
 use nodelb_core::model::service::Source;
 
-use super::*;
+use super::super::*;
 
 #[test]
 fn what_is_kept_is_said_with_its_reason_and_the_remedy() {

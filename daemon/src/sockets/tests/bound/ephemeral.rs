@@ -1,4 +1,4 @@
-use super::*;
+use super::super::*;
 
 #[test]
 fn says_nothing_where_the_kernel_hands_out_others() {

@@ -16,7 +16,7 @@ use nodelb_core::model::service::{
 use nodelb_core::stale::Socket;
 
 use super::*;
-use crate::reaper::wire::{HEADER, encode_outcomes};
+use crate::sockets::reaper::wire::{HEADER, encode_outcomes};
 
 const DNS: &str = "198.51.100.1:53/UDP";
 const OTHER: &str = "198.51.100.2:53/UDP";

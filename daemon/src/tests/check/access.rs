@@ -2,7 +2,7 @@ use std::os::unix::fs::{chown, symlink};
 
 use proptest::prelude::*;
 
-use super::*;
+use super::super::*;
 
 #[test]
 fn the_owners_bits_count_for_the_owner_and_no_others() {
@@ -25,7 +25,7 @@ fn the_owners_bits_count_for_the_owner_and_no_others() {
 fn set(path: &Path, owner: u32, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     // Only root can change the owner of a file; for other users the owner of their files is not root anyway.
-    if nix::unistd::geteuid().is_root() {
+    if geteuid().is_root() {
         chown(path, Some(owner), Some(owner)).unwrap();
     }
 }
@@ -72,7 +72,7 @@ proptest! {
     #[test]
     fn the_kernel_agrees(owner in 0_u32..2, group in 0_u32..2, mode in 0_u32..0o1000) {
         // Without root no owner can be changed, and the class is always the owner's.
-        if !nix::unistd::geteuid().is_root() {
+        if !geteuid().is_root() {
             return Ok(());
         }
         let file = tempfile::NamedTempFile::new().unwrap();
