@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::Resource;
+use k8s_openapi::api::core::v1::{Event, Service};
+use k8s_openapi::api::networking::v1::ServiceCIDR;
 use nodelb_apiserver::{Cluster, Replica, WatchList};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -49,12 +52,24 @@ fn rules(role: &Value) -> BTreeSet<Rule> {
     rules
 }
 
-/// The API paths in the daemon's sources, as group and resource. Requests of commands use the
-/// credentials of the user and are elsewhere.
+/// The API paths and the types of `Api` in the daemon's sources, as group and resource. Requests of
+/// commands use the credentials of the user and are elsewhere.
 fn asked() -> BTreeSet<(String, String)> {
     let mut found = BTreeSet::new();
     read_sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("kube/src"), &mut found);
     found
+}
+
+fn resource(kind: &str) -> (&'static str, &'static str) {
+    const fn of<T: Resource>() -> (&'static str, &'static str) {
+        (T::GROUP, T::URL_PATH_SEGMENT)
+    }
+    match kind {
+        Event::KIND => of::<Event>(),
+        Service::KIND => of::<Service>(),
+        ServiceCIDR::KIND => of::<ServiceCIDR>(),
+        other => panic!("the test does not know the type {other}: add it"),
+    }
 }
 
 fn read_sources(directory: &Path, found: &mut BTreeSet<(String, String)>) {
@@ -70,6 +85,13 @@ fn read_sources(directory: &Path, found: &mut BTreeSet<(String, String)>) {
 }
 
 fn collect(text: &str, found: &mut BTreeSet<(String, String)>) {
+    let typed = text.split("Api<").chain(text.split("Api::<")).filter_map(|rest| rest.split_once('>'));
+    for (name, _) in typed.filter(|(name, _)| name.chars().all(char::is_alphanumeric)) {
+        let alias = format!(" as {name}");
+        let declared = text.split_once(&alias).and_then(|(before, _)| before.rsplit([' ', '{', ':']).next());
+        let (group, resource) = resource(declared.unwrap_or(name));
+        found.insert((group.to_owned(), resource.to_owned()));
+    }
     for literal in text.split('"').filter(|literal| literal.starts_with("/api")) {
         let path = literal.split('?').next().expect("a path");
         let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();

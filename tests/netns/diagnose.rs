@@ -45,7 +45,7 @@ impl Fixture {
         let node = nix::unistd::gethostname().unwrap().into_string().unwrap().to_lowercase();
         apply(&cluster, json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}));
         let server = Some(serve(&cluster, SERVER));
-        let scene_backend = backend("web", BACKEND);
+        let web_backend = backend("web", BACKEND);
         join(&host, &cluster, &[SERVER]);
         let kubeconfig = format!("{kubernetes}\nkubeconfig = {:?}\n", host.path("kubeconfig"));
         configure(&host, &format!("{kubeconfig}{}", in_order(&[SERVER])));
@@ -57,7 +57,7 @@ impl Fixture {
         apply(&cluster, pod("web-abc", &json!({"app": "web"}), true));
         apply(&cluster, filled());
         let daemon = host.start();
-        let fixture = Self { host, cluster, server, daemon, _backend: scene_backend };
+        let fixture = Self { host, cluster, server, daemon, _backend: web_backend };
         fixture.is_sound();
         fixture
     }

@@ -103,8 +103,8 @@ fn a_frontend_deleted_by_hand_is_shown_and_put_back() {
 /// Entries that refer to slots of another service or to none, and slots without an owner: the
 /// allocation of slots stays the same.
 #[test]
-fn services_and_slots_that_were_overwritten_are_put_right() {
-    sandbox::run("drift::services_and_slots_that_were_overwritten_are_put_right", |sandbox| {
+fn services_and_slots_that_were_overwritten_are_repaired() {
+    sandbox::run("drift::services_and_slots_that_were_overwritten_are_repaired", |sandbox| {
         let host = Host::new(sandbox);
         let _backends = [backend("1", "192.0.2.11:8080"), backend("2", "192.0.2.12:8080")];
         host.serve("b.toml", &service("shop/other", &["198.51.100.11:80"], &["192.0.2.12:8080"]));

@@ -83,7 +83,7 @@ reloads() {
     sed -i 's/^zone = ""/zone = "north"/' /etc/nodelb/nodelb.toml
     cp /etc/nodelb/nodelb.toml $memory/good.toml
     check "systemctl reload" systemctl reload $unit
-    check "what was changed is in force" within 20 says '^node.zone .*north' nodelb config
+    check "the change is active" within 20 says '^node.zone .*north' nodelb config
     sed -i 's/^zone = .*/zome = "south"/' /etc/nodelb/nodelb.toml
     systemctl reload $unit
     check "a bad configuration is refused, and the key named" within 20 journal_has zome

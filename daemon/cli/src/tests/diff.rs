@@ -3,7 +3,7 @@ use super::*;
 #[test]
 fn an_answer_reads_as_the_daemon_would_have_put_it() {
     let row = r#"{"between":"memory/kernel","what":"198.51.100.10:80/TCP","service":"shop/web","source":null,
-        "memory":"leads to shop/web:http/TCP/IPv4","kernel":"absent","likely_cause":"deleted","what_happens":"put right"}"#;
+        "memory":"leads to shop/web:http/TCP/IPv4","kernel":"absent","likely_cause":"deleted","what_happens":"repaired"}"#;
     let answer = |rows: &str| -> Answer {
         serde_json::from_str(&format!(r#"{{"differences":[{rows}],"compared":[{{"services":3,"frontends":5}}]}}"#))
             .unwrap()

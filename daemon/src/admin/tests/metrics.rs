@@ -119,7 +119,7 @@ fn drifted() -> Reality {
 }
 
 #[test]
-fn what_was_put_right_is_counted_by_kind() {
+fn repairs_are_counted_by_kind() {
     let expected = [
         "nodelb_drift_checks_total 7",
         "nodelb_drift_last_check_age_seconds 1.5",

@@ -93,7 +93,7 @@ fn the_text_says_who_and_what_to_do() {
 }
 
 #[test]
-fn the_owner_hears_of_a_change_only_and_trouble_takes_nothing_back() {
+fn the_owner_receives_changes_only_and_errors_take_nothing_back() {
     let served = serving(&["0.0.0.0:30080/TCP"]);
     let bound = Bound::from([(l4("0.0.0.0:30080/TCP"), "a process".into())]);
     let mut reported = Logged::default();

@@ -64,7 +64,7 @@ impl Owner {
     }
 }
 
-/// A stale_sockets that reads its sockets from these lists in turn, the last one repeatedly, with an owner that answers with a
+/// A task that reads its sockets from these lists in turn, the last one repeatedly, with an owner that answers with a
 /// round. Returns the orders that reach its reaper.
 struct Rig {
     stale_sockets: StaleSockets,

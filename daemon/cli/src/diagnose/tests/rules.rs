@@ -436,14 +436,14 @@ static CASES: &[Case] = &[
         },
         Kind::SourceAbsent,
         Severity::Critical,
-        &["kubernetes is not configured", "[kubernetes]", "systemctl restart nodelb"],
+        &["kubernetes is no longer configured", "[kubernetes]", "systemctl restart nodelb"],
     ),
     (
         "a source that has not sent all it has",
         |facts| daemon(facts).differences = Some(vec![not_reported()]),
         Kind::SourceAbsent,
         Severity::Warning,
-        &["kubernetes has not sent all it has since nodelb started", "see `nodelb apiservers`", "nodelb sources"],
+        &["the initial sync of kubernetes is not complete", "see `nodelb apiservers`", "nodelb sources"],
     ),
     (
         "permission missing",
@@ -591,7 +591,7 @@ fn skipped_questions_are_reported_with_a_remedy_and_are_no_failure() {
 }
 
 #[test]
-fn an_empty_slice_whose_pods_cannot_be_listed_is_not_blamed_on_anybody() {
+fn an_empty_slice_whose_pods_cannot_be_listed_is_blamed_on_no_client() {
     let mut facts = sound();
     cluster(&mut facts).slices = Ok(vec![from(slice(&Value::Null, 5))]);
     cluster(&mut facts).pods = Some(Err(denial("list pods")));

@@ -377,7 +377,7 @@ fn a_node_has_one_address_of_each_family() {
 }
 
 #[test]
-fn source_ranges_that_make_no_sense_never_become_no_ranges() {
+fn invalid_source_ranges_never_become_no_ranges() {
     let ranges = |list: &str| {
         let yaml = INTRANET.replace("  ipFamilies", &format!("  loadBalancerSourceRanges: {list}\n  ipFamilies"));
         let (value, notices) = service_of(&yaml);

@@ -113,10 +113,7 @@ fn impersonation_is_read_as_kubectl_reads_it() {
         assert!(error.contains("user `u` has as-uid, as-groups or as-user-extra, but no `as`"), "{error}");
     }
     let error = found("as: \"a\\nsecret\"").unwrap_err();
-    assert!(
-        error.contains("as of user `u` holds what no HTTP header can carry") && !error.contains("secret"),
-        "{error}"
-    );
+    assert!(error.contains("as of user `u` is not valid in an HTTP header") && !error.contains("secret"), "{error}");
 }
 
 proptest! {

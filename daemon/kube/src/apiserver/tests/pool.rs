@@ -86,7 +86,7 @@ fn a_failure_leads_to_the_next_at_once_and_to_the_first_again_later() {
 }
 
 #[test]
-fn a_relapse_starts_the_dwell_time_again() {
+fn a_relapse_starts_the_minimum_uptime_again() {
     let mut pool = pool(&[1, 2]);
     pool.note(Moment(0), &address(1), failed("refused"));
     pool.opened(Moment(0), &address(2));
@@ -194,8 +194,8 @@ fn an_attempt_that_takes_long_gets_company_and_loses() {
     pool.opened(Moment(450), &address(2));
     assert_eq!(status(&pool, 1, Moment(450)), ServerStatus::Failed);
     assert_eq!(status(&pool, 3, Moment(450)), ServerStatus::Untried);
-    let reason = "192.0.2.1:6443, which is preferred, failed 0.0 s ago: no answer within 450 ms, when 192.0.2.2:6443 \
-                  had answered";
+    let reason = "192.0.2.1:6443, which is preferred, failed 0.0 s ago: no response within 450 ms, while \
+                  192.0.2.2:6443 responded";
     assert_eq!(why(&pool, 2, Moment(450)), reason);
 }
 

@@ -418,7 +418,7 @@ async fn a_missing_permission_is_named_and_the_next_address_is_tried() {
     assert_eq!(row.status, ServerStatus::Refused);
     let error = row.error.unwrap().1;
     let asked = "kubectl auth can-i list services --namespace default";
-    assert!(error.contains("192.0.2.1:6443 knows the token") && error.contains(asked), "{error}");
+    assert!(error.contains("192.0.2.1:6443 denies the token") && error.contains(asked), "{error}");
 }
 
 #[tokio::test]

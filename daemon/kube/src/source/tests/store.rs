@@ -179,7 +179,7 @@ fn a_rewound_cluster_makes_older_versions_count() {
 }
 
 #[test]
-fn what_makes_no_sense_stays_as_it_was() {
+fn invalid_objects_stay_as_they_were() {
     let mut world = synced(&[("a", 1, 5), ("b", 2, 5)]);
     let key = Key { namespace: "ns".into(), name: "a".into() };
     _ = world.apply(Service, ListWatchEvent::ListStart { is_rewound: false });
@@ -400,7 +400,7 @@ fn a_node_that_was_never_there_is_missing_when_two_lists_say_so() {
 }
 
 #[test]
-fn a_node_that_makes_no_sense_is_there() {
+fn an_invalid_node_exists() {
     let odd = || [ListWatchEvent::Skipped { key: Some(Key::of_node("n1")), reason: "odd".into() }];
     let nameless = || [ListWatchEvent::Skipped { key: None, reason: "odd".into() }];
     let mut world = NodeWorld(Store::new(0));

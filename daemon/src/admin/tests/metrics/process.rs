@@ -10,7 +10,7 @@ fn figures_are_read_whatever_the_name_of_the_process() {
 }
 
 #[test]
-fn what_makes_no_sense_is_left_out() {
+fn invalid_lines_are_skipped() {
     assert_eq!(cpu_seconds(""), None);
     assert_eq!(cpu_seconds("1 (x) S"), None);
     assert_eq!(start_time(STAT, "cpu 1"), None);
