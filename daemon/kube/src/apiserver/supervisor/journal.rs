@@ -84,7 +84,7 @@ impl Journal {
             let why = first_error.unwrap_or("none is known yet");
             warn!(
                 message_id = %messages::APISERVER_NONE,
-                "no apiserver reachable (retrying); serving the last known state. The first one: {why}. See `nodelb \
+                "no apiserver is reachable (retrying); serving the last known state. The first one: {why}. See `nodelb \
                  apiservers`"
             );
         }
