@@ -395,8 +395,12 @@ fn a_source_that_was_there_before_and_is_not_configured() {
         fixture.host.configure(&format!("[state]\ndirectory = {:?}\n", fixture.host.path("state")));
         fixture.daemon = fixture.host.start();
         eventually("the service as last known", || is_served_by(WEB, &["192.0.2.80:8080/TCP"]));
-        assert!(fixture.host.log().contains("the configuration does not name kubernetes"), "{}", fixture.host.log());
-        fixture.blames("default/web", 1, "source-absent", &["kubernetes is not configured", "check-config", "/diff: "]);
+        assert!(
+            fixture.host.log().contains("kubernetes is no longer configured as a source"),
+            "{}",
+            fixture.host.log()
+        );
+        fixture.blames("default/web", 1, "source-absent", &["kubernetes is no longer configured", "check-config", "/diff: "]);
         apply(&fixture.cluster, service("new", "198.51.100.81"));
         fixture.blames("default/new", 2, "source-absent", &["configure [kubernetes]", "systemctl restart nodelb"]);
 

@@ -327,7 +327,7 @@ fn a_state_directory_that_hangs_takes_nothing_of_a_source_that_is_not_configured
         ends(daemon);
 
         fixture.host.configure("");
-        let warnings = || fixture.host.log().matches(" WARN the configuration does not name kubernetes").count();
+        let warnings = || fixture.host.log().matches(" WARN kubernetes is no longer configured as a source").count();
         let hung = fixture.outlasts(launch, || {
             reaches(API, "x");
             assert_eq!(warnings(), 1, "{}", fixture.host.log());
@@ -380,7 +380,7 @@ fn a_services_directory_that_hangs_stops_nothing_else() {
             no_worker_is_blocked(&daemon);
             // What the directory held is served on, and it is shown that it does not answer.
             reaches(WEB, "a");
-            eventually("/sources says so", || answer("/sources", "text/plain").unwrap().contains("does not answer"));
+            eventually("/sources says so", || answer("/sources", "text/plain").unwrap().contains("does not respond"));
             daemon.signal(Signal::SIGHUP);
             api.serve(Z);
             reaches(API, "z");

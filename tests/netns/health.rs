@@ -172,7 +172,8 @@ fn an_http_status_decides_and_the_last_resort_is_a_choice() {
         health.set_well(false);
         eventually("no last resort", || is_served_by("198.51.100.10:80/TCP", &[]));
         assert_eq!(errno(SERVICE, Transport::Tcp), "ECONNREFUSED");
-        let blamed = "lost its last usable backend: health checks (192.0.2.12:8080: status 503, expected 200-399)";
+        let blamed =
+            "has no usable backend: health checks (192.0.2.12:8080: status 503, expected 200-399) removed the last one";
         assert!(host.log().contains(blamed), "{}", host.log());
         daemon.stop();
     });

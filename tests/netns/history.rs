@@ -73,7 +73,7 @@ fn what_was_recorded_outlives_the_daemon() {
         }
         assert!(sequences()[3] > numbers[2], "{:?}", sequences());
         assert_eq!((&after[3]["what"], &after[3]["added"]), (&json!("Changed"), &json!(["192.0.2.3:80/TCP"])));
-        assert!(after[3]["detail"].to_string().contains("while nodelb was not there"), "{}", after[3]);
+        assert!(after[3]["detail"].to_string().contains("while nodelb was not running"), "{}", after[3]);
         assert_eq!(connect(FRONTEND, Transport::Tcp, 1).failures(), 1, "nothing listens there");
 
         // New records are still appended to the file.

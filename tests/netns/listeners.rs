@@ -60,7 +60,7 @@ fn the_default_configuration_starts_on_a_host_without_ipv6() {
             TcpListener::bind("[::1]:9890").is_err() && closed().as_deref() == Some("0")
         });
         assert!(!readyz().contains("[::1]:9890"), "{}", readyz());
-        assert_eq!(host.log().matches("[::1]:9890 of admin.listen cannot be opened").count(), 1, "{}", host.log());
+        assert_eq!(host.log().matches("cannot open [::1]:9890 of admin.listen").count(), 1, "{}", host.log());
         daemon.stop();
     });
 }

@@ -256,7 +256,7 @@ fn a_nodeport_on_the_admin_port_is_refused() {
             let daemon = host.start();
             let row = frontend("0.0.0.0:9890/TCP").unwrap();
             let error = row["error"].as_str().unwrap_or_default();
-            assert!(error.contains("nodelb itself listens on port 9890, which admin.listen says"), "{row}");
+            assert!(error.contains("nodelb itself listens on port 9890, as admin.listen specifies"), "{row}");
             daemon.stop();
         }
     });

@@ -76,7 +76,7 @@ is_asked() {
     check "nodelb status" nodelb status
     check "journalctl -u nodelb" journal_has 'every source is synced'
     check "journalctl -x explains its lines" says 'What to do' journalctl -x --no-pager -u $unit
-    check "the kernel's features are logged" journal_has 'that nodelb can use'
+    check "the kernel's features are logged" journal_has 'optional features'
 }
 
 reloads() {
