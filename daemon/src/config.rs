@@ -104,7 +104,7 @@ impl Config {
     /// # Errors
     /// All problems of the text, sorted by line.
     pub fn parse(text: &str) -> Result<Self, Vec<Problem>> {
-        let mut problems = Problems::of(text);
+        let mut problems = Problems::new(text);
         let table = document::parse(text, &mut problems);
         let Read { value: config, .. } = document::read::<Self>(table.span(), table.get_ref(), "", &mut problems);
         config.check(table.get_ref(), &mut problems);

@@ -38,7 +38,7 @@ pub struct Series {
 }
 
 impl Series {
-    fn of(key: &PortKey) -> Self {
+    fn new(key: &PortKey) -> Self {
         Self { service: key.service.clone(), port: Arc::clone(&key.port), protocol: key.protocol }
     }
 }
@@ -79,7 +79,7 @@ impl Ledger {
             if gone.is_empty() {
                 return;
             }
-            gone.remove(&Series::of(key));
+            gone.remove(&Series::new(key));
         }
         self.own.retain(|series, _| !gone.contains(series));
     }
@@ -91,7 +91,7 @@ impl Ledger {
             let before = self.last.get(&id).filter(|(owner, _)| *owner == key).map(|(_, before)| *before);
             let more = count.since(before.unwrap_or_default());
             if more != Count::default() {
-                let series = Series::of(&key);
+                let series = Series::new(&key);
                 match self.own.get_mut(&series) {
                     Some(known) => known.add(more),
                     None => fresh.entry(series).or_default().add(more),

@@ -55,7 +55,7 @@ pub(crate) struct Problems {
 }
 
 impl Problems {
-    pub(crate) fn of(text: &str) -> Self {
+    pub(crate) fn new(text: &str) -> Self {
         let line_starts = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
         Self { line_starts, list: Vec::new(), has_more: false }
     }

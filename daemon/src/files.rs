@@ -53,7 +53,7 @@ enum Format {
 
 impl Format {
     /// The format by file name. `None` for hidden files, backups of editors and all other names.
-    fn of(path: &Path) -> Option<Self> {
+    fn from_path(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_str()?;
         if name.starts_with(['.', '#']) {
             return None;
@@ -80,7 +80,7 @@ impl Format {
 /// # Errors
 /// All problems of the file; nothing of it should be used then.
 pub fn parse(path: &Path, bytes: &[u8]) -> Result<FileContent, Vec<Problem>> {
-    let Some(format) = Format::of(path) else {
+    let Some(format) = Format::from_path(path) else {
         return Err(vec![Problem::whole("not a service file: its name must end in .toml, .yaml, .yml or .json")]);
     };
     let text = std::str::from_utf8(bytes).map_err(|error| {
@@ -136,7 +136,8 @@ impl std::fmt::Display for FileProblem {
 /// The service files in the directory, as far as it can be listed. Blocks.
 pub fn names(directory: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut names: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| Format::of(path).is_some()).collect();
+    let mut names: Vec<PathBuf> =
+        entries.map(|entry| entry.path()).filter(|path| Format::from_path(path).is_some()).collect();
     names.sort();
     names
 }

@@ -211,7 +211,7 @@ struct ToJournal;
 
 impl<S: Subscriber> Layer<S> for ToJournal {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
-        let event = Owned::of(event);
+        let event = Owned::new(event);
         let bytes = event.bytes();
         push(Line::Journal(event), bytes);
     }

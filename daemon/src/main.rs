@@ -26,7 +26,7 @@ fn main() -> ExitCode {
 /// The configured addresses that a command may query.
 fn configured(path: Option<&Path>) -> Result<Configured, Failure> {
     let config = Config::load(path).map_err(|error| Failure::new(Code::Config, error))?;
-    let node = Identity::of(&config.node);
+    let node = Identity::new(&config.node);
     let node = node.map_err(|error| Failure::message(Code::System, format!("asking for the node's name: {error}")))?;
     let kubernetes = config.kubernetes_settings();
     let Config { admin, state, .. } = config;

@@ -33,7 +33,7 @@ impl Identity {
     ///
     /// # Errors
     /// If the host name cannot be read.
-    pub fn of(node: &Node) -> io::Result<Self> {
+    pub fn new(node: &Node) -> io::Result<Self> {
         let configured = node_name(&node.name);
         let is_host_name = configured.is_empty();
         let name = if is_host_name { host_name()? } else { configured };

@@ -90,7 +90,7 @@ fn start(options: &RunOptions) -> Result<(), Failure> {
     let config = Config::load(options.config.as_deref()).map_err(|error| Failure::new(Code::Config, error))?;
     let level = log::start(config.log.level)?;
     let notifier = Notifier::connect(&Environment::of_process()).map_err(system("connecting to systemd"))?.into();
-    let identity = node::Identity::of(&config.node).map_err(system("asking for the node's name"))?;
+    let identity = node::Identity::new(&config.node).map_err(system("asking for the node's name"))?;
     let mode = match options.datapath {
         Some(DatapathChoice::Kernel) => Mode::Kernel,
         Some(DatapathChoice::Memory) => Mode::Memory,

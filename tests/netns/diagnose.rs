@@ -400,7 +400,12 @@ fn a_source_that_was_there_before_and_is_not_configured() {
             "{}",
             fixture.host.log()
         );
-        fixture.blames("default/web", 1, "source-absent", &["kubernetes is no longer configured", "check-config", "/diff: "]);
+        fixture.blames(
+            "default/web",
+            1,
+            "source-absent",
+            &["kubernetes is no longer configured", "check-config", "/diff: "],
+        );
         apply(&fixture.cluster, service("new", "198.51.100.81"));
         fixture.blames("default/new", 2, "source-absent", &["configure [kubernetes]", "systemctl restart nodelb"]);
 

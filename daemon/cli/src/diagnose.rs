@@ -36,14 +36,14 @@ pub(crate) fn diagnose(
     configured: ReadConfiguration,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Failure> {
-    let endpoints = Endpoints::of(&options.connection, configured)?;
+    let endpoints = Endpoints::new(&options.connection, configured)?;
     let runtime = client::runtime()?;
     let now = clock::unix_seconds(SystemTime::now());
     let facts = runtime.block_on(gather::facts(options, &endpoints, now));
     // A resolver that hangs must not prevent the command from ending.
     runtime.shutdown_background();
     let findings = rules::findings(&facts);
-    let report = show::Report::of(&facts, findings);
+    let report = show::Report::new(&facts, findings);
     let text = match options.output {
         Output::Text => report.to_text(),
         Output::Json => report.to_json().context("the findings cannot be written as JSON")?,

@@ -44,7 +44,7 @@ impl Endpoints {
     ///
     /// # Errors
     /// When the configuration has a problem, or the node has no name.
-    pub fn of(connection: &ConnectionOptions, read: ReadConfiguration) -> Result<Self, Failure> {
+    pub fn new(connection: &ConnectionOptions, read: ReadConfiguration) -> Result<Self, Failure> {
         let config = read(connection.config.as_deref())?;
         let settings = match &connection.kubeconfig {
             None => config.kubernetes,

@@ -52,7 +52,7 @@ const QUEUE: usize = 256;
 /// When Kubernetes is not configured, the configuration or the credentials have a problem, or the output cannot be
 /// written. [`Code::Permission`] when the user may not list or watch, also at the second attempt.
 pub(crate) fn watch(options: &WatchOptions, configured: ReadConfiguration, out: &mut dyn Write) -> Result<(), Failure> {
-    let endpoints = Endpoints::of(&options.connection, configured)?;
+    let endpoints = Endpoints::new(&options.connection, configured)?;
     if endpoints.settings.is_none() {
         let message = "Kubernetes is not configured: set [kubernetes] in the configuration, or use --kubeconfig";
         return Err(Failure::message(Code::Config, message));

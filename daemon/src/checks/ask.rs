@@ -49,7 +49,7 @@ impl Failure {
         Self { outcome, text: text.into(), has_no_route: false }
     }
 
-    fn of(error: &io::Error) -> Self {
+    fn from_error(error: &io::Error) -> Self {
         let outcome = match error.kind() {
             _ if is_own(error) => Outcome::Unasked,
             ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset => Outcome::Refused,
@@ -108,7 +108,7 @@ pub(super) async fn ask(question: &Question, register: &Register) -> Result<(), 
 async fn connect(at: SocketAddr, register: &Register) -> Result<TcpStream, Failure> {
     let socket = open(at, register).map_err(|error| Failure::new(Outcome::Unasked, error.to_string()))?;
     let connecting = TcpSocket::from_std_stream(StdTcpStream::from(socket)).connect(at);
-    connecting.await.map_err(|error| Failure::of(&error))
+    connecting.await.map_err(|error| Failure::from_error(&error))
 }
 
 fn open(at: SocketAddr, register: &Register) -> io::Result<Socket> {
@@ -137,7 +137,7 @@ async fn get(stream: TcpStream, path: &str, host: &str) -> Result<StatusCode, Fa
         _ = connection => answering.await,
     };
     answer.map(|answer| answer.status()).map_err(|error| match reset(&error) {
-        Some(cause) => Failure::of(cause),
+        Some(cause) => Failure::from_error(cause),
         None => broken(error),
     })
 }

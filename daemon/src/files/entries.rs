@@ -76,7 +76,7 @@ enum Affinity {
 /// # Errors
 /// All problems of the file. If the syntax is wrong, only the syntax errors: other problems would be guesses.
 pub(super) fn read(text: &str, origin: &Arc<str>) -> Result<FileContent, Vec<Problem>> {
-    let mut problems = Problems::of(text);
+    let mut problems = Problems::new(text);
     let document = document::parse(text, &mut problems);
     if !problems.is_empty() {
         return Err(problems.into_list());

@@ -101,7 +101,7 @@ impl Running {
 
     async fn poll_forever(mut self) {
         let mut asked = Hints { everything: true, ..Hints::default() };
-        while self.look(asked).await.is_continue() {
+        while self.scan(asked).await.is_continue() {
             let pause = self.pause();
             asked = tokio::select! {
                 reload = self.source.directory.changed() => match reload {
@@ -119,7 +119,7 @@ impl Running {
     }
 
     /// Scans the directory once. Breaks if the owner has closed the queue.
-    async fn look(&mut self, asked: Hints) -> ControlFlow<()> {
+    async fn scan(&mut self, asked: Hints) -> ControlFlow<()> {
         let directory = self.source.directory.borrow_and_update().clone();
         let hints = self.hints(&asked);
         let found = self.changes(directory.clone(), hints).await;

@@ -39,7 +39,7 @@ pub(super) enum Stamp {
 }
 
 impl Stamp {
-    fn of(metadata: &Metadata) -> Self {
+    fn new(metadata: &Metadata) -> Self {
         Self::Version(
             [metadata.dev(), metadata.ino(), metadata.size()],
             [metadata.mtime(), metadata.mtime_nsec(), metadata.ctime(), metadata.ctime_nsec()],
@@ -83,7 +83,7 @@ pub(super) fn read(directory: &Path, seen: &Seen, hints: &Hints) -> io::Result<L
     let mut listing = Listing { directory: identity, files: BTreeMap::new(), ignored: Vec::new() };
     for entry in std::fs::read_dir(directory)? {
         let path = entry?.path();
-        if let Some(format) = Format::of(&path) {
+        if let Some(format) = Format::from_path(&path) {
             if let Some(finding) = find(&path, format, seen.stamps.get(&path), hints) {
                 listing.files.insert(path, finding);
             }
@@ -117,7 +117,7 @@ fn find(path: &Path, format: Format, before: Option<&Stamp>, hints: &Hints) -> O
         return Some(Finding::Unsettled);
     }
     let stamp = match std::fs::metadata(path) {
-        Ok(metadata) => refusal(&metadata, format).map_or_else(|| Stamp::of(&metadata), Stamp::Unreadable),
+        Ok(metadata) => refusal(&metadata, format).map_or_else(|| Stamp::new(&metadata), Stamp::Unreadable),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             std::fs::symlink_metadata(path).ok()?;
             Stamp::Unreadable("a symbolic link to nothing; correct or remove it".into())
@@ -165,9 +165,9 @@ fn read_settled(path: &Path, format: Format) -> io::Result<Option<(Stamp, Vec<u8
     }
     let mut bytes = Vec::new();
     (&mut file).take(format.max_bytes() + 1).read_to_end(&mut bytes)?;
-    let stamp = Stamp::of(&before);
+    let stamp = Stamp::new(&before);
     let is_settled =
-        Stamp::of(&file.metadata()?) == stamp && u64::try_from(bytes.len()).is_ok_and(|n| n == before.len());
+        Stamp::new(&file.metadata()?) == stamp && u64::try_from(bytes.len()).is_ok_and(|n| n == before.len());
     Ok(is_settled.then_some((stamp, bytes)))
 }
 

@@ -34,7 +34,7 @@ pub(super) async fn run(entry: LbHealth, slots: Arc<Slots>) {
         reported: BTreeMap::new(),
     };
     loop {
-        servers.look();
+        servers.refresh();
         let Servers { listeners, plan, .. } = &mut servers;
         listeners.want(&plan.listeners, |at, name| reply(view.clone(), name.clone(), family(at))).await;
         let changes = servers.changes();
@@ -89,7 +89,7 @@ fn addresses(facts: &Facts) -> BTreeSet<Addr> {
 
 impl Servers {
     /// Processes a new snapshot, which usually changes nothing relevant here.
-    fn look(&mut self) {
+    fn refresh(&mut self) {
         let snapshot = Arc::clone(&self.snapshot.borrow_and_update());
         let (ports, addresses) = (snapshot.facts().health_check_ports(), addresses(snapshot.facts()));
         if !self.seen.as_ref().is_some_and(|(known, at)| known.is_same(ports) && *at == addresses) {

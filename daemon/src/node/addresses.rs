@@ -61,7 +61,7 @@ pub(super) struct Addresses {
 impl Addresses {
     /// Computes the addresses. An address on an interface that is down does not count: the kernel has no route to it
     /// and does not answer. An unknown interface counts as an ordinary one.
-    pub(super) fn of(machine: &Machine) -> Self {
+    pub(super) fn new(machine: &Machine) -> Self {
         let counted: Vec<&Address> = machine.addresses.iter().filter(|address| counts(address, machine)).collect();
         let primary = [Family::Ipv4, Family::Ipv6].into_iter().filter_map(|family| primary(&counted, machine, family));
         Self { primary: primary.collect(), own: counted.iter().map(|address| address.addr).collect() }

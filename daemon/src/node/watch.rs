@@ -132,7 +132,7 @@ impl Watch {
                 }
                 () = sleep_until(next_look) => {}
             }
-            if !self.look().await {
+            if !self.refresh().await {
                 return;
             }
         }
@@ -157,7 +157,7 @@ impl Watch {
     }
 
     /// Reads everything and sends the differences; returns false if the owner has closed the queue.
-    async fn look(&mut self) -> bool {
+    async fn refresh(&mut self) -> bool {
         let is_new_socket = self.events.is_none();
         if is_new_socket {
             match Events::open() {
@@ -255,7 +255,7 @@ async fn next(events: &mut Option<Events>) -> io::Result<()> {
 
 /// Reads the addresses on a separate thread, because a read may block.
 async fn read(limit: Duration) -> io::Result<Addresses> {
-    let reading = tokio::task::spawn_blocking(|| netlink::read().map(|machine| Addresses::of(&machine)));
+    let reading = tokio::task::spawn_blocking(|| netlink::read().map(|machine| Addresses::new(&machine)));
     match timeout(limit, reading).await {
         Ok(read) => read.map_err(io::Error::other)?,
         Err(_elapsed) => Err(io::ErrorKind::TimedOut.into()),

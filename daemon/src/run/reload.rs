@@ -109,7 +109,7 @@ impl Reload {
         let path = self.config_path.clone();
         let load = move || {
             let config = Config::load(path.as_deref()).map_err(|error| error.to_string())?;
-            let identity = Identity::of(&config.node).map_err(|error| format!("the node's name: {error}"))?;
+            let identity = Identity::new(&config.node).map_err(|error| format!("the node's name: {error}"))?;
             Ok((config, identity))
         };
         match threads.begin(load) {

@@ -63,10 +63,10 @@ impl BoundPorts {
         let mut reported = Logged::default();
         loop {
             if let Some(overlap) = &mut self.overlap {
-                overlap.look();
+                overlap.poll();
             }
             let served = nodeports(&self.snapshot.borrow_and_update());
-            let found = look(served.clone()).await;
+            let found = find_bound(served.clone()).await;
             if let Some(bound) = reported.take(found, &served)
                 && self.changes.send(vec![Change::Bound(bound)]).await.is_err()
             {
@@ -155,7 +155,7 @@ impl Logged {
 }
 
 /// Reads the sockets of this network namespace, if any NodePort is served.
-async fn look(served: Realised) -> io::Result<Bound> {
+async fn find_bound(served: Realised) -> io::Result<Bound> {
     if served.frontends.is_empty() {
         return Ok(Bound::new());
     }
@@ -219,7 +219,7 @@ impl Overlap {
     }
 
     /// Logs an overlap that differs from the last one.
-    pub(super) fn look(&mut self) {
+    pub(super) fn poll(&mut self) {
         let read = |path| fs::read_to_string(path).ok();
         if let (Some(local), Some(reserved)) = (read(LOCAL), read(RESERVED)) {
             self.take(&local, &reserved);

@@ -29,7 +29,7 @@ enum Kind {
 }
 
 fn read_example(text: &str) -> (Read<Example>, Vec<String>) {
-    let mut problems = Problems::of(text);
+    let mut problems = Problems::new(text);
     let table = parse(text, &mut problems);
     let found = read(table.span(), table.get_ref(), "", &mut problems);
     (found, problems.into_list().iter().map(Problem::to_string).collect())
@@ -97,7 +97,7 @@ fn tables_must_be_tables() {
 
 #[test]
 fn lines_are_counted_from_one() {
-    let problems = Problems::of("a\nb\n\nd");
+    let problems = Problems::new("a\nb\n\nd");
     assert_eq!([0, 1, 2, 4, 5, 99].map(|at| problems.line(at)), [1, 1, 2, 3, 4, 4]);
 }
 

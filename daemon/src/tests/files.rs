@@ -7,7 +7,7 @@ const WEB: &str =
 
 #[test]
 fn names_decide_the_form() {
-    let form = |name: &str| Format::of(&Path::new("/etc/nodelb/services.d").join(name));
+    let form = |name: &str| Format::from_path(&Path::new("/etc/nodelb/services.d").join(name));
     assert_eq!(form("web.toml"), Some(Format::Entries));
     for name in ["web.yaml", "web.yml", "web.json", "a.b.json"] {
         assert_eq!(form(name), Some(Format::Manifests), "{name}");

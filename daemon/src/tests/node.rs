@@ -4,7 +4,7 @@ use super::*;
 fn the_configuration_comes_before_the_machine() {
     let nodeport_addresses = vec![NodePortAddress::Loopback];
     let node = Node { name: "node-1".into(), zone: "zone-a".into(), nodeport_addresses: nodeport_addresses.clone() };
-    let identity = Identity::of(&node).unwrap();
+    let identity = Identity::new(&node).unwrap();
     assert_eq!((&*identity.name, &*identity.zone), ("node-1", "zone-a"));
     let own = ["192.0.2.1".parse().unwrap()].into();
     let facts = identity.facts(&Addresses { own, ..Addresses::default() });
@@ -13,7 +13,7 @@ fn the_configuration_comes_before_the_machine() {
 
 #[test]
 fn a_name_that_the_configuration_leaves_open_is_found() {
-    let identity = Identity::of(&Node::default()).unwrap();
+    let identity = Identity::new(&Node::default()).unwrap();
     assert!(!identity.name.is_empty());
     assert_eq!(*identity.name, identity.name.to_lowercase());
     assert_eq!(identity.nodeport_addresses, [NodePortAddress::Primary]);
@@ -35,7 +35,7 @@ mod written {
             let shifted: String = name.chars().zip(&upper).map(|(c, upper)| if *upper { c.to_ascii_uppercase() } else { c }).collect();
             let text = format!("[node]\nname = {:?}\n", format!("{}{shifted}{}", around.0, around.1));
             let config = crate::config::Config::parse(&text).unwrap();
-            let identity = Identity::of(&config.node).unwrap();
+            let identity = Identity::new(&config.node).unwrap();
             prop_assert_eq!(&*identity.name, &*name);
             prop_assert!(!identity.is_host_name);
         }
@@ -44,6 +44,6 @@ mod written {
     #[test]
     fn white_space_alone_is_no_name() {
         let node = Node { name: "  ".into(), ..Node::default() };
-        assert_eq!(Identity::of(&node).unwrap(), Identity::of(&Node::default()).unwrap());
+        assert_eq!(Identity::new(&node).unwrap(), Identity::new(&Node::default()).unwrap());
     }
 }

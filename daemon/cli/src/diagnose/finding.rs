@@ -119,7 +119,7 @@ impl Finding {
 
     /// Sets the evidence.
     #[must_use]
-    pub(super) fn seen(mut self, evidence: impl IntoIterator<Item = impl Into<String>>) -> Self {
+    pub(super) fn evidence(mut self, evidence: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.evidence.extend(evidence.into_iter().map(Into::into));
         self
     }

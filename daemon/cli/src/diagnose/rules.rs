@@ -24,7 +24,7 @@ use super::objects::{self, conditions, is_ready, last_write, list, phase_and_ip,
 
 /// Returns all findings, the most likely cause first.
 pub fn findings(facts: &Facts) -> Vec<Finding> {
-    let context = Context::of(facts);
+    let context = Context::new(facts);
     let rules: &[fn(&Context<'_>) -> Vec<Finding>] = &[
         facts::findings,
         service::findings,
@@ -58,7 +58,7 @@ struct Context<'f> {
 }
 
 impl<'f> Context<'f> {
-    fn of(facts: &'f Facts) -> Self {
+    fn new(facts: &'f Facts) -> Self {
         let (daemon, cluster) = (facts.daemon.ok(), facts.cluster.ok());
         let service = cluster.and_then(|cluster| cluster.service.as_ref().ok()?.as_ref());
         let slices = cluster.and_then(|cluster| cluster.slices.as_deref().ok()).filter(|_| service.is_some());

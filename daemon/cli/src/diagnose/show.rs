@@ -18,7 +18,7 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn of(facts: &Facts, findings: Vec<Finding>) -> Self {
+    pub(super) fn new(facts: &Facts, findings: Vec<Finding>) -> Self {
         let severity = findings.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Ok);
         let daemon = match &facts.daemon {
             Probe::Ok(_) => "the daemon on this node",

@@ -129,7 +129,7 @@ impl Follower {
 fn version_of(event: &ListWatchEvent<Value>) -> Version {
     match event {
         ListWatchEvent::Upsert(object) | ListWatchEvent::Delete(object) => {
-            Version::of(object["metadata"]["resourceVersion"].as_str().unwrap_or_default())
+            Version::parse(object["metadata"]["resourceVersion"].as_str().unwrap_or_default())
         }
         ListWatchEvent::ListDone(version) | ListWatchEvent::Bookmark(version) => *version,
         ListWatchEvent::ListStart { .. } | ListWatchEvent::Skipped { .. } => Version::default(),

@@ -143,7 +143,7 @@ impl EventRecorder {
             let is_pending = matches!(kernel, Kernel::Failed(_) | Kernel::Deferred);
             let refused = draft.after.as_ref().map(|_| context.refused_backends(key)).unwrap_or_default();
             let is_inherited = !self.is_recorded(draft.source);
-            if let Some(event) = events.of(key, || draft.event()) {
+            if let Some(event) = events.entry(key, || draft.event()) {
                 event.kernel = kernel;
                 event.refused = refused;
                 if is_inherited {
@@ -161,7 +161,7 @@ impl EventRecorder {
     fn add_holds(context: &Context<'_>, events: &mut Events) {
         for port in &context.round.held {
             let new = || Event::for_port(&port.key, context.source_of(&port.key), What::Held, port.cause.clone());
-            if let Some(event) = events.of(&port.key, new) {
+            if let Some(event) = events.entry(&port.key, new) {
                 event.what = What::Held;
                 event.cause = port.cause.clone();
                 event.held = port.backends.iter().copied().collect();
@@ -171,7 +171,7 @@ impl EventRecorder {
         for release in &context.round.released {
             let key = &release.port.key;
             let new = || Event::for_port(key, context.source_of(key), What::Released, release.cause.clone());
-            let Some(event) = events.of(key, new) else { continue };
+            let Some(event) = events.entry(key, new) else { continue };
             if event.what != What::Removed {
                 event.what = What::Released;
             }
@@ -200,7 +200,7 @@ impl EventRecorder {
         for (address, error) in &context.round.errors {
             let Some(key) = context.owner_of(*address) else { continue };
             let new = || Event::for_port(key, context.source_of(key), What::Failed, context.cause_of(key));
-            if let Some(event) = events.of(key, new) {
+            if let Some(event) = events.entry(key, new) {
                 event.frontends.push(*address);
                 event.kernel = Kernel::Failed(Arc::clone(error));
             }
@@ -210,12 +210,12 @@ impl EventRecorder {
             let (done, pending): (Vec<_>, Vec<_>) = pending.into_iter().partition(|(id, _)| context.is_realised(*id));
             self.pending.extend(pending);
             for (_, key) in done {
-                events.of(&key, || context.healed(&key));
+                events.entry(&key, || context.healed(&key));
             }
         }
         for address in &context.round.healed {
             let Some(key) = context.owner_of(*address) else { continue };
-            if let Some(event) = events.of(key, || context.healed(key)) {
+            if let Some(event) = events.entry(key, || context.healed(key)) {
                 event.frontends.push(*address);
             }
         }

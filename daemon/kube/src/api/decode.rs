@@ -292,7 +292,7 @@ pub fn event_without_object<O>(kind: &str, object: &[u8]) -> Result<ListWatchEve
         "BOOKMARK" => {
             let Bare { metadata } =
                 serde_json::from_slice(object).map_err(|error| invalid(&format!("not a bookmark: {error}")))?;
-            let version = Version::of(&metadata.resource_version);
+            let version = Version::parse(&metadata.resource_version);
             let is_end_of_list = metadata.annotations.initial_events_end.as_deref() == Some("true");
             Ok(if is_end_of_list { ListWatchEvent::ListDone(version) } else { ListWatchEvent::Bookmark(version) })
         }
@@ -364,8 +364,8 @@ fn key(namespace: &str, name: &str) -> Result<Key, String> {
 fn named(metadata: &Metadata) -> Result<Box<Object>, String> {
     Ok(Box::new(Object {
         key: key(translate::namespace(metadata), &metadata.name)?,
-        uid: Uid::of(&metadata.uid),
-        version: Version::of(&metadata.resource_version),
+        uid: Uid::parse(&metadata.uid),
+        version: Version::parse(&metadata.resource_version),
         change: None,
         notices: Vec::new(),
         cluster: None,
@@ -373,7 +373,7 @@ fn named(metadata: &Metadata) -> Result<Box<Object>, String> {
 }
 
 impl Uid {
-    fn of(text: &str) -> Self {
+    fn parse(text: &str) -> Self {
         let digits = text.bytes().filter(|byte| *byte != b'-');
         let hex = digits
             .map(|byte| char::from(byte).to_digit(16))
@@ -393,7 +393,7 @@ impl Uid {
 
 impl Version {
     /// Parses a `resourceVersion`.
-    pub fn of(text: &str) -> Self {
+    pub fn parse(text: &str) -> Self {
         Self(text.parse().unwrap_or(0))
     }
 }

@@ -168,7 +168,7 @@ impl<'l> ListWatch<'l> {
         let metadata = self.end_page()?;
         if metadata.next.is_empty() {
             self.response = Response::Done;
-            return Ok(Some(vec![ListWatchEvent::ListDone(Version::of(&metadata.resource_version))]));
+            return Ok(Some(vec![ListWatchEvent::ListDone(Version::parse(&metadata.resource_version))]));
         }
         let path = self.query.page(&metadata.next, size)?;
         self.body = self.link.get(&path, self.timeouts.head).await?.into_body();
@@ -201,7 +201,7 @@ pub async fn current_version(link: &Link, query: Query, timeouts: Timeouts) -> R
         });
         split.map_err(|error| invalid(&error.to_string()))?;
     }
-    Ok(Version::of(&list.end_page()?.resource_version))
+    Ok(Version::parse(&list.end_page()?.resource_version))
 }
 
 fn incomplete() -> LinkError {

@@ -21,7 +21,7 @@ pub struct Authorities {
 }
 
 impl Authorities {
-    pub(super) fn of(certificates: &[CertificateDer<'_>]) -> Self {
+    pub(super) fn new(certificates: &[CertificateDer<'_>]) -> Self {
         let one = |der: &CertificateDer<'_>| {
             let mut digest = Digest::default();
             digest.copy_from_slice(digest::digest(&digest::SHA256, der).as_ref());
@@ -66,7 +66,7 @@ impl Authorities {
     #[cfg(test)]
     pub(crate) fn for_test(certificates: &[&str]) -> Self {
         let der: Vec<_> = certificates.iter().map(|text| CertificateDer::from(text.as_bytes())).collect();
-        Self::of(&der)
+        Self::new(&der)
     }
 }
 

@@ -52,7 +52,7 @@ impl Default for CredentialTimeouts {
 /// # Errors
 /// The first problem, with the file and the remedy.
 pub fn check(settings: &Settings) -> Result<Vec<String>, CredentialsError> {
-    let looked = inputs::look(&Origin::of(settings)?, inputs::Stamps::default(), true);
+    let looked = inputs::read_changed(&Origin::new(settings)?, inputs::Stamps::default(), true);
     let Some(inputs) = looked.outcome.transpose()? else { return Ok(Vec::new()) };
     if let Some(material) = material(&inputs, None) {
         Login::new(&material, None)?;
@@ -71,7 +71,7 @@ pub struct Named {
 
 /// Reads the credentials once to find the files that they consist of; `None` if no credentials are configured. Blocks.
 pub fn named(settings: &Settings) -> Option<Named> {
-    let looked = inputs::look(&Origin::of(settings).ok()?, inputs::Stamps::default(), true);
+    let looked = inputs::read_changed(&Origin::new(settings).ok()?, inputs::Stamps::default(), true);
     let plugin = looked.outcome.and_then(Result::ok).and_then(|inputs| inputs.plugin);
     let plugin = plugin.map(|plugin| plugin.command).filter(|command| command.is_absolute());
     Some(Named { files: looked.stamps.files(), plugin })
@@ -116,7 +116,7 @@ impl Credentials {
     /// # Errors
     /// The settings contain neither a kubeconfig nor a CA file.
     pub fn new(settings: &Settings, timeouts: CredentialTimeouts) -> Result<Self, CredentialsError> {
-        let origin = Origin::of(settings)?;
+        let origin = Origin::new(settings)?;
         let (state, server, rejected) = (State::default(), Mutex::default(), Mutex::default());
         let threads = Threads::new("credentials", 1);
         Ok(Self { origin, timeouts, state: state.into(), server, rejected, threads })
@@ -151,7 +151,7 @@ impl Credentials {
     /// The certificate authority cannot be read.
     pub async fn authority(&self) -> Result<Authorities, CredentialsError> {
         let mut state = self.state.lock().await;
-        self.look(&mut state, false).await?;
+        self.reread(&mut state, false).await?;
         match (&state.inputs, &state.unusable) {
             (Some(inputs), _) => login::authority(&inputs.authority),
             (None, unusable) => {
@@ -175,19 +175,19 @@ impl Credentials {
         let rejected = self.rejected.lock().unwrap_or_else(PoisonError::into_inner).take();
         let is_rejected =
             rejected.is_some_and(|login| state.good.as_ref().is_some_and(|good| Arc::ptr_eq(&good.login, &login)));
-        self.look(state, is_rejected).await?;
+        self.reread(state, is_rejected).await?;
         let ran = self.run_plugin(state, is_rejected).await;
         self.build(state)?;
         state.unusable.clone().map_or(ran, Err)
     }
 
     /// Reads the files if they have changed, or if `anyway` is set.
-    async fn look(&self, state: &mut State, anyway: bool) -> Result<(), CredentialsError> {
+    async fn reread(&self, state: &mut State, anyway: bool) -> Result<(), CredentialsError> {
         let looking = match &mut state.looking {
             Some(looking) => looking,
             none => {
                 let (origin, stamps) = (self.origin.clone(), std::mem::take(&mut state.read));
-                let begun = self.threads.begin(move || inputs::look(&origin, stamps, anyway));
+                let begun = self.threads.begin(move || inputs::read_changed(&origin, stamps, anyway));
                 none.insert(begun.map_err(|error| CredentialsError(format!("{}: {error}", self.origin)))?)
             }
         };
@@ -230,7 +230,7 @@ impl Credentials {
         };
         let printed = match &mut state.printed {
             Some(printed) if printed.is_of(plugin) => printed,
-            other => other.insert(Printed::of(plugin.clone())),
+            other => other.insert(Printed::new(plugin.clone())),
         };
         let of_login = state.good.as_ref().and_then(|good| good.login.expires);
         let ends = printed.last_good().and_then(|credential| credential.expires.or(of_login));

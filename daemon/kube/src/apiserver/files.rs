@@ -24,7 +24,7 @@ pub(super) enum Stamp {
 }
 
 impl Stamp {
-    fn of(path: &Path) -> Self {
+    fn read(path: &Path) -> Self {
         match fs::metadata(path) {
             Ok(file) => Self::Version(
                 [file.dev(), file.ino(), file.size()],
@@ -45,7 +45,7 @@ pub(super) struct Reading {
 impl Reading {
     /// Whether one of the files has changed, or none was read yet.
     pub(super) fn is_outdated(&self) -> bool {
-        self.stamps.is_empty() || self.stamps.iter().any(|(path, stamp)| Stamp::of(path) != *stamp)
+        self.stamps.is_empty() || self.stamps.iter().any(|(path, stamp)| Stamp::read(path) != *stamp)
     }
 
     /// Every file that was read or could not be read.
@@ -55,7 +55,7 @@ impl Reading {
 
     /// Reads a whole file.
     pub(super) fn read(&mut self, path: &Path) -> Result<Piece<Vec<u8>>, CredentialsError> {
-        self.stamps.insert(path.to_owned(), Stamp::of(path));
+        self.stamps.insert(path.to_owned(), Stamp::read(path));
         let origin = path.display().to_string();
         match read(path) {
             Ok(content) => Ok(Piece { content, origin }),

@@ -101,7 +101,7 @@ impl Login {
             _ => Arc::new(configure(&authorities, authority, certificate.as_ref())?),
         };
         if let Some((certificate, _)) = certificate {
-            let subject = Subject::of(certificate)?;
+            let subject = Subject::new(certificate)?;
             identity.push(format!("the client certificate {} ({})", subject.text, certificate.origin));
             user = subject.user;
             groups = subject.groups;
@@ -110,7 +110,7 @@ impl Login {
         let mut authorization = None;
         if let Some(token) = token {
             authorization = Some(bearer(token)?);
-            let claims = Claims::of(token);
+            let claims = Claims::new(token);
             let subject = claims.sub.as_ref().map(|sub| format!(" of {sub}")).unwrap_or_default();
             identity.push(format!("the token{subject} ({})", token.origin));
             let ends = claims.exp.and_then(|exp| SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(exp)));
@@ -131,7 +131,7 @@ impl Login {
             identity,
             user,
             groups,
-            authority: Authorities::of(&authorities),
+            authority: Authorities::new(&authorities),
             expires,
         })
     }
@@ -156,7 +156,7 @@ pub(super) fn is_p521(der: &[u8]) -> bool {
 
 /// The identity of the cluster with this certificate authority.
 pub(super) fn authority(pem: &Piece<Vec<u8>>) -> Result<Authorities, CredentialsError> {
-    certificates(pem).map(|authorities| Authorities::of(&authorities))
+    certificates(pem).map(|authorities| Authorities::new(&authorities))
 }
 
 fn certificates(pem: &Piece<Vec<u8>>) -> Result<Vec<CertificateDer<'static>>, CredentialsError> {
@@ -235,7 +235,7 @@ struct Subject {
 }
 
 impl Subject {
-    fn of(certificate: &Piece<Vec<u8>>) -> Result<Self, CredentialsError> {
+    fn new(certificate: &Piece<Vec<u8>>) -> Result<Self, CredentialsError> {
         let chain = certificates(certificate)?;
         let unreadable = || CredentialsError(format!("{} begins with no X.509 certificate", certificate.origin));
         let first = chain.first().ok_or_else(unreadable)?;
@@ -258,7 +258,7 @@ struct Claims {
 }
 
 impl Claims {
-    fn of(token: &Piece<Secret>) -> Self {
+    fn new(token: &Piece<Secret>) -> Self {
         let mut parts = token.content.0.trim_ascii().split(|byte| *byte == b'.');
         let payload = parts.nth(1).and_then(|payload| URL_SAFE_NO_PAD.decode(payload).ok());
         payload.and_then(|payload| serde_json::from_slice(&payload).ok()).unwrap_or_default()

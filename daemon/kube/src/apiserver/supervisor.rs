@@ -236,7 +236,7 @@ impl Supervisor {
         self.revalidate(now);
         if self.look_at <= now && !self.tasks.is_out(&Task::Login) {
             self.look_at = now.plus(self.timeouts.credentials_every);
-            self.look();
+            self.read_credentials();
         }
         if let Some(error) = self.pool.lost() {
             self.close(now, &error);
@@ -263,7 +263,7 @@ impl Supervisor {
     }
 
     /// Reads the credentials and, before the first login, the remembered addresses.
-    fn look(&mut self) {
+    fn read_credentials(&mut self) {
         let credentials = Arc::clone(&self.credentials);
         let directory = self.login.is_none().then(|| self.settings.state_directory.clone());
         let timeout = PoolTimeouts::duration(self.timeouts.load);

@@ -190,7 +190,7 @@ enum Model<'a> {
 }
 
 impl<'a> Model<'a> {
-    fn of(change: &'a Change) -> Option<Self> {
+    fn from_change(change: &'a Change) -> Option<Self> {
         match change {
             Change::UpsertService(service) => Some(Self::Service(service)),
             Change::UpsertSlice(slice) => Some(Self::Slice(slice)),
@@ -206,7 +206,7 @@ impl<'a> Model<'a> {
     }
 
     fn version(&self) -> Version {
-        Version::of(&self.origin().resource_version)
+        Version::parse(&self.origin().resource_version)
     }
 
     fn key(&self) -> Key {
@@ -336,7 +336,7 @@ impl<'a> List<'a> {
                 notices.into_iter().take(room).map(|notice| row(named(self.kind, &key), name.clone(), sides(), notice)),
             );
         }
-        let is_same = match (&known, change.as_ref().and_then(Model::of)) {
+        let is_same = match (&known, change.as_ref().and_then(Model::from_change)) {
             (None, None) => true,
             (Some(known), Some(listed)) => known.is_same(&listed),
             _ => false,
@@ -370,7 +370,7 @@ impl Suspect {
     /// The row for this object, if it still differs. An object that appeared or disappeared in the meantime is a change
     /// that is still being processed. If the watch has since delivered a version newer than the list, the watch works.
     fn judge(&self, known: Option<&Model<'_>>, at: SocketAddr) -> Option<Difference> {
-        let listed = self.listed.as_ref().and_then(Model::of);
+        let listed = self.listed.as_ref().and_then(Model::from_change);
         let (sides, cause) = match (known, listed) {
             (None, Some(listed)) if self.known.is_none() => {
                 let cause = format!("{} has not arrived by watch", cause(listed.origin()));

@@ -141,7 +141,7 @@ impl Store {
 
     /// Adds an object from the state file, in an unknown version.
     pub fn remember(&mut self, kind: Kind, key: Key) {
-        let collection = self.of(kind);
+        let collection = self.collection_mut(kind);
         let known = Known { uid: Uid::default(), version: Version::default(), is_served: true };
         if collection.known.insert(key, known).is_none() {
             collection.served += 1;
@@ -155,7 +155,7 @@ impl Store {
         if kind == Kind::Node && matches!(event, ListWatchEvent::Upsert(_)) {
             self.absence = Absence::No;
         }
-        let collection = self.of(kind);
+        let collection = self.collection_mut(kind);
         match event {
             ListWatchEvent::ListStart { is_rewound } => collection.begin_list(is_rewound),
             ListWatchEvent::Upsert(object) => collection.upsert(kind, *object, changes),
@@ -226,7 +226,7 @@ impl Store {
         }
     }
 
-    fn of(&mut self, kind: Kind) -> &mut Collection {
+    fn collection_mut(&mut self, kind: Kind) -> &mut Collection {
         match kind {
             Kind::Service => &mut self.services,
             Kind::EndpointSlice => &mut self.slices,
@@ -241,7 +241,7 @@ impl Store {
             return;
         }
         for kind in Kind::SERVED {
-            let collection = self.of(kind);
+            let collection = self.collection_mut(kind);
             let mut missing: Vec<Key> = collection.missing.drain().collect();
             missing.sort();
             missing.iter().for_each(|key| collection.remove(kind, key, changes));

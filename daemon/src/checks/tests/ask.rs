@@ -172,7 +172,7 @@ async fn a_check_ends_with_a_reset() {
 /// this host say nothing about the backend.
 #[test]
 fn every_error_of_a_connect_has_its_outcome() {
-    let of = |errno: Errno| Failure::of(&io::Error::from_raw_os_error(errno as i32));
+    let of = |errno: Errno| Failure::from_error(&io::Error::from_raw_os_error(errno as i32));
     let outcomes = [
         (Outcome::Refused, &[Errno::ECONNREFUSED, Errno::ECONNRESET][..]),
         (Outcome::Timeout, &[Errno::ETIMEDOUT]),

@@ -38,7 +38,7 @@ fn note(event: &Event<'_>) -> String {
 impl<S: Subscriber> Layer<S> for Seen {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         self.live.lock().unwrap().push(note(event));
-        self.copies.lock().unwrap().push(Owned::of(event));
+        self.copies.lock().unwrap().push(Owned::new(event));
     }
 }
 

@@ -42,12 +42,12 @@ fn what_counts_as_the_nodes_own() {
         &[],
     );
     let all = ["127.0.0.1", "::1", "10.0.0.9", "203.0.113.1", "169.254.20.10", "203.0.113.7", "2001:db8::3"];
-    assert_eq!(Addresses::of(&host).own, set(&all));
+    assert_eq!(Addresses::new(&host).own, set(&all));
     if let Some(eth1) = host.interfaces.get_mut(&3) {
         eth1.is_up = false;
     }
     let up = ["127.0.0.1", "::1", "10.0.0.9", "203.0.113.1", "203.0.113.7", "2001:db8::3"];
-    assert_eq!(Addresses::of(&host).own, set(&up));
+    assert_eq!(Addresses::new(&host).own, set(&up));
 }
 
 #[test]
@@ -60,29 +60,29 @@ fn the_primary_address_is_the_source_of_the_default_route() {
         (&[], "203.0.113.1"),
         (&["198.51.100.1"], "203.0.113.1"),
     ] {
-        assert_eq!(Addresses::of(&machine(addresses(), sources)).primary, set(&[expected]), "{sources:?}");
+        assert_eq!(Addresses::new(&machine(addresses(), sources)).primary, set(&[expected]), "{sources:?}");
     }
 }
 
 #[test]
 fn without_a_default_route_it_is_the_first_that_is_good_for_others() {
     let only_local = machine(vec![on(1, "127.0.0.1"), on(2, "169.254.1.1"), on(2, "fe80::1")], &[]);
-    assert_eq!(Addresses::of(&only_local).primary, set(&[]));
+    assert_eq!(Addresses::new(&only_local).primary, set(&[]));
     let on_loopback = machine(vec![on(1, "127.0.0.1"), on(1, "10.0.0.9")], &[]);
-    assert_eq!(Addresses::of(&on_loopback).primary, set(&["10.0.0.9"]));
+    assert_eq!(Addresses::new(&on_loopback).primary, set(&["10.0.0.9"]));
     let dual = machine(vec![on(3, "203.0.113.3"), on(3, "2001:db8::3"), on(2, "2001:db8::2")], &[]);
-    assert_eq!(Addresses::of(&dual).primary, set(&["203.0.113.3", "2001:db8::2"]));
+    assert_eq!(Addresses::new(&dual).primary, set(&["203.0.113.3", "2001:db8::2"]));
     let link_scope = Address { is_global: false, ..on(2, "203.0.113.9") };
-    assert_eq!(Addresses::of(&machine(vec![link_scope, on(3, "203.0.113.3")], &[])).primary, set(&["203.0.113.3"]));
+    assert_eq!(Addresses::new(&machine(vec![link_scope, on(3, "203.0.113.3")], &[])).primary, set(&["203.0.113.3"]));
 }
 
 #[test]
 fn a_temporary_address_is_primary_only_where_there_is_no_other() {
     let passing = |text| Address { is_passing: true, ..on(2, text) };
     let both = machine(vec![passing("2001:db8::7"), on(2, "2001:db8::1")], &["2001:db8::7"]);
-    assert_eq!(Addresses::of(&both).primary, set(&["2001:db8::1"]));
+    assert_eq!(Addresses::new(&both).primary, set(&["2001:db8::1"]));
     let alone = machine(vec![passing("2001:db8::7"), on(3, "2001:db8::3")], &["2001:db8::7"]);
-    assert_eq!(Addresses::of(&alone).primary, set(&["2001:db8::7"]));
+    assert_eq!(Addresses::new(&alone).primary, set(&["2001:db8::7"]));
 }
 
 #[test]

@@ -57,8 +57,8 @@ async fn a_failure_is_waited_for_longer_and_longer() {
         waits.push(watch.wait.unwrap().as_millis());
     }
     assert_eq!(waits, [100, 200, 400, 800, 1_600, 3_200, 5_000, 5_000]);
-    assert!(watch.look().await && watch.wait.is_some(), "the new socket has yet to last");
-    assert!(watch.look().await && watch.wait.is_none());
+    assert!(watch.refresh().await && watch.wait.is_some(), "the new socket has yet to last");
+    assert!(watch.refresh().await && watch.wait.is_none());
     assert!(!watch.settle(Err(io::ErrorKind::BrokenPipe.into())).await && watch.events.is_none());
 }
 
@@ -83,7 +83,7 @@ async fn a_host_name_that_is_set_late_is_taken_over_once() {
     };
     let mut named = async |now: &'static str| {
         *NOW.lock().unwrap() = now;
-        assert!(watch.look().await);
+        assert!(watch.refresh().await);
         let mut name = None;
         while let Ok(batch) = reported.try_recv() {
             name = Some(facts(Some(&batch)).name);
@@ -127,7 +127,7 @@ async fn a_node_name_that_is_reloaded_in_the_moment_of_an_address_event_is_taken
         other_name: None,
     };
     let mut named = async |watch: &mut Watch| {
-        assert!(watch.look().await);
+        assert!(watch.refresh().await);
         let mut name = None;
         while let Ok(batch) = reported.try_recv() {
             name = Some(facts(Some(&batch)).name);

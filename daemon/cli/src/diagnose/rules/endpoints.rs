@@ -48,7 +48,7 @@ fn selects_nothing(context: &Context<'_>, service: &Service) -> Option<Finding> 
              0"
         .into(),
     };
-    Some(Finding::new(severity, Kind::SelectorMatchesNothing, what).seen(evidence).seen(ended).remedy(remedy))
+    Some(Finding::new(severity, Kind::SelectorMatchesNothing, what).evidence(evidence).evidence(ended).remedy(remedy))
 }
 
 /// There are endpoints, but none that new connections can reach.
@@ -74,7 +74,11 @@ fn not_ready(context: &Context<'_>) -> Option<Finding> {
         context.facts.service.namespace,
         shown(name)
     );
-    Some(Finding::new(Severity::Critical, Kind::NotReady, what).seen(of_pods.chain(of_others).take(10)).remedy(remedy))
+    Some(
+        Finding::new(Severity::Critical, Kind::NotReady, what)
+            .evidence(of_pods.chain(of_others).take(10))
+            .remedy(remedy),
+    )
 }
 
 fn pod_text(context: &Context<'_>, pod: &Pod) -> String {
@@ -122,5 +126,5 @@ fn by_condition(context: &Context<'_>) -> Option<Finding> {
     let slices = context.slices?.iter().take(5);
     let slices = slices
         .map(|slice| format!("slice {}: {}", shown(text(&slice.metadata.name)), context.written(&slice.metadata)));
-    Some(Finding::new(Severity::Info, Kind::Endpoints, what).seen(evidence).seen(slices))
+    Some(Finding::new(Severity::Info, Kind::Endpoints, what).evidence(evidence).evidence(slices))
 }

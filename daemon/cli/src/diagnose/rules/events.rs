@@ -59,6 +59,6 @@ fn explained(context: &Context<'_>, event: &Event) -> Finding {
     };
     let remedy = cause.map_or(&entry.remedy, |cause| &cause.remedy);
     Finding::new(severity, Kind::Event, what)
-        .seen([said, format!("in general: {}", entry.meaning)])
+        .evidence([said, format!("in general: {}", entry.meaning)])
         .remedy(remedy.as_str())
 }

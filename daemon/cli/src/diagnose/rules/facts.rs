@@ -34,7 +34,7 @@ pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
 fn silent_daemon(context: &Context<'_>, why: &str) -> Finding {
     let severity = if context.has_failed_connect() { Severity::Critical } else { Severity::Warning };
     let what = "nodelb is not running on this node; traffic continues with the last known backends";
-    Finding::new(severity, Kind::DaemonSilent, what).seen([quoted(why)]).remedy(
+    Finding::new(severity, Kind::DaemonSilent, what).evidence([quoted(why)]).remedy(
         "systemctl status nodelb; journalctl -u nodelb; systemctl start nodelb (or set its address with --admin)",
     )
 }
@@ -52,13 +52,13 @@ fn of_daemon(context: &Context<'_>, daemon: &Daemon) -> Vec<Finding> {
         let what = "the BPF hooks do not work: connections of processes on this node are not translated";
         let finding = Finding::new(Severity::Critical, Kind::HooksNotInEffect, what);
         let remedy = format!("{ATTACHED_AGAIN}; find out who detaches them");
-        found.push(finding.seen(detached).seen(hooks.iter().map(one_line)).remedy(remedy));
+        found.push(finding.evidence(detached).evidence(hooks.iter().map(one_line)).remedy(remedy));
     }
     if !others.is_empty() {
         let what = "the daemon is not ready";
         found.push(
             Finding::new(Severity::Warning, Kind::DaemonNotReady, what)
-                .seen(others.iter().map(one_line))
+                .evidence(others.iter().map(one_line))
                 .remedy("it becomes ready when every source has been read; see `nodelb sources`"),
         );
     }
@@ -106,7 +106,7 @@ fn of_absent(context: &Context<'_>, daemon: &Daemon, source: &str, row: &Value) 
     };
     Some(
         Finding::new(severity, Kind::SourceAbsent, what)
-            .seen([format!("/diff: {}", rows::one_line(row))])
+            .evidence([format!("/diff: {}", rows::one_line(row))])
             .remedy(remedy),
     )
 }
@@ -139,7 +139,7 @@ fn away(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
     };
     Some(
         Finding::new(severity, Kind::ApiserverAway, what)
-            .seen(problem.chain(daemon.apiservers.iter().map(row)).chain(own))
+            .evidence(problem.chain(daemon.apiservers.iter().map(row)).chain(own))
             .remedy(
                 "check that the apiservers run and are reachable from this node; nodelb retries every address (`nodelb \
                  apiservers`); a direct address in [[kubernetes.apiserver]] avoids proxies and load balancers on the \
@@ -165,7 +165,7 @@ fn sources(daemon: &Daemon) -> Vec<Finding> {
             }
         );
         Finding::new(Severity::Warning, Kind::SourceProblem, what)
-            .seen(problems(row).map(quoted))
+            .evidence(problems(row).map(quoted))
             .remedy("see `nodelb sources`")
     })
     .collect()
@@ -201,7 +201,7 @@ fn permissions(context: &Context<'_>) -> Option<Finding> {
     }
     evidence.extend(own.iter().map(|denial| format!("this command, {}: {}", denial.question, quoted(&denial.why))));
     let what = "a permission is missing: nodelb cannot watch the services of the cluster";
-    Some(Finding::new(Severity::Critical, Kind::PermissionMissing, what).seen(evidence).remedy(ROLE))
+    Some(Finding::new(Severity::Critical, Kind::PermissionMissing, what).evidence(evidence).remedy(ROLE))
 }
 
 /// Returns the missing answers without which no proxy can serve the service.
@@ -223,7 +223,8 @@ fn of_cluster(context: &Context<'_>) -> Vec<Finding> {
             cluster.via
         );
         let remedy = "put a direct address first in [[kubernetes.apiserver]]";
-        found.push(Finding::new(Severity::Info, Kind::Unanswered, what).seen(cluster.failed.clone()).remedy(remedy));
+        found
+            .push(Finding::new(Severity::Info, Kind::Unanswered, what).evidence(cluster.failed.clone()).remedy(remedy));
     }
     let optional = [cluster.pods.as_ref().and_then(|pods| pods.as_ref().err()), cluster.events.as_ref().err()];
     let of_daemon = needed(context).into_iter().filter(|denial| context.daemon.is_some() || !denial.is_forbidden);
@@ -232,7 +233,7 @@ fn of_cluster(context: &Context<'_>) -> Vec<Finding> {
     found.extend(not_allowed(&forbidden, &cluster.identity));
     found.extend(unanswered.iter().map(|Denial { question, why, .. }| {
         let what = format!("no answer to `{question}`: related checks were skipped");
-        Finding::new(Severity::Info, Kind::Unanswered, what).seen([quoted(why)]).remedy("try again")
+        Finding::new(Severity::Info, Kind::Unanswered, what).evidence([quoted(why)]).remedy("try again")
     }));
     found
 }
@@ -247,7 +248,7 @@ fn not_allowed(denials: &[&Denial], identity: &str) -> Option<Finding> {
          --resource={}, and a clusterrolebinding of it",
         resources.join(",")
     );
-    Some(Finding::new(Severity::Info, Kind::Unanswered, what).seen([quoted(&first.why)]).remedy(remedy))
+    Some(Finding::new(Severity::Info, Kind::Unanswered, what).evidence([quoted(&first.why)]).remedy(remedy))
 }
 
 fn silent_cluster(context: &Context<'_>, why: &str) -> Option<Finding> {
@@ -258,7 +259,7 @@ fn silent_cluster(context: &Context<'_>, why: &str) -> Option<Finding> {
     let severity = if context.daemon.is_some() { Severity::Info } else { Severity::Warning };
     let what = "this command could not query an apiserver: checks of Kubernetes objects were skipped";
     let remedy = "set --kubeconfig, or run this command as root so that it can read the kubeconfig of the daemon";
-    Some(Finding::new(severity, Kind::ApiserverSilent, what).seen([quoted(why)]).remedy(remedy))
+    Some(Finding::new(severity, Kind::ApiserverSilent, what).evidence([quoted(why)]).remedy(remedy))
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an age, shown to the second")]

@@ -56,8 +56,8 @@ fn not_served(daemon: &Daemon) -> Vec<Finding> {
         let what = format!("address {} belongs to another service, {}", lost.len(), shown(&owner.service));
         found.push(
             Finding::new(severity, Kind::AddressConflict, what)
-                .seen(lost.iter().map(|row| one_line(row)))
-                .seen([format!(
+                .evidence(lost.iter().map(|row| one_line(row)))
+                .evidence([format!(
                     "{} ({}) is {} for {}",
                     shown(&owner.address),
                     shown(&owner.kind),
@@ -74,7 +74,7 @@ fn not_served(daemon: &Daemon) -> Vec<Finding> {
         let what = format!("nodelb does not serve {}", some(refused.iter().map(|row| shown(&row.address))));
         found.push(
             Finding::new(severity, Kind::AddressRefused, what)
-                .seen(refused.iter().map(|row| one_line(row)))
+                .evidence(refused.iter().map(|row| one_line(row)))
                 .remedy("follow the reason, or remove the address from the service"),
         );
     }
@@ -86,7 +86,7 @@ fn described_twice(daemon: &Daemon) -> Option<Finding> {
     let row = daemon.services.iter().find(|row| daemon.services.len() > 1 && row.status == Some(Status::Error))?;
     let what = format!("it is defined twice; the definition in {} is not used", shown(&row.origin));
     let error = row.error.iter().map(|error| quoted(error));
-    Some(Finding::new(Severity::Warning, Kind::AddressConflict, what).seen(error).remedy("remove one of the two"))
+    Some(Finding::new(Severity::Warning, Kind::AddressConflict, what).evidence(error).remedy("remove one of the two"))
 }
 
 fn held(daemon: &Daemon) -> Option<Finding> {
@@ -98,7 +98,7 @@ fn held(daemon: &Daemon) -> Option<Finding> {
     );
     Some(
         Finding::new(Severity::Warning, Kind::Held, what)
-            .seen(rows.iter().map(|row| one_line(row)))
+            .evidence(rows.iter().map(|row| one_line(row)))
             .remedy("the hold ends when the service has backends again; find the client that emptied it"),
     )
 }
@@ -109,7 +109,7 @@ fn slow(daemon: &Daemon) -> Option<Finding> {
     let what = format!("{} is not in the kernel yet", shown(&first.address));
     Some(
         Finding::new(Severity::Critical, Kind::KernelDiffers, what)
-            .seen(rows.iter().map(|row| one_line(row)))
+            .evidence(rows.iter().map(|row| one_line(row)))
             .remedy("nodelb retries; see journalctl -u nodelb for the error"),
     )
 }
@@ -128,9 +128,9 @@ fn differs(daemon: &Daemon) -> Option<Finding> {
     let what = "the kernel maps differ from what the daemon wrote: another process changed them";
     Some(
         Finding::new(Severity::Critical, Kind::KernelDiffers, what)
-            .seen(evidence)
-            .seen(reported)
-            .seen(traces(daemon))
+            .evidence(evidence)
+            .evidence(reported)
+            .evidence(traces(daemon))
             .remedy(format!("the daemon compares and repairs the maps every few minutes; {CHECKS_AT_ONCE}")),
     )
 }
@@ -185,7 +185,7 @@ fn unusable(daemon: &Daemon) -> Option<Finding> {
     });
     Some(
         Finding::new(severity, Kind::BackendsUnusable, what)
-            .seen(each)
+            .evidence(each)
             .remedy("do what the reasons say; see `nodelb backends`"),
     )
 }
@@ -213,7 +213,7 @@ fn remembers_else(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
         return None;
     }
     let what = "the daemon and Kubernetes have different backends";
-    Some(Finding::new(Severity::Warning, Kind::MemoryDiffers, what).seen(unknown).seen(outlived).remedy(
+    Some(Finding::new(Severity::Warning, Kind::MemoryDiffers, what).evidence(unknown).evidence(outlived).remedy(
         "check again in a few seconds; if the difference remains, the watch is stale: see `nodelb sources` and `nodelb \
          apiservers`",
     ))
@@ -233,9 +233,9 @@ fn without_backends(daemon: &Daemon) -> Option<Finding> {
     let why = daemon.backends.iter().take(5).map(|row| format!("{} is {}", shown(&row.address), word(row.choice)));
     Some(
         Finding::new(Severity::Critical, Kind::NoBackends, what)
-            .seen(rows.iter().skip(1).take(5).map(|row| format!("nor has {}", shown(&row.address))))
-            .seen(why)
-            .seen(traces(daemon))
+            .evidence(rows.iter().skip(1).take(5).map(|row| format!("nor has {}", shown(&row.address))))
+            .evidence(why)
+            .evidence(traces(daemon))
             .remedy(
                 "see the previous findings; `nodelb backends --service NAMESPACE/NAME` shows why each backend is \
                  not used",

@@ -52,7 +52,7 @@ fn inside(context: &Context<'_>, service: &Service) -> Option<Finding> {
     }
     let what =
         "its internalTrafficPolicy is Local, and none of its backends is on this node: clients here get EHOSTUNREACH";
-    let finding = Finding::new(Severity::Critical, Kind::NoLocalBackend, what).seen(elsewhere(context)?);
+    let finding = Finding::new(Severity::Critical, Kind::NoLocalBackend, what).evidence(elsewhere(context)?);
     Some(finding.remedy(format!("{SPREAD} internalTrafficPolicy: Cluster")))
 }
 
@@ -62,7 +62,7 @@ fn outside(context: &Context<'_>, service: &Service) -> Option<Finding> {
     }
     let what = "its externalTrafficPolicy is Local, and none of its backends is on this node: connections from outside \
          to this node fail, and load balancers do not send to it";
-    let finding = Finding::new(Severity::Warning, Kind::NoLocalBackend, what).seen(elsewhere(context)?);
+    let finding = Finding::new(Severity::Warning, Kind::NoLocalBackend, what).evidence(elsewhere(context)?);
     Some(
         finding.remedy(format!("{SPREAD} externalTrafficPolicy: Cluster; else let load balancers send to other nodes")),
     )
@@ -82,7 +82,7 @@ fn of_file(context: &Context<'_>) -> Option<Finding> {
         some(usable.iter().map(|backend| format!("{} on {}", shown(&backend.address), shown(&backend.node))));
     Some(
         Finding::new(Severity::Critical, Kind::NoLocalBackend, what)
-            .seen([format!("{}: {backends}", shown(&row.address))])
+            .evidence([format!("{}: {backends}", shown(&row.address))])
             .remedy(
                 "add a backend on this node (its node must be the name of this node), or set the policy to \
                  Cluster",
@@ -122,6 +122,6 @@ fn pending(context: &Context<'_>, service: &Service) -> Option<Finding> {
     } else {
         "follow its Events; see the log of cloud-controller-manager"
     };
-    let finding = Finding::new(Severity::Warning, Kind::LoadBalancerPending, what).seen(reported).seen(class);
+    let finding = Finding::new(Severity::Warning, Kind::LoadBalancerPending, what).evidence(reported).evidence(class);
     Some(finding.remedy(remedy))
 }

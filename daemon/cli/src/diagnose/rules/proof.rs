@@ -47,7 +47,7 @@ fn unreachable(connect_tests: &[ConnectTest]) -> Option<Finding> {
     };
     Some(
         Finding::new(severity, Kind::BackendUnreachable, what)
-            .seen(failed.iter().take(10).map(one_line))
+            .evidence(failed.iter().take(10).map(one_line))
             .remedy(remedy),
     )
 }
@@ -81,9 +81,9 @@ fn fails(context: &Context<'_>) -> Option<Finding> {
     let backends = does_a_backend.then_some("a backend of it can be connected to directly");
     Some(
         Finding::new(severity, Kind::FrontendFails, what)
-            .seen(failed.iter().skip(1).take(10).map(one_line))
-            .seen(backends)
-            .seen(chance)
+            .evidence(failed.iter().skip(1).take(10).map(one_line))
+            .evidence(backends)
+            .evidence(chance)
             .remedy(
                 "nodelb returns ECONNREFUSED or EHOSTUNREACH only without a usable backend; other errors come from the \
                  network. Check that this process is in the cgroup whose connections are translated",
@@ -104,7 +104,7 @@ fn accepted(connect_tests: &[ConnectTest]) -> Option<Finding> {
         format!("{} and {} answer from here", count(frontends.len(), "frontend"), count(backends.len(), "backend"));
     let each = frontends.iter().chain(&backends).take(20);
     let each = each.map(|(connect, after)| format!("{} accepted after {}", shown(&connect.to), millis(*after)));
-    Some(Finding::new(Severity::Ok, Kind::Works, what).seen(each))
+    Some(Finding::new(Severity::Ok, Kind::Works, what).evidence(each))
 }
 
 fn unprovable(connect_tests: &[ConnectTest]) -> Option<Finding> {
@@ -125,7 +125,7 @@ fn name(context: &Context<'_>) -> Option<Finding> {
     let info = |what: String| Finding::new(Severity::Info, Kind::DnsName, what);
     Some(match &dns.addresses {
         Err(why) => info(format!("its name in the cluster is {}; it does not resolve on this host", dns.name))
-            .seen([why.clone()])
+            .evidence([why.clone()])
             .remedy("this is normal: only pods use the DNS of the cluster. Try it from a pod"),
         Ok(addresses) if addresses.iter().any(|address| address == cluster_ip) => {
             info(format!("its name {} resolves to its clusterIP {}", dns.name, shown(cluster_ip)))
@@ -139,7 +139,7 @@ fn name(context: &Context<'_>) -> Option<Finding> {
             );
             match &dns.another {
                 Some(another) => Finding::new(Severity::Warning, Kind::DnsName, what)
-                    .seen([format!("this is an address of {}", shown(another))])
+                    .evidence([format!("this is an address of {}", shown(another))])
                     .remedy(
                         "a stale record, or the DNS of another cluster: check the DNS of the cluster and \
                          /etc/resolv.conf",

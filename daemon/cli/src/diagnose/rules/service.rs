@@ -42,7 +42,7 @@ fn missing(context: &Context<'_>) -> Option<Finding> {
     } else {
         (Some(format!("names like it: {}", near.join(", "))), format!("did you mean {}?", near[0]))
     };
-    Some(Finding::new(Severity::Critical, Kind::NoSuchService, what).seen(evidence).remedy(remedy))
+    Some(Finding::new(Severity::Critical, Kind::NoSuchService, what).evidence(evidence).remedy(remedy))
 }
 
 fn not_for_proxies(context: &Context<'_>) -> Option<Finding> {
@@ -75,7 +75,7 @@ fn unknown_to_daemon(context: &Context<'_>) -> Option<Finding> {
     let what = "Kubernetes has it, but the daemon does not know it";
     Some(
         Finding::new(Severity::Critical, Kind::MemoryDiffers, what)
-            .seen([context.written(&service.metadata)])
+            .evidence([context.written(&service.metadata)])
             .remedy("check with `nodelb sources` and `nodelb apiservers` that the daemon is connected to this cluster"),
     )
 }

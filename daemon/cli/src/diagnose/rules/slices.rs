@@ -24,7 +24,7 @@ pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
     let (Some(service), Some(slices)) = (context.service.filter(|_| context.is_for_proxies()), context.slices) else {
         return Vec::new();
     };
-    let disagreement = Disagreement::of(context);
+    let disagreement = Disagreement::new(context);
     let about_all = if slices.is_empty() {
         missing(context, service, &disagreement)
     } else if is_emptied(service, slices, context, &disagreement) {
@@ -44,7 +44,7 @@ struct Disagreement<'f> {
 }
 
 impl<'f> Disagreement<'f> {
-    fn of(context: &Context<'f>) -> Self {
+    fn new(context: &Context<'f>) -> Self {
         let Some(pods) = context.pods else { return Self { absent: Vec::new(), gone: Vec::new() } };
         let is_listed = |pod: &Pod| context.endpoints().any(|endpoint| is_ready(endpoint) && is_pod_of(endpoint, pod));
         let is_settled =
@@ -98,7 +98,7 @@ fn emptied(context: &Context<'_>, slices: &[EndpointSlice]) -> Finding {
     let ready = context.pods.into_iter().flatten().filter(|pod| is_pod_ready(pod)).count();
     let ready = (ready > 0).then(|| format!("{} would be ready", count(ready, "pod")));
     let held = context.is_held().then(|| "nodelb holds the last known backends meanwhile".to_owned());
-    Finding::new(severity, Kind::SliceEmptied, what).seen(writers).seen(removals).seen(ready).seen(held).remedy(
+    Finding::new(severity, Kind::SliceEmptied, what).evidence(writers).evidence(removals).evidence(ready).evidence(held).remedy(
         "find out why its writer emptied it (an apiserver that stops removes its own address from default/kubernetes); a \
          running endpoint controller would refill it",
     )
@@ -120,7 +120,7 @@ fn missing(context: &Context<'_>, service: &Service, disagreement: &Disagreement
     let what = "it has a selector but no EndpointSlice: no controller creates one";
     Some(
         finding(Kind::SliceMissing, what)
-            .seen(evidence)
+            .evidence(evidence)
             .remedy(CONTROLLER.replace("NAME", text(&service.metadata.name))),
     )
 }
@@ -157,7 +157,7 @@ fn not_updated(context: &Context<'_>, Disagreement { absent, gone }: &Disagreeme
     };
     let remedy = CONTROLLER.replace("NAME", &context.facts.service.name);
     let finding = Finding::new(severity, Kind::SliceNotUpdated, what);
-    Some(finding.seen(absent_text).seen(gone_text).seen(slices).remedy(remedy))
+    Some(finding.evidence(absent_text).evidence(gone_text).evidence(slices).remedy(remedy))
 }
 
 /// Ports of the service that no slice with endpoints has.
@@ -210,8 +210,8 @@ fn mismatch(context: &Context<'_>, port: &ServicePort, slices: &[&EndpointSlice]
         }
     };
     Finding::new(Severity::Critical, Kind::PortMismatch, what)
-        .seen([format!("ports of the slices: {ports}")])
-        .seen(declared.map(|declared| format!("ports of the pods' containers: {declared}")))
+        .evidence([format!("ports of the slices: {ports}")])
+        .evidence(declared.map(|declared| format!("ports of the pods' containers: {declared}")))
         .remedy(remedy)
 }
 

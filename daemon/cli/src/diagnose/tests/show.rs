@@ -5,7 +5,7 @@ use crate::diagnose::finding::Kind;
 
 fn report() -> Report {
     let finding =
-        Finding::new(Severity::Critical, Kind::NotReady, "none is ready").seen(["pod a"]).remedy("look at it");
+        Finding::new(Severity::Critical, Kind::NotReady, "none is ready").evidence(["pod a"]).remedy("look at it");
     let fine = Finding::new(Severity::Ok, Kind::Works, "it answers");
     Report {
         service: "shop/web".into(),

@@ -21,7 +21,7 @@ pub(super) struct Events {
 
 impl Events {
     /// The port's event, or a new one of this kind.
-    pub(super) fn of(&mut self, key: &Arc<PortKey>, new: impl FnOnce() -> Event) -> Option<&mut Event> {
+    pub(super) fn entry(&mut self, key: &Arc<PortKey>, new: impl FnOnce() -> Event) -> Option<&mut Event> {
         let place = match self.of_port.get(key) {
             Some(place) => *place,
             None if self.events.len() >= MAX_EVENTS => {

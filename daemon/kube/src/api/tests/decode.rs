@@ -109,9 +109,10 @@ fn writers_are_kept_once() {
 
 #[test]
 fn uids_differ_only_where_both_are_known() {
-    let (a, b) = (Uid::of("0b5a6c7e-0000-4000-8000-00000000000a"), Uid::of("0b5a6c7e-0000-4000-8000-00000000000b"));
-    assert!(a.is_other(b) && !a.is_other(a) && !a.is_other(Uid::of("")));
-    assert!(Uid::of("not hexadecimal").is_other(Uid::of("not hexadecimal either")));
+    let (a, b) =
+        (Uid::parse("0b5a6c7e-0000-4000-8000-00000000000a"), Uid::parse("0b5a6c7e-0000-4000-8000-00000000000b"));
+    assert!(a.is_other(b) && !a.is_other(a) && !a.is_other(Uid::parse("")));
+    assert!(Uid::parse("not hexadecimal").is_other(Uid::parse("not hexadecimal either")));
 }
 
 #[test]

@@ -20,7 +20,7 @@ pub(super) enum Origin {
 }
 
 impl Origin {
-    pub(super) fn of(settings: &Settings) -> Result<Self, CredentialsError> {
+    pub(super) fn new(settings: &Settings) -> Result<Self, CredentialsError> {
         match (&settings.kubeconfig, &settings.ca_file) {
             (Some(kubeconfig), _) => Ok(Self::Kubeconfig(kubeconfig.clone())),
             (None, Some(authority)) => {
@@ -66,7 +66,7 @@ pub(super) struct Looked {
 }
 
 /// Reads the files if one has changed, if none was read before, or if `anyway` is set.
-pub(super) fn look(origin: &Origin, before: Stamps, anyway: bool) -> Looked {
+pub(super) fn read_changed(origin: &Origin, before: Stamps, anyway: bool) -> Looked {
     if !anyway && !before.is_outdated() {
         return Looked { stamps: before, outcome: None };
     }

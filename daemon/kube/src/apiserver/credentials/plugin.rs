@@ -50,7 +50,7 @@ impl Drop for Printed {
 
 impl Printed {
     /// The state of a plugin that has not run yet.
-    pub(super) fn of(plugin: Plugin) -> Self {
+    pub(super) fn new(plugin: Plugin) -> Self {
         Self { plugin, last_good: None, failure: None, is_refused: false, started: None, running: None }
     }
 
