@@ -82,7 +82,7 @@ impl Following {
     /// Returns the next piece; `None` at the end.
     async fn next(mut self) -> Option<(io::Result<Bytes>, Self)> {
         loop {
-            if self.writer.as_ref()?.lines.is_some() && !self.is_due().await? {
+            if self.writer.as_ref()?.lines.is_some() && !self.wait_until_due().await? {
                 self.last = Instant::now();
                 return Some((Ok(Bytes::from_static(b":\n\n")), self));
             }
@@ -97,7 +97,7 @@ impl Following {
     }
 
     /// Waits. Returns `true` for possible changes, `false` if a sign of life is due, and `None` at the end.
-    async fn is_due(&mut self) -> Option<bool> {
+    async fn wait_until_due(&mut self) -> Option<bool> {
         let earliest = self.last + PACE;
         let writer = self.writer.as_mut()?;
         let beats = writer.output_format.output == Output::Sse;

@@ -162,7 +162,7 @@ pub(super) enum Outcome {
 }
 
 #[derive(Debug)]
-struct Known {
+struct Occurrence {
     /// Time of the first occurrence, in seconds since 1970.
     first: u64,
     /// The time since which every check has found it; `None` if the last check did not.
@@ -179,7 +179,7 @@ pub(super) struct Recorder {
     node: String,
     /// How long a problem must last before this node reports it, in seconds.
     delay: u64,
-    known: HashMap<(ServiceName, Reason), Known>,
+    known: HashMap<(ServiceName, Reason), Occurrence>,
     /// Services that had backends: only these can have *lost* their backends.
     had_backends: BTreeSet<ServiceName>,
     /// The time up to which the rate limit is used up; at most [`BURST`] times [`ONE_MORE`] after now.
@@ -238,7 +238,7 @@ impl Recorder {
             if !is_new || self.known.len() >= MAX_KNOWN && !self.known.contains_key(key) {
                 continue;
             }
-            let new = Known { first: unix, since: None, last_seen: now, next: 0, count: 0 };
+            let new = Occurrence { first: unix, since: None, last_seen: now, next: 0, count: 0 };
             let known = self.known.entry(key.clone()).or_insert(new);
             known.last_seen = now;
             if known.since.is_none() && known.count == 0 {

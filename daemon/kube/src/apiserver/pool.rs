@@ -64,7 +64,7 @@ struct InUse {
 
 /// An address that worked before this run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Remembered {
+pub struct RememberedServer {
     /// The address, and the name in its certificate.
     pub server: Server,
     /// The time when it last worked, in seconds since 1970.
@@ -115,8 +115,8 @@ impl Pool {
     }
 
     /// Adds the addresses that worked before this run.
-    pub fn remember(&mut self, remembered: impl IntoIterator<Item = Remembered>, now: Moment) {
-        for (order, Remembered { server, worked }) in (0..).zip(remembered).take(2 * MOST_LEARNED) {
+    pub fn remember(&mut self, remembered: impl IntoIterator<Item = RememberedServer>, now: Moment) {
+        for (order, RememberedServer { server, worked }) in (0..).zip(remembered).take(2 * MOST_LEARNED) {
             match self.position(&server.address) {
                 Some(known) => self.candidates[known].worked_before = Some(worked),
                 None => {

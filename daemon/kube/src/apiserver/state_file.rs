@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::address::{Address, Host, Server};
 use super::authorities::Authorities;
-use super::pool::{Candidate, MOST_LEARNED, Pool, Remembered};
+use super::pool::{Candidate, MOST_LEARNED, Pool, RememberedServer};
 use super::timeouts::PoolTimeouts;
 use crate::state_file::{self, Limits, StateFile};
 
@@ -36,7 +36,7 @@ pub struct State {
     /// The uid of the Service `default/kubernetes`, if known.
     pub cluster: Option<String>,
     /// The addresses that worked.
-    pub apiservers: Vec<Remembered>,
+    pub apiservers: Vec<RememberedServer>,
 }
 
 impl State {
@@ -84,7 +84,7 @@ fn read(path: &Path) -> io::Result<Option<State>> {
     Ok(form.map(|Form { authority, mut authorities, cluster, apiservers, .. }| {
         let remembered = |Entry { address, tls_server_name, worked }: Entry| {
             let server = Server { address, tls_server_name: tls_server_name.map(Into::into) };
-            Remembered { server, worked }
+            RememberedServer { server, worked }
         };
         if !authorities.contains(&authority) {
             authorities.push(authority);
@@ -94,7 +94,7 @@ fn read(path: &Path) -> io::Result<Option<State>> {
 }
 
 fn write(path: &Path, State { authorities, cluster, apiservers }: State) -> io::Result<()> {
-    let entry = |Remembered { server, worked }: Remembered| Entry {
+    let entry = |RememberedServer { server, worked }: RememberedServer| Entry {
         address: server.address,
         tls_server_name: server.tls_server_name.as_deref().map(str::to_owned),
         worked,
@@ -125,7 +125,7 @@ impl Saver {
     }
 
     /// The addresses in the file, if they belong to this cluster.
-    pub(super) fn loaded(&mut self, state: State, authorities: &Authorities) -> Vec<Remembered> {
+    pub(super) fn loaded(&mut self, state: State, authorities: &Authorities) -> Vec<RememberedServer> {
         if !state.is_of(authorities) {
             tracing::info!(
                 message_id = %messages::CLUSTER_CHANGED,
@@ -156,7 +156,7 @@ impl Saver {
         let mut apiservers = Vec::new();
         for candidate in pool.candidates() {
             let Some(worked) = worked(candidate) else { continue };
-            apiservers.extend(by_address(candidate, resolved).map(|server| Remembered { server, worked }));
+            apiservers.extend(by_address(candidate, resolved).map(|server| RememberedServer { server, worked }));
         }
         apiservers.truncate(2 * MOST_LEARNED);
         let state = State { authorities: authorities.names(), cluster: self.cluster.clone(), apiservers };

@@ -57,7 +57,7 @@ enum Line<'a> {
 
 /// The contents of the file.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Remembered {
+pub struct Loaded {
     /// The changes, in a valid order.
     pub changes: Vec<Change>,
     /// The number of lines that could not be decoded.
@@ -87,9 +87,9 @@ pub fn forget(state_directory: &Path) -> io::Result<bool> {
 ///
 /// # Errors
 /// The file exists and cannot be read, has another format, or belongs to another cluster.
-pub fn read(path: &Path, cluster: Option<&Authorities>, node: &str) -> io::Result<Remembered> {
+pub fn read(path: &Path, cluster: Option<&Authorities>, node: &str) -> io::Result<Loaded> {
     let file = match state_file::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Remembered::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Loaded::default()),
         file => file?,
     };
     let mut reader = BufReader::new(file.take(MAX_FILE));
@@ -104,7 +104,7 @@ pub fn read(path: &Path, cluster: Option<&Authorities>, node: &str) -> io::Resul
         Some(Header { form: FORM, .. }) => return Err(refused("it belongs to another cluster")),
         _ => return Err(refused("this nodelb does not support its format")),
     };
-    let mut remembered = Remembered::default();
+    let mut remembered = Loaded::default();
     while let Some(line) = next_line(&mut reader)? {
         match serde_json::from_slice(&line) {
             Ok(Change::NodeObject(_)) if !is_own => {}
@@ -187,7 +187,7 @@ impl StateSettings {
         let read = move |path: &Path| read(path, cluster.as_ref(), &node);
         let consequence = "nodelb starts without the services in it, until an apiserver is reachable";
         let loaded = state_file::load(&path, self.timeout, consequence, read).await;
-        let Remembered { changes, unreadable } = loaded.unwrap_or_default();
+        let Loaded { changes, unreadable } = loaded.unwrap_or_default();
         let path = path.display();
         if unreadable > 0 {
             warn!(message_id = %messages::STATE_UNREADABLE, "ignored {unreadable} lines of {path} that cannot be decoded");

@@ -86,7 +86,7 @@ pub struct Tally {
 /// The objects of one kind.
 #[derive(Debug, Default)]
 struct Collection {
-    known: Map<Key, Known>,
+    known: Map<Key, StoredObject>,
     served: usize,
     tombstones: Map<Key, Version>,
     listing: Option<Listing>,
@@ -105,7 +105,7 @@ struct Collection {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct StoredObject {
     uid: Uid,
     version: Version,
     is_served: bool,
@@ -142,7 +142,7 @@ impl Store {
     /// Adds an object from the state file, in an unknown version.
     pub fn remember(&mut self, kind: Kind, key: Key) {
         let collection = self.collection_mut(kind);
-        let known = Known { uid: Uid::default(), version: Version::default(), is_served: true };
+        let known = StoredObject { uid: Uid::default(), version: Version::default(), is_served: true };
         if collection.known.insert(key, known).is_none() {
             collection.served += 1;
         }
@@ -276,11 +276,12 @@ impl Collection {
         self.missing.remove(&key);
         self.problems.remove(&key);
         self.note(&key, notices, change.is_some());
-        let now = Known { uid, version, is_served: change.is_some() };
+        let now = StoredObject { uid, version, is_served: change.is_some() };
         let before = self.known.insert(key.clone(), now);
         self.served += usize::from(now.is_served);
-        let is_same =
-            |before: &Known| before.version == version && version != Version::default() && !before.uid.is_other(uid);
+        let is_same = |before: &StoredObject| {
+            before.version == version && version != Version::default() && !before.uid.is_other(uid)
+        };
         if let Some(before) = before {
             self.served -= usize::from(before.is_served);
             if is_same(&before) {

@@ -357,7 +357,7 @@ fn learned_addresses_carry_the_name_of_the_first_configured_one() {
 #[test]
 fn the_strongest_origin_wins() {
     let mut pool = pool(&[1]);
-    let remembered = |n, worked| Remembered { server: server(n), worked };
+    let remembered = |n, worked| RememberedServer { server: server(n), worked };
     pool.remember([remembered(1, 100), remembered(2, 200), remembered(3, 300)], Moment(0));
     let origins = |pool: &Pool| pool.candidates().iter().map(|candidate| candidate.origin).collect::<Vec<_>>();
     assert_eq!(origins(&pool), [Origin::Configured, Origin::Remembered, Origin::Remembered]);
@@ -389,7 +389,7 @@ fn a_server_that_is_configured_later_comes_after_the_others_and_takes_nothing_aw
 #[test]
 fn what_was_remembered_is_no_news_when_the_cluster_lists_it() {
     let mut pool = pool(&[1]);
-    pool.remember([Remembered { server: server(2), worked: 100 }], Moment(0));
+    pool.remember([RememberedServer { server: server(2), worked: 100 }], Moment(0));
     pool.opened(Moment(0), &address(1));
     // Long before the debounce time has passed.
     pool.learn(&[socket(2), socket(3)].into(), Moment(5));
@@ -400,7 +400,7 @@ fn what_was_remembered_is_no_news_when_the_cluster_lists_it() {
 #[test]
 fn what_has_ever_worked_stays_whatever_services_come_to_its_address() {
     let mut pool = pool(&[1]);
-    pool.remember([Remembered { server: server(2), worked: 100 }], Moment(0));
+    pool.remember([RememberedServer { server: server(2), worked: 100 }], Moment(0));
     pool.learn(&[socket(3), socket(4)].into(), Moment(0));
     pool.opened(Moment(20_000), &address(1));
     pool.probed(Moment(20_000), &address(3), Outcome::Worked);

@@ -14,7 +14,7 @@ pub(in crate::apiserver) fn save(directory: &Path, state: State) -> io::Result<(
 fn state() -> State {
     let remembered = |address: &str, name: Option<&str>, worked| {
         let server = Server { address: address.parse().unwrap(), tls_server_name: name.map(Into::into) };
-        Remembered { server, worked }
+        RememberedServer { server, worked }
     };
     State {
         authorities: vec!["ab".into(), "cd".into(), "abcd".into()],

@@ -116,7 +116,7 @@ impl World {
 
     fn remembers(&self, cluster: &str, servers: &[u8]) {
         let authorities = crate::apiserver::login::tests::token_login(self.authority(), "good").authority.names();
-        let remembered = |n: &u8| super::super::pool::Remembered { server: configured(*n), worked: NOW - 60 };
+        let remembered = |n: &u8| super::super::pool::RememberedServer { server: configured(*n), worked: NOW - 60 };
         let apiservers = servers.iter().map(remembered).collect();
         save(self.path(), State { authorities, cluster: Some(cluster.into()), apiservers }).unwrap();
     }

@@ -44,12 +44,12 @@ fn snapshot() -> Snapshot {
 fn what_is_written_is_what_is_read() {
     let directory = tempfile::tempdir().expect("a directory");
     let path = path(directory.path());
-    assert_eq!(read(&path, None, NODE).expect("absent"), Remembered::default());
+    assert_eq!(read(&path, None, NODE).expect("absent"), Loaded::default());
     let ca = Authorities::for_test(&["ca"]);
     write(&path, &ca.names(), &snapshot()).expect("written");
     write(&path, &ca.names(), &snapshot()).expect("written over");
     for cluster in [Some(&ca), None] {
-        assert_eq!(read(&path, cluster, NODE).expect("read"), Remembered { changes: changes(), unreadable: 0 });
+        assert_eq!(read(&path, cluster, NODE).expect("read"), Loaded { changes: changes(), unreadable: 0 });
     }
 }
 
@@ -127,7 +127,7 @@ fn a_node_that_was_missing_is_missing_still() {
     reported.iter().cloned().for_each(|change| engine.change(change));
     write(&path, &[], &engine.snapshot(Moment(0))).expect("written");
     assert_eq!(read(&path, None, NODE).expect("read").changes, reported);
-    assert_eq!(read(&path, None, "n2").expect("read"), Remembered::default(), "another node's, in a copied image");
+    assert_eq!(read(&path, None, "n2").expect("read"), Loaded::default(), "another node's, in a copied image");
 }
 
 const LIMIT: Duration = Duration::from_millis(200);

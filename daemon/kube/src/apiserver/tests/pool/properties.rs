@@ -127,7 +127,7 @@ impl World {
             Event::Release => pool.released(),
             Event::Doubt => pool.doubt(*now),
             Event::Learn(listed) => drop(pool.learn(&listed.into_iter().map(socket).collect(), *now)),
-            Event::Remember(n) => pool.remember([Remembered { server: server(n), worked: 1 }], *now),
+            Event::Remember(n) => pool.remember([RememberedServer { server: server(n), worked: 1 }], *now),
             Event::Refuse(n) => drop(pool.forget_refused(|at| at == socket(n))),
             Event::DemoteLearned => pool.demote_learned(),
             Event::FailSession => pool.fail_session(*now, "500".into()),
