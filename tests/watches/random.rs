@@ -96,21 +96,25 @@ impl Chaos {
             // Every fault ends by itself, most of them while the table converges.
             let what = format!("CHAOS_SEED={} sequence {sequence}: {}", self.seed, steps.join(", "));
             self.rig.converge(&what);
-            let journal = self.rig.take_journal();
-            let restored = journal.lines().filter(|line| line.contains("was restored"));
-            for line in restored.collect::<Vec<_>>() {
-                // Each kind detects it once, at the latest with its next request.
-                let kind =
-                    self.unnoticed.iter().position(|kind| line.contains(&format!("{kind}: the cluster was restored")));
-                assert!(kind.is_some(), "{what}: {journal}");
-                kind.map(|kind| self.unnoticed.remove(kind));
-            }
-            for wrong in ["another cluster", "a bug of nodelb"] {
-                assert!(!journal.contains(wrong), "{what}: {journal}");
-            }
+            self.check_journal(&what);
             if begun.elapsed() > Duration::from_secs(2) {
                 println!("slow, {:.1?}: {what}", begun.elapsed());
             }
+        }
+    }
+
+    /// Checks the log lines since the last call.
+    fn check_journal(&mut self, what: &str) {
+        let journal = self.rig.take_journal();
+        for line in journal.lines().filter(|line| line.contains("was restored")) {
+            // Each kind detects it once, at the latest with its next request.
+            let kind =
+                self.unnoticed.iter().position(|kind| line.contains(&format!("{kind}: the cluster was restored")));
+            assert!(kind.is_some(), "{what}: {journal}");
+            kind.map(|kind| self.unnoticed.remove(kind));
+        }
+        for wrong in ["another cluster", "a bug of nodelb"] {
+            assert!(!journal.contains(wrong), "{what}: {journal}");
         }
     }
 
@@ -195,6 +199,8 @@ impl Chaos {
                 "backup".into()
             }
             1 => {
+                // What the kinds have detected so far is an earlier restore.
+                self.check_journal(&during("before a restored backup"));
                 self.rig.cluster.restore_backup(&self.backup.0);
                 self.steady = self.backup.1;
                 self.unnoticed = Kind::ALL.map(Kind::resource).to_vec();

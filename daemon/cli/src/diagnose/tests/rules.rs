@@ -500,7 +500,7 @@ static CASES: &[Case] = &[
         |facts| facts.connect_tests[0].outcome = Outcome::Failed("ECONNREFUSED".into(), Duration::from_millis(1)),
         Kind::BackendUnreachable,
         Severity::Critical,
-        &["1 of 1 backend cannot be connected to", "10.1.0.1:8080/TCP: ECONNREFUSED"],
+        &["cannot connect to 1 of 1 backend", "10.1.0.1:8080/TCP: ECONNREFUSED"],
     ),
     (
         "all backends failed their checks",
