@@ -25,6 +25,14 @@ pub(crate) struct Sample {
     counts: BTreeMap<String, u64>,
 }
 
+/// The number of threads, without one that writes a file of the state directory at the moment: each write has its own.
+fn permanent_threads(process: &str) -> u64 {
+    let tasks = fs::read_dir(format!("{process}/task")).unwrap().flatten();
+    // A thread that has ended meanwhile has no name.
+    let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
+    names.filter(|name| name.trim_end() != "state").count() as u64
+}
+
 impl Sample {
     /// Takes a sample. The cluster must not change meanwhile.
     pub(crate) fn take(node: &Node, content: &Content) -> Self {
@@ -42,7 +50,7 @@ impl Sample {
         };
         let mut counts = map_entries();
         counts.extend(ids());
-        counts.insert("threads".into(), number("Threads:"));
+        counts.insert("threads".into(), permanent_threads(&process));
         counts.insert("descriptors".into(), fs::read_dir(format!("{process}/fd")).unwrap().count() as u64);
         Self { resident: number("VmRSS:"), counts }
     }
