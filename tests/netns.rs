@@ -65,6 +65,10 @@ mod nodeports;
 mod outage;
 #[path = "netns/outside.rs"]
 mod outside;
+#[path = "netns/outside_continuity.rs"]
+mod outside_continuity;
+#[path = "netns/outside_network.rs"]
+mod outside_network;
 #[path = "netns/privilege.rs"]
 mod privilege;
 #[path = "netns/reaper.rs"]

@@ -13,7 +13,7 @@ use crate::lab_services::{HOST_A, HOST_B, ON_A1, ON_A2, ON_B, PACKETS_ON, Servic
 use crate::sandbox;
 use crate::talk::{SHORT, Server, TIMEOUT, Talk, ask};
 
-const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Udp];
+pub(crate) const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Udp];
 
 /// Runs `body` with the lab, a node without a daemon, and servers for the backends of the services
 /// 1 to 3.
@@ -35,7 +35,7 @@ fn in_lab(test: &str, body: impl FnOnce(&Host, &Lab)) {
 }
 
 /// Starts the daemon with these services.
-fn start(host: &Host, services: &[&Service]) -> Daemon {
+pub(crate) fn start(host: &Host, services: &[&Service]) -> Daemon {
     services.iter().for_each(|service| service.apply(host));
     host.start()
 }
