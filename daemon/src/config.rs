@@ -184,7 +184,7 @@ impl Config {
     }
 
     /// Whether Kubernetes is neither configured nor disabled, as in an empty or reset configuration.
-    pub fn is_kubernetes_unsaid(&self) -> bool {
+    pub fn is_kubernetes_unset(&self) -> bool {
         self.kubernetes.enabled && self.kubernetes_settings().is_none()
     }
 

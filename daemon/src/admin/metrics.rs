@@ -2,7 +2,7 @@
 //! table has all names, types, units, labels and help texts; a metric that is not in the table cannot be published.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 use std::{fmt, fs};
 
 use nix::sys::resource::{Resource, getrlimit};
@@ -17,9 +17,10 @@ use nodelb_core::state::status::Status;
 use nodelb_kube::apiserver::pool::PoolReport;
 
 use super::maps::usage;
-use super::state::{AdminState, Now, all_sources};
+use super::state::{AdminState, Now, latest};
 use crate::checks::{CheckReport, Condition, Outcome};
 use crate::connections::Connections;
+use crate::datapath::DatapathReader;
 use crate::latency::Latencies;
 use crate::log;
 use crate::reconcile::drift::{DriftReport, LINK};
@@ -44,29 +45,27 @@ const HOOKS: [&str; 2] = ["links", "canary"];
 /// When they cannot be written, which has no known cause.
 pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error> {
     let mut exposition = Exposition::default();
-    let snapshot = Arc::clone(&state.snapshot.borrow());
+    let snapshot = state.snapshot();
     services(&mut exposition, &snapshot);
-    health(&mut exposition, &Arc::clone(&state.health.borrow()), now);
-    sources(&mut exposition, &snapshot, &all_sources(state), now);
-    let apiservers = Arc::clone(&state.apiservers.borrow());
+    health(&mut exposition, &state.health(), now);
+    sources(&mut exposition, &snapshot, &state.sources(), now);
+    let apiservers = state.apiservers();
     if apiservers.pool.is_some() {
         self::apiservers(&mut exposition, &apiservers, now);
     }
-    let report = Arc::clone(&state.checks.borrow());
+    let report = latest(&state.checks);
     if !report.targets.is_empty() || !report.done.is_empty() {
         checks(&mut exposition, &report);
     }
-    maps(&mut exposition, state, &snapshot, now);
-    if let Some(counts) = &state.reality.connections {
+    maps(&mut exposition, &*state.datapath, &snapshot, now);
+    if let Some(counts) = state.datapath.connections() {
         connections(&mut exposition, counts, &snapshot);
     }
-    drift(&mut exposition, &Arc::clone(&state.reality.drift.borrow()), now);
+    drift(&mut exposition, &latest(&state.owner.drift), now);
     if let Some(stale_sockets) = &state.stale_sockets {
-        self::stale_sockets(&mut exposition, &Arc::clone(&stale_sockets.borrow()), now);
+        self::stale_sockets(&mut exposition, &latest(stale_sockets), now);
     }
-    if let Some(latencies) = &state.latencies {
-        changes(&mut exposition, latencies);
-    }
+    changes(&mut exposition, &state.recorder.latencies);
     exposition.each(&table::BUILD_INFO, [([env!("CARGO_PKG_VERSION")], true)]);
     exposition.one(&table::LOG_LINES_DROPPED, log::dropped_lines());
     exposition.one(&table::ADMIN_LISTENERS_CLOSED, state.unopened.borrow().len());
@@ -162,8 +161,8 @@ fn stale_sockets(exposition: &mut Exposition, report: &StaleSocketsReport, now: 
     }
 }
 
-fn maps(exposition: &mut Exposition, state: &AdminState, snapshot: &Snapshot, now: Now) {
-    let usage = usage(&snapshot.realised, state.limits, &state.reality, now.moment);
+fn maps(exposition: &mut Exposition, datapath: &dyn DatapathReader, snapshot: &Snapshot, now: Now) {
+    let usage = usage(&snapshot.realised, datapath, now.moment);
     exposition.each(&table::MAP_ENTRIES, usage.iter().filter_map(|map| Some(([map.name], map.used?))));
     exposition.each(&table::MAP_LIMIT, usage.iter().map(|map| ([map.name], u64::from(map.limit))));
 }

@@ -1,10 +1,10 @@
-//! Starts the tasks that read Kubernetes: the supervisor of the apiserver addresses, and the source.
+//! Kubernetes as a source: starts the tasks that read it, and decides what its stored state is used for at a start.
 
 use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use nodelb_cli::exit::{Code, Failure};
 use nodelb_core::change::Change;
@@ -13,119 +13,124 @@ use nodelb_core::explain::trace;
 use nodelb_core::explain::trace::Verdict;
 use nodelb_core::messages;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
-use nodelb_core::model::service::Source;
+use nodelb_core::model::service::{ServiceName, Source};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
-use nodelb_kube::apiserver::connect::Register;
-use nodelb_kube::apiserver::credentials::Credentials;
+use nodelb_kube::apiserver::connect::{ConnectTimeouts, Register};
+use nodelb_kube::apiserver::credentials::{CredentialTimeouts, Credentials};
 use nodelb_kube::apiserver::pool::PoolReport;
-use nodelb_kube::apiserver::session::Settings;
+use nodelb_kube::apiserver::session::{Apiservers, Settings};
 use nodelb_kube::apiserver::timeouts::PoolTimeouts;
-use nodelb_kube::apiserver::{Parts, connect, credentials};
-use nodelb_kube::clock::Clock;
+use nodelb_kube::apiserver::{self, Parts};
+use nodelb_kube::clock::unix_seconds;
 use nodelb_kube::source::live::{Live, LiveTimeouts};
 use nodelb_kube::source::watch::WatchTimeouts;
-use nodelb_kube::source::{KubernetesSource, StateSettings, state_file};
+use nodelb_kube::source::{self, KubernetesSource, StateSettings, state_file};
 use nodelb_kube::threads::run_within;
-use nodelb_kube::{apiserver, source};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{stopped, unix_seconds};
-use crate::admin::AskLive;
 use crate::config::Config;
 use crate::events;
+use crate::reconcile::OwnerHandle;
 
 /// The minimum time between two writes to the state directory.
-pub(super) const SAVE_EVERY: Duration = Duration::from_secs(30);
+const SAVE_EVERY: Duration = Duration::from_secs(30);
 
 /// How long access to the state directory may take; less than the daemon's time limit for its end.
-pub(super) const STATE_TIMEOUT: Duration = Duration::from_secs(4);
+const STATE_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// The parts of the daemon that the source uses.
-pub(super) struct Connections {
-    /// To the owner.
-    pub(super) changes: mpsc::Sender<Vec<Change>>,
-    /// The owner's snapshots.
-    pub(super) snapshot: watch::Receiver<Arc<Snapshot>>,
-    /// Marks a socket as nodelb's own.
-    pub(super) register: Register,
-    pub(super) clock: Clock,
-    /// Name of this node.
-    pub(super) node: String,
-    /// Number of service ports in the kernel.
-    pub(super) expected: usize,
-    /// Whether Kubernetes Events are written.
-    pub(super) events: bool,
+/// Queries an apiserver, and returns the differences between its objects and the table, for one service or for all. May
+/// block for seconds.
+pub type AskLive = Arc<dyn Fn(Option<&ServiceName>) -> Vec<Difference> + Send + Sync>;
+
+/// The started tasks.
+pub struct Started {
+    /// What they publish.
+    pub published: Published,
+    /// The task of the source, which ends when its state is stored.
+    pub task: JoinHandle<()>,
 }
 
-/// Its reports, and the task to wait for at the end.
-pub(super) struct Kubernetes {
-    pub(super) sources: watch::Receiver<Arc<Vec<SourceReport>>>,
-    pub(super) pool: watch::Receiver<Arc<PoolReport>>,
-    pub(super) task: JoinHandle<()>,
-    /// Queries the current objects of an apiserver.
-    pub(super) live: AskLive,
-}
-
-/// The report about the apiservers; empty if there are none.
-pub(super) fn pool_of(kubernetes: Option<&Kubernetes>) -> watch::Receiver<Arc<PoolReport>> {
-    kubernetes.map_or_else(|| watch::channel(Arc::default()).1, |kubernetes| kubernetes.pool.clone())
-}
-
-/// The function that queries the current objects of an apiserver, if one is configured.
-pub(super) fn live_of(kubernetes: Option<&Kubernetes>) -> Option<AskLive> {
-    kubernetes.map(|kubernetes| Arc::clone(&kubernetes.live))
+/// What the tasks publish, for readers.
+#[derive(Clone)]
+pub struct Published {
+    /// The rows of `/sources`.
+    pub sources: watch::Receiver<Arc<Vec<SourceReport>>>,
+    /// The apiservers, from the supervisor.
+    pub apiservers: watch::Receiver<Arc<PoolReport>>,
+    /// A comparison with an apiserver.
+    pub live: AskLive,
 }
 
 fn config_failure(error: impl Into<anyhow::Error>) -> Failure {
     Failure::new(Code::Config, error)
 }
 
-/// Starts both tasks, if a cluster is configured; they run until `stop`.
+/// Starts the supervisor, the source and, if configured, the task that writes Kubernetes Events; they run until
+/// `shutdown`. Returns `None` if Kubernetes is not configured. `node` is the name of this node.
 ///
 /// # Errors
 /// If the settings name no credentials.
-pub(super) async fn start(
-    settings: Option<Settings>,
-    connections: Connections,
-    stop: watch::Receiver<bool>,
-) -> Result<Option<Kubernetes>, Failure> {
-    let Some(settings) = settings else { return Ok(None) };
-    let Connections { changes, snapshot, register, clock, node, expected, events } = connections;
+pub async fn start(
+    config: &Config,
+    owner: &OwnerHandle,
+    node: &str,
+    register: Register,
+    shutdown: &CancellationToken,
+) -> Result<Option<Started>, Failure> {
+    let Some(settings) = config.kubernetes_settings() else { return Ok(None) };
     // If the credentials cannot be read yet, the supervisor logs the reason.
-    let credentials =
-        Credentials::new(&settings, credentials::CredentialTimeouts::default()).map_err(config_failure)?;
-    let (cluster, ()) = tokio::join!(credentials.authority(), make_directory(settings.state_directory.clone()));
-    let cluster = cluster.ok();
+    let credentials = Credentials::new(&settings, CredentialTimeouts::default()).map_err(config_failure)?;
     let directory = settings.state_directory.clone();
-    let state = StateSettings { directory, cluster, save_every: SAVE_EVERY, timeout: STATE_TIMEOUT };
+    let (cluster, ()) = tokio::join!(credentials.authority(), make_directory(directory.clone()));
+    let state = StateSettings { directory, cluster: cluster.ok(), save_every: SAVE_EVERY, timeout: STATE_TIMEOUT };
+    let (apiservers, report) = start_supervisor(settings, owner, register, shutdown)?;
+    let snapshot = &owner.snapshot;
+    if config.kubernetes.events {
+        let session = apiservers.session.clone();
+        let reads = events::Reads { snapshot: snapshot.clone(), session, node: node.into(), clock: owner.clock };
+        tokio::spawn(events::run(reads, shutdown.clone().cancelled_owned()));
+    }
+    let live = ask_live(Live::new(apiservers.clone(), snapshot.clone(), LiveTimeouts::default()));
+    let (reports, sources) = watch::channel(Arc::default());
+    let source = KubernetesSource {
+        apiservers,
+        changes: owner.changes.clone(),
+        reports,
+        snapshot: snapshot.clone(),
+        state,
+        node: node.into(),
+        expected: owner.ports_at_start,
+        timeouts: WatchTimeouts::default(),
+    };
+    let task = tokio::spawn(source::run(source, shutdown.clone().cancelled_owned()));
+    Ok(Some(Started { published: Published { sources, apiservers: report, live }, task }))
+}
+
+/// Starts the supervisor, which keeps a connection to an apiserver. Returns the connection and its report.
+fn start_supervisor(
+    settings: Settings,
+    owner: &OwnerHandle,
+    register: Register,
+    shutdown: &CancellationToken,
+) -> Result<(Apiservers, watch::Receiver<Arc<PoolReport>>), Failure> {
     let parts = Parts {
         settings,
         register,
-        changes: changes.clone(),
-        is_frontend: is_frontend(snapshot.clone()),
-        clock,
-        unix: unix_seconds,
+        changes: owner.changes.clone(),
+        is_frontend: is_frontend(owner.snapshot.clone()),
+        clock: owner.clock,
+        unix: || unix_seconds(SystemTime::now()),
         seed: std::process::id().into(),
         timeouts: PoolTimeouts::default(),
-        connect: connect::ConnectTimeouts::default(),
-        credentials: credentials::CredentialTimeouts::default(),
+        connect: ConnectTimeouts::default(),
+        credentials: CredentialTimeouts::default(),
     };
-    let (apiservers, pool) = apiserver::start(parts, stopped(stop.clone())).map_err(config_failure)?;
-    if events {
-        let session = apiservers.session.clone();
-        let reads = events::Reads { snapshot: snapshot.clone(), session, node: node.clone(), clock };
-        tokio::spawn(events::run(reads, stopped(stop.clone())));
-    }
-    let (reports, sources) = watch::channel(Arc::new(Vec::new()));
-    let timeouts = WatchTimeouts::default();
-    let live = ask_live(Live::new(apiservers.clone(), snapshot.clone(), LiveTimeouts::default()));
-    let source = KubernetesSource { apiservers, changes, reports, snapshot, state, node, expected, timeouts };
-    let task = tokio::spawn(source::run(source, stopped(stop)));
-    Ok(Some(Kubernetes { sources, pool, task, live }))
+    apiserver::start(parts, shutdown.clone().cancelled_owned()).map_err(config_failure)
 }
 
 /// Must be called from a thread that may block. It only waits for the answer: a task of the runtime sends the query,
@@ -178,11 +183,11 @@ fn is_frontend(snapshot: watch::Receiver<Arc<Snapshot>>) -> apiserver::superviso
 
 /// The sources that were in use before according to the state directory. If it does not answer in time, all count as in
 /// use: nothing is removed for that reason.
-pub(super) async fn previous_sources(config: &Config, timeout: Duration) -> BTreeSet<Source> {
-    let mut was_there = config.is_kubernetes_unsaid();
+pub async fn previous_sources(config: &Config) -> BTreeSet<Source> {
+    let mut was_there = config.is_kubernetes_unset();
     if was_there {
         let path = state_file::path(&config.state.directory);
-        was_there = is_there(timeout, move || path.try_exists()).await;
+        was_there = is_there(STATE_TIMEOUT, move || path.try_exists()).await;
     }
     was_there.then_some(Source::Kubernetes).into_iter().collect()
 }
@@ -193,13 +198,13 @@ async fn is_there(timeout: Duration, ask: impl FnOnce() -> io::Result<bool> + Se
 }
 
 /// The sources that the administrator has disabled.
-pub(super) fn disabled_sources(config: &Config) -> BTreeSet<Source> {
+pub fn disabled_sources(config: &Config) -> BTreeSet<Source> {
     (!config.kubernetes.enabled).then_some(Source::Kubernetes).into_iter().collect()
 }
 
 /// Sends the stored state of Kubernetes if the configuration does not say whether it is a source: its services stay as
 /// last known, as they do when no apiserver is reachable. If it is disabled, removes that state.
-pub(super) async fn recall(
+pub async fn recall(
     config: &Config,
     previous_sources: &BTreeSet<Source>,
     node: &str,

@@ -25,7 +25,7 @@ fn after_a_reset(keys: &str) -> (tempfile::TempDir, Config) {
 
 async fn recalled(config: &Config) -> Vec<Change> {
     let (changes, mut recalled) = mpsc::channel(1);
-    recall(config, &previous_sources(config, STATE_TIMEOUT).await, "n", &changes).await;
+    recall(config, &previous_sources(config).await, "n", &changes).await;
     recalled.try_recv().unwrap_or_default()
 }
 
@@ -34,8 +34,7 @@ async fn recalled(config: &Config) -> Vec<Change> {
 async fn an_empty_configuration_keeps_what_is_known_of_kubernetes() {
     let (_directory, config) = after_a_reset("");
     let mut datapath = MemoryDatapath::new(config.datapath.limits());
-    let engine_config =
-        crate::run::engine_config(&config, previous_sources(&config, STATE_TIMEOUT).await, datapath.limits().services);
+    let engine_config = crate::run::engine_config(&config, previous_sources(&config).await, datapath.limits().services);
     let mut engine = Engine::new(engine_config, datapath.dump().unwrap());
     recalled(&config).await.into_iter().for_each(|change| engine.change(change));
     engine.change(Change::Synced { source: Source::Files, incomplete: None });
@@ -53,7 +52,7 @@ async fn what_is_switched_off_is_forgotten() {
     assert_eq!(disabled_sources(&config), BTreeSet::from([Source::Kubernetes]));
     assert_eq!(recalled(&config).await, []);
     assert!(!state_file::path(directory.path()).exists());
-    assert_eq!(previous_sources(&config, STATE_TIMEOUT).await, BTreeSet::new());
+    assert_eq!(previous_sources(&config).await, BTreeSet::new());
 }
 
 /// As one whose file system hangs.
@@ -61,7 +60,7 @@ async fn what_is_switched_off_is_forgotten() {
 async fn a_state_directory_that_does_not_answer_in_time_removes_nothing() {
     let (_directory, config) = after_a_reset("");
     std::fs::remove_file(state_file::path(&config.state.directory)).unwrap();
-    assert_eq!(previous_sources(&config, STATE_TIMEOUT).await, BTreeSet::new());
+    assert_eq!(previous_sources(&config).await, BTreeSet::new());
     let hangs = || {
         std::thread::sleep(Duration::from_millis(500));
         Ok(false)
