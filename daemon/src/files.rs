@@ -1,5 +1,5 @@
 //! Services in local files: nodelb's own format in `*.toml`, Kubernetes objects in `*.yaml`, `*.yml` and `*.json`. Owns
-//! the services directory: what is read from it, and what stays served while a file is invalid. Everything except
+//! the services directory: what is read from it, and what is still served while a file is invalid. Everything except
 //! `run`, `scan` and `watch` is pure.
 
 mod conflicts;

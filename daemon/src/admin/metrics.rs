@@ -78,16 +78,16 @@ fn services(exposition: &mut Exposition, snapshot: &Snapshot) {
     exposition.one(&table::SERVICES, counts.services);
     exposition.one(&table::SERVICES_HELD, counts.held);
     exposition.one(&table::SERVICES_WITHOUT_BACKENDS, counts.without_backends);
-    exposition.one(&table::SERVICES_AWAITING, counts.awaiting_load_balancer);
+    exposition.one(&table::SERVICES_LOAD_BALANCER_PENDING, counts.load_balancer_pending);
     let statuses = [Status::Pending, Status::Done, Status::Held, Status::Error];
     exposition.each(&table::FRONTENDS, every(statuses, &counts.frontends));
     exposition.one(&table::FRONTENDS_REFUSED, counts.refused);
-    exposition.one(&table::FRONTENDS_OUTRANKED, counts.conflicting);
+    exposition.one(&table::FRONTEND_CONFLICTS, counts.conflicting);
     exposition.each(&table::BACKENDS, every(BackendState::ALL, &counts.backends));
     exposition.one(&table::BACKENDS_SELECTABLE, counts.selectable);
     let facts = snapshot.facts();
-    exposition.one(&table::LOCAL_ENTRY_PORTS, facts.health_check_ports().len());
-    exposition.one(&table::LOCAL_ENTRY_PORTS_FAILED, facts.health_check_port_errors());
+    exposition.one(&table::HEALTH_CHECK_NODE_PORTS, facts.health_check_ports().len());
+    exposition.one(&table::HEALTH_CHECK_NODE_PORTS_FAILED, facts.health_check_port_errors());
     exposition.one(&table::NODEPORTS_BOUND, facts.bound_len());
     exposition.one(&table::NODE_ADDRESSES_UNANSWERED, snapshot.unanswered_node_addrs().count());
 }
@@ -112,19 +112,18 @@ fn health(exposition: &mut Exposition, health: &Health, now: Now) {
 }
 
 fn sources(exposition: &mut Exposition, snapshot: &Snapshot, rows: &[SourceReport], now: Now) {
-    let mut places: BTreeMap<_, usize> = BTreeMap::new();
+    let mut paths: BTreeMap<_, usize> = BTreeMap::new();
     let mut problems: BTreeMap<Source, usize> = BTreeMap::new();
     for row in rows {
         for state in [SourceState::Ok, SourceState::LastGood, SourceState::Error] {
-            *places.entry((row.source, state)).or_default() += usize::from(row.state == state);
+            *paths.entry((row.source, state)).or_default() += usize::from(row.state == state);
         }
         *problems.entry(row.source).or_default() += row.problems.len();
     }
     let facts = snapshot.facts();
     exposition.each(&table::SOURCE_SYNCED, problems.keys().map(|source| ([source], facts.is_synced(*source))));
-    let by_state =
-        places.into_iter().map(|((source, state), number)| ([source.to_string(), state.to_string()], number));
-    exposition.each(&table::SOURCE_PLACES, by_state);
+    let by_state = paths.into_iter().map(|((source, state), number)| ([source.to_string(), state.to_string()], number));
+    exposition.each(&table::SOURCE_PATHS, by_state);
     exposition.each(&table::SOURCE_PROBLEMS, problems.iter().map(|(source, number)| ([source], *number)));
     let kinds = || rows.iter().filter_map(|row| Some((row, [row.source.to_string(), row.kind?.to_owned()])));
     exposition.each(&table::SOURCE_UP, kinds().map(|(row, labels)| (labels, row.state == SourceState::Ok)));

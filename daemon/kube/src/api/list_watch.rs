@@ -210,6 +210,6 @@ fn incomplete() -> LinkError {
 
 fn too_long<O>(at: std::net::SocketAddr) -> ListWatchEvent<O> {
     let reason = format!("an object of more than {MAX_OBJECT} bytes, which is not read");
-    warn!(message_id = %messages::OBJECT_TOO_LONG, "skipped {reason}, from {at}; its last known version stays served");
+    warn!(message_id = %messages::OBJECT_TOO_LONG, "skipped {reason}, from {at}; still serving its last known version");
     ListWatchEvent::Skipped { key: None, reason }
 }

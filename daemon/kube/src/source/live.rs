@@ -115,7 +115,7 @@ impl Live {
         let Some(session) = self.apiservers.session.borrow().clone() else {
             return Err(refused(
                 "no apiserver is reachable",
-                "the last known state stays served; see `nodelb apiservers`",
+                "nodelb keeps serving the last known state; see `nodelb apiservers`",
             ));
         };
         match timeout(self.timeouts.whole, self.compare(&session, service)).await {
@@ -179,7 +179,7 @@ fn unanswered(error: &LinkError) -> Unanswered {
         LinkError::Unauthorized(_) => "see `nodelb apiservers`, and check the credentials",
         _ => "try again; see `nodelb apiservers`",
     };
-    Unanswered { cause: error.to_string(), action: format!("the last known state stays served; {action}") }
+    Unanswered { cause: error.to_string(), action: format!("nodelb keeps serving the last known state; {action}") }
 }
 
 /// An object in the table or in the list.
