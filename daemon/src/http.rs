@@ -1,4 +1,4 @@
-//! HTTP servers whose resources are limited, for the admin API and for the health checks of load balancers: how many
+//! HTTP servers with limited resources, for the admin API and for the health checks of load balancers: how many
 //! connections there are, how large a header may be, and how long a client may take to send it, to read the response,
 //! and in total. Does not know the content of the responses.
 //!

@@ -55,7 +55,7 @@ async fn what_is_switched_off_is_forgotten() {
     assert_eq!(previous_sources(&config).await, BTreeSet::new());
 }
 
-/// As one whose file system hangs.
+/// For example because its file system hangs.
 #[tokio::test]
 async fn a_state_directory_that_does_not_answer_in_time_removes_nothing() {
     let (_directory, config) = after_a_reset("");

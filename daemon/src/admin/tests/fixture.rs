@@ -13,7 +13,7 @@ use crate::latency::Latencies;
 use crate::reconcile::{self, rounds};
 use crate::recorder;
 
-/// A channel whose value does not change.
+/// A channel that always has this value.
 pub(super) fn always<T>(value: T) -> watch::Receiver<Arc<T>> {
     watch::channel(Arc::new(value)).1
 }
