@@ -2,7 +2,7 @@
 //! read what it publishes.
 //!
 //! ```text
-//!  files (1) ──┐  Vec<Change>,                        ┌── watch: Arc<Snapshot> ──> admin (n readers)
+//!  files (1) ──┐  Vec<Change>,                        ┌── watch: Arc<Snapshot> ──> admin (n readers), observers
 //!              ├─ bounded queue ──> owner (1) ──ops──> datapath (kernel or memory)
 //!  node  (1) ──┘                        │             └── watch: Arc<Health> ────> admin, systemd
 //!                                       └── canary, every CANARY_EVERY; watchdog, from this loop only

@@ -36,6 +36,7 @@ use crate::notify::{Environment, Notifier};
 use crate::reconcile::{Owner, OwnerHandle, Probe, ProbeResult, service_ports};
 use crate::sockets::bound::{BoundPorts, Overlap};
 use crate::sockets::stale::{Handles, StaleSockets};
+use crate::status::Health;
 use crate::{checks, files, kubernetes, log, node, recorder};
 
 mod admin_sockets;
@@ -171,7 +172,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let (owner, handle, published) = Owner::new(engine, datapath, recorder.reporter, Arc::clone(&notifier), clock);
     let mut owner = owner.with_probe(probe);
 
-    // What observes the node. The first snapshot and the first change come before all others.
+    // The observers of the node. Stale sockets count from the first snapshot, and the first change has the node's facts.
     let (scope, directory) = (config.datapath.disconnect, config.state.directory.clone());
     let stale_sockets =
         stale_sockets.map(|it| StaleSockets::new(handle.clone(), scope, directory.clone()).start(it, stop()));
@@ -187,9 +188,8 @@ async fn serve<D: Datapath + Send + 'static>(
     let kubernetes = kubernetes::start(&config, &handle, &name, Arc::clone(&register), &shutdown).await?;
     let (kubernetes, source) = kubernetes.map(|started| (started.published, started.task)).unzip();
 
-    // What only reads.
-    let view = View { snapshot: published.snapshot.clone(), health: published.health.clone(), clock };
-    answer_load_balancers(&config, view, &handle, register, stop());
+    // The readers: servers, and the comparison of the maps with the snapshot.
+    answer_load_balancers(&config, &handle, published.health.clone(), register, stop());
     let reader = reader.unwrap_or_else(|| Arc::new(MemoryReader { limits, snapshot: handle.snapshot.clone() }));
     let check = owner.start_drift_checker(Arc::clone(&reader), stop());
     let config = watch::Sender::new(Arc::new(config));
@@ -256,8 +256,8 @@ fn watch_ports(config: &Config, owner: OwnerHandle, stop: impl Future<Output = (
 /// unhealthy.
 fn answer_load_balancers(
     config: &Config,
-    view: View,
     owner: &OwnerHandle,
+    health: watch::Receiver<Arc<Health>>,
     register: Register,
     stop: impl Future<Output = ()> + Send + 'static,
 ) {
@@ -265,7 +265,7 @@ fn answer_load_balancers(
     let files =
         getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| usize::try_from(soft).unwrap_or(usize::MAX));
     let entry = LbHealth {
-        view,
+        view: View { snapshot: owner.snapshot.clone(), health, clock: owner.clock },
         changes: owner.changes.clone(),
         healthz_addresses: config.healthz_addresses(),
         bounds: lb_health::Bounds::within(files),
