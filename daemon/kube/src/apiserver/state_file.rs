@@ -47,8 +47,11 @@ impl State {
 
     /// Whether only the times differ at which the addresses worked, or their order.
     fn has_same_servers(&self, other: &Self) -> bool {
-        let servers = |state: &Self| state.apiservers.iter().map(|it| it.server.clone()).collect::<BTreeSet<_>>();
-        (&self.authorities, &self.cluster) == (&other.authorities, &other.cluster) && servers(self) == servers(other)
+        (&self.authorities, &self.cluster) == (&other.authorities, &other.cluster) && self.servers() == other.servers()
+    }
+
+    fn servers(&self) -> BTreeSet<&Server> {
+        self.apiservers.iter().map(|remembered| &remembered.server).collect()
     }
 }
 
