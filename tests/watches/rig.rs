@@ -385,20 +385,16 @@ impl Node {
 pub(crate) fn quick() -> PoolTimeouts {
     PoolTimeouts {
         probe_every: 60,
-        probe_timeout: 200,
-        probe_doubted: 200,
+        probe_timeout: 400,
         probe_again: 10,
-        probe_preferred_every: 60,
-        probe_others_every: 100,
         min_uptime: 100,
-        stable_after: 20,
+        stable_after: 500,
         short_lived: 2,
         debounce: 50,
         credentials_every: 30,
         retry_first: 1,
         retry_most: 20,
-        refused_first: 5,
-        refused_most: 50,
+        slow_retry: 50,
         ..PoolTimeouts::default()
     }
 }

@@ -13,9 +13,6 @@ use crate::apiserver::error::LinkError;
 /// The label of an EndpointSlice that names its service.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
-/// The longest `Retry-After` of a server that nodelb obeys.
-pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
-
 /// The label selector for the objects that kube-proxy handles (as of Kubernetes 1.36): no Services of another proxy,
 /// and no slices of headless Services.
 fn labels(kind: Kind) -> Option<&'static str> {

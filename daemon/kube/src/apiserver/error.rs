@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// The longest pause that a server with too many requests (429) may ask for.
+const MAX_PAUSE: Duration = Duration::from_secs(60);
+
 /// The reason why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
@@ -48,4 +51,16 @@ pub enum LinkError {
     /// A timeout, with a description of the request.
     #[error("timeout: {0}")]
     TimedOut(String),
+}
+
+impl LinkError {
+    /// The pause that the server asks for, or zero. Only the `Retry-After` of a 429 is reliable. That of a server error is
+    /// a guess, often of a load balancer in front of the server; it counts up to `most`.
+    pub fn pause(&self, most: Duration) -> Duration {
+        match self {
+            Self::Busy { code: 429, retry_after: Some(wait), .. } => (*wait).min(MAX_PAUSE),
+            Self::Busy { retry_after: Some(wait), .. } => (*wait).min(most),
+            _ => Duration::ZERO,
+        }
+    }
 }

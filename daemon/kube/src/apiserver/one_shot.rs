@@ -18,7 +18,7 @@ use super::credentials::{self, Credentials};
 use super::link::Link;
 use super::login::Login;
 use super::pool::learned_name;
-use super::preflight::{Attempt, greet};
+use super::preflight::{Attempt, probe};
 use super::session::Settings;
 use super::state_file;
 use super::timeouts::PoolTimeouts;
@@ -131,7 +131,7 @@ impl OneShotClient {
         let mut failed = Vec::new();
         for (server, address_source) in self.servers(&login).await {
             let (address, attempt) = (server.address.clone(), self.attempt(server, &login));
-            match greet(attempt, TIMEOUT).await.0 {
+            match probe(attempt, TIMEOUT).await.0 {
                 Ok(link) => {
                     let (is_balanced, identity) = (self.hints.balanced.contains(&address), login.identity.clone());
                     return Ok(Connected { link, address, address_source, is_balanced, identity, failed });

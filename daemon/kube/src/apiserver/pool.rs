@@ -27,6 +27,10 @@ use super::timeouts::PoolTimeouts;
 /// The maximum number of learned addresses, and also of remembered ones.
 pub const MOST_LEARNED: usize = 32;
 
+/// The time in milliseconds after which a learned or remembered address that fails and is not listed is forgotten: one
+/// day, which is more than the maintenance of a server takes.
+const FORGET_AFTER: u64 = 86_400_000;
+
 /// The range of the random factor for waiting times, in thousandths.
 const JITTER: RangeInclusive<u64> = 750..=1250;
 
@@ -110,6 +114,7 @@ impl Pool {
             None => Candidate::new(server.clone(), Origin::Configured, order, now),
         };
         (candidate.server, candidate.origin, candidate.order) = (server, Origin::Configured, order);
+        candidate.listed_at = None;
         self.insert(candidate);
         true
     }
@@ -139,7 +144,6 @@ impl Pool {
                 let candidate = &mut self.candidates[known];
                 if candidate.origin == Origin::Remembered {
                     let mut candidate = self.candidates.remove(known);
-                    candidate.is_settled = true;
                     candidate.origin = Origin::Learned;
                     candidate.order = self.order_of(&address);
                     self.insert(candidate);
@@ -176,7 +180,7 @@ impl Pool {
     pub fn demote_learned(&mut self) {
         for candidate in &mut self.candidates {
             if candidate.origin == Origin::Learned {
-                candidate.origin = Origin::Remembered;
+                (candidate.origin, candidate.listed_at) = (Origin::Remembered, None);
             }
         }
         self.candidates.sort_by_key(|candidate| (candidate.origin, candidate.order));
@@ -189,10 +193,10 @@ impl Pool {
         if !settled || self.listed.is_empty() {
             return Vec::new();
         }
-        let (listed, forget) = (self.listed.clone(), self.timeouts.forget);
+        let listed = self.listed.clone();
         self.forget(|candidate| {
             let is_listed = socket_of(&candidate.server.address).is_some_and(|at| listed.contains(&at));
-            !is_listed && candidate.is_out_for(forget, now)
+            !is_listed && candidate.is_out_for(FORGET_AFTER, now)
         })
     }
 
@@ -315,29 +319,22 @@ impl Pool {
         if let Some(candidate) = self.find_mut(&address).filter(|_| is_new) {
             candidate.relapsed(lasted, &timeouts);
         }
-        self.note(now, &address, Outcome::NotReady(error));
+        self.note(now, &address, Outcome::NotReady(error, 0));
     }
 
     /// Records that the server in use denies a permission that nodelb needs. Usually all servers deny it, but they may
     /// differ: nodelb tries each of the others once, and then stays with the permissions that it has.
     pub fn denied(&mut self, now: Moment, error: String) {
         let Some(address) = self.in_use().cloned() else { return };
+        let until = now.plus(self.timeouts.stable_after);
         if let Some(candidate) = self.find_mut(&address) {
-            candidate.denied = Some(now);
+            candidate.denied_until = Some(until);
         }
-        let timeouts = self.timeouts;
-        let is_hopeful = |other: &Candidate| {
-            other.server.address != address && other.denied_until(&timeouts).is_none_or(|at| at <= now)
-        };
+        let is_hopeful =
+            |other: &Candidate| other.server.address != address && other.denied_until.is_none_or(|at| at <= now);
         if self.candidates.iter().any(is_hopeful) {
             self.fail_session(now, error);
         }
-    }
-
-    /// Records that the session in use was closed for another reason than a failure, for example due to new
-    /// credentials.
-    pub fn released(&mut self) {
-        self.in_use = None;
     }
 
     /// Retries all addresses that refused or were not ready immediately, because the credentials have changed.

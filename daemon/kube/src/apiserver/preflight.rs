@@ -213,22 +213,13 @@ fn read(found: ObjectList<Service>) -> Result<(u64, Option<String>), String> {
     Ok((revision, cluster))
 }
 
-/// Checks whether a server is ready, over a separate connection. Also returns the addresses of the server's name, if it
-/// was resolved.
+/// Checks over a separate connection whether a server is ready. Returns the connection, and the addresses of the server's
+/// name, if it was resolved. The only certain facts about the server are that the certificate authority trusts it and
+/// that it is ready.
 ///
 /// # Errors
 /// The reason why the server cannot be used.
-pub async fn probe(attempt: Attempt, timeout: Duration) -> (Result<(), LinkError>, Vec<SocketAddr>) {
-    let (link, resolved) = greet(attempt, timeout).await;
-    (link.map(drop), resolved)
-}
-
-/// Like [`probe`], but keeps the connection open. The only certain facts about the server are that the certificate
-/// authority trusts it and that it is ready.
-///
-/// # Errors
-/// The reason why the server cannot be used.
-pub async fn greet(attempt: Attempt, timeout: Duration) -> (Result<Arc<Link>, LinkError>, Vec<SocketAddr>) {
+pub async fn probe(attempt: Attempt, timeout: Duration) -> (Result<Arc<Link>, LinkError>, Vec<SocketAddr>) {
     let mut resolved = Vec::new();
     let asking = async {
         resolved = attempt.resolve().await?;
@@ -242,28 +233,27 @@ pub async fn greet(attempt: Attempt, timeout: Duration) -> (Result<Arc<Link>, Li
 }
 
 /// The outcome for the address that returned this error.
-pub fn outcome_of(error: &LinkError) -> Outcome {
+pub fn outcome_of(error: &LinkError, timeouts: &PoolTimeouts) -> Outcome {
     let reported = error.to_string();
     match error {
         LinkError::Unreachable(_) | LinkError::Broken(_) | LinkError::TimedOut(_) => Outcome::Failed(reported),
         LinkError::Certificate(_) | LinkError::Unauthorized(_) | LinkError::Forbidden(_) | LinkError::Status { .. } => {
             Outcome::Refused(reported)
         }
-        LinkError::Busy { code, retry_after: Some(wait), .. } => {
-            let wait = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-            if *code == 429 { Outcome::Busy(reported, wait) } else { Outcome::Unavailable(reported, wait) }
+        LinkError::Busy { .. } | LinkError::Gone(_) => {
+            let pause = error.pause(PoolTimeouts::duration(timeouts.retry_most)).as_millis();
+            Outcome::NotReady(reported, u64::try_from(pause).unwrap_or(u64::MAX))
         }
-        LinkError::Busy { .. } | LinkError::Gone(_) => Outcome::NotReady(reported),
         LinkError::Unproven(_) => Outcome::Unproven(reported),
     }
 }
 
 /// The outcome of a probe. A server responds to `/readyz` with 401 for all clients while its authenticators do not
 /// work.
-pub fn outcome_of_probe(error: &LinkError) -> Outcome {
+pub fn outcome_of_probe(error: &LinkError, timeouts: &PoolTimeouts) -> Outcome {
     match error {
         LinkError::Unauthorized(_) => Outcome::Unproven(error.to_string()),
-        _ => outcome_of(error),
+        _ => outcome_of(error, timeouts),
     }
 }
 

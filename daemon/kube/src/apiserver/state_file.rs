@@ -28,6 +28,10 @@ const MAX_BYTES: usize = 256 << 10;
 /// The minimum time between two writes.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
 
+/// The interval in milliseconds between writes if only the times change at which the addresses worked, and between
+/// attempts to write a file that cannot be written.
+const SAVE_EVERY: u64 = 60_000;
+
 /// The contents of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
@@ -110,7 +114,6 @@ fn write(path: &Path, State { authorities, cluster, apiservers }: State) -> io::
 /// Decides when the file is written.
 pub(super) struct Saver {
     file: StateFile<State>,
-    timeouts: PoolTimeouts,
     /// The uid of `default/kubernetes`, from the file or from the latest session.
     pub(super) cluster: Option<String>,
     saved: Option<State>,
@@ -121,10 +124,10 @@ pub(super) struct Saver {
 impl Saver {
     pub(super) fn new(directory: &Path, timeouts: PoolTimeouts) -> Self {
         let consequence = "after a restart, only the configured apiservers are known";
-        let retry = PoolTimeouts::duration(timeouts.save_every);
+        let retry = PoolTimeouts::duration(SAVE_EVERY);
         let limits = Limits { every: WRITE_EVERY, retry, timeout: PoolTimeouts::duration(timeouts.load) };
         let file = StateFile::start(directory.join(NAME), consequence, limits, write);
-        Self { file, timeouts, cluster: None, saved: None, due: None }
+        Self { file, cluster: None, saved: None, due: None }
     }
 
     /// The addresses in the file, if they belong to this cluster.
@@ -163,7 +166,7 @@ impl Saver {
         }
         apiservers.truncate(2 * MOST_LEARNED);
         let state = State { authorities: authorities.names(), cluster: self.cluster.clone(), apiservers };
-        let next = now.plus(self.timeouts.save_every);
+        let next = now.plus(SAVE_EVERY);
         let has_same_servers = self.saved.as_ref().is_some_and(|saved| saved.has_same_servers(&state));
         if has_same_servers && self.due.is_none_or(|at| now < at) {
             self.due.get_or_insert(next);

@@ -28,7 +28,7 @@ use super::error::LinkError;
 use super::learn;
 use super::login::Login;
 use super::pool::{Pool, PoolReport};
-use super::preflight::{Attempt, probe};
+use super::preflight::{self, Attempt};
 use super::session::{Apiservers, Report, Session, Settings};
 use super::state_file::{self, Saver};
 use super::timeouts::PoolTimeouts;
@@ -316,14 +316,13 @@ impl Supervisor {
         if let Some(current) = self.current.as_ref().filter(|current| current.server.address == address) {
             attempt = attempt.pinned(current.session.link.at());
         }
-        let is_doubted = self.pool.is_doubted(&address);
-        let timeout = if is_doubted { self.timeouts.probe_doubted } else { self.timeouts.probe_timeout };
-        let timeout = PoolTimeouts::duration(timeout);
+        let factor = if self.pool.is_doubted(&address) { 2 } else { 1 };
+        let timeout = PoolTimeouts::duration(self.timeouts.probe_timeout / factor);
         let task = Task::Probe(address.clone());
         self.tasks.give_up(|known| *known == task);
         self.tasks.send(task, async move {
-            let (answer, resolved) = probe(attempt, timeout).await;
-            Done::Probed(address, answer, resolved)
+            let (answer, resolved) = preflight::probe(attempt, timeout).await;
+            Done::Probed(address, answer.map(drop), resolved)
         });
     }
 

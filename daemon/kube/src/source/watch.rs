@@ -18,7 +18,7 @@ use self::history::Behind;
 pub use self::history::Restores;
 use crate::api::decode::{Decoder, Kind, ListWatchEvent, Version};
 use crate::api::list_watch::{ListWatch, Start, Timeouts};
-use crate::api::request::{self, Query};
+use crate::api::request::Query;
 use crate::apiserver::error::LinkError;
 use crate::apiserver::session::{Apiservers, Report, Session};
 
@@ -406,10 +406,8 @@ impl Watcher {
         debug!("{}: {error}", self.query.kind.resource());
         let mut pause = Duration::ZERO;
         match &error {
-            LinkError::Busy { code, retry_after, .. } => {
-                // Only the `Retry-After` of a 429 is reliable; that of a server error is a guess.
-                let most = if *code == 429 { request::MAX_RETRY_AFTER } else { self.timeouts.backoff.1 };
-                pause = retry_after.unwrap_or_default().min(most);
+            LinkError::Busy { .. } => {
+                pause = error.pause(self.timeouts.backoff.1);
                 if failures > 2 {
                     self.version = None;
                 }

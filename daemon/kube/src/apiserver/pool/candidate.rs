@@ -70,15 +70,11 @@ impl fmt::Display for ServerStatus {
 pub enum Outcome {
     /// The address works.
     Worked,
-    /// The server responded that it is not ready, or with a server error.
-    NotReady(String),
+    /// The server responded that it is not ready, that there are too many requests, or with a server error. The number
+    /// is the pause in milliseconds that it may ask for; 0 if it did not ask.
+    NotReady(String, u64),
     /// No connection, or a timeout.
     Failed(String),
-    /// The server responded that there are too many requests, and asked for a pause in milliseconds.
-    Busy(String, u64),
-    /// The server responded that it is not ready, or with a server error, and asked for a pause in milliseconds. The
-    /// pause is a guess, often of a load balancer in front of the server.
-    Unavailable(String, u64),
     /// The server refuses all requests including the readiness check. An apiserver that has just started does that, and
     /// so does one that does not know these credentials.
     Unproven(String),
@@ -87,15 +83,6 @@ pub enum Outcome {
     /// Another cluster responds at this address, confirmed by a second request. Unlike other refusals, a starting
     /// server never causes this.
     Another(String),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Untried,
-    Works { is_recent: bool },
-    NotReady,
-    Failed,
-    Refused,
 }
 
 /// An address with its origin and state.
@@ -107,24 +94,19 @@ pub struct Candidate {
     pub origin: Origin,
     /// The order among addresses of the same origin; lower values come first.
     pub(super) order: u64,
-    state: State,
+    /// The state, except that [`ServerStatus::Recovering`] ends when the address has worked for long enough.
+    state: ServerStatus,
     since: Moment,
-    /// The time when the address became known.
-    pub(super) seen: Moment,
-    /// Whether the address was known before the cluster listed it, so that the listing is not new.
-    pub(super) is_settled: bool,
-    /// The number of consecutive network failures, responses of a server that is not ready, and sessions that ended
-    /// badly shortly after each other.
+    /// The time when the cluster first listed the address; `None` if it was known before.
+    pub(super) listed_at: Option<Moment>,
+    /// The number of consecutive failures of one kind. A session that ends shortly after it was opened is a failure.
     failures: u32,
-    /// The number of consecutive refusals.
-    refusals: u32,
-    /// The time of the latest failure to connect, or timeout.
-    unreachable: Option<Moment>,
-    /// The time since which the server refuses all requests.
-    unproven: Option<Moment>,
+    /// The time until which refusals are attributed to a server that starts.
+    starts_until: Option<Moment>,
+    /// The number of sessions that ended badly shortly after each other.
     relapses: u32,
-    /// The time when the server last denied a permission.
-    pub(super) denied: Option<Moment>,
+    /// The time until which an address with more permissions is kept in use instead of this one.
+    pub(super) denied_until: Option<Moment>,
     /// The time of the next attempt, for addresses that failed or were refused.
     pub(super) retry_at: Moment,
     /// The time of the latest attempt or probe; the address with the earliest time is tried next.
@@ -149,16 +131,13 @@ impl Candidate {
             server,
             origin,
             order,
-            state: State::Untried,
+            state: ServerStatus::Untried,
             since: now,
-            seen: now,
-            is_settled: false,
+            listed_at: (origin == Origin::Learned).then_some(now),
             failures: 0,
-            refusals: 0,
-            unreachable: None,
-            unproven: None,
+            starts_until: None,
             relapses: 0,
-            denied: None,
+            denied_until: None,
             retry_at: now,
             tried: None,
             connecting: None,
@@ -173,19 +152,15 @@ impl Candidate {
     /// The state of the address.
     pub fn status(&self, now: Moment, timeouts: &PoolTimeouts) -> ServerStatus {
         match self.state {
-            State::Untried => ServerStatus::Untried,
-            State::Works { is_recent: true } if now < self.settles(timeouts) => ServerStatus::Recovering,
-            State::Works { .. } => ServerStatus::Healthy,
-            State::NotReady => ServerStatus::NotReady,
-            State::Failed => ServerStatus::Failed,
-            State::Refused => ServerStatus::Refused,
+            ServerStatus::Recovering if self.settles(timeouts) <= now => ServerStatus::Healthy,
+            state => state,
         }
     }
 
     /// The time since which the address has this state.
     pub fn since(&self, now: Moment, timeouts: &PoolTimeouts) -> Moment {
         match self.state {
-            State::Works { is_recent: true } if self.settles(timeouts) <= now => self.settles(timeouts),
+            ServerStatus::Recovering if self.settles(timeouts) <= now => self.settles(timeouts),
             _ => self.since,
         }
     }
@@ -193,12 +168,7 @@ impl Candidate {
     /// The time when the address will have worked long enough to be preferred again; `None` unless it works. The time
     /// doubles each time that a session over the address ends badly.
     pub(super) fn preferable(&self, timeouts: &PoolTimeouts) -> Option<Moment> {
-        matches!(self.state, State::Works { .. }).then(|| self.settles(timeouts))
-    }
-
-    /// The time until which an address with more permissions is kept in use instead of this one.
-    pub(super) fn denied_until(&self, timeouts: &PoolTimeouts) -> Option<Moment> {
-        self.denied.map(|at| at.plus(10 * timeouts.refused_most))
+        matches!(self.state, ServerStatus::Healthy | ServerStatus::Recovering).then(|| self.settles(timeouts))
     }
 
     /// Whether the latest event was a failure, although the address worked before.
@@ -212,16 +182,20 @@ impl Candidate {
         self.since.plus(timeouts.min_uptime << doublings)
     }
 
-    /// Whether the cluster has listed the address too recently: an apiserver that starts lists itself, and may
-    /// disappear and return.
+    /// The time until which the cluster has listed the address too recently: an apiserver that starts lists itself, and
+    /// may disappear and return.
+    pub(super) fn fresh_until(&self, timeouts: &PoolTimeouts) -> Option<Moment> {
+        self.listed_at.filter(|_| self.state == ServerStatus::Untried).map(|at| at.plus(timeouts.debounce))
+    }
+
+    /// Whether the cluster has listed the address too recently.
     pub(super) fn is_fresh(&self, now: Moment, timeouts: &PoolTimeouts) -> bool {
-        let is_new = self.origin == Origin::Learned && !self.is_settled;
-        is_new && self.state == State::Untried && now < self.seen.plus(timeouts.debounce)
+        self.fresh_until(timeouts).is_some_and(|until| now < until)
     }
 
     /// Whether the address cannot be used at the moment.
     pub(super) fn is_out(&self) -> bool {
-        matches!(self.state, State::Failed | State::Refused)
+        matches!(self.state, ServerStatus::Failed | ServerStatus::Refused)
     }
 
     /// Whether the address has ever worked, in this run or before.
@@ -230,7 +204,7 @@ impl Candidate {
     }
 
     pub(super) fn is_unready(&self) -> bool {
-        self.state == State::NotReady
+        self.state == ServerStatus::NotReady
     }
 
     /// Whether the address failed, refused, or was not ready.
@@ -246,82 +220,66 @@ impl Candidate {
     /// Records an outcome. `jitter` is the factor for waiting times, in thousandths.
     pub(super) fn apply(&mut self, now: Moment, outcome: Outcome, timeouts: &PoolTimeouts, jitter: u64) {
         self.tried = Some(now);
-        match outcome {
-            Outcome::Worked => self.works(now, timeouts),
-            Outcome::NotReady(error) => self.not_ready(now, error, timeouts, jitter),
-            Outcome::Busy(error, wait) => {
-                self.not_ready(now, error, timeouts, jitter);
-                self.postpone_retry(now, wait.min(timeouts.retry_after_most));
-            }
-            Outcome::Unavailable(error, wait) => {
-                self.not_ready(now, error, timeouts, jitter);
-                self.postpone_retry(now, wait.min(timeouts.retry_most));
+        let (state, error, pause) = match outcome {
+            Outcome::Worked => return self.works(now, timeouts),
+            Outcome::NotReady(error, pause) => {
+                self.responded(now);
+                (ServerStatus::NotReady, error, pause)
             }
             Outcome::Failed(error) => {
-                (self.unreachable, self.unproven) = (Some(now), None);
-                let wait = next_wait(self.failures, (timeouts.retry_first, timeouts.retry_most), jitter);
-                self.failures = self.failures.saturating_add(1);
-                self.set_failed(now, State::Failed, error, wait);
+                self.starts_until = Some(now.plus(timeouts.starting));
+                (ServerStatus::Failed, error, 0)
             }
             Outcome::Unproven(error) => {
-                let since = *self.unproven.get_or_insert(now);
-                if now < since.plus(timeouts.starting) || self.has_just_come(now, timeouts) {
-                    self.not_ready(now, error, timeouts, jitter);
-                } else {
-                    self.refused(now, error, timeouts, jitter);
-                }
+                self.starts_until.get_or_insert(now.plus(timeouts.starting));
+                (self.refusal(now), error, 0)
             }
-            Outcome::Refused(error) if self.has_just_come(now, timeouts) => {
-                self.not_ready(now, error, timeouts, jitter);
-            }
-            Outcome::Refused(error) | Outcome::Another(error) => self.refused(now, error, timeouts, jitter),
-        }
-    }
-
-    fn postpone_retry(&mut self, now: Moment, wait: u64) {
-        self.retry_at = self.retry_at.max(now.plus(wait));
-    }
-
-    /// Whether the address was unreachable a moment ago. Refusals of a server that starts are not final.
-    fn has_just_come(&self, now: Moment, timeouts: &PoolTimeouts) -> bool {
-        self.unreachable.is_some_and(|at| now < at.plus(timeouts.starting))
-    }
-
-    fn not_ready(&mut self, now: Moment, error: String, timeouts: &PoolTimeouts, jitter: u64) {
-        if self.state == State::Failed {
-            // The server responds: the duration of the outage does not predict how long it takes until the server is
-            // ready.
+            Outcome::Refused(error) => (self.refusal(now), error, 0),
+            Outcome::Another(error) => (ServerStatus::Refused, error, 0),
+        };
+        if self.is_bad() && self.state != state {
+            // The duration of a failure of another kind does not predict the duration of this one: a server that
+            // responds again will soon be ready.
             self.failures = 0;
         }
-        let wait = next_wait(self.failures, (timeouts.retry_first, timeouts.retry_most), jitter);
+        let range = match state {
+            ServerStatus::Refused => (timeouts.retry_most, timeouts.slow_retry),
+            _ => (timeouts.retry_first, timeouts.retry_most),
+        };
+        self.retry_at = now.plus(next_wait(self.failures, range, jitter).max(pause));
         self.failures = self.failures.saturating_add(1);
-        self.set_failed(now, State::NotReady, error, wait);
+        self.error = Some((now, error));
+        self.turn(now, state);
     }
 
-    fn refused(&mut self, now: Moment, error: String, timeouts: &PoolTimeouts, jitter: u64) {
-        let wait = next_wait(self.refusals, (timeouts.refused_first, timeouts.refused_most), jitter);
-        self.refusals = self.refusals.saturating_add(1);
-        self.set_failed(now, State::Refused, error, wait);
+    /// The state after a refusal, which is not final if it comes from a server that starts.
+    fn refusal(&self, now: Moment) -> ServerStatus {
+        match self.starts_until {
+            Some(until) if now < until => ServerStatus::NotReady,
+            _ => ServerStatus::Refused,
+        }
+    }
+
+    /// Records a response that is no refusal: the next refusal of all requests may be that of another start.
+    fn responded(&mut self, now: Moment) {
+        self.starts_until = self.starts_until.filter(|until| now < *until);
     }
 
     fn works(&mut self, now: Moment, timeouts: &PoolTimeouts) {
-        (self.refusals, self.unproven) = (0, None);
+        self.responded(now);
         match self.state {
-            State::Works { .. } if self.since.plus(timeouts.short_lived) <= now => self.failures = 0,
-            State::Works { .. } => {}
-            State::Untried => self.turn(now, State::Works { is_recent: false }),
-            _ => self.turn(now, State::Works { is_recent: true }),
+            ServerStatus::Healthy | ServerStatus::Recovering => {
+                if self.since.plus(timeouts.short_lived) <= now {
+                    self.failures = 0;
+                }
+            }
+            ServerStatus::Untried => self.turn(now, ServerStatus::Healthy),
+            _ => self.turn(now, ServerStatus::Recovering),
         }
         self.worked = Some(now);
     }
 
-    fn set_failed(&mut self, now: Moment, state: State, error: String, wait: u64) {
-        self.turn(now, state);
-        self.retry_at = now.plus(wait);
-        self.error = Some((now, error));
-    }
-
-    fn turn(&mut self, now: Moment, state: State) {
+    fn turn(&mut self, now: Moment, state: ServerStatus) {
         if self.state != state {
             self.state = state;
             self.since = now;

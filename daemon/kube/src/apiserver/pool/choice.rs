@@ -12,6 +12,10 @@ const MOST_ATTEMPTS: usize = 4;
 /// The number of consecutive failed probes that end the use of an address.
 const STRIKES: u32 = 2;
 
+/// The number of probes of a preferred address within `min_uptime`, so that more than one has succeeded
+/// before the address is used again.
+const UPTIME_PROBES: u64 = 3;
+
 /// The next address to open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
@@ -93,8 +97,8 @@ impl Pool {
     pub(super) fn returns_at(&self, candidate: &Candidate, now: Moment) -> Option<Moment> {
         let preferable = candidate.preferable(&self.timeouts)?;
         let in_use = self.in_use().and_then(|in_use| self.find(in_use));
-        let is_denied = in_use.and_then(|in_use| in_use.denied_until(&self.timeouts)).is_some_and(|until| now < until);
-        let denied = candidate.denied_until(&self.timeouts).filter(|_| !is_denied);
+        let is_denied = in_use.and_then(|in_use| in_use.denied_until).is_some_and(|until| now < until);
+        let denied = candidate.denied_until.filter(|_| !is_denied);
         Some(denied.map_or(preferable, |denied| preferable.max(denied)))
     }
 
@@ -110,8 +114,8 @@ impl Pool {
             [
                 Some(candidate.retry_at),
                 candidate.preferable(timeouts),
-                candidate.denied_until(timeouts),
-                Some(candidate.seen.plus(timeouts.debounce)),
+                candidate.denied_until,
+                candidate.fresh_until(timeouts),
                 candidate.connecting.map(|since| since.plus(timeouts.hedge)),
                 self.in_use.as_ref().filter(|_| !candidate.probing).map(|_| candidate.probe_at),
             ]
@@ -228,9 +232,9 @@ impl Pool {
                     && candidate.origin == Origin::Configured
                     && candidate.status(now, &self.timeouts) != ServerStatus::Refused =>
             {
-                self.timeouts.probe_preferred_every
+                self.timeouts.min_uptime / UPTIME_PROBES
             }
-            _ => self.timeouts.probe_others_every,
+            _ => self.timeouts.slow_retry,
         };
         now.plus(scaled(every, jitter))
     }

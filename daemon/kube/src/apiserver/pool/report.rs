@@ -155,9 +155,8 @@ impl Pool {
                 _ => "next to be tried".into(),
             };
         };
-        if candidate.is_fresh(now, &self.timeouts) {
-            let wait = candidate.seen.plus(self.timeouts.debounce).0.saturating_sub(now.0);
-            return format!("listed recently; usable in {}", lasting(wait));
+        if let Some(until) = candidate.fresh_until(&self.timeouts).filter(|until| now < *until) {
+            return format!("listed recently; usable in {}", lasting(until.0 - now.0));
         }
         let used = self.position(address);
         let is_preferred = candidate.origin == Origin::Configured && used > self.position(&candidate.server.address);

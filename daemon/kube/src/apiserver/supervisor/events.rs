@@ -124,14 +124,14 @@ impl Supervisor {
             // The new credentials do not work, but the session with the old ones still does.
             self.pool.not_reopened(address);
         } else {
-            self.pool.note(now, address, outcome_of(error));
+            self.pool.note(now, address, outcome_of(error, &self.timeouts));
         }
     }
 
     fn probed(&mut self, now: Moment, address: &Address, result: &Result<(), LinkError>) {
         let outcome = match result {
             Ok(()) => Outcome::Worked,
-            Err(error) => outcome_of_probe(error),
+            Err(error) => outcome_of_probe(error, &self.timeouts),
         };
         match result {
             Ok(()) => self.journal.works(address),
@@ -230,7 +230,7 @@ impl Supervisor {
         let (timeout, login) = (PoolTimeouts::duration(self.timeouts.probe_timeout), Arc::clone(login));
         self.tasks.send(Task::Verify, async move {
             let (answer, _) = preflight::probe(attempt, timeout).await;
-            Done::Verified(session, login, answer)
+            Done::Verified(session, login, answer.map(drop))
         });
     }
 

@@ -11,6 +11,9 @@ use crate::apiserver::address::Address;
 use crate::apiserver::pool::report::lasting;
 use crate::apiserver::timeouts::PoolTimeouts;
 
+/// The minimum time in milliseconds between two log messages about one address if its errors differ.
+const SAME_ADDRESS: u64 = 60_000;
+
 #[derive(Debug)]
 pub(super) struct Journal {
     timeouts: PoolTimeouts,
@@ -29,10 +32,8 @@ impl Journal {
 
     /// Logs a failed attempt or probe. After the message that no apiserver is reachable, only at debug level.
     pub(super) fn failed(&mut self, now: Moment, address: &Address, error: &str) {
-        let is_reported = self
-            .errors
-            .get(address)
-            .is_some_and(|(at, reported)| reported == error || now < at.plus(self.timeouts.same_address_line));
+        let is_reported =
+            self.errors.get(address).is_some_and(|(at, reported)| reported == error || now < at.plus(SAME_ADDRESS));
         if is_reported || matches!(self.down, Some((_, true))) {
             debug!(apiserver = %address, "{error}");
         } else {

@@ -1,7 +1,11 @@
 #[path = "pool/properties.rs"]
 mod properties;
 
+use std::time::Duration;
+
 use super::*;
+use crate::apiserver::error::LinkError;
+use crate::apiserver::preflight::outcome_of;
 
 pub(super) const TIMEOUTS: PoolTimeouts = PoolTimeouts::PRODUCTION;
 
@@ -243,7 +247,7 @@ fn doubt_does_not_wait_for_a_probe_that_is_under_way() {
 fn a_server_that_is_not_ready_is_left_for_a_better_one_and_kept_without() {
     let mut pool = pool(&[1, 2]);
     pool.opened(Moment(0), &address(1));
-    let unready = || Outcome::NotReady("503: [-]etcd failed".into());
+    let unready = || Outcome::NotReady("503: [-]etcd failed".into(), 0);
     pool.probed(Moment(4_000), &address(1), unready());
     pool.probed(Moment(4_500), &address(1), unready());
     assert_eq!(pool.lost(), None);
@@ -265,7 +269,7 @@ fn while_the_one_in_use_is_not_ready_the_others_are_probed_as_soon_as_they_may_b
         pool.probed(now, &address(2), failed("refused"));
         now = now.plus(10_000);
     }
-    let unready = || Outcome::NotReady("503: shutdown".into());
+    let unready = || Outcome::NotReady("503: shutdown".into(), 0);
     pool.probed(now, &address(1), unready());
     pool.probes(now);
     assert_eq!(pool.probes(now), [], "one strike is none");
@@ -427,7 +431,7 @@ fn what_failed_for_very_long_is_forgotten_while_another_is_in_use_for_a_while() 
     pool.learn(&[socket(2), socket(3)].into(), Moment(0));
     pool.note(Moment(0), &address(2), failed("no route"));
     pool.note(Moment(0), &address(3), failed("no route"));
-    let late = Moment(TIMEOUTS.forget);
+    let late = Moment(FORGET_AFTER);
     assert!(pool.forget_stale(late).is_empty(), "nothing in use");
     pool.opened(late, &address(1));
     assert!(pool.forget_stale(late).is_empty(), "in use since just now");
@@ -468,14 +472,10 @@ fn the_first_refusal_after_network_failures_is_the_first() {
 
 #[test]
 fn a_server_that_asks_to_be_left_alone_is_within_bounds() {
-    let (busy, unavailable) =
-        (|asked| Outcome::Busy("429".into(), asked), |asked| Outcome::Unavailable("503".into(), asked));
-    for (outcome, left) in [
-        (busy(3_000), 3_000),
-        (busy(3_600_000), TIMEOUTS.retry_after_most),
-        (unavailable(3_000), 3_000),
-        (unavailable(60_000), TIMEOUTS.retry_most),
-    ] {
+    for (code, asked, left) in [(429, 3, 3_000), (429, 3_600, 60_000), (503, 3, 3_000), (503, 60, TIMEOUTS.retry_most)]
+    {
+        let retry_after = Some(Duration::from_secs(asked));
+        let outcome = outcome_of(&LinkError::Busy { code, message: "wait".into(), retry_after }, &TIMEOUTS);
         let mut pool = pool(&[1]);
         connect(&mut pool, Moment(0));
         pool.note(Moment(0), &address(1), outcome);

@@ -21,11 +21,12 @@ fn what_is_no_answer_of_an_apiserver_is_refused() {
 
 #[test]
 fn errors_say_how_the_address_stands() {
-    assert!(matches!(outcome_of(&LinkError::TimedOut("x".into())), Outcome::Failed(_)));
-    assert!(matches!(outcome_of(&LinkError::Forbidden("x".into())), Outcome::Refused(_)));
+    let timeouts = PoolTimeouts::default();
+    assert!(matches!(outcome_of(&LinkError::TimedOut("x".into()), &timeouts), Outcome::Failed(_)));
+    assert!(matches!(outcome_of(&LinkError::Forbidden("x".into()), &timeouts), Outcome::Refused(_)));
     let busy = LinkError::Busy { code: 503, message: "etcd".into(), retry_after: None };
-    assert_eq!(outcome_of(&busy), Outcome::NotReady("503: etcd".into()));
+    assert_eq!(outcome_of(&busy, &timeouts), Outcome::NotReady("503: etcd".into(), 0));
     let busy = |code| LinkError::Busy { code, message: "x".into(), retry_after: Some(Duration::from_secs(60)) };
-    assert_eq!(outcome_of(&busy(429)), Outcome::Busy("429: x".into(), 60_000));
-    assert_eq!(outcome_of(&busy(503)), Outcome::Unavailable("503: x".into(), 60_000));
+    assert_eq!(outcome_of(&busy(429), &timeouts), Outcome::NotReady("429: x".into(), 60_000));
+    assert_eq!(outcome_of(&busy(503), &timeouts), Outcome::NotReady("503: x".into(), timeouts.retry_most));
 }

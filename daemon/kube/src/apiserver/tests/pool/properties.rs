@@ -13,7 +13,6 @@ enum Event {
     Note(u8, Kind),
     Probed(u8, Kind),
     Close,
-    Release,
     Doubt,
     Learn(BTreeSet<u8>),
     Remember(u8),
@@ -40,9 +39,9 @@ impl Kind {
     fn outcome(self) -> Outcome {
         match self {
             Self::Worked => Outcome::Worked,
-            Self::NotReady => Outcome::NotReady("503".into()),
-            Self::Busy => Outcome::Busy("429".into(), 3_000),
-            Self::Unavailable => Outcome::Unavailable("503".into(), 60_000),
+            Self::NotReady => Outcome::NotReady("503".into(), 0),
+            Self::Busy => Outcome::NotReady("429".into(), 3_000),
+            Self::Unavailable => Outcome::NotReady("503".into(), TIMEOUTS.retry_most),
             Self::Unproven => Outcome::Unproven("403".into()),
             Self::Failed => failed("no route"),
             Self::Refused => Outcome::Refused("403".into()),
@@ -70,7 +69,6 @@ fn event() -> impl Strategy<Value = Event> {
         2 => (n.clone(), kind()).prop_map(|(n, kind)| Event::Note(n, kind)),
         6 => (n.clone(), kind()).prop_map(|(n, kind)| Event::Probed(n, kind)),
         2 => Just(Event::Close),
-        1 => Just(Event::Release),
         1 => Just(Event::Doubt),
         2 => proptest::collection::btree_set(n.clone(), 0..6).prop_map(Event::Learn),
         1 => n.clone().prop_map(Event::Remember),
@@ -124,7 +122,6 @@ impl World {
                 pool.probed(*now, &address(n), kind.outcome());
             }
             Event::Close => pool.closed(*now, "reset"),
-            Event::Release => pool.released(),
             Event::Doubt => pool.doubt(*now),
             Event::Learn(listed) => drop(pool.learn(&listed.into_iter().map(socket).collect(), *now)),
             Event::Remember(n) => pool.remember([RememberedServer { server: server(n), worked: 1 }], *now),
