@@ -24,7 +24,7 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::Realised;
 use nodelb_core::state::kernel_check::Content;
 use nodelb_datapath::KernelDatapath;
-use nodelb_kube::apiserver::connect::Register;
+use nodelb_kube::apiserver::connection::connect::Register;
 use nodelb_kube::clock::{self, Clock};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;

@@ -20,7 +20,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use nodelb_core::text;
-use nodelb_kube::apiserver::error::LinkError;
+use nodelb_kube::apiserver::connection::error::LinkError;
 use nodelb_kube::apiserver::one_shot::{ConnectError, Connected, OneShotClient};
 use nodelb_kube::clock::ticking;
 use tokio::signal::unix::{SignalKind, signal};

@@ -9,8 +9,8 @@ use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use nodelb_core::model::service::ServiceName;
 use serde_json::json;
 
-use crate::apiserver::client;
-use crate::apiserver::error::LinkError;
+use crate::apiserver::connection::client;
+use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::session::Session;
 use nodelb_core::text;
 

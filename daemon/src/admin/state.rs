@@ -9,7 +9,7 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
-use nodelb_kube::apiserver::pool::PoolReport;
+use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use tokio::sync::watch;
 
 use crate::checks::CheckReport;

@@ -13,7 +13,7 @@ use serde_json::value::RawValue;
 
 use super::objects::{self, ListMetadata, Metadata};
 use super::translate::{self, Reader};
-use crate::apiserver::error::LinkError;
+use crate::apiserver::connection::error::LinkError;
 use crate::null::null_is_default;
 use nodelb_core::text;
 

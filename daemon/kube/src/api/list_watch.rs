@@ -13,8 +13,8 @@ use super::decode::{Decode, ListWatchEvent, Version, invalid, list_metadata};
 use super::objects::ListMetadata;
 use super::request::Query;
 use super::splitter::{Lines, MAX_OBJECT, Piece, SplitError, Splitter};
-use crate::apiserver::error::LinkError;
-use crate::apiserver::link::{Body, Link};
+use crate::apiserver::connection::error::LinkError;
+use crate::apiserver::connection::link::{Body, Link};
 
 /// The beginning of a list or watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

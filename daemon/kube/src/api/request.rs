@@ -8,7 +8,7 @@ use kube::core::request;
 use nodelb_core::model::service::ServiceName;
 
 use super::decode::Kind;
-use crate::apiserver::error::LinkError;
+use crate::apiserver::connection::error::LinkError;
 
 /// The label of an EndpointSlice that names its service.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::api::decode::{Decoder, Key, Kind, ListWatchEvent, Object, Version};
 use crate::api::list_watch::{ListWatch, Start, Timeouts};
 use crate::api::request::Query;
-use crate::apiserver::error::LinkError;
+use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::session::{Apiservers, Session};
 
 /// Time limits of a comparison.

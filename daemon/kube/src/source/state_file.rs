@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::apiserver::authorities::Authorities;
+use crate::apiserver::credentials::authorities::Authorities;
 use crate::state_file::{self, Limits, StateFile};
 
 /// The maximum number of stored names of certificate authorities. A rotation has two, and a third name for the bundle of

@@ -19,7 +19,7 @@ pub use self::history::Restores;
 use crate::api::decode::{Decoder, Kind, ListWatchEvent, Version};
 use crate::api::list_watch::{ListWatch, Start, Timeouts};
 use crate::api::request::Query;
-use crate::apiserver::error::LinkError;
+use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::session::{Apiservers, Report, Session};
 
 /// A message of a watcher to the task of the Kubernetes source.

@@ -10,8 +10,8 @@ use kube::api::{Api, ListParams, ObjectList};
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::text;
 use nodelb_kube::api::translate;
-use nodelb_kube::apiserver::client;
-use nodelb_kube::apiserver::error::LinkError;
+use nodelb_kube::apiserver::connection::client;
+use nodelb_kube::apiserver::connection::error::LinkError;
 use nodelb_kube::apiserver::one_shot::{ANSWER, Connected};
 use serde::de::DeserializeOwned;
 
