@@ -180,7 +180,7 @@ async fn a_server_that_goes_is_left_at_once_and_returned_to_when_it_has_worked_f
     let world = World::with(&[1, 2]).await;
     let mut running = world.start(&[1, 2]);
     let (session, _) = running.session_at(1).await;
-    // The end of a very short session would count as a failure by itself.
+    // The end of a very short session would count as a failure.
     tokio::time::sleep(Duration::from_millis(100)).await;
     world.way(1, Way::Down);
     let (second, took) = running.session_at(2).await;
