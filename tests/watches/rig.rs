@@ -29,7 +29,7 @@ use nodelb_kube::apiserver::address::{Address, Server};
 use nodelb_kube::apiserver::connection::connect;
 use nodelb_kube::apiserver::credentials::{self, Credentials};
 use nodelb_kube::apiserver::endpoints::timeouts::PoolTimeouts;
-use nodelb_kube::apiserver::session::Settings;
+use nodelb_kube::apiserver::session::{Apiservers, Settings};
 use nodelb_kube::clock::Clock;
 use nodelb_kube::source::watch::WatchTimeouts;
 use nodelb_kube::source::{self, KubernetesSource, StateSettings};
@@ -314,20 +314,9 @@ impl Node {
         let observer = Arc::new(Mutex::new(observer));
         let (changes_in, changes) = mpsc::channel(64);
         let (reports, sources) = watch::channel(Arc::new(Vec::new()));
-        let parts = apiserver::Parts {
-            settings: settings.clone(),
-            register: Arc::new(|_| Ok(())),
-            changes: changes_in.clone(),
-            is_frontend: Arc::new(|_| false),
-            clock: Clock::start(),
-            unix: || 0,
-            seed: 1,
-            timeouts: quick(),
-            connect: connect::ConnectTimeouts::default(),
-            credentials: credentials::CredentialTimeouts::default(),
-        };
         let entered = runtime.enter();
-        let (apiservers, _report) = apiserver::start(parts, std::future::pending()).expect("usable settings");
+        let credentials = credentials::CredentialTimeouts::default();
+        let apiservers = connect_to(settings.clone(), changes_in.clone(), quick(), credentials);
         drop(entered);
         let source = KubernetesSource {
             apiservers,
@@ -380,6 +369,29 @@ impl Node {
             }
         }
     }
+}
+
+/// Starts the supervisor of the connection to an apiserver, as the daemon does.
+pub(crate) fn connect_to(
+    settings: Settings,
+    changes: mpsc::Sender<Vec<Change>>,
+    timeouts: PoolTimeouts,
+    credentials: credentials::CredentialTimeouts,
+) -> Apiservers {
+    let parts = apiserver::Parts {
+        settings,
+        register: Arc::new(|_| Ok(())),
+        changes,
+        is_frontend: Arc::new(|_| false),
+        clock: Clock::start(),
+        unix: || 0,
+        seed: 1,
+        timeouts,
+        connect: connect::ConnectTimeouts::default(),
+        credentials,
+    };
+    let (apiservers, _report) = apiserver::start(parts, std::future::pending()).expect("usable settings");
+    apiservers
 }
 
 /// The timeouts of the supervisor, shortened.

@@ -104,15 +104,15 @@ fn a_relapse_starts_the_minimum_uptime_again() {
     assert_eq!(chosen(&pool, Moment(91_000)), Some(address(1)));
 }
 
-#[test]
-fn a_server_whose_sessions_keep_breaking_has_to_work_for_longer_each_time() {
+/// For how many seconds the first server has to work before it is used again, each time after `fails` has ended the use of
+/// the first one.
+fn waits_to_return(times: usize, fails: impl Fn(&mut Pool, Moment)) -> Vec<u64> {
     let mut pool = pool(&[1, 2]);
     let (mut now, mut waits) = (Moment(0), Vec::new());
-    for _ in 0..4 {
+    for _ in 0..times {
         pool.opened(now, &address(1));
         now = now.plus(5_000);
-        pool.note(now, &address(1), failed("reset"));
-        pool.closed(now, "reset");
+        fails(&mut pool, now);
         pool.opened(now, &address(2));
         let up = now;
         pool.probed(now, &address(1), Outcome::Worked);
@@ -121,32 +121,30 @@ fn a_server_whose_sessions_keep_breaking_has_to_work_for_longer_each_time() {
         }
         waits.push((now.0 - up.0) / 1_000);
     }
+    waits
+}
+
+#[test]
+fn a_server_has_to_work_for_longer_each_time_that_its_session_breaks() {
+    let waits = waits_to_return(4, |pool, now| {
+        pool.note(now, &address(1), failed("reset"));
+        pool.closed(now, "reset");
+    });
     assert_eq!(waits, [30, 60, 120, 240]);
 }
 
 #[test]
-fn a_server_whose_requests_keep_failing_has_to_work_for_longer_each_time() {
-    let mut pool = pool(&[1, 2]);
-    let (mut now, mut waits) = (Moment(0), Vec::new());
-    for _ in 0..3 {
-        pool.opened(now, &address(1));
-        now = now.plus(5_000);
+fn a_server_has_to_work_for_longer_each_time_that_its_requests_keep_failing() {
+    let waits = waits_to_return(3, |pool, now| {
         pool.fail_session(now, "3 requests in a row failed".into());
         pool.fail_session(now, "3 more requests in a row failed".into());
-        assert_eq!(connect(&mut pool, now), address(2));
-        pool.opened(now, &address(2));
-        let up = now;
-        pool.probed(now, &address(1), Outcome::Worked);
-        while pool.next(now).is_none() {
-            now = now.plus(1_000);
-        }
-        waits.push((now.0 - up.0) / 1_000);
-    }
+        assert_eq!(connect(pool, now), address(2));
+    });
     assert_eq!(waits, [30, 60, 120]);
 }
 
 #[test]
-fn who_denied_something_is_not_returned_to_for_long_unless_the_other_one_denies_it_too() {
+fn a_server_that_denied_a_permission_is_avoided_for_long_unless_the_other_one_denies_it_too() {
     let mut pool = pool(&[1, 2]);
     pool.opened(Moment(0), &address(1));
     pool.denied(Moment(5_000), "may not watch".into());
@@ -296,7 +294,7 @@ fn while_the_one_in_use_is_not_ready_the_others_are_probed_as_soon_as_they_may_b
 }
 
 #[test]
-fn while_nothing_works_everybody_has_a_turn() {
+fn while_no_address_works_each_one_is_tried() {
     let mut pool = pool(&[1, 2, 3]);
     let mut now = Moment(0);
     let mut turns = [0; 4];
