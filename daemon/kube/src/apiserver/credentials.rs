@@ -159,7 +159,7 @@ impl Credentials {
         let mut state = self.state.lock().await;
         self.reread(&mut state, false).await?;
         match (&state.inputs, &state.unusable) {
-            (Some(inputs), _) => login::authority(&inputs.authority),
+            (Some(inputs), _) => login::authority(&inputs.material.authority),
             (None, unusable) => {
                 Err(unusable.clone().unwrap_or_else(|| CredentialsError("the credentials were not read".into())))
             }
@@ -241,7 +241,7 @@ impl Credentials {
         let of_login = state.good.as_ref().and_then(|good| good.login.expires);
         let ends = printed.last_good().and_then(|credential| credential.expires.or(of_login));
         let want = Want { has_login: state.good.is_some(), is_rejected, ends };
-        printed.refresh(&inputs.authority.content, want, &self.timeouts).await
+        printed.refresh(&inputs.material.authority.content, want, &self.timeouts).await
     }
 
     /// Creates a new login if the credentials have changed.
@@ -260,10 +260,8 @@ impl Credentials {
 
 /// The material for a login; `None` while an exec plugin has not printed any credentials.
 fn material(inputs: &Inputs, printed: Option<&Printed>) -> Option<Material> {
-    let Inputs { authority, certificate, token, plugin, impersonation, .. } = inputs;
-    let (authority, certificate, token) = (authority.clone(), certificate.clone(), token.clone());
-    let mut material = Material { authority, certificate, token, impersonation: impersonation.clone() };
-    if let Some(plugin) = plugin {
+    let mut material = inputs.material.clone();
+    if let Some(plugin) = &inputs.plugin {
         let credential = printed?.last_good()?;
         let origin = plugin.origin();
         if let Some((certificate, key)) = &credential.certificate {

@@ -11,7 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
 use tokio::runtime::Handle;
@@ -30,21 +30,8 @@ const MAX_COMPLAINT: u64 = 4 << 10;
 /// The maximum number of characters of its error output in a message.
 const MAX_REPORTED: usize = 300;
 
-/// The version of the protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ApiVersion {
-    V1,
-    V1Beta1,
-}
-
-impl ApiVersion {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::V1 => "client.authentication.k8s.io/v1",
-            Self::V1Beta1 => "client.authentication.k8s.io/v1beta1",
-        }
-    }
-}
+/// The versions of the protocol.
+pub(super) const API_VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
 
 /// A command that prints credentials.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,19 +40,23 @@ pub(super) struct Plugin {
     pub(super) args: Vec<String>,
     /// The variables that are added to nodelb's environment.
     pub(super) env: Vec<(String, Secret)>,
-    pub(super) version: ApiVersion,
+    /// One of [`API_VERSIONS`].
+    pub(super) version: &'static str,
     pub(super) install_hint: Option<String>,
     /// The description of the cluster for the plugin, if requested.
     pub(super) cluster: Option<ClusterInfo>,
 }
 
 /// The cluster that the plugin provides credentials for (`provideClusterInfo`).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub(super) struct ClusterInfo {
     /// The URL of the server.
     pub(super) server: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tls_server_name: Option<String>,
     /// The cluster's extension for plugins, unchanged.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) config: Option<serde_json::Value>,
 }
 
@@ -176,20 +167,11 @@ impl Plugin {
 
     fn info(&self, authority: &[u8]) -> String {
         let mut spec = serde_json::json!({ "interactive": false });
-        if let Some(ClusterInfo { server, tls_server_name, config }) = &self.cluster {
-            let mut cluster = serde_json::json!({
-                "server": server,
-                "certificate-authority-data": STANDARD.encode(authority),
-            });
-            if let Some(name) = tls_server_name {
-                cluster["tls-server-name"] = name.as_str().into();
-            }
-            if let Some(config) = config {
-                cluster["config"] = config.clone();
-            }
-            spec["cluster"] = cluster;
+        if let Some(cluster) = &self.cluster {
+            spec["cluster"] = serde_json::json!(cluster);
+            spec["cluster"]["certificate-authority-data"] = STANDARD.encode(authority).into();
         }
-        serde_json::json!({ "kind": "ExecCredential", "apiVersion": self.version.as_str(), "spec": spec }).to_string()
+        serde_json::json!({ "kind": "ExecCredential", "apiVersion": self.version, "spec": spec }).to_string()
     }
 
     /// The error must not quote the output, because it contains secrets.
@@ -197,7 +179,7 @@ impl Plugin {
         let printed: ExecCredential = serde_json::from_slice(output).map_err(|error| {
             format!("did not print an ExecCredential (line {}, column {})", error.line(), error.column())
         })?;
-        let expected = self.version.as_str();
+        let expected = self.version;
         if printed.kind != "ExecCredential" || printed.api_version != expected {
             return Err(format!("did not print an ExecCredential of {expected}; correct apiVersion in the kubeconfig"));
         }

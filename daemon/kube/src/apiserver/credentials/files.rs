@@ -12,9 +12,8 @@ use nix::fcntl::OFlag;
 
 use super::credstore;
 use super::exec::Plugin;
-use super::impersonation::Impersonation;
 use super::kubeconfig::{self, Part};
-use super::login::{CredentialsError, Piece, Secret};
+use super::login::{CredentialsError, Material, Piece, Secret};
 use crate::apiserver::address::Server;
 use crate::apiserver::session::Settings;
 
@@ -58,11 +57,9 @@ impl fmt::Display for Origin {
 #[derive(Debug)]
 pub(super) struct Inputs {
     pub(super) server: Option<Server>,
-    pub(super) authority: Piece<Vec<u8>>,
-    pub(super) certificate: Option<(Piece<Vec<u8>>, Piece<Secret>)>,
-    pub(super) token: Option<Piece<Secret>>,
+    /// The parts of a login, without the output of the plugin.
+    pub(super) material: Material,
     pub(super) plugin: Option<Plugin>,
-    pub(super) impersonation: Option<Impersonation>,
     pub(super) notices: Vec<String>,
 }
 
@@ -90,8 +87,8 @@ pub(super) fn read_changed(origin: &Origin, before: Reading, anyway: bool) -> Lo
 fn read_files(authority: &Path, token: Option<&Path>, files: &mut Reading) -> Result<Inputs, CredentialsError> {
     let token = token.map(|token| files.read(token)).transpose()?.map(secret);
     let authority = files.read(authority)?;
-    let (certificate, plugin, impersonation) = (None, None, None);
-    Ok(Inputs { server: None, authority, certificate, token, plugin, impersonation, notices: Vec::new() })
+    let material = Material { authority, certificate: None, token, impersonation: None };
+    Ok(Inputs { server: None, material, plugin: None, notices: Vec::new() })
 }
 
 fn read_kubeconfig(path: &Path, files: &mut Reading) -> Result<Inputs, CredentialsError> {
@@ -104,15 +101,13 @@ fn read_kubeconfig(path: &Path, files: &mut Reading) -> Result<Inputs, Credentia
         Some((certificate, key)) => Some((piece(certificate, files)?, secret(piece(key, files)?))),
         None => None,
     };
-    Ok(Inputs {
-        server: Some(kubeconfig.server),
+    let material = Material {
         authority: piece(kubeconfig.authority, files)?,
         certificate,
         token: kubeconfig.token.map(|token| piece(token, files)).transpose()?.map(secret),
-        plugin: kubeconfig.plugin,
         impersonation: kubeconfig.impersonation,
-        notices: kubeconfig.notices,
-    })
+    };
+    Ok(Inputs { server: Some(kubeconfig.server), material, plugin: kubeconfig.plugin, notices: kubeconfig.notices })
 }
 
 fn piece(part: Part, files: &mut Reading) -> Result<Piece<Vec<u8>>, CredentialsError> {

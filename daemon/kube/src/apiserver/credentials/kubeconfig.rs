@@ -9,7 +9,7 @@ use base64::engine::general_purpose::STANDARD;
 use kube::config::{AuthInfo, Cluster, ExecConfig, ExecInteractiveMode, Kubeconfig as Document};
 use secrecy::{ExposeSecret, SecretString};
 
-use super::exec::{ApiVersion, ClusterInfo, Plugin};
+use super::exec::{API_VERSIONS, ClusterInfo, Plugin};
 use super::impersonation::Impersonation;
 use super::login::{CredentialsError, Secret};
 use crate::apiserver::address::{Address, AddressError, Server};
@@ -268,16 +268,13 @@ impl Reader<'_> {
         let Some(command) = filled(&exec.command) else {
             return Err(self.wrong(&format!("exec of {of} has no command; set it")));
         };
-        let version = match filled(&exec.api_version).unwrap_or_default() {
-            "client.authentication.k8s.io/v1" => ApiVersion::V1,
-            "client.authentication.k8s.io/v1beta1" => ApiVersion::V1Beta1,
-            other => {
-                return Err(self.wrong(&format!(
-                    "exec of {of} has apiVersion `{}`; client.authentication.k8s.io/v1 or v1beta1 is expected",
-                    other.escape_debug()
-                )));
-            }
-        };
+        let wanted = filled(&exec.api_version).unwrap_or_default();
+        let version = API_VERSIONS.into_iter().find(|version| *version == wanted).ok_or_else(|| {
+            self.wrong(&format!(
+                "exec of {of} has apiVersion `{}`; client.authentication.k8s.io/v1 or v1beta1 is expected",
+                wanted.escape_debug()
+            ))
+        })?;
         if exec.interactive_mode == Some(ExecInteractiveMode::Always) {
             return Err(self.wrong(&format!("exec of {of} has interactiveMode Always, but nodelb is not interactive")));
         }

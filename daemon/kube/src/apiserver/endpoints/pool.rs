@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 use nodelb_core::model::moment::Moment;
+use serde::{Deserialize, Serialize};
 
 pub use self::candidate::{Candidate, Origin, Outcome, ServerStatus};
 pub use self::choice::Choice;
@@ -67,9 +68,10 @@ struct InUse {
 }
 
 /// An address that worked before this run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RememberedServer {
     /// The address, and the name in its certificate.
+    #[serde(flatten)]
     pub server: Server,
     /// The time when it last worked, in seconds since 1970.
     pub worked: u64,
@@ -252,9 +254,16 @@ impl Pool {
 
     /// Records the result of an attempt to connect, or of a request.
     pub fn note(&mut self, now: Moment, address: &Address, outcome: Outcome) {
-        let (timeouts, jitter) = (self.timeouts, self.random.u64(JITTER));
         if let Some(candidate) = self.find_mut(address) {
             candidate.connecting = None;
+        }
+        self.apply(now, address, outcome);
+    }
+
+    /// Records an outcome, and sets the time of the next probe.
+    fn apply(&mut self, now: Moment, address: &Address, outcome: Outcome) {
+        let (timeouts, jitter) = (self.timeouts, self.random.u64(JITTER));
+        if let Some(candidate) = self.find_mut(address) {
             candidate.apply(now, outcome, &timeouts, jitter);
         }
         self.schedule(now, address);

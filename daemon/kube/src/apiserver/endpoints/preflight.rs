@@ -73,25 +73,38 @@ impl Attempt {
         self
     }
 
-    /// Opens a connection within [`PoolTimeouts::open`]. Also returns the addresses of the server's name, if it was resolved.
+    /// Opens a connection within [`PoolTimeouts::open`]. Also returns the addresses of the server's name, if it was
+    /// resolved.
     ///
     /// # Errors
     /// The error of the first address that failed.
     pub async fn open(self) -> (Result<Opened, LinkError>, Vec<SocketAddr>) {
         let timeout = PoolTimeouts::duration(self.timeouts.open);
-        let mut resolved = Vec::new();
-        let opening = async {
-            resolved = self.resolve().await?;
-            self.race(&resolved, |attempt, at| async move { attempt.open_at(at, &attempt.login).await }).await
-        };
-        let opened = tokio::time::timeout(timeout, opening).await.unwrap_or_else(|_elapsed| {
-            Err(LinkError::TimedOut(format!("{} is not ready for use within {timeout:?}", self.server.address)))
-        });
-        (opened, resolved)
+        let work = |attempt: Self, at| async move { attempt.open_at(at, &attempt.login).await };
+        self.within(timeout, "is not ready for use", work).await
     }
 
-    async fn resolve(&self) -> Result<Vec<SocketAddr>, LinkError> {
-        resolve(&self.server.address, &self.last, PoolTimeouts::duration(self.timeouts.resolve)).await
+    /// Does the work over the first address of the server for which it succeeds. `late` describes a timeout.
+    async fn within<T, F>(
+        self,
+        timeout: Duration,
+        late: &str,
+        work: impl Fn(Self, SocketAddr) -> F,
+    ) -> (Result<T, LinkError>, Vec<SocketAddr>)
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, LinkError>> + Send + 'static,
+    {
+        let address = &self.server.address;
+        let mut resolved = Vec::new();
+        let working = async {
+            resolved = resolve(address, &self.last, PoolTimeouts::duration(self.timeouts.resolve)).await?;
+            self.race(&resolved, work).await
+        };
+        let done = tokio::time::timeout(timeout, working)
+            .await
+            .unwrap_or_else(|_elapsed| Err(LinkError::TimedOut(format!("{address} {late} within {timeout:?}"))));
+        (done, resolved)
     }
 
     /// Tries the addresses in order, and starts with the next one as soon as one fails or takes too long. Returns the
@@ -223,16 +236,8 @@ fn read(found: ObjectList<Service>) -> Result<(u64, Option<String>), String> {
 /// # Errors
 /// The reason why the server cannot be used.
 pub async fn probe(attempt: Attempt, timeout: Duration) -> (Result<Arc<Link>, LinkError>, Vec<SocketAddr>) {
-    let mut resolved = Vec::new();
-    let asking = async {
-        resolved = attempt.resolve().await?;
-        attempt.race(&resolved, move |attempt, at| async move { attempt.ready_link(at, timeout).await }).await
-    };
-    let answer = tokio::time::timeout(timeout, asking).await.unwrap_or_else(|_elapsed| {
-        let address = &attempt.server.address;
-        Err(LinkError::TimedOut(format!("{address} has not answered GET /readyz within {timeout:?}")))
-    });
-    (answer, resolved)
+    let work = move |attempt: Attempt, at| async move { attempt.ready_link(at, timeout).await };
+    attempt.within(timeout, "has not answered GET /readyz", work).await
 }
 
 /// The socket addresses of an address: the address itself if it is an IP address, otherwise the resolver's response

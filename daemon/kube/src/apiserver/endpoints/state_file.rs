@@ -33,9 +33,10 @@ const WRITE_EVERY: Duration = Duration::from_secs(1);
 const SAVE_EVERY: u64 = 60_000;
 
 /// The contents of the file.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     /// The certificate authorities of the cluster ([`Authorities::names`]). A file of an earlier version has one name.
+    #[serde(default)]
     pub authorities: Vec<String>,
     /// The uid of the Service `default/kubernetes`, if known.
     pub cluster: Option<String>,
@@ -64,19 +65,8 @@ struct Form {
     version: u32,
     /// The name of the whole bundle; the only field that an earlier version reads.
     authority: String,
-    #[serde(default)]
-    authorities: Vec<String>,
-    cluster: Option<String>,
-    apiservers: Vec<Entry>,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Entry {
-    address: Address,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    tls_server_name: Option<String>,
-    /// The time when the address last worked, in seconds since 1970.
-    worked: u64,
+    #[serde(flatten)]
+    state: State,
 }
 
 /// Reads the file in the state directory within the time limit. `None` if it does not exist or, with a warning, if it
@@ -88,27 +78,17 @@ pub async fn load(directory: &Path, limit: Duration) -> Option<State> {
 
 fn read(path: &Path) -> io::Result<Option<State>> {
     let form: Option<Form> = state_file::read_json(path, MAX_BYTES, VERSION)?;
-    Ok(form.map(|Form { authority, mut authorities, cluster, apiservers, .. }| {
-        let remembered = |Entry { address, tls_server_name, worked }: Entry| {
-            let server = Server { address, tls_server_name: tls_server_name.map(Into::into) };
-            RememberedServer { server, worked }
-        };
-        if !authorities.contains(&authority) {
-            authorities.push(authority);
+    Ok(form.map(|Form { authority, mut state, .. }| {
+        if !state.authorities.contains(&authority) {
+            state.authorities.push(authority);
         }
-        State { authorities, cluster, apiservers: apiservers.into_iter().map(remembered).collect() }
+        state
     }))
 }
 
-fn write(path: &Path, State { authorities, cluster, apiservers }: State) -> io::Result<()> {
-    let entry = |RememberedServer { server, worked }: RememberedServer| Entry {
-        address: server.address,
-        tls_server_name: server.tls_server_name.as_deref().map(str::to_owned),
-        worked,
-    };
-    let authority = authorities.last().cloned().unwrap_or_default();
-    let apiservers = apiservers.into_iter().map(entry).collect();
-    state_file::write_json(path, &Form { version: VERSION, authority, authorities, cluster, apiservers })
+fn write(path: &Path, state: State) -> io::Result<()> {
+    let authority = state.authorities.last().cloned().unwrap_or_default();
+    state_file::write_json(path, &Form { version: VERSION, authority, state })
 }
 
 /// Decides when the file is written.

@@ -125,7 +125,6 @@ fn make(parts: Parts) -> anyhow::Result<Made> {
         listed: BTreeSet::new(),
         excluded: BTreeSet::new(),
         left_out: BTreeSet::new(),
-        why: BTreeMap::new(),
         tasks: Tasks::default(),
         journal: Journal::new(timeouts, now),
         announced: None,
@@ -178,8 +177,6 @@ struct Supervisor {
     excluded: BTreeSet<SocketAddr>,
     /// The listed addresses that are not used and have been logged.
     left_out: BTreeSet<SocketAddr>,
-    /// The reasons of the current attempts to connect.
-    why: BTreeMap<Address, String>,
     tasks: Tasks,
     journal: Journal,
     /// The addresses that were last sent to the owner task.
@@ -243,8 +240,7 @@ impl Supervisor {
         while self.login.is_some()
             && let Some(choice) = self.pool.next(now)
         {
-            self.why.insert(choice.server.address.clone(), choice.why);
-            self.open(now, choice.server);
+            self.open(now, choice.server, choice.why);
         }
         for server in self.pool.probes(now) {
             self.probe(server);
@@ -295,7 +291,8 @@ impl Supervisor {
         }
     }
 
-    fn open(&mut self, now: Moment, server: Server) {
+    /// Starts an attempt to connect. `why` is the reason for the choice of this server.
+    fn open(&mut self, now: Moment, server: Server, why: String) {
         let address = server.address.clone();
         let Some(login) = &self.login else { return };
         let attempt = self.attempt(server, login);
@@ -303,7 +300,7 @@ impl Supervisor {
         let task = Task::Open(address.clone());
         self.tasks.send(task, async move {
             let (opened, resolved) = attempt.open().await;
-            Done::Opened(address, Box::new(opened), resolved)
+            Done::Opened(address, Box::new(opened.map(|opened| (opened, why))), resolved)
         });
     }
 

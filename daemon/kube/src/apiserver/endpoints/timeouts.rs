@@ -56,22 +56,36 @@ impl Default for PoolTimeouts {
 impl PoolTimeouts {
     /// The values for production.
     pub const PRODUCTION: Self = Self {
+        // Leaves time within `open` for the previous addresses.
         resolve: 1_000,
+        // Two connections and TLS handshakes of a server that answers slowly.
         open: 5_000,
+        // More than a round trip around the world.
         hedge: 400,
+        // With these three, a server that stops answering is left within 7.5 s; the promise is 10 s.
         probe_every: 4_000,
         probe_timeout: 2_000,
         probe_again: 500,
+        // More than an apiserver stays up that crashes at its start.
         min_uptime: 30_000,
+        // As in the kubelet, where a container that has run for so long starts without back-off again.
         stable_after: 600_000,
+        // More than a drained or rejected connection lasts.
         short_lived: 2_000,
+        // An apiserver that starts lists itself some seconds before it is ready.
         debounce: 10_000,
+        // A single apiserver is in use again within 5 s of its restart.
         retry_first: 200,
         retry_most: 5_000,
+        // What an administrator has to repair takes minutes.
         slow_retry: 60_000,
+        // An apiserver has loaded its roles and certificates within a minute.
         starting: 60_000,
+        // A rotated token is read long before the previous one expires.
         credentials_every: 2_000,
+        // A local file system answers at once.
         load: 2_000,
+        // A change to another server takes less and needs no warning.
         lost: 10_000,
     };
 

@@ -10,7 +10,7 @@ fn script(text: &str) -> Plugin {
         command: "/bin/sh".into(),
         args: vec!["-c".into(), text.into()],
         env: vec![("GREETING".into(), Secret(b"hello".to_vec()))],
-        version: ApiVersion::V1,
+        version: "client.authentication.k8s.io/v1",
         install_hint: None,
         cluster: None,
     }
@@ -44,7 +44,7 @@ async fn a_plugin_receives_what_it_needs() {
         r#"printf '{"kind":"ExecCredential","apiVersion":"client.authentication.k8s.io/v1beta1","status":{"token":"%s %s"}}' \
            "$GREETING" "$(printf %s "$KUBERNETES_EXEC_INFO" | base64 -w0)""#,
     );
-    plugin.version = ApiVersion::V1Beta1;
+    plugin.version = "client.authentication.k8s.io/v1beta1";
     plugin.cluster = Some(ClusterInfo {
         server: "https://192.0.2.1:6443".into(),
         tls_server_name: Some("kubernetes".into()),

@@ -62,7 +62,7 @@ fn an_exec_plugin_is_found_as_kubectl_finds_it() {
         command: "/etc/nodelb/bin/login".into(),
         args: vec!["-x".into(), "7".into()],
         env: vec![("A".into(), Secret(b"b".to_vec()))],
-        version: ApiVersion::V1Beta1,
+        version: "client.authentication.k8s.io/v1beta1",
         install_hint: Some("ask me".into()),
         cluster: Some(ClusterInfo { server: "https://192.0.2.1:6443".into(), tls_server_name: None, config: None }),
     };

@@ -21,11 +21,7 @@ pub enum Origin {
 
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Configured => "Configured",
-            Self::Learned => "Learned",
-            Self::Remembered => "Remembered",
-        })
+        f.pad(&format!("{self:?}"))
     }
 }
 
@@ -54,14 +50,7 @@ impl ServerStatus {
 
 impl fmt::Display for ServerStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Untried => "Untried",
-            Self::Healthy => "Healthy",
-            Self::Recovering => "Recovering",
-            Self::NotReady => "NotReady",
-            Self::Failed => "Failed",
-            Self::Refused => "Refused",
-        })
+        f.pad(&format!("{self:?}"))
     }
 }
 

@@ -3,7 +3,7 @@
 use nodelb_core::model::moment::Moment;
 
 use super::candidate::scaled;
-use super::{Candidate, InUse, JITTER, Origin, Outcome, Pool, ServerStatus};
+use super::{Candidate, InUse, Origin, Outcome, Pool, ServerStatus};
 use crate::apiserver::address::{Address, Server};
 
 /// The maximum number of simultaneous attempts to connect.
@@ -190,11 +190,7 @@ impl Pool {
                 }
             }
         }
-        let (timeouts, jitter) = (self.timeouts, self.random.u64(JITTER));
-        if let Some(candidate) = self.find_mut(address) {
-            candidate.apply(now, outcome, &timeouts, jitter);
-        }
-        self.schedule(now, address);
+        self.apply(now, address, outcome);
     }
 
     /// The reason why the session in use must end; `None` if it may continue.

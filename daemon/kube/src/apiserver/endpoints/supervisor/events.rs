@@ -31,7 +31,7 @@ impl Supervisor {
         match done {
             Done::Opened(address, result, resolved) => {
                 match *result {
-                    Ok(opened) => self.opened(now, &address, opened),
+                    Ok((opened, why)) => self.opened(now, &address, opened, &why),
                     Err(error) => self.not_opened(now, &address, &error),
                 }
                 self.resolved_to(&address, resolved);
@@ -54,7 +54,7 @@ impl Supervisor {
         self.close(now, &error.to_string());
     }
 
-    fn opened(&mut self, now: Moment, address: &Address, opened: Opened) {
+    fn opened(&mut self, now: Moment, address: &Address, opened: Opened, why: &str) {
         let Some(candidate) = self.pool.find(address) else { return };
         let (server, origin) = (candidate.server.clone(), candidate.origin);
         if let Err(error) = self.identify(now, origin, opened.cluster.as_deref()) {
@@ -64,9 +64,7 @@ impl Supervisor {
         }
         self.tasks.give_up_opening();
         self.pool.opened(now, address);
-        let why = self.why.remove(address).unwrap_or_default();
-        self.why.clear();
-        self.journal.opened(now, address, &why);
+        self.journal.opened(now, address, why);
         self.sessions += 1;
         self.last_response = Some(now);
         let Opened { link, login, revision, asked, .. } = opened;
@@ -213,8 +211,7 @@ impl Supervisor {
         if Arc::ptr_eq(&current.login.tls, &login.tls) {
             self.verify(server, login);
         } else if !self.tasks.is_out(&Task::Open(server.address.clone())) {
-            self.why.insert(server.address.clone(), "the credentials have changed".into());
-            self.open(now, server);
+            self.open(now, server, "the credentials have changed".into());
         }
     }
 

@@ -30,7 +30,8 @@ pub(super) enum Task {
 /// The result of a task.
 #[derive(Debug)]
 pub(super) enum Done {
-    Opened(Address, Box<Result<Opened, LinkError>>, Vec<SocketAddr>),
+    /// The connection and the reason why this server was chosen.
+    Opened(Address, Box<Result<(Opened, String), LinkError>>, Vec<SocketAddr>),
     Probed(Address, Result<(), LinkError>, Vec<SocketAddr>),
     /// The login. The first one comes with the contents of the state file.
     Login(Result<Arc<Login>, CredentialsError>, Option<State>),
