@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use nodelb_core::datapath::Limits;
-use nodelb_kube::apiserver::credstore;
+use nodelb_kube::apiserver::credentials::credstore;
 use nodelb_kube::apiserver::session::Settings;
 use serde::Deserialize;
 use toml::de::DeTable;

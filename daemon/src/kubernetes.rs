@@ -16,11 +16,11 @@ use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::service::{ServiceName, Source};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
-use nodelb_kube::apiserver::connect::{ConnectTimeouts, Register};
+use nodelb_kube::apiserver::connection::connect::{ConnectTimeouts, Register};
 use nodelb_kube::apiserver::credentials::{CredentialTimeouts, Credentials};
-use nodelb_kube::apiserver::pool::PoolReport;
+use nodelb_kube::apiserver::endpoints::pool::PoolReport;
+use nodelb_kube::apiserver::endpoints::timeouts::PoolTimeouts;
 use nodelb_kube::apiserver::session::{Apiservers, Settings};
-use nodelb_kube::apiserver::timeouts::PoolTimeouts;
 use nodelb_kube::apiserver::{self, Parts};
 use nodelb_kube::clock::unix_seconds;
 use nodelb_kube::source::live::{Live, LiveTimeouts};
@@ -174,7 +174,7 @@ async fn make_directory(directory: PathBuf) {
 }
 
 /// Whether connections to the address are translated.
-fn is_frontend(snapshot: watch::Receiver<Arc<Snapshot>>) -> apiserver::supervisor::IsFrontend {
+fn is_frontend(snapshot: watch::Receiver<Arc<Snapshot>>) -> apiserver::endpoints::supervisor::IsFrontend {
     Arc::new(move |at| {
         let to = L4Addr::new(Addr::from(at.ip()), at.port(), Protocol::Tcp);
         !matches!(trace::verdict(&snapshot.borrow(), to), Verdict::PassedThrough)

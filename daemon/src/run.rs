@@ -19,7 +19,7 @@ use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::messages;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::service::Source;
-use nodelb_kube::apiserver::connect::Register;
+use nodelb_kube::apiserver::connection::connect::Register;
 use nodelb_kube::clock::Clock;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;

@@ -14,7 +14,7 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::kernel_check::DriftKind;
 use nodelb_core::state::status::Status;
-use nodelb_kube::apiserver::pool::PoolReport;
+use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 
 use super::maps::usage;
 use super::state::{AdminState, Now, latest};

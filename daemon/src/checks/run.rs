@@ -12,7 +12,7 @@ use nodelb_core::change::Change;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::node::NodeFacts;
-use nodelb_kube::apiserver::connect::Register;
+use nodelb_kube::apiserver::connection::connect::Register;
 use nodelb_kube::clock::{at, ticking};
 use nodelb_kube::state_file::Limits;
 use tokio::sync::{mpsc, watch};

@@ -18,7 +18,7 @@ use nodelb_datapath::{
     Counters, KernelDatapath, KernelReader, LAYOUT, Links, OpenError, Options, Origin, OwnSockets, PrivilegeError,
     Repair, StartReport, drop_privileges,
 };
-use nodelb_kube::apiserver::connect::Register;
+use nodelb_kube::apiserver::connection::connect::Register;
 use tracing::{info, warn};
 
 use crate::config::{Config, Disconnect};

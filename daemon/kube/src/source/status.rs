@@ -14,7 +14,7 @@ use tracing::{info, warn};
 use super::store::Tally;
 use super::watch::State;
 use crate::api::decode::Kind;
-use crate::apiserver::error::LinkError;
+use crate::apiserver::connection::error::LinkError;
 use crate::clock::unix_seconds;
 
 /// The maximum number of notices and problems in a row.

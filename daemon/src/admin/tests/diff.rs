@@ -4,7 +4,7 @@ use nodelb_core::model::service::Source;
 use nodelb_core::source_report::SourceState;
 use nodelb_core::state::entries::ServiceId;
 use nodelb_core::state::kernel_check::Content;
-use nodelb_kube::apiserver::pool::PoolReport;
+use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 
 use super::*;
 use crate::admin::fixture::{always, kubernetes, unsynced};

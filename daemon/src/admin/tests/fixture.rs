@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nodelb_core::snapshot::Snapshot;
-use nodelb_kube::apiserver::pool::PoolReport;
+use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use tokio::sync::watch;
 
 use super::state::{AdminState, Now};
