@@ -87,5 +87,5 @@ kill_in_traffic() {
     check "nodelb serves the changed file, without backend-2" soon only_backend_1
     sleep 0.5
     end_traffic
-    check "connections during this step: $traffic" unharmed "$traffic"
+    check "traffic during this step: $traffic" unharmed "$traffic"
 }

@@ -244,6 +244,6 @@ return_apiserver() {
     check "no service is held any more" soon status Done default/kubernetes default/kubernetes-intranet
     end_requests
     end_traffic
-    check "connections to shop/web during these steps: $traffic" unharmed "$traffic"
+    check "traffic to shop/web during these steps: $traffic" unharmed "$traffic"
     check "requests while an API server was running: $(grep -c . "$dir/requests"); 0 failed" none_failed
 }
