@@ -26,7 +26,8 @@ mod process;
 #[path = "metrics/openmetrics.rs"]
 pub(crate) mod openmetrics;
 
-const LIMITS: Limits = Limits { frontends: 1_000_000, services: 100_000, slots: 1_000_000, affinity: 1 };
+const LIMITS: Limits =
+    Limits { frontends: 1_000_000, services: 100_000, slots: 1_000_000, affinity: 1, outside: 0, source_ranges: 0 };
 
 fn state(report: PoolReport) -> AdminState {
     AdminState { kubernetes: Some(kubernetes(report)), datapath: datapath(None), ..unsynced() }
