@@ -16,7 +16,7 @@ impl Default for FakeDatapath {
     /// Maps that cannot be read.
     fn default() -> Self {
         Self {
-            limits: Limits { frontends: 1, services: 1, slots: 1, affinity: 1 },
+            limits: Limits { frontends: 1, services: 1, slots: 1, affinity: 1, outside: 0, source_ranges: 0 },
             content: Box::new(|| Err("none".into())),
             link_faults: Vec::new(),
             clients: None,
