@@ -8,6 +8,7 @@ pub mod checks;
 pub mod cleanup;
 pub mod config;
 pub mod connections;
+pub mod devices;
 pub mod document;
 pub mod events;
 pub mod files;

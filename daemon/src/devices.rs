@@ -1,0 +1,27 @@
+//! The network devices of the node, as far as packets of clients outside of it pass through them: which devices lead to
+//! other machines, with which addresses the node appears there, and from which ports.
+
+use std::fs;
+use std::io;
+use std::ops::RangeInclusive;
+
+/// The ports from which the kernel selects one for a socket that names none.
+const LOCAL_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+
+/// Reads `net.ipv4.ip_local_port_range`.
+///
+/// # Errors
+/// If the file cannot be read, or is not a range.
+pub fn local_ports() -> io::Result<RangeInclusive<u16>> {
+    let text = fs::read_to_string(LOCAL_PORTS)?;
+    parse_local_ports(&text).ok_or_else(|| io::Error::other(format!("{LOCAL_PORTS} has no port range: {text:?}")))
+}
+
+fn parse_local_ports(text: &str) -> Option<RangeInclusive<u16>> {
+    let (first, last) = text.trim().split_once(char::is_whitespace)?;
+    Some(first.parse().ok()?..=last.trim().parse().ok()?)
+}
+
+#[cfg(test)]
+#[path = "tests/devices.rs"]
+mod tests;
