@@ -1,6 +1,8 @@
 //! The network devices of the node, as far as packets of clients outside of it pass through them: which devices lead to
 //! other machines, with which addresses the node appears there, and from which ports.
 
+pub mod uplinks;
+
 use std::fs;
 use std::io;
 use std::ops::RangeInclusive;
