@@ -10,6 +10,7 @@ use libbpf_rs::query::LinkInfo;
 
 use crate::attach;
 use crate::crash::CrashPoint;
+use crate::device_hooks;
 use crate::error::{OpenError, failed};
 use crate::load::PERSISTENT;
 use crate::maps::NAMES;
@@ -22,6 +23,8 @@ use crate::versions::{self, LAYOUT, Lock};
 pub struct CleanupReport {
     /// Number of detached links. After that nothing is translated.
     pub links: usize,
+    /// Number of hooks of network devices from which programs were detached.
+    pub devices: usize,
     /// Number of removed map pins.
     pub maps: usize,
     /// Files in the pin directory that do not belong to nodelb and were left.
@@ -40,6 +43,8 @@ pub fn cleanup(pin_directory: &Path, crash: &CrashPoint) -> Result<CleanupReport
     // Oldest version first: the version that a newer one took over from must not become current again.
     for (layout, root) in versions::all(pin_directory)? {
         let pins = Pins::new(pin_directory, layout, crash);
+        let at_devices = device_hooks::remove_all(&pins);
+        work.report.devices += at_devices.map_err(failed("detaching programs, pinned in", &pins.links()))?;
         let is_known = layout == LAYOUT;
         work.remove_links(&pins, is_known)?;
         work.remove_maps(&pins, is_known)?;

@@ -10,10 +10,13 @@
 
 mod attach;
 mod cleanup;
+mod clsact;
 mod counters;
 mod crash;
+mod device_hooks;
 mod error;
 pub mod features;
+pub mod filters;
 mod flows;
 mod foreign_links;
 mod grace;
@@ -31,6 +34,7 @@ mod read;
 mod skeleton;
 mod start;
 mod sys;
+mod tcx;
 mod versions;
 mod write;
 
@@ -38,6 +42,9 @@ pub use attach::{LinkFault, LinkState, Links};
 pub use cleanup::{CleanupReport, cleanup};
 pub use counters::Counters;
 pub use crash::CrashPoint;
+pub use device_hooks::{
+    DeviceHooks, DeviceSide, Direction, HookError, HookFault, HookMethod, HookedDevice, PacketPrograms,
+};
 pub use error::OpenError;
 pub use flows::FlowReader;
 pub use hidden::{HiddenLink, HiddenReport, detach_hidden};

@@ -2,6 +2,8 @@
 //! one mapping. The kernel makes all file descriptors close-on-exec.
 #![expect(unsafe_code, reason = "system calls and shared memory")]
 
+pub(crate) mod tc;
+
 use std::ffi::{CString, c_void};
 use std::fs::File;
 use std::io;
