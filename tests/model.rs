@@ -16,7 +16,8 @@ use nodelb_core::state::dump::dump;
 use nodelb_core::state::entries::{MapOp, MapState, Realised};
 
 /// Large enough for every test.
-pub(crate) const ROOMY: Limits = Limits { frontends: 1_000, services: 1_000, slots: 100_000, affinity: 1_000 };
+pub(crate) const ROOMY: Limits =
+    Limits { frontends: 1_000, services: 1_000, slots: 100_000, affinity: 1_000, outside: 0, source_ranges: 0 };
 
 /// Maps of a host.
 pub(crate) trait Maps: Datapath {

@@ -236,6 +236,8 @@ impl Datapath {
             services: self.max_services,
             slots: self.max_slots,
             affinity: self.max_affinity,
+            outside: 0,
+            source_ranges: 0,
         }
     }
 

@@ -12,7 +12,7 @@ use nodelb_cli::exit::{Code, Failure};
 use nodelb_cli::{DatapathChoice, RunOptions};
 use nodelb_core::change::Change;
 use nodelb_core::compile::guard::Guard;
-use nodelb_core::config::EngineConfig;
+use nodelb_core::config::{EngineConfig, PacketsConfig};
 use nodelb_core::datapath::Datapath;
 use nodelb_core::engine::Engine;
 use nodelb_core::history::{Event, What};
@@ -407,7 +407,7 @@ fn engine_config(config: &Config, previous_sources: BTreeSet<Source>, max_servic
     let kubernetes = config.kubernetes_settings().map(|_| Source::Kubernetes);
     let sources: BTreeSet<Source> = std::iter::once(Source::Files).chain(kubernetes).collect();
     let disabled_sources = kubernetes::disabled_sources(config);
-    EngineConfig { guard, sources, previous_sources, disabled_sources, max_services }
+    EngineConfig { guard, sources, previous_sources, disabled_sources, max_services, packets: PacketsConfig::default() }
 }
 
 fn system<E: Display>(what: &'static str) -> impl FnOnce(E) -> Failure {

@@ -73,6 +73,9 @@ fn key(op: &MapOp) -> EntryKey {
         MapOp::PutService(id, _) | MapOp::DeleteService(id) => EntryKey::Service(*id),
         MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address) => EntryKey::Frontend(*address),
         MapOp::PutNodeAddr(addr) | MapOp::DeleteNodeAddr(addr) => EntryKey::NodeAddress(*addr),
+        MapOp::PutOutside(address, _) | MapOp::DeleteOutside(address) => EntryKey::Outside(*address),
+        MapOp::PutSourceRange(id, range) | MapOp::DeleteSourceRange(id, range) => EntryKey::SourceRange(*id, *range),
+        MapOp::PutUplink(index, _) | MapOp::DeleteUplink(index) => EntryKey::Uplink(*index),
     }
 }
 

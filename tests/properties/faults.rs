@@ -89,6 +89,8 @@ fn tight() -> impl Strategy<Value = Limits> {
         services,
         slots,
         affinity: 1,
+        outside: 0,
+        source_ranges: 0,
     })
 }
 

@@ -110,6 +110,7 @@ pub(crate) enum Object {
     HealthCheckPortError(Option<ServiceName>),
     Quarantine(ServiceName),
     Bound,
+    Uplinks,
     Apiservers,
     Remember,
     Synced(Source),
@@ -126,6 +127,7 @@ pub(crate) fn object(change: &Change) -> Object {
         Change::HealthCheckPortError(of, _) => Object::HealthCheckPortError(of.clone()),
         Change::Quarantine(name, _) => Object::Quarantine(name.clone()),
         Change::Bound(_) => Object::Bound,
+        Change::Uplinks(_) => Object::Uplinks,
         Change::Apiservers(_) => Object::Apiservers,
         Change::Remember(_) => Object::Remember,
         Change::Synced { source, .. } => Object::Synced(*source),
@@ -195,6 +197,7 @@ pub(crate) fn removal(change: &Change) -> Option<Change> {
         Change::Node(_) => Some(Change::Node(NodeFacts::default())),
         Change::Quarantine(name, _) => Some(Change::Quarantine(name.clone(), Quarantine::new())),
         Change::NodeObject(_) => Some(Change::NodeObject(None)),
+        Change::Uplinks(_) => Some(Change::Uplinks(Vec::new())),
         _ => None,
     }
 }

@@ -28,6 +28,7 @@ pub(super) fn content() -> MapState {
         has_backends: true,
         affinity_seconds: 10_800,
         may_be_bound: true,
+        has_rings: false,
         tag: Some(OwnerTag { source: Source::Kubernetes, service: 0x0123_4567, port: 0x89ab_cdef }),
     };
     let not_here = ServiceEntry { has_backends: true, ..entry(&[]) };
@@ -56,8 +57,9 @@ pub(super) fn fill(kernel: &mut Kernel, state: &MapState) {
 }
 
 fn grown(options: &Options) -> Options {
-    let Limits { frontends, services, slots, affinity } = options.limits;
-    let limits = Limits { frontends: frontends * 2, services: services * 2, slots: slots * 2, affinity };
+    let Limits { frontends, services, slots, affinity, outside, source_ranges } = options.limits;
+    let limits =
+        Limits { frontends: frontends * 2, services: services * 2, slots: slots * 2, affinity, outside, source_ranges };
     Options { limits, ..options.clone() }
 }
 
@@ -135,7 +137,7 @@ fn generations(env: &crate::sandbox::Sandbox) -> Vec<String> {
 #[test]
 fn what_fits_a_full_map_keeps_working() {
     in_sandbox("sockets::lifecycle::what_fits_a_full_map_keeps_working", |env| {
-        let limits = Limits { frontends: 4, services: 6, slots: 5, affinity: 16 };
+        let limits = Limits { frontends: 4, services: 6, slots: 5, affinity: 16, outside: 0, source_ranges: 0 };
         let tiny = Options { limits, ..options(env) };
         backends(&["192.0.2.10:80/TCP", "192.0.2.11:80/TCP"]);
         let mut kernel = Kernel::open(&tiny);

@@ -39,7 +39,8 @@ use tokio::sync::{mpsc, watch};
 use crate::objects;
 
 /// Large enough for every test.
-const ROOMY: Limits = Limits { frontends: 1_000, services: 1_000, slots: 100_000, affinity: 1_000 };
+const ROOMY: Limits =
+    Limits { frontends: 1_000, services: 1_000, slots: 100_000, affinity: 1_000, outside: 0, source_ranges: 0 };
 
 /// Time limit of every condition.
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::datapath::{Datapath, Limits, MapError};
 use crate::model::moment::Moment;
-use crate::state::entries::{MapOp, MapState, Realised, ServiceEntry, ServiceId, Slot};
+use crate::state::entries::{MAX_UPLINKS, MapOp, MapState, Realised, ServiceEntry, ServiceId, Slot};
 use crate::state::runs::{Run, Runs};
 
 /// Decides before each operation whether it fails. Tests use it to inject faults.
@@ -88,6 +88,24 @@ impl MemoryDatapath {
                 let limit = self.limits.frontends;
                 if self.state.frontends.len() >= limit as usize {
                     return Err(MapError::Full { map: "frontends", limit });
+                }
+            }
+            MapOp::PutOutside(address, _) if !self.state.outside.contains_key(address) => {
+                let limit = self.limits.outside;
+                if self.state.outside.len() >= limit as usize {
+                    return Err(MapError::Full { map: "outside", limit });
+                }
+            }
+            MapOp::PutSourceRange(id, range) if !self.state.source_ranges.contains(&(*id, *range)) => {
+                let limit = self.limits.source_ranges;
+                if self.state.source_ranges.len() >= limit as usize {
+                    return Err(MapError::Full { map: "source_ranges", limit });
+                }
+            }
+            MapOp::PutUplink(index, _) if !self.state.uplinks.contains_key(index) => {
+                let limit = if self.limits.outside == 0 { 0 } else { MAX_UPLINKS };
+                if self.state.uplinks.len() >= limit as usize {
+                    return Err(MapError::TooManyUplinks { limit });
                 }
             }
             MapOp::PutNodeAddr(addr) if !self.state.node_addrs.contains(addr) => {

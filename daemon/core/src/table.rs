@@ -16,12 +16,14 @@ use crate::model::cause::Trigger;
 use crate::model::health_check::Quarantine;
 use crate::model::node::{self, NodeFacts, NodeObject};
 use crate::model::service::{Service, ServiceName, Slice, SliceName, Source};
+use crate::model::uplink::Uplink;
 use crate::state::remembered::Remembered;
 use apiservers::{Apiservers, leads_to, lists_apiservers};
 use health_check_ports::HealthCheckPorts;
 
 pub mod apiservers;
 pub mod health_check_ports;
+mod uplinks;
 
 /// The current reports of the sources, for the writer. Dereferences to the [`Facts`] that it contains.
 #[derive(Debug, Default)]
@@ -50,6 +52,7 @@ pub struct Facts {
     bound: Arc<BTreeMap<L4Addr, Arc<str>>>,
     synced: BTreeMap<Source, Option<Arc<str>>>,
     apiservers: Arc<Apiservers>,
+    uplinks: Arc<[Uplink]>,
 }
 
 impl Deref for Table {
@@ -95,6 +98,8 @@ pub enum Effect {
     NodeAddresses(BTreeSet<Addr>),
     /// A source is synced, or has become complete.
     Synced,
+    /// The uplinks changed.
+    Uplinks,
     /// Records that the engine may use as a fallback.
     Remember(Vec<Remembered>),
 }
@@ -131,6 +136,10 @@ impl Table {
             Change::Bound(nodeports) => {
                 self.facts.bound = Arc::new(nodeports);
                 Effect::None
+            }
+            Change::Uplinks(uplinks) => {
+                self.facts.uplinks = uplinks.into();
+                Effect::Uplinks
             }
             Change::Apiservers(addresses) => {
                 let new = Arc::make_mut(&mut self.facts.apiservers).set_reported(addresses);

@@ -113,7 +113,7 @@ impl Handles {
 
     pub(crate) fn limits(&self) -> Limits {
         let [frontends, services, slots, _, affinity] = self.0.each_ref().map(MapCore::max_entries);
-        Limits { frontends, services, slots, affinity }
+        Limits { frontends, services, slots, affinity, outside: 0, source_ranges: 0 }
     }
 }
 

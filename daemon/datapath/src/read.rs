@@ -102,6 +102,7 @@ pub(crate) fn read(maps: &Maps, keys: &[EntryKey]) -> Result<Content, MapError> 
                     add_frontend(*addr, value, &mut content);
                 }
             }
+            EntryKey::Outside(_) | EntryKey::SourceRange(..) | EntryKey::Uplink(_) => {}
             EntryKey::NodeAddress(addr) => {
                 let found = maps.node_addrs.lookup(&layout::node_addr(*addr), MapFlags::ANY).map_err(into_io);
                 if found.map_err(failed("node_addrs"))?.is_some() {
@@ -134,7 +135,8 @@ fn add_service(maps: &Maps, id: u32, content: &mut Content) {
     match [ViewKind::Cluster, ViewKind::Local].map(|which| list(maps, id, which)) {
         [Ok(cluster), Ok(local)] => {
             let tag = layout::parse_owner(policy.source, maps.owner(id));
-            let entry = ServiceEntry { cluster, local, has_backends, affinity_seconds, may_be_bound, tag };
+            let entry =
+                ServiceEntry { cluster, local, has_backends, affinity_seconds, may_be_bound, has_rings: false, tag };
             content.state.services.insert(ServiceId(id), Arc::new(entry));
         }
         [Err(wrong), _] | [_, Err(wrong)] => add_broken_service(ServiceId(id), &wrong, content),

@@ -191,6 +191,15 @@ impl Writer {
             MapOp::DeleteNodeAddr(addr) => self.change(|maps| {
                 absent_is_fine(maps.node_addrs.delete(&layout::node_addr(*addr))).map_err(failed("node_addrs"))
             }),
+            MapOp::PutOutside(..)
+            | MapOp::DeleteOutside(_)
+            | MapOp::PutSourceRange(..)
+            | MapOp::DeleteSourceRange(..)
+            | MapOp::PutUplink(..)
+            | MapOp::DeleteUplink(_) => Err(MapError::Failed {
+                map: "outside",
+                reason: "the kernel maps of the packet path do not exist".into(),
+            }),
         }
     }
 

@@ -17,7 +17,7 @@ use crate::recorder;
 #[path = "reconcile/kept.rs"]
 mod kept;
 
-const LIMITS: Limits = Limits { frontends: 16, services: 16, slots: 16, affinity: 16 };
+const LIMITS: Limits = Limits { frontends: 16, services: 16, slots: 16, affinity: 16, outside: 0, source_ranges: 0 };
 
 /// The messages to systemd and the check in `/readyz` of a daemon that has waited for this source for this long, with
 /// these maps.

@@ -25,8 +25,9 @@ use crate::state::owner::OwnerTag;
 
 /// Whether the entries are equal in everything that affects connections.
 fn is_same_to_clients(before: &ServiceEntry, after: &ServiceEntry) -> bool {
-    before.may_be_bound != after.may_be_bound
-        && ServiceEntry { may_be_bound: after.may_be_bound, ..before.clone() } == *after
+    let ServiceEntry { may_be_bound, has_rings, .. } = *after;
+    (before.may_be_bound, before.has_rings) != (may_be_bound, has_rings)
+        && ServiceEntry { may_be_bound, has_rings, ..before.clone() } == *after
 }
 
 impl Engine {
@@ -132,6 +133,7 @@ impl Engine {
             has_backends: plan.has_backends,
             affinity_seconds: plan.affinity_seconds,
             may_be_bound: plan.may_be_bound,
+            has_rings: false,
             tag: Some(OwnerTag::new(key, subject.service.source)),
         };
         // A new port has no entry yet. Skipping the lookup saves noticeable time at a start.

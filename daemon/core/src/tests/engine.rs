@@ -29,7 +29,7 @@ mod nodeaddrs;
 #[path = "engine/storms.rs"]
 mod storms;
 
-const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16 };
+const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16, outside: 0, source_ranges: 0 };
 
 fn l4(text: &str) -> L4Addr {
     text.parse().expect("valid in a test")

@@ -8,7 +8,7 @@ use crate::state::entries::{BackendId, FrontendEntry, MapOp, ServiceEntry, Servi
 use crate::state::runs::REST_MILLIS;
 
 const NOW: Moment = Moment(0);
-const LIMITS: Limits = Limits { frontends: 1, services: 2, slots: 4, affinity: 1 };
+const LIMITS: Limits = Limits { frontends: 1, services: 2, slots: 4, affinity: 1, outside: 0, source_ranges: 0 };
 
 fn l4(text: &str) -> L4Addr {
     text.parse().expect("valid in a test")
@@ -31,6 +31,7 @@ fn apply(maps: &mut MemoryDatapath, op: MapOp, now: Moment) -> Result<(), &'stat
     maps.apply(&[op], now).remove(0).map_err(|error| match error {
         MapError::Full { map, .. } => map,
         MapError::TooManyNodeAddrs { .. } => "node_addrs",
+        MapError::TooManyUplinks { .. } => "uplinks",
         MapError::Resting => "resting",
         MapError::Failed { .. } => "failed",
     })

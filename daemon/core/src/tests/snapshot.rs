@@ -18,7 +18,7 @@ use crate::model::service::{
 use crate::snapshot::{ChangedServices, Snapshot};
 use crate::state::entries::MapState;
 
-const LIMITS: Limits = Limits { frontends: 12, services: 9, slots: 30, affinity: 4 };
+const LIMITS: Limits = Limits { frontends: 12, services: 9, slots: 30, affinity: 4, outside: 0, source_ranges: 0 };
 const ROUNDS: u64 = 3_000;
 
 /// Pseudo-random numbers from a linear congruential generator with Knuth's factor.

@@ -19,7 +19,7 @@ use crate::model::service::{
 use crate::snapshot::Snapshot;
 use crate::stale;
 
-const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16 };
+const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16, outside: 0, source_ranges: 0 };
 
 fn l4(text: &str) -> L4Addr {
     text.parse().expect("valid in a test")

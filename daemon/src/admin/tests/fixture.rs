@@ -22,7 +22,7 @@ pub(super) fn unsynced() -> AdminState {
         maps: Arc::new(|| Err("none".into())),
         reality: Reality::default(),
         kernel: None,
-        limits: Limits { frontends: 1, services: 1, slots: 1, affinity: 1 },
+        limits: Limits { frontends: 1, services: 1, slots: 1, affinity: 1, outside: 0, source_ranges: 0 },
         unopened: watch::channel(Arc::default()).1,
         config: watch::channel(Arc::default()).1,
         clock: Arc::new(Now::default),

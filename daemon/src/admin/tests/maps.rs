@@ -9,7 +9,7 @@ use nodelb_core::state::entries::{BackendId, FrontendEntry, MapState, ServiceEnt
 use super::{maps, usage};
 use crate::admin::Reality;
 
-const LIMITS: Limits = Limits { frontends: 10, services: 20, slots: 30, affinity: 40 };
+const LIMITS: Limits = Limits { frontends: 10, services: 20, slots: 30, affinity: 40, outside: 0, source_ranges: 0 };
 
 fn name_of(id: ServiceId) -> Option<String> {
     let name = match id.0 {

@@ -24,7 +24,8 @@ mod process;
 #[path = "metrics/openmetrics.rs"]
 pub(crate) mod openmetrics;
 
-const LIMITS: Limits = Limits { frontends: 1_000_000, services: 100_000, slots: 1_000_000, affinity: 1 };
+const LIMITS: Limits =
+    Limits { frontends: 1_000_000, services: 100_000, slots: 1_000_000, affinity: 1, outside: 0, source_ranges: 0 };
 
 fn state(report: PoolReport) -> AdminState {
     AdminState { apiservers: watch::channel(Arc::new(report)).1, limits: LIMITS, ..unsynced() }

@@ -35,7 +35,7 @@ fn snapshot() -> Snapshot {
     engine.change(Change::UpsertService(balanced));
     loopback(&mut engine);
     engine.change(Change::Synced { source: Source::Files, incomplete: None });
-    let limits = Limits { frontends: 100, services: 100, slots: 100, affinity: 4 };
+    let limits = Limits { frontends: 100, services: 100, slots: 100, affinity: 4, outside: 0, source_ranges: 0 };
     engine.reconcile(&mut MemoryDatapath::new(limits), Moment(0));
     engine.snapshot(Moment(0))
 }

@@ -76,7 +76,14 @@ struct Rig {
 
 impl Rig {
     fn new(readings: Vec<Vec<Flow>>) -> Self {
-        let maps = MemoryDatapath::new(Limits { frontends: 64, services: 32, slots: 128, affinity: 16 });
+        let maps = MemoryDatapath::new(Limits {
+            frontends: 64,
+            services: 32,
+            slots: 128,
+            affinity: 16,
+            outside: 0,
+            source_ranges: 0,
+        });
         let config = EngineConfig { sources: BTreeSet::from([Source::Files]), max_services: 32, ..Default::default() };
         let mut engine = Engine::new(config, maps.dump().unwrap());
         engine.change(Change::Node(NodeFacts { name: "n".into(), ..NodeFacts::default() }));

@@ -16,7 +16,8 @@ use crate::model::service::{
 use crate::state::entries::MapOp;
 use crate::state::kernel_check::{Content, EntryKey};
 
-const LIMITS: Limits = Limits { frontends: 4_096, services: 4_096, slots: 65_536, affinity: 16 };
+const LIMITS: Limits =
+    Limits { frontends: 4_096, services: 4_096, slots: 65_536, affinity: 16, outside: 0, source_ranges: 0 };
 
 /// The address on which nodelb listens in these tests.
 const ADMIN: &str = "127.0.0.1:9890";

@@ -18,7 +18,7 @@ use crate::model::service::{
 use crate::state::entries::MapOp;
 use crate::state::status::Status;
 
-const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16 };
+const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16, outside: 0, source_ranges: 0 };
 const APISERVER: &str = "192.0.2.1:6443";
 
 fn l4(text: &str) -> L4Addr {

@@ -14,7 +14,7 @@ use crate::model::service::{Backend, FrontendSpec, Origin, Service, ServicePort,
 use crate::state::entries::{FrontendEntry, MapOp, ServiceId};
 use crate::state::kernel_check::EntryKey;
 
-const LIMITS: Limits = Limits { frontends: 5, services: 32, slots: 128, affinity: 16 };
+const LIMITS: Limits = Limits { frontends: 5, services: 32, slots: 128, affinity: 16, outside: 0, source_ranges: 0 };
 const NEXT: NextCheck = NextCheck { seconds: Some(84) };
 
 fn l4(text: &str) -> L4Addr {

@@ -17,7 +17,7 @@ use crate::snapshot::Snapshot;
 use crate::state::entries::MapState;
 use crate::state::status::Status;
 
-const LIMITS: Limits = Limits { frontends: 100, services: 100, slots: 100, affinity: 4 };
+const LIMITS: Limits = Limits { frontends: 100, services: 100, slots: 100, affinity: 4, outside: 0, source_ranges: 0 };
 
 fn l4(text: &str) -> L4Addr {
     text.parse().unwrap()

@@ -44,6 +44,12 @@ fn text(batches: &[Vec<MapOp>]) -> String {
         MapOp::DeleteFrontend(address) => format!("-F{}", address.addr.octets()[15]),
         MapOp::PutNodeAddr(addr) => format!("N{}", addr.octets()[15]),
         MapOp::DeleteNodeAddr(addr) => format!("-N{}", addr.octets()[15]),
+        MapOp::PutOutside(address, _) => format!("O{}", address.addr.octets()[15]),
+        MapOp::DeleteOutside(address) => format!("-O{}", address.addr.octets()[15]),
+        MapOp::PutSourceRange(id, range) => format!("R{id}/{}", range.prefix),
+        MapOp::DeleteSourceRange(id, range) => format!("-R{id}/{}", range.prefix),
+        MapOp::PutUplink(index, _) => format!("U{index}"),
+        MapOp::DeleteUplink(index) => format!("-U{index}"),
     };
     let batch = |batch: &Vec<MapOp>| batch.iter().map(op).collect::<Vec<_>>().join(" ");
     batches.iter().map(batch).collect::<Vec<_>>().join(" | ")
@@ -126,6 +132,7 @@ fn all(desired: &MapState, realised: &MapState) -> Touched {
         services: desired.services.keys().chain(realised.services.keys()).copied().collect(),
         frontends: desired.frontends.keys().chain(realised.frontends.keys()).copied().collect(),
         node_addrs: desired.node_addrs.iter().chain(realised.node_addrs.iter()).copied().collect(),
+        uplinks: desired.uplinks.keys().chain(realised.uplinks.keys()).copied().collect(),
     };
     all.settle();
     all

@@ -41,7 +41,14 @@ fn reported() -> Change {
 #[test]
 fn many_slices_of_many_services_fit_on_a_first_start() {
     const SERVICES: usize = 100;
-    let mut datapath = MemoryDatapath::new(Limits { frontends: 1_024, services: 1_024, slots: 524_288, affinity: 1 });
+    let mut datapath = MemoryDatapath::new(Limits {
+        frontends: 1_024,
+        services: 1_024,
+        slots: 524_288,
+        affinity: 1,
+        outside: 0,
+        source_ranges: 0,
+    });
     let mut engine = cluster_engine();
     let (mut failed, mut taken, mut now) = (0, 0, Moment(0));
     let mut round = |engine: &mut Engine, now: &mut Moment| {

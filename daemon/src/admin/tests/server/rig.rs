@@ -28,7 +28,8 @@ use crate::status::{Check, Health};
 
 /// The server's clock does not advance.
 pub(super) const NOW: Moment = Moment(60_000);
-const LIMITS: Limits = Limits { frontends: 100_000, services: 100_000, slots: 100_000, affinity: 4 };
+const LIMITS: Limits =
+    Limits { frontends: 100_000, services: 100_000, slots: 100_000, affinity: 4, outside: 0, source_ranges: 0 };
 
 /// A server on a free port and on a Unix socket.
 pub(super) struct Served {
