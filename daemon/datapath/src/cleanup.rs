@@ -21,10 +21,8 @@ use crate::versions::{self, LAYOUT, Lock};
 /// The result of a cleanup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CleanupReport {
-    /// Number of detached links. After that nothing is translated.
+    /// Number of detached links and of removed filters at network devices. After that nothing is translated.
     pub links: usize,
-    /// Number of hooks of network devices from which programs were detached.
-    pub devices: usize,
     /// Number of removed map pins.
     pub maps: usize,
     /// Files in the pin directory that do not belong to nodelb and were left.
@@ -38,13 +36,16 @@ pub struct CleanupReport {
 /// If a nodelb is running, or something cannot be removed.
 pub fn cleanup(pin_directory: &Path, crash: &CrashPoint) -> Result<CleanupReport, OpenError> {
     // A pin directory that appears after this belongs to a daemon that is starting.
-    let Some(_lock) = Lock::take(pin_directory)? else { return Ok(CleanupReport::default()) };
+    let Some(_lock) = Lock::take(pin_directory)? else {
+        // Filters at network devices need no pin.
+        let links = remove_from_devices(&Pins::new(pin_directory, LAYOUT, crash))?;
+        return Ok(CleanupReport { links, ..CleanupReport::default() });
+    };
     let mut work = Work { report: CleanupReport::default(), detached: BTreeSet::new(), crash };
     // Oldest version first: the version that a newer one took over from must not become current again.
     for (layout, root) in versions::all(pin_directory)? {
         let pins = Pins::new(pin_directory, layout, crash);
-        let at_devices = device_hooks::remove_all(&pins);
-        work.report.devices += at_devices.map_err(failed("detaching programs, pinned in", &pins.links()))?;
+        work.report.links += remove_from_devices(&pins)?;
         let is_known = layout == LAYOUT;
         work.remove_links(&pins, is_known)?;
         work.remove_maps(&pins, is_known)?;
@@ -55,6 +56,10 @@ pub fn cleanup(pin_directory: &Path, crash: &CrashPoint) -> Result<CleanupReport
     report.left.sort_unstable();
     report.left.dedup();
     Ok(report)
+}
+
+fn remove_from_devices(pins: &Pins) -> Result<usize, OpenError> {
+    device_hooks::remove_all(pins).map_err(failed("detaching the programs of devices, pinned in", &pins.links()))
 }
 
 struct Work<'a> {

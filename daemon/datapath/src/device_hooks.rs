@@ -365,3 +365,8 @@ pub(crate) fn remove_all(pins: &Pins) -> Result<usize, HookError> {
     let indexes: BTreeSet<u32> = named.chain(filtered).collect();
     indexes.into_iter().map(|ifindex| remove_device(ifindex, pins)).sum()
 }
+
+/// The names of the pins of all links at devices.
+pub(crate) fn pin_names(pins: &Pins) -> Vec<String> {
+    pinned_points(pins).into_iter().map(HookPoint::pin_name).collect()
+}

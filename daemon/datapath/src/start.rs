@@ -14,6 +14,7 @@ use nodelb_core::state::runs::Runs;
 
 use crate::attach::{Attachment, HOOKS, LinkState, OpenLinks};
 use crate::counters::Counters;
+use crate::device_hooks;
 use crate::error::{OpenError, failed};
 use crate::kernel::Origin;
 use crate::load::{Loaded, PERSISTENT, Prepared};
@@ -83,8 +84,9 @@ fn open_map(path: &Path) -> Result<Option<(MapHandle, Spec)>, OpenError> {
 
 /// Adds a second pin for each link of the predecessor: the links stay attached, and only their programs change.
 fn share_links(predecessor: &Predecessor, pins: &Pins) -> Result<(), OpenError> {
-    for hook in &HOOKS {
-        let (theirs, ours) = (predecessor.pins.link(hook.name), pins.link(hook.name));
+    let at_devices = device_hooks::pin_names(&predecessor.pins);
+    for name in HOOKS.iter().map(|hook| hook.name).chain(at_devices.iter().map(String::as_str)) {
+        let (theirs, ours) = (predecessor.pins.link(name), pins.link(name));
         if ours.exists() || !theirs.exists() {
             continue;
         }
