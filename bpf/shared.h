@@ -83,6 +83,11 @@ enum service_flags {
 	 * entries of an older nodelb: the NodePorts are then reserved.
 	 */
 	SERVICE_MAY_BE_BOUND = 8,
+	/*
+	 * Each view with more than one slot is followed by its ring in the
+	 * same run of slots.
+	 */
+	SERVICE_HAS_RINGS = 32,
 };
 
 /* One service port in one address family, with any number of addresses. */
@@ -284,5 +289,215 @@ struct flow_record {
 	struct translation translation;
 };
 _Static_assert(sizeof(struct flow_record) == 80, "layout");
+
+/*
+ * What follows belongs to the packet path: connections of clients outside this
+ * node. A packet is identified as it arrives at or leaves a device.
+ */
+enum packet_side {
+	/* The packet arrives at a device: the ingress hook. */
+	PACKET_ARRIVING = 0,
+	/* The packet leaves by a device: the egress hook. */
+	PACKET_LEAVING = 1,
+};
+
+struct packet_key {
+	__u32 source[4];
+	__u32 target[4];
+	__u16 source_port_be;
+	__u16 target_port_be;
+	__u8 protocol;
+	/* A value of enum packet_side. */
+	__u8 side;
+	__u16 pad;
+};
+_Static_assert(sizeof(struct packet_key) == 40, "layout");
+
+enum connection_flags {
+	/*
+	 * The packet leaves by another device and does not pass the network
+	 * stack of this node: its backend is not on this node.
+	 */
+	CONNECTION_REDIRECTED = 1,
+	/* The entry is for packets from the backend to the client. */
+	CONNECTION_REVERSE = 2,
+	/* The backend has answered; only in entries with CONNECTION_REVERSE. */
+	CONNECTION_REPLIED = 4,
+	/* TCP: a packet that this entry translated had the FIN flag. */
+	CONNECTION_FIN = 8,
+	/* TCP: a packet that this entry translated had the RST flag. */
+	CONNECTION_RESET = 16,
+	/* The backend was selected from the local view. */
+	CONNECTION_LOCAL_VIEW = 32,
+};
+
+/*
+ * How a packet is translated. A connection has two entries: one for packets of
+ * the client, one for packets of the backend. Entries are replaced and never
+ * changed, except for offset, last_used, flags and bytes.
+ */
+struct connection {
+	/* The addresses and ports that are written into the packet. */
+	__u32 source[4];
+	__u32 target[4];
+	__u16 source_port_be;
+	__u16 target_port_be;
+	__u32 service_id;
+	__u32 backend_id;
+	/* Position of the backend in the view when it was selected: a hint. */
+	__u32 offset;
+	/* The device by which the client's packets arrive. */
+	__u32 ifindex;
+	/* Seconds of the coarse monotonic clock. */
+	__u32 last_used;
+	/* The same clock, when the connection began. */
+	__u32 created;
+	enum connection_flags flags;
+	/*
+	 * connection_seal() of the key and of the fields above, except offset,
+	 * last_used and flags. The kernel may reuse the memory of a deleted
+	 * entry for another key while a program still reads it.
+	 */
+	__u32 seal;
+	__u32 pad2;
+	/* Bytes of the packets that this entry translated, from the IP header.
+	 */
+	__u64 bytes;
+};
+_Static_assert(sizeof(struct connection) == 80, "layout");
+
+enum outside_flags {
+	/* Clients outside this node use the local view. */
+	OUTSIDE_LOCAL = 1,
+	/* Only clients in the service's entries of source_ranges may connect.
+	 */
+	OUTSIDE_RANGES = 2,
+	/* The mask of the flags. The other bits are the seal. */
+	OUTSIDE_FLAGS = 3,
+};
+
+/* A frontend for clients outside this node. The seal is as in struct frontend.
+ */
+struct outside {
+	__u32 service_id;
+	enum outside_flags flags;
+};
+_Static_assert(sizeof(struct outside) == 8, "layout");
+
+/* A device by which other machines are reached. */
+struct uplink {
+	/*
+	 * The node's addresses on the device, for packets that leave by it;
+	 * unspecified if it has none of the family.
+	 */
+	__u32 v4[4];
+	__u32 v6[4];
+	__u32 mtu;
+	/* Length of the link-layer header in bytes: 14, or 0 without one. */
+	__u8 l2_length;
+	__u8 pad[11];
+};
+_Static_assert(sizeof(struct uplink) == 48, "layout");
+
+/* A datagram that the sender or a router has split. */
+struct fragment_key {
+	__u32 source[4];
+	__u32 target[4];
+	__u32 id;
+	__u8 protocol;
+	/* A value of enum packet_side. */
+	__u8 side;
+	__u16 pad;
+};
+_Static_assert(sizeof(struct fragment_key) == 40, "layout");
+
+/* The ports, which only the first fragment contains. */
+struct fragment {
+	__u16 source_port_be;
+	__u16 target_port_be;
+	/* Seconds of the coarse monotonic clock. */
+	__u32 seen;
+};
+_Static_assert(sizeof(struct fragment) == 8, "layout");
+
+/*
+ * A range of client addresses that may connect to a service. prefix_len is 32
+ * more than the prefix of the 16-byte address, because it includes the id.
+ */
+struct range_key {
+	__u32 prefix_len;
+	__u32 service_id_be;
+	__u32 addr[4];
+};
+_Static_assert(sizeof(struct range_key) == 24, "layout");
+
+/* Why a packet was not forwarded, or was answered by this node. */
+enum packet_reason {
+	/* A header is cut short or cannot be read. */
+	PACKET_SHORT = 0,
+	/* The time to live or the hop limit ended at this node. */
+	PACKET_TTL = 1,
+	/* Larger than the MTU of the device by which it would leave. */
+	PACKET_MTU = 2,
+	/* A fragment of a service's datagram arrived before the first one. */
+	PACKET_FRAGMENT = 3,
+	/* The service has no usable backend. */
+	PACKET_NO_BACKEND = 4,
+	/* The service has usable backends, but none on this node. */
+	PACKET_NO_LOCAL_BACKEND = 5,
+	/* The client is not in loadBalancerSourceRanges. */
+	PACKET_SOURCE_RANGE = 6,
+	/* No source port is free for a connection to the backend. */
+	PACKET_NO_PORT = 7,
+	/* The node has no route to the backend or to the client. */
+	PACKET_NO_ROUTE = 8,
+	/* net.ipv4.ip_forward or its IPv6 equivalent is off on the device. */
+	PACKET_NO_FORWARDING = 9,
+	/* The maps of connections have no room for the connection. */
+	PACKET_NO_ROOM = 10,
+	/* A TCP packet of a connection that no map contains. */
+	PACKET_UNKNOWN = 11,
+	/* More packets would be answered per second than is allowed. */
+	PACKET_ANSWER_RATE = 12,
+	/* Number of the reasons; not a reason. */
+	PACKET_REASONS = 13,
+};
+
+/* Counts of one CPU; not pinned. */
+struct packet_counts {
+	/* Packets translated: from clients, and from backends. */
+	__u64 forward;
+	__u64 reverse;
+	/* New connections. */
+	__u64 begun;
+	/* TCP RSTs and ICMP errors that this node sent. */
+	__u64 answered;
+	/* Source ports tried for connections to backends on other nodes. */
+	__u64 port_tries;
+	/* By enum packet_reason. */
+	__u64 dropped[PACKET_REASONS];
+	enum packet_reason last_reason;
+	__u32 pad;
+};
+_Static_assert(sizeof(struct packet_counts) == 152, "layout");
+
+/*
+ * Settings that the daemon may change while the programs run; not pinned. The
+ * daemon writes them through shared memory.
+ */
+struct packet_settings {
+	/* No new connection is translated; existing ones are. */
+	__u32 is_draining;
+	/*
+	 * TCP packets of connections that no map contains are answered with
+	 * RST instead of being passed on, except on addresses of the node.
+	 */
+	__u32 resets_unknown;
+	/* Packets that cannot be served are answered with RST or ICMP. */
+	__u32 answers;
+	/* Backends on this node see an address of the node, too. */
+	__u32 always_masquerades;
+};
+_Static_assert(sizeof(struct packet_settings) == 16, "layout");
 
 #endif

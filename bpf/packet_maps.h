@@ -1,0 +1,232 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
+/*
+ * The maps of the packet path, described as in maps.h. The daemon creates them
+ * only if it attaches programs to devices, and sets sizes of 1 before loading,
+ * from the packets.max-* keys of its configuration.
+ */
+#ifndef NODELB_PACKET_MAPS_H
+#define NODELB_PACKET_MAPS_H
+
+#include "maps.h"
+
+/*
+ * Addresses, ports and protocols that clients outside this node may connect to
+ * -> service. The daemon writes them, like frontends; an address that is not
+ * in this map is not served to them. Programs read an entry for each packet
+ * that arrives at a device and belongs to no established connection. When the
+ * map is full, the daemon reports the addresses that do not fit; their packets
+ * are passed on to the network stack.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct frontend_key);
+	__type(value, struct outside);
+} outside SEC(".maps");
+
+/*
+ * Packet -> how it is translated, for connections that the backend and then
+ * the client have answered. Two entries for each connection. The programs
+ * write and read them; the sweep deletes those that are due. Entries are
+ * allocated when they are needed, so a node without such connections uses no
+ * memory. When the map is full, further connections stay in half_open.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct packet_key);
+	__type(value, struct connection);
+} connections SEC(".maps");
+
+/*
+ * The same for connections that have only begun. Only these compete for
+ * memory with the packets of clients that send from false addresses. When the
+ * map is full, the least recently used entry is removed: the connection then
+ * does not come about, and the client's next attempt begins another one.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct packet_key);
+	__type(value, struct connection);
+} half_open SEC(".maps");
+
+/*
+ * Datagram that was split -> its ports. The programs write an entry at the
+ * first fragment of a datagram that they translate, and read it at the other
+ * ones. When the map is full, the least recently used datagram is removed, and
+ * its remaining fragments are not translated.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct fragment_key);
+	__type(value, struct fragment);
+} fragments SEC(".maps");
+
+/*
+ * Service and range of client addresses -> nothing. The daemon writes an entry
+ * for each of loadBalancerSourceRanges. Programs read it for each new
+ * connection to an address that admits only these clients. When the map is
+ * full, the daemon reports the service, and clients in the ranges that do not
+ * fit cannot connect.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct range_key);
+	__type(value, __u32);
+} source_ranges SEC(".maps");
+
+/*
+ * Index of a device -> the node's addresses on it, if other machines are
+ * reached by the device. The daemon writes it when a device or an address
+ * appears or disappears. Programs read it for each new connection, to decide
+ * whether the backend is on another machine, and for each packet that they
+ * redirect. When the map is full, the daemon reports the device; backends that
+ * are reached by it then count as backends on this node.
+ */
+#define MAX_UPLINKS 256
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, MAX_UPLINKS);
+	__type(key, __u32);
+	__type(value, struct uplink);
+} uplinks SEC(".maps");
+
+/*
+ * Backend id modulo the number of entries -> where the search for a free
+ * source port begins. The programs write and read it, for each new connection
+ * to a backend on another machine. Backends that share an entry only search in
+ * another order. It is never full.
+ */
+#define SNAT_CURSORS 4096
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, SNAT_CURSORS);
+	__type(key, __u32);
+	__type(value, __u32);
+} snat_cursors SEC(".maps");
+
+/*
+ * Settings that change while the programs run. The daemon writes them through
+ * shared memory; programs read them for each new connection and each answer.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct packet_settings);
+} packet_settings SEC(".maps");
+
+/*
+ * Counts of packets. Each CPU writes its own; the daemon reads them all. The
+ * map is not pinned: it starts at 0 with each start of the daemon.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct packet_counts);
+} packet_counts SEC(".maps");
+
+/*
+ * As counters, for connections of clients outside this node.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct counter);
+} outside_counters SEC(".maps");
+
+/* Which part of a datagram a packet is. */
+enum fragment_part {
+	PART_WHOLE = 0,
+	PART_FIRST = 1,
+	PART_LATER = 2,
+};
+
+/*
+ * What the programs read from a packet. Positions count from its first byte.
+ */
+struct packet {
+	struct packet_key key;
+	/* Where the transport header begins. */
+	__u32 l4;
+	/* Where the IP packet ends; a link-layer padding may follow. */
+	__u32 end;
+	/*
+	 * Length of the IP packet, or of the largest packet that it is split
+	 * into when a device sends it (GSO).
+	 */
+	__u32 size;
+	enum fragment_part part;
+	__u32 fragment_id;
+	/* The protocol as the fragments of the datagram contain it. */
+	__u8 fragment_protocol;
+	__u8 tcp_flags;
+	__u8 ttl;
+	__u8 is_v6;
+	/* Whether options or extension headers follow the IP header. */
+	__u8 has_options;
+	__u8 pad[7];
+};
+
+/* A source address and a target address, next to each other. */
+struct addresses {
+	__u32 source[4];
+	__u32 target[4];
+};
+
+/*
+ * What the functions of one program pass to each other. It does not fit the
+ * 512 bytes of a program's stack.
+ */
+struct scratch {
+	struct packet packet;
+	/* How the packet is translated: a copy of its entry, or a new one. */
+	struct connection entry;
+	/* The connection's other entry, and its key. */
+	struct connection partner;
+	struct packet_key partner_key;
+	struct bpf_fib_lookup fib;
+	/* The destination of a new connection, and what it was found to be. */
+	struct frontend_key to;
+	__u32 service_id;
+	struct view view;
+	__u32 affinity_seconds;
+	__u8 has_rings;
+	__u8 uses_local_view;
+	__u8 has_ranges;
+	/* The hook is one of a pod's device. */
+	__u8 at_pod;
+	/* An ICMP error: the addresses of its own header, old and new. */
+	struct addresses was;
+	struct addresses now;
+	/* The header that is being written. */
+	__u32 header[24];
+	/* The second of the last answer, and how many were sent in it. */
+	__u32 answer_second;
+	__u32 answers;
+};
+
+/*
+ * 0 -> working memory of the CPU's program. No program interrupts another one
+ * on the same CPU at these hooks.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct scratch);
+} packet_scratch SEC(".maps");
+
+#endif
