@@ -14,6 +14,7 @@ use crate::device_hooks;
 use crate::error::{OpenError, failed};
 use crate::load::PERSISTENT;
 use crate::maps::NAMES;
+use crate::packets;
 use crate::pins::{self, Pins, UNFINISHED, numbered};
 use crate::sys;
 use crate::versions::{self, LAYOUT, Lock};
@@ -98,6 +99,10 @@ impl Work<'_> {
             // In one step, so that a crash does not leave a partial current generation.
             pins.withdraw(number)?;
             self.remove_unfinished(pins, is_known)?;
+        }
+        if is_known {
+            let names: Vec<String> = packets::maps::pin_names().collect();
+            self.remove_pins(pins.root(), Some(&names.iter().map(String::as_str).collect::<Vec<_>>()))?;
         }
         self.remove_pins(pins.root(), is_known.then_some(&PERSISTENT))
     }

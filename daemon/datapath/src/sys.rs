@@ -13,7 +13,7 @@ use std::path::Path;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use libbpf_rs::{MapCore, MapHandle};
+use libbpf_rs::{MapCore, MapHandle, MapInfo};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 /// Attaches a program to a cgroup. The attachment lasts as long as the descriptor or a pin of it.
@@ -87,6 +87,13 @@ pub(crate) fn open_pinned(path: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the path is a C string that outlives the call.
     owned(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })
+}
+
+/// Whether the map is the one that is pinned at the path.
+pub(crate) fn is_same_map(map: &MapHandle, path: &Path) -> bool {
+    let id = |map: BorrowedFd<'_>| MapInfo::new(map).map(|info| info.info.id).ok();
+    let pinned = open_pinned(path).ok().and_then(|pinned| id(pinned.as_fd()));
+    pinned.is_some() && pinned == id(map.as_fd())
 }
 
 /// Whether programs of this type may call this kernel function (a BPF helper).

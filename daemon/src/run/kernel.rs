@@ -180,6 +180,7 @@ pub(super) fn handles(config: &Config, datapath: &KernelDatapath, reaper: Option
 pub(crate) fn refused(error: OpenError) -> Failure {
     let code = match error {
         OpenError::TooSmall { .. }
+        | OpenError::TooManyConnections { .. }
         | OpenError::NewerLayout { .. }
         | OpenError::UnknownLayout { .. }
         | OpenError::WholeBpffs { .. } => Code::Config,
