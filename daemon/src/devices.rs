@@ -1,7 +1,12 @@
 //! The network devices of the node, as far as packets of clients outside of it pass through them: which devices lead to
 //! other machines, with which addresses the node appears there, and from which ports.
 
+pub mod hooks;
+pub mod mode;
+pub mod proxies;
+pub mod report;
 pub mod uplinks;
+pub mod watch;
 
 use std::fs;
 use std::io;

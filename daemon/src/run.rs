@@ -252,7 +252,16 @@ async fn serve<D: Datapath + Send + 'static>(
     let checker = Checker { read: Arc::clone(&read), snapshot: snapshot.clone(), reports: drift, asked, clock };
     let (rounds, drift_seen, check) = (Rounds::default(), checker.reports.subscribe(), Arc::clone(&checker.asked));
     let live = kubernetes::live_of(kubernetes.as_ref());
-    let reality = Reality { links, drift: drift_seen, rounds: rounds.clone(), live, connections, clients, slots };
+    let reality = Reality {
+        links,
+        drift: drift_seen,
+        rounds: rounds.clone(),
+        live,
+        connections,
+        clients,
+        slots,
+        ..Reality::default()
+    };
     let (drift, config_in) = (checker.start(stopped(stop.clone())), watch::Sender::new(Arc::new(config)));
     let state = AdminState {
         snapshot: snapshot.clone(),

@@ -2,3 +2,4 @@
 //! [`crate::device_hooks`].
 
 pub(crate) mod maps;
+pub(crate) mod settings;

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use crate::checks::CheckReport;
 use crate::config::Config;
 use crate::connections::Connections;
+use crate::devices::report::DevicesReport;
 use crate::latency::Latencies;
 use crate::reconcile::drift::{DriftReport, ReadMaps};
 use crate::reconcile::rounds::Rounds;
@@ -50,6 +51,8 @@ pub struct Reality {
     pub clients: ReadClients,
     /// The number of slots that cannot be assigned.
     pub slots: ReadSlots,
+    /// The network devices, and whether packets are translated there; the default if `packets.mode` is "off".
+    pub devices: watch::Receiver<Arc<DevicesReport>>,
 }
 
 impl Default for Reality {
@@ -62,6 +65,7 @@ impl Default for Reality {
             connections: None,
             clients: Arc::new(|| None),
             slots: Arc::new(|_| None),
+            devices: watch::channel(Arc::default()).1,
         }
     }
 }
