@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use nodelb_core::change::Change;
 use nodelb_core::compile::guard::Guard;
-use nodelb_core::config::EngineConfig;
+use nodelb_core::config::{EngineConfig, PacketsConfig};
 use nodelb_core::datapath::{Datapath, Limits, MapError};
 use nodelb_core::engine::{Engine, Round};
 use nodelb_core::history::{History, Stamp};
@@ -17,7 +17,7 @@ use nodelb_core::state::entries::{MapOp, MapState, Realised};
 
 /// Large enough for every test.
 pub(crate) const ROOMY: Limits =
-    Limits { frontends: 1_000, services: 1_000, slots: 100_000, affinity: 1_000, outside: 0, source_ranges: 0 };
+    Limits { frontends: 1_000, services: 1_000, slots: 100_000, affinity: 1_000, outside: 1_000, source_ranges: 1_000 };
 
 /// Maps of a host.
 pub(crate) trait Maps: Datapath {
@@ -79,6 +79,7 @@ pub(crate) struct Host<M = MemoryDatapath> {
     /// The sources in the configuration of the next start.
     pub(crate) sources: BTreeSet<Source>,
     guard: Guard,
+    packets: PacketsConfig,
 }
 
 impl<M: Maps> Host<M> {
@@ -99,7 +100,16 @@ impl<M: Maps> Host<M> {
             history: History::default(),
             sources,
             guard,
+            packets: PacketsConfig::default(),
         }
+    }
+
+    /// The same host with this packet path. Nothing may have been sent to it.
+    #[must_use]
+    pub(crate) fn with_packets(mut self, packets: PacketsConfig) -> Self {
+        self.packets = packets;
+        self.restart();
+        self
     }
 
     /// Replaces the daemon; the kernel keeps its maps.
@@ -109,6 +119,7 @@ impl<M: Maps> Host<M> {
             guard: self.guard.clone(),
             sources: self.sources.clone(),
             max_services,
+            packets: self.packets,
             ..EngineConfig::default()
         };
         self.engine = Engine::new(config, self.held());

@@ -18,10 +18,10 @@ use proptest::prelude::*;
 use crate::cases;
 use crate::memory_maps;
 use crate::model::{Host, Maps, ROOMY};
-use crate::world::{SOURCES, changes, destinations, facts, guard, removal};
+use crate::world::{PACKETS, SOURCES, changes, destinations, facts, guard, host, removal};
 
 fn empty_sizes() -> EngineSizes {
-    let mut host = Host::new(memory_maps::create(ROOMY, None), SOURCES, guard());
+    let mut host = host();
     host.send_synced();
     host.settle();
     host.engine.sizes()
@@ -84,13 +84,9 @@ fn assert_reports_are_true(host: &Host) -> Result<(), TestCaseError> {
 }
 
 fn tight() -> impl Strategy<Value = Limits> {
-    (2..8_u32, 2..8_u32, 0..16_u32).prop_map(|(frontends, services, slots)| Limits {
-        frontends,
-        services,
-        slots,
-        affinity: 1,
-        outside: 0,
-        source_ranges: 0,
+    let packets = (0..4_u32, 0..3_u32);
+    (2..8_u32, 2..8_u32, 0..400_u32, packets).prop_map(|(frontends, services, slots, (outside, source_ranges))| {
+        Limits { frontends, services, slots, affinity: 1, outside, source_ranges }
     })
 }
 
@@ -99,7 +95,7 @@ proptest! {
 
     #[test]
     fn one_failure_in_ten_delays_and_leaks_nothing(changes in changes(40), seed in any::<u64>()) {
-        let mut host = Host::new(memory_maps::create(ROOMY, Some(seed)), SOURCES, guard());
+        let mut host = Host::new(memory_maps::create(ROOMY, Some(seed)), SOURCES, guard()).with_packets(PACKETS);
         for (index, change) in changes.iter().enumerate() {
             host.send([change.clone()]);
             host.round();
@@ -126,7 +122,8 @@ proptest! {
         (limits, node_addrs) in (tight(), 0..3_u32),
         seed in any::<Option<u64>>(),
     ) {
-        let mut host = Host::new(memory_maps::create(limits, seed).with_node_addrs(node_addrs), SOURCES, guard());
+        let maps = memory_maps::create(limits, seed).with_node_addrs(node_addrs);
+        let mut host = Host::new(maps, SOURCES, guard()).with_packets(PACKETS);
         host.send_synced();
         for change in &changes {
             host.send([change.clone()]);

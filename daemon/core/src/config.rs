@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::compile::guard::Guard;
+pub use crate::compile::outside::PacketsConfig;
 use crate::model::service::Source;
 
 /// The configuration of the engine, which is set once.
@@ -21,17 +22,4 @@ pub struct EngineConfig {
     pub max_services: u32,
     /// The packet path.
     pub packets: PacketsConfig,
-}
-
-/// The configuration of the packet path, as far as the content of the maps depends on it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PacketsConfig {
-    /// Whether connections of clients outside the node are translated; configuration key `packets.mode`. If not, the
-    /// maps of the packet path have no content.
-    pub is_on: bool,
-    /// Whether clients outside the node may connect to ClusterIPs; configuration key `packets.cluster-ips`.
-    pub cluster_ips: bool,
-    /// Whether a client's backend follows from its address and port, for which lists are followed by rings;
-    /// configuration key `packets.choice`.
-    pub is_consistent: bool,
 }

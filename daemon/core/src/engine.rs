@@ -276,7 +276,7 @@ impl Engine {
 
     /// Makes these the uplinks, instead of those at the start or in the last report.
     fn desire_uplinks(&mut self) {
-        let wanted = if self.config.packets.is_on { self.table.uplinks() } else { &[] };
+        let wanted = if self.config.packets.is_on { &*self.table.uplinks } else { &[] };
         let wanted = wanted.iter().map(|uplink| (uplink.ifindex, UplinkEntry::new(uplink))).collect();
         let before = std::mem::replace(&mut self.desired.uplinks, wanted);
         self.touched.uplinks.extend(before.keys().copied());

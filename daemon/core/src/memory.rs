@@ -124,20 +124,25 @@ impl MemoryDatapath {
         if id.0 >= self.limits.services {
             return Err(MapError::Full { map: "services", limit: self.limits.services });
         }
-        let cluster = self.place(&entry.cluster, now)?;
-        let local = self.place(&entry.local, now).inspect_err(|_full| self.runs.free_unpublished(cluster))?;
+        let cluster = self.place(entry, &entry.cluster, now)?;
+        let local = self.place(entry, &entry.local, now).inspect_err(|_full| self.runs.free_unpublished(cluster))?;
         self.withdraw(id, now);
         self.views.insert(id, [cluster, local]);
         Ok(())
     }
 
-    fn place(&mut self, list: &[Slot], now: Moment) -> Result<Run, MapError> {
-        let len = u32::try_from(list.len()).unwrap_or(u32::MAX);
+    /// Writes the list, and leaves space for its ring, which nothing here reads.
+    fn place(&mut self, entry: &ServiceEntry, list: &[Slot], now: Moment) -> Result<Run, MapError> {
+        let len = u32::try_from(entry.run_len(list)).unwrap_or(u32::MAX);
         let Some(run) = self.runs.allocate(len, now) else {
             let is_resting = self.runs.has_room_after_rest(len);
             return Err(if is_resting { MapError::Resting } else { self.full() });
         };
-        self.slots.extend((run.first..).zip(list.iter().copied()));
+        let mut places = run.first..run.first + run.len;
+        self.slots.extend(places.by_ref().zip(list.iter().copied()));
+        for place in places {
+            self.slots.remove(&place);
+        }
         Ok(run)
     }
 

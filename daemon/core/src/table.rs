@@ -23,7 +23,6 @@ use health_check_ports::HealthCheckPorts;
 
 pub mod apiservers;
 pub mod health_check_ports;
-mod uplinks;
 
 /// The current reports of the sources, for the writer. Dereferences to the [`Facts`] that it contains.
 #[derive(Debug, Default)]
@@ -52,7 +51,8 @@ pub struct Facts {
     bound: Arc<BTreeMap<L4Addr, Arc<str>>>,
     synced: BTreeMap<Source, Option<Arc<str>>>,
     apiservers: Arc<Apiservers>,
-    uplinks: Arc<[Uplink]>,
+    /// The last report about the uplinks; empty before the first one.
+    pub uplinks: Arc<[Uplink]>,
 }
 
 impl Deref for Table {
@@ -481,10 +481,11 @@ fn share_names(record: &Record, slice: &mut Slice) {
 /// needs a decision here.
 pub fn same_service(a: &Service, b: &Service) -> bool {
     let Service { name, source, origin, created, ports, internal_policy, external_policy, affinity_seconds, .. } = a;
-    let Service { source_ranges: _, health_check_port: _, health_check, .. } = a;
+    let Service { source_ranges, is_outside, health_check_port: _, health_check, .. } = a;
     (name, source, created, ports) == (&b.name, &b.source, &b.created, &b.ports)
         && (internal_policy, external_policy) == (&b.internal_policy, &b.external_policy)
         && (*affinity_seconds, health_check) == (b.affinity_seconds, &b.health_check)
+        && (source_ranges, *is_outside) == (&b.source_ranges, b.is_outside)
         && origin.object == b.origin.object
 }
 

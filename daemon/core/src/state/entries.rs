@@ -12,6 +12,8 @@ use crate::model::addr::{Addr, L4Addr, Protocol};
 use crate::model::source_range::SourceRange;
 use crate::model::uplink::Uplink;
 use crate::state::owner::OwnerTag;
+use crate::state::ring;
+pub use crate::state::slot::{BackendId, MAX_VIEW_SLOTS, Slot, backends_of};
 
 /// An index into the `services` map, one per [`crate::model::service::PortKey`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -35,29 +37,8 @@ pub const CANARIES: [L4Addr; 2] = [
     L4Addr::new(Addr::from_octets([1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8]), 9, Protocol::Udp),
 ];
 
-/// A stable number for one backend address, the same in every service that has it. 0 means no backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BackendId(pub u32);
-
-/// One selectable entry of a view. A backend of weight 3 has three.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Slot {
-    /// The id of the backend.
-    pub backend: BackendId,
-    /// The transport address of the backend.
-    pub addr: L4Addr,
-}
-
-/// Each backend of a view once, in the view's order, with its number of slots.
-pub fn backends_of(view: &[Slot]) -> impl Iterator<Item = (L4Addr, usize)> {
-    view.chunk_by(|a, b| a.addr == b.addr).map(|run| (run[0].addr, run.len()))
-}
-
 /// Each backend once with its number of slots, in address order.
 pub type View = SmallVec<[(L4Addr, u16); 2]>;
-
-/// The maximum number of slots in one view: the count has 16 bits in the kernel's view word.
-pub const MAX_VIEW_SLOTS: usize = u16::MAX as usize;
 
 /// The content of the maps for one service id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -79,6 +60,13 @@ pub struct ServiceEntry {
     /// The owner, for recognition after a restart; `None` for the canary, and in entries of an earlier nodelb, which
     /// did not write it.
     pub tag: Option<OwnerTag>,
+}
+
+impl ServiceEntry {
+    /// The number of slots that one of the service's views takes, with its ring.
+    pub fn run_len(&self, view: &[Slot]) -> usize {
+        if self.has_rings { ring::slots_with_ring(view.len()) } else { view.len() }
+    }
 }
 
 /// The content of the maps for one frontend address.
@@ -176,9 +164,9 @@ pub enum MapOp {
 }
 
 impl MapState {
-    /// The number of slots in the services' views.
+    /// The number of slots that the services' views take, with their rings.
     pub fn slot_count(&self) -> usize {
-        self.services.values().map(|entry| entry.cluster.len() + entry.local.len()).sum()
+        self.services.values().map(|entry| entry.run_len(&entry.cluster) + entry.run_len(&entry.local)).sum()
     }
 
     /// The ranges of client addresses that may connect to the service.

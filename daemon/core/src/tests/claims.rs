@@ -31,6 +31,8 @@ fn claim(service: &str, created: u64, id: u32) -> Claim {
         kind: FrontendKind::Static,
         inside_local: false,
         outside_local: false,
+        is_outside: false,
+        has_ranges: false,
         target: Ok(ServiceId(id)),
         since: Moment::default(),
     }

@@ -2,6 +2,7 @@ use std::sync::Arc;
 
 use super::{CompileContext, Guard, PortPlan, compile};
 use crate::compile::guard::Refusal;
+use crate::compile::outside::PacketsConfig;
 use crate::compile::select::Checks;
 use crate::model::addr::{L4Addr, Protocol};
 use crate::model::node::NodeFacts;
@@ -49,7 +50,8 @@ fn compiled(service: &Service, slices: &[Arc<Slice>]) -> Vec<PortPlan> {
 fn compiled_on(node: &NodeFacts, guard: &Guard, service: &Service, slices: &[Arc<Slice>]) -> Vec<PortPlan> {
     let (apiservers, node_addrs) = (Apiservers::default(), node.primary.iter().copied().collect());
     let (apiservers, node_addrs) = (&apiservers, &node_addrs);
-    compile(service, slices, &CompileContext { node, node_addrs, guard, apiservers, checks: Checks::default() })
+    let (checks, packets) = (Checks::default(), PacketsConfig::default());
+    compile(service, slices, &CompileContext { node, node_addrs, guard, apiservers, checks, packets })
 }
 
 /// The plans as `key: [cluster] frontends`.

@@ -75,6 +75,7 @@ pub fn service(object: &objects::Service, reader: &Reader) -> (Option<Service>, 
         health_check_port: health_check_port(spec),
         awaits_load_balancer: spec.kind == "LoadBalancer" && status.load_balancer.ingress.is_empty(),
         health_check: None,
+        is_outside: false,
     };
     (Some(service), notices)
 }

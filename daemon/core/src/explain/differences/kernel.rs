@@ -201,7 +201,7 @@ fn outside_text(snapshot: &Snapshot, entry: OutsideEntry) -> String {
 }
 
 fn uplink_name(snapshot: &Snapshot, index: u32) -> String {
-    let found = snapshot.facts.uplinks().iter().find(|uplink| uplink.ifindex == index);
+    let found = snapshot.facts.uplinks.iter().find(|uplink| uplink.ifindex == index);
     found.map_or_else(|| format!("device {index}"), |uplink| uplink.name.to_string())
 }
 
