@@ -83,10 +83,7 @@ enum service_flags {
 	 * entries of an older nodelb: the NodePorts are then reserved.
 	 */
 	SERVICE_MAY_BE_BOUND = 8,
-	/*
-	 * Each view with more than one slot is followed by its ring in the
-	 * same run of slots.
-	 */
+	/* Each view with more than one slot is followed by its ring. */
 	SERVICE_HAS_RINGS = 32,
 };
 
@@ -421,8 +418,8 @@ struct fragment {
 _Static_assert(sizeof(struct fragment) == 8, "layout");
 
 /*
- * A range of client addresses that may connect to a service. prefix_len is 32
- * more than the prefix of the 16-byte address, because it includes the id.
+ * Clients that may connect to a service. prefix_len is 32 more than that of
+ * the 16-byte address, because it includes the id.
  */
 struct range_key {
 	__u32 prefix_len;

@@ -14,6 +14,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use crate::attach::LinkState;
 use crate::crash::CrashPoint;
+use crate::packets::{LinkLayer, PacketHook, PacketPrograms};
 use crate::pins::{self, Pins, UNFINISHED, numbered};
 use crate::sys::{self, tc};
 use crate::{clsact, tcx};
@@ -120,25 +121,6 @@ fn mark_side(device: HookedDevice, pins: &Pins) -> io::Result<()> {
     }
 }
 
-/// The programs of `bpf/packet.bpf.c`, loaded for one length of the link-layer header.
-#[derive(Debug)]
-pub struct PacketPrograms {
-    /// For packets that arrive at an uplink, leave by an uplink, arrive from a pod, leave to a pod.
-    pub(crate) programs: [OwnedFd; 4],
-}
-
-impl PacketPrograms {
-    fn at(&self, side: DeviceSide, direction: Direction) -> BorrowedFd<'_> {
-        let index = match (side, direction) {
-            (DeviceSide::Uplink, Direction::In) => 0,
-            (DeviceSide::Uplink, Direction::Out) => 1,
-            (DeviceSide::Pod, Direction::In) => 2,
-            (DeviceSide::Pod, Direction::Out) => 3,
-        };
-        self.programs[index].as_fd()
-    }
-}
-
 /// How programs are attached to devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookMethod {
@@ -196,8 +178,7 @@ pub struct HookFault {
 /// The programs at devices, with one owner. Dropping it leaves them attached.
 #[derive(Debug)]
 pub struct DeviceHooks {
-    with_ethernet: PacketPrograms,
-    without_header: PacketPrograms,
+    programs: PacketPrograms,
     method: HookMethod,
     pins: Pins,
     /// The devices with programs.
@@ -207,11 +188,8 @@ pub struct DeviceHooks {
 }
 
 impl DeviceHooks {
-    /// `programs` are for packets with an Ethernet header, and for packets without a link-layer header.
-    pub(crate) fn new(programs: [PacketPrograms; 2], method: HookMethod, pins: Pins) -> Self {
-        let [with_ethernet, without_header] = programs;
-        let (devices, open_links) = (BTreeMap::new(), BTreeMap::new());
-        Self { with_ethernet, without_header, method, pins, devices, open_links }
+    pub(crate) fn new(programs: PacketPrograms, method: HookMethod, pins: Pins) -> Self {
+        Self { programs, method, pins, devices: BTreeMap::new(), open_links: BTreeMap::new() }
     }
 
     /// How programs are attached.
@@ -225,8 +203,14 @@ impl DeviceHooks {
     }
 
     fn program(&self, device: HookedDevice, direction: Direction) -> BorrowedFd<'_> {
-        let programs = if device.l2_length == 0 { &self.without_header } else { &self.with_ethernet };
-        programs.at(device.side, direction)
+        let link_layer = if device.l2_length == 0 { LinkLayer::None } else { LinkLayer::Ethernet };
+        let hook = match (device.side, direction) {
+            (DeviceSide::Uplink, Direction::In) => PacketHook::UplinkIn,
+            (DeviceSide::Uplink, Direction::Out) => PacketHook::UplinkOut,
+            (DeviceSide::Pod, Direction::In) => PacketHook::PodIn,
+            (DeviceSide::Pod, Direction::Out) => PacketHook::PodOut,
+        };
+        self.programs.program(hook, link_layer)
     }
 
     /// Makes the programs that an earlier process attached run the programs of this one, and removes what is left of

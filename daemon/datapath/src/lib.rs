@@ -27,7 +27,7 @@ mod load;
 mod maps;
 pub mod mounts;
 mod own_sockets;
-mod packets;
+pub mod packets;
 mod pins;
 mod privilege;
 mod probe;
@@ -43,15 +43,12 @@ pub use attach::{LinkFault, LinkState, Links};
 pub use cleanup::{CleanupReport, cleanup};
 pub use counters::Counters;
 pub use crash::CrashPoint;
-pub use device_hooks::{
-    DeviceHooks, DeviceSide, Direction, HookError, HookFault, HookMethod, HookedDevice, PacketPrograms,
-};
+pub use device_hooks::{DeviceHooks, DeviceSide, Direction, HookError, HookFault, HookMethod, HookedDevice};
 pub use error::OpenError;
 pub use flows::FlowReader;
 pub use hidden::{HiddenLink, HiddenReport, detach_hidden};
 pub use kernel::{KernelDatapath, Options, Origin, PIN_DIRECTORY, Repair, StartReport};
 pub use own_sockets::OwnSockets;
-pub use packets::maps::PacketLimits;
 pub use packets::settings::{PacketSettings, SettingsWriter};
 pub use privilege::{PrivilegeError, RemainingPrivileges, drop_privileges, drop_thread_privileges};
 pub use read::KernelReader;

@@ -1,5 +1,11 @@
-//! The packet path's part of the datapath: the maps that it keeps over restarts. The programs are attached by
-//! [`crate::device_hooks`].
+//! The programs of the packet path, which translate the packets of clients outside this node: loads them with their
+//! maps, keeps the maps of connections over restarts, and runs the programs on given packets. The programs are attached
+//! to devices by [`crate::DeviceHooks`].
 
+mod load;
 pub(crate) mod maps;
+mod run;
 pub(crate) mod settings;
+
+pub use load::{LinkLayer, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms};
+pub use run::{Packet, Verdict};

@@ -13,6 +13,7 @@ use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 
 use crate::error::{OpenError, failed};
 use crate::maps::{Spec, into_io};
+use crate::packets::load::PacketLimits;
 use crate::pins::{self, Pins, UNFINISHED};
 use crate::sys;
 use crate::versions;
@@ -37,39 +38,24 @@ const CURSORS: u32 = 4096;
 /// A connection has an entry for each direction.
 const ENTRIES_PER_CONNECTION: u32 = 2;
 
-/// The sizes of the maps, as configured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PacketLimits {
-    /// Number of connections; `packets.max-connections`.
-    pub connections: u32,
-    /// Number of connections that the backend has not answered; `packets.max-handshakes`.
-    pub handshakes: u32,
-    /// Number of fragmented datagrams; `packets.max-fragments`.
-    pub fragments: u32,
-}
-
-impl PacketLimits {
-    /// The specifications of the maps, in the order of [`PERSISTENT`].
-    fn specs(self) -> [Spec; PERSISTENT.len()] {
-        use libbpf_sys::{
-            BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_MAP_TYPE_ARRAY, BPF_MAP_TYPE_HASH, BPF_MAP_TYPE_LRU_HASH,
-        };
-        let spec = |(map_type, flags), (key_size, value_size): (usize, usize), max_entries| Spec {
-            map_type,
-            key_size: key_size as u32,
-            value_size: value_size as u32,
-            flags,
-            max_entries,
-        };
-        let entries = |connections: u32| connections.saturating_mul(ENTRIES_PER_CONNECTION);
-        let connection = (PACKET_KEY, CONNECTION);
-        [
-            spec((BPF_MAP_TYPE_HASH, BPF_F_NO_PREALLOC), connection, entries(self.connections)),
-            spec((BPF_MAP_TYPE_LRU_HASH, 0), connection, entries(self.handshakes)),
-            spec((BPF_MAP_TYPE_LRU_HASH, 0), (FRAGMENT_KEY, FRAGMENT), self.fragments),
-            spec((BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE), (size_of::<u32>(), size_of::<u32>()), CURSORS),
-        ]
-    }
+/// The specifications of the maps, in the order of [`PERSISTENT`].
+fn specs(limits: PacketLimits) -> [Spec; PERSISTENT.len()] {
+    use libbpf_sys::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_MAP_TYPE_ARRAY, BPF_MAP_TYPE_HASH, BPF_MAP_TYPE_LRU_HASH};
+    let spec = |(map_type, flags), (key_size, value_size): (usize, usize), max_entries| Spec {
+        map_type,
+        key_size: key_size as u32,
+        value_size: value_size as u32,
+        flags,
+        max_entries,
+    };
+    let entries = |connections: u32| connections.saturating_mul(ENTRIES_PER_CONNECTION);
+    let connection = (PACKET_KEY, CONNECTION);
+    [
+        spec((BPF_MAP_TYPE_HASH, BPF_F_NO_PREALLOC), connection, entries(limits.connections)),
+        spec((BPF_MAP_TYPE_LRU_HASH, 0), connection, entries(limits.handshakes)),
+        spec((BPF_MAP_TYPE_LRU_HASH, 0), (FRAGMENT_KEY, FRAGMENT), limits.fragments),
+        spec((BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE), (size_of::<u32>(), size_of::<u32>()), CURSORS),
+    ]
 }
 
 /// The maps, in the order of [`PERSISTENT`], ready for programs.
@@ -96,7 +82,7 @@ impl ConnectionMaps {
     /// If a limit is below the number of connections, another program has pinned something there, or the kernel refuses
     /// a map.
     pub(crate) fn open(pins: &Pins, limits: PacketLimits) -> Result<Self, OpenError> {
-        let specs = limits.specs();
+        let specs = specs(limits);
         let open = |i: usize| PersistentMap::open(pins, PERSISTENT[i], specs[i]);
         Ok(Self { maps: [open(0)?, open(1)?, open(2)?, open(3)?] })
     }
