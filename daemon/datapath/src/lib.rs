@@ -49,7 +49,6 @@ pub use flows::FlowReader;
 pub use hidden::{HiddenLink, HiddenReport, detach_hidden};
 pub use kernel::{KernelDatapath, Options, Origin, PIN_DIRECTORY, Repair, StartReport};
 pub use own_sockets::OwnSockets;
-pub use packets::settings::{PacketSettings, SettingsWriter};
 pub use privilege::{PrivilegeError, RemainingPrivileges, drop_privileges, drop_thread_privileges};
 pub use read::KernelReader;
 pub use versions::LAYOUT;

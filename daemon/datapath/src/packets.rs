@@ -6,6 +6,9 @@ mod load;
 pub(crate) mod maps;
 mod run;
 pub(crate) mod settings;
+pub(crate) mod start;
 
 pub use load::{LinkLayer, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms};
 pub use run::{Packet, Verdict};
+pub use settings::{PacketSettings, SettingsWriter};
+pub use start::{OpenedPackets, PacketConfig};

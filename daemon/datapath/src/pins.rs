@@ -56,6 +56,11 @@ impl Pins {
         Self { root: pin_directory.join(format!("v{layout}")), crash: crash.clone() }
     }
 
+    /// The same directory, for another owner.
+    pub(crate) fn duplicate(&self) -> Self {
+        Self { root: self.root.clone(), crash: self.crash.clone() }
+    }
+
     pub(crate) fn root(&self) -> &Path {
         &self.root
     }

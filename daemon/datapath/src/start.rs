@@ -20,6 +20,7 @@ use crate::kernel::Origin;
 use crate::load::{Loaded, PERSISTENT, Prepared};
 use crate::maps::{Epoch, Handles, Maps, NAMES, Spec};
 use crate::own_sockets::OwnSockets;
+use crate::packets::{self, OpenedPackets, PacketConfig};
 use crate::pins::Pins;
 use crate::read;
 use crate::sys;
@@ -104,6 +105,7 @@ pub(crate) struct Start<'p> {
     old: Option<CurrentGeneration>,
     predecessor: Option<Predecessor>,
     cgroup: PathBuf,
+    packets: Option<&'p PacketConfig>,
 }
 
 /// The maps to create next.
@@ -124,6 +126,7 @@ pub(crate) struct Opened {
     pub(crate) origin: Origin,
     pub(crate) links: Vec<(&'static str, LinkState)>,
     pub(crate) corrupt: Vec<String>,
+    pub(crate) packets: Option<OpenedPackets>,
 }
 
 impl<'p> Start<'p> {
@@ -132,12 +135,12 @@ impl<'p> Start<'p> {
         pins: &'p Pins,
         predecessor: Option<Predecessor>,
         prepared: &Prepared<'_>,
-        cgroup: PathBuf,
+        (cgroup, packets): (PathBuf, Option<&'p PacketConfig>),
     ) -> Result<Self, OpenError> {
         let current = pins.current_generation()?;
         let persistent = pinned_lasting(pins, predecessor.as_ref(), prepared)?;
         let old = current.map(|number| CurrentGeneration::open(pins, number, &prepared.specs)).transpose()?;
-        Ok(Self { pins, persistent, old, predecessor, cgroup })
+        Ok(Self { pins, persistent, old, predecessor, cgroup, packets })
     }
 
     /// Makes every hook run the new programs on the current maps.
@@ -168,6 +171,7 @@ impl<'p> Start<'p> {
         self.pin_lasting(&loaded)?;
         let Loaded { programs, persistent, counters, .. } = loaded;
         let writer = self.writer(Arc::new(maps), runs, (&persistent, counters))?;
+        let packets = self.start_packets(&old.handles, &directory)?;
         let attachment = Attachment::new(programs, self.cgroup);
         let mut open_links = OpenLinks::default();
         let links = attachment.attach(self.pins, &mut open_links)?;
@@ -180,6 +184,7 @@ impl<'p> Start<'p> {
             origin: Origin::Reused,
             links,
             corrupt: Vec::new(),
+            packets,
         })
     }
 
@@ -210,6 +215,7 @@ impl<'p> Start<'p> {
         let directory = self.pins.begin(generation)?;
         loaded.handles.pin(&directory, self.pins.crash()).map_err(failed("pinning maps in", &directory))?;
         let Loaded { handles, programs, persistent, counters } = loaded;
+        let duplicates = reopened(&handles, &directory)?;
         let maps = Arc::new(Maps::new(handles).map_err(failed("mapping", &directory))?);
         let runs = Runs::new(maps.limits.slots);
         let mut writer = self.writer(maps, runs, (&persistent, counters))?;
@@ -218,6 +224,7 @@ impl<'p> Start<'p> {
             self.pins.abandon(generation)?;
         }
         let corrupt = filled?.unwrap_or_default();
+        let packets = self.start_packets(&duplicates, &directory)?;
         let attachment = Attachment::new(programs, self.cgroup);
         let mut open_links = OpenLinks::default();
         let links = attachment.attach(self.pins, &mut open_links)?;
@@ -232,7 +239,18 @@ impl<'p> Start<'p> {
             origin,
             links,
             corrupt,
+            packets,
         })
+    }
+
+    /// Makes the programs at devices use these maps, or removes them.
+    fn start_packets(&self, handles: &Handles, directory: &Path) -> Result<Option<OpenedPackets>, OpenError> {
+        let Some(config) = self.packets else {
+            packets::start::remove(self.pins)?;
+            return Ok(None);
+        };
+        let Handles(handles) = reopened(handles, directory)?;
+        packets::start::start(config, self.pins, NAMES.into_iter().zip(handles)).map(Some)
     }
 
     fn writer(

@@ -12,7 +12,7 @@ use nodelb_core::change::Change;
 use nodelb_core::messages;
 use nodelb_core::model::uplink::Uplink;
 use nodelb_core::snapshot::Snapshot;
-use nodelb_datapath::PacketSettings;
+use nodelb_datapath::packets::PacketSettings;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};

@@ -44,6 +44,7 @@ pub(super) fn open(config: &Config) -> Result<(KernelDatapath, Findings), Failur
         nodeport_range: config.datapath.nodeport_range.into(),
         protect_nodeports: config.datapath.protect_nodeports,
         count_connections: config.datapath.count_connections,
+        packets: None,
         layout: layout()?,
         crash_after: crash_after()?,
     };

@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, MapType};
 
 use crate::error::{OpenError, failed};
 use crate::maps::{Spec, into_io};
@@ -169,6 +169,11 @@ impl PersistentMap {
     }
 }
 
+/// Whether one of the maps is pinned.
+pub(crate) fn is_any_pinned(pins: &Pins) -> bool {
+    pin_names().any(|name| pins.persistent(&name).exists())
+}
+
 /// Removes the pins of the maps, and with them all connections, if no program uses them.
 pub(crate) fn remove(pins: &Pins) -> Result<(), OpenError> {
     for path in pin_names().map(|name| pins.persistent(&name)) {
@@ -223,10 +228,10 @@ fn copy_entries<const K: usize, const V: usize>(from: &MapHandle, to: &MapHandle
     let mut refused = None;
     sys::each_batch::<K, V>(from, |keys, values| {
         for (key, value) in keys.iter().zip(values) {
-            match to.update(key, value, MapFlags::NO_EXIST).map_err(into_io) {
+            match to.update(key, value, MapFlags::NO_EXIST) {
                 Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => refused = Some(error),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => refused = Some(into_io(error)),
             }
         }
     })?;
