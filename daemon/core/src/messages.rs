@@ -300,6 +300,11 @@ messages! {
         "The line says whether nodelb translates connections from outside the node, and why: because of `packets.mode`, \
          or because another service proxy is present.",
         "Nothing, if this is intended. `nodelb devices` shows the same.";
+    SNAT_PORTS_OVERLAP = 0xf64be8eedb724bc1a3de84b961fb31f9,
+        "The source ports overlap with those of the node's processes",
+        "packets.snat-ports contains ports that the kernel assigns to processes of the node. nodelb has to find out for \
+         each new connection to a backend on another node whether a process uses the port, which takes time.",
+        "Set packets.snat-ports, or net.ipv4.ip_local_port_range, to a range that does not overlap with the other one.";
     NODE_UNKNOWN = 0x260f0f13df7c4023b7a591f54d086943,
         "The node's addresses are unknown",
         "The kernel does not report the addresses of the node. nodelb uses the last known ones and retries.",
@@ -358,7 +363,7 @@ messages! {
     OBJECT_TOO_LONG = 0xca0e5cec18ae4317a18521cfa11c41d1,
         "An object is too large",
         "An API server sent a Service or EndpointSlice of more than 8 MiB, which nodelb does not read. The last known \
-         version of the object stays served, and the watch continues.",
+         version of the object is still served, and the watch continues.",
         "Find the object, for example `kubectl get services,endpointslices -A -o json`, and look for large annotations.";
     MASS_REMOVAL_SUSPECTED = 0xb4b9f601008243f6913b715b0ac73306,
         "A list lacks many known objects",

@@ -3,7 +3,7 @@
 use nodelb_core::output::schema::{Column, Schema};
 use nodelb_core::output::table::{Cell, Page, Table};
 
-use super::state::{AdminState, latest};
+use super::state::AdminState;
 use crate::devices::mode::Activity;
 use crate::devices::report::{DeviceReport, DevicesReport, HookState};
 use crate::devices::uplinks::Role;
@@ -40,7 +40,7 @@ pub(super) static PACKETS: Schema<[Column; 4]> = Schema {
 
 /// Returns one row about packets in general, and one per device.
 pub(super) fn devices(state: &AdminState) -> Page {
-    let report = latest(&state.reality.devices);
+    let report = state.devices();
     Page(vec![Table::new(&PACKETS, [packets(&report)]), Table::new(&DEVICES, report.devices.iter().map(device))])
 }
 

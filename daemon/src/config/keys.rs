@@ -204,7 +204,7 @@ section! {
     /// "kernel" translates connections; "memory" does everything else and needs no privileges.
     mode: Mode = Mode::Kernel;
 
-    /// Cgroup whose processes get their connections translated. Default: the root of cgroup v2, which includes all
+    /// Cgroup of the processes that get their connections translated. Default: the root of cgroup v2, which includes all
     /// processes.
     cgroup: PathBuf = PathBuf::new(), absolute_or_empty;
 

@@ -220,12 +220,7 @@ impl Task {
     fn decide(&mut self, packets: &Packets) -> Decision {
         let was_on = self.hooks.as_ref().is_some_and(Hooks::is_any_attached);
         let decision = mode::decide(packets.mode, &self.findings, was_on);
-        (self.settings)(PacketSettings {
-            is_draining: decision.activity == Activity::Draining,
-            resets_unknown: packets.unknown == Unknown::Reset,
-            answers: packets.answer,
-            always_masquerades: packets.snat == Snat::Always,
-        });
+        (self.settings)(settings(packets, decision.activity == Activity::Draining));
         if self.decision.as_ref() != Some(&decision) {
             let text = match decision.activity {
                 Activity::On => "connections from outside the node are translated",
@@ -255,6 +250,16 @@ impl Task {
         drop(timeout(MAPS_TIMEOUT, self.snapshot.wait_for(has_all)).await);
         self.uplinks = Some(uplinks);
         true
+    }
+}
+
+/// The settings of the programs with this configuration.
+pub fn settings(packets: &Packets, is_draining: bool) -> PacketSettings {
+    PacketSettings {
+        is_draining,
+        resets_unknown: packets.unknown == Unknown::Reset,
+        answers: packets.answer,
+        always_masquerades: packets.snat == Snat::Always,
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) fn tcx_query(ifindex: u32, attach_type: u32) -> io::Result<Vec<AtDevi
     };
     options.__bindgen_anon_1.count = MOST as u32;
     // SAFETY: both arrays have room for `count` numbers and live until the end of the call.
-    check(unsafe { libbpf_sys::bpf_prog_query_opts(index(ifindex)?, attach_type, &raw mut options) })?;
+    check(unsafe { bpf_prog_query_opts(index(ifindex)?, attach_type, &raw mut options) })?;
     // SAFETY: both names of the field have the same type.
     let count = unsafe { options.__bindgen_anon_1.count } as usize;
     let pairs = programs.into_iter().zip(links).take(count.min(MOST));

@@ -25,26 +25,26 @@ macro_rules! metrics {
 metrics! {
     SERVICES: Services, Gauge, "nodelb_services", [], "Number of services that the sources describe";
     SERVICES_HELD: Services, Gauge, "nodelb_services_held", [],
-        "Number of services whose last known backends stay in use although a source removed them, because the service leads to an API server";
+        "Number of services that keep their last known backends although a source removed them, because the service leads to an API server";
     SERVICES_WITHOUT_BACKENDS: Services, Gauge, "nodelb_services_without_backends", [],
         "Number of services with a port that has no backend for new connections";
-    SERVICES_AWAITING: Services, Gauge, "nodelb_services_awaiting_load_balancer", [],
+    SERVICES_LOAD_BALANCER_PENDING: Services, Gauge, "nodelb_services_load_balancer_pending", [],
         "Number of services of type LoadBalancer that have no load balancer address yet";
     FRONTENDS<1>: Services, Gauge, "nodelb_frontends", [status = "Pending, Done, Held, Error"],
         "Number of addresses that services claim, by status";
     FRONTENDS_REFUSED: Services, Gauge, "nodelb_frontends_refused", [],
         "Number of claimed addresses that nodelb refuses to serve";
-    FRONTENDS_OUTRANKED: Services, Gauge, "nodelb_frontends_outranked", [],
+    FRONTEND_CONFLICTS: Services, Gauge, "nodelb_frontend_conflicts", [],
         "Number of claims to an address that another service, or another port of the same service, owns";
     BACKENDS<1>: Services, Gauge, "nodelb_backends",
         [state = "Active, Terminating, Quarantined, Maintenance, NotReady"],
         "Number of backends of all service ports, by state according to their source and nodelb's own health checks";
     BACKENDS_SELECTABLE: Services, Gauge, "nodelb_backends_selectable", [],
         "Number of backends of all service ports that receive new connections";
-    LOCAL_ENTRY_PORTS: Services, Gauge, "nodelb_local_entry_ports", [],
+    HEALTH_CHECK_NODE_PORTS: Services, Gauge, "nodelb_health_check_node_ports", [],
         "Number of services with a healthCheckNodePort";
-    LOCAL_ENTRY_PORTS_FAILED: Services, Gauge, "nodelb_local_entry_ports_failed", [],
-        "Number of these services whose port cannot be opened on every address";
+    HEALTH_CHECK_NODE_PORTS_FAILED: Services, Gauge, "nodelb_health_check_node_ports_failed", [],
+        "Number of these services with a port that cannot be opened on every address";
     NODEPORTS_BOUND: Services, Gauge, "nodelb_nodeports_bound", [],
         "Number of NodePorts that a process of the node has bound, so that connections from outside reach that process instead of the service";
     NODE_ADDRESSES_UNANSWERED: Services, Gauge, "nodelb_node_addresses_unanswered", [],
@@ -82,8 +82,8 @@ metrics! {
 
     SOURCE_SYNCED<1>: Sources, Gauge, "nodelb_source_synced", [source = "files, kubernetes"],
         "1 once the source has reported its initial state; 0 before, when nothing is removed";
-    SOURCE_PLACES<2>: Sources, Gauge, "nodelb_source_places", [source = "files, kubernetes", state = "Ok, LastGood, Error"],
-        "Number of files and kinds of objects from which services are read, by whether their current content is served";
+    SOURCE_PATHS<2>: Sources, Gauge, "nodelb_source_paths", [source = "files, kubernetes", state = "Ok, LastGood, Error"],
+        "Number of paths in `nodelb sources` (files, and kinds of objects), by whether their current content is served";
     SOURCE_PROBLEMS<1>: Sources, Gauge, "nodelb_source_problems", [source = "files, kubernetes"],
         "Number of their problems, as shown by `nodelb sources`";
     SOURCE_UP<2>: Sources, Gauge, "nodelb_source_up",

@@ -13,7 +13,7 @@ fn every_row_is_in_order() {
         let is_plain = |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
         assert!(is_plain(name), "{name}");
         let known = ["nodelb_", "process_", "kubeproxy_"];
-        assert!(known.iter().any(|prefix| name.starts_with(prefix)), "{name}: whose is it?");
+        assert!(known.iter().any(|prefix| name.starts_with(prefix)), "{name} has an unknown prefix");
         assert_eq!(metric.kind == Kind::Counter, name.ends_with("_total"), "{name}");
         assert_eq!(metric.kind == Kind::Info, name.ends_with("_info"), "{name}");
         let is_reserved = ["_count", "_sum", "_bucket", "_created"].iter().any(|suffix| name.ends_with(suffix));
