@@ -7,6 +7,7 @@ pub(crate) mod tc;
 use std::ffi::{CString, c_void};
 use std::fs::File;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -157,6 +158,17 @@ pub(crate) fn each_batch<const K: usize, const V: usize>(
     map: &MapHandle,
     mut take: impl FnMut(&[[u8; K]], &[[u8; V]]),
 ) -> io::Result<()> {
+    each_batch_until(map, |keys, values| {
+        take(keys, values);
+        ControlFlow::Continue(())
+    })
+}
+
+/// The same, until `take` breaks.
+pub(crate) fn each_batch_until<const K: usize, const V: usize>(
+    map: &MapHandle,
+    mut take: impl FnMut(&[[u8; K]], &[[u8; V]]) -> ControlFlow<()>,
+) -> io::Result<()> {
     debug_assert_eq!((map.key_size() as usize, map.value_size() as usize), (K, V), "the map's own sizes");
     const BATCH: u32 = 4096;
     let mut keys = vec![[0u8; K]; BATCH as usize];
@@ -185,8 +197,7 @@ pub(crate) fn each_batch<const K: usize, const V: usize>(
             Err(error) => return Err(error),
         };
         let count = count.min(BATCH) as usize;
-        take(&keys[..count], &values[..count]);
-        if end {
+        if take(&keys[..count], &values[..count]).is_break() || end {
             return Ok(());
         }
         (from, first) = (to, false);

@@ -12,9 +12,11 @@ use std::path::PathBuf;
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, MapType};
 
 use crate::error::{OpenError, failed};
+use crate::layout::connections::{ConnectionBytes, PacketKeyBytes};
 use crate::maps::{Spec, into_io};
 use crate::packets::load::PacketLimits;
 use crate::pins::{self, Pins, UNFINISHED};
+use crate::skeleton::packet::types;
 use crate::sys;
 use crate::versions;
 
@@ -26,11 +28,11 @@ pub(crate) fn pin_names() -> impl Iterator<Item = String> {
     PERSISTENT.iter().flat_map(|name| [(*name).to_owned(), format!("{name}{UNFINISHED}")])
 }
 
-/// Sizes of `struct packet_key`, `struct connection`, `struct fragment_key` and `struct fragment` in bytes.
-const PACKET_KEY: usize = 40;
-const CONNECTION: usize = 80;
-const FRAGMENT_KEY: usize = 40;
-const FRAGMENT: usize = 8;
+/// Sizes of keys and values in bytes.
+const PACKET_KEY: usize = size_of::<PacketKeyBytes>();
+const CONNECTION: usize = size_of::<ConnectionBytes>();
+const FRAGMENT_KEY: usize = size_of::<types::fragment_key>();
+const FRAGMENT: usize = size_of::<types::fragment>();
 
 /// `SNAT_CURSORS`.
 const CURSORS: u32 = 4096;

@@ -1,16 +1,18 @@
 //! The packet path's part of a start: loads the programs with the maps of the generation, and makes the devices that had
 //! programs run the new ones, before the generation becomes current.
 
-use std::sync::Arc;
+use std::path::Path;
 
 use libbpf_rs::MapHandle;
 
+use super::connections::ConnectionReader;
+use super::counts::PacketCounter;
 use super::load::{PacketMaps, PacketOptions, PacketPrograms};
 use super::maps::{self, ConnectionMaps, PERSISTENT};
 use super::settings::{PacketSettings, SettingsWriter};
+use super::sweep::Sweep;
 use crate::device_hooks::{self, DeviceHooks, HookMethod};
 use crate::error::{OpenError, failed};
-use crate::maps::into_io;
 use crate::pins::Pins;
 
 /// The configuration of the packet path.
@@ -31,8 +33,14 @@ pub struct OpenedPackets {
     pub hooks: DeviceHooks,
     /// Writes the settings of the programs.
     pub settings: SettingsWriter,
-    /// The maps, for readers.
-    pub maps: Arc<PacketMaps>,
+    /// Deletes connections that have ended; otherwise the reason why the kernel cannot.
+    pub sweep: Result<Sweep, String>,
+    /// Reads what the programs count.
+    pub counter: PacketCounter,
+    /// Reads the connections.
+    pub connections: ConnectionReader,
+    /// The maps by their names.
+    pub maps: PacketMaps,
 }
 
 /// Loads the programs with these maps of the generation, and makes every device that has programs of an earlier process
@@ -51,19 +59,23 @@ pub(crate) fn start(
     let given = generation.into_iter().map(|(name, map)| Ok((name.to_owned(), map)));
     let given: Vec<(String, MapHandle)> = given.chain(persistent).collect::<Result<_, OpenError>>()?;
     let programs = PacketPrograms::load(&config.options, PacketMaps::new(given))?;
-    let settings = settings(&programs).map_err(failed("mapping the settings of", pins.root()))?;
+    let readable = || failed("preparing to read the maps of", pins.root());
+    let settings = SettingsWriter::new(map(&programs, "packet_settings")?).map_err(readable())?;
     settings.set(config.settings);
-    let maps = programs.maps().duplicate().map_err(failed("duplicating the maps of", pins.root()))?;
+    let counter = PacketCounter::new(map(&programs, "packet_counts")?).map_err(readable())?;
+    let connection_reader = ConnectionReader::new(programs.maps()).map_err(readable())?;
+    let sweep = Sweep::load(programs.maps()).map_err(|error| error.to_string());
+    let maps = programs.maps().duplicate().map_err(readable())?;
     let method = config.hook_method.unwrap_or_else(HookMethod::find);
     let mut hooks = DeviceHooks::new(programs, method, pins.duplicate());
     hooks.take_over().map_err(failed("changing programs pinned in", &pins.links()))?;
     connections.commit(pins)?;
-    Ok(OpenedPackets { hooks, settings, maps: Arc::new(maps) })
+    Ok(OpenedPackets { hooks, settings, sweep, counter, connections: connection_reader, maps })
 }
 
-fn settings(programs: &PacketPrograms) -> std::io::Result<SettingsWriter> {
-    let map = programs.maps().get("packet_settings").ok_or(std::io::ErrorKind::NotFound)?;
-    SettingsWriter::new(&MapHandle::try_from(map).map_err(into_io)?)
+/// A map that the object has created.
+fn map<'p>(programs: &'p PacketPrograms, name: &'static str) -> Result<&'p MapHandle, OpenError> {
+    programs.maps().get(name).ok_or_else(|| failed("finding the map", Path::new(name))("the object does not have it"))
 }
 
 /// Removes everything that an earlier process with packets has left: its programs, and all connections.
