@@ -93,6 +93,8 @@ enum Command {
     Sources(Asking),
     /// List apiserver addresses, which one is in use, and why
     Apiservers(Asking),
+    /// List network devices, and whether packets from outside the node are translated there
+    Devices(Asking),
     /// Show the active configuration
     Config(Asking),
     /// Find out why a service fails: most likely cause first, with a fix
@@ -179,6 +181,7 @@ fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
         Command::Trace(trace) => trace.ask(),
         Command::Sources(asking) => asking.ask("/sources", &[]),
         Command::Apiservers(asking) => asking.ask("/apiservers", &[]),
+        Command::Devices(asking) => asking.ask("/devices", &[]),
         Command::Cleanup(options) => print_output(|out| (actions.cleanup)(options, out)),
         Command::Reaper => (actions.reaper)(),
         Command::Diagnose(options) => {

@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use crate::checks::CheckReport;
 use crate::config::Config;
 use crate::datapath::DatapathReader;
+use crate::devices::{self, report::DevicesReport};
 use crate::kubernetes;
 use crate::reconcile;
 use crate::recorder;
@@ -38,6 +39,8 @@ pub struct AdminState {
     pub recorder: recorder::Published,
     /// The task that ends stale sockets; `None` if it does not run.
     pub stale_sockets: Option<watch::Receiver<Arc<StaleSocketsReport>>>,
+    /// The packet path; `None` if packets of clients outside the node are not translated.
+    pub packets: Option<devices::Published>,
     /// The configuration in effect.
     pub config: watch::Receiver<Arc<Config>>,
     /// The addresses of `admin.listen` that could not be opened.
@@ -81,6 +84,11 @@ impl AdminState {
     /// The apiservers; an empty report if Kubernetes is not configured.
     pub(super) fn apiservers(&self) -> Arc<PoolReport> {
         self.kubernetes.as_ref().map(|kubernetes| latest(&kubernetes.apiservers)).unwrap_or_default()
+    }
+
+    /// The network devices; an empty report without packets.
+    pub(super) fn devices(&self) -> Arc<DevicesReport> {
+        self.packets.as_ref().map(|packets| latest(&packets.devices)).unwrap_or_default()
     }
 
     /// The rows of all sources: files first, then Kubernetes.
