@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use nodelb_prober::Transport;
 use serde_json::json;
 
-use crate::host::{Daemon, Host, eventually, is_served_by};
+use crate::host::{Daemon, Host, eventually, get, is_served_by};
 use crate::lab::{CLIENT, Lab, NODE_A, NODE_B, POD_A1, POD_A2, POD_B};
 use crate::lab_services::{HOST_A, HOST_B, ON_A1, ON_A2, ON_B, PACKETS_ON, Service};
 use crate::sandbox;
@@ -37,7 +37,18 @@ fn in_lab(test: &str, body: impl FnOnce(&Host, &Lab)) {
 /// Starts the daemon with these services.
 pub(crate) fn start(host: &Host, services: &[&Service]) -> Daemon {
     services.iter().for_each(|service| service.apply(host));
-    host.start()
+    let daemon = host.start();
+    wait_for_programs("uplink");
+    daemon
+}
+
+/// Waits until the programs are attached to the device.
+pub(crate) fn wait_for_programs(device: &str) {
+    eventually(&format!("programs at {device}"), || {
+        let devices = get("/devices").unwrap_or_default();
+        let mut rows = devices["devices"].as_array().into_iter().flatten();
+        rows.any(|row| row["device"] == device && row["programs"] == "attached")
+    });
 }
 
 /// The addresses of the client as a server sees them.
@@ -145,7 +156,7 @@ fn a_cluster_ip_is_not_served_outside() {
         }
         daemon.stop();
         host.configure(&format!("{PACKETS_ON}cluster-ips = true\n"));
-        let _daemon = host.start();
+        let _daemon = start(host, &[]);
         for address in service.cluster_ips() {
             let answer = lab.client.run(|| ask(&address, Transport::Tcp, TIMEOUT));
             assert_eq!(answer.map(|answer| answer.name), Ok("a1".to_owned()), "{address}");
@@ -211,7 +222,7 @@ fn connections_spread_over_all_backends() {
 fn a_udp_client_that_keeps_its_port_moves_to_a_live_backend() {
     in_lab("a_udp_client_that_keeps_its_port_moves_to_a_live_backend", |host, lab| {
         Service::new(1, &[ON_A1]).apply(host);
-        let _daemon = host.start();
+        let _daemon = start(host, &[]);
         let service = Service::new(1, &[ON_B]);
         for address in service.load_balancer() {
             Service::new(1, &[ON_A1]).apply(host);
@@ -229,7 +240,7 @@ fn a_udp_client_that_keeps_its_port_moves_to_a_live_backend() {
 fn a_connection_to_a_terminating_backend_goes_on_and_new_ones_avoid_it() {
     in_lab("a_connection_to_a_terminating_backend_goes_on_and_new_ones_avoid_it", |host, lab| {
         Service::new(1, &[ON_A1]).apply(host);
-        let _daemon = host.start();
+        let _daemon = start(host, &[]);
         let service = Service::new(1, &[ON_B]).terminating(ON_A1);
         let address = &service.load_balancer()[0];
         let mut talk = lab.client.run(|| Talk::open(address, Transport::Tcp, TIMEOUT)).unwrap();

@@ -11,7 +11,7 @@ use crate::host::{Host, eventually};
 use crate::lab::{Lab, NODE_A, POD_A1, POD_B};
 use crate::lab_services::{ON_A1, ON_B, PACKETS_ON, Service};
 use crate::network::ip;
-use crate::outside::{TRANSPORTS, start};
+use crate::outside::{TRANSPORTS, start, wait_for_programs};
 use crate::sandbox::{self, command};
 use crate::talk::{SHORT, Server, TIMEOUT, Talk, ask};
 
@@ -137,7 +137,9 @@ fn an_answer_may_leave_by_another_uplink() {
         lab.router.ip("link set node-a2 up");
         ip(&["route", "replace", "203.0.113.8/29", "via", "203.0.113.41"]);
         ip(&["-6", "route", "replace", "2001:db8:2::/64", "via", "2001:db8:4::1"]);
+        host.configure(&format!("{PACKETS_ON}devices = [\"auto\", \"second\"]\n"));
         let _daemon = start(host, &[&services[0], &services[1]]);
+        wait_for_programs("second");
         assert_all_answer(&mut talks(lab, &services), "with answers by the second uplink");
     });
 }
@@ -145,6 +147,7 @@ fn an_answer_may_leave_by_another_uplink() {
 #[test]
 fn a_new_uplink_is_served_within_a_second() {
     in_lab("a_new_uplink_is_served_within_a_second", |host, lab, services| {
+        host.configure(&format!("{PACKETS_ON}devices = [\"auto\", \"second\"]\n"));
         let _daemon = start(host, &[&services[0]]);
         let [address, _] = services[0].load_balancer();
         assert!(lab.client.run(|| ask(&address, Transport::Tcp, TIMEOUT)).is_ok());
@@ -192,11 +195,11 @@ fn connections_made_through_kube_proxy_live_on() {
             table ip kube-proxy {
                 chain prerouting {
                     type nat hook prerouting priority -100; policy accept;
-                    ip daddr 198.51.100.101 tcp dport 80 dnat to 203.0.113.34:8001
+                    ip daddr 198.51.100.101 tcp dport 80 meta mark set 0x4000 dnat to 203.0.113.34:8001
                 }
                 chain postrouting {
                     type nat hook postrouting priority 100; policy accept;
-                    ip daddr 203.0.113.34 tcp dport 8001 masquerade
+                    meta mark 0x4000 masquerade
                 }
             }");
         let mut old = lab.client.run(|| Talk::open(&address, Transport::Tcp, TIMEOUT)).unwrap();
