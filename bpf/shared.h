@@ -262,7 +262,7 @@ struct counter {
 _Static_assert(sizeof(struct counter) == 16, "layout");
 
 /*
- * A connected socket whose destination was a service, as bpf/flows.bpf.c
+ * A connected socket after its destination was translated, as bpf/flows.bpf.c
  * reports it to the daemon. Its peer is the backend in the translation. The
  * struct is in no map, so it can change without a new layout version.
  */

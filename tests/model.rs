@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use nodelb_core::change::Change;
 use nodelb_core::compile::guard::Guard;
-use nodelb_core::config::EngineConfig;
+use nodelb_core::config::{EngineConfig, PacketsConfig};
 use nodelb_core::datapath::{Datapath, Limits, MapError};
 use nodelb_core::engine::{Engine, Round};
 use nodelb_core::history::{History, Stamp};
@@ -16,7 +16,8 @@ use nodelb_core::state::dump::dump;
 use nodelb_core::state::entries::{MapOp, MapState, Realised};
 
 /// Large enough for every test.
-pub(crate) const ROOMY: Limits = Limits { frontends: 1_000, services: 1_000, slots: 100_000, affinity: 1_000 };
+pub(crate) const ROOMY: Limits =
+    Limits { frontends: 1_000, services: 1_000, slots: 100_000, affinity: 1_000, outside: 1_000, source_ranges: 1_000 };
 
 /// Maps of a host.
 pub(crate) trait Maps: Datapath {
@@ -78,6 +79,8 @@ pub(crate) struct Host<M = MemoryDatapath> {
     /// The sources in the configuration of the next start.
     pub(crate) sources: BTreeSet<Source>,
     guard: Guard,
+    /// The packet path in the configuration of the next start.
+    pub(crate) packets: PacketsConfig,
 }
 
 impl<M: Maps> Host<M> {
@@ -98,6 +101,7 @@ impl<M: Maps> Host<M> {
             history: History::default(),
             sources,
             guard,
+            packets: PacketsConfig::default(),
         }
     }
 
@@ -108,6 +112,7 @@ impl<M: Maps> Host<M> {
             guard: self.guard.clone(),
             sources: self.sources.clone(),
             max_services,
+            packets: self.packets,
             ..EngineConfig::default()
         };
         self.engine = Engine::new(config, self.held());

@@ -22,7 +22,8 @@ use nodelb_core::state::entries::CANARIES;
 use nodelb_datapath::{KernelDatapath, Options};
 
 /// Large enough for every measurement.
-pub(crate) const LIMITS: Limits = Limits { frontends: 131_072, services: 65_536, slots: 524_288, affinity: 1_024 };
+pub(crate) const LIMITS: Limits =
+    Limits { frontends: 131_072, services: 65_536, slots: 524_288, affinity: 1_024, outside: 0, source_ranges: 0 };
 
 /// An engine and its maps.
 pub(crate) struct World {

@@ -16,7 +16,7 @@ use nodelb_core::model::service::Source;
 use nodelb_kube::api::decode::{Decode, Decoder, Kind, ListWatchEvent, Version};
 use nodelb_kube::source::store::Store;
 
-const LIMITS: Limits = Limits { frontends: 64, services: 16, slots: 256, affinity: 16 };
+const LIMITS: Limits = Limits { frontends: 64, services: 16, slots: 256, affinity: 16, outside: 0, source_ranges: 0 };
 
 struct Node {
     store: Store,

@@ -5,24 +5,76 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nodelb_core::change::Change;
 use nodelb_core::explain::trace::{Verdict, trace};
-use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::addr::{Addr, Family, L4Addr};
 use nodelb_core::model::service::{ServiceName, Source, TrafficPolicy};
-use nodelb_core::state::entries::{MapOp, MapState, ServiceId};
+use nodelb_core::state::entries::{MapOp, MapState, ServiceEntry, ServiceId};
 use proptest::prelude::*;
 
 use crate::cases;
 use crate::model::Host;
 use crate::world::{
-    SOURCES, changes, changes_and_order, destinations, disputed, facts, guard, reordered, settled, without,
+    CLIENTS, SOURCES, changes, changes_and_order, destinations, disputed, facts, guard, reordered, settled, without,
 };
+
+/// Where a client is.
+#[derive(Clone, Copy, Debug)]
+enum From {
+    ThisNode,
+    Outside,
+}
+
+/// Every address that a client on the node or outside might connect to.
+fn connections() -> impl Iterator<Item = (From, L4Addr)> {
+    destinations().into_iter().flat_map(|to| [(From::ThisNode, to), (From::Outside, to)])
+}
 
 /// The service that a client reaches at the address, and its possible backends; `None` if there are
 /// none.
-fn reached(state: &MapState, to: L4Addr) -> Option<(ServiceId, BTreeSet<L4Addr>)> {
-    match trace(state, &guard().nodeport_range, to) {
-        Verdict::Forwarded(id, slots) => Some((id, slots.iter().map(|slot| slot.addr).collect())),
-        _ => None,
+fn reached(state: &MapState, (from, to): (From, L4Addr)) -> Option<(ServiceId, BTreeSet<L4Addr>)> {
+    let (id, slots) = match from {
+        From::ThisNode => match trace(state, &guard().nodeport_range, to) {
+            Verdict::Forwarded(id, slots) => (id, slots),
+            _ => return None,
+        },
+        From::Outside => {
+            let (id, entry, view) = outside(state, to)?;
+            (id, if view { &*entry.local } else { &*entry.cluster })
+        }
+    };
+    (!slots.is_empty()).then(|| (id, slots.iter().map(|slot| slot.addr).collect()))
+}
+
+/// The service that clients outside reach at the address, and whether they get the local view.
+fn outside(state: &MapState, to: L4Addr) -> Option<(ServiceId, &ServiceEntry, bool)> {
+    let any = if to.addr.family() == Family::Ipv4 { Addr::UNSPECIFIED_V4 } else { Addr::UNSPECIFIED_V6 };
+    let nodeport = || state.outside.get(&L4Addr { addr: any, ..to }).filter(|_| state.node_addrs.contains(&to.addr));
+    let entry = state.outside.get(&to).or_else(nodeport)?;
+    Some((entry.service, &**state.services.get(&entry.service)?, entry.local))
+}
+
+/// The service that a client outside with this address may connect to at the destination.
+fn admitting(state: &MapState, client: Addr, to: L4Addr) -> Option<ServiceId> {
+    let entry = state.outside.get(&to)?;
+    let is_admitted = || state.ranges_of(entry.service).any(|range| range.contains(client));
+    (!entry.has_ranges || is_admitted()).then_some(entry.service)
+}
+
+/// No operation admits a client to a service at an address that admits it neither before nor after. If the address
+/// moves to another service, the old one may already admit the clients in its new ranges.
+fn assert_none_is_let_in(before: &MapState, after: &MapState, log: &[(MapOp, bool)]) -> Result<(), TestCaseError> {
+    let clients = CLIENTS.map(|text| text.parse::<Addr>().expect("valid"));
+    for (state, op) in prefixes(before, log) {
+        for (to, client) in state.outside.keys().flat_map(|to| clients.map(|client| (*to, client))) {
+            let Some(id) = admitting(&state, client, to) else { continue };
+            let led = |then: &MapState| then.outside.get(&to) == state.outside.get(&to);
+            let is_in_ranges = |then: &MapState| then.ranges_of(id).any(|range| range.contains(client));
+            let is_restricted = state.outside[&to].has_ranges && (led(before) || led(after));
+            let may = [before, after]
+                .map(|then| is_restricted && is_in_ranges(then) || admitting(then, client, to) == Some(id));
+            prop_assert!(may.contains(&true), "{} reaches {} at {} after {:?}", client, id, to, op);
+        }
     }
+    Ok(())
 }
 
 /// All backends in either view of the entry.
@@ -62,14 +114,14 @@ fn has_circle(before: &MapState, after: &MapState) -> bool {
 /// After every operation, a frontend that has backends before and after has one that is live before
 /// or after.
 fn assert_no_gap(before: &MapState, after: &MapState, log: &[(MapOp, bool)]) -> Result<(), TestCaseError> {
-    for to in destinations() {
+    for to in connections() {
         let (Some((old, _)), Some((new, _))) = (reached(before, to), reached(after, to)) else { continue };
         let live: BTreeSet<L4Addr> = lists(before, old).chain(lists(after, new)).collect();
         for (state, op) in prefixes(before, log) {
             let Some((_, backends)) = reached(&state, to) else {
-                return Err(TestCaseError::fail(format!("{to} has no backend after {op:?}")));
+                return Err(TestCaseError::fail(format!("{to:?} has no backend after {op:?}")));
             };
-            prop_assert!(backends.is_subset(&live), "{} leads to {:?} after {:?}", to, backends, op);
+            prop_assert!(backends.is_subset(&live), "{:?} leads to {:?} after {:?}", to, backends, op);
         }
     }
     Ok(())
@@ -77,9 +129,9 @@ fn assert_no_gap(before: &MapState, after: &MapState, log: &[(MapOp, bool)]) -> 
 
 /// After every operation, each service that had a backend in the kernel at the start has one.
 fn assert_nothing_taken(held: &MapState, log: &[(MapOp, bool)]) -> Result<(), TestCaseError> {
-    for to in destinations().into_iter().filter(|to| reached(held, *to).is_some()) {
+    for to in connections().filter(|to| reached(held, *to).is_some()) {
         for (state, op) in prefixes(held, log) {
-            prop_assert!(reached(&state, to).is_some(), "{} has no backend after {:?}", to, op);
+            prop_assert!(reached(&state, to).is_some(), "{:?} has no backend after {:?}", to, op);
         }
     }
     Ok(())
@@ -101,7 +153,8 @@ fn without_twins(host: &Host, facts: &[Change]) -> MapState {
         snapshot.ports().filter(|(_, key)| twins.contains(&key.service)).map(|(id, _)| id).collect();
     let held = host.held();
     let frontends = held.frontends.into_iter().filter(|(_, entry)| !ids.contains(&entry.service)).collect();
-    MapState { frontends, ..held }
+    let outside = held.outside.into_iter().filter(|(_, entry)| !ids.contains(&entry.service)).collect();
+    MapState { frontends, outside, ..held }
 }
 
 fn synced(index: usize) -> Change {
@@ -181,6 +234,7 @@ proptest! {
             if !has_circle(&before, &after) {
                 assert_no_gap(&before, &after, &host.maps.log)?;
             }
+            assert_none_is_let_in(&before, &after, &host.maps.log)?;
         }
     }
 
@@ -199,6 +253,7 @@ proptest! {
         let again = host.held();
         prop_assert_eq!(&again.frontends, &held.frontends);
         prop_assert_eq!(&again.node_addrs, &held.node_addrs);
+        prop_assert_eq!((&again.outside, &again.uplinks), (&held.outside, &held.uplinks));
         for entry in held.frontends.values() {
             prop_assert_eq!(again.services.get(&entry.service), held.services.get(&entry.service));
         }
@@ -244,8 +299,11 @@ proptest! {
         }
         // NodePorts are accepted on the node's addresses; only the node and its Node object can
         // remove an address.
-        let addrs = settled(&facts(&all)).held().node_addrs.intersection(held.node_addrs.clone());
-        assert_nothing_taken(&MapState { node_addrs: addrs, ..held }, &log)?;
+        let then = settled(&facts(&all)).held();
+        let addrs = then.node_addrs.intersection(held.node_addrs.clone());
+        // A source may say that an address is not for clients outside any more.
+        let outside = held.outside.into_iter().filter(|(to, _)| then.outside.contains_key(to)).collect();
+        assert_nothing_taken(&MapState { node_addrs: addrs, outside, ..held }, &log)?;
         if !facts(&all).iter().any(|change| matches!(change, Change::NodeObject(_))) {
             // NodePorts stay where they are until Kubernetes has sent the Node object or reported
             // that there is none.

@@ -19,8 +19,9 @@ use crate::world::{change, changes, facts, host, l4, object};
 
 /// A change of the node affects all services.
 fn service_change() -> impl Strategy<Value = Change> {
-    let is_about_node =
-        |change: &Change| matches!(change, Change::Node(_) | Change::NodeObject(_) | Change::NodeObjectUnknown);
+    let is_about_node = |change: &Change| {
+        matches!(change, Change::Node(_) | Change::NodeObject(_) | Change::NodeObjectUnknown | Change::Uplinks(_))
+    };
     change().prop_filter("about a service", move |change| !is_about_node(change))
 }
 
@@ -48,12 +49,13 @@ fn others(text: &str, names: &BTreeSet<ServiceName>, disputed: &BTreeSet<L4Addr>
     let is_other = |line: &&str| {
         let mut words = line.split_whitespace();
         let (kind, first, second) = (words.next(), words.next().unwrap_or(""), words.next().unwrap_or(""));
-        let owner = if kind == Some("frontend") { second } else { first };
+        let has_key = matches!(kind, Some("frontend" | "outside" | "range"));
+        let owner = if has_key { second } else { first };
         // `ns/name:port/TCP/IPv4`, or `ns/name/TCP/IPv4` for an unnamed port.
         let full: Vec<&str> = owner.split([':', '/']).take(2).collect();
         let is_subject = names.iter().any(|name| [&*name.namespace, &*name.name] == full[..]);
-        let is_disputed = kind == Some("frontend") && disputed.contains(&l4(first));
-        kind != Some("node") && !is_subject && !is_disputed
+        let is_disputed = matches!(kind, Some("frontend" | "outside")) && disputed.contains(&l4(first));
+        !matches!(kind, Some("node" | "uplink")) && !is_subject && !is_disputed
     };
     text.lines().filter(is_other).flat_map(|line| [line, "\n"]).collect()
 }

@@ -68,7 +68,7 @@ proptest! {
         slots in 4..64_u32,
         services in 3..12_u32,
     ) {
-        let limits = Limits { frontends: 64, services, slots, affinity: 1 };
+        let limits = Limits { frontends: 64, services, slots, affinity: 1, outside: 0, source_ranges: 0 };
         let mut host = Host::new(memory_maps::create(limits, None), SOURCES, guard());
         host.send_synced();
         host.round();

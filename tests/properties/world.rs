@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use nodelb_core::change::Change;
 use nodelb_core::compile::guard::Guard;
+use nodelb_core::config::PacketsConfig;
+use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::health_check::{HealthCheck, Quarantine};
 use nodelb_core::model::node::{NodeFacts, NodeObject};
@@ -14,6 +16,7 @@ use nodelb_core::model::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Hints, Origin, Service, ServiceName, ServicePort, Slice,
     SliceName, SlicePort, Source, TrafficPolicy,
 };
+use nodelb_core::model::uplink::Uplink;
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -77,10 +80,27 @@ pub(crate) fn guard() -> Guard {
     Guard { admin, own_ports, bypass, external_ips, ..Guard::default() }
 }
 
-/// A host that waits for both sources and knows the refused addresses.
+/// Clients outside the node are served.
+pub(crate) const PACKETS: PacketsConfig = PacketsConfig { is_on: true, cluster_ips: false, is_consistent: true };
+
+/// A host that waits for both sources, knows the refused addresses and serves clients outside.
 pub(crate) fn host() -> Host {
-    Host::new(memory_maps::create(ROOMY, None), SOURCES, guard())
+    host_with(memory_maps::create(ROOMY, None))
 }
+
+/// The same with these maps.
+pub(crate) fn host_with(maps: MemoryDatapath) -> Host {
+    let mut host = Host::new(maps, SOURCES, guard());
+    host.packets = PACKETS;
+    host.restart();
+    host
+}
+
+/// Addresses of clients outside, inside and outside of the [`SOURCE_RANGES`].
+pub(crate) const CLIENTS: [&str; 4] = ["192.0.2.130", "192.0.2.200", "2001:db8:c::1", "2001:db8:d::1"];
+
+const SOURCE_RANGES: [&str; 6] =
+    ["192.0.2.128/26", "192.0.2.128/25", "192.0.2.200/32", "0.0.0.0/0", "2001:db8:c::/48", "::/0"];
 
 /// The same after these changes, with every source synced and no retries left.
 pub(crate) fn settled(changes: &[Change]) -> Host {
@@ -110,6 +130,7 @@ pub(crate) enum Object {
     HealthCheckPortError(Option<ServiceName>),
     Quarantine(ServiceName),
     Bound,
+    Uplinks,
     Apiservers,
     Remember,
     Synced(Source),
@@ -126,6 +147,7 @@ pub(crate) fn object(change: &Change) -> Object {
         Change::HealthCheckPortError(of, _) => Object::HealthCheckPortError(of.clone()),
         Change::Quarantine(name, _) => Object::Quarantine(name.clone()),
         Change::Bound(_) => Object::Bound,
+        Change::Uplinks(_) => Object::Uplinks,
         Change::Apiservers(_) => Object::Apiservers,
         Change::Remember(_) => Object::Remember,
         Change::Synced { source, .. } => Object::Synced(*source),
@@ -182,7 +204,8 @@ pub(crate) fn disputed(facts: &[Change]) -> BTreeSet<L4Addr> {
 pub(crate) fn without(text: &str, addresses: &BTreeSet<L4Addr>) -> String {
     let is_other = |line: &&str| {
         let mut words = line.split_whitespace();
-        words.next() != Some("frontend") || words.next().is_none_or(|address| !addresses.contains(&l4(address)))
+        !matches!(words.next(), Some("frontend" | "outside"))
+            || words.next().is_none_or(|address| !addresses.contains(&l4(address)))
     };
     text.lines().filter(is_other).flat_map(|line| [line, "\n"]).collect()
 }
@@ -195,6 +218,7 @@ pub(crate) fn removal(change: &Change) -> Option<Change> {
         Change::Node(_) => Some(Change::Node(NodeFacts::default())),
         Change::Quarantine(name, _) => Some(Change::Quarantine(name.clone(), Quarantine::new())),
         Change::NodeObject(_) => Some(Change::NodeObject(None)),
+        Change::Uplinks(_) => Some(Change::Uplinks(Vec::new())),
         _ => None,
     }
 }
@@ -229,12 +253,27 @@ pub(crate) fn change() -> impl Strategy<Value = Change> {
         6 => slice().prop_map(Change::UpsertSlice),
         1 => (slice_name(), source()).prop_map(|(name, source)| Change::RemoveSlice(name, source)),
         1 => node().prop_map(Change::Node),
+        1 => uplinks().prop_map(Change::Uplinks),
         2 => (name(), quarantine()).prop_map(|(name, backends)| Change::Quarantine(name, backends)),
         2 => prop_oneof![
             3 => node_object().prop_map(|object| Change::NodeObject(Some(object))),
             1 => Just(Change::NodeObjectUnknown),
         ],
     ]
+}
+
+fn uplinks() -> impl Strategy<Value = Vec<Uplink>> {
+    let uplink = |ifindex| {
+        (prop::option::of(select(&NODE_ADDRS[..2])), 1_280..1_501_u32).prop_map(move |(v4, mtu)| Uplink {
+            ifindex,
+            name: format!("eth{ifindex}").into(),
+            v4: v4.map(|text| text.parse().expect("valid")),
+            v6: None,
+            mtu,
+            l2_length: 14,
+        })
+    };
+    (prop::option::of(uplink(2)), prop::option::of(uplink(3))).prop_map(|(a, b)| a.into_iter().chain(b).collect())
 }
 
 /// Includes backends that the service does not have, and services that have no checks or do not
@@ -281,8 +320,11 @@ pub(crate) fn service() -> impl Strategy<Value = Service> {
     let policies = (policy(), policy(), prop::option::weighted(0.2, Just(10_800)));
     let created = prop::option::weighted(0.3, select(&[100_u64, 200]));
     let origin = (source(), created, prop::option::of(health_check()), select(&FILES));
-    (name(), origin, prop::collection::vec(service_port(), 0..4), policies).prop_map(
-        |(name, (source, created, health_check, file), ports, (internal_policy, external_policy, affinity_seconds))| {
+    let ranges = select(&SOURCE_RANGES).prop_map(|text| text.parse().expect("valid"));
+    let outside = (prop::option::weighted(0.4, prop::collection::vec(ranges, 0..3)), any::<bool>());
+    (name(), origin, prop::collection::vec(service_port(), 0..4), policies, outside).prop_map(
+        |(name, (source, created, health_check, file), ports, policies, (source_ranges, is_outside))| {
+            let (internal_policy, external_policy, affinity_seconds) = policies;
             let object = if source == Source::Files { file.into() } else { format!("Service {name}").into() };
             Service {
                 origin: Origin { object, ..Origin::default() },
@@ -292,6 +334,8 @@ pub(crate) fn service() -> impl Strategy<Value = Service> {
                 external_policy,
                 affinity_seconds,
                 health_check,
+                source_ranges,
+                is_outside: is_outside && source == Source::Files,
                 ..Service::new(name, source)
             }
         },

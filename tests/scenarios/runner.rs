@@ -363,6 +363,12 @@ impl<W: Environment> Runner<W> {
             MapOp::DeleteFrontend(at) => format!("delete frontend {at}\n"),
             MapOp::PutNodeAddr(addr) => format!("put node address {addr}\n"),
             MapOp::DeleteNodeAddr(addr) => format!("delete node address {addr}\n"),
+            MapOp::PutOutside(at, entry) => format!("put outside {at} -> {}\n", self.name(entry.service)),
+            MapOp::DeleteOutside(at) => format!("delete outside {at}\n"),
+            MapOp::PutSourceRange(id, range) => format!("put range {range} of {}\n", self.name(*id)),
+            MapOp::DeleteSourceRange(id, range) => format!("delete range {range} of {}\n", self.name(*id)),
+            MapOp::PutUplink(index, _) => format!("put uplink {index}\n"),
+            MapOp::DeleteUplink(index) => format!("delete uplink {index}\n"),
         };
         let lines: String = self.host.maps.log.iter().map(line).collect();
         if lines.is_empty() { "none\n".into() } else { lines }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::model::addr::{Addr, L4Addr};
 use crate::model::node::{NodeFacts, NodeObject};
 use crate::model::service::{Service, ServiceName, Slice, SliceName, Source};
+use crate::model::uplink::Uplink;
 use crate::state::remembered::Remembered;
 
 /// One reported fact.
@@ -39,6 +40,8 @@ pub enum Change {
     /// The NodePorts that a process of this node has bound, under the unspecified address of their family. The text
     /// names the process and the consequence. This replaces any earlier list.
     Bound(BTreeMap<L4Addr, Arc<str>>),
+    /// The node's uplinks. This replaces any earlier list.
+    Uplinks(Vec<Uplink>),
     /// Every address where an apiserver is known to listen: configured, learned or remembered. Services that lead to
     /// one of them are never emptied.
     Apiservers(BTreeSet<(Addr, u16)>),

@@ -10,7 +10,7 @@ use crate::compile::plan::FrontendPlan;
 use crate::model::addr::L4Addr;
 use crate::model::moment::Moment;
 use crate::model::service::{FrontendKind, PortKey, Service, ServiceName, Source};
-use crate::state::entries::{FrontendEntry, Realised, ServiceId};
+use crate::state::entries::{FrontendEntry, OutsideEntry, Realised, ServiceId};
 use crate::state::owner::OwnerTag;
 use crate::state::status::Status;
 
@@ -28,6 +28,10 @@ pub(crate) struct Claim {
     pub(crate) kind: FrontendKind,
     pub(crate) inside_local: bool,
     pub(crate) outside_local: bool,
+    /// Whether clients outside the node may connect to the address.
+    pub(crate) is_outside: bool,
+    /// Whether only those in the service's source ranges may.
+    pub(crate) has_ranges: bool,
     /// The service id of the port, or the reason why the claim can never own the address, regardless of other claims.
     pub(crate) target: Result<ServiceId, Arc<Refusal>>,
     /// The time since which the claim has existed unchanged.
@@ -54,6 +58,8 @@ impl Claim {
             kind: frontend.kind,
             inside_local: frontend.inside_local,
             outside_local: frontend.outside_local,
+            is_outside: frontend.is_outside,
+            has_ranges: frontend.has_ranges,
             target,
             since: Moment::default(),
         }
@@ -207,6 +213,12 @@ impl Row {
             inside_local: claim.inside_local,
             outside_local: claim.outside_local,
         })
+    }
+
+    /// The entry that `outside` should contain for the address.
+    pub(crate) fn outside(&self) -> Option<OutsideEntry> {
+        let (claim, service) = self.owner().filter(|(claim, _)| claim.is_outside)?;
+        Some(OutsideEntry { service, local: claim.outside_local, has_ranges: claim.has_ranges })
     }
 
     /// The status that `/frontends` shows for the claim at this position.

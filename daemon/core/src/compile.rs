@@ -13,11 +13,13 @@ use crate::model::service::{FrontendKind, FrontendSpec, PortKey, Service, Servic
 use crate::state::entries::View;
 use crate::table::apiservers::Apiservers;
 use guard::Guard;
+use outside::PacketsConfig;
 use plan::{FrontendPlan, PortPlan};
 use select::{Candidate, Candidates, Checks};
 use weight::slot_counts;
 
 pub mod guard;
+pub mod outside;
 pub mod plan;
 pub mod select;
 mod weight;
@@ -35,6 +37,8 @@ pub struct CompileContext<'a> {
     pub apiservers: &'a Apiservers,
     /// The results of the service's own health checks.
     pub checks: Checks<'a>,
+    /// The packet path.
+    pub packets: PacketsConfig,
 }
 
 /// Compiles every port of the service, in the order of its description. Ports with the same name and protocol have the
@@ -63,6 +67,7 @@ pub fn compile(service: &Service, slices: &[Arc<Slice>], context: &CompileContex
     }
     for plan in &mut plans {
         plan.may_be_bound = may_be_bound(plan, slices, context);
+        restrict(service, plan);
     }
     plans
 }
@@ -82,6 +87,19 @@ fn may_be_bound(plan: &PortPlan, slices: &[Arc<Slice>], context: &CompileContext
         || named.flat_map(|port| &port.backends).any(|backend| is_here(backend.port, &backend.addr))
 }
 
+/// Applies the source ranges of the service.
+fn restrict(service: &Service, plan: &mut PortPlan) {
+    let is_concerned = |frontend: &FrontendPlan| frontend.is_outside && outside::has_ranges(frontend.kind);
+    if !plan.frontends.iter().any(is_concerned) {
+        return;
+    }
+    plan.source_ranges = outside::source_ranges(service, plan.key.family);
+    let has_ranges = plan.source_ranges.is_some();
+    for frontend in plan.frontends.iter_mut().filter(|frontend| is_concerned(frontend)) {
+        frontend.has_ranges = has_ranges;
+    }
+}
+
 fn plan_frontends(
     service: &Service,
     (port, family): (&ServicePort, Family),
@@ -92,6 +110,8 @@ fn plan_frontends(
         kind: spec.kind,
         inside_local: select::is_inside_local(service, spec.kind),
         outside_local: select::is_outside_local(service, spec.kind),
+        is_outside: outside::is_outside(service, spec.kind, context.packets),
+        has_ranges: false,
         refusal: context.guard.check_frontend(spec, port.protocol, context.node).err(),
     };
     port.frontends.iter().filter(|spec| spec.addr.family() == family).map(plan).collect()
@@ -120,8 +140,8 @@ fn plan_port(
         addresses.zip(slot_counts(&weights)).filter(|(_, count)| *count > 0).collect()
     };
     let (cluster, local) = (view(&selection.cluster), view(&selection.local));
-    let (has_backends, may_be_bound) = (selection.has_backends, false);
-    PortPlan { cluster, local, has_backends, affinity_seconds, may_be_bound, frontends, key }
+    let (has_backends, may_be_bound, source_ranges) = (selection.has_backends, false, None);
+    PortPlan { cluster, local, has_backends, affinity_seconds, may_be_bound, source_ranges, frontends, key }
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::compile::guard::Guard;
+pub use crate::compile::outside::PacketsConfig;
 use crate::model::service::Source;
 
 /// The configuration of the engine, which is set once.
@@ -19,4 +20,6 @@ pub struct EngineConfig {
     pub disabled_sources: BTreeSet<Source>,
     /// The number of entries of the `services` map.
     pub max_services: u32,
+    /// The packet path.
+    pub packets: PacketsConfig,
 }

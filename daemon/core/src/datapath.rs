@@ -16,6 +16,11 @@ pub struct Limits {
     /// The size of `affinity` in entries; configuration key `datapath.max-affinity`. When the map is full, the least
     /// recently seen client loses its affinity.
     pub affinity: u32,
+    /// The size of `outside` in entries; configuration key `packets.max-outside`. 0: the maps of the packet path do not
+    /// exist.
+    pub outside: u32,
+    /// The size of `source_ranges` in entries; configuration key `packets.max-source-ranges`. 0: the map does not exist.
+    pub source_ranges: u32,
 }
 
 /// The number of connections of a service.
@@ -48,7 +53,7 @@ impl Count {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MapError {
     /// The map is full. The operator can increase the key that the message names.
-    #[error("map {map} is full ({limit} entries): raise datapath.max-{map} and restart nodelb")]
+    #[error("map {map} is full ({limit} entries): raise {key} and restart nodelb", key = size_key(map))]
     Full {
         /// The name of the map.
         map: &'static str,
@@ -58,6 +63,12 @@ pub enum MapError {
     /// The node has more addresses than the map `node_addrs` can hold. The size of this map is not configurable.
     #[error("map node_addrs is full ({limit} addresses): reduce the addresses that node.nodeport-addresses selects")]
     TooManyNodeAddrs {
+        /// The size of the map in entries.
+        limit: u32,
+    },
+    /// The node has more uplinks than the map `uplinks` can hold. The size of this map is not configurable.
+    #[error("map uplinks is full ({limit} devices): name fewer devices in packets.devices, or more in packets.except")]
+    TooManyUplinks {
         /// The size of the map in entries.
         limit: u32,
     },
@@ -73,6 +84,12 @@ pub enum MapError {
         /// The description of the failure.
         reason: String,
     },
+}
+
+/// The configuration key that sets the size of the map.
+pub fn size_key(map: &str) -> String {
+    let section = if matches!(map, "outside" | "source_ranges") { "packets" } else { "datapath" };
+    format!("{section}.max-{}", map.replace('_', "-"))
 }
 
 /// The holder of the maps. It has a single caller, the owner task. Operations are idempotent: deleting an absent entry

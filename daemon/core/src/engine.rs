@@ -24,7 +24,7 @@ use crate::model::moment::Moment;
 use crate::model::node::NodePortAddress;
 use crate::model::service::{ServiceName, Source};
 use crate::snapshot::Snapshot;
-use crate::state::entries::{CANARIES, Desired, FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId};
+use crate::state::entries::{CANARIES, Desired, FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId, UplinkEntry};
 use crate::state::ids::{BackendIds, ServiceIds};
 use crate::state::kernel_check::Drift;
 use crate::state::map_ops::{self, Touched};
@@ -86,6 +86,10 @@ pub struct Round {
     pub unanswered: Vec<(Addr, Arc<str>)>,
     /// Addresses from `unanswered` of earlier rounds that have been accepted since.
     pub answered: Vec<Addr>,
+    /// Uplinks that the maps did not accept, by the index of the device, each with the error.
+    pub refused_uplinks: Vec<(u32, Arc<str>)>,
+    /// Uplinks from `refused_uplinks` of earlier rounds that have been accepted since.
+    pub accepted_uplinks: Vec<u32>,
     /// Claims that started to wait for another service's claim in this round.
     pub conflicts: Vec<AddressConflict>,
     /// Claims that no longer wait because they own the address now.
@@ -165,6 +169,10 @@ impl Engine {
             round: Round::default(),
         };
         engine.desire_canary();
+        if engine.config.packets.is_on {
+            // Until the uplinks are reported.
+            engine.desired.uplinks = engine.realised.uplinks.clone();
+        }
         // No source can ask for these, and one of nodelb's own listeners waits for their removal.
         let (realised, guard) = (&engine.realised, &engine.config.guard);
         let taken = realised.frontends.keys().filter(|address| guard.own_port(**address).is_some()).copied();
@@ -207,11 +215,12 @@ impl Engine {
                 self.mark_dirty(names, &Trigger::Other);
                 self.desire_node_addresses();
             }
+            Effect::Uplinks => self.desire_uplinks(),
             Effect::Synced => {
                 self.stale_generation.note(Protocol::Udp);
                 self.stale_generation.note(Protocol::Tcp);
                 let deferred = self.deferred.take_all();
-                self.touch(deferred);
+                self.touched.extend(deferred);
                 self.touched.services.extend(self.batching.take());
                 self.sync.is_pruned = false;
                 self.sync.is_prune_due = true;
@@ -265,10 +274,13 @@ impl Engine {
         }
     }
 
-    fn touch(&mut self, more: Touched) {
-        self.touched.services.extend(more.services);
-        self.touched.frontends.extend(more.frontends);
-        self.touched.node_addrs.extend(more.node_addrs);
+    /// Makes these the uplinks, instead of those at the start or in the last report.
+    fn desire_uplinks(&mut self) {
+        let wanted = if self.config.packets.is_on { &*self.table.uplinks } else { &[] };
+        let wanted = wanted.iter().map(|uplink| (uplink.ifindex, UplinkEntry::new(uplink))).collect();
+        let before = std::mem::replace(&mut self.desired.uplinks, wanted);
+        self.touched.uplinks.extend(before.keys().copied());
+        self.touched.uplinks.extend(self.desired.uplinks.keys().copied());
     }
 
     /// Runs one round, which brings the maps as close to the desired state as the datapath allows.
@@ -300,6 +312,9 @@ impl Engine {
         if !self.is_settled() {
             ops.retain(|op| match op {
                 MapOp::PutFrontend(_, entry) => self.realised.services.contains_key(&entry.service),
+                MapOp::PutOutside(address, entry) => {
+                    self.realised.frontends.get(address).is_some_and(|actual| actual.service == entry.service)
+                }
                 _ => true,
             });
         }
@@ -385,7 +400,7 @@ pub struct EngineSizes {
     pub id_owners: usize,
     /// The number of backend addresses with an id.
     pub backend_ids: usize,
-    /// The number of service ids that a realised frontend points at, including the canary's.
+    /// The number of service ids that a realised frontend or entry of `outside` points at, including the canary's.
     pub references: usize,
     /// The number of services that wait to be compiled.
     pub waiting: usize,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use crate::datapath::{Datapath, Limits, MapError};
 use crate::model::moment::Moment;
-use crate::state::entries::{MapOp, MapState, Realised, ServiceEntry, ServiceId, Slot};
+use crate::state::entries::{MAX_UPLINKS, MapOp, MapState, Realised, ServiceEntry, ServiceId, Slot};
 use crate::state::runs::{Run, Runs};
 
 /// Decides before each operation whether it fails. Tests use it to inject faults.
@@ -90,6 +90,24 @@ impl MemoryDatapath {
                     return Err(MapError::Full { map: "frontends", limit });
                 }
             }
+            MapOp::PutOutside(address, _) if !self.state.outside.contains_key(address) => {
+                let limit = self.limits.outside;
+                if self.state.outside.len() >= limit as usize {
+                    return Err(MapError::Full { map: "outside", limit });
+                }
+            }
+            MapOp::PutSourceRange(id, range) if !self.state.source_ranges.contains(&(*id, *range)) => {
+                let limit = self.limits.source_ranges;
+                if self.state.source_ranges.len() >= limit as usize {
+                    return Err(MapError::Full { map: "source_ranges", limit });
+                }
+            }
+            MapOp::PutUplink(index, _) if !self.state.uplinks.contains_key(index) => {
+                let limit = if self.limits.outside == 0 { 0 } else { MAX_UPLINKS };
+                if self.state.uplinks.len() >= limit as usize {
+                    return Err(MapError::TooManyUplinks { limit });
+                }
+            }
             MapOp::PutNodeAddr(addr) if !self.state.node_addrs.contains(addr) => {
                 let limit = self.max_node_addrs;
                 if self.state.node_addrs.len() >= limit as usize {
@@ -106,20 +124,25 @@ impl MemoryDatapath {
         if id.0 >= self.limits.services {
             return Err(MapError::Full { map: "services", limit: self.limits.services });
         }
-        let cluster = self.place(&entry.cluster, now)?;
-        let local = self.place(&entry.local, now).inspect_err(|_full| self.runs.free_unpublished(cluster))?;
+        let cluster = self.place(entry, &entry.cluster, now)?;
+        let local = self.place(entry, &entry.local, now).inspect_err(|_full| self.runs.free_unpublished(cluster))?;
         self.withdraw(id, now);
         self.views.insert(id, [cluster, local]);
         Ok(())
     }
 
-    fn place(&mut self, list: &[Slot], now: Moment) -> Result<Run, MapError> {
-        let len = u32::try_from(list.len()).unwrap_or(u32::MAX);
+    /// Writes the list, and leaves space for its ring, which nothing here reads.
+    fn place(&mut self, entry: &ServiceEntry, list: &[Slot], now: Moment) -> Result<Run, MapError> {
+        let len = u32::try_from(entry.run_len(list)).unwrap_or(u32::MAX);
         let Some(run) = self.runs.allocate(len, now) else {
             let is_resting = self.runs.has_room_after_rest(len);
             return Err(if is_resting { MapError::Resting } else { self.full() });
         };
-        self.slots.extend((run.first..).zip(list.iter().copied()));
+        let mut places = run.first..run.first + run.len;
+        self.slots.extend(places.by_ref().zip(list.iter().copied()));
+        for place in places {
+            self.slots.remove(&place);
+        }
         Ok(run)
     }
 

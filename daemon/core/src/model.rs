@@ -8,3 +8,5 @@ pub mod moment;
 pub mod names;
 pub mod node;
 pub mod service;
+pub mod source_range;
+pub mod uplink;

@@ -13,7 +13,6 @@ use crate::model::addr::{Family, L4Addr, Protocol};
 use crate::model::service::{BackendState, FrontendKind, PortKey};
 use crate::snapshot::Snapshot;
 use crate::state::entries::FrontendEntry;
-use crate::state::entries::is_answered;
 
 /// A connected socket as reported by sock_diag(7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -103,7 +102,7 @@ fn keys(snapshot: &Snapshot, frontend: L4Addr) -> impl Iterator<Item = L4Addr> {
 /// The UDP addresses at which a client on this node gets a backend.
 pub fn answered(snapshot: &Snapshot) -> Answered {
     let is_answered = |(address, entry): &(&L4Addr, &FrontendEntry)| {
-        address.protocol == Protocol::Udp && is_answered(&snapshot.realised, entry)
+        address.protocol == Protocol::Udp && entry.lead().is_answered(&snapshot.realised)
     };
     let is_cluster_ip = |address: &L4Addr| {
         let owner = snapshot.rows.get(address).and_then(|row| row.owner());

@@ -8,6 +8,8 @@ pub mod kernel_check;
 pub mod map_ops;
 pub mod owner;
 pub mod remembered;
+pub mod ring;
 pub mod runs;
+pub mod slot;
 pub mod stale_generation;
 pub mod status;

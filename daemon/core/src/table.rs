@@ -16,6 +16,7 @@ use crate::model::cause::Trigger;
 use crate::model::health_check::Quarantine;
 use crate::model::node::{self, NodeFacts, NodeObject};
 use crate::model::service::{Service, ServiceName, Slice, SliceName, Source};
+use crate::model::uplink::Uplink;
 use crate::state::remembered::Remembered;
 use apiservers::{Apiservers, leads_to, lists_apiservers};
 use health_check_ports::HealthCheckPorts;
@@ -50,6 +51,8 @@ pub struct Facts {
     bound: Arc<BTreeMap<L4Addr, Arc<str>>>,
     synced: BTreeMap<Source, Option<Arc<str>>>,
     apiservers: Arc<Apiservers>,
+    /// The last report about the uplinks; empty before the first one.
+    pub uplinks: Arc<[Uplink]>,
 }
 
 impl Deref for Table {
@@ -95,6 +98,8 @@ pub enum Effect {
     NodeAddresses(BTreeSet<Addr>),
     /// A source is synced, or has become complete.
     Synced,
+    /// The uplinks changed.
+    Uplinks,
     /// Records that the engine may use as a fallback.
     Remember(Vec<Remembered>),
 }
@@ -131,6 +136,10 @@ impl Table {
             Change::Bound(nodeports) => {
                 self.facts.bound = Arc::new(nodeports);
                 Effect::None
+            }
+            Change::Uplinks(uplinks) => {
+                self.facts.uplinks = uplinks.into();
+                Effect::Uplinks
             }
             Change::Apiservers(addresses) => {
                 let new = Arc::make_mut(&mut self.facts.apiservers).set_reported(addresses);
@@ -327,7 +336,7 @@ impl Facts {
         Some((owner, &record.slices[first..end]))
     }
 
-    /// The EndpointSlices of `default/kubernetes`, whose ready endpoints are the apiservers.
+    /// The EndpointSlices of `default/kubernetes`; their ready endpoints are the apiservers.
     pub fn apiserver_slices(&self) -> impl Iterator<Item = &Arc<Slice>> {
         let record = self.records.get(&ServiceName::new("default", "kubernetes"));
         record.into_iter().flat_map(|record| &record.slices).filter(|slice| lists_apiservers(slice))
@@ -472,10 +481,11 @@ fn share_names(record: &Record, slice: &mut Slice) {
 /// needs a decision here.
 pub fn same_service(a: &Service, b: &Service) -> bool {
     let Service { name, source, origin, created, ports, internal_policy, external_policy, affinity_seconds, .. } = a;
-    let Service { source_ranges: _, health_check_port: _, health_check, .. } = a;
+    let Service { source_ranges, is_outside, health_check_port: _, health_check, .. } = a;
     (name, source, created, ports) == (&b.name, &b.source, &b.created, &b.ports)
         && (internal_policy, external_policy) == (&b.internal_policy, &b.external_policy)
         && (*affinity_seconds, health_check) == (b.affinity_seconds, &b.health_check)
+        && (source_ranges, *is_outside) == (&b.source_ranges, b.is_outside)
         && origin.object == b.origin.object
 }
 

@@ -79,7 +79,10 @@ fn every_key_can_be_set_and_printed_again() {
         level = "trace"
     "#;
     let config = Config::parse(text).unwrap();
-    assert_eq!(config.datapath.limits(), Limits { frontends: 3, services: 2, slots: 16, affinity: 1000 });
+    assert_eq!(
+        config.datapath.limits(),
+        Limits { frontends: 3, services: 2, slots: 16, affinity: 1000, outside: 0, source_ranges: 0 }
+    );
     assert_eq!(config.datapath.cgroup(), Some(Path::new("/sys/fs/cgroup/test")));
     assert_eq!(config.datapath.nodeport_range, PortRange { first: 1, last: 65_535 });
     assert_eq!(config.datapath.bypass[1].to_string(), "2001:db8::7/128");

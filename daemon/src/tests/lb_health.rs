@@ -21,7 +21,7 @@ use tokio::time::timeout;
 
 use super::*;
 
-const LIMITS: Limits = Limits { frontends: 64, services: 64, slots: 256, affinity: 16 };
+const LIMITS: Limits = Limits { frontends: 64, services: 64, slots: 256, affinity: 16, outside: 0, source_ranges: 0 };
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(super) const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

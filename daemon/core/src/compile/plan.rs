@@ -3,6 +3,7 @@
 use crate::compile::guard::Refusal;
 use crate::model::addr::L4Addr;
 use crate::model::service::{FrontendKind, PortKey};
+use crate::model::source_range::SourceRange;
 use crate::state::entries::View;
 
 /// A compiled service port of one family.
@@ -20,8 +21,17 @@ pub struct PortPlan {
     pub affinity_seconds: u32,
     /// See [`crate::state::entries::ServiceEntry::may_be_bound`].
     pub may_be_bound: bool,
+    /// See [`super::outside::source_ranges`]; `None` also if they apply to no frontend of the port.
+    pub source_ranges: Option<Vec<SourceRange>>,
     /// The frontend addresses of the port.
     pub frontends: Vec<FrontendPlan>,
+}
+
+impl PortPlan {
+    /// Whether clients outside the node may connect to any frontend of the port.
+    pub fn has_outside(&self) -> bool {
+        self.frontends.iter().any(|frontend| frontend.is_outside && frontend.refusal.is_none())
+    }
 }
 
 /// One frontend address of a port.
@@ -35,6 +45,10 @@ pub struct FrontendPlan {
     pub inside_local: bool,
     /// See [`super::select::is_outside_local`].
     pub outside_local: bool,
+    /// See [`super::outside::is_outside`].
+    pub is_outside: bool,
+    /// Whether only the outside clients in [`PortPlan::source_ranges`] may connect.
+    pub has_ranges: bool,
     /// The reason why the address is not translated; `None` if it is.
     pub refusal: Option<Refusal>,
 }

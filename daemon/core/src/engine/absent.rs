@@ -129,9 +129,9 @@ impl Engine {
 
     /// Whether an address that leads to a backend must not start to refuse connections yet, because its backends may be
     /// among what has not been reported.
-    pub(super) fn is_emptiness_doubtful(&self, address: &L4Addr, entry: &FrontendEntry) -> bool {
+    pub(super) fn is_emptiness_doubtful(&self, address: &L4Addr, service: ServiceId) -> bool {
         let Some(actual) = self.realised.frontends.get(address) else { return false };
-        let source = self.owners.get(&entry.service).map(|owner| owner.source);
+        let source = self.owners.get(&service).map(|owner| owner.source);
         let is_incomplete = source.is_some_and(|source| self.table.incomplete(source).is_some());
         if !self.unsynced().is_empty() {
             return self.at_start.realised.frontends.contains_key(address) || is_incomplete;
@@ -144,7 +144,7 @@ impl Engine {
         if is_incomplete && self.ids.orphan(actual.service).is_some() {
             return true;
         }
-        let is_own = actual.service == entry.service && self.at_start.inherited.contains(&actual.service);
+        let is_own = actual.service == service && self.at_start.inherited.contains(&actual.service);
         // An entry of an earlier nodelb, which does not record its source.
         is_own || self.ids.orphan(actual.service) == Some(None) && !self.may_go(actual.service)
     }

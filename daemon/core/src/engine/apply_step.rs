@@ -13,12 +13,12 @@ use crate::datapath::MapError;
 use crate::model::addr::{Addr, L4Addr, Protocol};
 use crate::model::cause::Trigger;
 use crate::model::moment::Moment;
-use crate::state::entries::{CANARIES, MapOp, Realised, ServiceEntry, ServiceId, is_answered};
+use crate::state::entries::{CANARIES, FrontendEntry, Lead, MapOp, OutsideEntry, Realised, ServiceEntry, ServiceId};
 use crate::state::map_ops::Touched;
 use crate::state::owner::IdOwner;
 use crate::state::status::Status;
 
-/// The number of realised frontends that point at each service entry.
+/// The number of realised frontends and entries of `outside` that point at each service entry.
 #[derive(Debug, Default)]
 pub(super) struct References(HashMap<ServiceId, u32, RandomState>);
 
@@ -26,6 +26,7 @@ impl References {
     pub(super) fn new(realised: &Realised) -> Self {
         let mut references = Self::default();
         realised.frontends.values().for_each(|entry| references.add(entry.service));
+        realised.outside.values().for_each(|entry| references.add(entry.service));
         references
     }
 
@@ -54,14 +55,14 @@ impl Engine {
         self.round = Round::default();
         self.touched.services.extend(self.batching.take_due(now));
         if self.failures.is_retry_due(now) {
-            self.touch(self.failures.to_retry(self.realised.node_addrs.len()));
+            self.touched.extend(self.failures.to_retry(self.realised.node_addrs.len()));
             self.dirty.retry();
         }
         self.recompile_dirty(now);
         let is_source_synced = |id| self.owners.get(&id).is_some_and(|owner| self.table.is_synced(owner.source));
         self.round.held.extend(self.holds.announce(is_source_synced, now));
         let changed = self.deferred.take_changed();
-        self.touch(changed);
+        self.touched.extend(changed);
         if std::mem::take(&mut self.sync.is_prune_due) && self.unsynced().is_empty() {
             self.prune();
         }
@@ -75,7 +76,10 @@ impl Engine {
         if self.sync.is_pruned && self.failures.services.is_empty() {
             return;
         }
-        let is_waiting = |a: &L4Addr| self.desired.frontends.get(a) != self.realised.frontends.get(a);
+        let (desired, realised) = (&self.desired, &self.realised);
+        let is_waiting = |a: &L4Addr| {
+            desired.frontends.get(a) != realised.frontends.get(a) || desired.outside.get(a) != realised.outside.get(a)
+        };
         let frontends = self.touched.services.iter().filter_map(|id| self.desired_frontends_of(*id)).flatten();
         let waiting: Vec<L4Addr> = frontends.filter(is_waiting).collect();
         self.touched.frontends.extend(waiting);
@@ -102,7 +106,7 @@ impl Engine {
         let surplus = Touched::surplus(&self.desired, &self.realised);
         let goes = |address: &&L4Addr| self.sync.is_pruned || !self.is_premature(&MapOp::DeleteFrontend(**address));
         self.round.pruned = surplus.frontends.iter().filter(goes).count();
-        self.touch(surplus);
+        self.touched.extend(surplus);
     }
 
     /// Removes the operations that must wait for further reports.
@@ -130,23 +134,48 @@ impl Engine {
             }
             MapOp::DeleteService(id) => self.at_start.realised.services.contains_key(id) && !self.may_go(*id),
             MapOp::PutFrontend(address, entry) => {
-                let actual = self.realised.frontends.get(address);
-                let is_inherited = actual.is_some_and(|actual| self.at_start.inherited.contains(&actual.service));
-                let is_doubtful = || self.is_emptiness_doubtful(address, entry);
-                let is_emptied = || actual.is_some_and(|actual| is_answered(&self.realised, actual)) && is_doubtful();
-                let is_source_synced = self.is_source_synced(entry.service);
-                let will_answer = is_answered(&self.realised, entry) && is_answered(&self.desired, entry);
-                self.is_reserved(address, entry)
-                    || (!is_source_synced && is_inherited)
-                    || (!will_answer && (!is_source_synced || is_emptied()))
+                let actual = self.realised.frontends.get(address).map(FrontendEntry::lead);
+                self.is_reserved(address, entry) || self.is_move_premature(address, actual, entry.lead())
             }
+            MapOp::PutOutside(address, entry) => {
+                let actual = self.realised.outside.get(address).map(OutsideEntry::lead);
+                self.is_move_premature(address, actual, entry.lead())
+            }
+            MapOp::DeleteOutside(address) => self.is_closing_premature(address),
+            MapOp::DeleteSourceRange(id, _) if self.desired.services.contains_key(id) => !self.is_source_synced(*id),
+            MapOp::DeleteSourceRange(id, _) => self.at_start.realised.services.contains_key(id) && !self.may_go(*id),
             MapOp::DeleteFrontend(address) => {
                 let actual = self.realised.frontends.get(address);
                 self.at_start.realised.frontends.contains_key(address)
                     && self.config.guard.own_port(*address).is_none()
                     && actual.is_some_and(|actual| !self.may_go(actual.service))
             }
-            MapOp::PutNodeAddr(_) | MapOp::DeleteNodeAddr(_) => false,
+            MapOp::PutNodeAddr(_)
+            | MapOp::DeleteNodeAddr(_)
+            | MapOp::PutSourceRange(..)
+            | MapOp::PutUplink(..)
+            | MapOp::DeleteUplink(_) => false,
+        }
+    }
+
+    /// Whether it is too early to lead the clients of an address elsewhere.
+    fn is_move_premature(&self, address: &L4Addr, actual: Option<Lead>, wanted: Lead) -> bool {
+        let is_inherited = actual.is_some_and(|actual| self.at_start.inherited.contains(&actual.service));
+        let is_doubtful = || self.is_emptiness_doubtful(address, wanted.service);
+        let is_emptied = || actual.is_some_and(|actual| actual.is_answered(&self.realised)) && is_doubtful();
+        let is_source_synced = self.is_source_synced(wanted.service);
+        let will_answer = wanted.is_answered(&self.realised) && wanted.is_answered(&self.desired);
+        (!is_source_synced && is_inherited) || (!will_answer && (!is_source_synced || is_emptied()))
+    }
+
+    /// Whether it is too early to close the address to clients outside the node: its frontend must not go or move yet
+    /// either.
+    fn is_closing_premature(&self, address: &L4Addr) -> bool {
+        let leads_to = |state: &Realised| state.frontends.get(address).map(|entry| entry.service);
+        let Some(actual) = leads_to(&self.realised) else { return false };
+        match leads_to(&self.desired) {
+            Some(wanted) => wanted != actual,
+            None => self.is_premature(&MapOp::DeleteFrontend(*address)),
         }
     }
 
@@ -178,8 +207,10 @@ impl Engine {
                 Err(_) => self.round.failed += 1,
             }
             let error = result.err();
-            if let MapOp::PutNodeAddr(addr) = op {
-                self.report_node_addr(*addr, error.as_ref());
+            match op {
+                MapOp::PutNodeAddr(addr) => self.report_node_addr(*addr, error.as_ref()),
+                MapOp::PutUplink(index, _) => self.report_uplink(*index, error.as_ref()),
+                _ => {}
             }
             self.failures.note(op, error);
         }
@@ -217,6 +248,15 @@ impl Engine {
         }
     }
 
+    /// Reports the result for an uplink, if it differs from the previous result.
+    fn report_uplink(&mut self, index: u32, error: Option<&MapError>) {
+        match (error, self.failures.uplinks.contains_key(&index)) {
+            (Some(error), false) => self.round.refused_uplinks.push((index, error.to_string().into())),
+            (None, true) => self.round.accepted_uplinks.push(index),
+            (Some(_), true) | (None, false) => {}
+        }
+    }
+
     /// Records that sockets may have become stale because of this change to the maps.
     fn note_move(&mut self, op: &MapOp) {
         match op {
@@ -230,22 +270,28 @@ impl Engine {
                 }
             }
             MapOp::PutNodeAddr(_) => self.stale_generation.note(Protocol::Udp),
-            MapOp::PutService(..) | MapOp::DeleteService(_) | MapOp::DeleteNodeAddr(_) => {}
+            // Clients outside the node have no sockets here.
+            _ => {}
         }
     }
 
     /// Updates the reference count. An entry that is not desired may be deleted once no frontend points at it.
     pub(super) fn count_references(&mut self, op: &MapOp) {
-        let (address, now_at) = match op {
-            MapOp::PutFrontend(address, entry) => (address, Some(entry.service)),
-            MapOp::DeleteFrontend(address) => (address, None),
+        let frontend = |address: &L4Addr| self.realised.frontends.get(address).map(|entry| entry.service);
+        let outside = |address: &L4Addr| self.realised.outside.get(address).map(|entry| entry.service);
+        let (before, now_at) = match op {
+            MapOp::PutFrontend(address, entry) => (frontend(address), Some(entry.service)),
+            MapOp::DeleteFrontend(address) => (frontend(address), None),
+            MapOp::PutOutside(address, entry) => (outside(address), Some(entry.service)),
+            MapOp::DeleteOutside(address) => (outside(address), None),
             _ => return,
         };
-        let before = self.realised.frontends.get(address).map(|entry| entry.service);
         if before == now_at {
             return;
         }
-        self.at_start.note_lead(*address, before, now_at);
+        if let MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address) = op {
+            self.at_start.note_lead(*address, before, now_at);
+        }
         if let Some(id) = before {
             self.deferred.note_change(id);
         }
@@ -302,7 +348,10 @@ impl Engine {
         let (desired, realised) = (&self.desired, &self.realised);
         let is_equal = desired.frontends.len() == realised.frontends.len()
             && desired.services.len() == realised.services.len()
-            && desired.node_addrs.len() == realised.node_addrs.len();
+            && desired.node_addrs.len() == realised.node_addrs.len()
+            && desired.outside.len() == realised.outside.len()
+            && desired.source_ranges.len() == realised.source_ranges.len()
+            && desired.uplinks.len() == realised.uplinks.len();
         !(self.is_settled() && is_equal)
     }
 
@@ -339,9 +388,10 @@ impl Engine {
         }
     }
 
-    /// Releases the id once the maps have no entry under it and no frontend points at it.
+    /// Releases the id once the maps have no entry and no source range under it and no frontend points at it.
     fn forget_service(&mut self, id: ServiceId, now: Moment) {
-        if self.realised.services.contains_key(&id) || self.references.contains(id) {
+        let has_ranges = self.realised.ranges_of(id).next().is_some();
+        if self.realised.services.contains_key(&id) || has_ranges || self.references.contains(id) {
             return;
         }
         self.references.0.remove(&id);
@@ -362,9 +412,12 @@ impl Engine {
         let Some(row) = self.rows.get(&address) else { return };
         let Some(entry) = row.entry() else { return };
         let service = entry.service;
-        let error = self.failures.of_frontend(address, service);
+        let outside = self.desired.outside.get(&address);
+        let range_error = || outside.filter(|entry| entry.has_ranges).and_then(|_| self.failures.of_ranges(service));
+        let error = self.failures.of_frontend(address, service).or_else(range_error);
         let is_resting = error == Some(&MapError::Resting);
         let is_done = self.realised.frontends.get(&address) == Some(&entry)
+            && self.realised.outside.get(&address) == outside
             && self.realised.services.get(&service) == self.desired.services.get(&service);
         let (status, error) = match (error, self.holds.announced(service)) {
             (Some(_), _) if is_resting => (Status::Pending, Some(Arc::from(MapError::Resting.to_string()))),

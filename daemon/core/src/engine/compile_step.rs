@@ -19,14 +19,16 @@ use crate::model::addr::L4Addr;
 use crate::model::cause::{DirtyReason, Trigger};
 use crate::model::moment::Moment;
 use crate::model::service::{PortKey, ServiceName};
+use crate::model::source_range::SourceRange;
 use crate::state::entries::{ServiceEntry, ServiceId, Slot};
 use crate::state::owner::IdOwner;
 use crate::state::owner::OwnerTag;
 
 /// Whether the entries are equal in everything that affects connections.
 fn is_same_to_clients(before: &ServiceEntry, after: &ServiceEntry) -> bool {
-    before.may_be_bound != after.may_be_bound
-        && ServiceEntry { may_be_bound: after.may_be_bound, ..before.clone() } == *after
+    let ServiceEntry { may_be_bound, has_rings, .. } = *after;
+    (before.may_be_bound, before.has_rings) != (may_be_bound, has_rings)
+        && ServiceEntry { may_be_bound, has_rings, ..before.clone() } == *after
 }
 
 impl Engine {
@@ -57,7 +59,9 @@ impl Engine {
         let owner = self.table.owner(name).map(|(service, slices)| {
             let (node, guard, apiservers) = (self.table.node(), &self.config.guard, self.table.apiservers());
             let (checks, node_addrs) = (Checks::new(service, self.table.quarantine(name)), &self.desired.node_addrs);
-            let plans = compile(service, slices, &CompileContext { node, node_addrs, guard, apiservers, checks });
+            let packets = self.config.packets;
+            let context = CompileContext { node, node_addrs, guard, apiservers, checks, packets };
+            let plans = compile(service, slices, &context);
             (Arc::clone(service), plans, self.table.is_protected(service, slices))
         });
         if reason.is_deleted {
@@ -132,8 +136,10 @@ impl Engine {
             has_backends: plan.has_backends,
             affinity_seconds: plan.affinity_seconds,
             may_be_bound: plan.may_be_bound,
+            has_rings: self.config.packets.is_consistent && plan.has_outside(),
             tag: Some(OwnerTag::new(key, subject.service.source)),
         };
+        self.desire_ranges(id, plan.source_ranges.as_deref().unwrap_or_default());
         // A new port has no entry yet. Skipping the lookup saves noticeable time at a start.
         let is_new = !subject.old.ports.iter().any(|port| port.id == Some(id));
         let before = if is_new { None } else { self.desired.services.get(&id).cloned() };
@@ -161,6 +167,19 @@ impl Engine {
         self.touched.services.push(id);
     }
 
+    /// Makes these the source ranges of the service.
+    fn desire_ranges(&mut self, id: ServiceId, wanted: &[SourceRange]) {
+        if self.desired.ranges_of(id).eq(wanted.iter().copied()) {
+            return;
+        }
+        let before: Vec<SourceRange> = self.desired.ranges_of(id).collect();
+        for range in before {
+            self.desired.source_ranges.remove(&(id, range));
+        }
+        self.desired.source_ranges.extend(wanted.iter().map(|range| (id, *range)));
+        self.touched.services.push(id);
+    }
+
     fn slots(&mut self, view: &[(L4Addr, u16)]) -> Arc<[Slot]> {
         if view.is_empty() {
             // Shared, because most services have no backend on this node.
@@ -183,6 +202,7 @@ impl Engine {
             {
                 self.backends.release(&entry.cluster);
                 self.backends.release(&entry.local);
+                self.desire_ranges(id, &[]);
                 self.touched.services.push(id);
                 self.deferred.note_change(id);
                 let owner = self.owners.get(&id).filter(|owner| self.event_recorder.is_recorded(owner.source));
@@ -204,7 +224,7 @@ impl Engine {
         row.replace(name, claims, Incumbent::find(&address, &self.realised), now);
         self.conflicts.note_after(address, row);
         let is_refused = !refused.is_empty() || row.claims().iter().any(|claim| claim.target.is_err());
-        let entry = row.entry();
+        let (entry, outside) = (row.entry(), row.outside());
         if entry.is_some() && !was_owned {
             row.status = RowStatus::done(now);
         }
@@ -218,7 +238,11 @@ impl Engine {
             Some(entry) => self.desired.frontends.insert(address, entry),
             None => self.desired.frontends.remove(&address),
         };
-        if before != entry {
+        let outside_before = match outside {
+            Some(outside) => self.desired.outside.insert(address, outside),
+            None => self.desired.outside.remove(&address),
+        };
+        if (before, outside_before) != (entry, outside) {
             self.touched.frontends.push(address);
             entry.into_iter().for_each(|entry| self.deferred.note_change(entry.service));
         }

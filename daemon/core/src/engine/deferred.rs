@@ -50,13 +50,19 @@ impl Deferred {
     /// Adds the entry that the operation concerns.
     pub(super) fn insert(&mut self, op: &MapOp, realised: &Realised) {
         match op {
-            MapOp::PutService(id, _) | MapOp::DeleteService(id) => {
+            MapOp::PutService(id, _)
+            | MapOp::DeleteService(id)
+            | MapOp::PutSourceRange(id, _)
+            | MapOp::DeleteSourceRange(id, _) => {
                 self.services.insert(*id);
             }
-            MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address) => {
+            MapOp::PutFrontend(address, _)
+            | MapOp::DeleteFrontend(address)
+            | MapOp::PutOutside(address, _)
+            | MapOp::DeleteOutside(address) => {
                 self.frontends.insert(led_from(*address, realised));
             }
-            MapOp::PutNodeAddr(_) | MapOp::DeleteNodeAddr(_) => {}
+            MapOp::PutNodeAddr(_) | MapOp::DeleteNodeAddr(_) | MapOp::PutUplink(..) | MapOp::DeleteUplink(_) => {}
         }
     }
 
@@ -66,7 +72,7 @@ impl Deferred {
         Touched {
             services: services.into_iter().collect(),
             frontends: frontends.into_iter().map(|(_, address)| address).collect(),
-            node_addrs: Vec::new(),
+            ..Touched::default()
         }
     }
 
@@ -87,7 +93,7 @@ impl Deferred {
         touched
     }
 
-    /// Removes the address, whose claims have changed. Returns whether it must be planned again.
+    /// Removes an address after its claims have changed. Returns whether it must be planned again.
     pub(super) fn remove_address(&mut self, address: L4Addr, realised: &Realised) -> bool {
         self.frontends.remove(&led_from(address, realised))
     }

@@ -7,8 +7,10 @@ use super::Engine;
 use super::apply_step::References;
 use crate::datapath::Datapath;
 use crate::model::moment::Moment;
-use crate::state::entries::{Desired, MapOp, Realised, ServiceEntry, ServiceId};
-use crate::state::kernel_check::{Content, Drift, EntryKey, Fault, UNWANTED_FRONTEND, detect};
+use crate::state::entries::{Desired, MapOp, MapState, Realised, ServiceEntry, ServiceId};
+use crate::state::kernel_check::{
+    Content, Drift, EntryKey, Fault, UNWANTED_FRONTEND, UNWANTED_OUTSIDE, UNWANTED_UPLINK, detect,
+};
 
 /// Changes to the maps by other programs that are not repaired yet.
 #[derive(Debug, Default)]
@@ -30,6 +32,12 @@ impl UnrepairedDrift {
                 wanted == realised.services.get(id) && (wanted.is_some() || !references.contains(*id))
             }
             EntryKey::NodeAddress(addr) => desired.node_addrs.contains(addr) == realised.node_addrs.contains(addr),
+            EntryKey::Outside(address) => desired.outside.get(address) == realised.outside.get(address),
+            EntryKey::SourceRange(id, range) => {
+                let contains = |state: &MapState| state.source_ranges.contains(&(*id, *range));
+                contains(desired) == contains(realised)
+            }
+            EntryKey::Uplink(index) => desired.uplinks.get(index) == realised.uplinks.get(index),
         };
         let mut repaired = Vec::new();
         self.0.retain(|key, drift| {
@@ -57,8 +65,10 @@ impl Engine {
             let Some((kind, fault)) = detect(content, &self.realised, key) else { continue };
             count += 1;
             let owner = match key {
-                EntryKey::Service(id) => self.owners.get(&id).map(|owner| owner.key.clone()),
-                EntryKey::Frontend(_) | EntryKey::NodeAddress(_) => None,
+                EntryKey::Service(id) | EntryKey::SourceRange(id, _) => {
+                    self.owners.get(&id).map(|owner| owner.key.clone())
+                }
+                EntryKey::Frontend(_) | EntryKey::NodeAddress(_) | EntryKey::Outside(_) | EntryKey::Uplink(_) => None,
             };
             self.drift.0.entry(key).or_insert(Drift { key, kind, fault, owner });
             let is_broken = content.broken.entries.contains_key(&key);
@@ -70,8 +80,10 @@ impl Engine {
                     self.touched.services.push(id);
                     self.deferred.note_change(id);
                 }
-                EntryKey::Frontend(address) => self.touched.frontends.push(address),
+                EntryKey::Frontend(address) | EntryKey::Outside(address) => self.touched.frontends.push(address),
                 EntryKey::NodeAddress(addr) => self.touched.node_addrs.push(addr),
+                EntryKey::SourceRange(id, _) => self.touched.services.push(id),
+                EntryKey::Uplink(index) => self.touched.uplinks.push(index),
             }
         }
         count
@@ -98,6 +110,24 @@ impl Engine {
             },
             EntryKey::NodeAddress(addr) if actual.node_addrs.contains(&addr) => MapOp::PutNodeAddr(addr),
             EntryKey::NodeAddress(addr) => MapOp::DeleteNodeAddr(addr),
+            EntryKey::Outside(address) => match actual.outside.get(&address) {
+                Some(entry) => MapOp::PutOutside(address, *entry),
+                None if is_broken && !self.desired.outside.contains_key(&address) => {
+                    MapOp::PutOutside(address, UNWANTED_OUTSIDE)
+                }
+                None => MapOp::DeleteOutside(address),
+            },
+            EntryKey::SourceRange(id, range) if actual.source_ranges.contains(&(id, range)) => {
+                MapOp::PutSourceRange(id, range)
+            }
+            EntryKey::SourceRange(id, range) => MapOp::DeleteSourceRange(id, range),
+            EntryKey::Uplink(index) => match actual.uplinks.get(&index) {
+                Some(entry) => MapOp::PutUplink(index, *entry),
+                None if is_broken && !self.desired.uplinks.contains_key(&index) => {
+                    MapOp::PutUplink(index, UNWANTED_UPLINK)
+                }
+                None => MapOp::DeleteUplink(index),
+            },
         }
     }
 

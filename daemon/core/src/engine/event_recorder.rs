@@ -225,8 +225,10 @@ impl EventRecorder {
     fn add_repairs(context: &Context<'_>, events: &mut Events) {
         for drift in &context.round.repaired {
             let frontend = match drift.key {
-                EntryKey::Frontend(address) => Some(address),
-                EntryKey::Service(_) | EntryKey::NodeAddress(_) => None,
+                EntryKey::Frontend(address) | EntryKey::Outside(address) => Some(address),
+                EntryKey::Service(_) | EntryKey::NodeAddress(_) | EntryKey::SourceRange(..) | EntryKey::Uplink(_) => {
+                    None
+                }
             };
             let owner = drift.owner.as_ref().or_else(|| context.owner_of(frontend?));
             let event = match owner {

@@ -7,6 +7,7 @@ use imbl::OrdMap;
 use crate::datapath::MapError;
 use crate::model::addr::{Addr, L4Addr};
 use crate::model::moment::Moment;
+use crate::model::source_range::SourceRange;
 use crate::state::entries::{Desired, MapOp, Realised, ServiceId};
 use crate::state::map_ops::Touched;
 
@@ -18,6 +19,9 @@ const RETRY_MILLIS: (u64, u64) = (100, 5_000);
 pub(super) struct Failures {
     pub(super) services: BTreeMap<ServiceId, MapError>,
     frontends: BTreeMap<L4Addr, MapError>,
+    outside: BTreeMap<L4Addr, MapError>,
+    source_ranges: BTreeMap<(ServiceId, SourceRange), MapError>,
+    pub(super) uplinks: BTreeMap<u32, MapError>,
     /// A persistent map, because readers get copies of it.
     pub(super) node_addrs: OrdMap<Addr, MapError>,
     retry: Option<Retry>,
@@ -33,16 +37,23 @@ struct Retry {
 
 impl Failures {
     pub(super) fn is_empty(&self) -> bool {
-        self.services.is_empty() && self.frontends.is_empty() && self.node_addrs.is_empty()
+        self.len() == 0
     }
 
     pub(super) fn len(&self) -> usize {
-        self.services.len() + self.frontends.len() + self.node_addrs.len()
+        let packets = self.outside.len() + self.source_ranges.len() + self.uplinks.len();
+        self.services.len() + self.frontends.len() + self.node_addrs.len() + packets
     }
 
     /// The error that delays the frontend at the address, which leads to the service.
     pub(super) fn of_frontend(&self, address: L4Addr, service: ServiceId) -> Option<&MapError> {
-        self.services.get(&service).or_else(|| self.frontends.get(&address))
+        self.services.get(&service).or_else(|| self.frontends.get(&address)).or_else(|| self.outside.get(&address))
+    }
+
+    /// The error of one of the service's source ranges.
+    pub(super) fn of_ranges(&self, service: ServiceId) -> Option<&MapError> {
+        let mut ranges = self.source_ranges.range((service, SourceRange::FIRST)..=(service, SourceRange::LAST));
+        ranges.next().map(|(_, error)| error)
     }
 
     /// Records the result of the operation.
@@ -52,6 +63,11 @@ impl Failures {
             MapOp::PutFrontend(address, _) | MapOp::DeleteFrontend(address) => {
                 note(&mut self.frontends, *address, error);
             }
+            MapOp::PutOutside(address, _) | MapOp::DeleteOutside(address) => note(&mut self.outside, *address, error),
+            MapOp::PutSourceRange(id, range) | MapOp::DeleteSourceRange(id, range) => {
+                note(&mut self.source_ranges, (*id, *range), error);
+            }
+            MapOp::PutUplink(index, _) | MapOp::DeleteUplink(index) => note(&mut self.uplinks, *index, error),
             MapOp::PutNodeAddr(addr) | MapOp::DeleteNodeAddr(addr) => match error {
                 Some(error) => drop(self.node_addrs.insert(*addr, error)),
                 // A removal copies the part that is shared with readers, so it must not be done without need.
@@ -98,9 +114,10 @@ impl Failures {
             _ => true,
         };
         Touched {
-            services: self.services.keys().copied().collect(),
-            frontends: self.frontends.keys().copied().collect(),
+            services: self.services.keys().copied().chain(self.source_ranges.keys().map(|(id, _)| *id)).collect(),
+            frontends: self.frontends.keys().chain(self.outside.keys()).copied().collect(),
             node_addrs: self.node_addrs.iter().filter(has_hope).map(|(addr, _)| *addr).collect(),
+            uplinks: self.uplinks.keys().copied().collect(),
         }
     }
 
@@ -116,6 +133,12 @@ impl Failures {
         for addr in touched.node_addrs.iter().filter(is_right) {
             self.node_addrs.remove(addr);
         }
+        for address in touched.frontends.iter().filter(|a| desired.outside.get(*a) == realised.outside.get(*a)) {
+            self.outside.remove(address);
+        }
+        let (wanted, actual) = (&desired.source_ranges, &realised.source_ranges);
+        self.source_ranges.retain(|range, _| wanted.contains(range) != actual.contains(range));
+        self.uplinks.retain(|index, _| desired.uplinks.get(index) != realised.uplinks.get(index));
     }
 }
 

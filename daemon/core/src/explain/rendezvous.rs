@@ -6,21 +6,12 @@
 //! one, sockets move only to that one. The order of the list does not matter.
 
 use crate::state::entries::{ServiceId, Slot};
+use crate::state::ring::scramble;
 
 /// The maximum number of slots that get a score, which bounds the cost of a choice. In a longer list only this number
 /// of consecutive slots are scored, starting at a position that is computed from the socket. A change of such a list
 /// may move a few other sockets, about two in this number.
 pub const MOST_SCORED: usize = 1_024;
-
-/// Mixes the number so that every bit of the result depends on every bit of the input.
-const fn scramble(mut number: u64) -> u64 {
-    const ODD: u64 = 0xd6e8_feb8_6659_fd93;
-    number ^= number >> 32;
-    number = number.wrapping_mul(ODD);
-    number ^= number >> 32;
-    number = number.wrapping_mul(ODD);
-    number ^ number >> 32
-}
 
 /// The part of the score that depends on the socket and the service. The socket is identified by its cookie.
 const fn seed(socket: u64, service: ServiceId) -> u64 {

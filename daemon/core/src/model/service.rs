@@ -28,7 +28,7 @@ impl ServiceName {
         Self { namespace: namespace.into(), name: name.into() }
     }
 
-    /// Whether this is the service whose endpoints are the apiservers, `default/kubernetes`.
+    /// Whether this is `default/kubernetes`; its endpoints are the apiservers.
     pub fn is_default_kubernetes(&self) -> bool {
         is_default_kubernetes(&self.namespace, &self.name)
     }
@@ -170,6 +170,9 @@ pub struct Service {
     pub awaits_load_balancer: bool,
     /// nodelb's own health checks of the backends; `None` if it relies on the source.
     pub health_check: Option<Arc<HealthCheck>>,
+    /// Whether clients outside the node may connect to the Static addresses. Only the packet path reads it.
+    #[serde(default)]
+    pub is_outside: bool,
 }
 
 impl Service {
@@ -188,6 +191,7 @@ impl Service {
             health_check_port: None,
             awaits_load_balancer: false,
             health_check: None,
+            is_outside: false,
         }
     }
 }

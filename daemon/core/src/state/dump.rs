@@ -3,6 +3,7 @@
 
 use std::fmt::Write as _;
 
+use crate::model::addr::Addr;
 use crate::state::entries::{MapState, ServiceId, Slot, backends_of};
 
 /// Every entry, in address order. `name_of` returns the name of a service id; an id without a name is shown as `service
@@ -24,6 +25,9 @@ pub fn dump(state: &MapState, name_of: impl Fn(ServiceId) -> Option<String>) -> 
         if !entry.has_backends {
             line.push_str("  empty");
         }
+        if entry.has_rings {
+            line.push_str("  rings");
+        }
         services.push(line);
     }
     services.sort();
@@ -39,6 +43,21 @@ pub fn dump(state: &MapState, name_of: impl Fn(ServiceId) -> Option<String>) -> 
     }
     for addr in &state.node_addrs {
         push(&mut text, format_args!("node     {addr}\n"));
+    }
+    for (address, entry) in &state.outside {
+        let view = if entry.local { "local" } else { "cluster" };
+        let ranges = if entry.has_ranges { "  ranges" } else { "" };
+        push(&mut text, format_args!("outside  {address}  {}  {view}{ranges}\n", name(entry.service)));
+    }
+    let ranges = state.source_ranges.iter().map(|(id, range)| (name(*id), range));
+    let mut ranges: Vec<String> = ranges.map(|(name, range)| format!("range    {range}  {name}\n")).collect();
+    ranges.sort();
+    text.extend(ranges);
+    for (ifindex, entry) in &state.uplinks {
+        let addr = |addr: Option<Addr>| addr.map_or_else(|| "none".into(), |addr| addr.to_string());
+        let (v4, v6) = (addr(entry.v4), addr(entry.v6));
+        let args = format_args!("uplink   {ifindex}  {v4}  {v6}  mtu={} l2={}\n", entry.mtu, entry.l2_length);
+        push(&mut text, args);
     }
     text
 }

@@ -9,7 +9,11 @@ use imbl::{OrdMap, OrdSet};
 use smallvec::SmallVec;
 
 use crate::model::addr::{Addr, L4Addr, Protocol};
+use crate::model::source_range::SourceRange;
+use crate::model::uplink::Uplink;
 use crate::state::owner::OwnerTag;
+use crate::state::ring;
+pub use crate::state::slot::{BackendId, MAX_VIEW_SLOTS, Slot, backends_of};
 
 /// An index into the `services` map, one per [`crate::model::service::PortKey`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -33,29 +37,8 @@ pub const CANARIES: [L4Addr; 2] = [
     L4Addr::new(Addr::from_octets([1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8]), 9, Protocol::Udp),
 ];
 
-/// A stable number for one backend address, the same in every service that has it. 0 means no backend.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BackendId(pub u32);
-
-/// One selectable entry of a view. A backend of weight 3 has three.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Slot {
-    /// The id of the backend.
-    pub backend: BackendId,
-    /// The transport address of the backend.
-    pub addr: L4Addr,
-}
-
-/// Each backend of a view once, in the view's order, with its number of slots.
-pub fn backends_of(view: &[Slot]) -> impl Iterator<Item = (L4Addr, usize)> {
-    view.chunk_by(|a, b| a.addr == b.addr).map(|run| (run[0].addr, run.len()))
-}
-
 /// Each backend once with its number of slots, in address order.
 pub type View = SmallVec<[(L4Addr, u16); 2]>;
-
-/// The maximum number of slots in one view: the count has 16 bits in the kernel's view word.
-pub const MAX_VIEW_SLOTS: usize = u16::MAX as usize;
 
 /// The content of the maps for one service id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -72,9 +55,18 @@ pub struct ServiceEntry {
     /// Whether processes of this node may bind the service's NodePorts: one of them is its backend at such a port, or
     /// no address of the node answers NodePorts of the family.
     pub may_be_bound: bool,
+    /// Whether each view with more than one slot is followed by its ring ([`crate::state::ring`]).
+    pub has_rings: bool,
     /// The owner, for recognition after a restart; `None` for the canary, and in entries of an earlier nodelb, which
     /// did not write it.
     pub tag: Option<OwnerTag>,
+}
+
+impl ServiceEntry {
+    /// The number of slots that one of the service's views takes, with its ring.
+    pub fn run_len(&self, view: &[Slot]) -> usize {
+        if self.has_rings { ring::slots_with_ring(view.len()) } else { view.len() }
+    }
 }
 
 /// The content of the maps for one frontend address.
@@ -88,6 +80,37 @@ pub struct FrontendEntry {
     pub outside_local: bool,
 }
 
+/// The content of the maps for one frontend address to which clients outside the node may connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutsideEntry {
+    /// The index of the service entry.
+    pub service: ServiceId,
+    /// Whether the clients get the local view instead of the cluster view.
+    pub local: bool,
+    /// Whether only the clients in the service's source ranges may connect.
+    pub has_ranges: bool,
+}
+
+/// The content of the maps for one uplink: all of it but the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UplinkEntry {
+    /// The node's IPv4 address on the device; `None` without one.
+    pub v4: Option<Addr>,
+    /// The node's IPv6 address on the device; `None` without one.
+    pub v6: Option<Addr>,
+    /// The maximum size of a packet in bytes, from the IP header.
+    pub mtu: u32,
+    /// The length of the link-layer header in bytes.
+    pub l2_length: u8,
+}
+
+impl UplinkEntry {
+    /// The entry for the uplink.
+    pub fn new(uplink: &Uplink) -> Self {
+        Self { v4: uplink.v4, v6: uplink.v6, mtu: uplink.mtu, l2_length: uplink.l2_length }
+    }
+}
+
 /// The content of nodelb's maps, desired or realised. The maps have converged when the two are equal. Cloning is cheap
 /// (shared structure), which is how readers get their copy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -98,6 +121,12 @@ pub struct MapState {
     pub services: OrdMap<ServiceId, Arc<ServiceEntry>>,
     /// The addresses on which NodePorts are answered.
     pub node_addrs: OrdSet<Addr>,
+    /// The frontends to which clients outside the node may connect. Each is one of `frontends`, with the same service.
+    pub outside: OrdMap<L4Addr, OutsideEntry>,
+    /// The ranges of client addresses that may connect to each service.
+    pub source_ranges: OrdSet<(ServiceId, SourceRange)>,
+    /// The uplinks by the index of the device.
+    pub uplinks: OrdMap<u32, UplinkEntry>,
 }
 
 /// The content that the sources ask for.
@@ -120,12 +149,29 @@ pub enum MapOp {
     PutNodeAddr(Addr),
     /// Stops answering NodePorts on the address.
     DeleteNodeAddr(Addr),
+    /// Lets clients outside the node connect to the address.
+    PutOutside(L4Addr, OutsideEntry),
+    /// Stops the translation of the address for clients outside the node. Deleting an absent entry succeeds.
+    DeleteOutside(L4Addr),
+    /// Admits the clients in the range to the service.
+    PutSourceRange(ServiceId, SourceRange),
+    /// Stops admitting the clients in the range.
+    DeleteSourceRange(ServiceId, SourceRange),
+    /// Describes the uplink to the packet programs.
+    PutUplink(u32, UplinkEntry),
+    /// Removes the uplink.
+    DeleteUplink(u32),
 }
 
 impl MapState {
-    /// The number of slots in the services' views.
+    /// The number of slots that the services' views take, with their rings.
     pub fn slot_count(&self) -> usize {
-        self.services.values().map(|entry| entry.cluster.len() + entry.local.len()).sum()
+        self.services.values().map(|entry| entry.run_len(&entry.cluster) + entry.run_len(&entry.local)).sum()
+    }
+
+    /// The ranges of client addresses that may connect to the service.
+    pub fn ranges_of(&self, id: ServiceId) -> impl Iterator<Item = SourceRange> {
+        self.source_ranges.range((id, SourceRange::FIRST)..=(id, SourceRange::LAST)).map(|(_, range)| *range)
     }
 
     /// Changes the state as the successful operation changes the maps.
@@ -149,14 +195,60 @@ impl MapState {
             MapOp::DeleteNodeAddr(addr) => {
                 self.node_addrs.remove(addr);
             }
+            MapOp::PutOutside(key, entry) => {
+                self.outside.insert(*key, *entry);
+            }
+            MapOp::DeleteOutside(key) => {
+                self.outside.remove(key);
+            }
+            MapOp::PutSourceRange(id, range) => {
+                self.source_ranges.insert((*id, *range));
+            }
+            MapOp::DeleteSourceRange(id, range) => {
+                self.source_ranges.remove(&(*id, *range));
+            }
+            MapOp::PutUplink(ifindex, entry) => {
+                self.uplinks.insert(*ifindex, *entry);
+            }
+            MapOp::DeleteUplink(ifindex) => {
+                self.uplinks.remove(ifindex);
+            }
         }
     }
 }
 
-/// Whether a client on this node that connects to the frontend gets a backend in this state.
-pub(crate) fn is_answered(state: &MapState, frontend: &FrontendEntry) -> bool {
-    let view = |entry: &Arc<ServiceEntry>| {
-        if frontend.inside_local { !entry.local.is_empty() } else { !entry.cluster.is_empty() }
-    };
-    state.services.get(&frontend.service).is_some_and(view)
+/// The maximum number of uplinks: the size of the map `uplinks`.
+pub const MAX_UPLINKS: u32 = 256;
+
+/// Where clients that connect to an address are led.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lead {
+    /// The service entry.
+    pub(crate) service: ServiceId,
+    /// Whether the clients get the local view instead of the cluster view.
+    pub(crate) local: bool,
+}
+
+impl Lead {
+    /// Whether a client gets a backend in this state.
+    pub(crate) fn is_answered(self, state: &MapState) -> bool {
+        let view = |entry: &Arc<ServiceEntry>| {
+            if self.local { !entry.local.is_empty() } else { !entry.cluster.is_empty() }
+        };
+        state.services.get(&self.service).is_some_and(view)
+    }
+}
+
+impl FrontendEntry {
+    /// Where clients on this node are led.
+    pub(crate) fn lead(&self) -> Lead {
+        Lead { service: self.service, local: self.inside_local }
+    }
+}
+
+impl OutsideEntry {
+    /// Where clients outside the node are led.
+    pub(crate) fn lead(&self) -> Lead {
+        Lead { service: self.service, local: self.local }
+    }
 }

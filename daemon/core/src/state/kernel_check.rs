@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use crate::model::addr::{Addr, L4Addr};
 use crate::model::service::PortKey;
-use crate::state::entries::{FrontendEntry, MapState, ServiceEntry, ServiceId};
+use crate::model::source_range::SourceRange;
+use crate::state::entries::{FrontendEntry, MapState, OutsideEntry, ServiceEntry, ServiceId, UplinkEntry};
 
 /// The key of one entry in the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,6 +20,12 @@ pub enum EntryKey {
     Frontend(L4Addr),
     /// An entry of `node_addrs`.
     NodeAddress(Addr),
+    /// An entry of `outside`.
+    Outside(L4Addr),
+    /// An entry of `source_ranges`.
+    SourceRange(ServiceId, SourceRange),
+    /// An entry of `uplinks`.
+    Uplink(u32),
 }
 
 /// The content of the maps, or a part of it.
@@ -62,11 +69,18 @@ pub enum DriftKind {
     Slots,
     /// An entry of `node_addrs`.
     NodeAddress,
+    /// An entry of `outside`.
+    Outside,
+    /// An entry of `source_ranges`.
+    SourceRange,
+    /// An entry of `uplinks`.
+    Uplink,
 }
 
 impl DriftKind {
     /// Every kind, in the order of reports.
-    pub const ALL: [Self; 4] = [Self::Frontend, Self::Service, Self::Slots, Self::NodeAddress];
+    pub const ALL: [Self; 7] =
+        [Self::Frontend, Self::Service, Self::Slots, Self::NodeAddress, Self::Outside, Self::SourceRange, Self::Uplink];
 
     /// The label of the metric.
     pub const fn label(self) -> &'static str {
@@ -75,6 +89,9 @@ impl DriftKind {
             Self::Service => "service",
             Self::Slots => "slots",
             Self::NodeAddress => "node_address",
+            Self::Outside => "outside",
+            Self::SourceRange => "source_range",
+            Self::Uplink => "uplink",
         }
     }
 }
@@ -120,11 +137,18 @@ impl fmt::Display for Drift {
             (EntryKey::Service(_), Some(owner)) => write!(f, "{} of {owner} {}", self.kind.label(), self.fault),
             (EntryKey::Service(id), None) => write!(f, "{} of id {id} {}", self.kind.label(), self.fault),
             (EntryKey::NodeAddress(addr), _) => write!(f, "node address {addr} {}", self.fault),
+            (EntryKey::Outside(address), _) => write!(f, "outside frontend {address} {}", self.fault),
+            (EntryKey::SourceRange(_, range), Some(owner)) => {
+                write!(f, "source range {range} of {owner} {}", self.fault)
+            }
+            (EntryKey::SourceRange(id, range), None) => write!(f, "source range {range} of id {id} {}", self.fault),
+            (EntryKey::Uplink(index), _) => write!(f, "uplink {index} {}", self.fault),
         }
     }
 }
 
-/// The entries that differ between the maps and the state, in this order: services, frontends, node addresses.
+/// The entries that differ between the maps and the state, in this order: services, frontends, node addresses, outside
+/// frontends, source ranges, uplinks.
 pub fn differing_entries(content: &Content, state: &MapState) -> Vec<EntryKey> {
     let actual = &content.state;
     let mut keys = BTreeSet::new();
@@ -132,13 +156,19 @@ pub fn differing_entries(content: &Content, state: &MapState) -> Vec<EntryKey> {
     keys.extend(surplus(&actual.services, &state.services).map(|id| EntryKey::Service(*id)));
     keys.extend(missing_or_changed(&state.frontends, &actual.frontends).map(|a| EntryKey::Frontend(*a)));
     keys.extend(surplus(&actual.frontends, &state.frontends).map(|a| EntryKey::Frontend(*a)));
-    let either_way = |a: &imbl::OrdSet<Addr>, b: &imbl::OrdSet<Addr>| {
-        a.iter().filter(|addr| !b.contains(*addr)).map(|addr| EntryKey::NodeAddress(*addr)).collect::<Vec<_>>()
-    };
-    keys.extend(either_way(&state.node_addrs, &actual.node_addrs));
-    keys.extend(either_way(&actual.node_addrs, &state.node_addrs));
+    keys.extend(in_one(&state.node_addrs, &actual.node_addrs).map(|addr| EntryKey::NodeAddress(*addr)));
+    keys.extend(missing_or_changed(&state.outside, &actual.outside).map(|a| EntryKey::Outside(*a)));
+    keys.extend(surplus(&actual.outside, &state.outside).map(|a| EntryKey::Outside(*a)));
+    keys.extend(in_one(&state.source_ranges, &actual.source_ranges).map(|(id, r)| EntryKey::SourceRange(*id, *r)));
+    keys.extend(missing_or_changed(&state.uplinks, &actual.uplinks).map(|index| EntryKey::Uplink(*index)));
+    keys.extend(surplus(&actual.uplinks, &state.uplinks).map(|index| EntryKey::Uplink(*index)));
     keys.extend(content.broken.entries.keys());
     keys.into_iter().collect()
+}
+
+/// The elements that only one of the sets contains.
+fn in_one<'a, T: Ord>(a: &'a imbl::OrdSet<T>, b: &'a imbl::OrdSet<T>) -> impl Iterator<Item = &'a T> {
+    a.iter().filter(|it| !b.contains(*it)).chain(b.iter().filter(|it| !a.contains(*it)))
 }
 
 fn missing_or_changed<'a, K: Ord, V: PartialEq>(
@@ -176,6 +206,18 @@ pub(crate) fn detect(content: &Content, left: &MapState, key: EntryKey) -> Optio
             let present = |state: &MapState| state.node_addrs.contains(&addr).then_some(());
             Some((DriftKind::NodeAddress, fault(present(left), present(actual), is_broken)?))
         }
+        EntryKey::Outside(address) => {
+            let (before, now) = (left.outside.get(&address), actual.outside.get(&address));
+            Some((DriftKind::Outside, fault(before, now, is_broken)?))
+        }
+        EntryKey::SourceRange(id, range) => {
+            let present = |state: &MapState| state.source_ranges.contains(&(id, range)).then_some(());
+            Some((DriftKind::SourceRange, fault(present(left), present(actual), is_broken)?))
+        }
+        EntryKey::Uplink(index) => {
+            let (before, now) = (left.uplinks.get(&index), actual.uplinks.get(&index));
+            Some((DriftKind::Uplink, fault(before, now, is_broken)?))
+        }
     }
 }
 
@@ -193,13 +235,18 @@ fn fault<T: PartialEq>(before: Option<T>, now: Option<T>, is_broken: bool) -> Op
 /// Whether only the backends can differ, which means that the slots were overwritten and not the entry.
 fn has_same_sizes(a: &ServiceEntry, b: &ServiceEntry) -> bool {
     (a.cluster.len(), a.local.len()) == (b.cluster.len(), b.local.len())
-        && (a.has_backends, a.affinity_seconds, a.may_be_bound, a.tag)
-            == (b.has_backends, b.affinity_seconds, b.may_be_bound, b.tag)
+        && (a.has_backends, a.affinity_seconds, a.may_be_bound, a.has_rings, a.tag)
+            == (b.has_backends, b.affinity_seconds, b.may_be_bound, b.has_rings, b.tag)
 }
 
 /// The assumed value of a broken frontend that is not desired, so that it is deleted.
 pub(crate) const UNWANTED_FRONTEND: FrontendEntry =
     FrontendEntry { service: ServiceId::CANARY, inside_local: false, outside_local: false };
+/// The same for an outside frontend.
+pub(crate) const UNWANTED_OUTSIDE: OutsideEntry =
+    OutsideEntry { service: ServiceId::CANARY, local: false, has_ranges: true };
+/// The same for an uplink.
+pub(crate) const UNWANTED_UPLINK: UplinkEntry = UplinkEntry { v4: None, v6: None, mtu: 0, l2_length: 0 };
 
 #[cfg(test)]
 #[path = "tests/kernel_check.rs"]

@@ -8,7 +8,7 @@ use crate::state::entries::{BackendId, FrontendEntry, MapOp, ServiceEntry, Servi
 use crate::state::runs::REST_MILLIS;
 
 const NOW: Moment = Moment(0);
-const LIMITS: Limits = Limits { frontends: 1, services: 2, slots: 4, affinity: 1 };
+const LIMITS: Limits = Limits { frontends: 1, services: 2, slots: 4, affinity: 1, outside: 0, source_ranges: 0 };
 
 fn l4(text: &str) -> L4Addr {
     text.parse().expect("valid in a test")
@@ -31,6 +31,7 @@ fn apply(maps: &mut MemoryDatapath, op: MapOp, now: Moment) -> Result<(), &'stat
     maps.apply(&[op], now).remove(0).map_err(|error| match error {
         MapError::Full { map, .. } => map,
         MapError::TooManyNodeAddrs { .. } => "node_addrs",
+        MapError::TooManyUplinks { .. } => "uplinks",
         MapError::Resting => "resting",
         MapError::Failed { .. } => "failed",
     })
@@ -52,7 +53,7 @@ fn a_full_map_keeps_what_it_has() {
 
 /// The first view fits and the second does not. Neither may remain.
 #[test]
-fn a_list_that_fits_by_half_takes_nothing() {
+fn a_list_that_fits_only_in_part_takes_no_slots() {
     let mut maps = MemoryDatapath::new(LIMITS);
     assert_eq!(apply(&mut maps, put(1, 3, 3), NOW), Err("slots"));
     assert_eq!(maps.slots_used(), (0, 0));
@@ -73,7 +74,7 @@ fn a_replaced_list_rests() {
 
 /// A round takes time: a list that was replaced at its end was in use until then.
 #[test]
-fn a_replaced_list_rests_from_the_end_of_its_round_on() {
+fn a_replaced_list_rests_from_the_end_of_its_round() {
     let mut maps = MemoryDatapath::new(LIMITS);
     assert_eq!(apply(&mut maps, put(1, 2, 0), NOW), Ok(()));
     assert_eq!(apply(&mut maps, put(1, 2, 0), NOW), Ok(()));

@@ -18,7 +18,7 @@ use crate::model::service::{
 use crate::snapshot::{ChangedServices, Snapshot};
 use crate::state::entries::MapState;
 
-const LIMITS: Limits = Limits { frontends: 12, services: 9, slots: 30, affinity: 4 };
+const LIMITS: Limits = Limits { frontends: 12, services: 9, slots: 30, affinity: 4, outside: 0, source_ranges: 0 };
 const ROUNDS: u64 = 3_000;
 
 /// Pseudo-random numbers from a linear congruential generator with Knuth's factor.
@@ -90,7 +90,7 @@ fn rows(snapshot: &Snapshot, of: &ServiceName) -> Vec<FrontendReport> {
 
 /// After any change, and with full maps, a service that is not named has the same rows as before.
 #[test]
-fn who_is_not_named_reads_as_before() {
+fn a_service_that_is_not_named_has_the_same_rows_as_before() {
     let config = EngineConfig { sources: [Source::Files].into(), max_services: 9, ..EngineConfig::default() };
     let mut engine = Engine::new(config, MapState::default());
     let mut datapath = MemoryDatapath::new(LIMITS);

@@ -13,8 +13,8 @@ use nodelb_core::model::service::{
 };
 
 use super::objects::{self, Conditions, Endpoint, EndpointHints, EndpointSlice, Metadata, NodeAddress, ServiceSpec};
-use super::printable::name;
 use crate::time;
+use nodelb_core::text::name;
 
 /// Kubernetes' default for `sessionAffinityConfig.clientIP.timeoutSeconds`: three hours.
 pub const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
@@ -75,6 +75,7 @@ pub fn service(object: &objects::Service, reader: &Reader) -> (Option<Service>, 
         health_check_port: health_check_port(spec),
         awaits_load_balancer: spec.kind == "LoadBalancer" && status.load_balancer.ingress.is_empty(),
         health_check: None,
+        is_outside: false,
     };
     (Some(service), notices)
 }

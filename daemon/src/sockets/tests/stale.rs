@@ -76,14 +76,21 @@ struct Rig {
 
 impl Rig {
     fn new(readings: Vec<Vec<Flow>>) -> Self {
-        let maps = MemoryDatapath::new(Limits { frontends: 64, services: 32, slots: 128, affinity: 16 });
+        let maps = MemoryDatapath::new(Limits {
+            frontends: 64,
+            services: 32,
+            slots: 128,
+            affinity: 16,
+            outside: 0,
+            source_ranges: 0,
+        });
         let config = EngineConfig { sources: BTreeSet::from([Source::Files]), max_services: 32, ..Default::default() };
         let mut engine = Engine::new(config, maps.dump().unwrap());
         engine.change(Change::Node(NodeFacts { name: "n".into(), ..NodeFacts::default() }));
         let (snapshot_in, snapshot) = watch::channel(Arc::new(Snapshot::default()));
         let (changes_in, changes) = mpsc::channel(4);
-        let stale_sockets =
-            StaleSockets::new(snapshot, changes_in, (Disconnect::Udp, "/proc/nowhere".into()), Clock::start());
+        let handle = OwnerHandle { changes: changes_in, snapshot, clock: Clock::start(), ports_at_start: 0 };
+        let stale_sockets = StaleSockets::new(handle, Disconnect::Udp, "/proc/nowhere".into());
         let readings = Mutex::new(VecDeque::from(readings));
         let flows: ReadFlows = Arc::new(move |_, see| {
             let mut readings = readings.lock().unwrap();

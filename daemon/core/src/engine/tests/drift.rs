@@ -14,7 +14,7 @@ use crate::model::service::{
 use crate::state::entries::{FrontendEntry, MapOp, MapState, ServiceId};
 use crate::state::kernel_check::{Broken, Content, DriftKind, EntryKey, Fault, differing_entries};
 
-const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16 };
+const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16, outside: 0, source_ranges: 0 };
 const FRONTEND: &str = "198.51.100.10:80";
 
 fn l4(text: &str) -> L4Addr {

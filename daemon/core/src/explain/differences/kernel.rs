@@ -7,7 +7,9 @@ use crate::filter::Filter;
 use crate::model::addr::L4Addr;
 use crate::model::service::{ServiceName, Source};
 use crate::snapshot::Snapshot;
-use crate::state::entries::{FrontendEntry, MapState, ServiceEntry, ServiceId, Slot, backends_of};
+use crate::state::entries::{
+    FrontendEntry, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot, UplinkEntry, backends_of,
+};
 use crate::state::kernel_check::{Content, EntryKey, Fault, detect};
 use crate::state::status::Status;
 use crate::text::listed;
@@ -57,6 +59,17 @@ pub(super) fn shows(snapshot: &Snapshot, actual: &Content, key: EntryKey, filter
             };
             is_named(id) && filter.address.is_none_or(|addr| holds(addr) || is_reached(addr))
         }
+        EntryKey::Outside(address) => {
+            let ids = both.iter().filter_map(|state| state.outside.get(&address)).map(|entry| entry.service);
+            let is_shown = filter.service.is_none() || ids.into_iter().any(is_named);
+            is_shown && filter.address.is_none_or(|addr| addr == address.addr)
+        }
+        EntryKey::SourceRange(id, range) => is_named(id) && filter.address.is_none_or(|addr| range.contains(addr)),
+        EntryKey::Uplink(index) => {
+            let entries = || both.iter().filter_map(|state| state.uplinks.get(&index));
+            let has = |addr| entries().any(|entry| [entry.v4, entry.v6].contains(&Some(addr)));
+            filter.service.is_none() && filter.address.is_none_or(has)
+        }
         EntryKey::NodeAddress(own) => filter.service.is_none() && filter.address.is_none_or(|addr| addr == own),
     }
 }
@@ -76,6 +89,20 @@ pub(super) fn entry(snapshot: &Snapshot, actual: &Content, key: EntryKey, next: 
         EntryKey::NodeAddress(addr) => {
             let text = |state: &MapState| state.node_addrs.contains(&addr).then(|| "answers NodePorts".to_owned());
             (addr.to_string(), text(&snapshot.desired), text(&actual.state))
+        }
+        EntryKey::Outside(address) => {
+            let text = |state: &MapState| state.outside.get(&address).map(|entry| outside_text(snapshot, *entry));
+            (format!("{address} for outside clients"), text(&snapshot.desired), text(&actual.state))
+        }
+        EntryKey::SourceRange(id, range) => {
+            let text = |state: &MapState| {
+                state.source_ranges.contains(&(id, range)).then(|| format!("may connect to {}", name_of(snapshot, id)))
+            };
+            (range.to_string(), text(&snapshot.desired), text(&actual.state))
+        }
+        EntryKey::Uplink(index) => {
+            let text = |state: &MapState| state.uplinks.get(&index).map(uplink_text);
+            (uplink_name(snapshot, index), text(&snapshot.desired), text(&actual.state))
         }
     };
     let (cause, action) = likely_cause(snapshot, actual, key, next);
@@ -132,23 +159,28 @@ fn error_at(snapshot: &Snapshot, key: EntryKey) -> Option<String> {
         status.error.clone().filter(|_| status.status == Status::Error)
     };
     match key {
-        EntryKey::Frontend(address) => error(&address).map(|error| error.to_string()),
-        EntryKey::Service(id) => {
+        EntryKey::Frontend(address) | EntryKey::Outside(address) => error(&address).map(|error| error.to_string()),
+        EntryKey::Service(id) | EntryKey::SourceRange(id, _) => {
             let owner = snapshot.owners.get(&id)?;
             let addresses = snapshot.addresses_of(&owner.key.service);
             let own = |a: &&L4Addr| snapshot.desired.frontends.get(*a).is_some_and(|entry| entry.service == id);
             addresses.iter().filter(own).find_map(error).map(|error| error.to_string())
         }
         EntryKey::NodeAddress(addr) => snapshot.failed_node_addrs.get(&addr).map(ToString::to_string),
+        EntryKey::Uplink(_) => None,
     }
 }
 
 fn service_at(snapshot: &Snapshot, actual: &Content, key: EntryKey) -> Option<ServiceName> {
     let at = |address| [&snapshot.desired, &actual.state].into_iter().find_map(|state| state.frontends.get(&address));
     let id = match key {
-        EntryKey::Service(id) => id,
+        EntryKey::Service(id) | EntryKey::SourceRange(id, _) => id,
         EntryKey::Frontend(address) => at(address)?.service,
-        EntryKey::NodeAddress(_) => return None,
+        EntryKey::Outside(address) => {
+            let states = [&snapshot.desired, &actual.state];
+            states.into_iter().find_map(|state| state.outside.get(&address))?.service
+        }
+        EntryKey::NodeAddress(_) | EntryKey::Uplink(_) => return None,
     };
     snapshot.owners.get(&id).map(|owner| owner.key.service.clone())
 }
@@ -160,6 +192,22 @@ fn name_of(snapshot: &Snapshot, id: ServiceId) -> String {
 fn frontend_text(snapshot: &Snapshot, entry: FrontendEntry) -> String {
     let view = if entry.inside_local { " (local view)" } else { "" };
     format!("leads to {}{view}", name_of(snapshot, entry.service))
+}
+
+fn outside_text(snapshot: &Snapshot, entry: OutsideEntry) -> String {
+    let view = if entry.local { " (local view)" } else { "" };
+    let ranges = if entry.has_ranges { ", for clients in its source ranges" } else { "" };
+    format!("leads to {}{view}{ranges}", name_of(snapshot, entry.service))
+}
+
+fn uplink_name(snapshot: &Snapshot, index: u32) -> String {
+    let found = snapshot.facts.uplinks.iter().find(|uplink| uplink.ifindex == index);
+    found.map_or_else(|| format!("device {index}"), |uplink| uplink.name.to_string())
+}
+
+fn uplink_text(entry: &UplinkEntry) -> String {
+    let addrs = [entry.v4, entry.v6].into_iter().flatten();
+    format!("uplink with {}, MTU {}", listed(addrs, 2), entry.mtu)
 }
 
 fn service_text(entry: &ServiceEntry) -> String {
@@ -176,6 +224,9 @@ fn service_text(entry: &ServiceEntry) -> String {
     }
     if entry.cluster.is_empty() && entry.has_backends {
         text.push_str(", backends elsewhere");
+    }
+    if entry.has_rings {
+        text.push_str(", with rings");
     }
     text
 }

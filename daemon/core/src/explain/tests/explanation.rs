@@ -17,7 +17,7 @@ use crate::snapshot::Snapshot;
 use crate::state::entries::MapState;
 use crate::state::status::Status;
 
-const LIMITS: Limits = Limits { frontends: 100, services: 100, slots: 100, affinity: 4 };
+const LIMITS: Limits = Limits { frontends: 100, services: 100, slots: 100, affinity: 4, outside: 0, source_ranges: 0 };
 
 fn l4(text: &str) -> L4Addr {
     text.parse().unwrap()
@@ -95,7 +95,7 @@ fn a_cluster_ip_leads_to_every_selected_backend() {
 }
 
 #[test]
-fn a_local_policy_leaves_what_is_here() {
+fn a_local_policy_selects_only_local_backends() {
     let explained = explanation(&shop(TrafficPolicy::Local), "10.96.7.7:80", Client::Host);
     assert_eq!(explained.found.as_ref().map(|found| found.view), Some(ViewKind::Local));
     assert_eq!(explained.result, ConnectResult::Forwarded(1));

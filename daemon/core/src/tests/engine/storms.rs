@@ -4,7 +4,8 @@
 use super::*;
 use crate::model::addr::work;
 
-const ROOM: Limits = Limits { frontends: 8_192, services: 8_192, slots: 32_768, affinity: 16 };
+const ROOM: Limits =
+    Limits { frontends: 8_192, services: 8_192, slots: 32_768, affinity: 16, outside: 0, source_ranges: 0 };
 
 fn full(index: usize) -> String {
     format!("n{}/s{index}", index % 10)

@@ -20,15 +20,18 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use crate::admin::fixture::unsynced;
+use crate::admin::fixture::{owner, unsynced};
 use crate::admin::server::{self, STREAMS, serve};
 use crate::admin::{AdminState, Now};
+use crate::datapath::fake::FakeDatapath;
 use crate::http::{self, Listener};
+use crate::reconcile::Published;
 use crate::status::{Check, Health};
 
 /// The server's clock does not advance.
 pub(super) const NOW: Moment = Moment(60_000);
-const LIMITS: Limits = Limits { frontends: 100_000, services: 100_000, slots: 100_000, affinity: 4 };
+const LIMITS: Limits =
+    Limits { frontends: 100_000, services: 100_000, slots: 100_000, affinity: 4, outside: 0, source_ranges: 0 };
 
 /// A server on a free port and on a Unix socket.
 pub(super) struct Served {
@@ -59,12 +62,10 @@ pub(super) async fn limited(limits: http::Limits, streams: usize) -> Served {
     let config = EngineConfig { sources: [Source::Files].into(), max_services: 100_000, ..EngineConfig::default() };
     let engine = Engine::new(config, MapState::default());
     let (snapshot, shown) = watch::channel(Arc::new(engine.snapshot(NOW)));
+    let content = move || held.borrow().clone().map(|state| Content { state, ..Content::default() });
     let state = AdminState {
-        snapshot: shown,
-        sources: vec![watch::channel(Arc::new(Vec::new())).1],
-        health: health_seen,
-        maps: Arc::new(move || held.borrow().clone().map(|state| Content { state, ..Content::default() })),
-        limits: LIMITS,
+        owner: Published { health: health_seen, ..owner(shown) },
+        datapath: Arc::new(FakeDatapath { limits: LIMITS, content: Box::new(content), ..FakeDatapath::default() }),
         clock: Arc::new(|| Now { moment: NOW, unix: 1_700_000_000 }),
         ..unsynced()
     };

@@ -1,0 +1,24 @@
+//! Uplinks: the devices by which other machines are reached. The packet programs run on them.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::addr::Addr;
+
+/// A device by which other machines are reached.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Uplink {
+    /// The kernel's index of the device.
+    pub ifindex: u32,
+    /// The name of the device, for display.
+    pub name: Arc<str>,
+    /// The node's IPv4 address on the device, for packets that leave by it; `None` without one.
+    pub v4: Option<Addr>,
+    /// The node's IPv6 address on the device; `None` without one.
+    pub v6: Option<Addr>,
+    /// The maximum size of a packet in bytes, from the IP header.
+    pub mtu: u32,
+    /// The length of the link-layer header in bytes: 14, or 0 without one.
+    pub l2_length: u8,
+}
