@@ -228,9 +228,21 @@ impl Admin {
     }
 }
 
-impl Datapath {
-    /// The sizes of the maps.
+impl Config {
+    /// The sizes of the maps. Without packets, those of the packet path do not exist.
     pub fn limits(&self) -> Limits {
+        let limits = self.datapath.limits();
+        if !self.packets.is_on() {
+            return limits;
+        }
+        let Packets { max_outside, max_source_ranges, .. } = self.packets;
+        Limits { outside: max_outside, source_ranges: max_source_ranges, ..limits }
+    }
+}
+
+impl Datapath {
+    /// The sizes of the maps that sockets need.
+    fn limits(&self) -> Limits {
         Limits {
             frontends: self.max_frontends,
             services: self.max_services,

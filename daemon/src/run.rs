@@ -135,7 +135,7 @@ fn run_memory(setup: Setup) -> Result<(), Failure> {
     );
     let register: Register = Arc::new(|_| Ok(()));
     let admin_sockets = AdminSockets::open(&setup.config.admin, &register);
-    let datapath = MemoryDatapath::new(setup.config.datapath.limits());
+    let datapath = MemoryDatapath::new(setup.config.limits());
     let probe = Box::new(|_: &mut _| ProbeResult::default());
     let open = OpenDatapath { datapath, probe, register, reader: None, stale_sockets: None, packets: None };
     start_runtime(|| serve(setup, open, admin_sockets))

@@ -23,6 +23,7 @@ use crate::flows::FlowReader;
 use crate::foreign_links;
 use crate::load::{self, PERSISTENT};
 use crate::maps::NAMES;
+use crate::outside;
 use crate::own_sockets::{self, OwnSockets};
 use crate::packets::{self, OpenedPackets, PacketConfig};
 use crate::pins::{self, Pins};
@@ -293,7 +294,9 @@ impl OpenMaps {
         let of_packets = packets::maps::PERSISTENT.iter().filter(|_| has_packets);
         let names = PERSISTENT.iter().chain(of_packets);
         let persistent = names.map(|&name| open_pinned(name, &pins.persistent(name))).collect::<Result<_, _>>()?;
-        let maps = NAMES.iter().map(|&name| open_pinned(name, &directory.join(name))).collect::<Result<_, _>>()?;
+        let exists = |name: &&&'static str| directory.join(name).exists();
+        let names = NAMES.iter().chain(outside::NAMES.iter().filter(exists));
+        let maps = names.map(|&name| open_pinned(name, &directory.join(name))).collect::<Result<_, _>>()?;
         Ok(Self { generation, persistent, maps })
     }
 

@@ -67,8 +67,8 @@ pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error
         self::stale_sockets(&mut exposition, &latest(stale_sockets), now);
     }
     changes(&mut exposition, &state.recorder.latencies);
-    if let Some(packets) = &state.packets {
-        self::packets::packets(&mut exposition, packets);
+    if let Some(published) = &state.packets {
+        packets::packets(&mut exposition, published);
     }
     exposition.each(&table::BUILD_INFO, [([env!("CARGO_PKG_VERSION")], true)]);
     exposition.one(&table::LOG_LINES_DROPPED, log::dropped_lines());

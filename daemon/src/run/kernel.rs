@@ -48,7 +48,7 @@ pub(super) fn open(config: &Config) -> Result<(KernelDatapath, Findings), Failur
     let options = Options {
         pin_directory: config.datapath.pin_directory.clone(),
         cgroup: config.datapath.cgroup().map(ToOwned::to_owned),
-        limits: config.datapath.limits(),
+        limits: config.limits(),
         nodeport_range: config.datapath.nodeport_range.into(),
         protect_nodeports: config.datapath.protect_nodeports,
         count_connections: config.datapath.count_connections,
@@ -80,7 +80,7 @@ fn packets(config: &Config) -> Result<Option<PacketConfig>, Failure> {
         nodeport_range,
         source_ports,
         limits: packets.limits(),
-        services: config.datapath.limits(),
+        services: config.limits(),
         count_connections: config.datapath.count_connections,
     };
     let settings = devices::watch::settings(packets, packets.mode == PacketMode::Drain);

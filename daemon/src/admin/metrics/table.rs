@@ -123,11 +123,6 @@ metrics! {
     SOCKET_REAPER_UP: Sockets, Gauge, "nodelb_socket_reaper_up", [],
         "1 while stale sockets can be closed, 0 if the process that closes them has stopped";
 
-    READY: Process, Gauge, "nodelb_ready", [], "1 while `/readyz` returns 200, else 0";
-    LOG_LINES_DROPPED: Process, Counter, "nodelb_log_lines_dropped_total", [],
-        "Number of log lines that were dropped because journald, or the reader of the daemon's stderr, did not accept them in time";
-    ADMIN_LISTENERS_CLOSED: Process, Gauge, "nodelb_admin_listeners_closed", [],
-        "Number of addresses of `admin.listen` that cannot be opened";
     PACKET_TRANSLATED<1>: Packets, Counter, "nodelb_packet_translated_total", [direction = "forward, reverse"],
         "Number of translated packets: from clients outside the node, and from backends";
     PACKET_DROPPED<1>: Packets, Counter, "nodelb_packet_dropped_total",
@@ -154,6 +149,11 @@ metrics! {
     PACKET_DEVICES<1>: Packets, Gauge, "nodelb_packet_devices", [state = "attached, unused, failed"],
         "Number of network devices, by the state of nodelb's programs there";
 
+    READY: Process, Gauge, "nodelb_ready", [], "1 while `/readyz` returns 200, else 0";
+    LOG_LINES_DROPPED: Process, Counter, "nodelb_log_lines_dropped_total", [],
+        "Number of log lines that were dropped because journald, or the reader of the daemon's stderr, did not accept them in time";
+    ADMIN_LISTENERS_CLOSED: Process, Gauge, "nodelb_admin_listeners_closed", [],
+        "Number of addresses of `admin.listen` that cannot be opened";
     BUILD_INFO<1>: Process, Info, "nodelb_build_info", [version = "one"], "The version of nodelb";
     START_TIME: Process, Gauge, "process_start_time_seconds", [], "Start time of the daemon, in seconds since 1970";
     CPU_TIME: Process, Counter, "process_cpu_seconds_total", [], "CPU time that the daemon has used";
