@@ -11,7 +11,8 @@ use tokio::sync::mpsc;
 use crate::http::Listener;
 
 mod answer;
-pub mod devices;
+pub mod connections;
+mod devices;
 mod diff;
 #[cfg(test)]
 #[path = "admin/tests/fixture.rs"]

@@ -83,21 +83,6 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// The sizes of the maps. Those for clients outside the node do not exist if packets are off.
-    pub fn limits(&self) -> Limits {
-        let Datapath { max_frontends, max_services, max_slots, max_affinity, .. } = self.datapath;
-        let Packets { max_outside, max_source_ranges, .. } = self.packets;
-        let if_on = |size| if self.packets.is_on() { size } else { 0 };
-        Limits {
-            frontends: max_frontends,
-            services: max_services,
-            slots: max_slots,
-            affinity: max_affinity,
-            outside: if_on(max_outside),
-            source_ranges: if_on(max_source_ranges),
-        }
-    }
-
     /// Reads the file at `path`; without one, the file at [`DEFAULT_PATH`] or, if that does not exist, the defaults.
     ///
     /// # Errors
@@ -243,7 +228,31 @@ impl Admin {
     }
 }
 
+impl Config {
+    /// The sizes of the maps. Without packets, those of the packet path do not exist.
+    pub fn limits(&self) -> Limits {
+        let limits = self.datapath.limits();
+        if !self.packets.is_on() {
+            return limits;
+        }
+        let Packets { max_outside, max_source_ranges, .. } = self.packets;
+        Limits { outside: max_outside, source_ranges: max_source_ranges, ..limits }
+    }
+}
+
 impl Datapath {
+    /// The sizes of the maps that sockets need.
+    fn limits(&self) -> Limits {
+        Limits {
+            frontends: self.max_frontends,
+            services: self.max_services,
+            slots: self.max_slots,
+            affinity: self.max_affinity,
+            outside: 0,
+            source_ranges: 0,
+        }
+    }
+
     /// The cgroup to attach to; `None` for the root of cgroup v2, which is searched.
     pub fn cgroup(&self) -> Option<&Path> {
         Some(self.cgroup.as_path()).filter(|path| !path.as_os_str().is_empty())

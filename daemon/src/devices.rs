@@ -5,47 +5,88 @@ pub mod hooks;
 pub mod mode;
 pub mod proxies;
 pub mod report;
+pub mod sweep;
 pub mod uplinks;
 pub mod watch;
 
 use std::fs;
 use std::future::Future;
 use std::io;
-use std::ops::RangeInclusive;
+use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
 
-use nodelb_datapath::packets::OpenedPackets;
+use nodelb_core::messages;
+use nodelb_datapath::packets::{Connection, OpenedPackets, PacketCounts};
 use tokio::sync::watch as channel;
+use tracing::warn;
 
 use self::proxies::{ReadRules, nf_tables};
 use self::report::DevicesReport;
+use self::sweep::{CountConnections, SweepReport};
 use crate::config::Config;
 use crate::reconcile::OwnerHandle;
 
-/// What the tasks of this module publish.
+/// Passes each connection to the function, until that breaks.
+pub type ReadConnections = Arc<dyn Fn(&mut dyn FnMut(Connection) -> ControlFlow<()>) -> io::Result<()> + Send + Sync>;
+
+/// Reads what the programs count; `None` if the kernel refuses that.
+pub type ReadCounts = Arc<dyn Fn() -> Option<PacketCounts> + Send + Sync>;
+
+/// What the tasks of this module publish, and what can be read from the kernel.
 #[derive(Clone)]
 pub struct Published {
     /// The devices, and whether packets are translated.
     pub devices: channel::Receiver<Arc<DevicesReport>>,
+    /// The sweeps; `None` if the kernel cannot list connections.
+    pub sweep: Option<channel::Receiver<Arc<SweepReport>>>,
+    /// Reads the connections.
+    pub connections: ReadConnections,
+    /// Reads the counts of packets.
+    pub counts: ReadCounts,
+}
+
+impl Default for Published {
+    /// Nothing is published, and there are no connections.
+    fn default() -> Self {
+        let (connections, counts): (ReadConnections, ReadCounts) = (Arc::new(|_| Ok(())), Arc::new(|| None));
+        Self { devices: channel::channel(Arc::default()).1, sweep: None, connections, counts }
+    }
 }
 
 /// Starts the tasks of the packet path. They end with `shutdown`; the programs stay attached.
-pub fn start(
+pub fn start<S: Future<Output = ()> + Send + 'static>(
     packets: OpenedPackets,
     owner: &OwnerHandle,
-    config: channel::Receiver<Arc<Config>>,
-    shutdown: impl Future<Output = ()> + Send + 'static,
+    config: &channel::Receiver<Arc<Config>>,
+    shutdown: impl Fn() -> S,
 ) -> Published {
-    let OpenedPackets { hooks, settings, .. } = packets;
-    let connections = watch::Connections {
-        config,
+    let OpenedPackets { hooks, settings, sweep, counter, connections, .. } = packets;
+    let inputs = watch::Connections {
+        config: config.clone(),
         snapshot: owner.snapshot.clone(),
         changes: owner.changes.clone(),
         attach: Box::new(hooks),
         settings: Arc::new(move |values| settings.set(values)),
         rules: rules(),
     };
-    Published { devices: watch::start(connections, shutdown) }
+    let connections = Arc::new(connections);
+    let count: CountConnections = {
+        let connections = Arc::clone(&connections);
+        Arc::new(move || connections.count())
+    };
+    let sweep = sweep.inspect_err(|error| {
+        warn!(
+            message_id = %messages::SWEEP_FAILED,
+            "connections of clients outside the node that have ended cannot be deleted: {error}; they occupy room until \
+             the map is full"
+        );
+    });
+    Published {
+        devices: watch::start(inputs, shutdown()),
+        sweep: sweep.ok().map(|it| sweep::start(sweep::in_kernel(it), count, config.clone(), shutdown())),
+        connections: Arc::new(move |see| connections.read(see)),
+        counts: Arc::new(move || counter.read().ok()),
+    }
 }
 
 /// Reads kube-proxy's rules in this process.

@@ -197,7 +197,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let reader = reader.unwrap_or_else(|| Arc::new(MemoryReader { limits, snapshot: handle.snapshot.clone() }));
     let check = owner.start_drift_checker(Arc::clone(&reader), stop());
     let config = watch::Sender::new(Arc::new(config));
-    let packets = packets.map(|opened| devices::start(opened, &handle, config.subscribe(), stop()));
+    let packets = packets.map(|opened| devices::start(opened, &handle, &config.subscribe(), stop));
     let state = AdminState {
         owner: published,
         datapath: reader,

@@ -305,6 +305,17 @@ messages! {
         "packets.snat-ports contains ports that the kernel assigns to processes of the node. nodelb has to find out for \
          each new connection to a backend on another node whether a process uses the port, which takes time.",
         "Set packets.snat-ports, or net.ipv4.ip_local_port_range, to a range that does not overlap with the other one.";
+    SWEEP_FAILED = 0xfa15765d7e794bb58f0d008e4c4fb015,
+        "Connections that have ended cannot be deleted",
+        "The kernel does not list the connections of clients outside the node, or does not delete those that have \
+         ended. They occupy room in the map. When it is full, new connections continue to work, but are evicted when \
+         many others begin.",
+        "Look at the error in the line. A restart of nodelb loads the programs again.";
+    CONNECTIONS_FULL = 0x3e1322fbb07d45a29f8ce44c0fb1bf76,
+        "The room for connections is nearly used",
+        "Above 80 % of packets.max-connections, TCP connections without packets are forgotten earlier than \
+         packets.tcp-timeout says. When the map is full, new connections are evicted when many others begin.",
+        "Raise packets.max-connections and restart nodelb; connections continue.";
     NODE_UNKNOWN = 0x260f0f13df7c4023b7a591f54d086943,
         "The node's addresses are unknown",
         "The kernel does not report the addresses of the node. nodelb uses the last known ones and retries.",

@@ -11,7 +11,7 @@ mod settings;
 pub(crate) mod start;
 mod sweep;
 
-pub use connections::{Connection, ConnectionReader, ConnectionState};
+pub use connections::{Connection, ConnectionCount, ConnectionReader, ConnectionState};
 pub use counts::{PacketCounter, PacketCounts, REASONS};
 pub use load::{LinkLayer, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms};
 pub use run::{Packet, Verdict};

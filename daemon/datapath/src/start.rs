@@ -256,8 +256,8 @@ impl<'p> Start<'p> {
             return Ok(None);
         };
         let Handles(handles, outside) = reopened(handles, directory)?;
-        let named = NAMES.into_iter().zip(handles).chain(outside.into_named());
-        packets::start::start(config, self.pins, named).map(Some)
+        let maps = NAMES.into_iter().zip(handles).chain(outside.into_named());
+        packets::start::start(config, self.pins, maps).map(Some)
     }
 
     fn writer(

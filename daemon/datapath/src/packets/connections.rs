@@ -8,10 +8,14 @@ use nix::time::{ClockId, clock_gettime};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::state::entries::ServiceId;
 
-use crate::layout::connections::{ConnectionBytes, ConnectionEntry, packet_key, parse_connection};
+use crate::layout::connections::{ConnectionBytes, ConnectionEntry, PacketKeyBytes, packet_key, parse_connection};
 use crate::maps::into_io;
 use crate::packets::load::PacketMaps;
 use crate::sys;
+
+/// Sizes of the entries in bytes.
+const KEY: usize = size_of::<PacketKeyBytes>();
+const VALUE: usize = size_of::<ConnectionBytes>();
 
 /// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -61,6 +65,15 @@ pub struct Connection {
     pub bytes: u64,
 }
 
+/// The number of connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnectionCount {
+    /// Those that both sides have answered.
+    pub connections: u64,
+    /// The others, which can be evicted.
+    pub handshakes: u64,
+}
+
 /// Reads the connections. Works from any thread and without capabilities.
 #[derive(Debug)]
 pub struct ConnectionReader {
@@ -72,6 +85,20 @@ impl ConnectionReader {
     pub(crate) fn new(maps: &PacketMaps) -> io::Result<Self> {
         let map = |name| MapHandle::try_from(maps.get(name).ok_or(io::ErrorKind::NotFound)?).map_err(into_io);
         Ok(Self { connections: map("connections")?, half_open: map("half_open")? })
+    }
+
+    /// Counts the connections, by reading all keys.
+    ///
+    /// # Errors
+    /// If the kernel refuses the request.
+    pub fn count(&self) -> io::Result<ConnectionCount> {
+        // Each connection has two entries.
+        let count = |map: &MapHandle| {
+            let mut entries = 0;
+            sys::each_batch::<KEY, VALUE>(map, |keys, _| entries += keys.len() as u64)?;
+            Ok::<u64, io::Error>(entries.div_ceil(2))
+        };
+        Ok(ConnectionCount { connections: count(&self.connections)?, handshakes: count(&self.half_open)? })
     }
 
     /// Passes each connection to `see`, until it breaks. Connections that begin or end at the same time may be missing,

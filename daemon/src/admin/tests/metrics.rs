@@ -14,9 +14,12 @@ use nodelb_core::model::service::{
 };
 use tokio::sync::watch;
 
+use nodelb_datapath::packets::{ConnectionCount, PacketCounts};
+
 use super::*;
 use crate::admin::fixture::{always, kubernetes, owner, unsynced};
 use crate::datapath::fake::FakeDatapath;
+use crate::devices::{self, sweep::SweepReport};
 use crate::reconcile::Published;
 use crate::status::Check;
 
@@ -250,6 +253,12 @@ fn connections_are_counted_by_service_port() {
     assert_eq!(samples_of(&state, "nodelb_service_connections"), samples, "asking is no connection");
 }
 
+fn packets() -> devices::Published {
+    let count = Some(ConnectionCount::default());
+    let sweep = Some(always(SweepReport { count, ..SweepReport::default() }));
+    devices::Published { sweep, counts: Arc::new(|| Some(PacketCounts::default())), ..Default::default() }
+}
+
 /// A state in which every metric has a value.
 fn full() -> AdminState {
     AdminState {
@@ -258,6 +267,7 @@ fn full() -> AdminState {
         files: always(rows()),
         checks: always(check_report()),
         stale_sockets: Some(always(stale_sockets_report())),
+        packets: Some(packets()),
         ..state(crate::admin::tables::tests::apiservers::report())
     }
 }

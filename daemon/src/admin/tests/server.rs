@@ -38,6 +38,7 @@ async fn the_list_names_every_route_and_each_answers_in_both_forms() {
         "/sources",
         "/apiservers",
         "/devices",
+        "/connections",
         "/config",
         "/openapi.json",
         "/healthz",
