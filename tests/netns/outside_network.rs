@@ -191,7 +191,14 @@ fn packets_of_no_service_are_untouched() {
 fn connections_made_through_kube_proxy_live_on() {
     in_lab("connections_made_through_kube_proxy_live_on", |host, lab, services| {
         let [address, _] = services[0].load_balancer();
+        // With the last chain of type nat, the kernel would end all translation by conntrack.
         nft("
+            table ip plugin {
+                chain postrouting {
+                    type nat hook postrouting priority 110; policy accept;
+                    ip saddr 203.0.113.32/27 ip daddr 192.0.2.0/24 masquerade
+                }
+            }
             table ip kube-proxy {
                 chain prerouting {
                     type nat hook prerouting priority -100; policy accept;
