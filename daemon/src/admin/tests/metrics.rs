@@ -215,7 +215,10 @@ fn sources_tell_how_old_they_are() {
         "nodelb_source_up{source=\"kubernetes\",kind=\"nodes\"} 0",
         "nodelb_source_up{source=\"kubernetes\",kind=\"services\"} 1",
     ];
-    expect(&samples_of(&AdminState { files: always(rows()), ..state(PoolReport::default()) }, "nodelb_source_"), expected);
+    expect(
+        &samples_of(&AdminState { files: always(rows()), ..state(PoolReport::default()) }, "nodelb_source_"),
+        expected,
+    );
 }
 
 fn health(canary: Check) -> watch::Receiver<Arc<Health>> {
