@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
 # The content of `make demo`, run inside the namespaces of demo/run.sh: services from files, then services from a
-# Kubernetes API server. Every check prints a tick or a cross; the exit code is 0 only if all checks passed.
+# Kubernetes API server, then a client outside the node. Every check prints a tick or a cross; the exit code is 0 only if
+# all checks passed.
 # shellcheck disable=SC2317 # the checks are called by name
 set -uo pipefail
 bin=$1
-cgroup=$2
+# The cgroup of the node, and the one of other machines.
+cgroup=$2/node
+# shellcheck disable=SC2034 # demo/outside.sh uses it
+others=$2/others
 PATH=$bin:$PATH:/usr/sbin:/sbin
 trap 'exit 130' INT TERM
 
@@ -15,6 +19,8 @@ dir=/run/nodelb-demo
 . demo/files.sh
 # shellcheck source=demo/kubernetes.sh
 . demo/kubernetes.sh
+# shellcheck source=demo/outside.sh
+. demo/outside.sh
 
 connect() { nodelb-prober connect --to "$@"; }
 get() { curl --silent --show-error --fail "http://localhost:9890$1"; }
@@ -81,4 +87,5 @@ prepare() {
 prepare
 from_files
 from_kubernetes
+from_outside
 verdict

@@ -19,7 +19,9 @@ janitor=$!
 
 verdict=0
 (
-    echo $BASHPID >"$cgroup/cgroup.procs"
+    # nodelb translates connections of the processes in "node". Those in "others" are other machines.
+    mkdir "$cgroup/node" "$cgroup/others"
+    echo $BASHPID >"$cgroup/node/cgroup.procs"
     exec {alive}>&-
     exec unshare --mount --net --pid --fork --kill-child --mount-proc demo/main.sh "$bin" "$cgroup"
 ) || verdict=$?

@@ -8,7 +8,8 @@ for ((i = 0; i < 100; i++)); do
     [ -d "$cgroup" ] || exit 0
     # cgroup.kill exists since Linux 5.14.
     echo 1 2>/dev/null >"$cgroup/cgroup.kill"
-    rmdir "$cgroup" 2>/dev/null && exit 0
+    find "$cgroup" -depth -type d -exec rmdir {} \; 2>/dev/null
+    [ -d "$cgroup" ] || exit 0
     sleep 0.1
 done
 echo "cannot remove $cgroup: a process in it does not end" >&2
