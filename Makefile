@@ -62,7 +62,7 @@ soak: ## run an hour of traffic, changes and kills; updates docs/benchmarks.md (
 	@scripts/deps.sh build run
 	scripts/bench.sh soak
 
-demo: ## show load balancing and a replay of the outage, in separate namespaces (needs root; half a minute after the build)
+demo: ## show load balancing, a replay of the outage and a client outside the node, in separate namespaces (needs root; half a minute after the build)
 	@scripts/deps.sh build run
 	$(CARGO) build --locked -p nodelb -p nodelb-prober -p nodelb-apiserver
 	demo/run.sh $(TARGET)/debug

@@ -42,9 +42,10 @@ gone() { ! kill -0 "$nodelb" 2>/dev/null; }
 no_pins() { [ ! -e /sys/fs/bpf/nodelb ] || { find /sys/fs/bpf/nodelb; false; }; }
 unharmed() { [[ $1 =~ ^([0-9]+)\ connections && $1 == *"; 0 failed"* ]] && ((BASH_REMATCH[1] >= 1000)); }
 
-# start_traffic ADDRESS RATE: makes connections until end_traffic, which stores the result in $traffic.
+# start_traffic ADDRESS RATE [COMMAND...]: makes connections until end_traffic, which stores the result in $traffic. The
+# command runs the prober.
 start_traffic() {
-    exec 9> >(exec nodelb-prober probe --to "$1" --rate "$2" >"$dir/traffic")
+    exec 9> >("${@:3}" nodelb-prober probe --to "$1" --rate "$2" >"$dir/traffic")
     prober=$!
 }
 

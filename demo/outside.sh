@@ -112,8 +112,7 @@ with_packets() {
 
 kill_with_clients() {
     step "12. kill -9 during 500 connections per second of the client"
-    exec 9> >(outside client nodelb-prober probe --to "$balancer" --rate 500 >"$dir/traffic")
-    prober=$!
+    start_traffic "$balancer" 500 outside client
     sleep 1
     kill -9 "$nodelb"
     check "nodelb is dead" soon gone
