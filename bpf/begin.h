@@ -19,6 +19,13 @@ const volatile __u16 snat_first = 10000;
 const volatile __u16 snat_last = 29999;
 
 /*
+ * Whether the kernel may give these ports to sockets of this node, because
+ * net.ipv4.ip_local_port_range contains some of them. Then each port that is
+ * tried is also looked up among the sockets.
+ */
+const volatile __u8 shares_ports = 0;
+
+/*
  * Ports that are tried for one connection. With 90 % of the range in use, a
  * search from the cursor fails in less than 0.25 % of all cases.
  */
@@ -348,8 +355,41 @@ is_in_the_way(const struct scratch *here, const struct connection *other)
 	       (__s32)(seconds() - other->last_used) < UNANSWERED_SECONDS;
 }
 
+/* Whether a socket of this node would get the backend's packets. */
+static __always_inline bool
+has_socket(struct __sk_buff *skb, const struct packet_key *key, bool is_v6)
+{
+	struct bpf_sock_tuple tuple = {};
+	__u32 size = sizeof(tuple.ipv4);
+	struct bpf_sock *found;
+
+	if (is_v6) {
+		size = sizeof(tuple.ipv6);
+		copy_addr(tuple.ipv6.saddr, key->source);
+		copy_addr(tuple.ipv6.daddr, key->target);
+		tuple.ipv6.sport = key->source_port_be;
+		tuple.ipv6.dport = key->target_port_be;
+	} else {
+		tuple.ipv4.saddr = key->source[3];
+		tuple.ipv4.daddr = key->target[3];
+		tuple.ipv4.sport = key->source_port_be;
+		tuple.ipv4.dport = key->target_port_be;
+	}
+	if (key->protocol == IPPROTO_TCP)
+		found = bpf_skc_lookup_tcp(skb, &tuple, size,
+					   BPF_F_CURRENT_NETNS, 0);
+	else
+		found = bpf_sk_lookup_udp(skb, &tuple, size,
+					  BPF_F_CURRENT_NETNS, 0);
+	if (!found)
+		return false;
+	bpf_sk_release(found);
+	return true;
+}
+
 /* The ports that are tried: count ports from first, beginning with start. */
 struct attempt {
+	struct __sk_buff *skb;
 	struct scratch *here;
 	__u32 first;
 	__u32 count;
@@ -379,6 +419,9 @@ static long try_port(__u32 step, struct attempt *attempt)
 			return 0;
 		bpf_map_delete_elem(&half_open, key);
 	}
+	if (shares_ports && here->entry.flags & CONNECTION_REDIRECTED &&
+	    has_socket(attempt->skb, key, here->packet.is_v6))
+		return 0;
 	if (put_half_open(key, &here->partner, BPF_NOEXIST))
 		return 0;
 	attempt->found = 1;
@@ -413,10 +456,10 @@ set_ports(struct attempt *attempt, const struct connection *entry)
 }
 
 /* Puts the entry for the backend's packets under a key that no other has. */
-VERIFIED_ONCE bool claim_port(void)
+VERIFIED_ONCE bool claim_port(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
-	struct attempt attempt = {.here = here};
+	struct attempt attempt = {.skb = skb, .here = here};
 	struct packet_counts *all = counts();
 
 	if (!here)
@@ -433,6 +476,17 @@ VERIFIED_ONCE bool claim_port(void)
 	return attempt.found;
 }
 
+static __always_inline int put_both(struct __sk_buff *skb, struct scratch *here)
+{
+	if (!claim_port(skb))
+		return OUTCOME_ANSWER | PACKET_NO_PORT;
+	here->entry.bytes = here->packet.end - l2_length;
+	if (!put_half_open(&here->packet.key, &here->entry, BPF_ANY))
+		return OUTCOME_TRANSLATE;
+	bpf_map_delete_elem(&half_open, &here->partner_key);
+	return OUTCOME_DROP | PACKET_NO_ROOM;
+}
+
 /*
  * Begins a connection with the packet in the scratch memory, the service of
  * which has been found. Returns an outcome.
@@ -447,14 +501,11 @@ VERIFIED_ONCE int begin(struct __sk_buff *skb)
 	if (!choose_backend(skb->ifindex))
 		return OUTCOME_LEAVE;
 	outcome = locate(skb);
-	if (outcome != OUTCOME_TRANSLATE)
+	if (outcome == OUTCOME_TRANSLATE)
+		outcome = put_both(skb, here);
+	if (outcome != OUTCOME_TRANSLATE) {
+		count_not_begun(here->service_id);
 		return outcome;
-	if (!claim_port())
-		return OUTCOME_ANSWER | PACKET_NO_PORT;
-	here->entry.bytes = here->packet.end - l2_length;
-	if (put_half_open(&here->packet.key, &here->entry, BPF_ANY)) {
-		bpf_map_delete_elem(&half_open, &here->partner_key);
-		return OUTCOME_DROP | PACKET_NO_ROOM;
 	}
 	count_begun(here->service_id);
 	return OUTCOME_TRANSLATE;
