@@ -127,8 +127,11 @@ fn repairs_are_counted_by_kind() {
         "nodelb_drift_repaired_total{kind=\"frontend\"} 4",
         "nodelb_drift_repaired_total{kind=\"link\"} 2",
         "nodelb_drift_repaired_total{kind=\"node_address\"} 0",
+        "nodelb_drift_repaired_total{kind=\"outside\"} 0",
         "nodelb_drift_repaired_total{kind=\"service\"} 0",
         "nodelb_drift_repaired_total{kind=\"slots\"} 0",
+        "nodelb_drift_repaired_total{kind=\"source_range\"} 0",
+        "nodelb_drift_repaired_total{kind=\"uplink\"} 0",
     ];
     expect(&samples_of(&AdminState { reality: drifted(), ..state(PoolReport::default()) }, "drift"), expected);
 }
@@ -199,7 +202,7 @@ fn sources_tell_how_old_they_are() {
         "nodelb_source_up{source=\"kubernetes\",kind=\"nodes\"} 0",
         "nodelb_source_up{source=\"kubernetes\",kind=\"services\"} 1",
     ];
-    expect(&samples_of(&AdminState { sources, ..state(PoolReport::default()) }, "source_"), expected);
+    expect(&samples_of(&AdminState { sources, ..state(PoolReport::default()) }, "nodelb_source_"), expected);
 }
 
 fn health(canary: Check) -> watch::Receiver<Arc<Health>> {
