@@ -25,6 +25,7 @@ mod maps;
 pub mod mounts;
 mod outside;
 mod own_sockets;
+pub mod packets;
 mod pins;
 mod privilege;
 mod probe;
