@@ -127,7 +127,8 @@ fn configurations_that_are_shown_are_good() {
     for page in all() {
         for block in blocks(&crate::read(&page)) {
             let first = block.trim_start().lines().next().unwrap_or_default();
-            let is_config = ["[node]", "[files]", "[kubernetes]", "[admin]", "[datapath]", "[packets]", "[log]"].contains(&first);
+            let is_config =
+                ["[node]", "[files]", "[kubernetes]", "[admin]", "[datapath]", "[packets]", "[log]"].contains(&first);
             if is_config {
                 let problems = Config::parse(&block).err().unwrap_or_default();
                 assert!(problems.is_empty(), "{page}: {problems:?} in\n{block}");
