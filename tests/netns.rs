@@ -57,6 +57,8 @@ mod listeners;
 mod nodeports;
 #[path = "netns/outage.rs"]
 mod outage;
+#[path = "netns/outside.rs"]
+mod outside;
 #[path = "netns/privilege.rs"]
 mod privilege;
 #[path = "netns/reaper.rs"]

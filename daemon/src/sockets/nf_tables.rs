@@ -12,8 +12,16 @@ use nix::sys::socket::{
 };
 use nix::sys::time::TimeVal;
 
-use super::ServiceProxy;
-use crate::sockets::netlink::{HEADER, messages};
+use super::netlink::{HEADER, messages};
+
+/// Which rules of kube-proxy there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KubeProxyRules {
+    /// The table of its nftables mode.
+    pub(crate) has_table: bool,
+    /// The chains of its iptables mode.
+    pub(crate) has_chains: bool,
+}
 
 /// The table of kube-proxy's nftables mode, in the families ip and ip6 (KEP-3866).
 const TABLE: &str = "kube-proxy";
@@ -38,25 +46,21 @@ const TIMEOUT_SECONDS: i64 = 2;
 /// More bytes than the kernel puts into one datagram.
 const BUFFER: usize = 64 << 10;
 
-/// The rules of kube-proxy in this network namespace. Empty if the kernel does not have nftables.
+/// Looks for the rules of kube-proxy in this network namespace. There are none if the kernel does not have nftables.
 ///
 /// # Errors
 /// If this process lacks CAP_NET_ADMIN, or the kernel does not answer.
-pub(crate) fn find() -> io::Result<BTreeSet<ServiceProxy>> {
+pub(crate) fn find() -> io::Result<KubeProxyRules> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let socket = match socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkNetFilter) {
-        Err(nix::Error::EPROTONOSUPPORT) => return Ok(BTreeSet::new()),
+        Err(nix::Error::EPROTONOSUPPORT) => return Ok(KubeProxyRules::default()),
         socket => socket?,
     };
     setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(TIMEOUT_SECONDS, 0))?;
-    let mut found = BTreeSet::new();
-    if names(&socket, GET_TABLES, TABLE_NAME)?.contains(TABLE) {
-        found.insert(ServiceProxy::NftablesTable);
-    }
-    if names(&socket, GET_CHAINS, CHAIN_NAME)?.contains(CHAIN) {
-        found.insert(ServiceProxy::IptablesChains);
-    }
-    Ok(found)
+    Ok(KubeProxyRules {
+        has_table: names(&socket, GET_TABLES, TABLE_NAME)?.contains(TABLE),
+        has_chains: names(&socket, GET_CHAINS, CHAIN_NAME)?.contains(CHAIN),
+    })
 }
 
 /// The names of all objects of a kind.
