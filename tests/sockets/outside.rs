@@ -9,7 +9,7 @@ use nodelb_core::state::kernel_check::EntryKey;
 use nodelb_core::state::ring;
 use nodelb_datapath::{CrashPoint, Options, Origin, cleanup};
 
-use super::lifecycle::{content, fill};
+use super::content::{content, fill};
 use super::{Kernel, SocketMode, backends, entry, exchange, in_sandbox, l4, options, point, put};
 use crate::sandbox::Sandbox;
 

@@ -140,8 +140,11 @@ fn repairs_are_counted_by_kind() {
         "nodelb_drift_repaired_total{kind=\"frontend\"} 4",
         "nodelb_drift_repaired_total{kind=\"link\"} 2",
         "nodelb_drift_repaired_total{kind=\"node_address\"} 0",
+        "nodelb_drift_repaired_total{kind=\"outside\"} 0",
         "nodelb_drift_repaired_total{kind=\"service\"} 0",
         "nodelb_drift_repaired_total{kind=\"slots\"} 0",
+        "nodelb_drift_repaired_total{kind=\"source_range\"} 0",
+        "nodelb_drift_repaired_total{kind=\"uplink\"} 0",
     ];
     expect(&samples_of(&AdminState { owner: drifted(), ..state(PoolReport::default()) }, "drift"), expected);
 }
@@ -212,7 +215,10 @@ fn sources_tell_how_old_they_are() {
         "nodelb_source_up{source=\"kubernetes\",kind=\"nodes\"} 0",
         "nodelb_source_up{source=\"kubernetes\",kind=\"services\"} 1",
     ];
-    expect(&samples_of(&AdminState { files: always(rows()), ..state(PoolReport::default()) }, "source_"), expected);
+    expect(
+        &samples_of(&AdminState { files: always(rows()), ..state(PoolReport::default()) }, "nodelb_source_"),
+        expected,
+    );
 }
 
 fn health(canary: Check) -> watch::Receiver<Arc<Health>> {
