@@ -39,7 +39,7 @@ endpoints: [{addresses: [192.0.2.11]}]
 
 /// A node whose sockets are not translated, with these keys in `[packets]`.
 fn configure(host: &Host, sandbox: &Sandbox, packets: &str) {
-    let other = sandbox.cgroup.join("nobody");
+    let other = sandbox.cgroup.join("other");
     fs::create_dir_all(&other).unwrap();
     host.configure(&format!(
         "[node]\nnodeport-addresses = [\"203.0.113.128/25\"]\n[packets]\ndevices = [\"pod*\"]\n{packets}\n"
