@@ -7,7 +7,7 @@ use crate::generated;
 const INTRODUCTION: &str = "\
 # Configuration
 
-Generated from `daemon/src/config/keys.rs` and `packets.rs`: `UPDATE=1 cargo test -p nodelb --lib config` rewrites it.
+Generated from the keys in `daemon/src/config/`: `UPDATE=1 cargo test -p nodelb --lib config` rewrites it.
 
 nodelb reads `/etc/nodelb/nodelb.toml`, or the file that `--config` names. Every key has a default, and the file need not
 exist. An unknown key, a key given twice or a value of the wrong kind refuses the whole file: a daemon that starts ends with
