@@ -1,224 +1,265 @@
-//! Clients outside the node: their packets are translated at network devices. The clients are pods whose processes no
-//! socket hook sees, because nodelb is attached to another cgroup.
+//! Clients outside the node reach services through the packet path: NodePorts and load balancer
+//! addresses, backends on this node and on another one.
 
-use std::fs;
-use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::io::ErrorKind;
+use std::net::IpAddr;
 
-use nix::sys::signal::Signal;
 use nodelb_prober::Transport;
+use serde_json::json;
 
-use crate::host::{Daemon, Host, answer, backend, connect, eventually, get};
-use crate::pod::Pod;
-use crate::sandbox::{self, Sandbox, command};
+use crate::host::{Daemon, Host, eventually, get, is_served_by};
+use crate::lab::{CLIENT, Lab, NODE_A, NODE_B, POD_A1, POD_A2, POD_B};
+use crate::lab_services::{HOST_A, HOST_B, ON_A1, ON_A2, ON_B, PACKETS_ON, Service};
+use crate::sandbox;
+use crate::talk::{SHORT, Server, TIMEOUT, Talk, ask};
 
-/// The node's addresses towards the first and the second pod.
-const NODE: [&str; 2] = ["203.0.113.129:30080", "203.0.113.133:30080"];
+pub(crate) const TRANSPORTS: [Transport; 2] = [Transport::Tcp, Transport::Udp];
 
-/// A service with a NodePort, and one backend on this node.
-const SERVICE: &str = "apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: shop}
-spec:
-  type: NodePort
-  clusterIP: 198.51.100.80
-  clusterIPs: [198.51.100.80]
-  ports:
-  - {name: a, port: 80, nodePort: 30080, protocol: TCP}
-  - {name: b, port: 80, nodePort: 30080, protocol: UDP}
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web, namespace: shop, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{name: a, port: 8080, protocol: TCP}, {name: b, port: 8080, protocol: UDP}]
-endpoints: [{addresses: [192.0.2.11]}]
-";
-
-/// A node whose sockets are not translated, with these keys in `[packets]`.
-fn configure(host: &Host, sandbox: &Sandbox, packets: &str) {
-    let other = sandbox.cgroup.join("other");
-    fs::create_dir_all(&other).unwrap();
-    host.configure(&format!(
-        "[node]\nnodeport-addresses = [\"203.0.113.128/25\"]\n[packets]\ndevices = [\"pod*\"]\n{packets}\n"
-    ));
-    let text = fs::read_to_string(host.path("nodelb.toml")).unwrap();
-    let text = text.replace(&format!("cgroup = {:?}", sandbox.cgroup), &format!("cgroup = {other:?}"));
-    host.write("nodelb.toml", &text);
-}
-
-/// The row of `/devices` for a device.
-fn device(name: &str) -> Option<serde_json::Value> {
-    get("/devices")?["devices"].as_array()?.iter().find(|row| row["device"] == name).cloned()
-}
-
-fn is_attached(name: &str) -> bool {
-    device(name).is_some_and(|row| row["programs"] == "attached" && row["role"] == "uplink")
-}
-
-fn translation() -> String {
-    get("/devices").map_or_else(String::new, |page| page["packets"][0]["translation"].as_str().unwrap().into())
-}
-
-/// Whether each of several connections from the pod to the NodePort is answered.
-fn works(pod: &Pod, node: &str) -> bool {
-    pod.run(|| {
-        [Transport::Tcp, Transport::Udp].into_iter().all(|transport| connect(node, transport, 5).failures() == 0)
-    })
-}
-
-/// A backend that repeats what each connection sends.
-fn echo(address: &str) {
-    let listener = TcpListener::bind(address).unwrap();
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            thread::spawn(move || drop(io::copy(&mut &stream, &mut &stream)));
+/// Runs `body` with the lab, a node without a daemon, and servers for the backends of the services
+/// 1 to 3.
+fn in_lab(test: &str, body: impl FnOnce(&Host, &Lab)) {
+    sandbox::run(&format!("outside::{test}"), |sandbox| {
+        let host = Host::without_the_test(sandbox);
+        let lab = Lab::new();
+        host.configure(PACKETS_ON);
+        let mut servers = Vec::new();
+        for port in [8_001, 8_002, 8_003] {
+            servers.push(lab.pod_a1.run(|| Server::start("a1", &POD_A1, port)));
+            servers.push(lab.pod_a2.run(|| Server::start("a2", &POD_A2, port)));
+            servers.push(lab.pod_b.run(|| Server::start("b", &POD_B, port)));
+            servers.push(Server::start("host-a", &NODE_A, port));
+            servers.push(lab.node_b.run(|| Server::start("host-b", &NODE_B, port)));
         }
+        body(&host, &lab);
     });
 }
 
-/// A connection of the pod.
-fn talk_to(pod: &Pod, node: &str) -> TcpStream {
-    let stream = pod.run(|| TcpStream::connect(node).unwrap());
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    stream
-}
-
-/// Sends a byte over the connection and waits for it.
-fn talk(mut stream: &TcpStream) {
-    stream.write_all(b"x").unwrap();
-    stream.read_exact(&mut [0]).unwrap();
-}
-
-fn start(host: &Host) -> Daemon {
-    host.serve("web.yaml", SERVICE);
+/// Starts the daemon with these services.
+pub(crate) fn start(host: &Host, services: &[&Service]) -> Daemon {
+    services.iter().for_each(|service| service.apply(host));
     let daemon = host.start();
-    eventually("programs at pod0", || is_attached("pod0"));
+    wait_for_programs("uplink");
     daemon
 }
 
-#[test]
-fn outside_clients_reach_a_nodeport() {
-    sandbox::run("outside::outside_clients_reach_a_nodeport", |sandbox| {
-        let host = Host::new(sandbox);
-        configure(&host, sandbox, "mode = \"on\"");
-        let (client, _backend) = (Pod::new(0), backend("1", "192.0.2.11:8080"));
-        let daemon = start(&host);
-        eventually("an answer", || works(&client, NODE[0]));
-        let listed = get("/connections?service=shop/web").unwrap();
-        let row = &listed["connections"][0];
-        assert_eq!((&row["backend"], &row["path"]), (&"192.0.2.11:8080/TCP".into(), &"stack".into()), "{listed}");
-        assert!(row["client"].as_str().unwrap().starts_with("203.0.113.130:"), "{listed}");
-        let metrics = answer("/metrics", "text/plain").unwrap();
-        assert!(!metrics.contains("nodelb_packet_translated_total{direction=\"reverse\"} 0"), "{metrics}");
-        assert!(metrics.contains("nodelb_packet_devices{state=\"attached\"} 1"), "{metrics}");
-
-        // Nothing is interrupted when the daemon is not there.
-        daemon.kill();
-        assert!(works(&client, NODE[0]));
-        let daemon = host.start();
-        assert!(works(&client, NODE[0]));
-        daemon.stop();
-        assert!(works(&client, NODE[0]));
-        host.cleanup();
-        assert!(!works(&client, NODE[0]), "no program is left");
+/// Waits until the programs are attached to the device.
+pub(crate) fn wait_for_programs(device: &str) {
+    eventually(&format!("programs at {device}"), || {
+        let devices = get("/devices").unwrap_or_default();
+        let mut rows = devices["devices"].as_array().into_iter().flatten();
+        rows.any(|row| row["device"] == device && row["programs"] == "attached")
     });
 }
 
+/// The addresses of the client as a server sees them.
+fn client(family: usize) -> IpAddr {
+    CLIENT[family].parse().unwrap()
+}
+
 #[test]
-fn a_connection_outlives_restarts() {
-    sandbox::run("outside::a_connection_outlives_restarts", |sandbox| {
-        let host = Host::new(sandbox);
-        configure(&host, sandbox, "mode = \"on\"");
-        let client = Pod::new(0);
-        echo("192.0.2.11:8080");
-        let mut daemon = start(&host);
-        eventually("the service", || client.run(|| TcpStream::connect(NODE[0]).is_ok()));
-        let stream = talk_to(&client, NODE[0]);
-        talk(&stream);
-        for sizes in ["", "max-connections = 1000\nmax-handshakes = 1000", "max-connections = 500"] {
-            daemon.kill();
-            configure(&host, sandbox, &format!("mode = \"on\"\n{sizes}"));
-            talk(&stream);
-            daemon = host.start();
-            talk(&stream);
+fn a_client_reaches_a_backend_on_the_node_with_its_own_address() {
+    in_lab("a_client_reaches_a_backend_on_the_node_with_its_own_address", |host, lab| {
+        let service = Service::new(1, &[ON_A1]);
+        let _daemon = start(host, &[&service]);
+        for addresses in [service.node_ports(), service.load_balancer()] {
+            for (family, address) in addresses.iter().enumerate() {
+                for transport in TRANSPORTS {
+                    let answer = lab.client.run(|| ask(address, transport, TIMEOUT));
+                    let answer = answer.unwrap_or_else(|error| panic!("{address} {transport:?}: {error}"));
+                    assert_eq!((answer.name.as_str(), answer.seen), ("a1", client(family)), "{address} {transport:?}");
+                }
+            }
         }
-        let listed = get("/connections").unwrap();
-        assert!(listed["connections"].as_array().unwrap().iter().any(|row| row["state"] == "established"), "{listed}");
-        daemon.stop();
     });
 }
 
 #[test]
-fn a_new_device_gets_programs_within_a_second() {
-    sandbox::run("outside::a_new_device_gets_programs_within_a_second", |sandbox| {
-        let host = Host::new(sandbox);
-        configure(&host, sandbox, "mode = \"on\"");
-        let (_first, _backend) = (Pod::new(0), backend("1", "192.0.2.11:8080"));
-        let daemon = start(&host);
-        let second = Pod::new(1);
-        let came = Instant::now();
-        eventually("programs at pod1", || is_attached("pod1"));
-        assert!(came.elapsed() < Duration::from_secs(1), "{:?}", came.elapsed());
-        eventually("an answer", || works(&second, NODE[1]));
-        command("ip", &["link", "del", "pod1"]);
-        eventually("the device to be forgotten", || device("pod1").is_none());
-        let links = host.pinned().into_iter().filter(|path| path.to_string_lossy().contains("packets-"));
-        assert_eq!(links.count(), 2, "those of pod0");
-        daemon.stop();
+fn a_client_reaches_a_backend_on_another_node() {
+    in_lab("a_client_reaches_a_backend_on_another_node", |host, lab| {
+        let service = Service::new(1, &[ON_B]);
+        let _daemon = start(host, &[&service]);
+        for addresses in [service.node_ports(), service.load_balancer()] {
+            for (family, address) in addresses.iter().enumerate() {
+                for transport in TRANSPORTS {
+                    let answer = lab.client.run(|| ask(address, transport, TIMEOUT));
+                    let answer = answer.unwrap_or_else(|error| panic!("{address} {transport:?}: {error}"));
+                    let node: IpAddr = NODE_A[family].parse().unwrap();
+                    assert_eq!((answer.name.as_str(), answer.seen), ("b", node), "{address} {transport:?}");
+                }
+            }
+        }
     });
 }
 
 #[test]
-fn draining_leaves_new_connections_to_others() {
-    sandbox::run("outside::draining_leaves_new_connections_to_others", |sandbox| {
-        let host = Host::new(sandbox);
-        configure(&host, sandbox, "mode = \"on\"");
-        let client = Pod::new(0);
-        echo("192.0.2.11:8080");
-        let daemon = start(&host);
-        let connects = || client.run(|| TcpStream::connect(NODE[0]).is_ok());
-        eventually("the service", connects);
-        let stream = talk_to(&client, NODE[0]);
-        talk(&stream);
-        configure(&host, sandbox, "mode = \"drain\"");
-        daemon.signal(Signal::SIGHUP);
-        eventually("the new mode", || translation() == "draining");
-        assert!(!connects(), "the node itself does not listen there");
-        talk(&stream);
-        configure(&host, sandbox, "mode = \"on\"");
-        daemon.signal(Signal::SIGHUP);
-        eventually("the first mode", || translation() == "on");
-        assert!(connects());
-        daemon.stop();
+fn backends_in_the_network_namespace_of_a_node_are_reached() {
+    in_lab("backends_in_the_network_namespace_of_a_node_are_reached", |host, lab| {
+        let (here, there) = (Service::new(1, &[HOST_A]), Service::new(2, &[HOST_B]));
+        let _daemon = start(host, &[&here, &there]);
+        for (service, name) in [(&here, "host-a"), (&there, "host-b")] {
+            for address in service.node_ports().iter().chain(&service.load_balancer()) {
+                for transport in TRANSPORTS {
+                    let answer = lab.client.run(|| ask(address, transport, TIMEOUT));
+                    assert_eq!(answer.map(|answer| answer.name), Ok(name.to_owned()), "{address} {transport:?}");
+                }
+            }
+        }
     });
 }
 
-/// kube-proxy in its nftables mode has a table of its name.
 #[test]
-fn another_service_proxy_is_found() {
-    sandbox::run("outside::another_service_proxy_is_found", |sandbox| {
-        let host = Host::new(sandbox);
-        configure(&host, sandbox, "mode = \"auto\"");
-        let _client = Pod::new(0);
-        command("nft", &["add", "table", "ip", "kube-proxy"]);
-        host.serve("web.yaml", SERVICE);
-        let daemon = host.start();
-        eventually("a decision", || translation() == "off");
-        let page = get("/devices").unwrap();
-        let reason = page["packets"][0]["reason"].as_str().unwrap();
-        assert!(reason.contains("the nftables table kube-proxy"), "{reason}");
-        assert!(!is_attached("pod0"));
-        command("nft", &["delete", "table", "ip", "kube-proxy"]);
-        command("nft", &["add", "table", "ip", "nat"]);
-        daemon.signal(Signal::SIGHUP);
-        eventually("programs at pod0", || is_attached("pod0"));
-        command("nft", &["add", "chain", "ip", "nat", "KUBE-SERVICES"]);
-        daemon.signal(Signal::SIGHUP);
-        eventually("the other proxy gets new connections", || translation() == "draining");
-        assert!(is_attached("pod0"), "connections continue");
-        daemon.stop();
+fn a_service_without_backends_refuses_at_once() {
+    in_lab("a_service_without_backends_refuses_at_once", |host, lab| {
+        let service = Service::new(1, &[]);
+        let _daemon = start(host, &[&service]);
+        for address in service.node_ports().iter().chain(&service.load_balancer()) {
+            for transport in TRANSPORTS {
+                let answer = lab.client.run(|| ask(address, transport, TIMEOUT));
+                assert_eq!(answer, Err(ErrorKind::ConnectionRefused), "{address} {transport:?}");
+            }
+        }
     });
+}
+
+#[test]
+fn the_local_policy_selects_backends_on_this_node_or_drops() {
+    in_lab("the_local_policy_selects_backends_on_this_node_or_drops", |host, lab| {
+        let local = json!("Local");
+        let both = Service::new(1, &[ON_A1, ON_B]).with("externalTrafficPolicy", local.clone());
+        let elsewhere = Service::new(2, &[ON_B]).with("externalTrafficPolicy", local);
+        let _daemon = start(host, &[&both, &elsewhere]);
+        for (family, address) in both.load_balancer().iter().enumerate() {
+            for transport in TRANSPORTS {
+                for _ in 0..10 {
+                    let answer = lab.client.run(|| ask(address, transport, TIMEOUT)).unwrap();
+                    assert_eq!((answer.name.as_str(), answer.seen), ("a1", client(family)));
+                }
+            }
+        }
+        for address in elsewhere.load_balancer().iter().chain(&elsewhere.node_ports()) {
+            for transport in TRANSPORTS {
+                let answer = lab.client.run(|| ask(address, transport, SHORT));
+                assert_eq!(answer, Err(ErrorKind::TimedOut), "{address} {transport:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_cluster_ip_is_not_served_outside() {
+    in_lab("a_cluster_ip_is_not_served_outside", |host, lab| {
+        let service = Service::new(1, &[ON_A1]);
+        let daemon = start(host, &[&service]);
+        for address in service.cluster_ips() {
+            let answer = lab.client.run(|| ask(&address, Transport::Tcp, SHORT));
+            assert!(answer.is_err(), "{address}: {answer:?}");
+        }
+        daemon.stop();
+        host.configure(&format!("{PACKETS_ON}cluster-ips = true\n"));
+        let _daemon = start(host, &[]);
+        for address in service.cluster_ips() {
+            let answer = lab.client.run(|| ask(&address, Transport::Tcp, TIMEOUT));
+            assert_eq!(answer.map(|answer| answer.name), Ok("a1".to_owned()), "{address}");
+        }
+    });
+}
+
+#[test]
+fn source_ranges_admit_only_their_clients() {
+    in_lab("source_ranges_admit_only_their_clients", |host, lab| {
+        let admitted = Service::new(1, &[ON_A1]).with("loadBalancerSourceRanges", json!(["203.0.113.8/29"]));
+        let other =
+            Service::new(2, &[ON_A1]).with("loadBalancerSourceRanges", json!(["192.0.2.0/24", "2001:db8:2::/64"]));
+        let _daemon = start(host, &[&admitted, &other]);
+        let ask =
+            |address: &str, timeout| lab.client.run(|| ask(address, Transport::Tcp, timeout).map(|answer| answer.name));
+        let [v4, v6] = admitted.load_balancer();
+        assert_eq!(ask(&v4, TIMEOUT), Ok("a1".to_owned()));
+        assert_eq!(ask(&v6, SHORT), Err(ErrorKind::TimedOut), "a family without a range admits no client");
+        let [v4, v6] = other.load_balancer();
+        assert_eq!(ask(&v4, SHORT), Err(ErrorKind::TimedOut));
+        assert_eq!(ask(&v6, TIMEOUT), Ok("a1".to_owned()));
+        for address in admitted.node_ports().iter().chain(&other.node_ports()) {
+            assert_eq!(ask(address, TIMEOUT), Ok("a1".to_owned()), "ranges concern only load balancer addresses");
+        }
+    });
+}
+
+#[test]
+fn a_client_keeps_its_backend_with_session_affinity() {
+    in_lab("a_client_keeps_its_backend_with_session_affinity", |host, lab| {
+        let service = Service::new(1, &[ON_A1, ON_A2, ON_B]).with("sessionAffinity", json!("ClientIP"));
+        let _daemon = start(host, &[&service]);
+        for family in [0, 1] {
+            let mut names = Vec::new();
+            for address in [&service.node_ports()[family], &service.load_balancer()[family]] {
+                for _ in 0..15 {
+                    names.push(lab.client.run(|| ask(address, Transport::Tcp, TIMEOUT)).unwrap().name);
+                }
+            }
+            names.dedup();
+            assert_eq!(names.len(), 1, "one backend for each client: {names:?}");
+        }
+    });
+}
+
+#[test]
+fn connections_spread_over_all_backends() {
+    in_lab("connections_spread_over_all_backends", |host, lab| {
+        let service = Service::new(1, &[ON_A1, ON_A2, ON_B]);
+        let _daemon = start(host, &[&service]);
+        for address in service.load_balancer() {
+            let mut names: Vec<String> =
+                (0..60).map(|_| lab.client.run(|| ask(&address, Transport::Udp, TIMEOUT)).unwrap().name).collect();
+            names.sort();
+            names.dedup();
+            assert_eq!(names, ["a1", "a2", "b"]);
+        }
+    });
+}
+
+#[test]
+fn a_udp_client_that_keeps_its_port_moves_to_a_live_backend() {
+    in_lab("a_udp_client_that_keeps_its_port_moves_to_a_live_backend", |host, lab| {
+        Service::new(1, &[ON_A1]).apply(host);
+        let _daemon = start(host, &[]);
+        let service = Service::new(1, &[ON_B]);
+        for address in service.load_balancer() {
+            Service::new(1, &[ON_A1]).apply(host);
+            wait_for_backend(&address, POD_A1);
+            let mut talk = lab.client.run(|| Talk::open(&address, Transport::Udp, TIMEOUT)).unwrap();
+            assert_eq!(talk.ask().unwrap().name, "a1");
+            service.apply(host);
+            wait_for_backend(&address, POD_B);
+            assert_eq!(talk.ask().unwrap().name, "b", "{address}: from the same port {}", talk.port());
+        }
+    });
+}
+
+#[test]
+fn a_connection_to_a_terminating_backend_goes_on_and_new_ones_avoid_it() {
+    in_lab("a_connection_to_a_terminating_backend_goes_on_and_new_ones_avoid_it", |host, lab| {
+        Service::new(1, &[ON_A1]).apply(host);
+        let _daemon = start(host, &[]);
+        let service = Service::new(1, &[ON_B]).terminating(ON_A1);
+        let address = &service.load_balancer()[0];
+        let mut talk = lab.client.run(|| Talk::open(address, Transport::Tcp, TIMEOUT)).unwrap();
+        assert_eq!(talk.ask().unwrap().name, "a1");
+        service.apply(host);
+        wait_for_backend(address, POD_B);
+        for _ in 0..20 {
+            assert_eq!(talk.ask().unwrap().name, "a1");
+            assert_eq!(lab.client.run(|| ask(address, Transport::Tcp, TIMEOUT)).unwrap().name, "b");
+        }
+    });
+}
+
+/// Waits until the address, over both protocols, has only the backend of service 1 at this pod.
+fn wait_for_backend(address: &str, pod: [&str; 2]) {
+    let backend = if address.starts_with('[') { format!("[{}]:8001", pod[1]) } else { format!("{}:8001", pod[0]) };
+    for protocol in ["TCP", "UDP"] {
+        eventually(&format!("{address} leads to {backend}"), || {
+            is_served_by(&format!("{address}/{protocol}"), &[&format!("{backend}/{protocol}")])
+        });
+    }
 }

@@ -73,16 +73,16 @@ impl OutsideMaps {
         Ok(Self([a?, b?, c?]))
     }
 
-    /// The maps that exist, with their names.
-    pub(crate) fn into_named(self) -> impl Iterator<Item = (&'static str, MapHandle)> {
-        NAMES.into_iter().zip(self.0).filter_map(|(name, map)| Some((name, map?)))
-    }
-
     /// Other descriptors of the same maps.
     pub(crate) fn duplicate(&self) -> io::Result<Self> {
         let duplicate = |map: &Option<MapHandle>| map.as_ref().map(MapHandle::try_from).transpose().map_err(into_io);
         let [a, b, c] = self.0.each_ref().map(duplicate);
         Ok(Self([a?, b?, c?]))
+    }
+
+    /// The maps that exist, with their names.
+    pub(crate) fn into_named(self) -> impl Iterator<Item = (&'static str, MapHandle)> {
+        NAMES.into_iter().zip(self.0).filter_map(|(name, map)| Some((name, map?)))
     }
 
     /// Pins the maps in a directory.

@@ -181,6 +181,8 @@ impl Facts<'_> {
         }
         let automatic = match obstacle(interface, self.machine) {
             None if !self.is_in_use(index) => Some(Reason::NoAddress),
+            // In a container that is a node, as with kind: the pair leads to the machine and from there to others.
+            Some(Reason::OtherNamespace) if self.is_needed(index) => None,
             obstacle => obstacle,
         };
         let is_needed = automatic.is_none() && self.is_needed(index);

@@ -50,7 +50,7 @@ metrics! {
     NODE_ADDRESSES_UNANSWERED: Services, Gauge, "nodelb_node_addresses_unanswered", [],
         "Number of node addresses on which NodePorts are not answered because the kernel did not accept the address";
     SERVICE_CONNECTIONS<4>: Services, Counter, "nodelb_service_connections_total",
-        [service = "the 1,000 service ports that had connections first, and `other` for the rest", port = "of the service", protocol = "TCP, UDP", result = "translated, refused"],
+        [service = "the 1,000 service ports that had connections first, and `other` for the rest", port = "the name of the service's port", protocol = "TCP, UDP", result = "translated, refused"],
         "Connections of this node's processes: each TCP connect, and each assignment of a backend to a UDP socket; if refused, each datagram";
 
     EVENT_TO_KERNEL: Changes, Histogram, "nodelb_event_to_kernel_duration_seconds", [],
@@ -154,7 +154,7 @@ metrics! {
         "Number of log lines that were dropped because journald, or the reader of the daemon's stderr, did not accept them in time";
     ADMIN_LISTENERS_CLOSED: Process, Gauge, "nodelb_admin_listeners_closed", [],
         "Number of addresses of `admin.listen` that cannot be opened";
-    BUILD_INFO<1>: Process, Info, "nodelb_build_info", [version = "one"], "The version of nodelb";
+    BUILD_INFO<1>: Process, Info, "nodelb_build_info", [version = "the version"], "The version of nodelb";
     START_TIME: Process, Gauge, "process_start_time_seconds", [], "Start time of the daemon, in seconds since 1970";
     CPU_TIME: Process, Counter, "process_cpu_seconds_total", [], "CPU time that the daemon has used";
     RESIDENT_MEMORY: Process, Gauge, "process_resident_memory_bytes", [], "Resident memory of the daemon";

@@ -29,7 +29,7 @@ and the consequences of each missing one. The row `kernel` of `nodelb status` sh
 const BETWEEN: &str = "
 ## Missing features by kernel
 
-For kernels of kernel.org that are built with the options above, as Debian's are.
+This table applies to kernels of kernel.org that are built with the options above, such as Debian's.
 
 | kernel | missing optional features |
 |---|---|
