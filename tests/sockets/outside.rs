@@ -1,4 +1,4 @@
-//! The maps for clients outside the node: they exist only if configured, their limits concern nobody else, and changes
+//! The maps for clients outside the node: they exist only if configured, their limits affect no other entry, and changes
 //! by other programs are found.
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};

@@ -101,7 +101,7 @@ fn cluster_ips_and_rings_need_their_settings() {
 
 /// The slices of a service often arrive after the service itself.
 #[test]
-fn a_restart_leads_clients_to_no_empty_list_and_lets_nobody_in() {
+fn a_restart_leads_clients_to_no_empty_list_and_admits_no_other_client() {
     let mut datapath = MemoryDatapath::new(ROOM);
     let mut engine = engine_on(&datapath, ON);
     engine.change(Change::UpsertService(exposed(Some(&["192.0.2.128/25"]))));
