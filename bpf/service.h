@@ -408,10 +408,11 @@ choose_last(struct affinity *last, __u64 now, __u64 keep, __u64 view_word)
  * If several connections find no entry at the same time, one stores its choice
  * and the others use that choice. If several find an entry that has expired or
  * has no backend any more, all make the same choice: they derive it from the
- * entry instead of choosing at random.
+ * entry instead of choosing at random. A client without an entry gets the
+ * offset first; if that is NONE, a random one.
  */
 VERIFIED_ONCE int choose_for(__u64 client, __u32 service_id,
-			     __u32 affinity_seconds, __u64 view_word)
+			     __u32 affinity_seconds, __u64 view_word, int first)
 {
 	struct affinity_key key = {.client = client, .service_id = service_id};
 	union view_word read = {.word = view_word};
@@ -433,7 +434,7 @@ VERIFIED_ONCE int choose_for(__u64 client, __u32 service_id,
 				    view_word);
 		flags = BPF_ANY;
 	} else {
-		offset = choose_any(read.view);
+		offset = first < 0 ? choose_any(read.view) : first;
 	}
 	slot = slot_at(read.view, offset);
 	if (!slot)

@@ -75,7 +75,7 @@ choose_tcp(struct bpf_sock_addr *ctx, const struct frontend *frontend,
 	if (!service->affinity_seconds)
 		return choose_any(view);
 	return choose_for(bpf_get_netns_cookie(ctx), frontend->service_id,
-			  service->affinity_seconds, word_of(view));
+			  service->affinity_seconds, word_of(view), NONE);
 }
 
 /* For a socket without an earlier choice. */
@@ -87,7 +87,7 @@ choose_udp(struct bpf_sock_addr *ctx, const struct frontend *frontend,
 		return rendezvous(bpf_get_socket_cookie(ctx),
 				  frontend->service_id, word_of(view));
 	return choose_for(bpf_get_netns_cookie(ctx), frontend->service_id,
-			  service->affinity_seconds, word_of(view));
+			  service->affinity_seconds, word_of(view), NONE);
 }
 
 static __always_inline struct answer

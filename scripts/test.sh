@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
 
 # The rungs that need root; no other [[test]] of daemon/Cargo.toml does.
-root_rungs=(packets conformance netns)
+root_rungs=(packets packet_programs conformance netns)
 
 unprivileged=()
 while read -r name; do

@@ -24,6 +24,7 @@ mod load;
 mod maps;
 pub mod mounts;
 mod own_sockets;
+pub mod packets;
 mod pins;
 mod privilege;
 mod probe;

@@ -178,7 +178,7 @@ fn take(skeleton: &SockSkel<'_>) -> io::Result<Loaded> {
     })
 }
 
-fn refusal(error: libbpf_rs::Error, log: &str) -> OpenError {
+pub(crate) fn refusal(error: libbpf_rs::Error, log: &str) -> OpenError {
     let may_pass = may_pass(error.kind()) || SHORT.iter().any(|sign| log.contains(sign));
     let error = into_io(error);
     match error.raw_os_error() {

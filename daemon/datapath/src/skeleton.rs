@@ -1,5 +1,5 @@
 //! The code that libbpf-cargo generates from `bpf/sock.bpf.c`: the object, and the structs of `bpf/shared.h` as
-//! `types`. `flows` contains the same for `bpf/flows.bpf.c`.
+//! `types`. `flows` and `packet` contain the same for their files.
 #![allow(
     unsafe_code,
     unreachable_pub,
@@ -15,4 +15,8 @@ include!(concat!(env!("OUT_DIR"), "/sock.skel.rs"));
 
 pub(crate) mod flows {
     include!(concat!(env!("OUT_DIR"), "/flows.skel.rs"));
+}
+
+pub(crate) mod packet {
+    include!(concat!(env!("OUT_DIR"), "/packet.skel.rs"));
 }

@@ -93,6 +93,31 @@ pub(crate) fn has_function(program_type: libbpf_sys::bpf_prog_type, function: li
     unsafe { libbpf_sys::libbpf_probe_bpf_helper(program_type, function, null()) == 1 }
 }
 
+/// Runs a program once on these bytes. Returns its verdict, and writes the bytes that it leaves to `output`, which must
+/// be large enough; returns how many.
+pub(crate) fn test_run(
+    program: BorrowedFd<'_>,
+    context: &[u8],
+    input: &[u8],
+    output: &mut [u8],
+) -> io::Result<(u32, usize)> {
+    let size = |bytes: usize| u32::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+    let mut options = libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
+        data_in: input.as_ptr().cast(),
+        data_size_in: size(input.len())?,
+        data_out: output.as_mut_ptr().cast(),
+        data_size_out: size(output.len())?,
+        ctx_in: context.as_ptr().cast(),
+        ctx_size_in: size(context.len())?,
+        ..Default::default()
+    };
+    // SAFETY: the descriptor is open for the call. The kernel reads at most `ctx_size_in` and `data_size_in` bytes, and
+    // writes at most `data_size_out` bytes, of the slices that the pointers and sizes are taken from.
+    check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) })?;
+    Ok((options.retval, options.data_size_out as usize))
+}
+
 /// The cookie by which programs identify the network namespace of a socket; never 0. Since Linux 5.14.
 pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
     let mut cookie = 0_u64;

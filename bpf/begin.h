@@ -1,0 +1,449 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
+/*
+ * The beginning of a connection: finds the service of a packet, selects a
+ * backend, and makes the two entries. core::packets in Rust implements the
+ * same decisions.
+ */
+#ifndef NODELB_BEGIN_H
+#define NODELB_BEGIN_H
+
+#include "connections.h"
+#include "ring.h"
+#include "routes.h"
+
+/*
+ * The ports of this node for connections to backends on other machines, in
+ * host order and inclusive.
+ */
+const volatile __u16 snat_first = 10000;
+const volatile __u16 snat_last = 29999;
+
+/*
+ * Ports that are tried for one connection. With 90 % of the range in use, a
+ * search from the cursor fails in less than 0.25 % of all cases.
+ */
+#define MOST_PORT_TRIES 64
+/*
+ * Seconds after which a connection that no backend has answered loses its port
+ * to another one. Otherwise one SYN per port, from false addresses, would
+ * occupy the whole range.
+ */
+#define UNANSWERED_SECONDS 2
+/* Length of service_id_be in bits: the prefix of all ranges of a service. */
+#define RANGE_ID_BITS 32
+
+static __always_inline struct packet_counts *counts(void)
+{
+	__u32 first = 0;
+
+	return bpf_map_lookup_elem(&packet_counts, &first);
+}
+
+static __always_inline const volatile struct packet_settings *settings(void)
+{
+	__u32 first = 0;
+
+	return bpf_map_lookup_elem(&packet_settings, &first);
+}
+
+static __always_inline struct counter *outside_counter_of(__u32 service_id)
+{
+	__u32 shard, index;
+
+	if (!counted_services)
+		return NULL;
+	shard = bpf_get_smp_processor_id() & counter_shards_mask;
+	index = shard * counted_services + service_id;
+	return bpf_map_lookup_elem(&outside_counters, &index);
+}
+
+static __always_inline void count_begun(__u32 service_id)
+{
+	struct counter *counter = outside_counter_of(service_id);
+	struct packet_counts *all = counts();
+
+	if (counter)
+		__sync_fetch_and_add(&counter->translated, 1);
+	if (all)
+		all->begun++;
+}
+
+static __always_inline void count_not_begun(__u32 service_id)
+{
+	struct counter *counter = outside_counter_of(service_id);
+
+	if (counter)
+		__sync_fetch_and_add(&counter->refused, 1);
+}
+
+/* As copy_frontend(); the layout and the seal are the same. */
+static __always_inline bool
+copy_outside(const struct frontend_key *key, struct frontend *copy)
+{
+	const volatile __u64 *entry = bpf_map_lookup_elem(&outside, key);
+	union {
+		__u64 word;
+		struct frontend frontend;
+	} read;
+
+	if (!entry)
+		return false;
+	read.word = *entry;
+	*copy = read.frontend;
+	if ((copy->flags & ~OUTSIDE_FLAGS) == seal(key, copy))
+		return true;
+	/* The entry was being replaced. */
+	entry = bpf_map_lookup_elem(&outside, key);
+	if (!entry)
+		return false;
+	read.word = *entry;
+	*copy = read.frontend;
+	return (copy->flags & ~OUTSIDE_FLAGS) == seal(key, copy);
+}
+
+static __always_inline bool
+find_outside(const struct frontend_key *to, struct frontend *copy)
+{
+	struct frontend_key nodeport;
+
+	if (copy_outside(to, copy))
+		return true;
+	if (!is_nodeport(bpf_ntohs(to->port_be)) ||
+	    !bpf_map_lookup_elem(&node_addrs, to->addr))
+		return false;
+	nodeport = nodeport_of(to);
+	return copy_outside(&nodeport, copy);
+}
+
+/*
+ * Finds the service of the packet in the scratch memory. On the device of a
+ * pod, that is every service, with the policies for clients on this node.
+ */
+VERIFIED_ONCE bool find_service(__u32 at_pod)
+{
+	struct scratch *here = scratch();
+	struct frontend frontend = {};
+	bool found;
+
+	if (!here)
+		return false;
+	here->at_pod = at_pod;
+	copy_addr(here->to.addr, here->packet.key.target);
+	here->to.port_be = here->packet.key.target_port_be;
+	here->to.protocol = here->packet.key.protocol;
+	here->to.pad = 0;
+	if (at_pod) {
+		found = find_frontend(&here->to, &frontend);
+		here->uses_local_view =
+			!!(frontend.flags & FRONTEND_INSIDE_LOCAL);
+		here->has_ranges = 0;
+	} else {
+		found = find_outside(&here->to, &frontend);
+		here->uses_local_view = !!(frontend.flags & OUTSIDE_LOCAL);
+		here->has_ranges = !!(frontend.flags & OUTSIDE_RANGES);
+	}
+	here->service_id = frontend.service_id;
+	return found;
+}
+
+static __always_inline bool is_in_ranges(const struct scratch *here)
+{
+	struct range_key key = {
+		.prefix_len = RANGE_ID_BITS + 8 * sizeof(key.addr),
+		.service_id_be = bpf_htonl(here->service_id),
+	};
+
+	copy_addr(key.addr, here->packet.key.source);
+	return bpf_map_lookup_elem(&source_ranges, &key);
+}
+
+/*
+ * A TCP packet that is not the first one of a connection, without an entry.
+ * Another proxy may have made the connection; on an address of the node, it
+ * may also be an answer to a connection that this node masquerades. A RST is
+ * never answered.
+ */
+static __always_inline int
+unknown(const struct scratch *here,
+	const volatile struct packet_settings *settings)
+{
+	if (!settings->resets_unknown || here->packet.tcp_flags & TCP_RST ||
+	    bpf_map_lookup_elem(&node_addrs, here->to.addr))
+		return OUTCOME_LEAVE;
+	return OUTCOME_ANSWER | PACKET_UNKNOWN;
+}
+
+/* Whether the client may connect now, and which view it gets. */
+VERIFIED_ONCE int admit(void)
+{
+	const volatile struct packet_settings *now = settings();
+	struct scratch *here = scratch();
+	const struct service *service;
+	__u32 service_id;
+
+	if (!here || !now || now->is_draining)
+		return OUTCOME_LEAVE;
+	if (here->packet.key.protocol == IPPROTO_TCP &&
+	    !is_plain_syn(&here->packet))
+		return unknown(here, now);
+	service_id = here->service_id;
+	service = bpf_map_lookup_elem(&services, &service_id);
+	if (!service)
+		return OUTCOME_LEAVE;
+	if (here->has_ranges && !is_in_ranges(here)) {
+		count_not_begun(service_id);
+		return OUTCOME_DROP | PACKET_SOURCE_RANGE;
+	}
+	here->view = read_view(here->uses_local_view ? &service->local
+						     : &service->cluster);
+	here->affinity_seconds = service->affinity_seconds;
+	here->has_rings = !!(service->flags & SERVICE_HAS_RINGS);
+	if (here->view.count)
+		return OUTCOME_TRANSLATE;
+	count_not_begun(service_id);
+	return service->flags & SERVICE_HAS_BACKENDS
+		       ? OUTCOME_DROP | PACKET_NO_LOCAL_BACKEND
+		       : OUTCOME_ANSWER | PACKET_NO_BACKEND;
+}
+
+/* Selects a backend, and begins the client's entry in the scratch memory. */
+VERIFIED_ONCE bool choose_backend(__u32 ifindex)
+{
+	struct scratch *here = scratch();
+	struct connection *entry;
+	const struct slot *slot;
+	int offset;
+
+	if (!here)
+		return false;
+	entry = &here->entry;
+	offset = choose_outside(here);
+	if (offset < 0)
+		return false;
+	slot = slot_at(here->view, offset);
+	if (!slot)
+		return false;
+	__builtin_memset(entry, 0, sizeof(*entry));
+	copy_addr(entry->source, here->packet.key.source);
+	entry->source_port_be = here->packet.key.source_port_be;
+	copy_addr(entry->target, slot->addr);
+	entry->target_port_be = slot->port_be;
+	entry->backend_id = slot->backend_id;
+	entry->service_id = here->service_id;
+	entry->offset = offset;
+	entry->ifindex = ifindex;
+	entry->created = seconds();
+	entry->last_used = entry->created;
+	if (here->uses_local_view)
+		entry->flags = CONNECTION_LOCAL_VIEW;
+	return true;
+}
+
+/*
+ * The node's address on the way to the backend: the route's source address, or
+ * that of the device by which the packet leaves.
+ */
+static __always_inline bool
+masquerade(struct scratch *here, const struct uplink *uplink, bool has_source)
+{
+	struct connection *entry = &here->entry;
+
+	if (has_source && here->packet.is_v6)
+		copy_addr(entry->source, here->fib.ipv6_src);
+	else if (has_source)
+		entry->source[3] = here->fib.ipv4_src;
+	if (has_source && !is_unspecified(entry->source))
+		return true;
+	if (!uplink)
+		return false;
+	copy_addr(entry->source, here->packet.is_v6 ? uplink->v6 : uplink->v4);
+	return !is_unspecified(entry->source);
+}
+
+/*
+ * Decides whether the backend is on another machine. If it is, the backend
+ * sees an address of this node, so that it answers to this node, and packets
+ * are redirected. Otherwise the network stack delivers them, with the client's
+ * address.
+ *
+ * A pod's packets to another machine need neither: the answer comes through
+ * this node to the pod's device. Only a pod that is its own backend does, which
+ * would otherwise answer itself directly.
+ */
+VERIFIED_ONCE int locate(struct __sk_buff *skb)
+{
+	struct scratch *here = scratch();
+	const struct uplink *uplink;
+	bool has_source = true;
+	__u32 ifindex;
+	long result;
+
+	if (!here)
+		return OUTCOME_LEAVE;
+	if (here->at_pod && !same_addr(here->entry.target, here->entry.source))
+		return OUTCOME_TRANSLATE;
+	ask_for(here, skb->ifindex);
+	result = look_up_route(skb, here, FIB_SKIP_NEIGH | FIB_SOURCE);
+	if (result == -EINVAL) {
+		has_source = false;
+		ask_for(here, skb->ifindex);
+		result = look_up_route(skb, here, 0);
+	}
+	if (result == BPF_FIB_LKUP_RET_BLACKHOLE ||
+	    result == BPF_FIB_LKUP_RET_UNREACHABLE ||
+	    result == BPF_FIB_LKUP_RET_PROHIBIT)
+		return OUTCOME_DROP | PACKET_NO_ROUTE;
+	if (!is_routed(result))
+		return OUTCOME_TRANSLATE;
+	ifindex = here->fib.ifindex;
+	uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
+	if (!uplink && !here->at_pod)
+		return OUTCOME_TRANSLATE;
+	if (!masquerade(here, uplink, has_source))
+		return OUTCOME_DROP | PACKET_NO_ROUTE;
+	here->entry.flags |= CONNECTION_REDIRECTED;
+	return OUTCOME_TRANSLATE;
+}
+
+/* Makes the entry for the backend's packets, without the client's new port. */
+static __always_inline void reverse(struct scratch *here)
+{
+	const struct packet_key *key = &here->packet.key;
+	struct connection *partner = &here->partner;
+
+	*partner = here->entry;
+	partner->flags |= CONNECTION_REVERSE;
+	copy_addr(partner->source, key->target);
+	copy_addr(partner->target, key->source);
+	partner->source_port_be = key->target_port_be;
+	partner->target_port_be = key->source_port_be;
+	partner_of(key, &here->entry, &here->partner_key);
+}
+
+/*
+ * Whether an entry under the key of the new one is in the way. It is not if it
+ * is a left-over of this same connection, or if it is only a handshake that no
+ * backend has answered.
+ */
+static __always_inline bool
+is_in_the_way(const struct scratch *here, const struct connection *other)
+{
+	if (is_partner(&here->packet.key, other))
+		return false;
+	return other->flags & CONNECTION_REPLIED ||
+	       (__s32)(seconds() - other->last_used) < UNANSWERED_SECONDS;
+}
+
+/* The ports that are tried: count ports from first, beginning with start. */
+struct attempt {
+	struct scratch *here;
+	__u32 first;
+	__u32 count;
+	__u32 start;
+	__u32 tries;
+	__u32 found;
+};
+
+static long try_port(__u32 step, struct attempt *attempt)
+{
+	__u32 port = attempt->first + (attempt->start + step) % attempt->count;
+	struct scratch *here = attempt->here;
+	struct packet_key *key = &here->partner_key;
+	const struct connection *other;
+
+	attempt->tries++;
+	key->target_port_be = bpf_htons(port);
+	other = bpf_map_lookup_elem(&connections, key);
+	if (other) {
+		if (!is_partner(&here->packet.key, other))
+			return 0;
+		bpf_map_delete_elem(&connections, key);
+	}
+	other = bpf_map_lookup_elem(&half_open, key);
+	if (other) {
+		if (is_in_the_way(here, other))
+			return 0;
+		bpf_map_delete_elem(&half_open, key);
+	}
+	if (put_half_open(key, &here->partner, BPF_NOEXIST))
+		return 0;
+	attempt->found = 1;
+	return 1;
+}
+
+/*
+ * Sets the ports to try. Towards a backend on another machine, every
+ * connection needs a port of its own, and the search begins where the last one
+ * for the backend ended. Towards a backend on this node, the client keeps its
+ * port, except if it has reached the same backend from the same port by
+ * another address of a service.
+ */
+static __always_inline void
+set_ports(struct attempt *attempt, const struct connection *entry)
+{
+	__u32 index = entry->backend_id % SNAT_CURSORS;
+	__u32 *cursor;
+
+	if (!(entry->flags & CONNECTION_REDIRECTED)) {
+		attempt->first = 1;
+		attempt->count = 65535;
+		attempt->start = bpf_ntohs(entry->source_port_be) - 1;
+		return;
+	}
+	attempt->first = snat_first;
+	attempt->count = snat_last - snat_first + 1;
+	cursor = bpf_map_lookup_elem(&snat_cursors, &index);
+	if (cursor)
+		attempt->start = __sync_fetch_and_add(
+			cursor, 1 + bpf_get_prandom_u32() % 3);
+}
+
+/* Puts the entry for the backend's packets under a key that no other has. */
+VERIFIED_ONCE bool claim_port(void)
+{
+	struct scratch *here = scratch();
+	struct attempt attempt = {.here = here};
+	struct packet_counts *all = counts();
+
+	if (!here)
+		return false;
+	reverse(here);
+	set_ports(&attempt, &here->entry);
+	/* The verifier does not know that the range is not empty. */
+	if (!attempt.count)
+		return false;
+	bpf_loop(MOST_PORT_TRIES, try_port, &attempt, 0);
+	if (all && here->entry.flags & CONNECTION_REDIRECTED)
+		all->port_tries += attempt.tries;
+	here->entry.source_port_be = here->partner_key.target_port_be;
+	return attempt.found;
+}
+
+/*
+ * Begins a connection with the packet in the scratch memory, the service of
+ * which has been found. Returns an outcome.
+ */
+VERIFIED_ONCE int begin(struct __sk_buff *skb)
+{
+	struct scratch *here = scratch();
+	int outcome = admit();
+
+	if (!here || outcome != OUTCOME_TRANSLATE)
+		return here ? outcome : OUTCOME_LEAVE;
+	if (!choose_backend(skb->ifindex))
+		return OUTCOME_LEAVE;
+	outcome = locate(skb);
+	if (outcome != OUTCOME_TRANSLATE)
+		return outcome;
+	if (!claim_port())
+		return OUTCOME_ANSWER | PACKET_NO_PORT;
+	here->entry.bytes = here->packet.end - l2_length;
+	if (put_half_open(&here->packet.key, &here->entry, BPF_ANY)) {
+		bpf_map_delete_elem(&half_open, &here->partner_key);
+		return OUTCOME_DROP | PACKET_NO_ROOM;
+	}
+	count_begun(here->service_id);
+	return OUTCOME_TRANSLATE;
+}
+
+#endif

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
+/*
+ * The two entries of a connection: finds, seals, moves and deletes them. This
+ * file selects no backend and changes no packet.
+ */
+#ifndef NODELB_CONNECTIONS_H
+#define NODELB_CONNECTIONS_H
+
+#include "packet.h"
+
+/* The coarse monotonic clock, in seconds. */
+static __always_inline __u32 seconds(void)
+{
+	return bpf_ktime_get_coarse_ns() / NSEC_PER_SEC;
+}
+
+static __always_inline __u32 connection_seal(const struct packet_key *key,
+					     const struct connection *entry)
+{
+	const word64 *words = (const word64 *)key;
+	__u64 sum = words[0] * 0x9e3779b97f4a7c15;
+
+	sum += words[1] * 0xc2b2ae3d27d4eb4f + words[2] * 0x165667b19e3779f9;
+	sum += words[3] * 0x85ebca77c2b2ae63 + words[4] * 0x27d4eb2f165667c5;
+	words = (const word64 *)entry;
+	sum += words[0] * 0xd6e8feb86659fd93 + words[1] * 0xa0761d6478bd642f;
+	sum += words[2] * 0xe7037ed1a0b428db + words[3] * 0x8ebc6af09c88c6e3;
+	/* The ports and service_id. */
+	sum += words[4] * 0x589965cc75374cc3;
+	sum += ((__u64)entry->backend_id << 32 | entry->ifindex) *
+	       0x1d8e4e27c47d124f;
+	sum += entry->created * 0xeb44accab455d165;
+	return sum ^ sum >> 32;
+}
+
+static __always_inline bool copy_connection(const struct packet_key *key,
+					    const struct connection *entry,
+					    struct connection *copy)
+{
+	const word64 *from = (const word64 *)entry;
+	word64 *to = (word64 *)copy;
+	__u32 index;
+
+	for (index = 0; index < sizeof(*copy) / sizeof(*to); index++)
+		to[index] = from[index];
+	/* The code below reads the copy, since the entry may change. */
+	barrier();
+	return copy->seal == connection_seal(key, copy);
+}
+
+/*
+ * The entry for the key, with a copy; NULL if there is none. The second lookup
+ * is for an entry that was being replaced at the first.
+ */
+#define find_in(map, key, copy)                                            \
+	({                                                                 \
+		struct connection *_entry = bpf_map_lookup_elem(map, key); \
+                                                                           \
+		if (_entry && !copy_connection(key, _entry, copy)) {       \
+			_entry = bpf_map_lookup_elem(map, key);            \
+			if (_entry && !copy_connection(key, _entry, copy)) \
+				_entry = NULL;                             \
+		}                                                          \
+		_entry;                                                    \
+	})
+
+/* The key of the other entry of the connection. */
+static __always_inline void partner_of(const struct packet_key *key,
+				       const struct connection *entry,
+				       struct packet_key *partner)
+{
+	bool leaves =
+		!(entry->flags & (CONNECTION_REVERSE | CONNECTION_REDIRECTED));
+
+	copy_addr(partner->source, entry->target);
+	copy_addr(partner->target, entry->source);
+	partner->source_port_be = entry->target_port_be;
+	partner->target_port_be = entry->source_port_be;
+	partner->protocol = key->protocol;
+	partner->side = leaves ? PACKET_LEAVING : PACKET_ARRIVING;
+	partner->pad = 0;
+}
+
+/* Whether the entry translates to what the key translates from. */
+static __always_inline bool
+is_partner(const struct packet_key *key, const struct connection *entry)
+{
+	return same_addr(entry->source, key->target) &&
+	       same_addr(entry->target, key->source) &&
+	       entry->source_port_be == key->target_port_be &&
+	       entry->target_port_be == key->source_port_be;
+}
+
+/*
+ * Notes that the entry has translated the packet in the scratch memory. CPUs
+ * may do that at the same time.
+ */
+static __always_inline void
+touch(struct connection *entry, const struct scratch *here, __u32 flags)
+{
+	__u32 now = seconds();
+
+	if (here->packet.tcp_flags & TCP_FIN)
+		flags |= CONNECTION_FIN;
+	if (here->packet.tcp_flags & TCP_RST)
+		flags |= CONNECTION_RESET;
+	if (flags & ~here->entry.flags)
+		__sync_fetch_and_or((__u32 *)&entry->flags, flags);
+	if (entry->last_used != now)
+		entry->last_used = now;
+	__sync_fetch_and_add(&entry->bytes, here->packet.end - l2_length);
+}
+
+/* Deletes both entries of the connection, and with them its source port. */
+VERIFIED_ONCE int forget(void)
+{
+	struct scratch *here = scratch();
+	struct packet_key *other;
+
+	if (!here)
+		return 0;
+	other = &here->partner_key;
+	partner_of(&here->packet.key, &here->entry, other);
+	bpf_map_delete_elem(&connections, &here->packet.key);
+	bpf_map_delete_elem(&half_open, &here->packet.key);
+	if (find_in(&connections, other, &here->partner) &&
+	    is_partner(&here->packet.key, &here->partner))
+		bpf_map_delete_elem(&connections, other);
+	if (find_in(&half_open, other, &here->partner) &&
+	    is_partner(&here->packet.key, &here->partner))
+		bpf_map_delete_elem(&half_open, other);
+	return 0;
+}
+
+/*
+ * Where the backend of the entry is in its view now, or NONE if the service no
+ * longer has it.
+ */
+VERIFIED_ONCE int backend_offset(void)
+{
+	struct scratch *here = scratch();
+	const struct connection *entry;
+	const struct service *service;
+	__u32 service_id;
+
+	if (!here)
+		return NONE;
+	entry = &here->entry;
+	service_id = entry->service_id;
+	service = bpf_map_lookup_elem(&services, &service_id);
+	if (!service)
+		return NONE;
+	return choose_again(read_view(entry->flags & CONNECTION_LOCAL_VIEW
+					      ? &service->local
+					      : &service->cluster),
+			    entry->backend_id, entry->offset);
+}
+
+/*
+ * Whether the connection of the entry has ended: both sides have sent FIN, or
+ * one has sent RST.
+ */
+VERIFIED_ONCE bool is_closing(void)
+{
+	struct scratch *here = scratch();
+	__u32 flags, both;
+
+	if (!here)
+		return false;
+	flags = here->entry.flags;
+	both = CONNECTION_FIN;
+	partner_of(&here->packet.key, &here->entry, &here->partner_key);
+	if (find_in(&connections, &here->partner_key, &here->partner) ||
+	    find_in(&half_open, &here->partner_key, &here->partner)) {
+		both &= here->partner.flags;
+		flags |= here->partner.flags & CONNECTION_RESET;
+	} else {
+		both = 0;
+	}
+	return flags & (CONNECTION_RESET | both);
+}
+
+/*
+ * Whether a client's packet begins a new connection although there is an entry
+ * for it. UDP: whenever the backend has gone, so that a client that keeps its
+ * port reaches another one. TCP: only a SYN, if the connection has ended or
+ * the backend has gone; otherwise it is repeated.
+ */
+static __always_inline bool
+begins_again(struct connection *entry, struct scratch *here)
+{
+	bool is_tcp = here->packet.key.protocol == IPPROTO_TCP;
+	int offset;
+
+	if (here->entry.flags & CONNECTION_REVERSE ||
+	    here->packet.part == PART_LATER ||
+	    (is_tcp && !is_plain_syn(&here->packet)))
+		return false;
+	offset = backend_offset();
+	if (offset < 0)
+		return true;
+	if (entry->offset != (__u32)offset)
+		entry->offset = offset;
+	return is_tcp && is_closing();
+}
+
+/* Puts a sealed entry into half_open. */
+static __always_inline long put_half_open(const struct packet_key *key,
+					  struct connection *entry, __u64 flags)
+{
+	entry->seal = connection_seal(key, entry);
+	return bpf_map_update_elem(&half_open, key, entry, flags);
+}
+
+/*
+ * Moves the connection from half_open to connections: the backend has
+ * answered, and the client has answered that, so its address is not false.
+ * Without room it stays where it is.
+ */
+static __always_inline bool move(struct scratch *here)
+{
+	struct packet_key *other = &here->partner_key;
+
+	if (bpf_map_update_elem(&connections, other, &here->partner, BPF_ANY))
+		return false;
+	if (bpf_map_update_elem(&connections, &here->packet.key, &here->entry,
+				BPF_ANY)) {
+		bpf_map_delete_elem(&connections, other);
+		return false;
+	}
+	bpf_map_delete_elem(&half_open, &here->packet.key);
+	bpf_map_delete_elem(&half_open, other);
+	return true;
+}
+
+#endif

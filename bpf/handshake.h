@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
+/*
+ * Connections that have only begun: finds their entries in half_open, notes
+ * the backend's answer, and moves them to connections.
+ */
+#ifndef NODELB_HANDSHAKE_H
+#define NODELB_HANDSHAKE_H
+
+#include "begin.h"
+
+/* Whether the port may be one that this node uses towards a backend. */
+static __always_inline bool is_source_port(__u32 port)
+{
+	return port >= snat_first && port <= snat_last;
+}
+
+/*
+ * Restores the backend's entry, which memory pressure has removed, if no other
+ * connection has its key by now.
+ */
+static __always_inline bool restore_partner(struct scratch *here)
+{
+	__u32 ifindex = here->entry.ifindex;
+
+	if (bpf_map_lookup_elem(&connections, &here->partner_key))
+		return false;
+	reverse(here);
+	here->partner.ifindex = ifindex;
+	return !put_half_open(&here->partner_key, &here->partner, BPF_NOEXIST);
+}
+
+/*
+ * The client's packet, which has the copied entry in half_open. Returns
+ * whether the connection goes on: it does not if its source port has passed to
+ * another one.
+ */
+static __always_inline bool continue_handshake(struct scratch *here)
+{
+	struct packet_key *other = &here->partner_key;
+	bool is_syn = is_plain_syn(&here->packet);
+
+	partner_of(&here->packet.key, &here->entry, other);
+	if (!find_in(&half_open, other, &here->partner))
+		return restore_partner(here);
+	if (!is_partner(&here->packet.key, &here->partner))
+		return false;
+	if (here->partner.flags & CONNECTION_REPLIED && !is_syn &&
+	    !move(here)) {
+		struct packet_counts *all = counts();
+
+		if (all) {
+			all->dropped[PACKET_NO_ROOM]++;
+			all->last_reason = PACKET_NO_ROOM;
+		}
+	}
+	return true;
+}
+
+/*
+ * For a packet that arrives and has no entry in connections: continues its
+ * handshake, or begins a connection. Returns an outcome.
+ */
+VERIFIED_ONCE int find_or_begin(struct __sk_buff *skb, __u32 at_pod)
+{
+	struct scratch *here = scratch();
+	bool is_served = find_service(at_pod);
+	struct connection *entry;
+
+	if (!here)
+		return OUTCOME_LEAVE;
+	if (!is_served &&
+	    !is_source_port(bpf_ntohs(here->packet.key.target_port_be)))
+		return OUTCOME_LEAVE;
+	entry = find_in(&half_open, &here->packet.key, &here->entry);
+	if (entry && here->entry.flags & CONNECTION_REVERSE) {
+		touch(entry, here, CONNECTION_REPLIED);
+		return OUTCOME_TRANSLATE;
+	}
+	if (entry && !begins_again(entry, here)) {
+		touch(entry, here, 0);
+		if (continue_handshake(here))
+			return OUTCOME_TRANSLATE;
+	}
+	if (entry)
+		forget();
+	if (!is_served || here->packet.part == PART_LATER)
+		return OUTCOME_LEAVE;
+	return begin(skb);
+}
+
+/*
+ * For a packet that leaves and has no entry in connections: the backend's
+ * answer. Returns an outcome.
+ */
+VERIFIED_ONCE int find_answer(void)
+{
+	struct scratch *here = scratch();
+	struct connection *entry;
+
+	if (!here)
+		return OUTCOME_LEAVE;
+	entry = find_in(&half_open, &here->packet.key, &here->entry);
+	if (!entry)
+		return OUTCOME_LEAVE;
+	touch(entry, here, CONNECTION_REPLIED);
+	return OUTCOME_TRANSLATE;
+}
+
+#endif

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0)
+/*
+ * Services for clients outside this node: the programs run for each packet at
+ * the devices by which other machines are reached (tc, both directions).
+ *
+ * Towards a backend on this node, the target is replaced when the packet
+ * arrives and the network stack delivers it; the answer gets its source back
+ * when it leaves. Towards a backend on another machine, both addresses are
+ * replaced and the packet leaves by another device without passing the stack;
+ * so does the answer. Either both directions pass the stack or none: a
+ * firewall that tracks connections drops what it sees only half of.
+ *
+ * A packet that belongs to no service is passed on unchanged.
+ */
+#include <stdbool.h>
+#include <stddef.h>
+#include <linux/bpf.h>
+#include <linux/errno.h>
+#include <linux/in.h>
+#include <linux/pkt_cls.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "fragments.h"
+#include "handshake.h"
+#include "reject.h"
+
+/*
+ * TCX_NEXT, which is also TC_ACT_UNSPEC: other programs at the device see the
+ * packet, then the network stack.
+ */
+#define NEXT -1
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* Counts a translated packet by its direction. */
+static __always_inline void count_packet(const struct scratch *here)
+{
+	struct packet_counts *all = counts();
+
+	if (!all)
+		return;
+	if (here->entry.flags & CONNECTION_REVERSE)
+		all->reverse++;
+	else
+		all->forward++;
+}
+
+/* Sends a packet past the network stack, or returns why it cannot be sent. */
+VERIFIED_ONCE int forward_past_stack(struct __sk_buff *skb)
+{
+	struct scratch *here = scratch();
+	long result;
+
+	if (!here)
+		return TC_ACT_SHOT;
+	if (here->packet.ttl <= 1)
+		return refuse(skb, OUTCOME_ANSWER | PACKET_TTL);
+	result = route_past_stack(skb, here);
+	if (!is_routed(result))
+		return refuse(skb, unroutable(result));
+	if (rewrite(skb, 1))
+		return TC_ACT_SHOT;
+	return send_by_route(skb, here, result);
+}
+
+/* Translates the packet as the entry in the scratch memory says. */
+static __always_inline int
+translate(struct __sk_buff *skb, const struct scratch *here)
+{
+	count_packet(here);
+	if (here->packet.part == PART_FIRST)
+		store_ports();
+	if (here->entry.flags & CONNECTION_REDIRECTED)
+		return forward_past_stack(skb);
+	return rewrite(skb, 0) ? TC_ACT_SHOT : NEXT;
+}
+
+/*
+ * Reads the packet. Returns whether it is a flow's; otherwise the verdict has
+ * been decided.
+ */
+static __always_inline bool
+is_for_flows(struct __sk_buff *skb, __u32 side, int *verdict)
+{
+	int parsed = parse(skb, side);
+
+	(void)verdict;
+
+	if (parsed == PARSED_SHORT)
+		count_dropped(PACKET_SHORT);
+	return parsed == PARSED_FLOW;
+}
+
+static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
+{
+	struct connection *entry;
+	struct scratch *here;
+	int outcome, verdict = NEXT;
+
+	if (!is_for_flows(skb, PACKET_ARRIVING, &verdict))
+		return verdict;
+	here = scratch();
+	if (!here || (here->packet.part == PART_LATER && !restore_ports()))
+		return NEXT;
+	entry = find_in(&connections, &here->packet.key, &here->entry);
+	if (entry && !begins_again(entry, here)) {
+		touch(entry, here, 0);
+		return translate(skb, here);
+	}
+	if (entry)
+		forget();
+	outcome = find_or_begin(skb, at_pod);
+	if (outcome == OUTCOME_TRANSLATE)
+		return translate(skb, here);
+	return outcome == OUTCOME_LEAVE ? NEXT : refuse(skb, outcome);
+}
+
+static __always_inline int leave(struct __sk_buff *skb)
+{
+	struct connection *entry;
+	struct scratch *here;
+	int verdict = NEXT;
+
+	if (!is_for_flows(skb, PACKET_LEAVING, &verdict))
+		return verdict;
+	here = scratch();
+	if (!here || (here->packet.part == PART_LATER && !restore_ports()))
+		return NEXT;
+	entry = find_in(&connections, &here->packet.key, &here->entry);
+	if (entry)
+		touch(entry, here, 0);
+	else if (find_answer() != OUTCOME_TRANSLATE)
+		return NEXT;
+	return translate(skb, here);
+}
+
+/* Devices by which other machines are reached. */
+SEC("tc")
+int packet_in(struct __sk_buff *skb)
+{
+	return arrive(skb, false);
+}
+
+SEC("tc")
+int packet_out(struct __sk_buff *skb)
+{
+	return leave(skb);
+}
+
+/* Devices of pods whose sockets the socket programs cannot see. */
+SEC("tc")
+int pod_in(struct __sk_buff *skb)
+{
+	return arrive(skb, true);
+}
+
+SEC("tc")
+int pod_out(struct __sk_buff *skb)
+{
+	return leave(skb);
+}

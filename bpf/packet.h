@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
+/*
+ * Reads a packet: its addresses, its ports, and whether the packet path has
+ * anything to do with it. Everything is read with functions that check the
+ * length, so a header may be in any part of a packet's memory.
+ */
+#ifndef NODELB_PACKET_H
+#define NODELB_PACKET_H
+
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/tcp.h>
+#include <linux/udp.h>
+
+#include "packet_maps.h"
+#include "service.h"
+
+/* Length of the link-layer header in bytes: 14, or 0 on devices without one. */
+const volatile __u8 l2_length = ETH_HLEN;
+
+#define IPV4_OFFSET_MASK 0x1fff
+#define IPV4_MORE_FRAGMENTS 0x2000
+#define IPV6_OFFSET_MASK 0xfff8
+#define IPV6_MORE_FRAGMENTS 1
+
+#define NEXTHDR_HOP 0
+#define NEXTHDR_ROUTING 43
+#define NEXTHDR_FRAGMENT 44
+#define NEXTHDR_AUTH 51
+#define NEXTHDR_DEST 60
+/* RFC 8200 describes five; a sixth place is for a second NEXTHDR_DEST. */
+#define MOST_EXTENSIONS 6
+
+/* From <linux/icmp.h> and <linux/icmpv6.h>, which need headers of libc. */
+#define ICMP_DEST_UNREACH 3
+#define ICMP_PORT_UNREACH 3
+#define ICMP_FRAG_NEEDED 4
+#define ICMP_TIME_EXCEEDED 11
+#define ICMP_PARAMETERPROB 12
+#define ICMPV6_DEST_UNREACH 1
+#define ICMPV6_PORT_UNREACH 4
+#define ICMPV6_PKT_TOOBIG 2
+#define ICMPV6_TIME_EXCEED 3
+#define ICMPV6_PARAMPROB 4
+#define ICMP_HEADER_LENGTH 8
+#define ICMP_CHECK_OFFSET 2
+
+#define TCP_FIN 1
+#define TCP_SYN 2
+#define TCP_RST 4
+#define TCP_ACK 16
+#define TCP_FLAGS_OFFSET 13
+
+enum parsed {
+	/* Not for the packet path. */
+	PARSED_ALONE = 0,
+	/* A header is cut short or contradicts the packet's length. */
+	PARSED_SHORT = 1,
+	/* TCP or UDP. */
+	PARSED_FLOW = 2,
+	/* An ICMP error, which contains the beginning of another packet. */
+	PARSED_ERROR = 3,
+};
+
+/*
+ * The structs of this file are also read as 8-byte words. The attribute tells
+ * the compiler so.
+ */
+typedef __u64 __attribute__((__may_alias__)) word64;
+
+static __always_inline struct scratch *scratch(void)
+{
+	__u32 first = 0;
+
+	return bpf_map_lookup_elem(&packet_scratch, &first);
+}
+
+static __always_inline void copy_addr(__u32 *to, const __u32 *from)
+{
+	to[0] = from[0];
+	to[1] = from[1];
+	to[2] = from[2];
+	to[3] = from[3];
+}
+
+static __always_inline void set_v4(__u32 *to, __u32 addr)
+{
+	to[0] = 0;
+	to[1] = 0;
+	to[2] = V4_MAPPED;
+	to[3] = addr;
+}
+
+static __always_inline bool is_plain_syn(const struct packet *packet)
+{
+	return (packet->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
+}
+
+/*
+ * 224.0.0.0 and above: multicast, reserved addresses and the broadcast
+ * address.
+ */
+static __always_inline bool is_group(const __u32 *addr)
+{
+	if (is_v4(addr))
+		return bpf_ntohl(addr[3]) >= 0xe0000000;
+	return bpf_ntohl(addr[0]) >= 0xff000000;
+}
+
+/*
+ * Whether packets between the addresses may be a client's. A destination that
+ * is unspecified would find a NodePort without being an address of the node.
+ */
+static __always_inline bool may_be_served(const struct packet_key *key)
+{
+	return !is_loopback(key->source) && !is_loopback(key->target) &&
+	       !is_unspecified(key->source) && !is_unspecified(key->target) &&
+	       !is_group(key->target);
+}
+
+static __always_inline bool is_flow(__u8 protocol)
+{
+	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP;
+}
+
+static __always_inline enum parsed
+parse_tcp(struct __sk_buff *skb, struct packet *packet)
+{
+	struct tcphdr tcp;
+
+	if (packet->l4 + sizeof(tcp) > packet->end ||
+	    bpf_skb_load_bytes(skb, packet->l4, &tcp, sizeof(tcp)))
+		return PARSED_SHORT;
+	if (tcp.doff < 5 || packet->l4 + tcp.doff * 4 > packet->end)
+		return PARSED_SHORT;
+	packet->key.source_port_be = tcp.source;
+	packet->key.target_port_be = tcp.dest;
+	packet->tcp_flags = ((__u8 *)&tcp)[TCP_FLAGS_OFFSET];
+	if (skb->gso_size)
+		packet->size =
+			packet->l4 - l2_length + tcp.doff * 4 + skb->gso_size;
+	return PARSED_FLOW;
+}
+
+static __always_inline enum parsed
+parse_udp(struct __sk_buff *skb, struct packet *packet)
+{
+	struct udphdr udp;
+	__u32 length;
+
+	if (packet->l4 + sizeof(udp) > packet->end ||
+	    bpf_skb_load_bytes(skb, packet->l4, &udp, sizeof(udp)))
+		return PARSED_SHORT;
+	packet->key.source_port_be = udp.source;
+	packet->key.target_port_be = udp.dest;
+	if (skb->gso_size) {
+		packet->size =
+			packet->l4 - l2_length + sizeof(udp) + skb->gso_size;
+		return PARSED_FLOW;
+	}
+	length = bpf_ntohs(udp.len);
+	if (length < sizeof(udp) ||
+	    (packet->part == PART_WHOLE && packet->l4 + length > packet->end))
+		return PARSED_SHORT;
+	return PARSED_FLOW;
+}
+
+/* RFC 792: destination unreachable, time exceeded, parameter problem. */
+static __always_inline bool is_error_v4(__u8 type)
+{
+	return type == ICMP_DEST_UNREACH || type == ICMP_TIME_EXCEEDED ||
+	       type == ICMP_PARAMETERPROB;
+}
+
+/* RFC 4443: the same, and packet too big. */
+static __always_inline bool is_error_v6(__u8 type)
+{
+	return type >= ICMPV6_DEST_UNREACH && type <= ICMPV6_PARAMPROB;
+}
+
+static __always_inline enum parsed
+parse_icmp(struct __sk_buff *skb, struct packet *packet)
+{
+	__u8 type;
+
+	if (packet->part != PART_WHOLE)
+		return PARSED_ALONE;
+	if (packet->l4 + ICMP_HEADER_LENGTH > packet->end ||
+	    bpf_skb_load_bytes(skb, packet->l4, &type, sizeof(type)))
+		return PARSED_SHORT;
+	if (packet->is_v6 ? is_error_v6(type) : is_error_v4(type))
+		return PARSED_ERROR;
+	return PARSED_ALONE;
+}
+
+static __always_inline enum parsed
+parse_transport(struct __sk_buff *skb, struct packet *packet)
+{
+	__u8 icmp = packet->is_v6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP;
+
+	if (packet->part == PART_LATER)
+		return is_flow(packet->key.protocol) ? PARSED_FLOW
+						     : PARSED_ALONE;
+	if (packet->key.protocol == IPPROTO_TCP)
+		return parse_tcp(skb, packet);
+	if (packet->key.protocol == IPPROTO_UDP)
+		return parse_udp(skb, packet);
+	return packet->key.protocol == icmp ? parse_icmp(skb, packet)
+					    : PARSED_ALONE;
+}
+
+/*
+ * Sets where the packet ends. A GSO packet of more than 65,535 bytes has the
+ * length 0 in its header.
+ */
+static __always_inline bool
+set_end(struct __sk_buff *skb, struct packet *packet, __u32 length)
+{
+	packet->end = l2_length + length;
+	if (!length && skb->gso_size)
+		packet->end = skb->len;
+	packet->size = packet->end - l2_length;
+	return packet->end <= skb->len && packet->l4 <= packet->end;
+}
+
+static __always_inline enum parsed
+parse_v4(struct __sk_buff *skb, struct packet *packet)
+{
+	struct iphdr ip;
+	__u16 fragment;
+
+	if (bpf_skb_load_bytes(skb, l2_length, &ip, sizeof(ip)) ||
+	    ip.version != 4 || ip.ihl < 5)
+		return PARSED_SHORT;
+	set_v4(packet->key.source, ip.saddr);
+	set_v4(packet->key.target, ip.daddr);
+	packet->key.protocol = ip.protocol;
+	packet->ttl = ip.ttl;
+	packet->has_options = ip.ihl > 5;
+	packet->l4 = l2_length + ip.ihl * 4;
+	if (!set_end(skb, packet, bpf_ntohs(ip.tot_len)))
+		return PARSED_SHORT;
+	fragment = bpf_ntohs(ip.frag_off);
+	packet->fragment_id = ip.id;
+	packet->fragment_protocol = ip.protocol;
+	if (fragment & IPV4_OFFSET_MASK)
+		packet->part = PART_LATER;
+	else if (fragment & IPV4_MORE_FRAGMENTS)
+		packet->part = PART_FIRST;
+	return PARSED_FLOW;
+}
+
+struct chain {
+	struct __sk_buff *skb;
+	__u32 at;
+	__u32 fragment_id;
+	enum fragment_part part;
+	__u8 next;
+	__u8 fragment_protocol;
+	/* The chain has an extension that is not understood, or is cut. */
+	__u8 is_broken;
+	__u8 is_alone;
+};
+
+static __always_inline void
+read_fragment(struct chain *chain, const __u8 *extension)
+{
+	__u16 offset = extension[2] << 8 | extension[3];
+
+	__builtin_memcpy(&chain->fragment_id, extension + 4,
+			 sizeof(chain->fragment_id));
+	chain->fragment_protocol = extension[0];
+	if (offset & IPV6_OFFSET_MASK)
+		chain->part = PART_LATER;
+	else if (offset & IPV6_MORE_FRAGMENTS)
+		chain->part = PART_FIRST;
+}
+
+/* Steps over one extension header; 1: the chain has ended. */
+static long chain_step(__u32 step, struct chain *chain)
+{
+	__u8 extension[8];
+	__u8 next = chain->next;
+
+	(void)step;
+	if (next != NEXTHDR_HOP && next != NEXTHDR_ROUTING &&
+	    next != NEXTHDR_FRAGMENT && next != NEXTHDR_AUTH &&
+	    next != NEXTHDR_DEST)
+		return 1;
+	if (bpf_skb_load_bytes(chain->skb, chain->at, extension,
+			       sizeof(extension))) {
+		chain->is_broken = 1;
+		return 1;
+	}
+	/* The address in the header is not the last destination. */
+	if (next == NEXTHDR_ROUTING && extension[3]) {
+		chain->is_alone = 1;
+		return 1;
+	}
+	chain->next = extension[0];
+	if (next == NEXTHDR_FRAGMENT) {
+		read_fragment(chain, extension);
+		chain->at += sizeof(extension);
+		/* What follows in later fragments is not a header. */
+		return chain->part == PART_LATER;
+	}
+	if (next == NEXTHDR_AUTH)
+		chain->at += (extension[1] + 2) * 4;
+	else
+		chain->at += (extension[1] + 1) * 8;
+	return 0;
+}
+
+static __always_inline enum parsed
+parse_v6(struct __sk_buff *skb, struct packet *packet)
+{
+	struct chain chain = {.skb = skb, .at = l2_length};
+	struct ipv6hdr ip;
+
+	if (bpf_skb_load_bytes(skb, l2_length, &ip, sizeof(ip)) ||
+	    ip.version != 6)
+		return PARSED_SHORT;
+	copy_addr(packet->key.source, ip.saddr.in6_u.u6_addr32);
+	copy_addr(packet->key.target, ip.daddr.in6_u.u6_addr32);
+	/* On the wire, these are not IPv4 addresses; in the maps they are. */
+	if (is_v4(packet->key.source) || is_v4(packet->key.target))
+		return PARSED_ALONE;
+	packet->is_v6 = 1;
+	packet->ttl = ip.hop_limit;
+	chain.next = ip.nexthdr;
+	chain.at += sizeof(ip);
+	bpf_loop(MOST_EXTENSIONS, chain_step, &chain, 0);
+	if (chain.is_alone)
+		return PARSED_ALONE;
+	if (chain.is_broken)
+		return PARSED_SHORT;
+	packet->key.protocol = chain.next;
+	packet->l4 = chain.at;
+	packet->has_options = ip.nexthdr != chain.next;
+	packet->part = chain.part;
+	packet->fragment_id = chain.fragment_id;
+	packet->fragment_protocol = chain.fragment_protocol;
+	/* The length 0, of a jumbogram: with the header it is never 0. */
+	if (!set_end(skb, packet,
+		     ip.payload_len ? bpf_ntohs(ip.payload_len) + sizeof(ip)
+				    : 0))
+		return PARSED_SHORT;
+	return PARSED_FLOW;
+}
+
+/*
+ * Reads the packet into the scratch memory. Returns a value of enum parsed.
+ *
+ * VLAN tags: the VLAN's own device shows the packet without its tag. At
+ * ingress, pkt_type shows whether a frame is for this machine; packet captures
+ * and bridges bring others.
+ */
+VERIFIED_ONCE int parse(struct __sk_buff *skb, __u32 side)
+{
+	struct scratch *here = scratch();
+	struct packet *packet;
+	enum parsed parsed;
+
+	if (!here)
+		return PARSED_ALONE;
+	packet = &here->packet;
+	if (skb->vlan_present)
+		return PARSED_ALONE;
+	if (side == PACKET_ARRIVING && skb->pkt_type != PACKET_HOST)
+		return PARSED_ALONE;
+	__builtin_memset(packet, 0, sizeof(*packet));
+	packet->key.side = side;
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		parsed = parse_v4(skb, packet);
+	else if (skb->protocol == bpf_htons(ETH_P_IPV6))
+		parsed = parse_v6(skb, packet);
+	else
+		return PARSED_ALONE;
+	if (parsed != PARSED_FLOW)
+		return parsed;
+	if (!may_be_served(&packet->key))
+		return PARSED_ALONE;
+	return parse_transport(skb, packet);
+}
+
+#endif

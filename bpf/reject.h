@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
+/*
+ * Answers packets that cannot be served: a TCP RST, or an ICMP error. The
+ * answer is written into the packet itself, which is then sent back by the
+ * device by which it came. Fragments and packets with options or extension
+ * headers are dropped without an answer.
+ */
+#ifndef NODELB_REJECT_H
+#define NODELB_REJECT_H
+
+#include "begin.h"
+
+/* Answers of each CPU in a second; more are dropped. */
+#define MOST_ANSWERS 1000
+
+#define ANSWER_TTL 64
+#define IPV4_DONT_FRAGMENT 0x4000
+
+/*
+ * Sum of the transport header's first bytes in the packet, at most length.
+ * The header is in memory already.
+ */
+static __always_inline __u32 sum_of(const void *bytes, __u32 length)
+{
+	return fold(bpf_csum_diff(NULL, 0, (__be32 *)bytes, length, 0));
+}
+
+/*
+ * The sum of both addresses, the length and the protocol, as transport headers
+ * include it. The words that IPv4 addresses have in common add up to 0.
+ */
+static __always_inline __u32 sum_of_pseudo_header(const struct scratch *here,
+						  __u32 length, __u8 protocol)
+{
+	__u32 sum = sum_of(here->packet.key.source, sizeof(struct addresses));
+
+	return fold(sum + bpf_htons(length) + bpf_htons(protocol));
+}
+
+/*
+ * Whether the checksum of the packet is to be completed by the device that
+ * sends it (CHECKSUM_PARTIAL). The field then contains only the sum of the
+ * pseudo header, and changes of other bytes do not change it.
+ */
+static __always_inline bool is_partial(struct __sk_buff *skb, __u32 check)
+{
+	__u16 before = 0, after = 0;
+
+	if (bpf_skb_load_bytes(skb, check, &before, sizeof(before)) ||
+	    bpf_l4_csum_replace(skb, check, 0, bpf_htons(1), 0) ||
+	    bpf_skb_load_bytes(skb, check, &after, sizeof(after)))
+		return false;
+	if (before == after)
+		return true;
+	bpf_skb_store_bytes(skb, check, &before, sizeof(before), 0);
+	return false;
+}
+
+/* Sends the packet back to the link-layer address that it came from. */
+static __always_inline int send_back(struct __sk_buff *skb)
+{
+	struct ethhdr ethernet;
+	__u8 target[ETH_ALEN];
+
+	if (!l2_length)
+		return bpf_redirect(skb->ifindex, 0);
+	if (bpf_skb_load_bytes(skb, 0, &ethernet, sizeof(ethernet)))
+		return TC_ACT_SHOT;
+	__builtin_memcpy(target, ethernet.h_source, ETH_ALEN);
+	__builtin_memcpy(ethernet.h_source, ethernet.h_dest, ETH_ALEN);
+	__builtin_memcpy(ethernet.h_dest, target, ETH_ALEN);
+	if (bpf_skb_store_bytes(skb, 0, &ethernet, sizeof(ethernet), 0))
+		return TC_ACT_SHOT;
+	return bpf_redirect(skb->ifindex, 0);
+}
+
+/*
+ * Writes an IP header for an answer of this length behind the header, from the
+ * packet's target to its source.
+ */
+static __always_inline int write_answer_v4(struct __sk_buff *skb,
+					   const struct scratch *here,
+					   __u32 length, __u8 protocol)
+{
+	const struct packet_key *key = &here->packet.key;
+	struct iphdr ip = {
+		.version = 4,
+		.ihl = sizeof(ip) / 4,
+		.tot_len = bpf_htons(sizeof(ip) + length),
+		.frag_off = bpf_htons(IPV4_DONT_FRAGMENT),
+		.ttl = ANSWER_TTL,
+		.protocol = protocol,
+		.saddr = key->target[3],
+		.daddr = key->source[3],
+	};
+
+	ip.check = ~sum_of(&ip, sizeof(ip));
+	return bpf_skb_store_bytes(skb, l2_length, &ip, sizeof(ip), 0);
+}
+
+static __always_inline int write_answer_v6(struct __sk_buff *skb,
+					   const struct scratch *here,
+					   __u32 length, __u8 protocol)
+{
+	const struct packet_key *key = &here->packet.key;
+	struct ipv6hdr ip = {
+		.version = 6,
+		.payload_len = bpf_htons(length),
+		.nexthdr = protocol,
+		.hop_limit = ANSWER_TTL,
+	};
+
+	copy_addr(ip.saddr.in6_u.u6_addr32, key->target);
+	copy_addr(ip.daddr.in6_u.u6_addr32, key->source);
+	return bpf_skb_store_bytes(skb, l2_length, &ip, sizeof(ip), 0);
+}
+
+static __always_inline int write_answer(struct __sk_buff *skb,
+					const struct scratch *here,
+					__u32 length, __u8 protocol)
+{
+	if (here->packet.is_v6)
+		return write_answer_v6(skb, here, length, protocol);
+	return write_answer_v4(skb, here, length, protocol);
+}
+
+/* Bytes of sequence numbers that a TCP packet takes. */
+static __always_inline __u32 sequence_length(const struct packet *packet,
+					     const struct tcphdr *tcp)
+{
+	__u32 length = packet->end - packet->l4 - tcp->doff * 4;
+
+	return length + !!(packet->tcp_flags & TCP_SYN) +
+	       !!(packet->tcp_flags & TCP_FIN);
+}
+
+/* RFC 9293, section 3.10.7.1: what a host without the connection answers. */
+VERIFIED_ONCE int send_reset(struct __sk_buff *skb)
+{
+	struct scratch *here = scratch();
+	struct tcphdr tcp, reset = {.doff = sizeof(reset) / 4, .rst = 1};
+	__u32 at, sum;
+	bool partial;
+
+	if (!here)
+		return TC_ACT_SHOT;
+	at = here->packet.l4;
+	if (bpf_skb_load_bytes(skb, at, &tcp, sizeof(tcp)))
+		return TC_ACT_SHOT;
+	reset.source = tcp.dest;
+	reset.dest = tcp.source;
+	if (tcp.ack) {
+		reset.seq = tcp.ack_seq;
+	} else {
+		reset.ack = 1;
+		reset.ack_seq = bpf_htonl(bpf_ntohl(tcp.seq) +
+					  sequence_length(&here->packet, &tcp));
+	}
+	partial = is_partial(skb, at + offsetof(struct tcphdr, check));
+	if (bpf_skb_change_tail(skb, at + sizeof(reset), 0))
+		return TC_ACT_SHOT;
+	sum = sum_of_pseudo_header(here, sizeof(reset), IPPROTO_TCP);
+	if (partial)
+		reset.check = sum;
+	else
+		reset.check = ~fold(sum + sum_of(&reset, sizeof(reset)));
+	if (bpf_skb_store_bytes(skb, at, &reset, sizeof(reset), 0) ||
+	    write_answer(skb, here, sizeof(reset), IPPROTO_TCP))
+		return TC_ACT_SHOT;
+	return send_back(skb);
+}
+
+/* Type and code of the ICMP error, as in the header, and what else it says. */
+static __always_inline __u32 icmp_error(const struct scratch *here,
+					enum packet_reason reason, __u32 *rest)
+{
+	bool is_v6 = here->packet.is_v6;
+	__u8 type, code = 0;
+
+	*rest = 0;
+	if (reason == PACKET_TTL) {
+		type = is_v6 ? ICMPV6_TIME_EXCEED : ICMP_TIME_EXCEEDED;
+	} else if (reason == PACKET_MTU) {
+		/* The size that fits, in the last two bytes or in all four. */
+		*rest = bpf_htonl(here->fib.mtu_result);
+		type = is_v6 ? ICMPV6_PKT_TOOBIG : ICMP_DEST_UNREACH;
+		code = is_v6 ? 0 : ICMP_FRAG_NEEDED;
+	} else {
+		type = is_v6 ? ICMPV6_DEST_UNREACH : ICMP_DEST_UNREACH;
+		code = is_v6 ? ICMPV6_PORT_UNREACH : ICMP_PORT_UNREACH;
+	}
+	return bpf_htonl((__u32)type << 24 | (__u32)code << 16);
+}
+
+/*
+ * The bytes of the packet that an ICMP error contains: the IP header, and of
+ * the transport header what a device may still have to complete. 8 bytes of it
+ * suffice for the sender.
+ */
+static __always_inline __u32 quoted_transport(const struct packet *packet)
+{
+	return packet->key.protocol == IPPROTO_TCP ? sizeof(struct tcphdr)
+						   : sizeof(struct udphdr);
+}
+
+/*
+ * The sum of the quoted packet. Its transport header may still have to be
+ * completed by the device, after which its sum is the complement of the pseudo
+ * header's, of which the field contains the sum now.
+ */
+static __always_inline __s64 sum_of_quoted(struct __sk_buff *skb,
+					   struct scratch *here, bool partial)
+{
+	const struct packet *packet = &here->packet;
+	__u32 check = packet->l4 + check_offset(packet->key.protocol);
+	__u8 *bytes = (__u8 *)here->header;
+	__u16 pseudo = 0;
+	__u32 sum;
+
+	if (packet->is_v6 ? bpf_skb_load_bytes(skb, l2_length, bytes,
+					       sizeof(struct ipv6hdr))
+			  : bpf_skb_load_bytes(skb, l2_length, bytes,
+					       sizeof(struct iphdr)))
+		return -1;
+	sum = packet->is_v6 ? sum_of(bytes, sizeof(struct ipv6hdr))
+			    : sum_of(bytes, sizeof(struct iphdr));
+	if (partial) {
+		if (bpf_skb_load_bytes(skb, check, &pseudo, sizeof(pseudo)))
+			return -1;
+		return fold(sum + (__u16)~pseudo);
+	}
+	if (packet->key.protocol == IPPROTO_TCP) {
+		if (bpf_skb_load_bytes(skb, packet->l4, bytes,
+				       sizeof(struct tcphdr)))
+			return -1;
+		return fold(sum + sum_of(bytes, sizeof(struct tcphdr)));
+	}
+	if (bpf_skb_load_bytes(skb, packet->l4, bytes, sizeof(struct udphdr)))
+		return -1;
+	return fold(sum + sum_of(bytes, sizeof(struct udphdr)));
+}
+
+VERIFIED_ONCE int send_icmp(struct __sk_buff *skb, __u32 reason)
+{
+	struct scratch *here = scratch();
+	__u32 ip_length, quoted, header[2];
+	__u8 protocol;
+	__s64 sum;
+
+	if (!here)
+		return TC_ACT_SHOT;
+	ip_length = here->packet.l4 - l2_length;
+	quoted = ip_length + quoted_transport(&here->packet);
+	sum = sum_of_quoted(
+		skb, here,
+		is_partial(skb,
+			   here->packet.l4 +
+				   check_offset(here->packet.key.protocol)));
+	if (sum < 0 || bpf_skb_change_tail(skb, l2_length + quoted, 0) ||
+	    bpf_skb_adjust_room(skb, ip_length + sizeof(header),
+				BPF_ADJ_ROOM_MAC, 0))
+		return TC_ACT_SHOT;
+	header[0] = icmp_error(here, reason, &header[1]);
+	protocol = here->packet.is_v6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP;
+	sum = fold(sum + sum_of(header, sizeof(header)));
+	if (here->packet.is_v6)
+		sum = fold(sum + sum_of_pseudo_header(here,
+						      quoted + sizeof(header),
+						      protocol));
+	/* The sum is the lower half of the first word, in network order. */
+	header[0] |= bpf_htonl(bpf_ntohs((__u16)~sum));
+	if (bpf_skb_store_bytes(skb, l2_length + ip_length, header,
+				sizeof(header), 0) ||
+	    write_answer(skb, here, quoted + sizeof(header), protocol))
+		return TC_ACT_SHOT;
+	return send_back(skb);
+}
+
+/* Whether this CPU may send one more answer in this second. */
+static __always_inline bool may_answer(struct scratch *here)
+{
+	__u32 now = seconds();
+
+	if (here->answer_second != now) {
+		here->answer_second = now;
+		here->answers = 0;
+	}
+	return here->answers++ < MOST_ANSWERS;
+}
+
+static __always_inline void count_dropped(enum packet_reason reason)
+{
+	struct packet_counts *all = counts();
+
+	if (!all || reason >= PACKET_REASONS)
+		return;
+	all->dropped[reason]++;
+	all->last_reason = reason;
+}
+
+/*
+ * Whether the packet gets an answer: if the settings say so, and if it can be
+ * written into it.
+ */
+static __always_inline bool is_answered(struct scratch *here, __u32 reason)
+{
+	const volatile struct packet_settings *now = settings();
+	const struct packet *packet = &here->packet;
+
+	if (!now || !now->answers || packet->part != PART_WHOLE ||
+	    packet->has_options)
+		return false;
+	if (reason == PACKET_NO_PORT && packet->key.protocol == IPPROTO_UDP)
+		return false;
+	if (may_answer(here))
+		return true;
+	count_dropped(PACKET_ANSWER_RATE);
+	return false;
+}
+
+/* Drops or answers the packet, and counts it; the outcome includes why. */
+VERIFIED_ONCE int refuse(struct __sk_buff *skb, int outcome)
+{
+	enum packet_reason reason = outcome & OUTCOME_REASON;
+	struct scratch *here = scratch();
+	struct packet_counts *all = counts();
+
+	count_dropped(reason);
+	if (!here || !all || !(outcome & OUTCOME_ANSWER) ||
+	    !is_answered(here, reason))
+		return TC_ACT_SHOT;
+	all->answered++;
+	if (here->packet.key.protocol == IPPROTO_TCP && reason != PACKET_TTL &&
+	    reason != PACKET_MTU)
+		return send_reset(skb);
+	return send_icmp(skb, reason);
+}
+
+#endif

@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
+/*
+ * Which backend a client outside this node gets. With a ring, that is a
+ * function of the client and of the address that it connects to, and the same
+ * on all nodes. core::ring in Rust fills the rings and implements the same
+ * lookup.
+ */
+#ifndef NODELB_RING_H
+#define NODELB_RING_H
+
+#include "packet.h"
+
+/* The marks of a client number that is not the cookie of a namespace. */
+#define CLIENT_BY_ADDRESS (1ULL << 63)
+
+/* Offsets of slots in the place of one slot. */
+#define RING_OFFSETS (sizeof(struct slot) / sizeof(__u16))
+
+/* An offset, read from what has the type of a slot. */
+typedef __u16 __attribute__((__may_alias__)) ring_offset;
+
+/* Number of offsets in the ring of a list; primes. 0: it has no ring. */
+static __always_inline __u32 ring_size(__u32 slots)
+{
+	if (slots <= 1)
+		return 0;
+	if (slots <= 10)
+		return 1021;
+	if (slots <= 40)
+		return 4093;
+	if (slots <= 160)
+		return 16381;
+	return 65521;
+}
+
+static __always_inline __u64 half_of(const __u32 *addr, __u32 first)
+{
+	return (__u64)addr[first] << 32 | addr[first + 1];
+}
+
+/*
+ * The hash of a client's address and port and of the destination. With session
+ * affinity, port and destination are 0.
+ */
+static __always_inline __u64 ring_hash(const __u32 *client, __u16 port_be,
+				       const struct frontend_key *to)
+{
+	__u64 hash = scramble(half_of(client, 0) + 0x9e3779b97f4a7c15);
+
+	hash = scramble(hash ^ half_of(client, 2));
+	hash = scramble(hash ^ half_of(to->addr, 0));
+	hash = scramble(hash ^ half_of(to->addr, 2));
+	return scramble(hash ^ ((__u64)port_be << 32 |
+				(__u32)to->port_be << 16 | to->protocol));
+}
+
+/*
+ * The offset in the ring that follows the list, or NONE. A ring that is read
+ * while its place is reused yields another backend of the list, which is as
+ * good.
+ */
+VERIFIED_ONCE int choose_by_ring(__u64 hash, __u64 view_word)
+{
+	union view_word read = {.word = view_word};
+	__u32 size = ring_size(read.view.count);
+	__u32 index = ((hash >> 32) * size) >> 32;
+	__u32 place = index % RING_OFFSETS;
+	const struct slot *slot;
+	__u32 offset;
+
+	if (!size)
+		return 0;
+	slot = slot_at(read.view, read.view.count + index / RING_OFFSETS);
+	/* The verifier does not follow the division. */
+	barrier_var(place);
+	if (!slot || place >= RING_OFFSETS)
+		return NONE;
+	offset = ((const ring_offset *)slot)[place];
+	return offset < read.view.count ? (int)offset : NONE;
+}
+
+static __always_inline __u64 client_number(const __u32 *client)
+{
+	__u64 number = scramble(half_of(client, 0));
+
+	return CLIENT_BY_ADDRESS | scramble(number ^ half_of(client, 2)) >> 1;
+}
+
+/* The offset of the client's slot in the view in the scratch memory. */
+static __always_inline int choose_outside(const struct scratch *here)
+{
+	const struct packet_key *key = &here->packet.key;
+	const struct frontend_key anywhere = {};
+	bool is_sticky = here->affinity_seconds;
+	__u64 view_word = word_of(here->view);
+	int offset = NONE;
+	__u64 hash;
+
+	if (here->has_rings) {
+		hash = ring_hash(key->source,
+				 is_sticky ? 0 : key->source_port_be,
+				 is_sticky ? &anywhere : &here->to);
+		offset = choose_by_ring(hash, view_word);
+	}
+	if (is_sticky)
+		return choose_for(client_number(key->source), here->service_id,
+				  here->affinity_seconds, view_word, offset);
+	return offset < 0 ? choose_any(here->view) : offset;
+}
+
+#endif

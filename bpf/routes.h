@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
+/*
+ * Asks the kernel for routes, and sends packets by them past the network stack
+ * of this node.
+ */
+#ifndef NODELB_ROUTES_H
+#define NODELB_ROUTES_H
+
+#include <linux/pkt_cls.h>
+
+#include "rewrite.h"
+
+#define AF_INET 2
+#define AF_INET6 10
+
+/*
+ * BPF_FIB_LOOKUP_SKIP_NEIGH (6.3) and BPF_FIB_LOOKUP_SRC (6.7), which headers
+ * of older kernels do not contain. Distributions have them in older kernels,
+ * so the programs try; a kernel without them returns EINVAL.
+ */
+#define FIB_SKIP_NEIGH 4
+#define FIB_SOURCE 16
+
+/*
+ * What becomes of a packet. The functions that decide return such a value; the
+ * reason for DROP and ANSWER is in the lower bits.
+ */
+enum outcome {
+	/* Translated, as the entry in the scratch memory says. */
+	OUTCOME_TRANSLATE = 0,
+	/* The network stack gets it unchanged. */
+	OUTCOME_LEAVE = 1,
+	/* Dropped and counted. */
+	OUTCOME_DROP = 0x100,
+	/* Dropped and counted; the sender gets a TCP RST or an ICMP error. */
+	OUTCOME_ANSWER = 0x200,
+	/* The mask of enum packet_reason. */
+	OUTCOME_REASON = 0xff,
+};
+
+/* Prepares a lookup of the route for what the entry makes of the packet. */
+static __always_inline void ask_for(struct scratch *here, __u32 ifindex)
+{
+	const struct connection *entry = &here->entry;
+	struct bpf_fib_lookup *fib = &here->fib;
+
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->l4_protocol = here->packet.key.protocol;
+	fib->sport = entry->source_port_be;
+	fib->dport = entry->target_port_be;
+	fib->ifindex = ifindex;
+	if (here->packet.is_v6) {
+		fib->family = AF_INET6;
+		copy_addr(fib->ipv6_src, entry->source);
+		copy_addr(fib->ipv6_dst, entry->target);
+		return;
+	}
+	fib->family = AF_INET;
+	fib->ipv4_src = entry->source[3];
+	fib->ipv4_dst = entry->target[3];
+}
+
+static __always_inline long
+look_up_route(struct __sk_buff *skb, struct scratch *here, __u32 flags)
+{
+	return bpf_fib_lookup(skb, &here->fib, sizeof(here->fib), flags);
+}
+
+/* Whether the lookup found a device by which the packet leaves. */
+static __always_inline bool is_routed(long result)
+{
+	return result == BPF_FIB_LKUP_RET_SUCCESS ||
+	       result == BPF_FIB_LKUP_RET_NO_NEIGH;
+}
+
+/*
+ * The route of a packet that is to be redirected. A packet from a backend
+ * leaves by the device of the client's packets, if a route to the client leads
+ * there; otherwise by the best route. A size above the route's MTU is reported
+ * as BPF_FIB_LKUP_RET_FRAG_NEEDED.
+ */
+static __always_inline long
+route_past_stack(struct __sk_buff *skb, struct scratch *here)
+{
+	const struct connection *entry = &here->entry;
+	__u32 size = here->packet.size;
+	long result;
+
+	if (size > 0xffff)
+		size = 0xffff;
+	if (entry->flags & CONNECTION_REVERSE) {
+		ask_for(here, entry->ifindex);
+		here->fib.tot_len = size;
+		result = look_up_route(skb, here, BPF_FIB_LOOKUP_OUTPUT);
+		if (is_routed(result) || result == BPF_FIB_LKUP_RET_FRAG_NEEDED)
+			return result;
+	}
+	ask_for(here, skb->ifindex);
+	here->fib.tot_len = size;
+	return look_up_route(skb, here, 0);
+}
+
+/* The function pointer of the next hop: the gateway, or the target itself. */
+static __always_inline int
+redirect_to_neighbour(const struct bpf_fib_lookup *fib)
+{
+	struct bpf_redir_neigh next = {.nh_family = fib->family};
+
+	if (fib->family == AF_INET6)
+		copy_addr(next.ipv6_nh, fib->ipv6_dst);
+	else
+		next.ipv4_nh = fib->ipv4_dst;
+	return bpf_redirect_neigh(fib->ifindex, &next, sizeof(next), 0);
+}
+
+/* Whether packets on the device have an Ethernet header. */
+static __always_inline bool has_ethernet(__u32 ifindex)
+{
+	const struct uplink *uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
+
+	return uplink && uplink->l2_length;
+}
+
+/*
+ * Sends the packet, which is already written, by the route in the scratch
+ * memory. A tunnel needs the route with the packet, which only
+ * bpf_redirect_neigh() without a next hop provides. That function needs an
+ * Ethernet header in front, which it removes.
+ */
+static __always_inline int
+send_by_route(struct __sk_buff *skb, struct scratch *here, long result)
+{
+	struct bpf_fib_lookup *fib = &here->fib;
+	struct ethhdr ethernet;
+
+	if (!l2_length && bpf_skb_change_head(skb, ETH_HLEN, 0))
+		return TC_ACT_SHOT;
+	if (!has_ethernet(fib->ifindex))
+		return bpf_redirect_neigh(fib->ifindex, NULL, 0, 0);
+	if (!l2_length || result == BPF_FIB_LKUP_RET_NO_NEIGH)
+		return redirect_to_neighbour(fib);
+	__builtin_memcpy(ethernet.h_dest, fib->dmac, ETH_ALEN);
+	__builtin_memcpy(ethernet.h_source, fib->smac, ETH_ALEN);
+	if (bpf_skb_store_bytes(skb, 0, &ethernet, 2 * ETH_ALEN, 0))
+		return TC_ACT_SHOT;
+	return bpf_redirect(fib->ifindex, 0);
+}
+
+/* Why a packet cannot be redirected, by the result of the route's lookup. */
+static __always_inline int unroutable(long result)
+{
+	if (result == BPF_FIB_LKUP_RET_FRAG_NEEDED)
+		return OUTCOME_ANSWER | PACKET_MTU;
+	if (result == BPF_FIB_LKUP_RET_FWD_DISABLED)
+		return OUTCOME_DROP | PACKET_NO_FORWARDING;
+	return OUTCOME_DROP | PACKET_NO_ROUTE;
+}
+
+#endif

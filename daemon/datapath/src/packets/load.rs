@@ -1,0 +1,223 @@
+//! Loads `bpf/packet.bpf.c` once for each kind of device, with the same maps.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::mem::MaybeUninit;
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{MapCore, MapHandle, OpenObject};
+use nodelb_core::datapath::Limits;
+
+use crate::counters::Counters;
+use crate::error::{OpenError, failed};
+use crate::load::{listening, refusal};
+use crate::maps::into_io;
+use crate::skeleton::packet::{OpenPacketSkel, PacketSkel, PacketSkelBuilder};
+
+const OBJECT: &str = "packet.bpf.o";
+
+/// The maps of `bpf/maps.h` that no program of the packet path uses.
+const UNUSED: [&str; 5] = ["tcp_sockets", "udp_sockets", "udp_overflow", "frontend_epoch", "counters"];
+
+/// Sizes of the packet path's maps, in entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketLimits {
+    /// Addresses that clients outside this node may connect to.
+    pub outside: u32,
+    /// Connections that the backend has answered; each takes two entries.
+    pub connections: u32,
+    /// Connections that have only begun; each takes two entries.
+    pub handshakes: u32,
+    /// Datagrams that are arriving in fragments.
+    pub fragments: u32,
+    /// Ranges of client addresses.
+    pub source_ranges: u32,
+}
+
+/// The settings that the programs are loaded with.
+#[derive(Clone, Debug)]
+pub struct PacketOptions {
+    /// Ports that may be NodePorts; an empty range for none.
+    pub nodeport_range: RangeInclusive<u16>,
+    /// Ports of this node for connections to backends on other machines; not empty.
+    pub source_ports: RangeInclusive<u16>,
+    /// Sizes of the packet path's maps.
+    pub limits: PacketLimits,
+    /// Sizes of the maps with services; used only for those that are not given.
+    pub services: Limits,
+    /// Whether to count the connections of each service.
+    pub count_connections: bool,
+}
+
+/// What a device puts in front of an IP packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkLayer {
+    /// An Ethernet header of 14 bytes.
+    Ethernet,
+    /// Nothing, as on tunnels.
+    None,
+}
+
+impl LinkLayer {
+    /// Length of the header in bytes.
+    pub const fn length(self) -> u8 {
+        match self {
+            Self::Ethernet => 14,
+            Self::None => 0,
+        }
+    }
+}
+
+/// The place where a program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PacketHook {
+    /// Packets that arrive at a device by which other machines are reached.
+    UplinkIn,
+    /// Packets that leave by such a device.
+    UplinkOut,
+    /// Packets that a pod sends, at the host's end of its device.
+    PodIn,
+    /// Packets to a pod.
+    PodOut,
+}
+
+impl PacketHook {
+    /// All hooks.
+    pub const ALL: [Self; 4] = [Self::UplinkIn, Self::UplinkOut, Self::PodIn, Self::PodOut];
+}
+
+/// The maps of the packet path by their names in `bpf/maps.h` and `bpf/packet_maps.h`.
+#[derive(Debug, Default)]
+pub struct PacketMaps(BTreeMap<String, MapHandle>);
+
+impl PacketMaps {
+    /// Maps that exist already, by their names.
+    pub fn new(maps: impl IntoIterator<Item = (String, MapHandle)>) -> Self {
+        Self(maps.into_iter().collect())
+    }
+
+    /// The map with this name.
+    pub fn get(&self, name: &str) -> Option<&MapHandle> {
+        self.0.get(name)
+    }
+}
+
+/// The loaded programs. They disappear with this value unless they are attached.
+#[derive(Debug)]
+pub struct PacketPrograms {
+    maps: PacketMaps,
+    /// By [`LinkLayer::length`].
+    programs: BTreeMap<(u8, PacketHook), OwnedFd>,
+}
+
+impl PacketPrograms {
+    /// Loads the programs with these maps, and creates those that are missing. Needs CAP_BPF, CAP_NET_ADMIN and
+    /// CAP_PERFMON.
+    ///
+    /// # Errors
+    /// If the kernel refuses a map or a program, or a given map has another size or layout.
+    pub fn load(options: &PacketOptions, existing: PacketMaps) -> Result<Self, OpenError> {
+        let mut loaded = Self { maps: existing, programs: BTreeMap::new() };
+        for link_layer in [LinkLayer::Ethernet, LinkLayer::None] {
+            let mut object = MaybeUninit::uninit();
+            let skeleton = prepare(&mut object, options, link_layer, &loaded.maps)?;
+            let (skeleton, log) = listening(|| skeleton.load());
+            let skeleton = skeleton.map_err(|error| refusal(error, &log))?;
+            loaded.take(&skeleton, link_layer).map_err(failed("taking the descriptors of", Path::new(OBJECT)))?;
+        }
+        Ok(loaded)
+    }
+
+    /// The program for a hook of a device.
+    pub fn program(&self, hook: PacketHook, link_layer: LinkLayer) -> BorrowedFd<'_> {
+        self.programs[&(link_layer.length(), hook)].as_fd()
+    }
+
+    /// The maps.
+    pub fn maps(&self) -> &PacketMaps {
+        &self.maps
+    }
+
+    fn take(&mut self, skeleton: &PacketSkel<'_>, link_layer: LinkLayer) -> io::Result<()> {
+        for map in skeleton.object().maps() {
+            let Some(name) = map.name().to_str().filter(|name| !name.contains('.') && !UNUSED.contains(name)) else {
+                continue;
+            };
+            if !self.maps.0.contains_key(name) {
+                self.maps.0.insert(name.to_owned(), MapHandle::try_from(&map).map_err(into_io)?);
+            }
+        }
+        let programs = &skeleton.progs;
+        for hook in PacketHook::ALL {
+            let program = match hook {
+                PacketHook::UplinkIn => &programs.packet_in,
+                PacketHook::UplinkOut => &programs.packet_out,
+                PacketHook::PodIn => &programs.pod_in,
+                PacketHook::PodOut => &programs.pod_out,
+            };
+            self.programs.insert((link_layer.length(), hook), program.as_fd().try_clone_to_owned()?);
+        }
+        Ok(())
+    }
+}
+
+fn prepare<'o>(
+    object: &'o mut MaybeUninit<OpenObject>,
+    options: &PacketOptions,
+    link_layer: LinkLayer,
+    existing: &PacketMaps,
+) -> Result<OpenPacketSkel<'o>, OpenError> {
+    let mut skeleton = PacketSkelBuilder::default().open(object).map_err(failed("opening", Path::new(OBJECT)))?;
+    let rodata = skeleton.maps.rodata_data.as_deref_mut().expect("invariant: the object has constants");
+    rodata.l2_length = link_layer.length();
+    rodata.nodeport_first = *options.nodeport_range.start();
+    rodata.nodeport_last = *options.nodeport_range.end();
+    rodata.snat_first = *options.source_ports.start();
+    rodata.snat_last = *options.source_ports.end();
+    let shards = if options.count_connections { Counters::shards(options.services.services) } else { 0 };
+    if shards > 0 {
+        rodata.counted_services = options.services.services;
+        rodata.counter_shards_mask = u32::try_from(shards - 1).unwrap_or(0);
+    }
+    set_maps(&mut skeleton, options, shards, existing).map_err(failed("preparing the maps of", Path::new(OBJECT)))?;
+    Ok(skeleton)
+}
+
+fn set_maps(
+    skeleton: &mut OpenPacketSkel<'_>,
+    options: &PacketOptions,
+    shards: usize,
+    existing: &PacketMaps,
+) -> libbpf_rs::Result<()> {
+    let (limits, services) = (options.limits, options.services);
+    for mut map in skeleton.open_object_mut().maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        if UNUSED.contains(&name.as_str()) {
+            map.set_autocreate(false)?;
+            continue;
+        }
+        if let Some(handle) = existing.get(&name) {
+            map.reuse_fd(handle.as_fd())?;
+            continue;
+        }
+        let entries = match name.as_str() {
+            "frontends" => services.frontends,
+            "services" => services.services,
+            "slots" => services.slots,
+            "affinity" => services.affinity,
+            "outside" => limits.outside,
+            "connections" => limits.connections.saturating_mul(2),
+            "half_open" => limits.handshakes.saturating_mul(2),
+            "fragments" => limits.fragments,
+            "source_ranges" => limits.source_ranges,
+            // At least one entry: the programs refer to the map even if they count nothing.
+            "outside_counters" => u32::try_from(shards).unwrap_or(0).saturating_mul(services.services).max(1),
+            _ => continue,
+        };
+        map.set_max_entries(entries)?;
+    }
+    Ok(())
+}

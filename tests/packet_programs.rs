@@ -1,0 +1,8 @@
+//! The packet path's BPF programs on single packets, without a daemon: verdict, bytes and map entries. Each test has
+//! its own namespaces and needs root.
+
+#[cfg(test)]
+#[path = "packet_programs/mod.rs"]
+mod programs;
+#[cfg(test)]
+mod sandbox;
