@@ -275,7 +275,7 @@ proptest! {
             let outcome = node.handle(&packet);
             check(&node, &before, &packet, &outcome)?;
         }
-        let packet = Packet { bytes, ifindex: 2, hook, l2_length, is_for_host: true, has_vlan_tag: false, is_gso: false };
+        let packet = Packet { bytes, ifindex: 3, hook, l2_length, is_for_host: true, has_vlan_tag: false, is_gso: false };
         let before = node.tables.clone();
         let outcome = node.handle(&packet);
         check(&node, &before, &packet, &outcome)?;

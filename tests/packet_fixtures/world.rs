@@ -49,6 +49,7 @@ impl Device {
 pub(crate) struct RouteLine {
     pub(crate) net: IpNet,
     pub(crate) device: Option<String>,
+    pub(crate) is_unreachable: bool,
     pub(crate) preferred: Option<Addr>,
     pub(crate) neighbor: Option<[u8; 6]>,
     pub(crate) mtu: Option<u32>,
@@ -92,7 +93,6 @@ impl World {
         let settings = Settings {
             nodeport_range: 30_000..=32_767,
             source_ports: 10_000..=29_999,
-            is_consistent: true,
             is_draining: false,
             resets_unknown: false,
             answers: true,
@@ -222,10 +222,12 @@ impl World {
 
     fn route_line(&mut self, mut words: Words<'_>) {
         let net = parse_net(words.next().unwrap()).unwrap();
-        let mut route = RouteLine { net, device: None, preferred: None, neighbor: None, mtu: None };
+        let mut route =
+            RouteLine { net, device: None, is_unreachable: false, preferred: None, neighbor: None, mtu: None };
         while let Some(word) = words.next() {
             match word {
                 "here" => {}
+                "unreachable" => route.is_unreachable = true,
                 "dev" => route.device = Some(parsed(&mut words)),
                 "src" => route.preferred = Some(parsed(&mut words)),
                 "neighbor" => route.neighbor = Some(mac(words.next().unwrap())),
@@ -254,7 +256,6 @@ impl World {
             "resets-unknown" => settings.resets_unknown = is_set,
             "answers" => settings.answers = is_set,
             "always-masquerades" => settings.always_masquerades = is_set,
-            "consistent" => settings.is_consistent = is_set,
             _ => panic!("unknown setting: {name}"),
         }
     }
@@ -290,9 +291,12 @@ impl Routes for World {
         };
         // Of several routes to a network, the first one counts.
         let Some(route) = self.routes.iter().rev().filter(fits).max_by_key(|route| route.net.prefix_len()) else {
-            return Route::Nowhere;
+            return Route::NotForwarded;
         };
-        let Some(name) = &route.device else { return Route::Here };
+        if route.is_unreachable {
+            return Route::Unreachable;
+        }
+        let Some(name) = &route.device else { return Route::NotForwarded };
         let device = &self.devices[name];
         let preferred = route.preferred.or_else(|| device.addr(query.target.family()));
         let macs = route.neighbor.map(|neighbor| {

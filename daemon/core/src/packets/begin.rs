@@ -6,6 +6,7 @@ use crate::model::addr::{Addr, Family, L4Addr, Protocol};
 use crate::packets::choice::{self, offset_number};
 use crate::packets::connections::{Connection, Flags, is_plain_syn};
 use crate::packets::frontend::Frontend;
+use crate::packets::headers::tcp_flags::RST;
 use crate::packets::hook_state::{Decision, HookState};
 use crate::packets::key::{Endpoint, PacketKey, Tuple};
 use crate::packets::node::{Reason, Route, RouteQuery};
@@ -33,7 +34,7 @@ pub(super) fn begin(
         return Err(state.next());
     }
     if key.protocol == Protocol::Tcp && !is_plain_syn(tcp_flags) {
-        return Err(unknown(state, key));
+        return Err(unknown(state, key, tcp_flags));
     }
     let client = key.tuple.source;
     if frontend.has_ranges && !state.node.state.ranges_of(frontend.service).any(|range| range.contains(client.addr)) {
@@ -76,9 +77,10 @@ pub(super) fn view_of(service: &ServiceEntry, is_local: bool) -> &[Slot] {
 }
 
 /// A TCP packet that opens no connection and belongs to none. The node's own address may be that of a connection of the
-/// node itself, with the number of a NodePort as its port.
-fn unknown(state: &mut HookState<'_>, key: &PacketKey) -> Decision {
-    if !state.node.settings.resets_unknown || state.node.state.node_addrs.contains(&key.tuple.target.addr) {
+/// node itself, with the number of a NodePort as its port. A RST is never answered.
+fn unknown(state: &mut HookState<'_>, key: &PacketKey, tcp_flags: u8) -> Decision {
+    let is_own = state.node.state.node_addrs.contains(&key.tuple.target.addr);
+    if !state.node.settings.resets_unknown || is_own || tcp_flags & RST != 0 {
         return state.next();
     }
     state.answer_reset(Reason::Unknown)
@@ -96,21 +98,20 @@ fn no_backend(state: &mut HookState<'_>, protocol: Protocol, service: &ServiceEn
 
 /// Decides by the route to the backend.
 fn way_to(state: &HookState<'_>, client: Endpoint, slot: &Slot, frontend: Frontend) -> Result<Way, Decision> {
-    let is_hairpin = slot.addr.addr == client.addr;
     let is_pod = state.packet.hook.is_pod();
-    if is_pod && !is_hairpin {
+    if is_pod && slot.addr.addr != client.addr {
         return Ok(Way::Stack);
     }
     let ifindex = state.packet.ifindex;
     let query = RouteQuery { ifindex, is_output: false, source: client.addr, target: slot.addr.addr };
     let (ifindex, preferred) = match state.node.routes.route(&query) {
         Route::Device { ifindex, preferred, .. } => (ifindex, preferred),
-        Route::Here => return Ok(Way::Stack),
-        Route::NoForwarding => return Err(state.discard(Reason::NoForwarding)),
-        Route::Nowhere => return Err(state.discard(Reason::NoRoute)),
+        // The network stack delivers the packet to the node itself, or reports what is wrong.
+        Route::NotForwarded | Route::NoForwarding => return Ok(Way::Stack),
+        Route::Unreachable => return Err(state.discard(Reason::NoRoute)),
     };
     let uplinks = &state.node.state.uplinks;
-    let is_masqueraded = is_hairpin || (state.node.settings.always_masquerades && !frontend.is_local);
+    let is_masqueraded = is_pod || (state.node.settings.always_masquerades && !frontend.is_local);
     if !uplinks.contains_key(&ifindex) && !is_masqueraded {
         return Ok(Way::Stack);
     }
@@ -141,6 +142,7 @@ fn store(state: &mut HookState<'_>, key: &PacketKey, mut entry: Connection) -> R
     let flags = Flags { is_reverse: true, ..entry.flags };
     let reverse = Connection { to: key.tuple.turned(), flags, ..entry };
     state.tables.put_half_open(reverse_key, reverse);
+    entry.bytes = state.headers.length() as u64;
     state.tables.put_half_open(*key, entry);
     Ok(entry)
 }

@@ -49,7 +49,7 @@ pub(super) fn choose(
     (id, service, view): (ServiceId, &ServiceEntry, &[Slot]),
     (client, to): (Endpoint, L4Addr),
 ) -> usize {
-    let has_ring = node.settings.is_consistent && service.has_rings;
+    let has_ring = service.has_rings;
     let has_affinity = service.affinity_seconds != 0;
     let mut fresh = || {
         if has_ring { at_hash(view, hash(client, (!has_affinity).then_some(to))) } else { at_random(view, random()) }

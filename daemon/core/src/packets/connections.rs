@@ -9,7 +9,7 @@ use crate::packets::headers::tcp_flags::{ACK, FIN, RST, SYN};
 use crate::packets::key::{FragmentKey, PacketKey, Side, Tuple};
 use crate::state::entries::{BackendId, ServiceId};
 
-/// Seconds after which a handshake without an answer may lose its port to another connection.
+/// Seconds after which a handshake that the backend has not answered may lose its port to another connection.
 const SILENT_SECONDS: u32 = 2;
 
 /// Seconds during which the ports of a datagram's first fragment are valid for the others: `net.ipv4.ipfrag_time`.
@@ -125,7 +125,7 @@ pub struct Tables {
 
 /// Whether the flags are those of a TCP packet that opens a connection.
 pub const fn is_plain_syn(flags: u8) -> bool {
-    flags & (FIN | SYN | RST | ACK) == SYN
+    flags & (SYN | RST | ACK) == SYN
 }
 
 impl Tables {
@@ -214,17 +214,25 @@ impl Tables {
     }
 
     /// Whether a new connection may use this key for packets from its backend: there is no entry, or it is of a
-    /// handshake that nothing has answered and that has been silent for [`SILENT_SECONDS`].
+    /// handshake that the backend has not answered for [`SILENT_SECONDS`].
     pub fn is_free(&self, reverse_key: &PacketKey, now: u32) -> bool {
         if self.connections.contains_key(reverse_key) {
             return false;
         }
         let Some(reverse) = self.half_open.get(reverse_key) else { return true };
-        let used = match self.reverse_of(reverse_key, reverse) {
-            Some((_, forward)) => forward.last_used.max(reverse.last_used),
-            None => reverse.last_used,
-        };
-        !reverse.flags.has_replied && now.saturating_sub(used) >= SILENT_SECONDS
+        !reverse.flags.has_replied && now.saturating_sub(reverse.last_used) >= SILENT_SECONDS
+    }
+
+    /// Whether the client's handshake has both entries. The backend's is restored if it was displaced, unless another
+    /// connection has its key.
+    pub fn has_both(&mut self, key: &PacketKey, entry: &Connection) -> bool {
+        let reverse_key = entry.reverse_key(key);
+        if self.find(&reverse_key).is_none() {
+            let Flags { is_redirected, is_local_view, .. } = entry.flags;
+            let flags = Flags { is_redirected, is_local_view, is_reverse: true, ..Flags::default() };
+            self.put_half_open(reverse_key, Connection { to: key.tuple.turned(), flags, bytes: 0, ..*entry });
+        }
+        self.reverse_of(key, entry).is_some()
     }
 
     /// Stores the ports of the first fragment. If the table is full, the oldest datagram is removed.

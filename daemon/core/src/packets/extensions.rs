@@ -34,12 +34,12 @@ pub(super) enum Walked {
 
 /// Follows the extension headers of a packet. The first one has this number and begins at this position.
 pub(super) fn walk(packet: &[u8], mut at: usize, mut protocol: u8) -> Walked {
-    let (mut fragment, mut has_fragment) = (None, false);
+    let mut fragment = None;
     for read in 0..=MOST {
         if !matches!(protocol, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION) {
             return Walked::To { at, protocol, fragment };
         }
-        if read == MOST || (protocol == FRAGMENT && has_fragment) {
+        if read == MOST {
             break;
         }
         let Some(header) = packet.get(at..at + 8) else { return Walked::Short };
@@ -48,11 +48,12 @@ pub(super) fn walk(packet: &[u8], mut at: usize, mut protocol: u8) -> Walked {
             ROUTING if header[3] != 0 => return Walked::Foreign,
             AUTHENTICATION => at += (usize::from(header[1]) + 2) * 4,
             FRAGMENT => {
-                has_fragment = true;
                 at += 8;
                 let (is_first, has_more) = (be16(header, 2) >> 3 == 0, header[3] & 1 != 0);
                 // A datagram that is one fragment is whole (RFC 6946).
-                fragment = (!is_first || has_more).then(|| Fragment { id: be32(header, 4), is_first });
+                if !is_first || has_more {
+                    fragment = Some(Fragment { id: be32(header, 4), is_first });
+                }
                 if !is_first {
                     return Walked::To { at, protocol: next, fragment };
                 }

@@ -17,13 +17,13 @@ pub(super) fn redirect(state: &mut HookState<'_>, entry: &Connection, mut bytes:
     let (ifindex, mtu, macs) = match route(state, entry, &entry.to) {
         Route::Device { ifindex, mtu, macs, .. } => (ifindex, mtu, macs),
         Route::NoForwarding => return state.discard(Reason::NoForwarding),
-        Route::Here | Route::Nowhere => return state.discard(Reason::NoRoute),
+        Route::NotForwarded | Route::Unreachable => return state.discard(Reason::NoRoute),
     };
     if state.headers.length() > mtu as usize && !state.packet.is_gso {
         return state.answer_icmp(IcmpError::TooBig(mtu), Reason::Mtu);
     }
     rewrite::lower_ttl(&mut bytes, &state.headers);
-    let has_ethernet = state.node.state.uplinks.get(&ifindex).is_none_or(|uplink| uplink.l2_length != 0);
+    let has_ethernet = state.node.state.uplinks.get(&ifindex).is_some_and(|uplink| uplink.l2_length != 0);
     let macs = macs.filter(|_| has_ethernet && state.packet.l2_length == ETHERNET);
     if let Some(macs) = &macs {
         bytes[..macs.len()].copy_from_slice(macs);
@@ -38,13 +38,10 @@ fn route(state: &HookState<'_>, entry: &Connection, to: &Tuple) -> Route {
         let query = RouteQuery { ifindex, is_output, source: to.source.addr, target: to.target.addr };
         state.node.routes.route(&query)
     };
-    let found = by(state.packet.ifindex, false);
-    let is_elsewhere = |route: &Route| !matches!(route, Route::Device { ifindex, .. } if *ifindex == entry.ifindex);
-    if !entry.flags.is_reverse || !is_elsewhere(&found) || found == Route::NoForwarding {
-        return found;
+    if entry.flags.is_reverse
+        && let same @ Route::Device { .. } = by(entry.ifindex, true)
+    {
+        return same;
     }
-    match by(entry.ifindex, true) {
-        same @ Route::Device { .. } => same,
-        _ => found,
-    }
+    by(state.packet.ifindex, false)
 }

@@ -1,5 +1,7 @@
 //! The headers of a packet: where they are, and what identifies the packet.
 
+use std::net::IpAddr;
+
 use crate::model::addr::{Addr, Family, Protocol};
 use crate::packets::bytes::{be16, v4_at, v6_at};
 use crate::packets::extensions::{self, Fragment, Walked};
@@ -118,8 +120,14 @@ pub fn parse(bytes: &[u8], l2_length: usize, is_gso: bool) -> Parsed {
     }
 }
 
+/// Packets between these addresses are never a client's. 240.0.0.0/4 is reserved, except for the broadcast address.
 fn is_left_alone(source: Addr, target: Addr) -> bool {
-    target.is_multicast() || target.is_loopback() || source.is_loopback()
+    let is_group = match target.ip() {
+        IpAddr::V4(v4) => v4.octets()[0] >= 224,
+        IpAddr::V6(v6) => v6.is_multicast(),
+    };
+    let never = |addr: Addr| addr.is_loopback() || addr.is_unspecified();
+    is_group || never(source) || never(target)
 }
 
 fn parse_v4(bytes: &[u8], ip: usize, is_gso: bool) -> Parsed {
@@ -161,6 +169,10 @@ fn parse_v6(bytes: &[u8], ip: usize, is_gso: bool) -> Parsed {
     }
     let (source, target) = (v6_at(bytes, ip + 8), v6_at(bytes, ip + 24));
     if is_left_alone(source, target) {
+        return Parsed::Foreign;
+    }
+    // On the wire, these are not IPv4 addresses; in the maps they are.
+    if [source, target].iter().any(|addr| addr.family() == Family::Ipv4) {
         return Parsed::Foreign;
     }
     let end = match usize::from(be16(bytes, ip + 4)) {

@@ -42,8 +42,6 @@ pub struct Settings {
     pub nodeport_range: RangeInclusive<u16>,
     /// The ports of the node that connections to backends on other nodes use.
     pub source_ports: RangeInclusive<u16>,
-    /// Whether a client's backend follows from its address and port where a service has rings.
-    pub is_consistent: bool,
     /// Whether new connections are left to the network stack.
     pub is_draining: bool,
     /// Whether TCP packets of unknown connections are answered with RST.
@@ -81,12 +79,12 @@ pub enum Route {
         /// The Ethernet header's addresses: destination, then source; `None` if the kernel has to find the neighbour.
         macs: Option<[u8; 12]>,
     },
-    /// The address belongs to this node.
-    Here,
+    /// The address belongs to this node, or there is no route.
+    NotForwarded,
     /// The device by which the packet arrives does not forward packets.
     NoForwarding,
-    /// There is no route.
-    Nowhere,
+    /// A route discards such packets.
+    Unreachable,
 }
 
 /// The routes and neighbours of the kernel.

@@ -6,7 +6,7 @@ use crate::packets::bytes::{be32, put16, wire};
 use crate::packets::checksum;
 use crate::packets::connections::Tables;
 use crate::packets::headers::tcp_flags::{ACK, FIN, RST, SYN};
-use crate::packets::headers::{Content, ETHERNET, Headers, ICMP, ICMP_NUMBER, ICMPV6_NUMBER, IPV4, IPV6, TCP};
+use crate::packets::headers::{Content, ETHERNET, Headers, ICMP, ICMP_NUMBER, ICMPV6_NUMBER, IPV4, IPV6, TCP, UDP};
 
 /// The maximum number of answers per second.
 const MOST_PER_SECOND: u32 = 1_000;
@@ -61,10 +61,16 @@ pub(super) fn reset(bytes: &[u8], headers: &Headers) -> Option<Vec<u8>> {
     Some(answer(bytes, headers, Protocol::Tcp.number(), &tcp))
 }
 
-/// The frame with an ICMP error about the packet; `None` if the packet is no TCP or UDP packet with its header, about
+/// Whether the packet may be answered: it is no fragment, and nothing is between its IP header and its transport header.
+pub(super) fn is_answerable(headers: &Headers) -> bool {
+    let header = if headers.family == Family::Ipv4 { IPV4 } else { IPV6 };
+    headers.fragment.is_none() && headers.transport == headers.ip + header
+}
+
+/// The frame with an ICMP error about the packet, with its headers; `None` if the packet is no TCP or UDP packet with its header, about
 /// which no error is sent.
 pub(super) fn icmp_error(bytes: &[u8], headers: &Headers, error: IcmpError) -> Option<Vec<u8>> {
-    let Content::Transport(..) = headers.content else { return None };
+    let Content::Transport(content, _) = headers.content else { return None };
     let is_v4 = headers.family == Family::Ipv4;
     let (kind, code, word) = match (error, is_v4) {
         (IcmpError::PortUnreachable, true) => (3, 3, 0),
@@ -78,15 +84,13 @@ pub(super) fn icmp_error(bytes: &[u8], headers: &Headers, error: IcmpError) -> O
     let mut icmp = vec![0; ICMP];
     (icmp[0], icmp[1]) = (kind, code);
     icmp[4..8].copy_from_slice(&word.to_be_bytes());
-    icmp.extend_from_slice(&bytes[headers.ip..headers.end.min(headers.transport + QUOTED)]);
+    let quoted = if content == Protocol::Tcp { TCP } else { UDP };
+    icmp.extend_from_slice(&bytes[headers.ip..headers.transport + quoted]);
     let sum = if is_v4 { Vec::new() } else { pseudo_header(headers, protocol, icmp.len()) };
     let checksum = checksum::of(&[&sum[..], &icmp[..]].concat());
     put16(&mut icmp, 2, checksum);
     Some(answer(bytes, headers, protocol, &icmp))
 }
-
-/// The bytes after the IP header that an ICMP error quotes (RFC 792).
-const QUOTED: usize = 8;
 
 /// The pseudo header of an answer with `length` bytes after its IP header.
 fn pseudo_header(headers: &Headers, protocol: u8, length: usize) -> Vec<u8> {

@@ -6,7 +6,6 @@ use crate::packets::choice::offset_number;
 use crate::packets::connections::{Connection, FragmentPorts, Tables, is_plain_syn};
 use crate::packets::forward;
 use crate::packets::frontend;
-use crate::packets::headers::tcp_flags::SYN;
 use crate::packets::headers::{Content, Headers, Parsed, Ports, parse};
 use crate::packets::hook_state::{Decision, HookState};
 use crate::packets::icmp;
@@ -61,14 +60,16 @@ fn decide(state: &mut HookState<'_>) -> Decision {
     let key = PacketKey { tuple: state.headers.tuple(ports.source, ports.target), protocol, side };
     let entry = match side {
         Side::Arriving => arriving(state, &key, ports.tcp_flags),
-        Side::Leaving => state.tables.find(&key).copied().ok_or_else(|| state.next()),
+        Side::Leaving => match state.tables.find(&key).copied() {
+            Some(entry) => Ok(touched(state, &key, entry, ports.tcp_flags)),
+            None => Err(state.next()),
+        },
     };
     let entry = match entry {
         Ok(entry) => entry,
         Err(decision) => return decision,
     };
     let now = state.node.now();
-    state.tables.touch(&key, now, ports.tcp_flags, state.headers.length());
     if let Some(key) = fragment_key(&state.headers, protocol, side) {
         state.tables.put_fragment(key, FragmentPorts { source: ports.source, target: ports.target, seen: now });
     }
@@ -86,6 +87,12 @@ fn fragment_key(headers: &Headers, protocol: Protocol, side: Side) -> Option<Fra
     Some(FragmentKey { source: headers.source, target: headers.target, id, protocol, side })
 }
 
+/// Records in the entry that it translates the packet.
+fn touched(state: &mut HookState<'_>, key: &PacketKey, entry: Connection, tcp_flags: u8) -> Connection {
+    state.tables.touch(key, state.node.now(), tcp_flags, state.headers.length());
+    entry
+}
+
 /// The entry for a packet that arrives: the one that exists, or that of a new connection.
 fn arriving(state: &mut HookState<'_>, key: &PacketKey, tcp_flags: u8) -> Result<Connection, Decision> {
     let to = L4Addr::new(key.tuple.target.addr, key.tuple.target.port, key.protocol);
@@ -98,7 +105,7 @@ fn arriving(state: &mut HookState<'_>, key: &PacketKey, tcp_flags: u8) -> Result
     });
     if let Some(entry) = known {
         if let Some(entry) = continued(state, key, entry, tcp_flags) {
-            return Ok(entry);
+            return Ok(touched(state, key, entry, tcp_flags));
         }
         state.tables.remove_pair(key, &entry);
     }
@@ -119,13 +126,14 @@ fn continued(state: &mut HookState<'_>, key: &PacketKey, mut entry: Connection, 
     let is_tcp = key.protocol == Protocol::Tcp;
     let is_new = is_tcp && is_plain_syn(tcp_flags);
     let is_half_open = !state.tables.connections.contains_key(key);
-    if (is_half_open || is_new) && state.tables.reverse_of(key, &entry).is_none() {
+    let is_later = matches!(state.headers.content, Content::LaterFragment(_));
+    if is_half_open && !state.tables.has_both(key, &entry) {
         return None;
     }
-    if is_new && state.tables.is_closing(key, &entry) {
+    if is_new && (state.tables.reverse_of(key, &entry).is_none() || state.tables.is_closing(key, &entry)) {
         return None;
     }
-    if is_new || !is_tcp {
+    if is_new || (!is_tcp && !is_later) {
         let offset = offset_in_view(state, &entry)?;
         if offset != entry.offset {
             entry.offset = offset;
@@ -134,7 +142,7 @@ fn continued(state: &mut HookState<'_>, key: &PacketKey, mut entry: Connection, 
             table.insert(*key, entry);
         }
     }
-    if is_half_open && (!is_tcp || tcp_flags & SYN == 0) {
+    if is_half_open && !is_new {
         state.tables.establish(key, &entry);
     }
     Some(entry)

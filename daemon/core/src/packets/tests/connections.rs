@@ -84,10 +84,9 @@ fn a_silent_handshake_loses_its_port() {
     let (key, reverse_key) = put(&mut tables, handshake("198.51.100.7:1", 10));
     assert!(!tables.is_free(&reverse_key, 11));
     assert!(tables.is_free(&reverse_key, 12));
-    // The client has sent its SYN again.
+    // It does not matter that the client sends its SYN again.
     tables.touch(&key, 12, SYN, 40);
-    assert!(!tables.is_free(&reverse_key, 13));
-    // The backend has answered.
+    assert!(tables.is_free(&reverse_key, 13));
     tables.touch(&reverse_key, 13, SYN | ACK, 40);
     assert!(!tables.is_free(&reverse_key, 100));
 }
@@ -116,6 +115,19 @@ fn what_begins_again_takes_no_other_connection_with_it() {
     tables.remove_pair(&key, &entry);
     assert!(!tables.half_open.contains_key(&key));
     assert!(tables.half_open.contains_key(&reverse_key));
+}
+
+#[test]
+fn a_displaced_entry_is_restored() {
+    let mut tables = Tables::new(LIMITS);
+    let (key, reverse_key) = put(&mut tables, handshake("198.51.100.7:1", 0));
+    let reverse = tables.half_open.remove(&reverse_key).unwrap();
+    tables.touch(&key, 0, FIN, 40);
+    let entry = tables.half_open[&key];
+    assert!(tables.has_both(&key, &entry));
+    assert_eq!(tables.half_open[&reverse_key], reverse);
+    tables.half_open[&reverse_key].to.source = end("203.0.113.2:80");
+    assert!(!tables.has_both(&key, &entry));
 }
 
 #[test]
