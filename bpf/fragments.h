@@ -40,6 +40,12 @@ VERIFIED_ONCE int store_ports(void)
 	return 0;
 }
 
+/*
+ * Seconds for which ports are valid, as net.ipv4.ipfrag_time. Afterwards the
+ * sender may have used the id for another datagram.
+ */
+#define FRAGMENT_SECONDS 30
+
 /* Gives a later fragment in the scratch memory its ports, if they are known. */
 VERIFIED_ONCE bool restore_ports(void)
 {
@@ -51,7 +57,7 @@ VERIFIED_ONCE bool restore_ports(void)
 		return false;
 	key = fragment_key_of(&here->packet);
 	ports = bpf_map_lookup_elem(&fragments, &key);
-	if (!ports)
+	if (!ports || (__s32)(seconds() - ports->seen) >= FRAGMENT_SECONDS)
 		return false;
 	here->packet.key.source_port_be = ports->source_port_be;
 	here->packet.key.target_port_be = ports->target_port_be;

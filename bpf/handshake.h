@@ -78,7 +78,9 @@ VERIFIED_ONCE int find_or_begin(struct __sk_buff *skb, __u32 at_pod)
 	}
 	if (entry && !begins_again(entry, here)) {
 		touch(entry, here, 0);
-		if (continue_handshake(here))
+		/* The copy, which may be moved, includes this packet. */
+		if (copy_connection(&here->packet.key, entry, &here->entry) &&
+		    continue_handshake(here))
 			return OUTCOME_TRANSLATE;
 	}
 	if (entry)

@@ -23,13 +23,8 @@
 
 #include "fragments.h"
 #include "handshake.h"
+#include "icmp.h"
 #include "reject.h"
-
-/*
- * TCX_NEXT, which is also TC_ACT_UNSPEC: other programs at the device see the
- * packet, then the network stack.
- */
-#define NEXT -1
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
@@ -85,10 +80,10 @@ is_for_flows(struct __sk_buff *skb, __u32 side, int *verdict)
 {
 	int parsed = parse(skb, side);
 
-	(void)verdict;
-
 	if (parsed == PARSED_SHORT)
 		count_dropped(PACKET_SHORT);
+	if (parsed == PARSED_ERROR)
+		*verdict = translate_error(skb);
 	return parsed == PARSED_FLOW;
 }
 

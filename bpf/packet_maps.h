@@ -208,11 +208,14 @@ struct scratch {
 	__u8 has_ranges;
 	/* The hook is one of a pod's device. */
 	__u8 at_pod;
-	/* An ICMP error: the addresses of its own header, old and new. */
+	/* An ICMP error: where the packet in it begins, and its ports. */
+	__u32 inner;
+	__u32 inner_l4;
+	/* The addresses of the error's own header, old and new. */
 	struct addresses was;
 	struct addresses now;
-	/* The header that is being written. */
-	__u32 header[24];
+	/* A header that is being read or written. */
+	__u32 header[16];
 	/* The second of the last answer, and how many were sent in it. */
 	__u32 answer_second;
 	__u32 answers;

@@ -10,6 +10,12 @@
 
 #include "rewrite.h"
 
+/*
+ * TCX_NEXT, which is also TC_ACT_UNSPEC: other programs at the device see the
+ * packet, then the network stack.
+ */
+#define NEXT -1
+
 #define AF_INET 2
 #define AF_INET6 10
 

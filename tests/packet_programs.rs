@@ -2,6 +2,8 @@
 //! its own namespaces and needs root.
 
 #[cfg(test)]
+mod pod;
+#[cfg(test)]
 #[path = "packet_programs/mod.rs"]
 mod programs;
 #[cfg(test)]

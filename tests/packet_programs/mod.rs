@@ -1,7 +1,12 @@
 //! Shared by the tests: a node with devices and routes, the programs with their maps, and one family's addresses.
 
+mod fragments;
 mod frames;
+mod icmp;
+mod pods;
 mod refusal;
+mod sweep;
+mod traffic;
 mod translation;
 mod verifier;
 
@@ -39,9 +44,8 @@ struct Family {
     /// Backends on this node: in a pod, and a process of the node.
     pod: &'static str,
     process: &'static str,
-    /// Backends on another machine.
+    /// A backend on another machine.
     remote: &'static str,
-    other_remote: &'static str,
     /// The node's address towards them.
     node_at_remote: &'static str,
 }
@@ -53,7 +57,6 @@ const V4: Family = Family {
     pod: "203.0.113.130:8080",
     process: "192.0.2.7:8080",
     remote: "198.51.100.10:8080",
-    other_remote: "198.51.100.11:8080",
     node_at_remote: "198.51.100.1",
 };
 
@@ -64,7 +67,6 @@ const V6: Family = Family {
     pod: "[2001:db8:3::2]:8080",
     process: "[2001:db8:b::7]:8080",
     remote: "[2001:db8:2::10]:8080",
-    other_remote: "[2001:db8:2::11]:8080",
     node_at_remote: "2001:db8:2::1",
 };
 
@@ -105,6 +107,11 @@ fn device(name: &str, addresses: &[&str], peers: &[&str]) -> u32 {
     for peer in peers {
         ip(&format!("neighbour replace {peer} lladdr {} dev {name} nud permanent", mac(PEER_MAC)));
     }
+    index_of(name)
+}
+
+/// Index of a device of this network namespace.
+fn index_of(name: &str) -> u32 {
     let output = Command::new("ip").args(["-o", "link", "show", "dev", name]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     text.split(':').next().unwrap().parse().unwrap()
@@ -112,9 +119,6 @@ fn device(name: &str, addresses: &[&str], peers: &[&str]) -> u32 {
 
 impl Node {
     fn new() -> Self {
-        for file in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
-            std::fs::write(format!("/proc/sys/net/{file}"), "1").unwrap();
-        }
         let uplink = device("up0", &["203.0.113.1/25", "2001:db8:1::1/64"], &["203.0.113.2", "2001:db8:1::2"]);
         let inner = device(
             "inner0",
@@ -122,11 +126,20 @@ impl Node {
             &["198.51.100.10", "198.51.100.11", "2001:db8:2::10", "2001:db8:2::11"],
         );
         let pod = device("pod0", &["203.0.113.129/25", "2001:db8:3::1/64"], &["203.0.113.130", "2001:db8:3::2"]);
-        let node = Self { programs: load(), uplink, inner, pod };
+        let node = Self { uplink, inner, pod, ..Self::without_devices() };
         node.set_uplink(uplink, "203.0.113.1", "2001:db8:1::1");
         node.set_uplink(inner, "198.51.100.1", "2001:db8:2::1");
         node.set(&"node_addrs", &addr("203.0.113.1".parse().unwrap()), &[0; 4]);
         node.set(&"node_addrs", &addr("2001:db8:1::1".parse().unwrap()), &[0; 4]);
+        node
+    }
+
+    /// The programs and maps of a node that forwards packets.
+    fn without_devices() -> Self {
+        for file in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
+            std::fs::write(format!("/proc/sys/net/{file}"), "1").unwrap();
+        }
+        let node = Self { programs: load(), uplink: 0, inner: 0, pod: 0 };
         node.settings([0, 0, 1, 0]);
         node
     }

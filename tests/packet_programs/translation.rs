@@ -30,7 +30,7 @@ fn seen(frame: &Frame, source: SocketAddr, target: SocketAddr, hops: u8) -> Seen
 }
 
 /// The port that the node uses towards the remote backend, from the entries.
-fn source_port(entries: &[Entry]) -> u16 {
+pub(super) fn source_port(entries: &[Entry]) -> u16 {
     let reverse: Vec<_> = entries.iter().filter(|entry| entry.flags & REVERSE != 0).collect();
     let [reverse] = reverse[..] else { panic!("one connection: {entries:?}") };
     reverse.target.port()

@@ -51,7 +51,7 @@ impl FlowReader {
     /// # Errors
     /// If the kernel refuses the request.
     pub fn udp(&self, report: &mut dyn FnMut(Flow)) -> io::Result<()> {
-        read(&self.udp, report)
+        read_flows(&self.udp, report)
     }
 
     /// Passes the TCP sockets that are connected or connecting to `see`.
@@ -59,17 +59,26 @@ impl FlowReader {
     /// # Errors
     /// As [`Self::udp`].
     pub fn tcp(&self, report: &mut dyn FnMut(Flow)) -> io::Result<()> {
-        read(&self.tcp, report)
+        read_flows(&self.tcp, report)
     }
 }
 
-fn link(program: &mut ProgramMut<'_>, map: &MapHandle) -> io::Result<OwnedFd> {
+/// Attaches an iterator to a map.
+pub(crate) fn link(program: &mut ProgramMut<'_>, map: &MapHandle) -> io::Result<OwnedFd> {
     let link = program.attach_iter(map.as_fd()).map_err(into_io)?;
     link.as_fd().try_clone_to_owned()
 }
 
-/// Reads all records. The kernel returns only whole records, as many as fit.
-fn read(link: &OwnedFd, report: &mut dyn FnMut(Flow)) -> io::Result<()> {
+fn read_flows(link: &OwnedFd, report: &mut dyn FnMut(Flow)) -> io::Result<()> {
+    read_records::<FLOW_RECORD_SIZE>(link, &mut |record| {
+        if let Some(flow) = layout::parse_flow_record(record) {
+            report(flow);
+        }
+    })
+}
+
+/// Reads all records of an iterator. The kernel returns only whole records, as many as fit.
+pub(crate) fn read_records<const SIZE: usize>(link: &OwnedFd, report: &mut dyn FnMut(&[u8; SIZE])) -> io::Result<()> {
     let mut file = sys::iter_create(link.as_fd())?;
     let mut chunk = vec![0; CHUNK];
     loop {
@@ -79,10 +88,10 @@ fn read(link: &OwnedFd, report: &mut dyn FnMut(Flow)) -> io::Result<()> {
             Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => continue,
             Err(error) => return Err(error),
         };
-        let (records, rest) = chunk[..length].as_chunks::<FLOW_RECORD_SIZE>();
+        let (records, rest) = chunk[..length].as_chunks::<SIZE>();
         if !rest.is_empty() {
-            return Err(io::Error::other(format!("{length} bytes of records of {FLOW_RECORD_SIZE} each")));
+            return Err(io::Error::other(format!("{length} bytes of records of {SIZE} each")));
         }
-        records.iter().filter_map(layout::parse_flow_record).for_each(&mut *report);
+        records.iter().for_each(&mut *report);
     }
 }

@@ -10,7 +10,9 @@ use nodelb_core::state::entries::{BackendId, FrontendEntry, ServiceId, Slot};
 use nodelb_core::state::owner::OwnerTag;
 use nodelb_core::state::runs::Run;
 
+use crate::packets::{SweepReason, SweepTimeouts, Swept};
 use crate::skeleton::flows::types as flows;
+use crate::skeleton::sweep::types as sweep;
 use crate::skeleton::types;
 
 // A layout must be changed in two places deliberately, and is then a new layout version.
@@ -27,9 +29,13 @@ const _: () = assert!(size_of::<types::overflow_key>() == 32);
 const _: () = assert!(size_of::<types::overflow>() == 32);
 const _: () = assert!(FLOW_RECORD_SIZE == 80);
 const _: () = assert!(size_of::<types::counter>() == 16);
+const _: () = assert!(SWEEP_RECORD_SIZE == 32);
 
 /// Bytes of one record of `bpf/flows.bpf.c`, which describes one connection.
 pub(crate) const FLOW_RECORD_SIZE: usize = size_of::<flows::flow_record>();
+
+/// Bytes of one record of `bpf/sweep.bpf.c`, which describes one deleted connection.
+pub(crate) const SWEEP_RECORD_SIZE: usize = size_of::<sweep::sweep_record>();
 
 /// Size of a `services` entry in 8-byte words: two views, flags and affinity, owner.
 pub(crate) const SERVICE_WORDS: usize = size_of::<types::service>() / 8;
@@ -328,6 +334,36 @@ pub(crate) fn parse_flow_record(record: &[u8; FLOW_RECORD_SIZE]) -> Option<Flow>
         field_of!(translation, flows::translation, backend_port_be),
     );
     Some(Flow { socket, frontend, backend })
+}
+
+pub(crate) fn sweep_timeouts(timeouts: &SweepTimeouts) -> [u8; size_of::<sweep::sweep_timeouts>()] {
+    bytes_of!(sweep::sweep_timeouts {
+        handshake: timeouts.handshake.to_ne_bytes(),
+        closed: timeouts.closed.to_ne_bytes(),
+        reset: timeouts.reset.to_ne_bytes(),
+        tcp_idle: timeouts.tcp_idle.to_ne_bytes(),
+        udp_idle: timeouts.udp_idle.to_ne_bytes(),
+    })
+}
+
+/// Decodes a record; `None` if it has unknown content.
+pub(crate) fn parse_sweep_record(record: &[u8; SWEEP_RECORD_SIZE]) -> Option<Swept> {
+    use sweep::sweep_reason as reason;
+    let [protocol] = field_of!(record, sweep::sweep_record, protocol);
+    Some(Swept {
+        service: ServiceId(u32::from_ne_bytes(field_of!(record, sweep::sweep_record, service_id))),
+        backend: BackendId(u32::from_ne_bytes(field_of!(record, sweep::sweep_record, backend_id))),
+        protocol: Protocol::from_number(protocol)?,
+        reason: match reason(u32::from_ne_bytes(field_of!(record, sweep::sweep_record, reason))) {
+            reason::SWEEP_HANDSHAKE => SweepReason::Handshake,
+            reason::SWEEP_CLOSED => SweepReason::Closed,
+            reason::SWEEP_RESET => SweepReason::Reset,
+            reason::SWEEP_IDLE => SweepReason::Idle,
+            _ => return None,
+        },
+        forward_bytes: u64::from_ne_bytes(field_of!(record, sweep::sweep_record, forward_bytes)),
+        reverse_bytes: u64::from_ne_bytes(field_of!(record, sweep::sweep_record, reverse_bytes)),
+    })
 }
 
 const fn flag(set: bool, bit: u32) -> u32 {

@@ -1,5 +1,6 @@
 //! The code that libbpf-cargo generates from `bpf/sock.bpf.c`: the object, and the structs of `bpf/shared.h` as
-//! `types`. `flows` and `packet` contain the same for their files.
+//! `types`. `flows`, `packet` and `sweep` contain the same for their
+//! files.
 #![allow(
     unsafe_code,
     unreachable_pub,
@@ -19,4 +20,8 @@ pub(crate) mod flows {
 
 pub(crate) mod packet {
     include!(concat!(env!("OUT_DIR"), "/packet.skel.rs"));
+}
+
+pub(crate) mod sweep {
+    include!(concat!(env!("OUT_DIR"), "/sweep.skel.rs"));
 }

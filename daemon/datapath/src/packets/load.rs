@@ -16,6 +16,7 @@ use crate::error::{OpenError, failed};
 use crate::load::{listening, refusal};
 use crate::maps::into_io;
 use crate::skeleton::packet::{OpenPacketSkel, PacketSkel, PacketSkelBuilder};
+use crate::sys;
 
 const OBJECT: &str = "packet.bpf.o";
 
@@ -134,6 +135,14 @@ impl PacketPrograms {
     /// The program for a hook of a device.
     pub fn program(&self, hook: PacketHook, link_layer: LinkLayer) -> BorrowedFd<'_> {
         self.programs[&(link_layer.length(), hook)].as_fd()
+    }
+
+    /// Pins the program for a hook of a device at a path in a bpffs, from where tc(8) can attach it.
+    ///
+    /// # Errors
+    /// If the path exists or is not on a bpffs.
+    pub fn pin(&self, hook: PacketHook, link_layer: LinkLayer, path: &Path) -> io::Result<()> {
+        sys::pin(self.program(hook, link_layer), path)
     }
 
     /// The maps.

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
+/*
+ * ICMP errors about packets that were translated. An error contains the
+ * beginning of the packet it is about, as the sender of the error saw it.
+ * Turned round, that packet is one of the same connection in the other
+ * direction, so its entry shows whom the error concerns and what that side
+ * knows the connection by.
+ */
+#ifndef NODELB_ICMP_H
+#define NODELB_ICMP_H
+
+#include "begin.h"
+#include "reject.h"
+
+static __always_inline bool
+read_inner_v4(struct __sk_buff *skb, struct scratch *here)
+{
+	struct packet_key *key = &here->packet.key;
+	struct iphdr ip;
+
+	if (bpf_skb_load_bytes(skb, here->inner, &ip, sizeof(ip)) ||
+	    ip.version != 4 || ip.ihl < 5)
+		return false;
+	/* Only a first fragment has the ports. */
+	if (ip.frag_off & bpf_htons(IPV4_OFFSET_MASK))
+		return false;
+	set_v4(key->source, ip.daddr);
+	set_v4(key->target, ip.saddr);
+	key->protocol = ip.protocol;
+	here->inner_l4 = here->inner + ip.ihl * 4;
+	return true;
+}
+
+/* Packets with extension headers are left alone. */
+static __always_inline bool
+read_inner_v6(struct __sk_buff *skb, struct scratch *here)
+{
+	struct packet_key *key = &here->packet.key;
+	struct ipv6hdr ip;
+
+	if (bpf_skb_load_bytes(skb, here->inner, &ip, sizeof(ip)) ||
+	    ip.version != 6)
+		return false;
+	copy_addr(key->source, ip.daddr.in6_u.u6_addr32);
+	copy_addr(key->target, ip.saddr.in6_u.u6_addr32);
+	key->protocol = ip.nexthdr;
+	here->inner_l4 = here->inner + sizeof(ip);
+	return !is_v4(key->source) && !is_v4(key->target);
+}
+
+/*
+ * Puts the packet in the error, turned round, in the place of the error's own
+ * key. An error goes to the sender of the packet; another one is left alone.
+ */
+static __always_inline bool
+read_inner(struct __sk_buff *skb, struct scratch *here)
+{
+	struct packet *packet = &here->packet;
+	__u16 ports[2];
+
+	copy_addr(here->was.source, packet->key.source);
+	copy_addr(here->was.target, packet->key.target);
+	here->inner = packet->l4 + ICMP_HEADER_LENGTH;
+	if (packet->is_v6 ? !read_inner_v6(skb, here)
+			  : !read_inner_v4(skb, here))
+		return false;
+	if (!is_flow(packet->key.protocol) ||
+	    here->inner_l4 + sizeof(struct udphdr) > packet->end ||
+	    bpf_skb_load_bytes(skb, here->inner_l4, ports, sizeof(ports)))
+		return false;
+	packet->key.source_port_be = ports[1];
+	packet->key.target_port_be = ports[0];
+	return same_addr(here->was.target, packet->key.target);
+}
+
+/*
+ * The new addresses of the error itself. It goes to the side that the entry
+ * leads to. If the packet was redirected, that side knows only the entry's
+ * source; otherwise it sees the true sender of the error, unless that is the
+ * backend.
+ */
+static __always_inline void readdress(struct scratch *here)
+{
+	const struct connection *entry = &here->entry;
+	bool is_hidden = entry->flags & CONNECTION_REDIRECTED;
+
+	if (here->packet.key.side == PACKET_LEAVING)
+		is_hidden |=
+			same_addr(here->was.source, here->packet.key.source);
+	copy_addr(here->now.source,
+		  is_hidden ? entry->source : here->was.source);
+	copy_addr(here->now.target, entry->target);
+}
+
+/*
+ * Writes the checksum of the transport header in the error, if that contains
+ * it. Returns what the change adds to a sum of the header.
+ */
+static __always_inline __u32 write_inner_check(struct __sk_buff *skb,
+					       const struct scratch *here,
+					       __u32 difference)
+{
+	__u8 protocol = here->packet.key.protocol;
+	__u32 at = here->inner_l4 + check_offset(protocol);
+	__u16 was, now;
+
+	if (at + sizeof(was) > here->packet.end ||
+	    bpf_skb_load_bytes(skb, at, &was, sizeof(was)))
+		return 0;
+	if (protocol == IPPROTO_UDP && !was)
+		return 0;
+	now = adjust(was, difference);
+	if (protocol == IPPROTO_UDP && !now)
+		now = 0xffff;
+	if (bpf_skb_store_bytes(skb, at, &now, sizeof(now), 0))
+		return 0;
+	return (__u16)~was + now;
+}
+
+/*
+ * Writes the packet in the error. Returns what that adds to the sum of the
+ * error, or a negative number.
+ */
+static __always_inline __s64 write_inner(struct __sk_buff *skb,
+					 struct scratch *here)
+{
+	const struct connection *entry = &here->entry;
+	struct addresses *turned = (struct addresses *)here->header;
+	__u16 now[2] = {entry->target_port_be, entry->source_port_be};
+	__u16 was[2] = {here->packet.key.target_port_be,
+			here->packet.key.source_port_be};
+	__u32 addresses, ports, sum;
+
+	copy_addr(turned->source, entry->target);
+	copy_addr(turned->target, entry->source);
+	addresses = fold(address_difference(
+		(const struct addresses *)here->packet.key.source, turned));
+	ports = fold(bpf_csum_diff((__be32 *)was, sizeof(was), (__be32 *)now,
+				   sizeof(now), 0));
+	/* The sum of an IPv4 header does not change: it includes its own. */
+	sum = ports;
+	if (here->packet.is_v6) {
+		sum += addresses;
+		if (bpf_skb_store_bytes(
+			    skb, here->inner + offsetof(struct ipv6hdr, saddr),
+			    turned, sizeof(*turned), 0))
+			return -1;
+	} else if (write_v4(skb, here->inner, turned, addresses, 0)) {
+		return -1;
+	}
+	if (bpf_skb_store_bytes(skb, here->inner_l4, now, sizeof(now), 0))
+		return -1;
+	return fold(sum + write_inner_check(skb, here, addresses + ports));
+}
+
+/* Writes the error as the entry in the scratch memory says. 0: done. */
+VERIFIED_ONCE int rewrite_error(struct __sk_buff *skb, __u32 hops)
+{
+	struct scratch *here = scratch();
+	__u64 pseudo = BPF_F_PSEUDO_HDR;
+	__u32 check;
+	__s64 sum;
+
+	if (!here)
+		return -1;
+	check = here->packet.l4 + ICMP_CHECK_OFFSET;
+	sum = write_inner(skb, here);
+	if (sum < 0 || bpf_l4_csum_replace(skb, check, 0, sum, 0))
+		return -1;
+	if (here->packet.is_v6) {
+		if (add_to_complete(skb, hops ? ONE_HOP_V6 : 0))
+			pseudo = 0;
+		if (bpf_l4_csum_replace(
+			    skb, check, 0,
+			    address_difference(&here->was, &here->now), pseudo))
+			return -1;
+	}
+	return write_addresses(skb, &here->was, &here->now, hops);
+}
+
+/* Sends the error past the network stack. An error is never answered. */
+static __always_inline int
+redirect_error(struct __sk_buff *skb, struct scratch *here)
+{
+	long result;
+
+	if (here->packet.ttl <= 1) {
+		count_dropped(PACKET_TTL);
+		return TC_ACT_SHOT;
+	}
+	result = route_past_stack(skb, here);
+	if (!is_routed(result)) {
+		count_dropped(unroutable(result) & OUTCOME_REASON);
+		return TC_ACT_SHOT;
+	}
+	if (rewrite_error(skb, 1))
+		return TC_ACT_SHOT;
+	return send_by_route(skb, here, result);
+}
+
+/* Translates the error in the scratch memory, and returns the verdict. */
+VERIFIED_ONCE int translate_error(struct __sk_buff *skb)
+{
+	struct scratch *here = scratch();
+
+	if (!here || !read_inner(skb, here))
+		return NEXT;
+	if (!find_in(&connections, &here->packet.key, &here->entry) &&
+	    !find_in(&half_open, &here->packet.key, &here->entry))
+		return NEXT;
+	readdress(here);
+	if (here->entry.flags & CONNECTION_REDIRECTED)
+		return redirect_error(skb, here);
+	return rewrite_error(skb, 0) ? TC_ACT_SHOT : NEXT;
+}
+
+#endif

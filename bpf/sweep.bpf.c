@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0)
+/*
+ * Deletes connections that have ended. A program runs when the daemon reads
+ * the iterator's file, once for each entry of a map, and reports what it
+ * deletes. Packets never wait for it.
+ *
+ * If the daemon does not run, nothing is deleted: connections that are in the
+ * maps continue, and further ones stay in half_open, which removes the least
+ * recently used.
+ */
+#include <stdbool.h>
+#include <stddef.h>
+#include <linux/bpf.h>
+#include <linux/errno.h>
+#include <linux/in.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "connections.h"
+#include "sweep.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/*
+ * The timeouts. The daemon writes them before it reads an iterator's file. The
+ * map is not pinned.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct sweep_timeouts);
+} sweep_timeouts SEC(".maps");
+
+/*
+ * The fields that are read from kernel structs. libbpf finds their offsets by
+ * name when it loads the program.
+ */
+#pragma clang attribute push(__attribute__((preserve_access_index)), \
+			     apply_to = record)
+
+struct seq_file;
+
+struct bpf_iter_meta {
+	struct seq_file *seq;
+};
+
+struct bpf_map;
+
+struct bpf_iter__bpf_map_elem {
+	struct bpf_iter_meta *meta;
+	struct bpf_map *map;
+	void *key;
+	void *value;
+};
+
+#pragma clang attribute pop
+
+/* A connection, by the entry that is being visited. */
+struct visited {
+	struct packet_key key;
+	struct packet_key partner_key;
+	struct connection entry;
+	/* Flags of both entries, and those that both have. */
+	__u32 any;
+	__u32 both;
+	/* Seconds since the last packet in either direction. */
+	__s32 idle;
+	struct sweep_record record;
+};
+
+/*
+ * 0 -> the connection that is being visited. Only one sweep runs at a time.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct visited);
+} sweep_scratch SEC(".maps");
+
+static __always_inline struct visited *visited(void)
+{
+	__u32 first = 0;
+
+	return bpf_map_lookup_elem(&sweep_scratch, &first);
+}
+
+/* seconds() on another clock: iterators cannot read the coarse one. */
+static __always_inline __u32 seconds_now(void)
+{
+	return bpf_ktime_get_ns() / NSEC_PER_SEC;
+}
+
+/* Reads the entry and its partner, which may be missing. */
+static __always_inline void
+visit(struct visited *now, const struct connection *partner)
+{
+	const struct connection *entry = &now->entry;
+	bool is_reverse = entry->flags & CONNECTION_REVERSE;
+	struct sweep_record *record = &now->record;
+	__u64 other_bytes = 0;
+	__s32 idle;
+
+	now->idle = seconds_now() - entry->last_used;
+	now->any = entry->flags;
+	now->both = 0;
+	if (partner) {
+		idle = seconds_now() - partner->last_used;
+		if (idle < now->idle)
+			now->idle = idle;
+		now->any |= partner->flags;
+		now->both = entry->flags & partner->flags;
+		other_bytes = partner->bytes;
+	}
+	record->service_id = entry->service_id;
+	record->backend_id = entry->backend_id;
+	record->protocol = now->key.protocol;
+	record->forward_bytes = is_reverse ? other_bytes : entry->bytes;
+	record->reverse_bytes = is_reverse ? entry->bytes : other_bytes;
+}
+
+/* The timeout of an established connection, and why it ends then. */
+static __always_inline __u32 timeout_of(const struct visited *now,
+					const struct sweep_timeouts *timeouts,
+					enum sweep_reason *reason)
+{
+	*reason = SWEEP_IDLE;
+	if (now->key.protocol == IPPROTO_UDP)
+		return timeouts->udp_idle;
+	if (now->any & CONNECTION_RESET) {
+		*reason = SWEEP_RESET;
+		return timeouts->reset;
+	}
+	if (now->both & CONNECTION_FIN) {
+		*reason = SWEEP_CLOSED;
+		return timeouts->closed;
+	}
+	return timeouts->tcp_idle;
+}
+
+/*
+ * Copies the entry. Returns whether it is valid: an entry that is being
+ * replaced is visited by the next sweep.
+ */
+static __always_inline bool
+copy_visited(const struct bpf_iter__bpf_map_elem *ctx, struct visited *now)
+{
+	const struct connection *value = ctx->value;
+	const struct packet_key *key = ctx->key;
+
+	if (!key || !value || !now)
+		return false;
+	now->key = *key;
+	if (!copy_connection(&now->key, value, &now->entry))
+		return false;
+	partner_of(&now->key, &now->entry, &now->partner_key);
+	return true;
+}
+
+/*
+ * Reports the connection. If the record does not fit, the kernel calls the
+ * program again for this entry at the next read.
+ */
+static __always_inline bool
+report(const struct bpf_iter__bpf_map_elem *ctx, struct visited *now)
+{
+	return !bpf_seq_write(ctx->meta->seq, &now->record,
+			      sizeof(now->record));
+}
+
+/*
+ * The programs delete the partner first. The iterator goes on from the entry
+ * that it visits, even if that has been deleted, and would otherwise still
+ * find the partner, if that is next to it.
+ */
+SEC("iter/bpf_map_elem")
+int sweep_connections(struct bpf_iter__bpf_map_elem *ctx)
+{
+	struct visited *now = visited();
+	const struct sweep_timeouts *timeouts;
+	const struct connection *partner;
+	enum sweep_reason reason;
+	__u32 first = 0, timeout;
+
+	timeouts = bpf_map_lookup_elem(&sweep_timeouts, &first);
+	if (!now || !timeouts || !copy_visited(ctx, now))
+		return 0;
+	partner = bpf_map_lookup_elem(&connections, &now->partner_key);
+	if (partner && !is_partner(&now->key, partner))
+		partner = NULL;
+	visit(now, partner);
+	timeout = timeout_of(now, timeouts, &reason);
+	now->record.reason = reason;
+	if (now->idle < (__s32)timeout || !report(ctx, now))
+		return 0;
+	if (partner)
+		bpf_map_delete_elem(&connections, &now->partner_key);
+	bpf_map_delete_elem(&connections, &now->key);
+	return 0;
+}
+
+SEC("iter/bpf_map_elem")
+int sweep_half_open(struct bpf_iter__bpf_map_elem *ctx)
+{
+	struct visited *now = visited();
+	const struct sweep_timeouts *timeouts;
+	const struct connection *partner;
+	__u32 first = 0;
+
+	timeouts = bpf_map_lookup_elem(&sweep_timeouts, &first);
+	if (!now || !timeouts || !copy_visited(ctx, now))
+		return 0;
+	partner = bpf_map_lookup_elem(&half_open, &now->partner_key);
+	if (partner && !is_partner(&now->key, partner))
+		partner = NULL;
+	visit(now, partner);
+	now->record.reason = SWEEP_HANDSHAKE;
+	if (now->idle < (__s32)timeouts->handshake || !report(ctx, now))
+		return 0;
+	if (partner)
+		bpf_map_delete_elem(&half_open, &now->partner_key);
+	bpf_map_delete_elem(&half_open, &now->key);
+	return 0;
+}

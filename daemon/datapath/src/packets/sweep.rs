@@ -1,0 +1,126 @@
+//! Deletes connections that have ended, with `bpf/sweep.bpf.c`.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject};
+use nodelb_core::model::addr::Protocol;
+use nodelb_core::state::entries::{BackendId, ServiceId};
+
+use crate::error::{OpenError, failed};
+use crate::flows::{link, read_records};
+use crate::layout::{self, SWEEP_RECORD_SIZE};
+use crate::load::{listening, refusal};
+use crate::maps::into_io;
+use crate::packets::load::PacketMaps;
+use crate::skeleton::sweep::SweepSkelBuilder;
+
+const OBJECT: &str = "sweep.bpf.o";
+
+/// The maps that the programs use; the first two are those of the packet path.
+const MAPS: [&str; 4] = ["connections", "half_open", "sweep_timeouts", "sweep_scratch"];
+
+/// Seconds without a packet in either direction after which a connection is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SweepTimeouts {
+    /// The backend or the client has not answered.
+    pub handshake: u32,
+    /// TCP: both sides have closed the connection.
+    pub closed: u32,
+    /// TCP: one side has reset the connection.
+    pub reset: u32,
+    /// TCP connections that are open.
+    pub tcp_idle: u32,
+    /// UDP flows that were answered.
+    pub udp_idle: u32,
+}
+
+/// The reason why a connection was deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum SweepReason {
+    /// The backend or the client has not answered.
+    Handshake,
+    /// TCP: both sides have closed the connection.
+    Closed,
+    /// TCP: one side has reset the connection.
+    Reset,
+    /// No packet has come for too long.
+    Idle,
+}
+
+/// A connection that was deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Swept {
+    /// The service of the connection.
+    pub service: ServiceId,
+    /// The backend of the connection.
+    pub backend: BackendId,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// The reason.
+    pub reason: SweepReason,
+    /// Bytes of IP packets from the client.
+    pub forward_bytes: u64,
+    /// Bytes of IP packets from the backend.
+    pub reverse_bytes: u64,
+}
+
+/// The iterators over the maps of connections. They work without capabilities.
+#[derive(Debug)]
+pub struct Sweep {
+    connections: OwnedFd,
+    half_open: OwnedFd,
+    timeouts: MapHandle,
+}
+
+impl Sweep {
+    /// Loads the iterators over these maps. Needs CAP_BPF and CAP_PERFMON.
+    ///
+    /// # Errors
+    /// If the kernel refuses the programs.
+    pub fn load(maps: &PacketMaps) -> Result<Self, OpenError> {
+        let mut object = MaybeUninit::<OpenObject>::uninit();
+        let preparing = || failed("preparing the maps of", Path::new(OBJECT));
+        let mut skeleton =
+            SweepSkelBuilder::default().open(&mut object).map_err(failed("opening", Path::new(OBJECT)))?;
+        for mut map in skeleton.open_object_mut().maps_mut() {
+            let name = map.name().to_string_lossy().into_owned();
+            if let Some(handle) = maps.get(&name).filter(|_| MAPS.contains(&name.as_str())) {
+                map.reuse_fd(handle.as_fd()).map_err(preparing())?;
+            } else if !MAPS.contains(&name.as_str()) && !name.contains('.') {
+                map.set_autocreate(false).map_err(preparing())?;
+            }
+        }
+        let (skeleton, log) = listening(|| skeleton.load());
+        let mut skeleton = skeleton.map_err(|error| refusal(error, &log))?;
+        let attaching = || failed("attaching", Path::new(OBJECT));
+        let map = |name| maps.get(name).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound));
+        let connections = map("connections").map_err(attaching())?;
+        let half_open = map("half_open").map_err(attaching())?;
+        Ok(Self {
+            connections: link(&mut skeleton.progs.sweep_connections, connections).map_err(attaching())?,
+            half_open: link(&mut skeleton.progs.sweep_half_open, half_open).map_err(attaching())?,
+            timeouts: MapHandle::try_from(&skeleton.maps.sweep_timeouts).map_err(into_io).map_err(attaching())?,
+        })
+    }
+
+    /// Deletes what is due, and passes each deleted connection to `report`. The caller has the only reference, because
+    /// both iterators share memory.
+    ///
+    /// # Errors
+    /// If the kernel refuses the request. Connections that are due are then deleted at the next run.
+    pub fn run(&mut self, timeouts: &SweepTimeouts, report: &mut dyn FnMut(Swept)) -> io::Result<()> {
+        self.timeouts.update(&[0; 4], &layout::sweep_timeouts(timeouts), MapFlags::ANY).map_err(into_io)?;
+        for iterator in [&self.connections, &self.half_open] {
+            read_records::<SWEEP_RECORD_SIZE>(iterator, &mut |record| {
+                if let Some(swept) = layout::parse_sweep_record(record) {
+                    report(swept);
+                }
+            })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,132 @@
+//! Devices of pods, and devices without a link-layer header.
+
+use libbpf_rs::{MapCore as _, MapFlags};
+use nodelb_datapath::packets::{LinkLayer, Packet};
+
+use super::frames::{ACK, Frame, SYN, TCP, UDP, first, frame, read, read_l3};
+use super::translation::{at, clear, source_port};
+use super::{Family, Lists, NEXT, Node, PacketHook, REDIRECT, V4, V6, all_kinds, frontend_key, sealed, with_node};
+
+/// The service for pods, which are clients on this node; flags are those of `enum frontend_flags`.
+fn publish_inside(node: &Node, address: &str, protocol: u8, flags: u32) {
+    let key = frontend_key(at(address), protocol);
+    node.map("frontends").update(&key, &sealed(&key, flags), MapFlags::ANY).unwrap();
+}
+
+fn client_in_pod(family: Family) -> String {
+    std::net::SocketAddr::new(at(family.pod).ip(), 40000).to_string()
+}
+
+#[test]
+fn a_pod_reaches_every_service() {
+    with_node("programs::pods::a_pod_reaches_every_service", |node| {
+        for (family, protocol) in all_kinds() {
+            let client = client_in_pod(family);
+            node.serve(&Lists { cluster: &[family.remote], local: &[family.process], protocol, ..Lists::default() });
+            for (flags, backend) in [(0, family.remote), (1, family.process)] {
+                publish_inside(node, family.service, protocol, flags);
+                let request = first(protocol, &client, family.service);
+                node.ignores("an uplink does not serve it", &request.bytes());
+                let (code, bytes) = node.run(PacketHook::PodIn, node.pod, &request.bytes());
+                let sent = read(&bytes);
+                assert_eq!((code, sent.source, sent.target), (NEXT, at(&client), at(backend)));
+                let answer = frame(protocol, backend, &client).flags(SYN | ACK);
+                let (code, bytes) = node.run(PacketHook::PodOut, node.pod, &answer.bytes());
+                let back = read(&bytes);
+                assert_eq!((code, back.source, back.target), (NEXT, at(family.service), at(&client)));
+                let next = frame(protocol, &client, family.service);
+                assert_eq!(node.run(PacketHook::PodIn, node.pod, &next.bytes()).0, NEXT);
+                assert_eq!((node.entries().0.len(), node.entries().1.len()), (2, 0), "moved");
+                clear(node);
+            }
+        }
+    });
+}
+
+/// The pod would otherwise answer itself, from an address that its connection does not have.
+#[test]
+fn a_pod_that_is_its_own_backend_reaches_itself_through_the_node() {
+    with_node("programs::pods::a_pod_that_is_its_own_backend_reaches_itself_through_the_node", |node| {
+        for (family, protocol) in all_kinds() {
+            let client = client_in_pod(family);
+            super::ip(&format!(
+                "neighbour replace {} lladdr 02:00:00:00:00:02 dev pod0 nud permanent",
+                at(&client).ip()
+            ));
+            node.serve(&Lists { cluster: &[family.pod], protocol, ..Lists::default() });
+            publish_inside(node, family.service, protocol, 0);
+            let request = first(protocol, &client, family.service);
+            let (code, bytes) = node.run(PacketHook::PodIn, node.pod, &request.bytes());
+            let sent = read(&bytes);
+            let own = if at(&client).is_ipv4() { "203.0.113.129" } else { "2001:db8:3::1" };
+            let own = std::net::SocketAddr::new(own.parse().unwrap(), source_port(&node.entries().1));
+            assert_eq!((code, sent.source, sent.target), (REDIRECT, own, at(family.pod)));
+            let answer = frame(protocol, family.pod, &own.to_string()).flags(SYN | ACK);
+            let (code, bytes) = node.run(PacketHook::PodIn, node.pod, &answer.bytes());
+            let back = read(&bytes);
+            assert_eq!((code, back.source, back.target), (REDIRECT, at(family.service), at(&client)));
+            clear(node);
+        }
+    });
+}
+
+/// A packet as the program of a tunnel receives it. A test run takes 14 bytes for a link-layer header in any case: the
+/// protocol from bytes 12 and 13, which here are a part of the source address, 8.0 or 86dd; and the link-layer address
+/// of this machine, which the device gets for the moment, from the first six. IPv4 has options, because a first byte of
+/// 0x45 would be a group's.
+fn run_l3(node: &Node, hook: PacketHook, frame: &Frame) -> (i32, Vec<u8>) {
+    let options = if frame.source.is_ipv4() { vec![1; 4] } else { Vec::new() };
+    let bytes = Frame { has_ethernet: false, options, ..frame.clone() }.bytes();
+    let mac: Vec<String> = bytes[..6].iter().map(|byte| format!("{byte:02x}")).collect();
+    super::ip(&format!("link set up0 address {}", mac.join(":")));
+    let packet = Packet { bytes, ifindex: node.uplink, gso_size: 0 };
+    let verdict = node.programs.run(hook, LinkLayer::None, &packet).unwrap();
+    (verdict.code, verdict.bytes)
+}
+
+#[test]
+fn devices_without_a_link_layer_header_are_served() {
+    with_node("programs::pods::devices_without_a_link_layer_header_are_served", |node| {
+        let clients = [(V4, "8.0.0.9:40000"), (V6, "[2001:db8:86dd::9]:40000")];
+        super::ip("route add 8.0.0.0/24 via 203.0.113.2");
+        super::ip("route add 2001:db8:86dd::/64 via 2001:db8:1::2");
+        for (family, client) in clients {
+            for protocol in [TCP, UDP] {
+                let request = first(protocol, client, family.service);
+                node.serve_one(family, protocol, family.process);
+                let (code, bytes) = run_l3(node, PacketHook::UplinkIn, &request);
+                let sent = read_l3(&bytes);
+                assert_eq!((code, sent.source, sent.target), (NEXT, at(client), at(family.process)));
+                clear(node);
+
+                // To a device with Ethernet: room for the header is made, which bpf_redirect_neigh() fills.
+                node.serve_one(family, protocol, family.remote);
+                let (code, bytes) = run_l3(node, PacketHook::UplinkIn, &request);
+                let sent = read(&bytes);
+                assert_eq!((code, sent.target, sent.ttl), (REDIRECT, at(family.remote), 63));
+                assert_eq!(sent.source.ip().to_string(), family.node_at_remote);
+                clear(node);
+            }
+        }
+    });
+}
+
+/// The answer of a backend on this node leaves by a tunnel, the source of which is the backend.
+#[test]
+fn answers_leave_by_devices_without_a_link_layer_header() {
+    with_node("programs::pods::answers_leave_by_devices_without_a_link_layer_header", |node| {
+        let backends = [(V4, "8.0.0.7:8080"), (V6, "[2001:db8:86dd::7]:8080")];
+        for (family, backend) in backends {
+            for protocol in [TCP, UDP] {
+                node.serve_one(family, protocol, backend);
+                assert_eq!(node.arrives(&first(protocol, family.client, family.service)).1.target, at(backend));
+                let answer = frame(protocol, backend, family.client).flags(SYN | ACK);
+                let (code, bytes) = run_l3(node, PacketHook::UplinkOut, &answer);
+                let sent = read_l3(&bytes);
+                assert_eq!((code, sent.source, sent.target), (NEXT, at(family.service), at(family.client)));
+                super::ip("link set up0 address 02:00:00:00:00:01");
+                clear(node);
+            }
+        }
+    });
+}

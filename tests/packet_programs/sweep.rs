@@ -1,0 +1,107 @@
+//! The deletion of connections that have ended.
+
+use nodelb_datapath::packets::{Sweep, SweepReason, SweepTimeouts, Swept};
+
+use super::frames::{ACK, FIN, RST, TCP, UDP, first, frame};
+use super::{Node, V4, with_node};
+
+const TIMEOUTS: SweepTimeouts = SweepTimeouts { handshake: 30, closed: 60, reset: 10, tcp_idle: 86_400, udp_idle: 120 };
+
+/// A connection from this port to the pod that has moved to `connections`.
+fn establish(node: &Node, protocol: u8, port: u16) {
+    let client = format!("203.0.113.2:{port}");
+    node.arrives(&first(protocol, &client, V4.service));
+    node.leaves(&frame(protocol, V4.pod, &client));
+    node.arrives(&frame(protocol, &client, V4.service));
+}
+
+/// Makes all entries this many seconds older.
+fn age(node: &Node, seconds: u32) {
+    for map in ["connections", "half_open"] {
+        node.change(map, |value| {
+            let last = u32::from_ne_bytes(value[52..56].try_into().unwrap());
+            value[52..56].copy_from_slice(&last.wrapping_sub(seconds).to_ne_bytes());
+        });
+    }
+}
+
+fn swept(sweep: &mut Sweep) -> Vec<Swept> {
+    let mut all = Vec::new();
+    sweep.run(&TIMEOUTS, &mut |swept| all.push(swept)).unwrap();
+    all
+}
+
+fn reasons(sweep: &mut Sweep) -> Vec<SweepReason> {
+    let mut reasons: Vec<_> = swept(sweep).iter().map(|swept| swept.reason).collect();
+    reasons.sort();
+    reasons
+}
+
+#[test]
+fn connections_end_after_their_timeouts() {
+    with_node("programs::sweep::connections_end_after_their_timeouts", |node| {
+        let mut sweep = Sweep::load(node.programs.maps()).unwrap_or_else(|error| panic!("{error}"));
+        node.serve_one(V4, UDP, V4.pod);
+        establish(node, UDP, 50000);
+        node.serve_one(V4, TCP, V4.pod);
+        for port in 50001..=50004 {
+            establish(node, TCP, port);
+        }
+        // 50002 has been reset, 50003 closed by both sides, 50004 only by the client.
+        node.arrives(&frame(TCP, "203.0.113.2:50002", V4.service).flags(RST));
+        node.arrives(&frame(TCP, "203.0.113.2:50003", V4.service).flags(FIN | ACK));
+        node.leaves(&frame(TCP, V4.pod, "203.0.113.2:50003").flags(FIN | ACK));
+        node.arrives(&frame(TCP, "203.0.113.2:50004", V4.service).flags(FIN | ACK));
+        node.arrives(&first(TCP, "203.0.113.2:50005", V4.service));
+        let count = || (node.entries().0.len(), node.entries().1.len());
+        assert_eq!(count(), (10, 2));
+        assert_eq!(reasons(&mut sweep), [], "nothing is due");
+        age(node, 9);
+        assert_eq!(reasons(&mut sweep), []);
+        age(node, 2);
+        assert_eq!((reasons(&mut sweep), count()), (vec![SweepReason::Reset], (8, 2)), "11 s");
+        age(node, 20);
+        assert_eq!((reasons(&mut sweep), count()), (vec![SweepReason::Handshake], (8, 0)), "31 s");
+        age(node, 30);
+        assert_eq!((reasons(&mut sweep), count()), (vec![SweepReason::Closed], (6, 0)), "61 s");
+        age(node, 60);
+        let idle = swept(&mut sweep);
+        assert_eq!((idle.len(), count()), (1, (4, 0)), "121 s");
+        assert_eq!((idle[0].reason, idle[0].protocol.number()), (SweepReason::Idle, UDP));
+        // Two requests and one answer of 27 bytes.
+        assert_eq!((idle[0].forward_bytes, idle[0].reverse_bytes), (2 * 55, 55));
+        assert_eq!(idle[0].service.0, super::SERVICE);
+        age(node, 86_280);
+        assert_eq!((reasons(&mut sweep), count()), (vec![SweepReason::Idle; 2], (0, 0)), "a day");
+    });
+}
+
+#[test]
+fn packets_in_one_direction_keep_a_connection() {
+    with_node("programs::sweep::packets_in_one_direction_keep_a_connection", |node| {
+        let mut sweep = Sweep::load(node.programs.maps()).unwrap_or_else(|error| panic!("{error}"));
+        node.serve_one(V4, UDP, V4.pod);
+        establish(node, UDP, 50000);
+        age(node, 200);
+        node.leaves(&frame(UDP, V4.pod, "203.0.113.2:50000"));
+        assert_eq!((reasons(&mut sweep), node.entries().0.len()), (Vec::new(), 2));
+    });
+}
+
+/// More records than fit into one read.
+#[test]
+fn a_sweep_reports_each_connection_once() {
+    with_node("programs::sweep::a_sweep_reports_each_connection_once", |node| {
+        let mut sweep = Sweep::load(node.programs.maps()).unwrap_or_else(|error| panic!("{error}"));
+        node.serve_one(V4, UDP, V4.pod);
+        for port in 20000..20400 {
+            establish(node, UDP, port);
+        }
+        let connections = node.entries().0.len() / 2;
+        assert!(connections > 300, "{connections}");
+        age(node, 200);
+        let all = swept(&mut sweep);
+        assert_eq!(all.iter().filter(|swept| swept.reason == SweepReason::Idle).count(), connections);
+        assert_eq!(node.entries(), (Vec::new(), Vec::new()));
+    });
+}
