@@ -25,7 +25,13 @@ mod network;
 #[path = "packet_fixtures/print.rs"]
 mod print;
 #[cfg(test)]
+#[path = "packet_cases/random.rs"]
+mod random;
+#[cfg(test)]
 mod sandbox;
+#[cfg(test)]
+#[path = "packet_fixtures/steps.rs"]
+mod steps;
 #[cfg(test)]
 #[path = "packet_fixtures/world.rs"]
 mod world;

@@ -245,7 +245,9 @@ proptest! {
     #[test]
     fn a_cut_packet_is_not_touched(step in step(), cut in any::<prop::sample::Index>()) {
         let mut node = Node::new(policies());
-        if let Some(mut packet) = packet(&mut node.world, &step) {
+        // Without its padding, a packet is whole.
+        let has_padding = matches!(&step, Step::Packet { text, .. } if text.contains("padding"));
+        if let Some(mut packet) = packet(&mut node.world, &step).filter(|_| !has_padding) {
             packet.bytes.truncate(cut.index(packet.bytes.len()));
             let before = node.tables.clone();
             let outcome = node.handle(&packet);

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use nodelb_core::packets::connections::{Connection, Flags, Tables};
+use nodelb_core::packets::headers::{Content, Parsed, parse};
 use nodelb_core::packets::key::PacketKey;
 use nodelb_core::packets::node::{Packet, Reason, Verdict};
 use nodelb_core::packets::translate::{Outcome, translate};
@@ -30,10 +31,7 @@ fn expected(world: &World, before: &Tables, after: &Tables, packet: &Packet) -> 
     let mut tables = before.clone();
     tables.limits = world.limits;
     let mut number = 0;
-    let is_new = |(key, entry): &(&PacketKey, &Connection)| {
-        !entry.flags.is_reverse && before.find(key).is_none_or(|old| old.to != entry.to || old.created != entry.created)
-    };
-    if let Some((_, entry)) = after.half_open.iter().find(is_new) {
+    if let Some(entry) = begun(before, after, packet) {
         if entry.flags.is_redirected && world.settings.source_ports.contains(&entry.to.source.port) {
             let cursor = entry.to.source.port - world.settings.source_ports.start();
             tables.cursors.insert(entry.backend.0 % 4_096, u32::from(cursor));
@@ -41,6 +39,18 @@ fn expected(world: &World, before: &Tables, after: &Tables, packet: &Packet) -> 
         number = random_number(&world, entry);
     }
     translate(world.node(), &tables, &mut || number, packet)
+}
+
+/// The client's entry of the connection that the packet began, if it did.
+fn begun<'a>(before: &Tables, after: &'a Tables, packet: &Packet) -> Option<&'a Connection> {
+    let Parsed::Packet(headers) = parse(&packet.bytes, packet.l2_length, packet.is_gso) else { return None };
+    let Content::Transport(protocol, ports) = headers.content else { return None };
+    let key = PacketKey { tuple: headers.tuple(ports.source, ports.target), protocol, side: packet.hook.side() };
+    let entry = after.half_open.get(&key).filter(|entry| !entry.flags.is_reverse)?;
+    // The entry of a connection that goes on counts the packet.
+    let counted = |old: &Connection| old.to == entry.to && old.bytes + headers.length() as u64 == entry.bytes;
+    let goes_on = before.half_open.get(&key).is_some_and(counted);
+    (!goes_on).then_some(entry)
 }
 
 /// The random number that selects the offset of the entry.
@@ -130,10 +140,11 @@ fn differences(ran: &Ran, after: &Tables, outcome: &Outcome) -> String {
 }
 
 /// Runs both on the packet. `None` if the kernel cannot run the program on such a packet.
-fn compare(kernel: &Kernel, world: &World, packet: &Packet) -> Option<String> {
+pub(crate) fn compare(kernel: &Kernel, world: &World, packet: &Packet) -> Option<String> {
     let mut packet = packet.clone();
-    if !packet.is_for_host {
-        packet.bytes.get_mut(..6)?.copy_from_slice(&OTHER_HOST);
+    let own = world.devices.values().find(|device| device.ifindex == packet.ifindex)?.mac;
+    if !packet.is_for_host && packet.bytes.get(..6)? == own {
+        packet.bytes[..6].copy_from_slice(&OTHER_HOST);
     }
     let before = kernel.tables();
     let ran = kernel.run(&packet)?;
@@ -143,9 +154,9 @@ fn compare(kernel: &Kernel, world: &World, packet: &Packet) -> Option<String> {
 }
 
 /// Steps that the kernel cannot show with a single packet on given bytes: tags next to a packet, devices without a
-/// link-layer header, and limits that are per CPU or approximate.
+/// link-layer header, limits that are per CPU or approximate, and the choice of an address without one on the device.
 fn is_shown(step: &str) -> bool {
-    let elsewhere = ["in tun0", "out tun0", "now limit half-open", "repeat 1003"];
+    let elsewhere = ["in tun0", "out tun0", "now limit half-open", "now device", "repeat 1003"];
     !elsewhere.iter().any(|word| step.starts_with(word)) && !step.ends_with(" vlan")
 }
 

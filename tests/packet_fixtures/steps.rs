@@ -62,7 +62,7 @@ const ANSWERS: [&str; 6] = [
 
 const FLAGS: [&str; 8] = ["SYN", "SYN", "SYN", "ACK", "ACK", "FIN,ACK", "RST", "SYN,ACK"];
 
-const CHANGES: [&str; 15] = [
+const CHANGES: [&str; 21] = [
     "remove backend 11 1",
     "backend 11 10.0.1.5:8080/TCP 1 local",
     "remove backend 12 2",
@@ -78,10 +78,16 @@ const CHANGES: [&str; 15] = [
     "unset resets-unknown",
     "set always-masquerades",
     "unset always-masquerades",
+    "set draining",
+    "unset draining",
+    "unset draining",
+    "unset answers",
+    "set answers",
+    "set answers",
 ];
 
 fn client_packet() -> impl Strategy<Value = Step> {
-    let parts = (0..CLIENTS.len(), 0..TARGETS.len(), 0..FLAGS.len(), 0_u16..3, 0_usize..60, any::<bool>(), 1_u8..6);
+    let parts = (0..CLIENTS.len(), 0..TARGETS.len(), 0..FLAGS.len(), 0_u16..3, 0_usize..60, any::<bool>(), 1_u8..16);
     parts.prop_map(|(client, target, flags, port, data, is_answered, odd)| {
         let (target, is_v4, protocol) = TARGETS[target];
         let client = CLIENTS[if is_v4 { client % 2 } else { 2 + client % 2 }];
@@ -90,6 +96,11 @@ fn client_packet() -> impl Strategy<Value = Step> {
             (1, true) => " options 8",
             (1, false) => " ext hop,dst",
             (2, _) => " sum wrong",
+            (3, _) => " ttl 1",
+            (4 | 5, _) => " more id 9",
+            (6, true) => " df",
+            (6, false) => " ext frag,dst",
+            (7, _) => " padding 5",
             _ => "",
         };
         let text = format!("in eth0 {client}:{} > {target} {kind} data {data}{more}", 40_000 + port);
@@ -122,12 +133,53 @@ fn icmp_error() -> impl Strategy<Value = Step> {
     })
 }
 
+/// A later fragment of such a packet.
+fn later_fragment() -> impl Strategy<Value = Step> {
+    let parts = (0..CLIENTS.len(), 0..TARGETS.len(), 1_u16..4, any::<bool>());
+    parts.prop_map(|(client, target, offset, has_more)| {
+        let (target, is_v4, protocol) = TARGETS[target];
+        let client = CLIENTS[if is_v4 { client % 2 } else { 2 + client % 2 }].trim_matches(['[', ']']);
+        let target = target.rsplit_once(':').map_or(target, |(addr, _)| addr).trim_matches(['[', ']']);
+        let kind = if protocol == "tcp" { "tcp none" } else { protocol };
+        let more = if has_more { " more" } else { "" };
+        let text = format!("in eth0 {client} > {target} {kind} id 9 offset {} data 24{more}", offset * 24);
+        Step::Packet { text, is_answered: false }
+    })
+}
+
+/// Packets of a pod and to it, and larger ones than the MTU.
+fn other_packet() -> impl Strategy<Value = Step> {
+    const TEXTS: [&str; 14] = [
+        "in tap1 10.0.6.5:{} > 10.96.0.1:80 tcp SYN",
+        "in tap1 10.0.6.5:{} > 10.96.0.1:80 tcp ACK data 5",
+        "in tap1 10.0.6.5:{} > 10.96.0.2:53 udp data 5",
+        "in tap1 10.0.6.5:{} > 10.96.0.60:80 tcp SYN",
+        "in tap1 10.0.6.5:8080 > 10.0.6.1:{10} tcp SYN,ACK",
+        "in tap1 10.0.6.5:{} > 192.0.2.1:30080 tcp SYN",
+        "in tap1 10.0.6.5:{} > 10.96.0.27:80 tcp SYN data 7",
+        "in tap1 10.0.6.5:{} > 10.96.0.23:80 tcp SYN",
+        "out tap1 10.0.1.5:8080 > 10.0.6.5:{} tcp SYN,ACK",
+        "out tap1 10.0.2.5:5353 > 10.0.6.5:{} udp data 9",
+        "in eth0 198.51.100.7:{} > 203.0.113.2:53 udp data 1373",
+        "in eth0 198.51.100.7:{} > 203.0.113.33:80 tcp SYN",
+        "in eth0 198.51.100.7:{} > 203.0.113.36:443 tcp SYN",
+        "in eth0 [2001:db8:c::7]:{} > [2001:db8:f::2]:53 udp data 1353",
+    ];
+    (0..TEXTS.len(), 0_u16..3).prop_map(|(text, port)| {
+        let text =
+            TEXTS[text].replace("{}", &(40_000 + port).to_string()).replace("{10}", &(10_000 + port).to_string());
+        Step::Packet { text, is_answered: false }
+    })
+}
+
 /// A random step.
 pub(crate) fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => client_packet(),
         4 => backend_packet(),
         1 => icmp_error(),
+        1 => later_fragment(),
+        2 => other_packet(),
         1 => (0..CHANGES.len()).prop_map(|change| Step::Change(CHANGES[change])),
         1 => (0_u64..5_000).prop_map(Step::Wait),
     ]
