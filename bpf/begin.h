@@ -39,6 +39,16 @@ static __always_inline struct packet_counts *counts(void)
 	return bpf_map_lookup_elem(&packet_counts, &first);
 }
 
+static __always_inline void count_dropped(enum packet_reason reason)
+{
+	struct packet_counts *all = counts();
+
+	if (!all || reason >= PACKET_REASONS)
+		return;
+	all->dropped[reason]++;
+	all->last_reason = reason;
+}
+
 static __always_inline const volatile struct packet_settings *settings(void)
 {
 	__u32 first = 0;
@@ -264,7 +274,8 @@ masquerade(struct scratch *here, const struct uplink *uplink, bool has_source)
  * Decides whether the backend is on another machine. If it is, the backend
  * sees an address of this node, so that it answers to this node, and packets
  * are redirected. Otherwise the network stack delivers them, with the client's
- * address.
+ * address. If this node does not forward packets, that is also the case: the
+ * stack delivers to processes of this node and drops the rest.
  *
  * A pod's packets to another machine need neither: the answer comes through
  * this node to the pod's device. Only a pod that is its own backend does, which
@@ -293,6 +304,9 @@ VERIFIED_ONCE int locate(struct __sk_buff *skb)
 	    result == BPF_FIB_LKUP_RET_UNREACHABLE ||
 	    result == BPF_FIB_LKUP_RET_PROHIBIT)
 		return OUTCOME_DROP | PACKET_NO_ROUTE;
+	if (result == BPF_FIB_LKUP_RET_FWD_DISABLED &&
+	    !bpf_map_lookup_elem(&node_addrs, here->entry.target))
+		count_dropped(PACKET_NO_FORWARDING);
 	if (!is_routed(result))
 		return OUTCOME_TRANSLATE;
 	ifindex = here->fib.ifindex;

@@ -44,15 +44,8 @@ static __always_inline bool continue_handshake(struct scratch *here)
 		return restore_partner(here);
 	if (!is_partner(&here->packet.key, &here->partner))
 		return false;
-	if (here->partner.flags & CONNECTION_REPLIED && !is_syn &&
-	    !move(here)) {
-		struct packet_counts *all = counts();
-
-		if (all) {
-			all->dropped[PACKET_NO_ROOM]++;
-			all->last_reason = PACKET_NO_ROOM;
-		}
-	}
+	if (here->partner.flags & CONNECTION_REPLIED && !is_syn && !move(here))
+		count_dropped(PACKET_NO_ROOM);
 	return true;
 }
 
@@ -85,6 +78,8 @@ VERIFIED_ONCE int find_or_begin(struct __sk_buff *skb, __u32 at_pod)
 	}
 	if (entry)
 		forget();
+	if (here->packet.part == PART_LATER)
+		count_dropped(PACKET_FRAGMENT);
 	if (!is_served || here->packet.part == PART_LATER)
 		return OUTCOME_LEAVE;
 	return begin(skb);

@@ -288,16 +288,6 @@ static __always_inline bool may_answer(struct scratch *here)
 	return here->answers++ < MOST_ANSWERS;
 }
 
-static __always_inline void count_dropped(enum packet_reason reason)
-{
-	struct packet_counts *all = counts();
-
-	if (!all || reason >= PACKET_REASONS)
-		return;
-	all->dropped[reason]++;
-	all->last_reason = reason;
-}
-
 /*
  * Whether the packet gets an answer: if the settings say so, and if it can be
  * written into it.

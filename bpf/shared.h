@@ -439,7 +439,7 @@ enum packet_reason {
 	PACKET_TTL = 1,
 	/* Larger than the MTU of the device by which it would leave. */
 	PACKET_MTU = 2,
-	/* A fragment of a service's datagram arrived before the first one. */
+	/* A fragment of a datagram, the connection of which no map contains. */
 	PACKET_FRAGMENT = 3,
 	/* The service has no usable backend. */
 	PACKET_NO_BACKEND = 4,

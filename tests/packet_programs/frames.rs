@@ -127,7 +127,7 @@ impl Frame {
                 let length = 20 + self.options.len();
                 let total = u16::try_from(length + content.len()).unwrap();
                 let (id, offset, more) = fragment.unwrap_or((77, 0, false));
-                let flags = offset / 8 | if more { 0x2000 } else { 0 };
+                let flags = (offset / 8) | if more { 0x2000 } else { 0 };
                 let mut header = vec![0x40 | u8::try_from(length / 4).unwrap(), 0];
                 header.extend(total.to_be_bytes());
                 header.extend(u16::try_from(id).unwrap().to_be_bytes());

@@ -1,5 +1,6 @@
 //! Shared by the tests: a node with devices and routes, the programs with their maps, and one family's addresses.
 
+mod entries;
 mod fragments;
 mod frames;
 mod icmp;
@@ -129,8 +130,8 @@ impl Node {
         let node = Self { uplink, inner, pod, ..Self::without_devices() };
         node.set_uplink(uplink, "203.0.113.1", "2001:db8:1::1");
         node.set_uplink(inner, "198.51.100.1", "2001:db8:2::1");
-        node.set(&"node_addrs", &addr("203.0.113.1".parse().unwrap()), &[0; 4]);
-        node.set(&"node_addrs", &addr("2001:db8:1::1".parse().unwrap()), &[0; 4]);
+        node.set("node_addrs", &addr("203.0.113.1".parse().unwrap()), &[0; 4]);
+        node.set("node_addrs", &addr("2001:db8:1::1".parse().unwrap()), &[0; 4]);
         node
     }
 

@@ -101,7 +101,7 @@ pub(crate) fn test_run(
     input: &[u8],
     output: &mut [u8],
 ) -> io::Result<(u32, usize)> {
-    let size = |bytes: usize| u32::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput));
+    let size = |bytes: usize| u32::try_from(bytes).map_err(io::Error::other);
     let mut options = libbpf_sys::bpf_test_run_opts {
         sz: size_of::<libbpf_sys::bpf_test_run_opts>() as libbpf_sys::size_t,
         data_in: input.as_ptr().cast(),
