@@ -79,7 +79,8 @@ pub(crate) struct Host<M = MemoryDatapath> {
     /// The sources in the configuration of the next start.
     pub(crate) sources: BTreeSet<Source>,
     guard: Guard,
-    packets: PacketsConfig,
+    /// The packet path in the configuration of the next start.
+    pub(crate) packets: PacketsConfig,
 }
 
 impl<M: Maps> Host<M> {
@@ -102,14 +103,6 @@ impl<M: Maps> Host<M> {
             guard,
             packets: PacketsConfig::default(),
         }
-    }
-
-    /// The same host with this packet path. Nothing may have been sent to it.
-    #[must_use]
-    pub(crate) fn with_packets(mut self, packets: PacketsConfig) -> Self {
-        self.packets = packets;
-        self.restart();
-        self
     }
 
     /// Replaces the daemon; the kernel keeps its maps.

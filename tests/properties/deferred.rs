@@ -15,7 +15,7 @@ use crate::world::{SOURCES, change, changes, facts, settled};
 enum Step {
     /// A fact from before the start.
     Again(Index),
-    Changed(Change),
+    Changed(Box<Change>),
     /// A source is synced, completely or without one file.
     Synced(Source, bool),
     Round,
@@ -24,7 +24,7 @@ enum Step {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         4 => any::<Index>().prop_map(Step::Again),
-        4 => change().prop_map(Step::Changed),
+        4 => change().prop_map(|change| Step::Changed(Box::new(change))),
         1 => (select(&SOURCES[..]), any::<bool>()).prop_map(|(source, is_whole)| Step::Synced(source, is_whole)),
         2 => Just(Step::Round),
     ];
@@ -51,7 +51,7 @@ proptest! {
             match step {
                 Step::Again(index) if !before.is_empty() => host.send([index.get(&before).clone()]),
                 Step::Again(_) => {}
-                Step::Changed(change) => host.send([change]),
+                Step::Changed(change) => host.send([*change]),
                 Step::Synced(source, is_whole) => {
                     said.insert(source, is_whole);
                     host.send([synced(source, is_whole)]);

@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use nodelb_core::datapath::Datapath;
-use nodelb_core::state::entries::{BackendId, FrontendEntry, MapOp, MapState, ServiceEntry, ServiceId, Slot};
+use nodelb_core::model::source_range::SourceRange;
+use nodelb_core::state::entries::{
+    BackendId, FrontendEntry, MapOp, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot, UplinkEntry,
+};
 use nodelb_core::state::kernel_check::{Content, EntryKey, differing_entries};
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -24,6 +27,13 @@ enum ForeignWrite {
     AddService(u32),
     DeleteNodeAddr(usize),
     AddNodeAddr,
+    DeleteOutside(usize),
+    OverwriteOutside(usize, u32, bool),
+    AddOutside(&'static str, u32),
+    DeleteRange(usize),
+    AddRange(u32),
+    DeleteUplink(usize),
+    OverwriteUplink(u32),
 }
 
 fn foreign_write() -> impl Strategy<Value = ForeignWrite> {
@@ -38,6 +48,15 @@ fn foreign_write() -> impl Strategy<Value = ForeignWrite> {
         (0..900_u32).prop_map(ForeignWrite::AddService),
         any::<usize>().prop_map(ForeignWrite::DeleteNodeAddr),
         Just(ForeignWrite::AddNodeAddr),
+        any::<usize>().prop_map(ForeignWrite::DeleteOutside),
+        (any::<usize>(), 0..30_u32, any::<bool>())
+            .prop_map(|(index, id, local)| ForeignWrite::OverwriteOutside(index, id, local)),
+        (select(&["198.51.100.77:80", "198.51.100.1:80", "0.0.0.0:30080"]), 0..30_u32)
+            .prop_map(|(address, id)| ForeignWrite::AddOutside(address, id)),
+        any::<usize>().prop_map(ForeignWrite::DeleteRange),
+        (0..30_u32).prop_map(ForeignWrite::AddRange),
+        any::<usize>().prop_map(ForeignWrite::DeleteUplink),
+        (1..5_u32).prop_map(ForeignWrite::OverwriteUplink),
     ]
 }
 
@@ -49,6 +68,7 @@ impl ForeignWrite {
         let node_addr = |index: &usize| held.node_addrs.iter().nth(index % held.node_addrs.len().max(1)).copied();
         let entry =
             |id: u32, inside_local| FrontendEntry { service: ServiceId(id), inside_local, outside_local: false };
+        let outside = |id: u32, local| OutsideEntry { service: ServiceId(id), local, has_ranges: false };
         Some(match self {
             Self::DeleteFrontend(index) => MapOp::DeleteFrontend(frontend(index)?),
             Self::RedirectFrontend(index, id, is_local) => MapOp::PutFrontend(frontend(index)?, entry(*id, *is_local)),
@@ -57,9 +77,28 @@ impl ForeignWrite {
             Self::OverwriteService(index, slots) => MapOp::PutService(service(index)?, list(*slots)),
             Self::AddService(id) => MapOp::PutService(ServiceId(*id), list(1)),
             Self::DeleteNodeAddr(index) => MapOp::DeleteNodeAddr(node_addr(index)?),
+            Self::DeleteOutside(index) => MapOp::DeleteOutside(nth(held.outside.keys(), *index)?),
+            Self::OverwriteOutside(index, id, local) => {
+                MapOp::PutOutside(nth(held.outside.keys(), *index)?, outside(*id, *local))
+            }
+            Self::AddOutside(address, id) => MapOp::PutOutside(l4(address), outside(*id, false)),
+            Self::DeleteRange(index) => {
+                let (id, range) = nth(held.source_ranges.iter(), *index)?;
+                MapOp::DeleteSourceRange(id, range)
+            }
+            Self::AddRange(id) => MapOp::PutSourceRange(ServiceId(*id), SourceRange::new(l4("10.0.0.0:1").addr, 104)),
+            Self::DeleteUplink(index) => MapOp::DeleteUplink(nth(held.uplinks.keys(), *index)?),
+            Self::OverwriteUplink(index) => {
+                MapOp::PutUplink(*index, UplinkEntry { v4: None, v6: None, mtu: 576, l2_length: 0 })
+            }
             Self::AddNodeAddr => MapOp::PutNodeAddr(l4("203.0.113.99:80").addr),
         })
     }
+}
+
+fn nth<'a, T: Copy + 'a>(mut of: impl ExactSizeIterator<Item = &'a T>, index: usize) -> Option<T> {
+    let len = of.len();
+    of.nth(index.checked_rem(len)?).copied()
 }
 
 fn list(slots: u8) -> Arc<ServiceEntry> {

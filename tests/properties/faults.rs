@@ -18,7 +18,7 @@ use proptest::prelude::*;
 use crate::cases;
 use crate::memory_maps;
 use crate::model::{Host, Maps, ROOMY};
-use crate::world::{PACKETS, SOURCES, changes, destinations, facts, guard, host, removal};
+use crate::world::{changes, destinations, facts, guard, host, host_with, removal};
 
 fn empty_sizes() -> EngineSizes {
     let mut host = host();
@@ -95,7 +95,7 @@ proptest! {
 
     #[test]
     fn one_failure_in_ten_delays_and_leaks_nothing(changes in changes(40), seed in any::<u64>()) {
-        let mut host = Host::new(memory_maps::create(ROOMY, Some(seed)), SOURCES, guard()).with_packets(PACKETS);
+        let mut host = host_with(memory_maps::create(ROOMY, Some(seed)));
         for (index, change) in changes.iter().enumerate() {
             host.send([change.clone()]);
             host.round();
@@ -115,6 +115,31 @@ proptest! {
         assert_nothing_leaks(&mut host, &changes)?;
     }
 
+    /// Where the maps for outside clients are full, the addresses say so, and everything else is as if they were not.
+    #[test]
+    fn full_maps_of_outside_clients_concern_only_them(changes in changes(32), outside in 0..4_u32, ranges in 0..3_u32) {
+        let limits = Limits { outside, source_ranges: ranges, ..ROOMY };
+        let mut hosts = [limits, ROOMY].map(|limits| host_with(memory_maps::create(limits, None)));
+        for host in &mut hosts {
+            host.send(changes.iter().cloned());
+            host.send_synced();
+            host.settle();
+        }
+        let [tight, roomy] = hosts;
+        let (held, all) = (tight.held(), roomy.held());
+        prop_assert_eq!((&held.frontends, &held.services, &held.node_addrs), (&all.frontends, &all.services, &all.node_addrs));
+        prop_assert_eq!(held.outside.len(), all.outside.len().min(outside as usize));
+        prop_assert_eq!(held.source_ranges.len(), all.source_ranges.len().min(ranges as usize));
+        let rows = reports::frontends(&tight.engine.snapshot(tight.now), &Default::default());
+        for (address, entry) in &all.outside {
+            let row = rows.iter().find(|row| row.address == *address).expect("an outside frontend is a frontend");
+            let lacks_range = all.ranges_of(entry.service).any(|range| !held.source_ranges.contains(&(entry.service, range)));
+            let is_whole = held.outside.contains_key(address) && !(entry.has_ranges && lacks_range);
+            let text = row.error.clone().unwrap_or_default();
+            prop_assert_eq!(text.contains("packets.max-outside") || text.contains("packets.max-source-ranges"), !is_whole, "{}", text);
+        }
+    }
+
     /// Entries that fit work, and the others report which map is full; neither leak.
     #[test]
     fn full_maps_keep_what_fits_and_leak_nothing(
@@ -123,7 +148,7 @@ proptest! {
         seed in any::<Option<u64>>(),
     ) {
         let maps = memory_maps::create(limits, seed).with_node_addrs(node_addrs);
-        let mut host = Host::new(maps, SOURCES, guard()).with_packets(PACKETS);
+        let mut host = host_with(maps);
         host.send_synced();
         for change in &changes {
             host.send([change.clone()]);

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use nodelb_core::change::Change;
 use nodelb_core::compile::guard::Guard;
 use nodelb_core::config::PacketsConfig;
+use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::health_check::{HealthCheck, Quarantine};
 use nodelb_core::model::node::{NodeFacts, NodeObject};
@@ -84,7 +85,15 @@ pub(crate) const PACKETS: PacketsConfig = PacketsConfig { is_on: true, cluster_i
 
 /// A host that waits for both sources, knows the refused addresses and serves clients outside.
 pub(crate) fn host() -> Host {
-    Host::new(memory_maps::create(ROOMY, None), SOURCES, guard()).with_packets(PACKETS)
+    host_with(memory_maps::create(ROOMY, None))
+}
+
+/// The same with these maps.
+pub(crate) fn host_with(maps: MemoryDatapath) -> Host {
+    let mut host = Host::new(maps, SOURCES, guard());
+    host.packets = PACKETS;
+    host.restart();
+    host
 }
 
 /// Addresses of clients outside, inside and outside of the [`SOURCE_RANGES`].

@@ -6,7 +6,7 @@ use std::process::ExitStatus;
 
 use nodelb_core::datapath::Datapath as _;
 use nodelb_core::model::addr::L4Addr;
-use nodelb_core::state::entries::{MapOp, MapState, ServiceEntry, ServiceId};
+use nodelb_core::state::entries::{MapOp, MapState, OutsideEntry, ServiceEntry, ServiceId, UplinkEntry};
 use nodelb_datapath::{CrashPoint, Options, cleanup};
 
 use super::{
@@ -22,14 +22,29 @@ const MANY: u64 = 200;
 fn live(options: &Options) {
     let mut kernel = Kernel::open(options);
     let both = ServiceEntry { local: list(&["192.0.2.11:80/TCP"]), ..entry(&["192.0.2.10:80/TCP"; 3]) };
-    kernel.apply(&[put(2, both), point("198.51.100.2:80/TCP", 2)]);
+    kernel.apply(&[put(2, both.clone()), point("198.51.100.2:80/TCP", 2)]);
+    kernel.apply(&[put(2, ServiceEntry { has_rings: true, ..both })]);
+    let range = "203.0.113.0/24".parse::<ipnet::IpNet>().unwrap().into();
+    let outside = OutsideEntry { service: ServiceId(2), local: false, has_ranges: true };
+    let uplink = UplinkEntry { v4: None, v6: None, mtu: 1500, l2_length: 14 };
+    kernel.apply(&[
+        MapOp::PutUplink(2, uplink),
+        MapOp::PutSourceRange(ServiceId(2), range),
+        MapOp::PutOutside(l4("198.51.100.2:80/TCP"), outside),
+    ]);
     let many: Vec<MapOp> = (3..40).map(|i| point(&format!("198.51.100.{i}:80/TCP"), 2)).collect();
     kernel.apply(&many);
     kernel.apply(&many.iter().map(delete).collect::<Vec<_>>());
     kernel.apply(&[put(2, entry(&["192.0.2.11:80/TCP"])), MapOp::PutNodeAddr(l4("192.0.2.1:1/TCP").addr)]);
     std::fs::remove_file(options.pin_directory.join("v1/links/sendmsg6")).unwrap();
     kernel.datapath.ensure_attached().unwrap();
-    kernel.apply(&[delete(&point("198.51.100.2:80/TCP", 2)), MapOp::DeleteService(ServiceId(2))]);
+    kernel.apply(&[
+        MapOp::DeleteOutside(l4("198.51.100.2:80/TCP")),
+        MapOp::DeleteUplink(2),
+        delete(&point("198.51.100.2:80/TCP", 2)),
+        MapOp::DeleteSourceRange(ServiceId(2), range),
+        MapOp::DeleteService(ServiceId(2)),
+    ]);
 }
 
 fn delete(op: &MapOp) -> MapOp {
@@ -54,6 +69,9 @@ fn converge(options: &Options) {
     let found = kernel.datapath.dump().unwrap();
     assert_eq!(found.services[&ServiceId(1)], steady().services[&ServiceId(1)]);
     let mut ops: Vec<MapOp> = found.node_addrs.iter().map(|addr| MapOp::DeleteNodeAddr(*addr)).collect();
+    ops.extend(found.outside.keys().map(|addr| MapOp::DeleteOutside(*addr)));
+    ops.extend(found.source_ranges.iter().map(|(id, range)| MapOp::DeleteSourceRange(*id, *range)));
+    ops.extend(found.uplinks.keys().map(|index| MapOp::DeleteUplink(*index)));
     let is_other = |addr: &&L4Addr| !steady().frontends.contains_key(*addr);
     ops.extend(found.frontends.keys().filter(is_other).map(|addr| MapOp::DeleteFrontend(*addr)));
     ops.extend(found.services.keys().filter(|id| id.0 != 1).map(|id| MapOp::DeleteService(*id)));

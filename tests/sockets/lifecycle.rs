@@ -9,7 +9,8 @@ use std::thread;
 
 use nodelb_core::datapath::{Datapath as _, Limits, MapError};
 use nodelb_core::model::service::Source;
-use nodelb_core::state::entries::{FrontendEntry, MapOp, MapState, ServiceEntry, ServiceId};
+use nodelb_core::model::source_range::SourceRange;
+use nodelb_core::state::entries::{FrontendEntry, MapOp, MapState, OutsideEntry, ServiceEntry, ServiceId, UplinkEntry};
 use nodelb_core::state::owner::OwnerTag;
 use nodelb_datapath::{
     CrashPoint, HiddenReport, KernelDatapath, LinkState, OpenError, Options, Origin, cleanup, detach_hidden,
@@ -28,10 +29,13 @@ pub(super) fn content() -> MapState {
         has_backends: true,
         affinity_seconds: 10_800,
         may_be_bound: true,
-        has_rings: false,
+        has_rings: true,
         tag: Some(OwnerTag { source: Source::Kubernetes, service: 0x0123_4567, port: 0x89ab_cdef }),
     };
     let not_here = ServiceEntry { has_backends: true, ..entry(&[]) };
+    let outside = OutsideEntry { service: ServiceId(7), local: true, has_ranges: true };
+    let range = |text: &str| SourceRange::from(text.parse::<ipnet::IpNet>().unwrap());
+    let uplink = UplinkEntry { v4: Some(l4("192.0.2.1:1").addr), v6: None, mtu: 1500, l2_length: 14 };
     let flags = FrontendEntry { service: ServiceId(7), inside_local: true, outside_local: true };
     let ops = [
         put(0, ServiceEntry::default()),
@@ -43,6 +47,13 @@ pub(super) fn content() -> MapState {
         MapOp::PutFrontend(l4("0.0.0.0:30080/TCP"), flags),
         MapOp::PutNodeAddr(l4("192.0.2.1:1/TCP").addr),
         MapOp::PutNodeAddr(l4("[2001:db8:b::1]:1/TCP").addr),
+        MapOp::PutOutside(l4("0.0.0.0:30080/TCP"), outside),
+        MapOp::PutOutside(l4("[2001:db8:f::1]:443/UDP"), OutsideEntry { has_ranges: false, ..outside }),
+        MapOp::PutSourceRange(ServiceId(7), range("203.0.113.0/24")),
+        MapOp::PutSourceRange(ServiceId(7), range("0.0.0.0/0")),
+        MapOp::PutSourceRange(ServiceId(200), range("::/0")),
+        MapOp::PutUplink(2, uplink),
+        MapOp::PutUplink(70_000, UplinkEntry { v4: None, l2_length: 0, ..uplink }),
     ];
     let mut state = MapState::default();
     ops.iter().for_each(|op| state.apply(op));
@@ -53,13 +64,23 @@ pub(super) fn fill(kernel: &mut Kernel, state: &MapState) {
     let services = state.services.iter().map(|(id, entry)| MapOp::PutService(*id, entry.clone()));
     let frontends = state.frontends.iter().map(|(addr, entry)| MapOp::PutFrontend(*addr, *entry));
     let addrs = state.node_addrs.iter().map(|addr| MapOp::PutNodeAddr(*addr));
-    kernel.apply(&services.chain(frontends).chain(addrs).collect::<Vec<_>>());
+    let outside = state.outside.iter().map(|(addr, entry)| MapOp::PutOutside(*addr, *entry));
+    let ranges = state.source_ranges.iter().map(|(id, range)| MapOp::PutSourceRange(*id, *range));
+    let uplinks = state.uplinks.iter().map(|(index, entry)| MapOp::PutUplink(*index, *entry));
+    let packets = uplinks.chain(ranges).chain(outside);
+    kernel.apply(&services.chain(frontends).chain(addrs).chain(packets).collect::<Vec<_>>());
 }
 
 fn grown(options: &Options) -> Options {
     let Limits { frontends, services, slots, affinity, outside, source_ranges } = options.limits;
-    let limits =
-        Limits { frontends: frontends * 2, services: services * 2, slots: slots * 2, affinity, outside, source_ranges };
+    let limits = Limits {
+        frontends: frontends * 2,
+        services: services * 2,
+        slots: slots * 2,
+        affinity,
+        outside: outside * 2,
+        source_ranges: source_ranges * 2,
+    };
     Options { limits, ..options.clone() }
 }
 
@@ -80,12 +101,16 @@ fn a_restart_finds_everything_as_it_was() {
         assert!(kernel.report.links.iter().all(|(_, state)| *state == LinkState::Updated), "{:?}", kernel.report.links);
         assert_eq!(kernel.datapath.dump().unwrap(), content());
         assert_eq!(kernel.datapath.reader().dump().unwrap(), content());
-        assert_eq!((content().slot_count(), kernel.datapath.reader().clients().unwrap()), (5, 0));
+        // Three slots are followed by a ring of 86.
+        assert_eq!((content().slot_count(), kernel.datapath.reader().clients().unwrap()), (5 + 86, 0));
 
         let mut empty = vec![MapOp::DeleteNodeAddr(l4("192.0.2.1:1/TCP").addr)];
         empty.extend(content().frontends.keys().map(|addr| MapOp::DeleteFrontend(*addr)));
         empty.extend(content().services.keys().map(|id| MapOp::DeleteService(*id)));
         empty.push(MapOp::DeleteNodeAddr(l4("[2001:db8:b::1]:1/TCP").addr));
+        empty.extend(content().outside.keys().map(|addr| MapOp::DeleteOutside(*addr)));
+        empty.extend(content().source_ranges.iter().map(|(id, range)| MapOp::DeleteSourceRange(*id, *range)));
+        empty.extend(content().uplinks.keys().map(|index| MapOp::DeleteUplink(*index)));
         kernel.apply(&empty);
         kernel.apply(&empty);
         assert_eq!(kernel.datapath.dump().unwrap(), MapState::default());
@@ -275,7 +300,7 @@ fn cleanup_removes_everything_and_nothing_else() {
         let foreign = directory.join("v1/foreign");
         fs::create_dir(&foreign).unwrap();
         let report = cleanup(directory, &CrashPoint::default()).unwrap();
-        assert_eq!((report.links, report.maps), (10, 9));
+        assert_eq!((report.links, report.maps), (10, 12));
         assert_eq!(report.left, [directory.join("v1"), foreign.clone()]);
         assert!(exchange(SocketMode::Tcp, SERVICE.parse().unwrap()).is_err(), "nothing is translated any more");
         fs::remove_dir(&foreign).unwrap();

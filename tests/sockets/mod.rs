@@ -10,6 +10,7 @@ mod flows;
 mod layout;
 mod lifecycle;
 mod many_services;
+mod outside;
 mod own_sockets;
 mod refusal;
 mod translation;
@@ -62,7 +63,7 @@ fn options(env: &Sandbox) -> Options {
     Options {
         pin_directory: env.bpffs.join("nodelb"),
         cgroup: Some(env.cgroup.clone()),
-        limits: Limits { frontends: 1024, services: 256, slots: 4096, affinity: 1024, outside: 0, source_ranges: 0 },
+        limits: Limits { frontends: 1024, services: 256, slots: 4096, affinity: 1024, outside: 64, source_ranges: 64 },
         nodeport_range: 30000..=32767,
         protect_nodeports: true,
         count_connections: true,

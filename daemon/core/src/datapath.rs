@@ -87,7 +87,7 @@ pub enum MapError {
 }
 
 /// The configuration key that sets the size of the map.
-fn size_key(map: &str) -> String {
+pub fn size_key(map: &str) -> String {
     let section = if matches!(map, "outside" | "source_ranges") { "packets" } else { "datapath" };
     format!("{section}.max-{}", map.replace('_', "-"))
 }

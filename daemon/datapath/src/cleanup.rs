@@ -13,6 +13,7 @@ use crate::crash::CrashPoint;
 use crate::error::{OpenError, failed};
 use crate::load::PERSISTENT;
 use crate::maps::NAMES;
+use crate::outside;
 use crate::pins::{self, Pins, UNFINISHED, numbered};
 use crate::sys;
 use crate::versions::{self, LAYOUT, Lock};
@@ -97,7 +98,8 @@ impl Work<'_> {
         let is_unfinished =
             |name: &&String| name.strip_suffix(UNFINISHED).is_some_and(|name| numbered(name, "g").is_some());
         for directory in names.iter().filter(is_unfinished).map(|name| pins.root().join(name)) {
-            self.remove_pins(&directory, is_known.then_some(&NAMES))?;
+            let names = NAMES.iter().chain(&outside::NAMES).copied().collect::<Vec<_>>();
+            self.remove_pins(&directory, is_known.then_some(&names))?;
             self.remove_if_empty(&directory)?;
         }
         Ok(())

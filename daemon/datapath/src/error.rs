@@ -3,6 +3,8 @@
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
+use nodelb_core::datapath::size_key;
+
 /// The error of [`crate::KernelDatapath::open`] or [`crate::cleanup`]. Traffic is unchanged.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
@@ -143,8 +145,8 @@ pub enum OpenError {
     },
     /// A limit is below the number of entries in use.
     #[error(
-        "map {map} has more than {limit} entries in use: raise datapath.max-{map}; the maps and all connections are \
-         unchanged"
+        "map {map} has more than {limit} entries in use: raise {key}; the maps and all connections are unchanged",
+        key = size_key(map)
     )]
     TooSmall {
         /// Name of the map.

@@ -16,6 +16,7 @@ use crate::error::OpenError;
 use crate::foreign_links;
 use crate::load::PERSISTENT;
 use crate::maps::NAMES;
+use crate::outside;
 use crate::probe;
 use crate::sys;
 
@@ -95,7 +96,7 @@ fn find(cgroup: &Path, visible: &BTreeSet<u32>) -> io::Result<Vec<HiddenLink>> {
 fn programs() -> BTreeMap<u32, String> {
     let maps = MapInfoIter::default().filter(|map| {
         let name = map.name.to_string_lossy();
-        PERSISTENT.iter().chain(&NAMES).any(|known| *known == name)
+        PERSISTENT.iter().chain(&NAMES).chain(&outside::NAMES).any(|known| *known == name)
     });
     let maps: BTreeSet<u32> = maps.map(|map| map.id).collect();
     let programs = ProgInfoIter::with_query_opts(ProgInfoQueryOptions::default().include_map_ids(true));

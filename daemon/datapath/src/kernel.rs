@@ -22,6 +22,7 @@ use crate::flows::FlowReader;
 use crate::foreign_links;
 use crate::load::{self, PERSISTENT};
 use crate::maps::NAMES;
+use crate::outside;
 use crate::own_sockets::{self, OwnSockets};
 use crate::pins::{self, Pins};
 use crate::probe;
@@ -271,7 +272,9 @@ impl OpenMaps {
         let directory = pins.generation(generation);
         let persistent =
             PERSISTENT.iter().map(|&name| open_pinned(name, &pins.persistent(name))).collect::<Result<_, _>>()?;
-        let maps = NAMES.iter().map(|&name| open_pinned(name, &directory.join(name))).collect::<Result<_, _>>()?;
+        let exists = |name: &&&'static str| directory.join(name).exists();
+        let names = NAMES.iter().chain(outside::NAMES.iter().filter(exists));
+        let maps = names.map(|&name| open_pinned(name, &directory.join(name))).collect::<Result<_, _>>()?;
         Ok(Self { generation, persistent, maps })
     }
 

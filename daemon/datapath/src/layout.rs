@@ -83,6 +83,12 @@ macro_rules! field_of {
     }};
 }
 
+mod outside;
+
+pub(crate) use outside::{
+    OutsideBytes, RangeBytes, UplinkBytes, outside, parse_outside, parse_range, parse_uplink, range, ring_words, uplink,
+};
+
 /// A decoded view word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct View {
@@ -116,6 +122,7 @@ pub(crate) struct Policy {
     pub(crate) has_backends: bool,
     pub(crate) affinity_seconds: u32,
     pub(crate) may_be_bound: bool,
+    pub(crate) has_rings: bool,
     /// The source that describes the owner.
     pub(crate) source: Option<Source>,
 }
@@ -124,6 +131,7 @@ pub(crate) fn policy_word(policy: Policy) -> u64 {
     let flags = flag(policy.in_use, types::service_flags::SERVICE_IN_USE.0)
         | flag(policy.has_backends, types::service_flags::SERVICE_HAS_BACKENDS.0)
         | flag(policy.may_be_bound, types::service_flags::SERVICE_MAY_BE_BOUND.0)
+        | flag(policy.has_rings, types::service_flags::SERVICE_HAS_RINGS.0)
         | flag(policy.source == Some(Source::Files), types::service_flags::SERVICE_FROM_FILES.0)
         | flag(policy.source == Some(Source::Kubernetes), types::service_flags::SERVICE_FROM_KUBERNETES.0);
     let service = bytes_of!(types::service {
@@ -150,6 +158,7 @@ pub(crate) fn parse_policy(word: u64) -> Policy {
         has_backends: flags & types::service_flags::SERVICE_HAS_BACKENDS.0 != 0,
         affinity_seconds: u32::from_ne_bytes(field_of!(service, types::service, affinity_seconds)),
         may_be_bound: flags & types::service_flags::SERVICE_MAY_BE_BOUND.0 != 0,
+        has_rings: flags & types::service_flags::SERVICE_HAS_RINGS.0 != 0,
     }
 }
 

@@ -23,6 +23,7 @@ mod layout;
 mod load;
 mod maps;
 pub mod mounts;
+mod outside;
 mod own_sockets;
 pub mod packets;
 mod pins;

@@ -17,6 +17,7 @@ use crate::attach::HOOKS;
 use crate::counters::Counters;
 use crate::error::{OpenError, failed};
 use crate::maps::{Handles, NAMES, Spec, into_io};
+use crate::outside::OutsideMaps;
 use crate::probe::Features;
 use crate::skeleton::{OpenSockSkel, SockSkel, SockSkelBuilder};
 
@@ -40,6 +41,8 @@ pub(crate) struct Prepared<'o> {
     pub(crate) specs: [Spec; NAMES.len()],
     /// Specifications of the persistent maps, in the order of [`PERSISTENT`].
     pub(crate) lasting_specs: [Spec; PERSISTENT.len()],
+    /// The sizes of the maps.
+    pub(crate) limits: Limits,
 }
 
 /// The maps and programs of a loaded object. They disappear with their descriptors unless they are pinned or attached.
@@ -77,7 +80,7 @@ pub(crate) fn prepare<'o>(
     let maps = &skeleton.maps;
     let specs = [&maps.frontends, &maps.services, &maps.slots, &maps.node_addrs, &maps.affinity].map(spec);
     let lasting_specs = [&maps.tcp_sockets, &maps.udp_sockets, &maps.udp_overflow, &maps.frontend_epoch].map(spec);
-    Ok(Prepared { skeleton, specs, lasting_specs })
+    Ok(Prepared { skeleton, specs, lasting_specs, limits: options.limits })
 }
 
 fn set_sizes(skeleton: &mut OpenSockSkel<'_>, limits: Limits, shards: usize) -> libbpf_rs::Result<()> {
@@ -122,7 +125,7 @@ impl Prepared<'_> {
         persistent: &[Option<MapHandle>; PERSISTENT.len()],
     ) -> libbpf_rs::Result<()> {
         let maps = &mut self.skeleton.maps;
-        if let Some(Handles(handles)) = generation {
+        if let Some(Handles(handles, _)) = generation {
             let open =
                 [&mut maps.frontends, &mut maps.services, &mut maps.slots, &mut maps.node_addrs, &mut maps.affinity];
             for (open, handle) in open.into_iter().zip(handles) {
@@ -161,13 +164,16 @@ fn take(skeleton: &SockSkel<'_>) -> io::Result<Loaded> {
     let is_counting = maps.rodata_data.is_some_and(|constants| constants.counted_services > 0);
     Ok(Loaded {
         counters: is_counting.then(|| handle(&maps.counters)).transpose()?,
-        handles: Handles([
-            handle(&maps.frontends)?,
-            handle(&maps.services)?,
-            handle(&maps.slots)?,
-            handle(&maps.node_addrs)?,
-            handle(&maps.affinity)?,
-        ]),
+        handles: Handles(
+            [
+                handle(&maps.frontends)?,
+                handle(&maps.services)?,
+                handle(&maps.slots)?,
+                handle(&maps.node_addrs)?,
+                handle(&maps.affinity)?,
+            ],
+            OutsideMaps::default(),
+        ),
         persistent: [
             handle(&maps.tcp_sockets)?,
             handle(&maps.udp_sockets)?,

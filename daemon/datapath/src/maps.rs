@@ -17,10 +17,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, MapInfo};
 use nodelb_core::datapath::Limits;
 use nodelb_core::model::moment::Moment;
+use nodelb_core::state::entries::{ServiceEntry, Slot};
 use nodelb_core::state::runs::{REST_MILLIS, Runs};
 
 use crate::crash::CrashPoint;
 use crate::layout::{self, Policy, SERVICE_WORDS, SLOT_WORDS, View};
+use crate::outside::OutsideMaps;
 use crate::sys::{self, SharedWords};
 
 /// The maps with nodelb's content, by their names in `bpf/maps.h`, which are also the names of their pins.
@@ -34,6 +36,14 @@ pub(crate) enum ViewKind {
 }
 
 impl ViewKind {
+    /// The list that it stands for.
+    pub(crate) fn list(self, entry: &ServiceEntry) -> &[Slot] {
+        match self {
+            Self::Cluster => &entry.cluster,
+            Self::Local => &entry.local,
+        }
+    }
+
     const fn word(self) -> usize {
         match self {
             Self::Cluster => layout::CLUSTER_WORD,
@@ -90,16 +100,16 @@ pub(crate) fn kinds() -> [Spec; NAMES.len()] {
     ]
 }
 
-/// The descriptors of one generation, in the order of [`NAMES`].
+/// The descriptors of one generation: the maps of [`NAMES`] in their order, and those that need not exist.
 #[derive(Debug)]
-pub(crate) struct Handles(pub(crate) [MapHandle; NAMES.len()]);
+pub(crate) struct Handles(pub(crate) [MapHandle; NAMES.len()], pub(crate) OutsideMaps);
 
 impl Handles {
     /// Opens the pins in the directory of a generation.
     pub(crate) fn open(directory: &Path) -> Result<Self, (&'static str, io::Error)> {
         let open = |name| MapHandle::from_pinned_path(directory.join(name)).map_err(|e| (name, into_io(e)));
         let [frontends, services, slots, node_addrs, affinity] = NAMES.map(open);
-        Ok(Self([frontends?, services?, slots?, node_addrs?, affinity?]))
+        Ok(Self([frontends?, services?, slots?, node_addrs?, affinity?], OutsideMaps::open(directory)?))
     }
 
     /// Pins all maps in a directory.
@@ -108,12 +118,13 @@ impl Handles {
             sys::pin(map.as_fd(), &directory.join(name))?;
             crash.pass();
         }
-        Ok(())
+        self.1.pin(directory, crash)
     }
 
     pub(crate) fn limits(&self) -> Limits {
         let [frontends, services, slots, _, affinity] = self.0.each_ref().map(MapCore::max_entries);
-        Limits { frontends, services, slots, affinity, outside: 0, source_ranges: 0 }
+        let (outside, source_ranges) = self.1.limits();
+        Limits { frontends, services, slots, affinity, outside, source_ranges }
     }
 }
 
@@ -123,6 +134,7 @@ pub(crate) struct Maps {
     pub(crate) frontends: MapHandle,
     pub(crate) node_addrs: MapHandle,
     pub(crate) affinity: MapHandle,
+    pub(crate) outside: OutsideMaps,
     pub(crate) limits: Limits,
     pub(crate) slot_usage: SlotUsage,
     services: SharedWords,
@@ -158,11 +170,12 @@ impl Maps {
     /// Maps the arrays into memory.
     pub(crate) fn new(handles: Handles) -> io::Result<Self> {
         let limits = handles.limits();
-        let Handles([frontends, services, slots, node_addrs, affinity]) = handles;
+        let Handles([frontends, services, slots, node_addrs, affinity], outside) = handles;
         Ok(Self {
             frontends,
             node_addrs,
             affinity,
+            outside,
             limits,
             slot_usage: SlotUsage::default(),
             services: SharedWords::map(&services)?,

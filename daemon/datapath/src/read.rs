@@ -11,6 +11,7 @@ use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::{MapState, ServiceEntry, ServiceId, Slot};
 use nodelb_core::state::kernel_check::{Content, EntryKey};
+use nodelb_core::state::ring;
 use nodelb_core::state::runs::{Run, Runs};
 
 use crate::layout::{self, Client, Policy};
@@ -76,6 +77,7 @@ pub(crate) fn content(maps: &Maps) -> Result<Content, MapError> {
     for (key, _) in sys::entries::<16, 4>(&maps.node_addrs).map_err(failed("node_addrs"))? {
         content.state.node_addrs.insert(layout::parse_node_addr(&key));
     }
+    maps.outside.read(&mut content)?;
     Ok(content)
 }
 
@@ -102,7 +104,9 @@ pub(crate) fn read(maps: &Maps, keys: &[EntryKey]) -> Result<Content, MapError> 
                     add_frontend(*addr, value, &mut content);
                 }
             }
-            EntryKey::Outside(_) | EntryKey::SourceRange(..) | EntryKey::Uplink(_) => {}
+            EntryKey::Outside(_) | EntryKey::SourceRange(..) | EntryKey::Uplink(_) => {
+                maps.outside.read_entry(key, &mut content)?;
+            }
             EntryKey::NodeAddress(addr) => {
                 let found = maps.node_addrs.lookup(&layout::node_addr(*addr), MapFlags::ANY).map_err(into_io);
                 if found.map_err(failed("node_addrs"))?.is_some() {
@@ -132,11 +136,11 @@ fn add_service(maps: &Maps, id: u32, content: &mut Content) {
         return;
     }
     let Policy { has_backends, affinity_seconds, may_be_bound, .. } = policy;
-    match [ViewKind::Cluster, ViewKind::Local].map(|which| list(maps, id, which)) {
-        [Ok(cluster), Ok(local)] => {
+    match [ViewKind::Cluster, ViewKind::Local].map(|which| list(maps, id, which, policy.has_rings)) {
+        [Ok((cluster, has_ring)), Ok((local, has_local_ring))] => {
+            let has_rings = policy.has_rings && has_ring && has_local_ring;
             let tag = layout::parse_owner(policy.source, maps.owner(id));
-            let entry =
-                ServiceEntry { cluster, local, has_backends, affinity_seconds, may_be_bound, has_rings: false, tag };
+            let entry = ServiceEntry { cluster, local, has_backends, affinity_seconds, may_be_bound, has_rings, tag };
             content.state.services.insert(ServiceId(id), Arc::new(entry));
         }
         [Err(wrong), _] | [_, Err(wrong)] => add_broken_service(ServiceId(id), &wrong, content),
@@ -147,34 +151,51 @@ fn add_broken_service(id: ServiceId, wrong: &dyn fmt::Display, content: &mut Con
     content.broken.entries.insert(EntryKey::Service(id), format!("service {id}: {wrong}"));
 }
 
-/// Reads a list. The list is valid if its view is unchanged after the read: then it was published during the whole
-/// read.
-fn list(maps: &Maps, service: u32, which: ViewKind) -> Result<Arc<[Slot]>, ListError> {
+/// Reads a list, and whether it is followed by its ring, if `has_ring` says that it should be. The list is valid if its
+/// view is unchanged after the read: then it was published during the whole read.
+fn list(maps: &Maps, service: u32, which: ViewKind, has_ring: bool) -> Result<(Arc<[Slot]>, bool), ListError> {
     loop {
         let view = maps.view(service, which);
         let inside = |run: Run| run.first.checked_add(run.len).is_some_and(|end| end <= maps.limits.slots);
         let slots = inside(view.run)
             .then(|| (view.run.first..view.run.first + view.run.len).map(|at| layout::parse_slot(maps.slot(at))));
         let list = slots.map(Iterator::collect::<Option<Arc<[Slot]>>>);
+        let whole = whole_run(view.run, has_ring);
+        let is_right = |list: &[Slot]| inside(whole) && has_its_ring(maps, whole, list);
+        let has_ring = has_ring && list.iter().flatten().any(|list| is_right(list));
         // Orders the loads above before the load below.
         fence(Ordering::Acquire);
         if maps.view(service, which) != view {
             continue;
         }
         return match list {
-            Some(Some(list)) => Ok(list),
+            Some(Some(list)) => Ok((list, has_ring)),
             Some(None) => Err(ListError::Slot(view.run)),
             None => Err(ListError::Outside(view.run)),
         };
     }
 }
 
+/// The run of a list together with its ring, if it has one.
+pub(crate) fn whole_run(list: Run, has_ring: bool) -> Run {
+    let len = if has_ring { ring::slots_with_ring(list.len as usize) } else { list.len as usize };
+    Run { len: u32::try_from(len).unwrap_or(u32::MAX), ..list }
+}
+
+/// Whether the run contains the ring of the list behind it.
+pub(crate) fn has_its_ring(maps: &Maps, whole: Run, list: &[Slot]) -> bool {
+    let ring = ring::ring(list);
+    let places = (whole.first..whole.first + whole.len).skip(list.len());
+    places.zip(ring.chunks(ring::OFFSETS_PER_SLOT)).all(|(at, part)| maps.slot(at) == layout::ring_words(part))
+}
+
 /// The bookkeeping of the slots in use. If two services share slots, the content reports both and leaves them out,
 /// whichever of them is wrong.
 pub(crate) fn runs(maps: &Maps, content: &mut Content) -> Runs {
     let mut used: Vec<(Run, ServiceId)> = Vec::new();
-    for &id in content.state.services.keys() {
-        let views = [ViewKind::Cluster, ViewKind::Local].map(|which| maps.view(id.0, which).run);
+    for (&id, entry) in &content.state.services {
+        let runs = [ViewKind::Cluster, ViewKind::Local].map(|which| maps.view(id.0, which).run);
+        let views = runs.map(|run| whole_run(run, entry.has_rings));
         used.extend(views.into_iter().filter(|run| run.len > 0).map(|run| (run, id)));
     }
     used.sort_unstable();

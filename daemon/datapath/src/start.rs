@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use libbpf_rs::MapHandle;
-use nodelb_core::datapath::MapError;
+use nodelb_core::datapath::{Limits, MapError};
+use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
-use nodelb_core::state::entries::MapOp;
+use nodelb_core::state::entries::{MapOp, MapState, OutsideEntry};
 use nodelb_core::state::kernel_check::Content;
 use nodelb_core::state::runs::Runs;
 
@@ -17,7 +18,8 @@ use crate::counters::Counters;
 use crate::error::{OpenError, failed};
 use crate::kernel::Origin;
 use crate::load::{Loaded, PERSISTENT, Prepared};
-use crate::maps::{Epoch, Handles, Maps, NAMES, Spec};
+use crate::maps::{Epoch, Handles, Maps, Spec};
+use crate::outside::OutsideMaps;
 use crate::own_sockets::OwnSockets;
 use crate::pins::Pins;
 use crate::read;
@@ -34,13 +36,14 @@ struct CurrentGeneration {
 }
 
 impl CurrentGeneration {
-    fn open(pins: &Pins, number: u32, wanted: &[Spec; NAMES.len()]) -> Result<Self, OpenError> {
+    fn open(pins: &Pins, number: u32, prepared: &Prepared<'_>) -> Result<Self, OpenError> {
         let directory = pins.generation(number);
         let handles = Handles::open(&directory).map_err(|(name, error)| {
             failed("opening (nodelb cleanup removes all maps)", &directory.join(name))(error)
         })?;
-        let mut fits = true;
-        for (map, wanted) in handles.0.iter().zip(wanted) {
+        let fits = handles.1.fit(prepared.limits).map_err(failed("reading", &directory))?;
+        let mut fits = fits.ok_or_else(|| failed("using", &directory)(versions::FOREIGN))?;
+        for (map, wanted) in handles.0.iter().zip(&prepared.specs) {
             let found = Spec::read(map).map_err(failed("reading", &directory))?;
             if !found.same_kind(*wanted) {
                 return Err(failed("using", &directory)(versions::FOREIGN));
@@ -134,7 +137,7 @@ impl<'p> Start<'p> {
     ) -> Result<Self, OpenError> {
         let current = pins.current_generation()?;
         let persistent = pinned_lasting(pins, predecessor.as_ref(), prepared)?;
-        let old = current.map(|number| CurrentGeneration::open(pins, number, &prepared.specs)).transpose()?;
+        let old = current.map(|number| CurrentGeneration::open(pins, number, prepared)).transpose()?;
         Ok(Self { pins, persistent, old, predecessor, cgroup })
     }
 
@@ -165,7 +168,8 @@ impl<'p> Start<'p> {
         let loaded = prepared.load(Some(&old.handles), &self.persistent)?;
         self.pin_lasting(&loaded)?;
         let Loaded { programs, persistent, counters, .. } = loaded;
-        let writer = self.writer(Arc::new(maps), runs, (&persistent, counters))?;
+        let placed = Placements::read(&maps, &content.state);
+        let writer = self.writer(Arc::new(maps), (runs, placed), (&persistent, counters))?;
         let attachment = Attachment::new(programs, self.cgroup);
         let mut open_links = OpenLinks::default();
         let links = attachment.attach(self.pins, &mut open_links)?;
@@ -203,14 +207,16 @@ impl<'p> Start<'p> {
     /// Creates new maps and fills them before any program uses them.
     fn rebuild(self, prepared: Prepared<'_>, next: NewGeneration) -> Result<Opened, OpenError> {
         let NewGeneration { generation, origin, carried } = next;
-        let loaded = prepared.load(None, &self.persistent)?;
+        let limits = prepared.limits;
+        let mut loaded = prepared.load(None, &self.persistent)?;
         self.pin_lasting(&loaded)?;
+        loaded.handles.1 = OutsideMaps::create(limits).map_err(failed("creating maps for", self.pins.root()))?;
         let directory = self.pins.begin(generation)?;
         loaded.handles.pin(&directory, self.pins.crash()).map_err(failed("pinning maps in", &directory))?;
         let Loaded { handles, programs, persistent, counters } = loaded;
         let maps = Arc::new(Maps::new(handles).map_err(failed("mapping", &directory))?);
         let runs = Runs::new(maps.limits.slots);
-        let mut writer = self.writer(maps, runs, (&persistent, counters))?;
+        let mut writer = self.writer(maps, (runs, Placements::default()), (&persistent, counters))?;
         let filled = carried.map(|carried| fill(carried, &mut writer)).transpose();
         if filled.is_err() {
             self.pins.abandon(generation)?;
@@ -236,13 +242,12 @@ impl<'p> Start<'p> {
     fn writer(
         &self,
         maps: Arc<Maps>,
-        runs: Runs,
+        (runs, placed): (Runs, Placements),
         ([.., epoch], counters): (&[MapHandle; PERSISTENT.len()], Option<MapHandle>),
     ) -> Result<Writer, OpenError> {
         let counters = counters.map(|map| Counters::new(&map, maps.limits.services).map(Arc::new)).transpose();
         let counters = counters.map_err(failed("mapping the counters of", self.pins.root()))?;
         let epoch = Epoch::new(epoch).map_err(failed("mapping", self.pins.root()))?;
-        let placed = Placements::read(&maps);
         maps.slot_usage.set(&runs, Moment(0));
         Ok(Writer { maps, runs, placed, grace: None, counters, epoch, crash: self.pins.crash().clone() })
     }
@@ -266,6 +271,7 @@ fn fill(carried: MigratedContent, to: &mut Writer) -> Result<Vec<String>, OpenEr
     let mut ops: Vec<MapOp> = Vec::new();
     ops.extend(state.services.iter().map(|(id, entry)| MapOp::PutService(*id, Arc::clone(entry))));
     ops.extend(state.node_addrs.iter().map(|addr| MapOp::PutNodeAddr(*addr)));
+    ops.extend(outside_of(&state, to.maps.limits));
     for (addr, entry) in &state.frontends {
         if state.services.contains_key(&entry.service) {
             ops.push(MapOp::PutFrontend(*addr, *entry));
@@ -284,8 +290,20 @@ fn fill(carried: MigratedContent, to: &mut Writer) -> Result<Vec<String>, OpenEr
     Ok(corrupt)
 }
 
+/// The operations that create the entries for clients outside the node, as far as the maps for them exist.
+fn outside_of(state: &MapState, limits: Limits) -> impl Iterator<Item = MapOp> {
+    let uplinks = state.uplinks.iter().map(|(index, entry)| MapOp::PutUplink(*index, *entry));
+    let ranges = state.source_ranges.iter().map(|(id, range)| MapOp::PutSourceRange(*id, *range));
+    let has_service = |(_, entry): &(&L4Addr, &OutsideEntry)| state.services.contains_key(&entry.service);
+    let outside = state.outside.iter().filter(has_service);
+    let ranges = ranges.filter(move |_| limits.source_ranges > 0);
+    let all = uplinks.chain(ranges).chain(outside.map(|(addr, entry)| MapOp::PutOutside(*addr, *entry)));
+    all.filter(move |_| limits.outside > 0)
+}
+
 fn reopened(handles: &Handles, directory: &Path) -> Result<Handles, OpenError> {
     let clone = |map| MapHandle::try_from(map).map_err(failed("duplicating the maps of", directory));
     let [a, b, c, d, e] = handles.0.each_ref().map(clone);
-    Ok(Handles([a?, b?, c?, d?, e?]))
+    let outside = handles.1.duplicate().map_err(failed("duplicating the maps of", directory))?;
+    Ok(Handles([a?, b?, c?, d?, e?], outside))
 }

@@ -228,6 +228,10 @@ pub(crate) fn current(directory: &Path) -> Result<MigratedContent, OpenError> {
             return Err(failed("using", directory)(FOREIGN));
         }
     }
+    let fit = handles.1.fit(handles.limits()).map_err(failed("reading", directory))?;
+    if fit.is_none() {
+        return Err(failed("using", directory)(FOREIGN));
+    }
     let limits = handles.limits();
     let maps = Maps::new(handles).map_err(failed("mapping", directory))?;
     let mut content = read::content(&maps).map_err(failed("reading", directory))?;

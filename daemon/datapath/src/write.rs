@@ -9,7 +9,8 @@ use libbpf_rs::{MapCore, MapFlags};
 use nodelb_core::datapath::MapError;
 use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::model::moment::Moment;
-use nodelb_core::state::entries::{FrontendEntry, MAX_VIEW_SLOTS, MapOp, ServiceEntry, ServiceId, Slot};
+use nodelb_core::state::entries::{FrontendEntry, MAX_VIEW_SLOTS, MapOp, MapState, ServiceEntry, ServiceId, Slot};
+use nodelb_core::state::ring;
 use nodelb_core::state::runs::{Run, Runs};
 
 use crate::counters::Counters;
@@ -17,7 +18,8 @@ use crate::crash::CrashPoint;
 use crate::grace::Grace;
 use crate::layout::{self, Client, Policy, View};
 use crate::maps::{Epoch, Maps, ViewKind, into_io};
-use crate::read::failed;
+use crate::outside::OutsideMaps;
+use crate::read::{failed, has_its_ring, whole_run};
 
 /// The smallest number of consecutive operations of one kind that are combined into one system call, which costs as
 /// much as a few single ones.
@@ -37,7 +39,7 @@ pub(crate) struct Writer {
     pub(crate) crash: CrashPoint,
 }
 
-/// The position of each service's two lists, as this writer has placed them. The maps contain the positions too, but
+/// The position of each service's two lists with their rings, as this writer has placed them. The maps contain the positions too, but
 /// any program that may write the maps can change them there.
 #[derive(Debug, Default)]
 pub(crate) struct Placements {
@@ -51,13 +53,14 @@ pub(crate) struct Placements {
 const NOWHERE: Run = Run { first: 0, len: 0 };
 
 impl Placements {
-    /// The positions in maps with trusted content.
-    pub(crate) fn read(maps: &Maps) -> Self {
+    /// The positions in maps with trusted content, which is this state.
+    pub(crate) fn read(maps: &Maps, state: &MapState) -> Self {
         let mut placed = Self::default();
         for id in (0..maps.limits.services).filter(|id| maps.policy(*id).in_use) {
             placed.put(ServiceId(id));
             for which in [ViewKind::Cluster, ViewKind::Local] {
-                placed.set(ServiceId(id), which, maps.view(id, which).run);
+                let has_rings = state.services.get(&ServiceId(id)).is_some_and(|entry| entry.has_rings);
+                placed.set(ServiceId(id), which, whole_run(maps.view(id, which).run, has_rings));
             }
         }
         placed
@@ -191,21 +194,25 @@ impl Writer {
             MapOp::DeleteNodeAddr(addr) => self.change(|maps| {
                 absent_is_fine(maps.node_addrs.delete(&layout::node_addr(*addr))).map_err(failed("node_addrs"))
             }),
-            MapOp::PutOutside(..)
-            | MapOp::DeleteOutside(_)
-            | MapOp::PutSourceRange(..)
-            | MapOp::DeleteSourceRange(..)
-            | MapOp::PutUplink(..)
-            | MapOp::DeleteUplink(_) => Err(MapError::Failed {
-                map: "outside",
-                reason: "the kernel maps of the packet path do not exist".into(),
-            }),
+            MapOp::PutOutside(addr, entry) => self.change_outside(|maps| maps.put_outside(addr, entry)),
+            MapOp::DeleteOutside(addr) => self.change_outside(|maps| maps.delete_outside(addr)),
+            MapOp::PutSourceRange(id, range) => self.change_outside(|maps| maps.put_range(*id, *range)),
+            MapOp::DeleteSourceRange(id, range) => self.change_outside(|maps| maps.delete_range(*id, *range)),
+            MapOp::PutUplink(index, entry) => self.change_outside(|maps| maps.put_uplink(*index, entry)),
+            MapOp::DeleteUplink(index) => self.change_outside(|maps| maps.delete_uplink(*index)),
         }
     }
 
     /// Makes one system call on the maps that the epoch covers.
     fn change(&self, work: impl FnOnce(&Maps) -> Result<(), MapError>) -> Result<(), MapError> {
         self.epoch.change(|| work(&self.maps))?;
+        self.crash.pass();
+        Ok(())
+    }
+
+    /// Makes one system call on a map for clients outside the node.
+    fn change_outside(&self, work: impl FnOnce(&OutsideMaps) -> Result<(), MapError>) -> Result<(), MapError> {
+        work(&self.maps.outside)?;
         self.crash.pass();
         Ok(())
     }
@@ -217,8 +224,8 @@ impl Writer {
         if self.placed.left.get(&id).is_some_and(|round| !self.runs.is_released(*round)) {
             return Err(MapError::Resting);
         }
-        let cluster = self.place(id, ViewKind::Cluster, &entry.cluster, now)?;
-        let local = match self.place(id, ViewKind::Local, &entry.local, now) {
+        let cluster = self.place(id, ViewKind::Cluster, entry, now)?;
+        let local = match self.place(id, ViewKind::Local, entry, now) {
             Ok(local) => local,
             Err(error) => {
                 if let Some(fresh) = cluster.filter(|run| *run != self.placed.get(id, ViewKind::Cluster)) {
@@ -239,6 +246,7 @@ impl Writer {
             has_backends: entry.has_backends,
             affinity_seconds: entry.affinity_seconds,
             may_be_bound: entry.may_be_bound,
+            has_rings: entry.has_rings,
             source: entry.tag.map(|tag| tag.source),
         };
         let owner = layout::owner_word(entry.tag);
@@ -261,16 +269,24 @@ impl Writer {
                 if run != self.placed.get(id, which) {
                     self.write(run, list);
                 }
-                self.switch(id, which, run, now);
+                let len = u32::try_from(list.len()).expect("invariant: place refuses longer lists");
+                self.switch(id, which, (run, len), now);
             }
         }
         Ok(())
     }
 
-    /// Selects a run for the list; `None` if the list is in its place already. The previous run is used again if only
-    /// the view no longer points to it: that takes no space.
-    fn place(&mut self, id: ServiceId, which: ViewKind, list: &[Slot], now: Moment) -> Result<Option<Run>, MapError> {
-        let len = match u32::try_from(list.len()) {
+    /// Selects a run for the list and its ring; `None` if both are in their place already. The previous run is used again
+    /// if only the view no longer points to it: that takes no space.
+    fn place(
+        &mut self,
+        id: ServiceId,
+        which: ViewKind,
+        entry: &ServiceEntry,
+        now: Moment,
+    ) -> Result<Option<Run>, MapError> {
+        let list = which.list(entry);
+        let len = match u32::try_from(entry.run_len(list)) {
             Ok(len) if list.len() <= MAX_VIEW_SLOTS => len,
             _ => {
                 let reason = format!("service {id} has {} slots, {MAX_VIEW_SLOTS} at most fit a view", list.len());
@@ -279,8 +295,10 @@ impl Writer {
         };
         let placed = self.placed.get(id, which);
         let is_same = |(at, slot)| self.maps.slot(at) == layout::slot_words(slot);
-        if placed.len == len && (placed.first..).zip(list).all(is_same) {
-            let is_published = self.maps.view(id.0, which).run == placed;
+        let has_ring = || !entry.has_rings || has_its_ring(&self.maps, placed, list);
+        if placed.len == len && (placed.first..).zip(list).all(is_same) && has_ring() {
+            let shown = self.maps.view(id.0, which).run;
+            let is_published = shown.first == placed.first && shown.len as usize == list.len();
             return Ok((!is_published).then_some(placed));
         }
         match self.runs.allocate(len, now) {
@@ -290,17 +308,25 @@ impl Writer {
         }
     }
 
+    /// Writes the list, and its ring if the run has space for one.
     fn write(&self, run: Run, list: &[Slot]) {
-        for (at, slot) in (run.first..).zip(list) {
+        let end = run.first + run.len;
+        for (at, slot) in (run.first..end).zip(list) {
             self.maps.set_slot(at, layout::slot_words(slot));
+        }
+        let behind = (run.first..end).skip(list.len());
+        if run.len as usize > list.len() {
+            for (at, part) in behind.zip(ring::ring(list).chunks(ring::OFFSETS_PER_SLOT)) {
+                self.maps.set_slot(at, layout::ring_words(part));
+            }
         }
         self.crash.pass();
     }
 
-    /// Publishes the run, and puts the old one to rest if it differs.
-    fn switch(&mut self, id: ServiceId, which: ViewKind, run: Run, now: Moment) {
+    /// Publishes the first `len` slots of the run, and puts the old run to rest if it differs.
+    fn switch(&mut self, id: ServiceId, which: ViewKind, (run, len): (Run, u32), now: Moment) {
         let generation = self.maps.view(id.0, which).generation.wrapping_add(1);
-        self.maps.publish(id.0, which, View { run, generation });
+        self.maps.publish(id.0, which, View { run: Run { len, ..run }, generation });
         let before = self.placed.get(id, which);
         if run != before {
             self.runs.free(before, now);
@@ -316,7 +342,7 @@ impl Writer {
         let mut is_there = self.maps.policy(id.0).in_use;
         for which in [ViewKind::Cluster, ViewKind::Local] {
             if self.maps.view(id.0, which).run.len > 0 || self.placed.get(id, which).len > 0 {
-                self.switch(id, which, NOWHERE, now);
+                self.switch(id, which, (NOWHERE, 0), now);
                 is_there = true;
             }
         }

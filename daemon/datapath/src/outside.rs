@@ -1,0 +1,255 @@
+//! The maps of a generation that exist only if clients outside the node are served: `outside`, `source_ranges` and
+//! `uplinks`. The daemon creates them itself, because the programs for sockets do not use them.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use nodelb_core::datapath::{Limits, MapError};
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::source_range::SourceRange;
+use nodelb_core::state::entries::{MAX_UPLINKS, OutsideEntry, ServiceId, UplinkEntry};
+use nodelb_core::state::kernel_check::{Content, EntryKey};
+
+use crate::crash::CrashPoint;
+use crate::layout::{self, OutsideBytes, RangeBytes, UplinkBytes};
+use crate::maps::{Spec, into_io};
+use crate::read::failed;
+use crate::sys;
+
+/// The maps, by their names in `bpf/packet_maps.h`, which are also the names of their pins.
+pub(crate) const NAMES: [&str; 3] = ["outside", "source_ranges", "uplinks"];
+
+/// The specifications of the maps for these limits, in the order of [`NAMES`]; `None` for a map that does not exist.
+pub(crate) fn specs(limits: Limits) -> [Option<Spec>; NAMES.len()] {
+    let Limits { outside, source_ranges, .. } = limits;
+    let sizes = [outside, if outside > 0 { source_ranges } else { 0 }, if outside > 0 { MAX_UPLINKS } else { 0 }];
+    let [outside, ranges, uplinks] = kinds();
+    let [a, b, c] = [(outside, sizes[0]), (ranges, sizes[1]), (uplinks, sizes[2])]
+        .map(|(kind, max_entries)| (max_entries > 0).then_some(Spec { max_entries, ..kind }));
+    [a, b, c]
+}
+
+/// The same without sizes.
+fn kinds() -> [Spec; NAMES.len()] {
+    use libbpf_sys::{BPF_F_NO_PREALLOC, BPF_MAP_TYPE_HASH, BPF_MAP_TYPE_LPM_TRIE};
+    let size = |bytes: usize| u32::try_from(bytes).expect("invariant: entries are small");
+    let kind = |(map_type, flags), key_size, value_size| Spec {
+        map_type,
+        key_size: size(key_size),
+        value_size: size(value_size),
+        flags,
+        max_entries: 0,
+    };
+    let (hash, trie) = ((BPF_MAP_TYPE_HASH, 0), (BPF_MAP_TYPE_LPM_TRIE, BPF_F_NO_PREALLOC));
+    [
+        kind(hash, size_of::<layout::FrontendKeyBytes>(), size_of::<OutsideBytes>()),
+        kind(trie, size_of::<RangeBytes>(), size_of::<u32>()),
+        kind(hash, size_of::<u32>(), size_of::<UplinkBytes>()),
+    ]
+}
+
+/// The maps, in the order of [`NAMES`]; `None` for one that does not exist.
+#[derive(Debug, Default)]
+pub(crate) struct OutsideMaps([Option<MapHandle>; NAMES.len()]);
+
+impl OutsideMaps {
+    /// Creates empty maps of these sizes.
+    pub(crate) fn create(limits: Limits) -> io::Result<Self> {
+        let [a, b, c] = specs(limits);
+        let create = |name, spec: Option<Spec>| spec.map(|spec| create(name, spec)).transpose();
+        Ok(Self([create(NAMES[0], a)?, create(NAMES[1], b)?, create(NAMES[2], c)?]))
+    }
+
+    /// Opens the pins in the directory of a generation.
+    pub(crate) fn open(directory: &Path) -> Result<Self, (&'static str, io::Error)> {
+        let open = |name| {
+            let path = directory.join(name);
+            let map = path.exists().then(|| MapHandle::from_pinned_path(path));
+            map.transpose().map_err(|error| (name, into_io(error)))
+        };
+        let [a, b, c] = NAMES.map(open);
+        Ok(Self([a?, b?, c?]))
+    }
+
+    /// Other descriptors of the same maps.
+    pub(crate) fn duplicate(&self) -> io::Result<Self> {
+        let duplicate = |map: &Option<MapHandle>| map.as_ref().map(MapHandle::try_from).transpose().map_err(into_io);
+        let [a, b, c] = self.0.each_ref().map(duplicate);
+        Ok(Self([a?, b?, c?]))
+    }
+
+    /// Pins the maps in a directory.
+    pub(crate) fn pin(&self, directory: &Path, crash: &CrashPoint) -> io::Result<()> {
+        for (name, map) in NAMES.iter().zip(&self.0) {
+            if let Some(map) = map {
+                sys::pin(map.as_fd(), &directory.join(name))?;
+                crash.pass();
+            }
+        }
+        Ok(())
+    }
+
+    /// The sizes of `outside` and `source_ranges` in entries; 0 for a map that does not exist.
+    pub(crate) fn limits(&self) -> (u32, u32) {
+        let [outside, ranges, _] = self.0.each_ref().map(|map| map.as_ref().map_or(0, MapCore::max_entries));
+        (outside, ranges)
+    }
+
+    /// Whether the maps are those for these limits; `None` if one of them is of another kind and thus not nodelb's.
+    pub(crate) fn fit(&self, limits: Limits) -> io::Result<Option<bool>> {
+        let mut fit = true;
+        for ((map, kind), wanted) in self.0.iter().zip(kinds()).zip(specs(limits)) {
+            let found = map.as_ref().map(Spec::read).transpose()?;
+            if found.is_some_and(|found| !found.same_kind(kind)) {
+                return Ok(None);
+            }
+            fit &= found == wanted;
+        }
+        Ok(Some(fit))
+    }
+
+    pub(crate) fn put_outside(&self, addr: &L4Addr, entry: &OutsideEntry) -> Result<(), MapError> {
+        let [map, ..] = &self.0;
+        let full = || MapError::Full { map: NAMES[0], limit: self.limits().0 };
+        let (key, value) = (layout::frontend_key(addr), layout::outside(addr, entry));
+        put(map.as_ref(), NAMES[0], (&key, &value), full)
+    }
+
+    pub(crate) fn delete_outside(&self, addr: &L4Addr) -> Result<(), MapError> {
+        delete(self.0[0].as_ref(), NAMES[0], &layout::frontend_key(addr))
+    }
+
+    pub(crate) fn put_range(&self, id: ServiceId, range: SourceRange) -> Result<(), MapError> {
+        let full = || MapError::Full { map: NAMES[1], limit: self.limits().1 };
+        put(self.0[1].as_ref(), NAMES[1], (&layout::range(id, range), &0u32.to_ne_bytes()), full)
+    }
+
+    pub(crate) fn delete_range(&self, id: ServiceId, range: SourceRange) -> Result<(), MapError> {
+        delete(self.0[1].as_ref(), NAMES[1], &layout::range(id, range))
+    }
+
+    pub(crate) fn put_uplink(&self, index: u32, entry: &UplinkEntry) -> Result<(), MapError> {
+        let map = self.0[2].as_ref();
+        let full = || MapError::TooManyUplinks { limit: map.map_or(0, MapCore::max_entries) };
+        put(map, NAMES[2], (&index.to_ne_bytes(), &layout::uplink(entry)), full)
+    }
+
+    pub(crate) fn delete_uplink(&self, index: u32) -> Result<(), MapError> {
+        delete(self.0[2].as_ref(), NAMES[2], &index.to_ne_bytes())
+    }
+
+    /// Adds everything that the maps contain.
+    pub(crate) fn read(&self, content: &mut Content) -> Result<(), MapError> {
+        let [outside, _, uplinks] = &self.0;
+        if let Some(map) = outside {
+            for (key, value) in sys::entries(map).map_err(failed(NAMES[0]))? {
+                match layout::parse_frontend_key(&key) {
+                    Some(addr) => add_outside(addr, &value, content),
+                    None => add_invalid_key(NAMES[0], &key, content),
+                }
+            }
+        }
+        self.read_ranges(content);
+        if let Some(map) = uplinks {
+            for (key, value) in sys::entries::<4, _>(map).map_err(failed(NAMES[2]))? {
+                add_uplink(u32::from_ne_bytes(key), &value, content);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds the entry with this key, if it is one of these maps. For a range, adds all ranges: a lookup in a trie finds
+    /// the longest match, which may be another entry.
+    pub(crate) fn read_entry(&self, key: &EntryKey, content: &mut Content) -> Result<(), MapError> {
+        let [outside, _, uplinks] = &self.0;
+        match key {
+            EntryKey::Outside(addr) => {
+                if let Some(value) = look_up(outside.as_ref(), NAMES[0], &layout::frontend_key(addr))? {
+                    add_outside(*addr, value.first_chunk().expect("invariant: a value has the map's size"), content);
+                }
+            }
+            EntryKey::SourceRange(..) if content.state.source_ranges.is_empty() => self.read_ranges(content),
+            EntryKey::Uplink(index) => {
+                if let Some(value) = look_up(uplinks.as_ref(), NAMES[2], &index.to_ne_bytes())? {
+                    add_uplink(*index, value.first_chunk().expect("invariant: a value has the map's size"), content);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn read_ranges(&self, content: &mut Content) {
+        for key in self.0[1].iter().flat_map(MapCore::keys) {
+            let bytes = key.first_chunk().expect("invariant: a key has the map's size");
+            match layout::parse_range(bytes) {
+                Some(range) => drop(content.state.source_ranges.insert(range)),
+                None => add_invalid_key(NAMES[1], &key, content),
+            }
+        }
+    }
+}
+
+fn create(name: &str, spec: Spec) -> io::Result<MapHandle> {
+    let Spec { map_type, key_size, value_size, flags, max_entries } = spec;
+    let options = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+        map_flags: flags,
+        ..Default::default()
+    };
+    MapHandle::create(MapType::from(map_type), Some(name), key_size, value_size, max_entries, &options).map_err(into_io)
+}
+
+fn put(
+    map: Option<&MapHandle>,
+    name: &'static str,
+    (key, value): (&[u8], &[u8]),
+    full: impl Fn() -> MapError,
+) -> Result<(), MapError> {
+    let Some(map) = map else { return Err(full()) };
+    map.update(key, value, MapFlags::ANY).map_err(into_io).map_err(|error| match error.raw_os_error() {
+        Some(libc::E2BIG) => full(),
+        // A full trie answers ENOSPC, of which libbpf-rs does not keep the number.
+        _ if map.keys().count() >= map.max_entries() as usize => full(),
+        _ => failed(name)(error),
+    })
+}
+
+fn delete(map: Option<&MapHandle>, name: &'static str, key: &[u8]) -> Result<(), MapError> {
+    let Some(map) = map else { return Ok(()) };
+    match map.delete(key).map_err(into_io) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+        deleted => deleted.map_err(failed(name)),
+    }
+}
+
+fn look_up(map: Option<&MapHandle>, name: &'static str, key: &[u8]) -> Result<Option<Vec<u8>>, MapError> {
+    let Some(map) = map else { return Ok(None) };
+    map.lookup(key, MapFlags::ANY).map_err(into_io).map_err(failed(name))
+}
+
+fn add_outside(addr: L4Addr, value: &OutsideBytes, content: &mut Content) {
+    match layout::parse_outside(&addr, value) {
+        Some(entry) => drop(content.state.outside.insert(addr, entry)),
+        None => {
+            let text = format!("outside frontend {addr}: its value {value:02x?} was not written by nodelb");
+            content.broken.entries.insert(EntryKey::Outside(addr), text);
+        }
+    }
+}
+
+fn add_uplink(index: u32, value: &UplinkBytes, content: &mut Content) {
+    match layout::parse_uplink(value) {
+        Some(entry) => drop(content.state.uplinks.insert(index, entry)),
+        None => {
+            let text = format!("uplink {index}: its value {value:02x?} was not written by nodelb");
+            content.broken.entries.insert(EntryKey::Uplink(index), text);
+        }
+    }
+}
+
+fn add_invalid_key(map: &str, key: &[u8], content: &mut Content) {
+    content.broken.with_invalid_key.push(format!("entry of {map} with the key {key:02x?}: nodelb did not write it"));
+}
