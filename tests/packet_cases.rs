@@ -28,6 +28,7 @@ mod print;
 #[path = "packet_cases/random.rs"]
 mod random;
 #[cfg(test)]
+#[expect(dead_code, reason = "these programs are not attached to a cgroup")]
 mod sandbox;
 #[cfg(test)]
 #[path = "packet_fixtures/steps.rs"]

@@ -21,15 +21,13 @@ mod world;
 
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::packets::connections::{Connection, Tables, is_plain_syn};
-use nodelb_core::packets::headers::{Content, Headers, Parsed, parse};
-use nodelb_core::packets::key::{Hook, PacketKey, Side, Tuple};
+use nodelb_core::packets::key::{Hook, PacketKey};
 use nodelb_core::packets::node::{Packet, Reason, Verdict};
-use nodelb_core::packets::rewrite;
 use nodelb_core::packets::translate::{Outcome, translate};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 
-use crate::steps::{Step, packet, policies, step};
+use crate::steps::{Step, headers, packet, policies, step, tuple, turned};
 use crate::world::World;
 
 fn cases(cases: u32) -> Config {
@@ -61,31 +59,6 @@ impl Node {
         self.tables = outcome.tables.clone();
         outcome
     }
-}
-
-fn headers(bytes: &[u8], packet: &Packet) -> Option<Headers> {
-    match parse(bytes, packet.l2_length, packet.is_gso) {
-        Parsed::Packet(headers) => Some(headers),
-        Parsed::Foreign | Parsed::Short => None,
-    }
-}
-
-fn tuple(headers: &Headers) -> Option<(Protocol, Tuple, u8)> {
-    match headers.content {
-        Content::Transport(protocol, ports) => {
-            Some((protocol, headers.tuple(ports.source, ports.target), ports.tcp_flags))
-        }
-        _ => None,
-    }
-}
-
-/// The packet with its ends exchanged, as a peer sends it.
-fn turned(bytes: &[u8], packet: &Packet) -> Vec<u8> {
-    let headers = headers(bytes, packet).expect("a packet");
-    let (_, tuple, _) = tuple(&headers).expect("ports");
-    let mut bytes = bytes.to_vec();
-    rewrite::write(&mut bytes, &headers, &tuple.turned());
-    bytes
 }
 
 /// Whether the view of the entry has its backend.
@@ -145,23 +118,7 @@ fn check(node: &Node, before: &Tables, packet: &Packet, outcome: &Outcome) -> Re
 
 /// The answer to a translated packet of a client has the ends that the client expects.
 fn check_answer(node: &mut Node, packet: &Packet, outcome: &Outcome) -> Result<(), TestCaseError> {
-    let answer = turned(&outcome.bytes, packet);
-    let (name, side) = match outcome.verdict {
-        Verdict::Redirect { ifindex, .. } => (node.world.name_of(ifindex).to_owned(), Side::Arriving),
-        _ => (node.world.name_of(packet.ifindex).to_owned(), Side::Leaving),
-    };
-    let device = node.world.devices[&name].clone();
-    // A device without a link-layer header has none in its frames.
-    let bytes = match (packet.l2_length, device.l2_length) {
-        (14, 0) => answer[14..].to_vec(),
-        (0, 14) => return Ok(()),
-        _ => answer,
-    };
-    let (hook, ifindex, l2_length) = (device.hook(side), device.ifindex, device.l2_length);
-    if !device.is_uplink && !device.is_pod {
-        return Ok(());
-    }
-    let answer = Packet { bytes, hook, ifindex, l2_length, ..packet.clone() };
+    let Some(answer) = steps::answer(&node.world, packet, outcome) else { return Ok(()) };
     let back = node.handle(&answer);
     if back.verdict == Verdict::Drop || back.verdict == Verdict::Reply {
         let is_limit = matches!(back.reason, Some(Reason::Ttl | Reason::Mtu | Reason::NoRoute | Reason::AnswerRate));
@@ -172,9 +129,8 @@ fn check_answer(node: &mut Node, packet: &Packet, outcome: &Outcome) -> Result<(
     let sent = headers(&packet.bytes, packet).and_then(|headers| tuple(&headers));
     prop_assert_eq!(seen.map(|(_, ends, _)| ends), sent.map(|(_, ends, _)| ends.turned()));
     // Only the ends and the time to live differ from the answer to the packet itself.
-    let (start, wanted) = (l2_length, turned(&packet.bytes, packet));
-    let mut wanted = wanted[packet.l2_length..].to_vec();
-    let mut got = back.bytes[start..].to_vec();
+    let mut wanted = turned(&packet.bytes, packet)[packet.l2_length..].to_vec();
+    let mut got = back.bytes[answer.l2_length..].to_vec();
     for packet in [&mut wanted, &mut got] {
         let at = if packet[0] >> 4 == 4 { 8 } else { 7 };
         packet[at] = 0;

@@ -139,8 +139,9 @@ fn differences(ran: &Ran, after: &Tables, outcome: &Outcome) -> String {
     text
 }
 
-/// Runs both on the packet. `None` if the kernel cannot run the program on such a packet.
-pub(crate) fn compare(kernel: &Kernel, world: &World, packet: &Packet) -> Option<String> {
+/// Runs both on the packet and returns what differs, and what the function decided. `None` if the kernel cannot run the
+/// program on such a packet.
+pub(crate) fn compare(kernel: &Kernel, world: &World, packet: &Packet) -> Option<(String, Outcome)> {
     let mut packet = packet.clone();
     let own = world.devices.values().find(|device| device.ifindex == packet.ifindex)?.mac;
     if !packet.is_for_host && packet.bytes.get(..6)? == own {
@@ -150,7 +151,7 @@ pub(crate) fn compare(kernel: &Kernel, world: &World, packet: &Packet) -> Option
     let ran = kernel.run(&packet)?;
     let after = kernel.tables();
     let outcome = expected(world, &before, &after, &packet);
-    Some(differences(&ran, &after, &outcome))
+    Some((differences(&ran, &after, &outcome), outcome))
 }
 
 /// Steps that the kernel cannot show with a single packet on given bytes: tags next to a packet, devices without a
@@ -191,8 +192,8 @@ fn run(kernel: &mut Kernel, case: &Case) -> (String, usize) {
     (text, compared)
 }
 
-fn note(text: &mut String, step: &str, difference: Option<String>) -> usize {
-    let Some(difference) = difference else { return 0 };
+fn note(text: &mut String, step: &str, compared: Option<(String, Outcome)>) -> usize {
+    let Some((difference, _)) = compared else { return 0 };
     if !difference.is_empty() {
         let _ = write!(text, " {step}\n{difference}");
     }

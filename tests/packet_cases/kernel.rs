@@ -189,6 +189,15 @@ impl Kernel {
         }
     }
 
+    /// Removes an entry of `half_open`, as the kernel does when the map is full.
+    pub(crate) fn displace(&self, number: usize) {
+        let map = self.map("half_open");
+        let keys: Vec<_> = map.keys().collect();
+        if !keys.is_empty() {
+            map.delete(&keys[number % keys.len()]).unwrap();
+        }
+    }
+
     fn entries(&self, map: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
         let map = self.map(map);
         map.keys().filter_map(|key| Some((key.clone(), map.lookup(&key, MapFlags::ANY).unwrap()?))).collect()

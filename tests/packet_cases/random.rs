@@ -1,5 +1,7 @@
 //! Random packets and changes, run by the programs and by the pure function.
 
+use nodelb_core::packets::node::Packet;
+use nodelb_core::packets::translate::Outcome;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
@@ -7,9 +9,10 @@ use crate::compared::compare;
 use crate::kernel::Kernel;
 use crate::print;
 use crate::sandbox;
-use crate::steps::{Step, packet, policies, step};
+use crate::steps::{Step, answer, packet, policies, step};
+use crate::world::World;
 
-/// Packets after which the tables are emptied, so that they stay small.
+/// Steps after which the tables are emptied, so that they stay small.
 const RUN: usize = 150;
 
 /// Differences after which a run ends.
@@ -48,6 +51,53 @@ fn damage(runner: &mut TestRunner, bytes: &mut Vec<u8>) -> bool {
     true
 }
 
+/// The state of a run.
+struct Run {
+    kernel: Kernel,
+    world: World,
+    /// The number of packets.
+    compared: u64,
+    different: Vec<String>,
+}
+
+impl Run {
+    /// Compares what becomes of the packet, and returns it if the kernel can run the programs on it.
+    fn compare(&mut self, name: &str, packet: &Packet) -> Option<Outcome> {
+        let (difference, outcome) = compare(&self.kernel, &self.world, packet)?;
+        self.compared += 1;
+        if !difference.is_empty() {
+            let (number, bytes) = (self.compared, print::hex(&packet.bytes));
+            self.different.push(format!("packet {number}: {name}\n  {bytes}\n{difference}"));
+        }
+        Some(outcome)
+    }
+
+    /// A random step: a change, or a packet and perhaps its answer.
+    fn step(&mut self, runner: &mut TestRunner) {
+        if pick(runner, &(0_u8..40)) == 0 {
+            self.kernel.displace(pick(runner, &proptest::num::usize::ANY));
+        }
+        let step = pick(runner, &step());
+        let Some(mut packet) = packet(&mut self.world, &step) else {
+            match &step {
+                Step::Wait(millis) => self.kernel.age(u32::try_from(millis / 1_000).unwrap()),
+                _ => self.kernel.set(&self.world),
+            }
+            return;
+        };
+        let mac = packet.bytes[..6].to_vec();
+        let is_damaged = damage(runner, &mut packet.bytes);
+        packet.is_for_host = packet.bytes[..6] == mac;
+        let name = format!("{step:?}{}", if is_damaged { " damaged" } else { "" });
+        let Some(outcome) = self.compare(&name, &packet) else { return };
+        if matches!(step, Step::Packet { is_answered: true, .. })
+            && let Some(answer) = answer(&self.world, &packet, &outcome)
+        {
+            self.compare(&format!("answer to {name}"), &answer);
+        }
+    }
+}
+
 /// `SOCKET_SEED=n` and `SOCKET_CASES=n` (packets) repeat a run.
 #[test]
 fn programs_and_function_agree_on_random_packets() {
@@ -57,39 +107,12 @@ fn programs_and_function_agree_on_random_packets() {
         let mut world = policies();
         world.settings.source_ports = 10_000..=10_006;
         let first = world.clone();
-        let mut kernel = Kernel::new(&world);
-        let (mut since, mut compared, mut different) = (usize::MAX, 0, Vec::new());
-        while compared < packets && different.len() < MOST_SHOWN {
-            if since >= RUN {
-                (world, since) = (first.clone(), 0);
-                kernel.start(&world);
-            }
-            let step = pick(&mut runner, &step());
-            if matches!(step, Step::Change(line) if line.contains("masquerades")) {
-                continue;
-            }
-            let Some(mut packet) = packet(&mut world, &step) else {
-                match &step {
-                    Step::Wait(millis) => kernel.age(u32::try_from(millis / 1_000).unwrap()),
-                    _ => kernel.set(&world),
-                }
-                continue;
-            };
-            if packet.l2_length == 0 {
-                continue;
-            }
-            let mac = packet.bytes[..6].to_vec();
-            let is_damaged = damage(&mut runner, &mut packet.bytes);
-            packet.is_for_host = packet.bytes[..6] == mac;
-            since += 1;
-            if let Some(difference) = compare(&kernel, &world, &packet) {
-                compared += 1;
-                if !difference.is_empty() {
-                    let (bytes, damaged) = (print::hex(&packet.bytes), if is_damaged { " damaged" } else { "" });
-                    different.push(format!("packet {compared}{damaged}: {step:?}\n  {bytes}\n{difference}"));
-                }
-            }
+        let mut run = Run { kernel: Kernel::new(&world), world, compared: 0, different: Vec::new() };
+        while run.compared < packets && run.different.len() < MOST_SHOWN {
+            run.world = first.clone();
+            run.kernel.start(&run.world);
+            (0..RUN).for_each(|_| run.step(&mut runner));
         }
-        assert!(different.is_empty(), "SOCKET_SEED={seed}\n{}", different.join("\n"));
+        assert!(run.different.is_empty(), "SOCKET_SEED={seed}\n{}", run.different.join("\n"));
     });
 }

@@ -1,6 +1,11 @@
 //! Random steps on a node: packets of a few clients and backends, so that they meet often, and changes of the node.
 
-use nodelb_core::packets::node::Packet;
+use nodelb_core::model::addr::Protocol;
+use nodelb_core::packets::headers::{Content, Headers, Parsed, parse};
+use nodelb_core::packets::key::{Side, Tuple};
+use nodelb_core::packets::node::{Packet, Verdict};
+use nodelb_core::packets::rewrite;
+use nodelb_core::packets::translate::Outcome;
 use proptest::prelude::*;
 
 use crate::case;
@@ -200,4 +205,52 @@ pub(crate) fn packet(world: &mut World, step: &Step) -> Option<Packet> {
         Step::Wait(millis) => world.now_ns += millis * 1_000_000,
     }
     None
+}
+
+/// The headers of a frame for the same device as the packet, if it may be a service's.
+pub(crate) fn headers(bytes: &[u8], packet: &Packet) -> Option<Headers> {
+    match parse(bytes, packet.l2_length, packet.is_gso) {
+        Parsed::Packet(headers) => Some(headers),
+        Parsed::Foreign | Parsed::Short => None,
+    }
+}
+
+/// The protocol, the ends and the TCP flags.
+pub(crate) fn tuple(headers: &Headers) -> Option<(Protocol, Tuple, u8)> {
+    match headers.content {
+        Content::Transport(protocol, ports) => {
+            Some((protocol, headers.tuple(ports.source, ports.target), ports.tcp_flags))
+        }
+        _ => None,
+    }
+}
+
+/// The packet with its ends exchanged, as a peer sends it.
+pub(crate) fn turned(bytes: &[u8], packet: &Packet) -> Vec<u8> {
+    let headers = headers(bytes, packet).expect("a packet");
+    let (_, tuple, _) = tuple(&headers).expect("ports");
+    let mut bytes = bytes.to_vec();
+    rewrite::write(&mut bytes, &headers, &tuple.turned());
+    bytes
+}
+
+/// The answer of the backend to a client's packet that was translated, where a program sees it.
+pub(crate) fn answer(world: &World, packet: &Packet, outcome: &Outcome) -> Option<Packet> {
+    let (name, side) = match outcome.verdict {
+        Verdict::Redirect { ifindex, .. } => (world.name_of(ifindex), Side::Arriving),
+        Verdict::Next if outcome.bytes != packet.bytes => (world.name_of(packet.ifindex), Side::Leaving),
+        _ => return None,
+    };
+    let device = &world.devices[name];
+    if packet.l2_length != 14 || (!device.is_uplink && !device.is_pod) {
+        return None;
+    }
+    let headers = headers(&outcome.bytes, packet)?;
+    tuple(&headers)?;
+    let mut bytes = turned(&outcome.bytes, packet);
+    bytes[..6].copy_from_slice(&device.mac);
+    // A device without a link-layer header has none in its frames.
+    let bytes = bytes[14 - device.l2_length..].to_vec();
+    let (hook, ifindex, l2_length) = (device.hook(side), device.ifindex, device.l2_length);
+    Some(Packet { bytes, hook, ifindex, l2_length, ..packet.clone() })
 }
