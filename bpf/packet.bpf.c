@@ -125,7 +125,9 @@ static __always_inline int leave(struct __sk_buff *skb)
 	entry = find_in(&connections, &here->packet.key, &here->entry);
 	if (entry)
 		touch(entry, here, 0);
-	else if (find_answer() != OUTCOME_TRANSLATE)
+	/* Most packets end here. They need no call. */
+	else if (!bpf_map_lookup_elem(&half_open, &here->packet.key) ||
+		 find_answer() != OUTCOME_TRANSLATE)
 		return NEXT;
 	return translate(skb, here);
 }

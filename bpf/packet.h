@@ -25,6 +25,9 @@ const volatile __u8 l2_length = ETH_HLEN;
 #define IPV6_OFFSET_MASK 0xfff8
 #define IPV6_MORE_FRAGMENTS 1
 
+/* Position of transport headers that are read without a call. */
+#define MOST_HEADERS 256
+
 #define NEXTHDR_HOP 0
 #define NEXTHDR_ROUTING 43
 #define NEXTHDR_FRAGMENT 44
@@ -65,9 +68,9 @@ enum parsed {
 };
 
 /*
- * The structs of this file are also read as 8-byte words. The attribute tells
- * the compiler so.
+ * Structs are also read as words. The attribute tells the compiler so.
  */
+typedef __u32 __attribute__((__may_alias__)) word32;
 typedef __u64 __attribute__((__may_alias__)) word64;
 
 static __always_inline struct scratch *scratch(void)
@@ -125,13 +128,37 @@ static __always_inline bool is_flow(__u8 protocol)
 	return protocol == IPPROTO_TCP || protocol == IPPROTO_UDP;
 }
 
+/*
+ * As bpf_skb_load_bytes(), without a call if the bytes are in the first part
+ * of the packet's memory, as they nearly always are. The size is a multiple of
+ * 4 and not variable.
+ */
+static __always_inline long
+load(struct __sk_buff *skb, __u32 at, void *to, __u32 size)
+{
+	const void *data = (void *)(long)skb->data;
+	const void *end = (void *)(long)skb->data_end;
+	const word32 *words;
+	__u32 index;
+
+	/* The verifier wants a limit. */
+	if (at > MOST_HEADERS)
+		return bpf_skb_load_bytes(skb, at, to, size);
+	words = data + at;
+	if ((void *)words + size > end)
+		return bpf_skb_load_bytes(skb, at, to, size);
+	for (index = 0; index < size / sizeof(*words); index++)
+		((word32 *)to)[index] = words[index];
+	return 0;
+}
+
 static __always_inline enum parsed
 parse_tcp(struct __sk_buff *skb, struct packet *packet)
 {
 	struct tcphdr tcp;
 
 	if (packet->l4 + sizeof(tcp) > packet->end ||
-	    bpf_skb_load_bytes(skb, packet->l4, &tcp, sizeof(tcp)))
+	    load(skb, packet->l4, &tcp, sizeof(tcp)))
 		return PARSED_SHORT;
 	if (tcp.doff < 5 || packet->l4 + tcp.doff * 4 > packet->end)
 		return PARSED_SHORT;
@@ -151,7 +178,7 @@ parse_udp(struct __sk_buff *skb, struct packet *packet)
 	__u32 length;
 
 	if (packet->l4 + sizeof(udp) > packet->end ||
-	    bpf_skb_load_bytes(skb, packet->l4, &udp, sizeof(udp)))
+	    load(skb, packet->l4, &udp, sizeof(udp)))
 		return PARSED_SHORT;
 	packet->key.source_port_be = udp.source;
 	packet->key.target_port_be = udp.dest;
@@ -231,8 +258,8 @@ parse_v4(struct __sk_buff *skb, struct packet *packet)
 	struct iphdr ip;
 	__u16 fragment;
 
-	if (bpf_skb_load_bytes(skb, l2_length, &ip, sizeof(ip)) ||
-	    ip.version != 4 || ip.ihl < 5)
+	if (load(skb, l2_length, &ip, sizeof(ip)) || ip.version != 4 ||
+	    ip.ihl < 5)
 		return PARSED_SHORT;
 	set_v4(packet->key.source, ip.saddr);
 	set_v4(packet->key.target, ip.daddr);
@@ -319,8 +346,7 @@ parse_v6(struct __sk_buff *skb, struct packet *packet)
 	struct chain chain = {.skb = skb, .at = l2_length};
 	struct ipv6hdr ip;
 
-	if (bpf_skb_load_bytes(skb, l2_length, &ip, sizeof(ip)) ||
-	    ip.version != 6)
+	if (load(skb, l2_length, &ip, sizeof(ip)) || ip.version != 6)
 		return PARSED_SHORT;
 	copy_addr(packet->key.source, ip.saddr.in6_u.u6_addr32);
 	copy_addr(packet->key.target, ip.daddr.in6_u.u6_addr32);

@@ -83,10 +83,7 @@ enum service_flags {
 	 * entries of an older nodelb: the NodePorts are then reserved.
 	 */
 	SERVICE_MAY_BE_BOUND = 8,
-	/*
-	 * Each view with more than one slot is followed by its ring in the
-	 * same run of slots.
-	 */
+	/* Each view with more than one slot is followed by its ring. */
 	SERVICE_HAS_RINGS = 32,
 };
 
@@ -265,7 +262,7 @@ struct counter {
 _Static_assert(sizeof(struct counter) == 16, "layout");
 
 /*
- * A connected socket whose destination was a service, as bpf/flows.bpf.c
+ * A connected socket after its destination was translated, as bpf/flows.bpf.c
  * reports it to the daemon. Its peer is the backend in the translation. The
  * struct is in no map, so it can change without a new layout version.
  */
@@ -421,8 +418,8 @@ struct fragment {
 _Static_assert(sizeof(struct fragment) == 8, "layout");
 
 /*
- * A range of client addresses that may connect to a service. prefix_len is 32
- * more than the prefix of the 16-byte address, because it includes the id.
+ * Clients that may connect to a service. prefix_len is 32 more than that of
+ * the 16-byte address, because it includes the id.
  */
 struct range_key {
 	__u32 prefix_len;

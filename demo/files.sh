@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2154,SC2317 # the checks are called by name; the rest is in demo/main.sh
-# Part one: services from files; a backend list is emptied, nodelb is killed, nodelb is removed.
+# Part one: services from files. A backend list is emptied, nodelb is killed, nodelb is removed.
 
 from_files() {
     web=198.51.100.10:80
@@ -29,7 +29,7 @@ spread() {
 }
 
 balance() {
-    step "1. A service with two backends, whose address only nodelb knows"
+    step "1. A service with two backends, at an address that only nodelb serves"
     start_nodelb
     check "nodelb is ready" soon ready
     ready >/dev/null 2>&1 || verdict
@@ -45,7 +45,7 @@ frontends = ["$dns/UDP"]
 backends = ["192.0.2.11:5353", "192.0.2.12:5353"]
 END
     show cat "$dir/services.d/shop.toml"
-    check "the file is served at once" soon served "$dns" 192.0.2.12:5353
+    check "nodelb serves the file at once" soon served "$dns" 192.0.2.12:5353
     local tcp udp
     tcp=$(connect "$web" -n 1000)
     udp=$(connect "$dns" -n 1000 --proto udp)
@@ -55,21 +55,21 @@ END
 }
 
 two_names() {
-    step "2. Two services with one backend, one name a prefix of the other: one is emptied, the other annotated"
+    step "2. Two services with similar names and the same backend: one is emptied, the other is annotated"
     cp demo/incident/{service,slice}-test{,-extended}.yaml "$dir/services.d/"
-    check "default/test answers" soon connect "$test"
-    check "default/test-extended answers" soon connect "$extended"
+    check "default/test accepts connections" soon connect "$test"
+    check "default/test-extended accepts connections" soon connect "$extended"
     say "EndpointSlice test is emptied (endpoints: null, ports: null), then Service test-extended is annotated:"
     edit slice-test.yaml <demo/incident/slice-test-empty.yaml
-    check "default/test refuses with ECONNREFUSED (not EPERM)" soon refused "$test"
+    check "connections to default/test are refused with ECONNREFUSED (not EPERM)" soon refused "$test"
     sed 's/annotations: {}/annotations: {touched: "2024-01-01T00:00:00Z"}/' demo/incident/service-test-extended.yaml |
         edit service-test-extended.yaml
     sleep 1
     check "default/test-extended keeps its backend" served "$extended" 1.1.1.1:80
-    check "100 connections to it succeed" connect "$extended" -n 100
+    check "100 connections to default/test-extended succeed" connect "$extended" -n 100
     say "The slice is filled again:"
     edit slice-test.yaml <demo/incident/slice-test.yaml
-    check "default/test answers again" soon connect "$test"
+    check "default/test accepts connections again" soon connect "$test"
 }
 
 only_backend_1() { ! get "/frontends?service=shop/web" | grep -q 192.0.2.12; }
@@ -83,9 +83,9 @@ kill_in_traffic() {
     sleep 1
     printf '%s' "$(sed 's/, "192.0.2.12:8080"//' "$dir/services.d/shop.toml")" | edit shop.toml
     start_nodelb
-    check "started again, it is ready" soon ready
-    check "and serves the changed file: without backend-2" soon only_backend_1
+    check "nodelb is started again and is ready" soon ready
+    check "nodelb serves the changed file, without backend-2" soon only_backend_1
     sleep 0.5
     end_traffic
-    check "meanwhile: $traffic" unharmed "$traffic"
+    check "traffic during this step: $traffic" unharmed "$traffic"
 }

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2154,SC2317 # the checks are called by name; the rest is in demo/main.sh
-# Part two: services from a Kubernetes API server, and a replay of the outage. The server is that of the tests
+# Part two: services from a Kubernetes API server, and a reproduction of the outage. The API server is the test server
 # (tests/README.md); the demo uses kubectl, or curl if kubectl is not installed.
 
 from_kubernetes() {
@@ -20,7 +20,7 @@ from_kubernetes() {
     leave "$shop"
 }
 
-# Requests to the apiserver. admin.kubeconfig contains the direct address.
+# Requests to the API server. admin.kubeconfig contains the direct address.
 if command -v kubectl >/dev/null; then
     apply() { kubectl apply -f demo/cluster; }
     # patch NAMESPACE KIND NAME WRITER PATCH [SUBRESOURCE]
@@ -37,7 +37,7 @@ else
             --request "$2" --header "Content-Type: application/$4" --data-binary "$5" --output "$dir/answer" \
             "https://$direct$3?fieldManager=$1" || { cat "$dir/answer"; return 1; }
     }
-    # place KIND NAMESPACE: where objects of that kind are.
+    # place KIND NAMESPACE: prints the path of objects of that kind.
     place() {
         case $1 in
         namespace) echo /api/v1/namespaces ;;
@@ -86,7 +86,7 @@ send() {
 # show_piped PIPELINE: runs a pipeline that cuts or folds wide output.
 show_piped() { printf '    $ %s\n' "$1"; eval "$1" 2>&1 | indent; }
 
-# request ADDRESS: sends an HTTPS request to an apiserver and verifies its certificate.
+# request ADDRESS: sends an HTTPS request to an API server and verifies its certificate.
 request() {
     curl --silent --show-error --fail --max-time 5 --output /dev/null --cacert "$dir/k8s/ca.crt" \
         --cert "$dir/k8s/admin.pem" --resolve "kubernetes:${1#*:}:${1%:*}" "https://kubernetes:${1#*:}/readyz"
@@ -142,11 +142,11 @@ leads_to_apiserver() (
 own_connection() { ss -Htnp state established "dst $balancer" | grep "pid=$nodelb,"; }
 
 start_cluster() {
-    step "5. The platform of the outage: apiservers at $direct behind the cloud's load balancer $balancer"
+    step "5. The environment of the outage: API servers at $direct behind the load balancer $balancer of the cloud"
     nodelb-apiserver --listen "$balancer" --listen "$direct" --directory "$dir/k8s" --control "$dir/control" \
         --service-cidr 198.51.100.0/24 >"$dir/apiserver" 9>&- &
     disown
-    soon grep -q ready "$dir/apiserver" || check "the apiserver starts" false
+    soon grep -q ready "$dir/apiserver" || check "the API server starts" false
     # nodelb's configuration contains only the load balancer.
     sed -i '/^- name: server-1$/,+3d' "$dir/k8s/nodelb.kubeconfig"
     sed -i '/^- name: server-0$/,+3d; s/^current-context: .*/current-context: server-1/' "$dir/k8s/admin.kubeconfig"
@@ -178,31 +178,31 @@ read_kubernetes() {
     start_nodelb
     check "nodelb is ready" soon ready
     ready >/dev/null 2>&1 || verdict
-    check "the apiserver answers at ${addresses[*]}" all_answer
+    check "the API server responds at ${addresses[*]}" all_answer
     show nodelb frontends
     check "a client's connection to $balancer leads to $direct" leads_to_apiserver "$balancer"
     check "nodelb's own connection to $balancer is not translated" own_connection
 }
 
 empty_slices() {
-    step "7. The outage, with traffic to shop/web and to every address of the apiserver"
+    step "7. The outage, with traffic to shop/web and to every address of the API server"
     start_traffic "$shop" 1000
     start_requests
-    say "A stopping apiserver removes its address from the slice of default/kubernetes:"
+    say "An API server that stops removes its address from the slice of default/kubernetes:"
     empty kubernetes
     check "default/kubernetes is held" soon status Held default/kubernetes
-    say "The cloud's controller annotates kubernetes-intranet, which triggered the outage:"
+    say "The controller of the cloud annotates kubernetes-intranet, which triggered the outage:"
     annotate kubernetes-intranet
     sleep 0.5
     check "default/kubernetes-intranet still leads to $direct" status Done default/kubernetes-intranet
-    say "Its own slice is emptied, too:"
+    say "The slice of kubernetes-intranet is emptied, too:"
     empty kubernetes-intranet
-    check "it is held at its ClusterIP, NodePort and VIP" soon status Held default/kubernetes-intranet
+    check "default/kubernetes-intranet is held at all its addresses" soon status Held default/kubernetes-intranet
     show_piped "nodelb frontends --address ${balancer%:*} | tail -n 1 | fold -sw 110"
-    check "/frontends names object, resourceVersion and writer" explained kubernetes-intranet
-    check "and so does the journal, once for each service" journalled_once
+    check "/frontends shows the object, its resourceVersion and its writer" explained kubernetes-intranet
+    check "the journal shows the same, once for each service" journalled_once
     show_piped "grep 'default/kubernetes:.* is held' $dir/log | fold -sw 110"
-    check "the apiserver answers at all four addresses" all_answer
+    check "the API server responds at all four addresses" all_answer
     end_requests
 }
 
@@ -218,32 +218,32 @@ waiting() { curl --silent http://localhost:9890/readyz | grep "waiting for the i
 in_kernel() { get "/maps?address=${balancer%:*}" | grep "$direct"; }
 
 lose_apiserver() {
-    step "8. All apiservers down, and nodelb killed meanwhile"
+    step "8. All API servers are down, and nodelb is killed"
     send '{"stop": 0}' '{"stop": 1}'
-    check "/apiservers shows that none is reachable" soon disconnected
-    check "/sources shows that the last known state is served" soon last_good
+    check "/apiservers shows that no API server is reachable" soon disconnected
+    check "/sources shows that nodelb serves the last known state" soon last_good
     show_piped "nodelb apiservers | head -n 4 | cut -c 1-115"
     check "nodelb is healthy, because a restart would not help" get /healthz
     check "both services are still held" status Held default/kubernetes default/kubernetes-intranet
     kill -9 "$nodelb"
     check "nodelb is dead" soon gone
     start_nodelb
-    check "started again, it waits for the apiserver" soon waiting
-    check "and keeps the entries in the kernel" in_kernel
-    check "shop/web answers" connect "$shop" -n 100
+    check "nodelb is started again and waits for the API server" soon waiting
+    check "nodelb keeps the entries in the kernel" in_kernel
+    check "shop/web accepts connections" connect "$shop" -n 100
 }
 
 return_apiserver() {
-    say "The apiservers are running again; the slices are still empty:"
+    say "The API servers run again; the slices are still empty:"
     send '{"start": 0}' '{"start": 1}'
     check "nodelb is ready" soon ready
     check "both services are held again" soon status Held default/kubernetes default/kubernetes-intranet
     start_requests
-    check "the apiserver answers at all four addresses" all_answer
+    check "the API server responds at all four addresses" all_answer
     check "the slices are filled" apply
-    check "nothing is held any more" soon status Done default/kubernetes default/kubernetes-intranet
+    check "no service is held any more" soon status Done default/kubernetes default/kubernetes-intranet
     end_requests
     end_traffic
-    check "meanwhile, to shop/web: $traffic" unharmed "$traffic"
-    check "and while an apiserver was running: $(grep -c . "$dir/requests") requests to it; 0 failed" none_failed
+    check "traffic to shop/web during these steps: $traffic" unharmed "$traffic"
+    check "requests while an API server was running: $(grep -c . "$dir/requests"); 0 failed" none_failed
 }

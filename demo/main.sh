@@ -25,10 +25,10 @@ refused() { [[ $(connect "$1") == *" ECONNREFUSED 1"* ]]; }
 unrouted() { [[ $(connect "$1") == *" ENETUNREACH 1"* ]]; }
 
 start_nodelb() {
-    # The traffic ends when the last process closes descriptor 9: nodelb must not inherit it.
+    # The traffic ends when the last process closes file descriptor 9: nodelb must not inherit it.
     nodelb run --config "$dir/nodelb.toml" >>"$dir/log" 2>&1 9>&- &
     nodelb=$!
-    # Not a job: bash would print a message when it is killed.
+    # If nodelb were a job, bash would print a message when it is killed.
     disown "$nodelb"
 }
 
@@ -51,11 +51,11 @@ end_traffic() {
 # leave ADDRESS: stops nodelb, cleans up, and checks the effects.
 leave() {
     kill -TERM "$nodelb"
-    check "SIGTERM ends nodelb" soon gone
-    check "traffic continues without it" connect "$1" -n 100
+    check "SIGTERM stops nodelb" soon gone
+    check "connections continue to work without nodelb" connect "$1" -n 100
     show nodelb cleanup --config "$dir/nodelb.toml"
-    check "after cleanup nothing is pinned" no_pins
-    check "and nothing is translated: $1 has no route again" unrouted "$1"
+    check "after cleanup, nothing is pinned" no_pins
+    check "after cleanup, nothing is translated: $1 has no route" unrouted "$1"
 }
 
 prepare() {

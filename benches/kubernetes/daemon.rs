@@ -7,6 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use nix::time::{ClockId, clock_getcpuclockid};
+use nix::unistd::Pid;
+
 use crate::cluster::Content;
 use crate::sandbox::Sandbox;
 
@@ -79,15 +82,11 @@ impl Daemon {
         Start { cpu: self.cpu(), wall: self.begun.elapsed() }
     }
 
-    /// CPU time of all threads since the start.
+    /// CPU time of the process since the start.
     pub(crate) fn cpu(&self) -> Duration {
-        // In nanoseconds and per thread; /proc/PID/stat has a resolution of one tick.
-        let tasks = fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
-        let of_task = |path: PathBuf| -> u64 {
-            let text = fs::read_to_string(path.join("schedstat")).unwrap_or_default();
-            text.split_whitespace().next().and_then(|number| number.parse().ok()).unwrap_or(0)
-        };
-        Duration::from_nanos(tasks.map(|task| of_task(task.unwrap().path())).sum())
+        // In nanoseconds, with the threads that have ended; /proc/PID/stat has a resolution of one tick.
+        let pid = Pid::from_raw(self.child.id().try_into().unwrap());
+        clock_getcpuclockid(pid).and_then(ClockId::now).unwrap().into()
     }
 
     pub(crate) fn memory(&self) -> Memory {

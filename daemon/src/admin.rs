@@ -1,6 +1,6 @@
 //! The admin API: what nodelb knows, over read-only HTTP on loopback. Owns the lifetime of the listeners and the format
-//! of every answer; it reads every fact from the values in [`AdminState`], which other modules publish. Knows neither
-//! the sources nor the datapath.
+//! of every answer; it reads every fact from the parts of [`AdminState`], which other modules publish. Knows nothing
+//! else of the sources and the datapath.
 //!
 //! The guard checks a request ([`guard`]), which is then routed and parsed ([`routes`], [`query`]). The answer
 //! ([`answer`]) is a [`Page`](nodelb_core::output::table::Page) of known columns (`tables`, `maps`), rendered
@@ -30,7 +30,7 @@ mod status;
 pub mod tables;
 mod trace;
 
-pub use state::{AdminState, AskLive, Now, ReadClients, ReadLinks, ReadSlots, Reality};
+pub use state::{AdminState, Now};
 
 /// Serves the API on every listener that arrives, until `shutdown` resolves.
 pub async fn serve(listeners: mpsc::Receiver<Listener>, state: AdminState, shutdown: impl Future<Output = ()>) {

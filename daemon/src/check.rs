@@ -14,8 +14,8 @@ use nix::unistd::geteuid;
 use nodelb_cli::CheckOptions;
 use nodelb_cli::exit::{Code, Failure};
 use nodelb_kube::apiserver::credentials::Named;
+use nodelb_kube::apiserver::credentials::{self, credstore};
 use nodelb_kube::apiserver::session::Settings;
-use nodelb_kube::apiserver::{credentials, credstore};
 
 use crate::config::{Config, DEFAULT_PATH};
 use crate::files;

@@ -26,5 +26,5 @@ mod schedule;
 mod state;
 mod state_file;
 
-pub use run::{CheckTimeouts, Checker, room_for_sockets, run};
+pub use run::start;
 pub use state::{CheckReport, Condition, Outcome};

@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use nodelb_core::datapath::Limits;
-use nodelb_kube::apiserver::credstore;
+use nodelb_kube::apiserver::credentials::credstore;
 use nodelb_kube::apiserver::session::Settings;
 use serde::Deserialize;
 use toml::de::DeTable;
@@ -184,7 +184,7 @@ impl Config {
     }
 
     /// Whether Kubernetes is neither configured nor disabled, as in an empty or reset configuration.
-    pub fn is_kubernetes_unsaid(&self) -> bool {
+    pub fn is_kubernetes_unset(&self) -> bool {
         self.kubernetes.enabled && self.kubernetes_settings().is_none()
     }
 

@@ -123,16 +123,18 @@ pub(crate) fn read<T>(at: Range<usize>, table: &DeTable<'_>, object: &str, probl
 where
     T: DeserializeOwned + Default,
 {
-    let mut rest = Spanned::new(at.clone(), DeValue::Table(table.clone()));
+    let original = || Spanned::new(at.clone(), DeValue::Table(table.clone()));
+    // The table without what was refused; `None` until something is.
+    let mut rest = None;
     let mut refused = Vec::new();
     let mut removed = BTreeSet::new();
     while !problems.has_more {
-        let error = match T::deserialize(ValueDeserializer::from(rest.clone())) {
+        let error = match T::deserialize(ValueDeserializer::from(rest.clone().unwrap_or_else(original))) {
             Ok(value) => return Read { value, refused },
             Err(error) => error,
         };
         let error_at = error.span().unwrap_or_else(|| at.clone());
-        let Some(Removed { path, table_start }) = remove(&mut rest, &error_at) else {
+        let Some(Removed { path, table_start }) = remove(rest.get_or_insert_with(original), &error_at) else {
             problems.push(&error_at, format!("{object}{}", error.message()));
             break;
         };

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 
 use nodelb_core::messages;
 use nodelb_core::snapshot::Snapshot;
-use nodelb_kube::apiserver::error::LinkError;
+use nodelb_kube::apiserver::connection::error::LinkError;
 use nodelb_kube::apiserver::session::Session;
 use nodelb_kube::clock::{Clock, ticking, unix_seconds};
 use nodelb_kube::events::{Event, PostOutcome, post};

@@ -1,6 +1,6 @@
 //! Services in local files: nodelb's own format in `*.toml`, Kubernetes objects in `*.yaml`, `*.yml` and `*.json`. Owns
-//! the services directory: what is read from it, and what stays served while a file is invalid. Everything except
-//! [`run`] and [`scan`] is pure.
+//! the services directory: what is read from it, and what is still served while a file is invalid. Everything except
+//! `run`, `scan` and `watch` is pure.
 
 mod conflicts;
 mod entries;
@@ -18,7 +18,7 @@ use std::time::SystemTime;
 
 use nodelb_core::model::service::{Service, Slice};
 
-pub use self::run::{FileSource, run};
+pub use self::run::{Started, start};
 use self::scan::{Files, Hints, Seen};
 use crate::document::Problem;
 

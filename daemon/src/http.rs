@@ -1,4 +1,4 @@
-//! HTTP servers whose resources are limited, for the admin API and for the health checks of load balancers: how many
+//! HTTP servers with limited resources, for the admin API and for the health checks of load balancers: how many
 //! connections there are, how large a header may be, and how long a client may take to send it, to read the response,
 //! and in total. Does not know the content of the responses.
 //!
@@ -22,7 +22,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nodelb_core::messages;
-use nodelb_kube::apiserver::connect::Register;
+use nodelb_kube::apiserver::connection::connect::Register;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};

@@ -24,7 +24,7 @@ use hyper::{Response, StatusCode};
 use nodelb_core::change::Change;
 use nodelb_core::model::service::Source;
 use nodelb_core::snapshot::Snapshot;
-use nodelb_kube::apiserver::connect::Register;
+use nodelb_kube::apiserver::connection::connect::Register;
 use nodelb_kube::clock::Clock;
 use tokio::sync::{mpsc, watch};
 

@@ -8,6 +8,7 @@ pub mod checks;
 pub mod cleanup;
 pub mod config;
 pub mod connections;
+pub mod datapath;
 pub mod document;
 pub mod events;
 pub mod files;
@@ -15,6 +16,7 @@ pub mod files;
 #[path = "tests/generated.rs"]
 mod generated;
 mod http;
+pub mod kubernetes;
 pub mod latency;
 pub mod lb_health;
 pub mod log;

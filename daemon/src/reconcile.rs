@@ -2,7 +2,7 @@
 //! read what it publishes.
 //!
 //! ```text
-//!  files (1) ──┐  Vec<Change>,                        ┌── watch: Arc<Snapshot> ──> admin (n readers)
+//!  files (1) ──┐  Vec<Change>,                        ┌── watch: Arc<Snapshot> ──> admin (n readers), observers
 //!              ├─ bounded queue ──> owner (1) ──ops──> datapath (kernel or memory)
 //!  node  (1) ──┘                        │             └── watch: Arc<Health> ────> admin, systemd
 //!                                       └── canary, every CANARY_EVERY; watchdog, from this loop only
@@ -17,29 +17,32 @@ use std::time::Duration;
 
 use nodelb_core::change::Change;
 use nodelb_core::datapath::Datapath;
-use nodelb_core::engine::{AddressConflict, Engine, Kept, KeptBecause, Round, Takeover};
+use nodelb_core::engine::Engine;
 use nodelb_core::history::{Event, Kernel, What};
-use nodelb_core::holds::{Emptied, Release};
 use nodelb_core::messages;
-use nodelb_core::model::moment::Moment;
-use nodelb_core::model::service::{Origin, Source};
+use nodelb_core::model::service::Source;
 use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::MapState;
 use nodelb_core::state::kernel_check::EntryKey;
-use nodelb_core::text::listed;
 use nodelb_kube::clock::{Clock, Taken, at, ticking};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Interval;
 use tracing::{info, warn};
 
+use crate::datapath::DatapathReader;
 use crate::notify::Notifier;
-use crate::reconcile::drift::Findings;
 use crate::reconcile::rounds::Rounds;
 use crate::recorder::Reporter;
 use crate::status::{Check, Health};
 
 pub mod canary;
 pub mod drift;
+mod handle;
+mod report;
 pub mod rounds;
+
+pub use handle::{OwnerHandle, Published};
+use report::{Losses, reconciled, report, report_losses, warn_of_kept};
 
 /// How many batches of changes may wait for the owner before a source must wait.
 pub const QUEUE: usize = 64;
@@ -57,33 +60,34 @@ const TICK_EVERY: Duration = Duration::from_secs(1);
 /// above all the kubelet: on a control-plane node it starts the apiserver itself.
 const READY_WITHOUT_ALL: u64 = 10_000;
 
-/// Tests whether the datapath is in effect, and returns the results as checks.
-pub type Probe<D> = Box<dyn FnMut(&mut D) -> Vec<Check> + Send>;
+/// Tests whether the datapath is in effect, and repairs its links.
+pub type Probe<D> = Box<dyn FnMut(&mut D) -> ProbeResult + Send>;
 
-/// All inputs and outputs of the loop.
+/// The result of a [`Probe`].
+#[derive(Debug, Default)]
+pub struct ProbeResult {
+    /// The results as conditions of readiness; none for maps in memory.
+    pub checks: Vec<Check>,
+    /// Number of links that were repaired.
+    pub repaired_links: u64,
+}
+
+/// The owner task before it runs: its state, and its ends of all channels.
 pub struct Owner<D> {
-    /// The state machine.
-    pub engine: Engine,
-    /// The datapath that the engine writes to.
-    pub datapath: D,
-    /// Changes from the sources and the node.
-    pub changes: mpsc::Receiver<Vec<Change>>,
-    /// Possible changes of the maps by other programs.
-    pub drift: Findings,
-    /// The published snapshots, for readers.
-    pub snapshot: watch::Sender<Arc<Snapshot>>,
-    /// The count of rounds, for readers that compare maps and snapshot.
-    pub rounds: Rounds,
-    /// The published health, for readers.
-    pub health: watch::Sender<Arc<Health>>,
+    engine: Engine,
+    datapath: D,
+    changes: mpsc::Receiver<Vec<Change>>,
+    /// Map entries that other programs seem to have changed.
+    suspects: mpsc::Receiver<Vec<EntryKey>>,
+    drift: drift::Reports,
+    snapshot: watch::Sender<Arc<Snapshot>>,
+    rounds: Rounds,
+    health: watch::Sender<Arc<Health>>,
     /// Receives the events of every round.
-    pub reporter: Reporter,
-    /// The connection to systemd.
-    pub notifier: Arc<Notifier>,
-    /// Tests the datapath; returns no checks for the memory datapath.
-    pub probe: Probe<D>,
-    /// The clock.
-    pub clock: Clock,
+    reporter: Reporter,
+    notifier: Arc<Notifier>,
+    probe: Probe<D>,
+    clock: Clock,
 }
 
 /// The state of the loop between rounds.
@@ -97,6 +101,74 @@ struct LoopState {
 }
 
 impl<D: Datapath> Owner<D> {
+    /// An owner, and its handles for other tasks. Changes wait in the queue until it runs.
+    pub fn new(
+        engine: Engine,
+        datapath: D,
+        reporter: Reporter,
+        notifier: Arc<Notifier>,
+        clock: Clock,
+    ) -> (Self, OwnerHandle, Published) {
+        let first = engine.snapshot(clock.now());
+        let ports_at_start = service_ports(&first.realised);
+        let (changes_in, changes) = mpsc::channel(QUEUE);
+        let (snapshot, snapshots) = watch::channel(Arc::new(first));
+        let (health, healths) = watch::channel(Arc::new(Health::default()));
+        let (drift, rounds) = (drift::Reports::default(), Rounds::default());
+        let published = Published {
+            snapshot: snapshots.clone(),
+            health: healths,
+            rounds: rounds.clone(),
+            drift: drift.subscribe(),
+        };
+        // Nothing is suspect until the checker is started.
+        let suspects = mpsc::channel(1).1;
+        let probe: Probe<D> = Box::new(|_| ProbeResult::default());
+        let owner = Self {
+            engine,
+            datapath,
+            changes,
+            suspects,
+            drift,
+            snapshot,
+            rounds,
+            health,
+            reporter,
+            notifier,
+            probe,
+            clock,
+        };
+        (owner, OwnerHandle { changes: changes_in, snapshot: snapshots, clock, ports_at_start }, published)
+    }
+
+    /// Tests the datapath with this function.
+    #[must_use]
+    pub fn with_probe(self, probe: Probe<D>) -> Self {
+        Self { probe, ..self }
+    }
+
+    /// Starts the task that looks for changes of the maps by other programs, which runs until `shutdown`. Returns what
+    /// requests a comparison at once.
+    pub fn start_drift_checker(
+        &mut self,
+        datapath: Arc<dyn DatapathReader>,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> Arc<Notify> {
+        let (suspects_in, suspects) = mpsc::channel(1);
+        self.suspects = suspects;
+        let asked = Arc::new(Notify::new());
+        let checker = drift::Checker {
+            datapath,
+            snapshot: self.snapshot.subscribe(),
+            suspects: suspects_in,
+            reports: self.drift.clone(),
+            asked: Arc::clone(&asked),
+            clock: self.clock,
+        };
+        tokio::spawn(checker.run(shutdown));
+        asked
+    }
+
     /// Runs until `shutdown`. Leaves the datapath unchanged: connections continue.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) {
         let mut state = LoopState::default();
@@ -118,7 +190,7 @@ impl<D: Datapath> Owner<D> {
                     self.reporter.count_retry();
                     self.round(&mut state, Taken::now());
                 }
-                Some(suspects) = self.drift.suspects.recv() => self.look_again(&suspects, &mut state),
+                Some(suspects) = self.suspects.recv() => self.look_again(&suspects, &mut state),
                 _ = canary.tick() => {
                     self.try_canary(&mut state);
                     self.publish_health(&state);
@@ -165,7 +237,7 @@ impl<D: Datapath> Owner<D> {
         self.reporter.report(&mut round, taken, began.elapsed());
         report(&round);
         drift::log_repairs(&round.repaired);
-        drift::count_round(&self.drift.reports, &round.repaired);
+        drift::count_round(&self.drift, &round.repaired);
         report_losses(&round, &mut state.losses, now);
         self.snapshot.send_replace(Arc::new(self.engine.snapshot(now)));
         self.rounds.end();
@@ -212,8 +284,8 @@ impl<D: Datapath> Owner<D> {
 
     /// Checks the hooks. Logs only changes: a hook that stays broken causes one line, not one every ten seconds.
     fn try_canary(&mut self, state: &mut LoopState) {
-        let (taken, links) = (Taken::now(), drift::links(&self.drift.reports));
-        let checks = (self.probe)(&mut self.datapath);
+        let taken = Taken::now();
+        let ProbeResult { checks, repaired_links: links } = (self.probe)(&mut self.datapath);
         let mut events = Vec::new();
         for check in &checks {
             let before = state.probes.iter().find(|before| before.name == check.name);
@@ -226,8 +298,8 @@ impl<D: Datapath> Owner<D> {
                 events.push(Event::for_daemon(What::Healed, said));
             }
         }
-        let links = drift::links(&self.drift.reports) - links;
         if links > 0 {
+            drift::count(&self.drift, drift::LINK, links);
             let detail = format!("reattached {links} BPF links that another process had changed");
             events.push(Event { kernel: Kernel::Done, ..Event::for_daemon(What::Repaired, detail) });
         }
@@ -256,6 +328,11 @@ impl<D: Datapath> Owner<D> {
     }
 }
 
+/// The number of service ports in the maps, without the service of the canaries.
+pub fn service_ports(maps: &MapState) -> usize {
+    maps.services.len().saturating_sub(1)
+}
+
 /// The addresses for NodePorts that the kernel has not accepted; usually none.
 fn node_addresses(snapshot: &Snapshot) -> Option<Check> {
     let (addr, error) = snapshot.unanswered_node_addrs().next()?;
@@ -264,206 +341,12 @@ fn node_addresses(snapshot: &Snapshot) -> Option<Check> {
     Some(Check::passed("node-addresses", detail))
 }
 
-/// Logs one line for each important change; a steady state logs nothing.
-fn report(round: &Round) {
-    const SHOWN: usize = 8;
-    for (address, error) in round.errors.iter().take(SHOWN) {
-        warn!(message_id = %messages::FRONTEND_REFUSED, frontend = %address, "{address} cannot be served: {error}");
-    }
-    if round.errors.len() > SHOWN {
-        warn!(
-            message_id = %messages::FRONTEND_REFUSED,
-            "{} more frontends cannot be served: see `nodelb frontends`", round.errors.len() - SHOWN
-        );
-    }
-    for address in round.healed.iter().take(SHOWN) {
-        info!(message_id = %messages::FRONTEND_SERVED, frontend = %address, "{address} is served again");
-    }
-    report_node_addrs(round, SHOWN);
-    report_contests(round, SHOWN);
-    if round.pruned > 0 {
-        info!(
-            message_id = %messages::PRUNED,
-            "{} frontends that no source describes are removed", round.pruned
-        );
-    }
-    // The checker reports backends with a changed health.
-    if round.done > 0 && round.compiled.len() > round.by_checks {
-        let names = listed(&round.compiled, SHOWN);
-        info!(
-            message_id = %messages::APPLIED,
-            operations = round.done, failed = round.failed, "applied: {names}"
-        );
-    }
-}
-
-/// Reports addresses of the node that should answer NodePorts but do not.
-fn report_node_addrs(round: &Round, shown: usize) {
-    for (addr, error) in round.unanswered.iter().take(shown) {
-        warn!(
-            message_id = %messages::NODE_ADDRESS_REFUSED,
-            "NodePorts do not work on {addr}: {error}"
-        );
-    }
-    if round.unanswered.len() > shown {
-        warn!(
-            message_id = %messages::NODE_ADDRESS_REFUSED,
-            "NodePorts do not work on {} more addresses of this node: see `nodelb diff`",
-            round.unanswered.len() - shown
-        );
-    }
-    match &round.answered[..] {
-        [] => {}
-        [addr] => info!(message_id = %messages::NODE_ADDRESS_SERVED, "NodePorts now work on {addr}"),
-        [addr, more @ ..] => info!(
-            message_id = %messages::NODE_ADDRESS_SERVED,
-            "NodePorts now work on {addr} and {} more addresses of this node", more.len()
-        ),
-    }
-}
-
-/// Reports services that lose or regain an address because another service owns it or no longer owns it.
-fn report_contests(round: &Round, shown: usize) {
-    for AddressConflict { address, claimant, owner, text, described } in round.conflicts.iter().take(shown) {
-        warn!(
-            message_id = %messages::FRONTEND_CONFLICT,
-            frontend = %address, service = %claimant.service, owner = %owner.service,
-            "address conflict: {text}; {described} is not served there; remove the address from one of the two"
-        );
-    }
-    if round.conflicts.len() > shown {
-        warn!(
-            message_id = %messages::FRONTEND_CONFLICT,
-            "{} more address conflicts: see `nodelb frontends`", round.conflicts.len() - shown
-        );
-    }
-    for Takeover { address, owner, before } in round.takeovers.iter().take(shown) {
-        info!(
-            message_id = %messages::FRONTEND_TAKEN_OVER,
-            frontend = %address, service = %owner.service, "{owner} takes over {address} from {before}"
-        );
-    }
-    if round.takeovers.len() > shown {
-        info!(
-            message_id = %messages::FRONTEND_TAKEN_OVER,
-            "{} more frontends now belong to the next service that claims them", round.takeovers.len() - shown
-        );
-    }
-}
-
-/// The maximum number of ports without a backend that the journal names in a second: a source that disappears may empty
-/// all.
-const LOSSES_BY_NAME: usize = 20;
-
-/// The lost backends that were logged in one second.
-#[derive(Default)]
-struct Losses {
-    second: u64,
-    logged: usize,
-    suppressed: usize,
-}
-
-impl Losses {
-    /// Begins the current second if it is a new one; returns how many lost backends were not logged in the previous
-    /// one.
-    fn turn_over(&mut self, now: Moment) -> usize {
-        if now.0 / 1_000 == self.second {
-            return 0;
-        }
-        std::mem::replace(self, Self { second: now.0 / 1_000, logged: 0, suppressed: 0 }).suppressed
-    }
-
-    /// How many of `count` may be logged by name.
-    fn admit(&mut self, count: usize) -> usize {
-        let admitted = count.min(LOSSES_BY_NAME.saturating_sub(self.logged));
-        self.logged += admitted;
-        self.suppressed += count - admitted;
-        admitted
-    }
-
-    fn report(&mut self, now: Moment) {
-        match self.turn_over(now) {
-            0 => {}
-            suppressed => warn!(
-                message_id = %messages::BACKENDS_LOST,
-                "{suppressed} more service ports have no usable backend: see `nodelb services`"
-            ),
-        }
-    }
-}
-
-/// Reports lost backends with the source that removed them: administrators look for these lines first.
-fn report_losses(round: &Round, losses: &mut Losses, now: Moment) {
-    losses.report(now);
-    for Emptied { key, cause } in &round.emptied[..losses.admit(round.emptied.len())] {
-        let Origin { object, resource_version, writer, .. } = &cause.origin;
-        warn!(
-            message_id = %messages::BACKENDS_LOST,
-            service = %key.service, port = %key.port, %object, %resource_version, %writer,
-            "{key} has no usable backend: {cause} removed the last one; connections are refused"
-        );
-    }
-    for port in &round.held {
-        let Origin { object, resource_version, writer, .. } = &port.cause.origin;
-        let (key, text) = (&port.key, &port.text);
-        warn!(
-            message_id = %messages::SERVICE_HELD,
-            service = %key.service, port = %key.port, %object, %resource_version, %writer, "{key} is {text}"
-        );
-    }
-    for Release { port, is_deleted, .. } in &round.released {
-        let key = &port.key;
-        let why = if *is_deleted { "it was deleted" } else { "it has backends again" };
-        info!(
-            message_id = %messages::SERVICE_RELEASED,
-            service = %key.service, port = %key.port, "{key} is no longer held: {why}"
-        );
-    }
-}
-
 async fn tick(interval: &mut Option<Interval>) {
     match interval {
         Some(interval) => {
             interval.tick().await;
         }
         None => std::future::pending().await,
-    }
-}
-
-/// The text of the check `reconcile` after the first full reconcile.
-fn reconciled(kept: &[Kept]) -> String {
-    let reported: Vec<String> = kept.iter().filter_map(describe_kept).collect();
-    match reported.as_slice() {
-        [] => "every source is synced and the first full reconcile is done".into(),
-        reported => format!("the first full reconcile is done, but {}", reported.join("; and ")),
-    }
-}
-
-/// Logs the sources that are not configured. A file that cannot be read has its own line.
-fn warn_of_kept(kept: &[Kept]) {
-    for it in kept.iter().filter(|it| it.because == KeptBecause::NotConfigured) {
-        if let Some(text) = describe_kept(it) {
-            warn!(message_id = %messages::SOURCE_ABSENT, "{text}");
-        }
-    }
-}
-
-/// What is missing, the consequence, and what to do. `None` if nothing of an absent source is left.
-fn describe_kept(Kept { source, ports, because }: &Kept) -> Option<String> {
-    let count = match ports {
-        0 => "no service port is".to_owned(),
-        1 => "1 service port is".to_owned(),
-        ports => format!("{ports} service ports are"),
-    };
-    match because {
-        KeptBecause::NotConfigured if *ports == 0 => None,
-        KeptBecause::NotConfigured => Some(format!(
-            "{source} is no longer configured as a source: {count} kept as last known and not updated; configure \
-             [{source}] again, or set {source}.enabled to false to remove them"
-        )),
-        KeptBecause::Incomplete(what) => Some(format!(
-            "the source {source} is incomplete: {what}; {count} kept from before the start until it is read"
-        )),
     }
 }
 

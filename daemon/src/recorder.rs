@@ -87,23 +87,30 @@ pub const LIMITS: Limits =
 pub struct Started {
     /// The owner's side. The recorder ends when it is dropped.
     pub reporter: Reporter,
-    /// The published records, for readers.
-    pub history: watch::Receiver<Arc<History>>,
-    /// The given figures, for readers.
-    pub latencies: Latencies,
+    /// What it publishes.
+    pub published: Published,
     /// The task. It is done when everything is stored, or cannot be stored.
     pub task: JoinHandle<()>,
 }
 
+/// What the recorder publishes, for readers.
+#[derive(Clone, Debug)]
+pub struct Published {
+    /// The records.
+    pub history: watch::Receiver<Arc<History>>,
+    /// The durations of changes and rounds.
+    pub latencies: Latencies,
+}
+
 /// Starts the recorder. `start` is the first recorded event.
-pub fn start(directory: PathBuf, latencies: Latencies, start: Event, limits: Limits) -> Started {
-    let (to, from) = mpsc::channel(QUEUE);
+pub fn start(directory: PathBuf, start: Event, limits: Limits) -> Started {
+    let (latencies, (to, from)) = (Latencies::default(), mpsc::channel(QUEUE));
     let (publish, history) = watch::channel(Arc::default());
     let mut reporter = Reporter { to, latencies: latencies.clone(), lost: 0 };
     reporter.record(vec![start], Taken::now());
     let recorder =
         Recorder { from, publish, latencies: latencies.clone(), history: History::default(), directory, limits };
-    Started { reporter, history, latencies, task: tokio::spawn(recorder.run()) }
+    Started { reporter, published: Published { history, latencies }, task: tokio::spawn(recorder.run()) }
 }
 
 /// The task's state; see the module.

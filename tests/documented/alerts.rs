@@ -82,7 +82,7 @@ fn every_important_condition_has_an_alert() {
     for metric in [
         "nodelb_services_without_backends",
         "nodelb_services_held",
-        "nodelb_services_awaiting_load_balancer",
+        "nodelb_services_load_balancer_pending",
         "nodelb_drift_repaired_total",
         "nodelb_apiserver_connected",
         "nodelb_source_age_seconds",

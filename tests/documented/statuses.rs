@@ -5,7 +5,7 @@ use nodelb_core::explain::explanation::ConnectResult;
 use nodelb_core::model::service::BackendState;
 use nodelb_core::source_report::SourceState;
 use nodelb_core::state::status::Status;
-use nodelb_kube::apiserver::pool::ServerStatus;
+use nodelb_kube::apiserver::endpoints::pool::ServerStatus;
 
 /// The first cells of the tables below this heading, without the header rows.
 fn words(page: &str, heading: &str) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! Nothing outside the reconcile path stops it: one thing after the other is frozen, at the start of the daemon or later,
 //! and each time an endpoint change reaches the kernel, the watchdog is fed, and SIGTERM ends the daemon in its time.
-//! ARCHITECTURE.md, "What can block, and where it runs", has the list of these things.
+//! ARCHITECTURE.md, "Blocking calls and their threads", has the list of these things.
 
 use std::fs::{self, File, Permissions};
 use std::io::{ErrorKind, Read, Write};

@@ -1,4 +1,4 @@
-//! Sockets whose backend is gone are closed so that clients reconnect: on the host and in pods, and
+//! Sockets that have lost their backend are closed so that clients reconnect: on the host and in pods, and
 //! no other sockets.
 
 use std::fs;
@@ -181,7 +181,10 @@ fn sockets_reconnect_when_their_backend_is_removed() {
         (&tcp).read_to_string(&mut answer).unwrap();
         assert!(["1\n", "2\n"].contains(&answer.as_str()), "TCP is left alone: {answer}");
         eventually("the figures", || metric("nodelb_sockets_destroyed_total{protocol=\"udp\"}") == Some(2.0));
-        assert!(host.log().contains("closed 2 UDP sockets whose backend is gone, so that they reconnect: shop/dns 2"));
+        assert!(
+            host.log()
+                .contains("closed 2 UDP sockets that have lost their backend, so that they reconnect: shop/dns 2")
+        );
 
         let start = Instant::now();
         host.withdraw("a.toml");

@@ -299,7 +299,7 @@ fn load() -> PacketPrograms {
         nodeport_range: 30000..=32767,
         source_ports: 10000..=10099,
         limits: PacketLimits { outside: 64, connections: 512, handshakes: 512, fragments: 64, source_ranges: 64 },
-        services: Limits { frontends: 64, services: 16, slots: 4096, affinity: 64, outside: 64, source_ranges: 64 },
+        services: Limits { frontends: 64, services: 16, slots: 4096, affinity: 64, outside: 0, source_ranges: 0 },
         count_connections: true,
     };
     PacketPrograms::load(&options, PacketMaps::default()).unwrap_or_else(|error| panic!("{error}"))

@@ -10,13 +10,14 @@ use nodelb_apiserver::{Cluster, ServeOptions};
 use nodelb_core::change::Change;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_kube::apiserver::address::{Address, Server};
+use nodelb_kube::apiserver::credentials::CredentialTimeouts;
+use nodelb_kube::apiserver::endpoints::timeouts::PoolTimeouts;
 use nodelb_kube::apiserver::session::Settings;
-use nodelb_kube::apiserver::timeouts::PoolTimeouts;
-use nodelb_kube::apiserver::{self, connect, credentials};
-use nodelb_kube::clock::Clock;
 use nodelb_kube::source::watch::WatchTimeouts;
 use nodelb_kube::source::{self, KubernetesSource, StateSettings};
 use tokio::sync::{mpsc, watch};
+
+use crate::rig::connect_to;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -93,20 +94,10 @@ async fn pass(time: Duration) {
 /// Starts the supervisor and the source as the daemon does.
 fn node(settings: Settings) -> Received {
     let (changes_in, mut changes) = mpsc::channel::<Vec<Change>>(64);
-    let parts = apiserver::Parts {
-        settings: settings.clone(),
-        register: Arc::new(|_| Ok(())),
-        changes: changes_in.clone(),
-        is_frontend: Arc::new(|_| false),
-        clock: Clock::start(),
-        unix: || 0,
-        seed: 1,
-        // Longer than the day, and so are the other time limits of threads: see `pass`.
-        timeouts: PoolTimeouts { load: 48 * 3_600_000, ..PoolTimeouts::default() },
-        connect: connect::ConnectTimeouts::default(),
-        credentials: credentials::CredentialTimeouts { files: 48 * HOUR, ..credentials::CredentialTimeouts::default() },
-    };
-    let (apiservers, _report) = apiserver::start(parts, std::future::pending()).expect("usable settings");
+    // Longer than the day, and so are the other time limits of threads: see `pass`.
+    let timeouts = PoolTimeouts { load: 48 * 3_600_000, ..PoolTimeouts::default() };
+    let credentials = CredentialTimeouts { files: 48 * HOUR, ..CredentialTimeouts::default() };
+    let apiservers = connect_to(settings.clone(), changes_in.clone(), timeouts, credentials);
     let (save_every, timeout) = (Duration::from_secs(30), 48 * HOUR);
     let state = StateSettings { directory: settings.state_directory, cluster: None, save_every, timeout };
     let source = KubernetesSource {

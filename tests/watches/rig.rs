@@ -24,11 +24,12 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::entries::Realised;
 use nodelb_kube::api::decode::{Decode, Decoder, Kind, ListWatchEvent};
+use nodelb_kube::apiserver;
 use nodelb_kube::apiserver::address::{Address, Server};
+use nodelb_kube::apiserver::connection::connect;
 use nodelb_kube::apiserver::credentials::{self, Credentials};
-use nodelb_kube::apiserver::session::Settings;
-use nodelb_kube::apiserver::timeouts::PoolTimeouts;
-use nodelb_kube::apiserver::{self, connect};
+use nodelb_kube::apiserver::endpoints::timeouts::PoolTimeouts;
+use nodelb_kube::apiserver::session::{Apiservers, Settings};
 use nodelb_kube::clock::Clock;
 use nodelb_kube::source::watch::WatchTimeouts;
 use nodelb_kube::source::{self, KubernetesSource, StateSettings};
@@ -314,20 +315,9 @@ impl Node {
         let observer = Arc::new(Mutex::new(observer));
         let (changes_in, changes) = mpsc::channel(64);
         let (reports, sources) = watch::channel(Arc::new(Vec::new()));
-        let parts = apiserver::Parts {
-            settings: settings.clone(),
-            register: Arc::new(|_| Ok(())),
-            changes: changes_in.clone(),
-            is_frontend: Arc::new(|_| false),
-            clock: Clock::start(),
-            unix: || 0,
-            seed: 1,
-            timeouts: quick(),
-            connect: connect::ConnectTimeouts::default(),
-            credentials: credentials::CredentialTimeouts::default(),
-        };
         let entered = runtime.enter();
-        let (apiservers, _report) = apiserver::start(parts, std::future::pending()).expect("usable settings");
+        let credentials = credentials::CredentialTimeouts::default();
+        let apiservers = connect_to(settings.clone(), changes_in.clone(), quick(), credentials);
         drop(entered);
         let source = KubernetesSource {
             apiservers,
@@ -382,24 +372,43 @@ impl Node {
     }
 }
 
+/// Starts the supervisor of the connection to an apiserver, as the daemon does.
+pub(crate) fn connect_to(
+    settings: Settings,
+    changes: mpsc::Sender<Vec<Change>>,
+    timeouts: PoolTimeouts,
+    credentials: credentials::CredentialTimeouts,
+) -> Apiservers {
+    let parts = apiserver::Parts {
+        settings,
+        register: Arc::new(|_| Ok(())),
+        changes,
+        is_frontend: Arc::new(|_| false),
+        clock: Clock::start(),
+        unix: || 0,
+        seed: 1,
+        timeouts,
+        connect: connect::ConnectTimeouts::default(),
+        credentials,
+    };
+    let (apiservers, _report) = apiserver::start(parts, std::future::pending()).expect("usable settings");
+    apiservers
+}
+
 /// The timeouts of the supervisor, shortened.
 pub(crate) fn quick() -> PoolTimeouts {
     PoolTimeouts {
         probe_every: 60,
-        probe_timeout: 200,
-        probe_doubted: 200,
+        probe_timeout: 400,
         probe_again: 10,
-        probe_preferred_every: 60,
-        probe_others_every: 100,
         min_uptime: 100,
-        stable_after: 20,
+        stable_after: 500,
         short_lived: 2,
         debounce: 50,
         credentials_every: 30,
         retry_first: 1,
         retry_most: 20,
-        refused_first: 5,
-        refused_most: 50,
+        slow_retry: 50,
         ..PoolTimeouts::default()
     }
 }

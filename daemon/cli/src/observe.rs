@@ -19,8 +19,8 @@ use std::io::Write;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
-use nodelb_kube::api::printable;
-use nodelb_kube::apiserver::error::LinkError;
+use nodelb_core::text;
+use nodelb_kube::apiserver::connection::error::LinkError;
 use nodelb_kube::apiserver::one_shot::{ConnectError, Connected, OneShotClient};
 use nodelb_kube::clock::ticking;
 use tokio::signal::unix::{SignalKind, signal};
@@ -108,13 +108,13 @@ async fn go_on(options: &WatchOptions, endpoints: &Endpoints, lines: mpsc::Sende
                 };
                 notice(
                     &lines,
-                    format!("lost {}: {}; reconnecting", connected.address, printable::sentence(&error.to_string())),
+                    format!("lost {}: {}; reconnecting", connected.address, text::sentence(&error.to_string())),
                 )
                 .await;
             }
             Err(Trouble::Fatal(failure)) => return Err(failure),
             Err(Trouble::Passing(why)) if why != last => {
-                notice(&lines, format!("{}; retrying every {PAUSE:?}", printable::sentence(&why))).await;
+                notice(&lines, format!("{}; retrying every {PAUSE:?}", text::sentence(&why))).await;
                 last = why;
             }
             Err(Trouble::Passing(_)) => {}
@@ -147,7 +147,7 @@ fn reached(connected: &Connected) -> String {
         text.push_str("; nodelb balances this address, so the connection may break when the service changes");
     }
     for (address, why) in &connected.failed {
-        text.push_str(&format!("; {address} does not respond: {}", printable::sentence(why)));
+        text.push_str(&format!("; {address} does not respond: {}", text::sentence(why)));
     }
     text
 }

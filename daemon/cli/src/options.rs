@@ -47,7 +47,7 @@ pub struct CleanupOptions {
     /// Pin directory, overrides the configuration
     #[arg(long, value_name = "PATH")]
     pub pin_directory: Option<PathBuf>,
-    /// Detach only programs whose pins are in no mounted BPF file system and that no process holds; nodelb may be
+    /// Detach only programs that are pinned in no mounted BPF file system and that no process holds; nodelb may be
     /// running
     #[arg(long, conflicts_with = "pin_directory")]
     pub hidden: bool,

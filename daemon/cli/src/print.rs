@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nodelb_core::output::table::COLOURS;
-use nodelb_kube::api::printable;
+use nodelb_core::text;
 
 use crate::exit::{Code, Failure};
 
@@ -30,7 +30,7 @@ impl Sanitizer {
 /// Returns what can be shown of a complete text.
 pub(super) fn sanitize(bytes: &[u8]) -> String {
     let text = String::from_utf8_lossy(bytes);
-    let is_harmful = |c: char| printable::is_control(c) && !matches!(c, '\n' | '\t');
+    let is_harmful = |c: char| text::is_control(c) && !matches!(c, '\n' | '\t');
     let mut shown = String::with_capacity(text.len());
     let mut rest = &*text;
     while let Some(at) = rest.find(is_harmful) {

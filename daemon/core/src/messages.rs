@@ -339,7 +339,7 @@ messages! {
     OBJECT_TOO_LONG = 0xca0e5cec18ae4317a18521cfa11c41d1,
         "An object is too large",
         "An API server sent a Service or EndpointSlice of more than 8 MiB, which nodelb does not read. The last known \
-         version of the object stays served, and the watch continues.",
+         version of the object is still served, and the watch continues.",
         "Find the object, for example `kubectl get services,endpointslices -A -o json`, and look for large annotations.";
     MASS_REMOVAL_SUSPECTED = 0xb4b9f601008243f6913b715b0ac73306,
         "A list lacks many known objects",

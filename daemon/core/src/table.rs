@@ -336,7 +336,7 @@ impl Facts {
         Some((owner, &record.slices[first..end]))
     }
 
-    /// The EndpointSlices of `default/kubernetes`, whose ready endpoints are the apiservers.
+    /// The EndpointSlices of `default/kubernetes`; their ready endpoints are the apiservers.
     pub fn apiserver_slices(&self) -> impl Iterator<Item = &Arc<Slice>> {
         let record = self.records.get(&ServiceName::new("default", "kubernetes"));
         record.into_iter().flat_map(|record| &record.slices).filter(|slice| lists_apiservers(slice))

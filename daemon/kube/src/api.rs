@@ -9,5 +9,3 @@ pub mod objects;
 pub mod request;
 pub mod splitter;
 pub mod translate;
-
-pub use nodelb_core::text as printable;

@@ -9,30 +9,11 @@
 //! ```
 
 pub mod address;
-pub mod authorities;
-pub mod client;
-pub mod connect;
+pub mod connection;
 pub mod credentials;
-pub mod credstore;
-pub mod error;
-mod exec;
-mod files;
-pub mod impersonation;
-mod kubeconfig;
-pub mod learn;
-pub mod link;
-pub mod login;
+pub mod endpoints;
 pub mod one_shot;
-pub mod pool;
-pub mod preflight;
-pub mod proxy;
-mod refusal;
-pub mod resolve;
 pub mod session;
-pub mod state_file;
-pub mod supervisor;
-pub mod timeouts;
-mod tls;
 pub mod url;
 
-pub use supervisor::{Parts, start};
+pub use endpoints::supervisor::{Parts, start};

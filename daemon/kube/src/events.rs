@@ -9,10 +9,10 @@ use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use nodelb_core::model::service::ServiceName;
 use serde_json::json;
 
-use crate::api::printable;
-use crate::apiserver::client;
-use crate::apiserver::error::LinkError;
+use crate::apiserver::connection::client;
+use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::session::Session;
+use nodelb_core::text;
 
 /// The timeout for a response.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -106,7 +106,7 @@ fn time(seconds: u64) -> Option<Time> {
 }
 
 fn message(due: &Event<'_>) -> String {
-    let shown = printable::sentence(due.message);
+    let shown = text::sentence(due.message);
     let end = shown.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= MAX_MESSAGE).last();
     shown.get(..end.unwrap_or(0)).unwrap_or_default().to_owned()
 }

@@ -76,7 +76,7 @@ pub fn write_json(path: &Path, contents: &impl Serialize) -> io::Result<()> {
     replace(path, &path.with_extension("json.new"), |mut file| file.write_all(&bytes))
 }
 
-/// Reads a JSON file of at most `max_bytes` bytes whose field `version` has this value. `None` if the file does not
+/// Reads a JSON file of at most `max_bytes` bytes, with this value in its field `version`. `None` if the file does not
 /// exist. May block.
 ///
 /// # Errors

@@ -1,7 +1,6 @@
 //! `/diff`: the differences between source, memory and kernel, with the likely cause and what nodelb does about it.
 //! Owns how often the maps are read; the core finds the differences.
 
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use nodelb_core::source_report::SourceReport;
 
 use super::maps::held;
 use super::query::{Problem, Query};
-use super::state::{AdminState, Now, all_sources};
+use super::state::{AdminState, Now};
 use crate::reconcile::drift::CHECK_EVERY;
 
 /// Time for changes in progress to finish, before maps and snapshot are read again.
@@ -31,11 +30,11 @@ pub(super) fn diff(state: &AdminState, query: &Query, now: Now) -> Result<Page, 
     let live = if query.live { ask_live(state, filter)? } else { Vec::new() };
     let mut rows = compare_between_rounds(state, filter, now)?;
     if *filter == Filter::default() {
-        rows.splice(0..0, all_sources(state).iter().filter_map(listed_with_problems));
-        rows.extend((state.reality.links)().into_iter().map(unattached));
+        rows.splice(0..0, state.sources().iter().filter_map(listed_with_problems));
+        rows.extend(state.datapath.link_faults().into_iter().map(unattached));
     }
     rows.splice(0..0, live);
-    let counts = reports::counts(&Arc::clone(&state.snapshot.borrow()));
+    let counts = reports::counts(&state.snapshot());
     let frontends: usize = counts.frontends.values().sum();
     let agree = agreement(*filter == Filter::default(), counts.services as u64, frontends as u64);
     let compared = Table::new(&COMPARED, [[Cell::count(counts.services), Cell::count(frontends)]]);
@@ -44,23 +43,23 @@ pub(super) fn diff(state: &AdminState, query: &Query, now: Now) -> Result<Page, 
 
 /// Compares the requested service with an apiserver, or the one at the requested address, or all.
 fn ask_live(state: &AdminState, filter: &Filter) -> Result<Vec<Difference>, Problem> {
-    let Some(ask) = &state.reality.live else {
+    let Some(kubernetes) = &state.kubernetes else {
         let message = "live requires Kubernetes, which is not configured. Set [kubernetes] in nodelb.toml(5), or omit \
              live: service files are read again whenever they change";
         return Err(Problem::new(StatusCode::BAD_REQUEST, message));
     };
     let at_address = || {
         filter.address?;
-        reports::frontends(&Arc::clone(&state.snapshot.borrow()), filter).into_iter().next().map(|row| row.service)
+        reports::frontends(&state.snapshot(), filter).into_iter().next().map(|row| row.service)
     };
     let service = filter.service.clone().or_else(at_address);
-    Ok(ask(service.as_ref()))
+    Ok((kubernetes.live)(service.as_ref()))
 }
 
 /// A difference between memory and kernel counts only if no round ran between reading the maps and reading the
 /// snapshot: operations reach the kernel throughout a round, but the snapshot is published at its end.
 fn compare_between_rounds(state: &AdminState, filter: &Filter, now: Now) -> Result<Vec<Difference>, Problem> {
-    let rounds = &state.reality.rounds;
+    let rounds = &state.owner.rounds;
     let is_of_kernel = |row: &Difference| row.between == Between::MemoryKernel;
     let mut rows = Vec::new();
     for attempt in 0..ATTEMPTS {
@@ -94,8 +93,8 @@ fn under_way() -> Difference {
 
 fn compare(state: &AdminState, filter: &Filter, now: Now) -> Result<Vec<Difference>, Problem> {
     let held = held(state)?;
-    let snapshot = Arc::clone(&state.snapshot.borrow());
-    let last = state.reality.drift.borrow().last_check.unwrap_or_default();
+    let snapshot = state.snapshot();
+    let last = state.owner.drift.borrow().last_check.unwrap_or_default();
     let since = Duration::from_millis(now.moment.0.saturating_sub(last.0));
     let next = NextCheck { seconds: Some(CHECK_EVERY.saturating_sub(since).as_secs()) };
     Ok(differences::differences(&snapshot, &held, next, filter))

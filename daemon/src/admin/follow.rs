@@ -252,14 +252,14 @@ pub(super) enum ChangeStream {
 impl ChangeStream {
     /// Follows the rows of `/frontends` that match the query.
     pub(super) fn frontends(state: &AdminState, query: &Query) -> Self {
-        let snapshots = state.snapshot.clone();
+        let snapshots = state.owner.snapshot.clone();
         let reported = Arc::clone(&snapshots.borrow());
         Self::Frontends(Frontends { snapshots, reported, filter: query.filter.clone() })
     }
 
     /// Follows the records of `/history` that match the query.
     pub(super) fn history(state: &AdminState, query: &Query) -> Self {
-        let (histories, snapshots) = (state.history.clone(), state.snapshot.clone());
+        let (histories, snapshots) = (state.recorder.history.clone(), state.owner.snapshot.clone());
         Self::History(Records { histories, snapshots, reported: 0, filter: query.filter.clone() })
     }
 

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use axum::http::StatusCode;
-use nodelb_core::datapath::Limits;
 use nodelb_core::explain::explanation::ViewKind;
 use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::Addr;
@@ -16,7 +15,8 @@ use nodelb_core::state::entries::{FrontendEntry, MapState, ServiceEntry, Service
 use nodelb_core::state::kernel_check::Content;
 
 use super::query::Problem;
-use super::state::{AdminState, Reality};
+use super::state::AdminState;
+use crate::datapath::DatapathReader;
 
 /// The view and the service that each address leads to.
 pub static FRONTENDS: Schema<[Column; 5]> = Schema {
@@ -214,8 +214,9 @@ pub(super) struct MapUsage {
 }
 
 /// Returns the usage of each map. Slots at rest count as used, if their number is known.
-pub(super) fn usage(held: &MapState, limits: Limits, reality: &Reality, now: Moment) -> [MapUsage; 4] {
-    let (clients, slots) = ((reality.clients)(), (reality.slots)(now).unwrap_or_else(|| held.slot_count()));
+pub(super) fn usage(held: &MapState, datapath: &dyn DatapathReader, now: Moment) -> [MapUsage; 4] {
+    let (limits, clients) = (datapath.limits(), datapath.clients());
+    let slots = datapath.slots_taken(now).unwrap_or_else(|| held.slot_count());
     let map = |name, used, limit, key| MapUsage { name, used, limit, key };
     [
         map("frontends", Some(held.frontends.len()), limits.frontends, "datapath.max-frontends"),
@@ -234,7 +235,7 @@ fn limits(usage: [MapUsage; 4]) -> Table {
 
 /// Reads the present contents of the maps.
 pub(super) fn held(state: &AdminState) -> Result<Content, Problem> {
-    (state.maps)().map_err(|reason| {
+    state.datapath.content().map_err(|reason| {
         let message = format!("cannot read the kernel maps: {reason}; connections keep working, see the journal");
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
     })

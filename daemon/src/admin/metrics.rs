@@ -2,7 +2,7 @@
 //! table has all names, types, units, labels and help texts; a metric that is not in the table cannot be published.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 use std::{fmt, fs};
 
 use nix::sys::resource::{Resource, getrlimit};
@@ -14,12 +14,13 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::kernel_check::DriftKind;
 use nodelb_core::state::status::Status;
-use nodelb_kube::apiserver::pool::PoolReport;
+use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 
 use super::maps::usage;
-use super::state::{AdminState, Now, all_sources};
+use super::state::{AdminState, Now, latest};
 use crate::checks::{CheckReport, Condition, Outcome};
 use crate::connections::Connections;
+use crate::datapath::DatapathReader;
 use crate::latency::Latencies;
 use crate::log;
 use crate::reconcile::drift::{DriftReport, LINK};
@@ -44,29 +45,27 @@ const HOOKS: [&str; 2] = ["links", "canary"];
 /// When they cannot be written, which has no known cause.
 pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error> {
     let mut exposition = Exposition::default();
-    let snapshot = Arc::clone(&state.snapshot.borrow());
+    let snapshot = state.snapshot();
     services(&mut exposition, &snapshot);
-    health(&mut exposition, &Arc::clone(&state.health.borrow()), now);
-    sources(&mut exposition, &snapshot, &all_sources(state), now);
-    let apiservers = Arc::clone(&state.apiservers.borrow());
+    health(&mut exposition, &state.health(), now);
+    sources(&mut exposition, &snapshot, &state.sources(), now);
+    let apiservers = state.apiservers();
     if apiservers.pool.is_some() {
         self::apiservers(&mut exposition, &apiservers, now);
     }
-    let report = Arc::clone(&state.checks.borrow());
+    let report = latest(&state.checks);
     if !report.targets.is_empty() || !report.done.is_empty() {
         checks(&mut exposition, &report);
     }
-    maps(&mut exposition, state, &snapshot, now);
-    if let Some(counts) = &state.reality.connections {
+    maps(&mut exposition, &*state.datapath, &snapshot, now);
+    if let Some(counts) = state.datapath.connections() {
         connections(&mut exposition, counts, &snapshot);
     }
-    drift(&mut exposition, &Arc::clone(&state.reality.drift.borrow()), now);
+    drift(&mut exposition, &latest(&state.owner.drift), now);
     if let Some(stale_sockets) = &state.stale_sockets {
-        self::stale_sockets(&mut exposition, &Arc::clone(&stale_sockets.borrow()), now);
+        self::stale_sockets(&mut exposition, &latest(stale_sockets), now);
     }
-    if let Some(latencies) = &state.latencies {
-        changes(&mut exposition, latencies);
-    }
+    changes(&mut exposition, &state.recorder.latencies);
     exposition.each(&table::BUILD_INFO, [([env!("CARGO_PKG_VERSION")], true)]);
     exposition.one(&table::LOG_LINES_DROPPED, log::dropped_lines());
     exposition.one(&table::ADMIN_LISTENERS_CLOSED, state.unopened.borrow().len());
@@ -79,16 +78,16 @@ fn services(exposition: &mut Exposition, snapshot: &Snapshot) {
     exposition.one(&table::SERVICES, counts.services);
     exposition.one(&table::SERVICES_HELD, counts.held);
     exposition.one(&table::SERVICES_WITHOUT_BACKENDS, counts.without_backends);
-    exposition.one(&table::SERVICES_AWAITING, counts.awaiting_load_balancer);
+    exposition.one(&table::SERVICES_LOAD_BALANCER_PENDING, counts.load_balancer_pending);
     let statuses = [Status::Pending, Status::Done, Status::Held, Status::Error];
     exposition.each(&table::FRONTENDS, every(statuses, &counts.frontends));
     exposition.one(&table::FRONTENDS_REFUSED, counts.refused);
-    exposition.one(&table::FRONTENDS_OUTRANKED, counts.conflicting);
+    exposition.one(&table::FRONTEND_CONFLICTS, counts.conflicting);
     exposition.each(&table::BACKENDS, every(BackendState::ALL, &counts.backends));
     exposition.one(&table::BACKENDS_SELECTABLE, counts.selectable);
     let facts = snapshot.facts();
-    exposition.one(&table::LOCAL_ENTRY_PORTS, facts.health_check_ports().len());
-    exposition.one(&table::LOCAL_ENTRY_PORTS_FAILED, facts.health_check_port_errors());
+    exposition.one(&table::HEALTH_CHECK_NODE_PORTS, facts.health_check_ports().len());
+    exposition.one(&table::HEALTH_CHECK_NODE_PORTS_FAILED, facts.health_check_port_errors());
     exposition.one(&table::NODEPORTS_BOUND, facts.bound_len());
     exposition.one(&table::NODE_ADDRESSES_UNANSWERED, snapshot.unanswered_node_addrs().count());
 }
@@ -113,19 +112,18 @@ fn health(exposition: &mut Exposition, health: &Health, now: Now) {
 }
 
 fn sources(exposition: &mut Exposition, snapshot: &Snapshot, rows: &[SourceReport], now: Now) {
-    let mut places: BTreeMap<_, usize> = BTreeMap::new();
+    let mut paths: BTreeMap<_, usize> = BTreeMap::new();
     let mut problems: BTreeMap<Source, usize> = BTreeMap::new();
     for row in rows {
         for state in [SourceState::Ok, SourceState::LastGood, SourceState::Error] {
-            *places.entry((row.source, state)).or_default() += usize::from(row.state == state);
+            *paths.entry((row.source, state)).or_default() += usize::from(row.state == state);
         }
         *problems.entry(row.source).or_default() += row.problems.len();
     }
     let facts = snapshot.facts();
     exposition.each(&table::SOURCE_SYNCED, problems.keys().map(|source| ([source], facts.is_synced(*source))));
-    let by_state =
-        places.into_iter().map(|((source, state), number)| ([source.to_string(), state.to_string()], number));
-    exposition.each(&table::SOURCE_PLACES, by_state);
+    let by_state = paths.into_iter().map(|((source, state), number)| ([source.to_string(), state.to_string()], number));
+    exposition.each(&table::SOURCE_PATHS, by_state);
     exposition.each(&table::SOURCE_PROBLEMS, problems.iter().map(|(source, number)| ([source], *number)));
     let kinds = || rows.iter().filter_map(|row| Some((row, [row.source.to_string(), row.kind?.to_owned()])));
     exposition.each(&table::SOURCE_UP, kinds().map(|(row, labels)| (labels, row.state == SourceState::Ok)));
@@ -162,8 +160,8 @@ fn stale_sockets(exposition: &mut Exposition, report: &StaleSocketsReport, now: 
     }
 }
 
-fn maps(exposition: &mut Exposition, state: &AdminState, snapshot: &Snapshot, now: Now) {
-    let usage = usage(&snapshot.realised, state.limits, &state.reality, now.moment);
+fn maps(exposition: &mut Exposition, datapath: &dyn DatapathReader, snapshot: &Snapshot, now: Now) {
+    let usage = usage(&snapshot.realised, datapath, now.moment);
     exposition.each(&table::MAP_ENTRIES, usage.iter().filter_map(|map| Some(([map.name], map.used?))));
     exposition.each(&table::MAP_LIMIT, usage.iter().map(|map| ([map.name], u64::from(map.limit))));
 }

@@ -9,7 +9,7 @@ use nodelb_core::output::table::{Cell, Page, Table};
 
 use super::follow::ChangeStream;
 use super::query::{self, ADDRESS, FROM, LIVE, Parameter, Problem, Query, SERVICE, STATUS, TO, TYPE, internal};
-use super::state::{AdminState, Now, all_sources, latest, readiness};
+use super::state::{AdminState, Now, latest};
 use super::{diff, history, maps, metrics, openapi, status, tables, trace};
 use crate::status::Check;
 
@@ -137,7 +137,7 @@ pub(super) static ROUTES: &[Route] = &[
         shows: "services with their source and status",
         form: Form::Tables(&[&tables::SERVICES]),
         cost: Cost::ByService,
-        answer: |state, query, _| ok(tables::services(reports::services(&latest(&state.snapshot), &query.filter))),
+        answer: |state, query, _| ok(tables::services(reports::services(&state.snapshot(), &query.filter))),
     },
     Route {
         path: "/frontends",
@@ -146,7 +146,7 @@ pub(super) static ROUTES: &[Route] = &[
         form: Form::Followed(&[&tables::FRONTENDS], ChangeStream::frontends),
         cost: Cost::ByPlace,
         answer: |state, query, now| {
-            ok(tables::frontends(reports::frontends(&latest(&state.snapshot), &query.filter), now.moment))
+            ok(tables::frontends(reports::frontends(&state.snapshot(), &query.filter), now.moment))
         },
     },
     Route {
@@ -155,7 +155,7 @@ pub(super) static ROUTES: &[Route] = &[
         shows: "backends, and whether they receive traffic",
         form: Form::Tables(&[&tables::BACKENDS]),
         cost: Cost::ByService,
-        answer: |state, query, _| ok(tables::backends(reports::backends(&latest(&state.snapshot), &query.filter))),
+        answer: |state, query, _| ok(tables::backends(reports::backends(&state.snapshot(), &query.filter))),
     },
     Route {
         path: "/maps",
@@ -172,7 +172,7 @@ pub(super) static ROUTES: &[Route] = &[
         form: Form::Followed(&[&history::HISTORY], ChangeStream::history),
         cost: Cost::ByPlace,
         answer: |state, query, now| {
-            let (history, snapshot) = (latest(&state.history), latest(&state.snapshot));
+            let (history, snapshot) = (state.history(), state.snapshot());
             ok(history::history(&history::select(&history, &snapshot, &query.filter), now.unix))
         },
     },
@@ -190,7 +190,7 @@ pub(super) static ROUTES: &[Route] = &[
         shows: "where a connection to an address goes, and why",
         form: Form::Tables(&[&trace::VERDICT, &trace::TRACE, &trace::BACKENDS]),
         cost: Cost::Little,
-        answer: |state, query, now| ok(trace::trace(&latest(&state.snapshot), query, now)?),
+        answer: |state, query, now| ok(trace::trace(&state.snapshot(), query, now)?),
     },
     Route {
         path: "/sources",
@@ -198,7 +198,7 @@ pub(super) static ROUTES: &[Route] = &[
         shows: "files and object kinds that services are read from, with their problems",
         form: Form::Tables(&[&tables::SOURCES]),
         cost: Cost::Whole,
-        answer: |state, _, now| ok(tables::sources(&all_sources(state), now.unix)),
+        answer: |state, _, now| ok(tables::sources(&state.sources(), now.unix)),
     },
     Route {
         path: "/apiservers",
@@ -206,7 +206,7 @@ pub(super) static ROUTES: &[Route] = &[
         shows: "apiserver addresses, which one is in use, and why",
         form: Form::Tables(&[&tables::APISERVERS, &tables::SESSION]),
         cost: Cost::Nothing,
-        answer: |state, _, now| ok(tables::apiservers(&latest(&state.apiservers), now)),
+        answer: |state, _, now| ok(tables::apiservers(&state.apiservers(), now)),
     },
     Route {
         path: "/config",
@@ -230,7 +230,7 @@ pub(super) static ROUTES: &[Route] = &[
         shows: "liveness of the daemon (200 or 503)",
         form: Form::Verdict(&[&tables::HEALTHZ]),
         cost: Cost::Nothing,
-        answer: |state, _, now| checks(&tables::HEALTHZ, &[latest(&state.health).alive(now.moment)]),
+        answer: |state, _, now| checks(&tables::HEALTHZ, &[state.health().alive(now.moment)]),
     },
     Route {
         path: "/readyz",
@@ -238,7 +238,7 @@ pub(super) static ROUTES: &[Route] = &[
         shows: "readiness: whether connections on this node are translated (200, or 503 with the reasons)",
         form: Form::Verdict(&[&tables::READYZ]),
         cost: Cost::Nothing,
-        answer: |state, _, now| checks(&tables::READYZ, &readiness(state, now)),
+        answer: |state, _, now| checks(&tables::READYZ, &state.readiness(now)),
     },
     Route {
         path: "/metrics",
@@ -270,8 +270,8 @@ fn list_routes(_: &AdminState, _: &Query, _: Now) -> Answer {
 
 fn read_maps(state: &AdminState, query: &Query, now: Now) -> Answer {
     let held = maps::held(state)?;
-    let snapshot = latest(&state.snapshot);
-    let usage = maps::usage(&held.state, state.limits, &state.reality, now.moment);
+    let snapshot = state.snapshot();
+    let usage = maps::usage(&held.state, &*state.datapath, now.moment);
     ok(maps::maps(&held.state, &|id| snapshot.service_of(id), usage, &query.filter))
 }
 

@@ -12,7 +12,7 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::status::Status;
 
 use super::history;
-use super::state::{AdminState, Now, all_sources, latest, readiness};
+use super::state::{AdminState, Now};
 
 /// The columns of the summary, which has one row per subject.
 pub(super) static STATUS: Schema<[Column; 2]> =
@@ -48,17 +48,17 @@ const RECENT: usize = 5;
 
 /// Returns the whole screen.
 pub(super) fn status(state: &AdminState, now: Now) -> Page {
-    let snapshot = latest(&state.snapshot);
+    let snapshot = state.snapshot();
     let mut rows: Vec<(String, String)> = vec![
         ("version".into(), env!("CARGO_PKG_VERSION").into()),
         ("running".into(), format!("for {}", durations::human(now.moment.0))),
     ];
-    rows.extend(state.kernel.iter().map(|says| ("kernel".into(), says.clone())));
-    for check in readiness(state, now) {
+    rows.extend(state.datapath.kernel_features().map(|says| ("kernel".into(), says.into())));
+    for check in state.readiness(now) {
         let result = if check.passed { "ok" } else { "failed" };
         rows.push((check.name.into(), format!("{result}: {}", check.detail)));
     }
-    for source in all_sources(state) {
+    for source in state.sources() {
         let problems = source.problems.first().map(|problem| format!(": {problem}")).unwrap_or_default();
         let what = format!("{}: {}, {} services{problems}", source.path, source.state, source.services);
         rows.push((format!("source {}", source.source), what));
@@ -70,7 +70,7 @@ pub(super) fn status(state: &AdminState, now: Now) -> Page {
 }
 
 fn apiserver(state: &AdminState) -> Option<(String, String)> {
-    let report = latest(&state.apiservers);
+    let report = state.apiservers();
     report.pool.as_ref()?;
     let says = match (report.in_use(), &report.problem) {
         (Some(address), _) => format!("{address} is in use"),
@@ -103,7 +103,7 @@ fn trouble(snapshot: &Snapshot) -> Table {
 }
 
 fn changes(state: &AdminState) -> Table {
-    let history = latest(&state.history);
+    let history = state.history();
     let first = history.len().saturating_sub(RECENT);
     let rows = history.after(0).skip(first).map(|record| {
         let [_, time, _, service, port, what, object, ..] = history::cells(record, 0);

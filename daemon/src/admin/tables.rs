@@ -9,7 +9,7 @@ use nodelb_core::output::schema::{Column, Schema};
 use nodelb_core::output::table::{Cell, Page, Table};
 use nodelb_core::source_report::SourceReport;
 use nodelb_core::state::status::Status;
-use nodelb_kube::apiserver::pool::PoolReport;
+use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 
 use super::state::Now;
 use crate::config::Config;

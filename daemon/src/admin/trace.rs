@@ -166,7 +166,7 @@ fn client(explanation: &Explanation) -> String {
     let who = match explanation.from {
         Client::Host => "a process in the network namespace of the node",
         Client::Pod => "a process on this node in another network namespace (a pod)",
-        Client::Outside => "another host, whose packets arrive on a network device",
+        Client::Outside => "another host (its packets arrive on a network device)",
     };
     match explanation.client_address {
         None => format!("{who} connects to {}", explanation.to),
@@ -218,12 +218,12 @@ fn hook(explanation: &Explanation) -> String {
 
 fn frontend(explanation: &Explanation, found: &MatchedFrontend, owner: &FrontendReport) -> String {
     let port = if owner.port.is_empty() { String::new() } else { format!(", port {}", owner.port) };
-    let whose = format!("{} address of {}{port}", owner.kind, owner.service);
+    let described = format!("{} address of {}{port}", owner.kind, owner.service);
     if found.at == explanation.to {
-        return format!("{} is a {whose}", found.at);
+        return format!("{} is a {described}", found.at);
     }
     format!(
-        "{} is served on {}, one of the NodePort addresses of the node: a {whose}",
+        "{} is served on {}, one of the NodePort addresses of the node: a {described}",
         owner.address.port, explanation.to.addr
     )
 }

@@ -11,11 +11,12 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nodelb_core::change::Change;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::moment::Moment;
-use nodelb_kube::apiserver::connect::Register;
-use nodelb_kube::clock::{Clock, at, ticking};
+use nodelb_core::model::node::NodeFacts;
+use nodelb_kube::apiserver::connection::connect::Register;
+use nodelb_kube::clock::{at, ticking};
 use nodelb_kube::state_file::Limits;
 use tokio::sync::{mpsc, watch};
-use tokio::task::{self, JoinError, JoinSet};
+use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 
 use super::ask::{Failure, ask};
 use super::board::{Board, Followed, TargetId};
@@ -24,44 +25,39 @@ use super::routes::{Routes, evidence_after};
 use super::schedule::{Due, Schedule};
 use super::state::{CheckReport, Outcome};
 use super::state_file::Saver;
+use crate::reconcile::OwnerHandle;
 
 /// The checker's connections and settings.
-pub struct Checker {
+struct Checker {
     /// Changes from the file source.
-    pub incoming: mpsc::Receiver<Vec<Change>>,
-    /// Changes to the owner task.
-    pub changes: mpsc::Sender<Vec<Change>>,
+    incoming: mpsc::Receiver<Vec<Change>>,
+    /// To the owner task, with snapshots that contain the node's addresses.
+    owner: OwnerHandle,
     /// Reports for metrics.
-    pub reports: watch::Sender<Arc<CheckReport>>,
+    reports: watch::Sender<Arc<CheckReport>>,
     /// Registers a socket as nodelb's own.
-    pub register: Register,
-    /// Whether an address is known to be this host's own: it can be reached without a network.
-    pub is_local: Arc<dyn Fn(Addr) -> bool + Send + Sync>,
+    register: Register,
     /// The state directory.
-    pub directory: PathBuf,
-    /// Whether the daemon continues the work of one that has just ended, with services in the existing maps.
-    pub continues: bool,
-    /// The clock.
-    pub clock: Clock,
+    directory: PathBuf,
     /// Seed of the jitter, which keeps the hosts of a network from asking at the same times.
-    pub seed: u64,
+    seed: u64,
     /// Maximum number of file descriptors for checks.
-    pub sockets: usize,
+    sockets: usize,
     /// Intervals and time limits.
-    pub timeouts: CheckTimeouts,
+    timeouts: CheckTimeouts,
 }
 
 /// Intervals and time limits that need no configuration.
 #[derive(Clone, Copy, Debug)]
-pub struct CheckTimeouts {
+struct CheckTimeouts {
     /// Time during which turns are collected and then reported together.
-    pub gather: Duration,
+    gather: Duration,
     /// Due checks begin together in steps of this length.
-    pub grain: Duration,
+    grain: Duration,
     /// Minimum time between two writes to the state directory.
-    pub save_every: Duration,
+    save_every: Duration,
     /// Time limit for the state directory: at start, while services wait for it, and at the end.
-    pub timeout: Duration,
+    timeout: Duration,
 }
 
 impl Default for CheckTimeouts {
@@ -86,7 +82,7 @@ const OTHER_DESCRIPTORS: u64 = 512;
 
 /// Returns the number of sockets that this process may use for checks. Raises the process's own soft limit as far as
 /// permitted: systemd leaves it low for programs that use select(2), which nodelb does not.
-pub fn room_for_sockets() -> usize {
+fn room_for_sockets() -> usize {
     let wanted = 2 * MAX_OPEN as u64 + OTHER_DESCRIPTORS;
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return MIN_SOCKETS };
     let limit = soft.max(wanted.min(hard));
@@ -97,13 +93,38 @@ pub fn room_for_sockets() -> usize {
 /// Minimum number of sockets: with fewer, nothing would be checked.
 const MIN_SOCKETS: usize = 64;
 
-/// Runs the checker until `shutdown` is ready or the owner task has ended. The changes of the file source are passed on
-/// only after the unhealthy backends of the previous run are known.
-pub async fn run(checker: Checker, shutdown: impl Future<Output = ()>) {
+/// Starts the checker between the file source and the owner task; it runs until `shutdown` is ready or the owner task
+/// has ended. Returns its reports, and the task. `directory` is the state directory.
+pub fn start(
+    incoming: mpsc::Receiver<Vec<Change>>,
+    owner: OwnerHandle,
+    directory: PathBuf,
+    register: Register,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> (watch::Receiver<Arc<CheckReport>>, JoinHandle<()>) {
+    let (reports_in, reports) = watch::channel(Arc::default());
+    let checker = Checker {
+        incoming,
+        owner,
+        reports: reports_in,
+        register,
+        directory,
+        seed: std::process::id().into(),
+        sockets: room_for_sockets(),
+        timeouts: CheckTimeouts::default(),
+    };
+    (reports, tokio::spawn(run(checker, shutdown)))
+}
+
+/// Runs the checker. The changes of the file source are passed on only after the unhealthy backends of the previous run
+/// are known.
+async fn run(checker: Checker, shutdown: impl Future<Output = ()>) {
     let CheckTimeouts { save_every: every, timeout, .. } = checker.timeouts;
     let mut saver = Saver::load(&checker.directory, Limits { every, retry: every, timeout }).await;
+    // With services in the maps, the daemon continues the work of one that has just ended.
+    let continues = checker.owner.ports_at_start > 0;
     let mut running = Running {
-        board: Board::recalling(saver.saved().clone(), checker.continues),
+        board: Board::recalling(saver.saved().clone(), continues),
         schedule: Schedule::new(checker.seed, MAX_OPEN.min(checker.sockets / 2)),
         asking: JoinSet::new(),
         open: HashMap::new(),
@@ -118,6 +139,12 @@ pub async fn run(checker: Checker, shutdown: impl Future<Output = ()>) {
         () = running.run_until_closed(&mut saver) => {}
     }
     saver.close(running.board.unhealthy()).await;
+}
+
+/// Whether the address belongs to the node: it can be reached without a network. True for every address while the
+/// node's addresses are unknown.
+fn is_local(node: &NodeFacts, addr: Addr) -> bool {
+    addr.is_loopback() || node.addresses.is_empty() || node.addresses.contains(&addr)
 }
 
 /// A check that waits for its answer.
@@ -150,7 +177,7 @@ impl Running {
         // Whether the unhealthy backends may differ from those in the state file.
         let mut is_outdated = false;
         let mut tick = ticking(TICK_EVERY);
-        let clock = self.checker.clock;
+        let clock = self.checker.owner.clock;
         let instant_of = |moment: Option<Moment>| moment.map(|moment| clock.instant_of(moment));
         loop {
             let begin_at = self.schedule.next_due().map(|due| self.in_grains(due));
@@ -189,28 +216,28 @@ impl Running {
     /// Passes a batch of the file source to the owner task, with what is known of the backends.
     async fn pass_on(&mut self, mut batch: Vec<Change>) -> Result<(), OwnerIsGone> {
         let Followed { entered, left } = self.board.follow(&batch);
-        let now = self.checker.clock.now();
+        let now = self.checker.owner.clock.now();
         for target in left {
             self.schedule.leave(target);
             self.routes.forget(target);
         }
         entered.into_iter().for_each(|target| self.schedule.enter(target, now));
         batch.extend(self.board.changes(now));
-        self.checker.changes.send(batch).await.map_err(|_batch| OwnerIsGone)
+        self.checker.owner.changes.send(batch).await.map_err(|_batch| OwnerIsGone)
     }
 
     /// Reports turns to the owner task.
     async fn publish(&mut self) -> Result<(), OwnerIsGone> {
-        let changes = self.board.changes(self.checker.clock.now());
+        let changes = self.board.changes(self.checker.owner.clock.now());
         if changes.is_empty() {
             return Ok(());
         }
-        self.checker.changes.send(changes).await.map_err(|_changes| OwnerIsGone)
+        self.checker.owner.changes.send(changes).await.map_err(|_changes| OwnerIsGone)
     }
 
     /// Begins the checks that are due.
     fn begin(&mut self) {
-        let now = self.checker.clock.now();
+        let now = self.checker.owner.clock.now();
         while let Some(due) = self.schedule.next(now) {
             self.report.late_millis += due.late;
             let Some(question) = self.board.question(due.target) else {
@@ -229,7 +256,7 @@ impl Running {
 
     /// Takes an answer and all others that are waiting. Returns whether a backend has turned.
     fn take(&mut self, first: Answered) -> bool {
-        let now = self.checker.clock.now();
+        let now = self.checker.owner.clock.now();
         let (mut next, mut has_turned) = (Some(first), false);
         while let Some(answered) = next {
             let (id, answer) = match answered {
@@ -268,7 +295,7 @@ impl Running {
                 Err(Failure { outcome, ..failure })
             }
             answer => {
-                if (self.checker.is_local)(open.addr) {
+                if is_local(self.checker.owner.snapshot.borrow().facts().node(), open.addr) {
                     self.routes.forget(target);
                 } else {
                     self.routes.note(target, family, open.asked);

@@ -96,19 +96,20 @@ macro_rules! section {
 }
 
 section! {
-    /// Where nodelb runs: what traffic policies and topology hints are measured against.
+    /// The node on which nodelb runs. Traffic policies and topology hints refer to it.
     Node, "node", needs_restart = false;
 
-    /// Name of this node; a backend is local when its node has the same name. Its case and the white space around it do not
-    /// count. Empty: the host name at the start or reload, in lower case.
+    /// Name of this node; a backend is local if its node has the same name. Case and surrounding white space are
+    /// ignored. Empty: the host name at the start or reload, in lower case.
     name: String = String::new(), node_name_or_empty;
 
-    /// Zone of this node, compared with the zones that backends are meant for. Empty: unknown.
+    /// Zone of this node, which nodelb compares with the zones in the topology hints of backends. Empty: unknown.
     zone: String = String::new(), name_or_empty;
 
-    /// On which of this node's addresses NodePorts are answered: "primary" are those of the Node object, else those the
-    /// default routes go out from; "loopback" are 127.0.0.1 and ::1, for processes outside of containers; a CIDR is every
-    /// address in it, loopback and link-local ones only if it holds no others. Addresses are followed as they come and go.
+    /// Addresses of this node on which NodePorts are answered: "primary" means the addresses of the Node object,
+    /// otherwise the source addresses of the default routes; "loopback" means 127.0.0.1 and ::1, for processes outside
+    /// of containers; a CIDR means every address in it, loopback and link-local ones only if it contains no others.
+    /// nodelb follows changes of the addresses.
     nodeport_addresses: Vec<NodePortAddress> = vec![NodePortAddress::Primary];
 }
 
@@ -116,7 +117,7 @@ section! {
     /// Services in local files.
     Files, "files", needs_restart = false;
 
-    /// Directory of service files: *.toml in nodelb's own form, *.yaml and *.json with Kubernetes Services and
+    /// Directory of service files: *.toml in nodelb's own format, *.yaml and *.json with Kubernetes Services and
     /// EndpointSlices. nodelb watches it; changes need no reload.
     directory: PathBuf = PathBuf::from("/etc/nodelb/services.d"), absolute;
 }
@@ -138,17 +139,17 @@ section! {
     /// File with a bearer token, if kubeconfig is not set.
     token_file: PathBuf = PathBuf::new(), file_or_credential;
 
-    /// Certificate authority of the apiservers in PEM, if kubeconfig is not set.
+    /// Certificate authority of the API servers in PEM, if kubeconfig is not set.
     ca_file: PathBuf = PathBuf::new(), file_or_credential;
 
-    /// HTTP proxy to the apiservers, such as "http://192.0.2.9:3128". Proxy variables of the environment are ignored.
+    /// HTTP proxy to the API servers, such as "http://192.0.2.9:3128". Proxy variables of the environment are ignored.
     proxy: String = String::new(), proxy_or_empty;
 
-    /// Service CIDRs of the cluster: addresses in them are never used as apiservers. nodelb adds those that the cluster
-    /// reports.
+    /// Service CIDRs of the cluster: addresses in them are never used as API servers. nodelb adds those that the
+    /// cluster reports.
     service_cidrs: Vec<IpNet> = Vec::new();
 
-    /// Apiservers in order of preference, before that of the kubeconfig. Each has an address, HOST:PORT, preferably an
+    /// API servers in order of preference, before that of the kubeconfig. Each has an address, HOST:PORT, preferably an
     /// IP address, and a tls-server-name if the certificate does not contain that host:
     ///   apiserver = [
     ///     { address = "192.0.2.1:6443", tls-server-name = "kubernetes" },
@@ -175,7 +176,7 @@ section! {
     /// State that persists across reboots.
     State, "state", needs_restart = true;
 
-    /// Directory for state files: the apiserver addresses that worked, the last known services and Node, the backends
+    /// Directory for state files: the API server addresses that worked, the last known services and Node, the backends
     /// that failed their health checks, and the history of changes (`nodelb history`).
     directory: PathBuf = PathBuf::from("/var/lib/nodelb"), absolute;
 }
@@ -200,7 +201,7 @@ section! {
     /// "kernel" translates connections; "memory" does everything else and needs no privileges.
     mode: Mode = Mode::Kernel;
 
-    /// Cgroup whose processes get their connections translated. Default: the root of cgroup v2, which includes all
+    /// Cgroup of the processes that get their connections translated. Default: the root of cgroup v2, which includes all
     /// processes.
     cgroup: PathBuf = PathBuf::new(), absolute_or_empty;
 
@@ -239,7 +240,7 @@ section! {
     /// CPU, at most 16 MiB if max-services is below a million.
     count_connections: bool = true;
 
-    /// Sockets that nodelb closes when their backend is gone, so that their owners reconnect: "udp", "all" (also TCP
+    /// Sockets that nodelb closes when their backend is removed, so that their owners reconnect: "udp", "all" (also TCP
     /// connections to removed, but not to terminating backends) or "none".
     disconnect: Disconnect = Disconnect::Udp;
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use ipnet::IpNet;
 use nodelb_core::model::addr::{Addr, parse_net};
 use nodelb_core::model::node::NodePortAddress;
-use nodelb_kube::apiserver::credstore;
+use nodelb_kube::apiserver::credentials::credstore;
 use serde::{Deserialize, Deserializer};
 
 use crate::document;

@@ -37,25 +37,44 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// How long a scan of the directory may take before that is reported.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// How many batches of changes may wait to be received.
+const QUEUE: usize = 64;
 /// The maximum number of scans in progress: one, and those that reloads have abandoned.
 const LOOKS: usize = 8;
 
-/// The inputs and outputs of the file source.
+/// A started file source, for its users.
 #[derive(Debug)]
-pub struct FileSource {
+pub struct Started {
     /// The services directory. Every value, even an equal one, makes the source read everything again and accept an
     /// empty directory: a reload sends one.
-    pub directory: watch::Receiver<PathBuf>,
-    /// To the owner. One batch contains the result of one scan and is to be applied as a whole.
-    pub changes: mpsc::Sender<Vec<Change>>,
+    pub directory: watch::Sender<PathBuf>,
+    /// For the owner. One batch contains the result of one scan and is to be applied as a whole.
+    pub changes: mpsc::Receiver<Vec<Change>>,
     /// The rows of `/sources`: first the directory, then its files.
-    pub reports: watch::Sender<Arc<Vec<SourceReport>>>,
+    pub reports: watch::Receiver<Arc<Vec<SourceReport>>>,
 }
 
-/// Runs the file source until `shutdown` is ready or the owner has closed the queue. Sends [`Change::Synced`] after the
-/// first successful read of the directory, and again when the incomplete part changes. Removes nothing while the
-/// directory cannot be read.
-pub async fn run(source: FileSource, shutdown: impl Future<Output = ()>) {
+/// The inputs and outputs of the file source, as in [`Started`].
+#[derive(Debug)]
+struct FileSource {
+    directory: watch::Receiver<PathBuf>,
+    changes: mpsc::Sender<Vec<Change>>,
+    reports: watch::Sender<Arc<Vec<SourceReport>>>,
+}
+
+/// Starts the file source on this directory; it runs until `shutdown` is ready or its changes are no longer received.
+/// Sends [`Change::Synced`] after the first successful read of the directory, and again when the incomplete part
+/// changes. Removes nothing while the directory cannot be read.
+pub fn start(directory: PathBuf, shutdown: impl Future<Output = ()> + Send + 'static) -> Started {
+    let (directory, directories) = watch::channel(directory);
+    let (changes_in, changes) = mpsc::channel(QUEUE);
+    let (reports_in, reports) = watch::channel(Arc::default());
+    let source = FileSource { directory: directories, changes: changes_in, reports: reports_in };
+    tokio::spawn(run(source, shutdown));
+    Started { directory, changes, reports }
+}
+
+async fn run(source: FileSource, shutdown: impl Future<Output = ()>) {
     tokio::select! {
         () = shutdown => {}
         () = Running::new(source).poll_forever() => {}

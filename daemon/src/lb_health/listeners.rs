@@ -10,7 +10,7 @@ use std::time::Duration;
 use hyper::Request;
 use hyper::body::Incoming;
 use nix::errno::Errno;
-use nodelb_kube::apiserver::connect::Register;
+use nodelb_kube::apiserver::connection::connect::Register;
 use nodelb_kube::clock;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;

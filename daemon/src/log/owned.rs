@@ -24,7 +24,7 @@ enum Text {
     Formatted(DebugValue<Verbatim>),
 }
 
-/// Text whose debug form is the text itself.
+/// Text with a debug form that is the text itself.
 struct Verbatim(String);
 
 impl fmt::Debug for Verbatim {

@@ -46,28 +46,20 @@ impl Default for NodeWatchTimeouts {
     }
 }
 
-/// The inputs and outputs of the task.
-#[derive(Debug)]
-pub struct Connections {
-    /// The configured facts about the node; a new value takes effect at once.
-    pub identity: watch::Receiver<Arc<Identity>>,
-    /// To the owner.
-    pub changes: mpsc::Sender<Vec<Change>>,
-}
-
-/// Sends the owner the facts about the node, and from then on, until `shutdown`, each change of them.
+/// Sends the owner the facts about the node, and from then on, until `shutdown`, each change of them. A new value of
+/// `identity` takes effect at once.
 ///
 /// # Errors
 /// If the kernel does not list the addresses. Later failures are repeated, and the last known addresses stay in effect.
 pub async fn start(
-    connections: Connections,
+    identity: watch::Receiver<Arc<Identity>>,
+    changes: mpsc::Sender<Vec<Change>>,
     timeouts: NodeWatchTimeouts,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
     // Opened before the first read, so that no later change is missed.
     let events = Events::open()?;
     let addresses = read(timeouts.timeout).await?;
-    let Connections { identity, changes } = connections;
     info!(message_id = %messages::NODE_ADDRESSES, "addresses of this node: {addresses}");
     let mut watch = Watch {
         events: Some(events),

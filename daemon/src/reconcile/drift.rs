@@ -1,4 +1,4 @@
-//! Drift: changes of the kernel's maps and links by other programs. Every few minutes and on request a [`Checker`]
+//! Drift: changes of the kernel's maps and links by other programs. Every few minutes and on request a `Checker`
 //! reads the maps while the owner continues to work, and sends it the entries that seem to differ from what it wrote.
 //! Only the owner knows which operations are in progress: it reads these entries again and repairs those that really
 //! differ ([`nodelb_core::engine::Engine::accept_actual`]). This module counts the results.
@@ -10,14 +10,13 @@ use std::time::Duration;
 use nodelb_core::messages;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::snapshot::Snapshot;
-use nodelb_core::state::kernel_check::{Content, Drift, EntryKey, differing_entries};
+use nodelb_core::state::kernel_check::{Drift, EntryKey, differing_entries};
 use nodelb_core::text::listed;
 use nodelb_kube::clock::{Clock, ticking};
 use tokio::sync::{Notify, mpsc, watch};
 use tracing::warn;
 
-/// Reads the content of the maps from the datapath; may block. The error says what could not be read.
-pub type ReadMaps = Arc<dyn Fn() -> Result<Content, String> + Send + Sync>;
+use crate::datapath::DatapathReader;
 
 /// The interval of the comparison between the maps and their intended content.
 pub const CHECK_EVERY: Duration = Duration::from_secs(120);
@@ -49,11 +48,6 @@ pub fn count(reports: &Reports, kind: &'static str, number: u64) {
     reports.send_modify(|report| *Arc::make_mut(report).repaired.entry(kind).or_default() += number);
 }
 
-/// The number of links repaired so far.
-pub(crate) fn links(reports: &Reports) -> u64 {
-    reports.borrow().repaired.get(LINK).copied().unwrap_or(0)
-}
-
 /// Counts the repairs of a round.
 pub(crate) fn count_round(reports: &Reports, repaired: &[Drift]) {
     repaired.iter().for_each(|drift| count(reports, drift.kind.label(), 1));
@@ -72,60 +66,44 @@ pub(crate) fn log_repairs(repaired: &[Drift]) {
     );
 }
 
-/// The owner's side: the suspect entries, and the counters of repairs.
-pub struct Findings {
-    /// Entries of the maps that another program seems to have changed.
-    pub suspects: mpsc::Receiver<Vec<EntryKey>>,
-    /// The counters of repairs.
-    pub reports: Reports,
-}
-
 /// Detects drift.
-pub struct Checker {
-    /// Reads the maps.
-    pub read: ReadMaps,
+pub(super) struct Checker {
+    pub(super) datapath: Arc<dyn DatapathReader>,
     /// The owner's snapshots.
-    pub snapshot: watch::Receiver<Arc<Snapshot>>,
+    pub(super) snapshot: watch::Receiver<Arc<Snapshot>>,
+    /// To the owner: entries of the maps that another program seems to have changed.
+    pub(super) suspects: mpsc::Sender<Vec<EntryKey>>,
     /// The results.
-    pub reports: Reports,
+    pub(super) reports: Reports,
     /// Requests an immediate check.
-    pub asked: Arc<Notify>,
-    /// The clock.
-    pub clock: Clock,
+    pub(super) asked: Arc<Notify>,
+    pub(super) clock: Clock,
 }
 
 impl Checker {
-    /// Starts the checker, which runs until `shutdown`. Returns the owner's side.
-    pub fn start(self, shutdown: impl Future<Output = ()> + Send + 'static) -> Findings {
-        let (to_owner, suspects) = mpsc::channel(1);
-        let reports = self.reports.clone();
-        tokio::spawn(self.run(to_owner, CHECK_EVERY, shutdown));
-        Findings { suspects, reports }
-    }
-
     /// Checks periodically until `shutdown`.
-    async fn run(self, owner: mpsc::Sender<Vec<EntryKey>>, every: Duration, shutdown: impl Future<Output = ()>) {
+    pub(super) async fn run(self, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
-        let mut due = ticking(every);
+        let mut due = ticking(CHECK_EVERY);
         // The first tick comes at once, and at a start the maps have just been read.
         due.tick().await;
         loop {
             tokio::select! {
                 () = &mut shutdown => return,
-                _ = due.tick() => self.check(&owner).await,
-                () = self.asked.notified() => self.check(&owner).await,
+                _ = due.tick() => self.check().await,
+                () = self.asked.notified() => self.check().await,
             }
         }
     }
 
     /// One comparison of everything. Nothing is repaired before every source is synced, so nothing is compared either.
-    async fn check(&self, owner: &mpsc::Sender<Vec<EntryKey>>) {
+    async fn check(&self) {
         if !self.snapshot.borrow().is_ready {
             return;
         }
-        let (read, snapshot) = (Arc::clone(&self.read), self.snapshot.clone());
+        let (datapath, snapshot) = (Arc::clone(&self.datapath), self.snapshot.clone());
         let looking = tokio::task::spawn_blocking(move || {
-            let content = read()?;
+            let content = datapath.content()?;
             let believed = snapshot.borrow().realised.clone();
             Ok(differing_entries(&content, &believed))
         });
@@ -133,7 +111,7 @@ impl Checker {
             Ok(suspects) => {
                 for some in suspects.chunks(AT_A_TIME) {
                     // Fails only if the owner has ended; the daemon is then about to end too.
-                    let _ = owner.send(some.to_vec()).await;
+                    let _ = self.suspects.send(some.to_vec()).await;
                 }
                 self.done(None);
             }

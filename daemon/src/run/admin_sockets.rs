@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use nix::libc;
 use nodelb_core::messages;
-use nodelb_kube::apiserver::connect::Register;
+use nodelb_kube::apiserver::connection::connect::Register;
 use nodelb_kube::clock::ticking;
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, info, warn};

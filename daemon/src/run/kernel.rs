@@ -8,20 +8,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nodelb_cli::exit::{Code, Failure};
+use nodelb_core::datapath::{Datapath, Limits};
 use nodelb_core::messages;
 use nodelb_core::model::addr::Protocol;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::state::kernel_check::Content;
 use nodelb_datapath::features::{Feature, Findings, Optional};
 use nodelb_datapath::{
     Counters, KernelDatapath, KernelReader, LAYOUT, Links, OpenError, Options, Origin, OwnSockets, PrivilegeError,
     Repair, StartReport, drop_privileges,
 };
+use nodelb_kube::apiserver::connection::connect::Register;
 use tracing::{info, warn};
 
-use crate::admin::ReadClients;
 use crate::config::{Config, Disconnect};
 use crate::connections::Connections;
+use crate::datapath::DatapathReader;
+use crate::reconcile::ProbeResult;
 use crate::reconcile::canary::{self, CanaryError, Probe};
-use crate::reconcile::drift::{self, Reports};
 use crate::sockets::reaper::Reaper;
 use crate::sockets::sock_diag;
 use crate::sockets::stale::{Handles, ReadFlows, STUCK};
@@ -233,22 +237,75 @@ fn number_of<T: FromStr>(variable: &str) -> Result<Option<T>, Failure> {
     number.map(Some).ok_or_else(refused)
 }
 
+/// Marks sockets as nodelb's own.
+pub(super) fn register(datapath: &KernelDatapath) -> Register {
+    let own = datapath.own_sockets();
+    Arc::new(move |socket| own.register(socket))
+}
+
+/// Reads the maps and the links of the hooks.
+pub(super) struct Reader {
+    limits: Limits,
+    maps: KernelReader,
+    links: Links,
+    connections: Option<Connections>,
+    clients: Mutex<Counted>,
+    features: String,
+}
+
+impl Reader {
+    /// A reader of this datapath; `features` are the kernel features that nodelb uses, in one line.
+    pub(super) fn new(datapath: &KernelDatapath, features: String) -> Self {
+        Self {
+            limits: datapath.limits(),
+            maps: datapath.reader(),
+            links: datapath.links(),
+            connections: datapath.counters().map(connections),
+            clients: Mutex::default(),
+            features,
+        }
+    }
+}
+
+impl DatapathReader for Reader {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn content(&self) -> Result<Content, String> {
+        self.maps.content().map_err(|error| error.to_string())
+    }
+
+    fn link_faults(&self) -> Vec<String> {
+        self.links.faults().iter().map(ToString::to_string).collect()
+    }
+
+    /// Counts the clients, at most once per [`COUNT_CLIENTS_EVERY`].
+    fn clients(&self) -> Option<usize> {
+        let mut counted = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        counted.number(Instant::now(), || self.maps.clients().ok())
+    }
+
+    fn slots_taken(&self, now: Moment) -> Option<usize> {
+        Some(self.maps.slots_taken(now))
+    }
+
+    fn connections(&self) -> Option<&Connections> {
+        self.connections.as_ref()
+    }
+
+    fn kernel_features(&self) -> Option<&str> {
+        Some(&self.features)
+    }
+}
+
 /// The counts of connections, and the series made from them.
-pub(super) fn connections(counters: Arc<Counters>) -> Connections {
+fn connections(counters: Arc<Counters>) -> Connections {
     Connections { read: Arc::new(move |id| counters.read(id)), ledger: Arc::default() }
 }
 
 /// How long a count of clients is reused: counting reads each of them, possibly millions.
 const COUNT_CLIENTS_EVERY: Duration = Duration::from_secs(30);
-
-/// Counts the clients, at most once per [`COUNT_CLIENTS_EVERY`].
-pub(super) fn clients(reader: KernelReader) -> ReadClients {
-    let counted = Mutex::new(Counted::default());
-    Arc::new(move || {
-        let mut counted = counted.lock().unwrap_or_else(PoisonError::into_inner);
-        counted.number(Instant::now(), || reader.clients().ok())
-    })
-}
 
 /// The last count and its time.
 #[derive(Debug, Default)]
@@ -265,17 +322,18 @@ impl Counted {
     }
 }
 
-/// Restores links that are gone. The loop makes sure that a fault is logged once.
-pub(super) fn probe_links(datapath: &mut KernelDatapath, drift: &Reports) -> Check {
-    match datapath.ensure_attached() {
-        Ok(repairs) if repairs.is_empty() => Check::passed("links", "every program is attached"),
+/// Restores links that are gone, and tests the hooks. The loop makes sure that a fault is logged once.
+pub(super) fn probe(datapath: &mut KernelDatapath) -> ProbeResult {
+    let (links, repaired_links) = match datapath.ensure_attached() {
+        Ok(repairs) if repairs.is_empty() => (Check::passed("links", "every program is attached"), 0),
         Ok(repairs) => {
-            drift::count(drift, drift::LINK, repairs.len() as u64);
             log_repairs(&repairs);
-            Check::passed("links", "every program is attached again")
+            (Check::passed("links", "every program is attached again"), repairs.len() as u64)
         }
-        Err(error) => Check::failed("links", error.to_string()),
-    }
+        Err(error) => (Check::failed("links", error.to_string()), 0),
+    };
+    let canary = probe_canary(&datapath.own_sockets(), &datapath.links());
+    ProbeResult { checks: vec![links, canary], repaired_links }
 }
 
 /// Logs the repairs, by their effect on connections.
@@ -297,7 +355,7 @@ fn log_repairs(repairs: &[Repair]) {
 }
 
 /// Tests the hooks. `links` finds the pin directories of other attached programs.
-pub(super) fn probe_canary(own: &OwnSockets, links: &Links) -> Check {
+fn probe_canary(own: &OwnSockets, links: &Links) -> Check {
     let prepare = |probe, socket: BorrowedFd<'_>| match probe {
         Probe::Ordinary => own.observe(socket),
         Probe::Own => own.register(socket),

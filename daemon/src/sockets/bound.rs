@@ -22,6 +22,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
+use crate::reconcile::OwnerHandle;
 use crate::sockets::sock_diag::{CLOSE, InetDiagMessage, InetDiagRequest, LISTEN, SockDiag};
 
 /// NodePorts, each with the process that has bound it.
@@ -42,11 +43,11 @@ pub(crate) struct BoundPorts {
 
 impl BoundPorts {
     /// Searches for the NodePorts that the snapshot serves, and reports the result to the owner task.
-    pub(crate) fn new(snapshot: watch::Receiver<Arc<Snapshot>>, changes: mpsc::Sender<Vec<Change>>) -> Self {
+    pub(crate) fn new(OwnerHandle { changes, snapshot, .. }: OwnerHandle) -> Self {
         Self { snapshot, changes, overlap: None }
     }
 
-    /// Also checks which ports the kernel chooses by itself, if NodePorts are protected.
+    /// Also checks the kernel's range of ephemeral ports, if NodePorts are protected.
     pub(crate) fn with_overlap(self, overlap: Option<Overlap>) -> Self {
         Self { overlap, ..self }
     }

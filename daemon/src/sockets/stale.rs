@@ -29,6 +29,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::config::Disconnect;
+use crate::reconcile::OwnerHandle;
 use crate::sockets::reaper::wire::{BATCH, Hello, Order, Outcome};
 use crate::sockets::reaper::{Line, Lost, Reaper};
 
@@ -127,12 +128,8 @@ struct PassState {
 
 impl StaleSockets {
     /// A task for the sockets in this scope; `directory` is the state directory.
-    pub fn new(
-        snapshot: watch::Receiver<Arc<Snapshot>>,
-        changes: mpsc::Sender<Vec<Change>>,
-        (scope, directory): (Disconnect, PathBuf),
-        clock: Clock,
-    ) -> Self {
+    pub fn new(owner: OwnerHandle, scope: Disconnect, directory: PathBuf) -> Self {
+        let OwnerHandle { changes, snapshot, clock, .. } = owner;
         let report = watch::Sender::default();
         Self { snapshot, changes, scope, directory, report, clock, call_again: CALL_AGAIN }
     }

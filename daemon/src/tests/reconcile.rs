@@ -10,7 +10,6 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::{FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId};
 
 use super::*;
-use crate::latency::Latencies;
 use crate::notify::Environment;
 use crate::recorder;
 
@@ -30,33 +29,15 @@ async fn received_after<D: Datapath + 'static>(source: Source, seconds: u64, map
     let sources = BTreeSet::from([source]);
     let config = EngineConfig { sources, max_services: LIMITS.services, ..EngineConfig::default() };
     let engine = Engine::new(config, maps.dump().unwrap());
-    let (snapshot, _snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
-    let (health, reported) = watch::channel(Arc::default());
-    let (_changes, changes) = mpsc::channel(1);
     let notifier = Arc::new(Notifier::connect(&environment).unwrap());
-    let (probe, clock) = (Box::new(|_: &mut D| Vec::new()), Clock::start());
     let started = Event::for_daemon(What::Started, "");
     let state = directory.path().join("state");
-    let recorder = recorder::start(state, Latencies::default(), started, recorder::LIMITS);
-    let reporter = recorder.reporter;
-    let drift = Findings { suspects: mpsc::channel(1).1, reports: watch::channel(Arc::default()).0 };
-    let owner = Owner {
-        engine,
-        datapath: maps,
-        changes,
-        drift,
-        snapshot,
-        rounds: Rounds::default(),
-        health,
-        reporter,
-        notifier,
-        probe,
-        clock,
-    };
+    let recorder = recorder::start(state, started, recorder::LIMITS);
+    let (owner, _handle, published) = Owner::new(engine, maps, recorder.reporter, notifier, Clock::start());
     owner.run(tokio::time::sleep(Duration::from_secs(seconds))).await;
     let mut buffer = [0; 1024];
     let length = supervisor.recv(&mut buffer).unwrap_or(0);
-    let check = reported.borrow().checks[0].clone();
+    let check = published.health.borrow().checks[0].clone();
     (String::from_utf8_lossy(&buffer[..length]).into_owned(), check)
 }
 

@@ -22,12 +22,12 @@ struct Daemon {
 impl Daemon {
     fn start(directory: &Path) -> Self {
         let event = Event::for_daemon(What::Started, "for a test");
-        Self { started: start(directory.into(), Latencies::default(), event, LIMITS) }
+        Self { started: start(directory.into(), event, LIMITS) }
     }
 
     /// Waits until this number is the last one recorded.
     async fn reaches(&mut self, last: u64) -> Arc<History> {
-        self.started.history.wait_for(|history| history.last() >= last).await.unwrap().clone()
+        self.started.published.history.wait_for(|history| history.last() >= last).await.unwrap().clone()
     }
 
     async fn end(self) {
@@ -61,7 +61,8 @@ async fn a_restart_goes_on_where_the_last_run_ended() {
     let history = daemon.reaches(2).await;
     assert_eq!(whats(&history), [(1, What::Started, false), (2, What::Changed, false)]);
     assert!(history.after(1).all(|record| record.to_kernel.is_some()));
-    assert_eq!((daemon.started.latencies.rounds.get(), daemon.started.latencies.done.get()), (1, 1));
+    let latencies = &daemon.started.published.latencies;
+    assert_eq!((latencies.rounds.get(), latencies.done.get()), (1, 1));
     daemon.end().await;
 
     let mut daemon = Daemon::start(directory.path());

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use k8s_openapi::api::core::v1::Event;
 use nodelb_core::output::durations;
-use nodelb_kube::api::printable;
+use nodelb_core::text;
 use serde::Deserialize;
 
 use super::finding::Severity;
@@ -75,13 +75,13 @@ pub fn find(reason: &str) -> Option<&'static Entry> {
 pub(super) fn one_line(event: &Event, now: u64) -> String {
     let by = match component(event) {
         "" => String::new(),
-        component => format!(" from {}", printable::name(component)),
+        component => format!(" from {}", text::name(component)),
     };
     let times = event.count.filter(|count| *count > 1).map(|count| format!(", {count} times")).unwrap_or_default();
     let last = last_seen(event)
         .map(|at| format!(", last {} ago", durations::human(now.saturating_sub(at).saturating_mul(1000))));
-    let message = printable::sentence(text(&event.message).trim());
-    format!("{}{by}{times}{}: {message}", printable::name(text(&event.reason)), last.unwrap_or_default())
+    let message = text::sentence(text(&event.message).trim());
+    format!("{}{by}{times}{}: {message}", text::name(text(&event.reason)), last.unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Rows of the admin API that are only quoted: all their columns on one line. Pure, and tolerant, because a daemon of
 //! another version has other columns.
 
-use nodelb_kube::api::printable;
+use nodelb_core::text;
 use serde_json::{Map, Value};
 
 /// Maximum number of columns that are shown of a row.
@@ -71,7 +71,7 @@ fn is_empty(value: &Value) -> bool {
 
 fn text(value: &Value) -> String {
     match value {
-        Value::String(text) => printable::sentence(text).into_owned(),
+        Value::String(text) => text::sentence(text).into_owned(),
         Value::Array(list) => {
             let each: Vec<String> = list.iter().take(MOST).map(text).collect();
             each.join(" ")

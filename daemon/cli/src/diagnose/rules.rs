@@ -15,8 +15,8 @@ use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use nodelb_core::output::durations;
 use nodelb_core::state::status::Status;
+use nodelb_core::text;
 use nodelb_core::text::listed;
-use nodelb_kube::api::printable;
 
 use super::facts::{Cluster, Daemon, Facts};
 use super::finding::{Finding, Kind, Severity, in_order};
@@ -123,12 +123,12 @@ fn is_pod_of(endpoint: &Endpoint, pod: &Pod) -> bool {
 
 /// Returns a name in printable form.
 fn shown(text: &str) -> String {
-    printable::name(text).into_owned()
+    text::name(text).into_owned()
 }
 
 /// Returns a text that a user wrote in printable form.
 fn quoted(text: &str) -> String {
-    printable::sentence(text.trim()).into_owned()
+    text::sentence(text.trim()).into_owned()
 }
 
 /// Returns the first few, and the number of the others.

@@ -5,10 +5,10 @@ use std::time::{Duration, SystemTime};
 
 use nodelb_core::model::service::ServiceName;
 use nodelb_kube::api::decode::{Decode, Envelope, Kind, ListWatchEvent, Version, event_without_object, invalid};
-use nodelb_kube::api::list_watch::{From, ListWatch, Timeouts};
+use nodelb_kube::api::list_watch::{ListWatch, Start, Timeouts};
 use nodelb_kube::api::request::Query;
-use nodelb_kube::apiserver::error::LinkError;
-use nodelb_kube::apiserver::link::Link;
+use nodelb_kube::apiserver::connection::error::LinkError;
+use nodelb_kube::apiserver::connection::link::Link;
 use nodelb_kube::apiserver::one_shot::{ANSWER, Connected};
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -89,12 +89,12 @@ impl Follower {
 
     /// Performs one list or one watch.
     async fn list_or_watch(&mut self, link: &Link, lines: &mpsc::Sender<Line>) -> Result<(), LinkError> {
-        let (from, silence) = match self.version {
-            Some(version) => (From::Version(version), SILENCE),
-            None => (From::List { page: PAGE }, ANSWER),
+        let (start, silence) = match self.version {
+            Some(version) => (Start::Version(version), SILENCE),
+            None => (Start::List { page: PAGE }, ANSWER),
         };
         let timeouts = Timeouts { head: ANSWER, silence, watch: WATCH };
-        let mut response = ListWatch::open(link, self.query.clone(), from, timeouts).await?;
+        let mut response = ListWatch::open(link, self.query.clone(), start, timeouts).await?;
         // Later lists show the differences that occurred while there was no watch.
         let prints = response.is_streaming() || self.prints_first_list || self.cache.was_listed();
         if !response.is_streaming() {

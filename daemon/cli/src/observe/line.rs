@@ -3,9 +3,9 @@
 use std::time::SystemTime;
 
 use nodelb_core::model::calendar;
+use nodelb_core::text;
 use nodelb_kube::api::difference::{Difference, differences, is_annotations_only};
 use nodelb_kube::api::objects::last_write;
-use nodelb_kube::api::printable;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -47,7 +47,7 @@ impl Event {
     pub(super) fn between(kind: &'static str, before: Option<&Value>, after: Option<&Value>, from_list: bool) -> Self {
         let object = after.or(before).unwrap_or(&Value::Null);
         let metadata = &object["metadata"];
-        let text = |field: &str| printable::name(metadata[field].as_str().unwrap_or_default()).into_owned();
+        let text = |field: &str| text::name(metadata[field].as_str().unwrap_or_default()).into_owned();
         let (mut differences, more) = differences(before, after);
         if before.is_none() || after.is_none() {
             // Every object has a uid and similar fields.
@@ -105,7 +105,7 @@ impl Event {
 /// Returns the last writer of an object, if the object names it.
 fn writer(metadata: &Value) -> Option<String> {
     let write = last_write(metadata["managedFields"].clone()).ok()?;
-    (!write.manager.is_empty()).then(|| printable::name(&write.manager).into_owned())
+    (!write.manager.is_empty()).then(|| text::name(&write.manager).into_owned())
 }
 
 impl Line {

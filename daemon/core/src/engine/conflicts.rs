@@ -79,12 +79,12 @@ impl Conflicts {
     /// Compares the contested addresses with their state before the round. Intermediate states within the round are not
     /// reported.
     pub(super) fn finish(&mut self, rows: &OrdMap<L4Addr, Arc<Row>>) -> (Vec<AddressConflict>, Vec<Takeover>) {
-        let (mut outranked, mut takeovers) = (Vec::new(), Vec::new());
+        let (mut conflicts, mut takeovers) = (Vec::new(), Vec::new());
         for (address, before) in std::mem::take(&mut self.0) {
             let Some(row) = rows.get(&address) else { continue };
             let Some((owner, _)) = row.owner() else { continue };
             for (place, claim) in row.waiting().filter(|(_, claim)| !before.had(&owner.key, &claim.key)) {
-                outranked.push(AddressConflict {
+                conflicts.push(AddressConflict {
                     address,
                     claimant: Arc::clone(&claim.key),
                     owner: Arc::clone(&owner.key),
@@ -96,6 +96,6 @@ impl Conflicts {
                 takeovers.push(Takeover { address, owner: Arc::clone(&owner.key), before });
             }
         }
-        (outranked, takeovers)
+        (conflicts, takeovers)
     }
 }

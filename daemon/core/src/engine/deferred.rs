@@ -93,7 +93,7 @@ impl Deferred {
         touched
     }
 
-    /// Removes the address, whose claims have changed. Returns whether it must be planned again.
+    /// Removes an address after its claims have changed. Returns whether it must be planned again.
     pub(super) fn remove_address(&mut self, address: L4Addr, realised: &Realised) -> bool {
         self.frontends.remove(&led_from(address, realised))
     }

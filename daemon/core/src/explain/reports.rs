@@ -62,7 +62,7 @@ fn count_services(snapshot: &Snapshot, counts: &mut Counts) {
     for name in snapshot.facts.names() {
         counts.services += 1;
         let Some((service, slices)) = snapshot.facts.owner(name) else { continue };
-        counts.awaiting_load_balancer += usize::from(service.awaits_load_balancer);
+        counts.load_balancer_pending += usize::from(service.awaits_load_balancer);
         let failed = checks(snapshot, name).and_then(|checks| checks.failed);
         for backend in slices.iter().flat_map(|slice| &slice.ports).flat_map(|port| &port.backends) {
             let has_failed = failed.is_some_and(|failed| failed.contains_key(&(backend.addr, backend.port)));

@@ -103,7 +103,7 @@ pub struct Counts {
     pub without_backends: usize,
     /// The number of services that wait for a load balancer's address, see
     /// [`crate::model::service::Service::awaits_load_balancer`].
-    pub awaiting_load_balancer: usize,
+    pub load_balancer_pending: usize,
     /// The number of rows of `/frontends` by status. A status without rows is absent.
     pub frontends: BTreeMap<Status, usize>,
     /// The number of rows in the status Error that can never own their address.

@@ -28,7 +28,7 @@ impl ServiceName {
         Self { namespace: namespace.into(), name: name.into() }
     }
 
-    /// Whether this is the service whose endpoints are the apiservers, `default/kubernetes`.
+    /// Whether this is `default/kubernetes`; its endpoints are the apiservers.
     pub fn is_default_kubernetes(&self) -> bool {
         is_default_kubernetes(&self.namespace, &self.name)
     }

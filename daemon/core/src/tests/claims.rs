@@ -66,7 +66,7 @@ fn the_oldest_owns_the_address() {
 
 /// A claim that cannot be served must not prevent a younger one from being served.
 #[test]
-fn a_refused_claim_stands_last_however_old() {
+fn a_refused_claim_comes_last_even_if_it_is_the_oldest() {
     let row = row(&[refused("a/old", 1), claim("b/young", 9, 5)]);
     assert_eq!(row.entry().map(|entry| entry.service), Some(ServiceId(5)));
     assert_eq!(line(&row), [5, 0]);
@@ -74,7 +74,7 @@ fn a_refused_claim_stands_last_however_old() {
 }
 
 #[test]
-fn an_address_whose_every_claim_is_refused_is_not_translated() {
+fn an_address_is_not_translated_if_every_claim_to_it_is_refused() {
     let row = row(&[refused("a/s", 1)]);
     assert!(row.owner().is_none() && row.entry().is_none());
     assert_eq!(row.status_of(0, address()).status, Status::Error);
@@ -102,7 +102,7 @@ fn a_waiting_claim_shows_the_owner_and_the_reason() {
 
 /// The status of both the old and the new owner of the address starts at the change.
 #[test]
-fn another_owner_is_a_new_age() {
+fn another_owner_starts_a_new_age() {
     let (old, young) = ("b/old".parse().expect("valid"), claim("a/young", 2, 1));
     let mut row = row(&[young]);
     row.replace(&old, [claim("b/old", 1, 2)].into_iter(), Incumbent::None, NOW.plus(5));

@@ -221,7 +221,7 @@ fn what_is_refused_as_a_backend() {
 
 /// A refused backend is ignored: without others, the service has none.
 #[test]
-fn a_refused_backend_is_no_backend() {
+fn a_refused_backend_is_not_used() {
     let guard = Guard { admin: vec![(l4("192.0.2.9:9890").addr, 9890)], ..Guard::default() };
     let service = service(vec![port("", Protocol::Tcp, &[("198.51.100.1:80", Static)])]);
     let slices = slice("", vec![backend("192.0.2.9:9890")]);
@@ -259,7 +259,7 @@ fn a_nodeport_may_be_bound_by_the_services_own_backend_or_where_it_is_answered_n
 }
 
 #[test]
-fn a_nodeport_on_a_port_of_nodelbs_own_is_refused() {
+fn a_nodeport_on_one_of_nodelbs_own_ports_is_refused() {
     let guard = Guard { own_ports: vec![(30_256, "kubernetes.healthz-addresses")], ..Guard::default() };
     let check = |text: &str| {
         let L4Addr { addr, port, protocol } = l4(text);

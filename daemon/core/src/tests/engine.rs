@@ -80,6 +80,21 @@ fn new_pair() -> (Engine, MemoryDatapath) {
     (engine_with(&datapath), datapath)
 }
 
+/// Reports a service, and its only slice `a`.
+fn upsert(engine: &mut Engine, full: &str, frontend: &str, backends: &[&str]) {
+    engine.change(Change::UpsertService(service(full, frontend)));
+    engine.change(Change::UpsertSlice(slice(full, "a", backends)));
+}
+
+/// Maps with this service, and the engine that has written them.
+fn serving(full: &str, frontend: &str, backends: &[&str]) -> (Engine, MemoryDatapath) {
+    let (mut engine, mut datapath) = new_pair();
+    upsert(&mut engine, full, frontend, backends);
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    (engine, datapath)
+}
+
 /// Maps in which exactly the next operations that `fails` selects fail.
 fn failing(fails: impl Fn(&MapOp) -> bool + Send + 'static) -> MemoryDatapath {
     MemoryDatapath::new(LIMITS).with_fault(Box::new(move |op| fails(op)))
@@ -101,8 +116,7 @@ fn text(engine: &Engine, datapath: &MemoryDatapath) -> String {
 #[test]
 fn a_service_reaches_the_kernel_in_one_round() {
     let (mut engine, mut datapath) = new_pair();
-    engine.change(Change::UpsertService(service("shop/web", "198.51.100.10:80/TCP")));
-    engine.change(Change::UpsertSlice(slice("shop/web", "a", &["192.0.2.1:8080", "192.0.2.2:8080"])));
+    upsert(&mut engine, "shop/web", "198.51.100.10:80/TCP", &["192.0.2.1:8080", "192.0.2.2:8080"]);
     engine.change(synced());
     let round = engine.reconcile(&mut datapath, Moment(0));
     assert_eq!(round.failed, 0);
@@ -120,11 +134,7 @@ fn a_service_reaches_the_kernel_in_one_round() {
 /// Step 4 of the incident: an annotation must not lead to an operation on the maps.
 #[test]
 fn a_change_that_changes_nothing_is_no_operation() {
-    let (mut engine, mut datapath) = new_pair();
-    engine.change(Change::UpsertService(service("shop/web", "198.51.100.10:80/TCP")));
-    engine.change(Change::UpsertSlice(slice("shop/web", "a", &["192.0.2.1:8080"])));
-    engine.change(synced());
-    engine.reconcile(&mut datapath, Moment(0));
+    let (mut engine, mut datapath) = serving("shop/web", "198.51.100.10:80/TCP", &["192.0.2.1:8080"]);
     let mut again = service("shop/web", "198.51.100.10:80/TCP");
     again.origin.resource_version = "2".into();
     engine.change(Change::UpsertService(again));
@@ -141,8 +151,7 @@ fn everything_is_given_back_when_the_last_service_goes() {
     engine.change(synced());
     engine.reconcile(&mut datapath, Moment(0));
     let empty = engine.sizes();
-    engine.change(Change::UpsertService(service("shop/web", "198.51.100.10:80/TCP")));
-    engine.change(Change::UpsertSlice(slice("shop/web", "a", &["192.0.2.1:8080"])));
+    upsert(&mut engine, "shop/web", "198.51.100.10:80/TCP", &["192.0.2.1:8080"]);
     engine.reconcile(&mut datapath, Moment(1));
     engine.change(Change::RemoveSlice(SliceName::new("shop", "a"), Source::Files));
     engine.change(Change::RemoveService(name("shop/web"), Source::Files));
@@ -155,11 +164,7 @@ fn everything_is_given_back_when_the_last_service_goes() {
 /// Entries in the maps are kept until every source has reported everything.
 #[test]
 fn nothing_is_pruned_before_the_source_is_synced_and_complete() {
-    let (mut engine, mut datapath) = new_pair();
-    engine.change(Change::UpsertService(service("shop/web", "198.51.100.10:80/TCP")));
-    engine.change(Change::UpsertSlice(slice("shop/web", "a", &["192.0.2.1:8080"])));
-    engine.change(synced());
-    engine.reconcile(&mut datapath, Moment(0));
+    let (engine, mut datapath) = serving("shop/web", "198.51.100.10:80/TCP", &["192.0.2.1:8080"]);
     let before = text(&engine, &datapath);
 
     let mut engine = engine_with(&datapath);
@@ -232,7 +237,7 @@ fn the_older_service_owns_an_address_and_the_other_takes_over() {
 }
 
 #[test]
-fn what_does_not_fit_says_which_key_to_raise_and_comes_in_when_there_is_room() {
+fn a_list_that_does_not_fit_names_the_key_to_raise_and_is_written_when_there_is_room() {
     let mut datapath = MemoryDatapath::new(Limits { slots: 2, ..LIMITS });
     let mut engine = engine_with(&datapath);
     for index in 1..=3 {
@@ -284,8 +289,7 @@ fn ports_of_equal_name_share_one_entry() {
 fn a_failure_is_forgotten_when_its_cause_goes_away() {
     let mut datapath = failing(|op| matches!(op, MapOp::PutService(_, entry) if entry.cluster.len() == 2));
     let mut engine = engine_with(&datapath);
-    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
-    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
+    upsert(&mut engine, "a/s", "198.51.100.10:80/TCP", &["192.0.2.1:80"]);
     engine.change(synced());
     engine.reconcile(&mut datapath, Moment(0));
     engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80", "192.0.2.2:80"])));
@@ -298,11 +302,10 @@ fn a_failure_is_forgotten_when_its_cause_goes_away() {
 
 /// The entry is written because its list changes, before the retry of the failed operation is due.
 #[test]
-fn a_frontend_follows_its_entry_whenever_that_comes_in() {
+fn a_frontend_is_written_as_soon_as_its_entry_is() {
     let mut datapath = failing(|op| matches!(op, MapOp::PutService(_, entry) if entry.cluster.len() == 1));
     let mut engine = engine_with(&datapath);
-    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
-    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
+    upsert(&mut engine, "a/s", "198.51.100.10:80/TCP", &["192.0.2.1:80"]);
     engine.change(synced());
     engine.reconcile(&mut datapath, Moment(0));
     engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80", "192.0.2.2:80"])));
@@ -352,12 +355,8 @@ fn an_id_stays_taken_while_a_frontend_points_at_it() {
 /// The service's own file is readable, but the file with its backends is not, so the absence of backends is no
 /// evidence.
 #[test]
-fn what_the_kernel_held_is_not_emptied_while_a_file_is_unread() {
-    let (mut engine, mut datapath) = new_pair();
-    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
-    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
-    engine.change(synced());
-    engine.reconcile(&mut datapath, Moment(0));
+fn an_adopted_list_is_not_emptied_while_a_file_is_unread() {
+    let (engine, mut datapath) = serving("a/s", "198.51.100.10:80/TCP", &["192.0.2.1:80"]);
     let before = text(&engine, &datapath);
     let mut engine = engine_with(&datapath);
     engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
@@ -488,8 +487,7 @@ fn an_entry_is_not_emptied_under_a_frontend_that_is_only_kept() {
     engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
     engine.change(synced());
     engine.reconcile(&mut datapath, Moment(1));
-    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
-    engine.change(Change::UpsertSlice(slice("a/s", "a", &[])));
+    upsert(&mut engine, "a/s", "198.51.100.10:80/TCP", &[]);
     engine.reconcile(&mut datapath, Moment(2));
     assert!(text(&engine, &datapath).contains("frontend 198.51.100.11:80/TCP"), "Kubernetes may claim it");
     assert!(text(&engine, &datapath).contains("cluster=[192.0.2.1:80/TCP]"), "and then it needs its backends");

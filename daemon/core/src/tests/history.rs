@@ -73,7 +73,7 @@ fn a_returning_reader_misses_no_retained_record() {
 }
 
 #[test]
-fn an_address_finds_who_names_it_and_who_is_behind_it() {
+fn an_address_selects_the_events_that_name_it_and_those_of_its_services() {
     let mut history = History::default();
     let removed = [l4("192.0.2.1:8080")].into_iter().collect();
     history.add(Event { removed, ..changed("shop/web") }, at(1));
@@ -87,7 +87,7 @@ fn an_address_finds_who_names_it_and_who_is_behind_it() {
 }
 
 #[test]
-fn what_had_to_be_tried_again_counts_from_the_first_try() {
+fn the_latency_of_a_retried_operation_starts_at_its_first_attempt() {
     let mut history = History::default();
     let failed = || Kernel::Failed("map slots is full".into());
     history.add(event("shop/web", What::Changed, failed()), at(1_000));
@@ -103,7 +103,7 @@ fn what_had_to_be_tried_again_counts_from_the_first_try() {
 }
 
 #[test]
-fn the_way_from_the_source_is_never_less_than_nothing() {
+fn the_latency_of_a_source_is_never_negative() {
     let mut history = History::default();
     let origin = |triggered| Origin { triggered: Some(triggered), ..Origin::default() };
     let triggered = |at| Event { cause: Cause { origin: origin(at), is_removed: false }, ..changed("shop/web") };

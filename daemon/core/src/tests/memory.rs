@@ -53,7 +53,7 @@ fn a_full_map_keeps_what_it_has() {
 
 /// The first view fits and the second does not. Neither may remain.
 #[test]
-fn a_list_that_fits_by_half_takes_nothing() {
+fn a_list_that_fits_only_in_part_takes_no_slots() {
     let mut maps = MemoryDatapath::new(LIMITS);
     assert_eq!(apply(&mut maps, put(1, 3, 3), NOW), Err("slots"));
     assert_eq!(maps.slots_used(), (0, 0));
@@ -74,7 +74,7 @@ fn a_replaced_list_rests() {
 
 /// A round takes time: a list that was replaced at its end was in use until then.
 #[test]
-fn a_replaced_list_rests_from_the_end_of_its_round_on() {
+fn a_replaced_list_rests_from_the_end_of_its_round() {
     let mut maps = MemoryDatapath::new(LIMITS);
     assert_eq!(apply(&mut maps, put(1, 2, 0), NOW), Ok(()));
     assert_eq!(apply(&mut maps, put(1, 2, 0), NOW), Ok(()));

@@ -90,7 +90,7 @@ fn rows(snapshot: &Snapshot, of: &ServiceName) -> Vec<FrontendReport> {
 
 /// After any change, and with full maps, a service that is not named has the same rows as before.
 #[test]
-fn who_is_not_named_reads_as_before() {
+fn a_service_that_is_not_named_has_the_same_rows_as_before() {
     let config = EngineConfig { sources: [Source::Files].into(), max_services: 9, ..EngineConfig::default() };
     let mut engine = Engine::new(config, MapState::default());
     let mut datapath = MemoryDatapath::new(LIMITS);

@@ -178,7 +178,7 @@ fn no_socket_is_stale_before_every_source_is_synced() {
 }
 
 #[test]
-fn what_one_service_loses_is_another_ones_still() {
+fn a_backend_that_one_service_loses_may_remain_one_of_another() {
     let mut node = Node::new();
     let other = "198.51.100.2:53/UDP";
     let both = [(ONE, BackendState::Active), (TWO, BackendState::Active)];

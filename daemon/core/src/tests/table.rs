@@ -55,7 +55,7 @@ fn slices(table: &Table, full: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_was_known_has_no_effect() {
+fn a_known_object_has_no_effect() {
     let mut table = Table::default();
     let change = || Change::UpsertService(service("a/s", Source::Files, None));
     assert_eq!(dirtied(&mut table, change()), dirty(&["a/s"]));
@@ -95,7 +95,7 @@ fn every_field_a_connection_depends_on_makes_dirty() {
 }
 
 #[test]
-fn removing_the_unknown_has_no_effect() {
+fn removing_an_unknown_object_has_no_effect() {
     let mut table = Table::default();
     table.apply(Change::UpsertService(service("a/s", Source::Files, None)));
     table.apply(Change::UpsertSlice(slice("a/x", "a/s", Source::Files)));
@@ -239,7 +239,7 @@ fn node_facts_make_dirty_what_depends_on_them() {
 
 /// The addresses on which NodePorts are answered may change although the addresses of the node do not.
 #[test]
-fn what_kubernetes_says_of_the_node_makes_no_service_dirty_but_by_its_zone() {
+fn only_the_zone_in_the_node_object_makes_services_dirty() {
     let mut table = Table::default();
     let own: BTreeSet<Addr> = ["203.0.113.1", "203.0.113.2"].map(|text| text.parse().expect("valid")).into();
     let first = || own.iter().take(1).copied().collect();
@@ -280,7 +280,7 @@ fn a_source_may_be_synced_but_for_a_file() {
 }
 
 #[test]
-fn who_has_bound_a_nodeport_makes_nothing_dirty_and_is_void_with_the_next_word() {
+fn a_report_about_bound_nodeports_makes_nothing_dirty_and_replaces_the_previous_one() {
     let mut table = Table::default();
     let at = "0.0.0.0:30080/TCP".parse().expect("valid in a test");
     assert_eq!(table.apply(Change::Bound(BTreeMap::from([(at, "a process".into())]))), Effect::None);

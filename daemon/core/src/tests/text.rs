@@ -1,13 +1,13 @@
 use super::*;
 
 #[test]
-fn what_a_terminal_would_act_upon_is_replaced() {
+fn characters_that_control_a_terminal_are_replaced() {
     assert_eq!(name("kubectl-edit \u{e9}"), "kubectl-edit \u{e9}");
     assert_eq!(name("a\nb\u{1b}[2Jc\u{202e}d"), "a\u{fffd}b\u{fffd}[2Jc\u{fffd}d");
 }
 
 #[test]
-fn what_is_too_long_is_cut() {
+fn a_text_that_is_too_long_is_cut() {
     let long = "\u{e9}".repeat(1000);
     assert_eq!((name(&long).chars().count(), sentence(&long).chars().count()), (MAX_NAME + 1, MAX_SENTENCE + 1));
     assert_eq!(name(&"x".repeat(MAX_NAME)), "x".repeat(MAX_NAME));

@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::objects::{self, ListMetadata, Metadata};
-use super::printable;
 use super::translate::{self, Reader};
-use crate::apiserver::error::LinkError;
+use crate::apiserver::connection::error::LinkError;
 use crate::null::null_is_default;
+use nodelb_core::text;
 
 /// The kinds of objects that nodelb watches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -260,12 +260,12 @@ impl Decoder {
         };
         let Key { namespace, name } = &decoded.key;
         if self.kind == Kind::Service && is_default_kubernetes(namespace, name) && !metadata.uid.is_empty() {
-            decoded.cluster = Some(printable::name(&metadata.uid).into_owned());
+            decoded.cluster = Some(text::name(&metadata.uid).into_owned());
         }
         let shown = format!("{} {namespace}/{name}", self.kind.name());
         let (change, notices) = object.change(&Reader { source: Source::Kubernetes, object: shown.into() });
         decoded.change = change;
-        decoded.notices = notices.iter().map(|notice| printable::sentence(notice).into_owned()).collect();
+        decoded.notices = notices.iter().map(|notice| text::sentence(notice).into_owned()).collect();
         match &mut decoded.change {
             Some(Change::UpsertService(service)) => self.share(&mut service.origin.writer),
             Some(Change::UpsertSlice(slice)) => self.share(&mut slice.origin.writer),
@@ -298,7 +298,7 @@ pub fn event_without_object<O>(kind: &str, object: &[u8]) -> Result<ListWatchEve
         }
         "ERROR" => {
             let Status { code, reason, message } = serde_json::from_slice(object).unwrap_or_default();
-            let message = printable::sentence(format!("{reason} {message}").trim()).into_owned();
+            let message = text::sentence(format!("{reason} {message}").trim()).into_owned();
             Err(match code {
                 0 => LinkError::Status { code: 500, message },
                 410 => LinkError::Gone(message),
@@ -324,7 +324,7 @@ pub fn list_metadata(bytes: &[u8]) -> Result<ListMetadata, LinkError> {
 
 /// The error of a response that cannot be decoded.
 pub fn invalid(reason: &str) -> LinkError {
-    LinkError::Broken(format!("invalid response: {}", printable::sentence(reason)))
+    LinkError::Broken(format!("invalid response: {}", text::sentence(reason)))
 }
 
 fn delete(metadata: &Metadata) -> ListWatchEvent {
@@ -349,7 +349,7 @@ fn skipped(bytes: &[u8], error: &serde_json::Error) -> ListWatchEvent {
     }
     let Named { metadata: Name { namespace, name } } = serde_json::from_slice(bytes).unwrap_or_default();
     let key = key(&namespace, &name).ok();
-    ListWatchEvent::Skipped { key, reason: printable::sentence(&error.to_string()).into_owned() }
+    ListWatchEvent::Skipped { key, reason: text::sentence(&error.to_string()).into_owned() }
 }
 
 fn key(namespace: &str, name: &str) -> Result<Key, String> {

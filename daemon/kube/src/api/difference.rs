@@ -8,7 +8,7 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::printable;
+use nodelb_core::text;
 
 /// The maximum number of differences reported for one event; further ones are only counted.
 const MOST: usize = 40;
@@ -94,8 +94,8 @@ fn keyed(field: &str, [before, after]: [&Value; 2], keys_only: bool, found: &mut
     let empty = Map::new();
     let [before, after] = [before, after].map(|map| map.as_object().unwrap_or(&empty));
     let shown = |key: &str, value: &Value| match value {
-        _ if keys_only => printable::name(key).into_owned(),
-        value => format!("{}={}", printable::name(key), text(value)),
+        _ if keys_only => text::name(key).into_owned(),
+        value => format!("{}={}", text::name(key), text(value)),
     };
     let keys: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     for key in keys {
@@ -112,7 +112,7 @@ fn backends(slice: &Value) -> BTreeMap<String, String> {
     let endpoints = slice["endpoints"].as_array().into_iter().flatten();
     let each = endpoints.flat_map(|endpoint| {
         let addresses = endpoint["addresses"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        addresses.map(move |address| (printable::name(address).into_owned(), state(endpoint)))
+        addresses.map(move |address| (text::name(address).into_owned(), state(endpoint)))
     });
     each.collect()
 }
@@ -128,7 +128,7 @@ fn state(endpoint: &Value) -> String {
         _ => "not ready".to_owned(),
     }];
     for (field, value) in [("pod", &endpoint["targetRef"]["name"]), ("node", &endpoint["nodeName"])] {
-        state.extend(value.as_str().map(|value| format!("{field} {}", printable::name(value))));
+        state.extend(value.as_str().map(|value| format!("{field} {}", text::name(value))));
     }
     state.extend(
         Some(text(&endpoint["hints"])).filter(|_| !endpoint["hints"].is_null()).map(|hints| format!("hints {hints}")),
@@ -179,7 +179,7 @@ fn fields(path: &str, (before, after): (&Value, &Value), depth: usize, found: &m
     if let ([Some(before), Some(after)], true) = (sides, depth > 0) {
         let names: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
         for name in names {
-            let shown = printable::name(name);
+            let shown = text::name(name);
             let inner = if path.is_empty() { shown.into_owned() } else { format!("{path}.{shown}") };
             let values = [before, after].map(|side| side.get(name).unwrap_or(&Value::Null));
             fields(&inner, (values[0], values[1]), depth - 1, found);
@@ -232,7 +232,7 @@ fn text(value: &Value) -> String {
     if characters.next().is_some() {
         short.push('…');
     }
-    printable::sentence(&short).into_owned()
+    text::sentence(&short).into_owned()
 }
 
 #[cfg(test)]

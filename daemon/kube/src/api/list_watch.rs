@@ -13,12 +13,12 @@ use super::decode::{Decode, ListWatchEvent, Version, invalid, list_metadata};
 use super::objects::ListMetadata;
 use super::request::Query;
 use super::splitter::{Lines, MAX_OBJECT, Piece, SplitError, Splitter};
-use crate::apiserver::error::LinkError;
-use crate::apiserver::link::{Body, Link};
+use crate::apiserver::connection::error::LinkError;
+use crate::apiserver::connection::link::{Body, Link};
 
 /// The beginning of a list or watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum From {
+pub enum Start {
     /// All objects, and nothing after them.
     List {
         /// The number of objects in a page; 0 for the whole list in one page.
@@ -73,13 +73,13 @@ impl<'l> ListWatch<'l> {
     ///
     /// # Errors
     /// Those of [`Link::get`].
-    pub async fn open(link: &'l Link, query: Query, from: From, timeouts: Timeouts) -> Result<Self, LinkError> {
-        let (path, response) = match from {
-            From::List { page } => (query.page("", page)?, Response::page(page)),
-            From::StreamingList => {
+    pub async fn open(link: &'l Link, query: Query, start: Start, timeouts: Timeouts) -> Result<Self, LinkError> {
+        let (path, response) = match start {
+            Start::List { page } => (query.page("", page)?, Response::page(page)),
+            Start::StreamingList => {
                 (query.stream(timeouts.watch)?, Response::Stream { lines: Lines::default(), is_list: true })
             }
-            From::Version(version) => (
+            Start::Version(version) => (
                 query.watch(&version.0.to_string(), timeouts.watch)?,
                 Response::Stream { lines: Lines::default(), is_list: false },
             ),
@@ -191,7 +191,7 @@ impl<'l> ListWatch<'l> {
 /// # Errors
 /// Those of [`ListWatch::next`].
 pub async fn current_version(link: &Link, query: Query, timeouts: Timeouts) -> Result<Version, LinkError> {
-    let mut list = ListWatch::open(link, query, From::List { page: 1 }, timeouts).await?;
+    let mut list = ListWatch::open(link, query, Start::List { page: 1 }, timeouts).await?;
     while let Some(chunk) = list.chunk().await? {
         let Response::Page { splitter, metadata, .. } = &mut list.response else { break };
         let split = splitter.feed(&chunk, |piece| {
@@ -210,6 +210,6 @@ fn incomplete() -> LinkError {
 
 fn too_long<O>(at: std::net::SocketAddr) -> ListWatchEvent<O> {
     let reason = format!("an object of more than {MAX_OBJECT} bytes, which is not read");
-    warn!(message_id = %messages::OBJECT_TOO_LONG, "skipped {reason}, from {at}; its last known version stays served");
+    warn!(message_id = %messages::OBJECT_TOO_LONG, "skipped {reason}, from {at}; still serving its last known version");
     ListWatchEvent::Skipped { key: None, reason }
 }

@@ -8,13 +8,10 @@ use kube::core::request;
 use nodelb_core::model::service::ServiceName;
 
 use super::decode::Kind;
-use crate::apiserver::error::LinkError;
+use crate::apiserver::connection::error::LinkError;
 
 /// The label of an EndpointSlice that names its service.
 const SERVICE_LABEL: &str = "kubernetes.io/service-name";
-
-/// The longest `Retry-After` of a server that nodelb obeys.
-pub const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// The label selector for the objects that kube-proxy handles (as of Kubernetes 1.36): no Services of another proxy,
 /// and no slices of headless Services.

@@ -13,8 +13,8 @@ use nodelb_core::model::service::{
 };
 
 use super::objects::{self, Conditions, Endpoint, EndpointHints, EndpointSlice, Metadata, NodeAddress, ServiceSpec};
-use super::printable::name;
 use crate::time;
+use nodelb_core::text::name;
 
 /// Kubernetes' default for `sessionAffinityConfig.clientIP.timeoutSeconds`: three hours.
 pub const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;

@@ -6,17 +6,19 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use nodelb_core::model::addr::Addr;
 use serde::{Deserialize, Serialize};
 
 use super::url::Shown;
 
 /// The address of an apiserver, and the name to verify in its certificate.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Server {
     /// The address to connect to.
     pub address: Address,
     /// The name that the certificate must contain, which is also sent as SNI; `None` for the host of the address.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_server_name: Option<Arc<str>>,
 }
 
@@ -120,6 +122,33 @@ impl TryFrom<String> for Address {
 impl From<Address> for String {
     fn from(address: Address) -> Self {
         address.to_string()
+    }
+}
+
+/// The reason why nodelb must not use an address that a cluster lists, as the end of a sentence; `None` if it may be
+/// used. The list is untrusted: it may be outdated, and a user with write access to it must not be able to make nodelb
+/// depend on itself or connect to arbitrary addresses.
+pub fn reason_not_to_learn(
+    at: SocketAddr,
+    service_cidrs: &[IpNet],
+    is_frontend: &(dyn Fn(SocketAddr) -> bool + Send + Sync),
+) -> Option<&'static str> {
+    let addr = Addr::from(at.ip());
+    let ip = addr.ip();
+    if at.port() == 0 {
+        Some("its port is 0")
+    } else if addr.is_unspecified() || addr.is_multicast() {
+        Some("it is not the address of a host")
+    } else if addr.is_loopback() {
+        Some("it is this host itself; configure it if an apiserver listens there")
+    } else if ip.is_ipv6() && addr.is_link_local() {
+        Some("it is link-local, and the interface is not known")
+    } else if service_cidrs.iter().any(|net| net.contains(&ip)) {
+        Some("it lies in a service CIDR")
+    } else if is_frontend(SocketAddr::new(ip, at.port())) {
+        Some("it is a service address that nodelb itself translates")
+    } else {
+        None
     }
 }
 

@@ -1,8 +1,14 @@
 //! The current credentials, from a kubeconfig, or from a token file and a CA file. Decides when to read them again, and
-//! keeps the last valid ones while the new ones cannot be used. [`kubeconfig`](super::kubeconfig),
-//! [`exec`](super::exec) and [`login`](super::login) interpret the contents.
+//! keeps the last valid ones while the new ones cannot be used. [`kubeconfig`],
+//! [`exec`] and [`login`] interpret the contents.
 
-mod inputs;
+pub mod authorities;
+pub mod credstore;
+mod exec;
+mod files;
+pub mod impersonation;
+mod kubeconfig;
+pub mod login;
 mod plugin;
 
 use std::path::PathBuf;
@@ -13,12 +19,12 @@ use nodelb_core::messages;
 use tokio::sync::oneshot;
 use tracing::warn;
 
-use self::inputs::{Inputs, Looked, Origin};
+use self::authorities::Authorities;
+use self::files::{Inputs, Looked, Origin, Reading};
+pub use self::login::CredentialsError;
+use self::login::{Login, Material, Piece};
 use self::plugin::{Printed, Want};
 use super::address::Server;
-use super::authorities::Authorities;
-pub use super::login::CredentialsError;
-use super::login::{self, Login, Material, Piece};
 use super::session::Settings;
 use crate::threads::Threads;
 
@@ -52,7 +58,7 @@ impl Default for CredentialTimeouts {
 /// # Errors
 /// The first problem, with the file and the remedy.
 pub fn check(settings: &Settings) -> Result<Vec<String>, CredentialsError> {
-    let looked = inputs::read_changed(&Origin::new(settings)?, inputs::Stamps::default(), true);
+    let looked = files::read_changed(&Origin::new(settings)?, Reading::default(), true);
     let Some(inputs) = looked.outcome.transpose()? else { return Ok(Vec::new()) };
     if let Some(material) = material(&inputs, None) {
         Login::new(&material, None)?;
@@ -71,7 +77,7 @@ pub struct Named {
 
 /// Reads the credentials once to find the files that they consist of; `None` if no credentials are configured. Blocks.
 pub fn named(settings: &Settings) -> Option<Named> {
-    let looked = inputs::read_changed(&Origin::new(settings).ok()?, inputs::Stamps::default(), true);
+    let looked = files::read_changed(&Origin::new(settings).ok()?, Reading::default(), true);
     let plugin = looked.outcome.and_then(Result::ok).and_then(|inputs| inputs.plugin);
     let plugin = plugin.map(|plugin| plugin.command).filter(|command| command.is_absolute());
     Some(Named { files: looked.stamps.files(), plugin })
@@ -94,7 +100,7 @@ struct State {
     /// The read in progress. It continues after a caller has stopped waiting, so that an unreachable file system blocks
     /// only one thread.
     looking: Option<oneshot::Receiver<Looked>>,
-    read: inputs::Stamps,
+    read: Reading,
     inputs: Option<Inputs>,
     /// The reason why the current contents of the files cannot be used.
     unusable: Option<CredentialsError>,
@@ -153,7 +159,7 @@ impl Credentials {
         let mut state = self.state.lock().await;
         self.reread(&mut state, false).await?;
         match (&state.inputs, &state.unusable) {
-            (Some(inputs), _) => login::authority(&inputs.authority),
+            (Some(inputs), _) => login::authority(&inputs.material.authority),
             (None, unusable) => {
                 Err(unusable.clone().unwrap_or_else(|| CredentialsError("the credentials were not read".into())))
             }
@@ -187,7 +193,7 @@ impl Credentials {
             Some(looking) => looking,
             none => {
                 let (origin, stamps) = (self.origin.clone(), std::mem::take(&mut state.read));
-                let begun = self.threads.begin(move || inputs::read_changed(&origin, stamps, anyway));
+                let begun = self.threads.begin(move || files::read_changed(&origin, stamps, anyway));
                 none.insert(begun.map_err(|error| CredentialsError(format!("{}: {error}", self.origin)))?)
             }
         };
@@ -235,7 +241,7 @@ impl Credentials {
         let of_login = state.good.as_ref().and_then(|good| good.login.expires);
         let ends = printed.last_good().and_then(|credential| credential.expires.or(of_login));
         let want = Want { has_login: state.good.is_some(), is_rejected, ends };
-        printed.refresh(&inputs.authority.content, want, &self.timeouts).await
+        printed.refresh(&inputs.material.authority.content, want, &self.timeouts).await
     }
 
     /// Creates a new login if the credentials have changed.
@@ -254,10 +260,8 @@ impl Credentials {
 
 /// The material for a login; `None` while an exec plugin has not printed any credentials.
 fn material(inputs: &Inputs, printed: Option<&Printed>) -> Option<Material> {
-    let Inputs { authority, certificate, token, plugin, impersonation, .. } = inputs;
-    let (authority, certificate, token) = (authority.clone(), certificate.clone(), token.clone());
-    let mut material = Material { authority, certificate, token, impersonation: impersonation.clone() };
-    if let Some(plugin) = plugin {
+    let mut material = inputs.material.clone();
+    if let Some(plugin) = &inputs.plugin {
         let credential = printed?.last_good()?;
         let origin = plugin.origin();
         if let Some((certificate, key)) = &credential.certificate {

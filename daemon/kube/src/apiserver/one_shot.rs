@@ -12,16 +12,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::address::{Address, Server};
-use super::authorities::Authorities;
-use super::connect::{self, Connector};
 use super::credentials::{self, Credentials};
-use super::link::Link;
-use super::login::Login;
-use super::pool::learned_name;
-use super::preflight::{Attempt, greet};
 use super::session::Settings;
-use super::state_file;
-use super::timeouts::PoolTimeouts;
+use crate::apiserver::connection::connect::{self, Connector};
+use crate::apiserver::connection::link::Link;
+use crate::apiserver::credentials::authorities::Authorities;
+use crate::apiserver::credentials::login::Login;
+use crate::apiserver::endpoints::pool::learned_name;
+use crate::apiserver::endpoints::preflight::{Attempt, probe};
+use crate::apiserver::endpoints::state_file;
+use crate::apiserver::endpoints::timeouts::PoolTimeouts;
 
 /// The time limit for one address, from the resolver to the response.
 const TIMEOUT: Duration = Duration::from_secs(4);
@@ -131,7 +131,7 @@ impl OneShotClient {
         let mut failed = Vec::new();
         for (server, address_source) in self.servers(&login).await {
             let (address, attempt) = (server.address.clone(), self.attempt(server, &login));
-            match greet(attempt, TIMEOUT).await.0 {
+            match probe(attempt, TIMEOUT).await.0 {
                 Ok(link) => {
                     let (is_balanced, identity) = (self.hints.balanced.contains(&address), login.identity.clone());
                     return Ok(Connected { link, address, address_source, is_balanced, identity, failed });

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use ipnet::IpNet;
 
 use super::address::Server;
-use super::error::LinkError;
-use super::link::Link;
+use crate::apiserver::connection::error::LinkError;
+use crate::apiserver::connection::link::Link;
 
 /// The configuration of the connection to Kubernetes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

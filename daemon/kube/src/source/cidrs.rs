@@ -8,8 +8,8 @@ use ipnet::IpNet;
 use k8s_openapi::api::networking::v1::ServiceCIDR;
 use kube::api::{Api, ListParams, ObjectList};
 
-use crate::apiserver::client;
-use crate::apiserver::error::LinkError;
+use crate::apiserver::connection::client;
+use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::session::{Apiservers, Report, Session};
 
 /// The maximum size of the response in bytes; a cluster has one or two service CIDRs.

@@ -19,9 +19,9 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::api::decode::{Decoder, Key, Kind, ListWatchEvent, Object, Version};
-use crate::api::list_watch::{From, ListWatch, Timeouts};
+use crate::api::list_watch::{ListWatch, Start, Timeouts};
 use crate::api::request::Query;
-use crate::apiserver::error::LinkError;
+use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::session::{Apiservers, Session};
 
 /// Time limits of a comparison.
@@ -115,7 +115,7 @@ impl Live {
         let Some(session) = self.apiservers.session.borrow().clone() else {
             return Err(refused(
                 "no apiserver is reachable",
-                "the last known state stays served; see `nodelb apiservers`",
+                "nodelb keeps serving the last known state; see `nodelb apiservers`",
             ));
         };
         match timeout(self.timeouts.whole, self.compare(&session, service)).await {
@@ -160,7 +160,7 @@ impl Live {
         let LiveTimeouts { timeout, .. } = self.timeouts;
         let timeouts = Timeouts { head: timeout, silence: timeout, watch: Duration::ZERO };
         let mut response = loop {
-            match ListWatch::open(&session.link, query.clone(), From::List { page: PAGE }, timeouts).await {
+            match ListWatch::open(&session.link, query.clone(), Start::List { page: PAGE }, timeouts).await {
                 Err(error) if query.make_do_without(&error) => {}
                 opened => break opened?,
             }
@@ -179,7 +179,7 @@ fn unanswered(error: &LinkError) -> Unanswered {
         LinkError::Unauthorized(_) => "see `nodelb apiservers`, and check the credentials",
         _ => "try again; see `nodelb apiservers`",
     };
-    Unanswered { cause: error.to_string(), action: format!("the last known state stays served; {action}") }
+    Unanswered { cause: error.to_string(), action: format!("nodelb keeps serving the last known state; {action}") }
 }
 
 /// An object in the table or in the list.

@@ -102,7 +102,7 @@ struct Running {
     kinds: BTreeMap<Kind, KindStatus>,
     /// The state that the watchers share.
     restores: Restores,
-    /// The slices of `default/kubernetes` whose endpoints the supervisor knows.
+    /// The slices of `default/kubernetes` with the endpoints that the supervisor knows.
     apiserver_slices: Vec<Arc<Slice>>,
     /// Whether the rows of `/sources` are up to date.
     is_reported: bool,

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::apiserver::authorities::Authorities;
+use crate::apiserver::credentials::authorities::Authorities;
 use crate::state_file::{self, Limits, StateFile};
 
 /// The maximum number of stored names of certificate authorities. A rotation has two, and a third name for the bundle of
@@ -216,7 +216,7 @@ pub(super) struct Saver {
     /// The number of names at the end of `clusters` that belong to the session in use.
     latest: usize,
     is_outdated: bool,
-    /// The time of the latest change whose snapshot may not be published yet.
+    /// The time of the latest change that may not be in a published snapshot yet.
     changed_at: Option<Instant>,
 }
 

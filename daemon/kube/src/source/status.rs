@@ -14,7 +14,7 @@ use tracing::{info, warn};
 use super::store::Tally;
 use super::watch::State;
 use crate::api::decode::Kind;
-use crate::apiserver::error::LinkError;
+use crate::apiserver::connection::error::LinkError;
 use crate::clock::unix_seconds;
 
 /// The maximum number of notices and problems in a row.
@@ -67,7 +67,7 @@ impl KindStatus {
         match (missing_permission(self.kind, &self.state), missing_permission(self.kind, &state)) {
             (before, Some(missing)) if before.as_ref() != Some(&missing) => warn!(
                 message_id = %messages::WATCH_FORBIDDEN,
-                "{missing}; the last known state stays served"
+                "{missing}; still serving the last known state"
             ),
             (Some(_), None) if state == State::Watching => info!(
                 message_id = %messages::WATCH_WORKS,
@@ -88,7 +88,7 @@ impl KindStatus {
         match self.failures.transition(Instant::now(), is_connected) {
             Some(Transition::Failing(failures, error)) => warn!(
                 message_id = %messages::WATCH_FAILED,
-                "{resource}: {failures} requests failed, so {}: {error}; the last known state stays served",
+                "{resource}: {failures} requests failed, so {}: {error}; still serving the last known state",
                 consequence(self.kind)
             ),
             Some(Transition::Works) => info!(
@@ -138,7 +138,7 @@ impl KindStatus {
             State::Watching => None,
             State::Waiting => Some("waiting for an apiserver; see `nodelb apiservers`".into()),
             State::Asking => {
-                Some("an apiserver is connected but has not answered yet; the last known state stays served".into())
+                Some("an apiserver is connected but has not answered yet; still serving the last known state".into())
             }
             State::Failing(error) => {
                 Some(missing_permission(self.kind, &self.state).unwrap_or_else(|| error.to_string()))

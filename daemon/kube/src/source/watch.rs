@@ -17,9 +17,9 @@ use tracing::debug;
 use self::history::Behind;
 pub use self::history::Restores;
 use crate::api::decode::{Decoder, Kind, ListWatchEvent, Version};
-use crate::api::list_watch::{From, ListWatch, Timeouts};
-use crate::api::request::{self, Query};
-use crate::apiserver::error::LinkError;
+use crate::api::list_watch::{ListWatch, Start, Timeouts};
+use crate::api::request::Query;
+use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::session::{Apiservers, Report, Session};
 
 /// A message of a watcher to the task of the Kubernetes source.
@@ -279,7 +279,7 @@ impl Watcher {
     async fn watch(&mut self, session: &Session, version: Version) -> Result<End, LinkError> {
         let WatchTimeouts { watch_timeout: head, watch_silence: silence, watch, .. } = self.timeouts;
         let timeouts = Timeouts { head, silence, watch };
-        let opening = ListWatch::open(&session.link, self.query.clone(), From::Version(version), timeouts);
+        let opening = ListWatch::open(&session.link, self.query.clone(), Start::Version(version), timeouts);
         let mut opening = std::pin::pin!(opening);
         let opened = match timeout(self.timeouts.watch_shown, &mut opening).await {
             Ok(opened) => opened,
@@ -305,14 +305,14 @@ impl Watcher {
     /// Lists all objects. If the server supports streaming lists, the same response continues as a watch.
     async fn list(&mut self, session: &Session) -> Result<End, LinkError> {
         let is_streaming = self.query.streams;
-        let from = if is_streaming { From::StreamingList } else { From::List { page: self.timeouts.page } };
-        let response = match ListWatch::open(&session.link, self.query.clone(), from, self.list_timeouts()).await {
+        let start = if is_streaming { Start::StreamingList } else { Start::List { page: self.timeouts.page } };
+        let response = match ListWatch::open(&session.link, self.query.clone(), start, self.list_timeouts()).await {
             Ok(response) => response,
             Err(error) if self.query.make_do_without(&error) => return Ok(End::Unsupported),
             Err(error) => return Err(error),
         };
-        let start = ListWatchEvent::ListStart { is_rewound: self.is_rewound };
-        self.send(Message::Events(self.query.kind, vec![start])).await;
+        let begun = ListWatchEvent::ListStart { is_rewound: self.is_rewound };
+        self.send(Message::Events(self.query.kind, vec![begun])).await;
         // A list after a failed one may belong to a different history that has since passed the known versions.
         // Therefore, only the first list may treat equal versions as equal content.
         self.is_rewound = true;
@@ -406,10 +406,8 @@ impl Watcher {
         debug!("{}: {error}", self.query.kind.resource());
         let mut pause = Duration::ZERO;
         match &error {
-            LinkError::Busy { code, retry_after, .. } => {
-                // Only the `Retry-After` of a 429 is reliable; that of a server error is a guess.
-                let most = if *code == 429 { request::MAX_RETRY_AFTER } else { self.timeouts.backoff.1 };
-                pause = retry_after.unwrap_or_default().min(most);
+            LinkError::Busy { .. } => {
+                pause = error.pause(self.timeouts.backoff.1);
                 if failures > 2 {
                     self.version = None;
                 }

@@ -53,7 +53,7 @@ impl tracing::Subscriber for Journal {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// A file whose writes begin, and end when the test says how.
+/// A file with writes that begin, and end with the result that the test sends.
 struct World {
     file: StateFile<u32>,
     begun: Receiver<u32>,

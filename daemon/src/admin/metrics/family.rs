@@ -109,8 +109,8 @@ impl Group {
     /// Returns the heading, and the condition under which the metrics of the group exist.
     pub const fn title(self) -> (&'static str, &'static str) {
         match self {
-            Self::Services => ("Services", "Always."),
-            Self::Changes => ("Changes", "Always."),
+            Self::Services => ("Services", "Always present."),
+            Self::Changes => ("Changes", "Always present."),
             Self::Kernel => ("Kernel", "Present unless the datapath is memory."),
             Self::Sources => ("Sources", "Always present; those of watched objects only with Kubernetes."),
             Self::Apiservers => ("Apiservers", "Present if Kubernetes is configured."),
@@ -120,7 +120,7 @@ impl Group {
                 "Present if stale sockets are closed: see `datapath.disconnect` in \
                  nodelb.toml(5).",
             ),
-            Self::Process => ("Daemon", "Always."),
+            Self::Process => ("Daemon", "Always present."),
         }
     }
 }

@@ -25,32 +25,32 @@ macro_rules! metrics {
 metrics! {
     SERVICES: Services, Gauge, "nodelb_services", [], "Number of services that the sources describe";
     SERVICES_HELD: Services, Gauge, "nodelb_services_held", [],
-        "Number of services whose last known backends stay in use although a source removed them, because the service leads to an API server";
+        "Number of services that keep their last known backends although a source removed them, because the service leads to an API server";
     SERVICES_WITHOUT_BACKENDS: Services, Gauge, "nodelb_services_without_backends", [],
         "Number of services with a port that has no backend for new connections";
-    SERVICES_AWAITING: Services, Gauge, "nodelb_services_awaiting_load_balancer", [],
+    SERVICES_LOAD_BALANCER_PENDING: Services, Gauge, "nodelb_services_load_balancer_pending", [],
         "Number of services of type LoadBalancer that have no load balancer address yet";
     FRONTENDS<1>: Services, Gauge, "nodelb_frontends", [status = "Pending, Done, Held, Error"],
         "Number of addresses that services claim, by status";
     FRONTENDS_REFUSED: Services, Gauge, "nodelb_frontends_refused", [],
         "Number of claimed addresses that nodelb refuses to serve";
-    FRONTENDS_OUTRANKED: Services, Gauge, "nodelb_frontends_outranked", [],
+    FRONTEND_CONFLICTS: Services, Gauge, "nodelb_frontend_conflicts", [],
         "Number of claims to an address that another service, or another port of the same service, owns";
     BACKENDS<1>: Services, Gauge, "nodelb_backends",
         [state = "Active, Terminating, Quarantined, Maintenance, NotReady"],
         "Number of backends of all service ports, by state according to their source and nodelb's own health checks";
     BACKENDS_SELECTABLE: Services, Gauge, "nodelb_backends_selectable", [],
         "Number of backends of all service ports that receive new connections";
-    LOCAL_ENTRY_PORTS: Services, Gauge, "nodelb_local_entry_ports", [],
+    HEALTH_CHECK_NODE_PORTS: Services, Gauge, "nodelb_health_check_node_ports", [],
         "Number of services with a healthCheckNodePort";
-    LOCAL_ENTRY_PORTS_FAILED: Services, Gauge, "nodelb_local_entry_ports_failed", [],
-        "Number of these services whose port cannot be opened on every address";
+    HEALTH_CHECK_NODE_PORTS_FAILED: Services, Gauge, "nodelb_health_check_node_ports_failed", [],
+        "Number of these services with a port that cannot be opened on every address";
     NODEPORTS_BOUND: Services, Gauge, "nodelb_nodeports_bound", [],
         "Number of NodePorts that a process of the node has bound, so that connections from outside reach that process instead of the service";
     NODE_ADDRESSES_UNANSWERED: Services, Gauge, "nodelb_node_addresses_unanswered", [],
         "Number of node addresses on which NodePorts are not answered because the kernel did not accept the address";
     SERVICE_CONNECTIONS<4>: Services, Counter, "nodelb_service_connections_total",
-        [service = "the 1,000 service ports that had connections first, and `other` for the rest", port = "of the service", protocol = "TCP, UDP", result = "translated, refused"],
+        [service = "the 1,000 service ports that had connections first, and `other` for the rest", port = "the name of the service's port", protocol = "TCP, UDP", result = "translated, refused"],
         "Connections of this node's processes: each TCP connect, and each assignment of a backend to a UDP socket; if refused, each datagram";
 
     EVENT_TO_KERNEL: Changes, Histogram, "nodelb_event_to_kernel_duration_seconds", [],
@@ -82,8 +82,8 @@ metrics! {
 
     SOURCE_SYNCED<1>: Sources, Gauge, "nodelb_source_synced", [source = "files, kubernetes"],
         "1 once the source has reported its initial state; 0 before, when nothing is removed";
-    SOURCE_PLACES<2>: Sources, Gauge, "nodelb_source_places", [source = "files, kubernetes", state = "Ok, LastGood, Error"],
-        "Number of files and kinds of objects from which services are read, by whether their current content is served";
+    SOURCE_PATHS<2>: Sources, Gauge, "nodelb_source_paths", [source = "files, kubernetes", state = "Ok, LastGood, Error"],
+        "Number of paths in `nodelb sources` (files, and kinds of objects), by whether their current content is served";
     SOURCE_PROBLEMS<1>: Sources, Gauge, "nodelb_source_problems", [source = "files, kubernetes"],
         "Number of their problems, as shown by `nodelb sources`";
     SOURCE_UP<2>: Sources, Gauge, "nodelb_source_up",
@@ -128,7 +128,7 @@ metrics! {
         "Number of log lines that were dropped because journald, or the reader of the daemon's stderr, did not accept them in time";
     ADMIN_LISTENERS_CLOSED: Process, Gauge, "nodelb_admin_listeners_closed", [],
         "Number of addresses of `admin.listen` that cannot be opened";
-    BUILD_INFO<1>: Process, Info, "nodelb_build_info", [version = "one"], "The version of nodelb";
+    BUILD_INFO<1>: Process, Info, "nodelb_build_info", [version = "the version"], "The version of nodelb";
     START_TIME: Process, Gauge, "process_start_time_seconds", [], "Start time of the daemon, in seconds since 1970";
     CPU_TIME: Process, Counter, "process_cpu_seconds_total", [], "CPU time that the daemon has used";
     RESIDENT_MEMORY: Process, Gauge, "process_resident_memory_bytes", [], "Resident memory of the daemon";

@@ -1,8 +1,8 @@
 use std::net::SocketAddr;
 
 use nodelb_kube::apiserver::address::{Address, Server};
-use nodelb_kube::apiserver::pool::{Outcome, Pool};
-use nodelb_kube::apiserver::timeouts::PoolTimeouts;
+use nodelb_kube::apiserver::endpoints::pool::{Outcome, Pool};
+use nodelb_kube::apiserver::endpoints::timeouts::PoolTimeouts;
 
 use super::super::*;
 

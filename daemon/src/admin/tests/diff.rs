@@ -1,14 +1,22 @@
+use std::sync::Arc;
+
 use nodelb_core::model::service::Source;
 use nodelb_core::source_report::SourceState;
 use nodelb_core::state::entries::ServiceId;
 use nodelb_core::state::kernel_check::Content;
-use tokio::sync::watch;
+use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 
 use super::*;
-use crate::admin::fixture::unsynced;
+use crate::admin::fixture::{always, kubernetes, unsynced};
+use crate::datapath::fake::FakeDatapath;
+use crate::kubernetes::{AskLive, Published};
+
+fn datapath(content: Result<Content, String>) -> FakeDatapath {
+    FakeDatapath { content: Box::new(move || content.clone()), ..FakeDatapath::default() }
+}
 
 fn state(content: Result<Content, String>) -> AdminState {
-    AdminState { maps: Arc::new(move || content.clone()), ..unsynced() }
+    AdminState { datapath: Arc::new(datapath(content)), ..unsynced() }
 }
 
 fn text(state: &AdminState, filter: &Filter) -> String {
@@ -45,9 +53,9 @@ fn maps_sources_and_hooks_each_have_their_rows() {
         problems: vec!["line 3: no".into(), "line 4: no".into()],
         since: 0,
     };
-    let mut state = state(Ok(content));
-    state.sources.push(watch::channel(Arc::new(vec![report])).1);
-    state.reality.links = Arc::new(|| vec!["hook connect4: it is gone".into()]);
+    let link_faults = vec!["hook connect4: it is gone".into()];
+    let datapath = Arc::new(FakeDatapath { link_faults, ..datapath(Ok(content)) });
+    let state = AdminState { datapath, files: always(vec![report]), ..unsynced() };
     let shown = text(&state, &Filter::default());
     let lines: Vec<&str> = shown.lines().collect();
     assert_eq!(lines.len(), 4, "{shown}");
@@ -65,18 +73,19 @@ fn no_difference_is_reported_while_a_round_runs() {
     let mut content = Content::default();
     content.state.services.insert(ServiceId(7), Arc::default());
     let mut state = state(Ok(content.clone()));
-    let rounds = state.reality.rounds.clone();
+    let rounds = state.owner.rounds.clone();
     rounds.begin();
     let shown = text(&state, &Filter::default());
     assert!(shown.contains("changes are in progress") && !shown.contains("another process"), "{shown}");
     rounds.end();
     assert!(text(&state, &Filter::default()).contains("another process added"));
     // A round that ends before the snapshot is read.
-    state.maps = Arc::new(move || {
+    let busy = move || {
         rounds.begin();
         rounds.end();
         Ok(content.clone())
-    });
+    };
+    state.datapath = Arc::new(FakeDatapath { content: Box::new(busy), ..FakeDatapath::default() });
     let shown = text(&state, &Filter::default());
     assert!(shown.contains("changes are in progress") && !shown.contains("another process"), "{shown}");
 }
@@ -88,10 +97,11 @@ fn live_is_refused_without_kubernetes_and_uses_the_service_with_the_address() {
     let problem = diff(&state, &query, Now::default()).unwrap_err();
     assert_eq!(problem.status, StatusCode::BAD_REQUEST);
     assert!(problem.message.contains("live requires Kubernetes"), "{}", problem.message);
-    state.reality.live = Some(Arc::new(|service| {
+    let live: AskLive = Arc::new(|service| {
         assert_eq!(service, None);
         vec![unattached("an apiserver says so".into())]
-    }));
+    });
+    state.kubernetes = Some(Published { live, ..kubernetes(PoolReport::default()) });
     assert!(diff(&state, &query, Now::default()).unwrap().to_text().contains("an apiserver says so"));
 }
 

@@ -2,29 +2,45 @@
 
 use std::sync::Arc;
 
-use nodelb_core::datapath::Limits;
 use nodelb_core::snapshot::Snapshot;
+use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use tokio::sync::watch;
 
-use super::state::{AdminState, Now, Reality};
-use crate::status::Health;
+use super::state::{AdminState, Now};
+use crate::datapath::fake::FakeDatapath;
+use crate::kubernetes;
+use crate::latency::Latencies;
+use crate::reconcile::{self, rounds};
+use crate::recorder;
+
+/// A channel that always has this value.
+pub(super) fn always<T>(value: T) -> watch::Receiver<Arc<T>> {
+    watch::channel(Arc::new(value)).1
+}
 
 pub(super) fn unsynced() -> AdminState {
     AdminState {
-        snapshot: watch::channel(Arc::new(Snapshot::default())).1,
-        sources: Vec::new(),
-        apiservers: watch::channel(Arc::default()).1,
+        owner: owner(always(Snapshot::default())),
+        datapath: Arc::new(FakeDatapath::default()),
+        files: always(Vec::new()),
         checks: watch::channel(Arc::default()).1,
+        kubernetes: None,
+        recorder: recorder::Published { history: watch::channel(Arc::default()).1, latencies: Latencies::default() },
         stale_sockets: None,
-        health: watch::channel(Arc::new(Health::default())).1,
-        history: watch::channel(Arc::default()).1,
-        latencies: None,
-        maps: Arc::new(|| Err("none".into())),
-        reality: Reality::default(),
-        kernel: None,
-        limits: Limits { frontends: 1, services: 1, slots: 1, affinity: 1, outside: 0, source_ranges: 0 },
         unopened: watch::channel(Arc::default()).1,
         config: watch::channel(Arc::default()).1,
         clock: Arc::new(Now::default),
     }
+}
+
+/// An owner task with these snapshots, which has reported nothing else.
+pub(super) fn owner(snapshot: watch::Receiver<Arc<Snapshot>>) -> reconcile::Published {
+    let (health, drift) = (watch::channel(Arc::default()).1, watch::channel(Arc::default()).1);
+    reconcile::Published { snapshot, health, rounds: rounds::Rounds::default(), drift }
+}
+
+/// A Kubernetes source with this report about the apiservers, and with nothing else.
+pub(super) fn kubernetes(report: PoolReport) -> kubernetes::Published {
+    let live: kubernetes::AskLive = Arc::new(|_| Vec::new());
+    kubernetes::Published { sources: always(Vec::new()), apiservers: always(report), live }
 }

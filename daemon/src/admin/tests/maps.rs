@@ -7,7 +7,7 @@ use nodelb_core::model::service::ServiceName;
 use nodelb_core::state::entries::{BackendId, FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
 
 use super::{maps, usage};
-use crate::admin::Reality;
+use crate::datapath::fake::FakeDatapath;
 
 const LIMITS: Limits = Limits { frontends: 10, services: 20, slots: 30, affinity: 40, outside: 0, source_ranges: 0 };
 
@@ -41,8 +41,8 @@ fn held() -> MapState {
 }
 
 fn text(filter: &Filter) -> String {
-    let reality = Reality { clients: Arc::new(|| Some(5)), ..Reality::default() };
-    maps(&held(), &name_of, usage(&held(), LIMITS, &reality, Moment(0)), filter).to_text()
+    let datapath = FakeDatapath { limits: LIMITS, clients: Some(5), ..FakeDatapath::default() };
+    maps(&held(), &name_of, usage(&held(), &datapath, Moment(0)), filter).to_text()
 }
 
 #[test]

@@ -1,5 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use nodelb_core::change::Change;
@@ -14,8 +15,9 @@ use nodelb_core::model::service::{
 use tokio::sync::watch;
 
 use super::*;
-use crate::admin::Reality;
-use crate::admin::fixture::unsynced;
+use crate::admin::fixture::{always, kubernetes, owner, unsynced};
+use crate::datapath::fake::FakeDatapath;
+use crate::reconcile::Published;
 use crate::status::Check;
 
 #[path = "metrics/process.rs"]
@@ -28,7 +30,11 @@ const LIMITS: Limits =
     Limits { frontends: 1_000_000, services: 100_000, slots: 1_000_000, affinity: 1, outside: 0, source_ranges: 0 };
 
 fn state(report: PoolReport) -> AdminState {
-    AdminState { apiservers: watch::channel(Arc::new(report)).1, limits: LIMITS, ..unsynced() }
+    AdminState { kubernetes: Some(kubernetes(report)), datapath: datapath(None), ..unsynced() }
+}
+
+fn datapath(connections: Option<Connections>) -> Arc<FakeDatapath> {
+    Arc::new(FakeDatapath { limits: LIMITS, connections, ..FakeDatapath::default() })
 }
 
 /// Returns the samples of these families, as `name{labels} value`.
@@ -73,7 +79,7 @@ fn check_report() -> CheckReport {
 
 #[test]
 fn health_checks_are_counted_where_there_are_any() {
-    let checks = watch::channel(Arc::new(check_report())).1;
+    let checks = always(check_report());
     let expected = [
         "nodelb_health_check_targets{state=\"Healthy\"} 9",
         "nodelb_health_check_targets{state=\"Unchecked\"} 0",
@@ -88,8 +94,12 @@ fn health_checks_are_counted_where_there_are_any() {
         "nodelb_health_checks_total{result=\"Unasked\"} 0",
         "nodelb_health_checks_total{result=\"Unreachable\"} 0",
     ];
-    expect(&samples_of(&AdminState { checks, ..state(PoolReport::default()) }, "health"), expected);
-    expect(&samples_of(&state(PoolReport::default()), "health"), []);
+    let samples = |state: &AdminState| {
+        let of_ports = |sample: &String| sample.contains("health_check_node_ports");
+        samples_of(state, "health").into_iter().filter(|sample| !of_ports(sample)).collect()
+    };
+    expect(&samples(&AdminState { checks, ..state(PoolReport::default()) }), expected);
+    expect(&samples(&state(PoolReport::default())), []);
 }
 
 fn stale_sockets_report() -> StaleSocketsReport {
@@ -101,7 +111,7 @@ fn stale_sockets_report() -> StaleSocketsReport {
 
 #[test]
 fn sockets_that_moved_on_are_counted() {
-    let stale_sockets = Some(watch::channel(Arc::new(stale_sockets_report())).1);
+    let stale_sockets = Some(always(stale_sockets_report()));
     let expected = [
         "nodelb_socket_errors_total 1",
         "nodelb_socket_last_pass_seconds 1.5",
@@ -113,10 +123,10 @@ fn sockets_that_moved_on_are_counted() {
     expect(&samples_of(&AdminState { stale_sockets, ..state(PoolReport::default()) }, "socket"), expected);
 }
 
-fn drifted() -> Reality {
+fn drifted() -> Published {
     let repaired = [("frontend", 4), ("link", 2)].into();
     let report = DriftReport { checks: 7, last_check: Some(Moment(20_000)), error: None, repaired };
-    Reality { drift: watch::channel(Arc::new(report)).1, ..Reality::default() }
+    Published { drift: always(report), ..unsynced().owner }
 }
 
 #[test]
@@ -130,7 +140,7 @@ fn repairs_are_counted_by_kind() {
         "nodelb_drift_repaired_total{kind=\"service\"} 0",
         "nodelb_drift_repaired_total{kind=\"slots\"} 0",
     ];
-    expect(&samples_of(&AdminState { reality: drifted(), ..state(PoolReport::default()) }, "drift"), expected);
+    expect(&samples_of(&AdminState { owner: drifted(), ..state(PoolReport::default()) }, "drift"), expected);
 }
 
 #[test]
@@ -139,7 +149,8 @@ fn changes_tell_how_long_they_take() {
     latencies.event_to_kernel.observe(0.000_35);
     latencies.rounds.inc();
     latencies.done.inc_by(3);
-    let state = AdminState { latencies: Some(latencies), ..state(PoolReport::default()) };
+    let mut state = state(PoolReport::default());
+    state.recorder.latencies = latencies;
     let is_bucket = |line: &String| line.contains("_bucket{");
     let found: BTreeSet<String> = samples_of(&state, "reconcile").into_iter().filter(|line| !is_bucket(line)).collect();
     let expected = [
@@ -181,16 +192,15 @@ fn rows() -> Vec<SourceReport> {
 
 #[test]
 fn sources_tell_how_old_they_are() {
-    let sources = vec![watch::channel(Arc::new(rows())).1];
     let expected = [
         "nodelb_source_age_seconds{source=\"files\",kind=\"directory\"} 5",
         "nodelb_source_age_seconds{source=\"kubernetes\",kind=\"services\"} 10",
-        "nodelb_source_places{source=\"files\",state=\"Error\"} 0",
-        "nodelb_source_places{source=\"files\",state=\"LastGood\"} 1",
-        "nodelb_source_places{source=\"files\",state=\"Ok\"} 1",
-        "nodelb_source_places{source=\"kubernetes\",state=\"Error\"} 1",
-        "nodelb_source_places{source=\"kubernetes\",state=\"LastGood\"} 0",
-        "nodelb_source_places{source=\"kubernetes\",state=\"Ok\"} 1",
+        "nodelb_source_paths{source=\"files\",state=\"Error\"} 0",
+        "nodelb_source_paths{source=\"files\",state=\"LastGood\"} 1",
+        "nodelb_source_paths{source=\"files\",state=\"Ok\"} 1",
+        "nodelb_source_paths{source=\"kubernetes\",state=\"Error\"} 1",
+        "nodelb_source_paths{source=\"kubernetes\",state=\"LastGood\"} 0",
+        "nodelb_source_paths{source=\"kubernetes\",state=\"Ok\"} 1",
         "nodelb_source_problems{source=\"files\"} 2",
         "nodelb_source_problems{source=\"kubernetes\"} 2",
         "nodelb_source_synced{source=\"files\"} 0",
@@ -199,7 +209,7 @@ fn sources_tell_how_old_they_are() {
         "nodelb_source_up{source=\"kubernetes\",kind=\"nodes\"} 0",
         "nodelb_source_up{source=\"kubernetes\",kind=\"services\"} 1",
     ];
-    expect(&samples_of(&AdminState { sources, ..state(PoolReport::default()) }, "source_"), expected);
+    expect(&samples_of(&AdminState { files: always(rows()), ..state(PoolReport::default()) }, "source_"), expected);
 }
 
 fn health(canary: Check) -> watch::Receiver<Arc<Health>> {
@@ -209,7 +219,10 @@ fn health(canary: Check) -> watch::Receiver<Arc<Health>> {
 
 #[test]
 fn hooks_that_are_not_in_effect_show() {
-    let with = |health| AdminState { health, ..state(PoolReport::default()) };
+    let with = |health| {
+        let owner = Published { health, ..unsynced().owner };
+        AdminState { owner, ..state(PoolReport::default()) }
+    };
     let good = with(health(Check::passed("canary", "refused")));
     expect(&samples_of(&good, "nodelb_hooks"), ["nodelb_hooks_in_effect 1"]);
     expect(&samples_of(&good, "nodelb_ready"), ["nodelb_ready 1"]);
@@ -226,8 +239,8 @@ fn counted() -> Connections {
 
 #[test]
 fn connections_are_counted_by_service_port() {
-    let reality = Reality { connections: Some(counted()), ..Reality::default() };
-    let state = AdminState { reality, snapshot: snapshot_of(2), ..state(PoolReport::default()) };
+    let (datapath, owner) = (datapath(Some(counted())), owner(snapshot_of(2)));
+    let state = AdminState { datapath, owner, ..state(PoolReport::default()) };
     let samples = samples_of(&state, "nodelb_service_connections");
     assert_eq!(samples.len(), 4, "{samples:?}");
     for (result, number) in [("refused", 1), ("translated", 5)] {
@@ -240,13 +253,11 @@ fn connections_are_counted_by_service_port() {
 /// A state in which every metric has a value.
 fn full() -> AdminState {
     AdminState {
-        sources: vec![watch::channel(Arc::new(rows())).1],
-        checks: watch::channel(Arc::new(check_report())).1,
-        stale_sockets: Some(watch::channel(Arc::new(stale_sockets_report())).1),
-        health: health(Check::passed("canary", "refused")),
-        latencies: Some(Latencies::default()),
-        reality: Reality { connections: Some(counted()), ..drifted() },
-        snapshot: snapshot_of(2),
+        owner: Published { snapshot: snapshot_of(2), health: health(Check::passed("canary", "refused")), ..drifted() },
+        datapath: datapath(Some(counted())),
+        files: always(rows()),
+        checks: always(check_report()),
+        stale_sockets: Some(always(stale_sockets_report())),
         ..state(crate::admin::tables::tests::apiservers::report())
     }
 }
@@ -305,11 +316,11 @@ fn snapshot_of(services: u32) -> watch::Receiver<Arc<Snapshot>> {
 
 #[test]
 fn services_are_counted_by_how_they_stand() {
-    let found = samples_of(&AdminState { snapshot: snapshot_of(100), ..state(PoolReport::default()) }, "nodelb_");
+    let found = samples_of(&AdminState { owner: owner(snapshot_of(100)), ..state(PoolReport::default()) }, "nodelb_");
     for expected in [
         "nodelb_services 100",
         "nodelb_services_without_backends 20",
-        "nodelb_services_awaiting_load_balancer 10",
+        "nodelb_services_load_balancer_pending 10",
         "nodelb_services_held 0",
         "nodelb_frontends{status=\"Done\"} 100",
         "nodelb_frontends{status=\"Error\"} 0",
@@ -324,7 +335,8 @@ fn services_are_counted_by_how_they_stand() {
 #[test]
 #[expect(clippy::print_stdout, reason = "a figure to look at, with --nocapture")]
 fn a_scrape_at_fifty_thousand_services_is_short() {
-    let state = AdminState { snapshot: snapshot_of(50_000), ..full() };
+    let mut state = full();
+    state.owner.snapshot = snapshot_of(50_000);
     let start = Instant::now();
     let text = metrics(&state, Now::default()).unwrap();
     println!("a scrape at 50,000 services: {} ms, {} bytes", start.elapsed().as_millis(), text.len());

@@ -124,10 +124,7 @@ fn an_address_that_nodelb_does_not_know_is_answered_as_one_outside() {
         reported_of("10.96.7.7:80", "127.0.0.1").contains("127.0.0.1, a process in the network namespace of the node")
     );
     let text = reported_of("10.96.7.7:80", "203.0.113.9");
-    assert!(
-        text.contains("203.0.113.9, another host, whose packets arrive on a network device, connects to"),
-        "{text}"
-    );
+    assert!(text.contains("203.0.113.9, another host (its packets arrive on a network device), connects to"), "{text}");
     assert!(text.contains("(for a pod on this node: from=pod)"), "{text}");
     assert!(text.contains("nodelb does not translate packets from outside yet"), "{text}");
     assert!(!text.contains("source-ranges"), "{text}");

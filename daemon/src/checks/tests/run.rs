@@ -1,10 +1,14 @@
 use std::net::{SocketAddr, TcpListener};
 use std::time::Instant;
 
+use nodelb_core::config::EngineConfig;
+use nodelb_core::engine::Engine;
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::health_check::{HealthCheck, Quarantine};
 use nodelb_core::model::service::{Backend, Origin, Service, ServiceName, Slice, SliceName, SlicePort, Source};
-use tokio::task::JoinHandle;
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::Realised;
+use nodelb_kube::clock::Clock;
 
 use super::*;
 
@@ -25,13 +29,10 @@ impl Rig {
         let (stop, mut stopped) = watch::channel(false);
         let checker = Checker {
             incoming,
-            changes,
+            owner: OwnerHandle { changes, snapshot: on_a_node(), clock: Clock::start(), ports_at_start: 0 },
             reports: reports_in,
             register: Arc::new(|_| Ok(())),
-            is_local: Arc::new(Addr::is_loopback),
             directory,
-            continues: false,
-            clock: Clock::start(),
             seed: 1,
             sockets,
             timeouts: CheckTimeouts { gather: Duration::from_millis(10), ..CheckTimeouts::default() },
@@ -64,6 +65,31 @@ impl Rig {
     async fn end(self) {
         self.stop.send_replace(true);
         self.task.await.unwrap();
+    }
+}
+
+/// The snapshot of a node with one address, which no test asks.
+fn on_a_node() -> watch::Receiver<Arc<Snapshot>> {
+    let mut engine = Engine::new(EngineConfig::default(), Realised::default());
+    let addresses = ["192.0.2.1".parse().unwrap()].into();
+    engine.change(Change::Node(NodeFacts { addresses, ..NodeFacts::default() }));
+    watch::channel(Arc::new(engine.snapshot(Moment(0)))).1
+}
+
+#[test]
+fn the_node_s_own_addresses_and_loopback_ones_are_local() {
+    let addr = |text: &str| text.parse::<Addr>().unwrap();
+    let node = NodeFacts { addresses: [addr("192.0.2.1"), addr("2001:db8::1")].into(), ..NodeFacts::default() };
+    for (text, expected) in [
+        ("192.0.2.1", true),
+        ("2001:db8::1", true),
+        ("127.0.0.2", true),
+        ("::1", true),
+        ("192.0.2.2", false),
+        ("2001:db8::2", false),
+    ] {
+        assert_eq!(is_local(&node, addr(text)), expected, "{text}");
+        assert!(is_local(&NodeFacts::default(), addr(text)), "{text}, before the node's addresses are known");
     }
 }
 

@@ -154,7 +154,7 @@ async fn a_write_in_two_halves_is_seen_whole() {
     let (one, two) = (service("one", "192.0.2.1"), service("two", "192.0.2.1"));
     test.write("a.toml", &(one.clone() + &two));
     test.expect(&["a/one", "a/two"]).await;
-    // The first half would be a valid file by itself, without the second service.
+    // The first half alone is a valid file, without the second service.
     let mut file = fs::File::create(test.directory.join("a.toml")).unwrap();
     file.write_all(one.as_bytes()).unwrap();
     test.write("b.toml", &service("three", "192.0.2.1"));

@@ -3,6 +3,7 @@ use nodelb_core::state::kernel_check::Content;
 use tokio::sync::oneshot;
 
 use super::*;
+use crate::datapath::fake::FakeDatapath;
 
 /// A checker with maps that contain one service too many, or that cannot be read, and with an engine that is ready or
 /// not.
@@ -18,16 +19,17 @@ fn rig(is_ready: bool, read: fn() -> Result<Content, String>) -> Rig {
     let asked = Arc::new(Notify::new());
     let mut snapshot = Snapshot::default();
     snapshot.is_ready = is_ready;
+    let (suspects, owner) = mpsc::channel(1);
     let checker = Checker {
-        read: Arc::new(read),
+        datapath: Arc::new(FakeDatapath { content: Box::new(read), ..FakeDatapath::default() }),
+        suspects,
         snapshot: watch::channel(Arc::new(snapshot)).1,
         reports: reports.clone(),
         asked: Arc::clone(&asked),
         clock: Clock::start(),
     };
     let (stop, stopped) = oneshot::channel::<()>();
-    let (to_owner, owner) = mpsc::channel(1);
-    tokio::spawn(checker.run(to_owner, CHECK_EVERY, async move { drop(stopped.await) }));
+    tokio::spawn(checker.run(async move { drop(stopped.await) }));
     Rig { asked, owner, seen: reports.subscribe(), _stop: stop }
 }
 

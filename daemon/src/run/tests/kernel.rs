@@ -16,14 +16,7 @@ fn clients_are_counted_again_only_after_a_while() {
 /// The text after `attached, with` contains the reason why maps were replaced.
 #[test]
 fn maps_that_were_replaced_for_their_content_are_not_said_to_have_had_other_sizes() {
-    let from = nodelb_core::datapath::Limits {
-        frontends: 1,
-        services: 1,
-        slots: 1,
-        affinity: 1,
-        outside: 0,
-        source_ranges: 0,
-    };
+    let from = Limits { frontends: 1, services: 1, slots: 1, affinity: 1, outside: 0, source_ranges: 0 };
     assert!(text_of(Origin::Rebuilt { from }).contains("maps of new sizes"));
     let cleaned = text_of(Origin::Cleaned);
     assert!(

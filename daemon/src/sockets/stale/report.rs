@@ -42,7 +42,7 @@ pub(super) fn log_stale(protocol: Protocol, destroyed: &BTreeMap<String, u64>) {
         let (total, list) = counted(destroyed);
         info!(
             message_id = %messages::SOCKETS_CLOSED,
-            sockets = total, "closed {total} {protocol} sockets whose backend is gone, so that they reconnect: {list}"
+            sockets = total, "closed {total} {protocol} sockets that have lost their backend, so that they reconnect: {list}"
         );
     }
 }

@@ -89,8 +89,8 @@ impl Rig {
         engine.change(Change::Node(NodeFacts { name: "n".into(), ..NodeFacts::default() }));
         let (snapshot_in, snapshot) = watch::channel(Arc::new(Snapshot::default()));
         let (changes_in, changes) = mpsc::channel(4);
-        let stale_sockets =
-            StaleSockets::new(snapshot, changes_in, (Disconnect::Udp, "/proc/nowhere".into()), Clock::start());
+        let handle = OwnerHandle { changes: changes_in, snapshot, clock: Clock::start(), ports_at_start: 0 };
+        let stale_sockets = StaleSockets::new(handle, Disconnect::Udp, "/proc/nowhere".into());
         let readings = Mutex::new(VecDeque::from(readings));
         let flows: ReadFlows = Arc::new(move |_, see| {
             let mut readings = readings.lock().unwrap();

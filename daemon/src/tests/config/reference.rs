@@ -9,14 +9,14 @@ const INTRODUCTION: &str = "\
 
 Generated from `daemon/src/config/keys.rs`: `UPDATE=1 cargo test -p nodelb --lib config` rewrites it.
 
-nodelb reads `/etc/nodelb/nodelb.toml`, or the file that `--config` names. Every key has a default, and the file need not
-exist. An unknown key, a key given twice or a value of the wrong kind refuses the whole file: a daemon that starts ends with
-exit code 78, one that runs keeps its old configuration. `nodelb check-config` shows every problem at once, `nodelb config`
-what a running daemon has in effect.
+nodelb reads `/etc/nodelb/nodelb.toml`, or the file that `--config` names. Every key has a default, and the file does not
+need to exist. nodelb refuses the whole file if it contains an unknown key, a key that is set twice, or a value of the wrong
+type: a daemon that starts exits with code 78, and a running daemon keeps its previous configuration.
+`nodelb check-config` shows every problem at once. `nodelb config` shows the active configuration of a running daemon.
 
-A key that says \"reload\" takes effect with `systemctl reload nodelb` (SIGHUP), one that says \"restart\" with `systemctl
-restart nodelb`. Neither interrupts a connection. Services in files need neither: the directory is watched, see
-nodelb.services(5).
+A key marked \"reload\" takes effect with `systemctl reload nodelb` (SIGHUP), a key marked \"restart\" with
+`systemctl restart nodelb`. Neither interrupts connections. Changes of service files need neither, because nodelb watches
+the directory, see nodelb.services(5).
 ";
 
 /// The parser's first error for this value of the key, without the key's name.

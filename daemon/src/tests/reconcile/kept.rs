@@ -1,5 +1,7 @@
 use nodelb_core::model::service::Source;
 
+use nodelb_core::engine::{Kept, KeptBecause};
+
 use super::super::*;
 
 #[test]

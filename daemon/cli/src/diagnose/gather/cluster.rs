@@ -8,10 +8,10 @@ use k8s_openapi::api::core::v1::{Event, Node, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{Api, ListParams, ObjectList};
 use nodelb_core::model::service::ServiceName;
-use nodelb_kube::api::printable;
+use nodelb_core::text;
 use nodelb_kube::api::translate;
-use nodelb_kube::apiserver::client;
-use nodelb_kube::apiserver::error::LinkError;
+use nodelb_kube::apiserver::connection::client;
+use nodelb_kube::apiserver::connection::error::LinkError;
 use nodelb_kube::apiserver::one_shot::{ANSWER, Connected};
 use serde::de::DeserializeOwned;
 
@@ -71,11 +71,7 @@ pub(super) async fn ask(connected: &Connected, name: &ServiceName, node: &str) -
         via: format!("{} ({})", connected.address, connected.address_source),
         identity: connected.identity.clone(),
         is_balanced: connected.is_balanced,
-        failed: connected
-            .failed
-            .iter()
-            .map(|(address, why)| format!("{address}: {}", printable::sentence(why)))
-            .collect(),
+        failed: connected.failed.iter().map(|(address, why)| format!("{address}: {}", text::sentence(why))).collect(),
         service,
         names,
         slices,

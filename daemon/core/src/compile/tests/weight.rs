@@ -15,7 +15,7 @@ fn shares_are_exact_where_they_have_a_small_form() {
 
 /// Large coprime weights must not use up the slots map.
 #[test]
-fn shares_are_close_where_they_have_not() {
+fn shares_are_close_where_they_have_no_small_form() {
     let counts = slot_counts(&[65_535, 65_534, 1]);
     let total: u32 = counts.iter().map(|&c| u32::from(c)).sum();
     assert!(total <= 1_024, "{counts:?}");

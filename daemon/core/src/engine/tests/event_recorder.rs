@@ -115,7 +115,7 @@ fn a_start_is_one_event_however_many_services_there_are() {
 }
 
 #[test]
-fn a_changed_list_says_who_came_and_went_and_by_whose_hand() {
+fn a_changed_list_names_added_and_removed_backends_and_the_writer() {
     let mut host = Host::with_web(&["192.0.2.1:80", "192.0.2.2:80"]);
     let event = only(host.send([slice(&["192.0.2.2:80", "192.0.2.3:80", ADMIN])]));
     assert_eq!((event.what, &event.kernel), (What::Changed, &Kernel::Done));
@@ -127,7 +127,7 @@ fn a_changed_list_says_who_came_and_went_and_by_whose_hand() {
 }
 
 #[test]
-fn what_changes_nothing_is_no_event() {
+fn a_change_without_effect_is_not_an_event() {
     let mut host = Host::with_web(&["192.0.2.1:80"]);
     let annotated = Service { origin: Origin { resource_version: "7".into(), ..Origin::default() }, ..web() };
     assert_eq!(host.send([upsert(annotated)]).events, []);
@@ -147,7 +147,7 @@ fn a_port_comes_and_goes() {
 }
 
 #[test]
-fn another_choice_among_the_same_backends_is_said_in_words() {
+fn another_choice_among_the_same_backends_is_described_in_words() {
     let mut host = Host::with_web(&["192.0.2.1:80", "192.0.2.2:80"]);
     let mut heavier = slice_of("shop/web", ["192.0.2.1:80", "192.0.2.2:80"].map(l4));
     heavier.ports[0].backends[0].weight = 3;

@@ -194,7 +194,7 @@ fn the_kernels_list_is_found_under_an_id_that_cannot_be_taken_over() {
 
 /// The admin port moved to the backend's address. No translation leads to nodelb, held or not.
 #[test]
-fn what_is_refused_now_is_not_held() {
+fn a_backend_that_is_refused_now_is_not_held() {
     let mut host = Host::new();
     let reported = slice("default/kubernetes", &[("443", &[APISERVER, "192.0.2.9:9890"])]);
     host.send([Change::UpsertSlice(reported), kubernetes()[1].clone(), synced()]);

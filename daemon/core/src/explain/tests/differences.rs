@@ -101,7 +101,7 @@ fn text(row: &Difference) -> String {
 }
 
 #[test]
-fn nothing_differs_where_all_is_served() {
+fn nothing_differs_if_everything_is_served() {
     assert_eq!(World::new().texts(), Vec::<String>::new());
 }
 
@@ -221,7 +221,7 @@ fn held_contested_refused_and_doubly_described_are_differences_with_the_source()
 }
 
 #[test]
-fn what_waits_for_a_source_says_for_which() {
+fn a_waiting_object_names_its_source() {
     let mut world = World::new();
     let sources = BTreeSet::from([Source::Files, Source::Kubernetes]);
     let config = EngineConfig { sources, max_services: LIMITS.services, ..EngineConfig::default() };

@@ -95,7 +95,7 @@ fn a_cluster_ip_leads_to_every_selected_backend() {
 }
 
 #[test]
-fn a_local_policy_leaves_what_is_here() {
+fn a_local_policy_selects_only_local_backends() {
     let explained = explanation(&shop(TrafficPolicy::Local), "10.96.7.7:80", Client::Host);
     assert_eq!(explained.found.as_ref().map(|found| found.view), Some(ViewKind::Local));
     assert_eq!(explained.result, ConnectResult::Forwarded(1));

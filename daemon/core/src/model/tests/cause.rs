@@ -47,7 +47,7 @@ fn a_cause_names_the_object_its_version_and_its_writer() {
 
 /// Neither an annotation in the same round nor a renamed node must count as the cause of a slice's effect.
 #[test]
-fn the_last_slice_is_the_cause_else_the_last_of_anything() {
+fn the_latest_slice_is_the_cause_or_else_the_latest_object() {
     let of = |triggers: &[Trigger]| {
         let mut reason = DirtyReason::new(triggers[0].clone());
         triggers[1..].iter().for_each(|trigger| reason.add(trigger.clone()));
@@ -62,7 +62,7 @@ fn the_last_slice_is_the_cause_else_the_last_of_anything() {
 
 /// A controller writes the slices of both families one after the other.
 #[test]
-fn of_several_slices_the_one_that_is_about_the_port_is_the_cause() {
+fn the_slice_with_the_port_is_the_cause() {
     let with = |object: &str, backends: &[&str]| {
         let backends = backends.iter().map(|addr| Backend::new(addr.parse().expect("valid in a test"), 80)).collect();
         let ports = vec![SlicePort { name: "".into(), protocol: Protocol::Tcp, backends }];

@@ -45,7 +45,7 @@ fn each_entry_means_what_it_says() {
 }
 
 #[test]
-fn what_kubernetes_says_is_primary_as_far_as_it_is_here() {
+fn the_addresses_in_the_node_object_are_primary_if_the_node_has_them() {
     for (reported, expected) in [
         (&["203.0.113.9", "2001:db8::9"][..], &["203.0.113.9", "2001:db8::9"][..]),
         (&["203.0.113.9"], &["203.0.113.9", "2001:db8::1"]),
@@ -59,7 +59,7 @@ fn what_kubernetes_says_is_primary_as_far_as_it_is_here() {
 }
 
 #[test]
-fn a_primary_address_that_is_not_there_any_more_is_none() {
+fn a_primary_address_that_the_node_has_lost_is_not_primary() {
     let mut node = node(&["primary"]);
     node.addresses.remove(&"203.0.113.1".parse().expect("an address"));
     assert_eq!(answering(&node, None), set(&["2001:db8::1"]));

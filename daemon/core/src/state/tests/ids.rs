@@ -98,7 +98,7 @@ fn what_the_kernel_holds_is_never_given_out_as_new() {
 }
 
 #[test]
-fn the_canarys_id_is_nobodys() {
+fn no_service_gets_the_id_of_the_canary() {
     let mut ids = ServiceIds::new(4, &kernel(&[("192.0.0.8:9/UDP", 0)]));
     assert_eq!(ids.allocate(TAG, &[l4("192.0.0.8:9/UDP")], NOW), Some(ServiceId(1)));
     assert!(!ids.has_orphans());
@@ -146,7 +146,7 @@ fn numbers_survive_a_restart_and_unused_ones_are_removed() {
 
 /// An id released at the end of a round was in use until then, however long ago the round began.
 #[test]
-fn an_id_rests_from_the_end_of_the_round_that_released_it_on() {
+fn an_id_rests_from_the_end_of_the_round_that_released_it() {
     let mut ids = ServiceIds::new(2, &MapState::default());
     let id = ids.allocate(TAG, &[], Moment(0)).expect("one is free");
     ids.release(id, Moment(0));

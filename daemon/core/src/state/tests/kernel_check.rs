@@ -33,7 +33,7 @@ fn drift(work: impl FnOnce(&mut Content)) -> Vec<String> {
 }
 
 #[test]
-fn what_is_as_it_was_left_does_not_differ() {
+fn unchanged_maps_do_not_differ() {
     assert_eq!(drift(|_| ()), Vec::<String>::new());
     let same = Content { state: state(), ..Content::default() };
     assert_eq!(detect(&same, &state(), EntryKey::Service(ServiceId(1))), None);
@@ -64,7 +64,7 @@ fn each_kind_of_entry_tells_what_was_done_to_it() {
 }
 
 #[test]
-fn a_broken_entry_is_overwritten_or_foreign_never_missing() {
+fn a_broken_entry_counts_as_overwritten_or_foreign_and_never_as_missing() {
     let text = || "not written by nodelb".to_owned();
     let frontend = l4("198.51.100.1:80");
     let broken = drift(|c| {

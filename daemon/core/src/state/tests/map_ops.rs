@@ -66,7 +66,7 @@ fn lists_come_before_what_points_at_them() {
 }
 
 #[test]
-fn equal_states_need_nothing() {
+fn equal_states_need_no_operation() {
     let same = state(&[(1, 1)], &[(7, 1, false)]);
     assert_eq!(puts_between(&same, &same), "");
 }
@@ -87,14 +87,14 @@ fn an_entry_changes_only_after_the_frontends_that_leave_it() {
 }
 
 #[test]
-fn a_chain_of_moves_goes_from_its_end() {
+fn a_chain_of_moves_is_written_from_its_end() {
     let realised = state(&[(1, 1), (2, 2), (3, 3)], &[(7, 1, false), (8, 2, false)]);
     let desired = state(&[(1, 4), (2, 5), (3, 6)], &[(7, 2, false), (8, 3, false)]);
     assert_eq!(puts_between(&realised, &desired), "S3 | F8 | S2 | F7 | S1");
 }
 
 #[test]
-fn a_circle_of_moves_puts_the_lists_first() {
+fn a_cycle_of_moves_writes_the_lists_first() {
     let realised = state(&[(1, 1), (2, 2)], &[(7, 1, false), (8, 2, false)]);
     let desired = state(&[(1, 3), (2, 4)], &[(7, 2, false), (8, 1, false)]);
     assert_eq!(puts_between(&realised, &desired), "S1 S2 | F7 F8");

@@ -18,7 +18,7 @@ fn record(cluster: &[(&str, u16)]) -> Remembered {
 }
 
 #[test]
-fn a_record_is_the_entry_again() {
+fn a_record_decodes_to_its_entry() {
     let slot = |id, text| Slot { backend: BackendId(id), addr: l4(text) };
     let (one, two) = (slot(1, "192.0.2.1:6443"), slot(2, "192.0.2.2:6443"));
     let entry = ServiceEntry {

@@ -16,7 +16,7 @@ fn a_freed_run_rests_before_it_is_reused() {
 }
 
 #[test]
-fn neighbours_merge_so_that_room_comes_back_whole() {
+fn adjacent_free_runs_merge() {
     let mut runs = Runs::new(6);
     let parts: Vec<Run> = (0..3).map(|_| runs.allocate(2, NOW).expect("room")).collect();
     for part in [parts[1], parts[0], parts[2]] {

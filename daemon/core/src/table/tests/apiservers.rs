@@ -35,7 +35,7 @@ fn service(protocol: Protocol, frontend: &str, kind: FrontendKind) -> Service {
 }
 
 #[test]
-fn what_was_known_once_stays_known() {
+fn an_apiserver_that_was_known_once_stays_known() {
     let mut apiservers = Apiservers::default();
     let (one, two) = (at("192.0.2.1:6443"), at("192.0.2.2:6443"));
     assert_eq!(apiservers.set_reported([one].into()), BTreeSet::from([one]));
@@ -66,7 +66,7 @@ fn what_slices_say_is_bounded_and_checked() {
 }
 
 #[test]
-fn only_kubernetes_own_service_tells_of_apiservers() {
+fn only_the_service_default_kubernetes_lists_apiservers() {
     let tells = |service: &str, source| lists_apiservers(&slice(service, source, &[]));
     assert!(tells("default/kubernetes", Source::Kubernetes));
     assert!(!tells("default/kubernetes", Source::Files));

@@ -20,11 +20,7 @@ fn renamed_slice(full: &str, backends: &[&str]) -> Slice {
 
 /// Maps that lead to the port `http` of shop/web, and an engine that starts with them.
 fn restarted() -> (Engine, MemoryDatapath) {
-    let (mut engine, mut datapath) = new_pair();
-    engine.change(Change::UpsertService(service("shop/web", "198.51.100.10:80/TCP")));
-    engine.change(Change::UpsertSlice(slice("shop/web", "a", &["192.0.2.1:80"])));
-    engine.change(synced());
-    engine.reconcile(&mut datapath, Moment(0));
+    let (_, datapath) = serving("shop/web", "198.51.100.10:80/TCP", &["192.0.2.1:80"]);
     (engine_with(&datapath), datapath)
 }
 
@@ -67,7 +63,7 @@ fn a_port_renamed_before_the_start_is_not_emptied_while_another_file_is_unreadab
 
 /// A source may stay incomplete for months. A waiting operation is stored once, however often it is planned.
 #[test]
-fn what_is_deferred_does_not_grow_with_the_rounds() {
+fn deferred_operations_do_not_grow_with_the_rounds() {
     let (mut engine, mut datapath) = restarted();
     engine.change(Change::UpsertService(service("shop/web", "198.51.100.10:80/TCP")));
     engine.change(files(Some("b.toml: line 3")));
@@ -112,17 +108,23 @@ fn settle(engine: &mut Engine, datapath: &mut MemoryDatapath, mut now: Moment) {
     panic!("never settles");
 }
 
-/// No later change touches the service. It is enough that the other address does not lead to it any more.
-#[test]
-fn a_list_kept_for_an_address_is_emptied_once_the_address_leads_elsewhere() {
+/// A service of files gives up its address .11, which Kubernetes may claim, and then all its backends: its list stays for
+/// that address. Also returns the service with both addresses.
+fn list_kept_for_kubernetes() -> (Engine, MemoryDatapath, Service) {
     let two = with_two_addresses(service("a/s", "198.51.100.10:80/TCP"));
-    let (mut engine, mut datapath) = two_sources(two);
-    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
-    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
+    let (mut engine, mut datapath) = two_sources(two.clone());
+    upsert(&mut engine, "a/s", "198.51.100.10:80/TCP", &["192.0.2.1:80"]);
     engine.change(files(None));
     settle(&mut engine, &mut datapath, Moment(1));
     engine.change(Change::UpsertSlice(slice("a/s", "a", &[])));
     settle(&mut engine, &mut datapath, Moment(2));
+    (engine, datapath, two)
+}
+
+/// No later change touches the service. It is enough that the other address does not lead to it any more.
+#[test]
+fn a_list_kept_for_an_address_is_emptied_once_the_address_leads_elsewhere() {
+    let (mut engine, mut datapath, _) = list_kept_for_kubernetes();
     assert_eq!(backends(&datapath, "198.51.100.10:80/TCP"), ["192.0.2.1:80/TCP"], "Kubernetes may claim .11");
     engine.change(Change::UpsertService(service("b/s", "198.51.100.11:80/TCP")));
     engine.change(Change::UpsertSlice(slice("b/s", "b", &["192.0.2.2:80"])));
@@ -133,15 +135,8 @@ fn a_list_kept_for_an_address_is_emptied_once_the_address_leads_elsewhere() {
 
 /// The same if its own service claims the address again, which touches the address but not the list.
 #[test]
-fn a_list_kept_for_an_address_is_emptied_once_its_own_service_claims_that() {
-    let two = with_two_addresses(service("a/s", "198.51.100.10:80/TCP"));
-    let (mut engine, mut datapath) = two_sources(two.clone());
-    engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
-    engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
-    engine.change(files(None));
-    settle(&mut engine, &mut datapath, Moment(1));
-    engine.change(Change::UpsertSlice(slice("a/s", "a", &[])));
-    settle(&mut engine, &mut datapath, Moment(2));
+fn a_list_kept_for_an_address_is_emptied_once_its_own_service_claims_it() {
+    let (mut engine, mut datapath, two) = list_kept_for_kubernetes();
     engine.change(Change::UpsertService(two));
     settle(&mut engine, &mut datapath, Moment(3));
     assert_eq!(backends(&datapath, "198.51.100.10:80/TCP"), [] as [&str; 0]);
@@ -149,10 +144,9 @@ fn a_list_kept_for_an_address_is_emptied_once_its_own_service_claims_that() {
 
 /// A file cannot be read. The service to which the address led is gone, and with it the reason to keep its backends.
 #[test]
-fn an_address_kept_with_a_described_service_goes_on_once_that_is_retired() {
+fn an_address_kept_with_a_described_service_is_released_once_that_service_is_removed() {
     let (mut engine, mut datapath) = restarted();
-    engine.change(Change::UpsertService(service("shop/web", "198.51.100.10:80/TCP")));
-    engine.change(Change::UpsertSlice(slice("shop/web", "a", &["192.0.2.1:80"])));
+    upsert(&mut engine, "shop/web", "198.51.100.10:80/TCP", &["192.0.2.1:80"]);
     engine.change(files(Some("b.toml: line 3")));
     settle(&mut engine, &mut datapath, Moment(1));
     engine.change(Change::UpsertService(service("shop/web", "198.51.100.12:80/TCP")));
@@ -169,7 +163,7 @@ fn an_address_kept_with_a_described_service_goes_on_once_that_is_retired() {
 /// Kubernetes has not reported everything, but it has reported the service for which the address was reserved, without
 /// that address.
 #[test]
-fn an_address_reserved_for_an_unheard_service_is_given_once_that_is_described_without_it() {
+fn a_reserved_address_is_released_once_its_service_is_described_without_it() {
     let kubernetes = |service| Service { source: Source::Kubernetes, created: Some(1), ..service };
     let two = kubernetes(with_two_addresses(service("a/s", "198.51.100.10:80/TCP")));
     let (mut engine, mut datapath) = two_sources(two);

@@ -145,7 +145,7 @@ fn a_list_that_waits_for_a_rest_is_pending_and_comes_in_after_it() {
 
 /// Another entry has failed for so long that it is retried only every five seconds.
 #[test]
-fn what_rests_does_not_wait_for_the_retry_of_what_fails() {
+fn a_list_that_rests_does_not_wait_for_the_retry_of_another_that_fails() {
     let is_broken = |op: &MapOp| matches!(op, MapOp::PutFrontend(address, _) if *address == l4("198.51.100.2:80"));
     let mut datapath = MemoryDatapath::new(Limits { slots: 3, ..LIMITS }).with_fault(Box::new(is_broken));
     let mut engine = engine_with(&datapath);

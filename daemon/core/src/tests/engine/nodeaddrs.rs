@@ -30,7 +30,7 @@ fn error(engine: &Engine) -> Option<String> {
 
 /// `t_full`: 1,024 addresses too many, and every report said that NodePorts are answered on them.
 #[test]
-fn an_address_of_the_node_that_does_not_fit_is_reported_wherever_one_looks() {
+fn an_address_of_the_node_that_does_not_fit_is_reported_everywhere() {
     let mut datapath = MemoryDatapath::new(LIMITS).with_node_addrs(1);
     let mut engine = engine_with(&datapath);
     engine.change(Change::UpsertService(nodeport("shop/web")));

@@ -8,8 +8,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::CredentialTimeouts;
-use crate::apiserver::exec::{Credential, Plugin};
-use crate::apiserver::login::CredentialsError;
+use crate::apiserver::credentials::exec::{Credential, Plugin};
+use crate::apiserver::credentials::login::CredentialsError;
 
 /// The state of the current login, which decides whether to run the plugin.
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use super::*;
-use crate::apiserver::login::tests::Authority;
+use crate::apiserver::credentials::login::tests::Authority;
 
 /// A directory with the files of a cluster.
 struct Files {

@@ -13,8 +13,8 @@ use tracing::{debug, info};
 use super::Watcher;
 use crate::api::decode::{Kind, Version};
 use crate::api::list_watch::current_version;
-use crate::apiserver::error::LinkError;
-use crate::apiserver::preflight;
+use crate::apiserver::connection::error::LinkError;
+use crate::apiserver::endpoints::preflight;
 use crate::apiserver::session::Session;
 
 /// The comparison of a session's first read, which is about Services, with the newest version that the watcher knew

@@ -13,7 +13,7 @@ fn every_row_is_in_order() {
         let is_plain = |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
         assert!(is_plain(name), "{name}");
         let known = ["nodelb_", "process_", "kubeproxy_"];
-        assert!(known.iter().any(|prefix| name.starts_with(prefix)), "{name}: whose is it?");
+        assert!(known.iter().any(|prefix| name.starts_with(prefix)), "{name} has an unknown prefix");
         assert_eq!(metric.kind == Kind::Counter, name.ends_with("_total"), "{name}");
         assert_eq!(metric.kind == Kind::Info, name.ends_with("_info"), "{name}");
         let is_reserved = ["_count", "_sum", "_bucket", "_created"].iter().any(|suffix| name.ends_with(suffix));
@@ -42,9 +42,10 @@ const INTRODUCTION: &str = "\
 
 Generated from `daemon/src/admin/metrics/table.rs`: `UPDATE=1 cargo test -p nodelb --lib metrics::table` rewrites it.
 
-`curl localhost:9890/metrics` answers OpenMetrics text. Everything is counted from what the daemon knows at that moment, by
-one request at a time. Names end in their unit; counters end in `_total` and begin at 0 when the daemon starts; histograms
-have `_bucket`, `_sum` and `_count` behind their name. The number of label values is bounded.
+`curl localhost:9890/metrics` returns OpenMetrics text. The values describe the state of the daemon at the time of the
+request. The name of a metric ends with its unit. Counters end with `_total` and start at 0 when the daemon starts.
+Histograms have the suffixes `_bucket`, `_sum` and `_count`. The number of label values is limited. The daemon processes
+one request at a time.
 [Alerts](../contrib/prometheus/nodelb.rules.yaml) and a [dashboard](../contrib/grafana/nodelb.json) are installed with
 nodelb.
 ";

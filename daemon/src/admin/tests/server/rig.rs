@@ -20,10 +20,12 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 
-use crate::admin::fixture::unsynced;
+use crate::admin::fixture::{owner, unsynced};
 use crate::admin::server::{self, STREAMS, serve};
 use crate::admin::{AdminState, Now};
+use crate::datapath::fake::FakeDatapath;
 use crate::http::{self, Listener};
+use crate::reconcile::Published;
 use crate::status::{Check, Health};
 
 /// The server's clock does not advance.
@@ -60,12 +62,10 @@ pub(super) async fn limited(limits: http::Limits, streams: usize) -> Served {
     let config = EngineConfig { sources: [Source::Files].into(), max_services: 100_000, ..EngineConfig::default() };
     let engine = Engine::new(config, MapState::default());
     let (snapshot, shown) = watch::channel(Arc::new(engine.snapshot(NOW)));
+    let content = move || held.borrow().clone().map(|state| Content { state, ..Content::default() });
     let state = AdminState {
-        snapshot: shown,
-        sources: vec![watch::channel(Arc::new(Vec::new())).1],
-        health: health_seen,
-        maps: Arc::new(move || held.borrow().clone().map(|state| Content { state, ..Content::default() })),
-        limits: LIMITS,
+        owner: Published { health: health_seen, ..owner(shown) },
+        datapath: Arc::new(FakeDatapath { limits: LIMITS, content: Box::new(content), ..FakeDatapath::default() }),
         clock: Arc::new(|| Now { moment: NOW, unix: 1_700_000_000 }),
         ..unsynced()
     };

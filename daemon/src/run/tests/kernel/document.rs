@@ -29,7 +29,7 @@ and the consequences of each missing one. The row `kernel` of `nodelb status` sh
 const BETWEEN: &str = "
 ## Missing features by kernel
 
-For kernels of kernel.org that are built with the options above, as Debian's are.
+This table applies to kernels of kernel.org that are built with the options above, such as Debian's.
 
 | kernel | missing optional features |
 |---|---|
@@ -66,8 +66,8 @@ fn the_document_of_kernels_is_the_table() {
     text += BETWEEN;
     for (kernel, where_) in KERNELS {
         let missing = after(kernel, OPTIONAL.iter().map(|row| (row.name, row.since)));
-        let whose = if where_.is_empty() { String::new() } else { format!(" ({where_})") };
-        text += &format!("| {kernel}{whose} | {missing} |\n");
+        let condition = if where_.is_empty() { String::new() } else { format!(" ({where_})") };
+        text += &format!("| {kernel}{condition} | {missing} |\n");
     }
     text += REQUIREMENTS;
     for required in &REQUIRED {

@@ -38,7 +38,7 @@ fn styled(width: usize, wide: bool, colour: bool) -> String {
 }
 
 #[test]
-fn what_fits_is_left_alone() {
+fn a_page_that_fits_is_unchanged() {
     assert_eq!(styled(10_000, false, false), page().to_text());
 }
 

@@ -1,0 +1,234 @@
+//! The HTTP/2 connection of a link. When the server drains it (GOAWAY without an error, as with `--goaway-chance`, or
+//! before the server stops), a new connection to the same address replaces it. Pending requests finish on the old
+//! connection, and requests that it did not accept are repeated on the new one. A drain is not a failure, but a failure
+//! of the new connection is.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, Instant};
+
+use hyper::body::Incoming;
+use hyper::client::conn::http2;
+use hyper::{Method, Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
+
+use super::frames::Frames;
+use super::sockets::{Kept, Sockets};
+use super::{Login, Sent, Target, chain};
+use crate::apiserver::connection::error::LinkError;
+
+/// The flow-control window of a request in bytes; large enough for a list of 20 MB not to wait for window updates.
+const STREAM_WINDOW: u32 = 2 << 20;
+
+/// The flow-control window of a connection in bytes; large enough that three slow readers do not block a fourth one.
+const CONNECTION_WINDOW: u32 = 4 * STREAM_WINDOW;
+
+/// The maximum size of a response's headers in bytes.
+const MAX_HEADERS: u32 = 64 << 10;
+
+/// The maximum number of times that a request is repeated.
+const MOST_REPEATS: u32 = 3;
+
+/// If a connection is drained before it has reached this age, its replacement is delayed until a request needs it or
+/// this time has passed.
+const YOUNG: Duration = Duration::from_secs(1);
+
+/// The HTTP/2 connections of a link.
+pub(super) struct Http2 {
+    target: Target,
+    login: Arc<Login>,
+    sockets: Arc<Sockets>,
+    current: tokio::sync::Mutex<Connection>,
+    /// The number of replacements.
+    generation: AtomicU64,
+    itself: Weak<Self>,
+}
+
+/// The sending half of a connection.
+#[derive(Clone)]
+struct Connection {
+    sender: http2::SendRequest<Sent>,
+    /// Whether the server has sent a GOAWAY without an error.
+    is_drained: Arc<AtomicBool>,
+}
+
+impl Connection {
+    /// Whether the connection accepts no more requests. hyper may report that a request failed because of a GOAWAY
+    /// before it marks the sender as closed.
+    fn is_over(&self) -> bool {
+        self.sender.is_closed() || self.is_drained.load(Ordering::Relaxed)
+    }
+}
+
+impl Http2 {
+    /// Starts with an established connection.
+    pub(super) async fn start(
+        target: Target,
+        login: Arc<Login>,
+        sockets: Arc<Sockets>,
+        (stream, kept): (TlsStream<TcpStream>, Kept),
+    ) -> Result<Arc<Self>, LinkError> {
+        let (connection, driver) = handshake(&target, stream, kept).await?;
+        let current = tokio::sync::Mutex::new(connection);
+        let generation = AtomicU64::new(0);
+        let new = |itself: &Weak<Self>| Self { target, login, sockets, current, generation, itself: itself.clone() };
+        let this = Arc::new_cyclic(new);
+        driver.drive(this.itself.clone());
+        Ok(this)
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Relaxed)
+    }
+
+    /// Sends a request. Repeats it on the next connection if the current one is drained and has not accepted it.
+    pub(super) async fn send(&self, request: Request<Sent>) -> Result<Response<Incoming>, LinkError> {
+        let mut repeats = 0;
+        loop {
+            let mut connection = self.connection().await?;
+            let error = match connection.sender.send_request(request.clone()).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            // A request that was never sent may be repeated, and so may an interrupted GET.
+            let may_repeat = error.is_canceled() || request.method() == Method::GET;
+            if !may_repeat || !connection.is_over() || repeats == MOST_REPEATS || self.sockets.end().is_some() {
+                return Err(LinkError::Broken(format!("{}: {}", self.target.at, chain(&error))));
+            }
+            repeats += 1;
+        }
+    }
+
+    /// The current connection, or a new one if the current one accepts no more requests.
+    async fn connection(&self) -> Result<Connection, LinkError> {
+        let mut current = self.current.lock().await;
+        if current.is_over() {
+            if let Some(end) = self.sockets.end() {
+                return Err(end.error());
+            }
+            // Boxed because it is rare and large: otherwise, the future of every request would contain it.
+            let next = Box::pin(async {
+                let (stream, kept) = self.target.connect(&self.login, &self.sockets).await?;
+                if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+                    return Err(LinkError::Broken(format!("{} has stopped using HTTP/2", self.target.at)));
+                }
+                handshake(&self.target, stream, kept).await
+            });
+            let (connection, driver) = next.await.inspect_err(|error| self.sockets.over(error.to_string()))?;
+            *current = connection;
+            self.generation.fetch_add(1, Ordering::Relaxed);
+            driver.drive(self.itself.clone());
+        }
+        Ok(current.clone())
+    }
+}
+
+async fn handshake(
+    target: &Target,
+    stream: TlsStream<TcpStream>,
+    kept: Kept,
+) -> Result<(Connection, Driver), LinkError> {
+    let (at, timeouts) = (target.at, target.connector.timeouts);
+    let is_drained = Arc::new(AtomicBool::new(false));
+    let stream = Read { stream, frames: Frames::default(), is_drained: Arc::clone(&is_drained), _kept: kept };
+    let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW)
+        .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_header_list_size(MAX_HEADERS)
+        .keep_alive_interval(timeouts.ping_after)
+        .keep_alive_timeout(timeouts.ping_answer)
+        .keep_alive_while_idle(true)
+        .handshake(TokioIo::new(stream))
+        .await
+        .map_err(|error| LinkError::Broken(format!("{at}: no HTTP/2: {}", chain(&error))))?;
+    let current = Connection { sender, is_drained: Arc::clone(&is_drained) };
+    Ok((current, Driver { at, connection: Box::pin(connection), is_drained, opened: Instant::now() }))
+}
+
+/// Runs a connection until it accepts no more requests.
+struct Driver {
+    at: std::net::SocketAddr,
+    connection: Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>,
+    is_drained: Arc<AtomicBool>,
+    opened: Instant,
+}
+
+impl Driver {
+    fn drive(self, link: Weak<Http2>) {
+        let Self { at, connection, is_drained, opened } = self;
+        tokio::spawn(async move {
+            let end = connection.await;
+            let Some(http2) = link.upgrade() else { return };
+            if !is_drained.load(Ordering::Relaxed) {
+                http2.sockets.over(match end {
+                    Ok(()) => format!("{at} closed it"),
+                    Err(error) => format!("{at}: {}", chain(&error)),
+                });
+                return;
+            }
+            tracing::debug!("{at} drains the connection; requests go over another one");
+            drop(http2);
+            if opened.elapsed() < YOUNG {
+                tokio::time::sleep(YOUNG).await;
+            }
+            // Connects before a request needs it, in order to detect an unavailable server immediately.
+            let Some(http2) = link.upgrade().filter(|http2| http2.sockets.end().is_none()) else { return };
+            let next: Pin<Box<dyn Future<Output = _> + Send + '_>> = Box::pin(http2.connection());
+            // A failure ends the link, and its users handle that.
+            drop(next.await);
+        });
+    }
+}
+
+/// A stream that detects a GOAWAY in the received data, and keeps its socket registered with the link.
+struct Read {
+    stream: TlsStream<TcpStream>,
+    frames: Frames,
+    is_drained: Arc<AtomicBool>,
+    _kept: Kept,
+}
+
+impl AsyncRead for Read {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
+        if self.frames.read(&buffer.filled()[before..]) {
+            self.is_drained.store(true, Ordering::Relaxed);
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Read {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

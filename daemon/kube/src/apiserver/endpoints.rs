@@ -1,0 +1,8 @@
+//! The addresses of apiservers: which ones are known, in which state they are, and which one is used. The supervisor
+//! opens and replaces the session in use as the pool decides.
+
+pub mod pool;
+pub mod preflight;
+pub mod state_file;
+pub mod supervisor;
+pub mod timeouts;

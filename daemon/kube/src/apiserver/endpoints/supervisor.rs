@@ -1,0 +1,385 @@
+//! The task that keeps nodelb connected to an apiserver. Owns the pool and the session in use. The pool decides, and
+//! [`Tasks`] runs everything that has to wait. The supervisor never waits for a server, the resolver, a disk or the
+//! owner task.
+
+mod events;
+mod journal;
+mod tasks;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use nodelb_core::change::Change;
+use nodelb_core::messages;
+use nodelb_core::model::addr::Addr;
+use nodelb_core::model::moment::Moment;
+use tokio::sync::{mpsc, watch};
+use tokio::time::sleep_until;
+
+use self::journal::Journal;
+use self::tasks::{Done, Task, Tasks};
+use super::pool::{Pool, PoolReport};
+use super::preflight::{self, Attempt};
+use super::state_file::{self, Saver};
+use super::timeouts::PoolTimeouts;
+use crate::apiserver::address::{Address, Host, Server, reason_not_to_learn};
+use crate::apiserver::connection::connect::{self, Connector, Register};
+use crate::apiserver::connection::error::LinkError;
+use crate::apiserver::credentials::login::Login;
+use crate::apiserver::credentials::{self, Credentials};
+use crate::apiserver::session::{Apiservers, Report, Session, Settings};
+use crate::clock::Clock;
+
+/// The capacity of the queue for reports. A full queue blocks the readers.
+const QUEUE: usize = 256;
+
+/// The time in milliseconds between two attempts to send a change to the owner task if its queue is full.
+const ANNOUNCE_AGAIN: u64 = 100;
+
+/// Returns whether nodelb translates an address.
+pub type IsFrontend = Arc<dyn Fn(SocketAddr) -> bool + Send + Sync>;
+
+/// The inputs of the supervisor.
+pub struct Parts {
+    /// The configuration of the connection to Kubernetes.
+    pub settings: Settings,
+    /// Registers a socket as nodelb's own.
+    pub register: Register,
+    /// The queue to the owner task, which needs all addresses that an apiserver may have.
+    pub changes: mpsc::Sender<Vec<Change>>,
+    /// Returns whether an address is a frontend; frontends are never learned.
+    pub is_frontend: IsFrontend,
+    /// The clock for all times in reports.
+    pub clock: Clock,
+    /// Returns the current time in seconds since 1970.
+    pub unix: fn() -> u64,
+    /// A number that differs between nodes.
+    pub seed: u64,
+    /// The time limits of the pool and the supervisor.
+    pub timeouts: PoolTimeouts,
+    /// The time limits of connections.
+    pub connect: connect::ConnectTimeouts,
+    /// The time limits for reading credentials.
+    pub credentials: credentials::CredentialTimeouts,
+}
+
+impl std::fmt::Debug for Parts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Parts").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+/// Starts the supervisor, which runs until `shutdown` is ready. Returns the interface for readers, and the report.
+/// Reads no file and opens no connection before it returns.
+///
+/// # Errors
+/// The settings contain no credentials, or an invalid proxy.
+pub fn start(
+    parts: Parts,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> anyhow::Result<(Apiservers, watch::Receiver<Arc<PoolReport>>)> {
+    let Made { supervisor, reports, apiservers, report } = make(parts)?;
+    tokio::spawn(supervisor.run(reports, shutdown));
+    Ok((apiservers, report))
+}
+
+/// A supervisor that does not run yet, and the other ends of its channels.
+struct Made {
+    supervisor: Supervisor,
+    reports: mpsc::Receiver<Report>,
+    apiservers: Apiservers,
+    report: watch::Receiver<Arc<PoolReport>>,
+}
+
+fn make(parts: Parts) -> anyhow::Result<Made> {
+    let Parts { settings, register, changes, is_frontend, clock, unix, seed, timeouts, connect, credentials } = parts;
+    let connector = Connector::new(register, connect, settings.proxy.as_deref())?;
+    let credentials = Arc::new(Credentials::new(&settings, credentials)?);
+    let now = clock.now();
+    let pool = Pool::new(&settings.servers, timeouts, seed, now);
+    let (session_in, session) = watch::channel(None);
+    let (report_in, report) =
+        watch::channel(Arc::new(PoolReport { pool: Some(pool.clone()), ..PoolReport::default() }));
+    let (reports_in, reports) = mpsc::channel(QUEUE);
+    let supervisor = Supervisor {
+        timeouts,
+        clock,
+        unix,
+        seed,
+        connector,
+        credentials,
+        changes,
+        is_frontend,
+        cidrs: settings.service_cidrs.clone(),
+        saver: Saver::new(&settings.state_directory, timeouts),
+        settings,
+        pool,
+        login: None,
+        look_at: now,
+        current: None,
+        sessions: 0,
+        resolved: BTreeMap::new(),
+        listed: BTreeSet::new(),
+        excluded: BTreeSet::new(),
+        left_out: BTreeSet::new(),
+        tasks: Tasks::default(),
+        journal: Journal::new(timeouts, now),
+        announced: None,
+        announce_at: None,
+        last_response: None,
+        problem: None,
+        session_in,
+        report_in,
+    };
+    Ok(Made { supervisor, reports, apiservers: Apiservers { session, reports: reports_in }, report })
+}
+
+/// The session in use, and its recent errors.
+struct Current {
+    session: Arc<Session>,
+    server: Server,
+    login: Arc<Login>,
+    /// The number of consecutive requests that the server failed to answer.
+    complaints: u32,
+    /// The number of requests that the server rejected within a short time, and the time of the latest one.
+    objections: (u32, Moment),
+    /// The server's rejection of the login, while the supervisor checks for a new one.
+    unauthorized: Option<LinkError>,
+}
+
+struct Supervisor {
+    timeouts: PoolTimeouts,
+    clock: Clock,
+    unix: fn() -> u64,
+    seed: u64,
+    settings: Settings,
+    connector: Connector,
+    credentials: Arc<Credentials>,
+    changes: mpsc::Sender<Vec<Change>>,
+    is_frontend: IsFrontend,
+    /// The configured service CIDRs and those of the cluster.
+    cidrs: Vec<IpNet>,
+    saver: Saver,
+    pool: Pool,
+    login: Option<Arc<Login>>,
+    /// The time of the next check of the credentials.
+    look_at: Moment,
+    current: Option<Current>,
+    sessions: u64,
+    /// The addresses of resolved names.
+    resolved: BTreeMap<Address, Vec<SocketAddr>>,
+    /// The latest nonempty list of addresses from the cluster.
+    listed: BTreeSet<SocketAddr>,
+    /// The listed addresses that must not be used as long as they are addresses of services.
+    excluded: BTreeSet<SocketAddr>,
+    /// The listed addresses that are not used and have been logged.
+    left_out: BTreeSet<SocketAddr>,
+    tasks: Tasks,
+    journal: Journal,
+    /// The addresses that were last sent to the owner task.
+    announced: Option<BTreeSet<(Addr, u16)>>,
+    announce_at: Option<Moment>,
+    last_response: Option<Moment>,
+    problem: Option<String>,
+    session_in: watch::Sender<Option<Arc<Session>>>,
+    report_in: watch::Sender<Arc<PoolReport>>,
+}
+
+impl Supervisor {
+    async fn run(mut self, mut reports: mpsc::Receiver<Report>, shutdown: impl Future<Output = ()>) {
+        tokio::pin!(shutdown);
+        loop {
+            self.act();
+            let session = self.current.as_ref().map(|current| Arc::clone(&current.session));
+            let ended = async {
+                match &session {
+                    Some(session) => session.link.ended().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let wake = self.wake().map(|wake| self.clock.instant_of(wake));
+            tokio::select! {
+                () = &mut shutdown => break,
+                error = ended => self.ended(&error),
+                done = self.tasks.next() => self.done(done),
+                Some(report) = reports.recv() => {
+                    self.report(report);
+                    while let Ok(report) = reports.try_recv() {
+                        self.report(report);
+                    }
+                }
+                () = async {
+                    match wake {
+                        Some(wake) => sleep_until(wake).await,
+                        None => std::future::pending().await,
+                    }
+                } => {}
+            }
+        }
+        if let Some(current) = self.current.take() {
+            current.session.link.cut();
+        }
+        self.session_in.send_replace(None);
+    }
+
+    /// Performs everything that is due.
+    fn act(&mut self) {
+        let now = self.clock.now();
+        // A service may have received a learned address, or lost it.
+        self.revalidate(now);
+        if self.look_at <= now && !self.tasks.is_out(&Task::Login) {
+            self.look_at = now.plus(self.timeouts.credentials_every);
+            self.read_credentials();
+        }
+        if let Some(error) = self.pool.lost() {
+            self.close(now, &error);
+        }
+        while self.login.is_some()
+            && let Some(choice) = self.pool.next(now)
+        {
+            self.open(now, choice.server, choice.why);
+        }
+        for server in self.pool.probes(now) {
+            self.probe(server);
+        }
+        for address in self.pool.forget_stale(now) {
+            tracing::info!(
+                message_id = %messages::APISERVER_KNOWN,
+                apiserver = %address, "removed apiserver {address}: it failed for a long time and is not listed"
+            );
+        }
+        self.journal.lost(now, self.first_error().as_deref());
+        self.announce(now);
+        self.save(now);
+        self.publish();
+    }
+
+    /// Reads the credentials and, before the first login, the remembered addresses.
+    fn read_credentials(&mut self) {
+        let credentials = Arc::clone(&self.credentials);
+        let directory = self.login.is_none().then(|| self.settings.state_directory.clone());
+        let timeout = PoolTimeouts::duration(self.timeouts.load);
+        self.tasks.send(Task::Login, async move {
+            let login = credentials.login().await;
+            let stored = match directory.filter(|_| login.is_ok()) {
+                Some(directory) => state_file::load(&directory, timeout).await,
+                None => None,
+            };
+            Done::Login(login, stored)
+        });
+    }
+
+    fn wake(&self) -> Option<Moment> {
+        let now = self.clock.now();
+        let looking = Some(self.look_at).filter(|_| !self.tasks.is_out(&Task::Login));
+        let pool = self.login.as_ref().and_then(|_| self.pool.wake(now));
+        [looking, self.saver.due, pool, self.announce_at, self.journal.loss_is_due()].into_iter().flatten().min()
+    }
+
+    fn attempt(&self, server: Server, login: &Arc<Login>) -> Attempt {
+        Attempt {
+            cluster: self.saver.cluster.clone(),
+            last: self.resolved.get(&server.address).cloned().unwrap_or_default(),
+            server,
+            connector: self.connector.clone(),
+            login: Arc::clone(login),
+            credentials: Arc::clone(&self.credentials),
+            timeouts: self.timeouts,
+        }
+    }
+
+    /// Starts an attempt to connect. `why` is the reason for the choice of this server.
+    fn open(&mut self, now: Moment, server: Server, why: String) {
+        let address = server.address.clone();
+        let Some(login) = &self.login else { return };
+        let attempt = self.attempt(server, login);
+        self.pool.connecting(now, &address);
+        let task = Task::Open(address.clone());
+        self.tasks.send(task, async move {
+            let (opened, resolved) = attempt.open().await;
+            Done::Opened(address, Box::new(opened.map(|opened| (opened, why))), resolved)
+        });
+    }
+
+    fn probe(&mut self, server: Server) {
+        let address = server.address.clone();
+        // A new login is used after a link was opened with it; until then, the login of the session in use.
+        let Some(login) = self.current.as_ref().map(|current| &current.login).or(self.login.as_ref()) else { return };
+        let mut attempt = self.attempt(server, login);
+        if let Some(current) = self.current.as_ref().filter(|current| current.server.address == address) {
+            attempt = attempt.pinned(current.session.link.at());
+        }
+        let factor = if self.pool.is_doubted(&address) { 2 } else { 1 };
+        let timeout = PoolTimeouts::duration(self.timeouts.probe_timeout / factor);
+        let task = Task::Probe(address.clone());
+        self.tasks.give_up(|known| *known == task);
+        self.tasks.send(task, async move {
+            let (answer, resolved) = preflight::probe(attempt, timeout).await;
+            Done::Probed(address, answer.map(drop), resolved)
+        });
+    }
+
+    /// Closes the session in use after a failure. All requests over it end now.
+    fn close(&mut self, now: Moment, error: &str) {
+        if let Some(current) = self.current.take() {
+            current.session.link.cut();
+            self.session_in.send_replace(None);
+        }
+        self.pool.closed(now, error);
+        self.journal.closed(now);
+    }
+
+    fn first_error(&self) -> Option<String> {
+        self.problem.clone().or_else(|| {
+            let candidate = self.pool.candidates().iter().find(|candidate| candidate.error.is_some())?;
+            let (_, error) = candidate.error.as_ref()?;
+            Some(format!("{}: {error}", candidate.server.address))
+        })
+    }
+
+    /// Sends the addresses of apiservers to the owner task, if they have changed and its queue is not full.
+    fn announce(&mut self, now: Moment) {
+        let known = self.known();
+        self.announce_at = None;
+        if self.announced.as_ref() == Some(&known) {
+            return;
+        }
+        match self.changes.try_send(vec![Change::Apiservers(known.clone())]) {
+            Ok(()) | Err(mpsc::error::TrySendError::Closed(_)) => self.announced = Some(known),
+            Err(mpsc::error::TrySendError::Full(_)) => self.announce_at = Some(now.plus(ANNOUNCE_AGAIN)),
+        }
+    }
+
+    /// All addresses that an apiserver may have.
+    fn known(&self) -> BTreeSet<(Addr, u16)> {
+        let ips = self.pool.candidates().iter().filter_map(|candidate| match candidate.server.address {
+            Address { host: Host::Ip(ip), port } => Some((ip.into(), port)),
+            _ => None,
+        });
+        let resolved = self.resolved.values().flatten().map(|at| (at.ip().into(), at.port()));
+        ips.chain(resolved).collect()
+    }
+
+    fn save(&mut self, now: Moment) {
+        let Some(login) = &self.login else { return };
+        let (pool, resolved, unix) = (&self.pool, &self.resolved, (self.unix)());
+        self.saver.save((now, unix), &login.authority, pool, resolved);
+    }
+
+    fn publish(&self) {
+        let (last_response, problem) = (self.last_response, self.problem.clone());
+        self.report_in.send_replace(Arc::new(PoolReport { pool: Some(self.pool.clone()), last_response, problem }));
+    }
+
+    /// The reason why a learned address must not be used.
+    fn refusal(&self, at: SocketAddr) -> Option<&'static str> {
+        reason_not_to_learn(at, &self.cidrs, &*self.is_frontend)
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/supervisor.rs"]
+mod tests;

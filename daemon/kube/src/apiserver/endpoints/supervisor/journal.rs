@@ -1,0 +1,100 @@
+//! The log messages of the supervisor: one when no apiserver is reachable and one when an apiserver is reachable again,
+//! one when the address in use changes, and one when an address fails with a new error. Retries are not logged.
+
+use std::collections::BTreeMap;
+
+use nodelb_core::messages;
+use nodelb_core::model::moment::Moment;
+use tracing::{debug, info, warn};
+
+use crate::apiserver::address::Address;
+use crate::apiserver::endpoints::pool::report::lasting;
+use crate::apiserver::endpoints::timeouts::PoolTimeouts;
+
+/// The minimum time in milliseconds between two log messages about one address if its errors differ.
+const SAME_ADDRESS: u64 = 60_000;
+
+#[derive(Debug)]
+pub(super) struct Journal {
+    timeouts: PoolTimeouts,
+    /// The time since which there is no session, and whether this has been logged.
+    down: Option<(Moment, bool)>,
+    used: Option<Address>,
+    errors: BTreeMap<Address, (Moment, String)>,
+    credentials: Option<String>,
+}
+
+impl Journal {
+    pub(super) fn new(timeouts: PoolTimeouts, now: Moment) -> Self {
+        let (errors, down) = (BTreeMap::new(), Some((now, false)));
+        Self { timeouts, down, used: None, errors, credentials: None }
+    }
+
+    /// Logs a failed attempt or probe. After the message that no apiserver is reachable, only at debug level.
+    pub(super) fn failed(&mut self, now: Moment, address: &Address, error: &str) {
+        let is_reported =
+            self.errors.get(address).is_some_and(|(at, reported)| reported == error || now < at.plus(SAME_ADDRESS));
+        if is_reported || matches!(self.down, Some((_, true))) {
+            debug!(apiserver = %address, "{error}");
+        } else {
+            warn!(message_id = %messages::APISERVER_FAILED, apiserver = %address, "apiserver {address}: {error}");
+            self.errors.insert(address.clone(), (now, error.to_owned()));
+        }
+    }
+
+    /// Records that an address works, so that its next error is new.
+    pub(super) fn works(&mut self, address: &Address) {
+        self.errors.remove(address);
+    }
+
+    pub(super) fn opened(&mut self, now: Moment, address: &Address, why: &str) {
+        let is_same = self.used.replace(address.clone()).is_some_and(|used| used == *address);
+        match self.down.take() {
+            Some((since, true)) => {
+                let lasted = lasting(now.0.saturating_sub(since.0));
+                info!(
+                    message_id = %messages::APISERVER_IN_USE,
+                    apiserver = %address, "connected to apiserver {address} after {lasted} without one"
+                );
+            }
+            _ if is_same => debug!(apiserver = %address, "reconnected to apiserver {address}"),
+            _ => info!(
+                message_id = %messages::APISERVER_IN_USE,
+                apiserver = %address, "using apiserver {address}: {why}"
+            ),
+        }
+        self.works(address);
+    }
+
+    pub(super) fn closed(&mut self, now: Moment) {
+        self.down.get_or_insert((now, false));
+    }
+
+    /// The time to log the loss of the session; `None` if it has been logged or there is a session.
+    pub(super) fn loss_is_due(&self) -> Option<Moment> {
+        self.down.filter(|(_, is_said)| !is_said).map(|(since, _)| since.plus(self.timeouts.lost))
+    }
+
+    /// Logs that no apiserver has been reachable for some time, if this is due.
+    pub(super) fn lost(&mut self, now: Moment, first_error: Option<&str>) {
+        if self.loss_is_due().is_none_or(|due| now < due) {
+            return;
+        }
+        if let Some((_, is_said)) = &mut self.down {
+            *is_said = true;
+            let why = first_error.unwrap_or("none is known yet");
+            warn!(
+                message_id = %messages::APISERVER_NONE,
+                "no apiserver is reachable (retrying); serving the last known state. The first one: {why}. See `nodelb \
+                 apiservers`"
+            );
+        }
+    }
+
+    pub(super) fn credentials(&mut self, problem: Option<String>) {
+        if let Some(problem) = problem.as_ref().filter(|problem| self.credentials.as_ref() != Some(problem)) {
+            warn!(message_id = %messages::LOGIN_FAILED, "cannot connect to any apiserver: {problem}");
+        }
+        self.credentials = problem;
+    }
+}

@@ -1,0 +1,96 @@
+//! The tasks that the supervisor starts for everything that has to wait. Each has a time limit. Every task yields a
+//! result, even if it panics, unless the supervisor aborts it.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use tokio::task::{AbortHandle, Id, JoinSet};
+
+use crate::apiserver::address::Address;
+use crate::apiserver::connection::error::LinkError;
+use crate::apiserver::credentials::login::{CredentialsError, Login};
+use crate::apiserver::endpoints::preflight::Opened;
+use crate::apiserver::endpoints::state_file::State;
+
+/// The purpose of a task.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Task {
+    /// Opens a connection for a session.
+    Open(Address),
+    /// Checks whether the server is ready.
+    Probe(Address),
+    /// Reads the credentials.
+    Login,
+    /// Checks whether the server in use accepts a new token.
+    Verify,
+}
+
+/// The result of a task.
+#[derive(Debug)]
+pub(super) enum Done {
+    /// The connection and the reason why this server was chosen.
+    Opened(Address, Box<Result<(Opened, String), LinkError>>, Vec<SocketAddr>),
+    Probed(Address, Result<(), LinkError>, Vec<SocketAddr>),
+    /// The login. The first one comes with the contents of the state file.
+    Login(Result<Arc<Login>, CredentialsError>, Option<State>),
+    /// The number of the session with the server that was asked, the login and the result.
+    Verified(u64, Arc<Login>, Result<(), LinkError>),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Tasks {
+    tasks: JoinSet<Done>,
+    known: HashMap<Id, (Task, AbortHandle)>,
+}
+
+impl Tasks {
+    pub(super) fn send(&mut self, task: Task, work: impl Future<Output = Done> + Send + 'static) {
+        let handle = self.tasks.spawn(work);
+        self.known.insert(handle.id(), (task, handle));
+    }
+
+    pub(super) fn is_out(&self, task: &Task) -> bool {
+        self.known.values().any(|(known, _)| known == task)
+    }
+
+    /// Aborts all attempts to connect. They yield no result.
+    pub(super) fn give_up_opening(&mut self) {
+        self.give_up(|task| matches!(task, Task::Open(_)));
+    }
+
+    /// Aborts the selected tasks. They yield no result.
+    pub(super) fn give_up(&mut self, is_meant: impl Fn(&Task) -> bool) {
+        self.known.retain(|_, (task, handle)| {
+            let goes = is_meant(task);
+            if goes {
+                handle.abort();
+            }
+            !goes
+        });
+    }
+
+    /// The next result. Never ready without a task.
+    pub(super) async fn next(&mut self) -> Done {
+        loop {
+            let (id, done) = match self.tasks.join_next_with_id().await {
+                None => std::future::pending().await,
+                Some(Ok((id, done))) => (id, Ok(done)),
+                Some(Err(error)) => (error.id(), Err(error.to_string())),
+            };
+            let Some((task, _)) = self.known.remove(&id) else { continue };
+            return done.unwrap_or_else(|error| broken(task, &error));
+        }
+    }
+}
+
+/// The result of a task that panicked.
+fn broken(task: Task, error: &str) -> Done {
+    let error = format!("a bug in nodelb, please report it: {error}");
+    match task {
+        Task::Open(address) => Done::Opened(address, Box::new(Err(LinkError::Broken(error))), Vec::new()),
+        Task::Probe(address) => Done::Probed(address, Err(LinkError::Broken(error)), Vec::new()),
+        Task::Verify | Task::Login => Done::Login(Err(CredentialsError(error)), None),
+    }
+}

@@ -1,0 +1,72 @@
+//! The datapath for the tasks that only read it: the kernel's maps and programs ([`crate::run`] opens them), or maps in
+//! memory. The owner task alone writes; a reader never delays it.
+
+use std::sync::Arc;
+
+use nodelb_core::datapath::Limits;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::kernel_check::Content;
+use tokio::sync::watch;
+
+use crate::connections::Connections;
+
+/// Reads the datapath, at any time and from any thread. What a datapath does not have is absent by default.
+pub trait DatapathReader: Send + Sync {
+    /// The sizes of the maps.
+    fn limits(&self) -> Limits;
+
+    /// The present content of the maps. May block.
+    ///
+    /// # Errors
+    /// The map that cannot be read, and the reason.
+    fn content(&self) -> Result<Content, String>;
+
+    /// The problem of each hook's link, usually none. May block.
+    fn link_faults(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// The number of clients in the map `affinity`; `None` if the map cannot be read or does not exist. May block.
+    fn clients(&self) -> Option<usize> {
+        None
+    }
+
+    /// The number of slots that are in use or at rest; `None` if it is not known.
+    fn slots_taken(&self, now: Moment) -> Option<usize> {
+        let _ = now;
+        None
+    }
+
+    /// The number of connections per service; `None` if they are not counted.
+    fn connections(&self) -> Option<&Connections> {
+        None
+    }
+
+    /// The kernel features that nodelb uses, in one line; `None` with maps in memory.
+    fn kernel_features(&self) -> Option<&str> {
+        None
+    }
+}
+
+/// Reads maps in memory: their content is what the engine has written.
+pub struct MemoryReader {
+    /// The sizes of the maps.
+    pub limits: Limits,
+    /// The owner's snapshots.
+    pub snapshot: watch::Receiver<Arc<Snapshot>>,
+}
+
+impl DatapathReader for MemoryReader {
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn content(&self) -> Result<Content, String> {
+        Ok(Content { state: self.snapshot.borrow().realised.clone(), ..Content::default() })
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/datapath_fake.rs"]
+pub(crate) mod fake;

@@ -1,0 +1,243 @@
+//! Kubernetes as a source: starts the tasks that read it, and decides what its stored state is used for at a start.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use nodelb_cli::exit::{Code, Failure};
+use nodelb_core::change::Change;
+use nodelb_core::explain::rows::{Between, Difference};
+use nodelb_core::explain::trace;
+use nodelb_core::explain::trace::Verdict;
+use nodelb_core::messages;
+use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::model::service::{ServiceName, Source};
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::source_report::SourceReport;
+use nodelb_kube::apiserver::connection::connect::{ConnectTimeouts, Register};
+use nodelb_kube::apiserver::credentials::{CredentialTimeouts, Credentials};
+use nodelb_kube::apiserver::endpoints::pool::PoolReport;
+use nodelb_kube::apiserver::endpoints::timeouts::PoolTimeouts;
+use nodelb_kube::apiserver::session::{Apiservers, Settings};
+use nodelb_kube::apiserver::{self, Parts};
+use nodelb_kube::clock::unix_seconds;
+use nodelb_kube::source::live::{Live, LiveTimeouts};
+use nodelb_kube::source::watch::WatchTimeouts;
+use nodelb_kube::source::{self, KubernetesSource, StateSettings, state_file};
+use nodelb_kube::threads::run_within;
+use tokio::runtime::Handle;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::config::Config;
+use crate::events;
+use crate::reconcile::OwnerHandle;
+
+/// The minimum time between two writes to the state directory.
+const SAVE_EVERY: Duration = Duration::from_secs(30);
+
+/// How long access to the state directory may take; less than the daemon's time limit for its end.
+const STATE_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// Queries an apiserver, and returns the differences between its objects and the table, for one service or for all. May
+/// block for seconds.
+pub type AskLive = Arc<dyn Fn(Option<&ServiceName>) -> Vec<Difference> + Send + Sync>;
+
+/// The started tasks.
+pub struct Started {
+    /// What they publish.
+    pub published: Published,
+    /// The task of the source, which ends when its state is stored.
+    pub task: JoinHandle<()>,
+}
+
+/// What the tasks publish, for readers.
+#[derive(Clone)]
+pub struct Published {
+    /// The rows of `/sources`.
+    pub sources: watch::Receiver<Arc<Vec<SourceReport>>>,
+    /// The apiservers, from the supervisor.
+    pub apiservers: watch::Receiver<Arc<PoolReport>>,
+    /// A comparison with an apiserver.
+    pub live: AskLive,
+}
+
+fn config_failure(error: impl Into<anyhow::Error>) -> Failure {
+    Failure::new(Code::Config, error)
+}
+
+/// Starts the supervisor, the source and, if configured, the task that writes Kubernetes Events; they run until
+/// `shutdown`. Returns `None` if Kubernetes is not configured. `node` is the name of this node.
+///
+/// # Errors
+/// If the settings name no credentials.
+pub async fn start(
+    config: &Config,
+    owner: &OwnerHandle,
+    node: &str,
+    register: Register,
+    shutdown: &CancellationToken,
+) -> Result<Option<Started>, Failure> {
+    let Some(settings) = config.kubernetes_settings() else { return Ok(None) };
+    // If the credentials cannot be read yet, the supervisor logs the reason.
+    let credentials = Credentials::new(&settings, CredentialTimeouts::default()).map_err(config_failure)?;
+    let directory = settings.state_directory.clone();
+    let (cluster, ()) = tokio::join!(credentials.authority(), make_directory(directory.clone()));
+    let state = StateSettings { directory, cluster: cluster.ok(), save_every: SAVE_EVERY, timeout: STATE_TIMEOUT };
+    let (apiservers, report) = start_supervisor(settings, owner, register, shutdown)?;
+    let snapshot = &owner.snapshot;
+    if config.kubernetes.events {
+        let session = apiservers.session.clone();
+        let reads = events::Reads { snapshot: snapshot.clone(), session, node: node.into(), clock: owner.clock };
+        tokio::spawn(events::run(reads, shutdown.clone().cancelled_owned()));
+    }
+    let live = ask_live(Live::new(apiservers.clone(), snapshot.clone(), LiveTimeouts::default()));
+    let (reports, sources) = watch::channel(Arc::default());
+    let source = KubernetesSource {
+        apiservers,
+        changes: owner.changes.clone(),
+        reports,
+        snapshot: snapshot.clone(),
+        state,
+        node: node.into(),
+        expected: owner.ports_at_start,
+        timeouts: WatchTimeouts::default(),
+    };
+    let task = tokio::spawn(source::run(source, shutdown.clone().cancelled_owned()));
+    Ok(Some(Started { published: Published { sources, apiservers: report, live }, task }))
+}
+
+/// Starts the supervisor, which keeps a connection to an apiserver. Returns the connection and its report.
+fn start_supervisor(
+    settings: Settings,
+    owner: &OwnerHandle,
+    register: Register,
+    shutdown: &CancellationToken,
+) -> Result<(Apiservers, watch::Receiver<Arc<PoolReport>>), Failure> {
+    let parts = Parts {
+        settings,
+        register,
+        changes: owner.changes.clone(),
+        is_frontend: is_frontend(owner.snapshot.clone()),
+        clock: owner.clock,
+        unix: || unix_seconds(SystemTime::now()),
+        seed: std::process::id().into(),
+        timeouts: PoolTimeouts::default(),
+        connect: ConnectTimeouts::default(),
+        credentials: CredentialTimeouts::default(),
+    };
+    apiserver::start(parts, shutdown.clone().cancelled_owned()).map_err(config_failure)
+}
+
+/// Must be called from a thread that may block. It only waits for the answer: a task of the runtime sends the query,
+/// because its timers must not be used after the runtime has ended.
+fn ask_live(live: Live) -> AskLive {
+    let (runtime, live) = (Handle::current(), Arc::new(live));
+    Arc::new(move |service| {
+        let (reported, telling) = oneshot::channel();
+        let (live, service) = (Arc::clone(&live), service.cloned());
+        runtime.spawn(async move {
+            // Fails only if the caller no longer waits.
+            let _ = reported.send(live.differences(service.as_ref()).await);
+        });
+        telling.blocking_recv().unwrap_or_else(|_stopped| vec![not_asked()])
+    })
+}
+
+/// The daemon ended before there was an answer.
+fn not_asked() -> Difference {
+    Difference {
+        between: Between::SourceMemory,
+        what: "apiserver".into(),
+        service: None,
+        source: Some("not asked".into()),
+        memory: Some("as last reported".into()),
+        kernel: None,
+        cause: "nodelb is stopping".into(),
+        action: "try again after it has started".into(),
+    }
+}
+
+/// Creates the state directory. A directory that blocks does not delay the start.
+async fn make_directory(directory: PathBuf) {
+    let shown = directory.display().to_string();
+    if let Err(problem) = run_within(STATE_TIMEOUT, move || std::fs::create_dir_all(directory)).await {
+        warn!(
+            message_id = %messages::STATE_UNWRITTEN,
+            "state.directory {shown} cannot be created: {problem}; nothing is stored for the next start"
+        );
+    }
+}
+
+/// Whether connections to the address are translated.
+fn is_frontend(snapshot: watch::Receiver<Arc<Snapshot>>) -> apiserver::endpoints::supervisor::IsFrontend {
+    Arc::new(move |at| {
+        let to = L4Addr::new(Addr::from(at.ip()), at.port(), Protocol::Tcp);
+        !matches!(trace::verdict(&snapshot.borrow(), to), Verdict::PassedThrough)
+    })
+}
+
+/// The sources that were in use before according to the state directory. If it does not answer in time, all count as in
+/// use: nothing is removed for that reason.
+pub async fn previous_sources(config: &Config) -> BTreeSet<Source> {
+    let mut was_there = config.is_kubernetes_unset();
+    if was_there {
+        let path = state_file::path(&config.state.directory);
+        was_there = is_there(STATE_TIMEOUT, move || path.try_exists()).await;
+    }
+    was_there.then_some(Source::Kubernetes).into_iter().collect()
+}
+
+/// Whether the file exists; if that cannot be found out in time, true.
+async fn is_there(timeout: Duration, ask: impl FnOnce() -> io::Result<bool> + Send + 'static) -> bool {
+    run_within(timeout, ask).await.unwrap_or(true)
+}
+
+/// The sources that the administrator has disabled.
+pub fn disabled_sources(config: &Config) -> BTreeSet<Source> {
+    (!config.kubernetes.enabled).then_some(Source::Kubernetes).into_iter().collect()
+}
+
+/// Sends the stored state of Kubernetes if the configuration does not say whether it is a source: its services stay as
+/// last known, as they do when no apiserver is reachable. If it is disabled, removes that state.
+pub async fn recall(
+    config: &Config,
+    previous_sources: &BTreeSet<Source>,
+    node: &str,
+    changes: &mpsc::Sender<Vec<Change>>,
+) {
+    let directory = config.state.directory.clone();
+    if !config.kubernetes.enabled {
+        let forgotten = directory.clone();
+        match run_within(STATE_TIMEOUT, move || state_file::forget(&forgotten)).await {
+            Ok(false) => {}
+            Ok(true) => info!(
+                message_id = %messages::CLUSTER_CHANGED,
+                "kubernetes.enabled is false: removed the saved Kubernetes state"
+            ),
+            Err(error) => warn!(
+                message_id = %messages::STATE_UNWRITTEN,
+                "kubernetes.enabled is false, but {} cannot be removed: {error}; remove it, otherwise a later start \
+                 without that key serves its content",
+                state_file::path(&directory).display()
+            ),
+        }
+    }
+    if previous_sources.is_empty() {
+        return;
+    }
+    let state = StateSettings { directory, cluster: None, save_every: SAVE_EVERY, timeout: STATE_TIMEOUT };
+    let recalled = state.load(node).await;
+    if !recalled.is_empty() {
+        // Fails only if the owner has ended, and with it the daemon.
+        let _ = changes.send(recalled).await;
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/kubernetes.rs"]
+mod tests;

@@ -1,0 +1,203 @@
+//! The journal's lines about rounds: what the owner task has done, and what it could not do.
+
+use nodelb_core::engine::{AddressConflict, Kept, KeptBecause, Round, Takeover};
+use nodelb_core::holds::{Emptied, Release};
+use nodelb_core::messages;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::Origin;
+use nodelb_core::text::listed;
+use tracing::{info, warn};
+
+/// Logs one line for each important change; a steady state logs nothing.
+pub(super) fn report(round: &Round) {
+    const SHOWN: usize = 8;
+    for (address, error) in round.errors.iter().take(SHOWN) {
+        warn!(message_id = %messages::FRONTEND_REFUSED, frontend = %address, "{address} cannot be served: {error}");
+    }
+    if round.errors.len() > SHOWN {
+        warn!(
+            message_id = %messages::FRONTEND_REFUSED,
+            "{} more frontends cannot be served: see `nodelb frontends`", round.errors.len() - SHOWN
+        );
+    }
+    for address in round.healed.iter().take(SHOWN) {
+        info!(message_id = %messages::FRONTEND_SERVED, frontend = %address, "{address} is served again");
+    }
+    report_node_addrs(round, SHOWN);
+    report_contests(round, SHOWN);
+    if round.pruned > 0 {
+        info!(
+            message_id = %messages::PRUNED,
+            "{} frontends that no source describes are removed", round.pruned
+        );
+    }
+    // The checker reports backends with a changed health.
+    if round.done > 0 && round.compiled.len() > round.by_checks {
+        let names = listed(&round.compiled, SHOWN);
+        info!(
+            message_id = %messages::APPLIED,
+            operations = round.done, failed = round.failed, "applied: {names}"
+        );
+    }
+}
+
+/// Reports addresses of the node that should answer NodePorts but do not.
+fn report_node_addrs(round: &Round, shown: usize) {
+    for (addr, error) in round.unanswered.iter().take(shown) {
+        warn!(
+            message_id = %messages::NODE_ADDRESS_REFUSED,
+            "NodePorts do not work on {addr}: {error}"
+        );
+    }
+    if round.unanswered.len() > shown {
+        warn!(
+            message_id = %messages::NODE_ADDRESS_REFUSED,
+            "NodePorts do not work on {} more addresses of this node: see `nodelb diff`",
+            round.unanswered.len() - shown
+        );
+    }
+    match &round.answered[..] {
+        [] => {}
+        [addr] => info!(message_id = %messages::NODE_ADDRESS_SERVED, "NodePorts now work on {addr}"),
+        [addr, more @ ..] => info!(
+            message_id = %messages::NODE_ADDRESS_SERVED,
+            "NodePorts now work on {addr} and {} more addresses of this node", more.len()
+        ),
+    }
+}
+
+/// Reports services that lose or regain an address because another service owns it or no longer owns it.
+fn report_contests(round: &Round, shown: usize) {
+    for AddressConflict { address, claimant, owner, text, described } in round.conflicts.iter().take(shown) {
+        warn!(
+            message_id = %messages::FRONTEND_CONFLICT,
+            frontend = %address, service = %claimant.service, owner = %owner.service,
+            "address conflict: {text}; {described} is not served there; remove the address from one of the two"
+        );
+    }
+    if round.conflicts.len() > shown {
+        warn!(
+            message_id = %messages::FRONTEND_CONFLICT,
+            "{} more address conflicts: see `nodelb frontends`", round.conflicts.len() - shown
+        );
+    }
+    for Takeover { address, owner, before } in round.takeovers.iter().take(shown) {
+        info!(
+            message_id = %messages::FRONTEND_TAKEN_OVER,
+            frontend = %address, service = %owner.service, "{owner} takes over {address} from {before}"
+        );
+    }
+    if round.takeovers.len() > shown {
+        info!(
+            message_id = %messages::FRONTEND_TAKEN_OVER,
+            "{} more frontends now belong to the next service that claims them", round.takeovers.len() - shown
+        );
+    }
+}
+
+/// The maximum number of ports without a backend that the journal names in a second: a source that disappears may empty
+/// all.
+const LOSSES_BY_NAME: usize = 20;
+
+/// The lost backends that were logged in one second.
+#[derive(Default)]
+pub(super) struct Losses {
+    second: u64,
+    logged: usize,
+    suppressed: usize,
+}
+
+impl Losses {
+    /// Begins the current second if it is a new one; returns how many lost backends were not logged in the previous
+    /// one.
+    pub(super) fn turn_over(&mut self, now: Moment) -> usize {
+        if now.0 / 1_000 == self.second {
+            return 0;
+        }
+        std::mem::replace(self, Self { second: now.0 / 1_000, logged: 0, suppressed: 0 }).suppressed
+    }
+
+    /// How many of `count` may be logged by name.
+    pub(super) fn admit(&mut self, count: usize) -> usize {
+        let admitted = count.min(LOSSES_BY_NAME.saturating_sub(self.logged));
+        self.logged += admitted;
+        self.suppressed += count - admitted;
+        admitted
+    }
+
+    pub(super) fn report(&mut self, now: Moment) {
+        match self.turn_over(now) {
+            0 => {}
+            suppressed => warn!(
+                message_id = %messages::BACKENDS_LOST,
+                "{suppressed} more service ports have no usable backend: see `nodelb services`"
+            ),
+        }
+    }
+}
+
+/// Reports lost backends with the source that removed them: administrators look for these lines first.
+pub(super) fn report_losses(round: &Round, losses: &mut Losses, now: Moment) {
+    losses.report(now);
+    for Emptied { key, cause } in &round.emptied[..losses.admit(round.emptied.len())] {
+        let Origin { object, resource_version, writer, .. } = &cause.origin;
+        warn!(
+            message_id = %messages::BACKENDS_LOST,
+            service = %key.service, port = %key.port, %object, %resource_version, %writer,
+            "{key} has no usable backend: {cause} removed the last one; connections are refused"
+        );
+    }
+    for port in &round.held {
+        let Origin { object, resource_version, writer, .. } = &port.cause.origin;
+        let (key, text) = (&port.key, &port.text);
+        warn!(
+            message_id = %messages::SERVICE_HELD,
+            service = %key.service, port = %key.port, %object, %resource_version, %writer, "{key} is {text}"
+        );
+    }
+    for Release { port, is_deleted, .. } in &round.released {
+        let key = &port.key;
+        let why = if *is_deleted { "it was deleted" } else { "it has backends again" };
+        info!(
+            message_id = %messages::SERVICE_RELEASED,
+            service = %key.service, port = %key.port, "{key} is no longer held: {why}"
+        );
+    }
+}
+
+/// The text of the check `reconcile` after the first full reconcile.
+pub(super) fn reconciled(kept: &[Kept]) -> String {
+    let reported: Vec<String> = kept.iter().filter_map(describe_kept).collect();
+    match reported.as_slice() {
+        [] => "every source is synced and the first full reconcile is done".into(),
+        reported => format!("the first full reconcile is done, but {}", reported.join("; and ")),
+    }
+}
+
+/// Logs the sources that are not configured. A file that cannot be read has its own line.
+pub(super) fn warn_of_kept(kept: &[Kept]) {
+    for it in kept.iter().filter(|it| it.because == KeptBecause::NotConfigured) {
+        if let Some(text) = describe_kept(it) {
+            warn!(message_id = %messages::SOURCE_ABSENT, "{text}");
+        }
+    }
+}
+
+/// What is missing, the consequence, and what to do. `None` if nothing of an absent source is left.
+fn describe_kept(Kept { source, ports, because }: &Kept) -> Option<String> {
+    let count = match ports {
+        0 => "no service port is".to_owned(),
+        1 => "1 service port is".to_owned(),
+        ports => format!("{ports} service ports are"),
+    };
+    match because {
+        KeptBecause::NotConfigured if *ports == 0 => None,
+        KeptBecause::NotConfigured => Some(format!(
+            "{source} is no longer configured as a source: {count} kept as last known and not updated; configure \
+             [{source}] again, or set {source}.enabled to false to remove them"
+        )),
+        KeptBecause::Incomplete(what) => Some(format!(
+            "the source {source} is incomplete: {what}; {count} kept from before the start until it is read"
+        )),
+    }
+}
