@@ -232,6 +232,10 @@ impl Kernel {
 
     /// Runs the program of the packet's hook; `None` if the kernel cannot run it on such a packet.
     pub(crate) fn run(&self, packet: &Packet) -> Option<Ran> {
+        // The kernel reads an Ethernet header also for a device without one.
+        if packet.l2_length == 0 {
+            return None;
+        }
         let before = self.counts();
         let hook = match packet.hook {
             Hook::In => PacketHook::UplinkIn,

@@ -10,7 +10,7 @@ use crate::packets::headers::tcp_flags::RST;
 use crate::packets::hook_state::{Decision, HookState};
 use crate::packets::key::{Endpoint, PacketKey, Tuple};
 use crate::packets::node::{Reason, Route, RouteQuery};
-use crate::packets::ports;
+use crate::packets::ports::{self, Search};
 use crate::packets::reject::IcmpError;
 use crate::state::entries::{ServiceEntry, Slot};
 
@@ -125,12 +125,11 @@ fn way_to(state: &HookState<'_>, client: Endpoint, slot: &Slot, frontend: Fronte
 
 /// Finds the ports and stores both entries.
 fn store(state: &mut HookState<'_>, key: &PacketKey, mut entry: Connection) -> Result<Connection, Decision> {
-    let now = state.node.now();
-    let wanted = entry.reverse_key(key);
+    let search = Search { key, reverse_key: &entry.reverse_key(key), backend: entry.backend, now: state.node.now() };
     let found = if entry.flags.is_redirected {
-        ports::source_port(&mut state.tables, state.node.settings, (entry.backend, now), &wanted, state.random)
+        ports::source_port(&mut state.tables, state.node.settings, &search, state.random)
     } else {
-        ports::client_port(&state.tables, now, &wanted)
+        ports::client_port(&state.tables, &search)
     };
     let Some(reverse_key) = found else {
         return Err(match key.protocol {
@@ -141,6 +140,7 @@ fn store(state: &mut HookState<'_>, key: &PacketKey, mut entry: Connection) -> R
     entry.to.source = reverse_key.tuple.target;
     let flags = Flags { is_reverse: true, ..entry.flags };
     let reverse = Connection { to: key.tuple.turned(), flags, ..entry };
+    state.tables.connections.remove(&reverse_key);
     state.tables.put_half_open(reverse_key, reverse);
     entry.bytes = state.headers.length() as u64;
     state.tables.put_half_open(*key, entry);

@@ -213,14 +213,16 @@ impl Tables {
         }
     }
 
-    /// Whether a new connection may use this key for packets from its backend: there is no entry, or it is of a
-    /// handshake that the backend has not answered for [`SILENT_SECONDS`].
-    pub fn is_free(&self, reverse_key: &PacketKey, now: u32) -> bool {
-        if self.connections.contains_key(reverse_key) {
-            return false;
-        }
-        let Some(reverse) = self.half_open.get(reverse_key) else { return true };
-        !reverse.flags.has_replied && now.saturating_sub(reverse.last_used) >= SILENT_SECONDS
+    /// Whether the new connection of a client with `key` may use this key for packets from its backend: there is no
+    /// entry, or it is left over from the same client and destination, or it is of a handshake that the backend has not
+    /// answered for [`SILENT_SECONDS`].
+    pub fn is_free(&self, reverse_key: &PacketKey, key: &PacketKey, now: u32) -> bool {
+        let is_left_over = |reverse: &Connection| reverse.to == key.tuple.turned();
+        let is_silent = |reverse: &Connection| {
+            !reverse.flags.has_replied && now.saturating_sub(reverse.last_used) >= SILENT_SECONDS
+        };
+        self.connections.get(reverse_key).is_none_or(is_left_over)
+            && self.half_open.get(reverse_key).is_none_or(|reverse| is_left_over(reverse) || is_silent(reverse))
     }
 
     /// Whether the client's handshake has both entries. The backend's is restored if it was displaced, unless another

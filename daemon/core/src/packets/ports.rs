@@ -11,39 +11,54 @@ const MOST_TRIES: u32 = 64;
 /// The number of cursors; backends share them.
 const CURSORS: u32 = 4_096;
 
-/// Finds a port of the node that no other connection uses with this backend, and returns `reverse_key` with it. The
-/// search starts at the backend's cursor, which it moves behind the port by a random step, so that searches on several
-/// CPUs rarely try the same ports.
+/// A new connection that needs a port.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Search<'a> {
+    /// The key of the client's packets.
+    pub(super) key: &'a PacketKey,
+    /// The key of the backend's packets, in which the target's port is replaced.
+    pub(super) reverse_key: &'a PacketKey,
+    /// The backend.
+    pub(super) backend: BackendId,
+    /// Seconds of the monotonic clock.
+    pub(super) now: u32,
+}
+
+impl Search<'_> {
+    /// The key of the backend's packets with this port, if it is free.
+    fn at(&self, tables: &Tables, port: u16) -> Option<PacketKey> {
+        let mut reverse_key = *self.reverse_key;
+        reverse_key.tuple.target.port = port;
+        tables.is_free(&reverse_key, self.key, self.now).then_some(reverse_key)
+    }
+}
+
+/// Finds a port of the node that no other connection uses with this backend, and returns the key of the backend's
+/// packets with it. The search starts at the backend's cursor, which it moves behind the port by a random step, so that
+/// searches on several CPUs rarely try the same ports.
 pub(super) fn source_port(
     tables: &mut Tables,
     settings: &Settings,
-    (backend, now): (BackendId, u32),
-    reverse_key: &PacketKey,
+    search: &Search<'_>,
     random: &mut dyn FnMut() -> u32,
 ) -> Option<PacketKey> {
     let first = *settings.source_ports.start();
     let count = u32::from(settings.source_ports.end().checked_sub(first)?) + 1;
-    let cursor = tables.cursors.get(&(backend.0 % CURSORS)).copied().unwrap_or(0);
+    let index = search.backend.0 % CURSORS;
+    let cursor = tables.cursors.get(&index).copied().unwrap_or(0);
     let port = |step: u32| u16::try_from(u32::from(first) + (cursor.wrapping_add(step)) % count).ok();
-    let tried = |step: u32| at_port(reverse_key, port(step)?, tables, now).map(|key| (step, key));
+    let tried = |step: u32| search.at(tables, port(step)?).map(|key| (step, key));
     let found = (0..MOST_TRIES.min(count)).find_map(tried);
     let steps = found.map_or(MOST_TRIES, |(step, _)| step) + 1 + random() % 3;
-    tables.cursors.insert(backend.0 % CURSORS, cursor.wrapping_add(steps));
+    tables.cursors.insert(index, cursor.wrapping_add(steps));
     found.map(|(_, key)| key)
 }
 
 /// Finds a port for a client that already has a connection from its own port to the backend, through another address of
 /// a service. The search starts at the client's port.
-pub(super) fn client_port(tables: &Tables, now: u32, reverse_key: &PacketKey) -> Option<PacketKey> {
-    let own = reverse_key.tuple.target.port;
+pub(super) fn client_port(tables: &Tables, search: &Search<'_>) -> Option<PacketKey> {
+    let own = search.reverse_key.tuple.target.port;
     let following = (1..=u16::MAX).map(|step| own.wrapping_add(step)).filter(|port| *port != 0);
     let ports = std::iter::once(own).chain(following).take(MOST_TRIES as usize);
-    ports.into_iter().find_map(|port| at_port(reverse_key, port, tables, now))
-}
-
-/// The key with this port, if it is free.
-fn at_port(reverse_key: &PacketKey, port: u16, tables: &Tables, now: u32) -> Option<PacketKey> {
-    let mut key = *reverse_key;
-    key.tuple.target.port = port;
-    tables.is_free(&key, now).then_some(key)
+    ports.into_iter().find_map(|port| search.at(tables, port))
 }

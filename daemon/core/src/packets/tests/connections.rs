@@ -82,13 +82,15 @@ fn the_oldest_handshake_is_displaced() {
 fn a_silent_handshake_loses_its_port() {
     let mut tables = Tables::new(LIMITS);
     let (key, reverse_key) = put(&mut tables, handshake("198.51.100.7:1", 10));
-    assert!(!tables.is_free(&reverse_key, 11));
-    assert!(tables.is_free(&reverse_key, 12));
+    let (other, _) = handshake("198.51.100.8:1", 10);
+    assert!(!tables.is_free(&reverse_key, &other, 11));
+    assert!(tables.is_free(&reverse_key, &other, 12));
+    assert!(tables.is_free(&reverse_key, &key, 11), "its own");
     // It does not matter that the client sends its SYN again.
     tables.touch(&key, 12, SYN, 40);
-    assert!(tables.is_free(&reverse_key, 13));
+    assert!(tables.is_free(&reverse_key, &other, 13));
     tables.touch(&reverse_key, 13, SYN | ACK, 40);
-    assert!(!tables.is_free(&reverse_key, 100));
+    assert!(!tables.is_free(&reverse_key, &other, 100));
 }
 
 #[test]
