@@ -270,6 +270,33 @@ fn without_a_free_port_a_client_is_refused() {
     });
 }
 
+/// The kernel's range of ports for sockets includes those of the programs; a socket has each of them but one.
+#[test]
+fn ports_of_sockets_are_not_used() {
+    with_node("programs::translation::ports_of_sockets_are_not_used", |node| {
+        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "10000 10063").unwrap();
+        for (family, protocol) in all_kinds() {
+            let node = node.with_programs(10_000..=10_063);
+            let own: std::net::IpAddr = family.node_at_remote.parse().unwrap();
+            let free = 10_040;
+            let ports = (10_000..=10_063).filter(|port| *port != free);
+            let sockets: Vec<Box<dyn std::any::Any>> = ports
+                .map(|port| -> Box<dyn std::any::Any> {
+                    if protocol == TCP {
+                        Box::new(std::net::TcpListener::bind((own, port)).unwrap())
+                    } else {
+                        Box::new(std::net::UdpSocket::bind((own, port)).unwrap())
+                    }
+                })
+                .collect();
+            node.serve_one(family, protocol, family.remote);
+            let (code, sent) = node.arrives(&first(protocol, family.client, family.service));
+            assert_eq!((code, sent.source.port()), (REDIRECT, free));
+            drop(sockets);
+        }
+    });
+}
+
 #[test]
 fn an_unknown_tcp_packet_is_passed_on_or_reset() {
     with_node("programs::translation::an_unknown_tcp_packet_is_passed_on_or_reset", |node| {
