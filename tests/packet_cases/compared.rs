@@ -7,6 +7,7 @@ use nodelb_core::packets::connections::{Connection, Flags, Tables};
 use nodelb_core::packets::headers::{Content, Parsed, parse};
 use nodelb_core::packets::key::PacketKey;
 use nodelb_core::packets::node::{Packet, Reason, Verdict};
+use nodelb_core::packets::sweep::{Timeouts, sweep};
 use nodelb_core::packets::translate::{Outcome, translate};
 
 use crate::case::{self, Case};
@@ -152,6 +153,28 @@ pub(crate) fn compare(kernel: &Kernel, world: &World, packet: &Packet) -> Option
     let after = kernel.tables();
     let outcome = expected(world, &before, &after, &packet);
     Some((differences(&ran, &after, &outcome), outcome))
+}
+
+/// Lets both delete what is due, and returns what differs.
+pub(crate) fn compare_sweep(kernel: &mut Kernel, timeouts: &Timeouts) -> String {
+    let before = kernel.tables();
+    kernel.sweep(timeouts);
+    let programs = shown(&kernel.tables());
+    let clock = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap();
+    let now = u32::try_from(clock.tv_sec()).unwrap();
+    // A second may have begun since the programs ran.
+    let function = |now: u32| {
+        let mut tables = before.clone();
+        sweep(&mut tables, now, timeouts);
+        shown(&tables)
+    };
+    let expected = function(now);
+    if programs == expected || programs == function(now - 1) {
+        return String::new();
+    }
+    let only = |one: &[String], other: &[String]| one.iter().filter(|line| !other.contains(line)).cloned().collect();
+    let (kept, deleted): (Vec<String>, Vec<String>) = (only(&programs, &expected), only(&expected, &programs));
+    format!("  only the programs keep {kept:#?}\n  only the function keeps {deleted:#?}\n")
 }
 
 /// Steps that the kernel cannot show with a single packet on given bytes: tags next to a packet, devices without a

@@ -5,8 +5,11 @@ use nodelb_core::datapath::Limits;
 use nodelb_core::packets::connections::{TableLimits, Tables};
 use nodelb_core::packets::key::Hook;
 use nodelb_core::packets::node::{Packet, Reason, Settings};
+use nodelb_core::packets::sweep::Timeouts;
 use nodelb_core::state::entries::MapState;
-use nodelb_datapath::packets::{self, LinkLayer, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms};
+use nodelb_datapath::packets::{
+    self, LinkLayer, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms, Sweep, SweepTimeouts,
+};
 
 use crate::layout;
 use crate::network::Network;
@@ -48,13 +51,14 @@ pub(crate) struct Ran {
 /// The loaded programs, and what they were loaded for.
 pub(crate) struct Kernel {
     programs: PacketPrograms,
+    sweep: Sweep,
     network: Network,
     settings: Settings,
     limits: TableLimits,
     state: MapState,
 }
 
-fn load(settings: &Settings, limits: TableLimits) -> PacketPrograms {
+fn load(settings: &Settings, limits: TableLimits) -> (PacketPrograms, Sweep) {
     let size = |entries: usize| u32::try_from(entries).unwrap();
     let options = PacketOptions {
         nodeport_range: settings.nodeport_range.clone(),
@@ -76,14 +80,17 @@ fn load(settings: &Settings, limits: TableLimits) -> PacketPrograms {
         },
         count_connections: true,
     };
-    PacketPrograms::load(&options, PacketMaps::default()).unwrap_or_else(|error| panic!("{error}"))
+    let programs = PacketPrograms::load(&options, PacketMaps::default()).unwrap_or_else(|error| panic!("{error}"));
+    let sweep = Sweep::load(programs.maps()).unwrap_or_else(|error| panic!("{error}"));
+    (programs, sweep)
 }
 
 impl Kernel {
     pub(crate) fn new(world: &World) -> Self {
-        let programs = load(&world.settings, world.limits);
+        let (programs, sweep) = load(&world.settings, world.limits);
         let (settings, limits) = (world.settings.clone(), world.limits);
-        let mut kernel = Self { programs, network: Network::default(), settings, limits, state: MapState::default() };
+        let mut kernel =
+            Self { programs, sweep, network: Network::default(), settings, limits, state: MapState::default() };
         kernel.set(world);
         kernel
     }
@@ -107,7 +114,7 @@ impl Kernel {
     pub(crate) fn start(&mut self, world: &World) {
         let loaded = |settings: &Settings| (settings.nodeport_range.clone(), settings.source_ports.clone());
         if loaded(&self.settings) != loaded(&world.settings) || self.limits != world.limits {
-            self.programs = load(&world.settings, world.limits);
+            (self.programs, self.sweep) = load(&world.settings, world.limits);
             self.limits = world.limits;
             self.state = MapState::default();
         }
@@ -196,6 +203,13 @@ impl Kernel {
         if !keys.is_empty() {
             map.delete(&keys[number % keys.len()]).unwrap();
         }
+    }
+
+    /// Deletes what is due.
+    pub(crate) fn sweep(&mut self, timeouts: &Timeouts) {
+        let Timeouts { handshake, closed, reset, tcp_idle, udp_idle } = *timeouts;
+        let timeouts = SweepTimeouts { handshake, closed, reset, tcp_idle, udp_idle };
+        self.sweep.run(&timeouts, &mut |_| {}).unwrap();
     }
 
     fn entries(&self, map: &str) -> Vec<(Vec<u8>, Vec<u8>)> {

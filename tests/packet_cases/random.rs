@@ -1,11 +1,12 @@
 //! Random packets and changes, run by the programs and by the pure function.
 
 use nodelb_core::packets::node::Packet;
+use nodelb_core::packets::sweep::Timeouts;
 use nodelb_core::packets::translate::Outcome;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-use crate::compared::compare;
+use crate::compared::{compare, compare_sweep};
 use crate::kernel::Kernel;
 use crate::print;
 use crate::sandbox;
@@ -14,6 +15,9 @@ use crate::world::World;
 
 /// Steps after which the tables are emptied, so that they stay small.
 const RUN: usize = 150;
+
+/// Short, because a run takes about a minute of the time that passes for the tables.
+const TIMEOUTS: Timeouts = Timeouts { handshake: 7, closed: 5, reset: 3, tcp_idle: 25, udp_idle: 12 };
 
 /// Differences after which a run ends.
 const MOST_SHOWN: usize = 10;
@@ -76,6 +80,12 @@ impl Run {
     fn step(&mut self, runner: &mut TestRunner) {
         if pick(runner, &(0_u8..40)) == 0 {
             self.kernel.displace(pick(runner, &proptest::num::usize::ANY));
+        }
+        if pick(runner, &(0_u8..30)) == 0 {
+            let difference = compare_sweep(&mut self.kernel, &TIMEOUTS);
+            if !difference.is_empty() {
+                self.different.push(format!("sweep after packet {}\n{difference}", self.compared));
+            }
         }
         let step = pick(runner, &step());
         if matches!(step, Step::Change(line) if line.contains("masquerades")) {

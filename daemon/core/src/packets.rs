@@ -17,4 +17,5 @@ pub mod node;
 mod ports;
 mod reject;
 pub mod rewrite;
+pub mod sweep;
 pub mod translate;
