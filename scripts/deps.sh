@@ -23,6 +23,8 @@ run    util-linux       unshare
 run    util-linux       setpriv
 test   bind9-dnsutils   dig
 test   bpftool          bpftool
+test   conntrack        conntrack
+test   nftables         nft
 lint   clang-format     clang-format
 lint   shellcheck       shellcheck
 lint   systemd          systemd-analyze

@@ -14,10 +14,16 @@ mod host;
 
 #[path = "netns/cluster.rs"]
 mod cluster;
+#[path = "netns/lab.rs"]
+mod lab;
+#[path = "netns/lab_services.rs"]
+mod lab_services;
 #[path = "netns/network.rs"]
 mod network;
 #[path = "netns/servers.rs"]
 mod servers;
+#[path = "netns/talk.rs"]
+mod talk;
 
 #[path = "netns/addresses.rs"]
 mod addresses;
@@ -57,6 +63,12 @@ mod listeners;
 mod nodeports;
 #[path = "netns/outage.rs"]
 mod outage;
+#[path = "netns/outside.rs"]
+mod outside;
+#[path = "netns/outside_continuity.rs"]
+mod outside_continuity;
+#[path = "netns/outside_network.rs"]
+mod outside_network;
 #[path = "netns/privilege.rs"]
 mod privilege;
 #[path = "netns/reaper.rs"]

@@ -49,6 +49,7 @@ impl World {
             nodeport_range: 30_000..=32_767,
             protect_nodeports: true,
             count_connections,
+            packets: None,
             layout: nodelb_datapath::LAYOUT,
             crash_after: None,
         };

@@ -11,7 +11,9 @@ use tokio::sync::mpsc;
 use crate::http::Listener;
 
 mod answer;
-pub mod diff;
+pub mod connections;
+mod devices;
+mod diff;
 #[cfg(test)]
 #[path = "admin/tests/fixture.rs"]
 mod fixture;

@@ -18,6 +18,7 @@ use nodelb_kube::apiserver::credentials::{self, credstore};
 use nodelb_kube::apiserver::session::Settings;
 
 use crate::config::{Config, DEFAULT_PATH};
+use crate::devices;
 use crate::files;
 
 /// Checks the configuration. Unless only its keys are to be checked, it also checks the credentials and the services
@@ -36,7 +37,7 @@ pub fn check(options: &CheckOptions, out: &mut dyn Write) -> Result<(), Failure>
         );
         return Ok(summary.context("writing the summary")?);
     }
-    for notice in unit_notices(&config).into_iter().chain(listen_notices(&config)) {
+    for notice in unit_notices(&config).into_iter().chain(listen_notices(&config)).chain(snat_notice(&config)) {
         writeln!(out, "{notice}").context("writing a notice")?;
     }
     let (config_files, service_files) = named(&config, options.config.as_deref());
@@ -110,6 +111,23 @@ fn listen_notices(config: &Config) -> Vec<String> {
         ))
     };
     config.admin.listen.iter().filter_map(notice).collect()
+}
+
+/// Returns a line if the source ports of connections to backends on other nodes are impossible or unfavourable on this
+/// host.
+fn snat_notice(config: &Config) -> Option<String> {
+    if !config.packets.is_on() {
+        return None;
+    }
+    let notice = match devices::local_ports() {
+        Ok(local) => {
+            let ports = config.packets.snat_ports;
+            let refused = ports.resolve(local.clone(), config.datapath.nodeport_range.into()).err();
+            refused.map(|error| format!("packets.snat-ports: {error}")).or_else(|| ports.overlap(&local))?
+        }
+        Err(error) => format!("net.ipv4.ip_local_port_range cannot be read here: {error}"),
+    };
+    Some(format!("note: {notice}"))
 }
 
 /// Returns all paths that the daemon opens: the configuration with the files that it names for Kubernetes, and the

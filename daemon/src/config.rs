@@ -4,6 +4,7 @@
 
 mod keys;
 mod kubernetes;
+mod packets;
 mod values;
 
 use std::fmt;
@@ -19,6 +20,7 @@ use toml::de::DeTable;
 
 pub use self::keys::{Admin, Datapath, Files, Kubernetes, Log, Node, State};
 use self::keys::{Key, Section};
+pub use self::packets::{Choice, DeviceName, PacketMode, Packets, Snat, SnatPorts, Unknown};
 pub use self::values::{Disconnect, Mode, PortRange};
 use crate::document::{self, Problem, Problems, Read};
 
@@ -47,6 +49,9 @@ pub struct Config {
     /// `[datapath]`
     #[serde(deserialize_with = "document::table")]
     pub datapath: Datapath,
+    /// `[packets]`
+    #[serde(deserialize_with = "document::table")]
+    pub packets: Packets,
     /// `[log]`
     #[serde(deserialize_with = "document::table")]
     pub log: Log,
@@ -113,12 +118,14 @@ impl Config {
 
     /// Reports all values, and combinations of them, that have the right type but cannot be used.
     fn check(&self, table: &DeTable<'_>, problems: &mut Problems) {
-        for section in self.sections() {
-            for (key, message) in section.check() {
+        let within = self.sections().map(|section| (section.name(), section.check()));
+        let across = (self.packets.name(), self.packets.check_with(&self.datapath));
+        for (section, found) in within.into_iter().chain([across]) {
+            for (key, message) in found {
                 // A key that is missing has its default.
-                let value = table.get(section.name()).and_then(|keys| keys.get_ref().get(&*key));
+                let value = table.get(section).and_then(|keys| keys.get_ref().get(&*key));
                 if let Some(value) = value {
-                    problems.push(&value.span(), format!("{}.{key}: {message}", section.name()));
+                    problems.push(&value.span(), format!("{section}.{key}: {message}"));
                 }
             }
         }
@@ -126,8 +133,11 @@ impl Config {
 
     /// The keys, such as `datapath.max-slots`, that differ in `new` and take effect only after a restart.
     pub fn restart_keys(&self, new: &Self) -> Vec<String> {
+        let mode_needs_restart = self.packets.mode_needs_restart(&new.packets);
         let (old, new) = (self.keys(), new.keys());
-        let changed = old.iter().zip(&new).filter(|(old, new)| old.needs_restart && old.value != new.value);
+        let is_mode = |key: &Key| key.section == "packets" && key.name == "mode";
+        let needs_restart = |key: &Key| key.needs_restart || (is_mode(key) && mode_needs_restart);
+        let changed = old.iter().zip(&new).filter(|(old, new)| needs_restart(old) && old.value != new.value);
         changed.map(|(old, _)| format!("{}.{}", old.section, old.name)).collect()
     }
 
@@ -160,9 +170,9 @@ impl Config {
         })
     }
 
-    fn sections(&self) -> [&dyn Section; 7] {
-        let Self { node, files, kubernetes, state, admin, datapath, log } = self;
-        [node, files, kubernetes, state, admin, datapath, log]
+    fn sections(&self) -> [&dyn Section; 8] {
+        let Self { node, files, kubernetes, state, admin, datapath, packets, log } = self;
+        [node, files, kubernetes, state, admin, datapath, packets, log]
     }
 
     fn keys(&self) -> Vec<Key> {
@@ -173,7 +183,7 @@ impl Config {
 const EXAMPLE_HEADER: &str = "\
 # nodelb reads this file from /etc/nodelb/nodelb.toml. Every key is shown at its default; what you leave out stays at
 # it. `nodelb check-config` shows every problem at once. `systemctl reload nodelb` applies changes, except those to
-# [kubernetes], [state], [admin] and [datapath], which need a restart.
+# [kubernetes], [state], [admin], [datapath] and most keys of [packets], which need a restart.
 ";
 
 impl Config {
@@ -218,9 +228,21 @@ impl Admin {
     }
 }
 
-impl Datapath {
-    /// The sizes of the maps.
+impl Config {
+    /// The sizes of the maps. Without packets, those of the packet path do not exist.
     pub fn limits(&self) -> Limits {
+        let limits = self.datapath.limits();
+        if !self.packets.is_on() {
+            return limits;
+        }
+        let Packets { max_outside, max_source_ranges, .. } = self.packets;
+        Limits { outside: max_outside, source_ranges: max_source_ranges, ..limits }
+    }
+}
+
+impl Datapath {
+    /// The sizes of the maps that sockets need.
+    fn limits(&self) -> Limits {
         Limits {
             frontends: self.max_frontends,
             services: self.max_services,

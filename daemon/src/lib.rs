@@ -9,6 +9,7 @@ pub mod cleanup;
 pub mod config;
 pub mod connections;
 pub mod datapath;
+pub mod devices;
 pub mod document;
 pub mod events;
 pub mod files;

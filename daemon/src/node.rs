@@ -10,8 +10,8 @@ use nodelb_core::model::node::{NodeFacts, NodePortAddress};
 use self::addresses::Addresses;
 use crate::config::Node;
 
-mod addresses;
-mod netlink;
+pub(crate) mod addresses;
+pub(crate) mod netlink;
 pub mod watch;
 
 /// The configured facts about the node, and those that are read once: everything except its addresses.

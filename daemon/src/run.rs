@@ -11,7 +11,7 @@ use nix::sys::resource::{Resource, getrlimit};
 use nodelb_cli::exit::{Code, Failure};
 use nodelb_cli::{DatapathChoice, RunOptions};
 use nodelb_core::compile::guard::Guard;
-use nodelb_core::config::{EngineConfig, PacketsConfig};
+use nodelb_core::config::EngineConfig;
 use nodelb_core::datapath::Datapath;
 use nodelb_core::engine::Engine;
 use nodelb_core::history::{Event, What};
@@ -19,6 +19,7 @@ use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::messages;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::service::Source;
+use nodelb_datapath::packets::OpenedPackets;
 use nodelb_kube::apiserver::connection::connect::Register;
 use nodelb_kube::clock::Clock;
 use tokio::sync::watch;
@@ -37,7 +38,7 @@ use crate::reconcile::{Owner, OwnerHandle, Probe, ProbeResult, service_ports};
 use crate::sockets::bound::{BoundPorts, Overlap};
 use crate::sockets::stale::{Handles, StaleSockets};
 use crate::status::Health;
-use crate::{checks, files, kubernetes, log, node, recorder};
+use crate::{checks, devices, files, kubernetes, log, node, recorder};
 
 mod admin_sockets;
 mod kernel;
@@ -74,6 +75,8 @@ struct OpenDatapath<D> {
     reader: Option<Arc<dyn DatapathReader>>,
     /// The handles to end stale sockets, if configured and available.
     stale_sockets: Option<Handles>,
+    /// The packet path, if configured.
+    packets: Option<OpenedPackets>,
 }
 
 /// Runs the daemon until it is stopped.
@@ -111,7 +114,7 @@ fn run_kernel(setup: Setup, reaper: Option<PathBuf>) -> Result<(), Failure> {
     let config = &setup.config;
     // The reaper keeps capabilities that the daemon drops next.
     let reaper = kernel::reaper(config, reaper);
-    let (datapath, findings) = kernel::open(config)?;
+    let (mut datapath, findings) = kernel::open(config)?;
     let register = kernel::register(&datapath);
     // Ports below 1024 need a capability.
     let admin_sockets = AdminSockets::open(&config.admin, &register);
@@ -119,7 +122,8 @@ fn run_kernel(setup: Setup, reaper: Option<PathBuf>) -> Result<(), Failure> {
     let stale_sockets = kernel::handles(config, &datapath, reaper);
     let reader = kernel::Reader::new(&datapath, features);
     let (probe, reader) = (Box::new(kernel::probe), Some(Arc::new(reader) as _));
-    let open = OpenDatapath { datapath, probe, register, reader, stale_sockets };
+    let packets = datapath.take_packets();
+    let open = OpenDatapath { datapath, probe, register, reader, stale_sockets, packets };
     start_runtime(|| serve(setup, open, admin_sockets))
 }
 
@@ -131,9 +135,9 @@ fn run_memory(setup: Setup) -> Result<(), Failure> {
     );
     let register: Register = Arc::new(|_| Ok(()));
     let admin_sockets = AdminSockets::open(&setup.config.admin, &register);
-    let datapath = MemoryDatapath::new(setup.config.datapath.limits());
+    let datapath = MemoryDatapath::new(setup.config.limits());
     let probe = Box::new(|_: &mut _| ProbeResult::default());
-    let open = OpenDatapath { datapath, probe, register, reader: None, stale_sockets: None };
+    let open = OpenDatapath { datapath, probe, register, reader: None, stale_sockets: None, packets: None };
     start_runtime(|| serve(setup, open, admin_sockets))
 }
 
@@ -158,7 +162,7 @@ async fn serve<D: Datapath + Send + 'static>(
     mut admin_sockets: AdminSockets,
 ) -> Result<(), Failure> {
     let Setup { config, config_path, level, identity, notifier } = setup;
-    let OpenDatapath { datapath, probe, register, reader, stale_sockets } = open;
+    let OpenDatapath { datapath, probe, register, reader, stale_sockets, packets } = open;
     let signals = Signals::listen().map_err(system("listening for signals"))?;
     let Listeners { open, unopened } = admin_sockets.listeners().map_err(system("listening for the admin API"))?;
     let (clock, limits, shutdown) = (Clock::start(), datapath.limits(), CancellationToken::new());
@@ -193,6 +197,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let reader = reader.unwrap_or_else(|| Arc::new(MemoryReader { limits, snapshot: handle.snapshot.clone() }));
     let check = owner.start_drift_checker(Arc::clone(&reader), stop());
     let config = watch::Sender::new(Arc::new(config));
+    let packets = packets.map(|opened| devices::start(opened, &handle, &config.subscribe(), stop));
     let state = AdminState {
         owner: published,
         datapath: reader,
@@ -201,6 +206,7 @@ async fn serve<D: Datapath + Send + 'static>(
         kubernetes,
         recorder: recorder.published,
         stale_sockets,
+        packets,
         config: config.subscribe(),
         unopened,
         clock: Arc::new(move || Now::read(clock)),
@@ -314,7 +320,8 @@ pub(crate) fn engine_config(config: &Config, previous_sources: BTreeSet<Source>,
     let kubernetes = config.kubernetes_settings().map(|_| Source::Kubernetes);
     let sources: BTreeSet<Source> = std::iter::once(Source::Files).chain(kubernetes).collect();
     let disabled_sources = kubernetes::disabled_sources(config);
-    EngineConfig { guard, sources, previous_sources, disabled_sources, max_services, packets: PacketsConfig::default() }
+    let packets = config.packets.engine();
+    EngineConfig { guard, sources, previous_sources, disabled_sources, max_services, packets }
 }
 
 fn system<E: Display>(what: &'static str) -> impl FnOnce(E) -> Failure {

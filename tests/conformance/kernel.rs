@@ -90,6 +90,7 @@ impl Environment for Kernel<'_> {
             nodeport_range: guard.nodeport_range.clone(),
             protect_nodeports: true,
             count_connections: true,
+            packets: None,
             layout: nodelb_datapath::LAYOUT,
             crash_after: None,
         };

@@ -37,18 +37,32 @@ const LAYOUT: &str = "NODELB_LAYOUT";
 pub(crate) struct Host {
     dir: PathBuf,
     cgroup: PathBuf,
+    /// Whether daemons have to join the cgroup, because the test is not in it.
+    is_test_outside: bool,
     pub(crate) pins: PathBuf,
     layout: Cell<u32>,
 }
 
 impl Host {
     pub(crate) fn new(sandbox: &Sandbox) -> Self {
+        Self::with_cgroup(sandbox, sandbox.cgroup.clone(), false)
+    }
+
+    /// A node whose cgroup contains its daemons and not the test, so that connections of the test
+    /// are those of other machines: no hook translates them.
+    pub(crate) fn without_the_test(sandbox: &Sandbox) -> Self {
+        let cgroup = sandbox.cgroup.join("node");
+        fs::create_dir(&cgroup).unwrap();
+        Self::with_cgroup(sandbox, cgroup, true)
+    }
+
+    fn with_cgroup(sandbox: &Sandbox, cgroup: PathBuf, is_test_outside: bool) -> Self {
         let mounted = Command::new("mount").args(["-t", "tmpfs", "tmpfs", "/run"]).status().unwrap();
         assert!(mounted.success(), "mounting a tmpfs");
         let dir = PathBuf::from("/run/nodelb-test");
         fs::create_dir_all(dir.join("services.d")).unwrap();
-        let host =
-            Self { dir, cgroup: sandbox.cgroup.clone(), pins: sandbox.bpffs.join("nodelb"), layout: Cell::new(1) };
+        let (pins, layout) = (sandbox.bpffs.join("nodelb"), Cell::new(1));
+        let host = Self { dir, cgroup, is_test_outside, pins, layout };
         host.configure("");
         host
     }
@@ -103,7 +117,11 @@ impl Host {
 
     /// Starts the daemon, which crashes after this many operations, without waiting.
     pub(crate) fn spawn(&self, crash_after: Option<u32>) -> Daemon {
-        let mut command = Command::new(NODELB);
+        let mut command = Command::new(if self.is_test_outside { "sh" } else { NODELB });
+        if self.is_test_outside {
+            let join = format!("echo $$ >{}/cgroup.procs && exec \"$0\" \"$@\"", self.cgroup.display());
+            command.args(["-c", &join, NODELB]);
+        }
         crash_at(&mut command, crash_after);
         command.env(LAYOUT, self.layout.get().to_string());
         self.launch(command, &[])

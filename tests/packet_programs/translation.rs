@@ -250,11 +250,16 @@ fn without_a_free_port_a_client_is_refused() {
     with_node("programs::translation::without_a_free_port_a_client_is_refused", |node| {
         node.serve_one(V4, TCP, V4.remote);
         let syn = |port: u16| first(TCP, &format!("203.0.113.2:{port}"), V4.service);
-        let mut begun = 0;
-        for client in 0..400 {
-            begun += u32::from(node.arrives(&syn(1000 + client)).1.tcp_flags == SYN);
+        let port_of = |sent: &Seen| (sent.tcp_flags == SYN).then(|| sent.source.port());
+        let mut owners = std::collections::BTreeMap::new();
+        for client in 1000..1400 {
+            if let Some(port) = port_of(&node.arrives(&syn(client)).1) {
+                owners.insert(port, client);
+            }
         }
-        assert_eq!(begun, 100, "all ports are in use");
+        assert_eq!(owners.len(), 100, "all ports are in use");
+        let kept = 10_050;
+        node.answered(&frame(TCP, V4.remote, &format!("{}:{kept}", V4.node_at_remote)).flags(SYN | ACK));
         assert_eq!(node.dropped(7), 300);
         let (code, refused) = node.arrives(&syn(2000));
         assert_eq!((code, refused.tcp_flags), (REDIRECT, RST | ACK));
@@ -264,9 +269,13 @@ fn without_a_free_port_a_client_is_refused() {
         node.serve_one(V4, TCP, V4.remote);
         let (code, sent) = node.arrives(&syn(2000));
         assert_eq!((code, sent.tcp_flags), (REDIRECT, SYN), "a port of an unanswered handshake");
-        // The client that lost its port gets another one.
-        let (code, sent) = node.arrives(&syn(1000));
+        let port = sent.source.port();
+        let (code, sent) = node.arrives(&syn(owners[&port]));
         assert_eq!((code, sent.tcp_flags), (REDIRECT, SYN));
+        assert_ne!(sent.source.port(), port, "the client that lost its port gets another one");
+        let others: Vec<u16> = (3000..3098).filter_map(|client| port_of(&node.arrives(&syn(client)).1)).collect();
+        assert!(others.len() > 60, "{}", others.len());
+        assert!(!others.contains(&kept), "a backend has answered this one");
     });
 }
 

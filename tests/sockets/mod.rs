@@ -67,6 +67,7 @@ fn options(env: &Sandbox) -> Options {
         nodeport_range: 30000..=32767,
         protect_nodeports: true,
         count_connections: true,
+        packets: None,
         layout: nodelb_datapath::LAYOUT,
         crash_after: None,
     }

@@ -120,6 +120,31 @@ impl Frontends {
     }
 }
 
+/// Options of `nodelb connections`.
+#[derive(Debug, Args)]
+pub(super) struct Connections {
+    /// Only connections to this service
+    #[arg(value_name = "NAMESPACE/NAME")]
+    service: Option<ServiceName>,
+    /// Filter by address of the client, the service or the backend
+    #[arg(long, value_name = "ADDRESS")]
+    address: Option<Addr>,
+    /// Maximum number of connections [default: 1000]
+    #[arg(long, value_name = "NUMBER")]
+    limit: Option<u32>,
+    #[command(flatten)]
+    asking: Asking,
+}
+
+impl Connections {
+    pub(super) fn ask(&self) -> Result<(), Failure> {
+        let service = self.service.as_ref().map(|service| ("service", service.to_string()));
+        let address = self.address.map(|address| ("address", address.to_string()));
+        let limit = self.limit.map(|limit| ("limit", limit.to_string()));
+        self.asking.ask("/connections", &[service, address, limit].into_iter().flatten().collect::<Vec<_>>())
+    }
+}
+
 /// Options of `nodelb history`.
 #[derive(Debug, Args)]
 pub(super) struct History {

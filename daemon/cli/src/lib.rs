@@ -24,7 +24,7 @@ mod query_options;
 mod trace;
 
 pub use ask::Output;
-use ask::{Asking, DaemonAddresses, Frontends, History, Rows};
+use ask::{Asking, Connections, DaemonAddresses, Frontends, History, Rows};
 use completions::Completions;
 pub use diff::probe::ReadPeer;
 pub use options::{CheckOptions, CleanupOptions, DatapathChoice, RunOptions};
@@ -93,6 +93,10 @@ enum Command {
     Sources(Asking),
     /// List apiserver addresses, which one is in use, and why
     Apiservers(Asking),
+    /// List network devices, and whether packets from outside the node are translated there
+    Devices(Asking),
+    /// List connections of clients outside this node
+    Connections(Connections),
     /// Show the active configuration
     Config(Asking),
     /// Find out why a service fails: most likely cause first, with a fix
@@ -179,6 +183,8 @@ fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
         Command::Trace(trace) => trace.ask(),
         Command::Sources(asking) => asking.ask("/sources", &[]),
         Command::Apiservers(asking) => asking.ask("/apiservers", &[]),
+        Command::Connections(connections) => connections.ask(),
+        Command::Devices(asking) => asking.ask("/devices", &[]),
         Command::Cleanup(options) => print_output(|out| (actions.cleanup)(options, out)),
         Command::Reaper => (actions.reaper)(),
         Command::Diagnose(options) => {

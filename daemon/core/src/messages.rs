@@ -281,6 +281,41 @@ messages! {
         "The node's addresses",
         "The addresses of the node, a change of them, or that the kernel reports them again.",
         "Nothing. `node.nodeport-addresses` selects the addresses on which NodePorts are answered.";
+    DEVICE_ATTACHED = 0x565e5f05a92c4153b52b23cd9901c479,
+        "Programs are attached to a network device",
+        "nodelb attached its programs for packets to a network device. Connections from outside the node that pass the \
+         device are translated from now on.",
+        "Nothing. `nodelb devices` shows all devices.";
+    DEVICE_DETACHED = 0x7c3762a6ef3b4f6c89e7578fdeea4fe7,
+        "Programs are detached from a network device",
+        "The device is gone, no longer leads to other machines, or is excluded by the configuration.",
+        "Nothing, if the change was intended. `nodelb devices` shows the reason for each device.";
+    DEVICE_NOT_ATTACHED = 0xe1a481527dd0493eaef4ddb51a711466,
+        "Programs cannot be attached to a network device",
+        "The kernel refused to attach or to detach nodelb's programs at a network device. Connections from outside the \
+         node that arrive there, or the answers of backends that leave there, are not translated.",
+        "Look at the error in the line. If the device should not be used, name it in `packets.except`.";
+    PACKETS_ACTIVITY = 0xa865705f23464c6294d9ea1595e03f25,
+        "Whether connections from outside the node are translated",
+        "The line says whether nodelb translates connections from outside the node, and why: because of `packets.mode`, \
+         or because another service proxy is present.",
+        "Nothing, if this is intended. `nodelb devices` shows the same.";
+    SNAT_PORTS_OVERLAP = 0xf64be8eedb724bc1a3de84b961fb31f9,
+        "The source ports overlap with those of the node's processes",
+        "packets.snat-ports contains ports that the kernel assigns to processes of the node. nodelb has to find out for \
+         each new connection to a backend on another node whether a process uses the port, which takes time.",
+        "Set packets.snat-ports, or net.ipv4.ip_local_port_range, to a range that does not overlap with the other one.";
+    SWEEP_FAILED = 0xfa15765d7e794bb58f0d008e4c4fb015,
+        "Connections that have ended cannot be deleted",
+        "The kernel does not list the connections of clients outside the node, or does not delete those that have \
+         ended. They occupy room in the map. When it is full, new connections continue to work, but are evicted when \
+         many others begin.",
+        "Look at the error in the line. A restart of nodelb loads the programs again.";
+    CONNECTIONS_FULL = 0x3e1322fbb07d45a29f8ce44c0fb1bf76,
+        "The room for connections is nearly used",
+        "Above 80 % of packets.max-connections, TCP connections without packets are forgotten earlier than \
+         packets.tcp-timeout says. When the map is full, new connections are evicted when many others begin.",
+        "Raise packets.max-connections and restart nodelb; connections continue.";
     NODE_UNKNOWN = 0x260f0f13df7c4023b7a591f54d086943,
         "The node's addresses are unknown",
         "The kernel does not report the addresses of the node. nodelb uses the last known ones and retries.",

@@ -239,45 +239,66 @@ fn attach(
     pins: &Pins,
     open_links: &mut Option<OwnedFd>,
 ) -> io::Result<LinkState> {
-    let pinned = match sys::open_pinned(&pins.link(hook.name)) {
+    let is_right = |link: BorrowedFd<'_>| target(link) == Some((cgroup.id, hook.attach_type));
+    let create = || sys::link_create(program, cgroup.directory.as_fd(), hook.attach_type);
+    pinned_link(hook.name, program, pins, open_links, (&is_right, &create))
+}
+
+/// Whether a link is attached to the right hook, and how a new one is created there.
+type LinkAt<'a> = (&'a dyn Fn(BorrowedFd<'_>) -> bool, &'a dyn Fn() -> io::Result<OwnedFd>);
+
+/// Makes a hook run the program by a link that is pinned under this name and held open.
+pub(crate) fn pinned_link(
+    name: &str,
+    program: BorrowedFd<'_>,
+    pins: &Pins,
+    open_link: &mut Option<OwnedFd>,
+    (is_right, create): LinkAt<'_>,
+) -> io::Result<LinkState> {
+    let pinned = match sys::open_pinned(&pins.link(name)) {
         Ok(link) => Some(link),
         Err(error) if error.kind() == io::ErrorKind::NotFound => None,
         Err(error) => return Err(error),
     };
     let was_pinned = pinned.is_some();
-    let runs = |link: &OwnedFd| {
-        let is_right = target(link.as_fd()) == Some((cgroup.id, hook.attach_type));
-        is_right && sys::link_update(link.as_fd(), program).is_ok()
-    };
+    let runs = |link: &OwnedFd| is_right(link.as_fd()) && sys::link_update(link.as_fd(), program).is_ok();
     if let Some(link) = pinned.filter(runs) {
         pins.crash().pass();
-        *open_links = Some(link);
+        *open_link = Some(link);
         return Ok(LinkState::Updated);
     }
-    let (link, state) = match open_links.take().filter(runs) {
+    let (link, state) = match open_link.take().filter(runs) {
         Some(link) => (link, LinkState::Pinned),
-        None => {
-            let link = sys::link_create(program, cgroup.directory.as_fd(), hook.attach_type)?;
-            (link, if was_pinned { LinkState::Replaced } else { LinkState::Created })
-        }
+        None => (create()?, if was_pinned { LinkState::Replaced } else { LinkState::Created }),
     };
     // Held open even if it cannot be pinned: it stays attached as long as this process lives.
-    let link = open_links.insert(link);
-    pins.replace_link(hook.name, |path| sys::pin(link.as_fd(), path))?;
+    let link = open_link.insert(link);
+    pins.replace_link(name, |path| sys::pin(link.as_fd(), path))?;
     Ok(state)
 }
 
 fn fault(hook: Hook, program: BorrowedFd<'_>, cgroup: &Cgroup, pin: &Path) -> Option<String> {
+    pinned_fault(pin, program, &|link| match target(link) {
+        Some((id, attach_type)) if (id, attach_type) == (cgroup.id, hook.attach_type) => None,
+        Some((_, attach_type)) if attach_type == hook.attach_type => {
+            Some("its link is attached to another cgroup, or to one that is gone".into())
+        }
+        _ => Some(format!("{} is not one of its links", pin.display())),
+    })
+}
+
+/// The fault of a pinned link, if it has one. `elsewhere` is the fault of a link that is not attached to the hook.
+pub(crate) fn pinned_fault(
+    pin: &Path,
+    program: BorrowedFd<'_>,
+    elsewhere: &dyn Fn(BorrowedFd<'_>) -> Option<String>,
+) -> Option<String> {
     let link = match sys::open_pinned(pin) {
         Ok(link) => link,
         Err(error) => return Some(format!("its pin {} cannot be opened: {error}", pin.display())),
     };
-    match target(link.as_fd()) {
-        Some((id, attach_type)) if (id, attach_type) == (cgroup.id, hook.attach_type) => {}
-        Some((_, attach_type)) if attach_type == hook.attach_type => {
-            return Some("its link is attached to another cgroup, or to one that is gone".into());
-        }
-        _ => return Some(format!("{} is not one of its links", pin.display())),
+    if let Some(fault) = elsewhere(link.as_fd()) {
+        return Some(fault);
     }
     let runs = LinkInfo::from_fd(link.as_fd()).map(|info| info.prog_id);
     let ours = Program::id_from_fd(program);

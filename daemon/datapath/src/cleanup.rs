@@ -10,10 +10,12 @@ use libbpf_rs::query::LinkInfo;
 
 use crate::attach;
 use crate::crash::CrashPoint;
+use crate::device_hooks;
 use crate::error::{OpenError, failed};
 use crate::load::PERSISTENT;
 use crate::maps::NAMES;
 use crate::outside;
+use crate::packets;
 use crate::pins::{self, Pins, UNFINISHED, numbered};
 use crate::sys;
 use crate::versions::{self, LAYOUT, Lock};
@@ -21,7 +23,7 @@ use crate::versions::{self, LAYOUT, Lock};
 /// The result of a cleanup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CleanupReport {
-    /// Number of detached links. After that nothing is translated.
+    /// Number of detached links and of removed filters at network devices. After that nothing is translated.
     pub links: usize,
     /// Number of removed map pins.
     pub maps: usize,
@@ -36,11 +38,16 @@ pub struct CleanupReport {
 /// If a nodelb is running, or something cannot be removed.
 pub fn cleanup(pin_directory: &Path, crash: &CrashPoint) -> Result<CleanupReport, OpenError> {
     // A pin directory that appears after this belongs to a daemon that is starting.
-    let Some(_lock) = Lock::take(pin_directory)? else { return Ok(CleanupReport::default()) };
+    let Some(_lock) = Lock::take(pin_directory)? else {
+        // Filters at network devices need no pin.
+        let links = remove_from_devices(&Pins::new(pin_directory, LAYOUT, crash))?;
+        return Ok(CleanupReport { links, ..CleanupReport::default() });
+    };
     let mut work = Work { report: CleanupReport::default(), detached: BTreeSet::new(), crash };
     // Oldest version first: the version that a newer one took over from must not become current again.
     for (layout, root) in versions::all(pin_directory)? {
         let pins = Pins::new(pin_directory, layout, crash);
+        work.report.links += remove_from_devices(&pins)?;
         let is_known = layout == LAYOUT;
         work.remove_links(&pins, is_known)?;
         work.remove_maps(&pins, is_known)?;
@@ -51,6 +58,10 @@ pub fn cleanup(pin_directory: &Path, crash: &CrashPoint) -> Result<CleanupReport
     report.left.sort_unstable();
     report.left.dedup();
     Ok(report)
+}
+
+fn remove_from_devices(pins: &Pins) -> Result<usize, OpenError> {
+    device_hooks::remove_all(pins).map_err(failed("detaching the programs of devices, pinned in", &pins.links()))
 }
 
 struct Work<'a> {
@@ -89,6 +100,10 @@ impl Work<'_> {
             // In one step, so that a crash does not leave a partial current generation.
             pins.withdraw(number)?;
             self.remove_unfinished(pins, is_known)?;
+        }
+        if is_known {
+            let names: Vec<String> = packets::maps::pin_names().collect();
+            self.remove_pins(pins.root(), Some(&names.iter().map(String::as_str).collect::<Vec<_>>()))?;
         }
         self.remove_pins(pins.root(), is_known.then_some(&PERSISTENT))
     }

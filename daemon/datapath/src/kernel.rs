@@ -16,6 +16,7 @@ use nodelb_core::state::kernel_check::{Content, EntryKey};
 use crate::attach::{Attachment, LinkFault, LinkState, Links, OpenLinks};
 use crate::counters::Counters;
 use crate::crash::CrashPoint;
+use crate::device_hooks::HookMethod;
 use crate::error::{OpenError, failed};
 use crate::features::{Feature, Findings};
 use crate::flows::FlowReader;
@@ -24,6 +25,7 @@ use crate::load::{self, PERSISTENT};
 use crate::maps::NAMES;
 use crate::outside;
 use crate::own_sockets::{self, OwnSockets};
+use crate::packets::{self, OpenedPackets, PacketConfig};
 use crate::pins::{self, Pins};
 use crate::probe;
 use crate::read::{self, KernelReader};
@@ -49,6 +51,8 @@ pub struct Options {
     /// Whether to count the connections of each service, which takes 16 bytes per service and CPU, for at most eight
     /// CPUs.
     pub count_connections: bool,
+    /// The packet path; `None` if packets of clients outside the node are not translated.
+    pub packets: Option<PacketConfig>,
     /// Layout version of this nodelb: [`LAYOUT`](crate::LAYOUT), except in tests that need a next one.
     pub layout: u32,
     /// Number of physical operations after which the process kills itself with SIGKILL; see [`CrashPoint`].
@@ -121,6 +125,10 @@ pub struct KernelDatapath {
     open_maps: OpenMaps,
     own: OwnSockets,
     flows: Option<FlowReader>,
+    /// The packet path, until its owner takes it.
+    packets: Option<OpenedPackets>,
+    /// How programs are attached to devices; `None` without packets.
+    hook_method: Option<HookMethod>,
     pins: Pins,
     lock: Lock,
 }
@@ -137,7 +145,8 @@ impl KernelDatapath {
         let PinSetup { pins, predecessor, lock } = versions::enter(&options.pin_directory, options.layout, &crash)?;
         let mut object = MaybeUninit::<OpenObject>::uninit();
         let prepared = load::prepare(&mut object, options, features)?;
-        let opened = Start::new(&pins, predecessor, &prepared, cgroup.clone())?.run(prepared)?;
+        let opened =
+            Start::new(&pins, predecessor, &prepared, (cgroup.clone(), options.packets.as_ref()))?.run(prepared)?;
         versions::remove_others(&options.pin_directory, options.layout, &crash)?;
         let flows = FlowReader::load(&opened.own).map_err(|error| error.to_string());
         let mut findings = features.findings();
@@ -152,10 +161,12 @@ impl KernelDatapath {
             cgroup,
             flows: flows.as_ref().map(|_| ()).map_err(Clone::clone),
         };
-        let open_maps = OpenMaps::open(&pins, opened.generation)?;
-        let Opened { writer, attachment, open_links, own, .. } = opened;
-        let attachment = Arc::new(attachment);
-        Ok((Self { writer, attachment, open_links, open_maps, own, flows: flows.ok(), pins, lock }, report))
+        let Opened { writer, attachment, open_links, own, packets, generation, .. } = opened;
+        let open_maps = OpenMaps::open(&pins, generation, packets.is_some())?;
+        let (attachment, flows) = (Arc::new(attachment), flows.ok());
+        let hook_method = packets.as_ref().map(|packets| packets.hooks.method());
+        let datapath = Self { writer, attachment, open_links, open_maps, own, flows, packets, hook_method, pins, lock };
+        Ok((datapath, report))
     }
 
     /// A reader of the maps, for other threads.
@@ -171,6 +182,16 @@ impl KernelDatapath {
     /// A reader of the sockets that are connected through a service; `None` if the kernel cannot list them.
     pub fn flows(&self) -> Option<FlowReader> {
         self.flows.clone()
+    }
+
+    /// The packet path, for its owner; `None` if packets are off, or it was taken before.
+    pub fn take_packets(&mut self) -> Option<OpenedPackets> {
+        self.packets.take()
+    }
+
+    /// Whether the datapath works only with CAP_NET_ADMIN: filters at devices that appear later take it.
+    pub(crate) fn needs_net_admin(&self) -> bool {
+        self.hook_method == Some(HookMethod::Clsact)
     }
 
     /// The number of connections of each service; `None` if they are not counted.
@@ -268,10 +289,11 @@ struct OpenMaps {
 
 impl OpenMaps {
     /// Opens all pinned maps.
-    fn open(pins: &Pins, generation: u32) -> Result<Self, OpenError> {
+    fn open(pins: &Pins, generation: u32, has_packets: bool) -> Result<Self, OpenError> {
         let directory = pins.generation(generation);
-        let persistent =
-            PERSISTENT.iter().map(|&name| open_pinned(name, &pins.persistent(name))).collect::<Result<_, _>>()?;
+        let of_packets = packets::maps::PERSISTENT.iter().filter(|_| has_packets);
+        let names = PERSISTENT.iter().chain(of_packets);
+        let persistent = names.map(|&name| open_pinned(name, &pins.persistent(name))).collect::<Result<_, _>>()?;
         let exists = |name: &&&'static str| directory.join(name).exists();
         let names = NAMES.iter().chain(outside::NAMES.iter().filter(exists));
         let maps = names.map(|&name| open_pinned(name, &directory.join(name))).collect::<Result<_, _>>()?;

@@ -83,6 +83,7 @@ macro_rules! field_of {
     }};
 }
 
+pub(crate) mod connections;
 mod outside;
 
 pub(crate) use outside::{

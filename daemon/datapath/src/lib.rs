@@ -10,10 +10,13 @@
 
 mod attach;
 mod cleanup;
+mod clsact;
 mod counters;
 mod crash;
+mod device_hooks;
 mod error;
 pub mod features;
+pub mod filters;
 mod flows;
 mod foreign_links;
 mod grace;
@@ -33,6 +36,7 @@ mod read;
 mod skeleton;
 mod start;
 mod sys;
+mod tcx;
 mod versions;
 mod write;
 
@@ -40,6 +44,7 @@ pub use attach::{LinkFault, LinkState, Links};
 pub use cleanup::{CleanupReport, cleanup};
 pub use counters::Counters;
 pub use crash::CrashPoint;
+pub use device_hooks::{DeviceHooks, DeviceSide, Direction, HookError, HookFault, HookMethod, HookedDevice};
 pub use error::OpenError;
 pub use flows::FlowReader;
 pub use hidden::{HiddenLink, HiddenReport, detach_hidden};

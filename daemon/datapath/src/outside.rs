@@ -80,6 +80,11 @@ impl OutsideMaps {
         Ok(Self([a?, b?, c?]))
     }
 
+    /// The maps that exist, with their names.
+    pub(crate) fn into_named(self) -> impl Iterator<Item = (&'static str, MapHandle)> {
+        NAMES.into_iter().zip(self.0).filter_map(|(name, map)| Some((name, map?)))
+    }
+
     /// Pins the maps in a directory.
     pub(crate) fn pin(&self, directory: &Path, crash: &CrashPoint) -> io::Result<()> {
         for (name, map) in NAMES.iter().zip(&self.0) {

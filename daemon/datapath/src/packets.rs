@@ -1,10 +1,20 @@
 //! The programs of the packet path, which translate the packets of clients outside this node: loads them with their
-//! maps, runs them on given packets, and deletes connections that have ended. Attaches nothing and pins nothing.
+//! maps, keeps the maps of connections over restarts, deletes connections that have ended, and runs the programs on given
+//! packets. The programs are attached to devices by [`crate::DeviceHooks`].
 
+mod connections;
+mod counts;
 mod load;
+pub(crate) mod maps;
 mod run;
+mod settings;
+pub(crate) mod start;
 mod sweep;
 
+pub use connections::{Connection, ConnectionCount, ConnectionReader, ConnectionState};
+pub use counts::{PacketCounter, PacketCounts, REASONS};
 pub use load::{LinkLayer, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms};
 pub use run::{Packet, Verdict};
+pub use settings::{PacketSettings, SettingsWriter};
+pub use start::{OpenedPackets, PacketConfig};
 pub use sweep::{Sweep, SweepReason, SweepTimeouts, Swept};

@@ -8,6 +8,8 @@
 //!     g7/                    a generation: frontends services slots node_addrs affinity
 //!     g8-new/                the next one while it is being filled
 //!     links/connect4 …       what attaches the programs; links/connect4-new while one is being replaced
+//!     links/packets-in-2 …   the same for the device with index 2
+//!     links/clsact-2/ pod-2/ nodelb has added the qdisc; the device leads to a pod
 //!   v2/                      the next version: g1-new/ until it is complete, and links to the same attachments as v1's
 //! ```
 //!
@@ -52,6 +54,11 @@ impl Pins {
     /// The directory of the version, which need not exist.
     pub(crate) fn new(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Self {
         Self { root: pin_directory.join(format!("v{layout}")), crash: crash.clone() }
+    }
+
+    /// The same directory, for another owner.
+    pub(crate) fn duplicate(&self) -> Self {
+        Self { root: self.root.clone(), crash: self.crash.clone() }
     }
 
     pub(crate) fn root(&self) -> &Path {
@@ -159,6 +166,11 @@ fn remove_directory(directory: &Path, crash: &CrashPoint) -> io::Result<()> {
     for name in list(directory)? {
         remove_file(&directory.join(name), crash)?;
     }
+    remove_empty(directory, crash)
+}
+
+/// Removes an empty directory, which may be absent.
+pub(crate) fn remove_empty(directory: &Path, crash: &CrashPoint) -> io::Result<()> {
     absent_is_fine(fs::remove_dir(directory), crash)
 }
 

@@ -15,12 +15,14 @@ use nodelb_core::state::runs::Runs;
 
 use crate::attach::{Attachment, HOOKS, LinkState, OpenLinks};
 use crate::counters::Counters;
+use crate::device_hooks;
 use crate::error::{OpenError, failed};
 use crate::kernel::Origin;
 use crate::load::{Loaded, PERSISTENT, Prepared};
-use crate::maps::{Epoch, Handles, Maps, Spec};
+use crate::maps::{Epoch, Handles, Maps, NAMES, Spec};
 use crate::outside::OutsideMaps;
 use crate::own_sockets::OwnSockets;
+use crate::packets::{self, OpenedPackets, PacketConfig};
 use crate::pins::Pins;
 use crate::read;
 use crate::sys;
@@ -86,8 +88,9 @@ fn open_map(path: &Path) -> Result<Option<(MapHandle, Spec)>, OpenError> {
 
 /// Adds a second pin for each link of the predecessor: the links stay attached, and only their programs change.
 fn share_links(predecessor: &Predecessor, pins: &Pins) -> Result<(), OpenError> {
-    for hook in &HOOKS {
-        let (theirs, ours) = (predecessor.pins.link(hook.name), pins.link(hook.name));
+    let at_devices = device_hooks::pin_names(&predecessor.pins);
+    for name in HOOKS.iter().map(|hook| hook.name).chain(at_devices.iter().map(String::as_str)) {
+        let (theirs, ours) = (predecessor.pins.link(name), pins.link(name));
         if ours.exists() || !theirs.exists() {
             continue;
         }
@@ -105,6 +108,7 @@ pub(crate) struct Start<'p> {
     old: Option<CurrentGeneration>,
     predecessor: Option<Predecessor>,
     cgroup: PathBuf,
+    packets: Option<&'p PacketConfig>,
 }
 
 /// The maps to create next.
@@ -125,6 +129,7 @@ pub(crate) struct Opened {
     pub(crate) origin: Origin,
     pub(crate) links: Vec<(&'static str, LinkState)>,
     pub(crate) corrupt: Vec<String>,
+    pub(crate) packets: Option<OpenedPackets>,
 }
 
 impl<'p> Start<'p> {
@@ -133,12 +138,12 @@ impl<'p> Start<'p> {
         pins: &'p Pins,
         predecessor: Option<Predecessor>,
         prepared: &Prepared<'_>,
-        cgroup: PathBuf,
+        (cgroup, packets): (PathBuf, Option<&'p PacketConfig>),
     ) -> Result<Self, OpenError> {
         let current = pins.current_generation()?;
         let persistent = pinned_lasting(pins, predecessor.as_ref(), prepared)?;
         let old = current.map(|number| CurrentGeneration::open(pins, number, prepared)).transpose()?;
-        Ok(Self { pins, persistent, old, predecessor, cgroup })
+        Ok(Self { pins, persistent, old, predecessor, cgroup, packets })
     }
 
     /// Makes every hook run the new programs on the current maps.
@@ -170,6 +175,7 @@ impl<'p> Start<'p> {
         let Loaded { programs, persistent, counters, .. } = loaded;
         let placed = Placements::read(&maps, &content.state);
         let writer = self.writer(Arc::new(maps), (runs, placed), (&persistent, counters))?;
+        let packets = self.start_packets(&old.handles, &directory)?;
         let attachment = Attachment::new(programs, self.cgroup);
         let mut open_links = OpenLinks::default();
         let links = attachment.attach(self.pins, &mut open_links)?;
@@ -182,6 +188,7 @@ impl<'p> Start<'p> {
             origin: Origin::Reused,
             links,
             corrupt: Vec::new(),
+            packets,
         })
     }
 
@@ -214,6 +221,7 @@ impl<'p> Start<'p> {
         let directory = self.pins.begin(generation)?;
         loaded.handles.pin(&directory, self.pins.crash()).map_err(failed("pinning maps in", &directory))?;
         let Loaded { handles, programs, persistent, counters } = loaded;
+        let duplicates = reopened(&handles, &directory)?;
         let maps = Arc::new(Maps::new(handles).map_err(failed("mapping", &directory))?);
         let runs = Runs::new(maps.limits.slots);
         let mut writer = self.writer(maps, (runs, Placements::default()), (&persistent, counters))?;
@@ -222,6 +230,7 @@ impl<'p> Start<'p> {
             self.pins.abandon(generation)?;
         }
         let corrupt = filled?.unwrap_or_default();
+        let packets = self.start_packets(&duplicates, &directory)?;
         let attachment = Attachment::new(programs, self.cgroup);
         let mut open_links = OpenLinks::default();
         let links = attachment.attach(self.pins, &mut open_links)?;
@@ -236,7 +245,19 @@ impl<'p> Start<'p> {
             origin,
             links,
             corrupt,
+            packets,
         })
+    }
+
+    /// Makes the programs at devices use these maps, or removes them.
+    fn start_packets(&self, handles: &Handles, directory: &Path) -> Result<Option<OpenedPackets>, OpenError> {
+        let Some(config) = self.packets else {
+            packets::start::remove(self.pins)?;
+            return Ok(None);
+        };
+        let Handles(handles, outside) = reopened(handles, directory)?;
+        let maps = NAMES.into_iter().zip(handles).chain(outside.into_named());
+        packets::start::start(config, self.pins, maps).map(Some)
     }
 
     fn writer(

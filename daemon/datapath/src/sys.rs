@@ -2,16 +2,19 @@
 //! one mapping. The kernel makes all file descriptors close-on-exec.
 #![expect(unsafe_code, reason = "system calls and shared memory")]
 
+pub(crate) mod tc;
+
 use std::ffi::{CString, c_void};
 use std::fs::File;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::{NonNull, null, null_mut};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use libbpf_rs::{MapCore, MapHandle};
+use libbpf_rs::{MapCore, MapHandle, MapInfo};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
 
 /// Attaches a program to a cgroup. The attachment lasts as long as the descriptor or a pin of it.
@@ -87,6 +90,13 @@ pub(crate) fn open_pinned(path: &Path) -> io::Result<OwnedFd> {
     owned(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })
 }
 
+/// Whether the map is the one that is pinned at the path.
+pub(crate) fn is_same_map(map: &MapHandle, path: &Path) -> bool {
+    let id = |map: BorrowedFd<'_>| MapInfo::new(map).map(|info| info.info.id).ok();
+    let pinned = open_pinned(path).ok().and_then(|pinned| id(pinned.as_fd()));
+    pinned.is_some() && pinned == id(map.as_fd())
+}
+
 /// Whether programs of this type may call this kernel function (a BPF helper).
 pub(crate) fn has_function(program_type: libbpf_sys::bpf_prog_type, function: libbpf_sys::bpf_func_id) -> bool {
     // SAFETY: takes two numbers; no options means null.
@@ -148,6 +158,17 @@ pub(crate) fn each_batch<const K: usize, const V: usize>(
     map: &MapHandle,
     mut take: impl FnMut(&[[u8; K]], &[[u8; V]]),
 ) -> io::Result<()> {
+    each_batch_until(map, |keys, values| {
+        take(keys, values);
+        ControlFlow::Continue(())
+    })
+}
+
+/// The same, until `take` breaks.
+pub(crate) fn each_batch_until<const K: usize, const V: usize>(
+    map: &MapHandle,
+    mut take: impl FnMut(&[[u8; K]], &[[u8; V]]) -> ControlFlow<()>,
+) -> io::Result<()> {
     debug_assert_eq!((map.key_size() as usize, map.value_size() as usize), (K, V), "the map's own sizes");
     const BATCH: u32 = 4096;
     let mut keys = vec![[0u8; K]; BATCH as usize];
@@ -176,8 +197,7 @@ pub(crate) fn each_batch<const K: usize, const V: usize>(
             Err(error) => return Err(error),
         };
         let count = count.min(BATCH) as usize;
-        take(&keys[..count], &values[..count]);
-        if end {
+        if take(&keys[..count], &values[..count]).is_break() || end {
             return Ok(());
         }
         (from, first) = (to, false);

@@ -28,6 +28,7 @@ use crate::sockets::stale::StaleSocketsReport;
 use crate::status::Health;
 
 pub(super) mod family;
+mod packets;
 pub(super) mod table;
 
 pub use family::{Described, Exposition, Group, Kind, Label, Metric, Value};
@@ -66,6 +67,9 @@ pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error
         self::stale_sockets(&mut exposition, &latest(stale_sockets), now);
     }
     changes(&mut exposition, &state.recorder.latencies);
+    if let Some(published) = &state.packets {
+        packets::packets(&mut exposition, published);
+    }
     exposition.each(&table::BUILD_INFO, [([env!("CARGO_PKG_VERSION")], true)]);
     exposition.one(&table::LOG_LINES_DROPPED, log::dropped_lines());
     exposition.one(&table::ADMIN_LISTENERS_CLOSED, state.unopened.borrow().len());

@@ -107,6 +107,16 @@ pub(super) static FROM: Parameter = Parameter {
     set: |query, value| put(&mut query.from, value),
 };
 
+pub(super) static LIMIT: Parameter = Parameter {
+    name: "limit",
+    values: Values::Number(1, 1_000_000),
+    about: "Maximum number of rows [default: 1000].",
+    set: |query, value| {
+        query.limit = Some(number(&LIMIT, value)?);
+        Ok(())
+    },
+};
+
 pub(super) static WATCH: Parameter = Parameter {
     name: "watch",
     values: Values::Flag,
@@ -284,6 +294,8 @@ pub(super) struct Query {
     pub(super) style: Style,
     /// Whether an apiserver is queried, too.
     pub(super) live: bool,
+    /// The maximum number of rows.
+    pub(super) limit: Option<usize>,
 }
 
 impl Query {

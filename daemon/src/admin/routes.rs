@@ -8,9 +8,9 @@ use nodelb_core::output::schema::{Column, Schema};
 use nodelb_core::output::table::{Cell, Page, Table};
 
 use super::follow::ChangeStream;
-use super::query::{self, ADDRESS, FROM, LIVE, Parameter, Problem, Query, SERVICE, STATUS, TO, TYPE, internal};
+use super::query::{self, ADDRESS, FROM, LIMIT, LIVE, Parameter, Problem, Query, SERVICE, STATUS, TO, TYPE, internal};
 use super::state::{AdminState, Now, latest};
-use super::{diff, history, maps, metrics, openapi, status, tables, trace};
+use super::{connections, devices, diff, history, maps, metrics, openapi, status, tables, trace};
 use crate::status::Check;
 
 /// A status and the content, or the problem.
@@ -207,6 +207,22 @@ pub(super) static ROUTES: &[Route] = &[
         form: Form::Tables(&[&tables::APISERVERS, &tables::SESSION]),
         cost: Cost::Nothing,
         answer: |state, _, now| ok(tables::apiservers(&state.apiservers(), now)),
+    },
+    Route {
+        path: "/devices",
+        parameters: &[],
+        shows: "whether packets from outside the node are translated, and at which network devices",
+        form: Form::Tables(&[&devices::PACKETS, &devices::DEVICES]),
+        cost: Cost::Nothing,
+        answer: |state, _, _| ok(devices::devices(state)),
+    },
+    Route {
+        path: "/connections",
+        parameters: &[&SERVICE, &ADDRESS, &LIMIT],
+        shows: "connections of clients outside the node",
+        form: Form::Tables(&[&connections::CONNECTIONS, &connections::LISTED]),
+        cost: Cost::Whole,
+        answer: |state, query, _| ok(connections::connections(state, query)?),
     },
     Route {
         path: "/config",

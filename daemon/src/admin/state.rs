@@ -15,6 +15,7 @@ use tokio::sync::watch;
 use crate::checks::CheckReport;
 use crate::config::Config;
 use crate::datapath::DatapathReader;
+use crate::devices::{self, report::DevicesReport};
 use crate::kubernetes;
 use crate::reconcile;
 use crate::recorder;
@@ -38,6 +39,8 @@ pub struct AdminState {
     pub recorder: recorder::Published,
     /// The task that ends stale sockets; `None` if it does not run.
     pub stale_sockets: Option<watch::Receiver<Arc<StaleSocketsReport>>>,
+    /// The packet path; `None` if packets of clients outside the node are not translated.
+    pub packets: Option<devices::Published>,
     /// The configuration in effect.
     pub config: watch::Receiver<Arc<Config>>,
     /// The addresses of `admin.listen` that could not be opened.
@@ -83,6 +86,11 @@ impl AdminState {
         self.kubernetes.as_ref().map(|kubernetes| latest(&kubernetes.apiservers)).unwrap_or_default()
     }
 
+    /// The network devices; an empty report without packets.
+    pub(super) fn devices(&self) -> Arc<DevicesReport> {
+        self.packets.as_ref().map(|packets| latest(&packets.devices)).unwrap_or_default()
+    }
+
     /// The rows of all sources: files first, then Kubernetes.
     pub(super) fn sources(&self) -> Vec<SourceReport> {
         let kubernetes = self.kubernetes.as_ref().map(|kubernetes| &kubernetes.sources);
@@ -92,6 +100,7 @@ impl AdminState {
     /// All checks that readiness depends on, and notes that do not affect it.
     pub(super) fn readiness(&self, now: Now) -> Vec<Check> {
         let mut checks = self.health().ready(now.moment);
+        checks.extend(self.packets.as_ref().map(|packets| latest(&packets.devices).check()));
         checks.extend(latest(&self.unopened).iter().map(Unopened::check));
         checks
     }

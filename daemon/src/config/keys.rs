@@ -45,11 +45,13 @@ pub(super) trait Section {
 }
 
 /// Defines a section: `key: Type = default, check;`, where `check` returns the problem of a value of the type, and
-/// `together` the problems of combinations of keys.
+/// `together` the problems of combinations of keys. In a section that needs a restart, a reload applies the keys of
+/// `at_once`.
 macro_rules! section {
     (
         $(#[doc = $about:literal])+
-        $type:ident, $section:literal, needs_restart = $needs_restart:literal $(, together = $together:expr)?;
+        $type:ident, $section:literal, needs_restart = $needs_restart:literal
+            $(, at_once = $at_once:expr)? $(, together = $together:expr)?;
         $( $(#[doc = $comment:literal])+ $key:ident: $value:ty = $default:expr $(, $check:expr)?; )+
     ) => {
         $(#[doc = $about])+
@@ -83,17 +85,19 @@ macro_rules! section {
             }
 
             fn keys(&self) -> Vec<Key> {
-                vec![ $( Key {
-                    section: $section,
-                    name: stringify!($key).replace('_', "-"),
-                    comment: &[ $( $comment ),+ ],
-                    value: self.$key.to_toml().to_string(),
-                    needs_restart: $needs_restart,
-                }, )+ ]
+                let at_once: &[&[&str]] = &[ $( $at_once )? ];
+                let key = |name: &str, comment, value| {
+                    let name = name.replace('_', "-");
+                    let needs_restart = $needs_restart && !at_once.iter().any(|names| names.contains(&&*name));
+                    Key { section: $section, name, comment, value, needs_restart }
+                };
+                vec![ $( key(stringify!($key), &[ $( $comment ),+ ], self.$key.to_toml().to_string()), )+ ]
             }
         }
     };
 }
+
+pub(super) use section;
 
 section! {
     /// The node on which nodelb runs. Traffic policies and topology hints refer to it.

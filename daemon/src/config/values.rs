@@ -12,6 +12,7 @@ use nodelb_core::model::node::NodePortAddress;
 use nodelb_kube::apiserver::credentials::credstore;
 use serde::{Deserialize, Deserializer};
 
+use super::packets::{Choice, DeviceName, PacketMode, Snat, SnatPorts, Unknown, device_name, snat_ports};
 use crate::document;
 
 /// Where the maps are.
@@ -51,7 +52,7 @@ impl From<PortRange> for RangeInclusive<u16> {
     }
 }
 
-fn port_range(text: &str) -> Result<PortRange, String> {
+pub(super) fn port_range(text: &str) -> Result<PortRange, String> {
     let parsed = text.split_once('-').and_then(|(first, last)| {
         Some(PortRange { first: first.trim().parse().ok()?, last: last.trim().parse().ok()? })
     });
@@ -91,6 +92,10 @@ native! {
     u32, number => (*number).into();
     Mode, mode => lower_case(mode);
     Disconnect, disconnect => lower_case(disconnect);
+    PacketMode, mode => lower_case(mode);
+    Snat, snat => lower_case(snat);
+    Choice, choice => lower_case(choice);
+    Unknown, unknown => lower_case(unknown);
 }
 
 /// Types that are written as strings: what describes such a string, how it is parsed, and how the value is printed.
@@ -111,6 +116,8 @@ macro_rules! texts {
 
 texts! {
     PortRange, "a string such as \"30000-32767\"", port_range, range => format!("{}-{}", range.first, range.last);
+    SnatPorts, "a string such as \"10000-29999\"", snat_ports, ports => ports.to_string();
+    DeviceName, "a string", device_name, name => name.to_string();
     NodePortAddress, "a string", nodeport_address, address => address.to_string();
     SocketAddr, "a string", socket_address, address => address.to_string();
     IpNet, "a string", parse_net, net => net.to_string();

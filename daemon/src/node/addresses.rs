@@ -16,52 +16,66 @@ const SHOWN: usize = 8;
 
 /// The kernel's lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Machine {
+pub(crate) struct Machine {
     /// Interfaces by index.
-    pub(super) interfaces: BTreeMap<u32, Interface>,
+    pub(crate) interfaces: BTreeMap<u32, Interface>,
     /// Addresses in the kernel's order.
-    pub(super) addresses: Vec<Address>,
+    pub(crate) addresses: Vec<Address>,
     /// The source addresses of the routes to distant addresses.
-    pub(super) sources: Vec<Addr>,
+    pub(crate) sources: Vec<Addr>,
 }
 
 /// A network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Interface {
-    pub(super) name: String,
-    pub(super) is_up: bool,
-    pub(super) is_loopback: bool,
+pub(crate) struct Interface {
+    pub(crate) name: String,
+    pub(crate) is_up: bool,
+    pub(crate) is_loopback: bool,
+    /// `IFLA_INFO_KIND`, such as `bridge`; empty for hardware.
+    pub(crate) kind: String,
+    /// The type of its link layer, `ARPHRD_*` of `linux/if_arp.h`.
+    pub(crate) link_type: u16,
+    /// Index of the bridge, bond or VRF that it is a port of; 0 for none.
+    pub(crate) master: u32,
+    /// Index of the interface below (of a VLAN) or at the other end (of a veth); 0 for none.
+    pub(crate) lower: u32,
+    /// Whether that interface is in another network namespace.
+    pub(crate) is_lower_elsewhere: bool,
+    /// In bytes.
+    pub(crate) mtu: u32,
 }
 
 /// An address of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Address {
+pub(crate) struct Address {
     /// Index of the interface.
-    pub(super) interface: u32,
-    pub(super) addr: Addr,
+    pub(crate) interface: u32,
+    pub(crate) addr: Addr,
     /// Whether the scope is global: valid beyond this link.
-    pub(super) is_global: bool,
+    pub(crate) is_global: bool,
     /// Whether another host has the address or may have it: the kernel answers for it only after duplicate address
     /// detection (RFC 4862).
-    pub(super) is_in_doubt: bool,
+    pub(crate) is_in_doubt: bool,
     /// Deprecated or temporary (RFC 8981): valid for existing connections, but not to be relied on.
-    pub(super) is_passing: bool,
+    pub(crate) is_passing: bool,
+    /// An IPv4 address in the subnet of an earlier address of the interface.
+    pub(crate) is_secondary: bool,
 }
 
 /// The addresses of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Addresses {
+pub(crate) struct Addresses {
     /// All addresses, including loopback. Link-local addresses only of IPv4: those of IPv6 mean nothing without an
     /// interface.
-    pub(super) own: BTreeSet<Addr>,
+    pub(crate) own: BTreeSet<Addr>,
     /// The primary addresses, at most one per family.
-    pub(super) primary: BTreeSet<Addr>,
+    pub(crate) primary: BTreeSet<Addr>,
 }
 
 impl Addresses {
     /// Computes the addresses. An address on an interface that is down does not count: the kernel has no route to it
     /// and does not answer. An unknown interface counts as an ordinary one.
-    pub(super) fn new(machine: &Machine) -> Self {
+    pub(crate) fn new(machine: &Machine) -> Self {
         let counted: Vec<&Address> = machine.addresses.iter().filter(|address| counts(address, machine)).collect();
         let primary = [Family::Ipv4, Family::Ipv6].into_iter().filter_map(|family| primary(&counted, machine, family));
         Self { primary: primary.collect(), own: counted.iter().map(|address| address.addr).collect() }

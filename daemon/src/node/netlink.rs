@@ -1,20 +1,18 @@
-//! The part of rtnetlink(7) that the node's addresses need: reading interfaces, addresses and routes once, and a socket
-//! that reports possible changes. Owns the sockets; `addresses.rs` interprets the answers. Needs no privilege.
+//! The part of rtnetlink(7) that the node's addresses and devices need: reading interfaces, addresses and routes once,
+//! and a socket that reports possible changes. Owns the sockets; `addresses.rs` interprets the answers. Needs no privilege.
 //!
 //! This module decodes each message separately: a library that loses one (it logs the error and continues) would make
 //! an address appear to be gone.
 
+use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::socket::sockopt::ReceiveTimeout;
-use nix::sys::socket::{
-    AddressFamily as SocketFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recvfrom, sendto,
-    setsockopt, socket,
-};
+use nix::sys::socket::{MsgFlags, NetlinkAddr, recvfrom, sendto, setsockopt};
 use nix::sys::time::TimeVal;
 use nodelb_core::model::addr::{Addr, Family};
 use nodelb_core::state::entries::CANARIES;
@@ -22,11 +20,11 @@ use rtnetlink::packet_core::{
     NLM_F_DUMP, NLM_F_DUMP_INTR, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload,
 };
 use rtnetlink::packet_route::address::{AddressAttribute, AddressFlags, AddressMessage, AddressScope};
-use rtnetlink::packet_route::link::{LinkAttribute, LinkExtentMask, LinkFlags, LinkMessage};
+use rtnetlink::packet_route::link::{LinkAttribute, LinkExtentMask, LinkFlags, LinkInfo, LinkMessage};
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 use rtnetlink::packet_route::{AddressFamily, RouteNetlinkMessage};
 use rtnetlink::sys::protocols::NETLINK_ROUTE;
-use rtnetlink::sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket};
+use rtnetlink::sys::{AsyncSocket, AsyncSocketExt, Socket, SocketAddr, TokioSocket};
 
 use super::addresses::{Address, Interface, Machine};
 use crate::sockets::netlink::{HEADER, messages};
@@ -51,7 +49,7 @@ const GROUPS: i32 = libc::RTMGRP_LINK
     | libc::RTMGRP_IPV6_ROUTE;
 
 /// Receives one datagram from the kernel; `None` for a datagram from another process.
-fn receive<'b>(socket: &OwnedFd, buffer: &'b mut [u8]) -> io::Result<Option<&'b [u8]>> {
+fn receive<'b>(socket: &Socket, buffer: &'b mut [u8]) -> io::Result<Option<&'b [u8]>> {
     let (length, from) = recvfrom::<NetlinkAddr>(socket.as_raw_fd(), buffer)?;
     let is_kernel = from.is_some_and(|from| from.pid() == 0);
     Ok(is_kernel.then(|| &buffer[..length]))
@@ -61,14 +59,87 @@ fn receive<'b>(socket: &OwnedFd, buffer: &'b mut [u8]) -> io::Result<Option<&'b 
 ///
 /// # Errors
 /// If the kernel refuses a request, does not answer, or the lists change during each read.
-pub(super) fn read() -> io::Result<Machine> {
+pub(crate) fn read() -> io::Result<Machine> {
+    repeat(read_once)
+}
+
+/// Repeats a read during which the lists changed.
+fn repeat<T>(read: impl Fn() -> io::Result<T>) -> io::Result<T> {
     for _ in 1..ATTEMPTS {
-        match read_once() {
+        match read() {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => std::thread::sleep(PAUSE),
             outcome => return outcome,
         }
     }
-    read_once()
+    read()
+}
+
+/// The unicast routes over an interface, as far as they were read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Routes {
+    /// Whether there is a default route.
+    pub(crate) has_default: bool,
+    /// Whether there is a route of any kind.
+    pub(crate) has_any: bool,
+}
+
+/// Reads the routes of all tables over these interfaces. Of many routes over an interface only the first are read:
+/// default routes precede others of the same table.
+///
+/// # Errors
+/// As [`read`].
+pub(crate) fn read_routes(interfaces: impl IntoIterator<Item = u32>) -> io::Result<BTreeMap<u32, Routes>> {
+    let read = |interface| {
+        let found = [AddressFamily::Inet, AddressFamily::Inet6].map(|family| repeat(|| routes(interface, family)));
+        let [v4, v6] = found;
+        let (v4, v6) = (v4?, v6?);
+        let routes = Routes { has_default: v4.has_default || v6.has_default, has_any: v4.has_any || v6.has_any };
+        Ok((interface, routes))
+    };
+    interfaces.into_iter().map(read).collect()
+}
+
+fn routes(interface: u32, family: AddressFamily) -> io::Result<Routes> {
+    let mut kernel = Kernel::open()?;
+    // The kernel selects by interface only if it checks requests strictly (Linux 4.20).
+    let is_strict = kernel.socket.set_netlink_get_strict_chk(true).is_ok();
+    let mut question = RouteMessage::default();
+    question.header.address_family = family;
+    if is_strict {
+        question.header.kind = RouteType::Unicast;
+        question.attributes.push(RouteAttribute::Oif(interface));
+    }
+    kernel.ask(RouteNetlinkMessage::GetRoute(question), NLM_F_DUMP)?;
+    let (mut found, mut routes) = (Vec::new(), Routes::default());
+    loop {
+        let answer = kernel.receive(&mut found)?;
+        let over = found.drain(..).filter_map(|message| route_over(&message, interface));
+        for is_default in over {
+            routes.has_any = true;
+            routes.has_default |= is_default;
+        }
+        match answer {
+            Answer::More if !routes.has_any || !is_strict => {}
+            // The kernel does not have the family, or the interface is gone.
+            Answer::Refused(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENODEV)) => {
+                return Ok(routes);
+            }
+            Answer::Refused(error) => return Err(error),
+            // The socket, and with it the rest of the answer, is closed.
+            Answer::More | Answer::Complete => return Ok(routes),
+        }
+    }
+}
+
+/// Whether the route is a default route; `None` if it is not a unicast route over the interface.
+fn route_over(message: &RouteNetlinkMessage, interface: u32) -> Option<bool> {
+    let RouteNetlinkMessage::NewRoute(route) = message else { return None };
+    let is_over = route.attributes.iter().any(|attribute| match attribute {
+        RouteAttribute::Oif(index) => *index == interface,
+        RouteAttribute::MultiPath(hops) => hops.iter().any(|hop| hop.interface_index == interface),
+        _ => false,
+    });
+    (route.header.kind == RouteType::Unicast && is_over).then_some(route.header.destination_prefix_length == 0)
 }
 
 fn read_once() -> io::Result<Machine> {
@@ -94,7 +165,7 @@ fn read_once() -> io::Result<Machine> {
 
 /// A socket for requests.
 struct Kernel {
-    socket: OwnedFd,
+    socket: Socket,
     sequence: u32,
     buffer: Vec<u8>,
 }
@@ -108,8 +179,7 @@ enum Answer {
 
 impl Kernel {
     fn open() -> io::Result<Self> {
-        let (flags, protocol) = (SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute);
-        let socket = socket(SocketFamily::Netlink, SockType::Raw, flags, protocol)?;
+        let socket = Socket::new(NETLINK_ROUTE)?;
         setsockopt(&socket, ReceiveTimeout, &TimeVal::new(TIMEOUT_SECONDS, 0))?;
         Ok(Self { socket, sequence: 0, buffer: vec![0; BUFFER] })
     }
@@ -185,15 +255,30 @@ impl Kernel {
 }
 
 fn interface(link: &LinkMessage) -> Interface {
-    let name = link.attributes.iter().find_map(|attribute| match attribute {
-        LinkAttribute::IfName(name) => Some(name.clone()),
-        _ => None,
-    });
-    Interface {
-        name: name.unwrap_or_default(),
+    let mut interface = Interface {
         is_up: link.header.flags.contains(LinkFlags::Up),
         is_loopback: link.header.flags.contains(LinkFlags::Loopback),
+        link_type: link.header.link_layer_type.into(),
+        ..Interface::default()
+    };
+    for attribute in &link.attributes {
+        match attribute {
+            LinkAttribute::IfName(name) => interface.name.clone_from(name),
+            LinkAttribute::Controller(index) => interface.master = *index,
+            LinkAttribute::Link(index) => interface.lower = *index,
+            LinkAttribute::LinkNetNsId(_) => interface.is_lower_elsewhere = true,
+            LinkAttribute::Mtu(bytes) => interface.mtu = *bytes,
+            LinkAttribute::LinkInfo(infos) => {
+                let kind = infos.iter().find_map(|info| match info {
+                    LinkInfo::Kind(kind) => Some(kind.to_string()),
+                    _ => None,
+                });
+                interface.kind = kind.unwrap_or_default();
+            }
+            _ => {}
+        }
     }
+    interface
 }
 
 /// Decodes an address. On a point-to-point link `IFA_ADDRESS` is the address of the peer.
@@ -210,14 +295,17 @@ fn address(message: &AddressMessage) -> Option<Address> {
     }
     let addr = Addr::from(local.or(remote)?);
     let is_tentative = flags.contains(AddressFlags::Tentative) && !flags.contains(AddressFlags::Optimistic);
-    // For IPv4 the same bit means "secondary".
-    let is_temporary = addr.family() == Family::Ipv6 && flags.contains(AddressFlags::Secondary);
+    // The same bit means "temporary" for IPv6 and "secondary" for IPv4.
+    let has_bit = flags.contains(AddressFlags::Secondary);
+    let (is_temporary, is_secondary) =
+        (has_bit && addr.family() == Family::Ipv6, has_bit && addr.family() == Family::Ipv4);
     Some(Address {
         interface: message.header.index,
         addr,
         is_global: message.header.scope == AddressScope::Universe,
         is_in_doubt: is_tentative || flags.contains(AddressFlags::Dadfailed),
         is_passing: is_temporary || flags.contains(AddressFlags::Deprecated),
+        is_secondary,
     })
 }
 
@@ -234,7 +322,7 @@ fn source(message: &RouteNetlinkMessage) -> Option<Addr> {
 }
 
 /// Reports that something may have changed, without details: the reader reads everything again.
-pub(super) struct Events {
+pub(crate) struct Events {
     socket: TokioSocket,
     buffer: Vec<u8>,
 }
@@ -244,7 +332,7 @@ impl Events {
     ///
     /// # Errors
     /// If the kernel does not create the socket.
-    pub(super) fn open() -> io::Result<Self> {
+    pub(crate) fn open() -> io::Result<Self> {
         let groups = u32::try_from(GROUPS).map_err(io::Error::other)?;
         let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
         socket.socket_mut().bind(&SocketAddr::new(0, groups))?;
@@ -255,7 +343,7 @@ impl Events {
     ///
     /// # Errors
     /// If the socket cannot be used any more.
-    pub(super) async fn next(&mut self) -> io::Result<()> {
+    pub(crate) async fn next(&mut self) -> io::Result<()> {
         loop {
             self.buffer.clear();
             match self.socket.recv_from(&mut self.buffer).await {

@@ -1,6 +1,8 @@
 //! The kernel datapath in the daemon: opens it, drops the privileges, and tests it every few seconds.
 
+use std::fmt::Display;
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -14,6 +16,7 @@ use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::kernel_check::Content;
 use nodelb_datapath::features::{Feature, Findings, Optional};
+use nodelb_datapath::packets::{PacketConfig, PacketOptions};
 use nodelb_datapath::{
     Counters, KernelDatapath, KernelReader, LAYOUT, Links, OpenError, Options, Origin, OwnSockets, PrivilegeError,
     Repair, StartReport, drop_privileges,
@@ -21,9 +24,10 @@ use nodelb_datapath::{
 use nodelb_kube::apiserver::connection::connect::Register;
 use tracing::{info, warn};
 
-use crate::config::{Config, Disconnect};
+use crate::config::{Config, Disconnect, PacketMode};
 use crate::connections::Connections;
 use crate::datapath::DatapathReader;
+use crate::devices;
 use crate::reconcile::ProbeResult;
 use crate::reconcile::canary::{self, CanaryError, Probe};
 use crate::sockets::reaper::Reaper;
@@ -44,10 +48,11 @@ pub(super) fn open(config: &Config) -> Result<(KernelDatapath, Findings), Failur
     let options = Options {
         pin_directory: config.datapath.pin_directory.clone(),
         cgroup: config.datapath.cgroup().map(ToOwned::to_owned),
-        limits: config.datapath.limits(),
+        limits: config.limits(),
         nodeport_range: config.datapath.nodeport_range.into(),
         protect_nodeports: config.datapath.protect_nodeports,
         count_connections: config.datapath.count_connections,
+        packets: packets(config)?,
         layout: layout()?,
         crash_after: crash_after()?,
     };
@@ -56,6 +61,30 @@ pub(super) fn open(config: &Config) -> Result<(KernelDatapath, Findings), Failur
     let mut findings = report.findings;
     findings.note(Feature::EndSockets, sock_diag::try_destroy().is_ok());
     Ok((datapath, findings))
+}
+
+/// The configuration of the packet path; `None` if it is off.
+fn packets(config: &Config) -> Result<Option<PacketConfig>, Failure> {
+    let packets = &config.packets;
+    if !packets.is_on() {
+        return Ok(None);
+    }
+    let refused = |error: &dyn Display| Failure::message(Code::Config, format!("packets.snat-ports: {error}"));
+    let local = devices::local_ports().map_err(|error| refused(&error))?;
+    if let Some(overlap) = packets.snat_ports.overlap(&local) {
+        warn!(message_id = %messages::SNAT_PORTS_OVERLAP, "{overlap}");
+    }
+    let nodeport_range: RangeInclusive<u16> = config.datapath.nodeport_range.into();
+    let source_ports = packets.snat_ports.resolve(local, nodeport_range.clone()).map_err(|error| refused(&error))?;
+    let options = PacketOptions {
+        nodeport_range,
+        source_ports,
+        limits: packets.limits(),
+        services: config.limits(),
+        count_connections: config.datapath.count_connections,
+    };
+    let settings = devices::watch::settings(packets, packets.mode == PacketMode::Drain);
+    Ok(Some(PacketConfig { options, settings, hook_method: None }))
 }
 
 /// Drops the capabilities that the opening needed. Returns the kernel features that nodelb uses, in one line.
@@ -184,6 +213,7 @@ pub(super) fn handles(config: &Config, datapath: &KernelDatapath, reaper: Option
 pub(crate) fn refused(error: OpenError) -> Failure {
     let code = match error {
         OpenError::TooSmall { .. }
+        | OpenError::TooManyConnections { .. }
         | OpenError::NewerLayout { .. }
         | OpenError::UnknownLayout { .. }
         | OpenError::WholeBpffs { .. } => Code::Config,

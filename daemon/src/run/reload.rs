@@ -154,7 +154,8 @@ impl Reload {
         self.check.notify_one();
         // Keys that need a restart keep their old values, so that the next reload compares with those.
         let Config { kubernetes, state, admin, datapath, .. } = Config::clone(&old);
-        self.config.send_replace(Arc::new(Config { kubernetes, state, admin, datapath, ..config }));
+        let packets = old.packets.reloaded(&config.packets);
+        self.config.send_replace(Arc::new(Config { kubernetes, state, admin, datapath, packets, ..config }));
         info!(message_id = %messages::CONFIG_APPLIED, "configuration reloaded");
         "configuration reloaded".into()
     }

@@ -33,7 +33,7 @@ async fn recalled(config: &Config) -> Vec<Change> {
 #[tokio::test]
 async fn an_empty_configuration_keeps_what_is_known_of_kubernetes() {
     let (_directory, config) = after_a_reset("");
-    let mut datapath = MemoryDatapath::new(config.datapath.limits());
+    let mut datapath = MemoryDatapath::new(config.limits());
     let engine_config = crate::run::engine_config(&config, previous_sources(&config).await, datapath.limits().services);
     let mut engine = Engine::new(engine_config, datapath.dump().unwrap());
     recalled(&config).await.into_iter().for_each(|change| engine.change(change));

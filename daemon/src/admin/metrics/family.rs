@@ -101,6 +101,8 @@ pub enum Group {
     Checks,
     /// Sockets that have to connect again.
     Sockets,
+    /// Packets of clients outside the node.
+    Packets,
     /// The daemon itself.
     Process,
 }
@@ -120,6 +122,7 @@ impl Group {
                 "Present if stale sockets are closed: see `datapath.disconnect` in \
                  nodelb.toml(5).",
             ),
+            Self::Packets => ("Packets", "Present unless `packets.mode` is \"off\"."),
             Self::Process => ("Daemon", "Always present."),
         }
     }

@@ -123,6 +123,32 @@ metrics! {
     SOCKET_REAPER_UP: Sockets, Gauge, "nodelb_socket_reaper_up", [],
         "1 while stale sockets can be closed, 0 if the process that closes them has stopped";
 
+    PACKET_TRANSLATED<1>: Packets, Counter, "nodelb_packet_translated_total", [direction = "forward, reverse"],
+        "Number of translated packets: from clients outside the node, and from backends";
+    PACKET_DROPPED<1>: Packets, Counter, "nodelb_packet_dropped_total",
+        [reason = "short, ttl, mtu, fragment, no-backend, no-local-backend, source-range, no-port, no-route, no-forwarding, no-room, unknown, answer-rate"],
+        "Number of packets to services that were not forwarded, or were answered by this node, by reason";
+    PACKET_ANSWERED: Packets, Counter, "nodelb_packet_answered_total", [],
+        "Number of TCP RSTs and ICMP errors that this node sent for a service";
+    PACKET_CONNECTIONS_CREATED: Packets, Counter, "nodelb_packet_connections_created_total", [],
+        "Number of new connections of clients outside the node";
+    PACKET_SNAT_TRIES: Packets, Counter, "nodelb_packet_snat_tries_total", [],
+        "Number of source ports that were tried for connections to backends on other nodes";
+    PACKET_CONNECTIONS: Packets, Gauge, "nodelb_packet_connections", [],
+        "Number of connections of clients outside the node, at the last count";
+    PACKET_HANDSHAKES: Packets, Gauge, "nodelb_packet_handshakes", [],
+        "Number of connections that the backend or the client has not answered, at the last count";
+    PACKET_CONNECTIONS_LIMIT: Packets, Gauge, "nodelb_packet_connections_limit", [],
+        "Maximum number of connections of clients outside the node";
+    PACKET_SWEPT<1>: Packets, Counter, "nodelb_packet_swept_total", [reason = "handshake, closed, reset, idle"],
+        "Number of connections that nodelb has forgotten, by reason";
+    PACKET_SWEEP_DURATION: Packets, Gauge, "nodelb_packet_sweep_duration_seconds", [],
+        "Duration of the last search for connections that have ended";
+    PACKET_SWEEP_FAILURES: Packets, Counter, "nodelb_packet_sweep_failures_total", [],
+        "Number of searches for connections that have ended which failed";
+    PACKET_DEVICES<1>: Packets, Gauge, "nodelb_packet_devices", [state = "attached, unused, failed"],
+        "Number of network devices, by the state of nodelb's programs there";
+
     READY: Process, Gauge, "nodelb_ready", [], "1 while `/readyz` returns 200, else 0";
     LOG_LINES_DROPPED: Process, Counter, "nodelb_log_lines_dropped_total", [],
         "Number of log lines that were dropped because journald, or the reader of the daemon's stderr, did not accept them in time";

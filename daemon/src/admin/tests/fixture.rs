@@ -27,6 +27,7 @@ pub(super) fn unsynced() -> AdminState {
         kubernetes: None,
         recorder: recorder::Published { history: watch::channel(Arc::default()).1, latencies: Latencies::default() },
         stale_sockets: None,
+        packets: None,
         unopened: watch::channel(Arc::default()).1,
         config: watch::channel(Arc::default()).1,
         clock: Arc::new(Now::default),

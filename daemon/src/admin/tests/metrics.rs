@@ -14,9 +14,12 @@ use nodelb_core::model::service::{
 };
 use tokio::sync::watch;
 
+use nodelb_datapath::packets::{ConnectionCount, PacketCounts};
+
 use super::*;
 use crate::admin::fixture::{always, kubernetes, owner, unsynced};
 use crate::datapath::fake::FakeDatapath;
+use crate::devices::{self, sweep::SweepReport};
 use crate::reconcile::Published;
 use crate::status::Check;
 
@@ -137,8 +140,11 @@ fn repairs_are_counted_by_kind() {
         "nodelb_drift_repaired_total{kind=\"frontend\"} 4",
         "nodelb_drift_repaired_total{kind=\"link\"} 2",
         "nodelb_drift_repaired_total{kind=\"node_address\"} 0",
+        "nodelb_drift_repaired_total{kind=\"outside\"} 0",
         "nodelb_drift_repaired_total{kind=\"service\"} 0",
         "nodelb_drift_repaired_total{kind=\"slots\"} 0",
+        "nodelb_drift_repaired_total{kind=\"source_range\"} 0",
+        "nodelb_drift_repaired_total{kind=\"uplink\"} 0",
     ];
     expect(&samples_of(&AdminState { owner: drifted(), ..state(PoolReport::default()) }, "drift"), expected);
 }
@@ -209,7 +215,10 @@ fn sources_tell_how_old_they_are() {
         "nodelb_source_up{source=\"kubernetes\",kind=\"nodes\"} 0",
         "nodelb_source_up{source=\"kubernetes\",kind=\"services\"} 1",
     ];
-    expect(&samples_of(&AdminState { files: always(rows()), ..state(PoolReport::default()) }, "source_"), expected);
+    expect(
+        &samples_of(&AdminState { files: always(rows()), ..state(PoolReport::default()) }, "nodelb_source_"),
+        expected,
+    );
 }
 
 fn health(canary: Check) -> watch::Receiver<Arc<Health>> {
@@ -250,6 +259,12 @@ fn connections_are_counted_by_service_port() {
     assert_eq!(samples_of(&state, "nodelb_service_connections"), samples, "asking is no connection");
 }
 
+fn packets() -> devices::Published {
+    let count = Some(ConnectionCount::default());
+    let sweep = Some(always(SweepReport { count, ..SweepReport::default() }));
+    devices::Published { sweep, counts: Arc::new(|| Some(PacketCounts::default())), ..Default::default() }
+}
+
 /// A state in which every metric has a value.
 fn full() -> AdminState {
     AdminState {
@@ -258,6 +273,7 @@ fn full() -> AdminState {
         files: always(rows()),
         checks: always(check_report()),
         stale_sockets: Some(always(stale_sockets_report())),
+        packets: Some(packets()),
         ..state(crate::admin::tables::tests::apiservers::report())
     }
 }

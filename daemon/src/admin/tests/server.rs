@@ -37,6 +37,8 @@ async fn the_list_names_every_route_and_each_answers_in_both_forms() {
         "/trace",
         "/sources",
         "/apiservers",
+        "/devices",
+        "/connections",
         "/config",
         "/openapi.json",
         "/healthz",

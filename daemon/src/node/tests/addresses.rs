@@ -12,12 +12,17 @@ fn set(addresses: &[&str]) -> BTreeSet<Addr> {
 fn on(interface: u32, text: &str) -> Address {
     let addr = addr(text);
     let is_global = !addr.is_loopback() && !addr.is_link_local();
-    Address { interface, addr, is_global, is_in_doubt: false, is_passing: false }
+    Address { interface, addr, is_global, is_in_doubt: false, is_passing: false, is_secondary: false }
 }
 
 /// A host with lo, eth0, eth1 and the interface that kube-proxy leaves behind.
 fn machine(addresses: Vec<Address>, sources: &[&str]) -> Machine {
-    let interface = |(name, is_loopback): (&str, bool)| Interface { name: name.into(), is_up: true, is_loopback };
+    let interface = |(name, is_loopback): (&str, bool)| Interface {
+        name: name.into(),
+        is_up: true,
+        is_loopback,
+        ..Interface::default()
+    };
     let names = [("lo", true), ("eth0", false), ("eth1", false), (LEFTOVERS[0], false)];
     let interfaces = (1..).zip(names.map(interface)).collect();
     Machine { interfaces, addresses, sources: sources.iter().map(|text| addr(text)).collect() }

@@ -66,3 +66,21 @@ async fn a_socket_for_events_takes_no_privilege() {
     let quiet = tokio::time::timeout(Duration::from_millis(1), events.next()).await;
     assert!(quiet.is_err() || quiet.unwrap().is_ok());
 }
+
+/// `/proc/net/route` lists the IPv4 routes of the main table: the interface, the destination, and six columns later the
+/// mask, both in hexadecimal.
+#[test]
+fn routes_are_read_as_proc_shows_them() {
+    let machine = read().unwrap();
+    let routes = read_routes(machine.interfaces.keys().copied()).unwrap();
+    assert_eq!(routes.len(), machine.interfaces.len());
+    let named = |name: &str| machine.interfaces.iter().find(|(_, it)| it.name == name).map(|(index, _)| *index);
+    let table = std::fs::read_to_string("/proc/net/route").unwrap();
+    for line in table.lines().skip(1) {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let found = routes[&named(columns[0]).unwrap()];
+        assert!(found.has_any, "{line}");
+        assert!(found.has_default || columns[7] != "00000000", "{line}");
+    }
+    assert_eq!(read_routes([u32::MAX >> 1]).unwrap().values().copied().collect::<Vec<_>>(), [Routes::default()]);
+}

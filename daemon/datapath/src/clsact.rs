@@ -1,0 +1,115 @@
+//! Programs at network devices of kernels without tcx links: filters with direct action at the qdisc `clsact`. They
+//! stay until they are removed, and one request replaces their program. Each change takes CAP_NET_ADMIN.
+//!
+//! Several programs may use the qdisc. nodelb records that it has added one by an empty directory `clsact-IFINDEX` next
+//! to the pins of links. It removes only such a qdisc, and only if no other program has a filter there.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use libbpf_rs::Program;
+
+use crate::attach::LinkState;
+use crate::device_hooks::{Direction, HookPoint};
+use crate::filters;
+use crate::load::listening;
+use crate::pins::{self, Pins};
+use crate::sys::tc::{self, Filter};
+
+/// The handle of nodelb's filters, `nl` in ASCII. Others use 1.
+const HANDLE: u32 = 0x6e6c;
+
+/// The priority of the filters, which is the highest.
+const PRIORITY: u32 = 1;
+
+fn filter(point: HookPoint) -> Filter {
+    let attach_point = match point.direction {
+        Direction::In => libbpf_sys::BPF_TC_INGRESS,
+        Direction::Out => libbpf_sys::BPF_TC_EGRESS,
+    };
+    Filter { ifindex: point.ifindex, attach_point, handle: HANDLE, priority: PRIORITY }
+}
+
+/// Makes the hook run the program.
+pub(crate) fn attach(point: HookPoint, program: BorrowedFd<'_>, pins: &Pins) -> io::Result<LinkState> {
+    let filter = filter(point);
+    let is_there = program_at(point)?.is_some();
+    if !is_there {
+        add_qdisc(point.ifindex, pins)?;
+    }
+    // libbpf prints the kernel's message about a refusal; the error has the reason.
+    listening(|| filter.replace(program)).0?;
+    pins.crash().pass();
+    Ok(if is_there { LinkState::Updated } else { LinkState::Created })
+}
+
+fn add_qdisc(ifindex: u32, pins: &Pins) -> io::Result<()> {
+    let (added, _) = listening(|| tc::clsact_create(ifindex));
+    match added {
+        Ok(()) => {
+            pins.crash().pass();
+            pins::make_directory(&pins.link(&marker(ifindex)), pins.crash())
+        }
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// The name of the directory that says that nodelb has added the qdisc.
+pub(crate) fn marker(ifindex: u32) -> String {
+    format!("{MARKER}{ifindex}")
+}
+
+/// The prefix of such names.
+pub(crate) const MARKER: &str = "clsact-";
+
+/// The fault of the filter, if it has one.
+pub(crate) fn fault(point: HookPoint, program: BorrowedFd<'_>) -> Option<String> {
+    match (program_at(point), Program::id_from_fd(program)) {
+        (Ok(Some(runs)), Ok(ours)) if runs == ours => None,
+        (Ok(Some(_)), Ok(_)) => Some("its filter runs a different program".into()),
+        (Ok(None), _) => Some("its filter is gone".into()),
+        (Err(error), _) => Some(format!("its filter cannot be read: {error}")),
+        (_, Err(error)) => Some(format!("its program cannot be read: {error}")),
+    }
+}
+
+/// The id of the program that nodelb's filter at the hook runs; `None` without such a filter.
+pub(crate) fn program_at(point: HookPoint) -> io::Result<Option<u32>> {
+    match listening(|| filter(point).program()).0 {
+        Ok(id) => Ok(Some(id)),
+        // Without a qdisc, the kernel answers EINVAL.
+        Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL | libc::ENODEV)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Removes the filters of a device, and the qdisc if nodelb has added it and no other program uses it. Returns the
+/// number of removed filters. The device may be gone.
+pub(crate) fn remove(ifindex: u32, pins: &Pins) -> io::Result<usize> {
+    let mut removed = 0;
+    for direction in [Direction::In, Direction::Out] {
+        let point = HookPoint { ifindex, direction };
+        if program_at(point)?.is_some() {
+            listening(|| filter(point).remove()).0?;
+            pins.crash().pass();
+            removed += 1;
+        }
+    }
+    let marker = pins.link(&marker(ifindex));
+    if marker.exists() {
+        if filters::at_device(ifindex)?.is_empty() {
+            match listening(|| tc::clsact_remove(ifindex)).0 {
+                Ok(()) => pins.crash().pass(),
+                Err(error) if is_absent(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        pins::remove_empty(&marker, pins.crash())?;
+    }
+    Ok(removed)
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINVAL | libc::ENODEV))
+}

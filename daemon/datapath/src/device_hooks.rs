@@ -1,0 +1,356 @@
+//! The packet programs at network devices: which program runs at which hook, and how they are kept attached. Where the
+//! kernel has tcx links these are pinned (`crate::tcx`); elsewhere there are filters (`crate::clsact`).
+//!
+//! A device gets the program for packets that leave before the one for packets that arrive, and loses them in reverse
+//! order: a connection that is translated has its answers translated, too.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+use crate::attach::LinkState;
+use crate::crash::CrashPoint;
+use crate::packets::{LinkLayer, PacketHook, PacketPrograms};
+use crate::pins::{self, Pins, UNFINISHED, numbered};
+use crate::sys::{self, tc};
+use crate::{clsact, tcx};
+
+/// The direction of packets at a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Direction {
+    /// They arrive: ingress.
+    In,
+    /// They leave: egress.
+    Out,
+}
+
+impl Direction {
+    /// In the order in which programs are attached.
+    const ALL: [Self; 2] = [Self::Out, Self::In];
+
+    fn prefix(self) -> &'static str {
+        match self {
+            Self::In => "packets-in-",
+            Self::Out => "packets-out-",
+        }
+    }
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::In => "ingress",
+            Self::Out => "egress",
+        })
+    }
+}
+
+/// A hook of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct HookPoint {
+    pub(crate) ifindex: u32,
+    pub(crate) direction: Direction,
+}
+
+impl HookPoint {
+    /// The name of the pin of its link.
+    pub(crate) fn pin_name(self) -> String {
+        format!("{}{}", self.direction.prefix(), self.ifindex)
+    }
+
+    fn from_pin_name(name: &str) -> Option<Self> {
+        let found = |direction: Direction| Some((numbered(name, direction.prefix())?, direction));
+        let (ifindex, direction) = Direction::ALL.into_iter().find_map(found)?;
+        Some(Self { ifindex, direction })
+    }
+}
+
+/// What a device leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceSide {
+    /// To other machines.
+    Uplink,
+    /// To a pod with its own kernel.
+    Pod,
+}
+
+/// A device that needs programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HookedDevice {
+    /// Index of the device.
+    pub ifindex: u32,
+    /// What it leads to.
+    pub side: DeviceSide,
+    /// Length of its link-layer header in bytes: 14, or 0 without one.
+    pub l2_length: u8,
+}
+
+/// The type of a link layer with an Ethernet header: `ARPHRD_ETHER` of `linux/if_arp.h`.
+const ETHERNET: u16 = 1;
+
+/// Length of an Ethernet header in bytes.
+const ETHERNET_HEADER: u8 = 14;
+
+impl HookedDevice {
+    /// A device to which an earlier process has attached programs.
+    fn read(ifindex: u32, pins: &Pins) -> io::Result<Self> {
+        let any = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+        let is_ethernet = tc::link_type(any.as_fd(), ifindex)? == ETHERNET;
+        let side = if pod_marker(ifindex, pins).exists() { DeviceSide::Pod } else { DeviceSide::Uplink };
+        Ok(Self { ifindex, side, l2_length: if is_ethernet { ETHERNET_HEADER } else { 0 } })
+    }
+}
+
+/// The prefix of the names of directories that say that a device leads to a pod.
+const POD_MARKER: &str = "pod-";
+
+fn pod_marker(ifindex: u32, pins: &Pins) -> PathBuf {
+    pins.link(&format!("{POD_MARKER}{ifindex}"))
+}
+
+/// Records what a device leads to.
+fn mark_side(device: HookedDevice, pins: &Pins) -> io::Result<()> {
+    let marker = pod_marker(device.ifindex, pins);
+    match device.side {
+        DeviceSide::Pod => pins::make_directory(&marker, pins.crash()),
+        DeviceSide::Uplink => pins::remove_empty(&marker, pins.crash()),
+    }
+}
+
+/// How programs are attached to devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HookMethod {
+    /// By links, which need no capability.
+    Tcx,
+    /// By filters, which take CAP_NET_ADMIN.
+    Clsact,
+}
+
+impl HookMethod {
+    /// The method that this kernel supports. Takes CAP_NET_ADMIN.
+    pub fn find() -> Self {
+        if tcx::is_supported() { Self::Tcx } else { Self::Clsact }
+    }
+}
+
+impl fmt::Display for HookMethod {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcx => "tcx",
+            Self::Clsact => "clsact",
+        })
+    }
+}
+
+/// The reason why a program cannot be attached or detached.
+#[derive(Debug, thiserror::Error)]
+#[error("{direction} of the device with index {ifindex}: {source}")]
+pub struct HookError {
+    /// Index of the device.
+    pub ifindex: u32,
+    /// The hook.
+    pub direction: Direction,
+    /// The kernel's error.
+    pub source: io::Error,
+}
+
+impl HookError {
+    fn at(point: HookPoint) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self { ifindex: point.ifindex, direction: point.direction, source }
+    }
+}
+
+/// A fault of a program at a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HookFault {
+    /// Index of the device.
+    pub ifindex: u32,
+    /// The hook.
+    pub direction: Direction,
+    /// Description of the fault.
+    pub reason: String,
+}
+
+/// The programs at devices, with one owner. Dropping it leaves them attached.
+#[derive(Debug)]
+pub struct DeviceHooks {
+    programs: PacketPrograms,
+    method: HookMethod,
+    pins: Pins,
+    /// The devices with programs.
+    devices: BTreeMap<u32, HookedDevice>,
+    /// The open links: a program stays attached as long as its link is open or pinned.
+    open_links: BTreeMap<HookPoint, OwnedFd>,
+}
+
+impl DeviceHooks {
+    pub(crate) fn new(programs: PacketPrograms, method: HookMethod, pins: Pins) -> Self {
+        Self { programs, method, pins, devices: BTreeMap::new(), open_links: BTreeMap::new() }
+    }
+
+    /// How programs are attached.
+    pub fn method(&self) -> HookMethod {
+        self.method
+    }
+
+    /// The devices with programs, by index.
+    pub fn devices(&self) -> impl Iterator<Item = HookedDevice> {
+        self.devices.values().copied()
+    }
+
+    fn program(&self, device: HookedDevice, direction: Direction) -> BorrowedFd<'_> {
+        let link_layer = if device.l2_length == 0 { LinkLayer::None } else { LinkLayer::Ethernet };
+        let hook = match (device.side, direction) {
+            (DeviceSide::Uplink, Direction::In) => PacketHook::UplinkIn,
+            (DeviceSide::Uplink, Direction::Out) => PacketHook::UplinkOut,
+            (DeviceSide::Pod, Direction::In) => PacketHook::PodIn,
+            (DeviceSide::Pod, Direction::Out) => PacketHook::PodOut,
+        };
+        self.programs.program(hook, link_layer)
+    }
+
+    /// Makes the programs that an earlier process attached run the programs of this one, and removes what is left of
+    /// devices that are gone. Does nothing if there are none.
+    ///
+    /// # Errors
+    /// The first hook that cannot be changed. Its previous program stays attached.
+    pub(crate) fn take_over(&mut self) -> Result<(), HookError> {
+        let left = match self.method {
+            HookMethod::Tcx => pinned_points(&self.pins),
+            HookMethod::Clsact => filtered_points(),
+        };
+        let is_alive = |point: &HookPoint| match self.method {
+            HookMethod::Tcx => tcx::is_alive(*point, &self.pins),
+            HookMethod::Clsact => true,
+        };
+        let alive: BTreeSet<u32> = left.iter().filter(|point| is_alive(point)).map(|point| point.ifindex).collect();
+        let gone: BTreeSet<u32> = left.iter().map(|point| point.ifindex).filter(|it| !alive.contains(it)).collect();
+        for ifindex in gone {
+            self.detach(ifindex)?;
+        }
+        for ifindex in alive {
+            match HookedDevice::read(ifindex, &self.pins) {
+                Ok(device) => self.attach(device).map(drop)?,
+                Err(_gone) => self.detach(ifindex)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Attaches programs to a device, or replaces them by those of this process.
+    ///
+    /// # Errors
+    /// The hook that cannot be changed; its previous program, if any, stays attached.
+    pub fn attach(&mut self, device: HookedDevice) -> Result<Vec<(Direction, LinkState)>, HookError> {
+        let mut states = Vec::new();
+        let first = HookPoint { ifindex: device.ifindex, direction: Direction::Out };
+        mark_side(device, &self.pins).map_err(HookError::at(first))?;
+        for direction in Direction::ALL {
+            let point = HookPoint { ifindex: device.ifindex, direction };
+            let mut link = self.open_links.remove(&point);
+            let program = self.program(device, direction);
+            let state = match self.method {
+                HookMethod::Tcx => tcx::attach(point, program, &self.pins, &mut link),
+                HookMethod::Clsact => clsact::attach(point, program, &self.pins),
+            };
+            self.open_links.extend(link.map(|link| (point, link)));
+            states.push((direction, state.map_err(HookError::at(point))?));
+        }
+        self.devices.insert(device.ifindex, device);
+        Ok(states)
+    }
+
+    /// Detaches the programs from a device, which may be gone.
+    ///
+    /// # Errors
+    /// The hook that cannot be changed.
+    pub fn detach(&mut self, ifindex: u32) -> Result<(), HookError> {
+        self.open_links.retain(|point, _| point.ifindex != ifindex);
+        remove_device(ifindex, &self.pins)?;
+        self.devices.remove(&ifindex);
+        Ok(())
+    }
+
+    /// The faults of the hooks, usually none. Makes a few system calls per device.
+    pub fn faults(&self) -> Vec<HookFault> {
+        let points = self.devices.values().flat_map(|device| Direction::ALL.map(|direction| (*device, direction)));
+        let fault = |(device, direction): (HookedDevice, Direction)| {
+            let (ifindex, program) = (device.ifindex, self.program(device, direction));
+            let point = HookPoint { ifindex, direction };
+            let reason = match self.method {
+                HookMethod::Tcx => tcx::fault(point, program, &self.pins),
+                HookMethod::Clsact => clsact::fault(point, program),
+            };
+            reason.map(|reason| HookFault { ifindex, direction, reason })
+        };
+        points.filter_map(fault).collect()
+    }
+}
+
+/// The hooks the links of which are pinned.
+fn pinned_points(pins: &Pins) -> Vec<HookPoint> {
+    let names = pins::list(&pins.links()).unwrap_or_default();
+    names.iter().filter_map(|name| HookPoint::from_pin_name(name)).collect()
+}
+
+/// The hooks of all devices with a filter of nodelb.
+fn filtered_points() -> Vec<HookPoint> {
+    let indexes = nix::net::if_::if_nameindex();
+    let indexes: Vec<u32> = indexes.iter().flat_map(|list| list.iter().map(|it| it.index())).collect();
+    let points =
+        indexes.into_iter().flat_map(|ifindex| Direction::ALL.map(|direction| HookPoint { ifindex, direction }));
+    points.filter(|point| clsact::program_at(*point).is_ok_and(|program| program.is_some())).collect()
+}
+
+/// Removes everything of nodelb from a device, whatever the method was.
+fn remove_device(ifindex: u32, pins: &Pins) -> Result<usize, HookError> {
+    let mut removed = 0;
+    for direction in Direction::ALL.into_iter().rev() {
+        let point = HookPoint { ifindex, direction };
+        for name in [point.pin_name(), format!("{}{UNFINISHED}", point.pin_name())] {
+            removed += usize::from(remove_link(&pins.link(&name), pins.crash()).map_err(HookError::at(point))?);
+        }
+    }
+    let point = HookPoint { ifindex, direction: Direction::In };
+    removed += clsact::remove(ifindex, pins).map_err(HookError::at(point))?;
+    pins::remove_empty(&pod_marker(ifindex, pins), pins.crash()).map_err(HookError::at(point))?;
+    Ok(removed)
+}
+
+/// Detaches a pinned link and removes its pin; returns whether there was one.
+fn remove_link(path: &Path, crash: &CrashPoint) -> io::Result<bool> {
+    let link = match sys::open_pinned(path) {
+        Ok(link) => Some(link),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        Err(_not_a_link) => None,
+    };
+    if let Some(link) = &link {
+        // Fails only if the link is detached already, because its device is gone.
+        let _ = sys::link_detach(link.as_fd());
+        crash.pass();
+    }
+    pins::remove_file(path, crash)?;
+    Ok(link.is_some())
+}
+
+/// Removes all programs of nodelb from all devices. Returns the number of hooks.
+pub(crate) fn remove_all(pins: &Pins) -> Result<usize, HookError> {
+    let names = pins::list(&pins.links()).unwrap_or_default();
+    let named = names.iter().filter_map(|name| {
+        let name = name.strip_suffix(UNFINISHED).unwrap_or(name);
+        let of_link = HookPoint::from_pin_name(name).map(|point| point.ifindex);
+        of_link.or_else(|| numbered(name, clsact::MARKER)).or_else(|| numbered(name, POD_MARKER))
+    });
+    let filtered = filtered_points().into_iter().map(|point| point.ifindex);
+    let indexes: BTreeSet<u32> = named.chain(filtered).collect();
+    indexes.into_iter().map(|ifindex| remove_device(ifindex, pins)).sum()
+}
+
+/// The names of the pins of all links at devices.
+pub(crate) fn pin_names(pins: &Pins) -> Vec<String> {
+    pinned_points(pins).into_iter().map(HookPoint::pin_name).collect()
+}

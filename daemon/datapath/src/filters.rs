@@ -1,0 +1,136 @@
+//! The tc filters at the qdisc `clsact` of a device, of any program: nodelb removes no qdisc that another program uses,
+//! and recognises other service proxies by the names of their filters. Reading them takes no privilege.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, recvfrom, sendto, setsockopt, socket,
+    sockopt,
+};
+use nix::sys::time::TimeVal;
+
+/// The parents of filters at `clsact`: `TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS)` of `linux/pkt_sched.h`, and the same
+/// for egress.
+const PARENTS: [u32; 2] = [0xffff_fff2, 0xffff_fff3];
+
+/// Lengths of `struct nlmsghdr` and `struct tcmsg` in bytes.
+const HEADER: usize = 16;
+const TCMSG: usize = 20;
+
+/// Numbers of attributes, from `linux/rtnetlink.h` and `linux/pkt_cls.h`.
+const TCA_OPTIONS: u16 = 2;
+const TCA_BPF_NAME: u16 = 7;
+
+/// How long the kernel may take to answer, in seconds.
+const TIMEOUT_SECONDS: i64 = 2;
+
+/// More bytes than the kernel puts into one datagram.
+const BUFFER: usize = 64 << 10;
+
+/// The filters of a device, at ingress and at egress: the name of each that runs a BPF program, and an empty name for
+/// the others. A device that is gone has none.
+///
+/// # Errors
+/// If the kernel refuses the request or does not answer.
+pub fn at_device(ifindex: u32) -> io::Result<Vec<String>> {
+    let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute)?;
+    setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(TIMEOUT_SECONDS, 0))?;
+    let mut names = Vec::new();
+    for parent in PARENTS {
+        let request = request(ifindex, parent);
+        sendto(socket.as_raw_fd(), &request, &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
+        answer(&socket, &mut names)?;
+    }
+    Ok(names)
+}
+
+fn request(ifindex: u32, parent: u32) -> Vec<u8> {
+    let length = (HEADER + TCMSG) as u32;
+    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
+    let mut bytes = Vec::with_capacity(HEADER + TCMSG);
+    bytes.extend(length.to_ne_bytes());
+    bytes.extend(libc::RTM_GETTFILTER.to_ne_bytes());
+    bytes.extend(flags.to_ne_bytes());
+    // Sequence number and sender.
+    bytes.extend([0; 8]);
+    // Family and padding; index, handle, parent, and priority with protocol.
+    bytes.extend([0; 4]);
+    for number in [ifindex, 0, parent, 0] {
+        bytes.extend(number.to_ne_bytes());
+    }
+    bytes
+}
+
+fn answer(socket: &OwnedFd, names: &mut Vec<String>) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER];
+    loop {
+        let (length, from) = recvfrom::<NetlinkAddr>(socket.as_raw_fd(), &mut buffer)?;
+        if from.is_none_or(|from| from.pid() != 0) {
+            continue;
+        }
+        if parse(&buffer[..length], names)? {
+            return Ok(());
+        }
+    }
+}
+
+/// Adds the filters of one datagram; returns whether the answer ends with it.
+fn parse(datagram: &[u8], names: &mut Vec<String>) -> io::Result<bool> {
+    for (kind, body) in parts(datagram, HEADER, |header| {
+        let length = u32::from_ne_bytes(*header.first_chunk()?) as usize;
+        Some((length, u16::from_ne_bytes([header[4], header[5]])))
+    }) {
+        match i32::from(kind) {
+            libc::NLMSG_DONE => return Ok(true),
+            libc::NLMSG_ERROR => {
+                let error = body.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
+                return match error.saturating_neg() {
+                    // The device has no such qdisc, or is gone.
+                    0 | libc::ENODEV | libc::EINVAL | libc::ENOENT => Ok(true),
+                    error => Err(io::Error::from_raw_os_error(error)),
+                };
+            }
+            _ if kind == libc::RTM_NEWTFILTER => names.extend(name(body)),
+            _ => {}
+        }
+    }
+    Ok(false)
+}
+
+/// The name of the filter; `None` for the head of a list of filters, which has no handle.
+fn name(body: &[u8]) -> Option<String> {
+    let handle = u32::from_ne_bytes(*body.get(8..)?.first_chunk()?);
+    let options = attribute(body.get(TCMSG..)?, TCA_OPTIONS);
+    let name = options.and_then(|options| attribute(options, TCA_BPF_NAME)).unwrap_or_default();
+    let name = String::from_utf8_lossy(name).trim_end_matches('\0').to_owned();
+    (handle != 0 || !name.is_empty()).then_some(name)
+}
+
+fn attribute(attributes: &[u8], wanted: u16) -> Option<&[u8]> {
+    // The upper bits of the type are flags.
+    const TYPE: u16 = 0x3fff;
+    let header = |header: &[u8]| {
+        let (length, kind) = (u16::from_ne_bytes([header[0], header[1]]), u16::from_ne_bytes([header[2], header[3]]));
+        Some((usize::from(length), kind & TYPE))
+    };
+    parts(attributes, 4, header).find(|(kind, _)| *kind == wanted).map(|(_, value)| value)
+}
+
+/// The parts of a list, each with a header of this size that has the length and the type. A truncated part ends it.
+fn parts(
+    mut rest: &[u8],
+    header_size: usize,
+    header: impl Fn(&[u8]) -> Option<(usize, u16)>,
+) -> impl Iterator<Item = (u16, &[u8])> {
+    std::iter::from_fn(move || {
+        let (length, kind) = header(rest.get(..header_size)?)?;
+        let body = rest.get(header_size..length)?;
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, body))
+    })
+}
+
+#[cfg(test)]
+#[path = "tests/filters.rs"]
+mod tests;

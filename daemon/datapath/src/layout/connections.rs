@@ -1,0 +1,79 @@
+//! The entries of `connections` and `half_open`.
+
+use std::mem::offset_of;
+
+use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::state::entries::ServiceId;
+
+use crate::skeleton::packet::types::{self, connection_flags as bits};
+
+pub(crate) type PacketKeyBytes = [u8; size_of::<types::packet_key>()];
+pub(crate) type ConnectionBytes = [u8; size_of::<types::connection>()];
+
+const _: () = assert!(size_of::<PacketKeyBytes>() == 40);
+const _: () = assert!(size_of::<ConnectionBytes>() == 80);
+
+/// `PACKET_ARRIVING` and `PACKET_LEAVING` of `enum packet_side`.
+const ARRIVING: u8 = 0;
+const LEAVING: u8 = 1;
+
+/// One of the two entries of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ConnectionEntry {
+    /// Source and destination of the packets that it translates.
+    pub(crate) from: (L4Addr, L4Addr),
+    /// Source and destination that are written.
+    pub(crate) to: (L4Addr, L4Addr),
+    pub(crate) service: ServiceId,
+    /// Index of the device by which the client's packets arrive.
+    pub(crate) ifindex: u32,
+    /// Seconds of the coarse monotonic clock.
+    pub(crate) last_used: u32,
+    /// Seconds of the coarse monotonic clock.
+    pub(crate) created: u32,
+    pub(crate) is_redirected: bool,
+    /// Whether it is for packets from the backend.
+    pub(crate) is_reverse: bool,
+    /// Whether a packet that it translated had the FIN or RST flag.
+    pub(crate) is_closing: bool,
+    pub(crate) bytes: u64,
+}
+
+/// The key for packets between these addresses that leave or arrive at a device.
+pub(crate) fn packet_key((source, target): (L4Addr, L4Addr), is_leaving: bool) -> PacketKeyBytes {
+    bytes_of!(types::packet_key {
+        source: source.addr.octets(),
+        target: target.addr.octets(),
+        source_port_be: source.port.to_be_bytes(),
+        target_port_be: target.port.to_be_bytes(),
+        protocol: [source.protocol.number()],
+        side: [if is_leaving { LEAVING } else { ARRIVING }],
+    })
+}
+
+/// Decodes an entry; `None` if it has an unknown protocol.
+pub(crate) fn parse_connection(key: &PacketKeyBytes, value: &ConnectionBytes) -> Option<ConnectionEntry> {
+    let [protocol] = field_of!(key, types::packet_key, protocol);
+    let protocol = Protocol::from_number(protocol)?;
+    let address = |octets, port| L4Addr::new(Addr::from_octets(octets), u16::from_be_bytes(port), protocol);
+    let flags = u32::from_ne_bytes(field_of!(value, types::connection, flags));
+    let has = |bit: bits| flags & bit.0 != 0;
+    Some(ConnectionEntry {
+        from: (
+            address(field_of!(key, types::packet_key, source), field_of!(key, types::packet_key, source_port_be)),
+            address(field_of!(key, types::packet_key, target), field_of!(key, types::packet_key, target_port_be)),
+        ),
+        to: (
+            address(field_of!(value, types::connection, source), field_of!(value, types::connection, source_port_be)),
+            address(field_of!(value, types::connection, target), field_of!(value, types::connection, target_port_be)),
+        ),
+        service: ServiceId(u32::from_ne_bytes(field_of!(value, types::connection, service_id))),
+        ifindex: u32::from_ne_bytes(field_of!(value, types::connection, ifindex)),
+        last_used: u32::from_ne_bytes(field_of!(value, types::connection, last_used)),
+        created: u32::from_ne_bytes(field_of!(value, types::connection, created)),
+        is_redirected: has(bits::CONNECTION_REDIRECTED),
+        is_reverse: has(bits::CONNECTION_REVERSE),
+        is_closing: has(bits::CONNECTION_FIN) || has(bits::CONNECTION_RESET),
+        bytes: u64::from_ne_bytes(field_of!(value, types::connection, bytes)),
+    })
+}

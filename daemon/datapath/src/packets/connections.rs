@@ -1,0 +1,161 @@
+//! Reads the connections of clients outside the node from the maps of the packet programs, in batches.
+
+use std::io;
+use std::ops::ControlFlow;
+
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use nix::time::{ClockId, clock_gettime};
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::state::entries::ServiceId;
+
+use crate::layout::connections::{ConnectionBytes, ConnectionEntry, PacketKeyBytes, packet_key, parse_connection};
+use crate::maps::into_io;
+use crate::packets::load::PacketMaps;
+use crate::sys;
+
+/// Sizes of the entries in bytes.
+const KEY: usize = size_of::<PacketKeyBytes>();
+const VALUE: usize = size_of::<ConnectionBytes>();
+
+/// The state of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ConnectionState {
+    /// The backend or the client has not answered.
+    Handshake,
+    /// Both have answered.
+    Established,
+    /// TCP: one of them has closed or reset the connection.
+    Closing,
+}
+
+impl ConnectionState {
+    /// The names, in the order of the states.
+    pub const NAMES: [&'static str; 3] = ["handshake", "established", "closing"];
+
+    /// The name.
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+}
+
+/// A connection of a client outside the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// The client.
+    pub client: L4Addr,
+    /// The address that the client connected to.
+    pub frontend: L4Addr,
+    /// The backend.
+    pub backend: L4Addr,
+    /// The address of the node that the backend sees; `None` if it sees the client's.
+    pub source: Option<L4Addr>,
+    /// The service.
+    pub service: ServiceId,
+    /// Index of the device by which the client's packets arrive.
+    pub ifindex: u32,
+    /// Whether the packets pass the network stack of the node by, because the backend is on another node.
+    pub is_redirected: bool,
+    /// The state.
+    pub state: ConnectionState,
+    /// Seconds since the last packet in either direction.
+    pub idle: u32,
+    /// Seconds since the first packet.
+    pub age: u32,
+    /// Bytes of IP packets in both directions.
+    pub bytes: u64,
+}
+
+/// The number of connections.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ConnectionCount {
+    /// Those that both sides have answered.
+    pub connections: u64,
+    /// The others, which can be evicted.
+    pub handshakes: u64,
+}
+
+/// Reads the connections. Works from any thread and without capabilities.
+#[derive(Debug)]
+pub struct ConnectionReader {
+    connections: MapHandle,
+    half_open: MapHandle,
+}
+
+impl ConnectionReader {
+    pub(crate) fn new(maps: &PacketMaps) -> io::Result<Self> {
+        let map = |name| MapHandle::try_from(maps.get(name).ok_or(io::ErrorKind::NotFound)?).map_err(into_io);
+        Ok(Self { connections: map("connections")?, half_open: map("half_open")? })
+    }
+
+    /// Counts the connections, by reading all keys.
+    ///
+    /// # Errors
+    /// If the kernel refuses the request.
+    pub fn count(&self) -> io::Result<ConnectionCount> {
+        // Each connection has two entries.
+        let count = |map: &MapHandle| {
+            let mut entries = 0;
+            sys::each_batch::<KEY, VALUE>(map, |keys, _| entries += keys.len() as u64)?;
+            Ok::<u64, io::Error>(entries.div_ceil(2))
+        };
+        Ok(ConnectionCount { connections: count(&self.connections)?, handshakes: count(&self.half_open)? })
+    }
+
+    /// Passes each connection to `see`, until it breaks. Connections that begin or end at the same time may be missing,
+    /// and one may be passed twice.
+    ///
+    /// # Errors
+    /// If the kernel refuses the request.
+    pub fn read(&self, see: &mut dyn FnMut(Connection) -> ControlFlow<()>) -> io::Result<()> {
+        let now = u32::try_from(clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE)?.tv_sec()).unwrap_or(u32::MAX);
+        for (map, is_half_open) in [(&self.connections, false), (&self.half_open, true)] {
+            let mut flow = ControlFlow::Continue(());
+            sys::each_batch_until(map, |keys, values| {
+                let entries = keys.iter().zip(values).filter_map(|(key, value)| parse_connection(key, value));
+                for entry in entries.filter(|entry| !entry.is_reverse) {
+                    if flow.is_continue() {
+                        flow = see(self.connection(&entry, is_half_open, now));
+                    }
+                }
+                flow
+            })?;
+            if flow.is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn connection(&self, entry: &ConnectionEntry, is_half_open: bool, now: u32) -> Connection {
+        let reverse = self.reverse(entry);
+        let ((client, frontend), (source, backend)) = (entry.from, entry.to);
+        let used = reverse.map_or(entry.last_used, |reverse| reverse.last_used.max(entry.last_used));
+        let is_closing = entry.is_closing || reverse.is_some_and(|reverse| reverse.is_closing);
+        Connection {
+            client,
+            frontend,
+            backend,
+            source: (source != client).then_some(source),
+            service: entry.service,
+            ifindex: entry.ifindex,
+            is_redirected: entry.is_redirected,
+            state: match (is_half_open, is_closing) {
+                (true, _) => ConnectionState::Handshake,
+                (false, false) => ConnectionState::Established,
+                (false, true) => ConnectionState::Closing,
+            },
+            idle: now.saturating_sub(used),
+            age: now.saturating_sub(entry.created),
+            bytes: entry.bytes.saturating_add(reverse.map_or(0, |reverse| reverse.bytes)),
+        }
+    }
+
+    /// The entry for packets from the backend.
+    fn reverse(&self, entry: &ConnectionEntry) -> Option<ConnectionEntry> {
+        let key = packet_key((entry.to.1, entry.to.0), !entry.is_redirected);
+        let value = |map: &MapHandle| map.lookup(&key, MapFlags::ANY).ok().flatten();
+        let value = value(&self.connections).or_else(|| value(&self.half_open))?;
+        let entry = parse_connection(&key, &ConnectionBytes::try_from(value).ok()?)?;
+        entry.is_reverse.then_some(entry)
+    }
+}

@@ -1,0 +1,241 @@
+//! The maps of connections, which outlive generations and the daemon, and are carried over when their sizes change.
+//!
+//! A map of another size is created next to the old one, pinned as `NAME-new`, and gets the old one's entries. Then the
+//! programs are replaced by those that use it. Until that moment, the old programs add entries to the old map: these are
+//! copied once more, without overwriting newer ones. A rename makes the new map the only one. After a crash in between,
+//! the next start finds both and does the same again.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, MapType};
+
+use crate::error::{OpenError, failed};
+use crate::layout::connections::{ConnectionBytes, PacketKeyBytes};
+use crate::maps::{Spec, into_io};
+use crate::packets::load::PacketLimits;
+use crate::pins::{self, Pins, UNFINISHED};
+use crate::skeleton::packet::types;
+use crate::sys;
+use crate::versions;
+
+/// The maps, by their names in `bpf/packet_maps.h`, which are also the names of their pins.
+pub(crate) const PERSISTENT: [&str; 4] = ["connections", "half_open", "fragments", "snat_cursors"];
+
+/// All names that pins of these maps may have.
+pub(crate) fn pin_names() -> impl Iterator<Item = String> {
+    PERSISTENT.iter().flat_map(|name| [(*name).to_owned(), format!("{name}{UNFINISHED}")])
+}
+
+/// Sizes of keys and values in bytes.
+const PACKET_KEY: usize = size_of::<PacketKeyBytes>();
+const CONNECTION: usize = size_of::<ConnectionBytes>();
+const FRAGMENT_KEY: usize = size_of::<types::fragment_key>();
+const FRAGMENT: usize = size_of::<types::fragment>();
+
+/// `SNAT_CURSORS`.
+const CURSORS: u32 = 4096;
+
+/// A connection has an entry for each direction.
+const ENTRIES_PER_CONNECTION: u32 = 2;
+
+/// The specifications of the maps, in the order of [`PERSISTENT`].
+fn specs(limits: PacketLimits) -> [Spec; PERSISTENT.len()] {
+    use libbpf_sys::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_MAP_TYPE_ARRAY, BPF_MAP_TYPE_HASH, BPF_MAP_TYPE_LRU_HASH};
+    let spec = |(map_type, flags), (key_size, value_size): (usize, usize), max_entries| Spec {
+        map_type,
+        key_size: key_size as u32,
+        value_size: value_size as u32,
+        flags,
+        max_entries,
+    };
+    let entries = |connections: u32| connections.saturating_mul(ENTRIES_PER_CONNECTION);
+    let connection = (PACKET_KEY, CONNECTION);
+    [
+        spec((BPF_MAP_TYPE_HASH, BPF_F_NO_PREALLOC), connection, entries(limits.connections)),
+        spec((BPF_MAP_TYPE_LRU_HASH, 0), connection, entries(limits.handshakes)),
+        spec((BPF_MAP_TYPE_LRU_HASH, 0), (FRAGMENT_KEY, FRAGMENT), limits.fragments),
+        spec((BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE), (size_of::<u32>(), size_of::<u32>()), CURSORS),
+    ]
+}
+
+/// The maps, in the order of [`PERSISTENT`], ready for programs.
+#[derive(Debug)]
+pub(crate) struct ConnectionMaps {
+    maps: [PersistentMap; PERSISTENT.len()],
+}
+
+/// One map, and the maps that it takes over from.
+#[derive(Debug)]
+struct PersistentMap {
+    name: &'static str,
+    map: MapHandle,
+    /// Whether the map is pinned as `NAME-new` and becomes `NAME` when programs use it.
+    is_unfinished: bool,
+    /// The other maps that are pinned under one of the two names.
+    sources: Vec<MapHandle>,
+}
+
+impl ConnectionMaps {
+    /// Opens or creates the maps, with the entries of maps of other sizes.
+    ///
+    /// # Errors
+    /// If a limit is below the number of connections, another program has pinned something there, or the kernel refuses
+    /// a map.
+    pub(crate) fn open(pins: &Pins, limits: PacketLimits) -> Result<Self, OpenError> {
+        let specs = specs(limits);
+        let open = |i: usize| PersistentMap::open(pins, PERSISTENT[i], specs[i]);
+        Ok(Self { maps: [open(0)?, open(1)?, open(2)?, open(3)?] })
+    }
+
+    /// The maps, in the order of [`PERSISTENT`].
+    pub(crate) fn handles(&self) -> [&MapHandle; PERSISTENT.len()] {
+        self.maps.each_ref().map(|it| &it.map)
+    }
+
+    /// Completes the take-over, after every hook runs programs that use these maps.
+    ///
+    /// # Errors
+    /// If a pin cannot be changed.
+    pub(crate) fn commit(&mut self, pins: &Pins) -> Result<(), OpenError> {
+        self.maps.iter_mut().try_for_each(|map| map.commit(pins))
+    }
+}
+
+impl PersistentMap {
+    fn open(pins: &Pins, name: &'static str, wanted: Spec) -> Result<Self, OpenError> {
+        let [current, unfinished] = paths(pins, name);
+        let found = [open_pinned(&current, wanted)?, open_pinned(&unfinished, wanted)?];
+        let opened = match found {
+            // Of the right size: the newer one, to which programs may have been switched already.
+            [current, Some((map, true))] => {
+                Self { name, map, is_unfinished: true, sources: current.into_iter().map(|(map, _)| map).collect() }
+            }
+            [Some((map, true)), other] => {
+                Self { name, map, is_unfinished: false, sources: other.into_iter().map(|(map, _)| map).collect() }
+            }
+            [current, other] => {
+                let sources: Vec<_> = [current, other].into_iter().flatten().map(|(map, _)| map).collect();
+                let map = create(name, wanted).map_err(failed("creating", &current_path(pins, name)))?;
+                Self { name, map, is_unfinished: true, sources }
+            }
+        };
+        opened.copy(wanted, &current)?;
+        opened.pin(pins)?;
+        Ok(opened)
+    }
+
+    /// Copies entries that the map does not have.
+    fn copy(&self, wanted: Spec, path: &std::path::Path) -> Result<(), OpenError> {
+        for source in &self.sources {
+            match copy(self.name, source, &self.map) {
+                Err(error) if error.raw_os_error() == Some(libc::E2BIG) => {
+                    return Err(OpenError::TooManyConnections { limit: wanted.max_entries / ENTRIES_PER_CONNECTION });
+                }
+                copied => copied.map_err(failed("copying connections from", path))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Pins a new map, in the place of one that an interrupted start has left.
+    fn pin(&self, pins: &Pins) -> Result<(), OpenError> {
+        let [_, unfinished] = paths(pins, self.name);
+        if !self.is_unfinished || sys::is_same_map(&self.map, &unfinished) {
+            return Ok(());
+        }
+        pins::remove_file(&unfinished, pins.crash()).map_err(failed("removing", &unfinished))?;
+        sys::pin(self.map.as_fd(), &unfinished).map_err(failed("pinning", &unfinished))?;
+        pins.crash().pass();
+        Ok(())
+    }
+
+    fn commit(&mut self, pins: &Pins) -> Result<(), OpenError> {
+        let [current, unfinished] = paths(pins, self.name);
+        for source in std::mem::take(&mut self.sources) {
+            match copy(self.name, &source, &self.map) {
+                // New connections have filled the map since the first copy.
+                Err(error) if error.raw_os_error() == Some(libc::E2BIG) => {}
+                copied => copied.map_err(failed("copying connections from", &current))?,
+            }
+        }
+        if self.is_unfinished {
+            std::fs::rename(&unfinished, &current).map_err(failed("renaming", &unfinished))?;
+            pins.crash().pass();
+            self.is_unfinished = false;
+        } else {
+            pins::remove_file(&unfinished, pins.crash()).map_err(failed("removing", &unfinished))?;
+        }
+        Ok(())
+    }
+}
+
+/// Whether one of the maps is pinned.
+pub(crate) fn is_any_pinned(pins: &Pins) -> bool {
+    pin_names().any(|name| pins.persistent(&name).exists())
+}
+
+/// Removes the pins of the maps, and with them all connections, if no program uses them.
+pub(crate) fn remove(pins: &Pins) -> Result<(), OpenError> {
+    for path in pin_names().map(|name| pins.persistent(&name)) {
+        pins::remove_file(&path, pins.crash()).map_err(failed("removing", &path))?;
+    }
+    Ok(())
+}
+
+fn current_path(pins: &Pins, name: &str) -> PathBuf {
+    pins.persistent(name)
+}
+
+/// The pins of a map and of its successor.
+fn paths(pins: &Pins, name: &str) -> [PathBuf; 2] {
+    [current_path(pins, name), pins.persistent(&format!("{name}{UNFINISHED}"))]
+}
+
+/// The map that is pinned at the path, and whether it has the wanted size.
+fn open_pinned(path: &std::path::Path, wanted: Spec) -> Result<Option<(MapHandle, bool)>, OpenError> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let map = MapHandle::from_pinned_path(path).map_err(failed("opening", path))?;
+    let found = Spec::read(&map).map_err(failed("reading", path))?;
+    match found.same_kind(wanted) {
+        true => Ok(Some((map, found == wanted))),
+        false => Err(failed("using", path)(versions::FOREIGN)),
+    }
+}
+
+fn create(name: &str, spec: Spec) -> io::Result<MapHandle> {
+    let options = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+        map_flags: spec.flags,
+        ..Default::default()
+    };
+    let Spec { map_type, key_size, value_size, max_entries, .. } = spec;
+    MapHandle::create(MapType::from(map_type), Some(name), key_size, value_size, max_entries, &options).map_err(into_io)
+}
+
+/// Copies the entries that `to` does not have. The order of least recent use is not kept.
+fn copy(name: &str, from: &MapHandle, to: &MapHandle) -> io::Result<()> {
+    match name {
+        "connections" | "half_open" => copy_entries::<PACKET_KEY, CONNECTION>(from, to),
+        "fragments" => copy_entries::<FRAGMENT_KEY, FRAGMENT>(from, to),
+        // Where a search begins does not matter.
+        _ => Ok(()),
+    }
+}
+
+fn copy_entries<const K: usize, const V: usize>(from: &MapHandle, to: &MapHandle) -> io::Result<()> {
+    let mut refused = None;
+    sys::each_batch::<K, V>(from, |keys, values| {
+        for (key, value) in keys.iter().zip(values) {
+            match to.update(key, value, MapFlags::NO_EXIST) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => refused = Some(into_io(error)),
+            }
+        }
+    })?;
+    refused.map_or(Ok(()), Err)
+}

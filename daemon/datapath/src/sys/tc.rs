@@ -1,0 +1,139 @@
+//! The calls for programs at network devices: tcx links and tc filters. Each function makes one system call, or one
+//! request over netlink.
+#![expect(unsafe_code, reason = "system calls")]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use libbpf_sys::{bpf_link_create_opts, bpf_prog_query_opts, bpf_tc_hook, bpf_tc_opts};
+
+use super::{check, owned};
+
+/// The kernel's limit of programs at one hook of a device.
+const MOST: usize = 64;
+
+/// Attaches a program to a device before all other programs of the hook (Linux 6.6). Needs no capability.
+pub(crate) fn tcx_create(program: BorrowedFd<'_>, ifindex: u32, attach_type: u32) -> io::Result<OwnedFd> {
+    let mut options = bpf_link_create_opts { sz: size_of::<bpf_link_create_opts>() as _, ..Default::default() };
+    // Without a program to be before, it is before all.
+    options.flags = libbpf_sys::BPF_F_BEFORE;
+    // SAFETY: the descriptor is open for the call, and the options live until its end.
+    owned(unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), index(ifindex)?, attach_type, &raw const options) })
+}
+
+/// A program at a hook of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AtDevice {
+    /// Id of the program.
+    pub(crate) program: u32,
+    /// Id of its link; 0 without one.
+    pub(crate) link: u32,
+}
+
+/// The programs at a tcx hook of a device, in the order in which they run. Takes CAP_NET_ADMIN.
+pub(crate) fn tcx_query(ifindex: u32, attach_type: u32) -> io::Result<Vec<AtDevice>> {
+    let (mut programs, mut links) = ([0_u32; MOST], [0_u32; MOST]);
+    let mut options = bpf_prog_query_opts {
+        sz: size_of::<bpf_prog_query_opts>() as _,
+        prog_ids: programs.as_mut_ptr(),
+        link_ids: links.as_mut_ptr(),
+        ..Default::default()
+    };
+    options.__bindgen_anon_1.count = MOST as u32;
+    // SAFETY: both arrays have room for `count` numbers and live until the end of the call.
+    check(unsafe { bpf_prog_query_opts(index(ifindex)?, attach_type, &raw mut options) })?;
+    // SAFETY: both names of the field have the same type.
+    let count = unsafe { options.__bindgen_anon_1.count } as usize;
+    let pairs = programs.into_iter().zip(links).take(count.min(MOST));
+    Ok(pairs.map(|(program, link)| AtDevice { program, link }).collect())
+}
+
+/// A place for a filter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Filter {
+    pub(crate) ifindex: u32,
+    /// `BPF_TC_INGRESS` or `BPF_TC_EGRESS`.
+    pub(crate) attach_point: libbpf_sys::bpf_tc_attach_point,
+    pub(crate) handle: u32,
+    pub(crate) priority: u32,
+}
+
+impl Filter {
+    fn hook(&self) -> io::Result<bpf_tc_hook> {
+        hook(self.ifindex, self.attach_point)
+    }
+
+    fn options(&self) -> bpf_tc_opts {
+        bpf_tc_opts {
+            sz: size_of::<bpf_tc_opts>() as _,
+            handle: self.handle,
+            priority: self.priority,
+            ..Default::default()
+        }
+    }
+
+    /// Makes the filter run the program for packets of all protocols, with direct action; replaces the program of an
+    /// existing filter in one step. Takes CAP_NET_ADMIN.
+    pub(crate) fn replace(&self, program: BorrowedFd<'_>) -> io::Result<()> {
+        let hook = self.hook()?;
+        let flags = libbpf_sys::BPF_TC_F_REPLACE;
+        let mut options = bpf_tc_opts { prog_fd: program.as_raw_fd(), flags, ..self.options() };
+        // SAFETY: the descriptor is open for the call, and both structures live until its end.
+        check(unsafe { libbpf_sys::bpf_tc_attach(&raw const hook, &raw mut options) })
+    }
+
+    /// Removes the filter. Takes CAP_NET_ADMIN.
+    pub(crate) fn remove(&self) -> io::Result<()> {
+        let (hook, options) = (self.hook()?, self.options());
+        // SAFETY: both structures live until the end of the call.
+        check(unsafe { libbpf_sys::bpf_tc_detach(&raw const hook, &raw const options) })
+    }
+
+    /// The id of its program.
+    pub(crate) fn program(&self) -> io::Result<u32> {
+        let (hook, mut options) = (self.hook()?, self.options());
+        // SAFETY: both structures live until the end of the call.
+        check(unsafe { libbpf_sys::bpf_tc_query(&raw const hook, &raw mut options) })?;
+        Ok(options.prog_id)
+    }
+}
+
+/// Adds the qdisc `clsact`, at which filters can be. Takes CAP_NET_ADMIN.
+pub(crate) fn clsact_create(ifindex: u32) -> io::Result<()> {
+    let mut hook = hook(ifindex, libbpf_sys::BPF_TC_INGRESS)?;
+    // SAFETY: the structure lives until the end of the call.
+    check(unsafe { libbpf_sys::bpf_tc_hook_create(&raw mut hook) })
+}
+
+/// Removes the qdisc `clsact` with all its filters. Takes CAP_NET_ADMIN.
+pub(crate) fn clsact_remove(ifindex: u32) -> io::Result<()> {
+    let mut hook = hook(ifindex, libbpf_sys::BPF_TC_INGRESS | libbpf_sys::BPF_TC_EGRESS)?;
+    // SAFETY: the structure lives until the end of the call.
+    check(unsafe { libbpf_sys::bpf_tc_hook_destroy(&raw mut hook) })
+}
+
+fn hook(ifindex: u32, attach_point: libbpf_sys::bpf_tc_attach_point) -> io::Result<bpf_tc_hook> {
+    let sz = size_of::<bpf_tc_hook>() as _;
+    Ok(bpf_tc_hook { sz, ifindex: index(ifindex)?, attach_point, ..Default::default() })
+}
+
+fn index(ifindex: u32) -> io::Result<i32> {
+    i32::try_from(ifindex).map_err(|_too_large| io::Error::from_raw_os_error(libc::ENODEV))
+}
+
+/// The type of a device's link layer, `ARPHRD_*` of `linux/if_arp.h`.
+pub(crate) fn link_type(socket: BorrowedFd<'_>, ifindex: u32) -> io::Result<u16> {
+    // SAFETY: all bytes zero is a valid value of the structure.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_ifru.ifru_ifindex = index(ifindex)?;
+    // SAFETY: the descriptor is open, and the kernel reads and writes one structure of this type.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFNAME as _, &raw mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: as above; the structure now has the name.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR as _, &raw mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: this request returns a hardware address.
+    Ok(unsafe { request.ifr_ifru.ifru_hwaddr.sa_family })
+}

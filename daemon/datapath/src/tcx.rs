@@ -1,0 +1,79 @@
+//! Programs at the tcx hooks of network devices (Linux 6.6): a link for each, pinned and replaced like those at cgroups.
+//! A program is attached before all others, because programs of other software end the chain.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use libbpf_rs::ProgramAttachType;
+use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
+use libbpf_sys::bpf_attach_type;
+
+use crate::attach::{self, LinkState};
+use crate::device_hooks::{Direction, HookPoint};
+use crate::pins::Pins;
+use crate::sys::{self, tc};
+
+/// The index of the loopback device, which every network namespace has.
+const LOOPBACK: u32 = 1;
+
+/// Whether the kernel has tcx links. Takes CAP_NET_ADMIN.
+pub(crate) fn is_supported() -> bool {
+    let queried = tc::tcx_query(LOOPBACK, attach_type(Direction::In));
+    !queried.is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL))
+}
+
+pub(crate) fn attach_type(direction: Direction) -> bpf_attach_type {
+    match direction {
+        Direction::In => libbpf_sys::BPF_TCX_INGRESS,
+        Direction::Out => libbpf_sys::BPF_TCX_EGRESS,
+    }
+}
+
+/// Makes the hook run the program; holds the link open in `open_link`.
+pub(crate) fn attach(
+    point: HookPoint,
+    program: BorrowedFd<'_>,
+    pins: &Pins,
+    open_link: &mut Option<OwnedFd>,
+) -> io::Result<LinkState> {
+    let is_right = |link: BorrowedFd<'_>| is_attached(link, point);
+    let create = || tc::tcx_create(program, point.ifindex, attach_type(point.direction));
+    attach::pinned_link(&point.pin_name(), program, pins, open_link, (&is_right, &create))
+}
+
+/// The fault of a pinned link, if it has one.
+pub(crate) fn fault(point: HookPoint, program: BorrowedFd<'_>, pins: &Pins) -> Option<String> {
+    attach::pinned_fault(&pins.link(&point.pin_name()), program, &|link| {
+        let is_elsewhere = !is_attached(link, point);
+        is_elsewhere.then(|| "its link is attached to another device, or to one that is gone".into())
+    })
+}
+
+/// Whether the pinned link is attached to its hook.
+pub(crate) fn is_alive(point: HookPoint, pins: &Pins) -> bool {
+    sys::open_pinned(&pins.link(&point.pin_name())).is_ok_and(|link| is_attached(link.as_fd(), point))
+}
+
+/// Whether the link is attached to the hook of this device. The index of a device may be used again: if this process may
+/// ask, the device itself names its links.
+fn is_attached(link: BorrowedFd<'_>, point: HookPoint) -> bool {
+    let Ok(info) = LinkInfo::from_fd(link.as_fd()) else { return false };
+    if target(&info) != Some(point) {
+        return false;
+    }
+    match tc::tcx_query(point.ifindex, attach_type(point.direction)) {
+        Ok(found) => found.iter().any(|at| at.link == info.id),
+        Err(_not_permitted) => true,
+    }
+}
+
+/// The hook that the link is attached to, with index 0 if its device is gone; `None` if it is not a tcx link.
+fn target(info: &LinkInfo) -> Option<HookPoint> {
+    let LinkTypeInfo::Tcx(tcx) = &info.info else { return None };
+    let direction = match tcx.attach_type {
+        ProgramAttachType::TcxIngress => Direction::In,
+        ProgramAttachType::TcxEgress => Direction::Out,
+        _ => return None,
+    };
+    Some(HookPoint { ifindex: tcx.ifindex, direction })
+}

@@ -1,0 +1,55 @@
+//! The metrics of the packet path.
+
+use nodelb_datapath::packets::{PacketCounts, REASONS, SweepReason};
+
+use super::{Exposition, table};
+use crate::admin::state::latest;
+use crate::devices::Published;
+use crate::devices::report::HookState;
+use crate::devices::sweep::SweepReport;
+
+/// Why connections are forgotten, with the label values.
+const SWEPT: [(SweepReason, &str); 4] = [
+    (SweepReason::Handshake, "handshake"),
+    (SweepReason::Closed, "closed"),
+    (SweepReason::Reset, "reset"),
+    (SweepReason::Idle, "idle"),
+];
+
+pub(super) fn packets(exposition: &mut Exposition, packets: &Published) {
+    if let Some(counts) = (packets.counts)() {
+        counted(exposition, &counts);
+    }
+    if let Some(sweep) = &packets.sweep {
+        swept(exposition, &latest(sweep));
+    }
+    let devices = latest(&packets.devices);
+    let number = |state| devices.devices.iter().filter(|device| device.state() == state).count();
+    exposition.each(&table::PACKET_DEVICES, HookState::ALL.map(|(state, name)| ([name], number(state))));
+}
+
+fn counted(exposition: &mut Exposition, counts: &PacketCounts) {
+    let translated = [(["forward"], counts.forward), (["reverse"], counts.reverse)];
+    exposition.each(&table::PACKET_TRANSLATED, translated);
+    let dropped = REASONS.into_iter().zip(counts.dropped).map(|(reason, number)| ([reason], number));
+    exposition.each(&table::PACKET_DROPPED, dropped);
+    exposition.one(&table::PACKET_ANSWERED, counts.answered);
+    exposition.one(&table::PACKET_CONNECTIONS_CREATED, counts.begun);
+    exposition.one(&table::PACKET_SNAT_TRIES, counts.port_tries);
+}
+
+fn swept(exposition: &mut Exposition, report: &SweepReport) {
+    if let Some(count) = report.count {
+        exposition.one(&table::PACKET_CONNECTIONS, count.connections);
+        exposition.one(&table::PACKET_HANDSHAKES, count.handshakes);
+    }
+    exposition.one(&table::PACKET_CONNECTIONS_LIMIT, u64::from(report.limit));
+    let number = |reason| report.swept.get(&reason).copied().unwrap_or_default();
+    exposition.each(&table::PACKET_SWEPT, SWEPT.map(|(reason, name)| ([name], number(reason))));
+    exposition.one(&table::PACKET_SWEEP_DURATION, report.duration.as_secs_f64());
+    exposition.one(&table::PACKET_SWEEP_FAILURES, report.failures);
+}
+
+#[cfg(test)]
+#[path = "tests/packets.rs"]
+mod tests;

@@ -1,0 +1,378 @@
+//! The `[packets]` section: its keys, the format of device names and of the range of source ports, and the checks of
+//! combinations of keys.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use nodelb_core::config::PacketsConfig;
+use nodelb_datapath::packets::PacketLimits;
+use serde::Deserialize;
+
+use super::keys::{Datapath, Key, Section, section};
+use super::values::{PortRange, Setting, between, port_range};
+
+/// When packets of clients outside the node are translated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PacketMode {
+    /// While no other service proxy is present.
+    Auto,
+    /// Always.
+    On,
+    /// Existing connections only.
+    Drain,
+    /// Never: no map is created and no program is loaded.
+    Off,
+}
+
+/// The connections whose backends see an address of this node instead of the client's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Snat {
+    /// Those to backends on other nodes.
+    Remote,
+    /// All.
+    Always,
+}
+
+/// How the backend of a new connection is selected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Choice {
+    /// By consistent hashing of the client's address and port.
+    Consistent,
+    /// At random.
+    Random,
+}
+
+/// What is done with TCP packets of unknown connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Unknown {
+    /// They go on to the network stack of the node.
+    Pass,
+    /// They are answered with RST.
+    Reset,
+}
+
+/// The name of a network device, in which `*` stands for any characters.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DeviceName(String);
+
+/// The name that stands for the devices that nodelb selects itself.
+const AUTO: &str = "auto";
+
+/// The longest name of a device in bytes: `IFNAMSIZ` without the terminating zero.
+const MAX_DEVICE_NAME: usize = 15;
+
+impl DeviceName {
+    fn auto() -> Self {
+        Self(AUTO.into())
+    }
+
+    /// Whether it stands for the devices that nodelb selects itself.
+    pub fn is_auto(&self) -> bool {
+        self.0 == AUTO
+    }
+
+    /// Whether the device with this name is meant.
+    pub fn matches(&self, name: &str) -> bool {
+        !self.is_auto() && matches(self.0.as_bytes(), name.as_bytes())
+    }
+
+    fn is_pattern(&self) -> bool {
+        self.0.contains('*')
+    }
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn matches(pattern: &[u8], name: &[u8]) -> bool {
+    match (pattern.split_first(), name.split_first()) {
+        (None, _) => name.is_empty(),
+        (Some((b'*', rest)), _) => (0..=name.len()).any(|skipped| matches(rest, &name[skipped..])),
+        (Some((byte, rest)), Some((first, others))) => byte == first && matches(rest, others),
+        (Some(_), None) => false,
+    }
+}
+
+pub(super) fn device_name(text: &str) -> Result<DeviceName, String> {
+    let is_allowed = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'/' | b':' | b'?' | b'"');
+    let is_name = (1..=MAX_DEVICE_NAME).contains(&text.len()) && text.bytes().all(is_allowed);
+    let is_name = is_name && text != "." && text != "..";
+    is_name.then(|| DeviceName(text.into())).ok_or_else(|| {
+        format!("`{text}` is not the name of a device (expected like eth0, or eth* with * for any characters)")
+    })
+}
+
+/// The ports from which the node connects to backends on other nodes for its clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SnatPorts {
+    /// The largest range that the node does not use otherwise.
+    Auto,
+    /// This range.
+    Range(PortRange),
+}
+
+/// The smallest range that is selected automatically, in ports.
+const MIN_SNAT_PORTS: usize = 4096;
+
+/// The ports of which such a range is a part.
+const SNAT_CANDIDATES: RangeInclusive<u16> = 10_000..=65_535;
+
+/// The lowest port that a process may use without a capability.
+const FIRST_UNPRIVILEGED: u16 = 1024;
+
+impl SnatPorts {
+    /// The range on a node with this `net.ipv4.ip_local_port_range` and these NodePorts.
+    ///
+    /// # Errors
+    /// If no range is large enough. The message names the keys and the sysctl that make one.
+    pub fn resolve(
+        self,
+        local: RangeInclusive<u16>,
+        nodeports: RangeInclusive<u16>,
+    ) -> Result<RangeInclusive<u16>, String> {
+        let Self::Auto = self else { return Ok(self.explicit().map_or(1..=0, RangeInclusive::from)) };
+        let is_free = |port: &u16| !local.contains(port) && !nodeports.contains(port);
+        let found = largest_run(SNAT_CANDIDATES.filter(is_free)).filter(|range| range.len() >= MIN_SNAT_PORTS);
+        found.ok_or_else(|| {
+            format!(
+                "fewer than {MIN_SNAT_PORTS} consecutive ports from {} to {} are outside of \
+                 net.ipv4.ip_local_port_range ({}-{}) and datapath.nodeport-range ({}-{}); make one of these two \
+                 ranges smaller, or set packets.snat-ports to a range such as 10000-29999",
+                SNAT_CANDIDATES.start(),
+                SNAT_CANDIDATES.end(),
+                local.start(),
+                local.end(),
+                nodeports.start(),
+                nodeports.end()
+            )
+        })
+    }
+
+    /// The warning about a configured range that contains ports of `net.ipv4.ip_local_port_range`.
+    pub fn overlap(self, local: &RangeInclusive<u16>) -> Option<String> {
+        let PortRange { first, last } = self.explicit()?;
+        (first <= *local.end() && *local.start() <= last).then(|| {
+            format!(
+                "packets.snat-ports ({first}-{last}) contains ports of net.ipv4.ip_local_port_range ({}-{}): for each \
+                 new connection nodelb has to find out whether a process of the node uses the port. Use separate ranges",
+                local.start(),
+                local.end()
+            )
+        })
+    }
+
+    fn explicit(self) -> Option<PortRange> {
+        match self {
+            Self::Auto => None,
+            Self::Range(range) => Some(range),
+        }
+    }
+}
+
+/// The longest run of consecutive ports, the first of several; the ports are ascending.
+fn largest_run(ports: impl Iterator<Item = u16>) -> Option<RangeInclusive<u16>> {
+    let (mut longest, mut run): (Option<RangeInclusive<u16>>, Option<RangeInclusive<u16>>) = (None, None);
+    for port in ports {
+        let first = run.filter(|run| run.end() + 1 == port).map_or(port, |run| *run.start());
+        let extended = first..=port;
+        if longest.as_ref().is_none_or(|longest| longest.len() < extended.len()) {
+            longest = Some(extended.clone());
+        }
+        run = Some(extended);
+    }
+    longest
+}
+
+impl fmt::Display for SnatPorts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str(AUTO),
+            Self::Range(PortRange { first, last }) => write!(f, "{first}-{last}"),
+        }
+    }
+}
+
+pub(super) fn snat_ports(text: &str) -> Result<SnatPorts, String> {
+    if text == AUTO {
+        return Ok(SnatPorts::Auto);
+    }
+    let range = port_range(text).map_err(|error| format!("{error}, or \"auto\""))?;
+    if range.first < FIRST_UNPRIVILEGED {
+        return Err(format!("`{text}` contains ports below {FIRST_UNPRIVILEGED}, which system services use"));
+    }
+    Ok(SnatPorts::Range(range))
+}
+
+section! {
+    /// Packets of clients outside this node, which no socket hook sees: connections to NodePorts and to external and
+    /// load balancer addresses.
+    Packets, "packets", needs_restart = true, at_once = AT_ONCE, together = Packets::together;
+
+    /// When connections from outside the node are translated: "on"; "auto", while no other service proxy (kube-proxy,
+    /// IPVS, Cilium) is present; "drain", only those that exist already; or "off". A change from or to "off" needs a
+    /// restart.
+    mode: PacketMode = PacketMode::Off;
+
+    /// Devices by which other machines are reached: "auto", or names with * for any characters. Devices with a default
+    /// route or a node address are always among them.
+    devices: Vec<DeviceName> = vec![DeviceName::auto()];
+
+    /// Devices at which nodelb attaches no program, although they would be selected. Connections that arrive there are
+    /// not translated, and neither are answers that leave by them.
+    except: Vec<DeviceName> = Vec::new(), names_only;
+
+    /// Devices of pods that have their own kernel (virtual machines, Kata Containers): their connections to services
+    /// are translated at the device. Names with * for any characters.
+    pod_devices: Vec<DeviceName> = Vec::new(), names_only;
+
+    /// Backends that see an address of this node instead of the client's: "remote", those on other nodes; "always", all.
+    snat: Snat = Snat::Remote;
+
+    /// Ports of this node for connections to backends on other nodes. "auto": the largest range that is outside of
+    /// net.ipv4.ip_local_port_range and datapath.nodeport-range.
+    snat_ports: SnatPorts = SnatPorts::Auto;
+
+    /// How the backend of a new connection is selected: "consistent", by the client's address and port, so that all
+    /// nodes select the same one; or "random", which requires less memory.
+    choice: Choice = Choice::Consistent;
+
+    /// Translate connections from outside the node to ClusterIPs, for networks that route them to this node.
+    cluster_ips: bool = false;
+
+    /// What happens to TCP packets of connections that nodelb does not know: "pass" hands them to the network stack, so
+    /// that connections made through kube-proxy continue; "reset" answers them with RST.
+    unknown: Unknown = Unknown::Pass;
+
+    /// Answer packets that cannot be served with TCP RST or ICMP; otherwise they are dropped.
+    answer: bool = true;
+
+    /// Maximum number of connections; each requires about 400 bytes while it exists.
+    max_connections: u32 = 131_072, between::<1, 4_194_304>;
+
+    /// Maximum number of connections that the backend has not answered yet; the least recently used is evicted.
+    max_handshakes: u32 = 32_768, between::<64, 4_194_304>;
+
+    /// Maximum number of frontend addresses that clients outside the node can connect to.
+    max_outside: u32 = 16_384, between::<1, 16_777_216>;
+
+    /// Maximum number of fragmented datagrams at a time; the least recently used is evicted.
+    max_fragments: u32 = 8192, between::<64, 1_048_576>;
+
+    /// Maximum number of address ranges in loadBalancerSourceRanges, over all services.
+    max_source_ranges: u32 = 16_384, between::<1, 1_048_576>;
+
+    /// Seconds without a packet after which a TCP connection is forgotten. Above 80 % of max-connections, it is less.
+    tcp_timeout: u32 = 86_400, between::<60, 2_592_000>;
+
+    /// Seconds without a packet after which a UDP client is forgotten.
+    udp_timeout: u32 = 120, between::<10, 86_400>;
+}
+
+/// The keys that take effect at a reload.
+const AT_ONCE: &[&str] = &["mode", "devices", "except", "snat", "unknown", "answer", "tcp-timeout", "udp-timeout"];
+
+/// "auto" selects devices only in `devices`.
+fn names_only(names: &[DeviceName]) -> Result<(), String> {
+    match names.iter().any(DeviceName::is_auto) {
+        true => Err("`auto` is possible only in packets.devices; name the devices".into()),
+        false => Ok(()),
+    }
+}
+
+impl Packets {
+    /// Whether maps and programs for packets are needed.
+    pub fn is_on(&self) -> bool {
+        self.mode != PacketMode::Off
+    }
+
+    /// The sizes of the maps.
+    pub fn limits(&self) -> PacketLimits {
+        PacketLimits {
+            outside: self.max_outside,
+            connections: self.max_connections,
+            handshakes: self.max_handshakes,
+            fragments: self.max_fragments,
+            source_ranges: self.max_source_ranges,
+        }
+    }
+
+    /// The part of the core.
+    pub fn engine(&self) -> PacketsConfig {
+        PacketsConfig {
+            is_on: self.is_on(),
+            cluster_ips: self.cluster_ips,
+            is_consistent: self.choice == Choice::Consistent,
+        }
+    }
+
+    /// The devices that two lists contain which exclude each other.
+    fn together(&self) -> Vec<(&'static str, String)> {
+        let excluded = self.devices.iter().filter_map(|device| {
+            let by = self.except.iter().find(|except| *except == device || covers(except, device))?;
+            Some(("devices", format!("`{device}` is excluded by `{by}` in packets.except; remove one of the two")))
+        });
+        let both = self.pod_devices.iter().filter_map(|device| {
+            let by = self.devices.iter().find(|other| *other == device || covers(other, device))?;
+            Some((
+                "pod_devices",
+                format!(
+                    "`{device}` is also in packets.devices (`{by}`); a device leads to pods or to other machines: \
+                     remove it from one of the two"
+                ),
+            ))
+        });
+        excluded.chain(both).collect()
+    }
+
+    /// The problems with keys of `[datapath]`.
+    pub(super) fn check_with(&self, datapath: &Datapath) -> Vec<(String, String)> {
+        let PortRange { first, last } = datapath.nodeport_range;
+        let SnatPorts::Range(snat) = self.snat_ports else { return Vec::new() };
+        if snat.last < first || last < snat.first {
+            return Vec::new();
+        }
+        let message = format!(
+            "{}-{} contains ports of datapath.nodeport-range ({first}-{last}): answers of backends would be taken for \
+             connections to NodePorts; use a range outside of it",
+            snat.first, snat.last
+        );
+        vec![("snat-ports".into(), message)]
+    }
+
+    /// Whether the change to `new` needs a restart although a reload applies other changes of the mode.
+    pub(super) fn mode_needs_restart(&self, new: &Self) -> bool {
+        self.is_on() != new.is_on()
+    }
+
+    /// The configuration in effect after a reload that read `new`: keys that need a restart keep their values.
+    pub(crate) fn reloaded(&self, new: &Self) -> Self {
+        let mode = if self.mode_needs_restart(new) { self.mode } else { new.mode };
+        Self {
+            mode,
+            devices: new.devices.clone(),
+            except: new.except.clone(),
+            snat: new.snat,
+            unknown: new.unknown,
+            answer: new.answer,
+            tcp_timeout: new.tcp_timeout,
+            udp_timeout: new.udp_timeout,
+            ..self.clone()
+        }
+    }
+}
+
+/// Whether the pattern means the device, or every device that the other pattern can mean.
+fn covers(pattern: &DeviceName, device: &DeviceName) -> bool {
+    if device.is_pattern() { pattern.0 == "*" } else { pattern.matches(&device.0) }
+}
+
+#[cfg(test)]
+#[path = "tests/packets.rs"]
+mod tests;

@@ -1,0 +1,116 @@
+//! The network devices of the node, as far as packets of clients outside of it pass through them: which devices lead to
+//! other machines, with which addresses the node appears there, and from which ports.
+
+pub mod hooks;
+pub mod mode;
+pub mod proxies;
+pub mod report;
+pub mod sweep;
+pub mod uplinks;
+pub mod watch;
+
+use std::fs;
+use std::future::Future;
+use std::io;
+use std::ops::{ControlFlow, RangeInclusive};
+use std::sync::Arc;
+
+use nodelb_core::messages;
+use nodelb_datapath::packets::{Connection, OpenedPackets, PacketCounts};
+use tokio::sync::watch as channel;
+use tracing::warn;
+
+use self::proxies::{ReadRules, nf_tables};
+use self::report::DevicesReport;
+use self::sweep::{CountConnections, SweepReport};
+use crate::config::Config;
+use crate::reconcile::OwnerHandle;
+
+/// Passes each connection to the function, until that breaks.
+pub type ReadConnections = Arc<dyn Fn(&mut dyn FnMut(Connection) -> ControlFlow<()>) -> io::Result<()> + Send + Sync>;
+
+/// Reads what the programs count; `None` if the kernel refuses that.
+pub type ReadCounts = Arc<dyn Fn() -> Option<PacketCounts> + Send + Sync>;
+
+/// What the tasks of this module publish, and what can be read from the kernel.
+#[derive(Clone)]
+pub struct Published {
+    /// The devices, and whether packets are translated.
+    pub devices: channel::Receiver<Arc<DevicesReport>>,
+    /// The sweeps; `None` if the kernel cannot list connections.
+    pub sweep: Option<channel::Receiver<Arc<SweepReport>>>,
+    /// Reads the connections.
+    pub connections: ReadConnections,
+    /// Reads the counts of packets.
+    pub counts: ReadCounts,
+}
+
+impl Default for Published {
+    /// Nothing is published, and there are no connections.
+    fn default() -> Self {
+        let (connections, counts): (ReadConnections, ReadCounts) = (Arc::new(|_| Ok(())), Arc::new(|| None));
+        Self { devices: channel::channel(Arc::default()).1, sweep: None, connections, counts }
+    }
+}
+
+/// Starts the tasks of the packet path. They end with `shutdown`; the programs stay attached.
+pub fn start<S: Future<Output = ()> + Send + 'static>(
+    packets: OpenedPackets,
+    owner: &OwnerHandle,
+    config: &channel::Receiver<Arc<Config>>,
+    shutdown: impl Fn() -> S,
+) -> Published {
+    let OpenedPackets { hooks, settings, sweep, counter, connections, .. } = packets;
+    let inputs = watch::Connections {
+        config: config.clone(),
+        snapshot: owner.snapshot.clone(),
+        changes: owner.changes.clone(),
+        attach: Box::new(hooks),
+        settings: Arc::new(move |values| settings.set(values)),
+        rules: rules(),
+    };
+    let connections = Arc::new(connections);
+    let count: CountConnections = {
+        let connections = Arc::clone(&connections);
+        Arc::new(move || connections.count())
+    };
+    let sweep = sweep.inspect_err(|error| {
+        warn!(
+            message_id = %messages::SWEEP_FAILED,
+            "connections of clients outside the node that have ended cannot be deleted: {error}; they occupy room until \
+             the map is full"
+        );
+    });
+    Published {
+        devices: watch::start(inputs, shutdown()),
+        sweep: sweep.ok().map(|it| sweep::start(sweep::in_kernel(it), count, config.clone(), shutdown())),
+        connections: Arc::new(move |see| connections.read(see)),
+        counts: Arc::new(move || counter.read().ok()),
+    }
+}
+
+/// Reads kube-proxy's rules in this process.
+fn rules() -> ReadRules {
+    Arc::new(|| Box::pin(async { tokio::task::spawn_blocking(nf_tables::find).await.map_err(io::Error::other)? }))
+}
+
+/// The ports from which the kernel selects one for a socket that names none.
+const LOCAL_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
+
+/// Reads `net.ipv4.ip_local_port_range`.
+///
+/// # Errors
+/// If the file cannot be read, or is not a range.
+pub fn local_ports() -> io::Result<RangeInclusive<u16>> {
+    let text = fs::read_to_string(LOCAL_PORTS)?;
+    parse_local_ports(&text).ok_or_else(|| io::Error::other(format!("{LOCAL_PORTS} has no port range: {text:?}")))
+}
+
+fn parse_local_ports(text: &str) -> Option<RangeInclusive<u16>> {
+    let (first, last) = text.trim().split_once(char::is_whitespace)?;
+    Some(first.parse().ok()?..=last.trim().parse().ok()?)
+}
+
+#[cfg(test)]
+#[path = "tests/devices.rs"]
+mod tests;

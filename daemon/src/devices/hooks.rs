@@ -1,0 +1,192 @@
+//! Keeps the packet programs attached to the devices that need them, and to no others.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nodelb_core::messages;
+use nodelb_datapath::{DeviceHooks, DeviceSide, Direction, HookError, HookFault, HookMethod, HookedDevice, LinkState};
+use tracing::{info, warn};
+
+use super::uplinks::{Device, Role};
+
+/// What attaches programs to devices: the kernel, or a test.
+pub trait Attach: Send + 'static {
+    /// See [`DeviceHooks::attach`].
+    ///
+    /// # Errors
+    /// The hook that cannot be changed.
+    fn attach(&mut self, device: HookedDevice) -> Result<Vec<(Direction, LinkState)>, HookError>;
+
+    /// See [`DeviceHooks::detach`].
+    ///
+    /// # Errors
+    /// The hook that cannot be changed.
+    fn detach(&mut self, ifindex: u32) -> Result<(), HookError>;
+
+    /// See [`DeviceHooks::devices`].
+    fn devices(&self) -> Vec<HookedDevice>;
+
+    /// See [`DeviceHooks::faults`].
+    fn faults(&self) -> Vec<HookFault>;
+
+    /// See [`DeviceHooks::method`].
+    fn method(&self) -> HookMethod;
+}
+
+impl Attach for DeviceHooks {
+    fn attach(&mut self, device: HookedDevice) -> Result<Vec<(Direction, LinkState)>, HookError> {
+        Self::attach(self, device)
+    }
+
+    fn detach(&mut self, ifindex: u32) -> Result<(), HookError> {
+        Self::detach(self, ifindex)
+    }
+
+    fn devices(&self) -> Vec<HookedDevice> {
+        Self::devices(self).collect()
+    }
+
+    fn faults(&self) -> Vec<HookFault> {
+        Self::faults(self)
+    }
+
+    fn method(&self) -> HookMethod {
+        Self::method(self)
+    }
+}
+
+/// The programs at the devices of this node.
+pub(crate) struct Hooks {
+    attach: Box<dyn Attach>,
+    /// The devices with programs, by index, with the name for the journal.
+    names: BTreeMap<u32, Arc<str>>,
+    /// The last error of each device, which the journal has.
+    errors: BTreeMap<u32, String>,
+    /// Number of programs that were attached again since the start.
+    repairs: u64,
+}
+
+impl Hooks {
+    pub(crate) fn new(attach: Box<dyn Attach>) -> Self {
+        Self { attach, names: BTreeMap::new(), errors: BTreeMap::new(), repairs: 0 }
+    }
+
+    pub(crate) fn method(&self) -> HookMethod {
+        self.attach.method()
+    }
+
+    /// Whether any device has programs.
+    pub(crate) fn is_any_attached(&self) -> bool {
+        !self.attach.devices().is_empty()
+    }
+
+    /// Number of programs that were attached again since the start.
+    pub(crate) fn repairs(&self) -> u64 {
+        self.repairs
+    }
+
+    /// Attaches what is missing or has changed, and detaches what is not wanted. Returns the devices without a working
+    /// program, each with the error. `is_on` is false if no device is to have programs.
+    pub(crate) fn sync(&mut self, devices: &[Device], is_on: bool) -> BTreeMap<u32, String> {
+        let wanted = devices.iter().filter_map(|device| Some((device.ifindex, (hooked(device)?, &device.name))));
+        let wanted: BTreeMap<u32, _> = wanted.filter(|_| is_on).collect();
+        let faults = self.attach.faults();
+        let current: BTreeMap<u32, HookedDevice> =
+            self.attach.devices().into_iter().map(|device| (device.ifindex, device)).collect();
+        let mut errors = BTreeMap::new();
+        for ifindex in current.keys().filter(|index| !wanted.contains_key(index)) {
+            let is_gone = devices.iter().all(|device| device.ifindex != *ifindex);
+            self.detach(*ifindex, is_gone).unwrap_or_else(|error| drop(errors.insert(*ifindex, error)));
+        }
+        for (ifindex, (device, name)) in wanted {
+            let faults: Vec<&HookFault> = faults.iter().filter(|fault| fault.ifindex == ifindex).collect();
+            let is_new = current.get(&ifindex) != Some(&device) || self.names.get(&ifindex) != Some(name);
+            if !is_new && faults.is_empty() && !self.errors.contains_key(&ifindex) {
+                continue;
+            }
+            match self.attach.attach(device) {
+                Ok(states) => self.attached(device, name, &faults, &states),
+                Err(error) => drop(errors.insert(ifindex, error.to_string())),
+            }
+        }
+        self.report(&errors, devices);
+        self.errors.clone_from(&errors);
+        errors
+    }
+
+    fn detach(&mut self, ifindex: u32, is_gone: bool) -> Result<(), String> {
+        self.attach.detach(ifindex).map_err(|error| error.to_string())?;
+        let name = self.names.remove(&ifindex).unwrap_or_else(|| format!("index {ifindex}").into());
+        if is_gone {
+            info!(message_id = %messages::DEVICE_DETACHED, "device {name} is gone, and with it nodelb's programs there");
+        } else {
+            info!(
+                message_id = %messages::DEVICE_DETACHED,
+                "detached nodelb's programs from device {name}: its packets are no longer translated"
+            );
+        }
+        Ok(())
+    }
+
+    fn attached(
+        &mut self,
+        device: HookedDevice,
+        name: &Arc<str>,
+        faults: &[&HookFault],
+        states: &[(Direction, LinkState)],
+    ) {
+        let is_known = self.names.insert(device.ifindex, Arc::clone(name)).is_some_and(|known| known == *name);
+        let lasted = |fault: &HookFault| {
+            states.iter().any(|(direction, state)| {
+                *direction == fault.direction && matches!(state, LinkState::Pinned | LinkState::Updated)
+            })
+        };
+        let lost =
+            faults.iter().filter(|fault| !lasted(fault)).map(|fault| format!("{}: {}", fault.direction, fault.reason));
+        let lost: Vec<String> = lost.collect();
+        if is_known && !lost.is_empty() {
+            self.repairs += lost.len() as u64;
+            warn!(
+                message_id = %messages::LINKS_REPAIRED,
+                "attached nodelb's programs to device {name} again, because another process had removed them: {}",
+                lost.join("; ")
+            );
+        } else if !is_known {
+            let what = match device.side {
+                DeviceSide::Uplink => "leads to other machines",
+                DeviceSide::Pod => "leads to a pod",
+            };
+            info!(
+                message_id = %messages::DEVICE_ATTACHED,
+                "attached nodelb's programs to device {name}, which {what} ({})", self.attach.method()
+            );
+        }
+    }
+
+    /// Logs each error once.
+    fn report(&self, errors: &BTreeMap<u32, String>, devices: &[Device]) {
+        for (ifindex, error) in errors.iter().filter(|(index, error)| self.errors.get(index) != Some(error)) {
+            let device = devices.iter().find(|device| device.ifindex == *ifindex);
+            let name = device.map_or_else(|| format!("index {ifindex}"), |device| device.name.to_string());
+            warn!(
+                message_id = %messages::DEVICE_NOT_ATTACHED,
+                "cannot change nodelb's programs at device {name}: {error}; connections from outside the node that \
+                 pass the device may fail. nodelb retries every 10 seconds"
+            );
+        }
+    }
+}
+
+/// What the device needs; `None` for nothing.
+fn hooked(device: &Device) -> Option<HookedDevice> {
+    let side = match device.role {
+        Role::Uplink => DeviceSide::Uplink,
+        Role::Pod => DeviceSide::Pod,
+        Role::Unused(_) => return None,
+    };
+    Some(HookedDevice { ifindex: device.ifindex, side, l2_length: device.l2_length })
+}
+
+#[cfg(test)]
+#[path = "tests/hooks.rs"]
+pub(crate) mod tests;

@@ -1,0 +1,197 @@
+//! The task that deletes connections which have ended, every few seconds, and counts them. Packets never wait for it; if
+//! it does not run, the maps fill, and further connections stay among those that can be evicted.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nodelb_core::messages;
+use nodelb_datapath::packets::{ConnectionCount, Sweep, SweepReason, SweepTimeouts, Swept};
+use tokio::sync::watch;
+use tokio::time::interval;
+use tracing::warn;
+
+use crate::config::{Config, Packets};
+
+/// The interval of sweeps.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// The number of sweeps after which connections are counted again: counting reads each of them.
+const COUNT_EVERY: u64 = 3;
+
+/// The interval of warnings about a full map.
+const WARN_EVERY: Duration = Duration::from_secs(3600);
+
+/// Seconds without a packet, for states the timeouts of which are not configured.
+const HANDSHAKE: u32 = 30;
+const CLOSED: u32 = 60;
+const RESET: u32 = 10;
+
+/// Percentages of `packets.max-connections` between which the timeout of open TCP connections shrinks, and the timeout
+/// at the upper one, in seconds.
+const CROWDED: u64 = 80;
+const FULL: u64 = 95;
+const SHORTEST: u32 = 3600;
+
+/// Deletes what is due with these timeouts, and passes each deleted connection on.
+pub type RunSweep = Box<dyn FnMut(&SweepTimeouts, &mut dyn FnMut(Swept)) -> io::Result<()> + Send>;
+
+/// Counts the connections.
+pub type CountConnections = Arc<dyn Fn() -> io::Result<ConnectionCount> + Send + Sync>;
+
+/// What the sweeps have done since the start.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SweepReport {
+    /// Number of deleted connections.
+    pub swept: BTreeMap<SweepReason, u64>,
+    /// Number of sweeps that failed.
+    pub failures: u64,
+    /// Duration of the last sweep.
+    pub duration: Duration,
+    /// The last count of connections; `None` before the first one.
+    pub count: Option<ConnectionCount>,
+    /// Maximum number of connections.
+    pub limit: u32,
+}
+
+/// Wraps a sweep of the kernel.
+pub(crate) fn in_kernel(mut sweep: Sweep) -> RunSweep {
+    Box::new(move |timeouts, report| sweep.run(timeouts, report))
+}
+
+/// Starts the task; it ends with `shutdown`. Returns its reports.
+pub fn start(
+    run: RunSweep,
+    count: CountConnections,
+    config: watch::Receiver<Arc<Config>>,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> watch::Receiver<Arc<SweepReport>> {
+    let report = SweepReport { limit: config.borrow().packets.max_connections, ..SweepReport::default() };
+    let (published, reports) = watch::channel(Arc::new(report.clone()));
+    let task = Task { run: Some(run), count, config, published, report, sweeps: 0, warned: None };
+    tokio::spawn(async move {
+        tokio::select! {
+            () = task.run() => {}
+            () = shutdown => {}
+        }
+    });
+    reports
+}
+
+struct Task {
+    /// `None` while a sweep runs, and for ever if it has panicked.
+    run: Option<RunSweep>,
+    count: CountConnections,
+    config: watch::Receiver<Arc<Config>>,
+    published: watch::Sender<Arc<SweepReport>>,
+    report: SweepReport,
+    /// Number of sweeps.
+    sweeps: u64,
+    /// The time of the last warning.
+    warned: Option<Instant>,
+}
+
+impl Task {
+    async fn run(mut self) {
+        let mut ticks = interval(EVERY);
+        loop {
+            ticks.tick().await;
+            let Some(run) = self.run.take() else { return };
+            let timeouts = timeouts(&self.config.borrow().packets, self.report.count);
+            let counts = self.sweeps.is_multiple_of(COUNT_EVERY).then(|| Arc::clone(&self.count));
+            let swept = tokio::task::spawn_blocking(move || sweep(run, &timeouts, counts));
+            let Ok((run, swept)) = swept.await else { return };
+            self.run = Some(run);
+            self.sweeps += 1;
+            self.take(swept);
+            self.published.send_replace(Arc::new(self.report.clone()));
+        }
+    }
+
+    fn take(&mut self, swept: Result<Done, io::Error>) {
+        match swept {
+            Ok(Done { swept, duration, count }) => {
+                for (reason, number) in swept {
+                    *self.report.swept.entry(reason).or_default() += number;
+                }
+                self.report.duration = duration;
+                self.report.count = count.or(self.report.count);
+                self.report_full();
+            }
+            Err(error) => {
+                self.report.failures += 1;
+                if self.report.failures == 1 {
+                    warn!(
+                        message_id = %messages::SWEEP_FAILED,
+                        "connections of clients outside the node that have ended cannot be deleted ({error}); they \
+                         occupy room until the map is full. nodelb retries every {} seconds", EVERY.as_secs()
+                    );
+                }
+            }
+        }
+    }
+
+    /// Warns about a full map, once an hour.
+    fn report_full(&mut self) {
+        let percent = percent(self.report.count, self.report.limit);
+        if percent < CROWDED || self.warned.is_some_and(|at| at.elapsed() < WARN_EVERY) {
+            return;
+        }
+        self.warned = Some(Instant::now());
+        warn!(
+            message_id = %messages::CONNECTIONS_FULL,
+            "{percent} % of the room for connections of clients outside the node is used; idle TCP connections are \
+             forgotten earlier. Raise packets.max-connections ({})", self.report.limit
+        );
+    }
+}
+
+/// The result of one sweep.
+struct Done {
+    swept: BTreeMap<SweepReason, u64>,
+    duration: Duration,
+    /// The number of connections after it, if they were counted.
+    count: Option<ConnectionCount>,
+}
+
+fn sweep(
+    mut run: RunSweep,
+    timeouts: &SweepTimeouts,
+    count: Option<CountConnections>,
+) -> (RunSweep, Result<Done, io::Error>) {
+    let (started, mut swept) = (Instant::now(), BTreeMap::new());
+    let result = run(timeouts, &mut |connection| *swept.entry(connection.reason).or_default() += 1);
+    let duration = started.elapsed();
+    let done = result.map(|()| Done { swept, duration, count: count.and_then(|count| count().ok()) });
+    (run, done)
+}
+
+/// The timeouts with this configuration and this number of connections.
+fn timeouts(packets: &Packets, count: Option<ConnectionCount>) -> SweepTimeouts {
+    SweepTimeouts {
+        handshake: HANDSHAKE,
+        closed: CLOSED,
+        reset: RESET,
+        tcp_idle: tcp_timeout(packets.tcp_timeout, percent(count, packets.max_connections)),
+        udp_idle: packets.udp_timeout,
+    }
+}
+
+/// The timeout of open TCP connections: it shrinks linearly between [`CROWDED`] and [`FULL`].
+fn tcp_timeout(configured: u32, percent: u64) -> u32 {
+    let shortest = SHORTEST.min(configured);
+    let above = percent.clamp(CROWDED, FULL) - CROWDED;
+    let less = u64::from(configured - shortest) * above / (FULL - CROWDED);
+    configured - u32::try_from(less).unwrap_or(configured - shortest)
+}
+
+/// How much of the room for connections is used.
+fn percent(count: Option<ConnectionCount>, limit: u32) -> u64 {
+    count.map_or(0, |count| count.connections * 100 / u64::from(limit.max(1)))
+}
+
+#[cfg(test)]
+#[path = "tests/sweep.rs"]
+mod tests;

@@ -1,0 +1,124 @@
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::{Mutex, MutexGuard};
+
+use super::super::uplinks::Reason;
+use super::*;
+
+/// A kernel in memory: the devices with programs, and what it refuses.
+#[derive(Default)]
+pub(crate) struct Kernel {
+    pub(crate) devices: BTreeMap<u32, HookedDevice>,
+    pub(crate) refused: BTreeSet<u32>,
+    /// Devices the programs of which another process has removed.
+    pub(crate) removed: BTreeSet<u32>,
+    pub(crate) calls: Vec<String>,
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct Fake(Arc<Mutex<Kernel>>);
+
+impl Fake {
+    pub(crate) fn kernel(&self) -> MutexGuard<'_, Kernel> {
+        self.0.lock().unwrap()
+    }
+}
+
+impl Attach for Fake {
+    fn attach(&mut self, device: HookedDevice) -> Result<Vec<(Direction, LinkState)>, HookError> {
+        let (ifindex, mut kernel) = (device.ifindex, self.kernel());
+        kernel.calls.push(format!("attach {ifindex}"));
+        if kernel.refused.contains(&ifindex) {
+            let source = io::ErrorKind::PermissionDenied.into();
+            return Err(HookError { ifindex, direction: Direction::Out, source });
+        }
+        kernel.removed.remove(&ifindex);
+        kernel.devices.insert(ifindex, device);
+        Ok(vec![(Direction::Out, LinkState::Created), (Direction::In, LinkState::Created)])
+    }
+
+    fn detach(&mut self, ifindex: u32) -> Result<(), HookError> {
+        let mut kernel = self.kernel();
+        kernel.calls.push(format!("detach {ifindex}"));
+        kernel.devices.remove(&ifindex);
+        Ok(())
+    }
+
+    fn devices(&self) -> Vec<HookedDevice> {
+        self.kernel().devices.values().copied().collect()
+    }
+
+    fn faults(&self) -> Vec<HookFault> {
+        let fault = |ifindex: &u32| HookFault { ifindex: *ifindex, direction: Direction::In, reason: "gone".into() };
+        self.kernel().removed.iter().map(fault).collect()
+    }
+
+    fn method(&self) -> HookMethod {
+        HookMethod::Tcx
+    }
+}
+
+fn device(ifindex: u32, name: &str, role: Role) -> Device {
+    Device { ifindex, name: name.into(), kind: "physical".into(), mtu: 1500, l2_length: 14, v4: None, v6: None, role }
+}
+
+fn calls(fake: &Fake) -> Vec<String> {
+    std::mem::take(&mut fake.kernel().calls)
+}
+
+#[test]
+fn devices_get_and_lose_programs() {
+    let fake = Fake::default();
+    let mut hooks = Hooks::new(Box::new(fake.clone()));
+    let down = || Role::Unused(Reason::Down);
+    let devices = [device(1, "eth0", Role::Uplink), device(2, "tap0", Role::Pod), device(3, "eth1", down())];
+    assert!(hooks.sync(&devices, true).is_empty());
+    assert_eq!(calls(&fake), ["attach 1", "attach 2"]);
+    assert_eq!(fake.kernel().devices[&2].side, DeviceSide::Pod);
+    hooks.sync(&devices, true);
+    assert_eq!(calls(&fake), [""; 0], "nothing has changed");
+    let devices = [device(1, "eth0", down()), device(3, "eth1", Role::Uplink)];
+    hooks.sync(&devices, true);
+    assert_eq!(calls(&fake), ["detach 1", "detach 2", "attach 3"]);
+    hooks.sync(&devices, false);
+    assert_eq!(calls(&fake), ["detach 3"]);
+    assert!(!hooks.is_any_attached());
+}
+
+/// An index may be used again by a device with another name.
+#[test]
+fn another_device_with_the_same_index_is_new() {
+    let fake = Fake::default();
+    let mut hooks = Hooks::new(Box::new(fake.clone()));
+    hooks.sync(&[device(1, "eth0", Role::Uplink)], true);
+    hooks.sync(&[device(1, "eth1", Role::Uplink)], true);
+    assert_eq!(calls(&fake), ["attach 1", "attach 1"]);
+    hooks.sync(&[device(1, "eth1", Role::Pod)], true);
+    assert_eq!(calls(&fake), ["attach 1"], "another program");
+}
+
+#[test]
+fn removed_programs_are_attached_again_and_counted() {
+    let fake = Fake::default();
+    let mut hooks = Hooks::new(Box::new(fake.clone()));
+    let devices = [device(1, "eth0", Role::Uplink), device(2, "eth1", Role::Uplink)];
+    hooks.sync(&devices, true);
+    fake.kernel().removed.insert(2);
+    hooks.sync(&devices, true);
+    assert_eq!(calls(&fake), ["attach 1", "attach 2", "attach 2"]);
+    assert_eq!(hooks.repairs(), 1);
+}
+
+#[test]
+fn a_refusal_is_reported_and_tried_again() {
+    let fake = Fake::default();
+    let mut hooks = Hooks::new(Box::new(fake.clone()));
+    let devices = [device(1, "eth0", Role::Uplink), device(2, "eth1", Role::Uplink)];
+    fake.kernel().refused.insert(1);
+    let errors = hooks.sync(&devices, true);
+    assert_eq!(errors.keys().collect::<Vec<_>>(), [&1], "the other device has its programs");
+    assert!(errors[&1].contains("egress"), "{errors:?}");
+    fake.kernel().refused.clear();
+    assert!(hooks.sync(&devices, true).is_empty());
+    assert_eq!(calls(&fake), ["attach 1", "attach 2", "attach 1"]);
+}

@@ -1,0 +1,61 @@
+use std::sync::Mutex;
+
+use nodelb_core::model::addr::Protocol;
+use nodelb_core::state::entries::{BackendId, ServiceId};
+use tokio::time::timeout;
+
+use super::*;
+
+fn swept(reason: SweepReason) -> Swept {
+    let (service, backend) = (ServiceId(1), BackendId(2));
+    Swept { service, backend, protocol: Protocol::Tcp, reason, forward_bytes: 0, reverse_bytes: 0 }
+}
+
+fn count(connections: u64) -> Option<ConnectionCount> {
+    Some(ConnectionCount { connections, handshakes: 0 })
+}
+
+#[test]
+fn idle_connections_are_forgotten_earlier_when_there_is_little_room() {
+    let day = 86_400;
+    assert_eq!([0, 79, 80].map(|percent| tcp_timeout(day, percent)), [day; 3]);
+    assert_eq!(tcp_timeout(day, 85), day - (day - 3600) / 3);
+    assert_eq!([95, 100, 200].map(|percent| tcp_timeout(day, percent)), [3600; 3]);
+    assert_eq!([0, 90, 100].map(|percent| tcp_timeout(60, percent)), [60; 3], "a short one does not grow");
+    let packets = Packets { max_connections: 1000, ..Packets::default() };
+    assert_eq!(timeouts(&packets, None).tcp_idle, day);
+    assert_eq!(timeouts(&packets, count(950)).tcp_idle, 3600);
+    assert_eq!(timeouts(&packets, count(950)).udp_idle, packets.udp_timeout);
+}
+
+#[tokio::test]
+async fn deleted_connections_are_counted_by_reason() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let timeouts = Arc::clone(&seen);
+    let run: RunSweep = Box::new(move |with, report| {
+        timeouts.lock().unwrap().push(*with);
+        for reason in [SweepReason::Idle, SweepReason::Reset, SweepReason::Idle] {
+            report(swept(reason));
+        }
+        Ok(())
+    });
+    let counted: CountConnections = Arc::new(|| Ok(ConnectionCount { connections: 3, handshakes: 4 }));
+    let config = watch::channel(Arc::new(Config::default())).1;
+    let mut reports = start(run, counted, config, std::future::pending());
+    timeout(Duration::from_secs(10), reports.changed()).await.unwrap().unwrap();
+    let report = Arc::clone(&reports.borrow());
+    assert_eq!(report.swept, BTreeMap::from([(SweepReason::Reset, 1), (SweepReason::Idle, 2)]));
+    assert_eq!((report.count, report.failures), (Some(ConnectionCount { connections: 3, handshakes: 4 }), 0));
+    assert_eq!(report.limit, Packets::default().max_connections);
+    assert_eq!(seen.lock().unwrap()[0].handshake, HANDSHAKE);
+}
+
+#[tokio::test]
+async fn a_failed_sweep_is_counted() {
+    let run: RunSweep = Box::new(|_, _| Err(io::ErrorKind::PermissionDenied.into()));
+    let counted: CountConnections = Arc::new(|| Err(io::ErrorKind::PermissionDenied.into()));
+    let config = watch::channel(Arc::new(Config::default())).1;
+    let mut reports = start(run, counted, config, std::future::pending());
+    timeout(Duration::from_secs(10), reports.changed()).await.unwrap().unwrap();
+    assert_eq!((reports.borrow().failures, reports.borrow().count), (1, None));
+}

@@ -1,0 +1,298 @@
+use super::*;
+use crate::config::Config;
+use crate::node::addresses::Address;
+
+/// A machine under construction. Interfaces get the indexes 1, 2, ... in the order in which they are added.
+#[derive(Default)]
+struct Host {
+    machine: Machine,
+    routes: BTreeMap<u32, Routes>,
+}
+
+impl Host {
+    /// A host with lo and eth0, which has the default route.
+    fn new() -> Self {
+        let mut host = Self::default();
+        host.add("lo", "").is_loopback = true;
+        host.add("eth0", "");
+        host.address("eth0", "203.0.113.1").default_route("eth0");
+        host.machine.sources.push(addr("203.0.113.1"));
+        host
+    }
+
+    fn add(&mut self, name: &str, kind: &str) -> &mut Interface {
+        let index = u32::try_from(self.machine.interfaces.len()).unwrap() + 1;
+        let interface = Interface {
+            name: name.into(),
+            kind: kind.into(),
+            is_up: true,
+            link_type: link_type::ETHER,
+            mtu: 1500,
+            ..Interface::default()
+        };
+        self.machine.interfaces.entry(index).or_insert(interface)
+    }
+
+    /// Adds a device on top of or as port of others.
+    fn stacked(&mut self, name: &str, kind: &str, lower: &str) -> &mut Self {
+        let lower = self.index(lower);
+        self.add(name, kind).lower = lower;
+        self
+    }
+
+    fn port(&mut self, port: &str, master: &str) -> &mut Self {
+        let (port, master) = (self.index(port), self.index(master));
+        self.machine.interfaces.get_mut(&port).unwrap().master = master;
+        self
+    }
+
+    fn elsewhere(&mut self, name: &str, kind: &str) -> &mut Self {
+        self.add(name, kind).is_lower_elsewhere = true;
+        self
+    }
+
+    fn index(&self, name: &str) -> u32 {
+        *self.machine.interfaces.iter().find(|(_, it)| it.name == name).unwrap().0
+    }
+
+    fn address(&mut self, device: &str, text: &str) -> &mut Self {
+        let address = Address {
+            interface: self.index(device),
+            addr: addr(text),
+            is_global: !addr(text).is_link_local(),
+            is_in_doubt: false,
+            is_passing: false,
+            is_secondary: false,
+        };
+        self.machine.addresses.push(address);
+        self
+    }
+
+    fn last(&mut self) -> &mut Address {
+        self.machine.addresses.last_mut().unwrap()
+    }
+
+    fn default_route(&mut self, device: &str) -> &mut Self {
+        self.routes.insert(self.index(device), Routes { has_default: true, has_any: true });
+        self
+    }
+
+    fn devices(&self, keys: &str) -> Vec<Device> {
+        let config = Config::parse(&format!("[packets]\n{keys}\n")).unwrap();
+        devices(&self.machine, &self.routes, &Selection::new(&config.packets))
+    }
+
+    fn device(&self, name: &str) -> Device {
+        self.devices("").into_iter().find(|device| &*device.name == name).unwrap()
+    }
+
+    /// Each device in one word: `uplink`, `pod`, or the reason.
+    fn roles(&self, keys: &str) -> Vec<(String, String)> {
+        let role = |device: Device| match device.role {
+            Role::Uplink => "uplink".into(),
+            Role::Pod => "pod".into(),
+            Role::Unused(reason) => reason.to_string(),
+        };
+        self.devices(keys).into_iter().map(|device| (device.name.to_string(), role(device))).collect()
+    }
+
+    fn role(&self, name: &str, keys: &str) -> String {
+        self.roles(keys).into_iter().find(|(found, _)| found == name).unwrap().1
+    }
+}
+
+fn addr(text: &str) -> Addr {
+    text.parse().unwrap()
+}
+
+#[test]
+fn hardware_with_an_address_is_an_uplink() {
+    let mut host = Host::new();
+    host.add("eth1", "");
+    host.add("eth2", "").is_up = false;
+    host.add("ib0", "").link_type = 32;
+    host.address("eth2", "203.0.113.2");
+    let expected = [
+        ("lo", "the loopback device"),
+        ("eth0", "uplink"),
+        ("eth1", "it has neither an address nor a route"),
+        ("eth2", "it is down"),
+        ("ib0", "the programs do not support its link layer (ARPHRD type 32)"),
+    ];
+    assert_eq!(host.roles(""), expected.map(|(name, role)| (name.into(), role.into())));
+    host.routes.insert(3, Routes { has_default: false, has_any: true });
+    assert_eq!(host.role("eth1", ""), "uplink");
+    assert_eq!(host.device("eth0").kind, "physical");
+}
+
+#[test]
+fn a_bond_or_team_takes_its_ports() {
+    for kind in ["bond", "team"] {
+        let mut host = Host::new();
+        host.add("trunk", kind);
+        host.add("eth1", "");
+        host.address("trunk", "203.0.113.2").port("eth1", "trunk").port("eth0", "trunk");
+        assert_eq!(host.role("trunk", ""), "uplink");
+        assert_eq!(host.role("eth1", ""), "a port of trunk");
+        assert_eq!(host.role("eth0", "devices = [\"eth0\"]"), "a port of trunk", "even if it is named");
+    }
+}
+
+#[test]
+fn a_bridge_is_an_uplink_if_one_of_its_ports_is() {
+    let mut host = Host::new();
+    host.add("br0", "bridge");
+    host.add("docker0", "bridge");
+    host.address("br0", "203.0.113.2").address("docker0", "10.244.0.1");
+    host.elsewhere("veth1", "veth").elsewhere("veth2", "veth");
+    host.port("veth1", "docker0").port("veth2", "br0");
+    assert_eq!(host.role("docker0", ""), "a bridge without a port that leads to other machines");
+    assert_eq!(host.role("br0", ""), "a bridge without a port that leads to other machines");
+    host.port("eth0", "br0");
+    assert_eq!(host.role("br0", ""), "uplink");
+    assert_eq!(host.role("eth0", ""), "a port of br0");
+    assert_eq!(host.role("veth1", ""), "a port of docker0");
+    assert_eq!(host.role("docker0", "devices = [\"docker0\"]"), "uplink", "if it is named");
+}
+
+#[test]
+fn pods_are_no_uplinks() {
+    let mut host = Host::new();
+    host.elsewhere("veth1", "veth").elsewhere("nk1", "netkit").add("tap0", "tun");
+    for kind in ["macvtap", "dummy", "ifb"] {
+        host.add(kind, kind);
+    }
+    for name in ["veth1", "nk1", "tap0", "macvtap", "dummy", "ifb"] {
+        host.address(name, "10.244.0.1");
+        assert_ne!(host.role(name, ""), "uplink", "{name}");
+    }
+    assert_eq!(host.role("veth1", ""), "its other end is in another network namespace");
+    assert_eq!(host.role("tap0", ""), "a tap device does not lead to other machines");
+    assert_eq!(host.role("dummy", ""), "a dummy device does not lead to other machines");
+    assert_eq!(host.role("tap0", "pod-devices = [\"tap*\"]"), "pod");
+    assert_eq!(host.role("nk1", "devices = [\"auto\", \"nk1\"]"), "uplink", "the administrator knows better");
+}
+
+/// Cilium without kube-proxy replacement reaches remote pods by `cilium_host`, one end of a pair in one namespace.
+#[test]
+fn a_pair_in_this_namespace_is_an_uplink() {
+    let mut host = Host::new();
+    host.add("cilium_net", "veth");
+    host.stacked("cilium_host", "veth", "cilium_net").address("cilium_host", "10.244.0.7");
+    assert_eq!(host.role("cilium_host", ""), "uplink");
+}
+
+#[test]
+fn a_device_on_top_of_another_leads_where_that_one_does() {
+    let mut host = Host::new();
+    host.add("dummy0", "dummy");
+    host.elsewhere("veth1", "veth");
+    for kind in ["vlan", "macvlan", "ipvlan"] {
+        let (on_eth0, on_dummy) = (format!("{kind}-a"), format!("{kind}-b"));
+        host.stacked(&on_eth0, kind, "eth0").stacked(&on_dummy, kind, "dummy0");
+        host.address(&on_eth0, "203.0.113.9").address(&on_dummy, "203.0.113.10");
+        assert_eq!(host.role(&on_eth0, ""), "uplink");
+        assert_eq!(host.role(&on_dummy, ""), "on top of dummy0, which does not lead to other machines");
+    }
+    host.stacked("twice", "vlan", "vlan-a").address("twice", "203.0.113.11");
+    assert_eq!(host.role("twice", ""), "uplink");
+    // In a container, the device below is one of the host.
+    host.elsewhere("eth9", "macvlan").address("eth9", "203.0.113.12");
+    assert_eq!(host.role("eth9", ""), "uplink");
+}
+
+#[test]
+fn tunnels_are_uplinks() {
+    let mut host = Host::new();
+    for (number, kind, link_type, l2_length) in [
+        (1, "vxlan", 1, 14),
+        (2, "geneve", 1, 14),
+        (3, "ipip", 768, 0),
+        (4, "sit", 776, 0),
+        (5, "wireguard", 0xFFFE, 0),
+        (6, "tun", 0xFFFE, 0),
+    ] {
+        let name = format!("{kind}0");
+        host.add(&name, kind).link_type = link_type;
+        host.address(&name, &format!("10.244.{number}.1"));
+        assert_eq!(host.role(&name, ""), "uplink", "{kind}");
+        let device = host.device(&name);
+        assert_eq!((device.l2_length, device.kind.as_str()), (l2_length, kind));
+    }
+}
+
+#[test]
+fn a_list_of_devices_has_those_that_answers_need_too() {
+    let mut host = Host::new();
+    for name in ["eth1", "eth2", "eth3"] {
+        host.add(name, "");
+    }
+    host.address("eth1", "198.51.100.1").address("eth2", "198.51.100.2").address("eth3", "198.51.100.3");
+    host.default_route("eth2");
+    let roles = host.roles("devices = [\"eth1\"]");
+    let uplinks: Vec<_> = roles.iter().filter(|(_, role)| role == "uplink").map(|(name, _)| name.as_str()).collect();
+    assert_eq!(uplinks, ["eth0", "eth1", "eth2"], "by the primary address, by name, by the second default route");
+    assert_eq!(host.role("eth3", "devices = [\"eth1\"]"), "not in packets.devices");
+    assert_eq!(host.role("eth3", "devices = [\"eth*\"]"), "uplink");
+}
+
+#[test]
+fn an_excluded_device_is_not_used() {
+    let mut host = Host::new();
+    host.add("eth1", "");
+    host.address("eth1", "198.51.100.1");
+    assert_eq!(host.role("eth1", "except = [\"eth1\"]"), "excluded by packets.except");
+    assert!(host.role("eth0", "except = [\"eth*\"]").contains("answers that leave by it are not translated"));
+    assert_eq!(host.role("eth1", "except = [\"eth0\"]"), "uplink");
+}
+
+#[test]
+fn devices_in_a_vrf_are_used_themselves() {
+    let mut host = Host::new();
+    host.add("vrf-blue", "vrf");
+    host.add("eth1", "");
+    host.address("eth1", "198.51.100.1").port("eth1", "vrf-blue").default_route("vrf-blue");
+    assert_eq!(host.role("eth1", ""), "uplink");
+    assert_eq!(host.role("vrf-blue", ""), "a VRF: programs are attached to the devices in it");
+}
+
+#[test]
+fn the_source_address_is_the_first_that_lasts() {
+    let mut host = Host::new();
+    host.add("eth1", "");
+    let sources = |host: &Host| {
+        let device = host.device("eth1");
+        (device.v4.map(|addr| addr.to_string()), device.v6.map(|addr| addr.to_string()))
+    };
+    host.address("eth1", "fe80::1").address("eth1", "169.254.1.1");
+    assert_eq!(sources(&host), (None, None));
+    host.address("eth1", "198.51.100.1").last().is_secondary = true;
+    host.address("eth1", "198.51.100.9").last().is_global = false;
+    host.address("eth1", "2001:db8::1").last().is_passing = true;
+    host.address("eth1", "2001:db8::2").last().is_in_doubt = true;
+    assert_eq!(sources(&host), (None, None));
+    host.address("eth1", "198.51.100.2").address("eth1", "198.51.100.3");
+    host.address("eth1", "2001:db8::3").address("eth1", "2001:db8::4");
+    assert_eq!(sources(&host), (Some("198.51.100.2".into()), Some("2001:db8::3".into())));
+}
+
+/// Interfaces refer to each other by indexes, which may be anything while they change.
+#[test]
+fn circles_end() {
+    let mut host = Host::new();
+    host.add("br0", "bridge");
+    host.add("br1", "bridge");
+    host.port("br0", "br1").port("br1", "br0").address("br0", "203.0.113.2");
+    host.stacked("v1", "vlan", "eth0").stacked("v2", "vlan", "v1").address("v2", "203.0.113.3");
+    let (v1, v2) = (host.index("v1"), host.index("v2"));
+    host.machine.interfaces.get_mut(&v1).unwrap().lower = v2;
+    assert_eq!(host.role("br0", ""), "a port of br1");
+    assert_eq!(host.role("v2", ""), "uplink");
+}
+
+#[test]
+fn routes_are_read_only_for_devices_that_may_be_selected() {
+    let mut host = Host::new();
+    host.elsewhere("veth1", "veth").add("wg0", "wireguard");
+    assert_eq!(candidates(&host.machine).collect::<Vec<_>>(), [2, 4]);
+}

@@ -1,0 +1,96 @@
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
+use nodelb_core::config::EngineConfig;
+use nodelb_core::engine::Engine;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::state::entries::Realised;
+
+use super::super::hooks::tests::Fake;
+use super::super::proxies::ServiceProxy;
+use super::*;
+
+/// A task with a kernel in memory, on the devices of this machine.
+struct Rig {
+    fake: Fake,
+    config: watch::Sender<Arc<Config>>,
+    changes: mpsc::Receiver<Vec<Change>>,
+    settings: Arc<Mutex<Vec<PacketSettings>>>,
+    reports: watch::Receiver<Arc<DevicesReport>>,
+    _snapshot: watch::Sender<Arc<Snapshot>>,
+}
+
+fn config(keys: &str) -> Arc<Config> {
+    Arc::new(Config::parse(&format!("[packets]\n{keys}\n")).unwrap())
+}
+
+fn start_with(keys: &str, rules: &[ServiceProxy]) -> Rig {
+    let engine = Engine::new(EngineConfig::default(), Realised::default());
+    let (snapshot_in, snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
+    let (changes_in, changes) = mpsc::channel(10);
+    let (config_in, config) = watch::channel(config(keys));
+    let (fake, settings) = (Fake::default(), Arc::new(Mutex::new(Vec::new())));
+    let written = Arc::clone(&settings);
+    let rules: BTreeSet<_> = rules.iter().cloned().collect();
+    let connections = Connections {
+        config,
+        snapshot,
+        changes: changes_in,
+        attach: Box::new(fake.clone()),
+        settings: Arc::new(move |settings| written.lock().unwrap().push(settings)),
+        rules: Arc::new(move || {
+            let rules = rules.clone();
+            Box::pin(async { Ok(rules) })
+        }),
+    };
+    let reports = start(connections, std::future::pending());
+    Rig { fake, config: config_in, changes, settings, reports, _snapshot: snapshot_in }
+}
+
+impl Rig {
+    async fn activity(&mut self, expected: Activity) {
+        let is_there = |report: &Arc<DevicesReport>| {
+            report.decision.as_ref().is_some_and(|decision| decision.activity == expected)
+        };
+        timeout(Duration::from_secs(20), self.reports.wait_for(is_there)).await.unwrap().unwrap();
+    }
+
+    fn last_settings(&self) -> PacketSettings {
+        *self.settings.lock().unwrap().last().unwrap()
+    }
+}
+
+/// This machine has a loopback device, which never leads to other machines.
+#[tokio::test]
+async fn the_owner_gets_the_uplinks_before_they_have_programs() {
+    let mut rig = start_with("mode = \"on\"\nunknown = \"reset\"", &[ServiceProxy::Ipvs]);
+    let change = timeout(Duration::from_secs(20), rig.changes.recv()).await.unwrap().unwrap();
+    let Change::Uplinks(uplinks) = &change[0] else { panic!("{change:?}") };
+    assert!(uplinks.iter().all(|uplink| &*uplink.name != "lo"));
+    rig.activity(Activity::On).await;
+    let attached: Vec<u32> = rig.fake.kernel().devices.keys().copied().collect();
+    assert_eq!(attached, uplinks.iter().map(|uplink| uplink.ifindex).collect::<Vec<_>>());
+    assert!(rig.last_settings().resets_unknown && rig.last_settings().answers && !rig.last_settings().is_draining);
+    let report = Arc::clone(&rig.reports.borrow());
+    assert!(report.devices.iter().any(|device| &*device.device.name == "lo" && !device.is_attached));
+}
+
+#[tokio::test]
+async fn the_mode_follows_the_configuration() {
+    let mut rig = start_with("mode = \"on\"", &[]);
+    rig.activity(Activity::On).await;
+    rig.config.send_replace(config("mode = \"drain\"\nanswer = false\nsnat = \"always\""));
+    rig.activity(Activity::Draining).await;
+    let settings = rig.last_settings();
+    assert!(settings.is_draining && !settings.answers && settings.always_masquerades);
+    assert_eq!(rig.fake.kernel().devices.is_empty(), rig.reports.borrow().devices.iter().all(|it| !it.is_attached));
+}
+
+#[tokio::test]
+async fn another_service_proxy_keeps_nodelb_off() {
+    let mut rig = start_with("mode = \"auto\"", &[ServiceProxy::NftablesTable]);
+    rig.activity(Activity::Off).await;
+    assert!(rig.fake.kernel().devices.is_empty());
+    let reason = rig.reports.borrow().decision.clone().unwrap().reason;
+    assert!(reason.contains("the nftables table kube-proxy"), "{reason}");
+}

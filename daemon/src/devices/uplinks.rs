@@ -1,0 +1,282 @@
+//! Which devices lead to other machines, and why the others do not: a pure function over what the kernel lists.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use nodelb_core::model::addr::{Addr, Family};
+
+use crate::config::{DeviceName, Packets};
+use crate::node::addresses::{Addresses, Interface, Machine};
+use crate::node::netlink::Routes;
+
+/// Types of link layers, `ARPHRD_*` of `linux/if_arp.h`.
+mod link_type {
+    pub(super) const ETHER: u16 = 1;
+    /// Types without a link-layer header: PPP, IP-in-IP, SIT, GRE, raw IP, and none.
+    pub(super) const WITHOUT_HEADER: [u16; 8] = [512, 519, 768, 769, 776, 778, 823, 0xFFFE];
+}
+
+/// Length of an Ethernet header in bytes.
+const ETHERNET_HEADER: u8 = 14;
+
+/// Kinds of devices that do not lead to other machines: to virtual machines, to other namespaces, or nowhere.
+const LEAD_NOWHERE: [&str; 8] = ["macvtap", "ipvtap", "dummy", "ifb", "nlmon", "can", "vcan", "vxcan"];
+
+/// The length of chains of devices on top of each other that is followed; more than the kernel's limit of nesting.
+const DEPTH: usize = 10;
+
+/// A device of the node, and what nodelb uses it for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Index of the device.
+    pub ifindex: u32,
+    /// Name of the device.
+    pub name: Arc<str>,
+    /// The kernel's name of its type, such as `vlan`; `physical` for hardware.
+    pub kind: String,
+    /// Maximum size of a packet in bytes.
+    pub mtu: u32,
+    /// Length of its link-layer header in bytes: 14, or 0 without one.
+    pub l2_length: u8,
+    /// The node's address of each family for packets that leave by the device.
+    pub v4: Option<Addr>,
+    /// See [`Self::v4`].
+    pub v6: Option<Addr>,
+    /// What it is used for.
+    pub role: Role,
+}
+
+/// What a device is used for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It leads to other machines.
+    Uplink,
+    /// It leads to a pod with its own kernel.
+    Pod,
+    /// Nothing.
+    Unused(Reason),
+}
+
+/// Why no program is attached to a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It is down.
+    Down,
+    /// It is the loopback device.
+    Loopback,
+    /// It is a port of this device, which receives its packets.
+    Port(String),
+    /// It is one end of a pair, with the other end in another network namespace.
+    OtherNamespace,
+    /// Devices of this kind do not lead to other machines.
+    Kind(String),
+    /// A bridge that connects only pods or virtual machines.
+    Bridge,
+    /// It is on top of this device, which does not lead to other machines.
+    Lower(String),
+    /// A VRF: packets pass the devices in it.
+    Vrf,
+    /// It has neither an address nor a route.
+    NoAddress,
+    /// `packets.except` contains it.
+    Excluded {
+        /// Whether the node has its default route or its primary address there.
+        is_needed: bool,
+    },
+    /// `packets.devices` does not contain it.
+    NotListed,
+    /// The programs cannot read its link layer, of this `ARPHRD_*` type.
+    LinkLayer(u16),
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Down => f.write_str("it is down"),
+            Self::Loopback => f.write_str("the loopback device"),
+            Self::Port(master) => write!(f, "a port of {master}"),
+            Self::OtherNamespace => f.write_str("its other end is in another network namespace"),
+            Self::Kind(kind) => write!(f, "a {kind} device does not lead to other machines"),
+            Self::Bridge => f.write_str("a bridge without a port that leads to other machines"),
+            Self::Lower(lower) => write!(f, "on top of {lower}, which does not lead to other machines"),
+            Self::Vrf => f.write_str("a VRF: programs are attached to the devices in it"),
+            Self::NoAddress => f.write_str("it has neither an address nor a route"),
+            Self::Excluded { is_needed: false } => f.write_str("excluded by packets.except"),
+            Self::Excluded { is_needed: true } => f.write_str(
+                "excluded by packets.except: answers that leave by it are not translated, so connections time out",
+            ),
+            Self::NotListed => f.write_str("not in packets.devices"),
+            Self::LinkLayer(number) => write!(f, "the programs do not support its link layer (ARPHRD type {number})"),
+        }
+    }
+}
+
+/// The devices that the configuration selects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selection {
+    devices: Vec<DeviceName>,
+    except: Vec<DeviceName>,
+    pods: Vec<DeviceName>,
+}
+
+impl Selection {
+    /// The selection of this configuration.
+    pub fn new(packets: &Packets) -> Self {
+        let Packets { devices, except, pod_devices, .. } = packets;
+        Self { devices: devices.clone(), except: except.clone(), pods: pod_devices.clone() }
+    }
+
+    fn is_automatic(&self) -> bool {
+        self.devices.iter().any(DeviceName::is_auto)
+    }
+}
+
+/// The interfaces the routes of which [`devices`] needs.
+pub(crate) fn candidates(machine: &Machine) -> impl Iterator<Item = u32> {
+    machine.interfaces.iter().filter(|(_, it)| obstacle(it, machine).is_none()).map(|(index, _)| *index)
+}
+
+/// All devices, in the order of their indexes.
+pub(crate) fn devices(machine: &Machine, routes: &BTreeMap<u32, Routes>, selection: &Selection) -> Vec<Device> {
+    let primary = Addresses::new(machine).primary;
+    let facts = Facts { machine, routes, primary: &primary, selection };
+    machine.interfaces.iter().map(|(index, interface)| facts.device(*index, interface)).collect()
+}
+
+struct Facts<'a> {
+    machine: &'a Machine,
+    routes: &'a BTreeMap<u32, Routes>,
+    primary: &'a BTreeSet<Addr>,
+    selection: &'a Selection,
+}
+
+impl Facts<'_> {
+    fn device(&self, ifindex: u32, interface: &Interface) -> Device {
+        let header = header(interface.link_type);
+        let role = match header {
+            None if !interface.is_loopback => Role::Unused(Reason::LinkLayer(interface.link_type)),
+            _ => self.role(ifindex, interface),
+        };
+        Device {
+            ifindex,
+            name: interface.name.as_str().into(),
+            kind: Some(&interface.kind).filter(|kind| !kind.is_empty()).map_or("physical", String::as_str).into(),
+            mtu: interface.mtu,
+            l2_length: header.unwrap_or(0),
+            v4: self.source(ifindex, Family::Ipv4),
+            v6: self.source(ifindex, Family::Ipv6),
+            role,
+        }
+    }
+
+    fn role(&self, index: u32, interface: &Interface) -> Role {
+        let (Selection { devices, except, pods }, name) = (self.selection, interface.name.as_str());
+        let is_in = |names: &[DeviceName]| names.iter().any(|it| it.matches(name));
+        if let Some(reason) = never(interface) {
+            return Role::Unused(reason);
+        }
+        if is_in(pods) {
+            return Role::Pod;
+        }
+        let automatic = match obstacle(interface, self.machine) {
+            None if !self.is_in_use(index) => Some(Reason::NoAddress),
+            // In a container that is a node, as with kind: the pair leads to the machine and from there to others.
+            Some(Reason::OtherNamespace) if self.is_needed(index) => None,
+            obstacle => obstacle,
+        };
+        let is_needed = automatic.is_none() && self.is_needed(index);
+        if is_in(except) {
+            return Role::Unused(Reason::Excluded { is_needed });
+        }
+        match automatic {
+            None if self.selection.is_automatic() || is_needed || is_in(devices) => Role::Uplink,
+            None => Role::Unused(Reason::NotListed),
+            Some(reason @ Reason::Port(_)) => Role::Unused(reason),
+            Some(_) if is_in(devices) => Role::Uplink,
+            Some(reason) => Role::Unused(reason),
+        }
+    }
+
+    fn is_in_use(&self, index: u32) -> bool {
+        let has_address = self.machine.addresses.iter().any(|address| address.interface == index);
+        has_address || self.routes.get(&index).is_some_and(|routes| routes.has_any)
+    }
+
+    /// Whether answers leave by the device whatever the configuration says: it has a default route, or an address by
+    /// which other machines know the node.
+    fn is_needed(&self, index: u32) -> bool {
+        let mut addresses = self.machine.addresses.iter().filter(|address| address.interface == index);
+        let has_default = self.routes.get(&index).is_some_and(|routes| routes.has_default);
+        has_default || addresses.any(|address| self.primary.contains(&address.addr))
+    }
+
+    /// The first address of the device that other machines can answer to for as long as a connection lasts.
+    fn source(&self, index: u32, family: Family) -> Option<Addr> {
+        let mut addresses = self.machine.addresses.iter().filter(|address| address.interface == index);
+        let is_reachable = |addr: Addr| !addr.is_loopback() && !addr.is_link_local() && !addr.is_multicast();
+        let found = addresses.find(|address| {
+            let is_lasting = !address.is_in_doubt && !address.is_passing && !address.is_secondary;
+            address.addr.family() == family && address.is_global && is_lasting && is_reachable(address.addr)
+        });
+        found.map(|address| address.addr)
+    }
+}
+
+/// Length of the link-layer header in bytes; `None` for a type that the programs cannot read.
+fn header(link_type: u16) -> Option<u8> {
+    match link_type {
+        link_type::ETHER => Some(ETHERNET_HEADER),
+        other => link_type::WITHOUT_HEADER.contains(&other).then_some(0),
+    }
+}
+
+/// Why the device cannot be used even if the configuration names it.
+fn never(interface: &Interface) -> Option<Reason> {
+    if interface.is_loopback {
+        return Some(Reason::Loopback);
+    }
+    (!interface.is_up).then_some(Reason::Down)
+}
+
+/// Why the device is not selected automatically.
+fn obstacle(interface: &Interface, machine: &Machine) -> Option<Reason> {
+    never(interface).or_else(|| port(interface, machine)).or_else(|| dead_end(interface, machine, DEPTH))
+}
+
+/// The device that receives the packets of this one. In a VRF each device receives its own.
+fn port(interface: &Interface, machine: &Machine) -> Option<Reason> {
+    let master = machine.interfaces.get(&interface.master)?;
+    (master.kind != "vrf").then(|| Reason::Port(master.name.clone()))
+}
+
+/// Why no other machine can be reached by the device.
+fn dead_end(interface: &Interface, machine: &Machine, depth: usize) -> Option<Reason> {
+    let depth = depth.checked_sub(1)?;
+    match interface.kind.as_str() {
+        "veth" | "netkit" => interface.is_lower_elsewhere.then_some(Reason::OtherNamespace),
+        "tun" if interface.link_type == link_type::ETHER => Some(Reason::Kind("tap".into())),
+        "vrf" => Some(Reason::Vrf),
+        "bridge" => {
+            let is_port = |it: &&Interface| machine.interfaces.get(&it.master).is_some_and(|it| same(it, interface));
+            let mut ports = machine.interfaces.values().filter(is_port);
+            let leads_out = ports.any(|port| !port.is_loopback && dead_end(port, machine, depth).is_none());
+            (!leads_out).then_some(Reason::Bridge)
+        }
+        kind if LEAD_NOWHERE.contains(&kind) => Some(Reason::Kind(kind.into())),
+        "vlan" | "macvlan" | "ipvlan" | "macsec" if !interface.is_lower_elsewhere => {
+            let lower = machine.interfaces.get(&interface.lower)?;
+            dead_end(lower, machine, depth).map(|_| Reason::Lower(lower.name.clone()))
+        }
+        _ => None,
+    }
+}
+
+/// Whether both are the same interface: names are unique.
+fn same(one: &Interface, other: &Interface) -> bool {
+    one.name == other.name
+}
+
+#[cfg(test)]
+#[path = "tests/uplinks.rs"]
+mod tests;

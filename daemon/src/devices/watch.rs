@@ -1,0 +1,303 @@
+//! The task that follows the devices of the node: it tells the owner task which devices lead to other machines, keeps
+//! the packet programs attached to them, and decides whether new connections are translated.
+//!
+//! A device gets its programs after the maps have its addresses: the first packet finds everything that it needs.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodelb_core::change::Change;
+use nodelb_core::messages;
+use nodelb_core::model::uplink::Uplink;
+use nodelb_core::snapshot::Snapshot;
+use nodelb_datapath::packets::PacketSettings;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tracing::{info, warn};
+
+use super::hooks::{Attach, Hooks};
+use super::mode::{self, Activity, Decision};
+use super::proxies::{self, Findings, ReadRules};
+use super::report::{DeviceReport, DevicesReport};
+use super::uplinks::{self, Device, Role, Selection};
+use crate::config::{Config, Packets, Snat, Unknown};
+use crate::node::addresses::Machine;
+use crate::node::netlink::{self, Events};
+
+/// How long events must pause before everything is read again.
+const SETTLE: Duration = Duration::from_millis(20);
+
+/// The maximum delay while events continue.
+const SETTLE_AT_MOST: Duration = Duration::from_millis(200);
+
+/// The interval of checks without an event.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// The interval of searches for other service proxies.
+const SEARCH_EVERY: Duration = Duration::from_secs(30);
+
+/// How long the maps may take to get the addresses of a new device before it gets its programs anyway.
+const MAPS_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The maximum duration of a read.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Makes the programs use these settings.
+pub type WriteSettings = Arc<dyn Fn(PacketSettings) + Send + Sync>;
+
+/// The inputs and outputs of the task.
+pub struct Connections {
+    /// The configuration in effect.
+    pub config: watch::Receiver<Arc<Config>>,
+    /// What the maps contain.
+    pub snapshot: watch::Receiver<Arc<Snapshot>>,
+    /// To the owner.
+    pub changes: mpsc::Sender<Vec<Change>>,
+    /// Attaches programs.
+    pub attach: Box<dyn Attach>,
+    /// Writes the settings of the programs.
+    pub settings: WriteSettings,
+    /// Reads the rules of kube-proxy.
+    pub rules: ReadRules,
+}
+
+/// Starts the task; it ends with `shutdown` and leaves the programs attached. Returns its reports.
+pub fn start(
+    connections: Connections,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> watch::Receiver<Arc<DevicesReport>> {
+    let (report, reports) = watch::channel(Arc::default());
+    let Connections { config, snapshot, changes, attach, settings, rules } = connections;
+    let task = Task {
+        config,
+        snapshot,
+        changes,
+        hooks: Some(Hooks::new(attach)),
+        settings,
+        rules,
+        report,
+        events: None,
+        uplinks: None,
+        decision: None,
+        findings: Findings::default(),
+        searched: None,
+        has_failed: false,
+    };
+    tokio::spawn(async move {
+        tokio::select! {
+            () = task.run() => {}
+            () = shutdown => {}
+        }
+    });
+    reports
+}
+
+struct Task {
+    config: watch::Receiver<Arc<Config>>,
+    snapshot: watch::Receiver<Arc<Snapshot>>,
+    changes: mpsc::Sender<Vec<Change>>,
+    /// The programs at devices; `None` while a blocking call uses them, and for ever if that has panicked.
+    hooks: Option<Hooks>,
+    settings: WriteSettings,
+    rules: ReadRules,
+    report: watch::Sender<Arc<DevicesReport>>,
+    /// The socket for events; `None` while there is none.
+    events: Option<Events>,
+    /// The uplinks that were last sent to the owner.
+    uplinks: Option<Vec<Uplink>>,
+    decision: Option<Decision>,
+    findings: Findings,
+    /// The time of the last search for other service proxies.
+    searched: Option<Instant>,
+    /// Whether the last read failed, which was logged.
+    has_failed: bool,
+}
+
+impl Task {
+    /// Runs until the owner has closed the queue.
+    async fn run(mut self) {
+        loop {
+            if self.events.is_none() {
+                self.events = Events::open().ok();
+            }
+            if !self.refresh().await {
+                return;
+            }
+            let next = Instant::now() + EVERY;
+            tokio::select! {
+                event = event(&mut self.events) => self.settle(event).await,
+                changed = self.config.changed() => if changed.is_err() {
+                    return;
+                },
+                () = sleep_until(next) => {}
+            }
+        }
+    }
+
+    /// Waits until events pause.
+    async fn settle(&mut self, mut event: io::Result<()>) {
+        let latest = Instant::now() + SETTLE_AT_MOST;
+        loop {
+            if event.is_err() {
+                // The socket is opened again, and everything is read after that.
+                self.events = None;
+                return;
+            }
+            let quiet = (Instant::now() + SETTLE).min(latest);
+            tokio::select! {
+                biased;
+                () = sleep_until(quiet) => return,
+                again = self::event(&mut self.events) => event = again,
+            }
+        }
+    }
+
+    /// Reads everything and does what follows from it; returns false if the owner has closed the queue.
+    async fn refresh(&mut self) -> bool {
+        let packets = self.config.borrow_and_update().packets.clone();
+        let (machine, devices) = match read(Selection::new(&packets)).await {
+            Ok(read) => read,
+            Err(error) => {
+                self.fail(&error);
+                return true;
+            }
+        };
+        self.has_failed = false;
+        self.search(machine).await;
+        let decision = self.decide(&packets);
+        if !self.send(&devices).await {
+            return false;
+        }
+        let Some(mut hooks) = self.hooks.take() else { return true };
+        let is_on = decision.activity != Activity::Off;
+        let synced = tokio::task::spawn_blocking(move || {
+            let errors = hooks.sync(&devices, is_on);
+            (hooks, devices, errors)
+        });
+        let Ok((hooks, devices, errors)) = synced.await else { return true };
+        let devices = devices.into_iter().map(|device| {
+            let error = errors.get(&device.ifindex).cloned();
+            let is_used = !matches!(device.role, Role::Unused(_));
+            DeviceReport { is_attached: is_on && is_used && error.is_none(), error, device }
+        });
+        self.report.send_replace(Arc::new(DevicesReport {
+            decision: Some(decision),
+            method: Some(hooks.method()),
+            repairs: hooks.repairs(),
+            devices: devices.collect(),
+        }));
+        self.hooks = Some(hooks);
+        true
+    }
+
+    /// Logs the first of several failures.
+    fn fail(&mut self, error: &io::Error) {
+        if !std::mem::replace(&mut self.has_failed, true) {
+            warn!(
+                message_id = %messages::NODE_UNKNOWN,
+                "cannot read the network devices of this node: {error}; the programs stay at the devices that have \
+                 them, and nodelb retries"
+            );
+        }
+    }
+
+    /// Searches for other service proxies if it is time for that.
+    async fn search(&mut self, machine: Machine) {
+        if self.searched.is_some_and(|at| at.elapsed() < SEARCH_EVERY) {
+            return;
+        }
+        self.searched = Some(Instant::now());
+        let rules = (self.rules)().await;
+        let found = tokio::task::spawn_blocking(move || proxies::find(&machine, rules));
+        if let Ok(findings) = found.await {
+            self.findings = findings;
+        }
+    }
+
+    /// Decides on the activity and applies the settings of the programs.
+    fn decide(&mut self, packets: &Packets) -> Decision {
+        let was_on = self.hooks.as_ref().is_some_and(Hooks::is_any_attached);
+        let decision = mode::decide(packets.mode, &self.findings, was_on);
+        (self.settings)(settings(packets, decision.activity == Activity::Draining));
+        if self.decision.as_ref() != Some(&decision) {
+            let text = match decision.activity {
+                Activity::On => "connections from outside the node are translated",
+                Activity::Draining => "existing connections from outside the node are translated, and no new ones",
+                Activity::Off => "connections from outside the node are not translated",
+            };
+            info!(message_id = %messages::PACKETS_ACTIVITY, "{text}: {}", decision.reason);
+            self.decision = Some(decision.clone());
+        }
+        decision
+    }
+
+    /// Sends the uplinks to the owner if they have changed, and waits until the maps have them; returns false if the
+    /// owner has closed the queue.
+    async fn send(&mut self, devices: &[Device]) -> bool {
+        let uplinks: Vec<Uplink> = devices.iter().filter_map(uplink).collect();
+        if self.uplinks.as_ref() == Some(&uplinks) {
+            return true;
+        }
+        if self.changes.send(vec![Change::Uplinks(uplinks.clone())]).await.is_err() {
+            return false;
+        }
+        let has_all = |snapshot: &Arc<Snapshot>| {
+            uplinks.iter().all(|uplink| snapshot.realised.uplinks.contains_key(&uplink.ifindex))
+        };
+        // If the owner is late, packets are passed to the network stack until it is done.
+        drop(timeout(MAPS_TIMEOUT, self.snapshot.wait_for(has_all)).await);
+        self.uplinks = Some(uplinks);
+        true
+    }
+}
+
+/// The settings of the programs with this configuration.
+pub fn settings(packets: &Packets, is_draining: bool) -> PacketSettings {
+    PacketSettings {
+        is_draining,
+        resets_unknown: packets.unknown == Unknown::Reset,
+        answers: packets.answer,
+        always_masquerades: packets.snat == Snat::Always,
+    }
+}
+
+/// Waits for the next event; with no socket, until it is time to open one.
+async fn event(events: &mut Option<Events>) -> io::Result<()> {
+    match events {
+        Some(events) => events.next().await,
+        None => {
+            sleep(SETTLE_AT_MOST).await;
+            Err(io::ErrorKind::NotConnected.into())
+        }
+    }
+}
+
+/// Reads all devices, outside of the runtime's workers.
+async fn read(selection: Selection) -> io::Result<(Machine, Vec<Device>)> {
+    let read = tokio::task::spawn_blocking(move || {
+        let machine = netlink::read()?;
+        let routes = netlink::read_routes(uplinks::candidates(&machine))?;
+        let devices = uplinks::devices(&machine, &routes, &selection);
+        Ok((machine, devices))
+    });
+    timeout(READ_TIMEOUT, read).await?.map_err(io::Error::other)?
+}
+
+/// The uplink for the maps; `None` if the device is not one.
+fn uplink(device: &Device) -> Option<Uplink> {
+    let Device { ifindex, name, mtu, l2_length, v4, v6, .. } = device;
+    (device.role == Role::Uplink).then(|| Uplink {
+        ifindex: *ifindex,
+        name: Arc::clone(name),
+        v4: *v4,
+        v6: *v6,
+        mtu: *mtu,
+        l2_length: *l2_length,
+    })
+}
+
+#[cfg(test)]
+#[path = "tests/watch.rs"]
+mod tests;

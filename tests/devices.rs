@@ -1,0 +1,8 @@
+//! The packet programs at network devices: attached, kept over restarts, carried over to maps of other sizes, removed.
+//! Each test has its own namespaces and needs root.
+
+#[cfg(test)]
+#[path = "devices/mod.rs"]
+mod devices;
+#[cfg(test)]
+mod sandbox;

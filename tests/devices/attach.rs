@@ -1,0 +1,133 @@
+//! tcx links.
+
+use nodelb_datapath::{CrashPoint, Direction, LinkState, drop_thread_privileges};
+
+use super::*;
+
+#[test]
+fn programs_are_attached_and_taken_over() {
+    run("devices::attach::programs_are_attached_and_taken_over", |env| {
+        let ifindex = pair("v0", "v1");
+        let (links, _) = pins(env);
+        let mut node = Node::open(&options(env));
+        let states = node.packets.hooks.attach(uplink("v0")).unwrap();
+        assert_eq!(states, [(Direction::Out, LinkState::Created), (Direction::In, LinkState::Created)]);
+        assert_eq!(names(&links, "packets"), [format!("packets-in-{ifindex}"), format!("packets-out-{ifindex}")]);
+        assert_eq!(node.faults(), [""; 0]);
+
+        drop(node);
+        let node = Node::open(&options(env));
+        assert_eq!(node.devices(), [ifindex], "attached since before the restart");
+        assert_eq!(node.faults(), [""; 0], "and they run the programs of this start");
+    });
+}
+
+#[test]
+fn a_removed_pin_is_restored_without_interruption() {
+    run("devices::attach::a_removed_pin_is_restored_without_interruption", |env| {
+        let ifindex = pair("v0", "v1");
+        let (links, _) = pins(env);
+        let mut node = Node::open(&options(env));
+        node.attach("v0");
+        fs::remove_file(links.join(format!("packets-in-{ifindex}"))).unwrap();
+        assert_eq!(node.faults().len(), 1);
+        let states = node.packets.hooks.attach(uplink("v0")).unwrap();
+        assert_eq!(states, [(Direction::Out, LinkState::Updated), (Direction::In, LinkState::Pinned)]);
+        assert_eq!(node.faults(), [""; 0]);
+    });
+}
+
+/// The index of a device may be used again, by a device that needs no programs.
+#[test]
+fn links_of_a_device_that_is_gone_are_removed() {
+    run("devices::attach::links_of_a_device_that_is_gone_are_removed", |env| {
+        let ifindex = pair("v0", "v1");
+        let (links, _) = pins(env);
+        let mut node = Node::open(&options(env));
+        node.attach("v0");
+        drop(node);
+        command("ip", &["link", "del", "v0"]);
+        let index = ifindex.to_string();
+        command("ip", &["link", "add", "v2", "index", &index, "type", "veth", "peer", "name", "v3"]);
+        let mut node = Node::open(&options(env));
+        assert_eq!(node.devices(), [0; 0]);
+        assert_eq!(names(&links, "packets"), [""; 0]);
+        let states = node.packets.hooks.attach(uplink("v2")).unwrap();
+        assert_eq!(states[0].1, LinkState::Created);
+        command("ip", &["link", "del", "v2"]);
+        assert_eq!(node.faults().len(), 2);
+        node.packets.hooks.detach(ifindex).unwrap();
+        assert_eq!((names(&links, "packets"), node.faults()), (Vec::new(), Vec::new()));
+    });
+}
+
+#[test]
+fn a_new_device_gets_programs_without_capabilities() {
+    run("devices::attach::a_new_device_gets_programs_without_capabilities", |env| {
+        let ifindex = pair("v0", "v1");
+        let mut node = Node::open(&options(env));
+        std::thread::scope(|scope| {
+            let attached = scope.spawn(|| {
+                let remaining = drop_thread_privileges(&node.datapath).unwrap();
+                assert_eq!(remaining.capabilities, [""; 0]);
+                let states = node.packets.hooks.attach(uplink("v0")).unwrap();
+                assert_eq!(node.packets.hooks.faults(), []);
+                node.packets.hooks.detach(ifindex).unwrap();
+                node.packets.hooks.attach(uplink("v0")).unwrap();
+                states
+            });
+            assert_eq!(attached.join().unwrap()[1].1, LinkState::Created);
+        });
+        assert_eq!(node.devices(), [ifindex]);
+    });
+}
+
+#[test]
+fn a_device_can_change_its_side() {
+    run("devices::attach::a_device_can_change_its_side", |env| {
+        let ifindex = pair("v0", "v1");
+        let mut node = Node::open(&options(env));
+        node.packets.hooks.attach(HookedDevice { side: DeviceSide::Pod, ..uplink("v0") }).unwrap();
+        drop(node);
+        let mut node = Node::open(&options(env));
+        assert_eq!(node.packets.hooks.devices().next().unwrap().side, DeviceSide::Pod);
+        assert_eq!(node.faults(), [""; 0]);
+        node.attach("v0");
+        assert_eq!(node.faults(), [""; 0]);
+        drop(node);
+        let node = Node::open(&options(env));
+        let device = node.packets.hooks.devices().next().unwrap();
+        assert_eq!((device.side, device.ifindex), (DeviceSide::Uplink, ifindex));
+    });
+}
+
+#[test]
+fn cleanup_detaches_everything() {
+    run("devices::attach::cleanup_detaches_everything", |env| {
+        pair("v0", "v1");
+        let mut node = Node::open(&options(env));
+        node.attach("v0");
+        node.packets.hooks.attach(HookedDevice { side: DeviceSide::Pod, ..uplink("v1") }).unwrap();
+        drop(node);
+        let report = nodelb_datapath::cleanup(&env.bpffs.join("nodelb"), &CrashPoint::default()).unwrap();
+        // The cgroup's ten hooks, and four of devices.
+        assert_eq!((report.links, report.left), (14, Vec::new()));
+        assert!(!env.bpffs.join("nodelb").exists());
+    });
+}
+
+#[test]
+fn without_packets_nothing_is_left_of_them() {
+    run("devices::attach::without_packets_nothing_is_left_of_them", |env| {
+        pair("v0", "v1");
+        let (links, maps) = pins(env);
+        let mut node = Node::open(&options(env));
+        node.attach("v0");
+        assert_eq!(names(&maps, "connections"), ["connections"]);
+        drop(node);
+        let (mut datapath, _) = KernelDatapath::open(&Options { packets: None, ..options(env) }).unwrap();
+        assert!(datapath.take_packets().is_none());
+        assert_eq!((names(&links, "packets"), names(&maps, "connections")), (Vec::new(), Vec::new()));
+        assert_eq!(datapath.verify_links(), []);
+    });
+}

@@ -1,0 +1,101 @@
+//! Connections over restarts and changes of the maps' sizes.
+
+use nodelb_datapath::OpenError;
+
+use super::*;
+
+fn resized(env: &Sandbox, connections: u32, handshakes: u32) -> Options {
+    with_packets(env, |packets| {
+        packets.options.limits = PacketLimits { connections, handshakes, ..PACKET_LIMITS };
+    })
+}
+
+#[test]
+fn connections_outlive_the_daemon() {
+    run("devices::carried::connections_outlive_the_daemon", |env| {
+        let node = Node::open(&options(env));
+        node.connect("connections", 1);
+        node.connect("half_open", 2);
+        drop(node);
+        let node = Node::open(&options(env));
+        assert!(node.has_connection("connections", 1) && node.has_connection("half_open", 2));
+        assert!(!node.has_connection("connections", 2));
+    });
+}
+
+#[test]
+fn maps_of_other_sizes_get_all_entries() {
+    run("devices::carried::maps_of_other_sizes_get_all_entries", |env| {
+        let (_, pins) = pins(env);
+        let mut node = Node::open(&options(env));
+        pair("v0", "v1");
+        node.attach("v0");
+        for number in 0..100 {
+            node.connect("connections", number);
+        }
+        drop(node);
+        for (connections, handshakes) in [(1000, 128), (1000, 64), (64, 4096)] {
+            let node = Node::open(&resized(env, connections, handshakes));
+            assert_eq!(node.map("connections").max_entries(), connections * 2);
+            assert_eq!(node.map("half_open").max_entries(), handshakes * 2);
+            assert!((0..100).all(|number| node.has_connection("connections", number)));
+            assert_eq!(names(&pins, "connections"), ["connections"]);
+            assert_eq!((node.devices().len(), node.faults().len()), (1, 0));
+        }
+    });
+}
+
+#[test]
+fn a_limit_below_the_number_of_connections_is_refused() {
+    run("devices::carried::a_limit_below_the_number_of_connections_is_refused", |env| {
+        let node = Node::open(&options(env));
+        for number in 0..100 {
+            node.connect("connections", number);
+        }
+        drop(node);
+        match KernelDatapath::open(&resized(env, 10, 128)) {
+            Err(error @ OpenError::TooManyConnections { limit: 10 }) => {
+                assert!(error.to_string().contains("packets.max-connections"), "{error}");
+            }
+            other => panic!("{other:?}"),
+        }
+        let node = Node::open(&options(env));
+        assert!((0..100).all(|number| node.has_connection("connections", number)));
+    });
+}
+
+/// The process is killed after each step of a start with other sizes; the next start, with any sizes, has every entry.
+#[test]
+fn a_crash_at_any_step_loses_no_connection() {
+    run("devices::carried::a_crash_at_any_step_loses_no_connection", |env| {
+        if let Some(after) = part() {
+            let after = after.parse().expect("a number");
+            drop(KernelDatapath::open(&Options { crash_after: Some(after), ..resized(env, 1000, 64) }));
+            return;
+        }
+        pair("v0", "v1");
+        let (_, pins) = pins(env);
+        let mut node = Node::open(&options(env));
+        node.attach("v0");
+        drop(node);
+        for after in 1..200 {
+            let node = Node::open(&options(env));
+            node.connect("connections", 1);
+            node.connect("half_open", 2);
+            drop(node);
+            let test = "devices::carried::a_crash_at_any_step_loses_no_connection";
+            let mut crash = Command::new(std::env::current_exe().expect("the path of the test binary"));
+            crash.args(["--exact", test, "--nocapture", "--test-threads=1"]);
+            let status = crash.env(PART, after.to_string()).status().expect("the same test again");
+            let sizes = if after % 2 == 0 { options(env) } else { resized(env, 1000, 64) };
+            let node = Node::open(&sizes);
+            assert!(node.has_connection("connections", 1) && node.has_connection("half_open", 2), "step {after}");
+            assert_eq!((names(&pins, "connections"), node.faults().len()), (vec!["connections".into()], 0));
+            if status.success() {
+                assert!(after > 10, "there are more steps than {after}");
+                return;
+            }
+        }
+        panic!("the start has no end");
+    });
+}
