@@ -108,13 +108,9 @@ fn differences(ran: &Ran, after: &Tables, outcome: &Outcome) -> String {
     let mut text = String::new();
     let code = code_of(outcome);
     if ran.code != code {
-        let _ = writeln!(
-            text,
-            "  verdict: programs {}, function {} {:?}",
-            verdict(ran.code),
-            verdict(code),
-            outcome.reason
-        );
+        let (programs, function) = (verdict(ran.code), verdict(code));
+        let reasons = (&ran.reasons, outcome.reason);
+        let _ = writeln!(text, "  verdict: programs {programs} {:?}, function {function} {:?}", reasons.0, reasons.1);
     }
     // A packet that is dropped has no bytes.
     if ran.code != SHOT && code != SHOT && ran.bytes != outcome.bytes {

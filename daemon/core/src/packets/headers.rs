@@ -225,8 +225,8 @@ fn icmp(rest: &[u8], headers: Headers) -> Parsed {
     }
 }
 
-/// The ports and flags of a TCP or UDP header. In a packet that is not a fragment, the lengths that the header states
-/// must fit.
+/// The ports and flags of a TCP or UDP header. The lengths that the header states must fit; a UDP header states that of
+/// all fragments.
 fn ports(rest: &[u8], protocol: Protocol, is_whole: bool) -> Option<Ports> {
     let is_tcp = protocol == Protocol::Tcp;
     let fixed = if is_tcp { TCP } else { UDP };
@@ -234,7 +234,7 @@ fn ports(rest: &[u8], protocol: Protocol, is_whole: bool) -> Option<Ports> {
         return None;
     }
     let stated = if is_tcp { usize::from(rest[12] >> 4) * 4 } else { usize::from(be16(rest, 4)) };
-    if stated < fixed || (is_whole && stated > rest.len()) {
+    if stated < fixed || ((is_whole || is_tcp) && stated > rest.len()) {
         return None;
     }
     Some(Ports { source: be16(rest, 0), target: be16(rest, 2), tcp_flags: if is_tcp { rest[13] } else { 0 } })
