@@ -67,6 +67,8 @@ mod outage;
 mod outside;
 #[path = "netns/outside_continuity.rs"]
 mod outside_continuity;
+#[path = "netns/outside_devices.rs"]
+mod outside_devices;
 #[path = "netns/outside_network.rs"]
 mod outside_network;
 #[path = "netns/privilege.rs"]

@@ -132,9 +132,15 @@ impl Selection {
     }
 }
 
-/// The interfaces the routes of which [`devices`] needs.
+/// The interfaces the routes of which [`devices`] needs: those that may lead to other machines.
 pub(crate) fn candidates(machine: &Machine) -> impl Iterator<Item = u32> {
-    machine.interfaces.iter().filter(|(_, it)| obstacle(it, machine).is_none()).map(|(index, _)| *index)
+    let has_address = |index: u32| machine.addresses.iter().any(|it| it.interface == index && it.is_global);
+    let may_lead_out = move |(index, interface): &(&u32, &Interface)| match obstacle(interface, machine) {
+        None => true,
+        Some(Reason::OtherNamespace) => has_address(**index),
+        Some(_) => false,
+    };
+    machine.interfaces.iter().filter(may_lead_out).map(|(index, _)| *index)
 }
 
 /// All devices, in the order of their indexes.

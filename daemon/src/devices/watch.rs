@@ -19,8 +19,9 @@ use tracing::{info, warn};
 
 use super::hooks::{Attach, Hooks};
 use super::mode::{self, Activity, Decision};
-use super::proxies::{self, Findings, ReadRules};
+use super::proxies::{self, Findings};
 use super::report::{DeviceReport, DevicesReport};
+use super::rules::ReadRules;
 use super::uplinks::{self, Device, Role, Selection};
 use crate::config::{Config, Packets, Snat, Unknown};
 use crate::node::addresses::Machine;
@@ -45,26 +46,26 @@ const MAPS_TIMEOUT: Duration = Duration::from_millis(500);
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Makes the programs use these settings.
-pub type WriteSettings = Arc<dyn Fn(PacketSettings) + Send + Sync>;
+pub(crate) type WriteSettings = Arc<dyn Fn(PacketSettings) + Send + Sync>;
 
 /// The inputs and outputs of the task.
-pub struct Connections {
+pub(crate) struct Connections {
     /// The configuration in effect.
-    pub config: watch::Receiver<Arc<Config>>,
+    pub(crate) config: watch::Receiver<Arc<Config>>,
     /// What the maps contain.
-    pub snapshot: watch::Receiver<Arc<Snapshot>>,
+    pub(crate) snapshot: watch::Receiver<Arc<Snapshot>>,
     /// To the owner.
-    pub changes: mpsc::Sender<Vec<Change>>,
+    pub(crate) changes: mpsc::Sender<Vec<Change>>,
     /// Attaches programs.
-    pub attach: Box<dyn Attach>,
+    pub(crate) attach: Box<dyn Attach>,
     /// Writes the settings of the programs.
-    pub settings: WriteSettings,
+    pub(crate) settings: WriteSettings,
     /// Reads the rules of kube-proxy.
-    pub rules: ReadRules,
+    pub(crate) rules: ReadRules,
 }
 
 /// Starts the task; it ends with `shutdown` and leaves the programs attached. Returns its reports.
-pub fn start(
+pub(crate) fn start(
     connections: Connections,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> watch::Receiver<Arc<DevicesReport>> {
@@ -128,9 +129,12 @@ impl Task {
             let next = Instant::now() + EVERY;
             tokio::select! {
                 event = event(&mut self.events) => self.settle(event).await,
-                changed = self.config.changed() => if changed.is_err() {
-                    return;
-                },
+                changed = self.config.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    self.searched = None;
+                }
                 () = sleep_until(next) => {}
             }
         }

@@ -173,6 +173,21 @@ fn pods_are_no_uplinks() {
     assert_eq!(host.role("nk1", "devices = [\"auto\", \"nk1\"]"), "uplink", "the administrator knows better");
 }
 
+/// In a container that is a node, as with kind, the node's only device is one end of a pair.
+#[test]
+fn a_pair_with_the_default_route_is_an_uplink() {
+    let mut host = Host::default();
+    host.elsewhere("eth0", "veth")
+        .address("eth0", "203.0.113.1")
+        .elsewhere("veth1", "veth")
+        .address("veth1", "10.0.0.1");
+    host.machine.sources.push(addr("203.0.113.1"));
+    assert_eq!(host.role("eth0", ""), "uplink", "it has the primary address");
+    assert_eq!(host.role("veth1", ""), "its other end is in another network namespace");
+    host.default_route("veth1");
+    assert_eq!(host.role("veth1", ""), "uplink");
+}
+
 /// Cilium without kube-proxy replacement reaches remote pods by `cilium_host`, one end of a pair in one namespace.
 #[test]
 fn a_pair_in_this_namespace_is_an_uplink() {
@@ -295,4 +310,6 @@ fn routes_are_read_only_for_devices_that_may_be_selected() {
     let mut host = Host::new();
     host.elsewhere("veth1", "veth").add("wg0", "wireguard");
     assert_eq!(candidates(&host.machine).collect::<Vec<_>>(), [2, 4]);
+    host.address("veth1", "10.244.0.1");
+    assert_eq!(candidates(&host.machine).collect::<Vec<_>>(), [2, 3, 4]);
 }
