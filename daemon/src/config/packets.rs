@@ -330,7 +330,12 @@ impl Packets {
                 ),
             ))
         });
-        excluded.chain(both).collect()
+        let unanswered = (self.snat == Snat::Always && self.pod_devices.is_empty()).then(|| {
+            let detail = "`always` requires packets.pod-devices: a backend on this node answers to the node, and only \
+                          programs at its own device translate that answer";
+            ("snat", detail.into())
+        });
+        excluded.chain(both).chain(unanswered).collect()
     }
 
     /// The problems with keys of `[datapath]`.

@@ -150,6 +150,19 @@ pub(crate) fn devices(machine: &Machine, routes: &BTreeMap<u32, Routes>, selecti
     machine.interfaces.iter().map(|(index, interface)| facts.device(*index, interface)).collect()
 }
 
+/// Lets devices that were uplinks before remain uplinks while they are down or without an address or route: the programs
+/// cost nothing there, and when the device is back, no packet of a connection passes it untranslated.
+pub(crate) fn keep(devices: &mut [Device], before: &[Device]) {
+    for device in devices {
+        let is_passing = matches!(device.role, Role::Unused(Reason::Down | Reason::NoAddress | Reason::OtherNamespace));
+        let same = |it: &&Device| it.ifindex == device.ifindex && it.name == device.name && it.role == Role::Uplink;
+        let Some(known) = before.iter().find(same).filter(|_| is_passing) else { continue };
+        device.role = Role::Uplink;
+        device.v4 = device.v4.or(known.v4);
+        device.v6 = device.v6.or(known.v6);
+    }
+}
+
 struct Facts<'a> {
     machine: &'a Machine,
     routes: &'a BTreeMap<u32, Routes>,

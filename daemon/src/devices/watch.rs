@@ -80,6 +80,7 @@ pub(crate) fn start(
         rules,
         report,
         events: None,
+        devices: Vec::new(),
         uplinks: None,
         decision: None,
         findings: Findings::default(),
@@ -106,6 +107,8 @@ struct Task {
     report: watch::Sender<Arc<DevicesReport>>,
     /// The socket for events; `None` while there is none.
     events: Option<Events>,
+    /// The devices at the last look.
+    devices: Vec<Device>,
     /// The uplinks that were last sent to the owner.
     uplinks: Option<Vec<Uplink>>,
     decision: Option<Decision>,
@@ -161,7 +164,7 @@ impl Task {
     /// Reads everything and does what follows from it; returns false if the owner has closed the queue.
     async fn refresh(&mut self) -> bool {
         let packets = self.config.borrow_and_update().packets.clone();
-        let (machine, devices) = match read(Selection::new(&packets)).await {
+        let (machine, mut devices) = match read(Selection::new(&packets)).await {
             Ok(read) => read,
             Err(error) => {
                 self.fail(&error);
@@ -169,6 +172,8 @@ impl Task {
             }
         };
         self.has_failed = false;
+        uplinks::keep(&mut devices, &self.devices);
+        self.devices.clone_from(&devices);
         self.search(machine).await;
         let decision = self.decide(&packets);
         if !self.send(&devices).await {

@@ -126,6 +126,29 @@ fn hardware_with_an_address_is_an_uplink() {
 }
 
 #[test]
+fn an_uplink_that_goes_down_and_up_keeps_its_programs() {
+    let mut host = Host::new();
+    let before = host.devices("");
+    let index = host.index("eth0");
+    host.machine.interfaces.get_mut(&index).unwrap().is_up = false;
+    host.machine.addresses.retain(|address| address.interface != index);
+    let down = host.devices("");
+    let mut kept = down.clone();
+    keep(&mut kept, &before);
+    let eth0 = |devices: &[Device]| devices.iter().find(|device| device.ifindex == index).unwrap().clone();
+    assert_eq!(eth0(&kept), eth0(&before), "with its addresses, which answers need when it is back");
+    let mut never_used = down.clone();
+    keep(&mut never_used, &down);
+    assert_eq!(never_used, down);
+    let mut excluded = host.devices("except = [\"eth0\"]");
+    host.machine.interfaces.get_mut(&index).unwrap().is_up = true;
+    excluded[0].role = Role::Unused(Reason::Excluded { is_needed: true });
+    let wanted = excluded.clone();
+    keep(&mut excluded[..1], &before);
+    assert_eq!(excluded[..1], wanted[..1], "the configuration decides");
+}
+
+#[test]
 fn a_bond_or_team_takes_its_ports() {
     for kind in ["bond", "team"] {
         let mut host = Host::new();
