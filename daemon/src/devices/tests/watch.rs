@@ -74,7 +74,7 @@ async fn the_owner_gets_the_uplinks_before_they_have_programs() {
 async fn the_mode_follows_the_configuration() {
     let mut rig = start_with("mode = \"on\"", false);
     rig.activity(Activity::On).await;
-    rig.config.send_replace(config("mode = \"drain\"\nanswer = false\nsnat = \"always\""));
+    rig.config.send_replace(config("mode = \"drain\"\nanswer = false\nsnat = \"always\"\npod-devices = [\"tap*\"]"));
     rig.activity(Activity::Draining).await;
     let settings = rig.last_settings();
     assert!(settings.is_draining && !settings.answers && settings.always_masquerades);
