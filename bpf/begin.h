@@ -7,84 +7,12 @@
 #ifndef NODELB_BEGIN_H
 #define NODELB_BEGIN_H
 
-#include "connections.h"
+#include "ports.h"
 #include "ring.h"
 #include "routes.h"
 
-/*
- * The ports of this node for connections to backends on other machines, in
- * host order and inclusive.
- */
-const volatile __u16 snat_first = 10000;
-const volatile __u16 snat_last = 29999;
-
-/*
- * Ports that are tried for one connection. With 90 % of the range in use, a
- * search from the cursor fails in less than 0.25 % of all cases.
- */
-#define MOST_PORT_TRIES 64
-/*
- * Seconds after which a connection that no backend has answered loses its port
- * to another one. Otherwise one SYN per port, from false addresses, would
- * occupy the whole range.
- */
-#define UNANSWERED_SECONDS 2
 /* Length of service_id_be in bits: the prefix of all ranges of a service. */
 #define RANGE_ID_BITS 32
-
-static __always_inline struct packet_counts *counts(void)
-{
-	__u32 first = 0;
-
-	return bpf_map_lookup_elem(&packet_counts, &first);
-}
-
-static __always_inline void count_dropped(enum packet_reason reason)
-{
-	struct packet_counts *all = counts();
-
-	if (!all || reason >= PACKET_REASONS)
-		return;
-	all->dropped[reason]++;
-	all->last_reason = reason;
-}
-
-static __always_inline const volatile struct packet_settings *settings(void)
-{
-	__u32 first = 0;
-
-	return bpf_map_lookup_elem(&packet_settings, &first);
-}
-
-static __always_inline struct counter *outside_counter_of(__u32 service_id)
-{
-	__u32 shard, index;
-
-	if (!counted_services)
-		return NULL;
-	shard = bpf_get_smp_processor_id() & counter_shards_mask;
-	index = shard * counted_services + service_id;
-	return bpf_map_lookup_elem(&outside_counters, &index);
-}
-
-static __always_inline void count_begun(__u32 service_id)
-{
-	struct counter *counter = outside_counter_of(service_id);
-	struct packet_counts *all = counts();
-
-	if (counter)
-		__sync_fetch_and_add(&counter->translated, 1);
-	if (all)
-		all->begun++;
-}
-
-static __always_inline void count_not_begun(__u32 service_id)
-{
-	struct counter *counter = outside_counter_of(service_id);
-
-	if (counter)
-		__sync_fetch_and_add(&counter->refused, 1);
-}
 
 /* As copy_frontend(); the layout and the seal are the same. */
 static __always_inline bool
@@ -319,118 +247,15 @@ VERIFIED_ONCE int locate(struct __sk_buff *skb)
 	return OUTCOME_TRANSLATE;
 }
 
-/* Makes the entry for the backend's packets, without the client's new port. */
-static __always_inline void reverse(struct scratch *here)
+static __always_inline int put_both(struct __sk_buff *skb, struct scratch *here)
 {
-	const struct packet_key *key = &here->packet.key;
-	struct connection *partner = &here->partner;
-
-	*partner = here->entry;
-	partner->flags |= CONNECTION_REVERSE;
-	copy_addr(partner->source, key->target);
-	copy_addr(partner->target, key->source);
-	partner->source_port_be = key->target_port_be;
-	partner->target_port_be = key->source_port_be;
-	partner_of(key, &here->entry, &here->partner_key);
-}
-
-/*
- * Whether an entry under the key of the new one is in the way. It is not if it
- * is a left-over of this same connection, or if it is only a handshake that no
- * backend has answered.
- */
-static __always_inline bool
-is_in_the_way(const struct scratch *here, const struct connection *other)
-{
-	if (is_partner(&here->packet.key, other))
-		return false;
-	return other->flags & CONNECTION_REPLIED ||
-	       (__s32)(seconds() - other->last_used) < UNANSWERED_SECONDS;
-}
-
-/* The ports that are tried: count ports from first, beginning with start. */
-struct attempt {
-	struct scratch *here;
-	__u32 first;
-	__u32 count;
-	__u32 start;
-	__u32 tries;
-	__u32 found;
-};
-
-static long try_port(__u32 step, struct attempt *attempt)
-{
-	__u32 port = attempt->first + (attempt->start + step) % attempt->count;
-	struct scratch *here = attempt->here;
-	struct packet_key *key = &here->partner_key;
-	const struct connection *other;
-
-	attempt->tries++;
-	key->target_port_be = bpf_htons(port);
-	other = bpf_map_lookup_elem(&connections, key);
-	if (other) {
-		if (!is_partner(&here->packet.key, other))
-			return 0;
-		bpf_map_delete_elem(&connections, key);
-	}
-	other = bpf_map_lookup_elem(&half_open, key);
-	if (other) {
-		if (is_in_the_way(here, other))
-			return 0;
-		bpf_map_delete_elem(&half_open, key);
-	}
-	if (put_half_open(key, &here->partner, BPF_NOEXIST))
-		return 0;
-	attempt->found = 1;
-	return 1;
-}
-
-/*
- * Sets the ports to try. Towards a backend on another machine, every
- * connection needs a port of its own, and the search begins where the last one
- * for the backend ended. Towards a backend on this node, the client keeps its
- * port, except if it has reached the same backend from the same port by
- * another address of a service.
- */
-static __always_inline void
-set_ports(struct attempt *attempt, const struct connection *entry)
-{
-	__u32 index = entry->backend_id % SNAT_CURSORS;
-	__u32 *cursor;
-
-	if (!(entry->flags & CONNECTION_REDIRECTED)) {
-		attempt->first = 1;
-		attempt->count = 65535;
-		attempt->start = bpf_ntohs(entry->source_port_be) - 1;
-		return;
-	}
-	attempt->first = snat_first;
-	attempt->count = snat_last - snat_first + 1;
-	cursor = bpf_map_lookup_elem(&snat_cursors, &index);
-	if (cursor)
-		attempt->start = __sync_fetch_and_add(
-			cursor, 1 + bpf_get_prandom_u32() % 3);
-}
-
-/* Puts the entry for the backend's packets under a key that no other has. */
-VERIFIED_ONCE bool claim_port(void)
-{
-	struct scratch *here = scratch();
-	struct attempt attempt = {.here = here};
-	struct packet_counts *all = counts();
-
-	if (!here)
-		return false;
-	reverse(here);
-	set_ports(&attempt, &here->entry);
-	/* The verifier does not know that the range is not empty. */
-	if (!attempt.count)
-		return false;
-	bpf_loop(MOST_PORT_TRIES, try_port, &attempt, 0);
-	if (all && here->entry.flags & CONNECTION_REDIRECTED)
-		all->port_tries += attempt.tries;
-	here->entry.source_port_be = here->partner_key.target_port_be;
-	return attempt.found;
+	if (!claim_port(skb))
+		return OUTCOME_ANSWER | PACKET_NO_PORT;
+	here->entry.bytes = here->packet.end - l2_length;
+	if (!put_half_open(&here->packet.key, &here->entry, BPF_ANY))
+		return OUTCOME_TRANSLATE;
+	bpf_map_delete_elem(&half_open, &here->partner_key);
+	return OUTCOME_DROP | PACKET_NO_ROOM;
 }
 
 /*
@@ -447,14 +272,11 @@ VERIFIED_ONCE int begin(struct __sk_buff *skb)
 	if (!choose_backend(skb->ifindex))
 		return OUTCOME_LEAVE;
 	outcome = locate(skb);
-	if (outcome != OUTCOME_TRANSLATE)
+	if (outcome == OUTCOME_TRANSLATE)
+		outcome = put_both(skb, here);
+	if (outcome != OUTCOME_TRANSLATE) {
+		count_not_begun(here->service_id);
 		return outcome;
-	if (!claim_port())
-		return OUTCOME_ANSWER | PACKET_NO_PORT;
-	here->entry.bytes = here->packet.end - l2_length;
-	if (put_half_open(&here->packet.key, &here->entry, BPF_ANY)) {
-		bpf_map_delete_elem(&half_open, &here->partner_key);
-		return OUTCOME_DROP | PACKET_NO_ROOM;
 	}
 	count_begun(here->service_id);
 	return OUTCOME_TRANSLATE;

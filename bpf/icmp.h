@@ -3,8 +3,8 @@
  * ICMP errors about packets that were translated. An error contains the
  * beginning of the packet it is about, as the sender of the error saw it.
  * Turned round, that packet is one of the same connection in the other
- * direction, so its entry shows whom the error concerns and what that side
- * knows the connection by.
+ * direction, so its entry shows which side the error concerns, and by which
+ * addresses that side knows the connection.
  */
 #ifndef NODELB_ICMP_H
 #define NODELB_ICMP_H

@@ -2,8 +2,7 @@
 /*
  * Which backend a client outside this node gets. With a ring, that is a
  * function of the client and of the address that it connects to, and the same
- * on all nodes. core::ring in Rust fills the rings and implements the same
- * lookup.
+ * on all nodes. core::state::ring in Rust fills the rings.
  */
 #ifndef NODELB_RING_H
 #define NODELB_RING_H

@@ -21,7 +21,7 @@ pub(crate) const BACKEND: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 8080);
 /// A program that does nothing, to measure the cost of the hook itself.
 const EMPTY: &str = "
 #include <linux/bpf.h>
-#include <bpf/bpf_helpers.h>
+#define SEC(name) __attribute__((section(name), used))
 char LICENSE[] SEC(\"license\") = \"Dual BSD/GPL\";
 SEC(\"cgroup/connect4\") int empty(struct bpf_sock_addr *ctx) { return 1; }
 ";

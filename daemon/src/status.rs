@@ -22,7 +22,7 @@ pub struct Health {
 /// One condition of readiness.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Check {
-    /// Name of the check: `reconcile`, `canary`, `links`.
+    /// Name of the check: `reconcile`, `canary`, `links`, `devices`.
     pub name: &'static str,
     /// Whether the condition holds.
     pub passed: bool,

@@ -12,6 +12,7 @@ mod translation;
 mod verifier;
 
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::process::Command;
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
@@ -128,11 +129,24 @@ impl Node {
         );
         let pod = device("pod0", &["203.0.113.129/25", "2001:db8:3::1/64"], &["203.0.113.130", "2001:db8:3::2"]);
         let node = Self { uplink, inner, pod, ..Self::without_devices() };
-        node.set_uplink(uplink, "203.0.113.1", "2001:db8:1::1");
-        node.set_uplink(inner, "198.51.100.1", "2001:db8:2::1");
-        node.set("node_addrs", &addr("203.0.113.1".parse().unwrap()), &[0; 4]);
-        node.set("node_addrs", &addr("2001:db8:1::1".parse().unwrap()), &[0; 4]);
+        node.describe();
         node
+    }
+
+    /// The same node, with other programs and empty maps.
+    fn with_programs(&self, source_ports: RangeInclusive<u16>) -> Self {
+        let node = Self { programs: load(source_ports), ..*self };
+        node.settings([0, 0, 1, 0]);
+        node.describe();
+        node
+    }
+
+    /// Writes the node's devices and addresses into the maps.
+    fn describe(&self) {
+        self.set_uplink(self.uplink, "203.0.113.1", "2001:db8:1::1");
+        self.set_uplink(self.inner, "198.51.100.1", "2001:db8:2::1");
+        self.set("node_addrs", &addr("203.0.113.1".parse().unwrap()), &[0; 4]);
+        self.set("node_addrs", &addr("2001:db8:1::1".parse().unwrap()), &[0; 4]);
     }
 
     /// The programs and maps of a node that forwards packets.
@@ -140,7 +154,7 @@ impl Node {
         for file in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
             std::fs::write(format!("/proc/sys/net/{file}"), "1").unwrap();
         }
-        let node = Self { programs: load(), uplink: 0, inner: 0, pod: 0 };
+        let node = Self { programs: load(10_000..=10_099), uplink: 0, inner: 0, pod: 0 };
         node.settings([0, 0, 1, 0]);
         node
     }
@@ -294,10 +308,10 @@ impl Default for Lists<'_> {
     }
 }
 
-fn load() -> PacketPrograms {
+fn load(source_ports: RangeInclusive<u16>) -> PacketPrograms {
     let options = PacketOptions {
         nodeport_range: 30000..=32767,
-        source_ports: 10000..=10099,
+        source_ports,
         limits: PacketLimits { outside: 64, connections: 512, handshakes: 512, fragments: 64, source_ranges: 64 },
         services: Limits { frontends: 64, services: 16, slots: 4096, affinity: 64, outside: 0, source_ranges: 0 },
         count_connections: true,

@@ -250,11 +250,16 @@ fn without_a_free_port_a_client_is_refused() {
     with_node("programs::translation::without_a_free_port_a_client_is_refused", |node| {
         node.serve_one(V4, TCP, V4.remote);
         let syn = |port: u16| first(TCP, &format!("203.0.113.2:{port}"), V4.service);
-        let mut begun = 0;
-        for client in 0..400 {
-            begun += u32::from(node.arrives(&syn(1000 + client)).1.tcp_flags == SYN);
+        let port_of = |sent: &Seen| (sent.tcp_flags == SYN).then(|| sent.source.port());
+        let mut owners = std::collections::BTreeMap::new();
+        for client in 1000..1400 {
+            if let Some(port) = port_of(&node.arrives(&syn(client)).1) {
+                owners.insert(port, client);
+            }
         }
-        assert_eq!(begun, 100, "all ports are in use");
+        assert_eq!(owners.len(), 100, "all ports are in use");
+        let kept = 10_050;
+        node.answered(&frame(TCP, V4.remote, &format!("{}:{kept}", V4.node_at_remote)).flags(SYN | ACK));
         assert_eq!(node.dropped(7), 300);
         let (code, refused) = node.arrives(&syn(2000));
         assert_eq!((code, refused.tcp_flags), (REDIRECT, RST | ACK));
@@ -264,9 +269,40 @@ fn without_a_free_port_a_client_is_refused() {
         node.serve_one(V4, TCP, V4.remote);
         let (code, sent) = node.arrives(&syn(2000));
         assert_eq!((code, sent.tcp_flags), (REDIRECT, SYN), "a port of an unanswered handshake");
-        // The client that lost its port gets another one.
-        let (code, sent) = node.arrives(&syn(1000));
+        let port = sent.source.port();
+        let (code, sent) = node.arrives(&syn(owners[&port]));
         assert_eq!((code, sent.tcp_flags), (REDIRECT, SYN));
+        assert_ne!(sent.source.port(), port, "the client that lost its port gets another one");
+        let others: Vec<u16> = (3000..3098).filter_map(|client| port_of(&node.arrives(&syn(client)).1)).collect();
+        assert!(others.len() > 60, "{}", others.len());
+        assert!(!others.contains(&kept), "a backend has answered this one");
+    });
+}
+
+/// The kernel's range of ports for sockets includes those of the programs; a socket has each of them but one.
+#[test]
+fn ports_of_sockets_are_not_used() {
+    with_node("programs::translation::ports_of_sockets_are_not_used", |node| {
+        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "10000 10063").unwrap();
+        for (family, protocol) in all_kinds() {
+            let node = node.with_programs(10_000..=10_063);
+            let own: std::net::IpAddr = family.node_at_remote.parse().unwrap();
+            let free = 10_040;
+            let ports = (10_000..=10_063).filter(|port| *port != free);
+            let sockets: Vec<Box<dyn std::any::Any>> = ports
+                .map(|port| -> Box<dyn std::any::Any> {
+                    if protocol == TCP {
+                        Box::new(std::net::TcpListener::bind((own, port)).unwrap())
+                    } else {
+                        Box::new(std::net::UdpSocket::bind((own, port)).unwrap())
+                    }
+                })
+                .collect();
+            node.serve_one(family, protocol, family.remote);
+            let (code, sent) = node.arrives(&first(protocol, family.client, family.service));
+            assert_eq!((code, sent.source.port()), (REDIRECT, free));
+            drop(sockets);
+        }
     });
 }
 

@@ -10,7 +10,7 @@ use nodelb_core::datapath::{Datapath as _, Limits};
 use nodelb_core::state::entries::{MapState, ServiceEntry};
 use nodelb_datapath::{CrashPoint, KernelDatapath, LAYOUT, LinkState, OpenError, Options, Origin, cleanup};
 
-use super::lifecycle::{content, fill};
+use super::content::{content, fill};
 use super::{
     Kernel, Prober, SocketMode, backends, entry, exchange, in_sandbox, l4, list, options, part, part_command, point,
     put,

@@ -4,6 +4,7 @@
 mod affinity;
 mod atomic;
 mod bind;
+mod content;
 mod counters;
 mod crash;
 mod flows;

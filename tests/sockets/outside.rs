@@ -1,4 +1,4 @@
-//! The maps for clients outside the node: they exist only if configured, their limits concern nobody else, and changes
+//! The maps for clients outside the node: they exist only if configured, their limits affect no other entry, and changes
 //! by other programs are found.
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
@@ -9,7 +9,7 @@ use nodelb_core::state::kernel_check::EntryKey;
 use nodelb_core::state::ring;
 use nodelb_datapath::{CrashPoint, Options, Origin, cleanup};
 
-use super::lifecycle::{content, fill};
+use super::content::{content, fill};
 use super::{Kernel, SocketMode, backends, entry, exchange, in_sandbox, l4, options, point, put};
 use crate::sandbox::Sandbox;
 

@@ -12,7 +12,7 @@ pub(super) struct Trace {
     /// Destination, such as 10.96.7.7:80 or [2001:db8::7]:53/UDP
     #[arg(value_name = "ADDRESS:PORT[/PROTOCOL]")]
     to: L4Addr,
-    /// Client: host, pod or outside, an address, or the inode number of a network namespace [default: host]
+    /// Client: host, pod or outside, ADDRESS or ADDRESS:PORT, or the inode number of a network namespace [default: host]
     #[arg(long, value_name = "WHO")]
     from: Option<String>,
     #[command(flatten)]

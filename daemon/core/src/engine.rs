@@ -86,10 +86,10 @@ pub struct Round {
     pub unanswered: Vec<(Addr, Arc<str>)>,
     /// Addresses from `unanswered` of earlier rounds that have been accepted since.
     pub answered: Vec<Addr>,
-    /// Uplinks that the maps did not accept, by the index of the device, each with the error.
-    pub refused_uplinks: Vec<(u32, Arc<str>)>,
+    /// The names of uplinks that the maps did not accept, each with the error.
+    pub refused_uplinks: Vec<(Arc<str>, Arc<str>)>,
     /// Uplinks from `refused_uplinks` of earlier rounds that have been accepted since.
-    pub accepted_uplinks: Vec<u32>,
+    pub accepted_uplinks: Vec<Arc<str>>,
     /// Claims that started to wait for another service's claim in this round.
     pub conflicts: Vec<AddressConflict>,
     /// Claims that no longer wait because they own the address now.

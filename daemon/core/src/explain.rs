@@ -3,6 +3,7 @@
 
 pub mod differences;
 pub mod explanation;
+pub mod outside;
 pub mod rendezvous;
 pub mod reports;
 pub mod rows;

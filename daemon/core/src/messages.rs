@@ -193,6 +193,15 @@ messages! {
         "NodePorts are answered on an address of the node again",
         "The kernel accepts the address now.",
         "Nothing.";
+    UPLINK_REFUSED = 0xe7991358feed480ba798bcf6878aabc9,
+        "A device is not used for clients outside the node",
+        "The kernel did not accept the device; the line gives the reason. Backends that are reached by it count as \
+         backends on this node, so connections of clients outside the node to them fail. nodelb retries.",
+        "Follow the advice in the line.";
+    UPLINK_SERVED = 0x4d6f7fc7801d4a43a3cac90d5fb97443,
+        "A device is used for clients outside the node again",
+        "The kernel accepts the device now.",
+        "Nothing.";
     FRONTEND_CONFLICT = 0xb31ae02960a8459b907b810a3bfda291,
         "Two services claim one address",
         "The older service owns the address. The other one is not served at this address until the owner gives it up.",

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::net::SocketAddr;
 use std::str::FromStr;
 
 use axum::extract::Query as RawQuery;
@@ -101,9 +102,10 @@ pub(super) static TO: Parameter = Parameter {
 
 pub(super) static FROM: Parameter = Parameter {
     name: "from",
-    values: Values::Text("host|pod|outside|ADDRESS|INODE", "^(host|pod|outside|[0-9A-Fa-f:.]+)$"),
+    values: Values::Text("host|pod|outside|ADDRESS[:PORT]|INODE", "^(host|pod|outside|[0-9A-Fa-f:.\\[\\]]+)$"),
     about: "The client: a process in the network namespace of the node (host) or in another one (pod), another host \
-         (outside), the client with this address, or a process in the network namespace with this inode number.",
+         (outside), the client with this address, or with this address and port, or a process in the network namespace \
+         with this inode number.",
     set: |query, value| put(&mut query.from, value),
 };
 
@@ -251,8 +253,8 @@ pub(super) fn internal(path: &str, reason: &str) -> Problem {
 pub(super) enum TraceFrom {
     /// One of these clients.
     Client(Client),
-    /// The client with this address.
-    At(Addr),
+    /// The client with this address, and with this port, if it is given.
+    At(Addr, Option<u16>),
     /// A client in the network namespace with this inode number.
     Namespace(u64),
 }
@@ -268,10 +270,13 @@ impl FromStr for TraceFrom {
         if let Ok(inode) = text.parse() {
             return Ok(Self::Namespace(inode));
         }
-        text.parse().map(Self::At).map_err(|_no_address| {
+        if let Ok(socket) = text.parse::<SocketAddr>() {
+            return Ok(Self::At(socket.ip().into(), Some(socket.port())));
+        }
+        text.parse().map(|addr| Self::At(addr, None)).map_err(|_no_address| {
             format!(
-                "unknown client `{text}` (expected host, pod, outside, an IP address, or the inode number of a network \
-                 namespace)"
+                "unknown client `{text}` (expected host, pod, outside, an IP address with or without a port, or the inode \
+                 number of a network namespace)"
             )
         })
     }

@@ -100,6 +100,7 @@ impl AdminState {
     /// All checks that readiness depends on, and notes that do not affect it.
     pub(super) fn readiness(&self, now: Now) -> Vec<Check> {
         let mut checks = self.health().ready(now.moment);
+        checks.extend(self.packets.as_ref().map(|packets| latest(&packets.devices).check()));
         checks.extend(latest(&self.unopened).iter().map(Unopened::check));
         checks
     }

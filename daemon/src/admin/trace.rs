@@ -13,7 +13,7 @@ use nodelb_core::explain::rows::FrontendReport;
 use nodelb_core::explain::trace::Errno;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::service::{BackendState, FrontendKind, TrafficPolicy};
+use nodelb_core::model::service::{BackendState, TrafficPolicy};
 use nodelb_core::output::durations;
 use nodelb_core::output::schema::{Column, Schema};
 use nodelb_core::output::table::{Cell, Page, Table};
@@ -22,6 +22,8 @@ use nodelb_core::state::status::Status;
 
 use super::query::{Problem, Query, TraceFrom};
 use super::state::Now;
+
+mod outside;
 
 /// The columns of the result.
 pub(super) static VERDICT: Schema<[Column; 10]> = Schema {
@@ -65,7 +67,7 @@ impl TraceFrom {
     fn explanation(self, snapshot: &Snapshot, to: L4Addr) -> Result<Explanation, Problem> {
         Ok(match self {
             Self::Client(client) => explanation::explain(snapshot, to, client),
-            Self::At(addr) => explanation::explain_from(snapshot, to, addr),
+            Self::At(addr, port) => explanation::explain_from(snapshot, to, (addr, port)),
             Self::Namespace(inode) => {
                 let own = std::fs::metadata("/proc/self/ns/net").map_err(|error| {
                     let message =
@@ -99,7 +101,7 @@ fn verdict_table(explanation: &Explanation) -> Table {
     let owner = explanation.found.as_ref().and(explanation.claims.first());
     let errno = match explanation.result {
         ConnectResult::Refused(errno) => Some(errno),
-        ConnectResult::Forwarded(_) | ConnectResult::PassedThrough => None,
+        ConnectResult::Forwarded(_) | ConnectResult::PassedThrough | ConnectResult::Dropped(_) => None,
     };
     let found = explanation.found.as_ref();
     let row = [
@@ -113,7 +115,7 @@ fn verdict_table(explanation: &Explanation) -> Table {
         Cell::optional(found.map(|found| found.view)),
         match explanation.result {
             ConnectResult::Forwarded(backends) => Cell::count(backends),
-            ConnectResult::Refused(_) | ConnectResult::PassedThrough => Cell::None,
+            ConnectResult::Refused(_) | ConnectResult::PassedThrough | ConnectResult::Dropped(_) => Cell::None,
         },
         found.map_or(Cell::None, |found| Cell::Flag(found.is_in_kernel)),
     ];
@@ -145,10 +147,12 @@ pub(super) fn steps(explanation: &Explanation, now: Moment) -> Vec<(&'static str
     match (&explanation.found, explanation.claims.first()) {
         (Some(found), Some(owner)) => {
             steps.push(("frontend", frontend(explanation, found, owner)));
+            steps.extend(outside::access(explanation).map(|text| ("outside", text)));
             steps.extend(others(&explanation.claims[1..]));
             steps.push(("view", view(found)));
-            steps.push(("affinity", affinity(found)));
+            steps.push(("affinity", affinity(explanation, found)));
             steps.push(("backends", backends(explanation, owner)));
+            steps.extend(outside::choice(explanation).map(|text| ("choice", text)));
             steps.extend(clients_own(explanation).map(|text| ("warning", text)));
             steps.push(("status", status(found, owner, now)));
         }
@@ -181,6 +185,9 @@ fn client(explanation: &Explanation) -> String {
 
 /// Whether the service accepts connections from the client's address, if it restricts its clients.
 fn source_ranges(explanation: &Explanation) -> Option<String> {
+    if let Some(text) = outside::admission(explanation) {
+        return Some(text);
+    }
     let ClientAddress { addr, is_in_source_ranges, .. } = explanation.client_address?;
     Some(match is_in_source_ranges? {
         true => format!("loadBalancerSourceRanges allows {addr}"),
@@ -207,11 +214,16 @@ fn clients_own(explanation: &Explanation) -> Option<String> {
 fn hook(explanation: &Explanation) -> String {
     if explanation.hooks.is_empty() {
         return match explanation.from {
-            Client::Outside => "none: packets from outside are not handled by nodelb yet".into(),
-            Client::Host | Client::Pod => {
+            Client::Outside if !outside::is_sctp(explanation) => {
+                "none: packets of clients outside the node are not translated (packets.mode is off)".into()
+            }
+            _ => {
                 format!("none: nodelb has no hook for {}", explanation.to.protocol)
             }
         };
+    }
+    if explanation.from == Client::Outside {
+        return format!("{}, where the packets arrive at the node", explanation.hooks.join(" or "));
     }
     format!("{}; it does not translate the sockets of nodelb itself", explanation.hooks.join(" or "))
 }
@@ -256,8 +268,12 @@ fn name(policy: TrafficPolicy) -> &'static str {
     }
 }
 
-fn affinity(found: &MatchedFrontend) -> String {
+fn affinity(explanation: &Explanation, found: &MatchedFrontend) -> String {
     match found.affinity_seconds {
+        seconds if seconds > 0 && explanation.from == Client::Outside => format!(
+            "ClientIP, {seconds} s: a client address that connected to this service less than {seconds} s ago gets the \
+             same backend again, while it is in the view"
+        ),
         0 => "none: a backend is chosen for each connection".into(),
         seconds => format!(
             "ClientIP, {seconds} s: a network namespace that connected to this service less than {seconds} s ago gets \
@@ -318,6 +334,8 @@ fn near(near: &NearMatch, to: L4Addr) -> String {
 fn verdict(explanation: &Explanation) -> String {
     match (explanation.result, explanation.from) {
         (ConnectResult::Forwarded(_), _) => forwarded(explanation),
+        (ConnectResult::Dropped(reason), _) => outside::dropped(reason),
+        (ConnectResult::Refused(_), Client::Outside) => outside::refused(explanation),
         (ConnectResult::Refused(Errno::ConnectionRefused), _) => {
             "refused with ECONNREFUSED (connection refused): no usable backend".into()
         }
@@ -326,7 +344,7 @@ fn verdict(explanation: &Explanation) -> String {
              them is usable"
                 .into()
         }
-        (ConnectResult::PassedThrough, Client::Outside) => outside(explanation),
+        (ConnectResult::PassedThrough, Client::Outside) => outside::passed(explanation),
         (ConnectResult::PassedThrough, Client::Host | Client::Pod) => {
             format!("not a service address: connects to {} directly", explanation.to)
         }
@@ -337,6 +355,9 @@ fn forwarded(explanation: &Explanation) -> String {
     let mut shares = explanation.backends.iter().filter(|candidate| candidate.share.0 > 0);
     let held = explanation.claims.first().filter(|row| row.status == Status::Held);
     let held = held.map_or("", |_| "; held: the source removed all backends");
+    if let Some(backend) = explanation.outside.and_then(|outside| outside.selected) {
+        return format!("forwarded to {backend}{held}");
+    }
     match (shares.next(), shares.clone().count()) {
         (Some(only), 0) => format!("forwarded to {}{held}", only.row.address),
         (Some(first), more) => {
@@ -345,18 +366,6 @@ fn forwarded(explanation: &Explanation) -> String {
             format!("forwarded to one of {} backends, {how}{held}", more + 1)
         }
         (None, _) => "forwarded to what the kernel holds".into(),
-    }
-}
-
-/// Packets that reach the node from outside.
-fn outside(explanation: &Explanation) -> String {
-    let passes = "passes: nodelb does not translate packets from outside yet";
-    match explanation.found.as_ref().and(explanation.claims.first()) {
-        Some(row) if row.kind.is_external() || row.kind == FrontendKind::Static => {
-            format!("{passes}; they reach the process that listens on {} here, if there is one", explanation.to)
-        }
-        Some(_) => format!("{passes}; a ClusterIP is not reachable from outside"),
-        None => passes.into(),
     }
 }
 

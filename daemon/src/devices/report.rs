@@ -1,9 +1,14 @@
 //! What is known about the devices, for readers such as the admin API.
 
+use nodelb_core::text::listed;
 use nodelb_datapath::HookMethod;
 
-use super::mode::Decision;
+use super::mode::{Activity, Decision};
 use super::uplinks::Device;
+use crate::status::Check;
+
+/// The maximum number of devices in one line.
+const SHOWN: usize = 4;
 
 /// All devices, and whether packets are translated.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -16,6 +21,36 @@ pub struct DevicesReport {
     pub repairs: u64,
     /// The devices in the order of their indexes.
     pub devices: Vec<DeviceReport>,
+}
+
+impl DevicesReport {
+    /// The row of `/readyz`: whether packets of clients outside the node are translated where they should be.
+    pub fn check(&self) -> Check {
+        let Some(Decision { activity, reason }) = &self.decision else {
+            return Check::failed("devices", "starting: the network devices of the node are not read yet");
+        };
+        let in_state = |state| {
+            let devices = self.devices.iter().filter(move |it| it.state() == state);
+            devices.map(|it| it.device.name.as_ref()).collect::<Vec<&str>>()
+        };
+        if *activity == Activity::Off {
+            return Check::passed("devices", format!("connections from outside the node are not translated: {reason}"));
+        }
+        let (attached, failed) = (in_state(HookState::Attached), in_state(HookState::Failed));
+        if !failed.is_empty() {
+            let detail = format!(
+                "the kernel refuses nodelb's programs at {}: connections that arrive or leave there are not translated; \
+                 see nodelb devices",
+                listed(&failed, SHOWN)
+            );
+            return Check::failed("devices", detail);
+        }
+        if attached.is_empty() {
+            let detail = "no device leads to other machines: nothing to translate; see nodelb devices";
+            return Check::passed("devices", detail);
+        }
+        Check::passed("devices", format!("programs attached at {}", listed(&attached, SHOWN)))
+    }
 }
 
 /// A device.
@@ -69,3 +104,7 @@ impl DeviceReport {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "tests/report.rs"]
+mod tests;

@@ -48,6 +48,8 @@ struct ServiceTable {
     session_affinity_timeout: Option<Spanned<Limited<1_000, 31_536_000_000, 1_000>>>,
     internal_traffic_policy: TrafficPolicy,
     external_traffic_policy: TrafficPolicy,
+    /// Whether clients outside the node may connect.
+    outside: bool,
     frontends: Option<Spanned<Vec<Spanned<Frontend>>>>,
     backends: Option<Spanned<Vec<Spanned<BackendEntry>>>>,
     port: Vec<Spanned<Table<PortTable>>>,
@@ -144,6 +146,7 @@ fn read_service(
         ports: entry.ports.iter().flat_map(|(_, port)| port.service_ports()).collect(),
         internal_policy: service.internal_traffic_policy,
         external_policy: service.external_traffic_policy,
+        is_outside: service.outside,
         affinity_seconds,
         health_check,
         ..Service::new(name, Source::Files)

@@ -24,6 +24,7 @@ pub(super) fn report(round: &Round) {
         info!(message_id = %messages::FRONTEND_SERVED, frontend = %address, "{address} is served again");
     }
     report_node_addrs(round, SHOWN);
+    report_uplinks(round, SHOWN);
     report_contests(round, SHOWN);
     if round.pruned > 0 {
         info!(
@@ -63,6 +64,17 @@ fn report_node_addrs(round: &Round, shown: usize) {
             message_id = %messages::NODE_ADDRESS_SERVED,
             "NodePorts now work on {addr} and {} more addresses of this node", more.len()
         ),
+    }
+}
+
+/// Reports devices by which clients outside the node should be served, but are not.
+fn report_uplinks(round: &Round, shown: usize) {
+    for (name, error) in round.refused_uplinks.iter().take(shown) {
+        warn!(message_id = %messages::UPLINK_REFUSED, "backends beyond {name} cannot be reached from outside: {error}");
+    }
+    if !round.accepted_uplinks.is_empty() {
+        let names = listed(&round.accepted_uplinks, shown);
+        info!(message_id = %messages::UPLINK_SERVED, "backends can be reached from outside again by {names}");
     }
 }
 

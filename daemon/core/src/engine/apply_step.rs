@@ -250,9 +250,13 @@ impl Engine {
 
     /// Reports the result for an uplink, if it differs from the previous result.
     fn report_uplink(&mut self, index: u32, error: Option<&MapError>) {
+        let name = || {
+            let uplink = self.table.uplinks.iter().find(|uplink| uplink.ifindex == index);
+            uplink.map_or_else(|| format!("device {index}").into(), |uplink| Arc::clone(&uplink.name))
+        };
         match (error, self.failures.uplinks.contains_key(&index)) {
-            (Some(error), false) => self.round.refused_uplinks.push((index, error.to_string().into())),
-            (None, true) => self.round.accepted_uplinks.push(index),
+            (Some(error), false) => self.round.refused_uplinks.push((name(), error.to_string().into())),
+            (None, true) => self.round.accepted_uplinks.push(name()),
             (Some(_), true) | (None, false) => {}
         }
     }

@@ -6,8 +6,9 @@ use std::fmt;
 
 use crate::compile::select::Choice;
 use crate::datapath::MapError;
+use crate::explain::outside::{self, Admission, OutsideVerdict};
 use crate::explain::reports::{backends, frontends};
-use crate::explain::rows::{BackendReport, FrontendReport};
+use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess};
 use crate::explain::trace::{Errno, Verdict, destination, lookup_frontend, verdict};
 use crate::filter::Filter;
 use crate::model::addr::{Addr, Family, L4Addr, Protocol};
@@ -45,7 +46,8 @@ pub struct Explanation {
     pub from: Client,
     /// The client's address, if the client was given as an address.
     pub client_address: Option<ClientAddress>,
-    /// The programs that see the client connect; none for packets from outside and for SCTP.
+    /// The programs that see the client connect, or its packets; none for SCTP, nor for packets from outside while the
+    /// packet path is off.
     pub hooks: &'static [&'static str],
     /// The frontend that matches, even if the maps do not contain it yet.
     pub found: Option<MatchedFrontend>,
@@ -55,8 +57,25 @@ pub struct Explanation {
     pub near: Vec<NearMatch>,
     /// Every backend of the frontend's service port, by address.
     pub backends: Vec<Candidate>,
+    /// What applies to a client outside the node; `None` for other clients.
+    pub outside: Option<OutsideAccount>,
     /// The end of the connection attempt.
     pub result: ConnectResult,
+}
+
+/// What applies to a client outside the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutsideAccount {
+    /// Whether such clients are served at the address, or why not. For an address without a claim, whether they are
+    /// served at all.
+    pub access: OutsideAccess,
+    /// Whether this client is admitted; `None` if none is served.
+    pub admission: Option<Admission>,
+    /// The backend that the client gets unless it has a connection, or session affinity, to another one; `None` if that
+    /// is left to chance, or depends on a port of the client that is not given.
+    pub selected: Option<L4Addr>,
+    /// Whether the service has a ring, so that the client's address and port determine the backend.
+    pub has_ring: bool,
 }
 
 /// A client that was given as an address.
@@ -64,10 +83,12 @@ pub struct Explanation {
 pub struct ClientAddress {
     /// The client's address.
     pub addr: Addr,
+    /// The client's port, if it is given.
+    pub port: Option<u16>,
     /// Whether nodelb knows the location of the address. An unknown one counts as another host, but may be a pod of
     /// this node that is no backend.
     pub is_known: bool,
-    /// Whether the service accepts connections from the address; `None` if it does not restrict its clients.
+    /// Whether the service's source ranges contain the address; `None` if it does not restrict its clients.
     pub is_in_source_ranges: Option<bool>,
 }
 
@@ -150,6 +171,17 @@ pub enum ConnectResult {
     Refused(Errno),
     /// The connection is not translated.
     PassedThrough,
+    /// The packets of the client are dropped.
+    Dropped(DropReason),
+}
+
+/// Why packets of a client outside the node are dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// The policy requires a backend on this node, and none of the usable ones is here.
+    NoLocalBackend,
+    /// The client is in none of the service's source ranges.
+    NotAdmitted,
 }
 
 impl fmt::Display for ConnectResult {
@@ -158,13 +190,14 @@ impl fmt::Display for ConnectResult {
             Self::Forwarded(_) => Self::NAMES[0],
             Self::Refused(_) => Self::NAMES[1],
             Self::PassedThrough => Self::NAMES[2],
+            Self::Dropped(_) => Self::NAMES[3],
         })
     }
 }
 
 impl ConnectResult {
     /// The names in output.
-    pub const NAMES: [&'static str; 3] = ["Forwarded", "Refused", "PassedThrough"];
+    pub const NAMES: [&'static str; 4] = ["Forwarded", "Refused", "PassedThrough", "Dropped"];
 }
 
 impl ViewKind {
@@ -195,22 +228,26 @@ pub fn client_at(snapshot: &Snapshot, addr: Addr) -> Option<Client> {
     }
 }
 
-/// The account of a connection from the client with this address.
-pub fn explain_from(snapshot: &Snapshot, to: L4Addr, addr: Addr) -> Explanation {
+/// The account of a connection from the client with this address, and with this port, if it is given.
+pub fn explain_from(snapshot: &Snapshot, to: L4Addr, (addr, port): (Addr, Option<u16>)) -> Explanation {
     let known = client_at(snapshot, addr);
-    let explanation = explain(snapshot, to, known.unwrap_or(Client::Outside));
+    let explanation = account(snapshot, to, known.unwrap_or(Client::Outside), Some((addr, port)));
     let owner = explanation.found.as_ref().and(explanation.claims.first());
     let service = owner.filter(|row| row.kind == FrontendKind::LoadBalancer).map(|row| &row.service);
     let ranges = service.and_then(|name| snapshot.facts.owner(name)?.0.source_ranges.as_ref());
     let is_in_source_ranges = ranges.map(|nets| nets.iter().any(|net| net.contains(&addr.ip())));
     Explanation {
-        client_address: Some(ClientAddress { addr, is_known: known.is_some(), is_in_source_ranges }),
+        client_address: Some(ClientAddress { addr, port, is_known: known.is_some(), is_in_source_ranges }),
         ..explanation
     }
 }
 
 /// The account of a connection from this kind of client to the address.
 pub fn explain(snapshot: &Snapshot, named: L4Addr, from: Client) -> Explanation {
+    account(snapshot, named, from, None)
+}
+
+fn account(snapshot: &Snapshot, named: L4Addr, from: Client, client: Option<(Addr, Option<u16>)>) -> Explanation {
     let to = destination(named);
     let answering = lookup_frontend(&snapshot.answering, &snapshot.config.guard.nodeport_range, to);
     let answering = answering.filter(|_| !(from == Client::Pod && to.addr.is_loopback()));
@@ -221,8 +258,48 @@ pub fn explain(snapshot: &Snapshot, named: L4Addr, from: Client) -> Explanation 
         _ => Vec::new(),
     };
     let near = if found.is_some() { Vec::new() } else { near(snapshot, to, from) };
-    let result = result(snapshot, to, from, found.is_some());
-    Explanation { to: named, from, client_address: None, hooks: hooks(to, from), found, claims, near, backends, result }
+    let outside = (from == Client::Outside).then(|| outside_account(snapshot, to, found.as_ref(), client));
+    let result = match from {
+        Client::Outside => outside_result(snapshot, to, client.map(|(addr, _)| addr)),
+        Client::Host | Client::Pod => result(snapshot, to, found.is_some()),
+    };
+    let hooks = hooks(to, from, snapshot.config.packets.is_on);
+    Explanation { to: named, from, client_address: None, hooks, found, claims, near, backends, outside, result }
+}
+
+fn outside_account(
+    snapshot: &Snapshot,
+    to: L4Addr,
+    found: Option<&MatchedFrontend>,
+    client: Option<(Addr, Option<u16>)>,
+) -> OutsideAccount {
+    let row = found.and_then(|found| snapshot.rows.get(&found.at));
+    let nowhere = if snapshot.config.packets.is_on { OutsideAccess::Inside } else { OutsideAccess::Off };
+    let access = row.map_or(nowhere, |row| outside::access(snapshot, row, 0));
+    let state = &snapshot.answering;
+    let entry = outside::lookup_outside(state, &snapshot.config.guard.nodeport_range, to).map(|(_, entry)| *entry);
+    let service = entry.and_then(|entry| state.services.get(&entry.service));
+    let selected = entry
+        .zip(service)
+        .zip(client)
+        .and_then(|((entry, service), client)| outside::selected(service, entry.local, to, client));
+    OutsideAccount {
+        access,
+        admission: entry.map(|entry| outside::admission(state, &entry, client.map(|(addr, _)| addr))),
+        selected,
+        has_ring: service.is_some_and(|service| service.has_rings),
+    }
+}
+
+fn outside_result(snapshot: &Snapshot, to: L4Addr, client: Option<Addr>) -> ConnectResult {
+    let range = &snapshot.config.guard.nodeport_range;
+    match outside::trace_outside(&snapshot.answering, range, to, client) {
+        OutsideVerdict::Forwarded(_, slots) => ConnectResult::Forwarded(backends_of(slots).count()),
+        OutsideVerdict::Refused(_) => ConnectResult::Refused(Errno::ConnectionRefused),
+        OutsideVerdict::NoLocalBackend(_) => ConnectResult::Dropped(DropReason::NoLocalBackend),
+        OutsideVerdict::NotAdmitted(_) => ConnectResult::Dropped(DropReason::NotAdmitted),
+        OutsideVerdict::PassedThrough => ConnectResult::PassedThrough,
+    }
 }
 
 fn claims_to(snapshot: &Snapshot, at: L4Addr) -> Vec<FrontendReport> {
@@ -239,7 +316,9 @@ fn found(
 ) -> MatchedFrontend {
     let is_local = if from == Client::Outside { entry.outside_local } else { entry.inside_local };
     let service = snapshot.desired.services.get(&entry.service);
+    let is_same_outside = snapshot.realised.outside.get(&at) == snapshot.desired.outside.get(&at);
     let is_same = snapshot.realised.frontends.get(&at) == Some(entry)
+        && (from != Client::Outside || is_same_outside)
         && snapshot.realised.services.get(&entry.service) == service;
     MatchedFrontend {
         at,
@@ -288,8 +367,8 @@ fn candidates(
     rows.into_iter().map(candidate).collect()
 }
 
-fn result(snapshot: &Snapshot, to: L4Addr, from: Client, is_found: bool) -> ConnectResult {
-    if from == Client::Outside || !is_found {
+fn result(snapshot: &Snapshot, to: L4Addr, is_found: bool) -> ConnectResult {
+    if !is_found {
         return ConnectResult::PassedThrough;
     }
     match verdict(snapshot, to) {
@@ -351,10 +430,12 @@ fn neighbours(snapshot: &Snapshot, to: L4Addr) -> Option<NearMatch> {
     Some(NearMatch::Between(before, after))
 }
 
-/// The hooks that see the client. A UDP socket chooses its destination by connect() or at each sendmsg().
-fn hooks(to: L4Addr, from: Client) -> &'static [&'static str] {
+/// The hooks that see the client, or its packets. A UDP socket chooses its destination by connect() or at each sendmsg().
+fn hooks(to: L4Addr, from: Client, has_packets: bool) -> &'static [&'static str] {
     match (from, to.protocol, to.addr.family()) {
-        (Client::Outside, ..) | (_, Protocol::Sctp, _) => &[],
+        (_, Protocol::Sctp, _) => &[],
+        (Client::Outside, ..) if has_packets => &["packet_in"],
+        (Client::Outside, ..) => &[],
         (_, Protocol::Tcp, Family::Ipv4) => &["connect4"],
         (_, Protocol::Tcp, Family::Ipv6) => &["connect6"],
         (_, Protocol::Udp, Family::Ipv4) => &["connect4", "sendmsg4"],

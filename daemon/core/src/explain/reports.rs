@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::claims::{Claim, Precedence, Row};
 use crate::compile::select::{self, Candidate, Checks, Choice};
-use crate::explain::rows::{BackendReport, Counts, FrontendReport, ServiceReport};
+use crate::explain::outside;
+use crate::explain::rows::{BackendReport, Counts, FrontendReport, OutsideAccess, ServiceReport};
 use crate::filter::Filter;
 use crate::model::addr::L4Addr;
 use crate::model::cause::Cause;
@@ -121,6 +122,10 @@ fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim
     if claim.inside_local {
         flags.push("Local".into());
     }
+    let outside = outside::access(snapshot, row, place);
+    if outside == OutsideAccess::Served {
+        flags.push("Outside".into());
+    }
     flags.extend(source_ranges(snapshot, claim).map(|count| format!("SourceRanges={count}")));
     let is_empty = is_owner && entry.is_some_and(|entry| entry.cluster.is_empty());
     let unused = || is_empty.then(|| unused_text_of(snapshot, &claim.key)).flatten();
@@ -132,6 +137,7 @@ fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim
         port: Arc::clone(&claim.key.port),
         backends,
         flags,
+        outside,
         status: status.status,
         since: status.since,
         error: status
@@ -207,6 +213,7 @@ fn service(snapshot: &Snapshot, service: &Arc<Service>) -> ServiceReport {
         external_policy: service.external_policy,
         affinity_seconds: service.affinity_seconds,
         frontends: 0,
+        outside: OutsideAccess::Off,
         backends: 0,
         selectable: 0,
         status: Status::Done,
@@ -232,6 +239,7 @@ fn add_use(snapshot: &Snapshot, report: &mut ServiceReport) {
     let filter = Filter::for_service(&report.service);
     let frontends = frontends(snapshot, &filter);
     report.frontends = frontends.len();
+    report.outside = frontends.iter().map(|f| f.outside).min().unwrap_or(OutsideAccess::Off);
     report.status = frontends.iter().map(|f| f.status).max_by_key(|s| severity(*s)).unwrap_or(Status::Done);
     let mut failed = frontends.into_iter().filter(|f| matches!(f.status, Status::Held | Status::Error));
     report.error = failed.find_map(|f| f.error.map(|error| format!("{}: {error}", f.address)));

@@ -26,6 +26,8 @@ pub struct FrontendReport {
     pub backends: Vec<L4Addr>,
     /// Special properties, such as `Affinity=10800s` or `Local`, in alphabetical order.
     pub flags: Vec<String>,
+    /// Whether clients outside the node are served at the address, or why not.
+    pub outside: OutsideAccess,
     /// Whether the maps contain the frontend.
     pub status: Status,
     /// The time since which it has this status.
@@ -33,6 +35,30 @@ pub struct FrontendReport {
     /// Why the status is not Done, with the remedy. For a NodePort also the process that has bound it; for a frontend
     /// without backends also the backends that nodelb refuses to use or found unhealthy.
     pub error: Option<String>,
+}
+
+/// Whether clients outside the node are served at an address, or why not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum OutsideAccess {
+    /// They are served, as far as the service's source ranges admit them.
+    Served,
+    /// The address is refused, or another service owns it.
+    Refused,
+    /// The address is only for clients on the node: a ClusterIP, or an address of a file that does not say otherwise.
+    Inside,
+    /// No client outside the node is served, because the packet path is off.
+    Off,
+}
+
+impl OutsideAccess {
+    /// The names in output, in the order of the variants.
+    pub const NAMES: [&'static str; 4] = ["Served", "Refused", "Inside", "Off"];
+}
+
+impl fmt::Display for OutsideAccess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(Self::NAMES[*self as usize])
+    }
 }
 
 /// A row of `/services`.
@@ -54,6 +80,8 @@ pub struct ServiceReport {
     pub affinity_seconds: Option<u32>,
     /// The number of addresses that the service claims.
     pub frontends: usize,
+    /// Whether clients outside the node are served at any of them, or why not.
+    pub outside: OutsideAccess,
     /// The number of distinct backends in its slices.
     pub backends: usize,
     /// The number of those backends that new connections can reach.

@@ -5,7 +5,7 @@
 //! Every node computes the same ring for the same backends, because it depends on nothing but their addresses and their
 //! numbers of slots. If a backend goes, nearly all clients of the others keep their backend.
 
-use crate::model::addr::L4Addr;
+use crate::model::addr::{Addr, L4Addr};
 use crate::state::slot::{MAX_VIEW_SLOTS, Slot};
 
 /// The number of offsets in the place of one slot.
@@ -69,6 +69,24 @@ pub fn ring(list: &[Slot]) -> Vec<u16> {
     }
 }
 
+/// The hash by which a client selects a backend. `connection` is the client's port and the destination that it connects
+/// to; `None` for a service with session affinity, where the hash depends on the client's address alone.
+pub fn client_hash(client: Addr, connection: Option<(u16, L4Addr)>) -> u64 {
+    let [first, second] = halves(client);
+    let hash = scramble(scramble(first.wrapping_add(0x9e37_79b9_7f4a_7c15)) ^ second);
+    let ([first, second], ports) = connection.map_or(([0, 0], 0), |(port, to)| {
+        (halves(to.addr), port_be(port) << 32 | port_be(to.port) << 16 | u64::from(to.protocol.number()))
+    });
+    scramble(scramble(scramble(hash ^ first) ^ second) ^ ports)
+}
+
+/// The offset of the slot that the hash selects in a list with a ring; 0 if the list has only one slot.
+pub fn select(list: &[Slot], hash: u64) -> usize {
+    let place = ((hash >> 32) * u64::from(size(list.len()))) >> 32;
+    let place = usize::try_from(place).unwrap_or(0);
+    ring(list).get(place).map_or(0, |offset| usize::from(*offset))
+}
+
 /// The backends in the order of their addresses, whatever their order in the list.
 fn turns(list: &[Slot], size: u32) -> Vec<Turn> {
     let mut turns: Vec<Turn> = Vec::new();
@@ -92,16 +110,21 @@ fn turns(list: &[Slot], size: u32) -> Vec<Turn> {
 
 /// The first entry that the backend tries, and the distance to the next one.
 fn permutation(backend: L4Addr, size: u32) -> (u32, u32) {
-    let [first, second] = halves(backend);
-    let port = u64::from(u16::from_ne_bytes(backend.port.to_be_bytes()));
+    let [first, second] = halves(backend.addr);
+    let port = port_be(backend.port);
     let seed = scramble(first ^ scramble(second ^ scramble(port ^ u64::from(backend.protocol.number()) << 16)));
     let [upper, lower] = [seed >> 32, seed & u64::from(u32::MAX)].map(|half| u32::try_from(half).unwrap_or(0));
     (upper % size, lower % (size - 1) + 1)
 }
 
+/// The number whose bytes in memory are the port in network order.
+fn port_be(port: u16) -> u64 {
+    u64::from(u16::from_ne_bytes(port.to_be_bytes()))
+}
+
 /// The halves of the address as the BPF programs compute them: each of two words in native byte order.
-fn halves(backend: L4Addr) -> [u64; 2] {
-    let octets = backend.addr.octets();
+fn halves(addr: Addr) -> [u64; 2] {
+    let octets = addr.octets();
     let (words, _) = octets.as_chunks::<4>();
     let [a, b, c, d] = std::array::from_fn(|index| u64::from(u32::from_ne_bytes(words[index])));
     [a << 32 | b, c << 32 | d]

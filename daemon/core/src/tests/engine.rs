@@ -26,6 +26,8 @@ mod deferred;
 mod firstsync;
 #[path = "engine/nodeaddrs.rs"]
 mod nodeaddrs;
+#[path = "engine/outside.rs"]
+mod outside;
 #[path = "engine/storms.rs"]
 mod storms;
 

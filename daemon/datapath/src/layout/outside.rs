@@ -8,35 +8,13 @@ use nodelb_core::state::entries::{OutsideEntry, ServiceId, UplinkEntry};
 use nodelb_core::state::ring::OFFSETS_PER_SLOT;
 
 use super::{SLOT_WORDS, flag, frontend_key, seal};
+use crate::skeleton::packet::types;
 
-/// The structs and flags of `bpf/shared.h`.
-mod types {
-    #[repr(C)]
-    pub(super) struct outside {
-        pub(super) service_id: u32,
-        pub(super) flags: u32,
-    }
+const LOCAL: u32 = types::outside_flags::OUTSIDE_LOCAL.0;
+const RANGES: u32 = types::outside_flags::OUTSIDE_RANGES.0;
 
-    #[repr(C)]
-    pub(super) struct range_key {
-        pub(super) prefix_len: u32,
-        pub(super) service_id_be: u32,
-        pub(super) addr: [u32; 4],
-    }
-
-    #[repr(C)]
-    pub(super) struct uplink {
-        pub(super) v4: [u32; 4],
-        pub(super) v6: [u32; 4],
-        pub(super) mtu: u32,
-        pub(super) l2_length: u8,
-        pub(super) pad: [u8; 11],
-    }
-
-    pub(super) const OUTSIDE_LOCAL: u32 = 1;
-    pub(super) const OUTSIDE_RANGES: u32 = 2;
-}
-
+// `seal` keeps the bits of the flags free.
+const _: () = assert!(types::outside_flags::OUTSIDE_FLAGS.0 == LOCAL | RANGES);
 const _: () = assert!(size_of::<types::outside>() == 8);
 const _: () = assert!(size_of::<types::range_key>() == 24);
 const _: () = assert!(size_of::<types::uplink>() == 48);
@@ -50,7 +28,7 @@ pub(crate) type UplinkBytes = [u8; size_of::<types::uplink>()];
 const ID_BITS: u32 = u32::BITS;
 
 pub(crate) fn outside(addr: &L4Addr, entry: &OutsideEntry) -> OutsideBytes {
-    let flags = flag(entry.local, types::OUTSIDE_LOCAL) | flag(entry.has_ranges, types::OUTSIDE_RANGES);
+    let flags = flag(entry.local, LOCAL) | flag(entry.has_ranges, RANGES);
     let sealed = flags | seal(&frontend_key(addr), entry.service, flags);
     bytes_of!(types::outside { service_id: entry.service.0.to_ne_bytes(), flags: sealed.to_ne_bytes() })
 }
@@ -60,8 +38,8 @@ pub(crate) fn parse_outside(addr: &L4Addr, bytes: &OutsideBytes) -> Option<Outsi
     let flags = u32::from_ne_bytes(field_of!(bytes, types::outside, flags));
     let entry = OutsideEntry {
         service: ServiceId(u32::from_ne_bytes(field_of!(bytes, types::outside, service_id))),
-        local: flags & types::OUTSIDE_LOCAL != 0,
-        has_ranges: flags & types::OUTSIDE_RANGES != 0,
+        local: flags & LOCAL != 0,
+        has_ranges: flags & RANGES != 0,
     };
     (outside(addr, &entry) == *bytes).then_some(entry)
 }

@@ -1,6 +1,7 @@
 //! Loads `bpf/packet.bpf.c` once for each kind of device, with the same maps.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ops::RangeInclusive;
@@ -22,6 +23,9 @@ const OBJECT: &str = "packet.bpf.o";
 
 /// The maps of `bpf/maps.h` that no program of the packet path uses.
 const UNUSED: [&str; 5] = ["tcp_sockets", "udp_sockets", "udp_overflow", "frontend_epoch", "counters"];
+
+/// The ports that the kernel gives to sockets without a port of their own: the first and the last one.
+const LOCAL_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
 /// Sizes of the packet path's maps, in entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -192,6 +196,8 @@ fn prepare<'o>(
     rodata.nodeport_last = *options.nodeport_range.end();
     rodata.snat_first = *options.source_ports.start();
     rodata.snat_last = *options.source_ports.end();
+    rodata.shares_ports =
+        fs::read_to_string(LOCAL_PORTS).is_ok_and(|range| overlaps(&range, &options.source_ports)).into();
     let shards = if options.count_connections { Counters::shards(options.services.services) } else { 0 };
     if shards > 0 {
         rodata.counted_services = options.services.services;
@@ -199,6 +205,13 @@ fn prepare<'o>(
     }
     set_maps(&mut skeleton, options, shards, existing).map_err(failed("preparing the maps of", Path::new(OBJECT)))?;
     Ok(skeleton)
+}
+
+/// Whether the kernel's setting contains one of the ports.
+fn overlaps(setting: &str, ports: &RangeInclusive<u16>) -> bool {
+    let mut local = setting.split_whitespace().map_while(|port| port.parse::<u16>().ok());
+    let (Some(first), Some(last)) = (local.next(), local.next()) else { return false };
+    first <= *ports.end() && *ports.start() <= last
 }
 
 fn set_maps(
@@ -236,3 +249,7 @@ fn set_maps(
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "../tests/packets_load.rs"]
+mod tests;

@@ -73,7 +73,7 @@ metrics! {
         "Maximum number of entries";
     HOOKS_IN_EFFECT: Kernel, Gauge, "nodelb_hooks_in_effect", [],
         "1 while every program is attached and the canary is refused; 0 otherwise, when connections are not translated";
-    DRIFT_REPAIRED<1>: Kernel, Counter, "nodelb_drift_repaired_total", [kind = "frontend, service, slots, node_address, link"],
+    DRIFT_REPAIRED<1>: Kernel, Counter, "nodelb_drift_repaired_total", [kind = "frontend, service, slots, node_address, outside, source_range, uplink, link"],
         "Number of repaired map entries and links that another process had changed";
     DRIFT_CHECKS: Kernel, Counter, "nodelb_drift_checks_total", [],
         "Number of checks of the kernel's maps for changes by other processes";

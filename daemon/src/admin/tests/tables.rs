@@ -1,5 +1,5 @@
 use nodelb_core::compile::select::Choice;
-use nodelb_core::explain::rows::{BackendReport, FrontendReport, ServiceReport};
+use nodelb_core::explain::rows::{BackendReport, FrontendReport, OutsideAccess, ServiceReport};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{BackendState, FrontendKind, ServiceName, Source, TrafficPolicy};
@@ -29,6 +29,7 @@ fn a_frontend_reads_as_documented() {
         port: "http".into(),
         backends: vec![l4("10.1.0.1:8080")],
         flags: Vec::new(),
+        outside: OutsideAccess::Off,
         status: Status::Done,
         since: Moment(1_000),
         error: None,
@@ -67,6 +68,7 @@ fn a_service_and_a_backend_read_as_documented() {
         external_policy: TrafficPolicy::Local,
         affinity_seconds: Some(10_800),
         frontends: 2,
+        outside: OutsideAccess::Off,
         backends: 3,
         selectable: 1,
         status: Status::Held,

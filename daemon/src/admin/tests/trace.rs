@@ -1,5 +1,5 @@
 use nodelb_core::change::Change;
-use nodelb_core::config::EngineConfig;
+use nodelb_core::config::{EngineConfig, PacketsConfig};
 use nodelb_core::datapath::Limits;
 use nodelb_core::engine::Engine;
 use nodelb_core::explain::explanation::{self, Client};
@@ -96,7 +96,7 @@ fn other_addresses_pass_and_near_misses_are_shown() {
     assert!(text.contains("is served at another port or protocol: 10.96.7.7:80/TCP"), "{text}");
     assert!(text.contains("not a service address: connects to 10.96.7.7:443/TCP directly"), "{text}");
     let outside = reported("10.96.7.7:80", Client::Outside);
-    assert!(outside.contains("nodelb does not translate packets from outside yet"), "{outside}");
+    assert!(outside.contains("nodelb does not translate packets from outside while packets.mode is off"), "{outside}");
 }
 
 #[test]
@@ -105,11 +105,76 @@ fn the_client_is_given_in_known_terms() {
         ("host", TraceFrom::Client(Client::Host)),
         ("outside", TraceFrom::Client(Client::Outside)),
         ("4026531840", TraceFrom::Namespace(4_026_531_840)),
-        ("10.1.0.1", TraceFrom::At("10.1.0.1".parse().unwrap())),
+        ("10.1.0.1", TraceFrom::At("10.1.0.1".parse().unwrap(), None)),
+        ("10.1.0.1:40000", TraceFrom::At("10.1.0.1".parse().unwrap(), Some(40_000))),
+        ("[2001:db8::1]:40000", TraceFrom::At("2001:db8::1".parse().unwrap(), Some(40_000))),
     ] {
         assert_eq!(text.parse::<TraceFrom>(), Ok(from), "{text}");
     }
     assert!("elsewhere".parse::<TraceFrom>().unwrap_err().contains("expected host, pod, outside"));
+}
+
+/// Clients outside the node are served: the trace names the range, the backend, and what cannot be reached.
+#[test]
+fn a_served_client_outside_learns_its_backend() {
+    let text = |to: &str, from: &str| {
+        let explanation = from.parse::<TraceFrom>().unwrap().explanation(&served(), to.parse().unwrap()).unwrap();
+        page(&explanation, Moment(0)).to_text()
+    };
+    let admitted = text("198.51.100.9:80", "203.0.113.9:40000");
+    for part in [
+        "  Forwarded  ",
+        "hook           packet_in, where the packets arrive at the node",
+        "source-ranges  203.0.113.0/24 of loadBalancerSourceRanges admits 203.0.113.9",
+        "outside        served",
+        "choice         10.1.0.",
+        "the address and the port of the client and the ring of the service decide, on every node alike",
+        "verdict        forwarded to 10.1.0.",
+    ] {
+        assert!(admitted.contains(part), "{part}: {admitted}");
+    }
+    let refused = text("198.51.100.9:80", "192.0.2.9:40000");
+    assert!(refused.contains("  Dropped  "), "{refused}");
+    assert!(refused.contains("no range of loadBalancerSourceRanges admits 192.0.2.9"), "{refused}");
+    assert!(refused.contains("dropped: the client is not in loadBalancerSourceRanges"), "{refused}");
+    let any = text("198.51.100.9:80", "outside");
+    assert!(any.contains("from=ADDRESS:PORT names the backend"), "{any}");
+    let inside = text("10.96.7.9:80", "203.0.113.9");
+    assert!(inside.contains("a ClusterIP is for clients on the node, unless packets.cluster-ips is true"), "{inside}");
+    assert!(inside.contains("passes: clients outside the node are not served at this address"), "{inside}");
+}
+
+/// A service with a ClusterIP and a load balancer address, on a node that serves clients outside.
+fn served() -> Snapshot {
+    let packets = PacketsConfig { is_on: true, cluster_ips: false, is_consistent: true };
+    let sources = [Source::Kubernetes].into();
+    let config = EngineConfig { sources, max_services: 100, packets, ..EngineConfig::default() };
+    let mut engine = Engine::new(config, MapState::default());
+    let l4 = |text: &str| text.parse::<nodelb_core::model::addr::L4Addr>().unwrap();
+    let frontend = |text: &str, kind| FrontendSpec { addr: l4(text).addr, port: l4(text).port, kind };
+    let frontends = vec![
+        frontend("10.96.7.9:80", FrontendKind::ClusterIP),
+        frontend("198.51.100.9:80", FrontendKind::LoadBalancer),
+    ];
+    let protocol = l4("10.96.7.9:80").protocol;
+    let name: nodelb_core::model::service::ServiceName = "shop/web".parse().unwrap();
+    engine.change(Change::UpsertService(Service {
+        ports: vec![ServicePort { name: "http".into(), protocol, frontends }],
+        source_ranges: Some(vec!["203.0.113.0/24".parse().unwrap()]),
+        ..Service::new(name.clone(), Source::Kubernetes)
+    }));
+    let backends = ["10.1.0.1:80", "10.1.0.2:80"].map(|text| Backend::new(l4(text).addr, l4(text).port)).into();
+    engine.change(Change::UpsertSlice(Slice {
+        name: SliceName::new("shop", "web-1"),
+        service: name,
+        source: Source::Kubernetes,
+        origin: Origin::default(),
+        ports: vec![SlicePort { name: "http".into(), protocol, backends }],
+    }));
+    engine.change(Change::Synced { source: Source::Kubernetes, incomplete: None });
+    let limits = Limits { frontends: 9, services: 9, slots: 999, affinity: 4, outside: 9, source_ranges: 9 };
+    assert_eq!(engine.reconcile(&mut MemoryDatapath::new(limits), Moment(0)).failed, 0);
+    engine.snapshot(Moment(0))
 }
 
 fn reported_of(to: &str, from: &str) -> String {
@@ -126,7 +191,7 @@ fn an_address_that_nodelb_does_not_know_is_answered_as_one_outside() {
     let text = reported_of("10.96.7.7:80", "203.0.113.9");
     assert!(text.contains("203.0.113.9, another host (its packets arrive on a network device), connects to"), "{text}");
     assert!(text.contains("(for a pod on this node: from=pod)"), "{text}");
-    assert!(text.contains("nodelb does not translate packets from outside yet"), "{text}");
+    assert!(text.contains("nodelb does not translate packets from outside while packets.mode is off"), "{text}");
     assert!(!text.contains("source-ranges"), "{text}");
     for (client, finding) in [
         ("203.0.113.9", "loadBalancerSourceRanges allows 203.0.113.9"),

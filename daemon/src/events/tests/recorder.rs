@@ -223,6 +223,7 @@ fn row(service: &str, address: &str, status: Status, backends: &[&str]) -> Front
         port: "http".into(),
         backends: backends.iter().map(parse).collect(),
         flags: Vec::new(),
+        outside: nodelb_core::explain::rows::OutsideAccess::Off,
         status,
         since: Moment(0),
         error: (status == Status::Error).then(|| "because".to_owned()),

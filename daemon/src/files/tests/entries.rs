@@ -47,6 +47,7 @@ session-affinity = "client-ip"
 session-affinity-timeout = "1h30m"
 internal-traffic-policy = "local"
 external-traffic-policy = "cluster"
+outside = true
 "#,
     )
     .unwrap();
@@ -57,6 +58,7 @@ external-traffic-policy = "cluster"
     assert_eq!((service.source, service.created, service.affinity_seconds), (Source::Files, None, Some(5400)));
     assert_eq!(service.internal_policy, TrafficPolicy::Local);
     assert_eq!(service.external_policy, TrafficPolicy::Cluster);
+    assert!(service.is_outside);
     assert_eq!(&*service.origin.object, "web.toml");
     assert_eq!(service.ports.len(), 1);
     assert!(service.ports[0].frontends.iter().all(|frontend| frontend.kind == FrontendKind::Static));
@@ -116,7 +118,8 @@ fn several_ports_each_have_their_own_frontends_and_backends() {
             "shop/file:web of shop/web http/TCP to 192.0.2.11:8080",
         ]
     );
-    assert_eq!(read_text(text).unwrap().services[0].value.affinity_seconds, None);
+    let service = &read_text(text).unwrap().services[0].value;
+    assert_eq!((service.affinity_seconds, service.is_outside), (None, false));
 }
 
 #[test]

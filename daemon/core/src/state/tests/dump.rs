@@ -2,7 +2,10 @@ use std::sync::Arc;
 
 use super::dump;
 use crate::model::addr::L4Addr;
-use crate::state::entries::{BackendId, FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
+use crate::model::source_range::SourceRange;
+use crate::state::entries::{
+    BackendId, FrontendEntry, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot, UplinkEntry,
+};
 
 fn l4(text: &str) -> L4Addr {
     text.parse().expect("valid in a test")
@@ -33,6 +36,12 @@ fn each_entry_is_a_line() {
         ServiceEntry { affinity_seconds: 60, local: [slot("192.0.2.9:80", 9)].into(), ..ServiceEntry::default() };
     state.services.insert(ServiceId(3), Arc::new(empty));
     state.node_addrs.insert(l4("203.0.113.1:1").addr);
+    let outside = OutsideEntry { service: ServiceId(1), local: true, has_ranges: true };
+    state.outside.insert(l4("198.51.100.0:80"), outside);
+    state.outside.insert(l4("198.51.100.1:80"), OutsideEntry { local: false, has_ranges: false, ..outside });
+    state.source_ranges.insert((ServiceId(1), SourceRange::new(l4("192.0.2.7:1").addr, 96 + 24)));
+    let uplink = UplinkEntry { v4: Some(l4("203.0.113.1:1").addr), v6: None, mtu: 1_500, l2_length: 14 };
+    state.uplinks.insert(2, uplink);
     let name = |id: ServiceId| (id != ServiceId(2)).then(|| format!("a/s{id}"));
     assert_eq!(
         dump(&state, name),
@@ -41,7 +50,11 @@ fn each_entry_is_a_line() {
          service  a/s1  cluster=[192.0.2.1:80/TCP, 192.0.2.2:80/TCP*2]\n\
          service  a/s3  cluster=[]  local=[192.0.2.9:80/TCP]  affinity=60s  empty\n\
          service  service 2  cluster=[192.0.2.1:80/TCP, 192.0.2.2:80/TCP*2]\n\
-         node     203.0.113.1\n"
+         node     203.0.113.1\n\
+         outside  198.51.100.0:80/TCP  a/s1  local  ranges\n\
+         outside  198.51.100.1:80/TCP  a/s1  cluster\n\
+         range    192.0.2.0/24  a/s1\n\
+         uplink   2  203.0.113.1  none  mtu=1500 l2=14\n"
     );
 }
 

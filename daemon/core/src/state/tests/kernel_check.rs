@@ -64,6 +64,32 @@ fn each_kind_of_entry_tells_what_was_done_to_it() {
 }
 
 #[test]
+fn entries_for_outside_clients_tell_what_was_done_to_them() {
+    let (address, range) = (l4("198.51.100.1:80"), SourceRange::new(l4("10.0.0.0:1").addr, 104));
+    let outside = OutsideEntry { service: ServiceId(1), local: false, has_ranges: false };
+    let mut left = state();
+    left.outside.insert(address, outside);
+    left.source_ranges.insert((ServiceId(1), range));
+    left.uplinks.insert(2, UNWANTED_UPLINK);
+    let drift = |work: &dyn Fn(&mut MapState)| -> Vec<String> {
+        let mut content = Content { state: left.clone(), ..Content::default() };
+        work(&mut content.state);
+        let keys = differing_entries(&content, &left).into_iter();
+        let found = keys.map(|key| (key, detect(&content, &left, key).expect("a difference is detected")));
+        found.map(|(key, (kind, fault))| Drift { key, kind, fault, owner: None }.to_string()).collect()
+    };
+    assert_eq!(drift(&|s| _ = s.outside.remove(&address)), ["outside frontend 198.51.100.1:80/TCP deleted"]);
+    let local = OutsideEntry { local: true, ..outside };
+    assert_eq!(drift(&|s| _ = s.outside.insert(address, local)), ["outside frontend 198.51.100.1:80/TCP overwritten"]);
+    assert_eq!(drift(&|s| s.source_ranges.clear()), ["source range 10.0.0.0/8 of id 1 deleted"]);
+    let other = (ServiceId(3), range);
+    assert_eq!(drift(&|s| _ = s.source_ranges.insert(other)), ["source range 10.0.0.0/8 of id 3 added"]);
+    let jumbo = UplinkEntry { mtu: 9_000, ..UNWANTED_UPLINK };
+    assert_eq!(drift(&|s| _ = s.uplinks.insert(2, jumbo)), ["uplink 2 overwritten"]);
+    assert_eq!(drift(&|s| _ = s.uplinks.insert(3, jumbo)), ["uplink 3 added"]);
+}
+
+#[test]
 fn a_broken_entry_counts_as_overwritten_or_foreign_and_never_as_missing() {
     let text = || "not written by nodelb".to_owned();
     let frontend = l4("198.51.100.1:80");

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use super::{Touched, delete_frontends, delete_services, puts};
 use crate::model::addr::L4Addr;
-use crate::state::entries::{BackendId, FrontendEntry, MapOp, MapState, ServiceEntry, ServiceId, Slot};
+use crate::model::source_range::SourceRange;
+use crate::state::entries::{
+    BackendId, FrontendEntry, MapOp, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot, UplinkEntry,
+};
 
 fn l4(text: &str) -> L4Addr {
     text.parse().expect("valid in a test")
@@ -124,6 +127,50 @@ fn node_addresses_come_first_and_go_with_the_frontends() {
     assert_eq!(puts_between(&MapState::default(), &with), "N9");
     let touched = all(&with, &with);
     assert_eq!(text(&[delete_frontends(&MapState::default(), &with, &touched)]), "-N9");
+}
+
+/// The state, with these addresses open to outside clients `(last byte, id, local view)`. Each service admits only the
+/// clients in its range.
+fn with_outside(mut state: MapState, outside: &[(u8, u32, bool)]) -> MapState {
+    for &(byte, id, local) in outside {
+        let entry = OutsideEntry { service: ServiceId(id), local, has_ranges: true };
+        state.outside.insert(frontend(byte), entry);
+        state.source_ranges.insert((ServiceId(id), SourceRange::new(frontend(0).addr, 100)));
+    }
+    state
+}
+
+#[test]
+fn outside_clients_come_last_and_go_first() {
+    let mut full = with_outside(state(&[(1, 1)], &[(7, 1, false)]), &[(7, 1, false)]);
+    full.uplinks.insert(2, UplinkEntry { v4: None, v6: None, mtu: 1_500, l2_length: 14 });
+    assert_eq!(puts_between(&MapState::default(), &full), "U2 | S1 | R1/100 | F7 | O7");
+    let (empty, touched) = (MapState::default(), all(&full, &full));
+    assert_eq!(text(&[delete_frontends(&empty, &full, &touched)]), "-O7 -F7 -U2");
+    assert_eq!(text(&[delete_services(&empty, &full, &touched, |_| false)]), "-R1/100 -S1");
+    assert_eq!(text(&[delete_services(&empty, &full, &touched, |_| true)]), "", "an address still leads there");
+    assert_eq!(puts_between(&full, &full), "");
+}
+
+#[test]
+fn an_entry_changes_only_after_the_outside_clients_that_leave_it() {
+    let realised = with_outside(state(&[(1, 1), (2, 2)], &[(7, 1, false)]), &[(7, 1, false)]);
+    let desired = with_outside(state(&[(1, 3), (2, 4)], &[(7, 2, false)]), &[(7, 2, false)]);
+    assert_eq!(puts_between(&realised, &desired), "S2 | R2/100 | F7 | O7 | S1");
+    let (before, after) = ([(7, 1, true)], [(7, 1, false)]);
+    let realised = with_outside(state(&[(1, 1)], &[(7, 1, false)]), &before);
+    let desired = with_outside(state(&[(1, 2)], &[(7, 1, false)]), &after);
+    assert_eq!(puts_between(&realised, &desired), "O7 | S1", "it leaves the local view");
+    assert_eq!(puts_between(&desired, &realised), "S1 | O7");
+}
+
+#[test]
+fn ranges_that_are_not_desired_go_after_the_moves() {
+    let (mut realised, desired) = (with_outside(state(&[(1, 1)], &[]), &[(7, 1, false)]), state(&[(1, 1)], &[]));
+    realised.source_ranges.insert((ServiceId(9), SourceRange::new(frontend(0).addr, 128)));
+    let touched = Touched::surplus(&desired, &realised);
+    assert_eq!((&touched.services, &touched.frontends), (&vec![ServiceId(1), ServiceId(9)], &vec![frontend(7)]));
+    assert_eq!(text(&[delete_services(&desired, &realised, &touched, |id| id.0 == 1)]), "-R1/100 -R9/128");
 }
 
 /// Every entry of either state.

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
+/*
+ * The port by which a backend's packets are recognised: every connection to a
+ * backend needs one of its own.
+ */
+#ifndef NODELB_PORTS_H
+#define NODELB_PORTS_H
+
+#include "connections.h"
+#include "counts.h"
+
+/*
+ * The ports of this node for connections to backends on other machines, in
+ * host order and inclusive.
+ */
+const volatile __u16 snat_first = 10000;
+const volatile __u16 snat_last = 29999;
+
+/*
+ * Whether the kernel may give these ports to sockets of this node, because
+ * net.ipv4.ip_local_port_range contains some of them. Then each port that is
+ * tried is also looked up among the sockets.
+ */
+const volatile __u8 shares_ports = 0;
+
+/*
+ * Ports that are tried for one connection. With 90 % of the range in use, a
+ * search from the cursor fails in less than 0.25 % of all cases.
+ */
+#define MOST_PORT_TRIES 64
+/*
+ * Seconds after which a connection that no backend has answered loses its port
+ * to another one. Otherwise one SYN per port, from false addresses, would
+ * occupy the whole range.
+ */
+#define UNANSWERED_SECONDS 2
+/* Makes the entry for the backend's packets, without the client's new port. */
+static __always_inline void reverse(struct scratch *here)
+{
+	const struct packet_key *key = &here->packet.key;
+	struct connection *partner = &here->partner;
+
+	*partner = here->entry;
+	partner->flags |= CONNECTION_REVERSE;
+	copy_addr(partner->source, key->target);
+	copy_addr(partner->target, key->source);
+	partner->source_port_be = key->target_port_be;
+	partner->target_port_be = key->source_port_be;
+	partner_of(key, &here->entry, &here->partner_key);
+}
+
+/*
+ * Whether an entry under the key of the new one is in the way. It is not if it
+ * is a left-over of this same connection, or if it is only a handshake that no
+ * backend has answered.
+ */
+static __always_inline bool
+is_in_the_way(const struct scratch *here, const struct connection *other)
+{
+	if (is_partner(&here->packet.key, other))
+		return false;
+	return other->flags & CONNECTION_REPLIED ||
+	       (__s32)(seconds() - other->last_used) < UNANSWERED_SECONDS;
+}
+
+/* Whether a socket of this node would get the backend's packets. */
+static __always_inline bool
+has_socket(struct __sk_buff *skb, const struct packet_key *key, bool is_v6)
+{
+	struct bpf_sock_tuple tuple = {};
+	__u32 size = sizeof(tuple.ipv4);
+	struct bpf_sock *found;
+
+	if (is_v6) {
+		size = sizeof(tuple.ipv6);
+		copy_addr(tuple.ipv6.saddr, key->source);
+		copy_addr(tuple.ipv6.daddr, key->target);
+		tuple.ipv6.sport = key->source_port_be;
+		tuple.ipv6.dport = key->target_port_be;
+	} else {
+		tuple.ipv4.saddr = key->source[3];
+		tuple.ipv4.daddr = key->target[3];
+		tuple.ipv4.sport = key->source_port_be;
+		tuple.ipv4.dport = key->target_port_be;
+	}
+	if (key->protocol == IPPROTO_TCP)
+		found = bpf_skc_lookup_tcp(skb, &tuple, size,
+					   BPF_F_CURRENT_NETNS, 0);
+	else
+		found = bpf_sk_lookup_udp(skb, &tuple, size,
+					  BPF_F_CURRENT_NETNS, 0);
+	if (!found)
+		return false;
+	bpf_sk_release(found);
+	return true;
+}
+
+/* The ports that are tried: count ports from first, beginning with start. */
+struct attempt {
+	struct __sk_buff *skb;
+	struct scratch *here;
+	__u32 first;
+	__u32 count;
+	__u32 start;
+	__u32 tries;
+	__u32 found;
+};
+
+static long try_port(__u32 step, struct attempt *attempt)
+{
+	__u32 port = attempt->first + (attempt->start + step) % attempt->count;
+	struct scratch *here = attempt->here;
+	struct packet_key *key = &here->partner_key;
+	const struct connection *other;
+
+	attempt->tries++;
+	key->target_port_be = bpf_htons(port);
+	other = bpf_map_lookup_elem(&connections, key);
+	if (other) {
+		if (!is_partner(&here->packet.key, other))
+			return 0;
+		bpf_map_delete_elem(&connections, key);
+	}
+	other = bpf_map_lookup_elem(&half_open, key);
+	if (other) {
+		if (is_in_the_way(here, other))
+			return 0;
+		bpf_map_delete_elem(&half_open, key);
+	}
+	if (shares_ports && here->entry.flags & CONNECTION_REDIRECTED &&
+	    has_socket(attempt->skb, key, here->packet.is_v6))
+		return 0;
+	if (put_half_open(key, &here->partner, BPF_NOEXIST))
+		return 0;
+	attempt->found = 1;
+	return 1;
+}
+
+/*
+ * Sets the ports to try. Towards a backend on another machine, every
+ * connection needs a port of its own, and the search begins where the last one
+ * for the backend ended. Towards a backend on this node, the client keeps its
+ * port, except if it has reached the same backend from the same port by
+ * another address of a service.
+ */
+static __always_inline void
+set_ports(struct attempt *attempt, const struct connection *entry)
+{
+	__u32 index = entry->backend_id % SNAT_CURSORS;
+	__u32 *cursor;
+
+	if (!(entry->flags & CONNECTION_REDIRECTED)) {
+		attempt->first = 1;
+		attempt->count = 65535;
+		attempt->start = bpf_ntohs(entry->source_port_be) - 1;
+		return;
+	}
+	attempt->first = snat_first;
+	attempt->count = snat_last - snat_first + 1;
+	cursor = bpf_map_lookup_elem(&snat_cursors, &index);
+	if (cursor)
+		attempt->start = __sync_fetch_and_add(
+			cursor, 1 + bpf_get_prandom_u32() % 3);
+}
+
+/* Puts the entry for the backend's packets under a key that no other has. */
+VERIFIED_ONCE bool claim_port(struct __sk_buff *skb)
+{
+	struct scratch *here = scratch();
+	struct attempt attempt = {.skb = skb, .here = here};
+	struct packet_counts *all = counts();
+
+	if (!here)
+		return false;
+	reverse(here);
+	set_ports(&attempt, &here->entry);
+	/* The verifier does not know that the range is not empty. */
+	if (!attempt.count)
+		return false;
+	bpf_loop(MOST_PORT_TRIES, try_port, &attempt, 0);
+	if (all && here->entry.flags & CONNECTION_REDIRECTED)
+		all->port_tries += attempt.tries;
+	here->entry.source_port_be = here->partner_key.target_port_be;
+	return attempt.found;
+}
+
+#endif
