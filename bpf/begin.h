@@ -199,6 +199,18 @@ masquerade(struct scratch *here, const struct uplink *uplink, bool has_source)
 }
 
 /*
+ * Whether backends on this node see an address of the node, too. Their answers
+ * arrive at the pod's device, so the programs must run there. With policy
+ * Local, the client's address always stays.
+ */
+static __always_inline bool always_masquerades(const struct scratch *here)
+{
+	const volatile struct packet_settings *now = settings();
+
+	return now && now->always_masquerades && !here->uses_local_view;
+}
+
+/*
  * Decides whether the backend is on another machine. If it is, the backend
  * sees an address of this node, so that it answers to this node, and packets
  * are redirected. Otherwise the network stack delivers them, with the client's
@@ -235,12 +247,17 @@ VERIFIED_ONCE int locate(struct __sk_buff *skb)
 	if (result == BPF_FIB_LKUP_RET_FWD_DISABLED &&
 	    !bpf_map_lookup_elem(&node_addrs, here->entry.target))
 		count_dropped(PACKET_NO_FORWARDING);
-	if (!is_routed(result))
+	/* A packet that does not fit is refused when it is sent. */
+	if (!is_routed(result) && result != BPF_FIB_LKUP_RET_FRAG_NEEDED)
 		return OUTCOME_TRANSLATE;
 	ifindex = here->fib.ifindex;
 	uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
-	if (!uplink && !here->at_pod)
-		return OUTCOME_TRANSLATE;
+	if (!uplink && !here->at_pod) {
+		if (!always_masquerades(here))
+			return OUTCOME_TRANSLATE;
+		ifindex = skb->ifindex;
+		uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
+	}
 	if (!masquerade(here, uplink, has_source))
 		return OUTCOME_DROP | PACKET_NO_ROUTE;
 	here->entry.flags |= CONNECTION_REDIRECTED;

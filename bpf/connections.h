@@ -158,26 +158,23 @@ VERIFIED_ONCE int backend_offset(void)
 
 /*
  * Whether the connection of the entry has ended: both sides have sent FIN, or
- * one has sent RST.
+ * one has sent RST. So has an established one without the backend's entry,
+ * because answers cannot be translated; handshake.h restores a handshake.
  */
 VERIFIED_ONCE bool is_closing(void)
 {
 	struct scratch *here = scratch();
-	__u32 flags, both;
+	__u32 flags;
 
 	if (!here)
 		return false;
-	flags = here->entry.flags;
-	both = CONNECTION_FIN;
 	partner_of(&here->packet.key, &here->entry, &here->partner_key);
-	if (find_in(&connections, &here->partner_key, &here->partner) ||
-	    find_in(&half_open, &here->partner_key, &here->partner)) {
-		both &= here->partner.flags;
-		flags |= here->partner.flags & CONNECTION_RESET;
-	} else {
-		both = 0;
-	}
-	return flags & (CONNECTION_RESET | both);
+	if (!find_in(&connections, &here->partner_key, &here->partner) &&
+	    !find_in(&half_open, &here->partner_key, &here->partner))
+		return bpf_map_lookup_elem(&connections, &here->packet.key);
+	flags = here->entry.flags & here->partner.flags & CONNECTION_FIN;
+	flags |= (here->entry.flags | here->partner.flags) & CONNECTION_RESET;
+	return flags;
 }
 
 /*

@@ -26,6 +26,10 @@ static __always_inline bool restore_partner(struct scratch *here)
 		return false;
 	reverse(here);
 	here->partner.ifindex = ifindex;
+	/* What the client has sent says nothing about the backend. */
+	here->partner.flags &= CONNECTION_REDIRECTED | CONNECTION_REVERSE |
+			       CONNECTION_LOCAL_VIEW;
+	here->partner.bytes = 0;
 	return !put_half_open(&here->partner_key, &here->partner, BPF_NOEXIST);
 }
 

@@ -31,11 +31,11 @@ read_inner_v4(struct __sk_buff *skb, struct scratch *here)
 	return true;
 }
 
-/* Packets with extension headers are left alone. */
 static __always_inline bool
 read_inner_v6(struct __sk_buff *skb, struct scratch *here)
 {
 	struct packet_key *key = &here->packet.key;
+	struct chain chain = {.skb = skb};
 	struct ipv6hdr ip;
 
 	if (bpf_skb_load_bytes(skb, here->inner, &ip, sizeof(ip)) ||
@@ -43,8 +43,14 @@ read_inner_v6(struct __sk_buff *skb, struct scratch *here)
 		return false;
 	copy_addr(key->source, ip.daddr.in6_u.u6_addr32);
 	copy_addr(key->target, ip.saddr.in6_u.u6_addr32);
-	key->protocol = ip.nexthdr;
-	here->inner_l4 = here->inner + sizeof(ip);
+	/* A packet that is too big for a link is often a fragment. */
+	chain.next = ip.nexthdr;
+	chain.at = here->inner + sizeof(ip);
+	bpf_loop(MOST_EXTENSIONS, chain_step, &chain, 0);
+	if (chain.is_alone || chain.is_broken || chain.part == PART_LATER)
+		return false;
+	key->protocol = chain.next;
+	here->inner_l4 = chain.at;
 	return !is_v4(key->source) && !is_v4(key->target);
 }
 

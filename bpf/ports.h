@@ -104,6 +104,8 @@ struct attempt {
 	__u32 start;
 	__u32 tries;
 	__u32 found;
+	/* Where the next search for the backend begins. */
+	__u32 *cursor;
 };
 
 static long try_port(__u32 step, struct attempt *attempt)
@@ -147,7 +149,6 @@ static __always_inline void
 set_ports(struct attempt *attempt, const struct connection *entry)
 {
 	__u32 index = entry->backend_id % SNAT_CURSORS;
-	__u32 *cursor;
 
 	if (!(entry->flags & CONNECTION_REDIRECTED)) {
 		attempt->first = 1;
@@ -157,10 +158,10 @@ set_ports(struct attempt *attempt, const struct connection *entry)
 	}
 	attempt->first = snat_first;
 	attempt->count = snat_last - snat_first + 1;
-	cursor = bpf_map_lookup_elem(&snat_cursors, &index);
-	if (cursor)
+	attempt->cursor = bpf_map_lookup_elem(&snat_cursors, &index);
+	if (attempt->cursor)
 		attempt->start = __sync_fetch_and_add(
-			cursor, 1 + bpf_get_prandom_u32() % 3);
+			attempt->cursor, 1 + bpf_get_prandom_u32() % 3);
 }
 
 /* Puts the entry for the backend's packets under a key that no other has. */
@@ -178,6 +179,12 @@ VERIFIED_ONCE bool claim_port(struct __sk_buff *skb)
 	if (!attempt.count)
 		return false;
 	bpf_loop(MOST_PORT_TRIES, try_port, &attempt, 0);
+	/*
+	 * The next search begins behind this port. If it began at ports that
+	 * were just found in use, most searches would fail.
+	 */
+	if (attempt.cursor && attempt.tries > 1)
+		__sync_fetch_and_add(attempt.cursor, attempt.tries - 1);
 	if (all && here->entry.flags & CONNECTION_REDIRECTED)
 		all->port_tries += attempt.tries;
 	here->entry.source_port_be = here->partner_key.target_port_be;

@@ -6,12 +6,12 @@ cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
 
 # The rungs that need root; no other [[test]] of daemon/Cargo.toml does.
-root_rungs=(packets packet_programs devices conformance netns)
+root_rungs=(packets packet_programs packet_cases devices conformance netns)
 
 unprivileged=()
 while read -r name; do
     [[ " ${root_rungs[*]} " == *" $name "* ]] || unprivileged+=(--test "$name")
-done < <(sed -n '/^\[\[test\]\]/,/^$/s/^name = "\(.*\)"/\1/p' daemon/Cargo.toml)
+done < <(sed -n '/^\[\[test\]\]/,/^$/s/^name = "\(.*\)"/\1/p' daemon/Cargo.toml daemon/core/Cargo.toml)
 
 $cargo test --locked --workspace --lib --bins "${unprivileged[@]}"
 $cargo test --locked --workspace --doc --quiet

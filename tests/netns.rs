@@ -69,6 +69,8 @@ mod outside;
 mod outside_changes;
 #[path = "netns/outside_continuity.rs"]
 mod outside_continuity;
+#[path = "netns/outside_devices.rs"]
+mod outside_devices;
 #[path = "netns/outside_more.rs"]
 mod outside_more;
 #[path = "netns/outside_network.rs"]

@@ -5,6 +5,7 @@ pub mod hooks;
 pub mod mode;
 pub mod proxies;
 pub mod report;
+mod rules;
 pub mod sweep;
 pub mod uplinks;
 pub mod watch;
@@ -20,11 +21,11 @@ use nodelb_datapath::packets::{Connection, OpenedPackets, PacketCounts};
 use tokio::sync::watch as channel;
 use tracing::warn;
 
-use self::proxies::{ReadRules, nf_tables};
 use self::report::DevicesReport;
 use self::sweep::{CountConnections, SweepReport};
 use crate::config::Config;
 use crate::reconcile::OwnerHandle;
+use crate::sockets::reaper::Reaper;
 
 /// Passes each connection to the function, until that breaks.
 pub type ReadConnections = Arc<dyn Fn(&mut dyn FnMut(Connection) -> ControlFlow<()>) -> io::Result<()> + Send + Sync>;
@@ -53,9 +54,9 @@ impl Default for Published {
     }
 }
 
-/// Starts the tasks of the packet path. They end with `shutdown`; the programs stay attached.
+/// Starts the tasks of the packet path; `reaper` reads rules that this process may not read. They end with `shutdown`; the programs stay attached.
 pub fn start<S: Future<Output = ()> + Send + 'static>(
-    packets: OpenedPackets,
+    (packets, reaper): (OpenedPackets, Option<Reaper>),
     owner: &OwnerHandle,
     config: &channel::Receiver<Arc<Config>>,
     shutdown: impl Fn() -> S,
@@ -67,7 +68,7 @@ pub fn start<S: Future<Output = ()> + Send + 'static>(
         changes: owner.changes.clone(),
         attach: Box::new(hooks),
         settings: Arc::new(move |values| settings.set(values)),
-        rules: rules(),
+        rules: rules::reader(reaper),
     };
     let connections = Arc::new(connections);
     let count: CountConnections = {
@@ -87,11 +88,6 @@ pub fn start<S: Future<Output = ()> + Send + 'static>(
         connections: Arc::new(move |see| connections.read(see)),
         counts: Arc::new(move || counter.read().ok()),
     }
-}
-
-/// Reads kube-proxy's rules in this process.
-fn rules() -> ReadRules {
-    Arc::new(|| Box::pin(async { tokio::task::spawn_blocking(nf_tables::find).await.map_err(io::Error::other)? }))
 }
 
 /// The ports from which the kernel selects one for a socket that names none.

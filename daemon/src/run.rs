@@ -36,6 +36,7 @@ use crate::node::watch::NodeWatchTimeouts;
 use crate::notify::{Environment, Notifier};
 use crate::reconcile::{Owner, OwnerHandle, Probe, ProbeResult, service_ports};
 use crate::sockets::bound::{BoundPorts, Overlap};
+use crate::sockets::reaper::Reaper;
 use crate::sockets::stale::{Handles, StaleSockets};
 use crate::status::Health;
 use crate::{checks, devices, files, kubernetes, log, node, recorder};
@@ -75,8 +76,8 @@ struct OpenDatapath<D> {
     reader: Option<Arc<dyn DatapathReader>>,
     /// The handles to end stale sockets, if configured and available.
     stale_sockets: Option<Handles>,
-    /// The packet path, if configured.
-    packets: Option<OpenedPackets>,
+    /// The packet path, if configured, and the reaper for it.
+    packets: Option<(OpenedPackets, Option<Reaper>)>,
 }
 
 /// Runs the daemon until it is stopped.
@@ -112,7 +113,8 @@ fn start(options: &RunOptions) -> Result<(), Failure> {
 /// Runs with the maps and programs in the kernel. `reaper` is the socket of a reaper that another process starts.
 fn run_kernel(setup: Setup, reaper: Option<PathBuf>) -> Result<(), Failure> {
     let config = &setup.config;
-    // The reaper keeps capabilities that the daemon drops next.
+    // Reapers keep capabilities that the daemon drops next.
+    let rules_reaper = kernel::rules_reaper(config, reaper.clone());
     let reaper = kernel::reaper(config, reaper);
     let (mut datapath, findings) = kernel::open(config)?;
     let register = kernel::register(&datapath);
@@ -122,7 +124,7 @@ fn run_kernel(setup: Setup, reaper: Option<PathBuf>) -> Result<(), Failure> {
     let stale_sockets = kernel::handles(config, &datapath, reaper);
     let reader = kernel::Reader::new(&datapath, features);
     let (probe, reader) = (Box::new(kernel::probe), Some(Arc::new(reader) as _));
-    let packets = datapath.take_packets();
+    let packets = datapath.take_packets().map(|packets| (packets, rules_reaper));
     let open = OpenDatapath { datapath, probe, register, reader, stale_sockets, packets };
     start_runtime(|| serve(setup, open, admin_sockets))
 }

@@ -4,6 +4,7 @@
 
 pub(crate) mod bound;
 pub(crate) mod netlink;
+pub(crate) mod nf_tables;
 pub mod reaper;
 pub mod sock_diag;
 pub mod stale;

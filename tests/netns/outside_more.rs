@@ -224,7 +224,10 @@ fn a_backend_changes_its_port() {
         let _new = lab.pod_a1.run(|| Server::start("new", &POD_A1, 8_077));
         let manifest = |port: u16| {
             let ports = |protocol: &str| json!({"name": protocol.to_lowercase(), "port": port, "protocol": protocol});
-            let service_port = |protocol: &str| json!({"name": protocol.to_lowercase(), "port": 80, "nodePort": 30_050, "protocol": protocol});
+            let service_port = |protocol: &str| {
+                let name = protocol.to_lowercase();
+                json!({"name": name, "port": 80, "nodePort": 30_050, "protocol": protocol})
+            };
             [
                 json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "p", "namespace": "lab"},
                     "spec": {"type": "NodePort", "clusterIP": "198.51.100.50", "clusterIPs": ["198.51.100.50"],

@@ -56,6 +56,7 @@ mod drift;
 mod event_recorder;
 mod failures;
 mod hold;
+mod rings;
 
 pub use absent::{Kept, KeptBecause};
 pub use conflicts::{AddressConflict, Takeover};
@@ -128,6 +129,8 @@ pub struct Engine {
     /// Owned frontends with a status other than Done.
     unsettled: BTreeSet<L4Addr>,
     failures: Failures,
+    /// Services without rings, because the slots are full.
+    ringless: BTreeSet<ServiceId>,
     batching: Batching,
     drift: UnrepairedDrift,
     sync: SyncState,
@@ -163,6 +166,7 @@ impl Engine {
             deferred: Deferred::default(),
             unsettled: BTreeSet::new(),
             failures: Failures::default(),
+            ringless: BTreeSet::new(),
             batching: Batching::default(),
             drift: UnrepairedDrift::default(),
             stale_generation: StaleGeneration::default(),

@@ -24,6 +24,7 @@ pub mod memory;
 pub mod messages;
 pub mod model;
 pub mod output;
+pub mod packets;
 pub mod snapshot;
 pub mod source_report;
 pub mod stale;

@@ -300,7 +300,7 @@ fn pinned_points(pins: &Pins) -> Vec<HookPoint> {
 /// The hooks of all devices with a filter of nodelb.
 fn filtered_points() -> Vec<HookPoint> {
     let indexes = nix::net::if_::if_nameindex();
-    let indexes: Vec<u32> = indexes.iter().flat_map(|list| list.iter().map(|it| it.index())).collect();
+    let indexes: Vec<u32> = indexes.iter().flat_map(|list| list.iter().map(nix::net::if_::Interface::index)).collect();
     let points =
         indexes.into_iter().flat_map(|ifindex| Direction::ALL.map(|direction| HookPoint { ifindex, direction }));
     points.filter(|point| clsact::program_at(*point).is_ok_and(|program| program.is_some())).collect()

@@ -18,6 +18,14 @@ const PARENTS: [u32; 2] = [0xffff_fff2, 0xffff_fff3];
 const HEADER: usize = 16;
 const TCMSG: usize = 20;
 
+/// Length of a request in bytes, and its flags: `NLM_F_REQUEST | NLM_F_DUMP`.
+const REQUEST: u32 = 36;
+const DUMP: u16 = 0x0301;
+
+/// Types of answers, `NLMSG_ERROR` and `NLMSG_DONE`.
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+
 /// Numbers of attributes, from `linux/rtnetlink.h` and `linux/pkt_cls.h`.
 const TCA_OPTIONS: u16 = 2;
 const TCA_BPF_NAME: u16 = 7;
@@ -46,12 +54,10 @@ pub fn at_device(ifindex: u32) -> io::Result<Vec<String>> {
 }
 
 fn request(ifindex: u32, parent: u32) -> Vec<u8> {
-    let length = (HEADER + TCMSG) as u32;
-    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
     let mut bytes = Vec::with_capacity(HEADER + TCMSG);
-    bytes.extend(length.to_ne_bytes());
+    bytes.extend(REQUEST.to_ne_bytes());
     bytes.extend(libc::RTM_GETTFILTER.to_ne_bytes());
-    bytes.extend(flags.to_ne_bytes());
+    bytes.extend(DUMP.to_ne_bytes());
     // Sequence number and sender.
     bytes.extend([0; 8]);
     // Family and padding; index, handle, parent, and priority with protocol.
@@ -81,9 +87,9 @@ fn parse(datagram: &[u8], names: &mut Vec<String>) -> io::Result<bool> {
         let length = u32::from_ne_bytes(*header.first_chunk()?) as usize;
         Some((length, u16::from_ne_bytes([header[4], header[5]])))
     }) {
-        match i32::from(kind) {
-            libc::NLMSG_DONE => return Ok(true),
-            libc::NLMSG_ERROR => {
+        match kind {
+            DONE => return Ok(true),
+            ERROR => {
                 let error = body.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
                 return match error.saturating_neg() {
                     // The device has no such qdisc, or is gone.
@@ -91,7 +97,7 @@ fn parse(datagram: &[u8], names: &mut Vec<String>) -> io::Result<bool> {
                     error => Err(io::Error::from_raw_os_error(error)),
                 };
             }
-            _ if kind == libc::RTM_NEWTFILTER => names.extend(name(body)),
+            libc::RTM_NEWTFILTER => names.extend(name(body)),
             _ => {}
         }
     }

@@ -137,7 +137,9 @@ impl SnatPorts {
         local: RangeInclusive<u16>,
         nodeports: RangeInclusive<u16>,
     ) -> Result<RangeInclusive<u16>, String> {
-        let Self::Auto = self else { return Ok(self.explicit().map_or(1..=0, RangeInclusive::from)) };
+        if let Some(range) = self.explicit() {
+            return Ok(range.into());
+        }
         let is_free = |port: &u16| !local.contains(port) && !nodeports.contains(port);
         let found = largest_run(SNAT_CANDIDATES.filter(is_free)).filter(|range| range.len() >= MIN_SNAT_PORTS);
         found.ok_or_else(|| {
@@ -328,7 +330,12 @@ impl Packets {
                 ),
             ))
         });
-        excluded.chain(both).collect()
+        let unanswered = (self.snat == Snat::Always && self.pod_devices.is_empty()).then(|| {
+            let detail = "`always` requires packets.pod-devices: a backend on this node answers to the node, and only \
+                          programs at its own device translate that answer";
+            ("snat", detail.into())
+        });
+        excluded.chain(both).chain(unanswered).collect()
     }
 
     /// The problems with keys of `[datapath]`.

@@ -4,15 +4,11 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
-use std::future::Future;
 use std::io;
 use std::path::Path;
-use std::pin::Pin;
-use std::sync::Arc;
 
 use crate::node::addresses::Machine;
-
-pub(crate) mod nf_tables;
+use crate::sockets::nf_tables::KubeProxyRules;
 
 /// Another service proxy, by what it leaves in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,12 +39,6 @@ impl fmt::Display for ServiceProxy {
     }
 }
 
-/// The answer to a [`ReadRules`], when it is there.
-pub type RulesFuture = Pin<Box<dyn Future<Output = io::Result<BTreeSet<ServiceProxy>>> + Send>>;
-
-/// Reads kube-proxy's rules: the answer of [`nf_tables::find`] in a process that has CAP_NET_ADMIN.
-pub type ReadRules = Arc<dyn Fn() -> RulesFuture + Send + Sync>;
-
 /// What was found, and what could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
@@ -67,12 +57,14 @@ const CILIUM_DEVICES: &str = "/sys/fs/bpf/cilium/devices";
 /// Prefixes of programs that translate packets from other machines to services: of Cilium and of Calico.
 const TRANSLATING: [&str; 3] = ["cil_from_netdev", "cil_to_netdev", "cali_from_hep"];
 
-/// Looks for other service proxies. Where CAP_NET_ADMIN is missing, `rules` is the last known answer of
-/// [`nf_tables::find`].
-pub(crate) fn find(machine: &Machine, rules: io::Result<BTreeSet<ServiceProxy>>) -> Findings {
+/// Looks for other service proxies, of which `rules` are those in nftables.
+pub(crate) fn find(machine: &Machine, rules: io::Result<KubeProxyRules>) -> Findings {
     let mut findings = Findings::default();
     match rules {
-        Ok(found) => findings.proxies.extend(found),
+        Ok(KubeProxyRules { has_table, has_chains }) => {
+            findings.proxies.extend(has_table.then_some(ServiceProxy::NftablesTable));
+            findings.proxies.extend(has_chains.then_some(ServiceProxy::IptablesChains));
+        }
         Err(error) => findings.rules_unknown = Some(error.to_string()),
     }
     if fs::read_to_string(IP_VS).is_ok_and(|text| has_virtual_server(&text)) {

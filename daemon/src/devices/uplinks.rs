@@ -132,9 +132,15 @@ impl Selection {
     }
 }
 
-/// The interfaces the routes of which [`devices`] needs.
+/// The interfaces the routes of which [`devices`] needs: those that may lead to other machines.
 pub(crate) fn candidates(machine: &Machine) -> impl Iterator<Item = u32> {
-    machine.interfaces.iter().filter(|(_, it)| obstacle(it, machine).is_none()).map(|(index, _)| *index)
+    let has_address = |index: u32| machine.addresses.iter().any(|it| it.interface == index && it.is_global);
+    let may_lead_out = move |(index, interface): &(&u32, &Interface)| match obstacle(interface, machine) {
+        None => true,
+        Some(Reason::OtherNamespace) => has_address(**index),
+        Some(_) => false,
+    };
+    machine.interfaces.iter().filter(may_lead_out).map(|(index, _)| *index)
 }
 
 /// All devices, in the order of their indexes.
@@ -142,6 +148,19 @@ pub(crate) fn devices(machine: &Machine, routes: &BTreeMap<u32, Routes>, selecti
     let primary = Addresses::new(machine).primary;
     let facts = Facts { machine, routes, primary: &primary, selection };
     machine.interfaces.iter().map(|(index, interface)| facts.device(*index, interface)).collect()
+}
+
+/// Lets devices that were uplinks before remain uplinks while they are down or without an address or route: the programs
+/// cost nothing there, and when the device is back, no packet of a connection passes it untranslated.
+pub(crate) fn keep(devices: &mut [Device], before: &[Device]) {
+    for device in devices {
+        let is_passing = matches!(device.role, Role::Unused(Reason::Down | Reason::NoAddress | Reason::OtherNamespace));
+        let same = |it: &&Device| it.ifindex == device.ifindex && it.name == device.name && it.role == Role::Uplink;
+        let Some(known) = before.iter().find(same).filter(|_| is_passing) else { continue };
+        device.role = Role::Uplink;
+        device.v4 = device.v4.or(known.v4);
+        device.v6 = device.v6.or(known.v6);
+    }
 }
 
 struct Facts<'a> {

@@ -19,8 +19,9 @@ use tracing::{info, warn};
 
 use super::hooks::{Attach, Hooks};
 use super::mode::{self, Activity, Decision};
-use super::proxies::{self, Findings, ReadRules};
+use super::proxies::{self, Findings};
 use super::report::{DeviceReport, DevicesReport};
+use super::rules::ReadRules;
 use super::uplinks::{self, Device, Role, Selection};
 use crate::config::{Config, Packets, Snat, Unknown};
 use crate::node::addresses::Machine;
@@ -45,26 +46,26 @@ const MAPS_TIMEOUT: Duration = Duration::from_millis(500);
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Makes the programs use these settings.
-pub type WriteSettings = Arc<dyn Fn(PacketSettings) + Send + Sync>;
+pub(crate) type WriteSettings = Arc<dyn Fn(PacketSettings) + Send + Sync>;
 
 /// The inputs and outputs of the task.
-pub struct Connections {
+pub(crate) struct Connections {
     /// The configuration in effect.
-    pub config: watch::Receiver<Arc<Config>>,
+    pub(crate) config: watch::Receiver<Arc<Config>>,
     /// What the maps contain.
-    pub snapshot: watch::Receiver<Arc<Snapshot>>,
+    pub(crate) snapshot: watch::Receiver<Arc<Snapshot>>,
     /// To the owner.
-    pub changes: mpsc::Sender<Vec<Change>>,
+    pub(crate) changes: mpsc::Sender<Vec<Change>>,
     /// Attaches programs.
-    pub attach: Box<dyn Attach>,
+    pub(crate) attach: Box<dyn Attach>,
     /// Writes the settings of the programs.
-    pub settings: WriteSettings,
+    pub(crate) settings: WriteSettings,
     /// Reads the rules of kube-proxy.
-    pub rules: ReadRules,
+    pub(crate) rules: ReadRules,
 }
 
 /// Starts the task; it ends with `shutdown` and leaves the programs attached. Returns its reports.
-pub fn start(
+pub(crate) fn start(
     connections: Connections,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> watch::Receiver<Arc<DevicesReport>> {
@@ -79,6 +80,7 @@ pub fn start(
         rules,
         report,
         events: None,
+        devices: Vec::new(),
         uplinks: None,
         decision: None,
         findings: Findings::default(),
@@ -105,6 +107,8 @@ struct Task {
     report: watch::Sender<Arc<DevicesReport>>,
     /// The socket for events; `None` while there is none.
     events: Option<Events>,
+    /// The devices at the last look.
+    devices: Vec<Device>,
     /// The uplinks that were last sent to the owner.
     uplinks: Option<Vec<Uplink>>,
     decision: Option<Decision>,
@@ -128,9 +132,12 @@ impl Task {
             let next = Instant::now() + EVERY;
             tokio::select! {
                 event = event(&mut self.events) => self.settle(event).await,
-                changed = self.config.changed() => if changed.is_err() {
-                    return;
-                },
+                changed = self.config.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    self.searched = None;
+                }
                 () = sleep_until(next) => {}
             }
         }
@@ -157,7 +164,7 @@ impl Task {
     /// Reads everything and does what follows from it; returns false if the owner has closed the queue.
     async fn refresh(&mut self) -> bool {
         let packets = self.config.borrow_and_update().packets.clone();
-        let (machine, devices) = match read(Selection::new(&packets)).await {
+        let (machine, mut devices) = match read(Selection::new(&packets)).await {
             Ok(read) => read,
             Err(error) => {
                 self.fail(&error);
@@ -165,6 +172,8 @@ impl Task {
             }
         };
         self.has_failed = false;
+        uplinks::keep(&mut devices, &self.devices);
+        self.devices.clone_from(&devices);
         self.search(machine).await;
         let decision = self.decide(&packets);
         if !self.send(&devices).await {

@@ -189,6 +189,23 @@ pub(super) fn reaper(config: &Config, socket: Option<PathBuf>) -> Option<Reaper>
         .ok()
 }
 
+/// The reaper that looks for other service proxies, if the mode depends on them: as [`reaper`].
+pub(super) fn rules_reaper(config: &Config, socket: Option<PathBuf>) -> Option<Reaper> {
+    if config.packets.mode != PacketMode::Auto {
+        return None;
+    }
+    let started = || {
+        Reaper::start().inspect_err(|error| {
+            warn!(
+                message_id = %messages::PACKETS_ACTIVITY,
+                "the process that looks for kube-proxy's rules cannot be started ({error}): nodelb takes it that there \
+                 are none"
+            );
+        })
+    };
+    socket.map(Reaper::Behind).or_else(|| started().ok())
+}
+
 /// The handles to end sockets. `None` if any of them is missing; the journal has the reason.
 pub(super) fn handles(config: &Config, datapath: &KernelDatapath, reaper: Option<Reaper>) -> Option<Handles> {
     let reaper = reaper?;

@@ -11,6 +11,8 @@
 //! The reaper receives orders of limited size over the one socket that is its standard input ([`wire`]), and ends with
 //! it. An order identifies a socket by its cookie and addresses, which the kernel compares, so it cannot end a
 //! different socket. The daemon decides which sockets to end.
+//!
+//! It also answers whether kube-proxy has rules in nftables: even reading them takes CAP_NET_ADMIN.
 
 mod child;
 pub mod client;

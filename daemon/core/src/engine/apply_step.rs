@@ -204,7 +204,10 @@ impl Engine {
                     }
                     self.round.done += 1;
                 }
-                Err(_) => self.round.failed += 1,
+                Err(ref error) => {
+                    self.round.failed += 1;
+                    self.give_up_rings(op, error);
+                }
             }
             let error = result.err();
             match op {
@@ -399,6 +402,7 @@ impl Engine {
             return;
         }
         self.references.0.remove(&id);
+        self.ringless.remove(&id);
         self.owners.remove(&id);
         self.ids.release(id, now);
     }

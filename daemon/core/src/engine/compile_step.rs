@@ -136,7 +136,7 @@ impl Engine {
             has_backends: plan.has_backends,
             affinity_seconds: plan.affinity_seconds,
             may_be_bound: plan.may_be_bound,
-            has_rings: self.config.packets.is_consistent && plan.has_outside(),
+            has_rings: self.has_rings(id, plan),
             tag: Some(OwnerTag::new(key, subject.service.source)),
         };
         self.desire_ranges(id, plan.source_ranges.as_deref().unwrap_or_default());

@@ -43,10 +43,11 @@ const ENTRIES_PER_CONNECTION: u32 = 2;
 /// The specifications of the maps, in the order of [`PERSISTENT`].
 fn specs(limits: PacketLimits) -> [Spec; PERSISTENT.len()] {
     use libbpf_sys::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_MAP_TYPE_ARRAY, BPF_MAP_TYPE_HASH, BPF_MAP_TYPE_LRU_HASH};
+    let size = |bytes: usize| u32::try_from(bytes).expect("invariant: entries are small");
     let spec = |(map_type, flags), (key_size, value_size): (usize, usize), max_entries| Spec {
         map_type,
-        key_size: key_size as u32,
-        value_size: value_size as u32,
+        key_size: size(key_size),
+        value_size: size(value_size),
         flags,
         max_entries,
     };

@@ -10,7 +10,7 @@ use libbpf_sys::{bpf_link_create_opts, bpf_prog_query_opts, bpf_tc_hook, bpf_tc_
 use super::{check, owned};
 
 /// The kernel's limit of programs at one hook of a device.
-const MOST: usize = 64;
+const MOST: u32 = 64;
 
 /// Attaches a program to a device before all other programs of the hook (Linux 6.6). Needs no capability.
 pub(crate) fn tcx_create(program: BorrowedFd<'_>, ifindex: u32, attach_type: u32) -> io::Result<OwnedFd> {
@@ -32,19 +32,19 @@ pub(crate) struct AtDevice {
 
 /// The programs at a tcx hook of a device, in the order in which they run. Takes CAP_NET_ADMIN.
 pub(crate) fn tcx_query(ifindex: u32, attach_type: u32) -> io::Result<Vec<AtDevice>> {
-    let (mut programs, mut links) = ([0_u32; MOST], [0_u32; MOST]);
+    let (mut programs, mut links) = ([0_u32; MOST as usize], [0_u32; MOST as usize]);
     let mut options = bpf_prog_query_opts {
         sz: size_of::<bpf_prog_query_opts>() as _,
         prog_ids: programs.as_mut_ptr(),
         link_ids: links.as_mut_ptr(),
         ..Default::default()
     };
-    options.__bindgen_anon_1.count = MOST as u32;
+    options.__bindgen_anon_1.count = MOST;
     // SAFETY: both arrays have room for `count` numbers and live until the end of the call.
     check(unsafe { bpf_prog_query_opts(index(ifindex)?, attach_type, &raw mut options) })?;
     // SAFETY: both names of the field have the same type.
-    let count = unsafe { options.__bindgen_anon_1.count } as usize;
-    let pairs = programs.into_iter().zip(links).take(count.min(MOST));
+    let count = unsafe { options.__bindgen_anon_1.count };
+    let pairs = programs.into_iter().zip(links).take(count.min(MOST) as usize);
     Ok(pairs.map(|(program, link)| AtDevice { program, link }).collect())
 }
 

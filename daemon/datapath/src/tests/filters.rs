@@ -28,12 +28,12 @@ fn filters_are_read_with_their_names() {
     let mut names = Vec::new();
     assert!(!parse(&datagram, &mut names).unwrap(), "more follow");
     assert_eq!(names, ["cil_from_netdev", ""]);
-    assert!(parse(&message(libc::NLMSG_DONE as u16, &[0; 4]), &mut names).unwrap());
+    assert!(parse(&message(DONE, &[0; 4]), &mut names).unwrap());
 }
 
 #[test]
 fn a_device_without_the_qdisc_has_no_filters() {
-    let refused = |code: i32| parse(&message(libc::NLMSG_ERROR as u16, &(-code).to_ne_bytes()), &mut Vec::new());
+    let refused = |code: i32| parse(&message(ERROR, &(-code).to_ne_bytes()), &mut Vec::new());
     assert!(refused(libc::ENODEV).unwrap() && refused(libc::EINVAL).unwrap());
     assert_eq!(refused(libc::EPERM).unwrap_err().raw_os_error(), Some(libc::EPERM));
     assert_eq!(at_device(1).unwrap(), [""; 0], "the loopback device");

@@ -80,8 +80,8 @@ fn ranges_that_cannot_be_used_are_refused() {
     assert!(refused("32767-40000").contains("contains ports of datapath.nodeport-range (30000-32767)"));
     assert!(refused("1-2000").contains("below 1024"));
     assert!(refused("2000-1999").contains("is not a port range") && refused("x").contains("or \"auto\""));
-    let beside = "[datapath]\nnodeport-range = \"20000-20010\"\n[packets]\nsnat-ports = \"20011-32767\"\n";
-    assert!(Config::parse(beside).is_ok());
+    let next_to = "[datapath]\nnodeport-range = \"20000-20010\"\n[packets]\nsnat-ports = \"20011-32767\"\n";
+    assert!(Config::parse(next_to).is_ok());
 }
 
 #[test]

@@ -126,6 +126,29 @@ fn hardware_with_an_address_is_an_uplink() {
 }
 
 #[test]
+fn an_uplink_that_goes_down_and_up_keeps_its_programs() {
+    let mut host = Host::new();
+    let before = host.devices("");
+    let index = host.index("eth0");
+    host.machine.interfaces.get_mut(&index).unwrap().is_up = false;
+    host.machine.addresses.retain(|address| address.interface != index);
+    let down = host.devices("");
+    let mut kept = down.clone();
+    keep(&mut kept, &before);
+    let eth0 = |devices: &[Device]| devices.iter().find(|device| device.ifindex == index).unwrap().clone();
+    assert_eq!(eth0(&kept), eth0(&before), "with its addresses, which answers need when it is back");
+    let mut never_used = down.clone();
+    keep(&mut never_used, &down);
+    assert_eq!(never_used, down);
+    let mut excluded = host.devices("except = [\"eth0\"]");
+    host.machine.interfaces.get_mut(&index).unwrap().is_up = true;
+    excluded[0].role = Role::Unused(Reason::Excluded { is_needed: true });
+    let wanted = excluded.clone();
+    keep(&mut excluded[..1], &before);
+    assert_eq!(excluded[..1], wanted[..1], "the configuration decides");
+}
+
+#[test]
 fn a_bond_or_team_takes_its_ports() {
     for kind in ["bond", "team"] {
         let mut host = Host::new();
@@ -171,6 +194,21 @@ fn pods_are_no_uplinks() {
     assert_eq!(host.role("dummy", ""), "a dummy device does not lead to other machines");
     assert_eq!(host.role("tap0", "pod-devices = [\"tap*\"]"), "pod");
     assert_eq!(host.role("nk1", "devices = [\"auto\", \"nk1\"]"), "uplink", "the administrator knows better");
+}
+
+/// In a container that is a node, as with kind, the node's only device is one end of a pair.
+#[test]
+fn a_pair_with_the_default_route_is_an_uplink() {
+    let mut host = Host::default();
+    host.elsewhere("eth0", "veth")
+        .address("eth0", "203.0.113.1")
+        .elsewhere("veth1", "veth")
+        .address("veth1", "10.0.0.1");
+    host.machine.sources.push(addr("203.0.113.1"));
+    assert_eq!(host.role("eth0", ""), "uplink", "it has the primary address");
+    assert_eq!(host.role("veth1", ""), "its other end is in another network namespace");
+    host.default_route("veth1");
+    assert_eq!(host.role("veth1", ""), "uplink");
 }
 
 /// Cilium without kube-proxy replacement reaches remote pods by `cilium_host`, one end of a pair in one namespace.
@@ -295,4 +333,6 @@ fn routes_are_read_only_for_devices_that_may_be_selected() {
     let mut host = Host::new();
     host.elsewhere("veth1", "veth").add("wg0", "wireguard");
     assert_eq!(candidates(&host.machine).collect::<Vec<_>>(), [2, 4]);
+    host.address("veth1", "10.244.0.1");
+    assert_eq!(candidates(&host.machine).collect::<Vec<_>>(), [2, 3, 4]);
 }

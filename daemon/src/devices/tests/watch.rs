@@ -1,4 +1,3 @@
-use std::collections::BTreeSet;
 use std::sync::Mutex;
 
 use nodelb_core::config::EngineConfig;
@@ -7,8 +6,8 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::Realised;
 
 use super::super::hooks::tests::Fake;
-use super::super::proxies::ServiceProxy;
 use super::*;
+use crate::sockets::nf_tables::KubeProxyRules;
 
 /// A task with a kernel in memory, on the devices of this machine.
 struct Rig {
@@ -24,24 +23,20 @@ fn config(keys: &str) -> Arc<Config> {
     Arc::new(Config::parse(&format!("[packets]\n{keys}\n")).unwrap())
 }
 
-fn start_with(keys: &str, rules: &[ServiceProxy]) -> Rig {
+fn start_with(keys: &str, has_table: bool) -> Rig {
     let engine = Engine::new(EngineConfig::default(), Realised::default());
     let (snapshot_in, snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
     let (changes_in, changes) = mpsc::channel(10);
     let (config_in, config) = watch::channel(config(keys));
     let (fake, settings) = (Fake::default(), Arc::new(Mutex::new(Vec::new())));
     let written = Arc::clone(&settings);
-    let rules: BTreeSet<_> = rules.iter().cloned().collect();
     let connections = Connections {
         config,
         snapshot,
         changes: changes_in,
         attach: Box::new(fake.clone()),
         settings: Arc::new(move |settings| written.lock().unwrap().push(settings)),
-        rules: Arc::new(move || {
-            let rules = rules.clone();
-            Box::pin(async { Ok(rules) })
-        }),
+        rules: Arc::new(move || Box::pin(async move { Ok(KubeProxyRules { has_table, has_chains: false }) })),
     };
     let reports = start(connections, std::future::pending());
     Rig { fake, config: config_in, changes, settings, reports, _snapshot: snapshot_in }
@@ -63,7 +58,7 @@ impl Rig {
 /// This machine has a loopback device, which never leads to other machines.
 #[tokio::test]
 async fn the_owner_gets_the_uplinks_before_they_have_programs() {
-    let mut rig = start_with("mode = \"on\"\nunknown = \"reset\"", &[ServiceProxy::Ipvs]);
+    let mut rig = start_with("mode = \"on\"\nunknown = \"reset\"", true);
     let change = timeout(Duration::from_secs(20), rig.changes.recv()).await.unwrap().unwrap();
     let Change::Uplinks(uplinks) = &change[0] else { panic!("{change:?}") };
     assert!(uplinks.iter().all(|uplink| &*uplink.name != "lo"));
@@ -77,7 +72,7 @@ async fn the_owner_gets_the_uplinks_before_they_have_programs() {
 
 #[tokio::test]
 async fn the_mode_follows_the_configuration() {
-    let mut rig = start_with("mode = \"on\"", &[]);
+    let mut rig = start_with("mode = \"on\"", false);
     rig.activity(Activity::On).await;
     rig.config.send_replace(config("mode = \"drain\"\nanswer = false\nsnat = \"always\""));
     rig.activity(Activity::Draining).await;
@@ -88,7 +83,7 @@ async fn the_mode_follows_the_configuration() {
 
 #[tokio::test]
 async fn another_service_proxy_keeps_nodelb_off() {
-    let mut rig = start_with("mode = \"auto\"", &[ServiceProxy::NftablesTable]);
+    let mut rig = start_with("mode = \"auto\"", true);
     rig.activity(Activity::Off).await;
     assert!(rig.fake.kernel().devices.is_empty());
     let reason = rig.reports.borrow().decision.clone().unwrap().reason;

@@ -6,13 +6,15 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 
 use caps::{CapSet, Capability, CapsHashSet};
+use nix::errno::Errno;
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::geteuid;
 use nodelb_cli::exit::{Code, Failure};
 
 use super::destroy::{self, Terms};
 use super::namespaces::Home;
-use super::wire::{self, HEADER, Hello, Order};
+use super::wire::{self, HEADER, Hello, Order, Outcome};
+use crate::sockets::nf_tables::{self, KubeProxyRules};
 
 /// All capabilities that it may have.
 const KEPT: [Capability; 3] = [Capability::CAP_NET_ADMIN, Capability::CAP_SYS_ADMIN, Capability::CAP_SYS_PTRACE];
@@ -77,9 +79,22 @@ fn serve(mut line: UnixStream, hello: Hello, home: &Home) -> io::Result<()> {
             }
             Order::Sockets(targets) => destroy::sockets(home, &targets)?,
             Order::ConnectedTo(addresses) => destroy::connected_to(home, &terms, &addresses)?,
+            Order::Rules => vec![rules()],
         };
         home.check()?;
         line.write_all(&wire::encode_outcomes(&outcomes))?;
+    }
+}
+
+/// The rules of kube-proxy in the network namespace of this process.
+fn rules() -> Outcome {
+    match nf_tables::find() {
+        Ok(KubeProxyRules { has_table, has_chains }) => {
+            let bit = |is_there, bit| if is_there { bit } else { 0 };
+            let found = bit(has_table, wire::rules::TABLE) | bit(has_chains, wire::rules::CHAINS);
+            Outcome { destroyed: found, errno: 0 }
+        }
+        Err(error) => Outcome { destroyed: 0, errno: error.raw_os_error().unwrap_or(Errno::EIO as i32) },
     }
 }
 

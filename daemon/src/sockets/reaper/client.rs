@@ -109,6 +109,16 @@ impl Reaper {
         }
     }
 
+    /// Connects to a reaper that has not been tested.
+    ///
+    /// # Errors
+    /// If there is no reaper, or it does not answer in time.
+    pub async fn open(&mut self) -> io::Result<Line> {
+        let mut line = self.connect().await?;
+        line.greet().await?;
+        Ok(line)
+    }
+
     /// The consequence of this error.
     pub fn lost(&self, error: io::Error) -> Lost {
         match self {

@@ -42,12 +42,23 @@ pub enum Order {
     Sockets(Vec<(Socket, L4Addr)>),
     /// Ends every UDP socket that is connected to one of these addresses, in every namespace.
     ConnectedTo(Vec<L4Addr>),
+    /// Looks for kube-proxy's rules in nftables, which takes CAP_NET_ADMIN. The number in the outcome has the bits of
+    /// [`rules`].
+    Rules,
+}
+
+/// Bits of the outcome of [`Order::Rules`].
+pub mod rules {
+    /// The table of kube-proxy's nftables mode.
+    pub const TABLE: u32 = 1;
+    /// The chains of kube-proxy's iptables mode.
+    pub const CHAINS: u32 = 2;
 }
 
 /// The result of one entry of an order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Number of ended sockets.
+    /// Number of ended sockets; for [`Order::Rules`] the rules that were found.
     pub destroyed: u32,
     /// The last errno, or 0: ENOENT if the socket no longer existed, ESRCH if the network namespace was not found.
     pub errno: i32,
@@ -103,6 +114,7 @@ const SOCKETS: u8 = 1;
 const CONNECTED_TO: u8 = 2;
 const WITHIN: u8 = 3;
 const SPARE: u8 = 4;
+const RULES: u8 = 5;
 
 impl Order {
     /// The number of outcomes in the answer.
@@ -111,6 +123,7 @@ impl Order {
             Self::Sockets(targets) => targets.len().min(BATCH),
             Self::ConnectedTo(addresses) => addresses.len().min(BATCH),
             Self::Within(_) | Self::Spare(_) => 0,
+            Self::Rules => 1,
         }
     }
 
@@ -129,6 +142,7 @@ impl Order {
                 let bytes = cgroup.as_os_str().as_bytes().iter().take(MAX_PATH);
                 frame(WITHIN, &bytes.map(|byte| [*byte]).collect::<Vec<_>>())
             }
+            Self::Rules => frame::<0>(RULES, &[]),
             Self::Spare(inodes) => {
                 let inodes = inodes.iter().take(usize::from(u16::MAX));
                 frame(SPARE, &inodes.map(|inode| inode.to_ne_bytes()).collect::<Vec<_>>())
@@ -147,6 +161,7 @@ impl Order {
             SOCKETS | CONNECTED_TO if count <= BATCH => Ok(count * ENTRY),
             WITHIN if count <= MAX_PATH => Ok(count),
             SPARE => Ok(count * INODE),
+            RULES if count == 0 => Ok(0),
             _ => Err(refused()),
         }
     }
@@ -170,6 +185,7 @@ impl Order {
                 let inodes = body.as_chunks::<INODE>().0.iter().map(|inode| u32::from_ne_bytes(*inode));
                 Ok(Self::Spare(inodes.collect()))
             }
+            RULES => Ok(Self::Rules),
             _ => Err(refused()),
         }
     }

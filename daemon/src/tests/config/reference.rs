@@ -7,7 +7,7 @@ use crate::generated;
 const INTRODUCTION: &str = "\
 # Configuration
 
-Generated from `daemon/src/config/keys.rs` and `packets.rs`: `UPDATE=1 cargo test -p nodelb --lib config` rewrites it.
+Generated from the keys in `daemon/src/config/`: `UPDATE=1 cargo test -p nodelb --lib config` rewrites it.
 
 nodelb reads `/etc/nodelb/nodelb.toml`, or the file that `--config` names. Every key has a default, and the file does not
 need to exist. nodelb refuses the whole file if it contains an unknown key, a key that is set twice, or a value of the wrong

@@ -31,6 +31,7 @@ fn orders_arrive_as_they_were_sent() {
         Order::Within("/sys/fs/cgroup/kubepods.slice".into()),
         Order::Spare(vec![1, u32::MAX]),
         Order::Spare((0..u32::from(u16::MAX)).collect()),
+        Order::Rules,
     ] {
         assert_eq!(carried(&order), order);
     }

@@ -11,9 +11,18 @@ use nix::sys::socket::{
     sockopt,
 };
 use nix::sys::time::TimeVal;
+use rtnetlink::packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
 
-use super::ServiceProxy;
-use crate::sockets::netlink::{HEADER, messages};
+use super::netlink::{HEADER, messages};
+
+/// Which rules of kube-proxy there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KubeProxyRules {
+    /// The table of its nftables mode.
+    pub(crate) has_table: bool,
+    /// The chains of its iptables mode.
+    pub(crate) has_chains: bool,
+}
 
 /// The table of kube-proxy's nftables mode, in the families ip and ip6 (KEP-3866).
 const TABLE: &str = "kube-proxy";
@@ -29,8 +38,13 @@ const GET_CHAINS: u16 = 10 << 8 | 4;
 const TABLE_NAME: u16 = 1;
 const CHAIN_NAME: u16 = 3;
 
-/// Length of `struct nfgenmsg` in bytes.
+/// Length of `struct nfgenmsg` in bytes, and that of a request.
 const NFGENMSG: usize = 4;
+const REQUEST: u32 = 20;
+
+/// Types of answers, `NLMSG_ERROR` and `NLMSG_DONE`.
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
 
 /// How long the kernel may take to answer, in seconds.
 const TIMEOUT_SECONDS: i64 = 2;
@@ -38,25 +52,21 @@ const TIMEOUT_SECONDS: i64 = 2;
 /// More bytes than the kernel puts into one datagram.
 const BUFFER: usize = 64 << 10;
 
-/// The rules of kube-proxy in this network namespace. Empty if the kernel does not have nftables.
+/// Looks for the rules of kube-proxy in this network namespace. There are none if the kernel does not have nftables.
 ///
 /// # Errors
 /// If this process lacks CAP_NET_ADMIN, or the kernel does not answer.
-pub(crate) fn find() -> io::Result<BTreeSet<ServiceProxy>> {
+pub(crate) fn find() -> io::Result<KubeProxyRules> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let socket = match socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkNetFilter) {
-        Err(nix::Error::EPROTONOSUPPORT) => return Ok(BTreeSet::new()),
+        Err(nix::Error::EPROTONOSUPPORT) => return Ok(KubeProxyRules::default()),
         socket => socket?,
     };
     setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(TIMEOUT_SECONDS, 0))?;
-    let mut found = BTreeSet::new();
-    if names(&socket, GET_TABLES, TABLE_NAME)?.contains(TABLE) {
-        found.insert(ServiceProxy::NftablesTable);
-    }
-    if names(&socket, GET_CHAINS, CHAIN_NAME)?.contains(CHAIN) {
-        found.insert(ServiceProxy::IptablesChains);
-    }
-    Ok(found)
+    Ok(KubeProxyRules {
+        has_table: names(&socket, GET_TABLES, TABLE_NAME)?.contains(TABLE),
+        has_chains: names(&socket, GET_CHAINS, CHAIN_NAME)?.contains(CHAIN),
+    })
 }
 
 /// The names of all objects of a kind.
@@ -76,19 +86,17 @@ fn names(socket: &OwnedFd, request: u16, attribute: u16) -> io::Result<BTreeSet<
 
 /// A request for all objects of a kind, of all families.
 fn dump(request: u16) -> Vec<u8> {
-    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
-    let length = (HEADER + NFGENMSG) as u32;
-    let header = [&length.to_ne_bytes()[..], &request.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 8]];
+    let flags = NLM_F_REQUEST | NLM_F_DUMP;
+    let header = [&REQUEST.to_ne_bytes()[..], &request.to_ne_bytes(), &flags.to_ne_bytes(), &[0; 8]];
     [&header.concat()[..], &[0; NFGENMSG]].concat()
 }
 
 /// Takes the names from one datagram; returns whether the answer ends with it.
 fn take(datagram: &[u8], wanted: u16, names: &mut BTreeSet<String>) -> io::Result<bool> {
     for message in messages(datagram) {
-        let kind = u16::from_ne_bytes([message[4], message[5]]);
-        match i32::from(kind) {
-            libc::NLMSG_DONE => return Ok(true),
-            libc::NLMSG_ERROR => {
+        match u16::from_ne_bytes([message[4], message[5]]) {
+            DONE => return Ok(true),
+            ERROR => {
                 let code =
                     message.get(HEADER..).and_then(<[u8]>::first_chunk).map_or(0, |code| i32::from_ne_bytes(*code));
                 return match code.saturating_neg() {

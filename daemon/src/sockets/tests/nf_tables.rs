@@ -25,7 +25,7 @@ fn names_are_read_from_the_answer() {
     let mut found = BTreeSet::new();
     assert!(!take(&datagram, CHAIN_NAME, &mut found).unwrap(), "more follow");
     assert_eq!(found.iter().map(String::as_str).collect::<Vec<_>>(), ["KUBE-SERVICES", "PREROUTING"]);
-    assert!(take(&message(libc::NLMSG_DONE as u16, &[0; 4]), CHAIN_NAME, &mut found).unwrap());
+    assert!(take(&message(DONE, &[0; 4]), CHAIN_NAME, &mut found).unwrap());
     for length in 0..datagram.len() {
         take(&datagram[..length], CHAIN_NAME, &mut found).unwrap();
     }
@@ -34,7 +34,7 @@ fn names_are_read_from_the_answer() {
 
 #[test]
 fn a_refusal_is_an_error_and_a_kernel_without_nftables_has_no_rules() {
-    let answer = |code: i32| take(&message(libc::NLMSG_ERROR as u16, &(-code).to_ne_bytes()), 1, &mut BTreeSet::new());
+    let answer = |code: i32| take(&message(ERROR, &(-code).to_ne_bytes()), 1, &mut BTreeSet::new());
     assert_eq!(answer(libc::EPERM).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
     assert!(answer(libc::EOPNOTSUPP).unwrap());
 }

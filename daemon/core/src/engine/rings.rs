@@ -1,0 +1,30 @@
+//! Services without rings: a ring takes many times the slots of its list. If the slots are full, a list without its ring
+//! is better than an old list, because without a ring the programs select a backend at random.
+
+use std::sync::Arc;
+
+use super::Engine;
+use crate::compile::plan::PortPlan;
+use crate::datapath::MapError;
+use crate::state::entries::{MapOp, ServiceId};
+
+impl Engine {
+    /// Whether the lists of the service are to be followed by rings.
+    pub(super) fn has_rings(&self, id: ServiceId, plan: &PortPlan) -> bool {
+        self.config.packets.is_consistent && plan.has_outside() && !self.ringless.contains(&id)
+    }
+
+    /// Gives up the rings of a service that the datapath has refused because they do not fit. The next round writes the
+    /// lists alone. The rings stay away until the id is released or nodelb restarts.
+    pub(super) fn give_up_rings(&mut self, op: &MapOp, error: &MapError) {
+        let (MapOp::PutService(id, refused), MapError::Full { map: "slots", .. }) = (op, error) else { return };
+        let Some(desired) = self.desired.services.get_mut(id).filter(|_| refused.has_rings) else { return };
+        Arc::make_mut(desired).has_rings = false;
+        self.ringless.insert(*id);
+        self.touched.services.push(*id);
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/rings.rs"]
+mod tests;

@@ -1,0 +1,148 @@
+//! The first packet of a connection: the client is admitted, gets a backend, and the connection its two entries.
+
+use std::sync::Arc;
+
+use crate::model::addr::{Addr, Family, L4Addr, Protocol};
+use crate::packets::choice::{self, offset_number};
+use crate::packets::connections::{Connection, Flags, is_plain_syn};
+use crate::packets::frontend::Frontend;
+use crate::packets::headers::tcp_flags::RST;
+use crate::packets::hook_state::{Decision, HookState};
+use crate::packets::key::{Endpoint, PacketKey, Tuple};
+use crate::packets::node::{Reason, Route, RouteQuery};
+use crate::packets::ports::{self, Search};
+use crate::packets::reject::IcmpError;
+use crate::state::entries::{ServiceEntry, Slot};
+
+/// Where a connection's packets go.
+enum Way {
+    /// Through the network stack, with the client's address.
+    Stack,
+    /// Past the network stack, with this address of the node.
+    Redirect(Addr),
+}
+
+/// Stores the entries of a new connection and returns the client's entry, or decides what else becomes of the packet.
+pub(super) fn begin(
+    state: &mut HookState<'_>,
+    key: &PacketKey,
+    tcp_flags: u8,
+    frontend: Frontend,
+) -> Result<Connection, Decision> {
+    let settings = state.node.settings;
+    if settings.is_draining {
+        return Err(state.next());
+    }
+    if key.protocol == Protocol::Tcp && !is_plain_syn(tcp_flags) {
+        return Err(unknown(state, key, tcp_flags));
+    }
+    let client = key.tuple.source;
+    if frontend.has_ranges && !state.node.state.ranges_of(frontend.service).any(|range| range.contains(client.addr)) {
+        return Err(state.discard(Reason::SourceRange));
+    }
+    let service = state.node.state.services.get(&frontend.service).map(Arc::clone).unwrap_or_default();
+    let view = view_of(&service, frontend.is_local);
+    if view.is_empty() {
+        return Err(no_backend(state, key.protocol, &service));
+    }
+    let to = L4Addr::new(key.tuple.target.addr, key.tuple.target.port, key.protocol);
+    let (node, chosen) = (state.node, (frontend.service, &*service, view));
+    let offset = choice::choose(&node, &mut state.tables, state.random, chosen, (client, to));
+    let slot = view[offset];
+    let way = way_to(state, client, &slot, frontend)?;
+    let now = state.node.now();
+    let backend = Endpoint::new(slot.addr.addr, slot.addr.port);
+    let source = match way {
+        Way::Stack => client,
+        Way::Redirect(addr) => Endpoint::new(addr, 0),
+    };
+    let is_redirected = matches!(way, Way::Redirect(_));
+    let entry = Connection {
+        to: Tuple { source, target: backend },
+        service: frontend.service,
+        backend: slot.backend,
+        offset: offset_number(offset),
+        ifindex: state.packet.ifindex,
+        last_used: now,
+        created: now,
+        flags: Flags { is_redirected, is_local_view: frontend.is_local, ..Flags::default() },
+        bytes: 0,
+    };
+    store(state, key, entry)
+}
+
+/// The view of the service.
+pub(super) fn view_of(service: &ServiceEntry, is_local: bool) -> &[Slot] {
+    if is_local { &service.local } else { &service.cluster }
+}
+
+/// A TCP packet that opens no connection and belongs to none. The node's own address may be that of a connection of the
+/// node itself, with the number of a NodePort as its port. A RST is never answered.
+fn unknown(state: &mut HookState<'_>, key: &PacketKey, tcp_flags: u8) -> Decision {
+    let is_own = state.node.state.node_addrs.contains(&key.tuple.target.addr);
+    if !state.node.settings.resets_unknown || is_own || tcp_flags & RST != 0 {
+        return state.next();
+    }
+    state.answer_reset(Reason::Unknown)
+}
+
+fn no_backend(state: &mut HookState<'_>, protocol: Protocol, service: &ServiceEntry) -> Decision {
+    if service.has_backends {
+        return state.discard(Reason::NoLocalBackend);
+    }
+    match protocol {
+        Protocol::Tcp => state.answer_reset(Reason::NoBackend),
+        _ => state.answer_icmp(IcmpError::PortUnreachable, Reason::NoBackend),
+    }
+}
+
+/// Decides by the route to the backend.
+fn way_to(state: &HookState<'_>, client: Endpoint, slot: &Slot, frontend: Frontend) -> Result<Way, Decision> {
+    let is_pod = state.packet.hook.is_pod();
+    if is_pod && slot.addr.addr != client.addr {
+        return Ok(Way::Stack);
+    }
+    let ifindex = state.packet.ifindex;
+    let query = RouteQuery { ifindex, is_output: false, source: client.addr, target: slot.addr.addr };
+    let (ifindex, preferred) = match state.node.routes.route(&query) {
+        Route::Device { ifindex, preferred, .. } => (ifindex, preferred),
+        // The network stack delivers the packet to the node itself, or reports what is wrong.
+        Route::NotForwarded | Route::NoForwarding => return Ok(Way::Stack),
+        Route::Unreachable => return Err(state.discard(Reason::NoRoute)),
+    };
+    let uplinks = &state.node.state.uplinks;
+    let is_masqueraded = is_pod || (state.node.settings.always_masquerades && !frontend.is_local);
+    if !uplinks.contains_key(&ifindex) && !is_masqueraded {
+        return Ok(Way::Stack);
+    }
+    let uplink = uplinks.get(&ifindex).or_else(|| uplinks.get(&state.packet.ifindex));
+    let own = uplink.and_then(|uplink| match slot.addr.addr.family() {
+        Family::Ipv4 => uplink.v4,
+        Family::Ipv6 => uplink.v6,
+    });
+    preferred.or(own).map(Way::Redirect).ok_or_else(|| state.discard(Reason::NoRoute))
+}
+
+/// Finds the ports and stores both entries.
+fn store(state: &mut HookState<'_>, key: &PacketKey, mut entry: Connection) -> Result<Connection, Decision> {
+    let search = Search { key, reverse_key: &entry.reverse_key(key), backend: entry.backend, now: state.node.now() };
+    let found = if entry.flags.is_redirected {
+        ports::source_port(&mut state.tables, state.node.settings, &search, state.random)
+    } else {
+        ports::client_port(&state.tables, &search)
+    };
+    let Some(reverse_key) = found else {
+        return Err(match key.protocol {
+            Protocol::Tcp => state.answer_reset(Reason::NoPort),
+            _ => state.discard(Reason::NoPort),
+        });
+    };
+    entry.to.source = reverse_key.tuple.target;
+    let flags = Flags { is_reverse: true, ..entry.flags };
+    let reverse = Connection { to: key.tuple.turned(), flags, ..entry };
+    state.tables.connections.remove(&reverse_key);
+    state.tables.put_half_open(reverse_key, reverse);
+    entry.bytes = state.headers.length() as u64;
+    state.tables.put_half_open(*key, entry);
+    Ok(entry)
+}

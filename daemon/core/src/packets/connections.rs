@@ -1,0 +1,259 @@
+//! The tables of the packet path and the life of their entries. A connection has two entries: one for packets of the
+//! client, one for packets of the backend. Handshakes are in `half_open`, where new ones displace old ones. A connection
+//! moves to `connections`, which displaces nothing, when the client has answered the backend.
+
+use imbl::OrdMap;
+
+use crate::model::addr::Protocol;
+use crate::packets::headers::tcp_flags::{ACK, FIN, RST, SYN};
+use crate::packets::key::{FragmentKey, PacketKey, Side, Tuple};
+use crate::state::entries::{BackendId, ServiceId};
+
+/// Seconds after which a handshake that the backend has not answered may lose its port to another connection.
+const SILENT_SECONDS: u32 = 2;
+
+/// Seconds during which the ports of a datagram's first fragment are valid for the others: `net.ipv4.ipfrag_time`.
+const FRAGMENT_SECONDS: u32 = 30;
+
+/// An entry of `half_open` or `connections`: `struct connection` of `bpf/shared.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// The addresses and ports that are written into the packet.
+    pub to: Tuple,
+    /// The service.
+    pub service: ServiceId,
+    /// The backend.
+    pub backend: BackendId,
+    /// Position of the backend in the view when it was last looked for.
+    pub offset: u32,
+    /// The device by which the client's packets arrive.
+    pub ifindex: u32,
+    /// Seconds of the monotonic clock when an entry last translated a packet.
+    pub last_used: u32,
+    /// The same clock, when the connection began.
+    pub created: u32,
+    /// The flags.
+    pub flags: Flags,
+    /// Bytes of the packets that the entry translated, from the IP header.
+    pub bytes: u64,
+}
+
+/// `enum connection_flags` of `bpf/shared.h`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// The packet does not pass the network stack of this node.
+    pub is_redirected: bool,
+    /// The entry is for packets from the backend.
+    pub is_reverse: bool,
+    /// The backend has answered. Only in entries for packets from the backend.
+    pub has_replied: bool,
+    /// The entry translated a TCP packet with the FIN flag.
+    pub has_fin: bool,
+    /// The entry translated a TCP packet with the RST flag.
+    pub has_reset: bool,
+    /// The backend was selected from the local view.
+    pub is_local_view: bool,
+}
+
+impl Connection {
+    /// The key of the other direction's entry.
+    pub fn reverse_key(&self, key: &PacketKey) -> PacketKey {
+        let side = match (self.flags.is_redirected, self.flags.is_reverse) {
+            (true, _) | (false, true) => Side::Arriving,
+            (false, false) => Side::Leaving,
+        };
+        PacketKey { tuple: self.to.turned(), protocol: key.protocol, side }
+    }
+
+    /// Whether the other entry is for the opposite direction of the connection that has this entry under this key.
+    fn belongs_with(&self, key: &PacketKey, other: &Self) -> bool {
+        other.to == key.tuple.turned() && other.flags.is_reverse != self.flags.is_reverse
+    }
+}
+
+/// The client's last backend: `struct affinity` of `bpf/shared.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Affinity {
+    /// Nanoseconds of the monotonic clock.
+    pub last_used_ns: u64,
+    /// The backend.
+    pub backend: BackendId,
+    /// Its last known position in the view.
+    pub offset: u32,
+}
+
+/// The ports of a datagram that was split: `struct fragment` of `bpf/shared.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FragmentPorts {
+    /// Source port in host byte order.
+    pub source: u16,
+    /// Destination port in host byte order.
+    pub target: u16,
+    /// Seconds of the monotonic clock when the first fragment was seen.
+    pub seen: u32,
+}
+
+/// The sizes of the tables, in entries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TableLimits {
+    /// Entries of `connections`, two for each connection.
+    pub connections: usize,
+    /// Entries of `half_open`.
+    pub half_open: usize,
+    /// Entries of `fragments`.
+    pub fragments: usize,
+}
+
+/// What the packet programs remember. Clones share their content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tables {
+    /// The sizes.
+    pub limits: TableLimits,
+    /// The connections that both ends take part in.
+    pub connections: OrdMap<PacketKey, Connection>,
+    /// The handshakes.
+    pub half_open: OrdMap<PacketKey, Connection>,
+    /// The datagrams that were split.
+    pub fragments: OrdMap<FragmentKey, FragmentPorts>,
+    /// The backends of clients of services with session affinity, by the client's number.
+    pub affinity: OrdMap<(u64, ServiceId), Affinity>,
+    /// Where the next search for a source port starts, by the backend's number.
+    pub cursors: OrdMap<u32, u32>,
+    /// The second in which packets were last answered, and the number of answers in it.
+    pub answered: (u32, u32),
+}
+
+/// Whether the flags are those of a TCP packet that opens a connection.
+pub const fn is_plain_syn(flags: u8) -> bool {
+    flags & (SYN | RST | ACK) == SYN
+}
+
+impl Tables {
+    /// Empty tables.
+    pub fn new(limits: TableLimits) -> Self {
+        Self {
+            limits,
+            connections: OrdMap::new(),
+            half_open: OrdMap::new(),
+            fragments: OrdMap::new(),
+            affinity: OrdMap::new(),
+            cursors: OrdMap::new(),
+            answered: (0, 0),
+        }
+    }
+
+    /// The entry in either table.
+    pub fn find(&self, key: &PacketKey) -> Option<&Connection> {
+        self.connections.get(key).or_else(|| self.half_open.get(key))
+    }
+
+    /// The entry of the other direction; `None` if it does not exist or belongs to another connection.
+    pub fn reverse_of(&self, key: &PacketKey, entry: &Connection) -> Option<(PacketKey, &Connection)> {
+        let reverse_key = entry.reverse_key(key);
+        let reverse = self.find(&reverse_key)?;
+        entry.belongs_with(key, reverse).then_some((reverse_key, reverse))
+    }
+
+    /// Whether one end has reset the connection, or both have closed it.
+    pub fn is_closing(&self, key: &PacketKey, entry: &Connection) -> bool {
+        let reverse = self.reverse_of(key, entry).map(|(_, reverse)| reverse.flags).unwrap_or_default();
+        let forward = entry.flags;
+        forward.has_reset || reverse.has_reset || (forward.has_fin && reverse.has_fin)
+    }
+
+    /// Stores an entry of a handshake. If `half_open` is full, the entry that has not been used for the longest time is
+    /// removed; the kernel chooses such an entry only approximately.
+    pub fn put_half_open(&mut self, key: PacketKey, entry: Connection) {
+        if self.half_open.len() >= self.limits.half_open && !self.half_open.contains_key(&key) {
+            let oldest = self.half_open.iter().min_by_key(|(key, entry)| (entry.last_used, **key)).map(|(key, _)| *key);
+            if let Some(oldest) = oldest {
+                self.half_open.remove(&oldest);
+            }
+        }
+        self.half_open.insert(key, entry);
+    }
+
+    /// Removes the client's entry, and the backend's if it is of the same connection.
+    pub fn remove_pair(&mut self, key: &PacketKey, entry: &Connection) {
+        let reverse_key = self.reverse_of(key, entry).map(|(reverse_key, _)| reverse_key);
+        for key in [Some(*key), reverse_key].into_iter().flatten() {
+            self.connections.remove(&key);
+            self.half_open.remove(&key);
+        }
+    }
+
+    /// Moves a handshake that the backend has answered to `connections`. Returns false if there is no room; the entries
+    /// then stay in `half_open`.
+    pub fn establish(&mut self, key: &PacketKey, entry: &Connection) -> bool {
+        let Some((reverse_key, reverse)) = self.reverse_of(key, entry) else { return true };
+        if !reverse.flags.has_replied {
+            return true;
+        }
+        if self.connections.len() + 2 > self.limits.connections {
+            return false;
+        }
+        let reverse = *reverse;
+        for (key, entry) in [(reverse_key, reverse), (*key, *entry)] {
+            self.connections.insert(key, entry);
+            self.half_open.remove(&key);
+        }
+        true
+    }
+
+    /// Records in the entry that it translates a packet of this length.
+    pub fn touch(&mut self, key: &PacketKey, now: u32, tcp_flags: u8, length: usize) {
+        let table = if self.connections.contains_key(key) { &mut self.connections } else { &mut self.half_open };
+        let Some(entry) = table.get_mut(key) else { return };
+        entry.last_used = now;
+        entry.bytes += length as u64;
+        entry.flags.has_replied |= entry.flags.is_reverse;
+        if key.protocol == Protocol::Tcp {
+            entry.flags.has_fin |= tcp_flags & FIN != 0;
+            entry.flags.has_reset |= tcp_flags & RST != 0;
+        }
+    }
+
+    /// Whether the new connection of a client with `key` may use this key for packets from its backend: there is no
+    /// entry, or it is left over from the same client and destination, or it is of a handshake that the backend has not
+    /// answered for [`SILENT_SECONDS`].
+    pub fn is_free(&self, reverse_key: &PacketKey, key: &PacketKey, now: u32) -> bool {
+        let is_left_over = |reverse: &Connection| reverse.to == key.tuple.turned();
+        let is_silent = |reverse: &Connection| {
+            !reverse.flags.has_replied && now.saturating_sub(reverse.last_used) >= SILENT_SECONDS
+        };
+        self.connections.get(reverse_key).is_none_or(is_left_over)
+            && self.half_open.get(reverse_key).is_none_or(|reverse| is_left_over(reverse) || is_silent(reverse))
+    }
+
+    /// Whether the client's handshake has both entries. The backend's is restored if it was displaced, unless another
+    /// connection has its key.
+    pub fn has_both(&mut self, key: &PacketKey, entry: &Connection) -> bool {
+        let reverse_key = entry.reverse_key(key);
+        if self.find(&reverse_key).is_none() {
+            let Flags { is_redirected, is_local_view, .. } = entry.flags;
+            let flags = Flags { is_redirected, is_local_view, is_reverse: true, ..Flags::default() };
+            self.put_half_open(reverse_key, Connection { to: key.tuple.turned(), flags, bytes: 0, ..*entry });
+        }
+        self.reverse_of(key, entry).is_some()
+    }
+
+    /// Stores the ports of the first fragment. If the table is full, the oldest datagram is removed.
+    pub fn put_fragment(&mut self, key: FragmentKey, ports: FragmentPorts) {
+        if self.fragments.len() >= self.limits.fragments && !self.fragments.contains_key(&key) {
+            let oldest = self.fragments.iter().min_by_key(|(key, ports)| (ports.seen, **key)).map(|(key, _)| *key);
+            if let Some(oldest) = oldest {
+                self.fragments.remove(&oldest);
+            }
+        }
+        self.fragments.insert(key, ports);
+    }
+
+    /// The ports of the datagram, if its first fragment was seen.
+    pub fn fragment(&self, key: &FragmentKey, now: u32) -> Option<FragmentPorts> {
+        self.fragments.get(key).copied().filter(|ports| now.saturating_sub(ports.seen) <= FRAGMENT_SECONDS)
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/connections.rs"]
+mod tests;

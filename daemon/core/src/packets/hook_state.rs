@@ -1,0 +1,64 @@
+//! The state while a program handles a packet.
+
+use crate::packets::connections::Tables;
+use crate::packets::headers::Headers;
+use crate::packets::node::{Node, Packet, Reason, Verdict};
+use crate::packets::reject;
+
+/// The state while a program handles a packet.
+pub(super) struct HookState<'a> {
+    /// The node.
+    pub(super) node: Node<'a>,
+    /// The tables, with the changes that the packet has made so far.
+    pub(super) tables: Tables,
+    /// The random number generator.
+    pub(super) random: &'a mut dyn FnMut() -> u32,
+    /// The packet as it came.
+    pub(super) packet: &'a Packet,
+    /// Its headers.
+    pub(super) headers: Headers,
+}
+
+/// What becomes of a packet, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Decision {
+    pub(super) verdict: Verdict,
+    /// The frame that continues, leaves or is sent back.
+    pub(super) bytes: Vec<u8>,
+    pub(super) reason: Option<Reason>,
+}
+
+impl HookState<'_> {
+    /// Leaves the packet to the network stack as it is.
+    pub(super) fn next(&self) -> Decision {
+        Decision { verdict: Verdict::Next, bytes: self.packet.bytes.clone(), reason: None }
+    }
+
+    /// Discards the packet.
+    pub(super) fn discard(&self, reason: Reason) -> Decision {
+        Decision { verdict: Verdict::Drop, bytes: self.packet.bytes.clone(), reason: Some(reason) }
+    }
+
+    /// Sends the answer back, unless there is none, answers are off, the packet is a fragment or has options or extension
+    /// headers, or too many answers were sent in this second.
+    pub(super) fn answer(&mut self, answer: Option<Vec<u8>>, reason: Reason) -> Decision {
+        let is_answered = self.node.settings.answers && reject::is_answerable(&self.headers);
+        let Some(bytes) = answer.filter(|_| is_answered) else { return self.discard(reason) };
+        if !reject::may_answer(&mut self.tables, self.node.now()) {
+            return self.discard(Reason::AnswerRate);
+        }
+        Decision { verdict: Verdict::Reply, bytes, reason: Some(reason) }
+    }
+
+    /// Answers with an ICMP error.
+    pub(super) fn answer_icmp(&mut self, error: reject::IcmpError, reason: Reason) -> Decision {
+        let answer = reject::icmp_error(&self.packet.bytes, &self.headers, error);
+        self.answer(answer, reason)
+    }
+
+    /// Answers with a TCP RST.
+    pub(super) fn answer_reset(&mut self, reason: Reason) -> Decision {
+        let answer = reject::reset(&self.packet.bytes, &self.headers);
+        self.answer(answer, reason)
+    }
+}

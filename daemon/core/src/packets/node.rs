@@ -1,0 +1,182 @@
+//! The inputs of the packet path: the content of the maps, the settings, the routes, the time, and the packet.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use crate::model::addr::Addr;
+use crate::packets::key::Hook;
+use crate::state::entries::MapState;
+
+/// The node as the packet programs see it.
+#[derive(Clone, Copy)]
+pub struct Node<'a> {
+    /// The content of the maps that the daemon writes.
+    pub state: &'a MapState,
+    /// The settings.
+    pub settings: &'a Settings,
+    /// The routes and neighbours of the kernel.
+    pub routes: &'a dyn Routes,
+    /// Nanoseconds of the coarse monotonic clock.
+    pub now_ns: u64,
+}
+
+impl Node<'_> {
+    /// Seconds of the monotonic clock, which wrap after 136 years.
+    pub const fn now(&self) -> u32 {
+        #[expect(clippy::cast_possible_truncation, reason = "the programs use the same 32 bits")]
+        let seconds = (self.now_ns / 1_000_000_000) as u32;
+        seconds
+    }
+}
+
+impl fmt::Debug for Node<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node").field("settings", self.settings).field("now_ns", &self.now_ns).finish_non_exhaustive()
+    }
+}
+
+/// The constants of the packet programs, and `struct packet_settings` of `bpf/shared.h`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The ports of NodePorts.
+    pub nodeport_range: RangeInclusive<u16>,
+    /// The ports of the node that connections to backends on other nodes use.
+    pub source_ports: RangeInclusive<u16>,
+    /// Whether new connections are left to the network stack.
+    pub is_draining: bool,
+    /// Whether TCP packets of unknown connections are answered with RST.
+    pub resets_unknown: bool,
+    /// Whether packets that cannot be served are answered.
+    pub answers: bool,
+    /// Whether backends on this node see an address of the node, too.
+    pub always_masquerades: bool,
+}
+
+/// The question for a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RouteQuery {
+    /// The device by which the packet arrives, or leaves if `is_output`.
+    pub ifindex: u32,
+    /// Whether only routes by the device count.
+    pub is_output: bool,
+    /// The source address of the packet.
+    pub source: Addr,
+    /// The destination address of the packet.
+    pub target: Addr,
+}
+
+/// The result of a lookup in the kernel's routes, as bpf_fib_lookup() returns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// The packet leaves by a device.
+    Device {
+        /// The index of the device.
+        ifindex: u32,
+        /// The maximum size of a packet on the route, in bytes from the IP header.
+        mtu: u32,
+        /// The source address that the route prefers; `None` if the kernel does not report it.
+        preferred: Option<Addr>,
+        /// The Ethernet header's addresses: destination, then source; `None` if the kernel has to find the neighbour.
+        macs: Option<[u8; 12]>,
+    },
+    /// The address belongs to this node, or there is no route.
+    NotForwarded,
+    /// The device by which the packet arrives does not forward packets.
+    NoForwarding,
+    /// A route discards such packets.
+    Unreachable,
+}
+
+/// The routes and neighbours of the kernel.
+pub trait Routes {
+    /// The route of a packet.
+    fn route(&self, query: &RouteQuery) -> Route;
+}
+
+/// A packet at a hook.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Packet {
+    /// The frame, from the link-layer header.
+    pub bytes: Vec<u8>,
+    /// The index of the device.
+    pub ifindex: u32,
+    /// The program that runs.
+    pub hook: Hook,
+    /// The length of the device's link-layer header in bytes, 14 or 0.
+    pub l2_length: usize,
+    /// Whether the kernel considers the packet to be sent to this host, as opposed to another host or to several.
+    pub is_for_host: bool,
+    /// Whether the kernel has removed a VLAN tag that it keeps next to the packet.
+    pub has_vlan_tag: bool,
+    /// Whether a device or the kernel divides the packet later.
+    pub is_gso: bool,
+}
+
+/// What becomes of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The packet continues to the network stack and to other programs.
+    Next,
+    /// The packet is discarded.
+    Drop,
+    /// The packet leaves by the device and does not pass the network stack.
+    Redirect {
+        /// The index of the device.
+        ifindex: u32,
+        /// Whether the Ethernet header is written. Otherwise the kernel finds the neighbour.
+        has_macs: bool,
+    },
+    /// The packet has become an answer, which leaves by the device by which the packet arrived.
+    Reply,
+}
+
+/// Why a packet was not translated or not forwarded: `enum packet_reason` of `bpf/shared.h`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reason {
+    /// A header is cut short or cannot be read.
+    Short,
+    /// The time to live or the hop limit ended at this node.
+    Ttl,
+    /// The packet is larger than the MTU of the device by which it would leave.
+    Mtu,
+    /// A fragment of a service's datagram arrived before the first one.
+    Fragment,
+    /// The service has no usable backend.
+    NoBackend,
+    /// The service has usable backends, but none on this node.
+    NoLocalBackend,
+    /// The client is not in the service's source ranges.
+    SourceRange,
+    /// No source port is free for a connection to the backend.
+    NoPort,
+    /// The node has no route to the backend or to the client.
+    NoRoute,
+    /// The device does not forward packets.
+    NoForwarding,
+    /// The tables have no room for the connection.
+    NoRoom,
+    /// A TCP packet of a connection that no table contains.
+    Unknown,
+    /// More packets would be answered per second than is allowed.
+    AnswerRate,
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Short => "short",
+            Self::Ttl => "ttl",
+            Self::Mtu => "mtu",
+            Self::Fragment => "fragment",
+            Self::NoBackend => "no-backend",
+            Self::NoLocalBackend => "no-local-backend",
+            Self::SourceRange => "source-range",
+            Self::NoPort => "no-port",
+            Self::NoRoute => "no-route",
+            Self::NoForwarding => "no-forwarding",
+            Self::NoRoom => "no-room",
+            Self::Unknown => "unknown",
+            Self::AnswerRate => "answer-rate",
+        })
+    }
+}

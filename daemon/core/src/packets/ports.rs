@@ -1,0 +1,64 @@
+//! The search for a source port, so that no two connections have the same key for packets from their backend.
+
+use crate::packets::connections::Tables;
+use crate::packets::key::PacketKey;
+use crate::packets::node::Settings;
+use crate::state::entries::BackendId;
+
+/// The maximum number of ports that one search tries.
+const MOST_TRIES: u32 = 64;
+
+/// The number of cursors; backends share them.
+const CURSORS: u32 = 4_096;
+
+/// A new connection that needs a port.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Search<'a> {
+    /// The key of the client's packets.
+    pub(super) key: &'a PacketKey,
+    /// The key of the backend's packets, in which the target's port is replaced.
+    pub(super) reverse_key: &'a PacketKey,
+    /// The backend.
+    pub(super) backend: BackendId,
+    /// Seconds of the monotonic clock.
+    pub(super) now: u32,
+}
+
+impl Search<'_> {
+    /// The key of the backend's packets with this port, if it is free.
+    fn at(&self, tables: &Tables, port: u16) -> Option<PacketKey> {
+        let mut reverse_key = *self.reverse_key;
+        reverse_key.tuple.target.port = port;
+        tables.is_free(&reverse_key, self.key, self.now).then_some(reverse_key)
+    }
+}
+
+/// Finds a port of the node that no other connection uses with this backend, and returns the key of the backend's
+/// packets with it. The search starts at the backend's cursor, which it moves behind the port by a random step, so that
+/// searches on several CPUs rarely try the same ports.
+pub(super) fn source_port(
+    tables: &mut Tables,
+    settings: &Settings,
+    search: &Search<'_>,
+    random: &mut dyn FnMut() -> u32,
+) -> Option<PacketKey> {
+    let first = *settings.source_ports.start();
+    let count = u32::from(settings.source_ports.end().checked_sub(first)?) + 1;
+    let index = search.backend.0 % CURSORS;
+    let cursor = tables.cursors.get(&index).copied().unwrap_or(0);
+    let port = |step: u32| u16::try_from(u32::from(first) + (cursor.wrapping_add(step)) % count).ok();
+    let tried = |step: u32| search.at(tables, port(step)?).map(|key| (step, key));
+    let found = (0..MOST_TRIES.min(count)).find_map(tried);
+    let steps = found.map_or(MOST_TRIES, |(step, _)| step) + 1 + random() % 3;
+    tables.cursors.insert(index, cursor.wrapping_add(steps));
+    found.map(|(_, key)| key)
+}
+
+/// Finds a port for a client that already has a connection from its own port to the backend, through another address of
+/// a service. The search starts at the client's port.
+pub(super) fn client_port(tables: &Tables, search: &Search<'_>) -> Option<PacketKey> {
+    let own = search.reverse_key.tuple.target.port;
+    let following = (1..=u16::MAX).map(|step| own.wrapping_add(step)).filter(|port| *port != 0);
+    let ports = std::iter::once(own).chain(following).take(MOST_TRIES as usize);
+    ports.into_iter().find_map(|port| search.at(tables, port))
+}

@@ -1,0 +1,150 @@
+use super::*;
+use crate::packets::key::Endpoint;
+
+const LIMITS: TableLimits = TableLimits { connections: 4, half_open: 4, fragments: 2 };
+
+fn end(text: &str) -> Endpoint {
+    let (addr, port) = text.rsplit_once(':').unwrap();
+    Endpoint::new(addr.parse().unwrap(), port.parse().unwrap())
+}
+
+/// A handshake that began at this time, and its key.
+fn handshake(client: &str, created: u32) -> (PacketKey, Connection) {
+    let tuple = Tuple { source: end(client), target: end("203.0.113.1:80") };
+    let to = Tuple { source: end(client), target: end("10.0.1.5:8080") };
+    let entry = Connection {
+        to,
+        service: ServiceId(1),
+        backend: BackendId(1),
+        offset: 0,
+        ifindex: 2,
+        last_used: created,
+        created,
+        flags: Flags::default(),
+        bytes: 0,
+    };
+    (PacketKey { tuple, protocol: Protocol::Tcp, side: Side::Arriving }, entry)
+}
+
+/// Stores both entries and returns their keys.
+fn put(tables: &mut Tables, (key, entry): (PacketKey, Connection)) -> (PacketKey, PacketKey) {
+    let reverse_key = entry.reverse_key(&key);
+    let flags = Flags { is_reverse: true, ..entry.flags };
+    tables.put_half_open(reverse_key, Connection { to: key.tuple.turned(), flags, ..entry });
+    tables.put_half_open(key, entry);
+    (key, reverse_key)
+}
+
+#[test]
+fn the_entries_of_a_connection_lead_to_each_other() {
+    let mut tables = Tables::new(LIMITS);
+    let (key, reverse_key) = put(&mut tables, handshake("198.51.100.7:1", 0));
+    assert_eq!(reverse_key.side, Side::Leaving);
+    let (forward, reverse) = (tables.half_open[&key], tables.half_open[&reverse_key]);
+    assert_eq!(tables.reverse_of(&key, &forward), Some((reverse_key, &reverse)));
+    assert_eq!(tables.reverse_of(&reverse_key, &reverse), Some((key, &forward)));
+}
+
+#[test]
+fn only_an_answered_handshake_is_established() {
+    let mut tables = Tables::new(LIMITS);
+    let (key, reverse_key) = put(&mut tables, handshake("198.51.100.7:1", 0));
+    let entry = tables.half_open[&key];
+    assert!(tables.establish(&key, &entry));
+    assert_eq!((tables.connections.len(), tables.half_open.len()), (0, 2));
+    tables.touch(&reverse_key, 1, SYN | ACK, 40);
+    assert!(tables.establish(&key, &entry));
+    assert_eq!((tables.connections.len(), tables.half_open.len()), (2, 0));
+}
+
+#[test]
+fn a_full_table_establishes_nothing() {
+    let mut tables = Tables::new(TableLimits { connections: 1, ..LIMITS });
+    let (key, reverse_key) = put(&mut tables, handshake("198.51.100.7:1", 0));
+    tables.touch(&reverse_key, 1, SYN | ACK, 40);
+    let entry = tables.half_open[&key];
+    assert!(!tables.establish(&key, &entry));
+    assert_eq!((tables.connections.len(), tables.half_open.len()), (0, 2));
+}
+
+#[test]
+fn the_oldest_handshake_is_displaced() {
+    let mut tables = Tables::new(LIMITS);
+    let (oldest, _) = put(&mut tables, handshake("198.51.100.7:1", 1));
+    let (kept, _) = put(&mut tables, handshake("198.51.100.7:2", 2));
+    let (newest, _) = put(&mut tables, handshake("198.51.100.7:3", 3));
+    assert_eq!(tables.half_open.len(), LIMITS.half_open);
+    assert!(!tables.half_open.contains_key(&oldest));
+    assert!(tables.half_open.contains_key(&kept) && tables.half_open.contains_key(&newest));
+}
+
+#[test]
+fn a_silent_handshake_loses_its_port() {
+    let mut tables = Tables::new(LIMITS);
+    let (key, reverse_key) = put(&mut tables, handshake("198.51.100.7:1", 10));
+    let (other, _) = handshake("198.51.100.8:1", 10);
+    assert!(!tables.is_free(&reverse_key, &other, 11));
+    assert!(tables.is_free(&reverse_key, &other, 12));
+    assert!(tables.is_free(&reverse_key, &key, 11), "its own");
+    // It does not matter that the client sends its SYN again.
+    tables.touch(&key, 12, SYN, 40);
+    assert!(tables.is_free(&reverse_key, &other, 13));
+    tables.touch(&reverse_key, 13, SYN | ACK, 40);
+    assert!(!tables.is_free(&reverse_key, &other, 100));
+}
+
+#[test]
+fn a_connection_closes_when_both_ends_have_closed_it_or_one_has_reset_it() {
+    let mut tables = Tables::new(LIMITS);
+    let (key, reverse_key) = put(&mut tables, handshake("198.51.100.7:1", 0));
+    let is_closing = |tables: &Tables| tables.is_closing(&key, &tables.half_open[&key]);
+    tables.touch(&key, 1, FIN | ACK, 40);
+    assert!(!is_closing(&tables));
+    let mut both = tables.clone();
+    both.touch(&reverse_key, 1, FIN | ACK, 40);
+    assert!(is_closing(&both));
+    tables.touch(&reverse_key, 1, RST, 40);
+    assert!(is_closing(&tables));
+}
+
+#[test]
+fn what_begins_again_takes_no_other_connection_with_it() {
+    let mut tables = Tables::new(LIMITS);
+    let (key, reverse_key) = put(&mut tables, handshake("198.51.100.7:1", 0));
+    let entry = tables.half_open[&key];
+    let another = Tuple { source: end("203.0.113.2:80"), target: end("198.51.100.9:9") };
+    tables.half_open[&reverse_key].to = another;
+    tables.remove_pair(&key, &entry);
+    assert!(!tables.half_open.contains_key(&key));
+    assert!(tables.half_open.contains_key(&reverse_key));
+}
+
+#[test]
+fn a_displaced_entry_is_restored() {
+    let mut tables = Tables::new(LIMITS);
+    let (key, reverse_key) = put(&mut tables, handshake("198.51.100.7:1", 0));
+    let reverse = tables.half_open.remove(&reverse_key).unwrap();
+    tables.touch(&key, 0, FIN, 40);
+    let entry = tables.half_open[&key];
+    assert!(tables.has_both(&key, &entry));
+    assert_eq!(tables.half_open[&reverse_key], reverse);
+    tables.half_open[&reverse_key].to.source = end("203.0.113.2:80");
+    assert!(!tables.has_both(&key, &entry));
+}
+
+#[test]
+fn the_ports_of_a_datagram_are_known_for_a_while() {
+    let mut tables = Tables::new(LIMITS);
+    let key = |id: u32| {
+        let (source, target) = (end("198.51.100.7:0").addr, end("203.0.113.1:0").addr);
+        FragmentKey { source, target, id, protocol: Protocol::Udp, side: Side::Arriving }
+    };
+    let ports = |seen: u32| FragmentPorts { source: 1, target: 2, seen };
+    tables.put_fragment(key(1), ports(10));
+    assert_eq!(tables.fragment(&key(1), 40), Some(ports(10)));
+    assert_eq!(tables.fragment(&key(1), 41), None);
+    tables.put_fragment(key(2), ports(11));
+    tables.put_fragment(key(3), ports(12));
+    assert_eq!(tables.fragments.len(), LIMITS.fragments);
+    assert_eq!(tables.fragment(&key(1), 12), None);
+}

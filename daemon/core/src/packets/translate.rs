@@ -1,0 +1,160 @@
+//! The decision about a packet: what the programs of `bpf/packet.bpf.c` do, as a pure function.
+
+use crate::model::addr::{L4Addr, Protocol};
+use crate::packets::begin::{begin, view_of};
+use crate::packets::choice::offset_number;
+use crate::packets::connections::{Connection, FragmentPorts, Tables, is_plain_syn};
+use crate::packets::forward;
+use crate::packets::frontend;
+use crate::packets::headers::{Content, Headers, Parsed, Ports, parse};
+use crate::packets::hook_state::{Decision, HookState};
+use crate::packets::icmp;
+use crate::packets::key::{FragmentKey, PacketKey, Side};
+use crate::packets::node::{Node, Packet, Reason, Verdict};
+use crate::packets::rewrite;
+
+/// The result of [`translate`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// What becomes of the packet.
+    pub verdict: Verdict,
+    /// The frame afterwards; as it came if it is dropped.
+    pub bytes: Vec<u8>,
+    /// Why the packet was not translated or not forwarded; `None` if it was, or if it is no service's.
+    pub reason: Option<Reason>,
+    /// The tables afterwards.
+    pub tables: Tables,
+}
+
+/// Decides what becomes of a packet. `random` returns a random number at each call.
+pub fn translate(node: Node<'_>, tables: &Tables, random: &mut dyn FnMut() -> u32, packet: &Packet) -> Outcome {
+    let untouched = |reason| {
+        let (verdict, bytes, tables) = (Verdict::Next, packet.bytes.clone(), tables.clone());
+        Outcome { verdict, bytes, reason, tables }
+    };
+    if packet.has_vlan_tag || (packet.hook.side() == Side::Arriving && !packet.is_for_host) {
+        return untouched(None);
+    }
+    let headers = match parse(&packet.bytes, packet.l2_length, packet.is_gso) {
+        Parsed::Packet(headers) => headers,
+        Parsed::Foreign => return untouched(None),
+        Parsed::Short => return untouched(Some(Reason::Short)),
+    };
+    let mut state = HookState { node, tables: tables.clone(), random, packet, headers };
+    let Decision { verdict, bytes, reason } = decide(&mut state);
+    Outcome { verdict, bytes, reason, tables: state.tables }
+}
+
+fn decide(state: &mut HookState<'_>) -> Decision {
+    let side = state.packet.hook.side();
+    let (protocol, ports) = match state.headers.content {
+        Content::IcmpError => return icmp::translate(state),
+        Content::Transport(protocol, ports) => (protocol, ports),
+        Content::LaterFragment(protocol) => {
+            let known = fragment_key(&state.headers, protocol, side);
+            let known = known.and_then(|key| state.tables.fragment(&key, state.node.now()));
+            let Some(known) = known else { return state.next() };
+            (protocol, Ports { source: known.source, target: known.target, tcp_flags: 0 })
+        }
+    };
+    let key = PacketKey { tuple: state.headers.tuple(ports.source, ports.target), protocol, side };
+    let entry = match side {
+        Side::Arriving => arriving(state, &key, ports.tcp_flags),
+        Side::Leaving => match state.tables.find(&key).copied() {
+            Some(entry) => Ok(touched(state, &key, entry, ports.tcp_flags)),
+            None => Err(state.next()),
+        },
+    };
+    let entry = match entry {
+        Ok(entry) => entry,
+        Err(decision) => return decision,
+    };
+    let now = state.node.now();
+    if let Some(key) = fragment_key(&state.headers, protocol, side) {
+        state.tables.put_fragment(key, FragmentPorts { source: ports.source, target: ports.target, seen: now });
+    }
+    let mut bytes = state.packet.bytes.clone();
+    rewrite::write(&mut bytes, &state.headers, &entry.to);
+    if entry.flags.is_redirected {
+        return forward::redirect(state, &entry, bytes);
+    }
+    Decision { verdict: Verdict::Next, bytes, reason: None }
+}
+
+/// The key under which the ports of the datagram are stored if the packet is one of its fragments.
+fn fragment_key(headers: &Headers, protocol: Protocol, side: Side) -> Option<FragmentKey> {
+    let id = headers.fragment?.id;
+    Some(FragmentKey { source: headers.source, target: headers.target, id, protocol, side })
+}
+
+/// Records in the entry that it translates the packet.
+fn touched(state: &mut HookState<'_>, key: &PacketKey, entry: Connection, tcp_flags: u8) -> Connection {
+    state.tables.touch(key, state.node.now(), tcp_flags, state.headers.length());
+    entry
+}
+
+/// The entry for a packet that arrives: the one that exists, or that of a new connection.
+fn arriving(state: &mut HookState<'_>, key: &PacketKey, tcp_flags: u8) -> Result<Connection, Decision> {
+    let to = L4Addr::new(key.tuple.target.addr, key.tuple.target.port, key.protocol);
+    let established = state.tables.connections.get(key).copied();
+    let found = frontend::find(&state.node, state.packet.hook, to);
+    let is_source_port = state.node.settings.source_ports.contains(&to.port);
+    let known = established.or_else(|| {
+        let half_open = state.tables.half_open.get(key).copied();
+        half_open.filter(|_| found.is_some() || is_source_port)
+    });
+    if let Some(entry) = known {
+        if let Some(entry) = continued(state, key, entry, tcp_flags) {
+            return Ok(touched(state, key, entry, tcp_flags));
+        }
+        state.tables.remove_pair(key, &entry);
+    }
+    let is_later = matches!(state.headers.content, Content::LaterFragment(_));
+    match found {
+        Some(frontend) if !is_later => begin(state, key, tcp_flags, frontend),
+        _ => Err(state.next()),
+    }
+}
+
+/// The entry if the packet continues its connection, which moves to `connections` if it is established now. Not
+/// continued are connections of which the other entry is gone; TCP connections that have ended, or those to a backend
+/// that is no longer in the view, when the client opens a new one; UDP flows to such a backend.
+fn continued(state: &mut HookState<'_>, key: &PacketKey, mut entry: Connection, tcp_flags: u8) -> Option<Connection> {
+    if entry.flags.is_reverse {
+        return Some(entry);
+    }
+    let is_tcp = key.protocol == Protocol::Tcp;
+    let is_new = is_tcp && is_plain_syn(tcp_flags);
+    let is_half_open = !state.tables.connections.contains_key(key);
+    let is_later = matches!(state.headers.content, Content::LaterFragment(_));
+    if is_half_open && !state.tables.has_both(key, &entry) {
+        return None;
+    }
+    if is_new && (state.tables.reverse_of(key, &entry).is_none() || state.tables.is_closing(key, &entry)) {
+        return None;
+    }
+    if is_new || (!is_tcp && !is_later) {
+        let offset = offset_in_view(state, &entry)?;
+        if offset != entry.offset {
+            entry.offset = offset;
+            let tables = &mut state.tables;
+            let table = if is_half_open { &mut tables.half_open } else { &mut tables.connections };
+            table.insert(*key, entry);
+        }
+    }
+    if is_half_open && !is_new {
+        state.tables.establish(key, &entry);
+    }
+    Some(entry)
+}
+
+/// The position of the connection's backend in its view, if it is still there.
+fn offset_in_view(state: &HookState<'_>, entry: &Connection) -> Option<u32> {
+    let service = state.node.state.services.get(&entry.service)?;
+    let view = view_of(service, entry.flags.is_local_view);
+    let is_there = view.get(entry.offset as usize).is_some_and(|slot| slot.backend == entry.backend);
+    if is_there {
+        return Some(entry.offset);
+    }
+    view.iter().position(|slot| slot.backend == entry.backend).map(offset_number)
+}

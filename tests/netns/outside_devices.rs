@@ -1,0 +1,224 @@
+//! Clients outside the node: their packets are translated at network devices. The clients are pods whose processes no
+//! socket hook sees, because nodelb is attached to another cgroup.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use nodelb_prober::Transport;
+
+use crate::host::{Daemon, Host, answer, backend, connect, eventually, get};
+use crate::pod::Pod;
+use crate::sandbox::{self, Sandbox, command};
+
+/// The node's addresses towards the first and the second pod.
+const NODE: [&str; 2] = ["203.0.113.129:30080", "203.0.113.133:30080"];
+
+/// A service with a NodePort, and one backend on this node.
+const SERVICE: &str = "apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec:
+  type: NodePort
+  clusterIP: 198.51.100.80
+  clusterIPs: [198.51.100.80]
+  ports:
+  - {name: a, port: 80, nodePort: 30080, protocol: TCP}
+  - {name: b, port: 80, nodePort: 30080, protocol: UDP}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: a, port: 8080, protocol: TCP}, {name: b, port: 8080, protocol: UDP}]
+endpoints: [{addresses: [192.0.2.11]}]
+";
+
+/// A node whose sockets are not translated, with these keys in `[packets]`.
+fn configure(host: &Host, sandbox: &Sandbox, packets: &str) {
+    let other = sandbox.cgroup.join("other");
+    fs::create_dir_all(&other).unwrap();
+    host.configure(&format!(
+        "[node]\nnodeport-addresses = [\"203.0.113.128/25\"]\n[packets]\ndevices = [\"pod*\"]\n{packets}\n"
+    ));
+    let text = fs::read_to_string(host.path("nodelb.toml")).unwrap();
+    let text = text.replace(&format!("cgroup = {:?}", sandbox.cgroup), &format!("cgroup = {other:?}"));
+    host.write("nodelb.toml", &text);
+}
+
+/// The row of `/devices` for a device.
+fn device(name: &str) -> Option<serde_json::Value> {
+    get("/devices")?["devices"].as_array()?.iter().find(|row| row["device"] == name).cloned()
+}
+
+fn is_attached(name: &str) -> bool {
+    device(name).is_some_and(|row| row["programs"] == "attached" && row["role"] == "uplink")
+}
+
+fn translation() -> String {
+    get("/devices").map_or_else(String::new, |page| page["packets"][0]["translation"].as_str().unwrap().into())
+}
+
+/// Whether each of several connections from the pod to the NodePort is answered.
+fn works(pod: &Pod, node: &str) -> bool {
+    pod.run(|| {
+        [Transport::Tcp, Transport::Udp].into_iter().all(|transport| connect(node, transport, 5).failures() == 0)
+    })
+}
+
+/// A backend that repeats what each connection sends.
+fn echo(address: &str) {
+    let listener = TcpListener::bind(address).unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || drop(io::copy(&mut &stream, &mut &stream)));
+        }
+    });
+}
+
+/// A connection of the pod.
+fn talk_to(pod: &Pod, node: &str) -> TcpStream {
+    let stream = pod.run(|| TcpStream::connect(node).unwrap());
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream
+}
+
+/// Sends a byte over the connection and waits for it.
+fn talk(mut stream: &TcpStream) {
+    stream.write_all(b"x").unwrap();
+    stream.read_exact(&mut [0]).unwrap();
+}
+
+fn start(host: &Host) -> Daemon {
+    host.serve("web.yaml", SERVICE);
+    let daemon = host.start();
+    eventually("programs at pod0", || is_attached("pod0"));
+    daemon
+}
+
+#[test]
+fn outside_clients_reach_a_nodeport() {
+    sandbox::run("outside_devices::outside_clients_reach_a_nodeport", |sandbox| {
+        let host = Host::new(sandbox);
+        configure(&host, sandbox, "mode = \"on\"");
+        let (client, _backend) = (Pod::new(0), backend("1", "192.0.2.11:8080"));
+        let daemon = start(&host);
+        eventually("an answer", || works(&client, NODE[0]));
+        let listed = get("/connections?service=shop/web").unwrap();
+        let row = &listed["connections"][0];
+        assert_eq!((&row["backend"], &row["path"]), (&"192.0.2.11:8080/TCP".into(), &"stack".into()), "{listed}");
+        assert!(row["client"].as_str().unwrap().starts_with("203.0.113.130:"), "{listed}");
+        let metrics = answer("/metrics", "text/plain").unwrap();
+        assert!(!metrics.contains("nodelb_packet_translated_total{direction=\"reverse\"} 0"), "{metrics}");
+        assert!(metrics.contains("nodelb_packet_devices{state=\"attached\"} 1"), "{metrics}");
+
+        // Nothing is interrupted when the daemon is not there.
+        daemon.kill();
+        assert!(works(&client, NODE[0]));
+        let daemon = host.start();
+        assert!(works(&client, NODE[0]));
+        daemon.stop();
+        assert!(works(&client, NODE[0]));
+        host.cleanup();
+        assert!(!works(&client, NODE[0]), "no program is left");
+    });
+}
+
+#[test]
+fn a_connection_outlives_restarts() {
+    sandbox::run("outside_devices::a_connection_outlives_restarts", |sandbox| {
+        let host = Host::new(sandbox);
+        configure(&host, sandbox, "mode = \"on\"");
+        let client = Pod::new(0);
+        echo("192.0.2.11:8080");
+        let mut daemon = start(&host);
+        eventually("the service", || client.run(|| TcpStream::connect(NODE[0]).is_ok()));
+        let stream = talk_to(&client, NODE[0]);
+        talk(&stream);
+        for sizes in ["", "max-connections = 1000\nmax-handshakes = 1000", "max-connections = 500"] {
+            daemon.kill();
+            configure(&host, sandbox, &format!("mode = \"on\"\n{sizes}"));
+            talk(&stream);
+            daemon = host.start();
+            talk(&stream);
+        }
+        let listed = get("/connections").unwrap();
+        assert!(listed["connections"].as_array().unwrap().iter().any(|row| row["state"] == "established"), "{listed}");
+        daemon.stop();
+    });
+}
+
+#[test]
+fn a_new_device_gets_programs_within_a_second() {
+    sandbox::run("outside_devices::a_new_device_gets_programs_within_a_second", |sandbox| {
+        let host = Host::new(sandbox);
+        configure(&host, sandbox, "mode = \"on\"");
+        let (_first, _backend) = (Pod::new(0), backend("1", "192.0.2.11:8080"));
+        let daemon = start(&host);
+        let second = Pod::new(1);
+        let came = Instant::now();
+        eventually("programs at pod1", || is_attached("pod1"));
+        assert!(came.elapsed() < Duration::from_secs(1), "{:?}", came.elapsed());
+        eventually("an answer", || works(&second, NODE[1]));
+        command("ip", &["link", "del", "pod1"]);
+        eventually("the device to be forgotten", || device("pod1").is_none());
+        let links = host.pinned().into_iter().filter(|path| path.to_string_lossy().contains("packets-"));
+        assert_eq!(links.count(), 2, "those of pod0");
+        daemon.stop();
+    });
+}
+
+#[test]
+fn draining_leaves_new_connections_to_others() {
+    sandbox::run("outside_devices::draining_leaves_new_connections_to_others", |sandbox| {
+        let host = Host::new(sandbox);
+        configure(&host, sandbox, "mode = \"on\"");
+        let client = Pod::new(0);
+        echo("192.0.2.11:8080");
+        let daemon = start(&host);
+        let connects = || client.run(|| TcpStream::connect(NODE[0]).is_ok());
+        eventually("the service", connects);
+        let stream = talk_to(&client, NODE[0]);
+        talk(&stream);
+        configure(&host, sandbox, "mode = \"drain\"");
+        daemon.signal(Signal::SIGHUP);
+        eventually("the new mode", || translation() == "draining");
+        assert!(!connects(), "the node itself does not listen there");
+        talk(&stream);
+        configure(&host, sandbox, "mode = \"on\"");
+        daemon.signal(Signal::SIGHUP);
+        eventually("the first mode", || translation() == "on");
+        assert!(connects());
+        daemon.stop();
+    });
+}
+
+/// kube-proxy in its nftables mode has a table of its name.
+#[test]
+fn another_service_proxy_is_found() {
+    sandbox::run("outside_devices::another_service_proxy_is_found", |sandbox| {
+        let host = Host::new(sandbox);
+        configure(&host, sandbox, "mode = \"auto\"");
+        let _client = Pod::new(0);
+        command("nft", &["add", "table", "ip", "kube-proxy"]);
+        host.serve("web.yaml", SERVICE);
+        let daemon = host.start();
+        eventually("a decision", || translation() == "off");
+        let page = get("/devices").unwrap();
+        let reason = page["packets"][0]["reason"].as_str().unwrap();
+        assert!(reason.contains("the nftables table kube-proxy"), "{reason}");
+        assert!(!is_attached("pod0"));
+        command("nft", &["delete", "table", "ip", "kube-proxy"]);
+        command("nft", &["add", "table", "ip", "nat"]);
+        daemon.signal(Signal::SIGHUP);
+        eventually("programs at pod0", || is_attached("pod0"));
+        command("nft", &["add", "chain", "ip", "nat", "KUBE-SERVICES"]);
+        daemon.signal(Signal::SIGHUP);
+        eventually("the other proxy gets new connections", || translation() == "draining");
+        assert!(is_attached("pod0"), "connections continue");
+        daemon.stop();
+    });
+}

@@ -1,0 +1,38 @@
+//! The cases of `packet_programs/fixtures/` and random packets, run by the BPF programs and by the pure function of
+//! `core::packets`, which must agree on the verdict, the bytes and the tables. Needs root.
+//!
+//! `SOCKET_SEED=n` repeats a random run, `SOCKET_CASES=n` sets the number of its packets.
+
+#[cfg(test)]
+#[path = "packet_fixtures/case.rs"]
+mod case;
+#[cfg(test)]
+#[path = "packet_cases/compared.rs"]
+mod compared;
+#[cfg(test)]
+#[path = "packet_fixtures/frame.rs"]
+mod frame;
+#[cfg(test)]
+#[path = "packet_cases/kernel.rs"]
+mod kernel;
+#[cfg(test)]
+#[path = "packet_cases/layout.rs"]
+mod layout;
+#[cfg(test)]
+#[path = "packet_cases/network.rs"]
+mod network;
+#[cfg(test)]
+#[path = "packet_fixtures/print.rs"]
+mod print;
+#[cfg(test)]
+#[path = "packet_cases/random.rs"]
+mod random;
+#[cfg(test)]
+#[expect(dead_code, reason = "these programs are not attached to a cgroup")]
+mod sandbox;
+#[cfg(test)]
+#[path = "packet_fixtures/steps.rs"]
+mod steps;
+#[cfg(test)]
+#[path = "packet_fixtures/world.rs"]
+mod world;

@@ -1,0 +1,258 @@
+//! Runs the programs and the pure function from the same state and compares what they do.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use nodelb_core::packets::connections::{Connection, Flags, Tables};
+use nodelb_core::packets::headers::{Content, Parsed, parse};
+use nodelb_core::packets::key::PacketKey;
+use nodelb_core::packets::node::{Packet, Reason, Verdict};
+use nodelb_core::packets::sweep::{Timeouts, sweep};
+use nodelb_core::packets::translate::{Outcome, translate};
+
+use crate::case::{self, Case};
+use crate::kernel::{Kernel, Ran};
+use crate::print;
+use crate::sandbox;
+use crate::world::World;
+
+/// Verdicts of the programs: TCX_NEXT, TC_ACT_SHOT and TC_ACT_REDIRECT.
+const NEXT: i32 = -1;
+const SHOT: i32 = 2;
+const REDIRECT: i32 = 7;
+
+/// The Ethernet address of another host.
+const OTHER_HOST: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
+
+/// The pure function from the state of the programs before the packet. What is random there is what the programs chose.
+fn expected(world: &World, before: &Tables, after: &Tables, packet: &Packet) -> Outcome {
+    let mut world = world.clone();
+    let clock = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC_COARSE).unwrap();
+    world.now_ns = u64::try_from(clock.tv_sec()).unwrap() * 1_000_000_000 + u64::try_from(clock.tv_nsec()).unwrap();
+    let mut tables = before.clone();
+    tables.limits = world.limits;
+    let mut number = 0;
+    if let Some(entry) = begun(before, after, packet) {
+        if entry.flags.is_redirected && world.settings.source_ports.contains(&entry.to.source.port) {
+            let cursor = entry.to.source.port - world.settings.source_ports.start();
+            tables.cursors.insert(entry.backend.0 % 4_096, u32::from(cursor));
+        }
+        number = random_number(&world, entry);
+    }
+    translate(world.node(), &tables, &mut || number, packet)
+}
+
+/// The client's entry of the connection that the packet began, if it did.
+fn begun<'a>(before: &Tables, after: &'a Tables, packet: &Packet) -> Option<&'a Connection> {
+    let Parsed::Packet(headers) = parse(&packet.bytes, packet.l2_length, packet.is_gso) else { return None };
+    let Content::Transport(protocol, ports) = headers.content else { return None };
+    let key = PacketKey { tuple: headers.tuple(ports.source, ports.target), protocol, side: packet.hook.side() };
+    let entry = after.half_open.get(&key).filter(|entry| !entry.flags.is_reverse)?;
+    // The entry of a connection that goes on counts the packet.
+    let counted = |old: &Connection| old.to == entry.to && old.bytes + headers.length() as u64 == entry.bytes;
+    let goes_on = before.half_open.get(&key).is_some_and(counted);
+    (!goes_on).then_some(entry)
+}
+
+/// The random number that selects the offset of the entry.
+fn random_number(world: &World, entry: &Connection) -> u32 {
+    let Some(service) = world.state.services.get(&entry.service) else { return 0 };
+    let view = if entry.flags.is_local_view { &service.local } else { &service.cluster };
+    let count = view.len().max(1) as u64;
+    u32::try_from((u64::from(entry.offset) << 32).div_ceil(count)).unwrap_or(u32::MAX)
+}
+
+/// The entries without the times, and without what `is_compared` excludes.
+fn shown(tables: &Tables) -> Vec<String> {
+    let entry = |table: &str, key: &PacketKey, entry: &Connection| {
+        let Connection { to, service, backend, offset, ifindex, flags, bytes, .. } = entry;
+        let Flags { is_redirected, is_reverse, has_replied, has_fin, has_reset, is_local_view } = flags;
+        // The offset is a hint, which only a client's entry uses.
+        let offset = if *is_reverse { &0 } else { offset };
+        format!(
+            "{table} {:?} {:?} {} becomes {to}; service {service} backend {} offset {offset} device {ifindex} bytes {bytes} \
+             redirected {is_redirected} reverse {is_reverse} replied {has_replied} fin {has_fin} reset {has_reset} local \
+             {is_local_view}",
+            key.protocol, key.side, key.tuple, backend.0
+        )
+    };
+    let half_open = tables.half_open.iter().map(|(key, value)| entry("half-open", key, value));
+    let connections = tables.connections.iter().map(|(key, value)| entry("connection", key, value));
+    let fragments =
+        tables.fragments.iter().map(|(key, ports)| format!("{key:?} ports {} > {}", ports.source, ports.target));
+    let affinity = tables.affinity.iter().map(|((client, service), last)| {
+        format!("affinity of {client:x} and service {service}: backend {}", last.backend.0)
+    });
+    half_open.chain(connections).chain(fragments).chain(affinity).collect()
+}
+
+fn verdict(code: i32) -> String {
+    match code {
+        NEXT => "next".to_owned(),
+        SHOT => "drop".to_owned(),
+        REDIRECT => "redirect or reply".to_owned(),
+        other => format!("verdict {other}"),
+    }
+}
+
+const fn code_of(outcome: &Outcome) -> i32 {
+    match outcome.verdict {
+        Verdict::Next => NEXT,
+        Verdict::Drop => SHOT,
+        Verdict::Redirect { .. } | Verdict::Reply => REDIRECT,
+    }
+}
+
+/// What differs between the programs and the pure function; empty if nothing does.
+fn differences(ran: &Ran, after: &Tables, outcome: &Outcome) -> String {
+    let mut text = String::new();
+    let code = code_of(outcome);
+    if ran.code != code {
+        let (programs, function) = (verdict(ran.code), verdict(code));
+        let reasons = (&ran.reasons, outcome.reason);
+        let _ = writeln!(text, "  verdict: programs {programs} {:?}, function {function} {:?}", reasons.0, reasons.1);
+    }
+    // A packet that is dropped has no bytes.
+    if ran.code != SHOT && code != SHOT && ran.bytes != outcome.bytes {
+        let shown = |bytes: &[u8]| match bytes.get(..14) {
+            Some(link) => {
+                format!("{} {} ({})", print::hex(link), print::packet(&bytes[14..]), print::hex(&bytes[14..]))
+            }
+            None => print::hex(bytes),
+        };
+        let _ = writeln!(text, "  programs {}\n  function {}", shown(&ran.bytes), shown(&outcome.bytes));
+    }
+    let is_counted = |reason: &Reason| ran.reasons.contains(reason);
+    if code != NEXT && outcome.reason.is_some_and(|reason| !is_counted(&reason)) {
+        let _ = writeln!(text, "  reason: programs {:?}, function {:?}", ran.reasons, outcome.reason);
+    }
+    let (programs, function) = (shown(after), shown(&outcome.tables));
+    for line in programs.iter().filter(|line| !function.contains(line)) {
+        let _ = writeln!(text, "  only the programs have {line}");
+    }
+    for line in function.iter().filter(|line| !programs.contains(line)) {
+        let _ = writeln!(text, "  only the function has {line}");
+    }
+    text
+}
+
+/// Runs both on the packet and returns what differs, and what the function decided. `None` if the kernel cannot run the
+/// program on such a packet.
+pub(crate) fn compare(kernel: &Kernel, world: &World, packet: &Packet) -> Option<(String, Outcome)> {
+    let mut packet = packet.clone();
+    let own = world.devices.values().find(|device| device.ifindex == packet.ifindex)?.mac;
+    if !packet.is_for_host && packet.bytes.get(..6)? == own {
+        packet.bytes[..6].copy_from_slice(&OTHER_HOST);
+    }
+    let before = kernel.tables();
+    let ran = kernel.run(&packet)?;
+    let after = kernel.tables();
+    let outcome = expected(world, &before, &after, &packet);
+    Some((differences(&ran, &after, &outcome), outcome))
+}
+
+/// Lets both delete what is due, and returns what differs.
+pub(crate) fn compare_sweep(kernel: &mut Kernel, timeouts: &Timeouts) -> String {
+    let before = kernel.tables();
+    kernel.sweep(timeouts);
+    let programs = shown(&kernel.tables());
+    let clock = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap();
+    let now = u32::try_from(clock.tv_sec()).unwrap();
+    // A second may have begun since the programs ran.
+    let function = |now: u32| {
+        let mut tables = before.clone();
+        sweep(&mut tables, now, timeouts);
+        shown(&tables)
+    };
+    let expected = function(now);
+    if programs == expected || programs == function(now - 1) {
+        return String::new();
+    }
+    let only = |one: &[String], other: &[String]| one.iter().filter(|line| !other.contains(line)).cloned().collect();
+    let (kept, deleted): (Vec<String>, Vec<String>) = (only(&programs, &expected), only(&expected, &programs));
+    format!("  only the programs keep {kept:#?}\n  only the function keeps {deleted:#?}\n")
+}
+
+/// Steps that the kernel cannot show with a single packet on given bytes: tags next to a packet, devices without a
+/// link-layer header, limits that are per CPU or approximate, and the choice of an address without one on the device.
+fn is_shown(step: &str) -> bool {
+    let elsewhere = ["in tun0", "out tun0", "now limit half-open", "now device", "repeat 1003"];
+    !elsewhere.iter().any(|word| step.starts_with(word)) && !step.ends_with(" vlan")
+}
+
+/// Runs the case; returns the differences and the number of packets that were compared.
+fn run(kernel: &mut Kernel, case: &Case) -> (String, usize) {
+    let mut world = World::new();
+    case.world.iter().for_each(|line| world.apply(line));
+    // Constants of the programs and sizes of maps do not change while they run.
+    for step in case.steps.iter().take_while(|step| step.starts_with("now ")) {
+        world.apply(&step["now ".len()..]);
+    }
+    kernel.start(&world);
+    let (mut text, mut compared) = (String::new(), 0);
+    for step in case.steps.iter().skip_while(|step| step.starts_with("now ")) {
+        let (word, rest) = step.split_once(' ').unwrap_or((step, ""));
+        match word {
+            "now" => {
+                world.apply(rest);
+                kernel.set(&world);
+            }
+            "wait" => kernel.age(rest.parse().unwrap()),
+            "repeat" => {
+                let (times, step) = rest.split_once(' ').unwrap();
+                for number in 0..times.parse::<usize>().unwrap() {
+                    let packet = case::packet(&world, &step.replace("{}", &(1_000 + number).to_string()));
+                    compared += note(&mut text, step, compare(kernel, &world, &packet));
+                }
+            }
+            _ => compared += note(&mut text, step, compare(kernel, &world, &case::packet(&world, step))),
+        }
+    }
+    (text, compared)
+}
+
+fn note(text: &mut String, step: &str, compared: Option<(String, Outcome)>) -> usize {
+    let Some((difference, _)) = compared else { return 0 };
+    if !difference.is_empty() {
+        let _ = write!(text, " {step}\n{difference}");
+    }
+    1
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/packet_programs/fixtures")
+}
+
+fn all_cases() -> Vec<Case> {
+    let shared = std::fs::read_to_string(folder().join("worlds")).unwrap();
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|kind| kind == "txt"));
+    files.sort();
+    files
+        .iter()
+        .flat_map(|path| case::cases(&format!("{shared}\n{}", std::fs::read_to_string(path).unwrap())))
+        .collect()
+}
+
+/// `CASE=text` runs only cases with this text in their name.
+#[test]
+fn programs_and_function_agree_on_every_case() {
+    sandbox::run("compared::programs_and_function_agree_on_every_case", |_| {
+        let chosen = std::env::var("CASE").unwrap_or_default();
+        let mut kernel = Kernel::new(&World::new());
+        let (mut text, mut cases, mut packets) = (String::new(), 0, 0);
+        for case in all_cases().iter().filter(|case| case.name.contains(&chosen)) {
+            if !case.steps.iter().all(|step| is_shown(step)) {
+                continue;
+            }
+            let (differences, compared) = run(&mut kernel, case);
+            if !differences.is_empty() {
+                let _ = writeln!(text, "case {}\n{differences}", case.name);
+            }
+            cases += 1;
+            packets += compared;
+        }
+        assert!(text.is_empty(), "{text}");
+        assert!(!chosen.is_empty() || (cases >= 300 && packets >= 600), "only {packets} packets of {cases} cases");
+    });
+}

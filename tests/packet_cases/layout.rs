@@ -1,0 +1,153 @@
+//! The bytes of the maps: what the daemon writes for a world, and the tables that the programs write.
+
+use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::packets::connections::{Affinity, Connection, Flags, FragmentPorts};
+use nodelb_core::packets::key::{Endpoint, FragmentKey, PacketKey, Side, Tuple};
+use nodelb_core::state::entries::{BackendId, ServiceEntry, ServiceId, Slot, UplinkEntry};
+use nodelb_core::state::ring;
+
+fn port_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes(bytes[at..at + 2].try_into().unwrap())
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap())
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap())
+}
+
+fn addr_at(bytes: &[u8], at: usize) -> Addr {
+    Addr::from_octets(bytes[at..at + 16].try_into().unwrap())
+}
+
+fn tuple(bytes: &[u8]) -> Tuple {
+    Tuple {
+        source: Endpoint::new(addr_at(bytes, 0), port_at(bytes, 32)),
+        target: Endpoint::new(addr_at(bytes, 16), port_at(bytes, 34)),
+    }
+}
+
+fn protocol(number: u8) -> Protocol {
+    Protocol::from_number(number).expect("a protocol")
+}
+
+fn side(number: u8) -> Side {
+    if number == 0 { Side::Arriving } else { Side::Leaving }
+}
+
+pub(crate) fn packet_key(bytes: &[u8]) -> PacketKey {
+    PacketKey { tuple: tuple(bytes), protocol: protocol(bytes[36]), side: side(bytes[37]) }
+}
+
+/// Where `last_used` is in an entry; its seal does not cover it.
+pub(crate) const LAST_USED: usize = 52;
+
+pub(crate) fn connection(bytes: &[u8]) -> Connection {
+    let flags = u32_at(bytes, 60);
+    let flag = |bit: u32| flags & bit != 0;
+    Connection {
+        to: tuple(bytes),
+        service: ServiceId(u32_at(bytes, 36)),
+        backend: BackendId(u32_at(bytes, 40)),
+        offset: u32_at(bytes, 44),
+        ifindex: u32_at(bytes, 48),
+        last_used: u32_at(bytes, LAST_USED),
+        created: u32_at(bytes, 56),
+        flags: Flags {
+            is_redirected: flag(1),
+            is_reverse: flag(2),
+            has_replied: flag(4),
+            has_fin: flag(8),
+            has_reset: flag(16),
+            is_local_view: flag(32),
+        },
+        bytes: u64_at(bytes, 72),
+    }
+}
+
+pub(crate) fn fragment_key(bytes: &[u8]) -> FragmentKey {
+    let source = addr_at(bytes, 0);
+    let id = &bytes[32..36];
+    let is_v4 = source.ip().is_ipv4();
+    let id = if is_v4 { u32::from(port_at(id, 0)) } else { u32::from_be_bytes(id.try_into().unwrap()) };
+    FragmentKey { source, target: addr_at(bytes, 16), id, protocol: protocol(bytes[36]), side: side(bytes[37]) }
+}
+
+pub(crate) fn fragment(bytes: &[u8]) -> FragmentPorts {
+    FragmentPorts { source: port_at(bytes, 0), target: port_at(bytes, 2), seen: u32_at(bytes, 4) }
+}
+
+pub(crate) fn affinity(key: &[u8], value: &[u8]) -> ((u64, ServiceId), Affinity) {
+    let last =
+        Affinity { last_used_ns: u64_at(value, 0), backend: BackendId(u32_at(value, 8)), offset: u32_at(value, 12) };
+    ((u64_at(key, 0), ServiceId(u32_at(key, 8))), last)
+}
+
+pub(crate) fn frontend_key(address: &L4Addr) -> Vec<u8> {
+    let mut key = address.addr.octets().to_vec();
+    key.extend(address.port.to_be_bytes());
+    key.extend([address.protocol.number(), 0]);
+    key
+}
+
+/// A value of `frontends` or `outside`, with the seal of bpf/service.h.
+pub(crate) fn frontend(key: &[u8], service: ServiceId, flags: u32) -> Vec<u8> {
+    let odd = [0x85eb_ca6b_u32, 0xc2b2_ae35, 0x27d4_eb2f, 0x1656_67b1, 0x2c1b_3c6d];
+    let words = key.chunks(4).map(|word| u32::from_ne_bytes(word.try_into().unwrap()));
+    let start = service.0.wrapping_mul(0x9e37_79b1).wrapping_add(flags);
+    let sum = words.zip(odd).fold(start, |sum, (word, odd)| sum.wrapping_add(word.wrapping_mul(odd)));
+    let flags = ((sum ^ (sum >> 15)) & !3) | flags;
+    [service.0.to_ne_bytes(), flags.to_ne_bytes()].concat()
+}
+
+pub(crate) fn range_key(service: ServiceId, addr: Addr, prefix: u8) -> Vec<u8> {
+    let prefix_len = 32 + u32::from(prefix);
+    [&prefix_len.to_ne_bytes()[..], &service.0.to_be_bytes(), &addr.octets()].concat()
+}
+
+pub(crate) fn uplink(uplink: &UplinkEntry) -> Vec<u8> {
+    let octets = |addr: Option<Addr>| addr.map_or([0; 16], Addr::octets);
+    let mut value = [octets(uplink.v4), octets(uplink.v6)].concat();
+    value.extend(uplink.mtu.to_ne_bytes());
+    value.push(uplink.l2_length);
+    value.resize(48, 0);
+    value
+}
+
+/// The slots of a list with its ring.
+fn slots(list: &[Slot], has_ring: bool) -> Vec<Vec<u8>> {
+    let slot = |slot: &Slot| {
+        let mut bytes = frontend_key(&slot.addr);
+        bytes.extend(slot.backend.0.to_ne_bytes());
+        bytes
+    };
+    let mut slots: Vec<Vec<u8>> = list.iter().map(slot).collect();
+    if has_ring {
+        for offsets in ring::ring(list).chunks(ring::OFFSETS_PER_SLOT) {
+            let mut bytes: Vec<u8> = offsets.iter().flat_map(|offset| offset.to_ne_bytes()).collect();
+            bytes.resize(24, 0);
+            slots.push(bytes);
+        }
+    }
+    slots
+}
+
+/// The value of `services`, and the slots, which are stored from `first`.
+pub(crate) fn service(entry: &ServiceEntry, first: u32) -> (Vec<u8>, Vec<Vec<u8>>) {
+    let mut all = Vec::new();
+    let mut value = Vec::new();
+    for list in [&entry.cluster, &entry.local] {
+        let start = first + u32::try_from(all.len()).unwrap();
+        value.extend(start.to_ne_bytes());
+        value.extend(u16::try_from(list.len()).unwrap().to_ne_bytes());
+        value.extend([0, 0]);
+        all.extend(slots(list, entry.has_rings));
+    }
+    let flags = 2 | u32::from(entry.has_backends) | if entry.has_rings { 32 } else { 0 };
+    value.extend(flags.to_ne_bytes());
+    value.extend(entry.affinity_seconds.to_ne_bytes());
+    value.extend([0; 8]);
+    (value, all)
+}

@@ -1,0 +1,113 @@
+//! The devices, addresses and routes of a case, in the network namespace of the test.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::process::{Command, Stdio};
+
+use nodelb_core::model::addr::Addr;
+
+use crate::print;
+use crate::world::{RouteLine, World};
+
+/// The network of the last case, so that only changes take time.
+#[derive(Debug, Default)]
+pub(crate) struct Network {
+    devices: Vec<String>,
+    commands: String,
+}
+
+impl Network {
+    /// Makes the network of the namespace that of the world.
+    pub(crate) fn set(&mut self, world: &World) {
+        for (name, device) in &world.devices {
+            if self.devices.contains(name) {
+                continue;
+            }
+            let (index, mac) = (device.ifindex, print::mac(&device.mac));
+            ip(&format!(
+                "link add {name} index {index} address {mac} type veth peer name {name}-peer index {}",
+                100 + index
+            ));
+            ip(&format!("link set {name}-peer up"));
+            self.devices.push(name.clone());
+        }
+        let commands = commands(world);
+        if commands == self.commands {
+            return;
+        }
+        for (name, device) in &world.devices {
+            ip(&format!("address flush dev {name}"));
+            ip(&format!("link set {name} down"));
+            ip(&format!("link set {name} up mtu {}", device.mtu));
+            for family in ["ipv4", "ipv6"] {
+                let forwards = if device.forwards { "1" } else { "0" };
+                std::fs::write(format!("/proc/sys/net/{family}/conf/{name}/forwarding"), forwards).unwrap();
+            }
+        }
+        let _ = Command::new("ip").args(["route", "flush", "type", "unreachable"]).status();
+        ip(&commands);
+        self.commands = commands;
+    }
+}
+
+/// The commands of ip(8) that make addresses, neighbours and routes.
+fn commands(world: &World) -> String {
+    let mut text = String::new();
+    for (name, device) in &world.devices {
+        for addr in &device.addrs {
+            let _ = writeln!(text, "address add {} dev {name}", host(*addr));
+        }
+        // Two cases differ if only this does.
+        let _ = writeln!(text, "link set {name} mtu {}", device.mtu);
+        let _ = writeln!(text, "link set {name} {}", if device.forwards { "alias forwards" } else { "alias keeps" });
+    }
+    for route in &world.routes {
+        add_route(&mut text, route);
+    }
+    text
+}
+
+fn host(addr: Addr) -> String {
+    match addr.ip() {
+        std::net::IpAddr::V4(v4) => format!("{v4}/32"),
+        std::net::IpAddr::V6(v6) => format!("{v6}/128 nodad noprefixroute"),
+    }
+}
+
+/// A route with a neighbour leads through a gateway, for which the neighbour is stored: it is then the neighbour of all
+/// addresses of the network.
+fn add_route(text: &mut String, route: &RouteLine) {
+    let is_v4 = route.net.addr().is_ipv4();
+    let Some(name) = &route.device else {
+        if route.is_unreachable {
+            let _ = writeln!(text, "route replace unreachable {}", route.net);
+        }
+        return;
+    };
+    if let Some(preferred) = route.preferred {
+        let _ = writeln!(text, "address replace {} dev {name}", host(preferred));
+    }
+    let mut line = format!("route replace {}", route.net);
+    if let Some(mac) = route.neighbor {
+        let gateway = if is_v4 { format!("169.254.0.{}", mac[5]) } else { format!("fe80::{:x}", mac[5]) };
+        let _ = writeln!(text, "neighbour replace {gateway} lladdr {} dev {name} nud permanent", print::mac(&mac));
+        let _ = write!(line, " via {gateway} dev {name} onlink");
+    } else {
+        let _ = write!(line, " dev {name}");
+    }
+    if let Some(preferred) = route.preferred {
+        let _ = write!(line, " src {preferred}");
+    }
+    if let Some(mtu) = route.mtu {
+        let _ = write!(line, " mtu lock {mtu}");
+    }
+    let _ = writeln!(text, "{line}");
+}
+
+/// Runs ip(8) with these lines.
+fn ip(lines: &str) {
+    let mut child =
+        Command::new("ip").args(["-batch", "-"]).stdin(Stdio::piped()).spawn().expect("ip (package iproute2)");
+    child.stdin.take().unwrap().write_all(lines.as_bytes()).unwrap();
+    assert!(child.wait().unwrap().success(), "ip refused one of:\n{lines}");
+}

@@ -1,0 +1,131 @@
+//! Random packets and changes, run by the programs and by the pure function.
+
+use nodelb_core::packets::node::Packet;
+use nodelb_core::packets::sweep::Timeouts;
+use nodelb_core::packets::translate::Outcome;
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+
+use crate::compared::{compare, compare_sweep};
+use crate::kernel::Kernel;
+use crate::print;
+use crate::sandbox;
+use crate::steps::{Step, answer, packet, policies, step};
+use crate::world::World;
+
+/// Steps after which the tables are emptied, so that they stay small.
+const RUN: usize = 150;
+
+/// Short, because a run takes about a minute of the time that passes for the tables.
+const TIMEOUTS: Timeouts = Timeouts { handshake: 7, closed: 5, reset: 3, tcp_idle: 25, udp_idle: 12 };
+
+/// Differences after which a run ends.
+const MOST_SHOWN: usize = 10;
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+}
+
+fn runner(seed: u64) -> TestRunner {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_ne_bytes());
+    TestRunner::new_with_rng(Config::default(), TestRng::from_seed(RngAlgorithm::ChaCha, &bytes))
+}
+
+fn pick<S: Strategy>(runner: &mut TestRunner, strategy: &S) -> S::Value {
+    strategy.new_tree(runner).expect("no value is rejected").current()
+}
+
+/// One packet in eight has bytes that are wrong, and one in sixteen ends early.
+fn damage(runner: &mut TestRunner, bytes: &mut Vec<u8>) -> bool {
+    let (choice, flips, at, byte) =
+        pick(runner, &(0_u8..16, 1_usize..4, proptest::num::u32::ANY, proptest::num::u8::ANY));
+    let length = bytes.len();
+    match choice {
+        0 => bytes.truncate((at as usize % length).max(14)),
+        1 | 2 => {
+            for flip in 0..flips {
+                // Mostly in the headers.
+                let at = (at as usize).wrapping_mul(flip * 31 + 1) % length.min(80);
+                bytes[at] = byte.wrapping_mul(u8::try_from(flip * 2 + 1).unwrap());
+            }
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// The state of a run.
+struct Run {
+    kernel: Kernel,
+    world: World,
+    /// The number of packets.
+    compared: u64,
+    different: Vec<String>,
+}
+
+impl Run {
+    /// Compares what becomes of the packet, and returns it if the kernel can run the programs on it.
+    fn compare(&mut self, name: &str, packet: &Packet) -> Option<Outcome> {
+        let (difference, outcome) = compare(&self.kernel, &self.world, packet)?;
+        self.compared += 1;
+        if !difference.is_empty() {
+            let (number, bytes) = (self.compared, print::hex(&packet.bytes));
+            self.different.push(format!("packet {number}: {name}\n  {bytes}\n{difference}"));
+        }
+        Some(outcome)
+    }
+
+    /// A random step: a change, or a packet and perhaps its answer.
+    fn step(&mut self, runner: &mut TestRunner) {
+        if pick(runner, &(0_u8..40)) == 0 {
+            self.kernel.displace(pick(runner, &proptest::num::usize::ANY));
+        }
+        if pick(runner, &(0_u8..30)) == 0 {
+            let difference = compare_sweep(&mut self.kernel, &TIMEOUTS);
+            if !difference.is_empty() {
+                self.different.push(format!("sweep after packet {}\n{difference}", self.compared));
+            }
+        }
+        let step = pick(runner, &step());
+        if matches!(step, Step::Change(line) if line.contains("masquerades")) {
+            return;
+        }
+        let Some(mut packet) = packet(&mut self.world, &step) else {
+            match &step {
+                Step::Wait(millis) => self.kernel.age(u32::try_from(millis / 1_000).unwrap()),
+                _ => self.kernel.set(&self.world),
+            }
+            return;
+        };
+        let mac = packet.bytes[..6].to_vec();
+        let is_damaged = damage(runner, &mut packet.bytes);
+        packet.is_for_host = packet.bytes[..6] == mac;
+        let name = format!("{step:?}{}", if is_damaged { " damaged" } else { "" });
+        let Some(outcome) = self.compare(&name, &packet) else { return };
+        if matches!(step, Step::Packet { is_answered: true, .. })
+            && let Some(answer) = answer(&self.world, &packet, &outcome)
+        {
+            self.compare(&format!("answer to {name}"), &answer);
+        }
+    }
+}
+
+/// `SOCKET_SEED=n` and `SOCKET_CASES=n` (packets) repeat a run.
+#[test]
+fn programs_and_function_agree_on_random_packets() {
+    sandbox::run("random::programs_and_function_agree_on_random_packets", |_| {
+        let (seed, packets) = (number("SOCKET_SEED", 14), number("SOCKET_CASES", 3_000));
+        let mut runner = runner(seed);
+        let mut world = policies();
+        world.settings.source_ports = 10_000..=10_006;
+        let first = world.clone();
+        let mut run = Run { kernel: Kernel::new(&world), world, compared: 0, different: Vec::new() };
+        while run.compared < packets && run.different.len() < MOST_SHOWN {
+            run.world = first.clone();
+            run.kernel.start(&run.world);
+            (0..RUN).for_each(|_| run.step(&mut runner));
+        }
+        assert!(run.different.is_empty(), "SOCKET_SEED={seed}\n{}", run.different.join("\n"));
+    });
+}

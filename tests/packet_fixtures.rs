@@ -1,0 +1,92 @@
+//! The cases of `packet_programs/fixtures/`, run by the pure function of `core::packets`. `UPDATE=1` rewrites what the
+//! cases expect. The packet programs run the same cases, as root.
+
+#![allow(clippy::disallowed_methods, reason = "the test of the core reads and writes files, the core does not")]
+
+#[cfg(test)]
+#[path = "packet_fixtures/case.rs"]
+mod case;
+#[cfg(test)]
+#[path = "packet_fixtures/frame.rs"]
+mod frame;
+#[cfg(test)]
+#[path = "packet_fixtures/oracle.rs"]
+mod oracle;
+#[cfg(test)]
+#[path = "packet_fixtures/print.rs"]
+mod print;
+#[cfg(test)]
+#[path = "packet_fixtures/world.rs"]
+mod world;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// The least number of cases, so that none is lost.
+const LEAST: usize = 170;
+
+fn files() -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/packet_programs/fixtures");
+    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    let mut files: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|kind| kind == "txt")).collect();
+    files.sort();
+    files
+}
+
+/// The worlds that all files share come first.
+fn shared_worlds() -> String {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/packet_programs/fixtures");
+    std::fs::read_to_string(folder.join("worlds")).expect("a file")
+}
+
+/// The text with what the cases lead to now.
+fn updated(text: &str, results: &[Vec<(String, Vec<String>)>]) -> String {
+    let mut steps = results.iter().flatten();
+    let mut is_case = false;
+    let mut lines = Vec::new();
+    for line in text.lines().filter(|line| !line.trim_start().starts_with("=>")) {
+        lines.push(line.to_owned());
+        let (trimmed, is_indented) = (line.trim(), line.starts_with(' '));
+        if !is_indented && !trimmed.is_empty() && !trimmed.starts_with('#') {
+            is_case = trimmed.starts_with("case ");
+        } else if is_case && is_indented && !trimmed.starts_with('#') && !trimmed.starts_with("world ") {
+            let (step, results) = steps.next().expect("a result for each step");
+            assert_eq!(step, trimmed);
+            lines.extend(results.iter().map(|result| format!("    => {result}")));
+        }
+    }
+    lines.join("\n") + "\n"
+}
+
+#[test]
+fn the_pure_function_does_what_the_cases_say() {
+    let shared = shared_worlds();
+    let (mut names, mut count, mut different) = (BTreeSet::new(), 0, Vec::new());
+    for file in files() {
+        let text = std::fs::read_to_string(&file).expect("a file");
+        let cases = case::cases(&format!("{shared}\n{text}"));
+        let results: Vec<_> = cases.iter().map(oracle::run).collect();
+        for case in &cases {
+            assert!(names.insert(case.name.clone()), "two cases with the name {}", case.name);
+        }
+        count += cases.len();
+        let now = updated(&text, &results);
+        if now == text {
+            continue;
+        }
+        if std::env::var_os("UPDATE").is_some() {
+            std::fs::write(&file, now).expect("a file");
+        } else {
+            let line = text.lines().zip(now.lines()).position(|(a, b)| a != b).map_or(0, |line| line + 1);
+            let shown = |text: &str| text.lines().nth(line.saturating_sub(1)).unwrap_or("").to_owned();
+            different.push(format!(
+                "{}:{line}\n  expected {}\n  now      {}",
+                file.display(),
+                shown(&text),
+                shown(&now)
+            ));
+        }
+    }
+    assert!(different.is_empty(), "{}\nUPDATE=1 rewrites the files", different.join("\n"));
+    assert!(count >= LEAST, "{count} cases");
+}

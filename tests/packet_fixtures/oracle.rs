@@ -1,0 +1,186 @@
+//! What the pure function does in a case, as text.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use nodelb_core::packets::connections::{Connection, Tables};
+use nodelb_core::packets::key::Side;
+use nodelb_core::packets::node::{Packet, Verdict};
+use nodelb_core::packets::translate::{Outcome, translate};
+
+use crate::case::{Case, packet};
+use crate::print;
+use crate::world::World;
+
+/// The tables of the pure function.
+struct Oracle {
+    tables: Tables,
+    /// State of the random number generator.
+    seed: u32,
+}
+
+impl Oracle {
+    fn new(world: &World) -> Self {
+        Self { tables: Tables::new(world.limits), seed: 1 }
+    }
+
+    fn translate(&mut self, world: &World, packet: &Packet) -> Outcome {
+        let seed = &mut self.seed;
+        let mut random = || {
+            *seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            *seed
+        };
+        let outcome = translate(world.node(), &self.tables, &mut random, packet);
+        self.tables = outcome.tables.clone();
+        outcome
+    }
+}
+
+/// The steps of the case, each followed by what it leads to.
+pub(crate) fn run(case: &Case) -> Vec<(String, Vec<String>)> {
+    let mut world = World::new();
+    case.world.iter().for_each(|line| world.apply(line));
+    let mut oracle = Oracle::new(&world);
+    let mut done = Vec::new();
+    for step in &case.steps {
+        let before = oracle.tables.clone();
+        let mut results = Vec::new();
+        let (word, rest) = step.split_once(' ').unwrap_or((step, ""));
+        match word {
+            "now" => {
+                world.apply(rest);
+                oracle.tables.limits = world.limits;
+            }
+            "wait" => {
+                let seconds: u64 = rest.parse().expect("seconds");
+                world.now_ns += seconds * 1_000_000_000;
+            }
+            "repeat" => results = repeated(&world, &mut oracle, rest),
+            _ => {
+                let packet = packet(&world, step);
+                let result = oracle.translate(&world, &packet);
+                results.push(shown(&world, &packet, &result));
+            }
+        }
+        results.extend(changes(&world, &before, &oracle.tables));
+        done.push((step.clone(), results));
+    }
+    done
+}
+
+/// `repeat N STEP`: the step with `{}` replaced by numbers from 0, and how often each verdict occurred.
+fn repeated(world: &World, oracle: &mut Oracle, rest: &str) -> Vec<String> {
+    let (times, step) = rest.split_once(' ').expect("repeat N STEP");
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for number in 0..times.parse().expect("a number") {
+        // Numbers fit into a port: {} stands for 1000 + N.
+        let number: usize = number;
+        let packet = packet(world, &step.replace("{}", &(1_000 + number).to_string()));
+        let result = oracle.translate(world, &packet);
+        *counts.entry(verdict(world, &result)).or_default() += 1;
+    }
+    counts.into_iter().map(|(verdict, count)| format!("{count} times: {verdict}")).collect()
+}
+
+fn verdict(world: &World, result: &Outcome) -> String {
+    let mut text = match result.verdict {
+        Verdict::Next => "next".to_owned(),
+        Verdict::Drop => "drop".to_owned(),
+        Verdict::Reply => "reply".to_owned(),
+        Verdict::Redirect { ifindex, has_macs: true } => format!("redirect to {}", world.name_of(ifindex)),
+        Verdict::Redirect { ifindex, has_macs: false } => {
+            format!("redirect to {}, neighbor by the kernel", world.name_of(ifindex))
+        }
+    };
+    if let Some(reason) = result.reason {
+        let _ = write!(text, ", {reason}");
+    }
+    text
+}
+
+fn shown(world: &World, packet: &Packet, result: &Outcome) -> String {
+    let mut text = verdict(world, result);
+    if result.verdict == Verdict::Drop {
+        return text;
+    }
+    if result.bytes == packet.bytes {
+        return format!("{text}, unchanged");
+    }
+    let link = &result.bytes[..packet.l2_length];
+    if let Verdict::Redirect { has_macs: true, .. } = result.verdict {
+        let _ = write!(text, " from {} to {}", print::mac(&link[6..12]), print::mac(&link[..6]));
+    }
+    let is_turned = packet.l2_length == 0
+        || (link[..6] == packet.bytes[6..12] && link[6..12] == packet.bytes[..6] && link[12..] == packet.bytes[12..14]);
+    if result.verdict == Verdict::Reply && !is_turned {
+        text.push_str(", Ethernet header not turned round");
+    }
+    format!("{text}: {}", print::packet(&result.bytes[packet.l2_length..]))
+}
+
+/// What the step changed in the tables.
+fn changes(world: &World, before: &Tables, after: &Tables) -> Vec<String> {
+    let mut lines = Vec::new();
+    let tables =
+        [("half-open", &before.half_open, &after.half_open), ("connection", &before.connections, &after.connections)];
+    if tables.iter().any(|(_, before, after)| after.len().abs_diff(before.len()) > 8) {
+        return tables.map(|(name, _, after)| format!("{} entries: {}", name, after.len())).to_vec();
+    }
+    for (name, before, after) in tables {
+        for (key, entry) in before.iter().filter(|(key, _)| !after.contains_key(*key)) {
+            lines.push(format!("- {name} {}", shown_entry(world, key.side, &key.tuple.to_string(), entry)));
+        }
+        for (key, entry) in after {
+            let text = shown_entry(world, key.side, &key.tuple.to_string(), entry);
+            match before.get(key).map(|entry| shown_entry(world, key.side, &key.tuple.to_string(), entry)) {
+                Some(old) if old == text => {}
+                Some(_) => lines.push(format!("~ {name} {text}")),
+                None => lines.push(format!("+ {name} {text}")),
+            }
+        }
+    }
+    for (key, ports) in after.fragments.iter().filter(|(key, ports)| before.fragments.get(*key) != Some(*ports)) {
+        let side = side(key.side);
+        let (source, target) = (ports.source, ports.target);
+        lines.push(format!(
+            "+ fragments {side} {} > {} id {}: ports {source} > {target}",
+            key.source, key.target, key.id
+        ));
+    }
+    for ((client, service), last) in after.affinity.iter().filter(|(key, _)| !before.affinity.contains_key(*key)) {
+        lines.push(format!("+ affinity of client {client:x} and service {service}: backend {}", last.backend.0));
+    }
+    for ((client, service), last) in after.affinity.iter() {
+        if before.affinity.get(&(*client, *service)).is_some_and(|before| before.backend != last.backend) {
+            lines.push(format!("~ affinity of client {client:x} and service {service}: backend {}", last.backend.0));
+        }
+    }
+    lines
+}
+
+const fn side(side: Side) -> &'static str {
+    match side {
+        Side::Arriving => "arriving",
+        Side::Leaving => "leaving",
+    }
+}
+
+fn shown_entry(world: &World, at: Side, key: &str, entry: &Connection) -> String {
+    let flags = entry.flags;
+    let names = [
+        (flags.is_redirected, "redirected"),
+        (flags.is_reverse, "reverse"),
+        (flags.has_replied, "replied"),
+        (flags.has_fin, "fin"),
+        (flags.has_reset, "reset"),
+        (flags.is_local_view, "local-view"),
+    ];
+    let names: String = names.iter().filter(|(is_set, _)| *is_set).map(|(_, name)| format!(", {name}")).collect();
+    let (service, backend, device) = (entry.service, entry.backend.0, world.name_of(entry.ifindex));
+    let bytes = entry.bytes;
+    format!(
+        "{} {key} becomes {}; service {service}, backend {backend}, from {device}, {bytes} bytes{names}",
+        side(at),
+        entry.to
+    )
+}

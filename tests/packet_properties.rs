@@ -1,0 +1,292 @@
+//! Properties of the packet path over random sequences of packets and changes. `PROPTEST_CASES=1000 cargo test -p
+//! nodelb-core --test packet_properties` runs more sequences.
+
+#![allow(dead_code, reason = "the cases use all of the shared modules")]
+
+#[cfg(test)]
+#[path = "packet_fixtures/case.rs"]
+mod case;
+#[cfg(test)]
+#[path = "packet_fixtures/frame.rs"]
+mod frame;
+#[cfg(test)]
+#[path = "packet_fixtures/print.rs"]
+mod print;
+#[cfg(test)]
+#[path = "packet_fixtures/steps.rs"]
+mod steps;
+#[cfg(test)]
+#[path = "packet_fixtures/world.rs"]
+mod world;
+
+use nodelb_core::model::addr::Protocol;
+use nodelb_core::packets::connections::{Connection, Tables, is_plain_syn};
+use nodelb_core::packets::key::{Hook, PacketKey};
+use nodelb_core::packets::node::{Packet, Reason, Verdict};
+use nodelb_core::packets::translate::{Outcome, translate};
+use proptest::prelude::*;
+use proptest::test_runner::Config;
+
+use crate::steps::{Step, headers, packet, policies, step, tuple, turned};
+use crate::world::World;
+
+fn cases(cases: u32) -> Config {
+    let is_set = std::env::var_os("PROPTEST_CASES").is_some();
+    let config = Config { failure_persistence: None, max_shrink_iters: 4_096, ..Config::default() };
+    if is_set { config } else { Config { cases, ..config } }
+}
+
+/// A node and its tables.
+struct Node {
+    world: World,
+    tables: Tables,
+    seed: u32,
+}
+
+impl Node {
+    fn new(world: World) -> Self {
+        let tables = Tables::new(world.limits);
+        Self { world, tables, seed: 1 }
+    }
+
+    fn handle(&mut self, packet: &Packet) -> Outcome {
+        let seed = &mut self.seed;
+        let mut random = || {
+            *seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            *seed >> 3
+        };
+        let outcome = translate(self.world.node(), &self.tables, &mut random, packet);
+        self.tables = outcome.tables.clone();
+        outcome
+    }
+}
+
+/// Whether the view of the entry has its backend.
+fn is_in_view(world: &World, entry: &Connection) -> bool {
+    world.state.services.get(&entry.service).is_some_and(|service| {
+        let view = if entry.flags.is_local_view { &service.local } else { &service.cluster };
+        view.iter().any(|slot| slot.backend == entry.backend)
+    })
+}
+
+/// The text of the packet without its link-layer header and its time to live.
+fn text(bytes: &[u8], packet: &Packet) -> String {
+    print::packet(&bytes[packet.l2_length..])
+}
+
+fn is_translated(packet: &Packet, outcome: &Outcome) -> bool {
+    match outcome.verdict {
+        Verdict::Next => outcome.bytes != packet.bytes,
+        Verdict::Redirect { .. } => true,
+        Verdict::Drop | Verdict::Reply => false,
+    }
+}
+
+/// What holds after each packet.
+fn check(node: &Node, before: &Tables, packet: &Packet, outcome: &Outcome) -> Result<(), TestCaseError> {
+    let Some(headers) = headers(&packet.bytes, packet) else {
+        prop_assert_eq!(outcome.verdict, Verdict::Next);
+        prop_assert_eq!(&outcome.bytes, &packet.bytes);
+        prop_assert_eq!(&outcome.tables, before);
+        return Ok(());
+    };
+    if !text(&packet.bytes, packet).contains("wrong") {
+        let after = text(&outcome.bytes, packet);
+        prop_assert!(!after.contains("wrong") && !after.contains("unreadable"), "{}", after);
+    }
+    if outcome.verdict == Verdict::Drop {
+        prop_assert!(outcome.reason.is_some());
+        prop_assert_eq!(&outcome.bytes, &packet.bytes);
+    }
+    for (key, entry) in &outcome.tables.connections {
+        prop_assert!(outcome.tables.reverse_of(key, entry).is_some(), "{} has no other entry", key.tuple);
+    }
+    let Some((protocol, ends, flags)) = tuple(&headers).filter(|_| is_translated(packet, outcome)) else {
+        return Ok(());
+    };
+    let key = PacketKey { tuple: ends, protocol, side: packet.hook.side() };
+    let entry = outcome.tables.find(&key).expect("the entry of a translated packet");
+    if !entry.flags.is_reverse {
+        // Another connection with the same key for answers would be answered in its place.
+        prop_assert!(outcome.tables.reverse_of(&key, entry).is_some(), "answers to {} are another's", key.tuple);
+        if protocol == Protocol::Udp || is_plain_syn(flags) || before.find(&key).is_none() {
+            prop_assert!(is_in_view(&node.world, entry), "{} goes to a backend in no view", key.tuple);
+        }
+    }
+    Ok(())
+}
+
+/// The answer to a translated packet of a client has the ends that the client expects.
+fn check_answer(node: &mut Node, packet: &Packet, outcome: &Outcome) -> Result<(), TestCaseError> {
+    let Some(answer) = steps::answer(&node.world, packet, outcome) else { return Ok(()) };
+    let back = node.handle(&answer);
+    if back.verdict == Verdict::Drop || back.verdict == Verdict::Reply {
+        let is_limit = matches!(back.reason, Some(Reason::Ttl | Reason::Mtu | Reason::NoRoute | Reason::AnswerRate));
+        prop_assert!(is_limit, "{:?}", back.reason);
+        return Ok(());
+    }
+    let seen = headers(&back.bytes, &answer).and_then(|headers| tuple(&headers));
+    let sent = headers(&packet.bytes, packet).and_then(|headers| tuple(&headers));
+    prop_assert_eq!(seen.map(|(_, ends, _)| ends), sent.map(|(_, ends, _)| ends.turned()));
+    // Only the ends and the time to live differ from the answer to the packet itself.
+    let mut wanted = turned(&packet.bytes, packet)[packet.l2_length..].to_vec();
+    let mut got = back.bytes[answer.l2_length..].to_vec();
+    for packet in [&mut wanted, &mut got] {
+        let at = if packet[0] >> 4 == 4 { 8 } else { 7 };
+        packet[at] = 0;
+        if at == 8 {
+            packet[10..12].fill(0);
+        }
+    }
+    prop_assert_eq!(wanted, got);
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(cases(256))]
+
+    /// Whatever happens in any order: sums stay right, packets go only to backends in a view, answers are put back,
+    /// and no two live connections share the key of their answers.
+    #[test]
+    fn every_sequence_keeps_the_connections_apart(
+        steps in prop::collection::vec(step(), 1..80),
+        last_port in prop_oneof![10_000_u16..10_005, Just(10_999)],
+    ) {
+        let mut world = policies();
+        world.settings.source_ports = 10_000..=last_port;
+        let mut node = Node::new(world);
+        for step in &steps {
+            let Some(packet) = packet(&mut node.world, step) else { continue };
+            let before = node.tables.clone();
+            let outcome = node.handle(&packet);
+            check(&node, &before, &packet, &outcome)?;
+            let is_client = headers(&packet.bytes, &packet).and_then(|headers| tuple(&headers)).is_some_and(|(protocol, ends, _)| {
+                let key = PacketKey { tuple: ends, protocol, side: packet.hook.side() };
+                outcome.tables.find(&key).is_some_and(|entry| !entry.flags.is_reverse)
+            });
+            if is_client && is_translated(&packet, &outcome) && matches!(step, Step::Packet { is_answered: true, .. }) {
+                check_answer(&mut node, &packet, &outcome)?;
+            }
+        }
+    }
+
+    /// What is no service's is not changed, and leaves no trace.
+    #[test]
+    fn other_packets_are_not_touched(
+        steps in prop::collection::vec(step(), 0..30),
+        host in 0_u8..=255,
+        port in 1_u16..10_000,
+        is_udp: bool,
+        is_arriving: bool,
+        data in 0_usize..100,
+    ) {
+        let mut node = Node::new(policies());
+        for step in &steps {
+            if let Some(packet) = packet(&mut node.world, step) {
+                node.handle(&packet);
+            }
+        }
+        let protocol = if is_udp { "udp" } else { "tcp SYN" };
+        let side = if is_arriving { "in" } else { "out" };
+        let text = format!("{side} eth0 198.18.9.{host}:{port} > 192.0.2.1:{port} {protocol} data {data}");
+        let packet = case::packet(&node.world, &text);
+        let before = node.tables.clone();
+        let outcome = node.handle(&packet);
+        prop_assert_eq!(outcome.verdict, Verdict::Next);
+        prop_assert_eq!(outcome.bytes, packet.bytes);
+        prop_assert_eq!(outcome.tables, before);
+    }
+
+    /// A packet that was cut comes out as it came in, and leaves no trace.
+    #[test]
+    fn a_cut_packet_is_not_touched(step in step(), cut in any::<prop::sample::Index>()) {
+        let mut node = Node::new(policies());
+        // Without its padding, a packet is whole.
+        let has_padding = matches!(&step, Step::Packet { text, .. } if text.contains("padding"));
+        if let Some(mut packet) = packet(&mut node.world, &step).filter(|_| !has_padding) {
+            packet.bytes.truncate(cut.index(packet.bytes.len()));
+            let before = node.tables.clone();
+            let outcome = node.handle(&packet);
+            prop_assert_eq!(outcome.verdict, Verdict::Next);
+            prop_assert_eq!(outcome.bytes, packet.bytes);
+            prop_assert_eq!(outcome.tables, before);
+        }
+    }
+
+    /// Any bytes are handled, also bytes that are nearly a packet.
+    #[test]
+    fn any_bytes_are_handled(
+        step in step(),
+        flips in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..8),
+        bytes in prop::collection::vec(any::<u8>(), 0..200),
+        l2_length in prop_oneof![Just(0_usize), Just(14)],
+    ) {
+        let mut node = Node::new(policies());
+        let packet = packet(&mut node.world, &step);
+        let hook = packet.as_ref().map_or(Hook::In, |packet| packet.hook);
+        if let Some(mut packet) = packet {
+            for (at, byte) in &flips {
+                let at = at.index(packet.bytes.len());
+                packet.bytes[at] = *byte;
+            }
+            let before = node.tables.clone();
+            let outcome = node.handle(&packet);
+            check(&node, &before, &packet, &outcome)?;
+        }
+        let packet = Packet { bytes, ifindex: 3, hook, l2_length, is_for_host: true, has_vlan_tag: false, is_gso: false };
+        let before = node.tables.clone();
+        let outcome = node.handle(&packet);
+        check(&node, &before, &packet, &outcome)?;
+    }
+
+    /// Handshakes never displace an established connection, however many there are.
+    #[test]
+    fn a_flood_removes_no_established_connection(clients in prop::collection::vec((any::<u32>(), 1_u16..), 1..300)) {
+        let mut world = policies();
+        world.limits.half_open = 32;
+        let mut node = Node::new(world);
+        for line in [
+            "in eth0 198.51.100.7:40000 > 203.0.113.1:80 tcp SYN",
+            "out eth0 10.0.1.5:8080 > 198.51.100.7:40000 tcp SYN,ACK",
+            "in eth0 198.51.100.7:40000 > 203.0.113.1:80 tcp ACK",
+            "in eth0 198.51.100.7:40000 > 203.0.113.2:80 tcp SYN",
+            "in eth1 10.0.2.5:8080 > 198.18.0.1:10000 tcp SYN,ACK",
+            "in eth0 198.51.100.7:40000 > 203.0.113.2:80 tcp ACK",
+        ] {
+            node.handle(&case::packet(&node.world, line));
+        }
+        let before = node.tables.connections.clone();
+        prop_assert_eq!(before.len(), 4);
+        for (number, (client, port)) in clients.iter().enumerate() {
+            let client = std::net::Ipv4Addr::from(*client & 0x00ff_ffff | 0x0b00_0000);
+            let target = if number % 2 == 0 { "203.0.113.1:80" } else { "203.0.113.2:80" };
+            node.world.now_ns += 10_000_000;
+            node.handle(&case::packet(&node.world, &format!("in eth0 {client}:{port} > {target} tcp SYN")));
+            prop_assert!(node.tables.half_open.len() <= 32);
+        }
+        prop_assert_eq!(&node.tables.connections, &before);
+    }
+
+    /// All source ports towards one backend are used before a client is refused, unless a search is too short for the
+    /// range.
+    #[test]
+    fn every_source_port_is_used(first in 1_024_u16..60_000, count in 1_u16..=64, seed: u32) {
+        let mut world = policies();
+        world.settings.source_ports = first..=first + count - 1;
+        let mut node = Node::new(world);
+        node.seed = seed;
+        let mut ports = std::collections::BTreeSet::new();
+        for client in 1..=count {
+            let line = format!("in eth0 198.51.100.7:{client} > 203.0.113.2:80 tcp SYN");
+            let sent = case::packet(&node.world, &line);
+            let outcome = node.handle(&sent);
+            let is_redirected = matches!(outcome.verdict, Verdict::Redirect { .. });
+            prop_assert!(is_redirected);
+            let (_, ends, _) = headers(&outcome.bytes, &sent).and_then(|headers| tuple(&headers)).unwrap();
+            prop_assert!((first..first + count).contains(&ends.source.port));
+            prop_assert!(ports.insert(ends.source.port));
+        }
+        let outcome = node.handle(&case::packet(&node.world, "in eth0 198.51.100.8:1 > 203.0.113.2:80 tcp SYN"));
+        prop_assert_eq!((outcome.verdict, outcome.reason), (Verdict::Reply, Some(Reason::NoPort)));
+    }
+}
