@@ -4,6 +4,8 @@
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nodelb_prober::{Backend, Plan, Probe, Transport};
@@ -13,7 +15,7 @@ use crate::host::{Daemon, Host, eventually, get, socket};
 use crate::lab::{CLIENT, Lab, NODE_A, POD_A1, POD_B};
 use crate::lab_services::{ON_A1, ON_B, PACKETS_ON, Service};
 use crate::network::ip;
-use crate::outside::{TRANSPORTS, start};
+use crate::outside::{TRANSPORTS, start, wait_for_programs};
 use crate::outside_more::{addresses, ask_line, run};
 use crate::sandbox::command;
 use crate::talk::{SHORT, Server, TIMEOUT, Talk, ask};
@@ -206,5 +208,40 @@ fn programs_that_another_process_detaches_are_attached_again() {
         assert!(lab.client.run(|| ask(&near, Transport::Tcp, SHORT)).is_err(), "detached");
         eventually("the programs are back", || lab.client.run(|| ask(&near, Transport::Tcp, SHORT)).is_ok());
         eventually("the repair is counted", || repairs() >= before + 2);
+    });
+}
+
+#[test]
+fn connections_live_on_when_the_uplink_goes_down_and_up() {
+    in_lab("connections_live_on_when_the_uplink_goes_down_and_up", |host, lab, services| {
+        let _daemon = start(host, &[&services[0], &services[1]]);
+        let mut talks: Vec<(String, Talk)> = addresses(&services)
+            .into_iter()
+            .flat_map(|to| TRANSPORTS.map(|transport| (to.clone(), transport)))
+            .map(|(to, transport)| {
+                let talk = lab.client.run(|| Talk::open(&to, transport, TIMEOUT)).unwrap();
+                (format!("{to} {transport:?}"), talk)
+            })
+            .collect();
+        talks.iter_mut().for_each(|(_, talk)| assert!(talk.ask().is_ok() && talk.ask().is_ok()));
+        for pause in [0, 1_500] {
+            ip(&["link", "set", "uplink", "down"]);
+            thread::sleep(Duration::from_millis(pause));
+            ip(&["link", "set", "uplink", "up"]);
+            // The kernel removes these with the device's state.
+            ip(&["address", "replace", "2001:db8:1::2/64", "dev", "uplink", "nodad"]);
+            ip(&["route", "replace", "default", "via", "203.0.113.1"]);
+            ip(&["-6", "route", "replace", "default", "via", "2001:db8:1::1"]);
+            wait_for_programs("uplink");
+            for to in addresses(&services) {
+                eventually(&format!("{to} is served"), || {
+                    lab.client.run(|| ask(&to, Transport::Tcp, Duration::from_millis(500))).is_ok()
+                });
+            }
+            for (to, talk) in &mut talks {
+                let answers = [talk.ask(), talk.ask()];
+                assert!(answers[1].is_ok(), "{to} after {pause} ms: {answers:?}");
+            }
+        }
     });
 }
