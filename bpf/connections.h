@@ -177,30 +177,6 @@ VERIFIED_ONCE bool is_closing(void)
 	return flags;
 }
 
-/*
- * Whether a client's packet begins a new connection although there is an entry
- * for it. UDP: whenever the backend has gone, so that a client that keeps its
- * port reaches another one. TCP: only a SYN, if the connection has ended or
- * the backend has gone; otherwise it is repeated.
- */
-static __always_inline bool
-begins_again(struct connection *entry, struct scratch *here)
-{
-	bool is_tcp = here->packet.key.protocol == IPPROTO_TCP;
-	int offset;
-
-	if (here->entry.flags & CONNECTION_REVERSE ||
-	    here->packet.part == PART_LATER ||
-	    (is_tcp && !is_plain_syn(&here->packet)))
-		return false;
-	offset = backend_offset();
-	if (offset < 0)
-		return true;
-	if (entry->offset != (__u32)offset)
-		entry->offset = offset;
-	return is_tcp && is_closing();
-}
-
 /* Puts a sealed entry into half_open. */
 static __always_inline long put_half_open(const struct packet_key *key,
 					  struct connection *entry, __u64 flags)

@@ -16,14 +16,16 @@ static __always_inline bool is_source_port(__u32 port)
 
 /*
  * Restores the backend's entry, which memory pressure has removed, if no other
- * connection has its key by now.
+ * connection has its key by now. Returns whether the connection goes on. It
+ * also does if another CPU has moved both entries since this one found the
+ * client's.
  */
 static __always_inline bool restore_partner(struct scratch *here)
 {
 	__u32 ifindex = here->entry.ifindex;
 
-	if (bpf_map_lookup_elem(&connections, &here->partner_key))
-		return false;
+	if (find_in(&connections, &here->partner_key, &here->partner))
+		return is_partner(&here->packet.key, &here->partner);
 	reverse(here);
 	here->partner.ifindex = ifindex;
 	/* What the client has sent says nothing about the backend. */
@@ -73,7 +75,7 @@ VERIFIED_ONCE int find_or_begin(struct __sk_buff *skb, __u32 at_pod)
 		touch(entry, here, CONNECTION_REPLIED);
 		return OUTCOME_TRANSLATE;
 	}
-	if (entry && !begins_again(entry, here)) {
+	if (entry && !begins_again(entry, here, at_pod)) {
 		touch(entry, here, 0);
 		/* The copy, which may be moved, includes this packet. */
 		if (copy_connection(&here->packet.key, entry, &here->entry) &&

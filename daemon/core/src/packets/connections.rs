@@ -186,7 +186,7 @@ impl Tables {
     /// then stay in `half_open`.
     pub fn establish(&mut self, key: &PacketKey, entry: &Connection) -> bool {
         let Some((reverse_key, reverse)) = self.reverse_of(key, entry) else { return true };
-        if !reverse.flags.has_replied {
+        if !reverse.flags.has_replied || !self.half_open.contains_key(&reverse_key) {
             return true;
         }
         if self.connections.len() + 2 > self.limits.connections {

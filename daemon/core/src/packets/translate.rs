@@ -5,7 +5,7 @@ use crate::packets::begin::{begin, view_of};
 use crate::packets::choice::offset_number;
 use crate::packets::connections::{Connection, FragmentPorts, Tables, is_plain_syn};
 use crate::packets::forward;
-use crate::packets::frontend;
+use crate::packets::frontend::{self, Frontend};
 use crate::packets::headers::{Content, Headers, Parsed, Ports, parse};
 use crate::packets::hook_state::{Decision, HookState};
 use crate::packets::icmp;
@@ -104,7 +104,7 @@ fn arriving(state: &mut HookState<'_>, key: &PacketKey, tcp_flags: u8) -> Result
         half_open.filter(|_| found.is_some() || is_source_port)
     });
     if let Some(entry) = known {
-        if let Some(entry) = continued(state, key, entry, tcp_flags) {
+        if let Some(entry) = continued(state, key, entry, (tcp_flags, found)) {
             return Ok(touched(state, key, entry, tcp_flags));
         }
         state.tables.remove_pair(key, &entry);
@@ -117,9 +117,14 @@ fn arriving(state: &mut HookState<'_>, key: &PacketKey, tcp_flags: u8) -> Result
 }
 
 /// The entry if the packet continues its connection, which moves to `connections` if it is established now. Not
-/// continued are connections of which the other entry is gone; TCP connections that have ended, or those to a backend
-/// that is no longer in the view, when the client opens a new one; UDP flows to such a backend.
-fn continued(state: &mut HookState<'_>, key: &PacketKey, mut entry: Connection, tcp_flags: u8) -> Option<Connection> {
+/// continued are connections of which the other entry is gone; TCP connections that have ended, or of which the service
+/// no longer has the address or the backend, when the client opens a new one; UDP flows of such a service.
+fn continued(
+    state: &mut HookState<'_>,
+    key: &PacketKey,
+    mut entry: Connection,
+    (tcp_flags, found): (u8, Option<Frontend>),
+) -> Option<Connection> {
     if entry.flags.is_reverse {
         return Some(entry);
     }
@@ -134,6 +139,7 @@ fn continued(state: &mut HookState<'_>, key: &PacketKey, mut entry: Connection, 
         return None;
     }
     if is_new || (!is_tcp && !is_later) {
+        found.filter(|frontend| frontend.service == entry.service)?;
         let offset = offset_in_view(state, &entry)?;
         if offset != entry.offset {
             entry.offset = offset;
