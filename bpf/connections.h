@@ -157,8 +157,11 @@ VERIFIED_ONCE int backend_offset(void)
 }
 
 /*
- * Whether the connection of the entry has ended: both sides have sent FIN, or
- * one has sent RST. So has an established one without the backend's entry,
+ * Whether the connection of the client's entry has ended: both sides have sent
+ * FIN, or the backend has sent RST. A RST of the client proves nothing: anyone
+ * can send one with a false address, and the backend ignores it if its
+ * sequence number is wrong. If it is right, the backend accepts a new SYN.
+ * An established connection without the backend's entry has ended, too,
  * because answers cannot be translated; handshake.h restores a handshake.
  */
 VERIFIED_ONCE bool is_closing(void)
@@ -173,7 +176,7 @@ VERIFIED_ONCE bool is_closing(void)
 	    !find_in(&half_open, &here->partner_key, &here->partner))
 		return bpf_map_lookup_elem(&connections, &here->packet.key);
 	flags = here->entry.flags & here->partner.flags & CONNECTION_FIN;
-	flags |= (here->entry.flags | here->partner.flags) & CONNECTION_RESET;
+	flags |= here->partner.flags & CONNECTION_RESET;
 	return flags;
 }
 
