@@ -84,6 +84,33 @@ VERIFIED_ONCE bool find_service(__u32 at_pod)
 	return found;
 }
 
+/*
+ * Whether a client's packet begins a new connection although there is an entry
+ * for it. UDP: whenever the backend has gone or the address leads to another
+ * service, so that a client that keeps its port reaches another one. TCP: only
+ * a SYN, if the connection has ended or the backend has gone; otherwise it is
+ * repeated.
+ */
+static __always_inline bool
+begins_again(struct connection *entry, struct scratch *here, bool at_pod)
+{
+	bool is_tcp = here->packet.key.protocol == IPPROTO_TCP;
+	int offset;
+
+	if (here->entry.flags & CONNECTION_REVERSE ||
+	    here->packet.part == PART_LATER ||
+	    (is_tcp && !is_plain_syn(&here->packet)))
+		return false;
+	if (!find_service(at_pod) || here->service_id != here->entry.service_id)
+		return true;
+	offset = backend_offset();
+	if (offset < 0)
+		return true;
+	if (entry->offset != (__u32)offset)
+		entry->offset = offset;
+	return is_tcp && is_closing();
+}
+
 static __always_inline bool is_in_ranges(const struct scratch *here)
 {
 	struct range_key key = {
@@ -247,8 +274,7 @@ VERIFIED_ONCE int locate(struct __sk_buff *skb)
 	if (result == BPF_FIB_LKUP_RET_FWD_DISABLED &&
 	    !bpf_map_lookup_elem(&node_addrs, here->entry.target))
 		count_dropped(PACKET_NO_FORWARDING);
-	/* A packet that does not fit is refused when it is sent. */
-	if (!is_routed(result) && result != BPF_FIB_LKUP_RET_FRAG_NEEDED)
+	if (!is_routed(result))
 		return OUTCOME_TRANSLATE;
 	ifindex = here->fib.ifindex;
 	uplink = bpf_map_lookup_elem(&uplinks, &ifindex);

@@ -157,8 +157,11 @@ VERIFIED_ONCE int backend_offset(void)
 }
 
 /*
- * Whether the connection of the entry has ended: both sides have sent FIN, or
- * one has sent RST. So has an established one without the backend's entry,
+ * Whether the connection of the client's entry has ended: both sides have sent
+ * FIN, or the backend has sent RST. A RST of the client proves nothing: anyone
+ * can send one with a false address, and the backend ignores it if its
+ * sequence number is wrong. If it is right, the backend accepts a new SYN.
+ * An established connection without the backend's entry has ended, too,
  * because answers cannot be translated; handshake.h restores a handshake.
  */
 VERIFIED_ONCE bool is_closing(void)
@@ -173,32 +176,8 @@ VERIFIED_ONCE bool is_closing(void)
 	    !find_in(&half_open, &here->partner_key, &here->partner))
 		return bpf_map_lookup_elem(&connections, &here->packet.key);
 	flags = here->entry.flags & here->partner.flags & CONNECTION_FIN;
-	flags |= (here->entry.flags | here->partner.flags) & CONNECTION_RESET;
+	flags |= here->partner.flags & CONNECTION_RESET;
 	return flags;
-}
-
-/*
- * Whether a client's packet begins a new connection although there is an entry
- * for it. UDP: whenever the backend has gone, so that a client that keeps its
- * port reaches another one. TCP: only a SYN, if the connection has ended or
- * the backend has gone; otherwise it is repeated.
- */
-static __always_inline bool
-begins_again(struct connection *entry, struct scratch *here)
-{
-	bool is_tcp = here->packet.key.protocol == IPPROTO_TCP;
-	int offset;
-
-	if (here->entry.flags & CONNECTION_REVERSE ||
-	    here->packet.part == PART_LATER ||
-	    (is_tcp && !is_plain_syn(&here->packet)))
-		return false;
-	offset = backend_offset();
-	if (offset < 0)
-		return true;
-	if (entry->offset != (__u32)offset)
-		entry->offset = offset;
-	return is_tcp && is_closing();
 }
 
 /* Puts a sealed entry into half_open. */

@@ -16,14 +16,16 @@ static __always_inline bool is_source_port(__u32 port)
 
 /*
  * Restores the backend's entry, which memory pressure has removed, if no other
- * connection has its key by now.
+ * connection has its key by now. Returns whether the connection goes on. It
+ * also does if another CPU has moved both entries since this one found the
+ * client's.
  */
 static __always_inline bool restore_partner(struct scratch *here)
 {
 	__u32 ifindex = here->entry.ifindex;
 
-	if (bpf_map_lookup_elem(&connections, &here->partner_key))
-		return false;
+	if (find_in(&connections, &here->partner_key, &here->partner))
+		return is_partner(&here->packet.key, &here->partner);
 	reverse(here);
 	here->partner.ifindex = ifindex;
 	/* What the client has sent says nothing about the backend. */
@@ -34,6 +36,41 @@ static __always_inline bool restore_partner(struct scratch *here)
 }
 
 /*
+ * Notes that the backend has answered, and what the client must acknowledge.
+ */
+static __always_inline void
+note_answer(struct connection *entry, const struct scratch *here)
+{
+	if (here->packet.tcp_flags & TCP_SYN)
+		entry->syn_acknowledgment = here->packet.sequence + 1;
+	touch(entry, here, CONNECTION_REPLIED);
+}
+
+/*
+ * Whether the client's packet proves that the client has received the
+ * backend's answer, so that its address is not false. The client may have
+ * received more since, if its first packets were lost or the map connections
+ * was full.
+ */
+#define MOST_RECEIVED (1 << 20)
+
+static __always_inline bool has_proved_address(const struct scratch *here)
+{
+	__u32 received =
+		here->packet.acknowledgment - here->partner.syn_acknowledgment;
+
+	if (!(here->partner.flags & CONNECTION_REPLIED))
+		return false;
+	if (here->packet.key.protocol != IPPROTO_TCP)
+		return true;
+	if (!(here->packet.tcp_flags & TCP_ACK) ||
+	    here->packet.tcp_flags & (TCP_SYN | TCP_RST))
+		return false;
+	/* 0: the entry was restored, or is of an earlier nodelb. */
+	return !here->partner.syn_acknowledgment || received < MOST_RECEIVED;
+}
+
+/*
  * The client's packet, which has the copied entry in half_open. Returns
  * whether the connection goes on: it does not if its source port has passed to
  * another one.
@@ -41,14 +78,13 @@ static __always_inline bool restore_partner(struct scratch *here)
 static __always_inline bool continue_handshake(struct scratch *here)
 {
 	struct packet_key *other = &here->partner_key;
-	bool is_syn = is_plain_syn(&here->packet);
 
 	partner_of(&here->packet.key, &here->entry, other);
 	if (!find_in(&half_open, other, &here->partner))
 		return restore_partner(here);
 	if (!is_partner(&here->packet.key, &here->partner))
 		return false;
-	if (here->partner.flags & CONNECTION_REPLIED && !is_syn && !move(here))
+	if (has_proved_address(here) && !move(here))
 		count_dropped(PACKET_NO_ROOM);
 	return true;
 }
@@ -70,10 +106,10 @@ VERIFIED_ONCE int find_or_begin(struct __sk_buff *skb, __u32 at_pod)
 		return OUTCOME_LEAVE;
 	entry = find_in(&half_open, &here->packet.key, &here->entry);
 	if (entry && here->entry.flags & CONNECTION_REVERSE) {
-		touch(entry, here, CONNECTION_REPLIED);
+		note_answer(entry, here);
 		return OUTCOME_TRANSLATE;
 	}
-	if (entry && !begins_again(entry, here)) {
+	if (entry && !begins_again(entry, here, at_pod)) {
 		touch(entry, here, 0);
 		/* The copy, which may be moved, includes this packet. */
 		if (copy_connection(&here->packet.key, entry, &here->entry) &&
@@ -103,7 +139,7 @@ VERIFIED_ONCE int find_answer(void)
 	entry = find_in(&half_open, &here->packet.key, &here->entry);
 	if (!entry)
 		return OUTCOME_LEAVE;
-	touch(entry, here, CONNECTION_REPLIED);
+	note_answer(entry, here);
 	return OUTCOME_TRANSLATE;
 }
 

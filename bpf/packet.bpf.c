@@ -99,7 +99,7 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 	if (!here || (here->packet.part == PART_LATER && !restore_ports()))
 		return NEXT;
 	entry = find_in(&connections, &here->packet.key, &here->entry);
-	if (entry && !begins_again(entry, here)) {
+	if (entry && !begins_again(entry, here, at_pod)) {
 		touch(entry, here, 0);
 		return translate(skb, here);
 	}

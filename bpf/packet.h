@@ -165,6 +165,8 @@ parse_tcp(struct __sk_buff *skb, struct packet *packet)
 	packet->key.source_port_be = tcp.source;
 	packet->key.target_port_be = tcp.dest;
 	packet->tcp_flags = ((__u8 *)&tcp)[TCP_FLAGS_OFFSET];
+	packet->sequence = bpf_ntohl(tcp.seq);
+	packet->acknowledgment = bpf_ntohl(tcp.ack_seq);
 	if (skb->gso_size)
 		packet->size =
 			packet->l4 - l2_length + tcp.doff * 4 + skb->gso_size;

@@ -177,7 +177,10 @@ struct packet {
 	__u8 is_v6;
 	/* Whether options or extension headers follow the IP header. */
 	__u8 has_options;
-	__u8 pad[7];
+	__u8 pad[3];
+	/* TCP, in host order. */
+	__u32 sequence;
+	__u32 acknowledgment;
 };
 
 /* A source address and a target address, next to each other. */

@@ -34,6 +34,13 @@ const volatile __u8 shares_ports = 0;
  * occupy the whole range.
  */
 #define UNANSWERED_SECONDS 2
+/*
+ * The same for a TCP connection the client of which has not answered the
+ * backend. A client that exists answers at once, which moves the connection to
+ * the map connections.
+ */
+#define UNPROVED_SECONDS 5
+
 /* Makes the entry for the backend's packets, without the client's new port. */
 static __always_inline void reverse(struct scratch *here)
 {
@@ -51,13 +58,16 @@ static __always_inline void reverse(struct scratch *here)
 
 /*
  * Whether an entry under the key of the new one is in the way. It is not if it
- * is a left-over of this same connection, or if it is only a handshake that no
- * backend has answered.
+ * is a left-over of this same connection, or if it is only a handshake that
+ * the backend, or a TCP client, has not answered.
  */
 static __always_inline bool
 is_in_the_way(const struct scratch *here, const struct connection *other)
 {
 	if (is_partner(&here->packet.key, other))
+		return false;
+	if (here->packet.key.protocol == IPPROTO_TCP &&
+	    (__s32)(seconds() - other->created) >= UNPROVED_SECONDS)
 		return false;
 	return other->flags & CONNECTION_REPLIED ||
 	       (__s32)(seconds() - other->last_used) < UNANSWERED_SECONDS;

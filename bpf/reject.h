@@ -2,8 +2,9 @@
 /*
  * Answers packets that cannot be served: a TCP RST, or an ICMP error. The
  * answer is written into the packet itself, which is then sent back by the
- * device by which it came. Fragments and packets with options or extension
- * headers are dropped without an answer.
+ * device by which it came. Packets with options or extension headers are
+ * dropped without an answer, and so are fragments, except for the first one of
+ * a datagram of which the fragments are too large.
  */
 #ifndef NODELB_REJECT_H
 #define NODELB_REJECT_H
@@ -297,8 +298,14 @@ static __always_inline bool is_answered(struct scratch *here, __u32 reason)
 	const volatile struct packet_settings *now = settings();
 	const struct packet *packet = &here->packet;
 
-	if (!now || !now->answers || packet->part != PART_WHOLE ||
-	    packet->has_options)
+	if (!now || !now->answers || packet->has_options)
+		return false;
+	/*
+	 * Only the first fragment has the ports, by which a host finds the
+	 * socket that has to send smaller packets.
+	 */
+	if (packet->part != PART_WHOLE &&
+	    (packet->part != PART_FIRST || reason != PACKET_MTU))
 		return false;
 	if (reason == PACKET_NO_PORT && packet->key.protocol == IPPROTO_UDP)
 		return false;

@@ -55,6 +55,12 @@ static __always_inline void ask_for(struct scratch *here, __u32 ifindex)
 	fib->sport = entry->source_port_be;
 	fib->dport = entry->target_port_be;
 	fib->ifindex = ifindex;
+	/*
+	 * Fits every device. With 0, the kernel compares the packet with the
+	 * MTU of the device, and reports one that is too large as
+	 * BPF_FIB_LKUP_RET_FRAG_NEEDED instead of a route.
+	 */
+	fib->tot_len = 1;
 	if (here->packet.is_v6) {
 		fib->family = AF_INET6;
 		copy_addr(fib->ipv6_src, entry->source);

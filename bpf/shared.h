@@ -331,7 +331,7 @@ enum connection_flags {
 /*
  * How a packet is translated. A connection has two entries: one for packets of
  * the client, one for packets of the backend. Entries are replaced and never
- * changed, except for offset, last_used, flags and bytes.
+ * changed, except for offset, last_used, flags, syn_acknowledgment and bytes.
  */
 struct connection {
 	/* The addresses and ports that are written into the packet. */
@@ -356,7 +356,12 @@ struct connection {
 	 * entry for another key while a program still reads it.
 	 */
 	__u32 seal;
-	__u32 pad2;
+	/*
+	 * TCP: the number that acknowledges the backend's SYN, in entries with
+	 * CONNECTION_REPLIED; 0 before. Only a client that has received the
+	 * SYN knows it.
+	 */
+	__u32 syn_acknowledgment;
 	/* Bytes of the packets that this entry translated, from the IP header.
 	 */
 	__u64 bytes;

@@ -248,10 +248,10 @@ proptest! {
         for line in [
             "in eth0 198.51.100.7:40000 > 203.0.113.1:80 tcp SYN",
             "out eth0 10.0.1.5:8080 > 198.51.100.7:40000 tcp SYN,ACK",
-            "in eth0 198.51.100.7:40000 > 203.0.113.1:80 tcp ACK",
+            "in eth0 198.51.100.7:40000 > 203.0.113.1:80 tcp ACK ack 1",
             "in eth0 198.51.100.7:40000 > 203.0.113.2:80 tcp SYN",
             "in eth1 10.0.2.5:8080 > 198.18.0.1:10000 tcp SYN,ACK",
-            "in eth0 198.51.100.7:40000 > 203.0.113.2:80 tcp ACK",
+            "in eth0 198.51.100.7:40000 > 203.0.113.2:80 tcp ACK ack 1",
         ] {
             node.handle(&case::packet(&node.world, line));
         }

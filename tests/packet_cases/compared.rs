@@ -65,12 +65,13 @@ fn random_number(world: &World, entry: &Connection) -> u32 {
 /// The entries without the times, and without what `is_compared` excludes.
 fn shown(tables: &Tables) -> Vec<String> {
     let entry = |table: &str, key: &PacketKey, entry: &Connection| {
-        let Connection { to, service, backend, offset, ifindex, flags, bytes, .. } = entry;
+        let Connection { to, service, backend, offset, ifindex, flags, syn_acknowledgment, bytes, .. } = entry;
         let Flags { is_redirected, is_reverse, has_replied, has_fin, has_reset, is_local_view } = flags;
         // The offset is a hint, which only a client's entry uses.
         let offset = if *is_reverse { &0 } else { offset };
         format!(
             "{table} {:?} {:?} {} becomes {to}; service {service} backend {} offset {offset} device {ifindex} bytes {bytes} \
+             acknowledgment {syn_acknowledgment} \
              redirected {is_redirected} reverse {is_reverse} replied {has_replied} fin {has_fin} reset {has_reset} local \
              {is_local_view}",
             key.protocol, key.side, key.tuple, backend.0

@@ -174,24 +174,24 @@ impl Kernel {
 
     /// Lets the tables look as they do after this time without packets.
     pub(crate) fn age(&self, seconds: u32) {
-        let earlier = |value: &mut [u8], at: usize| {
-            let time = u32::from_ne_bytes(value[at..at + 4].try_into().unwrap());
-            value[at..at + 4].copy_from_slice(&time.wrapping_sub(seconds).to_ne_bytes());
-        };
-        for (map, at) in [("connections", layout::LAST_USED), ("half_open", layout::LAST_USED), ("fragments", 4)] {
-            self.change(map, |value| earlier(value, at));
+        for map in ["connections", "half_open"] {
+            self.change(map, |key, value| layout::make_older(key, value, seconds));
         }
-        self.change("affinity", |value| {
+        self.change("fragments", |_, value| {
+            let time = u32::from_ne_bytes(value[4..8].try_into().unwrap());
+            value[4..8].copy_from_slice(&time.wrapping_sub(seconds).to_ne_bytes());
+        });
+        self.change("affinity", |_, value| {
             let time = u64::from_ne_bytes(value[..8].try_into().unwrap());
             value[..8].copy_from_slice(&(time - u64::from(seconds) * 1_000_000_000).to_ne_bytes());
         });
     }
 
-    fn change(&self, map: &str, change: impl Fn(&mut [u8])) {
+    fn change(&self, map: &str, change: impl Fn(&[u8], &mut [u8])) {
         let map = self.map(map);
         for key in map.keys().collect::<Vec<_>>() {
             let mut value = map.lookup(&key, MapFlags::ANY).unwrap().unwrap();
-            change(&mut value);
+            change(&key, &mut value);
             map.update(&key, &value, MapFlags::ANY).unwrap();
         }
     }

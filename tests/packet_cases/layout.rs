@@ -41,8 +41,41 @@ pub(crate) fn packet_key(bytes: &[u8]) -> PacketKey {
     PacketKey { tuple: tuple(bytes), protocol: protocol(bytes[36]), side: side(bytes[37]) }
 }
 
-/// Where `last_used` is in an entry; its seal does not cover it.
-pub(crate) const LAST_USED: usize = 52;
+/// Where `last_used` is in an entry.
+const LAST_USED: usize = 52;
+
+/// Where `created` is in an entry.
+const CREATED: usize = 56;
+
+/// Where `syn_acknowledgment` is in an entry.
+const SYN_ACKNOWLEDGMENT: usize = 68;
+
+/// Makes an entry older by this number of seconds, with the seal of bpf/connections.h.
+pub(crate) fn make_older(key: &[u8], value: &mut [u8], seconds: u32) {
+    for at in [LAST_USED, CREATED] {
+        let time = u32_at(value, at).wrapping_sub(seconds);
+        value[at..at + 4].copy_from_slice(&time.to_ne_bytes());
+    }
+    let odd = [
+        0x9e37_79b9_7f4a_7c15_u64,
+        0xc2b2_ae3d_27d4_eb4f,
+        0x1656_67b1_9e37_79f9,
+        0x85eb_ca77_c2b2_ae63,
+        0x27d4_eb2f_1656_67c5,
+        0xd6e8_feb8_6659_fd93,
+        0xa076_1d64_78bd_642f,
+        0xe703_7ed1_a0b4_28db,
+        0x8ebc_6af0_9c88_c6e3,
+        0x5899_65cc_7537_4cc3,
+        0x1d8e_4e27_c47d_124f,
+        0xeb44_acca_b455_d165,
+    ];
+    let last = [u64::from(u32_at(value, 40)) << 32 | u64::from(u32_at(value, 48)), u64::from(u32_at(value, CREATED))];
+    let words = key.chunks(8).chain(value[..40].chunks(8)).map(|word| u64::from_ne_bytes(word.try_into().unwrap()));
+    let sum = words.chain(last).zip(odd).fold(0_u64, |sum, (word, odd)| sum.wrapping_add(word.wrapping_mul(odd)));
+    let seal = u32::try_from((sum ^ (sum >> 32)) & u64::from(u32::MAX)).unwrap();
+    value[64..68].copy_from_slice(&seal.to_ne_bytes());
+}
 
 pub(crate) fn connection(bytes: &[u8]) -> Connection {
     let flags = u32_at(bytes, 60);
@@ -63,6 +96,7 @@ pub(crate) fn connection(bytes: &[u8]) -> Connection {
             has_reset: flag(16),
             is_local_view: flag(32),
         },
+        syn_acknowledgment: u32_at(bytes, SYN_ACKNOWLEDGMENT),
         bytes: u64_at(bytes, 72),
     }
 }

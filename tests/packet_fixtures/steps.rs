@@ -67,7 +67,10 @@ const ANSWERS: [&str; 6] = [
 
 const FLAGS: [&str; 8] = ["SYN", "SYN", "SYN", "ACK", "ACK", "FIN,ACK", "RST", "SYN,ACK"];
 
-const CHANGES: [&str; 21] = [
+/// Numbers that clients acknowledge. The answers of backends begin at 0.
+const ACKS: [u32; 8] = [1, 1, 1, 1, 1_000, 1_048_576, 1_048_577, 0];
+
+const CHANGES: [&str; 23] = [
     "remove backend 11 1",
     "backend 11 10.0.1.5:8080/TCP 1 local",
     "remove backend 12 2",
@@ -79,6 +82,8 @@ const CHANGES: [&str; 21] = [
     "remove backend 33 32",
     "remove outside 203.0.113.2:80/TCP",
     "outside 203.0.113.2:80/TCP 5",
+    "outside 203.0.113.2:53/UDP 2",
+    "outside 203.0.113.2:53/UDP 6",
     "set resets-unknown",
     "unset resets-unknown",
     "set always-masquerades",
@@ -92,11 +97,20 @@ const CHANGES: [&str; 21] = [
 ];
 
 fn client_packet() -> impl Strategy<Value = Step> {
-    let parts = (0..CLIENTS.len(), 0..TARGETS.len(), 0..FLAGS.len(), 0_u16..3, 0_usize..60, any::<bool>(), 1_u8..16);
-    parts.prop_map(|(client, target, flags, port, data, is_answered, odd)| {
+    let parts = (
+        0..CLIENTS.len(),
+        0..TARGETS.len(),
+        0..FLAGS.len(),
+        0_u16..3,
+        0_usize..60,
+        any::<bool>(),
+        (1_u8..16, 0..ACKS.len()),
+    );
+    parts.prop_map(|(client, target, flags, port, data, is_answered, (odd, ack))| {
         let (target, is_v4, protocol) = TARGETS[target];
         let client = CLIENTS[if is_v4 { client % 2 } else { 2 + client % 2 }];
-        let kind = if protocol == "tcp" { format!("tcp {}", FLAGS[flags]) } else { protocol.to_owned() };
+        let kind =
+            if protocol == "tcp" { format!("tcp {} ack {}", FLAGS[flags], ACKS[ack]) } else { protocol.to_owned() };
         let more = match (odd, is_v4) {
             (1, true) => " options 8",
             (1, false) => " ext hop,dst",

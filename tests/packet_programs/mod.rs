@@ -3,6 +3,7 @@
 mod entries;
 mod fragments;
 mod frames;
+mod hostile;
 mod icmp;
 mod pods;
 mod refusal;

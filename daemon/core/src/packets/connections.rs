@@ -5,12 +5,19 @@
 use imbl::OrdMap;
 
 use crate::model::addr::Protocol;
+use crate::packets::headers::Ports;
 use crate::packets::headers::tcp_flags::{ACK, FIN, RST, SYN};
 use crate::packets::key::{FragmentKey, PacketKey, Side, Tuple};
 use crate::state::entries::{BackendId, ServiceId};
 
 /// Seconds after which a handshake that the backend has not answered may lose its port to another connection.
 const SILENT_SECONDS: u32 = 2;
+
+/// Seconds after which a TCP handshake that the client has not answered may lose its port to another connection.
+const UNPROVED_SECONDS: u32 = 5;
+
+/// Bytes that a client may have received before the programs see that it has received anything.
+const MOST_RECEIVED: u32 = 1 << 20;
 
 /// Seconds during which the ports of a datagram's first fragment are valid for the others: `net.ipv4.ipfrag_time`.
 const FRAGMENT_SECONDS: u32 = 30;
@@ -34,6 +41,8 @@ pub struct Connection {
     pub created: u32,
     /// The flags.
     pub flags: Flags,
+    /// TCP: the number that acknowledges the backend's SYN, in the backend's entry; 0 if the programs have not seen it.
+    pub syn_acknowledgment: u32,
     /// Bytes of the packets that the entry translated, from the IP header.
     pub bytes: u64,
 }
@@ -154,11 +163,11 @@ impl Tables {
         entry.belongs_with(key, reverse).then_some((reverse_key, reverse))
     }
 
-    /// Whether one end has reset the connection, or both have closed it.
+    /// Whether the backend has reset the connection, or both ends have closed it. Anyone can send a RST with a client's
+    /// address, and the backend may ignore it.
     pub fn is_closing(&self, key: &PacketKey, entry: &Connection) -> bool {
         let reverse = self.reverse_of(key, entry).map(|(_, reverse)| reverse.flags).unwrap_or_default();
-        let forward = entry.flags;
-        forward.has_reset || reverse.has_reset || (forward.has_fin && reverse.has_fin)
+        reverse.has_reset || (entry.flags.has_fin && reverse.has_fin)
     }
 
     /// Stores an entry of a handshake. If `half_open` is full, the entry that has not been used for the longest time is
@@ -182,11 +191,32 @@ impl Tables {
         }
     }
 
+    /// Whether the client's packet proves that the client has received the backend's answer, so that its address is not
+    /// false.
+    pub fn has_proved_address(&self, key: &PacketKey, entry: &Connection, ports: &Ports) -> bool {
+        let Some((_, reverse)) = self.reverse_of(key, entry) else { return false };
+        if !reverse.flags.has_replied || key.protocol != Protocol::Tcp {
+            return reverse.flags.has_replied;
+        }
+        let received = ports.acknowledgment.wrapping_sub(reverse.syn_acknowledgment);
+        ports.tcp_flags & (ACK | SYN | RST) == ACK && (reverse.syn_acknowledgment == 0 || received < MOST_RECEIVED)
+    }
+
+    /// Records what the client has to acknowledge, if this is the answer to a handshake.
+    pub fn note_answer(&mut self, key: &PacketKey, ports: &Ports) {
+        if ports.tcp_flags & SYN != 0
+            && !self.connections.contains_key(key)
+            && let Some(entry) = self.half_open.get_mut(key).filter(|entry| entry.flags.is_reverse)
+        {
+            entry.syn_acknowledgment = ports.sequence.wrapping_add(1);
+        }
+    }
+
     /// Moves a handshake that the backend has answered to `connections`. Returns false if there is no room; the entries
     /// then stay in `half_open`.
     pub fn establish(&mut self, key: &PacketKey, entry: &Connection) -> bool {
         let Some((reverse_key, reverse)) = self.reverse_of(key, entry) else { return true };
-        if !reverse.flags.has_replied {
+        if !reverse.flags.has_replied || !self.half_open.contains_key(&reverse_key) {
             return true;
         }
         if self.connections.len() + 2 > self.limits.connections {
@@ -215,14 +245,18 @@ impl Tables {
 
     /// Whether the new connection of a client with `key` may use this key for packets from its backend: there is no
     /// entry, or it is left over from the same client and destination, or it is of a handshake that the backend has not
-    /// answered for [`SILENT_SECONDS`].
+    /// answered for [`SILENT_SECONDS`], or of a TCP handshake that has lasted [`UNPROVED_SECONDS`].
     pub fn is_free(&self, reverse_key: &PacketKey, key: &PacketKey, now: u32) -> bool {
         let is_left_over = |reverse: &Connection| reverse.to == key.tuple.turned();
+        let is_unproved = |reverse: &Connection| {
+            key.protocol == Protocol::Tcp && now.saturating_sub(reverse.created) >= UNPROVED_SECONDS
+        };
         let is_silent = |reverse: &Connection| {
             !reverse.flags.has_replied && now.saturating_sub(reverse.last_used) >= SILENT_SECONDS
         };
+        let gives_way = |reverse: &Connection| is_left_over(reverse) || is_silent(reverse) || is_unproved(reverse);
         self.connections.get(reverse_key).is_none_or(is_left_over)
-            && self.half_open.get(reverse_key).is_none_or(|reverse| is_left_over(reverse) || is_silent(reverse))
+            && self.half_open.get(reverse_key).is_none_or(gives_way)
     }
 
     /// Whether the client's handshake has both entries. The backend's is restored if it was displaced, unless another

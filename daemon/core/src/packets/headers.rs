@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::model::addr::{Addr, Family, Protocol};
-use crate::packets::bytes::{be16, v4_at, v6_at};
+use crate::packets::bytes::{be16, be32, v4_at, v6_at};
 use crate::packets::extensions::{self, Fragment, Walked};
 use crate::packets::key::{Endpoint, Tuple};
 
@@ -82,8 +82,8 @@ pub enum Content {
     IcmpError,
 }
 
-/// The parts of a TCP or UDP header that identify a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The parts of a TCP or UDP header that identify a packet and its place in the connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ports {
     /// Source port in host byte order.
     pub source: u16,
@@ -91,6 +91,10 @@ pub struct Ports {
     pub target: u16,
     /// The flags of a TCP header; 0 with UDP.
     pub tcp_flags: u8,
+    /// Sequence number of a TCP packet; 0 with UDP.
+    pub sequence: u32,
+    /// Acknowledgement number of a TCP packet; 0 with UDP.
+    pub acknowledgment: u32,
 }
 
 impl Headers {
@@ -237,5 +241,9 @@ fn ports(rest: &[u8], protocol: Protocol, is_whole: bool) -> Option<Ports> {
     if stated < fixed || ((is_whole || is_tcp) && stated > rest.len()) {
         return None;
     }
-    Some(Ports { source: be16(rest, 0), target: be16(rest, 2), tcp_flags: if is_tcp { rest[13] } else { 0 } })
+    let ports = Ports { source: be16(rest, 0), target: be16(rest, 2), ..Ports::default() };
+    if !is_tcp {
+        return Some(ports);
+    }
+    Some(Ports { tcp_flags: rest[13], sequence: be32(rest, 4), acknowledgment: be32(rest, 8), ..ports })
 }

@@ -67,7 +67,7 @@ fn quoted(bytes: &[u8], outer: &Headers) -> Option<(Headers, Protocol, Tuple)> {
     if packet.len() < transport + LEAST_QUOTED {
         return None;
     }
-    let ports = Ports { source: be16(packet, transport), target: be16(packet, transport + 2), tcp_flags: 0 };
+    let ports = Ports { source: be16(packet, transport), target: be16(packet, transport + 2), ..Ports::default() };
     let content = Content::Transport(protocol, ports);
     let headers = Headers { ip, transport, source, target, content, fragment: None, ..outer.clone() };
     let tuple = headers.tuple(ports.source, ports.target);

@@ -5,8 +5,10 @@ use crate::model::addr::{Family, Protocol};
 use crate::packets::bytes::{be32, put16, wire};
 use crate::packets::checksum;
 use crate::packets::connections::Tables;
+use crate::packets::extensions::Fragment;
 use crate::packets::headers::tcp_flags::{ACK, FIN, RST, SYN};
 use crate::packets::headers::{Content, ETHERNET, Headers, ICMP, ICMP_NUMBER, ICMPV6_NUMBER, IPV4, IPV6, TCP, UDP};
+use crate::packets::node::Reason;
 
 /// The maximum number of answers per second.
 const MOST_PER_SECOND: u32 = 1_000;
@@ -61,10 +63,12 @@ pub(super) fn reset(bytes: &[u8], headers: &Headers) -> Option<Vec<u8>> {
     Some(answer(bytes, headers, Protocol::Tcp.number(), &tcp))
 }
 
-/// Whether the packet may be answered: it is no fragment, and nothing is between its IP header and its transport header.
-pub(super) fn is_answerable(headers: &Headers) -> bool {
+/// Whether the packet may be answered: nothing is between its IP header and its transport header, and it is no fragment,
+/// except for a first one that is too large.
+pub(super) fn is_answerable(headers: &Headers, reason: Reason) -> bool {
     let header = if headers.family == Family::Ipv4 { IPV4 } else { IPV6 };
-    headers.fragment.is_none() && headers.transport == headers.ip + header
+    let is_too_large = |fragment: Fragment| fragment.is_first && reason == Reason::Mtu;
+    headers.fragment.is_none_or(is_too_large) && headers.transport == headers.ip + header
 }
 
 /// The frame with an ICMP error about the packet, with its headers; `None` if the packet is no TCP or UDP packet with its header, about

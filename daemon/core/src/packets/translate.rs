@@ -5,7 +5,7 @@ use crate::packets::begin::{begin, view_of};
 use crate::packets::choice::offset_number;
 use crate::packets::connections::{Connection, FragmentPorts, Tables, is_plain_syn};
 use crate::packets::forward;
-use crate::packets::frontend;
+use crate::packets::frontend::{self, Frontend};
 use crate::packets::headers::{Content, Headers, Parsed, Ports, parse};
 use crate::packets::hook_state::{Decision, HookState};
 use crate::packets::icmp;
@@ -54,14 +54,14 @@ fn decide(state: &mut HookState<'_>) -> Decision {
             let known = fragment_key(&state.headers, protocol, side);
             let known = known.and_then(|key| state.tables.fragment(&key, state.node.now()));
             let Some(known) = known else { return state.next() };
-            (protocol, Ports { source: known.source, target: known.target, tcp_flags: 0 })
+            (protocol, Ports { source: known.source, target: known.target, ..Ports::default() })
         }
     };
     let key = PacketKey { tuple: state.headers.tuple(ports.source, ports.target), protocol, side };
     let entry = match side {
-        Side::Arriving => arriving(state, &key, ports.tcp_flags),
+        Side::Arriving => arriving(state, &key, &ports),
         Side::Leaving => match state.tables.find(&key).copied() {
-            Some(entry) => Ok(touched(state, &key, entry, ports.tcp_flags)),
+            Some(entry) => Ok(touched(state, &key, entry, &ports)),
             None => Err(state.next()),
         },
     };
@@ -88,13 +88,14 @@ fn fragment_key(headers: &Headers, protocol: Protocol, side: Side) -> Option<Fra
 }
 
 /// Records in the entry that it translates the packet.
-fn touched(state: &mut HookState<'_>, key: &PacketKey, entry: Connection, tcp_flags: u8) -> Connection {
-    state.tables.touch(key, state.node.now(), tcp_flags, state.headers.length());
+fn touched(state: &mut HookState<'_>, key: &PacketKey, entry: Connection, ports: &Ports) -> Connection {
+    state.tables.note_answer(key, ports);
+    state.tables.touch(key, state.node.now(), ports.tcp_flags, state.headers.length());
     entry
 }
 
 /// The entry for a packet that arrives: the one that exists, or that of a new connection.
-fn arriving(state: &mut HookState<'_>, key: &PacketKey, tcp_flags: u8) -> Result<Connection, Decision> {
+fn arriving(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) -> Result<Connection, Decision> {
     let to = L4Addr::new(key.tuple.target.addr, key.tuple.target.port, key.protocol);
     let established = state.tables.connections.get(key).copied();
     let found = frontend::find(&state.node, state.packet.hook, to);
@@ -104,27 +105,32 @@ fn arriving(state: &mut HookState<'_>, key: &PacketKey, tcp_flags: u8) -> Result
         half_open.filter(|_| found.is_some() || is_source_port)
     });
     if let Some(entry) = known {
-        if let Some(entry) = continued(state, key, entry, tcp_flags) {
-            return Ok(touched(state, key, entry, tcp_flags));
+        if let Some(entry) = continued(state, key, entry, (ports, found)) {
+            return Ok(touched(state, key, entry, ports));
         }
         state.tables.remove_pair(key, &entry);
     }
     let is_later = matches!(state.headers.content, Content::LaterFragment(_));
     match found {
-        Some(frontend) if !is_later => begin(state, key, tcp_flags, frontend),
+        Some(frontend) if !is_later => begin(state, key, ports.tcp_flags, frontend),
         _ => Err(state.next()),
     }
 }
 
 /// The entry if the packet continues its connection, which moves to `connections` if it is established now. Not
-/// continued are connections of which the other entry is gone; TCP connections that have ended, or those to a backend
-/// that is no longer in the view, when the client opens a new one; UDP flows to such a backend.
-fn continued(state: &mut HookState<'_>, key: &PacketKey, mut entry: Connection, tcp_flags: u8) -> Option<Connection> {
+/// continued are connections of which the other entry is gone; TCP connections that have ended, or of which the service
+/// no longer has the address or the backend, when the client opens a new one; UDP flows of such a service.
+fn continued(
+    state: &mut HookState<'_>,
+    key: &PacketKey,
+    mut entry: Connection,
+    (ports, found): (&Ports, Option<Frontend>),
+) -> Option<Connection> {
     if entry.flags.is_reverse {
         return Some(entry);
     }
     let is_tcp = key.protocol == Protocol::Tcp;
-    let is_new = is_tcp && is_plain_syn(tcp_flags);
+    let is_new = is_tcp && is_plain_syn(ports.tcp_flags);
     let is_half_open = !state.tables.connections.contains_key(key);
     let is_later = matches!(state.headers.content, Content::LaterFragment(_));
     if is_half_open && !state.tables.has_both(key, &entry) {
@@ -134,6 +140,7 @@ fn continued(state: &mut HookState<'_>, key: &PacketKey, mut entry: Connection, 
         return None;
     }
     if is_new || (!is_tcp && !is_later) {
+        found.filter(|frontend| frontend.service == entry.service)?;
         let offset = offset_in_view(state, &entry)?;
         if offset != entry.offset {
             entry.offset = offset;
@@ -142,7 +149,7 @@ fn continued(state: &mut HookState<'_>, key: &PacketKey, mut entry: Connection, 
             table.insert(*key, entry);
         }
     }
-    if is_half_open && !is_new {
+    if is_half_open && state.tables.has_proved_address(key, &entry, ports) {
         state.tables.establish(key, &entry);
     }
     Some(entry)

@@ -21,6 +21,7 @@ fn handshake(client: &str, created: u32) -> (PacketKey, Connection) {
         last_used: created,
         created,
         flags: Flags::default(),
+        syn_acknowledgment: 0,
         bytes: 0,
     };
     (PacketKey { tuple, protocol: Protocol::Tcp, side: Side::Arriving }, entry)
@@ -90,11 +91,35 @@ fn a_silent_handshake_loses_its_port() {
     tables.touch(&key, 12, SYN, 40);
     assert!(tables.is_free(&reverse_key, &other, 13));
     tables.touch(&reverse_key, 13, SYN | ACK, 40);
-    assert!(!tables.is_free(&reverse_key, &other, 100));
+    assert!(!tables.is_free(&reverse_key, &other, 14));
+    // A client that exists has answered by then.
+    assert!(tables.is_free(&reverse_key, &other, 15));
+    let udp = PacketKey { protocol: Protocol::Udp, ..other };
+    assert!(!tables.is_free(&reverse_key, &udp, 100));
 }
 
 #[test]
-fn a_connection_closes_when_both_ends_have_closed_it_or_one_has_reset_it() {
+fn only_a_client_that_has_the_answer_proves_its_address() {
+    let mut tables = Tables::new(LIMITS);
+    let (key, reverse_key) = put(&mut tables, handshake("198.51.100.7:1", 0));
+    let entry = tables.half_open[&key];
+    let is_proof = |tables: &Tables, tcp_flags: u8, acknowledgment: u32| {
+        let ports = Ports { tcp_flags, acknowledgment, ..Ports::default() };
+        tables.has_proved_address(&key, &entry, &ports)
+    };
+    assert!(!is_proof(&tables, ACK, 1), "no answer yet");
+    let answer = Ports { tcp_flags: SYN | ACK, sequence: u32::MAX, ..Ports::default() };
+    tables.note_answer(&reverse_key, &answer);
+    tables.touch(&reverse_key, 1, answer.tcp_flags, 40);
+    assert!(is_proof(&tables, ACK, 0), "an entry without the number");
+    tables.note_answer(&reverse_key, &Ports { sequence: u32::MAX - 1, ..answer });
+    assert!(is_proof(&tables, ACK, u32::MAX) && is_proof(&tables, ACK | FIN, 70_000));
+    assert!(!is_proof(&tables, ACK, u32::MAX - 1) && !is_proof(&tables, ACK, MOST_RECEIVED));
+    assert!([0, FIN, RST | ACK, SYN | ACK].iter().all(|flags| !is_proof(&tables, *flags, u32::MAX)));
+}
+
+#[test]
+fn a_connection_closes_when_both_ends_have_closed_it_or_the_backend_has_reset_it() {
     let mut tables = Tables::new(LIMITS);
     let (key, reverse_key) = put(&mut tables, handshake("198.51.100.7:1", 0));
     let is_closing = |tables: &Tables| tables.is_closing(&key, &tables.half_open[&key]);
@@ -103,6 +128,8 @@ fn a_connection_closes_when_both_ends_have_closed_it_or_one_has_reset_it() {
     let mut both = tables.clone();
     both.touch(&reverse_key, 1, FIN | ACK, 40);
     assert!(is_closing(&both));
+    tables.touch(&key, 1, RST, 40);
+    assert!(!is_closing(&tables), "the client's address may be false");
     tables.touch(&reverse_key, 1, RST, 40);
     assert!(is_closing(&tables));
 }

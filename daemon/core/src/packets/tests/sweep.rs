@@ -25,6 +25,7 @@ fn put(tables: &mut Tables, (protocol, port): (Protocol, u16), ends: [(Flags, u3
         last_used: used,
         created: 0,
         flags: forward,
+        syn_acknowledgment: 0,
         bytes: 0,
     };
     let flags = Flags { is_reverse: true, ..reverse };
