@@ -80,6 +80,11 @@ impl Hooks {
         !self.attach.devices().is_empty()
     }
 
+    /// Whether the device has programs.
+    pub(crate) fn has(&self, ifindex: u32) -> bool {
+        self.attach.devices().iter().any(|device| device.ifindex == ifindex)
+    }
+
     /// Number of programs that were attached again since the start.
     pub(crate) fn repairs(&self) -> u64 {
         self.repairs

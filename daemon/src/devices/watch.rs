@@ -3,6 +3,7 @@
 //!
 //! A device gets its programs after the maps have its addresses: the first packet finds everything that it needs.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -183,21 +184,18 @@ impl Task {
         if !self.send(&devices).await {
             return false;
         }
-        // Without the addresses in the maps, the programs would take backends on other nodes for local ones.
-        if self.uplinks.is_none() {
-            return true;
-        }
         let Some(mut hooks) = self.hooks.take() else { return true };
         let is_on = decision.activity != Activity::Off;
+        // Without the addresses in the maps, the programs would take backends on other nodes for local ones.
+        let is_late = self.uplinks.is_none();
         let synced = tokio::task::spawn_blocking(move || {
-            let errors = hooks.sync(&devices, is_on);
+            let errors = if is_late { BTreeMap::new() } else { hooks.sync(&devices, is_on) };
             (hooks, devices, errors)
         });
         let Ok((hooks, devices, errors)) = synced.await else { return true };
         let devices = devices.into_iter().map(|device| {
             let error = errors.get(&device.ifindex).cloned();
-            let is_used = !matches!(device.role, Role::Unused(_));
-            DeviceReport { is_attached: is_on && is_used && error.is_none(), error, device }
+            DeviceReport { is_attached: error.is_none() && hooks.has(device.ifindex), error, device }
         });
         self.report.send_replace(Arc::new(DevicesReport {
             decision: Some(decision),
