@@ -180,6 +180,40 @@ VERIFIED_ONCE bool is_closing(void)
 	return flags;
 }
 
+/*
+ * Deletes another connection, which has this key for its backend's packets, if
+ * it has ended and no packet has come for this number of seconds. Returns
+ * whether it did. A connection that another CPU is moving has one entry for a
+ * moment; it has not ended.
+ */
+static __always_inline bool
+forget_ended(struct scratch *here, const struct packet_key *key, __s32 idle)
+{
+	struct packet_key *client_key = &here->other_client_key;
+	struct connection *client = &here->other_client;
+	struct connection *backend = &here->other_backend;
+	__u32 now = seconds();
+
+	if (!find_in(&connections, key, backend) ||
+	    !(backend->flags & CONNECTION_REVERSE))
+		return false;
+	if (!(backend->flags & (CONNECTION_FIN | CONNECTION_RESET)))
+		return false;
+	partner_of(key, backend, client_key);
+	if (!find_in(&connections, client_key, client) ||
+	    !is_partner(key, client))
+		return false;
+	if (!(backend->flags & CONNECTION_RESET) &&
+	    !(client->flags & CONNECTION_FIN))
+		return false;
+	if ((__s32)(now - backend->last_used) < idle ||
+	    (__s32)(now - client->last_used) < idle)
+		return false;
+	bpf_map_delete_elem(&connections, client_key);
+	bpf_map_delete_elem(&connections, key);
+	return true;
+}
+
 /* Puts a sealed entry into half_open. */
 static __always_inline long put_half_open(const struct packet_key *key,
 					  struct connection *entry, __u64 flags)

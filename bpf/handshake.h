@@ -90,6 +90,31 @@ static __always_inline bool continue_handshake(struct scratch *here)
 }
 
 /*
+ * For a SYN to an address that is no service's. A backend on this node answers
+ * it under the key of a connection that the client has had with it through a
+ * service, from the same port. If that connection has ended, it is deleted, so
+ * that the answer keeps its source.
+ */
+VERIFIED_ONCE int forget_former(void)
+{
+	struct scratch *here = scratch();
+	struct packet_key *answer;
+
+	if (!here)
+		return 0;
+	answer = &here->partner_key;
+	copy_addr(answer->source, here->packet.key.target);
+	copy_addr(answer->target, here->packet.key.source);
+	answer->source_port_be = here->packet.key.target_port_be;
+	answer->target_port_be = here->packet.key.source_port_be;
+	answer->protocol = here->packet.key.protocol;
+	answer->side = PACKET_LEAVING;
+	answer->pad = 0;
+	forget_ended(here, answer, 0);
+	return 0;
+}
+
+/*
  * For a packet that arrives and has no entry in connections: continues its
  * handshake, or begins a connection. Returns an outcome.
  */
@@ -101,6 +126,8 @@ VERIFIED_ONCE int find_or_begin(struct __sk_buff *skb, __u32 at_pod)
 
 	if (!here)
 		return OUTCOME_LEAVE;
+	if (!is_served && is_plain_syn(&here->packet))
+		forget_former();
 	if (!is_served &&
 	    !is_source_port(bpf_ntohs(here->packet.key.target_port_be)))
 		return OUTCOME_LEAVE;

@@ -200,6 +200,10 @@ struct scratch {
 	/* The connection's other entry, and its key. */
 	struct connection partner;
 	struct packet_key partner_key;
+	/* Another connection, which may have ended. */
+	struct packet_key other_client_key;
+	struct connection other_client;
+	struct connection other_backend;
 	struct bpf_fib_lookup fib;
 	/* The destination of a new connection, and what it was found to be. */
 	struct frontend_key to;

@@ -40,6 +40,12 @@ const volatile __u8 shares_ports = 0;
  * the map connections.
  */
 #define UNPROVED_SECONDS 5
+/*
+ * Seconds without a packet after which a TCP connection that has ended loses
+ * its port to another one. The sweep deletes it much later, when no repeated
+ * packet can come.
+ */
+#define ENDED_SECONDS 2
 
 /* Makes the entry for the backend's packets, without the client's new port. */
 static __always_inline void reverse(struct scratch *here)
@@ -128,11 +134,10 @@ static long try_port(__u32 step, struct attempt *attempt)
 	attempt->tries++;
 	key->target_port_be = bpf_htons(port);
 	other = bpf_map_lookup_elem(&connections, key);
-	if (other) {
-		if (!is_partner(&here->packet.key, other))
-			return 0;
+	if (other && is_partner(&here->packet.key, other))
 		bpf_map_delete_elem(&connections, key);
-	}
+	else if (other && !forget_ended(here, key, ENDED_SECONDS))
+		return 0;
 	other = bpf_map_lookup_elem(&half_open, key);
 	if (other) {
 		if (is_in_the_way(here, other))

@@ -168,7 +168,7 @@ fn later_fragment() -> impl Strategy<Value = Step> {
 
 /// Packets of a pod and to it, and larger ones than the MTU.
 fn other_packet() -> impl Strategy<Value = Step> {
-    const TEXTS: [&str; 14] = [
+    const TEXTS: [&str; 16] = [
         "in tap1 10.0.6.5:{} > 10.96.0.1:80 tcp SYN",
         "in tap1 10.0.6.5:{} > 10.96.0.1:80 tcp ACK data 5",
         "in tap1 10.0.6.5:{} > 10.96.0.2:53 udp data 5",
@@ -179,6 +179,8 @@ fn other_packet() -> impl Strategy<Value = Step> {
         "in tap1 10.0.6.5:{} > 10.96.0.23:80 tcp SYN",
         "out tap1 10.0.1.5:8080 > 10.0.6.5:{} tcp SYN,ACK",
         "out tap1 10.0.2.5:5353 > 10.0.6.5:{} udp data 9",
+        "in eth0 198.51.100.7:{} > 10.0.1.5:8080 tcp SYN",
+        "in eth0 [2001:db8:c::7]:{} > [2001:db8:1001::5]:8080 tcp SYN",
         "in eth0 198.51.100.7:{} > 203.0.113.2:53 udp data 1373",
         "in eth0 198.51.100.7:{} > 203.0.113.33:80 tcp SYN",
         "in eth0 198.51.100.7:{} > 203.0.113.36:443 tcp SYN",

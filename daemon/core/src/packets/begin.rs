@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::model::addr::{Addr, Family, L4Addr, Protocol};
 use crate::packets::choice::{self, offset_number};
-use crate::packets::connections::{Connection, Flags, is_plain_syn};
+use crate::packets::connections::{Connection, ENDED_SECONDS, Flags, is_plain_syn};
 use crate::packets::frontend::Frontend;
 use crate::packets::headers::tcp_flags::RST;
 use crate::packets::hook_state::{Decision, HookState};
@@ -141,6 +141,7 @@ fn store(state: &mut HookState<'_>, key: &PacketKey, mut entry: Connection) -> R
     entry.to.source = reverse_key.tuple.target;
     let flags = Flags { is_reverse: true, ..entry.flags };
     let reverse = Connection { to: key.tuple.turned(), flags, ..entry };
+    state.tables.forget_ended(&reverse_key, state.node.now(), ENDED_SECONDS);
     state.tables.connections.remove(&reverse_key);
     state.tables.put_half_open(reverse_key, reverse);
     entry.bytes = state.headers.length() as u64;

@@ -16,6 +16,9 @@ const SILENT_SECONDS: u32 = 2;
 /// Seconds after which a TCP handshake that the client has not answered may lose its port to another connection.
 const UNPROVED_SECONDS: u32 = 5;
 
+/// Seconds without a packet after which a TCP connection that has ended may lose its port to another connection.
+pub(super) const ENDED_SECONDS: u32 = 2;
+
 /// Bytes that a client may have received before the programs see that it has received anything.
 const MOST_RECEIVED: u32 = 1 << 20;
 
@@ -170,6 +173,25 @@ impl Tables {
         reverse.has_reset || (entry.flags.has_fin && reverse.has_fin)
     }
 
+    /// The client's key of the established connection that has this key for packets from its backend, if it has ended and
+    /// no packet has come for `idle` seconds.
+    fn ended(&self, reverse_key: &PacketKey, now: u32, idle: u32) -> Option<PacketKey> {
+        let reverse = self.connections.get(reverse_key).filter(|reverse| reverse.flags.is_reverse)?;
+        let key = reverse.reverse_key(reverse_key);
+        let entry = self.connections.get(&key).filter(|entry| reverse.belongs_with(reverse_key, entry))?;
+        let has_ended = reverse.flags.has_reset || (reverse.flags.has_fin && entry.flags.has_fin);
+        let last_used = reverse.last_used.max(entry.last_used);
+        (has_ended && now.saturating_sub(last_used) >= idle).then_some(key)
+    }
+
+    /// Deletes that connection.
+    pub(super) fn forget_ended(&mut self, reverse_key: &PacketKey, now: u32, idle: u32) {
+        if let Some(key) = self.ended(reverse_key, now, idle) {
+            self.connections.remove(&key);
+            self.connections.remove(reverse_key);
+        }
+    }
+
     /// Stores an entry of a handshake. If `half_open` is full, the entry that has not been used for the longest time is
     /// removed; the kernel chooses such an entry only approximately.
     pub fn put_half_open(&mut self, key: PacketKey, entry: Connection) {
@@ -245,7 +267,8 @@ impl Tables {
 
     /// Whether the new connection of a client with `key` may use this key for packets from its backend: there is no
     /// entry, or it is left over from the same client and destination, or it is of a handshake that the backend has not
-    /// answered for [`SILENT_SECONDS`], or of a TCP handshake that has lasted [`UNPROVED_SECONDS`].
+    /// answered for [`SILENT_SECONDS`], or of a TCP handshake that has lasted [`UNPROVED_SECONDS`], or of a connection that
+    /// ended [`ENDED_SECONDS`] ago.
     pub fn is_free(&self, reverse_key: &PacketKey, key: &PacketKey, now: u32) -> bool {
         let is_left_over = |reverse: &Connection| reverse.to == key.tuple.turned();
         let is_unproved = |reverse: &Connection| {
@@ -255,7 +278,8 @@ impl Tables {
             !reverse.flags.has_replied && now.saturating_sub(reverse.last_used) >= SILENT_SECONDS
         };
         let gives_way = |reverse: &Connection| is_left_over(reverse) || is_silent(reverse) || is_unproved(reverse);
-        self.connections.get(reverse_key).is_none_or(is_left_over)
+        let has_ended = || self.ended(reverse_key, now, ENDED_SECONDS).is_some();
+        self.connections.get(reverse_key).is_none_or(|reverse| is_left_over(reverse) || has_ended())
             && self.half_open.get(reverse_key).is_none_or(gives_way)
     }
 

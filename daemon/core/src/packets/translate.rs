@@ -110,6 +110,11 @@ fn arriving(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) -> Result
         }
         state.tables.remove_pair(key, &entry);
     }
+    if found.is_none() && is_plain_syn(ports.tcp_flags) {
+        // A backend on this node answers a direct connection under the key of one through a service.
+        let answer = PacketKey { tuple: key.tuple.turned(), side: Side::Leaving, ..*key };
+        state.tables.forget_ended(&answer, state.node.now(), 0);
+    }
     let is_later = matches!(state.headers.content, Content::LaterFragment(_));
     match found {
         Some(frontend) if !is_later => begin(state, key, ports.tcp_flags, frontend),

@@ -99,6 +99,25 @@ fn a_silent_handshake_loses_its_port() {
 }
 
 #[test]
+fn a_connection_that_has_ended_loses_its_port() {
+    let mut tables = Tables::new(LIMITS);
+    let (key, reverse_key) = put(&mut tables, handshake("198.51.100.7:1", 10));
+    tables.touch(&reverse_key, 10, SYN | ACK, 40);
+    let entry = tables.half_open[&key];
+    assert!(tables.establish(&key, &entry));
+    let (other, _) = handshake("198.51.100.8:1", 10);
+    tables.touch(&key, 20, FIN | ACK, 40);
+    assert!(!tables.is_free(&reverse_key, &other, 100), "the backend may still send");
+    tables.touch(&reverse_key, 21, FIN | ACK, 40);
+    assert!(!tables.is_free(&reverse_key, &other, 22));
+    assert!(tables.is_free(&reverse_key, &other, 23));
+    tables.forget_ended(&reverse_key, 22, ENDED_SECONDS);
+    assert_eq!(tables.connections.len(), 2);
+    tables.forget_ended(&reverse_key, 23, ENDED_SECONDS);
+    assert_eq!(tables.connections.len(), 0);
+}
+
+#[test]
 fn only_a_client_that_has_the_answer_proves_its_address() {
     let mut tables = Tables::new(LIMITS);
     let (key, reverse_key) = put(&mut tables, handshake("198.51.100.7:1", 0));
