@@ -512,6 +512,10 @@ fn the_reaper_has_three_capabilities_and_ends_with_the_daemon() {
         let reaper = reaper_of(&daemon).expect("a reaper");
         // CAP_NET_ADMIN, CAP_SYS_PTRACE, CAP_SYS_ADMIN.
         let kept = format!("{:016x}", 1 << 12 | 1 << 19 | 1 << 21);
+        // The daemon does not wait until the reaper has started.
+        eventually("a reaper without other capabilities", || {
+            ["CapPrm", "CapEff"].iter().all(|field| status(&reaper, field) == kept)
+        });
         for (field, expected) in [
             ("Name", "nodelb-reaper"),
             ("CapInh", "0000000000000000"),
