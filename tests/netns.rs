@@ -65,10 +65,14 @@ mod nodeports;
 mod outage;
 #[path = "netns/outside.rs"]
 mod outside;
+#[path = "netns/outside_changes.rs"]
+mod outside_changes;
 #[path = "netns/outside_continuity.rs"]
 mod outside_continuity;
 #[path = "netns/outside_devices.rs"]
 mod outside_devices;
+#[path = "netns/outside_more.rs"]
+mod outside_more;
 #[path = "netns/outside_network.rs"]
 mod outside_network;
 #[path = "netns/privilege.rs"]

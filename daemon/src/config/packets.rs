@@ -234,7 +234,8 @@ section! {
     /// are translated at the device. Names with * for any characters.
     pod_devices: Vec<DeviceName> = Vec::new(), names_only;
 
-    /// Backends that see an address of this node instead of the client's: "remote", those on other nodes; "always", all.
+    /// Backends that see an address of this node instead of the client's: "remote", those on other nodes; "always",
+    /// all, which requires pod-devices.
     snat: Snat = Snat::Remote;
 
     /// Ports of this node for connections to backends on other nodes. "auto": the largest range that is outside of

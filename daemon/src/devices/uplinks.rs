@@ -7,7 +7,7 @@ use std::sync::Arc;
 use nodelb_core::model::addr::{Addr, Family};
 
 use crate::config::{DeviceName, Packets};
-use crate::node::addresses::{Addresses, Interface, Machine};
+use crate::node::addresses::{Address, Addresses, Interface, Machine};
 use crate::node::netlink::Routes;
 
 /// Types of link layers, `ARPHRD_*` of `linux/if_arp.h`.
@@ -201,7 +201,7 @@ impl Facts<'_> {
         let automatic = match obstacle(interface, self.machine) {
             None if !self.is_in_use(index) => Some(Reason::NoAddress),
             // In a container that is a node, as with kind: the pair leads to the machine and from there to others.
-            Some(Reason::OtherNamespace) if self.is_needed(index) => None,
+            Some(Reason::OtherNamespace) if self.has_default(index) => None,
             obstacle => obstacle,
         };
         let is_needed = automatic.is_none() && self.is_needed(index);
@@ -222,17 +222,26 @@ impl Facts<'_> {
         has_address || self.routes.get(&index).is_some_and(|routes| routes.has_any)
     }
 
-    /// Whether answers leave by the device whatever the configuration says: it has a default route, or an address by
-    /// which other machines know the node.
+    /// Whether the device has a default route, or the address by which packets of a default route leave.
+    fn has_default(&self, index: u32) -> bool {
+        let mut addresses = self.addresses(index);
+        let has_route = self.routes.get(&index).is_some_and(|routes| routes.has_default);
+        has_route || addresses.any(|address| self.primary.contains(&address.addr))
+    }
+
+    /// Whether packets of connections leave by the device whatever the configuration says: answers by a default route,
+    /// and packets to backends on other nodes by a tunnel, which has an address of the node.
     fn is_needed(&self, index: u32) -> bool {
-        let mut addresses = self.machine.addresses.iter().filter(|address| address.interface == index);
-        let has_default = self.routes.get(&index).is_some_and(|routes| routes.has_default);
-        has_default || addresses.any(|address| self.primary.contains(&address.addr))
+        self.has_default(index) || self.addresses(index).any(|address| address.is_global)
+    }
+
+    fn addresses(&self, index: u32) -> impl Iterator<Item = &Address> {
+        self.machine.addresses.iter().filter(move |address| address.interface == index)
     }
 
     /// The first address of the device that other machines can answer to for as long as a connection lasts.
     fn source(&self, index: u32, family: Family) -> Option<Addr> {
-        let mut addresses = self.machine.addresses.iter().filter(|address| address.interface == index);
+        let mut addresses = self.addresses(index);
         let is_reachable = |addr: Addr| !addr.is_loopback() && !addr.is_link_local() && !addr.is_multicast();
         let found = addresses.find(|address| {
             let is_lasting = !address.is_in_doubt && !address.is_passing && !address.is_secondary;

@@ -12,6 +12,7 @@ use nodelb_core::change::Change;
 use nodelb_core::messages;
 use nodelb_core::model::uplink::Uplink;
 use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::UplinkEntry;
 use nodelb_datapath::packets::PacketSettings;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -39,8 +40,11 @@ const EVERY: Duration = Duration::from_secs(10);
 /// The interval of searches for other service proxies.
 const SEARCH_EVERY: Duration = Duration::from_secs(30);
 
-/// How long the maps may take to get the addresses of a new device before it gets its programs anyway.
+/// How long a look at the devices waits until the maps have the addresses of a new device, which then gets its programs.
 const MAPS_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// The delay before the next look if the maps did not have them in time.
+const LATE_RETRY: Duration = Duration::from_secs(1);
 
 /// The maximum duration of a read.
 const READ_TIMEOUT: Duration = Duration::from_secs(10);
@@ -129,7 +133,7 @@ impl Task {
             if !self.refresh().await {
                 return;
             }
-            let next = Instant::now() + EVERY;
+            let next = Instant::now() + if self.uplinks.is_none() { LATE_RETRY } else { EVERY };
             tokio::select! {
                 event = event(&mut self.events) => self.settle(event).await,
                 changed = self.config.changed() => {
@@ -178,6 +182,10 @@ impl Task {
         let decision = self.decide(&packets);
         if !self.send(&devices).await {
             return false;
+        }
+        // Without the addresses in the maps, the programs would take backends on other nodes for local ones.
+        if self.uplinks.is_none() {
+            return true;
         }
         let Some(mut hooks) = self.hooks.take() else { return true };
         let is_on = decision.activity != Activity::Off;
@@ -253,11 +261,11 @@ impl Task {
             return false;
         }
         let has_all = |snapshot: &Arc<Snapshot>| {
-            uplinks.iter().all(|uplink| snapshot.realised.uplinks.contains_key(&uplink.ifindex))
+            let is_there = |it: &Uplink| snapshot.realised.uplinks.get(&it.ifindex) == Some(&UplinkEntry::new(it));
+            uplinks.iter().all(is_there)
         };
-        // If the owner is late, packets are passed to the network stack until it is done.
-        drop(timeout(MAPS_TIMEOUT, self.snapshot.wait_for(has_all)).await);
-        self.uplinks = Some(uplinks);
+        let is_in_time = timeout(MAPS_TIMEOUT, self.snapshot.wait_for(has_all)).await.is_ok();
+        self.uplinks = is_in_time.then_some(uplinks);
         true
     }
 }

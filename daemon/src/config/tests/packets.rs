@@ -37,6 +37,14 @@ fn every_key_can_be_set_and_printed_again() {
 }
 
 #[test]
+fn masquerading_for_all_backends_requires_programs_at_pods() {
+    let text = "[packets]\nmode = \"on\"\nsnat = \"always\"\n";
+    let problems = Config::parse(text).unwrap_err();
+    assert!(problems.iter().any(|it| it.message.contains("requires packets.pod-devices")), "{problems:?}");
+    assert!(Config::parse(&format!("{text}pod-devices = [\"tap*\"]\n")).is_ok());
+}
+
+#[test]
 fn a_star_in_a_device_name_means_any_characters() {
     let matches = |pattern: &str, name: &str| device_name(pattern).unwrap().matches(name);
     for (pattern, name) in [("eth0", "eth0"), ("eth*", "eth0"), ("eth*", "eth"), ("*", "x"), ("e*0", "enp3s0")] {

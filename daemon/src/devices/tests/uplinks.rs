@@ -265,11 +265,15 @@ fn a_list_of_devices_has_those_that_answers_need_too() {
     for name in ["eth1", "eth2", "eth3"] {
         host.add(name, "");
     }
-    host.address("eth1", "198.51.100.1").address("eth2", "198.51.100.2").address("eth3", "198.51.100.3");
-    host.default_route("eth2");
+    host.address("eth1", "198.51.100.1").default_route("eth2");
+    let index = host.index("eth3");
+    host.routes.insert(index, Routes { has_default: false, has_any: true });
+    host.add("flannel.1", "vxlan");
+    host.address("flannel.1", "198.51.100.3");
     let roles = host.roles("devices = [\"eth1\"]");
     let uplinks: Vec<_> = roles.iter().filter(|(_, role)| role == "uplink").map(|(name, _)| name.as_str()).collect();
-    assert_eq!(uplinks, ["eth0", "eth1", "eth2"], "by the primary address, by name, by the second default route");
+    let expected = ["eth0", "eth1", "eth2", "flannel.1"];
+    assert_eq!(uplinks, expected, "by the primary address, by name, by the second default route, by an address");
     assert_eq!(host.role("eth3", "devices = [\"eth1\"]"), "not in packets.devices");
     assert_eq!(host.role("eth3", "devices = [\"eth*\"]"), "uplink");
 }
@@ -278,7 +282,7 @@ fn a_list_of_devices_has_those_that_answers_need_too() {
 fn an_excluded_device_is_not_used() {
     let mut host = Host::new();
     host.add("eth1", "");
-    host.address("eth1", "198.51.100.1");
+    host.routes.insert(3, Routes { has_default: false, has_any: true });
     assert_eq!(host.role("eth1", "except = [\"eth1\"]"), "excluded by packets.except");
     assert!(host.role("eth0", "except = [\"eth*\"]").contains("answers that leave by it are not translated"));
     assert_eq!(host.role("eth1", "except = [\"eth0\"]"), "uplink");

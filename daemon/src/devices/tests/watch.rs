@@ -1,7 +1,9 @@
 use std::sync::Mutex;
 
-use nodelb_core::config::EngineConfig;
+use nodelb_core::config::{EngineConfig, PacketsConfig};
+use nodelb_core::datapath::Limits;
 use nodelb_core::engine::Engine;
+use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::Realised;
 
@@ -16,17 +18,41 @@ struct Rig {
     changes: mpsc::Receiver<Vec<Change>>,
     settings: Arc<Mutex<Vec<PacketSettings>>>,
     reports: watch::Receiver<Arc<DevicesReport>>,
-    _snapshot: watch::Sender<Arc<Snapshot>>,
 }
 
 fn config(keys: &str) -> Arc<Config> {
     Arc::new(Config::parse(&format!("[packets]\n{keys}\n")).unwrap())
 }
 
-fn start_with(keys: &str, has_table: bool) -> Rig {
-    let engine = Engine::new(EngineConfig::default(), Realised::default());
+/// The snapshots of an owner, its queue, and copies of what it has received.
+type Ends = (watch::Receiver<Arc<Snapshot>>, mpsc::Sender<Vec<Change>>, mpsc::Receiver<Vec<Change>>);
+
+/// Starts an owner with maps in memory, which contain the uplinks only if packets are on.
+fn owner(is_on: bool) -> Ends {
+    let packets = PacketsConfig { is_on, ..PacketsConfig::default() };
+    let mut engine = Engine::new(EngineConfig { packets, ..EngineConfig::default() }, Realised::default());
+    let limits = Limits { frontends: 10, services: 10, slots: 10, affinity: 1, outside: 10, source_ranges: 10 };
+    let mut datapath = MemoryDatapath::new(limits);
     let (snapshot_in, snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
-    let (changes_in, changes) = mpsc::channel(10);
+    let (changes_in, mut received) = mpsc::channel::<Vec<Change>>(10);
+    let (copies, changes) = mpsc::channel(10);
+    tokio::spawn(async move {
+        while let Some(batch) = received.recv().await {
+            batch.iter().cloned().for_each(|change| engine.change(change));
+            engine.reconcile(&mut datapath, Moment(0));
+            snapshot_in.send_replace(Arc::new(engine.snapshot(Moment(0))));
+            // A test that does not read the changes has dropped the receiver, or has room for them.
+            drop(copies.try_send(batch));
+        }
+    });
+    (snapshot, changes_in, changes)
+}
+
+fn start_with(keys: &str, has_table: bool) -> Rig {
+    start_with_owner(owner(true), keys, has_table)
+}
+
+fn start_with_owner((snapshot, changes_in, changes): Ends, keys: &str, has_table: bool) -> Rig {
     let (config_in, config) = watch::channel(config(keys));
     let (fake, settings) = (Fake::default(), Arc::new(Mutex::new(Vec::new())));
     let written = Arc::clone(&settings);
@@ -39,7 +65,7 @@ fn start_with(keys: &str, has_table: bool) -> Rig {
         rules: Arc::new(move || Box::pin(async move { Ok(KubeProxyRules { has_table, has_chains: false }) })),
     };
     let reports = start(connections, std::future::pending());
-    Rig { fake, config: config_in, changes, settings, reports, _snapshot: snapshot_in }
+    Rig { fake, config: config_in, changes, settings, reports }
 }
 
 impl Rig {
@@ -74,7 +100,7 @@ async fn the_owner_gets_the_uplinks_before_they_have_programs() {
 async fn the_mode_follows_the_configuration() {
     let mut rig = start_with("mode = \"on\"", false);
     rig.activity(Activity::On).await;
-    rig.config.send_replace(config("mode = \"drain\"\nanswer = false\nsnat = \"always\""));
+    rig.config.send_replace(config("mode = \"drain\"\nanswer = false\nsnat = \"always\"\npod-devices = [\"tap*\"]"));
     rig.activity(Activity::Draining).await;
     let settings = rig.last_settings();
     assert!(settings.is_draining && !settings.answers && settings.always_masquerades);
@@ -88,4 +114,17 @@ async fn another_service_proxy_keeps_nodelb_off() {
     assert!(rig.fake.kernel().devices.is_empty());
     let reason = rig.reports.borrow().decision.clone().unwrap().reason;
     assert!(reason.contains("the nftables table kube-proxy"), "{reason}");
+}
+
+#[tokio::test]
+async fn without_its_addresses_in_the_maps_a_device_gets_no_programs() {
+    let mut rig = start_with_owner(owner(false), "mode = \"on\"", false);
+    let change = timeout(Duration::from_secs(20), rig.changes.recv()).await.unwrap().unwrap();
+    let Change::Uplinks(uplinks) = &change[0] else { panic!("{change:?}") };
+    if uplinks.is_empty() {
+        return rig.activity(Activity::On).await;
+    }
+    // The task tries again.
+    timeout(Duration::from_secs(20), rig.changes.recv()).await.unwrap().unwrap();
+    assert!(rig.fake.kernel().devices.is_empty());
 }
