@@ -356,14 +356,9 @@ struct connection {
 	 * entry for another key while a program still reads it.
 	 */
 	__u32 seal;
-	/*
-	 * TCP: the number that acknowledges the backend's SYN, in entries with
-	 * CONNECTION_REPLIED; 0 before. Only a client that has received the
-	 * SYN knows it.
-	 */
+	/* TCP: the number by which a client acknowledges the backend's SYN. */
 	__u32 syn_acknowledgment;
-	/* Bytes of the packets that this entry translated, from the IP header.
-	 */
+	/* Bytes of the translated packets, from the IP header. */
 	__u64 bytes;
 };
 _Static_assert(sizeof(struct connection) == 80, "layout");

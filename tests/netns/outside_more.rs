@@ -347,3 +347,22 @@ fn a_packet_with_too_few_hops_is_reported_to_the_client() {
         crate::host::say(&format!("{hops:?}"));
     });
 }
+
+#[test]
+fn a_direct_connection_to_a_backend_may_use_the_port_of_an_ended_one() {
+    in_lab("a_direct_connection_to_a_backend_may_use_the_port_of_an_ended_one", |host, lab, services| {
+        let _daemon = start(host, &[&services[0], &services[1]]);
+        for (service, pod, port) in [(&services[0], POD_A1, 8_001), (&services[1], POD_B, 8_002)] {
+            for (family, direct) in [format!("{}:{port}", pod[0]), format!("[{}]:{port}", pod[1])].iter().enumerate() {
+                for to in [&service.load_balancer()[family], direct] {
+                    let mut stream = lab.client.run(|| connect_from(42_000, to)).expect(to.as_str());
+                    assert!(ask_line(&mut stream).is_ok() && ask_line(&mut stream).is_ok(), "{to}");
+                    let socket = Socket::from(stream);
+                    socket.shutdown(Shutdown::Write).unwrap();
+                    assert_eq!((&socket).read(&mut [0; 1]).ok(), Some(0));
+                    socket.set_linger(Some(Duration::ZERO)).unwrap();
+                }
+            }
+        }
+    });
+}

@@ -173,8 +173,8 @@ impl Tables {
         reverse.has_reset || (entry.flags.has_fin && reverse.has_fin)
     }
 
-    /// The client's key of the established connection that has this key for packets from its backend, if it has ended and
-    /// no packet has come for `idle` seconds.
+    /// The client's key of the established connection that has this key for packets from its backend, if it has ended
+    /// and no packet has come for `idle` seconds.
     fn ended(&self, reverse_key: &PacketKey, now: u32, idle: u32) -> Option<PacketKey> {
         let reverse = self.connections.get(reverse_key).filter(|reverse| reverse.flags.is_reverse)?;
         let key = reverse.reverse_key(reverse_key);
@@ -267,8 +267,8 @@ impl Tables {
 
     /// Whether the new connection of a client with `key` may use this key for packets from its backend: there is no
     /// entry, or it is left over from the same client and destination, or it is of a handshake that the backend has not
-    /// answered for [`SILENT_SECONDS`], or of a TCP handshake that has lasted [`UNPROVED_SECONDS`], or of a connection that
-    /// ended [`ENDED_SECONDS`] ago.
+    /// answered for [`SILENT_SECONDS`], or of a TCP handshake that has lasted [`UNPROVED_SECONDS`], or of a connection
+    /// that ended [`ENDED_SECONDS`] ago.
     pub fn is_free(&self, reverse_key: &PacketKey, key: &PacketKey, now: u32) -> bool {
         let is_left_over = |reverse: &Connection| reverse.to == key.tuple.turned();
         let is_unproved = |reverse: &Connection| {

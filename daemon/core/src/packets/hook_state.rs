@@ -39,8 +39,8 @@ impl HookState<'_> {
         Decision { verdict: Verdict::Drop, bytes: self.packet.bytes.clone(), reason: Some(reason) }
     }
 
-    /// Sends the answer back, unless there is none, answers are off, the packet must not be answered, or too many answers
-    /// were sent in this second.
+    /// Sends the answer back, unless there is none, answers are off, the packet must not be answered, or too many
+    /// answers were sent in this second.
     pub(super) fn answer(&mut self, answer: Option<Vec<u8>>, reason: Reason) -> Decision {
         let is_answered = self.node.settings.answers && reject::is_answerable(&self.headers, reason);
         let Some(bytes) = answer.filter(|_| is_answered) else { return self.discard(reason) };

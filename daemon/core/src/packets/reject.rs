@@ -63,8 +63,8 @@ pub(super) fn reset(bytes: &[u8], headers: &Headers) -> Option<Vec<u8>> {
     Some(answer(bytes, headers, Protocol::Tcp.number(), &tcp))
 }
 
-/// Whether the packet may be answered: nothing is between its IP header and its transport header, and it is no fragment,
-/// except for a first one that is too large.
+/// Whether the packet may be answered: nothing is between its IP header and its transport header, and it is no
+/// fragment, except for a first one that is too large.
 pub(super) fn is_answerable(headers: &Headers, reason: Reason) -> bool {
     let header = if headers.family == Family::Ipv4 { IPV4 } else { IPV6 };
     let is_too_large = |fragment: Fragment| fragment.is_first && reason == Reason::Mtu;
