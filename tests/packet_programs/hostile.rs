@@ -94,7 +94,7 @@ fn a_fragment_that_does_not_fit_is_not_lost_silently() {
         bytes[20] = 0x20;
         bytes[24..26].copy_from_slice(&[0, 0]);
         let sum = bytes[14..34].chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum::<u32>();
-        let sum = !(((sum & 0xffff) + (sum >> 16)) as u16);
+        let sum = !u16::try_from((sum & 0xffff) + (sum >> 16)).unwrap();
         bytes[24..26].copy_from_slice(&sum.to_be_bytes());
         let (code, _) = node.run(super::PacketHook::UplinkIn, node.uplink, &bytes);
         assert_eq!(code, REDIRECT, "an ICMP error, or fragments; dropped by reason 2: {}", node.dropped(2));
