@@ -14,29 +14,23 @@
 /* Length of service_id_be in bits: the prefix of all ranges of a service. */
 #define RANGE_ID_BITS 32
 
-/* As copy_frontend(); the layout and the seal are the same. */
+_Static_assert((int)OUTSIDE_FLAGS == (int)FRONTEND_FLAGS &&
+		       sizeof(struct outside) == sizeof(struct frontend),
+	       "entries of outside are read and sealed as those of frontends");
+
+/*
+ * A miss is final, because most packets are no service's. The second lookup is
+ * for an entry that was being replaced at the first.
+ */
 static __always_inline bool
-copy_outside(const struct frontend_key *key, struct frontend *copy)
+look_up_outside(const struct frontend_key *key, struct frontend *copy)
 {
-	const volatile __u64 *entry = bpf_map_lookup_elem(&outside, key);
-	union {
-		__u64 word;
-		struct frontend frontend;
-	} read;
+	const __u64 *entry = bpf_map_lookup_elem(&outside, key);
 
 	if (!entry)
 		return false;
-	read.word = *entry;
-	*copy = read.frontend;
-	if ((copy->flags & ~OUTSIDE_FLAGS) == seal(key, copy))
-		return true;
-	/* The entry was being replaced. */
-	entry = bpf_map_lookup_elem(&outside, key);
-	if (!entry)
-		return false;
-	read.word = *entry;
-	*copy = read.frontend;
-	return (copy->flags & ~OUTSIDE_FLAGS) == seal(key, copy);
+	return copy_sealed(entry, key, copy) ||
+	       copy_sealed(bpf_map_lookup_elem(&outside, key), key, copy);
 }
 
 static __always_inline bool
@@ -44,13 +38,13 @@ find_outside(const struct frontend_key *to, struct frontend *copy)
 {
 	struct frontend_key nodeport;
 
-	if (copy_outside(to, copy))
+	if (look_up_outside(to, copy))
 		return true;
 	if (!is_nodeport(bpf_ntohs(to->port_be)) ||
 	    !bpf_map_lookup_elem(&node_addrs, to->addr))
 		return false;
 	nodeport = nodeport_of(to);
-	return copy_outside(&nodeport, copy);
+	return look_up_outside(&nodeport, copy);
 }
 
 /*

@@ -32,20 +32,9 @@ static __always_inline const volatile struct packet_settings *settings(void)
 	return bpf_map_lookup_elem(&packet_settings, &first);
 }
 
-static __always_inline struct counter *outside_counter_of(__u32 service_id)
-{
-	__u32 shard, index;
-
-	if (!counted_services)
-		return NULL;
-	shard = bpf_get_smp_processor_id() & counter_shards_mask;
-	index = shard * counted_services + service_id;
-	return bpf_map_lookup_elem(&outside_counters, &index);
-}
-
 static __always_inline void count_begun(__u32 service_id)
 {
-	struct counter *counter = outside_counter_of(service_id);
+	struct counter *counter = counter_in(&outside_counters, service_id);
 	struct packet_counts *all = counts();
 
 	if (counter)
@@ -56,7 +45,7 @@ static __always_inline void count_begun(__u32 service_id)
 
 static __always_inline void count_not_begun(__u32 service_id)
 {
-	struct counter *counter = outside_counter_of(service_id);
+	struct counter *counter = counter_in(&outside_counters, service_id);
 
 	if (counter)
 		__sync_fetch_and_add(&counter->refused, 1);

@@ -72,11 +72,11 @@ translate(struct __sk_buff *skb, const struct scratch *here)
 }
 
 /*
- * Reads the packet. Returns whether it is a flow's; otherwise the verdict has
- * been decided.
+ * Reads the packet, and translates it if it is an ICMP error. Returns whether
+ * it is a flow's; otherwise the verdict has been decided.
  */
 static __always_inline bool
-is_for_flows(struct __sk_buff *skb, __u32 side, int *verdict)
+read_flow(struct __sk_buff *skb, __u32 side, int *verdict)
 {
 	int parsed = parse(skb, side);
 
@@ -93,7 +93,7 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 	struct scratch *here;
 	int outcome, verdict = NEXT;
 
-	if (!is_for_flows(skb, PACKET_ARRIVING, &verdict))
+	if (!read_flow(skb, PACKET_ARRIVING, &verdict))
 		return verdict;
 	here = scratch();
 	if (!here || (here->packet.part == PART_LATER && !restore_ports()))
@@ -117,7 +117,7 @@ static __always_inline int leave(struct __sk_buff *skb)
 	struct scratch *here;
 	int verdict = NEXT;
 
-	if (!is_for_flows(skb, PACKET_LEAVING, &verdict))
+	if (!read_flow(skb, PACKET_LEAVING, &verdict))
 		return verdict;
 	here = scratch();
 	if (!here || (here->packet.part == PART_LATER && !restore_ports()))
@@ -145,7 +145,7 @@ int packet_out(struct __sk_buff *skb)
 	return leave(skb);
 }
 
-/* Devices of pods whose sockets the socket programs cannot see. */
+/* Devices of pods with a kernel of their own: no socket program sees them. */
 SEC("tc")
 int pod_in(struct __sk_buff *skb)
 {

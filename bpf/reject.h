@@ -39,11 +39,12 @@ static __always_inline __u32 sum_of_pseudo_header(const struct scratch *here,
 }
 
 /*
- * Whether the checksum of the packet is to be completed by the device that
- * sends it (CHECKSUM_PARTIAL). The field then contains only the sum of the
- * pseudo header, and changes of other bytes do not change it.
+ * Finds out whether the checksum of the packet is to be completed by the device
+ * that sends it (CHECKSUM_PARTIAL). The field then contains only the sum of the
+ * pseudo header, and changes of other bytes do not change it. Changes the field
+ * and restores it.
  */
-static __always_inline bool is_partial(struct __sk_buff *skb, __u32 check)
+static __always_inline bool probe_partial(struct __sk_buff *skb, __u32 check)
 {
 	__u16 before = 0, after = 0;
 
@@ -157,7 +158,7 @@ VERIFIED_ONCE int send_reset(struct __sk_buff *skb)
 		reset.ack_seq = bpf_htonl(bpf_ntohl(tcp.seq) +
 					  sequence_length(&here->packet, &tcp));
 	}
-	partial = is_partial(skb, at + offsetof(struct tcphdr, check));
+	partial = probe_partial(skb, at + offsetof(struct tcphdr, check));
 	if (bpf_skb_change_tail(skb, at + sizeof(reset), 0))
 		return TC_ACT_SHOT;
 	sum = sum_of_pseudo_header(here, sizeof(reset), IPPROTO_TCP);
@@ -254,9 +255,9 @@ VERIFIED_ONCE int send_icmp(struct __sk_buff *skb, __u32 reason)
 	quoted = ip_length + quoted_transport(&here->packet);
 	sum = sum_of_quoted(
 		skb, here,
-		is_partial(skb,
-			   here->packet.l4 +
-				   check_offset(here->packet.key.protocol)));
+		probe_partial(skb,
+			      here->packet.l4 +
+				      check_offset(here->packet.key.protocol)));
 	if (sum < 0 || bpf_skb_change_tail(skb, l2_length + quoted, 0) ||
 	    bpf_skb_adjust_room(skb, ip_length + sizeof(header),
 				BPF_ADJ_ROOM_MAC, 0))
@@ -290,10 +291,11 @@ static __always_inline bool may_answer(struct scratch *here)
 }
 
 /*
- * Whether the packet gets an answer: if the settings say so, and if it can be
- * written into it.
+ * Returns whether the packet gets an answer: if the settings say so, if the
+ * answer can be written into it, and if this CPU may send another one, which
+ * is then used up.
  */
-static __always_inline bool is_answered(struct scratch *here, __u32 reason)
+static __always_inline bool take_answer(struct scratch *here, __u32 reason)
 {
 	const volatile struct packet_settings *now = settings();
 	const struct packet *packet = &here->packet;
@@ -324,7 +326,7 @@ VERIFIED_ONCE int refuse(struct __sk_buff *skb, int outcome)
 
 	count_dropped(reason);
 	if (!here || !all || !(outcome & OUTCOME_ANSWER) ||
-	    !is_answered(here, reason))
+	    !take_answer(here, reason))
 		return TC_ACT_SHOT;
 	all->answered++;
 	if (here->packet.key.protocol == IPPROTO_TCP && reason != PACKET_TTL &&

@@ -100,10 +100,10 @@ static __always_inline __u32 seal(const struct frontend_key *key,
 }
 
 /* Copies the entry with one load, so that all checks see the same value. */
-static __always_inline bool
-copy_frontend(const struct frontend_key *key, struct frontend *copy)
+static __always_inline bool copy_sealed(const volatile __u64 *entry,
+					const struct frontend_key *key,
+					struct frontend *copy)
 {
-	const volatile __u64 *entry = bpf_map_lookup_elem(&frontends, key);
 	union {
 		__u64 word;
 		struct frontend frontend;
@@ -114,6 +114,12 @@ copy_frontend(const struct frontend_key *key, struct frontend *copy)
 	read.word = *entry;
 	*copy = read.frontend;
 	return (copy->flags & ~FRONTEND_FLAGS) == seal(key, copy);
+}
+
+static __always_inline bool
+copy_frontend(const struct frontend_key *key, struct frontend *copy)
+{
+	return copy_sealed(bpf_map_lookup_elem(&frontends, key), key, copy);
 }
 
 /* The second lookup is for an entry that was being replaced at the first. */
@@ -187,7 +193,8 @@ static __always_inline __u32 read_epoch(void)
 	return number & 1 ? 0 : number;
 }
 
-static __always_inline struct counter *counter_of(__u32 service_id)
+/* The service's counter of this CPU's shard, in counters or a map like it. */
+static __always_inline struct counter *counter_in(void *map, __u32 service_id)
 {
 	__u32 shard, index;
 
@@ -195,12 +202,12 @@ static __always_inline struct counter *counter_of(__u32 service_id)
 		return NULL;
 	shard = bpf_get_smp_processor_id() & counter_shards_mask;
 	index = shard * counted_services + service_id;
-	return bpf_map_lookup_elem(&counters, &index);
+	return bpf_map_lookup_elem(map, &index);
 }
 
 static __always_inline void count_translated(__u32 service_id)
 {
-	struct counter *counter = counter_of(service_id);
+	struct counter *counter = counter_in(&counters, service_id);
 
 	if (counter)
 		__sync_fetch_and_add(&counter->translated, 1);
@@ -208,7 +215,7 @@ static __always_inline void count_translated(__u32 service_id)
 
 static __always_inline void count_refused(__u32 service_id)
 {
-	struct counter *counter = counter_of(service_id);
+	struct counter *counter = counter_in(&counters, service_id);
 
 	if (counter)
 		__sync_fetch_and_add(&counter->refused, 1);
