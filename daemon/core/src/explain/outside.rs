@@ -51,7 +51,7 @@ pub fn trace_outside<'a>(
         return OutsideVerdict::NotAdmitted(entry.service);
     }
     let service = state.services.get(&entry.service);
-    let view = service.map_or(&[][..], |service| view_of(service, entry.local));
+    let view = service.map_or(&[][..], |service| service.view(entry.local));
     match view {
         [] if service.is_some_and(|service| service.has_backends) => OutsideVerdict::NoLocalBackend(entry.service),
         [] => OutsideVerdict::Refused(entry.service),
@@ -93,7 +93,7 @@ pub(crate) fn selected(
     to: L4Addr,
     (client, port): (Addr, Option<u16>),
 ) -> Option<L4Addr> {
-    let view = view_of(service, local);
+    let view = service.view(local);
     let hash = match port {
         _ if view.len() > 1 && !service.has_rings => return None,
         _ if service.affinity_seconds > 0 => ring::client_hash(client, None),
@@ -102,10 +102,6 @@ pub(crate) fn selected(
         None => 0,
     };
     view.get(ring::select(view, hash)).map(|slot| slot.addr)
-}
-
-fn view_of(service: &ServiceEntry, local: bool) -> &[Slot] {
-    if local { &service.local } else { &service.cluster }
 }
 
 /// Whether clients outside the node are served through the claim at this position of the row.

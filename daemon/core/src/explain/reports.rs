@@ -102,7 +102,7 @@ fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim
     let entry = claim.target.as_ref().ok().and_then(|id| snapshot.desired.services.get(id));
     let is_owner = place == 0;
     let backends = match entry {
-        Some(entry) if is_owner => distinct(if claim.inside_local { &entry.local } else { &entry.cluster }),
+        Some(entry) if is_owner => distinct(entry.view(claim.inside_local)),
         _ => Vec::new(),
     };
     let mut flags = Vec::new();

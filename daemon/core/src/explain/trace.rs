@@ -46,7 +46,7 @@ pub fn trace<'a>(state: &'a MapState, nodeport_range: &RangeInclusive<u16>, to: 
     let Some(entry) = state.services.get(&service) else {
         return Verdict::Refused(service, Errno::ConnectionRefused);
     };
-    let view = if frontend.inside_local { &entry.local } else { &entry.cluster };
+    let view = entry.view(frontend.inside_local);
     if !view.is_empty() {
         Verdict::Forwarded(service, view)
     } else if entry.has_backends {

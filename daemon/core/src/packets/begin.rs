@@ -41,7 +41,7 @@ pub(super) fn begin(
         return Err(state.discard(Reason::SourceRange));
     }
     let service = state.node.state.services.get(&frontend.service).map(Arc::clone).unwrap_or_default();
-    let view = view_of(&service, frontend.is_local);
+    let view = service.view(frontend.is_local);
     if view.is_empty() {
         return Err(no_backend(state, key.protocol, &service));
     }
@@ -70,11 +70,6 @@ pub(super) fn begin(
         bytes: 0,
     };
     store(state, key, entry)
-}
-
-/// The view of the service.
-pub(super) fn view_of(service: &ServiceEntry, is_local: bool) -> &[Slot] {
-    if is_local { &service.local } else { &service.cluster }
 }
 
 /// A TCP packet that opens no connection and belongs to none. The node's own address may be that of a connection of the

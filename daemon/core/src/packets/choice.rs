@@ -7,31 +7,14 @@ use crate::packets::connections::{Affinity, Tables};
 use crate::packets::key::Endpoint;
 use crate::packets::node::Node;
 use crate::state::entries::{ServiceEntry, ServiceId, Slot};
-use crate::state::ring::{self, scramble};
+use crate::state::ring::{self, halves, scramble};
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
-
-/// The first and the second half of an address, as the programs read them: two numbers of 32 bits in native order each.
-fn halves(addr: Addr) -> [u64; 2] {
-    let octets = addr.octets();
-    let word = |at: usize| u64::from(u32::from_ne_bytes([octets[at], octets[at + 1], octets[at + 2], octets[at + 3]]));
-    [word(0) << 32 | word(4), word(8) << 32 | word(12)]
-}
-
-/// The number whose bytes in memory are the port in network order.
-fn port_be(port: u16) -> u64 {
-    u64::from(u16::from_ne_bytes(port.to_be_bytes()))
-}
 
 /// The hash that selects the ring's entry. With session affinity it depends on the client's address alone: `to` is
 /// `None`.
 pub fn hash(client: Endpoint, to: Option<L4Addr>) -> u64 {
-    let [first, second] = halves(client.addr);
-    let hash = scramble(scramble(first.wrapping_add(0x9e37_79b9_7f4a_7c15)) ^ second);
-    let ([first, second], ports) = to.map_or(([0, 0], 0), |to| {
-        (halves(to.addr), port_be(client.port) << 32 | port_be(to.port) << 16 | u64::from(to.protocol.number()))
-    });
-    scramble(scramble(scramble(hash ^ first) ^ second) ^ ports)
+    ring::client_hash(client.addr, to.map(|to| (client.port, to)))
 }
 
 /// The number by which the table of affinity knows a client outside the node. The upper bit distinguishes it from the
@@ -52,7 +35,10 @@ pub(super) fn choose(
     let has_ring = service.has_rings;
     let has_affinity = service.affinity_seconds != 0;
     let mut fresh = || {
-        if has_ring { at_hash(view, hash(client, (!has_affinity).then_some(to))) } else { at_random(view, random()) }
+        if !has_ring {
+            return at_random(view, random());
+        }
+        ring::select(view, hash(client, (!has_affinity).then_some(to)))
     };
     if !has_affinity {
         return fresh();
@@ -77,12 +63,6 @@ fn again(view: &[Slot], last: &Affinity) -> Option<usize> {
     let hint = last.offset as usize;
     let is_there = view.get(hint).is_some_and(|slot| slot.backend == last.backend);
     if is_there { Some(hint) } else { view.iter().rposition(|slot| slot.backend == last.backend) }
-}
-
-fn at_hash(view: &[Slot], hash: u64) -> usize {
-    let ring = ring::ring(view);
-    let place = usize::try_from(((hash >> 32) * ring.len() as u64) >> 32).unwrap_or(0);
-    ring.get(place).map_or(0, |offset| usize::from(*offset))
 }
 
 fn at_random(view: &[Slot], random: u32) -> usize {

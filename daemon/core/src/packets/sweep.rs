@@ -6,7 +6,7 @@ use crate::packets::key::PacketKey;
 
 /// Seconds without a packet in either direction after which a connection is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Timeouts {
+pub struct SweepTimeouts {
     /// The backend or the client has not answered.
     pub handshake: u32,
     /// TCP: both ends have closed the connection.
@@ -33,7 +33,7 @@ pub enum SweepReason {
 }
 
 /// Deletes the connections that are due at this second of the monotonic clock. Returns how many there were, by reason.
-pub fn sweep(tables: &mut Tables, now: u32, timeouts: &Timeouts) -> Vec<(SweepReason, usize)> {
+pub fn sweep(tables: &mut Tables, now: u32, timeouts: &SweepTimeouts) -> Vec<(SweepReason, usize)> {
     let mut reasons = Vec::new();
     for (key, entry) in tables.connections.clone() {
         let Some(reason) = due(tables, (&key, &entry), now, timeouts) else { continue };
@@ -59,7 +59,12 @@ pub fn sweep(tables: &mut Tables, now: u32, timeouts: &Timeouts) -> Vec<(SweepRe
 }
 
 /// Why the established connection is due, if it is.
-fn due(tables: &Tables, (key, entry): (&PacketKey, &Connection), now: u32, timeouts: &Timeouts) -> Option<SweepReason> {
+fn due(
+    tables: &Tables,
+    (key, entry): (&PacketKey, &Connection),
+    now: u32,
+    timeouts: &SweepTimeouts,
+) -> Option<SweepReason> {
     let reverse = tables.reverse_of(key, entry).map(|(_, reverse)| reverse.flags).unwrap_or_default();
     let (timeout, reason) = match key.protocol {
         Protocol::Udp => (timeouts.udp_idle, SweepReason::Idle),

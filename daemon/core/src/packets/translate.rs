@@ -1,7 +1,7 @@
 //! The decision about a packet: what the programs of `bpf/packet.bpf.c` do, as a pure function.
 
 use crate::model::addr::{L4Addr, Protocol};
-use crate::packets::begin::{begin, view_of};
+use crate::packets::begin::begin;
 use crate::packets::choice::offset_number;
 use crate::packets::connections::{Connection, FragmentPorts, Tables, is_plain_syn};
 use crate::packets::forward;
@@ -163,7 +163,7 @@ fn continued(
 /// The position of the connection's backend in its view, if it is still there.
 fn offset_in_view(state: &HookState<'_>, entry: &Connection) -> Option<u32> {
     let service = state.node.state.services.get(&entry.service)?;
-    let view = view_of(service, entry.flags.is_local_view);
+    let view = service.view(entry.flags.is_local_view);
     let is_there = view.get(entry.offset as usize).is_some_and(|slot| slot.backend == entry.backend);
     if is_there {
         return Some(entry.offset);

@@ -69,6 +69,13 @@ impl ServiceEntry {
     }
 }
 
+impl ServiceEntry {
+    /// The local view or the cluster view.
+    pub fn view(&self, is_local: bool) -> &[Slot] {
+        if is_local { &self.local } else { &self.cluster }
+    }
+}
+
 /// The content of the maps for one frontend address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrontendEntry {
@@ -232,10 +239,7 @@ pub(crate) struct Lead {
 impl Lead {
     /// Whether a client gets a backend in this state.
     pub(crate) fn is_answered(self, state: &MapState) -> bool {
-        let view = |entry: &Arc<ServiceEntry>| {
-            if self.local { !entry.local.is_empty() } else { !entry.cluster.is_empty() }
-        };
-        state.services.get(&self.service).is_some_and(view)
+        state.services.get(&self.service).is_some_and(|entry| !entry.view(self.local).is_empty())
     }
 }
 

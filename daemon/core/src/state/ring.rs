@@ -117,13 +117,13 @@ fn permutation(backend: L4Addr, size: u32) -> (u32, u32) {
     (upper % size, lower % (size - 1) + 1)
 }
 
-/// The number whose bytes in memory are the port in network order.
+/// The port as a BPF program reads it: its bytes in memory are in network order.
 fn port_be(port: u16) -> u64 {
     u64::from(u16::from_ne_bytes(port.to_be_bytes()))
 }
 
 /// The halves of the address as the BPF programs compute them: each of two words in native byte order.
-fn halves(addr: Addr) -> [u64; 2] {
+pub(crate) fn halves(addr: Addr) -> [u64; 2] {
     let octets = addr.octets();
     let (words, _) = octets.as_chunks::<4>();
     let [a, b, c, d] = std::array::from_fn(|index| u64::from(u32::from_ne_bytes(words[index])));

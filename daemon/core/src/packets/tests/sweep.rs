@@ -3,7 +3,7 @@ use crate::packets::connections::{Flags, TableLimits};
 use crate::packets::key::{Endpoint, Side, Tuple};
 use crate::state::entries::{BackendId, ServiceId};
 
-const TIMEOUTS: Timeouts = Timeouts { handshake: 30, closed: 60, reset: 10, tcp_idle: 86_400, udp_idle: 120 };
+const TIMEOUTS: SweepTimeouts = SweepTimeouts { handshake: 30, closed: 60, reset: 10, tcp_idle: 86_400, udp_idle: 120 };
 
 fn end(addr: &str, port: u16) -> Endpoint {
     Endpoint::new(addr.parse().unwrap(), port)
