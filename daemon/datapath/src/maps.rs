@@ -14,7 +14,7 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, MapInfo};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, MapInfo, MapType};
 use nodelb_core::datapath::Limits;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::{ServiceEntry, Slot};
@@ -74,6 +74,24 @@ impl Spec {
         })
     }
 
+    /// The specification of a map without its size. Keys and values have these sizes in bytes.
+    pub(crate) fn kind((map_type, flags): (u32, u32), key_size: usize, value_size: usize) -> Self {
+        let size = |bytes: usize| u32::try_from(bytes).expect("invariant: entries are small");
+        Self { map_type, key_size: size(key_size), value_size: size(value_size), flags, max_entries: 0 }
+    }
+
+    /// Creates an empty map.
+    pub(crate) fn create(self, name: &str) -> io::Result<MapHandle> {
+        let Self { map_type, key_size, value_size, flags, max_entries } = self;
+        let options = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+            map_flags: flags,
+            ..Default::default()
+        };
+        MapHandle::create(MapType::from(map_type), Some(name), key_size, value_size, max_entries, &options)
+            .map_err(into_io)
+    }
+
     /// Whether two maps have the same properties, except for the size.
     pub(crate) fn same_kind(self, other: Self) -> bool {
         Self { max_entries: 0, ..self } == Self { max_entries: 0, ..other }
@@ -83,13 +101,9 @@ impl Spec {
 /// The specifications of a generation's maps, in the order of [`NAMES`].
 pub(crate) fn kinds() -> [Spec; NAMES.len()] {
     use libbpf_sys::{BPF_F_MMAPABLE, BPF_MAP_TYPE_ARRAY, BPF_MAP_TYPE_HASH, BPF_MAP_TYPE_LRU_HASH};
-    let size = |bytes: usize| u32::try_from(bytes).expect("invariant: entries are small");
-    let kind = |map_type, key_size, value_size| Spec {
-        map_type,
-        key_size: size(key_size),
-        value_size: size(value_size),
-        flags: if map_type == BPF_MAP_TYPE_ARRAY { BPF_F_MMAPABLE } else { 0 },
-        max_entries: 0,
+    let kind = |map_type, key_size, value_size| {
+        let flags = if map_type == BPF_MAP_TYPE_ARRAY { BPF_F_MMAPABLE } else { 0 };
+        Spec::kind((map_type, flags), key_size, value_size)
     };
     [
         kind(BPF_MAP_TYPE_HASH, size_of::<layout::FrontendKeyBytes>(), size_of::<layout::FrontendBytes>()),

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nodelb_core::datapath::{Limits, MapError};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::source_range::SourceRange;
@@ -34,19 +34,11 @@ pub(crate) fn specs(limits: Limits) -> [Option<Spec>; NAMES.len()] {
 /// The same without sizes.
 fn kinds() -> [Spec; NAMES.len()] {
     use libbpf_sys::{BPF_F_NO_PREALLOC, BPF_MAP_TYPE_HASH, BPF_MAP_TYPE_LPM_TRIE};
-    let size = |bytes: usize| u32::try_from(bytes).expect("invariant: entries are small");
-    let kind = |(map_type, flags), key_size, value_size| Spec {
-        map_type,
-        key_size: size(key_size),
-        value_size: size(value_size),
-        flags,
-        max_entries: 0,
-    };
     let (hash, trie) = ((BPF_MAP_TYPE_HASH, 0), (BPF_MAP_TYPE_LPM_TRIE, BPF_F_NO_PREALLOC));
     [
-        kind(hash, size_of::<layout::FrontendKeyBytes>(), size_of::<OutsideBytes>()),
-        kind(trie, size_of::<RangeBytes>(), size_of::<u32>()),
-        kind(hash, size_of::<u32>(), size_of::<UplinkBytes>()),
+        Spec::kind(hash, size_of::<layout::FrontendKeyBytes>(), size_of::<OutsideBytes>()),
+        Spec::kind(trie, size_of::<RangeBytes>(), size_of::<u32>()),
+        Spec::kind(hash, size_of::<u32>(), size_of::<UplinkBytes>()),
     ]
 }
 
@@ -58,7 +50,7 @@ impl OutsideMaps {
     /// Creates empty maps of these sizes.
     pub(crate) fn create(limits: Limits) -> io::Result<Self> {
         let [a, b, c] = specs(limits);
-        let create = |name, spec: Option<Spec>| spec.map(|spec| create(name, spec)).transpose();
+        let create = |name, spec: Option<Spec>| spec.map(|spec| spec.create(name)).transpose();
         Ok(Self([create(NAMES[0], a)?, create(NAMES[1], b)?, create(NAMES[2], c)?]))
     }
 
@@ -195,16 +187,6 @@ impl OutsideMaps {
             }
         }
     }
-}
-
-fn create(name: &str, spec: Spec) -> io::Result<MapHandle> {
-    let Spec { map_type, key_size, value_size, flags, max_entries } = spec;
-    let options = libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
-        map_flags: flags,
-        ..Default::default()
-    };
-    MapHandle::create(MapType::from(map_type), Some(name), key_size, value_size, max_entries, &options).map_err(into_io)
 }
 
 fn put(

@@ -25,7 +25,7 @@ pub enum PacketMode {
     Off,
 }
 
-/// The connections whose backends see an address of this node instead of the client's.
+/// Which backends see an address of this node instead of the client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Snat {

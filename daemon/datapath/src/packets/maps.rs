@@ -9,7 +9,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, MapType};
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
 use crate::error::{OpenError, failed};
 use crate::layout::connections::{ConnectionBytes, PacketKeyBytes};
@@ -43,14 +43,8 @@ const ENTRIES_PER_CONNECTION: u32 = 2;
 /// The specifications of the maps, in the order of [`PERSISTENT`].
 fn specs(limits: PacketLimits) -> [Spec; PERSISTENT.len()] {
     use libbpf_sys::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_MAP_TYPE_ARRAY, BPF_MAP_TYPE_HASH, BPF_MAP_TYPE_LRU_HASH};
-    let size = |bytes: usize| u32::try_from(bytes).expect("invariant: entries are small");
-    let spec = |(map_type, flags), (key_size, value_size): (usize, usize), max_entries| Spec {
-        map_type,
-        key_size: size(key_size),
-        value_size: size(value_size),
-        flags,
-        max_entries,
-    };
+    let spec =
+        |kind, (key_size, value_size), max_entries| Spec { max_entries, ..Spec::kind(kind, key_size, value_size) };
     let entries = |connections: u32| connections.saturating_mul(ENTRIES_PER_CONNECTION);
     let connection = (PACKET_KEY, CONNECTION);
     [
@@ -118,7 +112,7 @@ impl PersistentMap {
             }
             [current, other] => {
                 let sources: Vec<_> = [current, other].into_iter().flatten().map(|(map, _)| map).collect();
-                let map = create(name, wanted).map_err(failed("creating", &current_path(pins, name)))?;
+                let map = wanted.create(name).map_err(failed("creating", &current_path(pins, name)))?;
                 Self { name, map, is_unfinished: true, sources }
             }
         };
@@ -205,16 +199,6 @@ fn open_pinned(path: &std::path::Path, wanted: Spec) -> Result<Option<(MapHandle
         true => Ok(Some((map, found == wanted))),
         false => Err(failed("using", path)(versions::FOREIGN)),
     }
-}
-
-fn create(name: &str, spec: Spec) -> io::Result<MapHandle> {
-    let options = libbpf_sys::bpf_map_create_opts {
-        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
-        map_flags: spec.flags,
-        ..Default::default()
-    };
-    let Spec { map_type, key_size, value_size, max_entries, .. } = spec;
-    MapHandle::create(MapType::from(map_type), Some(name), key_size, value_size, max_entries, &options).map_err(into_io)
 }
 
 /// Copies the entries that `to` does not have. The order of least recent use is not kept.

@@ -8,6 +8,7 @@ use std::path::Path;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject};
 use nodelb_core::model::addr::Protocol;
+pub use nodelb_core::packets::sweep::{SweepReason, SweepTimeouts};
 use nodelb_core::state::entries::{BackendId, ServiceId};
 
 use crate::error::{OpenError, failed};
@@ -22,34 +23,6 @@ const OBJECT: &str = "sweep.bpf.o";
 
 /// The maps that the programs use; the first two are those of the packet path.
 const MAPS: [&str; 4] = ["connections", "half_open", "sweep_timeouts", "sweep_scratch"];
-
-/// Seconds without a packet in either direction after which a connection is deleted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SweepTimeouts {
-    /// The backend or the client has not answered.
-    pub handshake: u32,
-    /// TCP: both sides have closed the connection.
-    pub closed: u32,
-    /// TCP: one side has reset the connection.
-    pub reset: u32,
-    /// TCP connections that are open.
-    pub tcp_idle: u32,
-    /// UDP flows that were answered.
-    pub udp_idle: u32,
-}
-
-/// The reason why a connection was deleted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum SweepReason {
-    /// The backend or the client has not answered.
-    Handshake,
-    /// TCP: both sides have closed the connection.
-    Closed,
-    /// TCP: one side has reset the connection.
-    Reset,
-    /// No packet has come for too long.
-    Idle,
-}
 
 /// A connection that was deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
