@@ -5,4 +5,6 @@
 #[path = "devices/mod.rs"]
 mod devices;
 #[cfg(test)]
+mod part;
+#[cfg(test)]
 mod sandbox;

@@ -1,15 +1,15 @@
 //! Properties of the packet path over random sequences of packets and changes. `PROPTEST_CASES=1000 cargo test -p
 //! nodelb-core --test packet_properties` runs more sequences.
 
-#![allow(dead_code, reason = "the cases use all of the shared modules")]
-
 #[cfg(test)]
+#[expect(dead_code, reason = "the cases of a property have no names")]
 #[path = "packet_fixtures/case.rs"]
 mod case;
 #[cfg(test)]
 #[path = "packet_fixtures/frame.rs"]
 mod frame;
 #[cfg(test)]
+#[expect(dead_code, reason = "a property prints no link-layer addresses")]
 #[path = "packet_fixtures/print.rs"]
 mod print;
 #[cfg(test)]

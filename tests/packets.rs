@@ -4,6 +4,8 @@
 #[cfg(test)]
 mod links;
 #[cfg(test)]
+mod part;
+#[cfg(test)]
 mod pod;
 #[cfg(test)]
 mod sandbox;

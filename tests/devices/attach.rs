@@ -6,7 +6,7 @@ use super::*;
 
 #[test]
 fn programs_are_attached_and_taken_over() {
-    run("devices::attach::programs_are_attached_and_taken_over", |env| {
+    in_sandbox("devices::attach::programs_are_attached_and_taken_over", |env| {
         let ifindex = pair("v0", "v1");
         let (links, _) = pins(env);
         let mut node = Node::open(&options(env));
@@ -24,7 +24,7 @@ fn programs_are_attached_and_taken_over() {
 
 #[test]
 fn a_removed_pin_is_restored_without_interruption() {
-    run("devices::attach::a_removed_pin_is_restored_without_interruption", |env| {
+    in_sandbox("devices::attach::a_removed_pin_is_restored_without_interruption", |env| {
         let ifindex = pair("v0", "v1");
         let (links, _) = pins(env);
         let mut node = Node::open(&options(env));
@@ -40,7 +40,7 @@ fn a_removed_pin_is_restored_without_interruption() {
 /// The index of a device may be used again, by a device that needs no programs.
 #[test]
 fn links_of_a_device_that_is_gone_are_removed() {
-    run("devices::attach::links_of_a_device_that_is_gone_are_removed", |env| {
+    in_sandbox("devices::attach::links_of_a_device_that_is_gone_are_removed", |env| {
         let ifindex = pair("v0", "v1");
         let (links, _) = pins(env);
         let mut node = Node::open(&options(env));
@@ -63,7 +63,7 @@ fn links_of_a_device_that_is_gone_are_removed() {
 
 #[test]
 fn a_new_device_gets_programs_without_capabilities() {
-    run("devices::attach::a_new_device_gets_programs_without_capabilities", |env| {
+    in_sandbox("devices::attach::a_new_device_gets_programs_without_capabilities", |env| {
         let ifindex = pair("v0", "v1");
         let mut node = Node::open(&options(env));
         std::thread::scope(|scope| {
@@ -84,7 +84,7 @@ fn a_new_device_gets_programs_without_capabilities() {
 
 #[test]
 fn a_device_can_change_its_side() {
-    run("devices::attach::a_device_can_change_its_side", |env| {
+    in_sandbox("devices::attach::a_device_can_change_its_side", |env| {
         let ifindex = pair("v0", "v1");
         let mut node = Node::open(&options(env));
         node.packets.hooks.attach(HookedDevice { side: DeviceSide::Pod, ..uplink("v0") }).unwrap();
@@ -103,7 +103,7 @@ fn a_device_can_change_its_side() {
 
 #[test]
 fn cleanup_detaches_everything() {
-    run("devices::attach::cleanup_detaches_everything", |env| {
+    in_sandbox("devices::attach::cleanup_detaches_everything", |env| {
         pair("v0", "v1");
         let mut node = Node::open(&options(env));
         node.attach("v0");
@@ -118,7 +118,7 @@ fn cleanup_detaches_everything() {
 
 #[test]
 fn without_packets_nothing_is_left_of_them() {
-    run("devices::attach::without_packets_nothing_is_left_of_them", |env| {
+    in_sandbox("devices::attach::without_packets_nothing_is_left_of_them", |env| {
         pair("v0", "v1");
         let (links, maps) = pins(env);
         let mut node = Node::open(&options(env));

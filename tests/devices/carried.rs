@@ -12,7 +12,7 @@ fn resized(env: &Sandbox, connections: u32, handshakes: u32) -> Options {
 
 #[test]
 fn connections_outlive_the_daemon() {
-    run("devices::carried::connections_outlive_the_daemon", |env| {
+    in_sandbox("devices::carried::connections_outlive_the_daemon", |env| {
         let node = Node::open(&options(env));
         node.connect("connections", 1);
         node.connect("half_open", 2);
@@ -25,7 +25,7 @@ fn connections_outlive_the_daemon() {
 
 #[test]
 fn maps_of_other_sizes_get_all_entries() {
-    run("devices::carried::maps_of_other_sizes_get_all_entries", |env| {
+    in_sandbox("devices::carried::maps_of_other_sizes_get_all_entries", |env| {
         let (_, pins) = pins(env);
         let mut node = Node::open(&options(env));
         pair("v0", "v1");
@@ -47,7 +47,7 @@ fn maps_of_other_sizes_get_all_entries() {
 
 #[test]
 fn a_limit_below_the_number_of_connections_is_refused() {
-    run("devices::carried::a_limit_below_the_number_of_connections_is_refused", |env| {
+    in_sandbox("devices::carried::a_limit_below_the_number_of_connections_is_refused", |env| {
         let node = Node::open(&options(env));
         for number in 0..100 {
             node.connect("connections", number);
@@ -67,7 +67,7 @@ fn a_limit_below_the_number_of_connections_is_refused() {
 /// The process is killed after each step of a start with other sizes; the next start, with any sizes, has every entry.
 #[test]
 fn a_crash_at_any_step_loses_no_connection() {
-    run("devices::carried::a_crash_at_any_step_loses_no_connection", |env| {
+    in_sandbox("devices::carried::a_crash_at_any_step_loses_no_connection", |env| {
         if let Some(after) = part() {
             let after = after.parse().expect("a number");
             drop(KernelDatapath::open(&Options { crash_after: Some(after), ..resized(env, 1000, 64) }));

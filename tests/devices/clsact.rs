@@ -18,7 +18,7 @@ fn has_qdisc(device: &str) -> bool {
 
 #[test]
 fn filters_are_attached_and_taken_over() {
-    run("devices::clsact::filters_are_attached_and_taken_over", |env| {
+    in_sandbox("devices::clsact::filters_are_attached_and_taken_over", |env| {
         let ifindex = pair("v0", "v1");
         let mut node = Node::open(&by_filters(env));
         let states = node.packets.hooks.attach(uplink("v0")).unwrap();
@@ -41,7 +41,7 @@ fn filters_are_attached_and_taken_over() {
 
 #[test]
 fn cleanup_removes_the_qdisc_that_nodelb_added() {
-    run("devices::clsact::cleanup_removes_the_qdisc_that_nodelb_added", |env| {
+    in_sandbox("devices::clsact::cleanup_removes_the_qdisc_that_nodelb_added", |env| {
         for device in ["v0", "v2", "v4"] {
             pair(device, &format!("{device}p"));
         }
@@ -65,7 +65,7 @@ fn cleanup_removes_the_qdisc_that_nodelb_added() {
 /// The pins may be gone: a BPF file system is memory.
 #[test]
 fn cleanup_finds_filters_without_pins() {
-    run("devices::clsact::cleanup_finds_filters_without_pins", |env| {
+    in_sandbox("devices::clsact::cleanup_finds_filters_without_pins", |env| {
         let ifindex = pair("v0", "v1");
         let mut node = Node::open(&by_filters(env));
         node.attach("v0");
@@ -79,7 +79,7 @@ fn cleanup_finds_filters_without_pins() {
 /// Filters at devices that appear later take CAP_NET_ADMIN, so it is kept.
 #[test]
 fn the_capability_for_filters_is_kept() {
-    run("devices::clsact::the_capability_for_filters_is_kept", |env| {
+    in_sandbox("devices::clsact::the_capability_for_filters_is_kept", |env| {
         let ifindex = pair("v0", "v1");
         let mut node = Node::open(&by_filters(env));
         std::thread::scope(|scope| {

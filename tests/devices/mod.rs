@@ -13,7 +13,8 @@ use nodelb_core::datapath::Limits;
 use nodelb_datapath::packets::{OpenedPackets, PacketConfig, PacketLimits, PacketOptions, PacketSettings};
 use nodelb_datapath::{DeviceSide, HookMethod, HookedDevice, KernelDatapath, Options};
 
-use crate::sandbox::{self, Sandbox, command};
+use crate::part::{PART, in_sandbox, part};
+use crate::sandbox::{Sandbox, command};
 
 const LIMITS: Limits =
     Limits { frontends: 1024, services: 256, slots: 4096, affinity: 1024, outside: 0, source_ranges: 0 };
@@ -126,22 +127,4 @@ fn names(directory: &Path, prefix: &str) -> Vec<String> {
 fn output(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output().unwrap_or_else(|error| panic!("{program}: {error}"));
     String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// Names the part of a test that runs in a process of its own, inside the sandbox of the test.
-const PART: &str = "NODELB_TEST_PART";
-
-fn run(test: &str, body: impl FnOnce(&Sandbox)) {
-    match part() {
-        None => sandbox::run(test, body),
-        Some(_) => {
-            let cgroup = std::env::var_os("NODELB_SANDBOX_CGROUP").expect("a part runs inside a sandbox");
-            body(&Sandbox { cgroup: cgroup.into(), bpffs: "/sys/fs/bpf".into() });
-        }
-    }
-}
-
-/// The part of a test that this process runs; `None` in the main process.
-fn part() -> Option<String> {
-    std::env::var(PART).ok()
 }

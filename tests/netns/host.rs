@@ -48,8 +48,8 @@ impl Host {
         Self::with_cgroup(sandbox, sandbox.cgroup.clone(), false)
     }
 
-    /// A node whose cgroup contains its daemons and not the test, so that connections of the test
-    /// are those of other machines: no hook translates them.
+    /// A node with a cgroup that contains its daemons and not the test. Connections of the test are
+    /// thus those of other machines: no hook translates them.
     pub(crate) fn without_the_test(sandbox: &Sandbox) -> Self {
         let cgroup = sandbox.cgroup.join("node");
         fs::create_dir(&cgroup).unwrap();

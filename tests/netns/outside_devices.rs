@@ -37,7 +37,7 @@ ports: [{name: a, port: 8080, protocol: TCP}, {name: b, port: 8080, protocol: UD
 endpoints: [{addresses: [192.0.2.11]}]
 ";
 
-/// A node whose sockets are not translated, with these keys in `[packets]`.
+/// A node without translation of sockets, with these keys in `[packets]`.
 fn configure(host: &Host, sandbox: &Sandbox, packets: &str) {
     let other = sandbox.cgroup.join("other");
     fs::create_dir_all(&other).unwrap();

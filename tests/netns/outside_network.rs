@@ -8,23 +8,17 @@ use std::time::Duration;
 use nodelb_prober::Transport;
 
 use crate::host::{Host, eventually};
-use crate::lab::{Lab, NODE_A, POD_A1, POD_B};
-use crate::lab_services::{ON_A1, ON_B, PACKETS_ON, Service};
+use crate::lab::{Lab, NODE_A, POD_A1};
+use crate::lab_services::{PACKETS_ON, Service};
 use crate::network::ip;
 use crate::outside::{TRANSPORTS, start, wait_for_programs};
-use crate::sandbox::{self, command};
+use crate::outside_more::{addresses, run};
+use crate::sandbox::command;
 use crate::talk::{SHORT, Server, TIMEOUT, Talk, ask};
 
 /// Service 1 has a backend on node A, service 2 one on node B.
 fn in_lab(test: &str, body: impl FnOnce(&Host, &Lab, [Service; 2])) {
-    sandbox::run(&format!("outside_network::{test}"), |sandbox| {
-        let host = Host::without_the_test(sandbox);
-        let lab = Lab::new();
-        host.configure(PACKETS_ON);
-        let _near = lab.pod_a1.run(|| Server::start("a1", &POD_A1, 8_001));
-        let _far = lab.pod_b.run(|| Server::start("b", &POD_B, 8_002));
-        body(&host, &lab, [Service::new(1, &[ON_A1]), Service::new(2, &[ON_B])]);
-    });
+    run(&format!("outside_network::{test}"), body);
 }
 
 /// Loads nftables rules on node A.
@@ -36,8 +30,8 @@ fn nft(rules: &str) {
 
 /// A connection to each load balancer address and NodePort of the services.
 fn talks(lab: &Lab, services: &[Service; 2]) -> Vec<(String, Talk)> {
-    let addresses = services.iter().flat_map(|service| [service.load_balancer(), service.node_ports()]).flatten();
-    addresses
+    addresses(services)
+        .into_iter()
         .flat_map(|address| TRANSPORTS.map(|transport| (address.clone(), transport)))
         .map(|(address, transport)| {
             let talk = lab.client.run(|| Talk::open(&address, transport, TIMEOUT));

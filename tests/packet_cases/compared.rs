@@ -7,7 +7,7 @@ use nodelb_core::packets::connections::{Connection, Flags, Tables};
 use nodelb_core::packets::headers::{Content, Parsed, parse};
 use nodelb_core::packets::key::PacketKey;
 use nodelb_core::packets::node::{Packet, Reason, Verdict};
-use nodelb_core::packets::sweep::{Timeouts, sweep};
+use nodelb_core::packets::sweep::{SweepTimeouts, sweep};
 use nodelb_core::packets::translate::{Outcome, translate};
 
 use crate::case::{self, Case};
@@ -153,7 +153,7 @@ pub(crate) fn compare(kernel: &Kernel, world: &World, packet: &Packet) -> Option
 }
 
 /// Lets both delete what is due, and returns what differs.
-pub(crate) fn compare_sweep(kernel: &mut Kernel, timeouts: &Timeouts) -> String {
+pub(crate) fn compare_sweep(kernel: &mut Kernel, timeouts: &SweepTimeouts) -> String {
     let before = kernel.tables();
     kernel.sweep(timeouts);
     let programs = shown(&kernel.tables());

@@ -5,10 +5,10 @@ use nodelb_core::datapath::Limits;
 use nodelb_core::packets::connections::{TableLimits, Tables};
 use nodelb_core::packets::key::Hook;
 use nodelb_core::packets::node::{Packet, Reason, Settings};
-use nodelb_core::packets::sweep::Timeouts;
+use nodelb_core::packets::sweep::SweepTimeouts;
 use nodelb_core::state::entries::MapState;
 use nodelb_datapath::packets::{
-    self, LinkLayer, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms, Sweep, SweepTimeouts,
+    self, LinkLayer, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms, Sweep,
 };
 
 use crate::layout;
@@ -206,10 +206,8 @@ impl Kernel {
     }
 
     /// Deletes what is due.
-    pub(crate) fn sweep(&mut self, timeouts: &Timeouts) {
-        let Timeouts { handshake, closed, reset, tcp_idle, udp_idle } = *timeouts;
-        let timeouts = SweepTimeouts { handshake, closed, reset, tcp_idle, udp_idle };
-        self.sweep.run(&timeouts, &mut |_| {}).unwrap();
+    pub(crate) fn sweep(&mut self, timeouts: &SweepTimeouts) {
+        self.sweep.run(timeouts, &mut |_| {}).unwrap();
     }
 
     fn entries(&self, map: &str) -> Vec<(Vec<u8>, Vec<u8>)> {

@@ -1,7 +1,7 @@
 //! Random packets and changes, run by the programs and by the pure function.
 
 use nodelb_core::packets::node::Packet;
-use nodelb_core::packets::sweep::Timeouts;
+use nodelb_core::packets::sweep::SweepTimeouts;
 use nodelb_core::packets::translate::Outcome;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -17,7 +17,7 @@ use crate::world::World;
 const RUN: usize = 150;
 
 /// Short, because a run takes about a minute of the time that passes for the tables.
-const TIMEOUTS: Timeouts = Timeouts { handshake: 7, closed: 5, reset: 3, tcp_idle: 25, udp_idle: 12 };
+const TIMEOUTS: SweepTimeouts = SweepTimeouts { handshake: 7, closed: 5, reset: 3, tcp_idle: 25, udp_idle: 12 };
 
 /// Differences after which a run ends.
 const MOST_SHOWN: usize = 10;

@@ -32,26 +32,8 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::{BackendId, FrontendEntry, MapOp, ServiceEntry, ServiceId, Slot};
 use nodelb_datapath::{KernelDatapath, Options, StartReport};
 
-use crate::sandbox::{self, Sandbox};
-
-/// The part of a test that another process runs.
-const PART: &str = "NODELB_TEST_PART";
-
-/// Runs a test in a sandbox, or a part of it in the existing sandbox.
-fn in_sandbox(test: &str, body: impl FnOnce(&Sandbox)) {
-    match part() {
-        None => sandbox::run(test, body),
-        Some(_) => {
-            let cgroup = std::env::var_os("NODELB_SANDBOX_CGROUP").expect("a part runs inside a sandbox");
-            body(&Sandbox { cgroup: cgroup.into(), bpffs: "/sys/fs/bpf".into() });
-        }
-    }
-}
-
-/// The part of a test that this process runs; `None` in the main process.
-fn part() -> Option<String> {
-    std::env::var(PART).ok()
-}
+use crate::part::{PART, in_sandbox, part};
+use crate::sandbox::Sandbox;
 
 /// A command that runs the named part of this test in another process.
 fn part_command(test: &str, part: &str) -> Command {
