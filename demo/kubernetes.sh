@@ -194,7 +194,7 @@ empty_slices() {
     say "The controller of the cloud annotates kubernetes-intranet, which triggered the outage:"
     annotate kubernetes-intranet
     sleep 0.5
-    check "default/kubernetes-intranet still leads to $direct" status Done default/kubernetes-intranet
+    check "default/kubernetes-intranet still leads to $direct" status OK default/kubernetes-intranet
     say "The slice of kubernetes-intranet is emptied, too:"
     empty kubernetes-intranet
     check "default/kubernetes-intranet is held at all its addresses" soon status Held default/kubernetes-intranet
@@ -241,7 +241,7 @@ return_apiserver() {
     start_requests
     check "the API server responds at all four addresses" all_answer
     check "the slices are filled" apply
-    check "no service is held any more" soon status Done default/kubernetes default/kubernetes-intranet
+    check "no service is held any more" soon status OK default/kubernetes default/kubernetes-intranet
     end_requests
     end_traffic
     check "traffic to shop/web during these steps: $traffic" unharmed "$traffic"

@@ -26,7 +26,7 @@ connect() { nodelb-prober connect --to "$@"; }
 get() { curl --silent --show-error --fail "http://localhost:9890$1"; }
 ready() { get /readyz; }
 # served ADDRESS BACKEND: nodelb's table has this row.
-served() { get "/frontends?address=${1%:*}" | grep -F "$1/" | grep -F " $2/" | grep -qw Done; }
+served() { get "/frontends?address=${1%:*}" | grep -F "$1/" | grep -F " $2/" | grep -qw OK; }
 refused() { [[ $(connect "$1") == *" ECONNREFUSED 1"* ]]; }
 unrouted() { [[ $(connect "$1") == *" ENETUNREACH 1"* ]]; }
 

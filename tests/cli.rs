@@ -178,17 +178,52 @@ fn a_socket_that_is_not_there_is_named_with_the_remedy() {
     assert!(said.stderr.contains("systemctl status nodelb"), "{}", said.stderr);
 }
 
-/// Piped output is not fitted to a terminal and not coloured unless the user asks for it.
+/// The response of `/frontends` with one row.
+const FRONTENDS: &str = r#"{"frontends":[{"address":"10.96.7.7:80/TCP","type":"ClusterIP","service":"shop/web",
+"port":null,"backends":["10.1.0.1:80/TCP","10.1.0.2:80/TCP","10.1.0.3:80/TCP","10.1.0.4:80/TCP","10.1.0.5:80/TCP",
+"10.1.0.6:80/TCP","10.1.0.7:80/TCP"],"flags":[],"status":"NoBackends","since":"2026-11-20T12:03:04.123Z","error":null}]}"#;
+
+/// Piped output is not fitted to a terminal and not coloured unless the user asks for it, and every list is complete.
 #[test]
-fn a_pipe_gets_plain_text() {
-    let (address, task) = serving_once("rows\n".into());
-    nodelb(&["trace", "10.96.7.7:80/UDP", "--from", "pod", "--admin", &address.to_string()]);
-    let asked = task.join().expect("the server ends");
-    assert!(asked.starts_with("GET /trace?output=text&to=10.96.7.7:80/UDP&from=pod HTTP/1.1\r\n"), "{asked}");
-    let (address, task) = serving_once("rows\n".into());
-    nodelb(&["frontends", "--wide", "--color", "always", "--admin", &address.to_string()]);
-    let asked = task.join().expect("the server ends");
-    assert!(asked.starts_with("GET /frontends?output=text&wide=true&color=true HTTP/1.1\r\n"), "{asked}");
+fn a_pipe_gets_plain_and_complete_text() {
+    let ask = |args: &[&str]| {
+        let (address, task) = serving_once(FRONTENDS.into());
+        let said = nodelb(&[args, &["--admin", &address.to_string()]].concat());
+        (said, task.join().expect("the server ends"))
+    };
+    let (said, asked) = ask(&["frontends", "--type", "clusterip"]);
+    assert!(asked.starts_with("GET /frontends?output=json&type=ClusterIP HTTP/1.1\r\n"), "{asked}");
+    assert!(said.stdout.starts_with("Address           Type       Service   Backends"), "{}", said.stdout);
+    assert!(
+        said.stdout.contains("10.1.0.7:80/TCP  NoBackends  ") && !said.stdout.contains('\u{1b}'),
+        "{}",
+        said.stdout
+    );
+    let (said, _) = ask(&["fe", "-o", "wide", "--color", "always"]);
+    assert!(said.stdout.contains("  2026-11-20T12:03:04.123Z  -\n"), "{}", said.stdout);
+    assert!(said.stdout.contains("\u{1b}[31mNoBackends\u{1b}[0m"), "{}", said.stdout);
+    let (said, _) = ask(&["frontends", "-n", "shop", "-o", "yaml"]);
+    assert!(said.stdout.starts_with("frontends:\n  - "), "{}", said.stdout);
+    let (said, _) = ask(&["frontends", "-o", "json"]);
+    assert_eq!(said.stdout, FRONTENDS);
+}
+
+#[test]
+fn an_answer_without_rows_says_so_and_a_service_that_is_missing_has_its_own_exit_code() {
+    let (address, task) = serving_once("{\"frontends\":[]}".into());
+    let said = nodelb(&["frontends", "--admin", &address.to_string()]);
+    assert_eq!((said.code, said.stdout.as_str()), (0, "No frontends found.\n"));
+    task.join().expect("the server ends");
+    let (address, task) = serving_once("{\"services\":[]}".into());
+    let said = nodelb(&["frontends", "web", "--admin", &address.to_string()]);
+    assert_eq!((said.code, said.stderr.as_str()), (4, "nodelb: there is no service web; see `nodelb services`\n"));
+    task.join().expect("the server ends");
+}
+
+#[test]
+fn the_version_is_a_command_too() {
+    let version = nodelb(&["version"]);
+    assert_eq!((version.code, version.stdout), (0, nodelb(&["--version"]).stdout));
 }
 
 /// The long options in a text, such as `--config`.

@@ -23,6 +23,8 @@ mod runner;
 mod sandbox;
 #[path = "scenarios/script.rs"]
 mod script;
+#[path = "scenarios/status.rs"]
+mod status;
 
 use std::path::Path;
 

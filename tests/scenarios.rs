@@ -15,6 +15,8 @@ mod run;
 mod runner;
 #[path = "scenarios/script.rs"]
 mod script;
+#[path = "scenarios/status.rs"]
+mod status;
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -22,6 +22,7 @@ mod guard;
 pub mod history;
 pub mod maps;
 pub mod metrics;
+mod observed;
 mod openapi;
 mod query;
 mod routes;

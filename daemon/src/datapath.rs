@@ -7,6 +7,7 @@ use nodelb_core::datapath::Limits;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::kernel_check::Content;
+use nodelb_core::status_report::Kernel;
 use tokio::sync::watch;
 
 use crate::connections::Connections;
@@ -43,8 +44,8 @@ pub trait DatapathReader: Send + Sync {
         None
     }
 
-    /// The kernel features that nodelb uses, in one line; `None` with maps in memory.
-    fn kernel_features(&self) -> Option<&str> {
+    /// The kernel; `None` with maps in memory.
+    fn kernel(&self) -> Option<&Kernel> {
         None
     }
 }

@@ -199,6 +199,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let reader = reader.unwrap_or_else(|| Arc::new(MemoryReader { limits, snapshot: handle.snapshot.clone() }));
     let check = owner.start_drift_checker(Arc::clone(&reader), stop());
     let config = watch::Sender::new(Arc::new(config));
+    let restart_keys = watch::Sender::default();
     let packets = packets.map(|opened| devices::start(opened, &handle, &config.subscribe(), stop));
     let state = AdminState {
         owner: published,
@@ -210,13 +211,15 @@ async fn serve<D: Datapath + Send + 'static>(
         stale_sockets,
         packets,
         config: config.subscribe(),
+        restart_keys: restart_keys.subscribe(),
         unopened,
         clock: Arc::new(move || Now::read(clock)),
     };
     tokio::spawn(admin::serve(open, state, stop()));
 
     let owner = tokio::spawn(owner.run(stop()));
-    let reload = Reload { config, config_path, level, identity, directory: files.directory, check, notifier };
+    let reload =
+        Reload { config, restart_keys, config_path, level, identity, directory: files.directory, check, notifier };
     reload.until_shutdown(signals).await;
     shutdown.cancel();
     end(source.into_iter().chain([checker]), owner, recorder.task).await

@@ -4,6 +4,7 @@
 
 use std::net::SocketAddr;
 
+pub use nodelb_core::check::Check;
 use nodelb_core::model::moment::Moment;
 
 /// The number of milliseconds without progress after which the reconcile loop counts as stuck. An idle loop runs at
@@ -17,29 +18,6 @@ pub struct Health {
     pub heartbeat: Moment,
     /// All conditions of readiness. Empty means that nothing has been checked yet: not ready.
     pub checks: Vec<Check>,
-}
-
-/// One condition of readiness.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Check {
-    /// Name of the check: `reconcile`, `canary`, `links`, `devices`.
-    pub name: &'static str,
-    /// Whether the condition holds.
-    pub passed: bool,
-    /// The details; for a failed check, the reason and what to do.
-    pub detail: String,
-}
-
-impl Check {
-    /// A check that has passed.
-    pub fn passed(name: &'static str, detail: impl Into<String>) -> Self {
-        Self { name, passed: true, detail: detail.into() }
-    }
-
-    /// A check that has failed or has no result yet.
-    pub fn failed(name: &'static str, detail: impl Into<String>) -> Self {
-        Self { name, passed: false, detail: detail.into() }
-    }
 }
 
 /// An address of `admin.listen` that cannot be opened.

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use nodelb_core::problems::Reason;
 use serde::Deserialize;
 
 use crate::expression;
@@ -95,4 +96,14 @@ fn every_important_condition_has_an_alert() {
     ] {
         assert!(exprs.iter().any(|expr| expr.contains(metric)), "no alert asks for {metric}");
     }
+}
+
+/// Every alert is also a problem in `nodelb status`, except the one about a daemon that does not run.
+#[test]
+fn every_alert_is_a_problem() {
+    let rules = crate::read("contrib/prometheus/nodelb.rules.yaml");
+    let alerts: BTreeSet<&str> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
+    let problems: BTreeSet<&str> = Reason::CATALOGUE.iter().flat_map(|entry| entry.alerts).copied().collect();
+    assert_eq!(alerts.difference(&problems).copied().collect::<Vec<_>>(), ["NodelbDown"]);
+    assert_eq!(problems.difference(&alerts).copied().collect::<Vec<_>>(), [] as [&str; 0]);
 }

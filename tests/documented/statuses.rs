@@ -1,5 +1,7 @@
 //! The tables of `docs/operations.md` explain exactly the statuses that the code has.
 
+use std::process::Command;
+
 use nodelb_core::compile::select::Choice;
 use nodelb_core::explain::explanation::ConnectResult;
 use nodelb_core::model::service::BackendState;
@@ -54,4 +56,34 @@ fn every_alert_has_a_first_look() {
             assert!(is_documented, "docs/operations.md does not mention {alert}");
         }
     }
+}
+
+/// `nodelb status` of this daemon: the exit code, and its list of problems.
+fn status(daemon: &crate::daemon::Daemon) -> (Option<i32>, String, serde_json::Value) {
+    let run = |output: &str| {
+        let admin = daemon.admin.to_string();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_nodelb"));
+        command.args(["status", "--admin", &admin, "--output", output]).output().expect("the binary starts")
+    };
+    let text = run("text");
+    let data: serde_json::Value = serde_json::from_slice(&run("json").stdout).expect("JSON");
+    (text.status.code(), String::from_utf8(text.stdout).expect("UTF-8"), data)
+}
+
+/// Nothing is translated with maps in memory, and a missing kubeconfig explains why nothing is synced.
+#[test]
+fn status_names_maps_in_memory_and_a_missing_kubeconfig() {
+    let (daemon, _) = crate::daemon::Daemon::start();
+    let (code, text, data) = status(&daemon);
+    assert_eq!((code, &data["ready"]), (Some(1), &true.into()), "{text}");
+    assert_eq!(data["problems"][0]["reason"], "NotTranslated", "{data:#}");
+    assert!(text.contains("PROBLEMS (1)\n  CRITICAL  datapath"), "{text}");
+    drop(daemon);
+    let more = "[kubernetes]\nenabled = true\nkubeconfig = \"/nonexistent/kubeconfig\"\n";
+    let (daemon, _) = crate::daemon::Daemon::start_with(more, "kubeconfig");
+    let (code, text, data) = status(&daemon);
+    assert_eq!((code, &data["ready"]), (Some(2), &false.into()), "{text}");
+    let first = &data["problems"][0];
+    assert_eq!((&first["reason"], &first["blocks_readiness"]), (&"NoApiserver".into(), &true.into()), "{data:#}");
+    assert!(first["cause"].as_str().is_some_and(|cause| cause.contains("/nonexistent/kubeconfig")), "{data:#}");
 }

@@ -196,7 +196,8 @@ fn a_service_gives_way_to_the_node() {
             soon("the node has the address", ADDRESS, "own");
             let row = frontend("198.51.100.10:80/TCP").unwrap();
             let error = row["error"].as_str().unwrap();
-            let is_reported = row["status"] == "Error" && error.starts_with("198.51.100.10 is an address of this node");
+            let is_reported =
+                row["status"] == "Refused" && error.starts_with("198.51.100.10 is an address of this node");
             assert!(is_reported && error.contains("take the address off"), "{row}");
             remove("198.51.100.10/32");
             soon("the service has it again", ADDRESS, "service");

@@ -271,7 +271,7 @@ fn load_balancers_conflicts_and_refusals() {
 
         // An address that the configuration does not allow.
         let outside = json!({"spec": {"externalIPs": ["203.0.113.9"]}});
-        let is_refused = || frontend("203.0.113.9:443/TCP").is_some_and(|row| row["status"] == "Error");
+        let is_refused = || frontend("203.0.113.9:443/TCP").is_some_and(|row| row["status"] == "Refused");
         fixture.change(("services", "web"), outside, "the refusal", is_refused);
         fixture.blames("default/web", 1, "address-refused", &["203.0.113.9:443/TCP", "external-ips"]);
         fixture.change(("services", "web"), json!({"spec": {"externalIPs": null}}), "no refusal", || {
@@ -290,7 +290,7 @@ fn load_balancers_conflicts_and_refusals() {
         apply(cluster, of_late);
         eventually("the conflict", || {
             let answer = get("/frontends?service=default/late");
-            answer.is_some_and(|answer| answer["frontends"][0]["status"] == "Error")
+            answer.is_some_and(|answer| answer["frontends"][0]["status"] == "Refused")
         });
         fixture.blames("default/late", 2, "address-conflict", &["mine/first"]);
     });
@@ -370,7 +370,7 @@ fn apiservers_permissions_and_daemons_that_are_missing() {
         }
 
         drop(fixture.server.take());
-        eventually("the loss", || get("/apiservers").is_some_and(|answer| answer["session"][0]["apiserver"].is_null()));
+        eventually("the loss", || get("/apiservers").is_some_and(|answer| answer["session"]["apiserver"].is_null()));
         fixture.blames("default/web", 1, "apiserver-away", &[SERVER, "cannot reach one either"]);
 
         // Without a daemon traffic continues, and Kubernetes can still be queried.
@@ -511,7 +511,7 @@ fn seen_with_backends() {
 /// The daemon's trace of a connection to the service: verdict and backend.
 fn verdict() -> (String, String) {
     let answer = get(&format!("/trace?to={WEB}")).unwrap();
-    let row = &answer["verdict"][0];
+    let row = &answer["verdict"];
     let text = |column: &str| row[column].as_str().unwrap_or_default().to_owned();
     (text("verdict"), text("errno"))
 }

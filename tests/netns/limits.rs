@@ -10,7 +10,7 @@ use crate::sandbox;
 /// The error in the row of the address; checks its status.
 fn error(address: &str) -> String {
     let row = frontend(address).unwrap_or_default();
-    assert_eq!(row["status"], "Error", "{row:#}");
+    assert_eq!(row["status"], "Refused", "{row:#}");
     row["error"].as_str().unwrap_or_default().to_owned()
 }
 
@@ -28,7 +28,7 @@ fn overflow(host: &Host, map: &str, limits: &str) {
     let many: String = (0..8).map(|n| service(&format!("shop/more-{n}"), &addresses[n..=n], &more)).collect();
     host.serve("b.toml", &many);
     crate::host::eventually("an error on what does not fit", || {
-        frontend("198.51.100.28:80/UDP").is_some_and(|row| row["status"] == "Error")
+        frontend("198.51.100.28:80/UDP").is_some_and(|row| row["status"] == "Refused")
     });
     let said = error("198.51.100.28:80/UDP");
     assert!(said.contains(&format!("map {map} is full")), "{said}");

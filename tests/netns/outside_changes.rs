@@ -199,7 +199,7 @@ fn programs_that_another_process_detaches_are_attached_again() {
         let links: Vec<_> =
             pins.iter().filter(|pin| pin.file_name().unwrap().to_string_lossy().starts_with("packets-")).collect();
         assert_eq!(links.len(), 2, "{pins:?}");
-        let repairs = || get("/devices").unwrap()["packets"][0]["repairs"].as_u64().unwrap();
+        let repairs = || get("/devices").unwrap()["packets"]["repairs"].as_u64().unwrap();
         let before = repairs();
         for link in links {
             command("bpftool", &["link", "detach", "pinned", link.to_str().unwrap()]);

@@ -59,7 +59,7 @@ fn is_attached(name: &str) -> bool {
 }
 
 fn translation() -> String {
-    get("/devices").map_or_else(String::new, |page| page["packets"][0]["translation"].as_str().unwrap().into())
+    get("/devices").map_or_else(String::new, |page| page["packets"]["translation"].as_str().unwrap().into())
 }
 
 /// Whether each of several connections from the pod to the NodePort is answered.
@@ -208,7 +208,7 @@ fn another_service_proxy_is_found() {
         let daemon = host.start();
         eventually("kube-proxy is found", || {
             let page = get("/devices").unwrap_or_default();
-            page["packets"][0]["reason"].as_str().is_some_and(|it| it.contains("the nftables table kube-proxy"))
+            page["packets"]["reason"].as_str().is_some_and(|it| it.contains("the nftables table kube-proxy"))
         });
         assert_eq!(translation(), "off");
         assert!(!is_attached("pod0"));

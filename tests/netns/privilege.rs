@@ -33,15 +33,17 @@ fn kernel_features_are_reported() {
         let host = Host::new(sandbox);
         let _daemon = host.start();
         let status = get("/status").unwrap();
-        let rows = status["status"].as_array().unwrap();
-        let row = rows.iter().find(|row| row["about"] == "kernel").unwrap();
-        let says = row["state"].as_str().unwrap();
-        assert!(host.log().contains(says), "{}", host.log());
+        let missing = status["kernel"]["missing_features"].as_array().unwrap();
+        let log = host.log();
+        let line = log.lines().find(|line| line.contains("optional features: ")).unwrap();
+        assert!(line.contains(status["kernel"]["release"].as_str().unwrap()), "{line}");
         for Optional { name, without, .. } in OPTIONAL {
-            assert!(says.contains(name), "{name}: {says}");
-            let is_missing = says.contains(&format!("): {without}"));
-            assert!(!is_missing || says.contains("lacks"), "{says}");
+            assert!(line.contains(name), "{name}: {line}");
+            let is_missing = line.contains(&format!("): {without}"));
+            let is_shown = missing.iter().any(|it| it.as_str().is_some_and(|it| it.starts_with(name)));
+            assert_eq!(is_missing, is_shown, "{name}: {line}");
         }
+        let says = line;
         // These tests rely on both: protected NodePorts, and no capabilities.
         assert!(!says.contains("are not protected") && !says.contains("keeps CAP_BPF"), "{says}");
     });
@@ -121,11 +123,12 @@ fn programs_of_another_pin_directory_are_reported_at_start() {
     });
 }
 
-/// The canary row of `/status`.
+/// The check `canary` of `/status`, as `failed: DETAIL`.
 fn canary() -> Option<String> {
     let status = get("/status")?;
-    let row = status["status"].as_array().unwrap().iter().find(|row| row["about"] == "canary")?;
-    row["state"].as_str().map(ToOwned::to_owned)
+    let row = status["checks"].as_array().unwrap().iter().find(|row| row["check"] == "canary")?;
+    let result = if row["passed"] == true { "ok" } else { "failed" };
+    Some(format!("{result}: {}", row["detail"].as_str()?))
 }
 
 /// Runs a command that `/readyz` recommends and waits until every check passes; returns its output.

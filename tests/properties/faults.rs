@@ -68,7 +68,7 @@ fn assert_reports_are_true(host: &Host) -> Result<(), TestCaseError> {
         reports::frontends(&snapshot, &Default::default()).iter().filter(|row| row.kind == FrontendKind::NodePort)
     {
         let of_family = |addr: &&Addr| addr.family() == row.address.addr.family();
-        if let Some(first) = missing.iter().find(of_family).filter(|_| row.status == Status::Done) {
+        if let Some(first) = missing.iter().find(of_family).filter(|_| row.status == Status::Ok) {
             let error = row.error.as_deref().unwrap_or_default();
             // A row has one error, and the lack of a usable backend has priority.
             prop_assert!(
@@ -161,7 +161,7 @@ proptest! {
         let snapshot = host.engine.snapshot(host.now);
         for row in reports::frontends(&snapshot, &Default::default()) {
             let text = row.error.unwrap_or_default();
-            let is_done = row.status == Status::Done;
+            let is_done = row.status == Status::Ok;
             // A frontend can be in the desired state although all its backends are refused or
             // unhealthy,
             let is_about_backends = text.contains("refused") || text.contains("health checks");

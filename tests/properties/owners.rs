@@ -132,7 +132,7 @@ impl Run {
     fn owners(&self) -> BTreeMap<L4Addr, ServiceName> {
         let mut owners = BTreeMap::new();
         let snapshot = self.host.engine.snapshot(self.host.now);
-        for row in self.rows().into_iter().filter(|row| row.status != Status::Error) {
+        for row in self.rows().into_iter().filter(|row| row.status != Status::Refused) {
             let held = snapshot.realised.frontends.get(&row.address);
             if held.is_some_and(|held| {
                 snapshot.service_of(held.service).is_some_and(|of| of.starts_with(&format!("{}/TCP", row.service)))
@@ -288,7 +288,7 @@ proptest! {
         host.settle();
         let services = described(&sent);
         for row in reports::frontends(&host.engine.snapshot(host.now), &Default::default()) {
-            if row.status == Status::Error {
+            if row.status == Status::Refused {
                 continue;
             }
             let claimants = services.values().filter(|it| crate::world::claims_of(it).contains(&row.address));

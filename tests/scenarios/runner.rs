@@ -20,10 +20,11 @@ use nodelb_core::history::Event;
 use nodelb_core::holds::{Emptied, Release};
 use nodelb_core::model::addr::{Addr, Family, L4Addr};
 use nodelb_core::model::health_check::Quarantine;
-use nodelb_core::model::moment::Moment;
 use nodelb_core::model::node::{NodeFacts, NodeObject, NodePortAddress};
 use nodelb_core::model::service::{Service, ServiceName, Slice, Source};
-use nodelb_core::output::table::Table;
+use nodelb_core::model::time::{Clocks, Time};
+use nodelb_core::output::table::Style;
+use nodelb_core::rows::Answer;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{MapOp, ServiceId, Slot};
 use nodelb_core::table::health_check_ports::Claimants;
@@ -32,12 +33,13 @@ use crate::environment::{Client, Environment, Outcome};
 use crate::memory_maps;
 use crate::model::{Host, Maps, ROOMY};
 use crate::script::Script;
+use crate::status::status;
 
 /// A file of the services directory: its last valid content, and its current problems.
 #[derive(Default)]
-struct File {
-    content: Option<Arc<FileContent>>,
-    problems: Vec<String>,
+pub(crate) struct File {
+    pub(crate) content: Option<Arc<FileContent>>,
+    pub(crate) problems: Vec<String>,
 }
 
 /// The settings at the start of a scenario.
@@ -118,19 +120,20 @@ impl<W: Environment> Runner<W> {
         let all = Filter::default();
         Ok(match *words {
             ["frontends"] => {
-                let mut rows = reports::frontends(&snapshot, &all);
+                let mut answer = tables::frontends(&snapshot, &all, Clocks::default());
                 // Ages depend on the number of attempts.
-                rows.iter_mut().for_each(|row| row.since = Moment(0));
-                text(&tables::frontends(rows, Moment(0)))
+                answer.frontends.iter_mut().for_each(|row| row.since = Time(0));
+                wide(&answer)
             }
-            ["services"] => text(&tables::services(reports::services(&snapshot, &all))),
-            ["backends"] => text(&tables::backends(reports::backends(&snapshot, &all))),
+            ["services"] => wide(&tables::services(&snapshot, &all)),
+            ["backends"] => wide(&tables::backends(&snapshot, &all)),
             ["maps"] => self.host.text(),
             ["trace", to] => self.trace(to.parse().map_err(|error| format!("{error}"))?),
             ["bind", at] => self.bind(at.parse().map_err(|error| format!("{error}"))?),
             ["ops"] => self.ops(),
             ["sizes"] => format!("{:#?}\n", self.host.engine.sizes()),
             ["problems"] => self.problems(),
+            ["status"] => status(snapshot, &self.files),
             ["health-check-nodeports"] => health_check_nodeports(&snapshot),
             ["journal"] => self.journal(),
             ["history"] => self.history(None),
@@ -563,10 +566,9 @@ fn from_source(source: Source, change: Change) -> Change {
     }
 }
 
-fn text(table: &Table) -> String {
-    let mut text = String::new();
-    table.write_text(&mut text);
-    text
+/// Every column, and complete lists.
+fn wide(answer: &impl Answer) -> String {
+    answer.text(Time(0), &Style { wide: true, ..Style::default() })
 }
 
 /// Each backend once, with its number of slots if more than one.

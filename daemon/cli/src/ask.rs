@@ -1,29 +1,47 @@
-//! Options of the commands that query a running daemon, and how their requests are built. Owns the filters and the
-//! output options; the daemon owns every table and its rendering.
+//! Options of the commands that query a running daemon, how their requests are built, and how the answers are printed.
+//! The rows are those of the core, which also renders them; this module decides on format, width and colour.
 
 use std::io::IsTerminal;
+use std::time::SystemTime;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::service::{FrontendKind, ServiceName};
+use nodelb_core::model::time::Time;
 use nodelb_core::output::table::Style;
+use nodelb_core::rows::{Answer, Backends, Connections as ConnectionsAnswer, Frontends as FrontendsAnswer, Services};
 use nodelb_core::state::status::Status;
 
 use super::client::{self, At};
-use super::print::{Sanitizer, print, print_on};
-use crate::exit::Failure;
+use super::follow::{self, Followed};
+use super::print::print;
+use super::{names, yaml};
+use crate::exit::{Code, Failure};
 
 /// One query parameter. The value is percent-encoded when the request is built.
 pub(super) type Parameter = (&'static str, String);
 
-/// Filters for rows that have an address.
+/// The maximum width of text, unless everything is requested.
+const MAX_WIDTH: usize = 100;
+
+/// Filters for rows that belong to a service and have an address.
 #[derive(Debug, Args)]
 pub(super) struct DaemonAddresses {
-    /// Only this service
-    #[arg(long, value_name = "NAMESPACE/NAME")]
+    /// Only this service; without a namespace, the service with this name
+    #[arg(value_name = "[NAMESPACE/]NAME", conflicts_with = "service")]
+    pub(super) name: Option<String>,
+    /// The same as NAMESPACE/NAME
+    #[arg(long, value_name = "NAMESPACE/NAME", help_heading = "Filters")]
     pub(super) service: Option<ServiceName>,
+    /// Filter by namespace
+    #[arg(short, long, value_name = "NAMESPACE", help_heading = "Filters")]
+    pub(super) namespace: Option<String>,
+    /// All namespaces, which is the default
+    #[arg(short = 'A', long, conflicts_with = "namespace", help_heading = "Filters")]
+    pub(super) all_namespaces: bool,
     /// Filter by address, with any port
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", help_heading = "Filters")]
     pub(super) address: Option<Addr>,
     #[command(flatten)]
     pub(super) asking: Asking,
@@ -33,10 +51,10 @@ pub(super) struct DaemonAddresses {
 #[derive(Debug, Args)]
 pub(super) struct Rows {
     /// Filter by type: ClusterIP, NodePort, ExternalIP, LoadBalancer or Static
-    #[arg(long = "type", value_name = "TYPE")]
+    #[arg(long = "type", value_name = "TYPE", value_parser = kinds(), ignore_case = true, hide_possible_values = true, help_heading = "Filters")]
     pub(super) kind: Option<FrontendKind>,
-    /// Filter by status: Pending, Done, Held or Error
-    #[arg(long, value_name = "STATUS")]
+    /// Filter by status: OK, NoBackends, LastResort, Held, Conflict, Refused or Pending
+    #[arg(long, value_name = "STATUS", value_parser = statuses(), ignore_case = true, hide_possible_values = true, help_heading = "Filters")]
     pub(super) status: Option<Status>,
     #[command(flatten)]
     pub(super) addresses: DaemonAddresses,
@@ -45,17 +63,21 @@ pub(super) struct Rows {
 /// The daemon to query, and the format of its answer.
 #[derive(Debug, Args)]
 pub(super) struct Asking {
-    /// Output format
-    #[arg(long, value_name = "FORM", default_value = "text")]
-    pub(super) output: Output,
-    /// Show all columns and full lists
-    #[arg(long)]
-    pub(super) wide: bool,
+    /// Output format: text, wide (every column, complete lists, times of day), json or yaml
+    #[arg(
+        short,
+        long,
+        value_name = "FORMAT",
+        default_value = "text",
+        hide_possible_values = true,
+        help_heading = "Output"
+    )]
+    pub(super) output: Format,
     /// Colorize output: auto (on a terminal, unless NO_COLOR is set), always, never
-    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true, help_heading = "Output")]
     pub(super) color: Colour,
     /// Address of the daemon's admin API [default: its socket, then 127.0.0.1:9890 and [::1]:9890]
-    #[arg(long, value_name = "ADDRESS:PORT|PATH")]
+    #[arg(long, value_name = "ADDRESS:PORT|PATH", help_heading = "Connection")]
     pub(super) admin: Option<At>,
 }
 
@@ -67,7 +89,20 @@ pub(super) enum Colour {
     Never,
 }
 
-/// The format of an answer.
+/// The format of an answer of a daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Format {
+    /// The most important columns, fitted to the terminal.
+    Text,
+    /// Every column, complete lists, times of day.
+    Wide,
+    /// For programs.
+    Json,
+    /// For programs and people.
+    Yaml,
+}
+
+/// The format of an answer of a command that queries more than the daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     /// For people.
@@ -76,28 +111,96 @@ pub enum Output {
     Json,
 }
 
+/// Parses one of the names, and completes them in a shell.
+fn statuses() -> impl TypedValueParser<Value = Status> {
+    PossibleValuesParser::new(Status::NAMES).try_map(|name| name.parse::<Status>())
+}
+
+fn kinds() -> impl TypedValueParser<Value = FrontendKind> {
+    PossibleValuesParser::new(FrontendKind::NAMES).try_map(|name| name.parse::<FrontendKind>())
+}
+
+/// An answer that is one list.
+pub(super) trait List {
+    /// Whether the list has no rows.
+    fn is_empty(&self) -> bool;
+}
+
+impl List for FrontendsAnswer {
+    fn is_empty(&self) -> bool {
+        self.frontends.is_empty()
+    }
+}
+
+impl List for Services {
+    fn is_empty(&self) -> bool {
+        self.services.is_empty()
+    }
+}
+
+impl List for Backends {
+    fn is_empty(&self) -> bool {
+        self.backends.is_empty()
+    }
+}
+
 impl DaemonAddresses {
-    pub(super) fn ask(&self, route: &str) -> Result<(), Failure> {
-        self.asking.ask(route, &self.parameters())
+    /// Returns the service that is asked for.
+    ///
+    /// # Errors
+    /// When the name is not one, or belongs to no service or to several.
+    pub(super) fn service(&self) -> Result<Option<ServiceName>, Failure> {
+        match (&self.service, &self.name) {
+            (Some(service), _) => Ok(Some(service.clone())),
+            (None, Some(name)) => names::resolve(&self.asking, name, self.namespace.as_deref()).map(Some),
+            (None, None) => Ok(None),
+        }
     }
 
-    pub(super) fn parameters(&self) -> Vec<Parameter> {
-        let service = self.service.as_ref().map(|service| ("service", service.to_string()));
+    /// Queries the daemon for a list and prints it.
+    ///
+    /// # Errors
+    /// As [`Asking::ask`]; [`Code::NotFound`] when the service does not exist.
+    pub(super) fn list<A: Answer + List>(&self, route: &str, more: &[Parameter]) -> Result<(), Failure> {
+        let service = self.service()?;
+        let parameters = [&self.parameters_of(service.as_ref()), more].concat();
+        let body = self.asking.get(route, &parameters)?;
+        let answer: A = decode(&body)?;
+        if let Some(name) = service.filter(|_| answer.is_empty()) {
+            names::must_exist(&self.asking, &name)?;
+        }
+        self.asking.show(&body, &answer)
+    }
+
+    pub(super) fn ask<A: Answer>(&self, route: &str) -> Result<(), Failure> {
+        self.asking.ask::<A>(route, &self.parameters()?)
+    }
+
+    /// Returns the parameters of a request.
+    ///
+    /// # Errors
+    /// As [`Self::service`].
+    pub(super) fn parameters(&self) -> Result<Vec<Parameter>, Failure> {
+        Ok(self.parameters_of(self.service()?.as_ref()))
+    }
+
+    fn parameters_of(&self, service: Option<&ServiceName>) -> Vec<Parameter> {
+        let service_parameter = service.map(|service| ("service", service.to_string()));
+        let namespace = self.namespace.as_ref().filter(|_| service.is_none());
+        let namespace = namespace.map(|namespace| ("namespace", namespace.clone()));
         let address = self.address.map(|address| ("address", address.to_string()));
-        service.into_iter().chain(address).collect()
+        service_parameter.into_iter().chain(namespace).chain(address).collect()
     }
 }
 
 impl Rows {
-    pub(super) fn ask(&self, route: &str) -> Result<(), Failure> {
-        self.addresses.asking.ask(route, &self.parameters())
+    pub(super) fn list<A: Answer + List>(&self, route: &str) -> Result<(), Failure> {
+        self.addresses.list::<A>(route, &self.own_parameters())
     }
 
-    fn parameters(&self) -> Vec<Parameter> {
-        let mut parameters = self.addresses.parameters();
-        parameters.extend(self.kind.map(|kind| ("type", kind.to_string())));
-        parameters.extend(self.status.map(|status| ("status", status.to_string())));
-        parameters
+    fn own_parameters(&self) -> Vec<Parameter> {
+        let kind = self.kind.map(|kind| ("type", kind.to_string()));
+        kind.into_iter().chain(self.status.map(|status| ("status", status.to_string()))).collect()
     }
 }
 
@@ -105,7 +208,7 @@ impl Rows {
 #[derive(Debug, Args)]
 pub(super) struct Frontends {
     /// Keep running and print each change
-    #[arg(long)]
+    #[arg(short, long, help_heading = "Output")]
     watch: bool,
     #[command(flatten)]
     pub(super) rows: Rows,
@@ -113,10 +216,11 @@ pub(super) struct Frontends {
 
 impl Frontends {
     pub(super) fn ask(&self) -> Result<(), Failure> {
-        match self.watch {
-            true => self.rows.addresses.asking.follow("/frontends", &self.rows.parameters()),
-            false => self.rows.ask("/frontends"),
+        if !self.watch {
+            return self.rows.list::<FrontendsAnswer>("/frontends");
         }
+        let parameters = [self.rows.addresses.parameters()?, self.rows.own_parameters()].concat();
+        self.rows.addresses.asking.follow::<FrontendsAnswer>("/frontends", &parameters)
     }
 }
 
@@ -124,13 +228,13 @@ impl Frontends {
 #[derive(Debug, Args)]
 pub(super) struct Connections {
     /// Only connections to this service
-    #[arg(value_name = "NAMESPACE/NAME")]
-    service: Option<ServiceName>,
+    #[arg(value_name = "[NAMESPACE/]NAME")]
+    service: Option<String>,
     /// Filter by address of the client, the service or the backend
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", help_heading = "Filters")]
     address: Option<Addr>,
     /// Maximum number of connections [default: 1000]
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", help_heading = "Filters")]
     limit: Option<u32>,
     #[command(flatten)]
     asking: Asking,
@@ -138,30 +242,30 @@ pub(super) struct Connections {
 
 impl Connections {
     pub(super) fn ask(&self) -> Result<(), Failure> {
-        let service = self.service.as_ref().map(|service| ("service", service.to_string()));
+        let service = self.service.as_deref().map(|name| names::resolve(&self.asking, name, None)).transpose()?;
+        let service = service.map(|service| ("service", service.to_string()));
         let address = self.address.map(|address| ("address", address.to_string()));
         let limit = self.limit.map(|limit| ("limit", limit.to_string()));
-        self.asking.ask("/connections", &[service, address, limit].into_iter().flatten().collect::<Vec<_>>())
+        let parameters: Vec<Parameter> = [service, address, limit].into_iter().flatten().collect();
+        self.asking.ask::<ConnectionsAnswer>("/connections", &parameters)
     }
 }
 
-/// Options of `nodelb history`.
-#[derive(Debug, Args)]
-pub(super) struct History {
-    /// Keep running and print each change
-    #[arg(long)]
-    watch: bool,
-    #[command(flatten)]
-    addresses: DaemonAddresses,
+/// Reads an answer.
+///
+/// # Errors
+/// [`Code::Data`] when the daemon has another version, so that its answers have another form.
+pub(super) fn decode<A: serde::de::DeserializeOwned>(body: &[u8]) -> Result<A, Failure> {
+    serde_json::from_slice(body).map_err(|error| {
+        let message = format!("cannot read the response: {error}; the daemon may have another version");
+        Failure::message(Code::Data, message)
+    })
 }
 
-impl History {
-    pub(super) fn ask(&self) -> Result<(), Failure> {
-        match self.watch {
-            true => self.addresses.asking.follow("/history", &self.addresses.parameters()),
-            false => self.addresses.ask("/history"),
-        }
-    }
+/// Returns the current time.
+pub(super) fn now() -> Time {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Time(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
 impl Asking {
@@ -169,59 +273,66 @@ impl Asking {
     ///
     /// # Errors
     /// When no daemon answers, or the daemon refuses the request.
-    pub(super) fn ask(&self, route: &str, parameters: &[Parameter]) -> Result<(), Failure> {
-        print(&self.get(route, &self.with_form(parameters))?)
+    pub(super) fn ask<A: Answer>(&self, route: &str, parameters: &[Parameter]) -> Result<(), Failure> {
+        let body = self.get(route, parameters)?;
+        self.show(&body, &decode::<A>(&body)?)
+    }
+
+    /// Prints an answer in the requested format.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(super) fn show(&self, body: &[u8], answer: &impl Answer) -> Result<(), Failure> {
+        match self.output {
+            Format::Text | Format::Wide => print(answer.text(now(), &self.style()).as_bytes()),
+            Format::Json => print(body),
+            Format::Yaml => print(yaml::text(&decode(body)?).as_bytes()),
+        }
     }
 
     /// Queries the daemon and prints the answer as it arrives: first all rows, then the changes.
     ///
     /// # Errors
     /// As [`Self::ask`], and when the daemon ends.
-    pub(super) fn follow(&self, route: &str, parameters: &[Parameter]) -> Result<(), Failure> {
-        let mut parameters = self.with_form(parameters);
+    pub(super) fn follow<F: Followed>(&self, route: &str, parameters: &[Parameter]) -> Result<(), Failure> {
+        let mut parameters = [&[("output", "json".to_owned())], parameters].concat();
         parameters.push(("watch", "true".into()));
-        let mut text = Sanitizer::default();
-        client::follow(&self.addresses(), &target(route, &parameters), |piece| print_on(&mut text, piece))
+        let style = Style { is_stream: true, ..self.style() };
+        let mut printer = follow::Printer::<F>::new(self.output, style);
+        client::follow(&self.addresses(), &target(route, &parameters), |piece| printer.print(piece))
     }
 
-    /// Returns the body of the answer.
+    /// Returns the body of the answer, in JSON where the route has data.
     ///
     /// # Errors
     /// As [`Self::ask`].
     pub(super) fn get(&self, route: &str, parameters: &[Parameter]) -> Result<hyper::body::Bytes, Failure> {
-        client::get(&self.addresses(), &target(route, parameters))
+        let parameters = [&[("output", "json".to_owned())], parameters].concat();
+        client::get(&self.addresses(), &target(route, &parameters))
+    }
+
+    /// Queries a route that has a format of its own, and prints the answer.
+    ///
+    /// # Errors
+    /// As [`Self::ask`].
+    pub(super) fn ask_as_is(&self, route: &str) -> Result<(), Failure> {
+        print(&client::get(&self.addresses(), route)?)
     }
 
     /// Returns the style of text output, which depends on where stdout leads.
     pub(super) fn style(&self) -> Style {
-        let stdout = std::io::stdout();
-        let is_terminal = stdout.is_terminal();
+        let is_terminal = std::io::stdout().is_terminal();
         let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let colour = match self.color {
             Colour::Always => true,
             Colour::Never => false,
             Colour::Auto => is_terminal && !no_colour,
         };
+        let wide = self.output == Format::Wide;
         let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
         let width = || columns.or_else(|| Some(usize::from(terminal_size::terminal_size()?.0.0)));
-        let width = if is_terminal && !self.wide { width() } else { None };
-        Style { width: width.map(|width| width.clamp(40, 10_000)), wide: self.wide, colour }
-    }
-
-    fn with_form(&self, parameters: &[Parameter]) -> Vec<Parameter> {
-        let output = match self.output {
-            Output::Text => "text",
-            Output::Json => "json",
-        };
-        let mut all = vec![("output", output.to_owned())];
-        all.extend_from_slice(parameters);
-        if self.output == Output::Text {
-            let Style { width, wide, colour } = self.style();
-            all.extend(width.map(|width| ("width", width.to_string())));
-            all.extend(wide.then(|| ("wide", "true".into())));
-            all.extend(colour.then(|| ("color", "true".into())));
-        }
-        all
+        let width = if is_terminal && !wide { width() } else { None };
+        Style { width: width.map(|width| width.clamp(40, MAX_WIDTH)), wide, is_stream: false, colour }
     }
 
     fn addresses(&self) -> Vec<At> {

@@ -161,9 +161,8 @@ fn first<Answer>(
         }
     }
     let message = format!(
-        "cannot reach the nodelb daemon at {}. Existing and new connections keep working with the last known backends. \
-         Check `systemctl status nodelb` and `journalctl -u nodelb`; set another address with --admin. Only root and \
-         the group of the socket may use the socket",
+        "cannot reach the nodelb daemon at {}\nExisting and new connections keep working with the last known backends.\n\
+         Check: systemctl status nodelb; journalctl -u nodelb. Other address: --admin. The socket is for root and its group.",
         silent.join(" or ")
     );
     Err(Failure::message(Code::Unavailable, message))
@@ -179,13 +178,16 @@ fn refused(at: &At, status: StatusCode, body: &[u8]) -> Failure {
     let body = body.get(..MAX_REPORTED).unwrap_or(body);
     let problem = serde_json::from_slice::<Problem>(body).ok();
     let said = sanitize(problem.as_ref().map_or(body, |problem| problem.error.as_bytes()));
-    let (code, remedy) = match status {
-        StatusCode::SERVICE_UNAVAILABLE => (Code::Unavailable, "; try again, and check `journalctl -u nodelb`"),
+    let said = said.trim_end();
+    match status {
+        StatusCode::SERVICE_UNAVAILABLE => {
+            let message = format!("{said}; try again, and check `journalctl -u nodelb`");
+            Failure::message(Code::Unavailable, message)
+        }
         // The daemon understood the request, and its refusal names the remedy.
-        StatusCode::BAD_REQUEST if !said.contains("parameter `") => (Code::Data, ""),
-        _ => (Code::Data, "; the daemon may have another version"),
-    };
-    Failure::message(code, format!("the daemon at {at} answers {status}: {}{remedy}", said.trim_end()))
+        StatusCode::BAD_REQUEST if !said.contains("parameter `") => Failure::message(Code::Usage, said),
+        _ => Failure::message(Code::Data, format!("{said}; the daemon at {at} may have another version")),
+    }
 }
 
 /// Returns a single-threaded runtime, because a command does nothing else meanwhile.

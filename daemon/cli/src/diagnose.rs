@@ -11,7 +11,7 @@ mod objects;
 mod rows;
 pub mod rules;
 mod show;
-mod suggest;
+pub(crate) mod suggest;
 
 use std::io::Write;
 use std::process::ExitCode;

@@ -14,6 +14,8 @@ use std::time::Duration;
 pub enum Code {
     /// A comparison found differences. This code is not from sysexits.h but from diff(1).
     Differences = 1,
+    /// There is no such service or address. This code is not from sysexits.h.
+    NotFound = 4,
     /// Wrong command line.
     Usage = 64,
     /// A service file, or an answer, has a problem.

@@ -9,6 +9,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use nodelb_core::rows::{Apiservers, Backends, ConfigAnswer, Devices, Maps, Services, Sources};
 
 pub mod ask;
 pub mod client;
@@ -17,14 +18,19 @@ pub mod diagnose;
 mod diff;
 pub mod endpoints;
 pub mod exit;
+mod follow;
+mod history;
+mod names;
 mod observe;
 mod options;
 mod print;
 mod query_options;
+mod status;
 mod trace;
+mod yaml;
 
 pub use ask::Output;
-use ask::{Asking, Connections, DaemonAddresses, Frontends, History, Rows};
+use ask::{Asking, Connections, DaemonAddresses, Frontends, Rows};
 use completions::Completions;
 pub use diff::probe::ReadPeer;
 pub use options::{CheckOptions, CleanupOptions, DatapathChoice, RunOptions};
@@ -36,11 +42,41 @@ use trace::Trace;
 use crate::endpoints::ReadConfiguration;
 use crate::exit::{Code, Failure};
 
+const EXAMPLES_STATUS: &str = "\
+Examples:
+  nodelb status                      # what is wrong on this node
+  nodelb status -o json | jq .problems";
+const EXAMPLES_SERVICES: &str = "\
+Examples:
+  nodelb services                    # every service
+  nodelb services web                # the service web, in any namespace
+  nodelb services -n shop --status NoBackends";
+const EXAMPLES_FRONTENDS: &str = "\
+Examples:
+  nodelb frontends shop/web          # the addresses of a service
+  nodelb frontends --address 10.96.7.7
+  nodelb frontends --watch           # keep running and print each change";
+const EXAMPLES_BACKENDS: &str = "\
+Examples:
+  nodelb backends shop/web           # which backends receive traffic, and why not
+  nodelb backends --address 10.1.0.1 # every service that uses an address";
+const EXAMPLES_HISTORY: &str = "\
+Examples:
+  nodelb history shop/web            # what changed, and who changed it
+  nodelb history --since 10m --limit 20
+  nodelb history -o wide             # every column, with the time of day";
+const EXAMPLES_TRACE: &str = "\
+Examples:
+  nodelb trace 10.96.7.7:80          # where a connection goes, and why
+  nodelb trace shop/web              # the same for every address of a service
+  nodelb trace 10.96.7.7:80 --from pod";
+
 const EXIT_CODES: &str = "\
 Exit codes:
-  0   success; diagnose: no problems found
-  1   diff: differences found; diagnose: warning
-  2   diagnose: connections to the service fail
+  0   success; status, diagnose: no problems found
+  1   diff: differences found; status: problems found; diagnose: warning
+  2   status: the node is not ready; diagnose: connections to the service fail
+  4   there is no such service or address
   64  wrong command line
   65  invalid service file or response
   69  the daemon does not respond, or a requirement is missing
@@ -71,13 +107,19 @@ enum Command {
     Run(RunOptions),
     /// Check the configuration and the service files, and show every problem
     CheckConfig(CheckOptions),
-    /// Show a one-screen summary of the daemon and this node
-    Status(Asking),
+    /// Show a one-screen summary of the daemon and this node: problems first
+    ///
+    /// Exit status: 0 no problems, 1 problems, 2 the node is not ready.
+    #[command(after_help = EXAMPLES_STATUS)]
+    Status(status::Options),
     /// List services with their source and status
+    #[command(visible_alias = "svc", after_help = EXAMPLES_SERVICES)]
     Services(Rows),
     /// List service addresses with their backends, status and time of the last change
+    #[command(visible_alias = "fe", after_help = EXAMPLES_FRONTENDS)]
     Frontends(Frontends),
     /// List backends and whether they receive traffic
+    #[command(visible_alias = "be", after_help = EXAMPLES_BACKENDS)]
     Backends(DaemonAddresses),
     /// Show the content of the kernel maps
     Maps(DaemonAddresses),
@@ -86,8 +128,10 @@ enum Command {
     /// Exits with 1 if there are differences.
     Diff(diff::DiffOptions),
     /// Show what changed, when, who changed it, and when it was applied
-    History(History),
+    #[command(after_help = EXAMPLES_HISTORY)]
+    History(history::Options),
     /// Explain where a connection to an address would go
+    #[command(after_help = EXAMPLES_TRACE)]
     Trace(Trace),
     /// List the sources of services with their problems
     Sources(Asking),
@@ -113,6 +157,10 @@ enum Command {
     /// A stopped daemon leaves its maps and programs in place, so that traffic continues. This command removes them. It
     /// fails while a daemon uses them.
     Cleanup(CleanupOptions),
+    /// Print the metrics for Prometheus
+    Metrics(Asking),
+    /// Print the version
+    Version,
     /// Generate a shell completion script
     Completions(Completions),
     /// Close sockets on request of the daemon; started by the daemon or systemd
@@ -171,22 +219,24 @@ fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
     let done = match command {
         Command::Run(options) => (actions.run)(options),
         Command::CheckConfig(options) => print_output(|out| (actions.check_config)(options, out)),
-        Command::Status(asking) => asking.ask("/status", &[]),
-        Command::Config(asking) => asking.ask("/config", &[]),
+        Command::Config(asking) => asking.ask::<ConfigAnswer>("/config", &[]),
+        Command::Metrics(asking) => asking.ask_as_is("/metrics"),
+        Command::Version => print::print(concat!("nodelb ", env!("CARGO_PKG_VERSION"), "\n").as_bytes()),
         Command::Completions(completions) => completions.print(),
-        Command::Services(rows) => rows.ask("/services"),
+        Command::Services(rows) => rows.list::<Services>("/services"),
         Command::Frontends(frontends) => frontends.ask(),
-        Command::Backends(addresses) => addresses.ask("/backends"),
-        Command::Maps(addresses) => addresses.ask("/maps"),
+        Command::Backends(addresses) => addresses.list::<Backends>("/backends", &[]),
+        Command::Maps(addresses) => addresses.ask::<Maps>("/maps"),
         Command::Diff(options) => diff::diff(options, actions.peer),
         Command::History(history) => history.ask(),
         Command::Trace(trace) => trace.ask(),
-        Command::Sources(asking) => asking.ask("/sources", &[]),
-        Command::Apiservers(asking) => asking.ask("/apiservers", &[]),
+        Command::Sources(asking) => asking.ask::<Sources>("/sources", &[]),
+        Command::Apiservers(asking) => asking.ask::<Apiservers>("/apiservers", &[]),
         Command::Connections(connections) => connections.ask(),
-        Command::Devices(asking) => asking.ask("/devices", &[]),
+        Command::Devices(asking) => asking.ask::<Devices>("/devices", &[]),
         Command::Cleanup(options) => print_output(|out| (actions.cleanup)(options, out)),
         Command::Reaper => (actions.reaper)(),
+        Command::Status(options) => return options.run(),
         Command::Diagnose(options) => {
             return query_options::print_result(|out| diagnose::diagnose(options, actions.configured, out));
         }

@@ -1,27 +1,107 @@
 //! `nodelb trace`: prints what happens to a connection.
 
-use clap::Args;
-use nodelb_core::model::addr::L4Addr;
+use std::net::{SocketAddr, ToSocketAddrs};
 
-use super::ask::Asking;
-use crate::exit::Failure;
+use clap::Args;
+use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::rows::{Frontends, TraceAnswer};
+
+use super::ask::{Asking, Format, Parameter, decode};
+use super::names;
+use super::print::print;
+use crate::exit::{Code, Failure};
+
+/// The maximum number of destinations.
+const MAX_DESTINATIONS: usize = 16;
 
 /// Options of `nodelb trace`.
 #[derive(Debug, Args)]
 pub(super) struct Trace {
-    /// Destination, such as 10.96.7.7:80 or [2001:db8::7]:53/UDP
-    #[arg(value_name = "ADDRESS:PORT[/PROTOCOL]")]
-    to: L4Addr,
+    /// Destination: ADDRESS:PORT[/PROTOCOL], an address, a service, or HOST:PORT
+    ///
+    /// An address without a port stands for every port that a service has there, and a service for every address that
+    /// it claims. A host name is resolved here.
+    #[arg(value_name = "DESTINATION")]
+    to: String,
     /// Client: host, pod or outside, ADDRESS or ADDRESS:PORT, or the inode number of a network namespace [default: host]
-    #[arg(long, value_name = "WHO")]
+    #[arg(long, value_name = "WHO", value_parser = client)]
     from: Option<String>,
     #[command(flatten)]
     asking: Asking,
 }
 
+fn client(text: &str) -> Result<String, String> {
+    let is_known = ["host", "pod", "outside"].contains(&text)
+        || text.parse::<u64>().is_ok()
+        || text.parse::<SocketAddr>().is_ok()
+        || text.parse::<Addr>().is_ok();
+    let expected = "expected host, pod, outside, an address with or without a port, or the inode number of a network \
+                    namespace";
+    is_known.then(|| text.to_owned()).ok_or_else(|| expected.into())
+}
+
 impl Trace {
     pub(super) fn ask(&self) -> Result<(), Failure> {
-        let from = self.from.clone().map(|from| ("from", from));
-        self.asking.ask("/trace", &[("to", self.to.to_string())].into_iter().chain(from).collect::<Vec<_>>())
+        let destinations = self.destinations()?;
+        for (position, to) in destinations.iter().take(MAX_DESTINATIONS).enumerate() {
+            if position > 0 && matches!(self.asking.output, Format::Text | Format::Wide) {
+                print(b"\n")?;
+            }
+            let from = self.from.clone().map(|from| ("from", from));
+            let parameters: Vec<Parameter> = [("to", to.clone())].into_iter().chain(from).collect();
+            self.asking.ask::<TraceAnswer>("/trace", &parameters)?;
+        }
+        match destinations.len().saturating_sub(MAX_DESTINATIONS) {
+            0 => Ok(()),
+            more => print(format!("\nand {more} more addresses: see `nodelb frontends`\n").as_bytes()),
+        }
     }
+
+    fn destinations(&self) -> Result<Vec<String>, Failure> {
+        let to = self.to.as_str();
+        if to.parse::<L4Addr>().is_ok() {
+            return Ok(vec![to.to_owned()]);
+        }
+        if let Ok(addr) = to.parse::<Addr>() {
+            let found = self.frontends(&[("address", addr.to_string())])?;
+            let message = format!("no service uses {to}; name a port to trace a connection to it, such as {to}:80");
+            return if found.is_empty() { Err(Failure::message(Code::NotFound, message)) } else { Ok(found) };
+        }
+        if to.contains(':') {
+            return resolve_host(to);
+        }
+        let name = names::resolve(&self.asking, to, None)?;
+        let found = self.frontends(&[("service", name.to_string())])?;
+        if found.is_empty() {
+            names::must_exist(&self.asking, &name)?;
+            return Err(Failure::message(Code::NotFound, format!("{name} has no addresses")));
+        }
+        Ok(found)
+    }
+
+    /// Returns the addresses of these frontends, each once.
+    fn frontends(&self, parameters: &[Parameter]) -> Result<Vec<String>, Failure> {
+        let answer: Frontends = decode(&self.asking.get("/frontends", parameters)?)?;
+        let mut found: Vec<String> = answer.frontends.iter().map(|row| row.address.to_string()).collect();
+        found.dedup();
+        Ok(found)
+    }
+}
+
+/// Resolves `HOST:PORT[/PROTOCOL]` as the programs of this host do.
+fn resolve_host(text: &str) -> Result<Vec<String>, Failure> {
+    let (host, protocol) = text.split_once('/').unwrap_or((text, ""));
+    let protocol: Protocol = match protocol {
+        "" => Protocol::Tcp,
+        name => name.parse().map_err(|error| Failure::message(Code::Usage, format!("{text}: {error}")))?,
+    };
+    let found = host.to_socket_addrs().map_err(|error| {
+        let message =
+            format!("`{text}` is not a destination: no ADDRESS:PORT, and the name cannot be resolved ({error})");
+        Failure::message(Code::Usage, message)
+    })?;
+    let mut found: Vec<String> = found.map(|at| L4Addr::new(at.ip().into(), at.port(), protocol).to_string()).collect();
+    found.sort();
+    found.dedup();
+    Ok(found)
 }

@@ -140,7 +140,7 @@ pub(crate) struct Row {
     pub(crate) status: RowStatus,
 }
 
-/// The status of the owner's claim.
+/// The status of the owner's claim, regardless of whether it has healthy backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RowStatus {
     pub(crate) status: Status,
@@ -150,14 +150,14 @@ pub(crate) struct RowStatus {
 
 impl RowStatus {
     /// The initial status of a claim: usually the round that plans an operation also completes it.
-    pub(crate) fn done(since: Moment) -> Self {
-        Self { status: Status::Done, since, error: None }
+    pub(crate) fn ok(since: Moment) -> Self {
+        Self { status: Status::Ok, since, error: None }
     }
 }
 
 impl Default for RowStatus {
     fn default() -> Self {
-        Self::done(Moment::default())
+        Self::ok(Moment::default())
     }
 }
 
@@ -221,11 +221,11 @@ impl Row {
         Some(OutsideEntry { service, local: claim.outside_local, has_ranges: claim.has_ranges })
     }
 
-    /// The status that `/frontends` shows for the claim at this position.
+    /// The status of the claim at this position, regardless of whether it has healthy backends.
     pub(crate) fn status_of(&self, place: usize, address: L4Addr) -> RowStatus {
         let claim = &self.claims[place];
-        let error = match (&claim.target, self.owner()) {
-            (Err(refusal), _) => refusal.to_string(),
+        let (status, error) = match (&claim.target, self.owner()) {
+            (Err(refusal), _) => (Status::Refused, refusal.to_string()),
             (Ok(_), Some((owner, _))) if place > 0 => {
                 let precedence = Precedence::between((owner.source, owner.created), (claim.source, claim.created));
                 let why = match precedence {
@@ -234,11 +234,13 @@ impl Row {
                     Precedence::Older => "which is older",
                     Precedence::Equal => "which already has it",
                 };
-                format!("{address} is owned by {}, {why}; takes over when that service gives it up", owner.described())
+                let owner = owner.described();
+                let text = format!("{address} is owned by {owner}, {why}; takes over when that service gives it up");
+                (Status::Conflict, text)
             }
             _ => return self.status.clone(),
         };
-        RowStatus { status: Status::Error, since: claim.since, error: Some(error.into()) }
+        RowStatus { status, since: claim.since, error: Some(error.into()) }
     }
 }
 

@@ -140,8 +140,19 @@ fn plan_port(
         addresses.zip(slot_counts(&weights)).filter(|(_, count)| *count > 0).collect()
     };
     let (cluster, local) = (view(&selection.cluster), view(&selection.local));
-    let (has_backends, may_be_bound, source_ranges) = (selection.has_backends, false, None);
-    PortPlan { cluster, local, has_backends, affinity_seconds, may_be_bound, source_ranges, frontends, key }
+    let select::Selection { has_backends, is_last_resort, .. } = selection;
+    let (may_be_bound, source_ranges) = (false, None);
+    PortPlan {
+        cluster,
+        local,
+        has_backends,
+        is_last_resort,
+        affinity_seconds,
+        may_be_bound,
+        source_ranges,
+        frontends,
+        key,
+    }
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use crate::change::Change;
 use crate::claims::Row;
 use crate::config::EngineConfig;
 use crate::datapath::Datapath;
+use crate::degraded::DegradedPorts;
 use crate::history::Event;
 use crate::holds::{Emptied, HeldPort, Holds, Release};
 use crate::model::addr::{Addr, Family, L4Addr, Protocol};
@@ -79,9 +80,9 @@ pub struct Round {
     pub held: Vec<Arc<HeldPort>>,
     /// Service ports that are no longer held since this round.
     pub released: Vec<Release>,
-    /// Frontends that changed to the status Error, each with its error.
+    /// Frontends that changed to the status Refused, each with its error.
     pub errors: Vec<(L4Addr, Arc<str>)>,
-    /// Frontends that left the status Error.
+    /// Frontends that left the status Refused.
     pub healed: Vec<L4Addr>,
     /// Addresses of the node that the maps did not accept, each with the error. NodePorts are not answered on them.
     pub unanswered: Vec<(Addr, Arc<str>)>,
@@ -122,11 +123,12 @@ pub struct Engine {
     references: References,
     dirty: Dirty,
     holds: Holds,
+    degraded: DegradedPorts,
     conflicts: Conflicts,
     touched: Touched,
     /// Touched entries that must not change before their source has synced.
     deferred: Deferred,
-    /// Owned frontends with a status other than Done.
+    /// Owned frontends that the maps do not contain exactly as the sources ask for.
     unsettled: BTreeSet<L4Addr>,
     failures: Failures,
     /// Services without rings, because the slots are full.
@@ -161,6 +163,7 @@ impl Engine {
             realised,
             dirty: Dirty::default(),
             holds: Holds::default(),
+            degraded: DegradedPorts::default(),
             conflicts: Conflicts::default(),
             touched: Touched::default(),
             deferred: Deferred::default(),
@@ -363,6 +366,7 @@ impl Engine {
             rows: self.rows.clone(),
             owners: self.owners.clone(),
             holds: self.holds.clone(),
+            degraded: self.degraded.clone(),
             is_ready: self.sync.is_ready,
             stale_generation: self.stale_generation,
             absent: self.sync.absent.clone(),

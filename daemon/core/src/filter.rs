@@ -1,5 +1,7 @@
 //! Filters for rows and records.
 
+use std::sync::Arc;
+
 use crate::model::addr::Addr;
 use crate::model::service::{FrontendKind, ServiceName};
 use crate::state::status::Status;
@@ -10,6 +12,8 @@ use crate::state::status::Status;
 pub struct Filter {
     /// Accepts only this service.
     pub service: Option<ServiceName>,
+    /// Accepts only services in this namespace.
+    pub namespace: Option<Arc<str>>,
     /// Accepts only rows with this address, at any port.
     pub address: Option<Addr>,
     /// Accepts only addresses of this kind, and services that have one.
@@ -19,6 +23,12 @@ pub struct Filter {
 }
 
 impl Filter {
+    /// Whether the service has the name and namespace.
+    pub(crate) fn accepts(&self, name: &ServiceName) -> bool {
+        self.service.as_ref().is_none_or(|service| service == name)
+            && self.namespace.as_ref().is_none_or(|namespace| *namespace == name.namespace)
+    }
+
     /// A filter that accepts everything of one service.
     pub fn for_service(name: &ServiceName) -> Self {
         Self { service: Some(name.clone()), ..Self::default() }

@@ -118,12 +118,17 @@ impl History {
         self.records.range((std::ops::Bound::Excluded(sequence), std::ops::Bound::Unbounded)).map(|(_, record)| record)
     }
 
+    /// Every record, the latest first.
+    pub fn latest_first(&self) -> impl Iterator<Item = &Arc<Record>> {
+        self.records.iter().rev().map(|(_, record)| record)
+    }
+
     /// The records that the filter accepts, oldest first. A filter with an address accepts records that contain the
     /// address, and the records of the services in `behind`, which are reachable at the address.
     pub fn select(&self, filter: &Filter, behind: &BTreeSet<ServiceName>) -> Vec<Arc<Record>> {
         let is_meant = |record: &Arc<Record>| {
             let service = record.event.port.as_ref().map(|port| &port.service);
-            filter.service.as_ref().is_none_or(|wanted| service == Some(wanted))
+            (filter.service.is_none() && filter.namespace.is_none() || service.is_some_and(|it| filter.accepts(it)))
                 && filter.address.is_none_or(|addr| {
                     record.event.names(addr) || service.is_some_and(|service| behind.contains(service))
                 })

@@ -11,10 +11,12 @@
 #![forbid(unsafe_code)]
 
 pub mod change;
+pub mod check;
 mod claims;
 pub mod compile;
 pub mod config;
 pub mod datapath;
+pub mod degraded;
 pub mod engine;
 pub mod explain;
 pub mod filter;
@@ -25,9 +27,12 @@ pub mod messages;
 pub mod model;
 pub mod output;
 pub mod packets;
+pub mod problems;
+pub mod rows;
 pub mod snapshot;
 pub mod source_report;
 pub mod stale;
 pub mod state;
+pub mod status_report;
 pub mod table;
 pub mod text;

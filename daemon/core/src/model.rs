@@ -9,4 +9,5 @@ pub mod names;
 pub mod node;
 pub mod service;
 pub mod source_range;
+pub mod time;
 pub mod uplink;

@@ -2,7 +2,8 @@
 //! columns ([`schema`]), as text or JSON. Pure: the width of the terminal and the time are arguments.
 
 mod cell;
-pub mod diff;
 pub mod durations;
 pub mod schema;
+pub mod status;
 pub mod table;
+pub(crate) mod wrap;

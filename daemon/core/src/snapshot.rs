@@ -7,20 +7,23 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 
-use crate::claims::Row;
+use crate::claims::{Claim, Row, RowStatus};
 use crate::compile::guard::BackendRefusal;
 use crate::compile::select;
 use crate::config::EngineConfig;
 use crate::datapath::MapError;
+use crate::degraded::{Degraded, DegradedPorts};
 use crate::filter::Filter;
 use crate::holds::{HeldPort, Holds};
 use crate::model::addr::{Addr, Family, L4Addr};
 use crate::model::moment::Moment;
 use crate::model::service::{BackendState, PortKey, ServiceName, Source};
+use crate::model::uplink::Uplink;
 use crate::state::entries::{CANARIES, Desired, Realised, ServiceId};
 use crate::state::owner::IdOwner;
 use crate::state::remembered::Remembered;
 use crate::state::stale_generation::StaleGeneration;
+use crate::state::status::Status;
 use crate::table::{Facts, key_of};
 
 /// An immutable view of the whole state of the owner task. It is cheap to take and to keep.
@@ -45,6 +48,7 @@ pub struct Snapshot {
     pub(crate) rows: OrdMap<L4Addr, Arc<Row>>,
     pub(crate) owners: OrdMap<ServiceId, IdOwner>,
     pub(crate) holds: Holds,
+    pub(crate) degraded: DegradedPorts,
     /// Sources that were used before the start and are not configured.
     pub(crate) absent: BTreeSet<Source>,
 }
@@ -87,6 +91,38 @@ impl Snapshot {
         self.owners.iter().map(|(id, owner)| (*id, &owner.key))
     }
 
+    /// The service ports without a healthy backend, in the order of their ids.
+    pub fn degraded(&self) -> impl Iterator<Item = (&Arc<PortKey>, &Arc<Degraded>)> {
+        self.degraded.iter().filter_map(|(id, degraded)| Some((&self.owners.get(&id)?.key, degraded)))
+    }
+
+    /// The status of the claim at this position of the row.
+    pub(crate) fn status_of(&self, row: &Row, place: usize, address: L4Addr) -> RowStatus {
+        let mut status = row.status_of(place, address);
+        if status.status == Status::Ok
+            && let Some((worse, since)) = self.lack_of_backends(&row.claims()[place])
+        {
+            (status.status, status.since) = (worse, status.since.max(since));
+        }
+        status
+    }
+
+    /// Whether the port of this claim has no healthy backend, on this node or elsewhere.
+    pub(crate) fn is_degraded(&self, claim: &Claim) -> bool {
+        claim.target.as_ref().is_ok_and(|id| self.degraded.get(*id).is_some())
+    }
+
+    /// [`Status::NoBackends`] or [`Status::LastResort`] if the port of this claim has no healthy backend for clients on
+    /// this node, and the time since which this is so.
+    pub(crate) fn lack_of_backends(&self, claim: &Claim) -> Option<(Status, Moment)> {
+        let id = claim.target.as_ref().ok()?;
+        if let Some(degraded) = self.degraded.get(*id) {
+            return Some((degraded.status, degraded.since));
+        }
+        let entry = self.desired.services.get(id)?;
+        (claim.inside_local && entry.local.is_empty()).then_some((Status::NoBackends, Moment::default()))
+    }
+
     /// The service ports with backends that are held although their source emptied them, by id.
     pub fn held(&self) -> impl Iterator<Item = &Arc<HeldPort>> {
         self.holds.all_announced()
@@ -116,7 +152,7 @@ impl Snapshot {
     pub(crate) fn names(&self, filter: &Filter) -> Vec<&ServiceName> {
         match &filter.service {
             Some(name) => self.facts.claims(name).first().map(|service| &service.name).into_iter().collect(),
-            None => self.facts.names().collect(),
+            None => self.facts.names().filter(|name| filter.accepts(name)).collect(),
         }
     }
 
@@ -134,6 +170,25 @@ impl Snapshot {
     pub fn unanswered_node_addrs(&self) -> impl Iterator<Item = (Addr, &MapError)> {
         let failed = self.failed_node_addrs.iter().map(|(addr, error)| (*addr, error));
         failed.filter(|(addr, _)| self.desired.node_addrs.contains(addr))
+    }
+
+    /// The number of service ports in the maps that no source describes.
+    pub(crate) fn unowned(&self) -> usize {
+        let ids = self.realised.services.keys().filter(|id| **id != ServiceId::CANARY);
+        ids.filter(|id| !self.owners.contains_key(*id)).count()
+    }
+
+    /// The configured sources.
+    pub fn sources(&self) -> impl Iterator<Item = Source> {
+        self.config.sources.iter().copied()
+    }
+
+    /// The names of the uplinks that the maps should contain and do not.
+    pub fn unaccepted_uplinks(&self) -> impl Iterator<Item = &str> {
+        let missing = |uplink: &&Uplink| {
+            self.desired.uplinks.contains_key(&uplink.ifindex) && !self.realised.uplinks.contains_key(&uplink.ifindex)
+        };
+        self.facts.uplinks.iter().filter(missing).map(|uplink| &*uplink.name)
     }
 
     /// Whether every source has reported everything. Until then, a missing object does not count as removed.

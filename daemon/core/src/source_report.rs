@@ -1,5 +1,8 @@
 //! The status report of each source: one row for each place that it reads.
 
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
 use crate::model::service::Source;
 
 /// A row of `/sources`: one place that a source reads, and the result.
@@ -29,7 +32,7 @@ pub struct SourceReport {
 }
 
 /// The state of a [`SourceReport`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum SourceState {
     /// The current content is served. Any problems concern single objects in it.
     Ok,
@@ -39,12 +42,13 @@ pub enum SourceState {
     Error,
 }
 
+impl SourceState {
+    /// The names in output, in the order of the variants.
+    pub const NAMES: [&'static str; 3] = ["Ok", "LastGood", "Error"];
+}
+
 impl std::fmt::Display for SourceState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(match self {
-            Self::Ok => "Ok",
-            Self::LastGood => "LastGood",
-            Self::Error => "Error",
-        })
+        f.pad(Self::NAMES[*self as usize])
     }
 }

@@ -11,6 +11,7 @@ use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
+use nodelb_core::output::table::Style;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::follow::{ChangeStream, OutputFormat};
@@ -19,6 +20,9 @@ use super::routes::{Admission, Content, Form, ROUTES, Route};
 use super::state::AdminState;
 use super::{follow, guard};
 use crate::http::Connection;
+
+/// The style of a stream in text.
+const STREAM: Style = Style { width: None, wide: false, is_stream: true, colour: false };
 
 /// Time limit for rendering an answer, including the wait for its turn.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
@@ -89,8 +93,7 @@ async fn respond(
     let output = query.output.unwrap_or(accepted);
     if let (Form::Followed(_, feed), true) = (&route.form, query.watch) {
         let resumed = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
-        let output_format =
-            OutputFormat { output, style: query.style, resumed, clock: Arc::clone(&shared.state.clock) };
+        let output_format = OutputFormat { output, style: STREAM, resumed, clock: Arc::clone(&shared.state.clock) };
         return match followed(route, &shared, caller, (feed(&shared.state, &query), output_format)) {
             Ok(response) => response,
             Err(problem) => problem_response(&problem, output),
@@ -197,9 +200,9 @@ fn render(
             Form::Own(form) => (HeaderValue::from_static(form), text),
             _ => return Err(internal(route.path, "it has no format of its own")),
         },
-        (Content::Page(page), Output::Text) => (content_type(output), page.to_styled_text(&query.style)),
-        (Content::Page(page), Output::Json | Output::Sse) => {
-            let json = page.to_json().map_err(|error| internal(route.path, &error.to_string()))?;
+        (Content::Data(data), Output::Text) => (content_type(output), data.text(&Style::default())),
+        (Content::Data(data), Output::Json | Output::Sse) => {
+            let json = data.json().map_err(|error| internal(route.path, &error.to_string()))?;
             (content_type(Output::Json), json)
         }
     };

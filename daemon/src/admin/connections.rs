@@ -4,45 +4,21 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use axum::http::StatusCode;
-use nodelb_core::output::schema::{Column, Schema};
-use nodelb_core::output::table::{Cell, Page, Table};
+use nodelb_core::model::time::Time;
+use nodelb_core::rows::{ConnectionRow, Connections, ListedRow, PATHS};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::ServiceId;
-use nodelb_datapath::packets::{Connection, ConnectionState};
+use nodelb_datapath::packets::Connection;
 
 use super::query::{Problem, Query};
-use super::state::AdminState;
-
-/// The columns of the connections.
-pub(super) static CONNECTIONS: Schema<[Column; 10]> = Schema {
-    name: "connections",
-    columns: [
-        Column::name("Client"),
-        Column::name("Frontend"),
-        Column::name("Backend"),
-        Column::text("Source-Address"),
-        Column::one_of("Path", &PATHS),
-        Column::one_of("State", &ConnectionState::NAMES),
-        Column::age("Idle"),
-        Column::age("Age"),
-        Column::number("Bytes"),
-        Column::text("Service"),
-    ],
-};
-
-/// The columns of the row about the list.
-pub(super) static LISTED: Schema<[Column; 2]> =
-    Schema { name: "listed", columns: [Column::number("Connections"), Column::flag("Complete")] };
-
-/// Through the network stack of the node, or past it to another node.
-const PATHS: [&str; 2] = ["stack", "redirect"];
+use super::state::{AdminState, Now};
 
 /// The maximum number of rows unless the request names one.
 pub(super) const LIMIT: usize = 1000;
 
 /// Returns one row per connection, and one about the list. The maps are read in batches, only until the limit is
 /// reached.
-pub(super) fn connections(state: &AdminState, query: &Query) -> Result<Page, Problem> {
+pub(super) fn connections(state: &AdminState, query: &Query, now: Now) -> Result<Connections, Problem> {
     let snapshot = state.snapshot();
     let ids = query.filter.service.as_ref().map(|service| {
         let ports = snapshot.ports().filter(|(_, key)| key.service == *service);
@@ -71,26 +47,27 @@ pub(super) fn connections(state: &AdminState, query: &Query) -> Result<Page, Pro
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
         })?;
     }
-    let listed = Table::new(&LISTED, [[Cell::count(found.len()), Cell::Flag(is_complete)]]);
-    Ok(Page(vec![Table::new(&CONNECTIONS, found.iter().map(|connection| row(connection, &snapshot))), listed]))
+    let listed = ListedRow { connections: found.len() as u64, complete: is_complete };
+    let connections = found.iter().map(|connection| row(connection, &snapshot, now)).collect();
+    Ok(Connections { connections, listed })
 }
 
-fn row(connection: &Connection, snapshot: &Snapshot) -> [Cell; 10] {
+fn row(connection: &Connection, snapshot: &Snapshot, now: Now) -> ConnectionRow {
     let [stack, redirect] = PATHS;
-    let milliseconds = |seconds: u32| u64::from(seconds) * 1000;
+    let ago = |seconds: u32| Time(now.clocks().time.0.saturating_sub(u64::from(seconds) * 1000));
     let ServiceId(id) = connection.service;
-    [
-        Cell::text(&connection.client),
-        Cell::text(&connection.frontend),
-        Cell::text(&connection.backend),
-        Cell::optional(connection.source),
-        Cell::text(if connection.is_redirected { redirect } else { stack }),
-        Cell::text(connection.state.name()),
-        Cell::Age(milliseconds(connection.idle)),
-        Cell::Age(milliseconds(connection.age)),
-        Cell::Number(connection.bytes),
-        Cell::text(&snapshot.service_of(connection.service).unwrap_or_else(|| format!("(deleted service {id})"))),
-    ]
+    ConnectionRow {
+        client: connection.client.to_string(),
+        frontend: connection.frontend.to_string(),
+        backend: connection.backend.to_string(),
+        source_address: connection.source.map(|source| source.to_string()),
+        path: if connection.is_redirected { redirect } else { stack }.into(),
+        state: connection.state.name().into(),
+        last_packet: ago(connection.idle),
+        first_packet: ago(connection.age),
+        bytes: connection.bytes,
+        service: snapshot.service_of(connection.service).unwrap_or_else(|| format!("(deleted service {id})")),
+    }
 }
 
 #[cfg(test)]

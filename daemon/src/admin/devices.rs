@@ -1,76 +1,50 @@
 //! `/devices`: whether packets of clients outside the node are translated, and at which network devices.
 
-use nodelb_core::output::schema::{Column, Schema};
-use nodelb_core::output::table::{Cell, Page, Table};
+use nodelb_core::rows::{DeviceRow, Devices, PacketsRow, ROLES};
 
 use super::state::AdminState;
 use crate::devices::mode::Activity;
-use crate::devices::report::{DeviceReport, DevicesReport, HookState};
+use crate::devices::report::{DeviceReport, DevicesReport};
 use crate::devices::uplinks::Role;
 
-/// The columns of the devices.
-pub(super) static DEVICES: Schema<[Column; 9]> = Schema {
-    name: "devices",
-    columns: [
-        Column::name("Device"),
-        Column::number("Index"),
-        Column::text("Kind"),
-        Column::one_of("Role", &ROLES),
-        Column::one_of("Programs", &HookState::NAMES),
-        Column::list("Source-Addresses"),
-        Column::number("MTU"),
-        Column::text("Reason"),
-        Column::text("Error"),
-    ],
-};
-
-/// What a device is used for.
-const ROLES: [&str; 3] = ["uplink", "pod", "none"];
-
-/// The columns of the row about packets in general.
-pub(super) static PACKETS: Schema<[Column; 4]> = Schema {
-    name: "packets",
-    columns: [
-        Column::one_of("Translation", &Activity::NAMES),
-        Column::text("Hooks"),
-        Column::number("Repairs"),
-        Column::text("Reason"),
-    ],
-};
-
-/// Returns one row about packets in general, and one per device.
-pub(super) fn devices(state: &AdminState) -> Page {
+/// Returns the packet path in general, and one row per device.
+pub(super) fn devices(state: &AdminState) -> Devices {
     let report = state.devices();
-    Page(vec![Table::new(&PACKETS, [packets(&report)]), Table::new(&DEVICES, report.devices.iter().map(device))])
+    Devices { packets: packets(&report), devices: report.devices.iter().map(device).collect() }
 }
 
-fn packets(report: &DevicesReport) -> [Cell; 4] {
+fn packets(report: &DevicesReport) -> PacketsRow {
     let (activity, reason) = match &report.decision {
         Some(decision) => (decision.activity, decision.reason.as_str()),
         None => (Activity::Off, "packets.mode is \"off\", or the devices have not been read yet"),
     };
-    [Cell::text(activity.name()), Cell::optional(report.method), Cell::Number(report.repairs), Cell::text(reason)]
+    PacketsRow {
+        translation: activity.name().into(),
+        hooks: report.method.map(|method| method.to_string()),
+        repairs: report.repairs,
+        reason: reason.into(),
+    }
 }
 
-fn device(report: &DeviceReport) -> [Cell; 9] {
+fn device(report: &DeviceReport) -> DeviceRow {
     let device = &report.device;
     let [uplink, pod, none] = ROLES;
     let (role, reason) = match &device.role {
         Role::Uplink => (uplink, None),
         Role::Pod => (pod, None),
-        Role::Unused(reason) => (none, Some(reason)),
+        Role::Unused(reason) => (none, Some(reason.to_string())),
     };
-    [
-        Cell::Shared(device.name.clone()),
-        Cell::Number(device.ifindex.into()),
-        Cell::text(&device.kind),
-        Cell::text(role),
-        Cell::text(report.state().name()),
-        Cell::list([device.v4, device.v6].into_iter().flatten()),
-        Cell::Number(device.mtu.into()),
-        Cell::optional(reason),
-        Cell::optional(report.error.as_ref()),
-    ]
+    DeviceRow {
+        device: device.name.to_string(),
+        index: device.ifindex.into(),
+        kind: device.kind.to_string(),
+        role: role.into(),
+        programs: report.state().name().into(),
+        source_addresses: [device.v4, device.v6].into_iter().flatten().map(|addr| addr.to_string()).collect(),
+        mtu: device.mtu.into(),
+        reason,
+        error: report.error.clone(),
+    }
 }
 
 #[cfg(test)]

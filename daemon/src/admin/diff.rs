@@ -5,12 +5,11 @@ use std::thread;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use nodelb_core::explain::differences::{self, NextCheck};
+use nodelb_core::explain::differences::{self, ATTACHED_AGAIN, NextCheck};
 use nodelb_core::explain::reports;
 use nodelb_core::explain::rows::{Between, Difference};
 use nodelb_core::filter::Filter;
-use nodelb_core::output::diff::{ATTACHED_AGAIN, COMPARED, agreement, differences};
-use nodelb_core::output::table::{Cell, Page, Table};
+use nodelb_core::rows::{ComparedRow, DiffAnswer, DifferenceRow};
 use nodelb_core::source_report::SourceReport;
 
 use super::maps::held;
@@ -25,7 +24,7 @@ const UNDER_WAY: Duration = Duration::from_millis(100);
 const ATTEMPTS: u32 = 5;
 
 /// Returns the answer of `/diff`.
-pub(super) fn diff(state: &AdminState, query: &Query, now: Now) -> Result<Page, Problem> {
+pub(super) fn diff(state: &AdminState, query: &Query, now: Now) -> Result<DiffAnswer, Problem> {
     let filter = &query.filter;
     let live = if query.live { ask_live(state, filter)? } else { Vec::new() };
     let mut rows = compare_between_rounds(state, filter, now)?;
@@ -36,9 +35,11 @@ pub(super) fn diff(state: &AdminState, query: &Query, now: Now) -> Result<Page, 
     rows.splice(0..0, live);
     let counts = reports::counts(&state.snapshot());
     let frontends: usize = counts.frontends.values().sum();
-    let agree = agreement(*filter == Filter::default(), counts.services as u64, frontends as u64);
-    let compared = Table::new(&COMPARED, [[Cell::count(counts.services), Cell::count(frontends)]]);
-    Ok(Page(vec![differences(rows).or_text(agree), compared.for_programs()]))
+    Ok(DiffAnswer {
+        differences: rows.into_iter().map(DifferenceRow::from).collect(),
+        compared: ComparedRow { services: counts.services as u64, frontends: frontends as u64 },
+        whole: *filter == Filter::default(),
+    })
 }
 
 /// Compares the requested service with an apiserver, or the one at the requested address, or all.

@@ -18,8 +18,8 @@ use nodelb_core::history::{History, Record};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::calendar::utc;
 use nodelb_core::model::service::{FrontendKind, ServiceName};
-use nodelb_core::output::schema::Schema;
-use nodelb_core::output::table::{Cell, Lines, Page, Style, Table, row_to_json};
+use nodelb_core::output::table::{Cell, Lines, Style, Table};
+use nodelb_core::rows::{self, FrontendRow, Frontends as FrontendsAnswer, HistoryAnswer, HistoryRow, Row};
 use nodelb_core::snapshot::{ChangedServices, Snapshot};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
@@ -27,9 +27,9 @@ use tokio::time::{Instant, sleep_until};
 use super::answer::with_room;
 use super::query::Output;
 use super::state::Now;
+use crate::admin::history;
 use crate::admin::query::Query;
 use crate::admin::state::AdminState;
-use crate::admin::{history, tables};
 
 /// Minimum time between two looks for changes.
 const PACE: Duration = Duration::from_millis(100);
@@ -61,7 +61,10 @@ pub(super) fn body(
     stop: watch::Receiver<bool>,
 ) -> Body {
     let lines = match output_format.resumed {
-        Some(last) if feed.resume(last) => Some(feed.nothing().write_lines(&output_format.style, &mut String::new())),
+        Some(last) if feed.resume(last) => {
+            let now = (output_format.clock)();
+            Some(feed.nothing().table(now, &output_format.style).write_lines(&output_format.style, &mut String::new()))
+        }
         _ => None,
     };
     let writer = StreamWriter { feed, output_format, lines, reported: 0 };
@@ -147,15 +150,15 @@ impl StreamWriter {
         let now = (self.output_format.clock)();
         let mut out = String::new();
         if self.lines.is_none() {
-            let table = self.feed.table(now);
+            let list = self.feed.list(now);
             let mut text = String::new();
-            self.lines = Some(table.write_lines(&self.output_format.style, &mut text));
+            let style = &self.output_format.style;
+            self.lines = Some(list.table(now, style).write_lines(style, &mut text));
             match self.output_format.output {
                 Output::Text => out = text,
                 Output::Json | Output::Sse => {
-                    let id = self.feed.number();
-                    let page = Page::from(table).to_json()?;
-                    self.push_event("table", id, page.trim_end(), &mut out);
+                    let (id, json) = (self.feed.number(), list.json()?);
+                    self.push_event("table", id, &json, &mut out);
                 }
             }
             return Ok(out);
@@ -173,7 +176,7 @@ impl StreamWriter {
                 Ok(())
             }
             Output::Json | Output::Sse => {
-                let row = row_to_json(self.feed.schema(), &change.row)?;
+                let row = change.row.json()?;
                 self.push_event(change.mark.name(), change.number, &row, out);
                 Ok(())
             }
@@ -186,7 +189,7 @@ impl StreamWriter {
         out.push(' ');
         out.push_str(&utc(now.unix).unwrap_or_default());
         out.push_str("  ");
-        lines.push_row(&change.row, out);
+        lines.push_row(&change.row.cells(now, &self.output_format.style), out);
     }
 
     /// `number` is the feed's own number; without one, the event gets the stream's.
@@ -201,8 +204,52 @@ impl StreamWriter {
     }
 }
 
-/// The cells of a changed row.
-pub(super) type Cells = Vec<Cell>;
+/// All rows of a stream.
+pub(super) enum List {
+    Frontends(Vec<FrontendRow>),
+    History(Vec<HistoryRow>),
+}
+
+impl List {
+    fn table(&self, now: Now, style: &Style) -> Table {
+        match self {
+            Self::Frontends(rows) => rows::table(rows, now.clocks().time),
+            Self::History(rows) => HistoryRow::table(rows, now.clocks().time, style),
+        }
+    }
+
+    fn json(self) -> serde_json::Result<String> {
+        match self {
+            Self::Frontends(frontends) => serde_json::to_string(&FrontendsAnswer { frontends }),
+            Self::History(history) => serde_json::to_string(&HistoryAnswer { history }),
+        }
+    }
+}
+
+/// A row of a stream.
+#[derive(Debug)]
+pub(super) enum AnyRow {
+    Frontend(Box<FrontendRow>),
+    History(Box<HistoryRow>),
+}
+
+impl AnyRow {
+    fn cells(&self, now: Now, style: &Style) -> Vec<Cell> {
+        let now = now.clocks().time;
+        match self {
+            Self::Frontend(row) => row.cells(now),
+            Self::History(row) if style.wide => row.cells(now),
+            Self::History(row) => row.short(now).into(),
+        }
+    }
+
+    pub(super) fn json(&self) -> serde_json::Result<String> {
+        match self {
+            Self::Frontend(row) => serde_json::to_string(row),
+            Self::History(row) => serde_json::to_string(row),
+        }
+    }
+}
 
 /// The kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,7 +285,7 @@ pub(super) struct Change {
     pub(super) mark: Mark,
     /// The number of the change, the same in every stream; `None` where changes have no number.
     pub(super) number: Option<u64>,
-    pub(super) row: Cells,
+    pub(super) row: AnyRow,
 }
 
 /// The rows or records that a stream follows.
@@ -278,19 +325,11 @@ impl ChangeStream {
         }
     }
 
-    /// Returns the columns.
-    pub(super) fn schema(&self) -> &'static Schema {
+    /// Returns a list without rows.
+    pub(super) fn nothing(&self) -> List {
         match self {
-            Self::Frontends(_) => &tables::FRONTENDS,
-            Self::History(_) => &history::HISTORY,
-        }
-    }
-
-    /// Returns the table without rows.
-    pub(super) fn nothing(&self) -> Table {
-        match self {
-            Self::Frontends(_) => Table::new(&tables::FRONTENDS, []),
-            Self::History(_) => Table::new(&history::HISTORY, []),
+            Self::Frontends(_) => List::Frontends(Vec::new()),
+            Self::History(_) => List::History(Vec::new()),
         }
     }
 
@@ -303,22 +342,22 @@ impl ChangeStream {
     }
 
     /// Returns all rows.
-    pub(super) fn table(&mut self, now: Now) -> Table {
+    pub(super) fn list(&mut self, now: Now) -> List {
         match self {
-            Self::Frontends(frontends) => frontends.table(now),
-            Self::History(records) => history::history(&records.unsent(), now.unix),
+            Self::Frontends(frontends) => List::Frontends(frontends.list(now)),
+            Self::History(records) => List::History(history::rows(&records.unsent())),
         }
     }
 
-    /// Returns the changes since the last call of this function or of [`Self::table`].
+    /// Returns the changes since the last call of this function or of [`Self::list`].
     pub(super) fn changes(&mut self, now: Now) -> Vec<Change> {
         match self {
             Self::Frontends(frontends) => frontends.changes(now),
-            Self::History(records) => records.changes(now),
+            Self::History(records) => records.changes(),
         }
     }
 
-    /// Returns the number of the last change that [`Self::table`] includes, where changes have numbers.
+    /// Returns the number of the last change that [`Self::list`] includes, where changes have numbers.
     pub(super) fn number(&self) -> Option<u64> {
         match self {
             Self::Frontends(_) => None,
@@ -337,9 +376,10 @@ pub(super) struct Frontends {
 type Key = (L4Addr, ServiceName, Arc<str>, FrontendKind);
 
 impl Frontends {
-    fn table(&mut self, now: Now) -> Table {
+    fn list(&mut self, now: Now) -> Vec<FrontendRow> {
         self.reported = Arc::clone(&self.snapshots.borrow_and_update());
-        tables::frontends(reports::frontends(&self.reported, &self.filter), now.moment)
+        let rows = reports::frontends(&self.reported, &self.filter).into_iter();
+        rows.map(|row| FrontendRow::new(row, now.clocks())).collect()
     }
 
     fn changes(&mut self, now: Now) -> Vec<Change> {
@@ -358,8 +398,8 @@ impl Frontends {
         }
         changes.extend(old.into_iter().map(|(key, row)| (key, Mark::Removed, row)));
         changes.sort_by(|(left, ..), (right, ..)| left.cmp(right));
-        let cells = |row| tables::frontend(row, now.moment).into();
-        changes.into_iter().map(|(_, mark, row)| Change { mark, number: None, row: cells(row) }).collect()
+        let row = |report| AnyRow::Frontend(FrontendRow::new(report, now.clocks()).into());
+        changes.into_iter().map(|(_, mark, report)| Change { mark, number: None, row: row(report) }).collect()
     }
 
     /// Returns the rows that may have changed, by their key.
@@ -398,11 +438,11 @@ impl Records {
         records
     }
 
-    fn changes(&mut self, now: Now) -> Vec<Change> {
+    fn changes(&mut self) -> Vec<Change> {
         let change = |record: Arc<Record>| Change {
             mark: Mark::Added,
             number: Some(record.sequence),
-            row: history::cells(&record, now.unix).into(),
+            row: AnyRow::History(HistoryRow::from(&*record).into()),
         };
         self.unsent().into_iter().map(change).collect()
     }

@@ -1,69 +1,22 @@
 //! `/maps`: the present contents of the maps, read from the kernel, with the names of services that the table knows.
-//! Owns the columns; the caller reads the maps.
+//! The caller reads the maps.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use axum::http::StatusCode;
 use nodelb_core::explain::explanation::ViewKind;
 use nodelb_core::filter::Filter;
-use nodelb_core::model::addr::Addr;
+use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::ServiceName;
-use nodelb_core::output::schema::{Column, Schema};
-use nodelb_core::output::table::{Cell, Page, Table};
-use nodelb_core::state::entries::{FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
+use nodelb_core::rows::{LimitRow, MapFrontendRow, MapServiceRow, MapSlotRow, Maps, NodeAddressRow};
+use nodelb_core::state::entries::{FrontendEntry, MapState, ServiceEntry, ServiceId};
 use nodelb_core::state::kernel_check::Content;
 
 use super::query::Problem;
 use super::state::AdminState;
 use crate::datapath::DatapathReader;
-
-/// The view and the service that each address leads to.
-pub static FRONTENDS: Schema<[Column; 5]> = Schema {
-    name: "frontends",
-    columns: [
-        Column::name("Address"),
-        Column::number("Id"),
-        Column::name("Service"),
-        Column::one_of("Inside", &ViewKind::NAMES),
-        Column::one_of("Outside", &ViewKind::NAMES),
-    ],
-};
-
-/// The sizes of each service's views.
-pub static SERVICES: Schema<[Column; 6]> = Schema {
-    name: "services",
-    columns: [
-        Column::number("Id"),
-        Column::name("Service"),
-        Column::number("Cluster"),
-        Column::number("Local"),
-        Column::flag("Has-Backends"),
-        Column::number("Affinity"),
-    ],
-};
-
-/// The backends of each view.
-pub static SLOTS: Schema<[Column; 6]> = Schema {
-    name: "slots",
-    columns: [
-        Column::number("Id"),
-        Column::name("Service"),
-        Column::one_of("View", &ViewKind::NAMES),
-        Column::name("Backend"),
-        Column::number("Backend-Id"),
-        Column::number("Slots"),
-    ],
-};
-
-/// The addresses at which NodePorts are served.
-pub static NODE_ADDRESSES: Schema<[Column; 1]> = Schema { name: "node_addresses", columns: [Column::name("Address")] };
-
-/// The usage of each map.
-pub static LIMITS: Schema<[Column; 4]> = Schema {
-    name: "limits",
-    columns: [Column::name("Map"), Column::number("Used"), Column::number("Limit"), Column::name("Config-Key")],
-};
 
 /// Returns the answer of `/maps`: frontends, services, slots, node addresses, and the usage of each map. The filter
 /// applies to all but the last: the address of a frontend selects its service and slots, the address of a backend
@@ -74,15 +27,15 @@ pub(super) fn maps(
     name_of: &dyn Fn(ServiceId) -> Option<String>,
     usage: [MapUsage; 4],
     filter: &Filter,
-) -> Page {
+) -> Maps {
     let shown = Shown::new(held, name_of, filter);
-    Page(vec![
-        shown.frontends(held),
-        shown.services(held),
-        shown.slots(held),
-        node_addresses(held, filter),
-        limits(usage),
-    ])
+    Maps {
+        frontends: shown.frontends(held),
+        services: shown.services(held),
+        slots: shown.slots(held),
+        node_addresses: node_addresses(held, filter),
+        limits: limits(usage),
+    }
 }
 
 /// The filter, and the names of the services.
@@ -130,75 +83,65 @@ impl<'a> Shown<'a> {
         self.reached.contains(&id) || self.holding.contains(&id)
     }
 
-    fn name(&self, id: ServiceId) -> Cell {
-        Cell::optional(self.names.get(&id))
+    fn name(&self, id: ServiceId) -> Option<String> {
+        self.names.get(&id).cloned()
     }
 
-    fn frontends(&self, held: &MapState) -> Table {
-        let rows = held
-            .frontends
-            .iter()
-            .filter(|(key, entry)| match self.shows_address(key.addr) {
-                true => self.reached.contains(&entry.service),
-                false => self.holding.contains(&entry.service),
-            })
-            .map(|(key, entry)| {
-                let FrontendEntry { service, inside_local, outside_local } = *entry;
-                [Cell::text(&key), id(service), self.name(service), view(inside_local), view(outside_local)]
-            });
-        Table::new(&FRONTENDS, rows)
+    fn frontends(&self, held: &MapState) -> Vec<MapFrontendRow> {
+        let is_shown = |(key, entry): &(&L4Addr, &FrontendEntry)| match self.shows_address(key.addr) {
+            true => self.reached.contains(&entry.service),
+            false => self.holding.contains(&entry.service),
+        };
+        let row = |(key, entry): (&L4Addr, &FrontendEntry)| MapFrontendRow {
+            address: key.to_string(),
+            id: entry.service.0.into(),
+            service: self.name(entry.service),
+            inside: view(entry.inside_local),
+            outside: view(entry.outside_local),
+        };
+        held.frontends.iter().filter(is_shown).map(row).collect()
     }
 
-    fn services(&self, held: &MapState) -> Table {
-        let rows = held.services.iter().filter(|(key, _)| self.shows_service(**key)).map(|(&key, entry)| {
-            [
-                id(key),
-                self.name(key),
-                Cell::count(entry.cluster.len()),
-                Cell::count(entry.local.len()),
-                Cell::Flag(entry.has_backends),
-                Cell::Number(entry.affinity_seconds.into()),
-            ]
-        });
-        Table::new(&SERVICES, rows)
+    fn services(&self, held: &MapState) -> Vec<MapServiceRow> {
+        let row = |(&key, entry): (&ServiceId, &Arc<ServiceEntry>)| MapServiceRow {
+            id: key.0.into(),
+            service: self.name(key),
+            cluster: entry.cluster.len() as u64,
+            local: entry.local.len() as u64,
+            has_backends: entry.has_backends,
+            affinity: entry.affinity_seconds.into(),
+        };
+        held.services.iter().filter(|(key, _)| self.shows_service(**key)).map(row).collect()
     }
 
     /// Returns one row per backend of a view. A backend of weight 3 has three slots.
-    fn slots(&self, held: &MapState) -> Table {
+    fn slots(&self, held: &MapState) -> Vec<MapSlotRow> {
         let mut rows = Vec::new();
         for (&key, entry) in held.services.iter().filter(|(key, _)| self.shows_service(**key)) {
             for (name, slots) in [(ViewKind::Cluster, &entry.cluster), (ViewKind::Local, &entry.local)] {
                 let runs = slots.chunk_by(|left, right| left == right);
-                rows.extend(
-                    runs.filter(|run| self.reached.contains(&key) || self.shows_address(run[0].addr.addr)).map(|run| {
-                        let Slot { backend, addr } = run[0];
-                        [
-                            id(key),
-                            self.name(key),
-                            Cell::text(&name),
-                            Cell::text(&addr),
-                            Cell::Number(backend.0.into()),
-                            Cell::count(run.len()),
-                        ]
-                    }),
-                );
+                let runs = runs.filter(|run| self.reached.contains(&key) || self.shows_address(run[0].addr.addr));
+                rows.extend(runs.map(|run| MapSlotRow {
+                    id: key.0.into(),
+                    service: self.name(key),
+                    view: name.to_string(),
+                    backend: run[0].addr.to_string(),
+                    backend_id: run[0].backend.0.into(),
+                    slots: run.len() as u64,
+                }));
             }
         }
-        Table::new(&SLOTS, rows)
+        rows
     }
 }
 
-fn id(id: ServiceId) -> Cell {
-    Cell::Number(id.0.into())
+fn view(local: bool) -> String {
+    if local { ViewKind::Local } else { ViewKind::Cluster }.to_string()
 }
 
-fn view(local: bool) -> Cell {
-    Cell::text(&if local { ViewKind::Local } else { ViewKind::Cluster })
-}
-
-fn node_addresses(held: &MapState, filter: &Filter) -> Table {
+fn node_addresses(held: &MapState, filter: &Filter) -> Vec<NodeAddressRow> {
     let shown = held.node_addrs.iter().filter(|addr| filter.address.is_none_or(|wanted| wanted == **addr));
-    Table::new(&NODE_ADDRESSES, shown.map(|addr| [Cell::text(addr)]))
+    shown.map(|addr| NodeAddressRow { address: addr.to_string() }).collect()
 }
 
 /// The usage of one map.
@@ -210,7 +153,7 @@ pub(super) struct MapUsage {
     /// Maximum number of entries.
     pub(super) limit: u32,
     /// The configuration key that sets the size.
-    key: &'static str,
+    pub(super) key: &'static str,
 }
 
 /// Returns the usage of each map. Slots at rest count as used, if their number is known.
@@ -226,11 +169,14 @@ pub(super) fn usage(held: &MapState, datapath: &dyn DatapathReader, now: Moment)
     ]
 }
 
-fn limits(usage: [MapUsage; 4]) -> Table {
-    let row = |MapUsage { name, used, limit, key }| {
-        [Cell::text(&name), used.map_or(Cell::None, Cell::count), Cell::Number(limit.into()), Cell::text(key)]
+fn limits(usage: [MapUsage; 4]) -> Vec<LimitRow> {
+    let row = |MapUsage { name, used, limit, key }| LimitRow {
+        map: String::from(name),
+        used: used.map(|used: usize| used as u64),
+        limit: u64::from(limit),
+        config_key: String::from(key),
     };
-    Table::new(&LIMITS, usage.map(row))
+    usage.map(row).into()
 }
 
 /// Reads the present contents of the maps.

@@ -10,6 +10,7 @@ use nodelb_core::datapath::Count;
 use nodelb_core::explain::reports;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{BackendState, Source};
+use nodelb_core::problems::{Problem, Reason, Severity};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::kernel_check::DriftKind;
@@ -25,7 +26,6 @@ use crate::latency::Latencies;
 use crate::log;
 use crate::reconcile::drift::{DriftReport, LINK};
 use crate::sockets::stale::StaleSocketsReport;
-use crate::status::Health;
 
 pub(super) mod family;
 mod packets;
@@ -48,7 +48,8 @@ pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error
     let mut exposition = Exposition::default();
     let snapshot = state.snapshot();
     services(&mut exposition, &snapshot);
-    health(&mut exposition, &state.health(), now);
+    health(&mut exposition, state, now);
+    problems(&mut exposition, &state.problems(now));
     sources(&mut exposition, &snapshot, &state.sources(), now);
     let apiservers = state.apiservers();
     if apiservers.pool.is_some() {
@@ -83,8 +84,7 @@ fn services(exposition: &mut Exposition, snapshot: &Snapshot) {
     exposition.one(&table::SERVICES_HELD, counts.held);
     exposition.one(&table::SERVICES_WITHOUT_BACKENDS, counts.without_backends);
     exposition.one(&table::SERVICES_LOAD_BALANCER_PENDING, counts.load_balancer_pending);
-    let statuses = [Status::Pending, Status::Done, Status::Held, Status::Error];
-    exposition.each(&table::FRONTENDS, every(statuses, &counts.frontends));
+    exposition.each(&table::FRONTENDS, every(Status::ALL, &counts.frontends));
     exposition.one(&table::FRONTENDS_REFUSED, counts.refused);
     exposition.one(&table::FRONTEND_CONFLICTS, counts.conflicting);
     exposition.each(&table::BACKENDS, every(BackendState::ALL, &counts.backends));
@@ -107,12 +107,25 @@ fn changes(exposition: &mut Exposition, latencies: &Latencies) {
     exposition.histogram(&table::SYNC_PROXY_RULES, &latencies.sync_proxy_rules);
 }
 
-fn health(exposition: &mut Exposition, health: &Health, now: Now) {
-    exposition.one(&table::READY, health.ready(now.moment).iter().all(|check| check.passed));
-    let mut hooks = health.checks.iter().filter(|check| HOOKS.contains(&check.name)).peekable();
+fn health(exposition: &mut Exposition, state: &AdminState, now: Now) {
+    let health = state.health();
+    exposition.one(&table::READY, state.is_ready(now));
+    let mut hooks = health.checks.iter().filter(|check| HOOKS.contains(&&*check.name)).peekable();
     if hooks.peek().is_some() {
         exposition.one(&table::HOOKS_IN_EFFECT, hooks.all(|check| check.passed));
     }
+}
+
+/// Every reason has its series, so that an alert can compare with 0.
+fn problems(exposition: &mut Exposition, problems: &[Problem]) {
+    let mut counts: BTreeMap<(Severity, Reason), usize> =
+        Reason::ALL.iter().map(|reason| ((reason.entry().severity, *reason), 0)).collect();
+    for problem in problems {
+        *counts.entry((problem.severity, problem.reason)).or_default() += 1;
+    }
+    let rows =
+        counts.into_iter().map(|((severity, reason), number)| ([severity.to_string(), reason.to_string()], number));
+    exposition.each(&table::PROBLEMS, rows);
 }
 
 fn sources(exposition: &mut Exposition, snapshot: &Snapshot, rows: &[SourceReport], now: Now) {
@@ -224,13 +237,18 @@ pub(super) fn process(exposition: &mut Exposition) {
     if let Some(bytes) = resident_bytes(&read("/proc/self/status")) {
         exposition.one(&table::RESIDENT_MEMORY, bytes);
     }
-    if let Ok(open) = fs::read_dir("/proc/self/fd") {
-        // Subtract the descriptor that counts the others.
-        exposition.one(&table::OPEN_FDS, open.count().saturating_sub(1));
-    }
-    if let Ok((limit, _)) = getrlimit(Resource::RLIMIT_NOFILE) {
+    if let Some((open, limit)) = open_files() {
+        exposition.one(&table::OPEN_FDS, open);
         exposition.one(&table::MAX_FDS, limit);
     }
+}
+
+/// The number of open file descriptors, and its limit; `None` if they cannot be read.
+pub(super) fn open_files() -> Option<(u64, u64)> {
+    let open = fs::read_dir("/proc/self/fd").ok()?.count();
+    let (limit, _) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
+    // Subtract the descriptor that counts the others.
+    Some((open.saturating_sub(1) as u64, limit))
 }
 
 /// Returns the start time in seconds since 1970. `stat` is that of the process, `system` that of the host.

@@ -1,7 +1,8 @@
 //! `/openapi.json`: the description of the API in OpenAPI 3.1, generated from the route table. Owns the translation;
-//! every fact comes from a [`Route`], a [`Parameter`] or a [`Schema`].
+//! every fact comes from a [`Route`], a [`Parameter`] or the type of an answer ([`nodelb_core::rows`]).
 
-use nodelb_core::output::schema::{Column, Kind, Schema};
+use schemars::SchemaGenerator;
+use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use super::query::{Parameter, Values};
@@ -9,8 +10,13 @@ use super::routes::{Form, Route};
 
 /// Returns the description of these routes.
 pub(super) fn describe(routes: &[Route]) -> Value {
-    let paths: Map<String, Value> =
-        routes.iter().map(|route| (route.path.to_owned(), json!({ "get": operation(route) }))).collect();
+    let mut generator = generator();
+    let paths: Map<String, Value> = routes
+        .iter()
+        .map(|route| (route.path.to_owned(), json!({ "get": operation(route, &mut generator) })))
+        .collect();
+    let mut schemas = generator.take_definitions(true);
+    schemas.insert("Refusal".into(), refusal());
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -22,26 +28,35 @@ pub(super) fn describe(routes: &[Route]) -> Value {
         "servers": [{ "url": "http://localhost:9890" }],
         "paths": paths,
         "components": {
-            "schemas": { "Problem": problem() },
-            "responses": { "Problem": answer("The request cannot be answered: the problem and the remedy.", &[
+            "schemas": schemas,
+            "responses": { "Refusal": answer("The request cannot be answered: the problem and the remedy.", &[
                 ("text/plain", json!({ "type": "string" })),
-                ("application/json", json!({ "$ref": "#/components/schemas/Problem" })),
+                ("application/json", json!({ "$ref": "#/components/schemas/Refusal" })),
             ]) },
         },
     })
 }
 
-fn operation(route: &Route) -> Value {
+/// The generator of schemas of data; they refer to each other in the document.
+fn generator() -> SchemaGenerator {
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.definitions_path = "/components/schemas".into();
+        settings.meta_schema = None;
+    });
+    settings.into_generator()
+}
+
+fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
     let parameters: Vec<Value> = route.takes().into_iter().map(parameter).collect();
-    let problem = json!({ "$ref": "#/components/responses/Problem" });
+    let refusal = json!({ "$ref": "#/components/responses/Refusal" });
     let mut responses = json!({
-        "200": answer(route.shows, &forms(route)),
-        "400": problem,
-        "403": problem,
-        "503": problem,
+        "200": answer(route.shows, &forms(route, generator)),
+        "400": refusal,
+        "403": refusal,
+        "503": refusal,
     });
     if matches!(route.form, Form::Verdict(_)) {
-        responses["503"] = answer("Not ready; the body lists the failed conditions.", &forms(route));
+        responses["503"] = answer("Not ready; the body lists the failed conditions.", &forms(route, generator));
     }
     json!({
         "operationId": operation_id(route.path),
@@ -65,16 +80,17 @@ fn answer(description: &str, forms: &[(&str, Value)]) -> Value {
     json!({ "description": description, "content": content })
 }
 
-fn forms(route: &Route) -> Vec<(&'static str, Value)> {
+fn forms(route: &Route, generator: &mut SchemaGenerator) -> Vec<(&'static str, Value)> {
     let text = json!({ "type": "string" });
     match route.form {
         Form::Own("application/json") => vec![("application/json", json!({ "type": "object" }))],
         Form::Own(form) => vec![(form, text)],
-        Form::Tables(tables) | Form::Verdict(tables) => {
-            vec![("text/plain", text), ("application/json", page(tables))]
+        Form::Data(schema) | Form::Verdict(schema) => {
+            vec![("text/plain", text), ("application/json", schema(generator).to_value())]
         }
-        Form::Followed(tables, _) => {
-            vec![("text/plain", text.clone()), ("application/json", page(tables)), ("text/event-stream", text)]
+        Form::Followed(schema, _) => {
+            let data = schema(generator).to_value();
+            vec![("text/plain", text.clone()), ("application/json", data), ("text/event-stream", text)]
         }
     }
 }
@@ -95,47 +111,7 @@ fn parameter(parameter: &Parameter) -> Value {
     })
 }
 
-/// Returns the schema of a page: one list of rows per table.
-fn page(tables: &[&Schema]) -> Value {
-    let rows = |schema: &&Schema| (schema.name.to_owned(), json!({ "type": "array", "items": row(schema) }));
-    let names: Vec<&str> = tables.iter().map(|schema| schema.name).collect();
-    json!({
-        "type": "object",
-        "properties": tables.iter().map(rows).collect::<Map<_, _>>(),
-        "required": names,
-        "additionalProperties": false,
-    })
-}
-
-/// Returns the schema of a row.
-pub(super) fn row(schema: &Schema) -> Value {
-    let cell = |column: &Column| (column.key(), cell(column.kind));
-    let keys: Vec<String> = schema.columns.iter().map(Column::key).collect();
-    json!({
-        "type": "object",
-        "properties": schema.columns.iter().map(cell).collect::<Map<_, _>>(),
-        "required": keys,
-        "additionalProperties": false,
-    })
-}
-
-/// A missing value is null.
-fn cell(kind: Kind) -> Value {
-    match kind {
-        Kind::Name | Kind::Text => json!({ "type": ["string", "null"] }),
-        Kind::OneOf(words) => {
-            let words: Vec<Value> = words.iter().map(|word| json!(word)).chain([Value::Null]).collect();
-            json!({ "enum": words })
-        }
-        Kind::Number => json!({ "type": ["integer", "null"], "minimum": 0 }),
-        Kind::Flag => json!({ "type": ["boolean", "null"] }),
-        Kind::List => json!({ "type": "array", "items": { "type": "string" } }),
-        Kind::Duration => json!({ "type": ["number", "null"], "minimum": 0, "description": "Seconds." }),
-        Kind::Age => json!({ "type": ["integer", "null"], "minimum": 0, "description": "Seconds." }),
-    }
-}
-
-fn problem() -> Value {
+fn refusal() -> Value {
     json!({
         "type": "object",
         "properties": { "error": { "type": "string" } },

@@ -14,11 +14,10 @@ use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::model::names::NoSuchName;
 use nodelb_core::model::service::FrontendKind;
-use nodelb_core::output::table::Style;
 use nodelb_core::state::status::Status;
 
-/// The parameters that every route with tables accepts.
-pub(super) static FORM: [&Parameter; 4] = [&OUTPUT, &WIDTH, &WIDE, &COLOR];
+/// The parameters that every route with data accepts.
+pub(super) static FORM: [&Parameter; 1] = [&OUTPUT];
 
 /// A parameter of the query string. The route table says which routes accept it; `/openapi.json` describes it.
 #[derive(Debug)]
@@ -63,6 +62,16 @@ pub(super) static ADDRESS: Parameter = Parameter {
     values: Values::Text("ADDRESS", ADDRESS_PATTERN),
     about: "Filter by IPv4 or IPv6 address, with any port.",
     set: |query, value| put(&mut query.filter.address, value),
+};
+
+pub(super) static NAMESPACE: Parameter = Parameter {
+    name: "namespace",
+    values: Values::Text("NAMESPACE", "^[^/]+$"),
+    about: "Filter by the namespace of the service.",
+    set: |query, value| {
+        query.filter.namespace = Some(value.into());
+        Ok(())
+    },
 };
 
 pub(super) static TYPE: Parameter = Parameter {
@@ -124,30 +133,6 @@ pub(super) static WATCH: Parameter = Parameter {
     values: Values::Flag,
     about: "Keep the response open and send each change.",
     set: |query, value| flag(value).map(|watch| query.watch = watch),
-};
-
-pub(super) static WIDTH: Parameter = Parameter {
-    name: "width",
-    values: Values::Number(40, 10_000),
-    about: "Text: maximum line width in characters; longer cells are shortened.",
-    set: |query, value| {
-        query.style.width = Some(number(&WIDTH, value)?);
-        Ok(())
-    },
-};
-
-pub(super) static WIDE: Parameter = Parameter {
-    name: "wide",
-    values: Values::Flag,
-    about: "Text: show all columns and full lists.",
-    set: |query, value| flag(value).map(|wide| query.style.wide = wide),
-};
-
-pub(super) static COLOR: Parameter = Parameter {
-    name: "color",
-    values: Values::Flag,
-    about: "Text: add ANSI colors.",
-    set: |query, value| flag(value).map(|colour| query.style.colour = colour),
 };
 
 /// Parses a flag. A flag without a value is set.
@@ -295,8 +280,6 @@ pub(super) struct Query {
     pub(super) from: Option<TraceFrom>,
     /// Whether the answer continues with changes.
     pub(super) watch: bool,
-    /// The style of text.
-    pub(super) style: Style,
     /// Whether an apiserver is queried, too.
     pub(super) live: bool,
     /// The maximum number of rows.

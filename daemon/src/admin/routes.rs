@@ -1,33 +1,32 @@
 //! The routes: one table registers them, lists them under `/`, and defines the parameters and the tables of each. A new
 //! route is a new entry here. Owns no fact, and not the way in which a request is answered ([`super::answer`]).
 
+use std::slice;
+
 use axum::http::StatusCode;
-use nodelb_core::explain::reports;
-use nodelb_core::output::diff::{COMPARED, DIFFERENCES};
-use nodelb_core::output::schema::{Column, Schema};
-use nodelb_core::output::table::{Cell, Page, Table};
+use nodelb_core::rows::{
+    self, Apiservers, Backends, ConfigAnswer, Connections, Dated, Devices, DiffAnswer, Frontends, Healthz,
+    HistoryAnswer, Maps, Readyz, Rendered, RouteRow, Routes, Services, Sources, TraceAnswer,
+};
+use nodelb_core::status_report::StatusReport;
+use schemars::{Schema, SchemaGenerator};
 
 use super::follow::ChangeStream;
-use super::query::{self, ADDRESS, FROM, LIMIT, LIVE, Parameter, Problem, Query, SERVICE, STATUS, TO, TYPE, internal};
+use super::query::{
+    self, ADDRESS, FROM, LIMIT, LIVE, NAMESPACE, Parameter, Problem, Query, SERVICE, STATUS, TO, TYPE, internal,
+};
 use super::state::{AdminState, Now, latest};
 use super::{connections, devices, diff, history, maps, metrics, openapi, status, tables, trace};
-use crate::status::Check;
 
 /// A status and the content, or the problem.
 pub(super) type Answer = Result<(StatusCode, Content), Problem>;
 
 /// The content of an answer before it is rendered.
 pub(super) enum Content {
-    /// Tables, as text or JSON.
-    Page(Page),
+    /// Rows or other data, as text or JSON.
+    Data(Box<dyn Rendered>),
     /// Text in another format.
     Own(String),
-}
-
-impl<T: Into<Page>> From<T> for Content {
-    fn from(page: T) -> Self {
-        Self::Page(page.into())
-    }
 }
 
 /// One route.
@@ -61,14 +60,17 @@ pub(super) enum Cost {
     Whole,
 }
 
+/// Describes data for `/openapi.json`.
+pub(super) type Describe = fn(&mut SchemaGenerator) -> Schema;
+
 /// The format of an answer.
 pub(super) enum Form {
-    /// These tables, as text or JSON.
-    Tables(&'static [&'static Schema]),
-    /// The same, and `?watch` continues with the changes from this feed.
-    Followed(&'static [&'static Schema], fn(&AdminState, &Query) -> ChangeStream),
-    /// A table of checks: status 200, or 503 if one of them failed.
-    Verdict(&'static [&'static Schema]),
+    /// Data of this schema, as text or JSON; `?watch` continues with the changes from this feed.
+    Followed(Describe, fn(&AdminState, &Query) -> ChangeStream),
+    /// Data of this schema, as text or JSON.
+    Data(Describe),
+    /// Checks: status 200, or 503 if one of them failed.
+    Verdict(Describe),
     /// Text of this content type, whatever format is requested.
     Own(&'static str),
 }
@@ -107,11 +109,13 @@ impl Route {
     }
 }
 
-const PLACES: &[&Parameter] = &[&SERVICE, &ADDRESS];
-const ROWS: &[&Parameter] = &[&SERVICE, &ADDRESS, &TYPE, &STATUS];
+const PLACES: &[&Parameter] = &[&SERVICE, &NAMESPACE, &ADDRESS];
+const ROWS: &[&Parameter] = &[&SERVICE, &NAMESPACE, &ADDRESS, &TYPE, &STATUS];
 
-static LIST: Schema<[Column; 3]> =
-    Schema { name: "routes", columns: [Column::name("Route"), Column::text("Shows"), Column::list("Parameters")] };
+/// The form of data of this type.
+const fn of<A: rows::Answer>() -> Form {
+    Form::Data(SchemaGenerator::subschema_for::<A>)
+}
 
 /// Every route, in the order of the list under `/`.
 pub(super) static ROUTES: &[Route] = &[
@@ -119,7 +123,7 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/",
         parameters: &[],
         shows: "this list",
-        form: Form::Tables(&[&LIST]),
+        form: of::<Routes>(),
         cost: Cost::Nothing,
         answer: list_routes,
     },
@@ -127,41 +131,39 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/status",
         parameters: &[],
         shows: "a one-screen summary of the daemon and this node",
-        form: Form::Tables(&[&status::STATUS, &status::TROUBLE, &status::CHANGES]),
+        form: of::<StatusReport>(),
         cost: Cost::Whole,
-        answer: |state, _, now| ok(status::status(state, now)),
+        answer: |state, _, now| ok(status::status(state, now), now),
     },
     Route {
         path: "/services",
         parameters: ROWS,
         shows: "services with their source and status",
-        form: Form::Tables(&[&tables::SERVICES]),
+        form: of::<Services>(),
         cost: Cost::ByService,
-        answer: |state, query, _| ok(tables::services(reports::services(&state.snapshot(), &query.filter))),
+        answer: |state, query, now| ok(tables::services(&state.snapshot(), &query.filter), now),
     },
     Route {
         path: "/frontends",
         parameters: ROWS,
         shows: "service addresses with their backends, status and time of the last change",
-        form: Form::Followed(&[&tables::FRONTENDS], ChangeStream::frontends),
+        form: Form::Followed(SchemaGenerator::subschema_for::<Frontends>, ChangeStream::frontends),
         cost: Cost::ByPlace,
-        answer: |state, query, now| {
-            ok(tables::frontends(reports::frontends(&state.snapshot(), &query.filter), now.moment))
-        },
+        answer: |state, query, now| ok(tables::frontends(&state.snapshot(), &query.filter, now.clocks()), now),
     },
     Route {
         path: "/backends",
         parameters: PLACES,
         shows: "backends, and whether they receive traffic",
-        form: Form::Tables(&[&tables::BACKENDS]),
+        form: of::<Backends>(),
         cost: Cost::ByService,
-        answer: |state, query, _| ok(tables::backends(reports::backends(&state.snapshot(), &query.filter))),
+        answer: |state, query, now| ok(tables::backends(&state.snapshot(), &query.filter), now),
     },
     Route {
         path: "/maps",
-        parameters: PLACES,
+        parameters: &[&SERVICE, &ADDRESS],
         shows: "the content of the kernel maps, and how full each map is",
-        form: Form::Tables(&[&maps::FRONTENDS, &maps::SERVICES, &maps::SLOTS, &maps::NODE_ADDRESSES, &maps::LIMITS]),
+        form: of::<Maps>(),
         cost: Cost::Whole,
         answer: read_maps,
     },
@@ -169,68 +171,69 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/history",
         parameters: PLACES,
         shows: "history of changes: what changed, when, which client changed it, and when it was applied",
-        form: Form::Followed(&[&history::HISTORY], ChangeStream::history),
+        form: Form::Followed(SchemaGenerator::subschema_for::<HistoryAnswer>, ChangeStream::history),
         cost: Cost::ByPlace,
         answer: |state, query, now| {
             let (history, snapshot) = (state.history(), state.snapshot());
-            ok(history::history(&history::select(&history, &snapshot, &query.filter), now.unix))
+            let history = history::rows(&history::select(&history, &snapshot, &query.filter));
+            ok(HistoryAnswer { history }, now)
         },
     },
     Route {
         path: "/diff",
         parameters: &[&SERVICE, &ADDRESS, &LIVE],
         shows: "differences between source, memory and kernel, with the likely cause",
-        form: Form::Tables(&[&DIFFERENCES, &COMPARED]),
+        form: of::<DiffAnswer>(),
         cost: Cost::Whole,
-        answer: |state, query, now| ok(diff::diff(state, query, now)?),
+        answer: |state, query, now| ok(diff::diff(state, query, now)?, now),
     },
     Route {
         path: "/trace",
         parameters: &[&TO, &FROM],
         shows: "where a connection to an address goes, and why",
-        form: Form::Tables(&[&trace::VERDICT, &trace::TRACE, &trace::BACKENDS]),
+        form: of::<TraceAnswer>(),
         cost: Cost::Little,
-        answer: |state, query, now| ok(trace::trace(&state.snapshot(), query, now)?),
+        answer: |state, query, now| ok(trace::trace(&state.snapshot(), query, now)?, now),
     },
     Route {
         path: "/sources",
         parameters: &[],
         shows: "files and object kinds that services are read from, with their problems",
-        form: Form::Tables(&[&tables::SOURCES]),
+        form: of::<Sources>(),
         cost: Cost::Whole,
-        answer: |state, _, now| ok(tables::sources(&state.sources(), now.unix)),
+        answer: |state, _, now| ok(tables::sources(&state.sources()), now),
     },
     Route {
         path: "/apiservers",
         parameters: &[],
         shows: "apiserver addresses, which one is in use, and why",
-        form: Form::Tables(&[&tables::APISERVERS, &tables::SESSION]),
+        form: of::<Apiservers>(),
         cost: Cost::Nothing,
-        answer: |state, _, now| ok(tables::apiservers(&state.apiservers(), now)),
+        answer: |state, _, now| ok(tables::apiservers(&state.apiservers(), now), now),
     },
     Route {
         path: "/devices",
         parameters: &[],
         shows: "whether packets from outside the node are translated, and at which network devices",
-        form: Form::Tables(&[&devices::PACKETS, &devices::DEVICES]),
+        form: of::<Devices>(),
         cost: Cost::Nothing,
-        answer: |state, _, _| ok(devices::devices(state)),
+        answer: |state, _, now| ok(devices::devices(state), now),
     },
     Route {
         path: "/connections",
         parameters: &[&SERVICE, &ADDRESS, &LIMIT],
         shows: "connections of clients outside the node",
-        form: Form::Tables(&[&connections::CONNECTIONS, &connections::LISTED]),
+        form: of::<Connections>(),
         cost: Cost::Whole,
-        answer: |state, query, _| ok(connections::connections(state, query)?),
+        answer: |state, query, now| ok(connections::connections(state, query, now)?, now),
     },
     Route {
         path: "/config",
         parameters: &[],
         shows: "the active configuration: each key with its value and origin",
-        form: Form::Tables(&[&tables::CONFIG]),
+        form: of::<ConfigAnswer>(),
         cost: Cost::Nothing,
-        answer: |state, _, _| ok(tables::config(&latest(&state.config))),
+        answer: |state, _, now| ok(tables::config(&latest(&state.config)), now),
     },
     Route {
         path: "/openapi.json",
@@ -244,17 +247,24 @@ pub(super) static ROUTES: &[Route] = &[
         path: "/healthz",
         parameters: &[],
         shows: "liveness of the daemon (200 or 503)",
-        form: Form::Verdict(&[&tables::HEALTHZ]),
+        form: Form::Verdict(SchemaGenerator::subschema_for::<Healthz>),
         cost: Cost::Nothing,
-        answer: |state, _, now| checks(&tables::HEALTHZ, &[state.health().alive(now.moment)]),
+        answer: |state, _, now| {
+            let alive = state.health().alive(now.moment);
+            let healthz = tables::checks(slice::from_ref(&alive));
+            verdict(Healthz { healthz }, alive.passed, now)
+        },
     },
     Route {
         path: "/readyz",
         parameters: &[],
         shows: "readiness: whether connections on this node are translated (200, or 503 with the reasons)",
-        form: Form::Verdict(&[&tables::READYZ]),
+        form: Form::Verdict(SchemaGenerator::subschema_for::<Readyz>),
         cost: Cost::Nothing,
-        answer: |state, _, now| checks(&tables::READYZ, &state.readiness(now)),
+        answer: |state, _, now| {
+            let readyz = tables::checks(&state.readiness(now));
+            verdict(Readyz { readyz }, state.is_ready(now), now)
+        },
     },
     Route {
         path: "/metrics",
@@ -269,26 +279,29 @@ pub(super) static ROUTES: &[Route] = &[
     },
 ];
 
-fn ok(page: impl Into<Page>) -> Answer {
-    Ok((StatusCode::OK, Content::Page(page.into())))
+fn ok(answer: impl rows::Answer, now: Now) -> Answer {
+    verdict(answer, true, now)
 }
 
-fn checks(schema: &'static Schema<[Column; 3]>, checks: &[Check]) -> Answer {
-    let all_passed = checks.iter().all(|check| check.passed);
-    let status = if all_passed { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-    Ok((status, tables::checks(schema, checks).into()))
+fn verdict(answer: impl rows::Answer, is_good: bool, now: Now) -> Answer {
+    let status = if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    Ok((status, Content::Data(Box::new(Dated { answer, now: now.clocks().time }))))
 }
 
-fn list_routes(_: &AdminState, _: &Query, _: Now) -> Answer {
-    let cells = |route: &Route| [Cell::text(route.path), Cell::text(route.shows), Cell::list(route.takes())];
-    ok(Table::new(&LIST, ROUTES.iter().map(cells)))
+fn list_routes(_: &AdminState, _: &Query, now: Now) -> Answer {
+    let row = |route: &Route| RouteRow {
+        route: route.path.into(),
+        shows: route.shows.into(),
+        parameters: route.takes().iter().map(ToString::to_string).collect(),
+    };
+    ok(Routes { routes: ROUTES.iter().map(row).collect() }, now)
 }
 
 fn read_maps(state: &AdminState, query: &Query, now: Now) -> Answer {
     let held = maps::held(state)?;
     let snapshot = state.snapshot();
     let usage = maps::usage(&held.state, &*state.datapath, now.moment);
-    ok(maps::maps(&held.state, &|id| snapshot.service_of(id), usage, &query.filter))
+    ok(maps::maps(&held.state, &|id| snapshot.service_of(id), usage, &query.filter), now)
 }
 
 #[cfg(test)]

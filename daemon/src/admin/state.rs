@@ -43,6 +43,8 @@ pub struct AdminState {
     pub packets: Option<devices::Published>,
     /// The configuration in effect.
     pub config: watch::Receiver<Arc<Config>>,
+    /// The configuration keys that changed and wait for a restart.
+    pub restart_keys: watch::Receiver<Arc<Vec<String>>>,
     /// The addresses of `admin.listen` that could not be opened.
     pub unopened: watch::Receiver<Arc<Vec<Unopened>>>,
     /// Returns the current time.

@@ -4,7 +4,6 @@
 use std::os::unix::fs::MetadataExt;
 
 use axum::http::StatusCode;
-use nodelb_core::compile::select::Choice;
 use nodelb_core::explain::explanation;
 use nodelb_core::explain::explanation::{
     Candidate, Client, ClientAddress, ConnectResult, Explanation, MatchedFrontend, NearMatch, ViewKind, ViewReason,
@@ -13,10 +12,9 @@ use nodelb_core::explain::rows::FrontendReport;
 use nodelb_core::explain::trace::Errno;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::service::{BackendState, TrafficPolicy};
+use nodelb_core::model::service::TrafficPolicy;
 use nodelb_core::output::durations;
-use nodelb_core::output::schema::{Column, Schema};
-use nodelb_core::output::table::{Cell, Page, Table};
+use nodelb_core::rows::{StepRow, TraceAnswer, TraceBackendRow, VerdictRow};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::status::Status;
 
@@ -24,42 +22,6 @@ use super::query::{Problem, Query, TraceFrom};
 use super::state::Now;
 
 mod outside;
-
-/// The columns of the result.
-pub(super) static VERDICT: Schema<[Column; 10]> = Schema {
-    name: "verdict",
-    columns: [
-        Column::name("To"),
-        Column::text("From"),
-        Column::one_of("Verdict", &ConnectResult::NAMES),
-        Column::text("Errno"),
-        Column::name("Service"),
-        Column::name("Port"),
-        Column::name("Frontend"),
-        Column::one_of("View", &ViewKind::NAMES),
-        Column::number("Backends"),
-        Column::flag("In-Kernel"),
-    ],
-};
-
-/// The columns of the steps.
-pub(super) static TRACE: Schema<[Column; 2]> =
-    Schema { name: "trace", columns: [Column::name("Step"), Column::text("Finding")] };
-
-/// The columns of the backends, with the reason for or against each.
-pub(super) static BACKENDS: Schema<[Column; 8]> = Schema {
-    name: "backends",
-    columns: [
-        Column::name("Address"),
-        Column::one_of("State", &BackendState::NAMES),
-        Column::one_of("Choice", &Choice::NAMES),
-        Column::text("Share"),
-        Column::text("Node"),
-        Column::text("Zone"),
-        Column::text("Origin"),
-        Column::text("Reason"),
-    ],
-};
 
 impl TraceFrom {
     /// # Errors
@@ -84,59 +46,59 @@ impl TraceFrom {
 ///
 /// # Errors
 /// When the client cannot be determined.
-pub(super) fn trace(snapshot: &Snapshot, query: &Query, now: Now) -> Result<Page, Problem> {
+pub(super) fn trace(snapshot: &Snapshot, query: &Query, now: Now) -> Result<TraceAnswer, Problem> {
     let Some(to) = query.to else {
         return Err(Problem::new(StatusCode::BAD_REQUEST, "the destination is missing: to=ADDRESS:PORT"));
     };
     let from = query.from.unwrap_or(TraceFrom::Client(Client::Host));
-    Ok(page(&from.explanation(snapshot, to)?, now.moment))
+    Ok(answer(&from.explanation(snapshot, to)?, now.moment))
 }
 
-fn page(explanation: &Explanation, now: Moment) -> Page {
-    let steps = steps(explanation, now).into_iter().map(|(step, finding)| [Cell::text(step), Cell::Text(finding)]);
-    Page(vec![verdict_table(explanation), Table::new(&TRACE, steps), backends_table(explanation)])
+fn answer(explanation: &Explanation, now: Moment) -> TraceAnswer {
+    let steps = steps(explanation, now).into_iter();
+    TraceAnswer {
+        verdict: verdict_row(explanation),
+        trace: steps.map(|(step, finding)| StepRow { step: step.into(), finding }).collect(),
+        backends: explanation.backends.iter().map(backend).collect(),
+    }
 }
 
-fn verdict_table(explanation: &Explanation) -> Table {
+fn verdict_row(explanation: &Explanation) -> VerdictRow {
     let owner = explanation.found.as_ref().and(explanation.claims.first());
-    let errno = match explanation.result {
-        ConnectResult::Refused(errno) => Some(errno),
-        ConnectResult::Forwarded(_) | ConnectResult::PassedThrough | ConnectResult::Dropped(_) => None,
-    };
     let found = explanation.found.as_ref();
-    let row = [
-        Cell::text(&explanation.to),
-        Cell::text(&explanation.from),
-        Cell::text(&explanation.result),
-        Cell::optional(errno),
-        Cell::optional(owner.map(|row| &row.service)),
-        owner.map_or(Cell::None, |row| Cell::Shared(row.port.clone())),
-        Cell::optional(found.map(|found| found.at)),
-        Cell::optional(found.map(|found| found.view)),
-        match explanation.result {
-            ConnectResult::Forwarded(backends) => Cell::count(backends),
-            ConnectResult::Refused(_) | ConnectResult::PassedThrough | ConnectResult::Dropped(_) => Cell::None,
+    VerdictRow {
+        to: explanation.to.to_string(),
+        from: explanation.from.to_string(),
+        verdict: explanation.result.to_string(),
+        errno: match explanation.result {
+            ConnectResult::Refused(errno) => Some(errno.to_string()),
+            ConnectResult::Forwarded(_) | ConnectResult::PassedThrough | ConnectResult::Dropped(_) => None,
         },
-        found.map_or(Cell::None, |found| Cell::Flag(found.is_in_kernel)),
-    ];
-    Table::new(&VERDICT, [row])
+        service: owner.map(|row| row.service.to_string()),
+        port: owner.map(|row| row.port.to_string()).filter(|port| !port.is_empty()),
+        frontend: found.map(|found| found.at.to_string()),
+        view: found.map(|found| found.view.to_string()),
+        backends: match explanation.result {
+            ConnectResult::Forwarded(backends) => Some(backends as u64),
+            ConnectResult::Refused(_) | ConnectResult::PassedThrough | ConnectResult::Dropped(_) => None,
+        },
+        in_kernel: found.map(|found| found.is_in_kernel),
+    }
 }
 
-fn backends_table(explanation: &Explanation) -> Table {
-    let rows = explanation.backends.iter().map(|candidate| {
-        let row = &candidate.row;
-        [
-            Cell::text(&row.address),
-            Cell::text(&row.state),
-            Cell::text(&row.choice),
-            Cell::Text(share(candidate)),
-            Cell::Shared(row.node.clone()),
-            Cell::Shared(row.zone.clone()),
-            Cell::Shared(row.origin.clone()),
-            Cell::optional(reason(candidate)),
-        ]
-    });
-    Table::new(&BACKENDS, rows)
+fn backend(candidate: &Candidate) -> TraceBackendRow {
+    let row = &candidate.row;
+    let filled = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    TraceBackendRow {
+        address: row.address.to_string(),
+        state: row.state,
+        choice: row.choice,
+        share: filled(&share(candidate)),
+        node: filled(&row.node),
+        zone: filled(&row.zone),
+        origin: filled(&row.origin),
+        reason: reason(candidate),
+    }
 }
 
 /// Returns the name and the sentence of each step, in the order in which they happen.

@@ -96,20 +96,20 @@ impl Problems {
         for row in rows {
             let is_taken = owner.is_some_and(|owner| owner.address == row.address && owner.service != row.service);
             if owner.is_none_or(|owner| owner.address != row.address) {
-                owner = Some(row).filter(|row| row.status != Status::Error);
+                owner = Some(row).filter(|row| !row.status.is_denied());
             }
             if !of_kubernetes(&row.service) {
                 continue;
             }
             let reason = match row.status {
                 Status::Held => Some(Reason::BackendsHeld),
-                Status::Error if is_taken => Some(Reason::AddressConflict),
-                Status::Error => Some(Reason::AddressRefused),
-                Status::Done | Status::Pending => None,
+                Status::Conflict | Status::Refused if is_taken => Some(Reason::AddressConflict),
+                Status::Conflict | Status::Refused => Some(Reason::AddressRefused),
+                Status::Ok | Status::NoBackends | Status::LastResort | Status::Pending => None,
             };
-            if row.status == Status::Done && is_empty(row) {
+            if row.status == Status::NoBackends && is_empty(row) {
                 empty.push(row);
-            } else if row.status != Status::Error {
+            } else if !row.status.is_denied() {
                 found.with_backends.insert(row.service.clone());
             }
             if let Some(reason) = reason {

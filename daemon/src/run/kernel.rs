@@ -15,6 +15,7 @@ use nodelb_core::messages;
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::kernel_check::Content;
+use nodelb_core::status_report::Kernel;
 use nodelb_datapath::features::{Feature, Findings, Optional};
 use nodelb_datapath::packets::{PacketConfig, PacketOptions};
 use nodelb_datapath::{
@@ -87,12 +88,12 @@ fn packets(config: &Config) -> Result<Option<PacketConfig>, Failure> {
     Ok(Some(PacketConfig { options, settings, hook_method: None }))
 }
 
-/// Drops the capabilities that the opening needed. Returns the kernel features that nodelb uses, in one line.
+/// Drops the capabilities that the opening needed. Describes the kernel.
 pub(super) fn drop_capabilities(
     config: &Config,
     datapath: &KernelDatapath,
     mut findings: Findings,
-) -> Result<String, Failure> {
+) -> Result<Kernel, Failure> {
     let kept = drop_privileges(datapath).map_err(stuck_with_privileges)?;
     match kept.capabilities.as_slice() {
         [] => info!(message_id = %messages::ATTACHED, "dropped all capabilities"),
@@ -105,9 +106,9 @@ pub(super) fn drop_capabilities(
     Ok(log_findings(config, &findings))
 }
 
-/// Logs the available and the missing kernel features; returns them in one line. The features for ending sockets are
+/// Logs the available and the missing kernel features, and returns the missing ones. The features for ending sockets are
 /// logged where they are tested.
-fn log_findings(config: &Config, findings: &Findings) -> String {
+fn log_findings(config: &Config, findings: &Findings) -> Kernel {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let sentence = findings.sentence(&format!("Linux {}", release.trim()));
     info!(message_id = %messages::KERNEL_HAS, "{sentence}");
@@ -123,7 +124,8 @@ fn log_findings(config: &Config, findings: &Findings) -> String {
             Feature::RefuseBind | Feature::Mptcp | Feature::Flows | Feature::EndSockets => {}
         }
     }
-    sentence
+    let missing = findings.missing().map(|row| format!("{} ({}): {}", row.name, row.since, row.without));
+    Kernel { release: release.trim().to_owned(), missing_features: missing.collect() }
 }
 
 /// Logs the results of the start, and what will not work.
@@ -297,19 +299,19 @@ pub(super) struct Reader {
     links: Links,
     connections: Option<Connections>,
     clients: Mutex<Counted>,
-    features: String,
+    kernel: Kernel,
 }
 
 impl Reader {
-    /// A reader of this datapath; `features` are the kernel features that nodelb uses, in one line.
-    pub(super) fn new(datapath: &KernelDatapath, features: String) -> Self {
+    /// A reader of this datapath; `kernel` describes the kernel.
+    pub(super) fn new(datapath: &KernelDatapath, kernel: Kernel) -> Self {
         Self {
             limits: datapath.limits(),
             maps: datapath.reader(),
             links: datapath.links(),
             connections: datapath.counters().map(connections),
             clients: Mutex::default(),
-            features,
+            kernel,
         }
     }
 }
@@ -341,8 +343,8 @@ impl DatapathReader for Reader {
         self.connections.as_ref()
     }
 
-    fn kernel_features(&self) -> Option<&str> {
-        Some(&self.features)
+    fn kernel(&self) -> Option<&Kernel> {
+        Some(&self.kernel)
     }
 }
 

@@ -47,6 +47,8 @@ impl Signals {
 pub(super) struct Reload {
     /// The configuration in effect.
     pub(super) config: watch::Sender<Arc<Config>>,
+    /// The keys that changed and wait for a restart.
+    pub(super) restart_keys: watch::Sender<Arc<Vec<String>>>,
     pub(super) config_path: Option<PathBuf>,
     pub(super) level: Control,
     pub(super) identity: watch::Sender<Arc<Identity>>,
@@ -147,6 +149,7 @@ impl Reload {
                 "restart needed for: {}", restart.join(", ")
             );
         }
+        self.restart_keys.send_replace(Arc::new(restart));
         self.level.set(config.log.level);
         // Also if the directory is the same: a reload reads every file again.
         self.directory.send_replace(config.files.directory.clone());

@@ -71,7 +71,7 @@ starts() {
 }
 
 is_asked() {
-    check "curl localhost:9890/frontends" says '^198.51.100.7:80/TCP .*shop/web .*Done' \
+    check "curl localhost:9890/frontends" says '^198.51.100.7:80/TCP .*shop/web .*OK' \
         curl -sfS http://localhost:9890/frontends
     check "nodelb status" nodelb status
     check "journalctl -u nodelb" journal_has 'every source is synced'

@@ -1,6 +1,7 @@
 //! Rows of the admin API that are only quoted: all their columns on one line. Pure, and tolerant, because a daemon of
 //! another version has other columns.
 
+use nodelb_core::model::time::Time;
 use nodelb_core::text;
 use serde_json::{Map, Value};
 
@@ -51,11 +52,25 @@ pub(super) fn is_about_maps(row: &Value) -> bool {
     row["between"] == "memory/kernel" && !is_about_hooks(row)
 }
 
-/// Returns the rows of a table of an answer, without empty columns; no rows if the answer does not have the table.
+/// Returns the rows of a table of an answer, or its only row, without empty columns; no rows if the answer does not have the table.
 pub(super) fn of(answer: &Value, table: &str) -> Vec<Value> {
-    let mut rows = answer.get(table).and_then(Value::as_array).cloned().unwrap_or_default();
+    let mut rows = match answer.get(table) {
+        Some(Value::Array(rows)) => rows.clone(),
+        Some(row @ Value::Object(_)) => vec![row.clone()],
+        _ => Vec::new(),
+    };
     rows.iter_mut().filter_map(Value::as_object_mut).for_each(|row| row.retain(|_, value| !value.is_null()));
     rows
+}
+
+/// Replaces the times of a row by the seconds since then.
+pub(super) fn to_ages(row: &mut Value, now: Time) {
+    for name in ["since", "last_response"] {
+        let Some(time) = row.get(name).and_then(|time| serde_json::from_value::<Time>(time.clone()).ok()) else {
+            continue;
+        };
+        row[name] = (time.age(now) as f64 / 1_000.0).into();
+    }
 }
 
 fn is_empty(value: &Value) -> bool {

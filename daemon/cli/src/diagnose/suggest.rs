@@ -16,7 +16,7 @@ const MAX_COMPARED: usize = 128;
 
 /// Returns the names similar to `wanted` (`namespace/name`), the most similar first: the same name in another
 /// namespace, a name with the same beginning or end, a name with a few different letters.
-pub(super) fn similar_names<'n>(wanted: &str, known: impl Iterator<Item = &'n str>) -> impl Iterator<Item = &'n str> {
+pub(crate) fn similar_names<'n>(wanted: &str, known: impl Iterator<Item = &'n str>) -> impl Iterator<Item = &'n str> {
     let mut near: Vec<(usize, &str)> = known.filter_map(|name| Some((distance_of(wanted, name)?, name))).collect();
     near.sort_unstable();
     near.dedup();

@@ -73,14 +73,13 @@ enum Met {
 /// # Errors
 /// When the daemon does not list the frontends.
 pub(super) fn differences(addresses: &DaemonAddresses, read_peer: ReadPeer) -> Result<Vec<Difference>, Failure> {
-    let parameters = [&[("output", "json".to_owned())], addresses.parameters().as_slice()].concat();
+    let parameters = addresses.parameters()?;
     let frontends: Frontends = parse(&addresses.asking.get("/frontends", &parameters)?)?;
-    let tried = frontends.frontends.into_iter().filter(|row| matches!(row.status, Some(Status::Done | Status::Held)));
+    let tried = frontends.frontends.into_iter().filter(|row| row.status.is_some_and(Status::is_in_maps));
     let tried: Vec<(L4Addr, Frontend)> =
         tried.filter_map(|row| Some((row.address.parse().ok()?, row))).take(MAX_PROBES).collect();
     let node = if tried.iter().any(|(address, _)| address.addr.is_unspecified()) {
-        let service = addresses.service.as_ref().map(|service| ("service", service.to_string()));
-        let parameters: Vec<_> = service.into_iter().chain([("output", "json".to_owned())]).collect();
+        let parameters: Vec<_> = parameters.into_iter().filter(|(name, _)| *name == "service").collect();
         parse::<Maps>(&addresses.asking.get("/maps", &parameters)?)?.node_addresses
     } else {
         Vec::new()

@@ -1,8 +1,8 @@
+use super::ask::Format;
 use clap::{CommandFactory, Parser};
 use nodelb_core::model::service::FrontendKind;
 use nodelb_core::state::status::Status;
 
-use super::ask::Output;
 use super::{Command, CommandLine, DatapathChoice};
 
 fn parse(line: &str) -> Result<Command, clap::Error> {
@@ -32,7 +32,7 @@ fn reads_filters_as_typed_values() {
     let rows = rows.rows.addresses;
     assert_eq!(rows.service.unwrap().to_string(), "shop/web");
     assert_eq!(rows.address.unwrap().to_string(), "10.0.0.1");
-    assert_eq!(rows.asking.output, Output::Json);
+    assert_eq!(rows.asking.output, Format::Json);
 }
 
 #[test]
@@ -40,13 +40,16 @@ fn refuses_values_that_are_none() {
     for (line, words) in [
         ("nodelb frontends --service web", "`web` is not a service name"),
         ("nodelb frontends --address 10.0.0.1:80", "`10.0.0.1:80` is not an IP address"),
+        ("nodelb frontends --type node", "possible values: ClusterIP, NodePort, ExternalIP, LoadBalancer, Static"),
         (
-            "nodelb frontends --type node",
-            "`node` is not a type (expected ClusterIP, NodePort, ExternalIP, LoadBalancer, Static)",
+            "nodelb services --status bad",
+            "possible values: OK, NoBackends, LastResort, Held, Conflict, Refused, Pending",
         ),
-        ("nodelb services --status bad", "`bad` is not a status (expected Pending, Done, Held, Error)"),
-        ("nodelb backends --status Done", "unexpected argument '--status'"),
-        ("nodelb frontends --output xml", "possible values: text, json"),
+        ("nodelb backends --status OK", "unexpected argument '--status'"),
+        ("nodelb frontends --output xml", "possible values: text, wide, json, yaml"),
+        ("nodelb trace 10.96.7.7:80 --from banana", "expected host, pod, outside, an address"),
+        ("nodelb history --since soon", "`soon` is not a duration"),
+        ("nodelb frontends -n shop -A", "cannot be used with"),
         ("nodelb sources --service a/b", "unexpected argument '--service'"),
         ("nodelb run --datapath magic", "possible values: kernel, memory"),
         ("nodelb", "Usage:"),

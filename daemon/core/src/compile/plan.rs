@@ -17,6 +17,8 @@ pub struct PortPlan {
     pub local: View,
     /// See [`super::select::Selection::has_backends`].
     pub has_backends: bool,
+    /// See [`super::select::Selection::is_last_resort`].
+    pub is_last_resort: bool,
     /// The session affinity timeout in seconds; 0 without affinity.
     pub affinity_seconds: u32,
     /// See [`crate::state::entries::ServiceEntry::may_be_bound`].

@@ -5,7 +5,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use crate::model::addr::{Family, L4Addr, Protocol};
@@ -112,6 +113,8 @@ pub struct Selection {
     pub local: Indexes,
     /// Whether the service has any usable backend, on this node or elsewhere.
     pub has_backends: bool,
+    /// Whether the usable backends are quarantined ones, because there are no others.
+    pub is_last_resort: bool,
 }
 
 /// Selects among the candidates.
@@ -144,11 +147,12 @@ pub fn select(candidates: &[Candidate<'_>], node: &NodeFacts, last_resort: bool)
         Some(places) => Indexes::clone(places),
     };
     let local = in_order.iter().map(|places| on_this_node(places)).find(|places| !places.is_empty());
-    Selection { cluster, local: local.unwrap_or_default(), has_backends: first.is_some() }
+    let is_last_resort = active.is_empty() && terminating.is_empty() && !quarantined.is_empty();
+    Selection { cluster, local: local.unwrap_or_default(), has_backends: first.is_some(), is_last_resort }
 }
 
 /// Whether a backend may receive new connections, and if not, the reason.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum Choice {
     /// In the cluster view.
     Selected,

@@ -362,7 +362,7 @@ impl Engine {
         !(self.is_settled() && is_equal)
     }
 
-    /// Whether every planned operation is done. Then all touched frontends are Done, which is the initial status of a
+    /// Whether every planned operation is done. Then all touched frontends are OK, which is the initial status of a
     /// claim, and only untouched frontends need a check.
     pub(super) fn is_settled(&self) -> bool {
         let waits = !(self.deferred.is_empty() && self.batching.is_empty());
@@ -429,23 +429,24 @@ impl Engine {
             && self.realised.services.get(&service) == self.desired.services.get(&service);
         let (status, error) = match (error, self.holds.announced(service)) {
             (Some(_), _) if is_resting => (Status::Pending, Some(Arc::from(MapError::Resting.to_string()))),
-            (Some(error), _) => (Status::Error, Some(Arc::from(error.to_string()))),
+            (Some(error), _) => (Status::Refused, Some(Arc::from(error.to_string()))),
             (None, Some(port)) if is_done => (Status::Held, Some(Arc::clone(&port.text))),
-            (None, None) if is_done && !self.holds.is_held(service) => (Status::Done, None),
+            (None, None) if is_done && !self.holds.is_held(service) => (Status::Ok, None),
             _ => (Status::Pending, self.why_pending(address, &entry)),
         };
-        if status == Status::Done {
+        if status == Status::Ok {
             self.unsettled.remove(&address);
         } else {
             self.unsettled.insert(address);
         }
-        if row.status.status == status && row.status.error == error || is_resting && row.status.status == Status::Error
+        if row.status.status == status && row.status.error == error
+            || is_resting && row.status.status == Status::Refused
         {
             return;
         }
         match (&error, row.status.status) {
-            (Some(error), _) if status == Status::Error => self.round.errors.push((address, Arc::clone(error))),
-            (_, Status::Error) if status != Status::Pending => self.round.healed.push(address),
+            (Some(error), _) if status == Status::Refused => self.round.errors.push((address, Arc::clone(error))),
+            (_, Status::Refused) if status != Status::Pending => self.round.healed.push(address),
             _ => {}
         }
         if let Some(row) = self.rows.get_mut(&address) {

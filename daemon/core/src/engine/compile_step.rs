@@ -14,6 +14,7 @@ use crate::compile::guard::Refusal;
 use crate::compile::plan::PortPlan;
 use crate::compile::select::Checks;
 use crate::compile::{CompileContext, compile};
+use crate::degraded::Degraded;
 use crate::holds::Emptied;
 use crate::model::addr::L4Addr;
 use crate::model::cause::{DirtyReason, Trigger};
@@ -23,6 +24,7 @@ use crate::model::source_range::SourceRange;
 use crate::state::entries::{ServiceEntry, ServiceId, Slot};
 use crate::state::owner::IdOwner;
 use crate::state::owner::OwnerTag;
+use crate::state::status::Status;
 
 /// Whether the entries are equal in everything that affects connections.
 fn is_same_to_clients(before: &ServiceEntry, after: &ServiceEntry) -> bool {
@@ -120,6 +122,7 @@ impl Engine {
                     self.note_other_source(id, source_before.is_some(), service.source);
                 }
                 self.keep_last_known(id, &key, subject, plan);
+                self.note_degraded(id, &key, subject, plan);
                 self.desire_service(id, &key, plan, subject);
             }
             None => {
@@ -127,6 +130,24 @@ impl Engine {
             }
         }
         CompiledPort { key, id, frontends }
+    }
+
+    /// Records whether the port has a healthy backend.
+    fn note_degraded(&mut self, id: ServiceId, key: &PortKey, subject: &Subject<'_>, plan: &PortPlan) {
+        let status = match (plan.has_backends, plan.is_last_resort) {
+            (false, _) => Some(Status::NoBackends),
+            (true, true) => Some(Status::LastResort),
+            (true, false) => None,
+        };
+        let had = |entry: Option<&Arc<ServiceEntry>>| entry.is_some_and(|entry| entry.has_backends);
+        let had_backends = || had(self.desired.services.get(&id)) || had(self.realised.services.get(&id));
+        let new = |status| Degraded {
+            status,
+            since: subject.now,
+            cause: subject.reason.trigger_of(key).cause(),
+            had_backends: had_backends(),
+        };
+        self.degraded.note(id, status, new);
     }
 
     fn desire_service(&mut self, id: ServiceId, key: &Arc<PortKey>, plan: &PortPlan, subject: &Subject<'_>) {
@@ -202,6 +223,7 @@ impl Engine {
             {
                 self.backends.release(&entry.cluster);
                 self.backends.release(&entry.local);
+                self.degraded.forget(id);
                 self.desire_ranges(id, &[]);
                 self.touched.services.push(id);
                 self.deferred.note_change(id);
@@ -226,7 +248,7 @@ impl Engine {
         let is_refused = !refused.is_empty() || row.claims().iter().any(|claim| claim.target.is_err());
         let (entry, outside) = (row.entry(), row.outside());
         if entry.is_some() && !was_owned {
-            row.status = RowStatus::done(now);
+            row.status = RowStatus::ok(now);
         }
         if row.claims().is_empty() {
             self.rows.remove(&address);

@@ -17,6 +17,9 @@ mod kernel;
 
 pub use kernel::{CHECKS_AT_ONCE, NextCheck};
 
+/// What happens to hooks that are not in effect.
+pub const ATTACHED_AGAIN: &str = "attached again within 10 s; until then connections may not be translated";
+
 /// What a row shows for a source that was used before and is not configured.
 pub const NOT_CONFIGURED: &str = "not configured";
 
@@ -151,12 +154,14 @@ fn add_frontends(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Difference
         let is_owner =
             owner.is_some_and(|(claim, _)| (&claim.key.service, &claim.key.port) == (&report.service, &report.port));
         let (memory, action) = match (report.status, owner) {
-            (Status::Error, _) if is_owner => continue,
-            (Status::Error, Some((claim, _))) => {
+            (Status::Conflict | Status::Refused, _) if is_owner => continue,
+            (Status::Conflict | Status::Refused, Some((claim, _))) => {
                 (format!("served for {}", claim.key), "takes over when that service gives it up".to_owned())
             }
-            (Status::Error, None) => ("not served".into(), "connections pass through untranslated".into()),
-            (Status::Done, _) if is_out_of_reach(snapshot, report.address, report.kind) => {
+            (Status::Conflict | Status::Refused, None) => {
+                ("not served".into(), "connections pass through untranslated".into())
+            }
+            (status, _) if status.is_in_maps() && is_out_of_reach(snapshot, report.address, report.kind) => {
                 ("served, but not on every address".into(), "served there as soon as that changes".into())
             }
             _ => continue,

@@ -1,6 +1,6 @@
 //! The rows that readers see, built from a snapshot.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::claims::{Claim, Precedence, Row};
@@ -21,9 +21,9 @@ pub fn frontends(snapshot: &Snapshot, filter: &Filter) -> Vec<FrontendReport> {
     let mut reports = Vec::new();
     let mut add = |address: L4Addr, row: &Row| {
         for (place, claim) in row.claims().iter().enumerate() {
-            let is_meant = filter.service.as_ref().is_none_or(|service| claim.key.service == *service)
+            let is_meant = filter.accepts(&claim.key.service)
                 && filter.kind.is_none_or(|kind| claim.kind == kind)
-                && filter.status.is_none_or(|status| row.status_of(place, address).status == status);
+                && filter.status.is_none_or(|status| snapshot.status_of(row, place, address).status == status);
             if is_meant {
                 reports.push(frontend(snapshot, address, row, place, claim));
             }
@@ -75,30 +75,44 @@ fn count_services(snapshot: &Snapshot, counts: &mut Counts) {
 
 fn count_frontends(snapshot: &Snapshot, counts: &mut Counts) {
     let mut held = BTreeSet::new();
+    let mut worst: BTreeMap<&ServiceName, Status> = BTreeMap::new();
     for row in snapshot.rows.values() {
         for (place, claim) in row.claims().iter().enumerate() {
             let status = match &claim.target {
+                Ok(_) if place == 0 && row.status.status == Status::Ok => {
+                    snapshot.lack_of_backends(claim).map_or(Status::Ok, |(status, _)| status)
+                }
                 Ok(_) if place == 0 => row.status.status,
                 Ok(_) => {
                     counts.conflicting += 1;
-                    Status::Error
+                    Status::Conflict
                 }
                 Err(_) => {
                     counts.refused += 1;
-                    Status::Error
+                    Status::Refused
                 }
             };
             *counts.frontends.entry(status).or_default() += 1;
             if status == Status::Held {
                 held.insert(&claim.key.service);
             }
+            let worst = worst.entry(&claim.key.service).or_insert(status);
+            if status.badness() > worst.badness() {
+                *worst = status;
+            }
         }
+    }
+    // A service without addresses has none with a problem.
+    let without = counts.services.saturating_sub(worst.len());
+    worst.into_values().for_each(|status| *counts.services_by_status.entry(status).or_default() += 1);
+    if without > 0 {
+        *counts.services_by_status.entry(Status::Ok).or_default() += without;
     }
     counts.held = held.len();
 }
 
 fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim: &Claim) -> FrontendReport {
-    let status = row.status_of(place, address);
+    let status = snapshot.status_of(row, place, address);
     let entry = claim.target.as_ref().ok().and_then(|id| snapshot.desired.services.get(id));
     let is_owner = place == 0;
     let backends = match entry {
@@ -161,7 +175,7 @@ fn source_ranges(snapshot: &Snapshot, claim: &Claim) -> Option<usize> {
 /// Why a correctly written NodePort does not reach all clients, or any.
 fn unanswered(snapshot: &Snapshot, claim: &Claim, status: Status) -> Option<String> {
     let family = claim.key.family;
-    if claim.kind != FrontendKind::NodePort || status != Status::Done {
+    if claim.kind != FrontendKind::NodePort || !status.is_in_maps() {
         return None;
     }
     if !snapshot.answers_nodeports(family) {
@@ -181,7 +195,12 @@ fn unused_text_of(snapshot: &Snapshot, key: &PortKey) -> Option<String> {
     let mut rows = Vec::new();
     let (_, slices) = snapshot.facts.owner(&key.service)?;
     port_backends(snapshot, slices, key, &mut rows);
-    unused_text(&rows)
+    text_of_unused(&rows)
+}
+
+/// The backends of the service that nodelb refuses to use or found unhealthy, as text; `None` if there are none.
+pub(crate) fn unused_text(snapshot: &Snapshot, name: &ServiceName) -> Option<String> {
+    text_of_unused(&backends(snapshot, &Filter::for_service(name)))
 }
 
 /// The results of the service's own health checks; `None` if it has no checks.
@@ -216,23 +235,25 @@ fn service(snapshot: &Snapshot, service: &Arc<Service>) -> ServiceReport {
         outside: OutsideAccess::Off,
         backends: 0,
         selectable: 0,
-        status: Status::Done,
+        status: Status::Ok,
         error: None,
     };
-    match snapshot.facts.owner(&service.name) {
-        Some((owner, _)) if !Arc::ptr_eq(owner, service) => {
-            report.status = Status::Error;
-            let why = match Precedence::between((owner.source, owner.created), (service.source, service.created)) {
-                Precedence::LocalFile => "a local file takes precedence over Kubernetes",
-                Precedence::Older => "its description is older",
-                Precedence::Equal => "both are equally old",
-            };
-            report.error =
-                Some(format!("source {} describes {} too, and {why}: remove one of the two", owner.source, owner.name));
-        }
-        _ => add_use(snapshot, &mut report),
+    match shadowed(snapshot, service) {
+        Some(error) => (report.status, report.error) = (Status::Conflict, Some(error)),
+        None => add_use(snapshot, &mut report),
     }
     report
+}
+
+/// Why this description of a service is not used; `None` if it is.
+pub(crate) fn shadowed(snapshot: &Snapshot, service: &Arc<Service>) -> Option<String> {
+    let (owner, _) = snapshot.facts.owner(&service.name).filter(|(owner, _)| !Arc::ptr_eq(owner, service))?;
+    let why = match Precedence::between((owner.source, owner.created), (service.source, service.created)) {
+        Precedence::LocalFile => "a local file takes precedence over Kubernetes",
+        Precedence::Older => "its description is older",
+        Precedence::Equal => "both are equally old",
+    };
+    Some(format!("source {} describes {} too, and {why}: remove one of the two", owner.source, owner.name))
 }
 
 fn add_use(snapshot: &Snapshot, report: &mut ServiceReport) {
@@ -240,12 +261,12 @@ fn add_use(snapshot: &Snapshot, report: &mut ServiceReport) {
     let frontends = frontends(snapshot, &filter);
     report.frontends = frontends.len();
     report.outside = frontends.iter().map(|f| f.outside).min().unwrap_or(OutsideAccess::Off);
-    report.status = frontends.iter().map(|f| f.status).max_by_key(|s| severity(*s)).unwrap_or(Status::Done);
-    let mut failed = frontends.into_iter().filter(|f| matches!(f.status, Status::Held | Status::Error));
+    report.status = frontends.iter().map(|f| f.status).max_by_key(|s| s.badness()).unwrap_or(Status::Ok);
+    let mut failed = frontends.into_iter().filter(|f| f.status == Status::Held || f.status.is_denied());
     report.error = failed.find_map(|f| f.error.map(|error| format!("{}: {error}", f.address)));
     let backends = backends(snapshot, &filter);
     if report.error.is_none() {
-        report.error = unused_text(&backends);
+        report.error = text_of_unused(&backends);
     }
     let entry = || snapshot.facts.health_check_port_error(Some(&report.service)).map(ToString::to_string);
     report.error = report.error.take().or_else(entry);
@@ -329,7 +350,7 @@ fn held_backend(key: &PortKey, address: L4Addr, cause: &Cause) -> BackendReport 
 
 /// Formats as `2 backends refused: 127.0.0.1:8080/TCP is a loopback address: ...`, or similarly for backends that
 /// failed their checks; `None` if there are neither.
-fn unused_text(rows: &[BackendReport]) -> Option<String> {
+fn text_of_unused(rows: &[BackendReport]) -> Option<String> {
     let refused = rows.iter().filter(|row| row.choice == Choice::Refused);
     let failed = rows.iter().filter(|row| row.state == BackendState::Quarantined);
     first_of(refused, ["refused", "refused"], " is")
@@ -352,17 +373,8 @@ fn all_failed(backends: &[L4Addr], failed: &Quarantine) -> bool {
     !backends.is_empty() && backends.iter().all(|backend| failed.contains_key(&(backend.addr, backend.port)))
 }
 
-fn severity(status: Status) -> u8 {
-    match status {
-        Status::Done => 0,
-        Status::Pending => 1,
-        Status::Held => 2,
-        Status::Error => 3,
-    }
-}
-
 /// The service's ports by family, as the compiler creates them.
-fn port_keys(service: &Service) -> BTreeSet<PortKey> {
+pub(crate) fn port_keys(service: &Service) -> BTreeSet<PortKey> {
     let mut keys = BTreeSet::new();
     for port in &service.ports {
         keys.extend(port.frontends.iter().map(|frontend| PortKey {

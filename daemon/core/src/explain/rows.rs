@@ -28,11 +28,11 @@ pub struct FrontendReport {
     pub flags: Vec<String>,
     /// Whether clients outside the node are served at the address, or why not.
     pub outside: OutsideAccess,
-    /// Whether the maps contain the frontend.
+    /// Whether connections reach a backend, and if not, why.
     pub status: Status,
     /// The time since which it has this status.
     pub since: Moment,
-    /// Why the status is not Done, with the remedy. For a NodePort also the process that has bound it; for a frontend
+    /// Why the status is not OK, with the remedy. For a NodePort also the process that has bound it; for a frontend
     /// without backends also the backends that nodelb refuses to use or found unhealthy.
     pub error: Option<String>,
 }
@@ -125,6 +125,8 @@ pub struct BackendReport {
 pub struct Counts {
     /// The number of services, each name counted once.
     pub services: usize,
+    /// The number of services by the worst status of their frontends. A status without services is absent.
+    pub services_by_status: BTreeMap<Status, usize>,
     /// The number of services with a held frontend.
     pub held: usize,
     /// The number of services with a port that has no backend for new connections.
@@ -134,9 +136,9 @@ pub struct Counts {
     pub load_balancer_pending: usize,
     /// The number of rows of `/frontends` by status. A status without rows is absent.
     pub frontends: BTreeMap<Status, usize>,
-    /// The number of rows in the status Error that can never own their address.
+    /// The number of rows in the status Refused that can never own their address.
     pub refused: usize,
-    /// The number of rows in the status Error that wait for the owner of their address.
+    /// The number of rows in the status Conflict.
     pub conflicting: usize,
     /// The number of backends in the slices of the services by state, counted once for each port. Those that failed
     /// their checks count as quarantined.

@@ -4,6 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::addr::{Addr, L4Addr};
@@ -17,7 +18,7 @@ pub const MAX_SHOWN: usize = 32;
 const MAX_TEXT: usize = 2_048;
 
 /// The kind of an event. The same word is used in text, JSON and the state file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum What {
     /// nodelb started.
     Started,

@@ -1,5 +1,6 @@
 //! Addresses, the keys of most maps and tables: their order, text form and validation.
 
+use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -7,6 +8,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use ipnet::IpNet;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 /// An IPv4 or IPv6 address in one 16-byte form. IPv4 is stored as `::ffff:a.b.c.d` (RFC 4291 section 2.5.5.2), exactly
@@ -227,6 +229,20 @@ pub struct L4Addr {
     pub port: u16,
     /// The transport protocol.
     pub protocol: Protocol,
+}
+
+impl JsonSchema for L4Addr {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "TransportAddress".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "pattern": "^.+:[0-9]+/(TCP|UDP|SCTP)$" })
+    }
 }
 
 impl L4Addr {

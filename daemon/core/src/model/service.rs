@@ -6,6 +6,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::model::addr::{Addr, Family, L4Addr, Protocol};
@@ -357,7 +358,7 @@ pub struct Hints {
 
 /// Whether a backend may be selected. If two slices disagree about one address, the first state in this order takes
 /// precedence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum BackendState {
     /// Receives new connections.
     Active,

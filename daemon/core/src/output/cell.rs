@@ -1,16 +1,15 @@
-//! One value of a table and its form in JSON. `table/text` defines its form in text.
+//! One value of a table. `table/text` defines its form in text.
 
 use std::sync::Arc;
 
-use serde::ser::{Serialize, Serializer};
-
 use crate::model::addr::L4Addr;
 use crate::model::moment::Moment;
+use crate::model::time::Time;
 
 /// One value of a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cell {
-    /// No value: `-` in text, `null` in JSON.
+    /// No value: `-` in text.
     None,
     /// A text. An empty one is `-` in text output.
     Text(String),
@@ -20,13 +19,20 @@ pub enum Cell {
     Number(u64),
     /// A boolean, `yes` or `no` in text.
     Flag(bool),
-    /// Several texts. Text output shows at most five of them and the number of the others.
+    /// Several texts. Text of a limited width shows at most five of them and the number of the others.
     List(Vec<String>),
     /// Several addresses, possibly thousands, shown like a list.
     Addresses(Vec<L4Addr>),
-    /// The time since an event, in milliseconds: `4m20s` in text, seconds in JSON.
+    /// The time since an event, in milliseconds: `4m20s` in text.
     Age(u64),
-    /// The duration of an operation, in microseconds: `350us` in text, seconds in JSON.
+    /// A time: the time since it in text, the time of day in wide text.
+    Since {
+        /// The time.
+        time: Time,
+        /// The current time.
+        now: Time,
+    },
+    /// The duration of an operation, in microseconds: `350us` in text.
     Duration(u64),
 }
 
@@ -56,33 +62,20 @@ impl Cell {
         Self::List(values.into_iter().map(|value| value.to_string()).collect())
     }
 
+    /// Whether text shows nothing but a dash.
+    pub(crate) fn is_empty(&self) -> bool {
+        match self {
+            Self::None => true,
+            Self::Text(text) => text.is_empty(),
+            Self::Shared(text) => text.is_empty(),
+            Self::List(values) => values.is_empty(),
+            Self::Addresses(values) => values.is_empty(),
+            Self::Number(_) | Self::Flag(_) | Self::Age(_) | Self::Since { .. } | Self::Duration(_) => false,
+        }
+    }
+
     /// A cell with the time from `since` to `now`. A `since` in the future counts as now.
     pub fn age(since: Moment, now: Moment) -> Self {
         Self::Age(now.0.saturating_sub(since.0))
-    }
-}
-
-/// An address in its JSON form.
-struct Printed<'a>(&'a L4Addr);
-
-impl Serialize for Printed<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self.0)
-    }
-}
-
-impl Serialize for Cell {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match self {
-            Self::None => serializer.serialize_none(),
-            Self::Text(text) => serializer.serialize_str(text),
-            Self::Shared(text) => serializer.serialize_str(text),
-            Self::Number(number) => serializer.serialize_u64(*number),
-            Self::Flag(flag) => serializer.serialize_bool(*flag),
-            Self::List(values) => values.serialize(serializer),
-            Self::Addresses(values) => serializer.collect_seq(values.iter().map(Printed)),
-            Self::Age(millis) => serializer.serialize_u64(millis / 1000),
-            Self::Duration(micros) => serializer.serialize_f64(*micros as f64 / 1e6),
-        }
     }
 }

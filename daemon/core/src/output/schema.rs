@@ -1,11 +1,11 @@
-//! The names and columns of the tables, defined once and known without any row. This module contains their texts;
-//! [`super::table`] adds the rows, and `/openapi.json` describes them.
+//! The names and columns of the tables, defined once and known without any row. [`crate::rows`]
+//! defines them, and [`super::table`] adds the rows.
 
 /// A table's name and columns. `C` is an array where rows are created, so that the compiler checks the number of cells,
 /// and a slice everywhere else.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Schema<C: ?Sized = [Column]> {
-    /// The key of the table in JSON, and its heading in a response with several tables.
+    /// The heading of the table in a response with several tables.
     pub name: &'static str,
     /// The columns in the order of display.
     pub columns: C,
@@ -18,6 +18,8 @@ pub struct Column {
     pub heading: &'static str,
     /// The kind of its cells, apart from empty ones.
     pub kind: Kind,
+    /// Whether only the wide form of text contains the column.
+    pub is_wide: bool,
 }
 
 /// The kind of a column's cells.
@@ -35,55 +37,56 @@ pub enum Kind {
     Flag,
     /// Several texts.
     List,
-    /// The time since an event; seconds in JSON.
+    /// The time since an event.
     Age,
-    /// The duration of an operation; seconds in JSON, with a fraction.
+    /// The duration of an operation.
     Duration,
 }
 
 impl Column {
     /// A column of names or addresses.
     pub const fn name(heading: &'static str) -> Self {
-        Self { heading, kind: Kind::Name }
+        Self { heading, kind: Kind::Name, is_wide: false }
     }
 
     /// A column of texts.
     pub const fn text(heading: &'static str) -> Self {
-        Self { heading, kind: Kind::Text }
+        Self { heading, kind: Kind::Text, is_wide: false }
     }
 
     /// A column of words from a fixed set.
     pub const fn one_of(heading: &'static str, words: &'static [&'static str]) -> Self {
-        Self { heading, kind: Kind::OneOf(words) }
+        Self { heading, kind: Kind::OneOf(words), is_wide: false }
     }
 
     /// A column of numbers.
     pub const fn number(heading: &'static str) -> Self {
-        Self { heading, kind: Kind::Number }
+        Self { heading, kind: Kind::Number, is_wide: false }
     }
 
     /// A column of booleans.
     pub const fn flag(heading: &'static str) -> Self {
-        Self { heading, kind: Kind::Flag }
+        Self { heading, kind: Kind::Flag, is_wide: false }
     }
 
     /// A column of lists.
     pub const fn list(heading: &'static str) -> Self {
-        Self { heading, kind: Kind::List }
+        Self { heading, kind: Kind::List, is_wide: false }
     }
 
     /// A column of times since an event.
     pub const fn age(heading: &'static str) -> Self {
-        Self { heading, kind: Kind::Age }
+        Self { heading, kind: Kind::Age, is_wide: false }
     }
 
     /// A column of durations of operations.
     pub const fn duration(heading: &'static str) -> Self {
-        Self { heading, kind: Kind::Duration }
+        Self { heading, kind: Kind::Duration, is_wide: false }
     }
 
-    /// The key in JSON: the heading in lower case with `_` instead of `-`.
-    pub fn key(&self) -> String {
-        self.heading.to_ascii_lowercase().replace('-', "_")
+    /// The same column, only in the wide form of text.
+    #[must_use]
+    pub const fn wide(self) -> Self {
+        Self { is_wide: true, ..self }
     }
 }

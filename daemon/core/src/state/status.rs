@@ -1,30 +1,65 @@
-//! The status of frontends: the relation of the maps to what the sources ask for.
+//! The status of frontends and services: whether connections reach a backend, and if not, why.
 
 use std::fmt;
 use std::str::FromStr;
 
-use serde::Deserialize;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 
 use crate::model::names::NoSuchName;
 
-/// The status of a frontend: the relation of the maps to what the sources ask for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
+/// The status of a frontend or a service: whether connections reach a backend, and if not, why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub enum Status {
-    /// The maps do not contain it yet.
-    Pending,
-    /// The maps contain exactly what the sources ask for.
-    Done,
+    /// Connections reach a backend.
+    #[serde(rename = "OK")]
+    Ok,
+    /// No backend is usable, so connections are refused.
+    NoBackends,
+    /// Every backend failed its health checks; all of them are used because there are no others.
+    LastResort,
     /// Kept in use although the source emptied it.
     Held,
-    /// Refused, or not accepted by the maps. The row's error gives the reason.
-    Error,
+    /// Another service owns the address.
+    Conflict,
+    /// nodelb refuses to serve the address, or the maps did not accept it. The row's error gives the reason.
+    Refused,
+    /// The maps do not contain it yet.
+    Pending,
 }
 
 impl Status {
     /// Every status, in the order of [`Self::NAMES`].
-    pub const ALL: [Self; 4] = [Self::Pending, Self::Done, Self::Held, Self::Error];
+    pub const ALL: [Self; 7] =
+        [Self::Ok, Self::NoBackends, Self::LastResort, Self::Held, Self::Conflict, Self::Refused, Self::Pending];
     /// The names in output.
-    pub const NAMES: [&'static str; 4] = ["Pending", "Done", "Held", "Error"];
+    pub const NAMES: [&'static str; 7] = ["OK", "NoBackends", "LastResort", "Held", "Conflict", "Refused", "Pending"];
+
+    /// How bad the status is: 0 for OK, and more for a worse one. A service has the worst status of its frontends.
+    pub fn badness(self) -> u8 {
+        match self {
+            Self::Ok => 0,
+            Self::Pending => 1,
+            Self::LastResort => 2,
+            Self::Held => 3,
+            Self::Conflict => 4,
+            Self::Refused => 5,
+            Self::NoBackends => 6,
+        }
+    }
+
+    /// Whether the maps contain the address for this service. Then a connection is translated or refused by nodelb.
+    pub fn is_in_maps(self) -> bool {
+        match self {
+            Self::Ok | Self::NoBackends | Self::LastResort | Self::Held => true,
+            Self::Conflict | Self::Refused | Self::Pending => false,
+        }
+    }
+
+    /// Whether the service does not have the address: another one owns it, or it is refused.
+    pub fn is_denied(self) -> bool {
+        matches!(self, Self::Conflict | Self::Refused)
+    }
 }
 
 impl fmt::Display for Status {

@@ -77,7 +77,7 @@ fn a_refused_claim_comes_last_even_if_it_is_the_oldest() {
 fn an_address_is_not_translated_if_every_claim_to_it_is_refused() {
     let row = row(&[refused("a/s", 1)]);
     assert!(row.owner().is_none() && row.entry().is_none());
-    assert_eq!(row.status_of(0, address()).status, Status::Error);
+    assert_eq!(row.status_of(0, address()).status, Status::Refused);
 }
 
 #[test]

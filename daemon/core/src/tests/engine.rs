@@ -130,7 +130,7 @@ fn a_service_reaches_the_kernel_in_one_round() {
     );
     let rows = reports::frontends(&engine.snapshot(Moment(0)), &Filter::default());
     assert_eq!(rows.len(), 1);
-    assert_eq!((rows[0].status, rows[0].backends.len()), (Status::Done, 2));
+    assert_eq!((rows[0].status, rows[0].backends.len()), (Status::Ok, 2));
 }
 
 /// Step 4 of the incident: an annotation must not lead to an operation on the maps.
@@ -229,13 +229,13 @@ fn the_older_service_owns_an_address_and_the_other_takes_over() {
     engine.reconcile(&mut datapath, Moment(0));
     let rows = reports::frontends(&engine.snapshot(Moment(0)), &Filter::default());
     let seen: Vec<_> = rows.iter().map(|row| (row.service.to_string(), row.status)).collect();
-    assert_eq!(seen, [("b/old".into(), Status::Done), ("a/young".into(), Status::Error)]);
+    assert_eq!(seen, [("b/old".into(), Status::Ok), ("a/young".into(), Status::Conflict)]);
     assert!(rows[1].error.as_ref().is_some_and(|error| error.contains("owned by b/old")), "{rows:?}");
 
     engine.change(Change::RemoveService(name("b/old"), Source::Files));
     engine.reconcile(&mut datapath, Moment(1));
     let rows = reports::frontends(&engine.snapshot(Moment(1)), &Filter::default());
-    assert_eq!((rows.len(), rows[0].service.to_string(), rows[0].status), (1, "a/young".into(), Status::Done));
+    assert_eq!((rows.len(), rows[0].service.to_string(), rows[0].status), (1, "a/young".into(), Status::Ok));
 }
 
 #[test]
@@ -262,7 +262,7 @@ fn a_list_that_does_not_fit_names_the_key_to_raise_and_is_written_when_there_is_
         engine.reconcile(&mut datapath, now);
     }
     let rows = reports::frontends(&engine.snapshot(now), &Filter::default());
-    assert!(rows.iter().all(|row| row.status == Status::Done), "{rows:?}");
+    assert!(rows.iter().all(|row| row.status == Status::Ok), "{rows:?}");
 }
 
 /// Otherwise two ports of one name would each take an id, and the second one would never be released.
@@ -299,7 +299,7 @@ fn a_failure_is_forgotten_when_its_cause_goes_away() {
     engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
     engine.reconcile(&mut datapath, Moment(2));
     assert_eq!((engine.sizes().failed, engine.next_round()), (0, None));
-    assert_eq!(reports::frontends(&engine.snapshot(Moment(2)), &Filter::default())[0].status, Status::Done);
+    assert_eq!(reports::frontends(&engine.snapshot(Moment(2)), &Filter::default())[0].status, Status::Ok);
 }
 
 /// The entry is written because its list changes, before the retry of the failed operation is due.
@@ -312,7 +312,7 @@ fn a_frontend_is_written_as_soon_as_its_entry_is() {
     engine.reconcile(&mut datapath, Moment(0));
     engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80", "192.0.2.2:80"])));
     engine.reconcile(&mut datapath, Moment(1));
-    assert_eq!(reports::frontends(&engine.snapshot(Moment(1)), &Filter::default())[0].status, Status::Done);
+    assert_eq!(reports::frontends(&engine.snapshot(Moment(1)), &Filter::default())[0].status, Status::Ok);
     assert_eq!(datapath.dump().expect("readable").frontends.len(), 3, "the service's and two canaries");
 }
 
@@ -519,7 +519,7 @@ fn an_address_of_the_node_makes_only_its_claimants_dirty() {
         rows.iter().map(|row| row.status).collect::<Vec<_>>()
     };
     for (at, own, statuses) in
-        [(1, &["198.51.100.10:1"][..], [Status::Error, Status::Error, Status::Done]), (2, &[], [Status::Done; 3])]
+        [(1, &["198.51.100.10:1"][..], [Status::Refused, Status::Refused, Status::Ok]), (2, &[], [Status::Ok; 3])]
     {
         engine.change(node(own));
         let round = engine.reconcile(&mut datapath, Moment(at));
@@ -559,7 +559,7 @@ fn a_nodeport_on_nodelbs_own_port_goes_before_any_source_has_synced() {
     engine.reconcile(&mut datapath, Moment(3));
     let rows = reports::frontends(&engine.snapshot(Moment(3)), &Filter::default());
     let row = rows.iter().find(|row| row.address == l4("0.0.0.0:30990")).unwrap();
-    assert_eq!(row.status, Status::Error);
+    assert_eq!(row.status, Status::Refused);
     assert!(
         row.error.as_ref().unwrap().contains("nodelb itself listens on port 30990, as admin.listen specifies"),
         "{row:?}"

@@ -30,7 +30,7 @@ metrics! {
         "Number of services with a port that has no backend for new connections";
     SERVICES_LOAD_BALANCER_PENDING: Services, Gauge, "nodelb_services_load_balancer_pending", [],
         "Number of services of type LoadBalancer that have no load balancer address yet";
-    FRONTENDS<1>: Services, Gauge, "nodelb_frontends", [status = "Pending, Done, Held, Error"],
+    FRONTENDS<1>: Services, Gauge, "nodelb_frontends", [status = "OK, NoBackends, LastResort, Held, Conflict, Refused, Pending"],
         "Number of addresses that services claim, by status";
     FRONTENDS_REFUSED: Services, Gauge, "nodelb_frontends_refused", [],
         "Number of claimed addresses that nodelb refuses to serve";
@@ -149,6 +149,9 @@ metrics! {
     PACKET_DEVICES<1>: Packets, Gauge, "nodelb_packet_devices", [state = "attached, unused, failed"],
         "Number of network devices, by the state of nodelb's programs there";
 
+    PROBLEMS<2>: Process, Gauge, "nodelb_problems",
+        [severity = "notice, warning, critical", reason = "the reasons in docs/operations.md"],
+        "Number of problems that `nodelb status` shows, by severity and reason";
     READY: Process, Gauge, "nodelb_ready", [], "1 while `/readyz` returns 200, else 0";
     LOG_LINES_DROPPED: Process, Counter, "nodelb_log_lines_dropped_total", [],
         "Number of log lines that were dropped because journald, or the reader of the daemon's stderr, did not accept them in time";

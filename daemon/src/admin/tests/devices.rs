@@ -1,7 +1,10 @@
+use nodelb_core::output::schema::Kind;
+use nodelb_core::rows::Row;
 use nodelb_datapath::HookMethod;
 
 use super::*;
 use crate::devices::mode::Decision;
+use crate::devices::report::HookState;
 use crate::devices::uplinks::{Device, Reason};
 
 fn report() -> DevicesReport {
@@ -32,23 +35,34 @@ fn report() -> DevicesReport {
     }
 }
 
-fn text(cells: &[Cell]) -> Vec<String> {
-    cells.iter().map(|cell| format!("{cell:?}")).collect()
-}
-
 #[test]
 fn each_device_has_a_role_and_a_state() {
     let report = report();
-    let rows: Vec<_> = report.devices.iter().map(|row| text(&device(row))).collect();
-    assert!(rows[0][3].contains("uplink") && rows[0][4].contains("attached") && rows[0][5].contains("203.0.113.1"));
-    assert!(rows[1][3].contains("pod") && rows[1][4].contains("failed") && rows[1][8].contains("refused"));
-    assert!(rows[2][3].contains("none") && rows[2][4].contains("unused") && rows[2][7].contains("it is down"));
-    let row = text(&packets(&report));
-    assert!(row[0].contains("on") && row[1].contains("tcx") && row[2].contains('2') && row[3].contains("because"));
+    let rows: Vec<DeviceRow> = report.devices.iter().map(device).collect();
+    let seen: Vec<_> = rows.iter().map(|row| (row.role.as_str(), row.programs.as_str())).collect();
+    assert_eq!(seen, [("uplink", "attached"), ("pod", "failed"), ("none", "unused")]);
+    assert_eq!(rows[0].source_addresses, ["203.0.113.1"]);
+    assert_eq!(rows[1].error.as_deref(), Some("refused"));
+    assert!(rows[2].reason.as_ref().is_some_and(|reason| reason.contains("it is down")), "{rows:?}");
+    let row = packets(&report);
+    assert_eq!((row.translation.as_str(), row.hooks.as_deref(), row.repairs), ("on", Some("tcx"), 2));
+    assert_eq!(row.reason, "because");
+}
+
+/// The columns name every word that the daemon has.
+#[test]
+fn roles_and_states_are_those_of_the_columns() {
+    let words = |at: usize| match DeviceRow::schema().columns[at].kind {
+        Kind::OneOf(words) => words.to_vec(),
+        _ => panic!("column {at} has no words"),
+    };
+    assert_eq!((words(3), words(4)), (ROLES.to_vec(), HookState::NAMES.to_vec()));
+    let Kind::OneOf(activities) = PacketsRow::schema().columns[0].kind else { panic!("no words") };
+    assert_eq!(activities, Activity::NAMES);
 }
 
 #[test]
 fn without_packets_the_table_says_so() {
-    let row = text(&packets(&DevicesReport::default()));
-    assert!(row[0].contains("off") && row[3].contains("packets.mode"), "{row:?}");
+    let row = packets(&DevicesReport::default());
+    assert!(row.translation == "off" && row.reason.contains("packets.mode"), "{row:?}");
 }

@@ -28,6 +28,7 @@ pub(super) fn unsynced() -> AdminState {
         recorder: recorder::Published { history: watch::channel(Arc::default()).1, latencies: Latencies::default() },
         stale_sockets: None,
         packets: None,
+        restart_keys: watch::channel(Arc::default()).1,
         unopened: watch::channel(Arc::default()).1,
         config: watch::channel(Arc::default()).1,
         clock: Arc::new(Now::default),

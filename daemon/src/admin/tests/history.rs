@@ -1,8 +1,10 @@
-use nodelb_core::history::{Event, Stamp};
+use nodelb_core::history::{Addresses, Event, Kernel, Stamp, What};
 use nodelb_core::model::addr::{Family, L4Addr, Protocol};
 use nodelb_core::model::cause::Cause;
-use nodelb_core::model::service::{Origin, Source};
-use nodelb_core::output::table::Page;
+use nodelb_core::model::service::{Origin, PortKey, Source};
+use nodelb_core::model::time::Time;
+use nodelb_core::output::table::Style;
+use nodelb_core::rows::{Answer, HistoryAnswer};
 use nodelb_core::snapshot::Snapshot;
 
 use super::*;
@@ -27,11 +29,17 @@ fn origin() -> Origin {
     }
 }
 
-fn of(records: impl IntoIterator<Item = (Event, Stamp)>) -> Table {
+/// The rows of these records.
+fn of(records: impl IntoIterator<Item = (Event, Stamp)>) -> HistoryAnswer {
     let mut history = History::default();
     records.into_iter().for_each(|(event, stamp)| drop(history.add(event, stamp)));
     let records = select(&history, &Snapshot::default(), &Filter::default());
-    super::history(&records, 1_795_176_190)
+    HistoryAnswer { history: rows(&records) }
+}
+
+/// Every column.
+fn wide(answer: &HistoryAnswer) -> String {
+    answer.text(Time(1_795_176_190_000), &Style { wide: true, ..Style::default() })
 }
 
 fn changed() -> (Event, Stamp) {
@@ -48,11 +56,10 @@ fn changed() -> (Event, Stamp) {
 
 #[test]
 fn programs_get_every_figure() {
-    let json = Page::from(of([changed()])).to_json().unwrap();
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let json = serde_json::to_value(of([changed()])).unwrap();
     let row = &json["history"][0];
     assert_eq!(row["sequence"], 1);
-    assert_eq!((&row["time"], &row["age"]), (&"2026-11-20T12:03:04.250Z".into(), &5.into()));
+    assert_eq!(row["time"], "2026-11-20T12:03:04.250Z");
     assert_eq!((&row["service"], &row["port"]), (&"shop/web".into(), &"http/TCP/IPv4".into()));
     assert_eq!((&row["what"], &row["object"]), (&"Changed".into(), &"EndpointSlice shop/web-x".into()));
     assert_eq!((&row["resource_version"], &row["generation"]), (&"1234".into(), &7.into()));
@@ -65,8 +72,8 @@ fn programs_get_every_figure() {
 
 #[test]
 fn people_read_the_same() {
-    let text = Page::from(of([changed()])).to_text();
-    for part in ["2026-11-20T12:03:04.250Z", "5s", "http/TCP/IPv4", "250.0ms", "350us", "10.1.0.1:80/TCP", "1234"] {
+    let text = wide(&of([changed()]));
+    for part in ["2026-11-20T12:03:04.250Z", "http/TCP/IPv4", "250.0ms", "350us", "10.1.0.1:80/TCP", "1234"] {
         assert!(text.contains(part), "{part} in {text}");
     }
 }
@@ -77,7 +84,7 @@ fn what_the_kernel_will_not_take_is_said_in_its_words() {
     let failed = Event::for_port(&key(""), None, What::Removed, removed);
     let failed = Event { kernel: Kernel::Failed("map slots is full".into()), ..failed };
     let waits = Event { kernel: Kernel::Deferred, ..Event::for_daemon(What::Synced, "3 services\u{1b}[31m") };
-    let text = Page::from(of([(failed, Stamp::default()), (waits, Stamp::default())])).to_text();
+    let text = wide(&of([(failed, Stamp::default()), (waits, Stamp::default())]));
     assert!(text.contains("map slots is full") && text.contains("EndpointSlice shop/web-x (removed)"), "{text}");
     assert!(text.contains("waiting for initial sync") && !text.contains('\u{1b}'), "{text}");
     assert!(text.lines().nth(1).unwrap().contains("  TCP/IPv4  "), "{text}");
@@ -90,8 +97,8 @@ fn rows_of_earlier_runs_say_so() {
     before.add(event, stamp);
     let mut history = History::default();
     before.after(0).for_each(|record| history.restore(Record::clone(record)));
-    let rows = select(&history, &Snapshot::default(), &Filter::default());
-    let text = Page::from(super::history(&rows, 0)).to_text();
+    let records = select(&history, &Snapshot::default(), &Filter::default());
+    let text = wide(&HistoryAnswer { history: rows(&records) });
     assert!(text.trim_end().ends_with("before the last start"), "{text}");
 }
 
@@ -107,6 +114,6 @@ fn no_figure_is_too_large_to_be_shown() {
     let (to_owner, to_kernel, at) = (Some(u64::MAX), Some(u64::MAX), u64::MAX);
     let mut history = History::default();
     history.restore(Record { sequence: 1, at, to_owner, to_kernel, is_from_before: false, event });
-    let rows = select(&history, &Snapshot::default(), &Filter::default());
-    assert!(Page::from(super::history(&rows, 0)).to_text().contains(&format!("{} added", usize::MAX)));
+    let records = select(&history, &Snapshot::default(), &Filter::default());
+    assert!(wide(&HistoryAnswer { history: rows(&records) }).contains(&format!("{} added", usize::MAX)));
 }

@@ -4,6 +4,9 @@ use nodelb_core::datapath::Limits;
 use nodelb_core::filter::Filter;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::ServiceName;
+use nodelb_core::model::time::Time;
+use nodelb_core::output::table::Style;
+use nodelb_core::rows::Answer;
 use nodelb_core::state::entries::{BackendId, FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
 
 use super::{maps, usage};
@@ -42,7 +45,7 @@ fn held() -> MapState {
 
 fn text(filter: &Filter) -> String {
     let datapath = FakeDatapath { limits: LIMITS, clients: Some(5), ..FakeDatapath::default() };
-    maps(&held(), &name_of, usage(&held(), &datapath, Moment(0)), filter).to_text()
+    maps(&held(), &name_of, usage(&held(), &datapath, Moment(0)), filter).text(Time::default(), &Style::default())
 }
 
 #[test]

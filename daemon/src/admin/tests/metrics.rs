@@ -21,7 +21,7 @@ use crate::admin::fixture::{always, kubernetes, owner, unsynced};
 use crate::datapath::fake::FakeDatapath;
 use crate::devices::{self, sweep::SweepReport};
 use crate::reconcile::Published;
-use crate::status::Check;
+use crate::status::{Check, Health};
 
 #[path = "metrics/process.rs"]
 mod process;
@@ -338,8 +338,8 @@ fn services_are_counted_by_how_they_stand() {
         "nodelb_services_without_backends 20",
         "nodelb_services_load_balancer_pending 10",
         "nodelb_services_held 0",
-        "nodelb_frontends{status=\"Done\"} 100",
-        "nodelb_frontends{status=\"Error\"} 0",
+        "nodelb_frontends{status=\"OK\"} 80",
+        "nodelb_frontends{status=\"NoBackends\"} 20",
         "nodelb_backends{state=\"Active\"} 80",
         "nodelb_backends_selectable 80",
     ] {

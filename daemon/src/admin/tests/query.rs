@@ -32,7 +32,11 @@ fn refuses_what_it_does_not_understand_by_name() {
             "/frontends?type=Nodeport2",
             "parameter `type`: `Nodeport2` is not a type (expected ClusterIP, NodePort, ExternalIP, LoadBalancer, Static)",
         ),
-        ("/frontends?status=Ok", "parameter `status`: `Ok` is not a status (expected Pending, Done, Held, Error)"),
+        (
+            "/frontends?status=Done",
+            "parameter `status`: `Done` is not a status (expected OK, NoBackends, LastResort, Held, Conflict, Refused, \
+             Pending)",
+        ),
         ("/frontends?output=xml", "parameter `output`: `xml` is not a form (expected text, json, sse)"),
         ("/frontends?output=text&output=json", "parameter `output` is given more than once"),
         ("/frontends?SERVICE=a/b", "unknown parameter `SERVICE`"),

@@ -11,7 +11,7 @@ fn only_cheap_requests_are_answered_during_whole_tables() {
     for target in [
         "/frontends?service=shop/web",
         "/frontends?address=10.96.7.7",
-        "/services?service=shop/web&status=Error",
+        "/services?service=shop/web&status=Refused",
         "/history?address=10.1.0.1",
         "/trace?to=10.96.7.7:80",
     ] {
@@ -19,7 +19,7 @@ fn only_cheap_requests_are_answered_during_whole_tables() {
     }
     for target in [
         "/frontends",
-        "/frontends?status=Error",
+        "/frontends?status=Refused",
         "/services?type=ClusterIP",
         "/backends?address=10.1.0.1",
         "/maps?service=shop/web",

@@ -47,16 +47,19 @@ async fn the_list_names_every_route_and_each_answers_in_both_forms() {
     ];
     assert_eq!(routes, expected);
     for route in routes.into_iter().filter(|route| !["/metrics", "/openapi.json"].contains(route)) {
-        let question = if route == "/trace" { "/trace?to=10.96.7.7:80".into() } else { format!("{route}?wide") };
+        let question = if route == "/trace" { "/trace?to=10.96.7.7:80".into() } else { format!("{route}?output=text") };
         let text = server.get(&question).await;
         assert_eq!(status(&text), "200", "{text}");
         assert!(text.contains("content-type: text/plain; charset=utf-8"), "{text}");
         assert!(text.contains("x-content-type-options: nosniff"), "{text}");
-        let json = server.with(&question, "Accept: application/json\r\n").await;
+        let json = server.with(question.trim_end_matches("?output=text"), "Accept: application/json\r\n").await;
         assert!(json.contains("content-type: application/json"), "{json}");
         let body: serde_json::Value = serde_json::from_str(json.split("\r\n\r\n").nth(1).unwrap()).unwrap();
         assert!(body.is_object(), "{json}");
-        let forced = server.with(&format!("{question}&output=text"), "Accept: application/json\r\n").await;
+        let forced = match route {
+            "/trace" => server.with(&format!("{question}&output=text"), "Accept: application/json\r\n").await,
+            _ => server.with(&question, "Accept: application/json\r\n").await,
+        };
         assert!(forced.contains("content-type: text/plain"), "{forced}");
     }
     server.stop().await;
@@ -79,7 +82,7 @@ async fn frontends_have_exactly_their_columns() {
     let server = served().await;
     let answer = server.get("/frontends").await;
     let heading = answer.lines().last().unwrap();
-    assert_eq!(heading, "Address  Type  Service  Port  Backends  Flags  Status  Since  Error");
+    assert_eq!(heading, "No frontends found.");
     server.stop().await;
 }
 
@@ -180,41 +183,68 @@ async fn every_answer_is_as_openapi_describes_it() {
         serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap()
     };
     let document = body(server.get("/openapi.json").await);
-    let mut tables = 0;
+    let mut objects = 0;
     for (path, item) in document["paths"].as_object().unwrap() {
         let schema = &item["get"]["responses"]["200"]["content"]["application/json"]["schema"];
-        let Some(described) = schema["properties"].as_object() else { continue };
+        if schema["$ref"].is_null() {
+            continue;
+        }
         let required = item["get"]["parameters"].as_array().unwrap().iter().any(|it| it["required"] == true);
         let query = if required { "&to=10.96.7.7:80" } else { "" };
         let answer = body(server.get(&format!("{path}?output=json{query}")).await);
-        let answer = answer.as_object().unwrap();
-        assert!(answer.keys().eq(described.keys()), "{path}: {answer:?}");
-        for (name, table) in described {
-            for row in answer[name].as_array().unwrap() {
-                tables += 1;
-                fits(row, &table["items"], path);
-            }
-        }
+        fits(&answer, schema, &document, path);
+        objects += 1;
     }
-    assert!(tables > 10);
+    assert!(objects > 10);
     server.stop().await;
 }
 
-fn fits(row: &serde_json::Value, schema: &serde_json::Value, path: &str) {
-    let (row, columns) = (row.as_object().unwrap(), schema["properties"].as_object().unwrap());
-    assert!(row.keys().eq(columns.keys()), "{path}: {row:?}");
-    for (key, value) in row {
-        let kind = match value {
-            serde_json::Value::Null => "null",
-            serde_json::Value::Bool(_) => "boolean",
-            serde_json::Value::Number(_) => "integer",
-            serde_json::Value::String(_) => "string",
-            serde_json::Value::Array(_) => "array",
-            serde_json::Value::Object(_) => "object",
-        };
-        let column = &columns[key];
-        let is_named = column["enum"].as_array().is_some_and(|words| words.contains(value));
-        let types = column["type"].as_array().cloned().unwrap_or_else(|| vec![column["type"].clone()]);
-        assert!(is_named || types.contains(&kind.into()), "{path}: {key} is {value}, described as {column}");
+/// Checks the keys and the kinds of values.
+fn fits(value: &serde_json::Value, schema: &serde_json::Value, document: &serde_json::Value, path: &str) {
+    if let Some(reference) = schema["$ref"].as_str() {
+        return fits(value, document.pointer(&reference[1..]).unwrap(), document, path);
+    }
+    for key in ["anyOf", "oneOf"] {
+        if let Some(some) = schema[key].as_array() {
+            let is_null = |it: &&serde_json::Value| it["type"] == "null";
+            let is_word = |it: &serde_json::Value| it["const"] == *value;
+            match some.iter().find(|it| !is_null(it) && it["$ref"].is_string()) {
+                Some(_) if value.is_null() => assert!(some.iter().any(|it| is_null(&it)), "{path}: null"),
+                Some(other) => fits(value, other, document, path),
+                None => {
+                    let words = |it: &serde_json::Value| it["enum"].as_array().is_some_and(|them| them.contains(value));
+                    assert!(some.iter().any(|it| is_word(it) || words(it)), "{path}: {value} is not one of {schema}");
+                }
+            }
+            return;
+        }
+    }
+    let kind = match value {
+        serde_json::Value::Null => "null",
+        serde_json::Value::Bool(_) => "boolean",
+        serde_json::Value::Number(number) if number.is_f64() => "number",
+        serde_json::Value::Number(_) => "integer",
+        serde_json::Value::String(_) => "string",
+        serde_json::Value::Array(_) => "array",
+        serde_json::Value::Object(_) => "object",
+    };
+    let types = schema["type"].as_array().cloned().unwrap_or_else(|| vec![schema["type"].clone()]);
+    assert!(types.contains(&kind.into()), "{path}: {value} is described as {schema}");
+    match value {
+        serde_json::Value::Object(fields) => {
+            let properties = schema["properties"].as_object();
+            for (key, field) in fields {
+                let described = properties.and_then(|it| it.get(key)).unwrap_or(&schema["additionalProperties"]);
+                assert!(!described.is_null(), "{path}: {key} is not described");
+                if described.is_object() {
+                    fits(field, described, document, path);
+                }
+            }
+            for key in properties.into_iter().flat_map(|it| it.keys()) {
+                assert!(fields.contains_key(key), "{path}: {key} is missing");
+            }
+        }
+        serde_json::Value::Array(values) => values.iter().for_each(|it| fits(it, &schema["items"], document, path)),
+        _ => {}
     }
 }

@@ -3,11 +3,10 @@ use nodelb_core::explain::rows::{BackendReport, FrontendReport, OutsideAccess, S
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{BackendState, FrontendKind, ServiceName, Source, TrafficPolicy};
-use nodelb_core::output::schema::{Column, Schema};
-use nodelb_core::output::table::{Cell, Page, Table};
+use nodelb_core::model::time::{Clocks, Time};
+use nodelb_core::output::table::Style;
+use nodelb_core::rows::{Answer, Backends, FrontendRow, Frontends, Services};
 use nodelb_core::state::status::Status;
-
-use super::{backends, frontends, services};
 
 #[path = "apiservers.rs"]
 pub(in crate::admin) mod apiservers;
@@ -16,9 +15,12 @@ fn l4(text: &str) -> L4Addr {
     text.parse().unwrap()
 }
 
-fn text(table: Table) -> String {
-    Page::from(table).to_text()
+/// The wide form, which has every column.
+fn text(answer: &impl Answer) -> String {
+    answer.text(CLOCKS.time, &Style { wide: true, ..Style::default() })
 }
+
+const CLOCKS: Clocks = Clocks { moment: Moment(261_000), time: Time(1_764_000_260_000) };
 
 #[test]
 fn a_frontend_reads_as_documented() {
@@ -30,7 +32,7 @@ fn a_frontend_reads_as_documented() {
         backends: vec![l4("10.1.0.1:8080")],
         flags: Vec::new(),
         outside: OutsideAccess::Off,
-        status: Status::Done,
+        status: Status::Ok,
         since: Moment(1_000),
         error: None,
     };
@@ -40,19 +42,31 @@ fn a_frontend_reads_as_documented() {
         port: "".into(),
         backends: (1..=7).map(|n| l4(&format!("10.1.0.{n}:80"))).collect(),
         flags: vec!["Affinity=10800s".into(), "Local".into()],
-        status: Status::Error,
+        status: Status::Refused,
         error: Some("claimed by shop/web, which is older".into()),
         ..row.clone()
     };
-    let text = text(frontends(vec![row, refused], Moment(261_000)));
+    let frontends = [row, refused].into_iter().map(|row| FrontendRow::new(row, CLOCKS)).collect();
+    let text = text(&Frontends { frontends });
     let lines: Vec<Vec<&str>> =
         text.lines().map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()).collect();
     assert_eq!(lines[0], ["Address", "Type", "Service", "Port", "Backends", "Flags", "Status", "Since", "Error"]);
     assert_eq!(
         lines[1],
-        ["10.96.7.7:80/TCP", "ClusterIP", "shop/web", "http", "10.1.0.1:8080/TCP", "-", "Done", "4m20s", "-"]
+        [
+            "10.96.7.7:80/TCP",
+            "ClusterIP",
+            "shop/web",
+            "http",
+            "10.1.0.1:8080/TCP",
+            "-",
+            "OK",
+            "2025-11-24T16:00:00.000Z",
+            "-"
+        ]
     );
-    let list = "10.1.0.1:80/TCP, 10.1.0.2:80/TCP, 10.1.0.3:80/TCP, 10.1.0.4:80/TCP, 10.1.0.5:80/TCP + 2 more";
+    let list = "10.1.0.1:80/TCP, 10.1.0.2:80/TCP, 10.1.0.3:80/TCP, 10.1.0.4:80/TCP, 10.1.0.5:80/TCP, 10.1.0.6:80/TCP, \
+                10.1.0.7:80/TCP";
     assert_eq!(lines[2][3..6], ["-", list, "Affinity=10800s, Local"]);
     assert_eq!(lines[2][8], "claimed by shop/web, which is older");
 }
@@ -78,7 +92,7 @@ fn a_service_and_a_backend_read_as_documented() {
 Service   Source  Ports        Internal-Policy  External-Policy  Affinity  Frontends  Backends  Selectable  Status  Origin                            Error
 shop/web  files   http=80/TCP  Cluster          Local            10800     2          3         1           Held    /etc/nodelb/services.d/shop.toml  -
 ";
-    assert_eq!(text(services(vec![service])), expected);
+    assert_eq!(text(&Services { services: vec![service.into()] }), expected);
     let backend = BackendReport {
         address: l4("10.1.0.1:8080"),
         service: ServiceName::new("shop", "web"),
@@ -95,25 +109,25 @@ shop/web  files   http=80/TCP  Cluster          Local            10800     2    
 Address            Service   Port  State        Weight  Node  Zone  Choice     Origin     Reason
 10.1.0.1:8080/TCP  shop/web  http  Terminating  3       -     a     NotHinted  shop.toml  -
 ";
-    assert_eq!(text(backends(vec![backend])), expected);
+    assert_eq!(text(&Backends { backends: vec![backend.into()] }), expected);
 }
 
 #[test]
 fn fifty_thousand_rows_are_quick() {
-    static FRONTENDS: Schema<[Column; 3]> = Schema {
-        name: "frontends",
-        columns: [Column::text("Address"), Column::list("Backends"), Column::age("Since")],
+    let row = |n: u32| FrontendRow {
+        address: l4(&format!("10.{}.{}.1:80", n / 250, n % 250)),
+        kind: "ClusterIP".into(),
+        service: "shop/web".into(),
+        port: None,
+        backends: vec![l4("10.1.0.1:8080")],
+        flags: Vec::new(),
+        status: Status::Ok,
+        since: CLOCKS.time,
+        error: None,
     };
-    let rows = (0..50_000u32).map(|n| {
-        [
-            Cell::text(&format!("10.0.{n}.1:80/TCP")),
-            Cell::list([format!("10.1.0.{n}:8080/TCP")]),
-            Cell::Age(u64::from(n)),
-        ]
-    });
-    let page = Page::from(Table::new(&FRONTENDS, rows));
+    let answer = Frontends { frontends: (0..50_000).map(row).collect() };
     let start = std::time::Instant::now();
-    let (text, json) = (page.to_text(), page.to_json().unwrap());
+    let (text, json) = (text(&answer), serde_json::to_string(&answer).unwrap());
     assert_eq!(text.lines().count(), 50_001);
     assert!(json.len() > 50_000);
     assert!(start.elapsed() < std::time::Duration::from_secs(20), "{:?}", start.elapsed());

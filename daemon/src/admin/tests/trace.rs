@@ -9,10 +9,13 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServicePort, Slice, SliceName, SlicePort, Source,
 };
+use nodelb_core::model::time::Time;
+use nodelb_core::output::table::Style;
+use nodelb_core::rows::{Answer, TraceAnswer};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::MapState;
 
-use super::{TraceFrom, page};
+use super::{TraceFrom, answer};
 
 fn snapshot() -> Snapshot {
     let config = EngineConfig { sources: [Source::Files].into(), max_services: 100, ..EngineConfig::default() };
@@ -67,8 +70,12 @@ fn loopback(engine: &mut Engine) {
     engine.change(Change::Quarantine(name, failed.into()));
 }
 
+fn text_of(answer: TraceAnswer) -> String {
+    answer.text(Time::default(), &Style::default())
+}
+
 fn reported(to: &str, from: Client) -> String {
-    page(&explanation::explain(&snapshot(), to.parse().unwrap(), from), Moment(5_000)).to_text()
+    text_of(answer(&explanation::explain(&snapshot(), to.parse().unwrap(), from), Moment(5_000)))
 }
 
 #[test]
@@ -83,7 +90,7 @@ claim     shop/late claims 10.96.7.7:80/TCP as ClusterIP, too: 10.96.7.7:80/TCP 
 view      cluster: every backend that is selected (internalTrafficPolicy is Cluster)
 affinity  none: a backend is chosen for each connection
 backends  none: no EndpointSlice and no file has a backend for this port
-status    Done for 5s: it is in the kernel (compare with the present maps: /diff)
+status    NoBackends for 5s: it is in the kernel (compare with the present maps: /diff)
 verdict   refused with ECONNREFUSED (connection refused): no usable backend
 ";
     let text = reported("10.96.7.7:80", Client::Host);
@@ -119,7 +126,7 @@ fn the_client_is_given_in_known_terms() {
 fn a_served_client_outside_learns_its_backend() {
     let text = |to: &str, from: &str| {
         let explanation = from.parse::<TraceFrom>().unwrap().explanation(&served(), to.parse().unwrap()).unwrap();
-        page(&explanation, Moment(0)).to_text()
+        text_of(answer(&explanation, Moment(0)))
     };
     let admitted = text("198.51.100.9:80", "203.0.113.9:40000");
     for part in [
@@ -179,7 +186,7 @@ fn served() -> Snapshot {
 
 fn reported_of(to: &str, from: &str) -> String {
     let explanation = from.parse::<TraceFrom>().unwrap().explanation(&snapshot(), to.parse().unwrap()).unwrap();
-    page(&explanation, Moment(5_000)).to_text()
+    text_of(answer(&explanation, Moment(5_000)))
 }
 
 /// Such a request was refused with 400, and the operator had to add what the address alone does not show.

@@ -226,22 +226,22 @@ fn row(service: &str, address: &str, status: Status, backends: &[&str]) -> Front
         outside: nodelb_core::explain::rows::OutsideAccess::Off,
         status,
         since: Moment(0),
-        error: (status == Status::Error).then(|| "because".to_owned()),
+        error: (status == Status::Refused).then(|| "because".to_owned()),
     }
 }
 
 #[test]
 fn each_problem_is_reported_once_with_its_reason() {
     let rows = [
-        row("shop/owner", "10.96.0.1:80/TCP", Status::Done, &["10.1.0.1:80/TCP"]),
-        row("shop/late", "10.96.0.1:80/TCP", Status::Error, &[]),
-        row("shop/refused", "10.96.0.2:80/TCP", Status::Error, &[]),
+        row("shop/owner", "10.96.0.1:80/TCP", Status::Ok, &["10.1.0.1:80/TCP"]),
+        row("shop/late", "10.96.0.1:80/TCP", Status::Conflict, &[]),
+        row("shop/refused", "10.96.0.2:80/TCP", Status::Refused, &[]),
         row("shop/held", "10.96.0.3:80/TCP", Status::Held, &["10.1.0.2:80/TCP"]),
-        row("shop/empty", "10.96.0.4:80/TCP", Status::Done, &[]),
-        row("shop/empty", "10.96.0.4:81/TCP", Status::Done, &[]),
-        row("shop/half", "10.96.0.5:80/TCP", Status::Done, &[]),
-        row("shop/half", "10.96.0.5:81/TCP", Status::Done, &["10.1.0.3:80/TCP"]),
-        row("file/refused", "10.96.0.6:80/TCP", Status::Error, &[]),
+        row("shop/empty", "10.96.0.4:80/TCP", Status::NoBackends, &[]),
+        row("shop/empty", "10.96.0.4:81/TCP", Status::NoBackends, &[]),
+        row("shop/half", "10.96.0.5:80/TCP", Status::NoBackends, &[]),
+        row("shop/half", "10.96.0.5:81/TCP", Status::Ok, &["10.1.0.3:80/TCP"]),
+        row("file/refused", "10.96.0.6:80/TCP", Status::Refused, &[]),
     ];
     let found = Problems::of_rows(&rows, |name| &*name.namespace != "file", |row| row.backends.is_empty());
     let texts: Vec<String> = found
@@ -264,7 +264,7 @@ fn each_problem_is_reported_once_with_its_reason() {
 
 #[test]
 fn no_backend_on_this_node_is_not_no_backend() {
-    let rows = [row("shop/local", "10.96.0.1:80/TCP", Status::Done, &[])];
+    let rows = [row("shop/local", "10.96.0.1:80/TCP", Status::NoBackends, &[])];
     let found = Problems::of_rows(&rows, |_| true, |_| false);
     assert!(found.texts.is_empty() && found.with_backends.len() == 1, "{found:?}");
 }

@@ -48,7 +48,7 @@ fn of_daemon(daemon: &Daemon) -> (BTreeSet<Target>, BTreeSet<Target>) {
     let backends = chosen.map(|row| target(&row.address, true, None)).collect();
     let nodes: Vec<IpAddr> =
         daemon.maps.iter().flat_map(|maps| &maps.node_addresses).filter_map(|it| it.parse().ok()).collect();
-    let served = daemon.frontends.iter().filter(|row| row.status != Some(Status::Error));
+    let served = daemon.frontends.iter().filter(|row| !row.status.is_some_and(Status::is_denied));
     // Frontends for clients outside the node are served on the node, too.
     let frontends = served.map(|row| target(&row.address, false, Some(&nodes))).collect();
     (backends, frontends)

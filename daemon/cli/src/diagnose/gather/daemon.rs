@@ -10,6 +10,7 @@ use nodelb_kube::apiserver::one_shot::AddressHints;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::ask::now;
 use crate::client::{self, At};
 use crate::diagnose::facts::{ApiserverRow, Daemon, FrontendRow, Maps, Probe};
 use crate::diagnose::rows;
@@ -50,7 +51,7 @@ impl Endpoints {
         for address in addresses.iter().take(MOST) {
             let rows: Vec<FrontendRow> =
                 asked.rows(format!("/frontends?output=json&address={address}"), "frontends").await;
-            if let Some(row) = rows.into_iter().find(|row| row.status != Some(Status::Error) && row.service != own) {
+            if let Some(row) = rows.into_iter().find(|row| !is_denied(row) && row.service != own) {
                 return Some(row.service);
             }
         }
@@ -87,7 +88,7 @@ impl Asked {
 
     async fn rows<T: DeserializeOwned>(&self, target: String, table: &str) -> Vec<T> {
         let Some(answer) = self.answer(target).await else { return Vec::new() };
-        rows::of(&answer, table).into_iter().filter_map(|row| serde_json::from_value(row).ok()).collect()
+        typed(rows::of(&answer, table))
     }
 
     async fn about(&self, service: &ServiceName) -> Daemon {
@@ -110,7 +111,7 @@ impl Asked {
             frontends,
             backends,
             sources,
-            session: apiserver_rows("session").into_iter().next().and_then(|row| serde_json::from_value(row).ok()),
+            session: typed(apiserver_rows("session")).into_iter().next(),
             apiservers: typed(apiserver_rows("apiservers")),
             maps: maps.as_ref().map(maps_of),
             differences: differences.map(|answer| concerning(service, rows::of(&answer, "differences"))),
@@ -130,7 +131,7 @@ impl Asked {
     /// Returns what happens to a connection from this host according to the daemon.
     async fn traces(&self, frontends: &[FrontendRow]) -> Vec<Value> {
         let mut traces = Vec::new();
-        for row in frontends.iter().filter(|row| row.status != Some(Status::Error)).take(TRACED) {
+        for row in frontends.iter().filter(|row| !is_denied(row)).take(TRACED) {
             traces.extend(self.rows(format!("/trace?output=json&to={}", row.address), "verdict").await);
         }
         traces
@@ -138,7 +139,7 @@ impl Asked {
 
     /// Returns the other claims to the addresses that are in error.
     async fn rivals(&self, frontends: &[FrontendRow]) -> Vec<FrontendRow> {
-        let failed = frontends.iter().filter(|row| row.status == Some(Status::Error));
+        let failed = frontends.iter().filter(|row| is_denied(row));
         let hosts: BTreeSet<&str> = failed.filter_map(|row| Some(row.address.rsplit_once(':')?.0)).collect();
         let mut rivals = Vec::new();
         for host in hosts.into_iter().take(MOST) {
@@ -169,11 +170,12 @@ impl Asked {
         let Host::Ip(ip) = address.host else { return false };
         let target = format!("/frontends?output=json&address={ip}");
         let rows: Vec<FrontendRow> = self.rows(target, "frontends").await;
-        rows.iter().any(|row| row.status != Some(Status::Error) && row.address == format!("{address}/TCP"))
+        rows.iter().any(|row| !is_denied(row) && row.address == format!("{address}/TCP"))
     }
 }
 
-fn typed<T: DeserializeOwned>(rows: Vec<Value>) -> Vec<T> {
+fn typed<T: DeserializeOwned>(mut rows: Vec<Value>) -> Vec<T> {
+    rows.iter_mut().for_each(|row| rows::to_ages(row, now()));
     rows.into_iter().filter_map(|row| serde_json::from_value(row).ok()).collect()
 }
 
@@ -197,4 +199,8 @@ fn maps_of(answer: &Value) -> Maps {
     }
     maps.node_addresses = rows::of(answer, "node_addresses").iter().map(|row| text(row, "address")).collect();
     maps
+}
+
+fn is_denied(row: &FrontendRow) -> bool {
+    row.status.is_some_and(Status::is_denied)
 }

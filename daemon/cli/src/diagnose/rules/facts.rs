@@ -1,8 +1,8 @@
 //! Witnesses that could not be asked, and what that means for the service: the daemon, the apiservers that it needs,
 //! the permissions.
 
+use nodelb_core::explain::differences::ATTACHED_AGAIN;
 use nodelb_core::explain::differences::NOT_CONFIGURED;
-use nodelb_core::output::diff::ATTACHED_AGAIN;
 use serde_json::Value;
 
 use super::{Context, durations, quoted, shown};

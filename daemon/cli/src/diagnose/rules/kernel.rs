@@ -33,6 +33,10 @@ fn of_status(daemon: &Daemon, status: Status) -> Vec<&FrontendRow> {
     daemon.frontends.iter().filter(|row| row.status == Some(status)).collect()
 }
 
+fn is_in_maps(row: &FrontendRow) -> bool {
+    row.status.is_some_and(Status::is_in_maps)
+}
+
 fn one_line(row: &FrontendRow) -> String {
     let why = row.error.as_deref().map_or_else(String::new, |error| format!(": {}", quoted(error)));
     format!("{} ({}) is {} for {}{why}", shown(&row.address), shown(&row.kind), word(row.status), lasting(row.since))
@@ -40,17 +44,17 @@ fn one_line(row: &FrontendRow) -> String {
 
 /// Addresses that another service owns, and those that nodelb serves for no service.
 fn not_served(daemon: &Daemon) -> Vec<Finding> {
-    let failed = of_status(daemon, Status::Error);
-    let is_served = daemon.frontends.iter().any(|row| matches!(row.status, Some(Status::Done | Status::Held)));
+    let failed = daemon.frontends.iter().filter(|row| row.status.is_some_and(Status::is_denied));
+    let is_served = daemon.frontends.iter().any(is_in_maps);
     let severity = if is_served { Severity::Warning } else { Severity::Critical };
     let owner = |row: &FrontendRow| {
         let owns = |rival: &&FrontendRow| {
-            rival.address == row.address && rival.service != row.service && rival.status != Some(Status::Error)
+            let is_denied = rival.status.is_some_and(Status::is_denied);
+            rival.address == row.address && rival.service != row.service && !is_denied
         };
         daemon.rivals.iter().find(owns)
     };
-    let (lost, refused): (Vec<&FrontendRow>, Vec<&FrontendRow>) =
-        failed.into_iter().partition(|row| owner(row).is_some());
+    let (lost, refused): (Vec<&FrontendRow>, Vec<&FrontendRow>) = failed.partition(|row| owner(row).is_some());
     let mut found = Vec::new();
     if let Some(owner) = lost.first().and_then(|row| owner(row)) {
         let what = format!("address {} belongs to another service, {}", lost.len(), shown(&owner.service));
@@ -83,7 +87,7 @@ fn not_served(daemon: &Daemon) -> Vec<Finding> {
 
 /// Two sources define the service.
 fn described_twice(daemon: &Daemon) -> Option<Finding> {
-    let row = daemon.services.iter().find(|row| daemon.services.len() > 1 && row.status == Some(Status::Error))?;
+    let row = daemon.services.iter().find(|row| daemon.services.len() > 1 && row.status == Some(Status::Conflict))?;
     let what = format!("it is defined twice; the definition in {} is not used", shown(&row.origin));
     let error = row.error.iter().map(|error| quoted(error));
     Some(Finding::new(Severity::Warning, Kind::AddressConflict, what).evidence(error).remedy("remove one of the two"))
@@ -118,8 +122,8 @@ fn slow(daemon: &Daemon) -> Option<Finding> {
 /// `/frontends` and `/maps` are from two moments and differ during any rollout.
 fn differs(daemon: &Daemon) -> Option<Finding> {
     let maps = daemon.maps.as_ref()?;
-    let done = of_status(daemon, Status::Done).into_iter().chain(of_status(daemon, Status::Held));
-    let evidence: Vec<String> = done.filter_map(|row| difference(row, maps)).collect();
+    let written = daemon.frontends.iter().filter(|row| is_in_maps(row));
+    let evidence: Vec<String> = written.filter_map(|row| difference(row, maps)).collect();
     let rows = daemon.differences.iter().flatten().filter(|row| rows::is_about_maps(row));
     let reported: Vec<String> = rows.take(5).map(|row| format!("/diff: {}", rows::one_line(row))).collect();
     if evidence.is_empty() || reported.is_empty() {
@@ -224,9 +228,7 @@ fn without_backends(daemon: &Daemon) -> Option<Finding> {
     let is_local = |row: &FrontendRow| row.flags.iter().any(|flag| flag == "Local");
     // Another rule reports that all backends are on other nodes.
     let is_elsewhere = daemon.backends.iter().any(|row| matches!(row.choice, Some(Choice::Selected | Choice::Held)));
-    let is_empty = |row: &&FrontendRow| {
-        row.status == Some(Status::Done) && row.backends.is_empty() && !(is_elsewhere && is_local(row))
-    };
+    let is_empty = |row: &&FrontendRow| is_in_maps(row) && row.backends.is_empty() && !(is_elsewhere && is_local(row));
     let rows: Vec<_> = daemon.frontends.iter().filter(is_empty).collect();
     let first = rows.first()?;
     let what = format!("{} has no backend: a connection from this node gets ECONNREFUSED", shown(&first.address));

@@ -62,7 +62,7 @@ fn pod(labels: &Value, ready: bool, since: u64) -> Value {
 fn sound() -> Facts {
     let frontend = json!({
         "address": "10.96.7.7:80/TCP", "type": "ClusterIP", "service": "shop/web", "backends": ["10.1.0.1:8080/TCP"],
-        "flags": [], "status": "Done", "since": 100,
+        "flags": [], "status": "OK", "since": 100,
     });
     let backend = json!({"address": "10.1.0.1:8080/TCP", "state": "Active", "node": "n2", "choice": "Selected"});
     let key = "shop/web:http/TCP/IPv4".to_owned();
@@ -73,7 +73,7 @@ fn sound() -> Facts {
     };
     let daemon = Daemon {
         checks: vec![from(json!({"check": "canary", "result": "ok"}))],
-        services: vec![from(json!({"service": "shop/web", "source": "kubernetes", "status": "Done"}))],
+        services: vec![from(json!({"service": "shop/web", "source": "kubernetes", "status": "OK"}))],
         frontends: vec![from(frontend)],
         backends: vec![from(backend)],
         maps: Some(maps),
@@ -380,10 +380,10 @@ static CASES: &[Case] = &[
         "address conflict",
         |facts| {
             let daemon = daemon(facts);
-            daemon.frontends[0].status = Some(Status::Error);
+            daemon.frontends[0].status = Some(Status::Refused);
             daemon.frontends[0].error = Some("shop/older owns it".into());
             let mut owner = daemon.frontends[0].clone();
-            (owner.service, owner.status) = ("shop/older".into(), Some(Status::Done));
+            (owner.service, owner.status) = ("shop/older".into(), Some(Status::Ok));
             daemon.rivals = vec![owner];
         },
         Kind::AddressConflict,
@@ -396,7 +396,7 @@ static CASES: &[Case] = &[
             let daemon = daemon(facts);
             let mut outside = daemon.frontends[0].clone();
             (outside.address, outside.kind, outside.status) =
-                ("203.0.113.9:80/TCP".into(), "ExternalIP".into(), Some(Status::Error));
+                ("203.0.113.9:80/TCP".into(), "ExternalIP".into(), Some(Status::Refused));
             outside.error = Some("not in datapath.external-ips".into());
             daemon.frontends.push(outside);
         },

@@ -8,7 +8,7 @@ fn row(backends: &[&str]) -> Frontend {
     Frontend {
         address: "198.51.100.1:80/TCP".into(),
         service: "shop/web".parse().unwrap(),
-        status: Some(Status::Done),
+        status: Some(Status::Ok),
         backends: backends.iter().map(|text| (*text).to_owned()).collect(),
     }
 }

@@ -137,7 +137,7 @@ fn deleting_ends_a_hold_also_if_the_service_comes_back_at_once() {
     let again = Change::UpsertService(service("default/kubernetes", &["10.96.0.1:443"]));
     let round = host.send([gone("default/kubernetes"), again]);
     assert_eq!(round.released.iter().map(|release| release.is_deleted).collect::<Vec<_>>(), [true]);
-    assert_eq!(host.statuses(), [Status::Done]);
+    assert_eq!(host.statuses(), [Status::NoBackends]);
     assert!(host.reached("10.96.0.1:443")[0].contains("ConnectionRefused"));
     assert_eq!(host.engine.snapshot(host.now).remembered(), []);
 }
@@ -149,7 +149,7 @@ fn what_is_held_is_written_although_it_failed_before() {
     host.maps = host.maps.with_fault(Box::new(|op| matches!(op, MapOp::PutService(_, entry) if entry.has_backends)));
     host.send(kubernetes().into_iter().chain([synced()]));
     let round = host.send([emptied("default/kubernetes")]);
-    assert_eq!((round.held.len(), host.statuses()), (1, vec![Status::Error]));
+    assert_eq!((round.held.len(), host.statuses()), (1, vec![Status::Refused]));
     host.maps.clear_fault();
     host.send([]);
     assert_eq!(
@@ -258,11 +258,11 @@ fn a_held_service_that_takes_over_an_address_is_shown_as_held() {
     let backends = Change::UpsertSlice(slice("a/old", &[("443", &["192.0.2.7:80"])]));
     host.send(kubernetes().into_iter().chain([backends, Change::UpsertService(old.clone()), synced()]));
     host.send([emptied("default/kubernetes")]);
-    assert_eq!(host.statuses(), [Status::Done, Status::Error]);
+    assert_eq!(host.statuses(), [Status::Ok, Status::Conflict]);
     host.send([gone("a/old")]);
     assert_eq!(host.statuses(), [Status::Held]);
     host.send([Change::UpsertService(old)]);
-    assert_eq!(host.statuses(), [Status::Done, Status::Error]);
+    assert_eq!(host.statuses(), [Status::Ok, Status::Conflict]);
 }
 
 /// The pool learns an address late. From then on, its service is protected and shown in `/backends`.
@@ -287,5 +287,5 @@ fn an_apiserver_learned_late_protects_from_then_on() {
         (Status::Held, 1)
     );
     let round = host.send([reported]);
-    assert_eq!((round.released.len(), round.done, host.statuses()), (1, 0, vec![Status::Done]));
+    assert_eq!((round.released.len(), round.done, host.statuses()), (1, 0, vec![Status::Ok]));
 }

@@ -156,7 +156,7 @@ fn unfinished(snapshot: &Snapshot) -> impl Iterator<Item = Source> {
 fn error_at(snapshot: &Snapshot, key: EntryKey) -> Option<String> {
     let error = |address: &L4Addr| {
         let status = &snapshot.rows.get(address)?.status;
-        status.error.clone().filter(|_| status.status == Status::Error)
+        status.error.clone().filter(|_| status.status == Status::Refused)
     };
     match key {
         EntryKey::Frontend(address) | EntryKey::Outside(address) => error(&address).map(|error| error.to_string()),

@@ -88,7 +88,7 @@ fn a_cluster_ip_leads_to_every_selected_backend() {
     assert!(found.is_in_kernel);
     assert_eq!(explained.result, ConnectResult::Forwarded(2));
     assert_eq!(explained.hooks, ["connect4"]);
-    assert_eq!(explained.claims[0].status, Status::Done);
+    assert_eq!(explained.claims[0].status, Status::Ok);
     let rows: Vec<_> = explained.backends.iter().map(|it| (it.row.choice, it.share, it.is_elsewhere)).collect();
     let selected = (Choice::Selected, (1, 2), false);
     assert_eq!(rows, [selected, selected, (Choice::NotReady, (0, 2), false)]);
@@ -162,7 +162,7 @@ fn near_misses_are_named() {
     assert_eq!(explanation(&snapshot, "198.51.100.1:80", Client::Host).near, []);
     assert_eq!(explanation(&snapshot, "10.96.7.7:80/SCTP", Client::Host).near, [NearMatch::Sctp]);
     let refused = explanation(&snapshot, "192.0.2.1:80", Client::Host);
-    assert_eq!((refused.result, refused.claims[0].status), (ConnectResult::PassedThrough, Status::Error));
+    assert_eq!((refused.result, refused.claims[0].status), (ConnectResult::PassedThrough, Status::Refused));
 }
 
 #[test]

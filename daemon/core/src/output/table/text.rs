@@ -6,9 +6,9 @@ use std::fmt::{self, Write};
 use crate::output::cell::Cell;
 use crate::output::durations;
 use crate::output::schema::{Column, Kind, Schema};
-use crate::text::is_control;
+use crate::output::wrap::{push_printable, push_words};
 
-/// The number of list elements that are shown unless all are requested. JSON contains all.
+/// The number of list elements that are shown if the width is limited, unless all are requested.
 const SHOWN: usize = 5;
 const GAP: &str = "  ";
 /// The character at the end of a shortened cell.
@@ -25,10 +25,32 @@ const BELOW: &str = "    ";
 pub struct Style {
     /// The maximum width of lines in characters; `None` for no limit.
     pub width: Option<usize>,
-    /// Whether to show complete lists and shorten nothing.
+    /// Whether to show every column, complete lists and times of day, and to shorten nothing.
     pub wide: bool,
+    /// Whether further rows follow, so that a column that is empty now stays.
+    pub is_stream: bool,
     /// Whether to colour words that show a status, with terminal escape sequences.
     pub colour: bool,
+}
+
+impl Style {
+    /// The sequences that begin a colour, or nothing.
+    pub(crate) fn red(&self) -> &'static str {
+        if self.colour { RED } else { "" }
+    }
+
+    pub(crate) fn yellow(&self) -> &'static str {
+        if self.colour { YELLOW } else { "" }
+    }
+
+    pub(crate) fn green(&self) -> &'static str {
+        if self.colour { GREEN } else { "" }
+    }
+
+    /// The word in this colour; unchanged if the colour is empty.
+    pub(crate) fn paint(&self, colour: &str, word: &str) -> String {
+        if colour.is_empty() { word.to_owned() } else { format!("{colour}{word}{RESET}") }
+    }
 }
 
 /// Appends the table: the headings, then one line per row. The result writes further rows in the same columns.
@@ -39,23 +61,38 @@ pub(super) fn write(
     (style, instead): (&Style, Option<&str>),
     out: &mut String,
 ) -> Lines {
-    let texts = Texts::new(cells, schema.columns.len(), style);
-    let lines = Lines { layout: Layout::new(schema, &texts, style), style: *style, schema };
+    let shown = shown_columns(schema, cells, style);
+    let columns: Vec<Column> = shown.iter().map(|at| schema.columns[*at]).collect();
+    let texts = Texts::new(cells, (schema.columns.len(), &shown), style);
+    let lines = Lines { layout: Layout::new(&columns, &texts, style), style: *style, columns, shown };
     if let (true, Some(text)) = (cells.is_empty(), instead) {
         push_printable(out, text);
         out.push('\n');
         return lines;
     }
-    let headings: Vec<&str> = schema.columns.iter().map(|column| column.heading).collect();
+    let headings: Vec<&str> = lines.columns.iter().map(|column| column.heading).collect();
     lines.layout.push_line(&headings, &[], out);
     texts.for_each_row(|row| lines.push(row, out));
     lines
 }
 
+/// The positions of the columns that text contains: without those for wide text, and those that are empty in every row.
+fn shown_columns(schema: &Schema, cells: &[Cell], style: &Style) -> Vec<usize> {
+    let columns = schema.columns.len();
+    let is_empty = |at: usize| cells.iter().skip(at).step_by(columns).all(Cell::is_empty);
+    let is_shown = |at: &usize| {
+        let column = &schema.columns[*at];
+        style.wide || !column.is_wide && (style.is_stream || cells.is_empty() || !is_empty(*at))
+    };
+    (0..columns).filter(is_shown).collect()
+}
+
 /// Writes lines in the columns of an existing table.
 #[derive(Debug)]
 pub struct Lines {
-    schema: &'static Schema,
+    columns: Vec<Column>,
+    /// The positions of the columns in a row.
+    shown: Vec<usize>,
     layout: Layout,
     style: Style,
 }
@@ -63,12 +100,12 @@ pub struct Lines {
 impl Lines {
     /// Appends one row.
     pub fn push_row(&self, row: &[Cell], out: &mut String) {
-        Texts::new(row, row.len(), &self.style).for_each_row(|row| self.push(row, out));
+        Texts::new(row, (row.len(), &self.shown), &self.style).for_each_row(|row| self.push(row, out));
     }
 
     fn push(&self, row: &[&str], out: &mut String) {
         let colours: Vec<Option<&str>> = match self.style.colour {
-            true => self.schema.columns.iter().zip(row).map(|(column, text)| colour(column, text)).collect(),
+            true => self.columns.iter().zip(row).map(|(column, text)| colour(column, text)).collect(),
             false => Vec::new(),
         };
         self.layout.push_line(row, &colours, out);
@@ -84,11 +121,14 @@ struct Texts {
 }
 
 impl Texts {
-    fn new(cells: &[Cell], columns: usize, style: &Style) -> Self {
-        let mut texts = Self { plain: String::new(), ends: Vec::with_capacity(cells.len()), columns };
-        for cell in cells {
-            push_cell(&mut texts.plain, cell, if style.wide { usize::MAX } else { SHOWN });
-            texts.ends.push(texts.plain.len());
+    /// The texts of the shown columns, of rows with this number of columns.
+    fn new(cells: &[Cell], (columns, shown): (usize, &[usize]), style: &Style) -> Self {
+        let mut texts = Self { plain: String::new(), ends: Vec::with_capacity(cells.len()), columns: shown.len() };
+        for row in cells.chunks_exact(columns.max(1)) {
+            for at in shown {
+                push_cell(&mut texts.plain, &row[*at], style);
+                texts.ends.push(texts.plain.len());
+            }
         }
         texts
     }
@@ -97,7 +137,7 @@ impl Texts {
     fn for_each_row<'a>(&'a self, mut each: impl FnMut(&[&'a str])) {
         let mut row = Vec::with_capacity(self.columns);
         let mut start = 0;
-        for cells in self.ends.chunks_exact(self.columns) {
+        for cells in self.ends.chunks_exact(self.columns.max(1)) {
             row.clear();
             for &end in cells {
                 row.push(&self.plain[start..end]);
@@ -128,8 +168,7 @@ enum Last {
 }
 
 impl Layout {
-    fn new(schema: &Schema, cells: &Texts, style: &Style) -> Self {
-        let columns = &schema.columns;
+    fn new(columns: &[Column], cells: &Texts, style: &Style) -> Self {
         let mut widths: Vec<usize> = columns.iter().map(|column| column.heading.chars().count()).collect();
         cells.for_each_row(|row| {
             for (width, text) in widths.iter_mut().zip(row) {
@@ -142,7 +181,7 @@ impl Layout {
         if layout.excess(width) == 0 {
             return layout;
         }
-        if let [_, .., Column { heading, kind: Kind::Text }] = columns {
+        if let [_, .., Column { heading, kind: Kind::Text, .. }] = columns {
             layout.widths.pop();
             let start = layout.widths.iter().sum::<usize>() + GAP.len() * layout.widths.len();
             let room = width.saturating_sub(start);
@@ -154,7 +193,7 @@ impl Layout {
 
     /// The number of characters by which a line exceeds the width.
     fn excess(&self, width: usize) -> usize {
-        let line = self.widths.iter().sum::<usize>() + GAP.len() * (self.widths.len() - 1);
+        let line = self.widths.iter().sum::<usize>() + GAP.len() * self.widths.len().saturating_sub(1);
         line.saturating_sub(width)
     }
 
@@ -215,24 +254,6 @@ impl Layout {
     }
 }
 
-/// Appends words, and continues on a new line with this indentation if there is no room. `(taken, room)` describes the
-/// first line.
-fn push_words(out: &mut String, text: &str, (mut taken, room): (usize, usize), indent: usize) {
-    for word in text.split(' ') {
-        let more = word.chars().count();
-        if taken > 0 && taken + 1 + more > room {
-            out.push('\n');
-            out.extend(std::iter::repeat_n(' ', indent));
-            taken = 0;
-        } else if taken > 0 {
-            out.push(' ');
-            taken += 1;
-        }
-        out.push_str(word);
-        taken += more;
-    }
-}
-
 const NOTHING: &str = "-";
 const RESET: &str = "\u{1b}[0m";
 const GREEN: &str = "\u{1b}[32m";
@@ -248,15 +269,20 @@ fn colour(column: &Column, text: &str) -> Option<&'static str> {
         return None;
     }
     match text {
-        "Done" | "ok" | "Ok" | "Healthy" => Some(GREEN),
-        "Held" | "Pending" | "LastGood" | "Recovering" => Some(YELLOW),
-        "Error" | "failed" | "Failed" | "Emptied" => Some(RED),
+        "OK" | "ok" | "Ok" | "Healthy" | "Active" | "Selected" => Some(GREEN),
+        "Held" | "LastResort" | "Pending" | "LastGood" | "Recovering" | "Quarantined" | "Terminating" | "warning" => {
+            Some(YELLOW)
+        }
+        "NoBackends" | "Conflict" | "Refused" | "Error" | "failed" | "Failed" | "Emptied" | "NotReady" | "critical" => {
+            Some(RED)
+        }
         _ => None,
     }
 }
 
-fn push_cell(out: &mut String, cell: &Cell, shown: usize) {
+fn push_cell(out: &mut String, cell: &Cell, style: &Style) {
     let start = out.len();
+    let shown = if style.wide || style.width.is_none() { usize::MAX } else { SHOWN };
     match cell {
         Cell::None => {}
         Cell::Text(text) => push_printable(out, text),
@@ -266,6 +292,8 @@ fn push_cell(out: &mut String, cell: &Cell, shown: usize) {
         Cell::List(values) => push_list(out, values.iter(), shown, |out, value| push_printable(out, value)),
         Cell::Addresses(values) => push_list(out, values.iter(), shown, push_display),
         Cell::Age(millis) => out.push_str(&durations::human(*millis)),
+        Cell::Since { time, .. } if style.wide => push_display(out, time),
+        Cell::Since { time, now } => out.push_str(&durations::human(time.age(*now))),
         Cell::Duration(micros) => out.push_str(&durations::short(*micros)),
     }
     if out.len() == start {
@@ -292,18 +320,6 @@ fn push_list<T>(
     }
     if more > 0 {
         push_display(out, format_args!(" + {more} more"));
-    }
-}
-
-/// Appends the text with control characters escaped, so that names and paths from a source cannot break the table or
-/// send commands to the operator's terminal.
-fn push_printable(out: &mut String, text: &str) {
-    for character in text.chars() {
-        if is_control(character) {
-            out.extend(character.escape_default());
-        } else {
-            out.push(character);
-        }
     }
 }
 

@@ -139,7 +139,7 @@ fn a_list_that_waits_for_a_rest_is_pending_and_comes_in_after_it() {
         now = now.max(due);
         assert_eq!(engine.reconcile(&mut datapath, now).errors, []);
     }
-    assert_eq!(reports::frontends(&engine.snapshot(now), &Filter::default()).remove(0).status, Status::Done);
+    assert_eq!(reports::frontends(&engine.snapshot(now), &Filter::default()).remove(0).status, Status::Ok);
     assert!(now < Moment(1_200), "as soon as there is room, not seconds later: {now:?}");
 }
 
@@ -166,7 +166,7 @@ fn a_list_that_rests_does_not_wait_for_the_retry_of_another_that_fails() {
     let row = |engine: &Engine| reports::frontends(&engine.snapshot(Moment(0)), &Filter::default()).remove(0);
     assert_eq!(row(&engine).status, Status::Pending, "the list rests");
     let began = now;
-    while row(&engine).status != Status::Done {
+    while row(&engine).status != Status::Ok {
         now = engine.next_round().expect("a retry is due");
         engine.reconcile(&mut datapath, now);
     }

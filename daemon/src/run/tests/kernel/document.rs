@@ -16,7 +16,7 @@ Generated from `daemon/datapath/src/features.rs`: `UPDATE=1 cargo test -p nodelb
 
 nodelb requires Linux 6.1 or newer. It detects each feature by trying it and ignores the kernel's version, because distributions
 backport features to older kernels and build newer kernels without some. At each start nodelb logs the features that it found
-and the consequences of each missing one. The row `kernel` of `nodelb status` shows the same:
+and the consequences of each missing one. `nodelb status` counts the missing ones, and `nodelb status -o wide` shows them. The lines of the journal:
 
     journalctl -u nodelb MESSAGE_ID=@ID@
 

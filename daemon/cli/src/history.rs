@@ -1,0 +1,63 @@
+//! `nodelb history`: prints changes, the oldest first.
+
+use std::time::Duration;
+
+use clap::Args;
+use nodelb_core::output::durations;
+use nodelb_core::rows::HistoryAnswer;
+
+use super::ask::{DaemonAddresses, Format, decode, now};
+use super::names;
+use crate::exit::{Code, Failure};
+
+/// Options of `nodelb history`.
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// Keep running and print each change
+    #[arg(short, long, help_heading = "Output")]
+    watch: bool,
+    /// Only changes within this time, such as 10m or 1h30m
+    #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "watch", help_heading = "Filters")]
+    since: Option<Duration>,
+    /// Only this number of changes, the latest
+    #[arg(long, value_name = "NUMBER", conflicts_with = "watch", help_heading = "Filters")]
+    limit: Option<usize>,
+    #[command(flatten)]
+    addresses: DaemonAddresses,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    let found = durations::parse(text).filter(|_| !text.is_empty());
+    found.ok_or_else(|| format!("`{text}` is not a duration, such as 90s, 10m or 1h30m"))
+}
+
+impl Options {
+    pub(super) fn ask(&self) -> Result<(), Failure> {
+        let asking = &self.addresses.asking;
+        if self.watch {
+            return asking.follow::<HistoryAnswer>("/history", &self.addresses.parameters()?);
+        }
+        let service = self.addresses.service()?;
+        let body = asking.get("/history", &self.addresses.parameters()?)?;
+        let mut answer: HistoryAnswer = decode(&body)?;
+        // A service that was removed still has a history.
+        if let Some(name) = service.filter(|_| answer.history.is_empty()) {
+            names::must_exist(asking, &name)?;
+        }
+        if let Some(since) = self.since {
+            let since = u64::try_from(since.as_millis()).unwrap_or(u64::MAX);
+            answer.history.retain(|row| row.time.age(now()) <= since);
+        }
+        let first = answer.history.len().saturating_sub(self.limit.unwrap_or(usize::MAX));
+        answer.history.drain(..first);
+        let body = match asking.output {
+            Format::Text | Format::Wide => Vec::new(),
+            Format::Json | Format::Yaml => {
+                let mut json = serde_json::to_vec(&answer).map_err(|error| Failure::new(Code::Internal, error))?;
+                json.push(b'\n');
+                json
+            }
+        };
+        asking.show(&body, &answer)
+    }
+}

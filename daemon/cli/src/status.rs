@@ -1,0 +1,41 @@
+//! `nodelb status`: prints the summary of the daemon and the node. The exit code says whether something is wrong.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use nodelb_core::problems::Severity;
+use nodelb_core::status_report::StatusReport;
+
+use super::ask::{Asking, decode};
+use crate::exit::Failure;
+
+/// The exit code when there are problems, and when the node is not ready.
+const PROBLEMS: u8 = 1;
+const NOT_READY: u8 = 2;
+
+/// Options of `nodelb status`.
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    #[command(flatten)]
+    asking: Asking,
+}
+
+impl Options {
+    /// Queries the daemon, and prints the summary.
+    pub(super) fn run(&self) -> Result<ExitCode, Failure> {
+        let body = self.asking.get("/status", &[])?;
+        let report: StatusReport = decode(&body)?;
+        self.asking.show(&body, &report)?;
+        Ok(exit_code(&report))
+    }
+}
+
+/// A notice is no reason for a script to act.
+fn exit_code(report: &StatusReport) -> ExitCode {
+    let is_bad = report.problems.iter().any(|problem| problem.severity > Severity::Notice);
+    match (report.ready, is_bad) {
+        (false, _) => NOT_READY.into(),
+        (true, true) => PROBLEMS.into(),
+        (true, false) => ExitCode::SUCCESS,
+    }
+}

@@ -1,0 +1,155 @@
+//! The catalogue of problems: the only list of what counts as wrong, with severity and next command.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How bad a problem is, the least first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Connections work; worth knowing.
+    Notice,
+    /// Some connections fail or may fail soon, or changes are not applied.
+    Warning,
+    /// Connections fail now.
+    Critical,
+}
+
+impl Severity {
+    /// Every severity, in the order of [`Self::NAMES`].
+    pub const ALL: [Self; 3] = [Self::Notice, Self::Warning, Self::Critical];
+    /// The names in output.
+    pub const NAMES: [&'static str; 3] = ["notice", "warning", "critical"];
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(Self::NAMES[*self as usize])
+    }
+}
+
+/// A row of the catalogue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The name in output.
+    pub name: &'static str,
+    /// The severity.
+    pub severity: Severity,
+    /// The next command; `{}` stands for the object.
+    pub command: &'static str,
+    /// The alerts of `contrib/prometheus` that report the same.
+    pub alerts: &'static [&'static str],
+    /// The meaning, for the documents.
+    pub meaning: &'static str,
+}
+
+/// Defines the reasons and the catalogue in one order.
+macro_rules! reasons {
+    ($($name:ident, $severity:ident, $command:literal, [$($alert:literal),*], $meaning:literal;)*) => {
+        /// The kind of a problem.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+        pub enum Reason {
+            $(#[doc = concat!($meaning, ".")] $name,)*
+        }
+
+        impl Reason {
+            /// Every reason, in the order of [`Self::CATALOGUE`]. Among problems of equal severity, an earlier reason
+            /// comes first.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+            /// The rows in the order of the variants.
+            pub const CATALOGUE: &'static [Entry] = &[$(Entry {
+                name: stringify!($name),
+                severity: Severity::$severity,
+                command: $command,
+                alerts: &[$($alert),*],
+                meaning: $meaning,
+            }),*];
+        }
+    };
+}
+
+reasons! {
+    LoopStuck, Critical, "journalctl -u nodelb", ["NodelbNotReady"],
+        "The reconcile loop is stuck, and changes are not applied";
+    NotTranslated, Critical, "nodelb config", [],
+        "The datapath is in memory, and no connection of the node is translated";
+    HooksNotInEffect, Critical, "nodelb diff", ["NodelbNotReady", "NodelbHooksNotInEffect"],
+        "The BPF programs do not apply to the processes of the node, and connections are not translated";
+    DevicesFailed, Critical, "nodelb devices", ["NodelbNotReady"],
+        "Packets from outside the node are not translated at a network device";
+    NoApiserver, Critical, "nodelb apiservers", ["NodelbNoApiserver"],
+        "No API server responds, and the last known state is served";
+    NotSynced, Critical, "nodelb sources", ["NodelbNotReady", "NodelbSourceNotSynced"],
+        "A source has not reported everything since the start, and nothing is removed";
+    NodeMissing, Critical, "nodelb config", [],
+        "Kubernetes has no Node of this name, and load balancers stop sending traffic to this node";
+    NoBackends, Critical, "nodelb diagnose {}", ["NodelbServiceWithoutBackends", "NodelbConnectionsRefused"],
+        "A service has no usable backend, and connections to it are refused; a warning if it has had none since it was added";
+    ReconcileFailing, Critical, "nodelb diff", ["NodelbReconcileFailing"],
+        "The kernel maps do not accept an entry, and connections to it are not translated, or as before";
+    Held, Warning, "nodelb diagnose {}", ["NodelbServiceHeld"],
+        "A service that leads to an API server was emptied, and its last known backends stay in use";
+    Conflict, Warning, "nodelb diagnose {}", ["NodelbFrontendsInError"],
+        "Another service owns an address of the service, or another source describes the service";
+    Refused, Warning, "nodelb diagnose {}", ["NodelbFrontendsInError"],
+        "nodelb refuses to serve an address of the service";
+    FileNotServed, Warning, "nodelb sources", ["NodelbFileNotServed"],
+        "A service file has problems, and its services or the last changes to it are not served";
+    SourceFailing, Warning, "nodelb sources", ["NodelbSourceFailing"],
+        "The services directory cannot be read, or a watch does not work";
+    SourceProblems, Warning, "nodelb sources", [],
+        "Single objects of a source have problems and are not served as described";
+    SourceAbsent, Warning, "nodelb config", [],
+        "A source is no longer configured, and its services are kept as last known and not updated";
+    WatchStale, Warning, "nodelb apiservers", ["NodelbWatchStale"],
+        "Nothing was received from a watch for 10 minutes";
+    LastResort, Warning, "nodelb backends {}", ["NodelbBackendsQuarantined"],
+        "Every backend of a service failed its health checks, and all of them are used as a last resort";
+    BackendsQuarantined, Warning, "nodelb backends {}", ["NodelbBackendsQuarantined"],
+        "Some backends of a service failed their health checks and are not used";
+    Pending, Warning, "nodelb diagnose {}", ["NodelbFrontendsPending"],
+        "The kernel does not have an address of the service after 10 seconds";
+    LoadBalancerPending, Warning, "nodelb services {}", ["NodelbLoadBalancerPending"],
+        "A service of type LoadBalancer has had no load balancer address for 10 minutes";
+    NodePortBound, Warning, "nodelb diagnose {}", [],
+        "A process of the node has bound a NodePort, and connections from outside reach that process";
+    NodeAddressUnanswered, Warning, "nodelb diff", [],
+        "NodePorts do not work on an address of the node";
+    HealthCheckPortClosed, Warning, "journalctl -u nodelb", [],
+        "Load balancers get no answer to their health checks";
+    ProgrammingSlow, Warning, "nodelb history", ["NodelbProgrammingSlow"],
+        "Changes of EndpointSlices took more than 10 seconds until the kernel had them";
+    MapNearlyFull, Warning, "nodelb maps", ["NodelbMapNearlyFull"],
+        "A kernel map is more than 90 % full";
+    SweepFailing, Warning, "journalctl -u nodelb", [],
+        "Connections from outside the node that have ended cannot be deleted and occupy room";
+    ReaperDown, Warning, "systemctl status nodelb-reaper.socket", ["NodelbReaperDown"],
+        "Stale sockets cannot be closed";
+    FilesShort, Warning, "systemctl cat nodelb", ["NodelbFilesShort"],
+        "The daemon uses more than 80 % of its file descriptors";
+    Restarts, Warning, "journalctl -u nodelb", ["NodelbRestarts"],
+        "The daemon started more than 3 times in 30 minutes";
+    ExternalChanges, Warning, "nodelb history", ["NodelbDriftRepaired"],
+        "Another program changed the kernel maps or hooks in the last 15 minutes, and nodelb repaired them";
+    ListenerClosed, Warning, "journalctl -u nodelb", [],
+        "An address of `admin.listen` cannot be opened";
+    RestartPending, Warning, "systemctl restart nodelb", [],
+        "A changed configuration key takes effect only after a restart";
+    NoLocalBackend, Notice, "nodelb backends {}", ["NodelbConnectionsRefused"],
+        "A service with the internal traffic policy Local has no backend on this node, and connections from here are refused";
+}
+
+impl Reason {
+    /// The row of the catalogue.
+    pub fn entry(self) -> &'static Entry {
+        &Self::CATALOGUE[self as usize]
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.entry().name)
+    }
+}

@@ -1,0 +1,26 @@
+//! The rows of every response as data: the admin API serialises them, the command line reads them, and both render them
+//! as tables. A field is a key in JSON and a column in text at once; the schema of the API is made from these structs.
+
+mod answer;
+mod packets;
+mod row;
+mod services;
+mod sources;
+mod tables;
+
+pub use answer::{Answer, Dated, Rendered};
+pub use packets::{ConnectionRow, Connections, DeviceRow, Devices, ListedRow, PATHS, PacketsRow, ROLES};
+pub use row::{Micros, Row, ToCell, table};
+pub use services::{BackendRow, Backends, FrontendRow, Frontends, HistoryAnswer, HistoryRow, ServiceRow, Services};
+pub use sources::{
+    ApiserverRow, Apiservers, CheckRow, ConfigAnswer, ConfigRow, Healthz, Readyz, RouteRow, Routes, SessionRow,
+    SourceRow, Sources,
+};
+pub use tables::{
+    ComparedRow, DiffAnswer, DifferenceRow, LimitRow, MapFrontendRow, MapServiceRow, MapSlotRow, Maps, NodeAddressRow,
+    StepRow, TraceAnswer, TraceBackendRow, VerdictRow,
+};
+
+#[cfg(test)]
+#[path = "rows/tests.rs"]
+mod tests;

@@ -1,0 +1,118 @@
+//! Rows about the packet path: network devices, and connections of clients outside the node.
+
+use std::slice;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::answer::Answer;
+use super::row::{rows, table};
+use crate::model::time::Time;
+use crate::output::table::{Page, Style};
+
+/// What a device is used for.
+pub const ROLES: [&str; 3] = ["uplink", "pod", "none"];
+/// The states of a device's programs.
+const PROGRAMS: [&str; 3] = ["attached", "unused", "failed"];
+/// Whether packets are translated.
+const ACTIVITIES: [&str; 3] = ["on", "draining", "off"];
+/// Through the network stack of the node, or past it to another node.
+pub const PATHS: [&str; 2] = ["stack", "redirect"];
+
+rows! {
+    /// A network device.
+    DeviceRow in "devices" {
+        /// The name.
+        device: String = name("Device"),
+        /// The index.
+        index: u64 = number("Index"),
+        /// The kind, such as `veth`.
+        kind: String = text("Kind"),
+        /// What the device is used for.
+        role: String = one_of("Role", &ROLES),
+        /// The state of nodelb's programs there.
+        programs: String = one_of("Programs", &PROGRAMS),
+        /// The addresses with which the node appears at the other end.
+        source_addresses: Vec<String> = list("Source-Addresses"),
+        /// The maximum size of a packet, in bytes.
+        mtu: u64 = number("MTU"),
+        /// Why the device is not used.
+        reason: Option<String> = text("Reason"),
+        /// Why the programs cannot be changed.
+        error: Option<String> = text("Error"),
+    }
+
+    /// The packet path in general.
+    PacketsRow in "packets" {
+        /// Whether packets of clients outside the node are translated.
+        translation: String = one_of("Translation", &ACTIVITIES),
+        /// How programs are attached.
+        hooks: Option<String> = text("Hooks"),
+        /// The number of programs that were attached again.
+        repairs: u64 = number("Repairs"),
+        /// Why packets are translated or not.
+        reason: String = text("Reason"),
+    }
+
+    /// A connection of a client outside the node.
+    ConnectionRow in "connections" {
+        /// The client.
+        client: String = name("Client"),
+        /// The address that it connected to.
+        frontend: String = name("Frontend"),
+        /// The backend.
+        backend: String = name("Backend"),
+        /// The address with which the node appears at the backend; absent if the backend sees the client.
+        source_address: Option<String> = text("Source-Address"),
+        /// The path of its packets.
+        path: String = one_of("Path", &PATHS),
+        /// The state.
+        state: String = text("State"),
+        /// The time of the last packet.
+        last_packet: Time = age("Idle"),
+        /// The time of the first packet.
+        first_packet: Time = age("Age"),
+        /// The number of bytes.
+        bytes: u64 = number("Bytes"),
+        /// The service port.
+        service: String = text("Service"),
+    }
+
+    /// The extent of a list of connections.
+    ListedRow in "listed" {
+        /// The number of connections in the list.
+        connections: u64 = number("Connections"),
+        /// Whether the list contains every connection.
+        complete: bool = flag("Complete"),
+    }
+}
+
+/// The response of `/devices`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Devices {
+    /// The packet path in general.
+    pub packets: PacketsRow,
+    /// The devices in the order of their indexes.
+    pub devices: Vec<DeviceRow>,
+}
+
+impl Answer for Devices {
+    fn text(&self, now: Time, style: &Style) -> String {
+        Page(vec![table(slice::from_ref(&self.packets), now), table(&self.devices, now)]).to_styled_text(style)
+    }
+}
+
+/// The response of `/connections`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Connections {
+    /// The connections.
+    pub connections: Vec<ConnectionRow>,
+    /// The extent of the list.
+    pub listed: ListedRow,
+}
+
+impl Answer for Connections {
+    fn text(&self, now: Time, style: &Style) -> String {
+        Page(vec![table(&self.connections, now), table(slice::from_ref(&self.listed), now)]).to_styled_text(style)
+    }
+}

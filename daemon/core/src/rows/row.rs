@@ -1,0 +1,164 @@
+//! A row: the fields of a struct as the columns of a table.
+
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::compile::select::Choice;
+use crate::history::What;
+use crate::model::addr::L4Addr;
+use crate::model::service::BackendState;
+use crate::model::time::Time;
+use crate::output::schema::Schema;
+use crate::output::table::{Cell, Table};
+use crate::source_report::SourceState;
+use crate::state::status::Status;
+
+/// A row of a table.
+pub trait Row: Serialize + DeserializeOwned + JsonSchema {
+    /// The name and columns of the table.
+    fn schema() -> &'static Schema;
+
+    /// The cells, one for each column. Ages are computed from `now`.
+    fn cells(&self, now: Time) -> Vec<Cell>;
+}
+
+/// The table of these rows.
+pub fn table<R: Row>(rows: &[R], now: Time) -> Table {
+    let schema = R::schema();
+    let cells = rows.iter().flat_map(|row| row.cells(now)).collect();
+    Table::of_cells(schema, cells).or_text(format!("No {} found.", schema.name.replace('_', " ")))
+}
+
+/// A field that is shown in one cell.
+pub trait ToCell {
+    /// The cell. Ages are computed from `now`.
+    fn to_cell(&self, now: Time) -> Cell;
+}
+
+/// A duration in microseconds; seconds with a fraction in JSON.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Micros(pub u64);
+
+impl Serialize for Micros {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(self.0 as f64 / 1e6)
+    }
+}
+
+impl<'de> Deserialize<'de> for Micros {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a duration, not negative")]
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self((f64::deserialize(deserializer)?.max(0.0) * 1e6).round() as u64))
+    }
+}
+
+impl JsonSchema for Micros {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Seconds".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "number", "minimum": 0, "description": "Seconds." })
+    }
+}
+
+impl ToCell for String {
+    fn to_cell(&self, _: Time) -> Cell {
+        Cell::Text(self.clone())
+    }
+}
+
+impl ToCell for u64 {
+    fn to_cell(&self, _: Time) -> Cell {
+        Cell::Number(*self)
+    }
+}
+
+impl ToCell for bool {
+    fn to_cell(&self, _: Time) -> Cell {
+        Cell::Flag(*self)
+    }
+}
+
+impl ToCell for Time {
+    fn to_cell(&self, now: Time) -> Cell {
+        Cell::Since { time: *self, now }
+    }
+}
+
+impl ToCell for Micros {
+    fn to_cell(&self, _: Time) -> Cell {
+        Cell::Duration(self.0)
+    }
+}
+
+impl ToCell for L4Addr {
+    fn to_cell(&self, _: Time) -> Cell {
+        Cell::text(self)
+    }
+}
+
+impl ToCell for Vec<String> {
+    fn to_cell(&self, _: Time) -> Cell {
+        Cell::List(self.clone())
+    }
+}
+
+impl ToCell for Vec<L4Addr> {
+    fn to_cell(&self, _: Time) -> Cell {
+        Cell::Addresses(self.clone())
+    }
+}
+
+/// Words from a fixed set.
+macro_rules! words {
+    ($($type:ty),*) => {
+        $(impl ToCell for $type {
+            fn to_cell(&self, _: Time) -> Cell {
+                Cell::text(self)
+            }
+        })*
+    };
+}
+
+words!(Status, BackendState, Choice, What, SourceState);
+
+impl<T: ToCell> ToCell for Option<T> {
+    fn to_cell(&self, now: Time) -> Cell {
+        self.as_ref().map_or(Cell::None, |value| value.to_cell(now))
+    }
+}
+
+/// Defines row types. Each field has its column: the constructor of [`crate::output::schema::Column`] and the heading.
+macro_rules! rows {
+    ($($(#[$about:meta])* $name:ident in $table:literal {
+        $($(#[$meta:meta])* $field:ident: $type:ty = $column:ident($($argument:expr),*) $(.$modifier:ident())?,)*
+    })*) => {
+        $($(#[$about])*
+        #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+        pub struct $name {
+            $($(#[$meta])* pub $field: $type,)*
+        }
+
+        impl $crate::rows::Row for $name {
+            fn schema() -> &'static $crate::output::schema::Schema {
+                use $crate::output::schema::{Column, Schema};
+                const COLUMNS: usize = [$(stringify!($field)),*].len();
+                static SCHEMA: Schema<[Column; COLUMNS]> =
+                    Schema { name: $table, columns: [$(Column::$column($($argument),*)$(.$modifier())?),*] };
+                &SCHEMA
+            }
+
+            fn cells(&self, now: $crate::model::time::Time) -> Vec<$crate::output::table::Cell> {
+                vec![$($crate::rows::ToCell::to_cell(&self.$field, now)),*]
+            }
+        })*
+    };
+}
+
+pub(super) use rows;

@@ -1,0 +1,88 @@
+//! What the daemon's parts report, collected for the list of problems; and the list, which every route that says
+//! whether something is wrong uses.
+
+use nodelb_core::model::time::{Clocks, Time};
+use nodelb_core::problems::{self, ApiserverState, Observed, Problem, TableUsage};
+use nodelb_kube::apiserver::endpoints::pool::PoolReport;
+
+use super::maps::{MapUsage, usage};
+use super::metrics::open_files;
+use super::state::{AdminState, Now, latest};
+use crate::devices::Published;
+
+impl Now {
+    /// The same time for the core.
+    pub(super) fn clocks(self) -> Clocks {
+        Clocks { moment: self.moment, time: Time::from_seconds(self.unix) }
+    }
+}
+
+/// The name of the map with a limit that nodelb does not have to observe, because the kernel evicts entries.
+const CACHE: &str = "affinity";
+
+impl AdminState {
+    /// Every problem, the worst first.
+    pub(super) fn problems(&self, now: Now) -> Vec<Problem> {
+        problems::problems(&self.observed(now))
+    }
+
+    /// Whether `/readyz` returns 200.
+    pub(super) fn is_ready(&self, now: Now) -> bool {
+        problems::is_ready(&self.readiness(now))
+    }
+
+    fn observed(&self, now: Now) -> Observed {
+        let snapshot = self.snapshot();
+        let sweep = self.packets.as_ref().and_then(|packets| Some(latest(packets.sweep.as_ref()?)));
+        let maps = usage(&snapshot.realised, &*self.datapath, now.moment);
+        let tables = maps.map(table).into_iter().chain(self.packets.as_ref().and_then(connections)).collect();
+        let apiservers = self.apiservers();
+        Observed {
+            clocks: now.clocks(),
+            checks: self.readiness(now),
+            history: self.history(),
+            sources: self.sources(),
+            apiserver: apiservers.pool.is_some().then(|| apiserver(&apiservers, now)),
+            is_in_memory: self.datapath.kernel().is_none(),
+            tables,
+            is_reaper_down: self.stale_sockets.as_ref().is_some_and(|report| !latest(report).is_working),
+            open_files: open_files(),
+            restart_keys: latest(&self.restart_keys).to_vec(),
+            closed_listeners: {
+                let unopened = latest(&self.unopened);
+                unopened.iter().map(|it| (it.address.to_string(), it.why.clone())).collect()
+            },
+            sweep_failures: sweep.map_or(0, |report| report.failures),
+            snapshot,
+        }
+    }
+}
+
+fn table(MapUsage { name, used, limit, key }: MapUsage) -> TableUsage {
+    TableUsage { name, used: used.map(|used| used as u64), limit: limit.into(), key, is_cache: name == CACHE }
+}
+
+/// The usage of the table of connections from outside.
+fn connections(packets: &Published) -> Option<TableUsage> {
+    let report = latest(packets.sweep.as_ref()?);
+    let used = report.count.map(|count| count.connections);
+    let key = "packets.max-connections";
+    Some(TableUsage { name: "connections", used, limit: report.limit.into(), key, is_cache: false })
+}
+
+/// The apiservers; without one in use, with the reason why.
+pub(super) fn apiserver(report: &PoolReport, now: Now) -> ApiserverState {
+    let last_error = || {
+        let mut rows = report.rows(now.moment, now.unix).into_iter();
+        rows.find_map(|row| Some(format!("{}: {}", row.address, row.error?.1)))
+    };
+    ApiserverState {
+        in_use: report.in_use().map(ToString::to_string),
+        last_response: report.last_response.map(|at| now.clocks().time_of(at)),
+        problem: report.problem.clone().or_else(last_error),
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/observed.rs"]
+mod tests;

@@ -1,0 +1,16 @@
+use nodelb_core::problems::Reason;
+
+use crate::admin::Now;
+use crate::admin::fixture::{always, unsynced};
+use crate::admin::state::AdminState;
+
+fn reasons(state: &AdminState) -> Vec<Reason> {
+    state.problems(Now::default()).iter().map(|problem| problem.reason).collect()
+}
+
+#[test]
+fn maps_in_memory_and_a_pending_restart_are_problems() {
+    assert_eq!(reasons(&unsynced()), [Reason::NotSynced, Reason::NotTranslated]);
+    let state = AdminState { restart_keys: always(vec!["datapath.max-slots".to_owned()]), ..unsynced() };
+    assert!(reasons(&state).contains(&Reason::RestartPending));
+}
