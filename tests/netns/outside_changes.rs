@@ -129,20 +129,28 @@ fn the_node_may_use_the_number_of_a_node_port_for_its_own_sockets() {
 fn a_client_on_the_node_reaches_node_ports_through_its_socket() {
     in_lab("a_client_on_the_node_reaches_node_ports_through_its_socket", |host, _, services| {
         let daemon = start(host, &[&services[0], &services[1]]);
-        let cgroup = std::fs::read_to_string(format!("/proc/{}/cgroup", daemon.pid())).unwrap();
-        let cgroup = cgroup.trim().rsplit_once(':').unwrap().1.to_owned();
-        let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
-        let mount = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|line| line[2] == "cgroup2");
-        let procs = format!("{}{cgroup}/cgroup.procs", mount.unwrap()[1]);
-        for service in &services {
-            let [to, _] = service.node_ports();
-            let path = to.replace(':', "/");
-            let script = format!("echo $$ >{procs} && exec 3<>/dev/tcp/{path} && echo '?' >&3 && head -n1 <&3");
-            let output = Command::new("bash").args(["-c", &script]).output().unwrap();
-            let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            assert!(text.contains('?'), "{to}: {output:?}");
+        for (service, name) in services.iter().zip(["a1", "b"]) {
+            for to in service.node_ports() {
+                assert_eq!(ask_from_the_node(&daemon, &to), name, "{to}");
+            }
         }
     });
+}
+
+/// The name that a server returns to a process in the cgroup of the node, over TCP.
+pub(crate) fn ask_from_the_node(daemon: &Daemon, to: &str) -> String {
+    let cgroup = std::fs::read_to_string(format!("/proc/{}/cgroup", daemon.pid())).unwrap();
+    let cgroup = cgroup.trim().rsplit_once(':').unwrap().1.to_owned();
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    let mount = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|line| line[2] == "cgroup2");
+    let procs = format!("{}{cgroup}/cgroup.procs", mount.unwrap()[1]);
+    let (ip, port) = to.rsplit_once(':').unwrap();
+    let path = format!("{}/{port}", ip.trim_matches(['[', ']']));
+    let script = format!("echo $$ >{procs} && exec 3<>/dev/tcp/{path} && echo '?' >&3 && head -n1 <&3");
+    let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains('?'), "{to}: {output:?}");
+    text.split(' ').next().unwrap().to_owned()
 }
 
 /// A client that connects to each service all the time.

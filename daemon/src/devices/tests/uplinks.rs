@@ -79,7 +79,7 @@ impl Host {
 
     fn devices(&self, keys: &str) -> Vec<Device> {
         let config = Config::parse(&format!("[packets]\n{keys}\n")).unwrap();
-        devices(&self.machine, &self.routes, &Selection::new(&config.packets))
+        devices(&self.machine, &self.routes, &Selection::new(&config))
     }
 
     fn device(&self, name: &str) -> Device {
