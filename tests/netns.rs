@@ -77,6 +77,8 @@ mod outside_more;
 mod outside_network;
 #[path = "netns/outside_own_addresses.rs"]
 mod outside_own_addresses;
+#[path = "netns/outside_protocols.rs"]
+mod outside_protocols;
 #[path = "netns/privilege.rs"]
 mod privilege;
 #[path = "netns/reaper.rs"]
