@@ -235,12 +235,7 @@ fn connections_live_on_when_the_uplink_goes_down_and_up() {
         for pause in [0, 1_500] {
             ip(&["link", "set", "uplink", "down"]);
             thread::sleep(Duration::from_millis(pause));
-            ip(&["link", "set", "uplink", "up"]);
-            // The kernel removes these with the device's state.
-            ip(&["address", "replace", "2001:db8:1::2/64", "dev", "uplink", "nodad"]);
-            ip(&["route", "replace", "default", "via", "203.0.113.1"]);
-            ip(&["-6", "route", "replace", "default", "via", "2001:db8:1::1"]);
-            wait_for_programs("uplink");
+            restore_uplink();
             for to in addresses(&services) {
                 eventually(&format!("{to} is served"), || {
                     lab.client.run(|| ask(&to, Transport::Tcp, Duration::from_millis(500))).is_ok()
@@ -252,4 +247,13 @@ fn connections_live_on_when_the_uplink_goes_down_and_up() {
             }
         }
     });
+}
+
+/// Sets the uplink up, with what the kernel has removed with its state.
+pub(crate) fn restore_uplink() {
+    ip(&["link", "set", "uplink", "up"]);
+    ip(&["address", "replace", "2001:db8:1::2/64", "dev", "uplink", "nodad"]);
+    ip(&["route", "replace", "default", "via", "203.0.113.1"]);
+    ip(&["-6", "route", "replace", "default", "via", "2001:db8:1::1"]);
+    wait_for_programs("uplink");
 }
