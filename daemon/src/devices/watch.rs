@@ -202,6 +202,7 @@ impl Task {
             method: Some(hooks.method()),
             repairs: hooks.repairs(),
             devices: devices.collect(),
+            failure: None,
         }));
         self.hooks = Some(hooks);
         true
