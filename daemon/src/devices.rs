@@ -22,10 +22,13 @@ use nodelb_datapath::packets::{Connection, OpenedPackets, PacketCounts, PacketFa
 use tokio::sync::watch as channel;
 use tracing::warn;
 
+use self::proxies::Findings;
 use self::report::DevicesReport;
 use self::sweep::{CountConnections, SweepReport};
-use crate::config::{Config, Packets, SnatPorts};
+use crate::config::{Config, PacketMode, Packets, SnatPorts};
+use crate::node::netlink;
 use crate::reconcile::OwnerHandle;
+use crate::sockets::nf_tables;
 use crate::sockets::reaper::Reaper;
 
 /// Passes each connection to the function, until that breaks.
@@ -61,8 +64,18 @@ pub enum PacketPath {
     Off,
     /// It could not be started.
     Failed(PacketFailure),
-    /// It is open; the reaper reads rules that this process may not read.
-    Open(Box<OpenedPackets>, Option<Reaper>),
+    /// It is open.
+    Open(Box<Open>),
+}
+
+/// The open packet path.
+pub struct Open {
+    /// The programs and maps.
+    pub packets: OpenedPackets,
+    /// Reads rules that this process may not read.
+    pub reaper: Option<Reaper>,
+    /// The other service proxies that were found before the capabilities were dropped.
+    pub findings: Findings,
 }
 
 /// Starts the tasks of the packet path, unless it is off. They end with `shutdown`; the programs stay attached.
@@ -78,18 +91,23 @@ pub fn start<S: Future<Output = ()> + Send + 'static>(
             let devices = failed::start(failure, config.clone(), shutdown());
             Some(Published { devices, ..Published::default() })
         }
-        PacketPath::Open(packets, reaper) => Some(start_tasks((*packets, reaper), owner, config, shutdown)),
+        PacketPath::Open(open) => Some(start_tasks(*open, owner, config, shutdown)),
     }
 }
 
 fn start_tasks<S: Future<Output = ()> + Send + 'static>(
-    (packets, reaper): (OpenedPackets, Option<Reaper>),
+    Open { packets, reaper, findings }: Open,
     owner: &OwnerHandle,
     config: &channel::Receiver<Arc<Config>>,
     shutdown: impl Fn() -> S,
 ) -> Published {
     report_start(&packets, &config.borrow().packets);
     let OpenedPackets { hooks, settings, sweep, counter, connections, max_connections, .. } = packets;
+    let connections = Arc::new(connections);
+    let count: CountConnections = {
+        let connections = Arc::clone(&connections);
+        Arc::new(move || connections.count())
+    };
     let inputs = watch::Connections {
         config: config.clone(),
         snapshot: owner.snapshot.clone(),
@@ -97,11 +115,8 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
         attach: Box::new(hooks),
         settings: Arc::new(move |values| settings.set(values)),
         rules: rules::reader(reaper),
-    };
-    let connections = Arc::new(connections);
-    let count: CountConnections = {
-        let connections = Arc::clone(&connections);
-        Arc::new(move || connections.count())
+        findings,
+        count: Arc::clone(&count),
     };
     let sweep = sweep.inspect_err(|error| {
         warn!(
@@ -135,6 +150,18 @@ fn report_start(opened: &OpenedPackets, packets: &Packets) {
             "more than packets.max-connections ({limit}) connections of clients outside the node exist: the limit remains \
              {kept}. Restart nodelb when there are fewer"
         );
+    }
+}
+
+/// Searches for other service proxies, if the mode depends on them: before capabilities are dropped, so that the first
+/// packets already find the right settings.
+pub fn find_proxies(packets: &Packets) -> Findings {
+    if packets.mode != PacketMode::Auto {
+        return Findings::default();
+    }
+    match netlink::read() {
+        Ok(machine) => proxies::find(&machine, nf_tables::find()),
+        Err(error) => Findings { error: Some(error.to_string()), ..Findings::default() },
     }
 }
 

@@ -30,7 +30,7 @@ use tracing::{info, warn};
 use crate::admin::{self, AdminState, Now};
 use crate::config::{Config, Mode};
 use crate::datapath::{DatapathReader, MemoryReader};
-use crate::devices::PacketPath;
+use crate::devices::{Open, PacketPath};
 use crate::lb_health::{self, LbHealth, View};
 use crate::node::watch::NodeWatchTimeouts;
 use crate::notify::{Environment, Notifier};
@@ -115,7 +115,8 @@ fn run_kernel(setup: Setup, reaper: Option<PathBuf>) -> Result<(), Failure> {
     // Reapers keep capabilities that the daemon drops next.
     let rules_reaper = kernel::rules_reaper(config, reaper.clone());
     let reaper = kernel::reaper(config, reaper);
-    let kernel::Opened { mut datapath, findings, packet_failure } = kernel::open(config)?;
+    let proxies = devices::find_proxies(&config.packets);
+    let kernel::Opened { mut datapath, findings, packet_failure } = kernel::open(config, &proxies)?;
     let register = kernel::register(&datapath);
     // Ports below 1024 need a capability.
     let admin_sockets = AdminSockets::open(&config.admin, &register);
@@ -123,9 +124,10 @@ fn run_kernel(setup: Setup, reaper: Option<PathBuf>) -> Result<(), Failure> {
     let stale_sockets = kernel::handles(config, &datapath, reaper);
     let reader = kernel::Reader::new(&datapath, features);
     let (probe, reader) = (Box::new(kernel::probe), Some(Arc::new(reader) as _));
-    let opened = datapath.take_packets().map(Box::new);
-    let failed = packet_failure.map_or(PacketPath::Off, PacketPath::Failed);
-    let packets = opened.map_or(failed, |packets| PacketPath::Open(packets, rules_reaper));
+    let packets = match datapath.take_packets() {
+        Some(packets) => PacketPath::Open(Box::new(Open { packets, reaper: rules_reaper, findings: proxies })),
+        None => packet_failure.map_or(PacketPath::Off, PacketPath::Failed),
+    };
     let open = OpenDatapath { datapath, probe, register, reader, stale_sockets, packets };
     start_runtime(|| serve(setup, open, admin_sockets))
 }

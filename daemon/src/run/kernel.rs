@@ -26,7 +26,8 @@ use tracing::{info, warn};
 use crate::config::{Config, Disconnect, PacketMode};
 use crate::connections::Connections;
 use crate::datapath::DatapathReader;
-use crate::devices;
+use crate::devices::mode::{self, Activity, Before};
+use crate::devices::{self, proxies};
 use crate::reconcile::ProbeResult;
 use crate::reconcile::canary::{self, CanaryError, Probe};
 use crate::sockets::reaper::Reaper;
@@ -51,9 +52,9 @@ pub(super) struct Opened {
     pub(super) packet_failure: Option<PacketFailure>,
 }
 
-/// Opens the kernel datapath.
-pub(super) fn open(config: &Config) -> Result<Opened, Failure> {
-    let (packets, refused_ports) = match packets(config) {
+/// Opens the kernel datapath, on a node with these other service proxies.
+pub(super) fn open(config: &Config, proxies: &proxies::Findings) -> Result<Opened, Failure> {
+    let (packets, refused_ports) = match packets(config, proxies) {
         Ok(packets) => (packets, None),
         Err(reason) => (None, Some(PacketFailure { reason, is_earlier_active: false })),
     };
@@ -76,7 +77,7 @@ pub(super) fn open(config: &Config) -> Result<Opened, Failure> {
 }
 
 /// The configuration of the packet path; `None` if it is off.
-fn packets(config: &Config) -> Result<Option<PacketConfig>, String> {
+fn packets(config: &Config, proxies: &proxies::Findings) -> Result<Option<PacketConfig>, String> {
     let packets = &config.packets;
     if !packets.is_on() {
         return Ok(None);
@@ -93,7 +94,9 @@ fn packets(config: &Config) -> Result<Option<PacketConfig>, String> {
         services: config.limits(),
         count_connections: config.datapath.count_connections,
     };
-    let settings = devices::watch::settings(packets, packets.mode == PacketMode::Drain);
+    // Programs of an earlier process may be attached.
+    let decision = mode::decide(packets.mode, proxies, Before::Connections);
+    let settings = devices::watch::settings(packets, decision.activity == Activity::Draining);
     Ok(Some(PacketConfig { options, settings, hook_method: None }))
 }
 
@@ -208,8 +211,8 @@ pub(super) fn rules_reaper(config: &Config, socket: Option<PathBuf>) -> Option<R
         Reaper::start().inspect_err(|error| {
             warn!(
                 message_id = %messages::PACKETS_ACTIVITY,
-                "the process that looks for kube-proxy's rules cannot be started ({error}): nodelb takes it that there \
-                 are none"
+                "the process that looks for kube-proxy's rules cannot be started ({error}): nodelb notices a \
+                 kube-proxy that starts later only by its port"
             );
         })
     };
