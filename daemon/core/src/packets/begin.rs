@@ -66,7 +66,7 @@ pub(super) fn begin(
         last_used: now,
         created: now,
         flags: Flags { is_redirected, is_local_view: frontend.is_local, ..Flags::default() },
-        syn_acknowledgment: 0,
+        acknowledgment: 0,
         bytes: 0,
     };
     store(state, key, entry)
