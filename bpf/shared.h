@@ -322,16 +322,18 @@ enum connection_flags {
 	CONNECTION_REPLIED = 4,
 	/* TCP: a packet that this entry translated had the FIN flag. */
 	CONNECTION_FIN = 8,
-	/* TCP: a packet that this entry translated had the RST flag. */
+	/* TCP: the same for RST, if the receiver may have accepted it. */
 	CONNECTION_RESET = 16,
 	/* The backend was selected from the local view. */
 	CONNECTION_LOCAL_VIEW = 32,
+	/* Established, but in half_open: the map connections was full. */
+	CONNECTION_ASSURED = 64,
 };
 
 /*
  * How a packet is translated. A connection has two entries: one for packets of
  * the client, one for packets of the backend. Entries are replaced and never
- * changed, except for offset, last_used, flags, syn_acknowledgment and bytes.
+ * changed, except for offset, last_used, flags, acknowledgment and bytes.
  */
 struct connection {
 	/* The addresses and ports that are written into the packet. */
@@ -356,8 +358,11 @@ struct connection {
 	 * entry for another key while a program still reads it.
 	 */
 	__u32 seal;
-	/* TCP: the number by which a client acknowledges the backend's SYN. */
-	__u32 syn_acknowledgment;
+	/*
+	 * TCP, in the backend's entry: the number by which a client
+	 * acknowledges the SYN; then what the backend has acknowledged last.
+	 */
+	__u32 acknowledgment;
 	/* Bytes of the translated packets, from the IP header. */
 	__u64 bytes;
 };
@@ -366,15 +371,13 @@ _Static_assert(sizeof(struct connection) == 80, "layout");
 enum outside_flags {
 	/* Clients outside this node use the local view. */
 	OUTSIDE_LOCAL = 1,
-	/* Only clients in the service's entries of source_ranges may connect.
-	 */
+	/* Only clients in the service's source_ranges may connect. */
 	OUTSIDE_RANGES = 2,
 	/* The mask of the flags. The other bits are the seal. */
 	OUTSIDE_FLAGS = 3,
 };
 
-/* A frontend for clients outside this node. The seal is as in struct frontend.
- */
+/* A frontend for clients outside this node, sealed as struct frontend. */
 struct outside {
 	__u32 service_id;
 	enum outside_flags flags;
@@ -383,10 +386,7 @@ _Static_assert(sizeof(struct outside) == 8, "layout");
 
 /* A device by which other machines are reached. */
 struct uplink {
-	/*
-	 * The node's addresses on the device, for packets that leave by it;
-	 * unspecified if it has none of the family.
-	 */
+	/* The node's addresses on the device; unspecified if it has none. */
 	__u32 v4[4];
 	__u32 v6[4];
 	__u32 mtu;

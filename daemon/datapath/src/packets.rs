@@ -16,5 +16,5 @@ pub use counts::{PacketCounter, PacketCounts, REASONS};
 pub use load::{LinkLayer, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms};
 pub use run::{Packet, Verdict};
 pub use settings::{PacketSettings, SettingsWriter};
-pub use start::{OpenedPackets, PacketConfig};
+pub use start::{OpenedPackets, PacketConfig, PacketFailure};
 pub use sweep::{Sweep, SweepReason, SweepTimeouts, Swept};
