@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * A program of another owner at a network device, as tests run it beside those
+ * A program of another owner at a network device, as tests run it next to those
  * of nodelb: counts packets of IPv4 by source and target, and passes all on.
  */
 #include <linux/bpf.h>

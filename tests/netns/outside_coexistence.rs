@@ -1,4 +1,4 @@
-//! The packet path beside firewalls, a network plugin that masquerades by iptables, programs of others
+//! The packet path together with firewalls, a network plugin that masquerades by iptables, programs of others
 //! at the same device, a tunnel between the nodes, and several uplinks.
 
 use std::path::{Path, PathBuf};
@@ -238,7 +238,7 @@ fn programs_of_others_see_packets_before_and_after_the_translation() {
             );
         };
         check("at first");
-        assert_all_answer(&mut talks, "beside other programs");
+        assert_all_answer(&mut talks, "with other programs");
         daemon.kill();
         check("after kill -9");
         let daemon = host.start();

@@ -10,7 +10,7 @@ use nodelb_prober::Transport;
 use crate::host::{Host, eventually, get};
 use crate::lab::{CLIENT, Lab, NODE_A, POD_A1, POD_A2, POD_B};
 use crate::lab_services::{HOST_A, ON_A1, ON_A2, ON_B, PACKETS_ON, Service};
-use crate::outside::TRANSPORTS;
+use crate::outside::{TRANSPORTS, wait_for_programs};
 use crate::sandbox;
 use crate::talk::{SHORT, Server, TIMEOUT, Talk, ask};
 
@@ -133,7 +133,7 @@ fn clients_outside_reach_virtual_machines() {
         services.iter().for_each(|service| service.apply(host));
         let _daemon = host.start();
         wait_for_pods();
-        crate::outside::wait_for_programs("uplink");
+        wait_for_programs("uplink");
         for service in [&services[0], &services[2]] {
             for (family, to) in service.load_balancer().iter().enumerate() {
                 for transport in TRANSPORTS {
@@ -145,6 +145,32 @@ fn clients_outside_reach_virtual_machines() {
         for to in services[0].cluster_ips() {
             let answer = lab.client.run(|| ask(&to, Transport::Tcp, SHORT));
             assert!(answer.is_err(), "{to}: ClusterIPs are for pods: {answer:?}");
+        }
+    });
+}
+
+#[test]
+fn every_backend_sees_the_node_if_all_connections_are_masqueraded() {
+    in_lab("every_backend_sees_the_node_if_all_connections_are_masqueraded", |host, lab, services| {
+        host.configure(&format!("{PACKETS_ON}pod-devices = [\"pod-*\"]\nsnat = \"always\"\n"));
+        services.iter().for_each(|service| service.apply(host));
+        let _daemon = host.start();
+        wait_for_pods();
+        wait_for_programs("uplink");
+        // The node's address towards the backend.
+        let near = |last: u8, network: &str| [format!("203.0.113.{last}"), format!("2001:db8:{network}::1")];
+        let sources = [near(33, "a1"), NODE_A.map(str::to_owned), near(37, "a2")];
+        for (service, source) in services.iter().zip(sources) {
+            for (family, to) in service.load_balancer().iter().enumerate() {
+                for transport in TRANSPORTS {
+                    let mut talk = lab.client.run(|| Talk::open(to, transport, TIMEOUT)).unwrap();
+                    for question in 0..3 {
+                        let answer = talk.ask();
+                        let answer = answer.unwrap_or_else(|error| panic!("{to} {transport:?} {question}: {error}"));
+                        assert_eq!(answer.seen.to_string(), source[family], "{to} {transport:?}");
+                    }
+                }
+            }
         }
     });
 }
