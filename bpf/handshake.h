@@ -85,7 +85,8 @@ static __always_inline bool continue_handshake(struct scratch *here)
 	if (!is_partner(&here->packet.key, &here->partner))
 		return false;
 	if (has_proved_address(here) && !move(here))
-		count_dropped(PACKET_NO_ROOM);
+		count_dropped(here->entry.service_id, PACKET_NO_ROOM,
+			      PACKET_PASSED);
 	return true;
 }
 
@@ -146,7 +147,7 @@ VERIFIED_ONCE int find_or_begin(struct __sk_buff *skb, __u32 at_pod)
 	if (entry)
 		forget();
 	if (here->packet.part == PART_LATER)
-		count_dropped(PACKET_FRAGMENT);
+		count_dropped(here->service_id, PACKET_FRAGMENT, PACKET_PASSED);
 	if (!is_served || here->packet.part == PART_LATER)
 		return OUTCOME_LEAVE;
 	return begin(skb);
