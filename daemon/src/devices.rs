@@ -18,7 +18,7 @@ use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
 
 use nodelb_core::messages;
-use nodelb_datapath::packets::{Connection, OpenedPackets, PacketCounts, PacketFailure};
+use nodelb_datapath::packets::{Connection, DropCount, OpenedPackets, PacketCounter, PacketCounts, PacketFailure};
 use tokio::sync::watch as channel;
 use tracing::warn;
 
@@ -26,6 +26,7 @@ use self::proxies::Findings;
 use self::report::DevicesReport;
 use self::sweep::{CountConnections, SweepReport};
 use crate::config::{Config, PacketMode, Packets, SnatPorts};
+use crate::connections::Connections as ServiceConnections;
 use crate::node::netlink;
 use crate::reconcile::OwnerHandle;
 use crate::sockets::nf_tables;
@@ -36,6 +37,20 @@ pub type ReadConnections = Arc<dyn Fn(&mut dyn FnMut(Connection) -> ControlFlow<
 
 /// Reads what the programs count; `None` if the kernel refuses that.
 pub type ReadCounts = Arc<dyn Fn() -> Option<PacketCounts> + Send + Sync>;
+
+/// Reads which packets were dropped, answered or passed on, and why.
+pub type ReadDrops = Arc<dyn Fn() -> io::Result<Drops> + Send + Sync>;
+
+/// The packets that were dropped, answered or passed on, by service and reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Drops {
+    /// The counts of each service, in no order.
+    pub counts: Vec<DropCount>,
+    /// All such packets.
+    pub packets: u64,
+    /// Seconds since the counts began.
+    pub age: u32,
+}
 
 /// What the tasks of this module publish, and what can be read from the kernel.
 #[derive(Clone)]
@@ -48,13 +63,24 @@ pub struct Published {
     pub connections: ReadConnections,
     /// Reads the counts of packets.
     pub counts: ReadCounts,
+    /// Reads the counts by service.
+    pub drops: ReadDrops,
+    /// The connections of clients outside the node to each service; `None` if they are not counted.
+    pub service_connections: Option<ServiceConnections>,
 }
 
 impl Default for Published {
     /// Nothing is published, and there are no connections.
     fn default() -> Self {
         let (connections, counts): (ReadConnections, ReadCounts) = (Arc::new(|_| Ok(())), Arc::new(|| None));
-        Self { devices: channel::channel(Arc::default()).1, sweep: None, connections, counts }
+        Self {
+            devices: channel::channel(Arc::default()).1,
+            sweep: None,
+            connections,
+            counts,
+            drops: Arc::new(|| Ok(Drops::default())),
+            service_connections: None,
+        }
     }
 }
 
@@ -130,6 +156,11 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
         devices: watch::start(inputs, shutdown()),
         sweep: sweep.map(|it| sweep::start(it, count, config.clone(), shutdown())),
         connections: Arc::new(move |see| connections.read(see)),
+        drops: {
+            let counter = Arc::clone(&counter);
+            Arc::new(move || drops(&counter))
+        },
+        service_connections: counter.has_connections().then(|| service_connections(Arc::clone(&counter))),
         counts: Arc::new(move || counter.read().ok()),
     }
 }
@@ -163,6 +194,15 @@ pub fn find_proxies(packets: &Packets) -> Findings {
         Ok(machine) => proxies::find(&machine, nf_tables::find()),
         Err(error) => Findings { error: Some(error.to_string()), ..Findings::default() },
     }
+}
+
+fn drops(counter: &PacketCounter) -> io::Result<Drops> {
+    let packets = counter.read()?.dropped.iter().sum();
+    Ok(Drops { counts: counter.drops()?, packets, age: counter.age() })
+}
+
+fn service_connections(counter: Arc<PacketCounter>) -> ServiceConnections {
+    ServiceConnections { read: Arc::new(move |id| counter.connections(id).unwrap_or_default()), ledger: Arc::default() }
 }
 
 /// The ports from which the kernel selects one for a socket that names none.
