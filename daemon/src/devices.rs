@@ -3,6 +3,7 @@
 
 pub mod hooks;
 pub mod mode;
+mod privileged;
 pub mod proxies;
 pub mod report;
 mod rules;
@@ -17,10 +18,13 @@ use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
 
 use nodelb_core::messages;
+use nodelb_datapath::HookMethod;
 use nodelb_datapath::packets::{Connection, OpenedPackets, PacketCounts};
+use tokio::runtime::Handle;
 use tokio::sync::watch as channel;
 use tracing::warn;
 
+use self::privileged::{ByReaper, PacketReaper};
 use self::report::DevicesReport;
 use self::sweep::{CountConnections, SweepReport};
 use crate::config::Config;
@@ -54,14 +58,19 @@ impl Default for Published {
     }
 }
 
-/// Starts the tasks of the packet path; `reaper` reads rules that this process may not read. They end with `shutdown`; the programs stay attached.
+/// Starts the tasks of the packet path; `reaper` does what takes capabilities that this process has dropped. They end with
+/// `shutdown`; the programs stay attached.
 pub fn start<S: Future<Output = ()> + Send + 'static>(
     (packets, reaper): (OpenedPackets, Option<Reaper>),
     owner: &OwnerHandle,
     config: &channel::Receiver<Arc<Config>>,
     shutdown: impl Fn() -> S,
 ) -> Published {
-    let OpenedPackets { hooks, settings, sweep, counter, connections, .. } = packets;
+    let OpenedPackets { mut hooks, settings, sweep, counter, connections, .. } = packets;
+    let reaper = reaper.map(PacketReaper::new);
+    if let (HookMethod::Clsact, Some(reaper)) = (hooks.method(), &reaper) {
+        hooks.change_filters_by(Box::new(ByReaper::new(reaper.clone(), Handle::current())));
+    }
     let inputs = watch::Connections {
         config: config.clone(),
         snapshot: owner.snapshot.clone(),

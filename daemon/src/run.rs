@@ -114,7 +114,7 @@ fn start(options: &RunOptions) -> Result<(), Failure> {
 fn run_kernel(setup: Setup, reaper: Option<PathBuf>) -> Result<(), Failure> {
     let config = &setup.config;
     // Reapers keep capabilities that the daemon drops next.
-    let rules_reaper = kernel::rules_reaper(config, reaper.clone());
+    let packet_reaper = kernel::packet_reaper(config, reaper.clone());
     let reaper = kernel::reaper(config, reaper);
     let (mut datapath, findings) = kernel::open(config)?;
     let register = kernel::register(&datapath);
@@ -124,7 +124,7 @@ fn run_kernel(setup: Setup, reaper: Option<PathBuf>) -> Result<(), Failure> {
     let stale_sockets = kernel::handles(config, &datapath, reaper);
     let reader = kernel::Reader::new(&datapath, features);
     let (probe, reader) = (Box::new(kernel::probe), Some(Arc::new(reader) as _));
-    let packets = datapath.take_packets().map(|packets| (packets, rules_reaper));
+    let packets = datapath.take_packets().map(|packets| (packets, packet_reaper));
     let open = OpenDatapath { datapath, probe, register, reader, stale_sockets, packets };
     start_runtime(|| serve(setup, open, admin_sockets))
 }
