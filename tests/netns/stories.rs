@@ -32,13 +32,16 @@ use crate::outside_model::{Affinities, Attempt, Frame, Machine, Met};
 use crate::run::{difference, run, scenarios};
 use crate::sandbox;
 use crate::script::Script;
-use crate::talk::{Answer, SHORT, Server, TIMEOUT, Talk};
+use crate::talk::{Answer, Server, TIMEOUT, Talk};
 
 /// Maximum number of connections until every expected backend has answered.
 const TRIES: usize = 200;
 
 /// The addresses that node A has besides those of the lab.
 const OTHER_ADDRESSES: [&str; 2] = ["203.0.113.3/29", "2001:db8:1::3/64"];
+
+/// How long a client waits where the programs drop or pass on its packets.
+const SILENCE: Duration = Duration::from_millis(200);
 
 /// The return value of a program that drops a packet.
 const DROPPED: i32 = 2;
@@ -143,10 +146,11 @@ impl Net {
         let is_own = own.into_iter().any(|own| own == at.ip().to_string());
         let address = at.ip().to_string();
         let _server = is_own.then(|| Server::start("node", &[&address], at.port()));
-        let answer = self.place(machine).run(|| open(to, &Met::Silence)?.ask());
+        let expected = if is_own { Met::PassesThrough } else { Met::Silence };
+        let answer = self.place(machine).run(|| open(to, &expected)?.ask());
         match answer {
             Ok(answer) if is_own && answer.name == "node" => Ok(Met::PassesThrough),
-            // Nobody has the address: the packets circle between node and router.
+            // The packets circle between the node and the router until their hop limit ends.
             Err(ErrorKind::TimedOut | ErrorKind::HostUnreachable) if !is_own => Ok(Met::PassesThrough),
             other => Err(format!("does not pass through: {other:?}")),
         }
@@ -165,7 +169,7 @@ fn mac(device: &str) -> [u8; 6] {
 /// Opens a connection, with a short timeout if no answer is expected.
 fn open(to: L4Addr, expected: &Met) -> Result<Talk, ErrorKind> {
     let transport = if to.protocol == Protocol::Udp { Transport::Udp } else { Transport::Tcp };
-    let timeout = if *expected == Met::Silence { SHORT } else { TIMEOUT };
+    let timeout = if *expected == Met::Silence { SILENCE } else { TIMEOUT };
     Talk::open(&SocketAddr::new(to.addr.ip(), to.port).to_string(), transport, timeout)
 }
 
