@@ -70,8 +70,9 @@ struct Net {
     lab: Lab,
     cgroup: PathBuf,
     pins: PathBuf,
-    uplink: HookedDevice,
-    mac: [u8; 6],
+    /// The devices at which packets arrive, and their Ethernet addresses.
+    uplink: (HookedDevice, [u8; 6]),
+    vm: (HookedDevice, [u8; 6]),
     servers: BTreeMap<SocketAddr, Server>,
 }
 
@@ -79,6 +80,8 @@ struct Net {
 struct Cluster<'net> {
     net: &'net mut Net,
     packets: Option<(OpenedPackets, PacketPrograms)>,
+    /// Whether the first pod on the node has its own kernel.
+    has_vm: bool,
     talks: BTreeMap<String, Talk>,
     affinities: Affinities,
     began: Instant,
@@ -95,9 +98,12 @@ impl Net {
             }
             ip(&words);
         }
-        let ifindex = nix::net::if_::if_nametoindex(UPLINK).unwrap();
-        let uplink = HookedDevice { ifindex, side: DeviceSide::Uplink, l2_length: 14 };
-        Self { lab, cgroup, pins, uplink, mac: mac(UPLINK), servers: BTreeMap::new() }
+        let [uplink, vm] =
+            [(Machine::Outside, DeviceSide::Uplink), (Machine::Vm, DeviceSide::Pod)].map(|(who, side)| {
+                let ifindex = nix::net::if_::if_nametoindex(who.device()).unwrap();
+                (HookedDevice { ifindex, side, l2_length: 14 }, mac(who.device()))
+            });
+        Self { lab, cgroup, pins, uplink, vm, servers: BTreeMap::new() }
     }
 
     /// Runs `work` where the address is.
@@ -116,6 +122,7 @@ impl Net {
         match machine {
             Machine::Outside => &self.lab.client,
             Machine::OtherNode => &self.lab.node_b,
+            Machine::Vm => &self.lab.pod_a1,
         }
     }
 
@@ -188,11 +195,15 @@ fn failed(kind: ErrorKind) -> Result<Met, String> {
 }
 
 impl Cluster<'_> {
-    /// What a program makes of the bytes of a packet that arrives at the uplink; `None` if it drops it.
-    fn run(&self, sent: &[u8]) -> Result<Option<Vec<u8>>, String> {
+    /// What a program makes of the bytes of a packet of this machine; `None` if it drops it.
+    fn run(&self, machine: Machine, sent: &[u8]) -> Result<Option<Vec<u8>>, String> {
         let Some((_, programs)) = &self.packets else { return Err("packets are off".into()) };
-        let packet = Packet { bytes: sent.to_vec(), ifindex: self.net.uplink.ifindex, gso_size: 0 };
-        let ran = programs.run(PacketHook::UplinkIn, LinkLayer::Ethernet, &packet);
+        let (device, hook) = match machine {
+            Machine::Outside | Machine::OtherNode => (self.net.uplink.0, PacketHook::UplinkIn),
+            Machine::Vm => (self.net.vm.0, PacketHook::PodIn),
+        };
+        let packet = Packet { bytes: sent.to_vec(), ifindex: device.ifindex, gso_size: 0 };
+        let ran = programs.run(hook, LinkLayer::Ethernet, &packet);
         let ran = ran.map_err(|error| format!("BPF_PROG_TEST_RUN: {error}"))?;
         Ok((ran.code != DROPPED).then_some(ran.bytes))
     }
@@ -234,7 +245,10 @@ impl Environment for Cluster<'_> {
         };
         let mut maps = KernelMaps::open(options)?;
         let mut opened = maps.datapath.as_mut().and_then(nodelb_datapath::KernelDatapath::take_packets).unwrap();
-        opened.hooks.attach(self.net.uplink).map_err(|error| error.to_string())?;
+        opened.hooks.attach(self.net.uplink.0).map_err(|error| error.to_string())?;
+        if self.has_vm {
+            opened.hooks.attach(self.net.vm.0).map_err(|error| error.to_string())?;
+        }
         let shared = MAPS.into_iter().filter_map(|name| {
             let map = opened.maps.get(name)?;
             Some((name.to_owned(), MapHandle::try_from(map).unwrap()))
@@ -245,7 +259,7 @@ impl Environment for Cluster<'_> {
     }
 
     fn uplink(&mut self) -> Result<u32, String> {
-        Ok(self.net.uplink.ifindex)
+        Ok(self.net.uplink.0.ifindex)
     }
 
     fn connect(&mut self, _: L4Addr, _: Client, _: &Outcome) -> Result<String, String> {
@@ -254,10 +268,11 @@ impl Environment for Cluster<'_> {
 
     fn connect_outside(&mut self, attempt: &Attempt, expected: &Met) -> Result<Met, String> {
         let began = Moment(u64::try_from(self.began.elapsed().as_millis()).unwrap());
-        let ran = Met::of(attempt, self.net.mac, &mut |sent| self.run(sent))?;
+        let (machine, to) = (attempt.machine, attempt.to);
+        let mac = if machine == Machine::Vm { self.net.vm.1 } else { self.net.uplink.1 };
+        let ran = Met::of(attempt, mac, &mut |sent| self.run(machine, sent))?;
         let ran = self.affinities.check(attempt, ran, expected, began)?;
         agreed("the programs", ran, expected)?;
-        let (machine, to) = (attempt.machine, attempt.to);
         let met = match expected {
             // The kernel of the tests may not support SCTP.
             _ if to.protocol == Protocol::Sctp => expected.clone(),
@@ -269,7 +284,7 @@ impl Environment for Cluster<'_> {
 
     fn talk(&mut self, name: &str, packet: &Frame, expected: &Met) -> Result<Met, String> {
         let to = packet.to;
-        let ran = Met::by(packet, self.net.mac, &mut |sent| self.run(sent))?;
+        let ran = Met::by(packet, self.net.uplink.1, &mut |sent| self.run(Machine::Outside, sent))?;
         agreed("the programs", ran, expected)?;
         if packet.is_first {
             let opened = self.net.lab.client.run(|| open(to, expected));
@@ -321,15 +336,17 @@ impl Environment for Cluster<'_> {
 /// Runs a scenario; returns an error if its output differs.
 fn check(path: &Path, net: &mut Net) -> Result<(), String> {
     let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let script = Script::parse(&text)?;
     let environment = Cluster {
         net,
         packets: None,
+        has_vm: script.steps.iter().any(|step| step.ends_with("from vm")),
         talks: BTreeMap::new(),
         affinities: Affinities::default(),
         began: Instant::now(),
         health_checks: None,
     };
-    let actual = run(&Script::parse(&text)?, environment, &[])?;
+    let actual = run(&script, environment, &[])?;
     if actual.to_string() == text { Ok(()) } else { Err(difference(&text, &actual.to_string())) }
 }
 

@@ -8,6 +8,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use nodelb_core::explain::outside::{OutsideVerdict, trace_outside};
+use nodelb_core::explain::trace::{Errno, Verdict as Traced, trace};
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::uplink::Uplink;
@@ -35,11 +36,22 @@ pub(crate) enum Machine {
     Outside,
     /// The second node of the cluster.
     OtherNode,
+    /// A pod on the node with its own kernel.
+    Vm,
 }
 
 impl Machine {
     pub(crate) const OUTSIDE: &'static str = "outside";
     pub(crate) const OTHER_NODE: &'static str = "other-node";
+    pub(crate) const VM: &'static str = "vm";
+
+    /// The device of the node at which its packets arrive.
+    pub(crate) fn device(self) -> &'static str {
+        match self {
+            Self::Outside | Self::OtherNode => "uplink",
+            Self::Vm => "pod-a1",
+        }
+    }
 
     /// Its address.
     fn addr(self, family: Family) -> Addr {
@@ -48,6 +60,8 @@ impl Machine {
             (Self::Outside, Family::Ipv6) => "2001:db8:2::10",
             (Self::OtherNode, Family::Ipv4) => "203.0.113.18",
             (Self::OtherNode, Family::Ipv6) => "2001:db8:3::2",
+            (Self::Vm, Family::Ipv4) => "203.0.113.34",
+            (Self::Vm, Family::Ipv6) => "2001:db8:a1::2",
         };
         text.parse().expect("an address")
     }
@@ -95,16 +109,21 @@ impl Frame {
         let Parsed::Packet(headers) = parse(became, ETHERNET, false) else {
             return Err(format!("a frame that cannot be read: {became:?}"));
         };
-        let is_answer = headers.target == self.from;
+        let is_to_client = headers.target == self.from;
         match headers.content {
-            Content::Transport(Protocol::Tcp, ports) if is_answer && ports.tcp_flags & tcp_flags::RST != 0 => {
-                Ok(Met::Refused)
+            // A pod that reaches itself also gets packets at the port of a backend.
+            Content::Transport(_, ports) if is_to_client && ports.target == self.port => {
+                if ports.tcp_flags & tcp_flags::RST == 0 {
+                    Err("an answer without RST".into())
+                } else {
+                    Ok(Met::Refused)
+                }
             }
-            Content::Transport(protocol, ports) if !is_answer => {
+            Content::Transport(protocol, ports) => {
                 let backend = L4Addr::new(headers.target, ports.target, protocol);
                 Ok(Met::Reaches(BTreeSet::from([(backend, headers.source)])))
             }
-            Content::IcmpError if is_answer && is_port_unreachable(&became[headers.transport..], headers.family) => {
+            Content::IcmpError if is_to_client && is_port_unreachable(&became[headers.transport..], headers.family) => {
                 Ok(Met::Refused)
             }
             other => Err(format!("an unexpected packet: {other:?} from {}", headers.source)),
@@ -173,6 +192,14 @@ impl Met {
     /// The backends that a client may get.
     pub(crate) fn candidates(state: &MapState, range: &RangeInclusive<u16>, attempt: &Attempt) -> Candidates {
         let client = attempt.machine.addr(attempt.to.addr.family());
+        if attempt.machine == Machine::Vm {
+            return match trace(state, range, attempt.to) {
+                Traced::Forwarded(_, slots) => Candidates::Backends(slots.iter().map(|slot| slot.addr).collect()),
+                Traced::Refused(_, Errno::ConnectionRefused) => Candidates::Without(Self::Refused),
+                Traced::Refused(_, Errno::HostUnreachable) => Candidates::Without(Self::Silence),
+                Traced::PassedThrough => Candidates::Without(Self::PassesThrough),
+            };
+        }
         match trace_outside(state, range, attempt.to, Some(client)) {
             OutsideVerdict::Forwarded(_, slots) => Candidates::Backends(slots.iter().map(|slot| slot.addr).collect()),
             OutsideVerdict::Refused(_) => Candidates::Without(Self::Refused),
@@ -269,7 +296,7 @@ impl OutsideModel {
         let (near, far) = (uplink + 1, uplink + 2);
         for line in [
             format!("device {uplink} uplink uplink 203.0.113.2 2001:db8:1::2"),
-            format!("device {near} pod-a1 plain 203.0.113.33 2001:db8:a1::1"),
+            format!("device {near} pod-a1 pod 203.0.113.33 2001:db8:a1::1"),
             format!("device {far} pod-a2 plain 203.0.113.37 2001:db8:a2::1"),
         ] {
             world.apply(&line);
@@ -307,8 +334,8 @@ impl OutsideModel {
         Frame { to, from, port, is_first: known.is_none() }
     }
 
-    fn mac(&self) -> [u8; 6] {
-        self.world.devices["uplink"].mac
+    fn mac(&self, machine: Machine) -> [u8; 6] {
+        self.world.devices[machine.device()].mac
     }
 
     /// What new connections experience with these maps.
@@ -337,23 +364,29 @@ impl OutsideModel {
     }
 
     fn try_all(&mut self, state: &MapState, now: Moment, attempt: &Attempt) -> Result<Met, String> {
-        let mac = self.mac();
-        Met::of(attempt, mac, &mut |sent| self.translate(state, now, sent))
+        let mac = self.mac(attempt.machine);
+        Met::of(attempt, mac, &mut |sent| self.translate(state, now, (attempt.machine, sent)))
     }
 
     /// What a client that keeps its connection experiences with these maps.
     pub(crate) fn say(&mut self, state: &MapState, now: Moment, frame: &Frame) -> Result<Met, String> {
-        let mac = self.mac();
-        Met::by(frame, mac, &mut |sent| self.translate(state, now, sent))
+        let mac = self.mac(Machine::Outside);
+        Met::by(frame, mac, &mut |sent| self.translate(state, now, (Machine::Outside, sent)))
     }
 
-    fn translate(&mut self, state: &MapState, now: Moment, sent: &[u8]) -> Result<Option<Vec<u8>>, String> {
+    fn translate(
+        &mut self,
+        state: &MapState,
+        now: Moment,
+        (machine, sent): (Machine, &[u8]),
+    ) -> Result<Option<Vec<u8>>, String> {
         self.world.state = state.clone();
         self.world.now_ns = 1_000_000_000_000 + now.0 * 1_000_000;
+        let device = &self.world.devices[machine.device()];
         let packet = Packet {
             bytes: sent.to_vec(),
-            ifindex: self.uplink,
-            hook: self.world.devices["uplink"].hook(Side::Arriving),
+            ifindex: device.ifindex,
+            hook: device.hook(Side::Arriving),
             l2_length: ETHERNET,
             is_for_host: true,
             has_vlan_tag: false,
@@ -362,7 +395,7 @@ impl OutsideModel {
         let outcome = translate(self.world.node(), &self.tables, &mut || 0, &packet);
         self.tables = outcome.tables;
         if let Verdict::Redirect { ifindex, .. } = outcome.verdict
-            && ifindex != self.uplink
+            && !["uplink", machine.device()].contains(&self.world.name_of(ifindex))
         {
             return Err(format!("redirected to {}", self.world.name_of(ifindex)));
         }

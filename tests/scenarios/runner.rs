@@ -115,6 +115,7 @@ impl<W: Environment> Runner<W> {
             ["connect", ref to @ .., "from", Machine::OTHER_NODE] => {
                 return self.connect_from(to, Machine::OtherNode).map(Some);
             }
+            ["connect", ref to @ .., "from", Machine::VM] => return self.connect_from(to, Machine::Vm).map(Some),
             ["talk", name, to] => return self.talk(name, to).map(Some),
             ["connect", ref to @ .., "from", client] => return self.connect(to, &[parse_client(client)?]).map(Some),
             ["health-check", at] => return self.health_check(at).map(Some),
