@@ -80,8 +80,9 @@ struct Net {
 struct Cluster<'net> {
     net: &'net mut Net,
     packets: Option<(OpenedPackets, PacketPrograms)>,
-    /// Whether the first pod on the node has its own kernel.
-    has_vm: bool,
+    /// Whether the first pod on the node has a device with programs.
+    has_pod_device: bool,
+    always_masquerades: bool,
     talks: BTreeMap<String, Talk>,
     affinities: Affinities,
     began: Instant,
@@ -231,7 +232,8 @@ impl Environment for Cluster<'_> {
             services: limits,
             count_connections: true,
         };
-        let settings = PacketSettings { answers: true, ..PacketSettings::default() };
+        let settings =
+            PacketSettings { answers: true, always_masquerades: self.always_masquerades, ..PacketSettings::default() };
         let options = Options {
             pin_directory: self.net.pins.clone(),
             cgroup: Some(self.net.cgroup.clone()),
@@ -246,7 +248,7 @@ impl Environment for Cluster<'_> {
         let mut maps = KernelMaps::open(options)?;
         let mut opened = maps.datapath.as_mut().and_then(nodelb_datapath::KernelDatapath::take_packets).unwrap();
         opened.hooks.attach(self.net.uplink.0).map_err(|error| error.to_string())?;
-        if self.has_vm {
+        if self.has_pod_device {
             opened.hooks.attach(self.net.vm.0).map_err(|error| error.to_string())?;
         }
         let shared = MAPS.into_iter().filter_map(|name| {
@@ -337,10 +339,12 @@ impl Environment for Cluster<'_> {
 fn check(path: &Path, net: &mut Net) -> Result<(), String> {
     let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
     let script = Script::parse(&text)?;
+    let always_masquerades = script.steps.iter().any(|step| step.ends_with("snat-always"));
     let environment = Cluster {
         net,
         packets: None,
-        has_vm: script.steps.iter().any(|step| step.ends_with("from vm")),
+        has_pod_device: always_masquerades || script.steps.iter().any(|step| step.ends_with("from vm")),
+        always_masquerades,
         talks: BTreeMap::new(),
         affinities: Affinities::default(),
         began: Instant::now(),

@@ -29,6 +29,9 @@ const CONNECTIONS: u16 = 48;
 const FIRST_PORT: u16 = 1_024;
 const LAST_PORT: u16 = 29_000;
 
+/// The devices to which packets may be redirected.
+const DEVICES_WITH_PROGRAMS: [&str; 2] = ["uplink", "pod-a1"];
+
 /// A machine outside the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Machine {
@@ -291,8 +294,9 @@ pub(crate) struct OutsideModel {
 
 impl OutsideModel {
     /// Clients that reach the node by the device with this index.
-    pub(crate) fn new(uplink: u32) -> Self {
+    pub(crate) fn new(uplink: u32, always_masquerades: bool) -> Self {
         let mut world = World::new();
+        world.settings.always_masquerades = always_masquerades;
         let (near, far) = (uplink + 1, uplink + 2);
         for line in [
             format!("device {uplink} uplink uplink 203.0.113.2 2001:db8:1::2"),
@@ -395,7 +399,7 @@ impl OutsideModel {
         let outcome = translate(self.world.node(), &self.tables, &mut || 0, &packet);
         self.tables = outcome.tables;
         if let Verdict::Redirect { ifindex, .. } = outcome.verdict
-            && !["uplink", machine.device()].contains(&self.world.name_of(ifindex))
+            && !DEVICES_WITH_PROGRAMS.contains(&self.world.name_of(ifindex))
         {
             return Err(format!("redirected to {}", self.world.name_of(ifindex)));
         }

@@ -17,12 +17,19 @@ pub(crate) struct Settings {
     pub(crate) source: Source,
     /// The packet path; off unless the scenario has a step `packets`.
     pub(crate) packets: PacketsConfig,
+    /// Whether backends on this node see an address of the node, too.
+    pub(crate) always_masquerades: bool,
 }
 
 impl Settings {
     pub(crate) fn of(script: &Script) -> Result<Self, String> {
-        let mut settings =
-            Self { guard: Guard::default(), limits: ROOMY, source: Source::Files, packets: PacketsConfig::default() };
+        let mut settings = Self {
+            guard: Guard::default(),
+            limits: ROOMY,
+            source: Source::Files,
+            packets: PacketsConfig::default(),
+            always_masquerades: false,
+        };
         for step in &script.steps {
             let words: Vec<&str> = step.split_whitespace().collect();
             let set = match words[..] {
@@ -76,7 +83,8 @@ impl Settings {
         for word in words {
             match *word {
                 "cluster-ips" => self.packets.cluster_ips = true,
-                _ => return Err(format!("no setting `{word}`: cluster-ips is")),
+                "snat-always" => self.always_masquerades = true,
+                _ => return Err(format!("no setting `{word}`: cluster-ips and snat-always are")),
             }
         }
         Ok(())
