@@ -323,6 +323,7 @@ pub(crate) fn engine_config(config: &Config, previous_sources: BTreeSet<Source>,
         bypass: config.datapath.bypass.clone(),
         nodeport_range: config.datapath.nodeport_range.into(),
         external_ips: config.datapath.external_ips.clone(),
+        own_addresses: config.datapath.own_addresses.clone(),
     };
     let kubernetes = config.kubernetes_settings().map(|_| Source::Kubernetes);
     let sources: BTreeSet<Source> = std::iter::once(Source::Files).chain(kubernetes).collect();
