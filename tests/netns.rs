@@ -6,11 +6,34 @@
 
 mod forward;
 mod links;
+mod memory_maps;
+mod model;
 mod pod;
 mod sandbox;
 
 #[path = "netns/host.rs"]
 mod host;
+
+#[path = "scenarios/environment.rs"]
+mod environment;
+#[path = "packet_fixtures/frame.rs"]
+mod frame;
+#[path = "conformance/health_check_server.rs"]
+mod health_check_server;
+#[path = "conformance/maps.rs"]
+mod maps;
+#[path = "scenarios/outside_model.rs"]
+mod outside_model;
+#[path = "scenarios/run.rs"]
+mod run;
+#[path = "scenarios/runner.rs"]
+mod runner;
+#[path = "scenarios/script.rs"]
+mod script;
+#[path = "scenarios/settings.rs"]
+mod settings;
+#[path = "packet_fixtures/world.rs"]
+mod world;
 
 #[path = "netns/cluster.rs"]
 mod cluster;
@@ -91,6 +114,8 @@ mod privilege;
 mod reaper;
 #[path = "netns/stale_sockets.rs"]
 mod stale_sockets;
+#[path = "netns/stories.rs"]
+mod stories;
 #[path = "netns/traffic.rs"]
 mod traffic;
 #[path = "netns/upgrade.rs"]

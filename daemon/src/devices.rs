@@ -4,6 +4,7 @@
 mod failed;
 pub mod hooks;
 pub mod mode;
+mod privileged;
 pub mod proxies;
 pub mod report;
 mod rules;
@@ -18,14 +19,18 @@ use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
 
 use nodelb_core::messages;
-use nodelb_datapath::packets::{Connection, OpenedPackets, PacketCounts, PacketFailure};
+use nodelb_datapath::HookMethod;
+use nodelb_datapath::packets::{Connection, DropCount, OpenedPackets, PacketCounter, PacketCounts, PacketFailure};
+use tokio::runtime::Handle;
 use tokio::sync::watch as channel;
 use tracing::warn;
 
+use self::privileged::{ByReaper, PacketReaper};
 use self::proxies::Findings;
 use self::report::DevicesReport;
 use self::sweep::{CountConnections, SweepReport};
 use crate::config::{Config, PacketMode, Packets, SnatPorts};
+use crate::connections::Connections as ServiceConnections;
 use crate::node::netlink;
 use crate::reconcile::OwnerHandle;
 use crate::sockets::nf_tables;
@@ -36,6 +41,20 @@ pub type ReadConnections = Arc<dyn Fn(&mut dyn FnMut(Connection) -> ControlFlow<
 
 /// Reads what the programs count; `None` if the kernel refuses that.
 pub type ReadCounts = Arc<dyn Fn() -> Option<PacketCounts> + Send + Sync>;
+
+/// Reads which packets were dropped, answered or passed on, and why.
+pub type ReadDrops = Arc<dyn Fn() -> io::Result<Drops> + Send + Sync>;
+
+/// The packets that were dropped, answered or passed on, by service and reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Drops {
+    /// The counts of each service, in no order.
+    pub counts: Vec<DropCount>,
+    /// All such packets.
+    pub packets: u64,
+    /// Seconds since the counts began.
+    pub age: u32,
+}
 
 /// What the tasks of this module publish, and what can be read from the kernel.
 #[derive(Clone)]
@@ -48,13 +67,24 @@ pub struct Published {
     pub connections: ReadConnections,
     /// Reads the counts of packets.
     pub counts: ReadCounts,
+    /// Reads the counts by service.
+    pub drops: ReadDrops,
+    /// The connections of clients outside the node to each service; `None` if they are not counted.
+    pub service_connections: Option<ServiceConnections>,
 }
 
 impl Default for Published {
     /// Nothing is published, and there are no connections.
     fn default() -> Self {
         let (connections, counts): (ReadConnections, ReadCounts) = (Arc::new(|_| Ok(())), Arc::new(|| None));
-        Self { devices: channel::channel(Arc::default()).1, sweep: None, connections, counts }
+        Self {
+            devices: channel::channel(Arc::default()).1,
+            sweep: None,
+            connections,
+            counts,
+            drops: Arc::new(|| Ok(Drops::default())),
+            service_connections: None,
+        }
     }
 }
 
@@ -72,7 +102,7 @@ pub enum PacketPath {
 pub struct Open {
     /// The programs and maps.
     pub packets: OpenedPackets,
-    /// Reads rules that this process may not read.
+    /// Does what takes capabilities that this process has dropped.
     pub reaper: Option<Reaper>,
     /// The other service proxies that were found before the capabilities were dropped.
     pub findings: Findings,
@@ -102,12 +132,16 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
     shutdown: impl Fn() -> S,
 ) -> Published {
     report_start(&packets, &config.borrow().packets);
-    let OpenedPackets { hooks, settings, sweep, counter, connections, max_connections, .. } = packets;
+    let OpenedPackets { mut hooks, settings, sweep, counter, connections, max_connections, .. } = packets;
     let connections = Arc::new(connections);
     let count: CountConnections = {
         let connections = Arc::clone(&connections);
         Arc::new(move || connections.count())
     };
+    let reaper = reaper.map(PacketReaper::new);
+    if let (HookMethod::Clsact, Some(reaper)) = (hooks.method(), &reaper) {
+        hooks.change_filters_by(Box::new(ByReaper::new(reaper.clone(), Handle::current())));
+    }
     let inputs = watch::Connections {
         config: config.clone(),
         snapshot: owner.snapshot.clone(),
@@ -130,6 +164,11 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
         devices: watch::start(inputs, shutdown()),
         sweep: sweep.map(|it| sweep::start(it, count, config.clone(), shutdown())),
         connections: Arc::new(move |see| connections.read(see)),
+        drops: {
+            let counter = Arc::clone(&counter);
+            Arc::new(move || drops(&counter))
+        },
+        service_connections: counter.has_connections().then(|| service_connections(Arc::clone(&counter))),
         counts: Arc::new(move || counter.read().ok()),
     }
 }
@@ -163,6 +202,15 @@ pub fn find_proxies(packets: &Packets) -> Findings {
         Ok(machine) => proxies::find(&machine, nf_tables::find()),
         Err(error) => Findings { error: Some(error.to_string()), ..Findings::default() },
     }
+}
+
+fn drops(counter: &PacketCounter) -> io::Result<Drops> {
+    let packets = counter.read()?.dropped.iter().sum();
+    Ok(Drops { counts: counter.drops()?, packets, age: counter.age() })
+}
+
+fn service_connections(counter: Arc<PacketCounter>) -> ServiceConnections {
+    ServiceConnections { read: Arc::new(move |id| counter.connections(id).unwrap_or_default()), ledger: Arc::default() }
 }
 
 /// The ports from which the kernel selects one for a socket that names none.

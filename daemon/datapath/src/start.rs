@@ -176,9 +176,10 @@ impl<'p> Start<'p> {
         self.pin_lasting(&loaded)?;
         let Loaded { programs, persistent, counters, .. } = loaded;
         let placed = Placements::read(&maps, &content.state);
-        let writer = self.writer(Arc::new(maps), (runs, placed), (&persistent, counters))?;
+        let mut writer = self.writer(Arc::new(maps), (runs, placed), (&persistent, counters))?;
         let packets = self.start_packets(&old.handles, &directory);
         let packets = packets.map_err(|error| packets::start::keep_earlier(self.pins, &error));
+        writer.packet_counter = packets.as_ref().ok().and_then(Option::as_ref).map(|packets| Arc::clone(&packets.counter));
         let attachment = Attachment::new(programs, self.cgroup);
         let mut open_links = OpenLinks::default();
         let links = attachment.attach(self.pins, &mut open_links)?;
@@ -244,6 +245,7 @@ impl<'p> Start<'p> {
         let corrupt = filled?.unwrap_or_default();
         let packets = no_maps.and_then(|()| self.start_packets(&duplicates, &directory));
         let packets = packets.map_err(|error| packets::start::end_earlier(self.pins, previous.as_deref(), &error));
+        writer.packet_counter = packets.as_ref().ok().and_then(Option::as_ref).map(|packets| Arc::clone(&packets.counter));
         let attachment = Attachment::new(programs, self.cgroup);
         let mut open_links = OpenLinks::default();
         let links = attachment.attach(self.pins, &mut open_links)?;
@@ -286,7 +288,16 @@ impl<'p> Start<'p> {
         let counters = counters.map_err(failed("mapping the counters of", self.pins.root()))?;
         let epoch = Epoch::new(epoch).map_err(failed("mapping", self.pins.root()))?;
         maps.slot_usage.set(&runs, Moment(0));
-        Ok(Writer { maps, runs, placed, grace: None, counters, epoch, crash: self.pins.crash().clone() })
+        Ok(Writer {
+            maps,
+            runs,
+            placed,
+            grace: None,
+            counters,
+            packet_counter: None,
+            epoch,
+            crash: self.pins.crash().clone(),
+        })
     }
 
     fn pin_lasting(&self, loaded: &Loaded) -> Result<(), OpenError> {

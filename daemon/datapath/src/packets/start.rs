@@ -2,6 +2,7 @@
 //! programs run the new ones, before the generation becomes current.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use libbpf_rs::MapHandle;
 
@@ -47,7 +48,7 @@ pub struct OpenedPackets {
     /// Deletes connections that have ended; otherwise the reason why the kernel cannot.
     pub sweep: Result<Sweep, String>,
     /// Reads what the programs count.
-    pub counter: PacketCounter,
+    pub counter: Arc<PacketCounter>,
     /// Reads the connections.
     pub connections: ConnectionReader,
     /// The maps by their names.
@@ -77,7 +78,8 @@ pub(crate) fn start(
     let readable = || failed("preparing to read the maps of", pins.root());
     let settings = SettingsWriter::new(map(&programs, "packet_settings")?).map_err(readable())?;
     settings.set(config.settings);
-    let counter = PacketCounter::new(map(&programs, "packet_counts")?).map_err(readable())?;
+    let counted = if config.options.count_connections { config.options.services.services } else { 0 };
+    let counter = Arc::new(PacketCounter::new(programs.maps(), counted).map_err(readable())?);
     let connection_reader = ConnectionReader::new(programs.maps()).map_err(readable())?;
     let sweep = Sweep::load(programs.maps()).map_err(|error| error.to_string());
     let maps = programs.maps().duplicate().map_err(readable())?;
