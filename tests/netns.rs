@@ -94,10 +94,16 @@ mod outside_changes;
 mod outside_continuity;
 #[path = "netns/outside_devices.rs"]
 mod outside_devices;
+#[path = "netns/outside_load.rs"]
+mod outside_load;
 #[path = "netns/outside_more.rs"]
 mod outside_more;
 #[path = "netns/outside_network.rs"]
 mod outside_network;
+#[path = "netns/outside_own_addresses.rs"]
+mod outside_own_addresses;
+#[path = "netns/outside_protocols.rs"]
+mod outside_protocols;
 #[path = "netns/privilege.rs"]
 mod privilege;
 #[path = "netns/reaper.rs"]

@@ -72,7 +72,8 @@ impl Settings {
                 "admin" => self.guard.admin = list::<L4Addr>(value)?.iter().map(|at| (at.addr, at.port)).collect(),
                 "bypass" => self.guard.bypass = list(value)?,
                 "external-ips" => self.guard.external_ips = list(value)?,
-                _ => return Err(format!("no rule `{key}`: admin, bypass and external-ips are")),
+                "own-addresses" => self.guard.own_addresses = list(value)?,
+                _ => return Err(format!("no rule `{key}`: admin, bypass, external-ips and own-addresses are")),
             }
         }
         Ok(())
