@@ -181,7 +181,7 @@ fn a_socket_that_is_not_there_is_named_with_the_remedy() {
 /// The response of `/frontends` with one row.
 const FRONTENDS: &str = r#"{"frontends":[{"address":"10.96.7.7:80/TCP","type":"ClusterIP","service":"shop/web",
 "port":null,"backends":["10.1.0.1:80/TCP","10.1.0.2:80/TCP","10.1.0.3:80/TCP","10.1.0.4:80/TCP","10.1.0.5:80/TCP",
-"10.1.0.6:80/TCP","10.1.0.7:80/TCP"],"flags":[],"status":"NoBackends","since":"2026-11-20T12:03:04.123Z","error":null}]}"#;
+"10.1.0.6:80/TCP","10.1.0.7:80/TCP"],"flags":[],"outside":"Off","status":"NoBackends","since":"2026-11-20T12:03:04.123Z","error":null}]}"#;
 
 /// Piped output is not fitted to a terminal and not coloured unless the user asks for it, and every list is complete.
 #[test]
@@ -195,7 +195,7 @@ fn a_pipe_gets_plain_and_complete_text() {
     assert!(asked.starts_with("GET /frontends?output=json&type=ClusterIP HTTP/1.1\r\n"), "{asked}");
     assert!(said.stdout.starts_with("Address           Type       Service   Backends"), "{}", said.stdout);
     assert!(
-        said.stdout.contains("10.1.0.7:80/TCP  NoBackends  ") && !said.stdout.contains('\u{1b}'),
+        said.stdout.contains("10.1.0.7:80/TCP  Off      NoBackends  ") && !said.stdout.contains('\u{1b}'),
         "{}",
         said.stdout
     );

@@ -10,7 +10,9 @@ use nodelb_core::model::addr::Addr;
 use nodelb_core::model::service::{FrontendKind, ServiceName};
 use nodelb_core::model::time::Time;
 use nodelb_core::output::table::Style;
-use nodelb_core::rows::{Answer, Backends, Connections as ConnectionsAnswer, Frontends as FrontendsAnswer, Services};
+use nodelb_core::rows::{
+    Answer, Backends, Connections as ConnectionsAnswer, Drops as DropsAnswer, Frontends as FrontendsAnswer, Services,
+};
 use nodelb_core::state::status::Status;
 
 use super::client::{self, At};
@@ -248,6 +250,24 @@ impl Connections {
         let limit = self.limit.map(|limit| ("limit", limit.to_string()));
         let parameters: Vec<Parameter> = [service, address, limit].into_iter().flatten().collect();
         self.asking.ask::<ConnectionsAnswer>("/connections", &parameters)
+    }
+}
+
+/// Options of `nodelb drops`.
+#[derive(Debug, Args)]
+pub(super) struct Drops {
+    /// Only packets to this service
+    #[arg(value_name = "[NAMESPACE/]NAME")]
+    service: Option<String>,
+    #[command(flatten)]
+    asking: Asking,
+}
+
+impl Drops {
+    pub(super) fn ask(&self) -> Result<(), Failure> {
+        let service = self.service.as_deref().map(|name| names::resolve(&self.asking, name, None)).transpose()?;
+        let service = service.map(|service| ("service", service.to_string()));
+        self.asking.ask::<DropsAnswer>("/drops", &service.into_iter().collect::<Vec<_>>())
     }
 }
 

@@ -30,7 +30,7 @@ mod trace;
 mod yaml;
 
 pub use ask::Output;
-use ask::{Asking, Connections, DaemonAddresses, Frontends, Rows};
+use ask::{Asking, Connections, DaemonAddresses, Drops, Frontends, Rows};
 use completions::Completions;
 pub use diff::probe::ReadPeer;
 pub use options::{CheckOptions, CleanupOptions, DatapathChoice, RunOptions};
@@ -141,6 +141,8 @@ enum Command {
     Devices(Asking),
     /// List connections of clients outside this node
     Connections(Connections),
+    /// Show why packets from outside this node were dropped or answered
+    Drops(Drops),
     /// Show the active configuration
     Config(Asking),
     /// Find out why a service fails: most likely cause first, with a fix
@@ -233,6 +235,7 @@ fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
         Command::Sources(asking) => asking.ask::<Sources>("/sources", &[]),
         Command::Apiservers(asking) => asking.ask::<Apiservers>("/apiservers", &[]),
         Command::Connections(connections) => connections.ask(),
+        Command::Drops(drops) => drops.ask(),
         Command::Devices(asking) => asking.ask::<Devices>("/devices", &[]),
         Command::Cleanup(options) => print_output(|out| (actions.cleanup)(options, out)),
         Command::Reaper => (actions.reaper)(),

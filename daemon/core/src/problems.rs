@@ -103,6 +103,8 @@ pub struct Observed {
     pub restart_keys: Vec<String>,
     /// The addresses of `admin.listen` that cannot be opened, with the reasons.
     pub closed_listeners: Vec<(String, String)>,
+    /// Why packets of clients outside the node are not translated, although the node stays ready.
+    pub packet_failure: Option<String>,
     /// The number of failed searches for connections that have ended.
     pub sweep_failures: u64,
 }

@@ -9,7 +9,9 @@ mod sources;
 mod tables;
 
 pub use answer::{Answer, Dated, Rendered};
-pub use packets::{ConnectionRow, Connections, DeviceRow, Devices, ListedRow, PATHS, PacketsRow, ROLES};
+pub use packets::{
+    ConnectionRow, Connections, CountedRow, DeviceRow, Devices, DropRow, Drops, ListedRow, PATHS, PacketsRow, ROLES,
+};
 pub use row::{Micros, Row, ToCell, table};
 pub use services::{BackendRow, Backends, FrontendRow, Frontends, HistoryAnswer, HistoryRow, ServiceRow, Services};
 pub use sources::{

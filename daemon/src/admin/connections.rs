@@ -20,10 +20,7 @@ pub(super) const LIMIT: usize = 1000;
 /// reached.
 pub(super) fn connections(state: &AdminState, query: &Query, now: Now) -> Result<Connections, Problem> {
     let snapshot = state.snapshot();
-    let ids = query.filter.service.as_ref().map(|service| {
-        let ports = snapshot.ports().filter(|(_, key)| key.service == *service);
-        ports.map(|(id, _)| id).collect::<BTreeSet<_>>()
-    });
+    let ids = requested_ids(&snapshot, query);
     let is_wanted = |connection: &Connection| {
         let addresses = [connection.client, connection.frontend, connection.backend];
         let has = |addr| addresses.iter().any(|it| it.addr == addr);
@@ -50,6 +47,13 @@ pub(super) fn connections(state: &AdminState, query: &Query, now: Now) -> Result
     let listed = ListedRow { connections: found.len() as u64, complete: is_complete };
     let connections = found.iter().map(|connection| row(connection, &snapshot, now)).collect();
     Ok(Connections { connections, listed })
+}
+
+/// The ids of the service that the query names; `None` if it names none.
+pub(super) fn requested_ids(snapshot: &Snapshot, query: &Query) -> Option<BTreeSet<ServiceId>> {
+    let service = query.filter.service.as_ref()?;
+    let ports = snapshot.ports().filter(|(_, key)| key.service == *service);
+    Some(ports.map(|(id, _)| id).collect())
 }
 
 fn row(connection: &Connection, snapshot: &Snapshot, now: Now) -> ConnectionRow {

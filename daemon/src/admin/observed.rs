@@ -52,6 +52,7 @@ impl AdminState {
                 let unopened = latest(&self.unopened);
                 unopened.iter().map(|it| (it.address.to_string(), it.why.clone())).collect()
             },
+            packet_failure: self.devices().failure.as_ref().filter(|it| !it.is_fatal).map(|it| it.text.clone()),
             sweep_failures: sweep.map_or(0, |report| report.failures),
             snapshot,
         }

@@ -5,7 +5,7 @@ use std::slice;
 
 use axum::http::StatusCode;
 use nodelb_core::rows::{
-    self, Apiservers, Backends, ConfigAnswer, Connections, Dated, Devices, DiffAnswer, Frontends, Healthz,
+    self, Apiservers, Backends, ConfigAnswer, Connections, Dated, Devices, DiffAnswer, Drops, Frontends, Healthz,
     HistoryAnswer, Maps, Readyz, Rendered, RouteRow, Routes, Services, Sources, TraceAnswer,
 };
 use nodelb_core::status_report::StatusReport;
@@ -16,7 +16,7 @@ use super::query::{
     self, ADDRESS, FROM, LIMIT, LIVE, NAMESPACE, Parameter, Problem, Query, SERVICE, STATUS, TO, TYPE, internal,
 };
 use super::state::{AdminState, Now, latest};
-use super::{connections, devices, diff, history, maps, metrics, openapi, status, tables, trace};
+use super::{connections, devices, diff, drops, history, maps, metrics, openapi, status, tables, trace};
 
 /// A status and the content, or the problem.
 pub(super) type Answer = Result<(StatusCode, Content), Problem>;
@@ -226,6 +226,14 @@ pub(super) static ROUTES: &[Route] = &[
         form: of::<Connections>(),
         cost: Cost::Whole,
         answer: |state, query, now| ok(connections::connections(state, query, now)?, now),
+    },
+    Route {
+        path: "/drops",
+        parameters: &[&SERVICE],
+        shows: "why packets from outside the node were dropped or answered, by service",
+        form: of::<Drops>(),
+        cost: Cost::Whole,
+        answer: |state, query, now| ok(drops::drops(state, query, now)?, now),
     },
     Route {
         path: "/config",

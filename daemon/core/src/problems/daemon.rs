@@ -149,6 +149,9 @@ fn tables(observed: &Observed, found: &mut Vec<Problem>) {
         let cause = format!("{used} of {limit} entries in use: raise {key} and restart nodelb");
         found.push(Problem::new(Reason::MapNearlyFull, format!("map {name}"), cause));
     }
+    if let Some(failure) = &observed.packet_failure {
+        found.push(Problem::new(Reason::PacketPathFailed, "devices", failure));
+    }
     if observed.sweep_failures > 0 {
         let cause = format!("{} searches for ended connections failed", observed.sweep_failures);
         found.push(Problem::new(Reason::SweepFailing, "connections", cause));

@@ -123,6 +123,8 @@ reasons! {
         "Changes of EndpointSlices took more than 10 seconds until the kernel had them";
     MapNearlyFull, Warning, "nodelb maps", ["NodelbMapNearlyFull"],
         "A kernel map is more than 90 % full";
+    PacketPathFailed, Warning, "nodelb devices", [],
+        "Connections from outside the node are not translated, or only by programs of an earlier start";
     SweepFailing, Warning, "journalctl -u nodelb", [],
         "Connections from outside the node that have ended cannot be deleted and occupy room";
     ReaperDown, Warning, "systemctl status nodelb-reaper.socket", ["NodelbReaperDown"],

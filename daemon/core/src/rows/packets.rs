@@ -78,6 +78,34 @@ rows! {
         service: String = text("Service"),
     }
 
+    /// Packets that were dropped, answered or passed on without a translation.
+    DropRow in "drops" {
+        /// The reason.
+        reason: String = text("Reason"),
+        /// What was done with the packets.
+        verdict: String = text("Verdict"),
+        /// The service port; absent if no service was found.
+        service: Option<String> = text("Service"),
+        /// The number of packets.
+        packets: u64 = number("Packets"),
+        /// The time of the first packet.
+        first: Time = age("First"),
+        /// The time of the last packet.
+        last: Time = age("Last"),
+        /// What the reason means.
+        description: Option<String> = text("Description"),
+    }
+
+    /// The sum of all such packets.
+    CountedRow in "counted" {
+        /// The time since which packets are counted.
+        since: Time = age("Since"),
+        /// The number of packets.
+        packets: u64 = number("Packets"),
+        /// The number of packets that no row contains.
+        not_listed: u64 = number("Not-Listed"),
+    }
+
     /// The extent of a list of connections.
     ListedRow in "listed" {
         /// The number of connections in the list.
@@ -114,5 +142,20 @@ pub struct Connections {
 impl Answer for Connections {
     fn text(&self, now: Time, style: &Style) -> String {
         Page(vec![table(&self.connections, now), table(slice::from_ref(&self.listed), now)]).to_styled_text(style)
+    }
+}
+
+/// The response of `/drops`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Drops {
+    /// One row per service, reason and verdict, the largest number of packets first.
+    pub drops: Vec<DropRow>,
+    /// The sum of all packets.
+    pub counted: CountedRow,
+}
+
+impl Answer for Drops {
+    fn text(&self, now: Time, style: &Style) -> String {
+        Page(vec![table(&self.drops, now), table(slice::from_ref(&self.counted), now)]).to_styled_text(style)
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::answer::{Answer, answers};
 use super::row::{Micros, rows};
 use crate::compile::select::Choice;
-use crate::explain::rows::{BackendReport, FrontendReport, ServiceReport};
+use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess, ServiceReport};
 use crate::history::{Kernel, Record, What};
 use crate::model::addr::L4Addr;
 use crate::model::calendar::utc;
@@ -35,6 +35,8 @@ rows! {
         backends: Vec<L4Addr> = list("Backends"),
         /// Special properties, such as `Affinity=10800s` or `Local`.
         flags: Vec<String> = list("Flags"),
+        /// Whether clients outside the node are served, or why not.
+        outside: String = one_of("Outside", &OutsideAccess::NAMES),
         /// Whether connections reach a backend, and if not, why.
         status: Status = one_of("Status", &Status::NAMES),
         /// The time since which it has this status.
@@ -59,6 +61,8 @@ rows! {
         affinity: Option<u64> = number("Affinity").wide(),
         /// The number of addresses that the service claims.
         frontends: u64 = number("Frontends"),
+        /// Whether clients outside the node are served at any of its addresses, or why not.
+        outside: String = one_of("Outside", &OutsideAccess::NAMES),
         /// The number of backends.
         backends: u64 = number("Backends"),
         /// The number of backends that new connections can reach.
@@ -232,6 +236,7 @@ impl FrontendRow {
             port: filled(&report.port),
             backends: report.backends,
             flags: report.flags,
+            outside: report.outside.to_string(),
             status: report.status,
             since: clocks.time_of(report.since),
             error: report.error,
@@ -249,6 +254,7 @@ impl From<ServiceReport> for ServiceRow {
             external_policy: policy(report.external_policy),
             affinity: report.affinity_seconds.map(u64::from),
             frontends: report.frontends as u64,
+            outside: report.outside.to_string(),
             backends: report.backends as u64,
             selectable: report.selectable as u64,
             status: report.status,

@@ -39,6 +39,7 @@ async fn the_list_names_every_route_and_each_answers_in_both_forms() {
         "/apiservers",
         "/devices",
         "/connections",
+        "/drops",
         "/config",
         "/openapi.json",
         "/healthz",

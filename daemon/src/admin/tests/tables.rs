@@ -50,7 +50,8 @@ fn a_frontend_reads_as_documented() {
     let text = text(&Frontends { frontends });
     let lines: Vec<Vec<&str>> =
         text.lines().map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()).collect();
-    assert_eq!(lines[0], ["Address", "Type", "Service", "Port", "Backends", "Flags", "Status", "Since", "Error"]);
+    let heading = ["Address", "Type", "Service", "Port", "Backends", "Flags", "Outside", "Status", "Since", "Error"];
+    assert_eq!(lines[0], heading);
     assert_eq!(
         lines[1],
         [
@@ -68,7 +69,7 @@ fn a_frontend_reads_as_documented() {
     let list = "10.1.0.1:80/TCP, 10.1.0.2:80/TCP, 10.1.0.3:80/TCP, 10.1.0.4:80/TCP, 10.1.0.5:80/TCP, 10.1.0.6:80/TCP, \
                 10.1.0.7:80/TCP";
     assert_eq!(lines[2][3..6], ["-", list, "Affinity=10800s, Local"]);
-    assert_eq!(lines[2][8], "claimed by shop/web, which is older");
+    assert_eq!(lines[2][9], "claimed by shop/web, which is older");
 }
 
 #[test]
@@ -89,8 +90,8 @@ fn a_service_and_a_backend_read_as_documented() {
         error: None,
     };
     let expected = "\
-Service   Source  Ports        Internal-Policy  External-Policy  Affinity  Frontends  Backends  Selectable  Status  Origin                            Error
-shop/web  files   http=80/TCP  Cluster          Local            10800     2          3         1           Held    /etc/nodelb/services.d/shop.toml  -
+Service   Source  Ports        Internal-Policy  External-Policy  Affinity  Frontends  Outside  Backends  Selectable  Status  Origin                            Error
+shop/web  files   http=80/TCP  Cluster          Local            10800     2          Off      3         1           Held    /etc/nodelb/services.d/shop.toml  -
 ";
     assert_eq!(text(&Services { services: vec![service.into()] }), expected);
     let backend = BackendReport {
@@ -121,6 +122,7 @@ fn fifty_thousand_rows_are_quick() {
         port: None,
         backends: vec![l4("10.1.0.1:8080")],
         flags: Vec::new(),
+        outside: "Off".into(),
         status: Status::Ok,
         since: CLOCKS.time,
         error: None,

@@ -1,0 +1,69 @@
+//! `/drops`: why packets of clients outside the node were dropped, answered or passed on without a translation.
+
+use std::cmp::Reverse;
+
+use axum::http::StatusCode;
+use nodelb_core::model::time::Time;
+use nodelb_core::rows::{CountedRow, DropRow, Drops};
+use nodelb_core::snapshot::Snapshot;
+use nodelb_datapath::packets::{DropCount, REASONS};
+
+use super::connections::requested_ids;
+use super::query::{Problem, Query};
+use super::state::{AdminState, Now};
+
+/// What the reasons mean, in the order of [`REASONS`].
+const DESCRIPTIONS: [&str; REASONS.len()] = [
+    "a header is cut short or cannot be read",
+    "the time to live ended at this node",
+    "larger than the MTU of the device by which the packet would leave",
+    "a fragment that arrived before the first one, or of a connection that nodelb does not know",
+    "the service has no usable backend: see nodelb backends",
+    "the policy is Local, and no usable backend is on this node",
+    "the client is not in loadBalancerSourceRanges",
+    "no source port is free towards the backend: see packets.snat-ports",
+    "this node has no route to the backend or to the client",
+    "net.ipv4.ip_forward, or its IPv6 equivalent, is 0 on the device",
+    "the maps of connections are full: see packets.max-connections and packets.max-handshakes",
+    "a TCP packet of a connection that nodelb does not know (packets.unknown is \"reset\")",
+    "more than 1,000 answers in a second on one CPU; another row contains the packet, too",
+];
+
+/// Returns one row per service, reason and verdict, with the largest number of packets first, and one row about all of
+/// them.
+pub(super) fn drops(state: &AdminState, query: &Query, now: Now) -> Result<Drops, Problem> {
+    let snapshot = state.snapshot();
+    let drops = state.packets.as_ref().map(|packets| (packets.drops)()).transpose().map_err(|error| {
+        let message = format!("cannot read the kernel maps: {error}; connections keep working");
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
+    })?;
+    let mut drops = drops.unwrap_or_default();
+    let listed: u64 = drops.counts.iter().map(|count| count.packets).sum();
+    if let Some(ids) = requested_ids(&snapshot, query) {
+        drops.counts.retain(|count| count.service.is_some_and(|id| ids.contains(&id)));
+    }
+    drops.counts.sort_by_key(|count| (Reverse(count.packets), count.reason, count.verdict, count.service));
+    let not_listed = drops.packets.saturating_sub(listed);
+    let ago = |seconds: u32| Time(now.clocks().time.0.saturating_sub(u64::from(seconds) * 1000));
+    let counted = CountedRow { since: ago(drops.age), packets: drops.packets, not_listed };
+    Ok(Drops { drops: drops.counts.iter().map(|count| row(count, &snapshot, ago)).collect(), counted })
+}
+
+fn row(count: &DropCount, snapshot: &Snapshot, ago: impl Fn(u32) -> Time) -> DropRow {
+    let service =
+        count.service.map(|id| snapshot.service_of(id).unwrap_or_else(|| format!("(deleted service {})", id.0)));
+    let description = REASONS.iter().zip(DESCRIPTIONS).find(|(reason, _)| **reason == count.reason);
+    DropRow {
+        reason: count.reason.to_string(),
+        verdict: count.verdict.name().into(),
+        service,
+        packets: count.packets,
+        first: ago(count.first),
+        last: ago(count.last),
+        description: description.map(|(_, text)| text.into()),
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/drops.rs"]
+mod tests;
