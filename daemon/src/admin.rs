@@ -25,6 +25,7 @@ pub mod maps;
 pub mod metrics;
 mod observed;
 mod openapi;
+mod page;
 mod query;
 mod routes;
 mod server;

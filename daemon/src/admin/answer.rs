@@ -18,7 +18,7 @@ use super::follow::{ChangeStream, OutputFormat};
 use super::query::{Output, Problem, Query, internal};
 use super::routes::{Admission, Content, Form, ROUTES, Route};
 use super::state::AdminState;
-use super::{follow, guard};
+use super::{follow, guard, page};
 use crate::http::Connection;
 
 /// The style of a stream in text.
@@ -45,8 +45,10 @@ struct Shared {
 
 /// Returns the routes over `state`, behind the guard. Streams end when `stop` becomes true.
 pub(super) fn router(state: AdminState, stop: watch::Receiver<bool>) -> Router {
+    let state = Arc::new(state);
+    let page = page::router(Arc::clone(&state), stop.clone());
     let shared = Shared {
-        state: Arc::new(state),
+        state,
         whole: Arc::new(Semaphore::new(1)),
         narrow: Arc::new(Semaphore::new(1)),
         live: Arc::new(Semaphore::new(1)),
@@ -65,6 +67,7 @@ pub(super) fn router(state: AdminState, stop: watch::Receiver<bool>) -> Router {
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .with_state(shared)
+        .merge(page)
         .layer(axum::middleware::from_fn(guard::guard))
 }
 
@@ -85,6 +88,9 @@ async fn respond(
     caller: &Caller,
     (uri, headers): (&Uri, &HeaderMap),
 ) -> Response {
+    if route.path == "/" && page::is_browser(headers) {
+        return page::document();
+    }
     let accepted = Output::accepted(headers);
     let query = match Query::parse(uri, &route.takes()) {
         Ok(query) => query,

@@ -12,9 +12,12 @@ use axum::middleware::Next;
 use axum::response::Response;
 
 use super::answer::{Caller, problem_response};
+use super::page;
 use super::query::{Output, Problem};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
+const SEC_FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 
 /// Passes a request on or refuses it, and sets the headers that every answer has.
 pub(super) async fn guard(request: Request, next: Next) -> Response {
@@ -33,7 +36,7 @@ fn check(is_local: bool, version: Version, uri: &Uri, headers: &HeaderMap) -> Re
     if !is_local {
         check_hosts(version, uri, headers)?;
     }
-    check_page(headers)
+    check_page(uri, headers)
 }
 
 fn check_hosts(version: Version, uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
@@ -51,14 +54,30 @@ fn check_hosts(version: Version, uri: &Uri, headers: &HeaderMap) -> Result<(), P
     uri.authority().map_or(Ok(()), |authority| check_host(authority.as_str()))
 }
 
-fn check_page(headers: &HeaderMap) -> Result<(), Problem> {
-    if headers.contains_key(ORIGIN) {
+fn check_page(uri: &Uri, headers: &HeaderMap) -> Result<(), Problem> {
+    if headers.contains_key(ORIGIN) && !is_own_page(headers) {
         return Err(forbidden("requests from web pages are refused (the request has an Origin header)"));
     }
     match headers.get(SEC_FETCH_SITE).map(HeaderValue::as_bytes) {
         None | Some(b"none" | b"same-origin") => Ok(()),
+        // A link to the web page, for example in a chat. The document contains no data, and no other page can read it.
+        Some(_) if uri.path() == "/" && is_navigation(headers) => Ok(()),
         Some(_) => Err(forbidden("requests from web pages of another site are refused (see Sec-Fetch-Site)")),
     }
+}
+
+/// Whether nodelb's own web page sends the request: its scripts are modules, for which browsers send an Origin header.
+fn is_own_page(headers: &HeaderMap) -> bool {
+    let origins: Vec<&[u8]> = headers.get_all(ORIGIN).iter().map(HeaderValue::as_bytes).collect();
+    let own = headers.get(HOST).map(|host| [b"http://", host.as_bytes()].concat());
+    let is_same = headers.get(SEC_FETCH_SITE).is_some_and(|site| site.as_bytes() == b"same-origin");
+    is_same && matches!((&origins[..], own), ([origin], Some(own)) if *origin == own)
+}
+
+/// Whether the browser opens a document in a tab.
+fn is_navigation(headers: &HeaderMap) -> bool {
+    let is = |name: &HeaderName, value: &[u8]| headers.get(name).is_some_and(|it| it.as_bytes() == value);
+    is(&SEC_FETCH_MODE, b"navigate") && is(&SEC_FETCH_DEST, b"document") && page::is_browser(headers)
 }
 
 fn check_host(host: &str) -> Result<(), Problem> {

@@ -169,7 +169,7 @@ pub(super) fn usage(held: &MapState, datapath: &dyn DatapathReader, now: Moment)
     ]
 }
 
-fn limits(usage: [MapUsage; 4]) -> Vec<LimitRow> {
+pub(super) fn limits(usage: [MapUsage; 4]) -> Vec<LimitRow> {
     let row = |MapUsage { name, used, limit, key }| LimitRow {
         map: String::from(name),
         used: used.map(|used: usize| used as u64),

@@ -1,0 +1,70 @@
+// Helpers to build elements. Text from the daemon becomes text nodes only: nothing here parses markup.
+
+export const byId = (id) => document.getElementById(id);
+
+// element("span", { class: "age", title: "…" }, child, "text", …)
+export function element(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (key === "onclick") made.addEventListener("click", value);
+    else if (value !== undefined && value !== false) made.setAttribute(key, value === true ? "" : value);
+  }
+  made.append(...children.filter((child) => child !== undefined && child !== null).map(visible));
+  return made;
+}
+
+// Control and direction characters in names could hide or reorder the text around them.
+const HIDDEN = /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff]/g;
+function visible(child) {
+  return child instanceof Node ? child : String(child).replace(HIDDEN, "\ufffd");
+}
+
+export function replace(parent, ...children) {
+  parent.replaceChildren(...children.filter((child) => child !== undefined && child !== null));
+}
+
+// "3 s", "9 m", "2 h", "9 d"
+export function duration(seconds) {
+  if (!(seconds >= 0)) return "0 s";
+  if (seconds < 120) return `${Math.floor(seconds)} s`;
+  if (seconds < 7200) return `${Math.floor(seconds / 60)} m`;
+  if (seconds < 172800) return `${Math.floor(seconds / 3600)} h`;
+  return `${Math.floor(seconds / 86400)} d`;
+}
+
+// A time as its age, kept up to date by refreshAges().
+export function age(time) {
+  const made = element("span", { class: "age", title: time ?? "" });
+  made.dataset.time = time ?? "";
+  made.textContent = ageOf(time);
+  return made;
+}
+
+function ageOf(time) {
+  return time ? duration((Date.now() - Date.parse(time)) / 1000) : "";
+}
+
+export function refreshAges() {
+  for (const made of document.querySelectorAll(".age[data-time]")) {
+    const text = ageOf(made.dataset.time);
+    if (made.textContent !== text) made.textContent = text;
+  }
+}
+
+// A button that copies a command, so that the page teaches the command line.
+export function copy(command, label = command) {
+  return element("button", {
+    title: `Copy: ${command}`,
+    onclick: async (event) => {
+      event.stopPropagation();
+      const button = event.currentTarget;
+      try {
+        await navigator.clipboard.writeText(command);
+        button.textContent = "copied";
+      } catch {
+        button.textContent = command;
+      }
+      setTimeout(() => { button.textContent = label; }, 1500);
+    },
+  }, label);
+}

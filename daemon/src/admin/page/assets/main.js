@@ -1,0 +1,100 @@
+// The page: routes in the fragment of the URL, keyboard, and what to draw after which event.
+
+import { byId, refreshAges } from "./dom.js";
+import { drawFooter, drawRaw, drawStatus, drawStream, drawTiles, drawTimeline } from "./panels.js";
+import { arrange, draw, refreshDetail, select, view } from "./services.js";
+import { follow, state } from "./state.js";
+import { isAddress, showTrace } from "./trace.js";
+
+// What changed since the last frame: a burst of events is drawn once.
+const changed = new Set();
+
+function schedule(name) {
+  if (changed.size === 0) requestAnimationFrame(drawChanged);
+  changed.add(name);
+}
+
+function drawChanged() {
+  const names = new Set(changed);
+  changed.clear();
+  if (names.has("services")) {
+    arrange();
+    drawTiles();
+    refreshDetail();
+  }
+  if (names.has("status") || names.has("services")) drawStatus();
+  if (names.has("rates") && !names.has("services")) draw();
+  if (names.has("history")) drawTimeline();
+  if (names.has("apiservers") || names.has("sources") || names.has("limits")) drawFooter();
+  drawStream();
+}
+
+// #service/NAME, #trace/ADDRESS?from=CLIENT, #status/SEVERITY, #problems, #search/TEXT
+function route() {
+  const fragment = decodeURIComponent(location.hash.slice(1));
+  const [kind] = fragment.split("/", 1);
+  const rest = fragment.slice(kind.length + 1);
+  view.severity = kind === "status" ? rest : "";
+  view.problemsOnly = kind === "problems";
+  byId("columns").hidden = view.problemsOnly;
+  if (kind === "search") setText(rest);
+  const [address, query = ""] = kind === "trace" ? rest.split("?") : [""];
+  showTrace(address, new URLSearchParams(query).get("from") ?? "host");
+  select(kind === "service" ? rest : "");
+  drawTimeline();
+  drawStatus();
+}
+
+function setText(text) {
+  byId("query").value = text;
+  view.text = text.trim().toLowerCase();
+}
+
+byId("query").addEventListener("input", (event) => {
+  view.text = event.target.value.trim().toLowerCase();
+  arrange();
+});
+
+byId("search").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const text = byId("query").value.trim();
+  if (isAddress(text)) location.hash = `trace/${text}`;
+  else if (state.services.has(text)) location.hash = `service/${text}`;
+  else location.hash = text ? `search/${text}` : "";
+});
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const isTyping = event.target === byId("query");
+  if (event.key === "Escape") {
+    setText("");
+    byId("query").blur();
+    if (location.hash) location.hash = "";
+    else arrange();
+  } else if (event.key === "/" && !isTyping) {
+    event.preventDefault();
+    byId("query").focus();
+  } else if (event.key === "p" && !isTyping) {
+    location.hash = view.problemsOnly ? "" : "problems";
+  }
+});
+
+byId("theme").addEventListener("click", () => {
+  const root = document.documentElement;
+  const isDark = root.classList.contains("dark")
+    || (!root.classList.contains("light") && matchMedia("(prefers-color-scheme: dark)").matches);
+  root.classList.remove("dark", "light");
+  root.classList.add(isDark ? "light" : "dark");
+});
+
+byId("viewport").addEventListener("scroll", draw, { passive: true });
+addEventListener("resize", draw);
+addEventListener("hashchange", route);
+setInterval(() => {
+  refreshAges();
+  drawStream();
+}, 500);
+
+drawRaw();
+route();
+follow(schedule);

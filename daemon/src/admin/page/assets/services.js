@@ -1,0 +1,168 @@
+// The table of services: only the visible rows exist as elements, so that 5,000 services scroll like five.
+
+import { byId, copy, element, replace } from "./dom.js";
+import { severity, state } from "./state.js";
+
+const ROW = 26;
+const ERROR = 20;
+const ORDER = { critical: 0, warning: 1, ok: 2 };
+
+// What is shown: a text, a severity, and the service whose details are open.
+export const view = { text: "", severity: "", selected: "" };
+
+let rows = [];
+let offsets = [0];
+let detail = null;
+let detailHeight = 0;
+
+const hasError = (row) => severity(row.status) !== "ok" && row.error;
+
+function matches(row) {
+  if (view.severity && severity(row.status) !== view.severity) return false;
+  return !view.text || row.search.includes(view.text);
+}
+
+// Names, addresses and backends of a service in lower case, made once for each row that the daemon sends.
+function searchable(row) {
+  row.search ??= [row.service, ...row.addresses, row.backend_addresses, row.status].join(" ").toLowerCase();
+  return row;
+}
+
+// Computes which rows are shown and where. Called after each change of the services or of the view.
+export function arrange() {
+  rows = [...state.services.values()].map(searchable).filter(matches);
+  rows.sort((a, b) => ORDER[severity(a.status)] - ORDER[severity(b.status)] || (a.service < b.service ? -1 : 1));
+  measure();
+  draw();
+}
+
+function measure() {
+  offsets = new Array(rows.length + 1);
+  let at = 0;
+  rows.forEach((row, index) => {
+    offsets[index] = at;
+    at += ROW + (hasError(row) ? ERROR : 0) + (row.service === view.selected ? detailHeight : 0);
+  });
+  offsets[rows.length] = at;
+}
+
+// The index of the row at a height, by binary search.
+function rowAt(height) {
+  let low = 0;
+  let high = rows.length - 1;
+  while (low < high) {
+    const middle = (low + high + 1) >> 1;
+    if (offsets[middle] <= height) low = middle;
+    else high = middle - 1;
+  }
+  return low;
+}
+
+export function draw() {
+  const viewport = byId("viewport");
+  const list = byId("list");
+  list.style.height = `${offsets[rows.length]}px`;
+  if (rows.length === 0) {
+    replace(list, element("p", { class: "item error" }, state.services.size ? "No services match." : "No services."));
+    return;
+  }
+  const first = Math.max(0, rowAt(viewport.scrollTop) - 4);
+  const last = Math.min(rows.length - 1, rowAt(viewport.scrollTop + viewport.clientHeight) + 4);
+  const items = [];
+  for (let index = first; index <= last; index += 1) items.push(item(rows[index], offsets[index]));
+  replace(list, ...items);
+}
+
+function item(row, offset) {
+  const level = severity(row.status);
+  const is_selected = row.service === view.selected;
+  const made = element("div", { class: is_selected ? "item selected" : "item" },
+    element("div", { class: "row", onclick: () => { location.hash = is_selected ? "" : `service/${row.service}`; } },
+      element("span", {}, element("span", { class: `dot ${level}` })),
+      element("span", { title: row.service }, row.service),
+      element("span", { class: "mono" }, addresses(row)),
+      element("span", { class: "number" }, `${row.selectable}/${row.backends}`),
+      element("span", { class: "number" }, rate(state.rates.get(row.service))),
+      element("span", { class: `${level}-text` }, row.status)),
+    hasError(row) ? element("div", { class: `error ${level}-text`, title: row.error }, row.error) : null,
+    is_selected ? detail : null);
+  made.style.transform = `translateY(${offset}px)`;
+  return made;
+}
+
+function addresses(row) {
+  const [first = "none", ...others] = row.addresses;
+  return others.length ? `${first} (+${others.length})` : first;
+}
+
+function rate(value) {
+  if (value === undefined) return "";
+  return value >= 10 || value === 0 ? String(Math.round(value)) : value.toFixed(1);
+}
+
+// Opens the details of a service, or closes them if the name is empty.
+export async function select(name) {
+  view.selected = name;
+  detail = name ? element("div", { class: "detail" }, "…") : null;
+  detailHeight = 0;
+  arrange();
+  if (!name) return;
+  const index = rows.findIndex((row) => row.service === name);
+  if (index >= 0) byId("viewport").scrollTop = Math.max(0, offsets[index] - ROW);
+  await refreshDetail();
+}
+
+// Reads the addresses and backends of the open service.
+export async function refreshDetail() {
+  const name = view.selected;
+  if (!name) return;
+  const query = `service=${encodeURIComponent(name)}`;
+  const [frontends, backends] = await Promise.all([read(`/frontends?${query}`), read(`/backends?${query}`)]);
+  if (name !== view.selected || !detail) return;
+  replace(detail, ...content(name, frontends?.frontends ?? [], backends?.backends ?? []));
+  if (!detail.isConnected) draw();
+  detailHeight = detail.isConnected ? detail.offsetHeight : detailHeight;
+  measure();
+  draw();
+}
+
+export async function read(path) {
+  try {
+    const response = await fetch(path, { headers: { accept: "application/json" } });
+    return await response.json();
+  } catch {
+    return null;
+  }
+}
+
+function content(name, frontends, backends) {
+  const row = state.services.get(name);
+  if (!row) return [element("p", {}, `There is no service ${name} now. `, copy(`nodelb history ${name}`))];
+  const some = (key) => backends.some((backend) => backend[key]);
+  const columns = [["Backend", "address"], ["State", "state"], ["Choice", "choice"]]
+    .concat(some("node") ? [["Node", "node"]] : [], some("zone") ? [["Zone", "zone"]] : [])
+    .concat(backends.some((backend) => backend.weight !== 1) ? [["Weight", "weight"]] : [])
+    .concat([["Origin", "origin"]], some("reason") ? [["Reason", "reason"]] : []);
+  const facts = [`policy ${row.internal_policy} inside, ${row.external_policy} outside`,
+    row.affinity_seconds || row.affinity ? `affinity ${row.affinity_seconds ?? row.affinity} s` : "no affinity",
+    row.origin];
+  return [
+    table([["Address", "address"], ["Type", "type"], ["Status", "status"], ["Error", "error"]], frontends),
+    backends.length ? table(columns, backends) : element("p", { class: "critical-text" }, "It has no backends."),
+    element("div", { class: "age" }, facts.filter(Boolean).join(" · ")),
+    element("div", { class: "buttons" },
+      row.addresses[0] ? element("button", { onclick: () => { location.hash = `trace/${row.addresses[0]}`; } }, "trace") : null,
+      copy(`nodelb diagnose ${name}`), copy(`nodelb history ${name}`), copy(`nodelb backends ${name}`)),
+  ];
+}
+
+// A table without the columns that are empty in every row.
+export function table(columns, data) {
+  const used = columns.filter(([, key]) => data.some((row) => row[key] || row[key] === 0));
+  return element("table", {},
+    element("tr", {}, ...used.map(([title]) => element("th", {}, title))),
+    ...data.map((row) => element("tr", {}, ...used.map(([, key]) =>
+      element("td", { class: key === "address" || key === "origin" ? "mono" : undefined }, cell(row[key]))))));
+}
+
+const cell = (value) => (Array.isArray(value) ? value.join(", ") : value ?? "");

@@ -1,0 +1,69 @@
+// The state that the daemon reported, and the stream of events that keeps it up to date.
+
+export const state = {
+  status: null,
+  services: new Map(),
+  rates: new Map(),
+  history: [],
+  apiservers: [],
+  sources: [],
+  limits: [],
+  // The time of the last message, in milliseconds, and whether the stream is open.
+  heard: 0,
+  open: false,
+  lostSince: 0,
+};
+
+const RECORDS = 500;
+
+// The severity of a status: what colour it has, and how it is sorted and counted.
+const SEVERITY = { OK: "ok", Held: "warning", LastResort: "warning", Pending: "warning" };
+export const severity = (status) => SEVERITY[status] ?? "critical";
+
+const HANDLERS = {
+  status: (data) => { state.status = data; },
+  services: (data) => {
+    if (data.all) state.services.clear();
+    for (const name of data.changed) forget(name);
+    for (const row of data.rows) state.services.set(state.services.has(row.service) ? `${row.service} (${row.source})` : row.service, row);
+  },
+  rates: (data) => { state.rates = new Map(Object.entries(data)); },
+  history: (data) => {
+    if (data.all) state.history = [];
+    state.history.unshift(...data.rows.reverse());
+    state.history.length = Math.min(state.history.length, RECORDS);
+  },
+  apiservers: (data) => { state.apiservers = data; },
+  sources: (data) => { state.sources = data; },
+  limits: (data) => { state.limits = data; },
+  beat: () => {},
+};
+
+// Removes a service in each of its descriptions: it may be described by a file and by Kubernetes.
+function forget(name) {
+  for (const key of [name, `${name} (files)`, `${name} (kubernetes)`]) state.services.delete(key);
+}
+
+// Follows the daemon, and calls changed(NAME) after each event. The browser reconnects by itself; the daemon then
+// sends everything again.
+export function follow(changed) {
+  const source = new EventSource("/events");
+  for (const [name, handle] of Object.entries(HANDLERS)) {
+    source.addEventListener(name, (event) => {
+      handle(event.data ? JSON.parse(event.data) : null);
+      state.heard = Date.now();
+      changed(name);
+    });
+  }
+  source.addEventListener("open", () => {
+    state.open = true;
+    changed("stream");
+  });
+  source.addEventListener("error", () => {
+    if (state.open || !state.lostSince) state.lostSince = Date.now();
+    state.open = false;
+    changed("stream");
+    // After an HTTP error, such as 503, the browser does not reconnect.
+    if (source.readyState === EventSource.CLOSED) setTimeout(() => follow(changed), 2000);
+  });
+}

@@ -1,0 +1,338 @@
+//! The events of the web page: what `/services`, `/status`, `/history` and other routes show, all at first and then only
+//! what changes. The hub computes each event once and sends the same bytes to every page, so that 50 open pages cost
+//! about as much as one. It does nothing while no page is open.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use futures_util::stream;
+use nodelb_core::explain::reports;
+use nodelb_core::filter::Filter;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::ServiceName;
+use nodelb_core::model::time::Time;
+use nodelb_core::rows::{HistoryRow, ServiceRow};
+use nodelb_core::snapshot::{ChangedServices, Snapshot};
+use nodelb_core::state::entries::ServiceId;
+use nodelb_core::status_report::StatusReport;
+use serde::Serialize;
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{Notify, OwnedSemaphorePermit, broadcast, watch};
+use tokio::time::{Instant, sleep_until};
+
+use super::super::state::{AdminState, Now};
+use super::super::{history, maps, status, tables};
+
+/// Minimum time between two looks for changes.
+const PACE: Duration = Duration::from_millis(250);
+/// Time between two looks at what nothing announces, such as problems and the usage of maps. A page that receives
+/// nothing for longer knows that the daemon does not respond.
+const BEAT: Duration = Duration::from_secs(2);
+/// The number of messages that a page may be behind. One that is further behind gets everything again.
+const BACKLOG: usize = 64;
+/// The maximum number of records in one message.
+const RECORDS: usize = 200;
+
+/// Computes the messages for all pages.
+pub(in crate::admin) struct Hub {
+    state: Arc<AdminState>,
+    sent: Mutex<Sent>,
+    messages: broadcast::Sender<Bytes>,
+    joined: Notify,
+    /// The start of the daemon.
+    started: Time,
+}
+
+/// What the pages know.
+#[derive(Default)]
+struct Sent {
+    snapshot: Arc<Snapshot>,
+    /// The sequence number of the last record.
+    record: u64,
+    /// The last event of each kind that has no parts.
+    wholes: BTreeMap<&'static str, String>,
+    /// The number of connections by service port, and when they were counted.
+    counts: HashMap<ServiceId, u64>,
+    counted: Option<Instant>,
+    /// The message with everything, for new pages; `None` after a change.
+    all: Option<Bytes>,
+}
+
+/// The event `services`.
+#[derive(Serialize)]
+struct Services {
+    /// Whether these are all services.
+    all: bool,
+    /// The names of those that differ. One that has no row is gone.
+    changed: Vec<String>,
+    rows: Vec<PageRow>,
+}
+
+/// A row of `/services`, with what the page shows and searches in addition.
+#[derive(Serialize)]
+struct PageRow {
+    #[serde(flatten)]
+    service: ServiceRow,
+    addresses: Vec<String>,
+    backend_addresses: BTreeSet<String>,
+}
+
+/// The event `history`: the newest record last.
+#[derive(Serialize)]
+struct Records {
+    /// Whether the page is to forget earlier ones.
+    all: bool,
+    rows: Vec<HistoryRow>,
+}
+
+impl Hub {
+    /// A hub without pages. The caller runs it.
+    pub(in crate::admin) fn new(state: Arc<AdminState>) -> Self {
+        let messages = broadcast::Sender::new(BACKLOG);
+        let started = (state.clock)().clocks().time_of(Moment(0));
+        Self { state, sent: Mutex::default(), messages, joined: Notify::new(), started }
+    }
+
+    /// Looks for changes while pages are open, until `stop` becomes true.
+    pub(in crate::admin) async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
+        let stopped = async { _ = stop.wait_for(|stop| *stop).await };
+        tokio::select! {
+            () = stopped => {}
+            () = self.follow() => {}
+        }
+    }
+
+    async fn follow(self: &Arc<Self>) {
+        let (mut snapshots, mut histories) = (self.state.owner.snapshot.clone(), self.state.recorder.history.clone());
+        let mut last = Instant::now();
+        let mut beat = Instant::now();
+        loop {
+            if self.messages.receiver_count() == 0 {
+                self.joined.notified().await;
+            }
+            let announced = tokio::select! {
+                Ok(()) = snapshots.changed() => true,
+                Ok(()) = histories.changed() => true,
+                () = sleep_until(beat + BEAT) => false,
+            };
+            if announced {
+                sleep_until(last + PACE).await;
+            }
+            last = Instant::now();
+            let is_beat = last >= beat + BEAT;
+            if is_beat {
+                beat = last;
+            }
+            let hub = Arc::clone(self);
+            // If it fails, nothing is lost: the next look compares with what was sent.
+            let _ = tokio::task::spawn_blocking(move || hub.send(is_beat)).await;
+        }
+    }
+
+    /// The body for one page: everything, and then each message. `place` is the page's slot.
+    pub(in crate::admin) fn body(self: &Arc<Self>, place: OwnedSemaphorePermit, stop: watch::Receiver<bool>) -> Body {
+        let page = Page { hub: Arc::clone(self), messages: None, stop, _place: place };
+        Body::from_stream(stream::unfold(page, Page::next))
+    }
+
+    /// Everything, and the messages after it. May take long.
+    fn join(&self) -> (Bytes, broadcast::Receiver<Bytes>) {
+        let mut sent = self.sent();
+        if self.messages.receiver_count() == 0 {
+            // Nobody received what has changed since the last page left.
+            *sent = Sent::default();
+        }
+        if sent.all.is_none() {
+            self.update(&mut sent, true);
+            sent.all = Some(self.everything(&sent).into());
+        }
+        let all = sent.all.clone().unwrap_or_default();
+        let messages = self.messages.subscribe();
+        self.joined.notify_one();
+        (all, messages)
+    }
+
+    /// Sends what has changed to all pages.
+    fn send(&self, is_beat: bool) {
+        let mut sent = self.sent();
+        let mut message = self.update(&mut sent, is_beat);
+        if message.is_empty() && is_beat {
+            push(&mut message, "beat", &());
+        }
+        if !message.is_empty() {
+            // An error means that no page is open.
+            let _ = self.messages.send(message.into());
+        }
+    }
+
+    /// The events for what has changed since the last call, which `sent` then includes.
+    fn update(&self, sent: &mut Sent, is_beat: bool) -> String {
+        let now = (self.state.clock)();
+        let mut message = String::new();
+        self.update_services(sent, &mut message);
+        self.update_history(sent, &mut message);
+        if is_beat {
+            self.update_rates(sent, &mut message);
+            self.update_wholes(sent, now, &mut message);
+        }
+        if !message.is_empty() {
+            sent.all = None;
+        }
+        message
+    }
+
+    fn update_services(&self, sent: &mut Sent, message: &mut String) {
+        let snapshot = self.state.snapshot();
+        let before = std::mem::replace(&mut sent.snapshot, Arc::clone(&snapshot));
+        match snapshot.changed_services_since(&before) {
+            ChangedServices::All => push(message, "services", &all_services(&snapshot)),
+            ChangedServices::Services(names) if names.is_empty() => {}
+            ChangedServices::Services(names) => {
+                let rows = names.iter().flat_map(|name| service_rows(&snapshot, Some(name))).collect();
+                let changed = names.iter().map(ToString::to_string).collect();
+                push(message, "services", &Services { all: false, changed, rows });
+            }
+        }
+    }
+
+    fn update_history(&self, sent: &mut Sent, message: &mut String) {
+        let all = self.state.history();
+        let mut rows: Vec<_> = all.after(sent.record).cloned().collect();
+        if rows.is_empty() {
+            return;
+        }
+        rows.drain(..rows.len().saturating_sub(RECORDS));
+        sent.record = all.last();
+        push(message, "history", &Records { all: false, rows: history::rows(&rows) });
+    }
+
+    /// Connections per second by service, since the last call.
+    fn update_rates(&self, sent: &mut Sent, message: &mut String) {
+        let Some(connections) = self.state.datapath.connections() else { return };
+        let now = Instant::now();
+        let elapsed = sent.counted.replace(now).map(|then| (now - then).as_secs_f64());
+        let mut rates: BTreeMap<String, f64> = BTreeMap::new();
+        let mut counts = HashMap::with_capacity(sent.counts.len());
+        for (id, key) in sent.snapshot.ports() {
+            let count = (connections.read)(id);
+            let number = count.translated + count.refused;
+            let more = sent.counts.get(&id).map_or(0, |before| number.saturating_sub(*before));
+            if let (Some(elapsed), true) = (elapsed, more > 0) {
+                *rates.entry(key.service.to_string()).or_default() += more as f64 / elapsed;
+            }
+            counts.insert(id, number);
+        }
+        sent.counts = counts;
+        for rate in rates.values_mut() {
+            *rate = (*rate * 10.0).round() / 10.0;
+        }
+        replace(sent, message, "rates", &rates);
+    }
+
+    fn update_wholes(&self, sent: &mut Sent, now: Now, message: &mut String) {
+        let state = &*self.state;
+        replace(sent, message, "status", &self.steady(status::status(state, now)));
+        replace(sent, message, "apiservers", &tables::apiservers(&state.apiservers(), now).apiservers);
+        replace(sent, message, "sources", &tables::sources(&state.sources()).sources);
+        let usage = maps::usage(&sent.snapshot.realised, &*state.datapath, now.moment);
+        replace(sent, message, "limits", &maps::limits(usage));
+    }
+
+    /// The message for a new page.
+    fn everything(&self, sent: &Sent) -> String {
+        let mut message = String::new();
+        push(&mut message, "services", &all_services(&sent.snapshot));
+        let history = self.state.history();
+        let mut rows: Vec<_> = history.after(0).filter(|record| record.sequence <= sent.record).cloned().collect();
+        rows.drain(..rows.len().saturating_sub(RECORDS));
+        push(&mut message, "history", &Records { all: true, rows: history::rows(&rows) });
+        message.extend(sent.wholes.values().map(String::as_str));
+        message
+    }
+
+    /// The status with the time of the start in place of the present: the page counts the time itself.
+    fn steady(&self, status: StatusReport) -> StatusReport {
+        StatusReport { time: self.started, uptime_seconds: 0, ..status }
+    }
+
+    fn sent(&self) -> MutexGuard<'_, Sent> {
+        self.sent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One open page.
+struct Page {
+    hub: Arc<Hub>,
+    /// `None` before everything was sent.
+    messages: Option<broadcast::Receiver<Bytes>>,
+    stop: watch::Receiver<bool>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Page {
+    /// The next message; `None` at the end.
+    async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
+        loop {
+            let Some(messages) = &mut self.messages else {
+                let hub = Arc::clone(&self.hub);
+                let (all, messages) = tokio::task::spawn_blocking(move || hub.join()).await.ok()?;
+                self.messages = Some(messages);
+                return Some((Ok(all), self));
+            };
+            let message = tokio::select! {
+                _ = self.stop.wait_for(|stop| *stop) => return None,
+                message = messages.recv() => message,
+            };
+            match message {
+                Ok(message) => return Some((Ok(message), self)),
+                Err(RecvError::Lagged(_)) => self.messages = None,
+                Err(RecvError::Closed) => return None,
+            }
+        }
+    }
+}
+
+fn all_services(snapshot: &Snapshot) -> Services {
+    Services { all: true, changed: Vec::new(), rows: service_rows(snapshot, None) }
+}
+
+/// The rows of one service, or of all: one for each description.
+fn service_rows(snapshot: &Snapshot, name: Option<&ServiceName>) -> Vec<PageRow> {
+    let filter = Filter { service: name.cloned(), ..Filter::default() };
+    let mut places: BTreeMap<ServiceName, (Vec<String>, BTreeSet<String>)> = BTreeMap::new();
+    for frontend in reports::frontends(snapshot, &filter) {
+        let (addresses, backends) = places.entry(frontend.service).or_default();
+        addresses.push(frontend.address.to_string());
+        backends.extend(frontend.backends.iter().map(ToString::to_string));
+    }
+    let rows = reports::services(snapshot, &filter).into_iter();
+    rows.map(|report| {
+        let (addresses, backend_addresses) = places.get(&report.service).cloned().unwrap_or_default();
+        PageRow { service: ServiceRow::from(report), addresses, backend_addresses }
+    })
+    .collect()
+}
+
+/// Appends an event if it differs from the last one of its kind.
+fn replace(sent: &mut Sent, message: &mut String, name: &'static str, data: &impl Serialize) {
+    let mut event = String::new();
+    push(&mut event, name, data);
+    if sent.wholes.get(name) != Some(&event) {
+        message.push_str(&event);
+        sent.wholes.insert(name, event);
+    }
+}
+
+/// Appends an event. Data that cannot be serialized is left out: no type here has such values.
+fn push(message: &mut String, name: &str, data: &impl Serialize) {
+    if let Ok(data) = serde_json::to_string(data) {
+        message.push_str(&format!("event: {name}\ndata: {data}\n\n"));
+    }
+}
+
+#[cfg(test)]
+#[path = "../tests/page_events.rs"]
+mod tests;
