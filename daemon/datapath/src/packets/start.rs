@@ -8,6 +8,7 @@ use libbpf_rs::MapHandle;
 
 use super::connections::ConnectionReader;
 use super::counts::PacketCounter;
+use super::events::PacketEvents;
 use super::load::{PacketMaps, PacketOptions, PacketPrograms};
 use super::maps::{self, ConnectionMaps, PERSISTENT};
 use super::settings::{PacketSettings, SettingsWriter};
@@ -38,6 +39,8 @@ pub struct OpenedPackets {
     pub sweep: Result<Sweep, String>,
     /// Reads what the programs count.
     pub counter: Arc<PacketCounter>,
+    /// Reads events about packets.
+    pub events: PacketEvents,
     /// Reads the connections.
     pub connections: ConnectionReader,
     /// The maps by their names.
@@ -65,6 +68,7 @@ pub(crate) fn start(
     settings.set(config.settings);
     let counted = if config.options.count_connections { config.options.services.services } else { 0 };
     let counter = Arc::new(PacketCounter::new(programs.maps(), counted).map_err(readable())?);
+    let events = PacketEvents::new(programs.maps()).map_err(readable())?;
     let connection_reader = ConnectionReader::new(programs.maps()).map_err(readable())?;
     let sweep = Sweep::load(programs.maps()).map_err(|error| error.to_string());
     let maps = programs.maps().duplicate().map_err(readable())?;
@@ -72,7 +76,7 @@ pub(crate) fn start(
     let mut hooks = DeviceHooks::new(programs, method, pins.duplicate());
     hooks.take_over().map_err(failed("changing programs pinned in", &pins.links()))?;
     connections.commit(pins)?;
-    Ok(OpenedPackets { hooks, settings, sweep, counter, connections: connection_reader, maps })
+    Ok(OpenedPackets { hooks, settings, sweep, counter, events, connections: connection_reader, maps })
 }
 
 /// A map that the object has created.
