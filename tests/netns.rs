@@ -75,6 +75,8 @@ mod outside_devices;
 mod outside_more;
 #[path = "netns/outside_network.rs"]
 mod outside_network;
+#[path = "netns/outside_watch.rs"]
+mod outside_watch;
 #[path = "netns/privilege.rs"]
 mod privilege;
 #[path = "netns/reaper.rs"]

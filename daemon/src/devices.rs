@@ -1,6 +1,7 @@
 //! The network devices of the node, as far as packets of clients outside of it pass through them: which devices lead to
 //! other machines, with which addresses the node appears there, and from which ports.
 
+pub mod events;
 pub mod hooks;
 pub mod mode;
 pub mod proxies;
@@ -21,6 +22,7 @@ use nodelb_datapath::packets::{Connection, DropCount, OpenedPackets, PacketCount
 use tokio::sync::watch as channel;
 use tracing::warn;
 
+use self::events::PacketWatchers;
 use self::report::DevicesReport;
 use self::sweep::{CountConnections, SweepReport};
 use crate::config::Config;
@@ -61,6 +63,8 @@ pub struct Published {
     pub counts: ReadCounts,
     /// Reads the counts by service.
     pub drops: ReadDrops,
+    /// Those who watch packets; `None` if no program reports any.
+    pub watchers: Option<PacketWatchers>,
     /// The connections of clients outside the node to each service; `None` if they are not counted.
     pub service_connections: Option<ServiceConnections>,
 }
@@ -75,6 +79,7 @@ impl Default for Published {
             connections,
             counts,
             drops: Arc::new(|| Ok(Drops::default())),
+            watchers: None,
             service_connections: None,
         }
     }
@@ -87,7 +92,7 @@ pub fn start<S: Future<Output = ()> + Send + 'static>(
     config: &channel::Receiver<Arc<Config>>,
     shutdown: impl Fn() -> S,
 ) -> Published {
-    let OpenedPackets { hooks, settings, sweep, counter, connections, .. } = packets;
+    let OpenedPackets { hooks, settings, sweep, counter, events, connections, .. } = packets;
     let inputs = watch::Connections {
         config: config.clone(),
         snapshot: owner.snapshot.clone(),
@@ -116,6 +121,7 @@ pub fn start<S: Future<Output = ()> + Send + 'static>(
             let counter = Arc::clone(&counter);
             Arc::new(move || drops(&counter))
         },
+        watchers: Some(PacketWatchers::new(events)),
         service_connections: counter.has_connections().then(|| service_connections(Arc::clone(&counter))),
         counts: Arc::new(move || counter.read().ok()),
     }
