@@ -164,6 +164,35 @@ struct {
 	__type(value, struct counter);
 } outside_counters SEC(".maps");
 
+/*
+ * Who watches packets. The daemon writes it when a reader comes, and every
+ * second while there is one; programs read it for each packet.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct packet_watch);
+} packet_watch SEC(".maps");
+
+/*
+ * Packets that are watched, as struct packet_event. The programs write, the
+ * daemon reads. When the buffer is full, events are lost and counted.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 256 * 1024);
+} packet_events SEC(".maps");
+
+/* 0 -> the event about the packet of the CPU's program. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct packet_event);
+} packet_event_scratch SEC(".maps");
+
 /* Which part of a datagram a packet is. */
 enum fragment_part {
 	PART_WHOLE = 0,

@@ -524,6 +524,67 @@ struct packet_counts {
 };
 _Static_assert(sizeof(struct packet_counts) == 168, "layout");
 
+/* Bytes of a packet in an event: its headers, and perhaps some payload. */
+#define EVENT_BYTES 96
+
+/* Services that can be watched alone; with more, all are watched. */
+#define MAX_WATCHED 8
+
+/* Events per second; more are counted as lost. */
+#define MAX_EVENTS 1000
+
+/*
+ * Who watches packets; not pinned. The daemon writes the first three fields
+ * through shared memory, and extends the lease while it has a reader.
+ */
+struct packet_watch {
+	/*
+	 * The end of the lease, in nanoseconds of the coarse monotonic clock;
+	 * 0: no packet is watched. Programs set it to 0 when it has passed.
+	 */
+	__u64 until;
+	/* Only packets of these; NO_SERVICE ends the list. An empty list: all.
+	 */
+	__u32 service_ids[MAX_WATCHED];
+	/* 1: only packets that were dropped or counted as such. */
+	__u32 only_dropped;
+	__u32 pad;
+	/* The second of the last event, and the events in it. */
+	__u64 second;
+	__u64 events;
+	/* Events that were not written. */
+	__u64 lost;
+};
+_Static_assert(sizeof(struct packet_watch) == 72, "layout");
+
+/* A packet, and what became of it. The struct is in no pinned map. */
+struct packet_event {
+	/* Nanoseconds of the monotonic clock. */
+	__u64 time;
+	/*
+	 * The device at which the program ran, and the one by which a
+	 * redirected packet or an answer leaves; 0: none.
+	 */
+	__u32 ifindex;
+	__u32 next_ifindex;
+	__u32 service_id;
+	/* Lengths before and after, with the link-layer header. */
+	__u32 length;
+	__u32 next_length;
+	/* A value of enum packet_side. */
+	__u8 side;
+	/* A value of enum packet_verdict. */
+	__u8 verdict;
+	/* A value of enum packet_reason; PACKET_REASONS: none. */
+	__u8 reason;
+	/* Length of the link-layer header of the device: 14 or 0. */
+	__u8 l2_length;
+	/* The first bytes before and after; 0 behind the packet's end. */
+	__u8 bytes[EVENT_BYTES];
+	__u8 next_bytes[EVENT_BYTES];
+};
+_Static_assert(sizeof(struct packet_event) == 224, "layout");
+
 /*
  * Settings that the daemon may change while the programs run; not pinned. The
  * daemon writes them through shared memory.

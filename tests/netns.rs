@@ -108,6 +108,8 @@ mod outside_own_addresses;
 mod outside_pods;
 #[path = "netns/outside_protocols.rs"]
 mod outside_protocols;
+#[path = "netns/outside_watch.rs"]
+mod outside_watch;
 #[path = "netns/privilege.rs"]
 mod privilege;
 #[path = "netns/reaper.rs"]

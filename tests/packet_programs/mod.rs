@@ -1,6 +1,7 @@
 //! Shared by the tests: a node with devices and routes, the programs with their maps, and one family's addresses.
 
 mod entries;
+mod events;
 mod fragments;
 mod frames;
 mod hostile;

@@ -94,7 +94,7 @@ const RESETS: usize = TOTALS + REASONS.len();
 const _: () = assert!(WORDS == RESETS + 3);
 
 /// `NO_SERVICE`.
-const NO_SERVICE: u32 = 0;
+pub(super) const NO_SERVICE: u32 = 0;
 
 /// Sizes of the entries of `packet_drops` in bytes.
 const DROP_KEY: usize = size_of::<types::drop_key>();

@@ -67,9 +67,9 @@ metrics! {
     SYNC_PROXY_RULES: Changes, Histogram, "kubeproxy_sync_proxy_rules_duration_seconds", [],
         "The same as `nodelb_reconcile_duration_seconds` with kube-proxy's name and buckets";
 
-    MAP_ENTRIES<1>: Kernel, Gauge, "nodelb_map_entries", [map = "frontends, services, slots, affinity"],
+    MAP_ENTRIES<1>: Kernel, Gauge, "nodelb_map_entries", [map = "frontends, services, slots, affinity, outside, source_ranges, connections, half_open"],
         "Number of entries in use in the kernel's maps; for slots including those that rest before reuse";
-    MAP_LIMIT<1>: Kernel, Gauge, "nodelb_map_limit", [map = "frontends, services, slots, affinity"],
+    MAP_LIMIT<1>: Kernel, Gauge, "nodelb_map_limit", [map = "frontends, services, slots, affinity, outside, source_ranges, connections, half_open"],
         "Maximum number of entries";
     HOOKS_IN_EFFECT: Kernel, Gauge, "nodelb_hooks_in_effect", [],
         "1 while every program is attached and the canary is refused; 0 otherwise, when connections are not translated";
