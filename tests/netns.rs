@@ -104,14 +104,14 @@ mod outside_network;
 mod outside_own_addresses;
 #[path = "netns/outside_protocols.rs"]
 mod outside_protocols;
+#[path = "netns/outside_scenarios.rs"]
+mod outside_scenarios;
 #[path = "netns/privilege.rs"]
 mod privilege;
 #[path = "netns/reaper.rs"]
 mod reaper;
 #[path = "netns/stale_sockets.rs"]
 mod stale_sockets;
-#[path = "netns/stories.rs"]
-mod stories;
 #[path = "netns/traffic.rs"]
 mod traffic;
 #[path = "netns/upgrade.rs"]
