@@ -266,6 +266,9 @@ impl<'p> Start<'p> {
 
     /// Makes the programs at devices use these maps, or removes them.
     fn start_packets(&self, handles: &Handles, directory: &Path) -> Result<Option<OpenedPackets>, OpenError> {
+        if let Some(predecessor) = &self.predecessor {
+            packets::maps::share(&predecessor.pins, self.pins)?;
+        }
         let Some(config) = self.packets else {
             packets::start::remove(self.pins)?;
             return Ok(None);

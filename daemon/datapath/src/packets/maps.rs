@@ -183,6 +183,25 @@ impl PersistentMap {
     }
 }
 
+/// Adds a second pin for each map of an older layout that has the same keys and values, so that connections continue.
+/// Maps that are already there stay.
+pub(crate) fn share(predecessor: &Pins, pins: &Pins) -> Result<(), OpenError> {
+    let kinds = specs(PacketLimits { outside: 0, connections: 0, handshakes: 0, fragments: 0, source_ranges: 0 });
+    for (name, kind) in PERSISTENT.into_iter().zip(kinds) {
+        for (theirs, ours) in paths(predecessor, name).into_iter().zip(paths(pins, name)) {
+            if ours.exists() || !theirs.exists() {
+                continue;
+            }
+            let map = MapHandle::from_pinned_path(&theirs).map_err(failed("opening", &theirs))?;
+            if Spec::read(&map).map_err(failed("reading", &theirs))?.same_kind(kind) {
+                sys::pin(map.as_fd(), &ours).map_err(failed("pinning", &ours))?;
+                pins.crash().pass();
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Whether one of the maps is pinned.
 pub(crate) fn is_any_pinned(pins: &Pins) -> bool {
     pin_names().any(|name| pins.persistent(&name).exists())
