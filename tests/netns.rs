@@ -108,6 +108,8 @@ mod outside_own_addresses;
 mod outside_pods;
 #[path = "netns/outside_protocols.rs"]
 mod outside_protocols;
+#[path = "netns/outside_scenarios.rs"]
+mod outside_scenarios;
 #[path = "netns/outside_watch.rs"]
 mod outside_watch;
 #[path = "netns/privilege.rs"]
@@ -116,8 +118,6 @@ mod privilege;
 mod reaper;
 #[path = "netns/stale_sockets.rs"]
 mod stale_sockets;
-#[path = "netns/stories.rs"]
-mod stories;
 #[path = "netns/traffic.rs"]
 mod traffic;
 #[path = "netns/upgrade.rs"]
