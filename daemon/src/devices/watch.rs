@@ -312,7 +312,7 @@ pub fn settings(packets: &Packets, is_draining: bool) -> PacketSettings {
 async fn is_served(snapshot: &mut watch::Receiver<Arc<Snapshot>>) {
     if snapshot.wait_for(|snapshot| !snapshot.realised.outside.is_empty()).await.is_err() {
         // The owner has ended.
-        std::future::pending().await
+        std::future::pending::<()>().await;
     }
 }
 
