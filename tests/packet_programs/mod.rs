@@ -7,6 +7,7 @@ mod hostile;
 mod icmp;
 mod pods;
 mod refusal;
+mod routes;
 mod sweep;
 mod traffic;
 mod translation;

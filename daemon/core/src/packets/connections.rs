@@ -143,7 +143,7 @@ pub struct Tables {
 
 /// Whether the flags are those of a TCP packet that opens a connection.
 pub const fn is_plain_syn(flags: u8) -> bool {
-    flags & (SYN | RST | ACK) == SYN
+    flags & (SYN | RST | ACK | FIN) == SYN
 }
 
 impl Tables {
