@@ -267,7 +267,8 @@ VERIFIED_ONCE int locate(struct __sk_buff *skb)
 	}
 	if (result == BPF_FIB_LKUP_RET_FWD_DISABLED &&
 	    !bpf_map_lookup_elem(&node_addrs, here->entry.target))
-		count_dropped(PACKET_NO_FORWARDING);
+		count_dropped(here->service_id, PACKET_NO_FORWARDING,
+			      PACKET_PASSED);
 	here->is_process = result == BPF_FIB_LKUP_RET_NOT_FWDED;
 	if (result == BPF_FIB_LKUP_RET_FWD_DISABLED || here->is_process)
 		return OUTCOME_TRANSLATE;

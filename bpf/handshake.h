@@ -86,7 +86,7 @@ static __always_inline void assure(struct scratch *here,
 	partner->acknowledgment = here->packet.sequence;
 	__sync_fetch_and_or((__u32 *)&partner->flags, CONNECTION_ASSURED);
 	__sync_fetch_and_or((__u32 *)&entry->flags, CONNECTION_ASSURED);
-	count_dropped(PACKET_NO_ROOM);
+	count_dropped(here->entry.service_id, PACKET_NO_ROOM, PACKET_PASSED);
 }
 
 /*
@@ -170,7 +170,7 @@ VERIFIED_ONCE int find_or_begin(struct __sk_buff *skb, __u32 at_pod)
 	if (entry)
 		forget();
 	if (here->packet.part == PART_LATER)
-		count_dropped(PACKET_FRAGMENT);
+		count_dropped(here->service_id, PACKET_FRAGMENT, PACKET_PASSED);
 	if (!is_served || here->packet.part == PART_LATER)
 		return OUTCOME_LEAVE;
 	return begin(skb);

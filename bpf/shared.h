@@ -460,6 +460,47 @@ enum packet_reason {
 	PACKET_REASONS = 13,
 };
 
+/* What becomes of a packet. */
+enum packet_verdict {
+	/* Passed on to the network stack unchanged. */
+	PACKET_PASSED = 0,
+	PACKET_DROPPED = 1,
+	/* Answered with a TCP RST. */
+	PACKET_RST = 2,
+	/* Answered with an ICMP error. */
+	PACKET_ICMP = 3,
+	/* Translated, and passed on to the network stack. */
+	PACKET_TRANSLATED = 4,
+	/* Translated, and sent by a device, past the network stack. */
+	PACKET_REDIRECTED = 5,
+};
+
+/*
+ * In the place of a service's id: the packet is not known to be a service's.
+ * The id is that of the canary, which serves no client outside this node.
+ */
+#define NO_SERVICE 0
+
+/* The packets of a service that met the same fate for the same reason. */
+struct drop_key {
+	__u32 service_id;
+	/* A value of enum packet_reason. */
+	__u16 reason;
+	/* A value of enum packet_verdict. */
+	__u16 verdict;
+};
+_Static_assert(sizeof(struct drop_key) == 8, "layout");
+
+/* Their number on one CPU; not pinned. */
+struct drop_count {
+	__u64 packets;
+	/* The first and the last one, in seconds of the coarse monotonic clock.
+	 */
+	__u32 first;
+	__u32 last;
+};
+_Static_assert(sizeof(struct drop_count) == 16, "layout");
+
 /* Counts of one CPU; not pinned. */
 struct packet_counts {
 	/* Packets translated: from clients, and from backends. */
@@ -473,10 +514,15 @@ struct packet_counts {
 	__u64 port_tries;
 	/* By enum packet_reason. */
 	__u64 dropped[PACKET_REASONS];
+	/* TCP RSTs; the other answers are ICMP errors. */
+	__u64 resets;
+	/* The last packet that was counted in dropped. */
+	__u32 last_service_id;
 	enum packet_reason last_reason;
+	enum packet_verdict last_verdict;
 	__u32 pad;
 };
-_Static_assert(sizeof(struct packet_counts) == 152, "layout");
+_Static_assert(sizeof(struct packet_counts) == 168, "layout");
 
 /*
  * Settings that the daemon may change while the programs run; not pinned. The

@@ -3,7 +3,8 @@
 
 use std::ops::RangeInclusive;
 
-use crate::claims::Row;
+use crate::claims::{Claim, Row};
+use crate::compile::outside::{has_ranges, source_ranges};
 use crate::explain::rows::OutsideAccess;
 use crate::model::addr::{Addr, L4Addr};
 use crate::packets::admission::{Refusal, admit};
@@ -50,8 +51,16 @@ pub(crate) fn access(snapshot: &Snapshot, row: &Row, place: usize) -> OutsideAcc
         () if !snapshot.config.packets.is_on => OutsideAccess::Off,
         () if !claim.is_outside => OutsideAccess::Inside,
         () if claim.target.is_err() || place > 0 => OutsideAccess::Refused,
+        () if admits_none(snapshot, claim) => OutsideAccess::NoSourceRange,
         () => OutsideAccess::Served,
     }
+}
+
+/// Whether the source ranges of the service admit no client of the address's family.
+fn admits_none(snapshot: &Snapshot, claim: &Claim) -> bool {
+    let owner = snapshot.facts.owner(&claim.key.service).filter(|_| has_ranges(claim.kind));
+    let ranges = owner.and_then(|(service, _)| source_ranges(service, claim.key.family));
+    ranges.is_some_and(|ranges| ranges.is_empty())
 }
 
 #[cfg(test)]

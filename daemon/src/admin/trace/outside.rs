@@ -16,6 +16,9 @@ pub(super) fn access(explanation: &Explanation) -> Option<String> {
         OutsideAccess::Inside if kind == FrontendKind::ClusterIP => {
             "not served: a ClusterIP is for clients on the node, unless packets.cluster-ips is true"
         }
+        OutsideAccess::NoSourceRange => {
+            "served, but the service has no source range of the address's family, so that no client is admitted"
+        }
         OutsideAccess::Inside => "not served: the service file does not say outside = true",
     };
     Some(text.into())
