@@ -102,7 +102,14 @@ begins_again(struct connection *entry, struct scratch *here, bool at_pod)
 		return true;
 	if (entry->offset != (__u32)offset)
 		entry->offset = offset;
-	return is_tcp && is_closing();
+	if (!is_tcp)
+		return false;
+	if (is_closing())
+		return true;
+	/* The RST ended the client's last connection, not this one. */
+	if (here->entry.flags & CONNECTION_RESET)
+		__sync_fetch_and_and((__u32 *)&entry->flags, ~CONNECTION_RESET);
+	return false;
 }
 
 static __always_inline bool is_in_ranges(const struct scratch *here)

@@ -281,6 +281,12 @@ impl Node {
         counts.iter().map(|cpu| u64::from_ne_bytes(cpu[40 + 8 * reason..][..8].try_into().unwrap())).sum()
     }
 
+    /// Number of packets passed on for this reason. The counts follow those of the 13 reasons for which packets are
+    /// dropped.
+    fn passed(&self, reason: usize) -> u64 {
+        self.dropped(13 + reason)
+    }
+
     /// The numbers of `packet_drops`: packets by service, reason and verdict.
     fn drops(&self) -> Vec<((u32, u16, u16), u64)> {
         let map = self.map("packet_drops");
