@@ -4,6 +4,7 @@
 mod failed;
 pub mod hooks;
 pub mod mode;
+mod privileged;
 pub mod proxies;
 pub mod report;
 mod rules;
@@ -18,10 +19,13 @@ use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
 
 use nodelb_core::messages;
+use nodelb_datapath::HookMethod;
 use nodelb_datapath::packets::{Connection, DropCount, OpenedPackets, PacketCounter, PacketCounts, PacketFailure};
+use tokio::runtime::Handle;
 use tokio::sync::watch as channel;
 use tracing::warn;
 
+use self::privileged::{ByReaper, PacketReaper};
 use self::proxies::Findings;
 use self::report::DevicesReport;
 use self::sweep::{CountConnections, SweepReport};
@@ -98,7 +102,7 @@ pub enum PacketPath {
 pub struct Open {
     /// The programs and maps.
     pub packets: OpenedPackets,
-    /// Reads rules that this process may not read.
+    /// Does what takes capabilities that this process has dropped.
     pub reaper: Option<Reaper>,
     /// The other service proxies that were found before the capabilities were dropped.
     pub findings: Findings,
@@ -128,12 +132,16 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
     shutdown: impl Fn() -> S,
 ) -> Published {
     report_start(&packets, &config.borrow().packets);
-    let OpenedPackets { hooks, settings, sweep, counter, connections, max_connections, .. } = packets;
+    let OpenedPackets { mut hooks, settings, sweep, counter, connections, max_connections, .. } = packets;
     let connections = Arc::new(connections);
     let count: CountConnections = {
         let connections = Arc::clone(&connections);
         Arc::new(move || connections.count())
     };
+    let reaper = reaper.map(PacketReaper::new);
+    if let (HookMethod::Clsact, Some(reaper)) = (hooks.method(), &reaper) {
+        hooks.change_filters_by(Box::new(ByReaper::new(reaper.clone(), Handle::current())));
+    }
     let inputs = watch::Connections {
         config: config.clone(),
         snapshot: owner.snapshot.clone(),

@@ -113,7 +113,7 @@ fn start(options: &RunOptions) -> Result<(), Failure> {
 fn run_kernel(setup: Setup, reaper: Option<PathBuf>) -> Result<(), Failure> {
     let config = &setup.config;
     // Reapers keep capabilities that the daemon drops next.
-    let rules_reaper = kernel::rules_reaper(config, reaper.clone());
+    let packet_reaper = kernel::packet_reaper(config, reaper.clone());
     let reaper = kernel::reaper(config, reaper);
     let proxies = devices::find_proxies(&config.packets);
     let kernel::Opened { mut datapath, findings, packet_failure } = kernel::open(config, &proxies)?;
@@ -125,7 +125,7 @@ fn run_kernel(setup: Setup, reaper: Option<PathBuf>) -> Result<(), Failure> {
     let reader = kernel::Reader::new(&datapath, features);
     let (probe, reader) = (Box::new(kernel::probe), Some(Arc::new(reader) as _));
     let packets = match datapath.take_packets() {
-        Some(packets) => PacketPath::Open(Box::new(Open { packets, reaper: rules_reaper, findings: proxies })),
+        Some(packets) => PacketPath::Open(Box::new(Open { packets, reaper: packet_reaper, findings: proxies })),
         None => packet_failure.map_or(PacketPath::Off, PacketPath::Failed),
     };
     let open = OpenDatapath { datapath, probe, register, reader, stale_sockets, packets };
@@ -323,6 +323,7 @@ pub(crate) fn engine_config(config: &Config, previous_sources: BTreeSet<Source>,
         bypass: config.datapath.bypass.clone(),
         nodeport_range: config.datapath.nodeport_range.into(),
         external_ips: config.datapath.external_ips.clone(),
+        own_addresses: config.datapath.own_addresses.clone(),
     };
     let kubernetes = config.kubernetes_settings().map(|_| Source::Kubernetes);
     let sources: BTreeSet<Source> = std::iter::once(Source::Files).chain(kubernetes).collect();

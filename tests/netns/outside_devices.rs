@@ -15,10 +15,10 @@ use crate::pod::Pod;
 use crate::sandbox::{self, Sandbox, command};
 
 /// The node's addresses towards the first and the second pod.
-const NODE: [&str; 2] = ["203.0.113.129:30080", "203.0.113.133:30080"];
+pub(crate) const NODE: [&str; 2] = ["203.0.113.129:30080", "203.0.113.133:30080"];
 
 /// A service with a NodePort, and one backend on this node.
-const SERVICE: &str = "apiVersion: v1
+pub(crate) const SERVICE: &str = "apiVersion: v1
 kind: Service
 metadata: {name: web, namespace: shop}
 spec:
@@ -38,7 +38,7 @@ endpoints: [{addresses: [192.0.2.11]}]
 ";
 
 /// A node without translation of sockets, with these keys in `[packets]`.
-fn configure(host: &Host, sandbox: &Sandbox, packets: &str) {
+pub(crate) fn configure(host: &Host, sandbox: &Sandbox, packets: &str) {
     let other = sandbox.cgroup.join("other");
     fs::create_dir_all(&other).unwrap();
     host.configure(&format!(
@@ -54,7 +54,7 @@ fn device(name: &str) -> Option<serde_json::Value> {
     get("/devices")?["devices"].as_array()?.iter().find(|row| row["device"] == name).cloned()
 }
 
-fn is_attached(name: &str) -> bool {
+pub(crate) fn is_attached(name: &str) -> bool {
     device(name).is_some_and(|row| row["programs"] == "attached" && row["role"] == "uplink")
 }
 
@@ -63,7 +63,7 @@ fn translation() -> String {
 }
 
 /// Whether each of several connections from the pod to the NodePort is answered.
-fn works(pod: &Pod, node: &str) -> bool {
+pub(crate) fn works(pod: &Pod, node: &str) -> bool {
     pod.run(|| {
         [Transport::Tcp, Transport::Udp].into_iter().all(|transport| connect(node, transport, 5).failures() == 0)
     })

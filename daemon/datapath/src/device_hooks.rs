@@ -14,6 +14,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use crate::attach::LinkState;
 use crate::crash::CrashPoint;
+use crate::filter_changes::{ChangeFilters, InThisProcess};
 use crate::packets::{LinkLayer, PacketHook, PacketPrograms};
 use crate::pins::{self, Pins, UNFINISHED, numbered};
 use crate::sys::{self, tc};
@@ -126,7 +127,7 @@ fn mark_side(device: HookedDevice, pins: &Pins) -> io::Result<()> {
 pub enum HookMethod {
     /// By links, which need no capability.
     Tcx,
-    /// By filters, which take CAP_NET_ADMIN.
+    /// By filters, which take CAP_NET_ADMIN: see [`DeviceHooks::change_filters_by`].
     Clsact,
 }
 
@@ -185,11 +186,19 @@ pub struct DeviceHooks {
     devices: BTreeMap<u32, HookedDevice>,
     /// The open links: a program stays attached as long as its link is open or pinned.
     open_links: BTreeMap<HookPoint, OwnedFd>,
+    /// What changes filters.
+    changes: Box<dyn ChangeFilters>,
 }
 
 impl DeviceHooks {
     pub(crate) fn new(programs: PacketPrograms, method: HookMethod, pins: Pins) -> Self {
-        Self { programs, method, pins, devices: BTreeMap::new(), open_links: BTreeMap::new() }
+        let changes = Box::new(InThisProcess);
+        Self { programs, method, pins, devices: BTreeMap::new(), open_links: BTreeMap::new(), changes }
+    }
+
+    /// Lets another process change filters, for a process that has dropped CAP_NET_ADMIN.
+    pub fn change_filters_by(&mut self, changes: Box<dyn ChangeFilters>) {
+        self.changes = changes;
     }
 
     /// How programs are attached.
@@ -257,7 +266,7 @@ impl DeviceHooks {
             let program = self.program(device, direction);
             let state = match self.method {
                 HookMethod::Tcx => tcx::attach(point, program, &self.pins, &mut link),
-                HookMethod::Clsact => clsact::attach(point, program, &self.pins),
+                HookMethod::Clsact => clsact::attach(point, program, &self.pins, &*self.changes),
             };
             self.open_links.extend(link.map(|link| (point, link)));
             states.push((direction, state.map_err(HookError::at(point))?));
@@ -272,7 +281,7 @@ impl DeviceHooks {
     /// The hook that cannot be changed.
     pub fn detach(&mut self, ifindex: u32) -> Result<(), HookError> {
         self.open_links.retain(|point, _| point.ifindex != ifindex);
-        remove_device(ifindex, &self.pins)?;
+        remove_device(ifindex, &self.pins, &*self.changes)?;
         self.devices.remove(&ifindex);
         Ok(())
     }
@@ -309,7 +318,7 @@ fn filtered_points() -> Vec<HookPoint> {
 }
 
 /// Removes everything of nodelb from a device, whatever the method was.
-fn remove_device(ifindex: u32, pins: &Pins) -> Result<usize, HookError> {
+fn remove_device(ifindex: u32, pins: &Pins, changes: &dyn ChangeFilters) -> Result<usize, HookError> {
     let mut removed = 0;
     for direction in Direction::ALL.into_iter().rev() {
         let point = HookPoint { ifindex, direction };
@@ -318,7 +327,7 @@ fn remove_device(ifindex: u32, pins: &Pins) -> Result<usize, HookError> {
         }
     }
     let point = HookPoint { ifindex, direction: Direction::In };
-    removed += clsact::remove(ifindex, pins).map_err(HookError::at(point))?;
+    removed += clsact::remove(ifindex, pins, changes).map_err(HookError::at(point))?;
     pins::remove_empty(&pod_marker(ifindex, pins), pins.crash()).map_err(HookError::at(point))?;
     Ok(removed)
 }
@@ -367,7 +376,7 @@ pub(crate) fn remove_all(pins: &Pins) -> Result<usize, HookError> {
     });
     let filtered = filtered_points().into_iter().map(|point| point.ifindex);
     let indexes: BTreeSet<u32> = named.chain(filtered).collect();
-    indexes.into_iter().map(|ifindex| remove_device(ifindex, pins)).sum()
+    indexes.into_iter().map(|ifindex| remove_device(ifindex, pins, &InThisProcess)).sum()
 }
 
 /// The names of the pins of all links at devices.

@@ -16,7 +16,6 @@ use nodelb_core::state::kernel_check::{Content, EntryKey};
 use crate::attach::{Attachment, LinkFault, LinkState, Links, OpenLinks};
 use crate::counters::Counters;
 use crate::crash::CrashPoint;
-use crate::device_hooks::HookMethod;
 use crate::error::{OpenError, failed};
 use crate::features::{Feature, Findings};
 use crate::flows::FlowReader;
@@ -129,8 +128,6 @@ pub struct KernelDatapath {
     flows: Option<FlowReader>,
     /// The packet path, until its owner takes it.
     packets: Option<OpenedPackets>,
-    /// How programs are attached to devices; `None` without packets.
-    hook_method: Option<HookMethod>,
     pins: Pins,
     lock: Lock,
 }
@@ -168,8 +165,7 @@ impl KernelDatapath {
         let packets = packets.ok().flatten();
         let open_maps = OpenMaps::open(&pins, generation, packets.is_some())?;
         let (attachment, flows) = (Arc::new(attachment), flows.ok());
-        let hook_method = packets.as_ref().map(|packets| packets.hooks.method());
-        let datapath = Self { writer, attachment, open_links, open_maps, own, flows, packets, hook_method, pins, lock };
+        let datapath = Self { writer, attachment, open_links, open_maps, own, flows, packets, pins, lock };
         Ok((datapath, report))
     }
 
@@ -192,11 +188,6 @@ impl KernelDatapath {
     /// before.
     pub fn take_packets(&mut self) -> Option<OpenedPackets> {
         self.packets.take()
-    }
-
-    /// Whether the datapath works only with CAP_NET_ADMIN: filters at devices that appear later take it.
-    pub(crate) fn needs_net_admin(&self) -> bool {
-        self.hook_method == Some(HookMethod::Clsact)
     }
 
     /// The number of connections of each service; `None` if they are not counted.

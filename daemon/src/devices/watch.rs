@@ -179,8 +179,9 @@ impl Task {
 
     /// Reads everything and does what follows from it; returns false if the owner has closed the queue.
     async fn refresh(&mut self) -> bool {
-        let packets = self.config.borrow_and_update().packets.clone();
-        let (machine, mut devices) = match read(Selection::new(&packets)).await {
+        let config = Arc::clone(&self.config.borrow_and_update());
+        let packets = config.packets.clone();
+        let (machine, mut devices) = match read(Selection::new(&config)).await {
             Ok(read) => read,
             Err(error) => {
                 self.fail(&error);

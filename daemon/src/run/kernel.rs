@@ -17,13 +17,13 @@ use nodelb_core::state::kernel_check::Content;
 use nodelb_datapath::features::{Feature, Findings, Optional};
 use nodelb_datapath::packets::{PacketConfig, PacketFailure, PacketOptions};
 use nodelb_datapath::{
-    Counters, KernelDatapath, KernelReader, LAYOUT, Links, OpenError, Options, Origin, OwnSockets, PrivilegeError,
-    Repair, StartReport, drop_privileges,
+    Counters, HookMethod, KernelDatapath, KernelReader, LAYOUT, Links, OpenError, Options, Origin, OwnSockets,
+    PrivilegeError, Repair, StartReport, drop_privileges,
 };
 use nodelb_kube::apiserver::connection::connect::Register;
 use tracing::{info, warn};
 
-use crate::config::{Config, Disconnect, PacketMode};
+use crate::config::{Config, Disconnect};
 use crate::connections::Connections;
 use crate::datapath::DatapathReader;
 use crate::devices::mode::{self, Activity, Before};
@@ -42,6 +42,10 @@ const CRASH_AFTER: &str = "NODELB_CRASH_AFTER";
 /// The environment variable with another version number for the daemon's layout: tests use it for an upgrade to the
 /// next version.
 const LAYOUT_IS: &str = "NODELB_LAYOUT";
+
+/// The environment variable with the way to attach programs to devices, as `nodelb devices` shows it: tests use it for
+/// kernels without tcx links.
+const HOOKS_ARE: &str = "NODELB_HOOKS";
 
 /// The open kernel datapath.
 pub(super) struct Opened {
@@ -97,7 +101,7 @@ fn packets(config: &Config, proxies: &proxies::Findings) -> Result<Option<Packet
     // Programs of an earlier process may be attached.
     let decision = mode::decide(packets.mode, proxies, Before::Connections);
     let settings = devices::watch::settings(packets, decision.activity == Activity::Draining);
-    Ok(Some(PacketConfig { options, settings, hook_method: None }))
+    Ok(Some(PacketConfig { options, settings, hook_method: hook_method()? }))
 }
 
 /// Drops the capabilities that the opening needed. Returns the kernel features that nodelb uses, in one line.
@@ -202,9 +206,9 @@ pub(super) fn reaper(config: &Config, socket: Option<PathBuf>) -> Option<Reaper>
         .ok()
 }
 
-/// The reaper that looks for other service proxies, if the mode depends on them: as [`reaper`].
-pub(super) fn rules_reaper(config: &Config, socket: Option<PathBuf>) -> Option<Reaper> {
-    if config.packets.mode != PacketMode::Auto {
+/// The reaper of the packet path, if that is on: as [`reaper`].
+pub(super) fn packet_reaper(config: &Config, socket: Option<PathBuf>) -> Option<Reaper> {
+    if !config.packets.is_on() {
         return None;
     }
     let started = || {
@@ -212,7 +216,8 @@ pub(super) fn rules_reaper(config: &Config, socket: Option<PathBuf>) -> Option<R
             warn!(
                 message_id = %messages::PACKETS_ACTIVITY,
                 "the process that looks for kube-proxy's rules cannot be started ({error}): nodelb notices a \
-                 kube-proxy that starts later only by its port"
+                 kube-proxy that starts later only by its port; on a kernel without tcx links, devices that appear \
+                 later get no programs"
             );
         })
     };
@@ -286,6 +291,13 @@ fn layout() -> Result<u32, Failure> {
         }
         version => Ok(version.unwrap_or(LAYOUT)),
     }
+}
+
+/// The way to attach programs to devices, if a test sets it.
+fn hook_method() -> Result<Option<HookMethod>, String> {
+    let Some(value) = std::env::var_os(HOOKS_ARE) else { return Ok(None) };
+    let known = [HookMethod::Tcx, HookMethod::Clsact].into_iter().find(|method| *value == *method.to_string());
+    known.map(Some).ok_or_else(|| format!("{HOOKS_ARE}={}: not a way to attach programs", value.display()))
 }
 
 /// The number in an environment variable, if it is set.
