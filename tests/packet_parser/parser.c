@@ -43,16 +43,16 @@ struct result {
 static struct result result_of(enum parsed parsed, const struct packet *packet)
 {
 	struct result result = {
-		.parsed = parsed,
-		.l4 = packet->l4,
-		.end = packet->end,
-		.part = packet->part,
-		.sequence = packet->sequence,
-		.acknowledgment = packet->acknowledgment,
-		.protocol = packet->key.protocol,
-		.tcp_flags = packet->tcp_flags,
-		.ttl = packet->ttl,
-		.is_v6 = packet->is_v6,
+	    .parsed = parsed,
+	    .l4 = packet->l4,
+	    .end = packet->end,
+	    .part = packet->part,
+	    .sequence = packet->sequence,
+	    .acknowledgment = packet->acknowledgment,
+	    .protocol = packet->key.protocol,
+	    .tcp_flags = packet->tcp_flags,
+	    .ttl = packet->ttl,
+	    .is_v6 = packet->is_v6,
 	};
 
 	memcpy(result.fragment_id, &packet->fragment_id, 4);
@@ -66,11 +66,11 @@ static struct result result_of(enum parsed parsed, const struct packet *packet)
 static struct result run(const struct request *request, const __u8 *bytes)
 {
 	struct host_packet skb = {
-		.data = (unsigned long)bytes,
-		.data_end = (unsigned long)bytes + request->linear,
-		.len = request->length,
-		.pkt_type = PACKET_HOST,
-		.gso_size = request->gso_size,
+	    .data = (unsigned long)bytes,
+	    .data_end = (unsigned long)bytes + request->linear,
+	    .len = request->length,
+	    .pkt_type = PACKET_HOST,
+	    .gso_size = request->gso_size,
 	};
 
 	/* What is left over from the last packet must not matter. */
@@ -92,8 +92,7 @@ int main(void)
 			return 1;
 		result = run(&request, bytes);
 		free(bytes);
-		if (fwrite(&result, sizeof(result), 1, stdout) != 1 ||
-		    fflush(stdout))
+		if (fwrite(&result, sizeof(result), 1, stdout) != 1 || fflush(stdout))
 			return 1;
 	}
 	return 0;

@@ -31,8 +31,7 @@ struct host_packet {
 };
 #define __sk_buff host_packet
 
-static inline long bpf_skb_load_bytes(const struct host_packet *skb, __u32 at,
-				      void *to, __u32 size)
+static inline long bpf_skb_load_bytes(const struct host_packet *skb, __u32 at, void *to, __u32 size)
 {
 	if (at > skb->len || size > skb->len - at)
 		return -1;
@@ -62,8 +61,7 @@ static inline void *bpf_map_lookup_elem(const void *map, const void *key)
 	return working_memory;
 }
 
-static inline long bpf_map_update_elem(const void *map, const void *key,
-				       const void *value, __u64 flags)
+static inline long bpf_map_update_elem(const void *map, const void *key, const void *value, __u64 flags)
 {
 	(void)map;
 	(void)key;
