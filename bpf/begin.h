@@ -267,7 +267,8 @@ VERIFIED_ONCE int locate(struct __sk_buff *skb)
 		return OUTCOME_DROP | PACKET_NO_ROUTE;
 	if (result == BPF_FIB_LKUP_RET_FWD_DISABLED &&
 	    !bpf_map_lookup_elem(&node_addrs, here->entry.target))
-		count_dropped(PACKET_NO_FORWARDING);
+		count_dropped(here->service_id, PACKET_NO_FORWARDING,
+			      PACKET_PASSED);
 	if (!is_routed(result))
 		return OUTCOME_TRANSLATE;
 	ifindex = here->fib.ifindex;

@@ -49,6 +49,7 @@ VERIFIED_ONCE int forward_past_stack(struct __sk_buff *skb)
 
 	if (!here)
 		return TC_ACT_SHOT;
+	here->service_id = here->entry.service_id;
 	if (here->packet.ttl <= 1)
 		return refuse(skb, OUTCOME_ANSWER | PACKET_TTL);
 	result = route_past_stack(skb, here);
@@ -81,7 +82,7 @@ read_flow(struct __sk_buff *skb, __u32 side, int *verdict)
 	int parsed = parse(skb, side);
 
 	if (parsed == PARSED_SHORT)
-		count_dropped(PACKET_SHORT);
+		count_dropped(NO_SERVICE, PACKET_SHORT, PACKET_PASSED);
 	if (parsed == PARSED_ERROR)
 		*verdict = translate_error(skb);
 	return parsed == PARSED_FLOW;
@@ -100,7 +101,7 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 		return NEXT;
 	entry = find_in(&connections, &here->packet.key, &here->entry);
 	if (entry && !begins_again(entry, here, at_pod)) {
-		touch(entry, here, 0);
+		touch_established(entry, here);
 		return translate(skb, here);
 	}
 	if (entry)
@@ -124,7 +125,7 @@ static __always_inline int leave(struct __sk_buff *skb)
 		return NEXT;
 	entry = find_in(&connections, &here->packet.key, &here->entry);
 	if (entry)
-		touch(entry, here, 0);
+		touch_established(entry, here);
 	/* Most packets end here. They need no call. */
 	else if (!bpf_map_lookup_elem(&half_open, &here->packet.key) ||
 		 find_answer() != OUTCOME_TRANSLATE)

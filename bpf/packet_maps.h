@@ -137,6 +137,23 @@ struct {
 } packet_counts SEC(".maps");
 
 /*
+ * Service, reason and verdict -> the packets that were dropped, answered or
+ * passed on for this reason. Each CPU writes its own; the daemon reads them
+ * all, and deletes those of a service when its id is assigned to another one.
+ * Entries are allocated when they are needed. When the map is full, further
+ * packets are counted only in packet_counts.
+ */
+#define MAX_DROPS 4096
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_DROPS);
+	__type(key, struct drop_key);
+	__type(value, struct drop_count);
+} packet_drops SEC(".maps");
+
+/*
  * As counters, for connections of clients outside this node.
  */
 struct {

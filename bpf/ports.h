@@ -63,15 +63,17 @@ static __always_inline void reverse(struct scratch *here)
 }
 
 /*
- * Whether an entry under the key of the new one is in the way. It is not if it
- * is a left-over of this same connection, or if it is only a handshake that
- * the backend, or a TCP client, has not answered.
+ * Whether an entry of half_open under the key of the new one is in the way. It
+ * is not if it is a left-over of this same connection, or if it is only a
+ * handshake that the backend, or a TCP client, has not answered.
  */
 static __always_inline bool
 is_in_the_way(const struct scratch *here, const struct connection *other)
 {
 	if (is_partner(&here->packet.key, other))
 		return false;
+	if (other->flags & CONNECTION_ASSURED)
+		return true;
 	if (here->packet.key.protocol == IPPROTO_TCP &&
 	    (__s32)(seconds() - other->created) >= UNPROVED_SECONDS)
 		return false;

@@ -313,26 +313,43 @@ static __always_inline bool take_answer(struct scratch *here, __u32 reason)
 		return false;
 	if (may_answer(here))
 		return true;
-	count_dropped(PACKET_ANSWER_RATE);
+	count_dropped(here->service_id, PACKET_ANSWER_RATE, PACKET_DROPPED);
 	return false;
+}
+
+/* What becomes of a packet that cannot be served, by the outcome. */
+static __always_inline enum packet_verdict
+refusal(struct scratch *here, int outcome)
+{
+	enum packet_reason reason = outcome & OUTCOME_REASON;
+
+	if (!(outcome & OUTCOME_ANSWER) || !take_answer(here, reason))
+		return PACKET_DROPPED;
+	if (here->packet.key.protocol == IPPROTO_TCP && reason != PACKET_TTL &&
+	    reason != PACKET_MTU)
+		return PACKET_RST;
+	return PACKET_ICMP;
 }
 
 /* Drops or answers the packet, and counts it; the outcome includes why. */
 VERIFIED_ONCE int refuse(struct __sk_buff *skb, int outcome)
 {
 	enum packet_reason reason = outcome & OUTCOME_REASON;
-	struct scratch *here = scratch();
 	struct packet_counts *all = counts();
+	struct scratch *here = scratch();
+	enum packet_verdict verdict;
 
-	count_dropped(reason);
-	if (!here || !all || !(outcome & OUTCOME_ANSWER) ||
-	    !take_answer(here, reason))
+	if (!here || !all)
+		return TC_ACT_SHOT;
+	verdict = refusal(here, outcome);
+	count_dropped(here->service_id, reason, verdict);
+	if (verdict == PACKET_DROPPED)
 		return TC_ACT_SHOT;
 	all->answered++;
-	if (here->packet.key.protocol == IPPROTO_TCP && reason != PACKET_TTL &&
-	    reason != PACKET_MTU)
-		return send_reset(skb);
-	return send_icmp(skb, reason);
+	if (verdict == PACKET_ICMP)
+		return send_icmp(skb, reason);
+	all->resets++;
+	return send_reset(skb);
 }
 
 #endif

@@ -322,16 +322,18 @@ enum connection_flags {
 	CONNECTION_REPLIED = 4,
 	/* TCP: a packet that this entry translated had the FIN flag. */
 	CONNECTION_FIN = 8,
-	/* TCP: a packet that this entry translated had the RST flag. */
+	/* TCP: the same for RST, if the receiver may have accepted it. */
 	CONNECTION_RESET = 16,
 	/* The backend was selected from the local view. */
 	CONNECTION_LOCAL_VIEW = 32,
+	/* Established, but in half_open: the map connections was full. */
+	CONNECTION_ASSURED = 64,
 };
 
 /*
  * How a packet is translated. A connection has two entries: one for packets of
  * the client, one for packets of the backend. Entries are replaced and never
- * changed, except for offset, last_used, flags, syn_acknowledgment and bytes.
+ * changed, except for offset, last_used, flags, acknowledgment and bytes.
  */
 struct connection {
 	/* The addresses and ports that are written into the packet. */
@@ -356,8 +358,11 @@ struct connection {
 	 * entry for another key while a program still reads it.
 	 */
 	__u32 seal;
-	/* TCP: the number by which a client acknowledges the backend's SYN. */
-	__u32 syn_acknowledgment;
+	/*
+	 * TCP, in the backend's entry: the number by which a client
+	 * acknowledges the SYN; then what the backend has acknowledged last.
+	 */
+	__u32 acknowledgment;
 	/* Bytes of the translated packets, from the IP header. */
 	__u64 bytes;
 };
@@ -366,15 +371,13 @@ _Static_assert(sizeof(struct connection) == 80, "layout");
 enum outside_flags {
 	/* Clients outside this node use the local view. */
 	OUTSIDE_LOCAL = 1,
-	/* Only clients in the service's entries of source_ranges may connect.
-	 */
+	/* Only clients in the service's source_ranges may connect. */
 	OUTSIDE_RANGES = 2,
 	/* The mask of the flags. The other bits are the seal. */
 	OUTSIDE_FLAGS = 3,
 };
 
-/* A frontend for clients outside this node. The seal is as in struct frontend.
- */
+/* A frontend for clients outside this node, sealed as struct frontend. */
 struct outside {
 	__u32 service_id;
 	enum outside_flags flags;
@@ -383,10 +386,7 @@ _Static_assert(sizeof(struct outside) == 8, "layout");
 
 /* A device by which other machines are reached. */
 struct uplink {
-	/*
-	 * The node's addresses on the device, for packets that leave by it;
-	 * unspecified if it has none of the family.
-	 */
+	/* The node's addresses on the device; unspecified if it has none. */
 	__u32 v4[4];
 	__u32 v6[4];
 	__u32 mtu;
@@ -460,6 +460,47 @@ enum packet_reason {
 	PACKET_REASONS = 13,
 };
 
+/* What becomes of a packet. */
+enum packet_verdict {
+	/* Passed on to the network stack unchanged. */
+	PACKET_PASSED = 0,
+	PACKET_DROPPED = 1,
+	/* Answered with a TCP RST. */
+	PACKET_RST = 2,
+	/* Answered with an ICMP error. */
+	PACKET_ICMP = 3,
+	/* Translated, and passed on to the network stack. */
+	PACKET_TRANSLATED = 4,
+	/* Translated, and sent by a device, past the network stack. */
+	PACKET_REDIRECTED = 5,
+};
+
+/*
+ * In the place of a service's id: the packet is not known to be a service's.
+ * The id is that of the canary, which serves no client outside this node.
+ */
+#define NO_SERVICE 0
+
+/* The packets of a service that met the same fate for the same reason. */
+struct drop_key {
+	__u32 service_id;
+	/* A value of enum packet_reason. */
+	__u16 reason;
+	/* A value of enum packet_verdict. */
+	__u16 verdict;
+};
+_Static_assert(sizeof(struct drop_key) == 8, "layout");
+
+/* Their number on one CPU; not pinned. */
+struct drop_count {
+	__u64 packets;
+	/* The first and the last one, in seconds of the coarse monotonic clock.
+	 */
+	__u32 first;
+	__u32 last;
+};
+_Static_assert(sizeof(struct drop_count) == 16, "layout");
+
 /* Counts of one CPU; not pinned. */
 struct packet_counts {
 	/* Packets translated: from clients, and from backends. */
@@ -473,10 +514,15 @@ struct packet_counts {
 	__u64 port_tries;
 	/* By enum packet_reason. */
 	__u64 dropped[PACKET_REASONS];
+	/* TCP RSTs; the other answers are ICMP errors. */
+	__u64 resets;
+	/* The last packet that was counted in dropped. */
+	__u32 last_service_id;
 	enum packet_reason last_reason;
+	enum packet_verdict last_verdict;
 	__u32 pad;
 };
-_Static_assert(sizeof(struct packet_counts) == 152, "layout");
+_Static_assert(sizeof(struct packet_counts) == 168, "layout");
 
 /*
  * Settings that the daemon may change while the programs run; not pinned. The

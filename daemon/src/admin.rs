@@ -14,6 +14,7 @@ mod answer;
 pub mod connections;
 mod devices;
 mod diff;
+mod drops;
 #[cfg(test)]
 #[path = "admin/tests/fixture.rs"]
 mod fixture;

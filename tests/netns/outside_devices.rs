@@ -196,6 +196,38 @@ fn draining_leaves_new_connections_to_others() {
     });
 }
 
+/// Maps of another kind under the name of the connections: the packet path cannot start.
+#[test]
+fn a_failed_packet_path_harms_nothing_else() {
+    sandbox::run("outside_devices::a_failed_packet_path_harms_nothing_else", |sandbox| {
+        let host = Host::new(sandbox);
+        host.configure("[packets]\nmode = \"off\"");
+        host.serve("web.yaml", SERVICE);
+        let _backend = backend("1", "192.0.2.11:8080");
+        host.start().stop();
+        let version = host.pins.join("v1");
+        fs::hard_link(version.join("g1/services"), version.join("connections")).unwrap();
+        for (mode, is_ready) in [("auto", true), ("on", false)] {
+            host.configure(&format!("[packets]\nmode = \"{mode}\""));
+            let daemon = host.start();
+            eventually("the service", || connect("198.51.100.80:80", Transport::Tcp, 3).failures() == 0);
+            eventually("readiness", || get("/readyz").is_some() == is_ready);
+            let status = answer("/status", "text/plain").unwrap();
+            assert!(status.contains("the packet programs cannot be started: "), "{status}");
+            assert!(status.contains("Correct the error and restart nodelb"), "{status}");
+            assert_eq!(translation(), "off");
+            let log = host.log();
+            assert!(log.contains("the packet programs cannot be started: "), "{log}");
+            daemon.stop();
+        }
+        // Services are updated, too.
+        host.withdraw("web.yaml");
+        let daemon = host.start();
+        eventually("the update", || connect("198.51.100.80:80", Transport::Tcp, 1).failures() == 1);
+        daemon.stop();
+    });
+}
+
 /// kube-proxy in its nftables mode has a table of its name.
 #[test]
 fn another_service_proxy_is_found() {
@@ -220,6 +252,18 @@ fn another_service_proxy_is_found() {
         daemon.signal(Signal::SIGHUP);
         eventually("the other proxy gets new connections", || translation() == "draining");
         assert!(is_attached("pod0"), "connections continue");
+        daemon.signal(Signal::SIGHUP);
+        eventually("no connection is left", || translation() == "off" && !is_attached("pod0"));
+        command("nft", &["delete", "table", "ip", "nat"]);
+        daemon.signal(Signal::SIGHUP);
+        eventually("programs at pod0 again", || is_attached("pod0"));
+        // The rules of iptables-legacy cannot be read.
+        let _metrics = TcpListener::bind("127.0.0.1:10249").unwrap();
+        daemon.signal(Signal::SIGHUP);
+        eventually("kube-proxy by its port", || translation() == "draining");
+        daemon.kill();
+        let daemon = host.start();
+        eventually("the devices", || translation() == "draining");
         daemon.stop();
     });
 }

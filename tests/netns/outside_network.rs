@@ -66,22 +66,6 @@ fn datagrams_larger_than_the_mtu_pass_in_both_directions() {
 }
 
 #[test]
-fn large_transfers_find_a_smaller_path_mtu() {
-    in_lab("large_transfers_find_a_smaller_path_mtu", |host, lab, services| {
-        // Below the router towards node B, and on node A towards its pod.
-        lab.router.ip("link set node-b mtu 1400");
-        ip(&["link", "set", "pod-a1", "mtu", "1400"]);
-        let _daemon = start(host, &[&services[0], &services[1]]);
-        let text = "x".repeat(2_000_000);
-        for address in services.iter().flat_map(Service::load_balancer) {
-            let mut talk = lab.client.run(|| Talk::open(&address, Transport::Tcp, 4 * TIMEOUT)).unwrap();
-            let answer = talk.send(&text).unwrap_or_else(|error| panic!("{address}: {error}"));
-            assert!(answer.trim_end().ends_with(&text), "{address}");
-        }
-    });
-}
-
-#[test]
 fn a_firewall_that_drops_invalid_packets_and_a_masquerading_plugin_do_no_harm() {
     in_lab("a_firewall_that_drops_invalid_packets_and_a_masquerading_plugin_do_no_harm", |host, lab, services| {
         nft("

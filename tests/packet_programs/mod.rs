@@ -280,6 +280,22 @@ impl Node {
         counts.iter().map(|cpu| u64::from_ne_bytes(cpu[40 + 8 * reason..][..8].try_into().unwrap())).sum()
     }
 
+    /// The numbers of `packet_drops`: packets by service, reason and verdict.
+    fn drops(&self) -> Vec<((u32, u16, u16), u64)> {
+        let map = self.map("packet_drops");
+        let number = |key: &[u8], at: usize| u16::from_ne_bytes(key[at..at + 2].try_into().unwrap());
+        let packets = |key: &[u8]| {
+            let of_cpus = map.lookup_percpu(key, MapFlags::ANY).unwrap().unwrap();
+            of_cpus.iter().map(|cpu| u64::from_ne_bytes(cpu[..8].try_into().unwrap())).sum()
+        };
+        let service = |key: &[u8]| u32::from_ne_bytes(key[..4].try_into().unwrap());
+        let keys = map.keys();
+        let mut found: Vec<_> =
+            keys.map(|key| ((service(&key), number(&key, 4), number(&key, 6)), packets(&key))).collect();
+        found.sort_unstable();
+        found
+    }
+
     /// Changes all entries of a map.
     fn change(&self, map: &str, change: impl Fn(&mut [u8])) {
         let map = self.map(map);

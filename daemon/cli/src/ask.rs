@@ -145,6 +145,23 @@ impl Connections {
     }
 }
 
+/// Options of `nodelb drops`.
+#[derive(Debug, Args)]
+pub(super) struct Drops {
+    /// Only packets to this service
+    #[arg(value_name = "NAMESPACE/NAME")]
+    service: Option<ServiceName>,
+    #[command(flatten)]
+    asking: Asking,
+}
+
+impl Drops {
+    pub(super) fn ask(&self) -> Result<(), Failure> {
+        let service = self.service.as_ref().map(|service| ("service", service.to_string()));
+        self.asking.ask("/drops", &service.into_iter().collect::<Vec<_>>())
+    }
+}
+
 /// Options of `nodelb history`.
 #[derive(Debug, Args)]
 pub(super) struct History {

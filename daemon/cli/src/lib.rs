@@ -24,7 +24,7 @@ mod query_options;
 mod trace;
 
 pub use ask::Output;
-use ask::{Asking, Connections, DaemonAddresses, Frontends, History, Rows};
+use ask::{Asking, Connections, DaemonAddresses, Drops, Frontends, History, Rows};
 use completions::Completions;
 pub use diff::probe::ReadPeer;
 pub use options::{CheckOptions, CleanupOptions, DatapathChoice, RunOptions};
@@ -97,6 +97,8 @@ enum Command {
     Devices(Asking),
     /// List connections of clients outside this node
     Connections(Connections),
+    /// Show why packets from outside this node were dropped or answered
+    Drops(Drops),
     /// Show the active configuration
     Config(Asking),
     /// Find out why a service fails: most likely cause first, with a fix
@@ -184,6 +186,7 @@ fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
         Command::Sources(asking) => asking.ask("/sources", &[]),
         Command::Apiservers(asking) => asking.ask("/apiservers", &[]),
         Command::Connections(connections) => connections.ask(),
+        Command::Drops(drops) => drops.ask(),
         Command::Devices(asking) => asking.ask("/devices", &[]),
         Command::Cleanup(options) => print_output(|out| (actions.cleanup)(options, out)),
         Command::Reaper => (actions.reaper)(),

@@ -223,11 +223,9 @@ impl DeviceHooks {
     }
 
     /// Makes the programs that an earlier process attached run the programs of this one, and removes what is left of
-    /// devices that are gone. Does nothing if there are none.
-    ///
-    /// # Errors
-    /// The first hook that cannot be changed. Its previous program stays attached.
-    pub(crate) fn take_over(&mut self) -> Result<(), HookError> {
+    /// devices that are gone. Does nothing if there are none. Returns the hooks that cannot be changed: their previous
+    /// programs stay attached, and [`Self::faults`] reports them.
+    pub(crate) fn take_over(&mut self) -> Vec<HookError> {
         let left = match self.method {
             HookMethod::Tcx => pinned_points(&self.pins),
             HookMethod::Clsact => filtered_points(),
@@ -238,16 +236,20 @@ impl DeviceHooks {
         };
         let alive: BTreeSet<u32> = left.iter().filter(|point| is_alive(point)).map(|point| point.ifindex).collect();
         let gone: BTreeSet<u32> = left.iter().map(|point| point.ifindex).filter(|it| !alive.contains(it)).collect();
-        for ifindex in gone {
-            self.detach(ifindex)?;
+        let detached = gone.into_iter().map(|ifindex| self.detach(ifindex)).collect::<Vec<_>>();
+        let attached = alive.into_iter().map(|ifindex| self.take_over_at(ifindex));
+        detached.into_iter().chain(attached).filter_map(Result::err).collect()
+    }
+
+    fn take_over_at(&mut self, ifindex: u32) -> Result<(), HookError> {
+        let Ok(device) = HookedDevice::read(ifindex, &self.pins) else { return self.detach(ifindex) };
+        let Err(error) = self.attach(device) else { return Ok(()) };
+        // Devices of pods come and go at any time.
+        if HookedDevice::read(ifindex, &self.pins).is_err() {
+            return self.detach(ifindex);
         }
-        for ifindex in alive {
-            match HookedDevice::read(ifindex, &self.pins) {
-                Ok(device) => self.attach(device).map(drop)?,
-                Err(_gone) => self.detach(ifindex)?,
-            }
-        }
-        Ok(())
+        self.devices.insert(ifindex, device);
+        Err(error)
     }
 
     /// Attaches programs to a device, or replaces them by those of this process.
@@ -346,8 +348,26 @@ fn remove_link(path: &Path, crash: &CrashPoint) -> io::Result<bool> {
     Ok(link.is_some())
 }
 
+/// The name of the directory that says that the programs at devices use maps of an earlier generation.
+const OUTDATED: &str = "outdated-packets";
+
+/// Records whether the programs at devices use maps of an earlier generation, because those of a later start could not
+/// be loaded.
+pub(crate) fn mark_outdated(is_outdated: bool, pins: &Pins) -> io::Result<()> {
+    let marker = pins.link(OUTDATED);
+    if is_outdated { pins::make_directory(&marker, pins.crash()) } else { pins::remove_empty(&marker, pins.crash()) }
+}
+
+/// Whether programs of an earlier start are attached to devices and use the maps of the current generation.
+pub(crate) fn is_any_current(pins: &Pins) -> bool {
+    let is_any = || !pinned_points(pins).is_empty() || !filtered_points().is_empty();
+    !pins.link(OUTDATED).exists() && is_any()
+}
+
 /// Removes all programs of nodelb from all devices. Returns the number of hooks.
 pub(crate) fn remove_all(pins: &Pins) -> Result<usize, HookError> {
+    let any = HookPoint { ifindex: 0, direction: Direction::In };
+    mark_outdated(false, pins).map_err(HookError::at(any))?;
     let names = pins::list(&pins.links()).unwrap_or_default();
     let named = names.iter().filter_map(|name| {
         let name = name.strip_suffix(UNFINISHED).unwrap_or(name);

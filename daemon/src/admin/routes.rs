@@ -10,7 +10,7 @@ use nodelb_core::output::table::{Cell, Page, Table};
 use super::follow::ChangeStream;
 use super::query::{self, ADDRESS, FROM, LIMIT, LIVE, Parameter, Problem, Query, SERVICE, STATUS, TO, TYPE, internal};
 use super::state::{AdminState, Now, latest};
-use super::{connections, devices, diff, history, maps, metrics, openapi, status, tables, trace};
+use super::{connections, devices, diff, drops, history, maps, metrics, openapi, status, tables, trace};
 use crate::status::Check;
 
 /// A status and the content, or the problem.
@@ -223,6 +223,14 @@ pub(super) static ROUTES: &[Route] = &[
         form: Form::Tables(&[&connections::CONNECTIONS, &connections::LISTED]),
         cost: Cost::Whole,
         answer: |state, query, _| ok(connections::connections(state, query)?),
+    },
+    Route {
+        path: "/drops",
+        parameters: &[&SERVICE],
+        shows: "why packets from outside the node were dropped or answered, by service",
+        form: Form::Tables(&[&drops::DROPS, &drops::COUNTED]),
+        cost: Cost::Whole,
+        answer: |state, query, _| ok(drops::drops(state, query)?),
     },
     Route {
         path: "/config",

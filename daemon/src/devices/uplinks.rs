@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use nodelb_core::model::addr::{Addr, Family};
 
-use crate::config::{DeviceName, Packets};
+use crate::config::{Config, DeviceName, Packets};
 use crate::node::addresses::{Address, Addresses, Interface, Machine};
 use crate::node::netlink::Routes;
 
@@ -118,13 +119,15 @@ pub struct Selection {
     devices: Vec<DeviceName>,
     except: Vec<DeviceName>,
     pods: Vec<DeviceName>,
+    own_addresses: Vec<IpNet>,
 }
 
 impl Selection {
     /// The selection of this configuration.
-    pub fn new(packets: &Packets) -> Self {
-        let Packets { devices, except, pod_devices, .. } = packets;
-        Self { devices: devices.clone(), except: except.clone(), pods: pod_devices.clone() }
+    pub fn new(config: &Config) -> Self {
+        let Packets { devices, except, pod_devices, .. } = &config.packets;
+        let own_addresses = config.datapath.own_addresses.clone();
+        Self { devices: devices.clone(), except: except.clone(), pods: pod_devices.clone(), own_addresses }
     }
 
     fn is_automatic(&self) -> bool {
@@ -190,7 +193,7 @@ impl Facts<'_> {
     }
 
     fn role(&self, index: u32, interface: &Interface) -> Role {
-        let (Selection { devices, except, pods }, name) = (self.selection, interface.name.as_str());
+        let (Selection { devices, except, pods, .. }, name) = (self.selection, interface.name.as_str());
         let is_in = |names: &[DeviceName]| names.iter().any(|it| it.matches(name));
         if let Some(reason) = never(interface) {
             return Role::Unused(reason);
@@ -239,12 +242,15 @@ impl Facts<'_> {
         self.machine.addresses.iter().filter(move |address| address.interface == index)
     }
 
-    /// The first address of the device that other machines can answer to for as long as a connection lasts.
+    /// The first address of the device that other machines can answer to for as long as a connection lasts. The address
+    /// of a service may move to another node.
     fn source(&self, index: u32, family: Family) -> Option<Addr> {
         let mut addresses = self.addresses(index);
         let is_reachable = |addr: Addr| !addr.is_loopback() && !addr.is_link_local() && !addr.is_multicast();
+        let is_of_service = |addr: Addr| self.selection.own_addresses.iter().any(|net| net.contains(&addr.ip()));
         let found = addresses.find(|address| {
             let is_lasting = !address.is_in_doubt && !address.is_passing && !address.is_secondary;
+            let is_lasting = is_lasting && !is_of_service(address.addr);
             address.addr.family() == family && address.is_global && is_lasting && is_reachable(address.addr)
         });
         found.map(|address| address.addr)

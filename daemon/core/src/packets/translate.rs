@@ -90,7 +90,7 @@ fn fragment_key(headers: &Headers, protocol: Protocol, side: Side) -> Option<Fra
 /// Records in the entry that it translates the packet.
 fn touched(state: &mut HookState<'_>, key: &PacketKey, entry: Connection, ports: &Ports) -> Connection {
     state.tables.note_answer(key, ports);
-    state.tables.touch(key, state.node.now(), ports.tcp_flags, state.headers.length());
+    state.tables.touch(key, state.node.now(), ports, state.headers.length());
     entry
 }
 
@@ -155,7 +155,7 @@ fn continued(
         }
     }
     if is_half_open && state.tables.has_proved_address(key, &entry, ports) {
-        state.tables.establish(key, &entry);
+        state.tables.establish(key, &entry, ports);
     }
     Some(entry)
 }

@@ -33,7 +33,7 @@ fn counted(exposition: &mut Exposition, counts: &PacketCounts) {
     exposition.each(&table::PACKET_TRANSLATED, translated);
     let dropped = REASONS.into_iter().zip(counts.dropped).map(|(reason, number)| ([reason], number));
     exposition.each(&table::PACKET_DROPPED, dropped);
-    exposition.one(&table::PACKET_ANSWERED, counts.answered);
+    exposition.each(&table::PACKET_ANSWERED, [(["rst"], counts.resets), (["icmp"], counts.icmp_errors)]);
     exposition.one(&table::PACKET_CONNECTIONS_CREATED, counts.begun);
     exposition.one(&table::PACKET_SNAT_TRIES, counts.port_tries);
 }

@@ -81,7 +81,7 @@ async fn events_have_ids_names_and_the_columns_of_the_table() {
     assert_eq!(reader.line().await, "event: changed");
     let row: serde_json::Value = serde_json::from_str(&reader.line().await["data: ".len()..]).unwrap();
     assert_eq!((&row["address"], &row["backends"]), (&"10.96.7.7:80/TCP".into(), &serde_json::json!([])));
-    assert_eq!(row.as_object().unwrap().len(), 9);
+    assert_eq!(row.as_object().unwrap().len(), 10);
     server.stop().await;
 }
 
