@@ -103,6 +103,10 @@ fn answer_lines(listener: &Socket, name: &str, stop: &Arc<AtomicBool>) {
     while !stop.load(Ordering::Relaxed) {
         if let Ok((client, _)) = listener.accept() {
             let (line, stop, client) = (line.clone(), Arc::clone(stop), TcpStream::from(client));
+            // The listener's timeout is not for clients that are silent for a while.
+            if client.set_read_timeout(None).is_err() {
+                continue;
+            }
             thread::spawn(move || {
                 let mut question = String::new();
                 let mut reader = BufReader::new(&client);

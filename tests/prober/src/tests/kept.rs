@@ -9,6 +9,8 @@ fn connections_are_kept_and_counted() {
     let backend = Backend::start("one", &[(Transport::TcpLines, free)]).unwrap();
     let mut kept = Kept::open(free, 3).unwrap();
     kept.ask();
+    // Longer than the listener waits for a client.
+    std::thread::sleep(Duration::from_millis(250));
     kept.ask();
     assert_eq!((kept.tally().ok(), kept.tally().failures()), (6, 0), "{}", kept.tally());
     assert_eq!(kept.tally().answered.keys().collect::<Vec<_>>(), ["one"]);
