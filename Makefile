@@ -83,9 +83,9 @@ package-test: deb rpm ## run lintian and rpmlint; install, upgrade, remove and p
 	@scripts/deps.sh check
 	packaging/test.sh
 
-vm-test: deb ## install, upgrade and purge the package in Debian 12 VMs with kernels 6.1 and 6.12 (needs root)
+vm-test: deb ## install, upgrade and purge the package, and take over from kube-proxy, in Debian 12 VMs with kernels 6.1 and 6.12 (needs root)
 	@scripts/deps.sh vm
-	$(CARGO) build --locked -p nodelb-prober -p nodelb-apiserver
+	$(CARGO) build --locked -p nodelb -p nodelb-prober -p nodelb-apiserver
 	tests/vm/run.sh
 
 deny: ## check licences, sources and bans of all crates, and advisories if the database is reachable

@@ -14,6 +14,9 @@ static=198.51.100.7:80
 cluster=198.51.100.70:80
 
 main() {
+    if grep -q nodelb.run=outside /proc/cmdline; then
+        exec ./outside.sh
+    fi
     if [ ! -e $memory ]; then
         mkdir $memory
         before_the_reboot
