@@ -110,6 +110,8 @@ mod outside_pods;
 mod outside_protocols;
 #[path = "netns/outside_scenarios.rs"]
 mod outside_scenarios;
+#[path = "netns/outside_watch.rs"]
+mod outside_watch;
 #[path = "netns/privilege.rs"]
 mod privilege;
 #[path = "netns/reaper.rs"]
