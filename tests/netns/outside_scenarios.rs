@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -174,11 +175,20 @@ fn mac(device: &str) -> [u8; 6] {
     bytes.collect::<Vec<_>>().try_into().unwrap()
 }
 
-/// Opens a connection, with a short timeout if no answer is expected.
+/// Opens a connection, with a short timeout if no answer is expected. Every UDP socket has a port that none had before:
+/// a flow that the node still knows would continue with its backend.
 fn open(to: L4Addr, expected: &Met) -> Result<Talk, ErrorKind> {
-    let transport = if to.protocol == Protocol::Udp { Transport::Udp } else { Transport::Tcp };
+    static NEXT_PORT: AtomicU16 = AtomicU16::new(33_000);
     let timeout = if *expected == Met::Silence { SILENCE } else { TIMEOUT };
-    Talk::open(&SocketAddr::new(to.addr.ip(), to.port).to_string(), transport, timeout)
+    let at = SocketAddr::new(to.addr.ip(), to.port);
+    if to.protocol != Protocol::Udp {
+        return Talk::open(&at.to_string(), Transport::Tcp, timeout);
+    }
+    let any = if at.is_ipv4() { IpAddr::from([0; 4]) } else { IpAddr::from([0_u16; 8]) };
+    let datagrams = UdpSocket::bind((any, NEXT_PORT.fetch_add(1, Ordering::Relaxed))).unwrap();
+    datagrams.connect(at).map_err(|error| error.kind())?;
+    datagrams.set_read_timeout(Some(timeout)).unwrap();
+    Ok(Talk::Udp(datagrams))
 }
 
 /// The backend that answered, and the address that it sees.
