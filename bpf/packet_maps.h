@@ -8,6 +8,7 @@
 #define NODELB_PACKET_MAPS_H
 
 #include "maps.h"
+#include "packet_reports.h"
 
 /*
  * Addresses, ports and protocols that clients outside this node may connect to
