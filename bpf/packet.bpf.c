@@ -102,7 +102,7 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 		return NEXT;
 	entry = find_in(&connections, &here->packet.key, &here->entry);
 	if (entry && !begins_again(entry, here, at_pod)) {
-		touch(entry, here, 0);
+		touch_established(entry, here);
 		return translate(skb, here);
 	}
 	if (entry)
@@ -126,7 +126,7 @@ static __always_inline int leave(struct __sk_buff *skb)
 		return NEXT;
 	entry = find_in(&connections, &here->packet.key, &here->entry);
 	if (entry)
-		touch(entry, here, 0);
+		touch_established(entry, here);
 	/* Most packets end here. They need no call. */
 	else if (!bpf_map_lookup_elem(&half_open, &here->packet.key) ||
 		 find_answer() != OUTCOME_TRANSLATE)

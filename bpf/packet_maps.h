@@ -8,7 +8,6 @@
 #define NODELB_PACKET_MAPS_H
 
 #include "maps.h"
-#include "packet_reports.h"
 
 /*
  * Addresses, ports and protocols that clients outside this node may connect to
@@ -217,18 +216,18 @@ struct packet {
 	__u32 size;
 	enum fragment_part part;
 	__u32 fragment_id;
-	/* The protocol as the fragments of the datagram contain it. */
-	__u8 fragment_protocol;
 	__u8 tcp_flags;
 	__u8 ttl;
 	__u8 is_v6;
 	/* Whether options or extension headers follow the IP header. */
 	__u8 has_options;
-	__u8 pad[3];
 	/* TCP, in host order. */
 	__u32 sequence;
 	__u32 acknowledgment;
 };
+
+/* Bytes of IP headers, with options or extensions, that an answer quotes. */
+#define MOST_QUOTED 256
 
 /* A source address and a target address, next to each other. */
 struct addresses {
@@ -262,14 +261,16 @@ struct scratch {
 	__u8 has_ranges;
 	/* The hook is one of a pod's device. */
 	__u8 at_pod;
+	/* The backend of a new connection is a process of this node. */
+	__u8 is_process;
 	/* An ICMP error: where the packet in it begins, and its ports. */
 	__u32 inner;
 	__u32 inner_l4;
 	/* The addresses of the error's own header, old and new. */
 	struct addresses was;
 	struct addresses now;
-	/* A header that is being read or written. */
-	__u32 header[16];
+	/* Headers that are being read or written. */
+	__u32 header[MOST_QUOTED / 4];
 	/* The second of the last answer, and how many were sent in it. */
 	__u32 answer_second;
 	__u32 answers;

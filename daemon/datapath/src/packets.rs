@@ -18,5 +18,5 @@ pub use events::{Captured, EventFilter, PacketEvent, PacketEvents, unix_micros};
 pub use load::{LinkLayer, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms};
 pub use run::{Packet, Verdict};
 pub use settings::{PacketSettings, SettingsWriter};
-pub use start::{OpenedPackets, PacketConfig};
+pub use start::{OpenedPackets, PacketConfig, PacketFailure};
 pub use sweep::{Sweep, SweepReason, SweepTimeouts, Swept};

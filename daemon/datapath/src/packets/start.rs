@@ -15,6 +15,7 @@ use super::settings::{PacketSettings, SettingsWriter};
 use super::sweep::Sweep;
 use crate::device_hooks::{self, DeviceHooks, HookMethod};
 use crate::error::{OpenError, failed};
+use crate::outside::OutsideMaps;
 use crate::pins::Pins;
 
 /// The configuration of the packet path.
@@ -26,6 +27,16 @@ pub struct PacketConfig {
     pub settings: PacketSettings,
     /// How programs are attached to devices; `None` for the best way that the kernel supports.
     pub hook_method: Option<HookMethod>,
+}
+
+/// The reason why a start has not loaded the programs of the packet path. Connections of sockets are translated all the
+/// same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacketFailure {
+    /// The error.
+    pub reason: String,
+    /// Whether programs of an earlier start are attached and use the maps of this one.
+    pub is_earlier_active: bool,
 }
 
 /// The packet path in the kernel.
@@ -45,6 +56,10 @@ pub struct OpenedPackets {
     pub connections: ConnectionReader,
     /// The maps by their names.
     pub maps: PacketMaps,
+    /// Maximum number of connections, which is above the configured one if more connections existed at the start.
+    pub max_connections: u32,
+    /// What the start could not do, with the error.
+    pub faults: Vec<String>,
 }
 
 /// Loads the programs with these maps of the generation, and makes every device that has programs of an earlier process
@@ -74,9 +89,32 @@ pub(crate) fn start(
     let maps = programs.maps().duplicate().map_err(readable())?;
     let method = config.hook_method.unwrap_or_else(HookMethod::find);
     let mut hooks = DeviceHooks::new(programs, method, pins.duplicate());
-    hooks.take_over().map_err(failed("changing programs pinned in", &pins.links()))?;
-    connections.commit(pins)?;
-    Ok(OpenedPackets { hooks, settings, sweep, counter, events, connections: connection_reader, maps })
+    // From here on, devices run the new programs: no error undoes that.
+    let faults = hooks.take_over().into_iter().map(|error| error.to_string());
+    let faults = faults.chain(connections.commit(pins).err().map(|error| error.to_string()));
+    let faults = faults.chain(device_hooks::mark_outdated(false, pins).err().map(|error| error.to_string())).collect();
+    let max_connections = connections.max_connections();
+    let connections = connection_reader;
+    Ok(OpenedPackets { hooks, settings, sweep, counter, events, connections, maps, max_connections, faults })
+}
+
+/// The failure of a start that has reused the maps of the generation, which programs of an earlier start use too.
+pub(crate) fn keep_earlier(pins: &Pins, error: &OpenError) -> PacketFailure {
+    PacketFailure { reason: error.to_string(), is_earlier_active: device_hooks::is_any_current(pins) }
+}
+
+/// The failure of a start with new maps, which programs of an earlier start do not use. They get no more updates, so
+/// they translate no new connection from now on. `previous` is the directory of the generation that they use.
+pub(crate) fn end_earlier(pins: &Pins, previous: Option<&Path>, error: &OpenError) -> PacketFailure {
+    let mut reason = error.to_string();
+    if let Some(previous) = previous {
+        let opened = OutsideMaps::open(previous).map_err(|(_, error)| error);
+        let ended = opened.and_then(|maps| maps.serve_none()).and_then(|()| device_hooks::mark_outdated(true, pins));
+        if let Err(error) = ended {
+            reason.push_str(&format!("; programs of an earlier start still select old backends ({error})"));
+        }
+    }
+    PacketFailure { reason, is_earlier_active: false }
 }
 
 /// A map that the object has created.

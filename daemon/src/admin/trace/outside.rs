@@ -1,10 +1,10 @@
 //! The sentences about clients outside the node.
 
 use nodelb_core::explain::explanation::{ClientAddress, DropReason, Explanation};
-use nodelb_core::explain::outside::Admission;
 use nodelb_core::explain::rows::OutsideAccess;
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::service::FrontendKind;
+use nodelb_core::packets::admission::Admission;
 
 /// Whether clients outside the node are served at the address, or why not.
 pub(super) fn access(explanation: &Explanation) -> Option<String> {
