@@ -100,7 +100,10 @@ fn pad(body: &mut Vec<u8>) {
 }
 
 fn push_option(body: &mut Vec<u8>, code: u16, text: &str) {
-    let length = text.floor_char_boundary(usize::from(u16::MAX));
+    let mut length = text.len().min(usize::from(u16::MAX));
+    while !text.is_char_boundary(length) {
+        length -= 1;
+    }
     body.extend(code.to_ne_bytes());
     body.extend(u16::try_from(length).unwrap_or(u16::MAX).to_ne_bytes());
     body.extend(&text.as_bytes()[..length]);
