@@ -3,7 +3,7 @@
 //! must equal that of the scenarios rung, which reads the state and maps in memory. Needs root.
 //! `SCENARIO=name` runs a single one.
 
-#![expect(clippy::panic, reason = "a test that cannot go on should stop where it is")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should stop where it is")]
 
 #[path = "scenarios/environment.rs"]
 mod environment;

@@ -90,6 +90,8 @@ mod outage;
 mod outside;
 #[path = "netns/outside_changes.rs"]
 mod outside_changes;
+#[path = "netns/outside_coexistence.rs"]
+mod outside_coexistence;
 #[path = "netns/outside_continuity.rs"]
 mod outside_continuity;
 #[path = "netns/outside_devices.rs"]
@@ -102,16 +104,20 @@ mod outside_more;
 mod outside_network;
 #[path = "netns/outside_own_addresses.rs"]
 mod outside_own_addresses;
+#[path = "netns/outside_pods.rs"]
+mod outside_pods;
 #[path = "netns/outside_protocols.rs"]
 mod outside_protocols;
+#[path = "netns/outside_scenarios.rs"]
+mod outside_scenarios;
+#[path = "netns/outside_watch.rs"]
+mod outside_watch;
 #[path = "netns/privilege.rs"]
 mod privilege;
 #[path = "netns/reaper.rs"]
 mod reaper;
 #[path = "netns/stale_sockets.rs"]
 mod stale_sockets;
-#[path = "netns/stories.rs"]
-mod stories;
 #[path = "netns/traffic.rs"]
 mod traffic;
 #[path = "netns/upgrade.rs"]

@@ -5,6 +5,8 @@
 //! `UPDATE=1 cargo test -p nodelb --test scenarios` rewrites the expected output; review the
 //! difference before you keep it.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should stop where it is")]
+
 #[path = "scenarios/environment.rs"]
 mod environment;
 #[path = "packet_fixtures/frame.rs"]

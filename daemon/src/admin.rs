@@ -24,6 +24,7 @@ pub mod history;
 pub mod maps;
 pub mod metrics;
 mod openapi;
+mod packets;
 mod query;
 mod routes;
 mod server;

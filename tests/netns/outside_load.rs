@@ -106,7 +106,7 @@ impl<'a> Load<'a> {
         queues.resize_with(WORKERS, VecDeque::new);
         for flow in 0..flows {
             let (to, transport) = (&addresses[flow % addresses.len()], TRANSPORTS[flow / addresses.len() % 2]);
-            let talk = lab.client.run(|| Talk::open(to, transport, TIMEOUT));
+            let talk = lab.client.run(|| Talk::open(to, transport, 4 * TIMEOUT));
             let talk = talk.unwrap_or_else(|error| panic!("{to} {transport:?}: {error}"));
             queues[flow % WORKERS].push_back(Flow { to: to.clone(), transport, talk });
         }

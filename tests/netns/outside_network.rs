@@ -22,14 +22,14 @@ fn in_lab(test: &str, body: impl FnOnce(&Host, &Lab, [Service; 2])) {
 }
 
 /// Loads nftables rules on node A.
-fn nft(rules: &str) {
+pub(crate) fn nft(rules: &str) {
     let mut child = Command::new("nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(rules.as_bytes()).unwrap();
     assert!(child.wait().unwrap().success(), "nft: {rules}");
 }
 
 /// A connection to each load balancer address and NodePort of the services.
-fn talks(lab: &Lab, services: &[Service; 2]) -> Vec<(String, Talk)> {
+pub(crate) fn talks(lab: &Lab, services: &[Service; 2]) -> Vec<(String, Talk)> {
     addresses(services)
         .into_iter()
         .flat_map(|address| TRANSPORTS.map(|transport| (address.clone(), transport)))
@@ -41,7 +41,7 @@ fn talks(lab: &Lab, services: &[Service; 2]) -> Vec<(String, Talk)> {
         .collect()
 }
 
-fn assert_all_answer(talks: &mut [(String, Talk)], when: &str) {
+pub(crate) fn assert_all_answer(talks: &mut [(String, Talk)], when: &str) {
     for (address, talk) in talks {
         if let Err(error) = talk.ask() {
             panic!("{address} {when}: {error}");

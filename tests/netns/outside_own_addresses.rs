@@ -8,7 +8,7 @@ use std::thread;
 use nodelb_prober::Transport;
 
 use crate::host::{Daemon, Host, eventually, frontend};
-use crate::lab::{CLIENT, Lab, POD_A1, POD_B};
+use crate::lab::{CLIENT, Lab, NODE_A, POD_A1, POD_B};
 use crate::lab_services::{ON_A1, ON_B, PACKETS_ON, Service};
 use crate::network::ip;
 use crate::outside::{TRANSPORTS, start, wait_for_programs};
@@ -194,6 +194,28 @@ fn without_the_setting_the_node_keeps_its_address() {
         }
         for to in service().node_ports() {
             assert!(lab.client.run(|| ask(&to, Transport::Tcp, TIMEOUT)).is_ok(), "{to}: NodePorts are served");
+        }
+    });
+}
+
+/// Backends on another node answer to the source address, also after the address of the service has moved.
+/// An address of IPv6 needs a preferred lifetime of 0, with which keepalived assigns it: the kernel prefers
+/// other source addresses then.
+#[test]
+fn an_address_that_may_move_is_no_source_address() {
+    in_lab("an_address_that_may_move_is_no_source_address", |host, _, lab| {
+        host.configure(&format!("{ALLOWED}\n{PACKETS_ON}"));
+        for address in ASSIGNED {
+            ip(&["address", "add", address, "dev", "uplink", "nodad", "preferred_lft", "0", "valid_lft", "forever"]);
+        }
+        let far = Service::new(1, &[ON_B]);
+        let _daemon = start(host, &[&far]);
+        for (family, to) in far.node_ports().iter().enumerate() {
+            for transport in TRANSPORTS {
+                let answer = lab.client.run(|| ask(to, transport, TIMEOUT));
+                let answer = answer.unwrap_or_else(|error| panic!("{to} {transport:?}: {error}"));
+                assert_eq!(answer.seen.to_string(), NODE_A[family], "{to} {transport:?}");
+            }
         }
     });
 }

@@ -267,7 +267,7 @@ fn large_datagrams_keep_their_connection_and_a_new_port_is_a_new_one() {
 
 /// A byte of a stream that any position determines.
 fn pattern(position: usize) -> u8 {
-    ((position as u32).wrapping_mul(2_654_435_761) >> 24) as u8
+    position.wrapping_mul(2_654_435_761).to_le_bytes()[3]
 }
 
 /// Sends the pattern.

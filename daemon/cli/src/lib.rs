@@ -19,6 +19,7 @@ pub mod endpoints;
 pub mod exit;
 mod observe;
 mod options;
+mod packets;
 mod print;
 mod query_options;
 mod trace;
@@ -106,9 +107,10 @@ enum Command {
     /// Queries the daemon and an apiserver, and connects to the service from here, skipping whatever is unreachable.
     /// Exit status: 0 no problems, 1 warning, 2 outage.
     Diagnose(DiagnoseOptions),
-    /// Stream Service and EndpointSlice changes from an apiserver
+    /// Stream Service and EndpointSlice changes from an apiserver, or packets from outside this node
     ///
-    /// Prints the differences of each event. Works without the daemon. Runs until interrupted.
+    /// Prints the differences of each event. Works without the daemon. Runs until interrupted. With --packets, the daemon
+    /// reports what becomes of each packet, over its socket.
     Watch(WatchOptions),
     /// Remove all BPF programs and maps of nodelb: service addresses stop working at once
     ///
@@ -192,6 +194,9 @@ fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
         Command::Reaper => (actions.reaper)(),
         Command::Diagnose(options) => {
             return query_options::print_result(|out| diagnose::diagnose(options, actions.configured, out));
+        }
+        Command::Watch(options) if options.packets => {
+            return query_options::print_stream(|out| packets::watch(options, out));
         }
         Command::Watch(options) => {
             return query_options::print_stream(|out| observe::watch(options, actions.configured, out));

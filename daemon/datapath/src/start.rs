@@ -179,7 +179,8 @@ impl<'p> Start<'p> {
         let mut writer = self.writer(Arc::new(maps), (runs, placed), (&persistent, counters))?;
         let packets = self.start_packets(&old.handles, &directory);
         let packets = packets.map_err(|error| packets::start::keep_earlier(self.pins, &error));
-        writer.packet_counter = packets.as_ref().ok().and_then(Option::as_ref).map(|packets| Arc::clone(&packets.counter));
+        writer.packet_counter =
+            packets.as_ref().ok().and_then(Option::as_ref).map(|packets| Arc::clone(&packets.counter));
         let attachment = Attachment::new(programs, self.cgroup);
         let mut open_links = OpenLinks::default();
         let links = attachment.attach(self.pins, &mut open_links)?;
@@ -245,7 +246,8 @@ impl<'p> Start<'p> {
         let corrupt = filled?.unwrap_or_default();
         let packets = no_maps.and_then(|()| self.start_packets(&duplicates, &directory));
         let packets = packets.map_err(|error| packets::start::end_earlier(self.pins, previous.as_deref(), &error));
-        writer.packet_counter = packets.as_ref().ok().and_then(Option::as_ref).map(|packets| Arc::clone(&packets.counter));
+        writer.packet_counter =
+            packets.as_ref().ok().and_then(Option::as_ref).map(|packets| Arc::clone(&packets.counter));
         let attachment = Attachment::new(programs, self.cgroup);
         let mut open_links = OpenLinks::default();
         let links = attachment.attach(self.pins, &mut open_links)?;
@@ -266,6 +268,9 @@ impl<'p> Start<'p> {
 
     /// Makes the programs at devices use these maps, or removes them.
     fn start_packets(&self, handles: &Handles, directory: &Path) -> Result<Option<OpenedPackets>, OpenError> {
+        if let Some(predecessor) = &self.predecessor {
+            packets::maps::share(&predecessor.pins, self.pins)?;
+        }
         let Some(config) = self.packets else {
             packets::start::remove(self.pins)?;
             return Ok(None);

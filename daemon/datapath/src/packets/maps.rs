@@ -9,6 +9,7 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
@@ -40,6 +41,11 @@ const CURSORS: u32 = 4096;
 
 /// A connection has an entry for each direction.
 const ENTRIES_PER_CONNECTION: u32 = 2;
+
+/// How often [`add`] stores an entry again for which the kernel has no memory, and the pause in between: together longer
+/// than the kernel needs to fill its reserve on a busy machine.
+const ALLOCATION_TRIES: u32 = 200;
+const ALLOCATION_PAUSE: Duration = Duration::from_millis(5);
 
 /// The specifications of the maps, in the order of [`PERSISTENT`].
 fn specs(limits: PacketLimits) -> [Spec; PERSISTENT.len()] {
@@ -183,6 +189,25 @@ impl PersistentMap {
     }
 }
 
+/// Adds a second pin for each map of an older layout that has the same keys and values, so that connections continue.
+/// Maps that are already there stay.
+pub(crate) fn share(predecessor: &Pins, pins: &Pins) -> Result<(), OpenError> {
+    let kinds = specs(PacketLimits { outside: 0, connections: 0, handshakes: 0, fragments: 0, source_ranges: 0 });
+    for (name, kind) in PERSISTENT.into_iter().zip(kinds) {
+        for (theirs, ours) in paths(predecessor, name).into_iter().zip(paths(pins, name)) {
+            if ours.exists() || !theirs.exists() {
+                continue;
+            }
+            let map = MapHandle::from_pinned_path(&theirs).map_err(failed("opening", &theirs))?;
+            if Spec::read(&map).map_err(failed("reading", &theirs))?.same_kind(kind) {
+                sys::pin(map.as_fd(), &ours).map_err(failed("pinning", &ours))?;
+                pins.crash().pass();
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Whether one of the maps is pinned.
 pub(crate) fn is_any_pinned(pins: &Pins) -> bool {
     pin_names().any(|name| pins.persistent(&name).exists())
@@ -228,11 +253,26 @@ fn copy(name: &str, from: &MapHandle, to: &MapHandle) -> io::Result<()> {
     }
 }
 
+/// Stores an entry that the map does not have. The kernel allocates entries from a reserve of each CPU, which it fills
+/// again in the background: ENOMEM may mean only that it is empty now.
+fn add(to: &MapHandle, key: &[u8], value: &[u8]) -> libbpf_rs::Result<()> {
+    for _ in 0..ALLOCATION_TRIES {
+        match to.update(key, value, MapFlags::NO_EXIST) {
+            Err(error) if error.kind() == ErrorKind::OutOfMemory => std::thread::sleep(ALLOCATION_PAUSE),
+            result => return result,
+        }
+    }
+    to.update(key, value, MapFlags::NO_EXIST)
+}
+
 fn copy_entries<const K: usize, const V: usize>(from: &MapHandle, to: &MapHandle) -> io::Result<()> {
-    let mut refused = None;
+    let mut refused: Option<io::Error> = None;
     sys::each_batch::<K, V>(from, |keys, values| {
         for (key, value) in keys.iter().zip(values) {
-            match to.update(key, value, MapFlags::NO_EXIST) {
+            if refused.as_ref().is_some_and(|error| error.kind() == io::ErrorKind::OutOfMemory) {
+                return;
+            }
+            match add(to, key, value) {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => refused = Some(into_io(error)),

@@ -7,6 +7,7 @@ fn counts_of_all_cpus_are_added() {
     let totals = [counts.forward, counts.reverse, counts.begun, counts.port_tries];
     assert_eq!(totals, [0, 11, 22, 44]);
     assert_eq!((counts.dropped[0], counts.dropped[REASONS.len() - 1]), (55, 17 * 11));
+    assert_eq!((counts.passed[0], counts.passed[REASONS.len() - 1]), (18 * 11, 30 * 11));
     assert_eq!(sum(&[]), PacketCounts::default());
 }
 

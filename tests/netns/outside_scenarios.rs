@@ -1,5 +1,5 @@
-//! The scenarios of `scenarios/outside/` with the BPF programs: single packets, and clients behind a router that reach a
-//! cluster of two nodes. `SCENARIO=name` runs a single one.
+//! The scenarios of `scenarios/outside/` with the BPF programs: single packets, and clients behind a router that
+//! reach a cluster of two nodes. `SCENARIO=name` runs a single one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -260,8 +260,8 @@ impl Environment for Cluster<'_> {
         Ok(maps)
     }
 
-    fn uplink(&mut self) -> Result<u32, String> {
-        Ok(self.net.uplink.0.ifindex)
+    fn uplink(&self) -> u32 {
+        self.net.uplink.0.ifindex
     }
 
     fn connect(&mut self, _: L4Addr, _: Client, _: &Outcome) -> Result<String, String> {
@@ -356,13 +356,16 @@ fn check(path: &Path, net: &mut Net) -> Result<(), String> {
 
 #[test]
 fn every_scenario_holds_for_clients_outside() {
-    sandbox::run("stories::every_scenario_holds_for_clients_outside", |sandbox| {
-        // Gives the lab its /run, and has the cgroup of the node without this test.
+    sandbox::run("outside_scenarios::every_scenario_holds_for_clients_outside", |sandbox| {
+        // Gives the lab its /run.
         let _host = Host::without_the_test(sandbox);
+        // Without this test: a hook of the socket path translates none of its connections.
+        let cgroup = sandbox.cgroup.join("scenarios");
+        fs::create_dir(&cgroup).unwrap();
         let only = std::env::var("SCENARIO").ok();
         let is_wanted =
             |path: &Path| only.as_ref().is_none_or(|only| path.file_stem().is_some_and(|stem| stem == &**only));
-        let mut net = Net::new(Lab::new(), sandbox.cgroup.join("node"), sandbox.bpffs.join("nodelb"));
+        let mut net = Net::new(Lab::new(), cgroup, sandbox.bpffs.join("nodelb"));
         let wrong: Vec<String> = scenarios("outside")
             .iter()
             .filter(|path| is_wanted(path))
