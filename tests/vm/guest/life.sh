@@ -97,9 +97,9 @@ reloads() {
 
 loses_its_reaper() {
     local old
-    old=$(pgrep -x nodelb-reaper)
-    kill -9 "$old"
-    check "a reaper that is killed gets a successor" within 90 has_another_reaper_than "$old"
+    mapfile -t old < <(pgrep -x nodelb-reaper)
+    kill -9 "${old[@]}"
+    check "a reaper that is killed gets a successor" within 90 has_another_reaper_than "${old[@]}"
 }
 
 is_replaced_under_load() {
