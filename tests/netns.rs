@@ -71,6 +71,8 @@ mod outside_changes;
 mod outside_continuity;
 #[path = "netns/outside_devices.rs"]
 mod outside_devices;
+#[path = "netns/outside_flood.rs"]
+mod outside_flood;
 #[path = "netns/outside_more.rs"]
 mod outside_more;
 #[path = "netns/outside_network.rs"]
