@@ -25,6 +25,9 @@ test   bind9-dnsutils   dig
 test   bpftool          bpftool
 test   conntrack        conntrack
 test   nftables         nft
+bench  conntrack        conntrack
+bench  ethtool          ethtool
+bench  nftables         nft
 lint   clang-format     clang-format
 lint   shellcheck       shellcheck
 lint   systemd          systemd-analyze
