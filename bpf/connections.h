@@ -92,6 +92,40 @@ is_partner(const struct packet_key *key, const struct connection *entry)
 }
 
 /*
+ * Bytes that a client may have sent, and not yet seen acknowledged by the
+ * backend, when it sends a RST.
+ */
+#define MOST_SENT (1 << 20)
+
+/*
+ * Whether the RST in the scratch memory may end the connection. Anyone can send
+ * one with a client's address, and the backend ignores it unless its sequence
+ * number is the next one (RFC 5961, section 3.2). The programs do not see which
+ * one that is, but what the backend has acknowledged last. Before the client
+ * has answered the backend, nothing is known.
+ */
+VERIFIED_ONCE bool is_reset(void)
+{
+	struct scratch *here = scratch();
+	struct packet_key *other;
+	__u32 sent;
+
+	if (!here)
+		return false;
+	if (here->entry.flags & CONNECTION_REVERSE)
+		return true;
+	other = &here->partner_key;
+	partner_of(&here->packet.key, &here->entry, other);
+	if (!find_in(&connections, other, &here->partner) &&
+	    (!find_in(&half_open, other, &here->partner) ||
+	     !(here->partner.flags & CONNECTION_ASSURED)))
+		return false;
+	sent = here->packet.sequence - here->partner.acknowledgment;
+	return sent < MOST_SENT &&
+	       is_partner(&here->packet.key, &here->partner);
+}
+
+/*
  * Notes that the entry has translated the packet in the scratch memory. CPUs
  * may do that at the same time.
  */
@@ -102,13 +136,26 @@ touch(struct connection *entry, const struct scratch *here, __u32 flags)
 
 	if (here->packet.tcp_flags & TCP_FIN)
 		flags |= CONNECTION_FIN;
-	if (here->packet.tcp_flags & TCP_RST)
+	if (here->packet.tcp_flags & TCP_RST && is_reset())
 		flags |= CONNECTION_RESET;
 	if (flags & ~here->entry.flags)
 		__sync_fetch_and_or((__u32 *)&entry->flags, flags);
 	if (entry->last_used != now)
 		entry->last_used = now;
 	__sync_fetch_and_add(&entry->bytes, here->packet.end - l2_length);
+}
+
+/* touch() for an entry of a connection that is established. */
+static __always_inline void
+touch_established(struct connection *entry, const struct scratch *here)
+{
+	__u32 acknowledgment = here->packet.acknowledgment;
+
+	touch(entry, here, 0);
+	if (here->entry.flags & CONNECTION_REVERSE &&
+	    here->packet.tcp_flags & TCP_ACK &&
+	    entry->acknowledgment != acknowledgment)
+		entry->acknowledgment = acknowledgment;
 }
 
 /* Deletes both entries of the connection, and with them its source port. */
@@ -158,9 +205,8 @@ VERIFIED_ONCE int backend_offset(void)
 
 /*
  * Whether the connection of the client's entry has ended: both sides have sent
- * FIN, or the backend has sent RST. A RST of the client proves nothing: anyone
- * can send one with a false address, and the backend ignores it if its
- * sequence number is wrong. If it is right, the backend accepts a new SYN.
+ * FIN, or the backend has sent RST. After a RST of the client, the backend
+ * accepts a new SYN of the same connection.
  * An established connection without the backend's entry has ended, too,
  * because answers cannot be translated; handshake.h restores a handshake.
  */
@@ -225,12 +271,17 @@ static __always_inline long put_half_open(const struct packet_key *key,
 /*
  * Moves the connection from half_open to connections: the backend has
  * answered, and the client has answered that, so its address is not false.
- * Without room it stays where it is.
+ * From now on, the backend's entry contains what the backend has acknowledged.
+ * Without room the connection stays where it is.
  */
 static __always_inline bool move(struct scratch *here)
 {
 	struct packet_key *other = &here->partner_key;
 
+	if (!(here->partner.flags & CONNECTION_ASSURED))
+		here->partner.acknowledgment = here->packet.sequence;
+	here->entry.flags &= ~CONNECTION_ASSURED;
+	here->partner.flags &= ~CONNECTION_ASSURED;
 	if (bpf_map_update_elem(&connections, other, &here->partner, BPF_ANY))
 		return false;
 	if (bpf_map_update_elem(&connections, &here->packet.key, &here->entry,

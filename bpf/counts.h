@@ -5,8 +5,7 @@
 #ifndef NODELB_COUNTS_H
 #define NODELB_COUNTS_H
 
-#include "packet_maps.h"
-#include "service.h"
+#include "connections.h"
 
 static __always_inline struct packet_counts *counts(void)
 {
@@ -15,14 +14,46 @@ static __always_inline struct packet_counts *counts(void)
 	return bpf_map_lookup_elem(&packet_counts, &first);
 }
 
-static __always_inline void count_dropped(enum packet_reason reason)
+static __always_inline void
+count_for_service(const struct drop_key *key, __u32 now)
+{
+	struct drop_count *count = bpf_map_lookup_elem(&packet_drops, key);
+	struct drop_count one = {.packets = 1, .first = now, .last = now};
+
+	if (!count) {
+		bpf_map_update_elem(&packet_drops, key, &one, BPF_NOEXIST);
+		return;
+	}
+	if (!count->packets)
+		count->first = now;
+	count->packets++;
+	count->last = now;
+}
+
+/*
+ * Counts a packet that is not forwarded, or not as its service requires. The
+ * verdict is a value of enum packet_verdict. Returns 0.
+ */
+VERIFIED_ONCE int count_dropped(__u32 service_id, __u32 reason, __u32 verdict)
 {
 	struct packet_counts *all = counts();
+	struct drop_key key = {
+		.service_id = service_id,
+		.reason = reason,
+		.verdict = verdict,
+	};
 
 	if (!all || reason >= PACKET_REASONS)
-		return;
-	all->dropped[reason]++;
+		return 0;
+	if (verdict == PACKET_PASSED)
+		all->passed[reason]++;
+	else
+		all->dropped[reason]++;
+	all->last_service_id = service_id;
 	all->last_reason = reason;
+	all->last_verdict = verdict;
+	count_for_service(&key, seconds());
+	return 0;
 }
 
 static __always_inline const volatile struct packet_settings *settings(void)

@@ -41,23 +41,26 @@ static __always_inline bool restore_partner(struct scratch *here)
 static __always_inline void
 note_answer(struct connection *entry, const struct scratch *here)
 {
+	if (here->entry.flags & CONNECTION_ASSURED) {
+		touch_established(entry, here);
+		return;
+	}
 	if (here->packet.tcp_flags & TCP_SYN)
-		entry->syn_acknowledgment = here->packet.sequence + 1;
+		entry->acknowledgment = here->packet.sequence + 1;
 	touch(entry, here, CONNECTION_REPLIED);
 }
 
 /*
  * Whether the client's packet proves that the client has received the
  * backend's answer, so that its address is not false. The client may have
- * received more since, if its first packets were lost or the map connections
- * was full.
+ * received more since, if its first packets were lost.
  */
 #define MOST_RECEIVED (1 << 20)
 
 static __always_inline bool has_proved_address(const struct scratch *here)
 {
 	__u32 received =
-		here->packet.acknowledgment - here->partner.syn_acknowledgment;
+		here->packet.acknowledgment - here->partner.acknowledgment;
 
 	if (!(here->partner.flags & CONNECTION_REPLIED))
 		return false;
@@ -66,8 +69,24 @@ static __always_inline bool has_proved_address(const struct scratch *here)
 	if (!(here->packet.tcp_flags & TCP_ACK) ||
 	    here->packet.tcp_flags & (TCP_SYN | TCP_RST))
 		return false;
+	if (here->entry.flags & CONNECTION_ASSURED)
+		return true;
 	/* 0: the entry was restored, or is of an earlier nodelb. */
-	return !here->partner.syn_acknowledgment || received < MOST_RECEIVED;
+	return !here->partner.acknowledgment || received < MOST_RECEIVED;
+}
+
+/*
+ * Notes that the connection is established, although the map connections has no
+ * room for it. The sweep then keeps it as if it were there.
+ */
+static __always_inline void assure(struct scratch *here,
+				   struct connection *entry,
+				   struct connection *partner)
+{
+	partner->acknowledgment = here->packet.sequence;
+	__sync_fetch_and_or((__u32 *)&partner->flags, CONNECTION_ASSURED);
+	__sync_fetch_and_or((__u32 *)&entry->flags, CONNECTION_ASSURED);
+	count_dropped(here->entry.service_id, PACKET_NO_ROOM, PACKET_PASSED);
 }
 
 /*
@@ -75,17 +94,22 @@ static __always_inline bool has_proved_address(const struct scratch *here)
  * whether the connection goes on: it does not if its source port has passed to
  * another one.
  */
-static __always_inline bool continue_handshake(struct scratch *here)
+static __always_inline bool
+continue_handshake(struct scratch *here, struct connection *entry)
 {
 	struct packet_key *other = &here->partner_key;
+	struct connection *partner;
+	bool was_assured;
 
 	partner_of(&here->packet.key, &here->entry, other);
-	if (!find_in(&half_open, other, &here->partner))
+	partner = find_in(&half_open, other, &here->partner);
+	if (!partner)
 		return restore_partner(here);
 	if (!is_partner(&here->packet.key, &here->partner))
 		return false;
-	if (has_proved_address(here) && !move(here))
-		count_dropped(PACKET_NO_ROOM);
+	was_assured = here->partner.flags & CONNECTION_ASSURED;
+	if (has_proved_address(here) && !move(here) && !was_assured)
+		assure(here, entry, partner);
 	return true;
 }
 
@@ -140,13 +164,13 @@ VERIFIED_ONCE int find_or_begin(struct __sk_buff *skb, __u32 at_pod)
 		touch(entry, here, 0);
 		/* The copy, which may be moved, includes this packet. */
 		if (copy_connection(&here->packet.key, entry, &here->entry) &&
-		    continue_handshake(here))
+		    continue_handshake(here, entry))
 			return OUTCOME_TRANSLATE;
 	}
 	if (entry)
 		forget();
 	if (here->packet.part == PART_LATER)
-		count_dropped(PACKET_FRAGMENT);
+		count_dropped(here->service_id, PACKET_FRAGMENT, PACKET_PASSED);
 	if (!is_served || here->packet.part == PART_LATER)
 		return OUTCOME_LEAVE;
 	return begin(skb);

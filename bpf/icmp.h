@@ -191,12 +191,15 @@ redirect_error(struct __sk_buff *skb, struct scratch *here)
 	long result;
 
 	if (here->packet.ttl <= 1) {
-		count_dropped(PACKET_TTL);
+		count_dropped(here->entry.service_id, PACKET_TTL,
+			      PACKET_DROPPED);
 		return TC_ACT_SHOT;
 	}
 	result = route_past_stack(skb, here);
 	if (!is_routed(result)) {
-		count_dropped(unroutable(result) & OUTCOME_REASON);
+		count_dropped(here->entry.service_id,
+			      unroutable(result) & OUTCOME_REASON,
+			      PACKET_DROPPED);
 		return TC_ACT_SHOT;
 	}
 	if (rewrite_error(skb, 1))

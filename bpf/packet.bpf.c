@@ -21,6 +21,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "events.h"
 #include "fragments.h"
 #include "handshake.h"
 #include "icmp.h"
@@ -49,6 +50,7 @@ VERIFIED_ONCE int forward_past_stack(struct __sk_buff *skb)
 
 	if (!here)
 		return TC_ACT_SHOT;
+	here->service_id = here->entry.service_id;
 	if (here->packet.ttl <= 1)
 		return refuse(skb, OUTCOME_ANSWER | PACKET_TTL);
 	result = route_past_stack(skb, here);
@@ -81,7 +83,7 @@ read_flow(struct __sk_buff *skb, __u32 side, int *verdict)
 	int parsed = parse(skb, side);
 
 	if (parsed == PARSED_SHORT)
-		count_dropped(PACKET_SHORT);
+		count_dropped(NO_SERVICE, PACKET_SHORT, PACKET_PASSED);
 	if (parsed == PARSED_ERROR)
 		*verdict = translate_error(skb);
 	return parsed == PARSED_FLOW;
@@ -100,7 +102,7 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 		return NEXT;
 	entry = find_in(&connections, &here->packet.key, &here->entry);
 	if (entry && !begins_again(entry, here, at_pod)) {
-		touch(entry, here, 0);
+		touch_established(entry, here);
 		return translate(skb, here);
 	}
 	if (entry)
@@ -124,7 +126,7 @@ static __always_inline int leave(struct __sk_buff *skb)
 		return NEXT;
 	entry = find_in(&connections, &here->packet.key, &here->entry);
 	if (entry)
-		touch(entry, here, 0);
+		touch_established(entry, here);
 	/* Most packets end here. They need no call. */
 	else if (!bpf_map_lookup_elem(&half_open, &here->packet.key) ||
 		 find_answer() != OUTCOME_TRANSLATE)
@@ -132,28 +134,40 @@ static __always_inline int leave(struct __sk_buff *skb)
 	return translate(skb, here);
 }
 
+/* Processes the packet, and reports what became of it if there is a reader. */
+static __always_inline int
+watched(struct __sk_buff *skb, enum packet_side side, bool at_pod)
+{
+	int action;
+
+	if (is_watched())
+		begin_event(skb, side);
+	action = side == PACKET_ARRIVING ? arrive(skb, at_pod) : leave(skb);
+	return is_watched() ? end_event(skb, action) : action;
+}
+
 /* Devices by which other machines are reached. */
 SEC("tc")
 int packet_in(struct __sk_buff *skb)
 {
-	return arrive(skb, false);
+	return watched(skb, PACKET_ARRIVING, false);
 }
 
 SEC("tc")
 int packet_out(struct __sk_buff *skb)
 {
-	return leave(skb);
+	return watched(skb, PACKET_LEAVING, false);
 }
 
 /* Devices of pods with a kernel of their own: no socket program sees them. */
 SEC("tc")
 int pod_in(struct __sk_buff *skb)
 {
-	return arrive(skb, true);
+	return watched(skb, PACKET_ARRIVING, true);
 }
 
 SEC("tc")
 int pod_out(struct __sk_buff *skb)
 {
-	return leave(skb);
+	return watched(skb, PACKET_LEAVING, false);
 }

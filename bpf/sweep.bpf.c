@@ -206,7 +206,8 @@ int sweep_half_open(struct bpf_iter__bpf_map_elem *ctx)
 	struct visited *now = visited();
 	const struct sweep_timeouts *timeouts;
 	const struct connection *partner;
-	__u32 first = 0;
+	enum sweep_reason reason = SWEEP_HANDSHAKE;
+	__u32 first = 0, timeout;
 
 	timeouts = bpf_map_lookup_elem(&sweep_timeouts, &first);
 	if (!now || !timeouts || !copy_visited(ctx, now))
@@ -215,8 +216,11 @@ int sweep_half_open(struct bpf_iter__bpf_map_elem *ctx)
 	if (partner && !is_partner(&now->key, partner))
 		partner = NULL;
 	visit(now, partner);
-	now->record.reason = SWEEP_HANDSHAKE;
-	if (now->idle < (__s32)timeouts->handshake || !report(ctx, now))
+	timeout = timeouts->handshake;
+	if (now->any & CONNECTION_ASSURED)
+		timeout = timeout_of(now, timeouts, &reason);
+	now->record.reason = reason;
+	if (now->idle < (__s32)timeout || !report(ctx, now))
 		return 0;
 	if (partner)
 		bpf_map_delete_elem(&half_open, &now->partner_key);

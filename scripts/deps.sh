@@ -24,6 +24,7 @@ run    util-linux       setpriv
 test   bind9-dnsutils   dig
 test   bpftool          bpftool
 test   conntrack        conntrack
+test   iptables         iptables
 test   nftables         nft
 bench  conntrack        conntrack
 bench  ethtool          ethtool

@@ -3,18 +3,24 @@
 //! must equal that of the scenarios rung, which reads the state and maps in memory. Needs root.
 //! `SCENARIO=name` runs a single one.
 
-#![expect(clippy::panic, reason = "a test that cannot go on should stop where it is")]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should stop where it is")]
 
 #[path = "scenarios/environment.rs"]
 mod environment;
+#[path = "packet_fixtures/frame.rs"]
+mod frame;
 #[path = "conformance/health_check_server.rs"]
 mod health_check_server;
 #[path = "conformance/kernel.rs"]
 mod kernel;
+#[path = "conformance/maps.rs"]
+mod maps;
 mod memory_maps;
 mod model;
 #[path = "conformance/observe.rs"]
 mod observe;
+#[path = "scenarios/outside_model.rs"]
+mod outside_model;
 mod pod;
 #[path = "scenarios/run.rs"]
 mod run;
@@ -23,6 +29,10 @@ mod runner;
 mod sandbox;
 #[path = "scenarios/script.rs"]
 mod script;
+#[path = "scenarios/settings.rs"]
+mod settings;
+#[path = "packet_fixtures/world.rs"]
+mod world;
 
 use std::path::Path;
 

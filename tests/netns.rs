@@ -6,11 +6,34 @@
 
 mod forward;
 mod links;
+mod memory_maps;
+mod model;
 mod pod;
 mod sandbox;
 
 #[path = "netns/host.rs"]
 mod host;
+
+#[path = "scenarios/environment.rs"]
+mod environment;
+#[path = "packet_fixtures/frame.rs"]
+mod frame;
+#[path = "conformance/health_check_server.rs"]
+mod health_check_server;
+#[path = "conformance/maps.rs"]
+mod maps;
+#[path = "scenarios/outside_model.rs"]
+mod outside_model;
+#[path = "scenarios/run.rs"]
+mod run;
+#[path = "scenarios/runner.rs"]
+mod runner;
+#[path = "scenarios/script.rs"]
+mod script;
+#[path = "scenarios/settings.rs"]
+mod settings;
+#[path = "packet_fixtures/world.rs"]
+mod world;
 
 #[path = "netns/cluster.rs"]
 mod cluster;
@@ -67,16 +90,30 @@ mod outage;
 mod outside;
 #[path = "netns/outside_changes.rs"]
 mod outside_changes;
+#[path = "netns/outside_coexistence.rs"]
+mod outside_coexistence;
 #[path = "netns/outside_continuity.rs"]
 mod outside_continuity;
 #[path = "netns/outside_devices.rs"]
 mod outside_devices;
 #[path = "netns/outside_flood.rs"]
 mod outside_flood;
+#[path = "netns/outside_load.rs"]
+mod outside_load;
 #[path = "netns/outside_more.rs"]
 mod outside_more;
 #[path = "netns/outside_network.rs"]
 mod outside_network;
+#[path = "netns/outside_own_addresses.rs"]
+mod outside_own_addresses;
+#[path = "netns/outside_pods.rs"]
+mod outside_pods;
+#[path = "netns/outside_protocols.rs"]
+mod outside_protocols;
+#[path = "netns/outside_scenarios.rs"]
+mod outside_scenarios;
+#[path = "netns/outside_watch.rs"]
+mod outside_watch;
 #[path = "netns/privilege.rs"]
 mod privilege;
 #[path = "netns/reaper.rs"]

@@ -24,6 +24,8 @@ mod memory_maps;
 mod model;
 #[path = "properties/nodeports.rs"]
 mod nodeports;
+#[path = "properties/own_addresses.rs"]
+mod own_addresses;
 #[path = "properties/owners.rs"]
 mod owners;
 #[path = "properties/readers.rs"]

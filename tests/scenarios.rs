@@ -5,19 +5,29 @@
 //! `UPDATE=1 cargo test -p nodelb --test scenarios` rewrites the expected output; review the
 //! difference before you keep it.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should stop where it is")]
+
 #[path = "scenarios/environment.rs"]
 mod environment;
+#[path = "packet_fixtures/frame.rs"]
+mod frame;
 mod memory_maps;
 mod model;
+#[path = "scenarios/outside_model.rs"]
+mod outside_model;
 #[path = "scenarios/run.rs"]
 mod run;
 #[path = "scenarios/runner.rs"]
 mod runner;
 #[path = "scenarios/script.rs"]
 mod script;
+#[path = "scenarios/settings.rs"]
+mod settings;
+#[path = "packet_fixtures/world.rs"]
+mod world;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use environment::{Client, Environment, Outcome};
 use nodelb_core::compile::guard::Guard;
@@ -25,6 +35,7 @@ use nodelb_core::datapath::Limits;
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::snapshot::Snapshot;
+use outside_model::{Attempt, Frame, Met};
 use run::{difference, run, scenarios};
 use script::Script;
 
@@ -42,6 +53,14 @@ impl Environment for Memory {
 
     fn connect(&mut self, _: L4Addr, _: Client, traced: &Outcome) -> Result<String, String> {
         Ok(traced.to_string())
+    }
+
+    fn connect_outside(&mut self, _: &Attempt, expected: &Met) -> Result<Met, String> {
+        Ok(expected.clone())
+    }
+
+    fn talk(&mut self, _: &str, _: &Frame, expected: &Met) -> Result<Met, String> {
+        Ok(expected.clone())
     }
 
     fn health_check(&mut self, _: L4Addr, _: Snapshot, expected: &str) -> Result<String, String> {
@@ -84,45 +103,107 @@ fn check(path: &Path, seeds: &[u64], is_update: bool) -> Result<(), String> {
     Ok(())
 }
 
-/// A row for each behaviour: the first lines of a scenario name it, as `# 1.5 Terminating
-/// endpoints: ...`.
-fn table_of_behaviours() -> String {
-    let mut rows: Vec<(Vec<u32>, String)> = Vec::new();
-    for path in scenarios("conformance") {
-        let text = std::fs::read_to_string(&path).expect("readable");
-        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
-        let before = rows.len();
-        for line in text.lines().map_while(|line| line.strip_prefix("# ")) {
-            let Some((section, behaviour)) = line.split_once(' ') else { break };
-            let numbers = section.split('.').map(str::parse).collect::<Result<Vec<u32>, _>>();
-            let Some(numbers) = numbers.ok().filter(|numbers| numbers.len() == 2) else { break };
-            let row = format!("| {section} | {behaviour} | [{name}](scenarios/conformance/{name}.txt) |\n");
-            rows.push((numbers, row));
+/// A behaviour that the first lines of a scenario name, as `# 1.5 Terminating endpoints: ...`.
+struct Shown {
+    /// The section of the list of behaviours, and the number in it.
+    numbers: [u32; 2],
+    behaviour: String,
+    /// The directory and the name of the scenario.
+    scenario: (&'static str, String),
+}
+
+/// The behaviours of all scenarios, by section.
+fn shown() -> Vec<Shown> {
+    let mut all: Vec<Shown> = Vec::new();
+    for directory in ["conformance", "outside"] {
+        for path in scenarios(directory) {
+            let text = std::fs::read_to_string(&path).expect("readable");
+            let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+            let before = all.len();
+            for line in text.lines().map_while(|line| line.strip_prefix("# ")) {
+                let Some((section, behaviour)) = line.split_once(' ') else { break };
+                let numbers = section.split('.').map(str::parse).collect::<Result<Vec<u32>, _>>();
+                let Some(numbers) = numbers.ok().and_then(|numbers| numbers.try_into().ok()) else { break };
+                all.push(Shown { numbers, behaviour: behaviour.into(), scenario: (directory, name.clone()) });
+            }
+            assert!(all.len() > before, "{name} does not begin with the behaviour it shows");
         }
-        assert!(rows.len() > before, "{name} does not begin with the behaviour it shows");
     }
-    rows.sort_by(|(a, _), (b, _)| a.cmp(b));
-    let rows = rows.into_iter().map(|(_, row)| row);
-    ["| section | behaviour | scenario |\n|---|---|---|\n".into()].into_iter().chain(rows).collect()
+    all.sort_by_key(|shown| shown.numbers);
+    all
+}
+
+/// A row for each behaviour.
+fn table_of_behaviours() -> String {
+    let row = |Shown { numbers: [section, number], behaviour, scenario: (directory, name) }: &Shown| {
+        format!("| {section}.{number} | {behaviour} | [{name}](scenarios/{directory}/{name}.txt) |\n")
+    };
+    let rows: String = shown().iter().map(row).collect();
+    format!("| section | behaviour | scenario |\n|---|---|---|\n{rows}")
+}
+
+/// The file `tests/README.md`, and its text before, between and after the two marks of this name.
+fn readme(mark: &str) -> (PathBuf, [String; 3]) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/README.md");
+    let text = std::fs::read_to_string(&path).expect("tests/README.md is there");
+    let [begin, end] = ["begin", "end"].map(|side| format!("<!-- {mark}: {side} -->\n"));
+    let (before, rest) = text.split_once(&begin).expect("a place where the table begins");
+    let (table, after) = rest.split_once(&end).expect("a place where the table ends");
+    let parts = [before.to_owned() + &begin, table.to_owned(), end + after];
+    (path, parts)
+}
+
+/// The links `[name](path)` of a text.
+fn links(text: &str) -> Vec<(String, String)> {
+    let link = |part: &str| {
+        let (name, rest) = part.split_once("](")?;
+        Some((name.to_owned(), rest.split_once(')')?.0.to_owned()))
+    };
+    text.split('[').filter_map(link).collect()
+}
+
+/// Compares the table of the behaviours for clients outside the node with the scenarios and tests.
+fn assert_each_behaviour_for_clients_outside_is_shown() {
+    const SECTION: u32 = 11;
+    let (path, [_, table, _]) = readme("outside");
+    let of_section = shown().into_iter().filter(|shown| shown.numbers[0] == SECTION);
+    let mut unlisted: BTreeSet<(u32, String)> =
+        of_section.map(|shown| (shown.numbers[1], format!("scenarios/outside/{}.txt", shown.scenario.1))).collect();
+    let mut last = 0;
+    for line in table.lines().skip(2) {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let number: u32 = cells[0].parse().expect("a number");
+        assert_eq!(number, last + 1, "{line}");
+        last = number;
+        let links = links(cells[2]);
+        assert!(!links.is_empty(), "no test shows {line}");
+        for (name, target) in links {
+            let text = std::fs::read_to_string(path.with_file_name(&target)).expect(&target);
+            let is_there = if target.ends_with(".rs") {
+                text.contains(&format!("fn {name}("))
+            } else {
+                unlisted.remove(&(number, target.clone())) || text.lines().any(|line| line == format!("case {name}"))
+            };
+            assert!(is_there, "{target} does not show behaviour {number} with {name}");
+        }
+    }
+    assert_eq!(last, 36, "the number of behaviours in section {SECTION}");
+    assert!(unlisted.is_empty(), "not in the table: {unlisted:?}");
 }
 
 #[test]
 fn the_readme_lists_every_behaviour() {
-    const BEGIN: &str = "<!-- conformance: begin -->\n";
-    const END: &str = "<!-- conformance: end -->\n";
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/README.md");
-    let text = std::fs::read_to_string(&path).expect("tests/README.md is there");
-    let (before, rest) = text.split_once(BEGIN).expect("a place where the table begins");
-    let (table, after) = rest.split_once(END).expect("a place where the table ends");
+    let (path, [before, table, after]) = readme("conformance");
     let current = table_of_behaviours();
     if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(&path, [before, BEGIN, &current, END, after].concat()).expect("tests/README.md can be written");
+        std::fs::write(&path, [before, current, after].concat()).expect("tests/README.md can be written");
     } else {
         assert_eq!(
             table, current,
             "UPDATE=1 rewrites the table of tests/README.md from the first lines of the scenarios"
         );
     }
+    assert_each_behaviour_for_clients_outside_is_shown();
 }
 
 #[test]
@@ -135,7 +216,7 @@ fn every_scenario_has_the_expected_output() {
         }
     };
     let is_update = std::env::var_os("UPDATE").is_some();
-    let wrong: Vec<String> = ["", "conformance"]
+    let wrong: Vec<String> = ["", "conformance", "outside"]
         .into_iter()
         .flat_map(scenarios)
         .filter_map(|path| Some(format!("{}: {}", path.display(), check(&path, &seeds, is_update).err()?)))

@@ -14,6 +14,7 @@ mod answer;
 pub mod connections;
 mod devices;
 mod diff;
+mod drops;
 #[cfg(test)]
 #[path = "admin/tests/fixture.rs"]
 mod fixture;
@@ -23,6 +24,7 @@ pub mod history;
 pub mod maps;
 pub mod metrics;
 mod openapi;
+mod packets;
 mod query;
 mod routes;
 mod server;

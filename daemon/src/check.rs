@@ -119,15 +119,10 @@ fn snat_notice(config: &Config) -> Option<String> {
     if !config.packets.is_on() {
         return None;
     }
-    let notice = match devices::local_ports() {
-        Ok(local) => {
-            let ports = config.packets.snat_ports;
-            let refused = ports.resolve(local.clone(), config.datapath.nodeport_range.into()).err();
-            refused.map(|error| format!("packets.snat-ports: {error}")).or_else(|| ports.overlap(&local))?
-        }
-        Err(error) => format!("net.ipv4.ip_local_port_range cannot be read here: {error}"),
-    };
-    Some(format!("note: {notice}"))
+    match devices::source_ports(config.packets.snat_ports, config.datapath.nodeport_range.into()) {
+        Ok((_, overlap)) => overlap.map(|overlap| format!("note: {overlap}")),
+        Err(refused) => Some(format!("note: {refused}; connections from outside the node will not be translated")),
+    }
 }
 
 /// Returns all paths that the daemon opens: the configuration with the files that it names for Kubernetes, and the

@@ -242,7 +242,7 @@ impl Config {
 
 impl Datapath {
     /// The sizes of the maps that sockets need.
-    fn limits(&self) -> Limits {
+    pub(crate) fn limits(&self) -> Limits {
         Limits {
             frontends: self.max_frontends,
             services: self.max_services,

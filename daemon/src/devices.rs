@@ -1,8 +1,11 @@
 //! The network devices of the node, as far as packets of clients outside of it pass through them: which devices lead to
 //! other machines, with which addresses the node appears there, and from which ports.
 
+pub mod events;
+mod failed;
 pub mod hooks;
 pub mod mode;
+mod privileged;
 pub mod proxies;
 pub mod report;
 mod rules;
@@ -17,14 +20,22 @@ use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
 
 use nodelb_core::messages;
-use nodelb_datapath::packets::{Connection, OpenedPackets, PacketCounts};
+use nodelb_datapath::HookMethod;
+use nodelb_datapath::packets::{Connection, DropCount, OpenedPackets, PacketCounter, PacketCounts, PacketFailure};
+use tokio::runtime::Handle;
 use tokio::sync::watch as channel;
 use tracing::warn;
 
+use self::events::PacketWatchers;
+use self::privileged::{ByReaper, PacketReaper};
+use self::proxies::Findings;
 use self::report::DevicesReport;
 use self::sweep::{CountConnections, SweepReport};
-use crate::config::Config;
+use crate::config::{Config, PacketMode, Packets, SnatPorts};
+use crate::connections::Connections as ServiceConnections;
+use crate::node::netlink;
 use crate::reconcile::OwnerHandle;
+use crate::sockets::nf_tables;
 use crate::sockets::reaper::Reaper;
 
 /// Passes each connection to the function, until that breaks.
@@ -32,6 +43,20 @@ pub type ReadConnections = Arc<dyn Fn(&mut dyn FnMut(Connection) -> ControlFlow<
 
 /// Reads what the programs count; `None` if the kernel refuses that.
 pub type ReadCounts = Arc<dyn Fn() -> Option<PacketCounts> + Send + Sync>;
+
+/// Reads which packets were dropped, answered or passed on, and why.
+pub type ReadDrops = Arc<dyn Fn() -> io::Result<Drops> + Send + Sync>;
+
+/// The packets that were dropped, answered or passed on, by service and reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Drops {
+    /// The counts of each service, in no order.
+    pub counts: Vec<DropCount>,
+    /// All such packets.
+    pub packets: u64,
+    /// Seconds since the counts began.
+    pub age: u32,
+}
 
 /// What the tasks of this module publish, and what can be read from the kernel.
 #[derive(Clone)]
@@ -44,24 +69,84 @@ pub struct Published {
     pub connections: ReadConnections,
     /// Reads the counts of packets.
     pub counts: ReadCounts,
+    /// Reads the counts by service.
+    pub drops: ReadDrops,
+    /// Those who watch packets; `None` if no program reports any.
+    pub watchers: Option<PacketWatchers>,
+    /// The connections of clients outside the node to each service; `None` if they are not counted.
+    pub service_connections: Option<ServiceConnections>,
 }
 
 impl Default for Published {
     /// Nothing is published, and there are no connections.
     fn default() -> Self {
         let (connections, counts): (ReadConnections, ReadCounts) = (Arc::new(|_| Ok(())), Arc::new(|| None));
-        Self { devices: channel::channel(Arc::default()).1, sweep: None, connections, counts }
+        Self {
+            devices: channel::channel(Arc::default()).1,
+            sweep: None,
+            connections,
+            counts,
+            drops: Arc::new(|| Ok(Drops::default())),
+            watchers: None,
+            service_connections: None,
+        }
     }
 }
 
-/// Starts the tasks of the packet path; `reaper` reads rules that this process may not read. They end with `shutdown`; the programs stay attached.
+/// The packet path after the start of the datapath.
+pub enum PacketPath {
+    /// It is off.
+    Off,
+    /// It could not be started.
+    Failed(PacketFailure),
+    /// It is open.
+    Open(Box<Open>),
+}
+
+/// The open packet path.
+pub struct Open {
+    /// The programs and maps.
+    pub packets: OpenedPackets,
+    /// Does what takes capabilities that this process has dropped.
+    pub reaper: Option<Reaper>,
+    /// The other service proxies that were found before the capabilities were dropped.
+    pub findings: Findings,
+}
+
+/// Starts the tasks of the packet path, unless it is off. They end with `shutdown`; the programs stay attached.
 pub fn start<S: Future<Output = ()> + Send + 'static>(
-    (packets, reaper): (OpenedPackets, Option<Reaper>),
+    path: PacketPath,
+    owner: &OwnerHandle,
+    config: &channel::Receiver<Arc<Config>>,
+    shutdown: impl Fn() -> S,
+) -> Option<Published> {
+    match path {
+        PacketPath::Off => None,
+        PacketPath::Failed(failure) => {
+            let devices = failed::start(failure, config.clone(), shutdown());
+            Some(Published { devices, ..Published::default() })
+        }
+        PacketPath::Open(open) => Some(start_tasks(*open, owner, config, shutdown)),
+    }
+}
+
+fn start_tasks<S: Future<Output = ()> + Send + 'static>(
+    Open { packets, reaper, findings }: Open,
     owner: &OwnerHandle,
     config: &channel::Receiver<Arc<Config>>,
     shutdown: impl Fn() -> S,
 ) -> Published {
-    let OpenedPackets { hooks, settings, sweep, counter, connections, .. } = packets;
+    report_start(&packets, &config.borrow().packets);
+    let OpenedPackets { mut hooks, settings, sweep, counter, events, connections, max_connections, .. } = packets;
+    let connections = Arc::new(connections);
+    let count: CountConnections = {
+        let connections = Arc::clone(&connections);
+        Arc::new(move || connections.count())
+    };
+    let reaper = reaper.map(PacketReaper::new);
+    if let (HookMethod::Clsact, Some(reaper)) = (hooks.method(), &reaper) {
+        hooks.change_filters_by(Box::new(ByReaper::new(reaper.clone(), Handle::current())));
+    }
     let inputs = watch::Connections {
         config: config.clone(),
         snapshot: owner.snapshot.clone(),
@@ -69,11 +154,8 @@ pub fn start<S: Future<Output = ()> + Send + 'static>(
         attach: Box::new(hooks),
         settings: Arc::new(move |values| settings.set(values)),
         rules: rules::reader(reaper),
-    };
-    let connections = Arc::new(connections);
-    let count: CountConnections = {
-        let connections = Arc::clone(&connections);
-        Arc::new(move || connections.count())
+        findings,
+        count: Arc::clone(&count),
     };
     let sweep = sweep.inspect_err(|error| {
         warn!(
@@ -82,24 +164,88 @@ pub fn start<S: Future<Output = ()> + Send + 'static>(
              the map is full"
         );
     });
+    let sweep = sweep.ok().map(|it| (sweep::in_kernel(it), max_connections));
     Published {
         devices: watch::start(inputs, shutdown()),
-        sweep: sweep.ok().map(|it| sweep::start(sweep::in_kernel(it), count, config.clone(), shutdown())),
+        sweep: sweep.map(|it| sweep::start(it, count, config.clone(), shutdown())),
         connections: Arc::new(move |see| connections.read(see)),
+        drops: {
+            let counter = Arc::clone(&counter);
+            Arc::new(move || drops(&counter))
+        },
+        watchers: Some(PacketWatchers::new(events)),
+        service_connections: counter.has_connections().then(|| service_connections(Arc::clone(&counter))),
         counts: Arc::new(move || counter.read().ok()),
     }
+}
+
+/// Logs what the start could not do.
+fn report_start(opened: &OpenedPackets, packets: &Packets) {
+    for fault in &opened.faults {
+        warn!(
+            message_id = %messages::PACKETS_FAILED,
+            "the packet programs are not completely started: {fault}; connections from outside the node may fail. nodelb \
+             retries at devices every 10 seconds, and everything else at its next start"
+        );
+    }
+    let (kept, limit) = (opened.max_connections, packets.max_connections);
+    if kept > limit {
+        warn!(
+            message_id = %messages::CONNECTIONS_LIMIT_KEPT,
+            "more than packets.max-connections ({limit}) connections of clients outside the node exist: the limit remains \
+             {kept}. Restart nodelb when there are fewer"
+        );
+    }
+}
+
+/// Searches for other service proxies, if the mode depends on them: before capabilities are dropped, so that the first
+/// packets already find the right settings.
+pub fn find_proxies(packets: &Packets) -> Findings {
+    if packets.mode != PacketMode::Auto {
+        return Findings::default();
+    }
+    match netlink::read() {
+        Ok(machine) => proxies::find(&machine, nf_tables::find()),
+        Err(error) => Findings { error: Some(error.to_string()), ..Findings::default() },
+    }
+}
+
+fn drops(counter: &PacketCounter) -> io::Result<Drops> {
+    let packets = counter.read()?.dropped.iter().sum();
+    Ok(Drops { counts: counter.drops()?, packets, age: counter.age() })
+}
+
+fn service_connections(counter: Arc<PacketCounter>) -> ServiceConnections {
+    ServiceConnections { read: Arc::new(move |id| counter.connections(id).unwrap_or_default()), ledger: Arc::default() }
 }
 
 /// The ports from which the kernel selects one for a socket that names none.
 const LOCAL_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
 /// Reads `net.ipv4.ip_local_port_range`.
-///
-/// # Errors
-/// If the file cannot be read, or is not a range.
-pub fn local_ports() -> io::Result<RangeInclusive<u16>> {
+fn local_ports() -> io::Result<RangeInclusive<u16>> {
     let text = fs::read_to_string(LOCAL_PORTS)?;
     parse_local_ports(&text).ok_or_else(|| io::Error::other(format!("{LOCAL_PORTS} has no port range: {text:?}")))
+}
+
+/// The range that the kernel has at its start.
+const USUAL_LOCAL_PORTS: RangeInclusive<u16> = 32_768..=60_999;
+
+/// The ports of this node for connections to backends on other nodes, with a warning if processes may get them, too.
+///
+/// # Errors
+/// If the NodePorts leave no large range.
+pub fn source_ports(
+    ports: SnatPorts,
+    nodeports: RangeInclusive<u16>,
+) -> Result<(RangeInclusive<u16>, Option<String>), String> {
+    let (local, unknown) = match local_ports() {
+        Ok(local) => (local, None),
+        Err(error) => (USUAL_LOCAL_PORTS, Some(format!("net.ipv4.ip_local_port_range cannot be read: {error}"))),
+    };
+    let range = ports.resolve(&local, &nodeports).map_err(|error| format!("packets.snat-ports: {error}"))?;
+    let overlap = SnatPorts::overlap(&range, &local);
+    Ok((range, unknown.or(overlap)))
 }
 
 fn parse_local_ports(text: &str) -> Option<RangeInclusive<u16>> {

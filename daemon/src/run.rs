@@ -19,7 +19,6 @@ use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::messages;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::service::Source;
-use nodelb_datapath::packets::OpenedPackets;
 use nodelb_kube::apiserver::connection::connect::Register;
 use nodelb_kube::clock::Clock;
 use tokio::sync::watch;
@@ -31,12 +30,12 @@ use tracing::{info, warn};
 use crate::admin::{self, AdminState, Now};
 use crate::config::{Config, Mode};
 use crate::datapath::{DatapathReader, MemoryReader};
+use crate::devices::{Open, PacketPath};
 use crate::lb_health::{self, LbHealth, View};
 use crate::node::watch::NodeWatchTimeouts;
 use crate::notify::{Environment, Notifier};
 use crate::reconcile::{Owner, OwnerHandle, Probe, ProbeResult, service_ports};
 use crate::sockets::bound::{BoundPorts, Overlap};
-use crate::sockets::reaper::Reaper;
 use crate::sockets::stale::{Handles, StaleSockets};
 use crate::status::Health;
 use crate::{checks, devices, files, kubernetes, log, node, recorder};
@@ -76,8 +75,8 @@ struct OpenDatapath<D> {
     reader: Option<Arc<dyn DatapathReader>>,
     /// The handles to end stale sockets, if configured and available.
     stale_sockets: Option<Handles>,
-    /// The packet path, if configured, and the reaper for it.
-    packets: Option<(OpenedPackets, Option<Reaper>)>,
+    /// The packet path.
+    packets: PacketPath,
 }
 
 /// Runs the daemon until it is stopped.
@@ -114,9 +113,10 @@ fn start(options: &RunOptions) -> Result<(), Failure> {
 fn run_kernel(setup: Setup, reaper: Option<PathBuf>) -> Result<(), Failure> {
     let config = &setup.config;
     // Reapers keep capabilities that the daemon drops next.
-    let rules_reaper = kernel::rules_reaper(config, reaper.clone());
+    let packet_reaper = kernel::packet_reaper(config, reaper.clone());
     let reaper = kernel::reaper(config, reaper);
-    let (mut datapath, findings) = kernel::open(config)?;
+    let proxies = devices::find_proxies(&config.packets);
+    let kernel::Opened { mut datapath, findings, packet_failure } = kernel::open(config, &proxies)?;
     let register = kernel::register(&datapath);
     // Ports below 1024 need a capability.
     let admin_sockets = AdminSockets::open(&config.admin, &register);
@@ -124,7 +124,10 @@ fn run_kernel(setup: Setup, reaper: Option<PathBuf>) -> Result<(), Failure> {
     let stale_sockets = kernel::handles(config, &datapath, reaper);
     let reader = kernel::Reader::new(&datapath, features);
     let (probe, reader) = (Box::new(kernel::probe), Some(Arc::new(reader) as _));
-    let packets = datapath.take_packets().map(|packets| (packets, rules_reaper));
+    let packets = match datapath.take_packets() {
+        Some(packets) => PacketPath::Open(Box::new(Open { packets, reaper: packet_reaper, findings: proxies })),
+        None => packet_failure.map_or(PacketPath::Off, PacketPath::Failed),
+    };
     let open = OpenDatapath { datapath, probe, register, reader, stale_sockets, packets };
     start_runtime(|| serve(setup, open, admin_sockets))
 }
@@ -139,7 +142,7 @@ fn run_memory(setup: Setup) -> Result<(), Failure> {
     let admin_sockets = AdminSockets::open(&setup.config.admin, &register);
     let datapath = MemoryDatapath::new(setup.config.limits());
     let probe = Box::new(|_: &mut _| ProbeResult::default());
-    let open = OpenDatapath { datapath, probe, register, reader: None, stale_sockets: None, packets: None };
+    let open = OpenDatapath { datapath, probe, register, reader: None, stale_sockets: None, packets: PacketPath::Off };
     start_runtime(|| serve(setup, open, admin_sockets))
 }
 
@@ -174,7 +177,9 @@ async fn serve<D: Datapath + Send + 'static>(
     let realised = datapath.dump().map_err(|error| Failure::new(Code::Internal, error))?;
     let previous_sources = kubernetes::previous_sources(&config).await;
     let recorder = start_recorder(&config, service_ports(&realised));
-    let engine = Engine::new(engine_config(&config, previous_sources.clone(), limits.services), realised);
+    let mut engine_config = engine_config(&config, previous_sources.clone(), limits.services);
+    engine_config.packets.is_on &= !matches!(&packets, PacketPath::Failed(failure) if !failure.is_earlier_active);
+    let engine = Engine::new(engine_config, realised);
     let (owner, handle, published) = Owner::new(engine, datapath, recorder.reporter, Arc::clone(&notifier), clock);
     let mut owner = owner.with_probe(probe);
 
@@ -199,7 +204,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let reader = reader.unwrap_or_else(|| Arc::new(MemoryReader { limits, snapshot: handle.snapshot.clone() }));
     let check = owner.start_drift_checker(Arc::clone(&reader), stop());
     let config = watch::Sender::new(Arc::new(config));
-    let packets = packets.map(|opened| devices::start(opened, &handle, &config.subscribe(), stop));
+    let packets = devices::start(packets, &handle, &config.subscribe(), stop);
     let state = AdminState {
         owner: published,
         datapath: reader,
@@ -318,6 +323,7 @@ pub(crate) fn engine_config(config: &Config, previous_sources: BTreeSet<Source>,
         bypass: config.datapath.bypass.clone(),
         nodeport_range: config.datapath.nodeport_range.into(),
         external_ips: config.datapath.external_ips.clone(),
+        own_addresses: config.datapath.own_addresses.clone(),
     };
     let kubernetes = config.kubernetes_settings().map(|_| Source::Kubernetes);
     let sources: BTreeSet<Source> = std::iter::once(Source::Files).chain(kubernetes).collect();

@@ -8,18 +8,18 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nodelb_core::compile::guard::Guard;
-use nodelb_core::datapath::{Datapath, Limits, MapError};
+use nodelb_core::datapath::Limits;
 use nodelb_core::model::addr::{L4Addr, Protocol};
-use nodelb_core::model::moment::Moment;
 use nodelb_core::snapshot::Snapshot;
-use nodelb_core::state::entries::{MapOp, Realised, ServiceId};
-use nodelb_datapath::{CrashPoint, KernelDatapath, Options, cleanup};
+use nodelb_core::state::entries::ServiceId;
+use nodelb_datapath::Options;
 use nodelb_prober::{Backend, Transport};
 
 use crate::environment::{Client, Environment, Outcome};
 use crate::health_check_server::{self, HealthCheckServer};
-use crate::model::Maps;
+use crate::maps::KernelMaps;
 use crate::observe::observe;
+use crate::outside_model::{Attempt, Frame, Met};
 use crate::pod::Pod;
 use crate::sandbox::Sandbox;
 
@@ -94,12 +94,19 @@ impl Environment for Kernel<'_> {
             layout: nodelb_datapath::LAYOUT,
             crash_after: None,
         };
-        let datapath = open(&options)?;
-        Ok(KernelMaps { options, datapath: Some(datapath) })
+        KernelMaps::open(options)
     }
 
     fn connect(&mut self, to: L4Addr, from: Client, traced: &Outcome) -> Result<String, String> {
         Ok(self.observe(from, to, traced).map_or_else(|odd| odd, |outcome| outcome.to_string()))
+    }
+
+    fn connect_outside(&mut self, _: &Attempt, _: &Met) -> Result<Met, String> {
+        Err("clients outside the node are in scenarios/outside, which tests/netns runs".into())
+    }
+
+    fn talk(&mut self, _: &str, _: &Frame, _: &Met) -> Result<Met, String> {
+        Err("clients outside the node are in scenarios/outside, which tests/netns runs".into())
     }
 
     fn health_check(&mut self, at: L4Addr, snapshot: Snapshot, expected: &str) -> Result<String, String> {
@@ -138,59 +145,5 @@ impl Environment for Kernel<'_> {
 
     fn wait(&mut self, seconds: u64) {
         thread::sleep(Duration::from_secs(seconds));
-    }
-}
-
-/// Replaces the maps, if any, by new ones.
-fn open(options: &Options) -> Result<KernelDatapath, String> {
-    cleanup(&options.pin_directory, &CrashPoint::new(None)).map_err(|error| error.to_string())?;
-    KernelDatapath::open(options).map(|(datapath, _)| datapath).map_err(|error| error.to_string())
-}
-
-/// Maps in the kernel.
-pub(crate) struct KernelMaps {
-    options: Options,
-    /// `None` only while the maps are replaced.
-    datapath: Option<KernelDatapath>,
-}
-
-impl KernelMaps {
-    fn datapath(&self) -> &KernelDatapath {
-        self.datapath.as_ref().unwrap_or_else(|| panic!("the maps could not be replaced"))
-    }
-}
-
-impl Maps for KernelMaps {
-    fn wipe(&mut self) {
-        self.datapath = None;
-        self.datapath = Some(open(&self.options).unwrap_or_else(|error| panic!("{error}")));
-    }
-
-    fn slots_used(&self) -> usize {
-        let held = self.datapath().dump().unwrap_or_else(|error| panic!("{error}"));
-        held.slot_count()
-    }
-}
-
-impl Datapath for KernelMaps {
-    fn limits(&self) -> Limits {
-        self.options.limits
-    }
-
-    fn apply(&mut self, ops: &[MapOp], now: Moment) -> Vec<Result<(), MapError>> {
-        match &mut self.datapath {
-            Some(datapath) => datapath.apply(ops, now),
-            None => panic!("the maps could not be replaced"),
-        }
-    }
-
-    fn end_round(&mut self, ended: Moment) {
-        if let Some(datapath) = &mut self.datapath {
-            datapath.end_round(ended);
-        }
-    }
-
-    fn dump(&self) -> Result<Realised, MapError> {
-        self.datapath().dump()
     }
 }

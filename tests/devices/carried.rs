@@ -1,7 +1,5 @@
 //! Connections over restarts and changes of the maps' sizes.
 
-use nodelb_datapath::OpenError;
-
 use super::*;
 
 fn resized(env: &Sandbox, connections: u32, handshakes: u32) -> Options {
@@ -46,21 +44,25 @@ fn maps_of_other_sizes_get_all_entries() {
 }
 
 #[test]
-fn a_limit_below_the_number_of_connections_is_refused() {
-    in_sandbox("devices::carried::a_limit_below_the_number_of_connections_is_refused", |env| {
+fn a_limit_below_the_number_of_connections_keeps_the_present_size() {
+    in_sandbox("devices::carried::a_limit_below_the_number_of_connections_keeps_the_present_size", |env| {
+        let (_, pins) = pins(env);
         let node = Node::open(&options(env));
         for number in 0..100 {
             node.connect("connections", number);
         }
+        assert_eq!(node.packets.max_connections, 128);
         drop(node);
-        match KernelDatapath::open(&resized(env, 10, 128)) {
-            Err(error @ OpenError::TooManyConnections { limit: 10 }) => {
-                assert!(error.to_string().contains("packets.max-connections"), "{error}");
-            }
-            other => panic!("{other:?}"),
-        }
-        let node = Node::open(&options(env));
+        let node = Node::open(&resized(env, 10, 64));
+        assert_eq!((node.packets.max_connections, &node.packets.faults), (128, &Vec::new()));
+        assert_eq!(node.map("half_open").max_entries(), 128, "the other map has its new size");
         assert!((0..100).all(|number| node.has_connection("connections", number)));
+        assert_eq!(names(&pins, "connections"), ["connections"]);
+        (10..100).for_each(|number| node.map("connections").delete(&[number; 40]).unwrap());
+        drop(node);
+        let node = Node::open(&resized(env, 10, 64));
+        assert_eq!(node.packets.max_connections, 10);
+        assert!((0..10).all(|number| node.has_connection("connections", number)));
     });
 }
 

@@ -1,6 +1,12 @@
 //! Filters, on kernels without tcx links. Every kernel has them.
 
-use nodelb_datapath::{CrashPoint, Direction, LinkState, drop_thread_privileges, filters};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+use nodelb_datapath::{
+    ChangeFilters, CrashPoint, Direction, FilterChange, InThisProcess, LinkState, drop_thread_privileges, filters,
+};
 
 use super::*;
 
@@ -76,21 +82,47 @@ fn cleanup_finds_filters_without_pins() {
     });
 }
 
-/// Filters at devices that appear later take CAP_NET_ADMIN, so it is kept.
+/// Passes changes to a thread that has kept its capabilities, as the daemon passes them to the reaper.
+#[derive(Debug)]
+struct ByThread(SyncSender<Request>);
+
+type Request = (u32, FilterChange, Option<OwnedFd>, SyncSender<io::Result<()>>);
+
+impl ChangeFilters for ByThread {
+    fn change(&self, ifindex: u32, change: FilterChange, program: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let (answer, answers) = sync_channel(1);
+        let program = program.map(|program| program.try_clone_to_owned().unwrap());
+        self.0.send((ifindex, change, program, answer)).unwrap();
+        answers.recv().unwrap()
+    }
+}
+
+/// Filters at devices that appear later take CAP_NET_ADMIN, which another thread has.
 #[test]
-fn the_capability_for_filters_is_kept() {
-    in_sandbox("devices::clsact::the_capability_for_filters_is_kept", |env| {
+fn no_capability_is_kept_for_filters() {
+    in_sandbox("devices::clsact::no_capability_is_kept_for_filters", |env| {
         let ifindex = pair("v0", "v1");
         let mut node = Node::open(&by_filters(env));
+        let (requests, received) = sync_channel::<Request>(1);
         std::thread::scope(|scope| {
-            let attached = scope.spawn(|| {
+            scope.spawn(|| {
                 let remaining = drop_thread_privileges(&node.datapath).unwrap();
-                assert_eq!(remaining.capabilities, ["CAP_NET_ADMIN"]);
+                assert_eq!(remaining.capabilities, [""; 0]);
+                let refused = node.packets.hooks.attach(uplink("v0")).unwrap_err();
+                assert_eq!(refused.source.kind(), io::ErrorKind::PermissionDenied);
+                node.packets.hooks.change_filters_by(Box::new(ByThread(requests)));
                 node.packets.hooks.attach(uplink("v0")).unwrap();
                 assert_eq!(node.packets.hooks.faults(), []);
+                assert_eq!(filters::at_device(ifindex).unwrap().len(), 2);
+                node.packets.hooks.detach(ifindex).unwrap();
+                node.packets.hooks.change_filters_by(Box::new(InThisProcess));
             });
-            attached.join().unwrap();
+            for (ifindex, change, program, answer) in received {
+                let program = program.as_ref().map(AsFd::as_fd);
+                answer.send(InThisProcess.change(ifindex, change, program)).unwrap();
+            }
         });
-        assert_eq!(filters::at_device(ifindex).unwrap().len(), 2);
+        assert_eq!(filters::at_device(ifindex).unwrap(), [""; 0]);
+        assert!(!has_qdisc("v0"));
     });
 }

@@ -3,6 +3,7 @@
 mod attach;
 mod carried;
 mod clsact;
+mod failures;
 
 use std::fs;
 use std::path::{Path, PathBuf};

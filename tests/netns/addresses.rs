@@ -197,7 +197,7 @@ fn a_service_gives_way_to_the_node() {
             let row = frontend("198.51.100.10:80/TCP").unwrap();
             let error = row["error"].as_str().unwrap();
             let is_reported = row["status"] == "Error" && error.starts_with("198.51.100.10 is an address of this node");
-            assert!(is_reported && error.contains("take the address off"), "{row}");
+            assert!(is_reported && error.contains("list it in datapath.own-addresses"), "{row}");
             remove("198.51.100.10/32");
             soon("the service has it again", ADDRESS, "service");
             assert!(is_served_by("198.51.100.10:80/TCP", &["192.0.2.11:8080/TCP"]));

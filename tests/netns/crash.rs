@@ -64,14 +64,25 @@ fn serves(address: &str, backends: &[&str]) -> bool {
     })
 }
 
-fn wait(daemon: &mut Daemon, what: &str, mut done: impl FnMut() -> bool) {
+/// Waits until `done` holds or the daemon has ended.
+pub(crate) fn wait(daemon: &mut Daemon, what: &str, mut done: impl FnMut() -> bool) {
     eventually(what, || done() || !daemon.is_alive());
 }
 
 /// Crashes the daemon after 1, 2, 3... operations of `life` until it survives; calls `afterwards`
 /// after each crash. Returns the number of crash points.
-pub(crate) fn at_every_step(host: &Host, mut life: impl FnMut(&mut Daemon), mut afterwards: impl FnMut(u32)) -> u32 {
-    for n in 1..TOO_MANY {
+pub(crate) fn at_every_step(host: &Host, life: impl FnMut(&mut Daemon), afterwards: impl FnMut(u32)) -> u32 {
+    at_steps(host, 1, life, afterwards)
+}
+
+/// The same at every `stride`-th operation.
+pub(crate) fn at_steps(
+    host: &Host,
+    stride: u32,
+    mut life: impl FnMut(&mut Daemon),
+    mut afterwards: impl FnMut(u32),
+) -> u32 {
+    for n in (1..TOO_MANY).step_by(stride as usize) {
         let mut daemon = host.spawn(Some(n));
         if daemon.wait_ready() {
             life(&mut daemon);

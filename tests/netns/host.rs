@@ -45,23 +45,33 @@ pub(crate) struct Host {
 
 impl Host {
     pub(crate) fn new(sandbox: &Sandbox) -> Self {
-        Self::with_cgroup(sandbox, sandbox.cgroup.clone(), false)
+        mount_run();
+        Self::with(sandbox, "nodelb", sandbox.cgroup.clone(), false)
     }
 
     /// A node with a cgroup that contains its daemons and not the test. Connections of the test are
     /// thus those of other machines: no hook translates them.
     pub(crate) fn without_the_test(sandbox: &Sandbox) -> Self {
-        let cgroup = sandbox.cgroup.join("node");
-        fs::create_dir(&cgroup).unwrap();
-        Self::with_cgroup(sandbox, cgroup, true)
+        mount_run();
+        Self::outside(sandbox, "nodelb", "node")
     }
 
-    fn with_cgroup(sandbox: &Sandbox, cgroup: PathBuf, is_test_outside: bool) -> Self {
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "tmpfs", "/run"]).status().unwrap();
-        assert!(mounted.success(), "mounting a tmpfs");
-        let dir = PathBuf::from("/run/nodelb-test");
+    /// The same for another node in the sandbox, with its own files, cgroup and pins. Its daemon runs in the network
+    /// namespace of the thread that starts it.
+    pub(crate) fn another(sandbox: &Sandbox, name: &str) -> Self {
+        Self::outside(sandbox, name, name)
+    }
+
+    fn outside(sandbox: &Sandbox, name: &str, cgroup: &str) -> Self {
+        let cgroup = sandbox.cgroup.join(cgroup);
+        fs::create_dir(&cgroup).unwrap();
+        Self::with(sandbox, name, cgroup, true)
+    }
+
+    fn with(sandbox: &Sandbox, name: &str, cgroup: PathBuf, is_test_outside: bool) -> Self {
+        let dir = Path::new("/run").join(format!("{name}-test"));
         fs::create_dir_all(dir.join("services.d")).unwrap();
-        let (pins, layout) = (sandbox.bpffs.join("nodelb"), Cell::new(1));
+        let (pins, layout) = (sandbox.bpffs.join(name), Cell::new(1));
         let host = Self { dir, cgroup, is_test_outside, pins, layout };
         host.configure("");
         host
@@ -179,6 +189,12 @@ impl Drop for Host {
             say(&format!("nodelb said:\n{}", self.log()));
         }
     }
+}
+
+/// Gives the sandbox a writable `/run`.
+fn mount_run() {
+    let mounted = Command::new("mount").args(["-t", "tmpfs", "tmpfs", "/run"]).status().unwrap();
+    assert!(mounted.success(), "mounting a tmpfs");
 }
 
 fn below(path: &Path) -> Vec<PathBuf> {

@@ -53,6 +53,11 @@ impl Service {
         Self { n, spec, endpoints: endpoints.iter().map(|endpoint| (*endpoint, conditions.clone())).collect() }
     }
 
+    /// The same with these endpoints, which are ready.
+    pub(crate) fn on(self, endpoints: &[Endpoint]) -> Self {
+        Self { endpoints: Self::new(self.n, endpoints).endpoints, ..self }
+    }
+
     /// The same with another value of a field of its spec.
     pub(crate) fn with(mut self, field: &str, value: Value) -> Self {
         self.spec[field] = value;

@@ -129,20 +129,28 @@ fn the_node_may_use_the_number_of_a_node_port_for_its_own_sockets() {
 fn a_client_on_the_node_reaches_node_ports_through_its_socket() {
     in_lab("a_client_on_the_node_reaches_node_ports_through_its_socket", |host, _, services| {
         let daemon = start(host, &[&services[0], &services[1]]);
-        let cgroup = std::fs::read_to_string(format!("/proc/{}/cgroup", daemon.pid())).unwrap();
-        let cgroup = cgroup.trim().rsplit_once(':').unwrap().1.to_owned();
-        let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
-        let mount = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|line| line[2] == "cgroup2");
-        let procs = format!("{}{cgroup}/cgroup.procs", mount.unwrap()[1]);
-        for service in &services {
-            let [to, _] = service.node_ports();
-            let path = to.replace(':', "/");
-            let script = format!("echo $$ >{procs} && exec 3<>/dev/tcp/{path} && echo '?' >&3 && head -n1 <&3");
-            let output = Command::new("bash").args(["-c", &script]).output().unwrap();
-            let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            assert!(text.contains('?'), "{to}: {output:?}");
+        for (service, name) in services.iter().zip(["a1", "b"]) {
+            for to in service.node_ports() {
+                assert_eq!(ask_from_the_node(&daemon, &to), name, "{to}");
+            }
         }
     });
+}
+
+/// The name that a server returns to a process in the cgroup of the node, over TCP.
+pub(crate) fn ask_from_the_node(daemon: &Daemon, to: &str) -> String {
+    let cgroup = std::fs::read_to_string(format!("/proc/{}/cgroup", daemon.pid())).unwrap();
+    let cgroup = cgroup.trim().rsplit_once(':').unwrap().1.to_owned();
+    let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
+    let mount = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|line| line[2] == "cgroup2");
+    let procs = format!("{}{cgroup}/cgroup.procs", mount.unwrap()[1]);
+    let (ip, port) = to.rsplit_once(':').unwrap();
+    let path = format!("{}/{port}", ip.trim_matches(['[', ']']));
+    let script = format!("echo $$ >{procs} && exec 3<>/dev/tcp/{path} && echo '?' >&3 && head -n1 <&3");
+    let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(text.contains('?'), "{to}: {output:?}");
+    text.split(' ').next().unwrap().to_owned()
 }
 
 /// A client that connects to each service all the time.
@@ -227,12 +235,7 @@ fn connections_live_on_when_the_uplink_goes_down_and_up() {
         for pause in [0, 1_500] {
             ip(&["link", "set", "uplink", "down"]);
             thread::sleep(Duration::from_millis(pause));
-            ip(&["link", "set", "uplink", "up"]);
-            // The kernel removes these with the device's state.
-            ip(&["address", "replace", "2001:db8:1::2/64", "dev", "uplink", "nodad"]);
-            ip(&["route", "replace", "default", "via", "203.0.113.1"]);
-            ip(&["-6", "route", "replace", "default", "via", "2001:db8:1::1"]);
-            wait_for_programs("uplink");
+            restore_uplink();
             for to in addresses(&services) {
                 eventually(&format!("{to} is served"), || {
                     lab.client.run(|| ask(&to, Transport::Tcp, Duration::from_millis(500))).is_ok()
@@ -244,4 +247,13 @@ fn connections_live_on_when_the_uplink_goes_down_and_up() {
             }
         }
     });
+}
+
+/// Sets the uplink up, with what the kernel has removed with its state.
+pub(crate) fn restore_uplink() {
+    ip(&["link", "set", "uplink", "up"]);
+    ip(&["address", "replace", "2001:db8:1::2/64", "dev", "uplink", "nodad"]);
+    ip(&["route", "replace", "default", "via", "203.0.113.1"]);
+    ip(&["-6", "route", "replace", "default", "via", "2001:db8:1::1"]);
+    wait_for_programs("uplink");
 }

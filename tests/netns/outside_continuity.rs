@@ -1,74 +1,24 @@
-//! Connections of outside clients while nodelb is killed, restarted and resized, and while its
-//! services change.
+//! Connections of outside clients while nodelb is killed, restarted, resized, reloaded and upgraded, and while its services
+//! and devices change. The full load: `OUTSIDE_ROUNDS=10 OUTSIDE_STRIDE=1`.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
+use std::thread;
+use std::time::Duration;
 
-use nodelb_prober::{Backend, Plan, Probe, Transport};
+use nix::sys::signal::Signal;
+use nodelb_prober::{Backend, Transport};
 
-use crate::crash::at_every_step;
-use crate::host::{Host, eventually, say, socket};
+use crate::crash::{at_steps, wait};
+use crate::host::{Daemon, Host, eventually, frontend, say};
 use crate::lab::{Lab, POD_A1, POD_A2, POD_B};
 use crate::lab_services::{ON_A1, ON_A2, ON_B, PACKETS_ON, Service};
+use crate::network::ip;
 use crate::outside::{TRANSPORTS, start};
+use crate::outside_changes::restore_uplink;
+use crate::outside_load::{Load, number};
 use crate::sandbox;
 use crate::talk::{Server, TIMEOUT, Talk};
-
-/// Long-lived connections of each transport and address.
-const TALKS: usize = 25;
-
-/// Clients of one service that connect all the time, and clients of another that stay connected.
-struct Load {
-    probes: Vec<Probe>,
-    talks: Vec<Talk>,
-}
-
-impl Load {
-    fn start(lab: &Lab, [stays, probed]: &[Service; 2]) -> Self {
-        let mut load = Self { probes: Vec::new(), talks: Vec::new() };
-        for address in probed.load_balancer().iter().chain(&probed.node_ports()) {
-            for transport in TRANSPORTS {
-                let plan = Plan { rate: 125, timeout: TIMEOUT, ..Plan::new(socket(address), transport) };
-                load.probes.push(lab.client.run(|| Probe::start(plan)));
-            }
-        }
-        for address in stays.load_balancer().iter().chain(&stays.node_ports()) {
-            for transport in TRANSPORTS {
-                for _ in 0..TALKS {
-                    let talk = lab.client.run(|| Talk::open(address, transport, TIMEOUT));
-                    load.talks.push(talk.unwrap_or_else(|error| panic!("{address} {transport:?}: {error}")));
-                }
-            }
-        }
-        load.assert_unharmed("at the start");
-        load
-    }
-
-    fn assert_unharmed(&mut self, when: &str) {
-        for (number, talk) in self.talks.iter_mut().enumerate() {
-            if let Err(error) = talk.ask() {
-                panic!("{when}: connection {number} from port {}: {error}", talk.port());
-            }
-        }
-        for probe in &self.probes {
-            let tally = probe.tally();
-            assert_eq!(tally.failures(), 0, "{when}: {tally}");
-        }
-    }
-
-    fn finish(mut self) {
-        self.assert_unharmed("at the end");
-        let tallies = self.probes.into_iter().map(Probe::finish);
-        let exchanges: u64 = tallies
-            .map(|tally| {
-                assert_eq!(tally.failures(), 0, "{tally}");
-                tally.answered.values().sum::<u64>()
-            })
-            .sum();
-        assert!(exchanges > 100, "only {exchanges} exchanges");
-        say(&format!("{exchanges} exchanges, none failed"));
-    }
-}
 
 fn in_lab(test: &str, body: impl FnOnce(&Host, &Lab, &[Service; 2])) {
     sandbox::run(&format!("outside_continuity::{test}"), |sandbox| {
@@ -84,47 +34,164 @@ fn in_lab(test: &str, body: impl FnOnce(&Host, &Lab, &[Service; 2])) {
             Backend::start(name, &listen).unwrap()
         };
         let mut backends = vec![lab.pod_a1.run(|| probed("a1", POD_A1))];
+        backends.push(lab.pod_a2.run(|| probed("a2", POD_A2)));
         backends.push(lab.pod_b.run(|| probed("b", POD_B)));
-        body(&host, &lab, &[Service::new(1, &[ON_A1, ON_A2, ON_B]), Service::new(2, &[ON_A1, ON_B])]);
+        body(&host, &lab, &[Service::new(1, &[ON_A1, ON_A2, ON_B]), Service::new(2, &[ON_A1, ON_A2, ON_B])]);
     });
 }
 
+/// A change of the node, and what it does.
+type Step<'a> = fn(&mut Life<'a>);
+
+/// A node under load.
+struct Life<'a> {
+    host: &'a Host,
+    services: &'a [Service; 2],
+    daemon: Option<Daemon>,
+    round: u32,
+}
+
+impl Life<'_> {
+    fn start(&mut self) {
+        self.daemon = Some(self.host.start());
+    }
+
+    fn kill(&mut self) {
+        self.daemon.take().unwrap().kill();
+    }
+
+    fn stop(&mut self) {
+        self.daemon.take().unwrap().stop();
+    }
+
+    /// With other limits, the connections are copied to new maps.
+    fn resize(&mut self) {
+        self.stop();
+        let size = 20_000 + self.round;
+        self.host.configure(&format!("max-slots = {size}\n{PACKETS_ON}max-connections = {size}\n"));
+        self.start();
+    }
+
+    /// An upgrade to a version with another layout, in the first round.
+    fn upgrade(&mut self) {
+        self.kill();
+        self.host.use_layout(2);
+        self.start();
+    }
+
+    fn reload(&mut self) {
+        let count = || self.host.log().matches("configuration reloaded").count();
+        for unknown in ["reset", "pass"] {
+            let (before, size) = (count(), 20_000 + self.round);
+            let packets = format!("max-connections = {size}\nunknown = \"{unknown}\"");
+            self.host.configure(&format!("max-slots = {size}\n{PACKETS_ON}{packets}\n"));
+            self.daemon.as_ref().unwrap().signal(Signal::SIGHUP);
+            eventually("the reload", || count() > before);
+            thread::sleep(Duration::from_millis(300));
+        }
+    }
+
+    /// Backends of both services go and come back.
+    fn change_backends(&mut self) {
+        for endpoints in [&[ON_A1, ON_B][..], &[ON_A1], &[ON_A1, ON_A2, ON_B], &[ON_B], &[ON_A1, ON_A2, ON_B]] {
+            for service in self.services {
+                let service = service.clone().on(endpoints);
+                service.apply(self.host);
+                eventually("the new backends", || {
+                    let row = frontend(&format!("{}/UDP", service.load_balancer()[1])).unwrap();
+                    row["status"] == "Done" && row["backends"].as_array().unwrap().len() == endpoints.len()
+                });
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// The uplink goes down and up. The kernel removes routes and addresses with it.
+fn cut(pause: Duration) {
+    ip(&["link", "set", "uplink", "down"]);
+    thread::sleep(pause);
+    restore_uplink();
+}
+
 #[test]
-fn no_connection_is_lost_when_nodelb_is_killed_restarted_or_resized() {
-    in_lab("no_connection_is_lost_when_nodelb_is_killed_restarted_or_resized", |host, lab, services| {
-        let daemon = start(host, &[&services[0], &services[1]]);
+fn no_connection_is_lost_in_the_life_of_a_node() {
+    in_lab("no_connection_is_lost_in_the_life_of_a_node", |host, lab, services| {
+        let daemon = Some(start(host, &[&services[0], &services[1]]));
         let mut load = Load::start(lab, services);
-        daemon.kill();
-        load.assert_unharmed("after kill -9");
-        let daemon = host.start();
-        load.assert_unharmed("after the start");
-        daemon.stop();
-        load.assert_unharmed("after the stop");
-        host.configure(&format!("max-slots = 9999\n{PACKETS_ON}max-connections = 20000\n"));
-        let daemon = host.start();
-        load.assert_unharmed("after a start with other limits");
-        daemon.kill();
-        load.assert_unharmed("after another kill -9");
-        let _daemon = host.start();
+        let mut life = Life { host, services, daemon, round: 0 };
+        for round in 1..=number("OUTSIDE_ROUNDS", 1) {
+            life.round = round;
+            let steps: [(&str, Step<'_>); 8] = [
+                ("kill -9", Life::kill),
+                ("start", Life::start),
+                ("backends that come and go", Life::change_backends),
+                ("stop", Life::stop),
+                ("start", Life::start),
+                ("other limits", Life::resize),
+                ("reload", Life::reload),
+                ("upgrade", Life::upgrade),
+            ];
+            for (name, step) in steps {
+                step(&mut life);
+                load.assert_unharmed(&format!("round {round}, after {name}"));
+            }
+            for pause in [0, 1_200] {
+                load.during(&format!("round {round}, the uplink down for {pause} ms"), || {
+                    cut(Duration::from_millis(pause));
+                });
+            }
+        }
         load.finish();
     });
 }
 
+/// `OUTSIDE_STRIDE=1` crashes nodelb after each operation, otherwise after each tenth one.
 #[test]
-fn no_connection_is_lost_when_nodelb_dies_at_any_step_of_a_start() {
-    in_lab("no_connection_is_lost_when_nodelb_dies_at_any_step_of_a_start", |host, lab, services| {
+fn no_connection_is_lost_when_nodelb_dies_at_any_step_of_a_start_and_of_updates() {
+    let test = "no_connection_is_lost_when_nodelb_dies_at_any_step_of_a_start_and_of_updates";
+    in_lab(test, |host, lab, services| {
         start(host, &[&services[0], &services[1]]).stop();
         let load = RefCell::new(Load::start(lab, services));
-        let steps = at_every_step(
+        let endpoints = [&[ON_A1][..], &[ON_A2, ON_B], &[ON_B]];
+        let update = |daemon: &mut Daemon| {
+            let other = Service::new(3, &[]);
+            let row = || frontend(&format!("{}/UDP", other.load_balancer()[1]));
+            for endpoints in endpoints {
+                other.clone().on(endpoints).apply(host);
+                wait(daemon, "the update", || {
+                    row().is_some_and(|row| row["backends"].as_array().unwrap().len() == endpoints.len())
+                });
+            }
+            host.withdraw("s3.yaml");
+            wait(daemon, "the removal", || row().is_none());
+        };
+        let steps = at_steps(host, number("OUTSIDE_STRIDE", 10), update, |n| {
+            load.borrow_mut().assert_unharmed(&format!("crash after operation {n}"));
+            drop(std::fs::remove_file(host.path("services.d/s3.yaml")));
+            host.start().stop();
+            load.borrow_mut().assert_unharmed(&format!("restart after operation {n}"));
+        });
+        assert!(steps >= 10, "only {steps} crash points");
+        say(&format!("{steps} crash points"));
+        load.into_inner().finish();
+    });
+}
+
+/// Each start continues with what the crash of the previous one has left of both layouts.
+#[test]
+fn no_connection_is_lost_when_nodelb_dies_at_any_step_of_an_upgrade() {
+    in_lab("no_connection_is_lost_when_nodelb_dies_at_any_step_of_an_upgrade", |host, lab, services| {
+        start(host, &[&services[0], &services[1]]).stop();
+        let load = RefCell::new(Load::start(lab, services));
+        host.use_layout(2);
+        let steps = at_steps(
             host,
+            number("OUTSIDE_STRIDE", 10),
             |_| {},
-            |n| {
-                load.borrow_mut().assert_unharmed(&format!("crash after operation {n}"));
-                host.start().stop();
-                load.borrow_mut().assert_unharmed(&format!("restart after operation {n}"));
-            },
+            |n| load.borrow_mut().assert_unharmed(&format!("upgrade, crash after operation {n}")),
         );
-        assert!(steps >= 5, "only {steps} crash points");
+        assert!(steps >= 5 && host.pins.join("v2").exists(), "{steps} crash points");
         load.into_inner().finish();
     });
 }
@@ -143,7 +210,7 @@ fn no_connection_is_lost_while_other_backends_come_and_go() {
         for endpoints in [&[ON_A1][..], &[ON_B], &[ON_A2, ON_B], &[ON_A1, ON_A2, ON_B]] {
             Service::new(1, endpoints).apply(host);
             eventually("the new backends", || {
-                let row = crate::host::frontend(&format!("{address}/TCP")).unwrap();
+                let row = frontend(&format!("{address}/TCP")).unwrap();
                 row["backends"].as_array().unwrap().len() == endpoints.len()
             });
             for (talk, name) in &mut talks {

@@ -15,10 +15,10 @@ use crate::pod::Pod;
 use crate::sandbox::{self, Sandbox, command};
 
 /// The node's addresses towards the first and the second pod.
-const NODE: [&str; 2] = ["203.0.113.129:30080", "203.0.113.133:30080"];
+pub(crate) const NODE: [&str; 2] = ["203.0.113.129:30080", "203.0.113.133:30080"];
 
 /// A service with a NodePort, and one backend on this node.
-const SERVICE: &str = "apiVersion: v1
+pub(crate) const SERVICE: &str = "apiVersion: v1
 kind: Service
 metadata: {name: web, namespace: shop}
 spec:
@@ -38,7 +38,7 @@ endpoints: [{addresses: [192.0.2.11]}]
 ";
 
 /// A node without translation of sockets, with these keys in `[packets]`.
-fn configure(host: &Host, sandbox: &Sandbox, packets: &str) {
+pub(crate) fn configure(host: &Host, sandbox: &Sandbox, packets: &str) {
     let other = sandbox.cgroup.join("other");
     fs::create_dir_all(&other).unwrap();
     host.configure(&format!(
@@ -54,7 +54,7 @@ fn device(name: &str) -> Option<serde_json::Value> {
     get("/devices")?["devices"].as_array()?.iter().find(|row| row["device"] == name).cloned()
 }
 
-fn is_attached(name: &str) -> bool {
+pub(crate) fn is_attached(name: &str) -> bool {
     device(name).is_some_and(|row| row["programs"] == "attached" && row["role"] == "uplink")
 }
 
@@ -63,7 +63,7 @@ fn translation() -> String {
 }
 
 /// Whether each of several connections from the pod to the NodePort is answered.
-fn works(pod: &Pod, node: &str) -> bool {
+pub(crate) fn works(pod: &Pod, node: &str) -> bool {
     pod.run(|| {
         [Transport::Tcp, Transport::Udp].into_iter().all(|transport| connect(node, transport, 5).failures() == 0)
     })
@@ -196,6 +196,63 @@ fn draining_leaves_new_connections_to_others() {
     });
 }
 
+#[test]
+fn without_an_address_to_serve_no_program_is_attached() {
+    sandbox::run("outside_devices::without_an_address_to_serve_no_program_is_attached", |sandbox| {
+        let host = Host::new(sandbox);
+        configure(&host, sandbox, "mode = \"auto\"");
+        let (client, _backend) = (Pod::new(0), backend("1", "192.0.2.11:8080"));
+        let daemon = host.start();
+        eventually("the devices", || device("pod0").is_some());
+        let reason = get("/devices").unwrap()["packets"][0]["reason"].as_str().unwrap().to_owned();
+        assert_eq!(
+            (translation().as_str(), reason.as_str()),
+            ("off", "no address is served for clients outside the node")
+        );
+        assert!(!is_attached("pod0"));
+        host.serve("web.yaml", SERVICE);
+        eventually("programs at pod0", || is_attached("pod0"));
+        assert!(works(&client, NODE[0]));
+        daemon.kill();
+        let daemon = host.start();
+        assert!(works(&client, NODE[0]));
+        eventually("the devices", || is_attached("pod0"));
+        daemon.stop();
+    });
+}
+
+/// Maps of another kind under the name of the connections: the packet path cannot start.
+#[test]
+fn a_failed_packet_path_harms_nothing_else() {
+    sandbox::run("outside_devices::a_failed_packet_path_harms_nothing_else", |sandbox| {
+        let host = Host::new(sandbox);
+        host.configure("[packets]\nmode = \"off\"");
+        host.serve("web.yaml", SERVICE);
+        let _backend = backend("1", "192.0.2.11:8080");
+        host.start().stop();
+        let version = host.pins.join("v1");
+        fs::hard_link(version.join("g1/services"), version.join("connections")).unwrap();
+        for (mode, is_ready) in [("auto", true), ("on", false)] {
+            host.configure(&format!("[packets]\nmode = \"{mode}\""));
+            let daemon = host.start();
+            eventually("the service", || connect("198.51.100.80:80", Transport::Tcp, 3).failures() == 0);
+            eventually("readiness", || get("/readyz").is_some() == is_ready);
+            let status = answer("/status", "text/plain").unwrap();
+            assert!(status.contains("the packet programs cannot be started: "), "{status}");
+            assert!(status.contains("Correct the error and restart nodelb"), "{status}");
+            assert_eq!(translation(), "off");
+            let log = host.log();
+            assert!(log.contains("the packet programs cannot be started: "), "{log}");
+            daemon.stop();
+        }
+        // Services are updated, too.
+        host.withdraw("web.yaml");
+        let daemon = host.start();
+        eventually("the update", || connect("198.51.100.80:80", Transport::Tcp, 1).failures() == 1);
+        daemon.stop();
+    });
+}
+
 /// kube-proxy in its nftables mode has a table of its name.
 #[test]
 fn another_service_proxy_is_found() {
@@ -220,6 +277,18 @@ fn another_service_proxy_is_found() {
         daemon.signal(Signal::SIGHUP);
         eventually("the other proxy gets new connections", || translation() == "draining");
         assert!(is_attached("pod0"), "connections continue");
+        daemon.signal(Signal::SIGHUP);
+        eventually("no connection is left", || translation() == "off" && !is_attached("pod0"));
+        command("nft", &["delete", "table", "ip", "nat"]);
+        daemon.signal(Signal::SIGHUP);
+        eventually("programs at pod0 again", || is_attached("pod0"));
+        // The rules of iptables-legacy cannot be read.
+        let _metrics = TcpListener::bind("127.0.0.1:10249").unwrap();
+        daemon.signal(Signal::SIGHUP);
+        eventually("kube-proxy by its port", || translation() == "draining");
+        daemon.kill();
+        let daemon = host.start();
+        eventually("the devices", || translation() == "draining");
         daemon.stop();
     });
 }

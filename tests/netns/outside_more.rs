@@ -314,41 +314,6 @@ fn source_ports_run_out_and_are_used_again() {
 }
 
 #[test]
-fn a_packet_with_too_few_hops_is_reported_to_the_client() {
-    in_lab("a_packet_with_too_few_hops_is_reported_to_the_client", |host, lab, services| {
-        let _daemon = start(host, &[&services[0], &services[1]]);
-        let far = socket(&services[1].load_balancer()[0]);
-        let mut hops = Vec::new();
-        for ttl in 1..=6 {
-            let (errors, talk) = lab.client.run(|| {
-                let errors = Socket::new(Domain::IPV4, Type::RAW, Some(socket2::Protocol::ICMPV4)).unwrap();
-                errors.set_read_timeout(Some(SHORT)).unwrap();
-                (errors, std::net::UdpSocket::bind("0.0.0.0:43000").unwrap())
-            });
-            talk.set_ttl(ttl).unwrap();
-            talk.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-            talk.send_to(b"?", far).unwrap();
-            if talk.recv(&mut [0; 64]).is_ok() {
-                hops.push("answer".to_owned());
-                continue;
-            }
-            let mut buffer = [0; 256];
-            let read = (&errors).read(&mut buffer);
-            assert!(read.is_ok(), "TTL {ttl}: no answer and no error");
-            let from = std::net::Ipv4Addr::from([buffer[12], buffer[13], buffer[14], buffer[15]]);
-            // In the error: the header of IPv4 (target at 16), then the ports.
-            let inner = &buffer[28..];
-            let to = std::net::Ipv4Addr::from([inner[16], inner[17], inner[18], inner[19]]);
-            let ports = [u16::from_be_bytes([inner[20], inner[21]]), u16::from_be_bytes([inner[22], inner[23]])];
-            assert_eq!((buffer[20], to.to_string(), ports), (11, far.ip().to_string(), [43_000, 80]), "TTL {ttl}");
-            hops.push(from.to_string());
-        }
-        assert_eq!(hops.last().map(String::as_str), Some("answer"), "{hops:?}");
-        crate::host::say(&format!("{hops:?}"));
-    });
-}
-
-#[test]
 fn a_direct_connection_to_a_backend_may_use_the_port_of_an_ended_one() {
     in_lab("a_direct_connection_to_a_backend_may_use_the_port_of_an_ended_one", |host, lab, services| {
         let _daemon = start(host, &[&services[0], &services[1]]);

@@ -15,6 +15,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::host::{Host, backend, eventually, is_served_by, service};
+use crate::outside_devices::{NODE, SERVICE, configure, is_attached, works};
+use crate::pod::Pod;
 use crate::sandbox;
 use crate::stale_sockets::{
     PodWithProcess, assert_in_time, cluster_ip, connected, connected_to, metric, reaper_of, status, until_ended, within,
@@ -86,7 +88,11 @@ fn capabilities_of(unit: &str) -> String {
 
 /// The daemon with the privileges of `contrib/systemd/nodelb.service`.
 fn as_unit(host: &Host, reaper: &Path) -> crate::host::Daemon {
-    let mut command = Command::new("setpriv");
+    as_unit_with(host, reaper, Command::new("setpriv"))
+}
+
+/// The same with the environment of this command.
+fn as_unit_with(host: &Host, reaper: &Path, mut command: Command) -> crate::host::Daemon {
     let least = format!("--bounding-set={}", capabilities_of("nodelb.service"));
     command.args([&least, "--inh-caps=-all", "--no-new-privs", env!("CARGO_BIN_EXE_nodelb")]);
     let mut daemon = host.launch(command, &["--reaper", reaper.to_str().unwrap()]);
@@ -214,4 +220,49 @@ fn the_reaper_rejects_other_users() {
         let said = fs::read_to_string(host.path("reaper.log")).unwrap();
         assert!(said.contains("of user 65534: refusing requests"), "{said}");
     });
+}
+
+/// Without tcx links, each change at a device takes CAP_NET_ADMIN, which only the reaper has.
+#[test]
+fn the_reaper_attaches_programs_to_devices_that_appear_later() {
+    sandbox::run("reaper::the_reaper_attaches_programs_to_devices_that_appear_later", |sandbox| {
+        let host = Host::new(sandbox);
+        configure(&host, sandbox, "mode = \"on\"");
+        let path = host.path("reaper.sock");
+        let unit = SocketUnit::start(&host, &path, 0o600);
+        let (first, _backend) = (Pod::new(0), backend("1", "192.0.2.11:8080"));
+        host.serve("web.yaml", SERVICE);
+        let mut command = Command::new("setpriv");
+        command.env("NODELB_HOOKS", "clsact");
+        let daemon = as_unit_with(&host, &path, command);
+        for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+            assert_eq!(status(&process(daemon.pid()), set), "0000000000000000", "{set}");
+        }
+        eventually("programs at pod0", || is_attached("pod0"));
+        assert_eq!(filters_at("pod0"), ["nodelb", "nodelb"]);
+        eventually("an answer", || works(&first, NODE[0]));
+
+        // The next change meets another reaper.
+        kill(unit.latest().unwrap(), Signal::SIGKILL).unwrap();
+        let second = Pod::new(1);
+        let came = Instant::now();
+        eventually("programs at pod1", || is_attached("pod1"));
+        assert_in_time("programs at a device that appears later", came.elapsed());
+        eventually("an answer there", || works(&second, NODE[1]));
+
+        // Filters that another process removes.
+        sandbox::command("tc", &["qdisc", "del", "dev", "pod1", "clsact"]);
+        sandbox::command("ip", &["link", "set", "pod1", "mtu", "1400"]);
+        eventually("filters again", || filters_at("pod1") == ["nodelb", "nodelb"]);
+        daemon.stop();
+        assert!(works(&first, NODE[0]), "without a daemon");
+        host.cleanup();
+        assert_eq!((filters_at("pod0"), filters_at("pod1")), (Vec::new(), Vec::new()));
+    });
+}
+
+/// The names of the filters at a device.
+fn filters_at(device: &str) -> Vec<String> {
+    let ifindex = nix::net::if_::if_nametoindex(device).unwrap();
+    nodelb_datapath::filters::at_device(ifindex).unwrap()
 }

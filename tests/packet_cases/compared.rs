@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
+use nix::time::{ClockId, clock_gettime};
 use nodelb_core::packets::connections::{Connection, Flags, Tables};
 use nodelb_core::packets::headers::{Content, Parsed, parse};
 use nodelb_core::packets::key::PacketKey;
@@ -21,14 +22,21 @@ const NEXT: i32 = -1;
 const SHOT: i32 = 2;
 const REDIRECT: i32 = 7;
 
+const NANOS: u64 = 1_000_000_000;
+
 /// The Ethernet address of another host.
 const OTHER_HOST: [u8; 6] = [2, 0, 0, 0, 0, 0x99];
 
+/// Nanoseconds of the clock that the programs read.
+fn clock(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock).unwrap();
+    u64::try_from(now.tv_sec()).unwrap() * NANOS + u64::try_from(now.tv_nsec()).unwrap()
+}
+
 /// The pure function from the state of the programs before the packet. What is random there is what the programs chose.
-fn expected(world: &World, before: &Tables, after: &Tables, packet: &Packet) -> Outcome {
+fn expected(world: &World, now_ns: u64, (before, after): (&Tables, &Tables), packet: &Packet) -> Outcome {
     let mut world = world.clone();
-    let clock = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC_COARSE).unwrap();
-    world.now_ns = u64::try_from(clock.tv_sec()).unwrap() * 1_000_000_000 + u64::try_from(clock.tv_nsec()).unwrap();
+    world.now_ns = now_ns;
     let mut tables = before.clone();
     tables.limits = world.limits;
     let mut number = 0;
@@ -65,15 +73,15 @@ fn random_number(world: &World, entry: &Connection) -> u32 {
 /// The entries without the times, and without what `is_compared` excludes.
 fn shown(tables: &Tables) -> Vec<String> {
     let entry = |table: &str, key: &PacketKey, entry: &Connection| {
-        let Connection { to, service, backend, offset, ifindex, flags, syn_acknowledgment, bytes, .. } = entry;
-        let Flags { is_redirected, is_reverse, has_replied, has_fin, has_reset, is_local_view } = flags;
+        let Connection { to, service, backend, offset, ifindex, flags, acknowledgment, bytes, .. } = entry;
+        let Flags { is_redirected, is_reverse, has_replied, has_fin, has_reset, is_local_view, is_assured } = flags;
         // The offset is a hint, which only a client's entry uses.
         let offset = if *is_reverse { &0 } else { offset };
         format!(
             "{table} {:?} {:?} {} becomes {to}; service {service} backend {} offset {offset} device {ifindex} bytes {bytes} \
-             acknowledgment {syn_acknowledgment} \
+             acknowledgment {acknowledgment} \
              redirected {is_redirected} reverse {is_reverse} replied {has_replied} fin {has_fin} reset {has_reset} local \
-             {is_local_view}",
+             {is_local_view} assured {is_assured}",
             key.protocol, key.side, key.tuple, backend.0
         )
     };
@@ -146,27 +154,34 @@ pub(crate) fn compare(kernel: &Kernel, world: &World, packet: &Packet) -> Option
         packet.bytes[..6].copy_from_slice(&OTHER_HOST);
     }
     let before = kernel.tables();
+    let started = clock(ClockId::CLOCK_MONOTONIC_COARSE);
     let ran = kernel.run(&packet)?;
+    let ended = clock(ClockId::CLOCK_MONOTONIC_COARSE);
     let after = kernel.tables();
-    let outcome = expected(world, &before, &after, &packet);
-    Some((differences(&ran, &after, &outcome), outcome))
+    let compared = |now: u64| {
+        let outcome = expected(world, now, (&before, &after), &packet);
+        (differences(&ran, &after, &outcome), outcome)
+    };
+    // A second may have begun before the program ran, or after it.
+    let first = compared(started);
+    Some(if first.0.is_empty() || started / NANOS == ended / NANOS { first } else { compared(ended) })
 }
 
 /// Lets both delete what is due, and returns what differs.
 pub(crate) fn compare_sweep(kernel: &mut Kernel, timeouts: &SweepTimeouts) -> String {
-    let before = kernel.tables();
-    kernel.sweep(timeouts);
-    let programs = shown(&kernel.tables());
-    let clock = nix::time::clock_gettime(nix::time::ClockId::CLOCK_MONOTONIC).unwrap();
-    let now = u32::try_from(clock.tv_sec()).unwrap();
-    // A second may have begun since the programs ran.
-    let function = |now: u32| {
-        let mut tables = before.clone();
-        sweep(&mut tables, now, timeouts);
-        shown(&tables)
+    let (before, programs, now) = loop {
+        let before = kernel.tables();
+        let started = clock(ClockId::CLOCK_MONOTONIC) / NANOS;
+        kernel.sweep(timeouts);
+        // If a second begins while the programs run, some entries are due by the old one and others by the new one.
+        if clock(ClockId::CLOCK_MONOTONIC) / NANOS == started {
+            break (before, shown(&kernel.tables()), u32::try_from(started).unwrap());
+        }
     };
-    let expected = function(now);
-    if programs == expected || programs == function(now - 1) {
+    let mut tables = before;
+    sweep(&mut tables, now, timeouts);
+    let expected = shown(&tables);
+    if programs == expected {
         return String::new();
     }
     let only = |one: &[String], other: &[String]| one.iter().filter(|line| !other.contains(line)).cloned().collect();

@@ -47,8 +47,8 @@ const LAST_USED: usize = 52;
 /// Where `created` is in an entry.
 const CREATED: usize = 56;
 
-/// Where `syn_acknowledgment` is in an entry.
-const SYN_ACKNOWLEDGMENT: usize = 68;
+/// Where `acknowledgment` is in an entry.
+const ACKNOWLEDGMENT: usize = 68;
 
 /// Makes an entry older by this number of seconds, with the seal of bpf/connections.h.
 pub(crate) fn make_older(key: &[u8], value: &mut [u8], seconds: u32) {
@@ -95,8 +95,9 @@ pub(crate) fn connection(bytes: &[u8]) -> Connection {
             has_fin: flag(8),
             has_reset: flag(16),
             is_local_view: flag(32),
+            is_assured: flag(64),
         },
-        syn_acknowledgment: u32_at(bytes, SYN_ACKNOWLEDGMENT),
+        acknowledgment: u32_at(bytes, ACKNOWLEDGMENT),
         bytes: u64_at(bytes, 72),
     }
 }

@@ -120,6 +120,7 @@ fn client_packet() -> impl Strategy<Value = Step> {
             (6, true) => " df",
             (6, false) => " ext frag,dst",
             (7, _) => " padding 5",
+            (8, _) => " seq 3000000",
             _ => "",
         };
         let text = format!("in eth0 {client}:{} > {target} {kind} data {data}{more}", 40_000 + port);

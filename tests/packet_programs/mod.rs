@@ -1,12 +1,14 @@
 //! Shared by the tests: a node with devices and routes, the programs with their maps, and one family's addresses.
 
 mod entries;
+mod events;
 mod fragments;
 mod frames;
 mod hostile;
 mod icmp;
 mod pods;
 mod refusal;
+mod routes;
 mod sweep;
 mod traffic;
 mod translation;
@@ -278,6 +280,28 @@ impl Node {
     fn dropped(&self, reason: usize) -> u64 {
         let counts = self.map("packet_counts").lookup_percpu(&[0; 4], MapFlags::ANY).unwrap().unwrap();
         counts.iter().map(|cpu| u64::from_ne_bytes(cpu[40 + 8 * reason..][..8].try_into().unwrap())).sum()
+    }
+
+    /// Number of packets passed on for this reason. The counts follow those of the 13 reasons for which packets are
+    /// dropped.
+    fn passed(&self, reason: usize) -> u64 {
+        self.dropped(13 + reason)
+    }
+
+    /// The numbers of `packet_drops`: packets by service, reason and verdict.
+    fn drops(&self) -> Vec<((u32, u16, u16), u64)> {
+        let map = self.map("packet_drops");
+        let number = |key: &[u8], at: usize| u16::from_ne_bytes(key[at..at + 2].try_into().unwrap());
+        let packets = |key: &[u8]| {
+            let of_cpus = map.lookup_percpu(key, MapFlags::ANY).unwrap().unwrap();
+            of_cpus.iter().map(|cpu| u64::from_ne_bytes(cpu[..8].try_into().unwrap())).sum()
+        };
+        let service = |key: &[u8]| u32::from_ne_bytes(key[..4].try_into().unwrap());
+        let keys = map.keys();
+        let mut found: Vec<_> =
+            keys.map(|key| ((service(&key), number(&key, 4), number(&key, 6)), packets(&key))).collect();
+        found.sort_unstable();
+        found
     }
 
     /// Changes all entries of a map.

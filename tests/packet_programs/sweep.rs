@@ -1,8 +1,9 @@
 //! The deletion of connections that have ended.
 
+use libbpf_rs::MapCore as _;
 use nodelb_datapath::packets::{Sweep, SweepReason, SweepTimeouts, Swept};
 
-use super::frames::{ACK, FIN, RST, TCP, UDP, first, frame};
+use super::frames::{ACK, FIN, Frame, RST, SYN, TCP, UDP, first, frame};
 use super::{Node, V4, with_node};
 
 const TIMEOUTS: SweepTimeouts = SweepTimeouts { handshake: 30, closed: 60, reset: 10, tcp_idle: 86_400, udp_idle: 120 };
@@ -85,6 +86,61 @@ fn packets_in_one_direction_keep_a_connection() {
         age(node, 200);
         node.leaves(&frame(UDP, V4.pod, "203.0.113.2:50000"));
         assert_eq!((reasons(&mut sweep), node.entries().0.len()), (Vec::new(), 2));
+    });
+}
+
+/// A sender that does not see the packets of the connection does not know their numbers.
+#[test]
+fn a_blind_rst_does_not_shorten_the_life_of_an_idle_connection() {
+    with_node("programs::sweep::a_blind_rst_does_not_shorten_the_life_of_an_idle_connection", |node| {
+        let mut sweep = Sweep::load(node.programs.maps()).unwrap_or_else(|error| panic!("{error}"));
+        node.serve_one(V4, TCP, V4.pod);
+        let client = "203.0.113.2:50000";
+        establish(node, TCP, 50000);
+        let acknowledged = 9_000_000;
+        node.leaves(&Frame { acknowledged, ..frame(TCP, V4.pod, client) });
+        let reset = |sequence: u32| Frame { sequence, ..frame(TCP, client, V4.service).flags(RST) };
+        for sequence in [0, 1000, acknowledged - 1, acknowledged + (1 << 20), u32::MAX] {
+            node.arrives(&reset(sequence));
+        }
+        age(node, 1000);
+        assert_eq!((reasons(&mut sweep), node.entries().0.len()), (vec![], 2), "blind");
+        node.arrives(&reset(acknowledged + 5));
+        age(node, 11);
+        assert_eq!((reasons(&mut sweep), node.entries().0.len()), (vec![SweepReason::Reset], 0), "the client's");
+    });
+}
+
+/// `connections` is full: clients that have answered stay in `half_open`.
+#[test]
+fn an_established_connection_that_finds_no_room_is_kept_as_long_as_others() {
+    with_node("programs::sweep::an_established_connection_that_finds_no_room_is_kept_as_long_as_others", |node| {
+        let mut sweep = Sweep::load(node.programs.maps()).unwrap_or_else(|error| panic!("{error}"));
+        node.serve_one(V4, TCP, V4.pod);
+        let mut ports = 20000..;
+        while node.entries().1.is_empty() {
+            establish(node, TCP, ports.next().unwrap());
+        }
+        let (client, answer) = ("203.0.113.2:50000", frame(TCP, V4.pod, "203.0.113.2:50000").flags(SYN | ACK));
+        establish(node, TCP, 50000);
+        node.arrives(&first(TCP, "203.0.113.2:50001", V4.service));
+        node.leaves(&Frame { target: "203.0.113.2:50001".parse().unwrap(), ..answer });
+        assert_eq!(node.entries().1.len(), 6, "two connections without room, and a handshake");
+        assert_eq!(node.passed(10), 2, "counted once each");
+        age(node, 31);
+        assert_eq!((reasons(&mut sweep), node.entries().1.len()), (vec![SweepReason::Handshake], 4));
+        node.arrives(&frame(TCP, client, V4.service));
+        age(node, 10_000);
+        assert_eq!((reasons(&mut sweep), node.entries().1.len()), (vec![], 4));
+        let full = node.entries().0;
+        node.map("connections").delete(&node.map("connections").keys().next().unwrap()).unwrap();
+        node.map("connections").delete(&node.map("connections").keys().next().unwrap()).unwrap();
+        node.arrives(&frame(TCP, client, V4.service));
+        assert_eq!((node.entries().0.len(), node.entries().1.len()), (full.len(), 2), "moved when there is room");
+        node.arrives(&frame(TCP, client, V4.service).flags(FIN | ACK));
+        node.leaves(&frame(TCP, V4.pod, client).flags(FIN | ACK));
+        age(node, 61);
+        assert_eq!(reasons(&mut sweep), [SweepReason::Closed]);
     });
 }
 

@@ -1,8 +1,8 @@
 //! The backend choice of a UDP socket, over arbitrary lists: any length, weights, order and ids.
 
-use nodelb_core::explain::rendezvous::{MOST_SCORED, choose};
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::state::entries::{BackendId, ServiceId, Slot};
+use nodelb_core::state::rendezvous::{MOST_SCORED, choose};
 use proptest::prelude::*;
 
 use crate::cases;

@@ -12,6 +12,7 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{MapState, ServiceId};
 
 use crate::model::Maps;
+use crate::outside_model::{Attempt, Frame, Met};
 
 /// A client. Each has its own network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,6 +88,19 @@ pub(crate) trait Environment {
     /// The outcome for the client at the address, as [`Outcome`] prints it. `traced` is the outcome
     /// according to the state.
     fn connect(&mut self, to: L4Addr, from: Client, traced: &Outcome) -> Result<String, String>;
+
+    /// The index of the device that leads to clients outside the node.
+    fn uplink(&self) -> u32 {
+        2
+    }
+
+    /// The outcome for a client outside the node. `expected` is the outcome according to the state; an environment with
+    /// clients fails if theirs differs.
+    fn connect_outside(&mut self, attempt: &Attempt, expected: &Met) -> Result<Met, String>;
+
+    /// The outcome for the next packet of the client with this name, which keeps its connection. `expected` is
+    /// the outcome according to the state.
+    fn talk(&mut self, name: &str, packet: &Frame, expected: &Met) -> Result<Met, String>;
 
     /// The response to a load balancer at a healthCheckNodePort. `expected` is the response
     /// according to the snapshot.

@@ -10,8 +10,6 @@ use nodelb::admin::tables;
 use nodelb::files::merge::{Merged, merge};
 use nodelb::files::{FileContent, parse};
 use nodelb_core::change::Change;
-use nodelb_core::compile::guard::Guard;
-use nodelb_core::datapath::Limits;
 use nodelb_core::engine::{AddressConflict, Takeover};
 use nodelb_core::explain::reports;
 use nodelb_core::explain::trace::{Verdict, refuses_bind, taken_nodeports, trace};
@@ -25,27 +23,21 @@ use nodelb_core::model::node::{NodeFacts, NodeObject, NodePortAddress};
 use nodelb_core::model::service::{Service, ServiceName, Slice, Source};
 use nodelb_core::output::table::Table;
 use nodelb_core::snapshot::Snapshot;
-use nodelb_core::state::entries::{MapOp, ServiceId, Slot};
+use nodelb_core::state::entries::{MapOp, MapState, ServiceId, Slot};
 use nodelb_core::table::health_check_ports::Claimants;
 
 use crate::environment::{Client, Environment, Outcome};
 use crate::memory_maps;
-use crate::model::{Host, Maps, ROOMY};
+use crate::model::{Host, Maps};
+use crate::outside_model::{Machine, Met, OutsideModel};
 use crate::script::Script;
+use crate::settings::{Settings, list, pairs};
 
 /// A file of the services directory: its last valid content, and its current problems.
 #[derive(Default)]
 struct File {
     content: Option<Arc<FileContent>>,
     problems: Vec<String>,
-}
-
-/// The settings at the start of a scenario.
-struct Settings {
-    guard: Guard,
-    limits: Limits,
-    /// The source of what is applied.
-    source: Source,
 }
 
 /// See the module.
@@ -61,6 +53,8 @@ pub(crate) struct Runner<W: Environment> {
     unhealthy: BTreeMap<ServiceName, Quarantine>,
     /// The `incomplete` of the last `Synced`; `None` before the first.
     synced: Option<Option<Arc<str>>>,
+    /// The clients outside the node.
+    outside: OutsideModel,
     /// Names of released ids, for operations that delete them.
     names: BTreeMap<ServiceId, String>,
 }
@@ -69,7 +63,8 @@ impl<W: Environment> Runner<W> {
     pub(crate) fn new(script: &Script, mut environment: W) -> Result<Self, String> {
         let settings = Settings::of(script)?;
         let maps = environment.maps(settings.limits, &settings.guard)?;
-        Ok(Self {
+        let outside = OutsideModel::new(environment.uplink(), settings.always_masquerades);
+        let mut runner = Self {
             host: settings.host(maps),
             environment,
             settings,
@@ -79,8 +74,18 @@ impl<W: Environment> Runner<W> {
             apiservers: BTreeSet::new(),
             unhealthy: BTreeMap::new(),
             synced: None,
+            outside,
             names: BTreeMap::new(),
-        })
+        };
+        runner.send_uplinks();
+        Ok(runner)
+    }
+
+    /// Sends the uplink to the engine, if packets are on.
+    fn send_uplinks(&mut self) {
+        if self.settings.packets.is_on {
+            self.host.send([Change::Uplinks(vec![self.outside.uplink()])]);
+        }
     }
 
     /// Runs a step; returns its output if it is a printing one.
@@ -88,7 +93,7 @@ impl<W: Environment> Runner<W> {
         let words: Vec<&str> = step.split_whitespace().collect();
         match words[..] {
             // See `Settings`.
-            ["exact"] | ["source", _] | ["limits" | "guard", ..] => {}
+            ["exact"] | ["source", _] | ["limits" | "guard" | "packets", ..] => {}
             ["apply", file] => self.apply(file, script.file(file)?),
             ["apply", block, "as", file] => self.apply(file, script.file(block)?),
             ["delete", file] => self.delete(file)?,
@@ -104,6 +109,14 @@ impl<W: Environment> Runner<W> {
             ["healthy", service, backend] => self.find(service, backend, None)?,
             ["apiservers", addresses] => self.set_apiservers(addresses)?,
             ["listeners", addresses] => self.set_listeners(addresses)?,
+            ["connect", ref to @ .., "from", Machine::OUTSIDE] => {
+                return self.connect_from(to, Machine::Outside).map(Some);
+            }
+            ["connect", ref to @ .., "from", Machine::OTHER_NODE] => {
+                return self.connect_from(to, Machine::OtherNode).map(Some);
+            }
+            ["connect", ref to @ .., "from", Machine::VM] => return self.connect_from(to, Machine::Vm).map(Some),
+            ["talk", name, to] => return self.talk(name, to).map(Some),
             ["connect", ref to @ .., "from", client] => return self.connect(to, &[parse_client(client)?]).map(Some),
             ["health-check", at] => return self.health_check(at).map(Some),
             ["connect", ref to @ ..] => return self.connect(to, &[Client::Host, Client::Pod]).map(Some),
@@ -278,6 +291,7 @@ impl<W: Environment> Runner<W> {
         self.synced = None;
         self.host.send([Change::Node(self.node.clone()), Change::Apiservers(self.apiservers.clone())]);
         self.send_unhealthy();
+        self.send_uplinks();
         self.host.settle();
     }
 
@@ -309,10 +323,7 @@ impl<W: Environment> Runner<W> {
     fn connect(&mut self, words: &[&str], from: &[Client]) -> Result<String, String> {
         let snapshot = self.host.engine.snapshot(self.host.now);
         let held = self.host.held();
-        let named = reports::backends(&snapshot, &Filter::default()).into_iter().map(|backend| backend.address);
-        let slots = held.services.values().flat_map(|entry| entry.cluster.iter().chain(&*entry.local));
-        let backends: BTreeSet<L4Addr> = named.chain(slots.map(|slot| slot.addr)).collect();
-        self.environment.listen(&backends)?;
+        self.listen(&snapshot, &held)?;
         let mut text = String::new();
         for word in words {
             let to: L4Addr = word.parse().map_err(|error| format!("{error}"))?;
@@ -328,6 +339,53 @@ impl<W: Environment> Runner<W> {
             _ = writeln!(text, "{to} {}", agreed(&met.collect::<Result<Vec<_>, String>>()?));
         }
         Ok(text)
+    }
+
+    /// Makes the backends listen.
+    fn listen(&mut self, snapshot: &Snapshot, held: &MapState) -> Result<(), String> {
+        let named = reports::backends(snapshot, &Filter::default()).into_iter().map(|backend| backend.address);
+        let slots = held.services.values().flat_map(|entry| entry.cluster.iter().chain(&*entry.local));
+        self.environment.listen(&named.chain(slots.map(|slot| slot.addr)).collect())
+    }
+
+    /// The outcome for a machine outside the node at each of the addresses.
+    fn connect_from(&mut self, words: &[&str], machine: Machine) -> Result<String, String> {
+        let mut text = String::new();
+        for word in words {
+            let to: L4Addr = word.parse().map_err(|error| format!("{error}"))?;
+            let met = self.connect_outside(to, machine)?;
+            _ = writeln!(text, "{to} {met}");
+        }
+        Ok(text)
+    }
+
+    fn connect_outside(&mut self, to: L4Addr, machine: Machine) -> Result<Met, String> {
+        let snapshot = self.host.engine.snapshot(self.host.now);
+        let held = self.host.held();
+        self.listen(&snapshot, &held)?;
+        let attempt = self.outside.attempt(to, machine);
+        let range = &self.settings.guard.nodeport_range;
+        let [desired, traced] = [&snapshot.desired, &held].map(|state| Met::candidates(state, range, &attempt));
+        let translated = self.outside.connect(&held, range, self.host.now, &attempt)?;
+        if !(translated.fits(&traced) && (translated.fits(&desired) || self.synced.is_none())) {
+            return Err(format!(
+                "{to}: by what is desired it {desired}, by what the maps hold it {traced}, by the packets it \
+                 {translated}"
+            ));
+        }
+        self.environment.connect_outside(&attempt, &translated)
+    }
+
+    /// What a client outside the node meets that keeps its connection, or its socket.
+    fn talk(&mut self, name: &str, to: &str) -> Result<String, String> {
+        let to: L4Addr = to.parse().map_err(|error| format!("{error}"))?;
+        let snapshot = self.host.engine.snapshot(self.host.now);
+        let held = self.host.held();
+        self.listen(&snapshot, &held)?;
+        let packet = self.outside.next_packet(name, to);
+        let translated = self.outside.say(&held, self.host.now, &packet)?;
+        let met = self.environment.talk(name, &packet, &translated)?;
+        Ok(format!("{to} {met}\n"))
     }
 
     /// The result of a bind to the address.
@@ -442,7 +500,7 @@ impl<W: Environment> Runner<W> {
         self.send_unhealthy();
         self.send();
         self.sync();
-        self.host.send([Change::Node(NodeFacts::default())]);
+        self.host.send([Change::Node(NodeFacts::default()), Change::Uplinks(Vec::new())]);
         let is_settled = self.host.settle();
         let mut empty = self.settings.host(memory_maps::create(self.settings.limits, None));
         empty.send_synced();
@@ -453,61 +511,6 @@ impl<W: Environment> Runner<W> {
             return Ok(());
         }
         Err(format!("at the end not all is given back: {slots} slots, {left:?}, in the maps\n{}", self.host.text()))
-    }
-}
-
-impl Settings {
-    fn of(script: &Script) -> Result<Self, String> {
-        let mut settings = Self { guard: Guard::default(), limits: ROOMY, source: Source::Files };
-        for step in &script.steps {
-            let words: Vec<&str> = step.split_whitespace().collect();
-            let set = match words[..] {
-                ["source", source] => settings.set_source(source),
-                ["limits", ref limits @ ..] => settings.set_limits(limits),
-                ["guard", ref rules @ ..] => settings.set_guard(rules),
-                _ => Ok(()),
-            };
-            set.map_err(|error| format!("`{step}`: {error}"))?;
-        }
-        Ok(settings)
-    }
-
-    fn set_source(&mut self, source: &str) -> Result<(), String> {
-        self.source = match source {
-            "files" => Source::Files,
-            "kubernetes" => Source::Kubernetes,
-            _ => return Err("a source is `files` or `kubernetes`".into()),
-        };
-        Ok(())
-    }
-
-    fn set_limits(&mut self, words: &[&str]) -> Result<(), String> {
-        for (key, value) in pairs(words)? {
-            let value = value.parse().map_err(|error| format!("{key}: {error}"))?;
-            match key {
-                "frontends" => self.limits.frontends = value,
-                "services" => self.limits.services = value,
-                "slots" => self.limits.slots = value,
-                _ => return Err(format!("no map `{key}`: frontends, services and slots are")),
-            }
-        }
-        Ok(())
-    }
-
-    fn set_guard(&mut self, words: &[&str]) -> Result<(), String> {
-        for (key, value) in pairs(words)? {
-            match key {
-                "admin" => self.guard.admin = list::<L4Addr>(value)?.iter().map(|at| (at.addr, at.port)).collect(),
-                "bypass" => self.guard.bypass = list(value)?,
-                "external-ips" => self.guard.external_ips = list(value)?,
-                _ => return Err(format!("no rule `{key}`: admin, bypass and external-ips are")),
-            }
-        }
-        Ok(())
-    }
-
-    fn host<M: Maps>(&self, maps: M) -> Host<M> {
-        Host::new(maps, [self.source], self.guard.clone())
     }
 }
 
@@ -576,13 +579,4 @@ fn backends(slots: &[Slot]) -> String {
         len => format!("{}*{len}", run[0].addr),
     };
     slots.chunk_by(|a, b| a.addr == b.addr).map(run).collect::<Vec<_>>().join(", ")
-}
-
-fn pairs<'a>(words: &[&'a str]) -> Result<Vec<(&'a str, &'a str)>, String> {
-    words.iter().map(|word| word.split_once('=').ok_or_else(|| format!("`{word}` is not key=value"))).collect()
-}
-
-fn list<T: std::str::FromStr<Err: std::fmt::Display>>(text: &str) -> Result<Vec<T>, String> {
-    let parse = |part: &str| part.parse().map_err(|error| format!("`{part}`: {error}"));
-    text.split(',').filter(|part| !part.is_empty()).map(parse).collect()
 }

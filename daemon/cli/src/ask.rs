@@ -14,7 +14,7 @@ use super::print::{Sanitizer, print, print_on};
 use crate::exit::Failure;
 
 /// One query parameter. The value is percent-encoded when the request is built.
-pub(super) type Parameter = (&'static str, String);
+pub(crate) type Parameter = (&'static str, String);
 
 /// Filters for rows that have an address.
 #[derive(Debug, Args)]
@@ -68,9 +68,10 @@ pub(super) enum Colour {
 }
 
 /// The format of an answer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     /// For people.
+    #[default]
     Text,
     /// For programs.
     Json,
@@ -142,6 +143,23 @@ impl Connections {
         let address = self.address.map(|address| ("address", address.to_string()));
         let limit = self.limit.map(|limit| ("limit", limit.to_string()));
         self.asking.ask("/connections", &[service, address, limit].into_iter().flatten().collect::<Vec<_>>())
+    }
+}
+
+/// Options of `nodelb drops`.
+#[derive(Debug, Args)]
+pub(super) struct Drops {
+    /// Only packets to this service
+    #[arg(value_name = "NAMESPACE/NAME")]
+    service: Option<ServiceName>,
+    #[command(flatten)]
+    asking: Asking,
+}
+
+impl Drops {
+    pub(super) fn ask(&self) -> Result<(), Failure> {
+        let service = self.service.as_ref().map(|service| ("service", service.to_string()));
+        self.asking.ask("/drops", &service.into_iter().collect::<Vec<_>>())
     }
 }
 
@@ -231,7 +249,7 @@ impl Asking {
 
 /// Returns the path with its query string. Characters that a query string may contain are not escaped, so that names
 /// and addresses stay readable.
-fn target(route: &str, parameters: &[Parameter]) -> String {
+pub(crate) fn target(route: &str, parameters: &[Parameter]) -> String {
     let mut target = route.to_owned();
     for (position, (name, value)) in parameters.iter().enumerate() {
         target.push(if position == 0 { '?' } else { '&' });

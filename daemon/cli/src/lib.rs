@@ -19,12 +19,13 @@ pub mod endpoints;
 pub mod exit;
 mod observe;
 mod options;
+mod packets;
 mod print;
 mod query_options;
 mod trace;
 
 pub use ask::Output;
-use ask::{Asking, Connections, DaemonAddresses, Frontends, History, Rows};
+use ask::{Asking, Connections, DaemonAddresses, Drops, Frontends, History, Rows};
 use completions::Completions;
 pub use diff::probe::ReadPeer;
 pub use options::{CheckOptions, CleanupOptions, DatapathChoice, RunOptions};
@@ -97,6 +98,8 @@ enum Command {
     Devices(Asking),
     /// List connections of clients outside this node
     Connections(Connections),
+    /// Show why packets from outside this node were dropped or answered
+    Drops(Drops),
     /// Show the active configuration
     Config(Asking),
     /// Find out why a service fails: most likely cause first, with a fix
@@ -104,9 +107,10 @@ enum Command {
     /// Queries the daemon and an apiserver, and connects to the service from here, skipping whatever is unreachable.
     /// Exit status: 0 no problems, 1 warning, 2 outage.
     Diagnose(DiagnoseOptions),
-    /// Stream Service and EndpointSlice changes from an apiserver
+    /// Stream Service and EndpointSlice changes from an apiserver, or packets from outside this node
     ///
-    /// Prints the differences of each event. Works without the daemon. Runs until interrupted.
+    /// Prints the differences of each event. Works without the daemon. Runs until interrupted. With --packets, the daemon
+    /// reports what becomes of each packet, over its socket.
     Watch(WatchOptions),
     /// Remove all BPF programs and maps of nodelb: service addresses stop working at once
     ///
@@ -184,11 +188,15 @@ fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
         Command::Sources(asking) => asking.ask("/sources", &[]),
         Command::Apiservers(asking) => asking.ask("/apiservers", &[]),
         Command::Connections(connections) => connections.ask(),
+        Command::Drops(drops) => drops.ask(),
         Command::Devices(asking) => asking.ask("/devices", &[]),
         Command::Cleanup(options) => print_output(|out| (actions.cleanup)(options, out)),
         Command::Reaper => (actions.reaper)(),
         Command::Diagnose(options) => {
             return query_options::print_result(|out| diagnose::diagnose(options, actions.configured, out));
+        }
+        Command::Watch(options) if options.packets => {
+            return query_options::print_stream(|out| packets::watch(options, out));
         }
         Command::Watch(options) => {
             return query_options::print_stream(|out| observe::watch(options, actions.configured, out));

@@ -4,7 +4,6 @@
 pub mod differences;
 pub mod explanation;
 pub mod outside;
-pub mod rendezvous;
 pub mod reports;
 pub mod rows;
 pub mod trace;

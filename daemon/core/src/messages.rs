@@ -306,9 +306,15 @@ messages! {
         "Look at the error in the line. If the device should not be used, name it in `packets.except`.";
     PACKETS_ACTIVITY = 0xa865705f23464c6294d9ea1595e03f25,
         "Whether connections from outside the node are translated",
-        "The line says whether nodelb translates connections from outside the node, and why: because of `packets.mode`, \
-         or because another service proxy is present.",
+        "The line says whether nodelb translates connections from outside the node, and the reason.",
         "Nothing, if this is intended. `nodelb devices` shows the same.";
+    PACKETS_FAILED = 0x4477fd29066a41c29b804d4a8956004a,
+        "Connections from outside the node: the start was not complete",
+        "nodelb could not load, replace or remove its programs for packets. Other connections are not affected.",
+        "Look at the error in the line, and restart nodelb when it is corrected. `nodelb devices` shows the result.";
+    CONNECTIONS_LIMIT_KEPT = 0xe23d6e90d8b04ea2ac30404c6e8351a3, "The limit of connections was not lowered",
+        "More connections exist than packets.max-connections permits. The map keeps its size, and no connection ends.",
+        "Restart nodelb when fewer connections exist, or raise packets.max-connections.";
     SNAT_PORTS_OVERLAP = 0xf64be8eedb724bc1a3de84b961fb31f9,
         "The source ports overlap with those of the node's processes",
         "packets.snat-ports contains ports that the kernel assigns to processes of the node. nodelb has to find out for \

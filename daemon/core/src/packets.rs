@@ -1,6 +1,7 @@
 //! The packet path as a pure function: what becomes of a packet that arrives at or leaves a device of the node. The
 //! programs of `bpf/packet.bpf.c` do the same; tests compare the two.
 
+pub mod admission;
 mod begin;
 mod bytes;
 pub mod checksum;
@@ -8,7 +9,7 @@ pub mod choice;
 pub mod connections;
 pub mod extensions;
 mod forward;
-mod frontend;
+pub(crate) mod frontend;
 pub mod headers;
 mod hook_state;
 mod icmp;

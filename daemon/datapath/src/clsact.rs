@@ -1,5 +1,6 @@
 //! Programs at network devices of kernels without tcx links: filters with direct action at the qdisc `clsact`. They
-//! stay until they are removed, and one request replaces their program. Each change takes CAP_NET_ADMIN.
+//! stay until they are removed, and one request replaces their program. A process with CAP_NET_ADMIN makes each change
+//! (`crate::filter_changes`).
 //!
 //! Several programs may use the qdisc. nodelb records that it has added one by an empty directory `clsact-IFINDEX` next
 //! to the pins of links. It removes only such a qdisc, and only if no other program has a filter there.
@@ -11,16 +12,10 @@ use libbpf_rs::Program;
 
 use crate::attach::LinkState;
 use crate::device_hooks::{Direction, HookPoint};
-use crate::filters;
+use crate::filter_changes::{ChangeFilters, FilterChange, HANDLE, PRIORITY};
 use crate::load::listening;
 use crate::pins::{self, Pins};
-use crate::sys::tc::{self, Filter};
-
-/// The handle of nodelb's filters, `nl` in ASCII. Others use 1.
-const HANDLE: u32 = 0x6e6c;
-
-/// The priority of the filters, which is the highest.
-const PRIORITY: u32 = 1;
+use crate::sys::tc::Filter;
 
 fn filter(point: HookPoint) -> Filter {
     let attach_point = match point.direction {
@@ -31,21 +26,23 @@ fn filter(point: HookPoint) -> Filter {
 }
 
 /// Makes the hook run the program.
-pub(crate) fn attach(point: HookPoint, program: BorrowedFd<'_>, pins: &Pins) -> io::Result<LinkState> {
-    let filter = filter(point);
+pub(crate) fn attach(
+    point: HookPoint,
+    program: BorrowedFd<'_>,
+    pins: &Pins,
+    changes: &dyn ChangeFilters,
+) -> io::Result<LinkState> {
     let is_there = program_at(point)?.is_some();
     if !is_there {
-        add_qdisc(point.ifindex, pins)?;
+        add_qdisc(point.ifindex, pins, changes)?;
     }
-    // libbpf prints the kernel's message about a refusal; the error has the reason.
-    listening(|| filter.replace(program)).0?;
+    changes.change(point.ifindex, FilterChange::Replace(point.direction), Some(program))?;
     pins.crash().pass();
     Ok(if is_there { LinkState::Updated } else { LinkState::Created })
 }
 
-fn add_qdisc(ifindex: u32, pins: &Pins) -> io::Result<()> {
-    let (added, _) = listening(|| tc::clsact_create(ifindex));
-    match added {
+fn add_qdisc(ifindex: u32, pins: &Pins, changes: &dyn ChangeFilters) -> io::Result<()> {
+    match changes.change(ifindex, FilterChange::AddQdisc, None) {
         Ok(()) => {
             pins.crash().pass();
             pins::make_directory(&pins.link(&marker(ifindex)), pins.crash())
@@ -76,6 +73,7 @@ pub(crate) fn fault(point: HookPoint, program: BorrowedFd<'_>) -> Option<String>
 
 /// The id of the program that nodelb's filter at the hook runs; `None` without such a filter.
 pub(crate) fn program_at(point: HookPoint) -> io::Result<Option<u32>> {
+    // libbpf prints the kernel's message about a refusal; the error has the reason.
     match listening(|| filter(point).program()).0 {
         Ok(id) => Ok(Some(id)),
         // Without a qdisc, the kernel answers EINVAL.
@@ -86,28 +84,31 @@ pub(crate) fn program_at(point: HookPoint) -> io::Result<Option<u32>> {
 
 /// Removes the filters of a device, and the qdisc if nodelb has added it and no other program uses it. Returns the
 /// number of removed filters. The device may be gone.
-pub(crate) fn remove(ifindex: u32, pins: &Pins) -> io::Result<usize> {
+pub(crate) fn remove(ifindex: u32, pins: &Pins, changes: &dyn ChangeFilters) -> io::Result<usize> {
     let mut removed = 0;
     for direction in [Direction::In, Direction::Out] {
         let point = HookPoint { ifindex, direction };
         if program_at(point)?.is_some() {
-            listening(|| filter(point).remove()).0?;
+            changes.change(ifindex, FilterChange::Remove(direction), None)?;
             pins.crash().pass();
             removed += 1;
         }
     }
     let marker = pins.link(&marker(ifindex));
     if marker.exists() {
-        if filters::at_device(ifindex)?.is_empty() {
-            match listening(|| tc::clsact_remove(ifindex)).0 {
-                Ok(()) => pins.crash().pass(),
-                Err(error) if is_absent(&error) => {}
-                Err(error) => return Err(error),
-            }
+        match changes.change(ifindex, FilterChange::RemoveQdisc, None) {
+            Ok(()) => pins.crash().pass(),
+            Err(error) if is_absent(&error) || is_used(&error) => {}
+            Err(error) => return Err(error),
         }
         pins::remove_empty(&marker, pins.crash())?;
     }
     Ok(removed)
+}
+
+/// Whether the qdisc has filters of other programs.
+fn is_used(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ResourceBusy
 }
 
 fn is_absent(error: &io::Error) -> bool {

@@ -14,6 +14,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use crate::attach::LinkState;
 use crate::crash::CrashPoint;
+use crate::filter_changes::{ChangeFilters, InThisProcess};
 use crate::packets::{LinkLayer, PacketHook, PacketPrograms};
 use crate::pins::{self, Pins, UNFINISHED, numbered};
 use crate::sys::{self, tc};
@@ -126,7 +127,7 @@ fn mark_side(device: HookedDevice, pins: &Pins) -> io::Result<()> {
 pub enum HookMethod {
     /// By links, which need no capability.
     Tcx,
-    /// By filters, which take CAP_NET_ADMIN.
+    /// By filters, which take CAP_NET_ADMIN: see [`DeviceHooks::change_filters_by`].
     Clsact,
 }
 
@@ -185,11 +186,19 @@ pub struct DeviceHooks {
     devices: BTreeMap<u32, HookedDevice>,
     /// The open links: a program stays attached as long as its link is open or pinned.
     open_links: BTreeMap<HookPoint, OwnedFd>,
+    /// What changes filters.
+    changes: Box<dyn ChangeFilters>,
 }
 
 impl DeviceHooks {
     pub(crate) fn new(programs: PacketPrograms, method: HookMethod, pins: Pins) -> Self {
-        Self { programs, method, pins, devices: BTreeMap::new(), open_links: BTreeMap::new() }
+        let changes = Box::new(InThisProcess);
+        Self { programs, method, pins, devices: BTreeMap::new(), open_links: BTreeMap::new(), changes }
+    }
+
+    /// Lets another process change filters, for a process that has dropped CAP_NET_ADMIN.
+    pub fn change_filters_by(&mut self, changes: Box<dyn ChangeFilters>) {
+        self.changes = changes;
     }
 
     /// How programs are attached.
@@ -214,11 +223,9 @@ impl DeviceHooks {
     }
 
     /// Makes the programs that an earlier process attached run the programs of this one, and removes what is left of
-    /// devices that are gone. Does nothing if there are none.
-    ///
-    /// # Errors
-    /// The first hook that cannot be changed. Its previous program stays attached.
-    pub(crate) fn take_over(&mut self) -> Result<(), HookError> {
+    /// devices that are gone. Does nothing if there are none. Returns the hooks that cannot be changed: their previous
+    /// programs stay attached, and [`Self::faults`] reports them.
+    pub(crate) fn take_over(&mut self) -> Vec<HookError> {
         let left = match self.method {
             HookMethod::Tcx => pinned_points(&self.pins),
             HookMethod::Clsact => filtered_points(),
@@ -229,16 +236,20 @@ impl DeviceHooks {
         };
         let alive: BTreeSet<u32> = left.iter().filter(|point| is_alive(point)).map(|point| point.ifindex).collect();
         let gone: BTreeSet<u32> = left.iter().map(|point| point.ifindex).filter(|it| !alive.contains(it)).collect();
-        for ifindex in gone {
-            self.detach(ifindex)?;
+        let detached = gone.into_iter().map(|ifindex| self.detach(ifindex)).collect::<Vec<_>>();
+        let attached = alive.into_iter().map(|ifindex| self.take_over_at(ifindex));
+        detached.into_iter().chain(attached).filter_map(Result::err).collect()
+    }
+
+    fn take_over_at(&mut self, ifindex: u32) -> Result<(), HookError> {
+        let Ok(device) = HookedDevice::read(ifindex, &self.pins) else { return self.detach(ifindex) };
+        let Err(error) = self.attach(device) else { return Ok(()) };
+        // Devices of pods come and go at any time.
+        if HookedDevice::read(ifindex, &self.pins).is_err() {
+            return self.detach(ifindex);
         }
-        for ifindex in alive {
-            match HookedDevice::read(ifindex, &self.pins) {
-                Ok(device) => self.attach(device).map(drop)?,
-                Err(_gone) => self.detach(ifindex)?,
-            }
-        }
-        Ok(())
+        self.devices.insert(ifindex, device);
+        Err(error)
     }
 
     /// Attaches programs to a device, or replaces them by those of this process.
@@ -255,7 +266,7 @@ impl DeviceHooks {
             let program = self.program(device, direction);
             let state = match self.method {
                 HookMethod::Tcx => tcx::attach(point, program, &self.pins, &mut link),
-                HookMethod::Clsact => clsact::attach(point, program, &self.pins),
+                HookMethod::Clsact => clsact::attach(point, program, &self.pins, &*self.changes),
             };
             self.open_links.extend(link.map(|link| (point, link)));
             states.push((direction, state.map_err(HookError::at(point))?));
@@ -270,7 +281,7 @@ impl DeviceHooks {
     /// The hook that cannot be changed.
     pub fn detach(&mut self, ifindex: u32) -> Result<(), HookError> {
         self.open_links.retain(|point, _| point.ifindex != ifindex);
-        remove_device(ifindex, &self.pins)?;
+        remove_device(ifindex, &self.pins, &*self.changes)?;
         self.devices.remove(&ifindex);
         Ok(())
     }
@@ -307,7 +318,7 @@ fn filtered_points() -> Vec<HookPoint> {
 }
 
 /// Removes everything of nodelb from a device, whatever the method was.
-fn remove_device(ifindex: u32, pins: &Pins) -> Result<usize, HookError> {
+fn remove_device(ifindex: u32, pins: &Pins, changes: &dyn ChangeFilters) -> Result<usize, HookError> {
     let mut removed = 0;
     for direction in Direction::ALL.into_iter().rev() {
         let point = HookPoint { ifindex, direction };
@@ -316,7 +327,7 @@ fn remove_device(ifindex: u32, pins: &Pins) -> Result<usize, HookError> {
         }
     }
     let point = HookPoint { ifindex, direction: Direction::In };
-    removed += clsact::remove(ifindex, pins).map_err(HookError::at(point))?;
+    removed += clsact::remove(ifindex, pins, changes).map_err(HookError::at(point))?;
     pins::remove_empty(&pod_marker(ifindex, pins), pins.crash()).map_err(HookError::at(point))?;
     Ok(removed)
 }
@@ -337,8 +348,26 @@ fn remove_link(path: &Path, crash: &CrashPoint) -> io::Result<bool> {
     Ok(link.is_some())
 }
 
+/// The name of the directory that says that the programs at devices use maps of an earlier generation.
+const OUTDATED: &str = "outdated-packets";
+
+/// Records whether the programs at devices use maps of an earlier generation, because those of a later start could not
+/// be loaded.
+pub(crate) fn mark_outdated(is_outdated: bool, pins: &Pins) -> io::Result<()> {
+    let marker = pins.link(OUTDATED);
+    if is_outdated { pins::make_directory(&marker, pins.crash()) } else { pins::remove_empty(&marker, pins.crash()) }
+}
+
+/// Whether programs of an earlier start are attached to devices and use the maps of the current generation.
+pub(crate) fn is_any_current(pins: &Pins) -> bool {
+    let is_any = || !pinned_points(pins).is_empty() || !filtered_points().is_empty();
+    !pins.link(OUTDATED).exists() && is_any()
+}
+
 /// Removes all programs of nodelb from all devices. Returns the number of hooks.
 pub(crate) fn remove_all(pins: &Pins) -> Result<usize, HookError> {
+    let any = HookPoint { ifindex: 0, direction: Direction::In };
+    mark_outdated(false, pins).map_err(HookError::at(any))?;
     let names = pins::list(&pins.links()).unwrap_or_default();
     let named = names.iter().filter_map(|name| {
         let name = name.strip_suffix(UNFINISHED).unwrap_or(name);
@@ -347,7 +376,7 @@ pub(crate) fn remove_all(pins: &Pins) -> Result<usize, HookError> {
     });
     let filtered = filtered_points().into_iter().map(|point| point.ifindex);
     let indexes: BTreeSet<u32> = named.chain(filtered).collect();
-    indexes.into_iter().map(|ifindex| remove_device(ifindex, pins)).sum()
+    indexes.into_iter().map(|ifindex| remove_device(ifindex, pins, &InThisProcess)).sum()
 }
 
 /// The names of the pins of all links at devices.

@@ -154,15 +154,6 @@ pub enum OpenError {
         /// The configured limit.
         limit: u32,
     },
-    /// The limit of connections of clients outside the node is below their number.
-    #[error(
-        "more than {limit} connections of clients outside this node exist: raise packets.max-connections; all \
-         connections continue"
-    )]
-    TooManyConnections {
-        /// The configured limit.
-        limit: u32,
-    },
     /// Any other error.
     #[error("{action} {}: {reason}", object.display())]
     Failed {

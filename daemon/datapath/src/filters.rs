@@ -10,31 +10,38 @@ use nix::sys::socket::{
 };
 use nix::sys::time::TimeVal;
 
-/// The parents of filters at `clsact`: `TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS)` of `linux/pkt_sched.h`, and the same
-/// for egress.
-const PARENTS: [u32; 2] = [0xffff_fff2, 0xffff_fff3];
+use crate::device_hooks::Direction;
+
+/// The parent of filters at `clsact`: `TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS)` of `linux/pkt_sched.h`, or the same for
+/// egress.
+pub(crate) fn parent(direction: Direction) -> u32 {
+    match direction {
+        Direction::In => 0xffff_fff2,
+        Direction::Out => 0xffff_fff3,
+    }
+}
 
 /// Lengths of `struct nlmsghdr` and `struct tcmsg` in bytes.
-const HEADER: usize = 16;
-const TCMSG: usize = 20;
+pub(crate) const HEADER: usize = 16;
+pub(crate) const TCMSG: usize = 20;
 
 /// Length of a request in bytes, and its flags: `NLM_F_REQUEST | NLM_F_DUMP`.
 const REQUEST: u32 = 36;
 const DUMP: u16 = 0x0301;
 
 /// Types of answers, `NLMSG_ERROR` and `NLMSG_DONE`.
-const ERROR: u16 = 2;
+pub(crate) const ERROR: u16 = 2;
 const DONE: u16 = 3;
 
 /// Numbers of attributes, from `linux/rtnetlink.h` and `linux/pkt_cls.h`.
-const TCA_OPTIONS: u16 = 2;
-const TCA_BPF_NAME: u16 = 7;
+pub(crate) const TCA_OPTIONS: u16 = 2;
+pub(crate) const TCA_BPF_NAME: u16 = 7;
 
 /// How long the kernel may take to answer, in seconds.
 const TIMEOUT_SECONDS: i64 = 2;
 
 /// More bytes than the kernel puts into one datagram.
-const BUFFER: usize = 64 << 10;
+pub(crate) const BUFFER: usize = 64 << 10;
 
 /// The filters of a device, at ingress and at egress: the name of each that runs a BPF program, and an empty name for
 /// the others. A device that is gone has none.
@@ -42,15 +49,21 @@ const BUFFER: usize = 64 << 10;
 /// # Errors
 /// If the kernel refuses the request or does not answer.
 pub fn at_device(ifindex: u32) -> io::Result<Vec<String>> {
-    let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute)?;
-    setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(TIMEOUT_SECONDS, 0))?;
+    let socket = open()?;
     let mut names = Vec::new();
-    for parent in PARENTS {
-        let request = request(ifindex, parent);
+    for direction in [Direction::In, Direction::Out] {
+        let request = request(ifindex, parent(direction));
         sendto(socket.as_raw_fd(), &request, &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
         answer(&socket, &mut names)?;
     }
     Ok(names)
+}
+
+/// A socket for requests.
+pub(crate) fn open() -> io::Result<OwnedFd> {
+    let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute)?;
+    setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::new(TIMEOUT_SECONDS, 0))?;
+    Ok(socket)
 }
 
 fn request(ifindex: u32, parent: u32) -> Vec<u8> {
@@ -83,10 +96,7 @@ fn answer(socket: &OwnedFd, names: &mut Vec<String>) -> io::Result<()> {
 
 /// Adds the filters of one datagram; returns whether the answer ends with it.
 fn parse(datagram: &[u8], names: &mut Vec<String>) -> io::Result<bool> {
-    for (kind, body) in parts(datagram, HEADER, |header| {
-        let length = u32::from_ne_bytes(*header.first_chunk()?) as usize;
-        Some((length, u16::from_ne_bytes([header[4], header[5]])))
-    }) {
+    for (kind, body) in messages(datagram) {
         match kind {
             DONE => return Ok(true),
             ERROR => {
@@ -102,6 +112,14 @@ fn parse(datagram: &[u8], names: &mut Vec<String>) -> io::Result<bool> {
         }
     }
     Ok(false)
+}
+
+/// The messages of a datagram, by type.
+pub(crate) fn messages(datagram: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+    parts(datagram, HEADER, |header| {
+        let length = u32::from_ne_bytes(*header.first_chunk()?) as usize;
+        Some((length, u16::from_ne_bytes([header[4], header[5]])))
+    })
 }
 
 /// The name of the filter; `None` for the head of a list of filters, which has no handle.

@@ -16,7 +16,6 @@ use nodelb_core::state::kernel_check::{Content, EntryKey};
 use crate::attach::{Attachment, LinkFault, LinkState, Links, OpenLinks};
 use crate::counters::Counters;
 use crate::crash::CrashPoint;
-use crate::device_hooks::HookMethod;
 use crate::error::{OpenError, failed};
 use crate::features::{Feature, Findings};
 use crate::flows::FlowReader;
@@ -25,7 +24,7 @@ use crate::load::{self, PERSISTENT};
 use crate::maps::NAMES;
 use crate::outside;
 use crate::own_sockets::{self, OwnSockets};
-use crate::packets::{self, OpenedPackets, PacketConfig};
+use crate::packets::{self, OpenedPackets, PacketConfig, PacketFailure};
 use crate::pins::{self, Pins};
 use crate::probe;
 use crate::read::{self, KernelReader};
@@ -102,6 +101,8 @@ pub struct StartReport {
     pub foreign_pin_directories: Vec<PathBuf>,
     /// The reason why [`KernelDatapath::flows`] returns nothing, if so.
     pub flows: Result<(), String>,
+    /// The reason why the packet path is not as configured, if so.
+    pub packets: Result<(), PacketFailure>,
 }
 
 /// A repaired fault of a link or pin.
@@ -127,8 +128,6 @@ pub struct KernelDatapath {
     flows: Option<FlowReader>,
     /// The packet path, until its owner takes it.
     packets: Option<OpenedPackets>,
-    /// How programs are attached to devices; `None` without packets.
-    hook_method: Option<HookMethod>,
     pins: Pins,
     lock: Lock,
 }
@@ -160,12 +159,13 @@ impl KernelDatapath {
             foreign_pin_directories: foreign_links::attached(&options.pin_directory, &cgroup, &probe::mountinfo()?),
             cgroup,
             flows: flows.as_ref().map(|_| ()).map_err(Clone::clone),
+            packets: opened.packets.as_ref().map(|_| ()).map_err(Clone::clone),
         };
         let Opened { writer, attachment, open_links, own, packets, generation, .. } = opened;
+        let packets = packets.ok().flatten();
         let open_maps = OpenMaps::open(&pins, generation, packets.is_some())?;
         let (attachment, flows) = (Arc::new(attachment), flows.ok());
-        let hook_method = packets.as_ref().map(|packets| packets.hooks.method());
-        let datapath = Self { writer, attachment, open_links, open_maps, own, flows, packets, hook_method, pins, lock };
+        let datapath = Self { writer, attachment, open_links, open_maps, own, flows, packets, pins, lock };
         Ok((datapath, report))
     }
 
@@ -184,14 +184,10 @@ impl KernelDatapath {
         self.flows.clone()
     }
 
-    /// The packet path, for its owner; `None` if packets are off, or it was taken before.
+    /// The packet path, for its owner; `None` if packets are off, the start has failed to open it, or it was taken
+    /// before.
     pub fn take_packets(&mut self) -> Option<OpenedPackets> {
         self.packets.take()
-    }
-
-    /// Whether the datapath works only with CAP_NET_ADMIN: filters at devices that appear later take it.
-    pub(crate) fn needs_net_admin(&self) -> bool {
-        self.hook_method == Some(HookMethod::Clsact)
     }
 
     /// The number of connections of each service; `None` if they are not counted.
@@ -291,7 +287,9 @@ impl OpenMaps {
     /// Opens all pinned maps.
     fn open(pins: &Pins, generation: u32, has_packets: bool) -> Result<Self, OpenError> {
         let directory = pins.generation(generation);
-        let of_packets = packets::maps::PERSISTENT.iter().filter(|_| has_packets);
+        // Pins that a start could not rename are missing.
+        let is_pinned = |name: &&&'static str| has_packets && pins.persistent(name).exists();
+        let of_packets = packets::maps::PERSISTENT.iter().filter(is_pinned);
         let names = PERSISTENT.iter().chain(of_packets);
         let persistent = names.map(|&name| open_pinned(name, &pins.persistent(name))).collect::<Result<_, _>>()?;
         let exists = |name: &&&'static str| directory.join(name).exists();

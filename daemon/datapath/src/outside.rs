@@ -107,6 +107,15 @@ impl OutsideMaps {
         Ok(Some(fit))
     }
 
+    /// Removes all addresses that clients outside the node can connect to: programs that use these maps translate no
+    /// new connection from then on.
+    pub(crate) fn serve_none(&self) -> io::Result<()> {
+        for map in self.0[0].iter() {
+            map.keys().try_for_each(|key| map.delete(&key)).map_err(into_io)?;
+        }
+        Ok(())
+    }
+
     pub(crate) fn put_outside(&self, addr: &L4Addr, entry: &OutsideEntry) -> Result<(), MapError> {
         let [map, ..] = &self.0;
         let full = || MapError::Full { map: NAMES[0], limit: self.limits().0 };

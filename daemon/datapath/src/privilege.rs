@@ -37,7 +37,7 @@ pub enum PrivilegeError {
 }
 
 /// Drops all capabilities from all sets and sets no_new_privs, after proving that the datapath works without them.
-/// Keeps CAP_BPF if the datapath works only with it, and CAP_NET_ADMIN if programs are attached to devices by filters.
+/// Keeps CAP_BPF if the datapath works only with it.
 ///
 /// # Errors
 /// If there is more than one thread, or the kernel refuses.
@@ -59,9 +59,7 @@ pub fn drop_thread_privileges(datapath: &KernelDatapath) -> Result<RemainingPriv
     caps::clear(None, CapSet::Inheritable)?;
     nix::sys::prctl::set_no_new_privs().map_err(io::Error::from)?;
     // The permitted set stays until the effective set is proved to be sufficient.
-    let needed: CapsHashSet = datapath.needs_net_admin().then_some(Capability::CAP_NET_ADMIN).into_iter().collect();
-    let with_bpf = needed.iter().copied().chain([Capability::CAP_BPF]).collect();
-    let wanted = [needed, with_bpf];
+    let wanted = [CapsHashSet::new(), CapsHashSet::from([Capability::CAP_BPF])];
     let mut refusal = io::Error::from(io::ErrorKind::PermissionDenied);
     for keep in wanted {
         caps::set(None, CapSet::Effective, &keep)?;

@@ -22,7 +22,7 @@ use crate::load::{Loaded, PERSISTENT, Prepared};
 use crate::maps::{Epoch, Handles, Maps, NAMES, Spec};
 use crate::outside::OutsideMaps;
 use crate::own_sockets::OwnSockets;
-use crate::packets::{self, OpenedPackets, PacketConfig};
+use crate::packets::{self, OpenedPackets, PacketConfig, PacketFailure};
 use crate::pins::Pins;
 use crate::read;
 use crate::sys;
@@ -117,6 +117,8 @@ struct NewGeneration {
     origin: Origin,
     /// The content to copy into them.
     carried: Option<MigratedContent>,
+    /// The directory of the maps that it comes from.
+    previous: Option<PathBuf>,
 }
 
 /// The result of the start.
@@ -129,7 +131,7 @@ pub(crate) struct Opened {
     pub(crate) origin: Origin,
     pub(crate) links: Vec<(&'static str, LinkState)>,
     pub(crate) corrupt: Vec<String>,
-    pub(crate) packets: Option<OpenedPackets>,
+    pub(crate) packets: Result<Option<OpenedPackets>, PacketFailure>,
 }
 
 impl<'p> Start<'p> {
@@ -174,8 +176,11 @@ impl<'p> Start<'p> {
         self.pin_lasting(&loaded)?;
         let Loaded { programs, persistent, counters, .. } = loaded;
         let placed = Placements::read(&maps, &content.state);
-        let writer = self.writer(Arc::new(maps), (runs, placed), (&persistent, counters))?;
-        let packets = self.start_packets(&old.handles, &directory)?;
+        let mut writer = self.writer(Arc::new(maps), (runs, placed), (&persistent, counters))?;
+        let packets = self.start_packets(&old.handles, &directory);
+        let packets = packets.map_err(|error| packets::start::keep_earlier(self.pins, &error));
+        writer.packet_counter =
+            packets.as_ref().ok().and_then(Option::as_ref).map(|packets| Arc::clone(&packets.counter));
         let attachment = Attachment::new(programs, self.cgroup);
         let mut open_links = OpenLinks::default();
         let links = attachment.attach(self.pins, &mut open_links)?;
@@ -197,27 +202,36 @@ impl<'p> Start<'p> {
         let carried = versions::current(&self.pins.generation(old.number))?;
         // Maps with the right size are replaced only because of their content.
         let origin = if old.fits { Origin::Cleaned } else { Origin::Rebuilt { from: carried.limits } };
-        self.rebuild(prepared, NewGeneration { generation: old.number + 1, origin, carried: Some(carried) })
+        let (generation, previous) = (old.number + 1, Some(self.pins.generation(old.number)));
+        self.rebuild(prepared, NewGeneration { generation, origin, carried: Some(carried), previous })
     }
 
     /// The first maps of this layout version.
     fn first(&self) -> Result<NewGeneration, OpenError> {
         let Some(predecessor) = &self.predecessor else {
-            return Ok(NewGeneration { generation: 1, origin: Origin::Created, carried: None });
+            return Ok(NewGeneration { generation: 1, origin: Origin::Created, carried: None, previous: None });
         };
         let reader = predecessor.reader;
         let carried = (reader.read)(&predecessor.generation)?;
         share_links(predecessor, self.pins)?;
-        Ok(NewGeneration { generation: 1, origin: Origin::Upgraded { from: reader.layout }, carried: Some(carried) })
+        Ok(NewGeneration {
+            generation: 1,
+            origin: Origin::Upgraded { from: reader.layout },
+            carried: Some(carried),
+            previous: Some(predecessor.generation.clone()),
+        })
     }
 
     /// Creates new maps and fills them before any program uses them.
     fn rebuild(self, prepared: Prepared<'_>, next: NewGeneration) -> Result<Opened, OpenError> {
-        let NewGeneration { generation, origin, carried } = next;
+        let NewGeneration { generation, origin, carried, previous } = next;
         let limits = prepared.limits;
         let mut loaded = prepared.load(None, &self.persistent)?;
         self.pin_lasting(&loaded)?;
-        loaded.handles.1 = OutsideMaps::create(limits).map_err(failed("creating maps for", self.pins.root()))?;
+        let outside = OutsideMaps::create(limits).map_err(failed("creating maps for", self.pins.root()));
+        let (outside, no_maps) =
+            outside.map_or_else(|error| (OutsideMaps::default(), Err(error)), |maps| (maps, Ok(())));
+        loaded.handles.1 = outside;
         let directory = self.pins.begin(generation)?;
         loaded.handles.pin(&directory, self.pins.crash()).map_err(failed("pinning maps in", &directory))?;
         let Loaded { handles, programs, persistent, counters } = loaded;
@@ -230,7 +244,10 @@ impl<'p> Start<'p> {
             self.pins.abandon(generation)?;
         }
         let corrupt = filled?.unwrap_or_default();
-        let packets = self.start_packets(&duplicates, &directory)?;
+        let packets = no_maps.and_then(|()| self.start_packets(&duplicates, &directory));
+        let packets = packets.map_err(|error| packets::start::end_earlier(self.pins, previous.as_deref(), &error));
+        writer.packet_counter =
+            packets.as_ref().ok().and_then(Option::as_ref).map(|packets| Arc::clone(&packets.counter));
         let attachment = Attachment::new(programs, self.cgroup);
         let mut open_links = OpenLinks::default();
         let links = attachment.attach(self.pins, &mut open_links)?;
@@ -251,6 +268,9 @@ impl<'p> Start<'p> {
 
     /// Makes the programs at devices use these maps, or removes them.
     fn start_packets(&self, handles: &Handles, directory: &Path) -> Result<Option<OpenedPackets>, OpenError> {
+        if let Some(predecessor) = &self.predecessor {
+            packets::maps::share(&predecessor.pins, self.pins)?;
+        }
         let Some(config) = self.packets else {
             packets::start::remove(self.pins)?;
             return Ok(None);
@@ -270,7 +290,16 @@ impl<'p> Start<'p> {
         let counters = counters.map_err(failed("mapping the counters of", self.pins.root()))?;
         let epoch = Epoch::new(epoch).map_err(failed("mapping", self.pins.root()))?;
         maps.slot_usage.set(&runs, Moment(0));
-        Ok(Writer { maps, runs, placed, grace: None, counters, epoch, crash: self.pins.crash().clone() })
+        Ok(Writer {
+            maps,
+            runs,
+            placed,
+            grace: None,
+            counters,
+            packet_counter: None,
+            epoch,
+            crash: self.pins.crash().clone(),
+        })
     }
 
     fn pin_lasting(&self, loaded: &Loaded) -> Result<(), OpenError> {
@@ -301,11 +330,13 @@ fn fill(carried: MigratedContent, to: &mut Writer) -> Result<Vec<String>, OpenEr
         }
     }
     let new = Path::new("the new maps");
-    for result in to.apply(&ops, Moment(0)) {
-        result.map_err(|error| match error {
-            MapError::Full { map, limit } => OpenError::TooSmall { map, limit },
-            other => failed("filling", new)(other),
-        })?;
+    for (op, result) in ops.iter().zip(to.apply(&ops, Moment(0))) {
+        match result {
+            // The engine tries these again, and reports them.
+            Err(_) if matches!(op, MapOp::PutOutside(..) | MapOp::PutSourceRange(..) | MapOp::PutUplink(..)) => {}
+            Err(MapError::Full { map, limit }) => return Err(OpenError::TooSmall { map, limit }),
+            result => result.map_err(failed("filling", new))?,
+        }
     }
     to.copy_affinity(&clients).map_err(failed("copying affinity to", new))?;
     Ok(corrupt)

@@ -19,6 +19,7 @@ use crate::grace::Grace;
 use crate::layout::{self, Client, Policy, View};
 use crate::maps::{Epoch, Maps, ViewKind, into_io};
 use crate::outside::OutsideMaps;
+use crate::packets::PacketCounter;
 use crate::read::{failed, has_its_ring, whole_run};
 
 /// The smallest number of consecutive operations of one kind that are combined into one system call, which costs as
@@ -35,6 +36,8 @@ pub(crate) struct Writer {
     pub(crate) placed: Placements,
     pub(crate) grace: Option<Grace>,
     pub(crate) counters: Option<Arc<Counters>>,
+    /// What the packet programs count; `None` without the packet path.
+    pub(crate) packet_counter: Option<Arc<PacketCounter>>,
     pub(crate) epoch: Epoch,
     pub(crate) crash: CrashPoint,
 }
@@ -234,11 +237,8 @@ impl Writer {
                 return Err(error);
             }
         };
-        if self.placed.put(id)
-            && let Some(counters) = &self.counters
-        {
-            // The counts belong to the previous service.
-            counters.reset(id);
+        if self.placed.put(id) {
+            self.reset_counts(id);
         }
         // Before the views: a service is in use as long as any program can find slots through it.
         let policy = Policy {
@@ -278,6 +278,16 @@ impl Writer {
 
     /// Selects a run for the list and its ring; `None` if both are in their place already. The previous run is used again
     /// if only the view no longer points to it: that takes no space.
+    /// The counts of the id belong to the previous service.
+    fn reset_counts(&self, id: ServiceId) {
+        if let Some(counters) = &self.counters {
+            counters.reset(id);
+        }
+        if let Some(counter) = &self.packet_counter {
+            counter.reset(id);
+        }
+    }
+
     fn place(
         &mut self,
         id: ServiceId,

@@ -44,10 +44,7 @@ pub(super) const LIMIT: usize = 1000;
 /// reached.
 pub(super) fn connections(state: &AdminState, query: &Query) -> Result<Page, Problem> {
     let snapshot = state.snapshot();
-    let ids = query.filter.service.as_ref().map(|service| {
-        let ports = snapshot.ports().filter(|(_, key)| key.service == *service);
-        ports.map(|(id, _)| id).collect::<BTreeSet<_>>()
-    });
+    let ids = requested_ids(&snapshot, query);
     let is_wanted = |connection: &Connection| {
         let addresses = [connection.client, connection.frontend, connection.backend];
         let has = |addr| addresses.iter().any(|it| it.addr == addr);
@@ -73,6 +70,13 @@ pub(super) fn connections(state: &AdminState, query: &Query) -> Result<Page, Pro
     }
     let listed = Table::new(&LISTED, [[Cell::count(found.len()), Cell::Flag(is_complete)]]);
     Ok(Page(vec![Table::new(&CONNECTIONS, found.iter().map(|connection| row(connection, &snapshot))), listed]))
+}
+
+/// The ids of the service that the query names; `None` if it names none.
+pub(super) fn requested_ids(snapshot: &Snapshot, query: &Query) -> Option<BTreeSet<ServiceId>> {
+    let service = query.filter.service.as_ref()?;
+    let ports = snapshot.ports().filter(|(_, key)| key.service == *service);
+    Some(ports.map(|(id, _)| id).collect())
 }
 
 fn row(connection: &Connection, snapshot: &Snapshot) -> [Cell; 10] {

@@ -27,6 +27,7 @@ use tokio::time::{Instant, sleep_until};
 use super::answer::with_room;
 use super::query::Output;
 use super::state::Now;
+use crate::admin::packets::{self, Packets};
 use crate::admin::query::Query;
 use crate::admin::state::AdminState;
 use crate::admin::{history, tables};
@@ -247,6 +248,8 @@ pub(super) enum ChangeStream {
     Frontends(Frontends),
     /// `/history`.
     History(Records),
+    /// `/packets`.
+    Packets(Packets),
 }
 
 impl ChangeStream {
@@ -263,11 +266,16 @@ impl ChangeStream {
         Self::History(Records { histories, snapshots, reported: 0, filter: query.filter.clone() })
     }
 
+    /// Follows the packets that match the query.
+    pub(super) fn packets(state: &AdminState, query: &Query) -> Self {
+        Self::Packets(Packets::new(state, query))
+    }
+
     /// Continues after the change with this number, without the changes up to it. Returns `false` where changes have no
     /// number, or if no change has this number yet: it then comes from another history.
     pub(super) fn resume(&mut self, after: u64) -> bool {
         match self {
-            Self::Frontends(_) => false,
+            Self::Frontends(_) | Self::Packets(_) => false,
             Self::History(records) if after > records.histories.borrow().last() => false,
             Self::History(records) => {
                 records.reported = after;
@@ -283,6 +291,7 @@ impl ChangeStream {
         match self {
             Self::Frontends(_) => &tables::FRONTENDS,
             Self::History(_) => &history::HISTORY,
+            Self::Packets(_) => &packets::PACKETS,
         }
     }
 
@@ -291,6 +300,7 @@ impl ChangeStream {
         match self {
             Self::Frontends(_) => Table::new(&tables::FRONTENDS, []),
             Self::History(_) => Table::new(&history::HISTORY, []),
+            Self::Packets(_) => Table::new(&packets::PACKETS, []),
         }
     }
 
@@ -299,6 +309,7 @@ impl ChangeStream {
         match self {
             Self::Frontends(frontends) => frontends.snapshots.changed().await.is_ok(),
             Self::History(records) => records.histories.changed().await.is_ok(),
+            Self::Packets(packets) => packets.changed().await,
         }
     }
 
@@ -307,6 +318,7 @@ impl ChangeStream {
         match self {
             Self::Frontends(frontends) => frontends.table(now),
             Self::History(records) => history::history(&records.unsent(), now.unix),
+            Self::Packets(_) => self.nothing(),
         }
     }
 
@@ -315,13 +327,14 @@ impl ChangeStream {
         match self {
             Self::Frontends(frontends) => frontends.changes(now),
             Self::History(records) => records.changes(now),
+            Self::Packets(packets) => packets.changes(),
         }
     }
 
     /// Returns the number of the last change that [`Self::table`] includes, where changes have numbers.
     pub(super) fn number(&self) -> Option<u64> {
         match self {
-            Self::Frontends(_) => None,
+            Self::Frontends(_) | Self::Packets(_) => None,
             Self::History(records) => Some(records.reported),
         }
     }

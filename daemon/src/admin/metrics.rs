@@ -20,7 +20,6 @@ use super::maps::usage;
 use super::state::{AdminState, Now, latest};
 use crate::checks::{CheckReport, Condition, Outcome};
 use crate::connections::Connections;
-use crate::datapath::DatapathReader;
 use crate::latency::Latencies;
 use crate::log;
 use crate::reconcile::drift::{DriftReport, LINK};
@@ -58,10 +57,9 @@ pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error
     if !report.targets.is_empty() || !report.done.is_empty() {
         checks(&mut exposition, &report);
     }
-    maps(&mut exposition, &*state.datapath, &snapshot, now);
-    if let Some(counts) = state.datapath.connections() {
-        connections(&mut exposition, counts, &snapshot);
-    }
+    maps(&mut exposition, state, &snapshot, now);
+    let outside = state.packets.as_ref().and_then(|packets| packets.service_connections.as_ref());
+    connections(&mut exposition, [("inside", state.datapath.connections()), ("outside", outside)], &snapshot);
     drift(&mut exposition, &latest(&state.owner.drift), now);
     if let Some(stale_sockets) = &state.stale_sockets {
         self::stale_sockets(&mut exposition, &latest(stale_sockets), now);
@@ -164,19 +162,35 @@ fn stale_sockets(exposition: &mut Exposition, report: &StaleSocketsReport, now: 
     }
 }
 
-fn maps(exposition: &mut Exposition, datapath: &dyn DatapathReader, snapshot: &Snapshot, now: Now) {
-    let usage = usage(&snapshot.realised, datapath, now.moment);
+fn maps(exposition: &mut Exposition, state: &AdminState, snapshot: &Snapshot, now: Now) {
+    let usage = usage(&snapshot.realised, state, now.moment);
     exposition.each(&table::MAP_ENTRIES, usage.iter().filter_map(|map| Some(([map.name], map.used?))));
     exposition.each(&table::MAP_LIMIT, usage.iter().map(|map| ([map.name], u64::from(map.limit))));
 }
 
-fn connections(exposition: &mut Exposition, Connections { read, ledger }: &Connections, snapshot: &Snapshot) {
+/// Adds the connections of the services, by where the clients are.
+fn connections(exposition: &mut Exposition, counted: [(&'static str, Option<&Connections>); 2], snapshot: &Snapshot) {
+    if counted.iter().all(|(_, connections)| connections.is_none()) {
+        return;
+    }
+    let samples = counted.into_iter().filter_map(|(from, connections)| Some((from, connections?)));
+    let samples = samples.flat_map(|(from, connections)| connection_samples(from, connections, snapshot));
+    exposition.each(&table::SERVICE_CONNECTIONS, samples);
+}
+
+fn connection_samples(
+    from: &str,
+    Connections { read, ledger }: &Connections,
+    snapshot: &Snapshot,
+) -> Vec<([String; 5], u64)> {
     let mut ledger = ledger.lock().unwrap_or_else(PoisonError::into_inner);
     ledger.update(snapshot, &**read);
     let samples = |labels: [String; 3], count: Count| {
         let [service, port, protocol] = labels;
-        let sample =
-            move |result: &str, number| ([service.clone(), port.clone(), protocol.clone(), result.to_owned()], number);
+        let sample = move |result: &str, number| {
+            let labels = [service.clone(), port.clone(), protocol.clone(), from.to_owned(), result.to_owned()];
+            (labels, number)
+        };
         [sample("translated", count.translated), sample("refused", count.refused)]
     };
     let own = ledger.own().flat_map(|(series, count)| {
@@ -184,7 +198,7 @@ fn connections(exposition: &mut Exposition, Connections { read, ledger }: &Conne
     });
     let other = ledger.other().into_iter();
     let other = other.flat_map(|count| samples(["other".into(), String::new(), String::new()], count));
-    exposition.each(&table::SERVICE_CONNECTIONS, own.chain(other));
+    own.chain(other).collect()
 }
 
 fn drift(exposition: &mut Exposition, report: &DriftReport, now: Now) {

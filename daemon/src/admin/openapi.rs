@@ -73,7 +73,7 @@ fn forms(route: &Route) -> Vec<(&'static str, Value)> {
         Form::Tables(tables) | Form::Verdict(tables) => {
             vec![("text/plain", text), ("application/json", page(tables))]
         }
-        Form::Followed(tables, _) => {
+        Form::Followed(tables, _) | Form::Watched(tables, _) => {
             vec![("text/plain", text.clone()), ("application/json", page(tables)), ("text/event-stream", text)]
         }
     }

@@ -126,6 +126,13 @@ pub(super) static WATCH: Parameter = Parameter {
     set: |query, value| flag(value).map(|watch| query.watch = watch),
 };
 
+pub(super) static DROPPED: Parameter = Parameter {
+    name: "dropped",
+    values: Values::Flag,
+    about: "Only packets that were dropped, answered, or counted as if they were.",
+    set: |query, value| flag(value).map(|dropped| query.dropped = dropped),
+};
+
 pub(super) static WIDTH: Parameter = Parameter {
     name: "width",
     values: Values::Number(40, 10_000),
@@ -299,6 +306,8 @@ pub(super) struct Query {
     pub(super) style: Style,
     /// Whether an apiserver is queried, too.
     pub(super) live: bool,
+    /// Whether only packets that were dropped or answered are requested.
+    pub(super) dropped: bool,
     /// The maximum number of rows.
     pub(super) limit: Option<usize>,
 }

@@ -8,9 +8,11 @@ use nodelb_core::output::schema::{Column, Schema};
 use nodelb_core::output::table::{Cell, Page, Table};
 
 use super::follow::ChangeStream;
-use super::query::{self, ADDRESS, FROM, LIMIT, LIVE, Parameter, Problem, Query, SERVICE, STATUS, TO, TYPE, internal};
+use super::query::{
+    self, ADDRESS, DROPPED, FROM, LIMIT, LIVE, Parameter, Problem, Query, SERVICE, STATUS, TO, TYPE, internal,
+};
 use super::state::{AdminState, Now, latest};
-use super::{connections, devices, diff, history, maps, metrics, openapi, status, tables, trace};
+use super::{connections, devices, diff, drops, history, maps, metrics, openapi, packets, status, tables, trace};
 use crate::status::Check;
 
 /// A status and the content, or the problem.
@@ -67,10 +69,22 @@ pub(super) enum Form {
     Tables(&'static [&'static Schema]),
     /// The same, and `?watch` continues with the changes from this feed.
     Followed(&'static [&'static Schema], fn(&AdminState, &Query) -> ChangeStream),
+    /// The same, but only over the Unix socket: the changes contain what other users send.
+    Watched(&'static [&'static Schema], fn(&AdminState, &Query) -> ChangeStream),
     /// A table of checks: status 200, or 503 if one of them failed.
     Verdict(&'static [&'static Schema]),
     /// Text of this content type, whatever format is requested.
     Own(&'static str),
+}
+
+impl Form {
+    /// Returns the feed of `?watch`.
+    pub(super) fn feed(&self) -> Option<fn(&AdminState, &Query) -> ChangeStream> {
+        match self {
+            Self::Followed(_, feed) | Self::Watched(_, feed) => Some(*feed),
+            Self::Tables(_) | Self::Verdict(_) | Self::Own(_) => None,
+        }
+    }
 }
 
 /// The queue in which a request waits for its turn: of each kind, one request is answered at a time.
@@ -101,7 +115,7 @@ impl Route {
 
     /// Returns every parameter that the query string may contain.
     pub(super) fn takes(&self) -> Vec<&'static Parameter> {
-        let watch: &[&Parameter] = if matches!(self.form, Form::Followed(..)) { &[&query::WATCH] } else { &[] };
+        let watch: &[&Parameter] = if self.form.feed().is_some() { &[&query::WATCH] } else { &[] };
         let form: &[&Parameter] = if matches!(self.form, Form::Own(_)) { &[] } else { &query::FORM };
         [self.parameters, watch, form].concat()
     }
@@ -225,6 +239,22 @@ pub(super) static ROUTES: &[Route] = &[
         answer: |state, query, _| ok(connections::connections(state, query)?),
     },
     Route {
+        path: "/drops",
+        parameters: &[&SERVICE],
+        shows: "why packets from outside the node were dropped or answered, by service",
+        form: Form::Tables(&[&drops::DROPS, &drops::COUNTED]),
+        cost: Cost::Whole,
+        answer: |state, query, _| ok(drops::drops(state, query)?),
+    },
+    Route {
+        path: "/packets",
+        parameters: &[&SERVICE, &DROPPED],
+        shows: "packets from outside the node and what became of them, while watched (only over the Unix socket)",
+        form: Form::Watched(&[&packets::PACKETS, &packets::WATCHERS], ChangeStream::packets),
+        cost: Cost::Nothing,
+        answer: |state, _, _| ok(packets::packets(state)),
+    },
+    Route {
         path: "/config",
         parameters: &[],
         shows: "the active configuration: each key with its value and origin",
@@ -287,7 +317,7 @@ fn list_routes(_: &AdminState, _: &Query, _: Now) -> Answer {
 fn read_maps(state: &AdminState, query: &Query, now: Now) -> Answer {
     let held = maps::held(state)?;
     let snapshot = state.snapshot();
-    let usage = maps::usage(&held.state, &*state.datapath, now.moment);
+    let usage = maps::usage(&held.state, state, now.moment);
     ok(maps::maps(&held.state, &|id| snapshot.service_of(id), usage, &query.filter))
 }
 

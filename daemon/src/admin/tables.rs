@@ -2,7 +2,7 @@
 //! `/apiservers`, `/config`, `/healthz` and `/readyz`.
 
 use nodelb_core::compile::select::Choice;
-use nodelb_core::explain::rows::{BackendReport, FrontendReport, ServiceReport};
+use nodelb_core::explain::rows::{BackendReport, FrontendReport, OutsideAccess, ServiceReport};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{BackendState, FrontendKind, TrafficPolicy};
 use nodelb_core::output::schema::{Column, Schema};
@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::status::Check;
 
 /// The columns of `/frontends`.
-pub static FRONTENDS: Schema<[Column; 9]> = Schema {
+pub static FRONTENDS: Schema<[Column; 10]> = Schema {
     name: "frontends",
     columns: [
         Column::name("Address"),
@@ -25,6 +25,7 @@ pub static FRONTENDS: Schema<[Column; 9]> = Schema {
         Column::name("Port"),
         Column::list("Backends"),
         Column::list("Flags"),
+        Column::one_of("Outside", &OutsideAccess::NAMES),
         Column::one_of("Status", &Status::NAMES),
         Column::age("Since"),
         Column::text("Error"),
@@ -32,7 +33,7 @@ pub static FRONTENDS: Schema<[Column; 9]> = Schema {
 };
 
 /// The columns of `/services`.
-pub static SERVICES: Schema<[Column; 12]> = Schema {
+pub static SERVICES: Schema<[Column; 13]> = Schema {
     name: "services",
     columns: [
         Column::name("Service"),
@@ -42,6 +43,7 @@ pub static SERVICES: Schema<[Column; 12]> = Schema {
         Column::one_of("External-Policy", &POLICIES),
         Column::number("Affinity"),
         Column::number("Frontends"),
+        Column::one_of("Outside", &OutsideAccess::NAMES),
         Column::number("Backends"),
         Column::number("Selectable"),
         Column::one_of("Status", &Status::NAMES),
@@ -76,7 +78,7 @@ pub fn frontends(rows: Vec<FrontendReport>, now: Moment) -> Table {
 }
 
 /// Returns one row of `/frontends`.
-pub fn frontend(row: FrontendReport, now: Moment) -> [Cell; 9] {
+pub fn frontend(row: FrontendReport, now: Moment) -> [Cell; 10] {
     [
         Cell::text(&row.address),
         Cell::text(&row.kind),
@@ -84,6 +86,7 @@ pub fn frontend(row: FrontendReport, now: Moment) -> [Cell; 9] {
         Cell::Shared(row.port),
         Cell::Addresses(row.backends),
         Cell::List(row.flags),
+        Cell::text(&row.outside),
         Cell::text(&row.status),
         Cell::age(row.since, now),
         Cell::optional(row.error),
@@ -101,6 +104,7 @@ pub fn services(rows: Vec<ServiceReport>) -> Table {
             policy(row.external_policy),
             Cell::optional_number(row.affinity_seconds),
             Cell::count(row.frontends),
+            Cell::text(&row.outside),
             Cell::count(row.backends),
             Cell::count(row.selectable),
             Cell::text(&row.status),

@@ -233,6 +233,11 @@ section! {
     /// write a Service can take over any address on this node (CVE-2020-8554). Default: none.
     external_ips: Vec<IpNet> = Vec::new();
 
+    /// Addresses or CIDRs in which an address of a service may be on an interface of this node: those that keepalived or
+    /// kube-vip assign to the node. Other addresses of this node are never served. List no address on which this node
+    /// itself is reached, because each port of a service with this address would lead to the service. Default: none.
+    own_addresses: Vec<IpNet> = Vec::new();
+
     /// Port range of NodePorts: connections to other ports on addresses of this node are never looked up as NodePorts.
     nodeport_range: PortRange = PortRange { first: 30_000, last: 32_767 };
 

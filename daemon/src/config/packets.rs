@@ -128,42 +128,43 @@ const SNAT_CANDIDATES: RangeInclusive<u16> = 10_000..=65_535;
 const FIRST_UNPRIVILEGED: u16 = 1024;
 
 impl SnatPorts {
-    /// The range on a node with this `net.ipv4.ip_local_port_range` and these NodePorts.
+    /// The range on a node with this `net.ipv4.ip_local_port_range` and these NodePorts. If the former leaves no large
+    /// range, the range contains ports of it: the programs then find out whether a process uses a port.
     ///
     /// # Errors
-    /// If no range is large enough. The message names the keys and the sysctl that make one.
+    /// If the NodePorts leave no large range. The message names the keys that make one.
     pub fn resolve(
         self,
-        local: RangeInclusive<u16>,
-        nodeports: RangeInclusive<u16>,
+        local: &RangeInclusive<u16>,
+        nodeports: &RangeInclusive<u16>,
     ) -> Result<RangeInclusive<u16>, String> {
         if let Some(range) = self.explicit() {
             return Ok(range.into());
         }
-        let is_free = |port: &u16| !local.contains(port) && !nodeports.contains(port);
-        let found = largest_run(SNAT_CANDIDATES.filter(is_free)).filter(|range| range.len() >= MIN_SNAT_PORTS);
-        found.ok_or_else(|| {
+        let large = |is_free: &dyn Fn(&u16) -> bool| {
+            largest_run(SNAT_CANDIDATES.filter(is_free)).filter(|range| range.len() >= MIN_SNAT_PORTS)
+        };
+        let apart = large(&|port| !local.contains(port) && !nodeports.contains(port));
+        apart.or_else(|| large(&|port| !nodeports.contains(port))).ok_or_else(|| {
             format!(
-                "fewer than {MIN_SNAT_PORTS} consecutive ports from {} to {} are outside of \
-                 net.ipv4.ip_local_port_range ({}-{}) and datapath.nodeport-range ({}-{}); make one of these two \
-                 ranges smaller, or set packets.snat-ports to a range such as 10000-29999",
+                "fewer than {MIN_SNAT_PORTS} consecutive ports from {} to {} are outside of datapath.nodeport-range \
+                 ({}-{}); make that range smaller, or set packets.snat-ports to a range outside of it",
                 SNAT_CANDIDATES.start(),
                 SNAT_CANDIDATES.end(),
-                local.start(),
-                local.end(),
                 nodeports.start(),
                 nodeports.end()
             )
         })
     }
 
-    /// The warning about a configured range that contains ports of `net.ipv4.ip_local_port_range`.
-    pub fn overlap(self, local: &RangeInclusive<u16>) -> Option<String> {
-        let PortRange { first, last } = self.explicit()?;
-        (first <= *local.end() && *local.start() <= last).then(|| {
+    /// The warning if the range contains ports of `net.ipv4.ip_local_port_range`.
+    pub fn overlap(range: &RangeInclusive<u16>, local: &RangeInclusive<u16>) -> Option<String> {
+        (range.start() <= local.end() && local.start() <= range.end()).then(|| {
             format!(
-                "packets.snat-ports ({first}-{last}) contains ports of net.ipv4.ip_local_port_range ({}-{}): for each \
-                 new connection nodelb has to find out whether a process of the node uses the port. Use separate ranges",
+                "packets.snat-ports ({}-{}) contains ports of net.ipv4.ip_local_port_range ({}-{}): for each new \
+                 connection nodelb has to find out whether a process of the node uses the port. Use separate ranges",
+                range.start(),
+                range.end(),
                 local.start(),
                 local.end()
             )
@@ -217,10 +218,10 @@ section! {
     /// load balancer addresses.
     Packets, "packets", needs_restart = true, at_once = AT_ONCE, together = Packets::together;
 
-    /// When connections from outside the node are translated: "on"; "auto", while no other service proxy (kube-proxy,
-    /// IPVS, Cilium) is present; "drain", only those that exist already; or "off". A change from or to "off" needs a
-    /// restart.
-    mode: PacketMode = PacketMode::Off;
+    /// When connections from outside the node are translated: "auto", while no other service proxy (kube-proxy, IPVS,
+    /// Cilium) is present; "on", always; "drain", only those that exist already; or "off". A change from or to "off"
+    /// needs a restart.
+    mode: PacketMode = PacketMode::Auto;
 
     /// Devices by which other machines are reached: "auto", or names with * for any characters. Devices with a default
     /// route or a node address are always among them.

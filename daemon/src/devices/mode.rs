@@ -44,30 +44,56 @@ pub struct Decision {
     pub reason: String,
 }
 
-/// Decides on the activity. `was_on` says whether programs are attached: then a proxy that appears gets only new
-/// connections.
-pub(crate) fn decide(mode: PacketMode, findings: &Findings, was_on: bool) -> Decision {
-    let found = || listed(&findings.proxies, SHOWN);
+/// What nodelb does for connections from outside the node before the decision.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Before {
+    /// No program is attached.
+    Nothing,
+    /// Programs are attached, and no connection exists.
+    NoConnections,
+    /// Programs are attached, and connections may exist.
+    Connections,
+}
+
+/// Decides on the activity. A proxy that appears gets new connections, and nodelb translates the existing ones until
+/// none is left. What is not known changes nothing. With [`PacketMode::Auto`], no program is attached as long as none is
+/// needed, because no address is served for clients outside the node.
+pub(crate) fn decide(mode: PacketMode, findings: &Findings, before: Before, is_needed: bool) -> Decision {
     let (activity, reason) = match mode {
         PacketMode::On => (Activity::On, "packets.mode is \"on\"".into()),
         PacketMode::Drain => (Activity::Draining, "packets.mode is \"drain\"".into()),
         PacketMode::Off => (Activity::Off, "packets.mode is \"off\"".into()),
-        PacketMode::Auto if !findings.proxies.is_empty() => {
-            let activity = if was_on { Activity::Draining } else { Activity::Off };
-            (activity, format!("packets.mode is \"auto\" and another service proxy is present: {}", found()))
-        }
-        PacketMode::Auto => match &findings.rules_unknown {
-            None => (Activity::On, "packets.mode is \"auto\" and no other service proxy is present".into()),
-            Some(error) => (
-                Activity::On,
-                format!(
-                    "packets.mode is \"auto\" and no other service proxy was found; rules of nftables cannot be read \
-                     ({error})"
-                ),
-            ),
+        PacketMode::Auto => match of_findings(findings, before) {
+            (Activity::On, _) if !is_needed && before != Before::Connections => {
+                (Activity::Off, "no address is served for clients outside the node".into())
+            }
+            decided => decided,
         },
     };
     Decision { activity, reason }
+}
+
+fn of_findings(findings: &Findings, before: Before) -> (Activity, String) {
+    let auto = "packets.mode is \"auto\"";
+    if !findings.proxies.is_empty() {
+        let found = listed(&findings.proxies, SHOWN);
+        let activity = if before == Before::Connections { Activity::Draining } else { Activity::Off };
+        return (activity, format!("{auto} and another service proxy is present: {found}"));
+    }
+    match &findings.error {
+        None => (Activity::On, format!("{auto} and no other service proxy is present")),
+        Some(error) if findings.is_complete => {
+            (Activity::On, format!("{auto} and no other service proxy was present; now this cannot be read ({error})"))
+        }
+        Some(error) => {
+            let activity = if before == Before::Nothing { Activity::Off } else { Activity::On };
+            let reason = format!(
+                "{auto} and it cannot be read whether another service proxy is present ({error}): nothing changes. Set \
+                 packets.mode to \"on\" if there is none"
+            );
+            (activity, reason)
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Other service proxies on this node: with `packets.mode = "auto"`, nodelb leaves new connections from outside to them.
-//! Recognised are the rules of kube-proxy in nftables and IPVS, and the programs of Cilium at network devices.
+//! Recognised are the rules of kube-proxy in nftables and IPVS, a kube-proxy that runs, whatever its rules are, and the
+//! programs of Cilium and Calico at network devices.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -7,8 +8,11 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use nodelb_core::model::addr::{Family, Protocol};
+
 use crate::node::addresses::Machine;
 use crate::sockets::nf_tables::KubeProxyRules;
+use crate::sockets::sock_diag::{self, InetDiagRequest, SockDiag};
 
 /// Another service proxy, by what it leaves in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,6 +23,8 @@ pub enum ServiceProxy {
     IptablesChains,
     /// Virtual servers of IPVS.
     Ipvs,
+    /// A process that listens on the port of kube-proxy's metrics. Rules of iptables-legacy are recognised only by it.
+    MetricsPort,
     /// A program at a device that translates services.
     Program {
         /// Name of the program.
@@ -34,6 +40,7 @@ impl fmt::Display for ServiceProxy {
             Self::NftablesTable => f.write_str("the nftables table kube-proxy"),
             Self::IptablesChains => f.write_str("the iptables chain KUBE-SERVICES"),
             Self::Ipvs => f.write_str("virtual servers of IPVS"),
+            Self::MetricsPort => write!(f, "a process that listens on port {METRICS_PORT}, as kube-proxy does"),
             Self::Program { name, device } => write!(f, "the program {name} at {device}"),
         }
     }
@@ -44,9 +51,36 @@ impl fmt::Display for ServiceProxy {
 pub struct Findings {
     /// The other service proxies.
     pub proxies: BTreeSet<ServiceProxy>,
-    /// Why rules of nftables are not known, if so. Reading them takes CAP_NET_ADMIN.
-    pub rules_unknown: Option<String>,
+    /// Whether a search has ever been complete.
+    pub is_complete: bool,
+    /// Why the last search is not complete, if so. Reading rules of nftables takes CAP_NET_ADMIN.
+    pub error: Option<String>,
 }
+
+impl Findings {
+    /// Adds what the search before this one has found, if this one could not read everything.
+    pub(crate) fn after(mut self, last: &Self) -> Self {
+        if self.error.is_some() {
+            self.proxies.extend(last.proxies.iter().cloned());
+            self.is_complete = last.is_complete;
+        }
+        self
+    }
+
+    /// Takes a part of the search: what it has found, or why it could not be read.
+    fn take(&mut self, part: io::Result<impl IntoIterator<Item = ServiceProxy>>) {
+        match part {
+            Ok(found) => self.proxies.extend(found),
+            Err(error) => {
+                self.is_complete = false;
+                self.error.get_or_insert(error.to_string());
+            }
+        }
+    }
+}
+
+/// The TCP port of kube-proxy's metrics (`metricsBindAddress`), which also k3s and other distributions use.
+const METRICS_PORT: u16 = 10249;
 
 /// Virtual servers of IPVS in this network namespace. The file exists if the module is loaded.
 const IP_VS: &str = "/proc/net/ip_vs";
@@ -59,24 +93,40 @@ const TRANSLATING: [&str; 3] = ["cil_from_netdev", "cil_to_netdev", "cali_from_h
 
 /// Looks for other service proxies, of which `rules` are those in nftables.
 pub(crate) fn find(machine: &Machine, rules: io::Result<KubeProxyRules>) -> Findings {
-    let mut findings = Findings::default();
-    match rules {
-        Ok(KubeProxyRules { has_table, has_chains }) => {
-            findings.proxies.extend(has_table.then_some(ServiceProxy::NftablesTable));
-            findings.proxies.extend(has_chains.then_some(ServiceProxy::IptablesChains));
-        }
-        Err(error) => findings.rules_unknown = Some(error.to_string()),
-    }
-    if fs::read_to_string(IP_VS).is_ok_and(|text| has_virtual_server(&text)) {
-        findings.proxies.insert(ServiceProxy::Ipvs);
-    }
+    let mut findings = Findings { is_complete: true, ..Findings::default() };
+    findings.take(rules.map(of_rules).map_err(|error| io::Error::other(format!("rules of nftables: {error}"))));
+    findings.take(ipvs());
+    findings.take(listeners());
     for (index, interface) in &machine.interfaces {
-        let filters = nodelb_datapath::filters::at_device(*index).unwrap_or_default();
         let pinned = names(&Path::new(CILIUM_DEVICES).join(&interface.name).join("links"));
         let program = |name: String| ServiceProxy::Program { name, device: interface.name.clone() };
-        findings.proxies.extend(translating(filters.into_iter().chain(pinned)).map(program));
+        let filters = nodelb_datapath::filters::at_device(*index);
+        findings.take(filters.map(|filters| translating(filters.into_iter()).map(program)));
+        findings.take(Ok(translating(pinned.into_iter()).map(program)));
     }
     findings
+}
+
+fn of_rules(KubeProxyRules { has_table, has_chains }: KubeProxyRules) -> impl Iterator<Item = ServiceProxy> {
+    let table = has_table.then_some(ServiceProxy::NftablesTable);
+    table.into_iter().chain(has_chains.then_some(ServiceProxy::IptablesChains))
+}
+
+fn ipvs() -> io::Result<Option<ServiceProxy>> {
+    match fs::read_to_string(IP_VS) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        text => Ok(has_virtual_server(&text?).then_some(ServiceProxy::Ipvs)),
+    }
+}
+
+/// kube-proxy by its listening socket, in the network namespace of this process.
+fn listeners() -> io::Result<Option<ServiceProxy>> {
+    let (mut sockets, mut is_there) = (SockDiag::open()?, false);
+    for family in [Family::Ipv4, Family::Ipv6] {
+        let request = InetDiagRequest::all(family, Protocol::Tcp, &[sock_diag::LISTEN]);
+        sockets.dump(&request, |socket| is_there |= socket.id.source_port == METRICS_PORT)?;
+    }
+    Ok(is_there.then_some(ServiceProxy::MetricsPort))
 }
 
 /// Whether IPVS has a virtual server: the first three lines are headings, and each server begins with its protocol.

@@ -21,11 +21,25 @@ pub struct DevicesReport {
     pub repairs: u64,
     /// The devices in the order of their indexes.
     pub devices: Vec<DeviceReport>,
+    /// Why the packet path could not be started, if so.
+    pub failure: Option<Failure>,
+}
+
+/// A failed start of the packet path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What has failed, what follows, and what to do.
+    pub text: String,
+    /// Whether the node is not ready because of it.
+    pub is_fatal: bool,
 }
 
 impl DevicesReport {
     /// The row of `/readyz`: whether packets of clients outside the node are translated where they should be.
     pub fn check(&self) -> Check {
+        if let Some(Failure { text, is_fatal }) = &self.failure {
+            return Check { name: "devices", passed: !is_fatal, detail: text.clone() };
+        }
         let Some(Decision { activity, reason }) = &self.decision else {
             return Check::failed("devices", "starting: the network devices of the node are not read yet");
         };

@@ -61,14 +61,14 @@ pub(crate) fn in_kernel(mut sweep: Sweep) -> RunSweep {
     Box::new(move |timeouts, report| sweep.run(timeouts, report))
 }
 
-/// Starts the task; it ends with `shutdown`. Returns its reports.
+/// Starts the task; it ends with `shutdown`. `limit` is the maximum number of connections. Returns its reports.
 pub fn start(
-    run: RunSweep,
+    (run, limit): (RunSweep, u32),
     count: CountConnections,
     config: watch::Receiver<Arc<Config>>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> watch::Receiver<Arc<SweepReport>> {
-    let report = SweepReport { limit: config.borrow().packets.max_connections, ..SweepReport::default() };
+    let report = SweepReport { limit, ..SweepReport::default() };
     let (published, reports) = watch::channel(Arc::new(report.clone()));
     let task = Task { run: Some(run), count, config, published, report, sweeps: 0, warned: None };
     tokio::spawn(async move {
@@ -99,7 +99,8 @@ impl Task {
         loop {
             ticks.tick().await;
             let Some(run) = self.run.take() else { return };
-            let timeouts = timeouts(&self.config.borrow().packets, self.report.count);
+            let used = percent(self.report.count, self.report.limit);
+            let timeouts = timeouts(&self.config.borrow().packets, used);
             let counts = self.sweeps.is_multiple_of(COUNT_EVERY).then(|| Arc::clone(&self.count));
             let swept = tokio::task::spawn_blocking(move || sweep(run, &timeouts, counts));
             let Ok((run, swept)) = swept.await else { return };
@@ -168,13 +169,13 @@ fn sweep(
     (run, done)
 }
 
-/// The timeouts with this configuration and this number of connections.
-fn timeouts(packets: &Packets, count: Option<ConnectionCount>) -> SweepTimeouts {
+/// The timeouts with this configuration, if this percentage of the room for connections is used.
+fn timeouts(packets: &Packets, used: u64) -> SweepTimeouts {
     SweepTimeouts {
         handshake: HANDSHAKE,
         closed: CLOSED,
         reset: RESET,
-        tcp_idle: tcp_timeout(packets.tcp_timeout, percent(count, packets.max_connections)),
+        tcp_idle: tcp_timeout(packets.tcp_timeout, used),
         udp_idle: packets.udp_timeout,
     }
 }

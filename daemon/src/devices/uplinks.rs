@@ -1,13 +1,14 @@
 //! Which devices lead to other machines, and why the others do not: a pure function over what the kernel lists.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use nodelb_core::model::addr::{Addr, Family};
 
-use crate::config::{DeviceName, Packets};
-use crate::node::addresses::{Address, Addresses, Interface, Machine};
+use crate::config::{Config, DeviceName, Packets};
+use crate::node::addresses::{Address, Interface, Machine};
 use crate::node::netlink::Routes;
 
 /// Types of link layers, `ARPHRD_*` of `linux/if_arp.h`.
@@ -118,13 +119,15 @@ pub struct Selection {
     devices: Vec<DeviceName>,
     except: Vec<DeviceName>,
     pods: Vec<DeviceName>,
+    own_addresses: Vec<IpNet>,
 }
 
 impl Selection {
     /// The selection of this configuration.
-    pub fn new(packets: &Packets) -> Self {
-        let Packets { devices, except, pod_devices, .. } = packets;
-        Self { devices: devices.clone(), except: except.clone(), pods: pod_devices.clone() }
+    pub fn new(config: &Config) -> Self {
+        let Packets { devices, except, pod_devices, .. } = &config.packets;
+        let own_addresses = config.datapath.own_addresses.clone();
+        Self { devices: devices.clone(), except: except.clone(), pods: pod_devices.clone(), own_addresses }
     }
 
     fn is_automatic(&self) -> bool {
@@ -145,8 +148,7 @@ pub(crate) fn candidates(machine: &Machine) -> impl Iterator<Item = u32> {
 
 /// All devices, in the order of their indexes.
 pub(crate) fn devices(machine: &Machine, routes: &BTreeMap<u32, Routes>, selection: &Selection) -> Vec<Device> {
-    let primary = Addresses::new(machine).primary;
-    let facts = Facts { machine, routes, primary: &primary, selection };
+    let facts = Facts { machine, routes, selection };
     machine.interfaces.iter().map(|(index, interface)| facts.device(*index, interface)).collect()
 }
 
@@ -166,7 +168,6 @@ pub(crate) fn keep(devices: &mut [Device], before: &[Device]) {
 struct Facts<'a> {
     machine: &'a Machine,
     routes: &'a BTreeMap<u32, Routes>,
-    primary: &'a BTreeSet<Addr>,
     selection: &'a Selection,
 }
 
@@ -190,7 +191,7 @@ impl Facts<'_> {
     }
 
     fn role(&self, index: u32, interface: &Interface) -> Role {
-        let (Selection { devices, except, pods }, name) = (self.selection, interface.name.as_str());
+        let (Selection { devices, except, pods, .. }, name) = (self.selection, interface.name.as_str());
         let is_in = |names: &[DeviceName]| names.iter().any(|it| it.matches(name));
         if let Some(reason) = never(interface) {
             return Role::Unused(reason);
@@ -226,7 +227,7 @@ impl Facts<'_> {
     fn has_default(&self, index: u32) -> bool {
         let mut addresses = self.addresses(index);
         let has_route = self.routes.get(&index).is_some_and(|routes| routes.has_default);
-        has_route || addresses.any(|address| self.primary.contains(&address.addr))
+        has_route || addresses.any(|address| self.machine.sources.contains(&address.addr))
     }
 
     /// Whether packets of connections leave by the device whatever the configuration says: answers by a default route,
@@ -239,12 +240,15 @@ impl Facts<'_> {
         self.machine.addresses.iter().filter(move |address| address.interface == index)
     }
 
-    /// The first address of the device that other machines can answer to for as long as a connection lasts.
+    /// The first address of the device that other machines can answer to for as long as a connection lasts. The address
+    /// of a service may move to another node.
     fn source(&self, index: u32, family: Family) -> Option<Addr> {
         let mut addresses = self.addresses(index);
         let is_reachable = |addr: Addr| !addr.is_loopback() && !addr.is_link_local() && !addr.is_multicast();
+        let is_of_service = |addr: Addr| self.selection.own_addresses.iter().any(|net| net.contains(&addr.ip()));
         let found = addresses.find(|address| {
             let is_lasting = !address.is_in_doubt && !address.is_passing && !address.is_secondary;
+            let is_lasting = is_lasting && !is_of_service(address.addr);
             address.addr.family() == family && address.is_global && is_lasting && is_reachable(address.addr)
         });
         found.map(|address| address.addr)

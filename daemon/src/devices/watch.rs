@@ -14,16 +14,17 @@ use nodelb_core::messages;
 use nodelb_core::model::uplink::Uplink;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::UplinkEntry;
-use nodelb_datapath::packets::PacketSettings;
+use nodelb_datapath::packets::{ConnectionCount, PacketSettings};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::hooks::{Attach, Hooks};
-use super::mode::{self, Activity, Decision};
+use super::mode::{self, Activity, Before, Decision};
 use super::proxies::{self, Findings};
 use super::report::{DeviceReport, DevicesReport};
 use super::rules::ReadRules;
+use super::sweep::CountConnections;
 use super::uplinks::{self, Device, Role, Selection};
 use crate::config::{Config, Packets, Snat, Unknown};
 use crate::node::addresses::Machine;
@@ -67,6 +68,10 @@ pub(crate) struct Connections {
     pub(crate) settings: WriteSettings,
     /// Reads the rules of kube-proxy.
     pub(crate) rules: ReadRules,
+    /// The other service proxies that were found before the capabilities were dropped.
+    pub(crate) findings: Findings,
+    /// Counts the connections.
+    pub(crate) count: CountConnections,
 }
 
 /// Starts the task; it ends with `shutdown` and leaves the programs attached. Returns its reports.
@@ -75,7 +80,7 @@ pub(crate) fn start(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> watch::Receiver<Arc<DevicesReport>> {
     let (report, reports) = watch::channel(Arc::default());
-    let Connections { config, snapshot, changes, attach, settings, rules } = connections;
+    let Connections { config, snapshot, changes, attach, settings, rules, findings, count } = connections;
     let task = Task {
         config,
         snapshot,
@@ -88,8 +93,11 @@ pub(crate) fn start(
         devices: Vec::new(),
         uplinks: None,
         decision: None,
-        findings: Findings::default(),
-        searched: None,
+        searched: findings.is_complete.then(Instant::now),
+        findings,
+        count,
+        is_drained: false,
+        is_idle: false,
         has_failed: false,
     };
     tokio::spawn(async move {
@@ -117,9 +125,15 @@ struct Task {
     /// The uplinks that were last sent to the owner.
     uplinks: Option<Vec<Uplink>>,
     decision: Option<Decision>,
+    /// The other service proxies at the last search that could read everything, and those found since.
     findings: Findings,
-    /// The time of the last search for other service proxies.
+    /// The time of the last search.
     searched: Option<Instant>,
+    count: CountConnections,
+    /// Whether there were no connections at the last search, while no new ones could begin.
+    is_drained: bool,
+    /// Whether an address for clients outside the node makes programs necessary that are not attached now.
+    is_idle: bool,
     /// Whether the last read failed, which was logged.
     has_failed: bool,
 }
@@ -143,6 +157,7 @@ impl Task {
                     }
                     self.searched = None;
                 }
+                () = is_served(&mut self.snapshot), if self.is_idle => {}
                 () = sleep_until(next) => {}
             }
         }
@@ -168,8 +183,9 @@ impl Task {
 
     /// Reads everything and does what follows from it; returns false if the owner has closed the queue.
     async fn refresh(&mut self) -> bool {
-        let packets = self.config.borrow_and_update().packets.clone();
-        let (machine, mut devices) = match read(Selection::new(&packets)).await {
+        let config = Arc::clone(&self.config.borrow_and_update());
+        let packets = config.packets.clone();
+        let (machine, mut devices) = match read(Selection::new(&config)).await {
             Ok(read) => read,
             Err(error) => {
                 self.fail(&error);
@@ -202,6 +218,7 @@ impl Task {
             method: Some(hooks.method()),
             repairs: hooks.repairs(),
             devices: devices.collect(),
+            failure: None,
         }));
         self.hooks = Some(hooks);
         true
@@ -227,14 +244,28 @@ impl Task {
         let rules = (self.rules)().await;
         let found = tokio::task::spawn_blocking(move || proxies::find(&machine, rules));
         if let Ok(findings) = found.await {
-            self.findings = findings;
+            self.findings = findings.after(&self.findings);
         }
+        let is_draining = self.decision.as_ref().is_some_and(|it| it.activity == Activity::Draining);
+        let count = Arc::clone(&self.count);
+        self.is_drained = (is_draining || !self.is_any_served()) && has_no_connections(count).await;
+    }
+
+    /// Whether clients outside the node can connect to any address.
+    fn is_any_served(&self) -> bool {
+        !self.snapshot.borrow().realised.outside.is_empty()
     }
 
     /// Decides on the activity and applies the settings of the programs.
     fn decide(&mut self, packets: &Packets) -> Decision {
-        let was_on = self.hooks.as_ref().is_some_and(Hooks::is_any_attached);
-        let decision = mode::decide(packets.mode, &self.findings, was_on);
+        let before = match self.hooks.as_ref().is_some_and(Hooks::is_any_attached) {
+            false => Before::Nothing,
+            true if self.is_drained => Before::NoConnections,
+            true => Before::Connections,
+        };
+        let is_needed = self.is_any_served() || !packets.pod_devices.is_empty();
+        let decision = mode::decide(packets.mode, &self.findings, before, is_needed);
+        self.is_idle = decision.activity == Activity::Off && !is_needed;
         (self.settings)(settings(packets, decision.activity == Activity::Draining));
         if self.decision.as_ref() != Some(&decision) {
             let text = match decision.activity {
@@ -276,6 +307,19 @@ pub fn settings(packets: &Packets, is_draining: bool) -> PacketSettings {
         answers: packets.answer,
         always_masquerades: packets.snat == Snat::Always,
     }
+}
+
+/// Waits until clients outside the node can connect to an address.
+async fn is_served(snapshot: &mut watch::Receiver<Arc<Snapshot>>) {
+    if snapshot.wait_for(|snapshot| !snapshot.realised.outside.is_empty()).await.is_err() {
+        // The owner has ended.
+        std::future::pending::<()>().await;
+    }
+}
+
+async fn has_no_connections(count: CountConnections) -> bool {
+    let counted = tokio::task::spawn_blocking(move || count()).await;
+    matches!(counted, Ok(Ok(ConnectionCount { connections: 0, handshakes: 0 })))
 }
 
 /// Waits for the next event; with no socket, until it is time to open one.

@@ -1,6 +1,5 @@
 //! The kernel datapath in the daemon: opens it, drops the privileges, and tests it every few seconds.
 
-use std::fmt::Display;
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
@@ -16,18 +15,19 @@ use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::kernel_check::Content;
 use nodelb_datapath::features::{Feature, Findings, Optional};
-use nodelb_datapath::packets::{PacketConfig, PacketOptions};
+use nodelb_datapath::packets::{PacketConfig, PacketFailure, PacketOptions};
 use nodelb_datapath::{
-    Counters, KernelDatapath, KernelReader, LAYOUT, Links, OpenError, Options, Origin, OwnSockets, PrivilegeError,
-    Repair, StartReport, drop_privileges,
+    Counters, HookMethod, KernelDatapath, KernelReader, LAYOUT, Links, OpenError, Options, Origin, OwnSockets,
+    PrivilegeError, Repair, StartReport, drop_privileges,
 };
 use nodelb_kube::apiserver::connection::connect::Register;
 use tracing::{info, warn};
 
-use crate::config::{Config, Disconnect, PacketMode};
+use crate::config::{Config, Disconnect};
 use crate::connections::Connections;
 use crate::datapath::DatapathReader;
-use crate::devices;
+use crate::devices::mode::{self, Activity, Before};
+use crate::devices::{self, proxies};
 use crate::reconcile::ProbeResult;
 use crate::reconcile::canary::{self, CanaryError, Probe};
 use crate::sockets::reaper::Reaper;
@@ -43,16 +43,33 @@ const CRASH_AFTER: &str = "NODELB_CRASH_AFTER";
 /// next version.
 const LAYOUT_IS: &str = "NODELB_LAYOUT";
 
-/// Opens the kernel datapath. Also returns the kernel features that were found.
-pub(super) fn open(config: &Config) -> Result<(KernelDatapath, Findings), Failure> {
+/// The environment variable with the way to attach programs to devices, as `nodelb devices` shows it: tests use it for
+/// kernels without tcx links.
+const HOOKS_ARE: &str = "NODELB_HOOKS";
+
+/// The open kernel datapath.
+pub(super) struct Opened {
+    pub(super) datapath: KernelDatapath,
+    /// The kernel features that were found.
+    pub(super) findings: Findings,
+    /// Why the packet path is not as configured, if so.
+    pub(super) packet_failure: Option<PacketFailure>,
+}
+
+/// Opens the kernel datapath, on a node with these other service proxies.
+pub(super) fn open(config: &Config, proxies: &proxies::Findings) -> Result<Opened, Failure> {
+    let (packets, refused_ports) = match packets(config, proxies) {
+        Ok(packets) => (packets, None),
+        Err(reason) => (None, Some(PacketFailure { reason, is_earlier_active: false })),
+    };
     let options = Options {
         pin_directory: config.datapath.pin_directory.clone(),
         cgroup: config.datapath.cgroup().map(ToOwned::to_owned),
-        limits: config.limits(),
+        limits: if packets.is_some() { config.limits() } else { config.datapath.limits() },
         nodeport_range: config.datapath.nodeport_range.into(),
         protect_nodeports: config.datapath.protect_nodeports,
         count_connections: config.datapath.count_connections,
-        packets: packets(config)?,
+        packets,
         layout: layout()?,
         crash_after: crash_after()?,
     };
@@ -60,22 +77,20 @@ pub(super) fn open(config: &Config) -> Result<(KernelDatapath, Findings), Failur
     log_start(config, &report);
     let mut findings = report.findings;
     findings.note(Feature::EndSockets, sock_diag::try_destroy().is_ok());
-    Ok((datapath, findings))
+    Ok(Opened { datapath, findings, packet_failure: refused_ports.or(report.packets.err()) })
 }
 
 /// The configuration of the packet path; `None` if it is off.
-fn packets(config: &Config) -> Result<Option<PacketConfig>, Failure> {
+fn packets(config: &Config, proxies: &proxies::Findings) -> Result<Option<PacketConfig>, String> {
     let packets = &config.packets;
     if !packets.is_on() {
         return Ok(None);
     }
-    let refused = |error: &dyn Display| Failure::message(Code::Config, format!("packets.snat-ports: {error}"));
-    let local = devices::local_ports().map_err(|error| refused(&error))?;
-    if let Some(overlap) = packets.snat_ports.overlap(&local) {
+    let nodeport_range: RangeInclusive<u16> = config.datapath.nodeport_range.into();
+    let (source_ports, overlap) = devices::source_ports(packets.snat_ports, nodeport_range.clone())?;
+    if let Some(overlap) = overlap {
         warn!(message_id = %messages::SNAT_PORTS_OVERLAP, "{overlap}");
     }
-    let nodeport_range: RangeInclusive<u16> = config.datapath.nodeport_range.into();
-    let source_ports = packets.snat_ports.resolve(local, nodeport_range.clone()).map_err(|error| refused(&error))?;
     let options = PacketOptions {
         nodeport_range,
         source_ports,
@@ -83,8 +98,10 @@ fn packets(config: &Config) -> Result<Option<PacketConfig>, Failure> {
         services: config.limits(),
         count_connections: config.datapath.count_connections,
     };
-    let settings = devices::watch::settings(packets, packets.mode == PacketMode::Drain);
-    Ok(Some(PacketConfig { options, settings, hook_method: None }))
+    // Programs of an earlier process may be attached.
+    let decision = mode::decide(packets.mode, proxies, Before::Connections, true);
+    let settings = devices::watch::settings(packets, decision.activity == Activity::Draining);
+    Ok(Some(PacketConfig { options, settings, hook_method: hook_method()? }))
 }
 
 /// Drops the capabilities that the opening needed. Returns the kernel features that nodelb uses, in one line.
@@ -189,17 +206,18 @@ pub(super) fn reaper(config: &Config, socket: Option<PathBuf>) -> Option<Reaper>
         .ok()
 }
 
-/// The reaper that looks for other service proxies, if the mode depends on them: as [`reaper`].
-pub(super) fn rules_reaper(config: &Config, socket: Option<PathBuf>) -> Option<Reaper> {
-    if config.packets.mode != PacketMode::Auto {
+/// The reaper of the packet path, if that is on: as [`reaper`].
+pub(super) fn packet_reaper(config: &Config, socket: Option<PathBuf>) -> Option<Reaper> {
+    if !config.packets.is_on() {
         return None;
     }
     let started = || {
         Reaper::start().inspect_err(|error| {
             warn!(
                 message_id = %messages::PACKETS_ACTIVITY,
-                "the process that looks for kube-proxy's rules cannot be started ({error}): nodelb takes it that there \
-                 are none"
+                "the process that looks for kube-proxy's rules cannot be started ({error}): nodelb notices a \
+                 kube-proxy that starts later only by its port; on a kernel without tcx links, devices that appear \
+                 later get no programs"
             );
         })
     };
@@ -230,7 +248,6 @@ pub(super) fn handles(config: &Config, datapath: &KernelDatapath, reaper: Option
 pub(crate) fn refused(error: OpenError) -> Failure {
     let code = match error {
         OpenError::TooSmall { .. }
-        | OpenError::TooManyConnections { .. }
         | OpenError::NewerLayout { .. }
         | OpenError::UnknownLayout { .. }
         | OpenError::WholeBpffs { .. } => Code::Config,
@@ -274,6 +291,13 @@ fn layout() -> Result<u32, Failure> {
         }
         version => Ok(version.unwrap_or(LAYOUT)),
     }
+}
+
+/// The way to attach programs to devices, if a test sets it.
+fn hook_method() -> Result<Option<HookMethod>, String> {
+    let Some(value) = std::env::var_os(HOOKS_ARE) else { return Ok(None) };
+    let known = [HookMethod::Tcx, HookMethod::Clsact].into_iter().find(|method| *value == *method.to_string());
+    known.map(Some).ok_or_else(|| format!("{HOOKS_ARE}={}: not a way to attach programs", value.display()))
 }
 
 /// The number in an environment variable, if it is set.

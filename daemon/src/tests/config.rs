@@ -74,6 +74,7 @@ fn every_key_can_be_set_and_printed_again() {
         max-affinity = 1_000
         bypass = ["192.0.2.0/24", "2001:db8::7", "::ffff:192.0.2.9"]
         external-ips = ["203.0.113.0/24", "2001:db8::/32"]
+        own-addresses = ["203.0.113.9", "2001:db8::/64"]
         nodeport-range = "1-65535"
         [log]
         level = "trace"
@@ -81,12 +82,13 @@ fn every_key_can_be_set_and_printed_again() {
     let config = Config::parse(text).unwrap();
     assert_eq!(
         config.limits(),
-        Limits { frontends: 3, services: 2, slots: 16, affinity: 1000, outside: 0, source_ranges: 0 }
+        Limits { frontends: 3, services: 2, slots: 16, affinity: 1000, outside: 16_384, source_ranges: 16_384 }
     );
     assert_eq!(config.datapath.cgroup(), Some(Path::new("/sys/fs/cgroup/test")));
     assert_eq!(config.datapath.nodeport_range, PortRange { first: 1, last: 65_535 });
     assert_eq!(config.datapath.bypass[1].to_string(), "2001:db8::7/128");
     assert_eq!(config.datapath.bypass[2].to_string(), "192.0.2.9/32");
+    assert_eq!(config.datapath.own_addresses[0].to_string(), "203.0.113.9/32");
     assert_eq!(config.log.level, tracing::Level::TRACE);
     assert_eq!(Config::parse(&config.to_toml()), Ok(config));
 }
@@ -128,8 +130,8 @@ level = "INFO"
         "line 16: log.level: `INFO` is not a log level (expected \"error\", \"warn\", \"info\", \"debug\" or \"trace\")",
         "line 17: unknown key `kubernets`; did you mean `kubernetes`?",
         "line 18: unknown key `datapath.extra`; known here: mode, cgroup, pin-directory, max-frontends, max-services, \
-         max-slots, max-affinity, bypass, external-ips, nodeport-range, protect-nodeports, \
-         count-connections, disconnect",
+         max-slots, max-affinity, bypass, external-ips, own-addresses, nodeport-range, \
+         protect-nodeports, count-connections, disconnect",
     ];
     assert_eq!(found, expected);
 }

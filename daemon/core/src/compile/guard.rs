@@ -16,8 +16,8 @@ use crate::table::apiservers::Apiservers;
 pub struct Guard {
     /// nodelb's own admin addresses. They are never backends, so that no translated connection reaches nodelb itself.
     pub admin: Vec<(Addr, u16)>,
-    /// The TCP ports on which nodelb itself listens, each with the configuration key that sets it. They are never
-    /// NodePorts.
+    /// The TCP ports on which nodelb itself listens, each with the configuration key that sets it. No service gets one on
+    /// an address of the node.
     pub own_ports: Vec<(u16, &'static str)>,
     /// Destinations that are never translated; configuration key `datapath.bypass`.
     pub bypass: Vec<IpNet>,
@@ -25,6 +25,9 @@ pub struct Guard {
     pub nodeport_range: RangeInclusive<u16>,
     /// The networks in which Kubernetes' `externalIPs` are served; configuration key `datapath.external-ips`.
     pub external_ips: Vec<IpNet>,
+    /// The networks in which an address of a service may be on an interface of this node; configuration key
+    /// `datapath.own-addresses`.
+    pub own_addresses: Vec<IpNet>,
 }
 
 impl Default for Guard {
@@ -35,6 +38,7 @@ impl Default for Guard {
             bypass: Vec::new(),
             nodeport_range: 30_000..=32_767,
             external_ips: Vec::new(),
+            own_addresses: Vec::new(),
         }
     }
 }
@@ -51,10 +55,10 @@ pub enum Refusal {
     /// The programs never look up a NodePort outside the range.
     #[error("NodePort outside {start}-{end}: change the port, or widen datapath.nodeport-range and restart nodelb", start = .0.start(), end = .0.end())]
     NodePortOutsideRange(RangeInclusive<u16>),
-    /// The NodePort would take connections away from nodelb's own listener.
+    /// The service would take connections away from nodelb's own listener.
     #[error(
-        "reserved: nodelb itself listens on port {port}, as {key} specifies; change the NodePort, or change {key} and \
-         restart nodelb"
+        "reserved: nodelb itself listens on port {port}, as {key} specifies; change the port of the service, or change \
+         {key} and restart nodelb"
     )]
     OwnPort {
         /// The port number.
@@ -70,8 +74,9 @@ pub enum Refusal {
     ExternalIpNotAllowed(Addr),
     /// Traffic to this address is meant for a process on this node, or for the program that assigned the address to it.
     #[error(
-        "{0} is an address of this node: connections go to whatever listens on it here; to have the service answer, \
-         take the address off this node's interfaces"
+        "{0} is an address of this node: connections go to whatever listens on it here; if a program such as keepalived \
+         assigns it for the service, list it in datapath.own-addresses and restart nodelb, otherwise take the address off \
+         this node's interfaces"
     )]
     OwnAddress(Addr),
     /// SCTP has no connect() hook that could rewrite every address of an association.
@@ -139,16 +144,31 @@ impl Guard {
         {
             Err(Refusal::ExternalIpNotAllowed(addr))
         } else if node.addresses.contains(&addr) {
-            Err(Refusal::OwnAddress(addr))
+            self.check_own_address(spec, protocol)
         } else {
             Ok(())
         }
     }
 
+    /// Checks whether a service may have this port of an address of the node.
+    fn check_own_address(&self, spec: &FrontendSpec, protocol: Protocol) -> Result<(), Refusal> {
+        if !self.own_addresses.iter().any(|net| net.contains(&spec.addr.ip())) {
+            return Err(Refusal::OwnAddress(spec.addr));
+        }
+        match self.listener(spec.port, protocol) {
+            Some(&(port, key)) => Err(Refusal::OwnPort { port, key }),
+            None => Ok(()),
+        }
+    }
+
     /// nodelb's own listener from which a NodePort under this address would take connections, if there is one.
     pub(crate) fn own_port(&self, nodeport: L4Addr) -> Option<&(u16, &'static str)> {
-        let is_nodeport = nodeport.addr.is_unspecified() && nodeport.protocol == Protocol::Tcp;
-        self.own_ports.iter().find(|(port, _)| is_nodeport && *port == nodeport.port)
+        self.listener(nodeport.port, nodeport.protocol).filter(|_| nodeport.addr.is_unspecified())
+    }
+
+    /// nodelb's own listener on this port, if there is one.
+    fn listener(&self, port: u16, protocol: Protocol) -> Option<&(u16, &'static str)> {
+        self.own_ports.iter().find(|(own, _)| protocol == Protocol::Tcp && *own == port)
     }
 
     /// Checks whether a connection may be sent to the backend. A cluster must not use addresses that are valid only on

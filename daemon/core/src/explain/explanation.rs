@@ -6,13 +6,16 @@ use std::fmt;
 
 use crate::compile::select::Choice;
 use crate::datapath::MapError;
-use crate::explain::outside::{self, Admission, OutsideVerdict};
+use crate::explain::outside::{self, OutsideVerdict};
 use crate::explain::reports::{backends, frontends};
 use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess};
 use crate::explain::trace::{Errno, Verdict, destination, lookup_frontend, verdict};
 use crate::filter::Filter;
 use crate::model::addr::{Addr, Family, L4Addr, Protocol};
 use crate::model::service::{FrontendKind, ServiceName, TrafficPolicy};
+use crate::packets::admission::{Admission, admission};
+use crate::packets::choice;
+use crate::packets::frontend::find_outside;
 use crate::snapshot::Snapshot;
 use crate::state::entries::{FrontendEntry, backends_of};
 
@@ -277,15 +280,15 @@ fn outside_account(
     let nowhere = if snapshot.config.packets.is_on { OutsideAccess::Inside } else { OutsideAccess::Off };
     let access = row.map_or(nowhere, |row| outside::access(snapshot, row, 0));
     let state = &snapshot.answering;
-    let entry = outside::lookup_outside(state, &snapshot.config.guard.nodeport_range, to).map(|(_, entry)| *entry);
-    let service = entry.and_then(|entry| state.services.get(&entry.service));
-    let selected = entry
-        .zip(service)
-        .zip(client)
-        .and_then(|((entry, service), client)| outside::selected(service, entry.local, to, client));
+    let frontend = find_outside(state, &snapshot.config.guard.nodeport_range, to);
+    let service = frontend.and_then(|frontend| state.services.get(&frontend.service));
+    let selected = frontend.zip(service).zip(client).and_then(|((frontend, service), client)| {
+        let view = service.view(frontend.is_local);
+        view.get(choice::selected(service, view, client, to)?).map(|slot| slot.addr)
+    });
     OutsideAccount {
         access,
-        admission: entry.map(|entry| outside::admission(state, &entry, client.map(|(addr, _)| addr))),
+        admission: frontend.map(|frontend| admission(state, frontend, client.map(|(addr, _)| addr))),
         selected,
         has_ring: service.is_some_and(|service| service.has_rings),
     }

@@ -122,10 +122,6 @@ fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim
     if claim.inside_local {
         flags.push("Local".into());
     }
-    let outside = outside::access(snapshot, row, place);
-    if outside == OutsideAccess::Served {
-        flags.push("Outside".into());
-    }
     flags.extend(source_ranges(snapshot, claim).map(|count| format!("SourceRanges={count}")));
     let is_empty = is_owner && entry.is_some_and(|entry| entry.cluster.is_empty());
     let unused = || is_empty.then(|| unused_text_of(snapshot, &claim.key)).flatten();
@@ -137,7 +133,7 @@ fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim
         port: Arc::clone(&claim.key.port),
         backends,
         flags,
-        outside,
+        outside: outside::access(snapshot, row, place),
         status: status.status,
         since: status.since,
         error: status

@@ -42,6 +42,8 @@ pub struct FrontendReport {
 pub enum OutsideAccess {
     /// They are served, as far as the service's source ranges admit them.
     Served,
+    /// The service has source ranges, but none of the address's family, so that no client is admitted.
+    NoSourceRange,
     /// The address is refused, or another service owns it.
     Refused,
     /// The address is only for clients on the node: a ClusterIP, or an address of a file that does not say otherwise.
@@ -52,7 +54,7 @@ pub enum OutsideAccess {
 
 impl OutsideAccess {
     /// The names in output, in the order of the variants.
-    pub const NAMES: [&'static str; 4] = ["Served", "Refused", "Inside", "Off"];
+    pub const NAMES: [&'static str; 5] = ["Served", "NoSourceRange", "Refused", "Inside", "Off"];
 }
 
 impl fmt::Display for OutsideAccess {

@@ -18,7 +18,8 @@ pub struct NodeFacts {
     pub name: Arc<str>,
     /// The zone; empty if unknown.
     pub zone: Arc<str>,
-    /// Every address of its interfaces, including loopback and link-local ones. No service may have one of them.
+    /// Every address of its interfaces, including loopback and link-local ones. No service may have one of them, except
+    /// in the networks of `datapath.own-addresses`.
     pub addresses: BTreeSet<Addr>,
     /// The source address of each family that the node uses towards other hosts, according to its routes. Used if
     /// Kubernetes does not report one.

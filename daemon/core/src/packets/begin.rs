@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::model::addr::{Addr, Family, L4Addr, Protocol};
+use crate::packets::admission::{Refusal, admit};
 use crate::packets::choice::{self, offset_number};
 use crate::packets::connections::{Connection, ENDED_SECONDS, Flags, is_plain_syn};
 use crate::packets::frontend::Frontend;
@@ -12,7 +13,7 @@ use crate::packets::key::{Endpoint, PacketKey, Tuple};
 use crate::packets::node::{Reason, Route, RouteQuery};
 use crate::packets::ports::{self, Search};
 use crate::packets::reject::IcmpError;
-use crate::state::entries::{ServiceEntry, Slot};
+use crate::state::entries::Slot;
 
 /// Where a connection's packets go.
 enum Way {
@@ -37,14 +38,13 @@ pub(super) fn begin(
         return Err(unknown(state, key, tcp_flags));
     }
     let client = key.tuple.source;
-    if frontend.has_ranges && !state.node.state.ranges_of(frontend.service).any(|range| range.contains(client.addr)) {
-        return Err(state.discard(Reason::SourceRange));
-    }
     let service = state.node.state.services.get(&frontend.service).map(Arc::clone).unwrap_or_default();
-    let view = service.view(frontend.is_local);
-    if view.is_empty() {
-        return Err(no_backend(state, key.protocol, &service));
-    }
+    let view = match admit(state.node.state, frontend, Some(client.addr)) {
+        Ok(view) => view,
+        Err(Refusal::NotAdmitted) => return Err(state.discard(Reason::SourceRange)),
+        Err(Refusal::NoLocalBackend) => return Err(state.discard(Reason::NoLocalBackend)),
+        Err(Refusal::NoBackend) => return Err(no_backend(state, key.protocol)),
+    };
     let to = L4Addr::new(key.tuple.target.addr, key.tuple.target.port, key.protocol);
     let (node, chosen) = (state.node, (frontend.service, &*service, view));
     let offset = choice::choose(&node, &mut state.tables, state.random, chosen, (client, to));
@@ -66,7 +66,7 @@ pub(super) fn begin(
         last_used: now,
         created: now,
         flags: Flags { is_redirected, is_local_view: frontend.is_local, ..Flags::default() },
-        syn_acknowledgment: 0,
+        acknowledgment: 0,
         bytes: 0,
     };
     store(state, key, entry)
@@ -82,10 +82,7 @@ fn unknown(state: &mut HookState<'_>, key: &PacketKey, tcp_flags: u8) -> Decisio
     state.answer_reset(Reason::Unknown)
 }
 
-fn no_backend(state: &mut HookState<'_>, protocol: Protocol, service: &ServiceEntry) -> Decision {
-    if service.has_backends {
-        return state.discard(Reason::NoLocalBackend);
-    }
+fn no_backend(state: &mut HookState<'_>, protocol: Protocol) -> Decision {
     match protocol {
         Protocol::Tcp => state.answer_reset(Reason::NoBackend),
         _ => state.answer_icmp(IcmpError::PortUnreachable, Reason::NoBackend),

@@ -1,12 +1,12 @@
 //! The backend of a new connection: the entry of the ring that the client's hash selects, or the backend to which the
 //! client has session affinity. The programs of `bpf/connections.h` compute the same.
 
-use crate::explain::rendezvous;
 use crate::model::addr::{Addr, L4Addr};
 use crate::packets::connections::{Affinity, Tables};
 use crate::packets::key::Endpoint;
 use crate::packets::node::Node;
 use crate::state::entries::{ServiceEntry, ServiceId, Slot};
+use crate::state::rendezvous;
 use crate::state::ring::{self, halves, scramble};
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
@@ -24,6 +24,23 @@ pub fn client_number(client: Addr) -> u64 {
     1 << 63 | scramble(scramble(first) ^ second) >> 1
 }
 
+/// The offset of the slot that a client without a connection and without affinity gets; `None` if it is chosen at
+/// random, or if it depends on the client's port, which is not given.
+pub(crate) fn selected(
+    service: &ServiceEntry,
+    view: &[Slot],
+    (client, port): (Addr, Option<u16>),
+    to: L4Addr,
+) -> Option<usize> {
+    let hash = match port {
+        _ if view.len() == 1 => return Some(0),
+        _ if !service.has_rings => return None,
+        _ if service.affinity_seconds > 0 => ring::client_hash(client, None),
+        port => ring::client_hash(client, Some((port?, to))),
+    };
+    Some(ring::select(view, hash))
+}
+
 /// Chooses the offset of a slot in the view, which is not empty, and stores the client's affinity.
 pub(super) fn choose(
     node: &Node<'_>,
@@ -32,14 +49,9 @@ pub(super) fn choose(
     (id, service, view): (ServiceId, &ServiceEntry, &[Slot]),
     (client, to): (Endpoint, L4Addr),
 ) -> usize {
-    let has_ring = service.has_rings;
     let has_affinity = service.affinity_seconds != 0;
-    let mut fresh = || {
-        if !has_ring {
-            return at_random(view, random());
-        }
-        ring::select(view, hash(client, (!has_affinity).then_some(to)))
-    };
+    let mut fresh =
+        || selected(service, view, (client.addr, Some(client.port)), to).unwrap_or_else(|| at_random(view, random()));
     if !has_affinity {
         return fresh();
     }

@@ -22,10 +22,13 @@ pub(super) const ENDED_SECONDS: u32 = 2;
 /// Bytes that a client may have received before the programs see that it has received anything.
 const MOST_RECEIVED: u32 = 1 << 20;
 
+/// Bytes that a client may have sent, and not yet seen acknowledged by the backend, when it sends a RST.
+const MOST_SENT: u32 = 1 << 20;
+
 /// Seconds during which the ports of a datagram's first fragment are valid for the others: `net.ipv4.ipfrag_time`.
 const FRAGMENT_SECONDS: u32 = 30;
 
-/// An entry of `half_open` or `connections`: `struct connection` of `bpf/shared.h`.
+/// An entry of `half_open` or `connections`: `struct connection` of `bpf/packet_entries.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
     /// The addresses and ports that are written into the packet.
@@ -44,13 +47,14 @@ pub struct Connection {
     pub created: u32,
     /// The flags.
     pub flags: Flags,
-    /// TCP: the number that acknowledges the backend's SYN, in the backend's entry; 0 if the programs have not seen it.
-    pub syn_acknowledgment: u32,
+    /// TCP, in the backend's entry: the number that acknowledges the backend's SYN, 0 if the programs have not seen it;
+    /// after the client has acknowledged it, the number that the backend has acknowledged last.
+    pub acknowledgment: u32,
     /// Bytes of the packets that the entry translated, from the IP header.
     pub bytes: u64,
 }
 
-/// `enum connection_flags` of `bpf/shared.h`.
+/// `enum connection_flags` of `bpf/packet_entries.h`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     /// The packet does not pass the network stack of this node.
@@ -61,10 +65,12 @@ pub struct Flags {
     pub has_replied: bool,
     /// The entry translated a TCP packet with the FIN flag.
     pub has_fin: bool,
-    /// The entry translated a TCP packet with the RST flag.
+    /// The entry translated a TCP packet with the RST flag, which the receiver may have accepted.
     pub has_reset: bool,
     /// The backend was selected from the local view.
     pub is_local_view: bool,
+    /// The connection is established, but in `half_open`, because `connections` was full.
+    pub is_assured: bool,
 }
 
 impl Connection {
@@ -94,7 +100,7 @@ pub struct Affinity {
     pub offset: u32,
 }
 
-/// The ports of a datagram that was split: `struct fragment` of `bpf/shared.h`.
+/// The ports of a datagram that was split: `struct fragment` of `bpf/packet_entries.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentPorts {
     /// Source port in host byte order.
@@ -137,7 +143,7 @@ pub struct Tables {
 
 /// Whether the flags are those of a TCP packet that opens a connection.
 pub const fn is_plain_syn(flags: u8) -> bool {
-    flags & (SYN | RST | ACK) == SYN
+    flags & (SYN | RST | ACK | FIN) == SYN
 }
 
 impl Tables {
@@ -220,49 +226,75 @@ impl Tables {
         if !reverse.flags.has_replied || key.protocol != Protocol::Tcp {
             return reverse.flags.has_replied;
         }
-        let received = ports.acknowledgment.wrapping_sub(reverse.syn_acknowledgment);
-        ports.tcp_flags & (ACK | SYN | RST) == ACK && (reverse.syn_acknowledgment == 0 || received < MOST_RECEIVED)
+        let received = ports.acknowledgment.wrapping_sub(reverse.acknowledgment);
+        let is_known = entry.flags.is_assured || reverse.acknowledgment == 0;
+        ports.tcp_flags & (ACK | SYN | RST) == ACK && (is_known || received < MOST_RECEIVED)
     }
 
-    /// Records what the client has to acknowledge, if this is the answer to a handshake.
-    pub fn note_answer(&mut self, key: &PacketKey, ports: &Ports) {
-        if ports.tcp_flags & SYN != 0
-            && !self.connections.contains_key(key)
-            && let Some(entry) = self.half_open.get_mut(key).filter(|entry| entry.flags.is_reverse)
-        {
-            entry.syn_acknowledgment = ports.sequence.wrapping_add(1);
-        }
+    /// Whether both ends take part in the connection of the entry with this key.
+    fn is_established(&self, key: &PacketKey) -> bool {
+        self.connections.contains_key(key) || self.half_open.get(key).is_some_and(|entry| entry.flags.is_assured)
     }
 
-    /// Moves a handshake that the backend has answered to `connections`. Returns false if there is no room; the entries
-    /// then stay in `half_open`.
-    pub fn establish(&mut self, key: &PacketKey, entry: &Connection) -> bool {
-        let Some((reverse_key, reverse)) = self.reverse_of(key, entry) else { return true };
-        if !reverse.flags.has_replied || !self.half_open.contains_key(&reverse_key) {
+    /// Whether a RST under this key may end the connection. Anyone can send one with a client's address, and the backend
+    /// ignores it unless its number is the next one (RFC 5961 section 3.2). The programs see only what the backend has
+    /// acknowledged.
+    fn is_reset(&self, key: &PacketKey, entry: &Connection, sequence: u32) -> bool {
+        if entry.flags.is_reverse {
             return true;
         }
-        if self.connections.len() + 2 > self.limits.connections {
-            return false;
+        let Some((reverse_key, reverse)) = self.reverse_of(key, entry) else { return false };
+        self.is_established(&reverse_key) && sequence.wrapping_sub(reverse.acknowledgment) < MOST_SENT
+    }
+
+    /// Records, in the backend's entry, what the client has to acknowledge, or what the backend has acknowledged.
+    pub fn note_answer(&mut self, key: &PacketKey, ports: &Ports) {
+        let is_established = self.is_established(key);
+        let Some(entry) = self.find_mut(key).filter(|entry| entry.flags.is_reverse) else { return };
+        if is_established && ports.tcp_flags & ACK != 0 {
+            entry.acknowledgment = ports.acknowledgment;
+        } else if !is_established && ports.tcp_flags & SYN != 0 {
+            entry.acknowledgment = ports.sequence.wrapping_add(1);
         }
-        let reverse = *reverse;
-        for (key, entry) in [(reverse_key, reverse), (*key, *entry)] {
-            self.connections.insert(key, entry);
+    }
+
+    /// Moves a handshake that the backend and the client have answered to `connections`. If there is no room, the
+    /// entries stay in `half_open`, and are marked.
+    pub fn establish(&mut self, key: &PacketKey, entry: &Connection, ports: &Ports) {
+        let Some((reverse_key, reverse)) = self.reverse_of(key, entry) else { return };
+        if !reverse.flags.has_replied || !self.half_open.contains_key(&reverse_key) {
+            return;
+        }
+        let (mut reverse, entry) = (*reverse, *entry);
+        let has_room = self.connections.len() + 2 <= self.limits.connections;
+        if reverse.flags.is_assured && !has_room {
+            return;
+        }
+        if !reverse.flags.is_assured {
+            reverse.acknowledgment = ports.sequence;
+        }
+        for (key, mut entry) in [(reverse_key, reverse), (*key, entry)] {
+            entry.flags.is_assured = !has_room;
             self.half_open.remove(&key);
+            let table = if has_room { &mut self.connections } else { &mut self.half_open };
+            table.insert(key, entry);
         }
-        true
+    }
+
+    fn find_mut(&mut self, key: &PacketKey) -> Option<&mut Connection> {
+        if self.connections.contains_key(key) { self.connections.get_mut(key) } else { self.half_open.get_mut(key) }
     }
 
     /// Records in the entry that it translates a packet of this length.
-    pub fn touch(&mut self, key: &PacketKey, now: u32, tcp_flags: u8, length: usize) {
-        let table = if self.connections.contains_key(key) { &mut self.connections } else { &mut self.half_open };
-        let Some(entry) = table.get_mut(key) else { return };
+    pub fn touch(&mut self, key: &PacketKey, now: u32, ports: &Ports, length: usize) {
+        let is_reset =
+            ports.tcp_flags & RST != 0 && self.find(key).is_some_and(|entry| self.is_reset(key, entry, ports.sequence));
+        let Some(entry) = self.find_mut(key) else { return };
         entry.last_used = now;
         entry.bytes += length as u64;
         entry.flags.has_replied |= entry.flags.is_reverse;
-        if key.protocol == Protocol::Tcp {
-            entry.flags.has_fin |= tcp_flags & FIN != 0;
-            entry.flags.has_reset |= tcp_flags & RST != 0;
-        }
+        entry.flags.has_fin |= ports.tcp_flags & FIN != 0;
+        entry.flags.has_reset |= is_reset;
     }
 
     /// Whether the new connection of a client with `key` may use this key for packets from its backend: there is no
@@ -277,7 +309,9 @@ impl Tables {
         let is_silent = |reverse: &Connection| {
             !reverse.flags.has_replied && now.saturating_sub(reverse.last_used) >= SILENT_SECONDS
         };
-        let gives_way = |reverse: &Connection| is_left_over(reverse) || is_silent(reverse) || is_unproved(reverse);
+        let gives_way = |reverse: &Connection| {
+            is_left_over(reverse) || (!reverse.flags.is_assured && (is_silent(reverse) || is_unproved(reverse)))
+        };
         let has_ended = || self.ended(reverse_key, now, ENDED_SECONDS).is_some();
         self.connections.get(reverse_key).is_none_or(|reverse| is_left_over(reverse) || has_ended())
             && self.half_open.get(reverse_key).is_none_or(gives_way)
@@ -308,7 +342,7 @@ impl Tables {
 
     /// The ports of the datagram, if its first fragment was seen.
     pub fn fragment(&self, key: &FragmentKey, now: u32) -> Option<FragmentPorts> {
-        self.fragments.get(key).copied().filter(|ports| now.saturating_sub(ports.seen) <= FRAGMENT_SECONDS)
+        self.fragments.get(key).copied().filter(|ports| now.saturating_sub(ports.seen) < FRAGMENT_SECONDS)
     }
 }
 

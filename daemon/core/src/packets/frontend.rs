@@ -1,37 +1,51 @@
 //! The frontend to which a client connects.
 
-use crate::model::addr::L4Addr;
+use std::ops::RangeInclusive;
+
+use crate::model::addr::{L4Addr, Protocol};
 use crate::packets::key::Hook;
 use crate::packets::node::Node;
-use crate::state::entries::ServiceId;
+use crate::state::entries::{MapState, ServiceId};
 
 /// The frontend to which a client connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Frontend {
+pub(crate) struct Frontend {
     /// The service.
-    pub(super) service: ServiceId,
+    pub(crate) service: ServiceId,
     /// Whether the client gets a backend on this node only.
-    pub(super) is_local: bool,
+    pub(crate) is_local: bool,
     /// Whether only clients in the service's source ranges may connect.
-    pub(super) has_ranges: bool,
+    pub(crate) has_ranges: bool,
 }
 
-/// The frontend at this address for clients at this hook: an entry of its own, or the NodePort if the address is the
-/// node's. NodePorts are stored under the unspecified address, which is no destination of its own.
+/// The frontend at this address for clients at this hook. Pods are clients inside the node.
 pub(super) fn find(node: &Node<'_>, hook: Hook, to: L4Addr) -> Option<Frontend> {
-    if to.addr.is_unspecified() {
+    let range = &node.settings.nodeport_range;
+    if hook.is_pod() { find_inside(node.state, range, to) } else { find_outside(node.state, range, to) }
+}
+
+/// The frontend at this address for clients outside the node.
+pub(crate) fn find_outside(state: &MapState, nodeport_range: &RangeInclusive<u16>, to: L4Addr) -> Option<Frontend> {
+    let entry = at(state, nodeport_range, to, |at| state.outside.get(at))?;
+    Some(Frontend { service: entry.service, is_local: entry.local, has_ranges: entry.has_ranges })
+}
+
+fn find_inside(state: &MapState, nodeport_range: &RangeInclusive<u16>, to: L4Addr) -> Option<Frontend> {
+    let entry = at(state, nodeport_range, to, |at| state.frontends.get(at))?;
+    Some(Frontend { service: entry.service, is_local: entry.inside_local, has_ranges: false })
+}
+
+/// The entry of the address itself, or that of the NodePort if the address is the node's. NodePorts are stored under the
+/// unspecified address, which is no destination of its own.
+fn at<'a, T>(
+    state: &MapState,
+    nodeport_range: &RangeInclusive<u16>,
+    to: L4Addr,
+    stored: impl Fn(&L4Addr) -> Option<&'a T>,
+) -> Option<&'a T> {
+    if to.protocol == Protocol::Sctp || to.addr.is_unspecified() {
         return None;
     }
-    let is_nodeport = node.settings.nodeport_range.contains(&to.port) && node.state.node_addrs.contains(&to.addr);
-    at(node, hook, to).or_else(|| at(node, hook, to.wildcard()).filter(|_| is_nodeport))
-}
-
-/// Pods are clients inside the node.
-fn at(node: &Node<'_>, hook: Hook, to: L4Addr) -> Option<Frontend> {
-    if hook.is_pod() {
-        let found = node.state.frontends.get(&to)?;
-        return Some(Frontend { service: found.service, is_local: found.inside_local, has_ranges: false });
-    }
-    let found = node.state.outside.get(&to)?;
-    Some(Frontend { service: found.service, is_local: found.local, has_ranges: found.has_ranges })
+    let is_nodeport = nodeport_range.contains(&to.port) && state.node_addrs.contains(&to.addr);
+    stored(&to).or_else(|| is_nodeport.then(|| stored(&to.wildcard())).flatten())
 }

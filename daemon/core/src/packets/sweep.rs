@@ -46,9 +46,16 @@ pub fn sweep(tables: &mut Tables, now: u32, timeouts: &SweepTimeouts) -> Vec<(Sw
         }
     }
     for (key, entry) in tables.half_open.clone() {
+        let is_assured = entry.flags.is_assured
+            || tables.reverse_of(&key, &entry).is_some_and(|(_, reverse)| reverse.flags.is_assured);
         let is_idle = idle(tables, (&key, &entry), now) >= timeouts.handshake;
-        if is_idle && tables.half_open.contains_key(&key) {
-            reasons.push(SweepReason::Handshake);
+        let reason = match is_assured {
+            true => due(tables, (&key, &entry), now, timeouts),
+            false => is_idle.then_some(SweepReason::Handshake),
+        };
+        let Some(reason) = reason else { continue };
+        if tables.half_open.contains_key(&key) {
+            reasons.push(reason);
             let reverse_key = tables.reverse_of(&key, &entry).map(|(reverse_key, _)| reverse_key);
             tables.half_open.remove(&key);
             reverse_key.and_then(|key| tables.half_open.remove(&key));

@@ -90,7 +90,7 @@ fn fragment_key(headers: &Headers, protocol: Protocol, side: Side) -> Option<Fra
 /// Records in the entry that it translates the packet.
 fn touched(state: &mut HookState<'_>, key: &PacketKey, entry: Connection, ports: &Ports) -> Connection {
     state.tables.note_answer(key, ports);
-    state.tables.touch(key, state.node.now(), ports.tcp_flags, state.headers.length());
+    state.tables.touch(key, state.node.now(), ports, state.headers.length());
     entry
 }
 
@@ -147,15 +147,17 @@ fn continued(
     if is_new || (!is_tcp && !is_later) {
         found.filter(|frontend| frontend.service == entry.service)?;
         let offset = offset_in_view(state, &entry)?;
-        if offset != entry.offset {
+        // A RST ended the client's last connection, not the new one.
+        if offset != entry.offset || (is_new && entry.flags.has_reset) {
             entry.offset = offset;
+            entry.flags.has_reset &= !is_new;
             let tables = &mut state.tables;
             let table = if is_half_open { &mut tables.half_open } else { &mut tables.connections };
             table.insert(*key, entry);
         }
     }
     if is_half_open && state.tables.has_proved_address(key, &entry, ports) {
-        state.tables.establish(key, &entry);
+        state.tables.establish(key, &entry, ports);
     }
     Some(entry)
 }

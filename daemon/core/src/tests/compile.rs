@@ -149,8 +149,15 @@ fn each_view_has_its_own_shares() {
 #[test]
 fn what_is_refused_as_a_frontend_and_why() {
     let net = |text: &str| vec![text.parse().expect("a network")];
-    let guard = Guard { bypass: net("203.0.113.0/24"), external_ips: net("198.51.100.0/25"), ..Guard::default() };
-    let own = [l4("198.51.100.7:1").addr, l4("[2001:db8::7]:1").addr];
+    let guard = Guard {
+        bypass: net("203.0.113.0/24"),
+        external_ips: net("198.51.100.0/25"),
+        own_addresses: net("198.51.100.9/32"),
+        own_ports: vec![(10_256, "kubernetes.healthz-addresses")],
+        ..Guard::default()
+    };
+    let own = ["198.51.100.7:1", "[2001:db8::7]:1", "198.51.100.9:1"].map(|text| l4(text).addr);
+    let own_port = Refusal::OwnPort { port: 10_256, key: "kubernetes.healthz-addresses" };
     let node = NodeFacts { addresses: own.into(), ..NodeFacts::default() };
     let loopback = Some(Refusal::NotUnicast("loopback"));
     let cases = [
@@ -171,6 +178,12 @@ fn what_is_refused_as_a_frontend_and_why() {
         ("198.51.100.7:80/TCP", ClusterIP, Some(Refusal::OwnAddress(own[0]))),
         ("198.51.100.7:80/UDP", ExternalIP, Some(Refusal::OwnAddress(own[0]))),
         ("[2001:db8::7]:80/TCP", Static, Some(Refusal::OwnAddress(own[1]))),
+        ("198.51.100.9:80/TCP", LoadBalancer, None),
+        ("198.51.100.9:80/UDP", ExternalIP, None),
+        ("198.51.100.9:10256/TCP", Static, Some(own_port.clone())),
+        ("198.51.100.9:10256/UDP", Static, None),
+        ("198.51.100.8:10256/TCP", Static, None),
+        ("0.0.0.0:10256/TCP", NodePort, Some(Refusal::NodePortOutsideRange(30_000..=32_767))),
         ("198.51.100.1:80/SCTP", ClusterIP, Some(Refusal::UnsupportedProtocol)),
         ("0.0.0.0:30080/TCP", NodePort, None),
         ("0.0.0.0:29999/TCP", NodePort, Some(Refusal::NodePortOutsideRange(30_000..=32_767))),

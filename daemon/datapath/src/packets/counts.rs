@@ -1,10 +1,16 @@
-//! Reads what the packet programs count: `struct packet_counts`, one for each CPU.
+//! Reads what the packet programs count: `struct packet_counts` and the entries of `packet_drops`, of all CPUs, and the
+//! connections of each service.
 
 use std::io;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use nix::time::{ClockId, clock_gettime};
+use nodelb_core::datapath::Count;
+use nodelb_core::state::entries::ServiceId;
 
+use crate::counters::Counters;
 use crate::maps::into_io;
+use crate::packets::load::PacketMaps;
 use crate::skeleton::packet::types;
 
 /// Why packets are not forwarded, or are answered by this node, in the order of `enum packet_reason`.
@@ -24,13 +30,78 @@ pub const REASONS: [&str; 13] = [
     "answer-rate",
 ];
 
-/// The structure in 8-byte words: the counts, and the last reason.
+/// What becomes of a packet, in the order of `enum packet_verdict`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PacketVerdict {
+    /// Passed on to the network stack unchanged.
+    Passed,
+    /// Dropped.
+    Dropped,
+    /// Answered with a TCP RST.
+    Rst,
+    /// Answered with an ICMP error.
+    Icmp,
+    /// Translated, and passed on to the network stack.
+    Translated,
+    /// Translated, and sent by a device, past the network stack.
+    Redirected,
+}
+
+impl PacketVerdict {
+    /// All verdicts, in the order of their numbers.
+    const ALL: [Self; 6] = [Self::Passed, Self::Dropped, Self::Rst, Self::Icmp, Self::Translated, Self::Redirected];
+
+    /// The names, in the order of the verdicts.
+    pub const NAMES: [&'static str; 6] = ["passed", "dropped", "rst", "icmp", "translated", "redirected"];
+
+    /// The verdict with this number.
+    pub(crate) fn new(number: usize) -> Option<Self> {
+        Self::ALL.get(number).copied()
+    }
+
+    /// The name.
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize]
+    }
+}
+
+/// The packets of a service that met the same fate for the same reason, since the start of the daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DropCount {
+    /// The service; `None` if the packets are not known to be a service's.
+    pub service: Option<ServiceId>,
+    /// One of [`REASONS`].
+    pub reason: &'static str,
+    /// What became of the packets.
+    pub verdict: PacketVerdict,
+    /// Number of packets.
+    pub packets: u64,
+    /// Seconds since the first one.
+    pub first: u32,
+    /// Seconds since the last one.
+    pub last: u32,
+}
+
+/// The structure in 8-byte words: the counts, and the last packet.
 const WORDS: usize = size_of::<types::packet_counts>() / 8;
 
 /// Number of words before the counts by reason.
 const TOTALS: usize = 5;
 
-const _: () = assert!(WORDS == TOTALS + REASONS.len() + 1);
+/// Position of the counts of packets that were passed on.
+const PASSED: usize = TOTALS + REASONS.len();
+
+/// Position of the number of TCP RSTs.
+const RESETS: usize = PASSED + REASONS.len();
+
+const _: () = assert!(WORDS == RESETS + 3);
+
+/// `NO_SERVICE`.
+pub(super) const NO_SERVICE: u32 = 0;
+
+/// Sizes of the entries of `packet_drops` in bytes.
+const DROP_KEY: usize = size_of::<types::drop_key>();
+const DROP_COUNT: usize = size_of::<types::drop_count>();
 
 /// What the programs have counted since the start of the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,23 +112,35 @@ pub struct PacketCounts {
     pub reverse: u64,
     /// New connections.
     pub begun: u64,
-    /// TCP RSTs and ICMP errors that this node sent.
-    pub answered: u64,
+    /// TCP RSTs that this node sent.
+    pub resets: u64,
+    /// ICMP errors that this node sent.
+    pub icmp_errors: u64,
     /// Source ports that were tried for connections to backends on other nodes.
     pub port_tries: u64,
-    /// Packets that were not forwarded, in the order of [`REASONS`].
+    /// Packets that were dropped or answered, in the order of [`REASONS`].
     pub dropped: [u64; REASONS.len()],
+    /// Packets that were passed on for one of [`REASONS`], in that order.
+    pub passed: [u64; REASONS.len()],
 }
 
 /// Reads the counts. Works from any thread and without capabilities.
 #[derive(Debug)]
 pub struct PacketCounter {
-    map: MapHandle,
+    counts: MapHandle,
+    drops: MapHandle,
+    connections: Option<Counters>,
+    /// When the counts began, in seconds of the coarse monotonic clock.
+    began: u32,
 }
 
 impl PacketCounter {
-    pub(crate) fn new(map: &MapHandle) -> io::Result<Self> {
-        Ok(Self { map: MapHandle::try_from(map).map_err(into_io)? })
+    /// Reads these maps. `services` is the number of services of which the connections are counted, 0 for none.
+    pub(crate) fn new(maps: &PacketMaps, services: u32) -> io::Result<Self> {
+        let map = |name| maps.get(name).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound));
+        let handle = |name| MapHandle::try_from(map(name)?).map_err(into_io);
+        let connections = (services > 0).then(|| Counters::new(map("outside_counters")?, services)).transpose()?;
+        Ok(Self { counts: handle("packet_counts")?, drops: handle("packet_drops")?, connections, began: seconds()? })
     }
 
     /// The sums over all CPUs.
@@ -65,9 +148,86 @@ impl PacketCounter {
     /// # Errors
     /// If the kernel refuses the request.
     pub fn read(&self) -> io::Result<PacketCounts> {
-        let of_cpus = self.map.lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY).map_err(into_io)?;
+        let of_cpus = self.counts.lookup_percpu(&0_u32.to_ne_bytes(), MapFlags::ANY).map_err(into_io)?;
         Ok(sum(&of_cpus.unwrap_or_default()))
     }
+
+    /// The counts by service, reason and verdict, in no order.
+    ///
+    /// # Errors
+    /// If the kernel refuses the request.
+    pub fn drops(&self) -> io::Result<Vec<DropCount>> {
+        let now = seconds()?;
+        let mut found = Vec::new();
+        for key in self.drops.keys() {
+            let of_cpus = self.drops.lookup_percpu(&key, MapFlags::ANY).map_err(into_io)?.unwrap_or_default();
+            found.extend(drop_count(&key, &of_cpus, now));
+        }
+        Ok(found)
+    }
+
+    /// Seconds since the counts began.
+    pub fn age(&self) -> u32 {
+        seconds().unwrap_or(self.began).saturating_sub(self.began)
+    }
+
+    /// The connections of clients outside the node to a service, since the daemon started or since the id was assigned
+    /// to the service; `None` if they are not counted.
+    pub fn connections(&self, id: ServiceId) -> Option<Count> {
+        self.connections.as_ref().map(|counters| counters.read(id))
+    }
+
+    /// Whether the connections of each service are counted.
+    pub fn has_connections(&self) -> bool {
+        self.connections.is_some()
+    }
+
+    /// Sets the counts of an id to 0. The id must have no frontend.
+    pub(crate) fn reset(&self, id: ServiceId) {
+        if let Some(counters) = &self.connections {
+            counters.reset(id);
+        }
+        let is_of_id = |key: &Vec<u8>| key.get(..4).is_some_and(|first| first == id.0.to_ne_bytes());
+        for key in self.drops.keys().filter(is_of_id).collect::<Vec<_>>() {
+            // An entry that another process has deleted is what is wanted.
+            let _ = self.drops.delete(&key);
+        }
+    }
+}
+
+/// Seconds of the clock that the programs read.
+fn seconds() -> io::Result<u32> {
+    Ok(u32::try_from(clock_gettime(ClockId::CLOCK_MONOTONIC_COARSE)?.tv_sec()).unwrap_or(u32::MAX))
+}
+
+/// Adds the counts of all CPUs; `None` if the entry is not one that the programs write.
+fn drop_count(key: &[u8], of_cpus: &[Vec<u8>], now: u32) -> Option<DropCount> {
+    let key: [u8; DROP_KEY] = key.try_into().ok()?;
+    let [a, b, c, d, reason @ .., e, f] = key;
+    let id = u32::from_ne_bytes([a, b, c, d]);
+    let verdict = PacketVerdict::new(u16::from_ne_bytes([e, f]).into())?;
+    let reason = REASONS.get(usize::from(u16::from_ne_bytes(reason)))?;
+    let (mut packets, mut first, mut last) = (0, now, 0);
+    for count in of_cpus {
+        let [number, times]: [[u8; 8]; 2] =
+            <[u8; DROP_COUNT]>::try_from(&**count).ok()?.as_chunks().0.try_into().ok()?;
+        let number = u64::from_ne_bytes(number);
+        if number > 0 {
+            let [a, b, c, d, e, f, g, h] = times;
+            packets += number;
+            first = first.min(u32::from_ne_bytes([a, b, c, d]));
+            last = last.max(u32::from_ne_bytes([e, f, g, h]));
+        }
+    }
+    let service = (id != NO_SERVICE).then_some(ServiceId(id));
+    (packets > 0).then(|| DropCount {
+        service,
+        reason,
+        verdict,
+        packets,
+        first: now.saturating_sub(first),
+        last: now.saturating_sub(last),
+    })
 }
 
 fn sum(of_cpus: &[Vec<u8>]) -> PacketCounts {
@@ -80,7 +240,10 @@ fn sum(of_cpus: &[Vec<u8>]) -> PacketCounts {
     }
     let [forward, reverse, begun, answered, port_tries, ..] = words;
     let dropped = std::array::from_fn(|reason| words[TOTALS + reason]);
-    PacketCounts { forward, reverse, begun, answered, port_tries, dropped }
+    let passed = std::array::from_fn(|reason| words[PASSED + reason]);
+    let resets = words[RESETS];
+    let icmp_errors = answered.saturating_sub(resets);
+    PacketCounts { forward, reverse, begun, resets, icmp_errors, port_tries, dropped, passed }
 }
 
 #[cfg(test)]

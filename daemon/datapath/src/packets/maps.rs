@@ -3,11 +3,13 @@
 //! A map of another size is created next to the old one, pinned as `NAME-new`, and gets the old one's entries. Then the
 //! programs are replaced by those that use it. Until that moment, the old programs add entries to the old map: these are
 //! copied once more, without overwriting newer ones. A rename makes the new map the only one. After a crash in between,
-//! the next start finds both and does the same again.
+//! the next start finds both and does the same again. A map that is too small for the entries is not used: the present
+//! size remains.
 
 use std::io;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
@@ -39,6 +41,11 @@ const CURSORS: u32 = 4096;
 
 /// A connection has an entry for each direction.
 const ENTRIES_PER_CONNECTION: u32 = 2;
+
+/// How often [`add`] stores an entry again for which the kernel has no memory, and the pause in between: together longer
+/// than the kernel needs to fill its reserve on a busy machine.
+const ALLOCATION_TRIES: u32 = 200;
+const ALLOCATION_PAUSE: Duration = Duration::from_millis(5);
 
 /// The specifications of the maps, in the order of [`PERSISTENT`].
 fn specs(limits: PacketLimits) -> [Spec; PERSISTENT.len()] {
@@ -76,8 +83,7 @@ impl ConnectionMaps {
     /// Opens or creates the maps, with the entries of maps of other sizes.
     ///
     /// # Errors
-    /// If a limit is below the number of connections, another program has pinned something there, or the kernel refuses
-    /// a map.
+    /// If another program has pinned something there, or the kernel refuses a map.
     pub(crate) fn open(pins: &Pins, limits: PacketLimits) -> Result<Self, OpenError> {
         let specs = specs(limits);
         let open = |i: usize| PersistentMap::open(pins, PERSISTENT[i], specs[i]);
@@ -87,6 +93,11 @@ impl ConnectionMaps {
     /// The maps, in the order of [`PERSISTENT`].
     pub(crate) fn handles(&self) -> [&MapHandle; PERSISTENT.len()] {
         self.maps.each_ref().map(|it| &it.map)
+    }
+
+    /// Maximum number of connections: the configured one, or the present one if more connections exist.
+    pub(crate) fn max_connections(&self) -> u32 {
+        self.maps[0].map.max_entries() / ENTRIES_PER_CONNECTION
     }
 
     /// Completes the take-over, after every hook runs programs that use these maps.
@@ -99,7 +110,26 @@ impl ConnectionMaps {
 }
 
 impl PersistentMap {
+    /// Opens or creates the map. If its entries do not fit into the wanted size, it keeps the largest present size.
     fn open(pins: &Pins, name: &'static str, wanted: Spec) -> Result<Self, OpenError> {
+        let opened = Self::find(pins, name, wanted)?;
+        let fits = opened.copy(&current_path(pins, name))?;
+        let sizes = opened.sources.iter().map(MapCore::max_entries);
+        let largest = sizes.chain([wanted.max_entries]).max().unwrap_or(wanted.max_entries);
+        let kept = if fits || largest == wanted.max_entries {
+            opened
+        } else {
+            let kept = Self::find(pins, name, Spec { max_entries: largest, ..wanted })?;
+            // Two maps may have more entries than the larger one has room for: those that do not fit are lost.
+            kept.copy(&current_path(pins, name))?;
+            kept
+        };
+        kept.pin(pins)?;
+        Ok(kept)
+    }
+
+    /// The map of this size, without the entries of the others.
+    fn find(pins: &Pins, name: &'static str, wanted: Spec) -> Result<Self, OpenError> {
         let [current, unfinished] = paths(pins, name);
         let found = [open_pinned(&current, wanted)?, open_pinned(&unfinished, wanted)?];
         let opened = match found {
@@ -116,22 +146,19 @@ impl PersistentMap {
                 Self { name, map, is_unfinished: true, sources }
             }
         };
-        opened.copy(wanted, &current)?;
-        opened.pin(pins)?;
         Ok(opened)
     }
 
-    /// Copies entries that the map does not have.
-    fn copy(&self, wanted: Spec, path: &std::path::Path) -> Result<(), OpenError> {
+    /// Copies entries that the map does not have; returns whether all fit.
+    fn copy(&self, path: &Path) -> Result<bool, OpenError> {
+        let mut fits = true;
         for source in &self.sources {
             match copy(self.name, source, &self.map) {
-                Err(error) if error.raw_os_error() == Some(libc::E2BIG) => {
-                    return Err(OpenError::TooManyConnections { limit: wanted.max_entries / ENTRIES_PER_CONNECTION });
-                }
+                Err(error) if error.raw_os_error() == Some(libc::E2BIG) => fits = false,
                 copied => copied.map_err(failed("copying connections from", path))?,
             }
         }
-        Ok(())
+        Ok(fits)
     }
 
     /// Pins a new map, in the place of one that an interrupted start has left.
@@ -148,13 +175,9 @@ impl PersistentMap {
 
     fn commit(&mut self, pins: &Pins) -> Result<(), OpenError> {
         let [current, unfinished] = paths(pins, self.name);
-        for source in std::mem::take(&mut self.sources) {
-            match copy(self.name, &source, &self.map) {
-                // New connections have filled the map since the first copy.
-                Err(error) if error.raw_os_error() == Some(libc::E2BIG) => {}
-                copied => copied.map_err(failed("copying connections from", &current))?,
-            }
-        }
+        // New connections may have filled the map since the first copy.
+        self.copy(&current)?;
+        self.sources.clear();
         if self.is_unfinished {
             std::fs::rename(&unfinished, &current).map_err(failed("renaming", &unfinished))?;
             pins.crash().pass();
@@ -164,6 +187,25 @@ impl PersistentMap {
         }
         Ok(())
     }
+}
+
+/// Adds a second pin for each map of an older layout that has the same keys and values, so that connections continue.
+/// Maps that are already there stay.
+pub(crate) fn share(predecessor: &Pins, pins: &Pins) -> Result<(), OpenError> {
+    let kinds = specs(PacketLimits { outside: 0, connections: 0, handshakes: 0, fragments: 0, source_ranges: 0 });
+    for (name, kind) in PERSISTENT.into_iter().zip(kinds) {
+        for (theirs, ours) in paths(predecessor, name).into_iter().zip(paths(pins, name)) {
+            if ours.exists() || !theirs.exists() {
+                continue;
+            }
+            let map = MapHandle::from_pinned_path(&theirs).map_err(failed("opening", &theirs))?;
+            if Spec::read(&map).map_err(failed("reading", &theirs))?.same_kind(kind) {
+                sys::pin(map.as_fd(), &ours).map_err(failed("pinning", &ours))?;
+                pins.crash().pass();
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Whether one of the maps is pinned.
@@ -189,7 +231,7 @@ fn paths(pins: &Pins, name: &str) -> [PathBuf; 2] {
 }
 
 /// The map that is pinned at the path, and whether it has the wanted size.
-fn open_pinned(path: &std::path::Path, wanted: Spec) -> Result<Option<(MapHandle, bool)>, OpenError> {
+fn open_pinned(path: &Path, wanted: Spec) -> Result<Option<(MapHandle, bool)>, OpenError> {
     if !path.exists() {
         return Ok(None);
     }
@@ -211,11 +253,26 @@ fn copy(name: &str, from: &MapHandle, to: &MapHandle) -> io::Result<()> {
     }
 }
 
+/// Stores an entry that the map does not have. The kernel allocates entries from a reserve of each CPU, which it fills
+/// again in the background: ENOMEM may mean only that it is empty now.
+fn add(to: &MapHandle, key: &[u8], value: &[u8]) -> libbpf_rs::Result<()> {
+    for _ in 0..ALLOCATION_TRIES {
+        match to.update(key, value, MapFlags::NO_EXIST) {
+            Err(error) if error.kind() == ErrorKind::OutOfMemory => std::thread::sleep(ALLOCATION_PAUSE),
+            result => return result,
+        }
+    }
+    to.update(key, value, MapFlags::NO_EXIST)
+}
+
 fn copy_entries<const K: usize, const V: usize>(from: &MapHandle, to: &MapHandle) -> io::Result<()> {
-    let mut refused = None;
+    let mut refused: Option<io::Error> = None;
     sys::each_batch::<K, V>(from, |keys, values| {
         for (key, value) in keys.iter().zip(values) {
-            match to.update(key, value, MapFlags::NO_EXIST) {
+            if refused.as_ref().is_some_and(|error| error.kind() == io::ErrorKind::OutOfMemory) {
+                return;
+            }
+            match add(to, key, value) {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => refused = Some(into_io(error)),

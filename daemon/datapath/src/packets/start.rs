@@ -2,17 +2,20 @@
 //! programs run the new ones, before the generation becomes current.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use libbpf_rs::MapHandle;
 
 use super::connections::ConnectionReader;
 use super::counts::PacketCounter;
+use super::events::PacketEvents;
 use super::load::{PacketMaps, PacketOptions, PacketPrograms};
 use super::maps::{self, ConnectionMaps, PERSISTENT};
 use super::settings::{PacketSettings, SettingsWriter};
 use super::sweep::Sweep;
 use crate::device_hooks::{self, DeviceHooks, HookMethod};
 use crate::error::{OpenError, failed};
+use crate::outside::OutsideMaps;
 use crate::pins::Pins;
 
 /// The configuration of the packet path.
@@ -26,6 +29,16 @@ pub struct PacketConfig {
     pub hook_method: Option<HookMethod>,
 }
 
+/// The reason why a start has not loaded the programs of the packet path. Connections of sockets are translated all the
+/// same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PacketFailure {
+    /// The error.
+    pub reason: String,
+    /// Whether programs of an earlier start are attached and use the maps of this one.
+    pub is_earlier_active: bool,
+}
+
 /// The packet path in the kernel.
 #[derive(Debug)]
 pub struct OpenedPackets {
@@ -36,11 +49,17 @@ pub struct OpenedPackets {
     /// Deletes connections that have ended; otherwise the reason why the kernel cannot.
     pub sweep: Result<Sweep, String>,
     /// Reads what the programs count.
-    pub counter: PacketCounter,
+    pub counter: Arc<PacketCounter>,
+    /// Reads events about packets.
+    pub events: PacketEvents,
     /// Reads the connections.
     pub connections: ConnectionReader,
     /// The maps by their names.
     pub maps: PacketMaps,
+    /// Maximum number of connections, which is above the configured one if more connections existed at the start.
+    pub max_connections: u32,
+    /// What the start could not do, with the error.
+    pub faults: Vec<String>,
 }
 
 /// Loads the programs with these maps of the generation, and makes every device that has programs of an earlier process
@@ -62,15 +81,40 @@ pub(crate) fn start(
     let readable = || failed("preparing to read the maps of", pins.root());
     let settings = SettingsWriter::new(map(&programs, "packet_settings")?).map_err(readable())?;
     settings.set(config.settings);
-    let counter = PacketCounter::new(map(&programs, "packet_counts")?).map_err(readable())?;
+    let counted = if config.options.count_connections { config.options.services.services } else { 0 };
+    let counter = Arc::new(PacketCounter::new(programs.maps(), counted).map_err(readable())?);
+    let events = PacketEvents::new(programs.maps()).map_err(readable())?;
     let connection_reader = ConnectionReader::new(programs.maps()).map_err(readable())?;
     let sweep = Sweep::load(programs.maps()).map_err(|error| error.to_string());
     let maps = programs.maps().duplicate().map_err(readable())?;
     let method = config.hook_method.unwrap_or_else(HookMethod::find);
     let mut hooks = DeviceHooks::new(programs, method, pins.duplicate());
-    hooks.take_over().map_err(failed("changing programs pinned in", &pins.links()))?;
-    connections.commit(pins)?;
-    Ok(OpenedPackets { hooks, settings, sweep, counter, connections: connection_reader, maps })
+    // From here on, devices run the new programs: no error undoes that.
+    let faults = hooks.take_over().into_iter().map(|error| error.to_string());
+    let faults = faults.chain(connections.commit(pins).err().map(|error| error.to_string()));
+    let faults = faults.chain(device_hooks::mark_outdated(false, pins).err().map(|error| error.to_string())).collect();
+    let max_connections = connections.max_connections();
+    let connections = connection_reader;
+    Ok(OpenedPackets { hooks, settings, sweep, counter, events, connections, maps, max_connections, faults })
+}
+
+/// The failure of a start that has reused the maps of the generation, which programs of an earlier start use too.
+pub(crate) fn keep_earlier(pins: &Pins, error: &OpenError) -> PacketFailure {
+    PacketFailure { reason: error.to_string(), is_earlier_active: device_hooks::is_any_current(pins) }
+}
+
+/// The failure of a start with new maps, which programs of an earlier start do not use. They get no more updates, so
+/// they translate no new connection from now on. `previous` is the directory of the generation that they use.
+pub(crate) fn end_earlier(pins: &Pins, previous: Option<&Path>, error: &OpenError) -> PacketFailure {
+    let mut reason = error.to_string();
+    if let Some(previous) = previous {
+        let opened = OutsideMaps::open(previous).map_err(|(_, error)| error);
+        let ended = opened.and_then(|maps| maps.serve_none()).and_then(|()| device_hooks::mark_outdated(true, pins));
+        if let Err(error) = ended {
+            reason.push_str(&format!("; programs of an earlier start still select old backends ({error})"));
+        }
+    }
+    PacketFailure { reason, is_earlier_active: false }
 }
 
 /// A map that the object has created.

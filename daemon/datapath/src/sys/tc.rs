@@ -1,4 +1,4 @@
-//! The calls for programs at network devices: tcx links and tc filters. Each function makes one system call, or one
+//! The calls for programs at network devices: tcx links, and the programs of tc filters. Each function makes one system call, or one
 //! request over netlink.
 #![expect(unsafe_code, reason = "system calls")]
 
@@ -72,23 +72,6 @@ impl Filter {
         }
     }
 
-    /// Makes the filter run the program for packets of all protocols, with direct action; replaces the program of an
-    /// existing filter in one step. Takes CAP_NET_ADMIN.
-    pub(crate) fn replace(&self, program: BorrowedFd<'_>) -> io::Result<()> {
-        let hook = self.hook()?;
-        let flags = libbpf_sys::BPF_TC_F_REPLACE;
-        let mut options = bpf_tc_opts { prog_fd: program.as_raw_fd(), flags, ..self.options() };
-        // SAFETY: the descriptor is open for the call, and both structures live until its end.
-        check(unsafe { libbpf_sys::bpf_tc_attach(&raw const hook, &raw mut options) })
-    }
-
-    /// Removes the filter. Takes CAP_NET_ADMIN.
-    pub(crate) fn remove(&self) -> io::Result<()> {
-        let (hook, options) = (self.hook()?, self.options());
-        // SAFETY: both structures live until the end of the call.
-        check(unsafe { libbpf_sys::bpf_tc_detach(&raw const hook, &raw const options) })
-    }
-
     /// The id of its program.
     pub(crate) fn program(&self) -> io::Result<u32> {
         let (hook, mut options) = (self.hook()?, self.options());
@@ -96,20 +79,6 @@ impl Filter {
         check(unsafe { libbpf_sys::bpf_tc_query(&raw const hook, &raw mut options) })?;
         Ok(options.prog_id)
     }
-}
-
-/// Adds the qdisc `clsact`, at which filters can be. Takes CAP_NET_ADMIN.
-pub(crate) fn clsact_create(ifindex: u32) -> io::Result<()> {
-    let mut hook = hook(ifindex, libbpf_sys::BPF_TC_INGRESS)?;
-    // SAFETY: the structure lives until the end of the call.
-    check(unsafe { libbpf_sys::bpf_tc_hook_create(&raw mut hook) })
-}
-
-/// Removes the qdisc `clsact` with all its filters. Takes CAP_NET_ADMIN.
-pub(crate) fn clsact_remove(ifindex: u32) -> io::Result<()> {
-    let mut hook = hook(ifindex, libbpf_sys::BPF_TC_INGRESS | libbpf_sys::BPF_TC_EGRESS)?;
-    // SAFETY: the structure lives until the end of the call.
-    check(unsafe { libbpf_sys::bpf_tc_hook_destroy(&raw mut hook) })
 }
 
 fn hook(ifindex: u32, attach_point: libbpf_sys::bpf_tc_attach_point) -> io::Result<bpf_tc_hook> {

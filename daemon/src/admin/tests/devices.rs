@@ -21,6 +21,7 @@ fn report() -> DevicesReport {
         error: error.map(str::to_owned),
     };
     DevicesReport {
+        failure: None,
         decision: Some(Decision { activity: Activity::On, reason: "because".into() }),
         method: Some(HookMethod::Tcx),
         repairs: 2,

@@ -253,10 +253,20 @@ fn connections_are_counted_by_service_port() {
     let samples = samples_of(&state, "nodelb_service_connections");
     assert_eq!(samples.len(), 4, "{samples:?}");
     for (result, number) in [("refused", 1), ("translated", 5)] {
-        let end = format!("protocol=\"TCP\",result=\"{result}\"}} {number}");
+        let end = format!("protocol=\"TCP\",from=\"inside\",result=\"{result}\"}} {number}");
         assert_eq!(samples.iter().filter(|sample| sample.ends_with(&end)).count(), 2, "{samples:?}");
     }
     assert_eq!(samples_of(&state, "nodelb_service_connections"), samples, "asking is no connection");
+}
+
+#[test]
+fn connections_from_outside_have_series_of_their_own() {
+    let packets = Some(devices::Published { service_connections: Some(counted()), ..packets() });
+    let (datapath, owner) = (datapath(None), owner(snapshot_of(2)));
+    let state = AdminState { datapath, owner, packets, ..state(PoolReport::default()) };
+    let samples = samples_of(&state, "nodelb_service_connections");
+    let is_outside = |sample: &String| sample.contains("from=\"outside\"");
+    assert_eq!((samples.len(), samples.iter().filter(|sample| is_outside(sample)).count()), (4, 4), "{samples:?}");
 }
 
 fn packets() -> devices::Published {

@@ -39,6 +39,8 @@ async fn the_list_names_every_route_and_each_answers_in_both_forms() {
         "/apiservers",
         "/devices",
         "/connections",
+        "/drops",
+        "/packets",
         "/config",
         "/openapi.json",
         "/healthz",
@@ -79,7 +81,7 @@ async fn frontends_have_exactly_their_columns() {
     let server = served().await;
     let answer = server.get("/frontends").await;
     let heading = answer.lines().last().unwrap();
-    assert_eq!(heading, "Address  Type  Service  Port  Backends  Flags  Status  Since  Error");
+    assert_eq!(heading, "Address  Type  Service  Port  Backends  Flags  Outside  Status  Since  Error");
     server.stop().await;
 }
 

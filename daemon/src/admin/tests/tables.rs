@@ -47,14 +47,15 @@ fn a_frontend_reads_as_documented() {
     let text = text(frontends(vec![row, refused], Moment(261_000)));
     let lines: Vec<Vec<&str>> =
         text.lines().map(|line| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect()).collect();
-    assert_eq!(lines[0], ["Address", "Type", "Service", "Port", "Backends", "Flags", "Status", "Since", "Error"]);
+    let heading = ["Address", "Type", "Service", "Port", "Backends", "Flags", "Outside", "Status", "Since", "Error"];
+    assert_eq!(lines[0], heading);
     assert_eq!(
         lines[1],
-        ["10.96.7.7:80/TCP", "ClusterIP", "shop/web", "http", "10.1.0.1:8080/TCP", "-", "Done", "4m20s", "-"]
+        ["10.96.7.7:80/TCP", "ClusterIP", "shop/web", "http", "10.1.0.1:8080/TCP", "-", "Off", "Done", "4m20s", "-"]
     );
     let list = "10.1.0.1:80/TCP, 10.1.0.2:80/TCP, 10.1.0.3:80/TCP, 10.1.0.4:80/TCP, 10.1.0.5:80/TCP + 2 more";
     assert_eq!(lines[2][3..6], ["-", list, "Affinity=10800s, Local"]);
-    assert_eq!(lines[2][8], "claimed by shop/web, which is older");
+    assert_eq!(lines[2][9], "claimed by shop/web, which is older");
 }
 
 #[test]
@@ -75,8 +76,8 @@ fn a_service_and_a_backend_read_as_documented() {
         error: None,
     };
     let expected = "\
-Service   Source  Ports        Internal-Policy  External-Policy  Affinity  Frontends  Backends  Selectable  Status  Origin                            Error
-shop/web  files   http=80/TCP  Cluster          Local            10800     2          3         1           Held    /etc/nodelb/services.d/shop.toml  -
+Service   Source  Ports        Internal-Policy  External-Policy  Affinity  Frontends  Outside  Backends  Selectable  Status  Origin                            Error
+shop/web  files   http=80/TCP  Cluster          Local            10800     2          Off      3         1           Held    /etc/nodelb/services.d/shop.toml  -
 ";
     assert_eq!(text(services(vec![service])), expected);
     let backend = BackendReport {

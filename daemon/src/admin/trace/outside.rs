@@ -1,10 +1,10 @@
 //! The sentences about clients outside the node.
 
 use nodelb_core::explain::explanation::{ClientAddress, DropReason, Explanation};
-use nodelb_core::explain::outside::Admission;
 use nodelb_core::explain::rows::OutsideAccess;
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::service::FrontendKind;
+use nodelb_core::packets::admission::Admission;
 
 /// Whether clients outside the node are served at the address, or why not.
 pub(super) fn access(explanation: &Explanation) -> Option<String> {
@@ -15,6 +15,9 @@ pub(super) fn access(explanation: &Explanation) -> Option<String> {
         OutsideAccess::Refused => "not served: the address is refused",
         OutsideAccess::Inside if kind == FrontendKind::ClusterIP => {
             "not served: a ClusterIP is for clients on the node, unless packets.cluster-ips is true"
+        }
+        OutsideAccess::NoSourceRange => {
+            "served, but the service has no source range of the address's family, so that no client is admitted"
         }
         OutsideAccess::Inside => "not served: the service file does not say outside = true",
     };

@@ -16,10 +16,19 @@ fn translating_programs_are_known_by_their_names() {
 }
 
 #[test]
-fn without_the_capability_rules_are_unknown() {
-    let findings = find(&Machine::default(), Err(io::ErrorKind::PermissionDenied.into()));
-    assert!(findings.rules_unknown.is_some());
-    let findings = find(&Machine::default(), Ok(KubeProxyRules { has_table: true, has_chains: false }));
-    assert!(findings.proxies.contains(&ServiceProxy::NftablesTable) && findings.rules_unknown.is_none());
-    assert!(!findings.proxies.contains(&ServiceProxy::IptablesChains));
+fn a_failed_search_keeps_what_was_found_before() {
+    let rules = |has_table| Ok(KubeProxyRules { has_table, has_chains: false });
+    let refused = || find(&Machine::default(), Err(io::ErrorKind::PermissionDenied.into()));
+    let first = refused().after(&Findings::default());
+    assert!(!first.is_complete && first.error.unwrap().contains("rules of nftables"));
+
+    let found = find(&Machine::default(), rules(true)).after(&Findings::default());
+    assert!(found.is_complete && found.error.is_none());
+    assert!(found.proxies.contains(&ServiceProxy::NftablesTable));
+    assert!(!found.proxies.contains(&ServiceProxy::IptablesChains));
+    let later = refused().after(&found);
+    assert!(later.is_complete && later.error.is_some());
+    assert_eq!(later.proxies, found.proxies);
+    let gone = find(&Machine::default(), rules(false)).after(&later);
+    assert!(!gone.proxies.contains(&ServiceProxy::NftablesTable), "{gone:?}");
 }

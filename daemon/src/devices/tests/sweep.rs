@@ -23,9 +23,9 @@ fn idle_connections_are_forgotten_earlier_when_there_is_little_room() {
     assert_eq!([95, 100, 200].map(|percent| tcp_timeout(day, percent)), [3600; 3]);
     assert_eq!([0, 90, 100].map(|percent| tcp_timeout(60, percent)), [60; 3], "a short one does not grow");
     let packets = Packets { max_connections: 1000, ..Packets::default() };
-    assert_eq!(timeouts(&packets, None).tcp_idle, day);
-    assert_eq!(timeouts(&packets, count(950)).tcp_idle, 3600);
-    assert_eq!(timeouts(&packets, count(950)).udp_idle, packets.udp_timeout);
+    assert_eq!(timeouts(&packets, 0).tcp_idle, day);
+    assert_eq!(timeouts(&packets, percent(count(950), 1000)).tcp_idle, 3600);
+    assert_eq!(timeouts(&packets, percent(count(950), 1000)).udp_idle, packets.udp_timeout);
 }
 
 #[tokio::test]
@@ -41,12 +41,12 @@ async fn deleted_connections_are_counted_by_reason() {
     });
     let counted: CountConnections = Arc::new(|| Ok(ConnectionCount { connections: 3, handshakes: 4 }));
     let config = watch::channel(Arc::new(Config::default())).1;
-    let mut reports = start(run, counted, config, std::future::pending());
+    let mut reports = start((run, 1000), counted, config, std::future::pending());
     timeout(Duration::from_secs(10), reports.changed()).await.unwrap().unwrap();
     let report = Arc::clone(&reports.borrow());
     assert_eq!(report.swept, BTreeMap::from([(SweepReason::Reset, 1), (SweepReason::Idle, 2)]));
     assert_eq!((report.count, report.failures), (Some(ConnectionCount { connections: 3, handshakes: 4 }), 0));
-    assert_eq!(report.limit, Packets::default().max_connections);
+    assert_eq!(report.limit, 1000);
     assert_eq!(seen.lock().unwrap()[0].handshake, HANDSHAKE);
 }
 
@@ -55,7 +55,7 @@ async fn a_failed_sweep_is_counted() {
     let run: RunSweep = Box::new(|_, _| Err(io::ErrorKind::PermissionDenied.into()));
     let counted: CountConnections = Arc::new(|| Err(io::ErrorKind::PermissionDenied.into()));
     let config = watch::channel(Arc::new(Config::default())).1;
-    let mut reports = start(run, counted, config, std::future::pending());
+    let mut reports = start((run, 1000), counted, config, std::future::pending());
     timeout(Duration::from_secs(10), reports.changed()).await.unwrap().unwrap();
     assert_eq!((reports.borrow().failures, reports.borrow().count), (1, None));
 }

@@ -79,7 +79,7 @@ impl Host {
 
     fn devices(&self, keys: &str) -> Vec<Device> {
         let config = Config::parse(&format!("[packets]\n{keys}\n")).unwrap();
-        devices(&self.machine, &self.routes, &Selection::new(&config.packets))
+        devices(&self.machine, &self.routes, &Selection::new(&config))
     }
 
     fn device(&self, name: &str) -> Device {
@@ -339,4 +339,34 @@ fn routes_are_read_only_for_devices_that_may_be_selected() {
     assert_eq!(candidates(&host.machine).collect::<Vec<_>>(), [2, 4]);
     host.address("veth1", "10.244.0.1");
     assert_eq!(candidates(&host.machine).collect::<Vec<_>>(), [2, 3, 4]);
+}
+
+/// The kernel lists the newest address of IPv6 first.
+#[test]
+fn the_address_of_a_service_is_no_source_address() {
+    let mut host = Host::new();
+    host.address("eth0", "2001:db8:f::1").address("eth0", "2001:db8:1::1");
+    host.machine.addresses.insert(0, Address { addr: addr("198.51.100.9"), ..host.machine.addresses[0].clone() });
+    let sources = |text: &str| {
+        let selection = Selection::new(&Config::parse(text).unwrap());
+        let found = devices(&host.machine, &host.routes, &selection).remove(1);
+        (found.v4.unwrap(), found.v6.unwrap())
+    };
+    assert_eq!(sources(""), (addr("198.51.100.9"), addr("2001:db8:f::1")));
+    let listed = "[datapath]\nown-addresses = [\"198.51.100.9\", \"2001:db8:f::/64\"]\n";
+    assert_eq!(sources(listed), (addr("203.0.113.1"), addr("2001:db8:1::1")));
+}
+
+/// The first address of a pod's device is then the primary one of the node. Backends in that pod must not count as those
+/// of another node.
+#[test]
+fn without_a_default_route_the_device_of_a_pod_is_no_uplink() {
+    let mut host = Host::new();
+    host.elsewhere("pod0", "veth").address("pod0", "203.0.113.129");
+    assert_eq!(host.role("pod0", ""), "its other end is in another network namespace");
+    let eth0 = host.index("eth0");
+    host.machine.interfaces.get_mut(&eth0).unwrap().is_up = false;
+    host.machine.sources.clear();
+    host.routes.clear();
+    assert_eq!(host.role("pod0", ""), "its other end is in another network namespace");
 }

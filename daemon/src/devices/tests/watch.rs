@@ -63,6 +63,8 @@ fn start_with_owner((snapshot, changes_in, changes): Ends, keys: &str, has_table
         attach: Box::new(fake.clone()),
         settings: Arc::new(move |settings| written.lock().unwrap().push(settings)),
         rules: Arc::new(move || Box::pin(async move { Ok(KubeProxyRules { has_table, has_chains: false }) })),
+        findings: Findings::default(),
+        count: Arc::new(|| Ok(ConnectionCount { connections: 0, handshakes: 0 })),
     };
     let reports = start(connections, std::future::pending());
     Rig { fake, config: config_in, changes, settings, reports }

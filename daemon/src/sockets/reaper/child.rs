@@ -1,8 +1,9 @@
 //! The reaper process itself: it drops privileges, tests the remaining ones, and runs the loop that executes orders.
 
 use std::fs;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd};
+use std::io::{self, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
 use caps::{CapSet, Capability, CapsHashSet};
@@ -10,6 +11,8 @@ use nix::errno::Errno;
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::geteuid;
 use nodelb_cli::exit::{Code, Failure};
+use nodelb_datapath::{ChangeFilters, InThisProcess};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
 use super::destroy::{self, Terms};
 use super::namespaces::Home;
@@ -60,12 +63,7 @@ fn check_peer(line: &UnixStream) -> Result<(), Failure> {
 fn serve(mut line: UnixStream, hello: Hello, home: &Home) -> io::Result<()> {
     line.write_all(&hello.encode())?;
     let mut terms = Terms::default();
-    let mut header = [0; HEADER];
-    loop {
-        match line.read_exact(&mut header) {
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
-            read => read?,
-        }
+    while let Some((header, program)) = receive(&mut line)? {
         let mut body = vec![0; Order::length(header)?];
         line.read_exact(&mut body)?;
         let outcomes = match Order::decode(header, &body)? {
@@ -80,20 +78,46 @@ fn serve(mut line: UnixStream, hello: Hello, home: &Home) -> io::Result<()> {
             Order::Sockets(targets) => destroy::sockets(home, &targets)?,
             Order::ConnectedTo(addresses) => destroy::connected_to(home, &terms, &addresses)?,
             Order::Rules => vec![rules()],
+            Order::Filter { ifindex, change } => {
+                let program = program.as_ref().map(OwnedFd::as_fd);
+                vec![outcome(InThisProcess.change(ifindex, change, program).map(|()| 0))]
+            }
         };
         home.check()?;
         line.write_all(&wire::encode_outcomes(&outcomes))?;
     }
+    Ok(())
+}
+
+/// The header of the next order, and the descriptor that came with it; `None` at the end of the connection.
+fn receive(line: &mut UnixStream) -> io::Result<Option<([u8; HEADER], Option<OwnedFd>)>> {
+    let mut header = [0; HEADER];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received = recvmsg(&*line, &mut [IoSliceMut::new(&mut header)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?.bytes;
+    if received == 0 {
+        return Ok(None);
+    }
+    let descriptor = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    line.read_exact(&mut header[received..])?;
+    Ok(Some((header, descriptor)))
 }
 
 /// The rules of kube-proxy in the network namespace of this process.
 fn rules() -> Outcome {
-    match nf_tables::find() {
-        Ok(KubeProxyRules { has_table, has_chains }) => {
-            let bit = |is_there, bit| if is_there { bit } else { 0 };
-            let found = bit(has_table, wire::rules::TABLE) | bit(has_chains, wire::rules::CHAINS);
-            Outcome { destroyed: found, errno: 0 }
-        }
+    let bit = |is_there, bit| if is_there { bit } else { 0 };
+    outcome(nf_tables::find().map(|KubeProxyRules { has_table, has_chains }| {
+        bit(has_table, wire::rules::TABLE) | bit(has_chains, wire::rules::CHAINS)
+    }))
+}
+
+/// The outcome of an order that ends no socket.
+fn outcome(result: io::Result<u32>) -> Outcome {
+    match result {
+        Ok(destroyed) => Outcome { destroyed, errno: 0 },
         Err(error) => Outcome { destroyed: 0, errno: error.raw_os_error().unwrap_or(Errno::EIO as i32) },
     }
 }

@@ -2,9 +2,10 @@
 //! starts; tests it, and sends it orders.
 
 use std::fs;
-use std::io;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::net::UdpSocket;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -14,8 +15,9 @@ use std::time::Duration;
 
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::stale::Socket;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use socket2::SockRef;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::time::timeout;
 
 use super::wire::{self, HELLO, Hello, OUTCOME, Order, Outcome};
@@ -211,13 +213,38 @@ impl Line {
     /// # Errors
     /// If the reaper has ended or does not answer in time.
     pub async fn order(&mut self, order: &Order) -> io::Result<Vec<Outcome>> {
+        self.order_with(order, None).await
+    }
+
+    /// The same with a descriptor for the reaper.
+    ///
+    /// # Errors
+    /// The same as [`Self::order`].
+    pub async fn order_with(&mut self, order: &Order, descriptor: Option<BorrowedFd<'_>>) -> io::Result<Vec<Outcome>> {
         let mut answer = vec![0; order.outcomes() * OUTCOME];
         let exchange = async {
-            self.stream.write_all(&order.encode()).await?;
+            let frame = order.encode();
+            let sent = match descriptor {
+                Some(descriptor) => self.send_with(&frame, descriptor).await?,
+                None => 0,
+            };
+            self.stream.write_all(&frame[sent..]).await?;
             self.stream.read_exact(&mut answer).await
         };
         timeout(TIMEOUT, exchange).await??;
         Ok(wire::decode_outcomes(&answer))
+    }
+
+    /// Sends the beginning of a frame with a descriptor; returns how many bytes.
+    async fn send_with(&self, frame: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<usize> {
+        let descriptors = [descriptor];
+        let send = || {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+            let mut ancillary = SendAncillaryBuffer::new(&mut space);
+            ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+            Ok(sendmsg(&self.stream, &[IoSlice::new(frame)], &mut ancillary, SendFlags::NOSIGNAL)?)
+        };
+        self.stream.async_io(Interest::WRITABLE, send).await
     }
 }
 

@@ -9,9 +9,10 @@ use std::path::{Path, PathBuf};
 
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::stale::Socket;
+use nodelb_datapath::{Direction, FilterChange};
 
 /// The version of this protocol. It must change with every incompatible change.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// The maximum number of entries in one order, which limits the reaper's memory and the duration of an order.
 pub const BATCH: usize = 256;
@@ -25,6 +26,8 @@ pub const HEADER: usize = 4;
 pub const ENTRY: usize = 56;
 /// Size of a socket's inode number in bytes.
 const INODE: usize = 4;
+/// Size of a change of a filter in bytes.
+const FILTER_CHANGE: usize = 8;
 /// Size of an answer's entry in bytes.
 pub const OUTCOME: usize = 8;
 /// Size of the reaper's first message in bytes.
@@ -45,6 +48,14 @@ pub enum Order {
     /// Looks for kube-proxy's rules in nftables, which takes CAP_NET_ADMIN. The number in the outcome has the bits of
     /// [`rules`].
     Rules,
+    /// Changes nodelb's filters at a device, which takes CAP_NET_ADMIN. The first byte of a [`FilterChange::Replace`]
+    /// comes with the descriptor of the program.
+    Filter {
+        /// Index of the device.
+        ifindex: u32,
+        /// The change.
+        change: FilterChange,
+    },
 }
 
 /// Bits of the outcome of [`Order::Rules`].
@@ -58,7 +69,7 @@ pub mod rules {
 /// The result of one entry of an order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Number of ended sockets; for [`Order::Rules`] the rules that were found.
+    /// Number of ended sockets; for [`Order::Rules`] the rules that were found, for [`Order::Filter`] 0.
     pub destroyed: u32,
     /// The last errno, or 0: ENOENT if the socket no longer existed, ESRCH if the network namespace was not found.
     pub errno: i32,
@@ -115,6 +126,17 @@ const CONNECTED_TO: u8 = 2;
 const WITHIN: u8 = 3;
 const SPARE: u8 = 4;
 const RULES: u8 = 5;
+const FILTER: u8 = 6;
+
+/// The changes of filters, by their number.
+const FILTER_CHANGES: [FilterChange; 6] = [
+    FilterChange::AddQdisc,
+    FilterChange::RemoveQdisc,
+    FilterChange::Replace(Direction::In),
+    FilterChange::Replace(Direction::Out),
+    FilterChange::Remove(Direction::In),
+    FilterChange::Remove(Direction::Out),
+];
 
 impl Order {
     /// The number of outcomes in the answer.
@@ -123,7 +145,7 @@ impl Order {
             Self::Sockets(targets) => targets.len().min(BATCH),
             Self::ConnectedTo(addresses) => addresses.len().min(BATCH),
             Self::Within(_) | Self::Spare(_) => 0,
-            Self::Rules => 1,
+            Self::Rules | Self::Filter { .. } => 1,
         }
     }
 
@@ -143,6 +165,7 @@ impl Order {
                 frame(WITHIN, &bytes.map(|byte| [*byte]).collect::<Vec<_>>())
             }
             Self::Rules => frame::<0>(RULES, &[]),
+            Self::Filter { ifindex, change } => frame(FILTER, &[encode_filter(*ifindex, *change)]),
             Self::Spare(inodes) => {
                 let inodes = inodes.iter().take(usize::from(u16::MAX));
                 frame(SPARE, &inodes.map(|inode| inode.to_ne_bytes()).collect::<Vec<_>>())
@@ -162,6 +185,7 @@ impl Order {
             WITHIN if count <= MAX_PATH => Ok(count),
             SPARE => Ok(count * INODE),
             RULES if count == 0 => Ok(0),
+            FILTER if count == 1 => Ok(FILTER_CHANGE),
             _ => Err(refused()),
         }
     }
@@ -186,9 +210,25 @@ impl Order {
                 Ok(Self::Spare(inodes.collect()))
             }
             RULES => Ok(Self::Rules),
+            FILTER => decode_filter(body).ok_or_else(refused),
             _ => Err(refused()),
         }
     }
+}
+
+fn encode_filter(ifindex: u32, change: FilterChange) -> [u8; FILTER_CHANGE] {
+    let number = FILTER_CHANGES.iter().position(|known| *known == change);
+    let number = number.and_then(|number| u32::try_from(number).ok()).unwrap_or(u32::MAX);
+    let mut entry = [0; FILTER_CHANGE];
+    entry[..4].copy_from_slice(&ifindex.to_ne_bytes());
+    entry[4..].copy_from_slice(&number.to_ne_bytes());
+    entry
+}
+
+fn decode_filter(body: &[u8]) -> Option<Order> {
+    let &[a, b, c, d, e, f, g, h] = body.as_array()?;
+    let number = usize::try_from(u32::from_ne_bytes([e, f, g, h])).ok()?;
+    Some(Order::Filter { ifindex: u32::from_ne_bytes([a, b, c, d]), change: *FILTER_CHANGES.get(number)? })
 }
 
 fn frame<const N: usize>(kind: u8, entries: &[[u8; N]]) -> Vec<u8> {

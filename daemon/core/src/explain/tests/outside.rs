@@ -1,7 +1,10 @@
 use std::sync::Arc;
 
 use super::*;
-use crate::state::entries::BackendId;
+use crate::packets::admission::{Admission, admission};
+use crate::packets::choice;
+use crate::packets::frontend::Frontend;
+use crate::state::entries::{BackendId, OutsideEntry, ServiceEntry};
 
 fn l4(text: &str) -> L4Addr {
     text.parse().expect("valid in a test")
@@ -67,14 +70,14 @@ fn addresses_ranges_and_views_decide() {
 #[test]
 fn the_longest_range_is_named() {
     let state = state(&BOTH, &[], true);
-    let entry = state.outside[&l4("198.51.100.1:80")];
-    let by = |client: &str| admission(&state, &entry, Some(l4(&format!("{client}:1")).addr));
+    let entry = find_outside(&state, &(30_000..=32_767), l4("198.51.100.1:80")).expect("an entry");
+    let by = |client: &str| admission(&state, entry, Some(l4(&format!("{client}:1")).addr));
     assert!(matches!(by("203.0.113.200"), Admission::Range(range) if range.to_string() == "203.0.113.128/25"));
     assert!(matches!(by("203.0.113.1"), Admission::Range(range) if range.to_string() == "203.0.113.0/24"));
     assert_eq!(by("192.0.2.1"), Admission::No);
-    assert_eq!(admission(&state, &entry, None), Admission::Unknown);
-    let open = OutsideEntry { has_ranges: false, ..entry };
-    assert_eq!(admission(&state, &open, None), Admission::All);
+    assert_eq!(admission(&state, entry, None), Admission::Unknown);
+    let open = Frontend { has_ranges: false, ..entry };
+    assert_eq!(admission(&state, open, None), Admission::All);
 }
 
 /// The expected backends were computed by another program.
@@ -84,8 +87,10 @@ fn the_ring_names_the_backend() {
     let state = state(&["10.1.0.1:8080", "10.1.0.2:8080", "10.1.0.3:8080"], &[], true);
     let (to, client) = (l4("198.51.100.1:80"), l4("203.0.113.7:1").addr);
     let service = (*state.services[&ServiceId(1)]).clone();
-    let chosen =
-        |service: &ServiceEntry, port| selected(service, false, to, (client, port)).map(|addr| addr.to_string());
+    let chosen = |service: &ServiceEntry, port| {
+        let offset = choice::selected(service, &service.cluster, (client, port), to)?;
+        Some(service.cluster[offset].addr.to_string())
+    };
     let found: Vec<String> = (40_000..40_008).map(|port| chosen(&service, Some(port)).unwrap()).collect();
     let last: String = found.iter().filter_map(|text| text.split(['.', ':']).nth(3)).collect();
     assert_eq!(last, "31113212");

@@ -21,10 +21,15 @@ fn handshake(client: &str, created: u32) -> (PacketKey, Connection) {
         last_used: created,
         created,
         flags: Flags::default(),
-        syn_acknowledgment: 0,
+        acknowledgment: 0,
         bytes: 0,
     };
     (PacketKey { tuple, protocol: Protocol::Tcp, side: Side::Arriving }, entry)
+}
+
+/// A TCP header with these flags.
+fn with(tcp_flags: u8) -> Ports {
+    Ports { tcp_flags, ..Ports::default() }
 }
 
 /// Stores both entries and returns their keys.
@@ -51,21 +56,54 @@ fn only_an_answered_handshake_is_established() {
     let mut tables = Tables::new(LIMITS);
     let (key, reverse_key) = put(&mut tables, handshake("198.51.100.7:1", 0));
     let entry = tables.half_open[&key];
-    assert!(tables.establish(&key, &entry));
+    tables.establish(&key, &entry, &with(ACK));
     assert_eq!((tables.connections.len(), tables.half_open.len()), (0, 2));
-    tables.touch(&reverse_key, 1, SYN | ACK, 40);
-    assert!(tables.establish(&key, &entry));
+    tables.touch(&reverse_key, 1, &with(SYN | ACK), 40);
+    tables.establish(&key, &entry, &with(ACK));
     assert_eq!((tables.connections.len(), tables.half_open.len()), (2, 0));
 }
 
 #[test]
-fn a_full_table_establishes_nothing() {
+fn a_connection_that_finds_no_room_is_marked_and_moves_later() {
     let mut tables = Tables::new(TableLimits { connections: 1, ..LIMITS });
     let (key, reverse_key) = put(&mut tables, handshake("198.51.100.7:1", 0));
-    tables.touch(&reverse_key, 1, SYN | ACK, 40);
+    tables.touch(&reverse_key, 1, &with(SYN | ACK), 40);
     let entry = tables.half_open[&key];
-    assert!(!tables.establish(&key, &entry));
+    tables.establish(&key, &entry, &Ports { sequence: 5, ..with(ACK) });
     assert_eq!((tables.connections.len(), tables.half_open.len()), (0, 2));
+    let (entry, reverse) = (tables.half_open[&key], tables.half_open[&reverse_key]);
+    assert!(entry.flags.is_assured && reverse.flags.is_assured);
+    assert_eq!(reverse.acknowledgment, 5);
+    // No other connection takes its port, and a number that the backend has acknowledged later stays.
+    assert!(!tables.is_free(&reverse_key, &handshake("198.51.100.8:1", 0).0, 100));
+    tables.note_answer(&reverse_key, &Ports { acknowledgment: 9, ..with(ACK) });
+    assert!(tables.has_proved_address(&key, &entry, &with(ACK)));
+    tables.limits.connections = 2;
+    tables.establish(&key, &entry, &Ports { sequence: 6, ..with(ACK) });
+    assert_eq!((tables.connections.len(), tables.half_open.len()), (2, 0));
+    assert!(!tables.connections[&key].flags.is_assured && !tables.connections[&reverse_key].flags.is_assured);
+    assert_eq!(tables.connections[&reverse_key].acknowledgment, 9);
+}
+
+#[test]
+fn a_rst_counts_if_the_backend_may_accept_its_number() {
+    let mut tables = Tables::new(LIMITS);
+    let (key, reverse_key) = put(&mut tables, handshake("198.51.100.7:1", 0));
+    let reset = |tables: &Tables, sequence: u32| {
+        let mut tables = tables.clone();
+        tables.touch(&key, 1, &Ports { sequence, ..with(RST) }, 40);
+        tables.find(&key).unwrap().flags.has_reset
+    };
+    assert!(!reset(&tables, 0), "a handshake");
+    tables.touch(&reverse_key, 1, &with(SYN | ACK), 40);
+    let entry = tables.half_open[&key];
+    tables.establish(&key, &entry, &Ports { sequence: 1_000, ..with(ACK) });
+    assert!(reset(&tables, 1_000) && reset(&tables, 1_000 + MOST_SENT - 1));
+    assert!(!reset(&tables, 999) && !reset(&tables, 1_000 + MOST_SENT));
+    tables.note_answer(&reverse_key, &Ports { acknowledgment: u32::MAX, ..with(ACK) });
+    assert!(reset(&tables, u32::MAX) && reset(&tables, MOST_SENT - 2) && !reset(&tables, 1 << 31));
+    tables.connections.remove(&reverse_key);
+    assert!(!reset(&tables, u32::MAX), "without the backend's entry");
 }
 
 #[test]
@@ -88,9 +126,9 @@ fn a_silent_handshake_loses_its_port() {
     assert!(tables.is_free(&reverse_key, &other, 12));
     assert!(tables.is_free(&reverse_key, &key, 11), "its own");
     // It does not matter that the client sends its SYN again.
-    tables.touch(&key, 12, SYN, 40);
+    tables.touch(&key, 12, &with(SYN), 40);
     assert!(tables.is_free(&reverse_key, &other, 13));
-    tables.touch(&reverse_key, 13, SYN | ACK, 40);
+    tables.touch(&reverse_key, 13, &with(SYN | ACK), 40);
     assert!(!tables.is_free(&reverse_key, &other, 14));
     // A client that exists has answered by then.
     assert!(tables.is_free(&reverse_key, &other, 15));
@@ -102,13 +140,13 @@ fn a_silent_handshake_loses_its_port() {
 fn a_connection_that_has_ended_loses_its_port() {
     let mut tables = Tables::new(LIMITS);
     let (key, reverse_key) = put(&mut tables, handshake("198.51.100.7:1", 10));
-    tables.touch(&reverse_key, 10, SYN | ACK, 40);
+    tables.touch(&reverse_key, 10, &with(SYN | ACK), 40);
     let entry = tables.half_open[&key];
-    assert!(tables.establish(&key, &entry));
+    tables.establish(&key, &entry, &with(ACK));
     let (other, _) = handshake("198.51.100.8:1", 10);
-    tables.touch(&key, 20, FIN | ACK, 40);
+    tables.touch(&key, 20, &with(FIN | ACK), 40);
     assert!(!tables.is_free(&reverse_key, &other, 100), "the backend may still send");
-    tables.touch(&reverse_key, 21, FIN | ACK, 40);
+    tables.touch(&reverse_key, 21, &with(FIN | ACK), 40);
     assert!(!tables.is_free(&reverse_key, &other, 22));
     assert!(tables.is_free(&reverse_key, &other, 23));
     tables.forget_ended(&reverse_key, 22, ENDED_SECONDS);
@@ -129,7 +167,7 @@ fn only_a_client_that_has_the_answer_proves_its_address() {
     assert!(!is_proof(&tables, ACK, 1), "no answer yet");
     let answer = Ports { tcp_flags: SYN | ACK, sequence: u32::MAX, ..Ports::default() };
     tables.note_answer(&reverse_key, &answer);
-    tables.touch(&reverse_key, 1, answer.tcp_flags, 40);
+    tables.touch(&reverse_key, 1, &answer, 40);
     assert!(is_proof(&tables, ACK, 0), "an entry without the number");
     tables.note_answer(&reverse_key, &Ports { sequence: u32::MAX - 1, ..answer });
     assert!(is_proof(&tables, ACK, u32::MAX) && is_proof(&tables, ACK | FIN, 70_000));
@@ -142,14 +180,14 @@ fn a_connection_closes_when_both_ends_have_closed_it_or_the_backend_has_reset_it
     let mut tables = Tables::new(LIMITS);
     let (key, reverse_key) = put(&mut tables, handshake("198.51.100.7:1", 0));
     let is_closing = |tables: &Tables| tables.is_closing(&key, &tables.half_open[&key]);
-    tables.touch(&key, 1, FIN | ACK, 40);
+    tables.touch(&key, 1, &with(FIN | ACK), 40);
     assert!(!is_closing(&tables));
     let mut both = tables.clone();
-    both.touch(&reverse_key, 1, FIN | ACK, 40);
+    both.touch(&reverse_key, 1, &with(FIN | ACK), 40);
     assert!(is_closing(&both));
-    tables.touch(&key, 1, RST, 40);
+    tables.touch(&key, 1, &with(RST), 40);
     assert!(!is_closing(&tables), "the client's address may be false");
-    tables.touch(&reverse_key, 1, RST, 40);
+    tables.touch(&reverse_key, 1, &with(RST), 40);
     assert!(is_closing(&tables));
 }
 
@@ -170,7 +208,7 @@ fn a_displaced_entry_is_restored() {
     let mut tables = Tables::new(LIMITS);
     let (key, reverse_key) = put(&mut tables, handshake("198.51.100.7:1", 0));
     let reverse = tables.half_open.remove(&reverse_key).unwrap();
-    tables.touch(&key, 0, FIN, 40);
+    tables.touch(&key, 0, &with(FIN), 40);
     let entry = tables.half_open[&key];
     assert!(tables.has_both(&key, &entry));
     assert_eq!(tables.half_open[&reverse_key], reverse);
@@ -187,8 +225,8 @@ fn the_ports_of_a_datagram_are_known_for_a_while() {
     };
     let ports = |seen: u32| FragmentPorts { source: 1, target: 2, seen };
     tables.put_fragment(key(1), ports(10));
-    assert_eq!(tables.fragment(&key(1), 40), Some(ports(10)));
-    assert_eq!(tables.fragment(&key(1), 41), None);
+    assert_eq!(tables.fragment(&key(1), 39), Some(ports(10)));
+    assert_eq!(tables.fragment(&key(1), 40), None);
     tables.put_fragment(key(2), ports(11));
     tables.put_fragment(key(3), ports(12));
     assert_eq!(tables.fragments.len(), LIMITS.fragments);

@@ -25,7 +25,7 @@ fn put(tables: &mut Tables, (protocol, port): (Protocol, u16), ends: [(Flags, u3
         last_used: used,
         created: 0,
         flags: forward,
-        syn_acknowledgment: 0,
+        acknowledgment: 0,
         bytes: 0,
     };
     let flags = Flags { is_reverse: true, ..reverse };
@@ -49,6 +49,7 @@ fn swept(ends: [(Flags, u32); 2], protocol: Protocol, is_established: bool, now:
 fn each_state_has_its_timeout() {
     let (open, fin) = (Flags::default(), Flags { has_fin: true, ..Flags::default() });
     let reset = Flags { has_reset: true, ..Flags::default() };
+    let assured = Flags { is_assured: true, ..Flags::default() };
     let both = |flags: Flags, used: u32| [(flags, used), (flags, used)];
     for (ends, protocol, is_established, timeout, reason) in [
         (both(open, 5), Protocol::Tcp, false, 30, SweepReason::Handshake),
@@ -56,6 +57,8 @@ fn each_state_has_its_timeout() {
         (both(open, 5), Protocol::Tcp, true, 86_400, SweepReason::Idle),
         (both(open, 5), Protocol::Udp, true, 120, SweepReason::Idle),
         (both(fin, 5), Protocol::Tcp, true, 60, SweepReason::Closed),
+        (both(assured, 5), Protocol::Tcp, false, 86_400, SweepReason::Idle),
+        ([(assured, 5), (open, 5)], Protocol::Udp, false, 120, SweepReason::Idle),
         ([(fin, 5), (open, 5)], Protocol::Tcp, true, 86_400, SweepReason::Idle),
         ([(open, 5), (reset, 5)], Protocol::Tcp, true, 10, SweepReason::Reset),
         // The last packet in either direction counts.

@@ -81,7 +81,7 @@ async fn events_have_ids_names_and_the_columns_of_the_table() {
     assert_eq!(reader.line().await, "event: changed");
     let row: serde_json::Value = serde_json::from_str(&reader.line().await["data: ".len()..]).unwrap();
     assert_eq!((&row["address"], &row["backends"]), (&"10.96.7.7:80/TCP".into(), &serde_json::json!([])));
-    assert_eq!(row.as_object().unwrap().len(), 9);
+    assert_eq!(row.as_object().unwrap().len(), 10);
     server.stop().await;
 }
 
@@ -168,5 +168,17 @@ async fn only_what_can_be_followed_is() {
     let sse = server.get("/frontends?output=sse").await;
     assert!(status(&sse) == "400" && sse.contains("output=sse requires watch"), "{sse}");
     assert_eq!(status(&server.get("/frontends?watch=false").await), "200");
+    server.stop().await;
+}
+
+/// Packets contain what other users send.
+#[tokio::test]
+async fn packets_are_shown_over_the_socket_only() {
+    let server = served().await;
+    let refused = server.get("/packets?watch").await;
+    assert!(refused.starts_with("HTTP/1.1 403") && refused.contains("only over the Unix socket"), "{refused}");
+    let mut reader = Reader::new(server.connect_unix().await, "/packets?watch&output=json", "").await;
+    let first = reader.line_with("event").await;
+    assert!(first.contains(r#""event":"table""#), "{first}");
     server.stop().await;
 }

@@ -32,7 +32,11 @@ fn orders_arrive_as_they_were_sent() {
         Order::Spare(vec![1, u32::MAX]),
         Order::Spare((0..u32::from(u16::MAX)).collect()),
         Order::Rules,
-    ] {
+        Order::Filter { ifindex: u32::MAX, change: FilterChange::AddQdisc },
+    ]
+    .into_iter()
+    .chain(FILTER_CHANGES.map(|change| Order::Filter { ifindex: 3, change }))
+    {
         assert_eq!(carried(&order), order);
     }
 }
@@ -43,9 +47,26 @@ fn an_order_is_bounded() {
     let Order::Sockets(carried) = carried(&Order::Sockets(many)) else { panic!("another order") };
     assert_eq!(carried.len(), BATCH);
     let [low, high] = u16::try_from(BATCH + 1).unwrap().to_ne_bytes();
-    for header in [[SOCKETS, 0, low, high], [0, 0, 1, 0], [5, 0, 1, 0], [WITHIN, 0, 255, 255], [255, 255, 255, 255]] {
+    for header in [
+        [SOCKETS, 0, low, high],
+        [0, 0, 1, 0],
+        [RULES, 0, 1, 0],
+        [FILTER, 0, 2, 0],
+        [WITHIN, 0, 255, 255],
+        [255, 255, 255, 255],
+    ] {
         assert!(Order::length(header).is_err(), "{header:?}");
     }
+}
+
+#[test]
+fn an_unknown_change_of_a_filter_is_refused() {
+    let frame = Order::Filter { ifindex: 3, change: FilterChange::AddQdisc }.encode();
+    let (header, body) = frame.split_first_chunk::<HEADER>().unwrap();
+    let mut body = body.to_vec();
+    body[4] = u8::try_from(FILTER_CHANGES.len()).unwrap();
+    assert!(Order::decode(*header, &body).is_err());
+    assert!(Order::decode(*header, &body[..7]).is_err());
 }
 
 #[test]

@@ -1,0 +1,59 @@
+//! Whether a client may connect to a frontend, and to which slots: `admit()` of `bpf/begin.h`. The packet path decides so
+//! about the first packet of a connection, and [`crate::explain::outside`] explains it.
+
+use crate::model::addr::Addr;
+use crate::model::source_range::SourceRange;
+use crate::packets::frontend::Frontend;
+use crate::state::entries::{MapState, Slot};
+
+/// Who may connect to an address from outside the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// Every client: the address has no source ranges.
+    All,
+    /// The client, because it is in this range, the longest one that contains it.
+    Range(SourceRange),
+    /// Not the client: it is in no range.
+    No,
+    /// Only clients in the ranges, and the address of the client is not given.
+    Unknown,
+}
+
+/// Why a client gets no slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// The client is in none of the service's source ranges.
+    NotAdmitted,
+    /// The service has no usable backend at all.
+    NoBackend,
+    /// The service has usable backends, but the policy requires one on this node.
+    NoLocalBackend,
+}
+
+/// Whether the client may connect.
+pub(crate) fn admission(state: &MapState, frontend: Frontend, client: Option<Addr>) -> Admission {
+    match client {
+        _ if !frontend.has_ranges => Admission::All,
+        None => Admission::Unknown,
+        Some(client) => {
+            let admitting = state.ranges_of(frontend.service).filter(|range| range.contains(client));
+            admitting.max_by_key(|range| range.prefix).map_or(Admission::No, Admission::Range)
+        }
+    }
+}
+
+/// The slots of which the client gets one. A client without an address counts as admitted.
+///
+/// # Errors
+/// If the client gets none.
+pub(crate) fn admit(state: &MapState, frontend: Frontend, client: Option<Addr>) -> Result<&[Slot], Refusal> {
+    if admission(state, frontend, client) == Admission::No {
+        return Err(Refusal::NotAdmitted);
+    }
+    let service = state.services.get(&frontend.service);
+    match service.map_or(&[][..], |service| service.view(frontend.is_local)) {
+        [] if service.is_some_and(|service| service.has_backends) => Err(Refusal::NoLocalBackend),
+        [] => Err(Refusal::NoBackend),
+        view => Ok(view),
+    }
+}

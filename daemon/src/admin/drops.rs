@@ -1,0 +1,93 @@
+//! `/drops`: why packets of clients outside the node were dropped, answered or passed on without a translation.
+
+use std::cmp::Reverse;
+
+use axum::http::StatusCode;
+use nodelb_core::output::schema::{Column, Schema};
+use nodelb_core::output::table::{Cell, Page, Table};
+use nodelb_core::snapshot::Snapshot;
+use nodelb_datapath::packets::{DropCount, PacketVerdict, REASONS};
+
+use super::connections::requested_ids;
+use super::query::{Problem, Query};
+use super::state::AdminState;
+
+/// The columns of the counts.
+pub(super) static DROPS: Schema<[Column; 7]> = Schema {
+    name: "drops",
+    columns: [
+        Column::one_of("Reason", &REASONS),
+        Column::one_of("Verdict", &PacketVerdict::NAMES),
+        Column::text("Service"),
+        Column::number("Packets"),
+        Column::age("First"),
+        Column::age("Last"),
+        Column::text("Description"),
+    ],
+};
+
+/// The columns of the row about all counts.
+pub(super) static COUNTED: Schema<[Column; 3]> = Schema {
+    name: "counted",
+    columns: [Column::age("Since"), Column::number("Packets"), Column::number("Not-Listed")],
+};
+
+/// What the reasons mean, in the order of [`REASONS`].
+const DESCRIPTIONS: [&str; REASONS.len()] = [
+    "a header is cut short or cannot be read",
+    "the time to live ended at this node",
+    "larger than the MTU of the device by which the packet would leave",
+    "a fragment that arrived before the first one, or of a connection that nodelb does not know",
+    "the service has no usable backend: see nodelb backends",
+    "the policy is Local, and no usable backend is on this node",
+    "the client is not in loadBalancerSourceRanges",
+    "no source port is free towards the backend: see packets.snat-ports",
+    "this node has no route to the backend or to the client",
+    "net.ipv4.ip_forward, or its IPv6 equivalent, is 0 on the device",
+    "the maps of connections are full: see packets.max-connections and packets.max-handshakes",
+    "a TCP packet of a connection that nodelb does not know (packets.unknown is \"reset\")",
+    "more than 1,000 answers in a second on one CPU; another row contains the packet, too",
+];
+
+/// Returns one row per service, reason and verdict, with the largest number of packets first, and one row about all of
+/// them.
+pub(super) fn drops(state: &AdminState, query: &Query) -> Result<Page, Problem> {
+    let snapshot = state.snapshot();
+    let drops = state.packets.as_ref().map(|packets| (packets.drops)()).transpose().map_err(|error| {
+        let message = format!("cannot read the kernel maps: {error}; connections keep working");
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
+    })?;
+    let mut drops = drops.unwrap_or_default();
+    let listed: u64 = drops.counts.iter().map(|count| count.packets).sum();
+    if let Some(ids) = requested_ids(&snapshot, query) {
+        drops.counts.retain(|count| count.service.is_some_and(|id| ids.contains(&id)));
+    }
+    drops.counts.sort_by_key(|count| (Reverse(count.packets), count.reason, count.verdict, count.service));
+    let not_listed = drops.packets.saturating_sub(listed);
+    let counted = [Cell::Age(milliseconds(drops.age)), Cell::Number(drops.packets), Cell::Number(not_listed)];
+    let rows = drops.counts.iter().map(|count| row(count, &snapshot));
+    Ok(Page(vec![Table::new(&DROPS, rows), Table::new(&COUNTED, [counted])]))
+}
+
+fn row(count: &DropCount, snapshot: &Snapshot) -> [Cell; 7] {
+    let service =
+        count.service.map(|id| snapshot.service_of(id).unwrap_or_else(|| format!("(deleted service {})", id.0)));
+    let description = REASONS.iter().zip(DESCRIPTIONS).find(|(reason, _)| **reason == count.reason);
+    [
+        Cell::text(count.reason),
+        Cell::text(count.verdict.name()),
+        Cell::optional(service),
+        Cell::Number(count.packets),
+        Cell::Age(milliseconds(count.first)),
+        Cell::Age(milliseconds(count.last)),
+        Cell::optional(description.map(|(_, text)| text)),
+    ]
+}
+
+fn milliseconds(seconds: u32) -> u64 {
+    u64::from(seconds) * 1000
+}
+
+#[cfg(test)]
+#[path = "tests/drops.rs"]
+mod tests;

@@ -1,0 +1,86 @@
+//! The reaper of the packet path, for what takes CAP_NET_ADMIN after the start: kube-proxy's rules are read, and filters
+//! at devices are changed.
+
+use std::fmt;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use nodelb_datapath::{ChangeFilters, FilterChange};
+use tokio::runtime::Handle;
+use tokio::sync::Mutex;
+
+use crate::sockets::reaper::wire::Order;
+use crate::sockets::reaper::{Line, Reaper};
+
+/// The reaper and the connection to it, shared by those that send orders.
+#[derive(Clone)]
+pub(crate) struct PacketReaper(Arc<Mutex<Connection>>);
+
+struct Connection {
+    reaper: Reaper,
+    line: Option<Line>,
+}
+
+impl PacketReaper {
+    pub(crate) fn new(reaper: Reaper) -> Self {
+        Self(Arc::new(Mutex::new(Connection { reaper, line: None })))
+    }
+
+    /// Sends an order with one outcome, and the descriptor for it; returns the number in the outcome. If the reaper has
+    /// ended since the last order, the next one gets this order.
+    ///
+    /// # Errors
+    /// The error in the outcome, or if no reaper answers.
+    pub(crate) async fn order(&self, order: &Order, descriptor: Option<BorrowedFd<'_>>) -> io::Result<u32> {
+        let mut connection = self.0.lock().await;
+        let used = match connection.line.take() {
+            Some(mut line) => line.order_with(order, descriptor).await.ok().map(|outcomes| (line, outcomes)),
+            None => None,
+        };
+        let (line, outcomes) = match used {
+            Some(answered) => answered,
+            None => {
+                let mut line = connection.reaper.open().await?;
+                let outcomes = line.order_with(order, descriptor).await?;
+                (line, outcomes)
+            }
+        };
+        connection.line = Some(line);
+        let outcome = outcomes.first().copied().ok_or(io::ErrorKind::InvalidData)?;
+        match outcome.errno {
+            0 => Ok(outcome.destroyed),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+}
+
+/// Changes filters through the reaper, from threads that may wait.
+pub(crate) struct ByReaper {
+    reaper: PacketReaper,
+    runtime: Handle,
+}
+
+impl ByReaper {
+    /// Uses this reaper, from threads outside of the runtime's workers.
+    pub(crate) fn new(reaper: PacketReaper, runtime: Handle) -> Self {
+        Self { reaper, runtime }
+    }
+}
+
+impl fmt::Debug for ByReaper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ByReaper")
+    }
+}
+
+impl ChangeFilters for ByReaper {
+    fn change(&self, ifindex: u32, change: FilterChange, program: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        let order = Order::Filter { ifindex, change };
+        self.runtime.block_on(self.reaper.order(&order, program)).map(drop)
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/privileged.rs"]
+mod tests;
