@@ -54,8 +54,8 @@ fuzz: ## fuzz the Kubernetes decoder, translation and the packet parser for a mi
 	@scripts/deps.sh build fuzz
 	scripts/fuzz.sh $(or $(FUZZ_SECONDS),60)
 
-bench: ## run the benchmarks and update docs/benchmarks.md (needs root; ten minutes on an idle machine)
-	@scripts/deps.sh build run
+bench: ## run the benchmarks and update docs/benchmarks.md (needs root; 15 minutes on an idle machine)
+	@scripts/deps.sh build run bench
 	scripts/bench.sh
 
 soak: ## run an hour of traffic, changes and kills; updates docs/benchmarks.md (needs root; SOAK_MINUTES=10: shorter)
