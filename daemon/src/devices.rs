@@ -211,7 +211,8 @@ pub fn find_proxies(packets: &Packets) -> Findings {
 }
 
 fn drops(counter: &PacketCounter) -> io::Result<Drops> {
-    let packets = counter.read()?.dropped.iter().sum();
+    let all = counter.read()?;
+    let packets = all.dropped.iter().chain(&all.passed).sum();
     Ok(Drops { counts: counter.drops()?, packets, age: counter.age() })
 }
 
