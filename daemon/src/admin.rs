@@ -25,6 +25,7 @@ pub mod maps;
 pub mod metrics;
 mod observed;
 mod openapi;
+mod packets;
 mod query;
 mod routes;
 mod server;

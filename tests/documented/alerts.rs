@@ -93,6 +93,10 @@ fn every_important_condition_has_an_alert() {
         "nodelb_map_entries",
         "nodelb_frontends{status=~\"Conflict|Refused\"}",
         "nodelb_reconcile_operations_total{result=\"failed\"}",
+        "nodelb_packet_connections",
+        "nodelb_packet_dropped_total{reason=\"no-port\"}",
+        "nodelb_packet_devices{state=\"failed\"}",
+        "reason=~\"no-route|no-forwarding\"",
     ] {
         assert!(exprs.iter().any(|expr| expr.contains(metric)), "no alert asks for {metric}");
     }
