@@ -50,12 +50,12 @@ fmt: ## format Rust and C code
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 	clang-format -i bpf/*.[ch]
 
-fuzz: ## fuzz the Kubernetes decoder and translation for a minute each (FUZZ_SECONDS=600: longer)
+fuzz: ## fuzz the Kubernetes decoder, translation and the packet parser for a minute each (FUZZ_SECONDS=600: longer)
 	@scripts/deps.sh build fuzz
 	scripts/fuzz.sh $(or $(FUZZ_SECONDS),60)
 
-bench: ## run the benchmarks and update docs/benchmarks.md (needs root; ten minutes on an idle machine)
-	@scripts/deps.sh build run
+bench: ## run the benchmarks and update docs/benchmarks.md (needs root; 15 minutes on an idle machine)
+	@scripts/deps.sh build run bench
 	scripts/bench.sh
 
 soak: ## run an hour of traffic, changes and kills; updates docs/benchmarks.md (needs root; SOAK_MINUTES=10: shorter)
@@ -83,9 +83,9 @@ package-test: deb rpm ## run lintian and rpmlint; install, upgrade, remove and p
 	@scripts/deps.sh check
 	packaging/test.sh
 
-vm-test: deb ## install, upgrade and purge the package in Debian 12 VMs with kernels 6.1 and 6.12 (needs root)
+vm-test: deb ## install, upgrade and purge the package, and take over from kube-proxy, in Debian 12 VMs with kernels 6.1 and 6.12 (needs root)
 	@scripts/deps.sh vm
-	$(CARGO) build --locked -p nodelb-prober -p nodelb-apiserver
+	$(CARGO) build --locked -p nodelb -p nodelb-prober -p nodelb-apiserver
 	tests/vm/run.sh
 
 deny: ## check licences, sources and bans of all crates, and advisories if the database is reachable

@@ -102,7 +102,14 @@ begins_again(struct connection *entry, struct scratch *here, bool at_pod)
 		return true;
 	if (entry->offset != (__u32)offset)
 		entry->offset = offset;
-	return is_tcp && is_closing();
+	if (!is_tcp)
+		return false;
+	if (is_closing())
+		return true;
+	/* The RST ended the client's last connection, not this one. */
+	if (here->entry.flags & CONNECTION_RESET)
+		__sync_fetch_and_and((__u32 *)&entry->flags, ~CONNECTION_RESET);
+	return false;
 }
 
 static __always_inline bool is_in_ranges(const struct scratch *here)
@@ -236,7 +243,10 @@ static __always_inline bool always_masquerades(const struct scratch *here)
  * sees an address of this node, so that it answers to this node, and packets
  * are redirected. Otherwise the network stack delivers them, with the client's
  * address. If this node does not forward packets, that is also the case: the
- * stack delivers to processes of this node and drops the rest.
+ * stack delivers to processes of this node and drops the rest. Other results
+ * say nothing about where the backend is: a route that rejects packets, or one
+ * with an encapsulation, which the lookup does not support. If the backend were
+ * taken for one on this node, its answers would never come back through it.
  *
  * A pod's packets to another machine need neither: the answer comes through
  * this node to the pod's device. Only a pod that is its own backend does, which
@@ -252,25 +262,25 @@ VERIFIED_ONCE int locate(struct __sk_buff *skb)
 
 	if (!here)
 		return OUTCOME_LEAVE;
+	here->is_process = 0;
 	if (here->at_pod && !same_addr(here->entry.target, here->entry.source))
 		return OUTCOME_TRANSLATE;
 	ask_for(here, skb->ifindex);
 	result = look_up_route(skb, here, FIB_SKIP_NEIGH | FIB_SOURCE);
-	if (result == -EINVAL) {
+	if (result == -EINVAL || result == FIB_RESULT_NO_SOURCE) {
 		has_source = false;
 		ask_for(here, skb->ifindex);
 		result = look_up_route(skb, here, 0);
 	}
-	if (result == BPF_FIB_LKUP_RET_BLACKHOLE ||
-	    result == BPF_FIB_LKUP_RET_UNREACHABLE ||
-	    result == BPF_FIB_LKUP_RET_PROHIBIT)
-		return OUTCOME_DROP | PACKET_NO_ROUTE;
 	if (result == BPF_FIB_LKUP_RET_FWD_DISABLED &&
 	    !bpf_map_lookup_elem(&node_addrs, here->entry.target))
 		count_dropped(here->service_id, PACKET_NO_FORWARDING,
 			      PACKET_PASSED);
-	if (!is_routed(result))
+	here->is_process = result == BPF_FIB_LKUP_RET_NOT_FWDED;
+	if (result == BPF_FIB_LKUP_RET_FWD_DISABLED || here->is_process)
 		return OUTCOME_TRANSLATE;
+	if (!is_routed(result))
+		return OUTCOME_DROP | PACKET_NO_ROUTE;
 	ifindex = here->fib.ifindex;
 	uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
 	if (!uplink && !here->at_pod) {
@@ -285,13 +295,48 @@ VERIFIED_ONCE int locate(struct __sk_buff *skb)
 	return OUTCOME_TRANSLATE;
 }
 
+/*
+ * Another CPU has begun the connection with another packet of the client. This
+ * packet then belongs to that connection, so that the backend sees one port.
+ * The port that this CPU has claimed is given up, unless it is the same one.
+ */
+static __always_inline bool join_other(struct scratch *here)
+{
+	struct packet_key *claimed = &here->other_client_key;
+	struct packet_key *other = &here->partner_key;
+	struct connection *entry;
+
+	*claimed = *other;
+	entry = find_in(&half_open, &here->packet.key, &here->entry);
+	if (!entry)
+		return false;
+	partner_of(&here->packet.key, &here->entry, other);
+	if (!same_addr(claimed->source, other->source) ||
+	    !same_addr(claimed->target, other->target) ||
+	    ports_of_key(claimed) != ports_of_key(other) ||
+	    claimed->side != other->side)
+		bpf_map_delete_elem(&half_open, claimed);
+	touch(entry, here, 0);
+	return true;
+}
+
 static __always_inline int put_both(struct __sk_buff *skb, struct scratch *here)
 {
+	long result;
+
 	if (!claim_port(skb))
 		return OUTCOME_ANSWER | PACKET_NO_PORT;
 	here->entry.bytes = here->packet.end - l2_length;
-	if (!put_half_open(&here->packet.key, &here->entry, BPF_ANY))
+	result = put_half_open(&here->packet.key, &here->entry, BPF_NOEXIST);
+	if (result == -EEXIST) {
+		if (join_other(here))
+			return OUTCOME_TRANSLATE;
+		result = -ENOENT;
+	}
+	if (!result) {
+		count_begun(here->service_id);
 		return OUTCOME_TRANSLATE;
+	}
 	bpf_map_delete_elem(&half_open, &here->partner_key);
 	return OUTCOME_DROP | PACKET_NO_ROOM;
 }
@@ -312,12 +357,9 @@ VERIFIED_ONCE int begin(struct __sk_buff *skb)
 	outcome = locate(skb);
 	if (outcome == OUTCOME_TRANSLATE)
 		outcome = put_both(skb, here);
-	if (outcome != OUTCOME_TRANSLATE) {
+	if (outcome != OUTCOME_TRANSLATE)
 		count_not_begun(here->service_id);
-		return outcome;
-	}
-	count_begun(here->service_id);
-	return OUTCOME_TRANSLATE;
+	return outcome;
 }
 
 #endif

@@ -45,7 +45,10 @@ VERIFIED_ONCE int count_dropped(__u32 service_id, __u32 reason, __u32 verdict)
 
 	if (!all || reason >= PACKET_REASONS)
 		return 0;
-	all->dropped[reason]++;
+	if (verdict == PACKET_PASSED)
+		all->passed[reason]++;
+	else
+		all->dropped[reason]++;
 	all->last_service_id = service_id;
 	all->last_reason = reason;
 	all->last_verdict = verdict;

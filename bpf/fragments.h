@@ -14,7 +14,7 @@ fragment_key_of(const struct packet *packet)
 {
 	struct fragment_key key = {
 		.id = packet->fragment_id,
-		.protocol = packet->fragment_protocol,
+		.protocol = packet->key.protocol,
 		.side = packet->key.side,
 	};
 

@@ -21,6 +21,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "events.h"
 #include "fragments.h"
 #include "handshake.h"
 #include "icmp.h"
@@ -133,28 +134,40 @@ static __always_inline int leave(struct __sk_buff *skb)
 	return translate(skb, here);
 }
 
+/* Processes the packet, and reports what became of it if there is a reader. */
+static __always_inline int
+watched(struct __sk_buff *skb, enum packet_side side, bool at_pod)
+{
+	int action;
+
+	if (is_watched())
+		begin_event(skb, side);
+	action = side == PACKET_ARRIVING ? arrive(skb, at_pod) : leave(skb);
+	return is_watched() ? end_event(skb, action) : action;
+}
+
 /* Devices by which other machines are reached. */
 SEC("tc")
 int packet_in(struct __sk_buff *skb)
 {
-	return arrive(skb, false);
+	return watched(skb, PACKET_ARRIVING, false);
 }
 
 SEC("tc")
 int packet_out(struct __sk_buff *skb)
 {
-	return leave(skb);
+	return watched(skb, PACKET_LEAVING, false);
 }
 
 /* Devices of pods with a kernel of their own: no socket program sees them. */
 SEC("tc")
 int pod_in(struct __sk_buff *skb)
 {
-	return arrive(skb, true);
+	return watched(skb, PACKET_ARRIVING, true);
 }
 
 SEC("tc")
 int pod_out(struct __sk_buff *skb)
 {
-	return leave(skb);
+	return watched(skb, PACKET_LEAVING, false);
 }

@@ -98,7 +98,8 @@ static __always_inline void set_v4(__u32 *to, __u32 addr)
 
 static __always_inline bool is_plain_syn(const struct packet *packet)
 {
-	return (packet->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
+	return (packet->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST | TCP_FIN)) ==
+	       TCP_SYN;
 }
 
 /*
@@ -114,13 +115,14 @@ static __always_inline bool is_group(const __u32 *addr)
 
 /*
  * Whether packets between the addresses may be a client's. A destination that
- * is unspecified would find a NodePort without being an address of the node.
+ * is unspecified would find a NodePort without being an address of the node. A
+ * group sends no packets, and is never answered (RFC 1122, section 3.2.2).
  */
 static __always_inline bool may_be_served(const struct packet_key *key)
 {
 	return !is_loopback(key->source) && !is_loopback(key->target) &&
 	       !is_unspecified(key->source) && !is_unspecified(key->target) &&
-	       !is_group(key->target);
+	       !is_group(key->source) && !is_group(key->target);
 }
 
 static __always_inline bool is_flow(__u8 protocol)
@@ -184,11 +186,9 @@ parse_udp(struct __sk_buff *skb, struct packet *packet)
 		return PARSED_SHORT;
 	packet->key.source_port_be = udp.source;
 	packet->key.target_port_be = udp.dest;
-	if (skb->gso_size) {
+	if (skb->gso_size)
 		packet->size =
 			packet->l4 - l2_length + sizeof(udp) + skb->gso_size;
-		return PARSED_FLOW;
-	}
 	length = bpf_ntohs(udp.len);
 	if (length < sizeof(udp) ||
 	    (packet->part == PART_WHOLE && packet->l4 + length > packet->end))
@@ -273,7 +273,6 @@ parse_v4(struct __sk_buff *skb, struct packet *packet)
 		return PARSED_SHORT;
 	fragment = bpf_ntohs(ip.frag_off);
 	packet->fragment_id = ip.id;
-	packet->fragment_protocol = ip.protocol;
 	if (fragment & IPV4_OFFSET_MASK)
 		packet->part = PART_LATER;
 	else if (fragment & IPV4_MORE_FRAGMENTS)
@@ -287,7 +286,6 @@ struct chain {
 	__u32 fragment_id;
 	enum fragment_part part;
 	__u8 next;
-	__u8 fragment_protocol;
 	/* The chain has an extension that is not understood, or is cut. */
 	__u8 is_broken;
 	__u8 is_alone;
@@ -300,7 +298,6 @@ read_fragment(struct chain *chain, const __u8 *extension)
 
 	__builtin_memcpy(&chain->fragment_id, extension + 4,
 			 sizeof(chain->fragment_id));
-	chain->fragment_protocol = extension[0];
 	if (offset & IPV6_OFFSET_MASK)
 		chain->part = PART_LATER;
 	else if (offset & IPV6_MORE_FRAGMENTS)
@@ -369,7 +366,6 @@ parse_v6(struct __sk_buff *skb, struct packet *packet)
 	packet->has_options = ip.nexthdr != chain.next;
 	packet->part = chain.part;
 	packet->fragment_id = chain.fragment_id;
-	packet->fragment_protocol = chain.fragment_protocol;
 	/* The length 0, of a jumbogram: with the header it is never 0. */
 	if (!set_end(skb, packet,
 		     ip.payload_len ? bpf_ntohs(ip.payload_len) + sizeof(ip)

@@ -164,6 +164,35 @@ struct {
 	__type(value, struct counter);
 } outside_counters SEC(".maps");
 
+/*
+ * Who watches packets. The daemon writes it when a reader comes, and every
+ * second while there is one; programs read it for each packet.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct packet_watch);
+} packet_watch SEC(".maps");
+
+/*
+ * Packets that are watched, as struct packet_event. The programs write, the
+ * daemon reads. When the buffer is full, events are lost and counted.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 256 * 1024);
+} packet_events SEC(".maps");
+
+/* 0 -> the event about the packet of the CPU's program. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct packet_event);
+} packet_event_scratch SEC(".maps");
+
 /* Which part of a datagram a packet is. */
 enum fragment_part {
 	PART_WHOLE = 0,
@@ -187,18 +216,18 @@ struct packet {
 	__u32 size;
 	enum fragment_part part;
 	__u32 fragment_id;
-	/* The protocol as the fragments of the datagram contain it. */
-	__u8 fragment_protocol;
 	__u8 tcp_flags;
 	__u8 ttl;
 	__u8 is_v6;
 	/* Whether options or extension headers follow the IP header. */
 	__u8 has_options;
-	__u8 pad[3];
 	/* TCP, in host order. */
 	__u32 sequence;
 	__u32 acknowledgment;
 };
+
+/* Bytes of IP headers, with options or extensions, that an answer quotes. */
+#define MOST_QUOTED 256
 
 /* A source address and a target address, next to each other. */
 struct addresses {
@@ -232,14 +261,16 @@ struct scratch {
 	__u8 has_ranges;
 	/* The hook is one of a pod's device. */
 	__u8 at_pod;
+	/* The backend of a new connection is a process of this node. */
+	__u8 is_process;
 	/* An ICMP error: where the packet in it begins, and its ports. */
 	__u32 inner;
 	__u32 inner_l4;
 	/* The addresses of the error's own header, old and new. */
 	struct addresses was;
 	struct addresses now;
-	/* A header that is being read or written. */
-	__u32 header[16];
+	/* Headers that are being read or written. */
+	__u32 header[MOST_QUOTED / 4];
 	/* The second of the last answer, and how many were sent in it. */
 	__u32 answer_second;
 	__u32 answers;

@@ -81,26 +81,31 @@ is_in_the_way(const struct scratch *here, const struct connection *other)
 	       (__s32)(seconds() - other->last_used) < UNANSWERED_SECONDS;
 }
 
+static __always_inline __u32 tuple_of(const struct packet_key *key, bool is_v6,
+				      struct bpf_sock_tuple *tuple)
+{
+	if (is_v6) {
+		copy_addr(tuple->ipv6.saddr, key->source);
+		copy_addr(tuple->ipv6.daddr, key->target);
+		tuple->ipv6.sport = key->source_port_be;
+		tuple->ipv6.dport = key->target_port_be;
+		return sizeof(tuple->ipv6);
+	}
+	tuple->ipv4.saddr = key->source[3];
+	tuple->ipv4.daddr = key->target[3];
+	tuple->ipv4.sport = key->source_port_be;
+	tuple->ipv4.dport = key->target_port_be;
+	return sizeof(tuple->ipv4);
+}
+
 /* Whether a socket of this node would get the backend's packets. */
 static __always_inline bool
 has_socket(struct __sk_buff *skb, const struct packet_key *key, bool is_v6)
 {
 	struct bpf_sock_tuple tuple = {};
-	__u32 size = sizeof(tuple.ipv4);
+	__u32 size = tuple_of(key, is_v6, &tuple);
 	struct bpf_sock *found;
 
-	if (is_v6) {
-		size = sizeof(tuple.ipv6);
-		copy_addr(tuple.ipv6.saddr, key->source);
-		copy_addr(tuple.ipv6.daddr, key->target);
-		tuple.ipv6.sport = key->source_port_be;
-		tuple.ipv6.dport = key->target_port_be;
-	} else {
-		tuple.ipv4.saddr = key->source[3];
-		tuple.ipv4.daddr = key->target[3];
-		tuple.ipv4.sport = key->source_port_be;
-		tuple.ipv4.dport = key->target_port_be;
-	}
 	if (key->protocol == IPPROTO_TCP)
 		found = bpf_skc_lookup_tcp(skb, &tuple, size,
 					   BPF_F_CURRENT_NETNS, 0);
@@ -111,6 +116,36 @@ has_socket(struct __sk_buff *skb, const struct packet_key *key, bool is_v6)
 		return false;
 	bpf_sk_release(found);
 	return true;
+}
+
+/*
+ * Whether the client has a direct TCP connection from this port to the backend,
+ * a process of this node. Its packets would get the source of the service.
+ */
+VERIFIED_ONCE bool has_direct_connection(struct __sk_buff *skb)
+{
+	struct scratch *here = scratch();
+	struct bpf_sock_tuple tuple = {};
+	const struct packet_key *answer;
+	struct packet_key *direct;
+	struct bpf_sock *found;
+	__u32 size, state;
+
+	if (!here)
+		return false;
+	answer = &here->partner_key;
+	direct = &here->other_client_key;
+	copy_addr(direct->source, answer->target);
+	copy_addr(direct->target, answer->source);
+	direct->source_port_be = answer->target_port_be;
+	direct->target_port_be = answer->source_port_be;
+	size = tuple_of(direct, here->packet.is_v6, &tuple);
+	found = bpf_skc_lookup_tcp(skb, &tuple, size, BPF_F_CURRENT_NETNS, 0);
+	if (!found)
+		return false;
+	state = found->state;
+	bpf_sk_release(found);
+	return state != BPF_TCP_LISTEN;
 }
 
 /* The ports that are tried: count ports from first, beginning with start. */
@@ -148,6 +183,9 @@ static long try_port(__u32 step, struct attempt *attempt)
 	}
 	if (shares_ports && here->entry.flags & CONNECTION_REDIRECTED &&
 	    has_socket(attempt->skb, key, here->packet.is_v6))
+		return 0;
+	if (here->is_process && key->protocol == IPPROTO_TCP &&
+	    has_direct_connection(attempt->skb))
 		return 0;
 	if (put_half_open(key, &here->partner, BPF_NOEXIST))
 		return 0;

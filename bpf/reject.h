@@ -3,8 +3,9 @@
  * Answers packets that cannot be served: a TCP RST, or an ICMP error. The
  * answer is written into the packet itself, which is then sent back by the
  * device by which it came. Packets with options or extension headers are
- * dropped without an answer, and so are fragments, except for the first one of
- * a datagram of which the fragments are too large.
+ * dropped without an answer, and so are fragments. An exception are packets
+ * that are too large, and first fragments of that size: without an answer, the
+ * sender would never send smaller ones.
  */
 #ifndef NODELB_REJECT_H
 #define NODELB_REJECT_H
@@ -215,17 +216,16 @@ static __always_inline __s64 sum_of_quoted(struct __sk_buff *skb,
 {
 	const struct packet *packet = &here->packet;
 	__u32 check = packet->l4 + check_offset(packet->key.protocol);
+	__u32 length = packet->l4 - l2_length;
 	__u8 *bytes = (__u8 *)here->header;
 	__u16 pseudo = 0;
 	__u32 sum;
 
-	if (packet->is_v6 ? bpf_skb_load_bytes(skb, l2_length, bytes,
-					       sizeof(struct ipv6hdr))
-			  : bpf_skb_load_bytes(skb, l2_length, bytes,
-					       sizeof(struct iphdr)))
+	/* The verifier wants both limits. */
+	if (length < sizeof(struct iphdr) || length > MOST_QUOTED ||
+	    bpf_skb_load_bytes(skb, l2_length, bytes, length))
 		return -1;
-	sum = packet->is_v6 ? sum_of(bytes, sizeof(struct ipv6hdr))
-			    : sum_of(bytes, sizeof(struct iphdr));
+	sum = sum_of(bytes, length);
 	if (partial) {
 		if (bpf_skb_load_bytes(skb, check, &pseudo, sizeof(pseudo)))
 			return -1;
@@ -251,8 +251,9 @@ VERIFIED_ONCE int send_icmp(struct __sk_buff *skb, __u32 reason)
 
 	if (!here)
 		return TC_ACT_SHOT;
-	ip_length = here->packet.l4 - l2_length;
-	quoted = ip_length + quoted_transport(&here->packet);
+	ip_length = here->packet.is_v6 ? sizeof(struct ipv6hdr)
+				       : sizeof(struct iphdr);
+	quoted = here->packet.l4 - l2_length + quoted_transport(&here->packet);
 	sum = sum_of_quoted(
 		skb, here,
 		probe_partial(skb,
@@ -300,7 +301,10 @@ static __always_inline bool take_answer(struct scratch *here, __u32 reason)
 	const volatile struct packet_settings *now = settings();
 	const struct packet *packet = &here->packet;
 
-	if (!now || !now->answers || packet->has_options)
+	if (!now || !now->answers)
+		return false;
+	if (packet->has_options &&
+	    (reason != PACKET_MTU || packet->l4 - l2_length > MOST_QUOTED))
 		return false;
 	/*
 	 * Only the first fragment has the ports, by which a host finds the

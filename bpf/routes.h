@@ -26,6 +26,8 @@
  */
 #define FIB_SKIP_NEIGH 4
 #define FIB_SOURCE 16
+/* BPF_FIB_LKUP_RET_NO_SRC_ADDR: no address of this node fits the route. */
+#define FIB_RESULT_NO_SOURCE 9
 
 /*
  * What becomes of a packet. The functions that decide return such a value; the

@@ -287,148 +287,13 @@ struct flow_record {
 };
 _Static_assert(sizeof(struct flow_record) == 80, "layout");
 
-/*
- * What follows belongs to the packet path: connections of clients outside this
- * node. A packet is identified as it arrives at or leaves a device.
- */
-enum packet_side {
-	/* The packet arrives at a device: the ingress hook. */
-	PACKET_ARRIVING = 0,
-	/* The packet leaves by a device: the egress hook. */
-	PACKET_LEAVING = 1,
-};
-
-struct packet_key {
-	__u32 source[4];
-	__u32 target[4];
-	__u16 source_port_be;
-	__u16 target_port_be;
-	__u8 protocol;
-	/* A value of enum packet_side. */
-	__u8 side;
-	__u16 pad;
-};
-_Static_assert(sizeof(struct packet_key) == 40, "layout");
-
-enum connection_flags {
-	/*
-	 * The packet leaves by another device and does not pass the network
-	 * stack of this node: its backend is not on this node.
-	 */
-	CONNECTION_REDIRECTED = 1,
-	/* The entry is for packets from the backend to the client. */
-	CONNECTION_REVERSE = 2,
-	/* The backend has answered; only in entries with CONNECTION_REVERSE. */
-	CONNECTION_REPLIED = 4,
-	/* TCP: a packet that this entry translated had the FIN flag. */
-	CONNECTION_FIN = 8,
-	/* TCP: the same for RST, if the receiver may have accepted it. */
-	CONNECTION_RESET = 16,
-	/* The backend was selected from the local view. */
-	CONNECTION_LOCAL_VIEW = 32,
-	/* Established, but in half_open: the map connections was full. */
-	CONNECTION_ASSURED = 64,
-};
+/* What follows belongs to the packet path. */
+#include "packet_entries.h"
 
 /*
- * How a packet is translated. A connection has two entries: one for packets of
- * the client, one for packets of the backend. Entries are replaced and never
- * changed, except for offset, last_used, flags, acknowledgment and bytes.
+ * Why a packet was dropped or answered by this node, or passed on although it
+ * may be a service's.
  */
-struct connection {
-	/* The addresses and ports that are written into the packet. */
-	__u32 source[4];
-	__u32 target[4];
-	__u16 source_port_be;
-	__u16 target_port_be;
-	__u32 service_id;
-	__u32 backend_id;
-	/* Position of the backend in the view when it was selected: a hint. */
-	__u32 offset;
-	/* The device by which the client's packets arrive. */
-	__u32 ifindex;
-	/* Seconds of the coarse monotonic clock. */
-	__u32 last_used;
-	/* The same clock, when the connection began. */
-	__u32 created;
-	enum connection_flags flags;
-	/*
-	 * connection_seal() of the key and of the fields above, except offset,
-	 * last_used and flags. The kernel may reuse the memory of a deleted
-	 * entry for another key while a program still reads it.
-	 */
-	__u32 seal;
-	/*
-	 * TCP, in the backend's entry: the number by which a client
-	 * acknowledges the SYN; then what the backend has acknowledged last.
-	 */
-	__u32 acknowledgment;
-	/* Bytes of the translated packets, from the IP header. */
-	__u64 bytes;
-};
-_Static_assert(sizeof(struct connection) == 80, "layout");
-
-enum outside_flags {
-	/* Clients outside this node use the local view. */
-	OUTSIDE_LOCAL = 1,
-	/* Only clients in the service's source_ranges may connect. */
-	OUTSIDE_RANGES = 2,
-	/* The mask of the flags. The other bits are the seal. */
-	OUTSIDE_FLAGS = 3,
-};
-
-/* A frontend for clients outside this node, sealed as struct frontend. */
-struct outside {
-	__u32 service_id;
-	enum outside_flags flags;
-};
-_Static_assert(sizeof(struct outside) == 8, "layout");
-
-/* A device by which other machines are reached. */
-struct uplink {
-	/* The node's addresses on the device; unspecified if it has none. */
-	__u32 v4[4];
-	__u32 v6[4];
-	__u32 mtu;
-	/* Length of the link-layer header in bytes: 14, or 0 without one. */
-	__u8 l2_length;
-	__u8 pad[11];
-};
-_Static_assert(sizeof(struct uplink) == 48, "layout");
-
-/* A datagram that the sender or a router has split. */
-struct fragment_key {
-	__u32 source[4];
-	__u32 target[4];
-	__u32 id;
-	__u8 protocol;
-	/* A value of enum packet_side. */
-	__u8 side;
-	__u16 pad;
-};
-_Static_assert(sizeof(struct fragment_key) == 40, "layout");
-
-/* The ports, which only the first fragment contains. */
-struct fragment {
-	__u16 source_port_be;
-	__u16 target_port_be;
-	/* Seconds of the coarse monotonic clock. */
-	__u32 seen;
-};
-_Static_assert(sizeof(struct fragment) == 8, "layout");
-
-/*
- * Clients that may connect to a service. prefix_len is 32 more than that of
- * the 16-byte address, because it includes the id.
- */
-struct range_key {
-	__u32 prefix_len;
-	__u32 service_id_be;
-	__u32 addr[4];
-};
-_Static_assert(sizeof(struct range_key) == 24, "layout");
-
-/* Why a packet was not forwarded, or was answered by this node. */
 enum packet_reason {
 	/* A header is cut short or cannot be read. */
 	PACKET_SHORT = 0,
@@ -512,17 +377,79 @@ struct packet_counts {
 	__u64 answered;
 	/* Source ports tried for connections to backends on other nodes. */
 	__u64 port_tries;
-	/* By enum packet_reason. */
+	/* By enum packet_reason: dropped or answered, and passed on. */
 	__u64 dropped[PACKET_REASONS];
+	__u64 passed[PACKET_REASONS];
 	/* TCP RSTs; the other answers are ICMP errors. */
 	__u64 resets;
-	/* The last packet that was counted in dropped. */
+	/* The last packet that was counted in dropped or passed. */
 	__u32 last_service_id;
 	enum packet_reason last_reason;
 	enum packet_verdict last_verdict;
 	__u32 pad;
 };
-_Static_assert(sizeof(struct packet_counts) == 168, "layout");
+_Static_assert(sizeof(struct packet_counts) == 272, "layout");
+
+/* Bytes of a packet in an event: its headers, and perhaps some payload. */
+#define EVENT_BYTES 96
+
+/* Services that can be watched alone; with more, all are watched. */
+#define MAX_WATCHED 8
+
+/* Events per second; more are counted as lost. */
+#define MAX_EVENTS 1000
+
+/*
+ * Who watches packets; not pinned. The daemon writes the first three fields
+ * through shared memory, and extends the lease while it has a reader.
+ */
+struct packet_watch {
+	/*
+	 * The end of the lease, in nanoseconds of the coarse monotonic clock;
+	 * 0: no packet is watched. Programs set it to 0 when it has passed.
+	 */
+	__u64 until;
+	/* Only packets of these; NO_SERVICE ends the list. An empty list: all.
+	 */
+	__u32 service_ids[MAX_WATCHED];
+	/* 1: only packets that were dropped or counted as such. */
+	__u32 only_dropped;
+	__u32 pad;
+	/* The second of the last event, and the events in it. */
+	__u64 second;
+	__u64 events;
+	/* Events that were not written. */
+	__u64 lost;
+};
+_Static_assert(sizeof(struct packet_watch) == 72, "layout");
+
+/* A packet, and what became of it. The struct is in no pinned map. */
+struct packet_event {
+	/* Nanoseconds of the monotonic clock. */
+	__u64 time;
+	/*
+	 * The device at which the program ran, and the one by which a
+	 * redirected packet or an answer leaves; 0: none.
+	 */
+	__u32 ifindex;
+	__u32 next_ifindex;
+	__u32 service_id;
+	/* Lengths before and after, with the link-layer header. */
+	__u32 length;
+	__u32 next_length;
+	/* A value of enum packet_side. */
+	__u8 side;
+	/* A value of enum packet_verdict. */
+	__u8 verdict;
+	/* A value of enum packet_reason; PACKET_REASONS: none. */
+	__u8 reason;
+	/* Length of the link-layer header of the device: 14 or 0. */
+	__u8 l2_length;
+	/* The first bytes before and after; 0 behind the packet's end. */
+	__u8 bytes[EVENT_BYTES];
+	__u8 next_bytes[EVENT_BYTES];
+};
+_Static_assert(sizeof(struct packet_event) == 224, "layout");
 
 /*
  * Settings that the daemon may change while the programs run; not pinned. The

@@ -32,7 +32,7 @@ if [ "${1:-all}" = soak ]; then
         measure soak
     } | tee -a "$figures"
 else
-    measure cost heap kubernetes | tee "$figures"
+    measure cost heap kubernetes packet_path | tee "$figures"
     echo >>"$figures"
     page_after >>"$figures"
 fi

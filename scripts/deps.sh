@@ -26,6 +26,9 @@ test   bpftool          bpftool
 test   conntrack        conntrack
 test   iptables         iptables
 test   nftables         nft
+bench  conntrack        conntrack
+bench  ethtool          ethtool
+bench  nftables         nft
 lint   clang-format     clang-format
 lint   shellcheck       shellcheck
 lint   systemd          systemd-analyze

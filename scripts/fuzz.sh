@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Fuzzes the input from an apiserver, each target for SECONDS. Usage: scripts/fuzz.sh [SECONDS [TARGET...]]
+# Fuzzes the input from an apiserver, and the parser of the packet programs, each target for SECONDS.
+# Usage: scripts/fuzz.sh [SECONDS [TARGET...]]
 # Stores its findings in fuzz/found/ and tries them first in the next run. Needs no nightly compiler, because it uses
 # LLVM's coverage counters.
 set -euo pipefail
@@ -7,7 +8,16 @@ cd "$(dirname "$0")/../fuzz"
 seconds=${1:-60}
 shift || true
 targets=("$@")
-[ "${#targets[@]}" -gt 0 ] || targets=(decoder translation)
+[ "${#targets[@]}" -gt 0 ] || targets=(decoder translation parser)
+
+# The parser is C, compiled with sanitizers: a test of the core sends it packets and compares what it reads.
+if [[ " ${targets[*]} " == *" parser "* ]]; then
+    echo "fuzzing parser for $seconds s"
+    FUZZ_SECONDS=$seconds SOCKET_SEED=${SOCKET_SEED:-$RANDOM} ${CARGO:-cargo} test --locked --quiet \
+        --manifest-path ../Cargo.toml -p nodelb --test packet_parser -- --nocapture
+fi
+mapfile -t targets < <(printf '%s\n' "${targets[@]}" | grep -vx parser || true)
+[ "${#targets[@]}" -gt 0 ] || exit 0
 
 export RUSTFLAGS="--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
 -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \

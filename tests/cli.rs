@@ -113,13 +113,13 @@ fn without_a_daemon_reading_is_69_and_says_what_to_do() {
             said.stderr
         );
         assert!(said.stderr.contains("systemctl status nodelb"), "{}", said.stderr);
-        assert_eq!(said.stderr.lines().count(), 1, "{}", said.stderr);
+        assert_eq!(said.stderr.lines().count(), 3, "{}", said.stderr);
     }
 }
 
 #[test]
 fn filters_and_form_reach_the_daemon() {
-    let (address, task) = serving_once("rows\n".into());
+    let (address, task) = serving_once(FRONTENDS.into());
     let admin = address.to_string();
     let said = nodelb(&[
         "frontends",
@@ -132,7 +132,7 @@ fn filters_and_form_reach_the_daemon() {
         "--admin",
         &admin,
     ]);
-    assert_eq!((said.code, said.stdout.as_str(), said.stderr.as_str()), (0, "rows\n", ""));
+    assert_eq!((said.code, said.stdout.as_str(), said.stderr.as_str()), (0, FRONTENDS, ""));
     let asked = task.join().expect("the server ends");
     assert!(
         asked.starts_with("GET /frontends?output=json&service=shop/web&address=2001:db8::7 HTTP/1.1\r\n"),
@@ -142,7 +142,9 @@ fn filters_and_form_reach_the_daemon() {
 
 #[test]
 fn a_closed_pipe_is_not_an_error() {
-    let (address, task) = serving_once("10.96.0.1:80/TCP  ClusterIP\n".repeat(100_000));
+    let (head, rest) = FRONTENDS.split_once('[').expect("a list");
+    let row = rest.strip_suffix("]}").expect("the end of a list");
+    let (address, task) = serving_once(format!("{head}[{}]}}", vec![row; 20_000].join(",")));
     let mut child = Command::new(NODELB)
         .args(["frontends", "--admin", &address.to_string()])
         .stdout(Stdio::piped())
@@ -308,13 +310,17 @@ fn serving_rows(rows: &'static str) -> (SocketAddr, std::thread::JoinHandle<()>)
 
 #[test]
 fn a_table_that_is_watched_ends_with_its_reader() {
-    for command in ["frontends", "history"] {
-        let (address, daemon) = serving_rows("first row\nsecond row\n");
+    let events = [
+        ("frontends", "{\"id\":0,\"event\":\"table\",\"data\":{\"frontends\":[]}}\n", "No frontends found.\n"),
+        ("history", "{\"id\":0,\"event\":\"table\",\"data\":{\"history\":[]}}\n", "No changes found.\n"),
+    ];
+    for (command, event, first) in events {
+        let (address, daemon) = serving_rows(event);
         let begun = std::time::Instant::now();
         let line = format!("{NODELB} {command} --watch --admin {address} | head -1");
         let mut shell = Command::new("timeout");
         let output = shell.args(["20", "sh", "-c", &line]).stdin(Stdio::null()).output().expect("a shell");
-        assert_eq!(String::from_utf8_lossy(&output.stdout), "first row\n");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), first);
         assert!(output.status.success() && output.stderr.is_empty(), "{command}: {output:?}");
         assert!(begun.elapsed() < std::time::Duration::from_secs(15), "{command}: {:?}", begun.elapsed());
         daemon.join().expect("the client has left");

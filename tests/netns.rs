@@ -98,6 +98,8 @@ mod outside_coexistence;
 mod outside_continuity;
 #[path = "netns/outside_devices.rs"]
 mod outside_devices;
+#[path = "netns/outside_flood.rs"]
+mod outside_flood;
 #[path = "netns/outside_load.rs"]
 mod outside_load;
 #[path = "netns/outside_more.rs"]
@@ -110,14 +112,16 @@ mod outside_own_addresses;
 mod outside_pods;
 #[path = "netns/outside_protocols.rs"]
 mod outside_protocols;
+#[path = "netns/outside_scenarios.rs"]
+mod outside_scenarios;
+#[path = "netns/outside_watch.rs"]
+mod outside_watch;
 #[path = "netns/privilege.rs"]
 mod privilege;
 #[path = "netns/reaper.rs"]
 mod reaper;
 #[path = "netns/stale_sockets.rs"]
 mod stale_sockets;
-#[path = "netns/stories.rs"]
-mod stories;
 #[path = "netns/traffic.rs"]
 mod traffic;
 #[path = "netns/upgrade.rs"]

@@ -228,19 +228,7 @@ fn cgroup(sandbox: &Sandbox, name: &str) -> PathBuf {
 fn attach_empty(cgroup: &Path) -> (libbpf_rs::Object, libbpf_rs::Link) {
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".into());
     let mut compile = Command::new(clang)
-        .args([
-            "-target",
-            "bpf",
-            "-O2",
-            "-g",
-            "-I/usr/include/x86_64-linux-gnu",
-            "-x",
-            "c",
-            "-",
-            "-c",
-            "-o",
-            "/dev/stdout",
-        ])
+        .args(["-target", "bpf", "-O2", "-g", "-I/usr/include/x86_64-linux-gnu", "-x", "c", "-", "-c", "-o", "-"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()

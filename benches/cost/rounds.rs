@@ -52,19 +52,26 @@ impl<'a> Variant<'a> {
     }
 }
 
-/// Runs the variants in turn, `per_round` operations each, for [`ROUNDS`] rounds. The order rotates
-/// by one each round, so that no variant always follows the same one.
+/// Runs the variants in turn, `per_round` operations each, for [`ROUNDS`] rounds.
 pub(crate) fn interleave<const N: usize>(per_round: u32, mut variants: [Variant<'_>; N]) -> [Times; N] {
+    in_turn(ROUNDS + 1, |index| {
+        let variant = &mut variants[index];
+        (variant.prepare)();
+        (variant.run)(per_round / 10);
+        let start = Instant::now();
+        (variant.run)(per_round);
+        start.elapsed().as_nanos() as f64 / f64::from(per_round)
+    })
+}
+
+/// Calls `measure` with the number of each variant in turn. The order rotates by one each round, so
+/// that no variant always follows the same one.
+pub(crate) fn in_turn<const N: usize>(rounds: usize, mut measure: impl FnMut(usize) -> f64) -> [Times; N] {
     let mut nanos = [const { Vec::new() }; N];
-    for round in 0..=ROUNDS {
+    for round in 0..rounds {
         for turn in 0..N {
             let index = (round + turn) % N;
-            let variant = &mut variants[index];
-            (variant.prepare)();
-            (variant.run)(per_round / 10);
-            let start = Instant::now();
-            (variant.run)(per_round);
-            nanos[index].push(start.elapsed().as_nanos() as f64 / f64::from(per_round));
+            nanos[index].push(measure(index));
         }
     }
     nanos.map(Times::new)

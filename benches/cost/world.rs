@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use libbpf_rs::Link;
 use nodelb_core::change::Change;
-use nodelb_core::config::EngineConfig;
+use nodelb_core::config::{EngineConfig, PacketsConfig};
 use nodelb_core::datapath::{Datapath, Limits};
 use nodelb_core::engine::Engine;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
@@ -29,6 +29,7 @@ pub(crate) const LIMITS: Limits =
 pub(crate) struct World {
     pub(crate) engine: Engine,
     pub(crate) datapath: KernelDatapath,
+    packets: PacketsConfig,
     pins: PathBuf,
     clock: u64,
 }
@@ -53,8 +54,15 @@ impl World {
             layout: nodelb_datapath::LAYOUT,
             crash_after: None,
         };
+        Self::open(options)
+    }
+
+    /// The same with these options; with packets, clients outside the node may connect to all services.
+    pub(crate) fn open(options: Options) -> Self {
         let (datapath, _) = KernelDatapath::open(&options).unwrap();
-        Self { engine: engine(&datapath), datapath, pins: options.pin_directory, clock: 0 }
+        let packets = PacketsConfig { is_on: options.packets.is_some(), cluster_ips: true, is_consistent: true };
+        let engine = engine(&datapath, packets);
+        Self { engine, datapath, packets, pins: options.pin_directory, clock: 0 }
     }
 
     /// Applies the changes in one round, in which no operation may fail. Returns the number of
@@ -92,16 +100,17 @@ impl World {
 
     /// Removes all services and starts with a new engine.
     pub(crate) fn forget(&mut self) {
-        self.engine = engine(&self.datapath);
+        self.engine = engine(&self.datapath, self.packets);
         self.apply([synced()]);
-        self.engine = engine(&self.datapath);
+        self.engine = engine(&self.datapath, self.packets);
     }
 }
 
-fn engine(datapath: &impl Datapath) -> Engine {
+fn engine(datapath: &impl Datapath, packets: PacketsConfig) -> Engine {
     let config = EngineConfig {
         sources: BTreeSet::from([Source::Files]),
         max_services: datapath.limits().services,
+        packets,
         ..EngineConfig::default()
     };
     Engine::new(config, datapath.dump().unwrap())
@@ -152,7 +161,7 @@ pub(crate) fn services(count: u32, protocol: Protocol, backend: (Ipv4Addr, u16))
     (0..count).flat_map(both).chain([synced()]).collect()
 }
 
-fn synced() -> Change {
+pub(crate) fn synced() -> Change {
     Change::Synced { source: Source::Files, incomplete: None }
 }
 

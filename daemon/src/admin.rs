@@ -25,7 +25,11 @@ pub mod maps;
 pub mod metrics;
 mod observed;
 mod openapi;
+<<<<<<< HEAD
 mod page;
+=======
+mod packets;
+>>>>>>> rows
 mod query;
 mod routes;
 mod server;

@@ -1,6 +1,7 @@
 //! The network devices of the node, as far as packets of clients outside of it pass through them: which devices lead to
 //! other machines, with which addresses the node appears there, and from which ports.
 
+pub mod events;
 mod failed;
 pub mod hooks;
 pub mod mode;
@@ -25,6 +26,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch as channel;
 use tracing::warn;
 
+use self::events::PacketWatchers;
 use self::privileged::{ByReaper, PacketReaper};
 use self::proxies::Findings;
 use self::report::DevicesReport;
@@ -69,6 +71,8 @@ pub struct Published {
     pub counts: ReadCounts,
     /// Reads the counts by service.
     pub drops: ReadDrops,
+    /// Those who watch packets; `None` if no program reports any.
+    pub watchers: Option<PacketWatchers>,
     /// The connections of clients outside the node to each service; `None` if they are not counted.
     pub service_connections: Option<ServiceConnections>,
 }
@@ -83,6 +87,7 @@ impl Default for Published {
             connections,
             counts,
             drops: Arc::new(|| Ok(Drops::default())),
+            watchers: None,
             service_connections: None,
         }
     }
@@ -132,7 +137,7 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
     shutdown: impl Fn() -> S,
 ) -> Published {
     report_start(&packets, &config.borrow().packets);
-    let OpenedPackets { mut hooks, settings, sweep, counter, connections, max_connections, .. } = packets;
+    let OpenedPackets { mut hooks, settings, sweep, counter, events, connections, max_connections, .. } = packets;
     let connections = Arc::new(connections);
     let count: CountConnections = {
         let connections = Arc::clone(&connections);
@@ -168,6 +173,7 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
             let counter = Arc::clone(&counter);
             Arc::new(move || drops(&counter))
         },
+        watchers: Some(PacketWatchers::new(events)),
         service_connections: counter.has_connections().then(|| service_connections(Arc::clone(&counter))),
         counts: Arc::new(move || counter.read().ok()),
     }
@@ -205,7 +211,8 @@ pub fn find_proxies(packets: &Packets) -> Findings {
 }
 
 fn drops(counter: &PacketCounter) -> io::Result<Drops> {
-    let packets = counter.read()?.dropped.iter().sum();
+    let all = counter.read()?;
+    let packets = all.dropped.iter().chain(&all.passed).sum();
     Ok(Drops { counts: counter.drops()?, packets, age: counter.age() })
 }
 

@@ -91,8 +91,12 @@ fn every_important_condition_has_an_alert() {
         "nodelb_ready",
         "nodelb_socket_reaper_up",
         "nodelb_map_entries",
-        "nodelb_frontends{status=\"Error\"}",
+        "nodelb_frontends{status=~\"Conflict|Refused\"}",
         "nodelb_reconcile_operations_total{result=\"failed\"}",
+        "nodelb_packet_connections",
+        "nodelb_packet_dropped_total{reason=\"no-port\"}",
+        "nodelb_packet_devices{state=\"failed\"}",
+        "reason=~\"no-route|no-forwarding\"",
     ] {
         assert!(exprs.iter().any(|expr| expr.contains(metric)), "no alert asks for {metric}");
     }

@@ -68,6 +68,8 @@ fn every_panel_asks_for_metrics_that_exist() {
         "nodelb_drift_repaired_total",
         "nodelb_map_entries",
         "nodelb_service_connections_total",
+        "nodelb_packet_connections{",
+        "nodelb_packet_dropped_total",
     ] {
         assert!(asked.contains(metric), "no panel shows {metric}");
     }

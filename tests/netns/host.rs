@@ -53,13 +53,17 @@ impl Host {
     /// thus those of other machines: no hook translates them.
     pub(crate) fn without_the_test(sandbox: &Sandbox) -> Self {
         mount_run();
-        Self::another(sandbox, "nodelb")
+        Self::outside(sandbox, "nodelb", "node")
     }
 
     /// The same for another node in the sandbox, with its own files, cgroup and pins. Its daemon runs in the network
     /// namespace of the thread that starts it.
     pub(crate) fn another(sandbox: &Sandbox, name: &str) -> Self {
-        let cgroup = sandbox.cgroup.join(format!("{name}-node"));
+        Self::outside(sandbox, name, name)
+    }
+
+    fn outside(sandbox: &Sandbox, name: &str, cgroup: &str) -> Self {
+        let cgroup = sandbox.cgroup.join(cgroup);
         fs::create_dir(&cgroup).unwrap();
         Self::with(sandbox, name, cgroup, true)
     }

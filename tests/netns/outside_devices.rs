@@ -196,6 +196,31 @@ fn draining_leaves_new_connections_to_others() {
     });
 }
 
+#[test]
+fn without_an_address_to_serve_no_program_is_attached() {
+    sandbox::run("outside_devices::without_an_address_to_serve_no_program_is_attached", |sandbox| {
+        let host = Host::new(sandbox);
+        configure(&host, sandbox, "mode = \"auto\"");
+        let (client, _backend) = (Pod::new(0), backend("1", "192.0.2.11:8080"));
+        let daemon = host.start();
+        eventually("the devices", || device("pod0").is_some());
+        let reason = get("/devices").unwrap()["packets"][0]["reason"].as_str().unwrap().to_owned();
+        assert_eq!(
+            (translation().as_str(), reason.as_str()),
+            ("off", "no address is served for clients outside the node")
+        );
+        assert!(!is_attached("pod0"));
+        host.serve("web.yaml", SERVICE);
+        eventually("programs at pod0", || is_attached("pod0"));
+        assert!(works(&client, NODE[0]));
+        daemon.kill();
+        let daemon = host.start();
+        assert!(works(&client, NODE[0]));
+        eventually("the devices", || is_attached("pod0"));
+        daemon.stop();
+    });
+}
+
 /// Maps of another kind under the name of the connections: the packet path cannot start.
 #[test]
 fn a_failed_packet_path_harms_nothing_else() {

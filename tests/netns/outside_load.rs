@@ -106,7 +106,9 @@ impl<'a> Load<'a> {
         queues.resize_with(WORKERS, VecDeque::new);
         for flow in 0..flows {
             let (to, transport) = (&addresses[flow % addresses.len()], TRANSPORTS[flow / addresses.len() % 2]);
-            let talk = lab.client.run(|| Talk::open(to, transport, 4 * TIMEOUT));
+            // A datagram that is lost while a device is down is repeated after the timeout.
+            let timeout = if transport == Transport::Udp { TIMEOUT / 2 } else { 4 * TIMEOUT };
+            let talk = lab.client.run(|| Talk::open(to, transport, timeout));
             let talk = talk.unwrap_or_else(|error| panic!("{to} {transport:?}: {error}"));
             queues[flow % WORKERS].push_back(Flow { to: to.clone(), transport, talk });
         }

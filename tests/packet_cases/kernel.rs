@@ -237,8 +237,10 @@ impl Kernel {
     fn counts(&self) -> [u64; REASONS.len()] {
         let cpus = self.map("packet_counts").lookup_percpu(&[0; 4], MapFlags::ANY).unwrap().unwrap();
         std::array::from_fn(|reason| {
-            let at = DROPPED + 8 * reason;
-            cpus.iter().map(|cpu| u64::from_ne_bytes(cpu[at..at + 8].try_into().unwrap())).sum()
+            // Dropped or answered, and passed on.
+            let places = [reason, REASONS.len() + reason].map(|place| DROPPED + 8 * place);
+            let count = |cpu: &Vec<u8>, at: usize| u64::from_ne_bytes(cpu[at..at + 8].try_into().unwrap());
+            cpus.iter().map(|cpu| places.map(|at| count(cpu, at)).iter().sum::<u64>()).sum()
         })
     }
 

@@ -96,7 +96,7 @@ fn fragments_that_cut_a_header_are_left_alone() {
             }
             clear(node);
         }
-        assert_eq!(node.dropped(0), 2, "the first fragments are counted");
+        assert_eq!((node.passed(0), node.dropped(0)), (2, 0), "the first fragments are counted");
     });
 }
 

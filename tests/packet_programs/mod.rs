@@ -1,12 +1,14 @@
 //! Shared by the tests: a node with devices and routes, the programs with their maps, and one family's addresses.
 
 mod entries;
+mod events;
 mod fragments;
 mod frames;
 mod hostile;
 mod icmp;
 mod pods;
 mod refusal;
+mod routes;
 mod sweep;
 mod traffic;
 mod translation;
@@ -278,6 +280,12 @@ impl Node {
     fn dropped(&self, reason: usize) -> u64 {
         let counts = self.map("packet_counts").lookup_percpu(&[0; 4], MapFlags::ANY).unwrap().unwrap();
         counts.iter().map(|cpu| u64::from_ne_bytes(cpu[40 + 8 * reason..][..8].try_into().unwrap())).sum()
+    }
+
+    /// Number of packets passed on for this reason. The counts follow those of the 13 reasons for which packets are
+    /// dropped.
+    fn passed(&self, reason: usize) -> u64 {
+        self.dropped(13 + reason)
     }
 
     /// The numbers of `packet_drops`: packets by service, reason and verdict.

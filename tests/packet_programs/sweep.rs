@@ -126,7 +126,7 @@ fn an_established_connection_that_finds_no_room_is_kept_as_long_as_others() {
         node.arrives(&first(TCP, "203.0.113.2:50001", V4.service));
         node.leaves(&Frame { target: "203.0.113.2:50001".parse().unwrap(), ..answer });
         assert_eq!(node.entries().1.len(), 6, "two connections without room, and a handshake");
-        assert_eq!(node.dropped(10), 2, "counted once each");
+        assert_eq!(node.passed(10), 2, "counted once each");
         age(node, 31);
         assert_eq!((reasons(&mut sweep), node.entries().1.len()), (vec![SweepReason::Handshake], 4));
         node.arrives(&frame(TCP, client, V4.service));

@@ -90,16 +90,16 @@ pub(crate) trait Environment {
     fn connect(&mut self, to: L4Addr, from: Client, traced: &Outcome) -> Result<String, String>;
 
     /// The index of the device that leads to clients outside the node.
-    fn uplink(&mut self) -> Result<u32, String> {
-        Ok(2)
+    fn uplink(&self) -> u32 {
+        2
     }
 
     /// The outcome for a client outside the node. `expected` is the outcome according to the state; an environment with
     /// clients fails if theirs differs.
     fn connect_outside(&mut self, attempt: &Attempt, expected: &Met) -> Result<Met, String>;
 
-    /// The outcome for the next packet of the client with this name, which keeps its connection. `expected` is the outcome
-    /// according to the state.
+    /// The outcome for the next packet of the client with this name, which keeps its connection. `expected` is
+    /// the outcome according to the state.
     fn talk(&mut self, name: &str, packet: &Frame, expected: &Met) -> Result<Met, String>;
 
     /// The response to a load balancer at a healthCheckNodePort. `expected` is the response

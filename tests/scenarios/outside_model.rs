@@ -1,4 +1,4 @@
-//! Clients outside the node: the frames that arrive at the uplink, what becomes of them according to `core::packets`, and
+//! Clients outside the node: the frames that arrive, what becomes of them according to `core::packets`, and
 //! whether `core::explain` says the same. The network is the one of `netns/lab.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,7 +32,10 @@ const LAST_PORT: u16 = 29_000;
 /// The devices to which packets may be redirected.
 const DEVICES_WITH_PROGRAMS: [&str; 2] = ["uplink", "pod-a1"];
 
-/// A machine outside the node.
+/// What becomes of the bytes of a packet; `None` if it is dropped.
+pub(crate) type Run<'a> = dyn FnMut(&[u8]) -> Result<Option<Vec<u8>>, String> + 'a;
+
+/// A client that nodelb serves by packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Machine {
     /// A client behind a router.
@@ -223,11 +226,7 @@ impl Met {
     }
 
     /// What the connections of a client experience, by a function that says what becomes of the bytes of a packet.
-    pub(crate) fn of(
-        attempt: &Attempt,
-        mac: [u8; 6],
-        run: &mut dyn FnMut(&[u8]) -> Result<Option<Vec<u8>>, String>,
-    ) -> Result<Self, String> {
+    pub(crate) fn of(attempt: &Attempt, mac: [u8; 6], run: &mut Run<'_>) -> Result<Self, String> {
         let mut all = BTreeSet::new();
         for number in 0..CONNECTIONS {
             match Self::by(&attempt.frame(number), mac, run)? {
@@ -240,11 +239,7 @@ impl Met {
     }
 
     /// What the client experiences that sends this packet.
-    pub(crate) fn by(
-        frame: &Frame,
-        mac: [u8; 6],
-        run: &mut dyn FnMut(&[u8]) -> Result<Option<Vec<u8>>, String>,
-    ) -> Result<Self, String> {
+    pub(crate) fn by(frame: &Frame, mac: [u8; 6], run: &mut Run<'_>) -> Result<Self, String> {
         let sent = frame.bytes(mac);
         frame.meets(&sent, run(&sent)?.as_deref())
     }

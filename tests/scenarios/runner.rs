@@ -65,7 +65,7 @@ impl<W: Environment> Runner<W> {
     pub(crate) fn new(script: &Script, mut environment: W) -> Result<Self, String> {
         let settings = Settings::of(script)?;
         let maps = environment.maps(settings.limits, &settings.guard)?;
-        let outside = OutsideModel::new(environment.uplink()?, settings.always_masquerades);
+        let outside = OutsideModel::new(environment.uplink(), settings.always_masquerades);
         let mut runner = Self {
             host: settings.host(maps),
             environment,

@@ -22,7 +22,7 @@ use super::{names, yaml};
 use crate::exit::{Code, Failure};
 
 /// One query parameter. The value is percent-encoded when the request is built.
-pub(super) type Parameter = (&'static str, String);
+pub(crate) type Parameter = (&'static str, String);
 
 /// The maximum width of text, unless everything is requested.
 const MAX_WIDTH: usize = 100;
@@ -105,9 +105,10 @@ pub(super) enum Format {
 }
 
 /// The format of an answer of a command that queries more than the daemon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     /// For people.
+    #[default]
     Text,
     /// For programs.
     Json,
@@ -362,7 +363,7 @@ impl Asking {
 
 /// Returns the path with its query string. Characters that a query string may contain are not escaped, so that names
 /// and addresses stay readable.
-fn target(route: &str, parameters: &[Parameter]) -> String {
+pub(crate) fn target(route: &str, parameters: &[Parameter]) -> String {
     let mut target = route.to_owned();
     for (position, (name, value)) in parameters.iter().enumerate() {
         target.push(if position == 0 { '?' } else { '&' });

@@ -23,6 +23,7 @@ mod history;
 mod names;
 mod observe;
 mod options;
+mod packets;
 mod print;
 mod query_options;
 mod status;
@@ -150,9 +151,10 @@ enum Command {
     /// Queries the daemon and an apiserver, and connects to the service from here, skipping whatever is unreachable.
     /// Exit status: 0 no problems, 1 warning, 2 outage.
     Diagnose(DiagnoseOptions),
-    /// Stream Service and EndpointSlice changes from an apiserver
+    /// Stream Service and EndpointSlice changes from an apiserver, or packets from outside this node
     ///
-    /// Prints the differences of each event. Works without the daemon. Runs until interrupted.
+    /// Prints the differences of each event. Works without the daemon. Runs until interrupted. With --packets, the daemon
+    /// reports what becomes of each packet, over its socket.
     Watch(WatchOptions),
     /// Remove all BPF programs and maps of nodelb: service addresses stop working at once
     ///
@@ -242,6 +244,9 @@ fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
         Command::Status(options) => return options.run(),
         Command::Diagnose(options) => {
             return query_options::print_result(|out| diagnose::diagnose(options, actions.configured, out));
+        }
+        Command::Watch(options) if options.packets => {
+            return query_options::print_stream(|out| packets::watch(options, out));
         }
         Command::Watch(options) => {
             return query_options::print_stream(|out| observe::watch(options, actions.configured, out));

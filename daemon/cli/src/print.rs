@@ -1,7 +1,7 @@
 //! Stdout: no other module writes to it. This module also decides which bytes may reach a terminal, because any process
 //! that listens at the daemon's address can answer with any text.
 
-use std::io::{self, ErrorKind, Write};
+use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::AsFd;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -77,6 +77,18 @@ pub(super) fn print(bytes: &[u8]) -> Result<(), Failure> {
 /// Writes one piece, and returns whether the reader is still there. An empty piece writes nothing and only checks that.
 pub(super) fn print_on(text: &mut Sanitizer, piece: &[u8]) -> Result<bool, Failure> {
     Ok(write(&text.pass(piece))? && is_read().map_err(|error| unwritten(&error))?)
+}
+
+/// Returns stdout for bytes that are no text.
+///
+/// # Errors
+/// If stdout is a terminal, which would interpret them.
+pub(crate) fn stdout_for_bytes() -> Result<io::Stdout, Failure> {
+    let stdout = io::stdout();
+    if stdout.is_terminal() {
+        return Err(Failure::message(Code::Usage, "stdout is a terminal: redirect it, or name a file"));
+    }
+    Ok(stdout)
 }
 
 /// Whether stdout still has a reader.

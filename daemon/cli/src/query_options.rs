@@ -44,11 +44,20 @@ pub struct DiagnoseOptions {
 }
 
 /// Options of `nodelb watch`.
-#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub struct WatchOptions {
     /// Service to watch, with its EndpointSlices [default: all]
     #[arg(value_name = "NAMESPACE/NAME")]
     pub service: Option<ServiceName>,
+    /// Watch packets of clients outside the node and what becomes of them, instead of changes; needs the daemon
+    #[arg(long, conflicts_with_all = ["config", "kubeconfig"])]
+    pub packets: bool,
+    /// With --packets: only those that are dropped, answered, or counted as if they were
+    #[arg(long, requires = "packets")]
+    pub dropped: bool,
+    /// With --packets: also write them to this file as pcapng, for Wireshark; - for stdout
+    #[arg(long, value_name = "FILE", requires = "packets")]
+    pub pcap: Option<PathBuf>,
     /// Output format; JSON is one object per line
     #[arg(long, value_name = "FORM", default_value = "text")]
     pub output: Output,

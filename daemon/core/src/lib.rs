@@ -34,5 +34,6 @@ pub mod source_report;
 pub mod stale;
 pub mod state;
 pub mod status_report;
+pub mod status_text;
 pub mod table;
 pub mod text;

@@ -306,18 +306,14 @@ messages! {
         "Look at the error in the line. If the device should not be used, name it in `packets.except`.";
     PACKETS_ACTIVITY = 0xa865705f23464c6294d9ea1595e03f25,
         "Whether connections from outside the node are translated",
-        "The line says whether nodelb translates connections from outside the node, and why: because of `packets.mode`, \
-         or because another service proxy is present.",
+        "The line says whether nodelb translates connections from outside the node, and the reason.",
         "Nothing, if this is intended. `nodelb devices` shows the same.";
     PACKETS_FAILED = 0x4477fd29066a41c29b804d4a8956004a,
         "Connections from outside the node: the start was not complete",
-        "nodelb could not load its programs for packets, could not replace those of an earlier start at a device, or \
-         could not remove them. Connections of processes and pods of the node are translated all the same.",
+        "nodelb could not load, replace or remove its programs for packets. Other connections are not affected.",
         "Look at the error in the line, and restart nodelb when it is corrected. `nodelb devices` shows the result.";
-    CONNECTIONS_LIMIT_KEPT = 0xe23d6e90d8b04ea2ac30404c6e8351a3,
-        "The limit of connections was not lowered",
-        "More connections of clients outside the node exist than packets.max-connections permits. The map keeps its \
-         size, so that no connection ends.",
+    CONNECTIONS_LIMIT_KEPT = 0xe23d6e90d8b04ea2ac30404c6e8351a3, "The limit of connections was not lowered",
+        "More connections exist than packets.max-connections permits. The map keeps its size, and no connection ends.",
         "Restart nodelb when fewer connections exist, or raise packets.max-connections.";
     SNAT_PORTS_OVERLAP = 0xf64be8eedb724bc1a3de84b961fb31f9,
         "The source ports overlap with those of the node's processes",

@@ -4,6 +4,5 @@
 mod cell;
 pub mod durations;
 pub mod schema;
-pub mod status;
 pub mod table;
 pub(crate) mod wrap;

@@ -10,7 +10,8 @@ mod tables;
 
 pub use answer::{Answer, Dated, Rendered};
 pub use packets::{
-    ConnectionRow, Connections, CountedRow, DeviceRow, Devices, DropRow, Drops, ListedRow, PATHS, PacketsRow, ROLES,
+    ConnectionRow, Connections, CountedRow, DIRECTIONS, DeviceRow, Devices, DropRow, Drops, LINKS, ListedRow, PATHS,
+    PacketRow, Packets, PacketsRow, ROLES, WatcherRow,
 };
 pub use row::{Micros, Row, ToCell, table};
 pub use services::{BackendRow, Backends, FrontendRow, Frontends, HistoryAnswer, HistoryRow, ServiceRow, Services};

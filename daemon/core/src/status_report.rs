@@ -1,4 +1,4 @@
-//! The summary of the daemon and the node: the data of `/status`. [`crate::output::status`] renders it.
+//! The summary of the daemon and the node: the data of `/status`. [`crate::status_text`] renders it.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,7 @@ use crate::explain::rows::Counts;
 use crate::history::{Addresses, Record, What};
 use crate::model::service::BackendState;
 use crate::model::time::Time;
-use crate::output::status;
-use crate::output::table::Style;
 use crate::problems::Problem;
-use crate::rows::Answer;
 use crate::source_report::{SourceReport, SourceState};
 use crate::state::status::Status;
 
@@ -73,12 +70,6 @@ pub struct ObjectCounts {
     pub backends: usize,
     /// The number of these backends by state.
     pub backends_by_state: BTreeMap<BackendState, usize>,
-}
-
-impl Answer for StatusReport {
-    fn text(&self, _: Time, style: &Style) -> String {
-        status::text(self, style)
-    }
 }
 
 impl From<Counts> for ObjectCounts {

@@ -14,16 +14,18 @@ use crate::change::Change;
 use crate::model::addr::{Addr, L4Addr};
 use crate::model::cause::Trigger;
 use crate::model::health_check::Quarantine;
-use crate::model::node::{NodeFacts, NodeObject};
+use crate::model::node::{self, NodeFacts, NodeObject};
 use crate::model::service::{Service, ServiceName, Slice, SliceName, Source};
 use crate::model::uplink::Uplink;
 use crate::state::remembered::Remembered;
 use apiservers::{Apiservers, leads_to, lists_apiservers};
 use health_check_ports::HealthCheckPorts;
 
+pub use sameness::{same_service, same_slice};
+
 pub mod apiservers;
-mod facts;
 pub mod health_check_ports;
+mod sameness;
 
 /// The current reports of the sources, for the writer. Dereferences to the [`Facts`] that it contains.
 #[derive(Debug, Default)]
@@ -327,6 +329,161 @@ pub(crate) fn key_of<'a, K, V>(item: &DiffItem<'a, 'a, K, V>) -> &'a K {
     }
 }
 
+impl Facts {
+    /// The description of the service that takes precedence, and the slices of the same source in name order.
+    pub fn owner(&self, name: &ServiceName) -> Option<(&Arc<Service>, &[Arc<Slice>])> {
+        let record = self.records.get(name)?;
+        let owner = record.claims.first()?;
+        let first = record.slices.partition_point(|slice| slice.source < owner.source);
+        let end = record.slices.partition_point(|slice| slice.source <= owner.source);
+        Some((owner, &record.slices[first..end]))
+    }
+
+    /// The EndpointSlices of `default/kubernetes`; their ready endpoints are the apiservers.
+    pub fn apiserver_slices(&self) -> impl Iterator<Item = &Arc<Slice>> {
+        let record = self.records.get(&ServiceName::new("default", "kubernetes"));
+        record.into_iter().flat_map(|record| &record.slices).filter(|slice| lists_apiservers(slice))
+    }
+
+    /// Every description of the service, one per source, in order of precedence.
+    pub fn claims(&self, name: &ServiceName) -> &[Arc<Service>] {
+        self.records.get(name).map_or(&[], |record| &record.claims)
+    }
+
+    /// The names of all described services, in order.
+    pub fn names(&self) -> impl Iterator<Item = &ServiceName> {
+        self.records.iter().filter(|(_, record)| !record.claims.is_empty()).map(|(name, _)| name)
+    }
+
+    /// Every service that the source describes, in order.
+    pub fn services_of(&self, source: Source) -> impl Iterator<Item = &Service> {
+        let claims = self.records.values().flat_map(|record| &record.claims);
+        claims.map(Arc::as_ref).filter(move |service| service.source == source)
+    }
+
+    /// Every slice of the source, ordered by service.
+    pub fn slices_of(&self, source: Source) -> impl Iterator<Item = &Slice> {
+        let slices = self.records.values().flat_map(|record| &record.slices);
+        slices.map(Arc::as_ref).filter(move |slice| slice.source == source)
+    }
+
+    /// The facts about this node.
+    pub fn node(&self) -> &NodeFacts {
+        &self.node
+    }
+
+    /// The last report of Kubernetes about this node, even if the Node has been removed since; `None` if Kubernetes has
+    /// reported none.
+    pub fn node_object(&self) -> Option<&NodeObject> {
+        self.node_object.as_deref()
+    }
+
+    /// Why load balancers should stop sending traffic to this node according to Kubernetes, if they should: the Node is
+    /// missing or about to be removed (KEP-3836).
+    pub fn leaving(&self) -> Option<&str> {
+        if self.is_node_missing {
+            return Some("Kubernetes has no such Node");
+        }
+        self.node_object().and_then(|object| object.leaving.as_deref())
+    }
+
+    /// Whether Kubernetes has reported that there is no such Node.
+    pub fn is_node_missing(&self) -> bool {
+        self.is_node_missing
+    }
+
+    /// The services with a port where load balancers ask for local backends of this node.
+    pub fn health_check_ports(&self) -> &HealthCheckPorts {
+        &self.health_check_ports
+    }
+
+    /// The reason why load balancers get no answer, see [`Change::HealthCheckPortError`].
+    pub fn health_check_port_error(&self, of: Option<&ServiceName>) -> Option<&Arc<str>> {
+        self.health_check_port_errors.get(&of.cloned())
+    }
+
+    /// The number of services that cannot answer at their health-check port.
+    pub fn health_check_port_errors(&self) -> usize {
+        self.health_check_port_errors.keys().flatten().count()
+    }
+
+    /// Every reason why load balancers get no answer: for a service, or for the node.
+    pub fn all_health_check_port_errors(&self) -> impl Iterator<Item = (Option<&ServiceName>, &Arc<str>)> {
+        self.health_check_port_errors.iter().map(|(of, error)| (of.as_ref(), error))
+    }
+
+    /// Whether Kubernetes has reported anything about this node, including that there is no such Node.
+    pub fn is_node_object_known(&self) -> bool {
+        self.node_object.is_some() || self.is_node_missing
+    }
+
+    /// The addresses on which NodePorts are answered.
+    pub fn nodeport_addresses(&self) -> BTreeSet<Addr> {
+        node::answering(&self.node, self.node_object())
+    }
+
+    /// The backends of the service that nodelb's own health checks reported as unhealthy. A report stays, even if the
+    /// service is not described or has no checks, until the reporter withdraws it.
+    pub fn quarantine(&self, name: &ServiceName) -> Option<&Quarantine> {
+        self.quarantine.get(name).map(|backends| &**backends)
+    }
+
+    /// The process of this node that has bound the NodePort with this frontend address, if any.
+    pub fn bound(&self, nodeport: L4Addr) -> Option<&Arc<str>> {
+        self.bound.get(&nodeport)
+    }
+
+    /// The NodePorts that processes of this node have bound, each with the process.
+    pub fn all_bound(&self) -> impl Iterator<Item = (&L4Addr, &Arc<str>)> {
+        self.bound.iter()
+    }
+
+    /// The services with backends that nodelb's own health checks reported as unhealthy.
+    pub fn quarantined(&self) -> impl Iterator<Item = &ServiceName> {
+        self.quarantine.keys()
+    }
+
+    /// The number of NodePorts that processes of this node have bound.
+    pub fn bound_len(&self) -> usize {
+        self.bound.len()
+    }
+
+    /// The addresses where apiservers are known to listen.
+    pub fn apiservers(&self) -> &Apiservers {
+        &self.apiservers
+    }
+
+    /// Whether the service leads to an apiserver or is the apiservers' own service by name. Such a service must keep
+    /// its last backends.
+    pub fn is_protected(&self, service: &Service, slices: &[Arc<Slice>]) -> bool {
+        let is_apiserver = |addr, port| self.apiservers.contains(addr, port);
+        service.name.is_default_kubernetes()
+            || !self.apiservers.is_empty() && leads_to(service, slices, &self.node, is_apiserver)
+    }
+
+    /// The services for which the reports of the sources, or of nodelb's own health checks, differ from those in
+    /// `before`.
+    pub(crate) fn names_that_differ(&self, before: &Self) -> BTreeSet<ServiceName> {
+        let records = before.records.diff(&self.records).map(|item| key_of(&item));
+        records.chain(before.quarantine.diff(&self.quarantine).map(|item| key_of(&item))).cloned().collect()
+    }
+
+    /// Whether anything differs from `before` that may affect every service's frontends.
+    pub(crate) fn differs_for_all(&self, before: &Self) -> bool {
+        self.node != before.node || self.bound != before.bound || self.apiservers != before.apiservers
+    }
+
+    /// Whether the source has reported everything it had at the start.
+    pub fn is_synced(&self, source: Source) -> bool {
+        self.synced.contains_key(&source)
+    }
+
+    /// What the source could not read, if it is otherwise synced.
+    pub fn incomplete(&self, source: Source) -> Option<&Arc<str>> {
+        self.synced.get(&source).and_then(Option::as_ref)
+    }
+}
+
 /// Lets the slice share the strings of names that the record already contains. On a large cluster, names are a
 /// considerable part of a service's memory.
 fn share_names(record: &Record, slice: &mut Slice) {
@@ -336,24 +493,6 @@ fn share_names(record: &Record, slice: &mut Slice) {
     if slice.name.namespace == slice.service.namespace {
         slice.name.namespace = Arc::clone(&slice.service.namespace);
     }
-}
-
-/// Whether the services are equal in everything that affects connections. All fields are listed, so that a new field
-/// needs a decision here.
-pub fn same_service(a: &Service, b: &Service) -> bool {
-    let Service { name, source, origin, created, ports, internal_policy, external_policy, affinity_seconds, .. } = a;
-    let Service { source_ranges, is_outside, health_check_port: _, health_check, .. } = a;
-    (name, source, created, ports) == (&b.name, &b.source, &b.created, &b.ports)
-        && (internal_policy, external_policy) == (&b.internal_policy, &b.external_policy)
-        && (*affinity_seconds, health_check) == (b.affinity_seconds, &b.health_check)
-        && (source_ranges, *is_outside) == (&b.source_ranges, b.is_outside)
-        && origin.object == b.origin.object
-}
-
-/// Whether the slices are equal in everything that affects connections, as [`same_service`].
-pub fn same_slice(a: &Slice, b: &Slice) -> bool {
-    let Slice { name, service, source, origin: _, ports } = a;
-    (name, service, source, ports) == (&b.name, &b.service, &b.source, &b.ports)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 
 mod connections;
 mod counts;
+mod events;
 mod load;
 pub(crate) mod maps;
 mod run;
@@ -13,6 +14,7 @@ mod sweep;
 
 pub use connections::{Connection, ConnectionCount, ConnectionReader, ConnectionState};
 pub use counts::{DropCount, PacketCounter, PacketCounts, PacketVerdict, REASONS};
+pub use events::{Captured, EventFilter, PacketEvent, PacketEvents, unix_micros};
 pub use load::{LinkLayer, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms};
 pub use run::{Packet, Verdict};
 pub use settings::{PacketSettings, SettingsWriter};

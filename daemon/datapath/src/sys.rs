@@ -103,12 +103,12 @@ pub(crate) fn has_function(program_type: libbpf_sys::bpf_prog_type, function: li
     unsafe { libbpf_sys::libbpf_probe_bpf_helper(program_type, function, null()) == 1 }
 }
 
-/// Runs a program once on these bytes. Returns its verdict, and writes the bytes that it leaves to `output`, which must
-/// be large enough; returns how many.
+/// Runs a program on these bytes, each time on what the last run has left of them. Returns the last verdict, and writes
+/// the bytes that are left to `output`, which must be large enough; returns how many.
 pub(crate) fn test_run(
     program: BorrowedFd<'_>,
     context: &[u8],
-    input: &[u8],
+    (input, times): (&[u8], u32),
     output: &mut [u8],
 ) -> io::Result<(u32, usize)> {
     let size = |bytes: usize| u32::try_from(bytes).map_err(io::Error::other);
@@ -120,6 +120,7 @@ pub(crate) fn test_run(
         data_size_out: size(output.len())?,
         ctx_in: context.as_ptr().cast(),
         ctx_size_in: size(context.len())?,
+        repeat: i32::try_from(times).map_err(io::Error::other)?,
         ..Default::default()
     };
     // SAFETY: the descriptor is open for the call. The kernel reads at most `ctx_size_in` and `data_size_in` bytes, and

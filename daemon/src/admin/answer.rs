@@ -97,7 +97,11 @@ async fn respond(
         Err(problem) => return problem_response(&problem, accepted),
     };
     let output = query.output.unwrap_or(accepted);
-    if let (Form::Followed(_, feed), true) = (&route.form, query.watch) {
+    if let (Some(feed), true) = (route.form.feed(), query.watch) {
+        if matches!(route.form, Form::Watched(..)) && !caller.is_local {
+            let message = format!("{} can be watched only over the Unix socket admin.socket", route.path);
+            return problem_response(&Problem::new(StatusCode::FORBIDDEN, message), output);
+        }
         let resumed = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
         let output_format = OutputFormat { output, style: STREAM, resumed, clock: Arc::clone(&shared.state.clock) };
         return match followed(route, &shared, caller, (feed(&shared.state, &query), output_format)) {

@@ -19,7 +19,7 @@ use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::calendar::utc;
 use nodelb_core::model::service::{FrontendKind, ServiceName};
 use nodelb_core::output::table::{Cell, Lines, Style, Table};
-use nodelb_core::rows::{self, FrontendRow, Frontends as FrontendsAnswer, HistoryAnswer, HistoryRow, Row};
+use nodelb_core::rows::{self, FrontendRow, Frontends as FrontendsAnswer, HistoryAnswer, HistoryRow, PacketRow, Row};
 use nodelb_core::snapshot::{ChangedServices, Snapshot};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
@@ -28,6 +28,7 @@ use super::answer::with_room;
 use super::query::Output;
 use super::state::Now;
 use crate::admin::history;
+use crate::admin::packets::Packets;
 use crate::admin::query::Query;
 use crate::admin::state::AdminState;
 
@@ -208,6 +209,8 @@ impl StreamWriter {
 pub(super) enum List {
     Frontends(Vec<FrontendRow>),
     History(Vec<HistoryRow>),
+    /// No packet is known before it passes.
+    Packets,
 }
 
 impl List {
@@ -215,6 +218,7 @@ impl List {
         match self {
             Self::Frontends(rows) => rows::table(rows, now.clocks().time),
             Self::History(rows) => HistoryRow::table(rows, now.clocks().time, style),
+            Self::Packets => rows::table::<PacketRow>(&[], now.clocks().time),
         }
     }
 
@@ -222,6 +226,7 @@ impl List {
         match self {
             Self::Frontends(frontends) => serde_json::to_string(&FrontendsAnswer { frontends }),
             Self::History(history) => serde_json::to_string(&HistoryAnswer { history }),
+            Self::Packets => Ok("{\"packets\":[]}".into()),
         }
     }
 }
@@ -231,6 +236,7 @@ impl List {
 pub(super) enum AnyRow {
     Frontend(Box<FrontendRow>),
     History(Box<HistoryRow>),
+    Packet(Box<PacketRow>),
 }
 
 impl AnyRow {
@@ -240,6 +246,7 @@ impl AnyRow {
             Self::Frontend(row) => row.cells(now),
             Self::History(row) if style.wide => row.cells(now),
             Self::History(row) => row.short(now).into(),
+            Self::Packet(row) => row.cells(now),
         }
     }
 
@@ -247,6 +254,7 @@ impl AnyRow {
         match self {
             Self::Frontend(row) => serde_json::to_string(row),
             Self::History(row) => serde_json::to_string(row),
+            Self::Packet(row) => serde_json::to_string(row),
         }
     }
 }
@@ -294,6 +302,8 @@ pub(super) enum ChangeStream {
     Frontends(Frontends),
     /// `/history`.
     History(Records),
+    /// `/packets`.
+    Packets(Packets),
 }
 
 impl ChangeStream {
@@ -310,11 +320,16 @@ impl ChangeStream {
         Self::History(Records { histories, snapshots, reported: 0, filter: query.filter.clone() })
     }
 
+    /// Follows the packets that match the query.
+    pub(super) fn packets(state: &AdminState, query: &Query) -> Self {
+        Self::Packets(Packets::new(state, query))
+    }
+
     /// Continues after the change with this number, without the changes up to it. Returns `false` where changes have no
     /// number, or if no change has this number yet: it then comes from another history.
     pub(super) fn resume(&mut self, after: u64) -> bool {
         match self {
-            Self::Frontends(_) => false,
+            Self::Frontends(_) | Self::Packets(_) => false,
             Self::History(records) if after > records.histories.borrow().last() => false,
             Self::History(records) => {
                 records.reported = after;
@@ -330,6 +345,7 @@ impl ChangeStream {
         match self {
             Self::Frontends(_) => List::Frontends(Vec::new()),
             Self::History(_) => List::History(Vec::new()),
+            Self::Packets(_) => List::Packets,
         }
     }
 
@@ -338,6 +354,7 @@ impl ChangeStream {
         match self {
             Self::Frontends(frontends) => frontends.snapshots.changed().await.is_ok(),
             Self::History(records) => records.histories.changed().await.is_ok(),
+            Self::Packets(packets) => packets.changed().await,
         }
     }
 
@@ -346,6 +363,7 @@ impl ChangeStream {
         match self {
             Self::Frontends(frontends) => List::Frontends(frontends.list(now)),
             Self::History(records) => List::History(history::rows(&records.unsent())),
+            Self::Packets(_) => List::Packets,
         }
     }
 
@@ -354,13 +372,14 @@ impl ChangeStream {
         match self {
             Self::Frontends(frontends) => frontends.changes(now),
             Self::History(records) => records.changes(),
+            Self::Packets(packets) => packets.changes(),
         }
     }
 
     /// Returns the number of the last change that [`Self::list`] includes, where changes have numbers.
     pub(super) fn number(&self) -> Option<u64> {
         match self {
-            Self::Frontends(_) => None,
+            Self::Frontends(_) | Self::Packets(_) => None,
             Self::History(records) => Some(records.reported),
         }
     }

@@ -13,10 +13,10 @@ use nodelb_core::model::service::ServiceName;
 use nodelb_core::rows::{LimitRow, MapFrontendRow, MapServiceRow, MapSlotRow, Maps, NodeAddressRow};
 use nodelb_core::state::entries::{FrontendEntry, MapState, ServiceEntry, ServiceId};
 use nodelb_core::state::kernel_check::Content;
+use nodelb_datapath::packets::ConnectionCount;
 
 use super::query::Problem;
-use super::state::AdminState;
-use crate::datapath::DatapathReader;
+use super::state::{AdminState, latest};
 
 /// Returns the answer of `/maps`: frontends, services, slots, node addresses, and the usage of each map. The filter
 /// applies to all but the last: the address of a frontend selects its service and slots, the address of a backend
@@ -25,7 +25,7 @@ use crate::datapath::DatapathReader;
 pub(super) fn maps(
     held: &MapState,
     name_of: &dyn Fn(ServiceId) -> Option<String>,
-    usage: [MapUsage; 4],
+    usage: Vec<MapUsage>,
     filter: &Filter,
 ) -> Maps {
     let shown = Shown::new(held, name_of, filter);
@@ -156,27 +156,43 @@ pub(super) struct MapUsage {
     pub(super) key: &'static str,
 }
 
-/// Returns the usage of each map. Slots at rest count as used, if their number is known.
-pub(super) fn usage(held: &MapState, datapath: &dyn DatapathReader, now: Moment) -> [MapUsage; 4] {
+/// Returns the usage of each map. Slots at rest count as used, if their number is known. The maps of connections have two
+/// entries for each connection; their rows count connections, as the last count found them.
+pub(super) fn usage(held: &MapState, state: &AdminState, now: Moment) -> Vec<MapUsage> {
+    let datapath = &state.datapath;
     let (limits, clients) = (datapath.limits(), datapath.clients());
     let slots = datapath.slots_taken(now).unwrap_or_else(|| held.slot_count());
     let map = |name, used, limit, key| MapUsage { name, used, limit, key };
-    [
+    let mut usage = vec![
         map("frontends", Some(held.frontends.len()), limits.frontends, "datapath.max-frontends"),
         map("services", Some(held.services.len()), limits.services, "datapath.max-services"),
         map("slots", Some(slots), limits.slots, "datapath.max-slots"),
         map("affinity", clients, limits.affinity, "datapath.max-affinity"),
-    ]
+    ];
+    if limits.outside > 0 {
+        usage.push(map("outside", Some(held.outside.len()), limits.outside, "packets.max-outside"));
+        let ranges = Some(held.source_ranges.len());
+        usage.push(map("source_ranges", ranges, limits.source_ranges, "packets.max-source-ranges"));
+    }
+    if let Some(sweep) = state.packets.as_ref().and_then(|packets| packets.sweep.as_ref()) {
+        let (sweep, packets) = (latest(sweep), latest(&state.config).packets.limits());
+        let number = |of: fn(&ConnectionCount) -> u64| {
+            sweep.count.as_ref().map(|count| usize::try_from(of(count)).unwrap_or(usize::MAX))
+        };
+        usage.push(map("connections", number(|it| it.connections), sweep.limit, "packets.max-connections"));
+        usage.push(map("half_open", number(|it| it.handshakes), packets.handshakes, "packets.max-handshakes"));
+    }
+    usage
 }
 
-pub(super) fn limits(usage: [MapUsage; 4]) -> Vec<LimitRow> {
+pub(super) fn limits(usage: Vec<MapUsage>) -> Vec<LimitRow> {
     let row = |MapUsage { name, used, limit, key }| LimitRow {
         map: String::from(name),
         used: used.map(|used: usize| used as u64),
         limit: u64::from(limit),
         config_key: String::from(key),
     };
-    usage.map(row).into()
+    usage.into_iter().map(row).collect()
 }
 
 /// Reads the present contents of the maps.

@@ -21,7 +21,6 @@ use super::maps::usage;
 use super::state::{AdminState, Now, latest};
 use crate::checks::{CheckReport, Condition, Outcome};
 use crate::connections::Connections;
-use crate::datapath::DatapathReader;
 use crate::latency::Latencies;
 use crate::log;
 use crate::reconcile::drift::{DriftReport, LINK};
@@ -59,7 +58,7 @@ pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error
     if !report.targets.is_empty() || !report.done.is_empty() {
         checks(&mut exposition, &report);
     }
-    maps(&mut exposition, &*state.datapath, &snapshot, now);
+    maps(&mut exposition, state, &snapshot, now);
     let outside = state.packets.as_ref().and_then(|packets| packets.service_connections.as_ref());
     connections(&mut exposition, [("inside", state.datapath.connections()), ("outside", outside)], &snapshot);
     drift(&mut exposition, &latest(&state.owner.drift), now);
@@ -176,8 +175,8 @@ fn stale_sockets(exposition: &mut Exposition, report: &StaleSocketsReport, now: 
     }
 }
 
-fn maps(exposition: &mut Exposition, datapath: &dyn DatapathReader, snapshot: &Snapshot, now: Now) {
-    let usage = usage(&snapshot.realised, datapath, now.moment);
+fn maps(exposition: &mut Exposition, state: &AdminState, snapshot: &Snapshot, now: Now) {
+    let usage = usage(&snapshot.realised, state, now.moment);
     exposition.each(&table::MAP_ENTRIES, usage.iter().filter_map(|map| Some(([map.name], map.used?))));
     exposition.each(&table::MAP_LIMIT, usage.iter().map(|map| ([map.name], u64::from(map.limit))));
 }

@@ -8,7 +8,6 @@ use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use super::maps::{MapUsage, usage};
 use super::metrics::open_files;
 use super::state::{AdminState, Now, latest};
-use crate::devices::Published;
 
 impl Now {
     /// The same time for the core.
@@ -34,8 +33,7 @@ impl AdminState {
     fn observed(&self, now: Now) -> Observed {
         let snapshot = self.snapshot();
         let sweep = self.packets.as_ref().and_then(|packets| Some(latest(packets.sweep.as_ref()?)));
-        let maps = usage(&snapshot.realised, &*self.datapath, now.moment);
-        let tables = maps.map(table).into_iter().chain(self.packets.as_ref().and_then(connections)).collect();
+        let tables = usage(&snapshot.realised, self, now.moment).into_iter().map(table).collect();
         let apiservers = self.apiservers();
         Observed {
             clocks: now.clocks(),
@@ -61,14 +59,6 @@ impl AdminState {
 
 fn table(MapUsage { name, used, limit, key }: MapUsage) -> TableUsage {
     TableUsage { name, used: used.map(|used| used as u64), limit: limit.into(), key, is_cache: name == CACHE }
-}
-
-/// The usage of the table of connections from outside.
-fn connections(packets: &Published) -> Option<TableUsage> {
-    let report = latest(packets.sweep.as_ref()?);
-    let used = report.count.map(|count| count.connections);
-    let key = "packets.max-connections";
-    Some(TableUsage { name: "connections", used, limit: report.limit.into(), key, is_cache: false })
 }
 
 /// The apiservers; without one in use, with the reason why.

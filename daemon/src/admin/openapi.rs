@@ -88,7 +88,7 @@ fn forms(route: &Route, generator: &mut SchemaGenerator) -> Vec<(&'static str, V
         Form::Data(schema) | Form::Verdict(schema) => {
             vec![("text/plain", text), ("application/json", schema(generator).to_value())]
         }
-        Form::Followed(schema, _) => {
+        Form::Followed(schema, _) | Form::Watched(schema, _) => {
             let data = schema(generator).to_value();
             vec![("text/plain", text.clone()), ("application/json", data), ("text/event-stream", text)]
         }

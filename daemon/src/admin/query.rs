@@ -135,6 +135,13 @@ pub(super) static WATCH: Parameter = Parameter {
     set: |query, value| flag(value).map(|watch| query.watch = watch),
 };
 
+pub(super) static DROPPED: Parameter = Parameter {
+    name: "dropped",
+    values: Values::Flag,
+    about: "Only packets that were dropped, answered, or counted as if they were.",
+    set: |query, value| flag(value).map(|dropped| query.dropped = dropped),
+};
+
 /// Parses a flag. A flag without a value is set.
 pub(super) fn flag(value: &str) -> Result<bool, String> {
     match value {
@@ -282,6 +289,8 @@ pub(super) struct Query {
     pub(super) watch: bool,
     /// Whether an apiserver is queried, too.
     pub(super) live: bool,
+    /// Whether only packets that were dropped or answered are requested.
+    pub(super) dropped: bool,
     /// The maximum number of rows.
     pub(super) limit: Option<usize>,
 }

@@ -6,17 +6,18 @@ use std::slice;
 use axum::http::StatusCode;
 use nodelb_core::rows::{
     self, Apiservers, Backends, ConfigAnswer, Connections, Dated, Devices, DiffAnswer, Drops, Frontends, Healthz,
-    HistoryAnswer, Maps, Readyz, Rendered, RouteRow, Routes, Services, Sources, TraceAnswer,
+    HistoryAnswer, Maps, Packets, Readyz, Rendered, RouteRow, Routes, Services, Sources, TraceAnswer,
 };
 use nodelb_core::status_report::StatusReport;
 use schemars::{Schema, SchemaGenerator};
 
 use super::follow::ChangeStream;
 use super::query::{
-    self, ADDRESS, FROM, LIMIT, LIVE, NAMESPACE, Parameter, Problem, Query, SERVICE, STATUS, TO, TYPE, internal,
+    self, ADDRESS, DROPPED, FROM, LIMIT, LIVE, NAMESPACE, Parameter, Problem, Query, SERVICE, STATUS, TO, TYPE,
+    internal,
 };
 use super::state::{AdminState, Now, latest};
-use super::{connections, devices, diff, drops, history, maps, metrics, openapi, status, tables, trace};
+use super::{connections, devices, diff, drops, history, maps, metrics, openapi, packets, status, tables, trace};
 
 /// A status and the content, or the problem.
 pub(super) type Answer = Result<(StatusCode, Content), Problem>;
@@ -69,10 +70,22 @@ pub(super) enum Form {
     Followed(Describe, fn(&AdminState, &Query) -> ChangeStream),
     /// Data of this schema, as text or JSON.
     Data(Describe),
+    /// The same, but the changes only over the Unix socket: they contain what other users send.
+    Watched(Describe, fn(&AdminState, &Query) -> ChangeStream),
     /// Checks: status 200, or 503 if one of them failed.
     Verdict(Describe),
     /// Text of this content type, whatever format is requested.
     Own(&'static str),
+}
+
+impl Form {
+    /// Returns the feed of `?watch`.
+    pub(super) fn feed(&self) -> Option<fn(&AdminState, &Query) -> ChangeStream> {
+        match self {
+            Self::Followed(_, feed) | Self::Watched(_, feed) => Some(*feed),
+            Self::Data(_) | Self::Verdict(_) | Self::Own(_) => None,
+        }
+    }
 }
 
 /// The queue in which a request waits for its turn: of each kind, one request is answered at a time.
@@ -103,7 +116,7 @@ impl Route {
 
     /// Returns every parameter that the query string may contain.
     pub(super) fn takes(&self) -> Vec<&'static Parameter> {
-        let watch: &[&Parameter] = if matches!(self.form, Form::Followed(..)) { &[&query::WATCH] } else { &[] };
+        let watch: &[&Parameter] = if self.form.feed().is_some() { &[&query::WATCH] } else { &[] };
         let form: &[&Parameter] = if matches!(self.form, Form::Own(_)) { &[] } else { &query::FORM };
         [self.parameters, watch, form].concat()
     }
@@ -236,6 +249,14 @@ pub(super) static ROUTES: &[Route] = &[
         answer: |state, query, now| ok(drops::drops(state, query, now)?, now),
     },
     Route {
+        path: "/packets",
+        parameters: &[&SERVICE, &DROPPED],
+        shows: "packets from outside the node and what became of them, while watched (only over the Unix socket)",
+        form: Form::Watched(SchemaGenerator::subschema_for::<Packets>, ChangeStream::packets),
+        cost: Cost::Nothing,
+        answer: |state, _, now| ok(packets::packets(state), now),
+    },
+    Route {
         path: "/config",
         parameters: &[],
         shows: "the active configuration: each key with its value and origin",
@@ -308,7 +329,7 @@ fn list_routes(_: &AdminState, _: &Query, now: Now) -> Answer {
 fn read_maps(state: &AdminState, query: &Query, now: Now) -> Answer {
     let held = maps::held(state)?;
     let snapshot = state.snapshot();
-    let usage = maps::usage(&held.state, &*state.datapath, now.moment);
+    let usage = maps::usage(&held.state, state, now.moment);
     ok(maps::maps(&held.state, &|id| snapshot.service_of(id), usage, &query.filter), now)
 }
 

@@ -218,10 +218,10 @@ section! {
     /// load balancer addresses.
     Packets, "packets", needs_restart = true, at_once = AT_ONCE, together = Packets::together;
 
-    /// When connections from outside the node are translated: "on"; "auto", while no other service proxy (kube-proxy,
-    /// IPVS, Cilium) is present; "drain", only those that exist already; or "off". A change from or to "off" needs a
-    /// restart.
-    mode: PacketMode = PacketMode::Off;
+    /// When connections from outside the node are translated: "auto", while no other service proxy (kube-proxy, IPVS,
+    /// Cilium) is present; "on", always; "drain", only those that exist already; or "off". A change from or to "off"
+    /// needs a restart.
+    mode: PacketMode = PacketMode::Auto;
 
     /// Devices by which other machines are reached: "auto", or names with * for any characters. Devices with a default
     /// route or a node address are always among them.

@@ -56,13 +56,19 @@ pub(crate) enum Before {
 }
 
 /// Decides on the activity. A proxy that appears gets new connections, and nodelb translates the existing ones until
-/// none is left. What is not known changes nothing.
-pub(crate) fn decide(mode: PacketMode, findings: &Findings, before: Before) -> Decision {
+/// none is left. What is not known changes nothing. With [`PacketMode::Auto`], no program is attached as long as none is
+/// needed, because no address is served for clients outside the node.
+pub(crate) fn decide(mode: PacketMode, findings: &Findings, before: Before, is_needed: bool) -> Decision {
     let (activity, reason) = match mode {
         PacketMode::On => (Activity::On, "packets.mode is \"on\"".into()),
         PacketMode::Drain => (Activity::Draining, "packets.mode is \"drain\"".into()),
         PacketMode::Off => (Activity::Off, "packets.mode is \"off\"".into()),
-        PacketMode::Auto => of_findings(findings, before),
+        PacketMode::Auto => match of_findings(findings, before) {
+            (Activity::On, _) if !is_needed && before != Before::Connections => {
+                (Activity::Off, "no address is served for clients outside the node".into())
+            }
+            decided => decided,
+        },
     };
     Decision { activity, reason }
 }

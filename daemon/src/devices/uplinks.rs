@@ -1,6 +1,6 @@
 //! Which devices lead to other machines, and why the others do not: a pure function over what the kernel lists.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use ipnet::IpNet;
 use nodelb_core::model::addr::{Addr, Family};
 
 use crate::config::{Config, DeviceName, Packets};
-use crate::node::addresses::{Address, Addresses, Interface, Machine};
+use crate::node::addresses::{Address, Interface, Machine};
 use crate::node::netlink::Routes;
 
 /// Types of link layers, `ARPHRD_*` of `linux/if_arp.h`.
@@ -148,8 +148,7 @@ pub(crate) fn candidates(machine: &Machine) -> impl Iterator<Item = u32> {
 
 /// All devices, in the order of their indexes.
 pub(crate) fn devices(machine: &Machine, routes: &BTreeMap<u32, Routes>, selection: &Selection) -> Vec<Device> {
-    let primary = Addresses::new(machine).primary;
-    let facts = Facts { machine, routes, primary: &primary, selection };
+    let facts = Facts { machine, routes, selection };
     machine.interfaces.iter().map(|(index, interface)| facts.device(*index, interface)).collect()
 }
 
@@ -169,7 +168,6 @@ pub(crate) fn keep(devices: &mut [Device], before: &[Device]) {
 struct Facts<'a> {
     machine: &'a Machine,
     routes: &'a BTreeMap<u32, Routes>,
-    primary: &'a BTreeSet<Addr>,
     selection: &'a Selection,
 }
 
@@ -229,7 +227,7 @@ impl Facts<'_> {
     fn has_default(&self, index: u32) -> bool {
         let mut addresses = self.addresses(index);
         let has_route = self.routes.get(&index).is_some_and(|routes| routes.has_default);
-        has_route || addresses.any(|address| self.primary.contains(&address.addr))
+        has_route || addresses.any(|address| self.machine.sources.contains(&address.addr))
     }
 
     /// Whether packets of connections leave by the device whatever the configuration says: answers by a default route,

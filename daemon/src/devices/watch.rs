@@ -97,6 +97,7 @@ pub(crate) fn start(
         findings,
         count,
         is_drained: false,
+        is_idle: false,
         has_failed: false,
     };
     tokio::spawn(async move {
@@ -131,6 +132,8 @@ struct Task {
     count: CountConnections,
     /// Whether there were no connections at the last search, while no new ones could begin.
     is_drained: bool,
+    /// Whether an address for clients outside the node makes programs necessary that are not attached now.
+    is_idle: bool,
     /// Whether the last read failed, which was logged.
     has_failed: bool,
 }
@@ -154,6 +157,7 @@ impl Task {
                     }
                     self.searched = None;
                 }
+                () = is_served(&mut self.snapshot), if self.is_idle => {}
                 () = sleep_until(next) => {}
             }
         }
@@ -244,7 +248,12 @@ impl Task {
         }
         let is_draining = self.decision.as_ref().is_some_and(|it| it.activity == Activity::Draining);
         let count = Arc::clone(&self.count);
-        self.is_drained = is_draining && has_no_connections(count).await;
+        self.is_drained = (is_draining || !self.is_any_served()) && has_no_connections(count).await;
+    }
+
+    /// Whether clients outside the node can connect to any address.
+    fn is_any_served(&self) -> bool {
+        !self.snapshot.borrow().realised.outside.is_empty()
     }
 
     /// Decides on the activity and applies the settings of the programs.
@@ -254,7 +263,9 @@ impl Task {
             true if self.is_drained => Before::NoConnections,
             true => Before::Connections,
         };
-        let decision = mode::decide(packets.mode, &self.findings, before);
+        let is_needed = self.is_any_served() || !packets.pod_devices.is_empty();
+        let decision = mode::decide(packets.mode, &self.findings, before, is_needed);
+        self.is_idle = decision.activity == Activity::Off && !is_needed;
         (self.settings)(settings(packets, decision.activity == Activity::Draining));
         if self.decision.as_ref() != Some(&decision) {
             let text = match decision.activity {
@@ -295,6 +306,14 @@ pub fn settings(packets: &Packets, is_draining: bool) -> PacketSettings {
         resets_unknown: packets.unknown == Unknown::Reset,
         answers: packets.answer,
         always_masquerades: packets.snat == Snat::Always,
+    }
+}
+
+/// Waits until clients outside the node can connect to an address.
+async fn is_served(snapshot: &mut watch::Receiver<Arc<Snapshot>>) {
+    if snapshot.wait_for(|snapshot| !snapshot.realised.outside.is_empty()).await.is_err() {
+        // The owner has ended.
+        std::future::pending::<()>().await;
     }
 }
 

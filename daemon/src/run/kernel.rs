@@ -100,7 +100,7 @@ fn packets(config: &Config, proxies: &proxies::Findings) -> Result<Option<Packet
         count_connections: config.datapath.count_connections,
     };
     // Programs of an earlier process may be attached.
-    let decision = mode::decide(packets.mode, proxies, Before::Connections);
+    let decision = mode::decide(packets.mode, proxies, Before::Connections, true);
     let settings = devices::watch::settings(packets, decision.activity == Activity::Draining);
     Ok(Some(PacketConfig { options, settings, hook_method: hook_method()? }))
 }

@@ -82,7 +82,7 @@ fn every_key_can_be_set_and_printed_again() {
     let config = Config::parse(text).unwrap();
     assert_eq!(
         config.limits(),
-        Limits { frontends: 3, services: 2, slots: 16, affinity: 1000, outside: 0, source_ranges: 0 }
+        Limits { frontends: 3, services: 2, slots: 16, affinity: 1000, outside: 16_384, source_ranges: 16_384 }
     );
     assert_eq!(config.datapath.cgroup(), Some(Path::new("/sys/fs/cgroup/test")));
     assert_eq!(config.datapath.nodeport_range, PortRange { first: 1, last: 65_535 });

@@ -1,8 +1,8 @@
 //! A backend: answers with its name. Has one thread for each listening socket; all of them end when
 //! it is dropped.
 
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, UdpSocket};
+use std::io::{self, BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
@@ -18,8 +18,8 @@ const BACKLOG: i32 = 4096;
 /// Interval at which a thread checks whether to stop.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A running backend. Over TCP it sends its name and a newline and closes; over UDP it answers
-/// `NAME DATAGRAM`.
+/// A running backend. Over TCP it sends its name and a newline and closes, or answers each line
+/// with that; over UDP it answers `NAME DATAGRAM`.
 #[derive(Debug)]
 pub struct Backend {
     stop: Arc<AtomicBool>,
@@ -39,6 +39,7 @@ impl Backend {
             let (name, stop) = (name.to_owned(), Arc::clone(&backend.stop));
             backend.threads.push(thread::spawn(move || match transport {
                 Transport::Tcp | Transport::TcpAsking => answer_connections(&socket, transport, &name, &stop),
+                Transport::TcpLines => answer_lines(&socket, &name, &stop),
                 Transport::Udp | Transport::UdpUnconnected => answer_datagrams(&socket.into(), &name, &stop),
             }));
         }
@@ -64,7 +65,7 @@ impl Drop for Backend {
 }
 
 fn bind(transport: Transport, addr: SocketAddr) -> io::Result<Socket> {
-    let is_stream = matches!(transport, Transport::Tcp | Transport::TcpAsking);
+    let is_stream = matches!(transport, Transport::Tcp | Transport::TcpAsking | Transport::TcpLines);
     let kind = if is_stream { Type::STREAM } else { Type::DGRAM };
     let socket = Socket::new(Domain::for_address(addr), kind, None)?;
     if addr.is_ipv6() {
@@ -92,6 +93,30 @@ fn answer_connections(listener: &Socket, transport: Transport, name: &str, stop:
             }
             // A client that has disconnected counts the failure itself.
             drop(client.write_all(line.as_bytes()));
+        }
+    }
+}
+
+/// Has a thread for each connection, which ends with the connection or the backend.
+fn answer_lines(listener: &Socket, name: &str, stop: &Arc<AtomicBool>) {
+    let line = format!("{name}\n");
+    while !stop.load(Ordering::Relaxed) {
+        if let Ok((client, _)) = listener.accept() {
+            let (line, stop, client) = (line.clone(), Arc::clone(stop), TcpStream::from(client));
+            // The listener's timeout is not for clients that are silent for a while.
+            if client.set_read_timeout(None).is_err() {
+                continue;
+            }
+            thread::spawn(move || {
+                let mut question = String::new();
+                let mut reader = BufReader::new(&client);
+                while !stop.load(Ordering::Relaxed) && reader.read_line(&mut question).is_ok_and(|read| read > 0) {
+                    if stop.load(Ordering::Relaxed) || (&client).write_all(line.as_bytes()).is_err() {
+                        return;
+                    }
+                    question.clear();
+                }
+            });
         }
     }
 }

@@ -21,6 +21,8 @@ pub enum Transport {
     Tcp,
     /// A TCP connection on which the client speaks first, as in TLS: it sends [`QUESTION`].
     TcpAsking,
+    /// A TCP connection on which the client asks line by line.
+    TcpLines,
     /// A connected UDP socket.
     Udp,
     /// An unconnected UDP socket that names the address with every datagram.
@@ -34,9 +36,12 @@ impl FromStr for Transport {
         match text {
             "tcp" => Ok(Self::Tcp),
             "tcp-asking" => Ok(Self::TcpAsking),
+            "tcp-lines" => Ok(Self::TcpLines),
             "udp" => Ok(Self::Udp),
             "udp-unconnected" => Ok(Self::UdpUnconnected),
-            _ => Err(format!("`{text}` is not a transport (expected tcp, tcp-asking, udp or udp-unconnected)")),
+            _ => Err(format!(
+                "`{text}` is not a transport (expected tcp, tcp-asking, tcp-lines, udp or udp-unconnected)"
+            )),
         }
     }
 }
@@ -93,6 +98,7 @@ pub fn exchange(to: SocketAddr, transport: Transport, timeout: Duration) -> Resu
     match transport {
         Transport::Tcp => over_tcp(to, b"", timeout),
         Transport::TcpAsking => over_tcp(to, &[QUESTION], timeout),
+        Transport::TcpLines => over_tcp(to, &[QUESTION, b'\n'], timeout),
         Transport::Udp | Transport::UdpUnconnected => over_udp(to, transport, timeout),
     }
 }

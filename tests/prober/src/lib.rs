@@ -6,10 +6,12 @@
 
 pub mod backend;
 pub mod exchange;
+pub mod kept;
 pub mod probe;
 pub mod tally;
 
 pub use backend::Backend;
 pub use exchange::{Failure, Transport, exchange};
+pub use kept::Kept;
 pub use probe::{Plan, Probe};
 pub use tally::Tally;

@@ -6,23 +6,26 @@ use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::Duration;
 
 use nodelb_prober::probe::connect_times;
-use nodelb_prober::{Backend, Plan, Probe, Tally, Transport};
+use nodelb_prober::{Backend, Kept, Plan, Probe, Tally, Transport};
 
 const USAGE: &str = "\
-usage: nodelb-prober backend --name NAME [--tcp ADDR] [--udp ADDR]
+usage: nodelb-prober backend --name NAME [--tcp ADDR] [--tcp-lines ADDR] [--udp ADDR]
        nodelb-prober connect --to ADDR [-n COUNT] [--proto PROTO] [--json]
        nodelb-prober probe   --to ADDR [--rate N] [--duration SECONDS] [--proto PROTO] [--json]
+       nodelb-prober keep    --to ADDR [-n COUNT] [--json]
 
 backend  answers its name over TCP and UDP until it is killed
 connect  connects COUNT times (default 1), one after the other
 probe    connects N times per second (default 1000) for SECONDS, or until its standard input closes
+keep     asks on COUNT connections (default 1) to a tcp-lines backend, until its standard input closes
 
-PROTO is tcp (default), tcp-asking, udp or udp-unconnected. ADDR is like 192.0.2.7:80 or [2001:db8::7]:80.
-connect and probe exit with 0 only if every exchange succeeded and showed ADDR as its peer.
+PROTO is tcp (default), tcp-asking, tcp-lines, udp or udp-unconnected. ADDR is like 192.0.2.7:80 or [2001:db8::7]:80.
+connect, probe and keep exit with 0 only if every exchange succeeded and showed ADDR as its peer.
 ";
 
 fn main() -> ExitCode {
@@ -44,6 +47,7 @@ fn run() -> Result<ExitCode, String> {
         "backend" => backend(&options),
         "connect" => report(&connect_times(options.plan()?, options.number("-n", 1)?), &options),
         "probe" => report(&probe(&options)?, &options),
+        "keep" => report(&keep(&options)?, &options),
         _ => Err(format!("unknown command `{command}`")),
     }
 }
@@ -51,7 +55,8 @@ fn run() -> Result<ExitCode, String> {
 fn backend(options: &Options) -> Result<ExitCode, String> {
     let name = options.text("--name").ok_or("--name is missing")?;
     let mut listen = Vec::new();
-    for (option, transport) in [("--tcp", Transport::Tcp), ("--udp", Transport::Udp)] {
+    let kinds = [("--tcp", Transport::Tcp), ("--tcp-lines", Transport::TcpLines), ("--udp", Transport::Udp)];
+    for (option, transport) in kinds {
         if let Some(text) = options.text(option) {
             listen.push((transport, address(option, text)?));
         }
@@ -73,6 +78,25 @@ fn probe(options: &Options) -> Result<Tally, String> {
     Ok(probe.finish())
 }
 
+/// The interval between two questions on a connection.
+const KEPT_INTERVAL: Duration = Duration::from_millis(100);
+
+fn keep(options: &Options) -> Result<Tally, String> {
+    let failed = |error: io::Error| error.to_string();
+    let mut kept = Kept::open(options.plan()?.to, options.number("-n", 1)?).map_err(failed)?;
+    let (ended, end) = sync_channel(0);
+    thread::spawn(move || {
+        drop(io::stdin().read_to_end(&mut Vec::new()));
+        drop::<SyncSender<()>>(ended);
+    });
+    loop {
+        kept.ask();
+        if end.recv_timeout(KEPT_INTERVAL) == Err(RecvTimeoutError::Disconnected) {
+            return Ok(kept.tally().clone());
+        }
+    }
+}
+
 fn report(tally: &Tally, options: &Options) -> Result<ExitCode, String> {
     let line = if options.json { tally.json() } else { tally.to_string() };
     writeln!(io::stdout(), "{line}").map_err(|error| format!("cannot write the result: {error}"))?;
@@ -86,7 +110,8 @@ struct Options {
 }
 
 impl Options {
-    const KNOWN: [&str; 8] = ["--name", "--tcp", "--udp", "--to", "--rate", "--duration", "--proto", "-n"];
+    const KNOWN: [&str; 9] =
+        ["--name", "--tcp", "--tcp-lines", "--udp", "--to", "--rate", "--duration", "--proto", "-n"];
 
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut options = Self { values: BTreeMap::new(), json: false };

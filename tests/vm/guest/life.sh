@@ -14,6 +14,9 @@ static=198.51.100.7:80
 cluster=198.51.100.70:80
 
 main() {
+    if grep -q nodelb.run=outside /proc/cmdline; then
+        exec ./outside.sh
+    fi
     if [ ! -e $memory ]; then
         mkdir $memory
         before_the_reboot
@@ -94,9 +97,9 @@ reloads() {
 
 loses_its_reaper() {
     local old
-    old=$(pgrep -x nodelb-reaper)
-    kill -9 "$old"
-    check "a reaper that is killed gets a successor" within 90 has_another_reaper_than "$old"
+    mapfile -t old < <(pgrep -x nodelb-reaper)
+    kill -9 "${old[@]}"
+    check "a reaper that is killed gets a successor" within 90 has_another_reaper_than "${old[@]}"
 }
 
 is_replaced_under_load() {

@@ -39,10 +39,14 @@ has_capabilities() {
     grep -qx "Eff ${2#0}" <<<"$held" && grep -qx "Prm ${2#0}" <<<"$held" && grep -qx 'Inh ' <<<"$held"
 }
 
-# It is started by the daemon's call, which nothing waits for.
+# Each is started by a call of the daemon, which nothing waits for.
 reaper_has_capabilities() {
-    local reaper
-    reaper=$(pgrep -x nodelb-reaper) && has_capabilities "$reaper" "$1"
+    local reapers reaper
+    mapfile -t reapers < <(pgrep -x nodelb-reaper)
+    ((${#reapers[@]})) || return 1
+    for reaper in "${reapers[@]}"; do
+        has_capabilities "$reaper" "$1" || return 1
+    done
 }
 
 verified_units() {
@@ -111,8 +115,11 @@ is_replaced() {
 }
 
 has_another_reaper_than() {
-    local now
-    now=$(pgrep -x nodelb-reaper) && [ "$now" != "$1" ]
+    local old
+    for old in "$@"; do
+        [ ! -e "/proc/$old" ] || return 1
+    done
+    pgrep -x nodelb-reaper
 }
 
 is_killed() {

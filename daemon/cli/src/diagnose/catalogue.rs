@@ -21,6 +21,19 @@ static CATALOGUE: LazyLock<Catalogue> =
 struct Catalogue {
     event: Vec<Entry>,
     cause: BTreeMap<String, Cause>,
+    packet: BTreeMap<String, PacketProblem>,
+}
+
+/// A problem of the packet path.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PacketProblem {
+    /// The severity for the service.
+    pub severity: Severity,
+    /// The problem in one sentence.
+    pub problem: String,
+    /// What can be done about it.
+    pub remedy: String,
 }
 
 /// The explanation of one reason.
@@ -64,6 +77,11 @@ impl Entry {
         let mut causes = self.causes.iter().filter_map(|name| CATALOGUE.cause.get(name));
         causes.find(|cause| message.contains(&cause.word.to_lowercase()))
     }
+}
+
+/// Returns the problem of the packet path with this name. The reasons of `/drops` are names, too.
+pub(super) fn packet_problem(name: &str) -> Option<&'static PacketProblem> {
+    CATALOGUE.packet.get(name)
 }
 
 /// Returns the entry of a reason.

@@ -30,6 +30,21 @@ pub struct Facts {
     pub connect_tests: Vec<ConnectTest>,
     /// The answer of this host's resolver about the service's DNS name.
     pub dns: Option<Dns>,
+    /// Settings of this host's kernel.
+    pub kernel: KernelSettings,
+}
+
+/// Settings of this host's kernel for packets of other machines. What cannot be read is missing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelSettings {
+    /// `net.ipv4.ip_forward`.
+    pub forwards_v4: Option<bool>,
+    /// `net.ipv6.conf.all.forwarding`.
+    pub forwards_v6: Option<bool>,
+    /// Devices on which the reverse path of packets is checked strictly (`rp_filter` is 1).
+    pub strict_devices: Vec<String>,
+    /// `net.ipv4.ip_local_port_range`: the first and the last port.
+    pub local_ports: Option<(u16, u16)>,
 }
 
 /// The answer of a witness, or why there is none.
@@ -121,6 +136,8 @@ pub struct Daemon {
     pub differences: Option<Vec<Value>>,
     /// The verdicts of `/trace?to=` for the first frontends, one row each.
     pub traces: Vec<Value>,
+    /// The packet path; `None` if the service has no address for clients outside the node.
+    pub packets: Option<Packets>,
     /// Rows of `/history?service=`, the latest last; `None` if the daemon does not have the route.
     pub history: Option<Vec<Value>>,
 }
@@ -170,6 +187,8 @@ pub struct FrontendRow {
     pub backends: Vec<String>,
     /// The flags, such as `Local` or `ExternalLocal`.
     pub flags: Vec<String>,
+    /// Whether clients outside the node are served, such as `Served` or `Off`.
+    pub outside: String,
     /// The status, such as `Done`.
     pub status: Option<Status>,
     /// The age of the status in seconds.
@@ -203,6 +222,87 @@ pub struct Maps {
     pub slots: BTreeMap<(String, String), Vec<String>>,
     /// The node addresses at which NodePorts are served.
     pub node_addresses: Vec<String>,
+}
+
+/// What the daemon knows about packets of clients outside the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Packets {
+    /// Whether packets are translated: `on`, `draining` or `off`.
+    pub translation: String,
+    /// Why.
+    pub reason: String,
+    /// Rows of `/devices`.
+    pub devices: Vec<DeviceRow>,
+    /// Rows of `/drops?service=`.
+    pub drops: Vec<DropRow>,
+    /// Rows of `/connections?service=`.
+    pub connections: Vec<ConnectionRow>,
+    /// Rows of `limits` in `/maps`.
+    pub limits: Vec<LimitRow>,
+    /// The value of `packets.snat-ports`.
+    pub snat_ports: String,
+}
+
+/// A row of `/devices`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct DeviceRow {
+    /// The name.
+    pub device: String,
+    /// `uplink`, `pod` or `none`.
+    pub role: String,
+    /// `attached`, `unused` or `failed`.
+    pub programs: String,
+    /// Size of the largest packet in bytes.
+    pub mtu: u64,
+    /// Why the device has this role.
+    pub reason: Option<String>,
+    /// Why its programs cannot be changed.
+    pub error: Option<String>,
+}
+
+/// A row of `/drops`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct DropRow {
+    /// The reason, such as `no-route`.
+    pub reason: String,
+    /// `dropped`, `rst`, `icmp` or `passed`.
+    pub verdict: String,
+    /// Number of packets.
+    pub packets: u64,
+    /// Seconds since the last one.
+    pub last: u64,
+}
+
+/// A row of `/connections`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct ConnectionRow {
+    /// The client.
+    pub client: String,
+    /// The backend.
+    pub backend: String,
+    /// `stack` or `redirect`.
+    pub path: String,
+    /// `handshake`, `established` or `closing`.
+    pub state: String,
+    /// Seconds since the first packet.
+    pub age: u64,
+}
+
+/// A row of `limits` in `/maps`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct LimitRow {
+    /// The map.
+    pub map: String,
+    /// Number of entries in use.
+    pub used: Option<u64>,
+    /// Maximum number of entries.
+    pub limit: u64,
+    /// The configuration key that sets it.
+    pub config_key: String,
 }
 
 /// A row of `/sources`.

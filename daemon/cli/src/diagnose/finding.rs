@@ -55,6 +55,8 @@ pub enum Kind {
     NoLocalBackend,
     /// Every backend failed nodelb's health checks, or is refused.
     BackendsUnusable,
+    /// Packets of clients outside the node are not translated, or do not arrive.
+    PacketPath,
     /// Backends are held although the source removed them.
     Held,
     /// The daemon has lost its apiservers.

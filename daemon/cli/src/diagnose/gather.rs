@@ -4,6 +4,7 @@
 mod cluster;
 mod connect;
 mod daemon;
+mod kernel;
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -34,8 +35,16 @@ pub(super) async fn facts(options: &DiagnoseOptions, endpoints: &Endpoints, now:
             Err(error) => Probe::Failed(format!("{error:#}")),
         },
     };
-    let mut facts =
-        Facts { service, now, node: endpoints.node.clone(), daemon, cluster, connect_tests: Vec::new(), dns: None };
+    let mut facts = Facts {
+        service,
+        now,
+        node: endpoints.node.clone(),
+        daemon,
+        cluster,
+        connect_tests: Vec::new(),
+        dns: None,
+        kernel: kernel::settings(),
+    };
     if !options.no_connect {
         facts.connect_tests = connect::all(&connect::targets(&facts)).await;
         facts.dns = dns(&facts, endpoints).await;

@@ -5,6 +5,7 @@ mod endpoints;
 mod events;
 mod facts;
 mod kernel;
+mod packets;
 mod policy;
 mod proof;
 mod service;
@@ -32,6 +33,7 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
         slices::findings,
         policy::findings,
         kernel::findings,
+        packets::findings,
         proof::findings,
         events::findings,
     ];

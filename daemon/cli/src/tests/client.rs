@@ -54,10 +54,10 @@ fn refusals_of_the_daemon_are_shown() {
     let (address, task) = answering("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 9\r\n\r\nno maps.\n");
     let failure = get(&[address], "/maps").unwrap_err();
     assert_eq!(failure.code, Code::Unavailable);
-    assert!(failure.to_string().contains("answers 503 Service Unavailable: no maps.;"), "{failure}");
+    assert!(failure.to_string().starts_with("no maps.; try again"), "{failure}");
     task.join().unwrap();
     let (address, task) = answering("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 8\r\n\r\n\u{1b}[2Jgone");
-    assert!(get(&[address], "/maps").unwrap_err().to_string().contains(": \u{fffd}[2Jgone;"));
+    assert!(get(&[address], "/maps").unwrap_err().to_string().starts_with("\u{fffd}[2Jgone;"));
     task.join().unwrap();
     let (address, task) = answering("HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
     assert_eq!(get(&[address], "/maps").unwrap_err().code, Code::Data);
@@ -69,16 +69,14 @@ fn a_question_that_is_understood_and_refused_is_no_matter_of_versions() {
     let (at, task) =
         answering("HTTP/1.1 400 Bad Request\r\nContent-Length: 35\r\n\r\n{\"error\":\"there is none. Set one.\"}\n");
     let failure = get(&[at], "/diff?live=true").unwrap_err();
-    assert!(failure.to_string().ends_with("answers 400 Bad Request: there is none. Set one."), "{failure}");
+    assert_eq!((failure.code, failure.to_string().as_str()), (Code::Usage, "there is none. Set one."));
     task.join().unwrap();
     let (at, task) =
         answering("HTTP/1.1 400 Bad Request\r\nContent-Length: 37\r\n\r\n{\"error\":\"unknown parameter `live`\"}\n");
     let failure = get(&[at], "/diff?live=true").unwrap_err();
     assert!(
-        failure.to_string().ends_with(
-            "unknown parameter `live`; the daemon may have another \
-         version"
-        ),
+        failure.to_string().starts_with("unknown parameter `live`; the daemon at ")
+            && failure.to_string().ends_with(" may have another version"),
         "{failure}"
     );
     task.join().unwrap();

@@ -343,7 +343,7 @@ impl Engine {
         };
         self.round.events = self.event_recorder.finish_round(&context);
         self.round.triggers = self.event_recorder.take_triggers();
-        self.failures.schedule_retry(self.dirty.is_waiting_for_id(), now);
+        self.failures.schedule_retry(self.dirty.is_waiting_for_room(), now);
         self.deferred.end_round(now);
         self.sync.is_ready |= self.unsynced().is_empty();
         std::mem::take(&mut self.round)
@@ -405,6 +405,7 @@ impl Engine {
         self.ringless.remove(&id);
         self.owners.remove(&id);
         self.ids.release(id, now);
+        self.retry_rings();
     }
 
     fn desired_frontends_of(&self, id: ServiceId) -> Option<SmallVec<[L4Addr; 2]>> {

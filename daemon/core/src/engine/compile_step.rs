@@ -126,7 +126,7 @@ impl Engine {
                 self.desire_service(id, &key, plan, subject);
             }
             None => {
-                self.dirty.wait_for_id(service.name.clone());
+                self.dirty.wait_for_room(service.name.clone());
             }
         }
         CompiledPort { key, id, frontends }

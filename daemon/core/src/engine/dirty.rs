@@ -14,8 +14,8 @@ use crate::model::service::ServiceName;
 pub(super) struct Dirty {
     /// The services in the order in which they became dirty. At a start this is their order in memory.
     services: IndexMap<ServiceName, DirtyReason, RandomState>,
-    /// Services for which no id was free.
-    without_id: BTreeSet<ServiceName>,
+    /// Services for which no id was free, or no slots for rings.
+    without_room: BTreeSet<ServiceName>,
 }
 
 impl Dirty {
@@ -38,19 +38,19 @@ impl Dirty {
         }
     }
 
-    /// Records that no id was free for the service. [`Self::retry`] marks it dirty again.
-    pub(super) fn wait_for_id(&mut self, name: ServiceName) {
-        self.without_id.insert(name);
+    /// Records that no id was free for the service, or that slots for its rings are. [`Self::retry`] marks it dirty again.
+    pub(super) fn wait_for_room(&mut self, name: ServiceName) {
+        self.without_room.insert(name);
     }
 
-    /// Whether a service waits for a free id.
-    pub(super) fn is_waiting_for_id(&self) -> bool {
-        !self.without_id.is_empty()
+    /// Whether a service waits for a free id, or for rings.
+    pub(super) fn is_waiting_for_room(&self) -> bool {
+        !self.without_room.is_empty()
     }
 
-    /// Marks the services dirty that wait for a free id.
+    /// Marks the services dirty that wait for a free id, or for rings.
     pub(super) fn retry(&mut self) {
-        let waiting = std::mem::take(&mut self.without_id);
+        let waiting = std::mem::take(&mut self.without_room);
         self.mark(waiting, &Trigger::Other);
     }
 
@@ -61,6 +61,6 @@ impl Dirty {
 
     /// The number of services that wait.
     pub(super) fn len(&self) -> usize {
-        self.services.len() + self.without_id.len()
+        self.services.len() + self.without_room.len()
     }
 }

@@ -28,7 +28,7 @@ const MOST_SENT: u32 = 1 << 20;
 /// Seconds during which the ports of a datagram's first fragment are valid for the others: `net.ipv4.ipfrag_time`.
 const FRAGMENT_SECONDS: u32 = 30;
 
-/// An entry of `half_open` or `connections`: `struct connection` of `bpf/shared.h`.
+/// An entry of `half_open` or `connections`: `struct connection` of `bpf/packet_entries.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
     /// The addresses and ports that are written into the packet.
@@ -54,7 +54,7 @@ pub struct Connection {
     pub bytes: u64,
 }
 
-/// `enum connection_flags` of `bpf/shared.h`.
+/// `enum connection_flags` of `bpf/packet_entries.h`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     /// The packet does not pass the network stack of this node.
@@ -100,7 +100,7 @@ pub struct Affinity {
     pub offset: u32,
 }
 
-/// The ports of a datagram that was split: `struct fragment` of `bpf/shared.h`.
+/// The ports of a datagram that was split: `struct fragment` of `bpf/packet_entries.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FragmentPorts {
     /// Source port in host byte order.
@@ -143,7 +143,7 @@ pub struct Tables {
 
 /// Whether the flags are those of a TCP packet that opens a connection.
 pub const fn is_plain_syn(flags: u8) -> bool {
-    flags & (SYN | RST | ACK) == SYN
+    flags & (SYN | RST | ACK | FIN) == SYN
 }
 
 impl Tables {

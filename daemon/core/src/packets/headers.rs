@@ -126,12 +126,11 @@ pub fn parse(bytes: &[u8], l2_length: usize, is_gso: bool) -> Parsed {
 
 /// Packets between these addresses are never a client's. 240.0.0.0/4 is reserved, except for the broadcast address.
 fn is_left_alone(source: Addr, target: Addr) -> bool {
-    let is_group = match target.ip() {
+    let is_group = |addr: Addr| match addr.ip() {
         IpAddr::V4(v4) => v4.octets()[0] >= 224,
         IpAddr::V6(v6) => v6.is_multicast(),
     };
-    let never = |addr: Addr| addr.is_loopback() || addr.is_unspecified();
-    is_group || never(source) || never(target)
+    [source, target].into_iter().any(|addr| is_group(addr) || addr.is_loopback() || addr.is_unspecified())
 }
 
 fn parse_v4(bytes: &[u8], ip: usize, is_gso: bool) -> Parsed {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use crate::model::addr::{Addr, Protocol};
 
-/// Where a packet passes a device, as `enum packet_side` of `bpf/shared.h`.
+/// Where a packet passes a device, as `enum packet_side` of `bpf/packet_entries.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
     /// The ingress hook.
@@ -87,7 +87,7 @@ impl fmt::Display for Tuple {
     }
 }
 
-/// The key of a connection's entry, `struct packet_key` of `bpf/shared.h`.
+/// The key of a connection's entry, `struct packet_key` of `bpf/packet_entries.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PacketKey {
     /// The ends of the packet.
@@ -98,7 +98,7 @@ pub struct PacketKey {
     pub side: Side,
 }
 
-/// The key of a datagram that was split, `struct fragment_key` of `bpf/shared.h`.
+/// The key of a datagram that was split, `struct fragment_key` of `bpf/packet_entries.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FragmentKey {
     /// The address that sends the datagram.

@@ -83,7 +83,7 @@ pub enum Route {
     NotForwarded,
     /// The device by which the packet arrives does not forward packets.
     NoForwarding,
-    /// A route discards such packets.
+    /// A route discards such packets, or sends them with an encapsulation that the lookup does not support.
     Unreachable,
 }
 

@@ -13,6 +13,9 @@ use crate::packets::node::Reason;
 /// The maximum number of answers per second.
 const MOST_PER_SECOND: u32 = 1_000;
 
+/// The maximum length of an IP header with its options or extensions that an answer quotes, in bytes.
+const MOST_QUOTED: usize = 256;
+
 /// Time to live and hop limit of an answer.
 const TTL: u8 = 64;
 
@@ -64,11 +67,12 @@ pub(super) fn reset(bytes: &[u8], headers: &Headers) -> Option<Vec<u8>> {
 }
 
 /// Whether the packet may be answered: nothing is between its IP header and its transport header, and it is no
-/// fragment, except for a first one that is too large.
+/// fragment. A packet that is too large is answered in any case, unless it has no transport header.
 pub(super) fn is_answerable(headers: &Headers, reason: Reason) -> bool {
     let header = if headers.family == Family::Ipv4 { IPV4 } else { IPV6 };
     let is_too_large = |fragment: Fragment| fragment.is_first && reason == Reason::Mtu;
-    headers.fragment.is_none_or(is_too_large) && headers.transport == headers.ip + header
+    let length = headers.transport - headers.ip;
+    headers.fragment.is_none_or(is_too_large) && (length == header || (reason == Reason::Mtu && length <= MOST_QUOTED))
 }
 
 /// The frame with an ICMP error about the packet, with its headers; `None` if the packet is no TCP or UDP packet with its header, about

@@ -147,8 +147,10 @@ fn continued(
     if is_new || (!is_tcp && !is_later) {
         found.filter(|frontend| frontend.service == entry.service)?;
         let offset = offset_in_view(state, &entry)?;
-        if offset != entry.offset {
+        // A RST ended the client's last connection, not the new one.
+        if offset != entry.offset || (is_new && entry.flags.has_reset) {
             entry.offset = offset;
+            entry.flags.has_reset &= !is_new;
             let tables = &mut state.tables;
             let table = if is_half_open { &mut tables.half_open } else { &mut tables.connections };
             table.insert(*key, entry);

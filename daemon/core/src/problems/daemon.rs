@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::{Observed, Problem, Reason, TableUsage};
+use super::problem::{Observed, Problem, TableUsage};
+use super::reason::Reason;
 use crate::check::Check;
 use crate::history::{Record, What};
 use crate::model::service::Source;

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{Observed, Problem, Reason, Severity};
+use super::problem::{Observed, Problem};
+use super::reason::{Reason, Severity};
 use crate::degraded::Degraded;
 use crate::explain::reports;
 use crate::filter::Filter;

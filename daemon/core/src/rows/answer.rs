@@ -53,9 +53,9 @@ macro_rules! answers {
             $($(#[$meta])* pub $field: Vec<$row>,)*
         }
 
-        impl $crate::rows::Answer for $name {
+        impl $crate::rows::answer::Answer for $name {
             fn text(&self, now: $crate::model::time::Time, style: &$crate::output::table::Style) -> String {
-                let tables = vec![$($crate::rows::table(&self.$field, now)),*];
+                let tables = vec![$($crate::rows::row::table(&self.$field, now)),*];
                 $crate::output::table::Page(tables).to_styled_text(style)
             }
         })*

@@ -5,7 +5,7 @@ use std::slice;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::answer::Answer;
+use super::answer::{Answer, answers};
 use super::row::{rows, table};
 use crate::model::time::Time;
 use crate::output::table::{Page, Style};
@@ -16,6 +16,10 @@ pub const ROLES: [&str; 3] = ["uplink", "pod", "none"];
 const PROGRAMS: [&str; 3] = ["attached", "unused", "failed"];
 /// Whether packets are translated.
 const ACTIVITIES: [&str; 3] = ["on", "draining", "off"];
+/// Through which hook of the device a packet passes.
+pub const DIRECTIONS: [&str; 2] = ["in", "out"];
+/// What a packet begins with.
+pub const LINKS: [&str; 2] = ["ethernet", "ip"];
 /// Through the network stack of the node, or past it to another node.
 pub const PATHS: [&str; 2] = ["stack", "redirect"];
 
@@ -106,6 +110,46 @@ rows! {
         not_listed: u64 = number("Not-Listed"),
     }
 
+    /// A packet of a client outside the node, and what became of it.
+    PacketRow in "packets" {
+        /// The time in microseconds since 1970.
+        time: u64 = number("Time"),
+        /// The device.
+        device: String = name("Device"),
+        /// Through which hook of the device the packet passed.
+        direction: String = one_of("Direction", &DIRECTIONS),
+        /// What was done with it.
+        verdict: String = text("Verdict"),
+        /// The reason; absent for a translated packet.
+        reason: Option<String> = text("Reason"),
+        /// The service port.
+        service: Option<String> = text("Service"),
+        /// What the packet begins with.
+        link: String = one_of("Link", &LINKS),
+        /// The length of the packet, in bytes.
+        length: u64 = number("Length"),
+        /// The first bytes, in hexadecimal digits.
+        bytes: String = name("Bytes"),
+        /// The device by which the packet leaves.
+        next_device: Option<String> = text("Next-Device"),
+        /// What the packet begins with then.
+        next_link: Option<String> = one_of("Next-Link", &LINKS),
+        /// Its length then.
+        next_length: Option<u64> = number("Next-Length"),
+        /// Its first bytes then.
+        next_bytes: Option<String> = name("Next-Bytes"),
+        /// The number of packets before it that are not shown.
+        lost: u64 = number("Lost"),
+    }
+
+    /// The clients that watch packets.
+    WatcherRow in "watchers" {
+        /// The number of clients.
+        watchers: u64 = number("Watchers"),
+        /// The number of packets that were not shown.
+        lost: u64 = number("Lost"),
+    }
+
     /// The extent of a list of connections.
     ListedRow in "listed" {
         /// The number of connections in the list.
@@ -157,5 +201,15 @@ pub struct Drops {
 impl Answer for Drops {
     fn text(&self, now: Time, style: &Style) -> String {
         Page(vec![table(&self.drops, now), table(slice::from_ref(&self.counted), now)]).to_styled_text(style)
+    }
+}
+
+answers! {
+    /// The response of `/packets`.
+    Packets {
+        /// The packets; empty, because they are shown only while a client watches.
+        packets: PacketRow,
+        /// The clients that watch; empty without the packet path.
+        watchers: WatcherRow,
     }
 }

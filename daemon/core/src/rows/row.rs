@@ -145,7 +145,7 @@ macro_rules! rows {
             $($(#[$meta])* pub $field: $type,)*
         }
 
-        impl $crate::rows::Row for $name {
+        impl $crate::rows::row::Row for $name {
             fn schema() -> &'static $crate::output::schema::Schema {
                 use $crate::output::schema::{Column, Schema};
                 const COLUMNS: usize = [$(stringify!($field)),*].len();
@@ -155,7 +155,7 @@ macro_rules! rows {
             }
 
             fn cells(&self, now: $crate::model::time::Time) -> Vec<$crate::output::table::Cell> {
-                vec![$($crate::rows::ToCell::to_cell(&self.$field, now)),*]
+                vec![$($crate::rows::row::ToCell::to_cell(&self.$field, now)),*]
             }
         })*
     };

@@ -88,13 +88,16 @@ const WORDS: usize = size_of::<types::packet_counts>() / 8;
 /// Number of words before the counts by reason.
 const TOTALS: usize = 5;
 
+/// Position of the counts of packets that were passed on.
+const PASSED: usize = TOTALS + REASONS.len();
+
 /// Position of the number of TCP RSTs.
-const RESETS: usize = TOTALS + REASONS.len();
+const RESETS: usize = PASSED + REASONS.len();
 
 const _: () = assert!(WORDS == RESETS + 3);
 
 /// `NO_SERVICE`.
-const NO_SERVICE: u32 = 0;
+pub(super) const NO_SERVICE: u32 = 0;
 
 /// Sizes of the entries of `packet_drops` in bytes.
 const DROP_KEY: usize = size_of::<types::drop_key>();
@@ -115,8 +118,10 @@ pub struct PacketCounts {
     pub icmp_errors: u64,
     /// Source ports that were tried for connections to backends on other nodes.
     pub port_tries: u64,
-    /// Packets that were not forwarded, in the order of [`REASONS`].
+    /// Packets that were dropped or answered, in the order of [`REASONS`].
     pub dropped: [u64; REASONS.len()],
+    /// Packets that were passed on for one of [`REASONS`], in that order.
+    pub passed: [u64; REASONS.len()],
 }
 
 /// Reads the counts. Works from any thread and without capabilities.
@@ -235,9 +240,10 @@ fn sum(of_cpus: &[Vec<u8>]) -> PacketCounts {
     }
     let [forward, reverse, begun, answered, port_tries, ..] = words;
     let dropped = std::array::from_fn(|reason| words[TOTALS + reason]);
+    let passed = std::array::from_fn(|reason| words[PASSED + reason]);
     let resets = words[RESETS];
     let icmp_errors = answered.saturating_sub(resets);
-    PacketCounts { forward, reverse, begun, resets, icmp_errors, port_tries, dropped }
+    PacketCounts { forward, reverse, begun, resets, icmp_errors, port_tries, dropped, passed }
 }
 
 #[cfg(test)]

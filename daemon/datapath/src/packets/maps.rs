@@ -9,6 +9,7 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
@@ -40,6 +41,11 @@ const CURSORS: u32 = 4096;
 
 /// A connection has an entry for each direction.
 const ENTRIES_PER_CONNECTION: u32 = 2;
+
+/// How often [`add`] stores an entry again for which the kernel has no memory, and the pause in between: together longer
+/// than the kernel needs to fill its reserve on a busy machine.
+const ALLOCATION_TRIES: u32 = 200;
+const ALLOCATION_PAUSE: Duration = Duration::from_millis(5);
 
 /// The specifications of the maps, in the order of [`PERSISTENT`].
 fn specs(limits: PacketLimits) -> [Spec; PERSISTENT.len()] {
@@ -247,11 +253,26 @@ fn copy(name: &str, from: &MapHandle, to: &MapHandle) -> io::Result<()> {
     }
 }
 
+/// Stores an entry that the map does not have. The kernel allocates entries from a reserve of each CPU, which it fills
+/// again in the background: ENOMEM may mean only that it is empty now.
+fn add(to: &MapHandle, key: &[u8], value: &[u8]) -> libbpf_rs::Result<()> {
+    for _ in 0..ALLOCATION_TRIES {
+        match to.update(key, value, MapFlags::NO_EXIST) {
+            Err(error) if error.kind() == ErrorKind::OutOfMemory => std::thread::sleep(ALLOCATION_PAUSE),
+            result => return result,
+        }
+    }
+    to.update(key, value, MapFlags::NO_EXIST)
+}
+
 fn copy_entries<const K: usize, const V: usize>(from: &MapHandle, to: &MapHandle) -> io::Result<()> {
-    let mut refused = None;
+    let mut refused: Option<io::Error> = None;
     sys::each_batch::<K, V>(from, |keys, values| {
         for (key, value) in keys.iter().zip(values) {
-            match to.update(key, value, MapFlags::NO_EXIST) {
+            if refused.as_ref().is_some_and(|error| error.kind() == io::ErrorKind::OutOfMemory) {
+                return;
+            }
+            match add(to, key, value) {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => refused = Some(into_io(error)),

@@ -8,6 +8,7 @@ use libbpf_rs::MapHandle;
 
 use super::connections::ConnectionReader;
 use super::counts::PacketCounter;
+use super::events::PacketEvents;
 use super::load::{PacketMaps, PacketOptions, PacketPrograms};
 use super::maps::{self, ConnectionMaps, PERSISTENT};
 use super::settings::{PacketSettings, SettingsWriter};
@@ -49,6 +50,8 @@ pub struct OpenedPackets {
     pub sweep: Result<Sweep, String>,
     /// Reads what the programs count.
     pub counter: Arc<PacketCounter>,
+    /// Reads events about packets.
+    pub events: PacketEvents,
     /// Reads the connections.
     pub connections: ConnectionReader,
     /// The maps by their names.
@@ -80,6 +83,7 @@ pub(crate) fn start(
     settings.set(config.settings);
     let counted = if config.options.count_connections { config.options.services.services } else { 0 };
     let counter = Arc::new(PacketCounter::new(programs.maps(), counted).map_err(readable())?);
+    let events = PacketEvents::new(programs.maps()).map_err(readable())?;
     let connection_reader = ConnectionReader::new(programs.maps()).map_err(readable())?;
     let sweep = Sweep::load(programs.maps()).map_err(|error| error.to_string());
     let maps = programs.maps().duplicate().map_err(readable())?;
@@ -90,7 +94,8 @@ pub(crate) fn start(
     let faults = faults.chain(connections.commit(pins).err().map(|error| error.to_string()));
     let faults = faults.chain(device_hooks::mark_outdated(false, pins).err().map(|error| error.to_string())).collect();
     let max_connections = connections.max_connections();
-    Ok(OpenedPackets { hooks, settings, sweep, counter, connections: connection_reader, maps, max_connections, faults })
+    let connections = connection_reader;
+    Ok(OpenedPackets { hooks, settings, sweep, counter, events, connections, maps, max_connections, faults })
 }
 
 /// The failure of a start that has reused the maps of the generation, which programs of an earlier start use too.

@@ -16,6 +16,9 @@ const SWEPT: [(SweepReason, &str); 4] = [
     (SweepReason::Idle, "idle"),
 ];
 
+/// Why packets are passed on.
+const PASSED: [&str; 4] = ["short", "fragment", "no-forwarding", "no-room"];
+
 pub(super) fn packets(exposition: &mut Exposition, packets: &Published) {
     if let Some(counts) = (packets.counts)() {
         counted(exposition, &counts);
@@ -33,6 +36,8 @@ fn counted(exposition: &mut Exposition, counts: &PacketCounts) {
     exposition.each(&table::PACKET_TRANSLATED, translated);
     let dropped = REASONS.into_iter().zip(counts.dropped).map(|(reason, number)| ([reason], number));
     exposition.each(&table::PACKET_DROPPED, dropped);
+    let passed = REASONS.into_iter().zip(counts.passed).filter(|(reason, _)| PASSED.contains(reason));
+    exposition.each(&table::PACKET_PASSED, passed.map(|(reason, number)| ([reason], number)));
     exposition.each(&table::PACKET_ANSWERED, [(["rst"], counts.resets), (["icmp"], counts.icmp_errors)]);
     exposition.one(&table::PACKET_CONNECTIONS_CREATED, counts.begun);
     exposition.one(&table::PACKET_SNAT_TRIES, counts.port_tries);

@@ -67,9 +67,9 @@ metrics! {
     SYNC_PROXY_RULES: Changes, Histogram, "kubeproxy_sync_proxy_rules_duration_seconds", [],
         "The same as `nodelb_reconcile_duration_seconds` with kube-proxy's name and buckets";
 
-    MAP_ENTRIES<1>: Kernel, Gauge, "nodelb_map_entries", [map = "frontends, services, slots, affinity"],
+    MAP_ENTRIES<1>: Kernel, Gauge, "nodelb_map_entries", [map = "frontends, services, slots, affinity, outside, source_ranges, connections, half_open"],
         "Number of entries in use in the kernel's maps; for slots including those that rest before reuse";
-    MAP_LIMIT<1>: Kernel, Gauge, "nodelb_map_limit", [map = "frontends, services, slots, affinity"],
+    MAP_LIMIT<1>: Kernel, Gauge, "nodelb_map_limit", [map = "frontends, services, slots, affinity, outside, source_ranges, connections, half_open"],
         "Maximum number of entries";
     HOOKS_IN_EFFECT: Kernel, Gauge, "nodelb_hooks_in_effect", [],
         "1 while every program is attached and the canary is refused; 0 otherwise, when connections are not translated";
@@ -127,7 +127,10 @@ metrics! {
         "Number of translated packets: from clients outside the node, and from backends";
     PACKET_DROPPED<1>: Packets, Counter, "nodelb_packet_dropped_total",
         [reason = "short, ttl, mtu, fragment, no-backend, no-local-backend, source-range, no-port, no-route, no-forwarding, no-room, unknown, answer-rate"],
-        "Number of packets to services that were not forwarded, or were answered by this node, by reason";
+        "Number of packets to services that were dropped, or were answered by this node, by reason";
+    PACKET_PASSED<1>: Packets, Counter, "nodelb_packet_passed_total",
+        [reason = "short, fragment, no-forwarding, no-room"],
+        "Number of packets that were passed on although they cannot be read, belong to no datagram that is known, reach a backend only with forwarding, or belong to a connection for which there is no room, by reason";
     PACKET_ANSWERED<1>: Packets, Counter, "nodelb_packet_answered_total", [kind = "rst, icmp"],
         "Number of TCP RSTs and ICMP errors that this node sent for a service, by kind";
     PACKET_CONNECTIONS_CREATED: Packets, Counter, "nodelb_packet_connections_created_total", [],

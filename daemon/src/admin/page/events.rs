@@ -237,7 +237,7 @@ impl Hub {
         replace(sent, message, "status", &self.steady(status::status(state, now)));
         replace(sent, message, "apiservers", &tables::apiservers(&state.apiservers(), now).apiservers);
         replace(sent, message, "sources", &tables::sources(&state.sources()).sources);
-        let usage = maps::usage(&sent.snapshot.realised, &*state.datapath, now.moment);
+        let usage = maps::usage(&sent.snapshot.realised, state, now.moment);
         replace(sent, message, "limits", &maps::limits(usage));
     }
 

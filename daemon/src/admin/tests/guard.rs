@@ -68,3 +68,36 @@ fn pages_of_other_sites_are_refused() {
     assert_eq!(with("sec-fetch-site", "none"), None);
     assert_eq!(with("sec-fetch-site", "same-origin"), None);
 }
+
+#[test]
+fn the_scripts_of_the_own_page_may_have_an_origin() {
+    let of = |origin, site| {
+        let headers = [("host", "localhost:9890"), ("origin", origin), ("sec-fetch-site", site)];
+        status(Version::HTTP_11, "/page/main.js", &headers)
+    };
+    let forbidden = Some(StatusCode::FORBIDDEN);
+    assert_eq!(of("http://localhost:9890", "same-origin"), None);
+    assert_eq!(of("http://localhost:9890", "same-site"), forbidden);
+    assert_eq!(of("http://localhost:8080", "same-origin"), forbidden);
+    assert_eq!(of("https://localhost:9890", "same-origin"), forbidden);
+}
+
+#[test]
+fn a_link_from_another_site_opens_the_page_and_nothing_else() {
+    let with = |path, mode, accept| {
+        let headers = [
+            ("host", "localhost"),
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-mode", mode),
+            ("sec-fetch-dest", "document"),
+            ("accept", accept),
+        ];
+        status(Version::HTTP_11, path, &headers)
+    };
+    let forbidden = Some(StatusCode::FORBIDDEN);
+    assert_eq!(with("/", "navigate", "text/html,*/*"), None);
+    assert_eq!(with("/", "no-cors", "text/html,*/*"), forbidden);
+    assert_eq!(with("/", "navigate", "application/json"), forbidden);
+    assert_eq!(with("/services", "navigate", "text/html"), forbidden);
+    assert_eq!(with("/events", "navigate", "text/html"), forbidden);
+}

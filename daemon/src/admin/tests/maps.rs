@@ -9,8 +9,14 @@ use nodelb_core::output::table::Style;
 use nodelb_core::rows::Answer;
 use nodelb_core::state::entries::{BackendId, FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
 
+use nodelb_datapath::packets::ConnectionCount;
+
+use super::super::fixture::{always, unsynced};
 use super::{maps, usage};
+use crate::admin::state::AdminState;
 use crate::datapath::fake::FakeDatapath;
+use crate::devices::Published;
+use crate::devices::sweep::SweepReport;
 
 const LIMITS: Limits = Limits { frontends: 10, services: 20, slots: 30, affinity: 40, outside: 0, source_ranges: 0 };
 
@@ -44,8 +50,9 @@ fn held() -> MapState {
 }
 
 fn text(filter: &Filter) -> String {
-    let datapath = FakeDatapath { limits: LIMITS, clients: Some(5), ..FakeDatapath::default() };
-    maps(&held(), &name_of, usage(&held(), &datapath, Moment(0)), filter).text(Time::default(), &Style::default())
+    let datapath = Arc::new(FakeDatapath { limits: LIMITS, clients: Some(5), ..FakeDatapath::default() });
+    let state = AdminState { datapath, ..unsynced() };
+    maps(&held(), &name_of, usage(&held(), &state, Moment(0)), filter).text(Time::default(), &Style::default())
 }
 
 #[test]
@@ -114,4 +121,23 @@ fn a_backend_address_shows_what_leads_to_it() {
     for other in ["10.1.0.2", "10.96.7.8", "10.96.7.9", "web-admin", "canary"] {
         assert!(!text.contains(other), "{other} in {text}");
     }
+}
+
+#[test]
+fn the_packet_path_has_rows_of_its_own() {
+    let limits = Limits { outside: 50, source_ranges: 60, ..LIMITS };
+    let datapath = Arc::new(FakeDatapath { limits, ..FakeDatapath::default() });
+    let count = Some(ConnectionCount { connections: 7, handshakes: 3 });
+    let sweep = SweepReport { count, limit: 100, ..SweepReport::default() };
+    let packets = Some(Published { sweep: Some(always(sweep)), ..Published::default() });
+    let state = AdminState { datapath, packets, ..unsynced() };
+    let usage = usage(&held(), &state, Moment(0));
+    let rows: Vec<_> = usage.iter().skip(4).map(|map| (map.name, map.used, map.limit, map.key)).collect();
+    let expected = [
+        ("outside", Some(0), 50, "packets.max-outside"),
+        ("source_ranges", Some(0), 60, "packets.max-source-ranges"),
+        ("connections", Some(7), 100, "packets.max-connections"),
+        ("half_open", Some(3), 32_768, "packets.max-handshakes"),
+    ];
+    assert_eq!(rows, expected);
 }

@@ -40,6 +40,7 @@ async fn the_list_names_every_route_and_each_answers_in_both_forms() {
         "/devices",
         "/connections",
         "/drops",
+        "/packets",
         "/config",
         "/openapi.json",
         "/healthz",

@@ -61,6 +61,7 @@ fn a_frontend_reads_as_documented() {
             "http",
             "10.1.0.1:8080/TCP",
             "-",
+            "Off",
             "OK",
             "2025-11-24T16:00:00.000Z",
             "-"

@@ -356,3 +356,17 @@ fn the_address_of_a_service_is_no_source_address() {
     let listed = "[datapath]\nown-addresses = [\"198.51.100.9\", \"2001:db8:f::/64\"]\n";
     assert_eq!(sources(listed), (addr("203.0.113.1"), addr("2001:db8:1::1")));
 }
+
+/// The first address of a pod's device is then the primary one of the node. Backends in that pod must not count as those
+/// of another node.
+#[test]
+fn without_a_default_route_the_device_of_a_pod_is_no_uplink() {
+    let mut host = Host::new();
+    host.elsewhere("pod0", "veth").address("pod0", "203.0.113.129");
+    assert_eq!(host.role("pod0", ""), "its other end is in another network namespace");
+    let eth0 = host.index("eth0");
+    host.machine.interfaces.get_mut(&eth0).unwrap().is_up = false;
+    host.machine.sources.clear();
+    host.routes.clear();
+    assert_eq!(host.role("pod0", ""), "its other end is in another network namespace");
+}

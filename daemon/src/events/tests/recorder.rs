@@ -226,7 +226,7 @@ fn row(service: &str, address: &str, status: Status, backends: &[&str]) -> Front
         outside: nodelb_core::explain::rows::OutsideAccess::Off,
         status,
         since: Moment(0),
-        error: (status == Status::Refused).then(|| "because".to_owned()),
+        error: status.is_denied().then(|| "because".to_owned()),
     }
 }
 

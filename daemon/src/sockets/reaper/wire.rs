@@ -226,7 +226,7 @@ fn encode_filter(ifindex: u32, change: FilterChange) -> [u8; FILTER_CHANGE] {
 }
 
 fn decode_filter(body: &[u8]) -> Option<Order> {
-    let &[a, b, c, d, e, f, g, h] = body.as_array()?;
+    let &[a, b, c, d, e, f, g, h] = body else { return None };
     let number = usize::try_from(u32::from_ne_bytes([e, f, g, h])).ok()?;
     Some(Order::Filter { ifindex: u32::from_ne_bytes([a, b, c, d]), change: *FILTER_CHANGES.get(number)? })
 }

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::ask::now;
 use crate::client::{self, At};
-use crate::diagnose::facts::{ApiserverRow, Daemon, FrontendRow, Maps, Probe};
+use crate::diagnose::facts::{ApiserverRow, Daemon, FrontendRow, LimitRow, Maps, Packets, Probe};
 use crate::diagnose::rows;
 use crate::endpoints::Endpoints;
 
@@ -124,8 +124,37 @@ impl Asked {
             daemon.names = all.into_iter().map(|row| row.service).collect();
         }
         daemon.traces = self.traces(&daemon.frontends).await;
+        if daemon.frontends.iter().any(is_for_outside) {
+            let limits = maps.as_ref().map(|answer| typed(rows::of(answer, "limits"))).unwrap_or_default();
+            daemon.packets = self.packets(&of, limits).await;
+        }
         daemon.rivals = self.rivals(&daemon.frontends).await;
         daemon
+    }
+
+    /// Returns what the daemon knows about packets of clients outside the node; `None` if it does not have the routes.
+    async fn packets(&self, of: &impl Fn(&str) -> String, limits: Vec<LimitRow>) -> Option<Packets> {
+        let (devices, drops, connections, config) = tokio::join!(
+            self.answer("/devices?output=json".into()),
+            self.rows(of("/drops"), "drops"),
+            self.rows(of("/connections"), "connections"),
+            self.answer("/config?output=json".into()),
+        );
+        let devices = devices?;
+        let state = rows::of(&devices, "packets").into_iter().next()?;
+        let text = |column: &str| state[column].as_str().unwrap_or_default().to_owned();
+        let settings = config.map(|answer| rows::of(&answer, "config")).unwrap_or_default();
+        let snat_ports = settings.iter().find(|row| row["key"] == "packets.snat-ports");
+        let snat_ports = snat_ports.and_then(|row| row["value"].as_str()).unwrap_or_default();
+        Some(Packets {
+            translation: text("translation"),
+            reason: text("reason"),
+            devices: typed(rows::of(&devices, "devices")),
+            drops,
+            connections,
+            limits,
+            snat_ports: snat_ports.trim_matches('"').to_owned(),
+        })
     }
 
     /// Returns what happens to a connection from this host according to the daemon.
@@ -172,6 +201,11 @@ impl Asked {
         let rows: Vec<FrontendRow> = self.rows(target, "frontends").await;
         rows.iter().any(|row| !is_denied(row) && row.address == format!("{address}/TCP"))
     }
+}
+
+/// Whether clients outside the node may connect to the address.
+fn is_for_outside(row: &FrontendRow) -> bool {
+    matches!(row.kind.as_str(), "NodePort" | "LoadBalancer" | "ExternalIP") || row.outside == "Served"
 }
 
 fn typed<T: DeserializeOwned>(mut rows: Vec<Value>) -> Vec<T> {

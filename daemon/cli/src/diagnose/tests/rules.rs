@@ -7,7 +7,7 @@ use nodelb_core::model::service::ServiceName;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::diagnose::facts::{ConnectTest, Denial, Maps, Outcome, Probe};
+use crate::diagnose::facts::{ConnectTest, Denial, KernelSettings, Maps, Outcome, Probe};
 
 const NOW: u64 = 1_800_000_000;
 
@@ -107,6 +107,7 @@ fn sound() -> Facts {
         cluster: Probe::Ok(cluster),
         connect_tests: vec![accepted("10.1.0.1:8080/TCP", true), accepted("10.96.7.7:80/TCP", false)],
         dns: None,
+        kernel: KernelSettings::default(),
     }
 }
 

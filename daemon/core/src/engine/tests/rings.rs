@@ -75,4 +75,7 @@ fn a_list_is_written_although_its_ring_does_not_fit() {
         [(vec![1, 5], false), (vec![3, 4], false)],
         "nor for a new ring next to the old one"
     );
+    let name = "shop/b".parse().expect("valid in a test");
+    let gone = send(vec![Change::RemoveService(name, Source::Kubernetes)]);
+    assert_eq!(gone, [(vec![1, 5], true)], "a service is gone: there is room again");
 }

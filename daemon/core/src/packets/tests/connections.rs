@@ -74,7 +74,7 @@ fn a_connection_that_finds_no_room_is_marked_and_moves_later() {
     let (entry, reverse) = (tables.half_open[&key], tables.half_open[&reverse_key]);
     assert!(entry.flags.is_assured && reverse.flags.is_assured);
     assert_eq!(reverse.acknowledgment, 5);
-    // Nobody takes its port, and a number that the backend has acknowledged later stays.
+    // No other connection takes its port, and a number that the backend has acknowledged later stays.
     assert!(!tables.is_free(&reverse_key, &handshake("198.51.100.8:1", 0).0, 100));
     tables.note_answer(&reverse_key, &Ports { acknowledgment: 9, ..with(ACK) });
     assert!(tables.has_proved_address(&key, &entry, &with(ACK)));

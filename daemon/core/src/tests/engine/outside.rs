@@ -2,6 +2,9 @@
 
 use super::*;
 use crate::config::PacketsConfig;
+use crate::explain::reports;
+use crate::explain::rows::OutsideAccess::{Inside, NoSourceRange, Off, Refused, Served};
+use crate::filter::Filter;
 use crate::model::service::TrafficPolicy;
 use crate::model::uplink::Uplink;
 use crate::state::entries::MAX_UPLINKS;
@@ -164,4 +167,30 @@ fn an_address_whose_ranges_do_not_fit_says_so() {
     // The other range goes after this one is tried.
     engine.reconcile(&mut datapath, Moment(1));
     assert_eq!(engine.reconcile(&mut datapath, Moment(200)).healed, [l4("198.51.100.1:80")]);
+}
+
+#[test]
+fn reports_say_whether_outside_clients_are_served() {
+    let access = |packets: PacketsConfig, ranges: Option<&[&str]>| {
+        let mut datapath = MemoryDatapath::new(ROOM);
+        let mut engine = engine_on(&datapath, packets);
+        engine.change(Change::UpsertService(exposed(ranges)));
+        backends(&mut engine);
+        engine.change(synced());
+        engine.reconcile(&mut datapath, Moment(0));
+        let snapshot = engine.snapshot(Moment(0));
+        let rows = reports::frontends(&snapshot, &Filter::default());
+        let of = |kind| {
+            let mut found: Vec<_> = rows.iter().filter(|row| row.kind == kind).map(|row| row.outside).collect();
+            found.dedup();
+            found
+        };
+        let service = reports::services(&snapshot, &Filter::default())[0].outside;
+        (of(FrontendKind::ClusterIP), of(FrontendKind::LoadBalancer), of(FrontendKind::ExternalIP), service)
+    };
+    assert_eq!(access(ON, None), (vec![Inside], vec![Served], vec![Served, Refused], Served));
+    let only_v6 = access(ON, Some(&["2001:db8::/32"]));
+    assert_eq!(only_v6.1, [NoSourceRange], "the address is IPv4");
+    let off = PacketsConfig { is_on: false, ..ON };
+    assert_eq!(access(off, None), (vec![Off], vec![Off], vec![Off], Off));
 }

@@ -7,6 +7,7 @@ fn counts_of_all_cpus_are_added() {
     let totals = [counts.forward, counts.reverse, counts.begun, counts.port_tries];
     assert_eq!(totals, [0, 11, 22, 44]);
     assert_eq!((counts.dropped[0], counts.dropped[REASONS.len() - 1]), (55, 17 * 11));
+    assert_eq!((counts.passed[0], counts.passed[REASONS.len() - 1]), (18 * 11, 30 * 11));
     assert_eq!(sum(&[]), PacketCounts::default());
 }
 
@@ -40,8 +41,8 @@ fn drops_of_all_cpus_are_added() {
 #[test]
 fn entries_of_no_packet_and_unknown_numbers_are_left_out() {
     assert_eq!(entry(7, 4, 1, &[(0, 0, 0)]), None);
-    assert_eq!(entry(7, REASONS.len() as u16, 1, &[(1, 0, 0)]), None);
-    assert_eq!(entry(7, 4, PacketVerdict::ALL.len() as u16, &[(1, 0, 0)]), None);
+    assert_eq!(entry(7, u16::try_from(REASONS.len()).unwrap(), 1, &[(1, 0, 0)]), None);
+    assert_eq!(entry(7, 4, u16::try_from(PacketVerdict::ALL.len()).unwrap(), &[(1, 0, 0)]), None);
 }
 
 #[test]

@@ -12,6 +12,7 @@ fn counts_sweeps_and_devices_are_published() {
     let mut counts =
         PacketCounts { forward: 10, reverse: 9, begun: 2, resets: 1, icmp_errors: 6, ..PacketCounts::default() };
     counts.dropped[5] = 7;
+    counts.passed[3] = 8;
     let report = SweepReport {
         swept: BTreeMap::from([(SweepReason::Idle, 3)]),
         duration: Duration::from_millis(250),
@@ -32,6 +33,7 @@ fn counts_sweeps_and_devices_are_published() {
         "nodelb_packet_translated_total{direction=\"reverse\"} 9",
         "nodelb_packet_dropped_total{reason=\"no-local-backend\"} 7",
         "nodelb_packet_dropped_total{reason=\"short\"} 0",
+        "nodelb_packet_passed_total{reason=\"fragment\"} 8",
         "nodelb_packet_answered_total{kind=\"rst\"} 1",
         "nodelb_packet_answered_total{kind=\"icmp\"} 6",
         "nodelb_packet_connections 4",

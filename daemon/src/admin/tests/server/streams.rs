@@ -170,3 +170,15 @@ async fn only_what_can_be_followed_is() {
     assert_eq!(status(&server.get("/frontends?watch=false").await), "200");
     server.stop().await;
 }
+
+/// Packets contain what other users send.
+#[tokio::test]
+async fn packets_are_shown_over_the_socket_only() {
+    let server = served().await;
+    let refused = server.get("/packets?watch").await;
+    assert!(refused.starts_with("HTTP/1.1 403") && refused.contains("only over the Unix socket"), "{refused}");
+    let mut reader = Reader::new(server.connect_unix().await, "/packets?watch&output=json", "").await;
+    let first = reader.line_with("event").await;
+    assert!(first.contains(r#""event":"table""#), "{first}");
+    server.stop().await;
+}

@@ -1,5 +1,5 @@
+use super::text;
 use crate::model::time::Time;
-use crate::output::status::text;
 use crate::output::table::Style;
 use crate::problems::{Problem, Reason, Severity};
 use crate::state::status::Status;

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write};
 
-use super::durations;
-use super::table::Style;
-use super::wrap;
 use crate::model::service::BackendState;
 use crate::model::time::Time;
+use crate::output::table::Style;
+use crate::output::{durations, wrap};
 use crate::problems::{Problem, Severity};
+use crate::rows::Answer;
 use crate::source_report::SourceState;
 use crate::state::status::Status;
 use crate::status_report::{ChangeSummary, StatusReport};
@@ -20,8 +20,14 @@ const OBJECT: usize = 28;
 /// The maximum number of addresses of a change.
 const ADDRESSES: usize = 4;
 
+impl Answer for StatusReport {
+    fn text(&self, _: Time, style: &Style) -> String {
+        text(self, style)
+    }
+}
+
 /// Renders the report.
-pub fn text(report: &StatusReport, style: &Style) -> String {
+fn text(report: &StatusReport, style: &Style) -> String {
     let mut out = String::new();
     push_head(&mut out, report, style);
     push_problems(&mut out, report, style);
@@ -118,9 +124,9 @@ fn push_counts(out: &mut String, report: &StatusReport, style: &Style) {
     push_line(out, style, 4, &objects);
     let mut parts = Vec::new();
     if let Some(apiserver) = &report.apiserver {
-        let heard = apiserver.last_response.map(|at| durations::human(at.age(report.time)));
-        parts.push(match (&apiserver.address, heard) {
-            (Some(address), Some(heard)) => format!("apiserver {address}, last response {heard} ago"),
+        let received = apiserver.last_response.map(|at| durations::human(at.age(report.time)));
+        parts.push(match (&apiserver.address, received) {
+            (Some(address), Some(received)) => format!("apiserver {address}, last response {received} ago"),
             (Some(address), None) => format!("apiserver {address}"),
             (None, _) => "no apiserver in use".into(),
         });
@@ -183,5 +189,5 @@ fn what(change: &ChangeSummary) -> String {
 }
 
 #[cfg(test)]
-#[path = "tests/status.rs"]
+#[path = "tests/status_text.rs"]
 mod tests;

@@ -1,0 +1,55 @@
+//! The cost of the packet path, as ratios within one run: `make bench`. Prints a section of
+//! docs/benchmarks.md.
+//!
+//! Each node that is compared has its own network namespaces, see `packet_path/site.rs`, and the
+//! variants are interleaved, as in benches/cost.rs. The services of nodelb's nodes go through the
+//! engine of the daemon into its maps, and its own code attaches the programs.
+
+#![expect(
+    dead_code,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a benchmark stops where it cannot go on, and prints; it shares its world with another"
+)]
+
+#[path = "packet_path/generator.rs"]
+mod generator;
+#[path = "packet_path/goals.rs"]
+mod goals;
+#[path = "packet_path/nodes.rs"]
+mod nodes;
+#[path = "packet_path/programs.rs"]
+mod programs;
+#[path = "cost/rounds.rs"]
+mod rounds;
+#[path = "../tests/sandbox/mod.rs"]
+mod sandbox;
+#[path = "packet_path/site.rs"]
+mod site;
+#[path = "packet_path/tcp.rs"]
+mod tcp;
+#[path = "packet_path/udp.rs"]
+mod udp;
+#[path = "cost/world.rs"]
+mod world;
+
+use generator::Generator;
+use goals::Goals;
+use nodes::Nodes;
+
+fn main() {
+    generator::share_proc();
+    sandbox::run("packet_path", |sandbox| {
+        println!("\n## Packets of clients outside the node\n");
+        let mut generator = Generator::new(&sandbox.bpffs);
+        let mut nodes = Nodes::new(sandbox, &generator);
+        let mut goals = Goals::default();
+        udp::run(&mut generator, &mut nodes, &mut goals);
+        tcp::run(generator.cpu(), &nodes, &mut goals);
+        programs::alone(sandbox, &generator, &mut goals);
+        programs::sweep(&mut generator, &nodes, &mut goals);
+        goals.print();
+        println!("\nMeasurements repeated because packets were lost: {}.", generator.repeated);
+    });
+}

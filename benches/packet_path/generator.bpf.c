@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0)
+/*
+ * Sends UDP packets to services, counts those that arrive at backends, and
+ * answers them. benches/packet_path/generator.rs runs and attaches the programs.
+ */
+#include <stddef.h>
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/pkt_cls.h>
+#include <linux/udp.h>
+
+/*
+ * What the programs need of libbpf's headers, which are not installed where
+ * benchmarks run. The numbers are those of enum bpf_func_id.
+ */
+#define SEC(name) __attribute__((section(name), used))
+#undef __always_inline
+#define __always_inline inline __attribute__((always_inline))
+#define __uint(name, val) int(*name)[val]
+#define __type(name, val) typeof(val) *name
+#define bpf_htons(x) ((__u16)__builtin_bswap16(x))
+#define bpf_htonl(x) __builtin_bswap32(x)
+static void *(*bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
+static long (*bpf_redirect)(__u32 ifindex, __u64 flags) = (void *)23;
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+/* Clients are 198.18.0.0/15 (RFC 2544), each with this port and above. */
+#define FIRST_CLIENT 0xc6120000
+#define CLIENT_BITS 17
+#define FIRST_PORT 10000
+
+/* Which packets to send. The Rust side writes it before each run. */
+struct plan {
+	/* The device by which packets leave, in the network namespace. */
+	__u32 ifindex;
+	/* Packets take turns in this number of flows, from the first one. */
+	__u32 flows;
+	__u32 first;
+	/* The addresses of the services: targets from target, by steps. */
+	__u32 target;
+	__u32 targets;
+	__u32 step;
+	/* The port of the services. */
+	__u32 port;
+	/* Whether backends answer. */
+	__u32 answers;
+	/* Packets that were sent, and those that arrived at backends. */
+	__u64 sent;
+	__u64 received;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct plan);
+} plans SEC(".maps");
+
+struct frame {
+	struct ethhdr ethernet;
+	struct iphdr ip;
+	struct udphdr udp;
+	/* Up to 64 bytes. */
+	__u16 data[11];
+} __attribute__((__packed__));
+
+static __always_inline struct plan *plan(void)
+{
+	__u32 first = 0;
+
+	return bpf_map_lookup_elem(&plans, &first);
+}
+
+static __always_inline __u16 fold(__u32 sum)
+{
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~sum;
+}
+
+static __always_inline __u32 halves(__u32 word)
+{
+	return (word & 0xffff) + (word >> 16);
+}
+
+/*
+ * Writes the whole frame, because the kernel uses its memory again with what
+ * the network stack has left there.
+ */
+static __always_inline void fill(struct frame *frame, const struct plan *now, __u32 flow)
+{
+	struct udphdr *udp = &frame->udp;
+	struct iphdr *ip = &frame->ip;
+	__u32 sum, index;
+
+	__builtin_memset(&frame->ethernet, 0, sizeof(frame->ethernet));
+	frame->ethernet.h_dest[0] = 2;
+	frame->ethernet.h_dest[5] = 1;
+	frame->ethernet.h_source[0] = 2;
+	frame->ethernet.h_source[5] = 99;
+	frame->ethernet.h_proto = bpf_htons(ETH_P_IP);
+	__builtin_memset(ip, 0, sizeof(*ip));
+	ip->version = 4;
+	ip->ihl = 5;
+	ip->tot_len = bpf_htons(sizeof(*frame) - sizeof(frame->ethernet));
+	ip->ttl = 64;
+	ip->protocol = IPPROTO_UDP;
+	ip->saddr = bpf_htonl(FIRST_CLIENT + (flow & ((1 << CLIENT_BITS) - 1)));
+	ip->daddr = bpf_htonl(now->target + now->step * (flow % now->targets));
+	udp->source = bpf_htons(FIRST_PORT + (flow >> CLIENT_BITS));
+	udp->dest = bpf_htons(now->port);
+	udp->len = bpf_htons(sizeof(*udp) + sizeof(frame->data));
+	for (index = 0; index < sizeof(frame->data) / 2; index++)
+		frame->data[index] = 0;
+	sum = halves(ip->saddr) + halves(ip->daddr);
+	udp->check = fold(sum + bpf_htons(IPPROTO_UDP) + 2 * udp->len + udp->source + udp->dest);
+	ip->check = fold(sum + bpf_htons(0x4500) + ip->tot_len + bpf_htons(64 << 8 | IPPROTO_UDP));
+}
+
+SEC("xdp")
+int generate(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct frame *frame = data;
+	struct plan *now = plan();
+
+	if (!now || !now->flows || !now->targets || (void *)(frame + 1) > end)
+		return XDP_DROP;
+	fill(frame, now, now->first + (__u32)(now->sent++ % now->flows));
+	return bpf_redirect(now->ifindex, 0);
+}
+
+/* At backends: counts a packet, and answers it if the plan says so. */
+SEC("tc")
+int receive(struct __sk_buff *skb)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct frame *frame = data;
+	struct plan *now = plan();
+	unsigned char mac[ETH_ALEN];
+	__u32 addr;
+	__u16 port;
+
+	if (!now || skb->protocol != bpf_htons(ETH_P_IP) || (void *)(&frame->udp + 1) > end ||
+	    frame->ip.protocol != IPPROTO_UDP)
+		return TC_ACT_UNSPEC;
+	__sync_fetch_and_add(&now->received, 1);
+	if (!now->answers)
+		return TC_ACT_SHOT;
+	__builtin_memcpy(mac, frame->ethernet.h_dest, ETH_ALEN);
+	__builtin_memcpy(frame->ethernet.h_dest, frame->ethernet.h_source, ETH_ALEN);
+	__builtin_memcpy(frame->ethernet.h_source, mac, ETH_ALEN);
+	addr = frame->ip.saddr;
+	frame->ip.saddr = frame->ip.daddr;
+	frame->ip.daddr = addr;
+	port = frame->udp.source;
+	frame->udp.source = frame->udp.dest;
+	frame->udp.dest = port;
+	return bpf_redirect(skb->ifindex, 0);
+}
+
+/* At clients, and where the path to them begins: drops UDP packets. */
+SEC("tc")
+int discard(struct __sk_buff *skb)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	struct frame *frame = data;
+
+	if (skb->protocol != bpf_htons(ETH_P_IP) || (void *)(&frame->udp + 1) > end ||
+	    frame->ip.protocol != IPPROTO_UDP)
+		return TC_ACT_UNSPEC;
+	return TC_ACT_SHOT;
+}
+
+/* Does nothing, to measure the cost of the hook itself. */
+SEC("tc")
+int empty(struct __sk_buff *skb)
+{
+	(void)skb;
+	return TC_ACT_UNSPEC;
+}

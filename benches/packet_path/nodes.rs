@@ -1,0 +1,184 @@
+//! The nodes that are compared.
+
+use std::fs;
+
+use nodelb_core::change::Change;
+use nodelb_core::datapath::Limits;
+use nodelb_core::model::addr::{Addr, Protocol};
+use nodelb_core::model::node::NodeFacts;
+use nodelb_core::model::uplink::Uplink;
+use nodelb_core::packets::sweep::SweepTimeouts;
+use nodelb_datapath::packets::{OpenedPackets, PacketConfig, PacketLimits, PacketOptions, PacketSettings};
+use nodelb_datapath::{DeviceSide, HookedDevice, Options};
+
+use crate::generator::Generator;
+use crate::sandbox::Sandbox;
+use crate::site::{
+    ADDRESSES, BACKEND_PORT, MACHINE, PLUGIN, POD, Site, TO_MACHINE, Translation, UPLINK, filter, index, kube_proxy,
+    nth,
+};
+use crate::world::{self, World, frontend, service, slice, synced};
+
+/// Numbers of services: of which ten with local and ten with remote backends are used.
+const FEW: u32 = 20;
+const MANY: u32 = 50_000;
+/// nftables takes minutes to load more.
+const MANY_RULES: u32 = 10_000;
+/// The numbers of the TCP services with local and remote backends.
+pub(crate) const TCP: [u32; 2] = [60_000, 60_001];
+
+/// The timeouts by which the sweep deletes every connection.
+const NOW: SweepTimeouts = SweepTimeouts { handshake: 0, closed: 0, reset: 0, tcp_idle: 0, udp_idle: 0 };
+
+/// Sizes of the maps of the packet path; those of connections and handshakes are the defaults.
+const SIZES: PacketLimits =
+    PacketLimits { outside: 65_536, connections: 131_072, handshakes: 32_768, fragments: 8_192, source_ranges: 16 };
+
+/// The sizes of the other maps.
+const LIMITS: Limits = Limits { outside: SIZES.outside, source_ranges: SIZES.source_ranges, ..world::LIMITS };
+
+/// The settings that the programs are loaded with: the daemon's defaults.
+pub(crate) fn packet_options() -> PacketOptions {
+    PacketOptions {
+        nodeport_range: 30_000..=32_767,
+        source_ports: 10_000..=29_999,
+        limits: SIZES,
+        services: LIMITS,
+        count_connections: true,
+    }
+}
+
+/// Creates empty maps with those of the packet path under a pin directory and a cgroup of this name.
+pub(crate) fn with_packets(sandbox: &Sandbox, name: &str) -> (World, OpenedPackets) {
+    let cgroup = sandbox.cgroup.join(name);
+    fs::create_dir(&cgroup).unwrap();
+    let settings = PacketSettings { answers: true, ..PacketSettings::default() };
+    let mut world = World::open(Options {
+        pin_directory: sandbox.bpffs.join(name),
+        cgroup: Some(cgroup),
+        limits: LIMITS,
+        nodeport_range: 30_000..=32_767,
+        protect_nodeports: true,
+        count_connections: true,
+        packets: Some(PacketConfig { options: packet_options(), settings, hook_method: None }),
+        layout: nodelb_datapath::LAYOUT,
+        crash_after: None,
+    });
+    let packets = world.datapath.take_packets().unwrap();
+    (world, packets)
+}
+
+/// A node with nodelb's programs at its uplinks.
+pub(crate) struct Balanced {
+    pub(crate) site: Site,
+    pub(crate) world: World,
+    pub(crate) packets: std::cell::RefCell<OpenedPackets>,
+}
+
+/// All nodes.
+pub(crate) struct Nodes {
+    /// Drops packets where they arrive.
+    pub(crate) dropping: Site,
+    pub(crate) plain: Site,
+    /// Plain forwarding with conntrack.
+    pub(crate) tracked: Site,
+    /// Programs that do nothing at both uplinks.
+    pub(crate) empty: Site,
+    /// kube-proxy's rules for few and for many services.
+    pub(crate) rules_few: Site,
+    pub(crate) rules_many: Site,
+    /// nodelb with few and with many services.
+    pub(crate) few: Balanced,
+    pub(crate) many: Balanced,
+    /// nodelb with few services, with conntrack.
+    pub(crate) with_conntrack: Balanced,
+}
+
+impl Nodes {
+    pub(crate) fn new(sandbox: &Sandbox, generator: &Generator) -> Self {
+        let site = || Site::new(&generator.pins);
+        let with_rules = |rules: &str| {
+            let site = site();
+            site.nft(rules);
+            site
+        };
+        let nodes = Self {
+            dropping: site(),
+            plain: site(),
+            tracked: with_rules(PLUGIN),
+            empty: site(),
+            rules_few: with_rules(&kube_proxy(&translations(FEW))),
+            rules_many: with_rules(&kube_proxy(&translations(MANY_RULES))),
+            few: Balanced::new(sandbox, "few", site(), FEW),
+            many: Balanced::new(sandbox, "many", site(), MANY),
+            with_conntrack: Balanced::new(sandbox, "conntrack", with_rules(PLUGIN), FEW),
+        };
+        filter(&nodes.dropping.node, UPLINK.0, "ingress", &generator.pins.discard);
+        for device in [UPLINK.0, TO_MACHINE.0] {
+            for direction in ["ingress", "egress"] {
+                filter(&nodes.empty.node, device, direction, &generator.pins.empty);
+            }
+        }
+        nodes
+    }
+}
+
+impl Balanced {
+    /// Creates the maps, attaches the programs to the uplinks, and adds the services.
+    fn new(sandbox: &Sandbox, name: &str, site: Site, services: u32) -> Self {
+        let (mut world, mut packets) = with_packets(sandbox, name);
+        let mut uplinks = Vec::new();
+        for (device, address) in [UPLINK, TO_MACHINE] {
+            let ifindex = site.node.within(|| index(device));
+            let v4 = Some(Addr::from(std::net::IpAddr::from(address)));
+            uplinks.push(Uplink { ifindex, name: device.into(), v4, v6: None, mtu: 1_500, l2_length: 14 });
+            let device = HookedDevice { ifindex, side: DeviceSide::Uplink, l2_length: 14 };
+            site.node.within(|| packets.hooks.attach(device)).unwrap();
+        }
+        let addresses = uplinks.iter().filter_map(|uplink| uplink.v4).collect();
+        let facts = NodeFacts { addresses, ..NodeFacts::default() };
+        world.apply([Change::Node(facts), Change::Uplinks(uplinks)].into_iter().chain(changes(services)));
+        Self { site, world, packets: packets.into() }
+    }
+
+    /// Deletes all connections; returns how many.
+    pub(crate) fn end_connections(&self) -> usize {
+        self.sweep(&NOW)
+    }
+
+    /// Deletes the connections that are due; returns how many.
+    pub(crate) fn sweep(&self, timeouts: &SweepTimeouts) -> usize {
+        let mut count = 0;
+        let mut packets = self.packets.borrow_mut();
+        let sweep = packets.sweep.as_mut().unwrap_or_else(|error| panic!("{error}"));
+        sweep.run(timeouts, &mut |_| count += 1).unwrap();
+        count
+    }
+}
+
+/// The services: those with even numbers have a local backend, the others a remote one. The first
+/// ten of each kind have the ten addresses of the pod or of the machine.
+fn backend(number: u32) -> (std::net::Ipv4Addr, u16) {
+    let first = if number.is_multiple_of(2) { POD } else { MACHINE };
+    (nth(first, number / 2 % ADDRESSES), BACKEND_PORT)
+}
+
+/// The numbers of all services, with their protocols.
+fn numbers(count: u32) -> impl Iterator<Item = (u32, Protocol)> {
+    (0..count).map(|number| (number, Protocol::Udp)).chain(TCP.map(|number| (number, Protocol::Tcp)))
+}
+
+fn changes(count: u32) -> impl Iterator<Item = Change> {
+    let both = |(number, protocol)| [service(number, protocol), slice(number, protocol, [backend(number)].into_iter())];
+    numbers(count).flat_map(both).chain([synced()])
+}
+
+fn translations(count: u32) -> Vec<Translation> {
+    let translation = |(number, protocol)| {
+        let service = frontend(number, protocol);
+        let std::net::IpAddr::V4(addr) = service.addr.ip() else { unreachable!("services have IPv4 addresses") };
+        let protocol = if protocol == Protocol::Tcp { "tcp" } else { "udp" };
+        Translation { service: (addr, service.port), protocol, backend: backend(number) }
+    };
+    numbers(count).map(translation).collect()
+}

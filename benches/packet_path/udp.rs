@@ -1,0 +1,211 @@
+//! The cost of a UDP packet: known connections, new ones, and packets that are no service's.
+
+use crate::generator::{Flows, Generator, Targets};
+use crate::goals::Goals;
+use crate::nodes::Nodes;
+use crate::rounds::{Times, in_turn};
+use crate::site::{ADDRESSES, BACKEND_PORT, MACHINE, POD, Site};
+
+/// Rounds of each comparison.
+pub(crate) const ROUNDS: usize = 13;
+/// Packets of one measurement.
+const PACKETS: u32 = 50_000;
+/// New connections of one measurement.
+const NEW: u32 = 20_000;
+/// Flows of known connections: few and many.
+const FEW: u32 = 1_000;
+const MANY: u32 = 100_000;
+
+/// Where the backend is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// In a pod on the node.
+    Local,
+    /// On another machine.
+    Remote,
+}
+
+impl Side {
+    pub(crate) const BOTH: [Self; 2] = [Self::Local, Self::Remote];
+
+    /// The services with backends on this side: see [`crate::nodes::translations`].
+    pub(crate) fn services(self) -> Targets {
+        let first = [198, 51, 100, if self == Self::Local { 1 } else { 2 }].into();
+        Targets { first, count: ADDRESSES, step: 2, port: 1_000 }
+    }
+
+    /// The backends themselves.
+    pub(crate) fn backends(self) -> Targets {
+        let first = if self == Self::Local { POD } else { MACHINE };
+        Targets { first, count: ADDRESSES, step: 1, port: BACKEND_PORT }
+    }
+}
+
+/// Nanoseconds of the variants of one table, above those of a packet that is dropped where it
+/// arrives.
+struct Table<const N: usize> {
+    times: [[Times; N]; 2],
+    dropped: f64,
+}
+
+impl<const N: usize> Table<N> {
+    /// The costs of a variant by minimum and first quartile.
+    fn cost(&self, side: Side, variant: usize) -> [f64; 2] {
+        let times = &self.times[side as usize][variant];
+        [times.min() - self.dropped, times.p25() - self.dropped]
+    }
+
+    fn ratio(&self, side: Side, variant: usize, base: usize) -> [f64; 2] {
+        let (of, base) = (self.cost(side, variant), self.cost(side, base));
+        [of[0] / base[0], of[1] / base[1]]
+    }
+
+    fn print(&self, names: [&str; N]) {
+        println!("| | local, min | local, p25 | remote, min | remote, p25 |\n|---|---|---|---|---|");
+        for (variant, name) in names.iter().enumerate() {
+            let [[a, b], [c, d]] = Side::BOTH.map(|side| self.cost(side, variant));
+            println!("| {name} | {a:.0} | {b:.0} | {c:.0} | {d:.0} |");
+        }
+    }
+}
+
+/// All tables.
+pub(crate) fn run(generator: &mut Generator, nodes: &mut Nodes, goals: &mut Goals) {
+    println!(
+        "CPU time of one packet at the node in nanoseconds, above that of a packet that is dropped where it arrives.\n"
+    );
+    known(generator, nodes, goals);
+    new(generator, nodes, goals);
+    many(generator, nodes, goals);
+}
+
+/// The cheapest drop. Takes the minimum for all tables, because it is subtracted from all.
+fn dropped(generator: &Generator, nodes: &Nodes) -> f64 {
+    let flows = Flows { first: 0, count: FEW };
+    let [times] =
+        in_turn(ROUNDS, |_| generator.measure_dropped(&nodes.dropping, Side::Local.services(), flows, PACKETS));
+    times.min()
+}
+
+fn known(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
+    const NAMES: [&str; 10] = [
+        "plain forwarding",
+        "plain forwarding, conntrack active",
+        "empty programs",
+        "nftables, 20 services",
+        "nftables, 10,000 services",
+        "nodelb, 20 services",
+        "nodelb, 50,000 services",
+        "nodelb, 20 services, conntrack active",
+        "nodelb, packet of no service",
+        "nodelb, packet of no service, conntrack active",
+    ];
+    let flows = Flows { first: 0, count: FEW };
+    let sites: [(&Site, bool); NAMES.len()] = [
+        (&nodes.plain, false),
+        (&nodes.tracked, false),
+        (&nodes.empty, false),
+        (&nodes.rules_few, true),
+        (&nodes.rules_many, true),
+        (&nodes.few.site, true),
+        (&nodes.many.site, true),
+        (&nodes.with_conntrack.site, true),
+        (&nodes.few.site, false),
+        (&nodes.with_conntrack.site, false),
+    ];
+    let times = Side::BOTH.map(|side| {
+        in_turn(ROUNDS, |variant| {
+            let (site, is_service) = sites[variant];
+            let to = if is_service { side.services() } else { side.backends() };
+            generator.establish(site, to, flows);
+            generator.measure(site, to, flows, PACKETS)
+        })
+    });
+    let table = Table { times, dropped: dropped(generator, nodes) };
+    println!("### Known connections\n\n1,000 connections take turns.\n");
+    table.print(NAMES);
+    let (local, remote) = (Side::Local, Side::Remote);
+    goals.add("G1", "known connection, local: to nftables", 0.55, table.ratio(local, 5, 3));
+    goals.add("G1", "the same, conntrack active", 0.80, table.ratio(local, 7, 3));
+    goals.add("G2", "known connection, remote: to nftables", 0.50, table.ratio(remote, 5, 3));
+    goals.add("G2", "known connection, remote: to plain forwarding", 1.5, table.ratio(remote, 5, 0));
+    for side in Side::BOTH {
+        let whole = |times: &Times| [times.min(), times.p25()];
+        let of = |variant: usize| whole(&table.times[side as usize][variant]);
+        let ratio = [of(8)[0] / of(0)[0], of(8)[1] / of(0)[1]];
+        goals.add("G4", &format!("packet of no service, {side:?}: to plain forwarding, whole way"), 1.15, ratio);
+    }
+    for side in Side::BOTH {
+        goals.add("G8", &format!("50,000 services to 20, {side:?}"), 1.10, table.ratio(side, 6, 5));
+    }
+    for side in Side::BOTH {
+        println!("\n{side:?}, nftables, 10,000 services to 20: {:.2} (min).", table.ratio(side, 4, 3)[0]);
+    }
+}
+
+fn new(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
+    const NAMES: [&str; 6] = [
+        "plain forwarding",
+        "plain forwarding, conntrack active",
+        "nftables, 20 services",
+        "nodelb, 20 services",
+        "nodelb, 50,000 services",
+        "nodelb, 20 services, conntrack active",
+    ];
+    let sites: [&Site; NAMES.len()] =
+        [&nodes.plain, &nodes.tracked, &nodes.rules_few, &nodes.few.site, &nodes.many.site, &nodes.with_conntrack.site];
+    let mut first = 1_000_000;
+    let times = Side::BOTH.map(|side| {
+        in_turn(ROUNDS, |variant| {
+            let to = if variant < 2 { side.backends() } else { side.services() };
+            if [1, 2, 5].contains(&variant) {
+                sites[variant].flush_conntrack();
+            }
+            first += 5 * NEW;
+            generator.measure(sites[variant], to, Flows { first, count: u32::MAX - first }, NEW)
+        })
+    });
+    let table = Table { times, dropped: dropped(generator, nodes) };
+    println!("\n### New connections\n\nEvery packet begins a connection.\n");
+    table.print(NAMES);
+    goals.add("G3", "new connection, local: to nftables", 0.50, table.ratio(Side::Local, 3, 2));
+    goals.add("G3", "new connection, remote: to nftables", 0.65, table.ratio(Side::Remote, 3, 2));
+}
+
+fn many(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
+    const NAMES: [&str; 6] = [
+        "plain forwarding, 1,000",
+        "plain forwarding, 100,000",
+        "nftables, 1,000",
+        "nftables, 100,000",
+        "nodelb, 1,000",
+        "nodelb, 100,000",
+    ];
+    let sites = [&nodes.plain, &nodes.rules_few, &nodes.few.site];
+    let times = Side::BOTH.map(|side| {
+        // A node has room for the connections of one side.
+        nodes.few.end_connections();
+        for site in sites {
+            generator.establish(site, side.services_or_backends(site, nodes), Flows { first: 0, count: MANY });
+        }
+        in_turn(ROUNDS, |variant| {
+            let (site, count) = (sites[variant / 2], if variant % 2 == 0 { FEW } else { MANY });
+            let (to, flows) = (side.services_or_backends(site, nodes), Flows { first: 0, count });
+            generator.send(site, to, flows, 2 * count);
+            generator.measure(site, to, flows, PACKETS)
+        })
+    });
+    let table = Table { times, dropped: dropped(generator, nodes) };
+    println!("\n### Number of connections\n");
+    table.print(NAMES);
+    for side in Side::BOTH {
+        goals.add("G8", &format!("100,000 connections to 1,000, {side:?}"), 1.5, table.ratio(side, 5, 4));
+        println!("\n{side:?}, nftables: {:.2} (min).", table.ratio(side, 3, 2)[0]);
+    }
+}
+
+impl Side {
+    fn services_or_backends(self, site: &Site, nodes: &Nodes) -> Targets {
+        if std::ptr::eq(site, &raw const nodes.plain) { self.backends() } else { self.services() }
+    }
+}

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
+/*
+ * The keys and values of the packet path's maps that are pinned: connections of
+ * clients outside this node. As shared.h, which includes this file.
+ */
+#ifndef NODELB_PACKET_ENTRIES_H
+#define NODELB_PACKET_ENTRIES_H
+
+#include <linux/types.h>
+
+/* A packet is identified as it arrives at or leaves a device. */
+enum packet_side {
+	/* The packet arrives at a device: the ingress hook. */
+	PACKET_ARRIVING = 0,
+	/* The packet leaves by a device: the egress hook. */
+	PACKET_LEAVING = 1,
+};
+
+struct packet_key {
+	__u32 source[4];
+	__u32 target[4];
+	__u16 source_port_be;
+	__u16 target_port_be;
+	__u8 protocol;
+	/* A value of enum packet_side. */
+	__u8 side;
+	__u16 pad;
+};
+_Static_assert(sizeof(struct packet_key) == 40, "layout");
+
+enum connection_flags {
+	/*
+	 * The packet leaves by another device and does not pass the network
+	 * stack of this node: its backend is not on this node.
+	 */
+	CONNECTION_REDIRECTED = 1,
+	/* The entry is for packets from the backend to the client. */
+	CONNECTION_REVERSE = 2,
+	/* The backend has answered; only in entries with CONNECTION_REVERSE. */
+	CONNECTION_REPLIED = 4,
+	/* TCP: a packet that this entry translated had the FIN flag. */
+	CONNECTION_FIN = 8,
+	/* TCP: the same for RST, if the receiver may have accepted it. */
+	CONNECTION_RESET = 16,
+	/* The backend was selected from the local view. */
+	CONNECTION_LOCAL_VIEW = 32,
+	/* Established, but in half_open: the map connections was full. */
+	CONNECTION_ASSURED = 64,
+};
+
+/*
+ * How a packet is translated. A connection has two entries: one for packets of
+ * the client, one for packets of the backend. Entries are replaced and never
+ * changed, except for offset, last_used, flags, acknowledgment and bytes.
+ */
+struct connection {
+	/* The addresses and ports that are written into the packet. */
+	__u32 source[4];
+	__u32 target[4];
+	__u16 source_port_be;
+	__u16 target_port_be;
+	__u32 service_id;
+	__u32 backend_id;
+	/* Position of the backend in the view when it was selected: a hint. */
+	__u32 offset;
+	/* The device by which the client's packets arrive. */
+	__u32 ifindex;
+	/* Seconds of the coarse monotonic clock. */
+	__u32 last_used;
+	/* The same clock, when the connection began. */
+	__u32 created;
+	enum connection_flags flags;
+	/*
+	 * connection_seal() of the key and of the fields above, except offset,
+	 * last_used and flags. The kernel may reuse the memory of a deleted
+	 * entry for another key while a program still reads it.
+	 */
+	__u32 seal;
+	/*
+	 * TCP, in the backend's entry: the number by which a client
+	 * acknowledges the SYN; then what the backend has acknowledged last.
+	 */
+	__u32 acknowledgment;
+	/* Bytes of the translated packets, from the IP header. */
+	__u64 bytes;
+};
+_Static_assert(sizeof(struct connection) == 80, "layout");
+
+enum outside_flags {
+	/* Clients outside this node use the local view. */
+	OUTSIDE_LOCAL = 1,
+	/* Only clients in the service's source_ranges may connect. */
+	OUTSIDE_RANGES = 2,
+	/* The mask of the flags. The other bits are the seal. */
+	OUTSIDE_FLAGS = 3,
+};
+
+/* A frontend for clients outside this node, sealed as struct frontend. */
+struct outside {
+	__u32 service_id;
+	enum outside_flags flags;
+};
+_Static_assert(sizeof(struct outside) == 8, "layout");
+
+/* A device by which other machines are reached. */
+struct uplink {
+	/* The node's addresses on the device; unspecified if it has none. */
+	__u32 v4[4];
+	__u32 v6[4];
+	__u32 mtu;
+	/* Length of the link-layer header in bytes: 14, or 0 without one. */
+	__u8 l2_length;
+	__u8 pad[11];
+};
+_Static_assert(sizeof(struct uplink) == 48, "layout");
+
+/* A datagram that the sender or a router has split. */
+struct fragment_key {
+	__u32 source[4];
+	__u32 target[4];
+	__u32 id;
+	__u8 protocol;
+	/* A value of enum packet_side. */
+	__u8 side;
+	__u16 pad;
+};
+_Static_assert(sizeof(struct fragment_key) == 40, "layout");
+
+/* The ports, which only the first fragment contains. */
+struct fragment {
+	__u16 source_port_be;
+	__u16 target_port_be;
+	/* Seconds of the coarse monotonic clock. */
+	__u32 seen;
+};
+_Static_assert(sizeof(struct fragment) == 8, "layout");
+
+/*
+ * Clients that may connect to a service. prefix_len is 32 more than that of
+ * the 16-byte address, because it includes the id.
+ */
+struct range_key {
+	__u32 prefix_len;
+	__u32 service_id_be;
+	__u32 addr[4];
+};
+_Static_assert(sizeof(struct range_key) == 24, "layout");
+
+#endif

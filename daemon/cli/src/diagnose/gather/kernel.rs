@@ -1,0 +1,47 @@
+//! Reads settings of this host's kernel, which any user may do.
+
+use std::fs;
+use std::path::Path;
+
+use crate::diagnose::facts::KernelSettings;
+
+/// Where the settings of the network are.
+const NET: &str = "/proc/sys/net";
+
+/// The value of `rp_filter` for strict checks.
+const STRICT: u8 = 1;
+
+/// Reads the settings of the network namespace of this command.
+pub(super) fn settings() -> KernelSettings {
+    settings_in(Path::new(NET))
+}
+
+fn settings_in(net: &Path) -> KernelSettings {
+    let read = |path: &str| fs::read_to_string(net.join(path)).ok();
+    let flag = |path: &str| Some(read(path)?.trim() != "0");
+    let number = |path: &str| read(path)?.trim().parse::<u8>().ok();
+    let all = number("ipv4/conf/all/rp_filter").unwrap_or(0);
+    let devices = fs::read_dir(net.join("ipv4/conf")).into_iter().flatten().flatten();
+    let names = devices.filter_map(|entry| entry.file_name().into_string().ok());
+    // The kernel applies the larger value of `all` and the device.
+    let is_strict = |name: &String| {
+        let own = number(&format!("ipv4/conf/{name}/rp_filter")).unwrap_or(0);
+        !matches!(name.as_str(), "all" | "default") && own.max(all) == STRICT
+    };
+    let mut strict_devices: Vec<String> = names.filter(is_strict).collect();
+    strict_devices.sort_unstable();
+    let local_ports = read("ipv4/ip_local_port_range").and_then(|text| {
+        let mut ports = text.split_whitespace().map(str::parse::<u16>);
+        Some((ports.next()?.ok()?, ports.next()?.ok()?))
+    });
+    KernelSettings {
+        forwards_v4: flag("ipv4/ip_forward"),
+        forwards_v6: flag("ipv6/conf/all/forwarding"),
+        strict_devices,
+        local_ports,
+    }
+}
+
+#[cfg(test)]
+#[path = "../tests/gather_kernel.rs"]
+mod tests;

@@ -1,0 +1,161 @@
+use nodelb_core::model::service::ServiceName;
+use serde_json::{Value, json};
+
+use super::*;
+use crate::diagnose::facts::{Daemon, Facts, Probe};
+use crate::diagnose::finding::Severity;
+
+fn typed<T: serde::de::DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+/// A node on which all is well, and what is changed of it.
+fn found(change: impl FnOnce(&mut Packets, &mut KernelSettings)) -> Vec<Finding> {
+    let devices = json!([
+        {"device": "eth0", "role": "uplink", "programs": "attached", "mtu": 1500},
+        {"device": "tunl0", "role": "uplink", "programs": "attached", "mtu": 1450},
+    ]);
+    let mut packets = Packets {
+        translation: "on".into(),
+        devices: typed(devices),
+        snat_ports: "auto".into(),
+        limits: typed(
+            json!([{"map": "connections", "used": 80, "limit": 100, "config_key": "packets.max-connections"}]),
+        ),
+        ..Packets::default()
+    };
+    let mut kernel = KernelSettings {
+        forwards_v4: Some(true),
+        forwards_v6: Some(true),
+        local_ports: Some((32_768, 60_999)),
+        ..KernelSettings::default()
+    };
+    change(&mut packets, &mut kernel);
+    let facts = Facts {
+        service: ServiceName::new("shop", "web"),
+        now: 0,
+        node: "a".into(),
+        daemon: Probe::Ok(Daemon { packets: Some(packets), ..Daemon::default() }),
+        cluster: Probe::Skipped,
+        connect_tests: Vec::new(),
+        dns: None,
+        kernel,
+    };
+    findings(&Context::new(&facts))
+}
+
+/// The only finding, with the problem of this name and this evidence.
+fn check(name: &str, evidence: &str, change: impl FnOnce(&mut Packets, &mut KernelSettings)) {
+    let found = found(change);
+    let [finding] = &found[..] else { panic!("{name}: {found:?}") };
+    let entry = catalogue::packet_problem(name).unwrap();
+    assert_eq!((finding.severity, finding.kind), (entry.severity, Kind::PacketPath), "{name}");
+    let text = serde_json::to_string(finding).unwrap();
+    assert!(text.contains(evidence), "{name}: {text}");
+    assert!(text.contains(&serde_json::to_string(&entry.problem).unwrap()), "{name}: {text}");
+}
+
+fn connection(backend: &str, path: &str, state: &str, age: u64) -> Value {
+    json!({"client": "203.0.113.3:40000/TCP", "backend": backend, "path": path, "state": state, "age": age})
+}
+
+#[test]
+fn a_sound_node_has_no_finding() {
+    assert_eq!(found(|_, _| ()), []);
+}
+
+#[test]
+fn what_is_not_translated_is_said_first() {
+    check("off", "packets.mode", |packets, kernel| {
+        (packets.translation, packets.reason) = ("off".into(), "packets.mode is \"off\"".into());
+        kernel.forwards_v4 = Some(false);
+    });
+    check("leaves-to-others", "kube-proxy", |packets, _| {
+        (packets.translation, packets.reason) = ("draining".into(), "the nftables table kube-proxy".into());
+    });
+}
+
+#[test]
+fn devices_without_programs_and_with_those_of_others_are_found() {
+    check("device-failed", "eth0: no permission", |packets, _| {
+        packets.devices[0].programs = "failed".into();
+        packets.devices[0].error = Some("no permission".into());
+    });
+    check("device-excluded", "the device eth1", |packets, _| {
+        let row = json!({"device": "eth1", "role": "none", "programs": "unused", "reason": "in packets.except"});
+        packets.devices.push(typed(row));
+    });
+    for device in OTHERS {
+        check("other-programs", device, |packets, _| {
+            packets.devices.push(typed(json!({"device": device, "role": "none", "programs": "unused"})));
+        });
+    }
+}
+
+#[test]
+fn settings_of_the_kernel_are_compared() {
+    check("forwarding", "net.ipv4.ip_forward is 0", |_, kernel| kernel.forwards_v4 = Some(false));
+    check("forwarding", "net.ipv6.conf.all.forwarding is 0", |_, kernel| kernel.forwards_v6 = Some(false));
+    check("snat-overlap", "30000-40000", |packets, _| packets.snat_ports = "30000-40000".into());
+    assert_eq!(found(|packets, _| packets.snat_ports = "10000-32767".into()), []);
+    assert_eq!(found(|_, kernel| *kernel = KernelSettings::default()), [], "unknown settings are no problem");
+}
+
+#[test]
+fn backends_that_never_answered_are_found() {
+    let waiting = |path: &str| vec![typed(connection("10.1.0.1:8080/TCP", path, "handshake", 9))];
+    check("unanswered-redirect", "10.1.0.1:8080/TCP has not answered 1 connection", |packets, _| {
+        packets.connections = waiting("redirect");
+    });
+    check("unanswered-stack", "203.0.113.3:40000/TCP", |packets, _| packets.connections = waiting("stack"));
+    let answered = |packets: &mut Packets, _: &mut KernelSettings| {
+        packets.connections = waiting("stack");
+        packets.connections.push(typed(connection("10.1.0.1:8080/TCP", "stack", "established", 9)));
+    };
+    assert_eq!(found(answered), [], "it answers others");
+    let young = |packets: &mut Packets, _: &mut KernelSettings| {
+        packets.connections = vec![typed(connection("10.1.0.1:8080/TCP", "stack", "handshake", 2))];
+    };
+    assert_eq!(found(young), [], "it may still answer");
+}
+
+#[test]
+fn a_strict_rp_filter_is_a_suspect_where_packets_may_return_by_another_device() {
+    let strict = |packets: &mut Packets, kernel: &mut KernelSettings| {
+        kernel.strict_devices = vec!["eth0".into(), "lo".into()];
+        packets.connections = vec![typed(connection("10.1.0.1:8080/TCP", "stack", "handshake", 9))];
+    };
+    let rp_filter = &catalogue::packet_problem("rp-filter").unwrap().problem;
+    let has_it = |found: Vec<Finding>| serde_json::to_string(&found).unwrap().contains(rp_filter);
+    assert!(has_it(found(strict)));
+    assert!(
+        !has_it(found(|packets, kernel| {
+            strict(packets, kernel);
+            packets.devices.pop();
+        })),
+        "there is only one uplink"
+    );
+    assert_eq!(found(|_, kernel| kernel.strict_devices = vec!["eth0".into()]), [], "all backends answer");
+}
+
+#[test]
+fn a_map_that_is_nearly_full_is_found() {
+    check("nearly-full", "connections: 81 of 100 (packets.max-connections)", |packets, _| {
+        packets.limits[0].used = Some(81);
+    });
+    assert_eq!(found(|packets, _| (packets.limits[0].used, packets.limits[0].map) = (Some(100), EVICTING.into())), []);
+    assert_eq!(found(|packets, _| packets.limits[0].used = None), []);
+}
+
+#[test]
+fn recent_drops_are_explained_by_their_reason() {
+    let drop =
+        |reason: &str, last: u64| typed(json!({"reason": reason, "verdict": "dropped", "packets": 3, "last": last}));
+    for reason in ["no-route", "no-forwarding", "mtu", "no-port", "no-local-backend", "source-range", "no-room"] {
+        check(reason, "3 packets dropped, the last one 5s ago", |packets, _| packets.drops = vec![drop(reason, 5)]);
+    }
+    assert_eq!(found(|packets, _| packets.drops = vec![drop("no-route", RECENT + 1)]), [], "long ago");
+    assert_eq!(found(|packets, _| packets.drops = vec![drop("short", 5)]), [], "no problem of the service");
+    let severity = |reason: &str| catalogue::packet_problem(reason).unwrap().severity;
+    assert_eq!((severity("no-port"), severity("source-range")), (Severity::Critical, Severity::Info));
+}

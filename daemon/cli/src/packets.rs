@@ -1,0 +1,211 @@
+//! `nodelb watch --packets`: prints what becomes of packets of clients outside the node, and writes them to a file for
+//! Wireshark and tcpdump. The daemon selects the packets; this module owns their forms.
+
+mod headers;
+mod pcapng;
+
+use std::fs::File;
+use std::io::{self, Write};
+
+use anyhow::Context;
+use nodelb_core::model::calendar;
+use serde::Deserialize;
+
+use self::headers::Headers;
+use self::pcapng::{Packet, PcapWriter};
+use crate::ask::{Parameter, target};
+use crate::exit::{Code, Failure};
+use crate::print::stdout_for_bytes;
+use crate::{Output, WatchOptions, client, unwritten};
+
+/// A row of `/packets`.
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Row {
+    /// Microseconds since 1970.
+    time: u64,
+    device: String,
+    direction: String,
+    verdict: String,
+    reason: Option<String>,
+    service: Option<String>,
+    link: String,
+    length: u32,
+    bytes: String,
+    next_device: Option<String>,
+    next_link: Option<String>,
+    next_length: Option<u32>,
+    next_bytes: Option<String>,
+    lost: u64,
+}
+
+/// An event of the stream. Only those about packets have such a row.
+#[derive(Deserialize)]
+struct Event {
+    event: String,
+    data: serde_json::Value,
+}
+
+/// Prints packets until the command is interrupted, the daemon ends, or the output has no reader any more.
+///
+/// # Errors
+/// When no daemon answers or translates packets, the daemon refuses the request, or the output cannot be written.
+pub(crate) fn watch(options: &WatchOptions, out: &mut dyn Write) -> Result<(), Failure> {
+    let addresses = options.connection.admin.clone().map_or_else(client::default_addresses, |at| vec![at]);
+    let answer = client::get(&addresses, &target("/packets", &[("output", "json".into())]))?;
+    let answer: serde_json::Value =
+        serde_json::from_slice(&answer).map_err(|error| Failure::message(Code::Data, format!("/packets: {error}")))?;
+    if answer["watchers"].as_array().is_none_or(Vec::is_empty) {
+        let message = "the daemon translates no packets: packets.mode is \"off\"; see nodelb devices";
+        return Err(Failure::message(Code::Unavailable, message));
+    }
+    let mut sinks = Sinks::new(options, out)?;
+    let mut pending = Vec::new();
+    client::follow(&addresses, &target("/packets", &parameters(options)), |piece| {
+        pending.extend_from_slice(piece);
+        while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = pending.drain(..=end).collect();
+            sinks.take(&line)?;
+        }
+        sinks.flush()
+    })
+}
+
+fn parameters(options: &WatchOptions) -> Vec<Parameter> {
+    let service = options.service.as_ref().map(|service| ("service", service.to_string()));
+    let dropped = options.dropped.then(|| ("dropped", "true".into()));
+    let stream = [("watch", "true".into()), ("output", "json".into())];
+    service.into_iter().chain(dropped).chain(stream).collect()
+}
+
+/// Where the packets go.
+struct Sinks<'o> {
+    output: Output,
+    /// `None` if the packets are written to stdout as a capture.
+    lines: Option<&'o mut dyn Write>,
+    capture: Option<PcapWriter<Box<dyn Write>>>,
+}
+
+impl<'o> Sinks<'o> {
+    fn new(options: &WatchOptions, out: &'o mut dyn Write) -> Result<Self, Failure> {
+        let is_stdout = options.pcap.as_ref().is_some_and(|path| path.as_os_str() == "-");
+        let file: Option<Box<dyn Write>> = match &options.pcap {
+            None => None,
+            Some(_) if is_stdout => Some(Box::new(stdout_for_bytes()?)),
+            Some(path) => {
+                let file = File::create(path).with_context(|| format!("cannot create {}", path.display()));
+                Some(Box::new(file.map_err(|error| Failure::new(Code::System, error))?))
+            }
+        };
+        let capture = file.map(PcapWriter::new).transpose().map_err(|error| uncaptured(&error))?;
+        Ok(Self { output: options.output, lines: (!is_stdout).then_some(out), capture })
+    }
+
+    /// Takes a line of the stream.
+    fn take(&mut self, line: &[u8]) -> Result<(), Failure> {
+        let unread = |error: serde_json::Error| {
+            Failure::message(
+                Code::Data,
+                format!("the daemon's answer cannot be read ({error}); it may have another version"),
+            )
+        };
+        let event: Event = serde_json::from_slice(line).map_err(unread)?;
+        if event.event != "added" {
+            return Ok(());
+        }
+        let row: Row = serde_json::from_value(event.data.clone()).map_err(unread)?;
+        if let Some(capture) = &mut self.capture {
+            capture_row(capture, &row).map_err(|error| uncaptured(&error))?;
+        }
+        if let Some(lines) = &mut self.lines {
+            let text = match self.output {
+                Output::Text => row.to_text(),
+                Output::Json => format!("{}\n", event.data),
+            };
+            lines.write_all(text.as_bytes()).map_err(|error| unwritten(&error))?;
+        }
+        Ok(())
+    }
+
+    /// Writes what is pending, and returns whether the output still has a reader.
+    fn flush(&mut self) -> Result<bool, Failure> {
+        if let Some(capture) = &mut self.capture {
+            capture.flush().map_err(|error| uncaptured(&error))?;
+        }
+        if let Some(lines) = &mut self.lines {
+            lines.flush().map_err(|error| unwritten(&error))?;
+        }
+        Ok(true)
+    }
+}
+
+fn uncaptured(error: &io::Error) -> Failure {
+    Failure::message(Code::System, format!("the capture cannot be written: {error}"))
+}
+
+/// Writes the packet as it was, and as it became.
+fn capture_row(capture: &mut PcapWriter<impl Write>, row: &Row) -> io::Result<()> {
+    let before = unhex(&row.bytes);
+    let comment = row.comment();
+    let has_ethernet = row.link == "ethernet";
+    let (time, length) = (row.time, row.length);
+    capture.packet(&Packet { device: &row.device, has_ethernet, time, length, bytes: &before, comment: &comment })?;
+    let (Some(bytes), Some(length)) = (&row.next_bytes, row.next_length) else { return Ok(()) };
+    let after = unhex(bytes);
+    let device = row.next_device.as_deref().unwrap_or(&row.device);
+    let has_ethernet = row.next_link.as_deref() == Some("ethernet");
+    let comment = format!("after nodelb: {comment}");
+    capture.packet(&Packet { device, has_ethernet, time, length, bytes: &after, comment: &comment })
+}
+
+impl Row {
+    /// One line, and one before it if packets are missing.
+    fn to_text(&self) -> String {
+        let seconds = calendar::utc(self.time / 1_000_000).unwrap_or_default();
+        let time = format!("{}.{:06}Z", seconds.trim_end_matches('Z'), self.time % 1_000_000);
+        let mut text = String::new();
+        if self.lost > 0 {
+            text.push_str(&format!("# {} packets were not reported: too many at a time\n", self.lost));
+        }
+        let before = headers(&self.bytes, &self.link);
+        text.push_str(&format!("{time}  {} {}  {before}  {}\n", self.device, self.direction, self.comment()));
+        text
+    }
+
+    /// The verdict with the reason, what the packet became, and the service.
+    fn comment(&self) -> String {
+        let mut text = self.verdict.clone();
+        if let Some(reason) = &self.reason {
+            text.push_str(&format!(" ({reason})"));
+        }
+        let link = self.next_link.as_deref().unwrap_or(&self.link);
+        if let Some(after) = self.next_bytes.as_ref().filter(|_| !matches!(&*self.verdict, "rst" | "icmp")) {
+            text.push_str(&format!(" to {}", headers(after, link)));
+        }
+        if let Some(device) = &self.next_device {
+            text.push_str(&format!(" by {device}"));
+        }
+        if let Some(service) = &self.service {
+            text.push_str(&format!("  {service}"));
+        }
+        text
+    }
+}
+
+/// The addresses of a packet, or the number of its bytes if they are not those of an IP packet.
+fn headers(hex: &str, link: &str) -> String {
+    let bytes = unhex(hex);
+    let l2_length = if link == "ethernet" { headers::ETHERNET } else { 0 };
+    let ip = bytes.get(l2_length..).unwrap_or_default();
+    Headers::read(ip).map_or_else(|| format!("{} bytes", bytes.len()), |headers| headers.to_string())
+}
+
+/// Reads hexadecimal digits. What is none ends the bytes.
+fn unhex(text: &str) -> Vec<u8> {
+    let (pairs, _) = text.as_bytes().as_chunks::<2>();
+    let byte = |pair: &[u8; 2]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    pairs.iter().map_while(byte).collect()
+}
+
+#[cfg(test)]
+#[path = "packets/tests/packets.rs"]
+mod tests;

@@ -1,0 +1,204 @@
+//! Readers who watch packets: each gets the events that match its filter, from one task that reads the kernel's buffer
+//! while there is a reader. The task passes the programs the union of all filters, so that nothing is reported that no
+//! reader wants, and nothing at all without a reader.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nodelb_core::state::entries::ServiceId;
+use nodelb_datapath::packets::{EventFilter, PacketEvent, PacketEvents, PacketVerdict};
+use tokio::sync::broadcast;
+use tracing::warn;
+
+/// Events that wait for a slow reader; it then misses the oldest ones.
+const QUEUE: usize = 1024;
+
+/// Reads the kernel's buffer, as [`PacketEvents`] does.
+pub trait EventReader: Send + Sync {
+    /// Passes events to `see` until `wanted` returns `None`.
+    ///
+    /// # Errors
+    /// If the kernel refuses the request.
+    fn read(&self, wanted: &mut dyn FnMut() -> Option<EventFilter>, see: &mut dyn FnMut(PacketEvent))
+    -> io::Result<()>;
+
+    /// Number of events that were not written.
+    fn lost(&self) -> u64;
+}
+
+impl EventReader for PacketEvents {
+    fn read(
+        &self,
+        wanted: &mut dyn FnMut() -> Option<EventFilter>,
+        see: &mut dyn FnMut(PacketEvent),
+    ) -> io::Result<()> {
+        Self::read(self, wanted, see)
+    }
+
+    fn lost(&self) -> u64 {
+        Self::lost(self)
+    }
+}
+
+/// The packets that a reader wants to see.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Only packets of these services; `None` for all.
+    pub services: Option<BTreeSet<ServiceId>>,
+    /// Only packets that were dropped, answered, or counted as if they were.
+    pub only_dropped: bool,
+}
+
+impl Wanted {
+    /// Whether the reader wants to see the event.
+    fn has(&self, event: &PacketEvent) -> bool {
+        let is_dropped = event.reason.is_some() || event.verdict == PacketVerdict::Dropped;
+        (is_dropped || !self.only_dropped)
+            && self
+                .services
+                .as_ref()
+                .is_none_or(|services| event.service.is_some_and(|service| services.contains(&service)))
+    }
+}
+
+/// The readers.
+#[derive(Clone)]
+pub struct PacketWatchers(Arc<Shared>);
+
+struct Shared {
+    reader: Box<dyn EventReader>,
+    readers: Mutex<Readers>,
+}
+
+#[derive(Default)]
+struct Readers {
+    wanted: BTreeMap<u64, Wanted>,
+    next: u64,
+    /// Present while the task reads.
+    sender: Option<broadcast::Sender<Arc<PacketEvent>>>,
+}
+
+impl Readers {
+    /// The union of the filters; `None` without a reader.
+    fn filter(&self) -> Option<EventFilter> {
+        if self.wanted.is_empty() {
+            return None;
+        }
+        let services: Option<Vec<&BTreeSet<ServiceId>>> = self.wanted.values().map(|it| it.services.as_ref()).collect();
+        let services: BTreeSet<ServiceId> = services.into_iter().flatten().flatten().copied().collect();
+        let only_dropped = self.wanted.values().all(|it| it.only_dropped);
+        Some(EventFilter { services: services.into_iter().collect(), only_dropped })
+    }
+}
+
+impl PacketWatchers {
+    /// Readers of these events.
+    pub fn new(reader: impl EventReader + 'static) -> Self {
+        Self(Arc::new(Shared { reader: Box::new(reader), readers: Mutex::default() }))
+    }
+
+    /// Adds a reader, until the result is dropped. Must run on a runtime of tokio.
+    pub fn watch(&self, wanted: Wanted) -> PacketWatch {
+        let mut readers = self.0.readers();
+        let id = readers.next;
+        readers.next += 1;
+        readers.wanted.insert(id, wanted.clone());
+        let receiver = match &readers.sender {
+            Some(sender) => sender.subscribe(),
+            None => {
+                let (sender, receiver) = broadcast::channel(QUEUE);
+                readers.sender = Some(sender.clone());
+                let shared = Arc::clone(&self.0);
+                tokio::task::spawn_blocking(move || shared.read(&sender));
+                receiver
+            }
+        };
+        PacketWatch { shared: Arc::clone(&self.0), id, wanted, receiver, lost: self.0.reader.lost(), missed: 0 }
+    }
+
+    /// The number of readers, and of events that were not written since the daemon started.
+    pub fn counts(&self) -> (usize, u64) {
+        (self.0.readers().wanted.len(), self.0.reader.lost())
+    }
+}
+
+impl Shared {
+    fn readers(&self) -> MutexGuard<'_, Readers> {
+        self.readers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads until there is no reader. Readers that come afterwards start another task.
+    fn read(&self, sender: &broadcast::Sender<Arc<PacketEvent>>) {
+        let mut wanted = || {
+            let mut readers = self.readers();
+            let filter = readers.filter();
+            if filter.is_none() {
+                readers.sender = None;
+            }
+            filter
+        };
+        // Without a receiver, the last reader has just left.
+        let mut see = |event| _ = sender.send(Arc::new(event));
+        if let Err(error) = self.reader.read(&mut wanted, &mut see) {
+            warn!("events about packets cannot be read: {error}; `nodelb watch --packets` ends, connections continue");
+            self.readers().sender = None;
+        }
+    }
+}
+
+/// One reader's events.
+pub struct PacketWatch {
+    shared: Arc<Shared>,
+    id: u64,
+    wanted: Wanted,
+    receiver: broadcast::Receiver<Arc<PacketEvent>>,
+    /// The kernel's number of lost events at the last call of [`Self::take_lost`].
+    lost: u64,
+    /// Events that this reader has missed since then.
+    missed: u64,
+}
+
+impl PacketWatch {
+    /// Waits for the next event; `None` if there will be none.
+    pub async fn next(&mut self) -> Option<Arc<PacketEvent>> {
+        loop {
+            match self.receiver.recv().await {
+                Ok(event) if self.wanted.has(&event) => return Some(event),
+                Ok(_) => {}
+                Err(broadcast::error::RecvError::Lagged(missed)) => self.missed += missed,
+                Err(broadcast::error::RecvError::Closed) => return None,
+            }
+        }
+    }
+
+    /// The next event if it is there already.
+    pub fn take(&mut self) -> Option<Arc<PacketEvent>> {
+        loop {
+            match self.receiver.try_recv() {
+                Ok(event) if self.wanted.has(&event) => return Some(event),
+                Ok(_) => {}
+                Err(broadcast::error::TryRecvError::Lagged(missed)) => self.missed += missed,
+                Err(_) => return None,
+            }
+        }
+    }
+
+    /// The number of events since the last call that the programs did not write, or that this reader was too slow for.
+    pub fn take_lost(&mut self) -> u64 {
+        let lost = self.shared.reader.lost();
+        let since = lost.saturating_sub(self.lost);
+        self.lost = lost;
+        since + std::mem::take(&mut self.missed)
+    }
+}
+
+impl Drop for PacketWatch {
+    fn drop(&mut self) {
+        self.shared.readers().wanted.remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/events.rs"]
+pub(crate) mod tests;

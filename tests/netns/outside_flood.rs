@@ -1,0 +1,184 @@
+//! A flood of SYNs from random sources, while connections of outside clients exchange data and other
+//! clients connect. The flood, the connections and the clients have the same service.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::host::say;
+use crate::lab::{Lab, Place};
+use crate::lab_services::Service;
+use crate::outside::{TRANSPORTS, start};
+use crate::outside_more::run;
+use crate::talk::{TIMEOUT, Talk, ask};
+
+/// Long-lived connections of each transport to the service.
+const TALKS: usize = 100;
+/// Threads that exchange data on the long-lived connections.
+const TALKERS: usize = 4;
+/// Threads that connect, and the pause of each between two connections.
+const CLIENTS: usize = 4;
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Number of SYNs. `FLOOD_SYNS=1000000` takes a minute.
+fn syns() -> u32 {
+    std::env::var("FLOOD_SYNS").map_or(25_000, |text| text.parse().expect("FLOOD_SYNS is a number"))
+}
+
+/// What the clients saw during a flood.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Exchanges on each long-lived connection.
+    exchanges: Vec<u32>,
+    served: u32,
+    refused: u32,
+    timed_out: u32,
+    slowest: Duration,
+}
+
+impl Seen {
+    fn add(&mut self, other: Self) {
+        self.exchanges.extend(other.exchanges);
+        self.served += other.served;
+        self.refused += other.refused;
+        self.timed_out += other.timed_out;
+        self.slowest = self.slowest.max(other.slowest);
+    }
+}
+
+/// Exchanges data on each connection in turn until the flood ends; panics if one fails.
+fn talk(talks: &mut [Talk], is_done: &AtomicBool) -> Seen {
+    let mut exchanges = vec![0; talks.len()];
+    let mut round = 0;
+    while !is_done.load(Ordering::Relaxed) || round < 2 {
+        for (number, talk) in talks.iter_mut().enumerate() {
+            let text = format!("{number} in round {round}");
+            let answer = talk.send(&text);
+            let answer = answer.unwrap_or_else(|error| panic!("port {}: {text}: {error}", talk.port()));
+            assert!(answer.trim_end().ends_with(&text), "port {}: {answer:?} instead of {text:?}", talk.port());
+            exchanges[number] += 1;
+        }
+        round += 1;
+    }
+    Seen { exchanges, ..Seen::default() }
+}
+
+/// Connects again and again until the flood ends.
+fn connect(address: &str, is_done: &AtomicBool) -> Seen {
+    let mut seen = Seen::default();
+    while !is_done.load(Ordering::Relaxed) {
+        let begun = Instant::now();
+        match ask(address, nodelb_prober::Transport::Tcp, TIMEOUT) {
+            Ok(_) => {
+                seen.served += 1;
+                seen.slowest = seen.slowest.max(begun.elapsed());
+            }
+            Err(ErrorKind::ConnectionRefused) => seen.refused += 1,
+            Err(_) => seen.timed_out += 1,
+        }
+        thread::sleep(PAUSE);
+    }
+    seen
+}
+
+/// IP packets that the machine has received.
+fn received(place: &Place) -> u64 {
+    let text = place.run(|| fs::read_to_string("/proc/thread-self/net/snmp").unwrap());
+    let mut lines = text.lines().filter(|line| line.starts_with("Ip:")).map(|line| line.split(' '));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let mut columns = names.zip(values);
+    columns.find(|(name, _)| *name == "InReceives").unwrap().1.parse().unwrap()
+}
+
+/// Floods the service, which has this backend.
+fn flood_service(lab: &Lab, service: &Service, backend: &Place, what: &str) -> Seen {
+    let address = service.load_balancer()[0].clone();
+    let SocketAddr::V4(target) = address.parse().unwrap() else { panic!("{address}") };
+    let open = |transport| lab.client.run(|| Talk::open(&address, transport, TIMEOUT)).unwrap();
+    let mut talks: Vec<Talk> = (0..TALKS).flat_map(|_| TRANSPORTS.map(open)).collect();
+    // The second question moves a connection out of the table of handshakes.
+    for talk in &mut talks {
+        assert!(talk.ask().is_ok() && talk.ask().is_ok());
+    }
+    let (is_done, before) = (AtomicBool::new(false), received(backend));
+    let begun = Instant::now();
+    let mut seen = Seen::default();
+    thread::scope(|scope| {
+        let mut threads: Vec<_> =
+            talks.chunks_mut(2 * TALKS / TALKERS).map(|part| scope.spawn(|| talk(part, &is_done))).collect();
+        threads.extend((0..CLIENTS).map(|_| scope.spawn(|| lab.client.run(|| connect(&address, &is_done)))));
+        lab.client.run(|| flood(*target.ip(), target.port(), syns()));
+        is_done.store(true, Ordering::Relaxed);
+        threads.into_iter().for_each(|thread| seen.add(thread.join().unwrap_or_else(|_| panic!("{what}"))));
+    });
+    let (seconds, arrived) = (begun.elapsed().as_secs_f64(), received(backend) - before);
+    let exchanges: u32 = seen.exchanges.iter().sum();
+    say(&format!(
+        "{what}: {} SYNs in {seconds:.1} s, {arrived} packets arrived at the backend; {} connections made {exchanges} \
+         exchanges, none failed; new connections: {} succeeded ({:.0} a second, the slowest after {:?}), {} were refused, \
+         {} timed out",
+        syns(),
+        seen.exchanges.len(),
+        seen.served,
+        f64::from(seen.served) / seconds,
+        seen.slowest,
+        seen.refused,
+        seen.timed_out
+    ));
+    assert_eq!(seen.exchanges.len(), 2 * TALKS);
+    assert!(seen.exchanges.iter().all(|count| *count >= 2), "{what}: {:?}", seen.exchanges);
+    seen
+}
+
+#[test]
+fn a_flood_of_syns_breaks_no_connection() {
+    run("outside_flood::a_flood_of_syns_breaks_no_connection", |host, lab, services| {
+        let _daemon = start(host, &[&services[0], &services[1]]);
+        let local = flood_service(lab, &services[0], &lab.pod_a1, "backend on this node");
+        assert_eq!((local.refused, local.timed_out), (0, 0), "{local:?}");
+        let remote = flood_service(lab, &services[1], &lab.pod_b, "backend on another node");
+        assert!(remote.served > 0, "{remote:?}");
+    });
+}
+
+/// Sends TCP SYNs from random addresses of 198.18.0.0/15, which have no route back.
+fn flood(to: Ipv4Addr, port: u16, count: u32) {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::RAW, Some(255.into())).unwrap();
+    socket.set_header_included_v4(true).unwrap();
+    let target = SocketAddr::from((to, 0)).into();
+    let mut seed = 1_u64;
+    for _ in 0..count {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let random = (seed >> 32).to_be_bytes();
+        let source = [198, 18 | (random[4] & 1), random[5], random[6]];
+        let packet = syn(source, to.octets(), u16::from_be_bytes([random[7], random[4]]) | 1024, port);
+        // A full queue of the device drops the packet: so would a network.
+        drop(socket.send_to(&packet, &target));
+    }
+}
+
+/// An IPv4 packet with a TCP SYN; the kernel fills in the header's checksum.
+fn syn(source: [u8; 4], target: [u8; 4], source_port: u16, target_port: u16) -> [u8; 40] {
+    let mut packet = [0; 40];
+    packet[..4].copy_from_slice(&[0x45, 0, 0, 40]);
+    packet[8..10].copy_from_slice(&[64, 6]);
+    packet[12..16].copy_from_slice(&source);
+    packet[16..20].copy_from_slice(&target);
+    packet[20..22].copy_from_slice(&source_port.to_be_bytes());
+    packet[22..24].copy_from_slice(&target_port.to_be_bytes());
+    packet[32..34].copy_from_slice(&[0x50, 0x02]);
+    packet[34..36].copy_from_slice(&1024_u16.to_be_bytes());
+    let mut sum: u32 = 6 + 20;
+    for word in packet[12..].chunks(2) {
+        sum += u32::from(u16::from_be_bytes([word[0], word[1]]));
+    }
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    let [high, low] = u16::try_from(!sum & 0xffff).unwrap().to_be_bytes();
+    packet[36..38].copy_from_slice(&[high, low]);
+    packet
+}

@@ -1,0 +1,37 @@
+#!/bin/bash
+# Runs tests of the packet path in the guest, on its kernel: every packet case, random packets, and the programs one by
+# one. The payload has the binaries in `tests`, and in `repository` the files that they read.
+set -u
+cd "$(dirname "$0")" || exit 1
+# shellcheck source=tests/vm/guest/check.sh
+. ./check.sh
+# The paths of the host, which are built into the binaries.
+# shellcheck disable=SC1091 # of run.sh
+. ./paths
+export SOCKET_CASES
+
+main() {
+    # The cases let the tables look older than they are, and no entry can be older than the machine.
+    within 3600 is_up_for 600
+    # shellcheck disable=SC2154 # in paths
+    mkdir -p "$root/daemon"
+    ln -s "$PWD"/repository/* "$root"
+    local tests=$PWD/tests binary filters
+    cd "$root/daemon" || exit 1
+    while read -r binary filters; do
+        # shellcheck disable=SC2086 # several filters
+        check "$binary $filters" timed "$tests/$binary" --test-threads=1 $filters
+    done <"$tests/list"
+}
+
+is_up_for() {
+    [ "$(cut -d . -f 1 /proc/uptime)" -ge "$1" ]
+}
+
+timed() {
+    local begin=$SECONDS
+    "$@" || return 1
+    echo "$((SECONDS - begin)) s of the guest"
+}
+
+main
