@@ -30,6 +30,13 @@ impl AdminState {
         problems::is_ready(&self.readiness(now))
     }
 
+    /// The dropped packets by reason. Drops that cannot be read are no problem: `/drops` reports the error.
+    fn recent_drops(&self, now: Now) -> Vec<(&'static str, u64, Time)> {
+        let drops = self.packets.as_ref().and_then(|packets| (packets.drops)().ok()).unwrap_or_default();
+        let ago = |seconds: u32| Time(now.clocks().time.0.saturating_sub(u64::from(seconds) * 1_000));
+        drops.counts.iter().map(|count| (count.reason, count.packets, ago(count.last))).collect()
+    }
+
     fn observed(&self, now: Now) -> Observed {
         let snapshot = self.snapshot();
         let sweep = self.packets.as_ref().and_then(|packets| Some(latest(packets.sweep.as_ref()?)));
@@ -50,6 +57,7 @@ impl AdminState {
                 let unopened = latest(&self.unopened);
                 unopened.iter().map(|it| (it.address.to_string(), it.why.clone())).collect()
             },
+            drops: self.recent_drops(now),
             packet_failure: self.devices().failure.as_ref().filter(|it| !it.is_fatal).map(|it| it.text.clone()),
             sweep_failures: sweep.map_or(0, |report| report.failures),
             snapshot,

@@ -22,6 +22,8 @@ const SLOW: (u64, u64) = (300_000, 10_000);
 /// The usage of a table from which it counts as nearly full, and the same for file descriptors, in percent.
 const TABLE_PERCENT: u64 = 90;
 const FILES_PERCENT: u64 = 80;
+/// The window for dropped packets, in milliseconds.
+const DROPS_WITHIN: u64 = 300_000;
 /// The maximum number of names in one line.
 const SHOWN: usize = 4;
 
@@ -149,6 +151,22 @@ fn tables(observed: &Observed, found: &mut Vec<Problem>) {
         let Some(used) = used.filter(|used| !is_cache && used * 100 > limit * TABLE_PERCENT) else { continue };
         let cause = format!("{used} of {limit} entries in use: raise {key} and restart nodelb");
         found.push(Problem::new(Reason::MapNearlyFull, format!("map {name}"), cause));
+    }
+    for (reason, packets, last) in &observed.drops {
+        let (kind, cause) = match *reason {
+            "no-port" => {
+                (Reason::PacketPortsExhausted, "no source port is free towards a backend: see packets.snat-ports")
+            }
+            "no-route" => (Reason::PacketsNotRouted, "this node has no route to a backend or to a client"),
+            "no-forwarding" => {
+                (Reason::PacketsNotRouted, "net.ipv4.ip_forward, or its IPv6 equivalent, is 0 on a device")
+            }
+            _ => continue,
+        };
+        if last.age(observed.clocks.time) <= DROPS_WITHIN {
+            let cause = format!("{cause}; {packets} packets dropped");
+            found.push(Problem::new(kind, "packets", cause).since(Some(*last)));
+        }
     }
     if let Some(failure) = &observed.packet_failure {
         found.push(Problem::new(Reason::PacketPathFailed, "devices", failure));

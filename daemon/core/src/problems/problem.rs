@@ -99,6 +99,8 @@ pub struct Observed {
     pub closed_listeners: Vec<(String, String)>,
     /// Why packets of clients outside the node are not translated, although the node stays ready.
     pub packet_failure: Option<String>,
+    /// The reason of each kind of dropped packets, the number of packets, and the time of the last one.
+    pub drops: Vec<(&'static str, u64, Time)>,
     /// The number of failed searches for connections that have ended.
     pub sweep_failures: u64,
 }

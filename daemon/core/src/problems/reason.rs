@@ -77,7 +77,7 @@ reasons! {
         "The datapath is in memory, and no connection of the node is translated";
     HooksNotInEffect, Critical, "nodelb diff", ["NodelbNotReady", "NodelbHooksNotInEffect"],
         "The BPF programs do not apply to the processes of the node, and connections are not translated";
-    DevicesFailed, Critical, "nodelb devices", ["NodelbNotReady"],
+    DevicesFailed, Critical, "nodelb devices", ["NodelbNotReady", "NodelbPacketDeviceFailed"],
         "Packets from outside the node are not translated at a network device";
     NoApiserver, Critical, "nodelb apiservers", ["NodelbNoApiserver"],
         "No API server responds, and the last known state is served";
@@ -121,10 +121,14 @@ reasons! {
         "Load balancers get no answer to their health checks";
     ProgrammingSlow, Warning, "nodelb history", ["NodelbProgrammingSlow"],
         "Changes of EndpointSlices took more than 10 seconds until the kernel had them";
-    MapNearlyFull, Warning, "nodelb maps", ["NodelbMapNearlyFull"],
+    MapNearlyFull, Warning, "nodelb maps", ["NodelbMapNearlyFull", "NodelbPacketConnectionsNearlyFull"],
         "A kernel map is more than 90 % full";
     PacketPathFailed, Warning, "nodelb devices", [],
         "Connections from outside the node are not translated, or only by programs of an earlier start";
+    PacketPortsExhausted, Warning, "nodelb drops", ["NodelbPacketPortsExhausted"],
+        "In the last 5 minutes, no source port was free for a connection from outside the node to a backend elsewhere";
+    PacketsNotRouted, Warning, "nodelb drops", ["NodelbPacketsNotRouted"],
+        "In the last 5 minutes, the node had no route for packets from outside, or may not forward them";
     SweepFailing, Warning, "journalctl -u nodelb", [],
         "Connections from outside the node that have ended cannot be deleted and occupy room";
     ReaperDown, Warning, "systemctl status nodelb-reaper.socket", ["NodelbReaperDown"],

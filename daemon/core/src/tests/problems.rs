@@ -263,6 +263,11 @@ fn the_daemon_reports_its_own_problems_worst_first() {
         open_files: Some((81, 100)),
         restart_keys: vec!["datapath.max-slots".into()],
         closed_listeners: vec![("127.0.0.1:9890".into(), "in use".into())],
+        drops: vec![
+            ("no-port", 3, node.observed().clocks.time),
+            ("no-route", 3, Time(0)),
+            ("ttl", 3, node.observed().clocks.time),
+        ],
         sweep_failures: 1,
         ..node.observed()
     };
@@ -272,6 +277,7 @@ fn the_daemon_reports_its_own_problems_worst_first() {
         Reason::NotTranslated,
         Reason::NodeMissing,
         Reason::MapNearlyFull,
+        Reason::PacketPortsExhausted,
         Reason::SweepFailing,
         Reason::ReaperDown,
         Reason::FilesShort,
