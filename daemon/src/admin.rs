@@ -25,11 +25,8 @@ pub mod maps;
 pub mod metrics;
 mod observed;
 mod openapi;
-<<<<<<< HEAD
-mod page;
-=======
 mod packets;
->>>>>>> rows
+mod page;
 mod query;
 mod routes;
 mod server;

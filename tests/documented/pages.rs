@@ -101,7 +101,7 @@ fn routes_that_are_mentioned_exist() {
 fn messages_that_are_mentioned_exist() {
     let others = ["LC_ALL", "COLUMNS", "KUBE_PROXY", "SO_NETNS_COOKIE", "SOCK_DESTROY", "RLIMIT_MEMLOCK"]
         .into_iter()
-        .chain(["SO_ORIGINAL_DST", "MSG_ERRQUEUE", "IP_RECVERR", "HTTP_PROXY"]);
+        .chain(["SO_ORIGINAL_DST", "MSG_ERRQUEUE", "IP_RECVERR", "HTTP_PROXY", "TCP_RR", "TCP_CRR", "FLOOD_SYNS"]);
     let known: BTreeSet<String> = MESSAGES
         .iter()
         .map(|message| message.name.to_owned())

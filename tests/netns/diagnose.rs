@@ -41,6 +41,10 @@ impl Fixture {
     /// The same with more lines in `[kubernetes]`.
     fn with(sandbox: &sandbox::Sandbox, kubernetes: &str) -> Self {
         let host = Host::new(sandbox);
+        // As on every node of a cluster.
+        for family in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
+            std::fs::write(format!("/proc/sys/net/{family}"), "1").unwrap();
+        }
         let cluster = cluster_at(&[SERVER]);
         let node = nix::unistd::gethostname().unwrap().into_string().unwrap().to_lowercase();
         apply(&cluster, json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}));

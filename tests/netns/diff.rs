@@ -114,7 +114,7 @@ fn a_probe_sees_the_backend_of_a_connection_and_the_metrics_count_it() {
                 let is_counted = |line: &&str| {
                     line.starts_with("nodelb_service_connections_total{")
                         && line.contains(&labels)
-                        && line.contains(&format!("protocol=\"{protocol}\",result=\"{result}\"}} 1"))
+                        && line.contains(&format!("protocol=\"{protocol}\",from=\"inside\",result=\"{result}\"}} 1"))
                 };
                 assert!(metrics.lines().any(|line| is_counted(&line)), "{service} {protocol}:\n{metrics}");
             }

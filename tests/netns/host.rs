@@ -77,15 +77,17 @@ impl Host {
         host
     }
 
-    /// Writes the configuration with these lines in its `[datapath]` section.
+    /// Writes the configuration with these lines in its `[datapath]` section. Packets are translated only if a test has
+    /// a section `[packets]`: the others are about the connections of sockets alone.
     pub(crate) fn configure(&self, datapath: &str) {
         // The state directory is in the sandbox unless a test sets it.
         let state = match datapath.contains("[state]") {
             true => String::new(),
             false => format!("[state]\ndirectory = {:?}\n", self.dir.join("state")),
         };
+        let packets = if datapath.contains("[packets]") { "" } else { "[packets]\nmode = \"off\"\n" };
         let text = format!(
-            "{state}[files]\ndirectory = {:?}\n[datapath]\ncgroup = {:?}\npin-directory = {:?}\n{datapath}\n",
+            "{state}{packets}[files]\ndirectory = {:?}\n[datapath]\ncgroup = {:?}\npin-directory = {:?}\n{datapath}\n",
             self.dir.join("services.d"),
             self.cgroup,
             self.pins

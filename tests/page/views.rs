@@ -1,0 +1,168 @@
+//! What a person sees and does on the page.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::browser::{Browser, Daemon};
+use crate::sandbox;
+
+/// Runs a test of the page in a sandbox.
+fn run<F: Future<Output = ()>>(name: &str, test: impl FnOnce() -> F) {
+    sandbox::run(name, |_| {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+        runtime.expect("a runtime").block_on(test());
+    });
+}
+
+/// A service file with this number of services; each 37th has no backend.
+fn services(number: usize) -> String {
+    let mut text = String::new();
+    for index in 0..number {
+        let (high, low) = (index / 250, index % 250 + 1);
+        let backends = if index % 37 == 36 { String::new() } else { format!("\"10.1.{high}.{low}:8080\"") };
+        writeln!(
+            text,
+            "[[service]]\nname = \"shop/web-{index:05}\"\nfrontends = [\"10.96.{high}.{low}:80\"]\nbackends = [{backends}]\n"
+        )
+        .expect("a string");
+    }
+    text
+}
+
+fn shop(backends: &str) -> String {
+    format!("[[service]]\nname = \"shop/web\"\nfrontends = [\"10.96.7.7:80\"]\nbackends = [{backends}]\n")
+}
+
+const TWO: &str = "\"10.1.0.1:8080\", \"10.1.0.2:8080\"";
+
+#[test]
+fn a_service_that_loses_its_backends_is_shown_within_a_second() {
+    run("views::a_service_that_loses_its_backends_is_shown_within_a_second", || async {
+        let daemon = Daemon::start(&services(30));
+        daemon.write("shop.toml", &shop(TWO));
+        let browser = Browser::start().await;
+        browser.open("").await;
+        browser.until("document.querySelector('#list')?.innerText.includes('shop/web')").await;
+        browser.screenshot("services").await;
+        daemon.write("shop.toml", &shop(""));
+        let time = browser.until("document.querySelector('#problems').innerText.includes('shop/web\\n')").await;
+        // The page gets the list of problems every two seconds, and the row at once.
+        assert!(time < Duration::from_secs(30), "{time:?}");
+        let row = browser.text(".item .row").await;
+        assert!(row.contains("shop/web") && row.contains("NoBackends"), "{row}");
+        let timeline = browser.text("#records").await;
+        assert!(timeline.contains("−10.1.0.1:8080"), "{timeline}");
+        browser.screenshot("no-backends").await;
+        browser.close().await;
+    });
+}
+
+#[test]
+fn the_table_is_filtered_and_an_address_traced() {
+    run("views::the_table_is_filtered_and_an_address_traced", || async {
+        let _daemon = Daemon::start(&services(200));
+        let browser = Browser::start().await;
+        browser.open("").await;
+        browser.until("document.querySelectorAll('.item').length > 5").await;
+        browser.search("web-00150").await;
+        browser.until("document.querySelectorAll('.item').length === 1").await;
+        assert!(browser.text(".item").await.contains("10.96.0.151:80"));
+        // An address in a link is traced.
+        browser.open("#trace/10.96.0.151:80?from=pod").await;
+        browser.until("document.querySelector('#trace .verdict')?.innerText.includes('Forwarded')").await;
+        let trace = browser.text("#trace").await;
+        assert!(trace.contains("shop/web-00150") && trace.contains("10.1.0.151:8080"), "{trace}");
+        browser.screenshot("trace").await;
+        browser.press("Escape").await;
+        browser.until("document.querySelector('#trace').hidden").await;
+        // A service in a link is open, and the problems alone after `p`.
+        browser.open("#service/shop/web-00150").await;
+        browser.until("document.querySelector('.detail')?.innerText.includes('10.1.0.151:8080')").await;
+        browser.press("p").await;
+        browser.until("document.querySelector('#columns').hidden").await;
+        browser.close().await;
+    });
+}
+
+#[test]
+fn a_killed_daemon_is_named_and_the_page_continues_after_it() {
+    run("views::a_killed_daemon_is_named_and_the_page_continues_after_it", || async {
+        let mut daemon = Daemon::start(&shop(TWO));
+        let browser = Browser::start().await;
+        browser.open("").await;
+        browser.until("document.querySelector('#stream').innerText.startsWith('live')").await;
+        daemon.kill();
+        let time = browser.until("document.querySelector('header.stale')").await;
+        assert!(time < Duration::from_secs(30), "{time:?}");
+        let says = browser.text("#stream").await;
+        assert!(says.contains("traffic continues"), "{says}");
+        assert!(browser.text("#list").await.contains("shop/web"), "what was known stays visible");
+        browser.screenshot("daemon-killed").await;
+        daemon.write("services.toml", &shop(""));
+        daemon.restart();
+        browser.until("document.querySelector('#stream').innerText.startsWith('live')").await;
+        browser.until("document.querySelector('.item .row').innerText.includes('NoBackends')").await;
+        browser.close().await;
+    });
+}
+
+#[test]
+fn names_with_markup_are_text() {
+    run("views::names_with_markup_are_text", || async {
+        let hostile = "<img src=x onerror=document.title='owned'>\u{202e}evil";
+        let long = "a".repeat(240);
+        let daemon = Daemon::start(&services(3));
+        daemon.write(&format!("{hostile}.toml"), &shop(TWO));
+        daemon.write(&format!("{long}.toml"), "this is <b>no</b> TOML");
+        let browser = Browser::start().await;
+        browser.open("#service/shop/web").await;
+        browser.until("document.querySelector('.detail')?.innerText.includes('10.1.0.1:8080')").await;
+        browser.until("document.querySelector('#footer').innerText.includes('onerror')").await;
+        let body = browser.text("body").await;
+        assert!(body.contains("<img src=x onerror=document.title='owned'>\u{fffd}evil"), "{body}");
+        assert!(body.contains(&long), "{body}");
+        let made = browser.value("document.querySelectorAll('main img, main b').length").await;
+        assert_eq!(made, Value::from(0));
+        assert_ne!(browser.value("document.title").await, "owned");
+        let wide = browser.value("document.documentElement.scrollWidth <= innerWidth").await;
+        assert_eq!(wide, Value::Bool(true), "long names do not widen the page");
+        browser.close().await;
+    });
+}
+
+#[test]
+fn five_thousand_services_are_drawn_as_few_elements() {
+    run("views::five_thousand_services_are_drawn_as_few_elements", || async {
+        let _daemon = Daemon::start(&services(5_000));
+        let browser = Browser::start().await;
+        browser.open("").await;
+        browser.until("document.querySelector('#tiles').innerText.includes('5000')").await;
+        browser.open("about:blank").await;
+        browser.client.goto(crate::browser::PAGE).await.expect("the page");
+        browser.until("document.querySelectorAll('.item').length > 5").await;
+        let paint = browser.value("performance.getEntriesByType('paint').map(entry => entry.startTime).at(-1)").await;
+        // Draws the table at a hundred places; the longest time is that of a stall.
+        let longest = browser
+            .value(
+                "(() => { const viewport = document.getElementById('viewport'); let longest = 0; \
+                 for (let i = 0; i < 100; i += 1) { const start = performance.now(); \
+                 viewport.scrollTop = i * 1300; viewport.dispatchEvent(new Event('scroll')); \
+                 viewport.offsetHeight; longest = Math.max(longest, performance.now() - start); } return longest; })()",
+            )
+            .await;
+        let elements = browser.value("document.querySelectorAll('.item').length").await;
+        // Limits for a busy machine; the figures are in docs/benchmarks.md.
+        assert!(paint.as_f64().is_some_and(|time| time < 10_000.0), "{paint}");
+        assert!(longest.as_f64().is_some_and(|time| time < 1_000.0), "{longest}");
+        assert!(elements.as_u64().is_some_and(|number| number < 100), "{elements}");
+        let mut report = std::io::stderr();
+        std::io::Write::write_fmt(
+            &mut report,
+            format_args!("5,000 services: first paint {paint} ms, longest scroll {longest} ms, {elements} elements\n"),
+        )
+        .expect("the output");
+        browser.close().await;
+    });
+}
