@@ -248,7 +248,7 @@ fn copy(name: &str, from: &MapHandle, to: &MapHandle) -> io::Result<()> {
     match name {
         "connections" | "half_open" => copy_entries::<PACKET_KEY, CONNECTION>(from, to),
         "fragments" => copy_entries::<FRAGMENT_KEY, FRAGMENT>(from, to),
-        // Where a search begins does not matter.
+        // Where a search for a port begins does not matter.
         _ => Ok(()),
     }
 }
