@@ -204,7 +204,7 @@ pub(super) static ROUTES: &[Route] = &[
         shows: "where a connection to an address goes, and why",
         form: Form::Tables(&[&trace::VERDICT, &trace::TRACE, &trace::BACKENDS]),
         cost: Cost::Little,
-        answer: |state, query, now| ok(trace::trace(&state.snapshot(), query, now)?),
+        answer: |state, query, now| ok(trace::trace(&state.snapshot(), state.devices().decision.as_ref(), query, now)?),
     },
     Route {
         path: "/sources",

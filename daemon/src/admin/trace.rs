@@ -22,6 +22,7 @@ use nodelb_core::state::status::Status;
 
 use super::query::{Problem, Query, TraceFrom};
 use super::state::Now;
+use crate::devices::mode::Decision;
 
 mod outside;
 
@@ -84,17 +85,25 @@ impl TraceFrom {
 ///
 /// # Errors
 /// When the client cannot be determined.
-pub(super) fn trace(snapshot: &Snapshot, query: &Query, now: Now) -> Result<Page, Problem> {
+pub(super) fn trace(
+    snapshot: &Snapshot,
+    decision: Option<&Decision>,
+    query: &Query,
+    now: Now,
+) -> Result<Page, Problem> {
     let Some(to) = query.to else {
         return Err(Problem::new(StatusCode::BAD_REQUEST, "the destination is missing: to=ADDRESS:PORT"));
     };
     let from = query.from.unwrap_or(TraceFrom::Client(Client::Host));
-    Ok(page(&from.explanation(snapshot, to)?, now.moment))
+    Ok(page(from.explanation(snapshot, to)?, decision, now.moment))
 }
 
-fn page(explanation: &Explanation, now: Moment) -> Page {
-    let steps = steps(explanation, now).into_iter().map(|(step, finding)| [Cell::text(step), Cell::Text(finding)]);
-    Page(vec![verdict_table(explanation), Table::new(&TRACE, steps), backends_table(explanation)])
+fn page(mut explanation: Explanation, decision: Option<&Decision>, now: Moment) -> Page {
+    let left = outside::leave(&mut explanation, decision);
+    let mut steps = steps(&explanation, now);
+    steps.push(("verdict", left.unwrap_or_else(|| verdict(&explanation))));
+    let steps = steps.into_iter().map(|(step, finding)| [Cell::text(step), Cell::Text(finding)]);
+    Page(vec![verdict_table(&explanation), Table::new(&TRACE, steps), backends_table(&explanation)])
 }
 
 fn verdict_table(explanation: &Explanation) -> Table {
@@ -139,8 +148,8 @@ fn backends_table(explanation: &Explanation) -> Table {
     Table::new(&BACKENDS, rows)
 }
 
-/// Returns the name and the sentence of each step, in the order in which they happen.
-pub(super) fn steps(explanation: &Explanation, now: Moment) -> Vec<(&'static str, String)> {
+/// Returns the name and the sentence of each step before the verdict, in the order in which they happen.
+fn steps(explanation: &Explanation, now: Moment) -> Vec<(&'static str, String)> {
     let mut steps = vec![("client", client(explanation))];
     steps.extend(source_ranges(explanation).map(|text| ("source-ranges", text)));
     steps.push(("hook", hook(explanation)));
@@ -162,7 +171,6 @@ pub(super) fn steps(explanation: &Explanation, now: Moment) -> Vec<(&'static str
             steps.extend(explanation.near.iter().map(|near| ("near", self::near(near, explanation.to))));
         }
     }
-    steps.push(("verdict", verdict(explanation)));
     steps
 }
 
