@@ -25,9 +25,15 @@ const volatile __u8 shares_ports = 0;
 
 /*
  * Ports that are tried for one connection. With 90 % of the range in use, a
- * search from the cursor fails in less than 0.25 % of all cases.
+ * search fails in less than 0.25 % of all cases.
  */
 #define MOST_PORT_TRIES 64
+/*
+ * How many of them follow each other; the others are random. A cursor that
+ * begins again, as for a backend that comes back or after a change of
+ * packets.max-connections, leads to a block of ports that are all in use.
+ */
+#define NEAR_PORT_TRIES 8
 /*
  * Seconds after which a connection that no backend has answered loses its port
  * to another one. Otherwise one SYN per port, from false addresses, would
@@ -159,15 +165,30 @@ struct attempt {
 	__u32 found;
 	/* Where the next search for the backend begins. */
 	__u32 *cursor;
+	/* The sum of all jumps to another place. */
+	__u32 jumped;
 };
+
+/* Continues the search at a random place of a range that is not tried whole. */
+static __always_inline void jump(struct attempt *attempt)
+{
+	__u32 distance = bpf_get_prandom_u32() % attempt->count;
+
+	attempt->start += distance;
+	attempt->jumped += distance;
+}
 
 static long try_port(__u32 step, struct attempt *attempt)
 {
-	__u32 port = attempt->first + (attempt->start + step) % attempt->count;
 	struct scratch *here = attempt->here;
 	struct packet_key *key = &here->partner_key;
 	const struct connection *other;
+	__u32 port;
 
+	if (attempt->cursor && step >= NEAR_PORT_TRIES &&
+	    attempt->count > MOST_PORT_TRIES)
+		jump(attempt);
+	port = attempt->first + (attempt->start + step) % attempt->count;
 	attempt->tries++;
 	key->target_port_be = bpf_htons(port);
 	other = bpf_map_lookup_elem(&connections, key);
@@ -239,7 +260,8 @@ VERIFIED_ONCE bool claim_port(struct __sk_buff *skb)
 	 * were just found in use, most searches would fail.
 	 */
 	if (attempt.cursor && attempt.tries > 1)
-		__sync_fetch_and_add(attempt.cursor, attempt.tries - 1);
+		__sync_fetch_and_add(attempt.cursor,
+				     attempt.jumped + attempt.tries - 1);
 	if (all && here->entry.flags & CONNECTION_REDIRECTED)
 		all->port_tries += attempt.tries;
 	here->entry.source_port_be = here->partner_key.target_port_be;

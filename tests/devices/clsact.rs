@@ -97,6 +97,20 @@ impl ChangeFilters for ByThread {
     }
 }
 
+#[test]
+fn without_packets_filters_are_removed_also_without_pins() {
+    in_sandbox("devices::clsact::without_packets_filters_are_removed_also_without_pins", |env| {
+        let ifindex = pair("v0", "v1");
+        let mut node = Node::open(&by_filters(env));
+        node.attach("v0");
+        drop(node);
+        command("find", &[env.bpffs.join("nodelb").to_str().unwrap(), "-delete"]);
+        assert_eq!(filters::at_device(ifindex).unwrap().len(), 2);
+        let (_, report) = KernelDatapath::open(&Options { packets: None, ..options(env) }).unwrap();
+        assert_eq!((report.packets, filters::at_device(ifindex).unwrap()), (Ok(()), Vec::new()));
+    });
+}
+
 /// Filters at devices that appear later take CAP_NET_ADMIN, which another thread has.
 #[test]
 fn no_capability_is_kept_for_filters() {

@@ -294,7 +294,7 @@ fn load_balancers_conflicts_and_refusals() {
         apply(cluster, of_late);
         eventually("the conflict", || {
             let answer = get("/frontends?service=default/late");
-            answer.is_some_and(|answer| answer["frontends"][0]["status"] == "Refused")
+            answer.is_some_and(|answer| answer["frontends"][0]["status"] == "Conflict")
         });
         fixture.blames("default/late", 2, "address-conflict", &["mine/first"]);
     });

@@ -343,7 +343,8 @@ pub(crate) fn history(service: &str) -> Vec<Value> {
 
 /// Whether the address is served by exactly these backends.
 pub(crate) fn is_served_by(address: &str, backends: &[&str]) -> bool {
-    frontend(address).is_some_and(|row| row["status"] == "OK" && row["backends"] == Value::from(backends.to_vec()))
+    let status = if backends.is_empty() { "NoBackends" } else { "OK" };
+    frontend(address).is_some_and(|row| row["status"] == status && row["backends"] == Value::from(backends.to_vec()))
 }
 
 /// A backend that answers over TCP and UDP on one address.

@@ -204,7 +204,7 @@ fn without_an_address_to_serve_no_program_is_attached() {
         let (client, _backend) = (Pod::new(0), backend("1", "192.0.2.11:8080"));
         let daemon = host.start();
         eventually("the devices", || device("pod0").is_some());
-        let reason = get("/devices").unwrap()["packets"][0]["reason"].as_str().unwrap().to_owned();
+        let reason = get("/devices").unwrap()["packets"]["reason"].as_str().unwrap().to_owned();
         assert_eq!(
             (translation().as_str(), reason.as_str()),
             ("off", "no address is served for clients outside the node")

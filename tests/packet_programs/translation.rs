@@ -279,6 +279,25 @@ fn without_a_free_port_a_client_is_refused() {
     });
 }
 
+/// The search of each client begins at the same port, as after a restart of the backend.
+#[test]
+fn a_block_of_ports_in_use_stops_no_client() {
+    with_node("programs::translation::a_block_of_ports_in_use_stops_no_client", |node| {
+        let node = node.with_programs(10_000..=10_399);
+        node.serve_one(V4, UDP, V4.remote);
+        let cursor = backend_id(at(V4.remote)) % 4_096;
+        let mut ports = std::collections::BTreeSet::new();
+        for client in 0..200_u16 {
+            node.set("snat_cursors", &cursor.to_ne_bytes(), &[0; 4]);
+            let (code, sent) = node.arrives(&first(UDP, &format!("203.0.113.2:{}", 41_000 + client), V4.service));
+            assert_eq!(code, REDIRECT, "{client}");
+            ports.insert(sent.source.port());
+        }
+        assert_eq!(ports.len(), 200);
+        assert!((10_000..10_008).all(|port| ports.contains(&port)), "near ports are tried first");
+    });
+}
+
 /// The kernel's range of ports for sockets includes those of the programs; a socket has each of them but one.
 #[test]
 fn ports_of_sockets_are_not_used() {

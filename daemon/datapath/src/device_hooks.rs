@@ -360,8 +360,12 @@ pub(crate) fn mark_outdated(is_outdated: bool, pins: &Pins) -> io::Result<()> {
 
 /// Whether programs of an earlier start are attached to devices and use the maps of the current generation.
 pub(crate) fn is_any_current(pins: &Pins) -> bool {
-    let is_any = || !pinned_points(pins).is_empty() || !filtered_points().is_empty();
-    !pins.link(OUTDATED).exists() && is_any()
+    !pins.link(OUTDATED).exists() && is_any_attached(pins)
+}
+
+/// Whether programs of any start are attached to devices.
+pub(crate) fn is_any_attached(pins: &Pins) -> bool {
+    !pinned_points(pins).is_empty() || !filtered_points().is_empty()
 }
 
 /// Removes all programs of nodelb from all devices. Returns the number of hooks.

@@ -205,10 +205,9 @@ fn put(
     full: impl Fn() -> MapError,
 ) -> Result<(), MapError> {
     let Some(map) = map else { return Err(full()) };
-    map.update(key, value, MapFlags::ANY).map_err(into_io).map_err(|error| match error.raw_os_error() {
-        Some(libc::E2BIG) => full(),
-        // A full trie answers ENOSPC, of which libbpf-rs does not keep the number.
-        _ if map.keys().count() >= map.max_entries() as usize => full(),
+    sys::update(map, key, value).map_err(|error| match error.raw_os_error() {
+        // A hash table answers E2BIG, a trie ENOSPC.
+        Some(libc::E2BIG | libc::ENOSPC) => full(),
         _ => failed(name)(error),
     })
 }

@@ -90,6 +90,16 @@ pub(crate) fn open_pinned(path: &Path) -> io::Result<OwnedFd> {
     owned(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })
 }
 
+/// Adds or replaces an entry of a map. The error has the kernel's number, which libbpf-rs does not keep.
+pub(crate) fn update(map: &MapHandle, key: &[u8], value: &[u8]) -> io::Result<()> {
+    let sizes = (map.key_size() as usize, map.value_size() as usize);
+    assert_eq!((key.len(), value.len()), sizes, "invariant: an entry has the map's sizes");
+    let (key, value) = (key.as_ptr().cast(), value.as_ptr().cast());
+    // SAFETY: the descriptor is open for the call; the kernel reads as many bytes as the map's sizes, which both slices
+    // have.
+    check(unsafe { libbpf_sys::bpf_map_update_elem(map.as_fd().as_raw_fd(), key, value, 0) })
+}
+
 /// Whether the map is the one that is pinned at the path.
 pub(crate) fn is_same_map(map: &MapHandle, path: &Path) -> bool {
     let id = |map: BorrowedFd<'_>| MapInfo::new(map).map(|info| info.info.id).ok();

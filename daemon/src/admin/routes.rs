@@ -206,7 +206,10 @@ pub(super) static ROUTES: &[Route] = &[
         shows: "where a connection to an address goes, and why",
         form: of::<TraceAnswer>(),
         cost: Cost::Little,
-        answer: |state, query, now| ok(trace::trace(&state.snapshot(), query, now)?, now),
+        answer: |state, query, now| {
+            let devices = state.devices();
+            ok(trace::trace(&state.snapshot(), devices.decision.as_ref(), query, now)?, now)
+        },
     },
     Route {
         path: "/sources",

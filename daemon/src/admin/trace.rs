@@ -20,6 +20,7 @@ use nodelb_core::state::status::Status;
 
 use super::query::{Problem, Query, TraceFrom};
 use super::state::Now;
+use crate::devices::mode::Decision;
 
 mod outside;
 
@@ -46,19 +47,27 @@ impl TraceFrom {
 ///
 /// # Errors
 /// When the client cannot be determined.
-pub(super) fn trace(snapshot: &Snapshot, query: &Query, now: Now) -> Result<TraceAnswer, Problem> {
+pub(super) fn trace(
+    snapshot: &Snapshot,
+    decision: Option<&Decision>,
+    query: &Query,
+    now: Now,
+) -> Result<TraceAnswer, Problem> {
     let Some(to) = query.to else {
         return Err(Problem::new(StatusCode::BAD_REQUEST, "the destination is missing: to=ADDRESS:PORT"));
     };
     let from = query.from.unwrap_or(TraceFrom::Client(Client::Host));
-    Ok(answer(&from.explanation(snapshot, to)?, now.moment))
+    Ok(answer(from.explanation(snapshot, to)?, decision, now.moment))
 }
 
-fn answer(explanation: &Explanation, now: Moment) -> TraceAnswer {
-    let steps = steps(explanation, now).into_iter();
+fn answer(mut explanation: Explanation, decision: Option<&Decision>, now: Moment) -> TraceAnswer {
+    let left = outside::leave(&mut explanation, decision);
+    let mut steps = steps(&explanation, now);
+    steps.push(("verdict", left.unwrap_or_else(|| verdict(&explanation))));
+    let trace = steps.into_iter().map(|(step, finding)| StepRow { step: step.into(), finding });
     TraceAnswer {
-        verdict: verdict_row(explanation),
-        trace: steps.map(|(step, finding)| StepRow { step: step.into(), finding }).collect(),
+        verdict: verdict_row(&explanation),
+        trace: trace.collect(),
         backends: explanation.backends.iter().map(backend).collect(),
     }
 }
@@ -101,8 +110,8 @@ fn backend(candidate: &Candidate) -> TraceBackendRow {
     }
 }
 
-/// Returns the name and the sentence of each step, in the order in which they happen.
-pub(super) fn steps(explanation: &Explanation, now: Moment) -> Vec<(&'static str, String)> {
+/// Returns the name and the sentence of each step before the verdict, in the order in which they happen.
+fn steps(explanation: &Explanation, now: Moment) -> Vec<(&'static str, String)> {
     let mut steps = vec![("client", client(explanation))];
     steps.extend(source_ranges(explanation).map(|text| ("source-ranges", text)));
     steps.push(("hook", hook(explanation)));
@@ -124,7 +133,6 @@ pub(super) fn steps(explanation: &Explanation, now: Moment) -> Vec<(&'static str
             steps.extend(explanation.near.iter().map(|near| ("near", self::near(near, explanation.to))));
         }
     }
-    steps.push(("verdict", verdict(explanation)));
     steps
 }
 

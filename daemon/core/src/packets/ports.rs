@@ -8,6 +8,9 @@ use crate::state::entries::BackendId;
 /// The maximum number of ports that one search tries.
 const MOST_TRIES: u32 = 64;
 
+/// How many of them follow each other; the others are random, so that a block of ports in use stops no search.
+const NEAR_TRIES: u32 = 8;
+
 /// The number of cursors; backends share them.
 const CURSORS: u32 = 4_096;
 
@@ -34,8 +37,8 @@ impl Search<'_> {
 }
 
 /// Finds a port of the node that no other connection uses with this backend, and returns the key of the backend's
-/// packets with it. The search starts at the backend's cursor, which it moves behind the port by a random step, so that
-/// searches on several CPUs rarely try the same ports.
+/// packets with it. The search starts at the backend's cursor, and goes on at random. It moves the cursor behind the port
+/// by a random step, so that searches on several CPUs rarely try the same ports.
 pub(super) fn source_port(
     tables: &mut Tables,
     settings: &Settings,
@@ -45,13 +48,17 @@ pub(super) fn source_port(
     let first = *settings.source_ports.start();
     let count = u32::from(settings.source_ports.end().checked_sub(first)?) + 1;
     let index = search.backend.0 % CURSORS;
-    let cursor = tables.cursors.get(&index).copied().unwrap_or(0);
-    let port = |step: u32| u16::try_from(u32::from(first) + (cursor.wrapping_add(step)) % count).ok();
-    let tried = |step: u32| search.at(tables, port(step)?).map(|key| (step, key));
-    let found = (0..MOST_TRIES.min(count)).find_map(tried);
-    let steps = found.map_or(MOST_TRIES, |(step, _)| step) + 1 + random() % 3;
-    tables.cursors.insert(index, cursor.wrapping_add(steps));
-    found.map(|(_, key)| key)
+    let mut cursor = tables.cursors.get(&index).copied().unwrap_or(0);
+    let found = (0..MOST_TRIES.min(count)).find_map(|step| {
+        if step >= NEAR_TRIES && count > MOST_TRIES {
+            cursor = cursor.wrapping_add(random() % count);
+        }
+        let port = u16::try_from(u32::from(first) + cursor % count).ok()?;
+        cursor = cursor.wrapping_add(1);
+        search.at(tables, port)
+    });
+    tables.cursors.insert(index, cursor.wrapping_add(random() % 3));
+    found
 }
 
 /// Finds a port for a client that already has a connection from its own port to the backend, through another address of
@@ -62,3 +69,7 @@ pub(super) fn client_port(tables: &Tables, search: &Search<'_>) -> Option<Packet
     let ports = std::iter::once(own).chain(following).take(MOST_TRIES as usize);
     ports.into_iter().find_map(|port| search.at(tables, port))
 }
+
+#[cfg(test)]
+#[path = "tests/ports.rs"]
+mod tests;

@@ -2,9 +2,9 @@
 //!
 //! A map of another size is created next to the old one, pinned as `NAME-new`, and gets the old one's entries. Then the
 //! programs are replaced by those that use it. Until that moment, the old programs add entries to the old map: these are
-//! copied once more, without overwriting newer ones. A rename makes the new map the only one. After a crash in between,
-//! the next start finds both and does the same again. A map that is too small for the entries is not used: the present
-//! size remains.
+//! copied just before the replacement and once more after it, without overwriting newer ones. A rename makes the new map
+//! the only one. After a crash in between, the next start finds both and does the same again. A map that is too small for
+//! the entries is not used: the present size remains.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -98,6 +98,15 @@ impl ConnectionMaps {
     /// Maximum number of connections: the configured one, or the present one if more connections exist.
     pub(crate) fn max_connections(&self) -> u32 {
         self.maps[0].map.max_entries() / ENTRIES_PER_CONNECTION
+    }
+
+    /// Copies what has begun since the maps were opened. Loading programs takes up to seconds: after this, only the
+    /// connections of a moment are not in the new maps when the hooks are switched.
+    ///
+    /// # Errors
+    /// If a map cannot be read or written.
+    pub(crate) fn catch_up(&self, pins: &Pins) -> Result<(), OpenError> {
+        self.maps.iter().try_for_each(|map| map.copy(&current_path(pins, map.name)).map(drop))
     }
 
     /// Completes the take-over, after every hook runs programs that use these maps.
@@ -248,7 +257,7 @@ fn copy(name: &str, from: &MapHandle, to: &MapHandle) -> io::Result<()> {
     match name {
         "connections" | "half_open" => copy_entries::<PACKET_KEY, CONNECTION>(from, to),
         "fragments" => copy_entries::<FRAGMENT_KEY, FRAGMENT>(from, to),
-        // Where a search begins does not matter.
+        // Where a search for a port begins does not matter.
         _ => Ok(()),
     }
 }

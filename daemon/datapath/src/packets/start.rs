@@ -89,6 +89,7 @@ pub(crate) fn start(
     let maps = programs.maps().duplicate().map_err(readable())?;
     let method = config.hook_method.unwrap_or_else(HookMethod::find);
     let mut hooks = DeviceHooks::new(programs, method, pins.duplicate());
+    connections.catch_up(pins)?;
     // From here on, devices run the new programs: no error undoes that.
     let faults = hooks.take_over().into_iter().map(|error| error.to_string());
     let faults = faults.chain(connections.commit(pins).err().map(|error| error.to_string()));
@@ -122,9 +123,10 @@ fn map<'p>(programs: &'p PacketPrograms, name: &'static str) -> Result<&'p MapHa
     programs.maps().get(name).ok_or_else(|| failed("finding the map", Path::new(name))("the object does not have it"))
 }
 
-/// Removes everything that an earlier process with packets has left: its programs, and all connections.
+/// Removes everything that an earlier process with packets has left: its programs, and all connections. Filters may be
+/// there without any pin, because a BPF file system is memory.
 pub(crate) fn remove(pins: &Pins) -> Result<(), OpenError> {
-    if maps::is_any_pinned(pins) {
+    if maps::is_any_pinned(pins) || device_hooks::is_any_attached(pins) {
         device_hooks::remove_all(pins)
             .map_err(failed("detaching the programs of devices, pinned in", &pins.links()))?;
         maps::remove(pins)?;

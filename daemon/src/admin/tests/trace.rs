@@ -16,6 +16,7 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::MapState;
 
 use super::{TraceFrom, answer};
+use crate::devices::mode::{Activity, Decision};
 
 fn snapshot() -> Snapshot {
     let config = EngineConfig { sources: [Source::Files].into(), max_services: 100, ..EngineConfig::default() };
@@ -75,7 +76,7 @@ fn text_of(answer: TraceAnswer) -> String {
 }
 
 fn reported(to: &str, from: Client) -> String {
-    text_of(answer(&explanation::explain(&snapshot(), to.parse().unwrap(), from), Moment(5_000)))
+    text_of(answer(explanation::explain(&snapshot(), to.parse().unwrap(), from), None, Moment(5_000)))
 }
 
 #[test]
@@ -126,7 +127,7 @@ fn the_client_is_given_in_known_terms() {
 fn a_served_client_outside_learns_its_backend() {
     let text = |to: &str, from: &str| {
         let explanation = from.parse::<TraceFrom>().unwrap().explanation(&served(), to.parse().unwrap()).unwrap();
-        text_of(answer(&explanation, Moment(0)))
+        text_of(answer(explanation, None, Moment(0)))
     };
     let admitted = text("198.51.100.9:80", "203.0.113.9:40000");
     for part in [
@@ -186,7 +187,7 @@ fn served() -> Snapshot {
 
 fn reported_of(to: &str, from: &str) -> String {
     let explanation = from.parse::<TraceFrom>().unwrap().explanation(&snapshot(), to.parse().unwrap()).unwrap();
-    text_of(answer(&explanation, Moment(5_000)))
+    text_of(answer(explanation, None, Moment(5_000)))
 }
 
 /// Such a request was refused with 400, and the operator had to add what the address alone does not show.
@@ -219,4 +220,23 @@ fn a_pod_is_warned_of_loopback_backends_and_everyone_of_a_last_resort() {
     let host = reported("10.96.7.8:80", Client::Host);
     assert!(!host.contains("warning"), "{host}");
     assert!(host.contains("2 of 2 usable, as a last resort: all of them have failed their health checks"), "{host}");
+}
+
+/// The verdict was Forwarded although another proxy got the packets.
+#[test]
+fn a_client_outside_is_not_forwarded_while_new_connections_are_left_to_another_proxy() {
+    let text = |activity, from: &str| {
+        let explanation = from.parse::<TraceFrom>().unwrap().explanation(&served(), "198.51.100.9:80".parse().unwrap());
+        let decision = Decision { activity, reason: "packets.mode is \"drain\"".into() };
+        text_of(answer(explanation.unwrap(), Some(&decision), Moment(0)))
+    };
+    for activity in [Activity::Draining, Activity::Off] {
+        let left = text(activity, "203.0.113.9:40000");
+        let verdict = "verdict        passes: nodelb translates no new connections from outside the node now \
+                       (packets.mode is \"drain\")";
+        assert!(left.contains("  PassedThrough  ") && left.contains(verdict), "{left}");
+        assert!(!left.contains("forwarded to"), "{left}");
+    }
+    assert!(text(Activity::On, "203.0.113.9:40000").contains("forwarded to 10.1.0."));
+    assert!(text(Activity::Draining, "host").contains("  Forwarded  "), "processes of the node are clients of sockets");
 }

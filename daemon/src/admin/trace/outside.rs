@@ -1,10 +1,12 @@
 //! The sentences about clients outside the node.
 
-use nodelb_core::explain::explanation::{ClientAddress, DropReason, Explanation};
+use nodelb_core::explain::explanation::{Client, ClientAddress, ConnectResult, DropReason, Explanation};
 use nodelb_core::explain::rows::OutsideAccess;
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::service::FrontendKind;
 use nodelb_core::packets::admission::Admission;
+
+use crate::devices::mode::{Activity, Decision};
 
 /// Whether clients outside the node are served at the address, or why not.
 pub(super) fn access(explanation: &Explanation) -> Option<String> {
@@ -86,4 +88,19 @@ pub(super) fn passed(explanation: &Explanation) -> String {
         Some(_) => format!("{passes}; a ClusterIP is not reachable from outside"),
         None => passes.into(),
     }
+}
+
+/// Makes the connection of a client outside the node one that passes, if new ones are not translated now. Returns the
+/// sentence about it.
+pub(super) fn leave(explanation: &mut Explanation, decision: Option<&Decision>) -> Option<String> {
+    let decision = decision.filter(|decision| decision.activity != Activity::On)?;
+    if explanation.from != Client::Outside || explanation.result == ConnectResult::PassedThrough {
+        return None;
+    }
+    explanation.result = ConnectResult::PassedThrough;
+    Some(format!(
+        "passes: nodelb translates no new connections from outside the node now ({}), so that another service proxy or \
+         the process that listens on {} here gets the packets",
+        decision.reason, explanation.to
+    ))
 }

@@ -1,0 +1,72 @@
+use super::*;
+use crate::model::addr::Protocol;
+use crate::packets::connections::{Connection, Flags, TableLimits};
+use crate::packets::key::{Endpoint, Side, Tuple};
+use crate::state::entries::ServiceId;
+
+const FIRST: u16 = 10_000;
+
+/// The key of a datagram from this address and port.
+fn key(client: &str, port: u16, target: (&str, u16)) -> PacketKey {
+    let end = |addr: &str, port| Endpoint::new(addr.parse().unwrap(), port);
+    let tuple = Tuple { source: end(client, port), target: end(target.0, target.1) };
+    PacketKey { tuple, protocol: Protocol::Udp, side: Side::Arriving }
+}
+
+/// Tables in which this number of ports from the cursor on is in use.
+fn with_block(used: u16) -> Tables {
+    let mut tables = Tables::new(TableLimits { connections: 4, half_open: 4_096, fragments: 2 });
+    for offset in 0..used {
+        let client = key("203.0.113.10", 1 + offset, ("203.0.113.1", 80));
+        let flags = Flags { is_reverse: true, is_redirected: true, has_replied: true, ..Flags::default() };
+        let (service, backend, to) = (ServiceId(1), BackendId(1), client.tuple.turned());
+        let entry = Connection {
+            to,
+            service,
+            backend,
+            offset: 0,
+            ifindex: 2,
+            last_used: 0,
+            created: 0,
+            flags,
+            acknowledgment: 0,
+            bytes: 0,
+        };
+        tables.put_half_open(key("10.0.1.5", 53, ("203.0.113.1", FIRST + offset)), entry);
+    }
+    tables
+}
+
+/// The ports that some searches find, in order.
+fn found(tables: &mut Tables, ports: std::ops::RangeInclusive<u16>) -> Vec<Option<u16>> {
+    let settings = Settings {
+        nodeport_range: 30_000..=32_767,
+        source_ports: ports,
+        is_draining: false,
+        resets_unknown: false,
+        answers: true,
+        always_masquerades: false,
+    };
+    let mut number = 0_u32;
+    let mut random = || {
+        number = number.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        number >> 8
+    };
+    let client = key("203.0.113.11", 1, ("203.0.113.1", 80));
+    let reverse_key = key("10.0.1.5", 53, ("203.0.113.1", 0));
+    let search = Search { key: &client, reverse_key: &reverse_key, backend: BackendId(1), now: 0 };
+    (0..20).map(|_| source_port(tables, &settings, &search, &mut random).map(|key| key.tuple.target.port)).collect()
+}
+
+#[test]
+fn a_block_of_ports_in_use_stops_no_search() {
+    let mut tables = with_block(500);
+    let ports = found(&mut tables, FIRST..=FIRST + 999);
+    assert!(ports.iter().all(|port| port.is_some_and(|port| port >= FIRST + 500)), "{ports:?}");
+}
+
+#[test]
+fn the_only_free_port_of_a_small_range_is_found() {
+    let mut tables = with_block(63);
+    assert_eq!(found(&mut tables, FIRST..=FIRST + 63), [Some(FIRST + 63); 20]);
+}
