@@ -39,7 +39,7 @@ static __always_inline bool restore_partner(struct scratch *here)
  * Notes that the backend has answered, and what the client must acknowledge.
  */
 static __always_inline void
-note_answer(struct connection *entry, const struct scratch *here)
+note_answer(struct connection *entry, struct scratch *here)
 {
 	if (here->entry.flags & CONNECTION_ASSURED) {
 		touch_established(entry, here);
