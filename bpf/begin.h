@@ -51,7 +51,7 @@ find_outside(const struct frontend_key *to, struct frontend *copy)
  * Finds the service of the packet in the scratch memory. On the device of a
  * pod, that is every service, with the policies for clients on this node.
  */
-VERIFIED_ONCE bool find_service(__u32 at_pod)
+static __always_inline bool find_service(__u32 at_pod)
 {
 	struct scratch *here = scratch();
 	struct frontend frontend = {};
@@ -333,8 +333,8 @@ static __always_inline int put_both(struct __sk_buff *skb, struct scratch *here)
 		if (join_other(here))
 			return OUTCOME_TRANSLATE;
 		/* Its seal is wrong, or memory pressure has removed it. */
-		result = put_half_open(&here->packet.key, &here->entry,
-				       BPF_ANY);
+		result =
+			put_half_open(&here->packet.key, &here->entry, BPF_ANY);
 	}
 	if (!result) {
 		count_begun(here->service_id);

@@ -198,7 +198,7 @@ VERIFIED_ONCE int forget(void)
  * Where the backend of the entry is in its view now, or NONE if the service no
  * longer has it.
  */
-VERIFIED_ONCE int backend_offset(void)
+static __always_inline int backend_offset(void)
 {
 	struct scratch *here = scratch();
 	const struct connection *entry;

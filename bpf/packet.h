@@ -383,7 +383,7 @@ parse_v6(struct __sk_buff *skb, struct packet *packet)
  * ingress, pkt_type shows whether a frame is for this machine; packet captures
  * and bridges bring others.
  */
-VERIFIED_ONCE int parse(struct __sk_buff *skb, __u32 side)
+static __always_inline int parse(struct __sk_buff *skb, __u32 side)
 {
 	struct scratch *here = scratch();
 	struct packet *packet;

@@ -226,7 +226,7 @@ static __always_inline int write_together(struct __sk_buff *skb,
  * the other direction at the transport header. For IPv4, the header has a sum
  * of its own, which BPF_F_PSEUDO_HDR takes into account.
  */
-VERIFIED_ONCE int rewrite(struct __sk_buff *skb, __u32 hops)
+static __always_inline int rewrite(struct __sk_buff *skb, __u32 hops)
 {
 	struct scratch *here = scratch();
 	const struct addresses *was, *now;
