@@ -51,7 +51,7 @@ find_outside(const struct frontend_key *to, struct frontend *copy)
  * Finds the service of the packet in the scratch memory. On the device of a
  * pod, that is every service, with the policies for clients on this node.
  */
-VERIFIED_ONCE bool find_service(__u32 at_pod)
+static __always_inline bool find_service(__u32 at_pod)
 {
 	struct scratch *here = scratch();
 	struct frontend frontend = {};
@@ -307,9 +307,10 @@ static __always_inline bool join_other(struct scratch *here)
 	struct connection *entry;
 
 	*claimed = *other;
-	entry = find_in(&half_open, &here->packet.key, &here->entry);
+	entry = find_in(&half_open, &here->packet.key, &here->other_client);
 	if (!entry)
 		return false;
+	here->entry = here->other_client;
 	partner_of(&here->packet.key, &here->entry, other);
 	if (!same_addr(claimed->source, other->source) ||
 	    !same_addr(claimed->target, other->target) ||
@@ -331,7 +332,9 @@ static __always_inline int put_both(struct __sk_buff *skb, struct scratch *here)
 	if (result == -EEXIST) {
 		if (join_other(here))
 			return OUTCOME_TRANSLATE;
-		result = -ENOENT;
+		/* Its seal is wrong, or memory pressure has removed it. */
+		result =
+			put_half_open(&here->packet.key, &here->entry, BPF_ANY);
 	}
 	if (!result) {
 		count_begun(here->service_id);

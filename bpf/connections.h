@@ -14,6 +14,21 @@ static __always_inline __u32 seconds(void)
 	return bpf_ktime_get_coarse_ns() / NSEC_PER_SEC;
 }
 
+/*
+ * The same, read once in each tick of the kernel's timer, which also advances
+ * that clock. The kernel inlines bpf_jiffies64().
+ */
+static __always_inline __u32 seconds_of_tick(struct scratch *here)
+{
+	__u64 tick = bpf_jiffies64();
+
+	if (here->tick != tick) {
+		here->tick = tick;
+		here->second = seconds();
+	}
+	return here->second;
+}
+
 static __always_inline __u32 connection_seal(const struct packet_key *key,
 					     const struct connection *entry)
 {
@@ -130,9 +145,9 @@ VERIFIED_ONCE bool is_reset(void)
  * may do that at the same time.
  */
 static __always_inline void
-touch(struct connection *entry, const struct scratch *here, __u32 flags)
+touch(struct connection *entry, struct scratch *here, __u32 flags)
 {
-	__u32 now = seconds();
+	__u32 now = seconds_of_tick(here);
 
 	if (here->packet.tcp_flags & TCP_FIN)
 		flags |= CONNECTION_FIN;
@@ -147,7 +162,7 @@ touch(struct connection *entry, const struct scratch *here, __u32 flags)
 
 /* touch() for an entry of a connection that is established. */
 static __always_inline void
-touch_established(struct connection *entry, const struct scratch *here)
+touch_established(struct connection *entry, struct scratch *here)
 {
 	__u32 acknowledgment = here->packet.acknowledgment;
 
@@ -183,7 +198,7 @@ VERIFIED_ONCE int forget(void)
  * Where the backend of the entry is in its view now, or NONE if the service no
  * longer has it.
  */
-VERIFIED_ONCE int backend_offset(void)
+static __always_inline int backend_offset(void)
 {
 	struct scratch *here = scratch();
 	const struct connection *entry;

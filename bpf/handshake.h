@@ -39,7 +39,7 @@ static __always_inline bool restore_partner(struct scratch *here)
  * Notes that the backend has answered, and what the client must acknowledge.
  */
 static __always_inline void
-note_answer(struct connection *entry, const struct scratch *here)
+note_answer(struct connection *entry, struct scratch *here)
 {
 	if (here->entry.flags & CONNECTION_ASSURED) {
 		touch_established(entry, here);
@@ -142,7 +142,7 @@ VERIFIED_ONCE int forget_former(void)
  * For a packet that arrives and has no entry in connections: continues its
  * handshake, or begins a connection. Returns an outcome.
  */
-VERIFIED_ONCE int find_or_begin(struct __sk_buff *skb, __u32 at_pod)
+static __always_inline int find_or_begin(struct __sk_buff *skb, __u32 at_pod)
 {
 	struct scratch *here = scratch();
 	bool is_served = find_service(at_pod);

@@ -140,7 +140,8 @@ static __always_inline __s64 write_inner(struct __sk_buff *skb,
 	copy_addr(turned->source, entry->target);
 	copy_addr(turned->target, entry->source);
 	addresses = fold(address_difference(
-		(const struct addresses *)here->packet.key.source, turned));
+		(const struct addresses *)here->packet.key.source, turned,
+		here->packet.is_v6));
 	ports = fold(bpf_csum_diff((__be32 *)was, sizeof(was), (__be32 *)now,
 				   sizeof(now), 0));
 	/* The sum of an IPv4 header does not change: it includes its own. */
@@ -178,7 +179,8 @@ VERIFIED_ONCE int rewrite_error(struct __sk_buff *skb, __u32 hops)
 			pseudo = 0;
 		if (bpf_l4_csum_replace(
 			    skb, check, 0,
-			    address_difference(&here->was, &here->now), pseudo))
+			    address_difference(&here->was, &here->now, true),
+			    pseudo))
 			return -1;
 	}
 	return write_addresses(skb, &here->was, &here->now, hops);

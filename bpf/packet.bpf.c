@@ -11,6 +11,10 @@
  * firewall that tracks connections drops what it sees only half of.
  *
  * A packet that belongs to no service is passed on unchanged.
+ *
+ * On a processor with mitigations each call costs 5 to 25 ns, of a helper as
+ * well as of a function that is VERIFIED_ONCE. The functions that most packets
+ * need are therefore inlined.
  */
 #include <stdbool.h>
 #include <stddef.h>

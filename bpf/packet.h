@@ -356,7 +356,9 @@ parse_v6(struct __sk_buff *skb, struct packet *packet)
 	packet->ttl = ip.hop_limit;
 	chain.next = ip.nexthdr;
 	chain.at += sizeof(ip);
-	bpf_loop(MOST_EXTENSIONS, chain_step, &chain, 0);
+	/* Most packets have no extensions, and need no call. */
+	if (!is_flow(chain.next))
+		bpf_loop(MOST_EXTENSIONS, chain_step, &chain, 0);
 	if (chain.is_alone)
 		return PARSED_ALONE;
 	if (chain.is_broken)
@@ -381,7 +383,7 @@ parse_v6(struct __sk_buff *skb, struct packet *packet)
  * ingress, pkt_type shows whether a frame is for this machine; packet captures
  * and bridges bring others.
  */
-VERIFIED_ONCE int parse(struct __sk_buff *skb, __u32 side)
+static __always_inline int parse(struct __sk_buff *skb, __u32 side)
 {
 	struct scratch *here = scratch();
 	struct packet *packet;

@@ -274,6 +274,9 @@ struct scratch {
 	/* The second of the last answer, and how many were sent in it. */
 	__u32 answer_second;
 	__u32 answers;
+	/* A tick of the kernel's timer, and the second in which it was. */
+	__u32 second;
+	__u64 tick;
 };
 
 /*

@@ -12,7 +12,7 @@ use crate::host::say;
 use crate::lab::{Lab, Place};
 use crate::lab_services::Service;
 use crate::outside::{TRANSPORTS, start};
-use crate::outside_more::run;
+use crate::outside_more::{metric, run};
 use crate::talk::{TIMEOUT, Talk, ask};
 
 /// Long-lived connections of each transport to the service.
@@ -103,7 +103,8 @@ fn flood_service(lab: &Lab, service: &Service, backend: &Place, what: &str) -> S
     for talk in &mut talks {
         assert!(talk.ask().is_ok() && talk.ask().is_ok());
     }
-    let (is_done, before) = (AtomicBool::new(false), received(backend));
+    let without_port = || metric("nodelb_packet_dropped_total{reason=\"no-port\"}");
+    let (is_done, before, ports_before) = (AtomicBool::new(false), received(backend), without_port());
     let begun = Instant::now();
     let mut seen = Seen::default();
     thread::scope(|scope| {
@@ -116,10 +117,11 @@ fn flood_service(lab: &Lab, service: &Service, backend: &Place, what: &str) -> S
     });
     let (seconds, arrived) = (begun.elapsed().as_secs_f64(), received(backend) - before);
     let exchanges: u32 = seen.exchanges.iter().sum();
+    let refused_for_ports = without_port() - ports_before;
     say(&format!(
         "{what}: {} SYNs in {seconds:.1} s, {arrived} packets arrived at the backend; {} connections made {exchanges} \
          exchanges, none failed; new connections: {} succeeded ({:.0} a second, the slowest after {:?}), {} were refused, \
-         {} timed out",
+         {} timed out; {refused_for_ports} SYNs of both found no source port",
         syns(),
         seen.exchanges.len(),
         seen.served,
@@ -128,6 +130,10 @@ fn flood_service(lab: &Lab, service: &Service, backend: &Place, what: &str) -> S
         seen.refused,
         seen.timed_out
     ));
+    assert!(
+        refused_for_ports >= f64::from(seen.refused),
+        "{what}: some clients were refused although a source port was free"
+    );
     assert_eq!(seen.exchanges.len(), 2 * TALKS);
     assert!(seen.exchanges.iter().all(|count| *count >= 2), "{what}: {:?}", seen.exchanges);
     seen

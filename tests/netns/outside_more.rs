@@ -70,7 +70,7 @@ fn wait_for_backend(address: &str, backend: &str) {
 }
 
 /// The value of a metric with these labels.
-fn metric(line: &str) -> f64 {
+pub(crate) fn metric(line: &str) -> f64 {
     let text = answer("/metrics", "text/plain").unwrap();
     let found = text.lines().find_map(|each| each.strip_prefix(line)).map(|rest| rest.trim().parse().unwrap());
     found.unwrap_or_else(|| panic!("no {line} in {text}"))
