@@ -137,7 +137,7 @@ fn log_findings(config: &Config, findings: &Findings) -> String {
             Feature::RefuseBind if config.datapath.protect_nodeports => {
                 warn!(message_id = %messages::NODEPORTS_UNPROTECTED, "{text}");
             }
-            Feature::RefuseBind | Feature::Mptcp | Feature::Flows | Feature::EndSockets => {}
+            Feature::RefuseBind | Feature::Mptcp | Feature::Flows | Feature::EndSockets | Feature::TcxLinks => {}
         }
     }
     sentence
