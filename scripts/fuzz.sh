@@ -14,7 +14,7 @@ targets=("$@")
 if [[ " ${targets[*]} " == *" parser "* ]]; then
     echo "fuzzing parser for $seconds s"
     FUZZ_SECONDS=$seconds SOCKET_SEED=${SOCKET_SEED:-$RANDOM} ${CARGO:-cargo} test --locked --quiet \
-        --manifest-path ../Cargo.toml -p nodelb-core --test packet_parser -- --nocapture
+        --manifest-path ../Cargo.toml -p nodelb --test packet_parser -- --nocapture
 fi
 mapfile -t targets < <(printf '%s\n' "${targets[@]}" | grep -vx parser || true)
 [ "${#targets[@]}" -gt 0 ] || exit 0

@@ -77,7 +77,8 @@ packages() {
 words='vip|real|upstream|manager|handler|utils?|helpers?|common'
 
 word_in_file_names() {
-    sources | grep -iE "(^|[/_.-])($words)([/_.-]|$)" | none
+    # bpf_helpers.h is libbpf's name.
+    sources | grep -v '/bpf_helpers\.h$' | grep -iE "(^|[/_.-])($words)([/_.-]|$)" | none
 }
 
 word_in_rust() {

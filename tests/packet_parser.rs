@@ -2,10 +2,11 @@
 //! undefined behaviour sanitizers, against `core::packets::headers`: the packets of `packet_programs/fixtures/` with
 //! arbitrary damage. Needs no root. `SOCKET_SEED=n` selects other damage; `FUZZ_SECONDS=n` runs for this time.
 
-#![allow(clippy::disallowed_methods, reason = "the test of the core runs a program, the core does not")]
+#![expect(clippy::print_stdout, reason = "a test that runs for a given time prints what it tried")]
 
 #[cfg(test)]
 #[path = "packet_fixtures/case.rs"]
+#[expect(dead_code, reason = "only the packets of cases are read here")]
 mod case;
 #[cfg(test)]
 #[path = "packet_fixtures/frame.rs"]
@@ -15,6 +16,7 @@ mod frame;
 mod program;
 #[cfg(test)]
 #[path = "packet_fixtures/world.rs"]
+#[expect(dead_code, reason = "only the packets of cases are read here")]
 mod world;
 
 use std::path::Path;
@@ -86,7 +88,8 @@ fn by_program(mut read: Read, headers: Option<&Headers>) -> Seen {
 fn frames() -> Vec<Vec<u8>> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/packet_programs/fixtures");
     let worlds = std::fs::read_to_string(folder.join("worlds")).expect("a file");
-    let mut files: Vec<_> = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.unwrap().path()).collect();
+    let mut files: Vec<_> =
+        std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("a file").path()).collect();
     files.sort();
     let texts = files.iter().filter(|path| path.extension().is_some_and(|kind| kind == "txt"));
     let mut frames = Vec::new();
@@ -108,7 +111,7 @@ struct Numbers(u64);
 impl Numbers {
     fn below(&mut self, limit: usize) -> usize {
         self.0 += 1;
-        usize::try_from(scramble(self.0) >> 33).unwrap() % limit.max(1)
+        usize::try_from(scramble(self.0) >> 33).expect("31 bits") % limit.max(1)
     }
 }
 
@@ -118,7 +121,7 @@ fn damaged(numbers: &mut Numbers, frames: &[Vec<u8>]) -> Vec<u8> {
     for _ in 0..numbers.below(5) {
         let at = numbers.below(frame.len().min(120));
         frame[at] = match numbers.below(3) {
-            0 => u8::try_from(numbers.below(256)).unwrap(),
+            0 => u8::try_from(numbers.below(256)).expect("a byte"),
             1 => MEANINGFUL[numbers.below(MEANINGFUL.len())],
             _ => frame[at] ^ (1 << numbers.below(8)),
         };
@@ -132,7 +135,7 @@ fn damaged(numbers: &mut Numbers, frames: &[Vec<u8>]) -> Vec<u8> {
 }
 
 fn number(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+    std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
 #[test]

@@ -7,32 +7,9 @@
 //! To add a message, add a row here with a new random id (`systemd-id128 new`), then run `UPDATE=1 cargo test -p nodelb
 //! --lib log`.
 
-use std::fmt;
+mod message;
 
-/// The id of a message. It is permanent and never assigned to another message. Displayed in the format of the journal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct MessageId(pub u128);
-
-impl fmt::Display for MessageId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", self.0)
-    }
-}
-
-/// A message, independent of the text of a particular line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Message {
-    /// The name of the constant in the code.
-    pub name: &'static str,
-    /// The value of `MESSAGE_ID=`.
-    pub id: MessageId,
-    /// What has happened, in one line.
-    pub subject: &'static str,
-    /// The meaning. `@FIELD@` stands for a field of the line.
-    pub explanation: &'static str,
-    /// The action for the operator.
-    pub remedy: &'static str,
-}
+pub use message::{Message, MessageId};
 
 /// Defines each id as a constant, and the table of all messages.
 macro_rules! messages {
@@ -320,6 +297,10 @@ messages! {
         "packets.snat-ports contains ports that the kernel assigns to processes of the node. nodelb has to find out for \
          each new connection to a backend on another node whether a process uses the port, which takes time.",
         "Set packets.snat-ports, or net.ipv4.ip_local_port_range, to a range that does not overlap with the other one.";
+    PACKET_EVENTS_FAILED = 0x7f0c3b9a52e14d6f8a4be1c0d7935a26, "Packets can no longer be watched",
+        "nodelb could not read the events of its packet programs. `nodelb watch --packets` ends. Connections are not \
+         affected.",
+        "Start `nodelb watch --packets` again. If it ends again, look at the error in the line.";
     SWEEP_FAILED = 0xfa15765d7e794bb58f0d008e4c4fb015,
         "Connections that have ended cannot be deleted",
         "The kernel does not list the connections of clients outside the node, or does not delete those that have \

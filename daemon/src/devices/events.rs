@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use nodelb_core::messages;
 use nodelb_core::state::entries::ServiceId;
 use nodelb_datapath::packets::{EventFilter, PacketEvent, PacketEvents, PacketVerdict};
 use tokio::sync::broadcast;
@@ -141,7 +142,10 @@ impl Shared {
         // Without a receiver, the last reader has just left.
         let mut see = |event| _ = sender.send(Arc::new(event));
         if let Err(error) = self.reader.read(&mut wanted, &mut see) {
-            warn!("events about packets cannot be read: {error}; `nodelb watch --packets` ends, connections continue");
+            warn!(
+                message_id = %messages::PACKET_EVENTS_FAILED,
+                "events about packets cannot be read: {error}; `nodelb watch --packets` ends, connections continue"
+            );
             self.readers().sender = None;
         }
     }
