@@ -24,8 +24,8 @@ help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
 	    printf '  make %-12s %s\n' "$$name" "$$text"; done
 
-deps: ## install missing system packages (on Debian; elsewhere, list them)
-	@scripts/deps.sh build run test lint fuzz
+deps: ## install missing system packages (on Debian; elsewhere, list them; DEPS="deb vm": those of other targets, too)
+	@scripts/deps.sh build run test lint fuzz $(DEPS)
 
 build: ## build the daemon (release) and the other installed files
 	@scripts/deps.sh build

@@ -31,6 +31,8 @@ pub enum Feature {
     EndSockets,
     /// The daemon can write maps without a capability.
     NoCapability,
+    /// Programs are attached to network devices by links.
+    TcxLinks,
 }
 
 /// A feature that nodelb uses if the kernel has it.
@@ -53,7 +55,7 @@ pub struct Optional {
 }
 
 /// All optional features.
-pub const OPTIONAL: [Optional; 7] = [
+pub const OPTIONAL: [Optional; 8] = [
     Optional {
         feature: Feature::RefuseConnect,
         name: "bpf_set_retval() at connect and sendmsg",
@@ -117,6 +119,16 @@ pub const OPTIONAL: [Optional; 7] = [
         used_for: "the daemon drops all capabilities after start",
         without: "the daemon keeps CAP_BPF",
         probe: "each operation on maps and links is tried without capabilities",
+    },
+    Optional {
+        feature: Feature::TcxLinks,
+        name: "tcx links",
+        since: Since(6, 6),
+        config: "-",
+        used_for: "the daemon attaches the programs for connections from outside the node to network devices by links",
+        without: "these programs are filters of the qdisc clsact (CONFIG_NET_SCH_INGRESS, CONFIG_NET_CLS_BPF), which \
+                  the reaper changes",
+        probe: "the programs at the loopback device are queried",
     },
 ];
 

@@ -30,6 +30,7 @@ use crate::probe;
 use crate::read::{self, KernelReader};
 use crate::start::{Opened, Start};
 use crate::sys;
+use crate::tcx;
 use crate::versions::{self, Lock, PinSetup};
 use crate::write::Writer;
 
@@ -150,6 +151,7 @@ impl KernelDatapath {
         let flows = FlowReader::load(&opened.own).map_err(|error| error.to_string());
         let mut findings = features.findings();
         findings.note(Feature::Flows, flows.is_ok());
+        findings.note(Feature::TcxLinks, tcx::is_supported());
         let report = StartReport {
             generation: opened.generation,
             origin: opened.origin,

@@ -138,7 +138,7 @@ fn log_findings(config: &Config, findings: &Findings) -> Kernel {
             Feature::RefuseBind if config.datapath.protect_nodeports => {
                 warn!(message_id = %messages::NODEPORTS_UNPROTECTED, "{text}");
             }
-            Feature::RefuseBind | Feature::Mptcp | Feature::Flows | Feature::EndSockets => {}
+            Feature::RefuseBind | Feature::Mptcp | Feature::Flows | Feature::EndSockets | Feature::TcxLinks => {}
         }
     }
     let missing = findings.missing().map(|row| format!("{} ({}): {}", row.name, row.since, row.without));

@@ -1,6 +1,6 @@
 use super::*;
 
-const EVERY: [Feature; 7] = [
+const EVERY: [Feature; 8] = [
     Feature::RefuseConnect,
     Feature::RefuseBind,
     Feature::Netns,
@@ -8,6 +8,7 @@ const EVERY: [Feature; 7] = [
     Feature::Flows,
     Feature::EndSockets,
     Feature::NoCapability,
+    Feature::TcxLinks,
 ];
 
 #[test]
