@@ -341,10 +341,11 @@ pub(crate) fn history(service: &str) -> Vec<Value> {
     answer["history"].as_array().cloned().unwrap_or_default()
 }
 
-/// Whether the address is served by exactly these backends.
+/// Whether the address is served by exactly these backends, of which none or all may be unhealthy.
 pub(crate) fn is_served_by(address: &str, backends: &[&str]) -> bool {
-    let status = if backends.is_empty() { "NoBackends" } else { "OK" };
-    frontend(address).is_some_and(|row| row["status"] == status && row["backends"] == Value::from(backends.to_vec()))
+    let served: &[&str] = if backends.is_empty() { &["NoBackends"] } else { &["OK", "LastResort"] };
+    let is_served = |row: &Value| row["status"].as_str().is_some_and(|status| served.contains(&status));
+    frontend(address).is_some_and(|row| is_served(&row) && row["backends"] == Value::from(backends.to_vec()))
 }
 
 /// A backend that answers over TCP and UDP on one address.
