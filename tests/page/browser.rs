@@ -15,7 +15,7 @@ const NODELB: &str = env!("CARGO_BIN_EXE_nodelb");
 pub(crate) const PAGE: &str = "http://localhost:9890/";
 const DRIVER_PORT: &str = "9515";
 /// Time limit for what has no limit of its own, generous for a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The arguments of Chromium: no sandbox of its own as root, and no request to other machines.
 const ARGUMENTS: [&str; 9] = [
@@ -116,7 +116,7 @@ impl Browser {
             builder.capabilities(capabilities.clone());
             match builder.connect(&format!("http://localhost:{DRIVER_PORT}")).await {
                 Ok(client) => break client,
-                Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
+                Err(error) => assert!(start.elapsed() < TIMEOUT, "{error}"),
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
         };
@@ -127,7 +127,7 @@ impl Browser {
     pub(crate) async fn open(&self, fragment: &str) {
         let start = Instant::now();
         while let Err(error) = self.client.goto(&format!("{PAGE}{fragment}")).await {
-            assert!(start.elapsed() < PATIENCE, "{error}");
+            assert!(start.elapsed() < TIMEOUT, "{error}");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
@@ -141,7 +141,7 @@ impl Browser {
     pub(crate) async fn until(&self, expression: &str) -> Duration {
         let start = Instant::now();
         while self.value(&format!("Boolean({expression})")).await != Value::Bool(true) {
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > TIMEOUT {
                 let text = self.value("document.body.innerText").await;
                 panic!("{expression} does not become true:\n{}", text.as_str().unwrap_or_default());
             }

@@ -80,7 +80,8 @@ pub(super) fn router(state: Arc<AdminState>, stop: watch::Receiver<bool>) -> Rou
             ([(CONTENT_TYPE, "text/event-stream")], hub.body(place, stop)).into_response()
         }
     };
-    let files = ASSETS.iter().fold(Router::new(), |router, asset| router.route(asset.path, get(|| async { file(asset) })));
+    let files =
+        ASSETS.iter().fold(Router::new(), |router, asset| router.route(asset.path, get(|| async { file(asset) })));
     files.route(EVENTS, get(events))
 }
 

@@ -142,7 +142,7 @@ impl Hub {
     fn join(&self) -> (Bytes, broadcast::Receiver<Bytes>) {
         let mut sent = self.sent();
         if self.messages.receiver_count() == 0 {
-            // Nobody received what has changed since the last page left.
+            // No page received what has changed since the last one left.
             *sent = Sent::default();
         }
         if sent.all.is_none() {

@@ -9,14 +9,14 @@ const STALE = 5;
 const PROBLEMS = 12;
 
 export function drawStream() {
-  const silent = (Date.now() - state.heard) / 1000;
+  const silent = (Date.now() - state.received) / 1000;
   const stale = !state.open || silent > STALE;
   document.querySelector("header").classList.toggle("stale", stale);
-  let text = state.heard ? `live · updated ${silent.toFixed(1)} s ago` : "connecting …";
+  let text = state.received ? `live · updated ${silent.toFixed(1)} s ago` : "connecting …";
   if (!state.open && state.lostSince) {
     const lost = duration((Date.now() - state.lostSince) / 1000);
     text = `nodelb has not responded for ${lost}; traffic continues with the last known backends`;
-  } else if (stale && state.heard) {
+  } else if (stale && state.received) {
     text = `stale: no update for ${duration(silent)}`;
   }
   byId("stream").textContent = text;

@@ -9,7 +9,7 @@ export const state = {
   sources: [],
   limits: [],
   // The time of the last message, in milliseconds, and whether the stream is open.
-  heard: 0,
+  received: 0,
   open: false,
   lostSince: 0,
 };
@@ -51,7 +51,7 @@ export function follow(changed) {
   for (const [name, handle] of Object.entries(HANDLERS)) {
     source.addEventListener(name, (event) => {
       handle(event.data ? JSON.parse(event.data) : null);
-      state.heard = Date.now();
+      state.received = Date.now();
       changed(name);
     });
   }
