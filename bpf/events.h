@@ -35,13 +35,14 @@ static __always_inline struct packet_event *event(void)
 /* Copies the first bytes of the packet. */
 static __always_inline void copy_packet(struct __sk_buff *skb, __u8 *bytes)
 {
-	__u32 length = skb->len;
+	__u64 last = (__u64)skb->len - 1;
 
 	__builtin_memset(bytes, 0, EVENT_BYTES);
-	if (length >= EVENT_BYTES)
-		bpf_skb_load_bytes(skb, 0, bytes, EVENT_BYTES);
-	else if (length > 0)
-		bpf_skb_load_bytes(skb, 0, bytes, length);
+	/* Before Linux 6.8, the verifier learns nothing from "not 0". */
+	barrier_var(last);
+	if (last >= EVENT_BYTES)
+		last = EVENT_BYTES - 1;
+	bpf_skb_load_bytes(skb, 0, bytes, last + 1);
 }
 
 /*

@@ -216,14 +216,20 @@ static __always_inline __s64 sum_of_quoted(struct __sk_buff *skb,
 {
 	const struct packet *packet = &here->packet;
 	__u32 check = packet->l4 + check_offset(packet->key.protocol);
-	__u32 length = packet->l4 - l2_length;
+	__u64 length = packet->l4 - l2_length - sizeof(struct iphdr);
 	__u8 *bytes = (__u8 *)here->header;
 	__u16 pseudo = 0;
 	__u32 sum;
 
-	/* The verifier wants both limits. */
-	if (length < sizeof(struct iphdr) || length > MOST_QUOTED ||
-	    bpf_skb_load_bytes(skb, l2_length, bytes, length))
+	/*
+	 * The verifier wants both limits, and the compiler must not check one
+	 * copy and use another.
+	 */
+	barrier_var(length);
+	if (length > MOST_QUOTED - sizeof(struct iphdr))
+		return -1;
+	length += sizeof(struct iphdr);
+	if (bpf_skb_load_bytes(skb, l2_length, bytes, length))
 		return -1;
 	sum = sum_of(bytes, length);
 	if (partial) {

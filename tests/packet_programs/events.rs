@@ -5,6 +5,7 @@ use nodelb_core::state::entries::ServiceId;
 use nodelb_datapath::packets::{EventFilter, PacketEvent, PacketEvents, PacketVerdict};
 
 use super::frames::{TCP, UDP, first, frame};
+use super::translation::clear;
 use super::{Lists, Node, PacketHook, SERVICE, V4, V6, with_node};
 
 /// What a reader with this filter sees of the packets that `send` makes.
@@ -47,8 +48,7 @@ fn a_reader_sees_packets_before_and_after() {
                 assert_eq!((&event.before.bytes, event.before.has_ethernet), (&request, true));
                 let after = super::frames::read(&event.after.as_ref().unwrap().bytes);
                 assert_eq!(after.target, backend.parse().unwrap());
-                node.change("connections", |value| value.fill(0));
-                node.change("half_open", |value| value.fill(0));
+                clear(node);
             }
         }
     });
