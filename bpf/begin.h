@@ -307,9 +307,10 @@ static __always_inline bool join_other(struct scratch *here)
 	struct connection *entry;
 
 	*claimed = *other;
-	entry = find_in(&half_open, &here->packet.key, &here->entry);
+	entry = find_in(&half_open, &here->packet.key, &here->other_client);
 	if (!entry)
 		return false;
+	here->entry = here->other_client;
 	partner_of(&here->packet.key, &here->entry, other);
 	if (!same_addr(claimed->source, other->source) ||
 	    !same_addr(claimed->target, other->target) ||
@@ -331,7 +332,9 @@ static __always_inline int put_both(struct __sk_buff *skb, struct scratch *here)
 	if (result == -EEXIST) {
 		if (join_other(here))
 			return OUTCOME_TRANSLATE;
-		result = -ENOENT;
+		/* The entry has ended meanwhile, or its seal is wrong. */
+		result =
+			put_half_open(&here->packet.key, &here->entry, BPF_ANY);
 	}
 	if (!result) {
 		count_begun(here->service_id);
