@@ -285,7 +285,7 @@ fn a_block_of_ports_in_use_stops_no_client() {
     with_node("programs::translation::a_block_of_ports_in_use_stops_no_client", |node| {
         let node = node.with_programs(10_000..=10_399);
         node.serve_one(V4, UDP, V4.remote);
-        let cursor = super::backend_id(at(V4.remote)) % 4_096;
+        let cursor = backend_id(at(V4.remote)) % 4_096;
         let mut ports = std::collections::BTreeSet::new();
         for client in 0..200_u16 {
             node.set("snat_cursors", &cursor.to_ne_bytes(), &[0; 4]);
