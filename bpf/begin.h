@@ -332,7 +332,7 @@ static __always_inline int put_both(struct __sk_buff *skb, struct scratch *here)
 	if (result == -EEXIST) {
 		if (join_other(here))
 			return OUTCOME_TRANSLATE;
-		/* Its seal is wrong, or memory pressure has removed it. */
+		/* The entry has ended meanwhile, or its seal is wrong. */
 		result =
 			put_half_open(&here->packet.key, &here->entry, BPF_ANY);
 	}

@@ -37,8 +37,8 @@ impl Search<'_> {
 }
 
 /// Finds a port of the node that no other connection uses with this backend, and returns the key of the backend's
-/// packets with it. The search starts at the backend's cursor, and goes on at random. It moves the cursor behind the port
-/// by a random step, so that searches on several CPUs rarely try the same ports.
+/// packets with it. The search starts at the backend's cursor, and continues at random. It moves the cursor behind the
+/// port by a random step, so that searches on several CPUs rarely try the same ports.
 pub(super) fn source_port(
     tables: &mut Tables,
     settings: &Settings,

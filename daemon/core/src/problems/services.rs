@@ -36,10 +36,13 @@ pub(super) fn problems(observed: &Observed) -> Vec<Problem> {
     found
 }
 
+/// A service port without a healthy backend, and since when.
+type DegradedPort<'a> = (&'a Arc<PortKey>, &'a Arc<Degraded>);
+
 /// Services with ports without a healthy backend. A source that has not reported everything may have more backends.
 fn degraded(observed: &Observed, found: &mut Vec<Problem>) {
     let snapshot = &observed.snapshot;
-    let mut ports: BTreeMap<(&ServiceName, Status), Vec<(&Arc<PortKey>, &Arc<Degraded>)>> = BTreeMap::new();
+    let mut ports: BTreeMap<(&ServiceName, Status), Vec<DegradedPort<'_>>> = BTreeMap::new();
     for (key, degraded) in snapshot.degraded() {
         let owner = snapshot.facts().owner(&key.service);
         if owner.is_some_and(|(service, _)| snapshot.facts().is_synced(service.source)) {
