@@ -19,7 +19,10 @@ fn the_verifier_is_soon_done() {
         let ours: Vec<_> = ProgInfoIter::default().filter(|info| is_ours(&info.name.to_string_lossy())).collect();
         assert!(ours.len() >= 10, "four programs for each kind of device, and two iterators");
         for info in ours {
-            println!("{}: {} verified instructions", info.name.to_string_lossy(), info.verified_insns);
+            #[expect(clippy::print_stdout, reason = "the figure of this kernel, which the VM tests keep")]
+            {
+                println!("{}: {} verified instructions", info.name.to_string_lossy(), info.verified_insns);
+            }
             assert!((1..=MOST).contains(&info.verified_insns), "{:?}: {}", info.name, info.verified_insns);
         }
     });

@@ -92,7 +92,7 @@ fn row(event: &PacketEvent, snapshot: &Snapshot, devices: &DevicesReport, lost: 
         device: device(event.ifindex),
         direction: if event.is_leaving { leaving } else { arriving }.into(),
         verdict: event.verdict.name().into(),
-        reason: event.reason.map(|reason| reason.to_string()),
+        reason: event.reason.as_ref().map(ToString::to_string),
         service: event.service.and_then(|id| snapshot.service_of(id)),
         link: link(&event.before),
         length: event.before.length.into(),

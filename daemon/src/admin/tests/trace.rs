@@ -71,12 +71,12 @@ fn loopback(engine: &mut Engine) {
     engine.change(Change::Quarantine(name, failed.into()));
 }
 
-fn text_of(answer: TraceAnswer) -> String {
+fn text_of(answer: &TraceAnswer) -> String {
     answer.text(Time::default(), &Style::default())
 }
 
 fn reported(to: &str, from: Client) -> String {
-    text_of(answer(explanation::explain(&snapshot(), to.parse().unwrap(), from), None, Moment(5_000)))
+    text_of(&answer(explanation::explain(&snapshot(), to.parse().unwrap(), from), None, Moment(5_000)))
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn the_client_is_given_in_known_terms() {
 fn a_served_client_outside_learns_its_backend() {
     let text = |to: &str, from: &str| {
         let explanation = from.parse::<TraceFrom>().unwrap().explanation(&served(), to.parse().unwrap()).unwrap();
-        text_of(answer(explanation, None, Moment(0)))
+        text_of(&answer(explanation, None, Moment(0)))
     };
     let admitted = text("198.51.100.9:80", "203.0.113.9:40000");
     for part in [
@@ -187,7 +187,7 @@ fn served() -> Snapshot {
 
 fn reported_of(to: &str, from: &str) -> String {
     let explanation = from.parse::<TraceFrom>().unwrap().explanation(&snapshot(), to.parse().unwrap()).unwrap();
-    text_of(answer(explanation, None, Moment(5_000)))
+    text_of(&answer(explanation, None, Moment(5_000)))
 }
 
 /// Such a request was refused with 400, and the operator had to add what the address alone does not show.
@@ -228,7 +228,7 @@ fn a_client_outside_is_not_forwarded_while_new_connections_are_left_to_another_p
     let text = |activity, from: &str| {
         let explanation = from.parse::<TraceFrom>().unwrap().explanation(&served(), "198.51.100.9:80".parse().unwrap());
         let decision = Decision { activity, reason: "packets.mode is \"drain\"".into() };
-        text_of(answer(explanation.unwrap(), Some(&decision), Moment(0)))
+        text_of(&answer(explanation.unwrap(), Some(&decision), Moment(0)))
     };
     for activity in [Activity::Draining, Activity::Off] {
         let left = text(activity, "203.0.113.9:40000");
