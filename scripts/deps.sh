@@ -23,6 +23,8 @@ run    util-linux       unshare
 run    util-linux       setpriv
 test   bind9-dnsutils   dig
 test   bpftool          bpftool
+test   chromium         chromium
+test   chromium-driver  chromedriver
 test   conntrack        conntrack
 test   iptables         iptables
 test   nftables         nft

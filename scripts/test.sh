@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
 
 # The rungs that need root; no other [[test]] of daemon/Cargo.toml does.
-root_rungs=(packets packet_programs packet_cases devices conformance netns)
+root_rungs=(packets packet_programs packet_cases devices conformance netns page)
 
 unprivileged=()
 while read -r name; do
