@@ -10,7 +10,23 @@ else
     bold='' green='' red='' dim='' plain=''
 fi
 
-step() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
+acts=0
+
+# step HEADING: begins an act. On a terminal, the act before it waits for Enter; DEMO_PAUSE=0 disables that.
+step() {
+    if [ "$acts" -gt 0 ]; then pause; fi
+    acts=$((acts + 1))
+    printf '\n%s%s%s\n' "$bold" "$*" "$plain"
+}
+
+pause() {
+    [ -t 0 ] && [ -t 1 ] && [ "${DEMO_PAUSE:-1}" != 0 ] || return 0
+    printf '\n%s[Enter] to continue %s' "$dim" "$plain"
+    read -r _ || true
+}
+
+# peer NAME TEXT: what another load balancer does in the situation of this act.
+peer() { printf '  %s%s: %s%s\n' "$dim" "$1" "$2" "$plain"; }
 indent() { sed "s/^/    $dim/; s/\$/$plain/"; }
 say() { printf '  %s\n' "$*"; }
 show() { printf '    $ %s\n' "$*"; "$@" 2>&1 | indent; }
@@ -46,6 +62,7 @@ verdict() {
         tail -n 40 "$dir/log" | indent
         exit 1
     fi
+    summary
     printf '%s%d checks passed.%s ' "$green" "$ticks" "$plain"
     exit 0
 }
