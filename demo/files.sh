@@ -92,5 +92,5 @@ kill_in_traffic() {
     sleep 0.5
     end_traffic
     check "traffic during this act: $traffic" unharmed "$traffic"
-    killed_traffic=$traffic
+    remember killed "$traffic"
 }

@@ -253,6 +253,6 @@ return_apiserver() {
     end_requests
     end_traffic
     check "traffic to shop/web during acts 7 and 8: $traffic" unharmed "$traffic"
-    outage_traffic=$traffic
+    remember outage "$traffic"
     check "requests while an API server was running: $(grep -c . "$dir/requests"); 0 failed" none_failed
 }

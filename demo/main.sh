@@ -85,29 +85,6 @@ prepare() {
     disown -a
 }
 
-# The results that the summary repeats: traffic per act.
-killed_traffic='' outage_traffic='' outside_traffic=''
-
-# summary: one line for each promise of the README, and what to do next.
-summary() {
-    cat <<END
-
-${bold}What was shown${plain}
-  Independence    nodelb reached the API server by an address that it serves itself; its own connections were not translated.
-  Exactness       One service was emptied, annotated and filled again. The service with a similar name kept its backend.
-  Continuity      kill -9 from inside:       $killed_traffic
-                  all API servers down:      $outage_traffic
-                  kill -9, outside clients:  $outside_traffic
-  Explainability  trace, diagnose and history named the service, the object, its writer and the time.
-
-${bold}What to do next${plain}
-  docs/install.md      a first service on this host
-  docs/kubernetes.md   nodelb on a Kubernetes node, with kube-proxy or instead of it
-  make test            all tests except the VM and package tests
-
-END
-}
-
 say "The demo runs in its own network namespace and cgroup. The network and the services of this machine are not changed."
 prepare
 from_files

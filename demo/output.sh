@@ -55,6 +55,30 @@ soon() {
     "$@"
 }
 
+# The traffic that the summary repeats, by act.
+declare -A results
+remember() { results[$1]=$2; }
+
+# summary: one line for each promise of the README, and what to do next.
+summary() {
+    cat <<END
+
+${bold}What was shown${plain}
+  Independence    nodelb reached the API server by an address that it serves itself; its own connections were not translated.
+  Exactness       One service was emptied, annotated and filled again. The service with a similar name kept its backend.
+  Continuity      kill -9 from inside:       ${results[killed]}
+                  all API servers down:      ${results[outage]}
+                  kill -9, outside clients:  ${results[outside]}
+  Explainability  trace, diagnose and history named the service, the object, its writer and the time.
+
+${bold}What to do next${plain}
+  docs/install.md      a first service on this host
+  docs/kubernetes.md   nodelb on a Kubernetes node, with kube-proxy or instead of it
+  make test            all tests except the VM and package tests
+
+END
+}
+
 verdict() {
     echo
     if [ "$crosses" -gt 0 ]; then

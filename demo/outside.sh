@@ -124,7 +124,7 @@ kill_with_clients() {
     sleep 1
     end_traffic
     check "the client's traffic during this act: $traffic" unharmed "$traffic"
-    outside_traffic=$traffic
+    remember outside "$traffic"
 }
 
 leave_outside() {
