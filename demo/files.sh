@@ -29,7 +29,8 @@ spread() {
 }
 
 balance() {
-    step "1. A service with two backends, at an address that only nodelb serves"
+    step "1. A service with two backends"
+    peer kube-proxy "rewrites the packets of a connection. nodelb translates connect(): packets within the node cost nothing more."
     start_nodelb
     check "nodelb is ready" soon ready
     ready >/dev/null 2>&1 || verdict
@@ -51,11 +52,13 @@ END
     udp=$(connect "$dns" -n 1000 --proto udp)
     check "TCP to $web: $tcp" spread "$tcp"
     check "UDP to $dns: $udp" spread "$udp"
-    show curl -s localhost:9890/frontends
+    show nodelb frontends
+    show nodelb trace "$web"
 }
 
 two_names() {
-    step "2. Two services with similar names and the same backend: one is emptied, the other is annotated"
+    step "2. Two services with similar names share a backend; one of them is emptied"
+    peer "the load balancer of the outage" "found services by the prefix of their names: both lost their backend, with EPERM."
     cp demo/incident/{service,slice}-test{,-extended}.yaml "$dir/services.d/"
     check "default/test accepts connections" soon connect "$test"
     check "default/test-extended accepts connections" soon connect "$extended"
@@ -76,6 +79,7 @@ only_backend_1() { ! get "/frontends?service=shop/web" | grep -q 192.0.2.12; }
 
 kill_in_traffic() {
     step "3. kill -9 during 1,000 connections per second"
+    peer "a proxy process (HAProxy, kube-proxy in userspace mode)" "is in the data path: its connections end with it."
     start_traffic "$web" 1000
     sleep 0.5
     kill -9 "$nodelb"
@@ -87,5 +91,6 @@ kill_in_traffic() {
     check "nodelb serves the changed file, without backend-2" soon only_backend_1
     sleep 0.5
     end_traffic
-    check "traffic during this step: $traffic" unharmed "$traffic"
+    check "traffic during this act: $traffic" unharmed "$traffic"
+    remember killed "$traffic"
 }

@@ -142,7 +142,8 @@ leads_to_apiserver() (
 own_connection() { ss -Htnp state established "dst $balancer" | grep "pid=$nodelb,"; }
 
 start_cluster() {
-    step "5. The environment of the outage: API servers at $direct behind the load balancer $balancer of the cloud"
+    step "5. A cluster like that of the outage: API servers at $direct, behind the load balancer $balancer"
+    peer "the load balancer of the outage" "had the same configuration: it reached the API server by an address that it balanced."
     nodelb-apiserver --listen "$balancer" --listen "$direct" --directory "$dir/k8s" --control "$dir/control" \
         --service-cidr 198.51.100.0/24 >"$dir/apiserver" 9>&- &
     disown
@@ -175,6 +176,7 @@ END
 
 read_kubernetes() {
     step "6. nodelb reads Services from Kubernetes"
+    peer "the load balancer of the outage" "translated its own connection to the API server, too."
     start_nodelb
     check "nodelb is ready" soon ready
     ready >/dev/null 2>&1 || verdict
@@ -186,6 +188,8 @@ read_kubernetes() {
 
 empty_slices() {
     step "7. The outage, with traffic to shop/web and to every address of the API server"
+    peer "kube-proxy" "empties default/kubernetes and refuses connections until the slice is filled again."
+    peer "the load balancer of the outage" "emptied both services and could not reach the API server again."
     start_traffic "$shop" 1000
     start_requests
     say "An API server that stops removes its address from the slice of default/kubernetes:"
@@ -204,6 +208,9 @@ empty_slices() {
     show_piped "grep 'default/kubernetes:.* is held' $dir/log | fold -sw 110"
     check "the API server responds at all four addresses" all_answer
     end_requests
+    say "Why, since when, and who changed it:"
+    show nodelb diagnose default/kubernetes
+    show nodelb history default/kubernetes
 }
 
 journalled_once() {
@@ -219,6 +226,7 @@ in_kernel() { get "/maps?address=${balancer%:*}" | grep "$direct"; }
 
 lose_apiserver() {
     step "8. All API servers are down, and nodelb is killed"
+    peer "the load balancer of the outage" "had to reach the API server before it served anything: a restart did not help."
     send '{"stop": 0}' '{"stop": 1}'
     check "/apiservers shows that no API server is reachable" soon disconnected
     check "/sources shows that nodelb serves the last known state" soon last_good
@@ -244,6 +252,7 @@ return_apiserver() {
     check "no service is held any more" soon status OK default/kubernetes default/kubernetes-intranet
     end_requests
     end_traffic
-    check "traffic to shop/web during these steps: $traffic" unharmed "$traffic"
+    check "traffic to shop/web during acts 7 and 8: $traffic" unharmed "$traffic"
+    remember outage "$traffic"
     check "requests while an API server was running: $(grep -c . "$dir/requests"); 0 failed" none_failed
 }

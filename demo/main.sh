@@ -85,6 +85,7 @@ prepare() {
     disown -a
 }
 
+say "The demo runs in its own network namespace and cgroup. The network and the services of this machine are not changed."
 prepare
 from_files
 from_kubernetes

@@ -10,7 +10,23 @@ else
     bold='' green='' red='' dim='' plain=''
 fi
 
-step() { printf '\n%s%s%s\n' "$bold" "$*" "$plain"; }
+acts=0
+
+# step HEADING: begins an act. On a terminal, the act before it waits for Enter; DEMO_PAUSE=0 disables that.
+step() {
+    if [ "$acts" -gt 0 ]; then pause; fi
+    acts=$((acts + 1))
+    printf '\n%s%s%s\n' "$bold" "$*" "$plain"
+}
+
+pause() {
+    [ -t 0 ] && [ -t 1 ] && [ "${DEMO_PAUSE:-1}" != 0 ] || return 0
+    printf '\n%s[Enter] to continue %s' "$dim" "$plain"
+    read -r _ || true
+}
+
+# peer NAME TEXT: what another load balancer does in the situation of this act.
+peer() { printf '  %s%s: %s%s\n' "$dim" "$1" "$2" "$plain"; }
 indent() { sed "s/^/    $dim/; s/\$/$plain/"; }
 say() { printf '  %s\n' "$*"; }
 show() { printf '    $ %s\n' "$*"; "$@" 2>&1 | indent; }
@@ -39,6 +55,30 @@ soon() {
     "$@"
 }
 
+# The traffic that the summary repeats, by act.
+declare -A results
+remember() { results[$1]=$2; }
+
+# summary: one line for each promise of the README, and what to do next.
+summary() {
+    cat <<END
+
+${bold}What was shown${plain}
+  Independence    nodelb reached the API server by an address that it serves itself; its own connections were not translated.
+  Exactness       One service was emptied, annotated and filled again. The service with a similar name kept its backend.
+  Continuity      kill -9 from inside:       ${results[killed]}
+                  all API servers down:      ${results[outage]}
+                  kill -9, outside clients:  ${results[outside]}
+  Explainability  trace, diagnose and history named the service, the object, its writer and the time.
+
+${bold}What to do next${plain}
+  docs/install.md      a first service on this host
+  docs/kubernetes.md   nodelb on a Kubernetes node, with kube-proxy or instead of it
+  make test            all tests except the VM and package tests
+
+END
+}
+
 verdict() {
     echo
     if [ "$crosses" -gt 0 ]; then
@@ -46,6 +86,7 @@ verdict() {
         tail -n 40 "$dir/log" | indent
         exit 1
     fi
+    summary
     printf '%s%d checks passed.%s ' "$green" "$ticks" "$plain"
     exit 0
 }

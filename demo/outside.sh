@@ -82,7 +82,7 @@ both_backends() { [[ $1 == *"; 0 failed"* && $1 == *"node-b "* && $1 == *"pod "*
 attached() { get /devices | grep -E "^uplink .* uplink +attached "; }
 
 without_packets() {
-    step "10. A client outside the node, with packets.mode = \"off\", the default"
+    step "10. A client outside the node, with packets.mode = \"off\""
     configure_outside off
     start_nodelb
     check "nodelb is ready" soon ready
@@ -112,6 +112,7 @@ with_packets() {
 
 kill_with_clients() {
     step "12. kill -9 during 500 connections per second of the client"
+    peer kube-proxy "keeps connections in conntrack: conntrack -F or a firewall that reloads its rules ends them. nodelb does not use it."
     start_traffic "$balancer" 500 outside client
     sleep 1
     kill -9 "$nodelb"
@@ -122,7 +123,8 @@ kill_with_clients() {
     check "nodelb is started again and is ready" soon ready
     sleep 1
     end_traffic
-    check "the client's traffic during this step: $traffic" unharmed "$traffic"
+    check "the client's traffic during this act: $traffic" unharmed "$traffic"
+    remember outside "$traffic"
 }
 
 leave_outside() {
