@@ -82,8 +82,8 @@ static __always_inline bool find_service(__u32 at_pod)
  * Whether a client's packet begins a new connection although there is an entry
  * for it. UDP: whenever the backend has gone or the address leads to another
  * service, so that a client that keeps its port reaches another one. TCP: only
- * a SYN, if the connection has ended or the backend has gone; otherwise it is
- * repeated.
+ * a SYN, if the connection has ended, the backend has gone, or one on this node
+ * has not answered; otherwise it is repeated.
  */
 static __always_inline bool
 begins_again(struct connection *entry, struct scratch *here, bool at_pod)
@@ -105,6 +105,13 @@ begins_again(struct connection *entry, struct scratch *here, bool at_pod)
 	if (!is_tcp)
 		return false;
 	if (is_closing())
+		return true;
+	/*
+	 * Nothing has answered. If no route led to the backend for a moment,
+	 * the entry takes it for one of this node.
+	 */
+	if (!(here->entry.flags & CONNECTION_REDIRECTED) &&
+	    !(here->partner.flags & CONNECTION_REPLIED))
 		return true;
 	/* The RST ended the client's last connection, not this one. */
 	if (here->entry.flags & CONNECTION_RESET)

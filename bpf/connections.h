@@ -233,6 +233,7 @@ VERIFIED_ONCE bool is_closing(void)
 	if (!here)
 		return false;
 	partner_of(&here->packet.key, &here->entry, &here->partner_key);
+	here->partner.flags = 0;
 	if (!find_in(&connections, &here->partner_key, &here->partner) &&
 	    !find_in(&half_open, &here->partner_key, &here->partner))
 		return bpf_map_lookup_elem(&connections, &here->packet.key);

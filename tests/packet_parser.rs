@@ -86,7 +86,7 @@ fn by_program(mut read: Read, headers: Option<&Headers>) -> Seen {
 
 /// The frames of all cases.
 fn frames() -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/packet_programs/fixtures");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/packet_programs/fixtures");
     let worlds = std::fs::read_to_string(folder.join("worlds")).expect("a file");
     let mut files: Vec<_> =
         std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("a file").path()).collect();

@@ -44,7 +44,7 @@ pub(crate) struct Program {
 }
 
 fn compile() -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/packet_parser");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/packet_parser");
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("parser-{}", std::process::id()));
     let status = Command::new("gcc")
         .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Werror", "-Wno-unused-function", "-Wno-unused-variable"])

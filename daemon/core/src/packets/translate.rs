@@ -123,8 +123,9 @@ fn arriving(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) -> Result
 }
 
 /// The entry if the packet continues its connection, which moves to `connections` if it is established now. Not
-/// continued are connections of which the other entry is gone; TCP connections that have ended, or of which the service
-/// no longer has the address or the backend, when the client opens a new one; UDP flows of such a service.
+/// continued are connections of which the other entry is gone; TCP connections that have ended, that no backend on this
+/// node has answered, or of which the service no longer has the address or the backend, when the client opens a new one;
+/// UDP flows of such a service.
 fn continued(
     state: &mut HookState<'_>,
     key: &PacketKey,
@@ -141,7 +142,13 @@ fn continued(
     if is_half_open && !state.tables.has_both(key, &entry) {
         return None;
     }
-    if is_new && (state.tables.reverse_of(key, &entry).is_none() || state.tables.is_closing(key, &entry)) {
+    let reverse = state.tables.reverse_of(key, &entry).map(|(_, reverse)| reverse.flags);
+    if is_new && (reverse.is_none() || state.tables.is_closing(key, &entry)) {
+        return None;
+    }
+    // If no route led to the backend for a moment, the entry takes it for one of this node.
+    let is_answered = entry.flags.is_redirected || reverse.is_some_and(|flags| flags.has_replied);
+    if is_new && !is_answered {
         return None;
     }
     if is_new || (!is_tcp && !is_later) {

@@ -33,6 +33,8 @@ const PACE: Duration = Duration::from_millis(250);
 const BEAT: Duration = Duration::from_secs(2);
 /// The number of messages that a page may be behind. One that is further behind gets everything again.
 const BACKLOG: usize = 64;
+/// The maximum number of bytes that a page is sent at once: the server keeps them until the client has read them.
+const PIECE: usize = 64 * 1024;
 /// The maximum number of records in one message.
 const RECORDS: usize = 200;
 
@@ -134,7 +136,7 @@ impl Hub {
 
     /// The body for one page: everything, and then each message. `place` is the page's slot.
     pub(in crate::admin) fn body(self: &Arc<Self>, place: OwnedSemaphorePermit, stop: watch::Receiver<bool>) -> Body {
-        let page = Page { hub: Arc::clone(self), messages: None, stop, _place: place };
+        let page = Page { hub: Arc::clone(self), messages: None, unsent: Bytes::new(), stop, _place: place };
         Body::from_stream(stream::unfold(page, Page::next))
     }
 
@@ -268,26 +270,37 @@ struct Page {
     hub: Arc<Hub>,
     /// `None` before everything was sent.
     messages: Option<broadcast::Receiver<Bytes>>,
+    /// The rest of the last message.
+    unsent: Bytes,
     stop: watch::Receiver<bool>,
     _place: OwnedSemaphorePermit,
 }
 
 impl Page {
-    /// The next message; `None` at the end.
+    /// The next piece of a message; `None` at the end.
     async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
+        while self.unsent.is_empty() {
+            self.unsent = self.message().await?;
+        }
+        let piece = self.unsent.split_to(self.unsent.len().min(PIECE));
+        Some((Ok(piece), self))
+    }
+
+    /// The next message; `None` at the end.
+    async fn message(&mut self) -> Option<Bytes> {
         loop {
             let Some(messages) = &mut self.messages else {
                 let hub = Arc::clone(&self.hub);
                 let (all, messages) = tokio::task::spawn_blocking(move || hub.join()).await.ok()?;
                 self.messages = Some(messages);
-                return Some((Ok(all), self));
+                return Some(all);
             };
             let message = tokio::select! {
                 _ = self.stop.wait_for(|stop| *stop) => return None,
                 message = messages.recv() => message,
             };
             match message {
-                Ok(message) => return Some((Ok(message), self)),
+                Ok(message) => return Some(message),
                 Err(RecvError::Lagged(_)) => self.messages = None,
                 Err(RecvError::Closed) => return None,
             }

@@ -77,13 +77,32 @@ async fn a_page_that_is_far_behind_gets_everything_again() {
     let (hub, publish) = hub();
     let place = Arc::new(tokio::sync::Semaphore::new(1)).try_acquire_owned().unwrap();
     let (_stop, stop) = watch::channel(false);
-    let page = Page { hub: Arc::clone(&hub), messages: None, stop, _place: place };
-    let (_, page) = page.next().await.unwrap();
+    let mut page = Page { hub: Arc::clone(&hub), messages: None, unsent: Bytes::new(), stop, _place: place };
+    page.message().await.unwrap();
     for number in 0..=BACKLOG {
         record(&publish, &format!("record {number}"));
         hub.send(false);
     }
-    let (message, _page) = page.next().await.unwrap();
-    let message = text(&message.unwrap());
+    let message = text(&page.message().await.unwrap());
     assert!(events(&message).contains(&"services") && message.contains(&format!("record {BACKLOG}")), "{message}");
+}
+
+#[tokio::test]
+async fn a_long_message_is_sent_in_pieces() {
+    let (hub, publish) = hub();
+    for number in 0..RECORDS {
+        record(&publish, &format!("record {number}: {}", "x".repeat(1_000)));
+    }
+    let place = Arc::new(tokio::sync::Semaphore::new(1)).try_acquire_owned().unwrap();
+    let (_stop, stop) = watch::channel(false);
+    let mut page = Page { hub, messages: None, unsent: Bytes::new(), stop, _place: place };
+    let mut message = String::new();
+    while !message.contains("event: status") {
+        let (piece, next) = page.next().await.unwrap();
+        let piece = piece.unwrap();
+        assert!(piece.len() <= PIECE, "{}", piece.len());
+        message.push_str(&text(&piece));
+        page = next;
+    }
+    assert!(message.len() > 2 * PIECE && message.contains(&format!("record {}", RECORDS - 1)), "{}", message.len());
 }
