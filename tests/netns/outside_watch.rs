@@ -122,7 +122,7 @@ fn check_counts() {
     let rows = drops["drops"].as_array().unwrap();
     let verdicts: Vec<_> = rows.iter().map(|row| row["verdict"].as_str().unwrap()).collect();
     assert!(verdicts.contains(&"rst") && verdicts.contains(&"icmp"), "{drops}");
-    assert!(rows.iter().all(|row| row["reason"] == "no-backend" && row["last"].as_u64().unwrap() < 60), "{drops}");
+    assert!(rows.iter().all(|row| row["reason"] == "no-backend" && row["last"].is_string()), "{drops}");
     assert_eq!(drops["counted"]["not_listed"], 0, "{drops}");
     let metrics = answer("/metrics", "text/plain").unwrap();
     let outside = |result: &str| {

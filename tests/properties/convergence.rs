@@ -8,7 +8,6 @@ use nodelb_core::explain::trace::{self, Verdict};
 use nodelb_core::filter::Filter;
 use nodelb_core::model::service::FrontendKind;
 use nodelb_core::state::dump::dump;
-use nodelb_core::state::status::Status;
 use proptest::prelude::*;
 
 use crate::cases;
@@ -99,12 +98,12 @@ proptest! {
         let host = host_after(&changes);
         let snapshot = host.engine.snapshot(host.now);
         let rows = reports::frontends(&snapshot, &Filter::default());
-        let owners: Vec<&FrontendReport> = rows.iter().filter(|row| row.status == Status::Ok).collect();
+        let owners: Vec<&FrontendReport> = rows.iter().filter(|row| row.status.is_in_maps()).collect();
         // A frontend in the desired state has an error only if all its backends are refused, or if
         // it is accepted on no address of the node.
         let is_explained = |row: &FrontendReport| match &row.error {
-            Some(_) => row.status == Status::Refused || row.backends.is_empty() || row.kind == FrontendKind::NodePort,
-            None => row.status != Status::Refused,
+            Some(_) => row.status.is_denied() || row.backends.is_empty() || row.kind == FrontendKind::NodePort,
+            None => !row.status.is_denied(),
         };
         prop_assert!(rows.iter().all(is_explained));
         let (held, canaries) = (host.held(), 2);
@@ -135,7 +134,7 @@ proptest! {
             let own: Vec<_> = frontends.iter().filter(|row| row.service == service.service).cloned().collect();
             prop_assert_eq!(reports::frontends(&snapshot, &filter), own);
             let own: Vec<_> = backends.iter().filter(|row| row.service == service.service).cloned().collect();
-            prop_assert!(service.status == Status::Refused || service.selectable <= own.len());
+            prop_assert!(service.status.is_denied() || service.selectable <= own.len());
             prop_assert!(own.iter().filter(|row| row.choice == Choice::Selected).count() >= service.selectable);
             prop_assert_eq!(reports::backends(&snapshot, &filter), own);
         }

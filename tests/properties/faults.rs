@@ -12,7 +12,6 @@ use nodelb_core::explain::trace::{Verdict, trace};
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::service::FrontendKind;
 use nodelb_core::state::entries::backends_of;
-use nodelb_core::state::status::Status;
 use proptest::prelude::*;
 
 use crate::cases;
@@ -68,7 +67,7 @@ fn assert_reports_are_true(host: &Host) -> Result<(), TestCaseError> {
         reports::frontends(&snapshot, &Default::default()).iter().filter(|row| row.kind == FrontendKind::NodePort)
     {
         let of_family = |addr: &&Addr| addr.family() == row.address.addr.family();
-        if let Some(first) = missing.iter().find(of_family).filter(|_| row.status == Status::Ok) {
+        if let Some(first) = missing.iter().find(of_family).filter(|_| row.status.is_in_maps()) {
             let error = row.error.as_deref().unwrap_or_default();
             // A row has one error, and the lack of a usable backend has priority.
             prop_assert!(
@@ -161,7 +160,7 @@ proptest! {
         let snapshot = host.engine.snapshot(host.now);
         for row in reports::frontends(&snapshot, &Default::default()) {
             let text = row.error.unwrap_or_default();
-            let is_done = row.status == Status::Ok;
+            let is_done = row.status.is_in_maps();
             // A frontend can be in the desired state although all its backends are refused or
             // unhealthy,
             let is_about_backends = text.contains("refused") || text.contains("health checks");

@@ -246,7 +246,7 @@ proptest! {
         watched.settle()?;
         let snapshot = watched.host.engine.snapshot(watched.host.now);
         for row in reports::frontends(&snapshot, &Filter::default()) {
-            let is_explained = row.error.is_some() || !matches!(row.status, Status::Held | Status::Refused);
+            let is_explained = row.error.is_some() || !matches!(row.status, Status::Held | Status::Refused | Status::Conflict);
             prop_assert!(is_explained, "{:?}", row);
         }
         // Deleting the service is intentional: nothing of it stays.

@@ -9,7 +9,6 @@ use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::service::{FrontendKind, ServiceName};
 use nodelb_core::state::entries::MapState;
-use nodelb_core::state::status::Status;
 use proptest::prelude::*;
 
 use crate::cases;
@@ -47,7 +46,7 @@ proptest! {
         let (held, range) = (host.held(), guard().nodeport_range);
         let rows = reports::frontends(&host.engine.snapshot(host.now), &Filter::default());
         let nodeports = rows.iter().filter(|row| row.kind == FrontendKind::NodePort && row.address.port == 30_080);
-        for row in nodeports.filter(|row| row.status != Status::Refused && row.address.protocol != Protocol::Sctp) {
+        for row in nodeports.filter(|row| !row.status.is_denied() && row.address.protocol != Protocol::Sctp) {
             // A wildcard IPv6 socket also takes IPv4: only check where one family has the NodePort.
             let other = L4Addr { addr: Addr::UNSPECIFIED_V4, ..row.address };
             if row.address != other && held.frontends.contains_key(&other) {

@@ -10,7 +10,6 @@ use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::service::{
     FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, Source,
 };
-use nodelb_core::state::status::Status;
 use proptest::prelude::*;
 use proptest::sample::select;
 
@@ -132,7 +131,7 @@ impl Run {
     fn owners(&self) -> BTreeMap<L4Addr, ServiceName> {
         let mut owners = BTreeMap::new();
         let snapshot = self.host.engine.snapshot(self.host.now);
-        for row in self.rows().into_iter().filter(|row| row.status != Status::Refused) {
+        for row in self.rows().into_iter().filter(|row| !row.status.is_denied()) {
             let held = snapshot.realised.frontends.get(&row.address);
             if held.is_some_and(|held| {
                 snapshot.service_of(held.service).is_some_and(|of| of.starts_with(&format!("{}/TCP", row.service)))
@@ -288,7 +287,7 @@ proptest! {
         host.settle();
         let services = described(&sent);
         for row in reports::frontends(&host.engine.snapshot(host.now), &Default::default()) {
-            if row.status == Status::Refused {
+            if row.status.is_denied() {
                 continue;
             }
             let claimants = services.values().filter(|it| crate::world::claims_of(it).contains(&row.address));
