@@ -69,6 +69,8 @@ directory = "$dir/outside-state"
 cgroup = "$cgroup"
 [packets]
 mode = "$1"
+# Without a default route, a veth device does not count as one that leads to other machines.
+devices = ["uplink"]
 END
     cp demo/outside/*.yaml "$dir/outside.d/"
 }
