@@ -139,6 +139,10 @@ fn push_counts(out: &mut String, report: &StatusReport, style: &Style) {
     });
     parts.extend(report.checks.iter().filter(|check| !check.passed).map(|check| format!("{} failed", check.name)));
     push_line(out, style, 4, &parts.join("   "));
+    // For connections from outside the node, also a good state has a reason, such as a kube-proxy that is present.
+    for check in report.checks.iter().filter(|check| check.passed && check.name == "devices") {
+        push_line(out, style, 4, &format!("outside: {}", check.detail));
+    }
 }
 
 /// Formats as ` (211 OK, 1 Held)`; empty if no number is worth showing.

@@ -17,13 +17,13 @@ main() {
     mkdir -p "$root/daemon"
     ln -s "$PWD"/repository/* "$root"
     local tests=$PWD/tests binary filters
-    output=$(mktemp)
+    measured=$(mktemp)
     cd "$root/daemon" || exit 1
     while read -r binary filters; do
         # shellcheck disable=SC2086 # several filters
         check "$binary $filters" shown "$tests/$binary" --test-threads=1 --nocapture $filters
         # What the tests have measured.
-        grep 'verified instructions' "$output"
+        grep 'verified instructions' "$measured"
     done <"$tests/list"
 }
 
@@ -33,7 +33,7 @@ is_up_for() {
 
 # Runs a command and stores its output in a file, too.
 shown() {
-    "$@" 2>&1 | tee "$output"
+    "$@" 2>&1 | tee "$measured"
     return "${PIPESTATUS[0]}"
 }
 
