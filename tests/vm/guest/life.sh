@@ -76,7 +76,7 @@ starts() {
 is_asked() {
     check "curl localhost:9890/frontends" says '^198.51.100.7:80/TCP .*shop/web .*OK' \
         curl -sfS http://localhost:9890/frontends
-    check "nodelb status" nodelb status
+    check "nodelb status" status
     check "journalctl -u nodelb" journal_has 'every source is synced'
     check "journalctl -x explains its lines" says 'What to do' journalctl -x --no-pager -u $unit
     check "the kernel's features are logged" journal_has 'optional features'

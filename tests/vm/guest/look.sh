@@ -13,6 +13,12 @@ says() {
     grep -qE -e "$pattern" <<<"$output" || { printf 'not said: %s\n%s\n' "$pattern" "$output"; return 1; }
 }
 
+# The command ends with 1 if there are problems, such as a cluster without this node.
+status() {
+    nodelb status
+    [ $? -le 1 ]
+}
+
 journal_has() {
     says "$1" journalctl -b --no-pager --output=cat -u "$unit"
 }

@@ -67,7 +67,7 @@ nodelb_is_installed_next_to_it() {
     check "it is ready" within 60 is_ready
     check "it has the services" within 60 says '^198.51.100.101:80/TCP .*OK' nodelb frontends
     check "nodelb devices: off, because of kube-proxy" within 60 says '^off .*nftables table kube-proxy' nodelb devices
-    check "nodelb status names kube-proxy" within 30 says 'kube-proxy' nodelb status
+    check "nodelb status names kube-proxy" within 30 says 'kube-proxy' status
     check "no program is at a device" is_not has_device_programs uplink
     check "kube-proxy serves everything" all_are_reached
     check_load "nodelb is installed next to kube-proxy"
