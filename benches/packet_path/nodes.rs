@@ -94,7 +94,29 @@ pub(crate) struct Nodes {
     pub(crate) with_conntrack: Balanced,
 }
 
+/// The variants that most tables compare, in the order of [`Nodes::variants`].
+pub(crate) const VARIANTS: [&str; 6] = [
+    "plain forwarding",
+    "plain forwarding, conntrack active",
+    "nftables, 20 services",
+    "nodelb, 20 services",
+    "nodelb, 50,000 services",
+    "nodelb, 20 services, conntrack active",
+];
+
 impl Nodes {
+    /// The node of each variant, and whether clients connect to a service there instead of a backend.
+    pub(crate) fn variants(&self) -> [(&Site, bool); VARIANTS.len()] {
+        [
+            (&self.plain, false),
+            (&self.tracked, false),
+            (&self.rules_few, true),
+            (&self.few.site, true),
+            (&self.many.site, true),
+            (&self.with_conntrack.site, true),
+        ]
+    }
+
     pub(crate) fn new(sandbox: &Sandbox, generator: &Generator) -> Self {
         let site = || Site::new(&generator.pins);
         let with_rules = |rules: &str| {

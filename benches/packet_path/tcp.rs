@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::generator::CpuClock;
 use crate::goals::Goals;
-use crate::nodes::{Nodes, TCP};
+use crate::nodes::{Nodes, TCP, VARIANTS};
 use crate::rounds::{Times, in_turn};
 use crate::site::{BACKEND_PORT, MACHINE, POD, Site};
 use crate::udp::{ROUNDS, Side};
@@ -28,15 +28,6 @@ enum Work {
 }
 
 const WORKS: [(Work, &str); 3] = [(Work::Requests, "TCP_RR"), (Work::Connections, "TCP_CRR"), (Work::Stream, "stream")];
-
-const NAMES: [&str; 6] = [
-    "plain forwarding",
-    "plain forwarding, conntrack active",
-    "nftables, 20 services",
-    "nodelb, 20 services",
-    "nodelb, 50,000 services",
-    "nodelb, 20 services, conntrack active",
-];
 
 /// A client and the server of one node.
 struct Pair<'a> {
@@ -138,15 +129,7 @@ pub(crate) fn run(cpu: &CpuClock, nodes: &Nodes, goals: &mut Goals) {
     println!("| | TCP_RR, min | p25 | TCP_CRR, min | p25 | stream, min | p25 |\n|---|---|---|---|---|---|---|");
     let mut rates = Vec::new();
     for side in Side::BOTH {
-        let sites = [
-            (&nodes.plain, false),
-            (&nodes.tracked, false),
-            (&nodes.rules_few, true),
-            (&nodes.few.site, true),
-            (&nodes.many.site, true),
-            (&nodes.with_conntrack.site, true),
-        ];
-        let mut pairs = sites.map(|(site, is_service)| Pair::new(site, side, is_service));
+        let mut pairs = nodes.variants().map(|(site, is_service)| Pair::new(site, side, is_service));
         let times = WORKS.map(|(work, _)| {
             in_turn(ROUNDS, |variant| {
                 for node in [&nodes.few, &nodes.many, &nodes.with_conntrack] {
@@ -168,14 +151,14 @@ pub(crate) fn run(cpu: &CpuClock, nodes: &Nodes, goals: &mut Goals) {
 const TIMEOUTS: nodelb_core::packets::sweep::SweepTimeouts =
     nodelb_core::packets::sweep::SweepTimeouts { handshake: 30, closed: 60, reset: 1, tcp_idle: 86_400, udp_idle: 120 };
 
-fn print(side: Side, times: &[[Times; NAMES.len()]; WORKS.len()]) {
-    for (variant, name) in NAMES.iter().enumerate() {
+fn print(side: Side, times: &[[Times; VARIANTS.len()]; WORKS.len()]) {
+    for (variant, name) in VARIANTS.iter().enumerate() {
         let cells = times.each_ref().map(|of| format!("{:.0} | {:.0}", of[variant].min(), of[variant].p25()));
         println!("| {side:?}: {name} | {} |", cells.join(" | "));
     }
 }
 
-fn judge(side: Side, times: &[[Times; NAMES.len()]; WORKS.len()], goals: &mut Goals) -> String {
+fn judge(side: Side, times: &[[Times; VARIANTS.len()]; WORKS.len()], goals: &mut Goals) -> String {
     for ((_, name), of) in WORKS.iter().zip(times) {
         let ratio =
             |variant: usize, base: usize| [of[variant].min() / of[base].min(), of[variant].p25() / of[base].p25()];

@@ -2,7 +2,7 @@
 
 use crate::generator::{Flows, Generator, Targets};
 use crate::goals::Goals;
-use crate::nodes::Nodes;
+use crate::nodes::{Nodes, VARIANTS};
 use crate::rounds::{Times, in_turn};
 use crate::site::{ADDRESSES, BACKEND_PORT, MACHINE, POD, Site};
 
@@ -144,30 +144,21 @@ fn known(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
 }
 
 fn new(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
-    const NAMES: [&str; 6] = [
-        "plain forwarding",
-        "plain forwarding, conntrack active",
-        "nftables, 20 services",
-        "nodelb, 20 services",
-        "nodelb, 50,000 services",
-        "nodelb, 20 services, conntrack active",
-    ];
-    let sites: [&Site; NAMES.len()] =
-        [&nodes.plain, &nodes.tracked, &nodes.rules_few, &nodes.few.site, &nodes.many.site, &nodes.with_conntrack.site];
     let mut first = 1_000_000;
     let times = Side::BOTH.map(|side| {
         in_turn(ROUNDS, |variant| {
-            let to = if variant < 2 { side.backends() } else { side.services() };
+            let (site, is_service) = nodes.variants()[variant];
+            let to = if is_service { side.services() } else { side.backends() };
             if [1, 2, 5].contains(&variant) {
-                sites[variant].flush_conntrack();
+                site.flush_conntrack();
             }
             first += 5 * NEW;
-            generator.measure(sites[variant], to, Flows { first, count: u32::MAX - first }, NEW)
+            generator.measure(site, to, Flows { first, count: u32::MAX - first }, NEW)
         })
     });
     let table = Table { times, dropped: dropped(generator, nodes) };
     println!("\n### New connections\n\nEvery packet begins a connection.\n");
-    table.print(NAMES);
+    table.print(VARIANTS);
     goals.add("G3", "new connection, local: to nftables", 0.50, table.ratio(Side::Local, 3, 2));
     goals.add("G3", "new connection, remote: to nftables", 0.65, table.ratio(Side::Remote, 3, 2));
 }

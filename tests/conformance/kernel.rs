@@ -12,12 +12,11 @@ use nodelb_core::datapath::Limits;
 use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::ServiceId;
-use nodelb_datapath::Options;
 use nodelb_prober::{Backend, Transport};
 
 use crate::environment::{Client, Environment, Outcome};
 use crate::health_check_server::{self, HealthCheckServer};
-use crate::maps::KernelMaps;
+use crate::maps::{KernelMaps, options};
 use crate::observe::observe;
 use crate::outside_model::{Attempt, Frame, Met};
 use crate::pod::Pod;
@@ -83,18 +82,7 @@ impl Environment for Kernel<'_> {
     type Maps = KernelMaps;
 
     fn maps(&mut self, limits: Limits, guard: &Guard) -> Result<KernelMaps, String> {
-        let options = Options {
-            pin_directory: self.net.pins.clone(),
-            cgroup: Some(self.net.cgroup.clone()),
-            limits,
-            nodeport_range: guard.nodeport_range.clone(),
-            protect_nodeports: true,
-            count_connections: true,
-            packets: None,
-            layout: nodelb_datapath::LAYOUT,
-            crash_after: None,
-        };
-        KernelMaps::open(options)
+        KernelMaps::open(options((&self.net.pins, &self.net.cgroup), limits, guard))
     }
 
     fn connect(&mut self, to: L4Addr, from: Client, traced: &Outcome) -> Result<String, String> {

@@ -1,11 +1,29 @@
 //! Maps in the kernel, for the scenarios.
 
+use std::path::Path;
+
+use nodelb_core::compile::guard::Guard;
 use nodelb_core::datapath::{Datapath, Limits, MapError};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::{MapOp, Realised};
-use nodelb_datapath::{CrashPoint, KernelDatapath, Options, cleanup};
+use nodelb_datapath::{CrashPoint, KernelDatapath, LAYOUT, Options, cleanup};
 
 use crate::model::Maps;
+
+/// Maps pinned in one directory, with programs in one cgroup and none at devices.
+pub(crate) fn options((pins, cgroup): (&Path, &Path), limits: Limits, guard: &Guard) -> Options {
+    Options {
+        pin_directory: pins.to_owned(),
+        cgroup: Some(cgroup.to_owned()),
+        limits,
+        nodeport_range: guard.nodeport_range.clone(),
+        protect_nodeports: true,
+        count_connections: true,
+        packets: None,
+        layout: LAYOUT,
+        crash_after: None,
+    }
+}
 
 /// Replaces the maps, if any, by new ones.
 fn open(options: &Options) -> Result<KernelDatapath, String> {

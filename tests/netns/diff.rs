@@ -4,6 +4,7 @@
 use std::process::{Command, Output};
 
 use nodelb_apiserver::{Cluster, EventFault, Fault, On, Replica};
+use nodelb_prober::SetAtEnd;
 use serde_json::Value;
 
 use crate::cluster::{apply, cluster_at, join, serve, service, slice};
@@ -145,8 +146,8 @@ fn a_server_that_drains_its_connections_can_be_asked() {
                     std::thread::sleep(std::time::Duration::from_millis(20));
                 }
             });
+            let _end = SetAtEnd(&stop);
             let found: Vec<_> = (0..40).flat_map(|_| rows("/diff?live&service=default/shop")).collect();
-            stop.store(true, std::sync::atomic::Ordering::Relaxed);
             assert_eq!(found, Vec::<Value>::new());
         });
         let log = host.log();

@@ -105,6 +105,17 @@ impl Lab {
         lab
     }
 
+    /// Adds a second link between node A and the router, by the devices `second` and `node-a2`.
+    pub(crate) fn add_second_uplink(&self) {
+        ip(&["link", "add", "second", "type", "veth", "peer", "name", "node-a2", "netns", "router"]);
+        ip(&["address", "add", "203.0.113.42/30", "dev", "second"]);
+        ip(&["address", "add", "2001:db8:4::2/64", "dev", "second", "nodad"]);
+        ip(&["link", "set", "second", "up"]);
+        self.router.ip("address add 203.0.113.41/30 dev node-a2");
+        self.router.ip("address add 2001:db8:4::1/64 dev node-a2 nodad");
+        self.router.ip("link set node-a2 up");
+    }
+
     fn join_router(&self) {
         ip(&["link", "add", UPLINK, "type", "veth", "peer", "name", "node-a", "netns", self.router.0]);
         ip(&["address", "add", "203.0.113.2/29", "dev", UPLINK]);

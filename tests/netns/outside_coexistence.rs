@@ -83,17 +83,6 @@ fn a_plugin_that_masquerades_by_iptables_changes_no_answer() {
     });
 }
 
-/// Adds a second link between the node and the router.
-fn add_second_uplink(lab: &Lab) {
-    ip(&["link", "add", "second", "type", "veth", "peer", "name", "node-a2", "netns", "router"]);
-    ip(&["address", "add", "203.0.113.42/30", "dev", "second"]);
-    ip(&["address", "add", "2001:db8:4::2/64", "dev", "second", "nodad"]);
-    ip(&["link", "set", "second", "up"]);
-    lab.router.ip("address add 203.0.113.41/30 dev node-a2");
-    lab.router.ip("address add 2001:db8:4::1/64 dev node-a2 nodad");
-    lab.router.ip("link set node-a2 up");
-}
-
 /// By which link the router sends packets of clients to the node.
 fn route_by(lab: &Lab, [v4, v6]: [&str; 2]) {
     lab.router.ip(&format!("route replace 198.51.100.0/24 via {v4}"));
@@ -104,7 +93,7 @@ fn route_by(lab: &Lab, [v4, v6]: [&str; 2]) {
 fn packets_of_a_connection_may_arrive_by_several_uplinks() {
     in_lab("packets_of_a_connection_may_arrive_by_several_uplinks", |host, lab, services| {
         const SECOND: [&str; 2] = ["203.0.113.42", "2001:db8:4::2"];
-        add_second_uplink(lab);
+        lab.add_second_uplink();
         // Loose: the source must only be reachable by any device.
         for device in ["all", "uplink", "second", "pod-a1"] {
             std::fs::write(format!("/proc/sys/net/ipv4/conf/{device}/rp_filter"), "2").unwrap();

@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nodelb_prober::SetAtEnd;
+
 use crate::host::say;
 use crate::lab::{Lab, Place};
 use crate::lab_services::Service;
@@ -108,11 +110,12 @@ fn flood_service(lab: &Lab, service: &Service, backend: &Place, what: &str) -> S
     let begun = Instant::now();
     let mut seen = Seen::default();
     thread::scope(|scope| {
+        let end = SetAtEnd(&is_done);
         let mut threads: Vec<_> =
             talks.chunks_mut(2 * TALKS / TALKERS).map(|part| scope.spawn(|| talk(part, &is_done))).collect();
         threads.extend((0..CLIENTS).map(|_| scope.spawn(|| lab.client.run(|| connect(&address, &is_done)))));
         lab.client.run(|| flood(*target.ip(), target.port(), syns()));
-        is_done.store(true, Ordering::Relaxed);
+        drop(end);
         threads.into_iter().for_each(|thread| seen.add(thread.join().unwrap_or_else(|_| panic!("{what}"))));
     });
     let (seconds, arrived) = (begun.elapsed().as_secs_f64(), received(backend) - before);

@@ -106,13 +106,7 @@ fn strict_checks_of_the_reverse_path_do_no_harm() {
 #[test]
 fn an_answer_may_leave_by_another_uplink() {
     in_lab("an_answer_may_leave_by_another_uplink", |host, lab, services| {
-        ip(&["link", "add", "second", "type", "veth", "peer", "name", "node-a2", "netns", "router"]);
-        ip(&["address", "add", "203.0.113.42/30", "dev", "second"]);
-        ip(&["address", "add", "2001:db8:4::2/64", "dev", "second", "nodad"]);
-        ip(&["link", "set", "second", "up"]);
-        lab.router.ip("address add 203.0.113.41/30 dev node-a2");
-        lab.router.ip("address add 2001:db8:4::1/64 dev node-a2 nodad");
-        lab.router.ip("link set node-a2 up");
+        lab.add_second_uplink();
         ip(&["route", "replace", "203.0.113.8/29", "via", "203.0.113.41"]);
         ip(&["-6", "route", "replace", "2001:db8:2::/64", "via", "2001:db8:4::1"]);
         host.configure(&format!("{PACKETS_ON}devices = [\"auto\", \"second\"]\n"));

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use nodelb_prober::Transport;
+use nodelb_prober::{SetAtEnd, Transport};
 
 use crate::host::{Daemon, Host, eventually, frontend};
 use crate::lab::{CLIENT, Lab, NODE_A, POD_A1, POD_B};
@@ -152,6 +152,7 @@ fn clients_survive_moves(lab: &Lab) {
             };
             scope.spawn(connect)
         });
+        let end = SetAtEnd(&is_done);
         for number in 0..MOVES {
             let is_to_b = number % 2 == 0;
             let mut old = service().load_balancer().map(|to| open(&to, Transport::Tcp));
@@ -167,7 +168,7 @@ fn clients_survive_moves(lab: &Lab) {
                 assert_eq!(talk.ask().err(), Some(std::io::ErrorKind::ConnectionReset), "after move {number}");
             }
         }
-        is_done.store(true, Ordering::Relaxed);
+        drop(end);
         clients.map(|client| client.join().unwrap())
     });
     for (answered, failed) in tallies {

@@ -27,7 +27,7 @@ use crate::environment::{Client, Environment, Outcome};
 use crate::health_check_server::{self, HealthCheckServer};
 use crate::host::Host;
 use crate::lab::{Lab, NODE_A, NODE_B, POD_A1, POD_A2, POD_B, Place, UPLINK};
-use crate::maps::KernelMaps;
+use crate::maps::{KernelMaps, options};
 use crate::network::ip;
 use crate::outside_model::{Affinities, Attempt, Frame, Machine, Met};
 use crate::run::{difference, run, scenarios};
@@ -245,15 +245,8 @@ impl Environment for Cluster<'_> {
         let settings =
             PacketSettings { answers: true, always_masquerades: self.always_masquerades, ..PacketSettings::default() };
         let options = Options {
-            pin_directory: self.net.pins.clone(),
-            cgroup: Some(self.net.cgroup.clone()),
-            limits,
-            nodeport_range: guard.nodeport_range.clone(),
-            protect_nodeports: true,
-            count_connections: true,
             packets: Some(PacketConfig { options: packets.clone(), settings, hook_method: None }),
-            layout: nodelb_datapath::LAYOUT,
-            crash_after: None,
+            ..options((&self.net.pins, &self.net.cgroup), limits, guard)
         };
         let mut maps = KernelMaps::open(options)?;
         let mut opened = maps.datapath.as_mut().and_then(nodelb_datapath::KernelDatapath::take_packets).unwrap();

@@ -14,6 +14,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// The cgroup of the sandbox; set only in the inner process.
 const INNER: &str = "NODELB_SANDBOX_CGROUP";
 
+/// Time limit of one test: far more than any takes, so that a test that hangs is named. `NODELB_TEST_SECONDS` changes it.
+const SECONDS: &str = "900";
+
+/// The exit status of `timeout` whose command was killed.
+const KILLED: i32 = 137;
+
 /// Every address of this range is local inside the sandbox, so that backends can listen on it. The
 /// other documentation ranges (198.51.100.0/24, 203.0.113.0/24, the rest of 2001:db8::/32) have no
 /// route: a connection to a frontend there that is not translated fails with ENETUNREACH.
@@ -46,8 +52,11 @@ fn outside(test: &str) {
     );
     let cgroup = OwnCgroup::make();
     let this_binary = std::env::current_exe().expect("the path of the test binary");
+    let limit = std::env::var("NODELB_TEST_SECONDS").unwrap_or_else(|_| SECONDS.into());
     let status = Command::new("setpriv")
-        .args(["--pdeathsig", "KILL", "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"])
+        .args(["--pdeathsig", "KILL", "timeout", "--foreground", "--signal=KILL", &limit])
+        .args(["setpriv", "--pdeathsig", "KILL"])
+        .args(["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"])
         .arg(this_binary)
         .args(["--exact", test, "--nocapture", "--include-ignored", "--test-threads=1"])
         .env(INNER, &cgroup.path)
@@ -55,7 +64,8 @@ fn outside(test: &str) {
         .status()
         .expect("setpriv and unshare (package util-linux)");
     drop(cgroup);
-    assert!(status.success(), "{test} failed inside its sandbox ({status}); its output is above");
+    let late = if status.code() == Some(KILLED) { format!(", killed, perhaps after {limit} s") } else { String::new() };
+    assert!(status.success(), "{test} failed inside its sandbox ({status}{late}); its output is above");
 }
 
 fn enter(cgroup: PathBuf) -> Sandbox {

@@ -13,6 +13,7 @@ use nodelb_datapath::{
     CrashPoint, HiddenReport, KernelDatapath, LinkState, OpenError, Options, Origin, cleanup, detach_hidden,
     drop_thread_privileges,
 };
+use nodelb_prober::SetAtEnd;
 
 use super::content::{content, fill};
 use super::{Kernel, Prober, SocketMode, backends, entry, exchange, in_sandbox, l4, list, options, point, put};
@@ -425,6 +426,7 @@ fn a_cleanup_during_a_start_removes_nothing_of_it() {
                     }
                 }
             });
+            let _end = SetAtEnd(&stop);
             let mut all = None;
             let starts = (0..12).filter(|_| match KernelDatapath::open(&options) {
                 Ok((datapath, _)) => {
@@ -436,9 +438,7 @@ fn a_cleanup_during_a_start_removes_nothing_of_it() {
                 Err(OpenError::Busy { .. }) => false,
                 Err(error) => panic!("{error}"),
             });
-            let started = starts.count();
-            stop.store(true, Ordering::Relaxed);
-            started
+            starts.count()
         });
         assert!(started > 0, "not one start came between two cleanups");
     });

@@ -109,10 +109,10 @@ fn missing_capabilities() -> Result<Vec<&'static str>, OpenError> {
 }
 
 fn check_bpffs(pin_directory: &Path) -> Result<(), OpenError> {
-    let existing = pin_directory.ancestors().find(|directory| directory.exists()).unwrap_or(pin_directory);
-    match statfs(existing) {
-        Ok(found) if found.filesystem_type() == BPF_FS_MAGIC => {}
-        _ => return Err(OpenError::NoBpffs { directory: pin_directory.to_path_buf() }),
+    // One system call for each directory: `nodelb cleanup` may remove it at any time.
+    let existing = pin_directory.ancestors().find_map(|directory| statfs(directory).ok());
+    if existing.is_none_or(|found| found.filesystem_type() != BPF_FS_MAGIC) {
+        return Err(OpenError::NoBpffs { directory: pin_directory.to_path_buf() });
     }
     let mountinfo = mountinfo()?;
     if fs::canonicalize(pin_directory).is_ok_and(|place| is_whole_bpffs(&mountinfo, &place)) {

@@ -5,12 +5,14 @@
 #![forbid(unsafe_code)]
 
 pub mod backend;
+pub mod end;
 pub mod exchange;
 pub mod kept;
 pub mod probe;
 pub mod tally;
 
 pub use backend::Backend;
+pub use end::SetAtEnd;
 pub use exchange::{Failure, Transport, exchange};
 pub use kept::Kept;
 pub use probe::{Plan, Probe};

@@ -7,7 +7,7 @@ const ROW = 26;
 const ERROR = 20;
 const ORDER = { critical: 0, warning: 1, ok: 2 };
 
-// What is shown: a text, a severity, and the service whose details are open.
+// What is shown: a text, a severity, and the service that is open.
 export const view = { text: "", severity: "", selected: "" };
 
 let rows = [];
