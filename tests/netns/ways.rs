@@ -214,9 +214,8 @@ fn another(fixture: &Fixture, name: &str, mut object: Value) {
     apply(&fixture.cluster, slice);
 }
 
-/// The ways. The thirteenth is a detached hook, which the daemon attaches again while a test looks: it has a test of its
-/// own. The last one leaves a problem for 15 minutes: that another program changed the kernel.
-pub(crate) static WAYS: [Way; 12] = [
+/// The ways. A detached hook, which the daemon attaches again while a test looks, has a test of its own. The last one leaves a problem for 15 minutes: that another program changed the kernel.
+pub(crate) static WAYS: [Way; 13] = [
     Way {
         name: "the selector matches no pod",
         service: "default/web",
@@ -413,6 +412,27 @@ pub(crate) static WAYS: [Way; 12] = [
         verdict: FORWARDED,
         finding: ("address-conflict", 2, &["mine/first"]),
         problem: Seen::As("Conflict", &["198.51.100.90:443/TCP is owned by mine/first"]),
+    },
+    Way {
+        name: "a service file describes a service of the same name",
+        service: "default/twin",
+        breaks: |fixture| {
+            another(fixture, "twin", service("twin", "198.51.100.90"));
+            eventually("the cluster's", || is_served_by("198.51.100.90:443/TCP", &["192.0.2.80:8080/TCP"]));
+            let twin = crate::host::service("default/twin", &["198.51.100.90:443"], &["192.0.2.80:8080"]);
+            fixture.host.serve("twin.toml", &twin);
+            eventually("both", || {
+                let rows = get("/services?service=default/twin").map(|answer| answer["services"].clone());
+                rows.is_some_and(|rows| rows[1]["status"] == "Conflict" && rows[0]["source"] == "files")
+            });
+        },
+        repairs: |fixture| {
+            fixture.host.withdraw("twin.toml");
+            deletes(fixture, &[("services", "twin"), ("endpointslices", "twin")]);
+        },
+        verdict: FORWARDED,
+        finding: ("defined-twice", 1, &["a local file takes precedence over Kubernetes", "Service default/twin"]),
+        problem: Seen::As("Conflict", &["a local file takes precedence over Kubernetes"]),
     },
     Way {
         name: "another program deletes an entry of a kernel map",

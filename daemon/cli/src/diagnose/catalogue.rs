@@ -30,26 +30,26 @@ struct Catalogue {
 /// What all findings of a kind have in common.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub(super) struct FindingEntry {
+pub struct FindingEntry {
     /// The kind.
-    pub(super) kind: FindingKind,
+    pub kind: FindingKind,
     /// The severity, unless the facts say otherwise.
-    pub(super) severity: Severity,
+    pub severity: Severity,
     /// The reasons of `/status` for the same situation.
     #[serde(default)]
-    pub(super) problems: Vec<Reason>,
+    pub problems: Vec<Reason>,
     /// Whether such a problem concerns every service.
     #[serde(default)]
-    pub(super) for_all: bool,
+    pub for_all: bool,
     /// Whether such a problem concerns the service only if a rule says so.
     #[serde(default)]
-    pub(super) of_node: bool,
+    pub of_node: bool,
     /// The findings that follow from this one.
     #[serde(default)]
-    pub(super) explains: Vec<FindingKind>,
+    pub explains: Vec<FindingKind>,
     /// The findings that say nothing if there is this one.
     #[serde(default)]
-    pub(super) suppresses: Vec<FindingKind>,
+    pub suppresses: Vec<FindingKind>,
     /// Whether it is shown only if nothing is wrong.
     #[serde(default)]
     detail: bool,
@@ -89,7 +89,7 @@ pub(super) const PLACEHOLDERS: [&str; 10] =
     ["service", "namespace", "name", "source", "similar", "target", "at-once", "label", "value", "pod"];
 
 /// Returns every kind of finding in its order.
-pub(super) fn findings() -> &'static [FindingEntry] {
+pub fn findings() -> &'static [FindingEntry] {
     &CATALOGUE.finding
 }
 

@@ -21,11 +21,11 @@ pub enum FindingSeverity {
 
 /// Defines the kinds of findings with their names in JSON.
 macro_rules! kinds {
-    ($($(#[doc = $meaning:literal])* $name:ident = $text:literal,)*) => {
+    ($(#[doc = $meaning:literal] $name:ident = $text:literal,)*) => {
         /// The kind of a finding.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
         pub enum FindingKind {
-            $($(#[doc = $meaning])* #[serde(rename = $text)] $name,)*
+            $(#[doc = $meaning] #[serde(rename = $text)] $name,)*
         }
 
         impl FindingKind {
@@ -36,6 +36,13 @@ macro_rules! kinds {
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)*
+                }
+            }
+
+            /// The meaning, for the documents.
+            pub fn meaning(self) -> &'static str {
+                match self {
+                    $(Self::$name => $meaning.trim(),)*
                 }
             }
         }

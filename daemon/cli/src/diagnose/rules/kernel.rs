@@ -77,8 +77,13 @@ fn with_rows(finding: Finding, rows: &[&FrontendRow]) -> Finding {
 /// Two sources define the service.
 fn described_twice(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
     let row = daemon.services.iter().find(|row| daemon.services.len() > 1 && row.status == Some(Status::Conflict))?;
-    let what = format!("it is defined twice; the definition in {} is not used", shown(&row.origin));
-    Some(context.finding(Kind::DefinedTwice, what).evidence(row.error.iter().map(|error| quoted(error))))
+    // The words of `/status`, which `/services` has, too.
+    let what = match &row.error {
+        Some(error) => quoted(error),
+        None => format!("it is defined twice; the definition in {} is not used", shown(&row.origin)),
+    };
+    let finding = Finding { what, ..context.finding(Kind::DefinedTwice, "") };
+    Some(finding.evidence([format!("not used: {}", shown(&row.origin))]))
 }
 
 fn held(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
