@@ -47,8 +47,8 @@ fn the_findings_of_diagnose_are_documented() {
     let whole = fields(&schema, "");
     let parts = [("FindingRow", "findings"), ("SkippedRow", "not_checked"), ("ConnectTestRow", "connections")];
     let parts: String = parts.iter().map(|(row, list)| fields(&schema["$defs"][row], &format!("{list}[]."))).collect();
-    let table = format!("{whole}{parts}\n");
-    generated::is_part_of_file("docs/diagnose.md", ("|---|---|", "The fields are generated"), &table);
+    let table = format!("|---|---|\n{whole}{parts}\n");
+    generated::is_part_of_file("docs/diagnose.md", ("| field | meaning |", "The fields are generated"), &table);
 }
 
 /// The fields of a schema as rows of a table.
