@@ -6,6 +6,7 @@ use crate::model::time::Time;
 use crate::output::table::Style;
 use crate::output::{durations, wrap};
 use crate::rows::{Answer, Diagnosis, FindingRow, FindingSeverity};
+use crate::text::counted;
 
 impl Answer for Diagnosis {
     fn text(&self, _: Time, style: &Style) -> String {
@@ -106,8 +107,7 @@ fn push_tail(out: &mut String, diagnosis: &Diagnosis, hidden: usize, style: &Sty
         diagnosis.apiserver.as_ref().map_or_else(|| "no API server".into(), |it| format!("API server {it}"));
     let connections = match diagnosis.connections.len() {
         0 => "no connections".into(),
-        1 => "1 connection".to_owned(),
-        number => format!("{number} connections"),
+        number => counted(number, "connection"),
     };
     push_paragraph(out, &format!("Based on: {daemon}; {apiserver}; {connections}"), (0, 0), style);
 }

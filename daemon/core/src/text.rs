@@ -1,5 +1,5 @@
 //! Makes external text safe for a terminal and for the journal: replaces control characters and limits the length.
-//! Formats lists in sentences.
+//! Formats lists and numbers in sentences.
 
 use std::borrow::Cow;
 use std::fmt::{Display, Write};
@@ -51,6 +51,11 @@ pub fn listed(items: impl IntoIterator<Item = impl Display>, max: usize) -> Stri
         0 => text,
         more => format!("{text} and {more} more"),
     }
+}
+
+/// A number with its noun: `1 service`, `2 services`.
+pub fn counted(number: usize, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use nodelb_core::output::durations;
 use nodelb_core::rows::{FindingKind as Kind, FindingRow as Finding, FindingSeverity as Severity};
 use nodelb_core::state::status::Status;
 use nodelb_core::text;
-use nodelb_core::text::listed;
+use nodelb_core::text::{counted, listed};
 
 use super::catalogue;
 use super::facts::{Cluster, Daemon, Facts};
@@ -184,11 +184,6 @@ fn quoted(text: &str) -> String {
 /// Returns the first few, and the number of the others.
 fn some(each: impl IntoIterator<Item = String>) -> String {
     listed(each, 5)
-}
-
-/// Returns a number with its noun: `1 pod`, `2 pods`.
-fn count(number: usize, what: &str) -> String {
-    if number == 1 { format!("1 {what}") } else { format!("{number} {what}s") }
 }
 
 /// Returns the protocol; the default is `TCP`.

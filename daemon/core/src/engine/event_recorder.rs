@@ -19,6 +19,7 @@ use crate::model::cause::{Cause, Trigger};
 use crate::model::service::{PortKey, ServiceName, Source};
 use crate::state::entries::{Realised, ServiceEntry, ServiceId};
 use crate::state::kernel_check::EntryKey;
+use crate::text::counted;
 
 pub(super) use context::Context;
 pub(super) use draft::Draft;
@@ -246,11 +247,10 @@ impl EventRecorder {
                 continue;
             }
             self.recorded.insert(source);
-            let (services, slices) =
-                (context.table.services_of(source).count(), context.table.slices_of(source).count());
+            let services = counted(context.table.services_of(source).count(), "service");
+            let slices = counted(context.table.slices_of(source).count(), "slice");
             let incomplete = context.table.incomplete(source).map(|what| format!("; not read: {what}"));
-            let detail =
-                format!("{services} services and {slices} slices at the start{}", incomplete.unwrap_or_default());
+            let detail = format!("{services} and {slices} at the start{}", incomplete.unwrap_or_default());
             let kernel = if context.round.failed == 0 { Kernel::Done } else { Kernel::Deferred };
             events.push(Event { source: Some(source), kernel, ..Event::for_daemon(What::Synced, detail) });
         }

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::Endpoint;
 
-use super::{Context, Finding, Kind, Severity, count, is_pod_of, is_ready, quoted, shown, some};
+use super::{Context, Finding, Kind, Severity, counted, is_pod_of, is_ready, quoted, shown, some};
 use crate::diagnose::objects::{
     conditions, is_pod_ready, phase_and_ip, pod_name, readiness, ready_since, selector, text,
 };
@@ -35,7 +35,7 @@ fn selects_nothing(context: &Context<'_>, service: &Service) -> Option<Finding> 
         format!("pod {} has {}", shown(text(&pod.metadata.name)), some(each))
     });
     let ended = context.pods.map_or(0, <[Pod]>::len);
-    let ended = (ended > 0).then(|| format!("{} with these labels, all completed", count(ended, "pod")));
+    let ended = (ended > 0).then(|| format!("{} with these labels, all completed", counted(ended, "pod")));
     let label = near.first().and_then(|(_, differing)| differing.first());
     let label = label.and_then(|it| Some((shown(it.label), shown(it.has?))));
     let (case, values) = match &label {
@@ -58,7 +58,7 @@ fn not_ready(context: &Context<'_>) -> Option<Finding> {
         return None;
     }
     let number = waiting.len().max(pods.len());
-    let what = format!("none of its {} is ready", count(number, if pods.is_empty() { "endpoint" } else { "pod" }));
+    let what = format!("none of its {} is ready", counted(number, if pods.is_empty() { "endpoint" } else { "pod" }));
     let of_pods = pods.iter().map(|pod| pod_text(context, pod));
     let others = waiting.iter().filter(|endpoint| !pods.iter().any(|pod| is_pod_of(endpoint, pod)));
     let of_others = others.map(|endpoint| endpoint_text(endpoint));
@@ -109,8 +109,12 @@ fn by_condition(context: &Context<'_>) -> Option<Finding> {
         return None;
     }
     let (ready, others): (Vec<&Endpoint>, Vec<&Endpoint>) = all.iter().partition(|endpoint| is_ready(endpoint));
-    let what =
-        format!("{} in {}: {} ready", count(all.len(), "endpoint"), count(context.slices?.len(), "slice"), ready.len());
+    let what = format!(
+        "{} in {}: {} ready",
+        counted(all.len(), "endpoint"),
+        counted(context.slices?.len(), "slice"),
+        ready.len()
+    );
     let evidence = others.iter().take(10).map(|endpoint| endpoint_text(endpoint));
     let slices = context.slices?.iter().take(5);
     let slices = slices

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Context, Finding, Kind, count, durations, quoted, shown, some};
+use super::{Context, Finding, Kind, counted, durations, quoted, shown, some};
 use crate::diagnose::catalogue;
 use crate::diagnose::facts::{ConnectionRow, DropRow, KernelSettings, LimitRow, Packets};
 
@@ -105,7 +105,7 @@ fn unanswered(packets: &Packets, kernel: &KernelSettings) -> Vec<Finding> {
             .filter(|((by, _), (waiting, has_answered))| *by == path && !waiting.is_empty() && !has_answered);
         let line = |((_, backend), (waiting, _)): (&(&str, &str), &(Vec<&ConnectionRow>, bool))| {
             let clients = some(waiting.iter().map(|row| shown(&row.client)));
-            format!("{} has not answered {}: {clients}", shown(backend), count(waiting.len(), "connection"))
+            format!("{} has not answered {}: {clients}", shown(backend), counted(waiting.len(), "connection"))
         };
         silent.map(line).collect::<Vec<_>>()
     };
@@ -142,7 +142,7 @@ fn drops(rows: &[DropRow]) -> Vec<Finding> {
 }
 
 fn count_of(packets: u64) -> String {
-    count(usize::try_from(packets).unwrap_or(usize::MAX), "packet")
+    counted(usize::try_from(packets).unwrap_or(usize::MAX), "packet")
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Context, Finding, Kind, Severity, count, shown, some};
+use super::{Context, Finding, Kind, Severity, counted, shown, some};
 use crate::diagnose::facts::{ConnectTest, FrontendRow, Outcome};
 use crate::diagnose::objects::{spec, text};
 
@@ -47,7 +47,7 @@ fn unreachable(context: &Context<'_>, connect_tests: &[ConnectTest]) -> Option<F
         return None;
     }
     let severity = if failed.len() == tried { Severity::Critical } else { Severity::Warning };
-    let what = format!("cannot connect to {} of {} from here", failed.len(), count(tried, "backend"));
+    let what = format!("cannot connect to {} of {} from here", failed.len(), counted(tried, "backend"));
     let case = if failed.iter().any(|(_, why, _)| why.contains("refused")) { "refused" } else { "silent" };
     let finding = context.finding_in(Kind::BackendUnreachable, what, case, &[]).severity(severity);
     Some(finding.evidence(failed.iter().take(10).map(one_line)))
@@ -108,7 +108,7 @@ fn accepted(context: &Context<'_>, connect_tests: &[ConnectTest]) -> Option<Find
         return None;
     }
     let what =
-        format!("{} and {} answer from here", count(frontends.len(), "frontend"), count(backends.len(), "backend"));
+        format!("{} and {} answer from here", counted(frontends.len(), "frontend"), counted(backends.len(), "backend"));
     let each = frontends.iter().chain(&backends).take(20);
     let each = each.map(|(connect, after)| format!("{} accepted after {}", shown(&connect.to), millis(*after)));
     Some(context.finding(Kind::Works, what).evidence(each))

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Pod, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::{Context, Finding, Kind, Severity, count, is_pod_of, is_ready, protocol, shown, some};
+use super::{Context, Finding, Kind, Severity, counted, is_pod_of, is_ready, protocol, shown, some};
 use crate::diagnose::objects::{
     is_pod_ready, last_write, list, phase_and_ip, pod_name, ready_since, seconds, selector, spec, text,
 };
@@ -91,7 +91,7 @@ fn emptied(context: &Context<'_>, slices: &[EndpointSlice]) -> Finding {
     let history = context.daemon.and_then(|daemon| daemon.history.as_ref()).into_iter().flatten();
     let removals = history.rev().filter(|row| rows::takes_away(row)).take(3).map(rows::step);
     let ready = context.pods.into_iter().flatten().filter(|pod| is_pod_ready(pod)).count();
-    let ready = (ready > 0).then(|| format!("{} would be ready", count(ready, "pod")));
+    let ready = (ready > 0).then(|| format!("{} would be ready", counted(ready, "pod")));
     let held = context.is_held().then(|| "nodelb holds the last known backends meanwhile".to_owned());
     let finding = context.finding(Kind::SliceEmptied, what).severity(severity);
     finding.evidence(writers).evidence(removals).evidence(ready).evidence(held)
@@ -104,7 +104,7 @@ fn missing(context: &Context<'_>, service: &Service, disagreement: &Disagreement
     let evidence = match context.pods {
         Some([]) => return None,
         Some(_) if disagreement.absent.is_empty() => None,
-        Some(_) => Some(format!("{} ready", count(disagreement.absent.len(), "pod"))),
+        Some(_) => Some(format!("{} ready", counted(disagreement.absent.len(), "pod"))),
         None => Some("the pods could not be listed".into()),
     };
     let what = "it has a selector but no EndpointSlice: no controller creates one";
@@ -133,12 +133,12 @@ fn not_updated(context: &Context<'_>, Disagreement { absent, gone }: &Disagreeme
     let slices = slices
         .map(|slice| format!("slice {}: {}", shown(text(&slice.metadata.name)), context.written(&slice.metadata)));
     let what = match (absent.len(), gone.len()) {
-        (0, gone) => format!("its EndpointSlices have not been updated: they name {} too many", count(gone, "pod")),
-        (absent, 0) => format!("its EndpointSlices have not been updated: {} missing", count(absent, "ready pod")),
+        (0, gone) => format!("its EndpointSlices have not been updated: they name {} too many", counted(gone, "pod")),
+        (absent, 0) => format!("its EndpointSlices have not been updated: {} missing", counted(absent, "ready pod")),
         (absent, gone) => format!(
             "its EndpointSlices have not been updated: {} missing, {} too many",
-            count(absent, "ready pod"),
-            count(gone, "pod")
+            counted(absent, "ready pod"),
+            counted(gone, "pod")
         ),
     };
     let finding = context.finding(Kind::SliceNotUpdated, what).severity(severity);
