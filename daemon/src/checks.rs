@@ -1,5 +1,5 @@
-//! Active health checks of services from files, and of Kubernetes Services if configured: the checker asks every backend whether it serves, and sends the
-//! backends that do not serve to the owner task. Owns the targets, the times and the evaluation of the answers;
+//! Active health checks of services from files, and of Kubernetes Services if configured: the checker asks every backend
+//! whether it serves, and sends the backends that do not serve to the owner task. Owns the targets, the times and the evaluation of the answers;
 //! selection decides what follows for connections ([`nodelb_core::compile::select`]).
 //!
 //! The checker stands between these sources and the owner task: the changes of the sources pass through it unmodified,
@@ -26,5 +26,5 @@ mod schedule;
 mod state;
 mod state_file;
 
-pub use run::{Sources, start};
+pub use run::{KubernetesChanges, Sources, start};
 pub use state::{CheckReport, Condition, Outcome};

@@ -10,7 +10,6 @@ use std::time::Duration;
 use nix::sys::resource::{Resource, getrlimit};
 use nodelb_cli::exit::{Code, Failure};
 use nodelb_cli::{DatapathChoice, RunOptions};
-use nodelb_core::change::Change;
 use nodelb_core::compile::guard::Guard;
 use nodelb_core::config::EngineConfig;
 use nodelb_core::datapath::Datapath;
@@ -259,12 +258,12 @@ async fn end(
 
 /// Returns the owner task as the Kubernetes source uses it. If health checks of its services are made, its changes reach
 /// the owner task through the checker.
-fn through_checks(config: &Config, owner: &OwnerHandle) -> (OwnerHandle, Option<(mpsc::Receiver<Vec<Change>>, Guard)>) {
+fn through_checks(config: &Config, owner: &OwnerHandle) -> (OwnerHandle, Option<checks::KubernetesChanges>) {
     if !config.kubernetes.health_checks {
         return (owner.clone(), None);
     }
     let (changes, received) = mpsc::channel(owner.changes.max_capacity());
-    (OwnerHandle { changes, ..owner.clone() }, Some((received, guard(config))))
+    (OwnerHandle { changes, ..owner.clone() }, Some(checks::KubernetesChanges { received, guard: guard(config) }))
 }
 
 /// Starts the recorder, with the start of this run as its first event.

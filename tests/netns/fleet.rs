@@ -132,6 +132,9 @@ fn a_fleet_without_kubelets_serves_through_changes_and_failures() {
         fleet.cluster.apply(&slice_without(&[])).unwrap();
         fleet.wait_for(WEB, &all);
         fleet.servers.clear();
+        // One of them has nothing but its state directory.
+        fleet.members[2].restart();
+        fleet.wait_for(WEB, &all);
 
         // A backend dies, which nothing but the health checks can find out.
         let died = now();

@@ -40,7 +40,7 @@ impl Keepalived {
         fs::set_permissions(&check, Permissions::from_mode(0o755)).unwrap();
         let check = check.to_string_lossy();
         // The build directory may be readable for root alone.
-        let text = KEEPALIVED.replace("/etc/keepalived/check-nodelb", &check).replace("nobody nogroup", "root");
+        let text = KEEPALIVED.replace("/etc/keepalived/check-nodelb", &check).replace("daemon daemon", "root");
         assert!(text.contains(&*check) && text.contains("script_user root"), "{text}");
         fs::write(&configuration, text).unwrap();
         let log = File::create(log).unwrap();

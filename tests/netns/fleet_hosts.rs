@@ -68,6 +68,13 @@ impl Member {
         self.daemon = Some(place.run(|| host.start()));
     }
 
+    /// Restarts its daemon, and does not wait until it is ready.
+    pub(crate) fn restart(&mut self) {
+        self.daemon.take().unwrap().stop();
+        let Self { place, host, .. } = &*self;
+        self.daemon = Some(place.run(|| host.spawn(None)));
+    }
+
     /// Whether connections of this host to the address lead to exactly these backends.
     pub(crate) fn has(&self, address: &str, backends: &[&str]) -> bool {
         self.place.run(|| is_served_by(&format!("{address}/TCP"), backends))

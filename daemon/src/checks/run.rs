@@ -32,8 +32,16 @@ use crate::reconcile::OwnerHandle;
 pub struct Sources {
     /// Changes from the file source.
     pub files: mpsc::Receiver<Vec<Change>>,
-    /// Changes from the Kubernetes source, with the restrictions on backends; `None` if its services are not checked.
-    pub kubernetes: Option<(mpsc::Receiver<Vec<Change>>, Guard)>,
+    /// The Kubernetes source; `None` if its services are not checked.
+    pub kubernetes: Option<KubernetesChanges>,
+}
+
+/// The Kubernetes source, as the checker reads it.
+pub struct KubernetesChanges {
+    /// Its changes.
+    pub received: mpsc::Receiver<Vec<Change>>,
+    /// The addresses that its services must not make this host connect to.
+    pub guard: Guard,
 }
 
 impl Sources {
@@ -42,7 +50,7 @@ impl Sources {
         let Self { files, kubernetes } = self;
         let kubernetes = async {
             match kubernetes {
-                Some((kubernetes, _)) => kubernetes.recv().await,
+                Some(kubernetes) => kubernetes.received.recv().await,
                 None => None,
             }
         };
@@ -151,8 +159,8 @@ async fn run(checker: Checker, shutdown: impl Future<Output = ()>) {
     // With services in the maps, the daemon continues the work of one that has just ended.
     let continues = checker.owner.ports_at_start > 0;
     let mut board = Board::recalling(saver.saved().clone(), continues);
-    if let Some((_, guard)) = &checker.sources.kubernetes {
-        board = board.with_kubernetes(guard.clone());
+    if let Some(kubernetes) = &checker.sources.kubernetes {
+        board = board.with_kubernetes(kubernetes.guard.clone());
     }
     let mut running = Running {
         board,

@@ -208,9 +208,9 @@ fn checks<'a>(snapshot: &'a Snapshot, name: &ServiceName) -> Option<Checks<'a>> 
 
 /// Why the health checks that the service asks for are not made; `None` if it asks for none, or if they are made.
 fn unchecked_text(snapshot: &Snapshot, service: &Service) -> Option<String> {
-    let error = service.health_check_error.as_deref();
+    let error = service.health_check_error.as_deref().cloned();
     if snapshot.is_checked(service.source) {
-        return error.map(str::to_owned);
+        return error;
     }
     (service.health_check.is_some() || error.is_some()).then(|| {
         "it asks for health checks, and its backends are not checked: kubernetes.health-checks is false; set it to true \

@@ -181,7 +181,7 @@ fn descriptions(observed: &Observed, found: &mut Vec<Problem>) {
         if let Some(error) = &service.health_check_error
             && observed.snapshot.is_checked(service.source)
         {
-            found.push(Problem::new(Reason::HealthCheckInvalid, name.to_string(), &**error));
+            found.push(Problem::new(Reason::HealthCheckInvalid, name.to_string(), error.as_str()));
         }
         if !service.awaits_load_balancer {
             continue;

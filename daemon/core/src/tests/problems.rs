@@ -180,7 +180,7 @@ fn health_checks_that_cannot_be_made_are_a_problem_only_if_the_source_is_checked
     let asking = |error: Option<&str>| Service {
         source: Source::Kubernetes,
         health_check: error.is_none().then(|| HealthCheck::default().into()),
-        health_check_error: error.map(Into::into),
+        health_check_error: error.map(|error| Arc::new(error.to_owned())),
         ..service("shop/web", "198.51.100.1:80")
     };
     let slice = Change::UpsertSlice(match slice("shop/web", &["192.0.2.1:80"]) {

@@ -251,7 +251,7 @@ impl Settings {
             return Err(format!("the value has more than {MAX_VALUE} bytes; shorten it"));
         }
         let quoted = || text::limited(value, MAX_QUOTED);
-        let number = || value.parse::<u32>().map_err(|_| format!("`{}` is not a number in 1..=100", quoted()));
+        let number = || value.parse::<u32>().map_err(|_error| format!("`{}` is not a number in 1..=100", quoted()));
         match name {
             "" => self.set_request(value)?,
             "-host" => self.host = Some(host(value)?),

@@ -90,14 +90,14 @@ fn health_check(
     metadata: &Metadata,
     ports: &[ServicePort],
     notices: &mut Vec<String>,
-) -> (Option<Arc<HealthCheck>>, Option<Arc<str>>) {
+) -> (Option<Arc<HealthCheck>>, Option<Arc<String>>) {
     match health_check::from_annotations(&metadata.annotations.health_check, ports) {
         Ok(check) => (check.map(Arc::new), None),
         Err(problems) => {
             let error = format!("its backends are not checked: {problems}");
-            let error: Arc<str> = (&*text::sentence(&error)).into();
-            notices.push(error.to_string());
-            (None, Some(error))
+            let error = text::sentence(&error).into_owned();
+            notices.push(error.clone());
+            (None, Some(error.into()))
         }
     }
 }

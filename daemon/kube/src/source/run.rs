@@ -43,7 +43,8 @@ const QUEUE: usize = 64;
 const REPORT_EVERY: Duration = Duration::from_millis(500);
 
 /// The reason to avoid a node that Kubernetes does not know.
-const NO_NODE: &str = "Kubernetes has no Node of this name (if this node has another name, set node.name)";
+const NO_NODE: &str = "Kubernetes has no Node of this name (if this node has another name, set node.name; if it has no \
+                       kubelet, set kubernetes.node-object to false)";
 
 /// The number of remembered changes in a batch.
 const BATCH: usize = 1000;
