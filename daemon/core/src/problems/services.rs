@@ -214,7 +214,8 @@ fn addresses(observed: &Observed, found: &mut Vec<Problem>) {
     }
 }
 
-/// Services that two sources describe, and those that wait for a load balancer.
+/// Services that two sources describe, those with health checks that cannot be made, and those that wait for a load
+/// balancer.
 fn descriptions(observed: &Observed, found: &mut Vec<Problem>) {
     let facts = observed.snapshot.facts();
     for name in facts.names() {
@@ -223,9 +224,15 @@ fn descriptions(observed: &Observed, found: &mut Vec<Problem>) {
                 found.push(Problem::new(Reason::Conflict, name.to_string(), cause));
             }
         }
-        let Some((service, _)) = facts.owner(name).filter(|(service, _)| service.awaits_load_balancer) else {
+        let Some((service, _)) = facts.owner(name) else { continue };
+        if let Some(error) = &service.health_check_error
+            && observed.snapshot.is_checked(service.source)
+        {
+            found.push(Problem::new(Reason::HealthCheckInvalid, name.to_string(), error.as_str()));
+        }
+        if !service.awaits_load_balancer {
             continue;
-        };
+        }
         let since = service.created.map(Time::from_seconds);
         if since.is_some_and(|since| since.age(observed.clocks.time) > LOAD_BALANCER_AFTER) {
             let cause = "no load balancer address yet";
