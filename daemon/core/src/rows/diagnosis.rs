@@ -112,6 +112,8 @@ kinds! {
     LastResort = "last-resort",
     /// Some backends failed their health checks.
     BackendsQuarantined = "backends-quarantined",
+    /// The Service asks for health checks that nodelb cannot make.
+    HealthCheckInvalid = "health-check-invalid",
     /// The service has no backends, whatever the reason.
     NoBackends = "no-backends",
     /// A backend does not answer.
