@@ -132,3 +132,5 @@ mod stale_sockets;
 mod traffic;
 #[path = "netns/upgrade.rs"]
 mod upgrade;
+#[path = "netns/ways.rs"]
+mod ways;

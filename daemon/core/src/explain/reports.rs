@@ -375,7 +375,7 @@ fn first_of<'r>(rows: impl Iterator<Item = &'r BackendReport>, what: [&str; 2], 
     let [one, several] = what;
     Some(match rows.count() {
         0 => format!("1 backend {one}: {address}{link} {reason}"),
-        more => format!("{} backends {several}: {address}{link} {reason}; see /backends for the others", more + 1),
+        more => format!("{} backends {several}: {address}{link} {reason} (and {more} more)", more + 1),
     })
 }
 

@@ -14,8 +14,8 @@ use crate::model::addr::{L4Addr, Protocol};
 use crate::model::health_check::HealthCheck;
 use crate::model::moment::Moment;
 use crate::model::service::{
-    Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort,
-    Source, TrafficPolicy,
+    Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
+    SlicePort, Source, TrafficPolicy,
 };
 use crate::model::time::{Clocks, Time};
 use crate::source_report::{SourceReport, SourceState};
@@ -136,6 +136,24 @@ fn a_service_that_never_had_a_backend_is_a_warning() {
     node.send([Change::UpsertService(service("shop/web", "198.51.100.1:80"))]);
     let found = node.problems();
     assert_eq!((only(&found).severity, only(&found).reason), (Severity::Warning, Reason::NoBackends));
+}
+
+#[test]
+fn backends_that_are_not_ready_or_have_another_port_are_named() {
+    let mut node = Node::new();
+    node.send([Change::UpsertService(service("shop/web", "198.51.100.1:80")), slice("shop/web", &["192.0.2.1:80"])]);
+    let Change::UpsertSlice(good) = slice("shop/web", &["192.0.2.1:80", "192.0.2.2:80"]) else { panic!("a slice") };
+    let mut unready = good.clone();
+    unready.ports[0].backends.iter_mut().for_each(|backend| backend.state = BackendState::NotReady);
+    node.send([Change::UpsertSlice(unready)]);
+    let by = ", since EndpointSlice shop/web was changed by bob (resourceVersion 15)";
+    let expected = format!("no usable backend: none of its 2 backends is ready{by}");
+    assert_eq!(only(&node.problems()).cause, expected);
+    let mut renamed = good;
+    renamed.ports[0].name = "web".into();
+    node.send([Change::UpsertSlice(renamed)]);
+    let expected = format!("no usable backend: its slices have no port http, but web{by}");
+    assert_eq!(only(&node.problems()).cause, expected);
 }
 
 #[test]
