@@ -214,23 +214,30 @@ VERIFIED_ONCE bool choose_backend(__u32 ifindex)
 
 /*
  * The node's address on the way to the backend: the route's source address, or
- * that of the device by which the packet leaves.
+ * that of the device by which the packet leaves, if the route's may be a
+ * service's.
  */
 static __always_inline bool
 masquerade(struct scratch *here, const struct uplink *uplink, bool has_source)
 {
-	struct connection *entry = &here->entry;
+	__u32 flag = here->packet.is_v6 ? UPLINK_OWN_V6 : UPLINK_OWN_V4;
+	__u32 *source = here->entry.source;
 
+	if (uplink && uplink->flags & flag) {
+		copy_addr(source, here->packet.is_v6 ? uplink->v6 : uplink->v4);
+		if (!is_unspecified(source))
+			return true;
+	}
 	if (has_source && here->packet.is_v6)
-		copy_addr(entry->source, here->fib.ipv6_src);
+		copy_addr(source, here->fib.ipv6_src);
 	else if (has_source)
-		entry->source[3] = here->fib.ipv4_src;
-	if (has_source && !is_unspecified(entry->source))
+		set_v4(source, here->fib.ipv4_src);
+	if (has_source && !is_unspecified(source))
 		return true;
 	if (!uplink)
 		return false;
-	copy_addr(entry->source, here->packet.is_v6 ? uplink->v6 : uplink->v4);
-	return !is_unspecified(entry->source);
+	copy_addr(source, here->packet.is_v6 ? uplink->v6 : uplink->v4);
+	return !is_unspecified(source);
 }
 
 /*
