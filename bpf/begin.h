@@ -79,6 +79,27 @@ static __always_inline bool find_service(__u32 at_pod)
 }
 
 /*
+ * Whether the address of the client's packet leads to the service of the entry
+ * in the scratch memory. UDP: each packet asks, so the entry contains the epoch
+ * in which that was so. Another hook may find another service.
+ */
+static __always_inline bool leads_to_same_service(struct connection *entry,
+						  struct scratch *here,
+						  bool at_pod)
+{
+	bool is_udp = here->packet.key.protocol == IPPROTO_UDP;
+	__u32 epoch = is_udp && !at_pod ? read_epoch() : 0;
+
+	if (epoch && here->entry.acknowledgment == epoch)
+		return true;
+	if (!find_service(at_pod) || here->service_id != here->entry.service_id)
+		return false;
+	if (epoch)
+		entry->acknowledgment = epoch;
+	return true;
+}
+
+/*
  * Whether a client's packet begins a new connection although there is an entry
  * for it. UDP: whenever the backend has gone or the address leads to another
  * service, so that a client that keeps its port reaches another one. TCP: only
@@ -95,7 +116,7 @@ begins_again(struct connection *entry, struct scratch *here, bool at_pod)
 	    here->packet.part == PART_LATER ||
 	    (is_tcp && !is_plain_syn(&here->packet)))
 		return false;
-	if (!find_service(at_pod) || here->service_id != here->entry.service_id)
+	if (!leads_to_same_service(entry, here, at_pod))
 		return true;
 	offset = backend_offset();
 	if (offset < 0)

@@ -79,6 +79,8 @@ struct connection {
 	/*
 	 * TCP, in the backend's entry: the number by which a client
 	 * acknowledges the SYN; then what the backend has acknowledged last.
+	 * UDP, in the client's entry: the epoch in which the address of the
+	 * service led to service_id; 0: not known.
 	 */
 	__u32 acknowledgment;
 	/* Bytes of the translated packets, from the IP header. */

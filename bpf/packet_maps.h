@@ -221,6 +221,8 @@ struct packet {
 	__u8 is_v6;
 	/* Whether options or extension headers follow the IP header. */
 	__u8 has_options;
+	/* Whether the packet was redirected, and has not left yet. */
+	__u8 is_redirected;
 	/* TCP, in host order. */
 	__u32 sequence;
 	__u32 acknowledgment;
@@ -234,6 +236,16 @@ struct addresses {
 	__u32 source[4];
 	__u32 target[4];
 };
+
+/* What was found about a device in a tick of the kernel's timer. */
+struct known_device {
+	__u32 ifindex;
+	__u32 has_ethernet;
+	__u64 tick;
+};
+
+/* Clients and other machines are mostly reached by one or two devices. */
+#define KNOWN_DEVICES 4
 
 /*
  * What the functions of one program pass to each other. It does not fit the
@@ -271,12 +283,15 @@ struct scratch {
 	struct addresses now;
 	/* Headers that are being read or written. */
 	__u32 header[MOST_QUOTED / 4];
+	/* Bytes of headers that are written. */
+	__u32 written;
 	/* The second of the last answer, and how many were sent in it. */
 	__u32 answer_second;
 	__u32 answers;
 	/* A tick of the kernel's timer, and the second in which it was. */
 	__u32 second;
 	__u64 tick;
+	struct known_device devices[KNOWN_DEVICES];
 };
 
 /*
