@@ -27,6 +27,8 @@ mod rounds;
 mod sandbox;
 #[path = "packet_path/site.rs"]
 mod site;
+#[path = "packet_path/sockets.rs"]
+mod sockets;
 #[path = "packet_path/tcp.rs"]
 mod tcp;
 #[path = "packet_path/udp.rs"]
@@ -47,6 +49,7 @@ fn main() {
         let mut goals = Goals::default();
         udp::run(&mut generator, &mut nodes, &mut goals);
         tcp::run(generator.cpu(), &nodes, &mut goals);
+        sockets::run(sandbox);
         programs::alone(sandbox, &generator, &mut goals);
         programs::sweep(&mut generator, &nodes, &mut goals);
         goals.print();

@@ -7,6 +7,7 @@
 #ifndef NODELB_BEGIN_H
 #define NODELB_BEGIN_H
 
+#include "former.h"
 #include "ports.h"
 #include "ring.h"
 #include "routes.h"
@@ -79,6 +80,27 @@ static __always_inline bool find_service(__u32 at_pod)
 }
 
 /*
+ * Whether the address of the client's packet leads to the service of the entry
+ * in the scratch memory. UDP: each packet asks, so the entry contains the epoch
+ * in which that was so. Another hook may find another service.
+ */
+static __always_inline bool leads_to_same_service(struct connection *entry,
+						  struct scratch *here,
+						  bool at_pod)
+{
+	bool is_udp = here->packet.key.protocol == IPPROTO_UDP;
+	__u32 epoch = is_udp && !at_pod ? read_epoch() : 0;
+
+	if (epoch && here->entry.acknowledgment == epoch)
+		return true;
+	if (!find_service(at_pod) || here->service_id != here->entry.service_id)
+		return false;
+	if (epoch)
+		entry->acknowledgment = epoch;
+	return true;
+}
+
+/*
  * Whether a client's packet begins a new connection although there is an entry
  * for it. UDP: whenever the backend has gone or the address leads to another
  * service, so that a client that keeps its port reaches another one. TCP: only
@@ -95,7 +117,7 @@ begins_again(struct connection *entry, struct scratch *here, bool at_pod)
 	    here->packet.part == PART_LATER ||
 	    (is_tcp && !is_plain_syn(&here->packet)))
 		return false;
-	if (!find_service(at_pod) || here->service_id != here->entry.service_id)
+	if (!leads_to_same_service(entry, here, at_pod))
 		return true;
 	offset = backend_offset();
 	if (offset < 0)
@@ -214,23 +236,30 @@ VERIFIED_ONCE bool choose_backend(__u32 ifindex)
 
 /*
  * The node's address on the way to the backend: the route's source address, or
- * that of the device by which the packet leaves.
+ * that of the device by which the packet leaves, if the route's may be a
+ * service's.
  */
 static __always_inline bool
 masquerade(struct scratch *here, const struct uplink *uplink, bool has_source)
 {
-	struct connection *entry = &here->entry;
+	__u32 flag = here->packet.is_v6 ? UPLINK_OWN_V6 : UPLINK_OWN_V4;
+	__u32 *source = here->entry.source;
 
+	if (uplink && uplink->flags & flag) {
+		copy_addr(source, here->packet.is_v6 ? uplink->v6 : uplink->v4);
+		if (!is_unspecified(source))
+			return true;
+	}
 	if (has_source && here->packet.is_v6)
-		copy_addr(entry->source, here->fib.ipv6_src);
+		copy_addr(source, here->fib.ipv6_src);
 	else if (has_source)
-		entry->source[3] = here->fib.ipv4_src;
-	if (has_source && !is_unspecified(entry->source))
+		set_v4(source, here->fib.ipv4_src);
+	if (has_source && !is_unspecified(source))
 		return true;
 	if (!uplink)
 		return false;
-	copy_addr(entry->source, here->packet.is_v6 ? uplink->v6 : uplink->v4);
-	return !is_unspecified(entry->source);
+	copy_addr(source, here->packet.is_v6 ? uplink->v6 : uplink->v4);
+	return !is_unspecified(source);
 }
 
 /*
@@ -345,6 +374,8 @@ static __always_inline int put_both(struct __sk_buff *skb, struct scratch *here)
 	}
 	if (!result) {
 		count_begun(here->service_id);
+		if (has_former())
+			store_former();
 		return OUTCOME_TRANSLATE;
 	}
 	bpf_map_delete_elem(&half_open, &here->partner_key);

@@ -32,6 +32,7 @@ static __always_inline bool restore_partner(struct scratch *here)
 	here->partner.flags &= CONNECTION_REDIRECTED | CONNECTION_REVERSE |
 			       CONNECTION_LOCAL_VIEW;
 	here->partner.bytes = 0;
+	here->partner.acknowledgment = 0;
 	return !put_half_open(&here->partner_key, &here->partner, BPF_NOEXIST);
 }
 

@@ -190,6 +190,7 @@ VERIFIED_ONCE int rewrite_error(struct __sk_buff *skb, __u32 hops)
 static __always_inline int
 redirect_error(struct __sk_buff *skb, struct scratch *here)
 {
+	enum link link;
 	long result;
 
 	if (here->packet.ttl <= 1) {
@@ -204,9 +205,11 @@ redirect_error(struct __sk_buff *skb, struct scratch *here)
 			      PACKET_DROPPED);
 		return TC_ACT_SHOT;
 	}
-	if (rewrite_error(skb, 1))
+	link = link_of(here, result);
+	if (rewrite_error(skb, 1) ||
+	    (link == LINK_KNOWN && write_macs(skb, here)))
 		return TC_ACT_SHOT;
-	return send_by_route(skb, here, result);
+	return send_by_route(skb, here, link);
 }
 
 /* Translates the error in the scratch memory, and returns the verdict. */

@@ -50,6 +50,7 @@ static __always_inline void count_packet(const struct scratch *here)
 VERIFIED_ONCE int forward_past_stack(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
+	enum link link;
 	long result;
 
 	if (!here)
@@ -60,9 +61,54 @@ VERIFIED_ONCE int forward_past_stack(struct __sk_buff *skb)
 	result = route_past_stack(skb, here);
 	if (!is_routed(result))
 		return refuse(skb, unroutable(result));
-	if (rewrite(skb, 1))
+	link = link_of(here, result);
+	if (rewrite(skb, 1, link == LINK_KNOWN))
 		return TC_ACT_SHOT;
-	return send_by_route(skb, here, result);
+	here->packet.is_redirected =
+		here->packet.part != PART_LATER && !here->packet.has_options;
+	return send_by_route(skb, here, link);
+}
+
+/*
+ * Whether the program at the other device has just redirected the packet, which
+ * then needs no look into the maps. The redirection ends at this hook, on the
+ * same CPU. If it has failed, the next packet here has other addresses.
+ */
+static __always_inline bool
+is_redirected(struct __sk_buff *skb, struct scratch *here)
+{
+	const struct connection *entry = &here->entry;
+	__u32 is_v6 = here->packet.is_v6;
+	union {
+		struct {
+			struct iphdr ip;
+			__u32 ports;
+		} v4;
+		struct {
+			struct ipv6hdr ip;
+			__u32 ports;
+		} v6;
+	} seen;
+
+	if (!here->packet.is_redirected)
+		return false;
+	here->packet.is_redirected = 0;
+	if (is_v6)
+		return skb->protocol == bpf_htons(ETH_P_IPV6) &&
+		       !load(skb, l2_length, &seen.v6, sizeof(seen.v6)) &&
+		       seen.v6.ip.nexthdr == here->packet.key.protocol &&
+		       same_addr(seen.v6.ip.saddr.in6_u.u6_addr32,
+				 entry->source) &&
+		       same_addr(seen.v6.ip.daddr.in6_u.u6_addr32,
+				 entry->target) &&
+		       seen.v6.ports == ports_of(entry);
+	return skb->protocol == bpf_htons(ETH_P_IP) &&
+	       !load(skb, l2_length, &seen.v4, sizeof(seen.v4)) &&
+	       seen.v4.ip.ihl == 5 &&
+	       seen.v4.ip.protocol == here->packet.key.protocol &&
+	       seen.v4.ip.saddr == entry->source[3] &&
+	       seen.v4.ip.daddr == entry->target[3] &&
+	       seen.v4.ports == ports_of(entry);
 }
 
 /* Translates the packet as the entry in the scratch memory says. */
@@ -74,7 +120,7 @@ translate(struct __sk_buff *skb, const struct scratch *here)
 		store_ports();
 	if (here->entry.flags & CONNECTION_REDIRECTED)
 		return forward_past_stack(skb);
-	return rewrite(skb, 0) ? TC_ACT_SHOT : NEXT;
+	return rewrite(skb, 0, false) ? TC_ACT_SHOT : NEXT;
 }
 
 /*
@@ -105,6 +151,8 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 	if (!here || (here->packet.part == PART_LATER && !restore_ports()))
 		return NEXT;
 	entry = find_in(&connections, &here->packet.key, &here->entry);
+	if (!entry && has_former() && bring_former())
+		entry = find_in(&connections, &here->packet.key, &here->entry);
 	if (entry && !begins_again(entry, here, at_pod)) {
 		touch_established(entry, here);
 		return translate(skb, here);
@@ -119,16 +167,18 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 
 static __always_inline int leave(struct __sk_buff *skb)
 {
+	struct scratch *here = scratch();
 	struct connection *entry;
-	struct scratch *here;
 	int verdict = NEXT;
 
-	if (!read_flow(skb, PACKET_LEAVING, &verdict))
+	if (!here || is_redirected(skb, here) ||
+	    !read_flow(skb, PACKET_LEAVING, &verdict))
 		return verdict;
-	here = scratch();
-	if (!here || (here->packet.part == PART_LATER && !restore_ports()))
+	if (here->packet.part == PART_LATER && !restore_ports())
 		return NEXT;
 	entry = find_in(&connections, &here->packet.key, &here->entry);
+	if (!entry && has_former() && bring_former())
+		entry = find_in(&connections, &here->packet.key, &here->entry);
 	if (entry)
 		touch_established(entry, here);
 	/* Most packets end here. They need no call. */

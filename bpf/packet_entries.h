@@ -79,6 +79,8 @@ struct connection {
 	/*
 	 * TCP, in the backend's entry: the number by which a client
 	 * acknowledges the SYN; then what the backend has acknowledged last.
+	 * UDP, in the client's entry: the epoch in which the address of the
+	 * service led to service_id; 0: not known.
 	 */
 	__u32 acknowledgment;
 	/* Bytes of the translated packets, from the IP header. */
@@ -102,6 +104,17 @@ struct outside {
 };
 _Static_assert(sizeof(struct outside) == 8, "layout");
 
+enum uplink_flags {
+	/*
+	 * An address of a service is assigned to this node. The kernel may
+	 * select it as the source of packets, but it may move to another node.
+	 * Packets to backends therefore get the node's address on the device.
+	 */
+	UPLINK_OWN_V4 = 1,
+	/* The same for IPv6. */
+	UPLINK_OWN_V6 = 2,
+};
+
 /* A device by which other machines are reached. */
 struct uplink {
 	/* The node's addresses on the device; unspecified if it has none. */
@@ -110,7 +123,10 @@ struct uplink {
 	__u32 mtu;
 	/* Length of the link-layer header in bytes: 14, or 0 without one. */
 	__u8 l2_length;
-	__u8 pad[11];
+	__u8 pad[3];
+	/* 0 in entries of an older nodelb. */
+	enum uplink_flags flags;
+	__u32 pad2;
 };
 _Static_assert(sizeof(struct uplink) == 48, "layout");
 

@@ -53,6 +53,44 @@ struct {
 } half_open SEC(".maps");
 
 /*
+ * Index -> a map that a start of the daemon replaces by connections or
+ * half_open, because its size has changed. The daemon writes them before the
+ * programs run, and deletes the entries when all devices run the new programs
+ * and everything has been copied. Programs read them for packets of no known
+ * connection. A start that was interrupted may have left a second map.
+ */
+#define MOST_FORMER 2
+
+struct former_connections {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct packet_key);
+	__type(value, struct connection);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, MOST_FORMER);
+	__type(key, __u32);
+	__array(values, struct former_connections);
+} former_connections SEC(".maps");
+
+struct former_half_open {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct packet_key);
+	__type(value, struct connection);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, MOST_FORMER);
+	__type(key, __u32);
+	__array(values, struct former_half_open);
+} former_half_open SEC(".maps");
+
+/*
  * Datagram that was split -> its ports. The programs write an entry at the
  * first fragment of a datagram that they translate, and read it at the other
  * ones. When the map is full, the least recently used datagram is removed, and
@@ -221,6 +259,8 @@ struct packet {
 	__u8 is_v6;
 	/* Whether options or extension headers follow the IP header. */
 	__u8 has_options;
+	/* Whether the packet was redirected, and has not left yet. */
+	__u8 is_redirected;
 	/* TCP, in host order. */
 	__u32 sequence;
 	__u32 acknowledgment;
@@ -234,6 +274,16 @@ struct addresses {
 	__u32 source[4];
 	__u32 target[4];
 };
+
+/* What was found about a device in a tick of the kernel's timer. */
+struct known_device {
+	__u32 ifindex;
+	__u32 has_ethernet;
+	__u64 tick;
+};
+
+/* Clients and other machines are mostly reached by one or two devices. */
+#define KNOWN_DEVICES 4
 
 /*
  * What the functions of one program pass to each other. It does not fit the
@@ -271,12 +321,15 @@ struct scratch {
 	struct addresses now;
 	/* Headers that are being read or written. */
 	__u32 header[MOST_QUOTED / 4];
+	/* Bytes of headers that are written. */
+	__u32 written;
 	/* The second of the last answer, and how many were sent in it. */
 	__u32 answer_second;
 	__u32 answers;
 	/* A tick of the kernel's timer, and the second in which it was. */
 	__u32 second;
 	__u64 tick;
+	struct known_device devices[KNOWN_DEVICES];
 };
 
 /*

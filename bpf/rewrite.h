@@ -8,6 +8,8 @@
 #ifndef NODELB_REWRITE_H
 #define NODELB_REWRITE_H
 
+#include <bpf/bpf_core_read.h>
+
 #include "packet.h"
 
 /* What a time to live that is one lower adds to a sum of its header. */
@@ -64,35 +66,19 @@ static __always_inline bool add_to_complete(struct __sk_buff *skb, __u32 sum)
 	return bpf_csum_update(skb, sum) >= 0;
 }
 
-/*
- * The part of an IPv4 header from the time to live to the end, and the ports,
- * which follow if the header has no options.
- */
+/* The part of an IPv4 header from the time to live to the end. */
 struct ipv4_rest {
 	__u8 ttl;
 	__u8 protocol;
 	__u16 check;
 	__u32 source;
 	__u32 target;
-	__u32 ports;
 };
 
-/* The same for IPv6, from the length of the payload. */
-struct ipv6_rest {
-	__u16 payload_length;
-	__u8 protocol;
-	__u8 hop_limit;
-	struct addresses addresses;
-	__u32 ports;
-};
-
-/* Reads the rest of an IPv4 header, and changes all but the ports. */
-static __always_inline long
-change_v4(struct __sk_buff *skb, struct ipv4_rest *rest, __u32 at,
-	  const struct addresses *now, __u32 difference, __u32 hops)
+static __always_inline void change_v4(struct ipv4_rest *rest,
+				      const struct addresses *now,
+				      __u32 difference, __u32 hops)
 {
-	if (load(skb, at, rest, offsetof(struct ipv4_rest, source)))
-		return -1;
 	rest->source = now->source[3];
 	rest->target = now->target[3];
 	if (hops) {
@@ -100,7 +86,6 @@ change_v4(struct __sk_buff *skb, struct ipv4_rest *rest, __u32 at,
 		difference = fold(difference) + ONE_HOP_V4;
 	}
 	rest->check = adjust(rest->check, difference);
-	return 0;
 }
 
 static __always_inline int write_v4(struct __sk_buff *skb, __u32 at,
@@ -110,10 +95,10 @@ static __always_inline int write_v4(struct __sk_buff *skb, __u32 at,
 	struct ipv4_rest rest;
 
 	at += IPV4_TTL_OFFSET;
-	if (change_v4(skb, &rest, at, now, difference, hops))
+	if (load(skb, at, &rest, offsetof(struct ipv4_rest, source)))
 		return -1;
-	return bpf_skb_store_bytes(skb, at, &rest,
-				   offsetof(struct ipv4_rest, ports), 0);
+	change_v4(&rest, now, difference, hops);
+	return bpf_skb_store_bytes(skb, at, &rest, sizeof(rest), 0);
 }
 
 static __always_inline int write_v6(struct __sk_buff *skb, __u32 at,
@@ -142,6 +127,25 @@ VERIFIED_ONCE int write_addresses(struct __sk_buff *skb,
 		return write_v6(skb, l2_length, now, here->packet.ttl - hops);
 	return write_v4(skb, l2_length, now,
 			address_difference(was, now, false), hops);
+}
+
+/* The Ethernet header of the route in the scratch memory. */
+static __always_inline void set_ethernet(struct ethhdr *header,
+					 const struct __sk_buff *skb,
+					 const struct scratch *here)
+{
+	__builtin_memcpy(header->h_dest, here->fib.dmac, ETH_ALEN);
+	__builtin_memcpy(header->h_source, here->fib.smac, ETH_ALEN);
+	header->h_proto = skb->protocol;
+}
+
+static __always_inline int
+write_macs(struct __sk_buff *skb, const struct scratch *here)
+{
+	struct ethhdr header;
+
+	set_ethernet(&header, skb, here);
+	return bpf_skb_store_bytes(skb, 0, &header, sizeof(header), 0);
 }
 
 /* Where the checksum of the transport header is. */
@@ -186,60 +190,195 @@ static __always_inline int write_check(struct __sk_buff *skb,
 	return bpf_l4_csum_replace(skb, check, was, now, flags | sizeof(now));
 }
 
+/* How the kernel knows the checksum of a packet, from its skbuff.h. */
+enum summed {
+	SUMMED_UNKNOWN = -1,
+	/* A device has computed the sum of the whole packet. */
+	SUMMED_COMPLETE = 2,
+	/* The field is the sum of the addresses; a device adds the rest. */
+	SUMMED_PARTIAL = 3,
+};
+
 /*
- * Writes addresses and ports at once. The ports directly follow the IP header.
+ * The field that is read from the kernel's struct. libbpf finds its offset by
+ * name when it loads the program.
  */
-static __always_inline int write_together(struct __sk_buff *skb,
-					  const struct scratch *here,
-					  __u32 difference, __u32 hops)
+struct sk_buff {
+	__u8 ip_summed: 2;
+} __attribute__((preserve_access_index));
+
+/* Since Linux 6.2. */
+extern void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
+
+static __always_inline int summed(struct __sk_buff *skb)
 {
-	const struct addresses *now =
-		(const struct addresses *)here->entry.source;
-	__u32 at = l2_length;
+	const struct sk_buff *packet;
 
-	if (here->packet.is_v6) {
-		struct ipv6_rest rest;
-
-		at += offsetof(struct ipv6hdr, payload_len);
-		if (load(skb, at, &rest, offsetof(struct ipv6_rest, addresses)))
-			return -1;
-		rest.hop_limit -= hops;
-		rest.addresses = *now;
-		rest.ports = ports_of(&here->entry);
-		return bpf_skb_store_bytes(skb, at, &rest, sizeof(rest), 0);
-	} else {
-		struct ipv4_rest rest;
-
-		at += IPV4_TTL_OFFSET;
-		if (change_v4(skb, &rest, at, now, difference, hops))
-			return -1;
-		rest.ports = ports_of(&here->entry);
-		return bpf_skb_store_bytes(skb, at, &rest, sizeof(rest), 0);
-	}
+	if (!bpf_ksym_exists(bpf_cast_to_kern_ctx))
+		return SUMMED_UNKNOWN;
+	packet = bpf_cast_to_kern_ctx(skb);
+	return BPF_CORE_READ_BITFIELD(packet, ip_summed);
 }
 
 /*
- * Writes what the entry in the scratch memory says. 0: done; otherwise the
- * packet must be dropped, because it may be half written.
+ * The same as write_check(), on the field itself, and without a call of a
+ * helper. It changes no sum that a device has computed.
+ */
+static __always_inline void change_check(__u16 *check,
+					 const struct scratch *here,
+					 __u32 difference, int summed)
+{
+	bool is_udp = here->packet.key.protocol == IPPROTO_UDP;
+	__u32 was = ports_of_key(&here->packet.key);
+	__u32 now = ports_of(&here->entry);
+
+	if (is_udp && !*check)
+		return;
+	if (summed == SUMMED_PARTIAL) {
+		*check = fold(*check + fold(difference));
+	} else {
+		difference = fold(difference) + fold(~was) + fold(now);
+		*check = adjust(*check, difference);
+	}
+	if (is_udp && !*check)
+		*check = 0xffff;
+}
+
+/* Words of the scratch memory in front of the IP header: the link layer's. */
+#define LINK_WORDS 4
+/* Most bytes from the IP header to the end of the transport header. */
+#define MOST_WRITTEN (sizeof(struct ipv6hdr) + sizeof(struct tcphdr))
+
+/*
+ * Reads the headers of a packet without options behind the place of the link
+ * layer's header. Their length is in the scratch memory, where the verifier
+ * does not follow it: it then checks the rest once instead of four times.
+ */
+static __always_inline long
+load_headers(struct __sk_buff *skb, struct scratch *here)
+{
+	void *to = here->header + LINK_WORDS;
+
+	here->written = here->packet.l4 - l2_length;
+	if (here->packet.key.protocol == IPPROTO_TCP) {
+		here->written += sizeof(struct tcphdr);
+		return here->packet.is_v6
+			       ? load(skb, l2_length, to, MOST_WRITTEN)
+			       : load(skb, l2_length, to,
+				      sizeof(struct iphdr) +
+					      sizeof(struct tcphdr));
+	}
+	here->written += sizeof(struct udphdr);
+	return here->packet.is_v6
+		       ? load(skb, l2_length, to,
+			      sizeof(struct ipv6hdr) + sizeof(struct udphdr))
+		       : load(skb, l2_length, to,
+			      sizeof(struct iphdr) + sizeof(struct udphdr));
+}
+
+/*
+ * Writes all headers at once, for a packet without options: each call of a
+ * helper costs more than the bytes. has_macs: also the Ethernet addresses of
+ * the route in the scratch memory.
+ */
+static __always_inline int write_headers(struct __sk_buff *skb,
+					 struct scratch *here, __u32 difference,
+					 __u32 hops, bool has_macs, int summed)
+{
+	const struct addresses *now =
+		(const struct addresses *)here->entry.source;
+	void *ip = here->header + LINK_WORDS;
+	void *transport = ip + sizeof(struct iphdr);
+	__u64 last;
+
+	if (load_headers(skb, here))
+		return -1;
+	if (here->packet.is_v6) {
+		struct ipv6hdr *header = ip;
+
+		transport = ip + sizeof(*header);
+		header->hop_limit -= hops;
+		*(struct addresses *)&header->saddr = *now;
+	} else {
+		change_v4(ip + IPV4_TTL_OFFSET, now, difference, hops);
+	}
+	*(word32 *)transport = ports_of(&here->entry);
+	if (summed != SUMMED_UNKNOWN)
+		change_check(transport +
+				     check_offset(here->packet.key.protocol),
+			     here, difference, summed);
+	last = here->written - 1;
+	/* Before Linux 6.8, the verifier learns nothing from "not 0". */
+	barrier_var(last);
+	if (last >= MOST_WRITTEN)
+		return -1;
+	if (!has_macs)
+		return bpf_skb_store_bytes(skb, l2_length, ip, last + 1, 0);
+	set_ethernet(ip - ETH_HLEN, skb, here);
+	return bpf_skb_store_bytes(skb, 0, ip - ETH_HLEN, ETH_HLEN + last + 1,
+				   0);
+}
+
+/* Writes addresses and ports separately, for a packet with options. */
+static __always_inline int write_parts(struct __sk_buff *skb,
+				       struct scratch *here, __u32 hops,
+				       bool has_macs, bool has_ports)
+{
+	__u32 ports = ports_of(&here->entry);
+
+	if (has_ports &&
+	    bpf_skb_store_bytes(skb, here->packet.l4, &ports, sizeof(ports), 0))
+		return -1;
+	if (has_macs && write_macs(skb, here))
+		return -1;
+	return write_addresses(
+		skb, (const struct addresses *)here->packet.key.source,
+		(const struct addresses *)here->entry.source, hops);
+}
+
+/* Changes the sum of the whole packet, if a device has computed it. */
+static __always_inline void change_complete(struct __sk_buff *skb,
+					    const struct scratch *here,
+					    __u32 difference, __u32 hops)
+{
+	/* The sum of an IPv4 header includes its own. */
+	if (!here->packet.is_v6)
+		add_to_complete(skb, ~difference);
+	else if (hops)
+		add_to_complete(skb, ONE_HOP_V6);
+}
+
+/*
+ * Writes what the entry in the scratch memory says; has_macs as in
+ * write_headers(). 0: done; otherwise the packet must be dropped, because it
+ * may be half written.
  *
  * The sum of a whole IPv6 packet changes by the addresses, and by as much in
  * the other direction at the transport header. For IPv4, the header has a sum
  * of its own, which BPF_F_PSEUDO_HDR takes into account.
  */
-static __always_inline int rewrite(struct __sk_buff *skb, __u32 hops)
+static __always_inline int
+rewrite(struct __sk_buff *skb, __u32 hops, bool has_macs)
 {
 	struct scratch *here = scratch();
-	const struct addresses *was, *now;
 	__u64 pseudo = BPF_F_PSEUDO_HDR;
-	__u32 difference, ports;
 	bool has_ports;
+	__u32 difference;
+	int how = summed(skb);
 
 	if (!here)
 		return -1;
-	was = (const struct addresses *)here->packet.key.source;
-	now = (const struct addresses *)here->entry.source;
-	difference = address_difference(was, now, here->packet.is_v6);
+	difference = address_difference(
+		(const struct addresses *)here->packet.key.source,
+		(const struct addresses *)here->entry.source,
+		here->packet.is_v6);
 	has_ports = here->packet.part != PART_LATER;
+	if (has_ports && !here->packet.has_options && how != SUMMED_UNKNOWN) {
+		if (how == SUMMED_COMPLETE)
+			change_complete(skb, here, difference, hops);
+		return write_headers(skb, here, difference, hops, has_macs,
+				     how);
+	}
 	if (here->packet.is_v6) {
 		__u32 whole = hops ? ONE_HOP_V6 : 0;
 
@@ -251,12 +390,9 @@ static __always_inline int rewrite(struct __sk_buff *skb, __u32 hops)
 	if (has_ports && write_check(skb, here, difference, pseudo))
 		return -1;
 	if (has_ports && !here->packet.has_options)
-		return write_together(skb, here, difference, hops);
-	ports = ports_of(&here->entry);
-	if (has_ports &&
-	    bpf_skb_store_bytes(skb, here->packet.l4, &ports, sizeof(ports), 0))
-		return -1;
-	return write_addresses(skb, was, now, hops);
+		return write_headers(skb, here, difference, hops, has_macs,
+				     SUMMED_UNKNOWN);
+	return write_parts(skb, here, hops, has_macs, has_ports);
 }
 
 #endif

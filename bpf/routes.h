@@ -127,12 +127,42 @@ redirect_to_neighbour(const struct bpf_fib_lookup *fib)
 	return bpf_redirect_neigh(fib->ifindex, &next, sizeof(next), 0);
 }
 
-/* Whether packets on the device have an Ethernet header. */
-static __always_inline bool has_ethernet(__u32 ifindex)
+/*
+ * Whether packets on the device have an Ethernet header. The map is asked once
+ * in a tick of the kernel's timer.
+ */
+static __always_inline bool has_ethernet(struct scratch *here, __u32 ifindex)
 {
-	const struct uplink *uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
+	struct known_device *known = &here->devices[ifindex % KNOWN_DEVICES];
+	__u64 tick = bpf_jiffies64();
+	const struct uplink *uplink;
 
-	return uplink && uplink->l2_length;
+	if (known->ifindex != ifindex || known->tick != tick) {
+		uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
+		known->ifindex = ifindex;
+		known->has_ethernet = uplink && uplink->l2_length;
+		known->tick = tick;
+	}
+	return known->has_ethernet;
+}
+
+/* What the packet that is redirected needs in front of its IP header. */
+enum link {
+	/* The Ethernet addresses of the route. */
+	LINK_KNOWN = 0,
+	/* Those of a neighbour that the kernel asks for. */
+	LINK_NEIGHBOUR = 1,
+	/* Nothing, or what a tunnel's route says. */
+	LINK_NONE = 2,
+};
+
+static __always_inline enum link link_of(struct scratch *here, long result)
+{
+	if (!has_ethernet(here, here->fib.ifindex))
+		return LINK_NONE;
+	if (!l2_length || result == BPF_FIB_LKUP_RET_NO_NEIGH)
+		return LINK_NEIGHBOUR;
+	return LINK_KNOWN;
 }
 
 /*
@@ -142,21 +172,16 @@ static __always_inline bool has_ethernet(__u32 ifindex)
  * Ethernet header in front, which it removes.
  */
 static __always_inline int
-send_by_route(struct __sk_buff *skb, struct scratch *here, long result)
+send_by_route(struct __sk_buff *skb, struct scratch *here, enum link link)
 {
 	struct bpf_fib_lookup *fib = &here->fib;
-	struct ethhdr ethernet;
 
 	if (!l2_length && bpf_skb_change_head(skb, ETH_HLEN, 0))
 		return TC_ACT_SHOT;
-	if (!has_ethernet(fib->ifindex))
+	if (link == LINK_NONE)
 		return bpf_redirect_neigh(fib->ifindex, NULL, 0, 0);
-	if (!l2_length || result == BPF_FIB_LKUP_RET_NO_NEIGH)
+	if (link == LINK_NEIGHBOUR)
 		return redirect_to_neighbour(fib);
-	__builtin_memcpy(ethernet.h_dest, fib->dmac, ETH_ALEN);
-	__builtin_memcpy(ethernet.h_source, fib->smac, ETH_ALEN);
-	if (bpf_skb_store_bytes(skb, 0, &ethernet, 2 * ETH_ALEN, 0))
-		return TC_ACT_SHOT;
 	return bpf_redirect(fib->ifindex, 0);
 }
 

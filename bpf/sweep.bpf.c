@@ -67,6 +67,9 @@ struct visited {
 	/* Seconds since the last packet in either direction. */
 	__s32 idle;
 	struct sweep_record record;
+	/* A tick of the kernel's timer, and the second in which it was. */
+	__u32 second;
+	__u64 tick;
 };
 
 /*
@@ -86,10 +89,19 @@ static __always_inline struct visited *visited(void)
 	return bpf_map_lookup_elem(&sweep_scratch, &first);
 }
 
-/* seconds() on another clock: iterators cannot read the coarse one. */
-static __always_inline __u32 seconds_now(void)
+/*
+ * seconds() on another clock: iterators cannot read the coarse one. It is read
+ * once in each tick of the kernel's timer.
+ */
+static __always_inline __u32 seconds_now(struct visited *now)
 {
-	return bpf_ktime_get_ns() / NSEC_PER_SEC;
+	__u64 tick = bpf_jiffies64();
+
+	if (now->tick != tick) {
+		now->tick = tick;
+		now->second = bpf_ktime_get_ns() / NSEC_PER_SEC;
+	}
+	return now->second;
 }
 
 /* Reads the entry and its partner, which may be missing. */
@@ -100,13 +112,14 @@ visit(struct visited *now, const struct connection *partner)
 	bool is_reverse = entry->flags & CONNECTION_REVERSE;
 	struct sweep_record *record = &now->record;
 	__u64 other_bytes = 0;
+	__u32 second = seconds_now(now);
 	__s32 idle;
 
-	now->idle = seconds_now() - entry->last_used;
+	now->idle = second - entry->last_used;
 	now->any = entry->flags;
 	now->both = 0;
 	if (partner) {
-		idle = seconds_now() - partner->last_used;
+		idle = second - partner->last_used;
 		if (idle < now->idle)
 			now->idle = idle;
 		now->any |= partner->flags;
@@ -137,6 +150,31 @@ static __always_inline __u32 timeout_of(const struct visited *now,
 		return timeouts->closed;
 	}
 	return timeouts->tcp_idle;
+}
+
+/*
+ * Whether the connection is not due as far as the entry itself shows. If its
+ * partner has a RST, the connection is due when the partner is visited.
+ */
+static __always_inline bool is_recent(const struct bpf_iter__bpf_map_elem *ctx,
+				      struct visited *now,
+				      const struct sweep_timeouts *timeouts)
+{
+	const struct connection *entry = ctx->value;
+	const struct packet_key *key = ctx->key;
+	__u32 flags, timeout;
+
+	if (!now || !timeouts || !key || !entry)
+		return true;
+	flags = entry->flags;
+	timeout = timeouts->tcp_idle;
+	if (flags & CONNECTION_FIN && timeouts->closed < timeout)
+		timeout = timeouts->closed;
+	if (flags & CONNECTION_RESET)
+		timeout = timeouts->reset;
+	if (key->protocol == IPPROTO_UDP)
+		timeout = timeouts->udp_idle;
+	return (__s32)(seconds_now(now) - entry->last_used) < (__s32)timeout;
 }
 
 /*
@@ -184,7 +222,7 @@ int sweep_connections(struct bpf_iter__bpf_map_elem *ctx)
 	__u32 first = 0, timeout;
 
 	timeouts = bpf_map_lookup_elem(&sweep_timeouts, &first);
-	if (!now || !timeouts || !copy_visited(ctx, now))
+	if (is_recent(ctx, now, timeouts) || !copy_visited(ctx, now))
 		return 0;
 	partner = bpf_map_lookup_elem(&connections, &now->partner_key);
 	if (partner && !is_partner(&now->key, partner))

@@ -153,7 +153,16 @@ impl Balanced {
         for (device, address) in [UPLINK, TO_MACHINE] {
             let ifindex = site.node.within(|| index(device));
             let v4 = Some(Addr::from(std::net::IpAddr::from(address)));
-            uplinks.push(Uplink { ifindex, name: device.into(), v4, v6: None, mtu: 1_500, l2_length: 14 });
+            uplinks.push(Uplink {
+                ifindex,
+                name: device.into(),
+                v4,
+                v6: None,
+                mtu: 1_500,
+                l2_length: 14,
+                is_v4_source: false,
+                is_v6_source: false,
+            });
             let device = HookedDevice { ifindex, side: DeviceSide::Uplink, l2_length: 14 };
             site.node.within(|| packets.hooks.attach(device)).unwrap();
         }

@@ -62,7 +62,7 @@ pub(crate) fn alone(sandbox: &Sandbox, generator: &Generator, goals: &mut Goals)
 }
 
 /// The maps that the daemon's side fills.
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 10] = [
     "outside",
     "services",
     "slots",
@@ -72,6 +72,7 @@ const NAMES: [&str; 9] = [
     "half_open",
     "packet_settings",
     "packet_counts",
+    "frontend_epoch",
 ];
 
 fn address(number: u32, protocol: Protocol) -> (Ipv4Addr, u16) {

@@ -12,6 +12,8 @@ pub(crate) const ROUNDS: usize = 13;
 const PACKETS: u32 = 50_000;
 /// New connections of one measurement.
 const NEW: u32 = 20_000;
+/// Handshakes that fill nodelb's map of them.
+const FULL: u32 = 40_000;
 /// Flows of known connections: few and many.
 const FEW: u32 = 1_000;
 const MANY: u32 = 100_000;
@@ -144,21 +146,38 @@ fn known(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
 }
 
 fn new(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
+    const NAMES: [&str; VARIANTS.len() + 1] = {
+        let [a, b, c, d, e, f] = VARIANTS;
+        [a, b, c, d, e, f, "nodelb, 20 services, room for handshakes is full"]
+    };
     let mut first = 1_000_000;
+    let balanced = [&nodes.few, &nodes.many, &nodes.with_conntrack];
     let times = Side::BOTH.map(|side| {
         in_turn(ROUNDS, |variant| {
-            let (site, is_service) = nodes.variants()[variant];
+            let is_full = variant == VARIANTS.len();
+            let (site, is_service) = nodes.variants()[if is_full { 3 } else { variant }];
             let to = if is_service { side.services() } else { side.backends() };
+            // Each variant begins without connections, except for the last one.
             if [1, 2, 5].contains(&variant) {
                 site.flush_conntrack();
+            }
+            if let Some(node) = variant.checked_sub(3).and_then(|number| balanced.get(number)) {
+                node.end_connections();
+            }
+            if is_full {
+                first += FULL;
+                generator.send(site, to, Flows { first, count: u32::MAX - first }, FULL);
             }
             first += 5 * NEW;
             generator.measure(site, to, Flows { first, count: u32::MAX - first }, NEW)
         })
     });
     let table = Table { times, dropped: dropped(generator, nodes) };
-    println!("\n### New connections\n\nEvery packet begins a connection.\n");
-    table.print(VARIANTS);
+    println!(
+        "\n### New connections\n\nEvery packet begins a connection. Before each measurement, all connections are deleted, \
+         also those of conntrack; in the last row, each new handshake evicts another one instead.\n"
+    );
+    table.print(NAMES);
     goals.add("G3", "new connection, local: to nftables", 0.50, table.ratio(Side::Local, 3, 2));
     goals.add("G3", "new connection, remote: to nftables", 0.65, table.ratio(Side::Remote, 3, 2));
 }

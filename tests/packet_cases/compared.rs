@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use nix::time::{ClockId, clock_gettime};
+use nodelb_core::model::addr::Protocol;
 use nodelb_core::packets::connections::{Connection, Flags, Tables};
 use nodelb_core::packets::headers::{Content, Parsed, parse};
 use nodelb_core::packets::key::PacketKey;
@@ -77,6 +78,8 @@ fn shown(tables: &Tables) -> Vec<String> {
         let Flags { is_redirected, is_reverse, has_replied, has_fin, has_reset, is_local_view, is_assured } = flags;
         // The offset is a hint, which only a client's entry uses.
         let offset = if *is_reverse { &0 } else { offset };
+        // For UDP, the programs store the epoch there.
+        let acknowledgment = if key.protocol == Protocol::Udp { &0 } else { acknowledgment };
         format!(
             "{table} {:?} {:?} {} becomes {to}; service {service} backend {} offset {offset} device {ifindex} bytes {bytes} \
              acknowledgment {acknowledgment} \

@@ -140,6 +140,10 @@ impl Kernel {
 
     fn write(&self, state: &MapState) {
         CONTENT.iter().for_each(|map| self.clear(map));
+        // Entries of UDP connections refer to the content before.
+        let epoch = self.map("frontend_epoch").lookup(&[0; 4], MapFlags::ANY).unwrap().unwrap();
+        let epoch = u64::from_ne_bytes(epoch.try_into().unwrap()) + 2;
+        self.put("frontend_epoch", &[0; 4], &epoch.to_ne_bytes());
         for id in 0..128_u32 {
             self.put("services", &id.to_ne_bytes(), &[0; 32]);
         }

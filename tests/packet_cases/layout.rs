@@ -146,7 +146,8 @@ pub(crate) fn uplink(uplink: &UplinkEntry) -> Vec<u8> {
     let octets = |addr: Option<Addr>| addr.map_or([0; 16], Addr::octets);
     let mut value = [octets(uplink.v4), octets(uplink.v6)].concat();
     value.extend(uplink.mtu.to_ne_bytes());
-    value.push(uplink.l2_length);
+    value.extend([uplink.l2_length, 0, 0, 0]);
+    value.extend((u32::from(uplink.is_v4_source) | u32::from(uplink.is_v6_source) << 1).to_ne_bytes());
     value.resize(48, 0);
     value
 }

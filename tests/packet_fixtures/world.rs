@@ -22,6 +22,8 @@ pub(crate) struct Device {
     pub(crate) ifindex: u32,
     pub(crate) is_pod: bool,
     pub(crate) is_uplink: bool,
+    /// Whether its address is preferred to that of a route.
+    pub(crate) is_own_first: bool,
     pub(crate) l2_length: usize,
     pub(crate) mac: [u8; 6],
     pub(crate) mtu: u32,
@@ -145,6 +147,7 @@ impl World {
             ifindex,
             is_pod: false,
             is_uplink: false,
+            is_own_first: false,
             l2_length: 14,
             mac: own,
             mtu: 1_500,
@@ -155,6 +158,7 @@ impl World {
             match word {
                 "uplink" => device.is_uplink = true,
                 "pod" => device.is_pod = true,
+                "own-first" => device.is_own_first = true,
                 "plain" => {}
                 "l3" => device.l2_length = 0,
                 "mtu" => device.mtu = parsed(&mut words),
@@ -164,7 +168,9 @@ impl World {
         if device.is_uplink {
             let (v4, v6) = (device.addr(Family::Ipv4), device.addr(Family::Ipv6));
             let l2_length = u8::try_from(device.l2_length).unwrap();
-            self.state.uplinks.insert(ifindex, UplinkEntry { v4, v6, mtu: device.mtu, l2_length });
+            let (is_v4_source, is_v6_source) = (device.is_own_first, device.is_own_first);
+            let entry = UplinkEntry { v4, v6, mtu: device.mtu, l2_length, is_v4_source, is_v6_source };
+            self.state.uplinks.insert(ifindex, entry);
         }
         self.devices.insert(name, device);
     }

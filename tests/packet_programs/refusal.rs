@@ -140,6 +140,7 @@ fn only_clients_in_the_ranges_are_admitted() {
             assert_eq!(arrive(), DROP, "another range");
             node.set("source_ranges", &range(own, prefix), &[0; 4]);
             assert_eq!(arrive(), NEXT, "in a range");
+            node.leaves(&frame(protocol, family.pod, family.client).flags(SYN | ACK));
             let map = node.map("source_ranges");
             libbpf_rs::MapCore::delete(map, &range(own, prefix)).unwrap();
             libbpf_rs::MapCore::delete(map, &range(other, prefix)).unwrap();

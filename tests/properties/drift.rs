@@ -88,9 +88,10 @@ impl ForeignWrite {
             }
             Self::AddRange(id) => MapOp::PutSourceRange(ServiceId(*id), SourceRange::new(l4("10.0.0.0:1").addr, 104)),
             Self::DeleteUplink(index) => MapOp::DeleteUplink(nth(held.uplinks.keys(), *index)?),
-            Self::OverwriteUplink(index) => {
-                MapOp::PutUplink(*index, UplinkEntry { v4: None, v6: None, mtu: 576, l2_length: 0 })
-            }
+            Self::OverwriteUplink(index) => MapOp::PutUplink(
+                *index,
+                UplinkEntry { v4: None, v6: None, mtu: 576, l2_length: 0, is_v4_source: true, is_v6_source: false },
+            ),
             Self::AddNodeAddr => MapOp::PutNodeAddr(l4("203.0.113.99:80").addr),
         })
     }

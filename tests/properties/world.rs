@@ -271,6 +271,8 @@ fn uplinks() -> impl Strategy<Value = Vec<Uplink>> {
             v6: None,
             mtu,
             l2_length: 14,
+            is_v4_source: mtu % 2 == 0,
+            is_v6_source: mtu % 3 == 0,
         })
     };
     (prop::option::of(uplink(2)), prop::option::of(uplink(3))).prop_map(|(a, b)| a.into_iter().chain(b).collect())

@@ -310,7 +310,16 @@ impl OutsideModel {
     /// The device by which the clients reach the node.
     pub(crate) fn uplink(&self) -> Uplink {
         let [v4, v6] = ["203.0.113.2", "2001:db8:1::2"].map(|text| text.parse().ok());
-        Uplink { ifindex: self.uplink, name: "uplink".into(), v4, v6, mtu: 1_500, l2_length: 14 }
+        Uplink {
+            ifindex: self.uplink,
+            name: "uplink".into(),
+            v4,
+            v6,
+            mtu: 1_500,
+            l2_length: 14,
+            is_v4_source: false,
+            is_v6_source: false,
+        }
     }
 
     fn take_ports(&mut self, count: u16) -> u16 {

@@ -21,7 +21,14 @@ pub(super) fn content() -> MapState {
     let not_here = ServiceEntry { has_backends: true, ..entry(&[]) };
     let outside = OutsideEntry { service: ServiceId(7), local: true, has_ranges: true };
     let range = |text: &str| SourceRange::from(text.parse::<ipnet::IpNet>().unwrap());
-    let uplink = UplinkEntry { v4: Some(l4("192.0.2.1:1").addr), v6: None, mtu: 1500, l2_length: 14 };
+    let uplink = UplinkEntry {
+        v4: Some(l4("192.0.2.1:1").addr),
+        v6: None,
+        mtu: 1500,
+        l2_length: 14,
+        is_v4_source: false,
+        is_v6_source: false,
+    };
     let flags = FrontendEntry { service: ServiceId(7), inside_local: true, outside_local: true };
     let ops = [
         put(0, ServiceEntry::default()),

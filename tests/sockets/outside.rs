@@ -13,7 +13,8 @@ use super::content::{content, fill};
 use super::{Kernel, SocketMode, backends, entry, exchange, in_sandbox, l4, options, point, put};
 use crate::sandbox::Sandbox;
 
-const UPLINK: UplinkEntry = UplinkEntry { v4: None, v6: None, mtu: 1500, l2_length: 14 };
+const UPLINK: UplinkEntry =
+    UplinkEntry { v4: None, v6: None, mtu: 1500, l2_length: 14, is_v4_source: false, is_v6_source: false };
 
 fn range(text: &str) -> SourceRange {
     text.parse::<ipnet::IpNet>().unwrap().into()

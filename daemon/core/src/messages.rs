@@ -95,7 +95,7 @@ messages! {
     NODEPORTS_UNPROTECTED = 0x36275fd0068b4ad08fe439d87431ccba,
         "Other processes can bind NodePorts",
         "A process on this host may get the port number of a NodePort. Connections from outside would then reach \
-         that process instead of the service.",
+         that process instead of the service, unless nodelb translates them (packets.mode).",
         "Follow the advice in the line. In general, keep NodePorts outside the ephemeral port range, see \
          net.ipv4.ip_local_port_range.";
     HOOKS_FAILED = 0xfcb1abe9aa24442c8cf2909162f0eb8b,
@@ -209,8 +209,8 @@ messages! {
         "Nothing.";
     NODEPORT_BOUND = 0xe23df873b9ab43a194686d03ff283fb4,
         "A process has bound a NodePort",
-        "Connections to the NodePort from outside the node reach this process instead of the service; the line names \
-         it. Connections from this node reach the service.",
+        "Connections to the NodePort from outside the node reach this process instead of the service, unless nodelb \
+         translates them (packets.mode); the line names it. Connections from this node reach the service.",
         "Move the process or the service to another port.";
     NODEPORT_FREE = 0xd6f5522ac4e24cde8a860792299bbd9b,
         "A NodePort is free again",

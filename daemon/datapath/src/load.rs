@@ -24,6 +24,9 @@ use crate::skeleton::{OpenSockSkel, SockSkel, SockSkelBuilder};
 /// The maps that outlive generations, by their names in `bpf/maps.h`: per-socket state, and its epoch.
 pub(crate) const PERSISTENT: [&str; 4] = ["tcp_sockets", "udp_sockets", "udp_overflow", "frontend_epoch"];
 
+/// Whether this machine may reorder loads.
+pub(crate) const IS_WEAKLY_ORDERED: bool = !cfg!(any(target_arch = "x86_64", target_arch = "s390x"));
+
 /// Number of lines of the verifier's log that an error contains.
 const LOG_LINES: usize = 24;
 
@@ -68,7 +71,7 @@ pub(crate) fn prepare<'o>(
     rodata.has_set_retval = features.set_retval.into();
     rodata.protects_nodeports = u8::from(options.protect_nodeports && features.bind_refusal);
     rodata.has_mptcp = features.mptcp.into();
-    rodata.weakly_ordered = (!cfg!(any(target_arch = "x86_64", target_arch = "s390x"))).into();
+    rodata.weakly_ordered = IS_WEAKLY_ORDERED.into();
     // No namespace has the cookie 0: then NodePorts are not answered on loopback.
     rodata.node_netns = features.netns.unwrap_or(0);
     let shards = if options.count_connections { Counters::shards(options.limits.services) } else { 0 };

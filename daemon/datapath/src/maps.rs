@@ -264,7 +264,7 @@ impl Epoch {
         SharedWords::map(map).map(Self)
     }
 
-    /// Runs `work`, which changes frontends or node addresses.
+    /// Runs `work`, which changes frontends, node addresses, or what clients outside the node may connect to.
     pub(crate) fn change<T>(&self, work: impl FnOnce() -> T) -> T {
         let number = &self.0.all()[0];
         let odd = number.load(Ordering::Relaxed) | 1;

@@ -76,6 +76,13 @@ fn pinned_lasting(
     Ok([tcp?, udp?, overflow?, epoch?])
 }
 
+/// The name of the map with the epoch.
+const EPOCH: &str = PERSISTENT[3];
+
+const fn epoch_of([.., epoch]: &[MapHandle; PERSISTENT.len()]) -> &MapHandle {
+    epoch
+}
+
 /// The map that is pinned at the path, if any.
 fn open_map(path: &Path) -> Result<Option<(MapHandle, Spec)>, OpenError> {
     if !path.exists() {
@@ -177,7 +184,7 @@ impl<'p> Start<'p> {
         let Loaded { programs, persistent, counters, .. } = loaded;
         let placed = Placements::read(&maps, &content.state);
         let mut writer = self.writer(Arc::new(maps), (runs, placed), (&persistent, counters))?;
-        let packets = self.start_packets(&old.handles, &directory);
+        let packets = self.start_packets(&old.handles, &directory, epoch_of(&persistent));
         let packets = packets.map_err(|error| packets::start::keep_earlier(self.pins, &error));
         writer.packet_counter =
             packets.as_ref().ok().and_then(Option::as_ref).map(|packets| Arc::clone(&packets.counter));
@@ -244,7 +251,7 @@ impl<'p> Start<'p> {
             self.pins.abandon(generation)?;
         }
         let corrupt = filled?.unwrap_or_default();
-        let packets = no_maps.and_then(|()| self.start_packets(&duplicates, &directory));
+        let packets = no_maps.and_then(|()| self.start_packets(&duplicates, &directory, epoch_of(&persistent)));
         let packets = packets.map_err(|error| packets::start::end_earlier(self.pins, previous.as_deref(), &error));
         writer.packet_counter =
             packets.as_ref().ok().and_then(Option::as_ref).map(|packets| Arc::clone(&packets.counter));
@@ -267,7 +274,12 @@ impl<'p> Start<'p> {
     }
 
     /// Makes the programs at devices use these maps, or removes them.
-    fn start_packets(&self, handles: &Handles, directory: &Path) -> Result<Option<OpenedPackets>, OpenError> {
+    fn start_packets(
+        &self,
+        handles: &Handles,
+        directory: &Path,
+        epoch: &MapHandle,
+    ) -> Result<Option<OpenedPackets>, OpenError> {
         if let Some(predecessor) = &self.predecessor {
             packets::maps::share(&predecessor.pins, self.pins)?;
         }
@@ -276,7 +288,8 @@ impl<'p> Start<'p> {
             return Ok(None);
         };
         let Handles(handles, outside) = reopened(handles, directory)?;
-        let maps = NAMES.into_iter().zip(handles).chain(outside.into_named());
+        let epoch = MapHandle::try_from(epoch).map_err(failed("duplicating the epoch of", self.pins.root()))?;
+        let maps = NAMES.into_iter().zip(handles).chain(outside.into_named()).chain([(EPOCH, epoch)]);
         packets::start::start(config, self.pins, maps).map(Some)
     }
 
@@ -284,11 +297,11 @@ impl<'p> Start<'p> {
         &self,
         maps: Arc<Maps>,
         (runs, placed): (Runs, Placements),
-        ([.., epoch], counters): (&[MapHandle; PERSISTENT.len()], Option<MapHandle>),
+        (persistent, counters): (&[MapHandle; PERSISTENT.len()], Option<MapHandle>),
     ) -> Result<Writer, OpenError> {
         let counters = counters.map(|map| Counters::new(&map, maps.limits.services).map(Arc::new)).transpose();
         let counters = counters.map_err(failed("mapping the counters of", self.pins.root()))?;
-        let epoch = Epoch::new(epoch).map_err(failed("mapping", self.pins.root()))?;
+        let epoch = Epoch::new(epoch_of(persistent)).map_err(failed("mapping", self.pins.root()))?;
         maps.slot_usage.set(&runs, Moment(0));
         Ok(Writer {
             maps,

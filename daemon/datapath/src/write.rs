@@ -197,8 +197,8 @@ impl Writer {
             MapOp::DeleteNodeAddr(addr) => self.change(|maps| {
                 absent_is_fine(maps.node_addrs.delete(&layout::node_addr(*addr))).map_err(failed("node_addrs"))
             }),
-            MapOp::PutOutside(addr, entry) => self.change_outside(|maps| maps.put_outside(addr, entry)),
-            MapOp::DeleteOutside(addr) => self.change_outside(|maps| maps.delete_outside(addr)),
+            MapOp::PutOutside(addr, entry) => self.change(|maps| maps.outside.put_outside(addr, entry)),
+            MapOp::DeleteOutside(addr) => self.change(|maps| maps.outside.delete_outside(addr)),
             MapOp::PutSourceRange(id, range) => self.change_outside(|maps| maps.put_range(*id, *range)),
             MapOp::DeleteSourceRange(id, range) => self.change_outside(|maps| maps.delete_range(*id, *range)),
             MapOp::PutUplink(index, entry) => self.change_outside(|maps| maps.put_uplink(*index, entry)),

@@ -44,6 +44,11 @@ pub struct Device {
     pub v4: Option<Addr>,
     /// See [`Self::v4`].
     pub v6: Option<Addr>,
+    /// Whether `v4` is preferred to the source address of a route: an address of a service is assigned to the node, and
+    /// the kernel may select it although it may move to another node.
+    pub is_v4_source: bool,
+    /// See [`Self::is_v4_source`].
+    pub is_v6_source: bool,
     /// What it is used for.
     pub role: Role,
 }
@@ -186,6 +191,8 @@ impl Facts<'_> {
             l2_length: header.unwrap_or(0),
             v4: self.source(ifindex, Family::Ipv4),
             v6: self.source(ifindex, Family::Ipv6),
+            is_v4_source: self.has_service_address(Family::Ipv4),
+            is_v6_source: self.has_service_address(Family::Ipv6),
             role,
         }
     }
@@ -245,13 +252,21 @@ impl Facts<'_> {
     fn source(&self, index: u32, family: Family) -> Option<Addr> {
         let mut addresses = self.addresses(index);
         let is_reachable = |addr: Addr| !addr.is_loopback() && !addr.is_link_local() && !addr.is_multicast();
-        let is_of_service = |addr: Addr| self.selection.own_addresses.iter().any(|net| net.contains(&addr.ip()));
         let found = addresses.find(|address| {
             let is_lasting = !address.is_in_doubt && !address.is_passing && !address.is_secondary;
-            let is_lasting = is_lasting && !is_of_service(address.addr);
+            let is_lasting = is_lasting && !self.is_of_service(address.addr);
             address.addr.family() == family && address.is_global && is_lasting && is_reachable(address.addr)
         });
         found.map(|address| address.addr)
+    }
+
+    fn is_of_service(&self, addr: Addr) -> bool {
+        self.selection.own_addresses.iter().any(|net| net.contains(&addr.ip()))
+    }
+
+    fn has_service_address(&self, family: Family) -> bool {
+        let mut addresses = self.machine.addresses.iter().map(|address| address.addr);
+        addresses.any(|addr| addr.family() == family && self.is_of_service(addr))
     }
 }
 

@@ -346,7 +346,7 @@ async fn read(selection: Selection) -> io::Result<(Machine, Vec<Device>)> {
 
 /// The uplink for the maps; `None` if the device is not one.
 fn uplink(device: &Device) -> Option<Uplink> {
-    let Device { ifindex, name, mtu, l2_length, v4, v6, .. } = device;
+    let Device { ifindex, name, mtu, l2_length, v4, v6, is_v4_source, is_v6_source, .. } = device;
     (device.role == Role::Uplink).then(|| Uplink {
         ifindex: *ifindex,
         name: Arc::clone(name),
@@ -354,6 +354,8 @@ fn uplink(device: &Device) -> Option<Uplink> {
         v6: *v6,
         mtu: *mtu,
         l2_length: *l2_length,
+        is_v4_source: *is_v4_source,
+        is_v6_source: *is_v6_source,
     })
 }
 

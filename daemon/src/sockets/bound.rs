@@ -1,5 +1,5 @@
-//! NodePorts that a process of this node has bound: connections from outside the node reach that process, not the
-//! service. Owns the search for them and the messages about them; `bpf/bind.h` prevents the bind in the first place.
+//! NodePorts that a process of this node has bound: unless nodelb translates the connections from outside the node, they
+//! reach that process, not the service. Owns the search for them and the messages about them; `bpf/bind.h` prevents the bind in the first place.
 //!
 //! Searches when other NodePorts are served than before, and once a minute, because the kernel does not report new
 //! listeners.
@@ -108,7 +108,11 @@ fn nodeports(snapshot: &Snapshot) -> MapState {
     let is_kept_free =
         |entry: &FrontendEntry| !state.services.get(&entry.service).is_some_and(|service| service.may_be_bound);
     let each = each.filter(|(nodeport, entry)| is_kept_free(entry) && !snapshot.is_own_port(*nodeport));
-    MapState { frontends: each.collect(), node_addrs: state.node_addrs.clone(), ..MapState::default() }
+    let mut nodeports =
+        MapState { frontends: each.collect(), node_addrs: state.node_addrs.clone(), ..MapState::default() };
+    let outside = state.outside.iter().filter(|(nodeport, _)| nodeports.frontends.contains_key(*nodeport));
+    nodeports.outside = outside.map(|(nodeport, entry)| (*nodeport, *entry)).collect();
+    nodeports
 }
 
 /// What has been logged so far, so that each message is logged once.
@@ -145,8 +149,8 @@ impl Logged {
         for nodeport in gone.filter(|nodeport| served.frontends.contains_key(*nodeport)) {
             info!(
                 message_id = %messages::NODEPORT_FREE,
-                frontend = %nodeport, "NodePort {nodeport}: the process has released it; the service is reachable from \
-                     outside again"
+                frontend = %nodeport, "NodePort {nodeport}: the process has released it; connections from outside reach \
+                     the service"
             );
         }
         let is_new = self.bound != bound;
@@ -170,7 +174,7 @@ async fn find_bound(served: Realised) -> io::Result<Bound> {
                 diag.dump(&request, |socket| finds.add(&served, protocol, socket))?;
             }
         }
-        Ok(finds.into_bound())
+        Ok(finds.into_bound(&served))
     })
     .await
     .unwrap_or_else(|error| Err(io::Error::other(error)))
@@ -189,15 +193,25 @@ impl Finds {
         }
     }
 
-    fn into_bound(self) -> Bound {
-        self.0.into_iter().map(|(nodeport, (at, uid))| (nodeport, text(at, uid).into())).collect()
+    fn into_bound(self, served: &Realised) -> Bound {
+        let text = |(nodeport, (at, uid))| {
+            let is_translated = served.outside.contains_key(&nodeport);
+            (nodeport, text(at, uid, is_translated).into())
+        };
+        self.0.into_iter().map(text).collect()
     }
 }
 
-fn text(at: L4Addr, uid: u32) -> String {
+fn text(at: L4Addr, uid: u32, is_translated: bool) -> String {
     let letter = if at.protocol == Protocol::Udp { 'u' } else { 't' };
+    let consequence = if is_translated {
+        "while nodelb translates connections from outside the node (`nodelb devices`), they reach the service, otherwise \
+         that process"
+    } else {
+        "connections from outside the node reach that process, not the service"
+    };
     format!(
-        "a process of uid {uid} has bound {at}: connections from outside the node reach that process, not the service. \
+        "a process of uid {uid} has bound {at}: {consequence}. \
          Find it with `ss -ln{letter}p sport = :{}`, then stop it or change the NodePort",
         at.port
     )

@@ -21,4 +21,11 @@ pub struct Uplink {
     pub mtu: u32,
     /// The length of the link-layer header in bytes: 14, or 0 without one.
     pub l2_length: u8,
+    /// Whether packets to backends get `v4` as their source even if the route names another address, because that may
+    /// be a service's.
+    #[serde(default)]
+    pub is_v4_source: bool,
+    /// The same for `v6`.
+    #[serde(default)]
+    pub is_v6_source: bool,
 }

@@ -109,11 +109,12 @@ fn way_to(state: &HookState<'_>, client: Endpoint, slot: &Slot, frontend: Fronte
         return Ok(Way::Stack);
     }
     let uplink = uplinks.get(&ifindex).or_else(|| uplinks.get(&state.packet.ifindex));
-    let own = uplink.and_then(|uplink| match slot.addr.addr.family() {
-        Family::Ipv4 => uplink.v4,
-        Family::Ipv6 => uplink.v6,
+    let (own, is_own_first) = uplink.map_or((None, false), |uplink| match slot.addr.addr.family() {
+        Family::Ipv4 => (uplink.v4, uplink.is_v4_source),
+        Family::Ipv6 => (uplink.v6, uplink.is_v6_source),
     });
-    preferred.or(own).map(Way::Redirect).ok_or_else(|| state.discard(Reason::NoRoute))
+    let source = if is_own_first { own.or(preferred) } else { preferred.or(own) };
+    source.map(Way::Redirect).ok_or_else(|| state.discard(Reason::NoRoute))
 }
 
 /// Finds the ports and stores both entries.

@@ -116,7 +116,7 @@ reasons! {
     LoadBalancerPending, Warning, "nodelb services {}", ["NodelbLoadBalancerPending"],
         "A service of type LoadBalancer has had no load balancer address for 10 minutes";
     NodePortBound, Warning, "nodelb diagnose {}", [],
-        "A process of the node has bound a NodePort, and connections from outside reach that process";
+        "A process of the node has bound a NodePort, and gets the connections from outside that nodelb does not translate";
     NodeAddressUnanswered, Warning, "nodelb diff", [],
         "NodePorts do not work on an address of the node";
     HealthCheckPortClosed, Warning, "journalctl -u nodelb", [],

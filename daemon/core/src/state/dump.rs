@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use crate::model::addr::Addr;
-use crate::state::entries::{MapState, ServiceId, Slot, backends_of};
+use crate::state::entries::{MapState, ServiceId, Slot, UplinkEntry, backends_of};
 
 /// Every entry, in address order. `name_of` returns the name of a service id; an id without a name is shown as `service
 /// 7`.
@@ -56,8 +56,10 @@ pub fn dump(state: &MapState, name_of: impl Fn(ServiceId) -> Option<String>) -> 
     for (ifindex, entry) in &state.uplinks {
         let addr = |addr: Option<Addr>| addr.map_or_else(|| "none".into(), |addr| addr.to_string());
         let (v4, v6) = (addr(entry.v4), addr(entry.v6));
-        let args = format_args!("uplink   {ifindex}  {v4}  {v6}  mtu={} l2={}\n", entry.mtu, entry.l2_length);
-        push(&mut text, args);
+        let UplinkEntry { mtu, l2_length, is_v4_source, is_v6_source, .. } = entry;
+        let sources = [(is_v4_source, "  v4-source"), (is_v6_source, "  v6-source")];
+        let [first, second] = sources.map(|(is_source, text)| if *is_source { text } else { "" });
+        push(&mut text, format_args!("uplink   {ifindex}  {v4}  {v6}  mtu={mtu} l2={l2_length}{first}{second}\n"));
     }
     text
 }

@@ -109,12 +109,17 @@ pub struct UplinkEntry {
     pub mtu: u32,
     /// The length of the link-layer header in bytes.
     pub l2_length: u8,
+    /// Whether `v4` is preferred to the source address of the route.
+    pub is_v4_source: bool,
+    /// Whether `v6` is preferred to the source address of the route.
+    pub is_v6_source: bool,
 }
 
 impl UplinkEntry {
     /// The entry for the uplink.
     pub fn new(uplink: &Uplink) -> Self {
-        Self { v4: uplink.v4, v6: uplink.v6, mtu: uplink.mtu, l2_length: uplink.l2_length }
+        let Uplink { v4, v6, mtu, l2_length, is_v4_source, is_v6_source, .. } = *uplink;
+        Self { v4, v6, mtu, l2_length, is_v4_source, is_v6_source }
     }
 }
 

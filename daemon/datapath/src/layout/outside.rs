@@ -69,6 +69,7 @@ pub(crate) fn uplink(entry: &UplinkEntry) -> UplinkBytes {
         v6: addr(entry.v6),
         mtu: entry.mtu.to_ne_bytes(),
         l2_length: [entry.l2_length],
+        flags: (u32::from(entry.is_v4_source) | u32::from(entry.is_v6_source) << 1).to_ne_bytes(),
     })
 }
 
@@ -76,11 +77,14 @@ pub(crate) fn uplink(entry: &UplinkEntry) -> UplinkBytes {
 pub(crate) fn parse_uplink(bytes: &UplinkBytes) -> Option<UplinkEntry> {
     let addr = |octets: [u8; 16]| (octets != [0; 16]).then(|| Addr::from_octets(octets));
     let [l2_length] = field_of!(bytes, types::uplink, l2_length);
+    let flags = u32::from_ne_bytes(field_of!(bytes, types::uplink, flags));
     let entry = UplinkEntry {
         v4: addr(field_of!(bytes, types::uplink, v4)),
         v6: addr(field_of!(bytes, types::uplink, v6)),
         mtu: u32::from_ne_bytes(field_of!(bytes, types::uplink, mtu)),
         l2_length,
+        is_v4_source: flags & 1 != 0,
+        is_v6_source: flags & 2 != 0,
     };
     (uplink(&entry) == *bytes).then_some(entry)
 }

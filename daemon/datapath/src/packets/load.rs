@@ -14,7 +14,7 @@ use nodelb_core::datapath::Limits;
 
 use crate::counters::Counters;
 use crate::error::{OpenError, failed};
-use crate::load::{listening, refusal};
+use crate::load::{IS_WEAKLY_ORDERED, listening, refusal};
 use crate::maps::into_io;
 use crate::skeleton::packet::{OpenPacketSkel, PacketSkel, PacketSkelBuilder};
 use crate::sys;
@@ -22,7 +22,7 @@ use crate::sys;
 const OBJECT: &str = "packet.bpf.o";
 
 /// The maps of `bpf/maps.h` that no program of the packet path uses.
-const UNUSED: [&str; 5] = ["tcp_sockets", "udp_sockets", "udp_overflow", "frontend_epoch", "counters"];
+const UNUSED: [&str; 4] = ["tcp_sockets", "udp_sockets", "udp_overflow", "counters"];
 
 /// The ports that the kernel gives to sockets without a port of their own: the first and the last one.
 const LOCAL_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
@@ -192,6 +192,7 @@ fn prepare<'o>(
     let mut skeleton = PacketSkelBuilder::default().open(object).map_err(failed("opening", Path::new(OBJECT)))?;
     let rodata = skeleton.maps.rodata_data.as_deref_mut().expect("invariant: the object has constants");
     rodata.l2_length = link_layer.length();
+    rodata.weakly_ordered = IS_WEAKLY_ORDERED.into();
     rodata.nodeport_first = *options.nodeport_range.start();
     rodata.nodeport_last = *options.nodeport_range.end();
     rodata.snat_first = *options.source_ports.start();

@@ -46,7 +46,7 @@ metrics! {
     HEALTH_CHECK_NODE_PORTS_FAILED: Services, Gauge, "nodelb_health_check_node_ports_failed", [],
         "Number of these services with a port that cannot be opened on every address";
     NODEPORTS_BOUND: Services, Gauge, "nodelb_nodeports_bound", [],
-        "Number of NodePorts that a process of the node has bound, so that connections from outside reach that process instead of the service";
+        "Number of NodePorts that a process of the node has bound, and to which connections from outside reach that process unless nodelb translates them";
     NODE_ADDRESSES_UNANSWERED: Services, Gauge, "nodelb_node_addresses_unanswered", [],
         "Number of node addresses on which NodePorts are not answered because the kernel did not accept the address";
     SERVICE_CONNECTIONS<5>: Services, Counter, "nodelb_service_connections_total",

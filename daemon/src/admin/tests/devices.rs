@@ -14,6 +14,8 @@ fn report() -> DevicesReport {
         kind: "physical".into(),
         mtu: 1500,
         l2_length: 14,
+        is_v4_source: false,
+        is_v6_source: false,
         v4: Some("203.0.113.1".parse().unwrap()),
         v6: None,
         role,

@@ -59,7 +59,18 @@ impl Attach for Fake {
 }
 
 fn device(ifindex: u32, name: &str, role: Role) -> Device {
-    Device { ifindex, name: name.into(), kind: "physical".into(), mtu: 1500, l2_length: 14, v4: None, v6: None, role }
+    Device {
+        ifindex,
+        name: name.into(),
+        kind: "physical".into(),
+        mtu: 1500,
+        l2_length: 14,
+        v4: None,
+        v6: None,
+        is_v4_source: false,
+        is_v6_source: false,
+        role,
+    }
 }
 
 fn calls(fake: &Fake) -> Vec<String> {

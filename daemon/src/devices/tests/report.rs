@@ -9,6 +9,8 @@ fn device(name: &str, role: Role, error: Option<&str>) -> DeviceReport {
         kind: "physical".into(),
         mtu: 1500,
         l2_length: 14,
+        is_v4_source: false,
+        is_v6_source: false,
         v4: None,
         v6: None,
         role,

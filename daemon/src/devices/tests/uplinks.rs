@@ -350,11 +350,15 @@ fn the_address_of_a_service_is_no_source_address() {
     let sources = |text: &str| {
         let selection = Selection::new(&Config::parse(text).unwrap());
         let found = devices(&host.machine, &host.routes, &selection).remove(1);
-        (found.v4.unwrap(), found.v6.unwrap())
+        ((found.v4.unwrap(), found.is_v4_source), (found.v6.unwrap(), found.is_v6_source))
     };
-    assert_eq!(sources(""), (addr("198.51.100.9"), addr("2001:db8:f::1")));
-    let listed = "[datapath]\nown-addresses = [\"198.51.100.9\", \"2001:db8:f::/64\"]\n";
-    assert_eq!(sources(listed), (addr("203.0.113.1"), addr("2001:db8:1::1")));
+    let own = |networks: &str| format!("[datapath]\nown-addresses = [{networks}]\n");
+    let (service, node) = ((addr("198.51.100.9"), addr("2001:db8:f::1")), (addr("203.0.113.1"), addr("2001:db8:1::1")));
+    assert_eq!(sources(""), ((service.0, false), (service.1, false)));
+    assert_eq!(sources(&own(r#""198.51.100.9", "2001:db8:f::/64""#)), ((node.0, true), (node.1, true)));
+    assert_eq!(sources(&own(r#""2001:db8:f::/64""#)), ((service.0, false), (node.1, true)));
+    // The address is assigned to another node.
+    assert_eq!(sources(&own(r#""198.51.100.10""#)), ((service.0, false), (service.1, false)));
 }
 
 /// The first address of a pod's device is then the primary one of the node. Backends in that pod must not count as those

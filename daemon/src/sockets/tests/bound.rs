@@ -87,10 +87,16 @@ fn one_of_several_stands_for_all_whatever_the_order() {
 
 #[test]
 fn the_text_says_who_and_what_to_do() {
-    let tcp = text(l4("0.0.0.0:30080/TCP"), 1000);
+    let tcp = text(l4("0.0.0.0:30080/TCP"), 1000, false);
     assert!(tcp.starts_with("a process of uid 1000 has bound 0.0.0.0:30080/TCP: "), "{tcp}");
     assert!(tcp.contains("Find it with `ss -lntp sport = :30080`"), "{tcp}");
-    assert!(text(l4("[::]:30081/UDP"), 0).contains("Find it with `ss -lnup sport = :30081`"));
+    assert!(tcp.contains(": connections from outside the node reach that process, not the service. "), "{tcp}");
+    let translated = text(l4("0.0.0.0:30080/TCP"), 1000, true);
+    assert!(
+        translated.contains("they reach the service, otherwise that process. Find it with `ss -lntp"),
+        "{translated}"
+    );
+    assert!(text(l4("[::]:30081/UDP"), 0, false).contains("Find it with `ss -lnup sport = :30081`"));
 }
 
 #[test]

@@ -39,7 +39,16 @@ fn backends(engine: &mut Engine) {
 }
 
 fn uplink(ifindex: u32) -> Uplink {
-    Uplink { ifindex, name: format!("eth{ifindex}").into(), v4: None, v6: None, mtu: 1_500, l2_length: 14 }
+    Uplink {
+        ifindex,
+        name: format!("eth{ifindex}").into(),
+        v4: None,
+        v6: None,
+        mtu: 1_500,
+        l2_length: 14,
+        is_v4_source: false,
+        is_v6_source: false,
+    }
 }
 
 /// The lines of the dump that belong to clients outside the node.
