@@ -1,8 +1,26 @@
 #!/usr/bin/env bash
-# Runs the benchmarks and writes docs/benchmarks.md. Needs root for the sandbox. Usage: `scripts/bench.sh` runs everything
-# except the soak, whose section is kept; `scripts/bench.sh soak` runs only the soak (an hour).
+# Runs the benchmarks. Usage: `scripts/bench.sh` writes docs/benchmarks.md, except for the section of the soak, which is
+# kept; `scripts/bench.sh soak` writes only that section (an hour). Both need root for the sandbox. Those that need no root:
+# `scripts/bench.sh regressions` compares counts with benches/baseline.toml, `scripts/bench.sh baseline` stores them there,
+# and `scripts/bench.sh growth` shows how costs grow.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+# Runs a benchmark of the core in the profile of the tests, so that CI compiles only nodelb-kube once more, which that
+# profile does not optimise. The features of all packages, for the same reason.
+unprivileged() {
+    local bench=$1
+    shift
+    exec "${CARGO:-cargo}" bench --locked --quiet --profile dev --config profile.dev.package.nodelb-kube.opt-level=1 \
+        --workspace --bench "$bench" -- "$@"
+}
+
+case ${1:-all} in
+regressions) unprivileged regressions ;;
+baseline) unprivileged regressions --update ;;
+growth) unprivileged growth ;;
+esac
+
 [ "$(id -u)" = 0 ] || exec sudo --preserve-env=CARGO,CARGO_TARGET_DIR,PATH,HOME,SOAK_MINUTES "$0" "$@"
 
 page=docs/benchmarks.md
