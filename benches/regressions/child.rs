@@ -46,7 +46,10 @@ pub(crate) fn measure(name: &str) -> Costs {
         .env_clear()
         .env("PATH", std::env::var_os("PATH").unwrap_or_default())
         // The C library must not choose its functions by the processor.
-        .env("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX512F,-AVX2,-AVX,-ERMS,-FSRM,-SSE4_2,-SSSE3")
+        .env(
+            "GLIBC_TUNABLES",
+            "glibc.cpu.hwcaps=-AVX512F,-AVX2,-AVX,-AVX_Fast_Unaligned_Load,-ERMS,-FSRM,-SSE4_2,-SSSE3",
+        )
         .output()
         .unwrap_or_else(|error| panic!("valgrind: {error}"));
     let (out, log) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
