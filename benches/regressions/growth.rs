@@ -4,7 +4,6 @@
 #![expect(
     dead_code,
     clippy::unwrap_used,
-    clippy::panic,
     clippy::print_stdout,
     reason = "a benchmark stops where it cannot go on, and prints; it shares its node with another"
 )]

@@ -139,7 +139,7 @@ pub fn select(candidates: &[Candidate<'_>], node: &NodeFacts, last_resort: bool)
         indexes.iter().filter(is_local).copied().collect()
     };
 
-    let topology = topology(active.iter().map(|&index| candidates[index].backend), node);
+    let topology = topology(&active.iter().map(|&index| candidates[index].backend), node);
     let in_order = [&active, &terminating, &quarantined];
     let first = in_order.iter().find(|places| !places.is_empty());
     let cluster = match first {
@@ -217,7 +217,7 @@ enum Topology {
 
 /// One active backend without a hint disables the filter, and so does a set of hints that leaves no backend for this
 /// node. Both indicate that the controller has not caught up yet.
-fn topology<'a>(active: impl ExactSizeIterator<Item = &'a Backend> + Clone, node: &NodeFacts) -> Topology {
+fn topology<'a>(active: &(impl ExactSizeIterator<Item = &'a Backend> + Clone), node: &NodeFacts) -> Topology {
     let all_hinted = |of: fn(&Hints) -> &Vec<Arc<str>>| {
         let mut backends = active.clone();
         active.len() > 0 && backends.all(|b| b.hints.as_deref().is_some_and(|hints| !of(hints).is_empty()))

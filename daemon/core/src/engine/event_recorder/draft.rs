@@ -65,7 +65,7 @@ fn detail(before: &ServiceEntry, after: &ServiceEntry, has_same_backends: bool) 
 /// The backends that only the new list has, and those that only the old one had. Both lists are in address order.
 fn differences(before: &[Slot], after: &[Slot]) -> (Addresses, Addresses) {
     let (mut added, mut removed) = (Addresses::default(), Addresses::default());
-    let (before, after) = without_common_ends(before, after);
+    let (before, after) = without_equal_ends(before, after);
     let mut before = backends_of(before).map(|(addr, _)| addr).peekable();
     for (addr, _) in backends_of(after) {
         while let Some(gone) = before.next_if(|old| *old < addr) {
@@ -81,7 +81,7 @@ fn differences(before: &[Slot], after: &[Slot]) -> (Addresses, Addresses) {
 
 /// The lists without the slots that both have at their beginning or end, because most changes affect one backend. The
 /// slots of one backend are not separated.
-fn without_common_ends<'a>(before: &'a [Slot], after: &'a [Slot]) -> (&'a [Slot], &'a [Slot]) {
+fn without_equal_ends<'a>(before: &'a [Slot], after: &'a [Slot]) -> (&'a [Slot], &'a [Slot]) {
     let first = before.iter().zip(after).take_while(|(a, b)| a == b).count();
     let is_inside = |list: &[Slot], at: usize| list.get(at).is_some_and(|slot| slot.addr == list[at - 1].addr);
     let mut first = first;
