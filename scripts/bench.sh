@@ -6,12 +6,16 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-# Runs a benchmark of the core in the profile of the tests, so that CI compiles only nodelb-kube once more, which that
-# profile does not optimise. The features of all packages, for the same reason.
+# Runs a benchmark of the core in the profile and with the features of the tests, so that CI compiles only two packages
+# once more: nodelb-kube, which that profile does not optimise, and nodelb-core. Each is one unit and not compiled
+# incrementally, because the division into units changes which functions are inlined.
 unprivileged() {
-    local bench=$1
+    local bench=$1 package profile=(--config profile.dev.package.nodelb-kube.opt-level=1)
     shift
-    exec "${CARGO:-cargo}" bench --locked --quiet --profile dev --config profile.dev.package.nodelb-kube.opt-level=1 \
+    for package in nodelb-core nodelb-kube nodelb-regressions; do
+        profile+=(--config "profile.dev.package.$package.codegen-units=1")
+    done
+    CARGO_INCREMENTAL=0 exec "${CARGO:-cargo}" bench --locked --quiet --profile dev "${profile[@]}" \
         --workspace --bench "$bench" -- "$@"
 }
 
