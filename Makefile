@@ -18,7 +18,7 @@ unexport PREFIX SYSCONFDIR DESTDIR
 export PACKAGE_VERSION
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build test test-unit lint fmt fuzz bench soak demo install deb rpm package-test vm-test deny clean
+.PHONY: help deps build test test-unit lint fmt fuzz bench regressions baseline growth soak demo install deb rpm package-test vm-test deny clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
@@ -57,6 +57,18 @@ fuzz: ## fuzz the Kubernetes decoder, translation and the packet parser for a mi
 bench: ## run the benchmarks and update docs/benchmarks.md (needs root; 15 minutes on an idle machine)
 	@scripts/deps.sh build run bench
 	scripts/bench.sh
+
+regressions: ## count instructions and allocations of the parts of nodelb; fails if one differs from benches/baseline.toml by 3 %
+	@scripts/deps.sh build regressions
+	scripts/bench.sh regressions
+
+baseline: ## store these counts in benches/baseline.toml, and print what has changed
+	@scripts/deps.sh build regressions
+	scripts/bench.sh baseline
+
+growth: ## show how the costs of the core grow from 1,000 to 100,000 services; fails if one is quadratic
+	@scripts/deps.sh build
+	scripts/bench.sh growth
 
 soak: ## run an hour of traffic, changes and kills; updates docs/benchmarks.md (needs root; SOAK_MINUTES=10: shorter)
 	@scripts/deps.sh build run

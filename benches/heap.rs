@@ -14,21 +14,22 @@ mod sandbox;
 #[path = "cost/world.rs"]
 mod world;
 
-use cap::Cap;
+use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 use world::{World, single_endpoint_services};
 
 #[global_allocator]
-static HEAP: Cap<std::alloc::System> = Cap::new(std::alloc::System, usize::MAX);
+static HEAP: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
 
 const SERVICES: u32 = 50_000;
 
 fn main() {
     sandbox::run("heap", |sandbox| {
         let mut world = World::new(&sandbox.bpffs, "heap", &sandbox.cgroup);
-        let before = HEAP.allocated();
+        let region = Region::new(HEAP);
         world.apply(single_endpoint_services(SERVICES));
-        let per_service = (HEAP.allocated() - before) / SERVICES as usize;
+        let change = region.change();
+        let per_service = (change.bytes_allocated - change.bytes_deallocated) / SERVICES as usize;
         let verdict = if per_service <= 2_048 { "yes" } else { "**no**" };
         println!("\n## Heap\n");
         println!("50,000 services with one endpoint each retain **{per_service} bytes** of heap a service.");

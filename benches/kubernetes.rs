@@ -18,6 +18,8 @@ mod cluster;
 mod daemon;
 #[path = "kubernetes/latency.rs"]
 mod latency;
+#[path = "kubernetes/objects.rs"]
+mod objects;
 #[path = "../tests/sandbox/mod.rs"]
 mod sandbox;
 

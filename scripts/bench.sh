@@ -1,8 +1,30 @@
 #!/usr/bin/env bash
-# Runs the benchmarks and writes docs/benchmarks.md. Needs root for the sandbox. Usage: `scripts/bench.sh` runs everything
-# except the soak, whose section is kept; `scripts/bench.sh soak` runs only the soak (an hour).
+# Runs the benchmarks. Usage: `scripts/bench.sh` writes docs/benchmarks.md, except for the section of the soak, which is
+# kept; `scripts/bench.sh soak` writes only that section (an hour). Both need root for the sandbox. Those that need no root:
+# `scripts/bench.sh regressions` compares counts with benches/baseline.toml, `scripts/bench.sh baseline` stores them there,
+# and `scripts/bench.sh growth` shows how costs grow.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+# Runs a benchmark of the core in the profile and with the features of the tests, so that CI compiles only two packages
+# once more: nodelb-kube, which that profile does not optimise, and nodelb-core. Each is one unit and not compiled
+# incrementally, because the division into units changes which functions are inlined.
+unprivileged() {
+    local bench=$1 package profile=(--config profile.dev.package.nodelb-kube.opt-level=1)
+    shift
+    for package in nodelb-core nodelb-kube nodelb-regressions; do
+        profile+=(--config "profile.dev.package.$package.codegen-units=1")
+    done
+    CARGO_INCREMENTAL=0 exec "${CARGO:-cargo}" bench --locked --quiet --profile dev "${profile[@]}" \
+        --workspace --bench "$bench" -- "$@"
+}
+
+case ${1:-all} in
+regressions) unprivileged regressions ;;
+baseline) unprivileged regressions --update ;;
+growth) unprivileged growth ;;
+esac
+
 [ "$(id -u)" = 0 ] || exec sudo --preserve-env=CARGO,CARGO_TARGET_DIR,PATH,HOME,SOAK_MINUTES "$0" "$@"
 
 page=docs/benchmarks.md

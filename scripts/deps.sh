@@ -32,6 +32,7 @@ test   nftables         nft
 bench  conntrack        conntrack
 bench  ethtool          ethtool
 bench  nftables         nft
+regressions  valgrind   valgrind
 lint   clang-format     clang-format
 lint   shellcheck       shellcheck
 lint   systemd          systemd-analyze

@@ -61,8 +61,9 @@ pub fn compile(service: &Service, slices: &[Arc<Slice>], context: &CompileContex
                 plan.frontends.extend(frontends);
                 continue;
             }
-            let candidates = admitted(slices, &key, context);
-            plans.push(plan_port(key, &candidates, context, service.affinity_seconds.unwrap_or(0), frontends));
+            let (candidates, has_refused) = admitted(slices, &key, context);
+            let plan = plan_port(key, &candidates, context, service.affinity_seconds.unwrap_or(0), frontends);
+            plans.push(PortPlan { has_refused, ..plan });
         }
     }
     for plan in &mut plans {
@@ -117,13 +118,15 @@ fn plan_frontends(
     port.frontends.iter().filter(|spec| spec.addr.family() == family).map(plan).collect()
 }
 
-/// The candidates of a port to which a connection may be sent.
-fn admitted<'a>(slices: &'a [Arc<Slice>], key: &PortKey, context: &CompileContext<'a>) -> Candidates<'a> {
+/// The candidates of a port to which a connection may be sent, and whether the guard refuses another one.
+fn admitted<'a>(slices: &'a [Arc<Slice>], key: &PortKey, context: &CompileContext<'a>) -> (Candidates<'a>, bool) {
     let CompileContext { guard, apiservers, checks, .. } = context;
     let mut candidates = select::merge(slices.iter(), &key.port, key.protocol, key.family);
+    let all = candidates.len();
     candidates.retain(|c| guard.admits_backend(c.address(key.protocol), c.slice.source, apiservers));
+    let has_refused = candidates.len() < all;
     checks.mark(&mut candidates);
-    candidates
+    (candidates, has_refused)
 }
 
 fn plan_port(
@@ -137,16 +140,19 @@ fn plan_port(
     let view = |places: &[usize]| -> View {
         let weights: SmallVec<[u16; 8]> = places.iter().map(|&place| candidates[place].backend.weight).collect();
         let addresses = places.iter().map(|&place| candidates[place].address(key.protocol));
-        addresses.zip(slot_counts(&weights)).filter(|(_, count)| *count > 0).collect()
+        let mut view = View::with_capacity(places.len());
+        view.extend(addresses.zip(slot_counts(&weights)).filter(|(_, count)| *count > 0));
+        view
     };
     let (cluster, local) = (view(&selection.cluster), view(&selection.local));
     let select::Selection { has_backends, is_last_resort, .. } = selection;
-    let (may_be_bound, source_ranges) = (false, None);
+    let (may_be_bound, has_refused, source_ranges) = (false, false, None);
     PortPlan {
         cluster,
         local,
         has_backends,
         is_last_resort,
+        has_refused,
         affinity_seconds,
         may_be_bound,
         source_ranges,

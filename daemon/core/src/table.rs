@@ -20,11 +20,13 @@ use crate::model::uplink::Uplink;
 use crate::state::remembered::Remembered;
 use apiservers::{Apiservers, leads_to, lists_apiservers};
 use health_check_ports::HealthCheckPorts;
+use record::{Record, change_record, share_names};
 
 pub use sameness::{same_service, same_slice};
 
 pub mod apiservers;
 pub mod health_check_ports;
+mod record;
 mod sameness;
 
 /// The current reports of the sources, for the writer. Dereferences to the [`Facts`] that it contains.
@@ -63,25 +65,6 @@ impl Deref for Table {
 
     fn deref(&self) -> &Facts {
         &self.facts
-    }
-}
-
-/// All reports of the sources under one service name. It may contain slices of a service that no source describes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Record {
-    /// One description per source, in order of precedence.
-    claims: SmallVec<[Arc<Service>; 1]>,
-    /// The slices by source, then name.
-    slices: SmallVec<[Arc<Slice>; 1]>,
-}
-
-impl Record {
-    fn is_empty(&self) -> bool {
-        self.claims.is_empty() && self.slices.is_empty()
-    }
-
-    fn find_slice(&self, source: Source, name: &SliceName) -> Result<usize, usize> {
-        self.slices.binary_search_by(|slice| (slice.source, &slice.name).cmp(&(source, name)))
     }
 }
 
@@ -163,17 +146,19 @@ impl Table {
 
     fn upsert_service(&mut self, service: Service) -> Effect {
         let name = service.name.clone();
-        let record = Arc::make_mut(self.facts.records.entry(name.clone()).or_default());
-        let old = record.claims.iter().position(|claim| claim.source == service.source);
-        let is_known = old.is_some_and(|place| same_service(&record.claims[place], &service));
-        if let Some(place) = old {
-            record.claims.remove(place);
-        }
-        let service = Arc::new(service);
-        let trigger = (!is_known).then(|| Trigger::Service(Arc::clone(&service)));
-        record.claims.push(service);
-        record.claims.sort_by_key(|claim| (claim.created.unwrap_or(0), claim.source));
-        self.facts.health_check_ports.note(&name, record.claims.first().map(|owner| &**owner));
+        let trigger = change_record(&mut self.facts.records, &name, |record| {
+            let old = record.claims.iter().position(|claim| claim.source == service.source);
+            let is_known = old.is_some_and(|place| same_service(&record.claims[place], &service));
+            if let Some(place) = old {
+                record.claims.remove(place);
+            }
+            let service = Arc::new(service);
+            let trigger = (!is_known).then(|| Trigger::Service(Arc::clone(&service)));
+            record.claims.push(service);
+            record.claims.sort_by_key(|claim| (claim.created.unwrap_or(0), claim.source));
+            self.facts.health_check_ports.note(&name, record.claims.first().map(|owner| &**owner));
+            trigger
+        });
         trigger.map_or(Effect::None, |trigger| Effect::Services(smallvec![name], trigger))
     }
 
@@ -198,22 +183,24 @@ impl Table {
             let new = Arc::make_mut(&mut self.facts.apiservers).learn(&slice);
             self.newly_known.extend(new);
         }
-        let record = Arc::make_mut(self.facts.records.entry(slice.service.clone()).or_default());
-        share_names(record, &mut slice);
+        let (slice, is_known) = change_record(&mut self.facts.records, &slice.service.clone(), |record| {
+            share_names(record, &mut slice);
+            let slice = Arc::new(slice);
+            let is_known = match record.find_slice(source, &slice.name) {
+                Ok(place) => {
+                    let is_known = same_slice(&record.slices[place], &slice);
+                    record.slices[place] = Arc::clone(&slice);
+                    is_known
+                }
+                Err(place) => {
+                    record.slices.insert(place, Arc::clone(&slice));
+                    false
+                }
+            };
+            (slice, is_known)
+        });
         let (name, service) = (slice.name.clone(), slice.service.clone());
-        let slice = Arc::new(slice);
-        let trigger = Trigger::Slice(Arc::clone(&slice));
-        let is_known = match record.find_slice(source, &name) {
-            Ok(place) => {
-                let is_known = same_slice(&record.slices[place], &slice);
-                record.slices[place] = slice;
-                is_known
-            }
-            Err(place) => {
-                record.slices.insert(place, slice);
-                false
-            }
-        };
+        let trigger = Trigger::Slice(slice);
         let mut dirty = SmallVec::new();
         if let Some(before) = self.service_of.insert((source, name.clone()), service.clone())
             && before != service
@@ -481,17 +468,6 @@ impl Facts {
     /// What the source could not read, if it is otherwise synced.
     pub fn incomplete(&self, source: Source) -> Option<&Arc<str>> {
         self.synced.get(&source).and_then(Option::as_ref)
-    }
-}
-
-/// Lets the slice share the strings of names that the record already contains. On a large cluster, names are a
-/// considerable part of a service's memory.
-fn share_names(record: &Record, slice: &mut Slice) {
-    if let Some(claim) = record.claims.first() {
-        slice.service = claim.name.clone();
-    }
-    if slice.name.namespace == slice.service.namespace {
-        slice.name.namespace = Arc::clone(&slice.service.namespace);
     }
 }
 

@@ -19,6 +19,8 @@ pub struct PortPlan {
     pub has_backends: bool,
     /// See [`super::select::Selection::is_last_resort`].
     pub is_last_resort: bool,
+    /// Whether the guard refuses a backend in the port's slices.
+    pub has_refused: bool,
     /// The session affinity timeout in seconds; 0 without affinity.
     pub affinity_seconds: u32,
     /// See [`crate::state::entries::ServiceEntry::may_be_bound`].

@@ -124,24 +124,27 @@ pub struct Selection {
 /// it contains every quarantined backend. Hints apply to active backends only. The local view follows the same rules
 /// for the backends on this node, without hints.
 pub fn select(candidates: &[Candidate<'_>], node: &NodeFacts, last_resort: bool) -> Selection {
-    let in_state = |state: BackendState| -> Indexes {
-        let all = candidates.iter().enumerate();
-        all.filter(|(_, candidate)| candidate.state() == state).map(|(index, _)| index).collect()
-    };
-    let active = in_state(BackendState::Active);
-    let terminating = in_state(BackendState::Terminating);
-    let quarantined = if last_resort { in_state(BackendState::Quarantined) } else { Indexes::new() };
+    let mut active = Indexes::with_capacity(candidates.len());
+    let (mut terminating, mut quarantined) = (Indexes::new(), Indexes::new());
+    for (index, candidate) in candidates.iter().enumerate() {
+        match candidate.state() {
+            BackendState::Active => active.push(index),
+            BackendState::Terminating => terminating.push(index),
+            BackendState::Quarantined if last_resort => quarantined.push(index),
+            BackendState::Quarantined | BackendState::Maintenance | BackendState::NotReady => {}
+        }
+    }
     let on_this_node = |indexes: &[usize]| -> Indexes {
         let is_local = |index: &&usize| candidates[**index].backend.node.as_deref() == Some(&*node.name);
         indexes.iter().filter(is_local).copied().collect()
     };
 
-    let topology = topology(&active.iter().map(|&i| candidates[i].backend).collect::<SmallVec<[_; 4]>>(), node);
+    let topology = topology(&active.iter().map(|&index| candidates[index].backend), node);
     let in_order = [&active, &terminating, &quarantined];
     let first = in_order.iter().find(|places| !places.is_empty());
     let cluster = match first {
         None => Indexes::new(),
-        Some(_) if !active.is_empty() => {
+        Some(_) if !active.is_empty() && topology != Topology::Anywhere => {
             active.iter().copied().filter(|&i| topology.admits(candidates[i].backend, node)).collect()
         }
         Some(places) => Indexes::clone(places),
@@ -214,11 +217,12 @@ enum Topology {
 
 /// One active backend without a hint disables the filter, and so does a set of hints that leaves no backend for this
 /// node. Both indicate that the controller has not caught up yet.
-fn topology(active: &[&Backend], node: &NodeFacts) -> Topology {
+fn topology<'a>(active: &(impl ExactSizeIterator<Item = &'a Backend> + Clone), node: &NodeFacts) -> Topology {
     let all_hinted = |of: fn(&Hints) -> &Vec<Arc<str>>| {
-        !active.is_empty() && active.iter().all(|b| b.hints.as_deref().is_some_and(|hints| !of(hints).is_empty()))
+        let mut backends = active.clone();
+        active.len() > 0 && backends.all(|b| b.hints.as_deref().is_some_and(|hints| !of(hints).is_empty()))
     };
-    let any_admitted = |topology: Topology| active.iter().any(|b| topology.admits(b, node));
+    let any_admitted = |topology: Topology| active.clone().any(|b| topology.admits(b, node));
     if all_hinted(|hints| &hints.nodes) && any_admitted(Topology::SameNode) {
         Topology::SameNode
     } else if all_hinted(|hints| &hints.zones) && !node.zone.is_empty() && any_admitted(Topology::SameZone) {

@@ -249,6 +249,7 @@ impl Engine {
             source: owner.source,
             before: Some(Arc::clone(before)),
             after: Some(Arc::clone(entry)),
+            may_have_refused: true,
             trigger,
         };
         self.event_recorder.note(|| draft, entry.cluster.is_empty());

@@ -21,7 +21,7 @@ use crate::model::cause::{DirtyReason, Trigger};
 use crate::model::moment::Moment;
 use crate::model::service::{PortKey, ServiceName};
 use crate::model::source_range::SourceRange;
-use crate::state::entries::{ServiceEntry, ServiceId, Slot};
+use crate::state::entries::{ServiceEntry, ServiceId};
 use crate::state::owner::IdOwner;
 use crate::state::owner::OwnerTag;
 use crate::state::status::Status;
@@ -151,9 +151,18 @@ impl Engine {
     }
 
     fn desire_service(&mut self, id: ServiceId, key: &Arc<PortKey>, plan: &PortPlan, subject: &Subject<'_>) {
+        // A new port has no entry yet. Skipping the lookup saves noticeable time at a start.
+        let is_new = !subject.old.ports.iter().any(|port| port.id == Some(id));
+        let before = if is_new { None } else { self.desired.services.get(&id).cloned() };
+        let lists = before.as_ref().map(|before| (&*before.cluster, &*before.local)).unwrap_or_default();
+        let (cluster, gone) = self.backends.replace(lists.0, &plan.cluster);
+        let (local, gone_here) = self.backends.replace(lists.1, &plan.local);
+        // Not before, because a backend may have moved from one list to the other.
+        self.backends.release(&gone);
+        self.backends.release(&gone_here);
         let entry = ServiceEntry {
-            cluster: self.slots(&plan.cluster),
-            local: self.slots(&plan.local),
+            cluster,
+            local,
             has_backends: plan.has_backends,
             affinity_seconds: plan.affinity_seconds,
             may_be_bound: plan.may_be_bound,
@@ -161,12 +170,7 @@ impl Engine {
             tag: Some(OwnerTag::new(key, subject.service.source)),
         };
         self.desire_ranges(id, plan.source_ranges.as_deref().unwrap_or_default());
-        // A new port has no entry yet. Skipping the lookup saves noticeable time at a start.
-        let is_new = !subject.old.ports.iter().any(|port| port.id == Some(id));
-        let before = if is_new { None } else { self.desired.services.get(&id).cloned() };
         if let Some(before) = &before {
-            self.backends.release(&before.cluster);
-            self.backends.release(&before.local);
             if **before == entry {
                 return;
             }
@@ -182,7 +186,8 @@ impl Engine {
         {
             let (after, trigger) = (Some(Arc::clone(&entry)), subject.reason.trigger_of(key).clone());
             let empties = before.is_some() && !entry.has_backends;
-            self.event_recorder.note(|| Draft { id, key: Arc::clone(key), source, before, after, trigger }, empties);
+            let (key, may_have_refused) = (Arc::clone(key), plan.has_refused);
+            self.event_recorder.note(|| Draft { id, key, source, before, after, may_have_refused, trigger }, empties);
         }
         self.desired.services.insert(id, entry);
         self.touched.services.push(id);
@@ -201,19 +206,6 @@ impl Engine {
         self.touched.services.push(id);
     }
 
-    fn slots(&mut self, view: &[(L4Addr, u16)]) -> Arc<[Slot]> {
-        if view.is_empty() {
-            // Shared, because most services have no backend on this node.
-            return Arc::default();
-        }
-        let mut slots = Vec::with_capacity(view.iter().map(|(_, count)| usize::from(*count)).sum());
-        for &(addr, count) in view {
-            let backend = self.backends.acquire(addr);
-            slots.extend(std::iter::repeat_n(Slot { backend, addr }, usize::from(count)));
-        }
-        slots.into()
-    }
-
     fn retire_ports(&mut self, old: &Compiled, new: &Compiled, reason: &DirtyReason) {
         let is_kept = |port: &CompiledPort| new.ports.iter().any(|kept| kept.key == port.key);
         for port in old.ports.iter().filter(|port| !is_kept(port)) {
@@ -230,7 +222,8 @@ impl Engine {
                 let owner = self.owners.get(&id).filter(|owner| self.event_recorder.is_recorded(owner.source));
                 if let Some(IdOwner { source, .. }) = owner.cloned() {
                     let (key, trigger) = (Arc::clone(&port.key), reason.trigger_of(&port.key).clone());
-                    let draft = move || Draft { id, key, source, before: Some(entry), after: None, trigger };
+                    let (before, after, may_have_refused) = (Some(entry), None, false);
+                    let draft = move || Draft { id, key, source, before, after, may_have_refused, trigger };
                     self.event_recorder.note(draft, false);
                 }
             }
@@ -239,7 +232,10 @@ impl Engine {
 
     /// Replaces the service's claims to the address and makes the resulting owner the desired one.
     fn claim(&mut self, name: &ServiceName, address: L4Addr, claims: impl Iterator<Item = Claim>, now: Moment) {
-        let row = Arc::make_mut(self.rows.entry(address).or_default());
+        let mut new_row = Arc::default();
+        let known = self.rows.get_mut(&address);
+        let is_new = known.is_none();
+        let row = Arc::make_mut(known.unwrap_or(&mut new_row));
         let was_owned = row.owner().is_some();
         let refused = refusals(row, name);
         self.conflicts.note_before(address, row);
@@ -250,7 +246,10 @@ impl Engine {
         if entry.is_some() && !was_owned {
             row.status = RowStatus::ok(now);
         }
-        if row.claims().is_empty() {
+        let is_claimed = !row.claims().is_empty();
+        if is_new && is_claimed {
+            self.rows.insert(address, new_row);
+        } else if !is_new && !is_claimed {
             self.rows.remove(&address);
         }
         if entry.is_none() {

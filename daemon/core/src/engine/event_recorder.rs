@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use crate::claims::Row;
 use crate::compile::guard::Refusal;
-use crate::history::{Event, Kernel, What};
+use crate::history::{Addresses, Event, Kernel, What};
 use crate::model::addr::L4Addr;
 use crate::model::cause::{Cause, Trigger};
 use crate::model::service::{PortKey, ServiceName, Source};
@@ -142,7 +142,7 @@ impl EventRecorder {
             let kernel = context.kernel_of(draft.id);
             let (id, key) = (draft.id, &draft.key);
             let is_pending = matches!(kernel, Kernel::Failed(_) | Kernel::Deferred);
-            let refused = draft.after.as_ref().map(|_| context.refused_backends(key)).unwrap_or_default();
+            let refused = if draft.may_have_refused { context.refused_backends(key) } else { Addresses::default() };
             let is_inherited = !self.is_recorded(draft.source);
             if let Some(event) = events.entry(key, || draft.event()) {
                 event.kernel = kernel;

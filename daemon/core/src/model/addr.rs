@@ -86,27 +86,34 @@ impl Addr {
 
     /// The address in the type of the standard library, IPv4 as IPv4.
     pub fn ip(self) -> IpAddr {
-        Ipv6Addr::from(self.0).to_canonical()
+        self.v4().map_or_else(|| IpAddr::V6(self.0.into()), IpAddr::V4)
+    }
+
+    /// The IPv4 address; `None` for IPv6. A comparison of numbers takes a fifth of the instructions of a comparison of
+    /// bytes, and each backend of a list is examined.
+    fn v4(self) -> Option<Ipv4Addr> {
+        let [.., a, b, c, d] = self.0;
+        (u128::from_be_bytes(self.0) >> 32 == 0xffff).then(|| Ipv4Addr::new(a, b, c, d))
     }
 
     /// The address family.
     pub fn family(self) -> Family {
-        if self.ip().is_ipv4() { Family::Ipv4 } else { Family::Ipv6 }
+        if self.v4().is_some() { Family::Ipv4 } else { Family::Ipv6 }
     }
 
     /// Whether the address is `0.0.0.0` or `::`.
     pub fn is_unspecified(self) -> bool {
-        self.ip().is_unspecified()
+        self == Self::UNSPECIFIED_V4 || self == Self::UNSPECIFIED_V6
     }
 
     /// Whether the address is in 127.0.0.0/8 or is `::1`.
     pub fn is_loopback(self) -> bool {
-        self.ip().is_loopback()
+        self.v4().map_or(self == Self::LOOPBACK_V6, |v4| v4.is_loopback())
     }
 
     /// Whether the address is in 224.0.0.0/4 or ff00::/8, or is the IPv4 limited broadcast address.
     pub fn is_multicast(self) -> bool {
-        self.ip().is_multicast() || self.ip() == IpAddr::V4(Ipv4Addr::BROADCAST)
+        self.v4().map_or(self.0[0] == 0xff, |v4| v4.is_multicast() || v4.is_broadcast())
     }
 
     /// Whether the address is in 169.254.0.0/16 (RFC 3927) or fe80::/10 (RFC 4291).

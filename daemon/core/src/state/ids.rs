@@ -2,6 +2,7 @@
 //! the maps, so that a client's affinity and a socket's state keep their meaning.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 
@@ -188,6 +189,25 @@ impl BackendIds {
         *id
     }
 
+    /// The slots of a view that replaces the slots `before`, and those of `before` that the caller has to release. A
+    /// backend that stays in the list keeps its number without a lookup. Both lists are in address order; in another
+    /// order, each backend costs two lookups.
+    pub fn replace(&mut self, before: &[Slot], view: &[(L4Addr, u16)]) -> (Arc<[Slot]>, Vec<Slot>) {
+        let (mut gone, mut rest) = (Vec::new(), before);
+        let mut slots = Vec::with_capacity(view.iter().map(|(_, count)| usize::from(*count)).sum());
+        for &(addr, count) in view {
+            while let Some(slot) = take_backend(&mut rest, |slot| slot.addr < addr) {
+                gone.push(slot);
+            }
+            let kept = take_backend(&mut rest, |slot| slot.addr == addr);
+            let backend = kept.map_or_else(|| self.acquire(addr), |slot| slot.backend);
+            slots.extend(std::iter::repeat_n(Slot { backend, addr }, usize::from(count)));
+        }
+        gone.extend_from_slice(rest);
+        // Empty lists share one allocation, because most services have no backend on this node.
+        (if slots.is_empty() { Arc::default() } else { slots.into() }, gone)
+    }
+
     /// Removes one user of each backend in these slots. An address with several consecutive slots counts once.
     pub fn release(&mut self, slots: &[Slot]) {
         let mut last = None;
@@ -213,6 +233,17 @@ impl BackendIds {
     pub fn used(&self) -> usize {
         self.by_address.len()
     }
+}
+
+/// Takes the first backend with all its slots, if it meets the condition.
+fn take_backend(slots: &mut &[Slot], meets: impl Fn(&Slot) -> bool) -> Option<Slot> {
+    let first = *slots.first().filter(|slot| meets(slot))?;
+    while let [slot, rest @ ..] = *slots
+        && slot.addr == first.addr
+    {
+        *slots = rest;
+    }
+    Some(first)
 }
 
 #[cfg(test)]

@@ -115,18 +115,21 @@ impl<'a> Pending<'a> {
             realised,
             leaving: BTreeMap::new(),
         };
-        for address in &touched.frontends {
+        // A map that is collected from entries in order needs no search for each of them.
+        let frontends = touched.frontends.iter().filter_map(|address| {
             let actual = realised.frontends.get(address);
-            if let Some(wanted) = desired.frontends.get(address).filter(|wanted| actual != Some(*wanted)) {
-                pending.leave(left_by(actual.map(FrontendEntry::lead), wanted.lead()));
-                pending.frontends.insert(*address, *wanted);
-            }
+            let wanted = desired.frontends.get(address).filter(|wanted| actual != Some(*wanted))?;
+            pending.leave(left_by(actual.map(FrontendEntry::lead), wanted.lead()));
+            Some((*address, *wanted))
+        });
+        pending.frontends = frontends.collect();
+        let outside = touched.frontends.iter().filter_map(|address| {
             let actual = realised.outside.get(address);
-            if let Some(wanted) = desired.outside.get(address).filter(|wanted| actual != Some(*wanted)) {
-                pending.leave(left_by(actual.map(OutsideEntry::lead), wanted.lead()));
-                pending.outside.insert(*address, *wanted);
-            }
-        }
+            let wanted = desired.outside.get(address).filter(|wanted| actual != Some(*wanted))?;
+            pending.leave(left_by(actual.map(OutsideEntry::lead), wanted.lead()));
+            Some((*address, *wanted))
+        });
+        pending.outside = outside.collect();
         pending
     }
 

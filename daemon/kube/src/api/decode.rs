@@ -225,7 +225,7 @@ impl Decoder {
 
     fn event_of<W: Watched>(&mut self, bytes: &[u8]) -> Result<ListWatchEvent, LinkError> {
         // The most frequent events are decoded in one pass.
-        if let Ok(Envelope { kind, object }) = serde_json::from_slice::<Envelope<'_, W>>(bytes) {
+        if let Ok(Envelope { kind, object }) = parse::<Envelope<'_, W>>(bytes) {
             match &*kind {
                 "ADDED" | "MODIFIED" => return Ok(self.upsert(&object)),
                 "DELETED" => return Ok(delete(object.metadata())),
@@ -246,7 +246,7 @@ impl Decoder {
     }
 
     fn item_of<W: Watched>(&mut self, bytes: &[u8]) -> ListWatchEvent {
-        match serde_json::from_slice::<W>(bytes) {
+        match parse::<W>(bytes) {
             Ok(object) => self.upsert(&object),
             Err(error) => skipped(bytes, &error),
         }
@@ -280,6 +280,15 @@ impl Decoder {
         } else if self.writers.len() < MAX_WRITERS {
             self.writers.insert(Arc::clone(writer));
         }
+    }
+}
+
+/// Decodes JSON. To check once that all of it is text costs less than to check each string; strings that are ignored need
+/// not be text.
+fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> serde_json::Result<T> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => serde_json::from_str(text),
+        Err(_not_text) => serde_json::from_slice(bytes),
     }
 }
 

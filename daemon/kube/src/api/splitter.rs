@@ -155,10 +155,16 @@ impl Splitter {
     /// The bytes cannot be cut into objects. The caller must not use this splitter again.
     pub fn feed(&mut self, bytes: &[u8], mut found: impl FnMut(Piece<'_>)) -> Result<(), SplitError> {
         // Bytes are copied in runs; `from` is the beginning of the current run.
-        let mut from = 0;
-        for (at, &byte) in bytes.iter().enumerate() {
+        let (mut from, mut at) = (0, 0);
+        while at < bytes.len() {
+            at += match self.string {
+                Some(quoted) => self.plain_text(quoted, &bytes[at..]),
+                None => self.unstructured(&bytes[at..]),
+            };
+            let Some(&byte) = bytes.get(at) else { break };
             if let Some(quoted) = self.string {
                 self.continue_string(quoted, byte);
+                at += 1;
                 continue;
             }
             match byte {
@@ -194,8 +200,28 @@ impl Splitter {
                 byte if self.depth == 0 && !byte.is_ascii_whitespace() => return Err(not_objects(&bytes[at..])),
                 _ => {}
             }
+            at += 1;
         }
         self.keep(self.part(), &bytes[from..])
+    }
+
+    /// The number of leading bytes that cannot end the string or begin an escape, if nothing else depends on them.
+    fn plain_text(&self, quoted: Quoted, bytes: &[u8]) -> usize {
+        let is_key = self.depth == 1 && self.key.len() <= ITEMS.len();
+        if is_key || quoted == Quoted::AfterBackslash {
+            return 0;
+        }
+        // Most strings are too short for memchr.
+        bytes.iter().position(|byte| matches!(byte, b'"' | b'\\')).unwrap_or(bytes.len())
+    }
+
+    /// The number of leading bytes inside an object that neither begin a string nor open or close anything.
+    fn unstructured(&self, bytes: &[u8]) -> usize {
+        if self.depth == 0 {
+            return 0;
+        }
+        let is_structure = |byte: &u8| matches!(byte, b'"' | b'{' | b'[' | b'}' | b']');
+        bytes.iter().position(is_structure).unwrap_or(bytes.len())
     }
 
     fn continue_string(&mut self, quoted: Quoted, byte: u8) {

@@ -1,9 +1,10 @@
 //! Translates Kubernetes objects into services and slices, field by field as kube-proxy interprets them. Pure. Notices
 //! describe ignored parts. Nothing is an error, because an invalid object must not affect the other ones.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
+use foldhash::fast::RandomState;
 use ipnet::IpNet;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::health_check::HealthCheck;
@@ -368,7 +369,7 @@ fn state(conditions: Conditions) -> BackendState {
 
 /// Shares the names that many endpoints of a slice have in common.
 #[derive(Default)]
-struct Strings(BTreeMap<Box<str>, Arc<str>>);
+struct Strings(HashSet<Arc<str>, RandomState>);
 
 impl Strings {
     fn shared(&mut self, text: &str) -> Arc<str> {
@@ -377,7 +378,7 @@ impl Strings {
             return Arc::clone(shared);
         }
         let shared: Arc<str> = text.into();
-        self.0.insert(text.into(), Arc::clone(&shared));
+        self.0.insert(Arc::clone(&shared));
         shared
     }
 

@@ -17,6 +17,8 @@ pub(in crate::engine) struct Draft {
     pub(in crate::engine) before: Option<Arc<ServiceEntry>>,
     /// The entry after the round; `None` for a removed port.
     pub(in crate::engine) after: Option<Arc<ServiceEntry>>,
+    /// Whether the guard may refuse a backend of the port.
+    pub(in crate::engine) may_have_refused: bool,
     pub(in crate::engine) trigger: Trigger,
 }
 
@@ -63,6 +65,7 @@ fn detail(before: &ServiceEntry, after: &ServiceEntry, has_same_backends: bool) 
 /// The backends that only the new list has, and those that only the old one had. Both lists are in address order.
 fn differences(before: &[Slot], after: &[Slot]) -> (Addresses, Addresses) {
     let (mut added, mut removed) = (Addresses::default(), Addresses::default());
+    let (before, after) = without_equal_ends(before, after);
     let mut before = backends_of(before).map(|(addr, _)| addr).peekable();
     for (addr, _) in backends_of(after) {
         while let Some(gone) = before.next_if(|old| *old < addr) {
@@ -75,3 +78,28 @@ fn differences(before: &[Slot], after: &[Slot]) -> (Addresses, Addresses) {
     before.for_each(|gone| removed.push(gone));
     (added, removed)
 }
+
+/// The lists without the slots that both have at their beginning or end, because most changes affect one backend. The
+/// slots of one backend are not separated.
+fn without_equal_ends<'a>(before: &'a [Slot], after: &'a [Slot]) -> (&'a [Slot], &'a [Slot]) {
+    let first = before.iter().zip(after).take_while(|(a, b)| a == b).count();
+    let is_inside = |list: &[Slot], at: usize| list.get(at).is_some_and(|slot| slot.addr == list[at - 1].addr);
+    let mut first = first;
+    while first > 0 && (is_inside(before, first) || is_inside(after, first)) {
+        first -= 1;
+    }
+    let (before, after) = (&before[first..], &after[first..]);
+    let mut last = before.iter().rev().zip(after.iter().rev()).take_while(|(a, b)| a == b).count();
+    let is_inside = |list: &[Slot], last: usize| {
+        let at = list.len() - last;
+        at > 0 && last > 0 && list[at].addr == list[at - 1].addr
+    };
+    while last > 0 && (is_inside(before, last) || is_inside(after, last)) {
+        last -= 1;
+    }
+    (&before[..before.len() - last], &after[..after.len() - last])
+}
+
+#[cfg(test)]
+#[path = "tests/draft.rs"]
+mod tests;

@@ -1,3 +1,5 @@
+use std::net::IpAddr;
+
 use super::{Addr, AddrError, Family, L4Addr, Protocol};
 
 fn l4(text: &str) -> L4Addr {
@@ -48,4 +50,40 @@ fn protocol_numbers_are_ianas() {
         assert_eq!(Protocol::from_number(protocol.number()), Some(protocol));
     }
     assert_eq!(Protocol::from_number(1), None);
+}
+
+#[test]
+fn predicates_are_those_of_the_standard_library() {
+    let texts = [
+        "0.0.0.0",
+        "::",
+        "::1",
+        "127.0.0.1",
+        "127.255.1.2",
+        "128.0.0.1",
+        "224.0.0.1",
+        "239.255.255.255",
+        "240.0.0.1",
+        "255.255.255.255",
+        "169.254.1.2",
+        "169.253.1.2",
+        "10.0.0.1",
+        "fe80::1",
+        "febf::1",
+        "fec0::1",
+        "ff02::1",
+        "2001:db8::1",
+        "::ffff:0:0:1",
+        "::fffe:10.0.0.1",
+        "::10.0.0.1",
+    ];
+    for text in texts {
+        let (addr, ip): (Addr, IpAddr) =
+            (text.parse().expect("valid in a test"), text.parse().expect("valid in a test"));
+        assert_eq!(addr.ip(), ip, "{text}");
+        assert_eq!(addr.family() == Family::Ipv4, ip.is_ipv4(), "{text}");
+        assert_eq!(addr.is_unspecified(), ip.is_unspecified(), "{text}");
+        assert_eq!(addr.is_loopback(), ip.is_loopback(), "{text}");
+        assert_eq!(addr.is_multicast(), ip.is_multicast() || text == "255.255.255.255", "{text}");
+    }
 }

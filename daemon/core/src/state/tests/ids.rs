@@ -2,7 +2,7 @@ use super::{BackendIds, REST_MILLIS, ServiceIds};
 use crate::model::addr::L4Addr;
 use crate::model::moment::Moment;
 use crate::model::service::Source;
-use crate::state::entries::{BackendId, FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
+use crate::state::entries::{BackendId, FrontendEntry, MapState, ServiceEntry, ServiceId, Slot, backends_of};
 use crate::state::owner::OwnerTag;
 
 const NOW: Moment = Moment(5);
@@ -160,4 +160,41 @@ fn an_id_rests_from_the_end_of_the_round_that_released_it() {
         Some(id),
         "an end of a round puts off no other round's releases"
     );
+}
+
+/// Every sequence of short lists, also in no order and with weights, against one user for each backend of the last.
+#[test]
+fn a_replaced_list_has_the_users_and_numbers_as_if_it_were_new() {
+    let lists: [&[(&str, u16)]; 7] = [
+        &[],
+        &[("192.0.2.1:80", 1)],
+        &[("192.0.2.1:80", 3), ("192.0.2.2:80", 1)],
+        &[("192.0.2.2:80", 1), ("192.0.2.3:80", 2)],
+        &[("192.0.2.3:80", 2), ("192.0.2.1:80", 1)],
+        &[("192.0.2.1:80", 1), ("192.0.2.2:80", 1), ("192.0.2.3:80", 1)],
+        &[("192.0.2.4:80", 1)],
+    ];
+    for first in lists {
+        for second in lists {
+            let mut ids = BackendIds::default();
+            let mut slots = std::sync::Arc::default();
+            for view in [first, second] {
+                let view: Vec<(L4Addr, u16)> = view.iter().map(|(addr, count)| (l4(addr), *count)).collect();
+                let (after, gone) = ids.replace(&slots, &view);
+                ids.release(&gone);
+                for slot in after.iter() {
+                    let before = slots.iter().find(|before| before.addr == slot.addr);
+                    assert!(before.is_none_or(|before| before == slot), "{first:?} to {second:?}");
+                }
+                let counts: Vec<_> = backends_of(&after)
+                    .map(|(addr, count)| (addr, u16::try_from(count).expect("small in a test")))
+                    .collect();
+                assert_eq!(counts, view);
+                slots = after;
+            }
+            assert_eq!(ids.used(), second.len(), "{first:?} to {second:?}");
+            ids.release(&slots);
+            assert_eq!(ids.used(), 0, "{first:?} to {second:?}");
+        }
+    }
 }

@@ -162,3 +162,16 @@ fn service_default_kubernetes_identifies_the_cluster() {
     assert_eq!(cluster("shop"), None);
     assert_eq!(cluster("default").as_deref(), Some("0b5a-1"));
 }
+
+/// A string that nodelb ignores need not be text; one that it reads must be.
+#[test]
+fn bytes_that_are_not_text_matter_only_where_they_are_read() {
+    let with = |from: &str, to: &[u8]| {
+        let (before, after) = SLICE.split_once(from).expect("it contains it");
+        [before.as_bytes(), to, after.as_bytes()].concat()
+    };
+    let ignored = with("\"ports\":", b"\"other\":\"\xff\",\"ports\":");
+    assert_eq!(slice(decoder().item(&ignored)), slice(decoder().item(SLICE.as_bytes())));
+    let read = decoder().item(&with("192.0.2.1", b"\xff"));
+    assert!(matches!(&read, ListWatchEvent::Skipped { key: Some(key), .. } if &*key.name == "web-1"), "{read:?}");
+}
