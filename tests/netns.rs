@@ -126,3 +126,5 @@ mod stale_sockets;
 mod traffic;
 #[path = "netns/upgrade.rs"]
 mod upgrade;
+#[path = "netns/without_daemon.rs"]
+mod without_daemon;

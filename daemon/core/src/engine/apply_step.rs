@@ -238,6 +238,7 @@ impl Engine {
             before: Some(Arc::clone(before)),
             after: Some(Arc::clone(entry)),
             trigger,
+            addresses: None,
         };
         self.event_recorder.note(|| draft, entry.cluster.is_empty());
     }

@@ -1,5 +1,10 @@
 //! Whether the service exists, and whether it is one for proxies.
 
+use nodelb_core::history::What;
+use nodelb_core::model::time::Time;
+use nodelb_core::rows::HistoryRow;
+use serde::Deserialize;
+
 use super::{Context, shown};
 use crate::diagnose::facts::Probe;
 use crate::diagnose::finding::{Finding, Kind, Severity};
@@ -37,12 +42,23 @@ fn missing(context: &Context<'_>) -> Option<Finding> {
     };
     let verb = if asked.starts_with("neither") { "knows" } else { "know" };
     let what = format!("there is no service {name}: {asked} {verb} one of this name");
+    if let Some(gone) = removal(context) {
+        let remedy = format!("`nodelb history {name}` shows its last changes; create it again if it is needed");
+        return Some(Finding::new(Severity::Critical, Kind::NoSuchService, what).evidence([gone]).remedy(remedy));
+    }
     let (evidence, remedy) = if near.is_empty() {
         (None, "see `nodelb services` for the existing names and `nodelb sources` for their origin".into())
     } else {
         (Some(format!("names like it: {}", near.join(", "))), format!("did you mean {}?", near[0]))
     };
     Some(Finding::new(Severity::Critical, Kind::NoSuchService, what).evidence(evidence).remedy(remedy))
+}
+
+/// How the service was removed, if the daemon remembers it.
+fn removal(context: &Context<'_>) -> Option<String> {
+    let row = context.daemon?.history.as_ref()?.last()?;
+    let row = HistoryRow::deserialize(row).ok().filter(|row| row.what == What::Removed)?;
+    Some(row.gone(Time(context.facts.now.saturating_mul(1_000))))
 }
 
 fn not_for_proxies(context: &Context<'_>) -> Option<Finding> {
