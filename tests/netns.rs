@@ -134,3 +134,5 @@ mod traffic;
 mod upgrade;
 #[path = "netns/ways.rs"]
 mod ways;
+#[path = "netns/without_daemon.rs"]
+mod without_daemon;

@@ -35,6 +35,7 @@ pub mod state;
 mod status;
 pub mod tables;
 mod trace;
+pub mod without_daemon;
 
 pub use state::{AdminState, Now};
 

@@ -12,6 +12,7 @@ mod scan;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -19,7 +20,7 @@ use std::time::SystemTime;
 use nodelb_core::model::service::{Service, Slice};
 
 pub use self::run::{Started, start};
-use self::scan::{Files, Hints, Seen};
+use self::scan::{Files, Hints, Listing, Seen};
 use crate::document::Problem;
 
 /// The content of one file.
@@ -161,8 +162,7 @@ pub fn check(directory: &Path) -> Checked {
             return Checked { problems: vec![problem], ..Checked::default() };
         }
     };
-    let mut files = Files::default();
-    files.accept(listing, &BTreeSet::new(), SystemTime::now());
+    let files = accepted(listing);
     let mut problems = files.problems();
     let contents = files.contents();
     let merged = merge::merge(&contents);
@@ -173,6 +173,21 @@ pub fn check(directory: &Path) -> Checked {
     }
     problems.sort_by(|a, b| (&a.path, a.problem.line).cmp(&(&b.path, b.problem.line)));
     Checked { problems, notices }
+}
+
+/// The services in the valid files of the directory, for a command that works without the daemon. Blocks.
+///
+/// # Errors
+/// If the directory cannot be listed.
+pub fn services(directory: &Path) -> io::Result<Vec<Arc<Service>>> {
+    let contents = accepted(scan::read(directory, &Seen::default(), &Hints::default())?).contents();
+    Ok(contents.values().flat_map(|content| &content.services).map(|found| Arc::clone(&found.value)).collect())
+}
+
+fn accepted(listing: Listing) -> Files {
+    let mut files = Files::default();
+    files.accept(listing, &BTreeSet::new(), SystemTime::now());
+    files
 }
 
 /// A notice about loopback backends, which a pod takes for its own.

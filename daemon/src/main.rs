@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use nodelb::admin::without_daemon;
 use nodelb::config::Config;
 use nodelb::node::Identity;
 use nodelb::sockets::{reaper, sock_diag};
@@ -19,6 +20,7 @@ fn main() -> ExitCode {
         reaper: reaper::run,
         configured,
         peer: sock_diag::peer,
+        stored_state: without_daemon::open,
     };
     nodelb_cli::main(std::env::args_os(), actions)
 }

@@ -194,7 +194,7 @@ const MAX_READ: u64 = 16 << 20;
 const MAX_LINE: usize = 128 << 10;
 
 /// Path of the file with the latest records.
-fn file_path(state_directory: &Path) -> PathBuf {
+pub fn file_path(state_directory: &Path) -> PathBuf {
     state_directory.join("history.jsonl")
 }
 
@@ -217,6 +217,20 @@ struct Found {
 /// If a file exists but cannot be read, or the directory cannot be created.
 fn read_files(directory: &Path) -> io::Result<Found> {
     fs::create_dir_all(directory)?;
+    find(directory)
+}
+
+/// Reads the stored records without changing anything, for a command that works without the daemon. May block.
+///
+/// # Errors
+/// If a file exists but cannot be read.
+pub fn stored(directory: &Path) -> io::Result<History> {
+    let mut history = History::default();
+    find(directory)?.records.into_iter().for_each(|record| history.restore(record));
+    Ok(history)
+}
+
+fn find(directory: &Path) -> io::Result<Found> {
     let mut found = Found::default();
     for path in [old_path(directory), file_path(directory)] {
         match state_file::open(&path) {

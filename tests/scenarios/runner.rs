@@ -135,7 +135,7 @@ impl<W: Environment> Runner<W> {
             ["frontends"] => {
                 let mut answer = tables::frontends(&snapshot, &all, Clocks::default());
                 // Ages depend on the number of attempts.
-                answer.frontends.iter_mut().for_each(|row| row.since = Time(0));
+                answer.frontends.iter_mut().for_each(|row| row.since = Some(Time(0)));
                 wide(&answer)
             }
             ["services"] => wide(&tables::services(&snapshot, &all)),
@@ -441,13 +441,15 @@ impl<W: Environment> Runner<W> {
         let records = self.host.history.select(&filter, &BTreeSet::new());
         let mut text = String::new();
         for record in records {
-            let Event { port, source: _, what, cause, added, removed, held, refused, frontends, kernel, detail } =
-                &record.event;
+            let event = &record.event;
+            let Event {
+                port, what, cause, added, removed, held, refused, frontends, withdrawn, kernel, detail, ..
+            } = event;
             let port = port.as_ref().map_or_else(|| "nodelb".into(), ToString::to_string);
             _ = write!(text, "{} {port} {what}", record.sequence);
             let lists = [("added", added), ("removed", removed), ("held", held), ("refused", refused)];
-            for (name, list) in lists.into_iter().chain([("frontends", frontends)]).filter(|(_, list)| !list.is_empty())
-            {
+            let lists = lists.into_iter().chain([("frontends", frontends), ("withdrawn", withdrawn)]);
+            for (name, list) in lists.filter(|(_, list)| !list.is_empty()) {
                 let shown = list.shown.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
                 _ = write!(text, " {name} {shown}{}", if list.more > 0 { " and more" } else { "" });
             }

@@ -18,6 +18,7 @@ use nodelb_core::state::status::Status;
 use super::client::{self, At};
 use super::follow::{self, Followed};
 use super::print::print;
+use super::without_daemon::Fallback;
 use super::{names, yaml};
 use crate::exit::{Code, Failure};
 
@@ -81,6 +82,9 @@ pub(super) struct Asking {
     /// Address of the daemon's admin API [default: its socket, then 127.0.0.1:9890 and [::1]:9890]
     #[arg(long, value_name = "ADDRESS:PORT|PATH", help_heading = "Connection")]
     pub(super) admin: Option<At>,
+    /// Where answers come from without the daemon.
+    #[arg(skip)]
+    pub(super) fallback: Fallback,
 }
 
 /// When output is coloured.
@@ -212,7 +216,7 @@ impl Rows {
 pub(super) struct Frontends {
     /// Keep running and print each change
     #[arg(short, long, help_heading = "Output")]
-    watch: bool,
+    pub(super) watch: bool,
     #[command(flatten)]
     pub(super) rows: Rows,
 }
@@ -329,7 +333,14 @@ impl Asking {
     /// As [`Self::ask`].
     pub(super) fn get(&self, route: &str, parameters: &[Parameter]) -> Result<hyper::body::Bytes, Failure> {
         let parameters = [&[("output", "json".to_owned())], parameters].concat();
-        client::get(&self.addresses(), &target(route, &parameters))
+        let target = target(route, &parameters);
+        if let Some(answer) = self.fallback.answer_again(&target) {
+            return Ok(answer?.into());
+        }
+        match client::get(&self.addresses(), &target) {
+            Err(failure) if self.admin.is_none() => Ok(self.fallback.answer(&target, failure)?.into()),
+            answer => answer,
+        }
     }
 
     /// Queries a route that has a format of its own, and prints the answer.

@@ -157,16 +157,43 @@ fn first<Answer>(
     for at in addresses {
         match ask(at) {
             Ok(answer) => return answer,
-            Err(error) => silent.push(format!("{at} ({error:#})")),
+            Err(error) => silent.push((at.clone(), format!("{error:#}"))),
         }
     }
-    let message = format!(
-        "cannot reach the nodelb daemon at {}\nExisting and new connections keep working with the last known backends.\n\
-         Check: systemctl status nodelb; journalctl -u nodelb. Other address: --admin. The socket is for root and its group.",
-        silent.join(" or ")
-    );
-    Err(Failure::message(Code::Unavailable, message))
+    Err(Failure::new(Code::Unavailable, Unreachable { silent }))
 }
+
+/// No daemon answers: the addresses that were tried, each with the reason.
+#[derive(Debug)]
+pub(crate) struct Unreachable {
+    silent: Vec<(At, String)>,
+}
+
+impl Unreachable {
+    /// The first address, with the reason, such as `/run/nodelb/nodelb.sock (connection refused)`.
+    pub(crate) fn first(&self) -> String {
+        let Some((at, reason)) = self.silent.first() else { return "any address".into() };
+        let reason = reason.split(" (os error").next().unwrap_or(reason);
+        let mut letters = reason.chars();
+        let lower = letters.next().map(|first| first.to_lowercase().chain(letters).collect::<String>());
+        format!("{at} ({})", lower.unwrap_or_default())
+    }
+}
+
+impl fmt::Display for Unreachable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let silent: Vec<String> = self.silent.iter().map(|(at, reason)| format!("{at} ({reason})")).collect();
+        write!(
+            f,
+            "cannot reach the nodelb daemon at {}\nExisting and new connections keep working with the last known \
+             backends.\nCheck: systemctl status nodelb; journalctl -u nodelb. Other address: --admin. The socket is for \
+             root and its group.",
+            silent.join(" or ")
+        )
+    }
+}
+
+impl std::error::Error for Unreachable {}
 
 /// The JSON body of a refusal.
 #[derive(Deserialize)]

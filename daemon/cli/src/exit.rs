@@ -78,7 +78,12 @@ const STDERR_TIMEOUT: Duration = Duration::from_secs(1);
 /// Writes the reason for the end of the program to stderr, after the log lines that are waiting. No other place does
 /// this. A reader that does not read delays the end of the process only briefly.
 pub fn eprint_fatal(message: &str) {
-    let message = format!("nodelb: {message}\n");
+    eprint(&format!("nodelb: {message}"));
+}
+
+/// Writes one line about the answer of a command to stderr. A reader that does not read delays the command only briefly.
+pub(crate) fn eprint(line: &str) {
+    let message = format!("{line}\n");
     let (done, is_done) = mpsc::channel();
     let write = move || {
         // If stderr is closed, there is no other place for the message.

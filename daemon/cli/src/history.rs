@@ -15,7 +15,7 @@ use crate::exit::{Code, Failure};
 pub(super) struct Options {
     /// Keep running and print each change
     #[arg(short, long, help_heading = "Output")]
-    watch: bool,
+    pub(super) watch: bool,
     /// Only changes within this time, such as 10m or 1h30m
     #[arg(long, value_name = "DURATION", value_parser = duration, conflicts_with = "watch", help_heading = "Filters")]
     since: Option<Duration>,
@@ -23,7 +23,7 @@ pub(super) struct Options {
     #[arg(long, value_name = "NUMBER", conflicts_with = "watch", help_heading = "Filters")]
     limit: Option<usize>,
     #[command(flatten)]
-    addresses: DaemonAddresses,
+    pub(super) addresses: DaemonAddresses,
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

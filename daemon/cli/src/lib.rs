@@ -28,6 +28,7 @@ mod print;
 mod query_options;
 mod status;
 mod trace;
+pub mod without_daemon;
 mod yaml;
 
 pub use ask::Output;
@@ -39,6 +40,7 @@ use print::print_output;
 pub(crate) use print::unwritten;
 pub use query_options::{ConnectionOptions, DiagnoseOptions, WatchOptions};
 use trace::Trace;
+use without_daemon::{Fallback, OpenStoredState, Shown};
 
 use crate::endpoints::ReadConfiguration;
 use crate::exit::{Code, Failure};
@@ -172,6 +174,19 @@ enum Command {
     Reaper,
 }
 
+impl Command {
+    /// The options of a command that works without the daemon, and what it shows then.
+    fn without_daemon(&mut self) -> Option<(&mut Asking, Shown)> {
+        Some(match self {
+            Self::Frontends(frontends) if !frontends.watch => (&mut frontends.rows.addresses.asking, Shown::Kernel),
+            Self::Backends(addresses) | Self::Maps(addresses) => (&mut addresses.asking, Shown::Kernel),
+            Self::Trace(trace) => (&mut trace.asking, Shown::Kernel),
+            Self::History(history) if !history.watch => (&mut history.addresses.asking, Shown::History),
+            _ => return None,
+        })
+    }
+}
+
 /// Runs a command of the daemon itself.
 pub type Action<Options> = fn(&Options) -> Result<(), Failure>;
 
@@ -193,6 +208,8 @@ pub struct Actions {
     pub configured: ReadConfiguration,
     /// Returns the peer of a socket of this process, for `diff --probe`.
     pub peer: ReadPeer,
+    /// Returns what the daemon has stored, for commands that work without it.
+    pub stored_state: OpenStoredState,
 }
 
 /// Returns the definition of the command line, for documents and tests.
@@ -202,7 +219,7 @@ pub fn command() -> clap::Command {
 
 /// Parses the arguments, runs the command, and returns the exit code of the process.
 pub fn main(args: impl IntoIterator<Item = OsString>, actions: Actions) -> ExitCode {
-    let command = match CommandLine::try_parse_from(args) {
+    let mut command = match CommandLine::try_parse_from(args) {
         Ok(line) => line.command,
         Err(answer) => {
             // Help and version are answers, not errors. A reader that has closed stdout wants no more of them.
@@ -210,6 +227,9 @@ pub fn main(args: impl IntoIterator<Item = OsString>, actions: Actions) -> ExitC
             return if answer.use_stderr() { Code::Usage.into() } else { ExitCode::SUCCESS };
         }
     };
+    if let Some((asking, shown)) = command.without_daemon() {
+        asking.fallback = Fallback::new(actions.stored_state, shown);
+    }
     match carry_out(&command, actions) {
         Ok(code) => code,
         Err(failure) => {

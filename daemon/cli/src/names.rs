@@ -1,10 +1,12 @@
 //! Names of services on the command line: complete ones, ones without a namespace, and suggestions for names that do not
 //! exist.
 
+use nodelb_core::history::What;
 use nodelb_core::model::service::{ServiceName, is_name_part};
-use nodelb_core::rows::Services;
+use nodelb_core::rows::{HistoryAnswer, HistoryRow};
+use serde::Deserialize;
 
-use super::ask::{Asking, Parameter, decode};
+use super::ask::{Asking, Parameter, decode, now};
 use super::diagnose::suggest::similar_names;
 use crate::exit::{Code, Failure};
 
@@ -31,13 +33,20 @@ pub(super) fn resolve(asking: &Asking, text: &str, namespace: Option<&str>) -> R
         known.iter().filter(|name| name.split_once('/').is_some_and(|(_, it)| it == text)).collect();
     match named[..] {
         [one] => one.parse().map_err(|error| Failure::new(Code::Data, error)),
-        [] => Err(missing(text, &known)),
+        [] => former(asking, text).ok_or_else(|| missing(text, &known)),
         _ => {
             let shown: Vec<&str> = named.iter().take(SHOWN).map(|name| name.as_str()).collect();
             let message = format!("several services have the name {text}: use one of {}", shown.join(", "));
             Err(Failure::message(Code::Usage, message))
         }
     }
+}
+
+/// Returns the service of this name that was removed last.
+fn former(asking: &Asking, text: &str) -> Option<ServiceName> {
+    let rows = history(asking, &[]).into_iter().rev().filter(|row| row.what == What::Removed);
+    let mut names = rows.filter_map(|row| row.service?.parse::<ServiceName>().ok());
+    names.find(|name| *name.name == *text)
 }
 
 /// Checks that the service exists.
@@ -48,14 +57,43 @@ pub(super) fn must_exist(asking: &Asking, name: &ServiceName) -> Result<(), Fail
     if !known(asking, &[("service", name.to_string())])?.is_empty() {
         return Ok(());
     }
+    if let Some(row) = removals(asking, name).first() {
+        let message = format!("{}; see `nodelb history {name}`", row.gone(now()));
+        return Err(Failure::message(Code::NotFound, message));
+    }
     Err(missing(&name.to_string(), &known(asking, &[])?))
 }
 
+/// The part of the answer of `/services` that is known without the daemon, too.
+#[derive(Deserialize)]
+struct Known {
+    services: Vec<Named>,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    service: String,
+}
+
 fn known(asking: &Asking, parameters: &[Parameter]) -> Result<Vec<String>, Failure> {
-    let answer: Services = decode(&asking.get("/services", parameters)?)?;
+    let answer: Known = decode(&asking.get("/services", parameters)?)?;
     let mut names: Vec<String> = answer.services.into_iter().map(|row| row.service).collect();
     names.dedup();
     Ok(names)
+}
+
+/// Returns the recorded changes of services, the oldest first; none if they cannot be read, because they only add to what
+/// is known.
+pub(super) fn history(asking: &Asking, parameters: &[Parameter]) -> Vec<HistoryRow> {
+    let answer = asking.get("/history", parameters).and_then(|body| decode::<HistoryAnswer>(&body));
+    answer.map(|answer| answer.history).unwrap_or_default()
+}
+
+/// Returns the last changes of the service that removed its ports, the latest first; empty if there was another change
+/// since.
+pub(super) fn removals(asking: &Asking, name: &ServiceName) -> Vec<HistoryRow> {
+    let rows = history(asking, &[("service", name.to_string())]);
+    rows.into_iter().rev().take_while(|row| row.what == What::Removed).collect()
 }
 
 fn missing(text: &str, known: &[String]) -> Failure {

@@ -1,10 +1,11 @@
 //! `nodelb trace`: prints what happens to a connection.
 
+use std::collections::BTreeSet;
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use clap::Args;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
-use nodelb_core::rows::{Frontends, TraceAnswer};
+use nodelb_core::rows::{Frontends, HistoryRow, TraceAnswer};
 
 use super::ask::{Asking, Format, Parameter, decode};
 use super::names;
@@ -27,7 +28,7 @@ pub(super) struct Trace {
     #[arg(long, value_name = "WHO", value_parser = client)]
     from: Option<String>,
     #[command(flatten)]
-    asking: Asking,
+    pub(super) asking: Asking,
 }
 
 fn client(text: &str) -> Result<String, String> {
@@ -63,7 +64,11 @@ impl Trace {
             return Ok(vec![to.to_owned()]);
         }
         if let Ok(addr) = to.parse::<Addr>() {
-            let found = self.frontends(&[("address", addr.to_string())])?;
+            let mut found = self.frontends(&[("address", addr.to_string())])?;
+            if found.is_empty() {
+                let rows = names::history(&self.asking, &[("address", addr.to_string())]);
+                found = withdrawn(&rows, |at| at.addr == addr);
+            }
             let message = format!("no service uses {to}; name a port to trace a connection to it, such as {to}:80");
             return if found.is_empty() { Err(Failure::message(Code::NotFound, message)) } else { Ok(found) };
         }
@@ -73,6 +78,10 @@ impl Trace {
         let name = names::resolve(&self.asking, to, None)?;
         let found = self.frontends(&[("service", name.to_string())])?;
         if found.is_empty() {
+            let former = withdrawn(&names::removals(&self.asking, &name), |_| true);
+            if !former.is_empty() {
+                return Ok(former);
+            }
             names::must_exist(&self.asking, &name)?;
             return Err(Failure::message(Code::NotFound, format!("{name} has no addresses")));
         }
@@ -86,6 +95,12 @@ impl Trace {
         found.dedup();
         Ok(found)
     }
+}
+
+/// Returns the addresses that services gave up with these changes, each once.
+fn withdrawn(rows: &[HistoryRow], is_meant: impl Fn(&L4Addr) -> bool) -> Vec<String> {
+    let addresses: BTreeSet<L4Addr> = rows.iter().flat_map(|row| &row.withdrawn).copied().collect();
+    addresses.iter().filter(|address| is_meant(address)).map(L4Addr::to_string).collect()
 }
 
 /// Resolves `HOST:PORT[/PROTOCOL]` as the programs of this host do.

@@ -204,7 +204,7 @@ impl Engine {
             Effect::Services(names, trigger) => self.mark_dirty(names, &trigger),
             Effect::Deleted(name, trigger) => {
                 self.mark_dirty([name.clone()], &trigger);
-                self.dirty.mark_deleted(&name);
+                self.dirty.mark_deleted(&name, trigger);
             }
             Effect::AllServices => {
                 let names: Vec<ServiceName> = self.table.names().cloned().collect();

@@ -2,12 +2,13 @@
 //! them. It is bounded for each service and in total. A reader's copy costs a few reference counts. The engine decides
 //! which changes become an [`Event`] (`engine/event_recorder.rs`); the daemon preserves records over a restart.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use imbl::OrdMap;
 
 use crate::filter::Filter;
+use crate::model::addr::{Addr, L4Addr};
 use crate::model::service::ServiceName;
 
 mod event;
@@ -123,14 +124,30 @@ impl History {
         self.records.iter().rev().map(|(_, record)| record)
     }
 
+    /// The latest record about a service port that gave up one of these addresses.
+    pub fn last_withdrawal(&self, addresses: &[L4Addr]) -> Option<&Arc<Record>> {
+        let is_one = |address: &L4Addr| addresses.contains(address);
+        self.latest_first().find(|record| record.event.withdrawn.shown.iter().any(is_one))
+    }
+
+    /// The services that gave up the address at any port, each with the number of the latest such record.
+    fn former_owners(&self, addr: Addr) -> BTreeMap<&ServiceName, u64> {
+        let gave_up = |record: &&Arc<Record>| record.event.withdrawn.shown.iter().any(|it| it.addr == addr);
+        let records = self.records.values().filter(gave_up);
+        records.filter_map(|record| Some((&record.event.port.as_ref()?.service, record.sequence))).collect()
+    }
+
     /// The records that the filter accepts, oldest first. A filter with an address accepts records that contain the
-    /// address, and the records of the services in `behind`, which are reachable at the address.
+    /// address, the records of the services in `behind`, which are reachable at the address, and those of services that
+    /// were, until they gave up the address.
     pub fn select(&self, filter: &Filter, behind: &BTreeSet<ServiceName>) -> Vec<Arc<Record>> {
+        let former = filter.address.map(|addr| self.former_owners(addr)).unwrap_or_default();
         let is_meant = |record: &Arc<Record>| {
             let service = record.event.port.as_ref().map(|port| &port.service);
             (filter.service.is_none() && filter.namespace.is_none() || service.is_some_and(|it| filter.accepts(it)))
                 && filter.address.is_none_or(|addr| {
-                    record.event.names(addr) || service.is_some_and(|service| behind.contains(service))
+                    let was_there = |name| former.get(name).is_some_and(|last| record.sequence <= *last);
+                    record.event.names(addr) || service.is_some_and(|name| behind.contains(name) || was_there(name))
                 })
         };
         match &filter.service {

@@ -3,6 +3,7 @@
 
 mod answer;
 mod diagnosis;
+pub mod from_maps;
 mod packets;
 mod row;
 mod services;

@@ -54,4 +54,4 @@ pub use kernel::{KernelDatapath, Options, Origin, PIN_DIRECTORY, Repair, StartRe
 pub use own_sockets::OwnSockets;
 pub use privilege::{PrivilegeError, RemainingPrivileges, drop_privileges, drop_thread_privileges};
 pub use read::KernelReader;
-pub use versions::LAYOUT;
+pub use versions::{LAYOUT, PinnedContent, read_pinned};

@@ -138,20 +138,53 @@ pub(crate) fn all(pin_directory: &Path) -> Result<Vec<(u32, PathBuf)>, OpenError
 
 /// The version that this one takes over from, if any.
 fn predecessor(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Result<Option<Predecessor>, OpenError> {
+    let Some((found, generation)) = newest(pin_directory)?.filter(|(version, _)| *version != layout) else {
+        return Ok(None);
+    };
+    let reader = reader_of(found, layout, pin_directory)?;
+    Ok(Some(Predecessor { pins: Pins::new(pin_directory, found, crash), generation, reader }))
+}
+
+/// The version with the current generation, and the directory of that generation.
+fn newest(pin_directory: &Path) -> Result<Option<(u32, PathBuf)>, OpenError> {
     let mut truth = None;
     for (version, directory) in all(pin_directory)? {
         let generation = pins::newest_generation(&directory).map_err(failed("reading", &directory))?;
         truth = generation.map(|number| (version, directory.join(format!("g{number}")))).or(truth);
     }
-    let Some((found, generation)) = truth.filter(|(version, _)| *version != layout) else { return Ok(None) };
-    let pin_directory = pin_directory.to_path_buf();
-    if found > layout {
-        return Err(OpenError::NewerLayout { found, known: layout, directory: pin_directory });
-    }
+    Ok(truth)
+}
+
+/// The reader for maps of the version `found`, for a nodelb with the version `known`.
+fn reader_of(found: u32, known: u32, pin_directory: &Path) -> Result<&'static Reader, OpenError> {
+    let directory = pin_directory.to_path_buf();
     match reader(found) {
-        Some(reader) => Ok(Some(Predecessor { pins: Pins::new(&pin_directory, found, crash), generation, reader })),
-        None => Err(OpenError::UnknownLayout { found, known: layout, directory: pin_directory }),
+        _ if found > known => Err(OpenError::NewerLayout { found, known, directory }),
+        Some(reader) => Ok(reader),
+        None => Err(OpenError::UnknownLayout { found, known, directory }),
     }
+}
+
+/// The content of the pinned maps, for a command that works without the daemon.
+#[derive(Debug)]
+pub struct PinnedContent {
+    /// The content.
+    pub content: Content,
+    /// The number of clients in `affinity`.
+    pub clients: usize,
+    /// The sizes of the maps.
+    pub limits: Limits,
+}
+
+/// Reads the current maps in the pin directory, also while a daemon uses them. Changes nothing. `None` if no maps are
+/// pinned there.
+///
+/// # Errors
+/// If the maps cannot be read, or have a layout that this version does not support.
+pub fn read_pinned(pin_directory: &Path) -> Result<Option<PinnedContent>, OpenError> {
+    let Some((found, generation)) = newest(pin_directory)? else { return Ok(None) };
+    let MigratedContent { content, clients, limits } = (reader_of(found, LAYOUT, pin_directory)?.read)(&generation)?;
+    Ok(Some(PinnedContent { content, clients: clients.len(), limits }))
 }
 
 /// Removes every version except this one, which is current: those that it took over from, and those that were begun and

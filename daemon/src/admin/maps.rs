@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use axum::http::StatusCode;
+use nodelb_core::datapath::Limits;
 use nodelb_core::explain::explanation::ViewKind;
 use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::service::ServiceName;
 use nodelb_core::rows::{LimitRow, MapFrontendRow, MapServiceRow, MapSlotRow, Maps, NodeAddressRow};
 use nodelb_core::state::entries::{FrontendEntry, MapState, ServiceEntry, ServiceId};
 use nodelb_core::state::kernel_check::Content;
@@ -71,11 +71,11 @@ impl<'a> Shown<'a> {
         self.filter.address.is_none_or(|wanted| wanted == addr)
     }
 
-    /// Compares the full name, which is the text before the `:`: no name contains one.
+    /// Compares the full name, which ends at the `:` before the name of the port, or at the `/` before its protocol.
     fn names_service(&self, id: ServiceId) -> bool {
         self.filter.service.as_ref().is_none_or(|wanted| {
-            let named = self.names.get(&id).and_then(|name| name.split(':').next());
-            named.and_then(|name| name.parse::<ServiceName>().ok()).as_ref() == Some(wanted)
+            let mut parts = self.names.get(&id).into_iter().flat_map(|name| name.split(['/', ':']));
+            (parts.next(), parts.next()) == (Some(&*wanted.namespace), Some(&*wanted.name))
         })
     }
 
@@ -145,6 +145,7 @@ fn node_addresses(held: &MapState, filter: &Filter) -> Vec<NodeAddressRow> {
 }
 
 /// The usage of one map.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct MapUsage {
     /// The name of the map, as in `bpf/maps.h`.
     pub(super) name: &'static str,
@@ -160,8 +161,22 @@ pub(super) struct MapUsage {
 /// entries for each connection; their rows count connections, as the last count found them.
 pub(super) fn usage(held: &MapState, state: &AdminState, now: Moment) -> Vec<MapUsage> {
     let datapath = &state.datapath;
-    let (limits, clients) = (datapath.limits(), datapath.clients());
     let slots = datapath.slots_taken(now).unwrap_or_else(|| held.slot_count());
+    let mut usage = usage_of(held, datapath.limits(), (slots, datapath.clients()));
+    let map = |name, used, limit, key| MapUsage { name, used, limit, key };
+    if let Some(sweep) = state.packets.as_ref().and_then(|packets| packets.sweep.as_ref()) {
+        let (sweep, packets) = (latest(sweep), latest(&state.config).packets.limits());
+        let number = |of: fn(&ConnectionCount) -> u64| {
+            sweep.count.as_ref().map(|count| usize::try_from(of(count)).unwrap_or(usize::MAX))
+        };
+        usage.push(map("connections", number(|it| it.connections), sweep.limit, "packets.max-connections"));
+        usage.push(map("half_open", number(|it| it.handshakes), packets.handshakes, "packets.max-handshakes"));
+    }
+    usage
+}
+
+/// Returns the usage of the maps with services, which have this number of slots and clients in use.
+pub(super) fn usage_of(held: &MapState, limits: Limits, (slots, clients): (usize, Option<usize>)) -> Vec<MapUsage> {
     let map = |name, used, limit, key| MapUsage { name, used, limit, key };
     let mut usage = vec![
         map("frontends", Some(held.frontends.len()), limits.frontends, "datapath.max-frontends"),
@@ -173,14 +188,6 @@ pub(super) fn usage(held: &MapState, state: &AdminState, now: Moment) -> Vec<Map
         usage.push(map("outside", Some(held.outside.len()), limits.outside, "packets.max-outside"));
         let ranges = Some(held.source_ranges.len());
         usage.push(map("source_ranges", ranges, limits.source_ranges, "packets.max-source-ranges"));
-    }
-    if let Some(sweep) = state.packets.as_ref().and_then(|packets| packets.sweep.as_ref()) {
-        let (sweep, packets) = (latest(sweep), latest(&state.config).packets.limits());
-        let number = |of: fn(&ConnectionCount) -> u64| {
-            sweep.count.as_ref().map(|count| usize::try_from(of(count)).unwrap_or(usize::MAX))
-        };
-        usage.push(map("connections", number(|it| it.connections), sweep.limit, "packets.max-connections"));
-        usage.push(map("half_open", number(|it| it.handshakes), packets.handshakes, "packets.max-handshakes"));
     }
     usage
 }

@@ -208,7 +208,8 @@ pub(super) static ROUTES: &[Route] = &[
         cost: Cost::Little,
         answer: |state, query, now| {
             let devices = state.devices();
-            ok(trace::trace(&state.snapshot(), devices.decision.as_ref(), query, now)?, now)
+            let (snapshot, history) = (state.snapshot(), state.history());
+            ok(trace::trace(&snapshot, &history, devices.decision.as_ref(), (query, now))?, now)
         },
     },
     Route {

@@ -10,11 +10,12 @@ use nodelb_core::explain::explanation::{
 };
 use nodelb_core::explain::rows::FrontendReport;
 use nodelb_core::explain::trace::Errno;
+use nodelb_core::history::History;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::TrafficPolicy;
 use nodelb_core::output::durations;
-use nodelb_core::rows::{StepRow, TraceAnswer, TraceBackendRow, VerdictRow};
+use nodelb_core::rows::{HistoryRow, StepRow, TraceAnswer, TraceBackendRow, VerdictRow};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::status::Status;
 
@@ -22,7 +23,11 @@ use super::query::{Problem, Query, TraceFrom};
 use super::state::Now;
 use crate::devices::mode::Decision;
 
+pub(super) mod from_maps;
 mod outside;
+
+/// The reason why a backend is not in the view `local`.
+const ELSEWHERE: &str = "on another node: the policy is Local";
 
 impl TraceFrom {
     /// # Errors
@@ -49,15 +54,34 @@ impl TraceFrom {
 /// When the client cannot be determined.
 pub(super) fn trace(
     snapshot: &Snapshot,
+    history: &History,
     decision: Option<&Decision>,
-    query: &Query,
-    now: Now,
+    (query, now): (&Query, Now),
 ) -> Result<TraceAnswer, Problem> {
     let Some(to) = query.to else {
         return Err(Problem::new(StatusCode::BAD_REQUEST, "the destination is missing: to=ADDRESS:PORT"));
     };
     let from = query.from.unwrap_or(TraceFrom::Client(Client::Host));
-    Ok(answer(from.explanation(snapshot, to)?, decision, now.moment))
+    let explanation = from.explanation(snapshot, to)?;
+    let is_nodeport = snapshot.desired.node_addrs.contains(&to.addr);
+    let is_found = explanation.found.is_some();
+    let mut answer = answer(explanation, decision, now.moment);
+    if !is_found {
+        add_former(&mut answer, history, (to, is_nodeport), now);
+    }
+    Ok(answer)
+}
+
+/// Adds the last service that had the address, if there was one. `is_nodeport` says whether NodePorts are answered there.
+pub(super) fn add_former(answer: &mut TraceAnswer, history: &History, (to, is_nodeport): (L4Addr, bool), now: Now) {
+    let addresses: &[L4Addr] = if is_nodeport { &[to, to.wildcard()] } else { &[to] };
+    let Some(row) = history.last_withdrawal(addresses).map(|record| HistoryRow::from(&**record)) else { return };
+    let age = durations::human(row.time.age(now.clocks().time));
+    let cause = row.removal().map(|cause| format!("; {cause}")).unwrap_or_default();
+    let finding = format!("until {age} ago this was {}{cause}", row.service.as_deref().unwrap_or_default());
+    let before_verdict = answer.trace.len().saturating_sub(1);
+    answer.trace.insert(before_verdict, StepRow { step: "history".into(), finding });
+    answer.removed = Some(row);
 }
 
 fn answer(mut explanation: Explanation, decision: Option<&Decision>, now: Moment) -> TraceAnswer {
@@ -69,6 +93,7 @@ fn answer(mut explanation: Explanation, decision: Option<&Decision>, now: Moment
         verdict: verdict_row(&explanation),
         trace: trace.collect(),
         backends: explanation.backends.iter().map(backend).collect(),
+        removed: None,
     }
 }
 
@@ -79,19 +104,27 @@ fn verdict_row(explanation: &Explanation) -> VerdictRow {
         to: explanation.to.to_string(),
         from: explanation.from.to_string(),
         verdict: explanation.result.to_string(),
-        errno: match explanation.result {
-            ConnectResult::Refused(errno) => Some(errno.to_string()),
-            ConnectResult::Forwarded(_) | ConnectResult::PassedThrough | ConnectResult::Dropped(_) => None,
-        },
+        errno: errno(explanation.result),
         service: owner.map(|row| row.service.to_string()),
         port: owner.map(|row| row.port.to_string()).filter(|port| !port.is_empty()),
         frontend: found.map(|found| found.at.to_string()),
         view: found.map(|found| found.view.to_string()),
-        backends: match explanation.result {
-            ConnectResult::Forwarded(backends) => Some(backends as u64),
-            ConnectResult::Refused(_) | ConnectResult::PassedThrough | ConnectResult::Dropped(_) => None,
-        },
+        backends: backend_count(explanation.result),
         in_kernel: found.map(|found| found.is_in_kernel),
+    }
+}
+
+fn errno(result: ConnectResult) -> Option<String> {
+    match result {
+        ConnectResult::Refused(errno) => Some(errno.to_string()),
+        ConnectResult::Forwarded(_) | ConnectResult::PassedThrough | ConnectResult::Dropped(_) => None,
+    }
+}
+
+fn backend_count(result: ConnectResult) -> Option<u64> {
+    match result {
+        ConnectResult::Forwarded(backends) => Some(backends as u64),
+        ConnectResult::Refused(_) | ConnectResult::PassedThrough | ConnectResult::Dropped(_) => None,
     }
 }
 
@@ -100,7 +133,7 @@ fn backend(candidate: &Candidate) -> TraceBackendRow {
     let filled = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     TraceBackendRow {
         address: row.address.to_string(),
-        state: row.state,
+        state: Some(row.state),
         choice: row.choice,
         share: filled(&share(candidate)),
         node: filled(&row.node),
@@ -121,7 +154,7 @@ fn steps(explanation: &Explanation, now: Moment) -> Vec<(&'static str, String)> 
             steps.extend(outside::access(explanation).map(|text| ("outside", text)));
             steps.extend(others(&explanation.claims[1..]));
             steps.push(("view", view(found)));
-            steps.push(("affinity", affinity(explanation, found)));
+            steps.push(("affinity", affinity(explanation.from, found.affinity_seconds)));
             steps.push(("backends", backends(explanation, owner)));
             steps.extend(outside::choice(explanation).map(|text| ("choice", text)));
             steps.extend(clients_own(explanation).map(|text| ("warning", text)));
@@ -219,16 +252,20 @@ fn others(claims: &[FrontendReport]) -> impl Iterator<Item = (&'static str, Stri
 }
 
 fn view(found: &MatchedFrontend) -> String {
-    let view = match found.view {
-        ViewKind::Cluster => "cluster: every backend that is selected",
-        ViewKind::Local => "local: backends on this node only",
-    };
+    let view = backends_of(found.view);
     let why = match found.why {
         ViewReason::InternalPolicy(policy) => format!("internalTrafficPolicy is {}", name(policy)),
         ViewReason::ExternalPolicy(policy) => format!("externalTrafficPolicy is {}", name(policy)),
         ViewReason::ShortCut => "externalTrafficPolicy does not apply to connections from the node itself".into(),
     };
     format!("{view} ({why})")
+}
+
+fn backends_of(view: ViewKind) -> &'static str {
+    match view {
+        ViewKind::Cluster => "cluster: every backend that is selected",
+        ViewKind::Local => "local: backends on this node only",
+    }
 }
 
 fn name(policy: TrafficPolicy) -> &'static str {
@@ -238,9 +275,9 @@ fn name(policy: TrafficPolicy) -> &'static str {
     }
 }
 
-fn affinity(explanation: &Explanation, found: &MatchedFrontend) -> String {
-    match found.affinity_seconds {
-        seconds if seconds > 0 && explanation.from == Client::Outside => format!(
+fn affinity(from: Client, seconds: u32) -> String {
+    match seconds {
+        seconds if seconds > 0 && from == Client::Outside => format!(
             "ClientIP, {seconds} s: a client address that connected to this service less than {seconds} s ago gets the \
              same backend again, while it is in the view"
         ),
@@ -305,37 +342,48 @@ fn verdict(explanation: &Explanation) -> String {
     match (explanation.result, explanation.from) {
         (ConnectResult::Forwarded(_), _) => forwarded(explanation),
         (ConnectResult::Dropped(reason), _) => outside::dropped(reason),
-        (ConnectResult::Refused(_), Client::Outside) => outside::refused(explanation),
-        (ConnectResult::Refused(Errno::ConnectionRefused), _) => {
-            "refused with ECONNREFUSED (connection refused): no usable backend".into()
-        }
-        (ConnectResult::Refused(Errno::HostUnreachable), _) => {
+        (ConnectResult::Refused(_), Client::Outside) => outside::refused(explanation.to),
+        (ConnectResult::Refused(errno), _) => refused(errno).into(),
+        (ConnectResult::PassedThrough, Client::Outside) => outside::passed(explanation),
+        (ConnectResult::PassedThrough, Client::Host | Client::Pod) => passed(explanation.to),
+    }
+}
+
+fn refused(errno: Errno) -> &'static str {
+    match errno {
+        Errno::ConnectionRefused => "refused with ECONNREFUSED (connection refused): no usable backend",
+        Errno::HostUnreachable => {
             "refused with EHOSTUNREACH (no route to host): the policy allows only backends on this node, and none of \
              them is usable"
-                .into()
-        }
-        (ConnectResult::PassedThrough, Client::Outside) => outside::passed(explanation),
-        (ConnectResult::PassedThrough, Client::Host | Client::Pod) => {
-            format!("not a service address: connects to {} directly", explanation.to)
         }
     }
 }
 
+fn passed(to: L4Addr) -> String {
+    format!("not a service address: connects to {to} directly")
+}
+
 fn forwarded(explanation: &Explanation) -> String {
-    let mut shares = explanation.backends.iter().filter(|candidate| candidate.share.0 > 0);
+    let shares = explanation.backends.iter().map(|candidate| (candidate.row.address, candidate.share.0));
     let held = explanation.claims.first().filter(|row| row.status == Status::Held);
     let held = held.map_or("", |_| "; held: the source removed all backends");
     if let Some(backend) = explanation.outside.and_then(|outside| outside.selected) {
         return format!("forwarded to {backend}{held}");
     }
-    match (shares.next(), shares.clone().count()) {
-        (Some(only), 0) => format!("forwarded to {}{held}", only.row.address),
-        (Some(first), more) => {
-            let is_equal = shares.all(|candidate| candidate.share.0 == first.share.0);
+    forwarded_to(shares) + held
+}
+
+/// The backends, each with the number of its slots.
+fn forwarded_to(shares: impl Iterator<Item = (L4Addr, usize)>) -> String {
+    let shares: Vec<_> = shares.filter(|(_, slots)| *slots > 0).collect();
+    match shares[..] {
+        [] => "forwarded to what the kernel holds".into(),
+        [(only, _)] => format!("forwarded to {only}"),
+        [(_, first), ..] => {
+            let is_equal = shares.iter().all(|(_, slots)| *slots == first);
             let how = if is_equal { "with equal probability" } else { "by the shares below" };
-            format!("forwarded to one of {} backends, {how}{held}", more + 1)
+            format!("forwarded to one of {} backends, {how}", shares.len())
         }
-        (None, _) => "forwarded to what the kernel holds".into(),
     }
 }
 
@@ -349,11 +397,7 @@ pub(super) fn share(candidate: &Candidate) -> String {
 
 /// Returns why a backend is not chosen, if its choice does not say so.
 pub(super) fn reason(candidate: &Candidate) -> Option<String> {
-    candidate
-        .row
-        .reason
-        .clone()
-        .or_else(|| candidate.is_elsewhere.then(|| "on another node: the policy is Local".into()))
+    candidate.row.reason.clone().or_else(|| candidate.is_elsewhere.then(|| ELSEWHERE.into()))
 }
 
 #[cfg(test)]

@@ -251,6 +251,7 @@ impl Engine {
             after: Some(Arc::clone(entry)),
             may_have_refused: true,
             trigger,
+            addresses: None,
         };
         self.event_recorder.note(|| draft, entry.cluster.is_empty());
     }

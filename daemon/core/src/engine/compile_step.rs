@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::Engine;
 use super::compiled::{Compiled, CompiledPort, Subject};
-use super::event_recorder::{Draft, Refusals, refusals};
+use super::event_recorder::{AddressChange, Draft, Refusals, refusals};
 use super::hold::spare_cluster_ips;
 use crate::claims::{Claim, Incumbent, RowStatus};
 use crate::compile::guard::Refusal;
@@ -66,7 +66,7 @@ impl Engine {
             let plans = compile(service, slices, &context);
             (Arc::clone(service), plans, self.table.is_protected(service, slices))
         });
-        if reason.is_deleted {
+        if reason.is_deleted() {
             let released = old.ports.iter().filter_map(|port| self.holds.forget_port(&port.key, port.id));
             self.round.released.extend(released);
         }
@@ -85,6 +85,7 @@ impl Engine {
             }
         }
         self.retire_ports(&old, &new, reason);
+        self.note_addresses(name, (&old, &new), reason);
         // A slice may have lost a terminating backend, which had not been in any list of the maps for some time.
         old.ports.iter().for_each(|port| self.stale_generation.note(port.key.protocol));
         for port in &old.ports {
@@ -187,7 +188,8 @@ impl Engine {
             let (after, trigger) = (Some(Arc::clone(&entry)), subject.reason.trigger_of(key).clone());
             let empties = before.is_some() && !entry.has_backends;
             let (key, may_have_refused) = (Arc::clone(key), plan.has_refused);
-            self.event_recorder.note(|| Draft { id, key, source, before, after, may_have_refused, trigger }, empties);
+            let new = || Draft { id, key, source, before, after, may_have_refused, trigger, addresses: None };
+            self.event_recorder.note(new, empties);
         }
         self.desired.services.insert(id, entry);
         self.touched.services.push(id);
@@ -219,15 +221,64 @@ impl Engine {
                 self.desire_ranges(id, &[]);
                 self.touched.services.push(id);
                 self.deferred.note_change(id);
-                let owner = self.owners.get(&id).filter(|owner| self.event_recorder.is_recorded(owner.source));
-                if let Some(IdOwner { source, .. }) = owner.cloned() {
-                    let (key, trigger) = (Arc::clone(&port.key), reason.trigger_of(&port.key).clone());
+                let is_news = |owner: &&IdOwner| reason.is_deleted() || self.event_recorder.is_recorded(owner.source);
+                if let Some(IdOwner { source, .. }) = self.owners.get(&id).filter(is_news).cloned() {
+                    let trigger = reason.deleted_by.as_ref().unwrap_or_else(|| reason.trigger_of(&port.key)).clone();
+                    let (key, addresses) = (Arc::clone(&port.key), self.change_of_addresses(Some(port), None, new));
                     let (before, after, may_have_refused) = (Some(entry), None, false);
-                    let draft = move || Draft { id, key, source, before, after, may_have_refused, trigger };
+                    let draft = move || Draft { id, key, source, before, after, may_have_refused, trigger, addresses };
                     self.event_recorder.note(draft, false);
                 }
             }
         }
+    }
+
+    /// Records which addresses the ports have and had, for ports that the service still has.
+    fn note_addresses(&mut self, name: &ServiceName, (old, new): (&Compiled, &Compiled), reason: &DirtyReason) {
+        let source = self.table.owner(name).map(|(service, _)| service.source);
+        let Some(source) = source.filter(|source| self.event_recorder.is_recorded(*source)) else { return };
+        for port in &new.ports {
+            let before = old.ports.iter().find(|before| before.key == port.key);
+            let (Some(id), Some(addresses)) = (port.id, self.change_of_addresses(before, Some(port), new)) else {
+                continue;
+            };
+            // A port without an entry before is recorded only if it is news that it has one now.
+            let entry = self.desired.services.get(&id).filter(|_| before.is_some()).cloned();
+            let changed = |entry: Arc<ServiceEntry>| Draft {
+                id,
+                key: Arc::clone(&port.key),
+                source,
+                before: Some(Arc::clone(&entry)),
+                after: Some(entry),
+                may_have_refused: true,
+                trigger: reason.trigger.clone(),
+                addresses: None,
+            };
+            self.event_recorder.note_addresses(id, addresses, entry.map(|entry| move || changed(entry)));
+        }
+    }
+
+    /// The addresses that the port has only now, and those that it owned and no port of the service has now; `None` if
+    /// there are neither.
+    fn change_of_addresses(
+        &self,
+        before: Option<&CompiledPort>,
+        now: Option<&CompiledPort>,
+        new: &Compiled,
+    ) -> Option<Box<AddressChange>> {
+        let [had, has] = [before, now].map(|port| port.map_or(&[][..], |port| &port.frontends));
+        if had == has {
+            return None;
+        }
+        let is_owned = |address: &L4Addr| {
+            let owner = self.rows.get(address).and_then(|row| row.owner());
+            owner.zip(before).is_some_and(|((claim, _), port)| claim.key == port.key)
+        };
+        let is_kept = |address: &L4Addr| new.ports.iter().any(|port| port.frontends.contains(address));
+        let withdrawn = had.iter().filter(|address| !is_kept(address) && is_owned(address));
+        let added = has.iter().filter(|address| !had.contains(address));
+        let change = AddressChange { added: added.copied().collect(), withdrawn: withdrawn.copied().collect() };
+        (!change.added.is_empty() || !change.withdrawn.is_empty()).then(|| Box::new(change))
     }
 
     /// Replaces the service's claims to the address and makes the resulting owner the desired one.

@@ -31,10 +31,10 @@ impl Dirty {
         }
     }
 
-    /// Records that no source describes the service any more.
-    pub(super) fn mark_deleted(&mut self, name: &ServiceName) {
+    /// Records that no source describes the service any more since this change.
+    pub(super) fn mark_deleted(&mut self, name: &ServiceName, trigger: Trigger) {
         if let Some(reason) = self.services.get_mut(name) {
-            reason.is_deleted = true;
+            reason.deleted_by = Some(trigger);
         }
     }
 

@@ -22,7 +22,7 @@ use crate::state::kernel_check::EntryKey;
 use crate::text::counted;
 
 pub(super) use context::Context;
-pub(super) use draft::Draft;
+pub(super) use draft::{AddressChange, Draft};
 use events::{Events, MAX_EVENTS};
 
 mod context;
@@ -69,6 +69,20 @@ impl EventRecorder {
             self.drafts.push(draft());
         } else {
             self.omitted += 1;
+        }
+    }
+
+    /// Records how the addresses of a port change. Without a draft about the port, makes this one, if there is one.
+    pub(super) fn note_addresses(
+        &mut self,
+        id: ServiceId,
+        addresses: Box<AddressChange>,
+        draft: Option<impl FnOnce() -> Draft>,
+    ) {
+        match (self.drafts.iter_mut().find(|draft| draft.id == id), draft) {
+            (Some(draft), _) => draft.addresses = Some(addresses),
+            (None, Some(draft)) => self.note(|| Draft { addresses: Some(addresses), ..draft() }, false),
+            (None, None) => {}
         }
     }
 
@@ -202,7 +216,7 @@ impl EventRecorder {
             let Some(key) = context.owner_of(*address) else { continue };
             let new = || Event::for_port(key, context.source_of(key), What::Failed, context.cause_of(key));
             if let Some(event) = events.entry(key, new) {
-                event.frontends.push(*address);
+                event.about_frontend(*address);
                 event.kernel = Kernel::Failed(Arc::clone(error));
             }
         }
@@ -217,7 +231,7 @@ impl EventRecorder {
         for address in &context.round.healed {
             let Some(key) = context.owner_of(*address) else { continue };
             if let Some(event) = events.entry(key, || context.healed(key)) {
-                event.frontends.push(*address);
+                event.about_frontend(*address);
             }
         }
     }

@@ -32,7 +32,7 @@ impl Engine {
             self.holds.set_protected(id, subject.is_protected);
             return;
         }
-        let known = if subject.reason.is_deleted { None } else { self.last_known(id, key, subject, plan) };
+        let known = if subject.reason.is_deleted() { None } else { self.last_known(id, key, subject, plan) };
         let is_apiserver = |(addr, _): &(L4Addr, u16)| self.table.apiservers().has(*addr);
         let is_protected = subject.is_protected
             || self.holds.is_held(id)
@@ -89,7 +89,7 @@ impl Engine {
     /// Whether any port of the service had an apiserver among its backends when it was last compiled, or before the
     /// start.
     fn shared_with_apiserver(&self, subject: &Subject<'_>) -> bool {
-        if subject.reason.is_deleted {
+        if subject.reason.is_deleted() {
             return false;
         }
         let leads = |entry: &Arc<ServiceEntry>| entry.cluster.iter().any(|slot| self.table.apiservers().has(slot.addr));

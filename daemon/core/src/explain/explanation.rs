@@ -3,13 +3,14 @@
 //! gives the reasons. It contains facts only; the callers that display a explanation provide the texts.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use crate::compile::select::Choice;
 use crate::datapath::MapError;
 use crate::explain::outside::{self, OutsideVerdict};
 use crate::explain::reports::{backends, frontends};
 use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess};
-use crate::explain::trace::{Errno, Verdict, destination, lookup_frontend, verdict};
+use crate::explain::trace::{Errno, Verdict, destination, lookup_frontend, trace};
 use crate::filter::Filter;
 use crate::model::addr::{Addr, Family, L4Addr, Protocol};
 use crate::model::service::{FrontendKind, ServiceName, TrafficPolicy};
@@ -17,7 +18,7 @@ use crate::packets::admission::{Admission, admission};
 use crate::packets::choice;
 use crate::packets::frontend::find_outside;
 use crate::snapshot::Snapshot;
-use crate::state::entries::{FrontendEntry, backends_of};
+use crate::state::entries::{FrontendEntry, MapState, backends_of};
 
 /// The place of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -251,8 +252,8 @@ pub fn explain(snapshot: &Snapshot, named: L4Addr, from: Client) -> Explanation 
 }
 
 fn account(snapshot: &Snapshot, named: L4Addr, from: Client, client: Option<(Addr, Option<u16>)>) -> Explanation {
-    let to = destination(named);
-    let answering = lookup_frontend(&snapshot.answering, &snapshot.config.guard.nodeport_range, to);
+    let (to, range) = (destination(named), &snapshot.config.guard.nodeport_range);
+    let answering = lookup_frontend(&snapshot.answering, range, to);
     let answering = answering.filter(|_| !(from == Client::Pod && to.addr.is_loopback()));
     let claims = claims_to(snapshot, answering.map_or(named, |(at, _)| at));
     let found = answering.map(|(at, entry)| found(snapshot, at, entry, (claims.first(), from)));
@@ -263,8 +264,9 @@ fn account(snapshot: &Snapshot, named: L4Addr, from: Client, client: Option<(Add
     let near = if found.is_some() { Vec::new() } else { near(snapshot, to, from) };
     let outside = (from == Client::Outside).then(|| outside_account(snapshot, to, found.as_ref(), client));
     let result = match from {
-        Client::Outside => outside_result(snapshot, to, client.map(|(addr, _)| addr)),
-        Client::Host | Client::Pod => result(snapshot, to, found.is_some()),
+        Client::Outside => outside_result(&snapshot.answering, range, to, client.map(|(addr, _)| addr)),
+        Client::Host | Client::Pod if found.is_none() => ConnectResult::PassedThrough,
+        Client::Host | Client::Pod => inside_result(&snapshot.answering, range, to),
     };
     let hooks = hooks(to, from, snapshot.config.packets.is_on);
     Explanation { to: named, from, client_address: None, hooks, found, claims, near, backends, outside, result }
@@ -294,9 +296,14 @@ fn outside_account(
     }
 }
 
-fn outside_result(snapshot: &Snapshot, to: L4Addr, client: Option<Addr>) -> ConnectResult {
-    let range = &snapshot.config.guard.nodeport_range;
-    match outside::trace_outside(&snapshot.answering, range, to, client) {
+/// The end of a connection attempt of a client outside the node.
+pub(crate) fn outside_result(
+    state: &MapState,
+    nodeport_range: &RangeInclusive<u16>,
+    to: L4Addr,
+    client: Option<Addr>,
+) -> ConnectResult {
+    match outside::trace_outside(state, nodeport_range, to, client) {
         OutsideVerdict::Forwarded(_, slots) => ConnectResult::Forwarded(backends_of(slots).count()),
         OutsideVerdict::Refused(_) => ConnectResult::Refused(Errno::ConnectionRefused),
         OutsideVerdict::NoLocalBackend(_) => ConnectResult::Dropped(DropReason::NoLocalBackend),
@@ -370,11 +377,9 @@ fn candidates(
     rows.into_iter().map(candidate).collect()
 }
 
-fn result(snapshot: &Snapshot, to: L4Addr, is_found: bool) -> ConnectResult {
-    if !is_found {
-        return ConnectResult::PassedThrough;
-    }
-    match verdict(snapshot, to) {
+/// The end of a connection attempt of a process on the node.
+pub(crate) fn inside_result(state: &MapState, nodeport_range: &RangeInclusive<u16>, to: L4Addr) -> ConnectResult {
+    match trace(state, nodeport_range, to) {
         Verdict::Forwarded(_, slots) => ConnectResult::Forwarded(backends_of(slots).count()),
         Verdict::Refused(_, errno) => ConnectResult::Refused(errno),
         Verdict::PassedThrough => ConnectResult::PassedThrough,

@@ -402,7 +402,8 @@ fn claims(service: &Service, is_meant: impl Fn(&FrontendSpec) -> bool) -> bool {
     service.ports.iter().flat_map(|port| &port.frontends).any(is_meant)
 }
 
-fn distinct(slots: &[Slot]) -> Vec<L4Addr> {
+/// The backends in these slots, each once.
+pub(crate) fn distinct(slots: &[Slot]) -> Vec<L4Addr> {
     backends_of(slots).map(|(addr, _)| addr).collect()
 }
 

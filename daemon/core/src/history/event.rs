@@ -160,9 +160,12 @@ pub struct Event {
     /// The backends that the source reports and nodelb always refuses to use.
     #[serde(default, skip_serializing_if = "Addresses::is_empty")]
     pub refused: Addresses,
-    /// The frontend addresses, if the event is about those.
+    /// The frontend addresses that the event is about; of a service port, those that it has only since the event.
     #[serde(default, skip_serializing_if = "Addresses::is_empty")]
     pub frontends: Addresses,
+    /// The frontend addresses that the service port owned until the event.
+    #[serde(default, skip_serializing_if = "Addresses::is_empty")]
+    pub withdrawn: Addresses,
     /// Whether the maps contain the change.
     #[serde(default)]
     pub kernel: Kernel,
@@ -184,6 +187,7 @@ impl Event {
             held: Addresses::default(),
             refused: Addresses::default(),
             frontends: Addresses::default(),
+            withdrawn: Addresses::default(),
             kernel: Kernel::Untouched,
             detail: Some(detail.into()),
         }
@@ -195,15 +199,35 @@ impl Event {
         Self { port: Some(Arc::clone(port)), source, cause, detail: None, ..event }
     }
 
+    /// Adds the frontend address to those that the event is about, unless it is one.
+    pub(crate) fn about_frontend(&mut self, address: L4Addr) {
+        if !self.frontends.shown.contains(&address) {
+            self.frontends.push(address);
+        }
+    }
+
     /// Whether the event contains the address, at any port.
     pub fn names(&self, addr: Addr) -> bool {
-        let lists = [&self.added, &self.removed, &self.held, &self.refused, &self.frontends];
+        let lists = [&self.added, &self.removed, &self.held, &self.refused, &self.frontends, &self.withdrawn];
         lists.iter().any(|list| list.shown.iter().any(|address| address.addr == addr))
     }
 
     /// Whether a nodelb can have written the event. Events are read from a file, which may be damaged.
     pub(super) fn is_plausible(&self) -> bool {
-        let Self { port, source: _, what: _, cause, added, removed, held, refused, frontends, kernel, detail } = self;
+        let Self {
+            port,
+            source: _,
+            what: _,
+            cause,
+            added,
+            removed,
+            held,
+            refused,
+            frontends,
+            withdrawn,
+            kernel,
+            detail,
+        } = self;
         let origin = &cause.origin;
         let error = match kernel {
             Kernel::Failed(error) => Some(error),
@@ -212,7 +236,7 @@ impl Event {
         let texts = [&origin.object, &origin.resource_version, &origin.writer];
         let name = port.as_ref().map(|key| &key.port);
         let mut texts = texts.into_iter().chain(detail).chain(error).chain(name);
-        let lists = [added, removed, held, refused, frontends];
+        let lists = [added, removed, held, refused, frontends, withdrawn];
         texts.all(|text| text.len() <= MAX_TEXT) && lists.iter().all(|list| list.shown.len() <= MAX_SHOWN)
     }
 }

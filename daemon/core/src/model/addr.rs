@@ -270,7 +270,7 @@ impl L4Addr {
 
     /// The key of the NodePort frontend with this number.
     #[must_use]
-    pub(crate) fn wildcard(self) -> Self {
+    pub fn wildcard(self) -> Self {
         let addr = match self.addr.family() {
             Family::Ipv4 => Addr::UNSPECIFIED_V4,
             Family::Ipv6 => Addr::UNSPECIFIED_V6,

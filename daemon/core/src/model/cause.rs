@@ -98,14 +98,18 @@ pub(crate) struct DirtyReason {
     pub(crate) trigger: Trigger,
     /// The slices that changed before it, at most the latest [`MAX_SLICES`].
     slices: Vec<Trigger>,
-    /// Whether all descriptions of the service were removed in between. A later one then describes a new service of the
-    /// same name.
-    pub(crate) is_deleted: bool,
+    /// The change that removed the last description of the service. A later one describes a new service of the same name.
+    pub(crate) deleted_by: Option<Trigger>,
 }
 
 impl DirtyReason {
     pub(crate) fn new(trigger: Trigger) -> Self {
-        Self { trigger, slices: Vec::new(), is_deleted: false }
+        Self { trigger, slices: Vec::new(), deleted_by: None }
+    }
+
+    /// Whether all descriptions of the service were removed in between.
+    pub(crate) fn is_deleted(&self) -> bool {
+        self.deleted_by.is_some()
     }
 
     /// Adds a change.

@@ -12,6 +12,7 @@ use crate::model::addr::L4Addr;
 use crate::model::calendar::utc;
 use crate::model::service::{BackendState, FrontendKind, PortKey, TrafficPolicy};
 use crate::model::time::{Clocks, Time};
+use crate::output::durations;
 use crate::output::schema::{Column, Schema};
 use crate::output::table::{Cell, Style, Table};
 use crate::state::status::Status;
@@ -24,11 +25,11 @@ rows! {
     FrontendRow in "frontends" {
         /// The address that clients connect to.
         address: L4Addr = name("Address"),
-        /// The type of the address, such as `ClusterIP`.
+        /// The type of the address, such as `ClusterIP`; absent if unknown, which happens only without the daemon.
         #[serde(rename = "type")]
-        kind: String = one_of("Type", &FrontendKind::NAMES),
-        /// The service that claims the address.
-        service: String = name("Service"),
+        kind: Option<String> = one_of("Type", &FrontendKind::NAMES),
+        /// The service that claims the address; absent if unknown, which happens only without the daemon.
+        service: Option<String> = name("Service"),
         /// The port name; absent for an unnamed port.
         port: Option<String> = name("Port"),
         /// The backends that a client on this node can reach, in address order.
@@ -39,8 +40,8 @@ rows! {
         outside: String = one_of("Outside", &OutsideAccess::NAMES),
         /// Whether connections reach a backend, and if not, why.
         status: Status = one_of("Status", &Status::NAMES),
-        /// The time since which it has this status.
-        since: Time = age("Since"),
+        /// The time since which it has this status; absent if unknown, which happens only without the daemon.
+        since: Option<Time> = age("Since"),
         /// Why the status is not OK, with the remedy, and other problems of the address.
         error: Option<String> = text("Error"),
     }
@@ -79,12 +80,13 @@ rows! {
     BackendRow in "backends" {
         /// The transport address of the backend.
         address: L4Addr = name("Address"),
-        /// The service.
-        service: String = name("Service"),
+        /// The service; absent if unknown, which happens only without the daemon.
+        service: Option<String> = name("Service"),
         /// The port name; absent for an unnamed port.
         port: Option<String> = name("Port"),
-        /// The state according to the source and nodelb's own health checks.
-        state: BackendState = one_of("State", &BackendState::NAMES),
+        /// The state according to the source and nodelb's own health checks; absent if unknown, which happens only
+        /// without the daemon.
+        state: Option<BackendState> = one_of("State", &BackendState::NAMES),
         /// The share of new connections relative to the other backends.
         weight: u64 = number("Weight").wide(),
         /// The node; absent if unknown.
@@ -129,6 +131,10 @@ rows! {
         held: Vec<L4Addr> = list("Held"),
         /// The backends that nodelb refuses to use.
         refused: Vec<L4Addr> = list("Refused"),
+        /// The addresses that the change is about; of a service port, those that it has only since the change.
+        frontends: Vec<L4Addr> = list("Frontends"),
+        /// The addresses that the service port had until the change.
+        withdrawn: Vec<L4Addr> = list("Withdrawn"),
         /// The time from the change of the object to `time`.
         to_nodelb: Option<Micros> = duration("To-Nodelb"),
         /// The time from `time` until the maps contained the change.
@@ -169,6 +175,9 @@ pub struct HistoryAnswer {
     pub history: Vec<HistoryRow>,
 }
 
+/// The end of [`HistoryRow::object`] if the object was removed.
+const REMOVED: &str = " (removed)";
+
 /// The columns of the short form of a change.
 static SHORT: Schema<[Column; 6]> = Schema {
     name: "history",
@@ -198,13 +207,39 @@ impl HistoryRow {
         table.or_text("No changes found.".into())
     }
 
+    /// How the service was removed, or lost the address, such as `its entry in /etc/nodelb/services.d/shop.toml was
+    /// removed`; `None` if no cause is recorded.
+    pub fn removal(&self) -> Option<String> {
+        let object = self.object.as_deref()?;
+        let version = self.resource_version.as_ref().map(|version| format!("resourceVersion {version}"));
+        let writer = self.writer.as_ref().map(|writer| format!("written by {writer}"));
+        let facts: Vec<String> = version.into_iter().chain(writer).collect();
+        let facts = if facts.is_empty() { String::new() } else { format!(" ({})", facts.join(", ")) };
+        Some(match object.strip_suffix(REMOVED) {
+            Some(file) if file.starts_with('/') => format!("its entry in {file} was removed"),
+            Some(object) => format!("{object} was deleted{facts}"),
+            None => format!("{object} changed{facts}"),
+        })
+    }
+
+    /// The sentence about a service that this change removed, such as `the service shop/web was removed 3s ago: its entry
+    /// in /etc/nodelb/services.d/shop.toml was removed`.
+    pub fn gone(&self, now: Time) -> String {
+        let cause = self.removal().map(|cause| format!(": {cause}")).unwrap_or_default();
+        let service = self.service.as_deref().unwrap_or_default();
+        format!("the service {service} was removed {} ago{cause}", durations::human(self.time.age(now)))
+    }
+
     /// The cells of the short form.
     pub fn short(&self, now: Time) -> [Cell; 6] {
         let signed = |sign: char, list: &[L4Addr]| list.iter().map(|it| format!("{sign}{it}")).collect::<Vec<_>>();
         let lists = [('+', &self.added), ('-', &self.removed), ('=', &self.held), ('!', &self.refused)];
         let backends = lists.into_iter().flat_map(|(sign, list)| signed(sign, list)).collect();
         let version = self.resource_version.as_ref().map(|version| format!("rv {version}"));
-        let parts = [self.object.clone(), version, self.writer.clone(), self.detail.clone()];
+        let addresses = |list: &[L4Addr]| list.iter().map(L4Addr::to_string).collect::<Vec<_>>().join(", ");
+        let frontends = filled(&addresses(&self.frontends)).filter(|_| self.detail.is_none());
+        let withdrawn = filled(&addresses(&self.withdrawn)).map(|list| format!("no longer has {list}"));
+        let parts = [self.object.clone(), version, self.writer.clone(), frontends, withdrawn, self.detail.clone()];
         let cause: Vec<String> = parts.into_iter().flatten().collect();
         let applied = match (self.to_kernel, self.kernel.as_deref()) {
             (Some(Micros(micros)), Some("done")) => Cell::Duration(micros),
@@ -231,14 +266,14 @@ impl FrontendRow {
     pub fn new(report: FrontendReport, clocks: Clocks) -> Self {
         Self {
             address: report.address,
-            kind: report.kind.to_string(),
-            service: report.service.to_string(),
+            kind: Some(report.kind.to_string()),
+            service: Some(report.service.to_string()),
             port: filled(&report.port),
             backends: report.backends,
             flags: report.flags,
             outside: report.outside.to_string(),
             status: report.status,
-            since: clocks.time_of(report.since),
+            since: Some(clocks.time_of(report.since)),
             error: report.error,
         }
     }
@@ -277,9 +312,9 @@ impl From<BackendReport> for BackendRow {
     fn from(report: BackendReport) -> Self {
         Self {
             address: report.address,
-            service: report.service.to_string(),
+            service: Some(report.service.to_string()),
             port: filled(&report.port),
-            state: report.state,
+            state: Some(report.state),
             weight: report.weight.into(),
             node: filled(&report.node),
             zone: filled(&report.zone),
@@ -295,7 +330,7 @@ impl From<&Record> for HistoryRow {
         let event = &record.event;
         let origin = &event.cause.origin;
         let object = match (event.cause.is_removed, origin.object.is_empty()) {
-            (true, false) => Some(format!("{} (removed)", origin.object)),
+            (true, false) => Some(format!("{}{REMOVED}", origin.object)),
             _ => filled(&origin.object),
         };
         Self {
@@ -313,6 +348,8 @@ impl From<&Record> for HistoryRow {
             removed: event.removed.shown.clone(),
             held: event.held.shown.clone(),
             refused: event.refused.shown.clone(),
+            frontends: event.frontends.shown.clone(),
+            withdrawn: event.withdrawn.shown.clone(),
             to_nodelb: record.to_owner.map(|millis| Micros(millis.saturating_mul(1_000))),
             to_kernel: record.to_kernel.map(Micros),
             kernel: kernel(&event.kernel),
@@ -342,11 +379,9 @@ fn kernel(kernel: &Kernel) -> Option<String> {
 fn detail(record: &Record) -> Option<String> {
     let event = &record.event;
     let mut said: Vec<String> = event.detail.iter().map(ToString::to_string).filter(|it| !it.is_empty()).collect();
-    if event.detail.is_none() && !event.frontends.is_empty() {
-        said.push(event.frontends.shown.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "));
-    }
     let lists = [("added", &event.added), ("removed", &event.removed), ("held", &event.held)];
-    for (name, list) in lists.into_iter().chain([("refused", &event.refused)]).filter(|(_, list)| list.more > 0) {
+    let others = [("refused", &event.refused), ("frontends", &event.frontends), ("withdrawn", &event.withdrawn)];
+    for (name, list) in lists.into_iter().chain(others).filter(|(_, list)| list.more > 0) {
         said.push(format!("{} {name}", list.more.saturating_add(list.shown.len())));
     }
     if record.is_from_before {

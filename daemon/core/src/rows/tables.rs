@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::answer::{Answer, answers};
 use super::row::{rows, table};
+use super::services::HistoryRow;
 use crate::compile::select::Choice;
 use crate::explain::explanation::{ConnectResult, ViewKind};
 use crate::explain::rows::{Between, Difference};
@@ -144,8 +145,9 @@ rows! {
     TraceBackendRow in "backends" {
         /// The transport address.
         address: String = name("Address"),
-        /// The state according to the source and nodelb's own health checks.
-        state: BackendState = one_of("State", &BackendState::NAMES),
+        /// The state according to the source and nodelb's own health checks; absent if unknown, which happens only
+        /// without the daemon.
+        state: Option<BackendState> = one_of("State", &BackendState::NAMES),
         /// Whether new connections can reach the backend, and if not, the reason.
         choice: Choice = one_of("Choice", &Choice::NAMES),
         /// The share of new connections.
@@ -186,6 +188,8 @@ pub struct TraceAnswer {
     pub trace: Vec<StepRow>,
     /// The backends, with the reason for or against each.
     pub backends: Vec<TraceBackendRow>,
+    /// If no service has the address: the change with which the last one gave it up.
+    pub removed: Option<HistoryRow>,
 }
 
 impl Answer for TraceAnswer {

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{Answer, DiffAnswer, DifferenceRow, FrontendRow, Frontends, HistoryAnswer, Micros, Row, table};
+use super::{Answer, DiffAnswer, DifferenceRow, FrontendRow, Frontends, HistoryAnswer, HistoryRow, Micros, Row, table};
 use crate::model::time::Time;
 use crate::output::table::Style;
 
@@ -53,9 +53,11 @@ fn a_change_fits_in_a_short_line_and_has_every_column_in_the_wide_form() {
         "sequence": 7, "time": "2025-11-24T16:04:17.000Z", "service": "shop/web", "port": "http/TCP/IPv4",
         "what": "Emptied", "object": "EndpointSlice shop/web-x", "resource_version": "15", "generation": null,
         "writer": "bob", "written": null, "added": [], "removed": ["10.1.0.1:80/TCP", "10.1.0.2:80/TCP"], "held": [],
-        "refused": [], "to_nodelb": null, "to_kernel": 0.00035, "kernel": "done", "source": "kubernetes", "detail": null,
+        "refused": [], "frontends": [], "withdrawn": [], "to_nodelb": null, "to_kernel": 0.00035, "kernel": "done",
+        "source": "kubernetes", "detail": null,
     });
-    let answer = HistoryAnswer { history: vec![serde_json::from_value(row).unwrap()] };
+    let row: HistoryRow = serde_json::from_value(row).unwrap();
+    let answer = HistoryAnswer { history: vec![row.clone()] };
     let expected = "\
 Age  Service   Change   Backends                           Cause                                 Applied
 3s   shop/web  Emptied  -10.1.0.1:80/TCP, -10.1.0.2:80/TCP  EndpointSlice shop/web-x, rv 15, bob  350us
@@ -66,6 +68,33 @@ Age  Service   Change   Backends                           Cause                
     assert!(narrow.lines().all(|line| line.chars().count() <= 80), "{narrow}");
     let wide = answer.text(NOW, &Style { wide: true, ..Style::default() });
     assert!(wide.contains("Sequence") && wide.contains("2025-11-24T16:04:17.000Z"), "{wide}");
+    let withdrawn = vec!["198.51.100.1:80/TCP".parse().unwrap()];
+    let moved = HistoryRow { frontends: withdrawn.clone(), withdrawn, writer: None, ..row };
+    let text = HistoryAnswer { history: vec![moved] }.text(NOW, &Style::default());
+    assert!(text.contains("rv 15, 198.51.100.1:80/TCP, no longer has 198.51.100.1:80/TCP"), "{text}");
+}
+
+#[test]
+fn a_removed_service_is_described_with_its_cause() {
+    let row = |object: Option<&str>, version: Option<&str>, writer: Option<&str>| {
+        let row = json!({
+            "sequence": 7, "time": "2025-11-24T16:04:17.000Z", "service": "shop/web", "port": "http/TCP/IPv4",
+            "what": "Removed", "object": object, "resource_version": version, "generation": null, "writer": writer,
+            "written": null, "added": [], "removed": [], "held": [], "refused": [], "frontends": [], "withdrawn": [],
+            "to_nodelb": null, "to_kernel": null, "kernel": "done", "source": null, "detail": null,
+        });
+        serde_json::from_value::<HistoryRow>(row).unwrap()
+    };
+    let said = |object, version, writer| row(object, version, writer).removal().unwrap_or_default();
+    let file = "its entry in /etc/nodelb/services.d/shop.toml was removed";
+    assert_eq!(said(Some("/etc/nodelb/services.d/shop.toml (removed)"), None, None), file);
+    let deleted = "Service shop/web was deleted (resourceVersion 15)";
+    assert_eq!(said(Some("Service shop/web (removed)"), Some("15"), None), deleted);
+    let changed = "Service shop/web changed (resourceVersion 16, written by kubectl)";
+    assert_eq!(said(Some("Service shop/web"), Some("16"), Some("kubectl")), changed);
+    assert_eq!(said(None, None, None), "");
+    let gone = row(None, None, None).gone(NOW);
+    assert_eq!(gone, "the service shop/web was removed 3s ago");
 }
 
 #[test]

@@ -86,6 +86,29 @@ fn an_address_selects_the_events_that_name_it_and_those_of_its_services() {
     assert_eq!(sequences(&history.select(&filter("198.51.100.1"), &behind)), [1, 2]);
 }
 
+/// The address moved from one service to another, and the records show both, until each gave it up.
+#[test]
+fn an_address_selects_the_events_of_its_former_services_until_they_gave_it_up() {
+    let mut history = History::default();
+    let addresses = || [l4("198.51.100.1:80")].into_iter().collect::<Addresses>();
+    history.add(changed("shop/web"), at(1));
+    history.add(Event { withdrawn: addresses(), ..changed("shop/web") }, at(2));
+    history.add(changed("shop/web"), at(3));
+    history.add(Event { frontends: addresses(), ..event("shop/new", What::Added, Kernel::Done) }, at(3));
+    history.add(changed("shop/other"), at(4));
+    let filter = Filter { address: Some(l4("198.51.100.1:80").addr), ..Filter::default() };
+    assert_eq!(sequences(&history.select(&filter, &BTreeSet::new())), [1, 2, 4]);
+    let last = history.last_withdrawal(&[l4("198.51.100.1:80")]).expect("it is recorded");
+    assert_eq!((last.sequence, last.event.port.as_ref()), (2, Some(&key("shop/web"))));
+    assert!(history.last_withdrawal(&[l4("198.51.100.1:81")]).is_none(), "another port");
+
+    let mut restored = History::default();
+    history.after(0).for_each(|record| restored.restore(Record::clone(record)));
+    assert_eq!(restored.last_withdrawal(&[l4("198.51.100.1:80")]).map(|record| record.sequence), Some(2));
+    let service = Filter { service: Some("shop/web".parse().expect("valid in a test")), ..filter };
+    assert_eq!(sequences(&restored.select(&service, &BTreeSet::new())), [1, 2]);
+}
+
 #[test]
 fn the_latency_of_a_retried_operation_starts_at_its_first_attempt() {
     let mut history = History::default();

@@ -24,7 +24,7 @@ fn name_of(id: ServiceId) -> Option<String> {
     let name = match id.0 {
         0 => "(canary)",
         1 => "shop/web:http/TCP/IPv4",
-        2 => "shop/web-admin:/TCP/IPv4",
+        2 => "shop/web-admin/TCP/IPv4",
         _ => return None,
     };
     Some(name.into())
@@ -59,24 +59,24 @@ fn text(filter: &Filter) -> String {
 fn shows_everything_the_kernel_holds() {
     let expected = "\
 frontends:
-Address           Id  Service                   Inside   Outside
-10.96.7.7:80/TCP  1   shop/web:http/TCP/IPv4    cluster  cluster
-10.96.7.8:80/TCP  2   shop/web-admin:/TCP/IPv4  local    cluster
-10.96.7.9:80/TCP  3   -                         cluster  cluster
-192.0.0.8:9/TCP   0   (canary)                  cluster  cluster
+Address           Id  Service                  Inside   Outside
+10.96.7.7:80/TCP  1   shop/web:http/TCP/IPv4   cluster  cluster
+10.96.7.8:80/TCP  2   shop/web-admin/TCP/IPv4  local    cluster
+10.96.7.9:80/TCP  3   -                        cluster  cluster
+192.0.0.8:9/TCP   0   (canary)                 cluster  cluster
 
 services:
-Id  Service                   Cluster  Local  Has-Backends  Affinity
-0   (canary)                  0        0      no            0
-1   shop/web:http/TCP/IPv4    3        0      yes           0
-2   shop/web-admin:/TCP/IPv4  1        0      yes           0
-3   -                         0        0      yes           0
+Id  Service                  Cluster  Local  Has-Backends  Affinity
+0   (canary)                 0        0      no            0
+1   shop/web:http/TCP/IPv4   3        0      yes           0
+2   shop/web-admin/TCP/IPv4  1        0      yes           0
+3   -                        0        0      yes           0
 
 slots:
-Id  Service                   View     Backend          Backend-Id  Slots
-1   shop/web:http/TCP/IPv4    cluster  10.1.0.1:80/TCP  1           2
-1   shop/web:http/TCP/IPv4    cluster  10.1.0.2:80/TCP  2           1
-2   shop/web-admin:/TCP/IPv4  cluster  10.1.0.2:80/TCP  2           1
+Id  Service                  View     Backend          Backend-Id  Slots
+1   shop/web:http/TCP/IPv4   cluster  10.1.0.1:80/TCP  1           2
+1   shop/web:http/TCP/IPv4   cluster  10.1.0.2:80/TCP  2           1
+2   shop/web-admin/TCP/IPv4  cluster  10.1.0.2:80/TCP  2           1
 
 node_addresses:
 Address

@@ -118,14 +118,14 @@ Address            Service   Port  State        Weight  Node  Zone  Choice     O
 fn fifty_thousand_rows_are_quick() {
     let row = |n: u32| FrontendRow {
         address: l4(&format!("10.{}.{}.1:80", n / 250, n % 250)),
-        kind: "ClusterIP".into(),
-        service: "shop/web".into(),
+        kind: Some("ClusterIP".into()),
+        service: Some("shop/web".into()),
         port: None,
         backends: vec![l4("10.1.0.1:8080")],
         flags: Vec::new(),
         outside: "Off".into(),
         status: Status::Ok,
-        since: CLOCKS.time,
+        since: Some(CLOCKS.time),
         error: None,
     };
     let answer = Frontends { frontends: (0..50_000).map(row).collect() };

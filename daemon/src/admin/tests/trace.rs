@@ -1,13 +1,18 @@
+use std::sync::Arc;
+
 use nodelb_core::change::Change;
 use nodelb_core::config::{EngineConfig, PacketsConfig};
 use nodelb_core::datapath::Limits;
 use nodelb_core::engine::Engine;
 use nodelb_core::explain::explanation::{self, Client};
+use nodelb_core::history::{Event, History, Stamp, What};
 use nodelb_core::memory::MemoryDatapath;
+use nodelb_core::model::addr::{Family, Protocol};
+use nodelb_core::model::cause::Cause;
 use nodelb_core::model::health_check::HealthCheck;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{
-    Backend, FrontendKind, FrontendSpec, Origin, Service, ServicePort, Slice, SliceName, SlicePort, Source,
+    Backend, FrontendKind, FrontendSpec, Origin, PortKey, Service, ServicePort, Slice, SliceName, SlicePort, Source,
 };
 use nodelb_core::model::time::Time;
 use nodelb_core::output::table::Style;
@@ -15,7 +20,8 @@ use nodelb_core::rows::{Answer, TraceAnswer};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::MapState;
 
-use super::{TraceFrom, answer};
+use super::{Query, TraceFrom, answer, trace};
+use crate::admin::state::Now;
 use crate::devices::mode::{Activity, Decision};
 
 fn snapshot() -> Snapshot {
@@ -220,6 +226,41 @@ fn a_pod_is_warned_of_loopback_backends_and_everyone_of_a_last_resort() {
     let host = reported("10.96.7.8:80", Client::Host);
     assert!(!host.contains("warning"), "{host}");
     assert!(host.contains("2 of 2 usable, as a last resort: all of them have failed their health checks"), "{host}");
+}
+
+/// An operator asked about an address that had been served a minute ago: the answer was only that no service uses it.
+#[test]
+fn the_last_service_at_an_address_is_named() {
+    let mut history = History::default();
+    let gave_up = |service: &str, address: &str, object: &str| {
+        let key = PortKey { service: service.parse().unwrap(), port: "http".into(), ..key() };
+        let origin = Origin { object: object.into(), ..Origin::default() };
+        let event = Event::for_port(&Arc::new(key), None, What::Removed, Cause { origin, is_removed: true });
+        Event { withdrawn: [address.parse().unwrap()].into_iter().collect(), ..event }
+    };
+    history.add(gave_up("shop/old", "198.51.100.70:80", "/etc/old.toml"), Stamp { at: 1_000, to_kernel: 0 });
+    history.add(gave_up("shop/past", "198.51.100.70:80", "/etc/past.toml"), Stamp { at: 2_000, to_kernel: 0 });
+    history.add(gave_up("shop/past", "10.96.7.7:80", "/etc/past.toml"), Stamp { at: 2_000, to_kernel: 0 });
+    let traced = |to: &str| {
+        let query = Query { to: Some(to.parse().unwrap()), ..Query::default() };
+        trace(&snapshot(), &history, None, (&query, Now { moment: Moment(0), unix: 5 })).unwrap()
+    };
+    let text = text_of(&traced("198.51.100.70:80"));
+    let steps = "frontend  none: no service uses 198.51.100.70:80/TCP\n\
+                 history   until 3s ago this was shop/past; its entry in /etc/past.toml was removed\n\
+                 verdict   not a service address: connects to 198.51.100.70:80/TCP directly\n";
+    assert!(text.contains(steps), "{text}");
+    let removed = traced("198.51.100.70:80").removed.unwrap();
+    assert_eq!((removed.service.as_deref(), removed.what), (Some("shop/past"), What::Removed));
+    for other in ["198.51.100.70:81", "198.51.100.70:80/UDP", "10.96.7.7:80"] {
+        let answer = traced(other);
+        assert!(answer.removed.is_none() && !text_of(&answer).contains("history"), "{other}: {}", text_of(&answer));
+    }
+}
+
+fn key() -> PortKey {
+    let (service, protocol, family) = ("shop/web".parse().unwrap(), Protocol::Tcp, Family::Ipv4);
+    PortKey { service, port: "http".into(), protocol, family }
 }
 
 /// The verdict was Forwarded although another proxy got the packets.

@@ -2,7 +2,7 @@
 
 use nodelb_core::explain::explanation::{Client, ClientAddress, ConnectResult, DropReason, Explanation};
 use nodelb_core::explain::rows::OutsideAccess;
-use nodelb_core::model::addr::Protocol;
+use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::model::service::FrontendKind;
 use nodelb_core::packets::admission::Admission;
 
@@ -69,17 +69,20 @@ pub(super) fn dropped(reason: DropReason) -> String {
 }
 
 /// The end of a connection to a service without a usable backend.
-pub(super) fn refused(explanation: &Explanation) -> String {
-    let answer = if explanation.to.protocol == Protocol::Tcp { "RST" } else { "ICMP port unreachable" };
+pub(super) fn refused(to: L4Addr) -> String {
+    let answer = if to.protocol == Protocol::Tcp { "RST" } else { "ICMP port unreachable" };
     format!("refused with {answer}: no usable backend (dropped without an answer if packets.answer is false)")
 }
+
+/// The end of a connection to an address that is not for clients outside the node.
+pub(super) const NOT_SERVED: &str = "passes: clients outside the node are not served at this address";
 
 /// The end of a connection that is not translated.
 pub(super) fn passed(explanation: &Explanation) -> String {
     let is_off = explanation.outside.is_some_and(|outside| outside.access == OutsideAccess::Off);
     let passes = match is_off {
         true => "passes: nodelb does not translate packets from outside while packets.mode is off",
-        false => "passes: clients outside the node are not served at this address",
+        false => NOT_SERVED,
     };
     match explanation.found.as_ref().and(explanation.claims.first()) {
         Some(row) if row.kind.is_external() || row.kind == FrontendKind::Static => {

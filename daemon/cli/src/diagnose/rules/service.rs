@@ -1,5 +1,10 @@
 //! Whether the service exists, and whether it is one for proxies.
 
+use nodelb_core::history::What;
+use nodelb_core::model::time::Time;
+use nodelb_core::rows::HistoryRow;
+use serde::Deserialize;
+
 use super::{Context, Finding, Kind, Severity, shown};
 use crate::diagnose::facts::Probe;
 use crate::diagnose::objects::{label, spec, text};
@@ -36,10 +41,20 @@ fn missing(context: &Context<'_>) -> Option<Finding> {
     };
     let verb = if asked.starts_with("neither") { "knows" } else { "know" };
     let what = format!("there is no service {name}: {asked} {verb} one of this name");
+    if let Some(gone) = removal(context) {
+        return Some(context.finding_in(Kind::NoSuchService, what, "removed", &[]).evidence([gone]));
+    }
     let case = if near.is_empty() { "" } else { "similar" };
     let similar = near.first().map_or("", String::as_str);
     let finding = context.finding_in(Kind::NoSuchService, what, case, &[("similar", similar)]);
     Some(finding.evidence((near.len() > 1).then(|| format!("names like it: {}", near.join(", ")))))
+}
+
+/// How the service was removed, if the daemon remembers it.
+fn removal(context: &Context<'_>) -> Option<String> {
+    let row = context.daemon?.history.as_ref()?.last()?;
+    let row = HistoryRow::deserialize(row).ok().filter(|row| row.what == What::Removed)?;
+    Some(row.gone(Time(context.facts.now.saturating_mul(1_000))))
 }
 
 fn not_for_proxies(context: &Context<'_>) -> Option<Finding> {

@@ -483,6 +483,27 @@ static CASES: &[Case] = &[
         &["neither Kubernetes nor the daemon knows", "did you mean shop/web?"],
     ),
     (
+        "a service that was removed",
+        |facts| {
+            cluster(facts).service = Ok(None);
+            daemon(facts).services.clear();
+            daemon(facts).frontends.clear();
+            daemon(facts).backends.clear();
+            facts.connect_tests.clear();
+            let row = json!({
+                "sequence": 7, "time": ago(3), "service": "shop/web", "port": "http/TCP/IPv4", "what": "Removed",
+                "object": "/etc/nodelb/services.d/shop.toml (removed)", "resource_version": null, "generation": null,
+                "writer": null, "written": null, "added": [], "removed": [], "held": [], "refused": [],
+                "frontends": [], "withdrawn": ["198.51.100.70:80/TCP"], "to_nodelb": null, "to_kernel": null,
+                "kernel": "done", "source": "files", "detail": null,
+            });
+            daemon(facts).history = Some(vec![row]);
+        },
+        Kind::NoSuchService,
+        Severity::Critical,
+        &["the service shop/web was removed 3s ago: its entry in /etc/nodelb/services.d/shop.toml was removed"],
+    ),
+    (
         "headless",
         |facts| {
             let mut headless = service();

@@ -20,6 +20,17 @@ pub(in crate::engine) struct Draft {
     /// Whether the guard may refuse a backend of the port.
     pub(in crate::engine) may_have_refused: bool,
     pub(in crate::engine) trigger: Trigger,
+    /// How its addresses change; `None` if they do not.
+    pub(in crate::engine) addresses: Option<Box<AddressChange>>,
+}
+
+/// How the addresses of a service port change.
+#[derive(Clone, Debug, Default)]
+pub(in crate::engine) struct AddressChange {
+    /// The addresses that it has since the round.
+    pub(in crate::engine) added: Addresses,
+    /// The addresses that it owned and that the service no longer has.
+    pub(in crate::engine) withdrawn: Addresses,
 }
 
 impl Draft {
@@ -39,9 +50,12 @@ impl Draft {
         let (added, removed) = differences(&before, &after);
         let mut event = Event::for_port(&self.key, Some(self.source), self.what(), self.trigger.cause());
         if let (Some(before), Some(after)) = (&self.before, &self.after) {
-            event.detail = detail(before, after, added.is_empty() && removed.is_empty());
+            let only_addresses = self.addresses.is_some() && before == after;
+            let has_same_backends = added.is_empty() && removed.is_empty();
+            event.detail = if only_addresses { None } else { detail(before, after, has_same_backends) };
         }
-        Event { added, removed, ..event }
+        let AddressChange { added: frontends, withdrawn } = self.addresses.as_deref().cloned().unwrap_or_default();
+        Event { added, removed, frontends, withdrawn, ..event }
     }
 }
 

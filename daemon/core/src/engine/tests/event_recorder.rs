@@ -141,9 +141,55 @@ fn a_port_comes_and_goes() {
     let other = Change::UpsertSlice(slice_of("shop/other", [l4("192.0.2.9:80")]));
     let event = only(host.send([upsert(service("shop/other", "198.51.100.2:80")), other]));
     assert_eq!((event.what, event.added.shown), (What::Added, vec![l4("192.0.2.9:80")]));
+    assert_eq!((event.frontends.shown, event.withdrawn.shown), (vec![l4("198.51.100.2:80")], vec![]));
     let event = only(host.send([Change::RemoveService("shop/other".parse().expect("valid"), Source::Files)]));
     assert_eq!((event.what, event.removed.shown), (What::Removed, vec![l4("192.0.2.9:80")]));
     assert_eq!((event.kernel, event.cause.is_removed), (Kernel::Done, true));
+    assert_eq!((event.frontends.shown, event.withdrawn.shown), (vec![], vec![l4("198.51.100.2:80")]));
+}
+
+/// The slices of a service usually go with it, in the same round.
+#[test]
+fn a_removed_service_names_its_own_description_as_the_cause() {
+    let mut host = Host::with_web(&["192.0.2.1:80"]);
+    let name: ServiceName = "shop/web".parse().expect("valid in a test");
+    let slice = SliceName::new(&name.namespace, &name.name);
+    let event =
+        only(host.send([Change::RemoveService(name, Source::Files), Change::RemoveSlice(slice, Source::Files)]));
+    assert_eq!((event.what, &*event.cause.origin.object), (What::Removed, "shop/web.toml"));
+    assert_eq!(event.withdrawn.shown, [l4("198.51.100.1:80")]);
+}
+
+/// An address that a service gives up is remembered although its list of backends stays the same.
+#[test]
+fn an_address_that_moves_is_in_the_events_of_both_services() {
+    let mut host = Host::with_web(&["192.0.2.1:80"]);
+    let with = |full: &str, addresses: &[&str]| {
+        let mut service = service(full, addresses[0]);
+        let spec = |text: &&str| FrontendSpec { addr: l4(text).addr, port: 80, kind: FrontendKind::Static };
+        service.ports[0].frontends = addresses.iter().map(spec).collect();
+        upsert(service)
+    };
+    let event = only(host.send([with("shop/web", &["198.51.100.1:80", "198.51.100.3:80"])]));
+    assert_eq!((event.what, event.frontends.shown), (What::Changed, vec![l4("198.51.100.3:80")]));
+    assert_eq!((event.detail, event.kernel), (None, Kernel::Done));
+    let moved = [with("shop/web", &["198.51.100.1:80"]), with("shop/other", &["198.51.100.3:80"])];
+    let events = host.send(moved).events;
+    let lists = events.iter().map(|event| (event.what, &event.frontends.shown[..], &event.withdrawn.shown[..]));
+    let at = [l4("198.51.100.3:80")];
+    let (changed, added): (_, (What, &[L4Addr], &[L4Addr])) =
+        ((What::Changed, &[][..], &at[..]), (What::Added, &at, &[]));
+    assert_eq!(lists.collect::<Vec<_>>(), [changed, added]);
+}
+
+/// A claim that never had its address does not give it up.
+#[test]
+fn only_the_owner_gives_an_address_up() {
+    let mut host = Host::with_web(&["192.0.2.1:80"]);
+    let late = Service { created: Some(9), ..service("shop/late", "198.51.100.1:80") };
+    host.send([upsert(late)]);
+    let event = only(host.send([Change::RemoveService("shop/late".parse().expect("valid"), Source::Files)]));
+    assert_eq!((event.what, event.withdrawn.is_empty()), (What::Removed, true));
 }
 
 #[test]

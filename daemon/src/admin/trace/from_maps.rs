@@ -1,0 +1,85 @@
+//! The path of a connection according to the maps alone, for a command that works without the daemon.
+
+use nodelb_core::compile::select::Choice;
+use nodelb_core::explain::explanation::{Client, ConnectResult, ViewKind};
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::rows::from_maps::{MapContent, MapMatch, MapTrace};
+use nodelb_core::rows::{StepRow, TraceAnswer, TraceBackendRow, VerdictRow};
+
+/// Returns the answer of `/trace`, as far as the maps know it.
+pub(in crate::admin) fn trace(content: &MapContent, to: L4Addr, from: Client) -> TraceAnswer {
+    let traced = content.trace(to, from);
+    let found = traced.found.as_ref();
+    let mut steps = match found {
+        Some(found) => vec![
+            ("frontend", frontend(found)),
+            ("view", super::backends_of(found.view).to_owned()),
+            ("affinity", super::affinity(from, found.affinity_seconds)),
+        ],
+        None if from == Client::Outside => {
+            vec![("frontend", format!("none: the kernel has no service for clients outside the node at {to}"))]
+        }
+        None => vec![("frontend", format!("none: the kernel has no service at {to}"))],
+    };
+    steps.push(("verdict", verdict(&traced, to, from)));
+    TraceAnswer {
+        verdict: verdict_row(&traced, to, from),
+        trace: steps.into_iter().map(|(step, finding)| StepRow { step: step.into(), finding }).collect(),
+        backends: found.map(backends).unwrap_or_default(),
+        removed: None,
+    }
+}
+
+fn frontend(found: &MapMatch<'_>) -> String {
+    let kind = found.kind.map_or_else(|| "an address".into(), |kind| format!("a {kind} address"));
+    let service = match found.port {
+        Some(key) if key.port.is_empty() => key.service.to_string(),
+        Some(key) => format!("{}, port {}", key.service, key.port),
+        None => format!("the service with id {}; its name is unknown without the daemon", found.id),
+    };
+    format!("{} is {kind} of {service}", found.at)
+}
+
+fn verdict(traced: &MapTrace<'_>, to: L4Addr, from: Client) -> String {
+    let shares = traced.found.iter().flat_map(|found| found.backends.iter().copied());
+    match traced.result {
+        ConnectResult::Forwarded(_) => super::forwarded_to(shares),
+        ConnectResult::Refused(_) if from == Client::Outside => super::outside::refused(to),
+        ConnectResult::Refused(errno) => super::refused(errno).into(),
+        ConnectResult::Dropped(reason) => super::outside::dropped(reason),
+        ConnectResult::PassedThrough if from == Client::Outside => super::outside::NOT_SERVED.into(),
+        ConnectResult::PassedThrough => super::passed(to),
+    }
+}
+
+fn verdict_row(traced: &MapTrace<'_>, to: L4Addr, from: Client) -> VerdictRow {
+    let found = traced.found.as_ref();
+    let port = found.and_then(|found| found.port);
+    VerdictRow {
+        to: to.to_string(),
+        from: from.to_string(),
+        verdict: traced.result.to_string(),
+        errno: super::errno(traced.result),
+        service: port.map(|key| key.service.to_string()),
+        port: port.map(|key| key.port.to_string()).filter(|port| !port.is_empty()),
+        frontend: found.map(|found| found.at.to_string()),
+        view: found.map(|found| found.view.to_string()),
+        backends: super::backend_count(traced.result),
+        in_kernel: found.map(|_| true),
+    }
+}
+
+fn backends(found: &MapMatch<'_>) -> Vec<TraceBackendRow> {
+    let all: usize = found.backends.iter().map(|(_, slots)| slots).sum();
+    let row = |&(address, slots): &(L4Addr, usize)| TraceBackendRow {
+        address: address.to_string(),
+        state: None,
+        choice: Choice::Selected,
+        share: (slots > 0).then(|| format!("{slots} of {all}")),
+        node: None,
+        zone: None,
+        origin: None,
+        reason: (slots == 0 && found.view == ViewKind::Local).then(|| super::ELSEWHERE.into()),
+    };
+    found.backends.iter().map(row).collect()
+}

@@ -1,0 +1,201 @@
+//! The answers to reading commands without the daemon: from the pinned maps, and from the files in the state directory. The rows are those of the admin API, with what is known.
+
+use std::cell::OnceCell;
+use std::time::SystemTime;
+
+use axum::http::Uri;
+use nix::unistd::geteuid;
+use nodelb_cli::exit::{Code, Failure};
+use nodelb_cli::without_daemon::StoredState;
+use nodelb_core::change::Change;
+use nodelb_core::explain::explanation::Client;
+use nodelb_core::filter::Filter;
+use nodelb_core::history::{History, Record};
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::Service;
+use nodelb_core::rows::from_maps::{MapContent, Names};
+use nodelb_core::rows::{Backends, Frontends, HistoryAnswer, HistoryRow, Maps, TraceAnswer};
+use nodelb_datapath::PinnedContent;
+use nodelb_kube::clock::unix_seconds;
+use nodelb_kube::source::state_file;
+use serde::Serialize;
+use serde_json::json;
+
+use super::query::{Query, TraceFrom};
+use super::routes::ROUTES;
+use super::state::Now;
+use super::{maps, trace};
+use crate::config::{Config, DEFAULT_PATH};
+use crate::{files, recorder};
+
+/// Returns what a daemon with the default configuration file has stored. The maps and the files are read when a request
+/// needs them, and at most once.
+pub fn open() -> StoredState {
+    let (config, notice) = match Config::load(None) {
+        Ok(config) => (config, None),
+        Err(_) => (
+            Config::default(),
+            Some(format!(
+                "{DEFAULT_PATH} is not valid, so that the default directories are read; `nodelb check-config`"
+            )),
+        ),
+    };
+    let (pins, history) = (config.datapath.pin_directory.clone(), recorder::file_path(&config.state.directory));
+    let reader = Reader { config, history: OnceCell::new(), maps: OnceCell::new() };
+    StoredState { answer: Box::new(move |target| reader.answer(target)), pins, history, notice }
+}
+
+/// The maps, and their sizes.
+struct ReadMaps {
+    content: MapContent,
+    usage: Vec<maps::MapUsage>,
+}
+
+struct Reader {
+    config: Config,
+    /// The recorded changes, or why they cannot be read.
+    history: OnceCell<Result<History, String>>,
+    /// The maps, or why they cannot be read.
+    maps: OnceCell<Result<ReadMaps, String>>,
+}
+
+fn unavailable(problem: &String) -> Failure {
+    Failure::message(Code::Unavailable, problem)
+}
+
+impl Reader {
+    /// The JSON that the daemon would answer to the request.
+    fn answer(&self, target: &str) -> Result<Vec<u8>, Failure> {
+        let uri: Uri = target.parse().map_err(|error| Failure::new(Code::Internal, error))?;
+        let route = ROUTES.iter().find(|route| route.path == uri.path());
+        let parameters = route.map(super::routes::Route::takes).unwrap_or_default();
+        let query =
+            Query::parse(&uri, &parameters).map_err(|problem| Failure::message(Code::Usage, problem.message))?;
+        let filter = &query.filter;
+        match uri.path() {
+            "/maps" => json(&self.maps(filter)?),
+            "/frontends" => json(&Frontends { frontends: self.content()?.frontends(filter) }),
+            "/backends" => json(&Backends { backends: self.content()?.backends(filter) }),
+            "/services" => json(&self.names(filter)?),
+            "/history" => json(&self.history(filter)?),
+            "/trace" => json(&self.trace(&query)?),
+            path => Err(unavailable(&format!("{path} needs the daemon"))),
+        }
+    }
+
+    fn content(&self) -> Result<&MapContent, Failure> {
+        self.read_maps().map(|read| &read.content)
+    }
+
+    fn read_maps(&self) -> Result<&ReadMaps, Failure> {
+        self.maps.get_or_init(|| self.find_maps()).as_ref().map_err(unavailable)
+    }
+
+    fn find_maps(&self) -> Result<ReadMaps, String> {
+        let directory = &self.config.datapath.pin_directory;
+        let pinned = match nodelb_datapath::read_pinned(directory) {
+            Ok(Some(pinned)) => pinned,
+            Ok(None) => return Err(format!("no maps of nodelb are pinned in {}", directory.display())),
+            Err(error) => return Err(format!("the maps of the kernel cannot be read: {error}{}", as_root())),
+        };
+        let PinnedContent { content, clients, limits } = pinned;
+        let usage = maps::usage_of(&content.state, limits, (content.state.slot_count(), Some(clients)));
+        let content = MapContent {
+            state: content.state,
+            names: self.known_names(),
+            nodeport_range: self.config.datapath.nodeport_range.into(),
+            has_outside: limits.outside > 0,
+        };
+        Ok(ReadMaps { content, usage })
+    }
+
+    /// The names in the services directory, in the stored state of Kubernetes and in the recorded changes. A file that
+    /// cannot be read only leaves names unknown.
+    fn known_names(&self) -> Names {
+        let mut names = Names::default();
+        for service in files::services(&self.config.files.directory).unwrap_or_default() {
+            names.add_service(&service);
+        }
+        let stored = state_file::read(&state_file::path(&self.config.state.directory), None, "");
+        for change in stored.map(|stored| stored.changes).unwrap_or_default() {
+            if let Change::UpsertService(service) = change {
+                names.add_service(&Service::clone(&service));
+            }
+        }
+        if let Ok(history) = self.stored_history() {
+            history.after(0).for_each(|record| names.add_record(record));
+        }
+        names
+    }
+
+    fn stored_history(&self) -> Result<&History, Failure> {
+        let directory = &self.config.state.directory;
+        let read = || {
+            let path = recorder::file_path(directory);
+            match recorder::stored(directory) {
+                Ok(history) if history.is_empty() => Err(format!("no changes are stored in {}", path.display())),
+                Ok(history) => Ok(history),
+                Err(error) => Err(format!("{} cannot be read: {error}{}", path.display(), as_root())),
+            }
+        };
+        self.history.get_or_init(read).as_ref().map_err(unavailable)
+    }
+
+    fn maps(&self, filter: &Filter) -> Result<Maps, Failure> {
+        let ReadMaps { content, usage } = self.read_maps()?;
+        Ok(maps::maps(&content.state, &|id| content.name_of(id), usage.clone(), filter))
+    }
+
+    /// The names alone, with which commands complete and check the names on the command line.
+    fn names(&self, filter: &Filter) -> Result<serde_json::Value, Failure> {
+        let names = self.content()?.services();
+        let meant = names.into_iter().filter(|name| filter.service.as_ref().is_none_or(|wanted| wanted == *name));
+        Ok(json!({ "services": meant.map(|name| json!({ "service": name.to_string() })).collect::<Vec<_>>() }))
+    }
+
+    fn history(&self, filter: &Filter) -> Result<HistoryAnswer, Failure> {
+        let history = self.stored_history()?;
+        // Without the maps, the records still name the addresses that changed.
+        let behind = filter.address.and_then(|addr| Some(self.content().ok()?.services_at(addr)));
+        let records = history.select(filter, &behind.unwrap_or_default());
+        let row = |record: Record| HistoryRow::from(&Record { is_from_before: false, ..record });
+        Ok(HistoryAnswer { history: records.iter().map(|record| row(Record::clone(record))).collect() })
+    }
+
+    fn trace(&self, query: &Query) -> Result<TraceAnswer, Failure> {
+        let to = query.to.ok_or_else(|| Failure::message(Code::Usage, "the destination is missing"))?;
+        let from = match query.from.unwrap_or(TraceFrom::Client(Client::Host)) {
+            TraceFrom::Client(client) => client,
+            TraceFrom::At(..) | TraceFrom::Namespace(_) => {
+                let message = "only the daemon knows which client has this address or network namespace; without it, use \
+                               --from host, pod or outside";
+                return Err(Failure::message(Code::Unavailable, message));
+            }
+        };
+        let content = self.content()?;
+        let mut answer = trace::from_maps::trace(content, to, from);
+        let now = Now { moment: Moment(0), unix: unix_seconds(SystemTime::now()) };
+        if let Ok(history) = self.stored_history().as_ref()
+            && content.trace(to, Client::Host).found.is_none()
+        {
+            let is_nodeport = content.state.node_addrs.contains(&to.addr);
+            trace::add_former(&mut answer, history, (to, is_nodeport), now);
+        }
+        Ok(answer)
+    }
+}
+
+/// The remedy if the process may not read the maps or the files.
+fn as_root() -> &'static str {
+    if geteuid().is_root() { "" } else { "; run the command as root, for example with sudo" }
+}
+
+fn json(answer: &impl Serialize) -> Result<Vec<u8>, Failure> {
+    let mut json = serde_json::to_vec(answer).map_err(|error| Failure::new(Code::Internal, error))?;
+    json.push(b'\n');
+    Ok(json)
+}
+
+#[cfg(test)]
+#[path = "tests/without_daemon.rs"]
+mod tests;
