@@ -7,7 +7,7 @@ use std::{fmt, fs};
 
 use nix::sys::resource::{Resource, getrlimit};
 use nodelb_core::datapath::Count;
-use nodelb_core::explain::reports;
+use nodelb_core::explain::rows::Counts;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{BackendState, Source};
 use nodelb_core::problems::{Problem, Reason, Severity};
@@ -46,7 +46,7 @@ const HOOKS: [&str; 2] = ["links", "canary"];
 pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error> {
     let mut exposition = Exposition::default();
     let snapshot = state.snapshot();
-    services(&mut exposition, &snapshot);
+    services(&mut exposition, &snapshot, &state.summary(&snapshot).counts);
     health(&mut exposition, state, now);
     problems(&mut exposition, &state.problems(now));
     sources(&mut exposition, &snapshot, &state.sources(), now);
@@ -76,8 +76,7 @@ pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error
     exposition.text()
 }
 
-fn services(exposition: &mut Exposition, snapshot: &Snapshot) {
-    let counts = reports::counts(snapshot);
+fn services(exposition: &mut Exposition, snapshot: &Snapshot, counts: &Counts) {
     exposition.one(&table::SERVICES, counts.services);
     exposition.one(&table::SERVICES_HELD, counts.held);
     exposition.one(&table::SERVICES_WITHOUT_BACKENDS, counts.without_backends);

@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::answer::{Answer, answers};
-use super::row::{Micros, rows};
+use super::row::{Micros, ToCell, rows};
 use crate::compile::select::Choice;
 use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess, ServiceReport};
 use crate::history::{Kernel, Record, What};
@@ -190,7 +190,7 @@ impl Answer for HistoryAnswer {
 
 impl HistoryRow {
     /// The table of these changes: every column with [`Style::wide`], otherwise the most important ones.
-    pub fn table(rows: &[Self], now: Time, style: &Style) -> Table {
+    pub fn table<'a>(rows: &'a [Self], now: Time, style: &Style) -> Table<'a> {
         let table = match style.wide {
             true => super::row::table(rows, now),
             false => Table::new(&SHORT, rows.iter().map(|row| row.short(now))),
@@ -199,7 +199,7 @@ impl HistoryRow {
     }
 
     /// The cells of the short form.
-    pub fn short(&self, now: Time) -> [Cell; 6] {
+    pub fn short(&self, now: Time) -> [Cell<'_>; 6] {
         let signed = |sign: char, list: &[L4Addr]| list.iter().map(|it| format!("{sign}{it}")).collect::<Vec<_>>();
         let lists = [('+', &self.added), ('-', &self.removed), ('=', &self.held), ('!', &self.refused)];
         let backends = lists.into_iter().flat_map(|(sign, list)| signed(sign, list)).collect();
@@ -212,10 +212,10 @@ impl HistoryRow {
         };
         [
             Cell::Since { time: self.time, now },
-            Cell::optional(self.service.as_ref()),
-            Cell::text(&self.what),
+            self.service.to_cell(now),
+            self.what.to_cell(now),
             Cell::List(backends),
-            Cell::Text(cause.join(", ")),
+            Cell::Text(cause.join(", ").into()),
             applied,
         ]
     }

@@ -13,7 +13,7 @@ static THINGS: Schema<[Column; 5]> = Schema {
     ],
 };
 
-fn page() -> Page {
+fn page() -> Page<'static> {
     let rows = [
         [
             Cell::text("[2001:db8:1234:5678::7]:443/TCP"),
