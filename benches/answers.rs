@@ -30,7 +30,9 @@ fn main() {
     let clocks = Clocks { moment: world.now, time: Time::from_seconds(1_795_000_000) };
     let backends: usize = (0..SERVICES).map(|number| world::backends(number).len()).sum();
     println!("\n## Answers of the admin API\n");
-    println!("{SERVICES} services with {backends} backends, in one process without HTTP; the minimum of {ROUNDS} runs.\n");
+    println!(
+        "{SERVICES} services with {backends} backends, in one process without HTTP; the minimum of {ROUNDS} runs.\n"
+    );
     println!("| answer | time | bytes |\n|---|---|---|");
     let filter = Filter::default();
     let frontends = |snapshot: &Snapshot| {

@@ -20,11 +20,13 @@ use crate::model::uplink::Uplink;
 use crate::state::remembered::Remembered;
 use apiservers::{Apiservers, leads_to, lists_apiservers};
 use health_check_ports::HealthCheckPorts;
+use record::Record;
 
 pub use sameness::{same_service, same_slice};
 
 pub mod apiservers;
 pub mod health_check_ports;
+mod record;
 mod sameness;
 
 /// The current reports of the sources, for the writer. Dereferences to the [`Facts`] that it contains.
@@ -63,33 +65,6 @@ impl Deref for Table {
 
     fn deref(&self) -> &Facts {
         &self.facts
-    }
-}
-
-/// All reports of the sources under one service name. It may contain slices of a service that no source describes.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Record {
-    /// One description per source, in order of precedence.
-    claims: SmallVec<[Arc<Service>; 1]>,
-    /// The slices by source, then name.
-    slices: SmallVec<[Arc<Slice>; 1]>,
-}
-
-impl Record {
-    fn is_empty(&self) -> bool {
-        self.claims.is_empty() && self.slices.is_empty()
-    }
-
-    /// The description that takes precedence, and the slices of the same source in name order.
-    fn owner(&self) -> Option<(&Arc<Service>, &[Arc<Slice>])> {
-        let owner = self.claims.first()?;
-        let first = self.slices.partition_point(|slice| slice.source < owner.source);
-        let end = self.slices.partition_point(|slice| slice.source <= owner.source);
-        Some((owner, &self.slices[first..end]))
-    }
-
-    fn find_slice(&self, source: Source, name: &SliceName) -> Result<usize, usize> {
-        self.slices.binary_search_by(|slice| (slice.source, &slice.name).cmp(&(source, name)))
     }
 }
 

@@ -1,0 +1,34 @@
+//! The reports about one service name.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::model::service::{Service, Slice, SliceName, Source};
+
+/// All reports of the sources under one service name. It may contain slices of a service that no source describes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Record {
+    /// One description per source, in order of precedence.
+    pub(super) claims: SmallVec<[Arc<Service>; 1]>,
+    /// The slices by source, then name.
+    pub(super) slices: SmallVec<[Arc<Slice>; 1]>,
+}
+
+impl Record {
+    pub(super) fn is_empty(&self) -> bool {
+        self.claims.is_empty() && self.slices.is_empty()
+    }
+
+    /// The description that takes precedence, and the slices of the same source in name order.
+    pub(super) fn owner(&self) -> Option<(&Arc<Service>, &[Arc<Slice>])> {
+        let owner = self.claims.first()?;
+        let first = self.slices.partition_point(|slice| slice.source < owner.source);
+        let end = self.slices.partition_point(|slice| slice.source <= owner.source);
+        Some((owner, &self.slices[first..end]))
+    }
+
+    pub(super) fn find_slice(&self, source: Source, name: &SliceName) -> Result<usize, usize> {
+        self.slices.binary_search_by(|slice| (slice.source, &slice.name).cmp(&(source, name)))
+    }
+}
