@@ -15,7 +15,7 @@ use nodelb_core::model::service::{
 };
 use nodelb_core::state::entries::MapState;
 
-const LIMITS: Limits =
+pub(crate) const LIMITS: Limits =
     Limits { frontends: 65_536, services: 65_536, slots: 524_288, affinity: 1_024, outside: 0, source_ranges: 0 };
 
 /// The number of backends of each tenth service, and of the others.

@@ -7,6 +7,7 @@ mod row;
 mod services;
 mod sources;
 mod tables;
+mod traffic;
 
 pub use answer::{Answer, Dated, Rendered};
 pub use packets::{
@@ -23,6 +24,7 @@ pub use tables::{
     ComparedRow, DiffAnswer, DifferenceRow, LimitRow, MapFrontendRow, MapServiceRow, MapSlotRow, Maps, NodeAddressRow,
     StepRow, TraceAnswer, TraceBackendRow, VerdictRow,
 };
+pub use traffic::{CounterRow, Counters, RateRow, Rates};
 
 #[cfg(test)]
 #[path = "rows/tests.rs"]

@@ -28,13 +28,18 @@ use crate::sockets::stale::StaleSocketsReport;
 
 pub(super) mod family;
 mod packets;
+mod plain;
 pub(super) mod table;
 
 pub use family::{Described, Exposition, Group, Kind, Label, Metric, Value};
+pub(super) use plain::plain;
 pub use table::METRICS;
 
-/// The `Content-Type` of the answer.
-pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The `Content-Type` of the answer: Prometheus' own text format, which a browser shows.
+pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// The `Content-Type` for clients that accept OpenMetrics, and its media type.
+pub(super) const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub(super) const OPENMETRICS_MEDIA: &str = "application/openmetrics-text";
 
 /// The readiness checks that show whether connections are translated.
 const HOOKS: [&str; 2] = ["links", "canary"];

@@ -10,6 +10,7 @@ pub(crate) fn push_words(out: &mut String, text: &str, (mut taken, room): (usize
     for word in text.split(' ') {
         let more = word.chars().count();
         if taken > 0 && taken + 1 + more > room {
+            out.truncate(out.trim_end_matches(' ').len());
             out.push('\n');
             push_spaces(out, indent);
             taken = 0;

@@ -87,6 +87,20 @@ impl ToCell for u64 {
     }
 }
 
+/// A rate or another number with one decimal place.
+impl ToCell for f64 {
+    fn to_cell(&self, _: Time) -> Cell<'_> {
+        Cell::Text(format!("{self:.1}").into())
+    }
+}
+
+/// Data of any kind, as in JSON.
+impl ToCell for serde_json::Value {
+    fn to_cell(&self, _: Time) -> Cell<'_> {
+        Cell::text(self)
+    }
+}
+
 impl ToCell for bool {
     fn to_cell(&self, _: Time) -> Cell<'_> {
         Cell::Flag(*self)

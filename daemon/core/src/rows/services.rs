@@ -15,6 +15,7 @@ use crate::model::time::{Clocks, Time};
 use crate::output::schema::{Column, Schema};
 use crate::output::table::{Cell, Style, Table};
 use crate::state::status::Status;
+use crate::text::filled;
 
 /// The names of traffic policies in Kubernetes.
 const POLICIES: [&str; 2] = ["Cluster", "Local"];
@@ -26,17 +27,17 @@ rows! {
         address: L4Addr = name("Address"),
         /// The type of the address, such as `ClusterIP`.
         #[serde(rename = "type")]
-        kind: String = one_of("Type", &FrontendKind::NAMES),
+        kind: String = one_of("Type", &FrontendKind::NAMES).spare(),
         /// The service that claims the address.
         service: String = name("Service"),
         /// The port name; absent for an unnamed port.
-        port: Option<String> = name("Port"),
+        port: Option<String> = name("Port").spare(),
         /// The backends that a client on this node can reach, in address order.
         backends: Vec<L4Addr> = list("Backends"),
         /// Special properties, such as `Affinity=10800s` or `Local`.
-        flags: Vec<String> = list("Flags"),
+        flags: Vec<String> = list("Flags").spare(),
         /// Whether clients outside the node are served, or why not.
-        outside: String = one_of("Outside", &OutsideAccess::NAMES),
+        outside: String = one_of("Outside", &OutsideAccess::NAMES).spare(),
         /// Whether connections reach a backend, and if not, why.
         status: Status = one_of("Status", &Status::NAMES),
         /// The time since which it has this status.
@@ -50,7 +51,7 @@ rows! {
         /// The full name, `namespace/name`.
         service: String = name("Service"),
         /// The source that describes the service.
-        source: String = name("Source"),
+        source: String = name("Source").spare(),
         /// The ports, such as `http=80/TCP`.
         ports: Vec<String> = list("Ports"),
         /// The traffic policy for clients inside the cluster.
@@ -60,9 +61,9 @@ rows! {
         /// The session affinity timeout in seconds; absent without affinity.
         affinity: Option<u64> = number("Affinity").wide(),
         /// The number of addresses that the service claims.
-        frontends: u64 = number("Frontends"),
+        frontends: u64 = number("Frontends").spare(),
         /// Whether clients outside the node are served at any of its addresses, or why not.
-        outside: String = one_of("Outside", &OutsideAccess::NAMES),
+        outside: String = one_of("Outside", &OutsideAccess::NAMES).spare(),
         /// The number of backends.
         backends: u64 = number("Backends"),
         /// The number of backends that new connections can reach.
@@ -82,13 +83,13 @@ rows! {
         /// The service.
         service: String = name("Service"),
         /// The port name; absent for an unnamed port.
-        port: Option<String> = name("Port"),
+        port: Option<String> = name("Port").spare(),
         /// The state according to the source and nodelb's own health checks.
         state: BackendState = one_of("State", &BackendState::NAMES),
         /// The share of new connections relative to the other backends.
         weight: u64 = number("Weight").wide(),
         /// The node; absent if unknown.
-        node: Option<String> = text("Node"),
+        node: Option<String> = text("Node").spare(),
         /// The zone; absent if unknown.
         zone: Option<String> = text("Zone").wide(),
         /// Whether new connections can reach the backend, and if not, the reason.
@@ -221,11 +222,6 @@ impl HistoryRow {
     }
 }
 
-/// An absent value for an empty text.
-pub(super) fn filled(text: &str) -> Option<String> {
-    (!text.is_empty()).then(|| text.to_owned())
-}
-
 impl FrontendRow {
     /// The row of this report.
     pub fn new(report: FrontendReport, clocks: Clocks) -> Self {
@@ -302,7 +298,7 @@ impl From<&Record> for HistoryRow {
             sequence: record.sequence,
             time: Time(record.at),
             service: event.port.as_ref().map(|port| port.service.to_string()),
-            port: event.port.as_deref().map(port),
+            port: event.port.as_deref().map(port_text),
             what: event.what,
             object,
             resource_version: filled(&origin.resource_version),
@@ -323,7 +319,7 @@ impl From<&Record> for HistoryRow {
 }
 
 /// The service port's name, such as `http/TCP/IPv4`.
-fn port(key: &PortKey) -> String {
+pub(super) fn port_text(key: &PortKey) -> String {
     let separator = if key.port.is_empty() { "" } else { "/" };
     format!("{}{separator}{}/{}", key.port, key.protocol, key.family)
 }

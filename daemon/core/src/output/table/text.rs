@@ -16,6 +16,8 @@ const CUT: char = '…';
 /// The maximum width of a column of lists to which other rows are padded if the width is not limited. A single list of
 /// thousands of addresses would otherwise make every line as long.
 const MAX_PADDED: usize = 120;
+/// The width of a list below which columns without which the table is complete enough are left out first: an address.
+const ADDRESS: usize = 24;
 /// The minimum width of a column, however narrow the terminal is.
 const LEAST: usize = 8;
 /// The minimum width at which a last column of texts stays in its row.
@@ -64,10 +66,16 @@ pub(super) fn write(
     (style, instead): (&Style, Option<&str>),
     out: &mut String,
 ) -> Lines {
-    let shown = shown_columns(schema, cells, style);
-    let columns: Vec<Column> = shown.iter().map(|at| schema.columns[*at]).collect();
-    let texts = Texts::new(cells, (schema.columns.len(), &shown), style);
-    let lines = Lines { layout: Layout::new(&columns, &texts, style), style: *style, columns, shown };
+    let mut shown = shown_columns(schema, cells, style);
+    let (lines, texts) = loop {
+        let columns: Vec<Column> = shown.iter().map(|at| schema.columns[*at]).collect();
+        let texts = Texts::new(cells, (schema.columns.len(), &shown), style);
+        let layout = Layout::new(&columns, &texts, style);
+        match columns.iter().rposition(|column| column.is_spare) {
+            Some(spare) if !layout.fits(&columns, style) => drop(shown.remove(spare)),
+            _ => break (Lines { layout, style: *style, columns, shown }, texts),
+        }
+    };
     if let (true, Some(text)) = (cells.is_empty(), instead) {
         push_printable(out, text);
         out.push('\n');
@@ -222,6 +230,13 @@ impl Layout {
         }
         layout.narrow(columns, width);
         layout
+    }
+
+    /// Whether no line is too wide, and lists show an address.
+    fn fits(&self, columns: &[Column], style: &Style) -> bool {
+        let is_short = |at: usize| self.narrowed[at] && columns[at].kind == Kind::List && self.widths[at] < ADDRESS;
+        let has_short_list = (0..self.widths.len()).any(is_short);
+        style.width.filter(|_| !style.wide).is_none_or(|width| self.excess(width) == 0 && !has_short_list)
     }
 
     /// The number of characters by which a line exceeds the width.
