@@ -21,6 +21,9 @@ use crate::exit::{Code, Failure};
 const VARIABLE: &str = "NODELB_COMPLETE";
 const PROGRAM: &str = "nodelb";
 
+/// Completes at the first request, at which zsh loads the script as a function of its file's name.
+const AUTOLOAD: &str = "[[ ${funcstack[1]} != _nodelb ]] || _clap_dynamic_completer_nodelb \"$@\"\n";
+
 /// Maximum time for the names of services: a daemon that does not respond must not delay the prompt.
 const ANSWER_TIME: Duration = Duration::from_millis(300);
 
@@ -41,6 +44,9 @@ impl Completions {
         let completer = shells.completer(&shell).ok_or_else(unknown)?;
         let written = completer.write_registration(VARIABLE, PROGRAM, PROGRAM, PROGRAM, &mut script);
         written.map_err(|error| Failure::new(Code::Internal, error))?;
+        if self.shell == Shell::Zsh {
+            script.extend_from_slice(AUTOLOAD.as_bytes());
+        }
         print(&script)
     }
 }
