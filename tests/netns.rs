@@ -70,6 +70,12 @@ mod diff;
 mod drift;
 #[path = "netns/failover.rs"]
 mod failover;
+#[path = "netns/fleet.rs"]
+mod fleet;
+#[path = "netns/fleet_failover.rs"]
+mod fleet_failover;
+#[path = "netns/fleet_hosts.rs"]
+mod fleet_hosts;
 #[path = "netns/hangs.rs"]
 mod hangs;
 #[path = "netns/health.rs"]
@@ -126,3 +132,5 @@ mod stale_sockets;
 mod traffic;
 #[path = "netns/upgrade.rs"]
 mod upgrade;
+#[path = "netns/ways.rs"]
+mod ways;

@@ -8,7 +8,7 @@ use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use nodelb_core::model::service::ServiceName;
 
-use super::ask::Output;
+use super::ask::{Format, Output};
 use super::client::At;
 use super::completions;
 use super::print::{Sanitizer, is_read, print};
@@ -34,15 +34,32 @@ pub struct DiagnoseOptions {
     /// The service
     #[arg(value_name = "NAMESPACE/NAME", add = ArgValueCompleter::new(completions::services))]
     pub service: ServiceName,
-    /// Output format
-    #[arg(short, long, value_name = "FORMAT", default_value = "text", help_heading = "Output")]
-    pub output: Output,
+    /// Output format: text, wide (as with --verbose), json or yaml
+    #[arg(
+        short,
+        long,
+        value_name = "FORMAT",
+        default_value = "text",
+        hide_possible_values = true,
+        help_heading = "Output"
+    )]
+    pub output: Format,
+    /// Also show details and what follows from the causes, and resolve the name of the service
+    #[arg(short, long, help_heading = "Output")]
+    pub verbose: bool,
     /// Configuration, credentials and daemon.
     #[command(flatten)]
     pub connection: ConnectionOptions,
     /// Do not connect to frontends or backends, and do not resolve names
     #[arg(long)]
     pub no_connect: bool,
+}
+
+impl DiagnoseOptions {
+    /// Whether everything is shown.
+    pub(crate) fn is_verbose(&self) -> bool {
+        self.verbose || self.output == Format::Wide
+    }
 }
 
 /// Options of `nodelb watch`.

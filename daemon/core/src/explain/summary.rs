@@ -7,7 +7,7 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 
 use crate::claims::{Claim, Row};
-use crate::compile::select::Checks;
+use crate::explain::reports;
 use crate::explain::rows::Counts;
 use crate::model::addr::L4Addr;
 use crate::model::service::{BackendState, Service, ServiceName, Slice};
@@ -22,7 +22,8 @@ pub struct Summary {
     pub counts: Counts,
     /// The claims with a status other than OK: the address, and the position in its row.
     pub(crate) claims: Vec<(L4Addr, usize)>,
-    /// The services that several sources describe, or that wait for a load balancer.
+    /// The services that several sources describe, that wait for a load balancer, or that ask for health checks in a way
+    /// that is not understood.
     pub(crate) descriptions: Vec<ServiceName>,
 }
 
@@ -48,7 +49,7 @@ impl Summary {
             let Some(service) = descriptions.first() else { continue };
             self.counts.services += 1;
             self.counts.load_balancer_pending += usize::from(service.awaits_load_balancer);
-            if descriptions.len() > 1 || service.awaits_load_balancer {
+            if descriptions.len() > 1 || service.awaits_load_balancer || service.health_check_error.is_some() {
                 self.descriptions.push(service.name.clone());
             }
             add_backends(snapshot, service, slices, &mut states);
@@ -99,8 +100,7 @@ fn add_backends(
     slices: &[Arc<Slice>],
     states: &mut [usize; BackendState::ALL.len()],
 ) {
-    let checks = service.health_check.is_some().then(|| Checks::new(service, snapshot.facts.quarantine(&service.name)));
-    let failed = checks.and_then(|checks| checks.failed);
+    let failed = reports::checks_of(snapshot, service).and_then(|checks| checks.failed);
     for backend in slices.iter().flat_map(|slice| &slice.ports).flat_map(|port| &port.backends) {
         let has_failed = failed.is_some_and(|failed| failed.contains_key(&(backend.addr, backend.port)));
         let state = if has_failed { BackendState::Quarantined } else { backend.state };

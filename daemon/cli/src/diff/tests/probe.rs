@@ -46,7 +46,7 @@ fn everything_else_is() {
 }
 
 /// The content of the list of sockets in this test.
-fn listed(source: SocketAddr, protocol: Protocol) -> io::Result<Option<L4Addr>> {
+fn listed(_: BorrowedFd<'_>, source: SocketAddr, protocol: Protocol) -> io::Result<Option<L4Addr>> {
     assert!(source.ip().is_loopback());
     Ok(Some(L4Addr { protocol, ..l4("192.0.2.1:80") }))
 }
