@@ -68,7 +68,7 @@ nodelb_is_installed_next_to_it() {
     sed -i 's|^pod-devices = .*|pod-devices = ["tap*"]|' /etc/nodelb/nodelb.toml
     set_mode auto
     check "nodelb check-config" nodelb check-config
-    check "systemctl enable --now" systemctl enable -q --now $unit
+    check "systemctl enable --now" enable_now
     check "it is ready" within 60 is_ready
     check "it has the services" within 60 says '^198.51.100.101:80/TCP .*OK' nodelb frontends
     check "nodelb devices: off, because of kube-proxy" within 60 says '^off .*nftables table kube-proxy' nodelb devices
@@ -76,6 +76,10 @@ nodelb_is_installed_next_to_it() {
     check "no program is at a device" is_not has_device_programs uplink
     check "kube-proxy serves everything" all_are_reached
     check_load "nodelb is installed next to kube-proxy"
+}
+
+enable_now() {
+    systemctl enable -q --now $unit || { journalctl -b --no-pager -o short-monotonic -u $unit; return 1; }
 }
 
 # As docs/kubernetes.md describes it.
