@@ -33,9 +33,10 @@ figures=$(mktemp)
 trap 'rm -f "$figures"' EXIT
 
 measure() {
-    local bench
+    local bench package=$1
+    shift
     for bench; do
-        "${CARGO:-cargo}" bench --locked -p nodelb --bench "$bench"
+        "${CARGO:-cargo}" bench --locked -p "$package" --bench "$bench"
     done
 }
 
@@ -51,10 +52,14 @@ if [ "${1:-all}" = soak ]; then
         echo "Written by \`make soak\` on kernel $(uname -r): 50 changes a second, nodelb killed with SIGKILL every minute, one of"
         echo "two apiservers every five minutes."
         echo
-        measure soak
+        measure nodelb soak
     } | tee -a "$figures"
 else
-    measure cost heap kubernetes packet_path | tee "$figures"
+    {
+        measure nodelb cost heap kubernetes
+        measure nodelb-core answers
+        measure nodelb packet_path
+    } | tee "$figures"
     echo >>"$figures"
     page_after >>"$figures"
 fi

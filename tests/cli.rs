@@ -163,9 +163,55 @@ fn shells_get_their_completions() {
     for shell in ["bash", "zsh", "fish"] {
         let said = nodelb(&["completions", shell]);
         assert_eq!((said.code, said.stderr.as_str()), (0, ""), "{shell}");
-        assert!(said.stdout.contains("frontends") && said.stdout.contains("watch"), "{shell}: {}", said.stdout);
+        assert!(said.stdout.contains("NODELB_COMPLETE"), "{shell}: {}", said.stdout);
     }
     assert_eq!(nodelb(&["completions", "tcsh"]).code, 64);
+}
+
+/// The candidates for the last of these words of a command line, as the script for bash requests them.
+fn candidates(words: &[&str]) -> Vec<String> {
+    let mut command = Command::new(NODELB);
+    command.env("NODELB_COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", words.len().to_string()).env("_CLAP_IFS", "\n");
+    let Output { status, stdout, stderr } =
+        command.args(["--", "nodelb"]).args(words).stdin(Stdio::null()).output().expect("the binary starts");
+    assert_eq!((status.code(), String::from_utf8(stderr).expect("UTF-8").as_str()), (Some(0), ""), "{words:?}");
+    String::from_utf8(stdout).expect("UTF-8").lines().map(|line| line.trim().to_owned()).collect()
+}
+
+#[test]
+fn completion_knows_commands_values_and_the_services_of_the_daemon() {
+    assert_eq!(candidates(&["front"]), ["frontends"]);
+    assert_eq!(candidates(&["frontends", "--status", "H"]), ["Held"]);
+    assert!(candidates(&["trace", "10.96.7.7:80", "--from", ""]).contains(&"outside".to_owned()));
+    let row = |name: &str| {
+        format!(
+            r#"{{"service":"{name}","source":"files","ports":[],"internal_policy":"Cluster","external_policy":"Cluster",
+            "affinity":null,"frontends":0,"outside":"Off","backends":0,"selectable":0,"status":"OK","origin":null,
+            "error":null}}"#
+        )
+    };
+    let rows = format!(r#"{{"services":[{},{}]}}"#, row("shop/api"), row("shop/web"));
+    let (address, task) = serving_once(rows);
+    assert_eq!(candidates(&["--admin", &address.to_string(), "backends", "shop/w"]), ["shop/web"]);
+    assert!(task.join().expect("the server ends").starts_with("GET /services?output=json "));
+}
+
+#[test]
+fn completion_does_not_wait_for_a_daemon_that_is_gone_or_hangs() {
+    assert!(candidates(&["--admin", &unused_address(), "diagnose", "shop/"]).is_empty());
+    // It accepts connections and never responds.
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
+    let address = listener.local_addr().expect("bound").to_string();
+    assert!(candidates(&["--admin", &address, "diagnose", "shop/"]).is_empty());
+}
+
+#[test]
+fn rates_of_a_daemon_that_counts_nothing_are_refused() {
+    let (address, task) = serving_once(r#"{"is_counting":false,"counters":[]}"#.into());
+    let said = nodelb(&["top", "--once", "--admin", &address.to_string()]);
+    assert_eq!((said.code, said.stdout.as_str()), (69, ""));
+    assert!(said.stderr.contains("datapath.count-connections"), "{}", said.stderr);
+    task.join().expect("the server ends");
 }
 
 #[test]

@@ -12,6 +12,7 @@ use crate::http::Listener;
 
 mod answer;
 pub mod connections;
+mod counters;
 mod devices;
 mod diff;
 mod drops;
@@ -19,6 +20,9 @@ mod drops;
 #[path = "admin/tests/fixture.rs"]
 mod fixture;
 mod follow;
+#[cfg(test)]
+#[path = "admin/tests/golden.rs"]
+mod golden;
 mod guard;
 pub mod history;
 pub mod maps;

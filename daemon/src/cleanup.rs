@@ -31,8 +31,11 @@ pub fn cleanup(options: &CleanupOptions, out: &mut dyn Write) -> Result<(), Fail
         }
     };
     let report = nodelb_datapath::cleanup(&directory, &CrashPoint::new(crash_after()?)).map_err(refused)?;
-    writeln!(out, "removed {} links and {} maps from {}", report.links, report.maps, directory.display())
-        .context("writing the summary")?;
+    let summary = match (report.links, report.maps) {
+        (0, 0) => format!("Nothing to clean up in {}.", directory.display()),
+        (links, maps) => format!("removed {links} links and {maps} maps from {}", directory.display()),
+    };
+    writeln!(out, "{summary}").context("writing the summary")?;
     if let Some(state) = state {
         let path = state_file::path(&state);
         let forgotten = state_file::forget(&state).with_context(|| format!("removing {}", path.display()));

@@ -250,7 +250,7 @@ fn range(expected: &str) -> String {
 }
 
 /// The known key that is probably meant: it differs in letter case, in `_` for `-`, or in at most two letters.
-fn nearest<'k>(known: impl Iterator<Item = &'k str>, written: &str) -> Option<&'k str> {
+pub(crate) fn nearest<'k>(known: impl Iterator<Item = &'k str>, written: &str) -> Option<&'k str> {
     let normal = |key: &str| key.to_ascii_lowercase().replace('_', "-");
     let candidates = known.filter(|known| written.len() <= known.len() + 2);
     let nearest = candidates.map(|known| (strsim::levenshtein(&normal(known), &normal(written)), known)).min();

@@ -28,3 +28,6 @@ pub mod recorder;
 pub mod run;
 pub mod sockets;
 pub mod status;
+#[cfg(test)]
+#[path = "../../tests/world/mod.rs"]
+mod world;

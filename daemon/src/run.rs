@@ -220,6 +220,7 @@ async fn serve<D: Datapath + Send + 'static>(
         config: config.subscribe(),
         restart_keys: restart_keys.subscribe(),
         unopened,
+        summaries: Arc::default(),
         clock: Arc::new(move || Now::read(clock)),
     };
     tokio::spawn(admin::serve(open, state, stop()));

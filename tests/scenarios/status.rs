@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use nodelb_core::explain::summary::Summary;
 use nodelb_core::history::History;
 use nodelb_core::model::service::Source;
 use nodelb_core::model::time::{Clocks, Time};
@@ -18,6 +19,7 @@ pub(crate) fn status(snapshot: Snapshot, files: &BTreeMap<PathBuf, File>) -> Str
     let observed = Observed {
         clocks: Clocks { moment: snapshot.at, time: Time(snapshot.at.0) },
         sources: files.iter().map(|(path, file)| report(path, file)).collect(),
+        summary: Arc::new(Summary::new(&snapshot)),
         snapshot: Arc::new(snapshot),
         history: Arc::new(History::default()),
         ..Observed::default()

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::service::{FrontendKind, ServiceName};
 use nodelb_core::model::time::Time;
@@ -19,7 +20,7 @@ use super::client::{self, At};
 use super::follow::{self, Followed};
 use super::print::print;
 use super::without_daemon::Fallback;
-use super::{names, yaml};
+use super::{completions, names, yaml};
 use crate::exit::{Code, Failure};
 
 /// One query parameter. The value is percent-encoded when the request is built.
@@ -32,10 +33,10 @@ const MAX_WIDTH: usize = 100;
 #[derive(Debug, Args)]
 pub(super) struct DaemonAddresses {
     /// Only this service; without a namespace, the service with this name
-    #[arg(value_name = "[NAMESPACE/]NAME", conflicts_with = "service")]
+    #[arg(value_name = "[NAMESPACE/]NAME", conflicts_with = "service", add = ArgValueCompleter::new(completions::services))]
     pub(super) name: Option<String>,
     /// The same as NAMESPACE/NAME
-    #[arg(long, value_name = "NAMESPACE/NAME", help_heading = "Filters")]
+    #[arg(long, value_name = "NAMESPACE/NAME", help_heading = "Filters", add = ArgValueCompleter::new(completions::services))]
     pub(super) service: Option<ServiceName>,
     /// Filter by namespace
     #[arg(short, long, value_name = "NAMESPACE", help_heading = "Filters")]
@@ -235,7 +236,7 @@ impl Frontends {
 #[derive(Debug, Args)]
 pub(super) struct Connections {
     /// Only connections to this service
-    #[arg(value_name = "[NAMESPACE/]NAME")]
+    #[arg(value_name = "[NAMESPACE/]NAME", add = ArgValueCompleter::new(completions::services))]
     service: Option<String>,
     /// Filter by address of the client, the service or the backend
     #[arg(long, value_name = "ADDRESS", help_heading = "Filters")]
@@ -262,7 +263,7 @@ impl Connections {
 #[derive(Debug, Args)]
 pub(super) struct Drops {
     /// Only packets to this service
-    #[arg(value_name = "[NAMESPACE/]NAME")]
+    #[arg(value_name = "[NAMESPACE/]NAME", add = ArgValueCompleter::new(completions::services))]
     service: Option<String>,
     #[command(flatten)]
     asking: Asking,

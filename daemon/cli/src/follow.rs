@@ -19,20 +19,20 @@ pub(super) trait Followed: DeserializeOwned {
     type Row: DeserializeOwned;
 
     /// The table of all rows.
-    fn table(&self, style: &Style) -> Table;
+    fn table<'a>(&'a self, style: &Style) -> Table<'a>;
 
     /// The cells of a changed row.
-    fn cells(row: &Self::Row, style: &Style) -> Vec<Cell>;
+    fn cells<'a>(row: &'a Self::Row, style: &Style) -> Vec<Cell<'a>>;
 }
 
 impl Followed for Frontends {
     type Row = rows::FrontendRow;
 
-    fn table(&self, _: &Style) -> Table {
+    fn table<'a>(&'a self, _: &Style) -> Table<'a> {
         rows::table(&self.frontends, now())
     }
 
-    fn cells(row: &Self::Row, _: &Style) -> Vec<Cell> {
+    fn cells<'a>(row: &'a Self::Row, _: &Style) -> Vec<Cell<'a>> {
         row.cells(now())
     }
 }
@@ -40,11 +40,11 @@ impl Followed for Frontends {
 impl Followed for HistoryAnswer {
     type Row = HistoryRow;
 
-    fn table(&self, style: &Style) -> Table {
+    fn table<'a>(&'a self, style: &Style) -> Table<'a> {
         HistoryRow::table(&self.history, now(), style)
     }
 
-    fn cells(row: &Self::Row, style: &Style) -> Vec<Cell> {
+    fn cells<'a>(row: &'a Self::Row, style: &Style) -> Vec<Cell<'a>> {
         if style.wide { row.cells(now()) } else { row.short(now()).into() }
     }
 }
@@ -105,7 +105,8 @@ impl<F: Followed> Printer<F> {
         });
         out.push_str(&utc(now().0 / 1_000).unwrap_or_default());
         out.push_str("  ");
-        lines.push_row(&F::cells(&decode(data.as_bytes())?, &self.style), out);
+        let row = decode(data.as_bytes())?;
+        lines.push_row(&F::cells(&row, &self.style), out);
         Ok(())
     }
 }

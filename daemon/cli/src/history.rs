@@ -26,7 +26,7 @@ pub(super) struct Options {
     pub(super) addresses: DaemonAddresses,
 }
 
-fn duration(text: &str) -> Result<Duration, String> {
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let found = durations::parse(text).filter(|_| !text.is_empty());
     found.ok_or_else(|| format!("`{text}` is not a duration, such as 90s, 10m or 1h30m"))
 }

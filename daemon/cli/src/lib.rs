@@ -17,6 +17,7 @@ mod completions;
 pub mod diagnose;
 mod diff;
 pub mod endpoints;
+mod examples;
 pub mod exit;
 mod follow;
 mod history;
@@ -27,6 +28,7 @@ mod packets;
 mod print;
 mod query_options;
 mod status;
+mod top;
 mod trace;
 pub mod without_daemon;
 mod yaml;
@@ -44,35 +46,6 @@ use without_daemon::{Fallback, OpenStoredState, Shown};
 
 use crate::endpoints::ReadConfiguration;
 use crate::exit::{Code, Failure};
-
-const EXAMPLES_STATUS: &str = "\
-Examples:
-  nodelb status                      # what is wrong on this node
-  nodelb status -o json | jq .problems";
-const EXAMPLES_SERVICES: &str = "\
-Examples:
-  nodelb services                    # every service
-  nodelb services web                # the service web, in any namespace
-  nodelb services -n shop --status NoBackends";
-const EXAMPLES_FRONTENDS: &str = "\
-Examples:
-  nodelb frontends shop/web          # the addresses of a service
-  nodelb frontends --address 10.96.7.7
-  nodelb frontends --watch           # keep running and print each change";
-const EXAMPLES_BACKENDS: &str = "\
-Examples:
-  nodelb backends shop/web           # which backends receive traffic, and why not
-  nodelb backends --address 10.1.0.1 # every service that uses an address";
-const EXAMPLES_HISTORY: &str = "\
-Examples:
-  nodelb history shop/web            # what changed, and who changed it
-  nodelb history --since 10m --limit 20
-  nodelb history -o wide             # every column, with the time of day";
-const EXAMPLES_TRACE: &str = "\
-Examples:
-  nodelb trace 10.96.7.7:80          # where a connection goes, and why
-  nodelb trace shop/web              # the same for every address of a service
-  nodelb trace 10.96.7.7:80 --from pod";
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -95,8 +68,12 @@ See nodelb(8) and nodelb.toml(5).";
 /// nodelb reads services and their backends from Kubernetes and from files, and makes every connection of this host to a service address
 /// reach a good backend.
 #[derive(Debug, Parser)]
-#[command(name = "nodelb", version, after_help = EXIT_CODES, max_term_width = 100)]
+#[command(name = "nodelb", version, after_help = format!("{}\n\n{EXIT_CODES}", examples::NODELB), max_term_width = 100)]
 struct CommandLine {
+    /// Address of the daemon's admin API [default: its socket, then 127.0.0.1:9890 and [::1]:9890]
+    // The commands that ask the daemon have an option of the same name, which gets this value.
+    #[arg(long, global = true, value_name = "ADDRESS:PORT|PATH", help_heading = "Connection")]
+    admin: Option<client::At>,
     #[command(subcommand)]
     command: Command,
 }
@@ -107,67 +84,89 @@ enum Command {
     ///
     /// Reads the configuration and the services, and keeps the kernel in sync. SIGHUP reloads the configuration;
     /// SIGTERM stops the daemon, and traffic continues.
+    #[command(after_help = examples::RUN)]
     Run(RunOptions),
     /// Check the configuration and the service files, and show every problem
+    #[command(after_help = examples::CHECK_CONFIG)]
     CheckConfig(CheckOptions),
     /// Show a one-screen summary of the daemon and this node: problems first
     ///
     /// Exit status: 0 no problems, 1 problems, 2 the node is not ready.
-    #[command(after_help = EXAMPLES_STATUS)]
+    #[command(after_help = examples::STATUS)]
     Status(status::Options),
     /// List services with their source and status
-    #[command(visible_alias = "svc", after_help = EXAMPLES_SERVICES)]
+    #[command(visible_alias = "svc", alias = "service", after_help = examples::SERVICES)]
     Services(Rows),
     /// List service addresses with their backends, status and time of the last change
-    #[command(visible_alias = "fe", after_help = EXAMPLES_FRONTENDS)]
+    #[command(visible_alias = "fe", alias = "frontend", after_help = examples::FRONTENDS)]
     Frontends(Frontends),
     /// List backends and whether they receive traffic
-    #[command(visible_alias = "be", after_help = EXAMPLES_BACKENDS)]
+    #[command(visible_alias = "be", alias = "backend", after_help = examples::BACKENDS)]
     Backends(DaemonAddresses),
     /// Show the content of the kernel maps
+    #[command(after_help = examples::MAPS)]
     Maps(DaemonAddresses),
     /// Show differences between source, memory and kernel, with the likely cause
     ///
     /// Exits with 1 if there are differences.
+    #[command(after_help = examples::DIFF)]
     Diff(diff::DiffOptions),
     /// Show what changed, when, who changed it, and when it was applied
-    #[command(after_help = EXAMPLES_HISTORY)]
+    #[command(after_help = examples::HISTORY)]
     History(history::Options),
     /// Explain where a connection to an address would go
-    #[command(after_help = EXAMPLES_TRACE)]
+    #[command(after_help = examples::TRACE)]
     Trace(Trace),
+    /// Show connections per second, the busiest services first
+    ///
+    /// Counts connections of this node, and of clients outside it if packets are translated. On a terminal, the table is
+    /// redrawn until interrupted; otherwise each interval is printed below the last one.
+    #[command(after_help = examples::TOP)]
+    Top(top::Options),
     /// List the sources of services with their problems
+    #[command(after_help = examples::SOURCES)]
     Sources(Asking),
     /// List apiserver addresses, which one is in use, and why
+    #[command(after_help = examples::APISERVERS)]
     Apiservers(Asking),
     /// List network devices, and whether packets from outside the node are translated there
+    #[command(after_help = examples::DEVICES)]
     Devices(Asking),
     /// List connections of clients outside this node
+    #[command(after_help = examples::CONNECTIONS)]
     Connections(Connections),
     /// Show why packets from outside this node were dropped or answered
+    #[command(after_help = examples::DROPS)]
     Drops(Drops),
     /// Show the active configuration
+    #[command(after_help = examples::CONFIG)]
     Config(Asking),
     /// Find out why a service fails: most likely cause first, with a fix
     ///
     /// Queries the daemon and an apiserver, and connects to the service from here, skipping whatever is unreachable.
     /// Exit status: 0 no problems, 1 warning, 2 outage.
+    #[command(after_help = examples::DIAGNOSE)]
     Diagnose(DiagnoseOptions),
     /// Stream Service and EndpointSlice changes from an apiserver, or packets from outside this node
     ///
     /// Prints the differences of each event. Works without the daemon. Runs until interrupted. With --packets, the daemon
     /// reports what becomes of each packet, over its socket.
+    #[command(after_help = examples::WATCH)]
     Watch(WatchOptions),
     /// Remove all BPF programs and maps of nodelb: service addresses stop working at once
     ///
     /// A stopped daemon leaves its maps and programs in place, so that traffic continues. This command removes them. It
     /// fails while a daemon uses them.
+    #[command(after_help = examples::CLEANUP)]
     Cleanup(CleanupOptions),
     /// Print the metrics for Prometheus
+    #[command(after_help = examples::METRICS)]
     Metrics(Asking),
     /// Print the version
+    #[command(after_help = examples::VERSION)]
     Version,
     /// Generate a shell completion script
+    #[command(after_help = examples::COMPLETIONS)]
     Completions(Completions),
     /// Close sockets on request of the daemon; started by the daemon or systemd
     #[command(hide = true)]
@@ -219,6 +218,10 @@ pub fn command() -> clap::Command {
 
 /// Parses the arguments, runs the command, and returns the exit code of the process.
 pub fn main(args: impl IntoIterator<Item = OsString>, actions: Actions) -> ExitCode {
+    let args: Vec<OsString> = args.into_iter().collect();
+    if completions::complete(&args) {
+        return ExitCode::SUCCESS;
+    }
     let mut command = match CommandLine::try_parse_from(args) {
         Ok(line) => line.command,
         Err(answer) => {
@@ -254,6 +257,7 @@ fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
         Command::Diff(options) => diff::diff(options, actions.peer),
         Command::History(history) => history.ask(),
         Command::Trace(trace) => trace.ask(),
+        Command::Top(options) => options.run(),
         Command::Sources(asking) => asking.ask::<Sources>("/sources", &[]),
         Command::Apiservers(asking) => asking.ask::<Apiservers>("/apiservers", &[]),
         Command::Connections(connections) => connections.ask(),

@@ -79,6 +79,20 @@ pub(super) fn print_on(text: &mut Sanitizer, piece: &[u8]) -> Result<bool, Failu
     Ok(write(&text.pass(piece))? && is_read().map_err(|error| unwritten(&error))?)
 }
 
+/// Writes text over what the terminal shows, and returns whether the reader is still there.
+pub(super) fn redraw(text: &str) -> Result<bool, Failure> {
+    Ok(write(&overwriting(text))? && is_read().map_err(|error| unwritten(&error))?)
+}
+
+/// [sanitize] text between the sequences that move to the first line and clear what the text does not cover.
+fn overwriting(text: &str) -> String {
+    const HOME: &str = "\u{1b}[H";
+    const CLEAR_LINE: &str = "\u{1b}[K";
+    const CLEAR_BELOW: &str = "\u{1b}[J";
+    let lines = sanitize(text.as_bytes()).replace('\n', &format!("{CLEAR_LINE}\n"));
+    format!("{HOME}{lines}{CLEAR_BELOW}")
+}
+
 /// Returns stdout for bytes that are no text.
 ///
 /// # Errors

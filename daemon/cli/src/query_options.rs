@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use nodelb_core::model::service::ServiceName;
 
 use super::ask::{Format, Output};
 use super::client::At;
+use super::completions;
 use super::print::{Sanitizer, is_read, print};
 use crate::exit::Failure;
 
@@ -16,13 +18,13 @@ use crate::exit::Failure;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub struct ConnectionOptions {
     /// Configuration file [default: /etc/nodelb/nodelb.toml, if there is one]
-    #[arg(long, value_name = "PATH")]
+    #[arg(long, value_name = "PATH", help_heading = "Connection")]
     pub config: Option<PathBuf>,
     /// Kubeconfig to use instead of the daemon's credentials (its current context)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", help_heading = "Connection")]
     pub kubeconfig: Option<PathBuf>,
     /// Address of the daemon's admin API [default: as configured, then its socket, 127.0.0.1:9890 and [::1]:9890]
-    #[arg(long, value_name = "ADDRESS:PORT|PATH")]
+    #[arg(long, value_name = "ADDRESS:PORT|PATH", help_heading = "Connection")]
     pub admin: Option<At>,
 }
 
@@ -30,13 +32,20 @@ pub struct ConnectionOptions {
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 pub struct DiagnoseOptions {
     /// The service
-    #[arg(value_name = "NAMESPACE/NAME")]
+    #[arg(value_name = "NAMESPACE/NAME", add = ArgValueCompleter::new(completions::services))]
     pub service: ServiceName,
     /// Output format: text, wide (as with --verbose), json or yaml
-    #[arg(short, long, value_name = "FORMAT", default_value = "text", hide_possible_values = true)]
+    #[arg(
+        short,
+        long,
+        value_name = "FORMAT",
+        default_value = "text",
+        hide_possible_values = true,
+        help_heading = "Output"
+    )]
     pub output: Format,
     /// Also show details and what follows from the causes, and resolve the name of the service
-    #[arg(short, long)]
+    #[arg(short, long, help_heading = "Output")]
     pub verbose: bool,
     /// Configuration, credentials and daemon.
     #[command(flatten)]
@@ -57,7 +66,7 @@ impl DiagnoseOptions {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
 pub struct WatchOptions {
     /// Service to watch, with its EndpointSlices [default: all]
-    #[arg(value_name = "NAMESPACE/NAME")]
+    #[arg(value_name = "NAMESPACE/NAME", add = ArgValueCompleter::new(completions::services))]
     pub service: Option<ServiceName>,
     /// Watch packets of clients outside the node and what becomes of them, instead of changes; needs the daemon
     #[arg(long, conflicts_with_all = ["config", "kubeconfig"])]
@@ -69,7 +78,7 @@ pub struct WatchOptions {
     #[arg(long, value_name = "FILE", requires = "packets")]
     pub pcap: Option<PathBuf>,
     /// Output format; JSON is one object per line
-    #[arg(long, value_name = "FORM", default_value = "text")]
+    #[arg(short, long, value_name = "FORMAT", default_value = "text", help_heading = "Output")]
     pub output: Output,
     /// Configuration, credentials and daemon.
     #[command(flatten)]

@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::net::{SocketAddr, ToSocketAddrs};
 
 use clap::Args;
+use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter, CompletionCandidate};
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::rows::{Frontends, HistoryRow, TraceAnswer};
 
 use super::ask::{Asking, Format, Parameter, decode};
-use super::names;
 use super::print::print;
+use super::{completions, names};
 use crate::exit::{Code, Failure};
 
 /// The maximum number of destinations.
@@ -22,17 +23,24 @@ pub(super) struct Trace {
     ///
     /// An address without a port stands for every port that a service has there, and a service for every address that
     /// it claims. A host name is resolved here.
-    #[arg(value_name = "DESTINATION")]
+    #[arg(value_name = "DESTINATION", add = ArgValueCompleter::new(completions::services))]
     to: String,
     /// Client: host, pod or outside, ADDRESS or ADDRESS:PORT, or the inode number of a network namespace [default: host]
-    #[arg(long, value_name = "WHO", value_parser = client)]
+    #[arg(long, value_name = "WHO", value_parser = client, add = ArgValueCandidates::new(clients))]
     from: Option<String>,
     #[command(flatten)]
     pub(super) asking: Asking,
 }
 
+/// The clients that have a name.
+const CLIENTS: [&str; 3] = ["host", "pod", "outside"];
+
+fn clients() -> Vec<CompletionCandidate> {
+    CLIENTS.map(CompletionCandidate::new).into()
+}
+
 fn client(text: &str) -> Result<String, String> {
-    let is_known = ["host", "pod", "outside"].contains(&text)
+    let is_known = CLIENTS.contains(&text)
         || text.parse::<u64>().is_ok()
         || text.parse::<SocketAddr>().is_ok()
         || text.parse::<Addr>().is_ok();

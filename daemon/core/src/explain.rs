@@ -6,4 +6,5 @@ pub mod explanation;
 pub mod outside;
 pub mod reports;
 pub mod rows;
+pub mod summary;
 pub mod trace;

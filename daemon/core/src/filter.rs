@@ -24,7 +24,7 @@ pub struct Filter {
 
 impl Filter {
     /// Whether the service has the name and namespace.
-    pub(crate) fn accepts(&self, name: &ServiceName) -> bool {
+    pub fn accepts(&self, name: &ServiceName) -> bool {
         self.service.as_ref().is_none_or(|service| service == name)
             && self.namespace.as_ref().is_none_or(|namespace| *namespace == name.namespace)
     }

@@ -9,6 +9,7 @@ mod row;
 mod services;
 mod sources;
 mod tables;
+mod traffic;
 
 pub use answer::{Answer, Dated, Rendered};
 pub use diagnosis::{ConnectTestRow, Diagnosis, FindingKind, FindingRow, FindingSeverity, SkippedRow};
@@ -26,6 +27,7 @@ pub use tables::{
     ComparedRow, DiffAnswer, DifferenceRow, LimitRow, MapFrontendRow, MapServiceRow, MapSlotRow, Maps, NodeAddressRow,
     StepRow, TraceAnswer, TraceBackendRow, VerdictRow,
 };
+pub use traffic::{CounterRow, Counters, RateRow, Rates};
 
 #[cfg(test)]
 #[path = "rows/tests.rs"]

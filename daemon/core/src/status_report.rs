@@ -13,6 +13,7 @@ use crate::model::time::Time;
 use crate::problems::Problem;
 use crate::source_report::{SourceReport, SourceState};
 use crate::state::status::Status;
+use crate::text::filled;
 
 /// The maximum number of changes in a summary.
 pub const MAX_CHANGES: usize = 5;
@@ -127,14 +128,14 @@ pub struct ChangeSummary {
     pub added: Vec<String>,
     /// The backends that can no longer be selected.
     pub removed: Vec<String>,
-    /// The object that caused the change; empty if there is none.
-    pub object: String,
-    /// The version of the object; empty if it is not known.
-    pub resource_version: String,
-    /// The client that wrote the object; empty if it is not known.
-    pub writer: String,
-    /// Further information; empty if there is none.
-    pub detail: String,
+    /// The object that caused the change; absent if there is none.
+    pub object: Option<String>,
+    /// The version of the object; absent if it is not known.
+    pub resource_version: Option<String>,
+    /// The client that wrote the object; absent if it is not known.
+    pub writer: Option<String>,
+    /// Further information; absent if there is none.
+    pub detail: Option<String>,
 }
 
 impl From<&Record> for ChangeSummary {
@@ -149,10 +150,10 @@ impl From<&Record> for ChangeSummary {
             change: event.what,
             added: addresses(&event.added),
             removed: addresses(&event.removed),
-            object: if object.is_empty() { String::new() } else { format!("{object}{removed}") },
-            resource_version: event.cause.origin.resource_version.to_string(),
-            writer: event.cause.origin.writer.to_string(),
-            detail: event.detail.as_deref().unwrap_or_default().to_owned(),
+            object: filled(object).map(|object| object + removed),
+            resource_version: filled(&event.cause.origin.resource_version),
+            writer: filled(&event.cause.origin.writer),
+            detail: event.detail.as_deref().and_then(filled),
         }
     }
 }

@@ -17,7 +17,7 @@ use crate::status_report::{ChangeSummary, StatusReport};
 const SHOWN: usize = 10;
 /// The maximum width of the column of objects.
 const OBJECT: usize = 28;
-/// The maximum number of addresses of a change.
+/// The maximum number of addresses of a change, unless all are requested.
 const ADDRESSES: usize = 4;
 
 impl Answer for StatusReport {
@@ -107,6 +107,7 @@ fn push_problem(out: &mut String, problem: &Problem, (object, now): (usize, Time
     if taken + 2 + command.chars().count() <= room {
         push(out, format_args!("  {command}\n"));
     } else {
+        let indent = indent.min(width.saturating_sub(command.chars().count())).max(4);
         push(out, format_args!("\n{}{command}\n", " ".repeat(indent)));
     }
 }
@@ -160,35 +161,36 @@ fn push_changes(out: &mut String, report: &StatusReport, style: &Style) {
     let service = |change: &ChangeSummary| change.service.clone().unwrap_or_else(|| "nodelb".into());
     let width =
         report.changes.iter().map(|change| service(change).chars().count()).max().unwrap_or_default().min(OBJECT);
+    let addresses = if style.wide || style.width.is_none() { usize::MAX } else { ADDRESSES };
     for change in &report.changes {
         let age = durations::human(change.time.age(report.time));
         let start = format!("  {age:<5}  {:<width$}  {:<9}  ", service(change), change.change);
         let indent = start.chars().count();
         push(out, &start);
         let room = style.width.map_or(usize::MAX, |width| width.saturating_sub(indent).max(20));
-        wrap::push_words(out, &wrap::printable(&what(change)), (0, room), indent);
+        wrap::push_words(out, &wrap::printable(&what(change, addresses)), (0, room), indent);
         out.push('\n');
     }
 }
 
-/// Formats as `-10.1.0.1:8080/TCP  EndpointSlice shop/web rv 15, bob`.
-fn what(change: &ChangeSummary) -> String {
+/// With at most this number of addresses, formats as `-10.1.0.1:8080/TCP  EndpointSlice shop/web rv 15, bob`.
+fn what(change: &ChangeSummary, addresses: usize) -> String {
     let signed = |sign: char, list: &[String]| list.iter().map(|it| format!("{sign}{it}")).collect::<Vec<_>>();
     let mut backends = signed('+', &change.added);
     backends.extend(signed('-', &change.removed));
-    let more = backends.len().saturating_sub(ADDRESSES);
-    backends.truncate(ADDRESSES);
+    let more = backends.len().saturating_sub(addresses);
+    backends.truncate(addresses);
     if more > 0 {
         backends.push(format!("and {more} more"));
     }
-    let mut cause = change.object.clone();
-    if !change.resource_version.is_empty() {
-        cause.push_str(&format!(" rv {}", change.resource_version));
+    let mut cause = change.object.clone().unwrap_or_default();
+    if let Some(version) = &change.resource_version {
+        cause.push_str(&format!(" rv {version}"));
     }
-    if !change.writer.is_empty() {
-        cause.push_str(&format!(", {}", change.writer));
+    if let Some(writer) = &change.writer {
+        cause.push_str(&format!(", {writer}"));
     }
-    let parts = [backends.join(" "), cause, change.detail.clone()];
+    let parts = [backends.join(" "), cause, change.detail.clone().unwrap_or_default()];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("  ")
 }
 

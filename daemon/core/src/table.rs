@@ -319,11 +319,7 @@ pub(crate) fn key_of<'a, K, V>(item: &DiffItem<'a, 'a, K, V>) -> &'a K {
 impl Facts {
     /// The description of the service that takes precedence, and the slices of the same source in name order.
     pub fn owner(&self, name: &ServiceName) -> Option<(&Arc<Service>, &[Arc<Slice>])> {
-        let record = self.records.get(name)?;
-        let owner = record.claims.first()?;
-        let first = record.slices.partition_point(|slice| slice.source < owner.source);
-        let end = record.slices.partition_point(|slice| slice.source <= owner.source);
-        Some((owner, &record.slices[first..end]))
+        self.records.get(name)?.owner()
     }
 
     /// The EndpointSlices of `default/kubernetes`; their ready endpoints are the apiservers.
@@ -340,6 +336,11 @@ impl Facts {
     /// The names of all described services, in order.
     pub fn names(&self) -> impl Iterator<Item = &ServiceName> {
         self.records.iter().filter(|(_, record)| !record.claims.is_empty()).map(|(name, _)| name)
+    }
+
+    /// The descriptions of each described service in order of precedence, and the slices of the source of the first one.
+    pub(crate) fn described(&self) -> impl Iterator<Item = (&[Arc<Service>], &[Arc<Slice>])> {
+        self.records.values().filter_map(|record| Some((&*record.claims, record.owner()?.1)))
     }
 
     /// Every service that the source describes, in order.

@@ -39,6 +39,11 @@ pub fn is_control(c: char) -> bool {
     c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// An absent value for an empty text.
+pub(crate) fn filled(text: &str) -> Option<String> {
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
 /// Formats as `a, b and 3 more`, with at most `max` items.
 pub fn listed(items: impl IntoIterator<Item = impl Display>, max: usize) -> String {
     let mut items = items.into_iter();

@@ -15,10 +15,11 @@ use nodelb_core::output::table::Style;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::follow::{ChangeStream, OutputFormat};
-use super::query::{Output, Problem, Query, internal};
+use super::query::{Output, Problem, Query, accepts, internal};
 use super::routes::{Admission, Content, Form, ROUTES, Route};
 use super::state::AdminState;
-use super::{follow, guard, page};
+use super::{follow, guard, metrics, page};
+use crate::document::nearest;
 use crate::http::Connection;
 
 /// The style of a stream in text.
@@ -72,8 +73,14 @@ pub(super) fn router(state: AdminState, stop: watch::Receiver<bool>) -> Router {
 }
 
 async fn unknown_route(uri: Uri, headers: HeaderMap) -> Response {
-    let paths: Vec<&str> = ROUTES.iter().map(|route| route.path).collect();
-    let message = format!("no route `{}`: there are {}", uri.path(), paths.join(" "));
+    let paths = || ROUTES.iter().map(|route| route.path).filter(|path| *path != "/");
+    let asked = uri.path().trim_end_matches('/');
+    let similar = paths().find(|path| *path == asked).or_else(|| nearest(paths(), asked));
+    let remedy = match similar {
+        Some(path) => format!("did you mean {path}?"),
+        None => format!("there are / {}", paths().collect::<Vec<_>>().join(" ")),
+    };
+    let message = format!("no route `{}`: {remedy}", uri.path());
     problem_response(&Problem::new(StatusCode::NOT_FOUND, message), Output::accepted(&headers))
 }
 
@@ -93,7 +100,7 @@ async fn respond(
     }
     let accepted = Output::accepted(headers);
     let query = match Query::parse(uri, &route.takes()) {
-        Ok(query) => query,
+        Ok(query) => Query { openmetrics: accepts(headers, metrics::OPENMETRICS_MEDIA), ..query },
         Err(problem) => return problem_response(&problem, accepted),
     };
     let output = query.output.unwrap_or(accepted);
@@ -206,10 +213,7 @@ fn render(
 ) -> Result<(StatusCode, HeaderValue, String), Problem> {
     let (status, content) = (route.answer)(state, query, (state.clock)())?;
     let (form, text) = match (content, output) {
-        (Content::Own(text), _) => match route.form {
-            Form::Own(form) => (HeaderValue::from_static(form), text),
-            _ => return Err(internal(route.path, "it has no format of its own")),
-        },
+        (Content::Own(form, text), _) => (HeaderValue::from_static(form), text),
         (Content::Data(data), Output::Text) => (content_type(output), data.text(&Style::default())),
         (Content::Data(data), Output::Json | Output::Sse) => {
             let json = data.json().map_err(|error| internal(route.path, &error.to_string()))?;

@@ -33,11 +33,11 @@ pub(super) fn diff(state: &AdminState, query: &Query, now: Now) -> Result<DiffAn
         rows.extend(state.datapath.link_faults().into_iter().map(unattached));
     }
     rows.splice(0..0, live);
-    let counts = reports::counts(&state.snapshot());
-    let frontends: usize = counts.frontends.values().sum();
+    let summary = state.summary(&state.snapshot());
+    let frontends: usize = summary.counts.frontends.values().sum();
     Ok(DiffAnswer {
         differences: rows.into_iter().map(DifferenceRow::from).collect(),
-        compared: ComparedRow { services: counts.services as u64, frontends: frontends as u64 },
+        compared: ComparedRow { services: summary.counts.services as u64, frontends: frontends as u64 },
         whole: *filter == Filter::default(),
     })
 }

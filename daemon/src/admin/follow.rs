@@ -214,7 +214,7 @@ pub(super) enum List {
 }
 
 impl List {
-    fn table(&self, now: Now, style: &Style) -> Table {
+    fn table<'a>(&'a self, now: Now, style: &Style) -> Table<'a> {
         match self {
             Self::Frontends(rows) => rows::table(rows, now.clocks().time),
             Self::History(rows) => HistoryRow::table(rows, now.clocks().time, style),
@@ -240,7 +240,7 @@ pub(super) enum AnyRow {
 }
 
 impl AnyRow {
-    fn cells(&self, now: Now, style: &Style) -> Vec<Cell> {
+    fn cells(&self, now: Now, style: &Style) -> Vec<Cell<'_>> {
         let now = now.clocks().time;
         match self {
             Self::Frontend(row) => row.cells(now),

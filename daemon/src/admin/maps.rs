@@ -109,7 +109,7 @@ impl<'a> Shown<'a> {
             cluster: entry.cluster.len() as u64,
             local: entry.local.len() as u64,
             has_backends: entry.has_backends,
-            affinity: entry.affinity_seconds.into(),
+            affinity: Some(entry.affinity_seconds.into()).filter(|seconds| *seconds > 0),
         };
         held.services.iter().filter(|(key, _)| self.shows_service(**key)).map(row).collect()
     }

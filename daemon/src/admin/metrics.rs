@@ -7,7 +7,7 @@ use std::{fmt, fs};
 
 use nix::sys::resource::{Resource, getrlimit};
 use nodelb_core::datapath::Count;
-use nodelb_core::explain::reports;
+use nodelb_core::explain::rows::Counts;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{BackendState, Source};
 use nodelb_core::problems::{Problem, Reason, Severity};
@@ -28,13 +28,18 @@ use crate::sockets::stale::StaleSocketsReport;
 
 pub(super) mod family;
 mod packets;
+mod plain;
 pub(super) mod table;
 
 pub use family::{Described, Exposition, Group, Kind, Label, Metric, Value};
+pub(super) use plain::plain;
 pub use table::METRICS;
 
-/// The `Content-Type` of the answer.
-pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The `Content-Type` of the answer: Prometheus' own text format, which a browser shows.
+pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// The `Content-Type` for clients that accept OpenMetrics, and its media type.
+pub(super) const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub(super) const OPENMETRICS_MEDIA: &str = "application/openmetrics-text";
 
 /// The readiness checks that show whether connections are translated.
 const HOOKS: [&str; 2] = ["links", "canary"];
@@ -46,7 +51,7 @@ const HOOKS: [&str; 2] = ["links", "canary"];
 pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error> {
     let mut exposition = Exposition::default();
     let snapshot = state.snapshot();
-    services(&mut exposition, &snapshot);
+    services(&mut exposition, &snapshot, &state.summary(&snapshot).counts);
     health(&mut exposition, state, now);
     problems(&mut exposition, &state.problems(now));
     sources(&mut exposition, &snapshot, &state.sources(), now);
@@ -76,8 +81,7 @@ pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error
     exposition.text()
 }
 
-fn services(exposition: &mut Exposition, snapshot: &Snapshot) {
-    let counts = reports::counts(snapshot);
+fn services(exposition: &mut Exposition, snapshot: &Snapshot, counts: &Counts) {
     exposition.one(&table::SERVICES, counts.services);
     exposition.one(&table::SERVICES_HELD, counts.held);
     exposition.one(&table::SERVICES_WITHOUT_BACKENDS, counts.without_backends);

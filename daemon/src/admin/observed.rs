@@ -60,6 +60,7 @@ impl AdminState {
             drops: self.recent_drops(now),
             packet_failure: self.devices().failure.as_ref().filter(|it| !it.is_fatal).map(|it| it.text.clone()),
             sweep_failures: sweep.map_or(0, |report| report.failures),
+            summary: self.summary(&snapshot),
             snapshot,
         }
     }

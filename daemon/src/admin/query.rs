@@ -16,6 +16,8 @@ use nodelb_core::model::names::NoSuchName;
 use nodelb_core::model::service::FrontendKind;
 use nodelb_core::state::status::Status;
 
+use crate::document::nearest;
+
 /// The parameters that every route with data accepts.
 pub(super) static FORM: [&Parameter; 1] = [&OUTPUT];
 
@@ -135,6 +137,13 @@ pub(super) static WATCH: Parameter = Parameter {
     set: |query, value| flag(value).map(|watch| query.watch = watch),
 };
 
+pub(super) static VERBOSE: Parameter = Parameter {
+    name: "verbose",
+    values: Values::Flag,
+    about: "Show the checks in text also if all have passed.",
+    set: |query, value| flag(value).map(|verbose| query.verbose = verbose),
+};
+
 pub(super) static DROPPED: Parameter = Parameter {
     name: "dropped",
     values: Values::Flag,
@@ -196,19 +205,21 @@ impl Output {
     /// Returns the format in the `Accept` header, for requests without one in the query string: JSON or events if the
     /// header names them, otherwise text.
     pub(super) fn accepted(headers: &HeaderMap) -> Self {
-        let named = |wanted: &str| {
-            let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-            values.flat_map(|value| value.split(',')).any(|range| {
-                let media = range.split(';').next().unwrap_or_default().trim();
-                media.eq_ignore_ascii_case(wanted)
-            })
-        };
         match () {
-            () if named("text/event-stream") => Self::Sse,
-            () if named("application/json") => Self::Json,
+            () if accepts(headers, "text/event-stream") => Self::Sse,
+            () if accepts(headers, "application/json") => Self::Json,
             () => Self::Text,
         }
     }
+}
+
+/// Whether the `Accept` header names this media type.
+pub(super) fn accepts(headers: &HeaderMap, wanted: &str) -> bool {
+    let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).any(|range| {
+        let media = range.split(';').next().unwrap_or_default().trim();
+        media.eq_ignore_ascii_case(wanted)
+    })
 }
 
 impl FromStr for Output {
@@ -291,6 +302,10 @@ pub(super) struct Query {
     pub(super) live: bool,
     /// Whether only packets that were dropped or answered are requested.
     pub(super) dropped: bool,
+    /// Whether the checks are requested also if all have passed.
+    pub(super) verbose: bool,
+    /// Whether the Accept header names OpenMetrics.
+    pub(super) openmetrics: bool,
     /// The maximum number of rows.
     pub(super) limit: Option<usize>,
 }
@@ -306,7 +321,11 @@ impl Query {
         let mut seen = BTreeSet::new();
         for (name, value) in pairs {
             let Some(parameter) = allowed.iter().find(|parameter| parameter.name == name) else {
-                return Err(bad(format!("unknown parameter `{name}`: {} takes {}", uri.path(), list(allowed))));
+                let remedy = match nearest(allowed.iter().map(|parameter| parameter.name), &name) {
+                    Some(similar) => format!("did you mean `{similar}`?"),
+                    None => format!("{} takes {}", uri.path(), list(allowed)),
+                };
+                return Err(bad(format!("unknown parameter `{name}`: {remedy}")));
             };
             if !seen.insert(parameter.name) {
                 return Err(bad(format!("parameter `{name}` is given more than once")));

@@ -5,8 +5,8 @@ use std::slice;
 
 use axum::http::StatusCode;
 use nodelb_core::rows::{
-    self, Apiservers, Backends, ConfigAnswer, Connections, Dated, Devices, DiffAnswer, Drops, Frontends, Healthz,
-    HistoryAnswer, Maps, Packets, Readyz, Rendered, RouteRow, Routes, Services, Sources, TraceAnswer,
+    self, Apiservers, Backends, ConfigAnswer, Connections, Counters, Dated, Devices, DiffAnswer, Drops, Frontends,
+    Healthz, HistoryAnswer, Maps, Packets, Readyz, Rendered, RouteRow, Routes, Services, Sources, TraceAnswer,
 };
 use nodelb_core::status_report::StatusReport;
 use schemars::{Schema, SchemaGenerator};
@@ -14,10 +14,12 @@ use schemars::{Schema, SchemaGenerator};
 use super::follow::ChangeStream;
 use super::query::{
     self, ADDRESS, DROPPED, FROM, LIMIT, LIVE, NAMESPACE, Parameter, Problem, Query, SERVICE, STATUS, TO, TYPE,
-    internal,
+    VERBOSE, internal,
 };
 use super::state::{AdminState, Now, latest};
-use super::{connections, devices, diff, drops, history, maps, metrics, openapi, packets, status, tables, trace};
+use super::{
+    connections, counters, devices, diff, drops, history, maps, metrics, openapi, packets, status, tables, trace,
+};
 
 /// A status and the content, or the problem.
 pub(super) type Answer = Result<(StatusCode, Content), Problem>;
@@ -26,8 +28,8 @@ pub(super) type Answer = Result<(StatusCode, Content), Problem>;
 pub(super) enum Content {
     /// Rows or other data, as text or JSON.
     Data(Box<dyn Rendered>),
-    /// Text in another format.
-    Own(String),
+    /// Text of this content type.
+    Own(&'static str, String),
 }
 
 /// One route.
@@ -245,6 +247,14 @@ pub(super) static ROUTES: &[Route] = &[
         answer: |state, query, now| ok(connections::connections(state, query, now)?, now),
     },
     Route {
+        path: "/counters",
+        parameters: &[&SERVICE, &NAMESPACE],
+        shows: "the number of connections of each service port since the daemon started",
+        form: of::<Counters>(),
+        cost: Cost::Whole,
+        answer: |state, query, now| ok(counters::counters(state, &query.filter), now),
+    },
+    Route {
         path: "/drops",
         parameters: &[&SERVICE],
         shows: "why packets from outside the node were dropped or answered, by service",
@@ -274,18 +284,20 @@ pub(super) static ROUTES: &[Route] = &[
         shows: "this API, as OpenAPI describes it",
         form: Form::Own("application/json"),
         cost: Cost::Nothing,
-        answer: |_, _, _| Ok((StatusCode::OK, Content::Own(format!("{:#}\n", openapi::describe(ROUTES))))),
+        answer: |_, _, _| {
+            Ok((StatusCode::OK, Content::Own("application/json", format!("{:#}\n", openapi::describe(ROUTES)))))
+        },
     },
     Route {
         path: "/healthz",
-        parameters: &[],
-        shows: "liveness of the daemon (200 or 503)",
+        parameters: &[&VERBOSE],
+        shows: "liveness of the daemon (200 with the text ok, or 503 with the reasons)",
         form: Form::Verdict(SchemaGenerator::subschema_for::<Healthz>),
         cost: Cost::Nothing,
-        answer: |state, _, now| {
+        answer: |state, query, now| {
             let alive = state.health().alive(now.moment);
             let healthz = tables::checks(slice::from_ref(&alive));
-            verdict(Healthz { healthz }, alive.passed, now)
+            verdict(Healthz { healthz, is_verbose: query.verbose }, alive.passed, now)
         },
     },
     Route {
@@ -302,11 +314,12 @@ pub(super) static ROUTES: &[Route] = &[
     Route {
         path: "/metrics",
         parameters: &[],
-        shows: "metrics for Prometheus, in OpenMetrics text",
+        shows: "metrics for Prometheus, in its text format, or in OpenMetrics if the Accept header names it",
         form: Form::Own(metrics::CONTENT_TYPE),
         cost: Cost::Whole,
-        answer: |state, _, now| match metrics::metrics(state, now) {
-            Ok(text) => Ok((StatusCode::OK, Content::Own(text))),
+        answer: |state, query, now| match metrics::metrics(state, now) {
+            Ok(text) if query.openmetrics => Ok((StatusCode::OK, Content::Own(metrics::OPENMETRICS, text))),
+            Ok(text) => Ok((StatusCode::OK, Content::Own(metrics::CONTENT_TYPE, metrics::plain(&text)))),
             Err(error) => Err(internal("/metrics", &error.to_string())),
         },
     },

@@ -1,9 +1,10 @@
 //! The state behind the API: the values that other modules publish, one part for each of them. `run` collects the
 //! parts.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 
+use nodelb_core::explain::summary::Summary;
 use nodelb_core::history::History;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::snapshot::Snapshot;
@@ -47,8 +48,25 @@ pub struct AdminState {
     pub restart_keys: watch::Receiver<Arc<Vec<String>>>,
     /// The addresses of `admin.listen` that could not be opened.
     pub unopened: watch::Receiver<Arc<Vec<Unopened>>>,
+    /// The summary of the last snapshot that a request needed.
+    pub summaries: Arc<Summaries>,
     /// Returns the current time.
     pub clock: Arc<dyn Fn() -> Now + Send + Sync>,
+}
+
+/// The summary of the last snapshot that a request needed. Requests for the same snapshot share it.
+#[derive(Debug, Default)]
+pub struct Summaries(Mutex<(Weak<Snapshot>, Arc<Summary>)>);
+
+impl Summaries {
+    /// The summary of this snapshot. May take long; another request for the same snapshot waits for it.
+    fn of(&self, snapshot: &Arc<Snapshot>) -> Arc<Summary> {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !Weak::ptr_eq(&last.0, &Arc::downgrade(snapshot)) {
+            *last = (Arc::downgrade(snapshot), Arc::new(Summary::new(snapshot)));
+        }
+        Arc::clone(&last.1)
+    }
 }
 
 /// The time on the two clocks that ages in rows refer to.
@@ -71,6 +89,11 @@ impl AdminState {
     /// The last snapshot.
     pub(super) fn snapshot(&self) -> Arc<Snapshot> {
         latest(&self.owner.snapshot)
+    }
+
+    /// The numbers of objects in this snapshot, and where its problems are.
+    pub(super) fn summary(&self, snapshot: &Arc<Snapshot>) -> Arc<Summary> {
+        self.summaries.of(snapshot)
     }
 
     /// The health of the loop and of the datapath.

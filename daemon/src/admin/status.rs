@@ -1,7 +1,6 @@
 //! `/status`: the state of the daemon and the node on one screen. It summarises other routes and has no facts of its
 //! own.
 
-use nodelb_core::explain::reports;
 use nodelb_core::status_report::{ApiserverSummary, ChangeSummary, MAX_CHANGES, SourceSummary, StatusReport};
 
 use super::observed::apiserver;
@@ -20,7 +19,7 @@ pub(super) fn status(state: &AdminState, now: Now) -> StatusReport {
         kernel: state.datapath.kernel().cloned(),
         checks: state.readiness(now),
         problems: state.problems(now),
-        counts: reports::counts(&snapshot).into(),
+        counts: state.summary(&snapshot).counts.clone().into(),
         apiserver: summary.map(|it| ApiserverSummary { address: it.in_use, last_response: it.last_response }),
         sources: state.sources().iter().map(SourceSummary::from).collect(),
         changes: state

@@ -67,8 +67,15 @@ pub(super) fn apiservers(report: &PoolReport, now: Now) -> Apiservers {
 
 /// Returns one row per key, in the order of `config.example.toml`.
 pub(super) fn config(config: &Config) -> ConfigAnswer {
-    let rows = config.settings().map(|(key, value, is_default)| ConfigRow::new(key, value, is_default));
+    let rows = config.settings().map(|(key, value, is_default)| ConfigRow::new(key, data(&value), is_default));
     ConfigAnswer { config: rows.collect() }
+}
+
+/// A value in TOML as data.
+fn data(value: &str) -> serde_json::Value {
+    let table: Option<toml::Table> = toml::from_str(&format!("value = {value}")).ok();
+    let found = table.and_then(|mut table| serde_json::to_value(table.remove("value")?).ok());
+    found.unwrap_or_else(|| value.into())
 }
 
 /// Returns the rows of `/healthz` or `/readyz`.

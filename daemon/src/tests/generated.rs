@@ -35,6 +35,6 @@ pub(crate) fn is_part_of_file(path: &str, (begin, end): (&str, &str), expected: 
     );
 }
 
-fn is_update() -> bool {
+pub(crate) fn is_update() -> bool {
     std::env::var_os("UPDATE").is_some()
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
-use strsim::levenshtein;
+use strsim::osa_distance;
 
 use super::objects;
 
@@ -31,7 +31,7 @@ fn distance_of(wanted: &str, known: &str) -> Option<usize> {
         return Some(apart);
     }
     let few = (name.len().min(other.len()) / 3).max(1);
-    let letters = if name.len().max(other.len()) <= MAX_COMPARED { levenshtein(name, other) } else { usize::MAX };
+    let letters = if name.len().max(other.len()) <= MAX_COMPARED { osa_distance(name, other) } else { usize::MAX };
     if letters <= few && name.len().min(other.len()) > 1 {
         return Some(letters + 2 * apart);
     }
@@ -63,7 +63,7 @@ pub(super) fn similar_pods<'a>(
     };
     let likeness = |differing: &[Differs<'_>]| -> (usize, usize) {
         let letters = differing.iter().map(|it| match it.has {
-            Some(has) if has.len().max(it.wanted.len()) <= MAX_COMPARED => levenshtein(has, it.wanted),
+            Some(has) if has.len().max(it.wanted.len()) <= MAX_COMPARED => osa_distance(has, it.wanted),
             _ => MAX_COMPARED,
         });
         (differing.len(), letters.sum())

@@ -58,3 +58,33 @@ fn refuses_values_that_are_none() {
         assert!(error.contains(words), "{line}: {error}");
     }
 }
+
+#[test]
+fn the_address_of_the_daemon_may_come_before_and_after_the_command() {
+    for line in ["nodelb --admin /x services", "nodelb services --admin /x"] {
+        let Command::Services(rows) = parse(line).unwrap() else { panic!("another command") };
+        assert_eq!(rows.addresses.asking.admin.unwrap().to_string(), "/x", "{line}");
+    }
+    let Command::Diagnose(options) = parse("nodelb --admin 127.0.0.1:9 diagnose shop/web").unwrap() else {
+        panic!("another command")
+    };
+    assert_eq!(options.connection.admin.unwrap().to_string(), "127.0.0.1:9");
+}
+
+/// Each command's help ends with examples, and each example can be parsed.
+#[test]
+fn every_example_is_a_command() {
+    let root = CommandLine::command();
+    let commands = root.get_subcommands().filter(|command| !command.is_hide_set());
+    for command in commands.chain([&root]) {
+        let help = command.clone().render_long_help().to_string();
+        let after = help.split("Examples:\n").nth(1).unwrap_or_else(|| panic!("{} has none", command.get_name()));
+        let examples: Vec<&str> = after.lines().take_while(|line| line.starts_with("  ")).collect();
+        assert!(!examples.is_empty(), "{}", command.get_name());
+        for example in examples {
+            let line = example.split(['#', '|', '>']).next().unwrap_or_default();
+            assert!(line.contains(command.get_name()), "{example}");
+            parse(line.trim()).unwrap_or_else(|error| panic!("{example}: {error}"));
+        }
+    }
+}

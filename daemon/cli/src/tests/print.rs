@@ -32,3 +32,12 @@ fn a_text_may_be_cut_anywhere() {
     let mut filter = Sanitizer::default();
     assert_eq!(filter.pass(b"a line\n"), "a line\n", "nothing is kept that need not be");
 }
+
+#[test]
+fn a_text_is_written_over_the_previous_one() {
+    let shown = overwriting("a\u{1b}[2J\nb\n");
+    assert_eq!(
+        shown, "\u{1b}[Ha\u{fffd}[2J\u{1b}[K\nb\u{1b}[K\n\u{1b}[J",
+        "an escape sequence of the daemon does not pass"
+    );
+}

@@ -1,12 +1,12 @@
 //! The rows that readers see, built from a snapshot.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::claims::{Claim, Precedence, Row};
 use crate::compile::select::{self, Candidate, Checks, Choice};
 use crate::explain::outside;
-use crate::explain::rows::{BackendReport, Counts, FrontendReport, OutsideAccess, ServiceReport};
+use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess, ServiceReport};
 use crate::filter::Filter;
 use crate::model::addr::L4Addr;
 use crate::model::cause::Cause;
@@ -43,72 +43,6 @@ pub fn frontends(snapshot: &Snapshot, filter: &Filter) -> Vec<FrontendReport> {
         snapshot.rows.iter().for_each(|(address, row)| add(*address, row));
     }
     reports
-}
-
-/// The number of rows by status. Reads everything once and builds no row.
-pub fn counts(snapshot: &Snapshot) -> Counts {
-    let mut counts = Counts::default();
-    count_services(snapshot, &mut counts);
-    count_frontends(snapshot, &mut counts);
-    let mut without = BTreeSet::new();
-    for entry in snapshot.desired.services.values() {
-        counts.selectable += backends_of(&entry.cluster).count();
-    }
-    without.extend(snapshot.empty_ports().map(|key| &key.service));
-    counts.without_backends = without.len();
-    counts
-}
-
-fn count_services(snapshot: &Snapshot, counts: &mut Counts) {
-    for name in snapshot.facts.names() {
-        counts.services += 1;
-        let Some((service, slices)) = snapshot.facts.owner(name) else { continue };
-        counts.load_balancer_pending += usize::from(service.awaits_load_balancer);
-        let failed = checks(snapshot, name).and_then(|checks| checks.failed);
-        for backend in slices.iter().flat_map(|slice| &slice.ports).flat_map(|port| &port.backends) {
-            let has_failed = failed.is_some_and(|failed| failed.contains_key(&(backend.addr, backend.port)));
-            let state = if has_failed { BackendState::Quarantined } else { backend.state };
-            *counts.backends.entry(state).or_default() += 1;
-        }
-    }
-}
-
-fn count_frontends(snapshot: &Snapshot, counts: &mut Counts) {
-    let mut held = BTreeSet::new();
-    let mut worst: BTreeMap<&ServiceName, Status> = BTreeMap::new();
-    for row in snapshot.rows.values() {
-        for (place, claim) in row.claims().iter().enumerate() {
-            let status = match &claim.target {
-                Ok(_) if place == 0 && row.status.status == Status::Ok => {
-                    snapshot.lack_of_backends(claim).map_or(Status::Ok, |(status, _)| status)
-                }
-                Ok(_) if place == 0 => row.status.status,
-                Ok(_) => {
-                    counts.conflicting += 1;
-                    Status::Conflict
-                }
-                Err(_) => {
-                    counts.refused += 1;
-                    Status::Refused
-                }
-            };
-            *counts.frontends.entry(status).or_default() += 1;
-            if status == Status::Held {
-                held.insert(&claim.key.service);
-            }
-            let worst = worst.entry(&claim.key.service).or_insert(status);
-            if status.badness() > worst.badness() {
-                *worst = status;
-            }
-        }
-    }
-    // A service without addresses has none with a problem.
-    let without = counts.services.saturating_sub(worst.len());
-    worst.into_values().for_each(|status| *counts.services_by_status.entry(status).or_default() += 1);
-    if without > 0 {
-        *counts.services_by_status.entry(Status::Ok).or_default() += without;
-    }
-    counts.held = held.len();
 }
 
 fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim: &Claim) -> FrontendReport {
@@ -202,6 +136,11 @@ pub(crate) fn unused_text(snapshot: &Snapshot, name: &ServiceName) -> Option<Str
 /// The results of the service's own health checks; `None` if it has no checks.
 fn checks<'a>(snapshot: &'a Snapshot, name: &ServiceName) -> Option<Checks<'a>> {
     let (service, _) = snapshot.facts.owner(name)?;
+    checks_of(snapshot, service)
+}
+
+/// The same of this description.
+pub(super) fn checks_of<'a>(snapshot: &'a Snapshot, service: &Service) -> Option<Checks<'a>> {
     let is_checked = service.health_check.is_some() && snapshot.is_checked(service.source);
     is_checked.then(|| Checks::new(service, snapshot.facts.quarantine(&service.name)))
 }

@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use ipnet::IpNet;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// An IPv4 or IPv6 address in one 16-byte form. IPv4 is stored as `::ffff:a.b.c.d` (RFC 4291 section 2.5.5.2), exactly
 /// as in the kernel maps. Displayed in canonical form (`10.0.0.1`, `2001:db8::1`).
@@ -191,6 +191,15 @@ impl Protocol {
         self as u8
     }
 
+    /// The name in texts.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+            Self::Sctp => "SCTP",
+        }
+    }
+
     /// The protocol with this IANA number, if nodelb supports it.
     pub const fn from_number(number: u8) -> Option<Self> {
         match number {
@@ -217,18 +226,14 @@ impl FromStr for Protocol {
 
 impl fmt::Display for Protocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tcp => "TCP",
-            Self::Udp => "UDP",
-            Self::Sctp => "SCTP",
-        })
+        f.write_str(self.name())
     }
 }
 
 /// A transport address: the address of a frontend or a backend. Written as `10.96.7.7:80/TCP` or
 /// `[2001:db8::7]:80/TCP`. Ordered by address, port, protocol.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "String")]
 pub struct L4Addr {
     /// The IP address.
     pub addr: Addr,
@@ -313,13 +318,71 @@ impl From<L4Addr> for String {
     }
 }
 
+impl Serialize for L4Addr {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl L4Addr {
+    /// Appends the displayed form.
+    pub(crate) fn push_to(self, out: &mut String) {
+        match self.addr.ip() {
+            // Answers contain hundreds of thousands of addresses, and the standard library takes several times as long.
+            IpAddr::V4(v4) => out.push_str(V4Text::new(v4.octets(), self.port, self.protocol).as_str()),
+            IpAddr::V6(v6) => out.push_str(&format!("{}/{}", SocketAddr::from((v6, self.port)), self.protocol)),
+        }
+    }
+}
+
 impl fmt::Display for L4Addr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let socket = SocketAddr::new(self.addr.ip(), self.port);
-        match f.width() {
-            None => write!(f, "{socket}/{}", self.protocol),
-            Some(_) => f.pad(&format!("{socket}/{}", self.protocol)),
+        let mut text = String::with_capacity(V4Text::MAX);
+        self.push_to(&mut text);
+        f.pad(&text)
+    }
+}
+
+/// The text of an IPv4 transport address.
+struct V4Text {
+    bytes: [u8; Self::MAX],
+    length: usize,
+}
+
+impl V4Text {
+    /// The length of `255.255.255.255:65535/SCTP`.
+    const MAX: usize = 26;
+
+    fn new(octets: [u8; 4], port: u16, protocol: Protocol) -> Self {
+        let mut text = Self { bytes: [0; Self::MAX], length: 0 };
+        for (octet, end) in octets.into_iter().zip(b"...:") {
+            text.push_number(octet.into());
+            text.push(&[*end]);
         }
+        text.push_number(port);
+        text.push(b"/");
+        text.push(protocol.name().as_bytes());
+        text
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        self.bytes[self.length..self.length + bytes.len()].copy_from_slice(bytes);
+        self.length += bytes.len();
+    }
+
+    fn push_number(&mut self, mut number: u16) {
+        let mut digits = [b'0'; 5];
+        let mut first = digits.len();
+        while first == digits.len() || number > 0 {
+            first -= 1;
+            digits[first] += u8::try_from(number % 10).unwrap_or_default();
+            number /= 10;
+        }
+        self.push(&digits[first..]);
+    }
+
+    fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..self.length]).expect("invariant: the bytes are ASCII")
     }
 }
 

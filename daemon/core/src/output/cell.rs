@@ -1,28 +1,28 @@
 //! One value of a table. `table/text` defines its form in text.
 
-use std::sync::Arc;
+use std::borrow::Cow;
 
 use crate::model::addr::L4Addr;
 use crate::model::moment::Moment;
 use crate::model::time::Time;
 
-/// One value of a table.
+/// One value of a table, which may borrow from its row.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Cell {
+pub enum Cell<'a> {
     /// No value: `-` in text.
     None,
     /// A text. An empty one is `-` in text output.
-    Text(String),
-    /// A shared text.
-    Shared(Arc<str>),
+    Text(Cow<'a, str>),
+    /// An address.
+    Address(L4Addr),
     /// A number.
     Number(u64),
     /// A boolean, `yes` or `no` in text.
     Flag(bool),
     /// Several texts. Text of a limited width shows at most five of them and the number of the others.
-    List(Vec<String>),
+    List(Cow<'a, [String]>),
     /// Several addresses, possibly thousands, shown like a list.
-    Addresses(Vec<L4Addr>),
+    Addresses(&'a [L4Addr]),
     /// The time since an event, in milliseconds: `4m20s` in text.
     Age(u64),
     /// A time: the time since it in text, the time of day in wide text.
@@ -36,10 +36,10 @@ pub enum Cell {
     Duration(u64),
 }
 
-impl Cell {
+impl Cell<'_> {
     /// A cell with the displayed form of the value.
     pub fn text(value: &(impl ToString + ?Sized)) -> Self {
-        Self::Text(value.to_string())
+        Self::Text(value.to_string().into())
     }
 
     /// A cell with the displayed form of an optional value.
@@ -67,10 +67,10 @@ impl Cell {
         match self {
             Self::None => true,
             Self::Text(text) => text.is_empty(),
-            Self::Shared(text) => text.is_empty(),
             Self::List(values) => values.is_empty(),
             Self::Addresses(values) => values.is_empty(),
-            Self::Number(_) | Self::Flag(_) | Self::Age(_) | Self::Since { .. } | Self::Duration(_) => false,
+            Self::Address(_) | Self::Number(_) | Self::Flag(_) => false,
+            Self::Age(_) | Self::Since { .. } | Self::Duration(_) => false,
         }
     }
 

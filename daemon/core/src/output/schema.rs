@@ -20,6 +20,8 @@ pub struct Column {
     pub kind: Kind,
     /// Whether only the wide form of text contains the column.
     pub is_wide: bool,
+    /// Whether text leaves the column out if there is no room for it.
+    pub is_spare: bool,
 }
 
 /// The kind of a column's cells.
@@ -46,47 +48,53 @@ pub enum Kind {
 impl Column {
     /// A column of names or addresses.
     pub const fn name(heading: &'static str) -> Self {
-        Self { heading, kind: Kind::Name, is_wide: false }
+        Self { heading, kind: Kind::Name, is_wide: false, is_spare: false }
     }
 
     /// A column of texts.
     pub const fn text(heading: &'static str) -> Self {
-        Self { heading, kind: Kind::Text, is_wide: false }
+        Self { heading, kind: Kind::Text, is_wide: false, is_spare: false }
     }
 
     /// A column of words from a fixed set.
     pub const fn one_of(heading: &'static str, words: &'static [&'static str]) -> Self {
-        Self { heading, kind: Kind::OneOf(words), is_wide: false }
+        Self { heading, kind: Kind::OneOf(words), is_wide: false, is_spare: false }
     }
 
     /// A column of numbers.
     pub const fn number(heading: &'static str) -> Self {
-        Self { heading, kind: Kind::Number, is_wide: false }
+        Self { heading, kind: Kind::Number, is_wide: false, is_spare: false }
     }
 
     /// A column of booleans.
     pub const fn flag(heading: &'static str) -> Self {
-        Self { heading, kind: Kind::Flag, is_wide: false }
+        Self { heading, kind: Kind::Flag, is_wide: false, is_spare: false }
     }
 
     /// A column of lists.
     pub const fn list(heading: &'static str) -> Self {
-        Self { heading, kind: Kind::List, is_wide: false }
+        Self { heading, kind: Kind::List, is_wide: false, is_spare: false }
     }
 
     /// A column of times since an event.
     pub const fn age(heading: &'static str) -> Self {
-        Self { heading, kind: Kind::Age, is_wide: false }
+        Self { heading, kind: Kind::Age, is_wide: false, is_spare: false }
     }
 
     /// A column of durations of operations.
     pub const fn duration(heading: &'static str) -> Self {
-        Self { heading, kind: Kind::Duration, is_wide: false }
+        Self { heading, kind: Kind::Duration, is_wide: false, is_spare: false }
     }
 
     /// The same column, only in the wide form of text.
     #[must_use]
     pub const fn wide(self) -> Self {
         Self { is_wide: true, ..self }
+    }
+
+    /// The same column, left out of text that would otherwise be too wide. The last such column goes first.
+    #[must_use]
+    pub const fn spare(self) -> Self {
+        Self { is_spare: true, ..self }
     }
 }

@@ -9,18 +9,18 @@ mod text;
 
 /// Rows of equal length with one set of columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table {
+pub struct Table<'a> {
     schema: &'static Schema,
-    cells: Vec<Cell>,
+    cells: Vec<Cell<'a>>,
     /// The text that replaces the headings if the table has no rows.
     instead: Option<String>,
 }
 
-impl Table {
+impl<'a> Table<'a> {
     /// A table of the rows in the given order.
     pub fn new<const N: usize>(
         schema: &'static Schema<[Column; N]>,
-        rows: impl IntoIterator<Item = [Cell; N]>,
+        rows: impl IntoIterator<Item = [Cell<'a>; N]>,
     ) -> Self {
         const { assert!(N > 0, "a table has columns") };
         let cells = rows.into_iter().flatten().collect();
@@ -28,7 +28,7 @@ impl Table {
     }
 
     /// A table of these cells, which are as many for each row as there are columns.
-    pub(crate) fn of_cells(schema: &'static Schema, cells: Vec<Cell>) -> Self {
+    pub(crate) fn of_cells(schema: &'static Schema, cells: Vec<Cell<'a>>) -> Self {
         Self { schema, cells, instead: None }
     }
 
@@ -74,9 +74,9 @@ impl Table {
 
 /// A response: one table, or several with headings.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page(pub Vec<Table>);
+pub struct Page<'a>(pub Vec<Table<'a>>);
 
-impl Page {
+impl Page<'_> {
     /// The text form without a width limit and without colour.
     pub fn to_text(&self) -> String {
         self.to_styled_text(&Style::default())
@@ -99,8 +99,8 @@ impl Page {
     }
 }
 
-impl From<Table> for Page {
-    fn from(table: Table) -> Self {
+impl<'a> From<Table<'a>> for Page<'a> {
+    fn from(table: Table<'a>) -> Self {
         Self(vec![table])
     }
 }

@@ -10,8 +10,9 @@ pub(crate) fn push_words(out: &mut String, text: &str, (mut taken, room): (usize
     for word in text.split(' ') {
         let more = word.chars().count();
         if taken > 0 && taken + 1 + more > room {
+            out.truncate(out.trim_end_matches(' ').len());
             out.push('\n');
-            out.extend(std::iter::repeat_n(' ', indent));
+            push_spaces(out, indent);
             taken = 0;
         } else if taken > 0 {
             out.push(' ');
@@ -21,6 +22,16 @@ pub(crate) fn push_words(out: &mut String, text: &str, (mut taken, room): (usize
         taken += more;
     }
     taken
+}
+
+/// Appends this number of spaces.
+pub(crate) fn push_spaces(out: &mut String, mut number: usize) {
+    const SPACES: &str = "                                                                ";
+    while number > 0 {
+        let part = number.min(SPACES.len());
+        out.push_str(&SPACES[..part]);
+        number -= part;
+    }
 }
 
 /// The text with control characters escaped, so that names and paths from a source cannot break the output or send
@@ -36,6 +47,10 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
 
 /// Appends the text as [`printable`] returns it.
 pub(crate) fn push_printable(out: &mut String, text: &str) {
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        out.push_str(text);
+        return;
+    }
     for character in text.chars() {
         if is_control(character) {
             out.extend(character.escape_default());

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::reason::{Entry, Reason, Severity};
 use crate::check::Check;
+use crate::explain::summary::Summary;
 use crate::history::History;
 use crate::model::time::{Clocks, Time};
 use crate::snapshot::Snapshot;
@@ -79,6 +80,8 @@ pub struct Observed {
     pub checks: Vec<Check>,
     /// The state of the services.
     pub snapshot: Arc<Snapshot>,
+    /// The summary of this snapshot.
+    pub summary: Arc<Summary>,
     /// The recent changes.
     pub history: Arc<History>,
     /// The places that sources read.

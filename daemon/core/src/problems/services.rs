@@ -181,30 +181,28 @@ struct Concerned {
 fn addresses(observed: &Observed, found: &mut Vec<Problem>) {
     let mut concerned: BTreeMap<(ServiceName, Reason), Concerned> = BTreeMap::new();
     let snapshot = &observed.snapshot;
-    for (address, row) in snapshot.rows.iter() {
-        for (place, claim) in row.claims().iter().enumerate() {
-            let status = snapshot.status_of(row, place, *address);
-            let since = observed.clocks.time_of(status.since);
-            let reason = match status.status {
-                Status::Conflict => Reason::Conflict,
-                Status::Refused if claim.target.is_ok() => Reason::ReconcileFailing,
-                Status::Refused => Reason::Refused,
-                Status::Pending if snapshot.is_ready && since.age(observed.clocks.time) > PENDING_AFTER => {
-                    Reason::Pending
-                }
-                Status::NoBackends if !snapshot.is_degraded(claim) => Reason::NoLocalBackend,
-                _ => continue,
-            };
-            let text = || match (reason, &status.error) {
-                (Reason::NoLocalBackend, _) => "no backend on this node (internalTrafficPolicy: Local)".to_owned(),
-                (_, Some(error)) => error.to_string(),
-                (_, None) => "not in the kernel yet".to_owned(),
-            };
-            concerned
-                .entry((claim.key.service.clone(), reason))
-                .and_modify(|it| it.more += 1)
-                .or_insert_with(|| Concerned { address: *address, text: text(), since, more: 0 });
-        }
+    for (address, place) in &observed.summary.claims {
+        let Some(row) = snapshot.rows.get(address) else { continue };
+        let Some(claim) = row.claims().get(*place) else { continue };
+        let status = snapshot.status_of(row, *place, *address);
+        let since = observed.clocks.time_of(status.since);
+        let reason = match status.status {
+            Status::Conflict => Reason::Conflict,
+            Status::Refused if claim.target.is_ok() => Reason::ReconcileFailing,
+            Status::Refused => Reason::Refused,
+            Status::Pending if snapshot.is_ready && since.age(observed.clocks.time) > PENDING_AFTER => Reason::Pending,
+            Status::NoBackends if !snapshot.is_degraded(claim) => Reason::NoLocalBackend,
+            _ => continue,
+        };
+        let text = || match (reason, &status.error) {
+            (Reason::NoLocalBackend, _) => "no backend on this node (internalTrafficPolicy: Local)".to_owned(),
+            (_, Some(error)) => error.to_string(),
+            (_, None) => "not in the kernel yet".to_owned(),
+        };
+        concerned
+            .entry((claim.key.service.clone(), reason))
+            .and_modify(|it| it.more += 1)
+            .or_insert_with(|| Concerned { address: *address, text: text(), since, more: 0 });
     }
     for ((service, reason), Concerned { address, text, since, more }) in concerned {
         let more = if more > 0 { format!(" (and {more} more addresses)") } else { String::new() };
@@ -218,7 +216,7 @@ fn addresses(observed: &Observed, found: &mut Vec<Problem>) {
 /// balancer.
 fn descriptions(observed: &Observed, found: &mut Vec<Problem>) {
     let facts = observed.snapshot.facts();
-    for name in facts.names() {
+    for name in &observed.summary.descriptions {
         for service in facts.claims(name).iter().skip(1) {
             if let Some(cause) = reports::shadowed(&observed.snapshot, service) {
                 found.push(Problem::new(Reason::Conflict, name.to_string(), cause));

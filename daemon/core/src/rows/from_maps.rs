@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use super::services::{BackendRow, FrontendRow, filled};
+use super::services::{BackendRow, FrontendRow};
 use crate::compile::select::Choice;
 use crate::explain::explanation::{Client, ConnectResult, ViewKind, inside_result, outside_result};
 use crate::explain::reports::{distinct, port_keys};
@@ -19,6 +19,7 @@ use crate::packets::frontend::find_outside;
 use crate::state::entries::{MapState, OutsideEntry, ServiceEntry, ServiceId, Slot};
 use crate::state::owner::OwnerTag;
 use crate::state::status::Status;
+use crate::text::filled;
 
 /// The names of service ports that may be in the maps. An entry contains only hashes of its owner's name.
 #[derive(Debug, Default)]

@@ -67,7 +67,7 @@ rows! {
         /// The backend.
         backend: String = name("Backend"),
         /// The address with which the node appears at the backend; absent if the backend sees the client.
-        source_address: Option<String> = text("Source-Address"),
+        source_address: Option<String> = text("Source-Address").spare(),
         /// The path of its packets.
         path: String = one_of("Path", &PATHS),
         /// The state.
@@ -75,9 +75,9 @@ rows! {
         /// The time of the last packet.
         last_packet: Time = age("Idle"),
         /// The time of the first packet.
-        first_packet: Time = age("Age"),
+        first_packet: Time = age("Age").spare(),
         /// The number of bytes.
-        bytes: u64 = number("Bytes"),
+        bytes: u64 = number("Bytes").spare(),
         /// The service port.
         service: String = text("Service"),
     }

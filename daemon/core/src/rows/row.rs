@@ -19,21 +19,29 @@ pub trait Row: Serialize + DeserializeOwned + JsonSchema {
     /// The name and columns of the table.
     fn schema() -> &'static Schema;
 
-    /// The cells, one for each column. Ages are computed from `now`.
-    fn cells(&self, now: Time) -> Vec<Cell>;
+    /// Appends the cells, one for each column. Ages are computed from `now`.
+    fn push_cells<'a>(&'a self, now: Time, cells: &mut Vec<Cell<'a>>);
+
+    /// The cells, one for each column.
+    fn cells(&self, now: Time) -> Vec<Cell<'_>> {
+        let mut cells = Vec::new();
+        self.push_cells(now, &mut cells);
+        cells
+    }
 }
 
 /// The table of these rows.
-pub fn table<R: Row>(rows: &[R], now: Time) -> Table {
+pub fn table<R: Row>(rows: &[R], now: Time) -> Table<'_> {
     let schema = R::schema();
-    let cells = rows.iter().flat_map(|row| row.cells(now)).collect();
+    let mut cells = Vec::with_capacity(rows.len() * schema.columns.len());
+    rows.iter().for_each(|row| row.push_cells(now, &mut cells));
     Table::of_cells(schema, cells).or_text(format!("No {} found.", schema.name.replace('_', " ")))
 }
 
 /// A field that is shown in one cell.
 pub trait ToCell {
     /// The cell. Ages are computed from `now`.
-    fn to_cell(&self, now: Time) -> Cell;
+    fn to_cell(&self, now: Time) -> Cell<'_>;
 }
 
 /// A duration in microseconds; seconds with a fraction in JSON.
@@ -68,50 +76,64 @@ impl JsonSchema for Micros {
 }
 
 impl ToCell for String {
-    fn to_cell(&self, _: Time) -> Cell {
-        Cell::Text(self.clone())
+    fn to_cell(&self, _: Time) -> Cell<'_> {
+        Cell::Text(self.as_str().into())
     }
 }
 
 impl ToCell for u64 {
-    fn to_cell(&self, _: Time) -> Cell {
+    fn to_cell(&self, _: Time) -> Cell<'_> {
         Cell::Number(*self)
     }
 }
 
+/// A rate or another number with one decimal place.
+impl ToCell for f64 {
+    fn to_cell(&self, _: Time) -> Cell<'_> {
+        Cell::Text(format!("{self:.1}").into())
+    }
+}
+
+/// Data of any kind, as in JSON.
+impl ToCell for serde_json::Value {
+    fn to_cell(&self, _: Time) -> Cell<'_> {
+        Cell::text(self)
+    }
+}
+
 impl ToCell for bool {
-    fn to_cell(&self, _: Time) -> Cell {
+    fn to_cell(&self, _: Time) -> Cell<'_> {
         Cell::Flag(*self)
     }
 }
 
 impl ToCell for Time {
-    fn to_cell(&self, now: Time) -> Cell {
+    fn to_cell(&self, now: Time) -> Cell<'_> {
         Cell::Since { time: *self, now }
     }
 }
 
 impl ToCell for Micros {
-    fn to_cell(&self, _: Time) -> Cell {
+    fn to_cell(&self, _: Time) -> Cell<'_> {
         Cell::Duration(self.0)
     }
 }
 
 impl ToCell for L4Addr {
-    fn to_cell(&self, _: Time) -> Cell {
-        Cell::text(self)
+    fn to_cell(&self, _: Time) -> Cell<'_> {
+        Cell::Address(*self)
     }
 }
 
 impl ToCell for Vec<String> {
-    fn to_cell(&self, _: Time) -> Cell {
-        Cell::List(self.clone())
+    fn to_cell(&self, _: Time) -> Cell<'_> {
+        Cell::List(self.as_slice().into())
     }
 }
 
 impl ToCell for Vec<L4Addr> {
-    fn to_cell(&self, _: Time) -> Cell {
-        Cell::Addresses(self.clone())
+    fn to_cell(&self, _: Time) -> Cell<'_> {
+        Cell::Addresses(self)
     }
 }
 
@@ -119,8 +141,8 @@ impl ToCell for Vec<L4Addr> {
 macro_rules! words {
     ($($type:ty),*) => {
         $(impl ToCell for $type {
-            fn to_cell(&self, _: Time) -> Cell {
-                Cell::text(self)
+            fn to_cell(&self, _: Time) -> Cell<'_> {
+                Cell::Text(Self::NAMES[*self as usize].into())
             }
         })*
     };
@@ -129,7 +151,7 @@ macro_rules! words {
 words!(Status, BackendState, Choice, What, SourceState);
 
 impl<T: ToCell> ToCell for Option<T> {
-    fn to_cell(&self, now: Time) -> Cell {
+    fn to_cell(&self, now: Time) -> Cell<'_> {
         self.as_ref().map_or(Cell::None, |value| value.to_cell(now))
     }
 }
@@ -154,8 +176,12 @@ macro_rules! rows {
                 &SCHEMA
             }
 
-            fn cells(&self, now: $crate::model::time::Time) -> Vec<$crate::output::table::Cell> {
-                vec![$($crate::rows::row::ToCell::to_cell(&self.$field, now)),*]
+            fn push_cells<'a>(
+                &'a self,
+                now: $crate::model::time::Time,
+                cells: &mut Vec<$crate::output::table::Cell<'a>>,
+            ) {
+                cells.extend([$($crate::rows::row::ToCell::to_cell(&self.$field, now)),*]);
             }
         })*
     };

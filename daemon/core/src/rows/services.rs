@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::answer::{Answer, answers};
-use super::row::{Micros, rows};
+use super::row::{Micros, ToCell, rows};
 use crate::compile::select::Choice;
 use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess, ServiceReport};
 use crate::history::{Kernel, Record, What};
@@ -16,6 +16,7 @@ use crate::output::durations;
 use crate::output::schema::{Column, Schema};
 use crate::output::table::{Cell, Style, Table};
 use crate::state::status::Status;
+use crate::text::filled;
 
 /// The names of traffic policies in Kubernetes.
 const POLICIES: [&str; 2] = ["Cluster", "Local"];
@@ -27,17 +28,17 @@ rows! {
         address: L4Addr = name("Address"),
         /// The type of the address, such as `ClusterIP`; absent if unknown, which happens only without the daemon.
         #[serde(rename = "type")]
-        kind: Option<String> = one_of("Type", &FrontendKind::NAMES),
+        kind: Option<String> = one_of("Type", &FrontendKind::NAMES).spare(),
         /// The service that claims the address; absent if unknown, which happens only without the daemon.
         service: Option<String> = name("Service"),
         /// The port name; absent for an unnamed port.
-        port: Option<String> = name("Port"),
+        port: Option<String> = name("Port").spare(),
         /// The backends that a client on this node can reach, in address order.
         backends: Vec<L4Addr> = list("Backends"),
         /// Special properties, such as `Affinity=10800s` or `Local`.
-        flags: Vec<String> = list("Flags"),
+        flags: Vec<String> = list("Flags").spare(),
         /// Whether clients outside the node are served, or why not.
-        outside: String = one_of("Outside", &OutsideAccess::NAMES),
+        outside: String = one_of("Outside", &OutsideAccess::NAMES).spare(),
         /// Whether connections reach a backend, and if not, why.
         status: Status = one_of("Status", &Status::NAMES),
         /// The time since which it has this status; absent if unknown, which happens only without the daemon.
@@ -51,7 +52,7 @@ rows! {
         /// The full name, `namespace/name`.
         service: String = name("Service"),
         /// The source that describes the service.
-        source: String = name("Source"),
+        source: String = name("Source").spare(),
         /// The ports, such as `http=80/TCP`.
         ports: Vec<String> = list("Ports"),
         /// The traffic policy for clients inside the cluster.
@@ -61,9 +62,9 @@ rows! {
         /// The session affinity timeout in seconds; absent without affinity.
         affinity: Option<u64> = number("Affinity").wide(),
         /// The number of addresses that the service claims.
-        frontends: u64 = number("Frontends"),
+        frontends: u64 = number("Frontends").spare(),
         /// Whether clients outside the node are served at any of its addresses, or why not.
-        outside: String = one_of("Outside", &OutsideAccess::NAMES),
+        outside: String = one_of("Outside", &OutsideAccess::NAMES).spare(),
         /// The number of backends.
         backends: u64 = number("Backends"),
         /// The number of backends that new connections can reach.
@@ -83,14 +84,14 @@ rows! {
         /// The service; absent if unknown, which happens only without the daemon.
         service: Option<String> = name("Service"),
         /// The port name; absent for an unnamed port.
-        port: Option<String> = name("Port"),
+        port: Option<String> = name("Port").spare(),
         /// The state according to the source and nodelb's own health checks; absent if unknown, which happens only
         /// without the daemon.
         state: Option<BackendState> = one_of("State", &BackendState::NAMES),
         /// The share of new connections relative to the other backends.
         weight: u64 = number("Weight").wide(),
         /// The node; absent if unknown.
-        node: Option<String> = text("Node"),
+        node: Option<String> = text("Node").spare(),
         /// The zone; absent if unknown.
         zone: Option<String> = text("Zone").wide(),
         /// Whether new connections can reach the backend, and if not, the reason.
@@ -199,7 +200,7 @@ impl Answer for HistoryAnswer {
 
 impl HistoryRow {
     /// The table of these changes: every column with [`Style::wide`], otherwise the most important ones.
-    pub fn table(rows: &[Self], now: Time, style: &Style) -> Table {
+    pub fn table<'a>(rows: &'a [Self], now: Time, style: &Style) -> Table<'a> {
         let table = match style.wide {
             true => super::row::table(rows, now),
             false => Table::new(&SHORT, rows.iter().map(|row| row.short(now))),
@@ -231,7 +232,7 @@ impl HistoryRow {
     }
 
     /// The cells of the short form.
-    pub fn short(&self, now: Time) -> [Cell; 6] {
+    pub fn short(&self, now: Time) -> [Cell<'_>; 6] {
         let signed = |sign: char, list: &[L4Addr]| list.iter().map(|it| format!("{sign}{it}")).collect::<Vec<_>>();
         let lists = [('+', &self.added), ('-', &self.removed), ('=', &self.held), ('!', &self.refused)];
         let backends = lists.into_iter().flat_map(|(sign, list)| signed(sign, list)).collect();
@@ -247,18 +248,13 @@ impl HistoryRow {
         };
         [
             Cell::Since { time: self.time, now },
-            Cell::optional(self.service.as_ref()),
-            Cell::text(&self.what),
+            self.service.to_cell(now),
+            self.what.to_cell(now),
             Cell::List(backends),
-            Cell::Text(cause.join(", ")),
+            Cell::Text(cause.join(", ").into()),
             applied,
         ]
     }
-}
-
-/// An absent value for an empty text.
-pub(super) fn filled(text: &str) -> Option<String> {
-    (!text.is_empty()).then(|| text.to_owned())
 }
 
 impl FrontendRow {
@@ -337,7 +333,7 @@ impl From<&Record> for HistoryRow {
             sequence: record.sequence,
             time: Time(record.at),
             service: event.port.as_ref().map(|port| port.service.to_string()),
-            port: event.port.as_deref().map(port),
+            port: event.port.as_deref().map(port_text),
             what: event.what,
             object,
             resource_version: filled(&origin.resource_version),
@@ -360,7 +356,7 @@ impl From<&Record> for HistoryRow {
 }
 
 /// The service port's name, such as `http/TCP/IPv4`.
-fn port(key: &PortKey) -> String {
+pub(super) fn port_text(key: &PortKey) -> String {
     let separator = if key.port.is_empty() { "" } else { "/" };
     format!("{}{separator}{}/{}", key.port, key.protocol, key.family)
 }

@@ -2,7 +2,7 @@
 
 use std::slice;
 
-use schemars::JsonSchema;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Serialize};
 
 use super::answer::{Answer, answers};
@@ -21,7 +21,7 @@ rows! {
     /// A place that a source reads.
     SourceRow in "sources" {
         /// The source.
-        source: String = name("Source"),
+        source: String = name("Source").spare(),
         /// The file, the directory, or the kind of objects.
         path: String = text("Path"),
         /// Whether nodelb serves the current content of the place.
@@ -29,7 +29,7 @@ rows! {
         /// The number of services read from it.
         services: u64 = number("Services"),
         /// The number of slices read from it.
-        slices: u64 = number("Slices"),
+        slices: u64 = number("Slices").spare(),
         /// The time since which it is in this state with these problems.
         since: Time = age("Since"),
         /// The content that was ignored on purpose.
@@ -43,7 +43,7 @@ rows! {
         /// The address.
         address: String = name("Address"),
         /// Where the address comes from.
-        from: String = text("From"),
+        from: String = text("From").spare(),
         /// The state, such as `Healthy`.
         state: String = text("State"),
         /// The time since which it is in this state.
@@ -51,9 +51,9 @@ rows! {
         /// Whether the session in use leads to this address.
         in_use: bool = flag("In-Use"),
         /// The time when it last worked; absent if it never has.
-        worked: Option<Time> = age("Worked"),
+        worked: Option<Time> = age("Worked").spare(),
         /// The time of the latest error.
-        failed: Option<Time> = age("Failed"),
+        failed: Option<Time> = age("Failed").spare(),
         /// The latest error.
         error: Option<String> = text("Error"),
         /// The reason why the address is in use or not.
@@ -88,8 +88,9 @@ rows! {
         key: String = name("Key"),
         /// Whether the configuration file sets the value.
         from: String = one_of("From", &ORIGINS),
-        /// The value in TOML.
-        value: String = text("Value"),
+        /// The value.
+        #[schemars(schema_with = "any_value")]
+        value: serde_json::Value = text("Value"),
     }
 
     /// A route of the admin API.
@@ -101,6 +102,16 @@ rows! {
         /// The parameters of the query string.
         parameters: Vec<String> = list("Parameters"),
     }
+}
+
+/// The schema of a configuration value.
+fn any_value(_: &mut SchemaGenerator) -> Schema {
+    let types = ["array", "boolean", "integer", "number", "object", "string"];
+    json_schema!({
+        "type": types,
+        "items": { "type": types, "items": true, "additionalProperties": true },
+        "additionalProperties": true,
+    })
 }
 
 answers! {
@@ -116,12 +127,6 @@ answers! {
         config: ConfigRow,
     }
 
-    /// The response of `/healthz`.
-    Healthz {
-        /// The checks of liveness.
-        healthz: CheckRow,
-    }
-
     /// The response of `/readyz`.
     Readyz {
         /// The checks of readiness.
@@ -132,6 +137,27 @@ answers! {
     Routes {
         /// Every route.
         routes: RouteRow,
+    }
+}
+
+/// The response of `/healthz`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct Healthz {
+    /// The checks of liveness.
+    pub healthz: Vec<CheckRow>,
+    /// Whether text shows the checks also if all have passed.
+    #[serde(skip)]
+    pub is_verbose: bool,
+}
+
+impl Answer for Healthz {
+    /// `ok`, as in Kubernetes, or the checks.
+    fn text(&self, now: Time, style: &Style) -> String {
+        let [ok, _] = RESULTS;
+        match self.is_verbose || self.healthz.iter().any(|check| check.result != ok) {
+            true => table(&self.healthz, now).to_text_with(style),
+            false => format!("{ok}\n"),
+        }
     }
 }
 
@@ -177,8 +203,8 @@ impl From<&Check> for CheckRow {
 }
 
 impl ConfigRow {
-    /// The row of a key. `value` is TOML.
-    pub fn new(key: String, value: String, is_default: bool) -> Self {
+    /// The row of a key.
+    pub fn new(key: String, value: serde_json::Value, is_default: bool) -> Self {
         let [default, file] = ORIGINS;
         Self { key, from: if is_default { default } else { file }.into(), value }
     }

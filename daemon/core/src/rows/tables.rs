@@ -22,19 +22,19 @@ rows! {
         /// The address.
         address: String = name("Address"),
         /// The id of the service port.
-        id: u64 = number("Id"),
+        id: u64 = number("Id").spare(),
         /// The service port; absent for an unknown id.
         service: Option<String> = name("Service"),
         /// The view for clients on this node.
-        inside: String = one_of("Inside", &ViewKind::NAMES),
+        inside: String = one_of("Inside", &ViewKind::NAMES).spare(),
         /// The view for clients outside of it.
-        outside: String = one_of("Outside", &ViewKind::NAMES),
+        outside: String = one_of("Outside", &ViewKind::NAMES).spare(),
     }
 
     /// The sizes of a service port's views.
     MapServiceRow in "services" {
         /// The id of the service port.
-        id: u64 = number("Id"),
+        id: u64 = number("Id").spare(),
         /// The service port; absent for an unknown id.
         service: Option<String> = name("Service"),
         /// The number of slots of the view `cluster`.
@@ -42,15 +42,15 @@ rows! {
         /// The number of slots of the view `local`.
         local: u64 = number("Local"),
         /// Whether it has a backend, on this node or elsewhere.
-        has_backends: bool = flag("Has-Backends"),
-        /// The session affinity timeout in seconds; 0 without affinity.
-        affinity: u64 = number("Affinity"),
+        has_backends: bool = flag("Has-Backends").spare(),
+        /// The session affinity timeout in seconds; absent without affinity.
+        affinity: Option<u64> = number("Affinity").spare(),
     }
 
     /// A backend of a view.
     MapSlotRow in "slots" {
         /// The id of the service port.
-        id: u64 = number("Id"),
+        id: u64 = number("Id").spare(),
         /// The service port; absent for an unknown id.
         service: Option<String> = name("Service"),
         /// The view.
@@ -58,7 +58,7 @@ rows! {
         /// The backend.
         backend: String = name("Backend"),
         /// The id of the backend.
-        backend_id: u64 = number("Backend-Id"),
+        backend_id: u64 = number("Backend-Id").spare(),
         /// The number of its slots.
         slots: u64 = number("Slots"),
     }
@@ -122,15 +122,15 @@ rows! {
         /// The service.
         service: Option<String> = name("Service"),
         /// The port name; absent for an unnamed port.
-        port: Option<String> = name("Port"),
+        port: Option<String> = name("Port").spare(),
         /// The address of the service that matched.
-        frontend: Option<String> = name("Frontend"),
+        frontend: Option<String> = name("Frontend").spare(),
         /// The view from which a backend is chosen.
-        view: Option<String> = one_of("View", &ViewKind::NAMES),
+        view: Option<String> = one_of("View", &ViewKind::NAMES).spare(),
         /// The number of backends in it; absent unless the connection is forwarded.
         backends: Option<u64> = number("Backends"),
         /// Whether the kernel has the address.
-        in_kernel: Option<bool> = flag("In-Kernel"),
+        in_kernel: Option<bool> = flag("In-Kernel").spare(),
     }
 
     /// A step of a connection.
@@ -153,9 +153,9 @@ rows! {
         /// The share of new connections.
         share: Option<String> = text("Share"),
         /// The node; absent if unknown.
-        node: Option<String> = text("Node"),
+        node: Option<String> = text("Node").spare(),
         /// The zone; absent if unknown.
-        zone: Option<String> = text("Zone"),
+        zone: Option<String> = text("Zone").spare(),
         /// The file or object that contains the backend.
         origin: Option<String> = text("Origin"),
         /// Why the backend is not used, or the last error of its health checks.
@@ -242,7 +242,10 @@ impl DifferenceRow {
     /// The difference as several lines.
     fn block(&self, style: &Style) -> String {
         let service = self.service.as_deref().map(|service| format!("  {service}")).unwrap_or_default();
-        let mut out = format!("{}{service}  ({})\n", printable(&self.what), self.between);
+        let what = printable(&self.what);
+        let taken = what.chars().count() + service.chars().count() + self.between.len() + 4;
+        let gap = if taken > style.width.unwrap_or(usize::MAX) { "\n" } else { "" };
+        let mut out = format!("{what}{gap}{service}  ({})\n", self.between);
         let values = [
             ("source", self.source.as_deref()),
             ("memory", self.memory.as_deref()),

@@ -21,6 +21,14 @@ impl Record {
         self.claims.is_empty() && self.slices.is_empty()
     }
 
+    /// The description that takes precedence, and the slices of the same source in name order.
+    pub(super) fn owner(&self) -> Option<(&Arc<Service>, &[Arc<Slice>])> {
+        let owner = self.claims.first()?;
+        let first = self.slices.partition_point(|slice| slice.source < owner.source);
+        let end = self.slices.partition_point(|slice| slice.source <= owner.source);
+        Some((owner, &self.slices[first..end]))
+    }
+
     pub(super) fn find_slice(&self, source: Source, name: &SliceName) -> Result<usize, usize> {
         self.slices.binary_search_by(|slice| (slice.source, &slice.name).cmp(&(source, name)))
     }

@@ -7,6 +7,7 @@ use crate::config::EngineConfig;
 use crate::datapath::Limits;
 use crate::engine::Engine;
 use crate::explain::reports;
+use crate::explain::summary::Summary;
 use crate::filter::Filter;
 use crate::history::{Event, History, Stamp, What};
 use crate::memory::MemoryDatapath;
@@ -65,9 +66,11 @@ impl Node {
     }
 
     fn observed(&self) -> Observed {
+        let snapshot = self.engine.snapshot(self.now);
         Observed {
             clocks: Clocks { moment: self.now, time: Time(START + self.now.0) },
-            snapshot: Arc::new(self.engine.snapshot(self.now)),
+            summary: Arc::new(Summary::new(&snapshot)),
+            snapshot: Arc::new(snapshot),
             ..Observed::default()
         }
     }

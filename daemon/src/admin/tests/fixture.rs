@@ -31,6 +31,7 @@ pub(super) fn unsynced() -> AdminState {
         restart_keys: watch::channel(Arc::default()).1,
         unopened: watch::channel(Arc::default()).1,
         config: watch::channel(Arc::default()).1,
+        summaries: Arc::default(),
         clock: Arc::new(Now::default),
     }
 }

@@ -24,7 +24,8 @@ fn reads_every_parameter() {
 #[test]
 fn refuses_what_it_does_not_understand_by_name() {
     let cases = [
-        ("/frontends?servce=shop/web", "unknown parameter `servce`: /frontends takes service=NAMESPACE/NAME, address="),
+        ("/frontends?servce=shop/web", "unknown parameter `servce`: did you mean `service`?"),
+        ("/frontends?name=web", "unknown parameter `name`: /frontends takes service=NAMESPACE/NAME, "),
         ("/frontends?service=web", "parameter `service`: `web` is not a service name"),
         ("/frontends?service=", "parameter `service`: `` is not a service name"),
         ("/frontends?address=10.0.0.1:80", "parameter `address`: `10.0.0.1:80` is not an IP address"),

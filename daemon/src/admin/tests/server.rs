@@ -39,6 +39,7 @@ async fn the_list_names_every_route_and_each_answers_in_both_forms() {
         "/apiservers",
         "/devices",
         "/connections",
+        "/counters",
         "/drops",
         "/packets",
         "/config",
@@ -72,6 +73,10 @@ async fn metrics_have_their_own_form_and_no_parameters() {
     let server = served().await;
     let answer = server.with("/metrics", "Accept: application/json\r\n").await;
     assert_eq!(status(&answer), "200", "{answer}");
+    assert!(answer.contains("content-type: text/plain; version=0.0.4; charset=utf-8"), "{answer}");
+    assert!(answer.contains("# TYPE nodelb_reconciles_total counter\n") && !answer.contains("# EOF"), "{answer}");
+    let accept = "Accept: application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.4\r\n";
+    let answer = server.with("/metrics", accept).await;
     assert!(answer.contains("content-type: application/openmetrics-text; version=1.0.0; charset=utf-8"), "{answer}");
     assert!(answer.ends_with("# EOF\n"), "{answer}");
     let filter = server.get("/metrics?output=json").await;
@@ -93,7 +98,13 @@ async fn wrong_questions_get_words_that_help() {
     let server = served().await;
     let unknown = server.get("/frontend").await;
     assert_eq!(status(&unknown), "404");
-    assert!(unknown.contains("no route `/frontend`: there are / /status /services"), "{unknown}");
+    assert!(unknown.contains("no route `/frontend`: did you mean /frontends?"), "{unknown}");
+    let slash = server.get("/frontends/").await;
+    assert!(slash.contains("no route `/frontends/`: did you mean /frontends?"), "{slash}");
+    let nothing = server.get("/nothing").await;
+    assert!(nothing.contains("no route `/nothing`: there are / /status /services"), "{nothing}");
+    let parameter = server.get("/frontends?servce=shop/web").await;
+    assert!(parameter.contains("unknown parameter `servce`: did you mean `service`?"), "{parameter}");
     let post = server.raw("POST /frontends HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n").await;
     assert_eq!(status(&post), "405");
     assert!(post.to_ascii_lowercase().contains("allow: get,head"), "{post}");
@@ -126,7 +137,10 @@ async fn health_and_readiness_say_why_not() {
     let server = served().await;
     assert_eq!(status(&server.get("/readyz").await), "200");
     server.health.send_replace(Arc::new(Health { heartbeat: NOW, checks: Vec::new() }));
-    assert_eq!(status(&server.get("/healthz").await), "200");
+    let healthy = server.get("/healthz").await;
+    assert!(status(&healthy) == "200" && healthy.ends_with("\r\n\r\nok\n"), "{healthy}");
+    let verbose = server.get("/healthz?verbose").await;
+    assert!(verbose.contains("Check") && verbose.contains("loop"), "{verbose}");
     let starting = server.get("/readyz").await;
     assert_eq!(status(&starting), "503");
     assert!(starting.contains("the first full reconcile is not complete"), "{starting}");

@@ -7,6 +7,11 @@ fn names_that_may_have_been_meant() {
     let known = ["shop/web", "shop/web-admin", "shop/database", "prod/web", "shop/wbe", "prod/unrelated"];
     let near = |wanted| similar_names(wanted, known.into_iter()).collect::<Vec<_>>();
     assert_eq!(near("shop/wep"), ["shop/web", "prod/web"]);
+    assert_eq!(
+        similar_names("shop/wbe", ["shop/web"].into_iter()).collect::<Vec<_>>(),
+        ["shop/web"],
+        "letters exchanged"
+    );
     assert_eq!(near("test/web"), ["prod/web", "shop/web"]);
     assert_eq!(near("shop/admin"), ["shop/web-admin"]);
     assert!(near("shop/entirely-different").is_empty());

@@ -6,13 +6,18 @@ use std::fmt::{self, Write};
 use crate::output::cell::Cell;
 use crate::output::durations;
 use crate::output::schema::{Column, Kind, Schema};
-use crate::output::wrap::{push_printable, push_words};
+use crate::output::wrap::{push_printable, push_spaces, push_words};
 
 /// The number of list elements that are shown if the width is limited, unless all are requested.
 const SHOWN: usize = 5;
 const GAP: &str = "  ";
 /// The character at the end of a shortened cell.
 const CUT: char = '…';
+/// The maximum width of a column of lists to which other rows are padded if the width is not limited. A single list of
+/// thousands of addresses would otherwise make every line as long.
+const MAX_PADDED: usize = 120;
+/// The width of a list below which columns without which the table is complete enough are left out first: an address.
+const ADDRESS: usize = 24;
 /// The minimum width of a column, however narrow the terminal is.
 const LEAST: usize = 8;
 /// The minimum width at which a last column of texts stays in its row.
@@ -57,27 +62,34 @@ impl Style {
 /// `instead` replaces the headings of a table without rows.
 pub(super) fn write(
     schema: &'static Schema,
-    cells: &[Cell],
+    cells: &[Cell<'_>],
     (style, instead): (&Style, Option<&str>),
     out: &mut String,
 ) -> Lines {
-    let shown = shown_columns(schema, cells, style);
-    let columns: Vec<Column> = shown.iter().map(|at| schema.columns[*at]).collect();
-    let texts = Texts::new(cells, (schema.columns.len(), &shown), style);
-    let lines = Lines { layout: Layout::new(&columns, &texts, style), style: *style, columns, shown };
+    let mut shown = shown_columns(schema, cells, style);
+    let (lines, texts) = loop {
+        let columns: Vec<Column> = shown.iter().map(|at| schema.columns[*at]).collect();
+        let texts = Texts::new(cells, (schema.columns.len(), &shown), style);
+        let layout = Layout::new(&columns, &texts, style);
+        match columns.iter().rposition(|column| column.is_spare) {
+            Some(spare) if !layout.fits(&columns, style) => drop(shown.remove(spare)),
+            _ => break (Lines { layout, style: *style, columns, shown }, texts),
+        }
+    };
     if let (true, Some(text)) = (cells.is_empty(), instead) {
         push_printable(out, text);
         out.push('\n');
         return lines;
     }
-    let headings: Vec<&str> = lines.columns.iter().map(|column| column.heading).collect();
+    let headings: Vec<Shown<'_>> = lines.columns.iter().map(|column| Shown::new(column.heading)).collect();
+    out.reserve(texts.plain.len() + cells.len() * GAP.len() * 2);
     lines.layout.push_line(&headings, &[], out);
     texts.for_each_row(|row| lines.push(row, out));
     lines
 }
 
 /// The positions of the columns that text contains: without those for wide text, and those that are empty in every row.
-fn shown_columns(schema: &Schema, cells: &[Cell], style: &Style) -> Vec<usize> {
+fn shown_columns(schema: &Schema, cells: &[Cell<'_>], style: &Style) -> Vec<usize> {
     let columns = schema.columns.len();
     let is_empty = |at: usize| cells.iter().skip(at).step_by(columns).all(Cell::is_empty);
     let is_shown = |at: &usize| {
@@ -99,13 +111,13 @@ pub struct Lines {
 
 impl Lines {
     /// Appends one row.
-    pub fn push_row(&self, row: &[Cell], out: &mut String) {
+    pub fn push_row(&self, row: &[Cell<'_>], out: &mut String) {
         Texts::new(row, (row.len(), &self.shown), &self.style).for_each_row(|row| self.push(row, out));
     }
 
-    fn push(&self, row: &[&str], out: &mut String) {
+    fn push(&self, row: &[Shown<'_>], out: &mut String) {
         let colours: Vec<Option<&str>> = match self.style.colour {
-            true => self.columns.iter().zip(row).map(|(column, text)| colour(column, text)).collect(),
+            true => self.columns.iter().zip(row).map(|(column, shown)| colour(column, shown.text)).collect(),
             false => Vec::new(),
         };
         self.layout.push_line(row, &colours, out);
@@ -113,34 +125,57 @@ impl Lines {
     }
 }
 
+/// The text of a cell, and its width in characters.
+#[derive(Clone, Copy)]
+struct Shown<'a> {
+    text: &'a str,
+    width: usize,
+}
+
+impl<'a> Shown<'a> {
+    fn new(text: &'a str) -> Self {
+        Self { text, width: width_of(text) }
+    }
+}
+
+fn width_of(text: &str) -> usize {
+    if text.is_ascii() { text.len() } else { text.chars().count() }
+}
+
+/// The room to reserve for the text of a cell, in bytes.
+const ROOM: usize = 24;
+
 /// The displayed cells of a table, in one string.
 struct Texts {
     plain: String,
-    ends: Vec<usize>,
+    /// The end of each text, and its width.
+    ends: Vec<(usize, usize)>,
     columns: usize,
 }
 
 impl Texts {
     /// The texts of the shown columns, of rows with this number of columns.
-    fn new(cells: &[Cell], (columns, shown): (usize, &[usize]), style: &Style) -> Self {
-        let mut texts = Self { plain: String::new(), ends: Vec::with_capacity(cells.len()), columns: shown.len() };
+    fn new(cells: &[Cell<'_>], (columns, shown): (usize, &[usize]), style: &Style) -> Self {
+        let plain = String::with_capacity(cells.len() * ROOM);
+        let mut texts = Self { plain, ends: Vec::with_capacity(cells.len()), columns: shown.len() };
         for row in cells.chunks_exact(columns.max(1)) {
             for at in shown {
+                let start = texts.plain.len();
                 push_cell(&mut texts.plain, &row[*at], style);
-                texts.ends.push(texts.plain.len());
+                texts.ends.push((texts.plain.len(), width_of(&texts.plain[start..])));
             }
         }
         texts
     }
 
     /// Calls the closure with the texts of each row.
-    fn for_each_row<'a>(&'a self, mut each: impl FnMut(&[&'a str])) {
+    fn for_each_row<'a>(&'a self, mut each: impl FnMut(&[Shown<'a>])) {
         let mut row = Vec::with_capacity(self.columns);
         let mut start = 0;
         for cells in self.ends.chunks_exact(self.columns.max(1)) {
             row.clear();
-            for &end in cells {
-                row.push(&self.plain[start..end]);
+            for &(end, width) in cells {
+                row.push(Shown { text: &self.plain[start..end], width });
                 start = end;
             }
             each(&row);
@@ -170,11 +205,17 @@ enum Last {
 impl Layout {
     fn new(columns: &[Column], cells: &Texts, style: &Style) -> Self {
         let mut widths: Vec<usize> = columns.iter().map(|column| column.heading.chars().count()).collect();
-        cells.for_each_row(|row| {
-            for (width, text) in widths.iter_mut().zip(row) {
-                *width = (*width).max(text.chars().count());
+        let is_limited = style.width.is_some() && !style.wide;
+        let most = |column: &Column| match column.kind {
+            Kind::List if !is_limited => MAX_PADDED,
+            _ => usize::MAX,
+        };
+        let most: Vec<usize> = columns.iter().map(most).collect();
+        for row in cells.ends.chunks_exact(widths.len().max(1)) {
+            for ((width, most), (_, found)) in widths.iter_mut().zip(&most).zip(row) {
+                *width = if found <= most { (*width).max(*found) } else { *width };
             }
-        });
+        }
         let narrowed = vec![false; widths.len()];
         let mut layout = Self { widths, narrowed, last: None };
         let Some(width) = style.width.filter(|_| !style.wide) else { return layout };
@@ -189,6 +230,13 @@ impl Layout {
         }
         layout.narrow(columns, width);
         layout
+    }
+
+    /// Whether no line is too wide, and lists show an address.
+    fn fits(&self, columns: &[Column], style: &Style) -> bool {
+        let is_short = |at: usize| self.narrowed[at] && columns[at].kind == Kind::List && self.widths[at] < ADDRESS;
+        let has_short_list = (0..self.widths.len()).any(is_short);
+        style.width.filter(|_| !style.wide).is_none_or(|width| self.excess(width) == 0 && !has_short_list)
     }
 
     /// The number of characters by which a line exceeds the width.
@@ -214,12 +262,12 @@ impl Layout {
     }
 
     /// Appends one line. It has no trailing spaces.
-    fn push_line(&self, row: &[&str], colours: &[Option<&str>], out: &mut String) {
-        for (position, (&width, text)) in self.widths.iter().zip(row).enumerate() {
+    fn push_line(&self, row: &[Shown<'_>], colours: &[Option<&str>], out: &mut String) {
+        for (position, (&width, shown)) in self.widths.iter().zip(row).enumerate() {
             if position > 0 {
                 out.push_str(GAP);
             }
-            let length = text.chars().count();
+            let Shown { text, width: length } = *shown;
             let painted = colours.get(position).copied().flatten();
             out.push_str(painted.unwrap_or_default());
             if length > width && self.narrowed[position] {
@@ -228,24 +276,21 @@ impl Layout {
                 out.push_str(text);
             }
             out.push_str(painted.map_or("", |_| RESET));
-            if position + 1 < self.widths.len() {
-                out.extend(std::iter::repeat_n(' ', width.saturating_sub(length)));
-            }
-            if let (true, Some(Last::InRow(..))) = (position + 1 == self.widths.len(), self.last) {
-                out.extend(std::iter::repeat_n(' ', width.saturating_sub(length)));
+            if position + 1 < self.widths.len() || matches!(self.last, Some(Last::InRow(..))) {
+                push_spaces(out, width.saturating_sub(length));
             }
         }
-        if let (Some(Last::InRow(start, room)), Some(text)) = (self.last, row.last()) {
+        if let (Some(Last::InRow(start, room)), Some(shown)) = (self.last, row.last()) {
             out.push_str(GAP);
-            push_words(out, text, (0, room), start);
+            push_words(out, shown.text, (0, room), start);
         }
         out.push('\n');
     }
 
     /// Appends the text of the last column below its row.
-    fn push_below(&self, row: &[&str], out: &mut String) {
+    fn push_below(&self, row: &[Shown<'_>], out: &mut String) {
         let Some(Last::Below(heading, width)) = self.last else { return };
-        let Some(text) = row.last().filter(|text| **text != NOTHING) else { return };
+        let Some(Shown { text, .. }) = row.last().filter(|shown| shown.text != NOTHING) else { return };
         out.push_str(BELOW);
         out.push_str(heading);
         out.push(':');
@@ -280,17 +325,17 @@ fn colour(column: &Column, text: &str) -> Option<&'static str> {
     }
 }
 
-fn push_cell(out: &mut String, cell: &Cell, style: &Style) {
+fn push_cell(out: &mut String, cell: &Cell<'_>, style: &Style) {
     let start = out.len();
     let shown = if style.wide || style.width.is_none() { usize::MAX } else { SHOWN };
     match cell {
         Cell::None => {}
         Cell::Text(text) => push_printable(out, text),
-        Cell::Shared(text) => push_printable(out, text),
+        Cell::Address(address) => address.push_to(out),
         Cell::Number(number) => push_display(out, number),
         Cell::Flag(flag) => out.push_str(if *flag { "yes" } else { "no" }),
         Cell::List(values) => push_list(out, values.iter(), shown, |out, value| push_printable(out, value)),
-        Cell::Addresses(values) => push_list(out, values.iter(), shown, push_display),
+        Cell::Addresses(values) => push_list(out, values.iter(), shown, |out, value| value.push_to(out)),
         Cell::Age(millis) => out.push_str(&durations::human(*millis)),
         Cell::Since { time, .. } if style.wide => push_display(out, time),
         Cell::Since { time, now } => out.push_str(&durations::human(time.age(*now))),

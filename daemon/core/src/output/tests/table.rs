@@ -13,7 +13,7 @@ static THINGS: Schema<[Column; 5]> = Schema {
     ],
 };
 
-fn sample() -> Table {
+fn sample() -> Table<'static> {
     Table::new(
         &THINGS,
         [
@@ -26,7 +26,7 @@ fn sample() -> Table {
             ],
             [
                 Cell::text(""),
-                Cell::List(Vec::new()),
+                Cell::list([""; 0]),
                 Cell::count(0),
                 Cell::age(Moment(9_000), Moment(0)),
                 Cell::text("map full"),

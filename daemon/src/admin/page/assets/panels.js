@@ -128,7 +128,7 @@ const panel = (title, rows, none) =>
   element("div", {}, element("h2", {}, title), ...(rows.length ? rows : [element("span", { class: "age" }, none)]));
 
 const RAW = ["status", "services", "frontends", "backends", "history", "diff", "maps", "sources", "apiservers", "devices",
-  "connections", "config", "readyz", "healthz", "metrics", "openapi.json"];
+  "connections", "counters", "config", "readyz", "healthz", "metrics", "openapi.json"];
 
 export function drawRaw() {
   replace(byId("raw"), "raw: ", ...RAW.map((name) => element("a", { href: `/${name}` }, `/${name}`)));

@@ -13,7 +13,7 @@ static THINGS: Schema<[Column; 5]> = Schema {
     ],
 };
 
-fn page() -> Page {
+fn page() -> Page<'static> {
     let rows = [
         [
             Cell::text("[2001:db8:1234:5678::7]:443/TCP"),
@@ -93,4 +93,20 @@ fn colour_is_on_the_word_and_nothing_else() {
     );
     let bare: String = text.replace("\u{1b}[31m", "").replace("\u{1b}[32m", "").replace("\u{1b}[0m", "");
     assert_eq!(bare, styled(66, false, false));
+}
+
+#[test]
+fn columns_without_room_are_left_out_from_the_last_on() {
+    static NAMES: Schema<[Column; 4]> = Schema {
+        name: "names",
+        columns: [Column::name("A"), Column::name("B").spare(), Column::name("C").spare(), Column::name("D")],
+    };
+    let table = Table::new(&NAMES, [["aaaaaaaaaa", "bbbbbbbbbb", "cccccccccc", "dddddddddd"].map(Cell::text)]);
+    let headings = |width: usize| {
+        let text = table.to_text_with(&Style { width: Some(width), ..Style::default() });
+        text.lines().next().unwrap().split_whitespace().collect::<String>()
+    };
+    assert_eq!([46, 45, 34, 33, 1].map(headings), ["ABCD", "ABD", "ABD", "AD", "AD"]);
+    let wide = table.to_text_with(&Style { width: Some(1), wide: true, ..Style::default() });
+    assert!(wide.starts_with("A           B"), "{wide}");
 }

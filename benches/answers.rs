@@ -1,0 +1,70 @@
+//! The time to compute and render the answers of the admin API with 10,000 services, without a daemon: `make bench`.
+//! Prints minima, because machines differ and are noisy.
+
+#![expect(clippy::print_stdout, reason = "a benchmark prints")]
+
+#[path = "../tests/world/mod.rs"]
+mod world;
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nodelb_core::explain::reports;
+use nodelb_core::explain::summary::Summary;
+use nodelb_core::filter::Filter;
+use nodelb_core::model::time::{Clocks, Time};
+use nodelb_core::output::table::Style;
+use nodelb_core::problems::{self, Observed};
+use nodelb_core::rows::{Answer, BackendRow, Backends, FrontendRow, Frontends, ServiceRow, Services};
+use nodelb_core::snapshot::Snapshot;
+
+use world::World;
+
+const SERVICES: u32 = 10_000;
+const ROUNDS: usize = 15;
+
+fn main() {
+    let world = World::new(SERVICES);
+    let snapshot = Arc::new(world.engine.snapshot(world.now));
+    let clocks = Clocks { moment: world.now, time: Time::from_seconds(1_795_000_000) };
+    let backends: usize = (0..SERVICES).map(|number| world::backends(number).len()).sum();
+    println!("\n## Answers of the admin API\n");
+    println!(
+        "{SERVICES} services with {backends} backends, in one process without HTTP; the minimum of {ROUNDS} runs.\n"
+    );
+    println!("| answer | time | bytes |\n|---|---|---|");
+    let filter = Filter::default();
+    let frontends = |snapshot: &Snapshot| {
+        let rows = reports::frontends(snapshot, &filter).into_iter();
+        Frontends { frontends: rows.map(|row| FrontendRow::new(row, clocks)).collect() }
+    };
+    report("`/frontends`", || frontends(&snapshot).text(clocks.time, &Style::default()).len());
+    report("the rows of `/frontends`", || frontends(&snapshot).frontends.len());
+    report("the same in JSON", || serde_json::to_string(&frontends(&snapshot)).map_or(0, |text| text.len()));
+    let narrow = Style { width: Some(100), ..Style::default() };
+    report("the same for a terminal", || frontends(&snapshot).text(clocks.time, &narrow).len());
+    report("`/services`", || {
+        let rows = reports::services(&snapshot, &filter).into_iter().map(ServiceRow::from).collect();
+        Services { services: rows }.text(clocks.time, &Style::default()).len()
+    });
+    report("`/backends`", || {
+        let rows = reports::backends(&snapshot, &filter).into_iter().map(BackendRow::from).collect();
+        Backends { backends: rows }.text(clocks.time, &Style::default()).len()
+    });
+    report("the summary of a snapshot, once for each", || Summary::new(&snapshot).counts.services);
+    let summary = Arc::new(Summary::new(&snapshot));
+    let observed = Observed { clocks, snapshot: Arc::clone(&snapshot), summary, ..Observed::default() };
+    report("the problems of `/status`", || problems::problems(&observed).len());
+}
+
+fn report(what: &str, mut answer: impl FnMut() -> usize) {
+    let mut best = Duration::MAX;
+    let mut bytes = 0;
+    for _ in 0..ROUNDS {
+        let begun = Instant::now();
+        bytes = black_box(answer());
+        best = best.min(begun.elapsed());
+    }
+    println!("| {what} | {:.2} ms | {bytes} |", best.as_secs_f64() * 1000.0);
+}

@@ -1,0 +1,128 @@
+//! `nodelb top`: prints the connections per second of each service, again and again. The daemon returns what the kernel
+//! has counted; the rates are differences.
+
+use std::io::IsTerminal;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
+use nodelb_core::rows::{Answer, Counters, Rates};
+
+use super::ask::{Asking, Format, Parameter, decode, now};
+use super::history::duration;
+use super::print::{Sanitizer, print_on, redraw};
+use super::{completions, names, yaml};
+use crate::exit::{Code, Failure};
+
+/// The shortest interval.
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
+/// The lines of a terminal that hold no row: the summary, the headings, and the cursor.
+const OTHER_LINES: usize = 3;
+
+/// Options of `nodelb top`.
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// Only this service, with its ports; without a namespace, the service with this name
+    #[arg(value_name = "[NAMESPACE/]NAME", add = ArgValueCompleter::new(completions::services))]
+    name: Option<String>,
+    /// Filter by namespace
+    #[arg(short, long, value_name = "NAMESPACE", help_heading = "Filters")]
+    namespace: Option<String>,
+    /// Maximum number of services, the busiest first
+    #[arg(long, value_name = "NUMBER", help_heading = "Filters")]
+    limit: Option<usize>,
+    /// Time between two counts, such as 500ms or 5s
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = interval)]
+    interval: Duration,
+    /// Print the rates of one interval and exit
+    #[arg(long)]
+    once: bool,
+    #[command(flatten)]
+    asking: Asking,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let found = duration(text)?;
+    if found < MIN_INTERVAL {
+        return Err(format!("`{text}` is shorter than {} ms", MIN_INTERVAL.as_millis()));
+    }
+    Ok(found)
+}
+
+/// What the daemon has counted, and when.
+struct Counted {
+    at: Instant,
+    counters: Counters,
+}
+
+impl Options {
+    /// Prints until interrupted, or until nothing reads the output.
+    pub(super) fn run(&self) -> Result<(), Failure> {
+        let parameters = self.parameters()?;
+        let count = || -> Result<Counted, Failure> {
+            let body = self.asking.get("/counters", &parameters)?;
+            Ok(Counted { at: Instant::now(), counters: decode(&body)? })
+        };
+        let mut before = count()?;
+        if !before.counters.is_counting {
+            let message = "connections are not counted: see datapath.count-connections in nodelb.toml(5)";
+            return Err(Failure::message(Code::Unavailable, message));
+        }
+        loop {
+            thread::sleep(self.interval);
+            let after = count()?;
+            let seconds = (after.at - before.at).as_secs_f64();
+            let mut rates =
+                Rates::between(&before.counters, &after.counters, (now(), round(seconds)), self.name.is_some());
+            rates.rates.truncate(self.limit.unwrap_or(usize::MAX));
+            if !self.show(rates)? || self.once {
+                return Ok(());
+            }
+            before = after;
+        }
+    }
+
+    fn parameters(&self) -> Result<Vec<Parameter>, Failure> {
+        let Some(name) = &self.name else {
+            return Ok(self.namespace.iter().map(|namespace| ("namespace", namespace.clone())).collect());
+        };
+        let service = names::resolve(&self.asking, name, self.namespace.as_deref())?;
+        names::must_exist(&self.asking, &service)?;
+        Ok(vec![("service", service.to_string())])
+    }
+
+    /// Prints the rates, and returns whether the output still has a reader.
+    fn show(&self, mut rates: Rates) -> Result<bool, Failure> {
+        let json = || serde_json::to_value(&rates).map_err(|error| Failure::new(Code::Internal, error));
+        let text = match self.asking.output {
+            Format::Json => format!("{}\n", json()?),
+            Format::Yaml => format!("---\n{}", yaml::text(&json()?)),
+            Format::Text | Format::Wide => {
+                let is_redrawn = std::io::stdout().is_terminal() && !self.once;
+                if is_redrawn {
+                    let lines = terminal_size::terminal_size().map_or(usize::MAX, |(_, height)| height.0.into());
+                    let summary = summary(&rates);
+                    rates.rates.truncate(lines.saturating_sub(OTHER_LINES).max(1));
+                    return redraw(&(summary + &rates.text(rates.time, &self.asking.style())));
+                }
+                let end = if self.once { "" } else { "\n" };
+                summary(&rates) + &rates.text(rates.time, &self.asking.style()) + end
+            }
+        };
+        print_on(&mut Sanitizer::default(), text.as_bytes())
+    }
+}
+
+/// Seconds with three decimal places.
+fn round(seconds: f64) -> f64 {
+    (seconds * 1_000.0).round() / 1_000.0
+}
+
+/// The line above the table.
+fn summary(rates: &Rates) -> String {
+    let sum = |of: fn(&nodelb_core::rows::RateRow) -> f64| rates.rates.iter().map(of).sum::<f64>();
+    let (connections, refused) = (sum(|row| row.per_second), sum(|row| row.refused));
+    let time = rates.time;
+    format!("{time}  {connections:.1} connections per second, {refused:.1} refused per second\n")
+}
