@@ -12,7 +12,7 @@ fn names_that_may_have_been_meant() {
         ["shop/web"],
         "letters exchanged"
     );
-    assert_eq!(near("test/web"), ["prod/web", "shop/web"]);
+    assert_eq!(near("test/web"), ["prod/web", "shop/web", "shop/wbe"]);
     assert_eq!(near("shop/admin"), ["shop/web-admin"]);
     assert!(near("shop/entirely-different").is_empty());
     assert_eq!(similar_names("a/b", std::iter::empty()).count(), 0);
