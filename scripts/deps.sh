@@ -28,6 +28,7 @@ test   chromium-driver  chromedriver
 test   conntrack        conntrack
 test   iptables         iptables
 test   nftables         nft
+test   unbound          unbound
 bench  conntrack        conntrack
 bench  ethtool          ethtool
 bench  nftables         nft

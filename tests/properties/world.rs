@@ -360,6 +360,7 @@ pub(crate) fn slice() -> impl Strategy<Value = Slice> {
             source,
             origin: Origin::default(),
             ports,
+            problem: None,
         },
     )
 }

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use nodelb_core::rows::{Apiservers, Backends, ConfigAnswer, Devices, Maps, Services, Sources};
+use nodelb_core::rows::{Apiservers, Backends, ConfigAnswer, Devices, Maps, Names, Services, Sources};
 
 pub mod ask;
 pub mod client;
@@ -136,6 +136,8 @@ enum Command {
     Trace(Trace),
     /// List the sources of services with their problems
     Sources(Asking),
+    /// List DNS names of backends in service files, with the state of each answer
+    Dns(Asking),
     /// List apiserver addresses, which one is in use, and why
     Apiservers(Asking),
     /// List network devices, and whether packets from outside the node are translated there
@@ -235,6 +237,7 @@ fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
         Command::History(history) => history.ask(),
         Command::Trace(trace) => trace.ask(),
         Command::Sources(asking) => asking.ask::<Sources>("/sources", &[]),
+        Command::Dns(asking) => asking.ask::<Names>("/dns", &[]),
         Command::Apiservers(asking) => asking.ask::<Apiservers>("/apiservers", &[]),
         Command::Connections(connections) => connections.ask(),
         Command::Drops(drops) => drops.ask(),

@@ -69,8 +69,8 @@ fn degraded(observed: &Observed, found: &mut Vec<Problem>) {
 fn without_backends(snapshot: &Snapshot, (name, of): (&ServiceName, &str), degraded: &Degraded) -> Problem {
     let unused = || reports::unused_text(snapshot, name);
     let origin = || snapshot.facts().owner(name).map(|(service, _)| Arc::clone(&service.origin.object));
-    let why = match unused() {
-        Some(unused) => unused,
+    let why = match unused().or_else(|| snapshot.source_problem(name)) {
+        Some(why) => why,
         None if degraded.had_backends => emptied(&degraded.cause),
         None => format!("none since {} was read", origin().unwrap_or_default()),
     };
@@ -116,7 +116,11 @@ fn held(observed: &Observed, found: &mut Vec<Problem>) {
             continue;
         }
         seen.push(&port.key.service);
-        let cause = format!("held: {}; {} in use", emptied(&port.cause), listed(&port.backends, SHOWN));
+        let why = match &port.problem {
+            Some(problem) => format!("{}: {problem}", port.cause.origin.object),
+            None => emptied(&port.cause),
+        };
+        let cause = format!("held: {why}; {} in use", listed(&port.backends, SHOWN));
         let problem = Problem::new(Reason::Held, port.key.service.to_string(), cause);
         found.push(problem.since(Some(observed.clocks.time_of(port.since))));
     }

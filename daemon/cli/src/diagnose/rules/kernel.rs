@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use nodelb_core::compile::select::Choice;
 use nodelb_core::explain::differences::CHECKS_AT_ONCE;
+use nodelb_core::holds::says_emptied;
 use nodelb_core::state::status::Status;
 
 use super::{Context, durations, is_last_resort, is_ready, quoted, shown, some};
@@ -96,6 +97,14 @@ fn described_twice(daemon: &Daemon) -> Option<Finding> {
 fn held(daemon: &Daemon) -> Option<Finding> {
     let rows = of_status(daemon, Status::Held);
     let first = rows.first()?;
+    if first.error.as_deref().is_some_and(|error| !says_emptied(error)) {
+        let what = format!(
+            "its last known backends are held, because its source cannot tell the current ones since {}",
+            lasting(first.since)
+        );
+        let finding = Finding::new(Severity::Warning, Kind::Held, what).evidence(rows.iter().map(|row| one_line(row)));
+        return Some(finding.remedy("correct the DNS records or servers that the status names; see nodelb dns"));
+    }
     let what = format!(
         "it leads to an apiserver, and its last known backends are held since its source emptied it {} ago",
         lasting(first.since)
