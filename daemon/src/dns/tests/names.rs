@@ -60,7 +60,7 @@ proptest! {
     ) {
         let question = question("web.example", RecordType::A);
         let mut names = Names::new(Bounds { hold, ..BOUNDS }, 1, BTreeMap::new());
-        names.follow(wanted(&[question.clone()]), Moment(0));
+        names.follow(wanted(std::slice::from_ref(&question)), Moment(0));
         let mut now = Moment(0);
         let mut gone_since: Option<Moment> = None;
         for (reply, wait) in replies {
@@ -105,7 +105,7 @@ proptest! {
 fn failures_are_repeated_with_growing_pauses() {
     let question = question("web.example", RecordType::A);
     let mut names = Names::new(BOUNDS, 1, BTreeMap::new());
-    names.follow(wanted(&[question.clone()]), Moment(0));
+    names.follow(wanted(std::slice::from_ref(&question)), Moment(0));
     let mut pauses = Vec::new();
     for _ in 0..8 {
         let now = names.next_due().unwrap();
@@ -122,7 +122,7 @@ fn failures_are_repeated_with_growing_pauses() {
 fn the_targets_of_srv_records_are_asked_for_unless_the_answer_has_their_addresses() {
     let srv = question("_http._tcp.web.example", RecordType::Srv);
     let mut names = Names::new(BOUNDS, 1, BTreeMap::new());
-    names.follow(wanted(&[srv.clone()]), Moment(0));
+    names.follow(wanted(std::slice::from_ref(&srv)), Moment(0));
     assert_eq!(names.take_due(Moment(0)), Some(srv.clone()));
     let target = |name: &str, addresses: Vec<Addr>| Target {
         priority: 0,

@@ -138,7 +138,7 @@ impl Rig {
         let slots = dump.services.values().flat_map(|entry| entry.cluster.iter());
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
         slots.for_each(|slot| {
-            *counts.entry(SocketAddr::new(slot.addr.addr.ip(), slot.addr.port).to_string()).or_default() += 1
+            *counts.entry(SocketAddr::new(slot.addr.addr.ip(), slot.addr.port).to_string()).or_default() += 1;
         });
         counts
             .into_iter()

@@ -72,9 +72,14 @@ pub(super) fn soa(ttl: u32) -> Record {
 
 impl Server {
     pub(super) async fn start() -> Self {
-        let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
-        let address = udp.local_addr().unwrap();
-        let tcp = TcpListener::bind(address).await.unwrap();
+        // Another test may have the port for TCP.
+        let (udp, address, tcp) = loop {
+            let udp = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+            let address = udp.local_addr().unwrap();
+            if let Ok(tcp) = TcpListener::bind(address).await {
+                break (udp, address, tcp);
+            }
+        };
         let state = Arc::new(Mutex::new(State::default()));
         let mut tasks = JoinSet::new();
         tasks.spawn(serve_udp(udp, Arc::clone(&state)));
@@ -114,7 +119,7 @@ async fn serve_udp(socket: UdpSocket, state: Arc<Mutex<State>>) {
         state.lock().unwrap().udp += 1;
         let Some(mut answer) = answer(&datagram[..len], &state) else { continue };
         let is_truncating = state.lock().unwrap().is_truncating;
-        let limit = answer.max_payload().max(512).min(1_232);
+        let limit = answer.max_payload().clamp(512, 1_232);
         let bytes = answer.to_vec().unwrap();
         let bytes = if is_truncating || bytes.len() > usize::from(limit) {
             answer.metadata.truncation = true;

@@ -310,7 +310,8 @@ fn every_wrong_shape_is_a_problem() {
 #[test]
 fn no_text_is_read_without_end() {
     let text = "[[service]]\nname = \"a/b\"\n[[service.port]]\nname = \"x\"\nfrontends = [\"198.51.100.1:80\"]\n\
-                backends = [\"192.0.2.1:80\", { address = \"192.0.2.2:80\", weight = 2 }]\n\
+                backends = [\"192.0.2.1:80\", { address = \"b.example:80\", weight = 2 }]\n\
+                backends-from = \"srv:_a._tcp.b.example\"\n\
                 [service.health-check]\ntype = \"tcp\"\ntimeout = \"1s\"\n";
     for at in 0..text.len() {
         for inserted in

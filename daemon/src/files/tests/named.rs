@@ -1,3 +1,5 @@
+use proptest::prelude::*;
+
 use super::*;
 
 #[test]
@@ -33,5 +35,27 @@ fn a_refused_name_says_what_to_write() {
         let error = DnsName::parse(text).unwrap_err();
         assert!(error.contains(problem), "{text}: {error}");
         assert!(!error.contains('\u{1b}'), "{error}");
+    }
+}
+
+proptest! {
+    /// Arbitrary text is a name or refused with a reason that a terminal can show; a name is equal to its own form.
+    #[test]
+    fn arbitrary_names_are_read_or_refused(text in "[a-zA-Z0-9._:-]{0,80}|\\PC{0,300}|.{0,40}") {
+        match DnsName::parse(&text) {
+            Ok(name) => {
+                prop_assert_eq!(DnsName::of_labels(name.as_str()), Ok(name.clone()));
+                prop_assert_eq!(DnsName::parse(&format!("{name}.")), Ok(name));
+            }
+            Err(why) => prop_assert!(!why.chars().any(char::is_control), "{}", why),
+        }
+        let shown: String = text.chars().filter(|c| !matches!(c, '"' | '\\') && !c.is_control()).collect();
+        let file = format!(
+            "[[service]]\nname = \"a/b\"\nfrontends = [\"198.51.100.1:80\"]\nbackends = [\"{shown}\", \"{shown}:80\"]\n\
+             backends-from = \"srv:{shown}\"\n",
+        );
+        if let Err(problems) = crate::files::parse(std::path::Path::new("a.toml"), file.as_bytes()) {
+            prop_assert!(problems.iter().all(|problem| problem.line.is_some()), "{:?}", problems);
+        }
     }
 }
