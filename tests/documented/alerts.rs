@@ -8,6 +8,10 @@ use serde::Deserialize;
 use crate::expression;
 
 const RULES: &str = "contrib/prometheus/nodelb.rules.yaml";
+/// The runbook, as the package installs it.
+const RUNBOOK: &str = "file:///usr/share/doc/nodelb/alerts.md";
+/// Functions of Prometheus that make a value readable.
+const FUNCTIONS: [&str; 3] = ["humanize", "humanizeDuration", "humanizePercentage"];
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -57,7 +61,8 @@ fn every_alert_has_a_severity_and_a_runbook() {
         let severity = labels.get("severity").map(String::as_str);
         assert!(matches!(severity, Some("critical" | "warning" | "info")), "{alert}: {severity:?}");
         let keys: Vec<_> = annotations.keys().map(String::as_str).collect();
-        assert_eq!(keys, ["description", "summary"], "{alert}");
+        assert_eq!(keys, ["description", "runbook_url", "summary"], "{alert}");
+        assert_eq!(annotations["runbook_url"], format!("{RUNBOOK}#{}", alert.to_lowercase()));
         let description = &annotations["description"];
         let has_command = ["`nodelb ", "`curl localhost:9890/", "`systemctl ", "`journalctl "]
             .iter()
@@ -66,7 +71,10 @@ fn every_alert_has_a_severity_and_a_runbook() {
         let metrics = expression::check(&expr).unwrap();
         for text in annotations.values() {
             for variable in text.split("{{").skip(1) {
-                let variable = variable.split("}}").next().unwrap().trim();
+                let text = variable.split("}}").next().unwrap();
+                let (variable, function) = text.split_once('|').unwrap_or((text, "humanize"));
+                let (variable, function) = (variable.trim(), function.trim());
+                assert!(FUNCTIONS.contains(&function), "{alert}: {function} is nothing");
                 let label = variable.strip_prefix("$labels.");
                 let is_label =
                     label.is_some_and(|label| metrics.iter().any(|metric| expression::has_label(*metric, label)));
@@ -99,6 +107,46 @@ fn every_important_condition_has_an_alert() {
         "reason=~\"no-route|no-forwarding\"",
     ] {
         assert!(exprs.iter().any(|expr| expr.contains(metric)), "no alert asks for {metric}");
+    }
+}
+
+#[test]
+fn the_runbook_has_a_section_for_every_alert() {
+    let text = crate::read("docs/alerts.md");
+    let sections: Vec<String> = text.lines().filter_map(|line| line.strip_prefix("## ")).map(str::to_owned).collect();
+    let mut alerts: Vec<String> = rules().into_iter().map(|rule| rule.alert).collect();
+    alerts.sort();
+    let mut sorted = sections.clone();
+    sorted.sort();
+    assert_eq!(sorted, alerts);
+}
+
+/// A value of a function such as `rate` has many digits.
+#[test]
+fn values_that_are_no_counts_are_rounded() {
+    for Rule { alert, expr, annotations, .. } in rules() {
+        let is_count =
+            !["rate(", "increase(", "quantile(", "/", "_seconds", "changes("].iter().any(|it| expr.contains(it));
+        for text in annotations.values().filter(|text| text.contains("{{ $value }}")) {
+            assert!(is_count, "{alert}: {text}");
+        }
+    }
+}
+
+/// One fact of the cluster is one alert, not one for each node.
+#[test]
+fn facts_of_the_cluster_are_reported_once() {
+    const CLUSTER: [&str; 4] = [
+        "nodelb_services_without_backends",
+        "nodelb_services_held",
+        "nodelb_services_load_balancer_pending",
+        "nodelb_frontends{status=~\"Conflict|Refused\"}",
+    ];
+    for Rule { alert, expr, annotations, .. } in rules() {
+        let is_of_the_cluster = CLUSTER.iter().any(|metric| expr.contains(metric));
+        assert_eq!(expr.starts_with("max without (instance) ("), is_of_the_cluster, "{alert}: {expr}");
+        let names_the_node = annotations.values().any(|text| text.contains("$labels.instance"));
+        assert_eq!(names_the_node, !is_of_the_cluster, "{alert}");
     }
 }
 

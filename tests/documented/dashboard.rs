@@ -36,7 +36,7 @@ fn grafana_can_import_it() {
     }
     let variables = dashboard["templating"]["list"].as_array().unwrap();
     let names: Vec<_> = variables.iter().map(|variable| variable["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["datasource", "instance"]);
+    assert_eq!(names, ["datasource", "instance", "service"]);
 }
 
 #[test]
@@ -70,6 +70,9 @@ fn every_panel_asks_for_metrics_that_exist() {
         "nodelb_service_connections_total",
         "nodelb_packet_connections{",
         "nodelb_packet_dropped_total",
+        "nodelb_problems",
+        "nodelb_health_checks_total",
+        "nodelb_build_info",
     ] {
         assert!(asked.contains(metric), "no panel shows {metric}");
     }

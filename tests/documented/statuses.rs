@@ -46,18 +46,6 @@ fn every_check_of_readiness_is_explained() {
     }
 }
 
-/// Each alert has a first step.
-#[test]
-fn every_alert_has_a_first_look() {
-    let page = crate::read("docs/operations.md");
-    for line in crate::read("contrib/prometheus/nodelb.rules.yaml").lines() {
-        if let Some(alert) = line.trim().strip_prefix("- alert: ") {
-            let is_documented = page.split(|c: char| !c.is_alphanumeric()).any(|word| word == alert);
-            assert!(is_documented, "docs/operations.md does not mention {alert}");
-        }
-    }
-}
-
 /// `nodelb status` of this daemon: the exit code, and its list of problems.
 fn status(daemon: &crate::daemon::Daemon) -> (Option<i32>, String, serde_json::Value) {
     let run = |output: &str| {

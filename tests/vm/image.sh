@@ -17,7 +17,7 @@ trap 'rm -rf "$work"' EXIT
 rm -f "$directory"/{made-by,base.img,vmlinuz-*}
 
 # systemd needs no udev here: there is no network but the guest's own loopback, and the root disk is mounted already.
-packages=systemd-sysv,apt,bpftool,ca-certificates,conntrack,curl,iproute2,kmod,libelf1,nftables,procps,zlib1g
+packages=systemd-sysv,apt,bpftool,ca-certificates,conntrack,curl,iproute2,kmod,libelf1,nftables,procps,socat,zlib1g
 mmdebstrap --quiet --variant=minbase --include="$packages" \
     --dpkgopt='path-exclude=/usr/share/locale/*' bookworm "$work/root.tar" "$mirror/debian"
 mkdir "$work/root"

@@ -4,7 +4,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 use nix::sys::socket::{
@@ -336,19 +336,20 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..at.checked_add(N)?)?.try_into().ok()
 }
 
-/// The peer of the socket with this local address, which is connected or connecting to it; `None` if there is no such
-/// socket.
+/// The peer that the socket with this local address is connected or connecting to, as the kernel has it; `None` if there is
+/// none.
 ///
 /// # Errors
 /// If the list of sockets cannot be read.
-pub fn peer(source: SocketAddr, protocol: Protocol) -> io::Result<Option<L4Addr>> {
+pub fn peer(socket: BorrowedFd<'_>, source: SocketAddr, protocol: Protocol) -> io::Result<Option<L4Addr>> {
+    // Sockets to other destinations may have the same local address.
+    let inode = nix::sys::stat::fstat(socket)?.st_ino;
     let family = if source.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
     let mut request = InetDiagRequest::all(family, protocol, &[1, 2]);
     request.id = SocketId { source_port: source.port(), ..request.id };
     let mut found = None;
     SockDiag::open()?.dump(&request, |socket| {
-        let is_ours = socket.id.source_port == source.port() && socket.source() == Addr::from(source.ip());
-        if is_ours && socket.id.destination_port != 0 {
+        if u64::from(socket.inode) == inode && socket.id.destination_port != 0 {
             found = Some(L4Addr::new(socket.destination(), socket.id.destination_port, protocol));
         }
     })?;

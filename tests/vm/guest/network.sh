@@ -5,9 +5,9 @@
 #   client 203.0.113.10 -- router -- uplink 203.0.113.2 (the guest) -- pod 203.0.113.34
 #                            |
 #                            `------ node-b 203.0.113.18, with its pod 203.0.113.66
-set -eu
 
 main() {
+    set -eu
     local name
     sysctl -q net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1
     for name in router client node-b pod; do
@@ -71,4 +71,5 @@ run() {
     if [ -z "$namespace" ]; then "$@"; else ip netns exec "$namespace" "$@"; fi
 }
 
-main
+# outside.sh uses the functions.
+[ "${BASH_SOURCE[0]}" != "$0" ] || main

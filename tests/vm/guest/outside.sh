@@ -9,6 +9,8 @@ cd "$(dirname "$0")" || exit 1
 . ./look.sh
 # shellcheck source=tests/vm/guest/clients.sh
 . ./clients.sh
+# shellcheck source=tests/vm/guest/network.sh
+. ./network.sh
 
 memory=/var/lib/life
 unit=nodelb.service
@@ -16,7 +18,7 @@ unit=nodelb.service
 addresses_of_local=(198.51.100.101:80 '[2001:db8:f:1::1]:80' 203.0.113.2:30001 '[2001:db8:1::2]:30001')
 addresses_of_remote=(198.51.100.102:80 '[2001:db8:f:1::2]:80' 203.0.113.2:30002 '[2001:db8:1::2]:30002')
 
-main() {
+life() {
     # The clients are processes of this machine, and no hook may translate what they send.
     mkdir -p /sys/fs/cgroup/outside
     echo $$ >/sys/fs/cgroup/outside/cgroup.procs
@@ -29,6 +31,8 @@ main() {
         kube_proxy_goes
         everything_is_reached
         a_device_comes_later
+        a_vlan_on_a_bond_is_an_uplink
+        a_tap_device_serves_a_virtual_machine
         is_replaced_under_outside_load
         check "no warning from systemd or the kernel" no_new_warning
         systemctl --no-block start reboot.target
@@ -60,7 +64,8 @@ nodelb_is_installed_next_to_it() {
     # The cgroup of the daemon, without that of the clients.
     sed -i 's|^cgroup = .*|cgroup = "/sys/fs/cgroup/system.slice"|' /etc/nodelb/nodelb.toml
     # A veth device with a namespace behind it is an uplink only if it has the default route, or is named.
-    sed -i 's|^devices = \["auto"\]|devices = ["auto", "second"]|' /etc/nodelb/nodelb.toml
+    sed -i 's|^devices = \["auto"\]|devices = ["auto", "second", "tagged"]|' /etc/nodelb/nodelb.toml
+    sed -i 's|^pod-devices = .*|pod-devices = ["tap*"]|' /etc/nodelb/nodelb.toml
     set_mode auto
     check "nodelb check-config" nodelb check-config
     check "systemctl enable --now" systemctl enable -q --now $unit
@@ -120,6 +125,78 @@ a_device_comes_later() {
     check "the device is forgotten" within 30 is_not says '^second ' nodelb devices
 }
 
+# Two cables to the router, as a bond, and a VLAN on it with the address.
+a_vlan_on_a_bond_is_an_uplink() {
+    local cable verdict=0
+    ip link add trunk type bond mode active-backup miimon 100
+    ip -n router link add trunk type bond mode active-backup miimon 100
+    for cable in 1 2; do
+        ip link add cable$cable type veth peer name cable$cable netns router
+        ip link set cable$cable master trunk
+        ip -n router link set cable$cable master trunk
+    done
+    ip link set trunk up
+    ip -n router link set trunk up
+    ip link add link trunk name tagged type vlan id 100
+    ip -n router link add link trunk name tagged type vlan id 100
+    device "" tagged 203.0.113.46/30 2001:db8:4::2/64
+    device router tagged 203.0.113.45/30 2001:db8:4::1/64
+    check "a VLAN on a bond has programs" within 20 has_device_programs tagged
+    ip -n router route replace 198.51.100.0/24 via 203.0.113.46
+    ip -n router route replace 2001:db8:f::/48 via 2001:db8:4::2
+    reached_by "a VLAN on a bond"
+    # The client keeps its connection while the bond changes to the other cable.
+    sleep 8 | client keep --to 198.51.100.102:81 -n 2 --json >"$memory/bond" &
+    sleep 3
+    ip link set cable1 down
+    wait $! || verdict=$?
+    check "connections survive a change of the bond's cable: $(<"$memory/bond")" test $verdict = 0
+    reached_by "the other cable of the bond"
+    ip -n router route replace 198.51.100.0/24 via 203.0.113.2
+    ip -n router route replace 2001:db8:f::/48 via 2001:db8:1::2
+    ip link del tagged
+    ip link del trunk
+    ip link del cable1
+    ip link del cable2
+    ip -n router link del trunk
+}
+
+# A namespace behind a tap device, as a virtual machine is: its packets come from a program, here socat.
+a_tap_device_serves_a_virtual_machine() {
+    ip netns add machine
+    systemd-run --quiet --unit=machine socat TUN,tun-type=tap,tun-name=tap0,iff-no-pi \
+        EXEC:"ip netns exec machine socat TUN\\,tun-type=tap\\,tun-name=eth0\\,iff-no-pi STDIO"
+    check "the tap device comes" within 20 test -e /sys/class/net/tap0
+    check "the device of the machine comes" within 20 ip -n machine link show eth0
+    device "" tap0 203.0.113.49/30 2001:db8:5::1/64
+    device machine eth0 203.0.113.50/30 2001:db8:5::2/64
+    default_route machine 203.0.113.49 2001:db8:5::1
+    ip -n router route add 203.0.113.48/30 via 203.0.113.2
+    ip -n router route add 2001:db8:5::/64 via 2001:db8:1::2
+    check "a tap device of packets.pod-devices has programs" within 20 has_device_programs tap0
+    check "the machine reaches a service, backend on this node" within 20 machine_reaches 198.51.100.101:80 local
+    check "backend on another node" within 20 machine_reaches 198.51.100.102:80 remote
+    check "over IPv6" within 20 machine_reaches '[2001:db8:f:1::2]:80' remote
+    systemctl stop machine
+    ip netns del machine
+}
+
+machine_reaches() {
+    local output
+    output=$(ip netns exec machine ./nodelb-prober connect --to "$1" -n 3 --json) || { echo "$output"; return 1; }
+    [[ $output == *"\"$2\":3"* ]] || { echo "$output"; return 1; }
+}
+
+# reached_by NAME
+reached_by() {
+    local proto
+    for proto in tcp udp; do
+        check "$1: $proto, backend on this node" within 20 reached 198.51.100.101:80 $proto local
+        check "$1: $proto, backend on another node" reached 198.51.100.102:80 $proto remote
+        check "$1: $proto over IPv6" within 20 reached '[2001:db8:f:1::2]:80' $proto remote
+    done
+}
+
 is_replaced_under_outside_load() {
     begin_load
     check "systemctl restart" systemctl restart $unit
@@ -153,4 +230,4 @@ is_purged() {
     check "no qdisc is left" is_not says clsact tc qdisc show
 }
 
-main
+life

@@ -4,7 +4,7 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -52,7 +52,7 @@ struct NodeAddress {
 /// Returns the peer of the socket with this local address and protocol from the kernel's list of sockets, also while
 /// the socket is still connecting; `None` if the list does not contain the socket. The error says why the list cannot
 /// be read.
-pub type ReadPeer = fn(SocketAddr, Protocol) -> io::Result<Option<L4Addr>>;
+pub type ReadPeer = fn(BorrowedFd<'_>, SocketAddr, Protocol) -> io::Result<Option<L4Addr>>;
 
 /// The outcome of a connect.
 #[derive(Debug, PartialEq, Eq)]
@@ -147,7 +147,7 @@ fn errno(error: &io::Error) -> Errno {
 /// Returns the address that the socket is connected to, or is connecting to.
 fn peer(socket: &Socket, to: L4Addr, read_peer: ReadPeer) -> io::Result<Option<L4Addr>> {
     let source = socket.local_addr()?.as_socket();
-    source.map_or(Ok(None), |source| read_peer(source, to.protocol))
+    source.map_or(Ok(None), |source| read_peer(socket.as_fd(), source, to.protocol))
 }
 
 /// Returns the difference, if the outcome is not what the daemon wants.

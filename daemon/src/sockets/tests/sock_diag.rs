@@ -1,4 +1,5 @@
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::AsFd;
 
 use super::*;
 
@@ -100,15 +101,35 @@ fn finds_the_sockets_of_this_process() {
 }
 
 #[test]
-fn the_other_end_of_a_socket_is_in_the_list() {
+fn the_peer_of_a_socket_is_in_the_list() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     let stream = std::net::TcpStream::connect(at).unwrap();
     let to = L4Addr::new(at.ip().into(), at.port(), Protocol::Tcp);
-    assert_eq!(peer(stream.local_addr().unwrap(), Protocol::Tcp).unwrap(), Some(to));
+    assert_eq!(peer(stream.as_fd(), stream.local_addr().unwrap(), Protocol::Tcp).unwrap(), Some(to));
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    assert_eq!(peer(socket.local_addr().unwrap(), Protocol::Udp).unwrap(), None);
+    let read = || peer(socket.as_fd(), socket.local_addr().unwrap(), Protocol::Udp).unwrap();
+    assert_eq!(read(), None);
     socket.connect(at).unwrap();
-    let to = L4Addr { protocol: Protocol::Udp, ..to };
-    assert_eq!(peer(socket.local_addr().unwrap(), Protocol::Udp).unwrap(), Some(to));
+    assert_eq!(read(), Some(L4Addr { protocol: Protocol::Udp, ..to }));
+}
+
+/// On a host with many connections, sockets to different destinations share a local port.
+#[test]
+fn sockets_with_the_same_local_address_are_distinguished() {
+    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let connect = |listener: &TcpListener, source: SocketAddr| {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.set_reuse_address(true).unwrap();
+        socket.bind(&source.into()).unwrap();
+        socket.connect(&listener.local_addr().unwrap().into()).unwrap();
+        socket
+    };
+    let one = connect(&listeners[0], "127.0.0.1:0".parse().unwrap());
+    let source = one.local_addr().unwrap().as_socket().unwrap();
+    let other = connect(&listeners[1], source);
+    for (socket, listener) in [(&one, &listeners[0]), (&other, &listeners[1])] {
+        let to = L4Addr::new(Addr::from(source.ip()), listener.local_addr().unwrap().port(), Protocol::Tcp);
+        assert_eq!(peer(socket.as_fd(), source, Protocol::Tcp).unwrap(), Some(to));
+    }
 }
