@@ -175,6 +175,8 @@ impl Names {
         let Some(entry) = self.entries.get_mut(question) else { return false };
         let before = (entry.known.clone(), entry.problem.clone(), entry.was_asked);
         let pause = entry.take(reply, self.bounds, now, unix);
+        // A question that has left the file and returned may have been asked twice.
+        self.due.remove(&(entry.due, question.clone()));
         entry.is_open = false;
         entry.was_asked = true;
         entry.due = now.plus(pause + pause / 10 * jitter / 1_000);

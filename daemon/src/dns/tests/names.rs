@@ -167,3 +167,19 @@ fn records_of_an_earlier_run_are_in_use_also_those_of_targets() {
     assert!(names.unanswered().is_none());
     assert_eq!(names.known(), recalled);
 }
+
+#[test]
+fn a_question_that_returns_while_it_is_open_is_not_asked_twice_from_then_on() {
+    let question = question("web.example", RecordType::A);
+    let mut names = Names::new(BOUNDS, 1, BTreeMap::new());
+    names.follow(wanted(std::slice::from_ref(&question)), Moment(0));
+    assert!(names.take_due(Moment(0)).is_some());
+    names.follow(Arc::default(), Moment(1));
+    names.follow(wanted(std::slice::from_ref(&question)), Moment(2));
+    assert!(names.take_due(Moment(2)).is_some());
+    for now in [Moment(3), Moment(4)] {
+        names.answer(&question, records(&["192.0.2.1"], 5), now, 0);
+    }
+    assert!(names.take_due(Moment(60_000)).is_some());
+    assert_eq!(names.take_due(Moment(60_000)), None);
+}
