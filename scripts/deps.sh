@@ -27,6 +27,7 @@ test   chromium         chromium
 test   chromium-driver  chromedriver
 test   conntrack        conntrack
 test   iptables         iptables
+test   keepalived       keepalived
 test   nftables         nft
 test   unbound          unbound
 bench  conntrack        conntrack

@@ -72,6 +72,12 @@ mod dns;
 mod drift;
 #[path = "netns/failover.rs"]
 mod failover;
+#[path = "netns/fleet.rs"]
+mod fleet;
+#[path = "netns/fleet_failover.rs"]
+mod fleet_failover;
+#[path = "netns/fleet_hosts.rs"]
+mod fleet_hosts;
 #[path = "netns/hangs.rs"]
 mod hangs;
 #[path = "netns/health.rs"]
@@ -128,3 +134,5 @@ mod stale_sockets;
 mod traffic;
 #[path = "netns/upgrade.rs"]
 mod upgrade;
+#[path = "netns/ways.rs"]
+mod ways;

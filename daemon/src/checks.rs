@@ -1,14 +1,14 @@
-//! Active health checks of services from files: the checker asks every backend whether it serves, and sends the
-//! backends that do not serve to the owner task. Owns the targets, the times and the evaluation of the answers;
+//! Active health checks of services from files, and of Kubernetes Services if configured: the checker asks every backend
+//! whether it serves, and sends the backends that do not serve to the owner task. Owns the targets, the times and the evaluation of the answers;
 //! selection decides what follows for connections ([`nodelb_core::compile::select`]).
 //!
-//! The checker stands between the file source and the owner task: the changes of the source pass through it unmodified,
+//! The checker stands between these sources and the owner task: the changes of the sources pass through it unmodified,
 //! and it adds the health of their backends to the same batch. Therefore a backend that may not be used before its
 //! first answer, or that was quarantined when nodelb ended, is never used for a moment in between. And there is only
 //! one way in which the checker learns what to check.
 //!
 //! ```text
-//!  file source --Vec<Change>--> [board] --the same, and Change::Quarantine--> owner
+//!  a source ----Vec<Change>--> [board] --the same, and Change::Quarantine--> owner
 //!                                 │  ▲
 //!              which, when: schedule  answers: ask (TCP connect, HTTP GET; sockets of nodelb's own)
 //! ```
@@ -26,5 +26,5 @@ mod schedule;
 mod state;
 mod state_file;
 
-pub use run::start;
+pub use run::{KubernetesChanges, Sources, start};
 pub use state::{CheckReport, Condition, Outcome};

@@ -104,6 +104,7 @@ pub async fn start(
         snapshot: snapshot.clone(),
         state,
         node: node.into(),
+        has_node_object: config.kubernetes.node_object,
         expected: owner.ports_at_start,
         timeouts: WatchTimeouts::default(),
     };

@@ -300,7 +300,8 @@ impl<D: Datapath> Owner<D> {
         }
         if links > 0 {
             drift::count(&self.drift, drift::LINK, links);
-            let detail = format!("reattached {links} BPF links that another process had changed");
+            let noun = if links == 1 { "link" } else { "links" };
+            let detail = format!("reattached {links} BPF {noun} that another process had changed");
             events.push(Event { kernel: Kernel::Done, ..Event::for_daemon(What::Repaired, detail) });
         }
         self.reporter.record(events, taken);

@@ -21,7 +21,7 @@ use nodelb_core::model::addr::Addr;
 use nodelb_core::model::service::Source;
 use nodelb_kube::apiserver::connection::connect::Register;
 use nodelb_kube::clock::Clock;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -197,8 +197,10 @@ async fn serve<D: Datapath + Send + 'static>(
     let files = files::start(config.files.directory.clone(), stop());
     let place = (directory.clone(), Arc::clone(&register));
     let dns = dns::start(files.changes, &config.dns, &handle, place, stop());
-    let (checks, checker) = checks::start(dns.changes, handle.clone(), directory, Arc::clone(&register), stop());
-    let kubernetes = kubernetes::start(&config, &handle, &name, Arc::clone(&register), &shutdown).await?;
+    let (behind_checks, kubernetes_changes) = through_checks(&config, &handle);
+    let sources = checks::Sources { files: dns.changes, kubernetes: kubernetes_changes };
+    let (checks, checker) = checks::start(sources, handle.clone(), directory, Arc::clone(&register), stop());
+    let kubernetes = kubernetes::start(&config, &behind_checks, &name, Arc::clone(&register), &shutdown).await?;
     let (kubernetes, source) = kubernetes.map(|started| (started.published, started.task)).unzip();
 
     // The readers: servers, and the comparison of the maps with the snapshot.
@@ -255,6 +257,16 @@ async fn end(
             ),
         )),
     }
+}
+
+/// Returns the owner task as the Kubernetes source uses it. If health checks of its services are made, its changes reach
+/// the owner task through the checker.
+fn through_checks(config: &Config, owner: &OwnerHandle) -> (OwnerHandle, Option<checks::KubernetesChanges>) {
+    if !config.kubernetes.health_checks {
+        return (owner.clone(), None);
+    }
+    let (changes, received) = mpsc::channel(owner.changes.max_capacity());
+    (OwnerHandle { changes, ..owner.clone() }, Some(checks::KubernetesChanges { received, guard: guard(config) }))
 }
 
 /// Starts the recorder, with the start of this run as its first event.
@@ -318,24 +330,30 @@ async fn follow_node(
     started.map_err(system("asking for the node's addresses"))
 }
 
-pub(crate) fn engine_config(config: &Config, previous_sources: BTreeSet<Source>, max_services: u32) -> EngineConfig {
+fn guard(config: &Config) -> Guard {
     let admin = config.admin.listen.iter().map(|address| (Addr::from(address.ip()), address.port())).collect();
     let listen = config.admin.listen.iter().map(|address| (address.port(), "admin.listen"));
     let healthz = config.healthz_addresses().into_iter();
     let healthz = healthz.map(|address| (address.port(), "kubernetes.healthz-addresses"));
-    let guard = Guard {
+    Guard {
         admin,
         own_ports: listen.chain(healthz).filter(|(port, _)| *port != 0).collect(),
         bypass: config.datapath.bypass.clone(),
         nodeport_range: config.datapath.nodeport_range.into(),
         external_ips: config.datapath.external_ips.clone(),
         own_addresses: config.datapath.own_addresses.clone(),
-    };
+    }
+}
+
+pub(crate) fn engine_config(config: &Config, previous_sources: BTreeSet<Source>, max_services: u32) -> EngineConfig {
+    let guard = guard(config);
     let kubernetes = config.kubernetes_settings().map(|_| Source::Kubernetes);
     let sources: BTreeSet<Source> = std::iter::once(Source::Files).chain(kubernetes).collect();
     let disabled_sources = kubernetes::disabled_sources(config);
     let packets = config.packets.engine();
-    EngineConfig { guard, sources, previous_sources, disabled_sources, max_services, packets }
+    let is_unchecked = !config.kubernetes.health_checks;
+    let unchecked_sources = is_unchecked.then_some(Source::Kubernetes).into_iter().collect();
+    EngineConfig { guard, sources, previous_sources, disabled_sources, unchecked_sources, max_services, packets }
 }
 
 fn system<E: Display>(what: &'static str) -> impl FnOnce(E) -> Failure {

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
@@ -26,7 +27,7 @@ pub(crate) struct Daemon {
     child: Child,
     pub(crate) admin: SocketAddr,
     lines: Receiver<String>,
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl Daemon {
@@ -56,7 +57,7 @@ impl Daemon {
         let stderr = BufReader::new(child.stderr.take().expect("this machine lets it"));
         let (sender, lines) = channel();
         std::thread::spawn(move || stderr.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
-        let daemon = Self { child, admin, lines, _directory: directory };
+        let daemon = Self { child, admin, lines, directory };
         let mut said = Vec::new();
         while !said.last().is_some_and(|line: &String| line.contains(until)) {
             said.push(
@@ -68,6 +69,11 @@ impl Daemon {
             );
         }
         (daemon, said)
+    }
+
+    /// The path of its configuration.
+    pub(crate) fn config(&self) -> PathBuf {
+        self.directory.path().join("nodelb.toml")
     }
 
     /// The log lines within this time.

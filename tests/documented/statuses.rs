@@ -74,4 +74,17 @@ fn status_names_maps_in_memory_and_a_missing_kubeconfig() {
     let first = &data["problems"][0];
     assert_eq!((&first["reason"], &first["blocks_readiness"]), (&"NoApiserver".into(), &true.into()), "{data:#}");
     assert!(first["cause"].as_str().is_some_and(|cause| cause.contains("/nonexistent/kubeconfig")), "{data:#}");
+    // `diagnose` has the same cause in the same words, although the daemon knows no service at all.
+    let admin = daemon.admin.to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nodelb"));
+    command.args(["diagnose", "default/kubernetes", "--admin", &admin, "-o", "json", "--config"]);
+    let output = command.arg(daemon.config()).output().expect("the binary starts");
+    let diagnosis: nodelb_core::rows::Diagnosis = serde_json::from_slice(&output.stdout).expect("JSON");
+    let cause = &diagnosis.findings[0];
+    assert_eq!((output.status.code(), cause.kind.name()), (Some(2), "apiserver-away"), "{diagnosis:#?}");
+    assert_eq!(first["cause"], cause.what.as_str());
+    let is_cause = |finding: &&nodelb_core::rows::FindingRow| finding.explained_by.is_none();
+    // The maps of this daemon are in memory, which no other finding explains.
+    let causes = diagnosis.findings.iter().filter(is_cause).map(|finding| finding.kind.name());
+    assert_eq!(causes.collect::<Vec<_>>(), ["apiserver-away", "not-translated"], "{diagnosis:#?}");
 }

@@ -1,6 +1,5 @@
 //! A node in a sandbox: its configuration, service files and daemon, and requests to the daemon.
 
-use std::cell::Cell;
 use std::fs::{self, Permissions};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -9,6 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ pub(crate) struct Host {
     /// Whether daemons have to join the cgroup, because the test is not in it.
     is_test_outside: bool,
     pub(crate) pins: PathBuf,
-    layout: Cell<u32>,
+    layout: AtomicU32,
 }
 
 impl Host {
@@ -71,7 +71,7 @@ impl Host {
     fn with(sandbox: &Sandbox, name: &str, cgroup: PathBuf, is_test_outside: bool) -> Self {
         let dir = Path::new("/run").join(format!("{name}-test"));
         fs::create_dir_all(dir.join("services.d")).unwrap();
-        let (pins, layout) = (sandbox.bpffs.join(name), Cell::new(1));
+        let (pins, layout) = (sandbox.bpffs.join(name), AtomicU32::new(1));
         let host = Self { dir, cgroup, is_test_outside, pins, layout };
         host.configure("");
         host
@@ -97,7 +97,7 @@ impl Host {
 
     /// Sets the layout version of daemons started from now on.
     pub(crate) fn use_layout(&self, version: u32) {
-        self.layout.set(version);
+        self.layout.store(version, Ordering::Relaxed);
     }
 
     /// Replaces the content of a service file atomically.
@@ -135,7 +135,7 @@ impl Host {
             command.args(["-c", &join, NODELB]);
         }
         crash_at(&mut command, crash_after);
-        command.env(LAYOUT, self.layout.get().to_string());
+        command.env(LAYOUT, self.layout.load(Ordering::Relaxed).to_string());
         self.launch(command, &[])
     }
 

@@ -38,7 +38,7 @@ pub(crate) const POD_B: [&str; 2] = ["203.0.113.66", "2001:db8:b1::2"];
 pub(crate) struct Place(&'static str);
 
 impl Place {
-    fn make(name: &'static str) -> Self {
+    pub(crate) fn make(name: &'static str) -> Self {
         ip(&["netns", "add", name]);
         let place = Self(name);
         place.ip("link set lo up");

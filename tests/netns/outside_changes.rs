@@ -137,13 +137,18 @@ fn a_client_on_the_node_reaches_node_ports_through_its_socket() {
     });
 }
 
-/// The name that a server returns to a process in the cgroup of the node, over TCP.
-pub(crate) fn ask_from_the_node(daemon: &Daemon, to: &str) -> String {
+/// The file that moves a process into the cgroup of the node.
+pub(crate) fn processes_of_the_node(daemon: &Daemon) -> String {
     let cgroup = std::fs::read_to_string(format!("/proc/{}/cgroup", daemon.pid())).unwrap();
     let cgroup = cgroup.trim().rsplit_once(':').unwrap().1.to_owned();
     let mounts = std::fs::read_to_string("/proc/mounts").unwrap();
     let mount = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>()).find(|line| line[2] == "cgroup2");
-    let procs = format!("{}{cgroup}/cgroup.procs", mount.unwrap()[1]);
+    format!("{}{cgroup}/cgroup.procs", mount.unwrap()[1])
+}
+
+/// The name that a server returns to a process in the cgroup of the node, over TCP.
+pub(crate) fn ask_from_the_node(daemon: &Daemon, to: &str) -> String {
+    let procs = processes_of_the_node(daemon);
     let (ip, port) = to.rsplit_once(':').unwrap();
     let path = format!("{}/{port}", ip.trim_matches(['[', ']']));
     let script = format!("echo $$ >{procs} && exec 3<>/dev/tcp/{path} && echo '?' >&3 && head -n1 <&3");

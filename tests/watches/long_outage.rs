@@ -107,6 +107,7 @@ fn node(settings: Settings) -> Received {
         snapshot: watch::channel(Arc::new(Snapshot::default())).1,
         state,
         node: "n1".into(),
+        has_node_object: true,
         expected: 0,
         timeouts: WatchTimeouts::default(),
     };

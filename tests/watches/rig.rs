@@ -331,6 +331,7 @@ impl Node {
                 timeout: Duration::from_secs(5),
             },
             node: "n1".into(),
+            has_node_object: true,
             expected: 0,
             timeouts,
         };

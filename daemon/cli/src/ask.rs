@@ -93,7 +93,7 @@ pub(super) enum Colour {
 
 /// The format of an answer of a daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Format {
+pub enum Format {
     /// The most important columns, fitted to the terminal.
     Text,
     /// Every column, complete lists, times of day.
@@ -342,23 +342,27 @@ impl Asking {
 
     /// Returns the style of text output, which depends on where stdout leads.
     pub(super) fn style(&self) -> Style {
-        let is_terminal = std::io::stdout().is_terminal();
-        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let colour = match self.color {
-            Colour::Always => true,
-            Colour::Never => false,
-            Colour::Auto => is_terminal && !no_colour,
-        };
-        let wide = self.output == Format::Wide;
-        let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-        let width = || columns.or_else(|| Some(usize::from(terminal_size::terminal_size()?.0.0)));
-        let width = if is_terminal && !wide { width() } else { None };
-        Style { width: width.map(|width| width.clamp(40, MAX_WIDTH)), wide, is_stream: false, colour }
+        style(self.color, self.output == Format::Wide)
     }
 
     fn addresses(&self) -> Vec<At> {
         self.admin.clone().map_or_else(client::default_addresses, |at| vec![at])
     }
+}
+
+/// Returns the style of text output, which depends on where stdout leads.
+pub(super) fn style(colour: Colour, wide: bool) -> Style {
+    let is_terminal = std::io::stdout().is_terminal();
+    let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let colour = match colour {
+        Colour::Always => true,
+        Colour::Never => false,
+        Colour::Auto => is_terminal && !no_colour,
+    };
+    let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let width = || columns.or_else(|| Some(usize::from(terminal_size::terminal_size()?.0.0)));
+    let width = if is_terminal && !wide { width() } else { None };
+    Style { width: width.map(|width| width.clamp(40, MAX_WIDTH)), wide, is_stream: false, colour }
 }
 
 /// Returns the path with its query string. Characters that a query string may contain are not escaped, so that names

@@ -1,33 +1,36 @@
 //! `nodelb diagnose`: finds out why a service does not work, the most likely cause first. It asks three witnesses, each
 //! of which may be missing: the daemon ([`gather`] queries its admin API), an apiserver, and connections made from
-//! here. Their answers are [`facts`]; the [`rules`], which are pure, derive the findings, and [`show`] prints them. The
-//! [`catalogue`] explains Kubernetes Events.
+//! here. Their answers are [`facts`]; the [`rules`], which are pure, derive the findings, [`finding`] decides which of
+//! them explain the others, and [`skipped`] lists what was not checked. The [`catalogue`] has the severities, the order,
+//! the remedies and the explanations of Kubernetes Events.
 
 pub mod catalogue;
 pub mod facts;
-pub mod finding;
+mod finding;
 mod gather;
 mod objects;
 mod rows;
 pub mod rules;
-mod show;
+mod skipped;
 pub(crate) mod suggest;
 
 use std::io::Write;
 use std::process::ExitCode;
-use std::time::SystemTime;
 
 use anyhow::Context;
-use nodelb_kube::clock;
+use nodelb_core::model::time::Time;
+use nodelb_core::rows::{Answer, ConnectTestRow, Diagnosis, FindingKind, FindingSeverity};
 
-use self::finding::Severity;
-use crate::client;
+use self::facts::{Facts, Outcome};
+use crate::ask::{self, Colour, Format};
 use crate::endpoints::{Endpoints, ReadConfiguration};
-use crate::exit::Failure;
-use crate::{DiagnoseOptions, Output};
+use crate::exit::{Code, Failure};
+use crate::{DiagnoseOptions, client, yaml};
+
+const FAILED: &str = "the findings cannot be written as JSON";
 
 /// Asks all witnesses, and prints the findings. The exit code is that of the most severe finding: 1 for a warning, 2
-/// for a critical one, otherwise 0.
+/// for a critical one, otherwise 0; [`Code::NotFound`] if there is no such service.
 ///
 /// # Errors
 /// When the configuration or a kubeconfig has a problem, or the findings cannot be written.
@@ -38,20 +41,62 @@ pub(crate) fn diagnose(
 ) -> Result<ExitCode, Failure> {
     let endpoints = Endpoints::new(&options.connection, configured)?;
     let runtime = client::runtime()?;
-    let now = clock::unix_seconds(SystemTime::now());
-    let facts = runtime.block_on(gather::facts(options, &endpoints, now));
+    let now = ask::now();
+    let facts = runtime.block_on(gather::facts(options, &endpoints, now.0 / 1_000));
     // A resolver that hangs must not prevent the command from ending.
     runtime.shutdown_background();
-    let findings = rules::findings(&facts);
-    let report = show::Report::new(&facts, findings);
+    let diagnosis = diagnosis(&facts, now);
+    let json = || serde_json::to_value(&diagnosis).context(FAILED);
     let text = match options.output {
-        Output::Text => report.to_text(),
-        Output::Json => report.to_json().context("the findings cannot be written as JSON")?,
+        Format::Text | Format::Wide => diagnosis.text(now, &ask::style(Colour::Auto, options.is_verbose())),
+        Format::Json => serde_json::to_string_pretty(&diagnosis).context(FAILED)? + "\n",
+        Format::Yaml => yaml::text(&json()?),
     };
     out.write_all(text.as_bytes()).context("writing what was found")?;
-    Ok(match report.severity() {
-        Severity::Ok | Severity::Info => ExitCode::SUCCESS,
-        Severity::Warning => ExitCode::from(1),
-        Severity::Critical => ExitCode::from(2),
-    })
+    Ok(exit_code(&diagnosis))
 }
+
+fn diagnosis(facts: &Facts, now: Time) -> Diagnosis {
+    let findings = rules::findings(facts);
+    let severity = findings.iter().map(|finding| finding.severity).max().unwrap_or(FindingSeverity::Ok);
+    let connections = facts.connect_tests.iter().filter_map(|test| {
+        let (error, after) = match &test.outcome {
+            Outcome::Accepted(after) => (None, *after),
+            Outcome::Failed(why, after) => (Some(why.clone()), *after),
+            Outcome::Unprovable => return None,
+        };
+        let milliseconds = (after.as_secs_f64() * 1e6).round() / 1e3;
+        Some(ConnectTestRow {
+            to: test.to.clone(),
+            is_backend: test.is_backend,
+            accepted: error.is_none(),
+            error,
+            milliseconds,
+        })
+    });
+    Diagnosis {
+        service: facts.service.to_string(),
+        node: facts.node.clone(),
+        time: now,
+        severity,
+        daemon: facts.daemon.ok().is_some(),
+        apiserver: facts.cluster.ok().map(|cluster| cluster.via.clone()),
+        connections: connections.collect(),
+        not_checked: skipped::skipped(facts),
+        findings,
+    }
+}
+
+fn exit_code(diagnosis: &Diagnosis) -> ExitCode {
+    let first = diagnosis.findings.first().map(|finding| finding.kind);
+    match diagnosis.severity {
+        _ if first == Some(FindingKind::NoSuchService) => Code::NotFound.into(),
+        FindingSeverity::Ok | FindingSeverity::Info => ExitCode::SUCCESS,
+        FindingSeverity::Warning => ExitCode::from(1),
+        FindingSeverity::Critical => ExitCode::from(2),
+    }
+}
+
+#[cfg(test)]
+#[path = "diagnose/tests/diagnosis.rs"]
+mod tests;

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Args;
 use nodelb_core::model::service::ServiceName;
 
-use super::ask::Output;
+use super::ask::{Format, Output};
 use super::client::At;
 use super::print::{Sanitizer, is_read, print};
 use crate::exit::Failure;
@@ -32,15 +32,25 @@ pub struct DiagnoseOptions {
     /// The service
     #[arg(value_name = "NAMESPACE/NAME")]
     pub service: ServiceName,
-    /// Output format
-    #[arg(long, value_name = "FORM", default_value = "text")]
-    pub output: Output,
+    /// Output format: text, wide (as with --verbose), json or yaml
+    #[arg(short, long, value_name = "FORMAT", default_value = "text", hide_possible_values = true)]
+    pub output: Format,
+    /// Also show details and what follows from the causes, and resolve the name of the service
+    #[arg(short, long)]
+    pub verbose: bool,
     /// Configuration, credentials and daemon.
     #[command(flatten)]
     pub connection: ConnectionOptions,
     /// Do not connect to frontends or backends, and do not resolve names
     #[arg(long)]
     pub no_connect: bool,
+}
+
+impl DiagnoseOptions {
+    /// Whether everything is shown.
+    pub(crate) fn is_verbose(&self) -> bool {
+        self.verbose || self.output == Format::Wide
+    }
 }
 
 /// Options of `nodelb watch`.

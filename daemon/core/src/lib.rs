@@ -17,6 +17,7 @@ pub mod compile;
 pub mod config;
 pub mod datapath;
 pub mod degraded;
+mod diagnosis_text;
 pub mod engine;
 pub mod explain;
 pub mod filter;

@@ -2,6 +2,7 @@
 //! as tables. A field is a key in JSON and a column in text at once; the schema of the API is made from these structs.
 
 mod answer;
+mod diagnosis;
 mod packets;
 mod row;
 mod services;
@@ -9,6 +10,7 @@ mod sources;
 mod tables;
 
 pub use answer::{Answer, Dated, Rendered};
+pub use diagnosis::{ConnectTestRow, Diagnosis, FindingKind, FindingRow, FindingSeverity, SkippedRow};
 pub use packets::{
     ConnectionRow, Connections, CountedRow, DIRECTIONS, DeviceRow, Devices, DropRow, Drops, LINKS, ListedRow, PATHS,
     PacketRow, Packets, PacketsRow, ROLES, WatcherRow,

@@ -178,6 +178,11 @@ impl Snapshot {
         self.desired.node_addrs.iter().any(|addr| addr.family() == family)
     }
 
+    /// Whether nodelb makes the health checks that services of the source ask for.
+    pub fn is_checked(&self, source: Source) -> bool {
+        !self.config.unchecked_sources.contains(&source)
+    }
+
     pub(crate) fn check(&self, backend: L4Addr, source: Source) -> Result<(), BackendRefusal> {
         self.config.guard.check_backend(backend, source, self.facts.apiservers())
     }

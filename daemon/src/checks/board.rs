@@ -1,4 +1,4 @@
-//! What is checked, and its state: computes the changes for the owner task from the changes of the file source and the
+//! What is checked, and its state: computes the changes for the owner task from the changes of the sources and the
 //! answers of backends. Pure, so that tests can try any order of files, edits and answers.
 //!
 //! A target is one address that one service checks. If [`HealthCheck::port`] is set, a backend that serves several of
@@ -11,11 +11,13 @@ use std::sync::Arc;
 
 use foldhash::fast::RandomState;
 use nodelb_core::change::Change;
+use nodelb_core::compile::guard::Guard;
 use nodelb_core::compile::select::effective_state;
-use nodelb_core::model::addr::{Addr, Protocol};
+use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::health_check::{HealthCheck, Quarantine};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{BackendState, Service, ServiceName, Slice, SliceName, Source};
+use nodelb_core::table::apiservers::Apiservers;
 
 use super::state::{Condition, HealthState};
 
@@ -34,24 +36,40 @@ type Backend = (Addr, u16);
 #[derive(Debug, Default)]
 pub(super) struct Board {
     subjects: HashMap<ServiceName, Subject, RandomState>,
-    slices: HashMap<SliceName, Listed, RandomState>,
+    slices: HashMap<SliceKey, Listed, RandomState>,
     targets: HashMap<TargetId, (ServiceName, Backend), RandomState>,
     last_id: u64,
-    /// Backends that were unhealthy when nodelb ended, of services that the source has not sent yet.
+    /// Backends that were unhealthy when nodelb ended, of services that their source has not sent yet.
     remembered: BTreeMap<ServiceName, Quarantine>,
-    /// Whether the previous daemon checked the source's first services until a moment ago.
+    /// Whether the previous daemon checked the sources' first services until a moment ago.
     continues: bool,
+    /// The sources that have not sent everything yet.
+    awaited: BTreeSet<Source>,
+    /// The addresses that no Kubernetes service may make this host connect to.
+    guard: Guard,
     /// Services with a quarantine that may differ from the last report to the owner task.
     unreported: BTreeSet<ServiceName>,
+}
+
+/// Identifies a slice.
+type SliceKey = (Source, SliceName);
+
+/// The description of a service by one source.
+#[derive(Debug)]
+struct Claim {
+    created: u64,
+    source: Source,
+    check: Option<Arc<HealthCheck>>,
 }
 
 /// Everything that is known under one service name.
 #[derive(Debug, Default)]
 struct Subject {
-    check: Option<Arc<HealthCheck>>,
+    /// In order of precedence, as in the core's table: only the checks of the first one are made, with its own slices.
+    claims: Vec<Claim>,
     /// The check that the targets were last made for.
     check_before: Option<Arc<HealthCheck>>,
-    slices: BTreeSet<SliceName>,
+    slices: BTreeSet<SliceKey>,
     /// By the address that is checked.
     targets: BTreeMap<Backend, Target>,
     /// The last report to the owner task, and its time.
@@ -103,21 +121,28 @@ pub(super) struct Transition {
 impl Board {
     /// Creates a board that remembers which backends were unhealthy. If it `continues`, all others were healthy.
     pub(super) fn recalling(remembered: BTreeMap<ServiceName, Quarantine>, continues: bool) -> Self {
-        Self { remembered, continues, ..Self::default() }
+        Self { remembered, continues, awaited: [Source::Files].into(), ..Self::default() }
     }
 
-    /// Takes a batch of the file source. The caller gets the consequences for the owner task from [`Board::changes`] and
+    /// The same for services of Kubernetes, too, which must not lead to the addresses that the guard refuses.
+    pub(super) fn with_kubernetes(mut self, guard: Guard) -> Self {
+        self.awaited.insert(Source::Kubernetes);
+        Self { guard, ..self }
+    }
+
+    /// Takes a batch of a source. The caller gets the consequences for the owner task from [`Board::changes`] and
     /// must send them in the same batch.
     pub(super) fn follow(&mut self, changes: &[Change]) -> Followed {
         let mut touched = BTreeSet::new();
-        let mut is_complete = false;
         for change in changes {
             match change {
                 Change::UpsertService(service) => self.describe(service, &mut touched),
-                Change::RemoveService(name, Source::Files) => self.forget(name, &mut touched),
+                Change::RemoveService(name, source) => self.forget(name, *source, &mut touched),
                 Change::UpsertSlice(slice) => self.list(slice, &mut touched),
-                Change::RemoveSlice(name, Source::Files) => self.unlist(name, &mut touched),
-                Change::Synced { incomplete, .. } => is_complete = incomplete.is_none(),
+                Change::RemoveSlice(name, source) => self.unlist(&(*source, name.clone()), &mut touched),
+                Change::Synced { source, incomplete: None } => {
+                    self.awaited.remove(source);
+                }
                 _ => {}
             }
         }
@@ -125,7 +150,7 @@ impl Board {
         for name in touched {
             self.rebuild(&name, &mut followed);
         }
-        if is_complete {
+        if self.awaited.is_empty() {
             // The entries that are left belong to services or backends that no longer exist.
             self.remembered.clear();
             self.continues = false;
@@ -135,21 +160,26 @@ impl Board {
 
     fn describe(&mut self, service: &Service, touched: &mut BTreeSet<ServiceName>) {
         let subject = self.subjects.entry(service.name.clone()).or_default();
-        if subject.check != service.health_check {
-            subject.check.clone_from(&service.health_check);
+        let (created, source, check) = (service.created.unwrap_or(0), service.source, service.health_check.clone());
+        let before = subject.owner();
+        subject.claims.retain(|claim| claim.source != source);
+        subject.claims.push(Claim { created, source, check });
+        subject.claims.sort_by_key(|claim| (claim.created, claim.source));
+        if subject.owner() != before {
             touched.insert(service.name.clone());
         }
     }
 
-    fn forget(&mut self, name: &ServiceName, touched: &mut BTreeSet<ServiceName>) {
+    fn forget(&mut self, name: &ServiceName, source: Source, touched: &mut BTreeSet<ServiceName>) {
         if let Some(subject) = self.subjects.get_mut(name) {
-            subject.check = None;
+            subject.claims.retain(|claim| claim.source != source);
             touched.insert(name.clone());
         }
     }
 
     fn list(&mut self, slice: &Slice, touched: &mut BTreeSet<ServiceName>) {
-        self.unlist(&slice.name, touched);
+        let key = (slice.source, slice.name.clone());
+        self.unlist(&key, touched);
         let is_checked = |backend: &&nodelb_core::model::service::Backend| {
             matches!(effective_state(backend), BackendState::Active | BackendState::Terminating)
         };
@@ -158,15 +188,15 @@ impl Board {
             port.backends.iter().filter(is_checked).map(move |backend| ((backend.addr, backend.port), is_tcp))
         });
         let listed = Listed { service: slice.service.clone(), backends: backends.collect() };
-        self.slices.insert(slice.name.clone(), listed);
-        self.subjects.entry(slice.service.clone()).or_default().slices.insert(slice.name.clone());
+        self.slices.insert(key.clone(), listed);
+        self.subjects.entry(slice.service.clone()).or_default().slices.insert(key);
         touched.insert(slice.service.clone());
     }
 
-    fn unlist(&mut self, name: &SliceName, touched: &mut BTreeSet<ServiceName>) {
-        if let Some(listed) = self.slices.remove(name) {
+    fn unlist(&mut self, key: &SliceKey, touched: &mut BTreeSet<ServiceName>) {
+        if let Some(listed) = self.slices.remove(key) {
             if let Some(subject) = self.subjects.get_mut(&listed.service) {
-                subject.slices.remove(name);
+                subject.slices.remove(key);
             }
             touched.insert(listed.service);
         }
@@ -176,13 +206,17 @@ impl Board {
     fn rebuild(&mut self, name: &ServiceName, followed: &mut Followed) {
         let Some(subject) = self.subjects.get_mut(name) else { return };
         let before = std::mem::take(&mut subject.targets);
-        let check_before = std::mem::replace(&mut subject.check_before, subject.check.clone());
-        if let Some(check) = subject.check.clone() {
+        let owner = subject.owner();
+        let check = owner.as_ref().and_then(|(_, check)| check.clone());
+        let check_before = std::mem::replace(&mut subject.check_before, check);
+        if let Some((source, Some(check))) = owner {
             let method_before = check_before.as_ref().map(|check| &check.method);
             let is_new_check = method_before.is_some_and(|method| *method != check.method);
             let is_moved = check_before.is_some_and(|before| before.interval != check.interval);
             let remembered = self.remembered.get(name);
-            for (asked, backends) in wanted(&check, &subject.slices, &self.slices) {
+            let mut wanted = wanted(&check, source, &subject.slices, &self.slices);
+            wanted.retain(|asked, _| source == Source::Files || is_permitted(&self.guard, *asked));
+            for (asked, backends) in wanted {
                 let known = before.get(&asked);
                 let health = match known {
                     Some(known) if is_new_check => known.health.clone().undecided(),
@@ -215,7 +249,8 @@ impl Board {
     /// Returns the check of a target; `None` if the target is gone.
     pub(super) fn question(&self, id: TargetId) -> Option<Question> {
         let (name, (addr, port)) = self.targets.get(&id)?;
-        let check = self.subjects.get(name)?.check.clone()?;
+        let (_, check) = self.subjects.get(name)?.owner()?;
+        let check = check?;
         Some(Question { at: SocketAddr::new(addr.ip(), *port), check })
     }
 
@@ -223,7 +258,8 @@ impl Board {
     pub(super) fn record(&mut self, id: TargetId, answer: Result<(), Arc<str>>) -> Option<Transition> {
         let (name, asked) = self.targets.get(&id)?;
         let subject = self.subjects.get_mut(name)?;
-        let check = subject.check.as_ref()?;
+        let (_, check) = subject.owner()?;
+        let check = check?;
         let target = subject.targets.get_mut(asked)?;
         let before = target.health.failure().cloned();
         let has_turned = target.health.record(answer, check.rise, check.fall);
@@ -286,6 +322,11 @@ impl Board {
 }
 
 impl Subject {
+    /// The source of the description that takes precedence, and its check; `None` without a description.
+    fn owner(&self) -> Option<(Source, Option<Arc<HealthCheck>>)> {
+        self.claims.first().map(|claim| (claim.source, claim.check.clone()))
+    }
+
     /// Returns the backends that are not to be used, each with its last error.
     fn quarantine(&self) -> Quarantine {
         self.targets.values().flat_map(Target::failures).collect()
@@ -293,7 +334,7 @@ impl Subject {
 
     /// Whether nothing is known under the name, and nothing was reported to the owner task.
     fn is_nothing(&self) -> bool {
-        self.check.is_none() && self.slices.is_empty() && self.reported.is_empty()
+        self.claims.is_empty() && self.slices.is_empty() && self.reported.is_empty()
     }
 }
 
@@ -304,14 +345,21 @@ impl Target {
     }
 }
 
+/// Whether a Kubernetes service may make this host connect to the address: by the same rules as for backends.
+fn is_permitted(guard: &Guard, (addr, port): Backend) -> bool {
+    guard.admits_backend(L4Addr::new(addr, port, Protocol::Tcp), Source::Kubernetes, &Apiservers::default())
+}
+
 /// Returns the addresses to check, each with the backends that its answers apply to.
 fn wanted(
     check: &HealthCheck,
-    names: &BTreeSet<SliceName>,
-    slices: &HashMap<SliceName, Listed, RandomState>,
+    source: Source,
+    keys: &BTreeSet<SliceKey>,
+    slices: &HashMap<SliceKey, Listed, RandomState>,
 ) -> BTreeMap<Backend, Vec<Backend>> {
     let mut backends: BTreeSet<Backend> = BTreeSet::new();
-    for listed in names.iter().filter_map(|name| slices.get(name)) {
+    let own = keys.iter().filter(|(of, _)| *of == source);
+    for listed in own.filter_map(|key| slices.get(key)) {
         // The port of another protocol does not answer over TCP.
         let answers = listed.backends.iter().filter(|(_, is_tcp)| *is_tcp || check.port.is_some());
         backends.extend(answers.map(|(backend, _)| *backend));

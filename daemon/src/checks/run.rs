@@ -1,4 +1,4 @@
-//! The task of the health checks: passes on the changes of the file source, asks the targets that the schedule names,
+//! The task of the health checks: passes on the changes of the sources, asks the targets that the schedule names,
 //! and reports the consequences to the owner task.
 
 use std::collections::HashMap;
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nodelb_core::change::Change;
+use nodelb_core::compile::guard::Guard;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::node::NodeFacts;
@@ -27,10 +28,44 @@ use super::state::{CheckReport, Outcome};
 use super::state_file::Saver;
 use crate::reconcile::OwnerHandle;
 
+/// The sources with services that may ask for health checks.
+pub struct Sources {
+    /// Changes from the file source.
+    pub files: mpsc::Receiver<Vec<Change>>,
+    /// The Kubernetes source; `None` if its services are not checked.
+    pub kubernetes: Option<KubernetesChanges>,
+}
+
+/// The Kubernetes source, as the checker reads it.
+pub struct KubernetesChanges {
+    /// Its changes.
+    pub received: mpsc::Receiver<Vec<Change>>,
+    /// The addresses that its services must not make this host connect to.
+    pub guard: Guard,
+}
+
+impl Sources {
+    /// The next batch of any source. Waits forever if all of them have ended.
+    async fn next(&mut self) -> Vec<Change> {
+        let Self { files, kubernetes } = self;
+        let kubernetes = async {
+            match kubernetes {
+                Some(kubernetes) => kubernetes.received.recv().await,
+                None => None,
+            }
+        };
+        tokio::select! {
+            Some(batch) = files.recv() => batch,
+            Some(batch) = kubernetes => batch,
+            else => std::future::pending().await,
+        }
+    }
+}
+
 /// The checker's connections and settings.
 struct Checker {
-    /// Changes from the file source.
-    incoming: mpsc::Receiver<Vec<Change>>,
+    /// Changes from the sources.
+    sources: Sources,
     /// To the owner task, with snapshots that contain the node's addresses.
     owner: OwnerHandle,
     /// Reports for metrics.
@@ -93,10 +128,10 @@ fn room_for_sockets() -> usize {
 /// Minimum number of sockets: with fewer, nothing would be checked.
 const MIN_SOCKETS: usize = 64;
 
-/// Starts the checker between the file source and the owner task; it runs until `shutdown` is ready or the owner task
+/// Starts the checker between the sources and the owner task; it runs until `shutdown` is ready or the owner task
 /// has ended. Returns its reports, and the task. `directory` is the state directory.
 pub fn start(
-    incoming: mpsc::Receiver<Vec<Change>>,
+    sources: Sources,
     owner: OwnerHandle,
     directory: PathBuf,
     register: Register,
@@ -104,7 +139,7 @@ pub fn start(
 ) -> (watch::Receiver<Arc<CheckReport>>, JoinHandle<()>) {
     let (reports_in, reports) = watch::channel(Arc::default());
     let checker = Checker {
-        incoming,
+        sources,
         owner,
         reports: reports_in,
         register,
@@ -116,15 +151,19 @@ pub fn start(
     (reports, tokio::spawn(run(checker, shutdown)))
 }
 
-/// Runs the checker. The changes of the file source are passed on only after the unhealthy backends of the previous run
+/// Runs the checker. The changes of the sources are passed on only after the unhealthy backends of the previous run
 /// are known.
 async fn run(checker: Checker, shutdown: impl Future<Output = ()>) {
     let CheckTimeouts { save_every: every, timeout, .. } = checker.timeouts;
     let mut saver = Saver::load(&checker.directory, Limits { every, retry: every, timeout }).await;
     // With services in the maps, the daemon continues the work of one that has just ended.
     let continues = checker.owner.ports_at_start > 0;
+    let mut board = Board::recalling(saver.saved().clone(), continues);
+    if let Some(kubernetes) = &checker.sources.kubernetes {
+        board = board.with_kubernetes(kubernetes.guard.clone());
+    }
     let mut running = Running {
-        board: Board::recalling(saver.saved().clone(), continues),
+        board,
         schedule: Schedule::new(checker.seed, MAX_OPEN.min(checker.sockets / 2)),
         asking: JoinSet::new(),
         open: HashMap::new(),
@@ -183,7 +222,7 @@ impl Running {
             let begin_at = self.schedule.next_due().map(|due| self.in_grains(due));
             let tell_at = self.tell_at;
             tokio::select! {
-                Some(batch) = self.checker.incoming.recv() => {
+                batch = self.checker.sources.next() => {
                     is_outdated = true;
                     if self.pass_on(batch).await.is_err() {
                         return;
@@ -213,7 +252,7 @@ impl Running {
         }
     }
 
-    /// Passes a batch of the file source to the owner task, with what is known of the backends.
+    /// Passes a batch of a source to the owner task, with what is known of the backends.
     async fn pass_on(&mut self, mut batch: Vec<Change>) -> Result<(), OwnerIsGone> {
         let Followed { entered, left } = self.board.follow(&batch);
         let now = self.checker.owner.clock.now();

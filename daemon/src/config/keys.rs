@@ -193,6 +193,14 @@ section! {
     /// probe. Reachable from the network. [::] covers IPv4 and IPv6; empty disables it.
     healthz_addresses: Vec<SocketAddr> = vec![([0_u16; 8], 10256).into()], reachable;
 
+    /// Check the backends of Services that ask for it with the annotation nodelb.io/health-check. Every user who may
+    /// write Services and EndpointSlices can then make each node connect to any address, up to ten times a second.
+    health_checks: bool = false;
+
+    /// Whether this host has a Node object. Set it to "false" on a host without a kubelet: nodelb then reads no Nodes,
+    /// and a missing one is no problem.
+    node_object: bool = true;
+
     /// Write a Kubernetes Event for a Service that is held, refused, in conflict with another one or without backends:
     /// one Event per reason and node, repeated with a count.
     events: bool = false;

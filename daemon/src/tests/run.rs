@@ -20,7 +20,7 @@ async fn an_owner_that_has_ended_is_not_blamed_for_others_that_hang() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_written_in_time_is_waited_for() {
-    let (reported, mut closed) = tokio::sync::mpsc::channel::<()>(1);
+    let (reported, mut closed) = mpsc::channel::<()>(1);
     let slow = tokio::spawn(async move {
         tokio::time::sleep(SHUTDOWN_TIMEOUT / 2).await;
         reported.send(()).await.unwrap();

@@ -68,7 +68,7 @@ nodelb_is_installed_next_to_it() {
     sed -i 's|^pod-devices = .*|pod-devices = ["tap*"]|' /etc/nodelb/nodelb.toml
     set_mode auto
     check "nodelb check-config" nodelb check-config
-    check "systemctl enable --now" systemctl enable -q --now $unit
+    check "systemctl enable --now" enable_now
     check "it is ready" within 60 is_ready
     check "it has the services" within 60 says '^198.51.100.101:80/TCP .*OK' nodelb frontends
     check "nodelb devices: off, because of kube-proxy" within 60 says '^off .*nftables table kube-proxy' nodelb devices
@@ -76,6 +76,10 @@ nodelb_is_installed_next_to_it() {
     check "no program is at a device" is_not has_device_programs uplink
     check "kube-proxy serves everything" all_are_reached
     check_load "nodelb is installed next to kube-proxy"
+}
+
+enable_now() {
+    systemctl enable -q --now $unit || { journalctl -b --no-pager -o short-monotonic -u $unit; return 1; }
 }
 
 # As docs/kubernetes.md describes it.
@@ -155,16 +159,17 @@ a_vlan_on_a_bond_is_an_uplink() {
     ip -n router route replace 198.51.100.0/24 via 203.0.113.2
     ip -n router route replace 2001:db8:f::/48 via 2001:db8:1::2
     ip link del tagged
-    ip link del trunk
-    ip link del cable1
+    # The bond has the address of the first cable, which therefore leaves last.
     ip link del cable2
+    ip link del cable1
+    ip link del trunk
     ip -n router link del trunk
 }
 
 # A namespace behind a tap device, as a virtual machine is: its packets come from a program, here socat.
 a_tap_device_serves_a_virtual_machine() {
     ip netns add machine
-    systemd-run --quiet --unit=machine socat TUN,tun-type=tap,tun-name=tap0,iff-no-pi \
+    systemd-run --quiet --unit=machine --property=SuccessExitStatus=143 socat TUN,tun-type=tap,tun-name=tap0,iff-no-pi \
         EXEC:"ip netns exec machine socat TUN\\,tun-type=tap\\,tun-name=eth0\\,iff-no-pi STDIO"
     check "the tap device comes" within 20 test -e /sys/class/net/tap0
     check "the device of the machine comes" within 20 ip -n machine link show eth0

@@ -1,15 +1,17 @@
-//! The catalogue of Kubernetes Events about services: what each reason means, what its message usually points to, and
-//! the remedy. The data is in `catalogue.toml`. A reason without an entry is shown as Kubernetes reports it.
+//! The catalogue: the findings with their order, relations and remedies, and the Kubernetes Events about services: what
+//! each reason means, what its message usually points to, and the remedy. The data is in `catalogue.toml`. An Event whose
+//! reason has no entry is shown as Kubernetes reports it.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use k8s_openapi::api::core::v1::Event;
 use nodelb_core::output::durations;
+use nodelb_core::problems::Reason;
+use nodelb_core::rows::{FindingKind, FindingRow, FindingSeverity as Severity};
 use nodelb_core::text;
 use serde::Deserialize;
 
-use super::finding::Severity;
 use super::objects::{component, last_seen, text};
 
 /// The file, which a test reads: it has no errors.
@@ -19,9 +21,85 @@ static CATALOGUE: LazyLock<Catalogue> =
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Catalogue {
+    finding: Vec<FindingEntry>,
     event: Vec<Entry>,
     cause: BTreeMap<String, Cause>,
     packet: BTreeMap<String, PacketProblem>,
+}
+
+/// What all findings of a kind have in common.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct FindingEntry {
+    /// The kind.
+    pub kind: FindingKind,
+    /// The severity, unless the facts say otherwise.
+    pub severity: Severity,
+    /// The reasons of `/status` for the same situation.
+    #[serde(default)]
+    pub problems: Vec<Reason>,
+    /// Whether such a problem concerns every service.
+    #[serde(default)]
+    pub for_all: bool,
+    /// Whether such a problem concerns the service only if a rule says so.
+    #[serde(default)]
+    pub of_node: bool,
+    /// The findings that follow from this one.
+    #[serde(default)]
+    pub explains: Vec<FindingKind>,
+    /// The findings that say nothing if there is this one.
+    #[serde(default)]
+    pub suppresses: Vec<FindingKind>,
+    /// Whether it is shown only if nothing is wrong.
+    #[serde(default)]
+    detail: bool,
+    #[serde(default)]
+    remedy: Option<String>,
+    #[serde(default)]
+    remedies: BTreeMap<String, String>,
+}
+
+impl FindingEntry {
+    /// Creates a finding with the severity and the remedy of its kind, which may have placeholders.
+    pub(super) fn new_finding(&self, what: impl Into<String>) -> FindingRow {
+        FindingRow {
+            severity: self.severity,
+            kind: self.kind,
+            explained_by: None,
+            since: None,
+            file: None,
+            line: None,
+            what: what.into(),
+            evidence: Vec::new(),
+            remedy: self.remedy.clone(),
+            command: None,
+            is_detail: self.detail,
+        }
+    }
+
+    /// Returns the remedy for one case.
+    pub(super) fn remedy_for(&self, case: &str) -> Option<&str> {
+        self.remedies.get(case).map(String::as_str)
+    }
+}
+
+/// The names of values in remedies.
+#[cfg(test)]
+pub(super) const PLACEHOLDERS: [&str; 10] =
+    ["service", "namespace", "name", "source", "similar", "target", "at-once", "label", "value", "pod"];
+
+/// Returns every kind of finding in its order.
+pub fn findings() -> &'static [FindingEntry] {
+    &CATALOGUE.finding
+}
+
+/// Returns the entry of a kind of finding.
+///
+/// # Panics
+/// If the file lacks the kind, which a test excludes.
+pub(super) fn finding(kind: FindingKind) -> &'static FindingEntry {
+    let entry = findings().iter().find(|entry| entry.kind == kind);
+    entry.expect("invariant: the catalogue has every kind")
 }
 
 /// A problem of the packet path.

@@ -7,8 +7,10 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
+use nodelb_core::check::Check;
 use nodelb_core::compile::select::Choice;
 use nodelb_core::model::service::ServiceName;
+use nodelb_core::problems::Problem;
 use nodelb_core::state::status::Status;
 use serde::Deserialize;
 use serde_json::Value;
@@ -32,6 +34,8 @@ pub struct Facts {
     pub dns: Option<Dns>,
     /// Settings of this host's kernel.
     pub kernel: KernelSettings,
+    /// The cgroup of the daemon that this command is not in; `None` if it is, or if that is not known.
+    pub outside_cgroup: Option<String>,
 }
 
 /// Settings of this host's kernel for packets of other machines. What cannot be read is missing.
@@ -112,12 +116,18 @@ pub struct Cluster {
 /// The answers of the daemon, as its admin API gives them. A route that the daemon does not have is an empty answer.
 #[derive(Clone, Debug, Default)]
 pub struct Daemon {
-    /// Rows of `/readyz`.
-    pub checks: Vec<CheckRow>,
+    /// The conditions of readiness, from `/status`.
+    pub checks: Vec<Check>,
     /// Rows of `/services?service=`.
     pub services: Vec<ServiceRow>,
     /// Names of all services, if this service does not exist.
     pub names: Vec<String>,
+    /// The problems of `/status`.
+    pub problems: Vec<Problem>,
+    /// The line of a file that defines the service.
+    pub definition: Option<Definition>,
+    /// The value of `datapath.cgroup`.
+    pub cgroup: String,
     /// Rows of `/frontends?service=`.
     pub frontends: Vec<FrontendRow>,
     /// Rows of `/frontends?address=` for the addresses in error: the other services that claim them.
@@ -142,18 +152,6 @@ pub struct Daemon {
     pub history: Option<Vec<Value>>,
 }
 
-/// A row of `/readyz`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct CheckRow {
-    /// The name of the check, such as `canary` or `links`.
-    pub check: String,
-    /// The result: `ok` or `failed`.
-    pub result: String,
-    /// The reason for the result.
-    pub detail: String,
-}
-
 /// A row of `/services`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
@@ -170,6 +168,15 @@ pub struct ServiceRow {
     pub status: Option<Status>,
     /// The problem, if there is one.
     pub error: Option<String>,
+}
+
+/// The place in a file that defines a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Definition {
+    /// The path of the file, as `/sources` has it.
+    pub file: String,
+    /// The line; `None` if the file cannot be read here.
+    pub line: Option<u64>,
 }
 
 /// A row of `/frontends`.

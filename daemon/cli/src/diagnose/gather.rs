@@ -1,9 +1,11 @@
 //! Asks the witnesses. Owns their order (the daemon comes first, because it knows how to reach an apiserver) and the
 //! limits of each request; draws no conclusions.
 
+mod cgroup;
 mod cluster;
 mod connect;
 mod daemon;
+mod definition;
 mod kernel;
 
 use std::collections::BTreeSet;
@@ -35,6 +37,7 @@ pub(super) async fn facts(options: &DiagnoseOptions, endpoints: &Endpoints, now:
             Err(error) => Probe::Failed(format!("{error:#}")),
         },
     };
+    let outside_cgroup = daemon.ok().and_then(|daemon| cgroup::outside(&daemon.cgroup));
     let mut facts = Facts {
         service,
         now,
@@ -44,10 +47,13 @@ pub(super) async fn facts(options: &DiagnoseOptions, endpoints: &Endpoints, now:
         connect_tests: Vec::new(),
         dns: None,
         kernel: kernel::settings(),
+        outside_cgroup,
     };
     if !options.no_connect {
         facts.connect_tests = connect::all(&connect::targets(&facts)).await;
-        facts.dns = dns(&facts, endpoints).await;
+        if options.is_verbose() {
+            facts.dns = dns(&facts, endpoints).await;
+        }
     }
     facts
 }

@@ -1,19 +1,29 @@
-//! Rows of the admin API that are only quoted: all their columns on one line. Pure, and tolerant, because a daemon of
-//! another version has other columns.
+//! Rows of the admin API that are only quoted, as text. Pure, and tolerant, because a daemon of another version has other
+//! columns.
 
 use nodelb_core::model::time::Time;
 use nodelb_core::text;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
-/// Maximum number of columns that are shown of a row.
+/// Maximum number of values of a list that are shown.
 const MOST: usize = 12;
 
-/// Returns a row as `column value, column value`, without the empty columns.
-pub(super) fn one_line(row: &Value) -> String {
-    let Value::Object(columns) = row else { return text(row) };
-    let filled = columns.iter().filter(|(_, value)| !is_empty(value)).take(MOST);
-    let each: Vec<String> = filled.map(|(name, value)| format!("{} {}", name.replace('_', "-"), text(value))).collect();
-    each.join(", ")
+/// Returns a row of `/diff` as text: what differs, and the likely cause.
+pub(super) fn difference(row: &Value) -> String {
+    let column = |name: &str| row.get(name).filter(|value| !is_empty(value)).map(text);
+    let sides = ["source", "memory", "kernel"];
+    let sides = sides.into_iter().filter_map(|side| Some(format!("{side}: {}", column(side)?)));
+    let sides: Vec<String> = sides.collect();
+    let what = column("what").unwrap_or_default();
+    let cause = column("likely_cause").map(|cause| format!("; {cause}")).unwrap_or_default();
+    format!("nodelb diff: {what}: {}{cause}", sides.join(", "))
+}
+
+/// Returns the verdict of `/trace` as text; `None` without a verdict.
+pub(super) fn trace(row: &Value) -> Option<String> {
+    let column = |name: &str| row.get(name).filter(|value| !is_empty(value)).map(text);
+    let errno = column("errno").map(|errno| format!(" with {errno}")).unwrap_or_default();
+    Some(format!("nodelb trace {}: {}{errno}", column("to")?, column("verdict")?))
 }
 
 /// Returns a row of `/history` as text: the time, the actor, and what was removed.
@@ -26,10 +36,9 @@ pub(super) fn step(row: &Value) -> String {
         ("object", "by"),
         ("resource_version", "resourceVersion"),
         ("writer", "written by"),
-        ("kernel", "kernel"),
     ];
     words.extend(named.into_iter().filter_map(|(name, word)| Some(format!("{word} {}", column(name)?))));
-    words.join(", ")
+    format!("nodelb history: {}", words.join(", "))
 }
 
 /// Whether a row of `/history` says that backends were removed.
@@ -91,7 +100,7 @@ fn text(value: &Value) -> String {
             let each: Vec<String> = list.iter().take(MOST).map(text).collect();
             each.join(" ")
         }
-        Value::Object(columns) => one_line(&Value::Object(Map::clone(columns))),
+        Value::Object(columns) => columns.values().map(text).collect::<Vec<_>>().join(" "),
         other => other.to_string(),
     }
 }

@@ -1,5 +1,5 @@
-//! From facts to findings: pure. Each rule checks for one problem. It is silent if its witness is missing, or if
-//! another rule has the deeper reason. [`finding`](super::finding) sorts the findings.
+//! From facts to findings: pure. Each rule checks for one problem, and is silent if its witness is missing. The
+//! [`catalogue`] has the severities and remedies; [`finding`](super::finding) decides which finding explains another.
 
 mod endpoints;
 mod events;
@@ -7,6 +7,7 @@ mod facts;
 mod kernel;
 mod packets;
 mod policy;
+mod problems;
 mod proof;
 mod service;
 mod slices;
@@ -15,12 +16,14 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use nodelb_core::output::durations;
+use nodelb_core::rows::{FindingKind as Kind, FindingRow as Finding, FindingSeverity as Severity};
 use nodelb_core::state::status::Status;
 use nodelb_core::text;
 use nodelb_core::text::listed;
 
+use super::catalogue;
 use super::facts::{Cluster, Daemon, Facts};
-use super::finding::{Finding, Kind, Severity, in_order};
+use super::finding::relate;
 use super::objects::{self, conditions, is_ready, last_write, list, phase_and_ip, pod_name, seconds, text};
 
 /// Returns all findings, the most likely cause first.
@@ -38,11 +41,9 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
         events::findings,
     ];
     let mut found: Vec<Finding> = rules.iter().flat_map(|rule| rule(&context)).collect();
-    let worst = found.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Ok);
-    if worst < Severity::Warning {
-        found.push(Finding::new(Severity::Ok, Kind::Works, "No problems found."));
-    }
-    in_order(&mut found);
+    let more = problems::findings(&context, &found);
+    found.extend(more);
+    relate(&mut found);
     found
 }
 
@@ -66,6 +67,29 @@ impl<'f> Context<'f> {
         let slices = cluster.and_then(|cluster| cluster.slices.as_deref().ok()).filter(|_| service.is_some());
         let pods = cluster.and_then(|cluster| cluster.pods.as_ref()?.as_deref().ok());
         Self { facts, daemon, cluster, service, slices, pods }
+    }
+
+    /// Creates a finding of this kind, in the words of `/status` if that reports the same.
+    fn finding(&self, kind: Kind, what: impl Into<String>) -> Finding {
+        self.finding_in(kind, what, "", &[])
+    }
+
+    /// The same with the remedy for this case, and these values in it.
+    fn finding_in(&self, kind: Kind, what: impl Into<String>, case: &str, values: &[(&str, &str)]) -> Finding {
+        let entry = catalogue::finding(kind);
+        let mut finding = entry.new_finding(what);
+        if let Some(problem) = problems::same(self, entry) {
+            problem.cause.clone_into(&mut finding.what);
+            finding.since = problem.since;
+            finding.command = problems::command(problem);
+        }
+        let name = &self.facts.service;
+        let full = name.to_string();
+        let own = [("service", full.as_str()), ("namespace", &name.namespace), ("name", &name.name)];
+        let values: Vec<(&str, &str)> = own.into_iter().chain(values.iter().copied()).collect();
+        let remedy = entry.remedy_for(case).or(finding.remedy.as_deref());
+        finding.remedy = remedy.map(|remedy| filled(remedy, &values));
+        finding
     }
 
     /// Whether the service is one for proxies.
@@ -111,6 +135,30 @@ impl<'f> Context<'f> {
         let version = text(&metadata.resource_version);
         format!("last written by {writer}{at} (resourceVersion {})", shown(version))
     }
+}
+
+/// Returns the text with the values in place of their names in braces.
+fn filled(text: &str, values: &[(&str, &str)]) -> String {
+    let (mut out, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(at) = rest.find('{') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let value = values.iter().find_map(|(name, value)| {
+            let after = rest.strip_prefix('{')?.strip_prefix(name)?.strip_prefix('}')?;
+            Some((value, after))
+        });
+        match value {
+            Some((value, after)) => {
+                out.push_str(value);
+                rest = after;
+            }
+            None => {
+                out.push('{');
+                rest = &rest[1..];
+            }
+        }
+    }
+    out + rest
 }
 
 fn is_last_resort(endpoint: &Endpoint) -> bool {

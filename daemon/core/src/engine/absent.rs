@@ -10,7 +10,7 @@ use super::Engine;
 use crate::config::EngineConfig;
 use crate::model::addr::L4Addr;
 use crate::model::service::Source;
-use crate::state::entries::{FrontendEntry, Realised, ServiceId};
+use crate::state::entries::{FrontendEntry, Realised, ServiceEntry, ServiceId, Slot};
 use crate::state::owner::OwnerTag;
 
 /// Service ports that were in the maps at the start and are kept although no source describes them now.
@@ -90,6 +90,29 @@ impl Engine {
     /// not read.
     pub(super) fn is_source_synced(&self, id: ServiceId) -> bool {
         self.owners.get(&id).is_none_or(|owner| self.table.is_synced(owner.source))
+    }
+
+    /// Whether the entry differs from the one at the start only because nodelb's own checks have found backends unhealthy,
+    /// or healthy again. Checks are facts of this run, whatever a source has reported.
+    pub(super) fn is_result_of_checks(&self, id: ServiceId, entry: &ServiceEntry) -> bool {
+        let found = self.at_start.realised.services.get(&id).zip(self.owners.get(&id));
+        let Some((at_start, owner)) = found else { return false };
+        let quarantine = self.table.quarantine(&owner.key.service);
+        let has_failed = |addr: &L4Addr| quarantine.is_some_and(|failed| failed.contains_key(&(addr.addr, addr.port)));
+        let sorted = |view: &[Slot]| {
+            let mut slots: Vec<L4Addr> = view.iter().map(|slot| slot.addr).collect();
+            slots.sort_unstable();
+            slots
+        };
+        let is_explained = |before: &[Slot], after: &[Slot]| {
+            let (mut before, after) = (sorted(before), sorted(after));
+            before.retain(|addr| after.binary_search(addr).is_ok() || !has_failed(addr));
+            before == after
+        };
+        let (cluster, local) = (Arc::clone(&at_start.cluster), Arc::clone(&at_start.local));
+        ServiceEntry { cluster, local, ..entry.clone() } == **at_start
+            && is_explained(&at_start.cluster, &entry.cluster)
+            && is_explained(&at_start.local, &entry.local)
     }
 
     /// Whether an entry may be removed that was in the maps at the start and has not been desired since all sources are

@@ -120,7 +120,7 @@ impl Engine {
     }
 
     /// Whether the operation is too early: it would remove something that was in the maps at the start, based on a
-    /// source that has not reported everything; or it would refuse connections to an address only because its backends
+    /// source that has not reported everything, and not because a health check has failed; or it would refuse connections to an address only because its backends
     /// have not been reported yet.
     pub(super) fn is_premature(&self, op: &MapOp) -> bool {
         match op {
@@ -130,7 +130,8 @@ impl Engine {
                 let is_emptied = || self.realised.services.get(id).is_some_and(|actual| empties(actual, entry));
                 let is_kept = || !self.unsynced().is_empty() && self.is_kept_for_another(*id);
                 let is_doubtful = || !is_source_synced || is_inherited || is_kept();
-                (!is_source_synced && is_inherited) || (is_emptied() && is_doubtful())
+                (!is_source_synced && is_inherited && !self.is_result_of_checks(*id, entry))
+                    || (is_emptied() && is_doubtful())
             }
             MapOp::DeleteService(id) => self.at_start.realised.services.contains_key(id) && !self.may_go(*id),
             MapOp::PutFrontend(address, entry) => {
@@ -196,9 +197,6 @@ impl Engine {
                     }
                     self.count_references(op);
                     self.realised.apply(op);
-                    if let MapOp::PutService(id, _) = op {
-                        self.at_start.inherited.remove(id);
-                    }
                     if let MapOp::PutService(id, _) | MapOp::DeleteService(id) = op {
                         self.deferred.note_change(*id);
                     }
@@ -219,9 +217,19 @@ impl Engine {
         }
     }
 
-    /// Records a change to a list that was found at the start and that a source changes before it has reported
-    /// everything. The daemon did not run when the backends changed.
+    /// Takes note of a list that replaces one that was found at the start. Unless only the results of checks differ, its
+    /// source has taken it over.
     fn note_inherited(&mut self, id: ServiceId, entry: &Arc<ServiceEntry>) {
+        let is_checked = !self.is_source_synced(id) && self.is_result_of_checks(id, entry);
+        self.record_inherited(id, entry, is_checked);
+        if !is_checked {
+            self.at_start.inherited.remove(&id);
+        }
+    }
+
+    /// Records a change to a list that was found at the start and that a source, or a health check, changes before the
+    /// source has reported everything. The daemon did not run when the backends changed.
+    fn record_inherited(&mut self, id: ServiceId, entry: &Arc<ServiceEntry>, is_checked: bool) {
         if !self.event_recorder.is_news_of_found(id) {
             return;
         }
@@ -229,8 +237,12 @@ impl Engine {
         let Some(owner) = self.owners.get(&id) else { return };
         let Some((service, slices)) = self.table.owner(&owner.key.service) else { return };
         let latest = slices.iter().max_by_key(|slice| slice.origin.written);
-        let trigger =
-            latest.map_or_else(|| Trigger::Service(Arc::clone(service)), |slice| Trigger::Slice(Arc::clone(slice)));
+        let failed = || self.table.quarantine(&owner.key.service)?.first_key_value();
+        let trigger = match latest {
+            _ if is_checked => Trigger::Checks(failed().map(|(backend, error)| (*backend, Arc::clone(error)))),
+            Some(slice) => Trigger::Slice(Arc::clone(slice)),
+            None => Trigger::Service(Arc::clone(service)),
+        };
         let draft = Draft {
             id,
             key: Arc::clone(&owner.key),

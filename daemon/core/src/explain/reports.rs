@@ -202,7 +202,21 @@ pub(crate) fn unused_text(snapshot: &Snapshot, name: &ServiceName) -> Option<Str
 /// The results of the service's own health checks; `None` if it has no checks.
 fn checks<'a>(snapshot: &'a Snapshot, name: &ServiceName) -> Option<Checks<'a>> {
     let (service, _) = snapshot.facts.owner(name)?;
-    service.health_check.is_some().then(|| Checks::new(service, snapshot.facts.quarantine(&service.name)))
+    let is_checked = service.health_check.is_some() && snapshot.is_checked(service.source);
+    is_checked.then(|| Checks::new(service, snapshot.facts.quarantine(&service.name)))
+}
+
+/// Why the health checks that the service asks for are not made; `None` if it asks for none, or if they are made.
+fn unchecked_text(snapshot: &Snapshot, service: &Service) -> Option<String> {
+    let error = service.health_check_error.as_deref().cloned();
+    if snapshot.is_checked(service.source) {
+        return error;
+    }
+    (service.health_check.is_some() || error.is_some()).then(|| {
+        "it asks for health checks, and its backends are not checked: kubernetes.health-checks is false; set it to true \
+         and restart nodelb, or remove the annotations"
+            .into()
+    })
 }
 
 /// The rows of `/services`, by name, then source.
@@ -265,7 +279,8 @@ fn add_use(snapshot: &Snapshot, report: &mut ServiceReport) {
         report.error = text_of_unused(&backends);
     }
     let entry = || snapshot.facts.health_check_port_error(Some(&report.service)).map(ToString::to_string);
-    report.error = report.error.take().or_else(entry);
+    let unchecked = || unchecked_text(snapshot, snapshot.facts.owner(&report.service)?.0);
+    report.error = report.error.take().or_else(entry).or_else(unchecked);
     let count = |all: &mut dyn Iterator<Item = &BackendReport>| all.map(|b| b.address).collect::<BTreeSet<_>>().len();
     report.backends = count(&mut backends.iter());
     report.selectable = count(&mut backends.iter().filter(|b| matches!(b.choice, Choice::Selected | Choice::Held)));
@@ -360,7 +375,7 @@ fn first_of<'r>(rows: impl Iterator<Item = &'r BackendReport>, what: [&str; 2], 
     let [one, several] = what;
     Some(match rows.count() {
         0 => format!("1 backend {one}: {address}{link} {reason}"),
-        more => format!("{} backends {several}: {address}{link} {reason}; see /backends for the others", more + 1),
+        more => format!("{} backends {several}: {address}{link} {reason} (and {more} more)", more + 1),
     })
 }
 

@@ -171,6 +171,10 @@ pub struct Service {
     pub awaits_load_balancer: bool,
     /// nodelb's own health checks of the backends; `None` if it relies on the source.
     pub health_check: Option<Arc<HealthCheck>>,
+    /// Why the health checks that the service asks for are not made, with the remedy: annotations that cannot be used. A
+    /// thin pointer, because most services have none.
+    #[serde(default)]
+    pub health_check_error: Option<Arc<String>>,
     /// Whether clients outside the node may connect to the Static addresses. Only the packet path reads it.
     #[serde(default)]
     pub is_outside: bool,
@@ -192,6 +196,7 @@ impl Service {
             health_check_port: None,
             awaits_load_balancer: false,
             health_check: None,
+            health_check_error: None,
             is_outside: false,
         }
     }

@@ -129,7 +129,7 @@ fn node(observed: &Observed, found: &mut Vec<Problem>) {
     let facts = snapshot.facts();
     if facts.is_node_missing() {
         let cause = "Kubernetes has no Node of this name: load balancers stop sending traffic here; set node.name if \
-                     this node has another name";
+                     this node has another name, or kubernetes.node-object to false if it has no kubelet";
         found.push(Problem::new(Reason::NodeMissing, format!("node {}", facts.node().name), cause));
     }
     for (addr, error) in snapshot.unanswered_node_addrs() {

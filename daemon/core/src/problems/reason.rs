@@ -109,6 +109,8 @@ reasons! {
         "Every backend of a service failed its health checks, and all of them are used as a last resort";
     BackendsQuarantined, Warning, "nodelb backends {}", ["NodelbBackendsQuarantined"],
         "Some backends of a service failed their health checks and are not used";
+    HealthCheckInvalid, Warning, "nodelb services {}", [],
+        "Annotations of a Service ask for health checks that nodelb cannot make, and its backends are not checked";
     Pending, Warning, "nodelb diagnose {}", ["NodelbFrontendsPending"],
         "The kernel does not have an address of the service after 10 seconds";
     LoadBalancerPending, Warning, "nodelb services {}", ["NodelbLoadBalancerPending"],

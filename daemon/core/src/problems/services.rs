@@ -1,6 +1,6 @@
 //! Problems of single services: one for each service and reason, however many addresses have it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::problem::{Observed, Problem};
@@ -50,7 +50,7 @@ fn degraded(observed: &Observed, found: &mut Vec<Problem>) {
         }
     }
     for ((name, status), ports) in ports {
-        let Some((_, last)) = ports.iter().max_by_key(|(_, degraded)| (degraded.had_backends, degraded.since)) else {
+        let Some((key, last)) = ports.iter().max_by_key(|(_, degraded)| (degraded.had_backends, degraded.since)) else {
             continue;
         };
         let of = part(snapshot, name, &ports);
@@ -60,16 +60,20 @@ fn degraded(observed: &Observed, found: &mut Vec<Problem>) {
                 let why = reports::unused_text(snapshot, name).unwrap_or_else(|| "all fail their health checks".into());
                 Problem::new(Reason::LastResort, name.to_string(), format!("last resort{of}: {why}"))
             }
-            _ => without_backends(snapshot, (name, &of), last),
+            _ => without_backends(snapshot, (key, &of), last),
         };
         found.push(problem.since(since));
     }
 }
 
-fn without_backends(snapshot: &Snapshot, (name, of): (&ServiceName, &str), degraded: &Degraded) -> Problem {
-    let unused = || reports::unused_text(snapshot, name);
+fn without_backends(snapshot: &Snapshot, (key, of): (&PortKey, &str), degraded: &Degraded) -> Problem {
+    let name = &key.service;
     let origin = || snapshot.facts().owner(name).map(|(service, _)| Arc::clone(&service.origin.object));
-    let why = match unused().or_else(|| snapshot.source_problem(name)) {
+    let unready = || unmatched(snapshot, key).or_else(|| unready(snapshot, key));
+    let why = || snapshot.source_problem(name).or_else(unready);
+    let unused = reports::unused_text(snapshot, name);
+    let why = match unused.clone().or_else(why) {
+        Some(why) if degraded.had_backends && unused.is_none() => format!("{why}{}", changed(&degraded.cause)),
         Some(why) => why,
         None if degraded.had_backends => emptied(&degraded.cause),
         None => format!("none since {} was read", origin().unwrap_or_default()),
@@ -77,6 +81,46 @@ fn without_backends(snapshot: &Snapshot, (name, of): (&ServiceName, &str), degra
     let problem = Problem::new(Reason::NoBackends, name.to_string(), format!("no usable backend{of}: {why}"));
     let severity = if degraded.had_backends { problem.severity } else { Severity::Warning };
     Problem { severity, ..problem }
+}
+
+/// Slices that have backends, but not for the port; `None` if there are none, or the port has backends.
+fn unmatched(snapshot: &Snapshot, key: &PortKey) -> Option<String> {
+    let (_, slices) = snapshot.facts().owner(&key.service)?;
+    let ports = slices.iter().flat_map(|slice| &slice.ports).filter(|port| !port.backends.is_empty());
+    let mut others = BTreeSet::new();
+    for port in ports {
+        if port.name == key.port && port.protocol == key.protocol {
+            return None;
+        }
+        others.insert(if port.name.is_empty() {
+            format!("an unnamed port/{}", port.protocol)
+        } else {
+            port.name.to_string()
+        });
+    }
+    let wanted = if key.port.is_empty() { "unnamed port" } else { &*key.port };
+    (!others.is_empty()).then(|| format!("its slices have no port {wanted}, but {}", listed(others, SHOWN)))
+}
+
+/// Backends that exist and are not ready; `None` if there are none.
+fn unready(snapshot: &Snapshot, key: &PortKey) -> Option<String> {
+    let backends = reports::backends(snapshot, &Filter::for_service(&key.service));
+    let of_port = backends.iter().filter(|row| row.port == key.port).map(|row| row.state);
+    match of_port.filter(|state| *state == BackendState::NotReady).count() {
+        0 => None,
+        1 => Some("its backend is not ready".into()),
+        number => Some(format!("none of its {number} backends is ready")),
+    }
+}
+
+/// Formats as `, since EndpointSlice shop/web was changed by bob (resourceVersion 15)`.
+fn changed(cause: &Cause) -> String {
+    let object = &cause.origin.object;
+    if object.is_empty() {
+        return String::new();
+    }
+    let change = if cause.is_removed { "removed" } else { "changed" };
+    format!(", since {object} was {change}{}", by(cause))
 }
 
 /// Formats as ` on port http/TCP/IPv4`, unless all ports of the service are concerned.
@@ -101,12 +145,16 @@ fn emptied(cause: &Cause) -> String {
     if cause.is_removed {
         return format!("{} was removed", origin.object);
     }
+    format!("{} emptied{}", origin.object, by(cause))
+}
+
+/// Formats as ` by bob (resourceVersion 15)`.
+fn by(Cause { origin, .. }: &Cause) -> String {
     let by = if origin.writer.is_empty() { String::new() } else { format!(" by {}", origin.writer) };
-    let version = match &*origin.resource_version {
-        "" => String::new(),
-        version => format!(" (resourceVersion {version})"),
-    };
-    format!("{} emptied{by}{version}", origin.object)
+    match &*origin.resource_version {
+        "" => by,
+        version => format!("{by} (resourceVersion {version})"),
+    }
 }
 
 fn held(observed: &Observed, found: &mut Vec<Problem>) {
@@ -171,7 +219,8 @@ fn addresses(observed: &Observed, found: &mut Vec<Problem>) {
     }
 }
 
-/// Services that two sources describe, and those that wait for a load balancer.
+/// Services that two sources describe, those with health checks that cannot be made, and those that wait for a load
+/// balancer.
 fn descriptions(observed: &Observed, found: &mut Vec<Problem>) {
     let facts = observed.snapshot.facts();
     for name in facts.names() {
@@ -180,9 +229,15 @@ fn descriptions(observed: &Observed, found: &mut Vec<Problem>) {
                 found.push(Problem::new(Reason::Conflict, name.to_string(), cause));
             }
         }
-        let Some((service, _)) = facts.owner(name).filter(|(service, _)| service.awaits_load_balancer) else {
+        let Some((service, _)) = facts.owner(name) else { continue };
+        if let Some(error) = &service.health_check_error
+            && observed.snapshot.is_checked(service.source)
+        {
+            found.push(Problem::new(Reason::HealthCheckInvalid, name.to_string(), error.as_str()));
+        }
+        if !service.awaits_load_balancer {
             continue;
-        };
+        }
         let since = service.created.map(Time::from_seconds);
         if since.is_some_and(|since| since.age(observed.clocks.time) > LOAD_BALANCER_AFTER) {
             let cause = "no load balancer address yet";

@@ -6,7 +6,7 @@ use crate::model::service::{Service, Slice};
 /// needs a decision here.
 pub fn same_service(a: &Service, b: &Service) -> bool {
     let Service { name, source, origin, created, ports, internal_policy, external_policy, affinity_seconds, .. } = a;
-    let Service { source_ranges, is_outside, health_check_port: _, health_check, .. } = a;
+    let Service { source_ranges, is_outside, health_check_port: _, health_check, health_check_error: _, .. } = a;
     (name, source, created, ports) == (&b.name, &b.source, &b.created, &b.ports)
         && (internal_policy, external_policy) == (&b.internal_policy, &b.external_policy)
         && (*affinity_seconds, health_check) == (b.affinity_seconds, &b.health_check)

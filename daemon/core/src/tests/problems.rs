@@ -6,14 +6,16 @@ use crate::check::Check;
 use crate::config::EngineConfig;
 use crate::datapath::Limits;
 use crate::engine::Engine;
+use crate::explain::reports;
+use crate::filter::Filter;
 use crate::history::{Event, History, Stamp, What};
 use crate::memory::MemoryDatapath;
 use crate::model::addr::{L4Addr, Protocol};
 use crate::model::health_check::HealthCheck;
 use crate::model::moment::Moment;
 use crate::model::service::{
-    Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort,
-    Source, TrafficPolicy,
+    Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
+    SlicePort, Source, TrafficPolicy,
 };
 use crate::model::time::{Clocks, Time};
 use crate::source_report::{SourceReport, SourceState};
@@ -36,8 +38,13 @@ impl Node {
     }
 
     fn with(limits: Limits) -> Self {
+        Self::configured(limits, &[])
+    }
+
+    fn configured(limits: Limits, unchecked: &[Source]) -> Self {
         let config = EngineConfig {
             sources: [Source::Files, Source::Kubernetes].into(),
+            unchecked_sources: unchecked.iter().copied().collect(),
             max_services: 8,
             ..EngineConfig::default()
         };
@@ -132,6 +139,24 @@ fn a_service_that_never_had_a_backend_is_a_warning() {
 }
 
 #[test]
+fn backends_that_are_not_ready_or_have_another_port_are_named() {
+    let mut node = Node::new();
+    node.send([Change::UpsertService(service("shop/web", "198.51.100.1:80")), slice("shop/web", &["192.0.2.1:80"])]);
+    let Change::UpsertSlice(good) = slice("shop/web", &["192.0.2.1:80", "192.0.2.2:80"]) else { panic!("a slice") };
+    let mut unready = good.clone();
+    unready.ports[0].backends.iter_mut().for_each(|backend| backend.state = BackendState::NotReady);
+    node.send([Change::UpsertSlice(unready)]);
+    let by = ", since EndpointSlice shop/web was changed by bob (resourceVersion 15)";
+    let expected = format!("no usable backend: none of its 2 backends is ready{by}");
+    assert_eq!(only(&node.problems()).cause, expected);
+    let mut renamed = good;
+    renamed.ports[0].name = "web".into();
+    node.send([Change::UpsertSlice(renamed)]);
+    let expected = format!("no usable backend: its slices have no port http, but web{by}");
+    assert_eq!(only(&node.problems()).cause, expected);
+}
+
+#[test]
 fn a_removed_service_has_no_problem() {
     let mut node = Node::new();
     node.send([Change::UpsertService(service("shop/web", "198.51.100.1:80"))]);
@@ -164,6 +189,43 @@ fn failed_health_checks_are_shown_for_some_backends_and_for_all() {
     let found = node.problems();
     assert_eq!((only(&found).reason, only(&found).severity), (Reason::NoBackends, Severity::Critical));
     assert!(only(&found).cause.contains("2 backends failed their health checks"), "{found:#?}");
+}
+
+/// With the switch off, the row of the service says so, and nothing else does.
+#[test]
+fn health_checks_that_cannot_be_made_are_a_problem_only_if_the_source_is_checked() {
+    let error = "its backends are not checked: annotation x: `y` is not a check";
+    let asking = |error: Option<&str>| Service {
+        source: Source::Kubernetes,
+        health_check: error.is_none().then(|| HealthCheck::default().into()),
+        health_check_error: error.map(|error| Arc::new(error.to_owned())),
+        ..service("shop/web", "198.51.100.1:80")
+    };
+    let slice = Change::UpsertSlice(match slice("shop/web", &["192.0.2.1:80"]) {
+        Change::UpsertSlice(slice) => Slice { source: Source::Kubernetes, ..slice },
+        _ => unreachable!(),
+    });
+    let row = |node: &mut Node| {
+        let snapshot = node.engine.snapshot(node.now);
+        let flags = reports::frontends(&snapshot, &Filter::default()).remove(0).flags;
+        (reports::services(&snapshot, &Filter::default()).remove(0).error, flags)
+    };
+
+    let mut node = Node::new();
+    node.send([slice.clone(), Change::UpsertService(asking(Some(error)))]);
+    let found = node.problems();
+    assert_eq!((only(&found).reason, &*only(&found).cause), (Reason::HealthCheckInvalid, error));
+    assert_eq!(row(&mut node), (Some(error.into()), vec![]));
+    node.send([Change::UpsertService(asking(None))]);
+    assert_eq!((node.problems(), row(&mut node)), (vec![], (None, vec!["HealthCheck".to_owned()])));
+
+    let mut node = Node::configured(LIMITS, &[Source::Kubernetes]);
+    for asking in [asking(Some(error)), asking(None)] {
+        node.send([slice.clone(), Change::UpsertService(asking)]);
+        assert_eq!(node.problems(), []);
+        let (notice, flags) = row(&mut node);
+        assert!(notice.unwrap().contains("kubernetes.health-checks is false; set it to true") && flags.is_empty());
+    }
 }
 
 #[test]

@@ -1,13 +1,15 @@
 //! Slim Kubernetes types with only the fields that nodelb reads; the decoder skips all others. As in Kubernetes, `null`
 //! is equivalent to a missing field.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
 
 use compact_str::CompactString;
-use serde::de::{Error, IgnoredAny, SeqAccess, Visitor};
+use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use super::health_check;
 use crate::null::null_is_default;
 use crate::time;
 
@@ -133,15 +135,48 @@ pub struct Metadata {
 }
 
 /// The annotations that nodelb reads.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Annotations {
-    /// The time of the change that caused this version of an EndpointSlice, RFC 3339.
-    #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")]
+    /// The time of the change that caused this version of an EndpointSlice, RFC 3339:
+    /// `endpoints.kubernetes.io/last-change-trigger-time`.
     pub last_change: Option<String>,
-    /// `true` in the bookmark at the end of a streaming list.
-    #[serde(rename = "k8s.io/initial-events-end")]
+    /// `true` in the bookmark at the end of a streaming list: `k8s.io/initial-events-end`.
     pub initial_events_end: Option<String>,
+    /// Each annotation that begins with [`health_check::ANNOTATION`], without this beginning.
+    pub health_check: BTreeMap<String, String>,
+}
+
+impl<'de> Deserialize<'de> for Annotations {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct AnnotationsVisitor;
+
+        impl<'de> Visitor<'de> for AnnotationsVisitor {
+            type Value = Annotations;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("annotations")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Annotations, A::Error> {
+                let mut found = Annotations::default();
+                while let Some(name) = map.next_key::<CompactString>()? {
+                    if name == "endpoints.kubernetes.io/last-change-trigger-time" {
+                        found.last_change = map.next_value()?;
+                    } else if name == "k8s.io/initial-events-end" {
+                        found.initial_events_end = map.next_value()?;
+                    } else if let Some(suffix) = name.strip_prefix(health_check::ANNOTATION) {
+                        let value: Option<String> = map.next_value()?;
+                        found.health_check.insert(suffix.to_owned(), value.unwrap_or_default());
+                    } else {
+                        map.next_value::<IgnoredAny>()?;
+                    }
+                }
+                Ok(found)
+            }
+        }
+
+        deserializer.deserialize_map(AnnotationsVisitor)
+    }
 }
 
 /// The latest entry of an object's `managedFields`.

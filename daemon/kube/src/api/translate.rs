@@ -6,15 +6,17 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::model::health_check::HealthCheck;
 use nodelb_core::model::node::NodeObject;
 use nodelb_core::model::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Hints, Origin, Service, ServiceName, ServicePort, Slice,
     SliceName, SlicePort, Source, TrafficPolicy,
 };
 
+use super::health_check;
 use super::objects::{self, Conditions, Endpoint, EndpointHints, EndpointSlice, Metadata, NodeAddress, ServiceSpec};
 use crate::time;
-use nodelb_core::text::name;
+use nodelb_core::text::{self, name};
 
 /// Kubernetes' default for `sessionAffinityConfig.clientIP.timeoutSeconds`: three hours.
 pub const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
@@ -62,22 +64,42 @@ pub fn service(object: &objects::Service, reader: &Reader) -> (Option<Service>, 
         notices.push("no usable clusterIP; left out".into());
         return (None, notices);
     }
+    let ports = ports(spec, &addresses, &mut notices);
+    let (health_check, health_check_error) = health_check(metadata, &ports, &mut notices);
     let service = Service {
         name: ServiceName::new(namespace(metadata), &metadata.name),
         source: reader.source,
         origin: reader.origin(metadata),
         created: metadata.creation_timestamp.as_deref().and_then(time::seconds),
-        ports: ports(spec, &addresses, &mut notices),
+        ports,
         internal_policy: policy(&spec.internal_traffic_policy),
         external_policy: policy(&spec.external_traffic_policy),
         affinity_seconds: affinity_seconds(spec),
         source_ranges: source_ranges(spec, &mut notices),
         health_check_port: health_check_port(spec),
         awaits_load_balancer: spec.kind == "LoadBalancer" && status.load_balancer.ingress.is_empty(),
-        health_check: None,
+        health_check,
+        health_check_error,
         is_outside: false,
     };
     (Some(service), notices)
+}
+
+/// The health check that the annotations ask for, or why they cannot be used; the service is served in any case.
+fn health_check(
+    metadata: &Metadata,
+    ports: &[ServicePort],
+    notices: &mut Vec<String>,
+) -> (Option<Arc<HealthCheck>>, Option<Arc<String>>) {
+    match health_check::from_annotations(&metadata.annotations.health_check, ports) {
+        Ok(check) => (check.map(Arc::new), None),
+        Err(problems) => {
+            let error = format!("its backends are not checked: {problems}");
+            let error = text::sentence(&error).into_owned();
+            notices.push(error.clone());
+            (None, Some(error.into()))
+        }
+    }
 }
 
 fn reason_to_leave_out(metadata: &Metadata, spec: &ServiceSpec) -> Option<String> {

@@ -18,6 +18,7 @@ use std::time::Duration;
 use nodelb_core::change::Change;
 use nodelb_core::messages;
 use nodelb_core::model::addr::Protocol;
+use nodelb_core::model::node::NodeObject;
 use nodelb_core::model::service::{BackendState, ServiceName, Slice, SliceName};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
@@ -42,7 +43,8 @@ const QUEUE: usize = 64;
 const REPORT_EVERY: Duration = Duration::from_millis(500);
 
 /// The reason to avoid a node that Kubernetes does not know.
-const NO_NODE: &str = "Kubernetes has no Node of this name (if this node has another name, set node.name)";
+const NO_NODE: &str = "Kubernetes has no Node of this name (if this node has another name, set node.name; if it has no \
+                       kubelet, set kubernetes.node-object to false)";
 
 /// The number of remembered changes in a batch.
 const BATCH: usize = 1000;
@@ -61,6 +63,8 @@ pub struct KubernetesSource {
     pub state: StateSettings,
     /// The name of this node.
     pub node: String,
+    /// Whether Kubernetes has a Node object for this host. Without one, the source reads no Nodes.
+    pub has_node_object: bool,
     /// The number of service ports in the maps at start.
     pub expected: usize,
     /// The time limits of the watchers.
@@ -113,7 +117,8 @@ struct Running {
     leaving: Option<Arc<str>>,
 }
 
-/// The watch of this node's Node. Dropping it ends the watch and discards its queued messages.
+/// The watch of this node's Node; without messages if it has none. Dropping it ends the watch and discards its queued
+/// messages.
 struct NodeWatch {
     messages: mpsc::Receiver<Message>,
     _task: JoinSet<()>,
@@ -121,11 +126,13 @@ struct NodeWatch {
 
 impl Running {
     fn new(source: KubernetesSource) -> Self {
+        let has_node_object = source.has_node_object;
+        let kinds = Kind::ALL.into_iter().filter(|kind| has_node_object || *kind != Kind::Node);
         Self {
             store: Store::new(source.expected),
             saver: Saver::new(&source.state, source.snapshot.clone()),
+            kinds: kinds.map(|kind| (kind, KindStatus::new(kind))).collect(),
             source,
-            kinds: Kind::ALL.into_iter().map(|kind| (kind, KindStatus::new(kind))).collect(),
             restores: Restores::default(),
             apiserver_slices: Vec::new(),
             is_reported: false,
@@ -143,8 +150,18 @@ impl Running {
     fn watch_node(&self) -> NodeWatch {
         let (messages_in, messages) = mpsc::channel(QUEUE);
         let mut task = JoinSet::new();
-        task.spawn(self.watcher(Query::node(&self.source.node), messages_in).run());
+        if self.source.has_node_object {
+            task.spawn(self.watcher(Query::node(&self.source.node), messages_in).run());
+        }
         NodeWatch { messages, _task: task }
+    }
+
+    /// Sends that nothing about the node is to be expected from Kubernetes, if it has no Node object for this host.
+    async fn replace_node_object(&self) -> Result<(), OwnerIsGone> {
+        match self.source.has_node_object {
+            true => Ok(()),
+            false => self.send(vec![Change::NodeObject(Some(NodeObject::default()))]).await,
+        }
     }
 
     /// If the owner task uses another name for this node now, forgets the previous Node and watches the one of that
@@ -153,6 +170,11 @@ impl Running {
         let name = Arc::clone(&self.source.snapshot.borrow().facts().node().name);
         // Without a name, the owner task has not yet processed the facts about the node.
         if name.is_empty() || *name == *self.source.node {
+            return Ok(());
+        }
+        if !self.source.has_node_object {
+            self.source.node = name.to_string();
+            self.saver.mark_outdated();
             return Ok(());
         }
         info!(
@@ -171,7 +193,8 @@ impl Running {
 
     /// Sends the remembered state to the owner task.
     async fn recall(&mut self) -> Result<(), OwnerIsGone> {
-        let changes = self.source.state.load(&self.source.node).await;
+        let mut changes = self.source.state.load(&self.source.node).await;
+        changes.retain(|change| self.source.has_node_object || !matches!(change, Change::NodeObject(_)));
         self.log_node(&changes);
         for change in &changes {
             match change {
@@ -191,7 +214,7 @@ impl Running {
         loop {
             let batch: Vec<Change> = changes.by_ref().take(BATCH).collect();
             if batch.is_empty() {
-                return Ok(());
+                return self.replace_node_object().await;
             }
             self.send(batch).await?;
         }

@@ -1,4 +1,6 @@
+use nodelb_cli::diagnose::catalogue;
 use nodelb_core::problems::Reason;
+use nodelb_core::rows::{Diagnosis, FindingKind};
 use nodelb_core::status_report::StatusReport;
 
 use super::status;
@@ -25,4 +27,36 @@ fn the_catalogue_of_problems_is_documented() {
     });
     let table: String = rows.collect::<String>() + "\n";
     generated::is_part_of_file("docs/operations.md", ("|---|---|---|---|---|", "The table is generated"), &table);
+}
+
+/// The tables of `docs/diagnose.md` are the catalogue of findings and the fields of the rows. `UPDATE=1` rewrites them.
+#[test]
+fn the_findings_of_diagnose_are_documented() {
+    let name = |kind: &FindingKind| format!("`{}`", kind.name());
+    let all = |kinds: &[FindingKind]| kinds.iter().map(name).collect::<Vec<_>>().join(", ");
+    let rows = catalogue::findings().iter().map(|entry| {
+        let severity = format!("{:?}", entry.severity).to_lowercase();
+        let explains = [all(&entry.explains), all(&entry.suppresses)].join("|");
+        let explains = if explains == "|" { "-".into() } else { explains.trim_matches('|').replace('|', ", ") };
+        let meaning = entry.kind.meaning().trim_end_matches('.');
+        format!("| {} | {severity} | {meaning} | {explains} |\n", name(&entry.kind))
+    });
+    let table: String = rows.collect::<String>() + "\n";
+    generated::is_part_of_file("docs/diagnose.md", ("|---|---|---|---|", "The table is generated"), &table);
+    let schema = schemars::schema_for!(Diagnosis).to_value();
+    let whole = fields(&schema, "");
+    let parts = [("FindingRow", "findings"), ("SkippedRow", "not_checked"), ("ConnectTestRow", "connections")];
+    let parts: String = parts.iter().map(|(row, list)| fields(&schema["$defs"][row], &format!("{list}[]."))).collect();
+    let table = format!("|---|---|\n{whole}{parts}\n");
+    generated::is_part_of_file("docs/diagnose.md", ("| field | meaning |", "The fields are generated"), &table);
+}
+
+/// The fields of a schema as rows of a table.
+fn fields(schema: &serde_json::Value, prefix: &str) -> String {
+    let properties = schema["properties"].as_object().unwrap();
+    let rows = properties.iter().map(|(name, of)| {
+        let meaning = of["description"].as_str().unwrap().trim_end_matches('.').replace('\n', " ");
+        format!("| `{prefix}{name}` | {meaning} |\n")
+    });
+    rows.collect()
 }

@@ -53,7 +53,7 @@ fn synced() -> Change {
 
 impl Board {
     fn holds_nothing(&self) -> bool {
-        let Self { subjects, slices, targets, remembered, unreported, last_id: _, continues: _ } = self;
+        let Self { subjects, slices, targets, remembered, unreported, .. } = self;
         subjects.is_empty() && slices.is_empty() && targets.is_empty() && remembered.is_empty() && unreported.is_empty()
     }
 }
@@ -387,4 +387,71 @@ proptest! {
         stage.follow(&facts.values().map(removal).chain([synced()]).collect::<Vec<_>>());
         prop_assert!(stage.board.holds_nothing() && stage.reported.is_empty(), "{:?}", stage.board);
     }
+}
+
+/// The same change as the Kubernetes source sends it.
+fn of_kubernetes(change: Change) -> Change {
+    match change {
+        Change::UpsertService(service) => {
+            Change::UpsertService(Service { source: Source::Kubernetes, created: Some(1), ..service })
+        }
+        Change::UpsertSlice(slice) => Change::UpsertSlice(Slice { source: Source::Kubernetes, ..slice }),
+        other => other,
+    }
+}
+
+/// As in the core's table, the description from a file takes precedence, with its own backends only.
+#[test]
+fn of_two_sources_only_the_one_with_precedence_is_checked() {
+    let mut stage = Stage::default();
+    let kubernetes = [described("web", Some(check(None, true))), listed("web", &[1])].map(of_kubernetes);
+    stage.follow(&kubernetes);
+    assert!(stage.target("web", 1, 80).is_some());
+    stage.follow(&[described("web", None), listed("web", &[2])]);
+    assert_eq!((stage.target("web", 1, 80), stage.target("web", 2, 80)), (None, None));
+    stage.follow(&[described("web", Some(check(None, true)))]);
+    assert!(stage.target("web", 1, 80).is_none() && stage.target("web", 2, 80).is_some());
+    stage.follow(&[Change::RemoveService(name("web"), Source::Files), unlisted("web")]);
+    assert!(stage.target("web", 1, 80).is_some() && stage.target("web", 2, 80).is_none());
+    let removed = [
+        Change::RemoveService(name("web"), Source::Kubernetes),
+        Change::RemoveSlice(SliceName::new("shop", "web"), Source::Kubernetes),
+    ];
+    stage.follow(&removed);
+    assert!(stage.board.holds_nothing(), "{:?}", stage.board);
+}
+
+/// A user of the cluster must not make the host connect to addresses that are valid only there, nor to nodelb itself.
+#[test]
+fn a_kubernetes_service_cannot_make_the_host_ask_itself() {
+    let admin = ("192.0.2.9".parse().unwrap(), 9890);
+    let guard = Guard { admin: vec![admin], ..Guard::default() };
+    let mut stage = Stage { board: Board::default().with_kubernetes(guard), ..Stage::default() };
+    let backends = |port| {
+        let addresses =
+            ["127.0.0.1", "::1", "169.254.169.254", "fe80::1", "0.0.0.0", "224.0.0.1", "192.0.2.9", "192.0.2.1"];
+        let backends = addresses.map(|addr| service::Backend::new(addr.parse().unwrap(), port));
+        listed_as("web", "web", Protocol::Tcp, backends.into())
+    };
+    let asked = |stage: &Stage| stage.board.subjects[&name("web")].targets.keys().copied().collect::<Vec<_>>();
+    let changes = [described("web", Some(check(Some(9890), true))), backends(80)];
+    stage.follow(&changes.clone().map(of_kubernetes));
+    assert_eq!(asked(&stage), [(addr(1), 9890)]);
+    stage.follow(&[described("web", Some(check(None, true)))].map(of_kubernetes));
+    assert_eq!(asked(&stage), [(addr(1), 80), (addr(9), 80)]);
+    let mut stage = Stage::default();
+    stage.follow(&changes);
+    assert_eq!(asked(&stage).len(), 8, "the operator's own files may name any address");
+}
+
+/// What was unhealthy before a restart stays so until both sources have sent their services.
+#[test]
+fn what_is_remembered_waits_for_every_source() {
+    let mut stage = Stage::recalling(&[("web", 1)]);
+    stage.board = std::mem::take(&mut stage.board).with_kubernetes(Guard::default());
+    stage.follow(&[synced()]);
+    stage.follow(&[described("web", Some(check(None, true))), listed("web", &[1])].map(of_kubernetes));
+    assert_eq!(stage.text(), ["shop/web: 192.0.2.1:80 from before"]);
+    stage.follow(&[Change::Synced { source: Source::Kubernetes, incomplete: None }]);
+    assert!(stage.board.remembered.is_empty());
 }

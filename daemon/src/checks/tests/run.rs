@@ -28,7 +28,7 @@ impl Rig {
         let (reports_in, reports) = watch::channel(Arc::default());
         let (stop, mut stopped) = watch::channel(false);
         let checker = Checker {
-            incoming,
+            sources: Sources { files: incoming, kubernetes: None },
             owner: OwnerHandle { changes, snapshot: on_a_node(), clock: Clock::start(), ports_at_start: 0 },
             reports: reports_in,
             register: Arc::new(|_| Ok(())),

@@ -8,16 +8,13 @@ use std::time::Duration;
 use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::model::names::node_name;
 use nodelb_core::model::service::{Backend, BackendState};
-use nodelb_core::output::durations;
+use nodelb_kube::api::health_check;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::document;
 use crate::files::named::{DnsName, UNSPECIFIED};
-
-/// The maximum length of a path and of a Host header, in bytes.
-const MAX_TEXT: usize = 1_024;
 
 /// `"198.51.100.10:80/TCP"`
 pub(super) struct Frontend(pub(super) L4Addr);
@@ -70,30 +67,22 @@ texts! {
     Frontend, "a string such as \"198.51.100.10:80/TCP\"", frontend;
     BackendAddress, "a string such as \"192.0.2.11:8080\"", backend_address;
     BackendsFrom, "a string such as \"srv:_http._tcp.web.example.com\"", backends_from;
-    UrlPath, "a string", path;
-    HostName, "a string", host_name;
+    UrlPath, "a string", |text| health_check::path(text).map(UrlPath);
+    HostName, "a string", |text| health_check::host(text).map(HostName);
 }
 
 impl<'de> Deserialize<'de> for Status {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        document::text_or_integer(from, "a status such as 200 or \"200-399\"", "", status)
+        document::text_or_integer(from, "a status such as 200 or \"200-399\"", "", |text| {
+            health_check::status(text).map(Status)
+        })
     }
 }
 
 impl<'de, const MIN: u64, const MAX: u64, const UNIT: u64> Deserialize<'de> for Limited<MIN, MAX, UNIT> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         document::text_or_integer(from, "a duration such as \"10s\"", "s", |text| {
-            let is_accepted = |millis: u128| {
-                (u128::from(MIN)..=MAX.into()).contains(&millis) && millis.is_multiple_of(u128::from(UNIT))
-            };
-            let duration = durations::parse(text).filter(|duration| is_accepted(duration.as_millis()));
-            let [first, last, unit] = [MIN, MAX, UNIT].map(|millis| durations::exact(Duration::from_millis(millis)));
-            duration.map(Self).ok_or_else(|| {
-                format!(
-                    "`{text}` is not a duration from {first} to {last}, in multiples of {unit} (such as \"10s\", \
-                     \"1h30m\", or seconds as a number)"
-                )
-            })
+            health_check::duration(text, (MIN, MAX), UNIT).map(Self)
         })
     }
 }
@@ -146,36 +135,6 @@ fn backends_from(text: &str) -> Result<BackendsFrom, String> {
         return Err(format!("`{shown}` must begin with srv:, like srv:_http._tcp.web.example.com"));
     };
     DnsName::parse(name).map(BackendsFrom)
-}
-
-fn path(text: &str) -> Result<UrlPath, String> {
-    let is_uri = || text.parse::<hyper::http::uri::PathAndQuery>().is_ok_and(|parsed| parsed.as_str() == text);
-    if !text.starts_with('/') {
-        Err(format!("`{text}` must begin with a slash, such as \"/healthz\""))
-    } else if text.len() > MAX_TEXT || !is_uri() {
-        Err(format!(
-            "not a path: it has at most {MAX_TEXT} bytes, and characters that a URL cannot contain are written like %20"
-        ))
-    } else {
-        Ok(UrlPath(text.into()))
-    }
-}
-
-fn host_name(text: &str) -> Result<HostName, String> {
-    let is_host = text.parse::<hyper::http::uri::Authority>().is_ok() && !text.contains('@');
-    if is_host && text.len() <= MAX_TEXT {
-        Ok(HostName(text.into()))
-    } else {
-        Err(format!("`{}` is not a host (expected like \"shop.example\" or \"192.0.2.1:80\")", text.escape_debug()))
-    }
-}
-
-fn status(text: &str) -> Result<Status, String> {
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
-    let code = |text: &str| text.trim().parse::<u16>().ok().filter(|code| (100..=599).contains(code));
-    let range = code(first).zip(code(last)).filter(|(first, last)| first <= last);
-    let refused = || format!("`{text}` is not a status (expected one like 200 or a range like \"200-399\")");
-    range.map(|(first, last)| Status(first..=last)).ok_or_else(refused)
 }
 
 /// The keys of a backend.

@@ -10,9 +10,10 @@ use nodelb_kube::apiserver::one_shot::AddressHints;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::definition;
 use crate::ask::now;
 use crate::client::{self, At};
-use crate::diagnose::facts::{ApiserverRow, Daemon, FrontendRow, LimitRow, Maps, Packets, Probe};
+use crate::diagnose::facts::{ApiserverRow, Daemon, FrontendRow, LimitRow, Maps, Packets, Probe, ServiceRow};
 use crate::diagnose::rows;
 use crate::endpoints::Endpoints;
 
@@ -81,9 +82,7 @@ struct Asked {
 impl Asked {
     async fn answer(&self, target: String) -> Option<Value> {
         let (status, body) = client::inquire(&self.at, &target).await.ok()?;
-        // `/readyz` answers with 503 if the daemon is not ready, and the body gives the reasons.
-        let is_answer = status.is_success() || target.starts_with("/readyz");
-        serde_json::from_slice(&body).ok().filter(|_| is_answer)
+        serde_json::from_slice(&body).ok().filter(|_| status.is_success())
     }
 
     async fn rows<T: DeserializeOwned>(&self, target: String, table: &str) -> Vec<T> {
@@ -93,11 +92,11 @@ impl Asked {
 
     async fn about(&self, service: &ServiceName) -> Daemon {
         let of = |route: &str| format!("{route}?output=json&service={service}");
-        let (services, frontends, backends, checks, sources, apiservers, maps) = tokio::join!(
-            self.rows(of("/services"), "services"),
+        let (services, frontends, backends, status, sources, apiservers, maps) = tokio::join!(
+            self.rows::<ServiceRow>(of("/services"), "services"),
             self.rows::<FrontendRow>(of("/frontends"), "frontends"),
             self.rows(of("/backends"), "backends"),
-            self.rows("/readyz?output=json".into(), "readyz"),
+            self.answer("/status?output=json".into()),
             self.rows("/sources?output=json".into(), "sources"),
             self.answer("/apiservers?output=json".into()),
             self.answer(of("/maps")),
@@ -105,8 +104,12 @@ impl Asked {
         // Hooks and sources do not belong to a service, so only the unfiltered answer contains them.
         let (differences, history) = tokio::join!(self.answer("/diff?output=json".into()), self.answer(of("/history")));
         let apiserver_rows = |table| apiservers.as_ref().map(|answer| rows::of(answer, table)).unwrap_or_default();
+        let of_status = |table| status.as_ref().map(|answer| rows::of(answer, table)).unwrap_or_default();
+        let definition = definition::find(&services, &sources, service);
         let mut daemon = Daemon {
-            checks,
+            checks: typed_as_is(of_status("checks")),
+            problems: typed_as_is(of_status("problems")),
+            definition,
             services,
             frontends,
             backends,
@@ -119,14 +122,17 @@ impl Asked {
             ..Daemon::default()
         };
         if daemon.services.is_empty() {
-            let all: Vec<crate::diagnose::facts::ServiceRow> =
-                self.rows("/services?output=json".into(), "services").await;
+            let all: Vec<ServiceRow> = self.rows("/services?output=json".into(), "services").await;
             daemon.names = all.into_iter().map(|row| row.service).collect();
         }
         daemon.traces = self.traces(&daemon.frontends).await;
+        let config = self.answer("/config?output=json".into()).await;
+        let settings = config.map(|answer| rows::of(&answer, "config")).unwrap_or_default();
+        daemon.cgroup = setting(&settings, "datapath.cgroup");
         if daemon.frontends.iter().any(is_for_outside) {
             let limits = maps.as_ref().map(|answer| typed(rows::of(answer, "limits"))).unwrap_or_default();
-            daemon.packets = self.packets(&of, limits).await;
+            let packets = self.packets(&of, limits).await;
+            daemon.packets = packets.map(|it| Packets { snat_ports: setting(&settings, "packets.snat-ports"), ..it });
         }
         daemon.rivals = self.rivals(&daemon.frontends).await;
         daemon
@@ -134,18 +140,14 @@ impl Asked {
 
     /// Returns what the daemon knows about packets of clients outside the node; `None` if it does not have the routes.
     async fn packets(&self, of: &impl Fn(&str) -> String, limits: Vec<LimitRow>) -> Option<Packets> {
-        let (devices, drops, connections, config) = tokio::join!(
+        let (devices, drops, connections) = tokio::join!(
             self.answer("/devices?output=json".into()),
             self.rows(of("/drops"), "drops"),
             self.rows(of("/connections"), "connections"),
-            self.answer("/config?output=json".into()),
         );
         let devices = devices?;
         let state = rows::of(&devices, "packets").into_iter().next()?;
         let text = |column: &str| state[column].as_str().unwrap_or_default().to_owned();
-        let settings = config.map(|answer| rows::of(&answer, "config")).unwrap_or_default();
-        let snat_ports = settings.iter().find(|row| row["key"] == "packets.snat-ports");
-        let snat_ports = snat_ports.and_then(|row| row["value"].as_str()).unwrap_or_default();
         Some(Packets {
             translation: text("translation"),
             reason: text("reason"),
@@ -153,7 +155,7 @@ impl Asked {
             drops,
             connections,
             limits,
-            snat_ports: snat_ports.trim_matches('"').to_owned(),
+            snat_ports: String::new(),
         })
     }
 
@@ -211,6 +213,17 @@ fn is_for_outside(row: &FrontendRow) -> bool {
 fn typed<T: DeserializeOwned>(mut rows: Vec<Value>) -> Vec<T> {
     rows.iter_mut().for_each(|row| rows::to_ages(row, now()));
     rows.into_iter().filter_map(|row| serde_json::from_value(row).ok()).collect()
+}
+
+/// The same for rows without ages.
+fn typed_as_is<T: DeserializeOwned>(rows: Vec<Value>) -> Vec<T> {
+    rows.into_iter().filter_map(|row| serde_json::from_value(row).ok()).collect()
+}
+
+/// Returns the value of a key, without quotes.
+fn setting(settings: &[Value], key: &str) -> String {
+    let value = settings.iter().find(|row| row["key"] == key).and_then(|row| row["value"].as_str());
+    value.unwrap_or_default().trim_matches('"').to_owned()
 }
 
 /// Returns the differences of the service, and those of what all services need.

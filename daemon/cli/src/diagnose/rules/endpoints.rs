@@ -3,9 +3,10 @@
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::Endpoint;
 
-use super::{Context, count, is_pod_of, is_ready, quoted, shown, some};
-use crate::diagnose::finding::{Finding, Kind, Severity};
-use crate::diagnose::objects::{conditions, is_pod_ready, phase_and_ip, readiness, ready_since, selector, text};
+use super::{Context, Finding, Kind, Severity, count, is_pod_of, is_ready, quoted, shown, some};
+use crate::diagnose::objects::{
+    conditions, is_pod_ready, phase_and_ip, pod_name, readiness, ready_since, selector, text,
+};
 use crate::diagnose::suggest::{Differs, similar_pods};
 
 pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
@@ -35,20 +36,14 @@ fn selects_nothing(context: &Context<'_>, service: &Service) -> Option<Finding> 
     });
     let ended = context.pods.map_or(0, <[Pod]>::len);
     let ended = (ended > 0).then(|| format!("{} with these labels, all completed", count(ended, "pod")));
-    let remedy = match near.first().and_then(|(_, differing)| differing.first()) {
-        Some(Differs { label, has: Some(has), .. }) => format!(
-            "make the selector and the labels of the pods match: kubectl patch service -n {} {} -p \
-             '{{\"spec\":{{\"selector\":{{\"{}\":\"{}\"}}}}}}', or give the pods the label",
-            context.facts.service.namespace,
-            context.facts.service.name,
-            shown(label),
-            shown(has)
-        ),
-        _ => "make the selector and the labels of the pods match; check that the workload exists and is not scaled to \
-             0"
-        .into(),
+    let label = near.first().and_then(|(_, differing)| differing.first());
+    let label = label.and_then(|it| Some((shown(it.label), shown(it.has?))));
+    let (case, values) = match &label {
+        Some((label, value)) => ("label", vec![("label", label.as_str()), ("value", value)]),
+        None => ("", Vec::new()),
     };
-    Some(Finding::new(severity, Kind::SelectorMatchesNothing, what).evidence(evidence).evidence(ended).remedy(remedy))
+    let finding = context.finding_in(Kind::SelectorMatchesNothing, what, case, &values);
+    Some(finding.severity(severity).evidence(evidence).evidence(ended))
 }
 
 /// There are endpoints, but none that new connections can reach.
@@ -67,18 +62,12 @@ fn not_ready(context: &Context<'_>) -> Option<Finding> {
     let of_pods = pods.iter().map(|pod| pod_text(context, pod));
     let others = waiting.iter().filter(|endpoint| !pods.iter().any(|pod| is_pod_of(endpoint, pod)));
     let of_others = others.map(|endpoint| endpoint_text(endpoint));
-    let name = pods.first().map_or("POD", |pod| text(&pod.metadata.name));
-    let remedy = format!(
-        "find the reason: kubectl describe pod -n {} {} (its readiness probe, its containers); a probe may be too \
-         strict",
-        context.facts.service.namespace,
-        shown(name)
-    );
-    Some(
-        Finding::new(Severity::Critical, Kind::NotReady, what)
-            .evidence(of_pods.chain(of_others).take(10))
-            .remedy(remedy),
-    )
+    let evidence: Vec<String> = of_pods.chain(of_others).take(10).collect();
+    let named = waiting.iter().find_map(|endpoint| pod_name(endpoint));
+    let name = pods.first().map(|pod| text(&pod.metadata.name)).or(named).map(shown);
+    let case = if name.is_some() { "" } else { "no-pod" };
+    let finding = context.finding_in(Kind::NotReady, what, case, &[("pod", name.as_deref().unwrap_or_default())]);
+    Some(finding.evidence(evidence))
 }
 
 fn pod_text(context: &Context<'_>, pod: &Pod) -> String {
@@ -126,5 +115,5 @@ fn by_condition(context: &Context<'_>) -> Option<Finding> {
     let slices = context.slices?.iter().take(5);
     let slices = slices
         .map(|slice| format!("slice {}: {}", shown(text(&slice.metadata.name)), context.written(&slice.metadata)));
-    Some(Finding::new(Severity::Info, Kind::Endpoints, what).evidence(evidence).evidence(slices))
+    Some(context.finding(Kind::Endpoints, what).evidence(evidence).evidence(slices))
 }

@@ -4,9 +4,8 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Event;
 
-use super::{Context, quoted, some};
+use super::{Context, Finding, Kind, Severity, quoted, some};
 use crate::diagnose::catalogue;
-use crate::diagnose::finding::{Finding, Kind, Severity};
 use crate::diagnose::objects::{last_seen, text};
 
 /// Age in seconds after which a warning says nothing about the present.
@@ -24,7 +23,7 @@ pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
     if !normal.is_empty() {
         let reasons = latest(&normal).into_iter().map(|event| catalogue::one_line(event, context.facts.now));
         let what = format!("Kubernetes reports: {}", some(reasons));
-        found.push(Finding::new(Severity::Info, Kind::Event, what));
+        found.push(context.finding(Kind::Event, what).severity(Severity::Info));
     }
     found
 }
@@ -49,8 +48,7 @@ fn explained(context: &Context<'_>, event: &Event) -> Finding {
     let said = catalogue::one_line(event, context.facts.now);
     let Some(entry) = catalogue::find(text(&event.reason)) else {
         let what = format!("Kubernetes warns: {said}");
-        return Finding::new(severity, Kind::Event, what)
-            .remedy("nodelb has no error message for this reason: read its message");
+        return context.finding(Kind::Event, what).severity(severity);
     };
     let cause = entry.cause_of(text(&event.message));
     let what = match cause {
@@ -58,7 +56,7 @@ fn explained(context: &Context<'_>, event: &Event) -> Finding {
         None => format!("Kubernetes warns: {}: {}", quoted(text(&event.reason)), entry.meaning),
     };
     let remedy = cause.map_or(&entry.remedy, |cause| &cause.remedy);
-    Finding::new(severity, Kind::Event, what)
-        .evidence([said, format!("in general: {}", entry.meaning)])
-        .remedy(remedy.as_str())
+    let finding = context.finding(Kind::Event, what).severity(severity);
+    let finding = finding.evidence([said, format!("in general: {}", entry.meaning)]);
+    if remedy.is_empty() { finding } else { finding.remedy(remedy.as_str()) }
 }

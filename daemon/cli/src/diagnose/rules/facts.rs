@@ -1,13 +1,15 @@
 //! Witnesses that could not be asked, and what that means for the service: the daemon, the apiservers that it needs,
 //! the permissions.
 
-use nodelb_core::explain::differences::ATTACHED_AGAIN;
+use std::path::Path;
+
 use nodelb_core::explain::differences::NOT_CONFIGURED;
+use nodelb_core::problems::Reason;
 use serde_json::Value;
 
 use super::{Context, durations, quoted, shown};
-use crate::diagnose::facts::{ApiserverRow, Daemon, Denial, Probe, SourceRow};
-use crate::diagnose::finding::{Finding, Kind, Severity};
+use super::{Finding, Kind, Severity};
+use crate::diagnose::facts::{ApiserverRow, Daemon, Definition, Denial, Probe, SourceRow};
 use crate::diagnose::rows;
 
 /// Texts that identify an answer about a missing permission.
@@ -15,9 +17,6 @@ const FORBIDDEN: [&str; 2] = ["403 Forbidden", "kubectl auth can-i"];
 
 /// A watch that has failed for less than this, in seconds, is being opened again.
 const UNDER_WAY: f64 = 5.0;
-
-const ROLE: &str = "grant nodelb the role of a node proxy: kubectl create clusterrolebinding nodelb \
-     --clusterrole=system:node-proxier --user=NAME (list and watch services and endpointslices)";
 
 pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
@@ -34,38 +33,45 @@ pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
 fn silent_daemon(context: &Context<'_>, why: &str) -> Finding {
     let severity = if context.has_failed_connect() { Severity::Critical } else { Severity::Warning };
     let what = "nodelb is not running on this node; traffic continues with the last known backends";
-    Finding::new(severity, Kind::DaemonSilent, what).evidence([quoted(why)]).remedy(
-        "systemctl status nodelb; journalctl -u nodelb; systemctl start nodelb (or set its address with --admin)",
-    )
+    context.finding(Kind::DaemonSilent, what).severity(severity).evidence([quoted(why)])
 }
 
 fn of_daemon(context: &Context<'_>, daemon: &Daemon) -> Vec<Finding> {
-    let mut found = Vec::new();
-    let failed = daemon.checks.iter().filter(|check| check.result == "failed");
-    let (hooks, others): (Vec<_>, Vec<_>) = failed.partition(|check| ["canary", "links"].contains(&&*check.check));
-    let one_line = |check: &&crate::diagnose::facts::CheckRow| {
-        format!("/readyz: {}: {}", shown(&check.check), quoted(&check.detail))
-    };
-    let detached = daemon.differences.iter().flatten().filter(|row| rows::is_about_hooks(row));
-    let detached: Vec<String> = detached.map(|row| format!("/diff: {}", rows::one_line(row))).collect();
-    if !hooks.is_empty() || !detached.is_empty() {
-        let what = "the BPF hooks do not work: connections of processes on this node are not translated";
-        let finding = Finding::new(Severity::Critical, Kind::HooksNotInEffect, what);
-        let remedy = format!("{ATTACHED_AGAIN}; find out who detaches them");
-        found.push(finding.evidence(detached).evidence(hooks.iter().map(one_line)).remedy(remedy));
-    }
-    if !others.is_empty() {
-        let what = "the daemon is not ready";
-        found.push(
-            Finding::new(Severity::Warning, Kind::DaemonNotReady, what)
-                .evidence(others.iter().map(one_line))
-                .remedy("it becomes ready when every source has been read; see `nodelb sources`"),
-        );
-    }
+    let mut found = checks(context, daemon);
     found.extend(absent(context, daemon));
     found.extend(away(context, daemon));
-    found.extend(sources(daemon));
+    found.extend(undefined(context, daemon));
+    found.extend(sources(context, daemon));
     found
+}
+
+/// The conditions of readiness that fail.
+fn checks(context: &Context<'_>, daemon: &Daemon) -> Vec<Finding> {
+    let failed = |names: &[&str]| {
+        let rows = daemon.checks.iter().filter(|check| !check.passed && names.contains(&&*check.name));
+        rows.map(|check| format!("{}: {}", shown(&check.name), quoted(&check.detail))).collect::<Vec<_>>()
+    };
+    let detached = daemon.differences.iter().flatten().filter(|row| rows::is_about_hooks(row));
+    let hooks: Vec<String> = detached.map(rows::difference).chain(failed(&["canary", "links"])).collect();
+    let unsynced = if is_of_file(daemon) { Vec::new() } else { failed(&["reconcile"]) };
+    let groups = [
+        (
+            Kind::HooksNotInEffect,
+            "the BPF hooks do not work: connections of processes on this node are not translated",
+            hooks,
+        ),
+        (Kind::LoopStuck, "the reconcile loop is stuck, and changes are not applied", failed(&["loop"])),
+        (Kind::NotSynced, "nodelb has not read every source since its start", unsynced),
+        (Kind::DaemonNotReady, "the daemon is not ready", failed(&["devices"])),
+    ];
+    let groups = groups.into_iter().filter(|(.., evidence)| !evidence.is_empty());
+    groups.map(|(kind, what, evidence)| with_evidence(context.finding(kind, what), evidence)).collect()
+}
+
+/// Adds the evidence that the finding does not already say.
+fn with_evidence(finding: Finding, evidence: Vec<String>) -> Finding {
+    let new: Vec<String> = evidence.into_iter().filter(|it| !it.ends_with(&finding.what)).collect();
+    finding.evidence(new)
 }
 
 /// Sources that are silent although they existed before. Their objects stay as they were last received.
@@ -74,87 +80,111 @@ fn absent(context: &Context<'_>, daemon: &Daemon) -> Vec<Finding> {
     let describes = |source: &str| daemon.services.iter().any(|row| row.source.eq_ignore_ascii_case(source));
     let rows = daemon.differences.iter().flatten().filter_map(|row| Some((rows::source(row)?, row)));
     let concerned = rows.filter(|(source, _)| !is_known || describes(source));
-    concerned.filter_map(|(source, row)| of_absent(context, daemon, source, row)).collect()
+    // The problem of one of its places is the deeper reason.
+    let has_problem = |source: &str| {
+        daemon.sources.iter().any(|row| row.source.eq_ignore_ascii_case(source) && !row.problems.is_empty())
+    };
+    let concerned = concerned.filter(|(source, row)| row["source"] == NOT_CONFIGURED || !has_problem(source));
+    concerned.map(|(source, row)| of_absent(context, daemon, source, row)).collect()
 }
 
-fn of_absent(context: &Context<'_>, daemon: &Daemon, source: &str, row: &Value) -> Option<Finding> {
+fn of_absent(context: &Context<'_>, daemon: &Daemon, source: &str, row: &Value) -> Finding {
     let is_denied = context.cluster.is_some_and(|cluster| matches!(cluster.service, Ok(None)));
     let is_lost = daemon.services.is_empty() && !is_denied;
     let severity = if is_lost || context.has_failed_connect() { Severity::Critical } else { Severity::Warning };
     let name = shown(source);
-    let (what, remedy) = if row["source"] == NOT_CONFIGURED {
+    let (what, case) = if row["source"] == NOT_CONFIGURED {
         (
             format!(
                 "{name} is no longer configured as a source: its services are served as last known and not updated"
             ),
-            format!(
-                "configure [{name}] again in nodelb.toml(5), see `nodelb check-config`, then `systemctl restart nodelb`; \
-                 to remove its services instead, set {name}.enabled = false first"
-            ),
+            "unconfigured",
         )
     } else {
-        let has_problem = |row: &SourceRow| row.source.eq_ignore_ascii_case(source) && !row.problems.is_empty();
-        let is_away = source.eq_ignore_ascii_case("kubernetes") && is_away(daemon);
-        // The source's problem is the deeper reason.
-        if is_away || daemon.sources.iter().any(has_problem) {
-            return None;
-        }
-        (
-            format!("the initial sync of {name} is not complete: the kernel keeps its previous content"),
-            "see `nodelb sources` and `journalctl -u nodelb`".into(),
-        )
+        (format!("the initial sync of {name} is not complete: the kernel keeps its previous content"), "incomplete")
     };
-    Some(
-        Finding::new(severity, Kind::SourceAbsent, what)
-            .evidence([format!("/diff: {}", rows::one_line(row))])
-            .remedy(remedy),
-    )
+    let finding = context.finding_in(Kind::SourceAbsent, what, case, &[("source", &name)]);
+    finding.severity(severity).evidence([rows::difference(row)])
 }
 
 fn is_away(daemon: &Daemon) -> bool {
-    !daemon.apiservers.is_empty() && daemon.session.as_ref().is_some_and(|session| session.apiserver.is_none())
+    let session = daemon.session.as_ref().filter(|session| session.apiserver.is_none());
+    session.is_some_and(|session| session.problem.is_some() || !daemon.apiservers.is_empty())
+}
+
+/// Whether a file describes the service, which then needs no API server.
+fn is_of_file(daemon: &Daemon) -> bool {
+    daemon.services.iter().any(|row| row.source.eq_ignore_ascii_case("files"))
 }
 
 fn away(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
+    if is_of_file(daemon) {
+        return None;
+    }
     let session = daemon.session.as_ref().filter(|_| is_away(daemon) && refused(daemon).is_empty())?;
     let severity = if context.has_failed_connect() { Severity::Critical } else { Severity::Warning };
-    let since = match session.last_response {
-        Some(seconds) => format!("for {}", lasting(seconds)),
-        None => "since it was started".into(),
+    let (what, case) = match &session.problem {
+        Some(problem) => (format!("no API server in use: {}", quoted(problem)), "credentials"),
+        None => ("no API server in use".into(), ""),
     };
-    let what = format!("the daemon has had no connection to an apiserver {since}: it serves the last known state");
     let row = |row: &ApiserverRow| {
-        format!(
-            "{}: {}{}",
-            shown(&row.address),
-            shown(&row.state),
-            row.error.iter().map(|why| format!(": {}", quoted(why))).collect::<String>()
-        )
+        let error = row.error.iter().map(|why| format!(": {}", quoted(why))).collect::<String>();
+        format!("{}: {}{error}", shown(&row.address), shown(&row.state))
     };
-    let problem = session.problem.iter().map(|problem| quoted(problem));
+    let since = session.last_response.map(|seconds| format!("the last response was {} ago", lasting(seconds)));
+    let since = since.unwrap_or_else(|| "none has responded since nodelb was started".into());
     let own = match &context.facts.cluster {
+        // The same kubeconfig has the same problem.
+        Probe::Failed(why) if what.ends_with(&quoted(why)) => None,
         Probe::Failed(why) => Some(format!("this command cannot reach one either: {}", quoted(why))),
         Probe::Ok(cluster) => Some(format!("this command reaches {}", cluster.via)),
         Probe::Skipped => None,
     };
-    Some(
-        Finding::new(severity, Kind::ApiserverAway, what)
-            .evidence(problem.chain(daemon.apiservers.iter().map(row)).chain(own))
-            .remedy(
-                "check that the apiservers run and are reachable from this node; nodelb retries every address (`nodelb \
-                 apiservers`); a direct address in [[kubernetes.apiserver]] avoids proxies and load balancers on the \
-                 path",
-            ),
-    )
+    let finding = context.finding_in(Kind::ApiserverAway, what, case, &[]).severity(severity);
+    Some(finding.evidence([since]).evidence(daemon.apiservers.iter().map(row)).evidence(own))
 }
 
-fn sources(daemon: &Daemon) -> Vec<Finding> {
-    let is_reported = |row: &&SourceRow| row.state != "Ok" && !row.state.is_empty();
-    // The consequences of an apiserver that cannot be reached are reported once.
+/// The file that describes the service, or an earlier form of it, and is not served.
+fn undefined(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
+    let definition = daemon.definition.as_ref()?;
+    let row = daemon.sources.iter().find(|row| row.path == definition.file && row.state != "Ok")?;
+    let cause =
+        problem(daemon, Reason::FileNotServed, &file_name(&row.path)).unwrap_or_else(|| match &row.problems[..] {
+            [] => "not served".into(),
+            [first, ..] => format!("not served: {}", quoted(first)),
+        });
+    let finding = context.finding(Kind::FileNotServed, format!("{} defines it: {cause}", place(definition)));
+    let severity = if daemon.services.is_empty() { Severity::Critical } else { Severity::Warning };
+    let more = row.problems.iter().skip(1).map(|problem| quoted(problem));
+    Some(finding.severity(severity).evidence(more).at(&definition.file, definition.line))
+}
+
+/// Returns the line as `more.toml:14`, with the path of the file.
+pub(super) fn place(definition: &Definition) -> String {
+    let file = shown(&definition.file);
+    definition.line.map_or_else(|| file.clone(), |line| format!("{file}:{line}"))
+}
+
+fn file_name(path: &str) -> String {
+    Path::new(path).file_name().map_or_else(|| path.to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+/// Returns what `/status` says about this object.
+fn problem(daemon: &Daemon, reason: Reason, object: &str) -> Option<String> {
+    let problem = daemon.problems.iter().find(|problem| problem.reason == reason && problem.object == object)?;
+    Some(quoted(&problem.cause))
+}
+
+/// The other places of sources that have problems: watches, and places that may describe a service that is not known.
+fn sources(context: &Context<'_>, daemon: &Daemon) -> Vec<Finding> {
+    let is_own = |row: &&SourceRow| daemon.definition.as_ref().is_some_and(|it| it.file == row.path);
+    // The consequences of an API server that cannot be reached are reported once.
     let is_elsewhere = |row: &SourceRow| is_kubernetes(row) && (is_away(daemon) || row.since < UNDER_WAY);
-    let rows =
-        daemon.sources.iter().filter(is_reported).filter(|row| !is_elsewhere(row) && problems(row).next().is_some());
+    let rows = daemon.sources.iter().filter(|row| row.state != "Ok" && !row.state.is_empty() && !is_own(row));
+    let rows = rows.filter(|row| !is_elsewhere(row) && problems(row).next().is_some());
+    let rows = rows.filter(|row| is_kubernetes(row) && !is_of_file(daemon) || daemon.services.is_empty());
     rows.map(|row| {
+        let kind = if is_file(&row.path) { Kind::SourceProblem } else { Kind::SourceFailing };
         let what = format!(
             "{} ({}) has problems: {}",
             shown(&row.path),
@@ -164,11 +194,15 @@ fn sources(daemon: &Daemon) -> Vec<Finding> {
                 _ => "none of its services are served",
             }
         );
-        Finding::new(Severity::Warning, Kind::SourceProblem, what)
-            .evidence(problems(row).map(quoted))
-            .remedy("see `nodelb sources`")
+        context.finding(kind, what).evidence(problems(row).map(quoted))
     })
     .collect()
+}
+
+/// Whether the place is a single file, not a directory or a watch.
+fn is_file(path: &str) -> bool {
+    let extension = Path::new(path).extension().and_then(|it| it.to_str());
+    extension.is_some_and(|it| ["toml", "yaml", "yml", "json"].contains(&it))
 }
 
 fn is_kubernetes(row: &SourceRow) -> bool {
@@ -201,7 +235,7 @@ fn permissions(context: &Context<'_>) -> Option<Finding> {
     }
     evidence.extend(own.iter().map(|denial| format!("this command, {}: {}", denial.question, quoted(&denial.why))));
     let what = "a permission is missing: nodelb cannot watch the services of the cluster";
-    Some(Finding::new(Severity::Critical, Kind::PermissionMissing, what).evidence(evidence).remedy(ROLE))
+    Some(context.finding(Kind::PermissionMissing, what).evidence(evidence))
 }
 
 /// Returns the missing answers without which no proxy can serve the service.
@@ -210,56 +244,23 @@ fn needed<'f>(context: &Context<'f>) -> Vec<&'f Denial> {
     [cluster.service.as_ref().err(), cluster.slices.as_ref().err()].into_iter().flatten().collect()
 }
 
-fn of_cluster(context: &Context<'_>) -> Vec<Finding> {
-    let cluster = match &context.facts.cluster {
-        Probe::Failed(why) => return silent_cluster(context, why).into_iter().collect(),
-        Probe::Skipped => return Vec::new(),
-        Probe::Ok(cluster) => cluster,
-    };
-    let mut found = Vec::new();
-    if cluster.is_balanced {
-        let what = format!(
-            "nodelb balances {} itself: the answers of this command depend on the services that it examines",
-            cluster.via
-        );
-        let remedy = "put a direct address first in [[kubernetes.apiserver]]";
-        found
-            .push(Finding::new(Severity::Info, Kind::Unanswered, what).evidence(cluster.failed.clone()).remedy(remedy));
+fn of_cluster(context: &Context<'_>) -> Option<Finding> {
+    match &context.facts.cluster {
+        // The daemon knows the services; checks of Kubernetes objects count as skipped.
+        Probe::Failed(_) if context.daemon.is_some() => None,
+        Probe::Failed(why) => {
+            let what = "this command could not query an API server: checks of Kubernetes objects were skipped";
+            Some(context.finding(Kind::ApiserverSilent, what).evidence([quoted(why)]))
+        }
+        Probe::Ok(cluster) if cluster.is_balanced => {
+            let what = format!(
+                "nodelb balances {} itself: the answers of this command depend on the services that it examines",
+                cluster.via
+            );
+            Some(context.finding(Kind::ApiserverBalanced, what).evidence(cluster.failed.clone()))
+        }
+        _ => None,
     }
-    let optional = [cluster.pods.as_ref().and_then(|pods| pods.as_ref().err()), cluster.events.as_ref().err()];
-    let of_daemon = needed(context).into_iter().filter(|denial| context.daemon.is_some() || !denial.is_forbidden);
-    let denials = optional.into_iter().flatten().chain(cluster.has_node.as_ref().err()).chain(of_daemon);
-    let (forbidden, unanswered): (Vec<&Denial>, Vec<&Denial>) = denials.partition(|denial| denial.is_forbidden);
-    found.extend(not_allowed(&forbidden, &cluster.identity));
-    found.extend(unanswered.iter().map(|Denial { question, why, .. }| {
-        let what = format!("no answer to `{question}`: related checks were skipped");
-        Finding::new(Severity::Info, Kind::Unanswered, what).evidence([quoted(why)]).remedy("try again")
-    }));
-    found
-}
-
-fn not_allowed(denials: &[&Denial], identity: &str) -> Option<Finding> {
-    let first = denials.first()?;
-    let questions: Vec<&str> = denials.iter().map(|denial| denial.question).collect();
-    let resources: Vec<&str> = questions.iter().filter_map(|it| Some(it.split_once(' ')?.1)).collect();
-    let what = format!("{} may not {}: related checks were skipped", shown(identity), questions.join(", "));
-    let remedy = format!(
-        "use a kubeconfig that may (--kubeconfig FILE), or allow it: kubectl create clusterrole nodelb-diagnose --verb=list \
-         --resource={}, and a clusterrolebinding of it",
-        resources.join(",")
-    );
-    Some(Finding::new(Severity::Info, Kind::Unanswered, what).evidence([quoted(&first.why)]).remedy(remedy))
-}
-
-fn silent_cluster(context: &Context<'_>, why: &str) -> Option<Finding> {
-    // Reported with the daemon's own loss of its apiservers.
-    if context.daemon.is_some_and(is_away) {
-        return None;
-    }
-    let severity = if context.daemon.is_some() { Severity::Info } else { Severity::Warning };
-    let what = "this command could not query an apiserver: checks of Kubernetes objects were skipped";
-    let remedy = "set --kubeconfig, or run this command as root so that it can read the kubeconfig of the daemon";
-    Some(Finding::new(severity, Kind::ApiserverSilent, what).evidence([quoted(why)]).remedy(remedy))
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an age, shown to the second")]

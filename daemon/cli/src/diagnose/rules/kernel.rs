@@ -8,9 +8,9 @@ use nodelb_core::explain::differences::CHECKS_AT_ONCE;
 use nodelb_core::holds::says_emptied;
 use nodelb_core::state::status::Status;
 
-use super::{Context, durations, is_last_resort, is_ready, quoted, shown, some};
+use super::facts::place;
+use super::{Context, Finding, Kind, Severity, durations, is_last_resort, is_ready, quoted, shown, some};
 use crate::diagnose::facts::{BackendRow, Daemon, FrontendRow, Maps};
-use crate::diagnose::finding::{Finding, Kind, Severity};
 use crate::diagnose::rows;
 
 /// Time that a change may take to reach the kernel, in seconds.
@@ -19,14 +19,14 @@ const TIMEOUT: f64 = 5.0;
 pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
     let Some(daemon) = context.daemon else { return Vec::new() };
     let mut found = Vec::new();
-    found.extend(not_served(daemon));
-    found.extend(described_twice(daemon));
-    found.extend(held(daemon));
-    found.extend(slow(daemon));
-    found.extend(differs(daemon));
-    found.extend(unusable(daemon));
+    found.extend(not_served(context, daemon));
+    found.extend(described_twice(context, daemon));
+    found.extend(held(context, daemon));
+    found.extend(slow(context, daemon));
+    found.extend(differs(context, daemon));
+    found.extend(unusable(context, daemon));
     found.extend(remembers_else(context, daemon));
-    found.extend(without_backends(daemon));
+    found.extend(without_backends(context, daemon));
     found
 }
 
@@ -44,7 +44,7 @@ fn one_line(row: &FrontendRow) -> String {
 }
 
 /// Addresses that another service owns, and those that nodelb serves for no service.
-fn not_served(daemon: &Daemon) -> Vec<Finding> {
+fn not_served(context: &Context<'_>, daemon: &Daemon) -> Vec<Finding> {
     let failed = daemon.frontends.iter().filter(|row| row.status.is_some_and(Status::is_denied));
     let is_served = daemon.frontends.iter().any(is_in_maps);
     let severity = if is_served { Severity::Warning } else { Severity::Critical };
@@ -57,100 +57,74 @@ fn not_served(daemon: &Daemon) -> Vec<Finding> {
     };
     let (lost, refused): (Vec<&FrontendRow>, Vec<&FrontendRow>) = failed.partition(|row| owner(row).is_some());
     let mut found = Vec::new();
-    if let Some(owner) = lost.first().and_then(|row| owner(row)) {
-        let what = format!("address {} belongs to another service, {}", lost.len(), shown(&owner.service));
-        found.push(
-            Finding::new(severity, Kind::AddressConflict, what)
-                .evidence(lost.iter().map(|row| one_line(row)))
-                .evidence([format!(
-                    "{} ({}) is {} for {}",
-                    shown(&owner.address),
-                    shown(&owner.kind),
-                    word(owner.status),
-                    shown(&owner.service)
-                )])
-                .remedy(
-                    "change the address of one of the two services; the older one owns it, and the other takes over \
-                     when the older one gives it up",
-                ),
-        );
+    if let Some((row, owner)) = lost.first().and_then(|row| Some((row, owner(row)?))) {
+        let what = format!("{} is owned by {}", shown(&row.address), shown(&owner.service));
+        found.push(with_rows(context.finding(Kind::AddressConflict, what).severity(severity), &lost));
     }
     if !refused.is_empty() {
         let what = format!("nodelb does not serve {}", some(refused.iter().map(|row| shown(&row.address))));
-        found.push(
-            Finding::new(severity, Kind::AddressRefused, what)
-                .evidence(refused.iter().map(|row| one_line(row)))
-                .remedy("follow the reason, or remove the address from the service"),
-        );
+        found.push(with_rows(context.finding(Kind::AddressRefused, what).severity(severity), &refused));
     }
     found
 }
 
-/// Two sources define the service.
-fn described_twice(daemon: &Daemon) -> Option<Finding> {
-    let row = daemon.services.iter().find(|row| daemon.services.len() > 1 && row.status == Some(Status::Conflict))?;
-    let what = format!("it is defined twice; the definition in {} is not used", shown(&row.origin));
-    let error = row.error.iter().map(|error| quoted(error));
-    Some(Finding::new(Severity::Warning, Kind::AddressConflict, what).evidence(error).remedy("remove one of the two"))
+/// Adds the rows as evidence, except for those the error of which the finding already says.
+fn with_rows(finding: Finding, rows: &[&FrontendRow]) -> Finding {
+    let is_new = |row: &&&FrontendRow| row.error.as_ref().is_none_or(|error| !finding.what.contains(error));
+    let new: Vec<String> = rows.iter().filter(is_new).map(|row| one_line(row)).collect();
+    finding.evidence(new)
 }
 
-fn held(daemon: &Daemon) -> Option<Finding> {
+/// Two sources define the service.
+fn described_twice(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
+    let row = daemon.services.iter().find(|row| daemon.services.len() > 1 && row.status == Some(Status::Conflict))?;
+    // The words of `/status`, which `/services` has, too.
+    let what = match &row.error {
+        Some(error) => quoted(error),
+        None => format!("it is defined twice; the definition in {} is not used", shown(&row.origin)),
+    };
+    let finding = Finding { what, ..context.finding(Kind::DefinedTwice, "") };
+    Some(finding.evidence([format!("not used: {}", shown(&row.origin))]))
+}
+
+fn held(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
     let rows = of_status(daemon, Status::Held);
     let first = rows.first()?;
-    if first.error.as_deref().is_some_and(|error| !says_emptied(error)) {
-        let what = format!(
-            "its last known backends are held, because its source cannot tell the current ones since {}",
-            lasting(first.since)
-        );
-        let finding = Finding::new(Severity::Warning, Kind::Held, what).evidence(rows.iter().map(|row| one_line(row)));
-        return Some(finding.remedy("correct the DNS records or servers that the status names; see nodelb dns"));
-    }
-    let what = format!(
-        "it leads to an apiserver, and its last known backends are held since its source emptied it {} ago",
-        lasting(first.since)
-    );
-    Some(
-        Finding::new(Severity::Warning, Kind::Held, what)
-            .evidence(rows.iter().map(|row| one_line(row)))
-            .remedy("the hold ends when the service has backends again; find the client that emptied it"),
-    )
+    let is_emptied = first.error.as_deref().is_none_or(says_emptied);
+    let what = match is_emptied {
+        true => "held: its source emptied it, and its last known backends stay in use",
+        false => "held: DNS servers give no current answer, and its last known backends stay in use; see nodelb dns",
+    };
+    let addresses = some(rows.iter().map(|row| shown(&row.address)));
+    let finding = context.finding(Kind::Held, what).evidence([format!("its addresses: {addresses}")]);
+    Some(if is_emptied { finding } else { with_rows(finding, &rows) })
 }
 
-fn slow(daemon: &Daemon) -> Option<Finding> {
+fn slow(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
     let rows: Vec<_> = of_status(daemon, Status::Pending).into_iter().filter(|row| row.since >= TIMEOUT).collect();
-    let first = rows.first()?;
-    let what = format!("{} is not in the kernel yet", shown(&first.address));
-    Some(
-        Finding::new(Severity::Critical, Kind::KernelDiffers, what)
-            .evidence(rows.iter().map(|row| one_line(row)))
-            .remedy("nodelb retries; see journalctl -u nodelb for the error"),
-    )
+    let what = format!("{}: not in the kernel yet", shown(&rows.first()?.address));
+    Some(with_rows(context.finding(Kind::Pending, what), &rows))
 }
 
 /// The maps do not contain what the daemon wrote. `/diff` says so, which reads them more than once. The rows of
 /// `/frontends` and `/maps` are from two moments and differ during any rollout.
-fn differs(daemon: &Daemon) -> Option<Finding> {
+fn differs(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
     let maps = daemon.maps.as_ref()?;
     let written = daemon.frontends.iter().filter(|row| is_in_maps(row));
     let evidence: Vec<String> = written.filter_map(|row| difference(row, maps)).collect();
     let rows = daemon.differences.iter().flatten().filter(|row| rows::is_about_maps(row));
-    let reported: Vec<String> = rows.take(5).map(|row| format!("/diff: {}", rows::one_line(row))).collect();
+    let reported: Vec<String> = rows.take(5).map(rows::difference).collect();
     if evidence.is_empty() || reported.is_empty() {
         return None;
     }
     let what = "the kernel maps differ from what the daemon wrote: another process changed them";
-    Some(
-        Finding::new(Severity::Critical, Kind::KernelDiffers, what)
-            .evidence(evidence)
-            .evidence(reported)
-            .evidence(traces(daemon))
-            .remedy(format!("the daemon compares and repairs the maps every few minutes; {CHECKS_AT_ONCE}")),
-    )
+    let finding = context.finding_in(Kind::KernelDiffers, what, "", &[("at-once", CHECKS_AT_ONCE)]);
+    Some(finding.evidence(evidence).evidence(reported).evidence(traces(daemon)))
 }
 
 /// Returns what happens to connections according to the daemon.
 fn traces(daemon: &Daemon) -> impl Iterator<Item = String> {
-    daemon.traces.iter().map(|row| format!("/trace: {}", rows::one_line(row)))
+    daemon.traces.iter().filter_map(rows::trace)
 }
 
 fn difference(row: &FrontendRow, maps: &Maps) -> Option<String> {
@@ -171,7 +145,7 @@ fn difference(row: &FrontendRow, maps: &Maps) -> Option<String> {
 }
 
 /// There are backends, but none may be used.
-fn unusable(daemon: &Daemon) -> Option<Finding> {
+fn unusable(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
     let is_chosen = |row: &&BackendRow| matches!(row.choice, Some(Choice::Selected | Choice::Held));
     let refused: Vec<&BackendRow> = daemon
         .backends
@@ -183,11 +157,16 @@ fn unusable(daemon: &Daemon) -> Option<Finding> {
     }
     let is_left = daemon.backends.iter().any(|row| is_chosen(&row));
     let severity = if is_left { Severity::Warning } else { Severity::Critical };
+    // Health checks that fail for some backends have a problem of their own.
+    let kind = match refused[0].choice {
+        Some(Choice::Quarantined) if is_left => Kind::BackendsQuarantined,
+        _ => Kind::BackendsUnusable,
+    };
     let what = format!(
         "{}: {}",
-        if is_left { "some backends are not used" } else { "no backend is used" },
+        if is_left { "some backends are not used" } else { "no usable backend" },
         match refused[0].choice {
-            Some(Choice::Refused) => "it rejects addresses that it may not or cannot connect to",
+            Some(Choice::Refused) => "nodelb refuses addresses that it may not or cannot connect to",
             Some(Choice::Quarantined) => "they failed their health checks",
             _ => "they are in maintenance",
         }
@@ -196,11 +175,9 @@ fn unusable(daemon: &Daemon) -> Option<Finding> {
         let why = row.reason.as_deref().map_or_else(String::new, |why| format!(": {}", quoted(why)));
         format!("{} is {}{why}", shown(&row.address), word(row.choice))
     });
-    Some(
-        Finding::new(severity, Kind::BackendsUnusable, what)
-            .evidence(each)
-            .remedy("do what the reasons say; see `nodelb backends`"),
-    )
+    let mut finding = context.finding(kind, what).severity(severity).evidence(each);
+    finding.command.get_or_insert_with(|| format!("nodelb backends {}", context.facts.service));
+    Some(finding)
 }
 
 /// The cluster's present state differs from what the daemon uses.
@@ -226,32 +203,28 @@ fn remembers_else(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
         return None;
     }
     let what = "the daemon and Kubernetes have different backends";
-    Some(Finding::new(Severity::Warning, Kind::MemoryDiffers, what).evidence(unknown).evidence(outlived).remedy(
-        "check again in a few seconds; if the difference remains, the watch is stale: see `nodelb sources` and `nodelb \
-         apiservers`",
-    ))
+    Some(context.finding(Kind::MemoryDiffers, what).evidence(unknown).evidence(outlived))
 }
 
 /// The service has no backends, whatever the reason.
-fn without_backends(daemon: &Daemon) -> Option<Finding> {
+fn without_backends(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
     let is_local = |row: &FrontendRow| row.flags.iter().any(|flag| flag == "Local");
     // Another rule reports that all backends are on other nodes.
     let is_elsewhere = daemon.backends.iter().any(|row| matches!(row.choice, Some(Choice::Selected | Choice::Held)));
     let is_empty = |row: &&FrontendRow| is_in_maps(row) && row.backends.is_empty() && !(is_elsewhere && is_local(row));
     let rows: Vec<_> = daemon.frontends.iter().filter(is_empty).collect();
-    let first = rows.first()?;
-    let what = format!("{} has no backend: a connection from this node gets ECONNREFUSED", shown(&first.address));
+    rows.first()?;
+    let addresses = some(rows.iter().map(|row| shown(&row.address)));
+    let refused = format!("connections from this node to {addresses} get ECONNREFUSED");
     let why = daemon.backends.iter().take(5).map(|row| format!("{} is {}", shown(&row.address), word(row.choice)));
-    Some(
-        Finding::new(Severity::Critical, Kind::NoBackends, what)
-            .evidence(rows.iter().skip(1).take(5).map(|row| format!("nor has {}", shown(&row.address))))
-            .evidence(why)
-            .evidence(traces(daemon))
-            .remedy(
-                "see the previous findings; `nodelb backends --service NAMESPACE/NAME` shows why each backend is \
-                 not used",
-            ),
-    )
+    let defined = daemon.definition.as_ref().map(|definition| format!("{} defines it", place(definition)));
+    let is_bare = daemon.definition.is_some() && daemon.backends.is_empty();
+    let finding = context.finding_in(Kind::NoBackends, "no usable backend", if is_bare { "file" } else { "" }, &[]);
+    let finding = finding.evidence([refused]).evidence(why).evidence(defined);
+    Some(match &daemon.definition {
+        Some(definition) => finding.at(&definition.file, definition.line),
+        None => finding,
+    })
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an age, shown to the second")]

@@ -3,10 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{Context, count, durations, quoted, shown, some};
+use super::{Context, Finding, Kind, count, durations, quoted, shown, some};
 use crate::diagnose::catalogue;
 use crate::diagnose::facts::{ConnectionRow, DropRow, KernelSettings, LimitRow, Packets};
-use crate::diagnose::finding::{Finding, Kind};
 
 /// Seconds after which a handshake without an answer is a problem: the client has repeated its packet twice.
 const UNANSWERED: u64 = 3;
@@ -46,7 +45,8 @@ fn problem(name: &str, evidence: impl IntoIterator<Item = String>) -> Option<Fin
     let mut evidence = evidence.into_iter().peekable();
     evidence.peek()?;
     let entry = catalogue::packet_problem(name)?;
-    Some(Finding::new(entry.severity, Kind::PacketPath, &*entry.problem).evidence(evidence).remedy(&*entry.remedy))
+    let finding = catalogue::finding(Kind::PacketPath).new_finding(&*entry.problem).severity(entry.severity);
+    Some(finding.evidence(evidence).remedy(&*entry.remedy))
 }
 
 fn devices(packets: &Packets) -> Vec<Finding> {
@@ -135,7 +135,7 @@ fn drops(rows: &[DropRow]) -> Vec<Finding> {
     let mut by_reason: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.last <= RECENT) {
         let last = durations::human(row.last.saturating_mul(1000));
-        let line = format!("/drops: {} {}, the last one {last} ago", count_of(row.packets), shown(&row.verdict));
+        let line = format!("nodelb drops: {} {}, the last one {last} ago", count_of(row.packets), shown(&row.verdict));
         by_reason.entry(&row.reason).or_default().push(line);
     }
     by_reason.into_iter().filter_map(|(reason, lines)| problem(reason, lines)).collect()

@@ -4,9 +4,8 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::Endpoint;
 use nodelb_core::compile::select::Choice;
 
-use super::{Context, durations, shown, some};
+use super::{Context, Finding, Kind, Severity, durations, shown, some};
 use crate::diagnose::catalogue;
-use crate::diagnose::finding::{Finding, Kind, Severity};
 use crate::diagnose::objects::{list, seconds, spec, text};
 
 /// Time in seconds that clouds usually take to create a load balancer.
@@ -44,16 +43,13 @@ fn elsewhere(context: &Context<'_>) -> Option<Vec<String>> {
     Some(evidence)
 }
 
-const SPREAD: &str = "run a pod of the service on this node (a DaemonSet, a topology spread constraint), or set";
-
 fn inside(context: &Context<'_>, service: &Service) -> Option<Finding> {
     if text(&spec(service).internal_traffic_policy) != "Local" {
         return None;
     }
-    let what =
-        "its internalTrafficPolicy is Local, and none of its backends is on this node: clients here get EHOSTUNREACH";
-    let finding = Finding::new(Severity::Critical, Kind::NoLocalBackend, what).evidence(elsewhere(context)?);
-    Some(finding.remedy(format!("{SPREAD} internalTrafficPolicy: Cluster")))
+    let what = "no backend on this node (internalTrafficPolicy: Local)";
+    let finding = context.finding_in(Kind::NoLocalBackend, what, "inside", &[]).evidence(elsewhere(context)?);
+    Some(finding.evidence(["clients on this node get EHOSTUNREACH"]))
 }
 
 fn outside(context: &Context<'_>, service: &Service) -> Option<Finding> {
@@ -62,32 +58,24 @@ fn outside(context: &Context<'_>, service: &Service) -> Option<Finding> {
     }
     let what = "its externalTrafficPolicy is Local, and none of its backends is on this node: connections from outside \
          to this node fail, and load balancers do not send to it";
-    let finding = Finding::new(Severity::Warning, Kind::NoLocalBackend, what).evidence(elsewhere(context)?);
-    Some(
-        finding.remedy(format!("{SPREAD} externalTrafficPolicy: Cluster; else let load balancers send to other nodes")),
-    )
+    let finding = Finding { what: what.into(), ..context.finding_in(Kind::NoLocalBackend, what, "outside", &[]) };
+    Some(finding.severity(Severity::Warning).evidence(elsewhere(context)?))
 }
 
 /// The same, for a service that only the daemon knows.
 fn of_file(context: &Context<'_>) -> Option<Finding> {
     let daemon = context.daemon.filter(|_| context.service.is_none())?;
     let is_local = |row: &&crate::diagnose::facts::FrontendRow| row.flags.iter().any(|flag| flag == "Local");
-    let row = daemon.frontends.iter().find(is_local).filter(|row| row.backends.is_empty())?;
+    daemon.frontends.iter().find(is_local).filter(|row| row.backends.is_empty())?;
     let usable: Vec<_> = daemon.backends.iter().filter(|backend| backend.choice == Some(Choice::Selected)).collect();
     if usable.is_empty() {
         return None;
     }
-    let what = "its internal policy is Local, and none of its backends is on this node: clients here get EHOSTUNREACH";
+    let what = "no backend on this node (internalTrafficPolicy: Local)";
     let backends =
         some(usable.iter().map(|backend| format!("{} on {}", shown(&backend.address), shown(&backend.node))));
-    Some(
-        Finding::new(Severity::Critical, Kind::NoLocalBackend, what)
-            .evidence([format!("{}: {backends}", shown(&row.address))])
-            .remedy(
-                "add a backend on this node (its node must be the name of this node), or set the policy to \
-                 Cluster",
-            ),
-    )
+    let finding = context.finding_in(Kind::NoLocalBackend, what, "file", &[]);
+    Some(finding.evidence([format!("the backends are {backends}"), "clients on this node get EHOSTUNREACH".into()]))
 }
 
 fn pending(context: &Context<'_>, service: &Service) -> Option<Finding> {
@@ -116,12 +104,7 @@ fn pending(context: &Context<'_>, service: &Service) -> Option<Finding> {
         .filter(|event| text(&event.type_) == "Warning")
         .map(|event| catalogue::one_line(event, context.facts.now));
     let reported: Vec<String> = reported.take(3).collect();
-    let remedy = if reported.is_empty() {
-        "check that a controller creates load balancers here (a cloud-controller-manager, MetalLB), and see its log; \
-         common reasons are rate limits, quotas and subnets of the cloud"
-    } else {
-        "follow its Events; see the log of cloud-controller-manager"
-    };
-    let finding = Finding::new(Severity::Warning, Kind::LoadBalancerPending, what).evidence(reported).evidence(class);
-    Some(finding.remedy(remedy))
+    let case = if reported.is_empty() { "silent" } else { "reported" };
+    let finding = context.finding_in(Kind::LoadBalancerPending, what, case, &[]);
+    Some(finding.evidence(reported).evidence(class))
 }

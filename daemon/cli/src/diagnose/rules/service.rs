@@ -1,8 +1,7 @@
 //! Whether the service exists, and whether it is one for proxies.
 
-use super::{Context, shown};
+use super::{Context, Finding, Kind, Severity, shown};
 use crate::diagnose::facts::Probe;
-use crate::diagnose::finding::{Finding, Kind, Severity};
 use crate::diagnose::objects::{label, spec, text};
 use crate::diagnose::suggest::similar_names;
 
@@ -37,31 +36,26 @@ fn missing(context: &Context<'_>) -> Option<Finding> {
     };
     let verb = if asked.starts_with("neither") { "knows" } else { "know" };
     let what = format!("there is no service {name}: {asked} {verb} one of this name");
-    let (evidence, remedy) = if near.is_empty() {
-        (None, "see `nodelb services` for the existing names and `nodelb sources` for their origin".into())
-    } else {
-        (Some(format!("names like it: {}", near.join(", "))), format!("did you mean {}?", near[0]))
-    };
-    Some(Finding::new(Severity::Critical, Kind::NoSuchService, what).evidence(evidence).remedy(remedy))
+    let case = if near.is_empty() { "" } else { "similar" };
+    let similar = near.first().map_or("", String::as_str);
+    let finding = context.finding_in(Kind::NoSuchService, what, case, &[("similar", similar)]);
+    Some(finding.evidence((near.len() > 1).then(|| format!("names like it: {}", near.join(", ")))))
 }
 
 fn not_for_proxies(context: &Context<'_>) -> Option<Finding> {
     let service = context.service.filter(|_| !context.is_for_proxies())?;
-    let (what, remedy) = if text(&spec(service).type_) == "ExternalName" {
-        let target = shown(text(&spec(service).external_name));
-        (
-            format!("it is of type ExternalName: a DNS name for {target}, which no proxy serves"),
-            format!("see whether {target} resolves and answers"),
-        )
+    let target = shown(text(&spec(service).external_name));
+    let (what, case) = if text(&spec(service).type_) == "ExternalName" {
+        (format!("it is of type ExternalName: a DNS name for {target}, which no proxy serves"), "external-name")
     } else if text(&spec(service).cluster_ip) == "None" {
         (
             "it is headless (clusterIP: None): clients get the addresses of the pods from DNS, without a proxy".into(),
-            "check that its name resolves to the pods; give it a clusterIP if clients expect a single address".into(),
+            "headless",
         )
     } else {
-        ("it has no clusterIP yet, so there is no address to serve".into(), "see its Events".to_owned())
+        ("it has no clusterIP yet, so there is no address to serve".into(), "no-address")
     };
-    Some(Finding::new(Severity::Info, Kind::NotForProxies, what).remedy(remedy))
+    Some(context.finding_in(Kind::NotForProxies, what, case, &[("target", &target)]))
 }
 
 /// Kubernetes has the service, but the daemon does not.
@@ -69,13 +63,9 @@ fn unknown_to_daemon(context: &Context<'_>) -> Option<Finding> {
     let service = context.service.filter(|_| context.is_for_proxies() && daemon_has_it(context) == Some(false))?;
     if let Some(proxy) = label(&service.metadata, PROXY_NAME) {
         let what = format!("its label {PROXY_NAME} assigns it to another proxy, {}", shown(proxy));
-        let finding = Finding::new(Severity::Info, Kind::NotForProxies, what);
-        return Some(finding.remedy("remove the label to have nodelb serve it"));
+        return Some(context.finding_in(Kind::NotForProxies, what, "another-proxy", &[]));
     }
     let what = "Kubernetes has it, but the daemon does not know it";
-    Some(
-        Finding::new(Severity::Critical, Kind::MemoryDiffers, what)
-            .evidence([context.written(&service.metadata)])
-            .remedy("check with `nodelb sources` and `nodelb apiservers` that the daemon is connected to this cluster"),
-    )
+    let finding = context.finding_in(Kind::MemoryDiffers, what, "unknown", &[]).severity(Severity::Critical);
+    Some(finding.evidence([context.written(&service.metadata)]))
 }

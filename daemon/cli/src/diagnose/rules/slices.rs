@@ -7,8 +7,7 @@ use k8s_openapi::api::core::v1::{Pod, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::{Context, count, is_pod_of, is_ready, protocol, shown, some};
-use crate::diagnose::finding::{Finding, Kind, Severity};
+use super::{Context, Finding, Kind, Severity, count, is_pod_of, is_ready, protocol, shown, some};
 use crate::diagnose::objects::{
     is_pod_ready, last_write, list, phase_and_ip, pod_name, ready_since, seconds, selector, spec, text,
 };
@@ -16,9 +15,6 @@ use crate::diagnose::rows;
 
 /// Time in seconds that a controller may take to follow a pod.
 const TIMEOUT: u64 = 10;
-
-const CONTROLLER: &str = "check that kube-controller-manager (endpointslice-controller) runs, and its log; to recreate \
-     the slices: kubectl delete endpointslices -l kubernetes.io/service-name=NAME";
 
 pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
     let (Some(service), Some(slices)) = (context.service.filter(|_| context.is_for_proxies()), context.slices) else {
@@ -93,23 +89,17 @@ fn emptied(context: &Context<'_>, slices: &[EndpointSlice]) -> Finding {
         format!("slice {name}: {}", context.written(&slice.metadata))
     });
     let history = context.daemon.and_then(|daemon| daemon.history.as_ref()).into_iter().flatten();
-    let removals =
-        history.rev().filter(|row| rows::takes_away(row)).take(3).map(|row| format!("/history: {}", rows::step(row)));
+    let removals = history.rev().filter(|row| rows::takes_away(row)).take(3).map(rows::step);
     let ready = context.pods.into_iter().flatten().filter(|pod| is_pod_ready(pod)).count();
     let ready = (ready > 0).then(|| format!("{} would be ready", count(ready, "pod")));
     let held = context.is_held().then(|| "nodelb holds the last known backends meanwhile".to_owned());
-    Finding::new(severity, Kind::SliceEmptied, what).evidence(writers).evidence(removals).evidence(ready).evidence(held).remedy(
-        "find out why its writer emptied it (an apiserver that stops removes its own address from default/kubernetes); a \
-         running endpoint controller would refill it",
-    )
+    let finding = context.finding(Kind::SliceEmptied, what).severity(severity);
+    finding.evidence(writers).evidence(removals).evidence(ready).evidence(held)
 }
 
 fn missing(context: &Context<'_>, service: &Service, disagreement: &Disagreement<'_>) -> Option<Finding> {
-    let finding = |kind, what: &str| Finding::new(Severity::Critical, kind, what);
     if selector(service).is_none() {
-        let what = "it has no selector and no EndpointSlice: it has no backends";
-        let remedy = "give it a selector, or an EndpointSlice with the label kubernetes.io/service-name of its name";
-        return Some(finding(Kind::NoSelector, what).remedy(remedy));
+        return Some(context.finding(Kind::NoSelector, "it has no selector and no EndpointSlice: it has no backends"));
     }
     let evidence = match context.pods {
         Some([]) => return None,
@@ -118,11 +108,7 @@ fn missing(context: &Context<'_>, service: &Service, disagreement: &Disagreement
         None => Some("the pods could not be listed".into()),
     };
     let what = "it has a selector but no EndpointSlice: no controller creates one";
-    Some(
-        finding(Kind::SliceMissing, what)
-            .evidence(evidence)
-            .remedy(CONTROLLER.replace("NAME", text(&service.metadata.name))),
-    )
+    Some(context.finding(Kind::SliceMissing, what).evidence(evidence))
 }
 
 fn not_updated(context: &Context<'_>, Disagreement { absent, gone }: &Disagreement<'_>) -> Option<Finding> {
@@ -155,9 +141,8 @@ fn not_updated(context: &Context<'_>, Disagreement { absent, gone }: &Disagreeme
             count(gone, "pod")
         ),
     };
-    let remedy = CONTROLLER.replace("NAME", &context.facts.service.name);
-    let finding = Finding::new(severity, Kind::SliceNotUpdated, what);
-    Some(finding.evidence(absent_text).evidence(gone_text).evidence(slices).remedy(remedy))
+    let finding = context.finding(Kind::SliceNotUpdated, what).severity(severity);
+    Some(finding.evidence(absent_text).evidence(gone_text).evidence(slices))
 }
 
 /// Ports of the service that no slice with endpoints has.
@@ -200,19 +185,12 @@ fn mismatch(context: &Context<'_>, port: &ServicePort, slices: &[&EndpointSlice]
     let declared: BTreeSet<String> = context.pods.into_iter().flatten().flat_map(declared).collect();
     let declared = (context.pods.is_some_and(|pods| !pods.is_empty()))
         .then(|| if declared.is_empty() { "none with a name".into() } else { some(declared) });
-    let remedy = match &target {
-        Some(target) => format!(
-            "name a container port {target} in the pods, or set targetPort of the service to a name (or number) that \
-             they have"
-        ),
-        None => {
-            "make the port names of the service and of its slices match; an unnamed port matches an unnamed one".into()
-        }
-    };
-    Finding::new(Severity::Critical, Kind::PortMismatch, what)
+    let case = if target.is_some() { "named" } else { "unnamed" };
+    let values = [("target", target.as_deref().unwrap_or_default())];
+    context
+        .finding_in(Kind::PortMismatch, what, case, &values)
         .evidence([format!("ports of the slices: {ports}")])
         .evidence(declared.map(|declared| format!("ports of the pods' containers: {declared}")))
-        .remedy(remedy)
 }
 
 /// Returns the ports that a pod declares, such as `http=8080/TCP`.

@@ -32,6 +32,45 @@ const TABLE: &[(&str, &str)] = &[
 ];
 
 #[test]
+fn every_kind_of_finding_has_an_entry_and_causes_come_before_their_consequences() {
+    assert!(toml::from_str::<Catalogue>(include_str!("../catalogue.toml")).is_ok());
+    let order: Vec<FindingKind> = findings().iter().map(|entry| entry.kind).collect();
+    let known: BTreeSet<FindingKind> = order.iter().copied().collect();
+    assert_eq!(known.len(), order.len(), "each kind once");
+    assert_eq!(known, FindingKind::ALL.iter().copied().collect());
+    let place = |kind: FindingKind| order.iter().position(|it| *it == kind).unwrap();
+    for entry in findings() {
+        for derived in entry.explains.iter().chain(&entry.suppresses) {
+            assert!(place(*derived) > place(entry.kind), "{:?} explains {derived:?}", entry.kind);
+        }
+        assert!(!entry.explains.iter().any(|kind| entry.suppresses.contains(kind)), "{:?}", entry.kind);
+    }
+}
+
+#[test]
+fn every_value_in_a_remedy_has_a_known_name() {
+    for entry in findings() {
+        for remedy in entry.remedy.iter().chain(entry.remedies.values()) {
+            let names = remedy.split('{').skip(1).filter_map(|rest| rest.split_once('}')).map(|(name, _)| name);
+            let names =
+                names.filter(|name| name.chars().all(|c| c.is_ascii_lowercase() || c == '-') && !name.is_empty());
+            for name in names {
+                assert!(PLACEHOLDERS.contains(&name), "{:?}: {name} in {remedy}", entry.kind);
+            }
+        }
+    }
+}
+
+/// Everything that `/status` says about a service has a finding.
+#[test]
+fn every_problem_of_a_service_has_a_finding() {
+    let of_services = Reason::ALL.iter().filter(|reason| reason.entry().command.contains("{}"));
+    for reason in of_services {
+        assert!(findings().iter().any(|entry| entry.problems.contains(reason)), "{reason}");
+    }
+}
+
+#[test]
 fn every_event_of_the_table_has_an_entry_and_every_other_entry_is_nodelbs_own() {
     assert_eq!(TABLE.len(), 21);
     for (reason, kind) in TABLE {

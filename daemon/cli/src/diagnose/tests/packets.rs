@@ -1,9 +1,9 @@
 use nodelb_core::model::service::ServiceName;
+use nodelb_core::rows::FindingSeverity as Severity;
 use serde_json::{Value, json};
 
 use super::*;
 use crate::diagnose::facts::{Daemon, Facts, Probe};
-use crate::diagnose::finding::Severity;
 
 fn typed<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
@@ -40,6 +40,7 @@ fn found(change: impl FnOnce(&mut Packets, &mut KernelSettings)) -> Vec<Finding>
         connect_tests: Vec::new(),
         dns: None,
         kernel,
+        outside_cgroup: None,
     };
     findings(&Context::new(&facts))
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use nodelb_core::compile::select::Choice;
 use nodelb_core::model::service::ServiceName;
+use nodelb_core::problems::Problem;
 use serde_json::{Value, json};
 
 use super::*;
@@ -72,7 +73,7 @@ fn sound() -> Facts {
         node_addresses: Vec::new(),
     };
     let daemon = Daemon {
-        checks: vec![from(json!({"check": "canary", "result": "ok"}))],
+        checks: vec![from(json!({"check": "canary", "passed": true, "detail": ""}))],
         services: vec![from(json!({"service": "shop/web", "source": "kubernetes", "status": "OK"}))],
         frontends: vec![from(frontend)],
         backends: vec![from(backend)],
@@ -108,6 +109,7 @@ fn sound() -> Facts {
         connect_tests: vec![accepted("10.1.0.1:8080/TCP", true), accepted("10.96.7.7:80/TCP", false)],
         dns: None,
         kernel: KernelSettings::default(),
+        outside_cgroup: None,
     }
 }
 
@@ -224,7 +226,7 @@ static CASES: &[Case] = &[
         },
         Kind::NoLocalBackend,
         Severity::Critical,
-        &["internalTrafficPolicy is Local", "this node is n1; the backends are on n2", "EHOSTUNREACH"],
+        &["internalTrafficPolicy: Local", "this node is n1; the backends are on n2", "EHOSTUNREACH"],
     ),
     (
         "external policy Local",
@@ -268,7 +270,7 @@ static CASES: &[Case] = &[
         &[
             "web-1 has been emptied",
             "endpointslice-controller 5s ago (resourceVersion 9)",
-            "/history: 2027",
+            "nodelb history: 2027",
             "1 pod would be ready",
         ],
     ),
@@ -304,6 +306,7 @@ static CASES: &[Case] = &[
             old["addresses"] = json!(["10.1.0.9"]);
             old["targetRef"]["name"] = "web-old".into();
             cluster(facts).slices = Ok(vec![from(slice(&json!([endpoint(true), old]), 50))]);
+            daemon(facts).backends.push(from(json!({"address": "10.1.0.9:8080/TCP", "choice": "Selected"})));
         },
         Kind::SliceNotUpdated,
         Severity::Warning,
@@ -360,7 +363,7 @@ static CASES: &[Case] = &[
         "link detached",
         |facts| {
             daemon(facts).checks[0] =
-                from(json!({"check": "links", "result": "failed", "detail": "connect4 is not attached"}));
+                from(json!({"check": "links", "passed": false, "detail": "connect4 is not attached"}));
             facts.connect_tests[1].outcome = Outcome::Failed("ENETUNREACH".into(), Duration::from_millis(1));
         },
         Kind::HooksNotInEffect,
@@ -375,7 +378,7 @@ static CASES: &[Case] = &[
         },
         Kind::HooksNotInEffect,
         Severity::Critical,
-        &["/diff: ", "hook connect4 is detached"],
+        &["nodelb diff: hooks", "hook connect4 is detached"],
     ),
     (
         "address conflict",
@@ -389,7 +392,7 @@ static CASES: &[Case] = &[
         },
         Kind::AddressConflict,
         Severity::Critical,
-        &["belongs to another service, shop/older", "shop/older owns it"],
+        &["10.96.7.7:80/TCP is owned by shop/older", "shop/older owns it"],
     ),
     (
         "refused address",
@@ -416,7 +419,12 @@ static CASES: &[Case] = &[
         },
         Kind::ApiserverAway,
         Severity::Warning,
-        &["for 95s", "192.0.2.1:6443: Failed: connection refused", "cannot reach one either"],
+        &[
+            "no API server in use",
+            "the last response was 95s ago",
+            "192.0.2.1:6443: Failed: connection refused",
+            "cannot reach one either",
+        ],
     ),
     (
         "a source that is not configured",
@@ -523,7 +531,7 @@ static CASES: &[Case] = &[
 ];
 
 fn text(finding: &Finding) -> String {
-    format!("{}\n{}\n{}", finding.what, finding.evidence.join("\n"), finding.remedy)
+    format!("{}\n{}\n{}", finding.what, finding.evidence.join("\n"), finding.remedy.as_deref().unwrap_or_default())
 }
 
 #[test]
@@ -537,10 +545,18 @@ fn the_true_cause_comes_first() {
         for part in *reported {
             assert!(text(first).contains(part), "{name}: {part:?} is not in {}", text(first));
         }
-        let order: Vec<_> = found.iter().map(|finding| (std::cmp::Reverse(finding.severity), finding.kind)).collect();
-        assert!(order.is_sorted(), "{name}");
         let worst = found.iter().map(|finding| finding.severity).max();
         assert_eq!(worst, Some(*severity), "{name}");
+        // An Event explains a load balancer that is pending, and a reader needs both.
+        let is_needed = |it: &&Finding| it.kind != Kind::Event && it.explained_by.is_none();
+        let shown = found.iter().filter(is_needed).filter(|it| it.severity >= Severity::Warning).count();
+        assert_eq!(shown, usize::from(*severity >= Severity::Warning), "{name}: {found:#?}");
+        for finding in &found {
+            let text = text(finding);
+            let is_filled = !catalogue::PLACEHOLDERS.iter().any(|it| text.contains(&format!("{{{it}}}")));
+            let is_prose = !finding.evidence.iter().any(|it| it.contains(['{', '[']) && !it.contains("status: ["));
+            assert!(is_filled && is_prose && !text.contains("NAMESPACE/NAME"), "{name}: {text}");
+        }
     }
 }
 
@@ -576,19 +592,17 @@ fn missing_answers_cause_no_panic_and_no_invented_finding() {
 }
 
 #[test]
-fn skipped_questions_are_reported_with_a_remedy_and_are_no_failure() {
+fn skipped_questions_are_no_failure() {
     let mut facts = sound();
     cluster(&mut facts).pods = Some(Err(denial("list pods")));
     cluster(&mut facts).events = Err(denial("list events"));
     let found = findings(&facts);
-    let reported = found.iter().find(|finding| finding.kind == Kind::Unanswered).unwrap();
-    assert_eq!(reported.severity, Severity::Info);
-    assert!(
-        text(reported).contains("--resource=pods,events") && text(reported).contains("--kubeconfig"),
-        "{}",
-        text(reported)
-    );
     assert!(found.iter().all(|finding| finding.severity <= Severity::Info));
+    let skipped = crate::diagnose::skipped::skipped(&facts);
+    let skipped: Vec<(&str, Option<&str>)> =
+        skipped.iter().map(|row| (row.what.as_str(), row.option.as_deref())).collect();
+    let by_kubeconfig = Some("--kubeconfig");
+    assert_eq!(skipped, [("Events", by_kubeconfig), ("Pods", by_kubeconfig), ("cluster DNS", Some("--verbose"))]);
 }
 
 #[test]
@@ -640,19 +654,28 @@ fn a_connection_that_meets_the_dead_one_of_two_backends_is_no_outage() {
         outcome: failed("ECONNREFUSED"),
     });
     facts.connect_tests[1].outcome = failed("ECONNREFUSED");
-    let graded = |facts: &Facts| findings(facts).iter().map(|found| (found.severity, found.kind)).collect::<Vec<_>>();
-    let warned = [(Severity::Warning, Kind::BackendUnreachable), (Severity::Warning, Kind::FrontendFails)];
-    assert_eq!(graded(&facts)[..2], warned);
+    let graded = |facts: &Facts| {
+        let found = findings(facts);
+        let causes = found.iter().filter(|finding| finding.explained_by.is_none());
+        let found = causes.filter(|finding| finding.severity >= Severity::Warning);
+        found.map(|found| (found.severity, found.kind)).collect::<Vec<_>>()
+    };
+    let warned = [(Severity::Warning, Kind::BackendUnreachable)];
+    assert_eq!(graded(&facts), warned);
     // The address that a connection to a NodePort uses.
     (daemon(&mut facts).frontends[0].kind, facts.connect_tests[1].to) =
         ("NodePort".into(), "192.0.2.1:30080/TCP".into());
     daemon(&mut facts).frontends[0].address = "0.0.0.0:30080/TCP".into();
-    assert_eq!(graded(&facts)[..2], warned);
+    assert_eq!(graded(&facts), warned);
     facts.connect_tests[1].outcome = failed("ENETUNREACH");
-    assert_eq!(graded(&facts)[0], (Severity::Critical, Kind::FrontendFails), "no backend fails like that");
+    let fails = (Severity::Critical, Kind::FrontendFails);
+    assert_eq!(graded(&facts), [fails, warned[0]], "no backend fails like that");
+    facts.outside_cgroup = Some("/sys/fs/cgroup/machine.slice".into());
+    assert_eq!(graded(&facts)[0], (Severity::Critical, Kind::OutsideCgroup), "the command is not concerned");
+    facts.outside_cgroup = None;
     facts.connect_tests[1].outcome = failed("ECONNREFUSED");
     daemon(&mut facts).frontends[0].backends.remove(0);
-    assert_eq!(graded(&facts)[0], (Severity::Critical, Kind::FrontendFails), "all of its backends fail");
+    assert_eq!(graded(&facts), [(Severity::Critical, Kind::BackendUnreachable)], "all of its backends fail");
 }
 
 #[test]
@@ -695,13 +718,122 @@ fn an_absent_source_is_no_cause_of_what_it_does_not_describe() {
     assert!(!is_blamed(&facts), "a file describes the service");
     let mut facts = sound();
     daemon(&mut facts).differences = Some(vec![not_reported()]);
-    daemon(&mut facts).sources = vec![from(json!({
-        "source": "kubernetes", "path": "services", "state": "Error", "since": 60, "problems": ["no answer"],
-    }))];
-    assert!(!is_blamed(&facts), "its problem is reported");
-    daemon(&mut facts).sources.clear();
+    let explained = |facts: &Facts| {
+        let found = findings(facts);
+        found.into_iter().find(|finding| finding.kind == Kind::SourceAbsent).and_then(|finding| finding.explained_by)
+    };
+    assert_eq!(explained(&facts), None);
     daemon(&mut facts).session = Some(from(json!({"apiserver": null, "last_response": 95})));
-    assert!(!is_blamed(&facts), "that no apiserver is reached is reported");
+    assert_eq!(explained(&facts), Some(Kind::ApiserverAway));
+}
+
+fn problem(reason: &str, object: &str, cause: &str, command: &str) -> Problem {
+    from(json!({
+        "severity": "warning", "reason": reason, "object": object, "since": "2027-01-15T07:59:30Z", "cause": cause,
+        "command": command, "blocks_readiness": false,
+    }))
+}
+
+#[test]
+fn a_situation_has_the_words_and_the_command_of_status() {
+    let mut facts = sound();
+    emptied(&mut facts, None);
+    let cause = "no usable backend: EndpointSlice shop/web-1 emptied by bob (resourceVersion 15)";
+    daemon(&mut facts).problems = vec![
+        problem("NoBackends", "shop/other", "no usable backend: another one", "nodelb diagnose shop/other"),
+        problem("NoBackends", "shop/web", cause, "nodelb diagnose shop/web"),
+        problem(
+            "LastResort",
+            "shop/web",
+            "last resort: 2 backends failed their health checks",
+            "nodelb backends shop/web",
+        ),
+        problem("RestartPending", "configuration", "restart needed for: a", "systemctl restart nodelb"),
+        problem("NotTranslated", "datapath", "the datapath is in memory", "nodelb config"),
+    ];
+    facts.cluster = Probe::Skipped;
+    let found = findings(&facts);
+    let of = |kind: Kind| found.iter().find(|finding| finding.kind == kind).unwrap();
+    assert_eq!((of(Kind::NoBackends).what.as_str(), &of(Kind::NoBackends).command), (cause, &None));
+    assert_eq!(of(Kind::NoBackends).since.map(|since| since.to_string()).as_deref(), Some("2027-01-15T07:59:30.000Z"));
+    assert_eq!(of(Kind::LastResort).command.as_deref(), Some("nodelb backends shop/web"));
+    assert_eq!(of(Kind::NotTranslated).what, "the datapath is in memory");
+    assert_eq!(of(Kind::FrontendRefused).explained_by, Some(Kind::NoBackends));
+    assert!(
+        !found.iter().any(|finding| finding.what.contains("another one") || finding.what.contains("restart needed"))
+    );
+}
+
+/// The first of the examples in which the cause was the last finding: the kubeconfig does not exist.
+#[test]
+fn a_missing_kubeconfig_is_the_cause_of_everything_else() {
+    let mut facts = sound();
+    facts.service = ServiceName::new("default", "kubernetes");
+    facts.cluster = Probe::Failed("/etc/kubeconfig: no such file".into());
+    facts.connect_tests.clear();
+    let why = "kubernetes.kubeconfig: cannot read /etc/kubeconfig: no such file";
+    let daemon = daemon(&mut facts);
+    *daemon = Daemon {
+        session: Some(from(json!({"apiserver": null, "problem": why}))),
+        checks: vec![from(json!({"check": "reconcile", "passed": false, "detail": "waits for kubernetes"}))],
+        sources: ["services", "endpointslices", "nodes"]
+            .map(|path| from(json!({"source": "kubernetes", "path": path, "state": "Error", "since": 60, "problems": ["waiting"]})))
+            .into(),
+        differences: Some(vec![not_reported()]),
+        ..Daemon::default()
+    };
+    let found = findings(&facts);
+    let causes: Vec<_> = found.iter().filter(|finding| finding.explained_by.is_none()).collect();
+    let [cause] = causes[..] else { panic!("{found:#?}") };
+    assert_eq!((cause.kind, cause.severity), (Kind::ApiserverAway, Severity::Critical));
+    assert!(cause.what.contains(why) && cause.remedy.as_ref().unwrap().contains("reads the file again"), "{cause:#?}");
+}
+
+#[test]
+fn a_file_that_is_not_served_explains_that_its_service_does_not_exist() {
+    let mut facts = sound();
+    facts.cluster = Probe::Skipped;
+    facts.connect_tests.clear();
+    let path = "/etc/nodelb/services.d/more.toml";
+    let daemon = daemon(&mut facts);
+    *daemon = Daemon {
+        definition: Some(crate::diagnose::facts::Definition { file: path.into(), line: Some(18) }),
+        sources: vec![from(
+            json!({"source": "files", "path": path, "state": "Error", "problems": ["line 3: a", "line 9: b"]}),
+        )],
+        problems: vec![problem("FileNotServed", "more.toml", "not served: line 3: a (and 1 more)", "nodelb sources")],
+        ..Daemon::default()
+    };
+    let found = findings(&facts);
+    assert_eq!((found[0].kind, found[0].severity), (Kind::FileNotServed, Severity::Critical));
+    assert_eq!(found[0].what, format!("{path}:18 defines it: not served: line 3: a (and 1 more)"));
+    assert_eq!((found[0].file.as_deref(), found[0].line), (Some(path), Some(18)));
+    assert_eq!(found[1].explained_by, Some(Kind::FileNotServed));
+    daemon_without_definition(&mut facts);
+    let found = findings(&facts);
+    assert_eq!((found[0].kind, found[0].explained_by), (Kind::NoSuchService, None), "another service is in the file");
+}
+
+fn daemon_without_definition(facts: &mut Facts) {
+    daemon(facts).definition = None;
+}
+
+#[test]
+fn a_service_that_a_file_shadows_has_one_finding() {
+    let mut facts = sound();
+    let why = "a local file describes it: files take precedence over Kubernetes";
+    let daemon = daemon(&mut facts);
+    daemon.services = vec![
+        from(json!({"service": "shop/web", "source": "files", "origin": "shop.toml", "status": "OK"})),
+        from(
+            json!({"service": "shop/web", "source": "kubernetes", "origin": "Service shop/web", "status": "Conflict", "error": why}),
+        ),
+    ];
+    daemon.backends[0].address = "10.1.0.7:8080/TCP".into();
+    let found = findings(&facts);
+    assert_eq!((found[0].kind, found[0].severity), (Kind::DefinedTwice, Severity::Warning));
+    let differs = found.iter().find(|finding| finding.kind == Kind::MemoryDiffers).unwrap();
+    assert_eq!(differs.explained_by, Some(Kind::DefinedTwice));
 }
 
 #[test]

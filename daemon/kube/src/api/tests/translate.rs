@@ -412,3 +412,30 @@ fn diagnose_looks_at_the_slices_that_are_taken_and_no_others() {
         }
     }
 }
+
+#[test]
+fn annotations_ask_for_health_checks() {
+    let annotated = |annotations: &str| {
+        let (service, notices) =
+            service_of(&INTRANET.replace("labels: {app: x}", &format!("annotations: {annotations}")));
+        let service = service.unwrap();
+        assert_eq!(service.ports.len(), 1, "it is served in any case");
+        (service.health_check.map(|check| check.interval.as_secs()), service.health_check_error, notices)
+    };
+    for ignored in ["null", "{}", "{other/health-check: tcp, nodelb.io/health: tcp}"] {
+        assert_eq!(annotated(ignored), (None, None, vec![]), "{ignored}");
+    }
+    let good = "{a: b, nodelb.io/health-check: 'http:/healthz', nodelb.io/health-check-interval: 5s}";
+    assert_eq!(annotated(good), (Some(5), None, vec![]));
+    for bad in ["{nodelb.io/health-check: null}", "{nodelb.io/health-check: \"tcp\\n\\e[31m\"}"] {
+        let (check, error, notices) = annotated(bad);
+        let error = error.unwrap();
+        assert!(
+            check.is_none() && error.contains("annotation nodelb.io/health-check: ") && error.contains("expected tcp")
+        );
+        assert!(!error.contains(|c: char| c.is_control()), "{error:?}");
+        assert_eq!(notices, [error.to_string()]);
+    }
+    let huge = annotated(&format!("{{nodelb.io/health-check-{}: '{}'}}", "n".repeat(900), "v".repeat(70_000)));
+    assert!(huge.1.unwrap().len() < 2_000);
+}

@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use nodelb_core::model::health_check::Method;
+
 use super::*;
 use crate::document::Problem;
 
@@ -93,7 +95,7 @@ fn every_problem_has_its_line_and_remedy() {
         ("type = \"tcp\"\nport = \"80\"", "line 7: #health-check.port: expected an integer, found a string"),
         (
             "type = \"tcp\"\npath = \"/\"",
-            "line 7: #health-check.path: has no effect without type = \"http\"; change the type, or remove path",
+            "line 7: #health-check.path: has no effect on a check over TCP; change the type to http, or remove it",
         ),
         (
             "type = \"http\"\npath = \"healthz\"",

@@ -1,0 +1,64 @@
+//! What was not checked, and with which option it is. Pure.
+
+use nodelb_core::rows::SkippedRow;
+use nodelb_core::text::{self, listed};
+
+use super::facts::{Denial, Facts, Outcome, Probe, ServiceRow};
+use super::objects::is_for_proxies;
+
+const KUBECONFIG: &str = "--kubeconfig";
+const VERBOSE: &str = "--verbose";
+
+/// The maximum number of addresses in one row.
+const SHOWN: usize = 3;
+
+/// Returns what was not checked; subjects with the same option are neighbours.
+pub(super) fn skipped(facts: &Facts) -> Vec<SkippedRow> {
+    let mut rows = of_cluster(facts);
+    let of_kubernetes = facts.cluster.ok().and_then(|cluster| cluster.service.as_ref().ok()?.as_ref());
+    if of_kubernetes.is_some_and(is_for_proxies) && facts.dns.is_none() {
+        rows.push(row("cluster DNS", "names of services usually resolve in pods only", Some(VERBOSE)));
+    }
+    let unprovable = facts.connect_tests.iter().filter(|connect| connect.outcome == Outcome::Unprovable);
+    let mut unprovable = unprovable.map(|connect| text::name(&connect.to)).peekable();
+    if unprovable.peek().is_some() {
+        let what = format!("whether {} answers", listed(unprovable, SHOWN));
+        rows.push(row(&what, "UDP and SCTP have no connection to try", None));
+    }
+    rows
+}
+
+fn of_cluster(facts: &Facts) -> Vec<SkippedRow> {
+    let is_of_file = |row: &ServiceRow| row.source.eq_ignore_ascii_case("files");
+    if facts.daemon.ok().is_some_and(|daemon| daemon.services.iter().any(is_of_file)) {
+        return Vec::new();
+    }
+    let cluster = match &facts.cluster {
+        Probe::Skipped => return Vec::new(),
+        Probe::Failed(why) => return vec![row("Kubernetes objects", &text::sentence(why), Some(KUBECONFIG))],
+        Probe::Ok(cluster) => cluster,
+    };
+    let pods = cluster.pods.as_ref().and_then(|pods| pods.as_ref().err());
+    let required = [cluster.service.as_ref().err(), cluster.slices.as_ref().err()];
+    let optional = [cluster.events.as_ref().err(), pods, cluster.has_node.as_ref().err()];
+    required.into_iter().chain(optional).flatten().map(of_denial).collect()
+}
+
+fn of_denial(Denial { question, why, is_forbidden }: &Denial) -> SkippedRow {
+    let what = match *question {
+        "list events" => "Events",
+        "list pods" => "Pods",
+        "list nodes" => "Nodes",
+        "list services" => "Services",
+        _ => "EndpointSlices",
+    };
+    row(what, &text::sentence(why), is_forbidden.then_some(KUBECONFIG))
+}
+
+fn row(what: &str, reason: &str, option: Option<&str>) -> SkippedRow {
+    SkippedRow { what: what.into(), reason: reason.into(), option: option.map(Into::into) }
+}
+
+#[cfg(test)]
+#[path = "tests/skipped.rs"]
+mod tests;
