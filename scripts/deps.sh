@@ -29,6 +29,7 @@ test   conntrack        conntrack
 test   iptables         iptables
 test   keepalived       keepalived
 test   nftables         nft
+test   unbound          unbound
 bench  conntrack        conntrack
 bench  ethtool          ethtool
 bench  nftables         nft

@@ -66,6 +66,8 @@ mod credentials;
 mod diagnose;
 #[path = "netns/diff.rs"]
 mod diff;
+#[path = "netns/dns.rs"]
+mod dns;
 #[path = "netns/drift.rs"]
 mod drift;
 #[path = "netns/failover.rs"]

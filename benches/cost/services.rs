@@ -32,6 +32,7 @@ pub(crate) fn slice(number: u32, protocol: Protocol, backends: impl Iterator<Ite
         source: Source::Files,
         origin: Origin::default(),
         ports: vec![SlicePort { name: "http".into(), protocol, backends }],
+        problem: None,
     })
 }
 

@@ -18,10 +18,10 @@ use nodelb_kube::apiserver::session::Settings;
 use serde::Deserialize;
 use toml::de::DeTable;
 
-pub use self::keys::{Admin, Datapath, Files, Kubernetes, Log, Node, State};
+pub use self::keys::{Admin, Datapath, Dns, Files, Kubernetes, Log, Node, State};
 use self::keys::{Key, Section};
 pub use self::packets::{Choice, DeviceName, PacketMode, Packets, Snat, SnatPorts, Unknown};
-pub use self::values::{Disconnect, Mode, PortRange};
+pub use self::values::{Disconnect, DnsServer, Hold, Mode, PortRange, Ttl};
 use crate::document::{self, Problem, Problems, Read};
 
 /// The default path of the configuration. The file need not exist.
@@ -37,6 +37,9 @@ pub struct Config {
     /// `[files]`
     #[serde(deserialize_with = "document::table")]
     pub files: Files,
+    /// `[dns]`
+    #[serde(deserialize_with = "document::table")]
+    pub dns: Dns,
     /// `[kubernetes]`
     #[serde(deserialize_with = "document::table")]
     pub kubernetes: Kubernetes,
@@ -170,9 +173,9 @@ impl Config {
         })
     }
 
-    fn sections(&self) -> [&dyn Section; 8] {
-        let Self { node, files, kubernetes, state, admin, datapath, packets, log } = self;
-        [node, files, kubernetes, state, admin, datapath, packets, log]
+    fn sections(&self) -> [&dyn Section; 9] {
+        let Self { node, files, dns, kubernetes, state, admin, datapath, packets, log } = self;
+        [node, files, dns, kubernetes, state, admin, datapath, packets, log]
     }
 
     fn keys(&self) -> Vec<Key> {
@@ -183,7 +186,7 @@ impl Config {
 const EXAMPLE_HEADER: &str = "\
 # nodelb reads this file from /etc/nodelb/nodelb.toml. Every key is shown at its default; what you leave out stays at
 # it. `nodelb check-config` shows every problem at once. `systemctl reload nodelb` applies changes, except those to
-# [kubernetes], [state], [admin], [datapath] and most keys of [packets], which need a restart.
+# [dns], [kubernetes], [state], [admin], [datapath] and most keys of [packets], which need a restart.
 ";
 
 impl Config {

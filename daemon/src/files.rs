@@ -6,6 +6,7 @@ mod conflicts;
 mod entries;
 mod manifests;
 pub mod merge;
+pub mod named;
 mod report;
 mod run;
 mod scan;
@@ -19,7 +20,8 @@ use std::time::SystemTime;
 
 use nodelb_core::model::service::{Service, Slice};
 
-pub use self::run::{Started, start};
+use self::named::Named;
+pub use self::run::{Batch, Started, start};
 use self::scan::{Files, Hints, Listing, Seen};
 use crate::document::Problem;
 
@@ -30,6 +32,8 @@ pub struct FileContent {
     pub services: Vec<Found<Service>>,
     /// The slices; each name occurs once.
     pub slices: Vec<Found<Slice>>,
+    /// The backends that have names. They belong to services of the file.
+    pub named: Vec<Arc<Named>>,
     /// Messages about parts that are ignored deliberately.
     pub notices: Vec<String>,
 }

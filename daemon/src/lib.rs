@@ -10,7 +10,8 @@ pub mod config;
 pub mod connections;
 pub mod datapath;
 pub mod devices;
-pub mod document;
+pub mod dns;
+mod document;
 pub mod events;
 pub mod files;
 #[cfg(test)]

@@ -38,7 +38,7 @@ use crate::reconcile::{Owner, OwnerHandle, Probe, ProbeResult, service_ports};
 use crate::sockets::bound::{BoundPorts, Overlap};
 use crate::sockets::stale::{Handles, StaleSockets};
 use crate::status::Health;
-use crate::{checks, devices, files, kubernetes, log, node, recorder};
+use crate::{checks, devices, dns, files, kubernetes, log, node, recorder};
 
 mod admin_sockets;
 mod kernel;
@@ -195,8 +195,10 @@ async fn serve<D: Datapath + Send + 'static>(
     // The sources.
     kubernetes::recall(&config, &previous_sources, &name, &handle.changes).await;
     let files = files::start(config.files.directory.clone(), stop());
+    let place = (directory.clone(), Arc::clone(&register));
+    let dns = dns::start(files.changes, &config.dns, &handle, place, stop());
     let (behind_checks, kubernetes_changes) = through_checks(&config, &handle);
-    let sources = checks::Sources { files: files.changes, kubernetes: kubernetes_changes };
+    let sources = checks::Sources { files: dns.changes, kubernetes: kubernetes_changes };
     let (checks, checker) = checks::start(sources, handle.clone(), directory, Arc::clone(&register), stop());
     let kubernetes = kubernetes::start(&config, &behind_checks, &name, Arc::clone(&register), &shutdown).await?;
     let (kubernetes, source) = kubernetes.map(|started| (started.published, started.task)).unzip();
@@ -212,6 +214,7 @@ async fn serve<D: Datapath + Send + 'static>(
         owner: published,
         datapath: reader,
         files: files.reports,
+        dns: dns.reports,
         checks,
         kubernetes,
         recorder: recorder.published,
@@ -230,7 +233,7 @@ async fn serve<D: Datapath + Send + 'static>(
         Reload { config, restart_keys, config_path, level, identity, directory: files.directory, check, notifier };
     reload.until_shutdown(signals).await;
     shutdown.cancel();
-    end(source.into_iter().chain([checker]), owner, recorder.task).await
+    end(source.into_iter().chain([dns.task, checker]), owner, recorder.task).await
 }
 
 /// Waits for the tasks that store their state; the recorder receives all events of the owner.

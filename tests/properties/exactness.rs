@@ -113,7 +113,14 @@ fn slice(full: &str, is_empty: bool) -> Change {
     // Equal slice names if the services are in different namespaces.
     let is_plain = &*service.namespace == "default" && &*service.name != "x";
     let name = SliceName::new(&service.namespace, if is_plain { &service.name } else { "slice" });
-    Change::UpsertSlice(Slice { name, service, source: Source::Kubernetes, origin: Origin::default(), ports })
+    Change::UpsertSlice(Slice {
+        name,
+        service,
+        source: Source::Kubernetes,
+        origin: Origin::default(),
+        ports,
+        problem: None,
+    })
 }
 
 /// All permutations.

@@ -92,6 +92,7 @@ fn slice(index: usize, number: usize, backends: Vec<(usize, BackendState)>) -> S
         source: Source::Kubernetes,
         origin: Origin::default(),
         ports,
+        problem: None,
     }
 }
 

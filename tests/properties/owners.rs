@@ -49,6 +49,7 @@ fn entry() -> impl Strategy<Value = [Change; 2]> {
                 source: Source::Files,
                 origin: Origin { object: file.into(), ..Origin::default() },
                 ports: vec![nodelb_core::model::service::SlicePort { name: "".into(), protocol, backends }],
+                problem: None,
             };
             [Change::UpsertService(service), Change::UpsertSlice(slice)]
         },

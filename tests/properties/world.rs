@@ -362,6 +362,7 @@ pub(crate) fn slice() -> impl Strategy<Value = Slice> {
             source,
             origin: Origin::default(),
             ports,
+            problem: None,
         },
     )
 }

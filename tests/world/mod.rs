@@ -100,6 +100,7 @@ pub(crate) fn slice_of(number: u32, backends: impl IntoIterator<Item = Addr>) ->
         service,
         source: Source::Kubernetes,
         ports: vec![SlicePort { name: "http".into(), protocol: Protocol::Tcp, backends }],
+        problem: None,
     })
 }
 

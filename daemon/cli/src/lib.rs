@@ -9,7 +9,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use nodelb_core::rows::{Apiservers, Backends, ConfigAnswer, Devices, Maps, Services, Sources};
+use nodelb_core::rows::{Apiservers, Backends, ConfigAnswer, Devices, Maps, Names, Services, Sources};
 
 pub mod ask;
 pub mod client;
@@ -126,6 +126,8 @@ enum Command {
     /// List the sources of services with their problems
     #[command(after_help = examples::SOURCES)]
     Sources(Asking),
+    /// List DNS names of backends in service files, with the state of each answer
+    Dns(Asking),
     /// List apiserver addresses, which one is in use, and why
     #[command(after_help = examples::APISERVERS)]
     Apiservers(Asking),
@@ -259,6 +261,7 @@ fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
         Command::Trace(trace) => trace.ask(),
         Command::Top(options) => options.run(),
         Command::Sources(asking) => asking.ask::<Sources>("/sources", &[]),
+        Command::Dns(asking) => asking.ask::<Names>("/dns", &[]),
         Command::Apiservers(asking) => asking.ask::<Apiservers>("/apiservers", &[]),
         Command::Connections(connections) => connections.ask(),
         Command::Drops(drops) => drops.ask(),

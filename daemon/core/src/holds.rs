@@ -9,11 +9,20 @@ use imbl::{OrdMap, OrdSet};
 use crate::model::addr::L4Addr;
 use crate::model::cause::{Cause, DirtyReason};
 use crate::model::moment::Moment;
-use crate::model::service::{PortKey, ServiceName};
+use crate::model::service::{PortKey, ServiceName, Slice};
 use crate::state::entries::{Desired, ServiceId};
 use crate::state::owner::IdOwner;
 use crate::state::remembered::{MAX_REMEMBERED, Remembered, Views};
 use crate::text::listed;
+
+/// What the text of a hold says if the source emptied the port.
+const EMPTIED: &str = "left it without backends";
+
+/// Whether the text of a hold says that the source emptied the port; otherwise the source cannot tell the current
+/// backends.
+pub fn says_emptied(text: &str) -> bool {
+    text.contains(EMPTIED)
+}
 
 /// A service port with held backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,17 +37,31 @@ pub struct HeldPort {
     pub since: Moment,
     /// The text about the hold that `/frontends` shows.
     pub text: Arc<str>,
+    /// The problem of the source, if it cannot tell the current backends; `None` if it emptied the port.
+    pub problem: Option<Arc<str>>,
 }
 
 impl HeldPort {
     pub(crate) fn new(key: &Arc<PortKey>, known: &Views, cause: Cause, since: Moment) -> Self {
-        const SHOWN: usize = 5;
         let backends: Vec<L4Addr> = known.cluster.iter().map(|(addr, _)| *addr).collect();
-        let list = listed(&backends, SHOWN);
-        let stay = if backends.len() == 1 { "stays" } else { "stay" };
-        let text = format!("held: {cause} left it without backends; {list} {stay} in use").into();
-        Self { key: Arc::clone(key), backends, cause, since, text }
+        let text = format!("held: {cause} {EMPTIED}; {}", in_use(&backends)).into();
+        Self { key: Arc::clone(key), backends, cause, since, text, problem: None }
     }
+
+    /// A hold on backends of this slice, the source of which cannot tell the current ones.
+    pub(crate) fn last_known(key: &Arc<PortKey>, backends: Vec<L4Addr>, slice: &Slice, since: Moment) -> Option<Self> {
+        let problem = slice.problem.clone()?;
+        let text = format!("held: {}: {problem}; {}", slice.origin.object, in_use(&backends)).into();
+        let cause = Cause { origin: slice.origin.clone(), is_removed: false };
+        Some(Self { key: Arc::clone(key), backends, cause, since, text, problem: Some(problem) })
+    }
+}
+
+/// Formats as `192.0.2.11:8080/TCP stays in use`.
+fn in_use(backends: &[L4Addr]) -> String {
+    const SHOWN: usize = 5;
+    let stay = if backends.len() == 1 { "stays" } else { "stay" };
+    format!("{} {stay} in use", listed(backends, SHOWN))
 }
 
 /// A hold that ended.
@@ -125,6 +148,16 @@ impl Holds {
 
     pub(crate) fn is_held(&self, id: ServiceId) -> bool {
         !self.held.is_empty() && self.held.contains_key(&id)
+    }
+
+    /// The hold on last known backends, the source of which cannot tell the current ones.
+    pub(crate) fn last_known(&self, id: ServiceId) -> Option<&Arc<HeldPort>> {
+        self.held.get(&id).filter(|port| port.problem.is_some())
+    }
+
+    /// Updates a hold that exists already.
+    pub(crate) fn renew(&mut self, id: ServiceId, port: HeldPort) {
+        self.held.insert(id, Arc::new(port));
     }
 
     pub(crate) fn set_protected(&mut self, id: ServiceId, is_protected: bool) {

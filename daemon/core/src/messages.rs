@@ -200,9 +200,11 @@ messages! {
          be used.";
     SERVICE_HELD = 0xe11d795c34c34405b5ef6500daff7ec7,
         "A service is held",
-        "@OBJECT@ (resourceVersion @RESOURCE_VERSION@, written by @WRITER@) removed the last backend of @SERVICE@. \
-         Because the service leads to an API server, its last known backends stay in use.",
-        "Find out why the backends were removed. The hold ends when the service has backends again or is deleted.";
+        "The last known backends of @SERVICE@ stay in use. Either @OBJECT@ (resourceVersion @RESOURCE_VERSION@, written \
+         by @WRITER@) removed the last backend of a service that leads to an API server, or DNS servers give no current \
+         answer for its backends; the line says which.",
+        "Find out why the backends were removed, or why the DNS servers fail (`nodelb dns`). The hold ends when the \
+         source has backends again or the service is deleted.";
     SERVICE_RELEASED = 0x2f1f839678514c91a190d98ad5ba7045,
         "A service is no longer held",
         "It has backends again, or was deleted.",

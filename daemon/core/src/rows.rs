@@ -20,8 +20,8 @@ pub use packets::{
 pub use row::{Micros, Row, ToCell, table};
 pub use services::{BackendRow, Backends, FrontendRow, Frontends, HistoryAnswer, HistoryRow, ServiceRow, Services};
 pub use sources::{
-    ApiserverRow, Apiservers, CheckRow, ConfigAnswer, ConfigRow, Healthz, Readyz, RouteRow, Routes, SessionRow,
-    SourceRow, Sources,
+    ApiserverRow, Apiservers, CheckRow, ConfigAnswer, ConfigRow, Healthz, NameRow, Names, Readyz, RouteRow, Routes,
+    SessionRow, SourceRow, Sources,
 };
 pub use tables::{
     ComparedRow, DiffAnswer, DifferenceRow, LimitRow, MapFrontendRow, MapServiceRow, MapSlotRow, Maps, NodeAddressRow,

@@ -78,6 +78,13 @@ impl Snapshot {
         self.config.guard.own_port(nodeport).is_some()
     }
 
+    /// Whether nodelb serves this address, for clients on this node: as a frontend, or as a NodePort at an address of
+    /// the node.
+    pub fn is_frontend(&self, address: L4Addr) -> bool {
+        let is_served = |address: &L4Addr| self.rows.get(address).is_some_and(|row| row.entry().is_some());
+        is_served(&address) || is_served(&address.wildcard()) && self.facts.nodeport_addresses().contains(&address.addr)
+    }
+
     /// The service port with this id, as `shop/web:http/TCP/IPv4`; `None` for an id without an owner.
     pub fn service_of(&self, id: ServiceId) -> Option<String> {
         if id == ServiceId::CANARY {
@@ -103,8 +110,18 @@ impl Snapshot {
             && let Some((worse, since)) = self.lack_of_backends(&row.claims()[place])
         {
             (status.status, status.since) = (worse, status.since.max(since));
+            if worse == Status::NoBackends {
+                status.error = self.source_problem(&row.claims()[place].key.service).map(Arc::from);
+            }
         }
         status
+    }
+
+    /// Why the source of the service cannot tell its current backends, such as `DNS A record of web.example.com:
+    /// 192.0.2.53:53 answers SERVFAIL`; `None` if it can.
+    pub(crate) fn source_problem(&self, service: &ServiceName) -> Option<String> {
+        let (_, slices) = self.facts.owner(service)?;
+        slices.iter().find_map(|slice| Some(format!("{}: {}", slice.origin.object, slice.problem.as_deref()?)))
     }
 
     /// Whether the port of this claim has no healthy backend, on this node or elsewhere.

@@ -21,6 +21,7 @@ use super::maps::usage;
 use super::state::{AdminState, Now, latest};
 use crate::checks::{CheckReport, Condition, Outcome};
 use crate::connections::Connections;
+use crate::dns::{DnsReport, NameState, QueryResult};
 use crate::latency::Latencies;
 use crate::log;
 use crate::reconcile::drift::{DriftReport, LINK};
@@ -59,6 +60,7 @@ pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error
     if apiservers.pool.is_some() {
         self::apiservers(&mut exposition, &apiservers, now);
     }
+    names(&mut exposition, &latest(&state.dns));
     let report = latest(&state.checks);
     if !report.targets.is_empty() || !report.done.is_empty() {
         checks(&mut exposition, &report);
@@ -159,6 +161,16 @@ fn apiservers(exposition: &mut Exposition, report: &PoolReport, now: Now) {
         exposition.one(&table::APISERVER_LAST_RESPONSE, seconds_since(received, now));
     }
     exposition.one(&table::APISERVER_SWITCHES, report.switches());
+}
+
+fn names(exposition: &mut Exposition, report: &DnsReport) {
+    if report.names.is_empty() && report.queries.is_empty() {
+        return;
+    }
+    let mut states: BTreeMap<NameState, usize> = BTreeMap::new();
+    report.names.iter().for_each(|name| *states.entry(name.state).or_default() += 1);
+    exposition.each(&table::DNS_NAMES, every(NameState::ALL, &states));
+    exposition.each(&table::DNS_QUERIES, every(QueryResult::ALL, &report.queries));
 }
 
 fn checks(exposition: &mut Exposition, report: &CheckReport) {

@@ -6,7 +6,7 @@ use std::slice;
 use axum::http::StatusCode;
 use nodelb_core::rows::{
     self, Apiservers, Backends, ConfigAnswer, Connections, Counters, Dated, Devices, DiffAnswer, Drops, Frontends,
-    Healthz, HistoryAnswer, Maps, Packets, Readyz, Rendered, RouteRow, Routes, Services, Sources, TraceAnswer,
+    Healthz, HistoryAnswer, Maps, Names, Packets, Readyz, Rendered, RouteRow, Routes, Services, Sources, TraceAnswer,
 };
 use nodelb_core::status_report::StatusReport;
 use schemars::{Schema, SchemaGenerator};
@@ -221,6 +221,14 @@ pub(super) static ROUTES: &[Route] = &[
         form: of::<Sources>(),
         cost: Cost::Whole,
         answer: |state, _, now| ok(tables::sources(&state.sources()), now),
+    },
+    Route {
+        path: "/dns",
+        parameters: &[],
+        shows: "DNS names of backends in service files, with the state of each answer",
+        form: of::<Names>(),
+        cost: Cost::Whole,
+        answer: |state, _, now| ok(tables::names(&state.dns.borrow(), now), now),
     },
     Route {
         path: "/apiservers",

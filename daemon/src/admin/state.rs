@@ -17,6 +17,7 @@ use crate::checks::CheckReport;
 use crate::config::Config;
 use crate::datapath::DatapathReader;
 use crate::devices::{self, report::DevicesReport};
+use crate::dns::DnsReport;
 use crate::kubernetes;
 use crate::reconcile;
 use crate::recorder;
@@ -32,6 +33,8 @@ pub struct AdminState {
     pub datapath: Arc<dyn DatapathReader>,
     /// The file source: a row for the services directory, and one for each file.
     pub files: watch::Receiver<Arc<Vec<SourceReport>>>,
+    /// The resolver of backends that have names.
+    pub dns: watch::Receiver<Arc<DnsReport>>,
     /// The checker: the health checks of backends.
     pub checks: watch::Receiver<Arc<CheckReport>>,
     /// The Kubernetes source; `None` if it is not configured.
@@ -116,10 +119,12 @@ impl AdminState {
         self.packets.as_ref().map(|packets| latest(&packets.devices)).unwrap_or_default()
     }
 
-    /// The rows of all sources: files first, then Kubernetes.
+    /// The rows of all sources: files first, then their DNS names, then Kubernetes.
     pub(super) fn sources(&self) -> Vec<SourceReport> {
-        let kubernetes = self.kubernetes.as_ref().map(|kubernetes| &kubernetes.sources);
-        std::iter::once(&self.files).chain(kubernetes).flat_map(|rows| rows.borrow().to_vec()).collect()
+        let mut rows = self.files.borrow().to_vec();
+        rows.extend(self.dns.borrow().source.clone());
+        rows.extend(self.kubernetes.iter().flat_map(|kubernetes| kubernetes.sources.borrow().to_vec()));
+        rows
     }
 
     /// All checks that readiness depends on, and notes that do not affect it.

@@ -6,8 +6,8 @@ use nodelb_core::filter::Filter;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::time::{Clocks, Time};
 use nodelb_core::rows::{
-    ApiserverRow, Apiservers, BackendRow, Backends, CheckRow, ConfigAnswer, ConfigRow, FrontendRow, Frontends,
-    ServiceRow, Services, SessionRow, SourceRow, Sources,
+    ApiserverRow, Apiservers, BackendRow, Backends, CheckRow, ConfigAnswer, ConfigRow, FrontendRow, Frontends, NameRow,
+    Names, ServiceRow, Services, SessionRow, SourceRow, Sources,
 };
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
@@ -15,6 +15,7 @@ use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 
 use super::state::Now;
 use crate::config::Config;
+use crate::dns::{DnsReport, NameReport};
 use crate::status::Check;
 
 /// Returns one row per claim of a service to an address.
@@ -36,6 +37,24 @@ pub fn backends(snapshot: &Snapshot, filter: &Filter) -> Backends {
 /// Returns one row per place.
 pub(super) fn sources(rows: &[SourceReport]) -> Sources {
     Sources { sources: rows.iter().map(SourceRow::from).collect() }
+}
+
+/// Returns one row per question.
+pub(super) fn names(report: &DnsReport, now: Now) -> Names {
+    let clocks = now.clocks();
+    let row = |name: &NameReport| NameRow {
+        name: name.question.name.to_string(),
+        records: name.question.record.to_string(),
+        state: name.state.to_string(),
+        count: name.records as u64,
+        ttl: name.ttl.map(u64::from),
+        next: name.due.map(|due| due.0.saturating_sub(now.moment.0).div_ceil(1_000)),
+        server: name.server.as_deref().map(str::to_owned),
+        since: clocks.time_of(name.since),
+        services: name.services.iter().map(ToString::to_string).collect(),
+        error: name.problem.clone(),
+    };
+    Names { names: report.names.iter().map(row).collect() }
 }
 
 /// Returns one row per address in the order of preference, and the session in use.

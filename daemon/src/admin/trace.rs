@@ -11,6 +11,7 @@ use nodelb_core::explain::explanation::{
 use nodelb_core::explain::rows::FrontendReport;
 use nodelb_core::explain::trace::Errno;
 use nodelb_core::history::History;
+use nodelb_core::holds::says_emptied;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::TrafficPolicy;
@@ -366,7 +367,12 @@ fn passed(to: L4Addr) -> String {
 fn forwarded(explanation: &Explanation) -> String {
     let shares = explanation.backends.iter().map(|candidate| (candidate.row.address, candidate.share.0));
     let held = explanation.claims.first().filter(|row| row.status == Status::Held);
-    let held = held.map_or("", |_| "; held: the source removed all backends");
+    let is_unconfirmed = |row: &FrontendReport| row.error.as_deref().is_some_and(|error| !says_emptied(error));
+    let held = match held {
+        Some(row) if is_unconfirmed(row) => "; held: the source cannot tell the current backends",
+        Some(_) => "; held: the source removed all backends",
+        None => "",
+    };
     if let Some(backend) = explanation.outside.and_then(|outside| outside.selected) {
         return format!("forwarded to {backend}{held}");
     }

@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use ipnet::IpNet;
 use nodelb_cli::client::{DEFAULT_LISTEN, DEFAULT_SOCKET};
@@ -12,8 +13,8 @@ use serde::Deserialize;
 
 use super::kubernetes::{Together, each_once, proxy_or_empty, together};
 use super::values::{
-    Disconnect, Mode, PortRange, Setting, absolute, absolute_or_empty, between, file_or_credential, loopback,
-    name_or_empty, node_name_or_empty, own_directory, reachable, socket_path,
+    Disconnect, DnsServer, Hold, Mode, PortRange, Setting, Ttl, absolute, absolute_or_empty, between, dns_servers,
+    file_or_credential, loopback, name_or_empty, node_name_or_empty, own_directory, reachable, socket_path,
 };
 
 /// A key of a configuration, ready to be printed.
@@ -124,6 +125,34 @@ section! {
     /// Directory of service files: *.toml in nodelb's own format, *.yaml and *.json with Kubernetes Services and
     /// EndpointSlices. nodelb watches it; changes need no reload.
     directory: PathBuf = PathBuf::from("/etc/nodelb/services.d"), absolute;
+}
+
+section! {
+    /// The resolver for backends in service files that have a DNS name.
+    Dns, "dns", needs_restart = true, together = Dns::together;
+
+    /// DNS servers in order of preference, such as "127.0.0.1:8600" for Consul; without a port, 53. Empty: those of
+    /// /etc/resolv.conf, which nodelb reads again when it changes. Search domains are never applied.
+    servers: Vec<DnsServer> = Vec::new(), dns_servers;
+
+    /// Minimum time between two queries for a name, also if its TTL is shorter.
+    min_ttl: Ttl = Ttl(Duration::from_secs(1));
+
+    /// Maximum time between two queries for a name, also if its TTL is longer.
+    max_ttl: Ttl = Ttl(Duration::from_secs(3_600));
+
+    /// Time for which nodelb keeps the last addresses of a name that does not exist any more (NXDOMAIN), or "forever".
+    /// It keeps them for any time while the servers fail or answer without addresses.
+    hold: Hold = Hold(Some(Duration::from_secs(300)));
+}
+
+impl Dns {
+    fn together(&self) -> Vec<(&'static str, String)> {
+        if self.min_ttl <= self.max_ttl {
+            return Vec::new();
+        }
+        vec![("max_ttl", "is shorter than dns.min-ttl; raise it, or lower the other".into())]
+    }
 }
 
 section! {

@@ -5,10 +5,12 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use ipnet::IpNet;
 use nodelb_core::model::addr::{Addr, parse_net};
 use nodelb_core::model::node::NodePortAddress;
+use nodelb_core::output::durations;
 use nodelb_kube::apiserver::credentials::credstore;
 use serde::{Deserialize, Deserializer};
 
@@ -59,6 +61,63 @@ pub(super) fn port_range(text: &str) -> Result<PortRange, String> {
     parsed
         .filter(|range| 0 < range.first && range.first <= range.last)
         .ok_or_else(|| format!("`{text}` is not a port range (expected FIRST-LAST, such as 30000-32767)"))
+}
+
+/// The address of a DNS server, written `192.0.2.53` or `127.0.0.1:8600`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DnsServer(pub SocketAddr);
+
+impl DnsServer {
+    /// The port of a server that is written without one.
+    pub const PORT: u16 = 53;
+}
+
+impl fmt::Display for DnsServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+fn dns_server(text: &str) -> Result<DnsServer, String> {
+    let address = text.parse().or_else(|_| text.parse().map(|ip| SocketAddr::new(ip, DnsServer::PORT)));
+    let usable = address.ok().filter(|it| it.port() > 0 && !it.ip().is_unspecified() && !it.ip().is_multicast());
+    usable.map(DnsServer).ok_or_else(|| {
+        format!("`{text}` is not the address of a DNS server (expected like 192.0.2.53, 127.0.0.1:8600 or [2001:db8::53]:53)")
+    })
+}
+
+/// At most this many DNS servers: with more, a question to servers that do not respond would take minutes.
+const MAX_DNS_SERVERS: usize = 8;
+
+pub(super) fn dns_servers(servers: &[DnsServer]) -> Check {
+    let mut seen = BTreeSet::new();
+    match servers.iter().find(|server| !seen.insert(**server)) {
+        Some(twice) => Err(format!("{twice} is listed twice; remove one")),
+        None if servers.len() > MAX_DNS_SERVERS => Err(format!("more than {MAX_DNS_SERVERS} servers; remove some")),
+        None => Ok(()),
+    }
+}
+
+/// A bound of TTLs: from a second to a week.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ttl(pub Duration);
+
+fn ttl(text: &str) -> Result<Ttl, String> {
+    let is_ttl = |it: &Duration| (1..=604_800).contains(&it.as_secs()) && it.subsec_nanos() == 0;
+    let ttl = durations::parse(text).filter(is_ttl);
+    ttl.map(Ttl).ok_or_else(|| format!("`{text}` is not a duration of whole seconds from 1s to 168h"))
+}
+
+/// How long backends are kept after their name has ceased to exist; `None`: forever.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hold(pub Option<Duration>);
+
+fn hold(text: &str) -> Result<Hold, String> {
+    if text == "forever" {
+        return Ok(Hold(None));
+    }
+    let refused = || format!("`{text}` is neither a duration such as \"5m\" nor \"forever\"");
+    durations::parse(text).map(|it| Hold(Some(it))).ok_or_else(refused)
 }
 
 /// The type of a configuration value.
@@ -119,6 +178,9 @@ texts! {
     SnatPorts, "a string such as \"10000-29999\"", snat_ports, ports => ports.to_string();
     DeviceName, "a string", device_name, name => name.to_string();
     NodePortAddress, "a string", nodeport_address, address => address.to_string();
+    DnsServer, "a string such as \"127.0.0.1:8600\"", dns_server, server => server.to_string();
+    Ttl, "a string such as \"10s\"", ttl, ttl => durations::exact(ttl.0);
+    Hold, "a string such as \"5m\"", hold, hold => hold.0.map_or_else(|| "forever".into(), durations::exact);
     SocketAddr, "a string", socket_address, address => address.to_string();
     IpNet, "a string", parse_net, net => net.to_string();
     tracing::Level, "a string", level, level => level.as_str().to_ascii_lowercase();

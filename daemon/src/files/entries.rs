@@ -4,7 +4,7 @@
 //! [[service]]
 //! name = "shop/web"
 //! frontends = ["198.51.100.10:80/TCP", "[2001:db8::10]:80"]
-//! backends = ["192.0.2.11:8080", { address = "[2001:db8::1]:8080", weight = 3 }]
+//! backends = ["192.0.2.11:8080", { address = "[2001:db8::1]:8080", weight = 3 }, "web.example.com:8080"]
 //! ```
 
 mod health_check;
@@ -26,7 +26,8 @@ use toml::Spanned;
 use toml::de::DeTable;
 
 use self::health_check::HealthCheckTable;
-use self::values::{BackendEntry, Frontend, Limited};
+use self::values::{BackendEntry, BackendsFrom, Frontend, Limited};
+use super::named::{DnsName, Named, Question, RecordType, UNSPECIFIED};
 use super::{FileContent, Found};
 use crate::document::{self, Problem, Problems, Read, Table};
 
@@ -52,17 +53,19 @@ struct ServiceTable {
     outside: bool,
     frontends: Option<Spanned<Vec<Spanned<Frontend>>>>,
     backends: Option<Spanned<Vec<Spanned<BackendEntry>>>>,
+    backends_from: Option<Spanned<BackendsFrom>>,
     port: Vec<Spanned<Table<PortTable>>>,
     health_check: Option<Spanned<Table<HealthCheckTable>>>,
 }
 
 /// A `[[service.port]]` table, or the equivalent keys of a service without such tables.
 #[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 struct PortTable {
     name: String,
     frontends: Vec<Spanned<Frontend>>,
     backends: Vec<Spanned<BackendEntry>>,
+    backends_from: Option<Spanned<BackendsFrom>>,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
@@ -88,10 +91,11 @@ pub(super) fn read(text: &str, origin: &Arc<str>) -> Result<FileContent, Vec<Pro
     let services = document.get_ref().get("service").and_then(|services| services.get_ref().as_array());
     for service in services.into_iter().flatten() {
         let (at, Some(table)) = (service.span(), service.get_ref().as_table()) else { continue };
-        if let Some((service, slice)) = read_service(&at, table, origin, &mut problems) {
+        if let Some((service, slice, named)) = read_service(&at, table, origin, &mut problems) {
             let line = Some(problems.line(at.start));
             content.services.push(Found { line, value: Arc::new(service) });
             content.slices.extend(slice.map(|slice| Found { line, value: Arc::new(slice) }));
+            content.named.extend(named.into_iter().map(Arc::new));
         }
     }
     if problems.is_empty() { Ok(content) } else { Err(problems.into_list()) }
@@ -113,7 +117,7 @@ fn read_service(
     table: &DeTable<'_>,
     file: &Arc<str>,
     problems: &mut Problems,
-) -> Option<(Service, Option<Slice>)> {
+) -> Option<(Service, Option<Slice>, Vec<Named>)> {
     let name = table.get("name").and_then(|name| name.get_ref().as_str()?.parse::<ServiceName>().ok());
     let object = name.as_ref().map_or_else(|| "service: ".to_owned(), |name| format!("service {name}: "));
     let Read { value: mut service, refused } = document::read::<ServiceTable>(at.clone(), table, &object, problems);
@@ -140,7 +144,9 @@ fn read_service(
         source: Source::Files,
         origin: origin.clone(),
         ports: entry.ports.iter().flat_map(|(_, port)| port.slice_ports()).collect(),
+        problem: None,
     };
+    let named = entry.ports.iter().flat_map(|(_, port)| port.named(&name)).collect();
     let service = Service {
         origin,
         ports: entry.ports.iter().flat_map(|(_, port)| port.service_ports()).collect(),
@@ -151,7 +157,7 @@ fn read_service(
         health_check,
         ..Service::new(name, Source::Files)
     };
-    Some((service, (!slice.ports.is_empty()).then_some(slice)))
+    Some((service, (!slice.ports.is_empty()).then_some(slice), named))
 }
 
 fn read_affinity(service: &ServiceTable, entry: &Entry<'_>, problems: &mut Problems) -> Option<u32> {
@@ -186,13 +192,15 @@ impl Entry<'_> {
         problems: &mut Problems,
     ) -> Vec<(Range<usize>, PortTable)> {
         let (frontends, backends) = (service.frontends.take(), service.backends.take());
+        let backends_from = service.backends_from.take();
         if service.port.is_empty() {
             let frontends = frontends.map(Spanned::into_inner).unwrap_or_default();
             let backends = backends.map(Spanned::into_inner).unwrap_or_default();
-            return vec![(at.clone(), PortTable { name: String::new(), frontends, backends })];
+            return vec![(at.clone(), PortTable { name: String::new(), frontends, backends, backends_from })];
         }
-        if let Some(own_at) = frontends.map(|keys| keys.span()).or(backends.map(|keys| keys.span())) {
-            let message = "has [[service.port]] tables: move frontends and backends into those";
+        let own = [frontends.map(|it| it.span()), backends.map(|it| it.span()), backends_from.map(|it| it.span())];
+        if let Some(own_at) = own.into_iter().flatten().next() {
+            let message = "has [[service.port]] tables: move frontends, backends and backends-from into those";
             self.problem(&own_at, message, problems);
         }
         let ports: Vec<_> = service.port.drain(..).map(|port| (port.span(), port.into_inner().0)).collect();
@@ -223,17 +231,21 @@ impl Entry<'_> {
     }
 
     /// Rejects a backend that is listed twice, and a frontend of a family that no backend has: it would always refuse,
-    /// although the service has backends.
+    /// although the service has backends. The families of a name are known only when it is resolved.
     fn check_backends(&self, port: &PortTable, problems: &mut Problems) {
         let mut seen = BTreeSet::new();
-        for (at, BackendEntry(Backend { addr, port, .. })) in port.backends.iter().map(|b| (b.span(), b.get_ref())) {
-            if !seen.insert((addr, port)) {
-                let socket = SocketAddr::new(addr.ip(), *port);
+        for (at, BackendEntry { name, backend }) in port.backends.iter().map(|b| (b.span(), b.get_ref())) {
+            if !seen.insert((name, backend.addr, backend.port)) {
+                let socket = match name {
+                    Some(name) => format!("{name}:{}", backend.port),
+                    None => SocketAddr::new(backend.addr.ip(), backend.port).to_string(),
+                };
                 self.problem(&at, &format!("backend {socket} is listed twice; remove one, or use weight"), problems);
             }
         }
-        let served: BTreeSet<Family> = seen.into_iter().map(|(addr, _)| addr.family()).collect();
-        if served.is_empty() || self.has_refused("backends") {
+        let has_names = port.backends_from.is_some() || seen.iter().any(|(name, ..)| name.is_some());
+        let served: BTreeSet<Family> = seen.into_iter().map(|(_, addr, _)| addr.family()).collect();
+        if served.is_empty() || has_names || self.has_refused("backends") || self.has_refused("backends-from") {
             return;
         }
         for (at, addr) in port.frontends.iter().map(|frontend| (frontend.span(), frontend.get_ref().0)) {
@@ -263,12 +275,41 @@ impl PortTable {
     }
 
     fn slice_ports(&self) -> Vec<SlicePort> {
-        if self.backends.is_empty() {
+        let addresses = self.backends.iter().map(Spanned::get_ref).filter(|entry| entry.name.is_none());
+        let backends: Vec<_> = addresses.map(|entry| entry.backend.clone()).collect();
+        if backends.is_empty() {
             return Vec::new();
         }
-        let backends: Vec<_> = self.backends.iter().map(|backend| backend.get_ref().0.clone()).collect();
         let port_of = |protocol| SlicePort { name: self.name.as_str().into(), protocol, backends: backends.clone() };
         self.protocols().into_iter().map(port_of).collect()
+    }
+
+    /// The backends of this port that have names: a question for each family of its frontends, or for SRV records.
+    fn named(&self, service: &ServiceName) -> Vec<Named> {
+        let families: BTreeSet<Family> = self.frontends.iter().map(|it| it.get_ref().0.addr.family()).collect();
+        let families: Vec<Family> = families.into_iter().collect();
+        let new = |name: &DnsName, record, backend: &Backend| Named {
+            // Kubernetes does not permit this name, so it cannot be equal to that of an EndpointSlice in another file.
+            slice: SliceName::new(
+                &service.namespace,
+                &format!("dns:{}:{}:{record}:{name}:{}", service.name, self.name, backend.port),
+            ),
+            service: service.clone(),
+            question: Question { name: name.clone(), record },
+            port: self.name.as_str().into(),
+            protocols: self.protocols().into_iter().collect(),
+            families: families.clone(),
+            backend: backend.clone(),
+        };
+        let mut named = Vec::new();
+        for BackendEntry { name, backend } in self.backends.iter().map(Spanned::get_ref) {
+            let Some(name) = name else { continue };
+            named.extend(families.iter().map(|family| new(name, RecordType::of(*family), backend)));
+        }
+        if let Some(BackendsFrom(name)) = self.backends_from.as_ref().map(Spanned::get_ref) {
+            named.push(new(name, RecordType::Srv, &Backend::new(UNSPECIFIED, 0)));
+        }
+        named
     }
 }
 

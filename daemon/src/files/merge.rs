@@ -8,14 +8,20 @@ use std::sync::Arc;
 use nodelb_core::change::Change;
 use nodelb_core::model::service::{Service, ServiceName, Slice, SliceName, Source};
 
+use super::named::Named;
 use super::{FileContent, Found};
 use crate::document::Problem;
+
+/// Backends that have names, by the slice that the answers become.
+pub type Names = BTreeMap<SliceName, Arc<Named>>;
 
 /// The merged content of the directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Merged {
     pub(super) services: BTreeMap<ServiceName, Arc<Service>>,
     pub(super) slices: BTreeMap<SliceName, Arc<Slice>>,
+    /// The backends that have names, by the slice that the answers become.
+    pub(super) named: Arc<Names>,
     /// The objects that an earlier file also defines, by the file that loses them.
     pub(super) problems: BTreeMap<PathBuf, Vec<Problem>>,
 }
@@ -26,6 +32,7 @@ pub fn merge(files: &BTreeMap<PathBuf, Arc<FileContent>>) -> Merged {
     let mut merged = Merged::default();
     let mut service_owner: BTreeMap<&ServiceName, &Path> = BTreeMap::new();
     let mut slice_owner: BTreeMap<&SliceName, &Path> = BTreeMap::new();
+    let mut names = Names::new();
     for (path, content) in files {
         let mut lost = BTreeSet::new();
         for Found { line, value } in &content.services {
@@ -48,7 +55,10 @@ pub fn merge(files: &BTreeMap<PathBuf, Arc<FileContent>>) -> Merged {
                 merged.slices.insert(value.name.clone(), Arc::clone(value));
             }
         }
+        let kept = content.named.iter().filter(|named| !lost.contains(&named.service));
+        names.extend(kept.map(|named| (named.slice.clone(), Arc::clone(named))));
     }
+    merged.named = Arc::new(names);
     merged
 }
 
@@ -58,6 +68,12 @@ fn is_inline(slice: &Slice) -> bool {
 }
 
 impl Merged {
+    /// The backends that have names.
+    #[cfg(test)]
+    pub(crate) fn names(&self) -> Arc<Names> {
+        Arc::clone(&self.named)
+    }
+
     fn lose(&mut self, path: &Path, line: Option<usize>, object: &str, owner: &Path) {
         let message = format!("{object} is already defined by {}, which is served; keep one of them", owner.display());
         self.problems.entry(path.to_path_buf()).or_default().push(Problem { line, message });

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 
 use super::FileProblem;
-use super::merge::{self, Merged};
+use super::merge::{self, Merged, Names};
 use super::report::{self, DirectoryState};
 use super::scan::{self, Files, Hints, KnownFile, Listing};
 use super::watch::Watch;
@@ -42,14 +42,23 @@ const QUEUE: usize = 64;
 /// The maximum number of scans in progress: one, and those that reloads have abandoned.
 const LOOKS: usize = 8;
 
+/// The result of one scan, which is to be applied as a whole.
+#[derive(Clone, Debug, Default)]
+pub struct Batch {
+    /// What differs from the last batch.
+    pub changes: Vec<Change>,
+    /// Every backend that has a name now.
+    pub named: Arc<Names>,
+}
+
 /// A started file source, for its users.
 #[derive(Debug)]
 pub struct Started {
     /// The services directory. Every value, even an equal one, makes the source read everything again and accept an
     /// empty directory: a reload sends one.
     pub directory: watch::Sender<PathBuf>,
-    /// For the owner. One batch contains the result of one scan and is to be applied as a whole.
-    pub changes: mpsc::Receiver<Vec<Change>>,
+    /// For the owner, through the resolver of names.
+    pub changes: mpsc::Receiver<Batch>,
     /// The rows of `/sources`: first the directory, then its files.
     pub reports: watch::Receiver<Arc<Vec<SourceReport>>>,
 }
@@ -58,7 +67,7 @@ pub struct Started {
 #[derive(Debug)]
 struct FileSource {
     directory: watch::Receiver<PathBuf>,
-    changes: mpsc::Sender<Vec<Change>>,
+    changes: mpsc::Sender<Batch>,
     reports: watch::Sender<Arc<Vec<SourceReport>>>,
 }
 
@@ -86,6 +95,8 @@ struct Running {
     watch: Option<Watch>,
     files: Files,
     merged: Arc<Merged>,
+    /// The names in the last batch.
+    sent: Arc<Names>,
     /// The incomplete part in the last [`Change::Synced`].
     synced: Option<Option<Arc<str>>>,
     /// The problem of the directory, if any; the next field has its time.
@@ -106,11 +117,13 @@ impl Running {
                  fs.inotify.max_user_instances"
             );
         });
+        let merged: Arc<Merged> = Arc::default();
         Self {
             source,
             watch: watch.ok(),
             files: Files::default(),
-            merged: Arc::default(),
+            sent: Arc::clone(&merged.named),
+            merged,
             synced: None,
             trouble: None,
             since: SystemTime::now(),
@@ -148,7 +161,12 @@ impl Running {
             changes.extend(self.synced_change());
         }
         self.report(&directory);
-        if !changes.is_empty() && self.source.changes.send(changes).await.is_err() {
+        let named = Arc::clone(&self.merged.named);
+        if changes.is_empty() && Arc::ptr_eq(&named, &self.sent) {
+            return ControlFlow::Continue(());
+        }
+        self.sent = Arc::clone(&named);
+        if self.source.changes.send(Batch { changes, named }).await.is_err() {
             return ControlFlow::Break(());
         }
         ControlFlow::Continue(())
@@ -189,7 +207,10 @@ impl Running {
             let changes = before.changes_to(&merged);
             (merged, changes)
         });
-        let (merged, changes) = merging.await?;
+        let (mut merged, changes) = merging.await?;
+        if merged.named == self.merged.named {
+            merged.named = Arc::clone(&self.merged.named);
+        }
         for (path, problems) in &merged.problems {
             if self.merged.problems.get(path) != Some(problems) {
                 log_problems(path, problems, "the earlier file is served");

@@ -156,9 +156,9 @@ impl Reload {
         self.identity.send_replace(Arc::new(identity));
         self.check.notify_one();
         // Keys that need a restart keep their old values, so that the next reload compares with those.
-        let Config { kubernetes, state, admin, datapath, .. } = Config::clone(&old);
+        let Config { dns, kubernetes, state, admin, datapath, .. } = Config::clone(&old);
         let packets = old.packets.reloaded(&config.packets);
-        self.config.send_replace(Arc::new(Config { kubernetes, state, admin, datapath, packets, ..config }));
+        self.config.send_replace(Arc::new(Config { dns, kubernetes, state, admin, datapath, packets, ..config }));
         info!(message_id = %messages::CONFIG_APPLIED, "configuration reloaded");
         "configuration reloaded".into()
     }

@@ -115,7 +115,7 @@ pub(super) fn slice(name: &str, backends: &[(u8, BackendState)]) -> Slice {
         backends: backends.iter().map(backend).collect(),
     }];
     let name = SliceName::new(&service.namespace, &service.name);
-    Slice { name, service, source: Source::Kubernetes, origin: Origin::default(), ports }
+    Slice { name, service, source: Source::Kubernetes, origin: Origin::default(), ports, problem: None }
 }
 
 /// An address without a listener.

@@ -1,6 +1,7 @@
 //! Promise 3: a protected service port keeps its last known backends when its source leaves it without any. The
 //! decision is made where the port is compiled, so that it cannot depend on the sequence of changes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::Engine;
@@ -10,7 +11,7 @@ use crate::compile::plan::PortPlan;
 use crate::holds::HeldPort;
 use crate::model::addr::L4Addr;
 use crate::model::cause::Cause;
-use crate::model::service::{FrontendKind, PortKey};
+use crate::model::service::{FrontendKind, PortKey, Slice};
 use crate::state::entries::{ServiceEntry, ServiceId};
 use crate::state::remembered::Views;
 
@@ -24,13 +25,17 @@ impl Engine {
         plan: &mut PortPlan,
     ) {
         if plan.has_backends {
-            if self.holds.is_empty() && !subject.is_protected {
+            if self.hold_unconfirmed(id, key, subject, plan) || self.holds.is_empty() && !subject.is_protected {
                 return;
             }
             self.round.released.extend(self.holds.end(id, Some(subject.reason)));
             self.holds.forget(key);
             self.holds.set_protected(id, subject.is_protected);
             return;
+        }
+        if self.holds.last_known(id).is_some() {
+            // The source knows again, and that there are no backends.
+            self.round.released.extend(self.holds.end(id, Some(subject.reason)));
         }
         let known = if subject.reason.is_deleted() { None } else { self.last_known(id, key, subject, plan) };
         let is_apiserver = |(addr, _): &(L4Addr, u16)| self.table.apiservers().has(*addr);
@@ -52,6 +57,23 @@ impl Engine {
             }
             None => pass_through(plan),
         }
+    }
+
+    /// Holds the backends of a port that their source cannot confirm now. Returns whether there are any.
+    fn hold_unconfirmed(&mut self, id: ServiceId, key: &Arc<PortKey>, subject: &Subject<'_>, plan: &PortPlan) -> bool {
+        let Some((_, slices)) = self.table.owner(&key.service) else { return false };
+        let Some((slice, backends)) = unconfirmed(slices, key, plan) else { return false };
+        let before = self.holds.last_known(id);
+        let since = before.map_or(subject.now, |port| port.since);
+        let Some(port) = HeldPort::last_known(key, backends, slice, since) else { return false };
+        if before.is_some() {
+            self.holds.renew(id, port);
+        } else {
+            self.round.held.extend(self.holds.begin(id, port));
+        }
+        self.holds.forget(key);
+        self.holds.set_protected(id, subject.is_protected);
+        true
     }
 
     /// The last known backends of the port: the desired ones; otherwise, right after a start, those in the maps;
@@ -122,6 +144,26 @@ impl Engine {
         let announced = self.holds.begin(id, HeldPort::new(key, known, cause, subject.now));
         self.round.held.extend(announced);
     }
+}
+
+/// The selected backends of the port that come from slices with a problem, with the first such slice; `None` if there
+/// are none.
+fn unconfirmed<'s>(slices: &'s [Arc<Slice>], key: &PortKey, plan: &PortPlan) -> Option<(&'s Slice, Vec<L4Addr>)> {
+    let doubtful = || slices.iter().filter(|slice| slice.problem.is_some());
+    doubtful().next()?;
+    let of_slice = |slice: &Slice| -> BTreeSet<L4Addr> {
+        let ports = slice.ports.iter().filter(|port| *port.name == *key.port && port.protocol == key.protocol);
+        let backends = ports.flat_map(|port| &port.backends);
+        backends.map(|backend| L4Addr { addr: backend.addr, port: backend.port, protocol: key.protocol }).collect()
+    };
+    let selected: BTreeSet<L4Addr> = plan.cluster.iter().map(|(addr, _)| *addr).collect();
+    let confirmed: BTreeSet<L4Addr> =
+        slices.iter().filter(|slice| slice.problem.is_none()).flat_map(|slice| of_slice(slice)).collect();
+    let held =
+        |slice: &Slice| of_slice(slice).into_iter().filter(|it| selected.contains(it) && !confirmed.contains(it));
+    let first = doubtful().find(|slice| held(slice).next().is_some())?;
+    let backends: BTreeSet<L4Addr> = doubtful().flat_map(|slice| held(slice)).collect();
+    Some((first, backends.into_iter().collect()))
 }
 
 /// Serves ClusterIPs even if the node has the same address. Only the service answers at a ClusterIP, so this protects

@@ -121,7 +121,8 @@ fn add_descriptions(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Differe
 }
 
 fn add_held_ports(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Difference>) {
-    let mut ports: Vec<_> = snapshot.held().collect();
+    // A source that cannot tell the current backends still has the last known ones.
+    let mut ports: Vec<_> = snapshot.held().filter(|port| port.problem.is_none()).collect();
     ports.sort_by(|a, b| a.key.cmp(&b.key));
     for port in ports {
         let is_named = filter.service.as_ref().is_none_or(|service| port.key.service == *service);

@@ -313,6 +313,10 @@ pub struct Slice {
     pub origin: Origin,
     /// The backends by port.
     pub ports: Vec<SlicePort>,
+    /// Why the source cannot tell the current backends, such as `192.0.2.53:53 answers SERVFAIL`. The backends are then
+    /// the last known ones, or none if none are known.
+    #[serde(default)]
+    pub problem: Option<Arc<str>>,
 }
 
 /// The backends that a slice has for one port name and protocol.

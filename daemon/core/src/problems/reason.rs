@@ -90,7 +90,7 @@ reasons! {
     ReconcileFailing, Critical, "nodelb diff", ["NodelbReconcileFailing"],
         "The kernel maps do not accept an entry, and connections to it are not translated, or as before";
     Held, Warning, "nodelb diagnose {}", ["NodelbServiceHeld"],
-        "A service that leads to an API server was emptied, and its last known backends stay in use";
+        "A service that leads to an API server was emptied, or DNS servers fail, and the last known backends stay in use";
     Conflict, Warning, "nodelb diagnose {}", ["NodelbFrontendsInError"],
         "Another service owns an address of the service, or another source describes the service";
     Refused, Warning, "nodelb diagnose {}", ["NodelbFrontendsInError"],

@@ -69,7 +69,8 @@ fn degraded(observed: &Observed, found: &mut Vec<Problem>) {
 fn without_backends(snapshot: &Snapshot, (key, of): (&PortKey, &str), degraded: &Degraded) -> Problem {
     let name = &key.service;
     let origin = || snapshot.facts().owner(name).map(|(service, _)| Arc::clone(&service.origin.object));
-    let why = || unmatched(snapshot, key).or_else(|| unready(snapshot, key));
+    let unready = || unmatched(snapshot, key).or_else(|| unready(snapshot, key));
+    let why = || snapshot.source_problem(name).or_else(unready);
     let unused = reports::unused_text(snapshot, name);
     let why = match unused.clone().or_else(why) {
         Some(why) if degraded.had_backends && unused.is_none() => format!("{why}{}", changed(&degraded.cause)),
@@ -163,7 +164,11 @@ fn held(observed: &Observed, found: &mut Vec<Problem>) {
             continue;
         }
         seen.push(&port.key.service);
-        let cause = format!("held: {}; {} in use", emptied(&port.cause), listed(&port.backends, SHOWN));
+        let why = match &port.problem {
+            Some(problem) => format!("{}: {problem}", port.cause.origin.object),
+            None => emptied(&port.cause),
+        };
+        let cause = format!("held: {why}; {} in use", listed(&port.backends, SHOWN));
         let problem = Problem::new(Reason::Held, port.key.service.to_string(), cause);
         found.push(problem.since(Some(observed.clocks.time_of(port.since))));
     }

@@ -14,6 +14,8 @@ use crate::source_report::{SourceReport, SourceState};
 
 /// The results of checks.
 const RESULTS: [&str; 2] = ["ok", "failed"];
+/// The states of a name.
+const NAME_STATES: [&str; 4] = ["Ok", "Held", "Empty", "Pending"];
 /// The origins of configuration values.
 const ORIGINS: [&str; 2] = ["default", "file"];
 
@@ -36,6 +38,30 @@ rows! {
         notices: Vec<String> = list("Notices"),
         /// The problems, each with line and remedy.
         problems: Vec<String> = list("Problems"),
+    }
+
+    /// A question to DNS servers, because backends in service files have names.
+    NameRow in "names" {
+        /// The name.
+        name: String = name("Name"),
+        /// The type of the records: A, AAAA or SRV.
+        records: String = text("Type"),
+        /// Whether the records in use are current: `Ok`, `Held`, `Empty` or `Pending`.
+        state: String = one_of("State", &NAME_STATES),
+        /// The number of records in use.
+        count: u64 = number("Records"),
+        /// The TTL of the last answer in seconds, as the server sent it.
+        ttl: Option<u64> = number("TTL"),
+        /// The time until the next query in seconds; absent while a query waits for its answer.
+        next: Option<u64> = number("Next"),
+        /// The server of the last answer.
+        server: Option<String> = text("Server"),
+        /// The time since which the state is the same.
+        since: Time = age("Since"),
+        /// The services with such a backend.
+        services: Vec<String> = list("Services"),
+        /// Why the records are not current, or which addresses are left out.
+        error: Option<String> = text("Error"),
     }
 
     /// A known apiserver address.
@@ -117,8 +143,14 @@ fn any_value(_: &mut SchemaGenerator) -> Schema {
 answers! {
     /// The response of `/sources`.
     Sources {
-        /// The places: files first, then Kubernetes.
+        /// The places: files first, then their DNS names, then Kubernetes.
         sources: SourceRow,
+    }
+
+    /// The response of `/dns`.
+    Names {
+        /// The questions, by name and type.
+        names: NameRow,
     }
 
     /// The response of `/config`.

@@ -14,8 +14,8 @@ pub fn same_service(a: &Service, b: &Service) -> bool {
         && origin.object == b.origin.object
 }
 
-/// Whether the slices are equal in everything that affects connections, as [`same_service`].
+/// Whether the slices are equal in everything that affects connections or their status, as [`same_service`].
 pub fn same_slice(a: &Slice, b: &Slice) -> bool {
-    let Slice { name, service, source, origin: _, ports } = a;
-    (name, service, source, ports) == (&b.name, &b.service, &b.source, &b.ports)
+    let Slice { name, service, source, origin: _, ports, problem } = a;
+    (name, service, source, ports, problem) == (&b.name, &b.service, &b.source, &b.ports, &b.problem)
 }

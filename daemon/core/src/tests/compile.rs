@@ -39,6 +39,7 @@ fn slice(port: &str, backends: Vec<Backend>) -> Vec<Arc<Slice>> {
         source: Source::Files,
         origin: Origin::default(),
         ports: vec![SlicePort { name: port.into(), protocol: Protocol::Tcp, backends }],
+        problem: None,
     })]
 }
 

@@ -65,6 +65,7 @@ fn slice(full: &str, slice: &str, backends: &[&str]) -> Slice {
             protocol: Protocol::Tcp,
             backends: backends.iter().map(|text| Backend::new(l4(text).addr, l4(text).port)).collect(),
         }],
+        problem: None,
     }
 }
 

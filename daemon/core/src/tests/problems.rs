@@ -101,7 +101,7 @@ fn slice(name: &str, backends: &[&str]) -> Change {
         ..Origin::default()
     };
     let name = SliceName::new(&service.namespace, &service.name);
-    Change::UpsertSlice(Slice { name, service, source: Source::Files, origin, ports })
+    Change::UpsertSlice(Slice { name, service, source: Source::Files, origin, ports, problem: None })
 }
 
 fn only(problems: &[Problem]) -> &Problem {

@@ -78,6 +78,7 @@ fn change(numbers: &mut Numbers) -> Change {
                 source: Source::Files,
                 origin: Origin::default(),
                 ports: vec![SlicePort { name: "http".into(), protocol: Protocol::Tcp, backends }],
+                problem: None,
             })
         }
     }

@@ -63,6 +63,7 @@ fn slice(full: &str, backends: &[(&str, BackendState)]) -> Change {
         source: Source::Files,
         origin: Origin::default(),
         ports: vec![port(Protocol::Tcp), port(Protocol::Udp)],
+        problem: None,
     })
 }
 

@@ -26,6 +26,7 @@ fn slice(full: &str, service: &str, source: Source) -> Slice {
         source,
         origin: Origin::default(),
         ports: vec![SlicePort { name: "".into(), protocol: Protocol::Tcp, backends }],
+        problem: None,
     }
 }
 

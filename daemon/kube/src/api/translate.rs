@@ -317,6 +317,7 @@ pub fn slice(object: &EndpointSlice, reader: &Reader) -> (Option<Slice>, Vec<Str
         source: reader.source,
         origin: reader.origin(metadata),
         ports,
+        problem: None,
     };
     (Some(slice), notices)
 }

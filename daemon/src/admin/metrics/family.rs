@@ -97,6 +97,8 @@ pub enum Group {
     Sources,
     /// The connections to the apiservers.
     Apiservers,
+    /// The resolver of DNS names.
+    Dns,
     /// Health checks.
     Checks,
     /// Sockets that have to connect again.
@@ -116,6 +118,7 @@ impl Group {
             Self::Kernel => ("Kernel", "Present unless the datapath is memory."),
             Self::Sources => ("Sources", "Always present; those of watched objects only with Kubernetes."),
             Self::Apiservers => ("Apiservers", "Present if Kubernetes is configured."),
+            Self::Dns => ("DNS", "Present if a service file has backends with DNS names."),
             Self::Checks => ("Health checks", "Present if a service file configures health checks."),
             Self::Sockets => (
                 "Sockets",

@@ -25,7 +25,7 @@ macro_rules! metrics {
 metrics! {
     SERVICES: Services, Gauge, "nodelb_services", [], "Number of services that the sources describe";
     SERVICES_HELD: Services, Gauge, "nodelb_services_held", [],
-        "Number of services that keep their last known backends although a source removed them, because the service leads to an API server";
+        "Number of services that keep their last known backends, because they lead to an API server and a source removed the backends, or because their DNS names cannot be resolved";
     SERVICES_WITHOUT_BACKENDS: Services, Gauge, "nodelb_services_without_backends", [],
         "Number of services with a port that has no backend for new connections";
     SERVICES_LOAD_BALANCER_PENDING: Services, Gauge, "nodelb_services_load_balancer_pending", [],
@@ -87,10 +87,10 @@ metrics! {
     SOURCE_PROBLEMS<1>: Sources, Gauge, "nodelb_source_problems", [source = "files, kubernetes"],
         "Number of their problems, as shown by `nodelb sources`";
     SOURCE_UP<2>: Sources, Gauge, "nodelb_source_up",
-        [source = "files, kubernetes", kind = "directory, services, endpointslices, nodes"],
-        "1 while the directory can be read or the watch works, else 0";
+        [source = "files, kubernetes", kind = "directory, dns, services, endpointslices, nodes"],
+        "1 while the directory can be read, no DNS name is held or the watch works, else 0";
     SOURCE_AGE<2>: Sources, Gauge, "nodelb_source_age_seconds",
-        [source = "files, kubernetes", kind = "directory, services, endpointslices, nodes"],
+        [source = "files, kubernetes", kind = "directory, dns, services, endpointslices, nodes"],
         "Time since the directory was last read or any response about the kind, such as a bookmark, was received; missing before the first";
 
     APISERVERS<1>: Apiservers, Gauge, "nodelb_apiservers",
@@ -101,6 +101,11 @@ metrics! {
         "Time since the last response of an API server, which bounds the staleness of services; missing before the first";
     APISERVER_SWITCHES: Apiservers, Counter, "nodelb_apiserver_switches_total", [],
         "Number of switches to a different API server";
+
+    DNS_NAMES<1>: Dns, Gauge, "nodelb_dns_names", [state = "Ok, Held, Empty, Pending"],
+        "Number of questions about DNS names in service files, by state: the last known records of Held ones are in use, and Empty ones have none";
+    DNS_QUERIES<1>: Dns, Counter, "nodelb_dns_queries_total", [result = "Records, Empty, NoSuchName, Failed, Timeout"],
+        "Number of questions to DNS servers, by result; Failed are error codes such as SERVFAIL and failed connections";
 
     HEALTH_CHECK_TARGETS<1>: Checks, Gauge, "nodelb_health_check_targets", [state = "Healthy, Unhealthy, Unchecked"],
         "Number of addresses with health checks, by state";

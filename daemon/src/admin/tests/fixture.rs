@@ -23,6 +23,7 @@ pub(super) fn unsynced() -> AdminState {
         owner: owner(always(Snapshot::default())),
         datapath: Arc::new(FakeDatapath::default()),
         files: always(Vec::new()),
+        dns: watch::channel(Arc::default()).1,
         checks: watch::channel(Arc::default()).1,
         kubernetes: None,
         recorder: recorder::Published { history: watch::channel(Arc::default()).1, latencies: Latencies::default() },

@@ -20,6 +20,7 @@ use super::*;
 use crate::admin::fixture::{always, kubernetes, owner, unsynced};
 use crate::datapath::fake::FakeDatapath;
 use crate::devices::{self, sweep::SweepReport};
+use crate::dns::{DnsReport, QueryResult};
 use crate::reconcile::Published;
 use crate::status::{Check, Health};
 
@@ -281,6 +282,7 @@ fn full() -> AdminState {
         owner: Published { snapshot: snapshot_of(2), health: health(Check::passed("canary", "refused")), ..drifted() },
         datapath: datapath(Some(counted())),
         files: always(rows()),
+        dns: always(DnsReport { queries: [(QueryResult::Records, 7)].into(), ..DnsReport::default() }),
         checks: always(check_report()),
         stale_sockets: Some(always(stale_sockets_report())),
         packets: Some(packets()),
@@ -326,6 +328,7 @@ fn service(number: u32) -> [Change; 2] {
         source: Source::Files,
         origin: Origin::default(),
         ports: vec![SlicePort { name: port, protocol, backends }],
+        problem: None,
     };
     [Change::UpsertService(service), Change::UpsertSlice(slice)]
 }

@@ -36,6 +36,7 @@ async fn the_list_names_every_route_and_each_answers_in_both_forms() {
         "/diff",
         "/trace",
         "/sources",
+        "/dns",
         "/apiservers",
         "/devices",
         "/connections",

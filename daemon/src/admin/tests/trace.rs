@@ -72,6 +72,7 @@ fn loopback(engine: &mut Engine) {
         source: Source::Files,
         origin: Origin::default(),
         ports: vec![port],
+        problem: None,
     }));
     let failed = [8081, 8082].map(|port| ((own, port), "connection refused".into()));
     engine.change(Change::Quarantine(name, failed.into()));
@@ -184,6 +185,7 @@ fn served() -> Snapshot {
         source: Source::Kubernetes,
         origin: Origin::default(),
         ports: vec![SlicePort { name: "http".into(), protocol, backends }],
+        problem: None,
     }));
     engine.change(Change::Synced { source: Source::Kubernetes, incomplete: None });
     let limits = Limits { frontends: 9, services: 9, slots: 999, affinity: 4, outside: 9, source_ranges: 9 };

@@ -35,6 +35,7 @@ fn listed_as(slice: &str, service: &str, protocol: Protocol, backends: Vec<servi
         source: Source::Files,
         origin: Origin::default(),
         ports: vec![SlicePort { name: "".into(), protocol, backends }],
+        problem: None,
     })
 }
 

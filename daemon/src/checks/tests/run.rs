@@ -113,6 +113,7 @@ fn slice(backends: &[SocketAddr]) -> Change {
         source: Source::Files,
         origin: Origin::default(),
         ports: vec![SlicePort { name: "".into(), protocol: Protocol::Tcp, backends }],
+        problem: None,
     })
 }
 

@@ -14,15 +14,29 @@ use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::document;
+use crate::files::named::{DnsName, UNSPECIFIED};
 
 /// `"198.51.100.10:80/TCP"`
 pub(super) struct Frontend(pub(super) L4Addr);
 
-/// `"192.0.2.11:8080"`
-struct BackendAddress(Addr, u16);
+/// `"192.0.2.11:8080"` or `"web.example.com:8080"`
+struct BackendAddress {
+    /// `None` if the backend has an address.
+    name: Option<DnsName>,
+    /// The unspecified address if the backend has a name.
+    addr: Addr,
+    port: u16,
+}
 
-/// `"192.0.2.11:8080"`, or a table with more keys of the backend.
-pub(super) struct BackendEntry(pub(super) Backend);
+/// `"192.0.2.11:8080"` or `"web.example.com:8080"`, or a table with more keys of the backend.
+pub(super) struct BackendEntry {
+    /// The name whose addresses are the backends; `None` if the backend has an address.
+    pub(super) name: Option<DnsName>,
+    pub(super) backend: Backend,
+}
+
+/// `"srv:_http._tcp.web.example.com"`
+pub(super) struct BackendsFrom(pub(super) DnsName);
 
 /// A path, with its query if there is one. Characters that would end the request line early are rejected.
 pub(super) struct UrlPath(pub(super) Arc<str>);
@@ -52,6 +66,7 @@ macro_rules! texts {
 texts! {
     Frontend, "a string such as \"198.51.100.10:80/TCP\"", frontend;
     BackendAddress, "a string such as \"192.0.2.11:8080\"", backend_address;
+    BackendsFrom, "a string such as \"srv:_http._tcp.web.example.com\"", backends_from;
     UrlPath, "a string", |text| health_check::path(text).map(UrlPath);
     HostName, "a string", |text| health_check::host(text).map(HostName);
 }
@@ -93,9 +108,33 @@ fn backend_address(text: &str) -> Result<BackendAddress, String> {
     if text.contains('/') {
         return Err(format!("`{text}` has a protocol; a backend has that of its frontends: remove the protocol"));
     }
+    if let Some((name, port)) = split_name(text) {
+        let port = port.and_then(|port| port.parse::<u16>().ok()).filter(|port| *port > 0);
+        let port = port.ok_or_else(|| {
+            format!("`{}` has no port from 1 to 65535; write it like web.example.com:8080", text.escape_debug())
+        })?;
+        return Ok(BackendAddress { name: Some(DnsName::parse(name)?), addr: UNSPECIFIED, port });
+    }
     let socket: L4Addr = text.parse().map_err(|error| format!("{error}"))?;
     one_host(text, socket.addr, "a backend is an address that connections reach")?;
-    Ok(BackendAddress(socket.addr, socket.port))
+    Ok(BackendAddress { name: None, addr: socket.addr, port: socket.port })
+}
+
+/// The name and the port of a text that is meant as `NAME:PORT`; `None` if it is an address. The last label of a name
+/// has a letter, unlike that of an IPv4 address.
+fn split_name(text: &str) -> Option<(&str, Option<&str>)> {
+    let (name, port) = text.rsplit_once(':').map_or((text, None), |(name, port)| (name, Some(port)));
+    let label = name.strip_suffix('.').unwrap_or(name).rsplit('.').next()?;
+    let is_name = !name.contains([':', '[', ']']) && label.chars().any(|c| !c.is_ascii_digit());
+    is_name.then_some((name, port))
+}
+
+fn backends_from(text: &str) -> Result<BackendsFrom, String> {
+    let Some(name) = text.strip_prefix("srv:") else {
+        let shown = text.escape_debug();
+        return Err(format!("`{shown}` must begin with srv:, like srv:_http._tcp.web.example.com"));
+    };
+    DnsName::parse(name).map(BackendsFrom)
 }
 
 /// The keys of a backend.
@@ -126,12 +165,12 @@ impl<'de> Deserialize<'de> for BackendEntry {
             type Value = BackendEntry;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a string such as \"192.0.2.11:8080\", or a table")
+                f.write_str("a string such as \"192.0.2.11:8080\" or \"web.example.com:8080\", or a table")
             }
 
             fn visit_str<E: Error>(self, text: &str) -> Result<BackendEntry, E> {
-                let BackendAddress(addr, port) = backend_address(text).map_err(E::custom)?;
-                Ok(BackendEntry(Backend::new(addr, port)))
+                let BackendAddress { name, addr, port } = backend_address(text).map_err(E::custom)?;
+                Ok(BackendEntry { name, backend: Backend::new(addr, port) })
             }
 
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<BackendEntry, A::Error> {
@@ -144,14 +183,16 @@ impl<'de> Deserialize<'de> for BackendEntry {
 }
 
 impl From<BackendTable> for BackendEntry {
-    fn from(BackendTable { address: BackendAddress(addr, port), weight, state, node, zone }: BackendTable) -> Self {
+    fn from(BackendTable { address, weight, state, node, zone }: BackendTable) -> Self {
+        let BackendAddress { name, addr, port } = address;
         let state = match state {
             Some(State::Maintenance) => BackendState::Maintenance,
             Some(State::Active) | None => BackendState::Active,
         };
         let [node, zone] =
             [node_name(&node), zone].map(|name| Some(name.into()).filter(|name: &Arc<str>| !name.is_empty()));
-        Self(Backend { state, weight: weight.unwrap_or(1), node, zone, ..Backend::new(addr, port) })
+        let backend = Backend { state, weight: weight.unwrap_or(1), node, zone, ..Backend::new(addr, port) };
+        Self { name, backend }
     }
 }
 

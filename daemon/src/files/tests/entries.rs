@@ -196,7 +196,7 @@ internal-traffic-policy = "Local"
         "line 18: service a/c: backends: has no address; add address = \"ADDRESS:PORT\"",
         "line 18: service a/c: backends.weight: 70000 is not in 0..=65535",
         "line 18: service a/c: unknown key `backends.stat`; did you mean `state`?",
-        "line 19: service a/c: backends: expected a string such as \"192.0.2.11:8080\", or a table, found an integer",
+        "line 19: service a/c: backends: expected a string such as \"192.0.2.11:8080\" or \"web.example.com:8080\", or a table, found an integer",
         "line 21: service a/c: session-affinity: `cookie` is not one of the choices (expected \"none\" or \"client-ip\")",
         "line 22: service a/c: session-affinity-timeout: `0s` is not a duration from 1s to 365d, in multiples of 1s (such as \"10s\", \"1h30m\", or seconds as a number)",
         "line 23: service a/c: internal-traffic-policy: `Local` is not one of the choices (expected \"cluster\" or \"local\")",
@@ -246,7 +246,7 @@ frontends = ["198.51.100.1:80"]
     assert_eq!(
         problems(text),
         [
-            "line 3: service a/b: has [[service.port]] tables: move frontends and backends into those",
+            "line 3: service a/b: has [[service.port]] tables: move frontends, backends and backends-from into those",
             "line 4: service a/b: has several ports, so each needs a name; add name = \"…\" to this one",
             "line 9: service a/b: has two ports named `x`; rename one, or merge them",
             "line 11: service a/b: unknown key `port.nam`; did you mean `name`?",
@@ -310,7 +310,8 @@ fn every_wrong_shape_is_a_problem() {
 #[test]
 fn no_text_is_read_without_end() {
     let text = "[[service]]\nname = \"a/b\"\n[[service.port]]\nname = \"x\"\nfrontends = [\"198.51.100.1:80\"]\n\
-                backends = [\"192.0.2.1:80\", { address = \"192.0.2.2:80\", weight = 2 }]\n\
+                backends = [\"192.0.2.1:80\", { address = \"b.example:80\", weight = 2 }]\n\
+                backends-from = \"srv:_a._tcp.b.example\"\n\
                 [service.health-check]\ntype = \"tcp\"\ntimeout = \"1s\"\n";
     for at in 0..text.len() {
         for inserted in
@@ -337,4 +338,72 @@ fn a_large_file_is_read_in_reasonable_time() {
     let content = read_text(&text).unwrap();
     assert_eq!((content.services.len(), content.slices.len()), (20_000, 20_000));
     assert_eq!(content.services[19_999].line, Some(19_999 * 4 + 1));
+}
+
+#[test]
+fn backends_with_names_become_questions() {
+    let content = read_text(
+        r#"
+[[service]]
+name = "shop/web"
+frontends = ["198.51.100.10:80/TCP", "[2001:db8::10]:80/UDP"]
+backends = ["192.0.2.11:8080", "Web.example.com.:8080", { address = "spare.example.com:81", weight = 0 }]
+backends-from = "srv:_http._tcp.web.service.consul"
+"#,
+    )
+    .unwrap();
+    assert_eq!(content.slices.len(), 1);
+    let questions: Vec<_> =
+        content.named.iter().map(|named| format!("{} {}", named.question, named.backend.port)).collect();
+    assert_eq!(
+        questions,
+        [
+            "A web.example.com 8080",
+            "AAAA web.example.com 8080",
+            "A spare.example.com 81",
+            "AAAA spare.example.com 81",
+            "SRV _http._tcp.web.service.consul 0",
+        ]
+    );
+    let slices: BTreeSet<_> = content.named.iter().map(|named| &named.slice).collect();
+    assert_eq!(slices.len(), content.named.len(), "each question has its own slice");
+    assert_eq!(content.named[2].backend.weight, 0);
+    assert_eq!(content.named[0].protocols, [Protocol::Tcp, Protocol::Udp]);
+    let only_v4 =
+        "[[service]]\nname = \"a/b\"\nfrontends = [\"198.51.100.10:80\"]\nbackends = [\"web.example.com:80\"]\n";
+    assert_eq!(read_text(only_v4).unwrap().named.len(), 1);
+}
+
+#[test]
+fn a_refused_name_of_a_backend_has_its_line_and_the_remedy() {
+    let text = r#"
+[[service]]
+name = "shop/web"
+frontends = ["198.51.100.10:80"]
+backends = [
+  "web.example.com",
+  "web.example.com:0",
+  "web:80",
+  "web.example.com:80/TCP",
+  "w b.example:80",
+  "a.example:80", "A.example.:80",
+]
+backends-from = "_http._tcp.web.example"
+"#;
+    let found = problems(text);
+    for (line, problem) in [
+        ("line 6", "has no port from 1 to 65535; write it like web.example.com:8080"),
+        ("line 7", "has no port from 1 to 65535"),
+        ("line 8", "search domains are not applied"),
+        ("line 9", "has a protocol"),
+        ("line 10", "is not a letter, a digit"),
+        ("line 13", "must begin with srv:"),
+    ] {
+        assert!(found.iter().any(|it| it.contains(line) && it.contains(problem)), "{line}: {problem}: {found:#?}");
+    }
+    let twice =
+        text.lines().filter(|line| !line.contains("web") || line.contains("name")).collect::<Vec<_>>().join("\n");
+    let twice = twice.replace("  \"w b.example:80\",\n", "");
+    let found = problems(&twice);
+    assert!(found.iter().any(|it| it.contains("backend a.example:80 is listed twice")), "{found:#?}");
 }

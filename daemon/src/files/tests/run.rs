@@ -19,7 +19,7 @@ struct TestDirectory {
     scratch: tempfile::TempDir,
     directory: PathBuf,
     reload: watch::Sender<PathBuf>,
-    changes: mpsc::Receiver<Vec<Change>>,
+    changes: mpsc::Receiver<Batch>,
     reports: watch::Receiver<Arc<Vec<SourceReport>>>,
     stop: oneshot::Sender<()>,
     task: JoinHandle<()>,
@@ -71,7 +71,7 @@ impl TestDirectory {
         let expected: BTreeSet<_> = services.iter().map(|name| (*name).to_owned()).collect();
         while self.services != expected || self.synced.is_empty() {
             match timeout(Duration::from_secs(5), self.changes.recv()).await {
-                Ok(Some(batch)) => self.take(batch),
+                Ok(Some(batch)) => self.take(batch.changes),
                 other => panic!("{other:?} while waiting for {services:?} with {:?}", self.services),
             }
         }
@@ -311,10 +311,10 @@ async fn without_inotify_the_directory_is_looked_at_now_and_then() {
     let (sender, mut changes) = mpsc::channel(4);
     let source = FileSource { directory, changes: sender, reports: watch::channel(Arc::default()).0 };
     let task = tokio::spawn(Running { watch: None, ..Running::new(source) }.poll_forever());
-    let synced = changes.recv().await.unwrap();
+    let synced = changes.recv().await.unwrap().changes;
     assert_eq!(synced, [Change::Synced { source: Source::Files, incomplete: None }]);
     fs::write(scratch.path().join("a.toml"), service("one", "192.0.2.1")).unwrap();
-    let added = timeout(Duration::from_secs(5), changes.recv()).await.unwrap().unwrap();
+    let added = timeout(Duration::from_secs(5), changes.recv()).await.unwrap().unwrap().changes;
     assert!(matches!(&added[..], [Change::UpsertSlice(_), Change::UpsertService(_)]), "{added:?}");
     task.abort();
 }

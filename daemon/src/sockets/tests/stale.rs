@@ -41,6 +41,7 @@ fn serve(name: &str, frontend: &str, backends: &[&str]) -> [Change; 2] {
         source: Source::Files,
         origin: Origin::default(),
         ports: vec![SlicePort { name: "".into(), protocol: Protocol::Udp, backends }],
+        problem: None,
     };
     [Change::UpsertService(service), Change::UpsertSlice(slice)]
 }

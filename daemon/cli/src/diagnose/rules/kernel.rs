@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use nodelb_core::compile::select::Choice;
 use nodelb_core::explain::differences::CHECKS_AT_ONCE;
+use nodelb_core::holds::says_emptied;
 use nodelb_core::state::status::Status;
 
 use super::facts::place;
@@ -88,10 +89,15 @@ fn described_twice(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
 
 fn held(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
     let rows = of_status(daemon, Status::Held);
-    rows.first()?;
-    let what = "held: its source emptied it, and its last known backends stay in use";
+    let first = rows.first()?;
+    let is_emptied = first.error.as_deref().is_none_or(says_emptied);
+    let what = match is_emptied {
+        true => "held: its source emptied it, and its last known backends stay in use",
+        false => "held: DNS servers give no current answer, and its last known backends stay in use; see nodelb dns",
+    };
     let addresses = some(rows.iter().map(|row| shown(&row.address)));
-    Some(context.finding(Kind::Held, what).evidence([format!("its addresses: {addresses}")]))
+    let finding = context.finding(Kind::Held, what).evidence([format!("its addresses: {addresses}")]);
+    Some(if is_emptied { finding } else { with_rows(finding, &rows) })
 }
 
 fn slow(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {

@@ -166,6 +166,7 @@ fn slice(name: &str, port: &str, backends: Vec<Backend>) -> Arc<Slice> {
         source: Source::Files,
         origin: Origin::default(),
         ports: vec![SlicePort { name: port.into(), protocol: Protocol::Tcp, backends }],
+        problem: None,
     })
 }
 

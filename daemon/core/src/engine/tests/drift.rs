@@ -40,6 +40,7 @@ fn facts() -> [Change; 2] {
             protocol: Protocol::Tcp,
             backends: vec![Backend::new(l4("192.0.2.1:80").addr, 80)],
         }],
+        problem: None,
     };
     [Change::UpsertService(service), Change::UpsertSlice(slice)]
 }

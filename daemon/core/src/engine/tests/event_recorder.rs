@@ -83,6 +83,7 @@ fn slice_of(full: &str, backends: impl IntoIterator<Item = L4Addr>) -> Slice {
         source: Source::Files,
         origin: Origin { object: "a.toml".into(), writer: "writer".into(), ..Origin::default() },
         ports: vec![SlicePort { name: "http".into(), protocol: Protocol::Tcp, backends }],
+        problem: None,
     }
 }
 

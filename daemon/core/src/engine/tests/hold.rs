@@ -53,6 +53,7 @@ fn slice(full: &str, ports: &[(&str, &[&str])]) -> Slice {
         origin: Origin { object: format!("EndpointSlice {full}").into(), ..Origin::default() },
         ports: ports.iter().map(port).collect(),
         service,
+        problem: None,
     }
 }
 

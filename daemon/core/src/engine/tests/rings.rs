@@ -33,6 +33,7 @@ fn described(full: &str, frontend: &str, backends: &[&str]) -> [Change; 2] {
         origin: service.origin.clone(),
         ports: vec![SlicePort { name: "web".into(), protocol: Protocol::Tcp, backends }],
         service: name,
+        problem: None,
     };
     [Change::UpsertService(service), Change::UpsertSlice(slice)]
 }

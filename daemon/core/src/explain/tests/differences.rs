@@ -42,6 +42,7 @@ fn slice(full: &str, source: Source, backends: &[&str]) -> Change {
         source,
         origin: Origin { object, resource_version, ..Origin::default() },
         ports: vec![SlicePort { name: "http".into(), protocol: Protocol::Tcp, backends }],
+        problem: None,
     })
 }
 

@@ -50,6 +50,7 @@ fn slice(name: &str, backends: Vec<Backend>) -> Change {
         source: Source::Files,
         origin: Origin::default(),
         ports: vec![SlicePort { name: "http".into(), protocol: Protocol::Tcp, backends }],
+        problem: None,
     })
 }
 

@@ -21,6 +21,7 @@ fn slice(object: &str) -> Arc<Slice> {
         source: Source::Kubernetes,
         origin: origin(object),
         ports: vec![SlicePort { name: "".into(), protocol: Protocol::Tcp, backends: Vec::new() }],
+        problem: None,
     })
 }
 

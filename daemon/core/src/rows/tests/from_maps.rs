@@ -37,7 +37,7 @@ fn slice(name: &str, backends: &[(&str, u16)]) -> Slice {
     let backends = backends.iter().map(backend).collect();
     let port = SlicePort { name: "http".into(), protocol: l4("192.0.2.1:1").protocol, backends };
     let (name, origin) = (SliceName::new(&service.namespace, &service.name), Default::default());
-    Slice { name, service, source: Source::Files, origin, ports: vec![port] }
+    Slice { name, service, source: Source::Files, origin, ports: vec![port], problem: None }
 }
 
 fn services() -> [Service; 3] {

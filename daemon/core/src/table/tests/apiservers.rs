@@ -23,6 +23,7 @@ fn slice(service: &str, source: Source, backends: &[(Addr, u16)]) -> Slice {
         source,
         origin: Origin::default(),
         ports: vec![SlicePort { name: "".into(), protocol: Protocol::Tcp, backends }],
+        problem: None,
     }
 }
 

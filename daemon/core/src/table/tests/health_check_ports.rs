@@ -59,6 +59,7 @@ fn slice(full: &str, slice: &str, ports: &[&str], backends: &[(&str, &str, Backe
         source: Source::Kubernetes,
         origin: Origin::default(),
         ports: ports.iter().map(port).collect(),
+        problem: None,
     }
 }
 

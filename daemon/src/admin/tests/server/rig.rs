@@ -159,6 +159,7 @@ pub(super) fn backends(name: &str, backends: &[&str]) -> Change {
             protocol: nodelb_core::model::addr::Protocol::Tcp,
             backends: backends.iter().map(backend).collect(),
         }],
+        problem: None,
     })
 }
 

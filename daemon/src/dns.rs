@@ -1,0 +1,33 @@
+//! Backends that have a DNS name: the resolver asks for the names in service files, and sends the answers to the owner
+//! task as slices, like every other source of backends.
+//!
+//! The resolver stands between the file source and the checker of backends. The changes of the files pass through it,
+//! and slices that follow from known answers join the same batch, so that a service is never without backends that it
+//! has before and after. It holds the report that the files are synced incomplete until each name has an answer: the
+//! owner task then leaves the entries of a previous run in the maps.
+//!
+//! ```text
+//!  file source --Batch--> [names] --Vec<Change>--> checks --> owner
+//!                          │  ▲
+//!    which, when: names   answers: ask (UDP, TCP; sockets of nodelb's own)
+//! ```
+//!
+//! [`answer`] (what a message says), [`names`] (what is asked when, and what is known), [`servers`] (which server is
+//! asked), [`slices`] (the backends that follow) and [`report`] are pure; [`ask`] communicates with servers,
+//! [`state_file`] with the state directory, and [`run`] is the task.
+
+mod answer;
+mod ask;
+mod names;
+mod report;
+mod run;
+mod servers;
+mod slices;
+mod state_file;
+
+pub use report::{DnsReport, NameReport, NameState, QueryResult};
+pub use run::{Started, start};
+
+#[cfg(test)]
+#[path = "dns/tests/server.rs"]
+mod server;

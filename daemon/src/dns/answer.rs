@@ -1,0 +1,222 @@
+//! What an answer of a DNS server says about a question. Pure: hostile answers end here.
+
+use hickory_proto::op::{Message, ResponseCode};
+use hickory_proto::rr::{Name, RData, Record};
+use nodelb_core::model::addr::Addr;
+use serde::{Deserialize, Serialize};
+
+use crate::files::named::{DnsName, Question, RecordType};
+
+/// The maximum number of aliases (CNAME) between a name and its records.
+pub(super) const MAX_ALIASES: usize = 16;
+/// The maximum number of records of an answer that are used. An answer of 64 KiB has fewer.
+const MAX_RECORDS: usize = 4_096;
+
+/// What a server says about a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// There are records of the type.
+    Records(Records, Ttl),
+    /// The name exists and has no records of the type.
+    Empty(Option<Ttl>),
+    /// The name does not exist (NXDOMAIN).
+    NoSuchName(Option<Ttl>),
+    /// The name is an alias of this one, and the answer does not contain the records of the latter.
+    Alias(DnsName, Ttl),
+}
+
+/// The time in seconds for which an answer is valid.
+pub(super) type Ttl = u32;
+
+/// Records of one type.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Records {
+    /// Addresses in order, each once.
+    Addresses(Vec<Addr>),
+    /// SRV records, in the order of their fields.
+    Targets(Vec<Target>),
+}
+
+impl Records {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Addresses(addresses) => addresses.len(),
+            Self::Targets(targets) => targets.len(),
+        }
+    }
+
+    /// Whether a connection may be sent to at least one of the addresses. Some servers answer 0.0.0.0 for a name that
+    /// they block.
+    pub(super) fn is_usable(&self) -> bool {
+        match self {
+            Self::Addresses(addresses) => addresses.iter().any(|addr| refusal(*addr).is_none()),
+            Self::Targets(_) => true,
+        }
+    }
+}
+
+/// Why connections must not be sent to an address that a DNS server chose. An operator may list a loopback address in
+/// the file.
+pub(super) fn refusal(addr: Addr) -> Option<&'static str> {
+    if addr.is_unspecified() {
+        Some("the unspecified address, which names no host")
+    } else if addr.is_multicast() {
+        Some("a multicast or broadcast address, which names no single host")
+    } else if addr.is_loopback() {
+        Some("a loopback address; if it is meant, list it as an address in the file")
+    } else if addr.is_link_local() {
+        Some("a link-local address; if it is meant, list it as an address in the file")
+    } else {
+        None
+    }
+}
+
+/// An SRV record (RFC 2782).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) struct Target {
+    /// Only the targets with the lowest priority that has a usable one are backends.
+    pub(super) priority: u16,
+    /// The share of connections among the targets of one priority.
+    pub(super) weight: u16,
+    /// The port.
+    pub(super) port: u16,
+    /// The host.
+    pub(super) name: DnsName,
+    /// The host's addresses, if the answer contains any.
+    pub(super) addresses: Vec<Addr>,
+}
+
+/// Reads the answer to the question.
+///
+/// # Errors
+/// Why the server has not answered the question, such as `answers SERVFAIL`.
+pub(super) fn read(question: &Question, message: &Message) -> Result<Answer, String> {
+    let code = message.metadata.response_code;
+    if !matches!(code, ResponseCode::NoError | ResponseCode::NXDomain) {
+        return Err(format!("answers {}", code_name(code)));
+    }
+    let mut owner = question.name.clone();
+    let mut ttl = Ttl::MAX;
+    for aliases in 0.. {
+        let Some((next, of_alias)) = alias(message, &owner)? else { break };
+        if aliases == MAX_ALIASES {
+            return Err(format!("answers with more than {MAX_ALIASES} aliases (CNAME), or with a loop of them"));
+        }
+        (owner, ttl) = (next, ttl.min(of_alias));
+    }
+    if code == ResponseCode::NXDomain {
+        return Ok(Answer::NoSuchName(negative_ttl(message).map(|of_soa| of_soa.min(ttl))));
+    }
+    let records = message.answers.iter().filter(|record| is_of(&record.name, &owner)).take(MAX_RECORDS);
+    let (records, shortest) = match question.record {
+        RecordType::Srv => targets(message, records),
+        kind => addresses(kind, records),
+    };
+    if records.len() > 0 {
+        return Ok(Answer::Records(records, ttl.min(shortest)));
+    }
+    if owner == question.name {
+        return Ok(Answer::Empty(negative_ttl(message)));
+    }
+    match negative_ttl(message) {
+        Some(of_soa) => Ok(Answer::Empty(Some(of_soa.min(ttl)))),
+        None => Ok(Answer::Alias(owner, ttl)),
+    }
+}
+
+/// The name as in RFCs.
+fn code_name(code: ResponseCode) -> String {
+    match code {
+        ResponseCode::ServFail => "SERVFAIL".into(),
+        ResponseCode::Refused => "REFUSED".into(),
+        ResponseCode::FormErr => "FORMERR".into(),
+        ResponseCode::NotImp => "NOTIMP".into(),
+        other => format!("with the error code {}", u16::from(other)),
+    }
+}
+
+fn is_of(name: &Name, owner: &DnsName) -> bool {
+    DnsName::of_labels(&name.to_ascii()).is_ok_and(|name| name == *owner)
+}
+
+/// The name of which `owner` is an alias, if it is one.
+fn alias(message: &Message, owner: &DnsName) -> Result<Option<(DnsName, Ttl)>, String> {
+    let mut found = message.answers.iter().filter(|record| is_of(&record.name, owner));
+    let found = found.find_map(|record| match &record.data {
+        RData::CNAME(name) => Some((DnsName::of_labels(&name.0.to_ascii()), valid_ttl(record.ttl))),
+        _ => None,
+    });
+    match found {
+        Some((Ok(name), ttl)) => Ok(Some((name, ttl))),
+        Some((Err(why), _)) => Err(format!("answers with an alias (CNAME) to an invalid name: {why}")),
+        None => Ok(None),
+    }
+}
+
+fn addresses<'m>(kind: RecordType, records: impl Iterator<Item = &'m Record>) -> (Records, Ttl) {
+    let of_record = |record: &Record| match (&record.data, kind) {
+        (RData::A(a), RecordType::A) => Some((Addr::from(std::net::IpAddr::V4(a.0)), valid_ttl(record.ttl))),
+        (RData::AAAA(aaaa), RecordType::Aaaa) => {
+            Some((Addr::from(std::net::IpAddr::V6(aaaa.0)), valid_ttl(record.ttl)))
+        }
+        _ => None,
+    };
+    let (mut addresses, ttls): (Vec<Addr>, Vec<Ttl>) = records.filter_map(of_record).unzip();
+    addresses.sort_unstable();
+    addresses.dedup();
+    (Records::Addresses(addresses), ttls.into_iter().min().unwrap_or(Ttl::MAX))
+}
+
+/// The targets, each with the addresses that the additional section has for it. A server adds them so that no second
+/// question is necessary.
+fn targets<'m>(message: &Message, records: impl Iterator<Item = &'m Record>) -> (Records, Ttl) {
+    let mut ttl = Ttl::MAX;
+    let mut known: std::collections::BTreeMap<DnsName, (Vec<Addr>, Ttl)> = std::collections::BTreeMap::new();
+    for record in message.additionals.iter().take(MAX_RECORDS) {
+        let addr = match &record.data {
+            RData::A(a) => Addr::from(std::net::IpAddr::V4(a.0)),
+            RData::AAAA(aaaa) => Addr::from(std::net::IpAddr::V6(aaaa.0)),
+            _ => continue,
+        };
+        let Ok(name) = DnsName::of_labels(&record.name.to_ascii()) else { continue };
+        let (addresses, shortest) = known.entry(name).or_insert((Vec::new(), Ttl::MAX));
+        addresses.push(addr);
+        *shortest = (*shortest).min(valid_ttl(record.ttl));
+    }
+    let mut targets = Vec::new();
+    for record in records {
+        let RData::SRV(srv) = &record.data else { continue };
+        ttl = ttl.min(valid_ttl(record.ttl));
+        // The target `.` means that the service is not available; port 0 cannot be connected to.
+        let Ok(name) = DnsName::of_labels(&srv.target.to_ascii()) else { continue };
+        let (mut addresses, shortest) = known.get(&name).cloned().unwrap_or((Vec::new(), Ttl::MAX));
+        addresses.sort_unstable();
+        addresses.dedup();
+        ttl = ttl.min(shortest);
+        if srv.port > 0 {
+            let (priority, weight, port) = (srv.priority, srv.weight, srv.port);
+            targets.push(Target { priority, weight, port, name, addresses });
+        }
+    }
+    targets.sort_unstable();
+    targets.dedup();
+    (Records::Targets(targets), ttl)
+}
+
+/// A TTL with the highest bit counts as 0 (RFC 2181, section 8).
+fn valid_ttl(ttl: u32) -> Ttl {
+    if ttl > i32::MAX as u32 { 0 } else { ttl }
+}
+
+/// The time for which the absence of records is valid (RFC 2308, section 5).
+fn negative_ttl(message: &Message) -> Option<Ttl> {
+    message.authorities.iter().find_map(|record| match &record.data {
+        RData::SOA(soa) => Some(valid_ttl(record.ttl).min(valid_ttl(soa.minimum))),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+#[path = "tests/answer.rs"]
+mod tests;

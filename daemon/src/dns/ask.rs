@@ -1,0 +1,224 @@
+//! One question to one DNS server, over sockets that are nodelb's own. A question over UDP has its own socket, so that
+//! the kernel chooses an unpredictable port for it; a truncated answer is repeated over TCP.
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use hickory_proto::op::{Edns, Message, Query, ResponseCode};
+use hickory_proto::rr::{self, Name};
+use nodelb_core::output::durations;
+use nodelb_kube::apiserver::connection::connect::Register;
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpSocket, UdpSocket};
+use tokio::time::timeout;
+
+use super::answer::{self, Answer, MAX_ALIASES};
+use crate::files::named::{DnsName, Question, RecordType};
+
+/// The largest datagram that a server may send: it is not fragmented on usual networks (DNS flag day 2020).
+const MAX_DATAGRAM: u16 = 1_232;
+
+/// Time limits of one question to one server.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AskTimeouts {
+    /// The time limit of an answer over UDP.
+    pub(super) udp: Duration,
+    /// The time limit of an answer over TCP, with the connection.
+    pub(super) tcp: Duration,
+}
+
+/// Why a server has given no answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Failure {
+    /// Whether the time limit passed.
+    pub(super) is_timeout: bool,
+    /// The reason, to follow the server's address.
+    pub(super) text: String,
+}
+
+impl Failure {
+    fn new(text: impl Into<String>) -> Self {
+        Self { is_timeout: false, text: text.into() }
+    }
+
+    fn after(limit: Duration) -> Self {
+        Self { is_timeout: true, text: format!("does not respond within {}", durations::exact(limit)) }
+    }
+
+    fn from_io(error: &io::Error) -> Self {
+        Self::new(match error.kind() {
+            ErrorKind::ConnectionRefused => "refuses connections".into(),
+            _ => format!("cannot be reached: {error}"),
+        })
+    }
+}
+
+/// Asks the server, and follows aliases that its answer does not resolve.
+///
+/// # Errors
+/// The server does not answer the question.
+pub(super) async fn ask(
+    question: &Question,
+    server: SocketAddr,
+    register: &Register,
+    limits: AskTimeouts,
+) -> Result<Answer, Failure> {
+    let (mut asked, mut shortest) = (question.clone(), answer::Ttl::MAX);
+    for _ in 0..MAX_ALIASES {
+        let message = exchange(&asked, server, register, limits).await?;
+        match answer::read(&asked, &message).map_err(Failure::new)? {
+            Answer::Alias(name, ttl) => {
+                shortest = shortest.min(ttl);
+                asked.name = name;
+            }
+            Answer::Records(records, ttl) => return Ok(Answer::Records(records, ttl.min(shortest))),
+            Answer::Empty(ttl) => return Ok(Answer::Empty(ttl.map(|ttl| ttl.min(shortest)))),
+            Answer::NoSuchName(ttl) => return Ok(Answer::NoSuchName(ttl.map(|ttl| ttl.min(shortest)))),
+        }
+    }
+    Err(Failure::new(format!("answers with more than {MAX_ALIASES} aliases (CNAME), or with a loop of them")))
+}
+
+/// Sends the query and returns the complete answer.
+async fn exchange(
+    question: &Question,
+    server: SocketAddr,
+    register: &Register,
+    limits: AskTimeouts,
+) -> Result<Message, Failure> {
+    let mut query = query(question, true)?;
+    let mut answer = over_udp(&query, server, register, limits.udp).await?;
+    let is_refused = |message: &Message| {
+        matches!(message.metadata.response_code, ResponseCode::FormErr | ResponseCode::NotImp | ResponseCode::BADVERS)
+    };
+    if answer.as_ref().is_some_and(is_refused) {
+        // A server from before EDNS (RFC 6891, section 7).
+        query = self::query(question, false)?;
+        answer = over_udp(&query, server, register, limits.udp).await?;
+    }
+    match answer {
+        Some(message) => Ok(message),
+        None => {
+            let asking = over_tcp(&query, server, register);
+            timeout(limits.tcp, asking).await.map_err(|_elapsed| Failure::after(limits.tcp))?
+        }
+    }
+}
+
+/// A query with a random id.
+fn query(question: &Question, has_edns: bool) -> Result<Message, Failure> {
+    let name = absolute(&question.name)?;
+    let kind = match question.record {
+        RecordType::A => rr::RecordType::A,
+        RecordType::Aaaa => rr::RecordType::AAAA,
+        RecordType::Srv => rr::RecordType::SRV,
+    };
+    let mut message = Message::query();
+    message.metadata.recursion_desired = true;
+    message.add_query(Query::query(name, kind));
+    if has_edns {
+        let mut edns = Edns::new();
+        edns.set_max_payload(MAX_DATAGRAM);
+        message.set_edns(edns);
+    }
+    Ok(message)
+}
+
+fn absolute(name: &DnsName) -> Result<Name, Failure> {
+    Name::from_ascii(format!("{name}.")).map_err(|error| Failure::new(format!("was not asked: {error}")))
+}
+
+/// The answer over UDP; `None` if it is truncated. Other datagrams, which an attacker may have sent, do not count.
+async fn over_udp(
+    query: &Message,
+    server: SocketAddr,
+    register: &Register,
+    limit: Duration,
+) -> Result<Option<Message>, Failure> {
+    let bytes = encode(query)?;
+    let asking = async {
+        let socket = udp_socket(server, register)?;
+        socket.send(&bytes).await?;
+        let mut datagram = vec![0_u8; 4_096];
+        loop {
+            let len = socket.recv(&mut datagram).await?;
+            match read_answer(query, &datagram[..len]) {
+                Read::Answer(message) => return Ok(Some(*message)),
+                Read::Truncated => return Ok(None),
+                Read::Other => {}
+            }
+        }
+    };
+    let answered: io::Result<_> = timeout(limit, asking).await.map_err(|_elapsed| Failure::after(limit))?;
+    answered.map_err(|error| Failure::from_io(&error))
+}
+
+fn udp_socket(server: SocketAddr, register: &Register) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(server), Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
+    register(socket.as_fd())?;
+    socket.connect(&server.into())?;
+    UdpSocket::from_std(socket.into())
+}
+
+async fn over_tcp(query: &Message, server: SocketAddr, register: &Register) -> Result<Message, Failure> {
+    let bytes = encode(query)?;
+    let asking = async {
+        let socket = Socket::new(Domain::for_address(server), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+        register(socket.as_fd())?;
+        let mut stream = TcpSocket::from_std_stream(socket.into()).connect(server).await?;
+        let len = u16::try_from(bytes.len()).map_err(io::Error::other)?;
+        stream.write_all(&[&len.to_be_bytes()[..], &bytes].concat()).await?;
+        let mut answer = vec![0; usize::from(stream.read_u16().await?)];
+        stream.read_exact(&mut answer).await?;
+        Ok(answer)
+    };
+    let answer: Vec<u8> = asking.await.map_err(|error: io::Error| match error.kind() {
+        ErrorKind::UnexpectedEof => Failure::new("closes the TCP connection without an answer"),
+        _ => Failure::from_io(&error),
+    })?;
+    match read_answer(query, &answer) {
+        Read::Answer(message) => Ok(*message),
+        Read::Truncated => Err(Failure::new("truncates its answer over TCP, too")),
+        Read::Other => Err(Failure::new("sends something else than an answer to the question")),
+    }
+}
+
+fn encode(query: &Message) -> Result<Vec<u8>, Failure> {
+    query.to_vec().map_err(|error| Failure::new(format!("was not asked: {error}")))
+}
+
+enum Read {
+    Answer(Box<Message>),
+    Truncated,
+    /// No answer to the query.
+    Other,
+}
+
+/// The flag TC in the third byte of a message (RFC 1035, section 4.1.1).
+const TRUNCATED: u8 = 0x02;
+/// The flag QR in the same byte: the message is an answer.
+const IS_ANSWER: u8 = 0x80;
+
+fn read_answer(query: &Message, bytes: &[u8]) -> Read {
+    let [high, low, flags, ..] = *bytes else { return Read::Other };
+    if u16::from_be_bytes([high, low]) != query.metadata.id || flags & IS_ANSWER == 0 {
+        return Read::Other;
+    }
+    if flags & TRUNCATED != 0 {
+        // Some servers cut a truncated message within a record.
+        return Read::Truncated;
+    }
+    let Ok(message) = Message::from_vec(bytes) else { return Read::Other };
+    // A server that cannot read the query may leave the question out.
+    let is_empty = message.queries.is_empty() && message.metadata.response_code != ResponseCode::NoError;
+    let is_same = |asked: &Query, echoed: &Query| {
+        (asked.query_type(), asked.query_class()) == (echoed.query_type(), echoed.query_class())
+            && asked.name().to_ascii().eq_ignore_ascii_case(&echoed.name().to_ascii())
+    };
+    let is_echoed = query.queries.iter().zip(&message.queries).all(|(asked, echoed)| is_same(asked, echoed));
+    let has_question = message.queries.len() == query.queries.len() && is_echoed;
+    if is_empty || has_question { Read::Answer(Box::new(message)) } else { Read::Other }
+}

@@ -1,0 +1,359 @@
+//! Which questions are asked, when, and what is known about each: a state machine to which the time is passed. Pure.
+//!
+//! The rule that everything else follows from: only an answer replaces an answer. A server that fails, or that answers
+//! without records, leaves the last records in use; they are forgotten when the name has not existed for the whole time
+//! of `dns.hold`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::SliceName;
+
+use super::answer::{Answer, Records, Ttl};
+use crate::files::merge::Names as Wanted;
+use crate::files::named::{DnsName, Question, RecordType};
+
+/// The first pause after a failure, in milliseconds; each further failure doubles it.
+const FIRST_PAUSE: u64 = 1_000;
+/// The longest pause after failures, in milliseconds.
+pub(super) const MAX_PAUSE: u64 = 30_000;
+/// The TTL of an answer without records that has none, in seconds.
+const DEFAULT_NEGATIVE_TTL: Ttl = 10;
+/// The longest time for which such an answer is believed, in milliseconds: a new record should be found soon.
+pub(super) const MAX_NEGATIVE: u64 = 60_000;
+/// The maximum number of targets of one SRV answer that are asked for separately.
+pub(super) const MAX_TARGETS: usize = 256;
+
+/// The bounds of times, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// The shortest time between two answers to a question.
+    pub(super) min_ttl: u64,
+    /// The longest time between two answers to a question, except for a tenth of jitter.
+    pub(super) max_ttl: u64,
+    /// How long the records of a name that does not exist any more are kept; `None`: forever.
+    pub(super) hold: Option<u64>,
+}
+
+/// The last records of a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Known {
+    /// The records.
+    pub(super) records: Records,
+    /// The server that they come from.
+    pub(super) server: Arc<str>,
+    /// The time since which they are the same, in seconds since 1970.
+    pub(super) since: u64,
+}
+
+/// What a server, or all servers together, said to a question.
+#[derive(Clone, Debug)]
+pub(super) enum Reply {
+    /// This server has answered.
+    Answered(Arc<str>, Answer),
+    /// No server has; the text names each with its reason.
+    Failed(Arc<str>),
+}
+
+/// What is known about a question.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    /// The last records, if any.
+    pub(super) known: Option<Known>,
+    /// Why there are no current records; `None` if `known` is current.
+    pub(super) problem: Option<Arc<str>>,
+    /// The server of the last answer.
+    pub(super) server: Option<Arc<str>>,
+    /// The TTL of the last answer, in seconds.
+    pub(super) ttl: Option<Ttl>,
+    /// The time of the next query.
+    pub(super) due: Moment,
+    /// The time since which `problem` is or is not there.
+    pub(super) since: Moment,
+    /// Whether a query was answered or failed since the start.
+    pub(super) was_asked: bool,
+    /// Whether a server has answered since the start.
+    pub(super) was_answered: bool,
+    /// Whether a query is waiting for its answer.
+    pub(super) is_open: bool,
+    failures: u32,
+    /// The time since which each answer was that the name does not exist.
+    gone_since: Option<Moment>,
+    /// The slices that depend on the answer.
+    slices: BTreeSet<SliceName>,
+}
+
+impl Entry {
+    fn new(known: Option<Known>, now: Moment) -> Self {
+        Self {
+            known,
+            problem: None,
+            server: None,
+            ttl: None,
+            due: now,
+            since: now,
+            was_asked: false,
+            was_answered: false,
+            is_open: false,
+            failures: 0,
+            gone_since: None,
+            slices: BTreeSet::new(),
+        }
+    }
+
+    /// The slices that depend on the answer.
+    pub(super) fn slices(&self) -> &BTreeSet<SliceName> {
+        &self.slices
+    }
+
+    /// Whether the last records are in use although they are not current.
+    pub(super) fn is_held(&self) -> bool {
+        self.known.is_some() && self.problem.is_some()
+    }
+}
+
+/// Every question with its answers. See the module's documentation.
+pub(super) struct Names {
+    bounds: Bounds,
+    seed: u64,
+    wanted: Arc<Wanted>,
+    entries: BTreeMap<Question, Entry>,
+    due: BTreeSet<(Moment, Question)>,
+    /// Records of an earlier run, of questions that are not asked yet.
+    recalled: BTreeMap<Question, Known>,
+    /// The slices that an answer may have changed.
+    dirty: BTreeSet<SliceName>,
+}
+
+impl Names {
+    /// `recalled` are the records of an earlier run.
+    pub(super) fn new(bounds: Bounds, seed: u64, recalled: BTreeMap<Question, Known>) -> Self {
+        let (wanted, entries, due) = (Arc::default(), BTreeMap::new(), BTreeSet::new());
+        Self { bounds, seed, wanted, entries, due, recalled, dirty: BTreeSet::new() }
+    }
+
+    /// Asks for these names from now on, and for no others.
+    pub(super) fn follow(&mut self, wanted: Arc<Wanted>, now: Moment) {
+        let differing = wanted.iter().filter(|(slice, named)| self.wanted.get(*slice) != Some(named));
+        self.dirty.extend(differing.map(|(slice, _)| slice.clone()));
+        self.wanted = wanted;
+        self.rewire(now);
+    }
+
+    /// The names, by slice.
+    pub(super) fn wanted(&self) -> &Wanted {
+        &self.wanted
+    }
+
+    pub(super) fn entry(&self, question: &Question) -> Option<&Entry> {
+        self.entries.get(question)
+    }
+
+    pub(super) fn entries(&self) -> impl Iterator<Item = (&Question, &Entry)> {
+        self.entries.iter()
+    }
+
+    /// The time of the next query.
+    pub(super) fn next_due(&self) -> Option<Moment> {
+        self.due.first().map(|(due, _)| *due)
+    }
+
+    /// A question that is due, if there is one: it is open until [`Names::answer`].
+    pub(super) fn take_due(&mut self, now: Moment) -> Option<Question> {
+        let (_, question) = self.due.first().filter(|(due, _)| *due <= now).cloned()?;
+        self.due.pop_first();
+        if let Some(entry) = self.entries.get_mut(&question) {
+            entry.is_open = true;
+        }
+        Some(question)
+    }
+
+    /// Takes the reply to an open question. Returns whether the records have changed.
+    pub(super) fn answer(&mut self, question: &Question, reply: Reply, now: Moment, unix: u64) -> bool {
+        let jitter = self.jitter(question, now);
+        let Some(entry) = self.entries.get_mut(question) else { return false };
+        let before = (entry.known.clone(), entry.problem.clone(), entry.was_asked);
+        let pause = entry.take(reply, self.bounds, now, unix);
+        // A question that has left the file and returned may have been asked twice.
+        self.due.remove(&(entry.due, question.clone()));
+        entry.is_open = false;
+        entry.was_asked = true;
+        entry.due = now.plus(pause + pause / 10 * jitter / 1_000);
+        self.due.insert((entry.due, question.clone()));
+        if before.1.is_some() != entry.problem.is_some() {
+            entry.since = now;
+        }
+        let has_changed = before.0 != entry.known;
+        if has_changed || before != (entry.known.clone(), entry.problem.clone(), true) {
+            self.dirty.extend(entry.slices.iter().cloned());
+        }
+        if has_changed && question.record == RecordType::Srv {
+            self.rewire(now);
+        }
+        has_changed
+    }
+
+    /// A number below 1,000 that differs between hosts, questions and times.
+    fn jitter(&self, question: &Question, now: Moment) -> u64 {
+        let mut hash = self.seed ^ now.0.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        for byte in question.name.as_str().bytes().chain([question.record as u8]) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        (hash >> 20) % 1_000
+    }
+
+    /// The slices that may have changed since the last call.
+    pub(super) fn take_dirty(&mut self) -> BTreeSet<SliceName> {
+        std::mem::take(&mut self.dirty)
+    }
+
+    /// Computes every slice again.
+    pub(super) fn mark_all_dirty(&mut self) {
+        self.dirty.extend(self.wanted.keys().cloned());
+    }
+
+    /// A question that no server has answered and of which no records are known, with the number of such questions. One
+    /// that has not been asked yet comes first.
+    pub(super) fn unanswered(&self) -> Option<(&Question, &Entry, usize)> {
+        let unanswered = || self.entries.iter().filter(|(_, entry)| !entry.was_answered && entry.known.is_none());
+        let (question, entry) = unanswered().min_by_key(|(_, entry)| entry.was_asked)?;
+        Some((question, entry, unanswered().count()))
+    }
+
+    /// The last records, also of questions that are not asked yet.
+    pub(super) fn known(&self) -> BTreeMap<Question, Known> {
+        let known = self.entries.iter().filter_map(|(question, entry)| Some((question.clone(), entry.known.clone()?)));
+        self.recalled.clone().into_iter().chain(known).collect()
+    }
+
+    /// Forgets the records of an earlier run that are not needed, because every source has been read.
+    pub(super) fn forget_recalled(&mut self) {
+        self.recalled.clear();
+    }
+
+    /// Determines the questions and which slices depend on each. The questions about the targets of SRV records follow
+    /// from the records.
+    fn rewire(&mut self, now: Moment) {
+        let mut slices: BTreeMap<Question, BTreeSet<SliceName>> = BTreeMap::new();
+        for (slice, named) in &*self.wanted {
+            slices.entry(named.question.clone()).or_default().insert(slice.clone());
+            if named.question.record != RecordType::Srv {
+                continue;
+            }
+            for name in self.separate_targets(&named.question) {
+                for family in &named.families {
+                    let question = Question { name: name.clone(), record: RecordType::of(*family) };
+                    slices.entry(question).or_default().insert(slice.clone());
+                }
+            }
+        }
+        let due = &mut self.due;
+        self.entries.retain(|question, entry| {
+            let is_wanted = slices.contains_key(question);
+            if !is_wanted {
+                due.remove(&(entry.due, question.clone()));
+            }
+            is_wanted
+        });
+        for (question, slices) in slices {
+            let entry = self.entries.entry(question.clone()).or_insert_with(|| {
+                due.insert((now, question.clone()));
+                Entry::new(self.recalled.remove(&question), now)
+            });
+            entry.slices = slices;
+        }
+        // The records of targets become known when those of the SRV question do.
+        let is_recalled = |question: &Question| self.recalled.contains_key(question);
+        if self.wanted.values().any(|named| self.targets_of(named).iter().any(is_recalled)) {
+            self.rewire(now);
+        }
+    }
+
+    fn targets_of(&self, named: &crate::files::named::Named) -> Vec<Question> {
+        if self.recalled.is_empty() || named.question.record != RecordType::Srv {
+            return Vec::new();
+        }
+        let of = |name: DnsName| {
+            named.families.iter().map(move |family| Question { name: name.clone(), record: RecordType::of(*family) })
+        };
+        self.separate_targets(&named.question).into_iter().flat_map(of).collect()
+    }
+
+    /// The targets of the question that its answer has no addresses for.
+    fn separate_targets(&self, question: &Question) -> BTreeSet<DnsName> {
+        let known = self.entries.get(question).and_then(|entry| entry.known.as_ref());
+        let known = known.or_else(|| self.recalled.get(question));
+        let Some(Known { records: Records::Targets(targets), .. }) = known else { return BTreeSet::new() };
+        let names = targets.iter().filter(|target| target.addresses.is_empty()).map(|target| &target.name);
+        names.take(MAX_TARGETS).cloned().collect()
+    }
+}
+
+impl Entry {
+    /// Takes the reply. Returns the time until the next query, without jitter, in milliseconds.
+    fn take(&mut self, reply: Reply, bounds: Bounds, now: Moment, unix: u64) -> u64 {
+        let (server, answer) = match reply {
+            Reply::Answered(server, answer) => (server, answer),
+            Reply::Failed(why) => {
+                self.problem = Some(why);
+                self.failures += 1;
+                return (FIRST_PAUSE << (self.failures - 1).min(16)).min(MAX_PAUSE).max(bounds.min_ttl);
+            }
+        };
+        self.failures = 0;
+        self.was_answered = true;
+        let negative = |ttl: Option<Ttl>| {
+            let millis = u64::from(ttl.unwrap_or(DEFAULT_NEGATIVE_TTL)) * 1_000;
+            millis.min(MAX_NEGATIVE).clamp(bounds.min_ttl, bounds.max_ttl)
+        };
+        let pause = match answer {
+            Answer::Records(records, ttl) if !records.is_usable() => {
+                self.problem = Some(format!("{server} answers only with addresses that name no host").into());
+                (self.gone_since, self.ttl) = (None, Some(ttl));
+                negative(Some(ttl))
+            }
+            Answer::Records(records, ttl) => {
+                let is_same = self.known.as_ref().is_some_and(|known| known.records == records);
+                if !is_same {
+                    self.known = Some(Known { records, server: Arc::clone(&server), since: unix });
+                }
+                (self.problem, self.gone_since, self.ttl) = (None, None, Some(ttl));
+                (u64::from(ttl) * 1_000).clamp(bounds.min_ttl, bounds.max_ttl)
+            }
+            Answer::Empty(ttl) | Answer::NoSuchName(ttl) if self.known.is_none() => {
+                (self.gone_since, self.ttl) = (None, ttl);
+                self.problem = Some(without_records(&server, matches!(answer, Answer::NoSuchName(_))));
+                negative(ttl)
+            }
+            Answer::NoSuchName(ttl) => {
+                let since = *self.gone_since.get_or_insert(now);
+                self.ttl = ttl;
+                self.problem = Some(without_records(&server, true));
+                let left = bounds.hold.map(|hold| (since.0 + hold).saturating_sub(now.0));
+                if left == Some(0) {
+                    self.known = None;
+                }
+                left.filter(|left| *left > 0).unwrap_or(u64::MAX).min(negative(ttl)).max(bounds.min_ttl)
+            }
+            Answer::Empty(ttl) => {
+                (self.gone_since, self.ttl) = (None, ttl);
+                self.problem = Some(without_records(&server, false));
+                negative(ttl)
+            }
+            // `ask` follows aliases, so that none arrives here.
+            Answer::Alias(_, ttl) => u64::from(ttl) * 1_000,
+        };
+        self.server = Some(server);
+        pause
+    }
+}
+
+fn without_records(server: &str, is_gone: bool) -> Arc<str> {
+    let what = if is_gone { "that the name does not exist (NXDOMAIN)" } else { "without records" };
+    format!("{server} answers {what}").into()
+}
+
+#[cfg(test)]
+#[path = "tests/names.rs"]
+mod tests;

@@ -1,0 +1,205 @@
+//! What the resolver reports: a row for each question, the row of `/sources`, and counts. Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::{ServiceName, SliceName, Source};
+use nodelb_core::source_report::{SourceReport, SourceState};
+use nodelb_core::text::listed;
+
+use super::answer::{Answer, Ttl};
+use super::ask::Failure;
+use super::names::{Entry, Names};
+use crate::files::named::Question;
+
+/// The maximum number of problems in the row of `/sources`; `/dns` has the others.
+const SHOWN: usize = 5;
+
+/// The report of the resolver.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DnsReport {
+    /// The questions, sorted.
+    pub names: Vec<NameReport>,
+    /// The number of queries to servers since the start.
+    pub queries: BTreeMap<QueryResult, u64>,
+    /// The row of `/sources`; `None` if no backend has a name.
+    pub source: Option<SourceReport>,
+}
+
+/// The state of a question.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NameReport {
+    /// What is asked.
+    pub question: Question,
+    /// Whether the records are current.
+    pub state: NameState,
+    /// The number of records in use.
+    pub records: usize,
+    /// The server of the last answer; `None` before.
+    pub server: Option<Arc<str>>,
+    /// The TTL of the last answer in seconds, as the server sent it.
+    pub ttl: Option<Ttl>,
+    /// The time of the next query; `None` while a query waits for its answer.
+    pub due: Option<Moment>,
+    /// The time since which the state is the same.
+    pub since: Moment,
+    /// The services with such a backend.
+    pub services: Vec<ServiceName>,
+    /// Why the records are not current, or which addresses are left out.
+    pub problem: Option<String>,
+}
+
+/// Whether the records of a question are current.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NameState {
+    /// They are.
+    Ok,
+    /// The last known ones are in use.
+    Held,
+    /// No records are known.
+    Empty,
+    /// No query has been answered yet.
+    Pending,
+}
+
+impl NameState {
+    /// Every state.
+    pub const ALL: [Self; 4] = [Self::Ok, Self::Held, Self::Empty, Self::Pending];
+    /// The names in output.
+    pub const NAMES: [&'static str; 4] = ["Ok", "Held", "Empty", "Pending"];
+
+    fn of(entry: &Entry) -> Self {
+        match (entry.is_held(), &entry.known) {
+            (true, _) => Self::Held,
+            (false, Some(_)) if entry.was_answered => Self::Ok,
+            (false, None) if entry.was_asked => Self::Empty,
+            (false, _) => Self::Pending,
+        }
+    }
+}
+
+impl std::fmt::Display for NameState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(Self::NAMES[*self as usize])
+    }
+}
+
+/// The result of a query to one server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum QueryResult {
+    /// Records of the type.
+    Records,
+    /// No records of the type.
+    Empty,
+    /// NXDOMAIN.
+    NoSuchName,
+    /// An error code, such as SERVFAIL, or no connection.
+    Failed,
+    /// No answer within the time limit.
+    Timeout,
+}
+
+impl QueryResult {
+    /// Every result.
+    pub const ALL: [Self; 5] = [Self::Records, Self::Empty, Self::NoSuchName, Self::Failed, Self::Timeout];
+
+    pub(super) fn of_answer(answer: &Answer) -> Self {
+        match answer {
+            Answer::Records(..) | Answer::Alias(..) => Self::Records,
+            Answer::Empty(_) => Self::Empty,
+            Answer::NoSuchName(_) => Self::NoSuchName,
+        }
+    }
+
+    pub(super) fn of_failure(failure: &Failure) -> Self {
+        if failure.is_timeout { Self::Timeout } else { Self::Failed }
+    }
+}
+
+impl std::fmt::Display for QueryResult {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Records => "Records",
+            Self::Empty => "Empty",
+            Self::NoSuchName => "NoSuchName",
+            Self::Failed => "Failed",
+            Self::Timeout => "Timeout",
+        })
+    }
+}
+
+/// The report about these names. `refused` are the addresses that are left out, by slice; `now` is the time on both
+/// clocks; `before` is the last row of `/sources`.
+pub(super) fn report(
+    names: &Names,
+    refused: &BTreeMap<SliceName, String>,
+    queries: BTreeMap<QueryResult, u64>,
+    now: (Moment, u64),
+    before: Option<&SourceReport>,
+) -> DnsReport {
+    let rows: Vec<NameReport> =
+        names.entries().map(|(question, entry)| name_report(question, entry, names, refused)).collect();
+    let source = (!names.wanted().is_empty()).then(|| source(names, &rows, now.1, before));
+    DnsReport { names: rows, queries, source }
+}
+
+fn name_report(question: &Question, entry: &Entry, names: &Names, refused: &BTreeMap<SliceName, String>) -> NameReport {
+    let slices = entry.slices();
+    let mut services: Vec<ServiceName> =
+        slices.iter().filter_map(|slice| Some(names.wanted().get(slice)?.service.clone())).collect();
+    services.dedup();
+    let left_out = || slices.iter().find_map(|slice| refused.get(slice).cloned());
+    NameReport {
+        question: question.clone(),
+        state: NameState::of(entry),
+        records: entry.known.as_ref().map_or(0, |known| known.records.len()),
+        server: entry.server.clone().or_else(|| entry.known.as_ref().map(|known| Arc::clone(&known.server))),
+        ttl: entry.ttl,
+        due: (!entry.is_open).then_some(entry.due),
+        since: entry.since,
+        services,
+        problem: entry.problem.as_deref().map(str::to_owned).or_else(left_out),
+    }
+}
+
+/// The row of `/sources`. A name without records of one family is usual, so it is no problem.
+fn source(names: &Names, rows: &[NameReport], unix: u64, before: Option<&SourceReport>) -> SourceReport {
+    let held = rows.iter().filter(|row| row.state == NameState::Held).count();
+    let is_failing = rows.iter().any(|row| row.state == NameState::Held);
+    let has_none = rows.iter().all(|row| matches!(row.state, NameState::Empty));
+    let state = match (is_failing, has_none) {
+        (true, _) => SourceState::LastGood,
+        (false, true) => SourceState::Error,
+        (false, false) => SourceState::Ok,
+    };
+    let is_problem = |row: &&NameReport| row.state != NameState::Empty || has_none;
+    let problem = |row: &NameReport| Some(format!("{}: {}", row.question, row.problem.as_deref()?));
+    let mut problems: Vec<String> = rows.iter().filter(is_problem).filter_map(problem).collect();
+    let more = problems.len().saturating_sub(SHOWN);
+    problems.truncate(SHOWN);
+    if more > 0 {
+        problems.push(format!("{more} more; see `nodelb dns`"));
+    }
+    let mut services: Vec<&ServiceName> = names.wanted().values().map(|named| &named.service).collect();
+    services.sort();
+    services.dedup();
+    let mut notices = Vec::new();
+    if held > 0 {
+        let names = rows.iter().filter(|row| row.state == NameState::Held).map(|row| &row.question);
+        notices.push(format!("{held} of {} names held: {}", rows.len(), listed(names, 3)));
+    }
+    let since = before.filter(|before| (before.state, &before.problems) == (state, &problems)).map(|row| row.since);
+    SourceReport {
+        source: Source::Files,
+        path: "DNS names".into(),
+        kind: Some("dns"),
+        state,
+        services: services.len(),
+        slices: names.wanted().len(),
+        notices,
+        problems,
+        since: since.unwrap_or(unix),
+        last_received: None,
+    }
+}

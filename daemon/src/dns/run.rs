@@ -1,0 +1,427 @@
+//! The task of the resolver: passes on the changes of the file source, asks the questions that are due, and sends the
+//! slices that follow from the answers.
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use nodelb_core::change::Change;
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::{Slice, SliceName, Source};
+use nodelb_core::snapshot::Snapshot;
+use nodelb_kube::apiserver::connection::connect::Register;
+use nodelb_kube::clock::{at, ticking, unix_seconds};
+use nodelb_kube::state_file::Limits;
+use nodelb_kube::threads::run_within;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{self, JoinError, JoinHandle, JoinSet};
+
+use super::ask::{AskTimeouts, Failure, ask};
+use super::names::{Bounds, Names, Reply};
+use super::report::{DnsReport, QueryResult, report};
+use super::servers::{Servers, of_resolv_conf};
+use super::slices::{Resolved, resolve, slice};
+use super::state_file::Saver;
+use crate::config::Dns;
+use crate::files::Batch;
+use crate::files::named::Question;
+use crate::reconcile::OwnerHandle;
+
+/// How many batches of changes may wait to be received.
+const QUEUE: usize = 64;
+/// The maximum number of questions that wait for an answer.
+const MAX_OPEN: usize = 64;
+/// The number of times that each server is asked before the question has failed.
+const ROUNDS: usize = 2;
+/// Interval at which reports are published, and at which addresses are compared with the frontends of nodelb.
+const TICK_EVERY: Duration = Duration::from_secs(1);
+/// Interval at which resolv.conf(5) is read.
+const SYSTEM_EVERY: Duration = Duration::from_secs(5);
+/// Time limit for reading resolv.conf(5).
+const SYSTEM_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long the report that the files are synced waits for the first answers, in milliseconds.
+const FIRST_ANSWERS: u64 = 3_000;
+/// Questions that are due begin together in steps of this length, in milliseconds.
+const GRAIN: u64 = 20;
+
+/// Intervals and time limits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DnsTimeouts {
+    pub(super) ask: AskTimeouts,
+    /// Minimum time between two writes to the state directory.
+    pub(super) save_every: Duration,
+    /// Time limit for the state directory: at start, while services wait for it, and at the end.
+    pub(super) timeout: Duration,
+}
+
+impl Default for DnsTimeouts {
+    fn default() -> Self {
+        Self {
+            ask: AskTimeouts { udp: Duration::from_secs(2), tcp: Duration::from_secs(5) },
+            save_every: Duration::from_secs(1),
+            timeout: Duration::from_secs(2),
+        }
+    }
+}
+
+/// The resolver's connections and settings.
+pub(super) struct Resolver {
+    /// From the file source.
+    pub(super) incoming: mpsc::Receiver<Batch>,
+    /// To the owner task, through the checker.
+    pub(super) outgoing: mpsc::Sender<Vec<Change>>,
+    pub(super) snapshot: watch::Receiver<Arc<Snapshot>>,
+    pub(super) clock: nodelb_kube::clock::Clock,
+    pub(super) reports: watch::Sender<Arc<DnsReport>>,
+    /// Registers a socket as nodelb's own.
+    pub(super) register: Register,
+    /// The servers; empty for those of `resolv_conf`.
+    pub(super) servers: Vec<SocketAddr>,
+    pub(super) resolv_conf: PathBuf,
+    pub(super) bounds: Bounds,
+    /// The state directory.
+    pub(super) directory: PathBuf,
+    pub(super) timeouts: DnsTimeouts,
+}
+
+/// A started resolver, for its users.
+pub struct Started {
+    /// For the owner task, through the checker.
+    pub changes: mpsc::Receiver<Vec<Change>>,
+    /// The names with their state.
+    pub reports: watch::Receiver<Arc<DnsReport>>,
+    /// The task, which stores its state when it ends.
+    pub task: JoinHandle<()>,
+}
+
+/// Starts the resolver between the file source and the checker; it runs until `shutdown` is ready or the checker has
+/// ended. `directory` is the state directory.
+pub fn start(
+    incoming: mpsc::Receiver<Batch>,
+    config: &Dns,
+    owner: &OwnerHandle,
+    (directory, register): (PathBuf, Register),
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Started {
+    let (outgoing, changes) = mpsc::channel(QUEUE);
+    let (reports_in, reports) = watch::channel(Arc::default());
+    let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let resolver = Resolver {
+        incoming,
+        outgoing,
+        snapshot: owner.snapshot.clone(),
+        clock: owner.clock,
+        reports: reports_in,
+        register,
+        servers: config.servers.iter().map(|server| server.0).collect(),
+        resolv_conf: PathBuf::from("/etc/resolv.conf"),
+        bounds: Bounds {
+            min_ttl: millis(config.min_ttl.0),
+            max_ttl: millis(config.max_ttl.0),
+            hold: config.hold.0.map(millis),
+        },
+        directory,
+        timeouts: DnsTimeouts::default(),
+    };
+    Started { changes, reports, task: tokio::spawn(run(resolver, shutdown)) }
+}
+
+/// Runs the resolver. The changes of the file source are passed on only after the answers of the previous run are known.
+pub(super) async fn run(resolver: Resolver, shutdown: impl Future<Output = ()>) {
+    let DnsTimeouts { save_every: every, timeout, .. } = resolver.timeouts;
+    let mut saver = Saver::load(&resolver.directory, Limits { every, retry: every, timeout }).await;
+    let mut servers = Servers::default();
+    servers.set(&resolver.servers);
+    let mut running = Running {
+        names: Names::new(resolver.bounds, std::process::id().into(), saver.saved().clone()),
+        servers,
+        asking: JoinSet::new(),
+        open: HashMap::new(),
+        sent: BTreeMap::new(),
+        refused: BTreeMap::new(),
+        files: None,
+        synced: None,
+        wait_until: resolver.clock.now().plus(FIRST_ANSWERS),
+        is_complete: false,
+        compared: None,
+        report: DnsReport::default(),
+        resolver,
+    };
+    tokio::select! {
+        () = shutdown => {}
+        () = running.run_until_closed(&mut saver) => {}
+    }
+    saver.close(running.names.known()).await;
+}
+
+/// A reply with how each server that was asked responded.
+struct Asked {
+    reply: Reply,
+    tried: Vec<(SocketAddr, Result<QueryResult, Failure>)>,
+}
+
+struct Running {
+    resolver: Resolver,
+    names: Names,
+    servers: Servers,
+    asking: JoinSet<Asked>,
+    /// The questions that wait for an answer.
+    open: HashMap<task::Id, Question>,
+    /// The slices as the owner task has them.
+    sent: BTreeMap<SliceName, Slice>,
+    /// Addresses that are left out, by slice.
+    refused: BTreeMap<SliceName, String>,
+    /// The last [`Change::Synced`] of the file source: what it could not read.
+    files: Option<Option<Arc<str>>>,
+    /// The last [`Change::Synced`] that was sent.
+    synced: Option<Option<Arc<str>>>,
+    /// Until when the first [`Change::Synced`] waits for the first answers, so that a usual start is complete at once.
+    wait_until: Moment,
+    /// Whether every name had an answer once since the start.
+    is_complete: bool,
+    /// The snapshot with which the addresses were compared.
+    compared: Option<Arc<Snapshot>>,
+    report: DnsReport,
+}
+
+/// The checker has ended because the daemon ends.
+struct Closed;
+
+impl Running {
+    async fn run_until_closed(&mut self, saver: &mut Saver) {
+        let (mut tick, mut system) = (ticking(TICK_EVERY), ticking(SYSTEM_EVERY));
+        let mut is_outdated = false;
+        self.read_system().await;
+        loop {
+            let has_room = self.asking.len() < MAX_OPEN;
+            let begin_at = self.names.next_due().filter(|_| has_room).map(|due| Moment(due.0.next_multiple_of(GRAIN)));
+            let begin_at = begin_at.map(|moment| self.resolver.clock.instant_of(moment));
+            let passed = tokio::select! {
+                Some(batch) = self.resolver.incoming.recv() => self.pass_on(batch).await,
+                Some(asked) = self.asking.join_next_with_id() => {
+                    is_outdated |= self.take(asked);
+                    self.publish().await
+                }
+                () = at(begin_at) => Ok(()),
+                _ = tick.tick() => {
+                    if std::mem::take(&mut is_outdated) {
+                        saver.save(self.names.known());
+                    }
+                    self.tick();
+                    self.publish().await
+                }
+                _ = system.tick() => {
+                    self.read_system().await;
+                    Ok(())
+                }
+                // The file source has ended.
+                else => return,
+            };
+            if passed.is_err() {
+                return;
+            }
+            self.begin();
+        }
+    }
+
+    /// Reads the servers of the system, if no others are configured and there are names.
+    async fn read_system(&mut self) {
+        if !self.resolver.servers.is_empty() || self.names.wanted().is_empty() && !self.servers.is_empty() {
+            return;
+        }
+        let path = self.resolver.resolv_conf.clone();
+        // Without the file, the C library asks this host, too. While the file cannot be read, the last servers stay.
+        let read = move || match std::fs::read_to_string(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+            read => read,
+        };
+        if let Ok(text) = run_within(SYSTEM_TIMEOUT, read).await {
+            self.servers.set(&of_resolv_conf(&text));
+        }
+    }
+
+    /// Passes a batch of the file source on. Slices of new names with known answers come before its changes, and those
+    /// of removed names leave after them, so that no service is without backends in between.
+    async fn pass_on(&mut self, batch: Batch) -> Result<(), Closed> {
+        let now = self.resolver.clock.now();
+        self.names.follow(batch.named, now);
+        let mut changes = self.slices();
+        for change in batch.changes {
+            match change {
+                Change::Synced { source: Source::Files, incomplete } => self.files = Some(incomplete),
+                change => changes.push(change),
+            }
+        }
+        let wanted = self.names.wanted();
+        let gone: Vec<SliceName> = self.sent.keys().filter(|slice| !wanted.contains_key(slice)).cloned().collect();
+        for slice in gone {
+            self.sent.remove(&slice);
+            self.refused.remove(&slice);
+            changes.push(Change::RemoveSlice(slice, Source::Files));
+        }
+        self.read_system().await;
+        self.send(changes).await
+    }
+
+    /// Sends the slices that have changed.
+    async fn publish(&mut self) -> Result<(), Closed> {
+        let changes = self.slices();
+        self.send(changes).await
+    }
+
+    async fn send(&mut self, mut changes: Vec<Change>) -> Result<(), Closed> {
+        changes.extend(self.synced_change());
+        if changes.is_empty() {
+            return Ok(());
+        }
+        self.resolver.outgoing.send(changes).await.map_err(|_changes| Closed)
+    }
+
+    /// The slices that differ from those of the owner task.
+    fn slices(&mut self) -> Vec<Change> {
+        let snapshot = Arc::clone(&self.resolver.snapshot.borrow());
+        let is_frontend = |address: L4Addr| snapshot.is_frontend(address);
+        let mut changes = Vec::new();
+        for name in self.names.take_dirty() {
+            let Some(named) = self.names.wanted().get(&name).cloned() else { continue };
+            let Some(resolved) = resolve(&named, &self.names, &is_frontend) else { continue };
+            let mut new = slice(&named, &self.names, &resolved);
+            let before = self.sent.get(&name);
+            let is_unusable = self.names.entry(&named.question).is_some_and(|entry| entry.known.is_some());
+            if let Some(before) = before.filter(|_| resolved.backends.is_empty() && is_unusable) {
+                // An answer without a usable address never empties a service.
+                new.ports.clone_from(&before.ports);
+                new.origin.clone_from(&before.origin);
+            }
+            let Resolved { refused, .. } = resolved;
+            match refused {
+                Some(refused) => drop(self.refused.insert(name.clone(), refused)),
+                None => drop(self.refused.remove(&name)),
+            }
+            if before.is_none_or(|before| (&before.ports, &before.problem) != (&new.ports, &new.problem)) {
+                self.sent.insert(name, new.clone());
+                changes.push(Change::UpsertSlice(new));
+            }
+        }
+        changes
+    }
+
+    /// The report that everything was read, if it differs from the last one. While no server has answered for a name
+    /// since the start, entries in the maps may be its backends.
+    fn synced_change(&mut self) -> Option<Change> {
+        let files = self.files.clone()?;
+        let is_early = self.resolver.clock.now() < self.wait_until;
+        if self.synced.is_none() && is_early && self.names.unanswered().is_some_and(|(_, entry, _)| !entry.was_asked) {
+            return None;
+        }
+        if files.is_none() && !self.is_complete && self.names.unanswered().is_none() {
+            self.is_complete = true;
+            self.names.forget_recalled();
+        }
+        let incomplete = match files {
+            None if !self.is_complete => self.names.unanswered().map(|(question, entry, count)| {
+                let why = entry.problem.as_deref().unwrap_or("no server has answered yet");
+                let more = if count > 1 { format!(", and {} more", count - 1) } else { String::new() };
+                format!("the {} record of {} is not known: {why}{more}", question.record, question.name).into()
+            }),
+            files => files,
+        };
+        if self.synced.as_ref() == Some(&incomplete) {
+            return None;
+        }
+        self.synced = Some(incomplete.clone());
+        Some(Change::Synced { source: Source::Files, incomplete })
+    }
+
+    /// Begins the queries that are due.
+    fn begin(&mut self) {
+        let now = self.resolver.clock.now();
+        while self.asking.len() < MAX_OPEN {
+            let Some(question) = self.names.take_due(now) else { return };
+            let servers = self.servers.in_order(now);
+            let (asked, register, limits) =
+                (question.clone(), Arc::clone(&self.resolver.register), self.resolver.timeouts.ask);
+            let asking = self.asking.spawn(async move { ask_all(&asked, &servers, &register, limits).await });
+            self.open.insert(asking.id(), question);
+        }
+    }
+
+    /// Takes an answer and all others that are waiting. Returns whether any records have changed.
+    fn take(&mut self, first: Result<(task::Id, Asked), JoinError>) -> bool {
+        let (now, unix) = (self.resolver.clock.now(), unix_seconds(SystemTime::now()));
+        let (mut next, mut has_changed) = (Some(first), false);
+        while let Some(asked) = next {
+            let (id, asked) = match asked {
+                Ok(asked) => asked,
+                Err(error) => {
+                    let why = format!("the query failed; please report this: {error}").into();
+                    (error.id(), Asked { reply: Reply::Failed(why), tried: Vec::new() })
+                }
+            };
+            for (server, result) in asked.tried {
+                self.servers.note(server, result.is_ok(), now);
+                let result = result.unwrap_or_else(|failure| QueryResult::of_failure(&failure));
+                *self.report.queries.entry(result).or_default() += 1;
+            }
+            if let Some(question) = self.open.remove(&id) {
+                has_changed |= self.names.answer(&question, asked.reply, now, unix);
+            }
+            next = self.asking.try_join_next_with_id();
+        }
+        has_changed
+    }
+
+    fn tick(&mut self) {
+        let snapshot = Arc::clone(&self.resolver.snapshot.borrow());
+        if !self.compared.as_ref().is_some_and(|before| Arc::ptr_eq(before, &snapshot)) {
+            self.compared = Some(snapshot);
+            self.names.mark_all_dirty();
+        }
+        let (now, unix) = (self.resolver.clock.now(), unix_seconds(SystemTime::now()));
+        let queries = std::mem::take(&mut self.report.queries);
+        self.report = report(&self.names, &self.refused, queries, (now, unix), self.report.source.as_ref());
+        self.resolver.reports.send_if_modified(|report| {
+            let is_new = **report != self.report;
+            if is_new {
+                *report = Arc::new(self.report.clone());
+            }
+            is_new
+        });
+    }
+}
+
+/// Asks the servers in this order until one answers.
+async fn ask_all(question: &Question, servers: &[SocketAddr], register: &Register, limits: AskTimeouts) -> Asked {
+    let mut tried: Vec<(SocketAddr, Result<QueryResult, Failure>)> = Vec::new();
+    for _ in 0..ROUNDS {
+        for server in servers {
+            match ask(question, *server, register, limits).await {
+                Ok(answer) => {
+                    tried.push((*server, Ok(QueryResult::of_answer(&answer))));
+                    return Asked { reply: Reply::Answered(server.to_string().into(), answer), tried };
+                }
+                Err(failure) => tried.push((*server, Err(failure))),
+            }
+        }
+    }
+    let mut failed: Vec<(SocketAddr, String)> = Vec::new();
+    for (server, result) in tried.iter().rev() {
+        if let Err(failure) = result
+            && !failed.iter().any(|(it, _)| it == server)
+        {
+            failed.push((*server, format!("{server} {}", failure.text)));
+        }
+    }
+    failed.sort();
+    let texts: Vec<String> = failed.into_iter().map(|(_, text)| text).collect();
+    let why = if texts.is_empty() { "no DNS server is known".into() } else { texts.join(", ") };
+    Asked { reply: Reply::Failed(why.into()), tried }
+}
+
+#[cfg(test)]
+#[path = "tests/run.rs"]
+mod tests;

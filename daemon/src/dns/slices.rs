@@ -1,0 +1,147 @@
+//! The backends that follow from the answers to a name. Pure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::model::service::{Backend, Origin, Slice, SlicePort, Source};
+
+use super::answer::{self, Records, Target};
+use super::names::{Entry, Known, Names};
+use crate::files::named::{DnsName, Named, Question, RecordType};
+
+/// The result for a name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Resolved {
+    /// The backends, each once.
+    pub(super) backends: Vec<Backend>,
+    /// Why they are not current, or why there are none.
+    pub(super) problem: Option<Arc<str>>,
+    /// Why addresses of the answer are left out: the first one with its reason.
+    pub(super) refused: Option<String>,
+}
+
+/// Whether an address and port is a frontend of nodelb in this protocol.
+pub(super) type IsFrontend<'a> = &'a dyn Fn(L4Addr) -> bool;
+
+/// The backends of the name. `None` while nothing can be said: no server has been asked, or the targets of a new answer
+/// have not been resolved yet.
+pub(super) fn resolve(named: &Named, names: &Names, is_frontend: IsFrontend<'_>) -> Option<Resolved> {
+    let entry = names.entry(&named.question)?;
+    if entry.known.is_none() && !entry.was_asked {
+        return None;
+    }
+    let mut resolved = Resolved { problem: entry.problem.clone(), ..Resolved::default() };
+    let mut collected = Collected { named, is_frontend, found: BTreeMap::new(), refused: None };
+    match entry.known.as_ref().map(|known| &known.records) {
+        None => {}
+        Some(Records::Addresses(addresses)) => {
+            addresses.iter().for_each(|addr| collected.add(*addr, named.backend.port, named.backend.weight));
+        }
+        Some(Records::Targets(targets)) => {
+            let problem = collected.add_targets(targets, names)?;
+            resolved.problem = resolved.problem.or(problem);
+        }
+    }
+    resolved.refused = collected.refused;
+    resolved.backends = collected.found.into_values().collect();
+    if resolved.backends.is_empty() && resolved.problem.is_none() {
+        let why = resolved.refused.clone().unwrap_or_else(|| "none of the targets has an address".into());
+        resolved.problem = Some(why.into());
+    }
+    Some(resolved)
+}
+
+/// The slice with these backends.
+pub(super) fn slice(named: &Named, names: &Names, resolved: &Resolved) -> Slice {
+    let known = names.entry(&named.question).and_then(|entry| entry.known.as_ref());
+    let port_of = |protocol: &Protocol| SlicePort {
+        name: Arc::clone(&named.port),
+        protocol: *protocol,
+        backends: resolved.backends.clone(),
+    };
+    Slice {
+        name: named.slice.clone(),
+        service: named.service.clone(),
+        source: Source::Files,
+        origin: origin(&named.question, known),
+        ports: named.protocols.iter().map(port_of).collect(),
+        problem: resolved.problem.clone(),
+    }
+}
+
+fn origin(question: &Question, known: Option<&Known>) -> Origin {
+    Origin {
+        object: format!("DNS {} record of {}", question.record, question.name).into(),
+        writer: known.map(|known| Arc::clone(&known.server)).unwrap_or_default(),
+        written: known.map(|known| known.since),
+        ..Origin::default()
+    }
+}
+
+/// Backends while they are collected.
+struct Collected<'a> {
+    named: &'a Named,
+    is_frontend: IsFrontend<'a>,
+    found: BTreeMap<(Addr, u16), Backend>,
+    refused: Option<String>,
+}
+
+impl Collected<'_> {
+    fn add(&mut self, addr: Addr, port: u16, weight: u16) {
+        if let Some(why) = self.refusal(addr, port) {
+            self.refused
+                .get_or_insert_with(|| format!("{} is left out: {why}", std::net::SocketAddr::new(addr.ip(), port)));
+            return;
+        }
+        let new = || Backend { addr, port, weight: 0, ..self.named.backend.clone() };
+        let backend = self.found.entry((addr, port)).or_insert_with(new);
+        backend.weight = backend.weight.saturating_add(weight);
+    }
+
+    fn refusal(&self, addr: Addr, port: u16) -> Option<&'static str> {
+        let is_frontend = |protocol: &Protocol| (self.is_frontend)(L4Addr::new(addr, port, *protocol));
+        let own = "an address that nodelb serves itself, so that connections would lead back to a service";
+        answer::refusal(addr).or_else(|| self.named.protocols.iter().any(is_frontend).then_some(own))
+    }
+
+    /// Adds the targets of the lowest priority that has a usable one. Returns why their addresses are not current, if
+    /// so; `None` while a target has not been asked for yet.
+    fn add_targets(&mut self, targets: &[Target], names: &Names) -> Option<Option<Arc<str>>> {
+        let mut problem = None;
+        let mut priority = None;
+        for target in targets {
+            if priority.is_some_and(|chosen| chosen != target.priority) {
+                if !self.found.is_empty() {
+                    break;
+                }
+                problem = None;
+            }
+            priority = Some(target.priority);
+            // A weight of 0 stands for a small share, not for none (RFC 2782).
+            let weight = target.weight.max(1);
+            if target.addresses.is_empty() {
+                for entry in self.lookup(&target.name, names) {
+                    if entry.known.is_none() && !entry.was_asked {
+                        return None;
+                    }
+                    problem = problem.or_else(|| entry.problem.clone().filter(|_| entry.known.is_some()));
+                    if let Some(Known { records: Records::Addresses(addresses), .. }) = &entry.known {
+                        addresses.iter().for_each(|addr| self.add(*addr, target.port, weight));
+                    }
+                }
+            }
+            let families = &self.named.families;
+            let usable: Vec<Addr> =
+                target.addresses.iter().copied().filter(|addr| families.contains(&addr.family())).collect();
+            usable.into_iter().for_each(|addr| self.add(addr, target.port, weight));
+        }
+        Some(problem)
+    }
+
+    fn lookup<'n>(&self, name: &DnsName, names: &'n Names) -> Vec<&'n Entry> {
+        let questions = self.named.families.iter().map(|family| RecordType::of(*family));
+        let questions = questions.map(|record| Question { name: name.clone(), record });
+        questions.filter_map(|question| names.entry(&question)).collect()
+    }
+}

@@ -1,0 +1,185 @@
+use std::collections::BTreeMap;
+
+use nodelb_core::model::addr::{Addr, Family, Protocol};
+use nodelb_core::model::service::{Backend, ServiceName};
+use proptest::prelude::*;
+
+use super::*;
+use crate::dns::answer::Target;
+use crate::files::named::Named;
+
+const BOUNDS: Bounds = Bounds { min_ttl: 1_000, max_ttl: 60_000, hold: Some(300_000) };
+
+fn question(name: &str, record: RecordType) -> Question {
+    Question { name: DnsName::of_labels(name).unwrap(), record }
+}
+
+fn wanted(questions: &[Question]) -> Arc<Wanted> {
+    let named = |question: &Question| {
+        let slice = SliceName::new("shop", &question.to_string());
+        let named = Named {
+            slice: slice.clone(),
+            service: ServiceName::new("shop", "web"),
+            question: question.clone(),
+            port: "".into(),
+            protocols: vec![Protocol::Tcp],
+            families: vec![Family::Ipv4],
+            backend: Backend::new(Addr::UNSPECIFIED_V4, 80),
+        };
+        (slice, Arc::new(named))
+    };
+    Arc::new(questions.iter().map(named).collect())
+}
+
+fn records(addresses: &[&str], ttl: Ttl) -> Reply {
+    let addresses = addresses.iter().map(|addr| addr.parse().unwrap()).collect();
+    Reply::Answered("192.0.2.53:53".into(), Answer::Records(Records::Addresses(addresses), ttl))
+}
+
+fn any_reply() -> impl Strategy<Value = Reply> {
+    let ttl = any::<Option<u32>>();
+    prop_oneof![
+        (prop::collection::vec(1_u8..=250, 1..4), any::<u32>()).prop_map(|(hosts, ttl)| {
+            let hosts: Vec<String> = hosts.into_iter().map(|host| format!("192.0.2.{host}")).collect();
+            records(&hosts.iter().map(String::as_str).collect::<Vec<_>>(), ttl)
+        }),
+        Just(records(&["0.0.0.0", "127.0.0.1"], 5)),
+        Just(Reply::Failed("192.0.2.53:53 answers SERVFAIL".into())),
+        ttl.prop_map(|ttl| Reply::Answered("192.0.2.53:53".into(), Answer::Empty(ttl))),
+        any::<Option<u32>>().prop_map(|ttl| Reply::Answered("192.0.2.53:53".into(), Answer::NoSuchName(ttl))),
+    ]
+}
+
+proptest! {
+    /// Only NXDOMAIN for the whole time of the hold takes the last records away; the next query is never earlier than
+    /// the bounds permit, and never later; and there is always a next one.
+    #[test]
+    fn records_stay_and_times_are_within_the_bounds(
+        replies in prop::collection::vec((any_reply(), 0_u64..400_000), 1..40),
+        hold in prop_oneof![Just(None), (0_u64..400_000).prop_map(Some)],
+    ) {
+        let question = question("web.example", RecordType::A);
+        let mut names = Names::new(Bounds { hold, ..BOUNDS }, 1, BTreeMap::new());
+        names.follow(wanted(std::slice::from_ref(&question)), Moment(0));
+        let mut now = Moment(0);
+        let mut gone_since: Option<Moment> = None;
+        for (reply, wait) in replies {
+            now = Moment(now.0.max(names.next_due().unwrap().0) + wait);
+            prop_assert_eq!(names.take_due(now), Some(question.clone()));
+            let had = names.entry(&question).unwrap().known.clone();
+            let is_gone = matches!(&reply, Reply::Answered(_, Answer::NoSuchName(_)));
+            names.answer(&question, reply.clone(), now, 0);
+            let entry = names.entry(&question).unwrap();
+            match &reply {
+                Reply::Answered(_, Answer::NoSuchName(_)) if had.is_some() => {
+                    let since = *gone_since.get_or_insert(now);
+                    let is_over = hold.is_some_and(|hold| now.0 - since.0 >= hold);
+                    prop_assert_eq!(entry.known.is_none(), is_over);
+                }
+                Reply::Answered(_, Answer::Records(records, _)) if records.is_usable() => {
+                    prop_assert_eq!(&entry.known.as_ref().unwrap().records, records);
+                    prop_assert!(entry.problem.is_none());
+                }
+                _ => {
+                    prop_assert_eq!(&entry.known, &had);
+                    prop_assert!(entry.problem.is_some());
+                }
+            }
+            if !is_gone && !matches!(reply, Reply::Failed(_)) || entry.known.is_none() {
+                gone_since = None;
+            }
+            let pause = entry.due.0 - now.0;
+            let longest = BOUNDS.max_ttl.max(MAX_PAUSE);
+            prop_assert!((BOUNDS.min_ttl..=longest + longest / 10).contains(&pause), "{}", pause);
+            if let Reply::Answered(_, Answer::Records(_, ttl)) = &reply
+                && entry.problem.is_none()
+            {
+                let ttl = (u64::from(*ttl) * 1_000).clamp(BOUNDS.min_ttl, BOUNDS.max_ttl);
+                prop_assert!((ttl..=ttl + ttl / 10).contains(&pause), "{} for {}", pause, ttl);
+            }
+        }
+    }
+}
+
+#[test]
+fn failures_are_repeated_with_growing_pauses() {
+    let question = question("web.example", RecordType::A);
+    let mut names = Names::new(BOUNDS, 1, BTreeMap::new());
+    names.follow(wanted(std::slice::from_ref(&question)), Moment(0));
+    let mut pauses = Vec::new();
+    for _ in 0..8 {
+        let now = names.next_due().unwrap();
+        assert!(names.take_due(now).is_some());
+        names.answer(&question, Reply::Failed("no".into()), now, 0);
+        pauses.push((names.next_due().unwrap().0 - now.0) / 1_000);
+    }
+    for (pause, expected) in pauses.iter().zip([1, 2, 4, 8, 16, 30, 30, 30]) {
+        assert!((expected..=expected + 3).contains(pause), "{pauses:?}");
+    }
+}
+
+#[test]
+fn the_targets_of_srv_records_are_asked_for_unless_the_answer_has_their_addresses() {
+    let srv = question("_http._tcp.web.example", RecordType::Srv);
+    let mut names = Names::new(BOUNDS, 1, BTreeMap::new());
+    names.follow(wanted(std::slice::from_ref(&srv)), Moment(0));
+    assert_eq!(names.take_due(Moment(0)), Some(srv.clone()));
+    let target = |name: &str, addresses: Vec<Addr>| Target {
+        priority: 0,
+        weight: 1,
+        port: 80,
+        name: DnsName::of_labels(name).unwrap(),
+        addresses,
+    };
+    let targets = vec![target("a.example", vec!["192.0.2.1".parse().unwrap()]), target("b.example", Vec::new())];
+    let reply = Reply::Answered("s".into(), Answer::Records(Records::Targets(targets), 5));
+    assert!(names.answer(&srv, reply, Moment(0), 0));
+    assert_eq!(names.take_due(Moment(0)), Some(question("b.example", RecordType::A)));
+    assert_eq!(names.take_due(Moment(0)), None);
+    // A name that is not wanted any more is not asked for, with its targets.
+    names.follow(Arc::default(), Moment(0));
+    assert_eq!((names.next_due(), names.entries().count()), (None, 0));
+    // An open question that has left the file.
+    assert!(!names.answer(&question("b.example", RecordType::A), records(&["192.0.2.1"], 1), Moment(1), 0));
+    assert_eq!(names.next_due(), None);
+}
+
+#[test]
+fn records_of_an_earlier_run_are_in_use_also_those_of_targets() {
+    let srv = question("_http._tcp.web.example", RecordType::Srv);
+    let target = Target {
+        priority: 0,
+        weight: 1,
+        port: 80,
+        name: DnsName::of_labels("b.example").unwrap(),
+        addresses: Vec::new(),
+    };
+    let known = |records| Known { records, server: "s".into(), since: 7 };
+    let of_target = question("b.example", RecordType::A);
+    let recalled: BTreeMap<_, _> = [
+        (srv.clone(), known(Records::Targets(vec![target]))),
+        (of_target.clone(), known(Records::Addresses(vec!["192.0.2.1".parse().unwrap()]))),
+    ]
+    .into();
+    let mut names = Names::new(BOUNDS, 1, recalled.clone());
+    names.follow(wanted(&[srv]), Moment(0));
+    assert!(names.entry(&of_target).is_some_and(|entry| entry.known.is_some()));
+    assert!(names.unanswered().is_none());
+    assert_eq!(names.known(), recalled);
+}
+
+#[test]
+fn a_question_that_returns_while_it_is_open_is_not_asked_twice_from_then_on() {
+    let question = question("web.example", RecordType::A);
+    let mut names = Names::new(BOUNDS, 1, BTreeMap::new());
+    names.follow(wanted(std::slice::from_ref(&question)), Moment(0));
+    assert!(names.take_due(Moment(0)).is_some());
+    names.follow(Arc::default(), Moment(1));
+    names.follow(wanted(std::slice::from_ref(&question)), Moment(2));
+    assert!(names.take_due(Moment(2)).is_some());
+    for now in [Moment(3), Moment(4)] {
+        names.answer(&question, records(&["192.0.2.1"], 5), now, 0);
+    }
+    assert!(names.take_due(Moment(60_000)).is_some());
+    assert_eq!(names.take_due(Moment(60_000)), None);
+}
