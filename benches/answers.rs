@@ -1,7 +1,7 @@
 //! The time to compute and render the answers of the admin API with 10,000 services, without a daemon: `make bench`.
 //! Prints minima, because machines differ and are noisy.
 
-#![expect(clippy::print_stdout, reason = "a benchmark prints")]
+#![expect(clippy::print_stdout, clippy::disallowed_methods, reason = "a benchmark measures times and prints them")]
 
 #[path = "../tests/world/mod.rs"]
 mod world;

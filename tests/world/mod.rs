@@ -86,7 +86,7 @@ pub(crate) fn backends(number: u32) -> Vec<Addr> {
     match number {
         1 => Vec::new(),
         3 => vec![Addr::LOOPBACK_V4],
-        _ => (0..if number % 10 == 0 { MANY } else { FEW }).map(address).collect(),
+        _ => (0..if number.is_multiple_of(10) { MANY } else { FEW }).map(address).collect(),
     }
 }
 
