@@ -53,6 +53,10 @@ pub(super) const SOURCES: &str = "\
 Examples:
   nodelb sources                     # whether each file and each watch is read without problems
   nodelb sources -o json";
+pub(super) const DNS: &str = "\
+Examples:
+  nodelb dns                         # whether each name of a backend is answered, and until when an answer is held
+  nodelb dns -o wide";
 pub(super) const APISERVERS: &str = "\
 Examples:
   nodelb apiservers                  # which apiserver is in use, and why

@@ -127,6 +127,7 @@ enum Command {
     #[command(after_help = examples::SOURCES)]
     Sources(Asking),
     /// List DNS names of backends in service files, with the state of each answer
+    #[command(after_help = examples::DNS)]
     Dns(Asking),
     /// List apiserver addresses, which one is in use, and why
     #[command(after_help = examples::APISERVERS)]

@@ -66,11 +66,11 @@ Address           Id  Service                  Inside   Outside
 192.0.0.8:9/TCP   0   (canary)                 cluster  cluster
 
 services:
-Id  Service                   Cluster  Local  Has-Backends
-0   (canary)                  0        0      no
-1   shop/web:http/TCP/IPv4    3        0      yes
-2   shop/web-admin/TCP/IPv4   1        0      yes
-3   -                         0        0      yes
+Id  Service                  Cluster  Local  Has-Backends
+0   (canary)                 0        0      no
+1   shop/web:http/TCP/IPv4   3        0      yes
+2   shop/web-admin/TCP/IPv4  1        0      yes
+3   -                        0        0      yes
 
 slots:
 Id  Service                  View     Backend          Backend-Id  Slots
