@@ -99,9 +99,17 @@ fn routes_that_are_mentioned_exist() {
 /// names, mostly of the kernel.
 #[test]
 fn messages_that_are_mentioned_exist() {
-    let others = ["LC_ALL", "COLUMNS", "KUBE_PROXY", "SO_NETNS_COOKIE", "SOCK_DESTROY", "RLIMIT_MEMLOCK"]
-        .into_iter()
-        .chain(["SO_ORIGINAL_DST", "MSG_ERRQUEUE", "IP_RECVERR", "HTTP_PROXY", "TCP_RR", "TCP_CRR", "FLOOD_SYNS"]);
+    let others =
+        ["LC_ALL", "COLUMNS", "KUBE_PROXY", "SO_NETNS_COOKIE", "SOCK_DESTROY", "RLIMIT_MEMLOCK"].into_iter().chain([
+            "SO_ORIGINAL_DST",
+            "MSG_ERRQUEUE",
+            "IP_RECVERR",
+            "HTTP_PROXY",
+            "TCP_RR",
+            "TCP_CRR",
+            "FLOOD_SYNS",
+            "GLIBC_TUNABLES",
+        ]);
     let known: BTreeSet<String> = MESSAGES
         .iter()
         .map(|message| message.name.to_owned())

@@ -55,7 +55,7 @@ Examples:
   nodelb sources -o json";
 pub(super) const DNS: &str = "\
 Examples:
-  nodelb dns                         # whether each name of a backend is answered, and until when an answer is held
+  nodelb dns                         # the state of the answer to each name
   nodelb dns -o wide";
 pub(super) const APISERVERS: &str = "\
 Examples:
