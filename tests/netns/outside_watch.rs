@@ -54,14 +54,15 @@ fn packets_can_be_watched_and_their_fate_is_counted() {
         let [all, drops, capture] = ["/run/all", "/run/drops", "/run/capture.pcapng"];
         let _watches = [Watch::new(&["--pcap", capture], all), Watch::new(&["--dropped", "--output", "json"], drops)];
         eventually("watchers", || get("/packets").is_some_and(|page| page["watchers"][0]["watchers"] == 2));
-        for service in &services {
-            for transport in TRANSPORTS {
-                let _ = lab.client.run(|| ask(&service.load_balancer()[0], transport, TIMEOUT));
-            }
-        }
-        let refused = lab.client.run(|| ask(&empty.node_ports()[1], Transport::Udp, TIMEOUT));
-        assert!(refused.is_err());
+        // The programs know the filter of a new watcher a moment later.
         eventually("events about all packets", || {
+            for service in &services {
+                for transport in TRANSPORTS {
+                    let _ = lab.client.run(|| ask(&service.load_balancer()[0], transport, TIMEOUT));
+                }
+            }
+            let refused = lab.client.run(|| ask(&empty.node_ports()[1], Transport::Udp, TIMEOUT));
+            assert!(refused.is_err());
             let text = read(all);
             ["translated to TCP", "translated to UDP", "redirected to TCP", "redirected to UDP", "icmp (no-backend)"]
                 .iter()
