@@ -12,6 +12,7 @@
 #define SEC(name)
 #define __uint(name, value) int(*name)[value]
 #define __type(name, value) value *name
+#define __array(name, value) typeof(value) *name[]
 #define __weak __attribute__((weak))
 #define __noinline __attribute__((noinline))
 #undef __always_inline
