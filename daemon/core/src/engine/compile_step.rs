@@ -19,7 +19,7 @@ use crate::holds::Emptied;
 use crate::model::addr::L4Addr;
 use crate::model::cause::{DirtyReason, Trigger};
 use crate::model::moment::Moment;
-use crate::model::service::{PortKey, ServiceName};
+use crate::model::service::{PortKey, ServiceName, Source};
 use crate::model::source_range::SourceRange;
 use crate::state::entries::{ServiceEntry, ServiceId};
 use crate::state::owner::IdOwner;
@@ -64,15 +64,17 @@ impl Engine {
             let packets = self.config.packets;
             let context = CompileContext { node, node_addrs, guard, apiservers, checks, packets };
             let plans = compile(service, slices, &context);
-            (Arc::clone(service), plans, self.table.is_protected(service, slices))
+            let is_confirmed = slices.iter().all(|slice| slice.problem.is_none());
+            (Arc::clone(service), plans, self.table.is_protected(service, slices), is_confirmed)
         });
         if reason.is_deleted() {
             let released = old.ports.iter().filter_map(|port| self.holds.forget_port(&port.key, port.id));
             self.round.released.extend(released);
         }
         let is_described = owner.is_some();
-        if let Some((service, mut plans, is_protected)) = owner {
-            let subject = Subject { service: &service, old: &old, is_protected, reason, now };
+        let source = owner.as_ref().map(|(service, ..)| service.source);
+        if let Some((service, mut plans, is_protected, is_confirmed)) = owner {
+            let subject = Subject { service: &service, old: &old, is_protected, is_confirmed, reason, now };
             // In order of precedence, so that the owner of an address that two ports claim gets its previous id.
             plans.sort_by(|a, b| a.key.cmp(&b.key));
             for mut plan in plans {
@@ -85,7 +87,9 @@ impl Engine {
             }
         }
         self.retire_ports(&old, &new, reason);
-        self.note_addresses(name, (&old, &new), reason);
+        if let Some(source) = source.filter(|source| self.event_recorder.is_recorded(*source)) {
+            self.note_addresses(source, (&old, &new), reason);
+        }
         // A slice may have lost a terminating backend, which had not been in any list of the maps for some time.
         old.ports.iter().for_each(|port| self.stale_generation.note(port.key.protocol));
         for port in &old.ports {
@@ -234,9 +238,7 @@ impl Engine {
     }
 
     /// Records which addresses the ports have and had, for ports that the service still has.
-    fn note_addresses(&mut self, name: &ServiceName, (old, new): (&Compiled, &Compiled), reason: &DirtyReason) {
-        let source = self.table.owner(name).map(|(service, _)| service.source);
-        let Some(source) = source.filter(|source| self.event_recorder.is_recorded(*source)) else { return };
+    fn note_addresses(&mut self, source: Source, (old, new): (&Compiled, &Compiled), reason: &DirtyReason) {
         for port in &new.ports {
             let before = old.ports.iter().find(|before| before.key == port.key);
             let (Some(id), Some(addresses)) = (port.id, self.change_of_addresses(before, Some(port), new)) else {

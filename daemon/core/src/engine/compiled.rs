@@ -31,6 +31,8 @@ pub(super) struct Subject<'a> {
     /// Whether the service leads to an apiserver according to its name, its addresses or the current content of its
     /// slices.
     pub(super) is_protected: bool,
+    /// Whether the source confirms all its slices.
+    pub(super) is_confirmed: bool,
     pub(super) reason: &'a DirtyReason,
     pub(super) now: Moment,
 }

@@ -61,6 +61,9 @@ impl Engine {
 
     /// Holds the backends of a port that their source cannot confirm now. Returns whether there are any.
     fn hold_unconfirmed(&mut self, id: ServiceId, key: &Arc<PortKey>, subject: &Subject<'_>, plan: &PortPlan) -> bool {
+        if subject.is_confirmed {
+            return false;
+        }
         let Some((_, slices)) = self.table.owner(&key.service) else { return false };
         let Some((slice, backends)) = unconfirmed(slices, key, plan) else { return false };
         let before = self.holds.last_known(id);
