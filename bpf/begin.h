@@ -7,7 +7,6 @@
 #ifndef NODELB_BEGIN_H
 #define NODELB_BEGIN_H
 
-#include "former.h"
 #include "ports.h"
 #include "ring.h"
 #include "routes.h"
@@ -374,8 +373,6 @@ static __always_inline int put_both(struct __sk_buff *skb, struct scratch *here)
 	}
 	if (!result) {
 		count_begun(here->service_id);
-		if (has_former())
-			store_former();
 		return OUTCOME_TRANSLATE;
 	}
 	bpf_map_delete_elem(&half_open, &here->partner_key);

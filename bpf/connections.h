@@ -173,34 +173,6 @@ touch_established(struct connection *entry, struct scratch *here)
 		entry->acknowledgment = acknowledgment;
 }
 
-/* Whether a start of the daemon is replacing the maps; see former.h. */
-static __always_inline bool has_former(void)
-{
-	__u32 first = 0;
-
-	return bpf_map_lookup_elem(&former_connections, &first);
-}
-
-/* Deletes the entry of the packet from the maps that are being replaced. */
-VERIFIED_ONCE int delete_former(void)
-{
-	struct scratch *here = scratch();
-	__u32 index;
-	void *former;
-
-	if (!here)
-		return 0;
-	for (index = 0; index < MOST_FORMER; index++) {
-		former = bpf_map_lookup_elem(&former_connections, &index);
-		if (former)
-			bpf_map_delete_elem(former, &here->packet.key);
-		former = bpf_map_lookup_elem(&former_half_open, &index);
-		if (former)
-			bpf_map_delete_elem(former, &here->packet.key);
-	}
-	return 0;
-}
-
 /* Deletes both entries of the connection, and with them its source port. */
 VERIFIED_ONCE int forget(void)
 {
@@ -213,8 +185,6 @@ VERIFIED_ONCE int forget(void)
 	partner_of(&here->packet.key, &here->entry, other);
 	bpf_map_delete_elem(&connections, &here->packet.key);
 	bpf_map_delete_elem(&half_open, &here->packet.key);
-	if (has_former())
-		delete_former();
 	if (find_in(&connections, other, &here->partner) &&
 	    is_partner(&here->packet.key, &here->partner))
 		bpf_map_delete_elem(&connections, other);

@@ -151,8 +151,6 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 	if (!here || (here->packet.part == PART_LATER && !restore_ports()))
 		return NEXT;
 	entry = find_in(&connections, &here->packet.key, &here->entry);
-	if (!entry && has_former() && bring_former())
-		entry = find_in(&connections, &here->packet.key, &here->entry);
 	if (entry && !begins_again(entry, here, at_pod)) {
 		touch_established(entry, here);
 		return translate(skb, here);
@@ -177,8 +175,6 @@ static __always_inline int leave(struct __sk_buff *skb)
 	if (here->packet.part == PART_LATER && !restore_ports())
 		return NEXT;
 	entry = find_in(&connections, &here->packet.key, &here->entry);
-	if (!entry && has_former() && bring_former())
-		entry = find_in(&connections, &here->packet.key, &here->entry);
 	if (entry)
 		touch_established(entry, here);
 	/* Most packets end here. They need no call. */

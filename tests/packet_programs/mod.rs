@@ -2,7 +2,6 @@
 
 mod entries;
 mod events;
-mod former;
 mod fragments;
 mod frames;
 mod hostile;

@@ -90,11 +90,9 @@ pub(crate) fn start(
     let method = config.hook_method.unwrap_or_else(HookMethod::find);
     let mut hooks = DeviceHooks::new(programs, method, pins.duplicate());
     connections.catch_up(pins)?;
-    connections.show_former(&maps)?;
     // From here on, devices run the new programs: no error undoes that.
     let faults = hooks.take_over().into_iter().map(|error| error.to_string());
-    let committed = connections.commit(pins).and_then(|()| ConnectionMaps::hide_former(&maps));
-    let faults = faults.chain(committed.err().map(|error| error.to_string()));
+    let faults = faults.chain(connections.commit(pins).err().map(|error| error.to_string()));
     let faults = faults.chain(device_hooks::mark_outdated(false, pins).err().map(|error| error.to_string())).collect();
     let max_connections = connections.max_connections();
     let connections = connection_reader;
