@@ -16,7 +16,8 @@ mod world;
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
-use world::{World, single_endpoint_services};
+use world::World;
+use world::services::single_endpoint_services;
 
 #[global_allocator]
 static HEAP: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;

@@ -12,7 +12,8 @@ use nodelb_core::model::addr::{L4Addr, Protocol};
 
 use crate::rounds::{Times, Variant, interleave, verdict};
 use crate::sandbox::Sandbox;
-use crate::world::{World, frontend, services};
+use crate::world::World;
+use crate::world::services::{frontend, services};
 use crate::{counting, options};
 
 const UDP: Protocol = Protocol::Udp;

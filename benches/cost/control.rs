@@ -9,7 +9,8 @@ use nodelb_core::model::moment::Moment;
 
 use crate::rounds::{ROUNDS, Times, verdict};
 use crate::sandbox::Sandbox;
-use crate::world::{World, backend, frontend, service, services, single_endpoint_services, slice};
+use crate::world::World;
+use crate::world::services::{backend, frontend, service, services, single_endpoint_services, slice};
 
 const SERVICES: u32 = 50_000;
 const CHANGES: u32 = 5_000;

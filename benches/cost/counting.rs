@@ -11,7 +11,8 @@ use nodelb_core::state::entries::CANARIES;
 
 use crate::connect::{BACKEND, Hooks, socket_address, socket_of};
 use crate::rounds::{Times, Variant, interleave, verdict};
-use crate::world::{World, frontend};
+use crate::world::World;
+use crate::world::services::frontend;
 
 /// One service more than the state of a socket has room for (`MAX_FLOWS` in `bpf/shared.h`), none
 /// of them with options.

@@ -12,7 +12,8 @@ use nodelb_core::model::service::{FrontendKind, FrontendSpec, Service};
 
 use crate::connect::{BACKEND, Hooks, socket_address, socket_of};
 use crate::rounds::{Times, Variant, interleave, verdict};
-use crate::world::{World, frontend, service};
+use crate::world::World;
+use crate::world::services::{frontend, service};
 
 const NODE: [u8; 4] = [192, 0, 2, 77];
 const STRANGER: [u8; 4] = [192, 0, 2, 78];

@@ -18,11 +18,10 @@ use nodelb_core::model::service::Source;
 use nodelb_core::state::entries::CANARIES;
 use nodelb_datapath::{KernelDatapath, Options};
 
-#[allow(unused_imports, reason = "each benchmark uses some of them")]
-pub(crate) use services::{backend, frontend, service, services, single_endpoint_services, slice, synced};
+use services::synced;
 
 #[path = "services.rs"]
-mod services;
+pub(crate) mod services;
 
 /// Large enough for every measurement.
 pub(crate) const LIMITS: Limits =

@@ -17,7 +17,8 @@ use crate::site::{
     ADDRESSES, BACKEND_PORT, MACHINE, PLUGIN, POD, Site, TO_MACHINE, Translation, UPLINK, filter, index, kube_proxy,
     nth,
 };
-use crate::world::{self, World, frontend, service, slice, synced};
+use crate::world::services::{frontend, service, slice, synced};
+use crate::world::{self, World};
 
 /// Numbers of services: of which ten with local and ten with remote backends are used.
 const FEW: u32 = 20;

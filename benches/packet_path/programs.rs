@@ -16,7 +16,7 @@ use crate::rounds::in_turn;
 use crate::sandbox::Sandbox;
 use crate::site::nth;
 use crate::udp::{ROUNDS, Side};
-use crate::world::{frontend, service, slice, synced};
+use crate::world::services::{frontend, service, slice, synced};
 
 /// Runs of one measurement.
 const RUNS: u32 = 500_000;

@@ -11,7 +11,8 @@ use nodelb_core::model::addr::Protocol;
 use crate::nodes::with_packets;
 use crate::rounds::{Variant, interleave};
 use crate::sandbox::Sandbox;
-use crate::world::{World, frontend, service, services, slice};
+use crate::world::World;
+use crate::world::services::{frontend, service, services, slice};
 
 const BACKEND: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 8080);
 /// The numbers of the services.

@@ -12,7 +12,7 @@ use crate::nodes::{Nodes, TCP, VARIANTS};
 use crate::rounds::{Times, in_turn};
 use crate::site::{BACKEND_PORT, MACHINE, POD, Site};
 use crate::udp::{ROUNDS, Side};
-use crate::world::frontend;
+use crate::world::services::frontend;
 
 /// Operations of one measurement.
 const REQUESTS: u32 = 3_000;

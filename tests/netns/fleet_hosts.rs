@@ -100,7 +100,7 @@ pub(crate) struct Fleet {
 }
 
 impl Fleet {
-    /// Builds the network and the hosts, whose daemons do not run yet. Their configuration is that of the page, with
+    /// Builds the network and the hosts, without starting their daemons. Their configuration is that of the page, with
     /// `further` lines of `[datapath]` and other sections.
     pub(crate) fn new(sandbox: &Sandbox, further: &str) -> Self {
         let first = Host::without_the_test(sandbox);

@@ -241,7 +241,7 @@ pub(crate) static WAYS: [Way; 13] = [
         breaks: |fixture| {
             let ports = json!([{"name": "https", "port": 443, "targetPort": "tls", "protocol": "TCP"}]);
             patch(fixture, ("services", "web"), json!({"spec": {"ports": ports}}));
-            // The controller omits a port whose name no container has.
+            // The controller omits a port if no container has its name.
             fixture.change(("endpointslices", "web"), json!({"ports": null}), "no port", is_empty);
         },
         repairs: refills,

@@ -17,7 +17,7 @@ const INNER: &str = "NODELB_SANDBOX_CGROUP";
 /// Time limit of one test: far more than any takes, so that a test that hangs is named. `NODELB_TEST_SECONDS` changes it.
 const SECONDS: &str = "900";
 
-/// The exit status of `timeout` whose command was killed.
+/// The exit status of `timeout` after it has killed its command.
 const KILLED: i32 = 137;
 
 /// Every address of this range is local inside the sandbox, so that backends can listen on it. The

@@ -1,6 +1,6 @@
 //! The catalogue: the findings with their order, relations and remedies, and the Kubernetes Events about services: what
-//! each reason means, what its message usually points to, and the remedy. The data is in `catalogue.toml`. An Event whose
-//! reason has no entry is shown as Kubernetes reports it.
+//! each reason means, what its message usually points to, and the remedy. The data is in `catalogue.toml`. An Event
+//! without an entry for its reason is shown as Kubernetes reports it.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;

@@ -30,7 +30,7 @@ struct BackendAddress {
 
 /// `"192.0.2.11:8080"` or `"web.example.com:8080"`, or a table with more keys of the backend.
 pub(super) struct BackendEntry {
-    /// The name whose addresses are the backends; `None` if the backend has an address.
+    /// The name that leads to the backends; `None` if the backend has an address.
     pub(super) name: Option<DnsName>,
     pub(super) backend: Backend,
 }

@@ -18,7 +18,7 @@ pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
 fn outside_cgroup(context: &Context<'_>) -> Option<Finding> {
     let cgroup = context.facts.outside_cgroup.as_ref()?;
     let what = format!(
-        "this command is not in the cgroup {}, whose processes use services: its own connections are not translated",
+        "this command is not in the cgroup {} of datapath.cgroup: its own connections are not translated",
         shown(cgroup)
     );
     Some(context.finding(Kind::OutsideCgroup, what))
