@@ -273,8 +273,10 @@ impl Running {
             }
         }
         let wanted = self.names.wanted();
-        let gone = self.sent.extract_if(.., |slice, _| !wanted.contains_key(slice));
-        self.leaving.extend(gone.map(|(name, slice)| (name, slice.service)));
+        let (sent, gone): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut self.sent).into_iter().partition(|(slice, _)| wanted.contains_key(slice));
+        self.sent = sent;
+        self.leaving.extend(gone.into_iter().map(|(name, slice)| (name, slice.service)));
         self.refused.retain(|slice, _| wanted.contains_key(slice));
         changes.extend(self.departures());
         self.read_system().await;
