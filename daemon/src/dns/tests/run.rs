@@ -483,7 +483,7 @@ async fn a_service_keeps_its_backends_until_its_new_name_has_an_answer() {
     server.set("none.example", A, Script::NoSuchName(1));
     rig.file(&service("backends = [\"none.example:8080\"]")).await;
     rig.serves(Status::NoBackends, &[]).await;
-    // The name of before returns.
+    // The previous name returns.
     rig.file(&service(WEB)).await;
     rig.serves(Status::Ok, &["192.0.2.1:8080"]).await;
     rig.end().await;
