@@ -67,6 +67,14 @@ fn main() {
             && memory.resident <= 100
             && memory.peak <= 150;
         println!("\nWithin all limits: {}.", if is_within { "yes" } else { "**no**" });
+        println!(
+            "Summary: With 10,000 services and 110,000 endpoints of an API server, nodelb is ready {:.1} s after its start, with {:.1} s \
+             of CPU time and {} MB of memory, and 60 changed EndpointSlices a second take {:.1} % of one core.",
+            start.wall.as_secs_f64(),
+            start.cpu.as_secs_f64(),
+            at_ready.resident,
+            load * 100.0
+        );
     });
 }
 
