@@ -7,11 +7,11 @@ use std::fs;
 /// Pixels of one row, of one bar, of the text at the left, and of 100 % at the right of it.
 const ROW: usize = 50;
 const BAR: usize = 14;
-const TEXT: usize = 260;
-const WHOLE: f64 = 400.0;
+const TEXT: usize = 280;
+const WHOLE: f64 = 380.0;
 /// Pixels above the first row, and of the whole width.
 const TOP: usize = 64;
-const WIDTH: usize = 760;
+const WIDTH: usize = 820;
 
 /// Colours for light and for dark pages.
 const STYLE: &str = "text { font: 13px system-ui, sans-serif; fill: #1f2328 } .small { font-size: 12px; fill: #59636e } \
