@@ -56,7 +56,7 @@ if [ "${1:-all}" = soak ]; then
     } | tee -a "$figures"
 else
     {
-        measure nodelb cost heap kubernetes
+        measure nodelb cost heap kubernetes names
         measure nodelb-core answers
         measure nodelb packet_path
     } | tee "$figures"
