@@ -197,16 +197,21 @@ impl Unreachable {
     /// The first address, with the reason, such as `/run/nodelb/nodelb.sock (connection refused)`.
     pub(crate) fn first(&self) -> String {
         let Some((at, reason)) = self.silent.first() else { return "any address".into() };
-        let reason = reason.split(" (os error").next().unwrap_or(reason);
-        let mut letters = reason.chars();
-        let lower = letters.next().map(|first| first.to_lowercase().chain(letters).collect::<String>());
-        format!("{at} ({})", lower.unwrap_or_default())
+        tried(at, reason)
     }
+}
+
+/// Formats as `/run/nodelb/nodelb.sock (connection refused)`: without the number of the error.
+fn tried(at: &At, reason: &str) -> String {
+    let reason = reason.split(" (os error").next().unwrap_or(reason);
+    let mut letters = reason.chars();
+    let lower = letters.next().map(|first| first.to_lowercase().chain(letters).collect::<String>());
+    format!("{at} ({})", lower.unwrap_or_default())
 }
 
 impl fmt::Display for Unreachable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let silent: Vec<String> = self.silent.iter().map(|(at, reason)| format!("{at} ({reason})")).collect();
+        let silent: Vec<String> = self.silent.iter().map(|(at, reason)| tried(at, reason)).collect();
         write!(
             f,
             "cannot reach the nodelb daemon at {}\nExisting and new connections keep working with the last known \
