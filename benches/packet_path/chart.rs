@@ -40,7 +40,8 @@ impl Chart {
     pub(crate) fn summary(&self) -> String {
         let of = |what: &str| {
             let shares = self.0.iter().filter(|row| row.what.starts_with(what)).map(|row| row.nodelb * 100.0);
-            let (least, most) = shares.fold((f64::MAX, 0.0), |(least, most), share| (share.min(least), share.max(most)));
+            let (least, most) =
+                shares.fold((f64::MAX, 0.0), |(least, most), share| (share.min(least), share.max(most)));
             format!("{least:.0} % to {most:.0} %")
         };
         format!(
