@@ -170,6 +170,26 @@ fn service_files_that_are_shown_are_good() {
     assert!(shown >= 4, "{shown}");
 }
 
+/// The `sed` expressions of the quick start each change one line of the shipped configuration, and the result is valid.
+#[test]
+fn the_quick_start_edits_the_shipped_configuration() {
+    let page = crate::read("docs/quickstart.md");
+    let mut config = crate::read("config.example.toml");
+    let mut edits = 0;
+    for edit in page.lines().filter_map(|line| line.trim().strip_prefix("-e 's|^")) {
+        let (pattern, rest) = edit.split_once(" = .*|").expect("the form of the other edits");
+        let replacement = rest.split('|').next().expect("never empty");
+        let is_edited = |line: &&str| line.starts_with(&format!("{pattern} = "));
+        assert_eq!(config.lines().filter(is_edited).count(), 1, "{pattern} in config.example.toml");
+        let lines = config.lines().map(|line| if is_edited(&line) { replacement } else { line });
+        config = lines.collect::<Vec<_>>().join("\n");
+        edits += 1;
+    }
+    assert!(edits > 0);
+    let problems = Config::parse(&config).err().unwrap_or_default();
+    assert!(problems.is_empty(), "{problems:?}");
+}
+
 /// The anchor of a heading, as GitHub generates it.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().to_lowercase();
