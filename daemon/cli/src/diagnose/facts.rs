@@ -131,6 +131,8 @@ pub struct Daemon {
     pub definition: Option<Definition>,
     /// The value of `datapath.cgroup`.
     pub cgroup: String,
+    /// The value of `kubernetes.health-checks`; empty if it is not known.
+    pub health_checks: String,
     /// Rows of `/frontends?service=`.
     pub frontends: Vec<FrontendRow>,
     /// Rows of `/frontends?address=` for the addresses in error: the other services that claim them.

@@ -144,6 +144,7 @@ impl Asked {
         let config = self.answer("/config?output=json".into()).await;
         let settings = config.map(|answer| rows::of(&answer, "config")).unwrap_or_default();
         daemon.cgroup = setting(&settings, "datapath.cgroup");
+        daemon.health_checks = setting(&settings, "kubernetes.health-checks");
         if daemon.frontends.iter().any(is_for_outside) {
             let limits = maps.as_ref().map(|answer| typed_as_is(rows::of(answer, "limits"))).unwrap_or_default();
             let packets = self.packets(&of, limits).await;
