@@ -69,14 +69,16 @@ pub(crate) fn touch_slice(cluster: &Cluster, event: u32) {
     cluster.apply_value(slice(&name(number), "many", &endpoints)).unwrap();
 }
 
-/// Makes `per_second` such changes per second until `is_over`.
-pub(crate) fn storm(cluster: &Cluster, per_second: u32, is_over: impl Fn() -> bool) {
+/// Makes `per_second` such changes per second until `is_over`. Returns their number: a busy machine makes fewer.
+pub(crate) fn storm(cluster: &Cluster, per_second: u32, is_over: impl Fn() -> bool) -> u32 {
     let begun = Instant::now();
-    for event in 0.. {
+    let mut event = 0;
+    loop {
         if is_over() {
-            return;
+            return event;
         }
         touch_slice(cluster, event);
-        std::thread::sleep((Duration::from_secs(1) / per_second * (event + 1)).saturating_sub(begun.elapsed()));
+        event += 1;
+        std::thread::sleep((Duration::from_secs(1) / per_second * event).saturating_sub(begun.elapsed()));
     }
 }
