@@ -37,6 +37,11 @@ fn maps_of_other_sizes_get_all_entries() {
             assert_eq!(node.map("connections").max_entries(), connections * 2);
             assert_eq!(node.map("half_open").max_entries(), handshakes * 2);
             assert!((0..100).all(|number| node.has_connection("connections", number)));
+            for former in ["former_connections", "former_half_open"] {
+                let is_set =
+                    |index: u32| node.map(former).lookup(&index.to_ne_bytes(), MapFlags::ANY).unwrap().is_some();
+                assert!(!(0..2).any(is_set), "{former}: the memory of the old maps is released");
+            }
             assert_eq!(names(&pins, "connections"), ["connections"]);
             assert_eq!((node.devices().len(), node.faults().len()), (1, 0));
         }
