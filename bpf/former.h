@@ -13,29 +13,45 @@
 #include "connections.h"
 
 /*
- * Copies both entries of the connection to a map of today, if the former one
- * has them and the other one does not.
+ * Copies both entries of the connection to the scratch memory, if the former
+ * map has the packet's. Returns whether it has.
  */
-#define bring_from(former, map, here)                                    \
-	({                                                               \
-		struct packet_key *_key = &(here)->packet.key;           \
-		struct packet_key *_other = &(here)->partner_key;        \
-		bool _found = find_in(former, _key, &(here)->entry);     \
-                                                                         \
-		if (_found) {                                            \
-			partner_of(_key, &(here)->entry, _other);        \
-			if (find_in(former, _other, &(here)->partner) && \
-			    is_partner(_key, &(here)->partner)) {        \
-				add_key_to_bloom(_other);                \
-				bpf_map_update_elem(map, _other,         \
-						    &(here)->partner,    \
-						    BPF_NOEXIST);        \
-			}                                                \
-			add_key_to_bloom(_key);                          \
-			bpf_map_update_elem(map, _key, &(here)->entry,   \
-					    BPF_NOEXIST);                \
-		}                                                        \
-		_found;                                                  \
+#define find_former(former, here)                                            \
+	({                                                                   \
+		struct packet_key *_key = &(here)->packet.key;               \
+		struct packet_key *_other = &(here)->partner_key;            \
+		bool _found = find_in(former, _key, &(here)->entry);         \
+                                                                             \
+		if (_found) {                                                \
+			partner_of(_key, &(here)->entry, _other);            \
+			(here)->has_partner =                                \
+				find_in(former, _other, &(here)->partner) && \
+				is_partner(_key, &(here)->partner);          \
+		}                                                            \
+		_found;                                                      \
+	})
+
+/*
+ * Puts both entries of the scratch memory into a map of today, which may have
+ * them by now. Returns whether it has them.
+ */
+#define bring_to(map, here)                                                  \
+	({                                                                   \
+		long _result = 0;                                            \
+                                                                             \
+		if ((here)->has_partner) {                                   \
+			add_key_to_bloom(&(here)->partner_key);              \
+			_result = bpf_map_update_elem(                       \
+				map, &(here)->partner_key, &(here)->partner, \
+				BPF_NOEXIST);                                \
+		}                                                            \
+		if (!_result || _result == -EEXIST) {                        \
+			add_key_to_bloom(&(here)->packet.key);               \
+			_result = bpf_map_update_elem(                       \
+				map, &(here)->packet.key, &(here)->entry,    \
+				BPF_NOEXIST);                                \
+		}                                                            \
+		!_result || _result == -EEXIST;                              \
 	})
 
 VERIFIED_ONCE bool bring_connection(__u32 index)
@@ -43,7 +59,14 @@ VERIFIED_ONCE bool bring_connection(__u32 index)
 	void *former = bpf_map_lookup_elem(&former_connections, &index);
 	struct scratch *here = scratch();
 
-	return former && here && bring_from(former, &connections, here);
+	if (!former || !here || !find_former(former, here))
+		return false;
+	if (bring_to(&connections, here))
+		return true;
+	/* The kernel has no memory now, but for half_open it always has. */
+	here->entry.flags |= CONNECTION_ASSURED;
+	here->partner.flags |= CONNECTION_ASSURED;
+	return bring_to(&half_open, here);
 }
 
 VERIFIED_ONCE bool bring_handshake(__u32 index)
@@ -51,7 +74,8 @@ VERIFIED_ONCE bool bring_handshake(__u32 index)
 	void *former = bpf_map_lookup_elem(&former_half_open, &index);
 	struct scratch *here = scratch();
 
-	return former && here && bring_from(former, &half_open, here);
+	return former && here && find_former(former, here) &&
+	       bring_to(&half_open, here);
 }
 
 /*

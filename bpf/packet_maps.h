@@ -310,6 +310,8 @@ struct scratch {
 	/* The connection's other entry, and its key. */
 	struct connection partner;
 	struct packet_key partner_key;
+	/* Whether a former map has the other entry; see former.h. */
+	__u32 has_partner;
 	/* Another connection, which may have ended. */
 	struct packet_key other_client_key;
 	struct connection other_client;

@@ -187,11 +187,13 @@ fn no_flow_is_lost_while_maps_are_replaced() {
             });
             let udp = scope.spawn(|| exchange(&client, &is_over, exchange_udp));
             let tcp = scope.spawn(|| exchange(&client, &is_over, exchange_tcp));
+            let mut counters = vec![Arc::clone(&node.packets.counter)];
             for start in 1..=STARTS {
                 thread::sleep(Duration::from_millis(100));
                 drop(node);
                 node = Node::open(&sizes(env, start));
                 assert_eq!(node.packets.faults, Vec::<String>::new());
+                counters.push(Arc::clone(&node.packets.counter));
                 let word = node.map("packet_bloom").lookup(&[0; 4], MapFlags::ANY).unwrap().expect("a word");
                 assert_ne!(u64::from_ne_bytes(word.try_into().unwrap()) >> 63, 0, "the programs rely on the filter");
             }
@@ -200,7 +202,8 @@ fn no_flow_is_lost_while_maps_are_replaced() {
                 [("UDP", udp), ("TCP", tcp)].map(|(what, it)| (what, it.join().unwrap()))
             {
                 assert!(count > 10 * FLOWS, "{clients}: {count} flows");
-                assert_eq!(failures, Vec::<String>::new(), "of {count} flows");
+                let drops: Vec<_> = counters.iter().map(|counter| counter.drops().unwrap()).collect();
+                assert_eq!(failures, Vec::<String>::new(), "{clients}, {count} flows, drops of each start: {drops:?}");
             }
         });
     });
