@@ -170,9 +170,10 @@ fn no_flow_is_lost_while_maps_are_replaced() {
         let servers = [&local, &machine].map(|pod| {
             pod.run(|| (UdpSocket::bind("0.0.0.0:8080").unwrap(), TcpListener::bind("0.0.0.0:8080").unwrap()))
         });
-        let is_over = AtomicBool::new(false);
+        // The servers end after the clients.
+        let (is_over, are_clients_over) = (AtomicBool::new(false), AtomicBool::new(false));
         thread::scope(|scope| {
-            let _end = SetAtEnd(&is_over);
+            let _ends = [SetAtEnd(&is_over), SetAtEnd(&are_clients_over)];
             for (udp, tcp) in &servers {
                 scope.spawn(|| serve_udp(udp, &is_over));
                 let tcp = tcp.try_clone().expect("the listener");
@@ -185,8 +186,8 @@ fn no_flow_is_lost_while_maps_are_replaced() {
                     exchange_tcp(service, &mut Vec::new());
                 }
             });
-            let udp = scope.spawn(|| exchange(&client, &is_over, exchange_udp));
-            let tcp = scope.spawn(|| exchange(&client, &is_over, exchange_tcp));
+            let udp = scope.spawn(|| exchange(&client, &are_clients_over, exchange_udp));
+            let tcp = scope.spawn(|| exchange(&client, &are_clients_over, exchange_tcp));
             let mut counters = vec![Arc::clone(&node.packets.counter)];
             for start in 1..=STARTS {
                 thread::sleep(Duration::from_millis(100));
@@ -197,7 +198,7 @@ fn no_flow_is_lost_while_maps_are_replaced() {
                 let word = node.map("packet_bloom").lookup(&[0; 4], MapFlags::ANY).unwrap().expect("a word");
                 assert_ne!(u64::from_ne_bytes(word.try_into().unwrap()) >> 63, 0, "the programs rely on the filter");
             }
-            is_over.store(true, Ordering::Relaxed);
+            are_clients_over.store(true, Ordering::Relaxed);
             for (clients, (count, failures)) in
                 [("UDP", udp), ("TCP", tcp)].map(|(what, it)| (what, it.join().unwrap()))
             {
