@@ -202,9 +202,9 @@ fn no_flow_is_lost_while_maps_are_replaced() {
             for (clients, (count, failures)) in
                 [("UDP", udp), ("TCP", tcp)].map(|(what, it)| (what, it.join().unwrap()))
             {
-                assert!(count > 10 * FLOWS, "{clients}: {count} flows");
                 let drops: Vec<_> = counters.iter().map(|counter| counter.drops().unwrap()).collect();
                 assert_eq!(failures, Vec::<String>::new(), "{clients}, {count} flows, drops of each start: {drops:?}");
+                assert!(count > 2 * FLOWS, "{clients}: {count} flows");
             }
         });
     });
