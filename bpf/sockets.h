@@ -6,7 +6,7 @@
 #ifndef NODELB_SOCKETS_H
 #define NODELB_SOCKETS_H
 
-#include "service.h"
+#include "socket_table.h"
 
 #define AF_INET 2
 
@@ -78,17 +78,15 @@ search_flows(const struct udp_socket *socket, const struct frontend_key *to)
 	return NONE;
 }
 
-/* The socket's flow to this frontend, or NULL. */
-static __always_inline struct flow *
-find_flow(struct udp_socket *socket, const struct frontend_key *to)
+/* As search_flows(); the flow that was used last is found without a search. */
+static __always_inline int
+index_of_flow(struct udp_socket *socket, const struct frontend_key *to)
 {
-	struct flow *flow = flow_at(socket, socket->recent);
-	int index;
+	const struct flow *recent = flow_at(socket, socket->recent);
 
-	if (same_frontend(&flow->translation.frontend, to))
-		return use_flow(socket, socket->recent);
-	index = search_flows(socket, to);
-	return index < 0 ? NULL : use_flow(socket, index);
+	if (same_frontend(&recent->translation.frontend, to))
+		return socket->recent;
+	return search_flows(socket, to);
 }
 
 /* The address that the socket is connected to; port 0: not connected. */
@@ -116,7 +114,7 @@ static __always_inline struct frontend_key peer_of(struct bpf_sock_addr *ctx)
 
 /*
  * The index of the flow to overwrite: the least recently used one, except the
- * one that the socket is connected by, which udp_flows() in flows.bpf.c must
+ * one that the socket is connected by, which the iterators in flows.bpf.c must
  * find.
  */
 VERIFIED_ONCE int
@@ -319,25 +317,31 @@ static __always_inline void keep_flow(struct flow *flow,
 	flow->offset = offset;
 }
 
-static __always_inline struct tcp_socket *known_tcp(void *sk, __u64 flags)
+static __always_inline bool is_mptcp(const struct bpf_sock *sk)
 {
-	return bpf_sk_storage_get(&tcp_sockets, sk, NULL, flags);
+	const struct tcp_sock *tcp;
+
+	if (!has_tables() || !bpf_core_field_exists(struct tcp_sock, is_mptcp))
+		return true;
+	tcp = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct tcp_sock));
+	return BPF_CORE_READ_BITFIELD(tcp, is_mptcp);
 }
 
 /*
  * An MPTCP socket of a program connects through an internal TCP socket, its
- * first subflow, but getpeername is called on the MPTCP socket itself. NULL
- * for any other socket.
+ * first subflow, but getpeername is called on the MPTCP socket itself, which
+ * always has storage. NULL for any other socket.
  */
 static __always_inline struct tcp_socket *
 known_mptcp(struct bpf_sock_addr *ctx, __u64 flags)
 {
 	struct mptcp_sock *whole;
 
-	if (!has_mptcp)
+	if (!has_mptcp || !is_mptcp(ctx->sk))
 		return NULL;
 	whole = bpf_skc_to_mptcp_sock(ctx->sk);
-	return whole ? known_tcp(whole, flags) : NULL;
+	return whole ? bpf_sk_storage_get(&tcp_sockets, whole, NULL, flags)
+		     : NULL;
 }
 
 VERIFIED_ONCE int
@@ -349,7 +353,7 @@ record_tcp(struct bpf_sock_addr *ctx, struct tcp_socket *socket,
 	if (!to || !slot)
 		return 0;
 	if (!socket)
-		socket = known_tcp(ctx->sk, BPF_SK_STORAGE_GET_F_CREATE);
+		socket = new_tcp(ctx);
 	if (socket)
 		record(&socket->peer, to, slot);
 	whole = known_mptcp(ctx, BPF_SK_STORAGE_GET_F_CREATE);
@@ -377,7 +381,7 @@ static __always_inline bool udp_frontend(struct bpf_sock_addr *ctx,
 	struct udp_socket *socket;
 	const struct flow *flow;
 
-	socket = bpf_sk_storage_get(&udp_sockets, ctx->sk, NULL, 0);
+	socket = known_udp(ctx->sk);
 	if (!socket)
 		return false;
 	flow = find_answering_flow(socket, peer);
@@ -401,7 +405,7 @@ static __always_inline bool find_service_of(struct bpf_sock_addr *ctx,
 
 	if (peer->protocol == IPPROTO_UDP)
 		return udp_frontend(ctx, peer, frontend);
-	tcp = known_tcp(ctx->sk, 0);
+	tcp = known_tcp(ctx->sk);
 	if (!tcp || !is_backend(&tcp->peer, peer))
 		return false;
 	*frontend = tcp->peer.frontend;
