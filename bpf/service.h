@@ -203,7 +203,7 @@ look_up_nodeport(const struct frontend_key *to, struct frontend *copy)
 	key = *to;
 	nodeport = nodeport_of(&key);
 	return bpf_map_lookup_elem(&node_addrs, key.addr) &&
-	       look_up(&nodeport, copy, 0);
+	       look_up(&nodeport, copy, read_epoch());
 }
 
 /* The frontend that answers this port on all addresses of the node. */

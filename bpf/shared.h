@@ -165,7 +165,11 @@ struct translation {
 	struct frontend_key frontend;
 	__u32 backend[4];
 	__u16 backend_port_be;
-	__u16 pad;
+	/*
+	 * 1: the flow of a UDP socket was taken from udp_overflow, which has
+	 * it by its frontend.
+	 */
+	__u16 is_aside;
 };
 _Static_assert(sizeof(struct translation) == 40, "layout");
 

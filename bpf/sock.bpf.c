@@ -171,25 +171,29 @@ choose_udp(struct bpf_sock_addr *ctx, const struct request *request)
 
 /*
  * The slot of the backend that the socket already uses, if the list contains
- * it. Makes the flow the socket's recent one.
+ * it. Makes the flow the socket's recent one. is_aside: the choice is that of
+ * udp_overflow.
  */
-static __always_inline int choose_kept(struct bpf_sock_addr *ctx,
-				       const struct request *request,
-				       struct udp_socket *socket)
+static __always_inline int
+choose_kept(struct bpf_sock_addr *ctx, const struct request *request,
+	    struct udp_socket *socket, bool *is_aside)
 {
 	union view_word read = {.word = request->view_word};
 	struct overflow aside = {};
 	struct flow *flow;
+	int offset;
 
 	if (request->index >= 0) {
 		flow = use_flow(socket, request->index);
 		return choose_again(read.view, flow->backend_id, flow->offset);
 	}
 	make_room(ctx, socket);
-	if (socket->flags & SOCKET_OVERFLOWED &&
-	    find_aside(ctx, &request->to, FLOW_FRONTEND, &aside))
-		return choose_again(read.view, aside.backend_id, aside.offset);
-	return NONE;
+	if (!(socket->flags & SOCKET_OVERFLOWED) ||
+	    !find_aside(ctx, &request->to, FLOW_FRONTEND, &aside))
+		return NONE;
+	offset = choose_again(read.view, aside.backend_id, aside.offset);
+	*is_aside = offset >= 0;
+	return offset;
 }
 
 /*
@@ -205,13 +209,14 @@ VERIFIED_ONCE int choose_flow(struct bpf_sock_addr *ctx,
 	union view_word read;
 	const struct slot *slot;
 	struct flow *flow;
+	bool is_aside = false;
 	int offset = NONE;
 
 	if (!request)
 		return NONE;
 	read.word = request->view_word;
 	if (socket)
-		offset = choose_kept(ctx, request, socket);
+		offset = choose_kept(ctx, request, socket, &is_aside);
 	if (offset < 0) {
 		offset = choose_udp(ctx, request);
 		if (offset < 0)
@@ -222,7 +227,7 @@ VERIFIED_ONCE int choose_flow(struct bpf_sock_addr *ctx,
 	if (!socket || !slot)
 		return offset;
 	flow = flow_at(socket, socket->recent);
-	keep_flow(flow, &request->to, slot, offset);
+	keep_flow(flow, &request->to, slot, offset, is_aside);
 	flow->found = request->frontend;
 	flow->epoch = request->epoch;
 	return offset;

@@ -179,13 +179,18 @@ static __always_inline __u32 overflow_seal(const struct overflow_key *key,
 					   const struct overflow *entry)
 {
 	const __u32 *words = (const __u32 *)key;
-	__u32 sum = 0x811c9dc5, index;
+	__u32 sum = 0x811c9dc5, weight = 1, index;
 
-	for (index = 0; index < sizeof(*key) / 4; index++)
-		sum = (sum ^ words[index]) * 16777619;
+	/* The weights are constants: a product does not wait for another. */
+	for (index = 0; index < sizeof(*key) / 4; index++) {
+		weight *= 0x9e3779b1;
+		sum += words[index] * weight;
+	}
 	words = (const __u32 *)entry;
-	for (index = 0; index < offsetof(struct overflow, seal) / 4; index++)
-		sum = (sum ^ words[index]) * 16777619;
+	for (index = 0; index < offsetof(struct overflow, seal) / 4; index++) {
+		weight *= 0x9e3779b1;
+		sum += words[index] * weight;
+	}
 	return sum ^ sum >> 15;
 }
 
@@ -239,7 +244,8 @@ VERIFIED_ONCE int set_aside(struct bpf_sock_addr *ctx, const struct flow *flow)
 	entry.offset = flow->offset;
 	key = overflow_key(bpf_get_socket_cookie(ctx), known->frontend.addr,
 			   known->frontend.port_be, FLOW_FRONTEND);
-	put_overflow(&key, &entry);
+	if (!known->is_aside)
+		put_overflow(&key, &entry);
 	if (!known->backend_port_be)
 		return 0;
 	__builtin_memcpy(key.addr, known->backend, sizeof(key.addr));
@@ -308,11 +314,12 @@ VERIFIED_ONCE int stop_translating(struct bpf_sock_addr *ctx,
 }
 
 /* Stores the choice for the socket's next datagram. */
-static __always_inline void keep_flow(struct flow *flow,
-				      const struct frontend_key *to,
-				      const struct slot *slot, __u32 offset)
+static __always_inline void
+keep_flow(struct flow *flow, const struct frontend_key *to,
+	  const struct slot *slot, __u32 offset, bool is_aside)
 {
 	record(&flow->translation, to, slot);
+	flow->translation.is_aside = is_aside;
 	flow->backend_id = slot->backend_id;
 	flow->offset = offset;
 }
