@@ -107,7 +107,7 @@ forward_tcp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 		return answer;
 	if (!find_destination(ctx, to, &frontend, epoch)) {
 		if (socket)
-			forget_tcp(ctx, socket);
+			forget_tcp(ctx);
 		return answer;
 	}
 	service = bpf_map_lookup_elem(&services, &frontend.service_id);
@@ -124,7 +124,7 @@ forward_tcp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 		answer.slot = slot_at(view, offset);
 	if (answer.slot) {
 		count_translated(frontend.service_id);
-		record_tcp(ctx, socket, to, answer.slot);
+		record_tcp(ctx, to, answer.slot);
 	}
 	return answer;
 }
@@ -163,8 +163,8 @@ choose_udp(struct bpf_sock_addr *ctx, const struct request *request)
 	const struct frontend *frontend = &request->frontend;
 
 	if (!request->affinity_seconds)
-		return rendezvous(bpf_get_socket_cookie(ctx),
-				  frontend->service_id, request->view_word);
+		return rendezvous(cookie_for(ctx), frontend->service_id,
+				  request->view_word);
 	return choose_for(bpf_get_netns_cookie(ctx), frontend->service_id,
 			  request->affinity_seconds, request->view_word, NONE);
 }

@@ -54,6 +54,14 @@ static __always_inline __u64 cookie_of(const struct bpf_sock *sk)
 	return sock_at(sk)->__sk_common.skc_cookie.counter;
 }
 
+/* The cookie, which the helper creates if the socket has none. */
+static __always_inline __u64 cookie_for(struct bpf_sock_addr *ctx)
+{
+	__u64 cookie = has_tables() ? cookie_of(ctx->sk) : 0;
+
+	return cookie ? cookie : bpf_get_socket_cookie(ctx);
+}
+
 /*
  * The distance to an entry of the map is as good as the address itself, and a
  * number that the verifier lets programs calculate with.

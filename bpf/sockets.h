@@ -230,29 +230,27 @@ read_overflow(const struct overflow_key *key, struct overflow *copy)
 }
 
 /* Stores a flow in udp_overflow, to free its place in the socket's state. */
-VERIFIED_ONCE int set_aside(struct bpf_sock_addr *ctx, const struct flow *flow)
+static __always_inline void
+set_aside(struct bpf_sock_addr *ctx, const struct flow *flow)
 {
 	const struct translation *known;
 	struct overflow entry = {};
 	struct overflow_key key;
 
-	if (!flow)
-		return 0;
 	known = &flow->translation;
 	entry.frontend = known->frontend;
 	entry.backend_id = flow->backend_id;
 	entry.offset = flow->offset;
-	key = overflow_key(bpf_get_socket_cookie(ctx), known->frontend.addr,
+	key = overflow_key(cookie_for(ctx), known->frontend.addr,
 			   known->frontend.port_be, FLOW_FRONTEND);
 	if (!known->is_aside)
 		put_overflow(&key, &entry);
 	if (!known->backend_port_be)
-		return 0;
+		return;
 	__builtin_memcpy(key.addr, known->backend, sizeof(key.addr));
 	key.port_be = known->backend_port_be;
 	key.end = FLOW_BACKEND;
 	put_overflow(&key, &entry);
-	return 0;
 }
 
 /* Replaces the flow at this index of the socket's state. */
@@ -277,8 +275,7 @@ VERIFIED_ONCE bool find_aside(struct bpf_sock_addr *ctx,
 
 	if (!addr || !copy)
 		return false;
-	key = overflow_key(bpf_get_socket_cookie(ctx), addr->addr,
-			   addr->port_be, end);
+	key = overflow_key(cookie_for(ctx), addr->addr, addr->port_be, end);
 	return read_overflow(&key, copy);
 }
 
@@ -307,7 +304,7 @@ VERIFIED_ONCE int stop_translating(struct bpf_sock_addr *ctx,
 	}
 	if (!(socket->flags & SOCKET_OVERFLOWED))
 		return 0;
-	key = overflow_key(bpf_get_socket_cookie(ctx), to->addr, to->port_be,
+	key = overflow_key(cookie_for(ctx), to->addr, to->port_be,
 			   FLOW_BACKEND);
 	bpf_map_delete_elem(&udp_overflow, &key);
 	return 0;
@@ -351,14 +348,15 @@ known_mptcp(struct bpf_sock_addr *ctx, __u64 flags)
 		     : NULL;
 }
 
-VERIFIED_ONCE int
-record_tcp(struct bpf_sock_addr *ctx, struct tcp_socket *socket,
-	   const struct frontend_key *to, const struct slot *slot)
+VERIFIED_ONCE int record_tcp(struct bpf_sock_addr *ctx,
+			     const struct frontend_key *to,
+			     const struct slot *slot)
 {
-	struct tcp_socket *whole;
+	struct tcp_socket *socket, *whole;
 
 	if (!to || !slot)
 		return 0;
+	socket = known_tcp(ctx->sk);
 	if (!socket)
 		socket = new_tcp(ctx);
 	if (socket)
@@ -370,14 +368,16 @@ record_tcp(struct bpf_sock_addr *ctx, struct tcp_socket *socket,
 }
 
 /* The socket now connects to an address that belongs to no service. */
-static __always_inline void
-forget_tcp(struct bpf_sock_addr *ctx, struct tcp_socket *socket)
+VERIFIED_ONCE int forget_tcp(struct bpf_sock_addr *ctx)
 {
+	struct tcp_socket *socket = known_tcp(ctx->sk);
 	struct tcp_socket *whole = known_mptcp(ctx, 0);
 
-	socket->peer.backend_port_be = 0;
+	if (socket)
+		socket->peer.backend_port_be = 0;
 	if (whole)
 		whole->peer.backend_port_be = 0;
+	return 0;
 }
 
 static __always_inline bool udp_frontend(struct bpf_sock_addr *ctx,

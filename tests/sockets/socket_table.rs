@@ -104,7 +104,7 @@ fn a_socket_has_no_name_of_an_earlier_one() {
         let tcp = [addr(SERVICES[0]), addr(BACKENDS[0])];
         let udp = [addr(SERVICES[1]), addr(BACKENDS[1])];
         let connect = |turn: u32| {
-            let way = usize::from(turn % 3 == 0);
+            let way = usize::from(turn.is_multiple_of(3));
             let socket = udp_socket(&udp[way]);
             socket.connect(udp[way]).unwrap();
             assert_eq!(socket.peer_addr().unwrap(), udp[way], "turn {turn}");
