@@ -25,7 +25,7 @@ const RUNS: u32 = 2_000;
 
 /// Tolerances in percent: of numbers of instructions and bytes, and of ratios of times.
 const TOLERANCE: f64 = 3.0;
-const RATIO_TOLERANCE: f64 = 15.0;
+const RATIO_TOLERANCE: f64 = 10.0;
 
 /// The cost of a run, in thousandths of that of an empty program.
 const RATIO: &str = "permille";
