@@ -14,6 +14,8 @@
     reason = "a benchmark stops where it cannot go on, and prints; it shares its world with another"
 )]
 
+#[path = "packet_path/chart.rs"]
+mod chart;
 #[path = "regressions/compare.rs"]
 mod compare;
 #[path = "packet_path/costs.rs"]
@@ -62,6 +64,8 @@ fn main() {
         sockets::run(sandbox);
         programs::alone(sandbox, &generator, &mut goals);
         programs::sweep(&mut generator, &nodes, &mut goals);
+        goals.chart.write();
+        println!("{}", goals.chart.summary());
         goals.print();
         println!("\nMeasurements repeated because packets were lost: {}.", generator.repeated);
     });
