@@ -360,6 +360,10 @@ impl Engine {
         self.failures.schedule_retry(self.dirty.is_waiting_for_room(), now);
         self.deferred.end_round(now);
         self.sync.is_ready |= self.unsynced().is_empty();
+        if !self.has_surplus() {
+            // Both have the same content, so they need not both have memory for it.
+            self.realised = self.desired.clone();
+        }
         std::mem::take(&mut self.round)
     }
 

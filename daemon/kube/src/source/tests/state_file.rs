@@ -16,7 +16,7 @@ use crate::api::translate::{self, Reader};
 const NODE: &str = "n1";
 
 fn changes() -> Vec<Change> {
-    let reader = Reader { source: Source::Kubernetes, object: "here".into() };
+    let mut reader = Reader::new(Source::Kubernetes, "here".into());
     let service: objects::Service = serde_json::from_str(
         r#"{"metadata":{"name":"web","namespace":"shop","resourceVersion":"7"},"spec":{"clusterIP":"198.51.100.1","ports":[{"port":80}]}}"#,
     )
@@ -26,8 +26,8 @@ fn changes() -> Vec<Change> {
             "endpoints":[{"addresses":["192.0.2.1"],"zone":"z","hints":{"forZones":[{"name":"z"}]}}],"ports":[{"port":80}]}"#,
     )
     .expect("valid");
-    let service = translate::service(&service, &reader).0.expect("served");
-    let slice = translate::slice(&slice, &reader).0.expect("served");
+    let service = translate::service(&service, &mut reader).0.expect("served");
+    let slice = translate::slice(&slice, &mut reader).0.expect("served");
     let node = NodeObject { zone: "z1".into(), leaving: Some("tainted".into()), ..NodeObject::default() };
     vec![Change::NodeObject(Some(node)), Change::UpsertService(service), Change::UpsertSlice(slice)]
 }
