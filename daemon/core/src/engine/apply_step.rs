@@ -426,9 +426,9 @@ impl Engine {
         self.retry_rings();
     }
 
-    fn desired_frontends_of(&self, id: ServiceId) -> Option<SmallVec<[L4Addr; 2]>> {
+    fn desired_frontends_of(&self, id: ServiceId) -> Option<SmallVec<[L4Addr; 1]>> {
         if id == ServiceId::CANARY {
-            return Some(CANARIES.into());
+            return Some(CANARIES.as_slice().into());
         }
         let owner = self.owners.get(&id)?;
         let compiled = self.compiled.get(&owner.key.service)?;

@@ -75,10 +75,7 @@ pub fn service(object: &objects::Service, reader: &mut Reader) -> (Option<Servic
     let ports = ports(spec, &addresses, (&mut reader.names, &mut notices));
     let (health_check, health_check_error) = health_check(metadata, &ports, &mut notices);
     let service = Service {
-        name: ServiceName {
-            namespace: reader.names.shared(namespace(metadata)),
-            name: metadata.name.as_str().into(),
-        },
+        name: ServiceName::of(reader.names.shared(namespace(metadata)), metadata.name.as_str().into()),
         source: reader.source,
         origin: reader.origin(metadata),
         created: metadata.creation_timestamp.as_deref().and_then(time::seconds),
@@ -202,7 +199,7 @@ fn ports(
 ) -> Vec<ServicePort> {
     let mut named = BTreeSet::new();
     let mut claimed = BTreeSet::new();
-    let mut ports = Vec::new();
+    let mut ports = Vec::with_capacity(spec.ports.len());
     for port in &spec.ports {
         let called = format!("port `{}` ({})", port.name, port.port);
         let protocol = match protocol(&port.protocol) {
@@ -225,7 +222,9 @@ fn ports(
             let is_new = number != 0 && claimed.insert(L4Addr::new(addr, number, protocol));
             is_new.then_some(FrontendSpec { addr, port: number, kind })
         });
-        ports.push(ServicePort { name: names.shared(&port.name), protocol, frontends: frontends.collect() });
+        let mut frontends: Vec<FrontendSpec> = frontends.collect();
+        frontends.shrink_to_fit();
+        ports.push(ServicePort { name: names.shared(&port.name), protocol, frontends });
     }
     ports
 }
@@ -311,7 +310,7 @@ pub fn slice(object: &EndpointSlice, reader: &mut Reader) -> (Option<Slice>, Vec
     };
     let mut notices = Vec::new();
     let backends = backends(&object.endpoints, family, (&mut reader.names, &mut notices));
-    let mut ports = Vec::new();
+    let mut ports = Vec::with_capacity(object.ports.len());
     for port in &object.ports {
         let called = &port.name;
         let Some(number) = port.port.filter(|number| *number != 0) else {
@@ -322,12 +321,12 @@ pub fn slice(object: &EndpointSlice, reader: &mut Reader) -> (Option<Slice>, Vec
             notices.push(format!("port `{called}` has unknown protocol `{}`; ignored", port.protocol));
             continue;
         };
-        ports.push((SlicePort { name: reader.names.shared(called), protocol, backends: Vec::new() }, number));
+        ports.push((reader.names.shared(called), protocol, number));
     }
     let namespace = reader.names.shared(namespace(metadata));
     let slice = Slice {
         name: SliceName { namespace: Arc::clone(&namespace), name: metadata.name.as_str().into() },
-        service: ServiceName { namespace, name: (&*name(service)).into() },
+        service: ServiceName::of(namespace, (&*name(service)).into()),
         source: reader.source,
         origin: reader.origin(metadata),
         ports: with_backends(ports, backends),
@@ -337,16 +336,14 @@ pub fn slice(object: &EndpointSlice, reader: &mut Reader) -> (Option<Slice>, Vec
 }
 
 /// The ports, each with all backends at its number. The last one gets the backends themselves: most slices have one port.
-fn with_backends(mut ports: Vec<(SlicePort, u16)>, backends: Vec<Backend>) -> Vec<SlicePort> {
-    let at = |mut backends: Vec<Backend>, number| {
+fn with_backends(ports: Vec<(Arc<str>, Protocol, u16)>, mut backends: Vec<Backend>) -> Vec<SlicePort> {
+    let count = ports.len();
+    let with_backends = |(place, (name, protocol, number)): (usize, (Arc<str>, Protocol, u16))| {
+        let mut backends = if place + 1 == count { std::mem::take(&mut backends) } else { backends.clone() };
         backends.iter_mut().for_each(|backend| backend.port = number);
-        backends
+        SlicePort { name, protocol, backends }
     };
-    if let Some(((last, number), others)) = ports.split_last_mut() {
-        others.iter_mut().for_each(|(port, number)| port.backends = at(backends.clone(), *number));
-        last.backends = at(backends, *number);
-    }
-    ports.into_iter().map(|(port, _)| port).collect()
+    ports.into_iter().enumerate().map(with_backends).collect()
 }
 
 /// The usable endpoints of a slice as backends with port 0: each endpoint has all ports of the slice.
