@@ -347,11 +347,7 @@ fn with_backends(ports: Vec<(Arc<str>, Protocol, u16)>, mut backends: Vec<Backen
 }
 
 /// The usable endpoints of a slice as backends with port 0: each endpoint has all ports of the slice.
-fn backends(
-    endpoints: &[Endpoint],
-    family: Family,
-    (names, notices): (&mut Names, &mut Vec<String>),
-) -> Vec<Backend> {
+fn backends(endpoints: &[Endpoint], family: Family, (names, notices): (&mut Names, &mut Vec<String>)) -> Vec<Backend> {
     let mut unusable = 0_usize;
     let mut example = String::new();
     let mut backends = Vec::with_capacity(endpoints.len());

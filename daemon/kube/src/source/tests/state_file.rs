@@ -238,3 +238,20 @@ async fn a_snapshot_that_follows_a_change_is_saved_too() {
     saver.close().await;
     assert!(!world.path().exists());
 }
+
+#[tokio::test]
+async fn a_written_snapshot_does_not_stay_in_memory() {
+    let world = world();
+    let mut saver = world.saver();
+    saver.set_authorities(&["ca".into()]);
+    saver.save_if_outdated();
+    world.is_written("\"ca\"").await;
+    let written = Arc::downgrade(&world.snapshot.borrow());
+    world.snapshots.send_replace(Arc::default());
+    let is_dropped = async {
+        while written.upgrade().is_some() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), is_dropped).await.expect("it is dropped");
+}
