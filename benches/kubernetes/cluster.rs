@@ -71,14 +71,20 @@ pub(crate) fn touch_slice(cluster: &Cluster, event: u32) {
 
 /// Makes `per_second` such changes per second until `is_over`. Returns their number: a busy machine makes fewer.
 pub(crate) fn storm(cluster: &Cluster, per_second: u32, is_over: impl Fn() -> bool) -> u32 {
-    let begun = Instant::now();
-    let mut event = 0;
-    loop {
-        if is_over() {
-            return event;
-        }
-        touch_slice(cluster, event);
-        event += 1;
-        std::thread::sleep((Duration::from_secs(1) / per_second * event).saturating_sub(begun.elapsed()));
+    let (begun, mut events) = (Instant::now(), 0);
+    while !is_over() {
+        touch_slice(cluster, events);
+        events += 1;
+        std::thread::sleep((Duration::from_secs(1) / per_second * events).saturating_sub(begun.elapsed()));
+    }
+    events
+}
+
+/// Replaces the only endpoint of a slice, `events` times, one service after another, without a pause.
+pub(crate) fn burst(cluster: &Cluster, events: u32) {
+    for event in 0..events {
+        let number = event % SERVICES;
+        let place = if event / SERVICES % 2 == 0 { ENDPOINTS + 1 } else { 0 };
+        cluster.apply_value(slice(&name(number), "one", &[endpoint(number, place)])).unwrap();
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use nodelb_core::change::Change;
@@ -155,7 +155,7 @@ pub(super) async fn run(resolver: Resolver, shutdown: impl Future<Output = ()>) 
         synced: None,
         wait_until: resolver.clock.now().plus(FIRST_ANSWERS),
         is_complete: false,
-        compared: None,
+        compared: Weak::new(),
         report: DnsReport::default(),
         resolver,
     };
@@ -194,7 +194,7 @@ struct Running {
     /// Whether every name had an answer once since the start.
     is_complete: bool,
     /// The snapshot with which the addresses were compared.
-    compared: Option<Arc<Snapshot>>,
+    compared: Weak<Snapshot>,
     report: DnsReport,
 }
 
@@ -429,9 +429,9 @@ impl Running {
     }
 
     fn tick(&mut self) {
-        let snapshot = Arc::clone(&self.resolver.snapshot.borrow());
-        if !self.compared.as_ref().is_some_and(|before| Arc::ptr_eq(before, &snapshot)) {
-            self.compared = Some(snapshot);
+        let snapshot = Arc::downgrade(&self.resolver.snapshot.borrow());
+        if !self.compared.ptr_eq(&snapshot) {
+            self.compared = snapshot;
             self.names.mark_all_dirty();
         }
         let (now, unix) = (self.resolver.clock.now(), unix_seconds(SystemTime::now()));
