@@ -269,6 +269,16 @@ impl SharedWords {
         &window.all()[at % WINDOW..][..count]
     }
 
+    /// The number of words.
+    pub(crate) fn len(&self) -> usize {
+        self.words
+    }
+
+    /// All words, one after another.
+    pub(crate) fn each(&self) -> impl Iterator<Item = &AtomicU64> {
+        (0..self.words).map(|at| &self.at(at, 1)[0])
+    }
+
     /// Reads the `N` words of one entry, each once; the first is an acquire load.
     pub(crate) fn read<const N: usize>(&self, at: usize) -> [u64; N] {
         let words = self.at(at, N);
