@@ -66,7 +66,7 @@ static __always_inline bool find_service(__u32 at_pod)
 	here->to.protocol = here->packet.key.protocol;
 	here->to.pad = 0;
 	if (at_pod) {
-		found = find_frontend(&here->to, &frontend);
+		found = find_frontend(&here->to, &frontend, 0);
 		here->uses_local_view =
 			!!(frontend.flags & FRONTEND_INSIDE_LOCAL);
 		here->has_ranges = 0;
