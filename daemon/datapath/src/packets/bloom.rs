@@ -71,8 +71,8 @@ impl PacketBloom {
         Ok(Self { words: SharedWords::map(map)?, nodeports, source_ports })
     }
 
-    /// Adds all addresses of these maps, and makes the programs rely on the filter: all programs that begin connections in
-    /// them must have been loaded with it.
+    /// Adds all addresses of these maps, and makes the programs rely on the filter: all programs that begin connections
+    /// in them must have been loaded with it.
     ///
     /// # Errors
     /// If a map cannot be read.

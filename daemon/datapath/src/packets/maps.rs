@@ -3,9 +3,9 @@
 //! A map of another size is created next to the old one, pinned as `NAME-new`, and gets the old one's entries. Then the
 //! programs are replaced by those that use it. Until that moment, the old programs add entries to the old map: these
 //! are copied just before the replacement and once more after it, without overwriting newer ones. In between, the new
-//! programs look into the old map themselves (`bpf/former.h`). A rename makes the new map the only one. After a crash in
-//! between, the next start finds both and does the same again. A map that is too small for the entries is not used: the
-//! present size remains.
+//! programs look into the old map themselves (`bpf/former.h`). A rename makes the new map the only one. After a crash
+//! in between, the next start finds both and does the same again. A map that is too small for the entries is not used:
+//! the present size remains.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
