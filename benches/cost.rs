@@ -1,5 +1,5 @@
-//! The cost of nodelb, measured as ratios within one run: `make bench`. Prints docs/benchmarks.md
-//! to standard output.
+//! The cost of nodelb, measured as ratios within one run: `make bench`. Prints sections of
+//! docs/benchmarks.md to standard output.
 //!
 //! The variants are interleaved in one process over many rounds; the tables show the minimum and
 //! the first quartile. Absolute times are only context, because machines differ and are noisy.
@@ -31,8 +31,7 @@ use std::fs;
 
 fn main() {
     sandbox::run("cost", |sandbox| {
-        println!("# Benchmarks\n");
-        println!("Written by `make bench`; do not edit. Only figures of one run may be compared.\n");
+        println!("## Machine\n");
         machine();
         connect::run(sandbox);
         control::run(sandbox);

@@ -13,6 +13,8 @@
     reason = "a benchmark stops where it cannot go on, and prints; it shares its world with another"
 )]
 
+#[path = "packet_path/chart.rs"]
+mod chart;
 #[path = "packet_path/generator.rs"]
 mod generator;
 #[path = "packet_path/goals.rs"]
@@ -52,6 +54,8 @@ fn main() {
         sockets::run(sandbox);
         programs::alone(sandbox, &generator, &mut goals);
         programs::sweep(&mut generator, &nodes, &mut goals);
+        goals.chart.write();
+        println!("{}", goals.chart.summary());
         goals.print();
         println!("\nMeasurements repeated because packets were lost: {}.", generator.repeated);
     });

@@ -9,6 +9,8 @@ from_files() {
     cat >"$dir/nodelb.toml" <<END
 [files]
 directory = "$dir/services.d"
+[state]
+directory = "$dir/files-state"
 [datapath]
 cgroup = "$cgroup"
 END

@@ -30,7 +30,7 @@ esac
 page=docs/benchmarks.md
 title="## An hour of faults"
 figures=$(mktemp)
-trap 'rm -f "$figures"' EXIT
+trap 'rm -f "$figures" "$figures.page"' EXIT
 
 measure() {
     local bench package=$1
@@ -56,11 +56,25 @@ if [ "${1:-all}" = soak ]; then
     } | tee -a "$figures"
 else
     {
-        measure nodelb cost heap kubernetes
+        measure nodelb cost heap kubernetes names
         measure nodelb-core answers
         measure nodelb packet_path
     } | tee "$figures"
-    echo >>"$figures"
-    page_after >>"$figures"
+    # The sentences about the figures open the page.
+    {
+        echo "# Benchmarks"
+        echo
+        sed -n 's/^Summary: //p' "$figures" | fold --spaces --width=125 | sed 's/ *$//'
+        echo
+        echo "![CPU time at the node of packets and connections from outside](benchmarks.svg)"
+        echo
+        echo "Written by \`make bench\`; do not edit. Only figures of one run may be compared. The notes about them are in"
+        echo "[performance.md](performance.md)."
+        echo
+        sed '/^Summary: /d' "$figures"
+        echo
+        page_after
+    } >"$figures.page"
+    mv "$figures.page" "$figures"
 fi
 cp "$figures" "$page"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes the input from an apiserver, and the parser of the packet programs, each target for SECONDS.
+# Fuzzes the input from an apiserver, service files, and the parser of the packet programs, each target for SECONDS.
 # Usage: scripts/fuzz.sh [SECONDS [TARGET...]]
 # Stores its findings in fuzz/found/ and tries them first in the next run. Needs no nightly compiler, because it uses
 # LLVM's coverage counters.
@@ -8,7 +8,7 @@ cd "$(dirname "$0")/../fuzz"
 seconds=${1:-60}
 shift || true
 targets=("$@")
-[ "${#targets[@]}" -gt 0 ] || targets=(decoder translation parser)
+[ "${#targets[@]}" -gt 0 ] || targets=(decoder translation files parser)
 
 # The parser is C, compiled with sanitizers: a test of the core sends it packets and compares what it reads.
 if [[ " ${targets[*]} " == *" parser "* ]]; then

@@ -315,7 +315,7 @@ fn diagnose_without_a_daemon_warns_and_ends_with_1() {
     let config = config.path().to_str().expect("UTF-8");
     let said = nodelb(&["diagnose", "shop/web", "--config", config, "--admin", &admin]);
     assert_eq!((said.code, said.stderr.as_str()), (1, ""), "{}", said.stdout);
-    assert!(said.stdout.contains("1. warning: nodelb is not running on this node"), "{}", said.stdout);
+    assert!(said.stdout.contains("1. warning: the nodelb daemon on this node does not respond"), "{}", said.stdout);
     let said = nodelb(&["diagnose", "shop/web", "--config", config, "--admin", &admin, "--output", "json"]);
     let report: serde_json::Value = serde_json::from_str(&said.stdout).expect("JSON");
     assert_eq!((said.code, &report["findings"][0]["kind"]), (1, &"daemon-silent".into()));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 const TIMES: usize = 30;
 
 /// The default address of the admin API.
-const ADMIN: &str = "127.0.0.1:9890";
+pub(crate) const ADMIN: &str = "127.0.0.1:9890";
 
 /// The median time, and the size of a response in bytes.
 pub(crate) fn ask(target: &str) -> (Duration, usize) {

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use nix::time::{ClockId, clock_getcpuclockid};
 use nix::unistd::Pid;
 
-use crate::cluster::Content;
 use crate::sandbox::Sandbox;
 
 /// The log line that accompanies READY=1.
@@ -23,7 +22,6 @@ pub(crate) struct Daemon {
     ready: Receiver<()>,
     /// The pin directory of its maps.
     pub(crate) pins: PathBuf,
-    _directory: tempfile::TempDir,
 }
 
 /// The cost of a start.
@@ -34,22 +32,20 @@ pub(crate) struct Start {
 
 /// In megabytes.
 pub(crate) struct Memory {
-    pub(crate) resident: u64,
-    pub(crate) peak: u64,
+    pub(crate) resident: f64,
+    pub(crate) peak: f64,
 }
 
 impl Daemon {
-    pub(crate) fn start(sandbox: &Sandbox, content: &Content) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let path = |name: &str| directory.path().join(name);
-        fs::write(path("kubeconfig"), content.cluster.kubeconfig(&[&content.replica.url()]).unwrap()).unwrap();
-        fs::create_dir(path("services.d")).unwrap();
+    /// Starts it with its state and `services.d` in the directory. `sections` are further sections of its configuration.
+    pub(crate) fn start(sandbox: &Sandbox, directory: &Path, sections: &str) -> Self {
+        let path = |name: &str| directory.join(name);
+        fs::create_dir_all(path("services.d")).unwrap();
         let pins = sandbox.bpffs.join("nodelb");
         let config = format!(
-            "[kubernetes]\nkubeconfig = {:?}\n[state]\ndirectory = {:?}\n[files]\ndirectory = {:?}\n\
+            "{sections}[state]\ndirectory = {:?}\n[files]\ndirectory = {:?}\n\
              [datapath]\ncgroup = {:?}\npin-directory = {:?}\n",
-            path("kubeconfig"),
-            directory.path(),
+            directory,
             path("services.d"),
             sandbox.cgroup,
             pins
@@ -74,7 +70,7 @@ impl Daemon {
                 }
             }
         });
-        Self { child, begun, ready, pins, _directory: directory }
+        Self { child, begun, ready, pins }
     }
 
     pub(crate) fn until_ready(&self) -> Start {
@@ -91,9 +87,9 @@ impl Daemon {
 
     pub(crate) fn memory(&self) -> Memory {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let megabytes = |key: &str| -> u64 {
+        let megabytes = |key: &str| -> f64 {
             let line = status.lines().find(|line| line.starts_with(key)).unwrap();
-            line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024 / 1_000_000
+            line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() * 1024.0 / 1e6
         };
         Memory { resident: megabytes("VmRSS:"), peak: megabytes("VmHWM:") }
     }

@@ -27,6 +27,17 @@ enum Work {
     Stream,
 }
 
+impl Work {
+    /// Its name in the chart.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Requests => "TCP request",
+            Self::Connections => "TCP connection",
+            Self::Stream => "TCP stream",
+        }
+    }
+}
+
 const WORKS: [(Work, &str); 3] = [(Work::Requests, "TCP_RR"), (Work::Connections, "TCP_CRR"), (Work::Stream, "stream")];
 
 /// A client and the server of one node.
@@ -159,7 +170,8 @@ fn print(side: Side, times: &[[Times; VARIANTS.len()]; WORKS.len()]) {
 }
 
 fn judge(side: Side, times: &[[Times; VARIANTS.len()]; WORKS.len()], goals: &mut Goals) -> String {
-    for ((_, name), of) in WORKS.iter().zip(times) {
+    for ((work, name), of) in WORKS.iter().zip(times) {
+        goals.chart.add(format!("{}, {}", work.name(), side.place()), [0, 3, 2].map(|variant| of[variant].min()));
         let ratio =
             |variant: usize, base: usize| [of[variant].min() / of[base].min(), of[variant].p25() / of[base].p25()];
         match side {

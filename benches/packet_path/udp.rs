@@ -30,6 +30,11 @@ pub(crate) enum Side {
 impl Side {
     pub(crate) const BOTH: [Self; 2] = [Self::Local, Self::Remote];
 
+    /// Where the backend is, for the chart.
+    pub(crate) fn place(self) -> &'static str {
+        if self == Self::Local { "backend on the node" } else { "backend elsewhere" }
+    }
+
     /// The services with backends on this side: see [`crate::nodes::translations`].
     pub(crate) fn services(self) -> Targets {
         let first = [198, 51, 100, if self == Self::Local { 1 } else { 2 }].into();
@@ -60,6 +65,13 @@ impl<const N: usize> Table<N> {
     fn ratio(&self, side: Side, variant: usize, base: usize) -> [f64; 2] {
         let (of, base) = (self.cost(side, variant), self.cost(side, base));
         [of[0] / base[0], of[1] / base[1]]
+    }
+
+    /// Adds a row to the chart for each side, with plain forwarding, nodelb and nftables as numbers of variants.
+    fn add_to(&self, goals: &mut Goals, what: &str, variants: [usize; 3]) {
+        for side in Side::BOTH {
+            goals.chart.add(format!("{what}, {}", side.place()), variants.map(|variant| self.cost(side, variant)[0]));
+        }
     }
 
     fn print(&self, names: [&str; N]) {
@@ -126,6 +138,7 @@ fn known(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
     let table = Table { times, dropped: dropped(generator, nodes) };
     println!("### Known connections\n\n1,000 connections take turns.\n");
     table.print(NAMES);
+    table.add_to(goals, "Known connection", [0, 5, 3]);
     let (local, remote) = (Side::Local, Side::Remote);
     goals.add("G1", "known connection, local: to nftables", 0.55, table.ratio(local, 5, 3));
     goals.add("G1", "the same, conntrack active", 0.80, table.ratio(local, 7, 3));
@@ -178,6 +191,7 @@ fn new(generator: &mut Generator, nodes: &Nodes, goals: &mut Goals) {
          also those of conntrack; in the last row, each new handshake evicts another one instead.\n"
     );
     table.print(NAMES);
+    table.add_to(goals, "New connection", [0, 3, 2]);
     goals.add("G3", "new connection, local: to nftables", 0.50, table.ratio(Side::Local, 3, 2));
     goals.add("G3", "new connection, remote: to nftables", 0.65, table.ratio(Side::Remote, 3, 2));
 }

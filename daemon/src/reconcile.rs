@@ -234,8 +234,10 @@ impl<D: Datapath> Owner<D> {
         self.rounds.begin();
         let mut round = self.engine.reconcile(&mut self.datapath, now);
         self.engine.end_round(&mut self.datapath, self.clock.now());
-        self.reporter.report(&mut round, taken, began.elapsed());
+        let elapsed = began.elapsed();
+        // The flight recorder takes the events of the round.
         report(&round);
+        self.reporter.report(&mut round, taken, elapsed);
         drift::log_repairs(&round.repaired);
         drift::count_round(&self.drift, &round.repaired);
         report_losses(&round, &mut state.losses, now);

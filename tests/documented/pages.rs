@@ -147,6 +147,49 @@ fn configurations_that_are_shown_are_good() {
     assert!(shown > 0);
 }
 
+/// Service files and Kubernetes objects that a page shows are read without a problem or a notice.
+#[test]
+fn service_files_that_are_shown_are_good() {
+    let mut shown = 0;
+    for page in all() {
+        let text = crate::read(&page);
+        let fenced = text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next().map(str::to_owned));
+        for block in blocks(&text).into_iter().chain(fenced) {
+            let path = match block.trim_start().lines().find(|line| !line.starts_with('#')).unwrap_or_default() {
+                "[[service]]" => "a.toml",
+                "apiVersion: v1" | "apiVersion: discovery.k8s.io/v1" => "a.yaml",
+                _ => continue,
+            };
+            let content = nodelb::files::parse(Path::new(path), block.as_bytes());
+            let content = content.unwrap_or_else(|problems| panic!("{page}: {problems:?} in\n{block}"));
+            assert!(content.notices.is_empty(), "{page}: {:?} in\n{block}", content.notices);
+            assert!(content.services.len() + content.slices.len() > 0, "{page}: nothing is read of\n{block}");
+            shown += 1;
+        }
+    }
+    assert!(shown >= 4, "{shown}");
+}
+
+/// The `sed` expressions of the quick start each change one line of the shipped configuration, and the result is valid.
+#[test]
+fn the_quick_start_edits_the_shipped_configuration() {
+    let page = crate::read("docs/quickstart.md");
+    let mut config = crate::read("config.example.toml");
+    let mut edits = 0;
+    for edit in page.lines().filter_map(|line| line.trim().strip_prefix("-e 's|^")) {
+        let (pattern, rest) = edit.split_once(" = .*|").expect("the form of the other edits");
+        let replacement = rest.split('|').next().expect("never empty");
+        let is_edited = |line: &&str| line.starts_with(&format!("{pattern} = "));
+        assert_eq!(config.lines().filter(is_edited).count(), 1, "{pattern} in config.example.toml");
+        let lines = config.lines().map(|line| if is_edited(&line) { replacement } else { line });
+        config = lines.collect::<Vec<_>>().join("\n");
+        edits += 1;
+    }
+    assert!(edits > 0);
+    let problems = Config::parse(&config).err().unwrap_or_default();
+    assert!(problems.is_empty(), "{problems:?}");
+}
+
 /// The anchor of a heading, as GitHub generates it.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().to_lowercase();

@@ -28,6 +28,8 @@ pub(crate) type Parameter = (&'static str, String);
 
 /// The maximum width of text, unless everything is requested.
 const MAX_WIDTH: usize = 100;
+/// The width of text on a terminal that does not know its size, such as a serial console.
+const UNKNOWN_WIDTH: usize = 80;
 
 /// Filters for rows that belong to a service and have an address.
 #[derive(Debug, Args)]
@@ -372,8 +374,8 @@ pub(super) fn style(colour: Colour, wide: bool) -> Style {
         Colour::Auto => is_terminal && !no_colour,
     };
     let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-    let width = || columns.or_else(|| Some(usize::from(terminal_size::terminal_size()?.0.0)));
-    let width = if is_terminal && !wide { width() } else { None };
+    let width = || columns.or_else(|| Some(usize::from(terminal_size::terminal_size()?.0.0))).unwrap_or(UNKNOWN_WIDTH);
+    let width = (is_terminal && !wide).then(width);
     Style { width: width.map(|width| width.clamp(40, MAX_WIDTH)), wide, is_stream: false, colour }
 }
 

@@ -18,7 +18,7 @@ use nodelb_kube::clock::ticking;
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::print::sanitize;
 use crate::exit::{Code, Failure};
@@ -27,6 +27,12 @@ use crate::exit::{Code, Failure};
 const CONNECT_TIME: Duration = Duration::from_secs(2);
 /// Time limit of an answer. Longer than the time after which the daemon gives up on an answer.
 const ANSWER_TIME: Duration = Duration::from_secs(65);
+/// Interval at which a command that waits for an answer checks that the daemon responds at all.
+const CHECK_EVERY: Duration = Duration::from_secs(3);
+/// Time limit of the answer to such a check, which the daemon gives at once.
+const CHECK_TIME: Duration = Duration::from_secs(2);
+/// The request of such a check.
+const CHECK: &str = "/healthz";
 
 /// Interval at which a command checks that the output of a continuous answer still has a reader.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -157,11 +163,29 @@ fn first<Answer>(
     for at in addresses {
         match ask(at) {
             Ok(answer) => return answer,
-            Err(error) => silent.push((at.clone(), format!("{error:#}"))),
+            Err(error) => {
+                silent.push((at.clone(), format!("{error:#}")));
+                // The other addresses are those of the same daemon.
+                if error.is::<Hanging>() {
+                    break;
+                }
+            }
         }
     }
     Err(Failure::new(Code::Unavailable, Unreachable { silent }))
 }
+
+/// The daemon accepts connections, but does not even answer a request that needs no work.
+#[derive(Debug)]
+pub(crate) struct Hanging;
+
+impl fmt::Display for Hanging {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("it accepts connections, but does not respond")
+    }
+}
+
+impl std::error::Error for Hanging {}
 
 /// No daemon answers: the addresses that were tried, each with the reason.
 #[derive(Debug)]
@@ -173,16 +197,21 @@ impl Unreachable {
     /// The first address, with the reason, such as `/run/nodelb/nodelb.sock (connection refused)`.
     pub(crate) fn first(&self) -> String {
         let Some((at, reason)) = self.silent.first() else { return "any address".into() };
-        let reason = reason.split(" (os error").next().unwrap_or(reason);
-        let mut letters = reason.chars();
-        let lower = letters.next().map(|first| first.to_lowercase().chain(letters).collect::<String>());
-        format!("{at} ({})", lower.unwrap_or_default())
+        tried(at, reason)
     }
+}
+
+/// Formats as `/run/nodelb/nodelb.sock (connection refused)`: without the number of the error.
+fn tried(at: &At, reason: &str) -> String {
+    let reason = reason.split(" (os error").next().unwrap_or(reason);
+    let mut letters = reason.chars();
+    let lower = letters.next().map(|first| first.to_lowercase().chain(letters).collect::<String>());
+    format!("{at} ({})", lower.unwrap_or_default())
 }
 
 impl fmt::Display for Unreachable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let silent: Vec<String> = self.silent.iter().map(|(at, reason)| format!("{at} ({reason})")).collect();
+        let silent: Vec<String> = self.silent.iter().map(|(at, reason)| tried(at, reason)).collect();
         write!(
             f,
             "cannot reach the nodelb daemon at {}\nExisting and new connections keep working with the last known \
@@ -225,14 +254,28 @@ pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 /// Sends one request on one connection, on the caller's runtime, and returns the status and body of any answer.
 ///
 /// # Errors
-/// When there is no answer.
+/// When there is no answer; [`Hanging`] when the daemon does not respond to anything.
 pub(crate) async fn inquire(at: &At, target: &str) -> anyhow::Result<(StatusCode, Bytes)> {
     let exchange = async {
         let (head, body) = open(at, target).await?.into_parts();
         let body = Limited::new(body, MAX_ANSWER).collect().await.map_err(|error| anyhow::anyhow!(error))?;
         anyhow::Ok((head.status, body.to_bytes()))
     };
-    timeout(ANSWER_TIME, exchange).await.context("no answer in time")?
+    tokio::select! {
+        answer = timeout(ANSWER_TIME, exchange) => answer.context("no answer in time")?,
+        () = until_hanging(at) => Err(Hanging.into()),
+    }
+}
+
+/// Returns when the daemon accepts connections and does not respond.
+async fn until_hanging(at: &At) {
+    loop {
+        sleep(CHECK_EVERY).await;
+        // A connection that fails is no reason to wait no longer: the pending request fails, too.
+        if timeout(CHECK_TIME, open(at, CHECK)).await.is_err() {
+            return;
+        }
+    }
 }
 
 /// Sends the request, and returns the answer as soon as its header has arrived.

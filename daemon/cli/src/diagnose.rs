@@ -42,10 +42,9 @@ pub(crate) fn diagnose(
     let endpoints = Endpoints::new(&options.connection, configured)?;
     let runtime = client::runtime()?;
     let now = ask::now();
-    let facts = runtime.block_on(gather::facts(options, &endpoints, now.0 / 1_000));
+    let diagnosis = runtime.block_on(examine(options, &endpoints, now));
     // A resolver that hangs must not prevent the command from ending.
     runtime.shutdown_background();
-    let diagnosis = diagnosis(&facts, now);
     let json = || serde_json::to_value(&diagnosis).context(FAILED);
     let text = match options.output {
         Format::Text | Format::Wide => diagnosis.text(now, &ask::style(Colour::Auto, options.is_verbose())),
@@ -54,6 +53,11 @@ pub(crate) fn diagnose(
     };
     out.write_all(text.as_bytes()).context("writing what was found")?;
     Ok(exit_code(&diagnosis))
+}
+
+/// Asks all witnesses, and returns the findings.
+pub async fn examine(options: &DiagnoseOptions, endpoints: &Endpoints, now: Time) -> Diagnosis {
+    diagnosis(&gather::facts(options, endpoints, now).await, now)
 }
 
 fn diagnosis(facts: &Facts, now: Time) -> Diagnosis {

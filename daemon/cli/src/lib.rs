@@ -119,8 +119,9 @@ enum Command {
     Trace(Trace),
     /// Show connections per second, the busiest services first
     ///
-    /// Counts connections of this node, and of clients outside it if packets are translated. On a terminal, the table is
-    /// redrawn until interrupted; otherwise each interval is printed below the last one.
+    /// Counts connections of this node, and of clients outside it if packets are translated. The kernel counts them by
+    /// service port, not by backend; nodelb connections lists those of clients outside with their backends. On a
+    /// terminal, the table is redrawn until interrupted; otherwise each interval is printed below the last one.
     #[command(after_help = examples::TOP)]
     Top(top::Options),
     /// List the sources of services with their problems

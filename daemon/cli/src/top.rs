@@ -102,12 +102,12 @@ impl Options {
                 let is_redrawn = std::io::stdout().is_terminal() && !self.once;
                 if is_redrawn {
                     let lines = terminal_size::terminal_size().map_or(usize::MAX, |(_, height)| height.0.into());
-                    let summary = summary(&rates);
+                    let summary = rates.summary();
                     rates.rates.truncate(lines.saturating_sub(OTHER_LINES).max(1));
                     return redraw(&(summary + &rates.text(rates.time, &self.asking.style())));
                 }
                 let end = if self.once { "" } else { "\n" };
-                summary(&rates) + &rates.text(rates.time, &self.asking.style()) + end
+                rates.summary() + &rates.text(rates.time, &self.asking.style()) + end
             }
         };
         print_on(&mut Sanitizer::default(), text.as_bytes())
@@ -117,12 +117,4 @@ impl Options {
 /// Seconds with three decimal places.
 fn round(seconds: f64) -> f64 {
     (seconds * 1_000.0).round() / 1_000.0
-}
-
-/// The line above the table.
-fn summary(rates: &Rates) -> String {
-    let sum = |of: fn(&nodelb_core::rows::RateRow) -> f64| rates.rates.iter().map(of).sum::<f64>();
-    let (connections, refused) = (sum(|row| row.per_second), sum(|row| row.refused));
-    let time = rates.time;
-    format!("{time}  {connections:.1} connections per second, {refused:.1} refused per second\n")
 }

@@ -17,7 +17,7 @@ use crate::claims::Row;
 use crate::config::EngineConfig;
 use crate::datapath::Datapath;
 use crate::degraded::DegradedPorts;
-use crate::history::Event;
+use crate::history::{Event, What};
 use crate::holds::{Emptied, HeldPort, Holds, Release};
 use crate::model::addr::{Addr, Family, L4Addr, Protocol};
 use crate::model::cause::Trigger;
@@ -62,6 +62,16 @@ mod rings;
 pub use absent::{Kept, KeptBecause};
 pub use conflicts::{AddressConflict, Takeover};
 
+/// A service that was compiled again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompiledService {
+    /// The name.
+    pub name: ServiceName,
+    /// Added, Changed or Removed; `None` while its source reports what it has at the start, because the maps may have
+    /// contained the service before.
+    pub what: Option<What>,
+}
+
 /// The results of one round, for the journal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Round {
@@ -69,8 +79,8 @@ pub struct Round {
     pub done: usize,
     /// The number of operations that failed.
     pub failed: usize,
-    /// The names of the services that were compiled again.
-    pub compiled: Vec<ServiceName>,
+    /// The services that were compiled again.
+    pub compiled: Vec<CompiledService>,
     /// The number of these services that were compiled only because nodelb's own health checks reported a different set
     /// of unhealthy backends.
     pub by_checks: usize,

@@ -150,7 +150,8 @@ messages! {
         "Nothing.";
     APPLIED = 0xf03f205950904c7980af682f03e7ab8b,
         "Changes were applied",
-        "nodelb wrote the changes of the named services to the kernel's maps.",
+        "nodelb wrote the changes of the named services to the kernel's maps. After the start, the line says which of \
+         them are new, changed or removed, and which backends each has gained (+) or lost (-).",
         "Nothing.";
     FRONTEND_REFUSED = 0x0669d27fc02b4644a3b9f27fb56827de,
         "A frontend is not served",

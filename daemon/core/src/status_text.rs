@@ -12,6 +12,7 @@ use crate::rows::Answer;
 use crate::source_report::SourceState;
 use crate::state::status::Status;
 use crate::status_report::{ChangeSummary, StatusReport};
+use crate::text::signed;
 
 /// The maximum number of problems in text, unless all are requested.
 const SHOWN: usize = 10;
@@ -175,9 +176,7 @@ fn push_changes(out: &mut String, report: &StatusReport, style: &Style) {
 
 /// With at most this number of addresses, formats as `-10.1.0.1:8080/TCP  EndpointSlice shop/web rv 15, bob`.
 fn what(change: &ChangeSummary, addresses: usize) -> String {
-    let signed = |sign: char, list: &[String]| list.iter().map(|it| format!("{sign}{it}")).collect::<Vec<_>>();
-    let mut backends = signed('+', &change.added);
-    backends.extend(signed('-', &change.removed));
+    let mut backends: Vec<String> = signed('+', &change.added).chain(signed('-', &change.removed)).collect();
     let more = backends.len().saturating_sub(addresses);
     backends.truncate(addresses);
     if more > 0 {

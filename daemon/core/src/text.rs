@@ -58,6 +58,11 @@ pub fn listed(items: impl IntoIterator<Item = impl Display>, max: usize) -> Stri
     }
 }
 
+/// Each item with a sign before it, such as `+10.1.0.1:8080/TCP`.
+pub fn signed<T: Display>(sign: char, items: &[T]) -> impl Iterator<Item = String> {
+    items.iter().map(move |item| format!("{sign}{item}"))
+}
+
 /// A number with its noun: `1 service`, `2 services`.
 pub fn counted(number: usize, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }

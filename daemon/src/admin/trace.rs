@@ -304,7 +304,7 @@ fn backends(explanation: &Explanation, owner: &FrontendReport) -> String {
 fn status(found: &MatchedFrontend, owner: &FrontendReport, now: Moment) -> String {
     let since = durations::human(now.0.saturating_sub(owner.since.0));
     let kernel = match found.is_in_kernel {
-        true => "it is in the kernel (compare with the present maps: /diff)",
+        true => "it is in the kernel (to compare with the maps: nodelb diff)",
         false => "it is not in the kernel yet: this is what will happen, not what happens now",
     };
     let error = owner.error.as_ref().map(|error| format!("; {error}")).unwrap_or_default();

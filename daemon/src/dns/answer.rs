@@ -1,8 +1,10 @@
 //! What an answer of a DNS server says about a question. Pure: hostile answers end here.
 
+use std::collections::BTreeMap;
+
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::{Name, RData, Record};
-use nodelb_core::model::addr::Addr;
+use nodelb_core::model::addr::{Addr, Family};
 use serde::{Deserialize, Serialize};
 
 use crate::files::named::{DnsName, Question, RecordType};
@@ -87,6 +89,14 @@ pub(super) struct Target {
     pub(super) addresses: Vec<Addr>,
 }
 
+impl Target {
+    /// The families of which the answer contains no address of the host. A server may add those of one family only.
+    pub(super) fn missing<'f>(&'f self, families: &'f [Family]) -> impl Iterator<Item = Family> + 'f {
+        let has = |family: Family| self.addresses.iter().any(|addr| addr.family() == family);
+        families.iter().copied().filter(move |family| !has(*family))
+    }
+}
+
 /// Reads the answer to the question.
 ///
 /// # Errors
@@ -96,15 +106,7 @@ pub(super) fn read(question: &Question, message: &Message) -> Result<Answer, Str
     if !matches!(code, ResponseCode::NoError | ResponseCode::NXDomain) {
         return Err(format!("answers {}", code_name(code)));
     }
-    let mut owner = question.name.clone();
-    let mut ttl = Ttl::MAX;
-    for aliases in 0.. {
-        let Some((next, of_alias)) = alias(message, &owner)? else { break };
-        if aliases == MAX_ALIASES {
-            return Err(format!("answers with more than {MAX_ALIASES} aliases (CNAME), or with a loop of them"));
-        }
-        (owner, ttl) = (next, ttl.min(of_alias));
-    }
+    let (owner, ttl) = follow_aliases(&question.name, message)?;
     if code == ResponseCode::NXDomain {
         return Ok(Answer::NoSuchName(negative_ttl(message).map(|of_soa| of_soa.min(ttl))));
     }
@@ -140,18 +142,23 @@ fn is_of(name: &Name, owner: &DnsName) -> bool {
     DnsName::of_labels(&name.to_ascii()).is_ok_and(|name| name == *owner)
 }
 
-/// The name of which `owner` is an alias, if it is one.
-fn alias(message: &Message, owner: &DnsName) -> Result<Option<(DnsName, Ttl)>, String> {
-    let mut found = message.answers.iter().filter(|record| is_of(&record.name, owner));
-    let found = found.find_map(|record| match &record.data {
-        RData::CNAME(name) => Some((DnsName::of_labels(&name.0.to_ascii()), valid_ttl(record.ttl))),
-        _ => None,
-    });
-    match found {
-        Some((Ok(name), ttl)) => Ok(Some((name, ttl))),
-        Some((Err(why), _)) => Err(format!("answers with an alias (CNAME) to an invalid name: {why}")),
-        None => Ok(None),
+/// The name that the aliases of the answer lead to, with the shortest of their TTLs.
+fn follow_aliases(name: &DnsName, message: &Message) -> Result<(DnsName, Ttl), String> {
+    // Each name is converted once: an answer of 64 KiB may have thousands of aliases.
+    let mut aliases: BTreeMap<DnsName, (&Name, Ttl)> = BTreeMap::new();
+    for record in &message.answers {
+        if let (RData::CNAME(target), Ok(owner)) = (&record.data, DnsName::of_labels(&record.name.to_ascii())) {
+            aliases.entry(owner).or_insert((&target.0, valid_ttl(record.ttl)));
+        }
     }
+    let (mut owner, mut ttl) = (name.clone(), Ttl::MAX);
+    for _ in 0..=MAX_ALIASES {
+        let Some((target, of_alias)) = aliases.get(&owner) else { return Ok((owner, ttl)) };
+        owner = DnsName::of_labels(&target.to_ascii())
+            .map_err(|why| format!("answers with an alias (CNAME) to an invalid name: {why}"))?;
+        ttl = ttl.min(*of_alias);
+    }
+    Err(format!("answers with more than {MAX_ALIASES} aliases (CNAME), or with a loop of them"))
 }
 
 fn addresses<'m>(kind: RecordType, records: impl Iterator<Item = &'m Record>) -> (Records, Ttl) {
@@ -172,7 +179,7 @@ fn addresses<'m>(kind: RecordType, records: impl Iterator<Item = &'m Record>) ->
 /// question is necessary.
 fn targets<'m>(message: &Message, records: impl Iterator<Item = &'m Record>) -> (Records, Ttl) {
     let mut ttl = Ttl::MAX;
-    let mut known: std::collections::BTreeMap<DnsName, (Vec<Addr>, Ttl)> = std::collections::BTreeMap::new();
+    let mut known: BTreeMap<DnsName, (Vec<Addr>, Ttl)> = BTreeMap::new();
     for record in message.additionals.iter().take(MAX_RECORDS) {
         let addr = match &record.data {
             RData::A(a) => Addr::from(std::net::IpAddr::V4(a.0)),

@@ -21,6 +21,9 @@ use crate::files::named::{DnsName, Question, RecordType};
 /// The largest datagram that a server may send: it is not fragmented on usual networks (DNS flag day 2020).
 const MAX_DATAGRAM: u16 = 1_232;
 
+/// The largest datagram that is received whole, in bytes. The kernel cuts a longer one, which counts as truncated.
+const MAX_RECEIVED: usize = 4_096;
+
 /// Time limits of one question to one server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AskTimeouts {
@@ -28,6 +31,8 @@ pub(super) struct AskTimeouts {
     pub(super) udp: Duration,
     /// The time limit of an answer over TCP, with the connection.
     pub(super) tcp: Duration,
+    /// The time limit of all queries to the server together, with those about aliases.
+    pub(super) total: Duration,
 }
 
 /// Why a server has given no answer.
@@ -35,24 +40,28 @@ pub(super) struct AskTimeouts {
 pub(super) struct Failure {
     /// Whether the time limit passed.
     pub(super) is_timeout: bool,
+    /// Whether the server has responded, with an error code or something else than an answer.
+    pub(super) has_responded: bool,
     /// The reason, to follow the server's address.
     pub(super) text: String,
 }
 
 impl Failure {
     fn new(text: impl Into<String>) -> Self {
-        Self { is_timeout: false, text: text.into() }
+        Self { is_timeout: false, has_responded: true, text: text.into() }
     }
 
     fn after(limit: Duration) -> Self {
-        Self { is_timeout: true, text: format!("does not respond within {}", durations::exact(limit)) }
+        let text = format!("does not respond within {}", durations::exact(limit));
+        Self { is_timeout: true, has_responded: false, text }
     }
 
     fn from_io(error: &io::Error) -> Self {
-        Self::new(match error.kind() {
+        let text = match error.kind() {
             ErrorKind::ConnectionRefused => "refuses connections".into(),
             _ => format!("cannot be reached: {error}"),
-        })
+        };
+        Self { has_responded: false, ..Self::new(text) }
     }
 }
 
@@ -61,6 +70,16 @@ impl Failure {
 /// # Errors
 /// The server does not answer the question.
 pub(super) async fn ask(
+    question: &Question,
+    server: SocketAddr,
+    register: &Register,
+    limits: AskTimeouts,
+) -> Result<Answer, Failure> {
+    let asking = ask_with_aliases(question, server, register, limits);
+    timeout(limits.total, asking).await.unwrap_or_else(|_elapsed| Err(Failure::after(limits.total)))
+}
+
+async fn ask_with_aliases(
     question: &Question,
     server: SocketAddr,
     register: &Register,
@@ -142,7 +161,7 @@ async fn over_udp(
     let asking = async {
         let socket = udp_socket(server, register)?;
         socket.send(&bytes).await?;
-        let mut datagram = vec![0_u8; 4_096];
+        let mut datagram = vec![0_u8; MAX_RECEIVED];
         loop {
             let len = socket.recv(&mut datagram).await?;
             match read_answer(query, &datagram[..len]) {
@@ -211,7 +230,9 @@ fn read_answer(query: &Message, bytes: &[u8]) -> Read {
         // Some servers cut a truncated message within a record.
         return Read::Truncated;
     }
-    let Ok(message) = Message::from_vec(bytes) else { return Read::Other };
+    let Ok(message) = Message::from_vec(bytes) else {
+        return if bytes.len() == MAX_RECEIVED { Read::Truncated } else { Read::Other };
+    };
     // A server that cannot read the query may leave the question out.
     let is_empty = message.queries.is_empty() && message.metadata.response_code != ResponseCode::NoError;
     let is_same = |asked: &Query, echoed: &Query| {
@@ -222,3 +243,7 @@ fn read_answer(query: &Message, bytes: &[u8]) -> Read {
     let has_question = message.queries.len() == query.queries.len() && is_echoed;
     if is_empty || has_question { Read::Answer(Box::new(message)) } else { Read::Other }
 }
+
+#[cfg(test)]
+#[path = "tests/ask.rs"]
+mod tests;

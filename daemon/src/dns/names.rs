@@ -12,7 +12,7 @@ use nodelb_core::model::service::SliceName;
 
 use super::answer::{Answer, Records, Ttl};
 use crate::files::merge::Names as Wanted;
-use crate::files::named::{DnsName, Question, RecordType};
+use crate::files::named::{Named, Question, RecordType};
 
 /// The first pause after a failure, in milliseconds; each further failure doubles it.
 const FIRST_PAUSE: u64 = 1_000;
@@ -241,11 +241,8 @@ impl Names {
             if named.question.record != RecordType::Srv {
                 continue;
             }
-            for name in self.separate_targets(&named.question) {
-                for family in &named.families {
-                    let question = Question { name: name.clone(), record: RecordType::of(*family) };
-                    slices.entry(question).or_default().insert(slice.clone());
-                }
+            for question in self.separate_targets(named) {
+                slices.entry(question).or_default().insert(slice.clone());
             }
         }
         let due = &mut self.due;
@@ -265,28 +262,30 @@ impl Names {
         }
         // The records of targets become known when those of the SRV question do.
         let is_recalled = |question: &Question| self.recalled.contains_key(question);
-        if self.wanted.values().any(|named| self.targets_of(named).iter().any(is_recalled)) {
+        let is_srv = |named: &&Arc<Named>| named.question.record == RecordType::Srv;
+        let has_recalled = !self.recalled.is_empty()
+            && self.wanted.values().filter(is_srv).any(|named| self.separate_targets(named).iter().any(is_recalled));
+        if has_recalled {
             self.rewire(now);
         }
     }
 
-    fn targets_of(&self, named: &crate::files::named::Named) -> Vec<Question> {
-        if self.recalled.is_empty() || named.question.record != RecordType::Srv {
-            return Vec::new();
-        }
-        let of = |name: DnsName| {
-            named.families.iter().map(move |family| Question { name: name.clone(), record: RecordType::of(*family) })
-        };
-        self.separate_targets(&named.question).into_iter().flat_map(of).collect()
-    }
-
-    /// The targets of the question that its answer has no addresses for.
-    fn separate_targets(&self, question: &Question) -> BTreeSet<DnsName> {
-        let known = self.entries.get(question).and_then(|entry| entry.known.as_ref());
-        let known = known.or_else(|| self.recalled.get(question));
+    /// The questions about targets that the answer to the SRV question has no addresses for.
+    fn separate_targets(&self, named: &Named) -> BTreeSet<Question> {
+        let known = self.entries.get(&named.question).and_then(|entry| entry.known.as_ref());
+        let known = known.or_else(|| self.recalled.get(&named.question));
         let Some(Known { records: Records::Targets(targets), .. }) = known else { return BTreeSet::new() };
-        let names = targets.iter().filter(|target| target.addresses.is_empty()).map(|target| &target.name);
-        names.take(MAX_TARGETS).cloned().collect()
+        let (mut names, mut questions) = (BTreeSet::new(), BTreeSet::new());
+        for target in targets {
+            let missing = target.missing(&named.families).map(RecordType::of);
+            let asked: Vec<_> = missing.map(|record| Question { name: target.name.clone(), record }).collect();
+            if asked.is_empty() || names.len() == MAX_TARGETS && !names.contains(&target.name) {
+                continue;
+            }
+            names.insert(&target.name);
+            questions.extend(asked);
+        }
+        questions
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use nodelb_core::change::Change;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::service::{Slice, SliceName, Source};
+use nodelb_core::model::service::{ServiceName, Slice, SliceName, Source};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_kube::apiserver::connection::connect::Register;
 use nodelb_kube::clock::{at, ticking, unix_seconds};
@@ -28,6 +28,7 @@ use super::slices::{Resolved, resolve, slice};
 use super::state_file::Saver;
 use crate::config::Dns;
 use crate::files::Batch;
+use crate::files::merge::inline_service;
 use crate::files::named::Question;
 use crate::reconcile::OwnerHandle;
 
@@ -61,7 +62,11 @@ pub(super) struct DnsTimeouts {
 impl Default for DnsTimeouts {
     fn default() -> Self {
         Self {
-            ask: AskTimeouts { udp: Duration::from_secs(2), tcp: Duration::from_secs(5) },
+            ask: AskTimeouts {
+                udp: Duration::from_secs(2),
+                tcp: Duration::from_secs(5),
+                total: Duration::from_secs(10),
+            },
             save_every: Duration::from_secs(1),
             timeout: Duration::from_secs(2),
         }
@@ -142,6 +147,7 @@ pub(super) async fn run(resolver: Resolver, shutdown: impl Future<Output = ()>) 
         asking: JoinSet::new(),
         open: HashMap::new(),
         sent: BTreeMap::new(),
+        leaving: BTreeMap::new(),
         refused: BTreeMap::new(),
         files: None,
         synced: None,
@@ -173,6 +179,8 @@ struct Running {
     open: HashMap<task::Id, Question>,
     /// The slices as the owner task has them.
     sent: BTreeMap<SliceName, Slice>,
+    /// Slices that the files do not have any more and the owner task still has, with their services.
+    leaving: BTreeMap<SliceName, ServiceName>,
     /// Addresses that are left out, by slice.
     refused: BTreeMap<SliceName, String>,
     /// The last [`Change::Synced`] of the file source: what it could not read.
@@ -235,17 +243,17 @@ impl Running {
         }
         let path = self.resolver.resolv_conf.clone();
         // Without the file, the C library asks this host, too. While the file cannot be read, the last servers stay.
-        let read = move || match std::fs::read_to_string(path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+        let read = move || match std::fs::read(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
             read => read,
         };
         if let Ok(text) = run_within(SYSTEM_TIMEOUT, read).await {
-            self.servers.set(&of_resolv_conf(&text));
+            self.servers.set(&of_resolv_conf(&String::from_utf8_lossy(&text)));
         }
     }
 
     /// Passes a batch of the file source on. Slices of new names with known answers come before its changes, and those
-    /// of removed names leave after them, so that no service is without backends in between.
+    /// that are removed leave after them, so that no service is without backends in between.
     async fn pass_on(&mut self, batch: Batch) -> Result<(), Closed> {
         let now = self.resolver.clock.now();
         self.names.follow(batch.named, now);
@@ -253,23 +261,57 @@ impl Running {
         for change in batch.changes {
             match change {
                 Change::Synced { source: Source::Files, incomplete } => self.files = Some(incomplete),
+                Change::RemoveSlice(slice, Source::Files) => match inline_service(&slice) {
+                    Some(service) => drop(self.leaving.insert(slice, service)),
+                    None => changes.push(Change::RemoveSlice(slice, Source::Files)),
+                },
+                Change::UpsertSlice(slice) => {
+                    self.leaving.remove(&slice.name);
+                    changes.push(Change::UpsertSlice(slice));
+                }
                 change => changes.push(change),
             }
         }
         let wanted = self.names.wanted();
-        let gone: Vec<SliceName> = self.sent.keys().filter(|slice| !wanted.contains_key(slice)).cloned().collect();
-        for slice in gone {
-            self.sent.remove(&slice);
-            self.refused.remove(&slice);
-            changes.push(Change::RemoveSlice(slice, Source::Files));
-        }
+        let (sent, gone): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            std::mem::take(&mut self.sent).into_iter().partition(|(slice, _)| wanted.contains_key(slice));
+        self.sent = sent;
+        self.leaving.extend(gone.into_iter().map(|(name, slice)| (name, slice.service)));
+        self.refused.retain(|slice, _| wanted.contains_key(slice));
+        changes.extend(self.departures());
         self.read_system().await;
         self.send(changes).await
     }
 
+    /// The removals of slices. A slice stays while its service has no backends but those of names that have no answer
+    /// yet.
+    fn departures(&mut self) -> Vec<Change> {
+        let leaving = std::mem::take(&mut self.leaving);
+        let (staying, gone): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            leaving.into_iter().partition(|(_, service)| self.awaits_backends(service));
+        self.leaving = staying;
+        gone.into_keys().map(|slice| Change::RemoveSlice(slice, Source::Files)).collect()
+    }
+
+    fn awaits_backends(&self, service: &ServiceName) -> bool {
+        let has_backends = |slice: &Slice| slice.ports.iter().any(|port| !port.backends.is_empty());
+        let is_unanswered =
+            |question| self.names.entry(question).is_some_and(|entry| entry.known.is_none() && !entry.was_answered);
+        let mut is_awaited = false;
+        for (name, named) in self.names.wanted().iter().filter(|(_, named)| named.service == *service) {
+            match self.sent.get(name) {
+                Some(slice) if has_backends(slice) => return false,
+                Some(_) => is_awaited |= is_unanswered(&named.question),
+                None => is_awaited = true,
+            }
+        }
+        is_awaited
+    }
+
     /// Sends the slices that have changed.
     async fn publish(&mut self) -> Result<(), Closed> {
-        let changes = self.slices();
+        let mut changes = self.slices();
+        changes.extend(self.departures());
         self.send(changes).await
     }
 
@@ -303,6 +345,7 @@ impl Running {
                 None => drop(self.refused.remove(&name)),
             }
             if before.is_none_or(|before| (&before.ports, &before.problem) != (&new.ports, &new.problem)) {
+                self.leaving.remove(&name);
                 self.sent.insert(name, new.clone());
                 changes.push(Change::UpsertSlice(new));
             }
@@ -363,7 +406,8 @@ impl Running {
                 }
             };
             for (server, result) in asked.tried {
-                self.servers.note(server, result.is_ok(), now);
+                let has_responded = result.as_ref().map_or_else(|failure| failure.has_responded, |_| true);
+                self.servers.note(server, has_responded, now);
                 let result = result.unwrap_or_else(|failure| QueryResult::of_failure(&failure));
                 *self.report.queries.entry(result).or_default() += 1;
             }

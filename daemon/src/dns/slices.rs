@@ -8,7 +8,7 @@ use nodelb_core::model::service::{Backend, Origin, Slice, SlicePort, Source};
 
 use super::answer::{self, Records, Target};
 use super::names::{Entry, Known, Names};
-use crate::files::named::{DnsName, Named, Question, RecordType};
+use crate::files::named::{Named, Question, RecordType};
 
 /// The result for a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -120,15 +120,13 @@ impl Collected<'_> {
             priority = Some(target.priority);
             // A weight of 0 stands for a small share, not for none (RFC 2782).
             let weight = target.weight.max(1);
-            if target.addresses.is_empty() {
-                for entry in self.lookup(&target.name, names) {
-                    if entry.known.is_none() && !entry.was_asked {
-                        return None;
-                    }
-                    problem = problem.or_else(|| entry.problem.clone().filter(|_| entry.known.is_some()));
-                    if let Some(Known { records: Records::Addresses(addresses), .. }) = &entry.known {
-                        addresses.iter().for_each(|addr| self.add(*addr, target.port, weight));
-                    }
+            for entry in self.lookup(target, names) {
+                if entry.known.is_none() && !entry.was_asked {
+                    return None;
+                }
+                problem = problem.or_else(|| entry.problem.clone().filter(|_| entry.known.is_some()));
+                if let Some(Known { records: Records::Addresses(addresses), .. }) = &entry.known {
+                    addresses.iter().for_each(|addr| self.add(*addr, target.port, weight));
                 }
             }
             let families = &self.named.families;
@@ -139,9 +137,10 @@ impl Collected<'_> {
         Some(problem)
     }
 
-    fn lookup<'n>(&self, name: &DnsName, names: &'n Names) -> Vec<&'n Entry> {
-        let questions = self.named.families.iter().map(|family| RecordType::of(*family));
-        let questions = questions.map(|record| Question { name: name.clone(), record });
+    /// The answers about the target's addresses that the SRV answer does not contain.
+    fn lookup<'n>(&self, target: &Target, names: &'n Names) -> Vec<&'n Entry> {
+        let records = target.missing(&self.named.families).map(RecordType::of);
+        let questions = records.map(|record| Question { name: target.name.clone(), record });
         questions.filter_map(|question| names.entry(&question)).collect()
     }
 }

@@ -51,7 +51,9 @@ fn read(path: &Path) -> io::Result<Answers> {
         let is_valid = is_name(&question.name)
             && match &records {
                 Records::Addresses(addresses) => !addresses.is_empty(),
-                Records::Targets(targets) => targets.iter().all(|target| target.port > 0 && is_name(&target.name)),
+                Records::Targets(targets) => {
+                    !targets.is_empty() && targets.iter().all(|target| target.port > 0 && is_name(&target.name))
+                }
             };
         let server: String = server.chars().filter(|c| !c.is_control()).take(MAX_SERVER).collect();
         if is_valid {

@@ -27,6 +27,7 @@ use toml::de::DeTable;
 
 use self::health_check::HealthCheckTable;
 use self::values::{BackendEntry, BackendsFrom, Frontend, Limited};
+use super::merge::INLINE;
 use super::named::{DnsName, Named, Question, RecordType, UNSPECIFIED};
 use super::{FileContent, Found};
 use crate::document::{self, Problem, Problems, Read, Table};
@@ -137,9 +138,8 @@ fn read_service(
     };
     let origin = Origin { object: Arc::clone(file), ..Origin::default() };
     let name = service.name?;
-    // Kubernetes does not permit this name, so it cannot be equal to that of an EndpointSlice in another file.
     let slice = Slice {
-        name: SliceName::new(&name.namespace, &format!("file:{}", name.name)),
+        name: SliceName::new(&name.namespace, &format!("{INLINE}{}", name.name)),
         service: name.clone(),
         source: Source::Files,
         origin: origin.clone(),

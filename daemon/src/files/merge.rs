@@ -62,6 +62,15 @@ pub fn merge(files: &BTreeMap<PathBuf, Arc<FileContent>>) -> Merged {
     merged
 }
 
+/// The beginning of the name of the slice with the addresses that a service entry lists. Kubernetes does not permit such
+/// a name, so it cannot be equal to that of an EndpointSlice in another file.
+pub(super) const INLINE: &str = "file:";
+
+/// The service of the slice with the addresses that its entry lists; `None` for a slice with another name.
+pub fn inline_service(slice: &SliceName) -> Option<ServiceName> {
+    Some(ServiceName::new(&slice.namespace, slice.name.strip_prefix(INLINE)?))
+}
+
 /// Whether the slice contains backends that are listed inline with the service: names in Kubernetes have no `:`.
 fn is_inline(slice: &Slice) -> bool {
     slice.name.name.contains(':')

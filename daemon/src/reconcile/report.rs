@@ -1,11 +1,12 @@
 //! The journal's lines about rounds: what the owner task has done, and what it could not do.
 
-use nodelb_core::engine::{AddressConflict, Kept, KeptBecause, Round, Takeover};
+use nodelb_core::engine::{AddressConflict, CompiledService, Kept, KeptBecause, Round, Takeover};
+use nodelb_core::history::Event;
 use nodelb_core::holds::{Emptied, Release};
 use nodelb_core::messages;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::Origin;
-use nodelb_core::text::listed;
+use nodelb_core::text::{listed, signed};
 use tracing::{info, warn};
 
 /// Logs one line for each important change; a steady state logs nothing.
@@ -34,11 +35,33 @@ pub(super) fn report(round: &Round) {
     }
     // The checker reports backends with a changed health.
     if round.done > 0 && round.compiled.len() > round.by_checks {
-        let names = listed(&round.compiled, SHOWN);
+        let services = listed(round.compiled.iter().map(|service| applied(service, &round.events)), SHOWN);
         info!(
             message_id = %messages::APPLIED,
-            operations = round.done, failed = round.failed, "applied: {names}"
+            operations = round.done, failed = round.failed, "applied: {services}"
         );
+    }
+}
+
+/// The maximum number of backends of one service in a line.
+const BACKENDS: usize = 4;
+
+/// Formats as `shop/web changed (+10.1.0.3:8080/TCP -10.1.0.2:8080/TCP)`, with the backends of all its ports.
+fn applied(CompiledService { name, what }: &CompiledService, events: &[Event]) -> String {
+    let Some(what) = what else { return name.to_string() };
+    let what = what.to_string().to_lowercase();
+    let events = events.iter().filter(|event| event.port.as_ref().is_some_and(|port| port.service == *name));
+    let (mut backends, mut more) = (Vec::new(), 0);
+    for (sign, list) in events.flat_map(|event| [('+', &event.added), ('-', &event.removed)]) {
+        backends.extend(signed(sign, &list.shown));
+        more += list.more;
+    }
+    more += backends.len().saturating_sub(BACKENDS);
+    backends.truncate(BACKENDS);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    match backends.join(" ").as_str() {
+        "" => format!("{name} {what}"),
+        backends => format!("{name} {what} ({backends}{more})"),
     }
 }
 
@@ -213,3 +236,7 @@ fn describe_kept(Kept { source, ports, because }: &Kept) -> Option<String> {
         )),
     }
 }
+
+#[cfg(test)]
+#[path = "tests/report.rs"]
+mod tests;

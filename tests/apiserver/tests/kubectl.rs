@@ -158,3 +158,69 @@ fn what_kubectl_is_refused() {
     assert!(!send(r#"{"stop": 9}"#).status.success());
     assert!(server.say("admin", "get svc").1);
 }
+
+/// The indented blocks of a page.
+fn blocks(page: &str) -> Vec<String> {
+    let mut blocks = vec![String::new()];
+    for line in page.lines() {
+        match line.strip_prefix("    ") {
+            Some(code) => blocks.last_mut().unwrap().push_str(&format!("{code}\n")),
+            // An empty line may belong to the block.
+            None if line.is_empty() => blocks.last_mut().unwrap().push('\n'),
+            None => blocks.push(String::new()),
+        }
+    }
+    blocks.into_iter().map(|block| block.trim_start().to_owned()).filter(|block| !block.is_empty()).collect()
+}
+
+/// Every block of docs/fleet.md with kubectl, in order, as an operator types it. Commands for other machines do nothing.
+#[test]
+fn the_commands_of_the_fleet_page_work() {
+    if !is_installed() {
+        return;
+    }
+    let server = Server::start();
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/fleet.md")).unwrap();
+    let stubs = server.directory.path().join("stubs");
+    std::fs::create_dir(&stubs).unwrap();
+    for other in ["curl", "nodelb", "sleep", "ssh"] {
+        std::os::unix::fs::symlink("/bin/true", stubs.join(other)).unwrap();
+    }
+    let path =
+        std::env::join_paths([stubs].into_iter().chain(std::env::split_paths(&std::env::var_os("PATH").unwrap())));
+    let path = path.unwrap();
+    let kubeconfig = std::fs::read_to_string(server.path("admin.kubeconfig")).unwrap();
+    let url = kubeconfig.lines().find_map(|line| line.trim().strip_prefix("server: ")).unwrap().to_owned();
+    let mut typed = 0;
+    for block in blocks(&page) {
+        match block.lines().next().unwrap() {
+            "apiVersion: v1" => std::fs::write(server.path("web.yaml"), &block).unwrap(),
+            "apiVersion: discovery.k8s.io/v1" => std::fs::write(server.path("web-slice.yaml"), &block).unwrap(),
+            _ => {}
+        }
+        if !block.contains("kubectl ") {
+            continue;
+        }
+        let rbac = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/kubernetes/rbac.yaml");
+        let block =
+            block.replace("https://203.0.113.1:6443", &url).replace("/usr/share/nodelb/kubernetes/rbac.yaml", rbac);
+        let mut bash = Command::new("timeout");
+        bash.args(["60", "bash", "-euo", "pipefail", "-c", &block]).current_dir(server.directory.path());
+        bash.env("PATH", &path).env("HOME", server.directory.path()).env("KUBECONFIG", server.path("admin.kubeconfig"));
+        let output = bash.stdin(Stdio::null()).output().unwrap();
+        assert!(output.status.success(), "{block}\n{}", String::from_utf8_lossy(&output.stderr));
+        typed += 1;
+    }
+    assert_eq!(typed, 5, "blocks with kubectl");
+    let slice = "get endpointslice web-1 -o jsonpath={.endpoints[*].addresses[0]}";
+    assert_eq!(server.kubectl(slice), "203.0.113.11 203.0.113.12 203.0.113.13");
+    assert_eq!(server.kubectl("get service web -o jsonpath={.spec.externalIPs[0]}"), "203.0.113.100");
+    // The kubeconfig of the page may read and not write.
+    let account = |line: &str| {
+        let output = server.command("admin", line).env_remove("KUBECONFIG").output().unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    assert!(account(&format!("--kubeconfig={} get services -A", server.path("kubeconfig"))).0);
+    let (is_done, error) = account(&format!("--kubeconfig={} delete service web", server.path("kubeconfig")));
+    assert!(!is_done && error.contains("system:serviceaccount:kube-system:nodelb"), "{error}");
+}

@@ -1,6 +1,9 @@
 //! The answers of the witnesses as plain values: all input of the rules. Each witness may be missing, and so may each
 //! of its answers; that is a fact, too. Contains no code that reaches a witness; [`gather`](super::gather) fills in the
 //! values.
+//!
+//! The rows of the daemon's answers are not those of the core: they have only the columns that rules use, and each may
+//! be missing, because a daemon of another version, which may be the fault, has other columns. Their times are ages.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -128,6 +131,8 @@ pub struct Daemon {
     pub definition: Option<Definition>,
     /// The value of `datapath.cgroup`.
     pub cgroup: String,
+    /// The value of `kubernetes.health-checks`; empty if it is not known.
+    pub health_checks: String,
     /// Rows of `/frontends?service=`.
     pub frontends: Vec<FrontendRow>,
     /// Rows of `/frontends?address=` for the addresses in error: the other services that claim them.

@@ -11,6 +11,7 @@ mod kernel;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use nodelb_core::model::time::Time;
 use nodelb_kube::apiserver::one_shot::OneShotClient;
 use tokio::net::lookup_host;
 use tokio::time::timeout;
@@ -23,10 +24,10 @@ use crate::endpoints::Endpoints;
 /// Time limit of the resolver.
 const RESOLVE: Duration = Duration::from_secs(2);
 
-/// Asks all witnesses. `now` is in seconds since 1970.
-pub(super) async fn facts(options: &DiagnoseOptions, endpoints: &Endpoints, now: u64) -> Facts {
+/// Asks all witnesses.
+pub(super) async fn facts(options: &DiagnoseOptions, endpoints: &Endpoints, now: Time) -> Facts {
     let service = options.service.clone();
-    let (daemon, hints) = endpoints.ask_daemon(&service).await;
+    let (daemon, hints) = endpoints.ask_daemon(&service, now).await;
     let cluster = match endpoints.settings.clone() {
         None => Probe::Skipped,
         Some(settings) => match OneShotClient::new(settings, hints) {
@@ -40,7 +41,7 @@ pub(super) async fn facts(options: &DiagnoseOptions, endpoints: &Endpoints, now:
     let outside_cgroup = daemon.ok().and_then(|daemon| cgroup::outside(&daemon.cgroup));
     let mut facts = Facts {
         service,
-        now,
+        now: now.0 / 1_000,
         node: endpoints.node.clone(),
         daemon,
         cluster,

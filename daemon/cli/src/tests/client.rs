@@ -2,7 +2,10 @@ use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::thread::JoinHandle;
 
-use super::{At, get};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::{Instant, sleep};
+
+use super::{At, CHECK, CHECK_EVERY, CHECK_TIME, Hanging, get, inquire};
 use crate::exit::Code;
 
 /// Answers one connection with these bytes, and returns the request.
@@ -87,4 +90,34 @@ fn an_answer_that_breaks_off_is_no_answer() {
     let (address, task) = answering("HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\nhalf");
     assert_eq!(get(&[address], "/maps").unwrap_err().code, Code::Unavailable);
     task.join().unwrap();
+}
+
+/// Answers a check at once, and another request after this number of checks.
+async fn slow(listener: tokio::net::TcpListener, checks: u32) {
+    loop {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        tokio::spawn(async move {
+            let mut request = [0; 512];
+            let length = stream.read(&mut request).await.unwrap();
+            if !request[..length].starts_with(format!("GET {CHECK} ").as_bytes()) {
+                sleep(CHECK_EVERY * checks).await;
+            }
+            // The first client is gone.
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
+        });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_that_hangs_is_recognised_in_seconds_and_one_that_works_gets_time() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = At::Tcp(listener.local_addr().unwrap());
+    let begun = Instant::now();
+    let error = inquire(&at, "/maps").await.unwrap_err();
+    assert!(error.is::<Hanging>(), "{error:#}");
+    assert!(begun.elapsed() < CHECK_EVERY + CHECK_TIME * 2, "{:?}", begun.elapsed());
+    let server = tokio::spawn(slow(listener, 10));
+    let (_, body) = inquire(&at, "/maps").await.unwrap();
+    assert_eq!(&body[..], b"ok");
+    server.abort();
 }

@@ -5,16 +5,17 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::Engine;
 use super::compiled::{Compiled, CompiledPort, Subject};
 use super::event_recorder::{AddressChange, Draft, Refusals, refusals};
 use super::hold::spare_cluster_ips;
+use super::{CompiledService, Engine};
 use crate::claims::{Claim, Incumbent, RowStatus};
 use crate::compile::guard::Refusal;
 use crate::compile::plan::PortPlan;
 use crate::compile::select::Checks;
 use crate::compile::{CompileContext, compile};
 use crate::degraded::Degraded;
+use crate::history::What;
 use crate::holds::Emptied;
 use crate::model::addr::L4Addr;
 use crate::model::cause::{DirtyReason, Trigger};
@@ -47,15 +48,17 @@ impl Engine {
         }
         self.round.compiled.reserve(dirty.len());
         for (name, reason) in dirty {
-            self.recompile(&name, &reason, now);
+            let what = self.recompile(&name, &reason, now);
             self.round.by_checks += usize::from(matches!(reason.trigger, Trigger::Checks(_)));
-            self.round.compiled.push(name);
+            self.round.compiled.push(CompiledService { name, what });
         }
     }
 
-    /// Compiles one service again and records which entries that touches.
-    fn recompile(&mut self, name: &ServiceName, reason: &DirtyReason, now: Moment) {
-        let old = self.compiled.remove(name).unwrap_or_default();
+    /// Compiles one service again and records which entries that touches. Returns [`CompiledService::what`].
+    fn recompile(&mut self, name: &ServiceName, reason: &DirtyReason, now: Moment) -> Option<What> {
+        let old = self.compiled.remove(name);
+        let was_described = old.is_some();
+        let old = old.unwrap_or_default();
         let mut new = Compiled::default();
         let mut claims: Vec<(L4Addr, Option<Claim>)> = Vec::new();
         let owner = self.table.owner(name).map(|(service, slices)| {
@@ -102,6 +105,13 @@ impl Engine {
         }
         if is_described {
             self.compiled.insert(name.clone(), new);
+        }
+        let is_news = source.is_none_or(|source| self.event_recorder.is_recorded(source));
+        match (was_described, is_described) {
+            (true, false) => Some(What::Removed),
+            (false, true) => is_news.then_some(What::Added),
+            (true, true) => is_news.then_some(What::Changed),
+            (false, false) => None,
         }
     }
 

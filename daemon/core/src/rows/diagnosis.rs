@@ -114,6 +114,8 @@ kinds! {
     BackendsQuarantined = "backends-quarantined",
     /// The Service asks for health checks that nodelb cannot make.
     HealthCheckInvalid = "health-check-invalid",
+    /// The Service asks for health checks, and the daemon makes none for Services of Kubernetes.
+    HealthChecksOff = "health-checks-off",
     /// The service has no backends, whatever the reason.
     NoBackends = "no-backends",
     /// A backend does not answer.

@@ -69,11 +69,11 @@ rows! {
         /// The address with which the node appears at the backend; absent if the backend sees the client.
         source_address: Option<String> = text("Source-Address").spare(),
         /// The path of its packets.
-        path: String = one_of("Path", &PATHS),
+        path: String = one_of("Path", &PATHS).spare(),
         /// The state.
         state: String = text("State"),
         /// The time of the last packet.
-        last_packet: Time = age("Idle"),
+        last_packet: Time = age("Idle").spare(),
         /// The time of the first packet.
         first_packet: Time = age("Age").spare(),
         /// The number of bytes.

@@ -16,7 +16,7 @@ use crate::output::durations;
 use crate::output::schema::{Column, Schema};
 use crate::output::table::{Cell, Style, Table};
 use crate::state::status::Status;
-use crate::text::filled;
+use crate::text::{filled, signed};
 
 /// The names of traffic policies in Kubernetes.
 const POLICIES: [&str; 2] = ["Cluster", "Local"];
@@ -233,7 +233,6 @@ impl HistoryRow {
 
     /// The cells of the short form.
     pub fn short(&self, now: Time) -> [Cell<'_>; 6] {
-        let signed = |sign: char, list: &[L4Addr]| list.iter().map(|it| format!("{sign}{it}")).collect::<Vec<_>>();
         let lists = [('+', &self.added), ('-', &self.removed), ('=', &self.held), ('!', &self.refused)];
         let backends = lists.into_iter().flat_map(|(sign, list)| signed(sign, list)).collect();
         let version = self.resource_version.as_ref().map(|version| format!("rv {version}"));

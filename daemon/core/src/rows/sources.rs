@@ -51,11 +51,11 @@ rows! {
         /// The number of records in use.
         count: u64 = number("Records"),
         /// The TTL of the last answer in seconds, as the server sent it.
-        ttl: Option<u64> = number("TTL"),
+        ttl: Option<u64> = number("TTL").spare(),
         /// The time until the next query in seconds; absent while a query waits for its answer.
-        next: Option<u64> = number("Next"),
+        next: Option<u64> = number("Next").spare(),
         /// The server of the last answer.
-        server: Option<String> = text("Server"),
+        server: Option<String> = text("Server").spare(),
         /// The time since which the state is the same.
         since: Time = age("Since"),
         /// The services with such a backend.

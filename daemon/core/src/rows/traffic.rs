@@ -99,6 +99,13 @@ impl Answer for Rates {
 }
 
 impl Rates {
+    /// The line above the table: the sums of all rows.
+    pub fn summary(&self) -> String {
+        let sum = |of: fn(&RateRow) -> f64| self.rates.iter().map(of).sum::<f64>();
+        let (connections, refused) = (sum(|row| row.per_second), sum(|row| row.refused));
+        format!("{}  {connections:.1} connections per second, {refused:.1} refused\n", self.time)
+    }
+
     /// The rates of services, or of each of their ports. A count that is lower than before began again at 0.
     pub fn between(before: &Counters, after: &Counters, (time, seconds): (Time, f64), is_by_port: bool) -> Self {
         let key = |row: &CounterRow| (row.service.clone(), row.port.clone());

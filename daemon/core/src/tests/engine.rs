@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::Engine;
+use super::{CompiledService, Engine};
 use crate::change::Change;
 use crate::compile::guard::Guard;
 use crate::config::EngineConfig;
@@ -9,6 +9,7 @@ use crate::datapath::{Datapath, Limits};
 use crate::explain::reports;
 use crate::explain::trace::{Verdict, trace};
 use crate::filter::Filter;
+use crate::history::What;
 use crate::memory::MemoryDatapath;
 use crate::model::addr::{L4Addr, Protocol};
 use crate::model::moment::Moment;
@@ -526,7 +527,8 @@ fn an_address_of_the_node_makes_only_its_claimants_dirty() {
     {
         engine.change(node(own));
         let round = engine.reconcile(&mut datapath, Moment(at));
-        assert_eq!(round.compiled, [name("a/s"), name("a/u")]);
+        let changed = |text| CompiledService { name: name(text), what: Some(What::Changed) };
+        assert_eq!(round.compiled, [changed("a/s"), changed("a/u")]);
         assert_eq!((round.done, status(&engine)), (2, statuses.to_vec()));
     }
     engine.change(node(&["203.0.113.1:1"]));

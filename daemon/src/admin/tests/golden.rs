@@ -1,37 +1,36 @@
-//! The text of each command that shows tables, at 80 and 120 columns and in a pipe, with 5 and with 10,000 services, as
+//! The text of each command that shows tables or findings, at 80 and 120 columns and in a pipe, with 5 and with 10,000 services, as
 //! files in `golden/`. The rows are those of the routes, and the command line renders them with the same code. `UPDATE=1`
 //! rewrites the files.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 
-use nodelb_core::history::{Event, History, Kernel, Stamp, What};
-use nodelb_core::model::addr::{Family, L4Addr, Protocol};
-use nodelb_core::model::cause::Cause;
-use nodelb_core::model::service::{Origin, PortKey, Source};
+use nodelb_cli::DiagnoseOptions;
+use nodelb_cli::ask::Format;
+use nodelb_cli::client::At;
+use nodelb_cli::diagnose::examine;
+use nodelb_cli::endpoints::Endpoints;
+use nodelb_core::model::time::Time;
 use nodelb_core::output::table::Style;
-use nodelb_core::source_report::{SourceReport, SourceState};
-use nodelb_core::state::kernel_check::Content as MapContent;
-use tokio::sync::watch;
+use nodelb_core::rows::{Answer, Counters, Diagnosis, Rates};
+use tokio::net::UnixListener;
+use tokio::sync::mpsc;
 
-use super::fixture::{always, kubernetes, owner, unsynced};
+use self::state::{UNIX, state};
 use super::query::Query;
 use super::routes::{Content, ROUTES};
-use super::state::{AdminState, Now};
-use super::tables::tests::apiservers::report;
-use crate::datapath::fake::FakeDatapath;
+use super::state::AdminState;
+use super::{counters, serve};
 use crate::generated::is_update;
-use crate::reconcile;
-use crate::recorder;
-use crate::status::{Check, Health};
-use crate::world::{self, World};
+use crate::http::Listener;
+use crate::world;
 
-/// The time of every answer, in seconds since 1970.
-const UNIX: u64 = 1_795_000_000;
+#[path = "golden/state.rs"]
+mod state;
 
 /// The name of a file, and the request behind the command.
-const COMMANDS: [(&str, &str); 12] = [
+const REQUESTS: [(&str, &str); 16] = [
     ("status", "/status"),
     ("services", "/services"),
     ("frontends", "/frontends"),
@@ -41,82 +40,37 @@ const COMMANDS: [(&str, &str); 12] = [
     ("diff", "/diff"),
     ("maps", "/maps"),
     ("sources", "/sources"),
+    ("dns", "/dns"),
     ("apiservers", "/apiservers"),
+    ("devices", "/devices"),
+    ("connections", "/connections"),
+    ("drops", "/drops"),
     ("config", "/config"),
     ("counters", "/counters"),
 ];
+
+/// The commands that ask more than once, or more than the daemon. The files have their names.
+const OTHERS: [&str; 2] = ["top", "diagnose"];
+
+/// The services of `nodelb diagnose`: one that does not get its address, one with a refused backend, and one that does
+/// not exist.
+const DIAGNOSED: [&str; 3] = ["production/service-00002", "production/service-00003", "production/service-0001"];
+
+/// The commands whose output has no table, so that it does not depend on the width; tests/README.md names their tests.
+const WITHOUT_TABLE: [&str; 8] =
+    ["run", "check-config", "watch", "cleanup", "metrics", "version", "completions", "reaper"];
 
 /// The outputs: the heading in the file, and the width that the command line uses: at most 100 on a terminal.
 const OUTPUTS: [(&str, Option<usize>); 3] =
     [("a terminal of 80 columns", Some(80)), ("a terminal of 120 columns", Some(100)), ("a pipe", None)];
 
+/// The maximum number of lines of an output that is compared as a whole.
+const WHOLE: usize = 60;
 /// The number of lines of a long output that are compared, at its start and its end.
 const HEAD: usize = 8;
 const TAIL: usize = 2;
 /// The maximum length of a line in a file.
 const LONGEST: usize = 240;
-
-fn state(services: u32) -> AdminState {
-    let world = World::new(services);
-    let snapshot = world.engine.snapshot(world.now);
-    let realised = snapshot.realised.clone();
-    let content = move || Ok(MapContent { state: realised.clone(), ..MapContent::default() });
-    let now = Now { moment: world.now, unix: UNIX };
-    let health = Health { heartbeat: world.now, checks: vec![Check::passed("links", "10 links")] };
-    AdminState {
-        owner: reconcile::Published { health: always(health), ..owner(always(snapshot)) },
-        datapath: Arc::new(FakeDatapath {
-            content: Box::new(content),
-            limits: world::LIMITS,
-            ..FakeDatapath::default()
-        }),
-        kubernetes: Some(kubernetes(report())),
-        recorder: recorder::Published { history: watch::channel(Arc::new(history())).1, ..unsynced().recorder },
-        files: always(vec![source()]),
-        clock: Arc::new(move || now),
-        ..unsynced()
-    }
-}
-
-fn source() -> SourceReport {
-    SourceReport {
-        source: Source::Files,
-        path: "/etc/nodelb/services.d/shop.toml".into(),
-        state: SourceState::LastGood,
-        services: 3,
-        slices: 3,
-        problems: vec!["/etc/nodelb/services.d/shop.toml:3: service shop/web: unknown key `backend`".into()],
-        since: UNIX - 90,
-        kind: None,
-        notices: Vec::new(),
-        last_received: None,
-    }
-}
-
-fn history() -> History {
-    let mut history = History::default();
-    let key = PortKey {
-        service: "production/service-00001".parse().unwrap(),
-        port: "http".into(),
-        protocol: Protocol::Tcp,
-        family: Family::Ipv4,
-    };
-    let origin = Origin {
-        object: "EndpointSlice production/service-00001-x7k2p".into(),
-        resource_version: "15".into(),
-        writer: "kube-controller-manager".into(),
-        ..Origin::default()
-    };
-    let address = |text: &str| -> L4Addr { text.parse().unwrap() };
-    let event =
-        Event::for_port(&Arc::new(key), Some(Source::Kubernetes), What::Changed, Cause { origin, is_removed: false });
-    let added = (1..=7).map(|number| address(&format!("10.1.0.{number}:8080"))).collect();
-    let event =
-        Event { added, removed: [address("10.1.1.1:8080")].into_iter().collect(), kernel: Kernel::Done, ..event };
-    history.add(Event::for_daemon(What::Started, "nodelb 0.1.0"), Stamp { at: (UNIX - 600) * 1_000, to_kernel: 0 });
-    history.add(event, Stamp { at: (UNIX - 60) * 1_000, to_kernel: 350 });
-    history
-}
 
 /// The text of the answer to a request in this style.
 fn text(state: &AdminState, target: &str, style: &Style) -> String {
@@ -139,7 +93,7 @@ fn sample(text: &str) -> String {
         _ => format!("{line}\n"),
     };
     let mut out = format!("({} lines, {width} columns)\n", lines.len());
-    if lines.len() <= 40 {
+    if lines.len() <= WHOLE {
         out.extend(lines.iter().map(shown));
     } else {
         out.extend(lines[..HEAD].iter().map(shown));
@@ -149,13 +103,56 @@ fn sample(text: &str) -> String {
     out
 }
 
+/// The text of `nodelb top` after two counts, half a minute apart.
+fn top(state: &AdminState, style: &Style) -> String {
+    let after = counters::counters(state, &Default::default());
+    let less = |count: u64| count - count / 10;
+    let mut before = Counters { is_counting: true, counters: after.counters.clone() };
+    for row in &mut before.counters {
+        (row.inside, row.outside, row.refused) = (less(row.inside), row.outside.map(less), less(row.refused));
+    }
+    let rates = Rates::between(&before, &after, (Time(UNIX * 1_000), 30.0), false);
+    rates.summary() + &rates.text(rates.time, style)
+}
+
+/// What `nodelb diagnose` finds out about services by asking this daemon.
+fn diagnoses(state: AdminState) -> Vec<Diagnosis> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let (sender, listeners) = mpsc::channel(1);
+        sender.try_send(Listener::Unix(UnixListener::bind(&path).unwrap())).map_err(drop).unwrap();
+        tokio::spawn(serve(listeners, state, std::future::pending()));
+        let endpoints = Endpoints { admin: vec![At::Unix(path)], settings: None, node: "node-7".into() };
+        let mut found = Vec::new();
+        for service in DIAGNOSED {
+            let options = DiagnoseOptions {
+                service: service.parse().unwrap(),
+                output: Format::Text,
+                verbose: false,
+                connection: Default::default(),
+                no_connect: true,
+            };
+            found.push(examine(&options, &endpoints, Time(UNIX * 1_000)).await);
+        }
+        found
+    })
+}
+
 fn compare(services: u32) {
     let state = state(services);
+    let diagnoses = diagnoses(state.clone());
     let mut problems = Vec::new();
-    for (name, target) in COMMANDS {
+    for (name, target) in REQUESTS.into_iter().chain(OTHERS.map(|name| (name, ""))) {
         let mut found = String::new();
         for (heading, width) in OUTPUTS {
-            let text = text(&state, target, &Style { width, ..Style::default() });
+            let style = Style { width, ..Style::default() };
+            let text = match name {
+                "top" => top(&state, &style),
+                "diagnose" => diagnoses.iter().map(|it| it.text(it.time, &style)).collect::<Vec<_>>().join("\n"),
+                _ => text(&state, target, &style),
+            };
             problems.extend(problem(&text, width).map(|what| format!("{name}, {heading}: {what}")));
             found.push_str(&format!("== {heading} {}", sample(&text)));
         }
@@ -164,7 +161,7 @@ fn compare(services: u32) {
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(&file, &found).unwrap();
         }
-        let expected = fs::read_to_string(&file).unwrap();
+        let expected = fs::read_to_string(&file).unwrap_or_default();
         assert!(found == expected, "{} differs: run this test with UPDATE=1\n{found}", file.display());
     }
     assert!(problems.is_empty(), "{problems:#?}");
@@ -177,7 +174,8 @@ fn problem(text: &str, width: Option<usize>) -> Option<String> {
             let wide = text.lines().find(|line| line.chars().count() > width);
             wide.map(|line| format!("wider than {width}: {line}"))
         }
-        None => (text.contains('…') || text.contains(" more")).then(|| "shortened".into()),
+        // A finding that follows from another one is hidden at any width.
+        None => (text.contains('…') || text.replace(" more finding", "").contains(" more")).then(|| "shortened".into()),
     }
 }
 
@@ -189,6 +187,15 @@ fn five_services_read_as_recorded() {
 #[test]
 fn ten_thousand_services_read_as_recorded() {
     compare(10_000);
+}
+
+#[test]
+fn every_command_has_files_or_no_table() {
+    let files = REQUESTS.iter().map(|(name, _)| *name).chain(OTHERS);
+    let known: BTreeSet<&str> = files.filter(|name| *name != "counters").chain(WITHOUT_TABLE).collect();
+    let command = nodelb_cli::command();
+    let commands: BTreeSet<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+    assert_eq!(known, commands);
 }
 
 /// `nodelb frontends | grep ADDRESS` finds each backend.

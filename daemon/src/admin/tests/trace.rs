@@ -98,7 +98,7 @@ claim     shop/late claims 10.96.7.7:80/TCP as ClusterIP, too: 10.96.7.7:80/TCP 
 view      cluster: every backend that is selected (internalTrafficPolicy is Cluster)
 affinity  none: a backend is chosen for each connection
 backends  none: no EndpointSlice and no file has a backend for this port
-status    NoBackends for 5s: it is in the kernel (compare with the present maps: /diff)
+status    NoBackends for 5s: it is in the kernel (to compare with the maps: nodelb diff)
 verdict   refused with ECONNREFUSED (connection refused): no usable backend
 ";
     let text = reported("10.96.7.7:80", Client::Host);

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::dns::answer::Target;
-use crate::files::named::Named;
+use crate::files::named::DnsName;
 
 const BOUNDS: Bounds = Bounds { min_ttl: 1_000, max_ttl: 60_000, hold: Some(300_000) };
 
@@ -142,6 +142,54 @@ fn the_targets_of_srv_records_are_asked_for_unless_the_answer_has_their_addresse
     // An open question that has left the file.
     assert!(!names.answer(&question("b.example", RecordType::A), records(&["192.0.2.1"], 1), Moment(1), 0));
     assert_eq!(names.next_due(), None);
+}
+
+/// A server adds as many addresses of targets as it likes: those of the other family are asked for.
+#[test]
+fn the_other_family_of_a_target_is_asked_for() {
+    let srv = question("_http._tcp.web.example", RecordType::Srv);
+    let mut wanted = (*wanted(std::slice::from_ref(&srv))).clone();
+    for named in wanted.values_mut() {
+        *named = Arc::new(Named { families: vec![Family::Ipv4, Family::Ipv6], ..Named::clone(named) });
+    }
+    let mut names = Names::new(BOUNDS, 1, BTreeMap::new());
+    names.follow(Arc::new(wanted), Moment(0));
+    assert_eq!(names.take_due(Moment(0)), Some(srv.clone()));
+    let target = Target {
+        priority: 0,
+        weight: 1,
+        port: 80,
+        name: DnsName::of_labels("a.example").unwrap(),
+        addresses: vec!["192.0.2.1".parse().unwrap()],
+    };
+    let reply = Reply::Answered("s".into(), Answer::Records(Records::Targets(vec![target]), 5));
+    assert!(names.answer(&srv, reply, Moment(0), 0));
+    assert_eq!(names.take_due(Moment(0)), Some(question("a.example", RecordType::Aaaa)));
+    assert_eq!(names.take_due(Moment(0)), None);
+}
+
+/// Many ports of few hosts leave room for each host.
+#[test]
+fn the_limit_of_targets_counts_hosts() {
+    let srv = question("_http._tcp.web.example", RecordType::Srv);
+    let mut names = Names::new(BOUNDS, 1, BTreeMap::new());
+    names.follow(wanted(std::slice::from_ref(&srv)), Moment(0));
+    assert_eq!(names.take_due(Moment(0)), Some(srv.clone()));
+    let target = |priority, port, name: &str| Target {
+        priority,
+        weight: 1,
+        port,
+        name: DnsName::of_labels(name).unwrap(),
+        addresses: Vec::new(),
+    };
+    let ports = (1..=300).map(|port| target(0, port, "a.example"));
+    let hosts = (0..300).map(|host| target(1, 80, &format!("b{host}.example")));
+    let targets = Records::Targets(ports.chain(hosts).collect());
+    assert!(names.answer(&srv, Reply::Answered("s".into(), Answer::Records(targets, 5)), Moment(0), 0));
+    let asked: BTreeSet<Question> = std::iter::from_fn(|| names.take_due(Moment(0))).collect();
+    assert_eq!(asked.len(), MAX_TARGETS);
+    assert!(asked.contains(&question("a.example", RecordType::A)));
+    assert!(asked.contains(&question("b254.example", RecordType::A)));
 }
 
 #[test]

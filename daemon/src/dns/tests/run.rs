@@ -45,7 +45,8 @@ fn bounds() -> Bounds {
 }
 
 fn ask_timeouts() -> DnsTimeouts {
-    let ask = AskTimeouts { udp: Duration::from_millis(100), tcp: Duration::from_secs(5) };
+    let [udp, tcp, total] = [100, 5_000, 10_000].map(Duration::from_millis);
+    let ask = AskTimeouts { udp, tcp, total };
     DnsTimeouts { ask, save_every: Duration::from_millis(10), timeout: Duration::from_secs(5) }
 }
 
@@ -56,7 +57,7 @@ impl Rig {
 
     fn with(servers: Vec<SocketAddr>, directory: &Path, bounds: Bounds, datapath: MemoryDatapath) -> Self {
         let realised = if datapath.dump().is_ok() { datapath.dump().unwrap() } else { Realised::default() };
-        let config = EngineConfig { sources: [Source::Files].into(), max_services: 100, ..EngineConfig::default() };
+        let config = EngineConfig { sources: [Source::Files].into(), max_services: 2_000, ..EngineConfig::default() };
         let mut engine = Engine::new(config, realised);
         engine.change(Change::Node(NodeFacts::default()));
         let (files, incoming) = mpsc::channel(8);
@@ -380,6 +381,41 @@ async fn the_second_server_answers_while_the_first_one_fails() {
     rig.end().await;
 }
 
+/// A server that answers with an error for one name is not avoided: another server may know other names.
+#[tokio::test]
+async fn a_server_that_answers_with_an_error_stays_the_first() {
+    let (first, second, scratch) = (Server::start().await, Server::start().await, tempfile::tempdir().unwrap());
+    first.set("broken.example", A, Script::Code(ResponseCode::ServFail));
+    first.set_addresses("web.example", 1, &["192.0.2.1"]);
+    second.set("broken.example", A, Script::Code(ResponseCode::Refused));
+    let servers = vec![first.address, second.address];
+    let mut rig = Rig::with(servers, scratch.path(), bounds(), MemoryDatapath::new(limits()));
+    let broken =
+        "[[service]]\nname = \"shop/broken\"\nfrontends = [\"198.51.100.11:80\"]\nbackends = [\"broken.example:80\"]\n";
+    rig.file(&format!("{broken}{}", service(WEB))).await;
+    rig.until("a backend", |_, backends| backends.len() == 1).await;
+    rig.settle(2_000).await;
+    assert_eq!(rig.backends(), ["192.0.2.1:8080".to_owned()].into());
+    assert_eq!(rig.status().iter().filter(|(status, _)| *status == Status::Ok).count(), 1, "{:?}", rig.status());
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_thousand_services_with_one_name_need_one_query() {
+    let (server, scratch) = (Server::start().await, tempfile::tempdir().unwrap());
+    server.set_addresses("web.example", 60, &["192.0.2.1"]);
+    let bounds = Bounds { min_ttl: 60_000, max_ttl: 60_000, ..bounds() };
+    let mut rig = Rig::start(&server, scratch.path(), bounds).await;
+    let service = |n: usize| {
+        let frontend = format!("198.51.{}.{}:80", 100 + n / 250, n % 250 + 1);
+        format!("[[service]]\nname = \"shop/web-{n}\"\nfrontends = [\"{frontend}\"]\nbackends = [\"web.example:80\"]\n")
+    };
+    rig.file(&(0..1_000).map(service).collect::<String>()).await;
+    rig.until("all services", |rows, _| rows.len() == 1_000 && rows.iter().all(|(it, _)| *it == Status::Ok)).await;
+    assert_eq!(server.asked(), (1, 0));
+    rig.end().await;
+}
+
 #[tokio::test]
 async fn a_restart_without_a_server_keeps_the_backends() {
     let (server, scratch) = (Server::start().await, tempfile::tempdir().unwrap());
@@ -419,6 +455,37 @@ async fn a_service_that_gets_a_name_for_an_address_is_never_without_backends() {
     assert!(rig.merged.names().is_empty());
     rig.file("").await;
     rig.until("nothing", |rows, _| rows.is_empty()).await;
+    rig.end().await;
+}
+
+#[tokio::test]
+async fn a_service_keeps_its_backends_until_its_new_name_has_an_answer() {
+    let (server, scratch) = (Server::start().await, tempfile::tempdir().unwrap());
+    server.set_addresses("web.example", 1, &["192.0.2.1"]);
+    server.set("new.example", A, Script::Silence);
+    let new = service("backends = [\"new.example:8080\"]");
+    let mut rig = Rig::start(&server, scratch.path(), bounds()).await;
+    for (old, backend) in [(WEB, "192.0.2.1:8080"), ("backends = [\"192.0.2.9:80\"]", "192.0.2.9:80")] {
+        rig.file(&service(old)).await;
+        rig.serves(Status::Ok, &[backend]).await;
+        server.set("new.example", A, Script::Silence);
+        rig.file(&new).await;
+        rig.settle(1_000).await;
+        assert_eq!(rig.backends(), [backend.to_owned()].into(), "while no server answers");
+        server.set_addresses("new.example", 1, &["192.0.2.3"]);
+        rig.serves(Status::Ok, &["192.0.2.3:8080"]).await;
+        rig.file("").await;
+        rig.until("nothing", |rows, backends| rows.is_empty() && backends.is_empty()).await;
+    }
+    // A name that does not exist is an answer.
+    rig.file(&service(WEB)).await;
+    rig.serves(Status::Ok, &["192.0.2.1:8080"]).await;
+    server.set("none.example", A, Script::NoSuchName(1));
+    rig.file(&service("backends = [\"none.example:8080\"]")).await;
+    rig.serves(Status::NoBackends, &[]).await;
+    // The previous name returns.
+    rig.file(&service(WEB)).await;
+    rig.serves(Status::Ok, &["192.0.2.1:8080"]).await;
     rig.end().await;
 }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use nodelb_core::model::service::ServiceName;
+use nodelb_core::model::time::Time;
 use nodelb_core::state::status::Status;
 use nodelb_kube::apiserver::address::{Address, Host};
 use nodelb_kube::apiserver::one_shot::AddressHints;
@@ -11,8 +12,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::definition;
-use crate::ask::now;
-use crate::client::{self, At};
+use crate::ask;
+use crate::client::{self, At, Hanging};
 use crate::diagnose::facts::{ApiserverRow, Daemon, FrontendRow, LimitRow, Maps, Packets, Probe, ServiceRow};
 use crate::diagnose::rows;
 use crate::endpoints::Endpoints;
@@ -22,10 +23,10 @@ const MOST: usize = 16;
 
 impl Endpoints {
     /// Queries the daemon about a service and about the apiservers.
-    pub(super) async fn ask_daemon(&self, service: &ServiceName) -> (Probe<Daemon>, AddressHints) {
+    pub(super) async fn ask_daemon(&self, service: &ServiceName, now: Time) -> (Probe<Daemon>, AddressHints) {
         match self.reach().await {
             Ok(at) => {
-                let asked = Asked { at };
+                let asked = Asked { at, now };
                 let daemon = asked.about(service).await;
                 let hints = asked.hints(&daemon.apiservers).await;
                 (Probe::Ok(daemon), hints)
@@ -37,7 +38,7 @@ impl Endpoints {
     /// Returns what a running daemon knows about the apiservers; empty if no daemon runs.
     pub async fn hints(&self) -> AddressHints {
         let Ok(at) = self.reach().await else { return AddressHints::default() };
-        let asked = Asked { at };
+        let asked = Asked { at, now: ask::now() };
         let apiservers: Vec<ApiserverRow> = asked.rows("/apiservers?output=json".into(), "apiservers").await;
         asked.hints(&apiservers).await
     }
@@ -47,7 +48,7 @@ impl Endpoints {
         if addresses.is_empty() {
             return None;
         }
-        let asked = Asked { at: self.reach().await.ok()? };
+        let asked = Asked { at: self.reach().await.ok()?, now: ask::now() };
         let own = service.to_string();
         for address in addresses.iter().take(MOST) {
             let rows: Vec<FrontendRow> =
@@ -65,7 +66,13 @@ impl Endpoints {
         for at in &self.admin {
             match client::inquire(at, "/healthz?output=json").await {
                 Ok(_) => return Ok(at.clone()),
-                Err(error) => silent.push(format!("{at}: {error:#}")),
+                Err(error) => {
+                    silent.push(format!("{at}: {error:#}"));
+                    // The other addresses are those of the same daemon.
+                    if error.is::<Hanging>() {
+                        break;
+                    }
+                }
             }
         }
         Err(silent.join("; "))
@@ -77,6 +84,8 @@ const TRACED: usize = 4;
 
 struct Asked {
     at: At,
+    /// Ages in the answers end now.
+    now: Time,
 }
 
 impl Asked {
@@ -87,7 +96,13 @@ impl Asked {
 
     async fn rows<T: DeserializeOwned>(&self, target: String, table: &str) -> Vec<T> {
         let Some(answer) = self.answer(target).await else { return Vec::new() };
-        typed(rows::of(&answer, table))
+        self.typed(rows::of(&answer, table))
+    }
+
+    /// The rows with ages in place of times.
+    fn typed<T: DeserializeOwned>(&self, mut rows: Vec<Value>) -> Vec<T> {
+        rows.iter_mut().for_each(|row| rows::to_ages(row, self.now));
+        typed_as_is(rows)
     }
 
     async fn about(&self, service: &ServiceName) -> Daemon {
@@ -114,8 +129,8 @@ impl Asked {
             frontends,
             backends,
             sources,
-            session: typed(apiserver_rows("session")).into_iter().next(),
-            apiservers: typed(apiserver_rows("apiservers")),
+            session: self.typed(apiserver_rows("session")).into_iter().next(),
+            apiservers: self.typed(apiserver_rows("apiservers")),
             maps: maps.as_ref().map(maps_of),
             differences: differences.map(|answer| concerning(service, rows::of(&answer, "differences"))),
             history: history.map(|answer| rows::of(&answer, "history")),
@@ -129,8 +144,9 @@ impl Asked {
         let config = self.answer("/config?output=json".into()).await;
         let settings = config.map(|answer| rows::of(&answer, "config")).unwrap_or_default();
         daemon.cgroup = setting(&settings, "datapath.cgroup");
+        daemon.health_checks = setting(&settings, "kubernetes.health-checks");
         if daemon.frontends.iter().any(is_for_outside) {
-            let limits = maps.as_ref().map(|answer| typed(rows::of(answer, "limits"))).unwrap_or_default();
+            let limits = maps.as_ref().map(|answer| typed_as_is(rows::of(answer, "limits"))).unwrap_or_default();
             let packets = self.packets(&of, limits).await;
             daemon.packets = packets.map(|it| Packets { snat_ports: setting(&settings, "packets.snat-ports"), ..it });
         }
@@ -151,7 +167,7 @@ impl Asked {
         Some(Packets {
             translation: text("translation"),
             reason: text("reason"),
-            devices: typed(rows::of(&devices, "devices")),
+            devices: typed_as_is(rows::of(&devices, "devices")),
             drops,
             connections,
             limits,
@@ -210,12 +226,7 @@ fn is_for_outside(row: &FrontendRow) -> bool {
     matches!(row.kind.as_str(), "NodePort" | "LoadBalancer" | "ExternalIP") || row.outside == "Served"
 }
 
-fn typed<T: DeserializeOwned>(mut rows: Vec<Value>) -> Vec<T> {
-    rows.iter_mut().for_each(|row| rows::to_ages(row, now()));
-    rows.into_iter().filter_map(|row| serde_json::from_value(row).ok()).collect()
-}
-
-/// The same for rows without ages.
+/// The rows without ages.
 fn typed_as_is<T: DeserializeOwned>(rows: Vec<Value>) -> Vec<T> {
     rows.into_iter().filter_map(|row| serde_json::from_value(row).ok()).collect()
 }

@@ -32,7 +32,7 @@ pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
 
 fn silent_daemon(context: &Context<'_>, why: &str) -> Finding {
     let severity = if context.has_failed_connect() { Severity::Critical } else { Severity::Warning };
-    let what = "nodelb is not running on this node; traffic continues with the last known backends";
+    let what = "the nodelb daemon on this node does not respond; traffic continues with the last known backends";
     context.finding(Kind::DaemonSilent, what).severity(severity).evidence([quoted(why)])
 }
 

@@ -1,11 +1,12 @@
-//! Whether the service exists, and whether it is one for proxies.
+//! Whether the service exists, whether it is one for proxies, and whether it gets the health checks that it asks for.
 
 use nodelb_core::history::What;
 use nodelb_core::model::time::Time;
 use nodelb_core::rows::HistoryRow;
+use nodelb_kube::api::health_check::ANNOTATION;
 use serde::Deserialize;
 
-use super::{Context, Finding, Kind, Severity, shown};
+use super::{Context, Finding, Kind, Severity, quoted, shown, some};
 use crate::diagnose::facts::Probe;
 use crate::diagnose::objects::{label, spec, text};
 use crate::diagnose::suggest::similar_names;
@@ -14,7 +15,8 @@ use crate::diagnose::suggest::similar_names;
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
 
 pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
-    missing(context).into_iter().chain(not_for_proxies(context)).chain(unknown_to_daemon(context)).collect()
+    let found = [missing(context), not_for_proxies(context), unknown_to_daemon(context), unchecked(context)];
+    found.into_iter().flatten().collect()
 }
 
 fn daemon_has_it(context: &Context<'_>) -> Option<bool> {
@@ -83,4 +85,17 @@ fn unknown_to_daemon(context: &Context<'_>) -> Option<Finding> {
     let what = "Kubernetes has it, but the daemon does not know it";
     let finding = context.finding_in(Kind::MemoryDiffers, what, "unknown", &[]).severity(Severity::Critical);
     Some(finding.evidence([context.written(&service.metadata)]))
+}
+
+/// The Service asks for health checks, and the configuration permits none. `/status` does not report this, because it is
+/// the operator's decision.
+fn unchecked(context: &Context<'_>) -> Option<Finding> {
+    let daemon = context.daemon.filter(|daemon| daemon.health_checks == "false")?;
+    let is_of_kubernetes = daemon.services.iter().any(|row| row.source.eq_ignore_ascii_case("kubernetes"));
+    let annotations = context.service.filter(|_| is_of_kubernetes)?.metadata.annotations.as_ref()?;
+    let asked = annotations.iter().filter(|(name, _)| name.starts_with(ANNOTATION));
+    let asked: Vec<String> = asked.map(|(name, value)| format!("{}: {}", shown(name), quoted(value))).collect();
+    let what = "it asks for health checks, and its backends are not checked: kubernetes.health-checks is false";
+    let found = context.finding(Kind::HealthChecksOff, what);
+    (!asked.is_empty()).then(|| found.evidence([format!("its annotations: {}", some(asked))]))
 }

@@ -543,6 +543,28 @@ static CASES: &[Case] = &[
         &["they failed their health checks", "no answer"],
     ),
     (
+        "health checks that the configuration turns off",
+        |facts| {
+            asks_for_health_checks(facts);
+            daemon(facts).health_checks = "false".into();
+        },
+        Kind::HealthChecksOff,
+        Severity::Warning,
+        &["its annotations: nodelb.io/health-check: http:/healthz", "kubernetes.health-checks = true"],
+    ),
+    (
+        "an invalid annotation",
+        |facts| {
+            asks_for_health_checks(facts);
+            daemon(facts).health_checks = "true".into();
+            let cause = "its backends are not checked: annotation nodelb.io/health-check-rise: `0` is not in 1..=100";
+            daemon(facts).problems = vec![problem("HealthCheckInvalid", "shop/web", cause, "nodelb services shop/web")];
+        },
+        Kind::HealthCheckInvalid,
+        Severity::Warning,
+        &["nodelb.io/health-check-rise: `0` is not in 1..=100", "correct the annotations"],
+    ),
+    (
         "the daemon goes by something else",
         |facts| daemon(facts).backends[0].address = "10.1.0.7:8080/TCP".into(),
         Kind::MemoryDiffers,
@@ -550,6 +572,37 @@ static CASES: &[Case] = &[
         &["10.1.0.1: unknown to the daemon", "10.1.0.7: used by the daemon"],
     ),
 ];
+
+fn asks_for_health_checks(facts: &mut Facts) {
+    let mut checked = service();
+    checked["metadata"]["annotations"] = json!({"nodelb.io/health-check": "http:/healthz"});
+    cluster(facts).service = Ok(Some(from(checked)));
+}
+
+/// Nothing asks for health checks, or a file does, or it is not known whether they are made.
+#[test]
+fn health_checks_that_are_not_asked_for_or_made_are_no_finding() {
+    type Change = fn(&mut Facts);
+    let others: [Change; 4] = [
+        |facts| daemon(facts).health_checks = "false".into(),
+        |facts| {
+            asks_for_health_checks(facts);
+            daemon(facts).health_checks = "true".into();
+        },
+        asks_for_health_checks,
+        |facts| {
+            asks_for_health_checks(facts);
+            daemon(facts).health_checks = "false".into();
+            daemon(facts).services[0].source = "files".into();
+        },
+    ];
+    for (number, change) in others.into_iter().enumerate() {
+        let mut facts = sound();
+        change(&mut facts);
+        let found = findings(&facts);
+        assert!(!found.iter().any(|finding| finding.kind == Kind::HealthChecksOff), "{number}: {found:?}");
+    }
+}
 
 fn text(finding: &Finding) -> String {
     format!("{}\n{}\n{}", finding.what, finding.evidence.join("\n"), finding.remedy.as_deref().unwrap_or_default())

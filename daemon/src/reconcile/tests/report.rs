@@ -1,0 +1,34 @@
+use nodelb_core::change::Change;
+use nodelb_core::model::addr::Addr;
+use nodelb_core::model::service::{ServiceName, Source};
+
+use super::*;
+use crate::world::{World, backends, slice_of};
+
+/// What the journal says about the services of a round with these changes.
+fn said(world: &mut World, changes: impl IntoIterator<Item = Change>) -> Vec<String> {
+    changes.into_iter().for_each(|change| world.engine.change(change));
+    let round = world.engine.reconcile(&mut world.maps, world.now);
+    round.compiled.iter().map(|service| applied(service, &round.events)).collect()
+}
+
+#[test]
+fn the_journal_says_what_became_of_each_service() {
+    let mut world = World::new(5);
+    let own = backends(4)[0];
+    let other = |last: u8| -> Addr { format!("10.250.0.{last}").parse().unwrap() };
+    let one = said(&mut world, [slice_of(4, [other(1)])]);
+    assert_eq!(one, [format!("production/service-00004 changed (+10.250.0.1:8080/TCP -{own}:8080/TCP)")]);
+    let many = said(&mut world, [slice_of(4, (1..=7).map(other))]);
+    let shown = "+10.250.0.2:8080/TCP +10.250.0.3:8080/TCP +10.250.0.4:8080/TCP +10.250.0.5:8080/TCP";
+    assert_eq!(many, [format!("production/service-00004 changed ({shown} and 2 more)")]);
+    let name: ServiceName = "production/service-00004".parse().unwrap();
+    let gone = said(&mut world, [Change::RemoveService(name, Source::Kubernetes)]);
+    assert!(gone[0].starts_with("production/service-00004 removed (-10.250.0.1:8080/TCP "), "{gone:?}");
+}
+
+#[test]
+fn services_found_at_the_start_are_only_named() {
+    let service = CompiledService { name: "shop/web".parse().unwrap(), what: None };
+    assert_eq!(applied(&service, &[]), "shop/web");
+}
