@@ -18,7 +18,7 @@ unexport PREFIX SYSCONFDIR DESTDIR
 export PACKAGE_VERSION
 
 .DEFAULT_GOAL := help
-.PHONY: help deps build test test-unit lint fmt fuzz bench regressions baseline growth soak demo install deb rpm package-test vm-test deny clean
+.PHONY: help deps build test test-unit lint fmt fuzz bench regressions program-costs baseline growth soak demo install deb rpm package-test vm-test deny clean
 
 help: ## show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r name text; do \
@@ -62,8 +62,12 @@ regressions: ## count instructions and allocations of the parts of nodelb; fails
 	@scripts/deps.sh build regressions
 	scripts/bench.sh regressions
 
-baseline: ## store these counts in benches/baseline.toml, and print what has changed
-	@scripts/deps.sh build regressions
+program-costs: ## compare the sizes of the BPF programs, and what packets cost, with benches/programs.toml (needs root)
+	@scripts/deps.sh build run
+	scripts/bench.sh program-costs
+
+baseline: ## store the figures of regressions and of program-costs, and print what has changed (needs root)
+	@scripts/deps.sh build run regressions
 	scripts/bench.sh baseline
 
 growth: ## show how the costs of the core grow from 1,000 to 100,000 services; fails if one is quadratic

@@ -3,7 +3,8 @@
 //!
 //! Each node that is compared has its own network namespaces, see `packet_path/site.rs`, and the
 //! variants are interleaved, as in benches/cost.rs. The services of nodelb's nodes go through the
-//! engine of the daemon into its maps, and its own code attaches the programs.
+//! engine of the daemon into its maps, and its own code attaches the programs. With PROGRAM_COSTS=check
+//! or =update, only what `packet_path/costs.rs` compares is measured.
 
 #![expect(
     dead_code,
@@ -15,10 +16,16 @@
 
 #[path = "packet_path/chart.rs"]
 mod chart;
+#[path = "regressions/compare.rs"]
+mod compare;
+#[path = "packet_path/costs.rs"]
+mod costs;
 #[path = "packet_path/generator.rs"]
 mod generator;
 #[path = "packet_path/goals.rs"]
 mod goals;
+#[path = "../tests/links.rs"]
+mod links;
 #[path = "packet_path/nodes.rs"]
 mod nodes;
 #[path = "packet_path/programs.rs"]
@@ -45,6 +52,9 @@ use nodes::Nodes;
 fn main() {
     generator::share_proc();
     sandbox::run("packet_path", |sandbox| {
+        if let Ok(what) = std::env::var("PROGRAM_COSTS") {
+            return costs::run(sandbox, &Generator::new(&sandbox.bpffs), what == "update");
+        }
         println!("\n## Packets of clients outside the node\n");
         let mut generator = Generator::new(&sandbox.bpffs);
         let mut nodes = Nodes::new(sandbox, &generator);

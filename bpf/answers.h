@@ -30,7 +30,7 @@ is_foreign_nodeport(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 	nodeport = nodeport_of(&key);
 	if (bpf_get_netns_cookie(ctx) != node_netns ||
 	    !bpf_map_lookup_elem(&node_addrs, key.addr) ||
-	    !look_up(&nodeport, &frontend))
+	    !look_up(&nodeport, &frontend, read_epoch()))
 		return false;
 	service = bpf_map_lookup_elem(&services, &frontend.service_id);
 	return service && !(service->flags & SERVICE_MAY_BE_BOUND);

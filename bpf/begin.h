@@ -7,6 +7,7 @@
 #ifndef NODELB_BEGIN_H
 #define NODELB_BEGIN_H
 
+#include "former.h"
 #include "ports.h"
 #include "ring.h"
 #include "routes.h"
@@ -65,7 +66,7 @@ static __always_inline bool find_service(__u32 at_pod)
 	here->to.protocol = here->packet.key.protocol;
 	here->to.pad = 0;
 	if (at_pod) {
-		found = find_frontend(&here->to, &frontend);
+		found = find_frontend(&here->to, &frontend, 0);
 		here->uses_local_view =
 			!!(frontend.flags & FRONTEND_INSIDE_LOCAL);
 		here->has_ranges = 0;
@@ -370,6 +371,11 @@ static __always_inline int put_both(struct __sk_buff *skb, struct scratch *here)
 		/* The entry has ended meanwhile, or its seal is wrong. */
 		result =
 			put_half_open(&here->packet.key, &here->entry, BPF_ANY);
+	}
+	/* The client repeats a packet that met another connection. */
+	if (!result && has_former() && !(store_former(0) && store_former(1))) {
+		bpf_map_delete_elem(&half_open, &here->packet.key);
+		result = -EEXIST;
 	}
 	if (!result) {
 		count_begun(here->service_id);

@@ -27,7 +27,7 @@ VERIFIED_ONCE bool is_kept_free(const struct frontend_key *nodeport)
 	if (!nodeport)
 		return false;
 	key = *nodeport;
-	if (!look_up(&key, &frontend))
+	if (!look_up(&key, &frontend, 0))
 		return false;
 	service = bpf_map_lookup_elem(&services, &frontend.service_id);
 	return !service || !(service->flags & SERVICE_MAY_BE_BOUND);
@@ -60,10 +60,10 @@ static __always_inline bool is_own(struct bpf_sock_addr *ctx)
 	const struct tcp_socket *tcp;
 
 	if (ctx->protocol == IPPROTO_UDP) {
-		udp = bpf_sk_storage_get(&udp_sockets, ctx->sk, NULL, 0);
+		udp = known_udp(ctx->sk);
 		return udp && udp->flags & SOCKET_OWN;
 	}
-	tcp = known_tcp(ctx->sk, 0);
+	tcp = known_tcp(ctx->sk);
 	return tcp && tcp->flags & SOCKET_OWN;
 }
 

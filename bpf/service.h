@@ -122,11 +122,58 @@ copy_frontend(const struct frontend_key *key, struct frontend *copy)
 	return copy_sealed(bpf_map_lookup_elem(&frontends, key), key, copy);
 }
 
-/* The second lookup is for an entry that was being replaced at the first. */
-static __always_inline bool
-look_up(const struct frontend_key *key, struct frontend *copy)
+/* Orders later loads after earlier ones, by an atomic exchange. */
+static __always_inline void order_loads(void)
 {
-	return copy_frontend(key, copy) || copy_frontend(key, copy);
+	__u64 barrier = 0;
+
+	if (weakly_ordered)
+		__sync_lock_test_and_set(&barrier, 1);
+}
+
+/*
+ * The epoch for which the next result of find_frontend() is valid: the result
+ * may be reused while this function returns the same number. 0 while the
+ * daemon changes the frontends: the result must not be reused.
+ */
+static __always_inline __u32 read_epoch(void)
+{
+	__u32 first = 0;
+	const volatile __u64 *epoch;
+	__u32 number, is_even;
+
+	epoch = bpf_map_lookup_elem(&frontend_epoch, &first);
+	number = epoch ? *epoch : 0;
+	order_loads();
+	/* Without a branch, which the verifier would follow twice. */
+	is_even = ~number & 1;
+	barrier_var(is_even);
+	return number * is_even;
+}
+
+/* Whether read_epoch() returned this number before, and would return it now. */
+static __always_inline bool is_epoch(__u32 number)
+{
+	__u32 first = 0;
+	const volatile __u64 *epoch;
+
+	if (!number)
+		return false;
+	order_loads();
+	epoch = bpf_map_lookup_elem(&frontend_epoch, &first);
+	return epoch && (__u32)*epoch == number;
+}
+
+/*
+ * The second lookup is for an entry that was being replaced at the first. It
+ * is not necessary if nothing was replaced since the epoch, which is 0 if the
+ * caller does not know it.
+ */
+static __always_inline bool
+look_up(const struct frontend_key *key, struct frontend *copy, __u32 epoch)
+{
+	return copy_frontend(key, copy) ||
+	       (!is_epoch(epoch) && copy_frontend(key, copy));
 }
 
 static __always_inline bool is_nodeport(__u32 port)
@@ -156,7 +203,7 @@ look_up_nodeport(const struct frontend_key *to, struct frontend *copy)
 	key = *to;
 	nodeport = nodeport_of(&key);
 	return bpf_map_lookup_elem(&node_addrs, key.addr) &&
-	       look_up(&nodeport, copy);
+	       look_up(&nodeport, copy, read_epoch());
 }
 
 /* The frontend that answers this port on all addresses of the node. */
@@ -168,29 +215,9 @@ find_nodeport(const struct frontend_key *to, struct frontend *copy)
 }
 
 static __always_inline bool
-find_frontend(const struct frontend_key *to, struct frontend *copy)
+find_frontend(const struct frontend_key *to, struct frontend *copy, __u32 epoch)
 {
-	return look_up(to, copy) || find_nodeport(to, copy);
-}
-
-/*
- * The epoch for which the next result of find_frontend() is valid: the result
- * may be reused while this function returns the same number. 0 while the
- * daemon changes the frontends: the result must not be reused.
- */
-static __always_inline __u32 read_epoch(void)
-{
-	__u32 first = 0;
-	const volatile __u64 *epoch;
-	__u64 barrier = 0;
-	__u32 number;
-
-	epoch = bpf_map_lookup_elem(&frontend_epoch, &first);
-	number = epoch ? *epoch : 0;
-	/* An atomic exchange orders later loads after the load above. */
-	if (weakly_ordered)
-		__sync_lock_test_and_set(&barrier, 1);
-	return number & 1 ? 0 : number;
+	return look_up(to, copy, epoch) || find_nodeport(to, copy);
 }
 
 /* The service's counter of this CPU's shard, in counters or a map like it. */

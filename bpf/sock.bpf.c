@@ -40,6 +40,19 @@ struct answer {
 	int error;
 };
 
+/* What a UDP socket sends to a service. */
+struct request {
+	struct frontend_key to;
+	struct frontend frontend;
+	/* The epoch in which the frontend was found. */
+	__u32 epoch;
+	__u32 affinity_seconds;
+	/* The service's view, as one word. */
+	__u64 view_word;
+	/* The index of the socket's flow to the frontend, or NONE. */
+	int index;
+};
+
 /*
  * Loopback addresses match a frontend only as addresses of the node. The node
  * owns them only in its own network namespace; in other namespaces they belong
@@ -47,9 +60,9 @@ struct answer {
  */
 static __always_inline bool find_destination(struct bpf_sock_addr *ctx,
 					     const struct frontend_key *to,
-					     struct frontend *copy)
+					     struct frontend *copy, __u32 epoch)
 {
-	return find_frontend(to, copy) &&
+	return find_frontend(to, copy, epoch) &&
 	       (!is_loopback(to->addr) ||
 		bpf_get_netns_cookie(ctx) == node_netns);
 }
@@ -78,21 +91,10 @@ choose_tcp(struct bpf_sock_addr *ctx, const struct frontend *frontend,
 			  service->affinity_seconds, word_of(view), NONE);
 }
 
-/* For a socket without an earlier choice. */
-static __always_inline int
-choose_udp(struct bpf_sock_addr *ctx, const struct frontend *frontend,
-	   const struct service *service, struct view view)
-{
-	if (!service->affinity_seconds)
-		return rendezvous(bpf_get_socket_cookie(ctx),
-				  frontend->service_id, word_of(view));
-	return choose_for(bpf_get_netns_cookie(ctx), frontend->service_id,
-			  service->affinity_seconds, word_of(view), NONE);
-}
-
 static __always_inline struct answer
 forward_tcp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 {
+	__u32 epoch = read_epoch();
 	struct answer answer = {};
 	struct frontend frontend = {};
 	struct tcp_socket *socket;
@@ -100,12 +102,12 @@ forward_tcp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 	struct view view;
 	int offset;
 
-	socket = known_tcp(ctx->sk, 0);
+	socket = known_tcp(ctx->sk);
 	if (socket && socket->flags & SOCKET_OWN)
 		return answer;
-	if (!find_destination(ctx, to, &frontend)) {
+	if (!find_destination(ctx, to, &frontend, epoch)) {
 		if (socket)
-			forget_tcp(ctx, socket);
+			forget_tcp(ctx);
 		return answer;
 	}
 	service = bpf_map_lookup_elem(&services, &frontend.service_id);
@@ -122,25 +124,24 @@ forward_tcp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 		answer.slot = slot_at(view, offset);
 	if (answer.slot) {
 		count_translated(frontend.service_id);
-		record_tcp(ctx, socket, to, answer.slot);
+		record_tcp(ctx, to, answer.slot);
 	}
 	return answer;
 }
 
 /*
- * The common case, a UDP socket that keeps sending to its service: if nothing
+ * The common case, a UDP socket that keeps sending to its services: if nothing
  * has changed since the last datagram, the result is the same.
  */
 static __always_inline const struct slot *
-go_on(struct udp_socket *socket, const struct frontend_key *to, __u32 epoch)
+go_on(struct udp_socket *socket, __u32 index, __u32 epoch)
 {
-	struct flow *flow = flow_at(socket, socket->recent);
+	struct flow *flow = flow_at(socket, index);
 	const struct service *service;
 	const struct slot *slot;
 	struct view view;
 
-	if (!epoch || flow->epoch != epoch ||
-	    !same_frontend(&flow->translation.frontend, to))
+	if (!epoch || flow->epoch != epoch)
 		return NULL;
 	service = bpf_map_lookup_elem(&services, &flow->found.service_id);
 	if (!service)
@@ -151,103 +152,140 @@ go_on(struct udp_socket *socket, const struct frontend_key *to, __u32 epoch)
 	slot = slot_at(view, flow->offset);
 	if (!slot || slot->backend_id != flow->backend_id)
 		return NULL;
-	flow->used = ++socket->clock;
+	use_flow(socket, index);
 	return slot;
+}
+
+/* The slot that the socket's next flow uses, for a socket without a choice. */
+static __always_inline int
+choose_udp(struct bpf_sock_addr *ctx, const struct request *request)
+{
+	const struct frontend *frontend = &request->frontend;
+
+	if (!request->affinity_seconds)
+		return rendezvous(cookie_for(ctx), frontend->service_id,
+				  request->view_word);
+	return choose_for(bpf_get_netns_cookie(ctx), frontend->service_id,
+			  request->affinity_seconds, request->view_word, NONE);
 }
 
 /*
  * The slot of the backend that the socket already uses, if the list contains
- * it.
+ * it. Makes the flow the socket's recent one. is_aside: the choice is that of
+ * udp_overflow.
  */
 static __always_inline int
-choose_kept(struct bpf_sock_addr *ctx, const struct frontend_key *to,
-	    struct view view, const struct udp_socket *socket,
-	    const struct flow *flow)
+choose_kept(struct bpf_sock_addr *ctx, const struct request *request,
+	    struct udp_socket *socket, bool *is_aside)
 {
+	union view_word read = {.word = request->view_word};
 	struct overflow aside = {};
+	struct flow *flow;
+	int offset;
 
-	if (flow)
-		return choose_again(view, flow->backend_id, flow->offset);
-	if (socket->flags & SOCKET_OVERFLOWED &&
-	    find_aside(ctx, to, FLOW_FRONTEND, &aside))
-		return choose_again(view, aside.backend_id, aside.offset);
-	return NONE;
+	if (request->index >= 0) {
+		flow = use_flow(socket, request->index);
+		return choose_again(read.view, flow->backend_id, flow->offset);
+	}
+	make_room(ctx, socket);
+	if (!(socket->flags & SOCKET_OVERFLOWED) ||
+	    !find_aside(ctx, &request->to, FLOW_FRONTEND, &aside))
+		return NONE;
+	offset = choose_again(read.view, aside.backend_id, aside.offset);
+	*is_aside = offset >= 0;
+	return offset;
 }
 
 /*
  * A UDP socket that connects or sends to the same service again keeps its
  * backend as long as the service has that backend. The counter counts only a
- * change of the backend: one more datagram is not one more connection.
+ * change of the backend: one more datagram is not one more connection. socket
+ * is NULL if the kernel has no memory for its state.
  */
-static __always_inline struct answer
-connect_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to,
-	    const struct frontend *frontend, struct udp_socket *socket,
-	    __u32 epoch)
+VERIFIED_ONCE int choose_flow(struct bpf_sock_addr *ctx,
+			      struct udp_socket *socket,
+			      const struct request *request)
+{
+	union view_word read;
+	const struct slot *slot;
+	struct flow *flow;
+	bool is_aside = false;
+	int offset = NONE;
+
+	if (!request)
+		return NONE;
+	read.word = request->view_word;
+	if (socket)
+		offset = choose_kept(ctx, request, socket, &is_aside);
+	if (offset < 0) {
+		offset = choose_udp(ctx, request);
+		if (offset < 0)
+			return NONE;
+		count_translated(request->frontend.service_id);
+	}
+	slot = slot_at(read.view, offset);
+	if (!socket || !slot)
+		return offset;
+	flow = flow_at(socket, socket->recent);
+	keep_flow(flow, &request->to, slot, offset, is_aside);
+	flow->found = request->frontend;
+	flow->epoch = request->epoch;
+	return offset;
+}
+
+static __always_inline struct answer connect_udp(struct bpf_sock_addr *ctx,
+						 struct request *request,
+						 struct udp_socket *socket)
 {
 	struct answer answer = {};
 	struct service *service;
-	struct flow *flow = NULL;
-	int offset = NONE;
 	struct view view;
-	bool known;
+	int offset;
 
-	service = bpf_map_lookup_elem(&services, &frontend->service_id);
+	service = bpf_map_lookup_elem(&services, &request->frontend.service_id);
 	if (!service)
 		return answer;
-	view = view_of(frontend, service);
+	view = view_of(&request->frontend, service);
 	if (!view.count) {
-		count_refused(frontend->service_id);
+		count_refused(request->frontend.service_id);
 		if (socket)
 			socket->flags |= SOCKET_SEEN;
 		answer.error = refusal(service);
 		return answer;
 	}
+	request->view_word = word_of(view);
+	request->affinity_seconds = service->affinity_seconds;
 	if (!socket)
-		socket = bpf_sk_storage_get(&udp_sockets, ctx->sk, NULL,
-					    BPF_SK_STORAGE_GET_F_CREATE);
-	if (socket) {
-		flow = find_flow(socket, to);
-		known = flow;
-		if (!known)
-			flow = make_room(ctx, socket);
-		offset =
-			choose_kept(ctx, to, view, socket, known ? flow : NULL);
-	}
-	if (offset < 0) {
-		offset = choose_udp(ctx, frontend, service, view);
-		if (offset >= 0)
-			count_translated(frontend->service_id);
-	}
+		socket = new_udp(ctx);
+	offset = choose_flow(ctx, socket, request);
 	if (offset >= 0)
 		answer.slot = slot_at(view, offset);
-	if (!answer.slot || !flow)
-		return answer;
-	keep_flow(flow, to, answer.slot, offset);
-	flow->found = *frontend;
-	flow->epoch = epoch;
 	return answer;
 }
 
 static __always_inline struct answer
 forward_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 {
-	__u32 epoch = read_epoch();
+	struct request request = {
+		.to = *to, .epoch = read_epoch(), .index = NONE};
 	struct answer answer = {};
-	struct frontend frontend = {};
 	struct udp_socket *socket;
 
-	socket = bpf_sk_storage_get(&udp_sockets, ctx->sk, NULL, 0);
+	socket = known_udp(ctx->sk);
 	if (socket) {
 		if (socket->flags & SOCKET_OWN) {
 			socket->flags |= SOCKET_SEEN;
 			return answer;
 		}
-		answer.slot = go_on(socket, to, epoch);
+		request.index = index_of_flow(socket, to);
+		if (request.index >= 0)
+			answer.slot =
+				go_on(socket, request.index, request.epoch);
 		if (answer.slot)
 			return answer;
 	}
-	if (find_destination(ctx, to, &frontend))
-		return connect_udp(ctx, to, &frontend, socket, epoch);
+	if (find_destination(ctx, to, &request.frontend, request.epoch))
+		return connect_udp(ctx, &request, socket);
 	if (socket)
 		stop_translating(ctx, socket, to);
 	return answer;

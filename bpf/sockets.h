@@ -6,7 +6,7 @@
 #ifndef NODELB_SOCKETS_H
 #define NODELB_SOCKETS_H
 
-#include "service.h"
+#include "socket_table.h"
 
 #define AF_INET 2
 
@@ -78,17 +78,15 @@ search_flows(const struct udp_socket *socket, const struct frontend_key *to)
 	return NONE;
 }
 
-/* The socket's flow to this frontend, or NULL. */
-static __always_inline struct flow *
-find_flow(struct udp_socket *socket, const struct frontend_key *to)
+/* As search_flows(); the flow that was used last is found without a search. */
+static __always_inline int
+index_of_flow(struct udp_socket *socket, const struct frontend_key *to)
 {
-	struct flow *flow = flow_at(socket, socket->recent);
-	int index;
+	const struct flow *recent = flow_at(socket, socket->recent);
 
-	if (same_frontend(&flow->translation.frontend, to))
-		return use_flow(socket, socket->recent);
-	index = search_flows(socket, to);
-	return index < 0 ? NULL : use_flow(socket, index);
+	if (same_frontend(&recent->translation.frontend, to))
+		return socket->recent;
+	return search_flows(socket, to);
 }
 
 /* The address that the socket is connected to; port 0: not connected. */
@@ -116,7 +114,7 @@ static __always_inline struct frontend_key peer_of(struct bpf_sock_addr *ctx)
 
 /*
  * The index of the flow to overwrite: the least recently used one, except the
- * one that the socket is connected by, which udp_flows() in flows.bpf.c must
+ * one that the socket is connected by, which the iterators in flows.bpf.c must
  * find.
  */
 VERIFIED_ONCE int
@@ -181,13 +179,18 @@ static __always_inline __u32 overflow_seal(const struct overflow_key *key,
 					   const struct overflow *entry)
 {
 	const __u32 *words = (const __u32 *)key;
-	__u32 sum = 0x811c9dc5, index;
+	__u32 sum = 0x811c9dc5, weight = 1, index;
 
-	for (index = 0; index < sizeof(*key) / 4; index++)
-		sum = (sum ^ words[index]) * 16777619;
+	/* The weights are constants: a product does not wait for another. */
+	for (index = 0; index < sizeof(*key) / 4; index++) {
+		weight *= 0x9e3779b1;
+		sum += words[index] * weight;
+	}
 	words = (const __u32 *)entry;
-	for (index = 0; index < offsetof(struct overflow, seal) / 4; index++)
-		sum = (sum ^ words[index]) * 16777619;
+	for (index = 0; index < offsetof(struct overflow, seal) / 4; index++) {
+		weight *= 0x9e3779b1;
+		sum += words[index] * weight;
+	}
 	return sum ^ sum >> 15;
 }
 
@@ -227,28 +230,27 @@ read_overflow(const struct overflow_key *key, struct overflow *copy)
 }
 
 /* Stores a flow in udp_overflow, to free its place in the socket's state. */
-VERIFIED_ONCE int set_aside(struct bpf_sock_addr *ctx, const struct flow *flow)
+static __always_inline void
+set_aside(struct bpf_sock_addr *ctx, const struct flow *flow)
 {
 	const struct translation *known;
 	struct overflow entry = {};
 	struct overflow_key key;
 
-	if (!flow)
-		return 0;
 	known = &flow->translation;
 	entry.frontend = known->frontend;
 	entry.backend_id = flow->backend_id;
 	entry.offset = flow->offset;
-	key = overflow_key(bpf_get_socket_cookie(ctx), known->frontend.addr,
+	key = overflow_key(cookie_for(ctx), known->frontend.addr,
 			   known->frontend.port_be, FLOW_FRONTEND);
-	put_overflow(&key, &entry);
+	if (!known->is_aside)
+		put_overflow(&key, &entry);
 	if (!known->backend_port_be)
-		return 0;
+		return;
 	__builtin_memcpy(key.addr, known->backend, sizeof(key.addr));
 	key.port_be = known->backend_port_be;
 	key.end = FLOW_BACKEND;
 	put_overflow(&key, &entry);
-	return 0;
 }
 
 /* Replaces the flow at this index of the socket's state. */
@@ -273,8 +275,7 @@ VERIFIED_ONCE bool find_aside(struct bpf_sock_addr *ctx,
 
 	if (!addr || !copy)
 		return false;
-	key = overflow_key(bpf_get_socket_cookie(ctx), addr->addr,
-			   addr->port_be, end);
+	key = overflow_key(cookie_for(ctx), addr->addr, addr->port_be, end);
 	return read_overflow(&key, copy);
 }
 
@@ -303,53 +304,61 @@ VERIFIED_ONCE int stop_translating(struct bpf_sock_addr *ctx,
 	}
 	if (!(socket->flags & SOCKET_OVERFLOWED))
 		return 0;
-	key = overflow_key(bpf_get_socket_cookie(ctx), to->addr, to->port_be,
+	key = overflow_key(cookie_for(ctx), to->addr, to->port_be,
 			   FLOW_BACKEND);
 	bpf_map_delete_elem(&udp_overflow, &key);
 	return 0;
 }
 
 /* Stores the choice for the socket's next datagram. */
-static __always_inline void keep_flow(struct flow *flow,
-				      const struct frontend_key *to,
-				      const struct slot *slot, __u32 offset)
+static __always_inline void
+keep_flow(struct flow *flow, const struct frontend_key *to,
+	  const struct slot *slot, __u32 offset, bool is_aside)
 {
 	record(&flow->translation, to, slot);
+	flow->translation.is_aside = is_aside;
 	flow->backend_id = slot->backend_id;
 	flow->offset = offset;
 }
 
-static __always_inline struct tcp_socket *known_tcp(void *sk, __u64 flags)
+static __always_inline bool is_mptcp(const struct bpf_sock *sk)
 {
-	return bpf_sk_storage_get(&tcp_sockets, sk, NULL, flags);
+	const struct tcp_sock *tcp;
+
+	if (!has_tables() || !bpf_core_field_exists(struct tcp_sock, is_mptcp))
+		return true;
+	tcp = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct tcp_sock));
+	return BPF_CORE_READ_BITFIELD(tcp, is_mptcp);
 }
 
 /*
  * An MPTCP socket of a program connects through an internal TCP socket, its
- * first subflow, but getpeername is called on the MPTCP socket itself. NULL
- * for any other socket.
+ * first subflow, but getpeername is called on the MPTCP socket itself, which
+ * always has storage. NULL for any other socket.
  */
 static __always_inline struct tcp_socket *
 known_mptcp(struct bpf_sock_addr *ctx, __u64 flags)
 {
 	struct mptcp_sock *whole;
 
-	if (!has_mptcp)
+	if (!has_mptcp || !is_mptcp(ctx->sk))
 		return NULL;
 	whole = bpf_skc_to_mptcp_sock(ctx->sk);
-	return whole ? known_tcp(whole, flags) : NULL;
+	return whole ? bpf_sk_storage_get(&tcp_sockets, whole, NULL, flags)
+		     : NULL;
 }
 
-VERIFIED_ONCE int
-record_tcp(struct bpf_sock_addr *ctx, struct tcp_socket *socket,
-	   const struct frontend_key *to, const struct slot *slot)
+VERIFIED_ONCE int record_tcp(struct bpf_sock_addr *ctx,
+			     const struct frontend_key *to,
+			     const struct slot *slot)
 {
-	struct tcp_socket *whole;
+	struct tcp_socket *socket, *whole;
 
 	if (!to || !slot)
 		return 0;
+	socket = known_tcp(ctx->sk);
 	if (!socket)
-		socket = known_tcp(ctx->sk, BPF_SK_STORAGE_GET_F_CREATE);
+		socket = new_tcp(ctx);
 	if (socket)
 		record(&socket->peer, to, slot);
 	whole = known_mptcp(ctx, BPF_SK_STORAGE_GET_F_CREATE);
@@ -359,14 +368,16 @@ record_tcp(struct bpf_sock_addr *ctx, struct tcp_socket *socket,
 }
 
 /* The socket now connects to an address that belongs to no service. */
-static __always_inline void
-forget_tcp(struct bpf_sock_addr *ctx, struct tcp_socket *socket)
+VERIFIED_ONCE int forget_tcp(struct bpf_sock_addr *ctx)
 {
+	struct tcp_socket *socket = known_tcp(ctx->sk);
 	struct tcp_socket *whole = known_mptcp(ctx, 0);
 
-	socket->peer.backend_port_be = 0;
+	if (socket)
+		socket->peer.backend_port_be = 0;
 	if (whole)
 		whole->peer.backend_port_be = 0;
+	return 0;
 }
 
 static __always_inline bool udp_frontend(struct bpf_sock_addr *ctx,
@@ -377,7 +388,7 @@ static __always_inline bool udp_frontend(struct bpf_sock_addr *ctx,
 	struct udp_socket *socket;
 	const struct flow *flow;
 
-	socket = bpf_sk_storage_get(&udp_sockets, ctx->sk, NULL, 0);
+	socket = known_udp(ctx->sk);
 	if (!socket)
 		return false;
 	flow = find_answering_flow(socket, peer);
@@ -401,7 +412,7 @@ static __always_inline bool find_service_of(struct bpf_sock_addr *ctx,
 
 	if (peer->protocol == IPPROTO_UDP)
 		return udp_frontend(ctx, peer, frontend);
-	tcp = known_tcp(ctx->sk, 0);
+	tcp = known_tcp(ctx->sk);
 	if (!tcp || !is_backend(&tcp->peer, peer))
 		return false;
 	*frontend = tcp->peer.frontend;

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Runs the benchmarks. Usage: `scripts/bench.sh` writes docs/benchmarks.md, except for the section of the soak, which is
-# kept; `scripts/bench.sh soak` writes only that section (an hour). Both need root for the sandbox. Those that need no root:
-# `scripts/bench.sh regressions` compares counts with benches/baseline.toml, `scripts/bench.sh baseline` stores them there,
-# and `scripts/bench.sh growth` shows how costs grow.
+# kept; `scripts/bench.sh soak` writes only that section (an hour). `scripts/bench.sh program-costs` compares the BPF programs
+# with benches/programs.toml. These need root for the sandbox. Those that need no root: `scripts/bench.sh regressions`
+# compares counts with benches/baseline.toml, and `scripts/bench.sh growth` shows how costs grow. `scripts/bench.sh baseline`
+# stores what is compared in both files.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,11 +22,24 @@ unprivileged() {
 
 case ${1:-all} in
 regressions) unprivileged regressions ;;
-baseline) unprivileged regressions --update ;;
+baseline)
+    (unprivileged regressions --update)
+    set -- program-baseline
+    ;;
 growth) unprivileged growth ;;
 esac
 
 [ "$(id -u)" = 0 ] || exec sudo --preserve-env=CARGO,CARGO_TARGET_DIR,PATH,HOME,SOAK_MINUTES "$0" "$@"
+
+# Compares the costs of the BPF programs, or stores them. The profile is that of the tests: it changes nothing in the kernel.
+programs() {
+    PROGRAM_COSTS=$1 exec "${CARGO:-cargo}" bench --locked --quiet --profile dev -p nodelb --bench packet_path
+}
+
+case ${1:-all} in
+program-costs) programs check ;;
+program-baseline) programs update ;;
+esac
 
 page=docs/benchmarks.md
 title="## An hour of faults"

@@ -19,12 +19,13 @@ use crate::{counting, options};
 const UDP: Protocol = Protocol::Udp;
 pub(crate) const BACKEND: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 8080);
 
-/// A program that does nothing, to measure the cost of the hook itself.
+/// Programs that do nothing, to measure the cost of the hooks themselves. accept() calls getpeername4.
 const EMPTY: &str = "
 #include <linux/bpf.h>
 #define SEC(name) __attribute__((section(name), used))
 char LICENSE[] SEC(\"license\") = \"Dual BSD/GPL\";
-SEC(\"cgroup/connect4\") int empty(struct bpf_sock_addr *ctx) { return 1; }
+SEC(\"cgroup/connect4\") int connect4(struct bpf_sock_addr *ctx) { return 1; }
+SEC(\"cgroup/getpeername4\") int getpeername4(struct bpf_sock_addr *ctx) { return 1; }
 ";
 
 pub(crate) fn run(sandbox: &Sandbox) {
@@ -36,6 +37,7 @@ pub(crate) fn run(sandbox: &Sandbox) {
     small.apply(services(10, Protocol::Udp, BACKEND));
     let small = RefCell::new(small);
     reconnect(&small, &few);
+    fresh(&small, &few);
     options::run(&small, &few);
     let quiet = cgroup(sandbox, "quiet");
     let mut uncounted = World::with(&sandbox.bpffs, "quiet", &quiet, false);
@@ -68,7 +70,7 @@ pub(crate) fn run(sandbox: &Sandbox) {
 pub(crate) struct Hooks<'a> {
     nodelb: &'a RefCell<World>,
     cgroup: &'a Path,
-    empty: RefCell<Option<(libbpf_rs::Object, libbpf_rs::Link)>>,
+    empty: RefCell<Option<(libbpf_rs::Object, Vec<libbpf_rs::Link>)>>,
 }
 
 impl<'a> Hooks<'a> {
@@ -139,6 +141,56 @@ fn reconnect(nodelb: &RefCell<World>, cgroup: &Path) {
     }
 }
 
+/// Prints the times of the variants that [`fresh`] and [`tcp`] have in common, and their ratios.
+fn print_fresh([none, empty, direct, service]: [&Times; 4]) {
+    println!("| | min | p25 | median |\n|---|---|---|---|");
+    let rows = [
+        ("nothing attached, direct", none),
+        ("empty programs, direct", empty),
+        ("nodelb, direct", direct),
+        ("nodelb, service address", service),
+    ];
+    for (name, times) in rows {
+        println!("| {name} | {} |", times.cells());
+    }
+    for (what, over, under) in [
+        ("service / direct", service, direct),
+        ("direct / direct without nodelb", direct, none),
+        ("empty programs / without", empty, none),
+        ("direct / empty programs", direct, empty),
+        ("service / direct without nodelb", service, none),
+    ] {
+        println!("\n{what}: **{:.3}** (min), {:.3} (p25).", over.min() / under.min(), over.p25() / under.p25());
+    }
+}
+
+/// UDP sockets that connect once: the state of the socket is new each time.
+fn fresh(nodelb: &RefCell<World>, cgroup: &Path) {
+    let hooks = Hooks::new(nodelb, cgroup);
+    enter(cgroup);
+    let [direct, service] = [SocketAddr::from(BACKEND), socket_address(frontend(3, UDP))];
+    let connect = |to: SocketAddr, count: u32| {
+        for _ in 0..count {
+            UdpSocket::bind("192.0.2.9:0").unwrap().connect(to).unwrap();
+        }
+    };
+    let [none, empty, plain, through] = interleave(
+        5_000,
+        [
+            Variant::new(|count| connect(direct, count)).after(|| hooks.nothing()),
+            Variant::new(|count| connect(direct, count)).after(|| hooks.empty()),
+            Variant::new(|count| connect(direct, count)).after(|| hooks.nodelb()),
+            Variant::new(|count| connect(service, count)).after(|| hooks.nodelb()),
+        ],
+    );
+    hooks.nodelb();
+    println!("\n## New UDP sockets\n");
+    println!("socket(), bind(), connect() and close(); ns for all four.\n");
+    print_fresh([&none, &empty, &plain, &through]);
+    let (min, p25) = (through.min() / plain.min(), through.p25() / plain.p25());
+    println!("\nService / direct within 1.15: {} (min), {} (p25).", verdict(min, 1.15), verdict(p25, 1.15));
+}
+
 /// TCP connect, accept and close through a service and directly with nodelb's hooks, and directly
 /// without hooks. Returns the ratio of the first two.
 fn tcp(listener: &TcpListener, nodelb: &RefCell<World>, cgroup: &Path) -> f64 {
@@ -158,6 +210,7 @@ fn tcp(listener: &TcpListener, nodelb: &RefCell<World>, cgroup: &Path) -> f64 {
         1_000,
         [
             Variant::new(|count| connect(direct, count)).after(|| hooks.nothing()),
+            Variant::new(|count| connect(direct, count)).after(|| hooks.empty()),
             Variant::new(|count| connect(direct, count)).after(|| hooks.nodelb()),
             Variant::new(|count| connect(service, count)).after(|| hooks.nodelb()),
             Variant::new(|count| connect(sticky, count)).after(|| hooks.nodelb()),
@@ -165,25 +218,15 @@ fn tcp(listener: &TcpListener, nodelb: &RefCell<World>, cgroup: &Path) -> f64 {
     );
     println!("\n## TCP connect, accept and close\n");
     println!("ns a connection, loopback.\n");
-    println!("| | min | p25 | median |\n|---|---|---|---|");
-    let names = [
-        "nothing attached, direct",
-        "nodelb, direct",
-        "nodelb, service address",
-        "nodelb, service address with session affinity",
-    ];
-    for (name, times) in names.iter().zip(&times) {
-        println!("| {name} | {} |", times.cells());
-    }
-    let [none, direct, service, sticky] = &times;
-    for (name, times) in [("service", service), ("service with session affinity", sticky)] {
-        let (min, p25) = (times.min() / direct.min(), times.p25() / direct.p25());
+    let [none, empty, plain, through, sticky] = &times;
+    print_fresh([none, empty, plain, through]);
+    println!("\nWith session affinity: {} ns (min), {} ns (p25).", sticky.min().round(), sticky.p25().round());
+    for (name, times) in [("service", through), ("service with session affinity", sticky)] {
+        let (min, p25) = (times.min() / plain.min(), times.p25() / plain.p25());
         println!("\n{name} / direct: **{min:.3}** (min), {p25:.3} (p25).");
-        println!("Within 1.05: {} (min), {} (p25).", verdict(min, 1.05), verdict(p25, 1.05));
+        println!("Within 1.02: {} (min), {} (p25).", verdict(min, 1.02), verdict(p25, 1.02));
     }
-    let (min, p25) = (service.min() / none.min(), service.p25() / none.p25());
-    println!("service / direct without nodelb: {min:.3} (min), {p25:.3} (p25).");
-    service.min() / direct.min()
+    through.min() / plain.min()
 }
 
 /// The same ten services, alone and among 50,000: returns the ratio.
@@ -232,7 +275,7 @@ fn cgroup(sandbox: &Sandbox, name: &str) -> PathBuf {
     path
 }
 
-fn attach_empty(cgroup: &Path) -> (libbpf_rs::Object, libbpf_rs::Link) {
+fn attach_empty(cgroup: &Path) -> (libbpf_rs::Object, Vec<libbpf_rs::Link>) {
     let clang = std::env::var("CLANG").unwrap_or_else(|_| "clang".into());
     let mut compile = Command::new(clang)
         .args(["-target", "bpf", "-O2", "-g", "-I/usr/include/x86_64-linux-gnu", "-x", "c", "-", "-c", "-o", "-"])
@@ -244,6 +287,7 @@ fn attach_empty(cgroup: &Path) -> (libbpf_rs::Object, libbpf_rs::Link) {
     let object = compile.wait_with_output().unwrap().stdout;
     let object = libbpf_rs::ObjectBuilder::default().open_memory(&object).unwrap().load().unwrap();
     let directory = fs::File::open(cgroup).unwrap();
-    let link = object.progs_mut().next().unwrap().attach_cgroup(std::os::fd::AsRawFd::as_raw_fd(&directory)).unwrap();
-    (object, link)
+    let directory = std::os::fd::AsRawFd::as_raw_fd(&directory);
+    let links = object.progs_mut().map(|program| program.attach_cgroup(directory).unwrap()).collect();
+    (object, links)
 }

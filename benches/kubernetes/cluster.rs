@@ -69,7 +69,7 @@ pub(crate) fn touch_slice(cluster: &Cluster, event: u32) {
     cluster.apply_value(slice(&name(number), "many", &endpoints)).unwrap();
 }
 
-/// Makes `per_second` such changes per second until `is_over`; returns how many.
+/// Makes `per_second` such changes per second until `is_over`. Returns their number: a busy machine makes fewer.
 pub(crate) fn storm(cluster: &Cluster, per_second: u32, is_over: impl Fn() -> bool) -> u32 {
     let (begun, mut events) = (Instant::now(), 0);
     while !is_over() {

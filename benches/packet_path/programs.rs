@@ -7,7 +7,7 @@ use std::thread;
 use libbpf_rs::MapHandle;
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::packets::sweep::SweepTimeouts;
-use nodelb_datapath::packets::{LinkLayer, Packet, PacketHook, PacketMaps, PacketPrograms};
+use nodelb_datapath::packets::{LinkLayer, OpenedPackets, Packet, PacketHook, PacketMaps, PacketPrograms, Verdict};
 
 use crate::generator::{Flows, Generator, bind_to_cpu};
 use crate::goals::Goals;
@@ -16,6 +16,7 @@ use crate::rounds::in_turn;
 use crate::sandbox::Sandbox;
 use crate::site::nth;
 use crate::udp::{ROUNDS, Side};
+use crate::world::World;
 use crate::world::services::{frontend, service, slice, synced};
 
 /// Runs of one measurement.
@@ -28,23 +29,57 @@ const TIMEOUTS: SweepTimeouts = SweepTimeouts { handshake: 30, closed: 60, reset
 const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
 const CLIENT_PORT: u16 = 10_000;
 
-/// Two services, each of which has the other one's address as its backend. What a program makes of a
-/// packet is thus a packet of another known connection, so that the program can run again on it.
-pub(crate) fn alone(sandbox: &Sandbox, generator: &Generator, goals: &mut Goals) {
-    let (mut world, packets) = with_packets(sandbox, "alone");
-    let (udp, tcp) = ([0, 1], [2, 3]);
-    let mut changes = Vec::new();
-    for (protocol, [one, other]) in [(Protocol::Udp, udp), (Protocol::Tcp, tcp)] {
-        for (number, backend) in [(one, other), (other, one)] {
-            changes.push(service(number, protocol));
-            changes.push(slice(number, protocol, [address(backend, protocol)].into_iter()));
+/// The programs, and packets to run them on.
+pub(crate) struct Alone {
+    pub(crate) programs: PacketPrograms,
+    pub(crate) world: World,
+    /// Of a known connection by UDP, and by TCP; of no service.
+    packets: [Vec<u8>; 3],
+    _opened: OpenedPackets,
+}
+
+impl Alone {
+    /// Two services, each of which has the other one's address as its backend. What a program makes of a
+    /// packet is thus a packet of another known connection, so that the program can run again on it.
+    pub(crate) fn new(sandbox: &Sandbox) -> Self {
+        let (mut world, opened) = with_packets(sandbox, "alone");
+        let mut changes = Vec::new();
+        for (protocol, [one, other]) in PAIRS {
+            for (number, backend) in [(one, other), (other, one)] {
+                changes.push(service(number, protocol));
+                changes.push(slice(number, protocol, [address(backend, protocol)].into_iter()));
+            }
+        }
+        world.apply(changes.into_iter().chain([synced()]));
+        let maps = NAMES.map(|name| (name.to_owned(), MapHandle::try_from(opened.maps.get(name).unwrap()).unwrap()));
+        let programs = PacketPrograms::load(&packet_options(), PacketMaps::new(maps));
+        let programs = programs.unwrap_or_else(|error| panic!("{error}"));
+        let packets = packets(&programs);
+        Self { programs, world, packets, _opened: opened }
+    }
+
+    /// Runs the empty program (0), or `packet_in` on a packet of a known connection by UDP (1), by TCP (2), or of no
+    /// service (3).
+    pub(crate) fn run(&self, generator: &Generator, variant: usize, times: u32) {
+        match variant {
+            0 => generator.run_empty(&self.packets[0], times),
+            _ => drop(run(&self.programs, PacketHook::UplinkIn, self.packets[variant - 1].clone(), times)),
         }
     }
-    world.apply(changes.into_iter().chain([synced()]));
-    let maps = NAMES.map(|name| (name.to_owned(), MapHandle::try_from(packets.maps.get(name).unwrap()).unwrap()));
-    let programs = PacketPrograms::load(&packet_options(), PacketMaps::new(maps));
-    let programs = programs.unwrap_or_else(|error| panic!("{error}"));
-    let times = measure(&programs, generator);
+}
+
+/// The numbers of the two services of each protocol.
+const PAIRS: [(Protocol, [u32; 2]); 2] = [(Protocol::Udp, [0, 1]), (Protocol::Tcp, [2, 3])];
+
+pub(crate) fn alone(sandbox: &Sandbox, generator: &Generator, goals: &mut Goals) {
+    let alone = Alone::new(sandbox);
+    let cpu = generator.cpu();
+    let times: [crate::rounds::Times; 4] = in_turn(ROUNDS, |variant| {
+        alone.run(generator, variant, RUNS / 10);
+        let begun = cpu.nanos();
+        alone.run(generator, variant, RUNS);
+        (cpu.nanos() - begun) as f64 / f64::from(RUNS)
+    });
     println!("\n### The programs alone\n");
     println!(
         "`packet_in` on a packet in memory (BPF_PROG_TEST_RUN), in a loop, so that all data are in the caches; ns a run.\n"
@@ -62,8 +97,9 @@ pub(crate) fn alone(sandbox: &Sandbox, generator: &Generator, goals: &mut Goals)
 }
 
 /// The maps that the daemon's side fills.
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 11] = [
     "outside",
+    "packet_bloom",
     "services",
     "slots",
     "node_addrs",
@@ -81,51 +117,38 @@ fn address(number: u32, protocol: Protocol) -> (Ipv4Addr, u16) {
     (addr, service.port)
 }
 
-fn measure(programs: &PacketPrograms, generator: &Generator) -> [crate::rounds::Times; 4] {
-    let run = |hook, bytes: Vec<u8>, times| {
-        let packet = Packet { bytes, ifindex: 1, gso_size: 0 };
-        programs.run_repeatedly(hook, LinkLayer::Ethernet, &packet, times).unwrap()
-    };
-    let known = [(Protocol::Udp, [0, 1]), (Protocol::Tcp, [2, 3])].map(|(protocol, numbers)| {
+fn run(programs: &PacketPrograms, hook: PacketHook, bytes: Vec<u8>, times: u32) -> Verdict {
+    let packet = Packet { bytes, ifindex: 1, gso_size: 0 };
+    programs.run_repeatedly(hook, LinkLayer::Ethernet, &packet, times).unwrap()
+}
+
+/// The packets of [`Alone`], with their connections established.
+fn packets(programs: &PacketPrograms) -> [Vec<u8>; 3] {
+    let [udp, tcp] = PAIRS.map(|(protocol, numbers)| {
         for number in numbers {
-            establish(&run, protocol, address(number, protocol), address(numbers[0] + numbers[1] - number, protocol));
+            let other = numbers[0] + numbers[1] - number;
+            establish(programs, protocol, address(number, protocol), address(other, protocol));
         }
         frame(protocol, (CLIENT, CLIENT_PORT), address(numbers[0], protocol), (ACK, [1, 1]))
     });
     let foreign = frame(Protocol::Udp, (CLIENT, CLIENT_PORT), (nth(CLIENT, 7), 9), (ACK, [1, 1]));
-    for (packet, is_known) in [(&known[0], true), (&known[1], true), (&foreign, false)] {
-        let changed = run(PacketHook::UplinkIn, packet.clone(), 1).bytes != *packet;
+    for (packet, is_known) in [(&udp, true), (&tcp, true), (&foreign, false)] {
+        let changed = run(programs, PacketHook::UplinkIn, packet.clone(), 1).bytes != *packet;
         assert_eq!(changed, is_known, "a packet of a known connection is translated, another one is not");
     }
-    let cpu = generator.cpu();
-    in_turn(ROUNDS, |variant| {
-        let packets = [&known[0], &known[0], &known[1], &foreign];
-        let work = |times| match variant {
-            0 => generator.run_empty(packets[0], times),
-            _ => drop(run(PacketHook::UplinkIn, packets[variant].clone(), times)),
-        };
-        work(RUNS / 10);
-        let begun = cpu.nanos();
-        work(RUNS);
-        (cpu.nanos() - begun) as f64 / f64::from(RUNS)
-    })
+    [udp, tcp, foreign]
 }
 
 const SYN: u8 = 2;
 const ACK: u8 = 16;
 
 /// Three packets: the client's first, the answer of the backend, and the client's next.
-fn establish(
-    run: &impl Fn(PacketHook, Vec<u8>, u32) -> nodelb_datapath::packets::Verdict,
-    protocol: Protocol,
-    service: (Ipv4Addr, u16),
-    backend: (Ipv4Addr, u16),
-) {
+fn establish(programs: &PacketPrograms, protocol: Protocol, service: (Ipv4Addr, u16), backend: (Ipv4Addr, u16)) {
     let client = (CLIENT, CLIENT_PORT);
-    run(PacketHook::UplinkIn, frame(protocol, client, service, (SYN, [0, 0])), 1);
-    let answer = run(PacketHook::UplinkOut, frame(protocol, backend, client, (SYN | ACK, [0, 1])), 1);
+    run(programs, PacketHook::UplinkIn, frame(protocol, client, service, (SYN, [0, 0])), 1);
+    let answer = run(programs, PacketHook::UplinkOut, frame(protocol, backend, client, (SYN | ACK, [0, 1])), 1);
     assert_eq!(answer.bytes[26..30], service.0.octets(), "the answer has the service's address");
-    run(PacketHook::UplinkIn, frame(protocol, client, service, (ACK, [1, 1])), 1);
+    run(programs, PacketHook::UplinkIn, frame(protocol, client, service, (ACK, [1, 1])), 1);
 }
 
 /// An Ethernet frame to the loopback device, of 64 bytes; the sums are not those of the content.

@@ -11,6 +11,7 @@ use std::thread;
 use toml::{Table, Value};
 
 use crate::child::{Costs, measure};
+use crate::compare::{Figures, compare};
 use crate::parts::PARTS;
 
 /// A larger change, in percent, is a difference.
@@ -18,13 +19,10 @@ const TOLERANCE: f64 = 3.0;
 
 const PATH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../baseline.toml");
 
-/// The figures of a part: the names of its costs with the values.
-type Figures = BTreeMap<&'static str, u64>;
-
 /// Fails if a cost differs from the baseline.
 pub(crate) fn check() -> ExitCode {
     let (before, after) = (read(), measure_all());
-    let is_same = compare(&before, &after);
+    let is_same = compare(&before, &after, |_| TOLERANCE);
     if is_same {
         println!("Nothing differs by more than {TOLERANCE} %.");
         return ExitCode::SUCCESS;
@@ -42,7 +40,7 @@ pub(crate) fn check() -> ExitCode {
 /// Stores the costs as the baseline.
 pub(crate) fn update() -> ExitCode {
     let (before, after) = (read(), measure_all());
-    compare(&before, &after);
+    compare(&before, &after, |_| TOLERANCE);
     let mut text =
         String::from("# Written by `make baseline`; `make regressions` compares with it. See docs/performance.md.\n");
     writeln!(text, "compiler = \"{}\"", compiler()).unwrap();
@@ -81,32 +79,4 @@ fn measure_all() -> BTreeMap<&'static str, Figures> {
         }
     });
     found.into_inner().unwrap()
-}
-
-/// Prints every cost with the change; returns whether none differs.
-fn compare(before: &Table, after: &BTreeMap<&'static str, Figures>) -> bool {
-    let mut is_same = true;
-    println!("{:18} {:13} {:>14} {:>14} {:>9}", "part", "cost", "baseline", "now", "change");
-    for (part, figures) in after {
-        for (cost, &now) in figures {
-            let stored = before.get(*part).and_then(|part| part.get(cost)).and_then(Value::as_integer);
-            let Some(stored) = stored else {
-                println!("{part:18} {cost:13} {:>14} {now:>14}   NEW", "");
-                is_same = false;
-                continue;
-            };
-            let percent = (now as f64 - stored as f64) / stored.max(1) as f64 * 100.0;
-            let is_different = percent.abs() > TOLERANCE;
-            is_same &= !is_different;
-            let mark = if is_different { "  DIFFERS" } else { "" };
-            println!("{part:18} {cost:13} {stored:>14} {now:>14} {percent:>+7.2} %{mark}");
-        }
-    }
-    for part in before.iter().filter(|(_, value)| value.is_table()).map(|(name, _)| name) {
-        if !after.contains_key(part.as_str()) {
-            println!("{part:18} is no longer measured: REMOVED");
-            is_same = false;
-        }
-    }
-    is_same
 }

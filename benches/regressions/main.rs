@@ -15,6 +15,7 @@
 
 mod baseline;
 mod child;
+mod compare;
 mod node;
 #[path = "../kubernetes/objects.rs"]
 mod objects;

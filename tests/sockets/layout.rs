@@ -172,7 +172,7 @@ fn cleanup_removes_what_it_does_not_know() {
         fs::rename(v9.join("g1/slots"), v9.join("g1/places")).unwrap();
         reach(SERVICE);
         let report = cleanup(&directory, &CrashPoint::default()).unwrap();
-        assert_eq!((report.links, report.maps, report.left), (10, 12, Vec::new()));
+        assert_eq!((report.links, report.maps, report.left), (10, 14, Vec::new()));
         assert!(!directory.exists());
         assert!(exchange(SocketMode::Tcp, SERVICE.parse().unwrap()).is_err(), "nothing is translated any more");
     });

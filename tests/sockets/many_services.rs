@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsFd as _, AsRawFd as _};
+use std::os::fd::AsFd as _;
 use std::path::Path;
 
-use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapInfo};
+use libbpf_rs::{MapCore as _, MapHandle, MapInfo};
 use nodelb_core::datapath::Limits;
 use nodelb_core::explain::trace::{Verdict, trace};
 use nodelb_core::model::addr::{Family, L4Addr};
@@ -14,11 +14,11 @@ use nodelb_core::state::entries::{BackendId, MapOp, MapState, ServiceEntry, Serv
 use nodelb_core::state::rendezvous;
 use nodelb_datapath::Options;
 
+use super::socket_table::{UdpStates, cookie, pinned};
 use super::{
     Kernel, Random, ask, backend, backends, cases, entry, in_sandbox, l4, list, options, parse, point, put, slot,
     target, udp_socket,
 };
-use crate::sandbox::Sandbox;
 
 /// Number of services in the state of a socket: `MAX_FLOWS` of `bpf/shared.h`.
 const FLOWS: usize = 6;
@@ -27,21 +27,12 @@ fn to(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-fn cookie(socket: &UdpSocket) -> u64 {
-    rustix::net::sockopt::socket_cookie(socket).unwrap()
-}
-
-fn pinned(env: &Sandbox, name: &str) -> MapHandle {
-    MapHandle::from_pinned_path(env.bpffs.join("nodelb/v1").join(name)).unwrap()
-}
-
 /// Sets the clock of the socket to a few datagrams before it wraps, as if it had sent four billion
 /// datagrams.
-fn wind_clock(udp_sockets: &MapHandle, socket: &UdpSocket) {
+fn wind_clock(states: &UdpStates, socket: &UdpSocket) {
     const CLOCK: usize = 4;
     let (used, protocol) = (|flow: usize| 16 + 64 * flow + 48, |flow: usize| 16 + 64 * flow + 18);
-    let key = socket.as_raw_fd().to_ne_bytes();
-    let mut state = udp_sockets.lookup(&key, MapFlags::ANY).unwrap().expect("the socket has state");
+    let mut state = states.of(socket);
     assert_eq!(state.len(), used(FLOWS) - 48, "struct udp_socket");
     let read = |state: &[u8], at: usize| u32::from_ne_bytes(*state[at..].first_chunk().unwrap());
     let wound = (u32::MAX - 4).wrapping_sub(read(&state, CLOCK));
@@ -50,7 +41,7 @@ fn wind_clock(udp_sockets: &MapHandle, socket: &UdpSocket) {
         let number = read(&state, at).wrapping_add(wound);
         state[at..at + 4].copy_from_slice(&number.to_ne_bytes());
     }
-    udp_sockets.update(&key, &state, MapFlags::ANY).unwrap();
+    states.set(socket, &state);
 }
 
 /// Services 1 to `count` at 198.51.100.N:53, each with these backends, which listen at a port of
@@ -144,8 +135,7 @@ fn a_long_list_is_chosen_from_as_the_model_says() {
             socket.connect(service(1)).unwrap();
             let expected = slots[rendezvous::choose(cookie(&socket), ServiceId(1), &slots).unwrap()].addr;
             // A connected socket that has sent nothing: its state contains the backend.
-            let state = pinned(env, "udp_sockets").lookup(&socket.as_raw_fd().to_ne_bytes(), MapFlags::ANY).unwrap();
-            let state = state.expect("the socket has state");
+            let state = UdpStates::open(env).of(&socket);
             let reached = (&state[16 + 20..16 + 36], &state[16 + 36..16 + 38]);
             assert_eq!(reached, (&expected.addr.octets()[..], &expected.port.to_be_bytes()[..]), "{expected}");
         }
@@ -185,16 +175,16 @@ fn a_clock_that_wraps_forgets_no_service_in_use() {
     in_sandbox("sockets::many_services::a_clock_that_wraps_forgets_no_service_in_use", |env| {
         let mut kernel = Kernel::open(&options(env));
         serve_many(&mut kernel, 9, &[10]);
-        let udp_sockets = pinned(env, "udp_sockets");
+        let states = UdpStates::open(env);
         let socket = udp_socket(&service(1));
         ask_all(&socket, &(1..=6).map(service).collect::<Vec<_>>());
-        wind_clock(&udp_sockets, &socket);
+        wind_clock(&states, &socket);
         let used = |count: u32| -> Vec<SocketAddr> { (10 - count..=9).map(service).collect() };
         for count in [2, 3, 5] {
             for round in 0..20 {
                 let answers = ask_all(&socket, &used(count));
                 assert_eq!(answers.into_keys().collect::<Vec<_>>(), used(count), "{count} in turn, round {round}");
-                let kept = remembered(&udp_sockets, &socket);
+                let kept = remembered(&states, &socket);
                 assert!(round == 0 || used(count).iter().all(|service| kept.contains(service)), "{kept:?}");
             }
         }
@@ -202,8 +192,8 @@ fn a_clock_that_wraps_forgets_no_service_in_use() {
 }
 
 /// The services in the state of the socket.
-fn remembered(udp_sockets: &MapHandle, socket: &UdpSocket) -> Vec<SocketAddr> {
-    let state = udp_sockets.lookup(&socket.as_raw_fd().to_ne_bytes(), MapFlags::ANY).unwrap().expect("it has state");
+fn remembered(states: &UdpStates, socket: &UdpSocket) -> Vec<SocketAddr> {
+    let state = states.of(socket);
     let flow = |index: usize| {
         let frontend = &state[16 + 64 * index..][..20];
         let host: [u8; 4] = *frontend[12..].first_chunk().unwrap();
@@ -353,7 +343,7 @@ fn random_sockets_with_many_services_do_what_the_model_says() {
         // Each change takes a new run of slots, and the old one rests for a second.
         let limits = Limits { slots: 200_000, ..options(env).limits };
         let mut kernel = Kernel::open(&Options { limits, ..options(env) });
-        let udp_sockets = pinned(env, "udp_sockets");
+        let states = UdpStates::open(env);
         let pool = |net: &str| -> Vec<L4Addr> { (10..16).map(|i| l4(&format!("{net}{i}]:53/UDP"))).collect() };
         let v4: Vec<L4Addr> = (10..16).map(|i| l4(&format!("192.0.2.{i}:53/UDP"))).collect();
         let v6 = pool("[2001:db8:b::");
@@ -391,7 +381,7 @@ fn random_sockets_with_many_services_do_what_the_model_says() {
             let at = random.below(clients.len());
             match random.below(12) {
                 0 => clients[at] = Client::new(random),
-                1 if !clients[at].choices.is_empty() => wind_clock(&udp_sockets, &clients[at].socket),
+                1 if !clients[at].choices.is_empty() => wind_clock(&states, &clients[at].socket),
                 2 | 3 => {
                     let id = 1 + u32::try_from(random.below(SERVICES as usize)).unwrap();
                     change(&mut kernel, &mut state, list(random, id));

@@ -14,6 +14,7 @@ mod many_services;
 mod outside;
 mod own_sockets;
 mod refusal;
+mod socket_table;
 mod translation;
 mod udp;
 mod verifier;

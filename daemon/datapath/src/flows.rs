@@ -12,9 +12,8 @@ use libbpf_rs::{MapHandle, OpenObject, ProgramMut};
 use nodelb_core::stale::Flow;
 
 use crate::layout::{self, FLOW_RECORD_SIZE};
-use crate::load::listening;
+use crate::load::{PERSISTENT, listening};
 use crate::maps::into_io;
-use crate::own_sockets::OwnSockets;
 use crate::skeleton::flows::FlowsSkelBuilder;
 use crate::sys;
 
@@ -24,23 +23,38 @@ const CHUNK: usize = 32 * 1024;
 /// Reads the connections. Cheap to clone; works from any thread and without capabilities. Nothing is pinned.
 #[derive(Clone, Debug)]
 pub struct FlowReader {
-    udp: Arc<OwnedFd>,
-    tcp: Arc<OwnedFd>,
+    /// The iterators over `udp_sockets` and `udp_table`.
+    udp: Arc<[OwnedFd; 2]>,
+    /// The same for TCP.
+    tcp: Arc<[OwnedFd; 2]>,
 }
 
 impl FlowReader {
     /// Loads the iterators over these maps. Needs CAP_BPF and CAP_PERFMON, a kernel with BTF of its own, and Linux
     /// 5.12.
-    pub(crate) fn load(sockets: &OwnSockets) -> io::Result<Self> {
+    pub(crate) fn load(maps: &[MapHandle; PERSISTENT.len()]) -> io::Result<Self> {
+        let [tcp_sockets, udp_sockets, tcp_table, udp_table, ..] = maps;
         let mut object = MaybeUninit::<OpenObject>::uninit();
-        let (loaded, log) = listening(|| FlowsSkelBuilder::default().open(&mut object).and_then(OpenSkel::load));
+        let (loaded, log) = listening(|| {
+            let mut skeleton = FlowsSkelBuilder::default().open(&mut object)?;
+            skeleton.maps.tcp_table.reuse_fd(tcp_table.as_fd())?;
+            skeleton.maps.udp_table.reuse_fd(udp_table.as_fd())?;
+            skeleton.load()
+        });
         let mut loaded = loaded.map_err(|error| {
             let last = log.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
             io::Error::other(format!("{error}: {}", last.trim()))
         })?;
+        let programs = &mut loaded.progs;
         Ok(Self {
-            udp: link(&mut loaded.progs.udp_flows, &sockets.udp)?.into(),
-            tcp: link(&mut loaded.progs.tcp_flows, &sockets.tcp)?.into(),
+            udp: Arc::new([
+                link(&mut programs.udp_flows, udp_sockets)?,
+                link(&mut programs.udp_table_flows, udp_table)?,
+            ]),
+            tcp: Arc::new([
+                link(&mut programs.tcp_flows, tcp_sockets)?,
+                link(&mut programs.tcp_table_flows, tcp_table)?,
+            ]),
         })
     }
 
@@ -51,7 +65,7 @@ impl FlowReader {
     /// # Errors
     /// If the kernel refuses the request.
     pub fn udp(&self, report: &mut dyn FnMut(Flow)) -> io::Result<()> {
-        read_flows(&self.udp, report)
+        read_flows(self.udp.as_slice(), report)
     }
 
     /// Passes the TCP sockets that are connected or connecting to `see`.
@@ -59,7 +73,7 @@ impl FlowReader {
     /// # Errors
     /// As [`Self::udp`].
     pub fn tcp(&self, report: &mut dyn FnMut(Flow)) -> io::Result<()> {
-        read_flows(&self.tcp, report)
+        read_flows(self.tcp.as_slice(), report)
     }
 }
 
@@ -69,12 +83,13 @@ pub(crate) fn link(program: &mut ProgramMut<'_>, map: &MapHandle) -> io::Result<
     link.as_fd().try_clone_to_owned()
 }
 
-fn read_flows(link: &OwnedFd, report: &mut dyn FnMut(Flow)) -> io::Result<()> {
-    read_records::<FLOW_RECORD_SIZE>(link, &mut |record| {
+fn read_flows(links: &[OwnedFd], report: &mut dyn FnMut(Flow)) -> io::Result<()> {
+    let mut parse = |record: &[u8; FLOW_RECORD_SIZE]| {
         if let Some(flow) = layout::parse_flow_record(record) {
             report(flow);
         }
-    })
+    };
+    links.iter().try_for_each(|link| read_records(link, &mut parse))
 }
 
 /// Reads all records of an iterator. The kernel returns only whole records, as many as fit.

@@ -148,7 +148,7 @@ impl KernelDatapath {
         let opened =
             Start::new(&pins, predecessor, &prepared, (cgroup.clone(), options.packets.as_ref()))?.run(prepared)?;
         versions::remove_others(&options.pin_directory, options.layout, &crash)?;
-        let flows = FlowReader::load(&opened.own).map_err(|error| error.to_string());
+        let flows = FlowReader::load(&opened.persistent).map_err(|error| error.to_string());
         let mut findings = features.findings();
         findings.note(Feature::Flows, flows.is_ok());
         findings.note(Feature::TcxLinks, tcx::is_supported());
@@ -163,7 +163,8 @@ impl KernelDatapath {
             flows: flows.as_ref().map(|_| ()).map_err(Clone::clone),
             packets: opened.packets.as_ref().map(|_| ()).map_err(Clone::clone),
         };
-        let Opened { writer, attachment, open_links, own, packets, generation, .. } = opened;
+        let Opened { writer, attachment, open_links, persistent, packets, generation, .. } = opened;
+        let own = OwnSockets::new(persistent);
         let packets = packets.ok().flatten();
         let open_maps = OpenMaps::open(&pins, generation, packets.is_some())?;
         let (attachment, flows) = (Arc::new(attachment), flows.ok());

@@ -21,8 +21,10 @@ use crate::outside::OutsideMaps;
 use crate::probe::Features;
 use crate::skeleton::{OpenSockSkel, SockSkel, SockSkelBuilder};
 
-/// The maps that outlive generations, by their names in `bpf/maps.h`: per-socket state, and its epoch.
-pub(crate) const PERSISTENT: [&str; 4] = ["tcp_sockets", "udp_sockets", "udp_overflow", "frontend_epoch"];
+/// The maps that outlive generations, by their names in `bpf/maps.h` and `bpf/socket_maps.h`: per-socket state, and its
+/// epoch.
+pub(crate) const PERSISTENT: [&str; 6] =
+    ["tcp_sockets", "udp_sockets", "tcp_table", "udp_table", "udp_overflow", "frontend_epoch"];
 
 /// Whether this machine may reorder loads.
 pub(crate) const IS_WEAKLY_ORDERED: bool = !cfg!(any(target_arch = "x86_64", target_arch = "s390x"));
@@ -82,7 +84,15 @@ pub(crate) fn prepare<'o>(
     set_sizes(&mut skeleton, options.limits, shards).map_err(failed("sizing", Path::new("sock.bpf.o")))?;
     let maps = &skeleton.maps;
     let specs = [&maps.frontends, &maps.services, &maps.slots, &maps.node_addrs, &maps.affinity].map(spec);
-    let lasting_specs = [&maps.tcp_sockets, &maps.udp_sockets, &maps.udp_overflow, &maps.frontend_epoch].map(spec);
+    let lasting_specs = [
+        &maps.tcp_sockets,
+        &maps.udp_sockets,
+        &maps.tcp_table,
+        &maps.udp_table,
+        &maps.udp_overflow,
+        &maps.frontend_epoch,
+    ]
+    .map(spec);
     Ok(Prepared { skeleton, specs, lasting_specs, limits: options.limits })
 }
 
@@ -135,7 +145,14 @@ impl Prepared<'_> {
                 open.reuse_fd(handle.as_fd())?;
             }
         }
-        let open = [&mut maps.tcp_sockets, &mut maps.udp_sockets, &mut maps.udp_overflow, &mut maps.frontend_epoch];
+        let open = [
+            &mut maps.tcp_sockets,
+            &mut maps.udp_sockets,
+            &mut maps.tcp_table,
+            &mut maps.udp_table,
+            &mut maps.udp_overflow,
+            &mut maps.frontend_epoch,
+        ];
         for (open, handle) in open.into_iter().zip(persistent) {
             if let Some(handle) = handle {
                 open.reuse_fd(handle.as_fd())?;
@@ -180,6 +197,8 @@ fn take(skeleton: &SockSkel<'_>) -> io::Result<Loaded> {
         persistent: [
             handle(&maps.tcp_sockets)?,
             handle(&maps.udp_sockets)?,
+            handle(&maps.tcp_table)?,
+            handle(&maps.udp_table)?,
             handle(&maps.udp_overflow)?,
             handle(&maps.frontend_epoch)?,
         ],

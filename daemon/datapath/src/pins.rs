@@ -4,7 +4,7 @@
 //! ```text
 //! /sys/fs/bpf/nodelb/        the pin directory; locked, and each version too, by the one process that works here
 //!   v1/                      a layout version; usually the only one
-//!     tcp_sockets udp_sockets udp_overflow frontend_epoch   outlive generations
+//!     tcp_sockets udp_sockets tcp_table udp_table udp_overflow frontend_epoch   outlive generations
 //!     g7/                    a generation: frontends services slots node_addrs affinity
 //!     g8-new/                the next one while it is being filled
 //!     links/connect4 …       what attaches the programs; links/connect4-new while one is being replaced

@@ -21,7 +21,6 @@ use crate::kernel::Origin;
 use crate::load::{Loaded, PERSISTENT, Prepared};
 use crate::maps::{Epoch, Handles, Maps, NAMES, Spec};
 use crate::outside::OutsideMaps;
-use crate::own_sockets::OwnSockets;
 use crate::packets::{self, OpenedPackets, PacketConfig, PacketFailure};
 use crate::pins::Pins;
 use crate::read;
@@ -63,7 +62,7 @@ fn pinned_lasting(
     prepared: &Prepared<'_>,
 ) -> Result<[Option<MapHandle>; PERSISTENT.len()], OpenError> {
     let theirs = predecessor.filter(|predecessor| predecessor.reader.has_todays_sockets);
-    let [tcp, udp, overflow, epoch] = [0, 1, 2, 3].map(|i| {
+    let open = |i: usize| {
         let (ours, wanted) = (pins.persistent(PERSISTENT[i]), prepared.lasting_specs[i]);
         if let Some((map, found)) = open_map(&ours)? {
             let kind = failed("using", &ours)("it is a map of a different type; nodelb cleanup removes it");
@@ -72,12 +71,12 @@ fn pinned_lasting(
         let Some(theirs) = theirs else { return Ok(None) };
         let found = open_map(&theirs.pins.persistent(PERSISTENT[i]))?;
         Ok(found.and_then(|(map, found)| found.same_kind(wanted).then_some(map)))
-    });
-    Ok([tcp?, udp?, overflow?, epoch?])
+    };
+    Ok([open(0)?, open(1)?, open(2)?, open(3)?, open(4)?, open(5)?])
 }
 
 /// The name of the map with the epoch.
-const EPOCH: &str = PERSISTENT[3];
+const EPOCH: &str = PERSISTENT[PERSISTENT.len() - 1];
 
 const fn epoch_of([.., epoch]: &[MapHandle; PERSISTENT.len()]) -> &MapHandle {
     epoch
@@ -133,7 +132,8 @@ pub(crate) struct Opened {
     pub(crate) writer: Writer,
     pub(crate) attachment: Attachment,
     pub(crate) open_links: OpenLinks,
-    pub(crate) own: OwnSockets,
+    /// The maps of [`PERSISTENT`].
+    pub(crate) persistent: [MapHandle; PERSISTENT.len()],
     pub(crate) generation: u32,
     pub(crate) origin: Origin,
     pub(crate) links: Vec<(&'static str, LinkState)>,
@@ -186,8 +186,7 @@ impl<'p> Start<'p> {
         let mut writer = self.writer(Arc::new(maps), (runs, placed), (&persistent, counters))?;
         let packets = self.start_packets(&old.handles, &directory, epoch_of(&persistent));
         let packets = packets.map_err(|error| packets::start::keep_earlier(self.pins, &error));
-        writer.packet_counter =
-            packets.as_ref().ok().and_then(Option::as_ref).map(|packets| Arc::clone(&packets.counter));
+        writer.serve_packets(packets.as_ref().ok().and_then(Option::as_ref));
         let attachment = Attachment::new(programs, self.cgroup);
         let mut open_links = OpenLinks::default();
         let links = attachment.attach(self.pins, &mut open_links)?;
@@ -195,7 +194,7 @@ impl<'p> Start<'p> {
             writer,
             attachment,
             open_links,
-            own: OwnSockets::new(persistent),
+            persistent,
             generation: old.number,
             origin: Origin::Reused,
             links,
@@ -253,24 +252,13 @@ impl<'p> Start<'p> {
         let corrupt = filled?.unwrap_or_default();
         let packets = no_maps.and_then(|()| self.start_packets(&duplicates, &directory, epoch_of(&persistent)));
         let packets = packets.map_err(|error| packets::start::end_earlier(self.pins, previous.as_deref(), &error));
-        writer.packet_counter =
-            packets.as_ref().ok().and_then(Option::as_ref).map(|packets| Arc::clone(&packets.counter));
+        writer.serve_packets(packets.as_ref().ok().and_then(Option::as_ref));
         let attachment = Attachment::new(programs, self.cgroup);
         let mut open_links = OpenLinks::default();
         let links = attachment.attach(self.pins, &mut open_links)?;
         self.pins.commit(generation)?;
         self.pins.current_generation()?;
-        Ok(Opened {
-            writer,
-            attachment,
-            open_links,
-            own: OwnSockets::new(persistent),
-            generation,
-            origin,
-            links,
-            corrupt,
-            packets,
-        })
+        Ok(Opened { writer, attachment, open_links, persistent, generation, origin, links, corrupt, packets })
     }
 
     /// Makes the programs at devices use these maps, or removes them.
@@ -310,6 +298,7 @@ impl<'p> Start<'p> {
             grace: None,
             counters,
             packet_counter: None,
+            bloom: None,
             epoch,
             crash: self.pins.crash().clone(),
         })
