@@ -84,7 +84,7 @@ pub(crate) fn storm(cluster: &Cluster, per_second: u32, is_over: impl Fn() -> bo
 pub(crate) fn burst(cluster: &Cluster, events: u32) {
     for event in 0..events {
         let number = event % SERVICES;
-        let place = if event / SERVICES % 2 == 0 { ENDPOINTS + 1 } else { 0 };
+        let place = if (event / SERVICES).is_multiple_of(2) { ENDPOINTS + 1 } else { 0 };
         cluster.apply_value(slice(&name(number), "one", &[endpoint(number, place)])).unwrap();
     }
 }

@@ -97,7 +97,7 @@ impl Table {
             Change::UpsertService(service) => self.upsert_service(service),
             Change::RemoveService(name, source) => self.remove_service(name, source),
             Change::UpsertSlice(slice) => self.upsert_slice(slice),
-            Change::RemoveSlice(name, source) => self.remove_slice(name, source),
+            Change::RemoveSlice(name, source) => self.remove_slice(&name, source),
             Change::Node(node) => {
                 self.own_zone = Arc::clone(&node.zone);
                 self.change_node(|facts| facts.node = Arc::new(node))
@@ -214,10 +214,10 @@ impl Table {
         if dirty.is_empty() { Effect::None } else { Effect::Services(dirty, trigger) }
     }
 
-    fn remove_slice(&mut self, name: SliceName, source: Source) -> Effect {
-        let Some(ByName(slice)) = self.slices.take(&(source, &name)) else { return Effect::None };
+    fn remove_slice(&mut self, name: &SliceName, source: Source) -> Effect {
+        let Some(ByName(slice)) = self.slices.take(&(source, name)) else { return Effect::None };
         let service = slice.service.clone();
-        self.take_slice(&service, source, &name);
+        self.take_slice(&service, source, name);
         // A service entry of a file has no slice if it has no backends. If that file still has the service, the entry
         // was changed, not removed.
         let is_entry = |it: &&Arc<Service>| {

@@ -258,6 +258,16 @@ impl SharedWords {
         Window::map(self.map.as_fd(), index * WINDOW, WINDOW.min(self.words - index * WINDOW))
     }
 
+    /// The number of words in the map.
+    pub(crate) fn len(&self) -> usize {
+        self.words
+    }
+
+    /// All words of the map, which are then all mapped.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &AtomicU64> {
+        (0..self.words).map(|at| &self.at(at, 1)[0])
+    }
+
     /// The words of one entry. Callers that only read must not store.
     pub(crate) fn at(&self, at: usize, count: usize) -> &[AtomicU64] {
         let index = at / WINDOW;
@@ -267,16 +277,6 @@ impl SharedWords {
             Err(_no_memory) => handle_alloc_error(Layout::new::<[AtomicU64; WINDOW]>()),
         });
         &window.all()[at % WINDOW..][..count]
-    }
-
-    /// The number of words.
-    pub(crate) fn len(&self) -> usize {
-        self.words
-    }
-
-    /// All words, one after another.
-    pub(crate) fn each(&self) -> impl Iterator<Item = &AtomicU64> {
-        (0..self.words).map(|at| &self.at(at, 1)[0])
     }
 
     /// Reads the `N` words of one entry, each once; the first is an acquire load.

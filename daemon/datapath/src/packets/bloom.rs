@@ -71,8 +71,8 @@ impl PacketBloom {
         Ok(Self { words: SharedWords::map(map)?, nodeports, source_ports })
     }
 
-    /// Adds all addresses of these maps, and makes the programs rely on the filter: all programs that begin connections
-    /// in them must have been loaded with it.
+    /// Adds all addresses of these maps, and makes the programs rely on the filter: all programs that begin connections in
+    /// them must have been loaded with it.
     ///
     /// # Errors
     /// If a map cannot be read.
@@ -89,7 +89,7 @@ impl PacketBloom {
                 |keys, values| keys.iter().zip(values).for_each(|(key, value)| self.add_connection(key, value)),
             )?;
         }
-        for word in self.words.each() {
+        for word in self.words.iter() {
             word.fetch_or(READY, Ordering::SeqCst);
         }
         Ok(())
@@ -114,8 +114,8 @@ impl PacketBloom {
     fn add(&self, side: Side, address: &L4Addr) {
         let is_looked_up = [&self.nodeports, &self.source_ports].iter().any(|ports| ports.contains(&address.port));
         if side == Side::Leaving || !is_looked_up {
-            let index = index(side, address, self.words.len());
-            self.words.at(index, 1)[0].fetch_or(bit(address.port), Ordering::SeqCst);
+            let word = &self.words.at(index(side, address, self.words.len()), 1)[0];
+            word.fetch_or(bit(address.port), Ordering::SeqCst);
         }
     }
 }
@@ -156,7 +156,7 @@ pub(crate) fn create(pins: &Pins, outside: u32) -> Result<MapHandle, OpenError> 
             return Err(failed("using", &path)(versions::FOREIGN));
         }
         let words = SharedWords::map(&map).map_err(failed("mapping", &path))?;
-        for word in words.each() {
+        for word in words.iter() {
             word.fetch_and(!READY, Ordering::SeqCst);
         }
     }
