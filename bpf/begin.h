@@ -7,6 +7,7 @@
 #ifndef NODELB_BEGIN_H
 #define NODELB_BEGIN_H
 
+#include "former.h"
 #include "ports.h"
 #include "ring.h"
 #include "routes.h"
@@ -370,6 +371,11 @@ static __always_inline int put_both(struct __sk_buff *skb, struct scratch *here)
 		/* The entry has ended meanwhile, or its seal is wrong. */
 		result =
 			put_half_open(&here->packet.key, &here->entry, BPF_ANY);
+	}
+	/* The client repeats a packet that met another connection. */
+	if (!result && has_former() && !(store_former(0) && store_former(1))) {
+		bpf_map_delete_elem(&half_open, &here->packet.key);
+		result = -EEXIST;
 	}
 	if (!result) {
 		count_begun(here->service_id);

@@ -6,7 +6,7 @@
 #ifndef NODELB_CONNECTIONS_H
 #define NODELB_CONNECTIONS_H
 
-#include "packet.h"
+#include "bloom.h"
 
 /* The coarse monotonic clock, in seconds. */
 static __always_inline __u32 seconds(void)
@@ -173,6 +173,34 @@ touch_established(struct connection *entry, struct scratch *here)
 		entry->acknowledgment = acknowledgment;
 }
 
+/* Whether a start of the daemon is replacing the maps; see former.h. */
+static __always_inline bool has_former(void)
+{
+	__u32 first = 0;
+
+	return bpf_map_lookup_elem(&former_connections, &first);
+}
+
+/*
+ * Deletes the entry of the packet from maps that are being replaced. There is
+ * no loop over MOST_FORMER maps: Linux 6.1 does not see its end.
+ */
+VERIFIED_ONCE int delete_former(__u32 index)
+{
+	struct scratch *here = scratch();
+	void *former;
+
+	if (!here)
+		return 0;
+	former = bpf_map_lookup_elem(&former_connections, &index);
+	if (former)
+		bpf_map_delete_elem(former, &here->packet.key);
+	former = bpf_map_lookup_elem(&former_half_open, &index);
+	if (former)
+		bpf_map_delete_elem(former, &here->packet.key);
+	return 0;
+}
+
 /* Deletes both entries of the connection, and with them its source port. */
 VERIFIED_ONCE int forget(void)
 {
@@ -185,6 +213,10 @@ VERIFIED_ONCE int forget(void)
 	partner_of(&here->packet.key, &here->entry, other);
 	bpf_map_delete_elem(&connections, &here->packet.key);
 	bpf_map_delete_elem(&half_open, &here->packet.key);
+	if (has_former()) {
+		delete_former(0);
+		delete_former(1);
+	}
 	if (find_in(&connections, other, &here->partner) &&
 	    is_partner(&here->packet.key, &here->partner))
 		bpf_map_delete_elem(&connections, other);
@@ -276,10 +308,22 @@ forget_ended(struct scratch *here, const struct packet_key *key, __s32 idle)
 	return true;
 }
 
+/* Lets packets with the key pass the Bloom filter, before the entry is put. */
+static __always_inline void add_key_to_bloom(const struct packet_key *key)
+{
+	if (key->side == PACKET_LEAVING)
+		add_to_bloom(key->source, key->source_port_be, key->protocol,
+			     PACKET_LEAVING);
+	else if (!passes_bloom(bpf_ntohs(key->target_port_be)))
+		add_to_bloom(key->target, key->target_port_be, key->protocol,
+			     PACKET_ARRIVING);
+}
+
 /* Puts a sealed entry into half_open. */
 static __always_inline long put_half_open(const struct packet_key *key,
 					  struct connection *entry, __u64 flags)
 {
+	add_key_to_bloom(key);
 	entry->seal = connection_seal(key, entry);
 	return bpf_map_update_elem(&half_open, key, entry, flags);
 }

@@ -8,12 +8,6 @@
 
 #include "begin.h"
 
-/* Whether the port may be one that this node uses towards a backend. */
-static __always_inline bool is_source_port(__u32 port)
-{
-	return port >= snat_first && port <= snat_last;
-}
-
 /*
  * Restores the backend's entry, which memory pressure has removed, if no other
  * connection has its key by now. Returns whether the connection goes on. It

@@ -139,6 +139,20 @@ read_flow(struct __sk_buff *skb, __u32 side, int *verdict)
 	return parsed == PARSED_FLOW;
 }
 
+/*
+ * Whether a packet that arrives belongs to no service. A SYN may end an old
+ * connection although it belongs to none: see forget_former().
+ */
+static __always_inline bool is_foreign(const struct packet *packet)
+{
+	const struct packet_key *key = &packet->key;
+
+	return !is_in_bloom(key->target, key->target_port_be, key->protocol,
+			    PACKET_ARRIVING) &&
+	       !passes_bloom(bpf_ntohs(key->target_port_be)) &&
+	       !is_plain_syn(packet);
+}
+
 static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 {
 	struct connection *entry;
@@ -150,7 +164,11 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 	here = scratch();
 	if (!here || (here->packet.part == PART_LATER && !restore_ports()))
 		return NEXT;
+	if (!at_pod && is_foreign(&here->packet))
+		return NEXT;
 	entry = find_in(&connections, &here->packet.key, &here->entry);
+	if (!entry && has_former() && bring_former())
+		entry = find_in(&connections, &here->packet.key, &here->entry);
 	if (entry && !begins_again(entry, here, at_pod)) {
 		touch_established(entry, here);
 		return translate(skb, here);
@@ -166,19 +184,25 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 static __always_inline int leave(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
+	const struct packet_key *key;
 	struct connection *entry;
 	int verdict = NEXT;
 
 	if (!here || is_redirected(skb, here) ||
 	    !read_flow(skb, PACKET_LEAVING, &verdict))
 		return verdict;
-	if (here->packet.part == PART_LATER && !restore_ports())
+	key = &here->packet.key;
+	if ((here->packet.part == PART_LATER && !restore_ports()) ||
+	    !is_in_bloom(key->source, key->source_port_be, key->protocol,
+			 PACKET_LEAVING))
 		return NEXT;
-	entry = find_in(&connections, &here->packet.key, &here->entry);
+	entry = find_in(&connections, key, &here->entry);
+	if (!entry && has_former() && bring_former())
+		entry = find_in(&connections, key, &here->entry);
 	if (entry)
 		touch_established(entry, here);
-	/* Most packets end here. They need no call. */
-	else if (!bpf_map_lookup_elem(&half_open, &here->packet.key) ||
+	/* Without a call, for packets that the Bloom filter lets pass. */
+	else if (!bpf_map_lookup_elem(&half_open, key) ||
 		 find_answer() != OUTCOME_TRANSLATE)
 		return NEXT;
 	return translate(skb, here);

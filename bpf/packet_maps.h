@@ -53,6 +53,58 @@ struct {
 } half_open SEC(".maps");
 
 /*
+ * Index -> a map that a start of the daemon replaces by connections or
+ * half_open, because its size has changed. The daemon writes them before the
+ * programs run, and deletes the entries when all devices run the new programs
+ * and everything has been copied. Programs read them for packets of no known
+ * connection. A start that was interrupted may have left a second map.
+ */
+#define MOST_FORMER 2
+
+struct former_connections {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);
+	__type(key, struct packet_key);
+	__type(value, struct connection);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, MOST_FORMER);
+	__type(key, __u32);
+	__array(values, struct former_connections);
+} former_connections SEC(".maps");
+
+struct former_half_open {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 1);
+	__type(key, struct packet_key);
+	__type(value, struct connection);
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, MOST_FORMER);
+	__type(key, __u32);
+	__array(values, struct former_half_open);
+} former_half_open SEC(".maps");
+
+/*
+ * A Bloom filter of the addresses in the maps above: see bloom.h. The programs
+ * write it when a connection begins, the daemon when it adds an address to
+ * outside. Programs read it for each packet. It is never full: the more bits
+ * are set, the more packets are looked up in the maps.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} packet_bloom SEC(".maps");
+
+/*
  * Datagram that was split -> its ports. The programs write an entry at the
  * first fragment of a datagram that they translate, and read it at the other
  * ones. When the map is full, the least recently used datagram is removed, and
@@ -258,6 +310,8 @@ struct scratch {
 	/* The connection's other entry, and its key. */
 	struct connection partner;
 	struct packet_key partner_key;
+	/* Whether a former map has the other entry; see former.h. */
+	__u32 has_partner;
 	/* Another connection, which may have ended. */
 	struct packet_key other_client_key;
 	struct connection other_client;

@@ -10,13 +10,6 @@
 #include "counts.h"
 
 /*
- * The ports of this node for connections to backends on other machines, in
- * host order and inclusive.
- */
-const volatile __u16 snat_first = 10000;
-const volatile __u16 snat_last = 29999;
-
-/*
  * Whether the kernel may give these ports to sockets of this node, because
  * net.ipv4.ip_local_port_range contains some of them. Then each port that is
  * tried is also looked up among the sockets.

@@ -7,4 +7,6 @@ mod devices;
 #[cfg(test)]
 mod part;
 #[cfg(test)]
+mod pod;
+#[cfg(test)]
 mod sandbox;

@@ -69,14 +69,22 @@ pub(crate) fn touch_slice(cluster: &Cluster, event: u32) {
     cluster.apply_value(slice(&name(number), "many", &endpoints)).unwrap();
 }
 
-/// Makes `per_second` such changes per second until `is_over`.
-pub(crate) fn storm(cluster: &Cluster, per_second: u32, is_over: impl Fn() -> bool) {
-    let begun = Instant::now();
-    for event in 0.. {
-        if is_over() {
-            return;
-        }
-        touch_slice(cluster, event);
-        std::thread::sleep((Duration::from_secs(1) / per_second * (event + 1)).saturating_sub(begun.elapsed()));
+/// Makes `per_second` such changes per second until `is_over`. Returns their number: a busy machine makes fewer.
+pub(crate) fn storm(cluster: &Cluster, per_second: u32, is_over: impl Fn() -> bool) -> u32 {
+    let (begun, mut events) = (Instant::now(), 0);
+    while !is_over() {
+        touch_slice(cluster, events);
+        events += 1;
+        std::thread::sleep((Duration::from_secs(1) / per_second * events).saturating_sub(begun.elapsed()));
+    }
+    events
+}
+
+/// Replaces the only endpoint of a slice, `events` times, one service after another, without a pause.
+pub(crate) fn burst(cluster: &Cluster, events: u32) {
+    for event in 0..events {
+        let number = event % SERVICES;
+        let place = if event / SERVICES % 2 == 0 { ENDPOINTS + 1 } else { 0 };
+        cluster.apply_value(slice(&name(number), "one", &[endpoint(number, place)])).unwrap();
     }
 }

@@ -20,9 +20,7 @@ const EVERY: Duration = Duration::from_millis(50);
 /// Measures the delays; returns them sorted. Each one starts before the request to the apiserver
 /// and includes its processing.
 pub(crate) fn measure(daemon: &Daemon, content: &Content, during: Duration) -> Vec<Duration> {
-    let (frontends, services) = (open(&daemon.pins, "frontends"), open(&daemon.pins, "services"));
-    let id = service_id(&frontends);
-    let view = || services.lookup(&id, MapFlags::ANY).unwrap().unwrap()[..8].to_vec();
+    let timed = Timed::open(daemon);
     let is_over = AtomicBool::new(false);
     let mut delays = Vec::new();
     // This thread has its own counter.
@@ -31,19 +29,46 @@ pub(crate) fn measure(daemon: &Daemon, content: &Content, during: Duration) -> V
         scope.spawn(|| storm(cluster, OTHERS, || is_over.load(Ordering::Relaxed)));
         let begun = Instant::now();
         while begun.elapsed() < during {
-            let (before, sent) = (view(), Instant::now());
-            content.touch_timed();
-            while view() == before {
-                assert!(sent.elapsed() < Duration::from_secs(10), "the event never reached the kernel");
-                std::thread::sleep(Duration::from_micros(50));
-            }
-            delays.push(sent.elapsed());
-            std::thread::sleep(EVERY.saturating_sub(sent.elapsed()));
+            let delay = timed.change(content);
+            delays.push(delay);
+            std::thread::sleep(EVERY.saturating_sub(delay));
         }
         is_over.store(true, Ordering::Relaxed);
     });
     delays.sort();
     delays
+}
+
+/// Waits until the kernel has all events so far.
+pub(crate) fn until_in_kernel(daemon: &Daemon, content: &Content) {
+    Timed::open(daemon).change(content);
+}
+
+/// The entry of the timed service.
+struct Timed {
+    services: MapHandle,
+    id: Vec<u8>,
+}
+
+impl Timed {
+    fn open(daemon: &Daemon) -> Self {
+        Self { services: open(&daemon.pins, "services"), id: service_id(&open(&daemon.pins, "frontends")) }
+    }
+
+    fn view(&self) -> Vec<u8> {
+        self.services.lookup(&self.id, MapFlags::ANY).unwrap().unwrap()[..8].to_vec()
+    }
+
+    /// Changes the service; returns the time until the kernel has the change.
+    fn change(&self, content: &Content) -> Duration {
+        let (before, sent) = (self.view(), Instant::now());
+        content.touch_timed();
+        while self.view() == before {
+            assert!(sent.elapsed() < Duration::from_secs(30), "the event never reached the kernel");
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        sent.elapsed()
+    }
 }
 
 /// Opens the map of this name, in the only generation there is.

@@ -97,8 +97,9 @@ pub(crate) fn alone(sandbox: &Sandbox, generator: &Generator, goals: &mut Goals)
 }
 
 /// The maps that the daemon's side fills.
-const NAMES: [&str; 10] = [
+const NAMES: [&str; 11] = [
     "outside",
+    "packet_bloom",
     "services",
     "slots",
     "node_addrs",

@@ -145,19 +145,21 @@ fn decode_events() -> Box<dyn FnMut()> {
 }
 
 fn reader() -> Reader {
-    Reader { source: Source::Kubernetes, object: "Service production/service".into() }
+    Reader::new(Source::Kubernetes, "Service production/service".into())
 }
 
 fn translate_services() -> Box<dyn FnMut()> {
     let objects: Vec<decoded::Service> =
         service_objects().iter().map(|text| serde_json::from_str(text).unwrap()).collect();
-    Box::new(move || objects.iter().for_each(|object| drop(black_box(translate::service(object, &reader())))))
+    let mut reader = reader();
+    Box::new(move || objects.iter().for_each(|object| drop(black_box(translate::service(object, &mut reader)))))
 }
 
 fn translate_slices() -> Box<dyn FnMut()> {
     let objects: Vec<decoded::EndpointSlice> =
         slice_objects().iter().map(|text| serde_json::from_str(text).unwrap()).collect();
-    Box::new(move || objects.iter().for_each(|object| drop(black_box(translate::slice(object, &reader())))))
+    let mut reader = reader();
+    Box::new(move || objects.iter().for_each(|object| drop(black_box(translate::slice(object, &mut reader)))))
 }
 
 /// Services with their slices: 1,000 of one endpoint, and one of 10,000.

@@ -9,7 +9,7 @@
 mod recorder;
 
 use std::future::Future;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use nodelb_core::messages;
@@ -53,7 +53,7 @@ pub async fn run(reads: Reads, shutdown: impl Future<Output = ()>) {
 
 async fn write_events(reads: Reads) {
     let mut recorder = Recorder::new(&reads.node);
-    let mut last: Option<(Arc<Snapshot>, Arc<Problems>)> = None;
+    let mut last: Option<(Weak<Snapshot>, Arc<Problems>)> = None;
     let mut was_forbidden = false;
     let mut ticks = ticking(CHECK_EVERY);
     let now = || Now { since_start: reads.clock.now().0 / 1000, unix: unix_seconds(SystemTime::now()) };
@@ -62,7 +62,7 @@ async fn write_events(reads: Reads) {
         let snapshot = Arc::clone(&reads.snapshot.borrow());
         recorder.set_node(&snapshot.facts().node().name);
         let problems = match &last {
-            Some((checked, problems)) if Arc::ptr_eq(checked, &snapshot) => Arc::clone(problems),
+            Some((checked, problems)) if Weak::ptr_eq(checked, &Arc::downgrade(&snapshot)) => Arc::clone(problems),
             _ => {
                 let checked = Arc::clone(&snapshot);
                 // A snapshot can be large: it is checked outside the worker threads.
@@ -71,7 +71,8 @@ async fn write_events(reads: Reads) {
             }
         };
         let due = recorder.due(now(), &problems);
-        last = Some((snapshot, problems));
+        last = Some((Arc::downgrade(&snapshot), problems));
+        drop(snapshot);
         let Some(session) = reads.session.borrow().clone() else { continue };
         for due in due {
             if recorder.is_paused(now().since_start) {

@@ -19,8 +19,10 @@ use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::messages;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::service::Source;
+use nodelb_core::snapshot::Snapshot;
+use nodelb_datapath::memory;
 use nodelb_kube::apiserver::connection::connect::Register;
-use nodelb_kube::clock::Clock;
+use nodelb_kube::clock::{Clock, ticking};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
@@ -51,6 +53,9 @@ use reload::{Reload, Signals};
 /// How long the sources, the checker and the owner may take together to store their state at the end of the daemon, and
 /// then the recorder again: a stop takes at most twice this time.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// The interval at which free memory is returned to the kernel.
+const RELEASE_MEMORY_EVERY: Duration = Duration::from_secs(30);
 
 /// The delay before an address that could not be bound is retried: of the admin API and of the health checks for load
 /// balancers.
@@ -84,6 +89,7 @@ struct OpenDatapath<D> {
 /// # Errors
 /// If it cannot start. Later errors degrade the service and do not end the daemon.
 pub fn run(options: &RunOptions) -> Result<(), Failure> {
+    memory::share_heap();
     log::end_on_panic();
     let result = start(options);
     log::finish();
@@ -227,6 +233,7 @@ async fn serve<D: Datapath + Send + 'static>(
         clock: Arc::new(move || Now::read(clock)),
     };
     tokio::spawn(admin::serve(open, state, stop()));
+    tokio::spawn(release_free_memory(handle.snapshot.clone(), stop()));
 
     let owner = tokio::spawn(owner.run(stop()));
     let reload =
@@ -234,6 +241,23 @@ async fn serve<D: Datapath + Send + 'static>(
     reload.until_shutdown(signals).await;
     shutdown.cancel();
     end(source.into_iter().chain([dns.task, checker]), owner, recorder.task).await
+}
+
+/// Returns memory to the kernel when the start is complete, and regularly after that: bursts of events, large answers and
+/// the state file need memory for moments only.
+async fn release_free_memory(mut snapshot: watch::Receiver<Arc<Snapshot>>, stop: impl Future<Output = ()>) {
+    let release = async {
+        _ = snapshot.wait_for(|snapshot| snapshot.is_ready).await;
+        let mut due = ticking(RELEASE_MEMORY_EVERY);
+        loop {
+            due.tick().await;
+            _ = tokio::task::spawn_blocking(memory::release_free_memory).await;
+        }
+    };
+    tokio::select! {
+        () = stop => {}
+        () = release => {}
+    }
 }
 
 /// Waits for the tasks that store their state; the recorder receives all events of the owner.

@@ -37,6 +37,11 @@ fn maps_of_other_sizes_get_all_entries() {
             assert_eq!(node.map("connections").max_entries(), connections * 2);
             assert_eq!(node.map("half_open").max_entries(), handshakes * 2);
             assert!((0..100).all(|number| node.has_connection("connections", number)));
+            for former in ["former_connections", "former_half_open"] {
+                let is_set =
+                    |index: u32| node.map(former).lookup(&index.to_ne_bytes(), MapFlags::ANY).unwrap().is_some();
+                assert!(!(0..2).any(is_set), "{former}: the memory of the old maps is released");
+            }
             assert_eq!(names(&pins, "connections"), ["connections"]);
             assert_eq!((node.devices().len(), node.faults().len()), (1, 0));
         }
@@ -99,5 +104,27 @@ fn a_crash_at_any_step_loses_no_connection() {
             }
         }
         panic!("the start has no end");
+    });
+}
+
+/// If the next start fails, the programs meet addresses that it has added.
+#[test]
+fn programs_of_an_earlier_start_look_into_the_maps_again() {
+    in_sandbox("devices::carried::programs_of_an_earlier_start_look_into_the_maps_again", |env| {
+        let (_, pins) = pins(env);
+        let is_relied_on = |map: &MapHandle| {
+            let words = (0..map.max_entries()).map(|index| map.lookup(&index.to_ne_bytes(), MapFlags::ANY));
+            let mut words = words.map(|word| u64::from_ne_bytes(word.unwrap().unwrap().try_into().unwrap()));
+            let first = words.next().unwrap() >> 63;
+            assert!(words.all(|word| word >> 63 == first));
+            first == 1
+        };
+        let node = Node::open(&options(env));
+        let earlier = MapHandle::try_from(node.map("packet_bloom")).unwrap();
+        assert!(is_relied_on(&earlier));
+        drop(node);
+        let node = Node::open(&options(env));
+        assert!(!is_relied_on(&earlier) && is_relied_on(node.map("packet_bloom")));
+        assert_eq!(names(&pins, "packet_bloom"), ["packet_bloom"]);
     });
 }

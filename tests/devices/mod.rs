@@ -4,6 +4,7 @@ mod attach;
 mod carried;
 mod clsact;
 mod failures;
+mod resized;
 
 use std::fs;
 use std::path::{Path, PathBuf};

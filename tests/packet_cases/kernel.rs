@@ -8,7 +8,7 @@ use nodelb_core::packets::node::{Packet, Reason, Settings};
 use nodelb_core::packets::sweep::SweepTimeouts;
 use nodelb_core::state::entries::MapState;
 use nodelb_datapath::packets::{
-    self, LinkLayer, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms, Sweep,
+    self, LinkLayer, PacketBloom, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms, Sweep,
 };
 
 use crate::layout;
@@ -51,6 +51,7 @@ pub(crate) struct Ran {
 /// The loaded programs, and what they were loaded for.
 pub(crate) struct Kernel {
     programs: PacketPrograms,
+    bloom: PacketBloom,
     sweep: Sweep,
     network: Network,
     settings: Settings,
@@ -58,7 +59,7 @@ pub(crate) struct Kernel {
     state: MapState,
 }
 
-fn load(settings: &Settings, limits: TableLimits) -> (PacketPrograms, Sweep) {
+fn load(settings: &Settings, limits: TableLimits) -> (PacketPrograms, PacketBloom, Sweep) {
     let size = |entries: usize| u32::try_from(entries).unwrap();
     let options = PacketOptions {
         nodeport_range: settings.nodeport_range.clone(),
@@ -82,15 +83,16 @@ fn load(settings: &Settings, limits: TableLimits) -> (PacketPrograms, Sweep) {
     };
     let programs = PacketPrograms::load(&options, PacketMaps::default()).unwrap_or_else(|error| panic!("{error}"));
     let sweep = Sweep::load(programs.maps()).unwrap_or_else(|error| panic!("{error}"));
-    (programs, sweep)
+    let bloom = PacketBloom::new(programs.maps(), &options).unwrap();
+    (programs, bloom, sweep)
 }
 
 impl Kernel {
     pub(crate) fn new(world: &World) -> Self {
-        let (programs, sweep) = load(&world.settings, world.limits);
+        let (programs, bloom, sweep) = load(&world.settings, world.limits);
         let (settings, limits) = (world.settings.clone(), world.limits);
         let mut kernel =
-            Self { programs, sweep, network: Network::default(), settings, limits, state: MapState::default() };
+            Self { programs, bloom, sweep, network: Network::default(), settings, limits, state: MapState::default() };
         kernel.set(world);
         kernel
     }
@@ -114,15 +116,19 @@ impl Kernel {
     pub(crate) fn start(&mut self, world: &World) {
         let loaded = |settings: &Settings| (settings.nodeport_range.clone(), settings.source_ports.clone());
         if loaded(&self.settings) != loaded(&world.settings) || self.limits != world.limits {
-            (self.programs, self.sweep) = load(&world.settings, world.limits);
+            (self.programs, self.bloom, self.sweep) = load(&world.settings, world.limits);
             self.limits = world.limits;
             self.state = MapState::default();
         }
         TABLES.iter().for_each(|map| self.clear(map));
+        for word in 0..self.map("packet_bloom").max_entries() {
+            self.put("packet_bloom", &word.to_ne_bytes(), &[0; 8]);
+        }
         for cursor in 0..128_u32 {
             self.put("snat_cursors", &cursor.to_ne_bytes(), &[0; 4]);
         }
         self.set(world);
+        self.bloom.fill(self.programs.maps()).unwrap();
     }
 
     /// Makes network, settings and content those of the world.
@@ -174,6 +180,7 @@ impl Kernel {
         for addr in &state.node_addrs {
             self.put("node_addrs", &addr.octets(), &[0; 4]);
         }
+        self.bloom.fill(self.programs.maps()).unwrap();
     }
 
     /// Lets the tables look as they do after this time without packets.

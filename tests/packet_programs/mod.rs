@@ -2,6 +2,7 @@
 
 mod entries;
 mod events;
+mod former;
 mod fragments;
 mod frames;
 mod hostile;

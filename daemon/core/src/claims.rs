@@ -19,8 +19,6 @@ use crate::state::status::Status;
 pub(crate) struct Claim {
     /// The service port that claims the address.
     pub(crate) key: Arc<PortKey>,
-    /// The owner's tag as stored in the maps.
-    pub(crate) tag: OwnerTag,
     /// The file that describes the service; empty for Kubernetes.
     pub(crate) file: Arc<str>,
     pub(crate) source: Source,
@@ -51,7 +49,6 @@ impl Claim {
         };
         Self {
             key: Arc::clone(key),
-            tag: OwnerTag::new(key, service.source),
             file: if service.source == Source::Files { Arc::clone(&service.origin.object) } else { Arc::default() },
             source: service.source,
             created: service.created,
@@ -70,7 +67,7 @@ impl Claim {
         let (is_other, file) = match incumbent {
             Incumbent::None => (false, &*self.file),
             Incumbent::Unknown => (false, ""),
-            Incumbent::Service(hash) => (self.tag.service != hash, &*self.file),
+            Incumbent::Service(hash) => (OwnerTag::new(&self.key, self.source).service != hash, &*self.file),
         };
         (self.target.is_err(), self.created.unwrap_or(0), is_other, file, &self.key, self.kind)
     }

@@ -1,11 +1,12 @@
 //! The current objects of all sources: services, slices and node facts. The table decides which services a change makes
 //! dirty. It does not depend on the content of the maps.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
+use hashbrown::HashSet;
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 use smallvec::{SmallVec, smallvec};
@@ -20,7 +21,7 @@ use crate::model::uplink::Uplink;
 use crate::state::remembered::Remembered;
 use apiservers::{Apiservers, leads_to, lists_apiservers};
 use health_check_ports::HealthCheckPorts;
-use record::{Record, change_record, share_names};
+use record::{ByName, Record, change_record, share_names};
 
 pub use sameness::{same_service, same_slice};
 
@@ -33,9 +34,8 @@ mod sameness;
 #[derive(Debug, Default)]
 pub struct Table {
     facts: Facts,
-    /// The service of each slice. A slice may move to another service, and its removal is reported only by its own
-    /// name.
-    service_of: HashMap<(Source, SliceName), ServiceName, RandomState>,
+    /// Every slice. A slice may move to another service, and its removal is reported only by its own name.
+    slices: HashSet<ByName, RandomState>,
     /// The zone from [`Change::Node`], which takes precedence unless it is empty.
     own_zone: Arc<str>,
     /// The addresses of apiservers that have not been compared with the services yet.
@@ -200,13 +200,13 @@ impl Table {
             (slice, is_known)
         });
         let (name, service) = (slice.name.clone(), slice.service.clone());
-        let trigger = Trigger::Slice(slice);
+        let trigger = Trigger::Slice(Arc::clone(&slice));
         let mut dirty = SmallVec::new();
-        if let Some(before) = self.service_of.insert((source, name.clone()), service.clone())
-            && before != service
+        if let Some(ByName(before)) = self.slices.replace(ByName(slice))
+            && before.service != service
         {
-            self.take_slice(&before, source, &name);
-            dirty.push(before);
+            self.take_slice(&before.service, source, &name);
+            dirty.push(before.service.clone());
         }
         if !is_known {
             dirty.push(service);
@@ -215,9 +215,9 @@ impl Table {
     }
 
     fn remove_slice(&mut self, name: SliceName, source: Source) -> Effect {
-        let key = (source, name);
-        let Some(service) = self.service_of.remove(&key) else { return Effect::None };
-        let Some(slice) = self.take_slice(&service, source, &key.1) else { return Effect::None };
+        let Some(ByName(slice)) = self.slices.take(&(source, &name)) else { return Effect::None };
+        let service = slice.service.clone();
+        self.take_slice(&service, source, &name);
         // A service entry of a file has no slice if it has no backends. If that file still has the service, the entry
         // was changed, not removed.
         let is_entry = |it: &&Arc<Service>| {
@@ -243,14 +243,14 @@ impl Table {
         if is_same { Effect::None } else { Effect::Services(smallvec![name], Trigger::Checks(failure)) }
     }
 
-    fn take_slice(&mut self, service: &ServiceName, source: Source, name: &SliceName) -> Option<Arc<Slice>> {
-        let record = self.facts.records.get_mut(service)?;
-        let place = record.find_slice(source, name).ok()?;
-        let slice = Arc::make_mut(record).slices.remove(place);
+    /// Removes the slice from the record of the service.
+    fn take_slice(&mut self, service: &ServiceName, source: Source, name: &SliceName) {
+        let Some(record) = self.facts.records.get_mut(service) else { return };
+        let Ok(place) = record.find_slice(source, name) else { return };
+        Arc::make_mut(record).slices.remove(place);
         if record.is_empty() {
             self.facts.records.remove(service);
         }
-        Some(slice)
     }
 
     /// The services that lead to an apiserver at an address that became known since the last call, or that may lead to
@@ -295,7 +295,7 @@ impl Table {
 
     /// The number of slices.
     pub fn slice_count(&self) -> usize {
-        self.service_of.len()
+        self.slices.len()
     }
 
     /// The number of services with quarantined backends.

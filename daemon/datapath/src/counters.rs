@@ -4,7 +4,7 @@
 use std::io;
 use std::sync::atomic::Ordering;
 
-use libbpf_rs::MapHandle;
+use libbpf_rs::{MapCore as _, MapHandle};
 use nodelb_core::datapath::Count;
 use nodelb_core::state::entries::ServiceId;
 
@@ -23,6 +23,7 @@ const MAX_ENTRIES: usize = 1 << 20;
 pub struct Counters {
     words: SharedWords,
     services: usize,
+    shards: usize,
 }
 
 impl Counters {
@@ -37,7 +38,8 @@ impl Counters {
 
     /// Uses a map that has this number of entries in each shard.
     pub(crate) fn new(map: &MapHandle, services: u32) -> io::Result<Self> {
-        Ok(Self { words: SharedWords::map(map)?, services: services as usize })
+        let (services, entries) = (services as usize, map.max_entries() as usize);
+        Ok(Self { words: SharedWords::map(map)?, services, shards: entries / services.max(1) })
     }
 
     /// The count since the daemon started, or since the id was assigned to its service.
@@ -60,8 +62,8 @@ impl Counters {
         if id >= self.services {
             return;
         }
-        for shard in self.words.all().chunks_exact(self.services * COUNTER_WORDS) {
-            each(&shard[id * COUNTER_WORDS..][..COUNTER_WORDS]);
+        for shard in 0..self.shards {
+            each(self.words.at((shard * self.services + id) * COUNTER_WORDS, COUNTER_WORDS));
         }
     }
 }

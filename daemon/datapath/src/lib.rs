@@ -26,6 +26,7 @@ mod kernel;
 mod layout;
 mod load;
 mod maps;
+pub mod memory;
 pub mod mounts;
 mod outside;
 mod own_sockets;

@@ -205,7 +205,7 @@ impl Maps {
 
     /// Publishes the view: programs that look up the service see it from now on.
     pub(crate) fn publish(&self, service: u32, which: ViewKind, view: View) {
-        let word = &self.services.all()[service as usize * SERVICE_WORDS + which.word()];
+        let word = &self.services.at(service as usize * SERVICE_WORDS + which.word(), 1)[0];
         word.store(layout::view_word(view), Ordering::Release);
     }
 
@@ -215,7 +215,7 @@ impl Maps {
     }
 
     pub(crate) fn set_policy(&self, service: u32, policy: Policy) {
-        let word = &self.services.all()[service as usize * SERVICE_WORDS + layout::POLICY_WORD];
+        let word = &self.services.at(service as usize * SERVICE_WORDS + layout::POLICY_WORD, 1)[0];
         word.store(layout::policy_word(policy), Ordering::Release);
     }
 
@@ -226,7 +226,7 @@ impl Maps {
     }
 
     pub(crate) fn set_owner(&self, service: u32, owner: u64) {
-        let word = &self.services.all()[service as usize * SERVICE_WORDS + layout::OWNER_WORD];
+        let word = &self.services.at(service as usize * SERVICE_WORDS + layout::OWNER_WORD, 1)[0];
         word.store(owner, Ordering::Release);
     }
 
@@ -236,7 +236,7 @@ impl Maps {
 
     /// Writes a slot, which no view may point to.
     pub(crate) fn set_slot(&self, index: u32, words: [u64; SLOT_WORDS]) {
-        let slot = &self.slots.all()[index as usize * SLOT_WORDS..][..SLOT_WORDS];
+        let slot = self.slots.at(index as usize * SLOT_WORDS, SLOT_WORDS);
         for (to, word) in slot.iter().zip(words) {
             to.store(word, Ordering::Relaxed);
         }
@@ -266,7 +266,7 @@ impl Epoch {
 
     /// Runs `work`, which changes frontends, node addresses, or what clients outside the node may connect to.
     pub(crate) fn change<T>(&self, work: impl FnOnce() -> T) -> T {
-        let number = &self.0.all()[0];
+        let number = &self.0.at(0, 1)[0];
         let odd = number.load(Ordering::Relaxed) | 1;
         number.store(odd, Ordering::Relaxed);
         // The odd number must be visible to all other CPUs before the first change. The release store comes after the

@@ -2,6 +2,7 @@
 //! maps, keeps the maps of connections over restarts, deletes connections that have ended, and runs the programs on given
 //! packets. The programs are attached to devices by [`crate::DeviceHooks`].
 
+mod bloom;
 mod connections;
 mod counts;
 mod events;
@@ -12,6 +13,7 @@ mod settings;
 pub(crate) mod start;
 mod sweep;
 
+pub use bloom::PacketBloom;
 pub use connections::{Connection, ConnectionCount, ConnectionReader, ConnectionState};
 pub use counts::{DropCount, PacketCounter, PacketCounts, PacketVerdict, REASONS};
 pub use events::{Captured, EventFilter, PacketEvent, PacketEvents, unix_micros};

@@ -186,8 +186,7 @@ impl<'p> Start<'p> {
         let mut writer = self.writer(Arc::new(maps), (runs, placed), (&persistent, counters))?;
         let packets = self.start_packets(&old.handles, &directory, epoch_of(&persistent));
         let packets = packets.map_err(|error| packets::start::keep_earlier(self.pins, &error));
-        writer.packet_counter =
-            packets.as_ref().ok().and_then(Option::as_ref).map(|packets| Arc::clone(&packets.counter));
+        writer.serve_packets(packets.as_ref().ok().and_then(Option::as_ref));
         let attachment = Attachment::new(programs, self.cgroup);
         let mut open_links = OpenLinks::default();
         let links = attachment.attach(self.pins, &mut open_links)?;
@@ -253,8 +252,7 @@ impl<'p> Start<'p> {
         let corrupt = filled?.unwrap_or_default();
         let packets = no_maps.and_then(|()| self.start_packets(&duplicates, &directory, epoch_of(&persistent)));
         let packets = packets.map_err(|error| packets::start::end_earlier(self.pins, previous.as_deref(), &error));
-        writer.packet_counter =
-            packets.as_ref().ok().and_then(Option::as_ref).map(|packets| Arc::clone(&packets.counter));
+        writer.serve_packets(packets.as_ref().ok().and_then(Option::as_ref));
         let attachment = Attachment::new(programs, self.cgroup);
         let mut open_links = OpenLinks::default();
         let links = attachment.attach(self.pins, &mut open_links)?;
@@ -300,6 +298,7 @@ impl<'p> Start<'p> {
             grace: None,
             counters,
             packet_counter: None,
+            bloom: None,
             epoch,
             crash: self.pins.crash().clone(),
         })

@@ -4,6 +4,7 @@
 
 pub(crate) mod tc;
 
+use std::alloc::{Layout, handle_alloc_error};
 use std::ffi::{CString, c_void};
 use std::fs::File;
 use std::io;
@@ -12,6 +13,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::{NonNull, null, null_mut};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use libbpf_rs::{MapCore, MapHandle, MapInfo};
@@ -225,43 +227,96 @@ fn owned(fd: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// An mmapable array map as 8-byte words that this process and BPF programs share.
+/// An mmapable array map as 8-byte words that this process and BPF programs share. A part of the map is mapped into
+/// memory when it is used first, because the kernel counts every page of a mapping as memory of the process.
 #[derive(Debug)]
 pub(crate) struct SharedWords {
+    map: OwnedFd,
+    words: usize,
+    windows: Box<[OnceLock<Window>]>,
+}
+
+/// The number of words in a part of the map: a multiple of the sizes of pages and of entries, so that no entry lies in two
+/// parts.
+const WINDOW: usize = (192 << 10) / size_of::<AtomicU64>();
+
+impl SharedWords {
+    /// Maps the beginning of an array map, the values of which are multiples of 8 bytes.
+    pub(crate) fn map(map: &MapHandle) -> io::Result<Self> {
+        let entry = map.value_size() as usize / size_of::<AtomicU64>();
+        let words = entry * map.max_entries() as usize;
+        if words == 0 || words > WINDOW && !WINDOW.is_multiple_of(entry) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let windows = (0..words.div_ceil(WINDOW)).map(|_| OnceLock::new()).collect();
+        let shared = Self { map: map.as_fd().try_clone_to_owned()?, words, windows };
+        _ = shared.windows[0].set(shared.map_window(0)?);
+        Ok(shared)
+    }
+
+    fn map_window(&self, index: usize) -> io::Result<Window> {
+        Window::map(self.map.as_fd(), index * WINDOW, WINDOW.min(self.words - index * WINDOW))
+    }
+
+    /// The words of one entry. Callers that only read must not store.
+    pub(crate) fn at(&self, at: usize, count: usize) -> &[AtomicU64] {
+        let index = at / WINDOW;
+        let window = self.windows[index].get_or_init(|| match self.map_window(index) {
+            Ok(window) => window,
+            // The beginning of the map is mapped, so this is a lack of memory.
+            Err(_no_memory) => handle_alloc_error(Layout::new::<[AtomicU64; WINDOW]>()),
+        });
+        &window.all()[at % WINDOW..][..count]
+    }
+
+    /// The number of words.
+    pub(crate) fn len(&self) -> usize {
+        self.words
+    }
+
+    /// All words, one after another.
+    pub(crate) fn each(&self) -> impl Iterator<Item = &AtomicU64> {
+        (0..self.words).map(|at| &self.at(at, 1)[0])
+    }
+
+    /// Reads the `N` words of one entry, each once; the first is an acquire load.
+    pub(crate) fn read<const N: usize>(&self, at: usize) -> [u64; N] {
+        let words = self.at(at, N);
+        std::array::from_fn(|i| words[i].load(if i == 0 { Ordering::Acquire } else { Ordering::Relaxed }))
+    }
+}
+
+/// A part of an array map in memory.
+#[derive(Debug)]
+struct Window {
     base: NonNull<AtomicU64>,
     words: usize,
 }
 
 // SAFETY: the memory is accessed through atomics only, and stays mapped until the drop.
-unsafe impl Send for SharedWords {}
+unsafe impl Send for Window {}
 // SAFETY: as above.
-unsafe impl Sync for SharedWords {}
+unsafe impl Sync for Window {}
 
-impl SharedWords {
-    /// Maps a whole array map, the values of which are multiples of 8 bytes.
-    pub(crate) fn map(map: &MapHandle) -> io::Result<Self> {
-        let bytes = map.value_size() as usize * map.max_entries() as usize;
-        let length = std::num::NonZeroUsize::new(bytes).ok_or(io::ErrorKind::InvalidInput)?;
+impl Window {
+    /// Maps `words` words from `first` on, which is at the beginning of a page.
+    fn map(map: BorrowedFd<'_>, first: usize, words: usize) -> io::Result<Self> {
+        let bytes = |words: usize| words * size_of::<AtomicU64>();
+        let length = std::num::NonZeroUsize::new(bytes(words)).ok_or(io::ErrorKind::InvalidInput)?;
+        let offset = i64::try_from(bytes(first)).map_err(io::Error::other)?;
         let (protection, flags) = (ProtFlags::PROT_READ | ProtFlags::PROT_WRITE, MapFlags::MAP_SHARED);
-        // SAFETY: a new mapping at an address of the kernel's choice; it is page-aligned and holds `bytes` bytes.
-        let base = unsafe { mmap(None, length, protection, flags, map.as_fd(), 0) }?;
-        Ok(Self { base: base.cast(), words: bytes / size_of::<AtomicU64>() })
+        // SAFETY: a new mapping at an address of the kernel's choice; it is page-aligned and holds that many words.
+        let base = unsafe { mmap(None, length, protection, flags, map, offset) }?;
+        Ok(Self { base: base.cast(), words })
     }
 
-    /// All words. Callers that only read must not store.
-    pub(crate) fn all(&self) -> &[AtomicU64] {
+    fn all(&self) -> &[AtomicU64] {
         // SAFETY: the mapping holds that many words, is zeroed by the kernel, and lives as long as self.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
     }
-
-    /// Reads `N` words from `at` on, each once; the first is an acquire load.
-    pub(crate) fn read<const N: usize>(&self, at: usize) -> [u64; N] {
-        let words = &self.all()[at..at + N];
-        std::array::from_fn(|i| words[i].load(if i == 0 { Ordering::Acquire } else { Ordering::Relaxed }))
-    }
 }
 
-impl Drop for SharedWords {
+impl Drop for Window {
     fn drop(&mut self) {
         // SAFETY: the mapping was made by `map` with this length, and no reference to it is left.
         let unmapped = unsafe { munmap(self.base.cast(), self.words * size_of::<AtomicU64>()) };

@@ -19,7 +19,7 @@ use crate::grace::Grace;
 use crate::layout::{self, Client, Policy, View};
 use crate::maps::{Epoch, Maps, ViewKind, into_io};
 use crate::outside::OutsideMaps;
-use crate::packets::PacketCounter;
+use crate::packets::{OpenedPackets, PacketBloom, PacketCounter};
 use crate::read::{failed, has_its_ring, whole_run};
 
 /// The smallest number of consecutive operations of one kind that are combined into one system call, which costs as
@@ -38,6 +38,8 @@ pub(crate) struct Writer {
     pub(crate) counters: Option<Arc<Counters>>,
     /// What the packet programs count; `None` without the packet path.
     pub(crate) packet_counter: Option<Arc<PacketCounter>>,
+    /// Lets the packet programs find addresses of `outside`; `None` without the packet path.
+    pub(crate) bloom: Option<Arc<PacketBloom>>,
     pub(crate) epoch: Epoch,
     pub(crate) crash: CrashPoint,
 }
@@ -101,6 +103,12 @@ impl Placements {
 }
 
 impl Writer {
+    /// Makes changes of the maps known to the packet programs that a start has loaded.
+    pub(crate) fn serve_packets(&mut self, packets: Option<&OpenedPackets>) {
+        self.packet_counter = packets.map(|packets| Arc::clone(&packets.counter));
+        self.bloom = packets.map(|packets| Arc::clone(&packets.bloom));
+    }
+
     pub(crate) fn apply(&mut self, ops: &[MapOp], now: Moment) -> Vec<Result<(), MapError>> {
         self.release_completed();
         let mut results = Vec::with_capacity(ops.len());
@@ -197,7 +205,12 @@ impl Writer {
             MapOp::DeleteNodeAddr(addr) => self.change(|maps| {
                 absent_is_fine(maps.node_addrs.delete(&layout::node_addr(*addr))).map_err(failed("node_addrs"))
             }),
-            MapOp::PutOutside(addr, entry) => self.change(|maps| maps.outside.put_outside(addr, entry)),
+            MapOp::PutOutside(addr, entry) => {
+                if let Some(bloom) = &self.bloom {
+                    bloom.add_outside(addr);
+                }
+                self.change(|maps| maps.outside.put_outside(addr, entry))
+            }
             MapOp::DeleteOutside(addr) => self.change(|maps| maps.outside.delete_outside(addr)),
             MapOp::PutSourceRange(id, range) => self.change_outside(|maps| maps.put_range(*id, *range)),
             MapOp::DeleteSourceRange(id, range) => self.change_outside(|maps| maps.delete_range(*id, *range)),

@@ -47,6 +47,15 @@ pub(super) struct Known {
     pub(super) since: u64,
 }
 
+/// Questions to choose from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    /// All questions.
+    All,
+    /// Those of which the last query did not fail.
+    NotFailed,
+}
+
 /// What a server, or all servers together, said to a question.
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
@@ -154,15 +163,25 @@ impl Names {
         self.entries.iter()
     }
 
-    /// The time of the next query.
-    pub(super) fn next_due(&self) -> Option<Moment> {
-        self.due.first().map(|(due, _)| *due)
+    /// The time of the next query for one of these questions.
+    pub(super) fn next_due(&self, which: Which) -> Option<Moment> {
+        self.first_due(which).map(|(due, _)| *due)
     }
 
-    /// A question that is due, if there is one: it is open until [`Names::answer`].
-    pub(super) fn take_due(&mut self, now: Moment) -> Option<Question> {
-        let (_, question) = self.due.first().filter(|(due, _)| *due <= now).cloned()?;
-        self.due.pop_first();
+    fn first_due(&self, which: Which) -> Option<&(Moment, Question)> {
+        self.due.iter().find(|(_, question)| which == Which::All || !self.has_failed(question))
+    }
+
+    /// Whether no server has answered the last query.
+    pub(super) fn has_failed(&self, question: &Question) -> bool {
+        self.entries.get(question).is_some_and(|entry| entry.failures > 0)
+    }
+
+    /// One of these questions that is due, if there is one: it is open until [`Names::answer`].
+    pub(super) fn take_due(&mut self, now: Moment, which: Which) -> Option<Question> {
+        let next = self.first_due(which).filter(|(due, _)| *due <= now).cloned()?;
+        self.due.remove(&next);
+        let (_, question) = next;
         if let Some(entry) = self.entries.get_mut(&question) {
             entry.is_open = true;
         }

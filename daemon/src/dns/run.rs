@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use nodelb_core::change::Change;
@@ -21,7 +21,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 
 use super::ask::{AskTimeouts, Failure, ask};
-use super::names::{Bounds, Names, Reply};
+use super::names::{Bounds, Names, Reply, Which};
 use super::report::{DnsReport, QueryResult, report};
 use super::servers::{Servers, of_resolv_conf};
 use super::slices::{Resolved, resolve, slice};
@@ -36,6 +36,8 @@ use crate::reconcile::OwnerHandle;
 const QUEUE: usize = 64;
 /// The maximum number of questions that wait for an answer.
 const MAX_OPEN: usize = 64;
+/// The maximum number of these that have failed before. Names that no server answers for do not delay the others.
+const MAX_FAILED_OPEN: usize = MAX_OPEN / 2;
 /// The number of times that each server is asked before the question has failed.
 const ROUNDS: usize = 2;
 /// Interval at which reports are published, and at which addresses are compared with the frontends of nodelb.
@@ -153,7 +155,7 @@ pub(super) async fn run(resolver: Resolver, shutdown: impl Future<Output = ()>) 
         synced: None,
         wait_until: resolver.clock.now().plus(FIRST_ANSWERS),
         is_complete: false,
-        compared: None,
+        compared: Weak::new(),
         report: DnsReport::default(),
         resolver,
     };
@@ -175,8 +177,8 @@ struct Running {
     names: Names,
     servers: Servers,
     asking: JoinSet<Asked>,
-    /// The questions that wait for an answer.
-    open: HashMap<task::Id, Question>,
+    /// The questions that wait for an answer, and whether each had failed before.
+    open: HashMap<task::Id, (Question, bool)>,
     /// The slices as the owner task has them.
     sent: BTreeMap<SliceName, Slice>,
     /// Slices that the files do not have any more and the owner task still has, with their services.
@@ -192,7 +194,7 @@ struct Running {
     /// Whether every name had an answer once since the start.
     is_complete: bool,
     /// The snapshot with which the addresses were compared.
-    compared: Option<Arc<Snapshot>>,
+    compared: Weak<Snapshot>,
     report: DnsReport,
 }
 
@@ -206,8 +208,8 @@ impl Running {
         self.read_system().await;
         loop {
             let has_room = self.asking.len() < MAX_OPEN;
-            let begin_at = self.names.next_due().filter(|_| has_room).map(|due| Moment(due.0.next_multiple_of(GRAIN)));
-            let begin_at = begin_at.map(|moment| self.resolver.clock.instant_of(moment));
+            let due = self.names.next_due(self.startable()).filter(|_| has_room);
+            let begin_at = due.map(|due| self.resolver.clock.instant_of(Moment(due.0.next_multiple_of(GRAIN))));
             let passed = tokio::select! {
                 Some(batch) = self.resolver.incoming.recv() => self.pass_on(batch).await,
                 Some(asked) = self.asking.join_next_with_id() => {
@@ -380,16 +382,23 @@ impl Running {
         Some(Change::Synced { source: Source::Files, incomplete })
     }
 
+    /// The questions that may be asked now.
+    fn startable(&self) -> Which {
+        let failed = self.open.values().filter(|(_, has_failed)| *has_failed).count();
+        if failed < MAX_FAILED_OPEN { Which::All } else { Which::NotFailed }
+    }
+
     /// Begins the queries that are due.
     fn begin(&mut self) {
         let now = self.resolver.clock.now();
         while self.asking.len() < MAX_OPEN {
-            let Some(question) = self.names.take_due(now) else { return };
+            let Some(question) = self.names.take_due(now, self.startable()) else { return };
+            let has_failed = self.names.has_failed(&question);
             let servers = self.servers.in_order(now);
             let (asked, register, limits) =
                 (question.clone(), Arc::clone(&self.resolver.register), self.resolver.timeouts.ask);
             let asking = self.asking.spawn(async move { ask_all(&asked, &servers, &register, limits).await });
-            self.open.insert(asking.id(), question);
+            self.open.insert(asking.id(), (question, has_failed));
         }
     }
 
@@ -411,7 +420,7 @@ impl Running {
                 let result = result.unwrap_or_else(|failure| QueryResult::of_failure(&failure));
                 *self.report.queries.entry(result).or_default() += 1;
             }
-            if let Some(question) = self.open.remove(&id) {
+            if let Some((question, _)) = self.open.remove(&id) {
                 has_changed |= self.names.answer(&question, asked.reply, now, unix);
             }
             next = self.asking.try_join_next_with_id();
@@ -420,9 +429,9 @@ impl Running {
     }
 
     fn tick(&mut self) {
-        let snapshot = Arc::clone(&self.resolver.snapshot.borrow());
-        if !self.compared.as_ref().is_some_and(|before| Arc::ptr_eq(before, &snapshot)) {
-            self.compared = Some(snapshot);
+        let snapshot = Arc::downgrade(&self.resolver.snapshot.borrow());
+        if !self.compared.ptr_eq(&snapshot) {
+            self.compared = snapshot;
             self.names.mark_all_dirty();
         }
         let (now, unix) = (self.resolver.clock.now(), unix_seconds(SystemTime::now()));

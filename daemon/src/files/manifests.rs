@@ -33,7 +33,7 @@ const MAX_ADDRESSES: usize = 4_000_000;
 /// without a valid name.
 pub(super) fn read(text: &str, origin: &Arc<str>) -> Result<FileContent, Vec<Problem>> {
     let mut file = Reading {
-        reader: Reader { source: Source::Files, object: Arc::clone(origin) },
+        reader: Reader::new(Source::Files, Arc::clone(origin)),
         content: FileContent::default(),
         problems: Vec::new(),
         skipped: BTreeMap::new(),
@@ -128,7 +128,7 @@ impl Reading {
         if !self.take_room(line, (addresses + 1) * spec.ports.len()) {
             return;
         }
-        let (service, notices) = translate::service(object, &self.reader);
+        let (service, notices) = translate::service(object, &mut self.reader);
         self.content.services.extend(service.map(|service| Found { line, value: Arc::new(service) }));
         self.notices("Service", &name, notices);
     }
@@ -138,7 +138,7 @@ impl Reading {
         if !self.take_room(line, object.endpoints.len() * object.ports.len()) {
             return;
         }
-        let (slice, notices) = translate::slice(object, &self.reader);
+        let (slice, notices) = translate::slice(object, &mut self.reader);
         self.content.slices.extend(slice.map(|slice| Found { line, value: Arc::new(slice) }));
         self.notices("EndpointSlice", &name, notices);
     }

@@ -1,6 +1,7 @@
 //! Merges the contents of all files into one set of services and slices, and computes the changes from one such set to
 //! the next. Pure.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,34 +31,36 @@ pub struct Merged {
 /// backends that the file lists inline for it are ignored too.
 pub fn merge(files: &BTreeMap<PathBuf, Arc<FileContent>>) -> Merged {
     let mut merged = Merged::default();
-    let mut service_owner: BTreeMap<&ServiceName, &Path> = BTreeMap::new();
-    let mut slice_owner: BTreeMap<&SliceName, &Path> = BTreeMap::new();
+    let mut services: BTreeMap<&ServiceName, (&Path, &Arc<Service>)> = BTreeMap::new();
+    let mut slices: BTreeMap<&SliceName, (&Path, &Arc<Slice>)> = BTreeMap::new();
     let mut names = Names::new();
     for (path, content) in files {
         let mut lost = BTreeSet::new();
         for Found { line, value } in &content.services {
-            if let Some(owner) = service_owner.get(&value.name) {
-                merged.lose(path, *line, &format!("service {}", value.name), owner);
-                lost.insert(&value.name);
-            } else {
-                service_owner.insert(&value.name, path);
-                merged.services.insert(value.name.clone(), Arc::clone(value));
+            match services.entry(&value.name) {
+                Entry::Occupied(owner) => {
+                    merged.lose(path, *line, &format!("service {}", value.name), owner.get().0);
+                    lost.insert(&value.name);
+                }
+                Entry::Vacant(place) => drop(place.insert((path, value))),
             }
         }
         for Found { line, value } in &content.slices {
             if is_inline(value) && lost.contains(&value.service) {
                 continue;
             }
-            if let Some(owner) = slice_owner.get(&value.name) {
-                merged.lose(path, *line, &format!("slice {}", value.name), owner);
-            } else {
-                slice_owner.insert(&value.name, path);
-                merged.slices.insert(value.name.clone(), Arc::clone(value));
+            match slices.entry(&value.name) {
+                Entry::Occupied(owner) => {
+                    merged.lose(path, *line, &format!("slice {}", value.name), owner.get().0);
+                }
+                Entry::Vacant(place) => drop(place.insert((path, value))),
             }
         }
         let kept = content.named.iter().filter(|named| !lost.contains(&named.service));
         names.extend(kept.map(|named| (named.slice.clone(), Arc::clone(named))));
     }
+    merged.services = services.into_iter().map(|(name, (_, service))| (name.clone(), Arc::clone(service))).collect();
+    merged.slices = slices.into_iter().map(|(name, (_, slice))| (name.clone(), Arc::clone(slice))).collect();
     merged.named = Arc::new(names);
     merged
 }
@@ -91,27 +94,35 @@ impl Merged {
     /// The changes that lead from this set to `new`: as few as possible, in an order in which no service is ever
     /// without the backends that it has before and after. Slices are added before services and removed after them.
     pub fn changes_to(&self, new: &Self) -> Vec<Change> {
-        let mut changes = Vec::new();
-        let slices = changed(&self.slices, &new.slices);
-        changes.extend(slices.map(|slice| Change::UpsertSlice(slice.clone())));
-        let services = changed(&self.services, &new.services);
-        changes.extend(services.map(|service| Change::UpsertService(service.clone())));
-        let gone = self.services.keys().filter(|name| !new.services.contains_key(name));
-        changes.extend(gone.map(|name| Change::RemoveService(name.clone(), Source::Files)));
-        let gone = self.slices.keys().filter(|name| !new.slices.contains_key(name));
-        changes.extend(gone.map(|name| Change::RemoveSlice(name.clone(), Source::Files)));
-        changes
+        let (slices, gone_slices) = differences(&self.slices, &new.slices);
+        let (services, gone_services) = differences(&self.services, &new.services);
+        let slices = slices.into_iter().map(|slice| Change::UpsertSlice(slice.clone()));
+        let services = services.into_iter().map(|service| Change::UpsertService(service.clone()));
+        let gone_services = gone_services.into_iter().map(|name| Change::RemoveService(name.clone(), Source::Files));
+        let gone_slices = gone_slices.into_iter().map(|name| Change::RemoveSlice(name.clone(), Source::Files));
+        slices.chain(services).chain(gone_services).chain(gone_slices).collect()
     }
 }
 
-/// The entries of `new` that are missing or different in `old`.
-fn changed<'n, K: Ord, V: PartialEq>(
-    old: &BTreeMap<K, Arc<V>>,
-    new: &'n BTreeMap<K, Arc<V>>,
-) -> impl Iterator<Item = &'n V> {
-    let differs =
-        |key: &K, value: &Arc<V>| old.get(key).is_none_or(|before| !Arc::ptr_eq(before, value) && before != value);
-    new.iter().filter(move |(key, value)| differs(key, value)).map(|(_, value)| value.as_ref())
+/// The entries of `new` that are missing or different in `old`, and the keys that only `old` has. Goes through both
+/// once, because most of the entries are equal.
+fn differences<'m, K: Ord, V: PartialEq>(
+    old: &'m BTreeMap<K, Arc<V>>,
+    new: &'m BTreeMap<K, Arc<V>>,
+) -> (Vec<&'m V>, Vec<&'m K>) {
+    let (mut changed, mut gone) = (Vec::new(), Vec::new());
+    let mut old = old.iter().peekable();
+    for (key, value) in new {
+        while let Some((before, _)) = old.next_if(|(before, _)| *before < key) {
+            gone.push(before);
+        }
+        let before = old.next_if(|(before, _)| *before == key);
+        if before.is_none_or(|(_, before)| !Arc::ptr_eq(before, value) && before != value) {
+            changed.push(value.as_ref());
+        }
+    }
+    gone.extend(old.map(|(before, _)| before));
+    (changed, gone)
 }
 
 #[cfg(test)]

@@ -5,14 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use nodelb_core::change::Change;
 use nodelb_core::messages;
 use nodelb_core::model::addr::{Addr, Family};
-use nodelb_core::model::service::ServiceName;
+use nodelb_core::model::service::{FullName, ServiceName};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::table::Facts;
 use nodelb_core::table::health_check_ports::{Claimants, HealthCheckPorts};
+use tokio::time::sleep;
 use tracing::{info, warn};
 
 use super::Answer;
@@ -22,6 +24,9 @@ use crate::http::Slots;
 
 /// The maximum number of services that get a separate journal line at a time.
 const SHOWN: usize = 8;
+
+/// The minimum time between two looks at the snapshots.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Follows the owner's snapshots until the owner has ended.
 pub(super) async fn run(entry: LbHealth, slots: Arc<Slots>) {
@@ -45,6 +50,8 @@ pub(super) async fn run(entry: LbHealth, slots: Arc<Slots>) {
             changed = servers.snapshot.changed() => if changed.is_err() { return },
             () = servers.listeners.retry_is_due() => {}
         }
+        // The snapshots within this time are read once, however many there are.
+        sleep(PAUSE).await;
     }
 }
 
@@ -180,7 +187,8 @@ fn reply(view: View, name: ServiceName, family: Family) -> Reply {
 }
 
 /// The same bytes as kube-proxy's: tabs, and no newline at the end.
-fn body(ServiceName { namespace, name }: &ServiceName, count: usize, is_healthy: bool) -> String {
+fn body(service: &ServiceName, count: usize, is_healthy: bool) -> String {
+    let FullName { namespace, name } = &**service;
     format!(
         "{{\n\t\"service\": {{\n\t\t\"namespace\": \"{namespace}\",\n\t\t\"name\": \"{name}\"\n\t}},\n\
          \t\"localEndpoints\": {count},\n\t\"serviceProxyHealthy\": {is_healthy}\n}}"

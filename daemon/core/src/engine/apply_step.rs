@@ -360,6 +360,10 @@ impl Engine {
         self.failures.schedule_retry(self.dirty.is_waiting_for_room(), now);
         self.deferred.end_round(now);
         self.sync.is_ready |= self.unsynced().is_empty();
+        if !self.has_surplus() {
+            // Both have the same content, so they need not both have memory for it.
+            self.realised = self.desired.clone();
+        }
         std::mem::take(&mut self.round)
     }
 
@@ -422,9 +426,9 @@ impl Engine {
         self.retry_rings();
     }
 
-    fn desired_frontends_of(&self, id: ServiceId) -> Option<SmallVec<[L4Addr; 2]>> {
+    fn desired_frontends_of(&self, id: ServiceId) -> Option<SmallVec<[L4Addr; 1]>> {
         if id == ServiceId::CANARY {
-            return Some(CANARIES.into());
+            return Some(CANARIES.as_slice().into());
         }
         let owner = self.owners.get(&id)?;
         let compiled = self.compiled.get(&owner.key.service)?;

@@ -121,7 +121,7 @@ impl Engine {
         if subject.is_protected {
             spare_cluster_ips(plan);
         }
-        let frontends: SmallVec<[L4Addr; 2]> = plan.frontends.iter().map(|f| f.address).collect();
+        let frontends: SmallVec<[L4Addr; 1]> = plan.frontends.iter().map(|f| f.address).collect();
         let before = old.ports.iter().find(|port| *port.key == plan.key);
         let id = before.and_then(|port| port.id).or_else(|| {
             let admissible = plan.frontends.iter().filter(|f| f.refusal.is_none());

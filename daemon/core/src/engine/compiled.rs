@@ -20,7 +20,7 @@ pub(super) struct Compiled {
 pub(super) struct CompiledPort {
     pub(super) key: Arc<PortKey>,
     pub(super) id: Option<ServiceId>,
-    pub(super) frontends: SmallVec<[L4Addr; 2]>,
+    pub(super) frontends: SmallVec<[L4Addr; 1]>,
 }
 
 /// The service that is being compiled, and the reason.

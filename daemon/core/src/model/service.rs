@@ -2,6 +2,7 @@
 //! Sources create these objects; nothing below the table changes them.
 
 use std::fmt;
+use std::ops::Deref;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -14,19 +15,37 @@ use crate::model::health_check::HealthCheck;
 use crate::model::names::NoSuchName;
 
 /// The full name of a service. Always compared as a pair of strings, never joined into one string or used as a prefix.
+/// Copies share one allocation, because each service has its name in several places.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct ServiceName {
+pub struct ServiceName(Arc<FullName>);
+
+/// The two parts of a [`ServiceName`].
+#[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FullName {
     /// The Kubernetes namespace, or any grouping that the operator chooses in files.
     pub namespace: Arc<str>,
     /// The name, unique in the namespace.
     pub name: Arc<str>,
 }
 
+impl Deref for ServiceName {
+    type Target = FullName;
+
+    fn deref(&self) -> &FullName {
+        &self.0
+    }
+}
+
 impl ServiceName {
     /// Creates a name from these two parts without validation, for callers that received them as two fields.
     pub fn new(namespace: &str, name: &str) -> Self {
-        Self { namespace: namespace.into(), name: name.into() }
+        Self::of(namespace.into(), name.into())
+    }
+
+    /// The same, for parts that other names share.
+    pub fn of(namespace: Arc<str>, name: Arc<str>) -> Self {
+        Self(Arc::new(FullName { namespace, name }))
     }
 
     /// Whether this is `default/kubernetes`; its endpoints are the apiservers.

@@ -1,7 +1,9 @@
 //! All reports under one service name.
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use hashbrown::Equivalent;
 use imbl::OrdMap;
 use smallvec::SmallVec;
 
@@ -57,5 +59,35 @@ pub(super) fn share_names(record: &Record, slice: &mut Slice) {
     }
     if slice.name.namespace == slice.service.namespace {
         slice.name.namespace = Arc::clone(&slice.service.namespace);
+    }
+}
+
+/// A slice, by source and name.
+#[derive(Debug)]
+pub(super) struct ByName(pub(super) Arc<Slice>);
+
+impl ByName {
+    fn key(&self) -> (Source, &SliceName) {
+        (self.0.source, &self.0.name)
+    }
+}
+
+impl PartialEq for ByName {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for ByName {}
+
+impl Hash for ByName {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.key().hash(state);
+    }
+}
+
+impl Equivalent<ByName> for (Source, &SliceName) {
+    fn equivalent(&self, slice: &ByName) -> bool {
+        *self == slice.key()
     }
 }

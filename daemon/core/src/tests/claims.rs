@@ -6,7 +6,6 @@ use crate::model::addr::{Family, L4Addr, Protocol};
 use crate::model::moment::Moment;
 use crate::model::service::{FrontendKind, PortKey, Source};
 use crate::state::entries::ServiceId;
-use crate::state::owner::OwnerTag;
 use crate::state::status::Status;
 
 const NOW: Moment = Moment(7);
@@ -21,11 +20,9 @@ fn key(service: &str, port: &str) -> PortKey {
 }
 
 fn claim(service: &str, created: u64, id: u32) -> Claim {
-    let key = key(service, "http");
     Claim {
-        tag: OwnerTag::new(&key, Source::Kubernetes),
         file: "".into(),
-        key: Arc::new(key),
+        key: Arc::new(key(service, "http")),
         source: Source::Kubernetes,
         created: Some(created),
         kind: FrontendKind::Static,

@@ -130,7 +130,9 @@ fn a_service_reaches_the_kernel_in_one_round() {
         "frontend 198.51.100.10:80/TCP  shop/web:http/TCP/IPv4  inside=cluster outside=cluster\n\
          service  shop/web:http/TCP/IPv4  cluster=[192.0.2.1:8080/TCP, 192.0.2.2:8080/TCP]\n"
     );
-    let rows = reports::frontends(&engine.snapshot(Moment(0)), &Filter::default());
+    let snapshot = engine.snapshot(Moment(0));
+    assert!(snapshot.desired.services.ptr_eq(&snapshot.realised.services), "equal maps share their memory");
+    let rows = reports::frontends(&snapshot, &Filter::default());
     assert_eq!(rows.len(), 1);
     assert_eq!((rows[0].status, rows[0].backends.len()), (Status::Ok, 2));
 }

@@ -51,6 +51,11 @@ pub(crate) fn packet_key((source, target): (L4Addr, L4Addr), is_leaving: bool) -
     })
 }
 
+/// Whether the packets of the key leave the node.
+pub(crate) fn is_leaving(key: &PacketKeyBytes) -> bool {
+    field_of!(key, types::packet_key, side) == [LEAVING]
+}
+
 /// Decodes an entry; `None` if it has an unknown protocol.
 pub(crate) fn parse_connection(key: &PacketKeyBytes, value: &ConnectionBytes) -> Option<ConnectionEntry> {
     let [protocol] = field_of!(key, types::packet_key, protocol);

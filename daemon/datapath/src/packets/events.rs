@@ -138,7 +138,7 @@ impl PacketEvents {
 
     fn extend_lease(&self, filter: &EventFilter) -> io::Result<()> {
         let words = words(filter);
-        for (word, value) in self.watch.all()[SERVICES..].iter().zip(words) {
+        for (word, value) in self.watch.at(SERVICES, words.len()).iter().zip(words) {
             word.store(value, Ordering::Relaxed);
         }
         let lease = u64::try_from(LEASE.as_nanos()).unwrap_or(u64::MAX);
@@ -148,7 +148,7 @@ impl PacketEvents {
     }
 
     fn word(&self, index: usize) -> &std::sync::atomic::AtomicU64 {
-        &self.watch.all()[index]
+        &self.watch.at(index, 1)[0]
     }
 }
 

@@ -16,6 +16,7 @@ use crate::counters::Counters;
 use crate::error::{OpenError, failed};
 use crate::load::{IS_WEAKLY_ORDERED, listening, refusal};
 use crate::maps::into_io;
+use crate::packets::bloom;
 use crate::skeleton::packet::{OpenPacketSkel, PacketSkel, PacketSkelBuilder};
 use crate::sys;
 
@@ -197,6 +198,7 @@ fn prepare<'o>(
     rodata.nodeport_last = *options.nodeport_range.end();
     rodata.snat_first = *options.source_ports.start();
     rodata.snat_last = *options.source_ports.end();
+    rodata.bloom_mask = bloom::words(options.limits.outside) - 1;
     rodata.shares_ports =
         fs::read_to_string(LOCAL_PORTS).is_ok_and(|range| overlaps(&range, &options.source_ports)).into();
     let shards = if options.count_connections { Counters::shards(options.services.services) } else { 0 };
@@ -242,6 +244,7 @@ fn set_maps(
             "half_open" => limits.handshakes.saturating_mul(2),
             "fragments" => limits.fragments,
             "source_ranges" => limits.source_ranges,
+            bloom::NAME => bloom::words(limits.outside),
             // At least one entry: the programs refer to the map even if they count nothing.
             "outside_counters" => u32::try_from(shards).unwrap_or(0).saturating_mul(services.services).max(1),
             _ => continue,

@@ -2,12 +2,13 @@
 //!
 //! A map of another size is created next to the old one, pinned as `NAME-new`, and gets the old one's entries. Then the
 //! programs are replaced by those that use it. Until that moment, the old programs add entries to the old map: these
-//! are copied just before the replacement and once more after it, without overwriting newer ones. A rename makes the
-//! new map the only one. After a crash in between, the next start finds both and does the same again. A map that is too
-//! small for the entries is not used: the present size remains.
+//! are copied just before the replacement and once more after it, without overwriting newer ones. In between, the new
+//! programs look into the old map themselves (`bpf/former.h`). A rename makes the new map the only one. After a crash
+//! in between, the next start finds both and does the same again. A map that is too small for the entries is not used:
+//! the present size remains.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 use crate::error::{OpenError, failed};
 use crate::layout::connections::{ConnectionBytes, PacketKeyBytes};
 use crate::maps::{Spec, into_io};
-use crate::packets::load::PacketLimits;
+use crate::packets::bloom;
+use crate::packets::load::{PacketLimits, PacketMaps};
 use crate::pins::{self, Pins, UNFINISHED};
 use crate::skeleton::packet::types;
 use crate::sys;
@@ -25,9 +27,12 @@ use crate::versions;
 /// The maps, by their names in `bpf/packet_maps.h`, which are also the names of their pins.
 pub(crate) const PERSISTENT: [&str; 4] = ["connections", "half_open", "fragments", "snat_cursors"];
 
+/// The maps that contain the predecessors of the first two.
+const FORMER: [&str; 2] = ["former_connections", "former_half_open"];
+
 /// All names that pins of these maps may have.
 pub(crate) fn pin_names() -> impl Iterator<Item = String> {
-    PERSISTENT.iter().flat_map(|name| [(*name).to_owned(), format!("{name}{UNFINISHED}")])
+    PERSISTENT.iter().flat_map(|name| [(*name).to_owned(), format!("{name}{UNFINISHED}")]).chain(bloom::pin_names())
 }
 
 /// Sizes of keys and values in bytes.
@@ -107,6 +112,42 @@ impl ConnectionMaps {
     /// If a map cannot be read or written.
     pub(crate) fn catch_up(&self, pins: &Pins) -> Result<(), OpenError> {
         self.maps.iter().try_for_each(|map| map.copy(&current_path(pins, map.name)).map(drop))
+    }
+
+    /// Lets the new programs look for connections in the maps that are replaced, until [`Self::commit`].
+    ///
+    /// # Errors
+    /// If the kernel refuses a map.
+    pub(crate) fn show_former(&self, programs: &PacketMaps) -> Result<(), OpenError> {
+        let replaced = self.maps.iter().zip(FORMER);
+        if replaced.clone().all(|(map, _)| map.sources.is_empty()) {
+            return Ok(());
+        }
+        for (map, name) in replaced {
+            let path = Path::new(name);
+            let former = programs.get(name).ok_or_else(|| failed("finding the map", path)("the object has none"))?;
+            // The programs ask the first of these maps whether there is any, so each has an entry.
+            let shown = if map.sources.is_empty() { std::slice::from_ref(&map.map) } else { &map.sources };
+            for (index, source) in (0_u32..).zip(shown) {
+                let descriptor = source.as_fd().as_raw_fd().to_ne_bytes();
+                let shown = former.update(&index.to_ne_bytes(), &descriptor, MapFlags::ANY);
+                shown.map_err(into_io).map_err(failed("writing the map", path))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends what [`Self::show_former`] has begun: the memory of the old maps is released.
+    ///
+    /// # Errors
+    /// If the kernel refuses the request.
+    pub(crate) fn hide_former(programs: &PacketMaps) -> Result<(), OpenError> {
+        for (name, former) in FORMER.iter().filter_map(|name| Some((name, programs.get(name)?))) {
+            let is_set = |key: &Vec<u8>| matches!(former.lookup(key, MapFlags::ANY), Ok(Some(_)));
+            let hidden = former.keys().filter(is_set).try_for_each(|key| former.delete(&key));
+            hidden.map_err(into_io).map_err(failed("writing the map", Path::new(name)))?;
+        }
+        Ok(())
     }
 
     /// Completes the take-over, after every hook runs programs that use these maps.

@@ -45,7 +45,8 @@ impl SettingsWriter {
 
     /// Makes the programs use these settings from their next packet on.
     pub fn set(&self, settings: PacketSettings) {
-        for (word, value) in self.words.all().iter().zip(settings.words()) {
+        let words = settings.words();
+        for (word, value) in self.words.at(0, words.len()).iter().zip(words) {
             word.store(value, Ordering::Relaxed);
         }
     }

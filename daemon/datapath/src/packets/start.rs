@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use libbpf_rs::MapHandle;
 
+use super::bloom::{self, PacketBloom};
 use super::connections::ConnectionReader;
 use super::counts::PacketCounter;
 use super::events::PacketEvents;
@@ -13,10 +14,11 @@ use super::load::{PacketMaps, PacketOptions, PacketPrograms};
 use super::maps::{self, ConnectionMaps, PERSISTENT};
 use super::settings::{PacketSettings, SettingsWriter};
 use super::sweep::Sweep;
-use crate::device_hooks::{self, DeviceHooks, HookMethod};
+use crate::device_hooks::{self, DeviceHooks, HookError, HookMethod};
 use crate::error::{OpenError, failed};
 use crate::outside::OutsideMaps;
 use crate::pins::Pins;
+use crate::sys;
 
 /// The configuration of the packet path.
 #[derive(Clone, Debug)]
@@ -50,6 +52,8 @@ pub struct OpenedPackets {
     pub sweep: Result<Sweep, String>,
     /// Reads what the programs count.
     pub counter: Arc<PacketCounter>,
+    /// Lets the programs recognise packets of no service.
+    pub bloom: Arc<PacketBloom>,
     /// Reads events about packets.
     pub events: PacketEvents,
     /// Reads the connections.
@@ -69,13 +73,14 @@ pub(crate) fn start(
     pins: &Pins,
     generation: impl IntoIterator<Item = (&'static str, MapHandle)>,
 ) -> Result<OpenedPackets, OpenError> {
+    let bloom = bloom::create(pins, config.options.limits.outside)?;
     let mut connections = ConnectionMaps::open(pins, config.options.limits)?;
     let clone = |(name, map): (&'static str, &MapHandle)| {
         let map = MapHandle::try_from(map).map_err(failed("duplicating", &pins.persistent(name)))?;
         Ok((name.to_owned(), map))
     };
     let persistent = PERSISTENT.into_iter().zip(connections.handles()).map(clone);
-    let given = generation.into_iter().map(|(name, map)| Ok((name.to_owned(), map)));
+    let given = generation.into_iter().chain([(bloom::NAME, bloom)]).map(|(name, map)| Ok((name.to_owned(), map)));
     let given: Vec<(String, MapHandle)> = given.chain(persistent).collect::<Result<_, OpenError>>()?;
     let programs = PacketPrograms::load(&config.options, PacketMaps::new(given))?;
     let readable = || failed("preparing to read the maps of", pins.root());
@@ -84,19 +89,27 @@ pub(crate) fn start(
     let counted = if config.options.count_connections { config.options.services.services } else { 0 };
     let counter = Arc::new(PacketCounter::new(programs.maps(), counted).map_err(readable())?);
     let events = PacketEvents::new(programs.maps()).map_err(readable())?;
+    let bloom = Arc::new(PacketBloom::new(programs.maps(), &config.options).map_err(readable())?);
     let connection_reader = ConnectionReader::new(programs.maps()).map_err(readable())?;
     let sweep = Sweep::load(programs.maps()).map_err(|error| error.to_string());
     let maps = programs.maps().duplicate().map_err(readable())?;
     let method = config.hook_method.unwrap_or_else(HookMethod::find);
     let mut hooks = DeviceHooks::new(programs, method, pins.duplicate());
     connections.catch_up(pins)?;
+    connections.show_former(&maps)?;
     // From here on, devices run the new programs: no error undoes that.
-    let faults = hooks.take_over().into_iter().map(|error| error.to_string());
-    let faults = faults.chain(connections.commit(pins).err().map(|error| error.to_string()));
-    let faults = faults.chain(device_hooks::mark_outdated(false, pins).err().map(|error| error.to_string())).collect();
+    let mut faults: Vec<String> = hooks.take_over().iter().map(HookError::to_string).collect();
+    let are_replaced = faults.is_empty() && sys::membarrier_global().is_ok();
+    let committed = connections.commit(pins).and_then(|()| ConnectionMaps::hide_former(&maps));
+    let committed = committed.and_then(|()| bloom::commit(pins));
+    if are_replaced && committed.is_ok() {
+        faults.extend(bloom.fill(&maps).err().map(|error| error.to_string()));
+    }
+    faults.extend(committed.err().map(|error| error.to_string()));
+    faults.extend(device_hooks::mark_outdated(false, pins).err().map(|error| error.to_string()));
     let max_connections = connections.max_connections();
     let connections = connection_reader;
-    Ok(OpenedPackets { hooks, settings, sweep, counter, events, connections, maps, max_connections, faults })
+    Ok(OpenedPackets { hooks, settings, sweep, counter, bloom, events, connections, maps, max_connections, faults })
 }
 
 /// The failure of a start that has reused the maps of the generation, which programs of an earlier start use too.

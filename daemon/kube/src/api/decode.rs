@@ -2,7 +2,6 @@
 //! list or watch continues.
 
 use std::borrow::Cow;
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use nodelb_core::change::Change;
@@ -187,15 +186,12 @@ struct BareList {
     metadata: ListMetadata,
 }
 
-/// Decodes objects of one kind into changes for the core. It shares strings that thousands of objects have in common.
+/// Decodes objects of one kind into changes for the core.
 #[derive(Debug)]
 pub struct Decoder {
     kind: Kind,
-    writers: HashSet<Arc<str>>,
+    reader: Reader,
 }
-
-/// The maximum number of shared writer names; a cluster has only a few.
-const MAX_WRITERS: usize = 1000;
 
 impl Decode for Decoder {
     type Object = Box<Object>;
@@ -220,7 +216,7 @@ impl Decode for Decoder {
 impl Decoder {
     /// A decoder for this kind.
     pub fn new(kind: Kind) -> Self {
-        Self { kind, writers: HashSet::new() }
+        Self { kind, reader: Reader::new(Source::Kubernetes, Arc::default()) }
     }
 
     fn event_of<W: Watched>(&mut self, bytes: &[u8]) -> Result<ListWatchEvent, LinkError> {
@@ -262,24 +258,19 @@ impl Decoder {
         if self.kind == Kind::Service && is_default_kubernetes(namespace, name) && !metadata.uid.is_empty() {
             decoded.cluster = Some(text::name(&metadata.uid).into_owned());
         }
-        let shown = format!("{} {namespace}/{name}", self.kind.name());
-        let (change, notices) = object.change(&Reader { source: Source::Kubernetes, object: shown.into() });
-        decoded.change = change;
+        self.reader.object = format!("{} {namespace}/{name}", self.kind.name()).into();
+        let (change, notices) = object.change(&mut self.reader);
         decoded.notices = notices.iter().map(|notice| text::sentence(notice).into_owned()).collect();
-        match &mut decoded.change {
-            Some(Change::UpsertService(service)) => self.share(&mut service.origin.writer),
-            Some(Change::UpsertSlice(slice)) => self.share(&mut slice.origin.writer),
-            _ => {}
+        let shared = match &change {
+            Some(Change::UpsertService(service)) => Some((&service.name.namespace, &service.name.name)),
+            Some(Change::UpsertSlice(slice)) => Some((&slice.name.namespace, &slice.name.name)),
+            _ => None,
+        };
+        if let Some((namespace, name)) = shared {
+            decoded.key = Key { namespace: Arc::clone(namespace), name: Arc::clone(name) };
         }
+        decoded.change = change;
         ListWatchEvent::Upsert(decoded)
-    }
-
-    fn share(&mut self, writer: &mut Arc<str>) {
-        if let Some(shared) = self.writers.get(writer) {
-            *writer = Arc::clone(shared);
-        } else if self.writers.len() < MAX_WRITERS {
-            self.writers.insert(Arc::clone(writer));
-        }
     }
 }
 
@@ -412,7 +403,7 @@ trait Watched: DeserializeOwned {
     fn metadata(&self) -> &Metadata;
 
     /// The change that makes the object known, and the ignored parts of the object.
-    fn change(&self, reader: &Reader) -> (Option<Change>, Vec<String>);
+    fn change(&self, reader: &mut Reader) -> (Option<Change>, Vec<String>);
 }
 
 impl Watched for objects::Service {
@@ -420,7 +411,7 @@ impl Watched for objects::Service {
         &self.metadata
     }
 
-    fn change(&self, reader: &Reader) -> (Option<Change>, Vec<String>) {
+    fn change(&self, reader: &mut Reader) -> (Option<Change>, Vec<String>) {
         let (service, notices) = translate::service(self, reader);
         (service.map(Change::UpsertService), notices)
     }
@@ -431,7 +422,7 @@ impl Watched for objects::EndpointSlice {
         &self.metadata
     }
 
-    fn change(&self, reader: &Reader) -> (Option<Change>, Vec<String>) {
+    fn change(&self, reader: &mut Reader) -> (Option<Change>, Vec<String>) {
         let (slice, notices) = translate::slice(self, reader);
         (slice.map(Change::UpsertSlice), notices)
     }
@@ -442,7 +433,7 @@ impl Watched for objects::Node {
         &self.metadata
     }
 
-    fn change(&self, _: &Reader) -> (Option<Change>, Vec<String>) {
+    fn change(&self, _: &mut Reader) -> (Option<Change>, Vec<String>) {
         (Some(Change::NodeObject(Some(translate::node(self)))), Vec::new())
     }
 }

@@ -25,21 +25,28 @@ pub const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
 /// The taint that the cluster autoscaler adds to a node before it removes the node (KEP-3836).
 const LEAVING_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// The origin of an object, as far as the object itself does not contain it.
-#[derive(Clone, Debug)]
+/// The origin of an object, as far as the object itself does not contain it, and the names that it may share with other
+/// objects.
+#[derive(Debug)]
 pub struct Reader {
     /// The source that has read the object.
     pub source: Source,
     /// The name of the file; without a file, the kind and name of the object.
     pub object: Arc<str>,
+    names: Names,
 }
 
 impl Reader {
-    fn origin(&self, metadata: &Metadata) -> Origin {
+    /// A reader that shares no names yet.
+    pub fn new(source: Source, object: Arc<str>) -> Self {
+        Self { source, object, names: Names::default() }
+    }
+
+    fn origin(&mut self, metadata: &Metadata) -> Origin {
         Origin {
             object: Arc::clone(&self.object),
             resource_version: (&*name(&metadata.resource_version)).into(),
-            writer: (&*name(&metadata.last_write.manager)).into(),
+            writer: self.names.shared(&metadata.last_write.manager),
             generation: metadata.generation,
             written: metadata.last_write.at,
             triggered: metadata.annotations.last_change.as_deref().and_then(time::millis),
@@ -54,7 +61,7 @@ pub fn namespace(metadata: &Metadata) -> &str {
 
 /// Translates a Service; `None` for the Services that kube-proxy does not serve: ExternalName, headless, without a
 /// ClusterIP, or labelled for another proxy. Also returns the ignored parts, or the reason to ignore the whole object.
-pub fn service(object: &objects::Service, reader: &Reader) -> (Option<Service>, Vec<String>) {
+pub fn service(object: &objects::Service, reader: &mut Reader) -> (Option<Service>, Vec<String>) {
     let objects::Service { metadata, spec, status } = object;
     if let Some(reason) = reason_to_leave_out(metadata, spec) {
         return (None, vec![reason]);
@@ -65,10 +72,10 @@ pub fn service(object: &objects::Service, reader: &Reader) -> (Option<Service>, 
         notices.push("no usable clusterIP; left out".into());
         return (None, notices);
     }
-    let ports = ports(spec, &addresses, &mut notices);
+    let ports = ports(spec, &addresses, (&mut reader.names, &mut notices));
     let (health_check, health_check_error) = health_check(metadata, &ports, &mut notices);
     let service = Service {
-        name: ServiceName::new(namespace(metadata), &metadata.name),
+        name: ServiceName::of(reader.names.shared(namespace(metadata)), metadata.name.as_str().into()),
         source: reader.source,
         origin: reader.origin(metadata),
         created: metadata.creation_timestamp.as_deref().and_then(time::seconds),
@@ -185,10 +192,14 @@ fn source_ranges(spec: &ServiceSpec, notices: &mut Vec<String>) -> Option<Vec<Ip
     Some(ranges)
 }
 
-fn ports(spec: &ServiceSpec, addresses: &[(FrontendKind, Addr)], notices: &mut Vec<String>) -> Vec<ServicePort> {
+fn ports(
+    spec: &ServiceSpec,
+    addresses: &[(FrontendKind, Addr)],
+    (names, notices): (&mut Names, &mut Vec<String>),
+) -> Vec<ServicePort> {
     let mut named = BTreeSet::new();
     let mut claimed = BTreeSet::new();
-    let mut ports = Vec::new();
+    let mut ports = Vec::with_capacity(spec.ports.len());
     for port in &spec.ports {
         let called = format!("port `{}` ({})", port.name, port.port);
         let protocol = match protocol(&port.protocol) {
@@ -211,7 +222,9 @@ fn ports(spec: &ServiceSpec, addresses: &[(FrontendKind, Addr)], notices: &mut V
             let is_new = number != 0 && claimed.insert(L4Addr::new(addr, number, protocol));
             is_new.then_some(FrontendSpec { addr, port: number, kind })
         });
-        ports.push(ServicePort { name: (&*name(&port.name)).into(), protocol, frontends: frontends.collect() });
+        let mut frontends: Vec<FrontendSpec> = frontends.collect();
+        frontends.shrink_to_fit();
+        ports.push(ServicePort { name: names.shared(&port.name), protocol, frontends });
     }
     ports
 }
@@ -282,7 +295,7 @@ pub fn is_for_proxies(slice: &k8s_openapi::api::discovery::v1::EndpointSlice) ->
 
 /// Translates an EndpointSlice; `None` for slices without a service, with FQDNs, or with the label for headless services.
 /// Also returns the ignored parts, or the reason to ignore the whole object.
-pub fn slice(object: &EndpointSlice, reader: &Reader) -> (Option<Slice>, Vec<String>) {
+pub fn slice(object: &EndpointSlice, reader: &mut Reader) -> (Option<Slice>, Vec<String>) {
     let metadata = &object.metadata;
     let left_out = |reason: &str| (None, vec![reason.to_owned()]);
     let Some(service) = metadata.labels.service_name.as_deref().filter(|name| !name.is_empty()) else {
@@ -296,8 +309,8 @@ pub fn slice(object: &EndpointSlice, reader: &Reader) -> (Option<Slice>, Vec<Str
         return left_out(&format!("addressType `{other}` has no addresses to connect to; left out"));
     };
     let mut notices = Vec::new();
-    let backends = backends(&object.endpoints, family, &mut notices);
-    let mut ports = Vec::new();
+    let backends = backends(&object.endpoints, family, (&mut reader.names, &mut notices));
+    let mut ports = Vec::with_capacity(object.ports.len());
     for port in &object.ports {
         let called = &port.name;
         let Some(number) = port.port.filter(|number| *number != 0) else {
@@ -308,23 +321,33 @@ pub fn slice(object: &EndpointSlice, reader: &Reader) -> (Option<Slice>, Vec<Str
             notices.push(format!("port `{called}` has unknown protocol `{}`; ignored", port.protocol));
             continue;
         };
-        let backends = backends.iter().map(|backend| Backend { port: number, ..backend.clone() }).collect();
-        ports.push(SlicePort { name: (&*name(called)).into(), protocol, backends });
+        ports.push((reader.names.shared(called), protocol, number));
     }
+    let namespace = reader.names.shared(namespace(metadata));
     let slice = Slice {
-        name: SliceName::new(namespace(metadata), &metadata.name),
-        service: ServiceName::new(namespace(metadata), &name(service)),
+        name: SliceName { namespace: Arc::clone(&namespace), name: metadata.name.as_str().into() },
+        service: ServiceName::of(namespace, (&*name(service)).into()),
         source: reader.source,
         origin: reader.origin(metadata),
-        ports,
+        ports: with_backends(ports, backends),
         problem: None,
     };
     (Some(slice), notices)
 }
 
+/// The ports, each with all backends at its number. The last one gets the backends themselves: most slices have one port.
+fn with_backends(ports: Vec<(Arc<str>, Protocol, u16)>, mut backends: Vec<Backend>) -> Vec<SlicePort> {
+    let count = ports.len();
+    let with_backends = |(place, (name, protocol, number)): (usize, (Arc<str>, Protocol, u16))| {
+        let mut backends = if place + 1 == count { std::mem::take(&mut backends) } else { backends.clone() };
+        backends.iter_mut().for_each(|backend| backend.port = number);
+        SlicePort { name, protocol, backends }
+    };
+    ports.into_iter().enumerate().map(with_backends).collect()
+}
+
 /// The usable endpoints of a slice as backends with port 0: each endpoint has all ports of the slice.
-fn backends(endpoints: &[Endpoint], family: Family, notices: &mut Vec<String>) -> Vec<Backend> {
-    let mut strings = Strings::default();
+fn backends(endpoints: &[Endpoint], family: Family, (names, notices): (&mut Names, &mut Vec<String>)) -> Vec<Backend> {
     let mut unusable = 0_usize;
     let mut example = String::new();
     let mut backends = Vec::with_capacity(endpoints.len());
@@ -333,7 +356,7 @@ fn backends(endpoints: &[Endpoint], family: Family, notices: &mut Vec<String>) -
         let addr = connectable(text)
             .and_then(|addr| if addr.family() == family { Ok(addr) } else { Err(format!("`{text}` is not {family}")) });
         match addr {
-            Ok(addr) => backends.push(backend(endpoint, addr, &mut strings)),
+            Ok(addr) => backends.push(backend(endpoint, addr, names)),
             Err(why) => {
                 unusable += 1;
                 example = why;
@@ -346,12 +369,12 @@ fn backends(endpoints: &[Endpoint], family: Family, notices: &mut Vec<String>) -
     backends
 }
 
-fn backend(endpoint: &Endpoint, addr: Addr, strings: &mut Strings) -> Backend {
+fn backend(endpoint: &Endpoint, addr: Addr, names: &mut Names) -> Backend {
     Backend {
         state: state(endpoint.conditions),
-        node: strings.non_empty(endpoint.node_name.as_deref()),
-        zone: strings.non_empty(endpoint.zone.as_deref()),
-        hints: endpoint.hints.as_ref().and_then(|hints| strings.hints(hints)),
+        node: names.non_empty(endpoint.node_name.as_deref()),
+        zone: names.non_empty(endpoint.zone.as_deref()),
+        hints: endpoint.hints.as_ref().and_then(|hints| names.hints(hints)),
         ..Backend::new(addr, 0)
     }
 }
@@ -368,17 +391,24 @@ fn state(conditions: Conditions) -> BackendState {
     }
 }
 
-/// Shares the names that many endpoints of a slice have in common.
-#[derive(Default)]
-struct Strings(HashSet<Arc<str>, RandomState>);
+/// Names that many objects have in common: namespaces, nodes, zones, ports and writers. Each is checked and stored once.
+#[derive(Debug, Default)]
+struct Names(HashSet<Arc<str>, RandomState>);
 
-impl Strings {
+/// The maximum number of shared names: twice the number of nodes in the largest cluster that Kubernetes supports.
+const MAX_NAMES: usize = 10_000;
+
+impl Names {
+    /// The name, safe for a terminal. A name that is stored is safe.
     fn shared(&mut self, text: &str) -> Arc<str> {
-        let text = &*name(text);
         if let Some(shared) = self.0.get(text) {
             return Arc::clone(shared);
         }
-        let shared: Arc<str> = text.into();
+        if self.0.len() == MAX_NAMES {
+            // Some of them are not in use any more; the others are stored again.
+            self.0.clear();
+        }
+        let shared: Arc<str> = (&*name(text)).into();
         self.0.insert(Arc::clone(&shared));
         shared
     }

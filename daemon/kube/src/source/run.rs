@@ -19,7 +19,7 @@ use nodelb_core::change::Change;
 use nodelb_core::messages;
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::node::NodeObject;
-use nodelb_core::model::service::{BackendState, ServiceName, Slice, SliceName};
+use nodelb_core::model::service::{BackendState, Slice, SliceName};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
 use tokio::sync::{mpsc, watch};
@@ -199,7 +199,7 @@ impl Running {
         for change in &changes {
             match change {
                 Change::UpsertService(service) => {
-                    let ServiceName { namespace, name } = service.name.clone();
+                    let (namespace, name) = (Arc::clone(&service.name.namespace), Arc::clone(&service.name.name));
                     self.store.remember(Kind::Service, Key { namespace, name });
                 }
                 Change::UpsertSlice(slice) => {

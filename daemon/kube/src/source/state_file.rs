@@ -203,8 +203,9 @@ impl StateSettings {
     }
 }
 
-/// The names of the certificate authorities, and the snapshot to write.
-type Contents = (Vec<String>, Arc<Snapshot>);
+/// The names of the certificate authorities, and the latest snapshot at the time of the write. A stored snapshot would
+/// occupy memory for everything that has changed since.
+type Contents = (Vec<String>, watch::Receiver<Arc<Snapshot>>);
 
 /// Decides when the state file is written, and to which cluster it belongs.
 pub(super) struct Saver {
@@ -225,7 +226,10 @@ impl Saver {
         let StateSettings { save_every, timeout, .. } = *settings;
         let consequence = "after a reboot without a reachable apiserver, the services would be missing";
         let limits = Limits { every: save_every, retry: save_every, timeout };
-        let write = |path: &Path, (clusters, snapshot): Contents| write(path, &clusters, &snapshot);
+        let write = |path: &Path, (clusters, snapshot): Contents| {
+            let latest = Arc::clone(&snapshot.borrow());
+            write(path, &clusters, &latest)
+        };
         let file = StateFile::start(path(&settings.directory), consequence, limits, write);
         Self { file, snapshot, save_every, clusters: Vec::new(), latest: 0, is_outdated: false, changed_at: None }
     }
@@ -270,7 +274,8 @@ impl Saver {
             self.changed_at = self.changed_at.filter(|at| at.elapsed() < self.save_every);
         }
         self.is_outdated = false;
-        self.file.save((self.clusters.clone(), self.snapshot.borrow_and_update().clone()));
+        self.snapshot.mark_unchanged();
+        self.file.save((self.clusters.clone(), self.snapshot.clone()));
     }
 
     /// Writes the latest state at the end of the process, within the time limit.

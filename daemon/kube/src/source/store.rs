@@ -454,7 +454,7 @@ fn is_mass(missing: usize, known: usize) -> bool {
 fn removal(kind: Kind, key: &Key) -> Change {
     let (namespace, name) = (Arc::clone(&key.namespace), Arc::clone(&key.name));
     match kind {
-        Kind::Service => Change::RemoveService(ServiceName { namespace, name }, Source::Kubernetes),
+        Kind::Service => Change::RemoveService(ServiceName::of(namespace, name), Source::Kubernetes),
         Kind::EndpointSlice => Change::RemoveSlice(SliceName { namespace, name }, Source::Kubernetes),
         Kind::Node => Change::NodeObject(None),
     }

@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::*;
+use crate::dns::report::{NameReport, NameState};
 use crate::dns::server::{Script, Server, address, alias, srv};
 use crate::files::{merge, parse};
 
@@ -251,7 +252,7 @@ async fn a_name_that_was_never_resolved_has_no_backends_and_its_status_says_why(
     .await;
     assert_eq!(rig.backends().len(), 0);
     rig.settle(1_200).await;
-    assert_eq!(rig.reports.borrow().names[0].state, crate::dns::NameState::Empty);
+    assert_eq!(rig.reports.borrow().names[0].state, NameState::Empty);
     server.set_addresses("web.example", 1, &["192.0.2.1"]);
     rig.serves(Status::Ok, &["192.0.2.1:8080"]).await;
     rig.end().await;
@@ -397,6 +398,24 @@ async fn a_server_that_answers_with_an_error_stays_the_first() {
     rig.settle(2_000).await;
     assert_eq!(rig.backends(), ["192.0.2.1:8080".to_owned()].into());
     assert_eq!(rig.status().iter().filter(|(status, _)| *status == Status::Ok).count(), 1, "{:?}", rig.status());
+    rig.end().await;
+}
+
+/// Names that no server answers for leave room for others.
+#[tokio::test]
+async fn at_most_half_of_the_open_questions_have_failed_before() {
+    let (server, scratch) = (Server::start().await, tempfile::tempdir().unwrap());
+    let dead: Vec<String> = (0..600).map(|n| format!("\"dead-{n}.example:80\"")).collect();
+    (0..600).for_each(|n| server.set(&format!("dead-{n}.example"), A, Script::Silence));
+    let mut rig = Rig::start(&server, scratch.path(), bounds()).await;
+    rig.file(&service(&format!("backends = [{}]", dead.join(", ")))).await;
+    let is_open = |row: &NameReport| row.state == NameState::Empty && row.due.is_none();
+    let (mut most, begun) = (0, tokio::time::Instant::now());
+    while begun.elapsed() < Duration::from_millis(4_500) {
+        rig.settle(20).await;
+        most = most.max(rig.reports.borrow().names.iter().filter(|row| is_open(row)).count());
+    }
+    assert!((1..=MAX_FAILED_OPEN).contains(&most), "{most}");
     rig.end().await;
 }
 

@@ -1,4 +1,5 @@
 use nodelb_core::model::service::Service;
+use proptest::prelude::*;
 
 use super::*;
 
@@ -96,4 +97,19 @@ fn a_service_that_moves_to_another_file_keeps_its_slice() {
     let before = merged(&[content("a.toml", &text)]);
     let after = merged(&[content("b.toml", &text)]);
     assert_eq!(shown(&before.changes_to(&after)), ["+slice shop/file:web", "+service shop/web"]);
+}
+
+proptest! {
+    #[test]
+    fn differences_are_those_of_each_key(
+        old in prop::collection::btree_map(0_u8..20, 0_u8..3, 0..15),
+        new in prop::collection::btree_map(0_u8..20, 0_u8..3, 0..15),
+    ) {
+        let shared = |map: &BTreeMap<u8, u8>| map.iter().map(|(key, value)| (*key, Arc::new(*value))).collect();
+        let (old_shared, new_shared): (BTreeMap<_, _>, BTreeMap<_, _>) = (shared(&old), shared(&new));
+        let (changed, gone) = differences(&old_shared, &new_shared);
+        let expected = new.iter().filter(|(key, value)| old.get(key) != Some(value)).map(|(_, value)| value);
+        prop_assert_eq!(changed, expected.collect::<Vec<_>>());
+        prop_assert_eq!(gone, old.keys().filter(|key| !new.contains_key(key)).collect::<Vec<_>>());
+    }
 }

@@ -67,7 +67,7 @@ async fn a_node_that_does_not_work_has_nothing_to_offer() {
     world.apply([upsert("shop/web", 1, 31_000), offer("shop/web", &[(1, Active)])]);
     let reply = reply(world.entry.view.clone(), ServiceName::new("shop", "web"), Family::Ipv4);
     assert_eq!((reply("/").status.as_u16(), reply("/").weight), (200, Some(1)));
-    tokio::time::advance(std::time::Duration::from_secs(61)).await;
+    tokio::time::advance(Duration::from_secs(61)).await;
     let ill = reply("/");
     assert_eq!((ill.status.as_u16(), ill.weight), (503, Some(1)));
     assert!(ill.body.ends_with("\t\"localEndpoints\": 1,\n\t\"serviceProxyHealthy\": false\n}"), "{}", ill.body);

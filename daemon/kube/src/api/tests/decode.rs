@@ -101,10 +101,19 @@ fn an_invalid_object_is_skipped_with_its_event() {
 }
 
 #[test]
-fn writers_are_kept_once() {
+fn names_are_kept_once() {
     let mut decoder = decoder();
-    let mut writer = |text: &str| slice(decoder.item(text.as_bytes())).origin.writer;
-    assert!(Arc::ptr_eq(&writer(SLICE), &writer(SLICE)));
+    let objects = [(); 2].map(|()| upserted(decoder.item(SLICE.as_bytes())));
+    let key = objects[0].key.clone();
+    let [first, second] = objects.map(|object| slice(ListWatchEvent::Upsert(object)));
+    assert!(Arc::ptr_eq(&key.name, &first.name.name));
+    for (a, b) in [
+        (&first.origin.writer, &second.origin.writer),
+        (&first.name.namespace, &second.service.namespace),
+        (&first.ports[0].name, &second.ports[0].name),
+    ] {
+        assert!(Arc::ptr_eq(a, b), "{a}");
+    }
 }
 
 #[test]

@@ -1,15 +1,15 @@
 use super::*;
 
 fn reader() -> Reader {
-    Reader { source: Source::Kubernetes, object: "here".into() }
+    Reader::new(Source::Kubernetes, "here".into())
 }
 
 fn service_of(yaml: &str) -> (Option<Service>, Vec<String>) {
-    service(&serde_saphyr::from_str(yaml).unwrap(), &reader())
+    service(&serde_saphyr::from_str(yaml).unwrap(), &mut reader())
 }
 
 fn slice_of(yaml: &str) -> (Option<Slice>, Vec<String>) {
-    slice(&serde_saphyr::from_str(yaml).unwrap(), &reader())
+    slice(&serde_saphyr::from_str(yaml).unwrap(), &mut reader())
 }
 
 /// The frontends of each port as `ClusterIP 10.96.7.7:80`.
@@ -316,7 +316,7 @@ fn a_port_without_a_name_has_the_empty_one() {
 
 #[test]
 fn repeated_names_are_kept_once() {
-    let mut strings = Strings::default();
+    let mut strings = Names::default();
     let (first, second) = (strings.shared("node-1"), strings.shared("node-1"));
     assert!(Arc::ptr_eq(&first, &second));
     assert_eq!(strings.non_empty(Some("")), None);
@@ -408,7 +408,7 @@ fn diagnose_looks_at_the_slices_that_are_taken_and_no_others() {
             let text = format!("{{metadata: {{name: a-1, labels: {{{labels}}}}}, addressType: {address_type}}}");
             let taken: EndpointSlice = serde_saphyr::from_str(&text).unwrap();
             let seen = serde_saphyr::from_str(&text).unwrap();
-            assert_eq!(slice(&taken, &reader()).0.is_some(), is_for_proxies(&seen), "{text}");
+            assert_eq!(slice(&taken, &mut reader()).0.is_some(), is_for_proxies(&seen), "{text}");
         }
     }
 }

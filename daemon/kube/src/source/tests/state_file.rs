@@ -16,7 +16,7 @@ use crate::api::translate::{self, Reader};
 const NODE: &str = "n1";
 
 fn changes() -> Vec<Change> {
-    let reader = Reader { source: Source::Kubernetes, object: "here".into() };
+    let mut reader = Reader::new(Source::Kubernetes, "here".into());
     let service: objects::Service = serde_json::from_str(
         r#"{"metadata":{"name":"web","namespace":"shop","resourceVersion":"7"},"spec":{"clusterIP":"198.51.100.1","ports":[{"port":80}]}}"#,
     )
@@ -26,8 +26,8 @@ fn changes() -> Vec<Change> {
             "endpoints":[{"addresses":["192.0.2.1"],"zone":"z","hints":{"forZones":[{"name":"z"}]}}],"ports":[{"port":80}]}"#,
     )
     .expect("valid");
-    let service = translate::service(&service, &reader).0.expect("served");
-    let slice = translate::slice(&slice, &reader).0.expect("served");
+    let service = translate::service(&service, &mut reader).0.expect("served");
+    let slice = translate::slice(&slice, &mut reader).0.expect("served");
     let node = NodeObject { zone: "z1".into(), leaving: Some("tainted".into()), ..NodeObject::default() };
     vec![Change::NodeObject(Some(node)), Change::UpsertService(service), Change::UpsertSlice(slice)]
 }
@@ -237,4 +237,21 @@ async fn a_snapshot_that_follows_a_change_is_saved_too() {
     world.snapshots.send_replace(later);
     saver.close().await;
     assert!(!world.path().exists());
+}
+
+#[tokio::test]
+async fn a_written_snapshot_does_not_stay_in_memory() {
+    let world = world();
+    let mut saver = world.saver();
+    saver.set_authorities(&["ca".into()]);
+    saver.save_if_outdated();
+    world.is_written("\"ca\"").await;
+    let written = Arc::downgrade(&world.snapshot.borrow());
+    world.snapshots.send_replace(Arc::default());
+    let is_dropped = async {
+        while written.upgrade().is_some() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(5), is_dropped).await.expect("it is dropped");
 }

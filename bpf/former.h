@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
+/*
+ * Connections in maps that a start of the daemon is replacing by maps of
+ * another size. From the last copy of their entries until each device runs the
+ * new programs, connections begin in the old maps. The new programs find them
+ * there, and store in them what they begin, for the old programs.
+ *
+ * There is no loop over MOST_FORMER maps: Linux 6.1 does not see its end.
+ */
+#ifndef NODELB_FORMER_H
+#define NODELB_FORMER_H
+
+#include "connections.h"
+
+/*
+ * Copies both entries of the connection to the scratch memory, if the former
+ * map has the packet's. Returns whether it has.
+ */
+#define find_former(former, here)                                            \
+	({                                                                   \
+		struct packet_key *_key = &(here)->packet.key;               \
+		struct packet_key *_other = &(here)->partner_key;            \
+		bool _found = find_in(former, _key, &(here)->entry);         \
+                                                                             \
+		if (_found) {                                                \
+			partner_of(_key, &(here)->entry, _other);            \
+			(here)->has_partner =                                \
+				find_in(former, _other, &(here)->partner) && \
+				is_partner(_key, &(here)->partner);          \
+		}                                                            \
+		_found;                                                      \
+	})
+
+/*
+ * Puts both entries of the scratch memory into a map of today, which may have
+ * them by now. Returns whether it has them.
+ */
+#define bring_to(map, here)                                                  \
+	({                                                                   \
+		long _result = 0;                                            \
+                                                                             \
+		if ((here)->has_partner) {                                   \
+			add_key_to_bloom(&(here)->partner_key);              \
+			_result = bpf_map_update_elem(                       \
+				map, &(here)->partner_key, &(here)->partner, \
+				BPF_NOEXIST);                                \
+		}                                                            \
+		if (!_result || _result == -EEXIST) {                        \
+			add_key_to_bloom(&(here)->packet.key);               \
+			_result = bpf_map_update_elem(                       \
+				map, &(here)->packet.key, &(here)->entry,    \
+				BPF_NOEXIST);                                \
+		}                                                            \
+		!_result || _result == -EEXIST;                              \
+	})
+
+VERIFIED_ONCE bool bring_connection(__u32 index)
+{
+	void *former = bpf_map_lookup_elem(&former_connections, &index);
+	struct scratch *here = scratch();
+
+	if (!former || !here || !find_former(former, here))
+		return false;
+	if (bring_to(&connections, here))
+		return true;
+	/* The kernel has no memory now, but for half_open it always has. */
+	here->entry.flags |= CONNECTION_ASSURED;
+	here->partner.flags |= CONNECTION_ASSURED;
+	return bring_to(&half_open, here);
+}
+
+VERIFIED_ONCE bool bring_handshake(__u32 index)
+{
+	void *former = bpf_map_lookup_elem(&former_half_open, &index);
+	struct scratch *here = scratch();
+
+	return former && here && find_former(former, here) &&
+	       bring_to(&half_open, here);
+}
+
+/*
+ * Brings the connection of the packet in the scratch memory. Returns whether
+ * there may be one now.
+ */
+static __always_inline bool bring_former(void)
+{
+	return bring_connection(0) || bring_connection(1) ||
+	       bring_handshake(0) || bring_handshake(1);
+}
+
+/*
+ * Stores the connection that has begun in a former map, too. Returns whether
+ * no other connection of the old programs has its key there.
+ */
+VERIFIED_ONCE bool store_former(__u32 index)
+{
+	void *former = bpf_map_lookup_elem(&former_connections, &index);
+	struct scratch *here = scratch();
+	const struct connection *other;
+
+	if (!former || !here)
+		return true;
+	other = bpf_map_lookup_elem(former, &here->partner_key);
+	if (other && !is_partner(&here->packet.key, other))
+		return false;
+	former = bpf_map_lookup_elem(&former_half_open, &index);
+	if (!former)
+		return true;
+	other = bpf_map_lookup_elem(former, &here->partner_key);
+	if (other && !is_partner(&here->packet.key, other))
+		return false;
+	bpf_map_update_elem(former, &here->partner_key, &here->partner,
+			    BPF_ANY);
+	bpf_map_update_elem(former, &here->packet.key, &here->entry, BPF_ANY);
+	return true;
+}
+
+#endif

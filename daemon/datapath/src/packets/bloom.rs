@@ -1,0 +1,181 @@
+//! The Bloom filter of `bpf/bloom.h`, by which the programs recognise most packets of no service without a lookup.
+//!
+//! Each start creates another one and fills it when every device runs the new programs, which add what they begin. Only
+//! then do the programs rely on it. Until the next start has replaced them they use the pinned one, so that start first
+//! makes them look into the maps again: if it fails, they meet addresses that it has added to `outside`.
+
+use std::fs;
+use std::io;
+use std::ops::RangeInclusive;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
+
+use libbpf_rs::MapHandle;
+use nodelb_core::model::addr::L4Addr;
+
+use super::load::{PacketMaps, PacketOptions};
+use crate::error::{OpenError, failed};
+use crate::layout;
+use crate::layout::connections::{ConnectionBytes, PacketKeyBytes, is_leaving, parse_connection};
+use crate::maps::Spec;
+use crate::pins::{self, Pins, UNFINISHED};
+use crate::sys::{self, SharedWords};
+use crate::versions;
+
+/// The name of the map and of its pin.
+pub(crate) const NAME: &str = "packet_bloom";
+
+/// `BLOOM_READY`.
+const READY: u64 = 1 << 63;
+/// `BLOOM_PORTS`: bits of a word.
+const PORTS: u32 = 63;
+/// Words per address of `outside`: a word has bits of a few addresses if all of them are in use.
+const ADDRESSES_PER_WORD: u32 = 4;
+/// A page.
+const MIN_WORDS: u32 = 512;
+/// A megabyte.
+const MAX_WORDS: u32 = 1 << 17;
+
+/// The packets that an address belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Those that arrive at it.
+    Arriving = 0,
+    /// Those that leave from it.
+    Leaving = 1,
+}
+
+/// Number of words for this many addresses in `outside`: a power of two.
+pub(crate) fn words(outside: u32) -> u32 {
+    (outside / ADDRESSES_PER_WORD).clamp(MIN_WORDS, MAX_WORDS).next_power_of_two()
+}
+
+/// The filter that the programs use, in shared memory. Works without capabilities.
+#[derive(Debug)]
+pub struct PacketBloom {
+    words: SharedWords,
+    /// Ports of the node at which all packets that arrive are looked up.
+    nodeports: RangeInclusive<u16>,
+    source_ports: RangeInclusive<u16>,
+}
+
+impl PacketBloom {
+    /// Maps the memory of the filter that the programs were loaded with.
+    ///
+    /// # Errors
+    /// If there is none, or it cannot be mapped.
+    pub fn new(maps: &PacketMaps, options: &PacketOptions) -> io::Result<Self> {
+        let map = maps.get(NAME).ok_or(io::ErrorKind::NotFound)?;
+        let (nodeports, source_ports) = (options.nodeport_range.clone(), options.source_ports.clone());
+        Ok(Self { words: SharedWords::map(map)?, nodeports, source_ports })
+    }
+
+    /// Adds all addresses of these maps, and makes the programs rely on the filter: all programs that begin connections
+    /// in them must have been loaded with it.
+    ///
+    /// # Errors
+    /// If a map cannot be read.
+    pub fn fill(&self, maps: &PacketMaps) -> io::Result<()> {
+        let map = |name| maps.get(name).ok_or(io::ErrorKind::NotFound);
+        sys::each_batch::<{ size_of::<layout::FrontendKeyBytes>() }, { size_of::<layout::OutsideBytes>() }>(
+            map("outside")?,
+            |keys, _| keys.iter().filter_map(layout::parse_frontend_key).for_each(|address| self.add_outside(&address)),
+        )?;
+        // A connection moves from the first map to the second one.
+        for name in ["half_open", "connections"] {
+            sys::each_batch::<{ size_of::<PacketKeyBytes>() }, { size_of::<ConnectionBytes>() }>(
+                map(name)?,
+                |keys, values| keys.iter().zip(values).for_each(|(key, value)| self.add_connection(key, value)),
+            )?;
+        }
+        for word in self.words.each() {
+            word.fetch_or(READY, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// Adds an address, before it is added to `outside`.
+    pub(crate) fn add_outside(&self, address: &L4Addr) {
+        self.add(Side::Arriving, address);
+    }
+
+    fn add_connection(&self, key: &PacketKeyBytes, value: &ConnectionBytes) {
+        let Some(entry) = parse_connection(key, value) else { return };
+        let (source, target) = entry.from;
+        if is_leaving(key) {
+            self.add(Side::Leaving, &source);
+        } else {
+            self.add(Side::Arriving, &target);
+        }
+    }
+
+    /// As `add_key_to_bloom()`.
+    fn add(&self, side: Side, address: &L4Addr) {
+        let is_looked_up = [&self.nodeports, &self.source_ports].iter().any(|ports| ports.contains(&address.port));
+        if side == Side::Leaving || !is_looked_up {
+            let index = index(side, address, self.words.len());
+            self.words.at(index, 1)[0].fetch_or(bit(address.port), Ordering::SeqCst);
+        }
+    }
+}
+
+/// As `bloom_word()`: the position of the word of the address among this many.
+fn index(side: Side, address: &L4Addr, words: usize) -> usize {
+    let octets = address.addr.octets();
+    let [low, high] =
+        [0, 8].map(|at| u64::from_ne_bytes(*octets[at..].first_chunk().expect("invariant: an address has 16 bytes")));
+    let sum = low ^ high ^ (u64::from(address.protocol.number()) << 1 | side as u64);
+    let sum = (sum ^ sum >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (sum >> 40) as usize & (words - 1)
+}
+
+/// As `bloom_bit()`: the bit of the port.
+fn bit(port: u16) -> u64 {
+    let hash = u32::from(u16::from_ne_bytes(port.to_be_bytes())).wrapping_mul(0x9e37_79b1) >> 16;
+    1 << ((hash * PORTS) >> 16)
+}
+
+/// The filters of earlier starts: the one that programs use, and one that a start has not completed.
+fn paths(pins: &Pins) -> [PathBuf; 2] {
+    pin_names().map(|name| pins.persistent(&name))
+}
+
+/// All names that pins of the filter may have.
+pub(crate) fn pin_names() -> [String; 2] {
+    [NAME.to_owned(), format!("{NAME}{UNFINISHED}")]
+}
+
+/// Makes the programs of earlier starts look into the maps for every packet, and creates an empty filter.
+pub(crate) fn create(pins: &Pins, outside: u32) -> Result<MapHandle, OpenError> {
+    let kind =
+        Spec::kind((libbpf_sys::BPF_MAP_TYPE_ARRAY, libbpf_sys::BPF_F_MMAPABLE), size_of::<u32>(), size_of::<u64>());
+    for path in paths(pins).into_iter().filter(|path| path.exists()) {
+        let map = MapHandle::from_pinned_path(&path).map_err(failed("opening", &path))?;
+        if !Spec::read(&map).map_err(failed("reading", &path))?.same_kind(kind) {
+            return Err(failed("using", &path)(versions::FOREIGN));
+        }
+        let words = SharedWords::map(&map).map_err(failed("mapping", &path))?;
+        for word in words.each() {
+            word.fetch_and(!READY, Ordering::SeqCst);
+        }
+    }
+    let [current, unfinished] = paths(pins);
+    let map = Spec { max_entries: words(outside), ..kind }.create(NAME).map_err(failed("creating", &current))?;
+    pins::remove_file(&unfinished, pins.crash()).map_err(failed("removing", &unfinished))?;
+    sys::pin(map.as_fd(), &unfinished).map_err(failed("pinning", &unfinished))?;
+    pins.crash().pass();
+    Ok(map)
+}
+
+/// Puts the filter of this start in the place of the earlier one.
+pub(crate) fn commit(pins: &Pins) -> Result<(), OpenError> {
+    let [current, unfinished] = paths(pins);
+    fs::rename(&unfinished, &current).map_err(failed("renaming", &unfinished))?;
+    pins.crash().pass();
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "tests/bloom.rs"]
+mod tests;
