@@ -220,42 +220,6 @@ struct udp_socket {
 };
 _Static_assert(sizeof(struct udp_socket) == 400, "layout");
 
-/* Sockets in one entry of tcp_table or udp_table. */
-#define PLACES 4
-
-/* In the place of a cookie: a program is taking the place for its socket. */
-#define PLACE_BUSY (~0ULL)
-
-/*
- * The sockets to which the places of an entry belong; one cache line. A cookie
- * of 0: the place is free.
- */
-struct places {
-	__u64 cookies[PLACES];
-	/* Addresses in the kernel, to find out whether the socket still exists.
-	 */
-	__u64 sockets[PLACES];
-};
-_Static_assert(sizeof(struct places) == 64, "layout");
-
-/* Sockets with equal hashes of their addresses in the kernel. */
-struct tcp_places {
-	struct places places;
-	struct tcp_socket sockets[PLACES];
-	__u32 pad[4];
-};
-_Static_assert(sizeof(struct tcp_places) == 256, "layout");
-
-struct udp_places {
-	struct places places;
-	struct udp_socket sockets[PLACES];
-};
-_Static_assert(sizeof(struct udp_places) == 1664, "layout");
-
-/* Entries as powers of two: room for 16,384 sockets, and for 4,096. */
-#define TCP_TABLE_BITS 12
-#define UDP_TABLE_BITS 10
-
 /* The end of a flow that an address belongs to. */
 enum flow_end {
 	FLOW_FRONTEND = 0,

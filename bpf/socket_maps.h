@@ -1,12 +1,49 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
 /*
- * The maps for the state of sockets that takes no allocation. As maps.h, but
- * for the programs of sock.bpf.c and flows.bpf.c only.
+ * The maps for the state of sockets that takes no allocation, and the structs
+ * in them. As shared.h and maps.h, but for the programs of sock.bpf.c and
+ * flows.bpf.c only.
  */
 #ifndef NODELB_SOCKET_MAPS_H
 #define NODELB_SOCKET_MAPS_H
 
 #include "shared.h"
+
+/* Sockets in one entry of tcp_table or udp_table. */
+#define PLACES 4
+
+/* In the place of a cookie: a program is taking the place for its socket. */
+#define PLACE_BUSY (~0ULL)
+
+/*
+ * The sockets to which the places of an entry belong; one cache line. A cookie
+ * of 0: the place is free.
+ */
+struct places {
+	__u64 cookies[PLACES];
+	/* Addresses in the kernel, to find out whether the socket still exists.
+	 */
+	__u64 sockets[PLACES];
+};
+_Static_assert(sizeof(struct places) == 64, "layout");
+
+/* Sockets with equal hashes of their addresses in the kernel. */
+struct tcp_places {
+	struct places places;
+	struct tcp_socket sockets[PLACES];
+	__u32 pad[4];
+};
+_Static_assert(sizeof(struct tcp_places) == 256, "layout");
+
+struct udp_places {
+	struct places places;
+	struct udp_socket sockets[PLACES];
+};
+_Static_assert(sizeof(struct udp_places) == 1664, "layout");
+
+/* Entries as powers of two: room for 16,384 sockets, and for 4,096. */
+#define TCP_TABLE_BITS 12
+#define UDP_TABLE_BITS 10
 
 /*
  * Hash of a socket's address -> state of TCP sockets, instead of tcp_sockets.

@@ -131,10 +131,10 @@ static __always_inline __u64 place_of(const struct places *places, __u64 cookie)
  */
 static __always_inline bool is_freed(__u64 address, __u64 cookie)
 {
-	const struct sock_common *self = &sock_at((void *)address)->__sk_common;
+	const struct sock *sk = sock_at((void *)address);
 
-	return !self->skc_refcnt.refs.counter ||
-	       (__u64)self->skc_cookie.counter != cookie;
+	return !sk->__sk_common.skc_refcnt.refs.counter ||
+	       (__u64)sk->__sk_common.skc_cookie.counter != cookie;
 }
 
 /*

@@ -9,7 +9,7 @@ use libbpf_rs::{MapCore as _, MapFlags, MapHandle, MapInfo};
 use super::{Kernel, SocketMode, ask, backends, cases, exchange, in_sandbox, l4, options, target, udp_socket};
 use crate::sandbox::Sandbox;
 
-/// `PLACES` of `bpf/shared.h`.
+/// `PLACES` of `bpf/socket_maps.h`.
 const PLACES: usize = 4;
 /// Size of `struct places`.
 const HEAD: usize = 64;
