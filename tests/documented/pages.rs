@@ -109,6 +109,9 @@ fn messages_that_are_mentioned_exist() {
             "TCP_CRR",
             "FLOOD_SYNS",
             "GLIBC_TUNABLES",
+            "M_ARENA_MAX",
+            "LD_PRELOAD",
+            "CONNECT_ONLY",
         ]);
     let known: BTreeSet<String> = MESSAGES
         .iter()

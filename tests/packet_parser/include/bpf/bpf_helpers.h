@@ -18,6 +18,7 @@
 #undef __always_inline
 #define __always_inline inline __attribute__((always_inline))
 #define barrier() __asm__ volatile("" ::: "memory")
+#define barrier_var(variable) __asm__ volatile("" : "+r"(variable))
 
 /* The packet as parse() reads it; pointers have the size of the host's. */
 struct host_packet {
