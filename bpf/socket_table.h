@@ -26,9 +26,17 @@
 /* Since Linux 6.2. The verifier replaces the call by an assignment. */
 extern void *bpf_rdonly_cast(const void *object, __u32 btf_id) __ksym __weak;
 
+/*
+ * libbpf needs the kernel's types even to find that a function does not exist,
+ * so kernels without BTF get another object, in which nothing refers to them.
+ */
 static __always_inline bool has_tables(void)
 {
+#ifdef WITHOUT_BTF
+	return false;
+#else
 	return bpf_ksym_exists(bpf_rdonly_cast);
+#endif
 }
 
 /*

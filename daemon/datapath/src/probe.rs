@@ -22,6 +22,9 @@ const CAPABILITIES: [(Capability, &str); 3] = [
     (Capability::CAP_PERFMON, "CAP_PERFMON"),
 ];
 
+/// The types of the kernel, BTF: exists if it was built with CONFIG_DEBUG_INFO_BTF.
+pub(crate) const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
+
 /// The optional kernel features that the programs use; [`crate::features::OPTIONAL`] describes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Features {
@@ -76,7 +79,7 @@ pub(crate) fn check(pin_directory: &Path, cgroup: Option<&Path>) -> Result<(Feat
 
 fn features() -> Features {
     // A kernel without MPTCP or without BTF has the function but rejects programs that call it.
-    let has_mptcp = ["/proc/sys/net/mptcp", "/sys/kernel/btf/vmlinux"].into_iter().all(|path| Path::new(path).exists());
+    let has_mptcp = ["/proc/sys/net/mptcp", KERNEL_TYPES].into_iter().all(|path| Path::new(path).exists());
     let netns = own_netns();
     Features {
         set_retval: at_connect(libbpf_sys::BPF_FUNC_set_retval),

@@ -12,7 +12,23 @@
     reason = "generated"
 )]
 
+use std::path::Path;
+
+use crate::probe::KERNEL_TYPES;
+
 include!(concat!(env!("OUT_DIR"), "/sock.skel.rs"));
+
+/// `sock.bpf.o` without what needs the kernel's types (`WITHOUT_BTF` in `bpf/socket_table.h`).
+static WITHOUT_BTF: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/sock_without_btf.bpf.o"));
+
+/// The object that this kernel can load, of the usual one and that without BTF.
+fn for_this_kernel(usual: &'static [u8]) -> &'static [u8] {
+    if Path::new(KERNEL_TYPES).exists() { usual } else { WITHOUT_BTF }
+}
+
+#[cfg(test)]
+#[path = "tests/skeleton.rs"]
+mod tests;
 
 pub(crate) mod flows {
     include!(concat!(env!("OUT_DIR"), "/flows.skel.rs"));
