@@ -54,8 +54,8 @@ pub(crate) fn run(sandbox: &Sandbox) {
     small.apply([options::affinity(Protocol::Tcp)]);
     let factor = tcp(&listener, &RefCell::new(small), &few);
     println!(
-        "Summary: A TCP connection of a process on the node through a service address takes {factor:.2} times the time of a direct \
-         one (connect, accept and close on loopback), and among 50,000 services {growth:.2} times the time among 10."
+        "Summary: A TCP connection of a process on the node through a service address takes {factor:.3} times the time of a direct \
+         one (connect, accept and close on loopback), and among 50,000 services {growth:.3} times the time among 10."
     );
 
     enter(&sandbox.cgroup);

@@ -42,7 +42,8 @@ impl Chart {
             let shares = self.0.iter().filter(|row| row.what.starts_with(what)).map(|row| row.nodelb * 100.0);
             let (least, most) =
                 shares.fold((f64::MAX, 0.0), |(least, most), share| (share.min(least), share.max(most)));
-            format!("{least:.0} % to {most:.0} %")
+            let [least, most] = [least, most].map(|share: f64| format!("{share:.0} %"));
+            if least == most { most } else { format!("{least} to {most}") }
         };
         format!(
             "Summary: At a node that takes connections from outside, a packet of a known connection costs {} of what it costs \
