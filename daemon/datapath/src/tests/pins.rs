@@ -17,7 +17,7 @@ fn an_absent_directory_is_empty() {
 #[test]
 fn the_purge_of_the_package_removes_every_map_that_outlives_generations() {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/deb/postrm");
-    let script = std::fs::read_to_string(script).unwrap();
+    let script = fs::read_to_string(script).unwrap();
     let words: Vec<&str> = script.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
     let of_packets: Vec<String> = crate::packets::maps::pin_names().collect();
     for pin in crate::load::PERSISTENT.into_iter().chain(of_packets.iter().map(String::as_str)) {
