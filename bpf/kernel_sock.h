@@ -53,7 +53,7 @@ struct sock_common {
 	possible_net_t skc_net;
 	struct in6_addr skc_v6_daddr;
 	struct in6_addr skc_v6_rcv_saddr;
-	/* 0 until someone asks for it; then it never changes. */
+	/* 0 until it is read for the first time; then it never changes. */
 	atomic64_t skc_cookie;
 	refcount_t skc_refcnt;
 };

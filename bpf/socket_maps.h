@@ -21,8 +21,7 @@
  */
 struct places {
 	__u64 cookies[PLACES];
-	/* Addresses in the kernel, to find out whether the socket still exists.
-	 */
+	/* Their addresses in the kernel: does the socket still exist? */
 	__u64 sockets[PLACES];
 };
 _Static_assert(sizeof(struct places) == 64, "layout");

@@ -83,26 +83,17 @@ static __always_inline __u32 hash_of(const struct bpf_sock *sk,
 	return distance * 0x9e3779b97f4a7c15ULL >> (64 - bits);
 }
 
-static __always_inline struct tcp_places *tcp_places_of(struct bpf_sock *sk)
+/* The entry for the socket in a table with this many entries, in bits. */
+static __always_inline void *
+entry_for(struct bpf_sock *sk, void *table, __u32 bits)
 {
 	__u32 first = 0, index;
-	const void *entry = bpf_map_lookup_elem(&tcp_table, &first);
+	const void *entry = bpf_map_lookup_elem(table, &first);
 
 	if (!entry)
 		return NULL;
-	index = hash_of(sk, entry, TCP_TABLE_BITS);
-	return bpf_map_lookup_elem(&tcp_table, &index);
-}
-
-static __always_inline struct udp_places *udp_places_of(struct bpf_sock *sk)
-{
-	__u32 first = 0, index;
-	const void *entry = bpf_map_lookup_elem(&udp_table, &first);
-
-	if (!entry)
-		return NULL;
-	index = hash_of(sk, entry, UDP_TABLE_BITS);
-	return bpf_map_lookup_elem(&udp_table, &index);
+	index = hash_of(sk, entry, bits);
+	return bpf_map_lookup_elem(table, &index);
 }
 
 /* 0 if both are equal, otherwise 1. Without a branch, see place_of(). */
@@ -183,7 +174,7 @@ static __always_inline struct tcp_socket *known_tcp(struct bpf_sock *sk)
 	__u64 cookie, place;
 
 	if (has_tables() && (cookie = cookie_of(sk)) &&
-	    (entry = tcp_places_of(sk))) {
+	    (entry = entry_for(sk, &tcp_table, TCP_TABLE_BITS))) {
 		place = place_of(&entry->places, cookie);
 		if (place < PLACES)
 			return &entry->sockets[place];
@@ -200,7 +191,8 @@ static __always_inline struct tcp_socket *new_tcp(struct bpf_sock_addr *ctx)
 	struct tcp_socket *socket;
 	__u64 place;
 
-	if (has_tables() && (entry = tcp_places_of(ctx->sk))) {
+	if (has_tables() &&
+	    (entry = entry_for(ctx->sk, &tcp_table, TCP_TABLE_BITS))) {
 		place = take_place(ctx, &entry->places);
 		barrier_var(place);
 		if (place < PLACES) {
@@ -220,7 +212,7 @@ static __always_inline struct udp_socket *known_udp(struct bpf_sock *sk)
 	__u64 cookie, place;
 
 	if (has_tables() && (cookie = cookie_of(sk)) &&
-	    (entry = udp_places_of(sk))) {
+	    (entry = entry_for(sk, &udp_table, UDP_TABLE_BITS))) {
 		place = place_of(&entry->places, cookie);
 		if (place < PLACES)
 			return &entry->sockets[place];
@@ -237,7 +229,8 @@ static __always_inline struct udp_socket *new_udp(struct bpf_sock_addr *ctx)
 	struct udp_socket *socket;
 	__u64 place;
 
-	if (has_tables() && (entry = udp_places_of(ctx->sk))) {
+	if (has_tables() &&
+	    (entry = entry_for(ctx->sk, &udp_table, UDP_TABLE_BITS))) {
 		place = take_place(ctx, &entry->places);
 		barrier_var(place);
 		if (place < PLACES) {
