@@ -26,10 +26,6 @@ fn for_this_kernel(usual: &'static [u8]) -> &'static [u8] {
     if Path::new(KERNEL_TYPES).exists() { usual } else { WITHOUT_BTF }
 }
 
-#[cfg(test)]
-#[path = "tests/skeleton.rs"]
-mod tests;
-
 pub(crate) mod flows {
     include!(concat!(env!("OUT_DIR"), "/flows.skel.rs"));
 }
@@ -41,3 +37,7 @@ pub(crate) mod packet {
 pub(crate) mod sweep {
     include!(concat!(env!("OUT_DIR"), "/sweep.skel.rs"));
 }
+
+#[cfg(test)]
+#[path = "tests/skeleton.rs"]
+mod tests;

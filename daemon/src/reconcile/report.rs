@@ -1,5 +1,7 @@
 //! The journal's lines about rounds: what the owner task has done, and what it could not do.
 
+use std::fmt;
+
 use nodelb_core::engine::{AddressConflict, CompiledService, Kept, KeptBecause, Round, Takeover};
 use nodelb_core::history::Event;
 use nodelb_core::holds::{Emptied, Release};
@@ -35,7 +37,7 @@ pub(super) fn report(round: &Round) {
     }
     // The checker reports backends with a changed health.
     if round.done > 0 && round.compiled.len() > round.by_checks {
-        let services = listed(round.compiled.iter().map(|service| applied(service, &round.events)), SHOWN);
+        let services = listed(round.compiled.iter().map(|service| Applied { service, events: &round.events }), SHOWN);
         info!(
             message_id = %messages::APPLIED,
             operations = round.done, failed = round.failed, "applied: {services}"
@@ -46,22 +48,41 @@ pub(super) fn report(round: &Round) {
 /// The maximum number of backends of one service in a line.
 const BACKENDS: usize = 4;
 
-/// Formats as `shop/web changed (+10.1.0.3:8080/TCP -10.1.0.2:8080/TCP)`, with the backends of all its ports.
-fn applied(CompiledService { name, what }: &CompiledService, events: &[Event]) -> String {
-    let Some(what) = what else { return name.to_string() };
-    let what = what.to_string().to_lowercase();
-    let events = events.iter().filter(|event| event.port.as_ref().is_some_and(|port| port.service == *name));
-    let (mut backends, mut more) = (Vec::new(), 0);
-    for (sign, list) in events.flat_map(|event| [('+', &event.added), ('-', &event.removed)]) {
-        backends.extend(signed(sign, &list.shown));
-        more += list.more;
+/// Formats as `shop/web changed (+10.1.0.3:8080/TCP -10.1.0.2:8080/TCP)`, with the backends of all its ports. This searches
+/// the events of the round, so a service that is only counted is not formatted.
+struct Applied<'r> {
+    service: &'r CompiledService,
+    events: &'r [Event],
+}
+
+impl fmt::Display for Applied<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CompiledService { name, what } = self.service;
+        write!(f, "{name}")?;
+        let Some(what) = what else { return Ok(()) };
+        write!(f, " {}", what.to_string().to_lowercase())?;
+        let (backends, more) = self.backends();
+        match (backends.is_empty(), more) {
+            (true, _) => Ok(()),
+            (false, 0) => write!(f, " ({})", backends.join(" ")),
+            (false, more) => write!(f, " ({} and {more} more)", backends.join(" ")),
+        }
     }
-    more += backends.len().saturating_sub(BACKENDS);
-    backends.truncate(BACKENDS);
-    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    match backends.join(" ").as_str() {
-        "" => format!("{name} {what}"),
-        backends => format!("{name} {what} ({backends}{more})"),
+}
+
+impl Applied<'_> {
+    /// The first backends that the service has gained or lost, and the number of the others.
+    fn backends(&self) -> (Vec<String>, usize) {
+        let is_own = |event: &&Event| event.port.as_ref().is_some_and(|port| port.service == self.service.name);
+        let (mut backends, mut more) = (Vec::new(), 0);
+        let events = self.events.iter().filter(is_own);
+        for (sign, list) in events.flat_map(|event| [('+', &event.added), ('-', &event.removed)]) {
+            backends.extend(signed(sign, &list.shown));
+            more += list.more;
+        }
+        more += backends.len().saturating_sub(BACKENDS);
+        backends.truncate(BACKENDS);
+        (backends, more)
     }
 }
 

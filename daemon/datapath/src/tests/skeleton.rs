@@ -1,8 +1,9 @@
+use std::mem::MaybeUninit;
+
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapType, ObjectBuilder};
 
 use super::{SockSkelBuilder, WITHOUT_BTF};
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
-use std::mem::MaybeUninit;
 
 /// The name and the specification of each map, and the name of each program.
 fn content(object: &libbpf_rs::OpenObject) -> (Vec<(String, MapType, u32, u32, u32)>, Vec<String>) {

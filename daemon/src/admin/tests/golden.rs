@@ -56,7 +56,7 @@ const OTHERS: [&str; 2] = ["top", "diagnose"];
 /// not exist.
 const DIAGNOSED: [&str; 3] = ["production/service-00002", "production/service-00003", "production/service-0001"];
 
-/// The commands whose output has no table, so that it does not depend on the width; tests/README.md names their tests.
+/// The commands without a table: their output does not depend on the width; tests/README.md names their tests.
 const WITHOUT_TABLE: [&str; 8] =
     ["run", "check-config", "watch", "cleanup", "metrics", "version", "completions", "reaper"];
 

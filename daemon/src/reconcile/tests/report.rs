@@ -9,7 +9,7 @@ use crate::world::{World, backends, slice_of};
 fn said(world: &mut World, changes: impl IntoIterator<Item = Change>) -> Vec<String> {
     changes.into_iter().for_each(|change| world.engine.change(change));
     let round = world.engine.reconcile(&mut world.maps, world.now);
-    round.compiled.iter().map(|service| applied(service, &round.events)).collect()
+    round.compiled.iter().map(|service| Applied { service, events: &round.events }.to_string()).collect()
 }
 
 #[test]
@@ -30,5 +30,5 @@ fn the_journal_says_what_became_of_each_service() {
 #[test]
 fn services_found_at_the_start_are_only_named() {
     let service = CompiledService { name: "shop/web".parse().unwrap(), what: None };
-    assert_eq!(applied(&service, &[]), "shop/web");
+    assert_eq!(Applied { service: &service, events: &[] }.to_string(), "shop/web");
 }

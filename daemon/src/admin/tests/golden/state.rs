@@ -1,4 +1,4 @@
-//! The state of a daemon whose output is compared. It is the same each time.
+//! The state of the daemon for the golden files: the same each time.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
