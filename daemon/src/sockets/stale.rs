@@ -163,6 +163,7 @@ impl StaleSockets {
         let [at_first, at_most] = self.call_again;
         let mut pause = at_first;
         loop {
+            state.begin_when_ready(&self.snapshot.borrow());
             let passes = state.report.passes;
             let lost = match reaper.call(cgroup.as_deref()).await {
                 Ok((line, hello)) => {
@@ -202,6 +203,7 @@ impl StaleSockets {
                     if changed.is_err() {
                         return None;
                     }
+                    state.begin_when_ready(&self.snapshot.borrow());
                     if due.is_none() && self.is_moved(state) {
                         due = Some(Instant::now().max(last + PASS_EVERY));
                     }
@@ -236,12 +238,7 @@ impl StaleSockets {
     async fn pass(&mut self, state: &mut PassState, deps: &mut Deps) -> Result<u64, PassError> {
         let snapshot = Arc::clone(&self.snapshot.borrow_and_update());
         state.seen = snapshot.stale_generation;
-        // Before all sources are synced, a served frontend does not count as new, unless the previously served ones are
-        // known: a socket that is connected to a frontend's address itself reaches no service, whatever the sources
-        // will send.
-        if !snapshot.is_ready && state.answered.is_none() {
-            return Ok(0);
-        }
+        state.begin_when_ready(&snapshot);
         let mut destroyed = end_connected_before(&snapshot, state, deps).await?;
         // Only a source shows that a backend is gone, never the remembered state.
         if !snapshot.is_ready {
@@ -324,6 +321,15 @@ impl PassState {
     /// is new.
     fn begin_with_nothing(&mut self) {
         self.answered = Some(Answered::default());
+    }
+
+    /// Takes the addresses that are answered once all sources are synced as the first ones. If the previous ones are
+    /// unknown, no address counts as new before that. If they are known, this does nothing: a socket that is connected
+    /// to the address of a frontend itself reaches no service, whatever the sources will send.
+    fn begin_when_ready(&mut self, snapshot: &Snapshot) {
+        if snapshot.is_ready && self.answered.is_none() {
+            self.answered = Some(stale::answered(snapshot));
+        }
     }
 
     /// Records that a reaper is connected.
@@ -420,8 +426,9 @@ async fn end_stale(
 
 /// Ends the sockets that connected to a ClusterIP before nodelb answered it.
 async fn end_connected_before(snapshot: &Snapshot, state: &mut PassState, deps: &mut Deps) -> Result<u64, PassError> {
+    let Some(before) = &state.answered else { return Ok(0) };
     let now = stale::answered(snapshot);
-    let new = state.answered.as_ref().map(|before| now.since(before)).unwrap_or_default();
+    let new = now.since(before);
     let addresses = [state.recent.as_slice(), new.as_slice()].concat();
     if !addresses.is_empty() {
         deps.line.spare_own().await.map_err(PassError::Reaper)?;

@@ -256,6 +256,36 @@ async fn after_a_reboot_what_is_answered_first_is_new() {
     assert_eq!(rig.orders(), [ended(&flow(1, OTHER, ONE))]);
 }
 
+/// At a first start the addresses that are answered at READY are not new, and every later one is, also the first. The
+/// only pass before was made before READY.
+#[tokio::test]
+async fn the_first_address_after_ready_is_new() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    let Rig { stale_sockets, mut owner, deps, .. } = Rig::new(vec![Vec::new()]);
+    let handles = Handles { flows: Arc::clone(&deps.flows), reaper: Reaper::Behind(path), cgroup: None };
+    let mut report = stale_sockets.start(handles, std::future::pending());
+    thread::spawn(move || accept(&listener, usize::MAX));
+    report.wait_for(|report| report.is_working).await.unwrap();
+    let_the_task_run().await;
+    owner.apply(serve("shop/dns", DNS, &[ONE]).into_iter().chain([synced()]));
+    owner.publish();
+    let_the_task_run().await;
+    assert_eq!(report.borrow().passes, 0, "made before READY, or the test shows nothing");
+    owner.apply(serve("shop/other", OTHER, &[ONE]));
+    owner.publish();
+    let ended = timeout(Duration::from_secs(20), report.wait_for(|report| report.udp > 0)).await;
+    assert!(ended.is_ok(), "no socket that connected earlier is looked for");
+}
+
+/// The runtime of a test has one thread.
+async fn let_the_task_run() {
+    for _ in 0..16 {
+        tokio::task::yield_now().await;
+    }
+}
+
 /// Lets the owner run one round during a pass that must fail.
 async fn fail(rig: &mut Rig) -> PassError {
     let Rig { stale_sockets, owner, deps, memory, .. } = rig;
