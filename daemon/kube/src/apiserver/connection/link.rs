@@ -23,8 +23,6 @@ use hyper::http::uri::{PathAndQuery, Scheme};
 use hyper::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
-use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
 
 use self::http2::Http2;
 use self::sockets::{Kept, Sockets};
@@ -234,7 +232,7 @@ impl Link {
 }
 
 impl Target {
-    async fn connect(&self, login: &Login, sockets: &Arc<Sockets>) -> Result<(TlsStream<TcpStream>, Kept), LinkError> {
+    async fn connect(&self, login: &Login, sockets: &Arc<Sockets>) -> Result<(tls::Stream, Kept), LinkError> {
         let stream = self.connector.open(self.at).await?;
         let descriptor = second_descriptor(&stream)
             .map_err(|error| LinkError::Unreachable(format!("{}: no second descriptor: {error}", self.at)))?;
@@ -244,7 +242,7 @@ impl Target {
     }
 }
 
-async fn start_http1(stream: TlsStream<TcpStream>, kept: Kept) -> Result<http1::SendRequest<Sent>, LinkError> {
+async fn start_http1(stream: tls::Stream, kept: Kept) -> Result<http1::SendRequest<Sent>, LinkError> {
     let (sender, connection) = http1::Builder::new()
         .handshake(TokioIo::new(stream))
         .await

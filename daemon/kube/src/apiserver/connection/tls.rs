@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustls::pki_types::ServerName;
 use rustls::{CertificateError, ClientConfig};
+use tokio::io::BufReader;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -18,6 +19,12 @@ use crate::apiserver::credentials::login::{NO_P521, is_p521};
 
 /// The end of the object identifier ecdsa-with-SHA512.
 const ECDSA_SHA512: [u8; 8] = [0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x04];
+
+/// The maximum number of bytes of one read from the socket. rustls alone reads 4 KiB at a time.
+const READ: usize = 32 << 10;
+
+/// A connection with TLS.
+pub(super) type Stream = TlsStream<BufReader<TcpStream>>;
 
 /// The maximum number of a certificate's names in a message.
 const MAX_NAMES: usize = 12;
@@ -46,7 +53,8 @@ pub(super) async fn handshake(
     (stream, at): (TcpStream, SocketAddr),
     name: &ServerName<'static>,
     timeout: Duration,
-) -> Result<TlsStream<TcpStream>, LinkError> {
+) -> Result<Stream, LinkError> {
+    let stream = BufReader::with_capacity(READ, stream);
     let connecting = TlsConnector::from(Arc::clone(config)).connect(name.clone(), stream);
     match tokio::time::timeout(timeout, connecting).await {
         Ok(Ok(stream)) => Ok(stream),

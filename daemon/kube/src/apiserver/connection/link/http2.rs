@@ -16,19 +16,21 @@ use hyper::client::conn::http2;
 use hyper::{Method, Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
 
 use super::frames::Frames;
 use super::sockets::{Kept, Sockets};
 use super::{Login, Sent, Target, chain};
 use crate::apiserver::connection::error::LinkError;
+use crate::apiserver::connection::tls;
 
 /// The flow-control window of a request in bytes; large enough for a list of 20 MB not to wait for window updates.
 const STREAM_WINDOW: u32 = 2 << 20;
 
 /// The flow-control window of a connection in bytes; large enough that three slow readers do not block a fourth one.
 const CONNECTION_WINDOW: u32 = 4 * STREAM_WINDOW;
+
+/// The maximum size of a frame in bytes. Most events of a watch then arrive in one frame instead of several of 16 KiB.
+const FRAME: u32 = 64 << 10;
 
 /// The maximum size of a response's headers in bytes.
 const MAX_HEADERS: u32 = 64 << 10;
@@ -73,7 +75,7 @@ impl Http2 {
         target: Target,
         login: Arc<Login>,
         sockets: Arc<Sockets>,
-        (stream, kept): (TlsStream<TcpStream>, Kept),
+        (stream, kept): (tls::Stream, Kept),
     ) -> Result<Arc<Self>, LinkError> {
         let (connection, driver) = handshake(&target, stream, kept).await?;
         let current = tokio::sync::Mutex::new(connection);
@@ -130,11 +132,7 @@ impl Http2 {
     }
 }
 
-async fn handshake(
-    target: &Target,
-    stream: TlsStream<TcpStream>,
-    kept: Kept,
-) -> Result<(Connection, Driver), LinkError> {
+async fn handshake(target: &Target, stream: tls::Stream, kept: Kept) -> Result<(Connection, Driver), LinkError> {
     let (at, timeouts) = (target.at, target.connector.timeouts);
     let is_drained = Arc::new(AtomicBool::new(false));
     let stream = Read { stream, frames: Frames::default(), is_drained: Arc::clone(&is_drained), _kept: kept };
@@ -142,6 +140,7 @@ async fn handshake(
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW)
         .initial_connection_window_size(CONNECTION_WINDOW)
+        .max_frame_size(FRAME)
         .max_header_list_size(MAX_HEADERS)
         .keep_alive_interval(timeouts.ping_after)
         .keep_alive_timeout(timeouts.ping_answer)
@@ -190,7 +189,7 @@ impl Driver {
 
 /// A stream that detects a GOAWAY in the received data, and keeps its socket registered with the link.
 struct Read {
-    stream: TlsStream<TcpStream>,
+    stream: tls::Stream,
     frames: Frames,
     is_drained: Arc<AtomicBool>,
     _kept: Kept,

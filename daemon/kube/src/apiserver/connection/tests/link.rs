@@ -10,6 +10,7 @@ use hyper::header::CONTENT_TYPE;
 use rcgen::date_time_ymd;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::net::TcpStream;
 
 use self::server::{SEEN, Served, Serving, stream, whole};
 use super::*;
