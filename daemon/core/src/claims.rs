@@ -187,6 +187,11 @@ impl Row {
         }
     }
 
+    /// Whether this is the only claim, except for its age, and owns the address.
+    pub(crate) fn has_only(&self, claim: &Claim) -> bool {
+        matches!(&*self.claims, [known] if known.target.is_ok() && known.says_the_same(claim))
+    }
+
     /// The claims in order of precedence, the owner first.
     pub(crate) fn claims(&self) -> &[Claim] {
         &self.claims

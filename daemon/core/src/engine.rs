@@ -131,6 +131,9 @@ pub struct Engine {
     realised: Realised,
     at_start: AtStart,
     references: References,
+    /// Operations that have succeeded and that `realised` does not contain yet, in a round that makes it equal to
+    /// `desired`: the copy of that needs no change of each entry.
+    unapplied: Option<Vec<MapOp>>,
     dirty: Dirty,
     holds: Holds,
     degraded: DegradedPorts,
@@ -171,6 +174,7 @@ impl Engine {
             desired: Desired::default(),
             references: References::new(&realised),
             realised,
+            unapplied: None,
             dirty: Dirty::default(),
             holds: Holds::default(),
             degraded: DegradedPorts::default(),
@@ -303,8 +307,12 @@ impl Engine {
     /// Runs one round, which brings the maps as close to the desired state as the datapath allows.
     pub fn reconcile(&mut self, datapath: &mut impl Datapath, now: Moment) -> Round {
         self.begin(now);
+        self.unapplied = self.leads_to_desired().then(Vec::new);
         for ops in map_ops::puts(&self.desired, &self.realised, &self.touched) {
             self.apply_ops(ops, datapath, now);
+        }
+        if self.unapplied.take().is_some() {
+            self.realised = self.desired.clone();
         }
         if self.has_surplus() {
             let ops = map_ops::delete_frontends(&self.desired, &self.realised, &self.touched);
@@ -343,7 +351,7 @@ impl Engine {
         }
         if !ops.is_empty() {
             let results = datapath.apply(&ops, now);
-            self.commit(&ops, results);
+            self.commit(ops, results);
         }
     }
 

@@ -14,7 +14,7 @@ use crate::model::addr::{Addr, L4Addr, Protocol};
 use crate::model::cause::Trigger;
 use crate::model::moment::Moment;
 use crate::state::entries::{CANARIES, FrontendEntry, Lead, MapOp, OutsideEntry, Realised, ServiceEntry, ServiceId};
-use crate::state::map_ops::Touched;
+use crate::state::map_ops::{self, Touched};
 use crate::state::owner::IdOwner;
 use crate::state::status::Status;
 
@@ -187,7 +187,20 @@ impl Engine {
         self.at_start.leading_to(id).any(|address| !is_wanted(address))
     }
 
-    pub(super) fn commit(&mut self, ops: &[MapOp], results: Vec<Result<(), MapError>>) {
+    /// Whether the realised state is equal to the desired one when all operations of this round succeed: none of them
+    /// waits, and nothing is to be removed.
+    pub(super) fn leads_to_desired(&self) -> bool {
+        let (desired, realised, touched) = (&self.desired, &self.realised, &self.touched);
+        self.sync.is_pruned
+            && self.is_settled()
+            && map_ops::delete_frontends(desired, realised, touched).is_empty()
+            && map_ops::delete_services(desired, realised, touched, |_| false).is_empty()
+    }
+
+    pub(super) fn commit(&mut self, ops: Vec<MapOp>, results: Vec<Result<(), MapError>>) {
+        if results.iter().any(Result::is_err) {
+            self.unapplied.take().into_iter().flatten().for_each(|op| self.realised.apply(&op));
+        }
         for (op, result) in ops.iter().zip(results) {
             match result {
                 Ok(()) => {
@@ -196,7 +209,9 @@ impl Engine {
                         self.note_inherited(*id, entry);
                     }
                     self.count_references(op);
-                    self.realised.apply(op);
+                    if self.unapplied.is_none() {
+                        self.realised.apply(op);
+                    }
                     if let MapOp::PutService(id, _) | MapOp::DeleteService(id) = op {
                         self.deferred.note_change(*id);
                     }
@@ -214,6 +229,9 @@ impl Engine {
                 _ => {}
             }
             self.failures.note(op, error);
+        }
+        if let Some(unapplied) = &mut self.unapplied {
+            unapplied.extend(ops);
         }
     }
 

@@ -22,7 +22,7 @@ use crate::model::cause::{DirtyReason, Trigger};
 use crate::model::moment::Moment;
 use crate::model::service::{PortKey, ServiceName, Source};
 use crate::model::source_range::SourceRange;
-use crate::state::entries::{ServiceEntry, ServiceId};
+use crate::state::entries::{FrontendEntry, ServiceEntry, ServiceId};
 use crate::state::owner::IdOwner;
 use crate::state::owner::OwnerTag;
 use crate::state::status::Status;
@@ -98,11 +98,7 @@ impl Engine {
         for port in &old.ports {
             claims.extend(port.frontends.iter().map(|address| (*address, None)));
         }
-        claims.sort_by_key(|(address, _)| *address);
-        for claims in claims.chunk_by_mut(|a, b| a.0 == b.0) {
-            let address = claims[0].0;
-            self.claim(name, address, claims.iter_mut().filter_map(|(_, claim)| claim.take()), now);
-        }
+        self.claim_all(name, claims, now);
         if is_described {
             self.compiled.insert(name.clone(), new);
         }
@@ -131,8 +127,11 @@ impl Engine {
         let key = before.map_or_else(|| Arc::new(plan.key.clone()), |port| Arc::clone(&port.key));
         match id {
             Some(id) => {
-                let owner = IdOwner { key: Arc::clone(&key), source: service.source };
-                let source_before = self.owners.insert(id, owner).map(|before| before.source);
+                let owner = self.owners.get(&id);
+                let source_before = owner.map(|owner| owner.source);
+                if owner.is_none_or(|owner| owner.source != service.source || owner.key != key) {
+                    self.owners.insert(id, IdOwner { key: Arc::clone(&key), source: service.source });
+                }
                 if source_before != Some(service.source) {
                     self.note_other_source(id, source_before.is_some(), service.source);
                 }
@@ -293,8 +292,37 @@ impl Engine {
         (!change.added.is_empty() || !change.withdrawn.is_empty()).then(|| Box::new(change))
     }
 
-    /// Replaces the service's claims to the address and makes the resulting owner the desired one.
-    fn claim(&mut self, name: &ServiceName, address: L4Addr, claims: impl Iterator<Item = Claim>, now: Moment) {
+    /// Replaces the service's claims. An address with `None` was claimed before.
+    fn claim_all(&mut self, name: &ServiceName, mut claims: Vec<(L4Addr, Option<Claim>)>, now: Moment) {
+        claims.sort_by_key(|(address, _)| *address);
+        for claims in claims.chunk_by_mut(|a, b| a.0 == b.0) {
+            let address = claims[0].0;
+            // Most changes leave the claim as it is. Readers share the maps, so that each change of one copies nodes.
+            let kept = match claims {
+                [(_, Some(claim)), (_, None)] => self.rows.get(&address).filter(|row| row.has_only(claim)),
+                _ => None,
+            };
+            let entry = match kept {
+                Some(row) => row.entry(),
+                None => self.claim(name, address, claims.iter_mut().filter_map(|(_, claim)| claim.take()), now),
+            };
+            if self.deferred.remove_address(address, &self.realised) {
+                self.touched.frontends.push(address);
+            }
+            if entry.is_some_and(|entry| self.holds.is_held(entry.service)) {
+                self.unsettled.insert(address);
+            }
+        }
+    }
+
+    /// Replaces the service's claims to the address and makes the resulting owner the desired one, which is returned.
+    fn claim(
+        &mut self,
+        name: &ServiceName,
+        address: L4Addr,
+        claims: impl Iterator<Item = Claim>,
+        now: Moment,
+    ) -> Option<FrontendEntry> {
         let mut new_row = Arc::default();
         let known = self.rows.get_mut(&address);
         let is_new = known.is_none();
@@ -330,15 +358,10 @@ impl Engine {
             self.touched.frontends.push(address);
             entry.into_iter().for_each(|entry| self.deferred.note_change(entry.service));
         }
-        if self.deferred.remove_address(address, &self.realised) {
-            self.touched.frontends.push(address);
-        }
-        if entry.is_some_and(|entry| self.holds.is_held(entry.service)) {
-            self.unsettled.insert(address);
-        }
         if is_refused {
             self.note_refusals(name, address, refused);
         }
+        entry
     }
 
     /// Compares the service's refused claims to the address before and after the compilation.

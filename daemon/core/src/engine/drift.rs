@@ -146,7 +146,7 @@ impl Engine {
         let ops: Vec<MapOp> = lost.collect();
         if !ops.is_empty() {
             let results = datapath.apply(&ops, now);
-            self.commit(&ops, results);
+            self.commit(ops, results);
         }
     }
 }

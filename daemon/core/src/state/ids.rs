@@ -1,7 +1,7 @@
 //! Stable numbers for services and backends. They survive a restart because they are initialised from the content of
 //! the maps, so that a client's affinity and a socket's state keep their meaning.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
@@ -21,7 +21,7 @@ const REST_MILLIS: u64 = 1_000;
 pub struct ServiceIds {
     limit: u32,
     next: u32,
-    in_use: BTreeSet<ServiceId>,
+    in_use: HashSet<ServiceId, RandomState>,
     released: VecDeque<(Moment, ServiceId)>,
     /// The number of the last entries in `released` that the current round has released.
     fresh: usize,
@@ -47,7 +47,7 @@ impl ServiceIds {
         let orphan_of = orphans.iter().flat_map(|(id, addresses)| addresses.iter().map(|a| (*a, *id))).collect();
         let seeded = orphans.keys().copied().collect();
         let tags = orphans.keys().filter_map(|id| Some((*id, realised.services.get(id)?.tag?))).collect();
-        let (in_use, released) = (BTreeSet::new(), VecDeque::new());
+        let (in_use, released) = (HashSet::default(), VecDeque::new());
         Self { limit, next: 1, in_use, released, fresh: 0, seeded, orphans, orphan_of, tags }
     }
 

@@ -66,7 +66,7 @@ fn settle<T: Ord>(entries: &mut Vec<T>) {
     entries.dedup();
 }
 
-/// The put operations, in batches that must be carried out one after another.
+/// The put operations for [settled](Touched::settle) entries, in batches that must be carried out one after another.
 ///
 /// A frontend moves to another service entry only after that entry is correct, and an entry changes only after the
 /// frontends that leave it have moved. Services that exchange addresses and change their lists in the same round form a
@@ -92,11 +92,11 @@ pub fn puts(desired: &Desired, realised: &Realised, touched: &Touched) -> Vec<Ve
     batches
 }
 
-/// The operations that [`puts`] has not ordered yet.
+/// The operations that [`puts`] has not ordered yet, each list in order.
 struct Pending<'a> {
-    services: BTreeMap<ServiceId, Arc<ServiceEntry>>,
-    frontends: BTreeMap<L4Addr, FrontendEntry>,
-    outside: BTreeMap<L4Addr, OutsideEntry>,
+    services: Vec<(ServiceId, Arc<ServiceEntry>)>,
+    frontends: Vec<(L4Addr, FrontendEntry)>,
+    outside: Vec<(L4Addr, OutsideEntry)>,
     realised: &'a Realised,
     /// The number of pending frontends and entries of `outside` that leave each entry.
     leaving: BTreeMap<ServiceId, u32>,
@@ -110,12 +110,11 @@ impl<'a> Pending<'a> {
         };
         let mut pending = Self {
             services: touched.services.iter().filter_map(differing).collect(),
-            frontends: BTreeMap::new(),
-            outside: BTreeMap::new(),
+            frontends: Vec::new(),
+            outside: Vec::new(),
             realised,
             leaving: BTreeMap::new(),
         };
-        // A map that is collected from entries in order needs no search for each of them.
         let frontends = touched.frontends.iter().filter_map(|address| {
             let actual = realised.frontends.get(address);
             let wanted = desired.frontends.get(address).filter(|wanted| actual != Some(*wanted))?;
@@ -144,7 +143,7 @@ impl<'a> Pending<'a> {
     }
 
     /// Removes and returns the entries that no frontend has yet to leave.
-    fn take_services(&mut self) -> BTreeMap<ServiceId, Arc<ServiceEntry>> {
+    fn take_services(&mut self) -> Vec<(ServiceId, Arc<ServiceEntry>)> {
         let services = std::mem::take(&mut self.services);
         if self.leaving.is_empty() {
             return services;
@@ -156,7 +155,7 @@ impl<'a> Pending<'a> {
 
     /// Removes and returns the frontends that can move: their new entry is correct, or they only change to another view
     /// of the same entry.
-    fn take_frontends(&mut self) -> BTreeMap<L4Addr, FrontendEntry> {
+    fn take_frontends(&mut self) -> Vec<(L4Addr, FrontendEntry)> {
         let frontends = std::mem::take(&mut self.frontends);
         if self.leaving.is_empty() && self.services.is_empty() {
             return frontends;
@@ -164,7 +163,7 @@ impl<'a> Pending<'a> {
         let left = |address: &L4Addr, wanted: &FrontendEntry| {
             left_by(self.realised.frontends.get(address).map(FrontendEntry::lead), wanted.lead())
         };
-        let (ready, kept): (BTreeMap<_, _>, _) =
+        let (ready, kept): (Vec<_>, _) =
             frontends.into_iter().partition(|(address, wanted)| self.can_move(wanted.service, left(address, wanted)));
         let left: Vec<_> = ready.iter().filter_map(|(address, wanted)| left(address, wanted)).collect();
         self.frontends = kept;
@@ -173,7 +172,7 @@ impl<'a> Pending<'a> {
     }
 
     /// The same for entries of `outside`.
-    fn take_outside(&mut self) -> BTreeMap<L4Addr, OutsideEntry> {
+    fn take_outside(&mut self) -> Vec<(L4Addr, OutsideEntry)> {
         let outside = std::mem::take(&mut self.outside);
         if self.leaving.is_empty() && self.services.is_empty() {
             return outside;
@@ -181,7 +180,7 @@ impl<'a> Pending<'a> {
         let left = |address: &L4Addr, wanted: &OutsideEntry| {
             left_by(self.realised.outside.get(address).map(OutsideEntry::lead), wanted.lead())
         };
-        let (ready, kept): (BTreeMap<_, _>, _) =
+        let (ready, kept): (Vec<_>, _) =
             outside.into_iter().partition(|(address, wanted)| self.can_move(wanted.service, left(address, wanted)));
         let left: Vec<_> = ready.iter().filter_map(|(address, wanted)| left(address, wanted)).collect();
         self.outside = kept;
@@ -190,7 +189,7 @@ impl<'a> Pending<'a> {
     }
 
     fn can_move(&self, to: ServiceId, left: Option<ServiceId>) -> bool {
-        !self.services.contains_key(&to) || left == Some(to)
+        left == Some(to) || self.services.binary_search_by_key(&to, |(id, _)| *id).is_err()
     }
 
     fn arrive(&mut self, id: ServiceId) {
@@ -233,22 +232,22 @@ pub fn delete_frontends(desired: &Desired, realised: &Realised, touched: &Touche
     let outside = touched
         .frontends
         .iter()
-        .filter(|address| !desired.outside.contains_key(*address) && realised.outside.contains_key(*address))
+        .filter(|address| realised.outside.contains_key(*address) && !desired.outside.contains_key(*address))
         .map(|address| MapOp::DeleteOutside(*address));
     let frontends = touched
         .frontends
         .iter()
-        .filter(|address| !desired.frontends.contains_key(*address) && realised.frontends.contains_key(*address))
+        .filter(|address| realised.frontends.contains_key(*address) && !desired.frontends.contains_key(*address))
         .map(|address| MapOp::DeleteFrontend(*address));
     let node_addrs = touched
         .node_addrs
         .iter()
-        .filter(|addr| !desired.node_addrs.contains(*addr) && realised.node_addrs.contains(*addr))
+        .filter(|addr| realised.node_addrs.contains(*addr) && !desired.node_addrs.contains(*addr))
         .map(|addr| MapOp::DeleteNodeAddr(*addr));
     let uplinks = touched
         .uplinks
         .iter()
-        .filter(|index| !desired.uplinks.contains_key(*index) && realised.uplinks.contains_key(*index))
+        .filter(|index| realised.uplinks.contains_key(*index) && !desired.uplinks.contains_key(*index))
         .map(|index| MapOp::DeleteUplink(*index));
     outside.chain(frontends).chain(node_addrs).chain(uplinks).collect()
 }
@@ -263,14 +262,15 @@ pub fn delete_services(
     is_referenced: impl Fn(ServiceId) -> bool,
 ) -> Vec<MapOp> {
     let is_free = |id: &&ServiceId| desired.services.contains_key(*id) || !is_referenced(**id);
-    let ranges = touched.services.iter().filter(is_free).flat_map(|id| {
+    let with_ranges = if realised.source_ranges.is_empty() { &[][..] } else { &touched.services };
+    let ranges = with_ranges.iter().filter(is_free).flat_map(|id| {
         let surplus = realised.ranges_of(*id).filter(|range| !desired.source_ranges.contains(&(*id, *range)));
         surplus.map(|range| MapOp::DeleteSourceRange(*id, range))
     });
     let services = touched
         .services
         .iter()
-        .filter(|id| !desired.services.contains_key(*id) && realised.services.contains_key(*id))
+        .filter(|id| realised.services.contains_key(*id) && !desired.services.contains_key(*id))
         .filter(|id| !is_referenced(**id))
         .map(|id| MapOp::DeleteService(*id));
     ranges.chain(services).collect()
