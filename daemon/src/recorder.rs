@@ -23,9 +23,11 @@ use tracing::info;
 
 use crate::latency::Latencies;
 
-/// How many batches of events may wait for the recorder, which delays them only while it reads the records of earlier
-/// runs.
-const QUEUE: usize = 1_024;
+/// How many batches of events may wait for the recorder: while it reads the records of earlier runs, or for [`COLLECT`].
+const QUEUE: usize = 4_096;
+
+/// How long events are collected after a batch, so that the recorder does not wake for each of many rounds.
+const COLLECT: Duration = Duration::from_millis(50);
 
 /// How many numbers a run skips after the stored records of earlier runs: a run that was killed may have shown records
 /// to readers before they were stored.
@@ -131,6 +133,7 @@ impl Recorder {
             if let Some(file) = &file {
                 file.save(self.publish.borrow().clone());
             }
+            tokio::time::sleep(COLLECT).await;
         }
         if let Some(file) = file {
             file.close().await;

@@ -61,7 +61,7 @@ impl Limiter {
             *window = fresh();
         }
         let (_, level) = alike;
-        let may_repeat = level > Level::WARN || window.same.get(&words).is_none_or(|logged| *logged < SAME);
+        let may_repeat = may_repeat(level) || window.same.get(&words).is_none_or(|logged| *logged < SAME);
         if window.logged >= BURST || !may_repeat {
             window.left_out += 1;
             return false;
@@ -137,11 +137,12 @@ impl<S> Filter<S> for Limit {
     }
 
     fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
-        let mut seen = Seen::default();
+        let level = *event.metadata().level();
+        let mut seen = Seen { has_text: !may_repeat(level), ..Seen::default() };
         event.record(&mut seen);
         match seen.id {
             Some(id) if !seen.is_count => {
-                let alike = (id, *event.metadata().level());
+                let alike = (id, level);
                 self.with(|limiter, now| limiter.admit(alike, seen.words.finish(), now))
             }
             _ => true,
@@ -149,9 +150,16 @@ impl<S> Filter<S> for Limit {
     }
 }
 
+/// Whether lines of the level with the same text are not limited.
+fn may_repeat(level: Level) -> bool {
+    level > Level::WARN
+}
+
 /// The parts of a line that the limiter uses.
 #[derive(Default)]
 struct Seen {
+    /// Whether the text is one of them. To format it costs more than everything else.
+    has_text: bool,
     id: Option<MessageId>,
     is_count: bool,
     words: DefaultHasher,
@@ -159,11 +167,10 @@ struct Seen {
 
 impl Visit for Seen {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        let text = format!("{value:?}");
-        self.words.write(text.as_bytes());
         match field.name() {
-            ID_FIELD => self.id = u128::from_str_radix(&text, 16).ok().map(MessageId),
+            ID_FIELD => self.id = u128::from_str_radix(&format!("{value:?}"), 16).ok().map(MessageId),
             MORE_FIELD => self.is_count = true,
+            _ if self.has_text => self.words.write(format!("{value:?}").as_bytes()),
             _ => {}
         }
     }

@@ -11,9 +11,11 @@ use nodelb_core::model::service::Origin;
 use nodelb_core::text::{listed, signed};
 use tracing::{info, warn};
 
+/// The maximum number of objects of one kind in a line, or in lines of their own.
+const SHOWN: usize = 8;
+
 /// Logs one line for each important change; a steady state logs nothing.
 pub(super) fn report(round: &Round) {
-    const SHOWN: usize = 8;
     for (address, error) in round.errors.iter().take(SHOWN) {
         warn!(message_id = %messages::FRONTEND_REFUSED, frontend = %address, "{address} cannot be served: {error}");
     }
@@ -37,16 +39,26 @@ pub(super) fn report(round: &Round) {
     }
     // The checker reports backends with a changed health.
     if round.done > 0 && round.compiled.len() > round.by_checks {
-        let services = listed(round.compiled.iter().map(|service| Applied { service, events: &round.events }), SHOWN);
         info!(
             message_id = %messages::APPLIED,
-            operations = round.done, failed = round.failed, "applied: {services}"
+            operations = round.done, failed = round.failed, "applied: {}", AllApplied(round)
         );
     }
 }
 
 /// The maximum number of backends of one service in a line.
 const BACKENDS: usize = 4;
+
+/// The services of a round. Formatted only when the line is written: most lines of a busy time are left out.
+struct AllApplied<'r>(&'r Round);
+
+impl fmt::Display for AllApplied<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(round) = self;
+        let services = round.compiled.iter().map(|service| Applied { service, events: &round.events });
+        f.write_str(&listed(services, SHOWN))
+    }
+}
 
 /// Formats as `shop/web changed (+10.1.0.3:8080/TCP -10.1.0.2:8080/TCP)`, with the backends of all its ports. This searches
 /// the events of the round, so a service that is only counted is not formatted.

@@ -197,9 +197,11 @@ impl StaleSockets {
         let mut due: Option<Instant> = None;
         let mut last = Instant::now();
         loop {
+            // The next pass looks at all changes before it.
+            let waits_for_change = due.is_none() || state.answered.is_none();
             tokio::select! {
                 error = deps.line.ended() => return Some(error),
-                changed = self.snapshot.changed() => {
+                changed = self.snapshot.changed(), if waits_for_change => {
                     if changed.is_err() {
                         return None;
                     }
