@@ -1,6 +1,7 @@
 //! The content of the cluster, with the metadata that a real cluster has.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use nodelb_apiserver::{Cluster, Replica};
@@ -71,9 +72,11 @@ pub(crate) fn touch_slice(cluster: &Cluster, event: u32) {
 
 /// Makes `per_second` such changes per second until `is_over`. Returns their number: a busy machine makes fewer.
 pub(crate) fn storm(cluster: &Cluster, per_second: u32, is_over: impl Fn() -> bool) -> u32 {
+    // Continues where the last storm ended, so that each event changes the slice.
+    static TOUCHED: AtomicU32 = AtomicU32::new(0);
     let (begun, mut events) = (Instant::now(), 0);
     while !is_over() {
-        touch_slice(cluster, events);
+        touch_slice(cluster, TOUCHED.fetch_add(1, Ordering::Relaxed));
         events += 1;
         std::thread::sleep((Duration::from_secs(1) / per_second * events).saturating_sub(begun.elapsed()));
     }
