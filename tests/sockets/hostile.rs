@@ -1,4 +1,4 @@
-//! Programs that misuse sockets: threads that share one and connect it in turn, disconnect it, or close it meanwhile.
+//! Programs that misuse sockets: that connect one again and again, or from several threads at the same time.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::thread;
@@ -16,7 +16,8 @@ fn serve(kernel: &mut Kernel, protocol: &str) {
     let named = |addr: &&str| format!("{addr}/{protocol}");
     let all: Vec<String> = BACKENDS.iter().map(named).collect();
     backends(&all.iter().map(String::as_str).collect::<Vec<_>>());
-    for (id, (service, backend)) in (1..).zip(SERVICES.iter().zip(&all)) {
+    let first = if protocol == "UDP" { 1 } else { 3 };
+    for (id, (service, backend)) in (first..).zip(SERVICES.iter().zip(&all)) {
         kernel.serve(id, &named(service), &[backend]);
     }
 }
@@ -28,14 +29,15 @@ fn destinations(protocol: &str, mapped: bool) -> Vec<SocketAddr> {
     all.map(|addr| target(l4(&format!("{addr}/{protocol}")), mapped)).collect()
 }
 
-fn socket(protocol: Protocol, mapped: bool) -> Socket {
+/// A socket; `None` if the kernel does not have the protocol.
+fn socket(protocol: Protocol, mapped: bool) -> Option<Socket> {
     let domain = if mapped { Domain::IPV6 } else { Domain::IPV4 };
     let kind = if protocol == Protocol::UDP { Type::DGRAM } else { Type::STREAM };
-    let socket = Socket::new(domain, kind.nonblocking(), Some(protocol)).unwrap();
+    let socket = Socket::new(domain, kind, Some(protocol)).ok()?;
     if mapped {
         socket.set_only_v6(false).unwrap();
     }
-    socket
+    Some(socket)
 }
 
 /// One thread of several that use the same socket: a peer is a destination, and never the backend of a service.
@@ -73,7 +75,8 @@ fn receive(socket: &Socket, to: &[SocketAddr]) {
 fn share(protocol: Protocol, name: &str, mapped: bool) {
     let to = destinations(name, mapped);
     for turn in 0..8 {
-        let socket = socket(protocol, mapped);
+        let Some(socket) = socket(protocol, mapped) else { return };
+        socket.set_nonblocking(true).unwrap();
         thread::scope(|scope| {
             for thread in 0..4 {
                 let (socket, to) = (&socket, &to);
@@ -90,10 +93,42 @@ fn threads_that_share_a_socket_see_no_false_peer() {
         serve(&mut kernel, "UDP");
         share(Protocol::UDP, "UDP", false);
         share(Protocol::UDP, "UDP", true);
-        drop(kernel);
-        let mut kernel = Kernel::open(&options(env));
         serve(&mut kernel, "TCP");
         share(Protocol::TCP, "TCP", false);
         share(Protocol::TCP, "TCP", true);
+        share(Protocol::MPTCP, "TCP", false);
+    });
+}
+
+/// A socket that connects to services, and to their backends directly, which its state has as backends of services.
+fn reconnect(protocol: Protocol, name: &str, mapped: bool) {
+    let mut random = Random::seeded(7);
+    let to = SERVICES.iter().chain(&BACKENDS).map(|addr| target(l4(&format!("{addr}/{name}")), mapped));
+    let to: Vec<SocketAddr> = to.collect();
+    let Some(socket) = socket(protocol, mapped) else { return };
+    for turn in 0..cases(300) {
+        let peer = *random.pick(&to);
+        if protocol != Protocol::UDP || random.below(4) == 0 {
+            connect_unspec(&socket).unwrap();
+        }
+        if let Err(error) = socket.connect(&peer.into()) {
+            // The port of the last connection is still in use.
+            assert_eq!(error.raw_os_error(), Some(nix::libc::EADDRNOTAVAIL), "{protocol:?}, turn {turn}: {error}");
+            continue;
+        }
+        assert_eq!(socket.peer_addr().unwrap().as_socket(), Some(peer), "{protocol:?}, turn {turn}");
+    }
+}
+
+#[test]
+fn a_socket_that_connects_again_shows_its_last_peer() {
+    in_sandbox("sockets::hostile::a_socket_that_connects_again_shows_its_last_peer", |env| {
+        let mut kernel = Kernel::open(&options(env));
+        serve(&mut kernel, "UDP");
+        [false, true].into_iter().for_each(|mapped| reconnect(Protocol::UDP, "UDP", mapped));
+        serve(&mut kernel, "TCP");
+        for protocol in [Protocol::TCP, Protocol::MPTCP] {
+            [false, true].into_iter().for_each(|mapped| reconnect(protocol, "TCP", mapped));
+        }
     });
 }
