@@ -1,7 +1,7 @@
 //! The task of the resolver: passes on the changes of the file source, asks the questions that are due, and sends the
 //! slices that follow from the answers.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -288,26 +288,32 @@ impl Running {
     /// The removals of slices. A slice stays while its service has no backends but those of names that have no answer
     /// yet.
     fn departures(&mut self) -> Vec<Change> {
+        if self.leaving.is_empty() {
+            return Vec::new();
+        }
+        let awaiting = self.awaiting_backends();
         let leaving = std::mem::take(&mut self.leaving);
         let (staying, gone): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            leaving.into_iter().partition(|(_, service)| self.awaits_backends(service));
+            leaving.into_iter().partition(|(_, service)| awaiting.contains(service));
         self.leaving = staying;
         gone.into_keys().map(|slice| Change::RemoveSlice(slice, Source::Files)).collect()
     }
 
-    fn awaits_backends(&self, service: &ServiceName) -> bool {
+    /// The services with a name that has no answer yet, and without backends of other names.
+    fn awaiting_backends(&self) -> BTreeSet<ServiceName> {
         let has_backends = |slice: &Slice| slice.ports.iter().any(|port| !port.backends.is_empty());
         let is_unanswered =
             |question| self.names.entry(question).is_some_and(|entry| entry.known.is_none() && !entry.was_answered);
-        let mut is_awaited = false;
-        for (name, named) in self.names.wanted().iter().filter(|(_, named)| named.service == *service) {
-            match self.sent.get(name) {
-                Some(slice) if has_backends(slice) => return false,
-                Some(_) => is_awaited |= is_unanswered(&named.question),
-                None => is_awaited = true,
-            }
+        let (mut awaiting, mut served) = (BTreeSet::new(), BTreeSet::new());
+        for (name, named) in self.names.wanted() {
+            let services = match self.sent.get(name) {
+                Some(slice) if has_backends(slice) => &mut served,
+                Some(_) if !is_unanswered(&named.question) => continue,
+                _ => &mut awaiting,
+            };
+            services.insert(&named.service);
         }
-        is_awaited
+        awaiting.difference(&served).copied().cloned().collect()
     }
 
     /// Sends the slices that have changed.
