@@ -15,7 +15,7 @@ use nodelb_core::model::service::{ServiceName, Slice, SliceName, Source};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_kube::apiserver::connection::connect::Register;
 use nodelb_kube::clock::{at, ticking, unix_seconds};
-use nodelb_kube::state_file::Limits;
+use nodelb_kube::state_file::{Limits, SavedState};
 use nodelb_kube::threads::run_within;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError, JoinHandle, JoinSet};
@@ -25,7 +25,7 @@ use super::names::{Bounds, Names, Reply, Which};
 use super::report::{DnsReport, QueryResult, report};
 use super::servers::{Servers, of_resolv_conf};
 use super::slices::{Resolved, resolve, slice};
-use super::state_file::Saver;
+use super::state_file::{self, Answers};
 use crate::config::Dns;
 use crate::files::Batch;
 use crate::files::merge::inline_service;
@@ -140,11 +140,11 @@ pub fn start(
 /// Runs the resolver. The changes of the file source are passed on only after the answers of the previous run are known.
 pub(super) async fn run(resolver: Resolver, shutdown: impl Future<Output = ()>) {
     let DnsTimeouts { save_every: every, timeout, .. } = resolver.timeouts;
-    let mut saver = Saver::load(&resolver.directory, Limits { every, retry: every, timeout }).await;
+    let mut stored = state_file::load(&resolver.directory, Limits { every, retry: every, timeout }).await;
     let mut servers = Servers::default();
     servers.set(&resolver.servers);
     let mut running = Running {
-        names: Names::new(resolver.bounds, std::process::id().into(), saver.saved().clone()),
+        names: Names::new(resolver.bounds, std::process::id().into(), stored.saved().clone()),
         servers,
         asking: JoinSet::new(),
         open: HashMap::new(),
@@ -161,9 +161,9 @@ pub(super) async fn run(resolver: Resolver, shutdown: impl Future<Output = ()>) 
     };
     tokio::select! {
         () = shutdown => {}
-        () = running.run_until_closed(&mut saver) => {}
+        () = running.run_until_closed(&mut stored) => {}
     }
-    saver.close(running.names.known()).await;
+    stored.close(running.names.known()).await;
 }
 
 /// A reply with how each server that was asked responded.
@@ -202,7 +202,7 @@ struct Running {
 struct Closed;
 
 impl Running {
-    async fn run_until_closed(&mut self, saver: &mut Saver) {
+    async fn run_until_closed(&mut self, stored: &mut SavedState<Answers>) {
         let (mut tick, mut system) = (ticking(TICK_EVERY), ticking(SYSTEM_EVERY));
         let mut is_outdated = false;
         self.read_system().await;
@@ -219,7 +219,7 @@ impl Running {
                 () = at(begin_at) => Ok(()),
                 _ = tick.tick() => {
                     if std::mem::take(&mut is_outdated) {
-                        saver.save(self.names.known());
+                        stored.save(self.names.known());
                     }
                     self.tick();
                     self.publish().await
