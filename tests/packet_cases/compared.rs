@@ -1,16 +1,17 @@
 //! Runs the programs and the pure function from the same state and compares what they do.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use nix::time::{ClockId, clock_gettime};
 use nodelb_core::model::addr::Protocol;
-use nodelb_core::packets::connections::{Connection, Flags, Tables};
+use nodelb_core::packets::connections::{Connection, Tables};
 use nodelb_core::packets::headers::{Content, Parsed, parse};
-use nodelb_core::packets::key::PacketKey;
-use nodelb_core::packets::node::{Packet, Reason, Verdict};
+use nodelb_core::packets::key::{FragmentKey, PacketKey};
+use nodelb_core::packets::node::{Node, Packet, Reason, Verdict};
 use nodelb_core::packets::sweep::{SweepTimeouts, sweep};
 use nodelb_core::packets::translate::{Outcome, translate};
+use nodelb_core::state::entries::{BackendId, ServiceId};
 
 use crate::case::{self, Case};
 use crate::kernel::{Kernel, Ran};
@@ -36,8 +37,6 @@ fn clock(clock: ClockId) -> u64 {
 
 /// The pure function from the state of the programs before the packet. What is random there is what the programs chose.
 fn expected(world: &World, now_ns: u64, (before, after): (&Tables, &Tables), packet: &Packet) -> Outcome {
-    let mut world = world.clone();
-    world.now_ns = now_ns;
     let mut tables = before.clone();
     tables.limits = world.limits;
     let mut number = 0;
@@ -46,9 +45,9 @@ fn expected(world: &World, now_ns: u64, (before, after): (&Tables, &Tables), pac
             let cursor = entry.to.source.port - world.settings.source_ports.start();
             tables.cursors.insert(entry.backend.0 % 4_096, u32::from(cursor));
         }
-        number = random_number(&world, entry);
+        number = random_number(world, entry);
     }
-    translate(world.node(), &tables, &mut || number, packet)
+    translate(Node { now_ns, ..world.node() }, &tables, &mut || number, packet)
 }
 
 /// The client's entry of the connection that the packet began, if it did.
@@ -71,31 +70,57 @@ fn random_number(world: &World, entry: &Connection) -> u32 {
     u32::try_from((u64::from(entry.offset) << 32).div_ceil(count)).unwrap_or(u32::MAX)
 }
 
-/// The entries without the times, and without what `is_compared` excludes.
-fn shown(tables: &Tables) -> Vec<String> {
-    let entry = |table: &str, key: &PacketKey, entry: &Connection| {
-        let Connection { to, service, backend, offset, ifindex, flags, acknowledgment, bytes, .. } = entry;
-        let Flags { is_redirected, is_reverse, has_replied, has_fin, has_reset, is_local_view, is_assured } = flags;
+/// What is compared of an entry: neither its times nor what only one of the two stores.
+#[derive(Debug, PartialEq)]
+enum Entry<'t> {
+    Connection(&'static str, &'t PacketKey, Connection),
+    Fragment(&'t FragmentKey, u16, u16),
+    Affinity(&'t (u64, ServiceId), BackendId),
+}
+
+impl fmt::Display for Entry<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Entry::Connection(table, key, entry) => {
+                let Connection { to, service, backend, offset, ifindex, flags, acknowledgment, bytes, .. } = entry;
+                write!(
+                    f,
+                    "{table} {:?} {:?} {} becomes {to}; service {service} backend {} offset {offset} device {ifindex} \
+                     bytes {bytes} acknowledgment {acknowledgment} {flags:?}",
+                    key.protocol, key.side, key.tuple, backend.0
+                )
+            }
+            Entry::Fragment(key, source, target) => write!(f, "{key:?} ports {source} > {target}"),
+            Entry::Affinity((client, service), backend) => {
+                write!(f, "affinity of {client:x} and service {service}: backend {}", backend.0)
+            }
+        }
+    }
+}
+
+fn entries(tables: &Tables) -> impl Iterator<Item = Entry<'_>> {
+    let entry = |table, (key, entry): (_, &Connection)| {
+        let key: &PacketKey = key;
         // The offset is a hint, which only a client's entry uses.
-        let offset = if *is_reverse { &0 } else { offset };
+        let offset = if entry.flags.is_reverse { 0 } else { entry.offset };
         // For UDP, the programs store the epoch there.
-        let acknowledgment = if key.protocol == Protocol::Udp { &0 } else { acknowledgment };
-        format!(
-            "{table} {:?} {:?} {} becomes {to}; service {service} backend {} offset {offset} device {ifindex} bytes {bytes} \
-             acknowledgment {acknowledgment} \
-             redirected {is_redirected} reverse {is_reverse} replied {has_replied} fin {has_fin} reset {has_reset} local \
-             {is_local_view} assured {is_assured}",
-            key.protocol, key.side, key.tuple, backend.0
-        )
+        let acknowledgment = if key.protocol == Protocol::Udp { 0 } else { entry.acknowledgment };
+        Entry::Connection(table, key, Connection { offset, acknowledgment, last_used: 0, created: 0, ..*entry })
     };
-    let half_open = tables.half_open.iter().map(|(key, value)| entry("half-open", key, value));
-    let connections = tables.connections.iter().map(|(key, value)| entry("connection", key, value));
-    let fragments =
-        tables.fragments.iter().map(|(key, ports)| format!("{key:?} ports {} > {}", ports.source, ports.target));
-    let affinity = tables.affinity.iter().map(|((client, service), last)| {
-        format!("affinity of {client:x} and service {service}: backend {}", last.backend.0)
-    });
-    half_open.chain(connections).chain(fragments).chain(affinity).collect()
+    let half_open = tables.half_open.iter().map(move |pair| entry("half-open", pair));
+    let connections = tables.connections.iter().map(move |pair| entry("connection", pair));
+    let fragments = tables.fragments.iter().map(|(key, ports)| Entry::Fragment(key, ports.source, ports.target));
+    let affinity = tables.affinity.iter().map(|(key, last)| Entry::Affinity(key, last.backend));
+    half_open.chain(connections).chain(fragments).chain(affinity)
+}
+
+/// The entries that only one of the two has.
+fn only<'t>(one: &'t Tables, other: &'t Tables) -> Vec<Entry<'t>> {
+    if entries(one).eq(entries(other)) {
+        return Vec::new();
+    }
+    let others: Vec<_> = entries(other).collect();
+    entries(one).filter(|entry| !others.contains(entry)).collect()
 }
 
 fn verdict(code: i32) -> String {
@@ -138,12 +163,11 @@ fn differences(ran: &Ran, after: &Tables, outcome: &Outcome) -> String {
     if code != NEXT && outcome.reason.is_some_and(|reason| !is_counted(&reason)) {
         let _ = writeln!(text, "  reason: programs {:?}, function {:?}", ran.reasons, outcome.reason);
     }
-    let (programs, function) = (shown(after), shown(&outcome.tables));
-    for line in programs.iter().filter(|line| !function.contains(line)) {
-        let _ = writeln!(text, "  only the programs have {line}");
+    for entry in only(after, &outcome.tables) {
+        let _ = writeln!(text, "  only the programs have {entry}");
     }
-    for line in function.iter().filter(|line| !programs.contains(line)) {
-        let _ = writeln!(text, "  only the function has {line}");
+    for entry in only(&outcome.tables, after) {
+        let _ = writeln!(text, "  only the function has {entry}");
     }
     text
 }
@@ -156,7 +180,7 @@ pub(crate) fn compare(kernel: &Kernel, world: &World, packet: &Packet) -> Option
     if !packet.is_for_host && packet.bytes.get(..6)? == own {
         packet.bytes[..6].copy_from_slice(&OTHER_HOST);
     }
-    let before = kernel.tables();
+    let before = kernel.tables_before();
     let started = clock(ClockId::CLOCK_MONOTONIC_COARSE);
     let ran = kernel.run(&packet)?;
     let ended = clock(ClockId::CLOCK_MONOTONIC_COARSE);
@@ -178,18 +202,19 @@ pub(crate) fn compare_sweep(kernel: &mut Kernel, timeouts: &SweepTimeouts) -> St
         kernel.sweep(timeouts);
         // If a second begins while the programs run, some entries are due by the old one and others by the new one.
         if clock(ClockId::CLOCK_MONOTONIC) / NANOS == started {
-            break (before, shown(&kernel.tables()), u32::try_from(started).unwrap());
+            break (before, kernel.tables(), u32::try_from(started).unwrap());
         }
     };
     let mut tables = before;
     sweep(&mut tables, now, timeouts);
-    let expected = shown(&tables);
-    if programs == expected {
-        return String::new();
+    let mut text = String::new();
+    for entry in only(&programs, &tables) {
+        let _ = writeln!(text, "  only the programs keep {entry}");
     }
-    let only = |one: &[String], other: &[String]| one.iter().filter(|line| !other.contains(line)).cloned().collect();
-    let (kept, deleted): (Vec<String>, Vec<String>) = (only(&programs, &expected), only(&expected, &programs));
-    format!("  only the programs keep {kept:#?}\n  only the function keeps {deleted:#?}\n")
+    for entry in only(&tables, &programs) {
+        let _ = writeln!(text, "  only the function keeps {entry}");
+    }
+    text
 }
 
 /// Steps that the kernel cannot show with a single packet on given bytes: tags next to a packet, devices without a

@@ -1,5 +1,7 @@
 //! The BPF programs with their maps, in the network of a case.
 
+use std::cell::RefCell;
+
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use nodelb_core::datapath::Limits;
 use nodelb_core::packets::connections::{TableLimits, Tables};
@@ -19,6 +21,9 @@ use crate::world::World;
 const TABLES: [&str; 4] = ["connections", "half_open", "fragments", "affinity"];
 /// The maps that are written for each world; `services` and `slots` are arrays.
 const CONTENT: [&str; 5] = ["outside", "frontends", "source_ranges", "uplinks", "node_addrs"];
+
+/// Entries that a system call reads.
+const BATCH: u32 = 256;
 
 /// Where the counts by reason begin in `struct packet_counts`.
 const DROPPED: usize = 40;
@@ -57,6 +62,8 @@ pub(crate) struct Kernel {
     settings: Settings,
     limits: TableLimits,
     state: MapState,
+    /// The tables when they were last read, unless something else than a packet has changed them since.
+    known: RefCell<Option<Tables>>,
 }
 
 fn load(settings: &Settings, limits: TableLimits) -> (PacketPrograms, PacketBloom, Sweep) {
@@ -92,8 +99,8 @@ impl Kernel {
     pub(crate) fn new(world: &World) -> Self {
         let (programs, bloom, sweep) = load(&world.settings, world.limits);
         let (settings, limits) = (world.settings.clone(), world.limits);
-        let mut kernel =
-            Self { programs, bloom, sweep, network: Network::default(), settings, limits, state: MapState::default() };
+        let (network, state) = (Network::default(), MapState::default());
+        let mut kernel = Self { programs, bloom, sweep, network, settings, limits, state, known: RefCell::default() };
         kernel.set(world);
         kernel
     }
@@ -106,7 +113,23 @@ impl Kernel {
         self.map(map).update(key, value, MapFlags::ANY).unwrap_or_else(|error| panic!("{map}: {error}"));
     }
 
+    /// Sets the first entries of an array.
+    fn fill(&self, map: &str, values: &[u8]) {
+        let map = self.map(map);
+        let count = u32::try_from(values.len()).unwrap() / map.value_size();
+        let keys: Vec<u8> = (0..count).flat_map(u32::to_ne_bytes).collect();
+        if count > 0 {
+            map.update_batch(&keys, values, count, MapFlags::ANY, MapFlags::ANY).unwrap();
+        }
+    }
+
+    fn zero(&self, map: &str, count: u32) {
+        let value = self.map(map).value_size();
+        self.fill(map, &vec![0; (count * value) as usize]);
+    }
+
     fn clear(&self, map: &str) {
+        self.known.take();
         let map = self.map(map);
         for key in map.keys().collect::<Vec<_>>() {
             map.delete(&key).unwrap();
@@ -122,12 +145,8 @@ impl Kernel {
             self.state = MapState::default();
         }
         TABLES.iter().for_each(|map| self.clear(map));
-        for word in 0..self.map("packet_bloom").max_entries() {
-            self.put("packet_bloom", &word.to_ne_bytes(), &[0; 8]);
-        }
-        for cursor in 0..128_u32 {
-            self.put("snat_cursors", &cursor.to_ne_bytes(), &[0; 4]);
-        }
+        self.zero("packet_bloom", self.map("packet_bloom").max_entries());
+        self.zero("snat_cursors", 128);
         self.set(world);
         self.bloom.fill(self.programs.maps()).unwrap();
     }
@@ -151,18 +170,15 @@ impl Kernel {
         let epoch = self.map("frontend_epoch").lookup(&[0; 4], MapFlags::ANY).unwrap().unwrap();
         let epoch = u64::from_ne_bytes(epoch.try_into().unwrap()) + 2;
         self.put("frontend_epoch", &[0; 4], &epoch.to_ne_bytes());
-        for id in 0..128_u32 {
-            self.put("services", &id.to_ne_bytes(), &[0; 32]);
-        }
-        let mut first = 0_u32;
+        self.zero("services", 128);
+        let (mut first, mut all_slots) = (0_u32, Vec::new());
         for (id, entry) in &state.services {
             let (value, slots) = layout::service(entry, first);
-            for slot in &slots {
-                self.put("slots", &first.to_ne_bytes(), slot);
-                first += 1;
-            }
+            first += u32::try_from(slots.len()).unwrap();
+            all_slots.extend(slots.concat());
             self.put("services", &id.0.to_ne_bytes(), &value);
         }
+        self.fill("slots", &all_slots);
         for (address, entry) in &state.outside {
             let key = layout::frontend_key(address);
             let flags = u32::from(entry.local) | u32::from(entry.has_ranges) << 1;
@@ -200,6 +216,7 @@ impl Kernel {
     }
 
     fn change(&self, map: &str, change: impl Fn(&[u8], &mut [u8])) {
+        self.known.take();
         let map = self.map(map);
         for key in map.keys().collect::<Vec<_>>() {
             let mut value = map.lookup(&key, MapFlags::ANY).unwrap().unwrap();
@@ -210,6 +227,7 @@ impl Kernel {
 
     /// Removes an entry of `half_open`, as the kernel does when the map is full.
     pub(crate) fn displace(&self, number: usize) {
+        self.known.take();
         let map = self.map("half_open");
         let keys: Vec<_> = map.keys().collect();
         if !keys.is_empty() {
@@ -219,12 +237,18 @@ impl Kernel {
 
     /// Deletes what is due.
     pub(crate) fn sweep(&mut self, timeouts: &SweepTimeouts) {
+        self.known.take();
         self.sweep.run(timeouts, &mut |_| {}).unwrap();
     }
 
-    fn entries(&self, map: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
-        let map = self.map(map);
-        map.keys().filter_map(|key| Some((key.clone(), map.lookup(&key, MapFlags::ANY).unwrap()?))).collect()
+    fn entries(&self, map: &str) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
+        self.map(map).lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY).unwrap()
+    }
+
+    /// What the programs remembered after the last packet.
+    pub(crate) fn tables_before(&self) -> Tables {
+        let known = self.known.borrow().clone();
+        known.unwrap_or_else(|| self.tables())
     }
 
     /// What the programs remember.
@@ -243,6 +267,7 @@ impl Kernel {
             let (key, value) = layout::affinity(&key, &value);
             tables.affinity.insert(key, value);
         }
+        self.known.replace(Some(tables.clone()));
         tables
     }
 
