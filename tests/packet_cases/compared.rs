@@ -1,5 +1,6 @@
 //! Runs the programs and the pure function from the same state and compares what they do.
 
+use std::cmp::Ordering;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
@@ -8,7 +9,7 @@ use nodelb_core::model::addr::Protocol;
 use nodelb_core::packets::connections::{Connection, Flags, Tables};
 use nodelb_core::packets::headers::{Content, Parsed, parse};
 use nodelb_core::packets::key::PacketKey;
-use nodelb_core::packets::node::{Packet, Reason, Verdict};
+use nodelb_core::packets::node::{Node, Packet, Reason, Verdict};
 use nodelb_core::packets::sweep::{SweepTimeouts, sweep};
 use nodelb_core::packets::translate::{Outcome, translate};
 
@@ -36,19 +37,17 @@ fn clock(clock: ClockId) -> u64 {
 
 /// The pure function from the state of the programs before the packet. What is random there is what the programs chose.
 fn expected(world: &World, now_ns: u64, (before, after): (&Tables, &Tables), packet: &Packet) -> Outcome {
-    let mut world = world.clone();
-    world.now_ns = now_ns;
+    let node = Node { now_ns, ..world.node() };
     let mut tables = before.clone();
-    tables.limits = world.limits;
     let mut number = 0;
     if let Some(entry) = begun(before, after, packet) {
         if entry.flags.is_redirected && world.settings.source_ports.contains(&entry.to.source.port) {
             let cursor = entry.to.source.port - world.settings.source_ports.start();
             tables.cursors.insert(entry.backend.0 % 4_096, u32::from(cursor));
         }
-        number = random_number(&world, entry);
+        number = random_number(world, entry);
     }
-    translate(world.node(), &tables, &mut || number, packet)
+    translate(node, &tables, &mut || number, packet)
 }
 
 /// The client's entry of the connection that the packet began, if it did.
@@ -71,31 +70,66 @@ fn random_number(world: &World, entry: &Connection) -> u32 {
     u32::try_from((u64::from(entry.offset) << 32).div_ceil(count)).unwrap_or(u32::MAX)
 }
 
-/// The entries without the times, and without what `is_compared` excludes.
-fn shown(tables: &Tables) -> Vec<String> {
-    let entry = |table: &str, key: &PacketKey, entry: &Connection| {
-        let Connection { to, service, backend, offset, ifindex, flags, acknowledgment, bytes, .. } = entry;
-        let Flags { is_redirected, is_reverse, has_replied, has_fin, has_reset, is_local_view, is_assured } = flags;
-        // The offset is a hint, which only a client's entry uses.
-        let offset = if *is_reverse { &0 } else { offset };
-        // For UDP, the programs store the epoch there.
-        let acknowledgment = if key.protocol == Protocol::Udp { &0 } else { acknowledgment };
-        format!(
-            "{table} {:?} {:?} {} becomes {to}; service {service} backend {} offset {offset} device {ifindex} bytes {bytes} \
-             acknowledgment {acknowledgment} \
-             redirected {is_redirected} reverse {is_reverse} replied {has_replied} fin {has_fin} reset {has_reset} local \
-             {is_local_view} assured {is_assured}",
-            key.protocol, key.side, key.tuple, backend.0
-        )
-    };
-    let half_open = tables.half_open.iter().map(|(key, value)| entry("half-open", key, value));
-    let connections = tables.connections.iter().map(|(key, value)| entry("connection", key, value));
-    let fragments =
-        tables.fragments.iter().map(|(key, ports)| format!("{key:?} ports {} > {}", ports.source, ports.target));
-    let affinity = tables.affinity.iter().map(|((client, service), last)| {
+/// An entry without the times, and without what neither uses.
+fn connection(table: &str, key: &PacketKey, entry: &Connection) -> String {
+    let Connection { to, service, backend, offset, ifindex, flags, acknowledgment, bytes, .. } = entry;
+    let Flags { is_redirected, is_reverse, has_replied, has_fin, has_reset, is_local_view, is_assured } = flags;
+    // The offset is a hint, which only a client's entry uses.
+    let offset = if *is_reverse { &0 } else { offset };
+    // For UDP, the programs store the epoch there.
+    let acknowledgment = if key.protocol == Protocol::Udp { &0 } else { acknowledgment };
+    format!(
+        "{table} {:?} {:?} {} becomes {to}; service {service} backend {} offset {offset} device {ifindex} bytes {bytes} \
+         acknowledgment {acknowledgment} \
+         redirected {is_redirected} reverse {is_reverse} replied {has_replied} fin {has_fin} reset {has_reset} local \
+         {is_local_view} assured {is_assured}",
+        key.protocol, key.side, key.tuple, backend.0
+    )
+}
+
+/// Lines about entries that differ: those of one state, and those of the other one.
+type Lines = [Vec<String>; 2];
+
+/// Adds the lines about two sequences of entries, which are in the order of the keys. Entries that differ only in what
+/// the line leaves out do not count.
+fn add<'a, K: Ord + 'a, V: PartialEq + 'a>(
+    lines: &mut Lines,
+    one: impl IntoIterator<Item = (&'a K, &'a V)>,
+    other: impl IntoIterator<Item = (&'a K, &'a V)>,
+    line: impl Fn(&K, &V) -> String,
+) {
+    let (mut one, mut other) = (one.into_iter().peekable(), other.into_iter().peekable());
+    loop {
+        let order = match (one.peek(), other.peek()) {
+            (None, None) => return,
+            (Some(_), None) => Ordering::Less,
+            (None, Some(_)) => Ordering::Greater,
+            (Some((key, _)), Some((other_key, _))) => key.cmp(other_key),
+        };
+        let first = if order.is_le() { one.next() } else { None };
+        let second = if order.is_ge() { other.next() } else { None };
+        if first != second {
+            let [first, second] = [first, second].map(|entry| entry.map(|(key, value)| line(key, value)));
+            if first != second {
+                lines[0].extend(first);
+                lines[1].extend(second);
+            }
+        }
+    }
+}
+
+/// The entries that differ.
+fn different_entries(one: &Tables, other: &Tables) -> Lines {
+    let mut lines = Lines::default();
+    add(&mut lines, &one.half_open, &other.half_open, |key, entry| connection("half-open", key, entry));
+    add(&mut lines, &one.connections, &other.connections, |key, entry| connection("connection", key, entry));
+    add(&mut lines, &one.fragments, &other.fragments, |key, ports| {
+        format!("{key:?} ports {} > {}", ports.source, ports.target)
+    });
+    add(&mut lines, &one.affinity, &other.affinity, |(client, service), last| {
         format!("affinity of {client:x} and service {service}: backend {}", last.backend.0)
     });
-    half_open.chain(connections).chain(fragments).chain(affinity).collect()
+    lines
 }
 
 fn verdict(code: i32) -> String {
@@ -138,11 +172,11 @@ fn differences(ran: &Ran, after: &Tables, outcome: &Outcome) -> String {
     if code != NEXT && outcome.reason.is_some_and(|reason| !is_counted(&reason)) {
         let _ = writeln!(text, "  reason: programs {:?}, function {:?}", ran.reasons, outcome.reason);
     }
-    let (programs, function) = (shown(after), shown(&outcome.tables));
-    for line in programs.iter().filter(|line| !function.contains(line)) {
+    let [programs, function] = different_entries(after, &outcome.tables);
+    for line in programs {
         let _ = writeln!(text, "  only the programs have {line}");
     }
-    for line in function.iter().filter(|line| !programs.contains(line)) {
+    for line in function {
         let _ = writeln!(text, "  only the function has {line}");
     }
     text
@@ -150,7 +184,7 @@ fn differences(ran: &Ran, after: &Tables, outcome: &Outcome) -> String {
 
 /// Runs both on the packet and returns what differs, and what the function decided. `None` if the kernel cannot run the
 /// program on such a packet.
-pub(crate) fn compare(kernel: &Kernel, world: &World, packet: &Packet) -> Option<(String, Outcome)> {
+pub(crate) fn compare(kernel: &mut Kernel, world: &World, packet: &Packet) -> Option<(String, Outcome)> {
     let mut packet = packet.clone();
     let own = world.devices.values().find(|device| device.ifindex == packet.ifindex)?.mac;
     if !packet.is_for_host && packet.bytes.get(..6)? == own {
@@ -178,18 +212,15 @@ pub(crate) fn compare_sweep(kernel: &mut Kernel, timeouts: &SweepTimeouts) -> St
         kernel.sweep(timeouts);
         // If a second begins while the programs run, some entries are due by the old one and others by the new one.
         if clock(ClockId::CLOCK_MONOTONIC) / NANOS == started {
-            break (before, shown(&kernel.tables()), u32::try_from(started).unwrap());
+            break (before, kernel.tables(), u32::try_from(started).unwrap());
         }
     };
     let mut tables = before;
     sweep(&mut tables, now, timeouts);
-    let expected = shown(&tables);
-    if programs == expected {
-        return String::new();
+    match different_entries(&programs, &tables) {
+        [kept, deleted] if kept.is_empty() && deleted.is_empty() => String::new(),
+        [kept, deleted] => format!("  only the programs keep {kept:#?}\n  only the function keeps {deleted:#?}\n"),
     }
-    let only = |one: &[String], other: &[String]| one.iter().filter(|line| !other.contains(line)).cloned().collect();
-    let (kept, deleted): (Vec<String>, Vec<String>) = (only(&programs, &expected), only(&expected, &programs));
-    format!("  only the programs keep {kept:#?}\n  only the function keeps {deleted:#?}\n")
 }
 
 /// Steps that the kernel cannot show with a single packet on given bytes: tags next to a packet, devices without a
