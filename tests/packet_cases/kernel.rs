@@ -240,7 +240,10 @@ impl Kernel {
         for addr in &state.node_addrs {
             self.put("node_addrs", &addr.octets(), &[0; 4]);
         }
-        self.bloom.fill(self.programs.maps()).unwrap();
+        // The programs add what else they write.
+        if state.outside != self.state.outside {
+            self.bloom.fill(self.programs.maps()).unwrap();
+        }
     }
 
     /// Lets the tables look as they do after this time without packets.
