@@ -287,7 +287,7 @@ impl Kernel {
 
     fn entries(&self, map: &str) -> Entries {
         // More than a bucket of the kernel's has, which is read as a whole.
-        const BATCH: u32 = 256;
+        const BATCH: u32 = 64;
         self.map(map).lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY).unwrap().collect()
     }
 
