@@ -10,14 +10,12 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nodelb_core::explain::reports;
 use nodelb_core::explain::summary::Summary;
 use nodelb_core::filter::Filter;
 use nodelb_core::model::time::{Clocks, Time};
 use nodelb_core::output::table::Style;
 use nodelb_core::problems::{self, Observed};
-use nodelb_core::rows::{Answer, BackendRow, Backends, FrontendRow, Frontends, ServiceRow, Services};
-use nodelb_core::snapshot::Snapshot;
+use nodelb_core::rows::{Rendered, listed};
 
 use world::World;
 
@@ -34,24 +32,20 @@ fn main() {
         "{SERVICES} services with {backends} backends, in one process without HTTP; the minimum of {ROUNDS} runs.\n"
     );
     println!("| answer | time | bytes |\n|---|---|---|");
-    let filter = Filter::default();
-    let frontends = |snapshot: &Snapshot| {
-        let rows = reports::frontends(snapshot, &filter).into_iter();
-        Frontends { frontends: rows.map(|row| FrontendRow::new(row, clocks)).collect() }
-    };
-    report("`/frontends`", || frontends(&snapshot).text(clocks.time, &Style::default()).len());
-    report("the rows of `/frontends`", || frontends(&snapshot).frontends.len());
-    report("the same in JSON", || serde_json::to_string(&frontends(&snapshot)).map_or(0, |text| text.len()));
+    let frontends = listed::frontends(Arc::clone(&snapshot), Filter::default(), clocks);
+    report("`/frontends`", || frontends.text(&Style::default()).len());
+    report("the rows of `/frontends`", || {
+        let mut rows = 0;
+        (frontends.for_each)(&mut |_| rows += 1);
+        rows
+    });
+    report("the same in JSON", || frontends.json().map_or(0, |text| text.len()));
     let narrow = Style { width: Some(100), ..Style::default() };
-    report("the same for a terminal", || frontends(&snapshot).text(clocks.time, &narrow).len());
-    report("`/services`", || {
-        let rows = reports::services(&snapshot, &filter).into_iter().map(ServiceRow::from).collect();
-        Services { services: rows }.text(clocks.time, &Style::default()).len()
-    });
-    report("`/backends`", || {
-        let rows = reports::backends(&snapshot, &filter).into_iter().map(BackendRow::from).collect();
-        Backends { backends: rows }.text(clocks.time, &Style::default()).len()
-    });
+    report("the same for a terminal", || frontends.text(&narrow).len());
+    let services = listed::services(Arc::clone(&snapshot), Filter::default(), clocks);
+    report("`/services`", || services.text(&Style::default()).len());
+    let backends = listed::backends(Arc::clone(&snapshot), Filter::default(), clocks);
+    report("`/backends`", || backends.text(&Style::default()).len());
     report("the summary of a snapshot, once for each", || Summary::new(&snapshot).counts.services);
     let summary = Arc::new(Summary::new(&snapshot));
     let observed = Observed { clocks, snapshot: Arc::clone(&snapshot), summary, ..Observed::default() };

@@ -416,7 +416,10 @@ int connect6(struct bpf_sock_addr *ctx)
 /*
  * Whether the kernel itself specifies the peer of a connected socket. An IPv6
  * socket that is connected to an IPv4-mapped address does every plain send()
- * as a sendmsg to that peer, which is already a backend.
+ * as a sendmsg to that peer, which is already a backend. If another thread
+ * connects the socket meanwhile, that looks like a datagram to the backend
+ * itself: until the socket connects or sends to the service again, getpeername
+ * and recvmsg return the backend's address.
  */
 static __always_inline bool is_to_peer(struct bpf_sock_addr *ctx)
 {

@@ -12,8 +12,12 @@
 /* Sockets in one entry of tcp_table or udp_table. */
 #define PLACES 4
 
-/* In the place of a cookie: a program is taking the place for its socket. */
-#define PLACE_BUSY (~0ULL)
+/*
+ * In the place of a cookie: a program is taking the place for its socket. The
+ * kernel counts cookies up from 1, and down from ~0 if an interrupt needs one
+ * while the CPU makes another.
+ */
+#define PLACE_BUSY (1ULL << 63)
 
 /*
  * The sockets to which the places of an entry belong; one cache line. A cookie

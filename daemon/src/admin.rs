@@ -37,7 +37,7 @@ mod server;
 pub mod socket;
 pub mod state;
 mod status;
-pub mod tables;
+mod tables;
 mod trace;
 pub mod without_daemon;
 

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::AsFd as _;
 use std::pin::Pin;
@@ -320,6 +320,19 @@ struct TimedWrites<S> {
     limit: Duration,
 }
 
+impl<S> TimedWrites<S> {
+    /// The result of a write; an error if it waits for the peer for too long.
+    fn or_stuck(&mut self, cx: &mut Context<'_>, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if written.is_ready() {
+            self.stuck = None;
+            return written;
+        }
+        let limit = self.limit;
+        let stuck = self.stuck.get_or_insert_with(|| Box::pin(sleep(limit)));
+        stuck.as_mut().poll(cx).map(|()| Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")))
+    }
+}
+
 impl<S: AsyncRead + Unpin> AsyncRead for TimedWrites<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(cx, into)
@@ -329,13 +342,21 @@ impl<S: AsyncRead + Unpin> AsyncRead for TimedWrites<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for TimedWrites<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        if written.is_ready() {
-            self.stuck = None;
-            return written;
-        }
-        let limit = self.limit;
-        let stuck = self.stuck.get_or_insert_with(|| Box::pin(sleep(limit)));
-        stuck.as_mut().poll(cx).map(|()| Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read")))
+        self.or_stuck(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
+        self.or_stuck(cx, written)
+    }
+
+    /// If not, hyper copies every response into one buffer with its header.
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -1,17 +1,17 @@
 //! Runs the programs and the pure function from the same state and compares what they do.
 
-use std::cmp::Ordering;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use nix::time::{ClockId, clock_gettime};
 use nodelb_core::model::addr::Protocol;
-use nodelb_core::packets::connections::{Connection, Flags, Tables};
+use nodelb_core::packets::connections::{Connection, Tables};
 use nodelb_core::packets::headers::{Content, Parsed, parse};
-use nodelb_core::packets::key::PacketKey;
+use nodelb_core::packets::key::{FragmentKey, PacketKey};
 use nodelb_core::packets::node::{Node, Packet, Reason, Verdict};
 use nodelb_core::packets::sweep::{SweepTimeouts, sweep};
 use nodelb_core::packets::translate::{Outcome, translate};
+use nodelb_core::state::entries::{BackendId, ServiceId};
 
 use crate::case::{self, Case};
 use crate::kernel::{Kernel, Ran};
@@ -37,8 +37,8 @@ fn clock(clock: ClockId) -> u64 {
 
 /// The pure function from the state of the programs before the packet. What is random there is what the programs chose.
 fn expected(world: &World, now_ns: u64, (before, after): (&Tables, &Tables), packet: &Packet) -> Outcome {
-    let node = Node { now_ns, ..world.node() };
     let mut tables = before.clone();
+    tables.limits = world.limits;
     let mut number = 0;
     if let Some(entry) = begun(before, after, packet) {
         if entry.flags.is_redirected && world.settings.source_ports.contains(&entry.to.source.port) {
@@ -47,7 +47,7 @@ fn expected(world: &World, now_ns: u64, (before, after): (&Tables, &Tables), pac
         }
         number = random_number(world, entry);
     }
-    translate(node, &tables, &mut || number, packet)
+    translate(Node { now_ns, ..world.node() }, &tables, &mut || number, packet)
 }
 
 /// The client's entry of the connection that the packet began, if it did.
@@ -70,66 +70,57 @@ fn random_number(world: &World, entry: &Connection) -> u32 {
     u32::try_from((u64::from(entry.offset) << 32).div_ceil(count)).unwrap_or(u32::MAX)
 }
 
-/// An entry without the times, and without what neither uses.
-fn connection(table: &str, key: &PacketKey, entry: &Connection) -> String {
-    let Connection { to, service, backend, offset, ifindex, flags, acknowledgment, bytes, .. } = entry;
-    let Flags { is_redirected, is_reverse, has_replied, has_fin, has_reset, is_local_view, is_assured } = flags;
-    // The offset is a hint, which only a client's entry uses.
-    let offset = if *is_reverse { &0 } else { offset };
-    // For UDP, the programs store the epoch there.
-    let acknowledgment = if key.protocol == Protocol::Udp { &0 } else { acknowledgment };
-    format!(
-        "{table} {:?} {:?} {} becomes {to}; service {service} backend {} offset {offset} device {ifindex} bytes {bytes} \
-         acknowledgment {acknowledgment} \
-         redirected {is_redirected} reverse {is_reverse} replied {has_replied} fin {has_fin} reset {has_reset} local \
-         {is_local_view} assured {is_assured}",
-        key.protocol, key.side, key.tuple, backend.0
-    )
+/// What is compared of an entry: neither its times nor what only one of the two stores.
+#[derive(Debug, PartialEq)]
+enum Entry<'t> {
+    Connection(&'static str, &'t PacketKey, Connection),
+    Fragment(&'t FragmentKey, u16, u16),
+    Affinity(&'t (u64, ServiceId), BackendId),
 }
 
-/// Lines about entries that differ: those of one state, and those of the other one.
-type Lines = [Vec<String>; 2];
-
-/// Adds the lines about two sequences of entries, which are in the order of the keys. Entries that differ only in what
-/// the line leaves out do not count.
-fn add<'a, K: Ord + 'a, V: PartialEq + 'a>(
-    lines: &mut Lines,
-    one: impl IntoIterator<Item = (&'a K, &'a V)>,
-    other: impl IntoIterator<Item = (&'a K, &'a V)>,
-    line: impl Fn(&K, &V) -> String,
-) {
-    let (mut one, mut other) = (one.into_iter().peekable(), other.into_iter().peekable());
-    loop {
-        let order = match (one.peek(), other.peek()) {
-            (None, None) => return,
-            (Some(_), None) => Ordering::Less,
-            (None, Some(_)) => Ordering::Greater,
-            (Some((key, _)), Some((other_key, _))) => key.cmp(other_key),
-        };
-        let first = if order.is_le() { one.next() } else { None };
-        let second = if order.is_ge() { other.next() } else { None };
-        if first != second {
-            let [first, second] = [first, second].map(|entry| entry.map(|(key, value)| line(key, value)));
-            if first != second {
-                lines[0].extend(first);
-                lines[1].extend(second);
+impl fmt::Display for Entry<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Entry::Connection(table, key, entry) => {
+                let Connection { to, service, backend, offset, ifindex, flags, acknowledgment, bytes, .. } = entry;
+                write!(
+                    f,
+                    "{table} {:?} {:?} {} becomes {to}; service {service} backend {} offset {offset} device {ifindex} \
+                     bytes {bytes} acknowledgment {acknowledgment} {flags:?}",
+                    key.protocol, key.side, key.tuple, backend.0
+                )
+            }
+            Entry::Fragment(key, source, target) => write!(f, "{key:?} ports {source} > {target}"),
+            Entry::Affinity((client, service), backend) => {
+                write!(f, "affinity of {client:x} and service {service}: backend {}", backend.0)
             }
         }
     }
 }
 
-/// The entries that differ.
-fn different_entries(one: &Tables, other: &Tables) -> Lines {
-    let mut lines = Lines::default();
-    add(&mut lines, &one.half_open, &other.half_open, |key, entry| connection("half-open", key, entry));
-    add(&mut lines, &one.connections, &other.connections, |key, entry| connection("connection", key, entry));
-    add(&mut lines, &one.fragments, &other.fragments, |key, ports| {
-        format!("{key:?} ports {} > {}", ports.source, ports.target)
-    });
-    add(&mut lines, &one.affinity, &other.affinity, |(client, service), last| {
-        format!("affinity of {client:x} and service {service}: backend {}", last.backend.0)
-    });
-    lines
+fn entries(tables: &Tables) -> impl Iterator<Item = Entry<'_>> {
+    let entry = |table, (key, entry): (_, &Connection)| {
+        let key: &PacketKey = key;
+        // The offset is a hint, which only a client's entry uses.
+        let offset = if entry.flags.is_reverse { 0 } else { entry.offset };
+        // For UDP, the programs store the epoch there.
+        let acknowledgment = if key.protocol == Protocol::Udp { 0 } else { entry.acknowledgment };
+        Entry::Connection(table, key, Connection { offset, acknowledgment, last_used: 0, created: 0, ..*entry })
+    };
+    let half_open = tables.half_open.iter().map(move |pair| entry("half-open", pair));
+    let connections = tables.connections.iter().map(move |pair| entry("connection", pair));
+    let fragments = tables.fragments.iter().map(|(key, ports)| Entry::Fragment(key, ports.source, ports.target));
+    let affinity = tables.affinity.iter().map(|(key, last)| Entry::Affinity(key, last.backend));
+    half_open.chain(connections).chain(fragments).chain(affinity)
+}
+
+/// The entries that only one of the two has.
+fn only<'t>(one: &'t Tables, other: &'t Tables) -> Vec<Entry<'t>> {
+    if entries(one).eq(entries(other)) {
+        return Vec::new();
+    }
+    let others: Vec<_> = entries(other).collect();
+    entries(one).filter(|entry| !others.contains(entry)).collect()
 }
 
 fn verdict(code: i32) -> String {
@@ -172,12 +163,11 @@ fn differences(ran: &Ran, after: &Tables, outcome: &Outcome) -> String {
     if code != NEXT && outcome.reason.is_some_and(|reason| !is_counted(&reason)) {
         let _ = writeln!(text, "  reason: programs {:?}, function {:?}", ran.reasons, outcome.reason);
     }
-    let [programs, function] = different_entries(after, &outcome.tables);
-    for line in programs {
-        let _ = writeln!(text, "  only the programs have {line}");
+    for entry in only(after, &outcome.tables) {
+        let _ = writeln!(text, "  only the programs have {entry}");
     }
-    for line in function {
-        let _ = writeln!(text, "  only the function has {line}");
+    for entry in only(&outcome.tables, after) {
+        let _ = writeln!(text, "  only the function has {entry}");
     }
     text
 }
@@ -217,10 +207,14 @@ pub(crate) fn compare_sweep(kernel: &mut Kernel, timeouts: &SweepTimeouts) -> St
     };
     let mut tables = before;
     sweep(&mut tables, now, timeouts);
-    match different_entries(&programs, &tables) {
-        [kept, deleted] if kept.is_empty() && deleted.is_empty() => String::new(),
-        [kept, deleted] => format!("  only the programs keep {kept:#?}\n  only the function keeps {deleted:#?}\n"),
+    let mut text = String::new();
+    for entry in only(&programs, &tables) {
+        let _ = writeln!(text, "  only the programs keep {entry}");
     }
+    for entry in only(&tables, &programs) {
+        let _ = writeln!(text, "  only the function keeps {entry}");
+    }
+    text
 }
 
 /// Steps that the kernel cannot show with a single packet on given bytes: tags next to a packet, devices without a

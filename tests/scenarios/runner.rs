@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nodelb::admin::tables;
 use nodelb::files::merge::{Merged, merge};
 use nodelb::files::{FileContent, parse};
 use nodelb_core::change::Change;
@@ -20,9 +19,9 @@ use nodelb_core::model::addr::{Addr, Family, L4Addr};
 use nodelb_core::model::health_check::Quarantine;
 use nodelb_core::model::node::{NodeFacts, NodeObject, NodePortAddress};
 use nodelb_core::model::service::{Service, ServiceName, Slice, Source};
-use nodelb_core::model::time::{Clocks, Time};
+use nodelb_core::model::time::Clocks;
 use nodelb_core::output::table::Style;
-use nodelb_core::rows::Answer;
+use nodelb_core::rows::{Rendered, listed};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{MapOp, MapState, ServiceId, Slot};
 use nodelb_core::table::health_check_ports::Claimants;
@@ -132,14 +131,10 @@ impl<W: Environment> Runner<W> {
         let snapshot = self.host.engine.snapshot(self.host.now);
         let all = Filter::default();
         Ok(match *words {
-            ["frontends"] => {
-                let mut answer = tables::frontends(&snapshot, &all, Clocks::default());
-                // Ages depend on the number of attempts.
-                answer.frontends.iter_mut().for_each(|row| row.since = Some(Time(0)));
-                wide(&answer)
-            }
-            ["services"] => wide(&tables::services(&snapshot, &all)),
-            ["backends"] => wide(&tables::backends(&snapshot, &all)),
+            // Ages depend on the number of attempts. Clocks at 0 have no time before it.
+            ["frontends"] => wide(&listed::frontends(Arc::new(snapshot), all, Clocks::default())),
+            ["services"] => wide(&listed::services(Arc::new(snapshot), all, Clocks::default())),
+            ["backends"] => wide(&listed::backends(Arc::new(snapshot), all, Clocks::default())),
             ["maps"] => self.host.text(),
             ["trace", to] => self.trace(to.parse().map_err(|error| format!("{error}"))?),
             ["bind", at] => self.bind(at.parse().map_err(|error| format!("{error}"))?),
@@ -572,8 +567,8 @@ fn from_source(source: Source, change: Change) -> Change {
 }
 
 /// Every column, and complete lists.
-fn wide(answer: &impl Answer) -> String {
-    answer.text(Time(0), &Style { wide: true, ..Style::default() })
+fn wide(answer: &impl Rendered) -> String {
+    answer.text(&Style { wide: true, ..Style::default() })
 }
 
 /// Each backend once, with its number of slots if more than one.

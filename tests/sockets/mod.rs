@@ -8,6 +8,7 @@ mod content;
 mod counters;
 mod crash;
 mod flows;
+mod hostile;
 mod layout;
 mod lifecycle;
 mod many_services;

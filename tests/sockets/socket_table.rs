@@ -11,6 +11,8 @@ use crate::sandbox::Sandbox;
 
 /// `PLACES` of `bpf/socket_maps.h`.
 const PLACES: usize = 4;
+/// `PLACE_BUSY`.
+const BUSY: u64 = 1 << 63;
 /// Size of `struct places`.
 const HEAD: usize = 64;
 /// Size of `struct udp_socket`.
@@ -153,7 +155,7 @@ fn a_full_table_leaves_sockets_to_storage() {
     in_sandbox("sockets::socket_table::a_full_table_leaves_sockets_to_storage", |env| {
         let kernel = serve(env);
         let tables = ["tcp_table", "udp_table"].map(|name| pinned(env, name));
-        tables.iter().for_each(|table| fill(table, u64::MAX));
+        tables.iter().for_each(|table| fill(table, BUSY));
         let tcp = TcpStream::connect(addr(SERVICES[0])).unwrap();
         let udp = udp_socket(&addr(SERVICES[1]));
         udp.connect(addr(SERVICES[1])).unwrap();
@@ -184,5 +186,18 @@ fn a_full_table_leaves_sockets_to_storage() {
             assert_eq!(exchange(mode, addr(service)).unwrap().shown, addr(service));
         }
         check(&kernel);
+    });
+}
+
+/// The kernel gives the highest cookies to sockets that get theirs in an interrupt: they mark no place as being taken.
+#[test]
+fn a_place_of_the_highest_cookie_is_taken() {
+    in_sandbox("sockets::socket_table::a_place_of_the_highest_cookie_is_taken", |env| {
+        let _kernel = serve(env);
+        let table = pinned(env, "tcp_table");
+        fill(&table, u64::MAX);
+        let socket = TcpStream::connect(addr(SERVICES[0])).unwrap();
+        assert!(place_of(&table, cookie(&socket)).is_some());
+        assert_eq!(socket.peer_addr().unwrap(), addr(SERVICES[0]));
     });
 }

@@ -24,7 +24,7 @@ use crate::state::owner::IdOwner;
 use crate::state::remembered::Remembered;
 use crate::state::stale_generation::StaleGeneration;
 use crate::state::status::Status;
-use crate::table::{Facts, key_of};
+use crate::table::{Described, Facts, key_of};
 
 /// An immutable view of the whole state of the owner task. It is cheap to take and to keep.
 #[derive(Clone, Debug, Default)]
@@ -136,8 +136,8 @@ impl Snapshot {
         if let Some(degraded) = self.degraded.get(*id) {
             return Some((degraded.status, degraded.since));
         }
-        let entry = self.desired.services.get(id)?;
-        (claim.inside_local && entry.local.is_empty()).then_some((Status::NoBackends, Moment::default()))
+        let is_empty = claim.inside_local && self.desired.services.get(id)?.local.is_empty();
+        is_empty.then_some((Status::NoBackends, Moment::default()))
     }
 
     /// The service ports with backends that are held although their source emptied them, by id.
@@ -165,11 +165,11 @@ impl Snapshot {
         ports.flat_map(|port| port.frontends.iter().map(|frontend| frontend.l4(port.protocol))).collect()
     }
 
-    /// The names of the services in a report, in order.
-    pub(crate) fn names(&self, filter: &Filter) -> Vec<&ServiceName> {
+    /// The descriptions of each service in a report, in the order of their names.
+    pub(crate) fn described<'a>(&'a self, filter: &'a Filter) -> Box<dyn Iterator<Item = Described<'a>> + 'a> {
         match &filter.service {
-            Some(name) => self.facts.claims(name).first().map(|service| &service.name).into_iter().collect(),
-            None => self.facts.names().filter(|name| filter.accepts(name)).collect(),
+            Some(name) => Box::new(self.facts.description(name).into_iter()),
+            None => Box::new(self.facts.described().filter(|(of, _)| filter.accepts(&of[0].name))),
         }
     }
 

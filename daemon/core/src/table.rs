@@ -21,7 +21,7 @@ use crate::model::uplink::Uplink;
 use crate::state::remembered::Remembered;
 use apiservers::{Apiservers, leads_to, lists_apiservers};
 use health_check_ports::HealthCheckPorts;
-use record::{ByName, Record, change_record, share_names};
+use record::{ByName, Record, change_record, note_checked, share_names};
 
 pub use sameness::{same_service, same_slice};
 
@@ -52,6 +52,8 @@ pub struct Facts {
     is_node_missing: bool,
     health_check_ports: HealthCheckPorts,
     health_check_port_errors: OrdMap<Option<ServiceName>, Arc<str>>,
+    /// The services that ask for health checks, each as the description that takes precedence.
+    checked: OrdMap<ServiceName, Arc<Service>>,
     quarantine: OrdMap<ServiceName, Arc<Quarantine>>,
     bound: Arc<BTreeMap<L4Addr, Arc<str>>>,
     synced: BTreeMap<Source, Option<Arc<str>>>,
@@ -157,6 +159,7 @@ impl Table {
             record.claims.push(service);
             record.claims.sort_by_key(|claim| (claim.created.unwrap_or(0), claim.source));
             self.facts.health_check_ports.note(&name, record.claims.first().map(|owner| &**owner));
+            note_checked(&mut self.facts.checked, &name, record.claims.first());
             trigger
         });
         trigger.map_or(Effect::None, |trigger| Effect::Services(smallvec![name], trigger))
@@ -171,6 +174,7 @@ impl Table {
         let trigger = Trigger::ServiceRemoved(record.claims.remove(place));
         let is_deleted = record.claims.is_empty();
         self.facts.health_check_ports.note(&name, record.claims.first().map(|owner| &**owner));
+        note_checked(&mut self.facts.checked, &name, record.claims.first());
         if record.is_empty() {
             self.facts.records.remove(&name);
         }
@@ -316,6 +320,9 @@ pub(crate) fn key_of<'a, K, V>(item: &DiffItem<'a, 'a, K, V>) -> &'a K {
     }
 }
 
+/// The descriptions of a service in order of precedence, at least one, and the slices of the source of the first one.
+pub(crate) type Described<'a> = (&'a [Arc<Service>], &'a [Arc<Slice>]);
+
 impl Facts {
     /// The description of the service that takes precedence, and the slices of the same source in name order.
     pub fn owner(&self, name: &ServiceName) -> Option<(&Arc<Service>, &[Arc<Slice>])> {
@@ -338,9 +345,15 @@ impl Facts {
         self.records.iter().filter(|(_, record)| !record.claims.is_empty()).map(|(name, _)| name)
     }
 
-    /// The descriptions of each described service in order of precedence, and the slices of the source of the first one.
-    pub(crate) fn described(&self) -> impl Iterator<Item = (&[Arc<Service>], &[Arc<Slice>])> {
+    /// The descriptions of each described service, in the order of their names.
+    pub(crate) fn described(&self) -> impl Iterator<Item = Described<'_>> {
         self.records.values().filter_map(|record| Some((&*record.claims, record.owner()?.1)))
+    }
+
+    /// The descriptions of the service; `None` if no source describes it.
+    pub(crate) fn description(&self, name: &ServiceName) -> Option<Described<'_>> {
+        let record = self.records.get(name)?;
+        Some((&record.claims, record.owner()?.1))
     }
 
     /// Every service that the source describes, in order.
@@ -408,6 +421,11 @@ impl Facts {
     /// The addresses on which NodePorts are answered.
     pub fn nodeport_addresses(&self) -> BTreeSet<Addr> {
         node::answering(&self.node, self.node_object())
+    }
+
+    /// The description of the service that takes precedence; `None` if it does not ask for health checks.
+    pub(crate) fn checked(&self, name: &ServiceName) -> Option<&Arc<Service>> {
+        self.checked.get(name)
     }
 
     /// The backends of the service that nodelb's own health checks reported as unhealthy. A report stays, even if the

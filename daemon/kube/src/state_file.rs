@@ -189,6 +189,38 @@ impl<T: Clone + Send + Sync + 'static> StateFile<T> {
     }
 }
 
+/// A [`StateFile`] with its latest contents: it is written only if they change.
+pub struct SavedState<T> {
+    file: StateFile<Arc<T>>,
+    saved: Arc<T>,
+}
+
+impl<T: PartialEq + Send + Sync + 'static> SavedState<T> {
+    /// The state in a file that has been read.
+    pub fn new(saved: T, file: StateFile<Arc<T>>) -> Self {
+        Self { file, saved: Arc::new(saved) }
+    }
+
+    /// The latest contents.
+    pub fn saved(&self) -> &T {
+        &self.saved
+    }
+
+    /// Writes the contents soon if they differ from the latest ones. Never waits.
+    pub fn save(&mut self, contents: T) {
+        if contents != *self.saved {
+            self.saved = Arc::new(contents);
+            self.file.save(Arc::clone(&self.saved));
+        }
+    }
+
+    /// Writes the last contents if they differ from the latest ones, within the time limit.
+    pub async fn close(mut self, contents: T) {
+        self.save(contents);
+        self.file.close().await;
+    }
+}
+
 impl<T> Described<T> {
     fn warn(&self, problem: &io::Error) {
         let (path, consequence) = (self.path.display(), self.consequence);

@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use nodelb_core::rows::{
     self, Apiservers, Backends, ConfigAnswer, Connections, Counters, Dated, Devices, DiffAnswer, Drops, Frontends,
     Healthz, HistoryAnswer, Maps, Names, Packets, Readyz, Rendered, RouteRow, Routes, Services, Sources, TraceAnswer,
+    listed,
 };
 use nodelb_core::status_report::StatusReport;
 use schemars::{Schema, SchemaGenerator};
@@ -156,7 +157,7 @@ pub(super) static ROUTES: &[Route] = &[
         shows: "services with their source and status",
         form: of::<Services>(),
         cost: Cost::ByService,
-        answer: |state, query, now| ok(tables::services(&state.snapshot(), &query.filter), now),
+        answer: |state, query, now| list(listed::services(state.snapshot(), query.filter.clone(), now.clocks())),
     },
     Route {
         path: "/frontends",
@@ -164,7 +165,7 @@ pub(super) static ROUTES: &[Route] = &[
         shows: "service addresses with their backends, status and time of the last change",
         form: Form::Followed(SchemaGenerator::subschema_for::<Frontends>, ChangeStream::frontends),
         cost: Cost::ByPlace,
-        answer: |state, query, now| ok(tables::frontends(&state.snapshot(), &query.filter, now.clocks()), now),
+        answer: |state, query, now| list(listed::frontends(state.snapshot(), query.filter.clone(), now.clocks())),
     },
     Route {
         path: "/backends",
@@ -172,7 +173,7 @@ pub(super) static ROUTES: &[Route] = &[
         shows: "backends, and whether they receive traffic",
         form: of::<Backends>(),
         cost: Cost::ByService,
-        answer: |state, query, now| ok(tables::backends(&state.snapshot(), &query.filter), now),
+        answer: |state, query, now| list(listed::backends(state.snapshot(), query.filter.clone(), now.clocks())),
     },
     Route {
         path: "/maps",
@@ -340,6 +341,10 @@ fn ok(answer: impl rows::Answer, now: Now) -> Answer {
 fn verdict(answer: impl rows::Answer, is_good: bool, now: Now) -> Answer {
     let status = if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     Ok((status, Content::Data(Box::new(Dated { answer, now: now.clocks().time }))))
+}
+
+fn list(rows: impl Rendered + 'static) -> Answer {
+    Ok((StatusCode::OK, Content::Data(Box::new(rows))))
 }
 
 fn list_routes(_: &AdminState, _: &Query, now: Now) -> Answer {

@@ -1,15 +1,10 @@
-//! The rows of `/services`, `/frontends`, `/backends`, `/sources`, `/apiservers`, `/config`, `/healthz` and `/readyz`,
-//! from what other modules publish.
+//! The rows of `/sources`, `/apiservers`, `/config`, `/healthz` and `/readyz`, from what other modules publish.
 
-use nodelb_core::explain::reports;
-use nodelb_core::filter::Filter;
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::time::{Clocks, Time};
+use nodelb_core::model::time::Time;
 use nodelb_core::rows::{
-    ApiserverRow, Apiservers, BackendRow, Backends, CheckRow, ConfigAnswer, ConfigRow, FrontendRow, Frontends, NameRow,
-    Names, ServiceRow, Services, SessionRow, SourceRow, Sources,
+    ApiserverRow, Apiservers, CheckRow, ConfigAnswer, ConfigRow, NameRow, Names, SessionRow, SourceRow, Sources,
 };
-use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 
@@ -17,22 +12,6 @@ use super::state::Now;
 use crate::config::Config;
 use crate::dns::{DnsReport, NameReport};
 use crate::status::Check;
-
-/// Returns one row per claim of a service to an address.
-pub fn frontends(snapshot: &Snapshot, filter: &Filter, clocks: Clocks) -> Frontends {
-    let rows = reports::frontends(snapshot, filter).into_iter();
-    Frontends { frontends: rows.map(|row| FrontendRow::new(row, clocks)).collect() }
-}
-
-/// Returns one row per service.
-pub fn services(snapshot: &Snapshot, filter: &Filter) -> Services {
-    Services { services: reports::services(snapshot, filter).into_iter().map(ServiceRow::from).collect() }
-}
-
-/// Returns one row per backend of a service port.
-pub fn backends(snapshot: &Snapshot, filter: &Filter) -> Backends {
-    Backends { backends: reports::backends(snapshot, filter).into_iter().map(BackendRow::from).collect() }
-}
 
 /// Returns one row per place.
 pub(super) fn sources(rows: &[SourceReport]) -> Sources {

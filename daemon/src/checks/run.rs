@@ -15,7 +15,7 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::model::node::NodeFacts;
 use nodelb_kube::apiserver::connection::connect::Register;
 use nodelb_kube::clock::{at, ticking};
-use nodelb_kube::state_file::Limits;
+use nodelb_kube::state_file::{Limits, SavedState};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 
@@ -25,7 +25,7 @@ use super::journal::Journal;
 use super::routes::{Routes, evidence_after};
 use super::schedule::{Due, Schedule};
 use super::state::{CheckReport, Outcome};
-use super::state_file::Saver;
+use super::state_file::{self, Unhealthy};
 use crate::reconcile::OwnerHandle;
 
 /// The sources with services that may ask for health checks.
@@ -155,10 +155,10 @@ pub fn start(
 /// are known.
 async fn run(checker: Checker, shutdown: impl Future<Output = ()>) {
     let CheckTimeouts { save_every: every, timeout, .. } = checker.timeouts;
-    let mut saver = Saver::load(&checker.directory, Limits { every, retry: every, timeout }).await;
+    let mut stored = state_file::load(&checker.directory, Limits { every, retry: every, timeout }).await;
     // With services in the maps, the daemon continues the work of one that has just ended.
     let continues = checker.owner.ports_at_start > 0;
-    let mut board = Board::recalling(saver.saved().clone(), continues);
+    let mut board = Board::recalling(stored.saved().clone(), continues);
     if let Some(kubernetes) = &checker.sources.kubernetes {
         board = board.with_kubernetes(kubernetes.guard.clone());
     }
@@ -175,9 +175,9 @@ async fn run(checker: Checker, shutdown: impl Future<Output = ()>) {
     };
     tokio::select! {
         () = shutdown => {}
-        () = running.run_until_closed(&mut saver) => {}
+        () = running.run_until_closed(&mut stored) => {}
     }
-    saver.close(running.board.unhealthy()).await;
+    stored.close(running.board.unhealthy()).await;
 }
 
 /// Whether the address belongs to the node: it can be reached without a network. True for every address while the
@@ -212,7 +212,7 @@ struct Running {
 }
 
 impl Running {
-    async fn run_until_closed(&mut self, saver: &mut Saver) {
+    async fn run_until_closed(&mut self, stored: &mut SavedState<Unhealthy>) {
         // Whether the unhealthy backends may differ from those in the state file.
         let mut is_outdated = false;
         let mut tick = ticking(TICK_EVERY);
@@ -244,7 +244,7 @@ impl Running {
                         return;
                     }
                     if std::mem::take(&mut is_outdated) {
-                        saver.save(self.board.unhealthy());
+                        stored.save(self.board.unhealthy());
                     }
                 }
             }

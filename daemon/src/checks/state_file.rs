@@ -11,7 +11,7 @@ use nodelb_core::messages;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::health_check::Quarantine;
 use nodelb_core::model::service::ServiceName;
-use nodelb_kube::state_file::{self, Limits, StateFile};
+use nodelb_kube::state_file::{self, Limits, SavedState, StateFile};
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
@@ -65,47 +65,23 @@ fn write(path: &Path, unhealthy: &Unhealthy) -> io::Result<()> {
     state_file::write_json(path, &form)
 }
 
-/// The file and its contents.
-pub(super) struct Saver {
-    file: StateFile<Unhealthy>,
-    saved: Unhealthy,
-}
-
-impl Saver {
-    /// Reads the file: nothing, with a warning, if this fails or takes too long.
-    pub(super) async fn load(directory: &Path, limits: Limits) -> Self {
-        let path = directory.join(NAME);
-        let consequence = "every backend counts as its file says until it is checked";
-        let saved = state_file::load(&path, limits.timeout, consequence, read).await.unwrap_or_default();
-        let count: usize = saved.values().map(Quarantine::len).sum();
-        if count > 0 {
-            info!(
-                message_id = %messages::STATE_LOADED,
-                "{count} backends were unhealthy when nodelb ended; they stay quarantined until they pass their checks"
-            );
-        }
-        let consequence = "after a restart, unhealthy backends would be used until their first check";
-        Self { file: StateFile::start(path, consequence, limits, |path, contents| write(path, &contents)), saved }
+/// Reads the file: nothing, with a warning, if this fails or takes too long.
+pub(super) async fn load(directory: &Path, limits: Limits) -> SavedState<Unhealthy> {
+    let path = directory.join(NAME);
+    let consequence = "every backend counts as its file says until it is checked";
+    let saved = state_file::load(&path, limits.timeout, consequence, read).await.unwrap_or_default();
+    let count: usize = saved.values().map(Quarantine::len).sum();
+    if count > 0 {
+        info!(
+            message_id = %messages::STATE_LOADED,
+            "{count} backends were unhealthy when nodelb ended; they stay quarantined until they pass their checks"
+        );
     }
-
-    /// The latest unhealthy backends.
-    pub(super) fn saved(&self) -> &Unhealthy {
-        &self.saved
-    }
-
-    /// Updates the file if it has other backends. Never waits.
-    pub(super) fn save(&mut self, unhealthy: Unhealthy) {
-        if unhealthy != self.saved {
-            self.saved.clone_from(&unhealthy);
-            self.file.save(unhealthy);
-        }
-    }
-
-    /// Writes the latest unhealthy backends, within the time limit.
-    pub(super) async fn close(mut self, unhealthy: Unhealthy) {
-        self.save(unhealthy);
-        self.file.close().await;
-    }
+    let consequence = "after a restart, unhealthy backends would be used until their first check";
+    SavedState::new(
+        saved,
+        StateFile::start(path, consequence, limits, |path, unhealthy: Arc<_>| write(path, &unhealthy)),
+    )
 }
 
 #[cfg(test)]

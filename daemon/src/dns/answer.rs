@@ -11,7 +11,8 @@ use crate::files::named::{DnsName, Question, RecordType};
 
 /// The maximum number of aliases (CNAME) between a name and its records.
 pub(super) const MAX_ALIASES: usize = 16;
-/// The maximum number of records of an answer that are used. An answer of 64 KiB has fewer.
+/// The maximum number of records of an answer that are used, an answer of 64 KiB has fewer; and of the addresses of all
+/// targets of SRV records together. Each of thousands of targets may be the same host with thousands of addresses.
 const MAX_RECORDS: usize = 4_096;
 
 /// What a server says about a question.
@@ -176,7 +177,7 @@ fn addresses<'m>(kind: RecordType, records: impl Iterator<Item = &'m Record>) ->
 }
 
 /// The targets, each with the addresses that the additional section has for it. A server adds them so that no second
-/// question is necessary.
+/// question is necessary. Targets without addresses are asked for separately.
 fn targets<'m>(message: &Message, records: impl Iterator<Item = &'m Record>) -> (Records, Ttl) {
     let mut ttl = Ttl::MAX;
     let mut known: BTreeMap<DnsName, (Vec<Addr>, Ttl)> = BTreeMap::new();
@@ -191,23 +192,30 @@ fn targets<'m>(message: &Message, records: impl Iterator<Item = &'m Record>) -> 
         addresses.push(addr);
         *shortest = (*shortest).min(valid_ttl(record.ttl));
     }
+    for (addresses, _) in known.values_mut() {
+        addresses.sort_unstable();
+        addresses.dedup();
+    }
     let mut targets = Vec::new();
     for record in records {
         let RData::SRV(srv) = &record.data else { continue };
         ttl = ttl.min(valid_ttl(record.ttl));
         // The target `.` means that the service is not available; port 0 cannot be connected to.
         let Ok(name) = DnsName::of_labels(&srv.target.to_ascii()) else { continue };
-        let (mut addresses, shortest) = known.get(&name).cloned().unwrap_or((Vec::new(), Ttl::MAX));
-        addresses.sort_unstable();
-        addresses.dedup();
-        ttl = ttl.min(shortest);
+        ttl = known.get(&name).map_or(ttl, |(_, shortest)| ttl.min(*shortest));
         if srv.port > 0 {
             let (priority, weight, port) = (srv.priority, srv.weight, srv.port);
-            targets.push(Target { priority, weight, port, name, addresses });
+            targets.push(Target { priority, weight, port, name, addresses: Vec::new() });
         }
     }
     targets.sort_unstable();
     targets.dedup();
+    let mut room = MAX_RECORDS;
+    for target in &mut targets {
+        let addresses = known.get(&target.name).into_iter().flat_map(|(addresses, _)| addresses);
+        target.addresses = addresses.copied().take(room).collect();
+        room -= target.addresses.len();
+    }
     (Records::Targets(targets), ttl)
 }
 

@@ -208,7 +208,8 @@ impl Names {
             self.dirty.extend(entry.slices.iter().cloned());
         }
         if has_changed && question.record == RecordType::Srv {
-            self.rewire(now);
+            let (slices, known) = (entry.slices.clone(), entry.known.clone());
+            self.rewire_targets(&slices, (before.0.as_ref(), known.as_ref()), now);
         }
         has_changed
     }
@@ -273,11 +274,7 @@ impl Names {
             is_wanted
         });
         for (question, slices) in slices {
-            let entry = self.entries.entry(question.clone()).or_insert_with(|| {
-                due.insert((now, question.clone()));
-                Entry::new(self.recalled.remove(&question), now)
-            });
-            entry.slices = slices;
+            self.ask(&question, now).slices = slices;
         }
         // The records of targets become known when those of the SRV question do.
         let is_recalled = |question: &Question| self.recalled.contains_key(question);
@@ -289,23 +286,61 @@ impl Names {
         }
     }
 
+    /// The same for the slices of one SRV question, the records of which have changed.
+    fn rewire_targets(
+        &mut self,
+        slices: &BTreeSet<SliceName>,
+        (old, new): (Option<&Known>, Option<&Known>),
+        now: Moment,
+    ) {
+        let wanted = Arc::clone(&self.wanted);
+        let named = || slices.iter().filter_map(|slice| wanted.get_key_value(slice));
+        for (slice, named) in named() {
+            for question in separate_targets(named, new) {
+                self.ask(&question, now).slices.insert(slice.clone());
+            }
+        }
+        for (slice, named) in named() {
+            for question in separate_targets(named, old).difference(&separate_targets(named, new)) {
+                let Some(entry) = self.entries.get_mut(question) else { continue };
+                entry.slices.remove(slice);
+                if entry.slices.is_empty() {
+                    self.due.remove(&(entry.due, question.clone()));
+                    self.entries.remove(question);
+                }
+            }
+        }
+    }
+
+    /// The entry of the question, which is asked at once if it is new.
+    fn ask(&mut self, question: &Question, now: Moment) -> &mut Entry {
+        self.entries.entry(question.clone()).or_insert_with(|| {
+            self.due.insert((now, question.clone()));
+            Entry::new(self.recalled.remove(question), now)
+        })
+    }
+
     /// The questions about targets that the answer to the SRV question has no addresses for.
     fn separate_targets(&self, named: &Named) -> BTreeSet<Question> {
         let known = self.entries.get(&named.question).and_then(|entry| entry.known.as_ref());
-        let known = known.or_else(|| self.recalled.get(&named.question));
-        let Some(Known { records: Records::Targets(targets), .. }) = known else { return BTreeSet::new() };
-        let (mut names, mut questions) = (BTreeSet::new(), BTreeSet::new());
-        for target in targets {
-            let missing = target.missing(&named.families).map(RecordType::of);
-            let asked: Vec<_> = missing.map(|record| Question { name: target.name.clone(), record }).collect();
-            if asked.is_empty() || names.len() == MAX_TARGETS && !names.contains(&target.name) {
-                continue;
-            }
-            names.insert(&target.name);
-            questions.extend(asked);
-        }
-        questions
+        separate_targets(named, known.or_else(|| self.recalled.get(&named.question)))
     }
+}
+
+/// The questions about targets of these records, which have no addresses for them.
+fn separate_targets(named: &Named, known: Option<&Known>) -> BTreeSet<Question> {
+    let Some(Known { records: Records::Targets(targets), .. }) = known else { return BTreeSet::new() };
+    let (mut names, mut questions) = (BTreeSet::new(), BTreeSet::new());
+    for target in targets {
+        let missing = target.missing(&named.families).map(RecordType::of);
+        let asked: Vec<_> = missing.map(|record| Question { name: target.name.clone(), record }).collect();
+        if asked.is_empty() || names.len() == MAX_TARGETS && !names.contains(&target.name) {
+            continue;
+        }
+        names.insert(&target.name);
+        questions.extend(asked);
+    }
+    questions
 }
 
 impl Entry {

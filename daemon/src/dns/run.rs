@@ -1,7 +1,7 @@
 //! The task of the resolver: passes on the changes of the file source, asks the questions that are due, and sends the
 //! slices that follow from the answers.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::Future;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use nodelb_core::model::service::{ServiceName, Slice, SliceName, Source};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_kube::apiserver::connection::connect::Register;
 use nodelb_kube::clock::{at, ticking, unix_seconds};
-use nodelb_kube::state_file::Limits;
+use nodelb_kube::state_file::{Limits, SavedState};
 use nodelb_kube::threads::run_within;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError, JoinHandle, JoinSet};
@@ -25,7 +25,7 @@ use super::names::{Bounds, Names, Reply, Which};
 use super::report::{DnsReport, QueryResult, report};
 use super::servers::{Servers, of_resolv_conf};
 use super::slices::{Resolved, resolve, slice};
-use super::state_file::Saver;
+use super::state_file::{self, Answers};
 use crate::config::Dns;
 use crate::files::Batch;
 use crate::files::merge::inline_service;
@@ -140,11 +140,11 @@ pub fn start(
 /// Runs the resolver. The changes of the file source are passed on only after the answers of the previous run are known.
 pub(super) async fn run(resolver: Resolver, shutdown: impl Future<Output = ()>) {
     let DnsTimeouts { save_every: every, timeout, .. } = resolver.timeouts;
-    let mut saver = Saver::load(&resolver.directory, Limits { every, retry: every, timeout }).await;
+    let mut stored = state_file::load(&resolver.directory, Limits { every, retry: every, timeout }).await;
     let mut servers = Servers::default();
     servers.set(&resolver.servers);
     let mut running = Running {
-        names: Names::new(resolver.bounds, std::process::id().into(), saver.saved().clone()),
+        names: Names::new(resolver.bounds, std::process::id().into(), stored.saved().clone()),
         servers,
         asking: JoinSet::new(),
         open: HashMap::new(),
@@ -161,9 +161,9 @@ pub(super) async fn run(resolver: Resolver, shutdown: impl Future<Output = ()>) 
     };
     tokio::select! {
         () = shutdown => {}
-        () = running.run_until_closed(&mut saver) => {}
+        () = running.run_until_closed(&mut stored) => {}
     }
-    saver.close(running.names.known()).await;
+    stored.close(running.names.known()).await;
 }
 
 /// A reply with how each server that was asked responded.
@@ -202,7 +202,7 @@ struct Running {
 struct Closed;
 
 impl Running {
-    async fn run_until_closed(&mut self, saver: &mut Saver) {
+    async fn run_until_closed(&mut self, stored: &mut SavedState<Answers>) {
         let (mut tick, mut system) = (ticking(TICK_EVERY), ticking(SYSTEM_EVERY));
         let mut is_outdated = false;
         self.read_system().await;
@@ -219,7 +219,7 @@ impl Running {
                 () = at(begin_at) => Ok(()),
                 _ = tick.tick() => {
                     if std::mem::take(&mut is_outdated) {
-                        saver.save(self.names.known());
+                        stored.save(self.names.known());
                     }
                     self.tick();
                     self.publish().await
@@ -288,26 +288,32 @@ impl Running {
     /// The removals of slices. A slice stays while its service has no backends but those of names that have no answer
     /// yet.
     fn departures(&mut self) -> Vec<Change> {
+        if self.leaving.is_empty() {
+            return Vec::new();
+        }
+        let awaiting = self.awaiting_backends();
         let leaving = std::mem::take(&mut self.leaving);
         let (staying, gone): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            leaving.into_iter().partition(|(_, service)| self.awaits_backends(service));
+            leaving.into_iter().partition(|(_, service)| awaiting.contains(service));
         self.leaving = staying;
         gone.into_keys().map(|slice| Change::RemoveSlice(slice, Source::Files)).collect()
     }
 
-    fn awaits_backends(&self, service: &ServiceName) -> bool {
+    /// The services with a name that has no answer yet, and without backends of other names.
+    fn awaiting_backends(&self) -> BTreeSet<ServiceName> {
         let has_backends = |slice: &Slice| slice.ports.iter().any(|port| !port.backends.is_empty());
         let is_unanswered =
             |question| self.names.entry(question).is_some_and(|entry| entry.known.is_none() && !entry.was_answered);
-        let mut is_awaited = false;
-        for (name, named) in self.names.wanted().iter().filter(|(_, named)| named.service == *service) {
-            match self.sent.get(name) {
-                Some(slice) if has_backends(slice) => return false,
-                Some(_) => is_awaited |= is_unanswered(&named.question),
-                None => is_awaited = true,
-            }
+        let (mut awaiting, mut served) = (BTreeSet::new(), BTreeSet::new());
+        for (name, named) in self.names.wanted() {
+            let services = match self.sent.get(name) {
+                Some(slice) if has_backends(slice) => &mut served,
+                Some(_) if !is_unanswered(&named.question) => continue,
+                _ => &mut awaiting,
+            };
+            services.insert(&named.service);
         }
-        is_awaited
+        awaiting.difference(&served).copied().cloned().collect()
     }
 
     /// Sends the slices that have changed.

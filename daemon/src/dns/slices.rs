@@ -10,6 +10,9 @@ use super::answer::{self, Records, Target};
 use super::names::{Entry, Known, Names};
 use crate::files::named::{Named, Question, RecordType};
 
+/// The maximum number of backends of a name: as many as an answer about addresses may have.
+const MAX_BACKENDS: usize = 4_096;
+
 /// The result for a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Resolved {
@@ -90,8 +93,8 @@ struct Collected<'a> {
 impl Collected<'_> {
     fn add(&mut self, addr: Addr, port: u16, weight: u16) {
         if let Some(why) = self.refusal(addr, port) {
-            self.refused
-                .get_or_insert_with(|| format!("{} is left out: {why}", std::net::SocketAddr::new(addr.ip(), port)));
+            let text = || format!("{} is left out: {why}", std::net::SocketAddr::new(addr.ip(), port));
+            self.refused.get_or_insert_with(text);
             return;
         }
         let new = || Backend { addr, port, weight: 0, ..self.named.backend.clone() };
@@ -100,6 +103,9 @@ impl Collected<'_> {
     }
 
     fn refusal(&self, addr: Addr, port: u16) -> Option<&'static str> {
+        if self.found.len() == MAX_BACKENDS && !self.found.contains_key(&(addr, port)) {
+            return Some("only the first 4096 backends of a name are used");
+        }
         let is_frontend = |protocol: &Protocol| (self.is_frontend)(L4Addr::new(addr, port, *protocol));
         let own = "an address that nodelb serves itself, so that connections would lead back to a service";
         answer::refusal(addr).or_else(|| self.named.protocols.iter().any(is_frontend).then_some(own))
@@ -144,3 +150,7 @@ impl Collected<'_> {
         questions.filter_map(|question| names.entry(&question)).collect()
     }
 }
+
+#[cfg(test)]
+#[path = "tests/slices.rs"]
+mod tests;

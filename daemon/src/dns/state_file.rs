@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nodelb_core::messages;
-use nodelb_kube::state_file::{self, Limits, StateFile};
+use nodelb_kube::state_file::{self, Limits, SavedState, StateFile};
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
@@ -75,47 +75,19 @@ fn write(path: &Path, answers: &Answers) -> io::Result<()> {
     state_file::write_json(path, &form)
 }
 
-/// The file and its contents.
-pub(super) struct Saver {
-    file: StateFile<Arc<Answers>>,
-    saved: Arc<Answers>,
-}
-
-impl Saver {
-    /// Reads the file: nothing, with a warning, if this fails or takes too long.
-    pub(super) async fn load(directory: &Path, limits: Limits) -> Self {
-        let path = directory.join(NAME);
-        let consequence = "backends with names are not known until a DNS server answers";
-        let saved = state_file::load(&path, limits.timeout, consequence, read).await.unwrap_or_default();
-        if !saved.is_empty() {
-            info!(
-                message_id = %messages::STATE_LOADED,
-                "the last answers to {} DNS questions are in use until a DNS server answers", saved.len()
-            );
-        }
-        let consequence = "after a restart, backends with names would be unknown until a DNS server answers";
-        let file = StateFile::start(path, consequence, limits, |path, answers: Arc<Answers>| write(path, &answers));
-        Self { file, saved: Arc::new(saved) }
+/// Reads the file: nothing, with a warning, if this fails or takes too long.
+pub(super) async fn load(directory: &Path, limits: Limits) -> SavedState<Answers> {
+    let path = directory.join(NAME);
+    let consequence = "backends with names are not known until a DNS server answers";
+    let saved = state_file::load(&path, limits.timeout, consequence, read).await.unwrap_or_default();
+    if !saved.is_empty() {
+        info!(
+            message_id = %messages::STATE_LOADED,
+            "the last answers to {} DNS questions are in use until a DNS server answers", saved.len()
+        );
     }
-
-    /// The latest answers.
-    pub(super) fn saved(&self) -> &Answers {
-        &self.saved
-    }
-
-    /// Updates the file if it has other answers. Never waits.
-    pub(super) fn save(&mut self, answers: Answers) {
-        if answers != *self.saved {
-            self.saved = Arc::new(answers);
-            self.file.save(Arc::clone(&self.saved));
-        }
-    }
-
-    /// Writes the latest answers, within the time limit.
-    pub(super) async fn close(mut self, answers: Answers) {
-        self.save(answers);
-        self.file.close().await;
-    }
+    let consequence = "after a restart, backends with names would be unknown until a DNS server answers";
+    SavedState::new(saved, StateFile::start(path, consequence, limits, |path, answers: Arc<_>| write(path, &answers)))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::explain::reports;
 use crate::explain::rows::{Between, Difference};
 use crate::filter::Filter;
 use crate::model::addr::L4Addr;
-use crate::model::service::{FrontendKind, ServiceName, Source};
+use crate::model::service::{FrontendKind, Source};
 use crate::snapshot::Snapshot;
 use crate::state::kernel_check::{Content, differing_entries};
 use crate::state::status::Status;
@@ -100,9 +100,9 @@ fn add_descriptions(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Differe
     if filter.address.is_some() {
         return;
     }
-    let has_several = |name: &&ServiceName| snapshot.facts.claims(name).len() > 1;
-    for name in snapshot.names(filter).into_iter().filter(has_several) {
-        let narrow = Filter { service: Some(name.clone()), ..Filter::default() };
+    for (descriptions, _) in snapshot.described(filter).filter(|(descriptions, _)| descriptions.len() > 1) {
+        let name = &descriptions[0].name;
+        let narrow = Filter::for_service(name);
         // The first description takes precedence.
         for report in reports::services(snapshot, &narrow).into_iter().skip(1) {
             let Some(error) = report.error else { continue };

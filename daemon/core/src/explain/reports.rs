@@ -18,31 +18,29 @@ use crate::state::status::Status;
 
 /// The rows of `/frontends`, by address, then in order of precedence.
 pub fn frontends(snapshot: &Snapshot, filter: &Filter) -> Vec<FrontendReport> {
-    let mut reports = Vec::new();
-    let mut add = |address: L4Addr, row: &Row| {
-        for (place, claim) in row.claims().iter().enumerate() {
-            let is_meant = filter.accepts(&claim.key.service)
-                && filter.kind.is_none_or(|kind| claim.kind == kind)
-                && filter.status.is_none_or(|status| snapshot.status_of(row, place, address).status == status);
-            if is_meant {
-                reports.push(frontend(snapshot, address, row, place, claim));
-            }
+    each_frontend(snapshot, filter).collect()
+}
+
+/// The same, each of which is computed when it is needed.
+pub fn each_frontend<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Iterator<Item = FrontendReport> + 'a {
+    let rows: Box<dyn Iterator<Item = (L4Addr, &'a Arc<Row>)> + 'a> = match (&filter.service, filter.address) {
+        (Some(service), addr) => {
+            let addresses = snapshot.addresses_of(service).into_iter();
+            let meant = addresses.filter(move |address| addr.is_none_or(|addr| address.addr == addr));
+            Box::new(meant.filter_map(|address| Some((address, snapshot.rows.get(&address)?))))
         }
+        (None, Some(addr)) => Box::new(snapshot.rows.range(L4Addr::all_at(addr)).map(|(address, row)| (*address, row))),
+        (None, None) => Box::new(snapshot.rows.iter().map(|(address, row)| (*address, row))),
     };
-    if let Some(service) = &filter.service {
-        for address in snapshot.addresses_of(service) {
-            if filter.address.is_none_or(|addr| address.addr == addr)
-                && let Some(row) = snapshot.rows.get(&address)
-            {
-                add(address, row);
-            }
-        }
-    } else if let Some(addr) = filter.address {
-        snapshot.rows.range(L4Addr::all_at(addr)).for_each(|(address, row)| add(*address, row));
-    } else {
-        snapshot.rows.iter().for_each(|(address, row)| add(*address, row));
-    }
-    reports
+    rows.flat_map(move |(address, row)| {
+        let is_meant = move |(place, claim): &(usize, &Claim)| {
+            filter.accepts(&claim.key.service)
+                && filter.kind.is_none_or(|kind| claim.kind == kind)
+                && filter.status.is_none_or(|status| snapshot.status_of(row, *place, address).status == status)
+        };
+        let meant = row.claims().iter().enumerate().filter(is_meant);
+        meant.map(move |(place, claim)| frontend(snapshot, address, row, place, claim))
+    })
 }
 
 fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim: &Claim) -> FrontendReport {
@@ -135,8 +133,7 @@ pub(crate) fn unused_text(snapshot: &Snapshot, name: &ServiceName) -> Option<Str
 
 /// The results of the service's own health checks; `None` if it has no checks.
 fn checks<'a>(snapshot: &'a Snapshot, name: &ServiceName) -> Option<Checks<'a>> {
-    let (service, _) = snapshot.facts.owner(name)?;
-    checks_of(snapshot, service)
+    checks_of(snapshot, snapshot.facts.checked(name)?)
 }
 
 /// The same of this description.
@@ -160,18 +157,26 @@ fn unchecked_text(snapshot: &Snapshot, service: &Service) -> Option<String> {
 
 /// The rows of `/services`, by name, then source.
 pub fn services(snapshot: &Snapshot, filter: &Filter) -> Vec<ServiceReport> {
-    snapshot
-        .names(filter)
-        .into_iter()
-        .flat_map(|name| snapshot.facts.claims(name))
-        .filter(|service| filter.address.is_none_or(|addr| claims(service, |frontend| frontend.addr == addr)))
-        .filter(|service| filter.kind.is_none_or(|kind| claims(service, |frontend| frontend.kind == kind)))
-        .map(|described| service(snapshot, described))
-        .filter(|report| filter.status.is_none_or(|status| report.status == status))
-        .collect()
+    each_service(snapshot, filter).collect()
 }
 
-fn service(snapshot: &Snapshot, service: &Arc<Service>) -> ServiceReport {
+/// The same, each of which is computed when it is needed.
+pub fn each_service<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Iterator<Item = ServiceReport> + 'a {
+    snapshot
+        .described(filter)
+        .flat_map(|(descriptions, slices)| {
+            descriptions.iter().map(move |service| (service, (&descriptions[0], slices)))
+        })
+        .filter(|(service, _)| filter.address.is_none_or(|addr| claims(service, |frontend| frontend.addr == addr)))
+        .filter(|(service, _)| filter.kind.is_none_or(|kind| claims(service, |frontend| frontend.kind == kind)))
+        .map(|(described, used)| service(snapshot, described, used))
+        .filter(|report| filter.status.is_none_or(|status| report.status == status))
+}
+
+/// The description of a service that takes precedence, and its slices.
+type Used<'a> = (&'a Arc<Service>, &'a [Arc<Slice>]);
+
+fn service(snapshot: &Snapshot, service: &Arc<Service>, used: Used<'_>) -> ServiceReport {
     let mut report = ServiceReport {
         service: service.name.clone(),
         source: service.source,
@@ -187,9 +192,10 @@ fn service(snapshot: &Snapshot, service: &Arc<Service>) -> ServiceReport {
         status: Status::Ok,
         error: None,
     };
-    match shadowed(snapshot, service) {
-        Some(error) => (report.status, report.error) = (Status::Conflict, Some(error)),
-        None => add_use(snapshot, &mut report),
+    if Arc::ptr_eq(used.0, service) {
+        add_use(snapshot, used, &mut report);
+    } else {
+        (report.status, report.error) = (Status::Conflict, shadowed(snapshot, service));
     }
     report
 }
@@ -205,36 +211,45 @@ pub(crate) fn shadowed(snapshot: &Snapshot, service: &Arc<Service>) -> Option<St
     Some(format!("source {} describes {} too, and {why}: remove one of the two", owner.source, owner.name))
 }
 
-fn add_use(snapshot: &Snapshot, report: &mut ServiceReport) {
-    let filter = Filter::for_service(&report.service);
-    let frontends = frontends(snapshot, &filter);
+fn add_use(snapshot: &Snapshot, used: Used<'_>, report: &mut ServiceReport) {
+    let frontends = frontends(snapshot, &Filter::for_service(&report.service));
     report.frontends = frontends.len();
     report.outside = frontends.iter().map(|f| f.outside).min().unwrap_or(OutsideAccess::Off);
     report.status = frontends.iter().map(|f| f.status).max_by_key(|s| s.badness()).unwrap_or(Status::Ok);
     let mut failed = frontends.into_iter().filter(|f| f.status == Status::Held || f.status.is_denied());
     report.error = failed.find_map(|f| f.error.map(|error| format!("{}: {error}", f.address)));
-    let backends = backends(snapshot, &filter);
+    let backends = backends_of_service(snapshot, used);
     if report.error.is_none() {
         report.error = text_of_unused(&backends);
     }
     let entry = || snapshot.facts.health_check_port_error(Some(&report.service)).map(ToString::to_string);
-    let unchecked = || unchecked_text(snapshot, snapshot.facts.owner(&report.service)?.0);
+    let unchecked = || unchecked_text(snapshot, used.0);
     report.error = report.error.take().or_else(entry).or_else(unchecked);
-    let count = |all: &mut dyn Iterator<Item = &BackendReport>| all.map(|b| b.address).collect::<BTreeSet<_>>().len();
-    report.backends = count(&mut backends.iter());
-    report.selectable = count(&mut backends.iter().filter(|b| matches!(b.choice, Choice::Selected | Choice::Held)));
+    let count = |is_meant: fn(&&BackendReport) -> bool| {
+        let mut addresses: Vec<L4Addr> = backends.iter().filter(is_meant).map(|backend| backend.address).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses.len()
+    };
+    report.backends = count(|_| true);
+    report.selectable = count(|backend| matches!(backend.choice, Choice::Selected | Choice::Held));
 }
 
 /// The rows of `/backends`, by service, port and address.
 pub fn backends(snapshot: &Snapshot, filter: &Filter) -> Vec<BackendReport> {
+    each_backend(snapshot, filter).collect()
+}
+
+/// The same, those of each service computed when they are needed.
+pub fn each_backend<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Iterator<Item = BackendReport> + 'a {
+    let used = snapshot.described(filter).map(|(descriptions, slices)| (&descriptions[0], slices));
+    let reports = used.flat_map(|used| backends_of_service(snapshot, used));
+    reports.filter(|report| filter.address.is_none_or(|addr| report.address.addr == addr))
+}
+
+fn backends_of_service(snapshot: &Snapshot, (service, slices): Used<'_>) -> Vec<BackendReport> {
     let mut reports = Vec::new();
-    for name in snapshot.names(filter) {
-        let Some((owner, slices)) = snapshot.facts.owner(name) else { continue };
-        for key in port_keys(owner) {
-            port_backends(snapshot, slices, &key, &mut reports);
-        }
-    }
-    reports.retain(|report| filter.address.is_none_or(|addr| report.address.addr == addr));
+    port_keys(service).iter().for_each(|key| port_backends(snapshot, slices, key, &mut reports));
     reports
 }
 
@@ -343,7 +358,9 @@ fn claims(service: &Service, is_meant: impl Fn(&FrontendSpec) -> bool) -> bool {
 
 /// The backends in these slots, each once.
 pub(crate) fn distinct(slots: &[Slot]) -> Vec<L4Addr> {
-    backends_of(slots).map(|(addr, _)| addr).collect()
+    let mut backends = Vec::with_capacity(slots.len());
+    backends.extend(backends_of(slots).map(|(addr, _)| addr));
+    backends
 }
 
 /// Formats each port as `http=80/TCP` for each port number, without the name if the port has none.

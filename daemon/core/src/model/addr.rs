@@ -320,28 +320,49 @@ impl From<L4Addr> for String {
 
 impl Serialize for L4Addr {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        self.with_text(|text| serializer.serialize_str(text))
     }
 }
 
 impl L4Addr {
     /// Appends the displayed form.
     pub(crate) fn push_to(self, out: &mut String) {
+        self.with_text(|text| out.push_str(text));
+    }
+
+    /// Calls the closure with the displayed form.
+    fn with_text<T>(self, then: impl FnOnce(&str) -> T) -> T {
         match self.addr.ip() {
             // Answers contain hundreds of thousands of addresses, and the standard library takes several times as long.
-            IpAddr::V4(v4) => out.push_str(V4Text::new(v4.octets(), self.port, self.protocol).as_str()),
-            IpAddr::V6(v6) => out.push_str(&format!("{}/{}", SocketAddr::from((v6, self.port)), self.protocol)),
+            IpAddr::V4(v4) => then(V4Text::new(v4.octets(), self.port, self.protocol).as_str()),
+            IpAddr::V6(v6) => then(&format!("{}/{}", SocketAddr::from((v6, self.port)), self.protocol)),
         }
     }
 }
 
 impl fmt::Display for L4Addr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut text = String::with_capacity(V4Text::MAX);
-        self.push_to(&mut text);
-        f.pad(&text)
+        self.with_text(|text| f.pad(text))
     }
 }
+
+/// The digits of each number from 0 to 255, and how many there are.
+const OCTETS: [[u8; 4]; 256] = {
+    let mut octets = [[0; 4]; 256];
+    let mut number: u8 = 0;
+    loop {
+        let [hundreds, tens, ones] = [b'0' + number / 100, b'0' + number / 10 % 10, b'0' + number % 10];
+        octets[number as usize] = match number {
+            0..10 => [ones, 0, 0, 1],
+            10..100 => [tens, ones, 0, 2],
+            100.. => [hundreds, tens, ones, 3],
+        };
+        if number == u8::MAX {
+            break octets;
+        }
+        number += 1;
+    }
+};
 
 /// The text of an IPv4 transport address.
 struct V4Text {
@@ -356,7 +377,9 @@ impl V4Text {
     fn new(octets: [u8; 4], port: u16, protocol: Protocol) -> Self {
         let mut text = Self { bytes: [0; Self::MAX], length: 0 };
         for (octet, end) in octets.into_iter().zip(b"...:") {
-            text.push_number(octet.into());
+            let [a, b, c, length] = OCTETS[usize::from(octet)];
+            text.bytes[text.length..text.length + 3].copy_from_slice(&[a, b, c]);
+            text.length += usize::from(length);
             text.push(&[*end]);
         }
         text.push_number(port);

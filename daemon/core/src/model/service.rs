@@ -107,7 +107,14 @@ impl TryFrom<String> for ServiceName {
 
 impl From<ServiceName> for String {
     fn from(value: ServiceName) -> Self {
-        value.to_string()
+        Self::from(&value)
+    }
+}
+
+impl From<&ServiceName> for String {
+    /// Takes a third of the time of [`ToString`].
+    fn from(value: &ServiceName) -> Self {
+        [&value.namespace, "/", &value.name].concat()
     }
 }
 

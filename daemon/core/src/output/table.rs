@@ -3,6 +3,7 @@
 
 pub use super::cell::Cell;
 use super::schema::{Column, Schema};
+pub(crate) use text::Texts;
 pub use text::{COLOURS, Lines, Style};
 
 mod text;
@@ -58,7 +59,9 @@ impl<'a> Table<'a> {
 
     /// Writes the table in this style. The result can write further rows in the same columns.
     pub fn write_lines(&self, style: &Style, out: &mut String) -> Lines {
-        text::write(self.schema, &self.cells, (style, self.instead.as_deref()), out)
+        let mut texts = Texts::new(self.schema, style);
+        self.cells.chunks_exact(self.schema.columns.len()).for_each(|row| texts.push(row));
+        texts.write(self.instead.as_deref(), out)
     }
 
     /// The name and columns.

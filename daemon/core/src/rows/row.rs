@@ -35,7 +35,12 @@ pub fn table<R: Row>(rows: &[R], now: Time) -> Table<'_> {
     let schema = R::schema();
     let mut cells = Vec::with_capacity(rows.len() * schema.columns.len());
     rows.iter().for_each(|row| row.push_cells(now, &mut cells));
-    Table::of_cells(schema, cells).or_text(format!("No {} found.", schema.name.replace('_', " ")))
+    Table::of_cells(schema, cells).or_text(none_found::<R>())
+}
+
+/// The text that replaces a table without rows.
+pub(super) fn none_found<R: Row>() -> String {
+    format!("No {} found.", R::schema().name.replace('_', " "))
 }
 
 /// A field that is shown in one cell.

@@ -262,7 +262,7 @@ impl FrontendRow {
         Self {
             address: report.address,
             kind: Some(report.kind.to_string()),
-            service: Some(report.service.to_string()),
+            service: Some(String::from(&report.service)),
             port: filled(&report.port),
             backends: report.backends,
             flags: report.flags,
@@ -277,7 +277,7 @@ impl FrontendRow {
 impl From<ServiceReport> for ServiceRow {
     fn from(report: ServiceReport) -> Self {
         Self {
-            service: report.service.to_string(),
+            service: String::from(&report.service),
             source: report.source.to_string(),
             ports: report.ports,
             internal_policy: policy(report.internal_policy),
@@ -307,7 +307,7 @@ impl From<BackendReport> for BackendRow {
     fn from(report: BackendReport) -> Self {
         Self {
             address: report.address,
-            service: Some(report.service.to_string()),
+            service: Some(String::from(&report.service)),
             port: filled(&report.port),
             state: Some(report.state),
             weight: report.weight.into(),

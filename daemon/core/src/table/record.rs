@@ -51,6 +51,20 @@ pub(super) fn change_record<T>(
     result
 }
 
+/// Records whether the current description of the service asks for health checks; `None` if there is no service of this
+/// name.
+pub(super) fn note_checked(
+    checked: &mut OrdMap<ServiceName, Arc<Service>>,
+    name: &ServiceName,
+    service: Option<&Arc<Service>>,
+) {
+    match service.filter(|service| service.health_check.is_some()) {
+        Some(service) => drop(checked.insert(name.clone(), Arc::clone(service))),
+        None if checked.contains_key(name) => drop(checked.remove(name)),
+        None => {}
+    }
+}
+
 /// Lets the slice share the strings of names that the record already contains. On a large cluster, names are a
 /// considerable part of a service's memory.
 pub(super) fn share_names(record: &Record, slice: &mut Slice) {

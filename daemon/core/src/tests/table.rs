@@ -1,4 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::{Effect, Table};
 use crate::change::Change;
@@ -193,6 +194,28 @@ fn the_oldest_description_counts_then_the_files() {
         let (owner, _) = table.owner(&name("a/s")).expect("described");
         assert_eq!(owner.source, expected, "files {files:?}, Kubernetes {kubernetes:?}");
     }
+}
+
+#[test]
+fn a_service_is_checked_while_the_description_that_counts_asks_for_it() {
+    let mut table = Table::default();
+    let mut is_checked_after = |change| {
+        table.apply(change);
+        let checked = table.checked(&name("a/s"));
+        assert!(checked.is_none_or(|service| Arc::ptr_eq(service, table.owner(&name("a/s")).expect("described").0)));
+        checked.is_some()
+    };
+    let plain = service("a/s", Source::Kubernetes, Some(1));
+    let checked = Service { health_check: Some(Arc::default()), ..plain.clone() };
+    let from_file = service("a/s", Source::Files, None);
+    assert!(!is_checked_after(Change::UpsertService(plain.clone())));
+    assert!(is_checked_after(Change::UpsertService(checked.clone())));
+    assert!(is_checked_after(Change::UpsertService(Service { created: Some(2), ..checked.clone() })));
+    assert!(!is_checked_after(Change::UpsertService(from_file)), "the file takes precedence");
+    assert!(is_checked_after(Change::RemoveService(name("a/s"), Source::Files)));
+    assert!(!is_checked_after(Change::UpsertService(plain)));
+    assert!(is_checked_after(Change::UpsertService(checked)));
+    assert!(!is_checked_after(Change::RemoveService(name("a/s"), Source::Kubernetes)));
 }
 
 /// A file's service does not get the backends of a Kubernetes service of the same name.

@@ -146,10 +146,14 @@ pub(crate) fn pin_names() -> [String; 2] {
     [NAME.to_owned(), format!("{NAME}{UNFINISHED}")]
 }
 
+/// The kind of the map.
+pub(crate) fn kind() -> Spec {
+    Spec::kind((libbpf_sys::BPF_MAP_TYPE_ARRAY, libbpf_sys::BPF_F_MMAPABLE), size_of::<u32>(), size_of::<u64>())
+}
+
 /// Makes the programs of earlier starts look into the maps for every packet, and creates an empty filter.
 pub(crate) fn create(pins: &Pins, outside: u32) -> Result<MapHandle, OpenError> {
-    let kind =
-        Spec::kind((libbpf_sys::BPF_MAP_TYPE_ARRAY, libbpf_sys::BPF_F_MMAPABLE), size_of::<u32>(), size_of::<u64>());
+    let kind = kind();
     for path in paths(pins).into_iter().filter(|path| path.exists()) {
         let map = MapHandle::from_pinned_path(&path).map_err(failed("opening", &path))?;
         if !Spec::read(&map).map_err(failed("reading", &path))?.same_kind(kind) {

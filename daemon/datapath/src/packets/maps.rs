@@ -239,11 +239,11 @@ impl PersistentMap {
     }
 }
 
-/// Adds a second pin for each map of an older layout that has the same keys and values, so that connections continue.
-/// Maps that are already there stay.
+/// Adds a second pin for each map of an older layout that has the same keys and values, so that connections continue,
+/// and so that this start finds the Bloom filter that the older programs rely on. Maps that are already there stay.
 pub(crate) fn share(predecessor: &Pins, pins: &Pins) -> Result<(), OpenError> {
     let kinds = specs(PacketLimits { outside: 0, connections: 0, handshakes: 0, fragments: 0, source_ranges: 0 });
-    for (name, kind) in PERSISTENT.into_iter().zip(kinds) {
+    for (name, kind) in PERSISTENT.into_iter().zip(kinds).chain([(bloom::NAME, bloom::kind())]) {
         for (theirs, ours) in paths(predecessor, name).into_iter().zip(paths(pins, name)) {
             if ours.exists() || !theirs.exists() {
                 continue;

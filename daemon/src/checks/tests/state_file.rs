@@ -76,15 +76,15 @@ async fn is_written(path: &Path, expected: &Unhealthy) {
 async fn the_file_follows_and_only_when_something_changes() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join(NAME);
-    let mut saver = Saver::load(directory.path(), LIMITS).await;
-    assert_eq!(*saver.saved(), Unhealthy::new());
-    saver.save(Unhealthy::new());
+    let mut stored = load(directory.path(), LIMITS).await;
+    assert_eq!(*stored.saved(), Unhealthy::new());
+    stored.save(Unhealthy::new());
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert!(!path.exists(), "nothing to remember, nothing written");
-    saver.save(unhealthy(&[1]));
+    stored.save(unhealthy(&[1]));
     is_written(&path, &unhealthy(&[1])).await;
-    saver.close(unhealthy(&[2])).await;
-    assert_eq!(*Saver::load(directory.path(), LIMITS).await.saved(), unhealthy(&[2]));
+    stored.close(unhealthy(&[2])).await;
+    assert_eq!(*load(directory.path(), LIMITS).await.saved(), unhealthy(&[2]));
 }
 
 #[tokio::test]
@@ -92,13 +92,13 @@ async fn a_directory_that_cannot_be_written_is_tried_again() {
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state");
     fs::write(&state, "a file where the directory should be").unwrap();
-    let mut saver = Saver::load(&state, LIMITS).await;
-    saver.save(unhealthy(&[1]));
+    let mut stored = load(&state, LIMITS).await;
+    stored.save(unhealthy(&[1]));
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert!(state.is_file());
     fs::remove_file(&state).unwrap();
     is_written(&state.join(NAME), &unhealthy(&[1])).await;
-    saver.close(unhealthy(&[1])).await;
+    stored.close(unhealthy(&[1])).await;
     assert_eq!(read(&state.join(NAME)).unwrap(), unhealthy(&[1]));
 }
 
@@ -107,5 +107,5 @@ async fn a_directory_that_cannot_be_written_is_tried_again() {
 async fn what_is_not_a_file_is_not_waited_for() {
     let directory = tempfile::tempdir().unwrap();
     nix::unistd::mkfifo(&directory.path().join(NAME), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    assert_eq!(*Saver::load(directory.path(), LIMITS).await.saved(), Unhealthy::new());
+    assert_eq!(*load(directory.path(), LIMITS).await.saved(), Unhealthy::new());
 }

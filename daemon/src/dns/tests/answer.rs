@@ -50,6 +50,26 @@ fn srv_records_without_a_usable_target_count_as_none() {
     assert_eq!(read(&question(RecordType::Srv), &message(records)), Ok(Answer::Empty(None)));
 }
 
+/// All targets of an answer may be ports of one host, which has every address of the additional section.
+#[test]
+fn an_answer_has_a_limited_number_of_addresses() {
+    let targets = (1..=1_000).map(|port| srv("web.example", 5, [0, 1, port], "a.example"));
+    let mut whole = message(targets.collect());
+    whole.add_additionals((0..2_000_u16).map(|host| {
+        let [high, low] = host.to_be_bytes();
+        address("a.example", 5, &format!("10.0.{high}.{low}"))
+    }));
+    let bytes = whole.to_vec().unwrap();
+    assert!(bytes.len() < 1 << 16, "{} bytes fit in an answer over TCP", bytes.len());
+    let Ok(Answer::Records(Records::Targets(targets), _)) =
+        read(&question(RecordType::Srv), &Message::from_vec(&bytes).unwrap())
+    else {
+        panic!("no targets");
+    };
+    assert_eq!(targets.len(), 1_000);
+    assert_eq!(targets.iter().map(|target| target.addresses.len()).sum::<usize>(), MAX_RECORDS);
+}
+
 proptest! {
     /// Arbitrary bytes from a server, and a valid message with damaged bytes, are read or refused.
     #[test]

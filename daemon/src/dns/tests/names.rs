@@ -101,6 +101,75 @@ proptest! {
     }
 }
 
+/// Targets of one SRV answer: hosts, each with or without an address in the answer.
+fn any_targets() -> impl Strategy<Value = Vec<Target>> {
+    let target = (0_u8..4, any::<bool>()).prop_map(|(host, has_address)| Target {
+        priority: 0,
+        weight: 1,
+        port: 80,
+        name: DnsName::of_labels(&format!("host{host}.example")).unwrap(),
+        addresses: if has_address { vec!["192.0.2.1".parse().unwrap()] } else { Vec::new() },
+    });
+    prop::collection::vec(target, 0..4)
+}
+
+proptest! {
+    /// An SRV answer changes the questions about its own targets alone, to what all questions together would be.
+    #[test]
+    fn an_srv_answer_changes_its_own_targets(answers in prop::collection::vec((0_usize..3, any_targets()), 1..20)) {
+        let questions = ["a", "b", "c"].map(|name| question(&format!("_http._tcp.{name}.example"), RecordType::Srv));
+        let mut wanted = (*wanted(&questions)).clone();
+        // Another slice with the first name, for both families.
+        let first = wanted.values().next().unwrap();
+        let both = Named {
+            slice: SliceName::new("shop", "both"),
+            families: vec![Family::Ipv4, Family::Ipv6],
+            ..Named::clone(first)
+        };
+        wanted.insert(both.slice.clone(), Arc::new(both));
+        let mut names = Names::new(BOUNDS, 1, BTreeMap::new());
+        names.follow(Arc::new(wanted), Moment(0));
+        let state = |names: &Names| {
+            let entries = names.entries().map(|(question, entry)| (question.clone(), entry.slices.clone()));
+            (entries.collect::<Vec<_>>(), names.due.clone())
+        };
+        for (at, targets) in answers {
+            let answer = Answer::Records(Records::Targets(targets), 5);
+            names.answer(&questions[at], Reply::Answered("s".into(), answer), Moment(1), 0);
+            let after = state(&names);
+            names.rewire(Moment(1));
+            prop_assert_eq!(after, state(&names));
+        }
+    }
+}
+
+/// The cost of an SRV answer does not depend on the number of names.
+#[test]
+fn many_srv_names_are_answered_soon() {
+    let questions: Vec<Question> =
+        (0..3_000).map(|name| question(&format!("_http._tcp.web{name}.example"), RecordType::Srv)).collect();
+    let mut names = Names::new(BOUNDS, 1, BTreeMap::new());
+    names.follow(wanted(&questions), Moment(0));
+    let began = std::time::Instant::now();
+    while let Some(asked) = names.take_due(Moment(0), Which::All) {
+        let target = Target {
+            priority: 0,
+            weight: 1,
+            port: 80,
+            name: DnsName::of_labels(&format!("host.{}", asked.name)).unwrap(),
+            addresses: Vec::new(),
+        };
+        let reply = match asked.record {
+            RecordType::Srv => Reply::Answered("s".into(), Answer::Records(Records::Targets(vec![target]), 5)),
+            _ => records(&["192.0.2.1"], 5),
+        };
+        assert!(names.answer(&asked, reply, Moment(0), 0));
+    }
+    assert_eq!(names.entries().count(), 2 * questions.len());
+    // With a look at all names for each answer, this takes a minute.
+    assert!(began.elapsed().as_secs() < 10, "{:?}", began.elapsed());
+}
+
 #[test]
 fn failures_are_repeated_with_growing_pauses() {
     let question = question("web.example", RecordType::A);

@@ -10,7 +10,9 @@ use crate::memory::MemoryDatapath;
 use crate::model::addr::Protocol;
 use crate::model::moment::Moment;
 use crate::model::node::NodeFacts;
-use crate::model::service::{Backend, FrontendSpec, Origin, Service, ServicePort, Slice, SliceName, SlicePort};
+use crate::model::service::{
+    Backend, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort,
+};
 use crate::state::entries::{FrontendEntry, MapOp, ServiceId};
 use crate::state::kernel_check::EntryKey;
 

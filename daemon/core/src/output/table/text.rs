@@ -58,50 +58,10 @@ impl Style {
     }
 }
 
-/// Appends the table: the headings, then one line per row. The result writes further rows in the same columns.
-/// `instead` replaces the headings of a table without rows.
-pub(super) fn write(
-    schema: &'static Schema,
-    cells: &[Cell<'_>],
-    (style, instead): (&Style, Option<&str>),
-    out: &mut String,
-) -> Lines {
-    let mut shown = shown_columns(schema, cells, style);
-    let (lines, texts) = loop {
-        let columns: Vec<Column> = shown.iter().map(|at| schema.columns[*at]).collect();
-        let texts = Texts::new(cells, (schema.columns.len(), &shown), style);
-        let layout = Layout::new(&columns, &texts, style);
-        match columns.iter().rposition(|column| column.is_spare) {
-            Some(spare) if !layout.fits(&columns, style) => drop(shown.remove(spare)),
-            _ => break (Lines { layout, style: *style, columns, shown }, texts),
-        }
-    };
-    if let (true, Some(text)) = (cells.is_empty(), instead) {
-        push_printable(out, text);
-        out.push('\n');
-        return lines;
-    }
-    let headings: Vec<Shown<'_>> = lines.columns.iter().map(|column| Shown::new(column.heading)).collect();
-    out.reserve(texts.plain.len() + cells.len() * GAP.len() * 2);
-    lines.layout.push_line(&headings, &[], out);
-    texts.for_each_row(|row| lines.push(row, out));
-    lines
-}
-
-/// The positions of the columns that text contains: without those for wide text, and those that are empty in every row.
-fn shown_columns(schema: &Schema, cells: &[Cell<'_>], style: &Style) -> Vec<usize> {
-    let columns = schema.columns.len();
-    let is_empty = |at: usize| cells.iter().skip(at).step_by(columns).all(Cell::is_empty);
-    let is_shown = |at: &usize| {
-        let column = &schema.columns[*at];
-        style.wide || !column.is_wide && (style.is_stream || cells.is_empty() || !is_empty(*at))
-    };
-    (0..columns).filter(is_shown).collect()
-}
-
 /// Writes lines in the columns of an existing table.
 #[derive(Debug)]
 pub struct Lines {
+    schema: &'static Schema,
     columns: Vec<Column>,
     /// The positions of the columns in a row.
     shown: Vec<usize>,
@@ -112,7 +72,24 @@ pub struct Lines {
 impl Lines {
     /// Appends one row.
     pub fn push_row(&self, row: &[Cell<'_>], out: &mut String) {
-        Texts::new(row, (row.len(), &self.shown), &self.style).for_each_row(|row| self.push(row, out));
+        let mut texts = Texts::new(self.schema, &self.style);
+        texts.push(row);
+        self.push_rows(&texts, out);
+    }
+
+    fn push_rows(&self, texts: &Texts, out: &mut String) {
+        let mut row = Vec::with_capacity(self.shown.len());
+        let mut start = 0;
+        for ends in texts.ends.chunks_exact(self.schema.columns.len()) {
+            row.clear();
+            row.extend(self.shown.iter().map(|&at| {
+                let (end, width) = ends[at];
+                let start = if at > 0 { ends[at - 1].0 } else { start };
+                Shown { text: &texts.plain[start..end], width }
+            }));
+            start = ends[ends.len() - 1].0;
+            self.push(&row, out);
+        }
     }
 
     fn push(&self, row: &[Shown<'_>], out: &mut String) {
@@ -142,44 +119,79 @@ fn width_of(text: &str) -> usize {
     if text.is_ascii() { text.len() } else { text.chars().count() }
 }
 
-/// The room to reserve for the text of a cell, in bytes.
-const ROOM: usize = 24;
-
 /// The displayed cells of a table, in one string.
-struct Texts {
+pub(crate) struct Texts {
+    schema: &'static Schema,
+    style: Style,
     plain: String,
     /// The end of each text, and its width.
     ends: Vec<(usize, usize)>,
-    columns: usize,
+    /// The width that each column needs.
+    widths: Vec<usize>,
+    /// Whether each column has a value in any row.
+    is_filled: Vec<bool>,
 }
 
 impl Texts {
-    /// The texts of the shown columns, of rows with this number of columns.
-    fn new(cells: &[Cell<'_>], (columns, shown): (usize, &[usize]), style: &Style) -> Self {
-        let plain = String::with_capacity(cells.len() * ROOM);
-        let mut texts = Self { plain, ends: Vec::with_capacity(cells.len()), columns: shown.len() };
-        for row in cells.chunks_exact(columns.max(1)) {
-            for at in shown {
-                let start = texts.plain.len();
-                push_cell(&mut texts.plain, &row[*at], style);
-                texts.ends.push((texts.plain.len(), width_of(&texts.plain[start..])));
-            }
-        }
-        texts
+    /// A table without rows.
+    pub(crate) fn new(schema: &'static Schema, style: &Style) -> Self {
+        let widths = schema.columns.iter().map(|column| column.heading.chars().count()).collect();
+        let is_filled = vec![false; schema.columns.len()];
+        Self { schema, style: *style, plain: String::new(), ends: Vec::new(), widths, is_filled }
     }
 
-    /// Calls the closure with the texts of each row.
-    fn for_each_row<'a>(&'a self, mut each: impl FnMut(&[Shown<'a>])) {
-        let mut row = Vec::with_capacity(self.columns);
-        let mut start = 0;
-        for cells in self.ends.chunks_exact(self.columns.max(1)) {
-            row.clear();
-            for &(end, width) in cells {
-                row.push(Shown { text: &self.plain[start..end], width });
-                start = end;
+    /// Appends a row, which has a cell for each column.
+    pub(crate) fn push(&mut self, row: &[Cell<'_>]) {
+        let is_limited = self.style.width.is_some() && !self.style.wide;
+        for (at, (column, cell)) in self.schema.columns.iter().zip(row).enumerate() {
+            let start = self.plain.len();
+            if self.style.wide || !column.is_wide {
+                push_cell(&mut self.plain, cell, &self.style);
             }
-            each(&row);
+            let width = width_of(&self.plain[start..]);
+            self.ends.push((self.plain.len(), width));
+            if column.kind != Kind::List || is_limited || width <= MAX_PADDED {
+                self.widths[at] = self.widths[at].max(width);
+            }
+            self.is_filled[at] |= !cell.is_empty();
         }
+    }
+
+    /// Appends the table: the headings, then one line per row. The result writes further rows in the same columns.
+    /// `instead` replaces the headings of a table without rows.
+    pub(crate) fn write(&self, instead: Option<&str>, out: &mut String) -> Lines {
+        let Self { schema, style, ends, .. } = self;
+        let mut shown = self.shown_columns();
+        let lines = loop {
+            let columns: Vec<Column> = shown.iter().map(|at| schema.columns[*at]).collect();
+            let widths = shown.iter().map(|at| self.widths[*at]).collect();
+            let layout = Layout::new(&columns, widths, style);
+            match columns.iter().rposition(|column| column.is_spare) {
+                Some(spare) if !layout.fits(&columns, style) => drop(shown.remove(spare)),
+                _ => break Lines { schema, layout, style: *style, columns, shown },
+            }
+        };
+        if let (true, Some(text)) = (ends.is_empty(), instead) {
+            push_printable(out, text);
+            out.push('\n');
+            return lines;
+        }
+        let headings: Vec<Shown<'_>> = lines.columns.iter().map(|column| Shown::new(column.heading)).collect();
+        out.reserve(self.plain.len() + ends.len() * GAP.len() * 2);
+        lines.layout.push_line(&headings, &[], out);
+        lines.push_rows(self, out);
+        lines
+    }
+
+    /// The positions of the columns that text contains: without those for wide text, and those that are empty in every
+    /// row.
+    fn shown_columns(&self) -> Vec<usize> {
+        let Self { schema, style, .. } = self;
+        let is_shown = |at: &usize| {
+            let is_worth = style.is_stream || self.ends.is_empty() || self.is_filled[*at];
+            style.wide || !schema.columns[*at].is_wide && is_worth
+        };
+        (0..schema.columns.len()).filter(is_shown).collect()
     }
 }
 
@@ -203,19 +215,8 @@ enum Last {
 }
 
 impl Layout {
-    fn new(columns: &[Column], cells: &Texts, style: &Style) -> Self {
-        let mut widths: Vec<usize> = columns.iter().map(|column| column.heading.chars().count()).collect();
-        let is_limited = style.width.is_some() && !style.wide;
-        let most = |column: &Column| match column.kind {
-            Kind::List if !is_limited => MAX_PADDED,
-            _ => usize::MAX,
-        };
-        let most: Vec<usize> = columns.iter().map(most).collect();
-        for row in cells.ends.chunks_exact(widths.len().max(1)) {
-            for ((width, most), (_, found)) in widths.iter_mut().zip(&most).zip(row) {
-                *width = if found <= most { (*width).max(*found) } else { *width };
-            }
-        }
+    /// The layout of columns that need these widths.
+    fn new(columns: &[Column], widths: Vec<usize>, style: &Style) -> Self {
         let narrowed = vec![false; widths.len()];
         let mut layout = Self { widths, narrowed, last: None };
         let Some(width) = style.width.filter(|_| !style.wide) else { return layout };
