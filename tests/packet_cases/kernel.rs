@@ -121,6 +121,7 @@ fn load(settings: &Settings, limits: TableLimits) -> (PacketPrograms, PacketBloo
             source_ranges: 64,
         },
         count_connections: true,
+        has_pods: true,
     };
     let programs = PacketPrograms::load(&options, PacketMaps::default()).unwrap_or_else(|error| panic!("{error}"));
     let sweep = Sweep::load(programs.maps()).unwrap_or_else(|error| panic!("{error}"));
