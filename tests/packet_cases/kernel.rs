@@ -20,6 +20,10 @@ const TABLES: [&str; 4] = ["connections", "half_open", "fragments", "affinity"];
 /// The maps that are written for each world; `services` and `slots` are arrays.
 const CONTENT: [&str; 5] = ["outside", "frontends", "source_ranges", "uplinks", "node_addrs"];
 
+/// Entries that are read at a time, and more than a bucket of a map has.
+const BATCH: u32 = 256;
+const MOST_IN_BUCKET: usize = 32;
+
 /// Where the counts by reason begin in `struct packet_counts`.
 const DROPPED: usize = 40;
 
@@ -287,9 +291,11 @@ impl Kernel {
     }
 
     fn entries(&self, map: &str) -> Entries {
-        // More than a bucket of the kernel's has, which is read as a whole.
-        const BATCH: u32 = 64;
-        self.map(map).lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY).unwrap().collect()
+        let map = self.map(map);
+        let read = |batch| -> Entries { map.lookup_batch(batch, MapFlags::ANY, MapFlags::ANY).unwrap().collect() };
+        let entries = read(BATCH);
+        // The kernel ends a batch before a bucket that does not fit, and libbpf-rs takes such a batch for the last one.
+        if entries.len() + MOST_IN_BUCKET < BATCH as usize { entries } else { read(map.max_entries()) }
     }
 
     /// What the programs remember. Everything is read again after each packet; only what differs is decoded again.
