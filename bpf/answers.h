@@ -10,7 +10,7 @@
 #ifndef NODELB_ANSWERS_H
 #define NODELB_ANSWERS_H
 
-#include "service.h"
+#include "socket_table.h"
 
 /*
  * Whether a NodePort is served that no process of this node may bind. Where a
@@ -36,6 +36,37 @@ is_foreign_nodeport(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 	return service && !(service->flags & SERVICE_MAY_BE_BOUND);
 }
 
+/* The number of UDP sockets in the entry of the kernel's table for the port. */
+static __always_inline __u32 sockets_at(const struct net *net, __u32 port)
+{
+	const struct udp_table *table = net->ipv4.udp_table;
+	__u64 index = (port + net->hash_mix) & table->mask;
+	const struct udp_hslot *slot;
+
+	slot = (const void *)table->hash +
+	       index * bpf_core_type_size(struct udp_hslot);
+	slot = bpf_rdonly_cast(slot, bpf_core_type_id_kernel(struct udp_hslot));
+	return slot->count;
+}
+
+/*
+ * Whether a UDP socket may have the port. If none has, which most entries of
+ * the kernel's table show, nothing needs to be looked up. The socket that sends
+ * has a port, too: if there is none in its own entry, the kernel has another
+ * table than this function knows.
+ */
+static __always_inline bool
+may_have_socket(struct bpf_sock_addr *ctx, __u32 port)
+{
+	const struct net *net;
+
+	if (!has_tables() ||
+	    !bpf_core_field_exists(struct netns_ipv4, udp_table))
+		return true;
+	net = sock_at(ctx->sk)->__sk_common.skc_net.net;
+	return sockets_at(net, port) || !sockets_at(net, ctx->sk->src_port);
+}
+
 /*
  * A socket without a port, as at its first connect(), has received no request.
  */
@@ -44,6 +75,7 @@ may_answer(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 {
 	return to->protocol == IPPROTO_UDP && ctx->sk->src_port &&
 	       is_nodeport(bpf_ntohs(to->port_be)) &&
+	       may_have_socket(ctx, bpf_ntohs(to->port_be)) &&
 	       is_foreign_nodeport(ctx, to);
 }
 

@@ -18,8 +18,26 @@ struct ns_common {
 	unsigned int inum;
 };
 
+/* Sockets by a hash of their port. */
+struct udp_hslot {
+	int count;
+};
+
+struct udp_table {
+	struct udp_hslot *hash;
+	unsigned int mask;
+};
+
+struct netns_ipv4 {
+	struct udp_table *udp_table;
+};
+
 struct net {
 	struct ns_common ns;
+	/* What the namespace adds to a port before it is masked. */
+	__u32 hash_mix;
+	/* For both families. */
+	struct netns_ipv4 ipv4;
 };
 
 typedef struct {

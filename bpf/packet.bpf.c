@@ -233,15 +233,12 @@ int packet_out(struct __sk_buff *skb)
 	return watched(skb, PACKET_LEAVING, false);
 }
 
-/* Devices of pods with a kernel of their own: no socket program sees them. */
+/*
+ * Devices of pods with a kernel of their own: no socket program sees them.
+ * packet_out is for packets to these pods, too.
+ */
 SEC("tc")
 int pod_in(struct __sk_buff *skb)
 {
 	return watched(skb, PACKET_ARRIVING, true);
-}
-
-SEC("tc")
-int pod_out(struct __sk_buff *skb)
-{
-	return watched(skb, PACKET_LEAVING, false);
 }

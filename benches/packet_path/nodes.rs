@@ -46,6 +46,7 @@ pub(crate) fn packet_options() -> PacketOptions {
         limits: SIZES,
         services: LIMITS,
         count_connections: true,
+        has_pods: true,
     }
 }
 

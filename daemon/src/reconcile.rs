@@ -8,8 +8,9 @@
 //!                                       └── canary, every CANARY_EVERY; watchdog, from this loop only
 //! ```
 //!
-//! An idle owner applies a change at once. Under load, all changes that are waiting go into one round: no change waits
-//! for a timer, and a burst of changes costs one round per batch.
+//! An idle owner applies a change at once. Under load, all changes that are waiting go into one round, and a burst of
+//! changes costs one round per batch. No change waits for a timer, except while Kubernetes is not synced: its services
+//! and their slices arrive separately, and each service that is compiled without its slices is compiled twice.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use nodelb_core::state::entries::MapState;
 use nodelb_core::state::kernel_check::EntryKey;
 use nodelb_kube::clock::{Clock, Taken, at, ticking};
 use tokio::sync::{Notify, mpsc, watch};
-use tokio::time::Interval;
+use tokio::time::{Instant, Interval};
 use tracing::{info, warn};
 
 use crate::datapath::DatapathReader;
@@ -49,6 +50,9 @@ pub const QUEUE: usize = 64;
 
 /// The maximum number of changes in one round, which limits the time between two watchdog messages.
 const ROUND_CHANGES: usize = 65_536;
+
+/// The minimum time from one round to the next one while Kubernetes is not synced.
+const ROUND_EVERY: Duration = Duration::from_millis(500);
 
 /// The interval of the canary check of the hooks.
 const CANARY_EVERY: Duration = Duration::from_secs(10);
@@ -98,6 +102,10 @@ struct LoopState {
     goes_without: bool,
     probes: Vec<Check>,
     losses: Losses,
+    /// The beginning of the latest round.
+    latest_round: Option<Instant>,
+    /// The time of the first change that waits for a round, and the time of that round.
+    waiting: Option<(Taken, Instant)>,
 }
 
 impl<D: Datapath> Owner<D> {
@@ -179,11 +187,19 @@ impl<D: Datapath> Owner<D> {
         self.round(&mut state, Taken::now());
         loop {
             let retry = self.engine.next_round().map(|at| self.clock.instant_of(at));
+            let due = state.waiting.map(|(_, due)| due);
             tokio::select! {
                 () = &mut shutdown => return,
                 Some(batch) = self.changes.recv() => {
-                    let taken = Taken::now();
+                    let taken = state.waiting.map_or_else(Taken::now, |(first, _)| first);
                     self.take(batch);
+                    state.waiting = self.next_round(&state).map(|due| (taken, due));
+                    if state.waiting.is_none() {
+                        self.round(&mut state, taken);
+                    }
+                }
+                () = at(due) => {
+                    let taken = state.waiting.map_or_else(Taken::now, |(first, _)| first);
                     self.round(&mut state, taken);
                 }
                 () = at(retry) => {
@@ -217,6 +233,12 @@ impl<D: Datapath> Owner<D> {
         }
     }
 
+    /// The time of the next round if that is not at once.
+    fn next_round(&self, state: &LoopState) -> Option<Instant> {
+        let due = state.latest_round? + ROUND_EVERY;
+        (self.engine.unsynced().contains(&Source::Kubernetes) && Instant::now() < due).then_some(due)
+    }
+
     /// Reads the entries again, while no operation is in progress, and repairs real differences.
     fn look_again(&mut self, suspects: &[EntryKey], state: &mut LoopState) {
         match self.datapath.read(suspects) {
@@ -231,6 +253,7 @@ impl<D: Datapath> Owner<D> {
 
     fn round(&mut self, state: &mut LoopState, taken: Taken) {
         let (now, began) = (self.clock.now(), Taken::now());
+        (state.latest_round, state.waiting) = (Some(Instant::now()), None);
         self.rounds.begin();
         let mut round = self.engine.reconcile(&mut self.datapath, now);
         self.engine.end_round(&mut self.datapath, self.clock.now());

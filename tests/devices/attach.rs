@@ -102,6 +102,26 @@ fn a_device_can_change_its_side() {
 }
 
 #[test]
+fn without_programs_for_pods_their_devices_get_none() {
+    in_sandbox("devices::attach::without_programs_for_pods_their_devices_get_none", |env| {
+        pair("v0", "v1");
+        let pod = HookedDevice { side: DeviceSide::Pod, ..uplink("v0") };
+        let (links, _) = pins(env);
+        let mut node = Node::open(&options(env));
+        node.packets.hooks.attach(pod).unwrap();
+        node.attach("v1");
+        drop(node);
+        let mut node = Node::open(&with_packets(env, |packets| packets.options.has_pods = false));
+        assert_eq!((node.devices(), node.faults()), (vec![uplink("v1").ifindex], Vec::new()));
+        assert_eq!(names(&links, "packets").len(), 2);
+        let error = node.packets.hooks.attach(pod).unwrap_err().to_string();
+        assert!(error.ends_with("the programs for devices of pods are not loaded"), "{error}");
+        node.attach("v0");
+        assert_eq!(node.devices().len(), 2);
+    });
+}
+
+#[test]
 fn cleanup_detaches_everything() {
     in_sandbox("devices::attach::cleanup_detaches_everything", |env| {
         pair("v0", "v1");

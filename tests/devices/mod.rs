@@ -32,6 +32,7 @@ fn options(env: &Sandbox) -> Options {
         limits: PACKET_LIMITS,
         services: LIMITS,
         count_connections: false,
+        has_pods: true,
     };
     let packets = PacketConfig { options: packets, settings: PacketSettings::default(), hook_method: None };
     Options {

@@ -241,6 +241,7 @@ impl Environment for Cluster<'_> {
             limits: packets,
             services: limits,
             count_connections: true,
+            has_pods: true,
         };
         let settings =
             PacketSettings { answers: true, always_masquerades: self.always_masquerades, ..PacketSettings::default() };

@@ -174,13 +174,13 @@ fn differences(ran: &Ran, after: &Tables, outcome: &Outcome) -> String {
 
 /// Runs both on the packet and returns what differs, and what the function decided. `None` if the kernel cannot run the
 /// program on such a packet.
-pub(crate) fn compare(kernel: &Kernel, world: &World, packet: &Packet) -> Option<(String, Outcome)> {
+pub(crate) fn compare(kernel: &mut Kernel, world: &World, packet: &Packet) -> Option<(String, Outcome)> {
     let mut packet = packet.clone();
     let own = world.devices.values().find(|device| device.ifindex == packet.ifindex)?.mac;
     if !packet.is_for_host && packet.bytes.get(..6)? == own {
         packet.bytes[..6].copy_from_slice(&OTHER_HOST);
     }
-    let before = kernel.tables_before();
+    let before = kernel.tables();
     let started = clock(ClockId::CLOCK_MONOTONIC_COARSE);
     let ran = kernel.run(&packet)?;
     let ended = clock(ClockId::CLOCK_MONOTONIC_COARSE);

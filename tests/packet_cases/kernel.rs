@@ -1,7 +1,5 @@
 //! The BPF programs with their maps, in the network of a case.
 
-use std::cell::RefCell;
-
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use nodelb_core::datapath::Limits;
 use nodelb_core::packets::connections::{TableLimits, Tables};
@@ -22,8 +20,9 @@ const TABLES: [&str; 4] = ["connections", "half_open", "fragments", "affinity"];
 /// The maps that are written for each world; `services` and `slots` are arrays.
 const CONTENT: [&str; 5] = ["outside", "frontends", "source_ranges", "uplinks", "node_addrs"];
 
-/// Entries that a system call reads.
+/// Entries that are read at a time, and more than a bucket of a map has.
 const BATCH: u32 = 256;
+const MOST_IN_BUCKET: usize = 32;
 
 /// Where the counts by reason begin in `struct packet_counts`.
 const DROPPED: usize = 40;
@@ -53,6 +52,12 @@ pub(crate) struct Ran {
     pub(crate) reasons: Vec<Reason>,
 }
 
+/// The key and the value of an entry.
+type Entry = (Vec<u8>, Vec<u8>);
+
+/// The entries of a map, in the kernel's order.
+type Entries = Vec<Entry>;
+
 /// The loaded programs, and what they were loaded for.
 pub(crate) struct Kernel {
     programs: PacketPrograms,
@@ -62,8 +67,37 @@ pub(crate) struct Kernel {
     settings: Settings,
     limits: TableLimits,
     state: MapState,
-    /// The tables when they were last read, unless something else than a packet has changed them since.
-    known: RefCell<Option<Tables>>,
+    /// The content of [`TABLES`] when they were last read, and the same decoded.
+    read: [Entries; TABLES.len()],
+    tables: Tables,
+    /// Whether anything may have changed the tables since.
+    is_outdated: bool,
+    rings: layout::Rings,
+    /// The counts after the last packet.
+    counts: Counts,
+}
+
+/// The counts by reason of each CPU: dropped or answered, then passed on.
+type Counts = Vec<Vec<u8>>;
+
+/// The entries that are gone or differ, and those in their place.
+fn changes<'a>(before: &'a [Entry], after: &'a [Entry]) -> [Vec<&'a Entry>; 2] {
+    let (mut gone, mut put) = (Vec::new(), Vec::new());
+    let (mut old, mut new) = (before, after);
+    while let ([first, rest @ ..], [other, others @ ..]) = (old, new) {
+        if first == other {
+            (old, new) = (rest, others);
+        } else if old.len() >= new.len() {
+            gone.push(first);
+            old = rest;
+        } else {
+            put.push(other);
+            new = others;
+        }
+    }
+    gone.extend(old);
+    put.extend(new);
+    [gone, put]
 }
 
 fn load(settings: &Settings, limits: TableLimits) -> (PacketPrograms, PacketBloom, Sweep) {
@@ -87,6 +121,7 @@ fn load(settings: &Settings, limits: TableLimits) -> (PacketPrograms, PacketBloo
             source_ranges: 64,
         },
         count_connections: true,
+        has_pods: true,
     };
     let programs = PacketPrograms::load(&options, PacketMaps::default()).unwrap_or_else(|error| panic!("{error}"));
     let sweep = Sweep::load(programs.maps()).unwrap_or_else(|error| panic!("{error}"));
@@ -98,8 +133,21 @@ impl Kernel {
     pub(crate) fn new(world: &World) -> Self {
         let (programs, bloom, sweep) = load(&world.settings, world.limits);
         let (settings, limits) = (world.settings.clone(), world.limits);
-        let (network, state) = (Network::default(), MapState::default());
-        let mut kernel = Self { programs, bloom, sweep, network, settings, limits, state, known: RefCell::default() };
+        let mut kernel = Self {
+            programs,
+            bloom,
+            sweep,
+            network: Network::default(),
+            settings,
+            limits,
+            state: MapState::default(),
+            read: Default::default(),
+            tables: Tables::new(limits),
+            is_outdated: true,
+            rings: layout::Rings::new(),
+            counts: Counts::new(),
+        };
+        kernel.counts = kernel.read_counts();
         kernel.set(world);
         kernel
     }
@@ -112,23 +160,23 @@ impl Kernel {
         self.map(map).update(key, value, MapFlags::ANY).unwrap_or_else(|error| panic!("{map}: {error}"));
     }
 
-    /// Sets the first entries of an array.
-    fn fill(&self, map: &str, values: &[u8]) {
-        let map = self.map(map);
-        let count = u32::try_from(values.len()).unwrap() / map.value_size();
-        let keys: Vec<u8> = (0..count).flat_map(u32::to_ne_bytes).collect();
+    /// Writes these keys and values with one system call.
+    fn put_all(&self, map: &str, keys: &[u8], values: &[u8]) {
+        let (name, map) = (map, self.map(map));
+        let count = u32::try_from(keys.len()).unwrap() / map.key_size();
         if count > 0 {
-            map.update_batch(&keys, values, count, MapFlags::ANY, MapFlags::ANY).unwrap();
+            let put = map.update_batch(keys, values, count, MapFlags::ANY, MapFlags::ANY);
+            put.unwrap_or_else(|error| panic!("{name}: {error}"));
         }
     }
 
-    fn zero(&self, map: &str, count: u32) {
-        let value = self.map(map).value_size();
-        self.fill(map, &vec![0; (count * value) as usize]);
+    /// The same for the first entries of an array.
+    fn put_first(&self, array: &str, values: &[u8]) {
+        let count = u32::try_from(values.len()).unwrap() / self.map(array).value_size();
+        self.put_all(array, &(0..count).flat_map(u32::to_ne_bytes).collect::<Vec<_>>(), values);
     }
 
     fn clear(&self, map: &str) {
-        self.known.take();
         let map = self.map(map);
         for key in map.keys().collect::<Vec<_>>() {
             map.delete(&key).unwrap();
@@ -142,10 +190,12 @@ impl Kernel {
             (self.programs, self.bloom, self.sweep) = load(&world.settings, world.limits);
             self.limits = world.limits;
             self.state = MapState::default();
+            self.counts = self.read_counts();
         }
         TABLES.iter().for_each(|map| self.clear(map));
-        self.zero("packet_bloom", self.map("packet_bloom").max_entries());
-        self.zero("snat_cursors", 128);
+        (self.read, self.tables, self.is_outdated) = (Default::default(), Tables::new(self.limits), true);
+        self.put_first("packet_bloom", &vec![0; 8 * self.map("packet_bloom").max_entries() as usize]);
+        self.put_first("snat_cursors", &[0; 4 * 128]);
         self.set(world);
         self.bloom.fill(self.programs.maps()).unwrap();
     }
@@ -163,21 +213,20 @@ impl Kernel {
         }
     }
 
-    fn write(&self, state: &MapState) {
+    fn write(&mut self, state: &MapState) {
         CONTENT.iter().for_each(|map| self.clear(map));
         // Entries of UDP connections refer to the content before.
         let epoch = self.map("frontend_epoch").lookup(&[0; 4], MapFlags::ANY).unwrap().unwrap();
         let epoch = u64::from_ne_bytes(epoch.try_into().unwrap()) + 2;
         self.put("frontend_epoch", &[0; 4], &epoch.to_ne_bytes());
-        self.zero("services", 128);
-        let (mut first, mut all_slots) = (0_u32, Vec::new());
+        let (mut services, mut slots) = (vec![0; 32 * 128], Vec::new());
         for (id, entry) in &state.services {
-            let (value, slots) = layout::service(entry, first);
-            first += u32::try_from(slots.len()).unwrap();
-            all_slots.extend(slots.concat());
-            self.put("services", &id.0.to_ne_bytes(), &value);
+            let (value, more) = layout::service(entry, slots.len() / layout::SLOT, &mut self.rings);
+            slots.extend(more);
+            services[id.0 as usize * 32..][..32].copy_from_slice(&value);
         }
-        self.fill("slots", &all_slots);
+        self.put_first("slots", &slots);
+        self.put_first("services", &services);
         for (address, entry) in &state.outside {
             let key = layout::frontend_key(address);
             let flags = u32::from(entry.local) | u32::from(entry.has_ranges) << 1;
@@ -196,11 +245,15 @@ impl Kernel {
         for addr in &state.node_addrs {
             self.put("node_addrs", &addr.octets(), &[0; 4]);
         }
-        self.bloom.fill(self.programs.maps()).unwrap();
+        // The programs add what else they write.
+        if state.outside != self.state.outside {
+            self.bloom.fill(self.programs.maps()).unwrap();
+        }
     }
 
     /// Lets the tables look as they do after this time without packets.
-    pub(crate) fn age(&self, seconds: u32) {
+    pub(crate) fn age(&mut self, seconds: u32) {
+        self.is_outdated = true;
         for map in ["connections", "half_open"] {
             self.change(map, |key, value| layout::make_older(key, value, seconds));
         }
@@ -215,18 +268,15 @@ impl Kernel {
     }
 
     fn change(&self, map: &str, change: impl Fn(&[u8], &mut [u8])) {
-        self.known.take();
-        let map = self.map(map);
-        for key in map.keys().collect::<Vec<_>>() {
-            let mut value = map.lookup(&key, MapFlags::ANY).unwrap().unwrap();
-            change(&key, &mut value);
-            map.update(&key, &value, MapFlags::ANY).unwrap();
-        }
+        let mut entries = self.entries(map);
+        entries.iter_mut().for_each(|(key, value)| change(key, value));
+        let (keys, values): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
+        self.put_all(map, &keys.concat(), &values.concat());
     }
 
     /// Removes an entry of `half_open`, as the kernel does when the map is full.
-    pub(crate) fn displace(&self, number: usize) {
-        self.known.take();
+    pub(crate) fn displace(&mut self, number: usize) {
+        self.is_outdated = true;
         let map = self.map("half_open");
         let keys: Vec<_> = map.keys().collect();
         if !keys.is_empty() {
@@ -236,57 +286,59 @@ impl Kernel {
 
     /// Deletes what is due.
     pub(crate) fn sweep(&mut self, timeouts: &SweepTimeouts) {
-        self.known.take();
+        self.is_outdated = true;
         self.sweep.run(timeouts, &mut |_| {}).unwrap();
     }
 
-    fn entries(&self, map: &str) -> impl Iterator<Item = (Vec<u8>, Vec<u8>)> {
-        self.map(map).lookup_batch(BATCH, MapFlags::ANY, MapFlags::ANY).unwrap()
+    fn entries(&self, map: &str) -> Entries {
+        let map = self.map(map);
+        let read = |batch| -> Entries { map.lookup_batch(batch, MapFlags::ANY, MapFlags::ANY).unwrap().collect() };
+        let entries = read(BATCH);
+        // The kernel ends a batch before a bucket that does not fit, and libbpf-rs takes such a batch for the last one.
+        if entries.len() + MOST_IN_BUCKET < BATCH as usize { entries } else { read(map.max_entries()) }
     }
 
-    /// What the programs remembered after the last packet.
-    pub(crate) fn tables_before(&self) -> Tables {
-        let known = self.known.borrow().clone();
-        known.unwrap_or_else(|| self.tables())
+    /// What the programs remember. Everything is read again after each packet; only what differs is decoded again.
+    pub(crate) fn tables(&mut self) -> Tables {
+        if std::mem::take(&mut self.is_outdated) {
+            let read = TABLES.map(|map| self.entries(map));
+            for (table, (before, after)) in self.read.iter().zip(&read).enumerate() {
+                let [gone, put] = changes(before, after);
+                gone.iter().for_each(|(key, _)| remove(&mut self.tables, table, key));
+                put.iter().for_each(|(key, value)| insert(&mut self.tables, table, key, value));
+            }
+            self.read = read;
+        }
+        self.tables.clone()
     }
 
-    /// What the programs remember.
-    pub(crate) fn tables(&self) -> Tables {
-        let mut tables = Tables::new(self.limits);
-        for (key, value) in self.entries("connections") {
-            tables.connections.insert(layout::packet_key(&key), layout::connection(&value));
-        }
-        for (key, value) in self.entries("half_open") {
-            tables.half_open.insert(layout::packet_key(&key), layout::connection(&value));
-        }
-        for (key, value) in self.entries("fragments") {
-            tables.fragments.insert(layout::fragment_key(&key), layout::fragment(&value));
-        }
-        for (key, value) in self.entries("affinity") {
-            let (key, value) = layout::affinity(&key, &value);
-            tables.affinity.insert(key, value);
-        }
-        self.known.replace(Some(tables.clone()));
-        tables
+    fn read_counts(&self) -> Counts {
+        let mut cpus = self.map("packet_counts").lookup_percpu(&[0; 4], MapFlags::ANY).unwrap().unwrap();
+        cpus.iter_mut().for_each(|cpu| *cpu = cpu[DROPPED..][..2 * 8 * REASONS.len()].to_vec());
+        cpus
     }
 
-    fn counts(&self) -> [u64; REASONS.len()] {
-        let cpus = self.map("packet_counts").lookup_percpu(&[0; 4], MapFlags::ANY).unwrap().unwrap();
-        std::array::from_fn(|reason| {
-            // Dropped or answered, and passed on.
-            let places = [reason, REASONS.len() + reason].map(|place| DROPPED + 8 * place);
-            let count = |cpu: &Vec<u8>, at: usize| u64::from_ne_bytes(cpu[at..at + 8].try_into().unwrap());
-            cpus.iter().map(|cpu| places.map(|at| count(cpu, at)).iter().sum::<u64>()).sum()
-        })
+    /// The reasons that were counted since the last call.
+    fn counted(&mut self) -> Vec<Reason> {
+        let after = self.read_counts();
+        let before = std::mem::replace(&mut self.counts, after);
+        if before == self.counts {
+            return Vec::new();
+        }
+        let differs = |place: usize| {
+            let count = 8 * place..8 * place + 8;
+            before.iter().zip(&self.counts).any(|(old, new)| old[count.clone()] != new[count.clone()])
+        };
+        let is_counted = |reason: &usize| differs(*reason) || differs(REASONS.len() + *reason);
+        (0..REASONS.len()).filter(is_counted).map(|reason| REASONS[reason]).collect()
     }
 
     /// Runs the program of the packet's hook; `None` if the kernel cannot run it on such a packet.
-    pub(crate) fn run(&self, packet: &Packet) -> Option<Ran> {
+    pub(crate) fn run(&mut self, packet: &Packet) -> Option<Ran> {
         // The kernel reads an Ethernet header also for a device without one.
         if packet.l2_length == 0 {
             return None;
         }
-        let before = self.counts();
         let hook = match packet.hook {
             Hook::In => PacketHook::UplinkIn,
             Hook::Out => PacketHook::UplinkOut,
@@ -295,9 +347,28 @@ impl Kernel {
         };
         let gso_size = if packet.is_gso { 1_000 } else { 0 };
         let input = packets::Packet { bytes: packet.bytes.clone(), ifindex: packet.ifindex, gso_size };
+        self.is_outdated = true;
         let verdict = self.programs.run(hook, LinkLayer::Ethernet, &input).ok()?;
-        let after = self.counts();
-        let reasons = REASONS.iter().zip(before.iter().zip(after)).filter(|(_, (before, after))| *before != after);
-        Some(Ran { code: verdict.code, bytes: verdict.bytes, reasons: reasons.map(|(reason, _)| *reason).collect() })
+        Some(Ran { code: verdict.code, bytes: verdict.bytes, reasons: self.counted() })
+    }
+}
+
+/// Decodes an entry of the table with this index in [`TABLES`], and adds it.
+fn insert(tables: &mut Tables, table: usize, key: &[u8], value: &[u8]) {
+    match TABLES[table] {
+        "connections" => drop(tables.connections.insert(layout::packet_key(key), layout::connection(value))),
+        "half_open" => drop(tables.half_open.insert(layout::packet_key(key), layout::connection(value))),
+        "fragments" => drop(tables.fragments.insert(layout::fragment_key(key), layout::fragment(value))),
+        _ => drop(tables.affinity.insert(layout::affinity_key(key), layout::affinity(value))),
+    }
+}
+
+/// Removes the entry.
+fn remove(tables: &mut Tables, table: usize, key: &[u8]) {
+    match TABLES[table] {
+        "connections" => drop(tables.connections.remove(&layout::packet_key(key))),
+        "half_open" => drop(tables.half_open.remove(&layout::packet_key(key))),
+        "fragments" => drop(tables.fragments.remove(&layout::fragment_key(key))),
+        _ => drop(tables.affinity.remove(&layout::affinity_key(key))),
     }
 }

@@ -1,5 +1,7 @@
 //! The bytes of the maps: what the daemon writes for a world, and the tables that the programs write.
 
+use std::collections::HashMap;
+
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::packets::connections::{Affinity, Connection, Flags, FragmentPorts};
 use nodelb_core::packets::key::{Endpoint, FragmentKey, PacketKey, Side, Tuple};
@@ -114,10 +116,12 @@ pub(crate) fn fragment(bytes: &[u8]) -> FragmentPorts {
     FragmentPorts { source: port_at(bytes, 0), target: port_at(bytes, 2), seen: u32_at(bytes, 4) }
 }
 
-pub(crate) fn affinity(key: &[u8], value: &[u8]) -> ((u64, ServiceId), Affinity) {
-    let last =
-        Affinity { last_used_ns: u64_at(value, 0), backend: BackendId(u32_at(value, 8)), offset: u32_at(value, 12) };
-    ((u64_at(key, 0), ServiceId(u32_at(key, 8))), last)
+pub(crate) fn affinity_key(key: &[u8]) -> (u64, ServiceId) {
+    (u64_at(key, 0), ServiceId(u32_at(key, 8)))
+}
+
+pub(crate) fn affinity(value: &[u8]) -> Affinity {
+    Affinity { last_used_ns: u64_at(value, 0), backend: BackendId(u32_at(value, 8)), offset: u32_at(value, 12) }
 }
 
 pub(crate) fn frontend_key(address: &L4Addr) -> Vec<u8> {
@@ -152,34 +156,45 @@ pub(crate) fn uplink(uplink: &UplinkEntry) -> Vec<u8> {
     value
 }
 
+/// Bytes of `struct slot`.
+pub(crate) const SLOT: usize = 24;
+
+/// The slots of rings that were computed before, by their lists.
+pub(crate) type Rings = HashMap<Vec<Slot>, Vec<u8>>;
+
 /// The slots of a list with its ring.
-fn slots(list: &[Slot], has_ring: bool) -> Vec<Vec<u8>> {
-    let slot = |slot: &Slot| {
-        let mut bytes = frontend_key(&slot.addr);
-        bytes.extend(slot.backend.0.to_ne_bytes());
-        bytes
-    };
-    let mut slots: Vec<Vec<u8>> = list.iter().map(slot).collect();
+fn slots(list: &[Slot], has_ring: bool, rings: &mut Rings) -> Vec<u8> {
+    let mut slots = Vec::new();
+    for slot in list {
+        slots.extend(frontend_key(&slot.addr));
+        slots.extend(slot.backend.0.to_ne_bytes());
+    }
     if has_ring {
-        for offsets in ring::ring(list).chunks(ring::OFFSETS_PER_SLOT) {
-            let mut bytes: Vec<u8> = offsets.iter().flat_map(|offset| offset.to_ne_bytes()).collect();
-            bytes.resize(24, 0);
-            slots.push(bytes);
-        }
+        slots.extend_from_slice(rings.entry(list.to_vec()).or_insert_with(|| ring_slots(list)));
+    }
+    slots
+}
+
+fn ring_slots(list: &[Slot]) -> Vec<u8> {
+    let mut slots = Vec::new();
+    for offsets in ring::ring(list).chunks(ring::OFFSETS_PER_SLOT) {
+        let end = slots.len() + SLOT;
+        slots.extend(offsets.iter().flat_map(|offset| offset.to_ne_bytes()));
+        slots.resize(end, 0);
     }
     slots
 }
 
 /// The value of `services`, and the slots, which are stored from `first`.
-pub(crate) fn service(entry: &ServiceEntry, first: u32) -> (Vec<u8>, Vec<Vec<u8>>) {
+pub(crate) fn service(entry: &ServiceEntry, first: usize, rings: &mut Rings) -> (Vec<u8>, Vec<u8>) {
     let mut all = Vec::new();
     let mut value = Vec::new();
     for list in [&entry.cluster, &entry.local] {
-        let start = first + u32::try_from(all.len()).unwrap();
+        let start = u32::try_from(first + all.len() / SLOT).unwrap();
         value.extend(start.to_ne_bytes());
         value.extend(u16::try_from(list.len()).unwrap().to_ne_bytes());
         value.extend([0, 0]);
-        all.extend(slots(list, entry.has_rings));
+        all.extend(slots(list, entry.has_rings, rings));
     }
     let flags = 2 | u32::from(entry.has_backends) | if entry.has_rings { 32 } else { 0 };
     value.extend(flags.to_ne_bytes());

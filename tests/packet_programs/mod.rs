@@ -341,6 +341,7 @@ fn load(source_ports: RangeInclusive<u16>) -> PacketPrograms {
         limits: PacketLimits { outside: 64, connections: 512, handshakes: 512, fragments: 64, source_ranges: 64 },
         services: Limits { frontends: 64, services: 16, slots: 4096, affinity: 64, outside: 0, source_ranges: 0 },
         count_connections: true,
+        has_pods: true,
     };
     PacketPrograms::load(&options, PacketMaps::default()).unwrap_or_else(|error| panic!("{error}"))
 }

@@ -14,7 +14,7 @@ fn the_verifier_is_soon_done() {
     with_node("programs::verifier::the_verifier_is_soon_done", |node| {
         let _sweep = Sweep::load(node.programs.maps()).unwrap_or_else(|error| panic!("{error}"));
         // The kernel cuts names after 15 bytes.
-        let names = ["packet_in", "packet_out", "pod_in", "pod_out", "sweep_connectio", "sweep_half_open"];
+        let names = ["packet_in", "packet_out", "pod_in", "sweep_connectio", "sweep_half_open"];
         let is_ours = |name: &str| names.contains(&name);
         let ours: Vec<_> = ProgInfoIter::default().filter(|info| is_ours(&info.name.to_string_lossy())).collect();
         assert!(ours.len() >= 10, "four programs for each kind of device, and two iterators");

@@ -242,7 +242,9 @@ impl DeviceHooks {
     }
 
     fn take_over_at(&mut self, ifindex: u32) -> Result<(), HookError> {
-        let Ok(device) = HookedDevice::read(ifindex, &self.pins) else { return self.detach(ifindex) };
+        let Some(device) = HookedDevice::read(ifindex, &self.pins).ok().filter(|device| self.is_served(*device)) else {
+            return self.detach(ifindex);
+        };
         let Err(error) = self.attach(device) else { return Ok(()) };
         // Devices of pods come and go at any time.
         if HookedDevice::read(ifindex, &self.pins).is_err() {
@@ -252,6 +254,11 @@ impl DeviceHooks {
         Err(error)
     }
 
+    /// Whether there are programs for such a device.
+    fn is_served(&self, device: HookedDevice) -> bool {
+        device.side == DeviceSide::Uplink || self.programs.has_pods()
+    }
+
     /// Attaches programs to a device, or replaces them by those of this process.
     ///
     /// # Errors
@@ -259,6 +266,9 @@ impl DeviceHooks {
     pub fn attach(&mut self, device: HookedDevice) -> Result<Vec<(Direction, LinkState)>, HookError> {
         let mut states = Vec::new();
         let first = HookPoint { ifindex: device.ifindex, direction: Direction::Out };
+        if !self.is_served(device) {
+            return Err(HookError::at(first)(io::Error::other("the programs for devices of pods are not loaded")));
+        }
         mark_side(device, &self.pins).map_err(HookError::at(first))?;
         for direction in Direction::ALL {
             let point = HookPoint { ifindex: device.ifindex, direction };

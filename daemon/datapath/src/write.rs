@@ -49,7 +49,8 @@ pub(crate) struct Writer {
 #[derive(Debug, Default)]
 pub(crate) struct Placements {
     runs: Vec<[Run; 2]>,
-    is_put: Vec<bool>,
+    /// Whether the counts of an id belong to a deleted service. The maps of counts are new at each start.
+    has_old_counts: Vec<bool>,
     /// Deleted services that a program may still be reading, each with the number of the round.
     left: BTreeMap<ServiceId, u64>,
 }
@@ -75,16 +76,16 @@ impl Placements {
         self.runs.get(id.0 as usize).map_or(NOWHERE, |runs| runs[which as usize])
     }
 
-    /// Records that the service exists; returns whether it is new.
+    /// Records that the service exists; returns whether the counts of its id belong to a deleted service.
     fn put(&mut self, id: ServiceId) -> bool {
         self.make_room(id);
-        !std::mem::replace(&mut self.is_put[id.0 as usize], true)
+        std::mem::take(&mut self.has_old_counts[id.0 as usize])
     }
 
     /// Records that the service is deleted.
     fn delete(&mut self, id: ServiceId) {
-        if let Some(is_put) = self.is_put.get_mut(id.0 as usize) {
-            *is_put = false;
+        if let Some(has_old_counts) = self.has_old_counts.get_mut(id.0 as usize) {
+            *has_old_counts = true;
         }
     }
 
@@ -92,7 +93,7 @@ impl Placements {
         let index = id.0 as usize;
         if index >= self.runs.len() {
             self.runs.resize(index + 1, [NOWHERE; 2]);
-            self.is_put.resize(index + 1, false);
+            self.has_old_counts.resize(index + 1, false);
         }
     }
 
@@ -289,9 +290,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Selects a run for the list and its ring; `None` if both are in their place already. The previous run is used again
-    /// if only the view no longer points to it: that takes no space.
-    /// The counts of the id belong to the previous service.
+    /// Sets the counts of an id to 0.
     fn reset_counts(&self, id: ServiceId) {
         if let Some(counters) = &self.counters {
             counters.reset(id);
@@ -301,6 +300,8 @@ impl Writer {
         }
     }
 
+    /// Selects a run for the list and its ring; `None` if both are in their place already. The previous run is used again
+    /// if only the view no longer points to it: that takes no space.
     fn place(
         &mut self,
         id: ServiceId,

@@ -98,6 +98,7 @@ fn packets(config: &Config, proxies: &proxies::Findings) -> Result<Option<Packet
         limits: packets.limits(),
         services: config.limits(),
         count_connections: config.datapath.count_connections,
+        has_pods: !packets.pod_devices.is_empty(),
     };
     // Programs of an earlier process may be attached.
     let decision = mode::decide(packets.mode, proxies, Before::Connections, true);

@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixDatagram;
+use std::path::Path;
 use std::sync::Mutex;
 
 use nodelb_core::config::EngineConfig;
@@ -26,19 +27,28 @@ async fn received_after<D: Datapath + 'static>(source: Source, seconds: u64, map
     let supervisor = UnixDatagram::bind(&path).unwrap();
     supervisor.set_nonblocking(true).unwrap();
     let environment = Environment { socket: Some(path.into()), ..Environment::default() };
-    let sources = BTreeSet::from([source]);
-    let config = EngineConfig { sources, max_services: LIMITS.services, ..EngineConfig::default() };
-    let engine = Engine::new(config, maps.dump().unwrap());
-    let notifier = Arc::new(Notifier::connect(&environment).unwrap());
-    let started = Event::for_daemon(What::Started, "");
-    let state = directory.path().join("state");
-    let recorder = recorder::start(state, started, recorder::LIMITS);
-    let (owner, _handle, published) = Owner::new(engine, maps, recorder.reporter, notifier, Clock::start());
+    let (owner, _handle, published) = owner(source, maps, &environment, directory.path());
     owner.run(tokio::time::sleep(Duration::from_secs(seconds))).await;
     let mut buffer = [0; 1024];
     let length = supervisor.recv(&mut buffer).unwrap_or(0);
     let check = published.health.borrow().checks[0].clone();
     (String::from_utf8_lossy(&buffer[..length]).into_owned(), check)
+}
+
+/// An owner that waits for this source, with its state in the directory.
+fn owner<D: Datapath>(
+    source: Source,
+    maps: D,
+    environment: &Environment,
+    directory: &Path,
+) -> (Owner<D>, OwnerHandle, Published) {
+    let sources = BTreeSet::from([source]);
+    let config = EngineConfig { sources, max_services: LIMITS.services, ..EngineConfig::default() };
+    let engine = Engine::new(config, maps.dump().unwrap());
+    let notifier = Arc::new(Notifier::connect(environment).unwrap());
+    let started = Event::for_daemon(What::Started, "");
+    let recorder = recorder::start(directory.join("state"), started, recorder::LIMITS);
+    Owner::new(engine, maps, recorder.reporter, notifier, Clock::start())
 }
 
 fn with_a_service() -> MemoryDatapath {
@@ -107,6 +117,38 @@ async fn the_rest_begins_when_the_round_is_over() {
     received_after(Source::Files, 0, Slow(MemoryDatapath::new(LIMITS), Arc::clone(&rounds), Moment(0))).await;
     let (began, ended) = rounds.lock().unwrap()[0];
     assert!(ended >= began.plus(50), "{began:?} to {ended:?}");
+}
+
+/// The numbers of rounds after each of these batches of changes, which are sent every 200 ms.
+async fn rounds_after(source: Source, batches: Vec<Vec<Change>>) -> Vec<usize> {
+    let directory = tempfile::tempdir().unwrap();
+    let rounds = Arc::<Mutex<Vec<_>>>::default();
+    let maps = Slow(MemoryDatapath::new(LIMITS), Arc::clone(&rounds), Moment(0));
+    let (owner, handle, _published) = owner(source, maps, &Environment::default(), directory.path());
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let running = tokio::spawn(owner.run(async { drop(stopped.await) }));
+    let mut counts = Vec::new();
+    for batch in batches {
+        handle.changes.send(batch).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        counts.push(rounds.lock().unwrap().len());
+    }
+    drop(stop);
+    running.await.unwrap();
+    counts
+}
+
+fn synced(source: Source) -> Change {
+    Change::Synced { source, incomplete: None }
+}
+
+#[tokio::test(start_paused = true)]
+async fn changes_of_a_list_wait_for_each_other() {
+    let nothing = || vec![Change::NodeObjectUnknown];
+    let batches = |source| vec![nothing(), nothing(), nothing(), nothing(), vec![synced(source)], nothing()];
+    // The first round is that of the start. While Kubernetes is not synced, the next one is 500 ms later.
+    assert_eq!(rounds_after(Source::Kubernetes, batches(Source::Kubernetes)).await, [1, 1, 2, 2, 3, 4]);
+    assert_eq!(rounds_after(Source::Files, batches(Source::Files)).await, [2, 3, 4, 5, 6, 7]);
 }
 
 #[test]

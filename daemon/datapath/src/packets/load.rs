@@ -56,6 +56,8 @@ pub struct PacketOptions {
     pub services: Limits,
     /// Whether to count the connections of each service.
     pub count_connections: bool,
+    /// Whether to load the programs for devices of pods.
+    pub has_pods: bool,
 }
 
 /// What a device puts in front of an IP packet.
@@ -138,12 +140,22 @@ impl PacketPrograms {
             let skeleton = prepare(&mut object, options, link_layer, &loaded.maps)?;
             let (skeleton, log) = listening(|| skeleton.load());
             let skeleton = skeleton.map_err(|error| refusal(error, &log))?;
-            loaded.take(&skeleton, link_layer).map_err(failed("taking the descriptors of", Path::new(OBJECT)))?;
+            loaded
+                .take(&skeleton, link_layer, options.has_pods)
+                .map_err(failed("taking the descriptors of", Path::new(OBJECT)))?;
         }
         Ok(loaded)
     }
 
+    /// Whether there are programs for devices of pods.
+    pub fn has_pods(&self) -> bool {
+        self.programs.keys().any(|(_, hook)| *hook == PacketHook::PodIn)
+    }
+
     /// The program for a hook of a device.
+    ///
+    /// # Panics
+    /// If it is for devices of pods, and these programs were not loaded.
     pub fn program(&self, hook: PacketHook, link_layer: LinkLayer) -> BorrowedFd<'_> {
         self.programs[&(link_layer.length(), hook)].as_fd()
     }
@@ -161,7 +173,7 @@ impl PacketPrograms {
         &self.maps
     }
 
-    fn take(&mut self, skeleton: &PacketSkel<'_>, link_layer: LinkLayer) -> io::Result<()> {
+    fn take(&mut self, skeleton: &PacketSkel<'_>, link_layer: LinkLayer, has_pods: bool) -> io::Result<()> {
         for map in skeleton.object().maps() {
             let Some(name) = map.name().to_str().filter(|name| !name.contains('.') && !UNUSED.contains(name)) else {
                 continue;
@@ -173,10 +185,10 @@ impl PacketPrograms {
         let programs = &skeleton.progs;
         for hook in PacketHook::ALL {
             let program = match hook {
+                PacketHook::PodIn | PacketHook::PodOut if !has_pods => continue,
                 PacketHook::UplinkIn => &programs.packet_in,
-                PacketHook::UplinkOut => &programs.packet_out,
                 PacketHook::PodIn => &programs.pod_in,
-                PacketHook::PodOut => &programs.pod_out,
+                PacketHook::UplinkOut | PacketHook::PodOut => &programs.packet_out,
             };
             self.programs.insert((link_layer.length(), hook), program.as_fd().try_clone_to_owned()?);
         }
@@ -206,6 +218,8 @@ fn prepare<'o>(
         rodata.counted_services = options.services.services;
         rodata.counter_shards_mask = u32::try_from(shards - 1).unwrap_or(0);
     }
+    // The kernel verifies each program when it is loaded, which takes most of the time of a start.
+    skeleton.progs.pod_in.set_autoload(options.has_pods);
     set_maps(&mut skeleton, options, shards, existing).map_err(failed("preparing the maps of", Path::new(OBJECT)))?;
     Ok(skeleton)
 }

@@ -33,6 +33,7 @@ use super::store::{Store, Verdict};
 use super::watch::{Message, Restores, State, WatchTimeouts, Watcher};
 use crate::api::decode::{Key, Kind, ListWatchEvent};
 use crate::api::request::Query;
+use crate::apiserver::credentials::login::Login;
 use crate::apiserver::session::{Apiservers, Report};
 use crate::clock::ticking;
 
@@ -112,6 +113,8 @@ struct Running {
     /// Whether the rows of `/sources` are up to date.
     is_reported: bool,
     saver: Saver,
+    /// The login of which the saver has the certificate authorities.
+    vouched: Option<Arc<Login>>,
     /// The latest known uid of Service `default/kubernetes`.
     cluster: Option<String>,
     /// The reason why `/healthz` asks load balancers to avoid this node.
@@ -137,6 +140,7 @@ impl Running {
             restores: Restores::default(),
             apiserver_slices: Vec::new(),
             is_reported: false,
+            vouched: None,
             cluster: None,
             leaving: None,
         }
@@ -352,7 +356,11 @@ impl Running {
     /// Passes the certificate authorities of the session in use to the saver.
     fn vouch(&mut self) {
         if let Some(session) = &*self.source.apiservers.session.borrow() {
-            self.saver.set_authorities(&session.link.login().authority.names());
+            let login = session.link.login();
+            if self.vouched.as_ref().is_none_or(|vouched| !Arc::ptr_eq(vouched, &login)) {
+                self.saver.set_authorities(&login.authority.names());
+                self.vouched = Some(login);
+            }
         }
     }
 
