@@ -9,8 +9,8 @@
 //! ```
 //!
 //! An idle owner applies a change at once. Under load, all changes that are waiting go into one round, and a burst of
-//! changes costs one round per batch. No change waits for a timer, except while Kubernetes is not synced: its services
-//! and their slices arrive separately, and each service that is compiled without its slices is compiled twice.
+//! changes costs one round per batch. No change waits for a timer, except Services and EndpointSlices while Kubernetes is
+//! not synced: they arrive separately, and each service that is compiled without its slices is compiled twice.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub const QUEUE: usize = 64;
 /// The maximum number of changes in one round, which limits the time between two watchdog messages.
 const ROUND_CHANGES: usize = 65_536;
 
-/// The minimum time from one round to the next one while Kubernetes is not synced.
+/// The minimum time from one round to the next one for Services and EndpointSlices while Kubernetes is not synced.
 const ROUND_EVERY: Duration = Duration::from_millis(500);
 
 /// The interval of the canary check of the hooks.
@@ -192,8 +192,9 @@ impl<D: Datapath> Owner<D> {
                 () = &mut shutdown => return,
                 Some(batch) = self.changes.recv() => {
                     let taken = state.waiting.map_or_else(Taken::now, |(first, _)| first);
+                    let due = self.next_round(&state, &batch);
                     self.take(batch);
-                    state.waiting = self.next_round(&state).map(|due| (taken, due));
+                    state.waiting = due.map(|due| (taken, due));
                     if state.waiting.is_none() {
                         self.round(&mut state, taken);
                     }
@@ -233,10 +234,13 @@ impl<D: Datapath> Owner<D> {
         }
     }
 
-    /// The time of the next round if that is not at once.
-    fn next_round(&self, state: &LoopState) -> Option<Instant> {
+    /// The time of the round for the batch if that is not at once.
+    fn next_round(&self, state: &LoopState, batch: &[Change]) -> Option<Instant> {
         let due = state.latest_round? + ROUND_EVERY;
-        (self.engine.unsynced().contains(&Source::Kubernetes) && Instant::now() < due).then_some(due)
+        let is_part_of_list = self.engine.unsynced().contains(&Source::Kubernetes)
+            && !batch.is_empty()
+            && batch.iter().all(|change| change.is_object_of(Source::Kubernetes));
+        (is_part_of_list && Instant::now() < due).then_some(due)
     }
 
     /// Reads the entries again, while no operation is in progress, and repairs real differences.

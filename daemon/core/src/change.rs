@@ -57,3 +57,15 @@ pub enum Change {
         incomplete: Option<Arc<str>>,
     },
 }
+
+impl Change {
+    /// Whether the change is about a service or a slice of this source.
+    pub fn is_object_of(&self, source: Source) -> bool {
+        match self {
+            Self::UpsertService(service) => service.source == source,
+            Self::UpsertSlice(slice) => slice.source == source,
+            Self::RemoveService(_, of) | Self::RemoveSlice(_, of) => *of == source,
+            _ => false,
+        }
+    }
+}

@@ -143,12 +143,24 @@ fn synced(source: Source) -> Change {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changes_of_a_list_wait_for_each_other() {
-    let nothing = || vec![Change::NodeObjectUnknown];
-    let batches = |source| vec![nothing(), nothing(), nothing(), nothing(), vec![synced(source)], nothing()];
+async fn objects_of_a_list_wait_for_each_other() {
+    let removed = |source| vec![Change::RemoveService("shop/web".parse().unwrap(), source)];
+    let batches = |source| {
+        let object = || removed(source);
+        vec![object(), object(), object(), object(), vec![synced(source)], object()]
+    };
     // The first round is that of the start. While Kubernetes is not synced, the next one is 500 ms later.
     assert_eq!(rounds_after(Source::Kubernetes, batches(Source::Kubernetes)).await, [1, 1, 2, 2, 3, 4]);
     assert_eq!(rounds_after(Source::Files, batches(Source::Files)).await, [2, 3, 4, 5, 6, 7]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_else_waits_for_the_lists_of_kubernetes() {
+    let file = Change::RemoveService("shop/web".parse().unwrap(), Source::Files);
+    let object = Change::RemoveService("shop/web".parse().unwrap(), Source::Kubernetes);
+    let batches =
+        vec![vec![file.clone()], vec![], vec![object.clone()], vec![object, file], vec![synced(Source::Files)]];
+    assert_eq!(rounds_after(Source::Kubernetes, batches).await, [2, 3, 3, 4, 5]);
 }
 
 #[test]
