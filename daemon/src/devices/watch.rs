@@ -80,26 +80,7 @@ pub(crate) fn start(
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> watch::Receiver<Arc<DevicesReport>> {
     let (report, reports) = watch::channel(Arc::default());
-    let Connections { config, snapshot, changes, attach, settings, rules, findings, count } = connections;
-    let task = Task {
-        config,
-        snapshot,
-        changes,
-        hooks: Some(Hooks::new(attach)),
-        settings,
-        rules,
-        report,
-        events: None,
-        devices: Vec::new(),
-        uplinks: None,
-        decision: None,
-        searched: findings.is_complete.then(Instant::now),
-        findings,
-        count,
-        is_drained: false,
-        is_idle: false,
-        has_failed: false,
-    };
+    let task = Task::new(connections, report);
     tokio::spawn(async move {
         tokio::select! {
             () = task.run() => {}
@@ -139,6 +120,29 @@ struct Task {
 }
 
 impl Task {
+    fn new(connections: Connections, report: watch::Sender<Arc<DevicesReport>>) -> Self {
+        let Connections { config, snapshot, changes, attach, settings, rules, findings, count } = connections;
+        Self {
+            config,
+            snapshot,
+            changes,
+            hooks: Some(Hooks::new(attach)),
+            settings,
+            rules,
+            report,
+            events: None,
+            devices: Vec::new(),
+            uplinks: None,
+            decision: None,
+            searched: findings.is_complete.then(Instant::now),
+            findings,
+            count,
+            is_drained: false,
+            is_idle: false,
+            has_failed: false,
+        }
+    }
+
     /// Runs until the owner has closed the queue.
     async fn run(mut self) {
         loop {
@@ -155,7 +159,7 @@ impl Task {
                     if changed.is_err() {
                         return;
                     }
-                    self.searched = None;
+                    self.config.mark_changed();
                 }
                 () = is_served(&mut self.snapshot), if self.is_idle => {}
                 () = sleep_until(next) => {}
@@ -183,7 +187,7 @@ impl Task {
 
     /// Reads everything and does what follows from it; returns false if the owner has closed the queue.
     async fn refresh(&mut self) -> bool {
-        let config = Arc::clone(&self.config.borrow_and_update());
+        let config = self.latest_config();
         let packets = config.packets.clone();
         let (machine, mut devices) = match read(Selection::new(&config)).await {
             Ok(read) => read,
@@ -222,6 +226,16 @@ impl Task {
         }));
         self.hooks = Some(hooks);
         true
+    }
+
+    /// The configuration in effect. If it has been reloaded since, also during events of devices, other service proxies
+    /// are searched for at once.
+    fn latest_config(&mut self) -> Arc<Config> {
+        let config = self.config.borrow_and_update();
+        if config.has_changed() {
+            self.searched = None;
+        }
+        Arc::clone(&config)
     }
 
     /// Logs the first of several failures.

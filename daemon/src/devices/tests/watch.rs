@@ -1,4 +1,5 @@
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nodelb_core::config::{EngineConfig, PacketsConfig};
 use nodelb_core::datapath::Limits;
@@ -52,7 +53,14 @@ fn start_with(keys: &str, has_table: bool) -> Rig {
     start_with_owner(owner(true), keys, has_table)
 }
 
-fn start_with_owner((snapshot, changes_in, changes): Ends, keys: &str, has_table: bool) -> Rig {
+fn start_with_owner(owner: Ends, keys: &str, has_table: bool) -> Rig {
+    let rules: ReadRules =
+        Arc::new(move || Box::pin(async move { Ok(KubeProxyRules { has_table, has_chains: false }) }));
+    let (connections, rig) = prepare(owner, keys, rules);
+    Rig { reports: start(connections, std::future::pending()), ..rig }
+}
+
+fn prepare((snapshot, changes_in, changes): Ends, keys: &str, rules: ReadRules) -> (Connections, Rig) {
     let (config_in, config) = watch::channel(config(keys));
     let (fake, settings) = (Fake::default(), Arc::new(Mutex::new(Vec::new())));
     let written = Arc::clone(&settings);
@@ -62,12 +70,11 @@ fn start_with_owner((snapshot, changes_in, changes): Ends, keys: &str, has_table
         changes: changes_in,
         attach: Box::new(fake.clone()),
         settings: Arc::new(move |settings| written.lock().unwrap().push(settings)),
-        rules: Arc::new(move || Box::pin(async move { Ok(KubeProxyRules { has_table, has_chains: false }) })),
+        rules,
         findings: Findings::default(),
         count: Arc::new(|| Ok(ConnectionCount { connections: 0, handshakes: 0 })),
     };
-    let reports = start(connections, std::future::pending());
-    Rig { fake, config: config_in, changes, settings, reports }
+    (connections, Rig { fake, config: config_in, changes, settings, reports: watch::channel(Arc::default()).1 })
 }
 
 impl Rig {
@@ -116,6 +123,26 @@ async fn another_service_proxy_keeps_nodelb_off() {
     assert!(rig.fake.kernel().devices.is_empty());
     let reason = rig.reports.borrow().decision.clone().unwrap().reason;
     assert!(reason.contains("the nftables table kube-proxy"), "{reason}");
+}
+
+/// A reload is seen first by a look at the devices, after an event of a device.
+#[tokio::test]
+async fn a_reload_during_events_of_devices_searches_for_other_proxies() {
+    let searches = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&searches);
+    let rules: ReadRules = Arc::new(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+        Box::pin(async { Ok(KubeProxyRules { has_table: true, has_chains: false }) })
+    });
+    let (connections, rig) = prepare(owner(true), "mode = \"auto\"", rules);
+    let mut task = Task::new(connections, watch::channel(Arc::default()).0);
+    for _ in 0..2 {
+        assert!(task.refresh().await);
+    }
+    assert_eq!(searches.load(Ordering::Relaxed), 1, "the second look comes soon");
+    rig.config.send_replace(config("mode = \"auto\""));
+    assert!(task.refresh().await);
+    assert_eq!(searches.load(Ordering::Relaxed), 2);
 }
 
 #[tokio::test]
