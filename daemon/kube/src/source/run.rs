@@ -40,8 +40,7 @@ use crate::clock::ticking;
 /// The capacity of the queue from the watchers to the store. A full queue blocks the watchers.
 const QUEUE: usize = 64;
 
-/// The period at which the rows of `/sources` are updated, and at which the owner task's snapshot is read, if something
-/// has changed.
+/// The period at which the rows of `/sources` are updated, if something has changed.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
 
 /// The reason to avoid a node that Kubernetes does not know.
@@ -169,21 +168,6 @@ impl Running {
         }
     }
 
-    /// Takes what the owner task has published since the last call.
-    async fn follow_owner(
-        &mut self,
-        published: &mut watch::Receiver<Arc<Snapshot>>,
-        node: &mut NodeWatch,
-    ) -> Result<(), OwnerIsGone> {
-        // An error means that the owner task has ended, which the next change shows.
-        if !published.has_changed().unwrap_or(false) {
-            return Ok(());
-        }
-        published.mark_unchanged();
-        self.report_endpoints().await;
-        self.follow_name(node).await
-    }
-
     /// If the owner task uses another name for this node now, forgets the previous Node and watches the one of that
     /// name.
     async fn follow_name(&mut self, watch: &mut NodeWatch) -> Result<(), OwnerIsGone> {
@@ -247,9 +231,13 @@ impl Running {
             let received = tokio::select! {
                 Some(message) = messages.recv() => self.process(message).await,
                 Some(message) = node.messages.recv() => self.process(message).await,
+                Ok(()) = published.changed() => {
+                    self.report_endpoints().await;
+                    self.follow_name(&mut node).await
+                }
                 _ = tick.tick() => {
                     self.tick();
-                    self.follow_owner(&mut published, &mut node).await
+                    Ok(())
                 }
             };
             if received.is_err() {
