@@ -44,16 +44,30 @@ const volatile __u32 counter_shards_mask = 0;
 /* Used in place of an offset or an index if there is none. */
 #define NONE -1
 
-static __always_inline bool same_addr(const __u32 *a, const __u32 *b)
+/* 0 if both are equal. */
+static __always_inline __u32 addrs_differ(const __u32 *a, const __u32 *b)
 {
-	return !((a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]));
+	return (a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]);
 }
 
+static __always_inline bool same_addr(const __u32 *a, const __u32 *b)
+{
+	return !addrs_differ(a, b);
+}
+
+/*
+ * Compares everything before it decides: the verifier follows each branch, and
+ * loops over flows have this in each of their rounds.
+ */
 static __always_inline bool
 same_frontend(const struct frontend_key *a, const struct frontend_key *b)
 {
-	return a->port_be == b->port_be && a->protocol == b->protocol &&
-	       same_addr(a->addr, b->addr);
+	__u32 difference = addrs_differ(a->addr, b->addr) |
+			   (a->port_be ^ b->port_be) |
+			   (a->protocol ^ b->protocol);
+
+	barrier_var(difference);
+	return !difference;
 }
 
 static __always_inline bool is_v4(const __u32 *addr)

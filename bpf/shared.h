@@ -204,11 +204,10 @@ struct flow {
 _Static_assert(sizeof(struct flow) == 64, "layout");
 
 /*
- * The maximum number of services that a UDP socket can communicate with at the
- * same time. With the 72 bytes that the kernel puts in front, the socket's
- * state just fits an allocation of 512 bytes.
+ * The maximum number of services in the state of a UDP socket. Each further
+ * one costs three lookups of hash maps for each datagram.
  */
-#define MAX_FLOWS 6
+#define MAX_FLOWS 8
 
 struct udp_socket {
 	enum socket_flags flags;
@@ -218,7 +217,7 @@ struct udp_socket {
 	__u32 pad;
 	struct flow flows[MAX_FLOWS];
 };
-_Static_assert(sizeof(struct udp_socket) == 400, "layout");
+_Static_assert(sizeof(struct udp_socket) == 528, "layout");
 
 /* The end of a flow that an address belongs to. */
 enum flow_end {

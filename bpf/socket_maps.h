@@ -42,7 +42,7 @@ struct udp_places {
 	struct places places;
 	struct udp_socket sockets[PLACES];
 };
-_Static_assert(sizeof(struct udp_places) == 1664, "layout");
+_Static_assert(sizeof(struct udp_places) == 2176, "layout");
 
 /* Entries as powers of two: room for 16,384 sockets, and for 4,096. */
 #define TCP_TABLE_BITS 12

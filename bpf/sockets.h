@@ -16,8 +16,12 @@ const volatile __u8 has_mptcp = 1;
 static __always_inline bool
 is_backend(const struct translation *known, const struct frontend_key *addr)
 {
-	return known->backend_port_be == addr->port_be &&
-	       same_addr(known->backend, addr->addr);
+	__u32 difference = addrs_differ(known->backend, addr->addr) |
+			   (known->backend_port_be ^ addr->port_be);
+
+	/* As in same_frontend(). */
+	barrier_var(difference);
+	return !difference;
 }
 
 static __always_inline void record(struct translation *known,
@@ -56,9 +60,11 @@ use_flow(struct udp_socket *socket, __u32 index)
 static __always_inline __u32 age_of(const struct udp_socket *socket,
 				    const struct flow *flow)
 {
-	if (!flow->translation.frontend.protocol)
-		return ~0U;
-	return socket->clock - flow->used;
+	__u32 is_free = !flow->translation.frontend.protocol;
+
+	/* Without a branch, as in same_frontend(). */
+	barrier_var(is_free);
+	return (socket->clock - flow->used) | -is_free;
 }
 
 /* The index of the socket's flow to this frontend, or NONE. */
@@ -120,46 +126,52 @@ static __always_inline struct frontend_key peer_of(struct bpf_sock_addr *ctx)
 VERIFIED_ONCE int
 oldest_flow(struct bpf_sock_addr *ctx, struct udp_socket *socket)
 {
-	__u32 index, oldest = 0, most = 0, age;
 	struct frontend_key peer = peer_of(ctx);
+	__u64 candidate, is_peer, is_older, most = 0;
+	__u32 index, has_peer = !!peer.port_be;
 
 	if (!socket)
 		return 0;
+	/* Without branches, as in same_frontend(). */
 	for (index = 0; index < MAX_FLOWS; index++) {
 		const struct flow *flow = &socket->flows[index];
 
-		if (peer.port_be && is_backend(&flow->translation, &peer))
-			continue;
-		age = age_of(socket, flow);
-		if (age > most) {
-			most = age;
-			oldest = index;
-		}
+		is_peer = has_peer & is_backend(&flow->translation, &peer);
+		barrier_var(is_peer);
+		candidate = (__u64)age_of(socket, flow) * MAX_FLOWS +
+			    (MAX_FLOWS - 1 - index);
+		candidate *= 1 - is_peer;
+		is_older = (most - candidate) >> 63;
+		barrier_var(is_older);
+		most += (candidate - most) * is_older;
 	}
-	return oldest;
+	return MAX_FLOWS - 1 - most % MAX_FLOWS;
 }
 
 /* The index of the most recently used flow to this backend. */
 VERIFIED_ONCE int search_backends(const struct udp_socket *socket,
 				  const struct frontend_key *from)
 {
-	__u32 index, age, least = ~0U;
-	int found = NONE;
+	/* A free entry is as old as this, and older than any flow. */
+	const __u64 none = (__u64)~0U * MAX_FLOWS;
+	__u64 candidate, is_other, is_newer, least = none;
+	__u32 index;
 
 	if (!socket || !from)
 		return NONE;
+	/* Without branches, as in same_frontend(). */
 	for (index = 0; index < MAX_FLOWS; index++) {
 		const struct flow *flow = &socket->flows[index];
 
-		if (!is_backend(&flow->translation, from))
-			continue;
-		age = age_of(socket, flow);
-		if (age < least) {
-			found = index;
-			least = age;
-		}
+		is_other = !is_backend(&flow->translation, from);
+		barrier_var(is_other);
+		candidate = (__u64)age_of(socket, flow) * MAX_FLOWS + index;
+		candidate += none * is_other;
+		is_newer = (candidate - least) >> 63;
+		barrier_var(is_newer);
+		least += (candidate - least) * is_newer;
 	}
-	return found;
+	return least == none ? NONE : (int)(least % MAX_FLOWS);
 }
 
 /* The most recently used flow to this backend, or NULL. */

@@ -21,7 +21,7 @@ use super::{
 };
 
 /// Number of services in the state of a socket: `MAX_FLOWS` of `bpf/shared.h`.
-const FLOWS: usize = 6;
+const FLOWS: usize = 8;
 
 fn to(text: &str) -> SocketAddr {
     text.parse().unwrap()
@@ -78,11 +78,11 @@ fn ask_all(socket: &UdpSocket, services: &[SocketAddr]) -> BTreeMap<SocketAddr, 
 }
 
 #[test]
-fn seven_services_on_one_socket_keep_their_backends() {
-    in_sandbox("sockets::many_services::seven_services_on_one_socket_keep_their_backends", |env| {
+fn nine_services_on_one_socket_keep_their_backends() {
+    in_sandbox("sockets::many_services::nine_services_on_one_socket_keep_their_backends", |env| {
         let mut kernel = Kernel::open(&options(env));
         serve_many(&mut kernel, 20, &[10, 11, 12]);
-        for count in [6, 7, 8, 20] {
+        for count in [7, 8, 9, 20] {
             let services: Vec<SocketAddr> = (1..=count).map(service).collect();
             let socket = udp_socket(&services[0]);
             let first = ask_all(&socket, &services);
@@ -147,9 +147,9 @@ fn a_long_list_is_chosen_from_as_the_model_says() {
 fn a_forgotten_flow_stays_while_its_backend_does() {
     in_sandbox("sockets::many_services::a_forgotten_flow_stays_while_its_backend_does", |env| {
         let mut kernel = Kernel::open(&options(env));
-        serve_many(&mut kernel, 8, &[10, 11, 12, 13]);
+        serve_many(&mut kernel, 10, &[10, 11, 12, 13]);
         backends(&backends_of(1, &[14]).iter().map(String::as_str).collect::<Vec<_>>());
-        let services: Vec<SocketAddr> = (1..=8).map(service).collect();
+        let services: Vec<SocketAddr> = (1..=10).map(service).collect();
         for round in 0..40 {
             let socket = udp_socket(&services[0]);
             let first = ask_all(&socket, &services)[&service(1)];
@@ -174,13 +174,13 @@ fn a_forgotten_flow_stays_while_its_backend_does() {
 fn a_clock_that_wraps_forgets_no_service_in_use() {
     in_sandbox("sockets::many_services::a_clock_that_wraps_forgets_no_service_in_use", |env| {
         let mut kernel = Kernel::open(&options(env));
-        serve_many(&mut kernel, 9, &[10]);
+        serve_many(&mut kernel, 11, &[10]);
         let states = UdpStates::open(env);
         let socket = udp_socket(&service(1));
-        ask_all(&socket, &(1..=6).map(service).collect::<Vec<_>>());
+        ask_all(&socket, &(1..=8).map(service).collect::<Vec<_>>());
         wind_clock(&states, &socket);
-        let used = |count: u32| -> Vec<SocketAddr> { (10 - count..=9).map(service).collect() };
-        for count in [2, 3, 5] {
+        let used = |count: u32| -> Vec<SocketAddr> { (12 - count..=11).map(service).collect() };
+        for count in [2, 3, 5, 7] {
             for round in 0..20 {
                 let answers = ask_all(&socket, &used(count));
                 assert_eq!(answers.into_keys().collect::<Vec<_>>(), used(count), "{count} in turn, round {round}");
@@ -206,13 +206,13 @@ fn remembered(states: &UdpStates, socket: &UdpSocket) -> Vec<SocketAddr> {
 fn a_datagram_to_the_backend_itself_leaves_the_service_its_backend() {
     in_sandbox("sockets::many_services::a_datagram_to_the_backend_itself_leaves_the_service_its_backend", |env| {
         let mut kernel = Kernel::open(&options(env));
-        serve_many(&mut kernel, 8, &[10, 11, 12]);
+        serve_many(&mut kernel, 10, &[10, 11, 12]);
         backends(&backends_of(1, &[13]).iter().map(String::as_str).collect::<Vec<_>>());
         let set = |kernel: &mut Kernel, hosts: &[u32]| {
             let names = backends_of(1, hosts);
             kernel.apply(&[put(1, entry(&names.iter().map(String::as_str).collect::<Vec<_>>()))]);
         };
-        for (count, connects) in [(1, false), (1, true), (8, false), (8, true)] {
+        for (count, connects) in [(1, false), (1, true), (10, false), (10, true)] {
             for round in 0..30 {
                 let what = format!("{count} services, connects: {connects}, round {round}");
                 set(&mut kernel, &[10, 11, 12]);
@@ -243,8 +243,8 @@ fn a_datagram_to_the_backend_itself_leaves_the_service_its_backend() {
 fn a_flow_that_is_nowhere_any_more_returns_to_its_backend() {
     in_sandbox("sockets::many_services::a_flow_that_is_nowhere_any_more_returns_to_its_backend", |env| {
         let mut kernel = Kernel::open(&options(env));
-        serve_many(&mut kernel, 8, &[10, 11, 12]);
-        let services: Vec<SocketAddr> = (1..=8).map(service).collect();
+        serve_many(&mut kernel, 10, &[10, 11, 12]);
+        let services: Vec<SocketAddr> = (1..=10).map(service).collect();
         let socket = udp_socket(&services[0]);
         let first = ask_all(&socket, &services);
         let overflow = pinned(env, "udp_overflow");
@@ -389,7 +389,7 @@ fn random_sockets_with_many_services_do_what_the_model_says() {
                 _ => {}
             }
             // Some clients use few services, some use all.
-            let known = [4, 8, SERVICES as usize][at % 3];
+            let known = [4, 10, SERVICES as usize][at % 3];
             let asked = |random: &mut Random| match random.below(16) {
                 0 => *random.pick(&v4),
                 1 => *random.pick(&v6),
@@ -407,8 +407,8 @@ fn random_sockets_with_many_services_do_what_the_model_says() {
 fn the_map_of_forgotten_flows_comes_with_an_upgrade() {
     in_sandbox("sockets::many_services::the_map_of_forgotten_flows_comes_with_an_upgrade", |env| {
         let mut kernel = Kernel::open(&options(env));
-        serve_many(&mut kernel, 8, &[10, 11, 12]);
-        let services: Vec<SocketAddr> = (1..=8).map(service).collect();
+        serve_many(&mut kernel, 10, &[10, 11, 12]);
+        let services: Vec<SocketAddr> = (1..=10).map(service).collect();
         let socket = udp_socket(&services[0]);
         let first = ask_all(&socket, &services);
         drop(kernel);

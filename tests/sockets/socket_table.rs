@@ -16,7 +16,7 @@ const BUSY: u64 = 1 << 63;
 /// Size of `struct places`.
 const HEAD: usize = 64;
 /// Size of `struct udp_socket`.
-const UDP_STATE: usize = 400;
+const UDP_STATE: usize = 528;
 
 const SERVICES: [&str; 2] = ["198.51.100.1:80/TCP", "198.51.100.1:80/UDP"];
 const BACKENDS: [&str; 2] = ["192.0.2.10:80/TCP", "192.0.2.10:80/UDP"];

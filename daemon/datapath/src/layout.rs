@@ -24,7 +24,7 @@ const _: () = assert!(size_of::<types::node_addr>() == 16);
 const _: () = assert!(size_of::<types::affinity_key>() == 16);
 const _: () = assert!(size_of::<types::affinity>() == 16);
 const _: () = assert!(size_of::<types::tcp_socket>() == 44);
-const _: () = assert!(size_of::<types::udp_socket>() == 400);
+const _: () = assert!(size_of::<types::udp_socket>() == 528);
 const _: () = assert!(size_of::<types::overflow_key>() == 32);
 const _: () = assert!(size_of::<types::overflow>() == 32);
 const _: () = assert!(FLOW_RECORD_SIZE == 80);
