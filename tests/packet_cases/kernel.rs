@@ -220,7 +220,7 @@ impl Kernel {
         let epoch = u64::from_ne_bytes(epoch.try_into().unwrap()) + 2;
         self.put("frontend_epoch", &[0; 4], &epoch.to_ne_bytes());
         let (mut services, mut slots) = (vec![0; 32 * 128], Vec::new());
-        for (id, entry) in &state.services {
+        for (id, entry) in state.services.iter() {
             let (value, more) = layout::service(entry, slots.len() / layout::SLOT, &mut self.rings);
             slots.extend(more);
             services[id.0 as usize * 32..][..32].copy_from_slice(&value);

@@ -64,7 +64,7 @@ impl ForeignWrite {
     /// The write as an operation on these maps; `None` if there is no entry to choose.
     fn op(&self, held: &MapState) -> Option<MapOp> {
         let frontend = |index: &usize| held.frontends.keys().nth(index % held.frontends.len().max(1)).copied();
-        let service = |index: &usize| held.services.keys().nth(index % held.services.len().max(1)).copied();
+        let service = |index: &usize| held.services.keys().nth(index % held.services.len().max(1));
         let node_addr = |index: &usize| held.node_addrs.iter().nth(index % held.node_addrs.len().max(1)).copied();
         let entry =
             |id: u32, inside_local| FrontendEntry { service: ServiceId(id), inside_local, outside_local: false };

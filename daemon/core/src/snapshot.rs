@@ -19,12 +19,12 @@ use crate::model::addr::{Addr, Family, L4Addr};
 use crate::model::moment::Moment;
 use crate::model::service::{BackendState, PortKey, ServiceName, Source};
 use crate::model::uplink::Uplink;
-use crate::state::entries::{CANARIES, Desired, Realised, ServiceId};
+use crate::state::entries::{CANARIES, Desired, IdMap, Realised, ServiceId};
 use crate::state::owner::IdOwner;
 use crate::state::remembered::Remembered;
 use crate::state::stale_generation::StaleGeneration;
 use crate::state::status::Status;
-use crate::table::{Described, Facts, key_of};
+use crate::table::{Described, Facts};
 
 /// An immutable view of the whole state of the owner task. It is cheap to take and to keep.
 #[derive(Clone, Debug, Default)]
@@ -46,7 +46,7 @@ pub struct Snapshot {
     pub(crate) config: Arc<EngineConfig>,
     pub(crate) facts: Facts,
     pub(crate) rows: OrdMap<L4Addr, Arc<Row>>,
-    pub(crate) owners: OrdMap<ServiceId, IdOwner>,
+    pub(crate) owners: IdMap<IdOwner>,
     pub(crate) holds: Holds,
     pub(crate) degraded: DegradedPorts,
     /// Sources that were used before the start and are not configured.
@@ -95,7 +95,7 @@ impl Snapshot {
 
     /// Every service port with an id, in the order of the ids.
     pub fn ports(&self) -> impl Iterator<Item = (ServiceId, &Arc<PortKey>)> {
-        self.owners.iter().map(|(id, owner)| (*id, &owner.key))
+        self.owners.iter().map(|(id, owner)| (id, &owner.key))
     }
 
     /// The service ports without a healthy backend, in the order of their ids.
@@ -156,7 +156,7 @@ impl Snapshot {
     /// their ids.
     pub fn empty_ports(&self) -> impl Iterator<Item = &Arc<PortKey>> {
         let empty = self.desired.services.iter().filter(|(_, entry)| !entry.has_backends);
-        empty.filter_map(|(id, _)| Some(&self.owners.get(id)?.key))
+        empty.filter_map(|(id, _)| Some(&self.owners.get(&id)?.key))
     }
 
     /// The addresses that the service claims, according to the description that takes precedence.
@@ -196,8 +196,8 @@ impl Snapshot {
 
     /// The number of service ports in the maps that no source describes.
     pub(crate) fn unowned(&self) -> usize {
-        let ids = self.realised.services.keys().filter(|id| **id != ServiceId::CANARY);
-        ids.filter(|id| !self.owners.contains_key(*id)).count()
+        let ids = self.realised.services.keys().filter(|id| *id != ServiceId::CANARY);
+        ids.filter(|id| !self.owners.contains_key(id)).count()
     }
 
     /// The configured sources.
@@ -256,9 +256,8 @@ impl Snapshot {
             let rows = sides(&item).into_iter().flatten();
             named.extend(rows.flat_map(|row| row.claims()).map(|claim| claim.key.service.clone()));
         }
-        for item in before.desired.services.diff(&self.desired.services) {
-            let id = key_of(&item);
-            let owners = [before.owners.get(id), self.owners.get(id)].into_iter().flatten();
+        for id in before.desired.services.differences(&self.desired.services) {
+            let owners = [before.owners.get(&id), self.owners.get(&id)].into_iter().flatten();
             named.extend(owners.map(|owner| owner.key.service.clone()));
         }
         named.extend(self.facts.names_that_differ(&before.facts));

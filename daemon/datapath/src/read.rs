@@ -193,7 +193,7 @@ pub(crate) fn has_its_ring(maps: &Maps, whole: Run, list: &[Slot]) -> bool {
 /// whichever of them is wrong.
 pub(crate) fn runs(maps: &Maps, content: &mut Content) -> Runs {
     let mut used: Vec<(Run, ServiceId)> = Vec::new();
-    for (&id, entry) in &content.state.services {
+    for (id, entry) in content.state.services.iter() {
         let runs = [ViewKind::Cluster, ViewKind::Local].map(|which| maps.view(id.0, which).run);
         let views = runs.map(|run| whole_run(run, entry.has_rings));
         used.extend(views.into_iter().filter(|run| run.len > 0).map(|run| (run, id)));

@@ -8,7 +8,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use imbl::OrdMap;
 use smallvec::SmallVec;
 
 use crate::claims::Row;
@@ -17,7 +16,7 @@ use crate::history::{Addresses, Event, Kernel, What};
 use crate::model::addr::L4Addr;
 use crate::model::cause::{Cause, Trigger};
 use crate::model::service::{PortKey, ServiceName, Source};
-use crate::state::entries::{Realised, ServiceEntry, ServiceId};
+use crate::state::entries::{IdMap, Realised, ServiceEntry, ServiceId};
 use crate::state::kernel_check::EntryKey;
 use crate::text::counted;
 
@@ -41,7 +40,7 @@ pub(super) struct EventRecorder {
     /// The sources that have reported everything once. Their later reports are news.
     recorded: BTreeSet<Source>,
     /// The lists found in the maps at the start, until every source has reported everything.
-    found: OrdMap<ServiceId, Arc<ServiceEntry>>,
+    found: IdMap<Arc<ServiceEntry>>,
     drafts: Vec<Draft>,
     refusals: Vec<(L4Addr, Arc<PortKey>, Option<Arc<Refusal>>)>,
     omitted: usize,
@@ -269,7 +268,7 @@ impl EventRecorder {
             events.push(Event { source: Some(source), kernel, ..Event::for_daemon(What::Synced, detail) });
         }
         if !self.found.is_empty() && context.config.sources.iter().all(|source| context.table.is_synced(*source)) {
-            self.found = OrdMap::new();
+            self.found = IdMap::new();
         }
         if context.round.pruned > 0 {
             let detail = format!("{} frontends that no source describes", context.round.pruned);

@@ -2,7 +2,6 @@
 //! This is the logical content only; the datapath decides where in the `slots` map a list is stored
 //! ([`crate::state::runs`]).
 
-use std::fmt;
 use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
@@ -13,22 +12,8 @@ use crate::model::source_range::SourceRange;
 use crate::model::uplink::Uplink;
 use crate::state::owner::OwnerTag;
 use crate::state::ring;
+pub use crate::state::id_map::{IdMap, ServiceId};
 pub use crate::state::slot::{BackendId, MAX_VIEW_SLOTS, Slot, backends_of};
-
-/// An index into the `services` map, one per [`crate::model::service::PortKey`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ServiceId(pub u32);
-
-impl ServiceId {
-    /// The canary's service. It never has a backend, so a connection to a canary is always refused.
-    pub const CANARY: Self = Self(0);
-}
-
-impl fmt::Display for ServiceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 /// The canaries: addresses that no service may have and that only the hooks refuse. 192.0.0.8 is the IPv4 dummy address
 /// (RFC 7600), 100::/64 the discard-only prefix (RFC 6666).
@@ -130,7 +115,7 @@ pub struct MapState {
     /// The frontends by the address that clients connect to; NodePorts under the unspecified address of their family.
     pub frontends: OrdMap<L4Addr, FrontendEntry>,
     /// The service entries by id.
-    pub services: OrdMap<ServiceId, Arc<ServiceEntry>>,
+    pub services: IdMap<Arc<ServiceEntry>>,
     /// The addresses on which NodePorts are answered.
     pub node_addrs: OrdSet<Addr>,
     /// The frontends to which clients outside the node may connect. Each is one of `frontends`, with the same service.
@@ -183,7 +168,10 @@ impl MapState {
 
     /// The ranges of client addresses that may connect to the service.
     pub fn ranges_of(&self, id: ServiceId) -> impl Iterator<Item = SourceRange> {
-        self.source_ranges.range((id, SourceRange::FIRST)..=(id, SourceRange::LAST)).map(|(_, range)| *range)
+        // Few services have ranges, and a search in an empty set costs as much as in a full one.
+        let ranges = (!self.source_ranges.is_empty())
+            .then(|| self.source_ranges.range((id, SourceRange::FIRST)..=(id, SourceRange::LAST)));
+        ranges.into_iter().flatten().map(|(_, range)| *range)
     }
 
     /// Changes the state as the successful operation changes the maps.

@@ -27,7 +27,7 @@ impl Touched {
     /// The entries that are realised and not desired.
     pub fn surplus(desired: &Desired, realised: &Realised) -> Self {
         let mut surplus = Self {
-            services: realised.services.keys().copied().filter(|id| !desired.services.contains_key(id)).collect(),
+            services: realised.services.keys().filter(|id| !desired.services.contains_key(id)).collect(),
             frontends: realised.frontends.keys().copied().filter(|a| !desired.frontends.contains_key(a)).collect(),
             node_addrs: realised.node_addrs.iter().copied().filter(|a| !desired.node_addrs.contains(a)).collect(),
             uplinks: realised.uplinks.keys().copied().filter(|i| !desired.uplinks.contains_key(i)).collect(),
