@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use crate::model::addr::{Addr, Family};
 use crate::model::node::NodeFacts;
 use crate::model::service::{FrontendKind, FrontendSpec, PortKey, Service, ServicePort, Slice};
-use crate::state::entries::View;
+use crate::state::entries::{MAX_VIEW_SLOTS, View};
 use crate::table::apiservers::Apiservers;
 use guard::Guard;
 use outside::PacketsConfig;
@@ -121,10 +121,13 @@ fn plan_frontends(
 /// The candidates of a port to which a connection may be sent, and whether the guard refuses another one.
 fn admitted<'a>(slices: &'a [Arc<Slice>], key: &PortKey, context: &CompileContext<'a>) -> (Candidates<'a>, bool) {
     let CompileContext { guard, apiservers, checks, .. } = context;
-    let mut candidates = select::merge(slices.iter(), &key.port, key.protocol, key.family);
-    let all = candidates.len();
-    candidates.retain(|c| guard.admits_backend(c.address(key.protocol), c.slice.source, apiservers));
-    let has_refused = candidates.len() < all;
+    let mut has_refused = false;
+    let admits = |c: &Candidate<'_>| {
+        let is_admitted = guard.admits_backend(c.address(key.protocol), c.slice.source, apiservers);
+        has_refused |= !is_admitted;
+        is_admitted
+    };
+    let mut candidates = select::merge_admitted(slices.iter(), &key.port, key.protocol, key.family, admits);
     checks.mark(&mut candidates);
     (candidates, has_refused)
 }
@@ -138,11 +141,15 @@ fn plan_port(
 ) -> PortPlan {
     let selection = select::select(candidates, context.node, context.checks.last_resort);
     let view = |places: &[usize]| -> View {
-        let weights: SmallVec<[u16; 8]> = places.iter().map(|&place| candidates[place].backend.weight).collect();
+        let weights = places.iter().map(|&place| candidates[place].backend.weight);
         let addresses = places.iter().map(|&place| candidates[place].address(key.protocol));
-        let mut view = View::with_capacity(places.len());
-        view.extend(addresses.zip(slot_counts(&weights)).filter(|(_, count)| *count > 0));
-        view
+        let mut others = weights.clone();
+        if others.next().is_none_or(|weight| others.all(|other| other == weight)) {
+            // The weights of most lists are equal: each backend has one slot.
+            return addresses.take(MAX_VIEW_SLOTS).map(|address| (address, 1)).collect();
+        }
+        let counts = slot_counts(&weights.collect::<SmallVec<[u16; 8]>>());
+        addresses.zip(counts).filter(|(_, count)| *count > 0).collect()
     };
     let (cluster, local) = (view(&selection.cluster), view(&selection.local));
     let select::Selection { has_backends, is_last_resort, .. } = selection;

@@ -83,16 +83,38 @@ pub fn merge<'a>(
     protocol: Protocol,
     family: Family,
 ) -> Candidates<'a> {
-    let mut merged: Candidates<'a> = SmallVec::new();
-    for slice in slices {
-        let named = slice.ports.iter().filter(|p| p.protocol == protocol && *p.name == *port);
-        let backends = named.flat_map(|p| &p.backends).filter(|b| b.addr.family() == family);
-        merged.extend(backends.map(|backend| Candidate { backend, slice, failure: None }));
-    }
+    merge_admitted(slices, port, protocol, family, |_| true)
+}
+
+/// The same for the backends that meet the condition, which must not depend on more than the address and the source.
+pub(crate) fn merge_admitted<'a>(
+    slices: impl Iterator<Item = &'a Arc<Slice>>,
+    port: &str,
+    protocol: Protocol,
+    family: Family,
+    mut admits: impl FnMut(&Candidate<'a>) -> bool,
+) -> Candidates<'a> {
     let address = |candidate: &Candidate<'_>| (candidate.backend.addr, candidate.backend.port);
-    // The sort is stable: among equal entries the first slice stays first.
-    merged.sort_by_key(|candidate| (address(candidate), effective_state(candidate.backend)));
-    merged.dedup_by_key(|candidate| address(candidate));
+    let mut merged: Candidates<'a> = SmallVec::new();
+    // Most services have one slice, and many sources sort it.
+    let (mut last, mut is_ascending) = (None, true);
+    for slice in slices {
+        for port in slice.ports.iter().filter(|p| p.protocol == protocol && *p.name == *port) {
+            merged.reserve(port.backends.len());
+            for backend in port.backends.iter().filter(|b| b.addr.family() == family) {
+                let candidate = Candidate { backend, slice, failure: None };
+                if admits(&candidate) {
+                    is_ascending &= last.replace(address(&candidate)).is_none_or(|last| last < address(&candidate));
+                    merged.push(candidate);
+                }
+            }
+        }
+    }
+    if !is_ascending {
+        // The sort is stable: among equal entries the first slice stays first.
+        merged.sort_by_key(|candidate| (address(candidate), effective_state(candidate.backend)));
+        merged.dedup_by_key(|candidate| address(candidate));
+    }
     merged
 }
 
@@ -124,35 +146,26 @@ pub struct Selection {
 /// it contains every quarantined backend. Hints apply to active backends only. The local view follows the same rules
 /// for the backends on this node, without hints.
 pub fn select(candidates: &[Candidate<'_>], node: &NodeFacts, last_resort: bool) -> Selection {
-    let mut active = Indexes::with_capacity(candidates.len());
-    let (mut terminating, mut quarantined) = (Indexes::new(), Indexes::new());
+    let in_order = if last_resort { &USABLE[..] } else { &USABLE[..2] };
+    let best = in_order.iter().copied().find(|state| candidates.iter().any(|candidate| candidate.state() == *state));
+    let topology = if best == Some(BackendState::Active) { topology(candidates, node) } else { Topology::Anywhere };
+    let (mut cluster, mut here) = (Indexes::with_capacity(candidates.len()), Indexes::new());
     for (index, candidate) in candidates.iter().enumerate() {
-        match candidate.state() {
-            BackendState::Active => active.push(index),
-            BackendState::Terminating => terminating.push(index),
-            BackendState::Quarantined if last_resort => quarantined.push(index),
-            BackendState::Quarantined | BackendState::Maintenance | BackendState::NotReady => {}
+        if Some(candidate.state()) == best && topology.admits(candidate.backend, node) {
+            cluster.push(index);
+        }
+        if candidate.backend.node.as_deref() == Some(&*node.name) {
+            here.push(index);
         }
     }
-    let on_this_node = |indexes: &[usize]| -> Indexes {
-        let is_local = |index: &&usize| candidates[**index].backend.node.as_deref() == Some(&*node.name);
-        indexes.iter().filter(is_local).copied().collect()
-    };
-
-    let topology = topology(&active.iter().map(|&index| candidates[index].backend), node);
-    let in_order = [&active, &terminating, &quarantined];
-    let first = in_order.iter().find(|places| !places.is_empty());
-    let cluster = match first {
-        None => Indexes::new(),
-        Some(_) if !active.is_empty() && topology != Topology::Anywhere => {
-            active.iter().copied().filter(|&i| topology.admits(candidates[i].backend, node)).collect()
-        }
-        Some(places) => Indexes::clone(places),
-    };
-    let local = in_order.iter().map(|places| on_this_node(places)).find(|places| !places.is_empty());
-    let is_last_resort = active.is_empty() && terminating.is_empty() && !quarantined.is_empty();
-    Selection { cluster, local: local.unwrap_or_default(), has_backends: first.is_some(), is_last_resort }
+    let of_state = |state| here.iter().copied().filter(|index| candidates[*index].state() == state).collect();
+    let local = in_order.iter().map(|state| of_state(*state)).find(|places: &Indexes| !places.is_empty());
+    let is_last_resort = best == Some(BackendState::Quarantined);
+    Selection { cluster, local: local.unwrap_or_default(), has_backends: best.is_some(), is_last_resort }
 }
+
+/// The states in which a backend may be selected, the best one first.
+const USABLE: [BackendState; 3] = [BackendState::Active, BackendState::Terminating, BackendState::Quarantined];
 
 /// Whether a backend may receive new connections, and if not, the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
@@ -217,12 +230,13 @@ enum Topology {
 
 /// One active backend without a hint disables the filter, and so does a set of hints that leaves no backend for this
 /// node. Both indicate that the controller has not caught up yet.
-fn topology<'a>(active: &(impl ExactSizeIterator<Item = &'a Backend> + Clone), node: &NodeFacts) -> Topology {
+fn topology(candidates: &[Candidate<'_>], node: &NodeFacts) -> Topology {
+    let is_active = |candidate: &&Candidate<'_>| candidate.state() == BackendState::Active;
+    let active = || candidates.iter().filter(is_active).map(|candidate| candidate.backend);
     let all_hinted = |of: fn(&Hints) -> &Vec<Arc<str>>| {
-        let mut backends = active.clone();
-        active.len() > 0 && backends.all(|b| b.hints.as_deref().is_some_and(|hints| !of(hints).is_empty()))
+        active().all(|b| b.hints.as_deref().is_some_and(|hints| !of(hints).is_empty()))
     };
-    let any_admitted = |topology: Topology| active.clone().any(|b| topology.admits(b, node));
+    let any_admitted = |topology: Topology| active().any(|b| topology.admits(b, node));
     if all_hinted(|hints| &hints.nodes) && any_admitted(Topology::SameNode) {
         Topology::SameNode
     } else if all_hinted(|hints| &hints.zones) && !node.zone.is_empty() && any_admitted(Topology::SameZone) {

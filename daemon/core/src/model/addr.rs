@@ -125,6 +125,17 @@ impl Addr {
     }
 }
 
+impl Addr {
+    /// Whether it is known at a glance that the address is none of the above: unspecified, loopback, multicast or
+    /// link-local. May return false for others, and does for IPv6 addresses outside 2000::/3.
+    pub(crate) fn is_ordinary(self) -> bool {
+        match self.v4() {
+            Some(v4) => matches!(v4.octets()[0], 1..=126 | 128..=168 | 170..=223),
+            None => self.0[0] >> 5 == 0b001,
+        }
+    }
+}
+
 impl From<IpAddr> for Addr {
     fn from(ip: IpAddr) -> Self {
         match ip {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use foldhash::fast::RandomState;
+use smallvec::SmallVec;
 
 use crate::model::addr::L4Addr;
 use crate::model::moment::Moment;
@@ -193,19 +194,25 @@ impl BackendIds {
     /// backend that stays in the list keeps its number without a lookup. Both lists are in address order; in another
     /// order, each backend costs two lookups.
     pub fn replace(&mut self, before: &[Slot], view: &[(L4Addr, u16)]) -> (Arc<[Slot]>, Vec<Slot>) {
-        let (mut gone, mut rest) = (Vec::new(), before);
-        let mut slots = Vec::with_capacity(view.iter().map(|(_, count)| usize::from(*count)).sum());
-        for &(addr, count) in view {
-            while let Some(slot) = take_backend(&mut rest, |slot| slot.addr < addr) {
+        let (mut gone, mut rest, mut view) = (Vec::new(), before, view);
+        let mut slots: SmallVec<[Slot; 4]> =
+            SmallVec::with_capacity(view.iter().map(|(_, count)| usize::from(*count)).sum());
+        loop {
+            let (same, others) = rest.split_at(same_backends(rest, view));
+            slots.extend_from_slice(same);
+            rest = others;
+            let [(addr, count), later @ ..] = &view[same.len()..] else { break };
+            while let Some(slot) = take_backend(&mut rest, |slot| slot.addr < *addr) {
                 gone.push(slot);
             }
-            let kept = take_backend(&mut rest, |slot| slot.addr == addr);
-            let backend = kept.map_or_else(|| self.acquire(addr), |slot| slot.backend);
-            slots.extend(std::iter::repeat_n(Slot { backend, addr }, usize::from(count)));
+            let kept = take_backend(&mut rest, |slot| slot.addr == *addr);
+            let backend = kept.map_or_else(|| self.acquire(*addr), |slot| slot.backend);
+            slots.extend(std::iter::repeat_n(Slot { backend, addr: *addr }, usize::from(*count)));
+            view = later;
         }
         gone.extend_from_slice(rest);
         // Empty lists share one allocation, because most services have no backend on this node.
-        (if slots.is_empty() { Arc::default() } else { slots.into() }, gone)
+        (if slots.is_empty() { Arc::default() } else { Arc::from(&*slots) }, gone)
     }
 
     /// Removes one user of each backend in these slots. An address with several consecutive slots counts once.
@@ -233,6 +240,16 @@ impl BackendIds {
     pub fn used(&self) -> usize {
         self.by_address.len()
     }
+}
+
+/// The number of backends at the beginning of the list that are at the beginning of the view, too, each with one slot. Most
+/// changes concern one backend, so that almost the whole list is copied at once.
+fn same_backends(slots: &[Slot], view: &[(L4Addr, u16)]) -> usize {
+    let pairs = slots.iter().zip(view);
+    let same = pairs.take_while(|(slot, (addr, count))| slot.addr == *addr && *count == 1).count();
+    // The last one may have had more slots.
+    let has_more = same > 0 && slots.get(same).is_some_and(|next| next.addr == slots[same - 1].addr);
+    same - usize::from(has_more)
 }
 
 /// Takes the first backend with all its slots, if it meets the condition.

@@ -87,3 +87,18 @@ fn predicates_are_those_of_the_standard_library() {
         assert_eq!(addr.is_multicast(), ip.is_multicast() || text == "255.255.255.255", "{text}");
     }
 }
+
+/// A quick answer must never hide that an address may not be used.
+#[test]
+fn an_ordinary_address_is_not_special() {
+    let v4 = (0..=u16::MAX).map(|high| high.to_be_bytes()).map(|[a, b]| IpAddr::from([a, b, 0, 0]));
+    let v6 = (0..=u16::MAX).map(|high| IpAddr::from([high, 0, 0, 0, 0, 0, 0, 1]));
+    let mut ordinary = 0;
+    for addr in v4.chain(v6).map(Addr::from).filter(|addr| addr.is_ordinary()) {
+        let is_special = addr.is_unspecified() || addr.is_loopback() || addr.is_multicast() || addr.is_link_local();
+        assert!(!is_special, "{addr}");
+        ordinary += 1;
+    }
+    assert_eq!(ordinary, (126 + 41 + 54) * 256 + 8192);
+    assert!(!Addr::UNSPECIFIED_V4.is_ordinary() && !Addr::LOOPBACK_V6.is_ordinary());
+}
