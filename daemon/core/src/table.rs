@@ -203,19 +203,17 @@ impl Table {
             };
             (slice, is_known)
         });
-        let (name, service) = (slice.name.clone(), slice.service.clone());
-        let trigger = Trigger::Slice(Arc::clone(&slice));
         let mut dirty = SmallVec::new();
-        if let Some(ByName(before)) = self.slices.replace(ByName(slice))
-            && before.service != service
+        if let Some(ByName(before)) = self.slices.replace(ByName(Arc::clone(&slice)))
+            && before.service != slice.service
         {
-            self.take_slice(&before.service, source, &name);
+            self.take_slice(&before.service, source, &slice.name);
             dirty.push(before.service.clone());
         }
         if !is_known {
-            dirty.push(service);
+            dirty.push(slice.service.clone());
         }
-        if dirty.is_empty() { Effect::None } else { Effect::Services(dirty, trigger) }
+        if dirty.is_empty() { Effect::None } else { Effect::Services(dirty, Trigger::Slice(slice)) }
     }
 
     fn remove_slice(&mut self, name: &SliceName, source: Source) -> Effect {

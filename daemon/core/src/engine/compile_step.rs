@@ -47,6 +47,8 @@ impl Engine {
             dirty.sort_by_cached_key(|name, _| (created(name).unwrap_or(0), name.clone()));
         }
         self.round.compiled.reserve(dirty.len());
+        // At a start. To grow in steps computes the hash of each name again.
+        self.compiled.reserve(dirty.len().saturating_sub(self.compiled.len()));
         for (name, reason) in dirty {
             let what = self.recompile(&name, &reason, now);
             self.round.by_checks += usize::from(matches!(reason.trigger, Trigger::Checks(_)));

@@ -1,6 +1,7 @@
 //! The service model of nodelb: frontends, backends and the policies between them, without Kubernetes or kernel types.
 //! Sources create these objects; nothing below the table changes them.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::ops::Deref;
 use std::str::FromStr;
@@ -21,12 +22,27 @@ use crate::model::names::NoSuchName;
 pub struct ServiceName(Arc<FullName>);
 
 /// The two parts of a [`ServiceName`].
-#[derive(PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(PartialEq, Eq, Hash)]
 pub struct FullName {
     /// The Kubernetes namespace, or any grouping that the operator chooses in files.
     pub namespace: Arc<str>,
     /// The name, unique in the namespace.
     pub name: Arc<str>,
+}
+
+impl Ord for FullName {
+    /// Compares the parts one after the other. Most names in a search are of few namespaces, which share their strings.
+    fn cmp(&self, other: &Self) -> Ordering {
+        let is_same = Arc::ptr_eq(&self.namespace, &other.namespace);
+        let by_namespace = if is_same { Ordering::Equal } else { self.namespace.cmp(&other.namespace) };
+        by_namespace.then_with(|| self.name.cmp(&other.name))
+    }
+}
+
+impl PartialOrd for FullName {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
 }
 
 impl Deref for ServiceName {
