@@ -25,7 +25,9 @@ use crate::model::moment::Moment;
 use crate::model::node::NodePortAddress;
 use crate::model::service::{ServiceName, Source};
 use crate::snapshot::Snapshot;
-use crate::state::entries::{CANARIES, Desired, FrontendEntry, IdMap, MapOp, Realised, ServiceEntry, ServiceId, UplinkEntry};
+use crate::state::entries::{
+    CANARIES, Desired, FrontendEntry, IdMap, MapOp, Realised, ServiceEntry, ServiceId, UplinkEntry,
+};
 use crate::state::ids::{BackendIds, ServiceIds};
 use crate::state::kernel_check::Drift;
 use crate::state::map_ops::{self, Touched};

@@ -103,7 +103,7 @@ impl<'a> Shown<'a> {
     }
 
     fn services(&self, held: &MapState) -> Vec<MapServiceRow> {
-        let row = |(&key, entry): (&ServiceId, &Arc<ServiceEntry>)| MapServiceRow {
+        let row = |(key, entry): (ServiceId, &Arc<ServiceEntry>)| MapServiceRow {
             id: key.0.into(),
             service: self.name(key),
             cluster: entry.cluster.len() as u64,

@@ -10,9 +10,9 @@ use smallvec::SmallVec;
 use crate::model::addr::{Addr, L4Addr, Protocol};
 use crate::model::source_range::SourceRange;
 use crate::model::uplink::Uplink;
+pub use crate::state::id_map::{IdMap, ServiceId};
 use crate::state::owner::OwnerTag;
 use crate::state::ring;
-pub use crate::state::id_map::{IdMap, ServiceId};
 pub use crate::state::slot::{BackendId, MAX_VIEW_SLOTS, Slot, backends_of};
 
 /// The canaries: addresses that no service may have and that only the hooks refuse. 192.0.0.8 is the IPv4 dummy address

@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use super::{IdMap, ServiceId};
 
 fn id() -> impl Strategy<Value = ServiceId> {
-    prop_oneof![0..40u32, 240..280u32, 65_520..65_560u32, (0..40u32).prop_map(|below| u32::MAX - below)].prop_map(ServiceId)
+    prop_oneof![0..40u32, 240..280u32, 65_520..65_560u32, (0..40u32).prop_map(|below| u32::MAX - below)]
+        .prop_map(ServiceId)
 }
 
 proptest! {
