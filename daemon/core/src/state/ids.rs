@@ -194,6 +194,10 @@ impl BackendIds {
     /// backend that stays in the list keeps its number without a lookup. Both lists are in address order; in another
     /// order, each backend costs two lookups.
     pub fn replace(&mut self, before: &[Slot], view: &[(L4Addr, u16)]) -> (Arc<[Slot]>, Vec<Slot>) {
+        if view.is_empty() {
+            // Empty lists share one allocation, because most services have no backend on this node.
+            return (Arc::default(), before.to_vec());
+        }
         let (mut gone, mut rest, mut view) = (Vec::new(), before, view);
         let mut slots: SmallVec<[Slot; 4]> =
             SmallVec::with_capacity(view.iter().map(|(_, count)| usize::from(*count)).sum());
@@ -207,12 +211,11 @@ impl BackendIds {
             }
             let kept = take_backend(&mut rest, |slot| slot.addr == *addr);
             let backend = kept.map_or_else(|| self.acquire(*addr), |slot| slot.backend);
-            slots.extend(std::iter::repeat_n(Slot { backend, addr: *addr }, usize::from(*count)));
+            (0..*count).for_each(|_| slots.push(Slot { backend, addr: *addr }));
             view = later;
         }
         gone.extend_from_slice(rest);
-        // Empty lists share one allocation, because most services have no backend on this node.
-        (if slots.is_empty() { Arc::default() } else { Arc::from(&*slots) }, gone)
+        (Arc::from(&*slots), gone)
     }
 
     /// Removes one user of each backend in these slots. An address with several consecutive slots counts once.
