@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use nodelb_core::change::Change;
 use nodelb_core::model::service::{Source, is_default_kubernetes, is_name_part};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::objects::{self, ListMetadata, Metadata};
+use super::plain::{self, FromPlain};
 use super::translate::{self, Reader};
 use crate::apiserver::connection::error::LinkError;
 use crate::null::null_is_default;
@@ -276,9 +276,9 @@ impl Decoder {
 
 /// Decodes JSON. To check once that all of it is text costs less than to check each string; strings that are ignored need
 /// not be text.
-fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> serde_json::Result<T> {
+fn parse<'a, T: FromPlain<'a>>(bytes: &'a [u8]) -> serde_json::Result<T> {
     match std::str::from_utf8(bytes) {
-        Ok(text) => serde_json::from_str(text),
+        Ok(text) => plain::decode(text).map_or_else(|| serde_json::from_str(text), Ok),
         Err(_not_text) => serde_json::from_slice(bytes),
     }
 }
@@ -377,7 +377,7 @@ impl Uid {
         let digits = text.bytes().filter(|byte| *byte != b'-');
         let hex = digits
             .map(|byte| char::from(byte).to_digit(16))
-            .try_fold(0_u128, |number, digit| Some(number.checked_mul(16)? + u128::from(digit?)));
+            .try_fold(0_u128, |number, digit| (number >> 124 == 0).then_some(number << 4 | u128::from(digit?)));
         Self(hex.unwrap_or_else(|| {
             // Not a UUID. A hash of the text; different texts very probably yield different numbers.
             text.bytes()
@@ -399,7 +399,7 @@ impl Version {
 }
 
 /// An object in the form in which the server sends it.
-trait Watched: DeserializeOwned {
+trait Watched: for<'a> FromPlain<'a> {
     fn metadata(&self) -> &Metadata;
 
     /// The change that makes the object known, and the ignored parts of the object.
