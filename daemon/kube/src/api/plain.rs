@@ -140,9 +140,10 @@ impl<'a> Plain<'a> {
     /// A string without escapes.
     pub(super) fn string(&mut self) -> Result<&'a str, NotPlain> {
         self.take(b'"')?;
-        let text = self.text()?;
+        let (from, to) = (self.at, end_of_text(self.text.as_bytes(), self.at));
+        self.at = to;
         self.take(b'"')?;
-        Ok(text)
+        self.text.get(from..to).ok_or(NotPlain)
     }
 
     /// Text up to a quotation mark, a backslash or a control character.
@@ -241,15 +242,13 @@ impl<'de> Deserializer<'de> for &mut Plain<'de> {
             b'"' => visitor.visit_borrowed_str(self.string()?),
             b'{' => {
                 self.at += 1;
-                let value = visitor.visit_map(Items { plain: self, first: true })?;
-                self.take(b'}')?;
-                Ok(value)
+                let value = visitor.visit_map(Items { plain: self, first: true });
+                if self.take(b'}').is_ok() { value } else { Err(NotPlain) }
             }
             b'[' => {
                 self.at += 1;
-                let value = visitor.visit_seq(Items { plain: self, first: true })?;
-                self.take(b']')?;
-                Ok(value)
+                let value = visitor.visit_seq(Items { plain: self, first: true });
+                if self.take(b']').is_ok() { value } else { Err(NotPlain) }
             }
             b't' => self.take_word("true").and_then(|()| visitor.visit_bool(true)),
             b'f' => self.take_word("false").and_then(|()| visitor.visit_bool(false)),
