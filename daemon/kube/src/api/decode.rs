@@ -374,11 +374,7 @@ fn named(metadata: &Metadata) -> Result<Box<Object>, String> {
 
 impl Uid {
     fn parse(text: &str) -> Self {
-        let digits = text.bytes().filter(|byte| *byte != b'-');
-        let hex = digits
-            .map(|byte| char::from(byte).to_digit(16))
-            .try_fold(0_u128, |number, digit| (number >> 124 == 0).then_some(number << 4 | u128::from(digit?)));
-        Self(hex.unwrap_or_else(|| {
+        Self(hexadecimal(text).unwrap_or_else(|| {
             // Not a UUID. A hash of the text; different texts very probably yield different numbers.
             text.bytes()
                 .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(0x1b3 << 88 | 0x13b))
@@ -389,6 +385,19 @@ impl Uid {
     pub fn is_other(self, uid: Self) -> bool {
         self.0 != 0 && uid.0 != 0 && self != uid
     }
+}
+
+/// The number that the digits of a UUID are; `None` if the text is not one.
+fn hexadecimal(text: &str) -> Option<u128> {
+    let mut number = 0_u128;
+    for byte in text.bytes().filter(|byte| *byte != b'-') {
+        let digit = char::from(byte).to_digit(16)?;
+        if number >> 124 != 0 {
+            return None;
+        }
+        number = number << 4 | u128::from(digit);
+    }
+    Some(number)
 }
 
 impl Version {

@@ -195,15 +195,16 @@ impl<'a> Plain<'a> {
     }
 
     fn skip_string(&mut self) -> Result<(), NotPlain> {
+        let bytes = self.text.as_bytes();
         self.take(b'"')?;
-        self.at = end_of_text(self.text.as_bytes(), self.at);
+        self.at = end_of_text(bytes, self.at);
         while self.next()? == b'\\' {
-            self.at += 1;
-            let is_plain = matches!(self.next()?, b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't');
-            if !is_plain {
-                return Err(NotPlain);
-            }
-            self.at = end_of_text(self.text.as_bytes(), self.at + 1);
+            let length = match bytes[self.at + 1..] {
+                [b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't', ..] => 2,
+                [b'u', a, b, c, d, ..] if [a, b, c, d].iter().all(u8::is_ascii_hexdigit) => 6,
+                _ => return Err(NotPlain),
+            };
+            self.at = end_of_text(bytes, self.at + length);
         }
         self.take(b'"')
     }
