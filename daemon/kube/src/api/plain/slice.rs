@@ -18,10 +18,19 @@ impl<'a, O: FromPlain<'a>> FromPlain<'a> for Envelope<'a, O> {
     fn from_plain(plain: &mut Plain<'a>) -> Result<Self, NotPlain> {
         let (mut kind, mut object) = (None, None);
         let mut fields = Fields::default();
-        plain.object(|plain, key| match key {
-            "type" => fields.once(0).and_then(|()| Ok(kind = Some(plain.string()?))),
-            "object" => fields.once(1).and_then(|()| Ok(object = Some(O::from_plain(plain)?))),
-            _ => plain.skip(),
+        plain.object(|plain, key| {
+            match key {
+                "type" => {
+                    fields.once(0)?;
+                    kind = Some(plain.string()?);
+                }
+                "object" => {
+                    fields.once(1)?;
+                    object = Some(O::from_plain(plain)?);
+                }
+                _ => plain.skip()?,
+            }
+            Ok(())
         })?;
         Ok(Self { kind: Cow::Borrowed(kind.ok_or(NotPlain)?), object: object.ok_or(NotPlain)? })
     }
