@@ -7,6 +7,7 @@ pub mod difference;
 pub mod health_check;
 pub mod list_watch;
 pub mod objects;
+mod plain;
 pub mod request;
 pub mod splitter;
 pub mod translate;

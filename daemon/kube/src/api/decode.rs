@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use nodelb_core::change::Change;
 use nodelb_core::model::service::{Source, is_default_kubernetes, is_name_part};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
 use super::objects::{self, ListMetadata, Metadata};
+use super::plain::{self, FromPlain};
 use super::translate::{self, Reader};
 use crate::apiserver::connection::error::LinkError;
 use crate::null::null_is_default;
@@ -276,9 +276,9 @@ impl Decoder {
 
 /// Decodes JSON. To check once that all of it is text costs less than to check each string; strings that are ignored need
 /// not be text.
-fn parse<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> serde_json::Result<T> {
+fn parse<'a, T: FromPlain<'a>>(bytes: &'a [u8]) -> serde_json::Result<T> {
     match std::str::from_utf8(bytes) {
-        Ok(text) => serde_json::from_str(text),
+        Ok(text) => plain::decode(text).map_or_else(|| serde_json::from_str(text), Ok),
         Err(_not_text) => serde_json::from_slice(bytes),
     }
 }
@@ -374,11 +374,7 @@ fn named(metadata: &Metadata) -> Result<Box<Object>, String> {
 
 impl Uid {
     fn parse(text: &str) -> Self {
-        let digits = text.bytes().filter(|byte| *byte != b'-');
-        let hex = digits
-            .map(|byte| char::from(byte).to_digit(16))
-            .try_fold(0_u128, |number, digit| Some(number.checked_mul(16)? + u128::from(digit?)));
-        Self(hex.unwrap_or_else(|| {
+        Self(hexadecimal(text).unwrap_or_else(|| {
             // Not a UUID. A hash of the text; different texts very probably yield different numbers.
             text.bytes()
                 .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(0x1b3 << 88 | 0x13b))
@@ -391,6 +387,19 @@ impl Uid {
     }
 }
 
+/// The number that the digits of a UUID are; `None` if the text is not one.
+fn hexadecimal(text: &str) -> Option<u128> {
+    let mut number = 0_u128;
+    for byte in text.bytes().filter(|byte| *byte != b'-') {
+        let digit = char::from(byte).to_digit(16)?;
+        if number >> 124 != 0 {
+            return None;
+        }
+        number = number << 4 | u128::from(digit);
+    }
+    Some(number)
+}
+
 impl Version {
     /// Parses a `resourceVersion`.
     pub fn parse(text: &str) -> Self {
@@ -399,7 +408,7 @@ impl Version {
 }
 
 /// An object in the form in which the server sends it.
-trait Watched: DeserializeOwned {
+trait Watched: for<'a> FromPlain<'a> {
     fn metadata(&self) -> &Metadata;
 
     /// The change that makes the object known, and the ignored parts of the object.

@@ -106,20 +106,20 @@ pub struct NodeAddress {
 pub struct Metadata {
     /// `name`
     #[serde(deserialize_with = "null_is_default")]
-    pub name: String,
+    pub name: CompactString,
     /// `namespace`; empty if missing.
     #[serde(deserialize_with = "null_is_default")]
-    pub namespace: String,
+    pub namespace: CompactString,
     /// `resourceVersion`
     #[serde(deserialize_with = "null_is_default")]
-    pub resource_version: String,
+    pub resource_version: CompactString,
     /// `generation`; 0 if missing.
     #[serde(deserialize_with = "null_is_default")]
     pub generation: u64,
     /// `creationTimestamp`, RFC 3339.
-    pub creation_timestamp: Option<String>,
+    pub creation_timestamp: Option<CompactString>,
     /// `deletionTimestamp`; present while the object waits for its finalizers.
-    pub deletion_timestamp: Option<String>,
+    pub deletion_timestamp: Option<CompactString>,
     /// `labels`
     #[serde(deserialize_with = "null_is_default")]
     pub labels: Labels,
@@ -128,7 +128,7 @@ pub struct Metadata {
     pub annotations: Annotations,
     /// `uid`; empty if missing.
     #[serde(deserialize_with = "null_is_default")]
-    pub uid: String,
+    pub uid: CompactString,
     /// `managedFields`, reduced to the latest write.
     #[serde(rename = "managedFields", deserialize_with = "last_write")]
     pub last_write: LastWrite,
@@ -183,7 +183,7 @@ impl<'de> Deserialize<'de> for Annotations {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LastWrite {
     /// `manager`
-    pub manager: String,
+    pub manager: CompactString,
     /// `time`, in seconds since 1970.
     pub at: Option<u64>,
 }
@@ -193,9 +193,9 @@ pub struct LastWrite {
 #[serde(default)]
 struct ManagedField {
     #[serde(deserialize_with = "null_is_default")]
-    manager: String,
+    manager: CompactString,
     #[serde(deserialize_with = "null_is_default")]
-    time: String,
+    time: CompactString,
 }
 
 /// Decodes `managedFields`. If several writes have the same time (in seconds), the last one in the list is used.
@@ -211,16 +211,16 @@ pub fn last_write<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LastWrit
 pub struct Labels {
     /// The service that an EndpointSlice belongs to.
     #[serde(rename = "kubernetes.io/service-name")]
-    pub service_name: Option<String>,
+    pub service_name: Option<CompactString>,
     /// If present with any value, another proxy serves the service.
     #[serde(rename = "service.kubernetes.io/service-proxy-name")]
-    pub proxy_name: Option<String>,
+    pub proxy_name: Option<CompactString>,
     /// If present with any value, the slice is not meant for proxies.
     #[serde(rename = "service.kubernetes.io/headless")]
-    pub headless: Option<String>,
+    pub headless: Option<CompactString>,
     /// The zone of a Node.
     #[serde(rename = "topology.kubernetes.io/zone")]
-    pub zone: Option<String>,
+    pub zone: Option<CompactString>,
 }
 
 /// `spec` of a Service.
@@ -229,13 +229,13 @@ pub struct Labels {
 pub struct ServiceSpec {
     /// `type`
     #[serde(rename = "type", deserialize_with = "null_is_default")]
-    pub kind: String,
+    pub kind: CompactString,
     /// `clusterIP`; equal to the first of `clusterIPs` if both are set.
     #[serde(rename = "clusterIP", deserialize_with = "null_is_default")]
-    pub cluster_ip: String,
+    pub cluster_ip: CompactString,
     /// `clusterIPs`
     #[serde(rename = "clusterIPs", deserialize_with = "list")]
-    pub cluster_ips: Vec<String>,
+    pub cluster_ips: Vec<CompactString>,
     /// `externalIPs`
     #[serde(rename = "externalIPs", deserialize_with = "list")]
     pub external_ips: Vec<String>,
@@ -247,16 +247,16 @@ pub struct ServiceSpec {
     pub ports: Vec<ServicePort>,
     /// `sessionAffinity`
     #[serde(deserialize_with = "null_is_default")]
-    pub session_affinity: String,
+    pub session_affinity: CompactString,
     /// `sessionAffinityConfig`
     #[serde(deserialize_with = "null_is_default")]
     pub session_affinity_config: SessionAffinityConfig,
     /// `internalTrafficPolicy`
     #[serde(deserialize_with = "null_is_default")]
-    pub internal_traffic_policy: String,
+    pub internal_traffic_policy: CompactString,
     /// `externalTrafficPolicy`
     #[serde(deserialize_with = "null_is_default")]
-    pub external_traffic_policy: String,
+    pub external_traffic_policy: CompactString,
     /// `healthCheckNodePort`
     #[serde(deserialize_with = "null_is_default")]
     pub health_check_node_port: u16,
@@ -268,10 +268,10 @@ pub struct ServiceSpec {
 pub struct ServicePort {
     /// `name`
     #[serde(deserialize_with = "null_is_default")]
-    pub name: String,
+    pub name: CompactString,
     /// `protocol`
     #[serde(deserialize_with = "null_is_default")]
-    pub protocol: String,
+    pub protocol: CompactString,
     /// `port`
     #[serde(deserialize_with = "null_is_default")]
     pub port: u16,
@@ -383,10 +383,10 @@ pub struct Named {
 pub struct EndpointPort {
     /// `name`; the apiserver replaces a missing name with an empty one.
     #[serde(deserialize_with = "null_is_default")]
-    pub name: String,
+    pub name: CompactString,
     /// `protocol`; empty is `TCP`.
     #[serde(deserialize_with = "null_is_default")]
-    pub protocol: String,
+    pub protocol: CompactString,
     /// `port`
     pub port: Option<u16>,
 }

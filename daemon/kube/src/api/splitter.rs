@@ -5,6 +5,8 @@
 use tokio_util::bytes::BytesMut;
 use tokio_util::codec::{Decoder, LinesCodec, LinesCodecError};
 
+use super::plain::end_of_text;
+
 /// The maximum size of an object in bytes. etcd accepts 1.5 MB in a more compact format.
 pub const MAX_OBJECT: usize = 8 << 20;
 
@@ -13,6 +15,9 @@ const MAX_LIST_FIELDS: usize = 64 << 10;
 
 /// The maximum nesting depth of braces and brackets; the same as in Kubernetes' own decoder.
 const MAX_DEPTH: usize = 10_000;
+
+/// The nesting depth between the items of a list.
+const ITEMS_DEPTH: usize = 2;
 
 /// A complete part of a response.
 #[derive(Debug, PartialEq, Eq)]
@@ -157,10 +162,9 @@ impl Splitter {
         // Bytes are copied in runs; `from` is the beginning of the current run.
         let (mut from, mut at) = (0, 0);
         while at < bytes.len() {
-            at += match self.string {
-                Some(quoted) => self.plain_text(quoted, &bytes[at..]),
-                None => self.unstructured(&bytes[at..]),
-            };
+            if self.part() == Part::Object {
+                at = self.inside_object(bytes, at)?;
+            }
             let Some(&byte) = bytes.get(at) else { break };
             if let Some(quoted) = self.string {
                 self.continue_string(quoted, byte);
@@ -205,23 +209,31 @@ impl Splitter {
         self.keep(self.part(), &bytes[from..])
     }
 
-    /// The number of leading bytes that cannot end the string or begin an escape, if nothing else depends on them.
-    fn plain_text(&self, quoted: Quoted, bytes: &[u8]) -> usize {
-        let is_key = self.depth == 1 && self.key.len() <= ITEMS.len();
-        if is_key || quoted == Quoted::AfterBackslash {
-            return 0;
+    /// The place of the brace that ends the current object, or the end of the bytes.
+    fn inside_object(&mut self, bytes: &[u8], mut at: usize) -> Result<usize, SplitError> {
+        let (mut depth, mut string) = (self.depth, self.string);
+        while let Some(byte) = bytes.get(at) {
+            match (string, byte) {
+                (Some(Quoted::AfterBackslash), _) => string = Some(Quoted::Plain),
+                (Some(Quoted::Plain), _) => {
+                    at = end_of_text(bytes, at);
+                    match bytes.get(at) {
+                        Some(b'"') => string = None,
+                        Some(b'\\') => string = Some(Quoted::AfterBackslash),
+                        _ => {}
+                    }
+                }
+                (None, b'"') => string = Some(Quoted::Plain),
+                (None, b'{' | b'[') if depth == MAX_DEPTH => return Err(SplitError::TooDeep),
+                (None, b'{' | b'[') => depth += 1,
+                (None, b'}' | b']') if depth == ITEMS_DEPTH + 1 => break,
+                (None, b'}' | b']') => depth -= 1,
+                _ => {}
+            }
+            at += 1;
         }
-        // Most strings are too short for memchr.
-        bytes.iter().position(|byte| matches!(byte, b'"' | b'\\')).unwrap_or(bytes.len())
-    }
-
-    /// The number of leading bytes inside an object that neither begin a string nor open or close anything.
-    fn unstructured(&self, bytes: &[u8]) -> usize {
-        if self.depth == 0 {
-            return 0;
-        }
-        let is_structure = |byte: &u8| matches!(byte, b'"' | b'{' | b'[' | b'}' | b']');
-        bytes.iter().position(is_structure).unwrap_or(bytes.len())
+        (self.depth, self.string) = (depth, string);
+        Ok(at.min(bytes.len()))
     }
 
     fn continue_string(&mut self, quoted: Quoted, byte: u8) {
@@ -239,7 +251,7 @@ impl Splitter {
     fn part(&self) -> Part {
         match self.depth {
             0 => Part::Between,
-            2 if self.in_items => Part::Between,
+            ITEMS_DEPTH if self.in_items => Part::Between,
             _ if self.in_items => Part::Object,
             _ => Part::ListFields,
         }
@@ -258,7 +270,7 @@ impl Splitter {
 
     fn close(&mut self) -> Option<()> {
         self.depth = self.depth.checked_sub(1)?;
-        self.in_items &= self.depth > 1;
+        self.in_items &= self.depth >= ITEMS_DEPTH;
         Some(())
     }
 

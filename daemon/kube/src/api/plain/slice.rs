@@ -1,0 +1,205 @@
+//! EndpointSlices and watch events field by field, without the visitors of `serde`: a slice may have a thousand endpoints,
+//! and most events are slices.
+
+use std::borrow::Cow;
+
+use compact_str::CompactString;
+use serde::Deserialize;
+
+use super::super::decode::Envelope;
+use super::super::objects::{Conditions, Endpoint, EndpointHints, EndpointSlice, MAX_ITEMS, Node, Service, list};
+use super::{Fields, FromPlain, NotPlain, Plain};
+use crate::null::null_is_default;
+
+impl FromPlain<'_> for Service {}
+impl FromPlain<'_> for Node {}
+
+impl<'a, O: FromPlain<'a>> FromPlain<'a> for Envelope<'a, O> {
+    fn from_plain(plain: &mut Plain<'a>) -> Result<Self, NotPlain> {
+        let (mut kind, mut object) = (None, None);
+        let mut fields = Fields::default();
+        plain.object(|plain, key| {
+            match key {
+                "type" => {
+                    fields.once(0)?;
+                    kind = Some(plain.string()?);
+                }
+                "object" => {
+                    fields.once(1)?;
+                    object = Some(O::from_plain(plain)?);
+                }
+                _ => plain.skip()?,
+            }
+            Ok(())
+        })?;
+        Ok(Self { kind: Cow::Borrowed(kind.ok_or(NotPlain)?), object: object.ok_or(NotPlain)? })
+    }
+}
+
+impl<'a> FromPlain<'a> for EndpointSlice {
+    fn from_plain(plain: &mut Plain<'a>) -> Result<Self, NotPlain> {
+        let mut slice = Self::default();
+        let mut fields = Fields::default();
+        plain.object(|plain, key| {
+            match key {
+                "metadata" => {
+                    fields.once(0)?;
+                    slice.metadata = null_is_default(plain)?;
+                }
+                "addressType" => {
+                    fields.once(1)?;
+                    slice.address_type = null_is_default(plain)?;
+                }
+                "endpoints" => {
+                    fields.once(2)?;
+                    slice.endpoints = endpoints(plain)?;
+                }
+                "ports" => {
+                    fields.once(3)?;
+                    slice.ports = list(plain)?;
+                }
+                _ => plain.skip()?,
+            }
+            Ok(())
+        })?;
+        Ok(slice)
+    }
+}
+
+fn endpoints(plain: &mut Plain<'_>) -> Result<Vec<Endpoint>, NotPlain> {
+    let mut endpoints = Vec::new();
+    let mut pattern = Pattern::default();
+    plain.list(|plain| {
+        if endpoints.len() == MAX_ITEMS {
+            return Err(NotPlain);
+        }
+        let from = plain.at;
+        endpoints.push(match pattern.next(plain) {
+            Ok(endpoint) => endpoint,
+            Err(NotPlain) => {
+                plain.at = from;
+                endpoint(plain, &mut pattern)?
+            }
+        });
+        Ok(())
+    })?;
+    Ok(endpoints)
+}
+
+fn endpoint<'a>(plain: &mut Plain<'a>, pattern: &mut Pattern<'a>) -> Result<Endpoint, NotPlain> {
+    pattern.begin(plain);
+    let mut endpoint = Endpoint::default();
+    let mut fields = Fields::default();
+    plain.object(|plain, key| {
+        match key {
+            "addresses" => {
+                fields.once(0)?;
+                endpoint.address = first(plain, pattern)?;
+            }
+            "conditions" => {
+                fields.once(1)?;
+                endpoint.conditions = null_is_default(plain)?;
+            }
+            "nodeName" => {
+                fields.once(2)?;
+                endpoint.node_name = pattern.string(plain, Place::NodeName)?;
+            }
+            "zone" => {
+                fields.once(3)?;
+                endpoint.zone = pattern.string(plain, Place::Zone)?;
+            }
+            "hints" => {
+                fields.once(4)?;
+                endpoint.hints = Option::deserialize(plain)?;
+            }
+            "targetRef" if plain.next()? == b'{' => plain.object(|plain, key| match key {
+                "name" | "uid" if plain.next()? == b'"' => pattern.string(plain, Place::Ignored).map(|_ignored| ()),
+                _ => plain.skip(),
+            })?,
+            _ => plain.skip()?,
+        }
+        Ok(())
+    })?;
+    pattern.end(plain, &endpoint);
+    Ok(endpoint)
+}
+
+/// The first string of a list.
+fn first<'a>(plain: &mut Plain<'a>, pattern: &mut Pattern<'a>) -> Result<CompactString, NotPlain> {
+    let mut first = None;
+    plain.list(|plain| match first {
+        None => {
+            first = Some(pattern.string(plain, Place::Address)?.ok_or(NotPlain)?);
+            Ok(())
+        }
+        Some(_) => plain.skip(),
+    })?;
+    Ok(first.unwrap_or_default())
+}
+
+/// The text of an endpoint without the strings in which endpoints differ: most endpoints of a slice have all else in common
+/// with the one before, and text that is the same means the same.
+#[derive(Default)]
+struct Pattern<'a> {
+    /// The text before each of these strings, up to and with its quotation mark.
+    parts: Vec<(&'a str, Place)>,
+    /// The text after the last of them; empty if there is no pattern yet.
+    end: &'a str,
+    /// The place in the whole text where the next part begins.
+    from: usize,
+    conditions: Conditions,
+    hints: Option<Box<EndpointHints>>,
+}
+
+/// The meaning of a string in which endpoints differ.
+#[derive(Clone, Copy)]
+enum Place {
+    Address,
+    NodeName,
+    Zone,
+    Ignored,
+}
+
+impl<'a> Pattern<'a> {
+    fn begin(&mut self, plain: &Plain<'a>) {
+        (self.from, self.end) = (plain.at, "");
+        self.parts.clear();
+    }
+
+    /// Decodes a string or `null`.
+    fn string(&mut self, plain: &mut Plain<'a>, place: Place) -> Result<Option<CompactString>, NotPlain> {
+        if plain.next()? == b'n' {
+            return plain.take_word("null").map(|()| None);
+        }
+        let begin = plain.at + 1;
+        let text = plain.string()?;
+        self.parts.push((&plain.text[self.from..begin], place));
+        self.from = begin + text.len();
+        Ok(Some(text.into()))
+    }
+
+    fn end(&mut self, plain: &Plain<'a>, endpoint: &Endpoint) {
+        self.end = &plain.text[self.from..plain.at];
+        (self.conditions, self.hints) = (endpoint.conditions, endpoint.hints.clone());
+    }
+
+    /// The next endpoint, if it has the pattern. All fields that it may have besides the strings are those of the one before.
+    fn next(&self, plain: &mut Plain<'a>) -> Result<Endpoint, NotPlain> {
+        if self.end.is_empty() {
+            return Err(NotPlain);
+        }
+        let mut endpoint = Endpoint { conditions: self.conditions, hints: self.hints.clone(), ..Endpoint::default() };
+        for (before, place) in &self.parts {
+            plain.take_word(before)?;
+            let text = plain.text()?;
+            match place {
+                Place::Address => endpoint.address = text.into(),
+                Place::NodeName => endpoint.node_name = Some(text.into()),
+                Place::Zone => endpoint.zone = Some(text.into()),
+                Place::Ignored => {}
+            }
+        }
+        plain.take_word(self.end)?;
+        Ok(endpoint)
+    }
+}
