@@ -246,29 +246,26 @@ struct Writer<T> {
 
 impl<T: Clone + Send + Sync + 'static> Writer<T> {
     async fn run(mut self) {
-        let retry = self.file.limits.retry;
+        let (mut begun, mut is_written) = (None, true);
         let mut is_outdated = false;
-        while is_outdated || self.latest.changed().await.is_ok() {
-            let begun = Instant::now();
-            let is_written = self.write().await;
-            is_outdated = !is_written;
-            loop {
-                let next = begun + if is_written { *self.every.borrow_and_update() } else { retry };
-                tokio::select! {
-                    biased;
-                    changed = self.latest.changed() => match changed {
-                        Ok(()) => is_outdated = true,
-                        Err(_) => return self.write_last(is_outdated).await,
-                    },
-                    Ok(()) = self.every.changed() => {}
-                    () = sleep_until(next) => break,
+        loop {
+            let interval = if is_written { *self.every.borrow_and_update() } else { self.file.limits.retry };
+            let next = begun.map_or_else(Instant::now, |begun: Instant| begun + interval);
+            tokio::select! {
+                biased;
+                changed = self.latest.changed() => match changed {
+                    Ok(()) => is_outdated = true,
+                    Err(_) => break,
+                },
+                Ok(()) = self.every.changed() => {}
+                () = sleep_until(next), if is_outdated => {
+                    begun = Some(Instant::now());
+                    is_written = self.write().await;
+                    is_outdated = !is_written;
                 }
             }
         }
-    }
-
-    /// The file is being closed: the last contents are not delayed, and a failure is final.
-    async fn write_last(&mut self, is_outdated: bool) {
+        // The file is being closed: the last contents are not delayed, and a failure is final.
         if is_outdated {
             self.write().await;
         }
