@@ -54,7 +54,8 @@ impl SyncState {
         let in_kernel = realised.services.values().filter_map(|entry| Some(entry.tag?.source));
         let before = in_kernel.chain(config.previous_sources.iter().copied());
         let is_absent = |source: &Source| !config.sources.contains(source) && !config.disabled_sources.contains(source);
-        let why = |source| format!("it stays as it was before nodelb started: {source} has not reported everything yet");
+        let why =
+            |source| format!("it stays as it was before nodelb started: {source} has not reported everything yet");
         Self {
             absent: before.filter(is_absent).collect(),
             is_prune_due: true,
