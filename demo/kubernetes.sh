@@ -139,6 +139,7 @@ leads_to_apiserver() (
     shell=$BASHPID
     exec 7<>"/dev/tcp/${1%:*}/${1#*:}" && ss -Htnp state established "dst $direct" | grep "pid=$shell,"
 )
+learned() { get /apiservers | grep -E "^$direct +Learned "; }
 own_connection() { ss -Htnp state established "dst $balancer" | grep "pid=$nodelb,"; }
 
 start_cluster() {
@@ -184,6 +185,7 @@ read_kubernetes() {
     show nodelb frontends
     check "a client's connection to $balancer leads to $direct" leads_to_apiserver "$balancer"
     check "nodelb's own connection to $balancer is not translated" own_connection
+    check "nodelb has learned $direct from the endpoints of default/kubernetes" soon learned
 }
 
 empty_slices() {
@@ -217,8 +219,13 @@ journalled_once() {
     journalled kubernetes && journalled kubernetes-intranet && [ "$(grep -c "is held" "$dir/log")" = 2 ]
 }
 
+# No API server is in use, and both have failed. If the check fails, what it prints shows why.
 disconnected() {
-    get /metrics | grep -x "nodelb_apiserver_connected 0" && [ "$(get /apiservers | grep -cE " (Configured|Learned) +Failed ")" = 2 ]
+    local known connected
+    known=$(get /apiservers) && connected=$(get /metrics | grep "^nodelb_apiserver_connected ") || return
+    printf '%s\n' "$known" "$connected"
+    [ "$connected" = "nodelb_apiserver_connected 0" ] &&
+        [ "$(grep -cE " (Configured|Learned) +Failed " <<<"$known")" = 2 ]
 }
 last_good() { get /sources | grep -E "^kubernetes .* LastGood "; }
 waiting() { curl --silent http://localhost:9890/readyz | grep "waiting for the initial sync of: kubernetes"; }

@@ -17,6 +17,7 @@ use nodelb_core::model::service::{ServiceName, Source};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
 use nodelb_kube::apiserver::connection::connect::{ConnectTimeouts, Register};
+use nodelb_kube::apiserver::credentials::authorities::Authorities;
 use nodelb_kube::apiserver::credentials::{CredentialTimeouts, Credentials};
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use nodelb_kube::apiserver::endpoints::timeouts::PoolTimeouts;
@@ -37,8 +38,8 @@ use crate::config::Config;
 use crate::events;
 use crate::reconcile::OwnerHandle;
 
-/// The minimum time between two writes to the state directory.
-const SAVE_EVERY: Duration = Duration::from_secs(30);
+/// The minimum time between two writes to the state directory while an apiserver is connected, and while none is.
+const SAVE_EVERY: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(5)];
 
 /// How long access to the state directory may take; less than the daemon's time limit for its end.
 const STATE_TIMEOUT: Duration = Duration::from_secs(4);
@@ -87,7 +88,7 @@ pub async fn start(
     let credentials = Credentials::new(&settings, CredentialTimeouts::default()).map_err(config_failure)?;
     let directory = settings.state_directory.clone();
     let (cluster, ()) = tokio::join!(credentials.authority(), make_directory(directory.clone()));
-    let state = StateSettings { directory, cluster: cluster.ok(), save_every: SAVE_EVERY, timeout: STATE_TIMEOUT };
+    let state = state_settings(directory, cluster.ok());
     let (apiservers, report) = start_supervisor(settings, owner, register, shutdown)?;
     let snapshot = &owner.snapshot;
     if config.kubernetes.events {
@@ -231,12 +232,17 @@ pub async fn recall(
     if previous_sources.is_empty() {
         return;
     }
-    let state = StateSettings { directory, cluster: None, save_every: SAVE_EVERY, timeout: STATE_TIMEOUT };
+    let state = state_settings(directory, None);
     let recalled = state.load(node).await;
     if !recalled.is_empty() {
         // Fails only if the owner has ended, and with it the daemon.
         let _ = changes.send(recalled).await;
     }
+}
+
+fn state_settings(directory: PathBuf, cluster: Option<Authorities>) -> StateSettings {
+    let [save_every, save_every_disconnected] = SAVE_EVERY;
+    StateSettings { directory, cluster, save_every, save_every_disconnected, timeout: STATE_TIMEOUT }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::net::TcpListener;
 
 use nodelb_apiserver::{Cluster, Replica, ServeOptions};
 use nodelb_prober::{Plan, Probe, Transport};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::cluster::{apply, cluster_at, join, serve, service, slice};
 use crate::host::{Daemon, Host, answer, backend, eventually, frontend, get, is_served_by, socket};
@@ -88,6 +88,71 @@ fn services_go_on_while_every_apiserver_is_away() {
         let tally = traffic.finish();
         assert_eq!(tally.failures(), 0, "{tally}, {:?}", tally.first_failure);
         drop((servers, daemon));
+    });
+}
+
+/// A service of type LoadBalancer with a NodePort, as the cluster has it since a moment ago.
+fn change_balanced(cluster: &Cluster, policy: &str, endpoints: &[&str]) {
+    let mut balanced = service("balanced", "198.51.100.90");
+    balanced["spec"]["type"] = "LoadBalancer".into();
+    balanced["spec"]["externalTrafficPolicy"] = policy.into();
+    balanced["spec"]["sessionAffinity"] = "ClientIP".into();
+    balanced["spec"]["loadBalancerSourceRanges"] = json!(["203.0.113.0/24"]);
+    balanced["spec"]["ports"][0]["nodePort"] = json!(30_090);
+    balanced["status"] = json!({"loadBalancer": {"ingress": [{"ip": "203.0.113.10"}]}});
+    if policy == "Local" {
+        balanced["spec"]["healthCheckNodePort"] = json!(31_234);
+    }
+    apply(cluster, balanced);
+    let mut slice = slice("balanced", endpoints);
+    for endpoint in slice["endpoints"].as_array_mut().unwrap() {
+        endpoint["nodeName"] = "n1".into();
+    }
+    apply(cluster, slice);
+}
+
+/// `/frontends` and the ports for load balancers, without times.
+fn shown() -> Option<(Value, Value)> {
+    let (mut frontends, mut services) = (get("/frontends")?, get("/services")?);
+    for row in frontends["frontends"].as_array_mut()? {
+        row["since"].take();
+    }
+    for row in services["services"].as_array_mut()? {
+        row["since"].take();
+    }
+    Some((frontends, services))
+}
+
+/// What changed in the last seconds before the loss of the apiserver was not stored.
+#[test]
+fn a_kill_while_every_apiserver_is_away_changes_nothing() {
+    sandbox::run("outage::a_kill_while_every_apiserver_is_away_changes_nothing", |sandbox| {
+        let host = Host::new(sandbox);
+        let cluster = cluster_at(&[FIRST]);
+        apply(&cluster, json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}));
+        change_balanced(&cluster, "Cluster", &[BACKEND]);
+        let server = serve(&cluster, FIRST);
+        join(&host, &cluster, &[FIRST]);
+        let config = fs::read_to_string(host.path("nodelb.toml")).unwrap();
+        host.write("nodelb.toml", &config.replace("[node]\n", "[node]\nname = \"n1\"\n"));
+        let daemon = host.start();
+        let stored = || fs::read_to_string(host.path("state").join("kubernetes.jsonl")).unwrap_or_default();
+        eventually("the first state is stored", || stored().contains("balanced"));
+        change_balanced(&cluster, "Local", &[BACKEND, "192.0.2.81:80"]);
+        serve_web(&cluster, "web", "198.51.100.80");
+        let node_port = "0.0.0.0:30090/TCP";
+        eventually("the new state is served", || {
+            is_served_by(node_port, &["192.0.2.80:80/TCP", "192.0.2.81:80/TCP"]) && is_web("198.51.100.80")
+        });
+        drop(server);
+        eventually("the loss is logged", || host.log().contains("no apiserver is reachable"));
+        assert!(stored().contains("31234"), "stored when the apiserver was lost");
+        let before = shown();
+        daemon.kill();
+        let _daemon = spawn(&host);
+        eventually("everything is as before", || shown() == before);
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        assert_eq!(shown(), before, "and stays so");
     });
 }
 

@@ -98,8 +98,13 @@ fn node(settings: Settings) -> Received {
     let timeouts = PoolTimeouts { load: 48 * 3_600_000, ..PoolTimeouts::default() };
     let credentials = CredentialTimeouts { files: 48 * HOUR, ..CredentialTimeouts::default() };
     let apiservers = connect_to(settings.clone(), changes_in.clone(), timeouts, credentials);
-    let (save_every, timeout) = (Duration::from_secs(30), 48 * HOUR);
-    let state = StateSettings { directory: settings.state_directory, cluster: None, save_every, timeout };
+    let state = StateSettings {
+        directory: settings.state_directory,
+        cluster: None,
+        save_every: Duration::from_secs(30),
+        save_every_disconnected: Duration::from_secs(5),
+        timeout: 48 * HOUR,
+    };
     let source = KubernetesSource {
         apiservers,
         changes: changes_in,

@@ -24,6 +24,24 @@ fn file(rig: &Rig) -> std::path::PathBuf {
     rig.state().join("kubernetes.jsonl")
 }
 
+/// A node may start while an apiserver stops, which removes its address from the slice of `default/kubernetes`.
+#[test]
+fn an_apiserver_that_stops_right_after_the_start_is_known() {
+    let with = |endpoints: &[String]| {
+        let mut objects = [objects::service("kubernetes", 1), objects::slice("kubernetes", 0, endpoints)];
+        objects.iter_mut().for_each(|object| object["metadata"]["namespace"] = "default".into());
+        objects
+    };
+    let rig = Rig::start(with(&["192.0.2.50".into()]));
+    rig.converge("the beginning");
+    with(&[]).into_iter().for_each(|object| rig.apply(object));
+    let address = ("192.0.2.50".parse().expect("an address"), 8080);
+    rig.node.wait("the address is known", |observer| {
+        let known = &observer.apiservers;
+        if known.contains(&address) { Ok(()) } else { Err(format!("{known:?}")) }
+    });
+}
+
 #[test]
 fn stored_services_are_served_while_the_apiserver_is_down() {
     let mut rig = killed();

@@ -17,7 +17,7 @@ use nodelb_core::datapath::Limits;
 use nodelb_core::engine::Engine;
 use nodelb_core::explain::trace::{self, Verdict};
 use nodelb_core::memory::MemoryDatapath;
-use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{Service, Slice, Source};
 use nodelb_core::snapshot::Snapshot;
@@ -74,6 +74,8 @@ pub(crate) struct Observer {
     maps: MemoryDatapath,
     now: Moment,
     is_synced: bool,
+    /// The addresses of apiservers that the supervisor knows.
+    pub(crate) apiservers: BTreeSet<(Addr, u16)>,
     /// Frontends that must always have a backend once they have one.
     watched: BTreeMap<L4Addr, Option<L4Addr>>,
     lost: Vec<String>,
@@ -310,8 +312,15 @@ impl Node {
         let engine = Engine::new(config, Realised::default());
         let (snapshot_in, snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
         let maps = MemoryDatapath::new(ROOMY);
-        let observer =
-            Observer { engine, maps, now: Moment(0), is_synced: false, watched: BTreeMap::new(), lost: Vec::new() };
+        let observer = Observer {
+            engine,
+            maps,
+            now: Moment(0),
+            is_synced: false,
+            apiservers: BTreeSet::new(),
+            watched: BTreeMap::new(),
+            lost: Vec::new(),
+        };
         let observer = Arc::new(Mutex::new(observer));
         let (changes_in, changes) = mpsc::channel(64);
         let (reports, sources) = watch::channel(Arc::new(Vec::new()));
@@ -328,6 +337,7 @@ impl Node {
                 directory: settings.state_directory,
                 cluster: Some(cluster),
                 save_every: Duration::from_millis(50),
+                save_every_disconnected: Duration::from_millis(50),
                 timeout: Duration::from_secs(5),
             },
             node: "n1".into(),
@@ -442,6 +452,11 @@ impl Observer {
     fn take(&mut self, batch: Vec<Change>) -> Snapshot {
         self.is_synced |= batch.iter().any(|change| matches!(change, Change::Synced { .. }));
         let shown = batch.clone();
+        for change in &batch {
+            if let Change::Apiservers(known) = change {
+                self.apiservers.clone_from(known);
+            }
+        }
         batch.into_iter().for_each(|change| self.engine.change(change));
         self.now = self.now.plus(2_000);
         self.engine.reconcile(&mut self.maps, self.now);

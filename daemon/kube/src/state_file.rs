@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
 use crate::threads::{run, run_within, timed_out};
@@ -136,7 +136,8 @@ pub async fn load<T: Send + 'static>(
 /// The time limits of a [`StateFile`].
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The minimum time between the beginnings of two writes. The first write is not delayed.
+    /// The minimum time between the beginnings of two writes, until [`StateFile::set_interval`] changes it. The first
+    /// write is not delayed.
     pub every: Duration,
     /// The same after a failed write.
     pub retry: Duration,
@@ -147,6 +148,7 @@ pub struct Limits {
 /// A file that a task of its own writes whenever its contents change.
 pub struct StateFile<T> {
     contents: watch::Sender<Option<T>>,
+    interval: watch::Sender<Duration>,
     task: JoinHandle<()>,
     file: Arc<Described<T>>,
 }
@@ -170,9 +172,15 @@ impl<T: Clone + Send + Sync + 'static> StateFile<T> {
         write: impl Fn(&Path, T) -> io::Result<()> + Send + Sync + 'static,
     ) -> Self {
         let (contents, latest) = watch::channel(None);
+        let (interval, every) = watch::channel(limits.every);
         let file = Arc::new(Described { path, consequence, limits, write: Box::new(write) });
-        let writer = Writer { file: Arc::clone(&file), latest, has_failed: false };
-        Self { contents, task: tokio::spawn(writer.run()), file }
+        let writer = Writer { file: Arc::clone(&file), latest, every, has_failed: false };
+        Self { contents, interval, task: tokio::spawn(writer.run()), file }
+    }
+
+    /// Changes the minimum time between the beginnings of two writes, also for contents that wait for it. Never waits.
+    pub fn set_interval(&self, every: Duration) {
+        self.interval.send_if_modified(|interval| mem::replace(interval, every) != every);
     }
 
     /// Writes these contents soon, unless newer ones follow. Never waits.
@@ -232,29 +240,34 @@ impl<T> Described<T> {
 struct Writer<T> {
     file: Arc<Described<T>>,
     latest: watch::Receiver<Option<T>>,
+    every: watch::Receiver<Duration>,
     has_failed: bool,
 }
 
 impl<T: Clone + Send + Sync + 'static> Writer<T> {
     async fn run(mut self) {
-        let Limits { every, retry, .. } = self.file.limits;
+        let (mut begun, mut is_written) = (None, true);
         let mut is_outdated = false;
-        while is_outdated || self.latest.changed().await.is_ok() {
-            let begun = Instant::now();
-            is_outdated = !self.write().await;
-            let next = begun + if is_outdated { retry } else { every };
-            let changes = async {
-                while self.latest.changed().await.is_ok() {
-                    is_outdated = true;
+        loop {
+            let interval = if is_written { *self.every.borrow_and_update() } else { self.file.limits.retry };
+            let next = begun.map_or_else(Instant::now, |begun: Instant| begun + interval);
+            tokio::select! {
+                biased;
+                changed = self.latest.changed() => match changed {
+                    Ok(()) => is_outdated = true,
+                    Err(_) => break,
+                },
+                Ok(()) = self.every.changed() => {}
+                () = sleep_until(next), if is_outdated => {
+                    begun = Some(Instant::now());
+                    is_written = self.write().await;
+                    is_outdated = !is_written;
                 }
-            };
-            if timeout_at(next, changes).await.is_ok() {
-                // The file is being closed: the last contents are not delayed, and a failure is final.
-                if is_outdated {
-                    self.write().await;
-                }
-                return;
             }
+        }
+        // The file is being closed: the last contents are not delayed, and a failure is final.
+        if is_outdated {
+            self.write().await;
         }
     }
 

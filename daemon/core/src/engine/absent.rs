@@ -44,6 +44,8 @@ pub(super) struct SyncState {
     pub(super) is_pruned: bool,
     /// Whether every source is synced and the first full reconcile after that is complete.
     pub(super) is_ready: bool,
+    /// The reason why an address waits for each source. Many addresses share it during a start.
+    why_waiting: BTreeMap<Source, Arc<str>>,
 }
 
 impl SyncState {
@@ -52,7 +54,15 @@ impl SyncState {
         let in_kernel = realised.services.values().filter_map(|entry| Some(entry.tag?.source));
         let before = in_kernel.chain(config.previous_sources.iter().copied());
         let is_absent = |source: &Source| !config.sources.contains(source) && !config.disabled_sources.contains(source);
-        Self { absent: before.filter(is_absent).collect(), is_prune_due: true, is_pruned: false, is_ready: false }
+        let why =
+            |source| format!("it stays as it was before nodelb started: {source} has not reported everything yet");
+        Self {
+            absent: before.filter(is_absent).collect(),
+            is_prune_due: true,
+            is_pruned: false,
+            is_ready: false,
+            why_waiting: Source::ALL.into_iter().map(|source| (source, why(source).into())).collect(),
+        }
     }
 }
 
@@ -187,6 +197,11 @@ impl Engine {
             return Some(text.into());
         }
         let source = self.owners.get(&entry.service)?.source;
+        if !self.table.is_synced(source) {
+            let Realised { frontends, services, .. } = &self.at_start.realised;
+            let was_served = frontends.contains_key(&address) || services.contains_key(&entry.service);
+            return self.sync.why_waiting.get(&source).filter(|_| was_served).cloned();
+        }
         let what = self.table.incomplete(source)?;
         Some(format!("the earlier backends stay in use: {source} cannot be read completely: {what}").into())
     }

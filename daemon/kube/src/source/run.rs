@@ -368,6 +368,7 @@ impl Running {
         self.vouch();
         let is_connected = self.source.apiservers.session.borrow().is_some();
         self.kinds.values_mut().for_each(|status| status.log_failures(is_connected));
+        self.saver.set_connected(is_connected);
         self.saver.save_if_outdated();
         self.report();
     }

@@ -174,8 +174,10 @@ pub struct StateSettings {
     pub directory: PathBuf,
     /// The certificate authorities, which identify the cluster; `None` if they cannot be read yet.
     pub cluster: Option<Authorities>,
-    /// The minimum time between two writes.
+    /// The minimum time between two writes while an apiserver is connected.
     pub save_every: Duration,
+    /// The same while none is connected: if the process is killed now, the next start has nothing but the file.
+    pub save_every_disconnected: Duration,
     /// The time limit for reading the file at start, and for writing it at the end.
     pub timeout: Duration,
 }
@@ -212,6 +214,7 @@ pub(super) struct Saver {
     file: StateFile<Contents>,
     snapshot: watch::Receiver<Arc<Snapshot>>,
     save_every: Duration,
+    save_every_disconnected: Duration,
     /// The names of the certificate authorities of the servers that were connected to in this run, the latest last.
     clusters: Vec<String>,
     /// The number of names at the end of `clusters` that belong to the session in use.
@@ -223,7 +226,7 @@ pub(super) struct Saver {
 
 impl Saver {
     pub(super) fn new(settings: &StateSettings, snapshot: watch::Receiver<Arc<Snapshot>>) -> Self {
-        let StateSettings { save_every, timeout, .. } = *settings;
+        let StateSettings { save_every, save_every_disconnected, timeout, .. } = *settings;
         let consequence = "after a reboot without a reachable apiserver, the services would be missing";
         let limits = Limits { every: save_every, retry: save_every, timeout };
         let write = |path: &Path, (clusters, snapshot): Contents| {
@@ -231,7 +234,22 @@ impl Saver {
             write(path, &clusters, &latest)
         };
         let file = StateFile::start(path(&settings.directory), consequence, limits, write);
-        Self { file, snapshot, save_every, clusters: Vec::new(), latest: 0, is_outdated: false, changed_at: None }
+        Self {
+            file,
+            snapshot,
+            save_every,
+            save_every_disconnected,
+            clusters: Vec::new(),
+            latest: 0,
+            is_outdated: false,
+            changed_at: None,
+        }
+    }
+
+    /// Reports whether an apiserver is connected. What waits to be written is written soon after the connection was
+    /// lost.
+    pub(super) fn set_connected(&self, is_connected: bool) {
+        self.file.set_interval(if is_connected { self.save_every } else { self.save_every_disconnected });
     }
 
     /// Marks the file as outdated.

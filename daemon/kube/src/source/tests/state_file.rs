@@ -145,6 +145,7 @@ fn world() -> World {
         directory: directory.path().to_owned(),
         cluster: None,
         save_every: Duration::ZERO,
+        save_every_disconnected: Duration::ZERO,
         timeout: LIMIT,
     };
     let mut engine = Engine::new(EngineConfig::default(), Realised::default());
@@ -236,6 +237,31 @@ async fn a_snapshot_that_follows_a_change_is_saved_too() {
     fs::remove_file(world.path()).expect("removed");
     world.snapshots.send_replace(later);
     saver.close().await;
+    assert!(!world.path().exists());
+}
+
+/// The process may be killed before an apiserver is connected again, and the next start has nothing but the file.
+#[tokio::test]
+async fn what_changed_shortly_before_the_apiserver_was_lost_is_saved() {
+    let mut world = world();
+    world.settings.save_every = Duration::from_secs(3_600);
+    let mut saver = world.saver();
+    saver.set_connected(true);
+    saver.set_authorities(&["first".into()]);
+    saver.save_if_outdated();
+    world.is_written("\"first\"").await;
+    saver.set_authorities(&["second".into()]);
+    saver.save_if_outdated();
+    tokio::time::sleep(LIMIT / 4).await;
+    assert!(!fs::read_to_string(world.path()).expect("written").contains("\"second\""));
+    saver.set_connected(false);
+    world.is_written("\"second\"").await;
+    // Without another change, nothing more is written.
+    fs::remove_file(world.path()).expect("removed");
+    saver.set_connected(true);
+    saver.set_connected(false);
+    saver.save_if_outdated();
+    tokio::time::sleep(LIMIT / 4).await;
     assert!(!world.path().exists());
 }
 
