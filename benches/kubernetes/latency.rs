@@ -17,25 +17,34 @@ const OTHERS: u32 = 100;
 /// Interval of the changes to the timed service.
 const EVERY: Duration = Duration::from_millis(50);
 
-/// Measures the delays; returns them sorted. Each one starts before the request to the apiserver
-/// and includes its processing.
-pub(crate) fn measure(daemon: &Daemon, content: &Content, during: Duration) -> Vec<Duration> {
+/// Delays from a request to the apiserver, each sorted.
+pub(crate) struct Delays {
+    /// Until the kernel has the change.
+    pub(crate) kernel: Vec<Duration>,
+    /// Until the apiserver has stored it: it stores one object after another.
+    pub(crate) stored: Vec<Duration>,
+}
+
+/// Measures the delays. Each one includes what the apiserver does.
+pub(crate) fn measure(daemon: &Daemon, content: &Content, during: Duration) -> Delays {
     let timed = Timed::open(daemon);
     let is_over = AtomicBool::new(false);
-    let mut delays = Vec::new();
+    let mut delays = Delays { kernel: Vec::new(), stored: Vec::new() };
     // This thread has its own counter.
     let cluster = &content.cluster;
     std::thread::scope(|scope| {
         scope.spawn(|| storm(cluster, OTHERS, || is_over.load(Ordering::Relaxed)));
         let begun = Instant::now();
         while begun.elapsed() < during {
-            let delay = timed.change(content);
-            delays.push(delay);
-            std::thread::sleep(EVERY.saturating_sub(delay));
+            let (stored, kernel) = timed.change(content);
+            delays.stored.push(stored);
+            delays.kernel.push(kernel);
+            std::thread::sleep(EVERY.saturating_sub(kernel));
         }
         is_over.store(true, Ordering::Relaxed);
     });
-    delays.sort();
+    delays.stored.sort();
+    delays.kernel.sort();
     delays
 }
 
@@ -59,15 +68,16 @@ impl Timed {
         self.services.lookup(&self.id, MapFlags::ANY).unwrap().unwrap()[..8].to_vec()
     }
 
-    /// Changes the service; returns the time until the kernel has the change.
-    fn change(&self, content: &Content) -> Duration {
+    /// Changes the service; returns the time until the apiserver has stored the change, and until the kernel has it.
+    fn change(&self, content: &Content) -> (Duration, Duration) {
         let (before, sent) = (self.view(), Instant::now());
         content.touch_timed();
+        let stored = sent.elapsed();
         while self.view() == before {
             assert!(sent.elapsed() < Duration::from_secs(30), "the event never reached the kernel");
             std::thread::sleep(Duration::from_micros(50));
         }
-        sent.elapsed()
+        (stored, sent.elapsed())
     }
 }
 

@@ -150,6 +150,7 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
     let inputs = watch::Connections {
         config: config.clone(),
         snapshot: owner.snapshot.clone(),
+        is_served: owner.marks.is_outside_served.clone(),
         changes: owner.changes.clone(),
         attach: Box::new(hooks),
         settings: Arc::new(move |values| settings.set(values)),

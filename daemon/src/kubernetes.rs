@@ -103,6 +103,7 @@ pub async fn start(
         changes: owner.changes.clone(),
         reports,
         snapshot: snapshot.clone(),
+        followed: owner.marks.followed.clone(),
         state,
         node: node.into(),
         has_node_object: config.kubernetes.node_object,

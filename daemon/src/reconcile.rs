@@ -42,7 +42,8 @@ mod handle;
 mod report;
 pub mod rounds;
 
-pub use handle::{OwnerHandle, Published};
+pub(crate) use handle::Marker;
+pub use handle::{Marks, OwnerHandle, Published};
 use report::{Losses, reconciled, report, report_losses, warn_of_kept};
 
 /// How many batches of changes may wait for the owner before a source must wait.
@@ -85,6 +86,7 @@ pub struct Owner<D> {
     suspects: mpsc::Receiver<Vec<EntryKey>>,
     drift: drift::Reports,
     snapshot: watch::Sender<Arc<Snapshot>>,
+    marker: Marker,
     rounds: Rounds,
     health: watch::Sender<Arc<Health>>,
     /// Receives the events of every round.
@@ -121,6 +123,7 @@ impl<D: Datapath> Owner<D> {
         let ports_at_start = service_ports(&first.realised);
         let (changes_in, changes) = mpsc::channel(QUEUE);
         let (snapshot, snapshots) = watch::channel(Arc::new(first));
+        let marker = Marker::default();
         let (health, healths) = watch::channel(Arc::new(Health::default()));
         let (drift, rounds) = (drift::Reports::default(), Rounds::default());
         let published = Published {
@@ -132,6 +135,8 @@ impl<D: Datapath> Owner<D> {
         // Nothing is suspect until the checker is started.
         let suspects = mpsc::channel(1).1;
         let probe: Probe<D> = Box::new(|_| ProbeResult::default());
+        let handle =
+            OwnerHandle { changes: changes_in, snapshot: snapshots, marks: marker.marks(), clock, ports_at_start };
         let owner = Self {
             engine,
             datapath,
@@ -139,6 +144,7 @@ impl<D: Datapath> Owner<D> {
             suspects,
             drift,
             snapshot,
+            marker,
             rounds,
             health,
             reporter,
@@ -146,7 +152,7 @@ impl<D: Datapath> Owner<D> {
             probe,
             clock,
         };
-        (owner, OwnerHandle { changes: changes_in, snapshot: snapshots, clock, ports_at_start }, published)
+        (owner, handle, published)
     }
 
     /// Tests the datapath with this function.
@@ -269,6 +275,7 @@ impl<D: Datapath> Owner<D> {
         drift::count_round(&self.drift, &round.repaired);
         report_losses(&round, &mut state.losses, now);
         self.snapshot.send_replace(Arc::new(self.engine.snapshot(now)));
+        self.marker.publish(&self.snapshot.borrow());
         self.rounds.end();
         let becomes_ready = self.engine.is_ready() && !state.was_ready;
         if becomes_ready {

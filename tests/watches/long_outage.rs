@@ -14,7 +14,7 @@ use nodelb_kube::apiserver::credentials::CredentialTimeouts;
 use nodelb_kube::apiserver::endpoints::timeouts::PoolTimeouts;
 use nodelb_kube::apiserver::session::Settings;
 use nodelb_kube::source::watch::WatchTimeouts;
-use nodelb_kube::source::{self, KubernetesSource, StateSettings};
+use nodelb_kube::source::{self, Followed, KubernetesSource, StateSettings};
 use tokio::sync::{mpsc, watch};
 
 use crate::rig::connect_to;
@@ -110,6 +110,7 @@ fn node(settings: Settings) -> Received {
         changes: changes_in,
         reports: watch::channel(Arc::new(Vec::new())).0,
         snapshot: watch::channel(Arc::new(Snapshot::default())).1,
+        followed: watch::channel(Followed::default()).1,
         state,
         node: "n1".into(),
         has_node_object: true,

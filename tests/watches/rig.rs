@@ -32,7 +32,7 @@ use nodelb_kube::apiserver::endpoints::timeouts::PoolTimeouts;
 use nodelb_kube::apiserver::session::{Apiservers, Settings};
 use nodelb_kube::clock::Clock;
 use nodelb_kube::source::watch::WatchTimeouts;
-use nodelb_kube::source::{self, KubernetesSource, StateSettings};
+use nodelb_kube::source::{self, Followed, KubernetesSource, StateSettings};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 use tokio::sync::{mpsc, watch};
@@ -322,6 +322,7 @@ impl Node {
             lost: Vec::new(),
         };
         let observer = Arc::new(Mutex::new(observer));
+        let (followed_in, followed) = watch::channel(Followed::default());
         let (changes_in, changes) = mpsc::channel(64);
         let (reports, sources) = watch::channel(Arc::new(Vec::new()));
         let entered = runtime.enter();
@@ -333,6 +334,7 @@ impl Node {
             changes: changes_in,
             reports,
             snapshot,
+            followed,
             state: StateSettings {
                 directory: settings.state_directory,
                 cluster: Some(cluster),
@@ -346,7 +348,7 @@ impl Node {
             timeouts,
         };
         runtime.spawn(source::run(source, std::future::pending()));
-        runtime.spawn(own(changes, Arc::clone(&observer), snapshot_in, directory));
+        runtime.spawn(own(changes, Arc::clone(&observer), (snapshot_in, followed_in), directory));
         Self { runtime: Some(runtime), observer, sources, journal, kubeconfig }
     }
 
@@ -428,11 +430,12 @@ pub(crate) fn quick() -> PoolTimeouts {
 async fn own(
     mut changes: mpsc::Receiver<Vec<Change>>,
     observer: Arc<Mutex<Observer>>,
-    snapshots: watch::Sender<Arc<Snapshot>>,
+    (snapshots, followed): (watch::Sender<Arc<Snapshot>>, watch::Sender<Followed>),
     _directory: tempfile::TempDir,
 ) {
     while let Some(batch) = changes.recv().await {
         let snapshot = observer.lock().expect("not poisoned").take(batch);
+        Followed::publish(&snapshot, &followed);
         snapshots.send_replace(Arc::new(snapshot));
     }
 }

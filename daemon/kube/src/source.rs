@@ -9,5 +9,5 @@ mod status;
 pub mod store;
 pub mod watch;
 
-pub use run::{KubernetesSource, run};
+pub use run::{Followed, KubernetesSource, run};
 pub use state_file::StateSettings;

@@ -60,6 +60,8 @@ pub(crate) struct Connections {
     pub(crate) config: watch::Receiver<Arc<Config>>,
     /// What the maps contain.
     pub(crate) snapshot: watch::Receiver<Arc<Snapshot>>,
+    /// Whether clients outside the node can connect to an address.
+    pub(crate) is_served: watch::Receiver<bool>,
     /// To the owner.
     pub(crate) changes: mpsc::Sender<Vec<Change>>,
     /// Attaches programs.
@@ -93,6 +95,7 @@ pub(crate) fn start(
 struct Task {
     config: watch::Receiver<Arc<Config>>,
     snapshot: watch::Receiver<Arc<Snapshot>>,
+    is_served: watch::Receiver<bool>,
     changes: mpsc::Sender<Vec<Change>>,
     /// The programs at devices; `None` while a blocking call uses them, and for ever if that has panicked.
     hooks: Option<Hooks>,
@@ -121,10 +124,12 @@ struct Task {
 
 impl Task {
     fn new(connections: Connections, report: watch::Sender<Arc<DevicesReport>>) -> Self {
-        let Connections { config, snapshot, changes, attach, settings, rules, findings, count } = connections;
+        let Connections { config, snapshot, is_served, changes, attach, settings, rules, findings, count } =
+            connections;
         Self {
             config,
             snapshot,
+            is_served,
             changes,
             hooks: Some(Hooks::new(attach)),
             settings,
@@ -161,7 +166,7 @@ impl Task {
                     }
                     self.config.mark_changed();
                 }
-                () = is_served(&mut self.snapshot), if self.is_idle => {}
+                () = is_served(&mut self.is_served), if self.is_idle => {}
                 () = sleep_until(next) => {}
             }
         }
@@ -324,8 +329,8 @@ pub fn settings(packets: &Packets, is_draining: bool) -> PacketSettings {
 }
 
 /// Waits until clients outside the node can connect to an address.
-async fn is_served(snapshot: &mut watch::Receiver<Arc<Snapshot>>) {
-    if snapshot.wait_for(|snapshot| !snapshot.realised.outside.is_empty()).await.is_err() {
+async fn is_served(mark: &mut watch::Receiver<bool>) {
+    if mark.wait_for(|is_served| *is_served).await.is_err() {
         // The owner has ended.
         std::future::pending::<()>().await;
     }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use nodelb_core::change::Change;
 use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::stale_generation::StaleGeneration;
 use nodelb_kube::clock::Clock;
+use nodelb_kube::source::Followed;
 use tokio::sync::{mpsc, watch};
 
 use super::drift::DriftReport;
@@ -18,10 +20,61 @@ pub struct OwnerHandle {
     pub changes: mpsc::Sender<Vec<Change>>,
     /// The snapshot after each round.
     pub snapshot: watch::Receiver<Arc<Snapshot>>,
+    /// The parts of the snapshot for which tasks wait.
+    pub marks: Marks,
     /// The clock of all times in snapshots.
     pub clock: Clock,
     /// The number of service ports in the maps before the first round.
     pub ports_at_start: usize,
+}
+
+/// The parts of snapshots for which tasks wait. They rarely change, and a task that waits for every snapshot makes the
+/// owner wake a thread for each change. Published after the snapshot.
+#[derive(Clone, Debug)]
+pub struct Marks {
+    /// For the Kubernetes source.
+    pub followed: watch::Receiver<Followed>,
+    /// Whether clients outside the node can connect to an address.
+    pub is_outside_served: watch::Receiver<bool>,
+    /// Whether every source is synced, and the changes that may make UDP sockets stale.
+    pub stale_udp: watch::Receiver<(bool, u64)>,
+    /// The same for all sockets.
+    pub stale: watch::Receiver<(bool, StaleGeneration)>,
+}
+
+/// Publishes [`Marks`].
+#[derive(Debug, Default)]
+pub(crate) struct Marker {
+    followed: watch::Sender<Followed>,
+    is_outside_served: watch::Sender<bool>,
+    stale_udp: watch::Sender<(bool, u64)>,
+    stale: watch::Sender<(bool, StaleGeneration)>,
+}
+
+impl Marker {
+    pub(crate) fn marks(&self) -> Marks {
+        Marks {
+            followed: self.followed.subscribe(),
+            is_outside_served: self.is_outside_served.subscribe(),
+            stale_udp: self.stale_udp.subscribe(),
+            stale: self.stale.subscribe(),
+        }
+    }
+
+    pub(crate) fn publish(&self, snapshot: &Snapshot) {
+        Followed::publish(snapshot, &self.followed);
+        publish(&self.is_outside_served, !snapshot.realised.outside.is_empty());
+        publish(&self.stale_udp, (snapshot.is_ready, snapshot.stale_generation.udp));
+        publish(&self.stale, (snapshot.is_ready, snapshot.stale_generation));
+    }
+}
+
+fn publish<T: PartialEq>(to: &watch::Sender<T>, value: T) {
+    to.send_if_modified(|known| {
+        let is_new = *known != value;
+        *known = value;
+        is_new
+    });
 }
 
 /// What the owner publishes, for readers.
@@ -36,3 +89,15 @@ pub struct Published {
     /// Changes of maps and links by other programs, and the repairs.
     pub drift: watch::Receiver<Arc<DriftReport>>,
 }
+
+#[cfg(test)]
+impl OwnerHandle {
+    /// The handle of an owner that a test plays.
+    pub(crate) fn of_test(changes: mpsc::Sender<Vec<Change>>, snapshot: watch::Receiver<Arc<Snapshot>>) -> Self {
+        Self { changes, snapshot, marks: Marker::default().marks(), clock: Clock::start(), ports_at_start: 0 }
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/handle.rs"]
+mod tests;

@@ -29,7 +29,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::config::Disconnect;
-use crate::reconcile::OwnerHandle;
+use crate::reconcile::{Marks, OwnerHandle};
 use crate::sockets::reaper::wire::{BATCH, Hello, Order, Outcome};
 use crate::sockets::reaper::{Line, Lost, Reaper};
 
@@ -80,6 +80,8 @@ pub struct Handles {
 pub struct StaleSockets {
     /// The owner's snapshots.
     snapshot: watch::Receiver<Arc<Snapshot>>,
+    /// Changes of it that may make sockets stale.
+    marks: Marks,
     /// To the owner; used only to request a newer snapshot.
     changes: mpsc::Sender<Vec<Change>>,
     scope: Disconnect,
@@ -129,9 +131,9 @@ struct PassState {
 impl StaleSockets {
     /// A task for the sockets in this scope; `directory` is the state directory.
     pub fn new(owner: OwnerHandle, scope: Disconnect, directory: PathBuf) -> Self {
-        let OwnerHandle { changes, snapshot, clock, .. } = owner;
+        let OwnerHandle { changes, snapshot, marks, clock, .. } = owner;
         let report = watch::Sender::default();
-        Self { snapshot, changes, scope, directory, report, clock, call_again: CALL_AGAIN }
+        Self { snapshot, marks, changes, scope, directory, report, clock, call_again: CALL_AGAIN }
     }
 
     /// Starts the task on the runtime; returns its figures.
@@ -201,7 +203,7 @@ impl StaleSockets {
             let waits_for_change = due.is_none() || state.answered.is_none();
             tokio::select! {
                 error = deps.line.ended() => return Some(error),
-                changed = self.snapshot.changed(), if waits_for_change => {
+                changed = moved(self.scope, &mut self.marks), if waits_for_change => {
                     if changed.is_err() {
                         return None;
                     }
@@ -291,6 +293,14 @@ impl StaleSockets {
 
     fn publish(&self, state: &PassState) {
         self.report.send_replace(Arc::new(state.report.clone()));
+    }
+}
+
+/// Waits for a snapshot with a change that may make sockets in the scope stale, or that is the first one with everything.
+async fn moved(scope: Disconnect, marks: &mut Marks) -> Result<(), watch::error::RecvError> {
+    match scope {
+        Disconnect::All => marks.stale.changed().await,
+        Disconnect::Udp | Disconnect::None => marks.stale_udp.changed().await,
     }
 }
 

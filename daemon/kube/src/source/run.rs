@@ -6,7 +6,7 @@
 //!  Service watch ───┐                       ├──> Vec<Change> ──> owner
 //!  EndpointSlice ───┼── Message ──> store ──┘                      │
 //!  Node ────────────┘                                              │
-//!  supervisor <── endpoints of default/kubernetes <── snapshot <───┘
+//!  supervisor <── endpoints of default/kubernetes <── Followed <───┘
 //! ```
 
 use std::collections::BTreeMap;
@@ -60,6 +60,8 @@ pub struct KubernetesSource {
     pub reports: watch::Sender<Arc<Vec<SourceReport>>>,
     /// The latest snapshot of the owner task, which is the state to remember.
     pub snapshot: watch::Receiver<Arc<Snapshot>>,
+    /// The part of it that this task must know at once.
+    pub followed: watch::Receiver<Followed>,
     /// The settings of the state file.
     pub state: StateSettings,
     /// The name of this node.
@@ -70,6 +72,31 @@ pub struct KubernetesSource {
     pub expected: usize,
     /// The time limits of the watchers.
     pub timeouts: WatchTimeouts,
+}
+
+/// What the owner task has published that the source acts on. It rarely changes, so that the source does not wake for each
+/// snapshot.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Followed {
+    /// The name of this node; empty as long as the owner task does not know it.
+    node: Arc<str>,
+    /// The slices of `default/kubernetes`.
+    apiserver_slices: Vec<Arc<Slice>>,
+}
+
+impl Followed {
+    /// Publishes what the snapshot contains, if it differs.
+    pub fn publish(snapshot: &Snapshot, to: &watch::Sender<Self>) {
+        let facts = snapshot.facts();
+        to.send_if_modified(|known| {
+            let is_same = known.node == facts.node().name && known.apiserver_slices.iter().eq(facts.apiserver_slices());
+            if !is_same {
+                let node = Arc::clone(&facts.node().name);
+                *known = Self { node, apiserver_slices: facts.apiserver_slices().cloned().collect() };
+            }
+            !is_same
+        });
+    }
 }
 
 /// Runs the source until `shutdown` is ready or the owner task has ended.
@@ -171,7 +198,7 @@ impl Running {
     /// If the owner task uses another name for this node now, forgets the previous Node and watches the one of that
     /// name.
     async fn follow_name(&mut self, watch: &mut NodeWatch) -> Result<(), OwnerIsGone> {
-        let name = Arc::clone(&self.source.snapshot.borrow().facts().node().name);
+        let name = Arc::clone(&self.source.followed.borrow().node);
         // Without a name, the owner task has not yet processed the facts about the node.
         if name.is_empty() || *name == *self.source.node {
             return Ok(());
@@ -226,12 +253,13 @@ impl Running {
 
     async fn receive(&mut self, mut messages: mpsc::Receiver<Message>, mut node: NodeWatch) {
         let mut tick = ticking(REPORT_EVERY);
-        let mut published = self.source.snapshot.clone();
+        let mut followed = self.source.followed.clone();
+        followed.mark_changed();
         loop {
             let received = tokio::select! {
                 Some(message) = messages.recv() => self.process(message).await,
                 Some(message) = node.messages.recv() => self.process(message).await,
-                Ok(()) = published.changed() => {
+                Ok(()) = followed.changed() => {
                     self.report_endpoints().await;
                     self.follow_name(&mut node).await
                 }
@@ -321,7 +349,7 @@ impl Running {
 
     /// Sends the endpoints of `default/kubernetes` to the supervisor, if the owner task has published new ones.
     async fn report_endpoints(&mut self) {
-        let slices: Vec<_> = self.source.snapshot.borrow().facts().apiserver_slices().cloned().collect();
+        let slices = self.source.followed.borrow().apiserver_slices.clone();
         if slices != self.apiserver_slices {
             let endpoints = slices.iter().flat_map(|slice| ready_endpoints(slice)).collect();
             self.apiserver_slices = slices;

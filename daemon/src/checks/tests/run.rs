@@ -8,7 +8,6 @@ use nodelb_core::model::health_check::{HealthCheck, Quarantine};
 use nodelb_core::model::service::{Backend, Origin, Service, ServiceName, Slice, SliceName, SlicePort, Source};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::Realised;
-use nodelb_kube::clock::Clock;
 
 use super::*;
 
@@ -29,7 +28,7 @@ impl Rig {
         let (stop, mut stopped) = watch::channel(false);
         let checker = Checker {
             sources: Sources { files: incoming, kubernetes: None },
-            owner: OwnerHandle { changes, snapshot: on_a_node(), clock: Clock::start(), ports_at_start: 0 },
+            owner: OwnerHandle::of_test(changes, on_a_node()),
             reports: reports_in,
             register: Arc::new(|_| Ok(())),
             directory,

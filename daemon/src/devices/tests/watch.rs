@@ -10,6 +10,7 @@ use nodelb_core::state::entries::Realised;
 
 use super::super::hooks::tests::Fake;
 use super::*;
+use crate::reconcile::{Marker, OwnerHandle};
 use crate::sockets::nf_tables::KubeProxyRules;
 
 /// A task with a kernel in memory, on the devices of this machine.
@@ -26,7 +27,7 @@ fn config(keys: &str) -> Arc<Config> {
 }
 
 /// The snapshots of an owner, its queue, and copies of what it has received.
-type Ends = (watch::Receiver<Arc<Snapshot>>, mpsc::Sender<Vec<Change>>, mpsc::Receiver<Vec<Change>>);
+type Ends = (OwnerHandle, mpsc::Receiver<Vec<Change>>);
 
 /// Starts an owner with maps in memory, which contain the uplinks only if packets are on.
 fn owner(is_on: bool) -> Ends {
@@ -37,16 +38,19 @@ fn owner(is_on: bool) -> Ends {
     let (snapshot_in, snapshot) = watch::channel(Arc::new(engine.snapshot(Moment(0))));
     let (changes_in, mut received) = mpsc::channel::<Vec<Change>>(10);
     let (copies, changes) = mpsc::channel(10);
+    let marker = Marker::default();
+    let handle = OwnerHandle { marks: marker.marks(), ..OwnerHandle::of_test(changes_in, snapshot) };
     tokio::spawn(async move {
         while let Some(batch) = received.recv().await {
             batch.iter().cloned().for_each(|change| engine.change(change));
             engine.reconcile(&mut datapath, Moment(0));
             snapshot_in.send_replace(Arc::new(engine.snapshot(Moment(0))));
+            marker.publish(&snapshot_in.borrow());
             // A test that does not read the changes has dropped the receiver, or has room for them.
             drop(copies.try_send(batch));
         }
     });
-    (snapshot, changes_in, changes)
+    (handle, changes)
 }
 
 fn start_with(keys: &str, has_table: bool) -> Rig {
@@ -60,14 +64,15 @@ fn start_with_owner(owner: Ends, keys: &str, has_table: bool) -> Rig {
     Rig { reports: start(connections, std::future::pending()), ..rig }
 }
 
-fn prepare((snapshot, changes_in, changes): Ends, keys: &str, rules: ReadRules) -> (Connections, Rig) {
+fn prepare((owner, changes): Ends, keys: &str, rules: ReadRules) -> (Connections, Rig) {
     let (config_in, config) = watch::channel(config(keys));
     let (fake, settings) = (Fake::default(), Arc::new(Mutex::new(Vec::new())));
     let written = Arc::clone(&settings);
     let connections = Connections {
         config,
-        snapshot,
-        changes: changes_in,
+        snapshot: owner.snapshot,
+        is_served: owner.marks.is_outside_served,
+        changes: owner.changes,
         attach: Box::new(fake.clone()),
         settings: Arc::new(move |settings| written.lock().unwrap().push(settings)),
         rules,

@@ -16,6 +16,7 @@ use nodelb_core::model::service::{
 use nodelb_core::stale::Socket;
 
 use super::*;
+use crate::reconcile::Marker;
 use crate::sockets::reaper::wire::{HEADER, encode_outcomes};
 
 const DNS: &str = "198.51.100.1:53/UDP";
@@ -51,6 +52,7 @@ struct Owner {
     engine: Engine,
     maps: MemoryDatapath,
     snapshot: watch::Sender<Arc<Snapshot>>,
+    marker: Marker,
     changes: mpsc::Receiver<Vec<Change>>,
 }
 
@@ -62,6 +64,7 @@ impl Owner {
 
     fn publish(&self) {
         self.snapshot.send_replace(Arc::new(self.engine.snapshot(nodelb_core::model::moment::Moment(1))));
+        self.marker.publish(&self.snapshot.borrow());
     }
 }
 
@@ -90,7 +93,8 @@ impl Rig {
         engine.change(Change::Node(NodeFacts { name: "n".into(), ..NodeFacts::default() }));
         let (snapshot_in, snapshot) = watch::channel(Arc::new(Snapshot::default()));
         let (changes_in, changes) = mpsc::channel(4);
-        let handle = OwnerHandle { changes: changes_in, snapshot, clock: Clock::start(), ports_at_start: 0 };
+        let marker = Marker::default();
+        let handle = OwnerHandle { marks: marker.marks(), ..OwnerHandle::of_test(changes_in, snapshot) };
         let stale_sockets = StaleSockets::new(handle, Disconnect::Udp, "/proc/nowhere".into());
         let readings = Mutex::new(VecDeque::from(readings));
         let flows: ReadFlows = Arc::new(move |_, see| {
@@ -104,7 +108,7 @@ impl Rig {
         let taken = Arc::clone(&orders);
         thread::spawn(move || reap(theirs, &taken));
         let deps = Deps { flows, line: Line::over(line).unwrap() };
-        let owner = Owner { engine, maps, snapshot: snapshot_in, changes };
+        let owner = Owner { engine, maps, snapshot: snapshot_in, marker, changes };
         Self { stale_sockets, owner, deps, memory: PassState::default(), orders }
     }
 
