@@ -363,7 +363,7 @@ static __always_inline int put_both(struct __sk_buff *skb, struct scratch *here)
 
 	if (!claim_port(skb))
 		return OUTCOME_ANSWER | PACKET_NO_PORT;
-	here->entry.bytes = here->packet.end - l2_length;
+	here->entry.bytes = here->packet.end - l2_length(&here->packet);
 	result = put_half_open(&here->packet.key, &here->entry, BPF_NOEXIST);
 	if (result == -EEXIST) {
 		if (join_other(here))

@@ -157,7 +157,8 @@ touch(struct connection *entry, struct scratch *here, __u32 flags)
 		__sync_fetch_and_or((__u32 *)&entry->flags, flags);
 	if (entry->last_used != now)
 		entry->last_used = now;
-	__sync_fetch_and_add(&entry->bytes, here->packet.end - l2_length);
+	__sync_fetch_and_add(&entry->bytes,
+			     here->packet.end - l2_length(&here->packet));
 }
 
 /* touch() for an entry of a connection that is established. */

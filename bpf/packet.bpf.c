@@ -78,7 +78,7 @@ static __always_inline bool
 is_redirected(struct __sk_buff *skb, struct scratch *here)
 {
 	const struct connection *entry = &here->entry;
-	__u32 is_v6 = here->packet.is_v6;
+	__u32 is_v6 = here->packet.is_v6, at;
 	union {
 		struct {
 			struct iphdr ip;
@@ -93,9 +93,11 @@ is_redirected(struct __sk_buff *skb, struct scratch *here)
 	if (!here->packet.is_redirected)
 		return false;
 	here->packet.is_redirected = 0;
+	here->packet.l2_length = find_l2_length(skb);
+	at = l2_length(&here->packet);
 	if (is_v6)
 		return skb->protocol == bpf_htons(ETH_P_IPV6) &&
-		       !load(skb, l2_length, &seen.v6, sizeof(seen.v6)) &&
+		       !load(skb, at, &seen.v6, sizeof(seen.v6)) &&
 		       seen.v6.ip.nexthdr == here->packet.key.protocol &&
 		       same_addr(seen.v6.ip.saddr.in6_u.u6_addr32,
 				 entry->source) &&
@@ -103,7 +105,7 @@ is_redirected(struct __sk_buff *skb, struct scratch *here)
 				 entry->target) &&
 		       seen.v6.ports == ports_of(entry);
 	return skb->protocol == bpf_htons(ETH_P_IP) &&
-	       !load(skb, l2_length, &seen.v4, sizeof(seen.v4)) &&
+	       !load(skb, at, &seen.v4, sizeof(seen.v4)) &&
 	       seen.v4.ip.ihl == 5 &&
 	       seen.v4.ip.protocol == here->packet.key.protocol &&
 	       seen.v4.ip.saddr == entry->source[3] &&

@@ -124,8 +124,9 @@ VERIFIED_ONCE int write_addresses(struct __sk_buff *skb,
 	if (!here || !was || !now)
 		return -1;
 	if (here->packet.is_v6)
-		return write_v6(skb, l2_length, now, here->packet.ttl - hops);
-	return write_v4(skb, l2_length, now,
+		return write_v6(skb, l2_length(&here->packet), now,
+				here->packet.ttl - hops);
+	return write_v4(skb, l2_length(&here->packet), now,
 			address_difference(was, now, false), hops);
 }
 
@@ -259,20 +260,21 @@ load_headers(struct __sk_buff *skb, struct scratch *here)
 {
 	void *to = here->header + LINK_WORDS;
 
-	here->written = here->packet.l4 - l2_length;
+	here->written = here->packet.l4 - l2_length(&here->packet);
 	if (here->packet.key.protocol == IPPROTO_TCP) {
 		here->written += sizeof(struct tcphdr);
 		return here->packet.is_v6
-			       ? load(skb, l2_length, to, MOST_WRITTEN)
-			       : load(skb, l2_length, to,
+			       ? load(skb, l2_length(&here->packet), to,
+				      MOST_WRITTEN)
+			       : load(skb, l2_length(&here->packet), to,
 				      sizeof(struct iphdr) +
 					      sizeof(struct tcphdr));
 	}
 	here->written += sizeof(struct udphdr);
 	return here->packet.is_v6
-		       ? load(skb, l2_length, to,
+		       ? load(skb, l2_length(&here->packet), to,
 			      sizeof(struct ipv6hdr) + sizeof(struct udphdr))
-		       : load(skb, l2_length, to,
+		       : load(skb, l2_length(&here->packet), to,
 			      sizeof(struct iphdr) + sizeof(struct udphdr));
 }
 
@@ -313,7 +315,8 @@ static __always_inline int write_headers(struct __sk_buff *skb,
 	if (last >= MOST_WRITTEN)
 		return -1;
 	if (!has_macs)
-		return bpf_skb_store_bytes(skb, l2_length, ip, last + 1, 0);
+		return bpf_skb_store_bytes(skb, l2_length(&here->packet), ip,
+					   last + 1, 0);
 	set_ethernet(ip - ETH_HLEN, skb, here);
 	return bpf_skb_store_bytes(skb, 0, ip - ETH_HLEN, ETH_HLEN + last + 1,
 				   0);

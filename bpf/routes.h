@@ -160,7 +160,7 @@ static __always_inline enum link link_of(struct scratch *here, long result)
 {
 	if (!has_ethernet(here, here->fib.ifindex))
 		return LINK_NONE;
-	if (!l2_length || result == BPF_FIB_LKUP_RET_NO_NEIGH)
+	if (!l2_length(&here->packet) || result == BPF_FIB_LKUP_RET_NO_NEIGH)
 		return LINK_NEIGHBOUR;
 	return LINK_KNOWN;
 }
@@ -176,7 +176,7 @@ send_by_route(struct __sk_buff *skb, struct scratch *here, enum link link)
 {
 	struct bpf_fib_lookup *fib = &here->fib;
 
-	if (!l2_length && bpf_skb_change_head(skb, ETH_HLEN, 0))
+	if (!l2_length(&here->packet) && bpf_skb_change_head(skb, ETH_HLEN, 0))
 		return TC_ACT_SHOT;
 	if (link == LINK_NONE)
 		return bpf_redirect_neigh(fib->ifindex, NULL, 0, 0);
