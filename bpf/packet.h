@@ -370,10 +370,34 @@ static long chain_step(__u32 step, struct chain *chain)
 	return 0;
 }
 
+/*
+ * Reads the extension headers of the packet in the scratch memory, the first
+ * of which has this number and position.
+ */
+VERIFIED_ONCE int read_extensions(struct __sk_buff *skb, __u32 next, __u32 at)
+{
+	struct chain chain = {.skb = skb, .at = at, .next = next};
+	struct scratch *here = scratch();
+
+	if (!here)
+		return PARSED_ALONE;
+	bpf_loop(MOST_EXTENSIONS, chain_step, &chain, 0);
+	if (chain.is_alone)
+		return PARSED_ALONE;
+	if (chain.is_broken)
+		return PARSED_SHORT;
+	here->packet.has_options = next != chain.next;
+	here->packet.key.protocol = chain.next;
+	here->packet.l4 = chain.at;
+	here->packet.part = chain.part;
+	here->packet.fragment_id = chain.fragment_id;
+	return PARSED_FLOW;
+}
+
 static __always_inline enum parsed
 parse_v6(struct __sk_buff *skb, struct packet *packet)
 {
-	struct chain chain = {.skb = skb, .at = l2_length(packet)};
+	enum parsed parsed;
 	struct ipv6hdr ip;
 
 	if (load(skb, l2_length(packet), &ip, sizeof(ip)) || ip.version != 6)
@@ -385,20 +409,14 @@ parse_v6(struct __sk_buff *skb, struct packet *packet)
 		return PARSED_ALONE;
 	packet->is_v6 = 1;
 	packet->ttl = ip.hop_limit;
-	chain.next = ip.nexthdr;
-	chain.at += sizeof(ip);
+	packet->key.protocol = ip.nexthdr;
+	packet->l4 = l2_length(packet) + sizeof(ip);
 	/* Most packets have no extensions, and need no call. */
-	if (!is_flow(chain.next))
-		bpf_loop(MOST_EXTENSIONS, chain_step, &chain, 0);
-	if (chain.is_alone)
-		return PARSED_ALONE;
-	if (chain.is_broken)
-		return PARSED_SHORT;
-	packet->key.protocol = chain.next;
-	packet->l4 = chain.at;
-	packet->has_options = ip.nexthdr != chain.next;
-	packet->part = chain.part;
-	packet->fragment_id = chain.fragment_id;
+	if (!is_flow(ip.nexthdr)) {
+		parsed = read_extensions(skb, ip.nexthdr, packet->l4);
+		if (parsed != PARSED_FLOW)
+			return parsed;
+	}
 	/* The length 0, of a jumbogram: with the header it is never 0. */
 	if (!set_end(skb, packet,
 		     ip.payload_len ? bpf_ntohs(ip.payload_len) + sizeof(ip)
@@ -408,21 +426,17 @@ parse_v6(struct __sk_buff *skb, struct packet *packet)
 }
 
 /*
- * Reads the packet into the scratch memory. Returns a value of enum parsed.
+ * Reads the packet. Returns a value of enum parsed.
  *
  * VLAN tags: the VLAN's own device shows the packet without its tag. At
  * ingress, pkt_type shows whether a frame is for this machine; packet captures
  * and bridges bring others.
  */
-static __always_inline int parse(struct __sk_buff *skb, __u32 side)
+static __always_inline int
+parse(struct __sk_buff *skb, struct packet *packet, __u32 side)
 {
-	struct scratch *here = scratch();
-	struct packet *packet;
 	enum parsed parsed;
 
-	if (!here)
-		return PARSED_ALONE;
-	packet = &here->packet;
 	if (skb->vlan_present)
 		return PARSED_ALONE;
 	if (side == PACKET_ARRIVING && skb->pkt_type != PACKET_HOST)
