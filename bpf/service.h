@@ -178,6 +178,17 @@ static __always_inline bool is_epoch(__u32 number)
 	return epoch && (__u32)*epoch == number;
 }
 
+VERIFIED_ONCE bool
+look_up_again(const struct frontend_key *at, struct frontend *copy)
+{
+	struct frontend_key key;
+
+	if (!at || !copy)
+		return false;
+	key = *at;
+	return copy_frontend(&key, copy);
+}
+
 /*
  * The second lookup is for an entry that was being replaced at the first. It
  * is not necessary if nothing was replaced since the epoch, which is 0 if the
@@ -187,7 +198,7 @@ static __always_inline bool
 look_up(const struct frontend_key *key, struct frontend *copy, __u32 epoch)
 {
 	return copy_frontend(key, copy) ||
-	       (!is_epoch(epoch) && copy_frontend(key, copy));
+	       (!is_epoch(epoch) && look_up_again(key, copy));
 }
 
 static __always_inline bool is_nodeport(__u32 port)

@@ -141,7 +141,7 @@ go_on(struct udp_socket *socket, __u32 index, __u32 epoch)
 	const struct slot *slot;
 	struct view view;
 
-	if (!epoch || flow->epoch != epoch)
+	if (differ(flow->epoch, epoch) | !differ(epoch, 0))
 		return NULL;
 	service = bpf_map_lookup_elem(&services, &flow->found.service_id);
 	if (!service)
