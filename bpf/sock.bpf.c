@@ -22,6 +22,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "affinity.h"
 #include "answers.h"
 #include "bind.h"
 #include "sockets.h"
