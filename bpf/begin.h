@@ -52,7 +52,7 @@ find_outside(const struct frontend_key *to, struct frontend *copy)
  * Finds the service of the packet in the scratch memory. On the device of a
  * pod, that is every service, with the policies for clients on this node.
  */
-static __always_inline bool find_service(__u32 at_pod)
+VERIFIED_ONCE bool find_service(__u32 at_pod)
 {
 	struct scratch *here = scratch();
 	struct frontend frontend = {};
@@ -80,51 +80,58 @@ static __always_inline bool find_service(__u32 at_pod)
 }
 
 /*
- * Whether the address of the client's packet leads to the service of the entry
- * in the scratch memory. UDP: each packet asks, so the entry contains the epoch
- * in which that was so. Another hook may find another service.
+ * The epoch in which the entry of the packet in the scratch memory leads to its
+ * service, or 0. UDP: each packet asks, so the entry contains the epoch.
+ * Another hook may find another service.
  */
-static __always_inline bool leads_to_same_service(struct connection *entry,
-						  struct scratch *here,
-						  bool at_pod)
+static __always_inline __u32 epoch_of(const struct scratch *here, bool at_pod)
 {
-	bool is_udp = here->packet.key.protocol == IPPROTO_UDP;
-	__u32 epoch = is_udp && !at_pod ? read_epoch() : 0;
-
-	if (epoch && here->entry.acknowledgment == epoch)
-		return true;
-	if (!find_service(at_pod) || here->service_id != here->entry.service_id)
-		return false;
-	if (epoch)
-		entry->acknowledgment = epoch;
-	return true;
+	if (here->packet.key.protocol != IPPROTO_UDP || at_pod)
+		return 0;
+	return read_epoch();
 }
 
-/*
- * Whether a client's packet begins a new connection although there is an entry
- * for it. UDP: whenever the backend has gone or the address leads to another
- * service, so that a client that keeps its port reaches another one. TCP: only
- * a SYN, if the connection has ended, the backend has gone, or one on this node
- * has not answered; otherwise it is repeated.
- */
+/* Whether the service has lost the backend of the entry; notes where it is. */
 static __always_inline bool
-begins_again(struct connection *entry, struct scratch *here, bool at_pod)
+has_no_backend(struct connection *entry, const struct scratch *here)
 {
-	bool is_tcp = here->packet.key.protocol == IPPROTO_TCP;
-	int offset;
+	int offset = backend_offset(here);
 
-	if (here->entry.flags & CONNECTION_REVERSE ||
-	    here->packet.part == PART_LATER ||
-	    (is_tcp && !is_plain_syn(&here->packet)))
-		return false;
-	if (!leads_to_same_service(entry, here, at_pod))
-		return true;
-	offset = backend_offset();
 	if (offset < 0)
 		return true;
 	if (entry->offset != (__u32)offset)
 		entry->offset = offset;
-	if (!is_tcp)
+	return false;
+}
+
+/* Whether a packet with an entry may begin a new connection. */
+static __always_inline bool may_begin_again(const struct scratch *here)
+{
+	return !(here->entry.flags & CONNECTION_REVERSE) &&
+	       here->packet.part != PART_LATER &&
+	       (here->packet.key.protocol != IPPROTO_TCP ||
+		is_plain_syn(&here->packet));
+}
+
+/*
+ * Whether such a packet does, if it is a SYN, or if addresses have changed
+ * since the last packet of the connection.
+ */
+VERIFIED_ONCE bool leaves_entry(struct connection *entry, __u32 at_pod)
+{
+	struct scratch *here = scratch();
+	__u32 epoch;
+
+	if (!entry || !here)
+		return false;
+	epoch = epoch_of(here, at_pod);
+	if (!find_service(at_pod) || here->service_id != here->entry.service_id)
+		return true;
+	if (epoch)
+		entry->acknowledgment = epoch;
+	if (has_no_backend(entry, here))
+		return true;
+	if (here->packet.key.protocol != IPPROTO_TCP)
 		return false;
 	if (is_closing())
 		return true;
@@ -139,6 +146,26 @@ begins_again(struct connection *entry, struct scratch *here, bool at_pod)
 	if (here->entry.flags & CONNECTION_RESET)
 		__sync_fetch_and_and((__u32 *)&entry->flags, ~CONNECTION_RESET);
 	return false;
+}
+
+/*
+ * Whether a client's packet begins a new connection although there is an entry
+ * for it. UDP: whenever the backend has gone or the address leads to another
+ * service, so that a client that keeps its port reaches another one. TCP: only
+ * a SYN, if the connection has ended, the backend has gone, or one on this node
+ * has not answered; otherwise it is repeated.
+ */
+static __always_inline bool
+begins_again(struct connection *entry, struct scratch *here, bool at_pod)
+{
+	__u32 epoch;
+
+	if (!may_begin_again(here))
+		return false;
+	epoch = epoch_of(here, at_pod);
+	if (epoch && here->entry.acknowledgment == epoch)
+		return has_no_backend(entry, here);
+	return leaves_entry(entry, at_pod);
 }
 
 static __always_inline bool is_in_ranges(const struct scratch *here)
@@ -363,7 +390,7 @@ static __always_inline int put_both(struct __sk_buff *skb, struct scratch *here)
 
 	if (!claim_port(skb))
 		return OUTCOME_ANSWER | PACKET_NO_PORT;
-	here->entry.bytes = here->packet.end - l2_length;
+	here->entry.bytes = here->packet.end - l2_length(&here->packet);
 	result = put_half_open(&here->packet.key, &here->entry, BPF_NOEXIST);
 	if (result == -EEXIST) {
 		if (join_other(here))

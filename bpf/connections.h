@@ -63,21 +63,34 @@ static __always_inline bool copy_connection(const struct packet_key *key,
 	return copy->seal == connection_seal(key, copy);
 }
 
+/* The same with a call. */
+VERIFIED_ONCE bool copy_entry(const struct packet_key *key,
+			      const struct connection *entry,
+			      struct connection *copy)
+{
+	return key && entry && copy && copy_connection(key, entry, copy);
+}
+
 /*
  * The entry for the key, with a copy; NULL if there is none. The second lookup
  * is for an entry that was being replaced at the first.
  */
-#define find_in(map, key, copy)                                            \
+#define find_by(copy_first, map, key, copy)                                \
 	({                                                                 \
 		struct connection *_entry = bpf_map_lookup_elem(map, key); \
                                                                            \
-		if (_entry && !copy_connection(key, _entry, copy)) {       \
+		if (_entry && !copy_first(key, _entry, copy)) {            \
 			_entry = bpf_map_lookup_elem(map, key);            \
-			if (_entry && !copy_connection(key, _entry, copy)) \
+			if (_entry && !copy_entry(key, _entry, copy))      \
 				_entry = NULL;                             \
 		}                                                          \
 		_entry;                                                    \
 	})
+
+#define find_in(map, key, copy) find_by(copy_entry, map, key, copy)
+
+/* As find_in(), without a call. */
+#define find_at_once_in(map, key, copy) find_by(copy_connection, map, key, copy)
 
 /* The key of the other entry of the connection. */
 static __always_inline void partner_of(const struct packet_key *key,
@@ -157,7 +170,8 @@ touch(struct connection *entry, struct scratch *here, __u32 flags)
 		__sync_fetch_and_or((__u32 *)&entry->flags, flags);
 	if (entry->last_used != now)
 		entry->last_used = now;
-	__sync_fetch_and_add(&entry->bytes, here->packet.end - l2_length);
+	__sync_fetch_and_add(&entry->bytes,
+			     here->packet.end - l2_length(&here->packet));
 }
 
 /* touch() for an entry of a connection that is established. */
@@ -230,17 +244,12 @@ VERIFIED_ONCE int forget(void)
  * Where the backend of the entry is in its view now, or NONE if the service no
  * longer has it.
  */
-static __always_inline int backend_offset(void)
+static __always_inline int backend_offset(const struct scratch *here)
 {
-	struct scratch *here = scratch();
-	const struct connection *entry;
+	const struct connection *entry = &here->entry;
+	__u32 service_id = entry->service_id;
 	const struct service *service;
-	__u32 service_id;
 
-	if (!here)
-		return NONE;
-	entry = &here->entry;
-	service_id = entry->service_id;
 	service = bpf_map_lookup_elem(&services, &service_id);
 	if (!service)
 		return NONE;

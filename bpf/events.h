@@ -66,7 +66,7 @@ VERIFIED_ONCE int begin_event(struct __sk_buff *skb, __u32 side)
 	here->ifindex = skb->ifindex;
 	here->length = skb->len;
 	here->side = side;
-	here->l2_length = l2_length;
+	here->l2_length = find_l2_length(skb);
 	copy_packet(skb, here->bytes);
 	all->last_reason = PACKET_REASONS;
 	all->last_service_id = NO_SERVICE;

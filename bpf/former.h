@@ -31,6 +31,14 @@
 		_found;                                                      \
 	})
 
+/* add_key_to_bloom() with a call. */
+VERIFIED_ONCE int announce(const struct packet_key *key)
+{
+	if (key)
+		add_key_to_bloom(key);
+	return 0;
+}
+
 /*
  * Puts both entries of the scratch memory into a map of today, which may have
  * them by now. Returns whether it has them.
@@ -40,13 +48,13 @@
 		long _result = 0;                                            \
                                                                              \
 		if ((here)->has_partner) {                                   \
-			add_key_to_bloom(&(here)->partner_key);              \
+			announce(&(here)->partner_key);                      \
 			_result = bpf_map_update_elem(                       \
 				map, &(here)->partner_key, &(here)->partner, \
 				BPF_NOEXIST);                                \
 		}                                                            \
 		if (!_result || _result == -EEXIST) {                        \
-			add_key_to_bloom(&(here)->packet.key);               \
+			announce(&(here)->packet.key);                       \
 			_result = bpf_map_update_elem(                       \
 				map, &(here)->packet.key, &(here)->entry,    \
 				BPF_NOEXIST);                                \

@@ -89,13 +89,16 @@ static __always_inline void assure(struct scratch *here,
  * whether the connection goes on: it does not if its source port has passed to
  * another one.
  */
-static __always_inline bool
-continue_handshake(struct scratch *here, struct connection *entry)
+VERIFIED_ONCE bool continue_handshake(struct connection *entry)
 {
-	struct packet_key *other = &here->partner_key;
+	struct scratch *here = scratch();
 	struct connection *partner;
+	struct packet_key *other;
 	bool was_assured;
 
+	if (!here || !entry)
+		return false;
+	other = &here->partner_key;
 	partner_of(&here->packet.key, &here->entry, other);
 	partner = find_in(&half_open, other, &here->partner);
 	if (!partner)
@@ -135,9 +138,9 @@ VERIFIED_ONCE int forget_former(void)
 
 /*
  * For a packet that arrives and has no entry in connections: continues its
- * handshake, or begins a connection. Returns an outcome.
+ * handshake. Returns an outcome; OUTCOME_BEGIN if there is none.
  */
-static __always_inline int find_or_begin(struct __sk_buff *skb, __u32 at_pod)
+VERIFIED_ONCE int find_handshake(__u32 at_pod)
 {
 	struct scratch *here = scratch();
 	bool is_served = find_service(at_pod);
@@ -155,11 +158,11 @@ static __always_inline int find_or_begin(struct __sk_buff *skb, __u32 at_pod)
 		note_answer(entry, here);
 		return OUTCOME_TRANSLATE;
 	}
-	if (entry && !begins_again(entry, here, at_pod)) {
+	if (entry && !(may_begin_again(here) && leaves_entry(entry, at_pod))) {
 		touch(entry, here, 0);
 		/* The copy, which may be moved, includes this packet. */
-		if (copy_connection(&here->packet.key, entry, &here->entry) &&
-		    continue_handshake(here, entry))
+		if (copy_entry(&here->packet.key, entry, &here->entry) &&
+		    continue_handshake(entry))
 			return OUTCOME_TRANSLATE;
 	}
 	if (entry)
@@ -168,7 +171,7 @@ static __always_inline int find_or_begin(struct __sk_buff *skb, __u32 at_pod)
 		count_dropped(here->service_id, PACKET_FRAGMENT, PACKET_PASSED);
 	if (!is_served || here->packet.part == PART_LATER)
 		return OUTCOME_LEAVE;
-	return begin(skb);
+	return OUTCOME_BEGIN;
 }
 
 /*

@@ -190,7 +190,6 @@ VERIFIED_ONCE int rewrite_error(struct __sk_buff *skb, __u32 hops)
 static __always_inline int
 redirect_error(struct __sk_buff *skb, struct scratch *here)
 {
-	enum link link;
 	long result;
 
 	if (here->packet.ttl <= 1) {
@@ -205,11 +204,12 @@ redirect_error(struct __sk_buff *skb, struct scratch *here)
 			      PACKET_DROPPED);
 		return TC_ACT_SHOT;
 	}
-	link = link_of(here, result);
+	here->link = link_of(here, result);
+	barrier();
 	if (rewrite_error(skb, 1) ||
-	    (link == LINK_KNOWN && write_macs(skb, here)))
+	    (here->link == LINK_KNOWN && write_macs(skb, here)))
 		return TC_ACT_SHOT;
-	return send_by_route(skb, here, link);
+	return send_by_route(skb, here);
 }
 
 /* Translates the error in the scratch memory, and returns the verdict. */

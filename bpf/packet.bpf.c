@@ -50,7 +50,6 @@ static __always_inline void count_packet(const struct scratch *here)
 VERIFIED_ONCE int forward_past_stack(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
-	enum link link;
 	long result;
 
 	if (!here)
@@ -61,12 +60,13 @@ VERIFIED_ONCE int forward_past_stack(struct __sk_buff *skb)
 	result = route_past_stack(skb, here);
 	if (!is_routed(result))
 		return refuse(skb, unroutable(result));
-	link = link_of(here, result);
-	if (rewrite(skb, 1, link == LINK_KNOWN))
+	here->link = link_of(here, result);
+	barrier();
+	if (rewrite(skb, here, 1))
 		return TC_ACT_SHOT;
 	here->packet.is_redirected =
 		here->packet.part != PART_LATER && !here->packet.has_options;
-	return send_by_route(skb, here, link);
+	return send_by_route(skb, here);
 }
 
 /*
@@ -78,7 +78,7 @@ static __always_inline bool
 is_redirected(struct __sk_buff *skb, struct scratch *here)
 {
 	const struct connection *entry = &here->entry;
-	__u32 is_v6 = here->packet.is_v6;
+	__u32 is_v6 = here->packet.is_v6, at;
 	union {
 		struct {
 			struct iphdr ip;
@@ -93,9 +93,11 @@ is_redirected(struct __sk_buff *skb, struct scratch *here)
 	if (!here->packet.is_redirected)
 		return false;
 	here->packet.is_redirected = 0;
+	here->packet.l2_length = find_l2_length(skb);
+	at = l2_length(&here->packet);
 	if (is_v6)
 		return skb->protocol == bpf_htons(ETH_P_IPV6) &&
-		       !load(skb, l2_length, &seen.v6, sizeof(seen.v6)) &&
+		       !load(skb, at, &seen.v6, sizeof(seen.v6)) &&
 		       seen.v6.ip.nexthdr == here->packet.key.protocol &&
 		       same_addr(seen.v6.ip.saddr.in6_u.u6_addr32,
 				 entry->source) &&
@@ -103,7 +105,7 @@ is_redirected(struct __sk_buff *skb, struct scratch *here)
 				 entry->target) &&
 		       seen.v6.ports == ports_of(entry);
 	return skb->protocol == bpf_htons(ETH_P_IP) &&
-	       !load(skb, l2_length, &seen.v4, sizeof(seen.v4)) &&
+	       !load(skb, at, &seen.v4, sizeof(seen.v4)) &&
 	       seen.v4.ip.ihl == 5 &&
 	       seen.v4.ip.protocol == here->packet.key.protocol &&
 	       seen.v4.ip.saddr == entry->source[3] &&
@@ -113,14 +115,14 @@ is_redirected(struct __sk_buff *skb, struct scratch *here)
 
 /* Translates the packet as the entry in the scratch memory says. */
 static __always_inline int
-translate(struct __sk_buff *skb, const struct scratch *here)
+translate(struct __sk_buff *skb, struct scratch *here)
 {
 	count_packet(here);
 	if (here->packet.part == PART_FIRST)
 		store_ports();
 	if (here->entry.flags & CONNECTION_REDIRECTED)
 		return forward_past_stack(skb);
-	return rewrite(skb, 0, false) ? TC_ACT_SHOT : NEXT;
+	return rewrite(skb, here, 0) ? TC_ACT_SHOT : NEXT;
 }
 
 /*
@@ -128,9 +130,9 @@ translate(struct __sk_buff *skb, const struct scratch *here)
  * it is a flow's; otherwise the verdict has been decided.
  */
 static __always_inline bool
-read_flow(struct __sk_buff *skb, __u32 side, int *verdict)
+read_flow(struct __sk_buff *skb, struct scratch *here, __u32 side, int *verdict)
 {
-	int parsed = parse(skb, side);
+	int parsed = parse(skb, &here->packet, side);
 
 	if (parsed == PARSED_SHORT)
 		count_dropped(NO_SERVICE, PACKET_SHORT, PACKET_PASSED);
@@ -155,30 +157,33 @@ static __always_inline bool is_foreign(const struct packet *packet)
 
 static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 {
+	struct scratch *here = scratch();
 	struct connection *entry;
-	struct scratch *here;
 	int outcome, verdict = NEXT;
 
-	if (!read_flow(skb, PACKET_ARRIVING, &verdict))
+	if (!here || !read_flow(skb, here, PACKET_ARRIVING, &verdict))
 		return verdict;
-	here = scratch();
-	if (!here || (here->packet.part == PART_LATER && !restore_ports()))
+	if (here->packet.part == PART_LATER && !restore_ports())
 		return NEXT;
 	if (!at_pod && is_foreign(&here->packet))
 		return NEXT;
-	entry = find_in(&connections, &here->packet.key, &here->entry);
+	entry = find_at_once_in(&connections, &here->packet.key, &here->entry);
 	if (!entry && has_former() && bring_former())
 		entry = find_in(&connections, &here->packet.key, &here->entry);
 	if (entry && !begins_again(entry, here, at_pod)) {
 		touch_established(entry, here);
-		return translate(skb, here);
+	} else {
+		if (entry)
+			forget();
+		outcome = find_handshake(at_pod);
+		if (outcome == OUTCOME_BEGIN)
+			outcome = begin(skb);
+		if (outcome == OUTCOME_LEAVE)
+			return NEXT;
+		if (outcome != OUTCOME_TRANSLATE)
+			return refuse(skb, outcome);
 	}
-	if (entry)
-		forget();
-	outcome = find_or_begin(skb, at_pod);
-	if (outcome == OUTCOME_TRANSLATE)
-		return translate(skb, here);
-	return outcome == OUTCOME_LEAVE ? NEXT : refuse(skb, outcome);
+	return translate(skb, here);
 }
 
 static __always_inline int leave(struct __sk_buff *skb)
@@ -189,14 +194,14 @@ static __always_inline int leave(struct __sk_buff *skb)
 	int verdict = NEXT;
 
 	if (!here || is_redirected(skb, here) ||
-	    !read_flow(skb, PACKET_LEAVING, &verdict))
+	    !read_flow(skb, here, PACKET_LEAVING, &verdict))
 		return verdict;
 	key = &here->packet.key;
 	if ((here->packet.part == PART_LATER && !restore_ports()) ||
 	    !is_in_bloom(key->source, key->source_port_be, key->protocol,
 			 PACKET_LEAVING))
 		return NEXT;
-	entry = find_in(&connections, key, &here->entry);
+	entry = find_at_once_in(&connections, key, &here->entry);
 	if (!entry && has_former() && bring_former())
 		entry = find_in(&connections, key, &here->entry);
 	if (entry)

@@ -17,9 +17,6 @@
 #include "packet_maps.h"
 #include "service.h"
 
-/* Length of the link-layer header in bytes: 14, or 0 on devices without one. */
-const volatile __u8 l2_length = ETH_HLEN;
-
 #define IPV4_OFFSET_MASK 0x1fff
 #define IPV4_MORE_FRAGMENTS 0x2000
 #define IPV6_OFFSET_MASK 0xfff8
@@ -131,6 +128,40 @@ static __always_inline bool is_flow(__u8 protocol)
 }
 
 /*
+ * The bits of the numbers in bare_devices, modulo 64. The daemon sets a bit
+ * before it attaches the programs to such a device, and never clears it.
+ */
+volatile __u64 bare_bits = 0;
+
+/* The exact answer for a device the bit of which is set. */
+VERIFIED_ONCE int is_bare(__u32 ifindex)
+{
+	return !!bpf_map_lookup_elem(&bare_devices, &ifindex);
+}
+
+/*
+ * Length of the link-layer header of the program's device in bytes: 14, or 0
+ * on devices without one.
+ */
+static __always_inline __u32 find_l2_length(const struct __sk_buff *skb)
+{
+	__u32 ifindex = skb->ifindex;
+
+	if (bare_bits >> (ifindex & 63) & 1 && is_bare(ifindex))
+		return 0;
+	return ETH_HLEN;
+}
+
+/*
+ * The same for the packet in the scratch memory, where the verifier does not
+ * follow it: it then checks the rest once instead of twice. It wants a limit.
+ */
+static __always_inline __u32 l2_length(const struct packet *packet)
+{
+	return packet->l2_length & 15;
+}
+
+/*
  * As bpf_skb_load_bytes(), without a call if the bytes are in the first part
  * of the packet's memory, as they nearly always are. The size is a multiple of
  * 4 and not variable.
@@ -170,8 +201,8 @@ parse_tcp(struct __sk_buff *skb, struct packet *packet)
 	packet->sequence = bpf_ntohl(tcp.seq);
 	packet->acknowledgment = bpf_ntohl(tcp.ack_seq);
 	if (skb->gso_size)
-		packet->size =
-			packet->l4 - l2_length + tcp.doff * 4 + skb->gso_size;
+		packet->size = packet->l4 - l2_length(packet) + tcp.doff * 4 +
+			       skb->gso_size;
 	return PARSED_FLOW;
 }
 
@@ -187,8 +218,8 @@ parse_udp(struct __sk_buff *skb, struct packet *packet)
 	packet->key.source_port_be = udp.source;
 	packet->key.target_port_be = udp.dest;
 	if (skb->gso_size)
-		packet->size =
-			packet->l4 - l2_length + sizeof(udp) + skb->gso_size;
+		packet->size = packet->l4 - l2_length(packet) + sizeof(udp) +
+			       skb->gso_size;
 	length = bpf_ntohs(udp.len);
 	if (length < sizeof(udp) ||
 	    (packet->part == PART_WHOLE && packet->l4 + length > packet->end))
@@ -247,10 +278,10 @@ parse_transport(struct __sk_buff *skb, struct packet *packet)
 static __always_inline bool
 set_end(struct __sk_buff *skb, struct packet *packet, __u32 length)
 {
-	packet->end = l2_length + length;
+	packet->end = l2_length(packet) + length;
 	if (!length && skb->gso_size)
 		packet->end = skb->len;
-	packet->size = packet->end - l2_length;
+	packet->size = packet->end - l2_length(packet);
 	return packet->end <= skb->len && packet->l4 <= packet->end;
 }
 
@@ -260,7 +291,7 @@ parse_v4(struct __sk_buff *skb, struct packet *packet)
 	struct iphdr ip;
 	__u16 fragment;
 
-	if (load(skb, l2_length, &ip, sizeof(ip)) || ip.version != 4 ||
+	if (load(skb, l2_length(packet), &ip, sizeof(ip)) || ip.version != 4 ||
 	    ip.ihl < 5)
 		return PARSED_SHORT;
 	set_v4(packet->key.source, ip.saddr);
@@ -268,7 +299,7 @@ parse_v4(struct __sk_buff *skb, struct packet *packet)
 	packet->key.protocol = ip.protocol;
 	packet->ttl = ip.ttl;
 	packet->has_options = ip.ihl > 5;
-	packet->l4 = l2_length + ip.ihl * 4;
+	packet->l4 = l2_length(packet) + ip.ihl * 4;
 	if (!set_end(skb, packet, bpf_ntohs(ip.tot_len)))
 		return PARSED_SHORT;
 	fragment = bpf_ntohs(ip.frag_off);
@@ -339,13 +370,37 @@ static long chain_step(__u32 step, struct chain *chain)
 	return 0;
 }
 
+/*
+ * Reads the extension headers of the packet in the scratch memory, the first
+ * of which has this number and position.
+ */
+VERIFIED_ONCE int read_extensions(struct __sk_buff *skb, __u32 next, __u32 at)
+{
+	struct chain chain = {.skb = skb, .at = at, .next = next};
+	struct scratch *here = scratch();
+
+	if (!here)
+		return PARSED_ALONE;
+	bpf_loop(MOST_EXTENSIONS, chain_step, &chain, 0);
+	if (chain.is_alone)
+		return PARSED_ALONE;
+	if (chain.is_broken)
+		return PARSED_SHORT;
+	here->packet.has_options = next != chain.next;
+	here->packet.key.protocol = chain.next;
+	here->packet.l4 = chain.at;
+	here->packet.part = chain.part;
+	here->packet.fragment_id = chain.fragment_id;
+	return PARSED_FLOW;
+}
+
 static __always_inline enum parsed
 parse_v6(struct __sk_buff *skb, struct packet *packet)
 {
-	struct chain chain = {.skb = skb, .at = l2_length};
+	enum parsed parsed;
 	struct ipv6hdr ip;
 
-	if (load(skb, l2_length, &ip, sizeof(ip)) || ip.version != 6)
+	if (load(skb, l2_length(packet), &ip, sizeof(ip)) || ip.version != 6)
 		return PARSED_SHORT;
 	copy_addr(packet->key.source, ip.saddr.in6_u.u6_addr32);
 	copy_addr(packet->key.target, ip.daddr.in6_u.u6_addr32);
@@ -354,20 +409,14 @@ parse_v6(struct __sk_buff *skb, struct packet *packet)
 		return PARSED_ALONE;
 	packet->is_v6 = 1;
 	packet->ttl = ip.hop_limit;
-	chain.next = ip.nexthdr;
-	chain.at += sizeof(ip);
+	packet->key.protocol = ip.nexthdr;
+	packet->l4 = l2_length(packet) + sizeof(ip);
 	/* Most packets have no extensions, and need no call. */
-	if (!is_flow(chain.next))
-		bpf_loop(MOST_EXTENSIONS, chain_step, &chain, 0);
-	if (chain.is_alone)
-		return PARSED_ALONE;
-	if (chain.is_broken)
-		return PARSED_SHORT;
-	packet->key.protocol = chain.next;
-	packet->l4 = chain.at;
-	packet->has_options = ip.nexthdr != chain.next;
-	packet->part = chain.part;
-	packet->fragment_id = chain.fragment_id;
+	if (!is_flow(ip.nexthdr)) {
+		parsed = read_extensions(skb, ip.nexthdr, packet->l4);
+		if (parsed != PARSED_FLOW)
+			return parsed;
+	}
 	/* The length 0, of a jumbogram: with the header it is never 0. */
 	if (!set_end(skb, packet,
 		     ip.payload_len ? bpf_ntohs(ip.payload_len) + sizeof(ip)
@@ -377,27 +426,24 @@ parse_v6(struct __sk_buff *skb, struct packet *packet)
 }
 
 /*
- * Reads the packet into the scratch memory. Returns a value of enum parsed.
+ * Reads the packet. Returns a value of enum parsed.
  *
  * VLAN tags: the VLAN's own device shows the packet without its tag. At
  * ingress, pkt_type shows whether a frame is for this machine; packet captures
  * and bridges bring others.
  */
-static __always_inline int parse(struct __sk_buff *skb, __u32 side)
+static __always_inline int
+parse(struct __sk_buff *skb, struct packet *packet, __u32 side)
 {
-	struct scratch *here = scratch();
-	struct packet *packet;
 	enum parsed parsed;
 
-	if (!here)
-		return PARSED_ALONE;
-	packet = &here->packet;
 	if (skb->vlan_present)
 		return PARSED_ALONE;
 	if (side == PACKET_ARRIVING && skb->pkt_type != PACKET_HOST)
 		return PARSED_ALONE;
 	__builtin_memset(packet, 0, sizeof(*packet));
 	packet->key.side = side;
+	packet->l2_length = find_l2_length(skb);
 	if (skb->protocol == bpf_htons(ETH_P_IP))
 		parsed = parse_v4(skb, packet);
 	else if (skb->protocol == bpf_htons(ETH_P_IPV6))

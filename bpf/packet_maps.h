@@ -150,6 +150,23 @@ struct {
 } uplinks SEC(".maps");
 
 /*
+ * Index of a device without a link-layer header -> nothing. The daemon writes
+ * an entry before it attaches the programs to such a device, and deletes it
+ * when it has detached them. Programs read it for each packet at a device that
+ * has the same bit as such a device; see bare_bits. When the map is full, the
+ * daemon attaches no programs to the device, and reports that.
+ */
+#define MAX_BARE_DEVICES 1024
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_BARE_DEVICES);
+	__type(key, __u32);
+	__type(value, __u32);
+} bare_devices SEC(".maps");
+
+/*
  * Backend id modulo the number of entries -> where the search for a free
  * source port begins. The programs write and read it, for each new connection
  * to a backend on another machine. Backends that share an entry only search in
@@ -257,6 +274,8 @@ enum fragment_part {
  */
 struct packet {
 	struct packet_key key;
+	/* Length of the link-layer header. */
+	__u32 l2_length;
 	/* Where the transport header begins. */
 	__u32 l4;
 	/* Where the IP packet ends; a link-layer padding may follow. */
@@ -299,6 +318,16 @@ struct known_device {
 /* Clients and other machines are mostly reached by one or two devices. */
 #define KNOWN_DEVICES 4
 
+/* What the packet that is redirected needs in front of its IP header. */
+enum link {
+	/* The Ethernet addresses of the route. */
+	LINK_KNOWN = 0,
+	/* Those of a neighbour that the kernel asks for. */
+	LINK_NEIGHBOUR = 1,
+	/* Nothing, or what a tunnel's route says. */
+	LINK_NONE = 2,
+};
+
 /*
  * What the functions of one program pass to each other. It does not fit the
  * 512 bytes of a program's stack.
@@ -337,8 +366,12 @@ struct scratch {
 	struct addresses now;
 	/* Headers that are being read or written. */
 	__u32 header[MOST_QUOTED / 4];
+	/* Where the transport header begins in them, in bytes. */
+	__u32 transport;
 	/* Bytes of headers that are written. */
 	__u32 written;
+	/* What a packet that is redirected gets in front of its IP header. */
+	enum link link;
 	/* The second of the last answer, and how many were sent in it. */
 	__u32 answer_second;
 	__u32 answers;

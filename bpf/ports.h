@@ -150,7 +150,6 @@ VERIFIED_ONCE bool has_direct_connection(struct __sk_buff *skb)
 /* The ports that are tried: count ports from first, beginning with start. */
 struct attempt {
 	struct __sk_buff *skb;
-	struct scratch *here;
 	__u32 first;
 	__u32 count;
 	__u32 start;
@@ -171,11 +170,42 @@ static __always_inline void jump(struct attempt *attempt)
 	attempt->jumped += distance;
 }
 
+/*
+ * Puts the entry for the backend's packets under the key with this port, if
+ * no other connection has it. Returns whether it did.
+ */
+VERIFIED_ONCE bool take_port(struct __sk_buff *skb, __u32 port)
+{
+	struct scratch *here = scratch();
+	const struct connection *other;
+	struct packet_key *key;
+
+	if (!here)
+		return false;
+	key = &here->partner_key;
+	key->target_port_be = bpf_htons(port);
+	other = bpf_map_lookup_elem(&connections, key);
+	if (other && is_partner(&here->packet.key, other))
+		bpf_map_delete_elem(&connections, key);
+	else if (other && !forget_ended(here, key, ENDED_SECONDS))
+		return false;
+	other = bpf_map_lookup_elem(&half_open, key);
+	if (other) {
+		if (is_in_the_way(here, other))
+			return false;
+		bpf_map_delete_elem(&half_open, key);
+	}
+	if (shares_ports && here->entry.flags & CONNECTION_REDIRECTED &&
+	    has_socket(skb, key, here->packet.is_v6))
+		return false;
+	if (here->is_process && key->protocol == IPPROTO_TCP &&
+	    has_direct_connection(skb))
+		return false;
+	return !put_half_open(key, &here->partner, BPF_NOEXIST);
+}
+
 static long try_port(__u32 step, struct attempt *attempt)
 {
-	struct scratch *here = attempt->here;
-	struct packet_key *key = &here->partner_key;
-	const struct connection *other;
 	__u32 port;
 
 	if (attempt->cursor && step >= NEAR_PORT_TRIES &&
@@ -183,25 +213,7 @@ static long try_port(__u32 step, struct attempt *attempt)
 		jump(attempt);
 	port = attempt->first + (attempt->start + step) % attempt->count;
 	attempt->tries++;
-	key->target_port_be = bpf_htons(port);
-	other = bpf_map_lookup_elem(&connections, key);
-	if (other && is_partner(&here->packet.key, other))
-		bpf_map_delete_elem(&connections, key);
-	else if (other && !forget_ended(here, key, ENDED_SECONDS))
-		return 0;
-	other = bpf_map_lookup_elem(&half_open, key);
-	if (other) {
-		if (is_in_the_way(here, other))
-			return 0;
-		bpf_map_delete_elem(&half_open, key);
-	}
-	if (shares_ports && here->entry.flags & CONNECTION_REDIRECTED &&
-	    has_socket(attempt->skb, key, here->packet.is_v6))
-		return 0;
-	if (here->is_process && key->protocol == IPPROTO_TCP &&
-	    has_direct_connection(attempt->skb))
-		return 0;
-	if (put_half_open(key, &here->partner, BPF_NOEXIST))
+	if (!take_port(attempt->skb, port))
 		return 0;
 	attempt->found = 1;
 	return 1;
@@ -237,7 +249,7 @@ set_ports(struct attempt *attempt, const struct connection *entry)
 VERIFIED_ONCE bool claim_port(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
-	struct attempt attempt = {.skb = skb, .here = here};
+	struct attempt attempt = {.skb = skb};
 	struct packet_counts *all = counts();
 
 	if (!here)

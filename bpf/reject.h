@@ -60,12 +60,13 @@ static __always_inline bool probe_partial(struct __sk_buff *skb, __u32 check)
 }
 
 /* Sends the packet back to the link-layer address that it came from. */
-static __always_inline int send_back(struct __sk_buff *skb)
+static __always_inline int
+send_back(struct __sk_buff *skb, const struct scratch *here)
 {
 	struct ethhdr ethernet;
 	__u8 target[ETH_ALEN];
 
-	if (!l2_length)
+	if (!l2_length(&here->packet))
 		return bpf_redirect(skb->ifindex, 0);
 	if (bpf_skb_load_bytes(skb, 0, &ethernet, sizeof(ethernet)))
 		return TC_ACT_SHOT;
@@ -98,7 +99,8 @@ static __always_inline int write_answer_v4(struct __sk_buff *skb,
 	};
 
 	ip.check = ~sum_of(&ip, sizeof(ip));
-	return bpf_skb_store_bytes(skb, l2_length, &ip, sizeof(ip), 0);
+	return bpf_skb_store_bytes(skb, l2_length(&here->packet), &ip,
+				   sizeof(ip), 0);
 }
 
 static __always_inline int write_answer_v6(struct __sk_buff *skb,
@@ -115,7 +117,8 @@ static __always_inline int write_answer_v6(struct __sk_buff *skb,
 
 	copy_addr(ip.saddr.in6_u.u6_addr32, key->target);
 	copy_addr(ip.daddr.in6_u.u6_addr32, key->source);
-	return bpf_skb_store_bytes(skb, l2_length, &ip, sizeof(ip), 0);
+	return bpf_skb_store_bytes(skb, l2_length(&here->packet), &ip,
+				   sizeof(ip), 0);
 }
 
 static __always_inline int write_answer(struct __sk_buff *skb,
@@ -170,7 +173,7 @@ VERIFIED_ONCE int send_reset(struct __sk_buff *skb)
 	if (bpf_skb_store_bytes(skb, at, &reset, sizeof(reset), 0) ||
 	    write_answer(skb, here, sizeof(reset), IPPROTO_TCP))
 		return TC_ACT_SHOT;
-	return send_back(skb);
+	return send_back(skb, here);
 }
 
 /* Type and code of the ICMP error, as in the header, and what else it says. */
@@ -216,7 +219,8 @@ static __always_inline __s64 sum_of_quoted(struct __sk_buff *skb,
 {
 	const struct packet *packet = &here->packet;
 	__u32 check = packet->l4 + check_offset(packet->key.protocol);
-	__u64 length = packet->l4 - l2_length - sizeof(struct iphdr);
+	__u64 length =
+		packet->l4 - l2_length(&here->packet) - sizeof(struct iphdr);
 	__u8 *bytes = (__u8 *)here->header;
 	__u16 pseudo = 0;
 	__u32 sum;
@@ -229,7 +233,7 @@ static __always_inline __s64 sum_of_quoted(struct __sk_buff *skb,
 	if (length > MOST_QUOTED - sizeof(struct iphdr))
 		return -1;
 	length += sizeof(struct iphdr);
-	if (bpf_skb_load_bytes(skb, l2_length, bytes, length))
+	if (bpf_skb_load_bytes(skb, l2_length(&here->packet), bytes, length))
 		return -1;
 	sum = sum_of(bytes, length);
 	if (partial) {
@@ -259,13 +263,15 @@ VERIFIED_ONCE int send_icmp(struct __sk_buff *skb, __u32 reason)
 		return TC_ACT_SHOT;
 	ip_length = here->packet.is_v6 ? sizeof(struct ipv6hdr)
 				       : sizeof(struct iphdr);
-	quoted = here->packet.l4 - l2_length + quoted_transport(&here->packet);
+	quoted = here->packet.l4 - l2_length(&here->packet) +
+		 quoted_transport(&here->packet);
 	sum = sum_of_quoted(
 		skb, here,
 		probe_partial(skb,
 			      here->packet.l4 +
 				      check_offset(here->packet.key.protocol)));
-	if (sum < 0 || bpf_skb_change_tail(skb, l2_length + quoted, 0) ||
+	if (sum < 0 ||
+	    bpf_skb_change_tail(skb, l2_length(&here->packet) + quoted, 0) ||
 	    bpf_skb_adjust_room(skb, ip_length + sizeof(header),
 				BPF_ADJ_ROOM_MAC, 0))
 		return TC_ACT_SHOT;
@@ -278,11 +284,11 @@ VERIFIED_ONCE int send_icmp(struct __sk_buff *skb, __u32 reason)
 						      protocol));
 	/* The sum is the lower half of the first word, in network order. */
 	header[0] |= bpf_htonl(bpf_ntohs((__u16)~sum));
-	if (bpf_skb_store_bytes(skb, l2_length + ip_length, header,
-				sizeof(header), 0) ||
+	if (bpf_skb_store_bytes(skb, l2_length(&here->packet) + ip_length,
+				header, sizeof(header), 0) ||
 	    write_answer(skb, here, quoted + sizeof(header), protocol))
 		return TC_ACT_SHOT;
-	return send_back(skb);
+	return send_back(skb, here);
 }
 
 /* Whether this CPU may send one more answer in this second. */
@@ -310,7 +316,8 @@ static __always_inline bool take_answer(struct scratch *here, __u32 reason)
 	if (!now || !now->answers)
 		return false;
 	if (packet->has_options &&
-	    (reason != PACKET_MTU || packet->l4 - l2_length > MOST_QUOTED))
+	    (reason != PACKET_MTU ||
+	     packet->l4 - l2_length(&here->packet) > MOST_QUOTED))
 		return false;
 	/*
 	 * Only the first fragment has the ports, by which a host finds the

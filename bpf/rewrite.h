@@ -124,8 +124,9 @@ VERIFIED_ONCE int write_addresses(struct __sk_buff *skb,
 	if (!here || !was || !now)
 		return -1;
 	if (here->packet.is_v6)
-		return write_v6(skb, l2_length, now, here->packet.ttl - hops);
-	return write_v4(skb, l2_length, now,
+		return write_v6(skb, l2_length(&here->packet), now,
+				here->packet.ttl - hops);
+	return write_v4(skb, l2_length(&here->packet), now,
 			address_difference(was, now, false), hops);
 }
 
@@ -220,6 +221,28 @@ static __always_inline int summed(struct __sk_buff *skb)
 	return BPF_CORE_READ_BITFIELD(packet, ip_summed);
 }
 
+/* Words of the scratch memory in front of the IP header: the link layer's. */
+#define LINK_WORDS 4
+/* Most bytes from the IP header to the end of the transport header. */
+#define MOST_WRITTEN (sizeof(struct ipv6hdr) + sizeof(struct tcphdr))
+
+/*
+ * The checksum in the scratch memory of a packet without options. Calculated
+ * without branches, because the verifier would check the rest of the program
+ * once for each place.
+ */
+static __always_inline __u16 *check_of(void *transport, __u8 protocol)
+{
+	__u64 is_tcp = ~protocol >> 4 & 1, at;
+
+	_Static_assert(IPPROTO_TCP >> 4 == 0 && IPPROTO_UDP >> 4 == 1, "");
+	at = is_tcp *
+	     (offsetof(struct tcphdr, check) - offsetof(struct udphdr, check));
+	/* The compiler must not make it a negative number. */
+	barrier_var(at);
+	return transport + offsetof(struct udphdr, check) + at;
+}
+
 /*
  * The same as write_check(), on the field itself, and without a call of a
  * helper. It changes no sum that a device has computed.
@@ -228,11 +251,11 @@ static __always_inline void change_check(__u16 *check,
 					 const struct scratch *here,
 					 __u32 difference, int summed)
 {
-	bool is_udp = here->packet.key.protocol == IPPROTO_UDP;
+	const volatile __u8 *protocol = &here->packet.key.protocol;
 	__u32 was = ports_of_key(&here->packet.key);
 	__u32 now = ports_of(&here->entry);
 
-	if (is_udp && !*check)
+	if (!*check && *protocol == IPPROTO_UDP)
 		return;
 	if (summed == SUMMED_PARTIAL) {
 		*check = fold(*check + fold(difference));
@@ -240,80 +263,105 @@ static __always_inline void change_check(__u16 *check,
 		difference = fold(difference) + fold(~was) + fold(now);
 		*check = adjust(*check, difference);
 	}
-	if (is_udp && !*check)
+	if (!*check && *protocol == IPPROTO_UDP)
 		*check = 0xffff;
 }
 
-/* Words of the scratch memory in front of the IP header: the link layer's. */
-#define LINK_WORDS 4
-/* Most bytes from the IP header to the end of the transport header. */
-#define MOST_WRITTEN (sizeof(struct ipv6hdr) + sizeof(struct tcphdr))
+/* Copies these words of the packet, if they are in the first part of it. */
+static __always_inline bool copy_words(word32 *to, const word32 *words,
+				       const void *end, __u32 first,
+				       __u32 count)
+{
+	__u32 index;
+
+	if ((void *)(words + count) > end)
+		return false;
+	for (index = first; index < count; index++)
+		to[index] = words[index];
+	return true;
+}
+
+/* Numbers of words: IP header and transport header. */
+#define V4_UDP_WORDS 7
+#define V4_TCP_WORDS 10
+#define V6_UDP_WORDS 12
+#define V6_TCP_WORDS 15
 
 /*
  * Reads the headers of a packet without options behind the place of the link
- * layer's header. Their length is in the scratch memory, where the verifier
- * does not follow it: it then checks the rest once instead of four times.
+ * layer's header. Their lengths are in the scratch memory, where the verifier
+ * does not follow them: it then checks the rest once instead of four times.
  */
 static __always_inline long
 load_headers(struct __sk_buff *skb, struct scratch *here)
 {
-	void *to = here->header + LINK_WORDS;
-
-	here->written = here->packet.l4 - l2_length;
-	if (here->packet.key.protocol == IPPROTO_TCP) {
-		here->written += sizeof(struct tcphdr);
-		return here->packet.is_v6
-			       ? load(skb, l2_length, to, MOST_WRITTEN)
-			       : load(skb, l2_length, to,
-				      sizeof(struct iphdr) +
-					      sizeof(struct tcphdr));
-	}
-	here->written += sizeof(struct udphdr);
-	return here->packet.is_v6
-		       ? load(skb, l2_length, to,
-			      sizeof(struct ipv6hdr) + sizeof(struct udphdr))
-		       : load(skb, l2_length, to,
-			      sizeof(struct iphdr) + sizeof(struct udphdr));
-}
-
-/*
- * Writes all headers at once, for a packet without options: each call of a
- * helper costs more than the bytes. has_macs: also the Ethernet addresses of
- * the route in the scratch memory.
- */
-static __always_inline int write_headers(struct __sk_buff *skb,
-					 struct scratch *here, __u32 difference,
-					 __u32 hops, bool has_macs, int summed)
-{
-	const struct addresses *now =
-		(const struct addresses *)here->entry.source;
-	void *ip = here->header + LINK_WORDS;
-	void *transport = ip + sizeof(struct iphdr);
+	__u32 at = l2_length(&here->packet), count;
+	const void *end = (void *)(long)skb->data_end;
+	const word32 *words = (void *)(long)skb->data + at;
+	word32 *to = here->header + LINK_WORDS;
 	__u64 last;
 
-	if (load_headers(skb, here))
-		return -1;
-	if (here->packet.is_v6) {
-		struct ipv6hdr *header = ip;
-
-		transport = ip + sizeof(*header);
-		header->hop_limit -= hops;
-		*(struct addresses *)&header->saddr = *now;
-	} else {
-		change_v4(ip + IPV4_TTL_OFFSET, now, difference, hops);
-	}
-	*(word32 *)transport = ports_of(&here->entry);
-	if (summed != SUMMED_UNKNOWN)
-		change_check(transport +
-				     check_offset(here->packet.key.protocol),
-			     here, difference, summed);
+	here->transport = here->packet.l4 - at;
+	here->written =
+		here->transport + (here->packet.key.protocol == IPPROTO_TCP
+					   ? sizeof(struct tcphdr)
+					   : sizeof(struct udphdr));
+	barrier();
+	count = here->written / sizeof(*words);
+	if (copy_words(to, words, end, 0, V4_UDP_WORDS) &&
+	    (count <= V4_UDP_WORDS ||
+	     copy_words(to, words, end, V4_UDP_WORDS, V4_TCP_WORDS)) &&
+	    (count <= V4_TCP_WORDS ||
+	     copy_words(to, words, end, V4_TCP_WORDS, V6_UDP_WORDS)) &&
+	    (count <= V6_UDP_WORDS ||
+	     copy_words(to, words, end, V6_UDP_WORDS, V6_TCP_WORDS)))
+		return 0;
 	last = here->written - 1;
 	/* Before Linux 6.8, the verifier learns nothing from "not 0". */
 	barrier_var(last);
 	if (last >= MOST_WRITTEN)
 		return -1;
-	if (!has_macs)
-		return bpf_skb_store_bytes(skb, l2_length, ip, last + 1, 0);
+	return bpf_skb_load_bytes(skb, at, to, last + 1);
+}
+
+/*
+ * Writes all headers at once, for a packet without options: each call of a
+ * helper costs more than the bytes. If it is redirected, and the link layer's
+ * addresses are known, these too.
+ */
+static __always_inline int write_headers(struct __sk_buff *skb,
+					 struct scratch *here, __u32 difference,
+					 __u32 hops, int summed)
+{
+	const struct addresses *now =
+		(const struct addresses *)here->entry.source;
+	void *ip = here->header + LINK_WORDS, *transport;
+	__u64 last;
+
+	if (load_headers(skb, here))
+		return -1;
+	barrier();
+	if (here->packet.is_v6) {
+		struct ipv6hdr *header = ip;
+
+		header->hop_limit -= hops;
+		*(struct addresses *)&header->saddr = *now;
+	} else {
+		change_v4(ip + IPV4_TTL_OFFSET, now, difference, hops);
+	}
+	barrier();
+	transport = ip + (here->transport & 63);
+	*(word32 *)transport = ports_of(&here->entry);
+	if (summed != SUMMED_UNKNOWN)
+		change_check(check_of(transport, here->packet.key.protocol),
+			     here, difference, summed);
+	last = here->written - 1;
+	barrier_var(last);
+	if (last >= MOST_WRITTEN)
+		return -1;
+	if (!hops || here->link != LINK_KNOWN)
+		return bpf_skb_store_bytes(skb, l2_length(&here->packet), ip,
+					   last + 1, 0);
 	set_ethernet(ip - ETH_HLEN, skb, here);
 	return bpf_skb_store_bytes(skb, 0, ip - ETH_HLEN, ETH_HLEN + last + 1,
 				   0);
@@ -322,14 +370,14 @@ static __always_inline int write_headers(struct __sk_buff *skb,
 /* Writes addresses and ports separately, for a packet with options. */
 static __always_inline int write_parts(struct __sk_buff *skb,
 				       struct scratch *here, __u32 hops,
-				       bool has_macs, bool has_ports)
+				       bool has_ports)
 {
 	__u32 ports = ports_of(&here->entry);
 
 	if (has_ports &&
 	    bpf_skb_store_bytes(skb, here->packet.l4, &ports, sizeof(ports), 0))
 		return -1;
-	if (has_macs && write_macs(skb, here))
+	if (hops && here->link == LINK_KNOWN && write_macs(skb, here))
 		return -1;
 	return write_addresses(
 		skb, (const struct addresses *)here->packet.key.source,
@@ -349,35 +397,33 @@ static __always_inline void change_complete(struct __sk_buff *skb,
 }
 
 /*
- * Writes what the entry in the scratch memory says; has_macs as in
- * write_headers(). 0: done; otherwise the packet must be dropped, because it
- * may be half written.
+ * Writes what the entry in the scratch memory says; hops is 1 if the packet is
+ * redirected. 0: done; otherwise the packet must be dropped, because it may be
+ * half written.
  *
  * The sum of a whole IPv6 packet changes by the addresses, and by as much in
  * the other direction at the transport header. For IPv4, the header has a sum
  * of its own, which BPF_F_PSEUDO_HDR takes into account.
  */
 static __always_inline int
-rewrite(struct __sk_buff *skb, __u32 hops, bool has_macs)
+rewrite(struct __sk_buff *skb, struct scratch *here, __u32 hops)
 {
-	struct scratch *here = scratch();
 	__u64 pseudo = BPF_F_PSEUDO_HDR;
-	bool has_ports;
+	bool has_ports, has_options;
 	__u32 difference;
 	int how = summed(skb);
 
-	if (!here)
-		return -1;
 	difference = address_difference(
 		(const struct addresses *)here->packet.key.source,
 		(const struct addresses *)here->entry.source,
 		here->packet.is_v6);
+	barrier();
 	has_ports = here->packet.part != PART_LATER;
-	if (has_ports && !here->packet.has_options && how != SUMMED_UNKNOWN) {
+	has_options = !has_ports || here->packet.has_options;
+	if (!has_options && how != SUMMED_UNKNOWN) {
 		if (how == SUMMED_COMPLETE)
 			change_complete(skb, here, difference, hops);
-		return write_headers(skb, here, difference, hops, has_macs,
-				     how);
+		return write_headers(skb, here, difference, hops, how);
 	}
 	if (here->packet.is_v6) {
 		__u32 whole = hops ? ONE_HOP_V6 : 0;
@@ -389,10 +435,10 @@ rewrite(struct __sk_buff *skb, __u32 hops, bool has_macs)
 	}
 	if (has_ports && write_check(skb, here, difference, pseudo))
 		return -1;
-	if (has_ports && !here->packet.has_options)
-		return write_headers(skb, here, difference, hops, has_macs,
+	if (!has_options)
+		return write_headers(skb, here, difference, hops,
 				     SUMMED_UNKNOWN);
-	return write_parts(skb, here, hops, has_macs, has_ports);
+	return write_parts(skb, here, hops, has_ports);
 }
 
 #endif

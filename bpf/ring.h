@@ -7,6 +7,7 @@
 #ifndef NODELB_RING_H
 #define NODELB_RING_H
 
+#include "affinity.h"
 #include "packet.h"
 
 /* The marks of a client number that is not the cookie of a namespace. */

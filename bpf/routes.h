@@ -38,6 +38,8 @@ enum outcome {
 	OUTCOME_TRANSLATE = 0,
 	/* The network stack gets it unchanged. */
 	OUTCOME_LEAVE = 1,
+	/* A connection may begin with it. */
+	OUTCOME_BEGIN = 2,
 	/* Dropped and counted. */
 	OUTCOME_DROP = 0x100,
 	/* Dropped and counted; the sender gets a TCP RST or an ICMP error. */
@@ -146,21 +148,11 @@ static __always_inline bool has_ethernet(struct scratch *here, __u32 ifindex)
 	return known->has_ethernet;
 }
 
-/* What the packet that is redirected needs in front of its IP header. */
-enum link {
-	/* The Ethernet addresses of the route. */
-	LINK_KNOWN = 0,
-	/* Those of a neighbour that the kernel asks for. */
-	LINK_NEIGHBOUR = 1,
-	/* Nothing, or what a tunnel's route says. */
-	LINK_NONE = 2,
-};
-
 static __always_inline enum link link_of(struct scratch *here, long result)
 {
 	if (!has_ethernet(here, here->fib.ifindex))
 		return LINK_NONE;
-	if (!l2_length || result == BPF_FIB_LKUP_RET_NO_NEIGH)
+	if (!l2_length(&here->packet) || result == BPF_FIB_LKUP_RET_NO_NEIGH)
 		return LINK_NEIGHBOUR;
 	return LINK_KNOWN;
 }
@@ -172,15 +164,15 @@ static __always_inline enum link link_of(struct scratch *here, long result)
  * Ethernet header in front, which it removes.
  */
 static __always_inline int
-send_by_route(struct __sk_buff *skb, struct scratch *here, enum link link)
+send_by_route(struct __sk_buff *skb, struct scratch *here)
 {
 	struct bpf_fib_lookup *fib = &here->fib;
 
-	if (!l2_length && bpf_skb_change_head(skb, ETH_HLEN, 0))
+	if (!l2_length(&here->packet) && bpf_skb_change_head(skb, ETH_HLEN, 0))
 		return TC_ACT_SHOT;
-	if (link == LINK_NONE)
+	if (here->link == LINK_NONE)
 		return bpf_redirect_neigh(fib->ifindex, NULL, 0, 0);
-	if (link == LINK_NEIGHBOUR)
+	if (here->link == LINK_NEIGHBOUR)
 		return redirect_to_neighbour(fib);
 	return bpf_redirect(fib->ifindex, 0);
 }

@@ -22,6 +22,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "affinity.h"
 #include "answers.h"
 #include "bind.h"
 #include "sockets.h"
@@ -141,7 +142,7 @@ go_on(struct udp_socket *socket, __u32 index, __u32 epoch)
 	const struct slot *slot;
 	struct view view;
 
-	if (!epoch || flow->epoch != epoch)
+	if (differ(flow->epoch, epoch) | !differ(epoch, 0))
 		return NULL;
 	service = bpf_map_lookup_elem(&services, &flow->found.service_id);
 	if (!service)

@@ -8,7 +8,7 @@ use std::os::fd::AsRawFd;
 use std::process::Command;
 
 use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions, ProgramInfo};
-use nodelb_datapath::packets::{LinkLayer, PacketHook};
+use nodelb_datapath::packets::PacketHook;
 use toml::{Table, Value};
 
 use crate::compare::{Figures, compare};
@@ -98,7 +98,7 @@ fn sizes(sandbox: &Sandbox, alone: &Alone) -> Vec<(String, Figures)> {
         .collect();
     for hook in PacketHook::ALL {
         // One program is for packets to uplinks and to pods.
-        ids.entry(id_of(&alone.programs.program(hook, LinkLayer::Ethernet))).or_insert_with(|| format!("{hook:?}"));
+        ids.entry(id_of(&alone.programs.program(hook))).or_insert_with(|| format!("{hook:?}"));
     }
     let options = ProgInfoQueryOptions::default().include_xlated_prog_insns(true).include_jited_prog_insns(true);
     let ours =

@@ -7,7 +7,7 @@ use std::thread;
 use libbpf_rs::MapHandle;
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::packets::sweep::SweepTimeouts;
-use nodelb_datapath::packets::{LinkLayer, OpenedPackets, Packet, PacketHook, PacketMaps, PacketPrograms, Verdict};
+use nodelb_datapath::packets::{OpenedPackets, Packet, PacketHook, PacketMaps, PacketPrograms, Verdict};
 
 use crate::generator::{Flows, Generator, bind_to_cpu};
 use crate::goals::Goals;
@@ -119,7 +119,7 @@ fn address(number: u32, protocol: Protocol) -> (Ipv4Addr, u16) {
 
 fn run(programs: &PacketPrograms, hook: PacketHook, bytes: Vec<u8>, times: u32) -> Verdict {
     let packet = Packet { bytes, ifindex: 1, gso_size: 0 };
-    programs.run_repeatedly(hook, LinkLayer::Ethernet, &packet, times).unwrap()
+    programs.run_repeatedly(hook, &packet, times).unwrap()
 }
 
 /// The packets of [`Alone`], with their connections established.

@@ -83,6 +83,35 @@ fn a_new_device_gets_programs_without_capabilities() {
 }
 
 #[test]
+fn the_programs_know_which_devices_have_no_link_layer_header() {
+    in_sandbox("devices::attach::the_programs_know_which_devices_have_no_link_layer_header", |env| {
+        let ifindex = pair("v0", "v1");
+        let bare = HookedDevice { l2_length: 0, ..uplink("v0") };
+        let mut node = Node::open(&options(env));
+        let known = |node: &Node| -> Vec<Vec<u8>> { node.map("bare_devices").keys().collect() };
+        std::thread::scope(|scope| {
+            let without_capabilities = scope.spawn(|| {
+                drop_thread_privileges(&node.datapath).unwrap();
+                node.attach("v1");
+                node.packets.hooks.attach(bare).unwrap();
+                assert_eq!(known(&node), [ifindex.to_ne_bytes()]);
+                node.packets.hooks.detach(ifindex).unwrap();
+                assert_eq!(known(&node), [[0; 0]; 0]);
+                node.packets.hooks.attach(bare).unwrap();
+                node.attach("v0");
+                assert_eq!(known(&node), [[0; 0]; 0]);
+            });
+            without_capabilities.join().unwrap();
+        });
+        // A start reads it from the device, which has a header.
+        node.packets.hooks.attach(bare).unwrap();
+        drop(node);
+        let node = Node::open(&options(env));
+        assert_eq!((known(&node), node.devices().len()), (Vec::new(), 2));
+    });
+}
+
+#[test]
 fn a_device_can_change_its_side() {
     in_sandbox("devices::attach::a_device_can_change_its_side", |env| {
         let ifindex = pair("v0", "v1");

@@ -17,8 +17,8 @@ use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_datapath::packets::{
-    LinkLayer, OpenedPackets, Packet, PacketConfig, PacketHook, PacketLimits, PacketMaps, PacketOptions,
-    PacketPrograms, PacketSettings,
+    OpenedPackets, Packet, PacketConfig, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms,
+    PacketSettings,
 };
 use nodelb_datapath::{DeviceSide, HookedDevice, Options};
 use nodelb_prober::Transport;
@@ -214,7 +214,7 @@ impl Cluster<'_> {
             Machine::Vm => (self.net.vm.0, PacketHook::PodIn),
         };
         let packet = Packet { bytes: sent.to_vec(), ifindex: device.ifindex, gso_size: 0 };
-        let ran = programs.run(hook, LinkLayer::Ethernet, &packet);
+        let ran = programs.run(hook, &packet);
         let ran = ran.map_err(|error| format!("BPF_PROG_TEST_RUN: {error}"))?;
         Ok((ran.code != DROPPED).then_some(ran.bytes))
     }

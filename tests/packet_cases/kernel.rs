@@ -8,7 +8,7 @@ use nodelb_core::packets::node::{Packet, Reason, Settings};
 use nodelb_core::packets::sweep::SweepTimeouts;
 use nodelb_core::state::entries::MapState;
 use nodelb_datapath::packets::{
-    self, LinkLayer, PacketBloom, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms, Sweep,
+    self, PacketBloom, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms, Sweep,
 };
 
 use crate::layout;
@@ -348,7 +348,7 @@ impl Kernel {
         let gso_size = if packet.is_gso { 1_000 } else { 0 };
         let input = packets::Packet { bytes: packet.bytes.clone(), ifindex: packet.ifindex, gso_size };
         self.is_outdated = true;
-        let verdict = self.programs.run(hook, LinkLayer::Ethernet, &input).ok()?;
+        let verdict = self.programs.run(hook, &input).ok()?;
         Some(Ran { code: verdict.code, bytes: verdict.bytes, reasons: self.counted() })
     }
 }

@@ -76,7 +76,7 @@ static struct result run(const struct request *request, const __u8 *bytes)
 	/* What is left over from the last packet must not matter. */
 	memset(working_memory, 0xa5, sizeof(working_memory));
 	memcpy(&skb.protocol, bytes + 12, 2);
-	return result_of(parse(&skb, PACKET_ARRIVING), &scratch()->packet);
+	return result_of(parse(&skb, &scratch()->packet, PACKET_ARRIVING), &scratch()->packet);
 }
 
 int main(void)

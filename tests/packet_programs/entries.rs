@@ -1,7 +1,7 @@
 //! The maps under pressure: entries that are missing, invalid or do not fit, and what is counted.
 
 use libbpf_rs::{MapCore as _, MapFlags};
-use nodelb_datapath::packets::{LinkLayer, Packet};
+use nodelb_datapath::packets::Packet;
 
 use super::frames::{ACK, SYN, TCP, UDP, first, frame, read};
 use super::translation::{at, clear, source_port};
@@ -157,7 +157,7 @@ fn large_packets_that_a_device_splits_pass() {
             let large = frame(TCP, family.client, family.service).payload(3000);
             let run = |gso_size| {
                 let packet = Packet { bytes: large.bytes(), ifindex: node.uplink, gso_size };
-                node.programs.run(PacketHook::UplinkIn, LinkLayer::Ethernet, &packet).unwrap()
+                node.programs.run(PacketHook::UplinkIn, &packet).unwrap()
             };
             let sent = run(1400);
             assert_eq!((sent.code, read(&sent.bytes).target), (REDIRECT, at(family.remote)));

@@ -21,9 +21,7 @@ use std::process::Command;
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use nodelb_core::datapath::Limits;
-use nodelb_datapath::packets::{
-    LinkLayer, Packet, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms,
-};
+use nodelb_datapath::packets::{Packet, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms};
 
 use self::frames::{Frame, NODE_MAC, PEER_MAC, Seen, read};
 use crate::sandbox::{self, command};
@@ -232,7 +230,7 @@ impl Node {
 
     fn run(&self, hook: PacketHook, ifindex: u32, bytes: &[u8]) -> (i32, Vec<u8>) {
         let packet = Packet { bytes: bytes.to_vec(), ifindex, gso_size: 0 };
-        let verdict = self.programs.run(hook, LinkLayer::Ethernet, &packet).unwrap();
+        let verdict = self.programs.run(hook, &packet).unwrap();
         (verdict.code, verdict.bytes)
     }
 

@@ -80,7 +80,9 @@ fn run_l3(node: &Node, hook: PacketHook, frame: &Frame) -> (i32, Vec<u8>) {
     let mac: Vec<String> = bytes[..6].iter().map(|byte| format!("{byte:02x}")).collect();
     super::ip(&format!("link set up0 address {}", mac.join(":")));
     let packet = Packet { bytes, ifindex: node.uplink, gso_size: 0 };
-    let verdict = node.programs.run(hook, LinkLayer::None, &packet).unwrap();
+    node.programs.set_link_layer(node.uplink, LinkLayer::None).unwrap();
+    let verdict = node.programs.run(hook, &packet).unwrap();
+    node.programs.set_link_layer(node.uplink, LinkLayer::Ethernet).unwrap();
     (verdict.code, verdict.bytes)
 }
 
@@ -128,5 +130,19 @@ fn answers_leave_by_devices_without_a_link_layer_header() {
                 clear(node);
             }
         }
+    });
+}
+
+/// The programs remember only the number of a device modulo 64, and look up the rest.
+#[test]
+fn a_device_whose_number_ends_like_that_of_a_tunnel_keeps_its_header() {
+    with_node("programs::pods::a_device_whose_number_ends_like_that_of_a_tunnel_keeps_its_header", |node| {
+        for number in [node.uplink + 64, node.uplink] {
+            node.programs.set_link_layer(number, LinkLayer::None).unwrap();
+        }
+        node.programs.set_link_layer(node.uplink, LinkLayer::Ethernet).unwrap();
+        node.serve_one(V4, TCP, V4.process);
+        let (code, bytes) = node.run(PacketHook::UplinkIn, node.uplink, &first(TCP, V4.client, V4.service).bytes());
+        assert_eq!((code, read(&bytes).target), (NEXT, at(V4.process)));
     });
 }

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nodelb_datapath::packets::{LinkLayer, PacketHook};
+use nodelb_datapath::packets::PacketHook;
 
 use super::frames::{TCP, UDP};
 use super::translation::at;
@@ -60,7 +60,7 @@ impl Net {
         let net = Self { node: Node::without_devices(), client, machine };
         for (hook, direction) in [(PacketHook::UplinkIn, "ingress"), (PacketHook::UplinkOut, "egress")] {
             let path = env.bpffs.join(direction);
-            net.node.programs.pin(hook, LinkLayer::Ethernet, &path).unwrap();
+            net.node.programs.pin(hook, &path).unwrap();
             for device in ["pod0", "pod1"] {
                 if direction == "ingress" {
                     command("tc", &["qdisc", "add", "dev", device, "clsact"]);

@@ -5,7 +5,7 @@ use nodelb_datapath::packets::Sweep;
 
 use super::with_node;
 
-/// Instructions that the verifier looks at in one program: 50,000 in `packet_in` on 6.18.
+/// Instructions that the verifier looks at in one program: 21,000 in `packet_in` on 6.18.
 const MOST: u32 = 100_000;
 
 /// The programs of all tests that run at the same time have the same names.
@@ -17,7 +17,7 @@ fn the_verifier_is_soon_done() {
         let names = ["packet_in", "packet_out", "pod_in", "sweep_connectio", "sweep_half_open"];
         let is_ours = |name: &str| names.contains(&name);
         let ours: Vec<_> = ProgInfoIter::default().filter(|info| is_ours(&info.name.to_string_lossy())).collect();
-        assert!(ours.len() >= 8, "three programs for each kind of device, and two iterators");
+        assert!(ours.len() >= 5, "three programs at devices, and two iterators");
         for info in ours {
             #[expect(clippy::print_stdout, reason = "the figure of this kernel, which the VM tests keep")]
             {

@@ -212,14 +212,13 @@ impl DeviceHooks {
     }
 
     fn program(&self, device: HookedDevice, direction: Direction) -> BorrowedFd<'_> {
-        let link_layer = if device.l2_length == 0 { LinkLayer::None } else { LinkLayer::Ethernet };
         let hook = match (device.side, direction) {
             (DeviceSide::Uplink, Direction::In) => PacketHook::UplinkIn,
             (DeviceSide::Uplink, Direction::Out) => PacketHook::UplinkOut,
             (DeviceSide::Pod, Direction::In) => PacketHook::PodIn,
             (DeviceSide::Pod, Direction::Out) => PacketHook::PodOut,
         };
-        self.programs.program(hook, link_layer)
+        self.programs.program(hook)
     }
 
     /// Makes the programs that an earlier process attached run the programs of this one, and removes what is left of
@@ -270,6 +269,8 @@ impl DeviceHooks {
             return Err(HookError::at(first)(io::Error::other("the programs for devices of pods are not loaded")));
         }
         mark_side(device, &self.pins).map_err(HookError::at(first))?;
+        let link_layer = if device.l2_length == 0 { LinkLayer::None } else { LinkLayer::Ethernet };
+        self.programs.set_link_layer(device.ifindex, link_layer).map_err(HookError::at(first))?;
         for direction in Direction::ALL {
             let point = HookPoint { ifindex: device.ifindex, direction };
             let mut link = self.open_links.remove(&point);
@@ -293,6 +294,8 @@ impl DeviceHooks {
         self.open_links.retain(|point, _| point.ifindex != ifindex);
         remove_device(ifindex, &self.pins, &*self.changes)?;
         self.devices.remove(&ifindex);
+        // No program reads the entry, and the next device with this index gets its own.
+        let _ = self.programs.set_link_layer(ifindex, LinkLayer::Ethernet);
         Ok(())
     }
 

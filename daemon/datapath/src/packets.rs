@@ -2,6 +2,7 @@
 //! maps, keeps the maps of connections over restarts, deletes connections that have ended, and runs the programs on given
 //! packets. The programs are attached to devices by [`crate::DeviceHooks`].
 
+mod bare;
 mod bloom;
 mod connections;
 mod counts;

@@ -1,4 +1,4 @@
-//! Loads `bpf/packet.bpf.c` once for each kind of device, with the same maps.
+//! Loads `bpf/packet.bpf.c`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,6 +16,7 @@ use crate::counters::Counters;
 use crate::error::{OpenError, failed};
 use crate::load::{IS_WEAKLY_ORDERED, listening, refusal};
 use crate::maps::into_io;
+use crate::packets::bare::BareDevices;
 use crate::packets::bloom;
 use crate::skeleton::packet::{OpenPacketSkel, PacketSkel, PacketSkelBuilder};
 use crate::sys;
@@ -69,16 +70,6 @@ pub enum LinkLayer {
     None,
 }
 
-impl LinkLayer {
-    /// Length of the header in bytes.
-    pub const fn length(self) -> u8 {
-        match self {
-            Self::Ethernet => 14,
-            Self::None => 0,
-        }
-    }
-}
-
 /// The place where a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PacketHook {
@@ -123,8 +114,8 @@ impl PacketMaps {
 #[derive(Debug)]
 pub struct PacketPrograms {
     maps: PacketMaps,
-    /// By [`LinkLayer::length`].
-    programs: BTreeMap<(u8, PacketHook), OwnedFd>,
+    programs: BTreeMap<PacketHook, OwnedFd>,
+    bare_devices: BareDevices,
 }
 
 impl PacketPrograms {
@@ -134,77 +125,81 @@ impl PacketPrograms {
     /// # Errors
     /// If the kernel refuses a map or a program, or a given map has another size or layout.
     pub fn load(options: &PacketOptions, existing: PacketMaps) -> Result<Self, OpenError> {
-        let mut loaded = Self { maps: existing, programs: BTreeMap::new() };
-        for link_layer in [LinkLayer::Ethernet, LinkLayer::None] {
-            let mut object = MaybeUninit::uninit();
-            let skeleton = prepare(&mut object, options, link_layer, &loaded.maps)?;
-            let (skeleton, log) = listening(|| skeleton.load());
-            let skeleton = skeleton.map_err(|error| refusal(error, &log))?;
-            loaded
-                .take(&skeleton, link_layer, options.has_pods)
-                .map_err(failed("taking the descriptors of", Path::new(OBJECT)))?;
-        }
-        Ok(loaded)
+        let mut object = MaybeUninit::uninit();
+        let skeleton = prepare(&mut object, options, &existing)?;
+        let (skeleton, log) = listening(|| skeleton.load());
+        let skeleton = skeleton.map_err(|error| refusal(error, &log))?;
+        take(&skeleton, existing, options.has_pods).map_err(failed("taking the descriptors of", Path::new(OBJECT)))
     }
 
     /// Whether there are programs for devices of pods.
     pub fn has_pods(&self) -> bool {
-        self.programs.keys().any(|(_, hook)| *hook == PacketHook::PodIn)
+        self.programs.contains_key(&PacketHook::PodIn)
     }
 
     /// The program for a hook of a device.
     ///
     /// # Panics
     /// If it is for devices of pods, and these programs were not loaded.
-    pub fn program(&self, hook: PacketHook, link_layer: LinkLayer) -> BorrowedFd<'_> {
-        self.programs[&(link_layer.length(), hook)].as_fd()
+    pub fn program(&self, hook: PacketHook) -> BorrowedFd<'_> {
+        self.programs[&hook].as_fd()
+    }
+
+    /// Makes the programs read packets of the device in this way; without a call, they have an Ethernet header. Works
+    /// without capabilities.
+    ///
+    /// # Errors
+    /// If the kernel refuses the request, or there are too many devices without a header.
+    pub fn set_link_layer(&self, ifindex: u32, link_layer: LinkLayer) -> io::Result<()> {
+        self.bare_devices.set(ifindex, link_layer)
     }
 
     /// Pins the program for a hook of a device at a path in a bpffs, from where tc(8) can attach it.
     ///
     /// # Errors
     /// If the path exists or is not on a bpffs.
-    pub fn pin(&self, hook: PacketHook, link_layer: LinkLayer, path: &Path) -> io::Result<()> {
-        sys::pin(self.program(hook, link_layer), path)
+    pub fn pin(&self, hook: PacketHook, path: &Path) -> io::Result<()> {
+        sys::pin(self.program(hook), path)
     }
 
     /// The maps.
     pub fn maps(&self) -> &PacketMaps {
         &self.maps
     }
+}
 
-    fn take(&mut self, skeleton: &PacketSkel<'_>, link_layer: LinkLayer, has_pods: bool) -> io::Result<()> {
-        for map in skeleton.object().maps() {
-            let Some(name) = map.name().to_str().filter(|name| !name.contains('.') && !UNUSED.contains(name)) else {
-                continue;
-            };
-            if !self.maps.0.contains_key(name) {
-                self.maps.0.insert(name.to_owned(), MapHandle::try_from(&map).map_err(into_io)?);
-            }
+fn take(skeleton: &PacketSkel<'_>, existing: PacketMaps, has_pods: bool) -> io::Result<PacketPrograms> {
+    let mut maps = existing;
+    for map in skeleton.object().maps() {
+        let Some(name) = map.name().to_str().filter(|name| !name.contains('.') && !UNUSED.contains(name)) else {
+            continue;
+        };
+        if !maps.0.contains_key(name) {
+            maps.0.insert(name.to_owned(), MapHandle::try_from(&map).map_err(into_io)?);
         }
-        let programs = &skeleton.progs;
-        for hook in PacketHook::ALL {
-            let program = match hook {
-                PacketHook::PodIn | PacketHook::PodOut if !has_pods => continue,
-                PacketHook::UplinkIn => &programs.packet_in,
-                PacketHook::PodIn => &programs.pod_in,
-                PacketHook::UplinkOut | PacketHook::PodOut => &programs.packet_out,
-            };
-            self.programs.insert((link_layer.length(), hook), program.as_fd().try_clone_to_owned()?);
-        }
-        Ok(())
     }
+    let handle = |map| MapHandle::try_from(map).map_err(into_io);
+    let bare_devices = BareDevices::new(&handle(&skeleton.maps.bss)?, handle(&skeleton.maps.bare_devices)?)?;
+    let mut programs = BTreeMap::new();
+    for hook in PacketHook::ALL {
+        let program = match hook {
+            PacketHook::PodIn | PacketHook::PodOut if !has_pods => continue,
+            PacketHook::UplinkIn => &skeleton.progs.packet_in,
+            PacketHook::PodIn => &skeleton.progs.pod_in,
+            PacketHook::UplinkOut | PacketHook::PodOut => &skeleton.progs.packet_out,
+        };
+        programs.insert(hook, program.as_fd().try_clone_to_owned()?);
+    }
+    Ok(PacketPrograms { maps, programs, bare_devices })
 }
 
 fn prepare<'o>(
     object: &'o mut MaybeUninit<OpenObject>,
     options: &PacketOptions,
-    link_layer: LinkLayer,
     existing: &PacketMaps,
 ) -> Result<OpenPacketSkel<'o>, OpenError> {
     let mut skeleton = PacketSkelBuilder::default().open(object).map_err(failed("opening", Path::new(OBJECT)))?;
     let rodata = skeleton.maps.rodata_data.as_deref_mut().expect("invariant: the object has constants");
-    rodata.l2_length = link_layer.length();
     rodata.weakly_ordered = IS_WEAKLY_ORDERED.into();
     rodata.nodeport_first = *options.nodeport_range.start();
     rodata.nodeport_last = *options.nodeport_range.end();

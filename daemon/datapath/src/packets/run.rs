@@ -3,7 +3,7 @@
 use std::io;
 use std::mem::offset_of;
 
-use crate::packets::load::{LinkLayer, PacketHook, PacketPrograms};
+use crate::packets::load::{PacketHook, PacketPrograms};
 use crate::skeleton::packet::types::__sk_buff;
 use crate::sys;
 
@@ -36,28 +36,21 @@ impl PacketPrograms {
     ///
     /// # Errors
     /// If the kernel refuses the packet, or has no such device.
-    pub fn run(&self, hook: PacketHook, link_layer: LinkLayer, packet: &Packet) -> io::Result<Verdict> {
-        self.run_repeatedly(hook, link_layer, packet, 1)
+    pub fn run(&self, hook: PacketHook, packet: &Packet) -> io::Result<Verdict> {
+        self.run_repeatedly(hook, packet, 1)
     }
 
     /// The same this many times, each time on what the last run has left of the packet. Returns the last verdict.
     ///
     /// # Errors
     /// As [`Self::run`].
-    pub fn run_repeatedly(
-        &self,
-        hook: PacketHook,
-        link_layer: LinkLayer,
-        packet: &Packet,
-        times: u32,
-    ) -> io::Result<Verdict> {
+    pub fn run_repeatedly(&self, hook: PacketHook, packet: &Packet, times: u32) -> io::Result<Verdict> {
         let mut context = [0; size_of::<__sk_buff>()];
         let mut set = |at: usize, value: u32| context[at..at + 4].copy_from_slice(&value.to_ne_bytes());
         set(offset_of!(__sk_buff, ifindex), packet.ifindex);
         set(offset_of!(__sk_buff, gso_size), packet.gso_size);
         let mut bytes = vec![0; packet.bytes.len() + ROOM];
-        let (code, length) =
-            sys::test_run(self.program(hook, link_layer), &context, (&packet.bytes, times), &mut bytes)?;
+        let (code, length) = sys::test_run(self.program(hook), &context, (&packet.bytes, times), &mut bytes)?;
         bytes.truncate(length);
         Ok(Verdict { code: code.cast_signed(), bytes })
     }

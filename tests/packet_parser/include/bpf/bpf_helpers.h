@@ -30,6 +30,7 @@ struct host_packet {
 	__u32 pkt_type;
 	__u32 vlan_present;
 	__u32 gso_size;
+	__u32 ifindex;
 };
 #define __sk_buff host_packet
 

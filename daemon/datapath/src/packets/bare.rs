@@ -1,0 +1,45 @@
+//! Devices without a link-layer header: `bare_bits` in `bpf/packet.h`, and the map `bare_devices`.
+
+use std::io;
+use std::sync::atomic::Ordering;
+
+use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
+
+use super::load::LinkLayer;
+use crate::maps::into_io;
+use crate::skeleton::packet::types;
+use crate::sys::SharedWords;
+
+const _: () = assert!(size_of::<types::bss>() == size_of::<u64>(), "the only variable is the word with the bits");
+
+/// Which devices have no link-layer header. Works without capabilities.
+#[derive(Debug)]
+pub(crate) struct BareDevices {
+    bits: SharedWords,
+    devices: MapHandle,
+}
+
+impl BareDevices {
+    /// Maps the memory of the programs' variables. `devices` is the map `bare_devices`.
+    pub(crate) fn new(variables: &MapHandle, devices: MapHandle) -> io::Result<Self> {
+        Ok(Self { bits: SharedWords::map(variables)?, devices })
+    }
+
+    /// Makes the programs read packets of the device in this way, from the next one on.
+    pub(crate) fn set(&self, ifindex: u32, link_layer: LinkLayer) -> io::Result<()> {
+        let (word, bit) = (&self.bits.at(0, 1)[0], 1 << (ifindex % u64::BITS));
+        match link_layer {
+            LinkLayer::None => {
+                self.devices.update(&ifindex.to_ne_bytes(), &[0; 4], MapFlags::ANY).map_err(into_io)?;
+                // The entry is seen with the bit.
+                word.fetch_or(bit, Ordering::Release);
+                Ok(())
+            }
+            LinkLayer::Ethernet if word.load(Ordering::Relaxed) & bit == 0 => Ok(()),
+            LinkLayer::Ethernet => match self.devices.delete(&ifindex.to_ne_bytes()) {
+                Err(error) if error.kind() != ErrorKind::NotFound => Err(into_io(error)),
+                _ => Ok(()),
+            },
+        }
+    }
+}
