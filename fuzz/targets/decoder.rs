@@ -53,7 +53,7 @@ fuzz_target!(|bytes: &[u8]| {
             for kind in Kind::ALL {
                 let mut decoder = Decoder::new(kind);
                 // With a space, serde_json decodes it in any case.
-                let spaced = [b" ", &*piece].concat();
+                let spaced = [b" ".as_slice(), &piece].concat();
                 let [event, other] = [&piece, &spaced].map(|piece| decoder.event(piece).map(without_reason).ok());
                 assert_eq!(event, other);
                 let [item, other] = [&piece, &spaced].map(|piece| without_reason(decoder.item(piece)));
