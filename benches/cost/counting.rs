@@ -27,9 +27,8 @@ pub(crate) type Attached<'a> = (&'a RefCell<World>, &'a Path);
 /// UDP re-connect to the same services, with counters in one cgroup and without in the other.
 pub(crate) fn run((counting, counted): Attached<'_>, (plain, uncounted): Attached<'_>) {
     for world in [counting, plain] {
-        let more = (10..12).flat_map(|number| {
-            [service(number, Protocol::Udp), slice(number, Protocol::Udp, [BACKEND].into_iter())]
-        });
+        let more = (10..12)
+            .flat_map(|number| [service(number, Protocol::Udp), slice(number, Protocol::Udp, [BACKEND].into_iter())]);
         world.borrow_mut().apply(more);
     }
     let (on, off) = (Hooks::new(counting, counted), Hooks::new(plain, uncounted));
@@ -71,6 +70,10 @@ pub(crate) fn run((counting, counted): Attached<'_>, (plain, uncounted): Attache
         ],
     );
     with_on();
+    print(&none, &empty, &cases);
+}
+
+fn print(none: &Times, empty: &Times, cases: &[Times; 6]) {
     println!("\n## Counting connections\n");
     println!(
         "connect() on one UDP socket, with `datapath.count-connections` on and off; ns a call, and (through nodelb - \
@@ -80,19 +83,16 @@ pub(crate) fn run((counting, counted): Attached<'_>, (plain, uncounted): Attache
     println!("| | min | p25 | median | ratio (min) | ratio (p25) |\n|---|---|---|---|---|---|");
     println!("| nothing attached | {} | | |", none.cells());
     println!("| empty program | {} | 1 | 1 |", empty.cells());
-    let ratio = |times: &Times, of: fn(&Times) -> f64| (of(times) - of(&none)) / (of(&empty) - of(&none));
-    let names = ["service address, on", "service address, off", "seven in turn", "nine in turn", "refused, on", "refused, off"];
-    for (name, times) in names.iter().zip(&cases) {
+    let ratio = |times: &Times, of: fn(&Times) -> f64| (of(times) - of(none)) / (of(empty) - of(none));
+    let names =
+        ["service address, on", "service address, off", "seven in turn", "nine in turn", "refused, on", "refused, off"];
+    for (name, times) in names.iter().zip(cases) {
         println!("| {name} | {} | {:.2} | {:.2} |", times.cells(), ratio(times, Times::min), ratio(times, Times::p25));
     }
-    let (min, p25) = (ratio(&cases[0], Times::min), ratio(&cases[0], Times::p25));
-    println!("\nservice address, on, within 1.35: {} (min), {} (p25).", verdict(min, 1.35), verdict(p25, 1.35));
-    let (min, p25) = (ratio(&cases[2], Times::min), ratio(&cases[2], Times::p25));
-    println!(
-        "\nseven in turn, within {MOST_OF_SEVEN}: {} (min), {} (p25).",
-        verdict(min, MOST_OF_SEVEN),
-        verdict(p25, MOST_OF_SEVEN)
-    );
+    for (name, times, limit) in [(names[0], &cases[0], 1.35), (names[2], &cases[2], MOST_OF_SEVEN)] {
+        let (min, p25) = (ratio(times, Times::min), ratio(times, Times::p25));
+        println!("\n{name}, within {limit}: {} (min), {} (p25).", verdict(min, limit), verdict(p25, limit));
+    }
     let [counted, uncounted] = [&cases[4], &cases[5]];
     println!(
         "To count one connection: {:.0} ns (min), {:.0} ns (p25).",
