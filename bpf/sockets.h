@@ -13,11 +13,18 @@
 /* Whether MPTCP sockets and bpf_skc_to_mptcp_sock() (5.19) exist. */
 const volatile __u8 has_mptcp = 1;
 
+/* 0 if the address is that of the backend. */
+static __always_inline __u32 backend_difference(const struct translation *known,
+						const struct frontend_key *addr)
+{
+	return addrs_differ(known->backend, addr->addr) |
+	       (known->backend_port_be ^ addr->port_be);
+}
+
 static __always_inline bool
 is_backend(const struct translation *known, const struct frontend_key *addr)
 {
-	__u32 difference = addrs_differ(known->backend, addr->addr) |
-			   (known->backend_port_be ^ addr->port_be);
+	__u32 difference = backend_difference(known, addr);
 
 	/* As in same_frontend(). */
 	barrier_var(difference);
@@ -60,7 +67,7 @@ use_flow(struct udp_socket *socket, __u32 index)
 static __always_inline __u32 age_of(const struct udp_socket *socket,
 				    const struct flow *flow)
 {
-	__u32 is_free = !flow->translation.frontend.protocol;
+	__u32 is_free = 1 - differ(flow->translation.frontend.protocol, 0);
 
 	/* Without a branch, as in same_frontend(). */
 	barrier_var(is_free);
@@ -127,20 +134,22 @@ VERIFIED_ONCE int
 oldest_flow(struct bpf_sock_addr *ctx, struct udp_socket *socket)
 {
 	struct frontend_key peer = peer_of(ctx);
-	__u64 candidate, is_peer, is_older, most = 0;
-	__u32 index, has_peer = !!peer.port_be;
+	__u64 candidate, is_other, is_older, most = 0, no_peer;
+	__u32 index;
 
 	if (!socket)
 		return 0;
+	no_peer = 1 - differ(peer.port_be, 0);
 	/* Without branches, as in same_frontend(). */
 	for (index = 0; index < MAX_FLOWS; index++) {
 		const struct flow *flow = &socket->flows[index];
 
-		is_peer = has_peer & is_backend(&flow->translation, &peer);
-		barrier_var(is_peer);
+		is_other = no_peer |
+			   differ(backend_difference(&flow->translation, &peer),
+				  0);
 		candidate = (__u64)age_of(socket, flow) * MAX_FLOWS +
 			    (MAX_FLOWS - 1 - index);
-		candidate *= 1 - is_peer;
+		candidate *= is_other;
 		is_older = (most - candidate) >> 63;
 		barrier_var(is_older);
 		most += (candidate - most) * is_older;
@@ -163,7 +172,8 @@ VERIFIED_ONCE int search_backends(const struct udp_socket *socket,
 	for (index = 0; index < MAX_FLOWS; index++) {
 		const struct flow *flow = &socket->flows[index];
 
-		is_other = !is_backend(&flow->translation, from);
+		is_other =
+			differ(backend_difference(&flow->translation, from), 0);
 		barrier_var(is_other);
 		candidate = (__u64)age_of(socket, flow) * MAX_FLOWS + index;
 		candidate += none * is_other;
