@@ -1,5 +1,5 @@
-//! Service ids, and maps with service ids as keys. Copies of such a map share memory, as those of `imbl`. Service ids are
-//! assigned one after another, so their digits lead to the value without a comparison, and nodes become full.
+//! Service ids, and maps with service ids as keys. Copies of such a map share memory, as those of `imbl`. Service ids
+//! are assigned one after another, so their digits lead to the value without a comparison, and nodes become full.
 
 use std::array;
 use std::fmt;
@@ -21,7 +21,7 @@ impl fmt::Display for ServiceId {
     }
 }
 
-/// The bits of an id that select an entry of one node. A change copies one node of each level that readers share, so that
+/// The bits of an id that select an entry of one node. A change copies one node of each level that readers share, so
 /// larger nodes would make changes more expensive.
 const BITS: u32 = 4;
 const WIDTH: usize = 1 << BITS;
@@ -232,8 +232,8 @@ impl<'a, V> Part<'a, V> {
 }
 
 impl<V: PartialEq> IdMap<V> {
-    /// The ids with a value that only one of the maps has, or that differs. The cost is proportional to the parts that the
-    /// maps do not share.
+    /// The ids with a value that only one of the maps has, or that differs. The cost is proportional to the parts that
+    /// the maps do not share.
     pub fn differences(&self, other: &Self) -> Vec<ServiceId> {
         let parts = [self, other].map(|map| Part { node: map.root.as_ref(), height: map.height });
         let mut found = Vec::new();

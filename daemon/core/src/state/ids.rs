@@ -245,8 +245,8 @@ impl BackendIds {
     }
 }
 
-/// The number of backends at the beginning of the list that are at the beginning of the view, too, each with one slot. Most
-/// changes concern one backend, so that almost the whole list is copied at once.
+/// The number of backends at the beginning of the list that are at the beginning of the view, too, each with one slot.
+/// Most changes concern one backend, so that almost the whole list is copied at once.
 fn same_backends(slots: &[Slot], view: &[(L4Addr, u16)]) -> usize {
     let pairs = slots.iter().zip(view);
     let same = pairs.take_while(|(slot, (addr, count))| slot.addr == *addr && *count == 1).count();

@@ -261,7 +261,7 @@ pub fn delete_services(
     touched: &Touched,
     is_referenced: impl Fn(ServiceId) -> bool,
 ) -> Vec<MapOp> {
-    let is_free = |id: &&ServiceId| desired.services.contains_key(*id) || !is_referenced(**id);
+    let is_free = |id: &&ServiceId| desired.services.contains_key(id) || !is_referenced(**id);
     let with_ranges = if realised.source_ranges.is_empty() { &[][..] } else { &touched.services };
     let ranges = with_ranges.iter().filter(is_free).flat_map(|id| {
         let surplus = realised.ranges_of(*id).filter(|range| !desired.source_ranges.contains(&(*id, *range)));
@@ -270,7 +270,7 @@ pub fn delete_services(
     let services = touched
         .services
         .iter()
-        .filter(|id| realised.services.contains_key(*id) && !desired.services.contains_key(*id))
+        .filter(|id| realised.services.contains_key(id) && !desired.services.contains_key(id))
         .filter(|id| !is_referenced(**id))
         .map(|id| MapOp::DeleteService(*id));
     ranges.chain(services).collect()
