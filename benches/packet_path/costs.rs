@@ -80,11 +80,15 @@ fn made_with() -> [(&'static str, String); 3] {
     let version = String::from_utf8(version).unwrap();
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let processors = fs::read_to_string("/proc/cpuinfo").unwrap();
-    let model = processors.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or_default();
+    // Virtual machines on different processors have the same model name.
+    let [name, family, model] = ["model name", "cpu family", "model\t"].map(|key| {
+        let value = processors.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
+        value.trim_start_matches([' ', '\t', ':'])
+    });
     [
         ("compiler", version.lines().next().unwrap_or_default().to_owned()),
         ("kernel", kernel.trim().split('-').next().unwrap_or_default().to_owned()),
-        ("processor", model.trim_start_matches([' ', '\t', ':']).to_owned()),
+        ("processor", format!("{name}, family {family}, model {model}")),
     ]
 }
 

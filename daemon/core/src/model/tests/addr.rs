@@ -91,7 +91,7 @@ fn predicates_are_those_of_the_standard_library() {
 /// A quick answer must never hide that an address may not be used.
 #[test]
 fn an_ordinary_address_is_not_special() {
-    let v4 = (0..=u16::MAX).map(|high| high.to_be_bytes()).map(|[a, b]| IpAddr::from([a, b, 0, 0]));
+    let v4 = (0..=u16::MAX).map(u16::to_be_bytes).map(|[a, b]| IpAddr::from([a, b, 0, 0]));
     let v6 = (0..=u16::MAX).map(|high| IpAddr::from([high, 0, 0, 0, 0, 0, 0, 1]));
     let mut ordinary = 0;
     for addr in v4.chain(v6).map(Addr::from).filter(|addr| addr.is_ordinary()) {
