@@ -327,12 +327,12 @@ read_fragment(struct chain *chain, const __u8 *extension)
 {
 	__u16 offset = extension[2] << 8 | extension[3];
 
+	/* A datagram that is one fragment is whole (RFC 6946). */
+	if (!(offset & (IPV6_OFFSET_MASK | IPV6_MORE_FRAGMENTS)))
+		return;
+	chain->part = offset & IPV6_OFFSET_MASK ? PART_LATER : PART_FIRST;
 	__builtin_memcpy(&chain->fragment_id, extension + 4,
 			 sizeof(chain->fragment_id));
-	if (offset & IPV6_OFFSET_MASK)
-		chain->part = PART_LATER;
-	else if (offset & IPV6_MORE_FRAGMENTS)
-		chain->part = PART_FIRST;
 }
 
 /* Steps over one extension header; 1: the chain has ended. */

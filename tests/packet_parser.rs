@@ -161,3 +161,17 @@ fn the_parser_reads_no_byte_outside_of_packets_and_agrees_with_the_core() {
     println!("{cases} packets, {packets} of them read");
     assert!(packets * 10 > cases, "only {packets} of {cases} packets were read");
 }
+
+/// Two fragment headers, of which the second one is that of a whole datagram (RFC 6946): the identification is that of the first.
+#[test]
+fn a_whole_datagram_in_a_fragment_has_the_identification_of_the_fragment() {
+    let mut frame = vec![2, 0, 0, 0, 1, 3, 2, 0, 0, 0, 0, 0xaa, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 36, 44, 64];
+    frame.extend([0x20, 0x01, 0x0d, 0xb8, 0, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7]);
+    frame.extend([0x20, 0x01, 0x0d, 0xb8, 0, 15, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    frame.extend([44, 0, 0, 1, 4, 0, 0, 0]);
+    frame.extend([6, 0, 0, 0, 0, 0, 0, 0]);
+    frame.extend([0x9c, 0x40, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 0x10, 0, 0xa7, 0xbc, 0, 0]);
+    let Parsed::Packet(headers) = parse(&frame, 14, false) else { panic!("a packet") };
+    let read = Program::start().read(&Request { frame: &frame, linear: frame.len(), gso_size: 0 });
+    assert_eq!(by_program(read, Some(&headers)), by_core(&frame, false));
+}

@@ -43,9 +43,9 @@ pub(crate) struct Program {
     output: BufReader<ChildStdout>,
 }
 
-fn compile() -> PathBuf {
+fn compile(directory: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/packet_parser");
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("parser-{}", std::process::id()));
+    let program = directory.join("parser");
     let status = Command::new("gcc")
         .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Werror", "-Wno-unused-function", "-Wno-unused-variable"])
         // The kernel's headers say that they are not aligned: a link-layer header has 14 bytes.
@@ -63,9 +63,10 @@ fn compile() -> PathBuf {
 
 impl Program {
     pub(crate) fn start() -> Self {
-        let path = compile();
-        let mut child = Command::new(&path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the parser");
-        std::fs::remove_file(path).expect("the parser");
+        // The program is not needed as a file any more as soon as it runs.
+        let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+        let path = compile(directory.path());
+        let mut child = Command::new(path).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the parser");
         let (input, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
         Self { child, input, output }
     }

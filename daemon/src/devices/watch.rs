@@ -243,8 +243,10 @@ impl Task {
         Arc::clone(&config)
     }
 
-    /// Logs the first of several failures.
+    /// Logs the first of several failures. The next attempt is made when it is time for it, and not as soon as an address
+    /// is served, which may be so already.
     fn fail(&mut self, error: &io::Error) {
+        self.is_idle = false;
         if !std::mem::replace(&mut self.has_failed, true) {
             warn!(
                 message_id = %messages::NODE_UNKNOWN,

@@ -228,7 +228,7 @@ impl Saver {
     pub(super) fn new(settings: &StateSettings, snapshot: watch::Receiver<Arc<Snapshot>>) -> Self {
         let StateSettings { save_every, save_every_disconnected, timeout, .. } = *settings;
         let consequence = "after a reboot without a reachable apiserver, the services would be missing";
-        let limits = Limits { every: save_every, retry: save_every, timeout };
+        let limits = Limits { every: save_every, retry: save_every_disconnected, timeout };
         let write = |path: &Path, (clusters, snapshot): Contents| {
             let latest = Arc::clone(&snapshot.borrow());
             write(path, &clusters, &latest)

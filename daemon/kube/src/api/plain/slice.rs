@@ -151,6 +151,10 @@ struct Pattern<'a> {
     hints: Option<Box<EndpointHints>>,
 }
 
+/// The maximum number of parts of a pattern. What an object may have only once may be repeated in what is ignored, and memory
+/// must not depend on it.
+const MOST_PARTS: usize = 8;
+
 /// The meaning of a string in which endpoints differ.
 #[derive(Clone, Copy)]
 enum Place {
@@ -170,6 +174,9 @@ impl<'a> Pattern<'a> {
     fn string(&mut self, plain: &mut Plain<'a>, place: Place) -> Result<Option<CompactString>, NotPlain> {
         if plain.next()? == b'n' {
             return plain.take_word("null").map(|()| None);
+        }
+        if self.parts.len() == MOST_PARTS {
+            return Err(NotPlain);
         }
         let begin = plain.at + 1;
         let text = plain.string()?;

@@ -49,6 +49,15 @@ fn objects_of_an_apiserver_are_plain() {
     assert!(decode::<Envelope<'_, EndpointSlice>>(bookmark).is_some());
 }
 
+/// A field of what is ignored may be repeated a million times in one object.
+#[test]
+fn a_pattern_does_not_grow_with_repeated_fields() {
+    let reference =
+        |count| format!("{{\"endpoints\":[{{\"targetRef\":{{{}}}}}]}}", vec!["\"uid\":\"\""; count].join(","));
+    assert!(agrees::<EndpointSlice>(&reference(8)));
+    assert!(!agrees::<EndpointSlice>(&reference(9)));
+}
+
 #[test]
 fn what_is_not_plain_is_left_to_serde_json() {
     for text in [
