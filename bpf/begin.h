@@ -125,10 +125,13 @@ VERIFIED_ONCE bool leaves_entry(struct connection *entry, __u32 at_pod)
 	if (!entry || !here)
 		return false;
 	epoch = epoch_of(here, at_pod);
-	if (!find_service(at_pod) || here->service_id != here->entry.service_id)
-		return true;
-	if (epoch)
-		entry->acknowledgment = epoch;
+	if (!epoch || here->entry.acknowledgment != epoch) {
+		if (!find_service(at_pod) ||
+		    here->service_id != here->entry.service_id)
+			return true;
+		if (epoch)
+			entry->acknowledgment = epoch;
+	}
 	if (has_no_backend(entry, here))
 		return true;
 	if (here->packet.key.protocol != IPPROTO_TCP)

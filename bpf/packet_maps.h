@@ -156,7 +156,7 @@ struct {
  * has the same bit as such a device; see bare_bits. When the map is full, the
  * daemon attaches no programs to the device, and reports that.
  */
-#define MAX_BARE_DEVICES 1024
+#define MAX_BARE_DEVICES 8192
 
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

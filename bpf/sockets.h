@@ -134,7 +134,7 @@ VERIFIED_ONCE int
 oldest_flow(struct bpf_sock_addr *ctx, struct udp_socket *socket)
 {
 	struct frontend_key peer = peer_of(ctx);
-	__u64 candidate, is_other, is_older, most = 0, no_peer;
+	__u64 candidate, is_other, is_older, most = MAX_FLOWS - 1, no_peer;
 	__u32 index;
 
 	if (!socket)

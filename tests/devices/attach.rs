@@ -112,6 +112,18 @@ fn the_programs_know_which_devices_have_no_link_layer_header() {
 }
 
 #[test]
+fn a_device_that_goes_before_it_has_programs_leaves_no_entry() {
+    in_sandbox("devices::attach::a_device_that_goes_before_it_has_programs_leaves_no_entry", |env| {
+        pair("v0", "v1");
+        let bare = HookedDevice { l2_length: 0, ..uplink("v0") };
+        let mut node = Node::open(&options(env));
+        command("ip", &["link", "del", "v0"]);
+        assert!(node.packets.hooks.attach(bare).is_err());
+        assert_eq!(node.map("bare_devices").keys().count(), 0);
+    });
+}
+
+#[test]
 fn a_device_can_change_its_side() {
     in_sandbox("devices::attach::a_device_can_change_its_side", |env| {
         let ifindex = pair("v0", "v1");

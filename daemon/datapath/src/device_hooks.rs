@@ -280,6 +280,10 @@ impl DeviceHooks {
                 HookMethod::Clsact => clsact::attach(point, program, &self.pins, &*self.changes),
             };
             self.open_links.extend(link.map(|link| (point, link)));
+            if state.is_err() && states.is_empty() && !self.devices.contains_key(&device.ifindex) {
+                // The device may be gone, and would then never be detached.
+                let _ = self.programs.set_link_layer(device.ifindex, LinkLayer::Ethernet);
+            }
             states.push((direction, state.map_err(HookError::at(point))?));
         }
         self.devices.insert(device.ifindex, device);
@@ -294,7 +298,7 @@ impl DeviceHooks {
         self.open_links.retain(|point, _| point.ifindex != ifindex);
         remove_device(ifindex, &self.pins, &*self.changes)?;
         self.devices.remove(&ifindex);
-        // No program reads the entry, and the next device with this index gets its own.
+        // Hardly a program still reads the entry, and the next device with this index gets its own.
         let _ = self.programs.set_link_layer(ifindex, LinkLayer::Ethernet);
         Ok(())
     }
