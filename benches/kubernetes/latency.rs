@@ -23,13 +23,15 @@ pub(crate) struct Delays {
     pub(crate) kernel: Vec<Duration>,
     /// Until the apiserver has stored it: it stores one object after another.
     pub(crate) stored: Vec<Duration>,
+    /// The rest of each delay: from then on until the kernel has the change.
+    pub(crate) after: Vec<Duration>,
 }
 
 /// Measures the delays. Each one includes what the apiserver does.
 pub(crate) fn measure(daemon: &Daemon, content: &Content, during: Duration) -> Delays {
     let timed = Timed::open(daemon);
     let is_over = AtomicBool::new(false);
-    let mut delays = Delays { kernel: Vec::new(), stored: Vec::new() };
+    let mut delays = Delays { kernel: Vec::new(), stored: Vec::new(), after: Vec::new() };
     // This thread has its own counter.
     let cluster = &content.cluster;
     std::thread::scope(|scope| {
@@ -39,12 +41,14 @@ pub(crate) fn measure(daemon: &Daemon, content: &Content, during: Duration) -> D
             let (stored, kernel) = timed.change(content);
             delays.stored.push(stored);
             delays.kernel.push(kernel);
+            delays.after.push(kernel.saturating_sub(stored));
             std::thread::sleep(EVERY.saturating_sub(kernel));
         }
         is_over.store(true, Ordering::Relaxed);
     });
     delays.stored.sort();
     delays.kernel.sort();
+    delays.after.sort();
     delays
 }
 
