@@ -59,6 +59,9 @@ fn main() {
         let mut generator = Generator::new(&sandbox.bpffs);
         let mut nodes = Nodes::new(sandbox, &generator);
         let mut goals = Goals::default();
+        if std::env::var_os("TCP_ONLY").is_some() {
+            return tcp::run(generator.cpu(), &nodes, &mut goals);
+        }
         udp::run(&mut generator, &mut nodes, &mut goals);
         tcp::run(generator.cpu(), &nodes, &mut goals);
         sockets::run(sandbox);
