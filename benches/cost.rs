@@ -21,6 +21,8 @@ mod control;
 mod counting;
 #[path = "cost/options.rs"]
 mod options;
+#[path = "cost/processor.rs"]
+mod processor;
 #[path = "cost/rounds.rs"]
 mod rounds;
 #[path = "../tests/sandbox/mod.rs"]
@@ -44,12 +46,10 @@ fn main() {
 
 fn machine() {
     let cpu = fs::read_to_string("/proc/cpuinfo").unwrap();
-    let model =
-        cpu.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("").trim_start_matches([' ', '\t', ':']);
     let cores = cpu.lines().filter(|line| line.starts_with("processor")).count();
     println!("| | |\n|---|---|");
     println!("| kernel | {} |", first_words("/proc/sys/kernel/osrelease", 1));
-    println!("| processor | {model}, {cores} cores |");
+    println!("| processor | {}, {cores} cores |", processor::processor());
     println!(
         "| memory | {} kB |",
         fs::read_to_string("/proc/meminfo").unwrap().split_whitespace().nth(1).unwrap_or("")

@@ -28,6 +28,8 @@ mod goals;
 mod links;
 #[path = "packet_path/nodes.rs"]
 mod nodes;
+#[path = "cost/processor.rs"]
+mod processor;
 #[path = "packet_path/programs.rs"]
 mod programs;
 #[path = "cost/rounds.rs"]

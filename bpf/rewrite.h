@@ -149,11 +149,20 @@ write_macs(struct __sk_buff *skb, const struct scratch *here)
 	return bpf_skb_store_bytes(skb, 0, &header, sizeof(header), 0);
 }
 
-/* Where the checksum of the transport header is. */
+/*
+ * Where the checksum of the transport header is. Calculated without branches,
+ * because the verifier would check the rest of the program once for each place.
+ */
 static __always_inline __u32 check_offset(__u8 protocol)
 {
-	return protocol == IPPROTO_TCP ? offsetof(struct tcphdr, check)
-				       : offsetof(struct udphdr, check);
+	__u64 is_tcp = ~protocol >> 4 & 1, at;
+
+	_Static_assert(IPPROTO_TCP >> 4 == 0 && IPPROTO_UDP >> 4 == 1, "");
+	at = is_tcp *
+	     (offsetof(struct tcphdr, check) - offsetof(struct udphdr, check));
+	/* The compiler must not make it a negative number. */
+	barrier_var(at);
+	return offsetof(struct udphdr, check) + at;
 }
 
 static __always_inline __u32 ports_of_key(const struct packet_key *key)
@@ -225,23 +234,6 @@ static __always_inline int summed(struct __sk_buff *skb)
 #define LINK_WORDS 4
 /* Most bytes from the IP header to the end of the transport header. */
 #define MOST_WRITTEN (sizeof(struct ipv6hdr) + sizeof(struct tcphdr))
-
-/*
- * The checksum in the scratch memory of a packet without options. Calculated
- * without branches, because the verifier would check the rest of the program
- * once for each place.
- */
-static __always_inline __u16 *check_of(void *transport, __u8 protocol)
-{
-	__u64 is_tcp = ~protocol >> 4 & 1, at;
-
-	_Static_assert(IPPROTO_TCP >> 4 == 0 && IPPROTO_UDP >> 4 == 1, "");
-	at = is_tcp *
-	     (offsetof(struct tcphdr, check) - offsetof(struct udphdr, check));
-	/* The compiler must not make it a negative number. */
-	barrier_var(at);
-	return transport + offsetof(struct udphdr, check) + at;
-}
 
 /*
  * The same as write_check(), on the field itself, and without a call of a
@@ -353,7 +345,8 @@ static __always_inline int write_headers(struct __sk_buff *skb,
 	transport = ip + (here->transport & 63);
 	*(word32 *)transport = ports_of(&here->entry);
 	if (summed != SUMMED_UNKNOWN)
-		change_check(check_of(transport, here->packet.key.protocol),
+		change_check(transport +
+				     check_offset(here->packet.key.protocol),
 			     here, difference, summed);
 	last = here->written - 1;
 	barrier_var(last);

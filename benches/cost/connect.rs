@@ -34,23 +34,23 @@ pub(crate) fn run(sandbox: &Sandbox) {
     let mut small = World::new(&sandbox.bpffs, "few", &few);
     let listener = TcpListener::bind(BACKEND).unwrap();
 
-    small.apply(services(10, Protocol::Udp, BACKEND));
+    small.apply(services(0..10, Protocol::Udp, BACKEND));
     let small = RefCell::new(small);
     reconnect(&small, &few);
     fresh(&small, &few);
     options::run(&small, &few);
     let quiet = cgroup(sandbox, "quiet");
     let mut uncounted = World::with(&sandbox.bpffs, "quiet", &quiet, false);
-    uncounted.apply(services(10, Protocol::Udp, BACKEND));
+    uncounted.apply(services(0..10, Protocol::Udp, BACKEND));
     let uncounted = RefCell::new(uncounted);
     counting::run((&small, &few), (&uncounted, &quiet));
     uncounted.into_inner().detach();
     let mut small = small.into_inner();
     let mut large = World::new(&sandbox.bpffs, "many", &many);
-    large.apply(services(50_000, Protocol::Udp, BACKEND));
+    large.apply(services(0..50_000, Protocol::Udp, BACKEND));
     let growth = scale(&few, &many);
     large.detach();
-    small.apply(services(10, Protocol::Tcp, BACKEND));
+    small.apply(services(0..10, Protocol::Tcp, BACKEND));
     small.apply([options::affinity(Protocol::Tcp)]);
     let factor = tcp(&listener, &RefCell::new(small), &few);
     println!(

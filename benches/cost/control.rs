@@ -47,7 +47,7 @@ fn one_endpoint(world: &mut World) {
     let receivers = [Ipv4Addr::new(192, 0, 2, 21), Ipv4Addr::new(192, 0, 2, 22)]
         .map(|addr| UdpSocket::bind(SocketAddr::from((addr, PORT))).unwrap());
     let addresses = receivers.each_ref().map(|socket| socket.local_addr().unwrap());
-    world.apply(services(SERVICES, Protocol::Udp, (Ipv4Addr::new(192, 0, 2, 21), PORT)));
+    world.apply(services(0..SERVICES, Protocol::Udp, (Ipv4Addr::new(192, 0, 2, 21), PORT)));
     let mut nanos = Vec::new();
     let mut visible = Vec::new();
     let mut snapshot = world.engine.snapshot(Moment(0));
@@ -89,7 +89,7 @@ fn one_endpoint(world: &mut World) {
 /// Adds one endpoint to a service of 10,000, alone and among 50,000 services.
 fn one_large_service(among_many: &mut World, sandbox: &Sandbox) {
     let mut alone = World::new(&sandbox.bpffs, "alone", &sandbox.cgroup);
-    alone.apply(services(1, Protocol::Udp, (Ipv4Addr::new(192, 0, 2, 21), PORT)));
+    alone.apply(services(0..1, Protocol::Udp, (Ipv4Addr::new(192, 0, 2, 21), PORT)));
     let endpoints = |count: u32| slice(1_000_000, Protocol::Udp, (0..count).map(backend));
     let mut medians = Vec::new();
     println!("\n## One endpoint added to a service of 10,000\n");

@@ -12,7 +12,7 @@ use nodelb_core::state::entries::CANARIES;
 use crate::connect::{BACKEND, Hooks, socket_address, socket_of};
 use crate::rounds::{Times, Variant, interleave, verdict};
 use crate::world::World;
-use crate::world::services::{frontend, service, slice};
+use crate::world::services::{frontend, services};
 
 /// One service more than the state of a socket has room for (`MAX_FLOWS` in `bpf/shared.h`), none
 /// of them with options.
@@ -27,9 +27,7 @@ pub(crate) type Attached<'a> = (&'a RefCell<World>, &'a Path);
 /// UDP re-connect to the same services, with counters in one cgroup and without in the other.
 pub(crate) fn run((counting, counted): Attached<'_>, (plain, uncounted): Attached<'_>) {
     for world in [counting, plain] {
-        let more = (10..12)
-            .flat_map(|number| [service(number, Protocol::Udp), slice(number, Protocol::Udp, [BACKEND].into_iter())]);
-        world.borrow_mut().apply(more);
+        world.borrow_mut().apply(services(10..12, Protocol::Udp, BACKEND));
     }
     let (on, off) = (Hooks::new(counting, counted), Hooks::new(plain, uncounted));
     let with_on = || {

@@ -1,6 +1,7 @@
 //! Synthetic services.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::ops::Range;
 
 use nodelb_core::change::Change;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
@@ -48,10 +49,10 @@ pub(crate) fn backend(number: u32) -> (Ipv4Addr, u16) {
     (Ipv4Addr::new(10, a, b, c), 8080)
 }
 
-/// The services with the numbers `0..count`, all with this backend.
-pub(crate) fn services(count: u32, protocol: Protocol, backend: (Ipv4Addr, u16)) -> Vec<Change> {
+/// The services with these numbers, all with this backend.
+pub(crate) fn services(numbers: Range<u32>, protocol: Protocol, backend: (Ipv4Addr, u16)) -> Vec<Change> {
     let both = |number| [service(number, protocol), slice(number, protocol, [backend].into_iter())];
-    (0..count).flat_map(both).chain([synced()]).collect()
+    numbers.flat_map(both).chain([synced()]).collect()
 }
 
 pub(crate) fn synced() -> Change {

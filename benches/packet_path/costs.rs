@@ -14,6 +14,7 @@ use toml::{Table, Value};
 use crate::compare::{Figures, compare};
 use crate::generator::Generator;
 use crate::links::{Attached, attached};
+use crate::processor::processor;
 use crate::programs::Alone;
 use crate::rounds::{ROUNDS, fastest_part, in_turn};
 use crate::sandbox::Sandbox;
@@ -79,16 +80,10 @@ fn made_with() -> [(&'static str, String); 3] {
     let version = Command::new(clang).arg("--version").output().unwrap().stdout;
     let version = String::from_utf8(version).unwrap();
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
-    let processors = fs::read_to_string("/proc/cpuinfo").unwrap();
-    // Virtual machines on different processors have the same model name.
-    let [name, family, model] = ["model name", "cpu family", "model\t"].map(|key| {
-        let value = processors.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default();
-        value.trim_start_matches([' ', '\t', ':'])
-    });
     [
         ("compiler", version.lines().next().unwrap_or_default().to_owned()),
         ("kernel", kernel.trim().split('-').next().unwrap_or_default().to_owned()),
-        ("processor", format!("{name}, family {family}, model {model}")),
+        ("processor", processor()),
     ]
 }
 

@@ -26,7 +26,7 @@ pub(crate) fn run(sandbox: &Sandbox) {
     fs::create_dir(&off).unwrap();
     let mut without = World::new(&sandbox.bpffs, "sockets-off", &off);
     for world in [&mut with, &mut without] {
-        world.apply(services(10, Protocol::Udp, BACKEND));
+        world.apply(services(0..10, Protocol::Udp, BACKEND));
         world.apply([service(TCP, Protocol::Tcp), slice(TCP, Protocol::Tcp, [BACKEND].into_iter())]);
     }
     let listener = TcpListener::bind(BACKEND).unwrap();

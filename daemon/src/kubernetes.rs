@@ -38,8 +38,11 @@ use crate::config::Config;
 use crate::events;
 use crate::reconcile::OwnerHandle;
 
-/// The minimum time between two writes to the state directory while an apiserver is connected, and while none is.
-const SAVE_EVERY: [Duration; 2] = [Duration::from_secs(30), Duration::from_secs(5)];
+/// The minimum time between two writes to the state directory while an apiserver is connected.
+const SAVE_EVERY: Duration = Duration::from_secs(30);
+
+/// The same while none is connected.
+const SAVE_EVERY_DISCONNECTED: Duration = Duration::from_secs(5);
 
 /// How long access to the state directory may take; less than the daemon's time limit for its end.
 const STATE_TIMEOUT: Duration = Duration::from_secs(4);
@@ -242,8 +245,13 @@ pub async fn recall(
 }
 
 fn state_settings(directory: PathBuf, cluster: Option<Authorities>) -> StateSettings {
-    let [save_every, save_every_disconnected] = SAVE_EVERY;
-    StateSettings { directory, cluster, save_every, save_every_disconnected, timeout: STATE_TIMEOUT }
+    StateSettings {
+        directory,
+        cluster,
+        save_every: SAVE_EVERY,
+        save_every_disconnected: SAVE_EVERY_DISCONNECTED,
+        timeout: STATE_TIMEOUT,
+    }
 }
 
 #[cfg(test)]

@@ -12,9 +12,6 @@ use crate::sys::SharedWords;
 
 const _: () = assert!(size_of::<types::bss>() == size_of::<u64>(), "the only variable is the word with the bits");
 
-/// The reason why another device gets no programs.
-const FULL: &str = "there are already 8,192 devices without a link-layer header, which is the maximum";
-
 /// Which devices have no link-layer header. Works without capabilities.
 #[derive(Debug)]
 pub(crate) struct BareDevices {
@@ -33,10 +30,13 @@ impl BareDevices {
         let (word, bit) = (&self.bits.at(0, 1)[0], 1 << (ifindex % u64::BITS));
         match link_layer {
             LinkLayer::None => {
-                self.devices.update(&ifindex.to_ne_bytes(), &[0; 4], MapFlags::ANY).map_err(|error| {
-                    let error = into_io(error);
-                    let is_full = error.raw_os_error() == Some(libc::E2BIG);
-                    if is_full { io::Error::other(FULL) } else { error }
+                let added = self.devices.update(&ifindex.to_ne_bytes(), &[0; 4], MapFlags::ANY).map_err(into_io);
+                added.map_err(|error| match error.raw_os_error() {
+                    Some(libc::E2BIG) => io::Error::other(format!(
+                        "there are already {} devices without a link-layer header, which is the maximum",
+                        self.devices.max_entries()
+                    )),
+                    _ => error,
                 })?;
                 // The entry is seen with the bit.
                 word.fetch_or(bit, Ordering::Release);

@@ -140,10 +140,9 @@ impl<'a> Plain<'a> {
     /// A string without escapes.
     pub(super) fn string(&mut self) -> Result<&'a str, NotPlain> {
         self.take(b'"')?;
-        let (from, to) = (self.at, end_of_text(self.text.as_bytes(), self.at));
-        self.at = to;
+        let text = self.text()?;
         self.take(b'"')?;
-        self.text.get(from..to).ok_or(NotPlain)
+        Ok(text)
     }
 
     /// Text up to a quotation mark, a backslash or a control character.

@@ -176,7 +176,8 @@ pub struct StateSettings {
     pub cluster: Option<Authorities>,
     /// The minimum time between two writes while an apiserver is connected.
     pub save_every: Duration,
-    /// The same while none is connected: if the process is killed now, the next start has nothing but the file.
+    /// The same while none is connected, and after a failed write: if the process is killed now, the next start has nothing
+    /// but the file.
     pub save_every_disconnected: Duration,
     /// The time limit for reading the file at start, and for writing it at the end.
     pub timeout: Duration,
