@@ -62,6 +62,8 @@ impl Namespace {
             for file in ["ipv4/conf/all/rp_filter", "ipv4/conf/default/rp_filter"] {
                 set(file, "0");
             }
+            // The machine's default may be BBR. On a virtual machine, its timers cost more than a stream.
+            set("ipv4/tcp_congestion_control", "reno");
             ip("link set lo up");
         });
         place

@@ -136,7 +136,7 @@ fn stream(client: &mut TcpStream, server: &mut TcpStream) {
 pub(crate) fn run(cpu: &CpuClock, nodes: &Nodes, goals: &mut Goals) {
     println!("\n### TCP\n");
     println!("CPU time of client, node and server together: ns for a request (TCP_RR), for a connection with one");
-    println!("request (TCP_CRR), and for a megabyte (stream).\n");
+    println!("request (TCP_CRR), and for a megabyte (stream). Congestion control: Reno.\n");
     println!("| | TCP_RR, min | p25 | TCP_CRR, min | p25 | stream, min | p25 |\n|---|---|---|---|---|---|---|");
     let mut rates = Vec::new();
     for side in Side::BOTH {
