@@ -217,25 +217,25 @@ impl Engine {
     pub fn change(&mut self, change: Change) {
         match self.table.apply(change) {
             Effect::None => {}
-            Effect::Services(names, trigger) => self.mark_dirty(names, &trigger),
+            Effect::Services(names, trigger) => self.mark_dirty(names, trigger),
             Effect::Deleted(name, trigger) => {
-                self.mark_dirty([name.clone()], &trigger);
+                self.mark_dirty([name.clone()], trigger.clone());
                 self.dirty.mark_deleted(&name, trigger);
             }
             Effect::AllServices => {
                 let names: Vec<ServiceName> = self.table.names().cloned().collect();
-                self.mark_dirty(names, &Trigger::Other);
+                self.mark_dirty(names, Trigger::Other);
                 self.desire_node_addresses();
             }
             Effect::Remember(records) => {
                 let names = self.holds.remember(records);
-                self.mark_dirty(names, &Trigger::Other);
+                self.mark_dirty(names, Trigger::Other);
             }
             Effect::NodeAddresses(changed) => {
                 let names = self.claimants(&changed);
-                self.mark_dirty(names, &Trigger::Other);
+                self.mark_dirty(names, Trigger::Other);
                 let names = self.nodeport_services(|name| self.has_endpoint_at(name, &changed));
-                self.mark_dirty(names, &Trigger::Other);
+                self.mark_dirty(names, Trigger::Other);
                 self.desire_node_addresses();
             }
             Effect::Uplinks => self.desire_uplinks(),
@@ -252,8 +252,11 @@ impl Engine {
     }
 
     /// Marks the services dirty, with the reason.
-    fn mark_dirty(&mut self, names: impl IntoIterator<Item = ServiceName>, trigger: &Trigger) {
-        self.event_recorder.note_trigger(trigger);
+    fn mark_dirty<I>(&mut self, names: I, trigger: Trigger)
+    where
+        I: IntoIterator<Item = ServiceName, IntoIter: ExactSizeIterator>,
+    {
+        self.event_recorder.note_trigger(&trigger);
         self.dirty.mark(names, trigger);
     }
 
@@ -293,7 +296,7 @@ impl Engine {
             |addrs: &OrdSet<Addr>| [Family::Ipv4, Family::Ipv6].map(|f| addrs.iter().any(|a| a.family() == f));
         if answers(&self.desired.node_addrs) != answers(&before) {
             let names = self.nodeport_services(|_| true);
-            self.mark_dirty(names, &Trigger::Other);
+            self.mark_dirty(names, Trigger::Other);
         }
     }
 

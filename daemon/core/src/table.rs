@@ -5,8 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use foldhash::fast::RandomState;
-use hashbrown::HashSet;
 use imbl::OrdMap;
 use imbl::ordmap::DiffItem;
 use smallvec::{SmallVec, smallvec};
@@ -21,21 +19,25 @@ use crate::model::uplink::Uplink;
 use crate::state::remembered::Remembered;
 use apiservers::{Apiservers, leads_to, lists_apiservers};
 use health_check_ports::HealthCheckPorts;
-use record::{ByName, Record, change_record, note_checked, share_names};
+use record::{Record, change_record, share_names};
+use slices_by_name::SlicesByName;
 
+pub(crate) use record::Owner;
 pub use sameness::{same_service, same_slice};
 
 pub mod apiservers;
 pub mod health_check_ports;
 mod record;
+mod records;
 mod sameness;
+mod slices_by_name;
 
 /// The current reports of the sources, for the writer. Dereferences to the [`Facts`] that it contains.
 #[derive(Debug, Default)]
 pub struct Table {
     facts: Facts,
     /// Every slice. A slice may move to another service, and its removal is reported only by its own name.
-    slices: HashSet<ByName, RandomState>,
+    slices: SlicesByName,
     /// The zone from [`Change::Node`], which takes precedence unless it is empty.
     own_zone: Arc<str>,
     /// The addresses of apiservers that have not been compared with the services yet.
@@ -147,22 +149,22 @@ impl Table {
     }
 
     fn upsert_service(&mut self, service: Service) -> Effect {
-        let name = service.name.clone();
-        let trigger = change_record(&mut self.facts.records, &name, |record| {
-            let old = record.claims.iter().position(|claim| claim.source == service.source);
-            let is_known = old.is_some_and(|place| same_service(&record.claims[place], &service));
-            if let Some(place) = old {
-                record.claims.remove(place);
+        let (name, service) = (service.name.clone(), Arc::new(service));
+        // Most reports are about new services, which need only this search.
+        let new = Arc::new(Record::described_by(Arc::clone(&service)));
+        let is_known = match self.facts.records.insert(name.clone(), new) {
+            None => {
+                self.facts.note_owner(&name, Some(&service));
+                false
             }
-            let service = Arc::new(service);
-            let trigger = (!is_known).then(|| Trigger::Service(Arc::clone(&service)));
-            record.claims.push(service);
-            record.claims.sort_by_key(|claim| (claim.created.unwrap_or(0), claim.source));
-            self.facts.health_check_ports.note(&name, record.claims.first().map(|owner| &**owner));
-            note_checked(&mut self.facts.checked, &name, record.claims.first());
-            trigger
-        });
-        trigger.map_or(Effect::None, |trigger| Effect::Services(smallvec![name], trigger))
+            Some(mut record) => {
+                let is_known = Arc::make_mut(&mut record).describe(&service);
+                self.facts.note_owner(&name, record.claims.first());
+                self.facts.records.insert(name.clone(), record);
+                is_known
+            }
+        };
+        if is_known { Effect::None } else { Effect::Services(smallvec![name], Trigger::Service(service)) }
     }
 
     fn remove_service(&mut self, name: ServiceName, source: Source) -> Effect {
@@ -172,10 +174,10 @@ impl Table {
         };
         let record = Arc::make_mut(record);
         let trigger = Trigger::ServiceRemoved(record.claims.remove(place));
-        let is_deleted = record.claims.is_empty();
-        self.facts.health_check_ports.note(&name, record.claims.first().map(|owner| &**owner));
-        note_checked(&mut self.facts.checked, &name, record.claims.first());
-        if record.is_empty() {
+        let (owner, is_empty) = (record.claims.first().cloned(), record.is_empty());
+        let is_deleted = owner.is_none();
+        self.facts.note_owner(&name, owner.as_ref());
+        if is_empty {
             self.facts.records.remove(&name);
         }
         if is_deleted { Effect::Deleted(name, trigger) } else { Effect::Services(smallvec![name], trigger) }
@@ -204,7 +206,7 @@ impl Table {
             (slice, is_known)
         });
         let mut dirty = SmallVec::new();
-        if let Some(ByName(before)) = self.slices.replace(ByName(Arc::clone(&slice)))
+        if let Some(before) = self.slices.insert(Arc::clone(&slice))
             && before.service != slice.service
         {
             self.take_slice(&before.service, source, &slice.name);
@@ -217,7 +219,7 @@ impl Table {
     }
 
     fn remove_slice(&mut self, name: &SliceName, source: Source) -> Effect {
-        let Some(ByName(slice)) = self.slices.take(&(source, name)) else { return Effect::None };
+        let Some(slice) = self.slices.remove(source, name) else { return Effect::None };
         let service = slice.service.clone();
         self.take_slice(&service, source, name);
         // A service entry of a file has no slice if it has no backends. If that file still has the service, the entry
@@ -323,7 +325,7 @@ pub(crate) type Described<'a> = (&'a [Arc<Service>], &'a [Arc<Slice>]);
 
 impl Facts {
     /// The description of the service that takes precedence, and the slices of the same source in name order.
-    pub fn owner(&self, name: &ServiceName) -> Option<(&Arc<Service>, &[Arc<Slice>])> {
+    pub fn owner(&self, name: &ServiceName) -> Option<Owner<'_>> {
         self.records.get(name)?.owner()
     }
 

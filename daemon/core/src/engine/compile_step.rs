@@ -26,6 +26,7 @@ use crate::state::entries::{FrontendEntry, ServiceEntry, ServiceId};
 use crate::state::owner::IdOwner;
 use crate::state::owner::OwnerTag;
 use crate::state::status::Status;
+use crate::table::Owner;
 
 /// Whether the entries are equal in everything that affects connections.
 fn is_same_to_clients(before: &ServiceEntry, after: &ServiceEntry) -> bool {
@@ -39,7 +40,7 @@ impl Engine {
     /// compiled first, so that the owner of an address that several services claim gets its previous id.
     pub(super) fn recompile_dirty(&mut self, now: Moment) {
         let newly_protected = self.table.take_newly_protected();
-        self.mark_dirty(newly_protected, &Trigger::Other);
+        self.mark_dirty(newly_protected, Trigger::Other);
         let mut dirty = self.dirty.take();
         if self.ids.has_orphans() {
             // The order only matters for ids without a tag.
@@ -49,28 +50,35 @@ impl Engine {
         self.round.compiled.reserve(dirty.len());
         // At a start. To grow in steps computes the hash of each name again.
         self.compiled.reserve(dirty.len().saturating_sub(self.compiled.len()));
+        let records = self.table.records();
+        let search = records.search(dirty.len());
         for (name, reason) in dirty {
-            let what = self.recompile(&name, &reason, now);
+            let what = self.recompile((&name, search.owner(&name)), &reason, now);
             self.round.by_checks += usize::from(matches!(reason.trigger, Trigger::Checks(_)));
             self.round.compiled.push(CompiledService { name, what });
         }
     }
 
     /// Compiles one service again and records which entries that touches. Returns [`CompiledService::what`].
-    fn recompile(&mut self, name: &ServiceName, reason: &DirtyReason, now: Moment) -> Option<What> {
+    fn recompile(
+        &mut self,
+        (name, description): (&ServiceName, Option<Owner<'_>>),
+        reason: &DirtyReason,
+        now: Moment,
+    ) -> Option<What> {
         let old = self.compiled.remove(name);
         let was_described = old.is_some();
         let old = old.unwrap_or_default();
         let mut new = Compiled::default();
         let mut claims: Vec<(L4Addr, Option<Claim>)> = Vec::new();
-        let owner = self.table.owner(name).map(|(service, slices)| {
+        let owner = description.map(|(service, slices)| {
             let (node, guard, apiservers) = (self.table.node(), &self.config.guard, self.table.apiservers());
             let (checks, node_addrs) = (Checks::new(service, self.table.quarantine(name)), &self.desired.node_addrs);
             let packets = self.config.packets;
             let context = CompileContext { node, node_addrs, guard, apiservers, checks, packets };
             let plans = compile(service, slices, &context);
             let is_confirmed = slices.iter().all(|slice| slice.problem.is_none());
-            (Arc::clone(service), plans, self.table.is_protected(service, slices), is_confirmed)
+            (service, plans, self.table.is_protected(service, slices), is_confirmed)
         });
         if reason.is_deleted() {
             let released = old.ports.iter().filter_map(|port| self.holds.forget_port(&port.key, port.id));
@@ -79,14 +87,14 @@ impl Engine {
         let is_described = owner.is_some();
         let source = owner.as_ref().map(|(service, ..)| service.source);
         if let Some((service, mut plans, is_protected, is_confirmed)) = owner {
-            let subject = Subject { service: &service, old: &old, is_protected, is_confirmed, reason, now };
+            let subject = Subject { service, old: &old, is_protected, is_confirmed, reason, now };
             // In order of precedence, so that the owner of an address that two ports claim gets its previous id.
             plans.sort_by(|a, b| a.key.cmp(&b.key));
             for mut plan in plans {
                 let port = self.adopt_port(&subject, &mut plan);
                 for frontend in &plan.frontends {
                     let id = port.id.ok_or_else(|| Refusal::NoServiceId(self.ids.limit()));
-                    claims.push((frontend.address, Some(Claim::new(&port.key, &service, frontend, id))));
+                    claims.push((frontend.address, Some(Claim::new(&port.key, service, frontend, id))));
                 }
                 new.ports.push(port);
             }
@@ -121,9 +129,9 @@ impl Engine {
         }
         let frontends: SmallVec<[L4Addr; 1]> = plan.frontends.iter().map(|f| f.address).collect();
         let before = old.ports.iter().find(|port| *port.key == plan.key);
+        let tag = OwnerTag::new(&plan.key, service.source);
         let id = before.and_then(|port| port.id).or_else(|| {
             let admissible = plan.frontends.iter().filter(|f| f.refusal.is_none());
-            let tag = OwnerTag::new(&plan.key, service.source);
             self.ids.allocate(tag, &admissible.map(|f| f.address).collect::<SmallVec<[L4Addr; 2]>>(), now)
         });
         let key = before.map_or_else(|| Arc::new(plan.key.clone()), |port| Arc::clone(&port.key));
@@ -139,7 +147,7 @@ impl Engine {
                 }
                 self.keep_last_known(id, &key, subject, plan);
                 self.note_degraded(id, &key, subject, plan);
-                self.desire_service(id, &key, plan, subject);
+                self.desire_service((id, tag), &key, plan, subject);
             }
             None => {
                 self.dirty.wait_for_room(service.name.clone());
@@ -166,7 +174,13 @@ impl Engine {
         self.degraded.note(id, status, new);
     }
 
-    fn desire_service(&mut self, id: ServiceId, key: &Arc<PortKey>, plan: &PortPlan, subject: &Subject<'_>) {
+    fn desire_service(
+        &mut self,
+        (id, tag): (ServiceId, OwnerTag),
+        key: &Arc<PortKey>,
+        plan: &PortPlan,
+        subject: &Subject<'_>,
+    ) {
         // A new port has no entry yet. Skipping the lookup saves noticeable time at a start.
         let is_new = !subject.old.ports.iter().any(|port| port.id == Some(id));
         let before = if is_new { None } else { self.desired.services.get(&id).cloned() };
@@ -183,7 +197,7 @@ impl Engine {
             affinity_seconds: plan.affinity_seconds,
             may_be_bound: plan.may_be_bound,
             has_rings: self.has_rings(id, plan),
-            tag: Some(OwnerTag::new(key, subject.service.source)),
+            tag: Some(tag),
         };
         self.desire_ranges(id, plan.source_ranges.as_deref().unwrap_or_default());
         if let Some(before) = &before {
@@ -326,8 +340,9 @@ impl Engine {
         now: Moment,
     ) -> Option<FrontendEntry> {
         let mut new_row = Arc::default();
-        let known = self.rows.get_mut(&address);
-        let is_new = known.is_none();
+        // At a start, almost all addresses are new. To search for changing takes longer.
+        let is_new = !self.rows.contains_key(&address);
+        let known = if is_new { None } else { self.rows.get_mut(&address) };
         let row = Arc::make_mut(known.unwrap_or(&mut new_row));
         let was_owned = row.owner().is_some();
         let refused = refusals(row, name);

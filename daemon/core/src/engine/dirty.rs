@@ -1,6 +1,7 @@
 //! The services that must be compiled again in the next round.
 
 use std::collections::BTreeSet;
+use std::iter;
 
 use foldhash::fast::RandomState;
 use indexmap::IndexMap;
@@ -20,12 +21,17 @@ pub(super) struct Dirty {
 
 impl Dirty {
     /// Marks the services dirty, with the reason.
-    pub(super) fn mark(&mut self, names: impl IntoIterator<Item = ServiceName>, trigger: &Trigger) {
-        for name in names {
+    pub(super) fn mark<I>(&mut self, names: I, trigger: Trigger)
+    where
+        I: IntoIterator<Item = ServiceName, IntoIter: ExactSizeIterator>,
+    {
+        let names = names.into_iter();
+        let triggers = iter::repeat_n(trigger, names.len());
+        for (name, trigger) in names.zip(triggers) {
             match self.services.entry(name) {
-                Entry::Occupied(mut known) => known.get_mut().add(trigger.clone()),
+                Entry::Occupied(mut known) => known.get_mut().add(trigger),
                 Entry::Vacant(new) => {
-                    new.insert(DirtyReason::new(trigger.clone()));
+                    new.insert(DirtyReason::new(trigger));
                 }
             }
         }
@@ -51,7 +57,7 @@ impl Dirty {
     /// Marks the services dirty that wait for a free id, or for rings.
     pub(super) fn retry(&mut self) {
         let waiting = std::mem::take(&mut self.without_room);
-        self.mark(waiting, &Trigger::Other);
+        self.mark(waiting, Trigger::Other);
     }
 
     /// Removes and returns the dirty services.

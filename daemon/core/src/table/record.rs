@@ -1,12 +1,12 @@
 //! All reports under one service name.
 
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use hashbrown::Equivalent;
 use imbl::OrdMap;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
+use super::Facts;
+use super::sameness::same_service;
 use crate::model::service::{Service, ServiceName, Slice, SliceName, Source};
 
 /// All reports of the sources under one service name. It may contain slices of a service that no source describes.
@@ -19,12 +19,27 @@ pub(super) struct Record {
 }
 
 impl Record {
+    /// The record of a service about which nothing else is known.
+    pub(super) fn described_by(service: Arc<Service>) -> Self {
+        Self { claims: smallvec![service], slices: SmallVec::new() }
+    }
+
+    /// Replaces the description of the service by this source. Returns whether both are equal in everything that affects
+    /// connections.
+    pub(super) fn describe(&mut self, service: &Arc<Service>) -> bool {
+        let old = self.claims.iter().position(|claim| claim.source == service.source);
+        let old = old.map(|place| self.claims.remove(place));
+        self.claims.push(Arc::clone(service));
+        self.claims.sort_by_key(|claim| (claim.created.unwrap_or(0), claim.source));
+        old.is_some_and(|old| same_service(&old, service))
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.claims.is_empty() && self.slices.is_empty()
     }
 
     /// The description that takes precedence, and the slices of the same source in name order.
-    pub(super) fn owner(&self) -> Option<(&Arc<Service>, &[Arc<Slice>])> {
+    pub(super) fn owner(&self) -> Option<Owner<'_>> {
         let owner = self.claims.first()?;
         let first = self.slices.partition_point(|slice| slice.source < owner.source);
         let end = self.slices.partition_point(|slice| slice.source <= owner.source);
@@ -35,6 +50,9 @@ impl Record {
         self.slices.binary_search_by(|slice| (slice.source, &slice.name).cmp(&(source, name)))
     }
 }
+
+/// The description of a service that takes precedence, and the slices of the same source in name order.
+pub(crate) type Owner<'a> = (&'a Arc<Service>, &'a [Arc<Slice>]);
 
 /// Changes the record of the service, or a new one. [`OrdMap::entry`] would search for it once more.
 pub(super) fn change_record<T>(
@@ -51,17 +69,16 @@ pub(super) fn change_record<T>(
     result
 }
 
-/// Records whether the current description of the service asks for health checks; `None` if there is no service of this
-/// name.
-pub(super) fn note_checked(
-    checked: &mut OrdMap<ServiceName, Arc<Service>>,
-    name: &ServiceName,
-    service: Option<&Arc<Service>>,
-) {
-    match service.filter(|service| service.health_check.is_some()) {
-        Some(service) => drop(checked.insert(name.clone(), Arc::clone(service))),
-        None if checked.contains_key(name) => drop(checked.remove(name)),
-        None => {}
+impl Facts {
+    /// Records the current description of the service, as far as its health-check port and its health checks are
+    /// concerned; `None` if there is no service of this name.
+    pub(super) fn note_owner(&mut self, name: &ServiceName, service: Option<&Arc<Service>>) {
+        self.health_check_ports.note(name, service.map(|service| &**service));
+        match service.filter(|service| service.health_check.is_some()) {
+            Some(service) => drop(self.checked.insert(name.clone(), Arc::clone(service))),
+            None if self.checked.contains_key(name) => drop(self.checked.remove(name)),
+            None => {}
+        }
     }
 }
 
@@ -73,35 +90,5 @@ pub(super) fn share_names(record: &Record, slice: &mut Slice) {
     }
     if slice.name.namespace == slice.service.namespace {
         slice.name.namespace = Arc::clone(&slice.service.namespace);
-    }
-}
-
-/// A slice, by source and name.
-#[derive(Debug)]
-pub(super) struct ByName(pub(super) Arc<Slice>);
-
-impl ByName {
-    fn key(&self) -> (Source, &SliceName) {
-        (self.0.source, &self.0.name)
-    }
-}
-
-impl PartialEq for ByName {
-    fn eq(&self, other: &Self) -> bool {
-        self.key() == other.key()
-    }
-}
-
-impl Eq for ByName {}
-
-impl Hash for ByName {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.key().hash(state);
-    }
-}
-
-impl Equivalent<ByName> for (Source, &SliceName) {
-    fn equivalent(&self, slice: &ByName) -> bool {
-        *self == slice.key()
     }
 }
