@@ -4,7 +4,7 @@
 //! The variants are interleaved in one process over many rounds; the tables show the minimum and
 //! the first quartile. Absolute times are only context, because machines differ and are noisy.
 //! Needs root: runs in the sandbox of the tests, with its own cgroups and addresses. `CONNECT_ONLY=1`: only what clients
-//! pay, which takes a minute; the profile of the build does not matter to it.
+//! pay, which takes a minute; the profile of the build does not matter to it. `BULK_ONLY=1`: only 50,000 new services.
 
 #![expect(
     clippy::unwrap_used,
@@ -36,6 +36,9 @@ fn main() {
     sandbox::run("cost", |sandbox| {
         println!("## Machine\n");
         machine();
+        if std::env::var_os("BULK_ONLY").is_some() {
+            return control::run_bulk(sandbox);
+        }
         connect::run(sandbox);
         if std::env::var_os("CONNECT_ONLY").is_none() {
             control::run(sandbox);

@@ -23,6 +23,11 @@ pub(crate) fn run(sandbox: &Sandbox) {
     one_large_service(&mut world, sandbox);
 }
 
+/// Only the first part.
+pub(crate) fn run_bulk(sandbox: &Sandbox) {
+    bulk(&mut World::new(&sandbox.bpffs, "control", &sandbox.cgroup));
+}
+
 /// Adds 50,000 services with one endpoint each to empty maps, and removes them.
 fn bulk(world: &mut World) {
     let mut nanos = Vec::new();
