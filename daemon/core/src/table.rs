@@ -152,16 +152,18 @@ impl Table {
         let (name, service) = (service.name.clone(), Arc::new(service));
         // Most reports are about new services, which need only this search.
         let new = Arc::new(Record::described_by(Arc::clone(&service)));
-        let is_known = match self.facts.records.insert(name.clone(), new) {
+        let (name, is_known) = match self.facts.records.insert(name.clone(), new) {
             None => {
                 self.facts.note_owner(&name, Some(&service));
-                false
+                (name, false)
             }
             Some(mut record) => {
                 let is_known = Arc::make_mut(&mut record).describe(&service);
+                // Slices and dirty services share the name that the record had; see `Records`.
+                let name = record.slices.first().map_or(name, |slice| slice.service.clone());
                 self.facts.note_owner(&name, record.claims.first());
                 self.facts.records.insert(name.clone(), record);
-                is_known
+                (name, is_known)
             }
         };
         if is_known { Effect::None } else { Effect::Services(smallvec![name], Trigger::Service(service)) }

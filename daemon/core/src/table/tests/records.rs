@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use super::MANY;
 use crate::change::Change;
-use crate::model::service::{Service, ServiceName, Source};
+use crate::model::service::{Origin, Service, ServiceName, Slice, SliceName, Source};
 use crate::table::Table;
 
 fn name(number: usize) -> ServiceName {
@@ -29,4 +29,21 @@ fn services_are_found_by_place_and_by_name() {
         }
         assert!(search.owner(&name(MANY)).is_none());
     }
+}
+
+/// A service that is reported after its slices is found by the place of the name with which they made it dirty.
+#[test]
+fn a_record_keeps_the_name_that_its_slices_have() {
+    let (mut table, service) = (Table::default(), name(1));
+    let slice = Slice {
+        name: SliceName::new("a", "slice"),
+        service: service.clone(),
+        source: Source::Files,
+        origin: Origin::default(),
+        ports: Vec::new(),
+        problem: None,
+    };
+    table.apply(Change::UpsertSlice(slice));
+    table.apply(Change::UpsertService(Service::new(name(1), Source::Files)));
+    assert_eq!(table.names().map(ServiceName::place).collect::<Vec<_>>(), [service.place()]);
 }
