@@ -2,8 +2,9 @@
 //! and not on the length of a list. Examines only line ends, braces, brackets and strings; the decoder validates the
 //! objects.
 
-use tokio_util::bytes::BytesMut;
-use tokio_util::codec::{Decoder, LinesCodec, LinesCodecError};
+use std::mem;
+
+use memchr::memchr;
 
 use super::plain::end_of_text;
 
@@ -36,9 +37,6 @@ pub enum SplitError {
     /// The response is not JSON, or not in the expected form.
     #[error("the response is not a sequence of JSON objects (it begins with `{0}`)")]
     NotObjects(String),
-    /// The response is not text.
-    #[error("the response is not UTF-8")]
-    NotText,
     /// The response is nested too deeply.
     #[error("the response contains JSON that is nested more than {MAX_DEPTH} levels deep")]
     TooDeep,
@@ -47,11 +45,14 @@ pub enum SplitError {
     ListFieldsTooLong,
 }
 
-/// Cuts the response of a watch into events, one per line.
+/// Cuts the response of a watch into events, one per line. An event that arrives in one piece is not copied.
 #[derive(Debug)]
 pub struct Lines {
-    codec: LinesCodec,
-    buffer: BytesMut,
+    max_object: usize,
+    /// The beginning of a line of which the end has not arrived.
+    begun: Vec<u8>,
+    /// Whether the beginning of the current line was dropped, because it is too long.
+    is_too_long: bool,
 }
 
 impl Default for Lines {
@@ -62,32 +63,51 @@ impl Default for Lines {
 
 impl Lines {
     fn with_max(max_object: usize) -> Self {
-        Self { codec: LinesCodec::new_with_max_length(max_object), buffer: BytesMut::new() }
+        Self { max_object, begun: Vec::new(), is_too_long: false }
     }
 
     /// Adds received bytes, and passes each complete event to `found`.
     ///
     /// # Errors
     /// The bytes cannot be cut into events. The caller must not continue with this response.
-    pub fn feed(&mut self, bytes: &[u8], mut found: impl FnMut(Piece<'_>)) -> Result<(), SplitError> {
-        self.buffer.extend_from_slice(bytes);
-        loop {
-            match self.codec.decode(&mut self.buffer) {
-                Ok(Some(line)) => {
-                    may_be_object(line.as_bytes())?;
-                    if !line.trim_ascii().is_empty() {
-                        found(Piece::Object(line.as_bytes()));
-                    }
-                }
-                // An invalid line is rejected before its end has arrived.
-                Ok(None) => return may_be_object(&self.buffer),
-                Err(LinesCodecError::MaxLineLengthExceeded) => {
-                    may_be_object(&self.buffer)?;
-                    found(Piece::TooLong);
-                }
-                Err(LinesCodecError::Io(_)) => return Err(SplitError::NotText),
+    pub fn feed(&mut self, mut bytes: &[u8], mut found: impl FnMut(Piece<'_>)) -> Result<(), SplitError> {
+        while let Some(end) = memchr(b'\n', bytes) {
+            let (line, rest) = (&bytes[..end], &bytes[end + 1..]);
+            bytes = rest;
+            if mem::take(&mut self.is_too_long) {
+                continue;
+            }
+            if self.begun.is_empty() {
+                self.end_line(line, &mut found)?;
+            } else {
+                // Not kept: a single long line would occupy its memory for as long as the watch.
+                let mut whole = mem::take(&mut self.begun);
+                whole.extend_from_slice(line);
+                self.end_line(&whole, &mut found)?;
             }
         }
+        if self.is_too_long {
+            return Ok(());
+        }
+        self.begun.extend_from_slice(bytes);
+        // An invalid line is rejected before its end has arrived.
+        may_be_object(&self.begun)?;
+        if self.begun.len() > self.max_object {
+            self.begun = Vec::new();
+            self.is_too_long = true;
+            found(Piece::TooLong);
+        }
+        Ok(())
+    }
+
+    fn end_line(&self, line: &[u8], found: &mut impl FnMut(Piece<'_>)) -> Result<(), SplitError> {
+        may_be_object(line)?;
+        if line.len() > self.max_object {
+            found(Piece::TooLong);
+        } else if !line.trim_ascii().is_empty() {
+            found(Piece::Object(line.strip_suffix(b"\r").unwrap_or(line)));
+        }
+        Ok(())
     }
 }
 
@@ -299,7 +319,7 @@ impl Splitter {
         match part {
             Part::Between => {}
             Part::Object => {
-                let length = std::mem::take(&mut self.length);
+                let length = mem::take(&mut self.length);
                 found(if length > self.max_object { Piece::TooLong } else { Piece::Object(&self.object) });
                 self.object.clear();
             }

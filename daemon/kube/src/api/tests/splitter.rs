@@ -76,7 +76,7 @@ fn a_line_without_end_is_not_collected() {
     let mut found = 0;
     for _ in 0..1000 {
         lines.feed(&b"{\"a\":".repeat(50), |_| found += 1).expect("it begins well");
-        assert!(lines.buffer.len() <= 1000);
+        assert!(lines.begun.len() <= 1000);
     }
     assert_eq!(found, 1);
 }
@@ -89,7 +89,6 @@ fn what_is_not_objects_is_refused() {
     for text in ["<html>", "[1]", "}", "null", "\"{}\"", "{}]"] {
         assert!(matches!(items(9, text, 2), Err(SplitError::NotObjects(_))), "{text}");
     }
-    assert_eq!(Lines::default().feed(b"{\"\xff\"}\n", |_| {}), Err(SplitError::NotText));
     let endless = "[".repeat(MAX_DEPTH + 1);
     assert_eq!(items(9, &format!("{{\"a\":{endless}"), 999), Err(SplitError::TooDeep));
     let shell = format!("{{\"a\":\"{}\"}}", "x".repeat(MAX_LIST_FIELDS));
