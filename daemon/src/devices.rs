@@ -147,10 +147,11 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
     if let (HookMethod::Clsact, Some(reaper)) = (hooks.method(), &reaper) {
         hooks.change_filters_by(Box::new(ByReaper::new(reaper.clone(), Handle::current())));
     }
+    let is_served = &owner.marks.is_outside_served;
     let inputs = watch::Connections {
         config: config.clone(),
         snapshot: owner.snapshot.clone(),
-        is_served: owner.marks.is_outside_served.clone(),
+        is_served: is_served.clone(),
         changes: owner.changes.clone(),
         attach: Box::new(hooks),
         settings: Arc::new(move |values| settings.set(values)),
@@ -168,7 +169,7 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
     let sweep = sweep.ok().map(|it| (sweep::in_kernel(it), max_connections));
     Published {
         devices: watch::start(inputs, shutdown()),
-        sweep: sweep.map(|it| sweep::start(it, count, config.clone(), shutdown())),
+        sweep: sweep.map(|it| sweep::start(it, count, is_served.clone(), config.clone(), shutdown())),
         connections: Arc::new(move |see| connections.read(see)),
         drops: {
             let counter = Arc::clone(&counter);

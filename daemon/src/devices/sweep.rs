@@ -21,6 +21,10 @@ const EVERY: Duration = Duration::from_secs(10);
 /// The number of sweeps after which connections are counted again: counting reads each of them.
 const COUNT_EVERY: u64 = 3;
 
+/// The number of intervals of which one has a sweep while there is nothing to delete: a sweep of empty maps looks at each of
+/// their buckets, which takes milliseconds.
+const EMPTY_EVERY: u64 = 30;
+
 /// The interval of warnings about a full map.
 const WARN_EVERY: Duration = Duration::from_secs(3600);
 
@@ -61,16 +65,18 @@ pub(crate) fn in_kernel(mut sweep: Sweep) -> RunSweep {
     Box::new(move |timeouts, report| sweep.run(timeouts, report))
 }
 
-/// Starts the task; it ends with `shutdown`. `limit` is the maximum number of connections. Returns its reports.
+/// Starts the task; it ends with `shutdown`. `limit` is the maximum number of connections, and `is_served` whether clients
+/// outside can connect to an address. Returns its reports.
 pub fn start(
     (run, limit): (RunSweep, u32),
     count: CountConnections,
+    is_served: watch::Receiver<bool>,
     config: watch::Receiver<Arc<Config>>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> watch::Receiver<Arc<SweepReport>> {
     let report = SweepReport { limit, ..SweepReport::default() };
     let (published, reports) = watch::channel(Arc::new(report.clone()));
-    let task = Task { run: Some(run), count, config, published, report, sweeps: 0, warned: None };
+    let task = Task { run: Some(run), count, is_served, config, published, report, sweeps: 0, warned: None };
     tokio::spawn(async move {
         tokio::select! {
             () = task.run() => {}
@@ -84,6 +90,7 @@ struct Task {
     /// `None` while a sweep runs, and for ever if it has panicked.
     run: Option<RunSweep>,
     count: CountConnections,
+    is_served: watch::Receiver<bool>,
     config: watch::Receiver<Arc<Config>>,
     published: watch::Sender<Arc<SweepReport>>,
     report: SweepReport,
@@ -96,8 +103,11 @@ struct Task {
 impl Task {
     async fn run(mut self) {
         let mut ticks = interval(EVERY);
-        loop {
+        for tick in 0_u64.. {
             ticks.tick().await;
+            if self.is_empty() && !tick.is_multiple_of(EMPTY_EVERY) {
+                continue;
+            }
             let Some(run) = self.run.take() else { return };
             let used = percent(self.report.count, self.report.limit);
             let timeouts = timeouts(&self.config.borrow().packets, used);
@@ -109,6 +119,13 @@ impl Task {
             self.take(swept);
             self.published.send_replace(Arc::new(self.report.clone()));
         }
+    }
+
+    /// Whether there is nothing to delete, as far as is known: connections may have begun and their services may have gone
+    /// since the last count.
+    fn is_empty(&self) -> bool {
+        let nothing = ConnectionCount { connections: 0, handshakes: 0 };
+        self.report.count == Some(nothing) && !*self.is_served.borrow()
     }
 
     fn take(&mut self, swept: Result<Done, io::Error>) {

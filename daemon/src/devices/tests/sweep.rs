@@ -41,7 +41,7 @@ async fn deleted_connections_are_counted_by_reason() {
     });
     let counted: CountConnections = Arc::new(|| Ok(ConnectionCount { connections: 3, handshakes: 4 }));
     let config = watch::channel(Arc::new(Config::default())).1;
-    let mut reports = start((run, 1000), counted, config, std::future::pending());
+    let mut reports = start((run, 1000), counted, watch::channel(true).1, config, std::future::pending());
     timeout(Duration::from_secs(10), reports.changed()).await.unwrap().unwrap();
     let report = Arc::clone(&reports.borrow());
     assert_eq!(report.swept, BTreeMap::from([(SweepReason::Reset, 1), (SweepReason::Idle, 2)]));
@@ -55,7 +55,40 @@ async fn a_failed_sweep_is_counted() {
     let run: RunSweep = Box::new(|_, _| Err(io::ErrorKind::PermissionDenied.into()));
     let counted: CountConnections = Arc::new(|| Err(io::ErrorKind::PermissionDenied.into()));
     let config = watch::channel(Arc::new(Config::default())).1;
-    let mut reports = start((run, 1000), counted, config, std::future::pending());
+    let mut reports = start((run, 1000), counted, watch::channel(true).1, config, std::future::pending());
     timeout(Duration::from_secs(10), reports.changed()).await.unwrap().unwrap();
     assert_eq!((reports.borrow().failures, reports.borrow().count), (1, None));
+}
+
+/// Empty maps were searched every ten seconds, also on nodes that clients outside cannot connect to.
+#[tokio::test(start_paused = true)]
+async fn empty_maps_are_rarely_swept_while_nothing_is_served() {
+    let sweeps = Arc::new(Mutex::new(0));
+    let counter = Arc::clone(&sweeps);
+    let run: RunSweep = Box::new(move |_, _| {
+        *counter.lock().unwrap() += 1;
+        Ok(())
+    });
+    let found = Arc::new(Mutex::new(1));
+    let connections = Arc::clone(&found);
+    let counted: CountConnections =
+        Arc::new(move || Ok(ConnectionCount { connections: *connections.lock().unwrap(), handshakes: 0 }));
+    let (served, is_served) = watch::channel(false);
+    let config = watch::channel(Arc::new(Config::default())).1;
+    let _reports = start((run, 1000), counted, is_served, config, std::future::pending());
+    let sweeps_in = async |intervals: u64| {
+        *sweeps.lock().unwrap() = 0;
+        for _ in 0..intervals {
+            tokio::time::sleep(EVERY).await;
+        }
+        *sweeps.lock().unwrap()
+    };
+    let with_connections = sweeps_in(EMPTY_EVERY).await;
+    assert!(with_connections + 2 > EMPTY_EVERY, "{with_connections}: connections of a former service end, too");
+    *found.lock().unwrap() = 0;
+    sweeps_in(COUNT_EVERY + 1).await;
+    assert_eq!(sweeps_in(EMPTY_EVERY).await, 1);
+    served.send_replace(true);
+    let while_served = sweeps_in(EMPTY_EVERY).await;
+    assert!(while_served + 2 > EMPTY_EVERY, "{while_served}");
 }
