@@ -38,8 +38,10 @@ use crate::config::Config;
 use crate::events;
 use crate::reconcile::OwnerHandle;
 
-/// The minimum time between two writes to the state directory while an apiserver is connected.
-const SAVE_EVERY: Duration = Duration::from_secs(30);
+/// The minimum time between two writes to the state directory while an apiserver is connected. A write of 10,000 services
+/// takes 60 ms of CPU time and 20 MB of the disk. What is lost if the node crashes matters only if no apiserver responds
+/// afterwards.
+const SAVE_EVERY: Duration = Duration::from_secs(60);
 
 /// The same while none is connected.
 const SAVE_EVERY_DISCONNECTED: Duration = Duration::from_secs(5);

@@ -61,6 +61,9 @@ const CANARY_EVERY: Duration = Duration::from_secs(10);
 /// The interval of the loop without changes.
 const TICK_EVERY: Duration = Duration::from_secs(1);
 
+/// The minimum time between two publications of the health because of rounds. The loop publishes it in any case.
+const HEALTH_EVERY: Duration = Duration::from_millis(250);
+
 /// How many milliseconds systemd waits for a source at most. Units that are ordered after nodelb must start in the end,
 /// above all the kubelet: on a control-plane node it starts the apiserver itself.
 const READY_WITHOUT_ALL: u64 = 10_000;
@@ -106,6 +109,8 @@ struct LoopState {
     losses: Losses,
     /// The beginning of the latest round.
     latest_round: Option<Instant>,
+    /// The time of the latest round that has published the health.
+    latest_health: Option<Instant>,
     /// The time of the first change that waits for a round, and the time of that round.
     waiting: Option<(Taken, Instant)>,
 }
@@ -282,8 +287,11 @@ impl<D: Datapath> Owner<D> {
             state.was_ready = true;
             self.try_canary(state);
         }
-        // Published before systemd is notified: units that wait for it may send requests at once.
-        self.publish_health(state);
+        if becomes_ready || state.latest_health.is_none_or(|at| at.elapsed() >= HEALTH_EVERY) {
+            state.latest_health = Some(Instant::now());
+            // Before systemd is notified: units that wait for it may send requests at once.
+            self.publish_health(state);
+        }
         if becomes_ready {
             let (services, kept) = (self.engine.sizes().services, self.engine.kept());
             info!(message_id = %messages::READY, services, "{}", reconciled(&kept));

@@ -26,7 +26,7 @@ use crate::http::Slots;
 const SHOWN: usize = 8;
 
 /// The minimum time between two looks at the snapshots.
-const PAUSE: Duration = Duration::from_millis(250);
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// Follows the owner's snapshots until the owner has ended.
 pub(super) async fn run(entry: LbHealth, slots: Arc<Slots>) {
