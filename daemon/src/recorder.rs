@@ -134,7 +134,9 @@ impl Recorder {
             if let Some(file) = &file {
                 file.save(self.publish.borrow().clone());
             }
-            tokio::time::sleep(COLLECT).await;
+            if !self.from.is_closed() {
+                tokio::time::sleep(COLLECT).await;
+            }
         }
         if let Some(file) = file {
             file.close().await;

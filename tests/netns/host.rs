@@ -335,9 +335,9 @@ pub(crate) fn frontend(address: &str) -> Option<Value> {
     rows.iter().find(|row| row["address"] == address).cloned()
 }
 
-/// The rows of `/history` of a service, oldest first. The recorder collects events for 50 ms.
+/// The rows of `/history` of a service, oldest first. The recorder collects events for 250 ms.
 pub(crate) fn history(service: &str) -> Vec<Value> {
-    thread::sleep(Duration::from_millis(100));
+    thread::sleep(Duration::from_millis(350));
     let answer = get(&format!("/history?service={service}")).unwrap_or_default();
     answer["history"].as_array().cloned().unwrap_or_default()
 }

@@ -21,8 +21,8 @@ const EVERY: Duration = Duration::from_secs(10);
 /// The number of sweeps after which connections are counted again: counting reads each of them.
 const COUNT_EVERY: u64 = 3;
 
-/// The number of intervals of which one has a sweep while there is nothing to delete: a sweep of empty maps looks at each of
-/// their buckets, which takes milliseconds.
+/// The number of intervals of which one has a sweep while there are no connections and none can begin: a sweep of empty maps
+/// looks at each of their buckets, which takes milliseconds.
 const EMPTY_EVERY: u64 = 30;
 
 /// The interval of warnings about a full map.
@@ -66,7 +66,7 @@ pub(crate) fn in_kernel(mut sweep: Sweep) -> RunSweep {
 }
 
 /// Starts the task; it ends with `shutdown`. `limit` is the maximum number of connections, and `is_served` whether clients
-/// outside can connect to an address. Returns its reports.
+/// outside can connect to an address; those at pod devices can always. Returns its reports.
 pub fn start(
     (run, limit): (RunSweep, u32),
     count: CountConnections,
@@ -76,7 +76,7 @@ pub fn start(
 ) -> watch::Receiver<Arc<SweepReport>> {
     let report = SweepReport { limit, ..SweepReport::default() };
     let (published, reports) = watch::channel(Arc::new(report.clone()));
-    let task = Task { run: Some(run), count, is_served, config, published, report, sweeps: 0, warned: None };
+    let task = Task { run: Some(run), count, is_served, config, published, report, is_empty: false, sweeps: 0, warned: None };
     tokio::spawn(async move {
         tokio::select! {
             () = task.run() => {}
@@ -94,6 +94,8 @@ struct Task {
     config: watch::Receiver<Arc<Config>>,
     published: watch::Sender<Arc<SweepReport>>,
     report: SweepReport,
+    /// Whether there were no connections when they were counted last, and none can have begun since then.
+    is_empty: bool,
     /// Number of sweeps.
     sweeps: u64,
     /// The time of the last warning.
@@ -105,13 +107,17 @@ impl Task {
         let mut ticks = interval(EVERY);
         for tick in 0_u64.. {
             ticks.tick().await;
-            if self.is_empty() && !tick.is_multiple_of(EMPTY_EVERY) {
+            if self.may_have_begun() {
+                self.is_empty = false;
+            }
+            if self.is_empty && !tick.is_multiple_of(EMPTY_EVERY) {
                 continue;
             }
             let Some(run) = self.run.take() else { return };
             let used = percent(self.report.count, self.report.limit);
             let timeouts = timeouts(&self.config.borrow().packets, used);
-            let counts = self.sweeps.is_multiple_of(COUNT_EVERY).then(|| Arc::clone(&self.count));
+            let counts = self.is_empty || self.sweeps.is_multiple_of(COUNT_EVERY);
+            let counts = counts.then(|| Arc::clone(&self.count));
             let swept = tokio::task::spawn_blocking(move || sweep(run, &timeouts, counts));
             let Ok((run, swept)) = swept.await else { return };
             self.run = Some(run);
@@ -121,11 +127,12 @@ impl Task {
         }
     }
 
-    /// Whether there is nothing to delete, as far as is known: connections may have begun and their services may have gone
-    /// since the last count.
-    fn is_empty(&self) -> bool {
-        let nothing = ConnectionCount { connections: 0, handshakes: 0 };
-        self.report.count == Some(nothing) && !*self.is_served.borrow()
+    /// Whether a connection may have begun since the last call.
+    fn may_have_begun(&mut self) -> bool {
+        // An address may have been served in between.
+        let has_changed = self.is_served.has_changed().unwrap_or(true);
+        let is_served = *self.is_served.borrow_and_update();
+        has_changed || is_served || !self.config.borrow().packets.pod_devices.is_empty()
     }
 
     fn take(&mut self, swept: Result<Done, io::Error>) {
@@ -135,10 +142,14 @@ impl Task {
                     *self.report.swept.entry(reason).or_default() += number;
                 }
                 self.report.duration = duration;
-                self.report.count = count.or(self.report.count);
+                if let Some(count) = count {
+                    self.is_empty = count == ConnectionCount { connections: 0, handshakes: 0 };
+                    self.report.count = Some(count);
+                }
                 self.report_full();
             }
             Err(error) => {
+                self.is_empty = false;
                 self.report.failures += 1;
                 if self.report.failures == 1 {
                     warn!(

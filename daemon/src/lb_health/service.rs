@@ -26,7 +26,7 @@ use crate::http::Slots;
 const SHOWN: usize = 8;
 
 /// The minimum time between two looks at the snapshots.
-const PAUSE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// Follows the owner's snapshots until the owner has ended.
 pub(super) async fn run(entry: LbHealth, slots: Arc<Slots>) {
@@ -46,12 +46,12 @@ pub(super) async fn run(entry: LbHealth, slots: Arc<Slots>) {
         if !changes.is_empty() && entry.changes.send(changes).await.is_err() {
             return;
         }
+        // The snapshots within this time are read once, however many there are.
+        sleep(PAUSE).await;
         tokio::select! {
             changed = servers.snapshot.changed() => if changed.is_err() { return },
             () = servers.listeners.retry_is_due() => {}
         }
-        // The snapshots within this time are read once, however many there are.
-        sleep(PAUSE).await;
     }
 }
 

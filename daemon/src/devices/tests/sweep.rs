@@ -74,7 +74,7 @@ async fn empty_maps_are_rarely_swept_while_nothing_is_served() {
     let counted: CountConnections =
         Arc::new(move || Ok(ConnectionCount { connections: *connections.lock().unwrap(), handshakes: 0 }));
     let (served, is_served) = watch::channel(false);
-    let config = watch::channel(Arc::new(Config::default())).1;
+    let (configured, config) = watch::channel(Arc::new(Config::default()));
     let _reports = start((run, 1000), counted, is_served, config, std::future::pending());
     let sweeps_in = async |intervals: u64| {
         *sweeps.lock().unwrap() = 0;
@@ -83,12 +83,25 @@ async fn empty_maps_are_rarely_swept_while_nothing_is_served() {
         }
         *sweeps.lock().unwrap()
     };
-    let with_connections = sweeps_in(EMPTY_EVERY).await;
-    assert!(with_connections + 2 > EMPTY_EVERY, "{with_connections}: connections of a former service end, too");
+    let is_regular = |sweeps: u64| sweeps + 2 > EMPTY_EVERY;
+    assert!(is_regular(sweeps_in(EMPTY_EVERY).await), "connections of a former service end, too");
     *found.lock().unwrap() = 0;
     sweeps_in(COUNT_EVERY + 1).await;
     assert_eq!(sweeps_in(EMPTY_EVERY).await, 1);
+    *found.lock().unwrap() = 1;
+    sweeps_in(EMPTY_EVERY).await;
+    assert!(is_regular(sweeps_in(EMPTY_EVERY).await), "each of the rare sweeps counts");
+    *found.lock().unwrap() = 0;
+    sweeps_in(COUNT_EVERY + 1).await;
     served.send_replace(true);
-    let while_served = sweeps_in(EMPTY_EVERY).await;
-    assert!(while_served + 2 > EMPTY_EVERY, "{while_served}");
+    served.send_replace(false);
+    assert!(sweeps_in(2).await > 0, "a connection may have begun in between");
+    sweeps_in(COUNT_EVERY + 1).await;
+    assert_eq!(sweeps_in(EMPTY_EVERY).await, 1);
+    let with_pods = "[packets]\nmode = \"on\"\npod-devices = [\"tap*\"]\n";
+    configured.send_replace(Arc::new(Config::parse(with_pods).unwrap()));
+    assert!(is_regular(sweeps_in(EMPTY_EVERY).await), "Pods can always connect");
+    configured.send_replace(Arc::default());
+    served.send_replace(true);
+    assert!(is_regular(sweeps_in(EMPTY_EVERY).await));
 }
