@@ -76,7 +76,8 @@ pub fn start(
 ) -> watch::Receiver<Arc<SweepReport>> {
     let report = SweepReport { limit, ..SweepReport::default() };
     let (published, reports) = watch::channel(Arc::new(report.clone()));
-    let task = Task { run: Some(run), count, is_served, config, published, report, is_empty: false, sweeps: 0, warned: None };
+    let task =
+        Task { run: Some(run), count, is_served, config, published, report, is_empty: false, sweeps: 0, warned: None };
     tokio::spawn(async move {
         tokio::select! {
             () = task.run() => {}
