@@ -111,6 +111,7 @@ fn messages_that_are_mentioned_exist() {
             "GLIBC_TUNABLES",
             "M_ARENA_MAX",
             "LD_PRELOAD",
+            "BULK_ONLY",
             "CONNECT_ONLY",
         ]);
     let known: BTreeSet<String> = MESSAGES
