@@ -61,7 +61,7 @@ const CANARY_EVERY: Duration = Duration::from_secs(10);
 /// The interval of the loop without changes.
 const TICK_EVERY: Duration = Duration::from_secs(1);
 
-/// The minimum time between two publications of the health because of rounds. The loop publishes it in any case.
+/// The minimum time between two rounds that publish the health. Without them, the loop publishes it every [`TICK_EVERY`].
 const HEALTH_EVERY: Duration = Duration::from_millis(250);
 
 /// How many milliseconds systemd waits for a source at most. Units that are ordered after nodelb must start in the end,

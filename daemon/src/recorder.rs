@@ -26,8 +26,7 @@ use crate::latency::Latencies;
 /// How many batches of events may wait for the recorder: while it reads the records of earlier runs, or for [`COLLECT`].
 const QUEUE: usize = 4_096;
 
-/// How long events are collected after a batch, so that the recorder does not wake for each of many rounds: the owner wakes
-/// another thread for it.
+/// How long events are collected after a batch. For each batch that does not wait, the owner task has to wake another thread.
 const COLLECT: Duration = Duration::from_millis(250);
 
 /// How many numbers a run skips after the stored records of earlier runs: a run that was killed may have shown records

@@ -316,6 +316,12 @@ impl Packets {
         }
     }
 
+    /// Whether any client can begin a connection that the packet programs translate: at pod devices always, elsewhere if an
+    /// address is served outside the node.
+    pub(crate) fn may_have_clients(&self, is_outside_served: bool) -> bool {
+        is_outside_served || !self.pod_devices.is_empty()
+    }
+
     /// The devices that two lists contain which exclude each other.
     fn together(&self) -> Vec<(&'static str, String)> {
         let excluded = self.devices.iter().filter_map(|device| {

@@ -66,7 +66,7 @@ pub(crate) fn in_kernel(mut sweep: Sweep) -> RunSweep {
 }
 
 /// Starts the task; it ends with `shutdown`. `limit` is the maximum number of connections, and `is_served` whether clients
-/// outside can connect to an address; those at pod devices can always. Returns its reports.
+/// outside can connect to an address. Returns its reports.
 pub fn start(
     (run, limit): (RunSweep, u32),
     count: CountConnections,
@@ -133,7 +133,7 @@ impl Task {
         // An address may have been served in between.
         let has_changed = self.is_served.has_changed().unwrap_or(true);
         let is_served = *self.is_served.borrow_and_update();
-        has_changed || is_served || !self.config.borrow().packets.pod_devices.is_empty()
+        has_changed || self.config.borrow().packets.may_have_clients(is_served)
     }
 
     fn take(&mut self, swept: Result<Done, io::Error>) {

@@ -284,7 +284,7 @@ impl Task {
             true if self.is_drained => Before::NoConnections,
             true => Before::Connections,
         };
-        let is_needed = self.is_any_served() || !packets.pod_devices.is_empty();
+        let is_needed = packets.may_have_clients(self.is_any_served());
         let decision = mode::decide(packets.mode, &self.findings, before, is_needed);
         self.is_idle = decision.activity == Activity::Off && !is_needed;
         (self.settings)(settings(packets, decision.activity == Activity::Draining));

@@ -64,7 +64,7 @@ impl ServiceName {
         Self(Arc::new(FullName { namespace, name }))
     }
 
-    /// Where the name is in memory: equal for copies of one name, and for no different names at the same time.
+    /// Where the name is in memory. Clones of a name are in the same place; different names never are while both exist.
     pub(crate) fn place(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }

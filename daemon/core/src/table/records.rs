@@ -37,7 +37,7 @@ impl Records {
     /// Prepares for this number of searches.
     pub(crate) fn search(&self, count: usize) -> RecordSearch<'_> {
         let is_worthwhile = count >= MANY && self.0.len() / RECORDS_PER_SEARCH <= count;
-        let visited = self.0.iter().take(if is_worthwhile { self.0.len() } else { 0 });
+        let visited = is_worthwhile.then(|| self.0.iter()).into_iter().flatten();
         let by_place = visited.map(|(name, record)| (name.place(), &**record)).collect();
         RecordSearch { records: self, by_place }
     }
