@@ -18,5 +18,6 @@ pub mod node;
 mod ports;
 mod reject;
 pub mod rewrite;
+pub mod rule;
 pub mod sweep;
 pub mod translate;

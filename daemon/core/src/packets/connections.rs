@@ -8,6 +8,7 @@ use crate::model::addr::Protocol;
 use crate::packets::headers::Ports;
 use crate::packets::headers::tcp_flags::{ACK, FIN, RST, SYN};
 use crate::packets::key::{FragmentKey, PacketKey, Side, Tuple};
+use crate::packets::rule::Rule;
 use crate::state::entries::{BackendId, ServiceId};
 
 /// Seconds after which a handshake that the backend has not answered may lose its port to another connection.
@@ -127,6 +128,8 @@ pub struct TableLimits {
 pub struct Tables {
     /// The sizes.
     pub limits: TableLimits,
+    /// The rule that a test has removed.
+    pub removed: Option<Rule>,
     /// The connections that both ends take part in.
     pub connections: OrdMap<PacketKey, Connection>,
     /// The handshakes.
@@ -151,6 +154,7 @@ impl Tables {
     pub fn new(limits: TableLimits) -> Self {
         Self {
             limits,
+            removed: None,
             connections: OrdMap::new(),
             half_open: OrdMap::new(),
             fragments: OrdMap::new(),
@@ -158,6 +162,11 @@ impl Tables {
             cursors: OrdMap::new(),
             answered: (0, 0),
         }
+    }
+
+    /// Whether the rule applies: no test has removed it.
+    pub fn keeps(&self, rule: Rule) -> bool {
+        self.removed != Some(rule)
     }
 
     /// The entry in either table.
@@ -227,7 +236,8 @@ impl Tables {
             return reverse.flags.has_replied;
         }
         let received = ports.acknowledgment.wrapping_sub(reverse.acknowledgment);
-        let is_known = entry.flags.is_assured || reverse.acknowledgment == 0;
+        let is_known =
+            entry.flags.is_assured || reverse.acknowledgment == 0 || !self.keeps(Rule::ProofByAcknowledgment);
         ports.tcp_flags & (ACK | SYN | RST) == ACK && (is_known || received < MOST_RECEIVED)
     }
 
@@ -240,7 +250,7 @@ impl Tables {
     /// ignores it unless its number is the next one (RFC 5961 section 3.2). The programs see only what the backend has
     /// acknowledged.
     fn is_reset(&self, key: &PacketKey, entry: &Connection, sequence: u32) -> bool {
-        if entry.flags.is_reverse {
+        if entry.flags.is_reverse || !self.keeps(Rule::ClientResetInWindow) {
             return true;
         }
         let Some((reverse_key, reverse)) = self.reverse_of(key, entry) else { return false };
