@@ -41,6 +41,7 @@ mod sys;
 mod tcx;
 mod versions;
 mod write;
+pub mod xtables;
 
 pub use attach::{LinkFault, LinkState, Links};
 pub use cleanup::{CleanupReport, cleanup};

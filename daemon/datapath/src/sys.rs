@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "system calls and shared memory")]
 
 pub(crate) mod tc;
+pub(crate) mod xt;
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::ffi::{CString, c_void};

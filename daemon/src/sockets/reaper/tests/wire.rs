@@ -31,7 +31,7 @@ fn orders_arrive_as_they_were_sent() {
         Order::Within("/sys/fs/cgroup/kubepods.slice".into()),
         Order::Spare(vec![1, u32::MAX]),
         Order::Spare((0..u32::from(u16::MAX)).collect()),
-        Order::Rules,
+        Order::Rules(LegacyTables { v4: false, v6: true }),
         Order::Filter { ifindex: u32::MAX, change: FilterChange::AddQdisc },
     ]
     .into_iter()
