@@ -220,7 +220,8 @@ impl Task {
         let Ok((hooks, devices, errors)) = synced.await else { return true };
         let devices = devices.into_iter().map(|device| {
             let error = errors.get(&device.ifindex).cloned();
-            DeviceReport { is_attached: error.is_none() && hooks.has(device.ifindex), error, device }
+            let ahead = hooks.ahead(device.ifindex).map(str::to_owned);
+            DeviceReport { is_attached: error.is_none() && hooks.has(device.ifindex), error, ahead, device }
         });
         self.report.send_replace(Arc::new(DevicesReport {
             decision: Some(decision),

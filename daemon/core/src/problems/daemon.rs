@@ -171,6 +171,9 @@ fn tables(observed: &Observed, found: &mut Vec<Problem>) {
     if let Some(failure) = &observed.packet_failure {
         found.push(Problem::new(Reason::PacketPathFailed, "devices", failure));
     }
+    for program in &observed.programs_ahead {
+        found.push(Problem::new(Reason::ProgramInFront, "devices", program));
+    }
     if observed.sweep_failures > 0 {
         let cause = format!("{} searches for ended connections failed", observed.sweep_failures);
         found.push(Problem::new(Reason::SweepFailing, "connections", cause));

@@ -102,6 +102,8 @@ pub struct Observed {
     pub closed_listeners: Vec<(String, String)>,
     /// Why packets of clients outside the node are not translated, although the node stays ready.
     pub packet_failure: Option<String>,
+    /// The programs of other software that run before those of the packet path, with their devices.
+    pub programs_ahead: Vec<String>,
     /// The reason of each kind of dropped packets, the number of packets, and the time of the last one.
     pub drops: Vec<(&'static str, u64, Time)>,
     /// The number of failed searches for connections that have ended.

@@ -127,6 +127,8 @@ reasons! {
         "A kernel map is more than 90 % full";
     PacketPathFailed, Warning, "nodelb devices", [],
         "Connections from outside the node are not translated, or only by programs of an earlier start";
+    ProgramInFront, Warning, "nodelb devices", [],
+        "A program of other software runs before nodelb's at a network device and may take its packets";
     PacketPortsExhausted, Warning, "nodelb drops", ["NodelbPacketPortsExhausted"],
         "In the last 5 minutes, no source port was free for a connection from outside the node to a backend elsewhere";
     PacketsNotRouted, Warning, "nodelb drops", ["NodelbPacketsNotRouted"],

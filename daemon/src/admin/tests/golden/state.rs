@@ -195,7 +195,8 @@ fn devices() -> DevicesReport {
         v6: None,
         role,
     };
-    let report = |device: Device| DeviceReport { is_attached: device.role == Role::Uplink, device, error: None };
+    let report =
+        |device: Device| DeviceReport { is_attached: device.role == Role::Uplink, device, error: None, ahead: None };
     DevicesReport {
         failure: None,
         decision: Some(Decision {
