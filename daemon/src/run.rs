@@ -59,7 +59,7 @@ const RELEASE_MEMORY_EVERY: Duration = Duration::from_secs(30);
 
 /// The delay before an address that could not be bound is retried: of the admin API and of the health checks for load
 /// balancers.
-const LISTEN_AGAIN: Duration = Duration::from_secs(5);
+const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
 /// Everything that does not depend on the datapath, before the runtime starts.
 struct Setup {

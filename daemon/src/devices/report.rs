@@ -21,6 +21,8 @@ pub struct DevicesReport {
     pub repairs: u64,
     /// The devices in the order of their indexes.
     pub devices: Vec<DeviceReport>,
+    /// Whether another service proxy is present.
+    pub has_other_proxy: bool,
     /// Why the packet path could not be started, if so.
     pub failure: Option<Failure>,
 }

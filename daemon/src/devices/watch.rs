@@ -228,6 +228,7 @@ impl Task {
             method: Some(hooks.method()),
             repairs: hooks.repairs(),
             devices: devices.collect(),
+            has_other_proxy: !self.findings.proxies.is_empty(),
             failure: None,
         }));
         self.hooks = Some(hooks);

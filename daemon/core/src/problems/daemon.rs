@@ -142,7 +142,10 @@ fn node(observed: &Observed, found: &mut Vec<Problem>) {
     }
     for (service, error) in facts.all_health_check_port_errors() {
         let object = service.map_or_else(|| "healthz".to_owned(), ToString::to_string);
-        found.push(Problem::new(Reason::HealthCheckPortClosed, object, &**error));
+        let problem = Problem::new(Reason::HealthCheckPortClosed, object, &**error);
+        // kube-proxy answers as long as it runs, and nodelb tries again every second.
+        let severity = if observed.has_other_proxy { Severity::Notice } else { problem.severity };
+        found.push(Problem { severity, ..problem });
     }
 }
 

@@ -120,7 +120,7 @@ reasons! {
     NodeAddressUnanswered, Warning, "nodelb diff", [],
         "NodePorts do not work on an address of the node";
     HealthCheckPortClosed, Warning, "journalctl -u nodelb", [],
-        "Load balancers get no answer to their health checks";
+        "Load balancers get no answer to their health checks; a notice while another service proxy is present, which answers";
     ProgrammingSlow, Warning, "nodelb history", ["NodelbProgrammingSlow"],
         "Changes of EndpointSlices took more than 10 seconds until the kernel had them";
     MapNearlyFull, Warning, "nodelb maps", ["NodelbMapNearlyFull", "NodelbPacketConnectionsNearlyFull"],

@@ -28,6 +28,7 @@ fn report() -> DevicesReport {
     };
     DevicesReport {
         failure: None,
+        has_other_proxy: false,
         decision: Some(Decision { activity: Activity::On, reason: "because".into() }),
         method: Some(HookMethod::Tcx),
         repairs: 2,

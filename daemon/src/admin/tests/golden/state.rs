@@ -199,6 +199,7 @@ fn devices() -> DevicesReport {
         |device: Device| DeviceReport { is_attached: device.role == Role::Uplink, device, error: None, ahead: None };
     DevicesReport {
         failure: None,
+        has_other_proxy: false,
         decision: Some(Decision {
             activity: Activity::On,
             reason: "packets.mode is \"on\", and no other service proxy was found".into(),
