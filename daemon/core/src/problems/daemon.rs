@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::problem::{Observed, Problem, TableUsage};
-use super::reason::Reason;
+use super::reason::{Reason, Severity};
 use crate::check::Check;
 use crate::history::{Record, What};
 use crate::model::service::Source;
