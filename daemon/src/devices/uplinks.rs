@@ -173,9 +173,11 @@ pub(crate) type Former = BTreeMap<Arc<str>, Device>;
 /// Lets devices that were uplinks before remain uplinks while they are down or without an address or route, also if they
 /// were made again: the programs cost nothing there, and when the device is back, no packet of a connection passes it
 /// untranslated. Remembers the uplinks of now.
-pub(crate) fn keep(devices: &mut [Device], former: &mut Former) {
+pub(crate) fn keep(devices: &mut [Device], former: &mut Former, machine: &Machine) {
     for device in &mut *devices {
-        let is_passing = matches!(device.role, Role::Unused(Reason::Down | Reason::NoAddress | Reason::OtherNamespace));
+        let is_down = machine.interfaces.get(&device.ifindex).is_some_and(|interface| !interface.is_up);
+        let is_passing = matches!(device.role, Role::Unused(Reason::Down | Reason::NoAddress | Reason::OtherNamespace))
+            || is_down && device.role == Role::Uplink;
         let known = former.get(&device.name).filter(|known| is_passing && known.kind == device.kind);
         let Some(known) = known else { continue };
         device.role = Role::Uplink;

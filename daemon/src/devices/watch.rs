@@ -210,7 +210,7 @@ impl Task {
             }
         };
         self.has_failed = false;
-        uplinks::keep(&mut devices, &mut self.former);
+        uplinks::keep(&mut devices, &mut self.former, &machine);
         self.search(machine).await;
         let decision = self.decide(&packets);
         if !self.send(&devices).await {

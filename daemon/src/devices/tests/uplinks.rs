@@ -132,23 +132,23 @@ fn an_uplink_that_goes_down_and_up_keeps_its_programs() {
     let mut host = Host::new();
     let before = host.devices("");
     let mut former = Former::new();
-    keep(&mut before.clone(), &mut former);
+    keep(&mut before.clone(), &mut former, &host.machine);
     let index = host.index("eth0");
     host.machine.interfaces.get_mut(&index).unwrap().is_up = false;
     host.machine.addresses.retain(|address| address.interface != index);
     let down = host.devices("");
     let mut kept = down.clone();
-    keep(&mut kept, &mut former.clone());
+    keep(&mut kept, &mut former.clone(), &host.machine);
     let eth0 = |devices: &[Device]| devices.iter().find(|device| device.ifindex == index).unwrap().clone();
     assert_eq!(eth0(&kept), eth0(&before), "with its addresses, which answers need when it is back");
     let mut never_used = down.clone();
-    keep(&mut never_used, &mut Former::new());
+    keep(&mut never_used, &mut Former::new(), &host.machine);
     assert_eq!(never_used, down);
     let mut excluded = host.devices("except = [\"eth0\"]");
     host.machine.interfaces.get_mut(&index).unwrap().is_up = true;
     excluded[0].role = Role::Unused(Reason::Excluded { is_needed: true });
     let wanted = excluded.clone();
-    keep(&mut excluded[..1], &mut former);
+    keep(&mut excluded[..1], &mut former, &host.machine);
     assert_eq!(excluded[..1], wanted[..1], "the configuration decides");
 }
 
@@ -178,19 +178,19 @@ fn an_uplink_that_is_made_again_is_one_from_the_start() {
     host.add("bond1", "bond");
     host.address("bond1", "203.0.113.2");
     let mut former = Former::new();
-    keep(&mut host.devices(""), &mut former);
+    keep(&mut host.devices(""), &mut former, &host.machine);
     let mut gone = Host::new().devices("");
-    keep(&mut gone, &mut former);
+    keep(&mut gone, &mut former, &Host::new().machine);
     let mut again = Host::new();
     again.add("other", "");
     again.add("bond1", "bond").is_up = false;
     let mut devices = again.devices("");
     assert_eq!(devices[3].role, Role::Unused(Reason::Down));
-    keep(&mut devices, &mut former);
+    keep(&mut devices, &mut former, &again.machine);
     assert_eq!((&devices[3].role, devices[3].v4), (&Role::Uplink, None), "its addresses are not known yet");
     again.machine.interfaces.get_mut(&4).unwrap().kind = "dummy".into();
     let mut devices = again.devices("");
-    keep(&mut devices, &mut former);
+    keep(&mut devices, &mut former, &again.machine);
     assert_eq!(devices[3].role, Role::Unused(Reason::Down), "a device of another kind");
 }
 

@@ -50,7 +50,8 @@ fn an_order_is_bounded() {
     for header in [
         [SOCKETS, 0, low, high],
         [0, 0, 1, 0],
-        [RULES, 0, 1, 0],
+        [RULES, 0, 0, 0],
+        [RULES, 0, 2, 0],
         [FILTER, 0, 2, 0],
         [WITHIN, 0, 255, 255],
         [255, 255, 255, 255],
