@@ -404,7 +404,7 @@ pub(crate) fn connect_to(
         connect: connect::ConnectTimeouts::default(),
         credentials,
     };
-    let (apiservers, _report) = apiserver::start(parts, std::future::pending()).expect("usable settings");
+    let (apiservers, _report, _task) = apiserver::start(parts, std::future::pending()).expect("usable settings");
     apiservers
 }
 

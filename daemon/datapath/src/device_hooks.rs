@@ -401,17 +401,16 @@ fn remove_device(ifindex: u32, pins: &Pins, changes: &dyn ChangeFilters) -> Resu
 
 /// Detaches a pinned link and removes its pin; returns whether there was one.
 fn remove_link(path: &Path, crash: &CrashPoint) -> io::Result<bool> {
-    let link = match sys::open_pinned(path) {
-        Ok(link) => Some(link),
+    let link = match sys::open_link(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(_not_a_link) => None,
+        link => link?,
     };
     if let Some(link) = &link {
         // Fails only if the link is detached already, because its device is gone.
         let _ = sys::link_detach(link.as_fd());
         crash.pass();
     }
-    pins::remove_file(path, crash)?;
+    pins::clear(path, crash)?;
     Ok(link.is_some())
 }
 

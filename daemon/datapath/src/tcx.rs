@@ -74,7 +74,8 @@ pub(crate) fn fault(point: HookPoint, program: BorrowedFd<'_>, pins: &Pins) -> O
 
 /// Whether the pinned link is attached to its hook.
 pub(crate) fn is_alive(point: HookPoint, pins: &Pins) -> bool {
-    sys::open_pinned(&pins.link(&point.pin_name())).is_ok_and(|link| is_attached(link.as_fd(), point))
+    let link = sys::open_link(&pins.link(&point.pin_name())).ok().flatten();
+    link.is_some_and(|link| is_attached(link.as_fd(), point))
 }
 
 /// Whether the link is attached to the hook of this device. The index of a device may be used again: if this process may

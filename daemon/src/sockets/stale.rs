@@ -159,7 +159,9 @@ impl StaleSockets {
         let Handles { flows, mut reaper, cgroup } = handles;
         // Before any frontend counts as new.
         let mut state = PassState::since(&self.snapshot.borrow());
-        if state.answered.is_none() && boot::is_another(self.directory.clone()).await {
+        // At every start, so that the next boot is recognised.
+        let is_another_boot = boot::is_another(self.directory.clone()).await;
+        if state.answered.is_none() && is_another_boot {
             state.begin_with_nothing();
         }
         let [at_first, at_most] = self.call_again;

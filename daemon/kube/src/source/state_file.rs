@@ -15,7 +15,7 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::remembered;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use crate::apiserver::credentials::authorities::Authorities;
@@ -185,24 +185,33 @@ pub struct StateSettings {
 
 impl StateSettings {
     /// Reads the state file. Logs a warning and returns nothing if this fails or takes too long.
-    pub async fn load(&self, node: &str) -> Vec<Change> {
+    pub async fn load(&self, node: &str) -> Loaded {
         let (cluster, node, path) = (self.cluster.clone(), node.to_owned(), path(&self.directory));
         let read = move |path: &Path| read(path, cluster.as_ref(), &node);
         let consequence = "nodelb starts without the services in it, until an apiserver is reachable";
-        let loaded = state_file::load(&path, self.timeout, consequence, read).await;
-        let Loaded { changes, unreadable } = loaded.unwrap_or_default();
+        let loaded = state_file::load(&path, self.timeout, consequence, read).await.unwrap_or_default();
         let path = path.display();
-        if unreadable > 0 {
-            warn!(message_id = %messages::STATE_UNREADABLE, "ignored {unreadable} lines of {path} that cannot be decoded");
+        if loaded.unreadable > 0 {
+            warn!(
+                message_id = %messages::STATE_UNREADABLE,
+                "ignored {} lines of {path} that cannot be decoded", loaded.unreadable
+            );
         }
-        if !changes.is_empty() {
+        if !loaded.changes.is_empty() {
             info!(
                 message_id = %messages::STATE_LOADED,
                 "loaded {} objects from {path}; they stay in use until an apiserver confirms or corrects them",
-                changes.len()
+                loaded.changes.len()
             );
         }
-        changes
+        loaded
+    }
+
+    /// Whether a snapshot that began with these changes contains everything that is in the file, which then may be
+    /// replaced. Nothing loaded may mean that the file could not be read. A file of which the cluster is unknown may
+    /// contain objects of another one.
+    fn is_whole(&self, loaded: &Loaded) -> bool {
+        self.cluster.is_some() && !loaded.changes.is_empty() && loaded.unreadable == 0
     }
 }
 
@@ -223,7 +232,12 @@ pub(super) struct Saver {
     is_outdated: bool,
     /// The time of the latest change that may not be in a published snapshot yet.
     changed_at: Option<Instant>,
+    /// Whether every snapshot has the content of the file, also before the source is synced.
+    has_recalled: bool,
 }
+
+/// How long the owner task may take to publish its last snapshot at the end of the process.
+const LAST_SNAPSHOT: Duration = Duration::from_secs(1);
 
 impl Saver {
     pub(super) fn new(settings: &StateSettings, snapshot: watch::Receiver<Arc<Snapshot>>) -> Self {
@@ -244,7 +258,13 @@ impl Saver {
             latest: 0,
             is_outdated: false,
             changed_at: None,
+            has_recalled: false,
         }
+    }
+
+    /// Records what every snapshot from now on began with.
+    pub(super) fn recalled(&mut self, settings: &StateSettings, loaded: &Loaded) {
+        self.has_recalled = settings.is_whole(loaded);
     }
 
     /// Reports whether an apiserver is connected. What waits to be written is written soon after the connection was
@@ -282,10 +302,10 @@ impl Saver {
         self.mark_outdated();
     }
 
-    /// Saves the latest snapshot if the source is synced and the file is outdated. Never waits.
+    /// Saves the latest snapshot if it has everything that the file has, and the file is outdated. Never waits.
     pub(super) fn save_if_outdated(&mut self) {
         let has_new_snapshot = self.changed_at.is_some() && self.snapshot.has_changed().unwrap_or(false);
-        if !(self.is_outdated || has_new_snapshot) || !self.snapshot.borrow().facts().is_synced(Source::Kubernetes) {
+        if !(self.is_outdated || has_new_snapshot) || !self.has_everything() {
             return;
         }
         // The owner task may apply the latest changes to one of the next snapshots.
@@ -297,8 +317,21 @@ impl Saver {
         self.file.save((self.clusters.clone(), self.snapshot.clone()));
     }
 
-    /// Writes the latest state at the end of the process, within the time limit.
+    /// Whether the file may be replaced: the source is synced, or everything in the file was recalled and the cluster is
+    /// known.
+    fn has_everything(&self) -> bool {
+        let is_synced = self.snapshot.borrow().facts().is_synced(Source::Kubernetes);
+        is_synced || self.has_recalled && !self.clusters.is_empty()
+    }
+
+    /// Writes the last state at the end of the process, within the time limit. The owner task takes what waits for it and
+    /// ends; only its last snapshot contains everything that readers may have seen.
     pub(super) async fn close(mut self) {
+        let ended = async { while self.snapshot.changed().await.is_ok() {} };
+        // After this time, the latest snapshot is better than none.
+        _ = timeout(LAST_SNAPSHOT, ended).await;
+        // Nobody reports any more whether this snapshot is a new one.
+        self.is_outdated |= self.changed_at.is_some();
         self.save_if_outdated();
         self.file.close().await;
     }
