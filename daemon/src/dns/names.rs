@@ -36,6 +36,13 @@ pub(super) struct Bounds {
     pub(super) hold: Option<u64>,
 }
 
+impl Bounds {
+    /// The time within the bounds. The minimum wins over a maximum below it.
+    fn limit(&self, millis: u64) -> u64 {
+        millis.min(self.max_ttl).max(self.min_ttl)
+    }
+}
+
 /// The last records of a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Known {
@@ -358,7 +365,7 @@ impl Entry {
         self.was_answered = true;
         let negative = |ttl: Option<Ttl>| {
             let millis = u64::from(ttl.unwrap_or(DEFAULT_NEGATIVE_TTL)) * 1_000;
-            millis.min(MAX_NEGATIVE).clamp(bounds.min_ttl, bounds.max_ttl)
+            bounds.limit(millis.min(MAX_NEGATIVE))
         };
         let pause = match answer {
             Answer::Records(records, ttl) if !records.is_usable() => {
@@ -372,7 +379,7 @@ impl Entry {
                     self.known = Some(Known { records, server: Arc::clone(&server), since: unix });
                 }
                 (self.problem, self.gone_since, self.ttl) = (None, None, Some(ttl));
-                (u64::from(ttl) * 1_000).clamp(bounds.min_ttl, bounds.max_ttl)
+                bounds.limit(u64::from(ttl) * 1_000)
             }
             Answer::Empty(ttl) | Answer::NoSuchName(ttl) if self.known.is_none() => {
                 (self.gone_since, self.ttl) = (None, ttl);
@@ -383,7 +390,7 @@ impl Entry {
                 let since = *self.gone_since.get_or_insert(now);
                 self.ttl = ttl;
                 self.problem = Some(without_records(&server, true));
-                let left = bounds.hold.map(|hold| (since.0 + hold).saturating_sub(now.0));
+                let left = bounds.hold.map(|hold| since.0.saturating_add(hold).saturating_sub(now.0));
                 if left == Some(0) {
                     self.known = None;
                 }
