@@ -21,11 +21,12 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 
 use super::ask::{AskTimeouts, Failure, ask};
+use super::frontends::Frontends;
+use super::in_use::{InUse, Settled};
 use super::names::{Bounds, Names, Reply, Which};
 use super::report::{DnsReport, QueryResult, report};
 use super::servers::{Servers, of_resolv_conf};
-use super::slices::{Resolved, resolve, slice};
-use super::state_file::{self, Answers};
+use super::state_file::{self, Saved};
 use crate::config::Dns;
 use crate::files::Batch;
 use crate::files::merge::inline_service;
@@ -144,7 +145,8 @@ pub(super) async fn run(resolver: Resolver, shutdown: impl Future<Output = ()>) 
     let mut servers = Servers::default();
     servers.set(&resolver.servers);
     let mut running = Running {
-        names: Names::new(resolver.bounds, std::process::id().into(), stored.saved().clone()),
+        names: Names::new(resolver.bounds, std::process::id().into(), stored.saved().answers.clone()),
+        in_use: InUse::new(stored.saved().in_use.clone()),
         servers,
         asking: JoinSet::new(),
         open: HashMap::new(),
@@ -152,9 +154,11 @@ pub(super) async fn run(resolver: Resolver, shutdown: impl Future<Output = ()>) 
         leaving: BTreeMap::new(),
         refused: BTreeMap::new(),
         files: None,
+        frontends: Frontends::default(),
         synced: None,
         wait_until: resolver.clock.now().plus(FIRST_ANSWERS),
         is_complete: false,
+        is_outdated: false,
         compared: Weak::new(),
         report: DnsReport::default(),
         resolver,
@@ -163,7 +167,7 @@ pub(super) async fn run(resolver: Resolver, shutdown: impl Future<Output = ()>) 
         () = shutdown => {}
         () = running.run_until_closed(&mut stored) => {}
     }
-    stored.close(running.names.known()).await;
+    stored.close(running.saved()).await;
 }
 
 /// A reply with how each server that was asked responded.
@@ -175,6 +179,7 @@ struct Asked {
 struct Running {
     resolver: Resolver,
     names: Names,
+    in_use: InUse,
     servers: Servers,
     asking: JoinSet<Asked>,
     /// The questions that wait for an answer, and whether each had failed before.
@@ -187,12 +192,15 @@ struct Running {
     refused: BTreeMap<SliceName, String>,
     /// The last [`Change::Synced`] of the file source: what it could not read.
     files: Option<Option<Arc<str>>>,
+    frontends: Frontends,
     /// The last [`Change::Synced`] that was sent.
     synced: Option<Option<Arc<str>>>,
     /// Until when the first [`Change::Synced`] waits for the first answers, so that a usual start is complete at once.
     wait_until: Moment,
-    /// Whether every name had an answer once since the start.
+    /// Whether the files were read completely once since the start, and the owner task knows it.
     is_complete: bool,
+    /// Whether the state file lacks something.
+    is_outdated: bool,
     /// The snapshot with which the addresses were compared.
     compared: Weak<Snapshot>,
     report: DnsReport,
@@ -202,9 +210,8 @@ struct Running {
 struct Closed;
 
 impl Running {
-    async fn run_until_closed(&mut self, stored: &mut SavedState<Answers>) {
+    async fn run_until_closed(&mut self, stored: &mut SavedState<Saved>) {
         let (mut tick, mut system) = (ticking(TICK_EVERY), ticking(SYSTEM_EVERY));
-        let mut is_outdated = false;
         self.read_system().await;
         loop {
             let has_room = self.asking.len() < MAX_OPEN;
@@ -213,13 +220,13 @@ impl Running {
             let passed = tokio::select! {
                 Some(batch) = self.resolver.incoming.recv() => self.pass_on(batch).await,
                 Some(asked) = self.asking.join_next_with_id() => {
-                    is_outdated |= self.take(asked);
+                    self.is_outdated |= self.take(asked);
                     self.publish().await
                 }
                 () = at(begin_at) => Ok(()),
                 _ = tick.tick() => {
-                    if std::mem::take(&mut is_outdated) {
-                        stored.save(self.names.known());
+                    if std::mem::take(&mut self.is_outdated) {
+                        stored.save(self.saved());
                     }
                     self.tick();
                     self.publish().await
@@ -236,6 +243,10 @@ impl Running {
             }
             self.begin();
         }
+    }
+
+    fn saved(&self) -> Saved {
+        Saved { answers: self.names.known(), in_use: self.in_use.saved() }
     }
 
     /// Reads the servers of the system, if no others are configured and there are names.
@@ -258,7 +269,9 @@ impl Running {
     /// that are removed leave after them, so that no service is without backends in between.
     async fn pass_on(&mut self, batch: Batch) -> Result<(), Closed> {
         let now = self.resolver.clock.now();
-        self.names.follow(batch.named, now);
+        self.names.follow(Arc::clone(&batch.named), now);
+        self.in_use.follow(&batch.named, !self.is_complete);
+        self.frontends.note(&batch.changes);
         let mut changes = self.slices();
         for change in batch.changes {
             match change {
@@ -324,7 +337,17 @@ impl Running {
     }
 
     async fn send(&mut self, mut changes: Vec<Change>) -> Result<(), Closed> {
-        changes.extend(self.synced_change());
+        if let Some(incomplete) = self.new_sync() {
+            if incomplete.is_none() && !self.is_complete {
+                self.is_complete = true;
+                self.names.forget_recalled();
+                self.in_use.forget_recalled();
+                // The maps may have backends of names that have no slice yet.
+                self.names.mark_all_dirty();
+                changes.extend(self.slices());
+            }
+            changes.push(Change::Synced { source: Source::Files, incomplete });
+        }
         if changes.is_empty() {
             return Ok(());
         }
@@ -333,21 +356,20 @@ impl Running {
 
     /// The slices that differ from those of the owner task.
     fn slices(&mut self) -> Vec<Change> {
+        let dirty = self.names.take_dirty();
+        if dirty.is_empty() {
+            return Vec::new();
+        }
         let snapshot = Arc::clone(&self.resolver.snapshot.borrow());
-        let is_frontend = |address: L4Addr| snapshot.is_frontend(address);
+        let is_frontend = |address: L4Addr| self.frontends.has(address) || snapshot.is_frontend(address);
         let mut changes = Vec::new();
-        for name in self.names.take_dirty() {
+        for name in dirty {
             let Some(named) = self.names.wanted().get(&name).cloned() else { continue };
-            let Some(resolved) = resolve(&named, &self.names, &is_frontend) else { continue };
-            let mut new = slice(&named, &self.names, &resolved);
             let before = self.sent.get(&name);
-            let is_unusable = self.names.entry(&named.question).is_some_and(|entry| entry.known.is_some());
-            if let Some(before) = before.filter(|_| resolved.backends.is_empty() && is_unusable) {
-                // An answer without a usable address never empties a service.
-                new.ports.clone_from(&before.ports);
-                new.origin.clone_from(&before.origin);
-            }
-            let Resolved { refused, .. } = resolved;
+            let must_tell = self.is_complete && before.is_none() && self.in_use.is_unknown(&name);
+            let Some(settled) = self.in_use.settle(&named, &self.names, &is_frontend, must_tell) else { continue };
+            let Settled { slice: new, refused, has_changed } = settled;
+            self.is_outdated |= has_changed;
             match refused {
                 Some(refused) => drop(self.refused.insert(name.clone(), refused)),
                 None => drop(self.refused.remove(&name)),
@@ -361,31 +383,15 @@ impl Running {
         changes
     }
 
-    /// The report that everything was read, if it differs from the last one. While no server has answered for a name
-    /// since the start, entries in the maps may be its backends.
-    fn synced_change(&mut self) -> Option<Change> {
+    /// What the files lacked, if it differs from the last report about it. The first report waits for the first answers.
+    fn new_sync(&mut self) -> Option<Option<Arc<str>>> {
         let files = self.files.clone()?;
-        let is_early = self.resolver.clock.now() < self.wait_until;
-        if self.synced.is_none() && is_early && self.names.unanswered().is_some_and(|(_, entry, _)| !entry.was_asked) {
+        let is_early = || self.resolver.clock.now() < self.wait_until;
+        if self.synced.is_none() && self.names.has_unheard() && is_early() || self.synced.as_ref() == Some(&files) {
             return None;
         }
-        if files.is_none() && !self.is_complete && self.names.unanswered().is_none() {
-            self.is_complete = true;
-            self.names.forget_recalled();
-        }
-        let incomplete = match files {
-            None if !self.is_complete => self.names.unanswered().map(|(question, entry, count)| {
-                let why = entry.problem.as_deref().unwrap_or("no server has answered yet");
-                let more = if count > 1 { format!(", and {} more", count - 1) } else { String::new() };
-                format!("the {} record of {} is not known: {why}{more}", question.record, question.name).into()
-            }),
-            files => files,
-        };
-        if self.synced.as_ref() == Some(&incomplete) {
-            return None;
-        }
-        self.synced = Some(incomplete.clone());
-        Some(Change::Synced { source: Source::Files, incomplete })
+        self.synced = Some(files.clone());
+        Some(files)
     }
 
     /// The questions that may be asked now.

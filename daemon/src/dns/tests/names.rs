@@ -281,7 +281,7 @@ fn records_of_an_earlier_run_are_in_use_also_those_of_targets() {
     let mut names = Names::new(BOUNDS, 1, recalled.clone());
     names.follow(wanted(&[srv]), Moment(0));
     assert!(names.entry(&of_target).is_some_and(|entry| entry.known.is_some()));
-    assert!(names.unanswered().is_none());
+    assert!(!names.has_unheard());
     assert_eq!(names.known(), recalled);
 }
 
