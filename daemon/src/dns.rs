@@ -14,7 +14,7 @@
 //!
 //! [`answer`] (what a message says), [`names`] (what is asked when, and what is known), [`servers`] (which server is
 //! asked), [`slices`] (the backends that follow), [`in_use`] (the last usable ones) and [`report`] are pure; [`ask`]
-//! communicates with servers, [`state_file`] with the state directory, and [`run`] is the task.
+//! communicates with servers, [`state_file`] with the state directory, [`system`] with the settings of the host, and [`run`] is the task.
 
 mod answer;
 mod ask;
@@ -26,6 +26,7 @@ mod run;
 mod servers;
 mod slices;
 mod state_file;
+mod system;
 
 pub use report::{DnsReport, NameReport, NameState, QueryResult};
 pub use run::{Started, start};

@@ -280,6 +280,19 @@ impl Names {
         self.dirty.extend(self.wanted.keys().cloned());
     }
 
+    /// The number of different names, at most this one.
+    pub(super) fn count_names(&self, most: usize) -> usize {
+        let mut count = 0;
+        let mut last = None;
+        for question in self.entries.keys() {
+            if count == most {
+                break;
+            }
+            count += usize::from(last.replace(&question.name) != Some(&question.name));
+        }
+        count
+    }
+
     /// Whether nothing is known about a question that was not asked since the start.
     pub(super) fn has_unheard(&self) -> bool {
         self.unheard > 0

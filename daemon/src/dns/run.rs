@@ -25,9 +25,10 @@ use super::frontends::Frontends;
 use super::in_use::{InUse, Settled};
 use super::names::{Bounds, Names, Reply, Which};
 use super::report::{DnsReport, QueryResult, report};
-use super::servers::{Servers, of_resolv_conf};
+use super::servers::{MAX_SILENT, Servers};
 use super::state_file::{self, Saved};
-use crate::config::Dns;
+use super::system;
+use crate::config::{Dns, DnsServer};
 use crate::files::Batch;
 use crate::files::merge::inline_service;
 use crate::files::named::Question;
@@ -88,7 +89,7 @@ pub(super) struct Resolver {
     /// Registers a socket as nodelb's own.
     pub(super) register: Register,
     /// The servers; empty for those of `resolv_conf`.
-    pub(super) servers: Vec<SocketAddr>,
+    pub(super) servers: Vec<DnsServer>,
     pub(super) resolv_conf: PathBuf,
     pub(super) bounds: Bounds,
     /// The state directory.
@@ -125,7 +126,7 @@ pub fn start(
         clock: owner.clock,
         reports: reports_in,
         register,
-        servers: config.servers.iter().map(|server| server.0).collect(),
+        servers: config.servers.clone(),
         resolv_conf: PathBuf::from("/etc/resolv.conf"),
         bounds: Bounds {
             min_ttl: millis(config.min_ttl.0),
@@ -142,12 +143,11 @@ pub fn start(
 pub(super) async fn run(resolver: Resolver, shutdown: impl Future<Output = ()>) {
     let DnsTimeouts { save_every: every, timeout, .. } = resolver.timeouts;
     let mut stored = state_file::load(&resolver.directory, Limits { every, retry: every, timeout }).await;
-    let mut servers = Servers::default();
-    servers.set(&resolver.servers);
     let mut running = Running {
         names: Names::new(resolver.bounds, std::process::id().into(), stored.saved().answers.clone()),
         in_use: InUse::new(stored.saved().in_use.clone()),
-        servers,
+        servers: Servers::default(),
+        server_problems: Vec::new(),
         asking: JoinSet::new(),
         open: HashMap::new(),
         sent: BTreeMap::new(),
@@ -181,6 +181,8 @@ struct Running {
     names: Names,
     in_use: InUse,
     servers: Servers,
+    /// Servers that are configured and cannot be asked.
+    server_problems: Vec<String>,
     asking: JoinSet<Asked>,
     /// The questions that wait for an answer, and whether each had failed before.
     open: HashMap<task::Id, (Question, bool)>,
@@ -212,7 +214,7 @@ struct Closed;
 impl Running {
     async fn run_until_closed(&mut self, stored: &mut SavedState<Saved>) {
         let (mut tick, mut system) = (ticking(TICK_EVERY), ticking(SYSTEM_EVERY));
-        self.read_system().await;
+        self.read_servers().await;
         loop {
             let has_room = self.asking.len() < MAX_OPEN;
             let due = self.names.next_due(self.startable()).filter(|_| has_room);
@@ -232,7 +234,7 @@ impl Running {
                     self.publish().await
                 }
                 _ = system.tick() => {
-                    self.read_system().await;
+                    self.read_servers().await;
                     Ok(())
                 }
                 // The file source has ended.
@@ -249,19 +251,17 @@ impl Running {
         Saved { answers: self.names.known(), in_use: self.in_use.saved() }
     }
 
-    /// Reads the servers of the system, if no others are configured and there are names.
-    async fn read_system(&mut self) {
-        if !self.resolver.servers.is_empty() || self.names.wanted().is_empty() && !self.servers.is_empty() {
+    /// Reads the servers of the system, if no others are configured and there are names. Network interfaces may come and
+    /// go.
+    async fn read_servers(&mut self) {
+        if self.names.wanted().is_empty() && !self.servers.is_empty() {
             return;
         }
-        let path = self.resolver.resolv_conf.clone();
-        // Without the file, the C library asks this host, too. While the file cannot be read, the last servers stay.
-        let read = move || match std::fs::read(path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-            read => read,
-        };
-        if let Ok(text) = run_within(SYSTEM_TIMEOUT, read).await {
-            self.servers.set(&of_resolv_conf(&String::from_utf8_lossy(&text)));
+        let (path, configured) = (self.resolver.resolv_conf.clone(), self.resolver.servers.clone());
+        let read = move || system::read(&configured, &path);
+        if let Ok((servers, problems)) = run_within(SYSTEM_TIMEOUT, read).await {
+            self.servers.set(&servers);
+            self.server_problems = problems;
         }
     }
 
@@ -294,7 +294,7 @@ impl Running {
         self.leaving.extend(gone.into_iter().map(|(name, slice)| (name, slice.service)));
         self.refused.retain(|slice, _| wanted.contains_key(slice));
         changes.extend(self.departures());
-        self.read_system().await;
+        self.read_servers().await;
         self.send(changes).await
     }
 
@@ -426,13 +426,17 @@ impl Running {
                     (error.id(), Asked { reply: Reply::Failed(why), tried: Vec::new() })
                 }
             };
+            let open = self.open.remove(&id);
             for (server, result) in asked.tried {
                 let has_responded = result.as_ref().map_or_else(|failure| failure.has_responded, |_| true);
-                self.servers.note(server, has_responded, now);
+                if let Some((question, _)) = &open {
+                    let names = self.names.count_names(MAX_SILENT);
+                    self.servers.note(server, (&question.name, names), has_responded, now);
+                }
                 let result = result.unwrap_or_else(|failure| QueryResult::of_failure(&failure));
                 *self.report.queries.entry(result).or_default() += 1;
             }
-            if let Some((question, _)) = self.open.remove(&id) {
+            if let Some((question, _)) = open {
                 has_changed |= self.names.answer(&question, asked.reply, now, unix);
             }
             next = self.asking.try_join_next_with_id();
@@ -448,7 +452,8 @@ impl Running {
         }
         let (now, unix) = (self.resolver.clock.now(), unix_seconds(SystemTime::now()));
         let queries = std::mem::take(&mut self.report.queries);
-        self.report = report(&self.names, &self.refused, queries, (now, unix), self.report.source.as_ref());
+        let problems = (&self.refused, &*self.server_problems);
+        self.report = report(&self.names, problems, queries, (now, unix), self.report.source.as_ref());
         self.resolver.reports.send_if_modified(|report| {
             let is_new = **report != self.report;
             if is_new {

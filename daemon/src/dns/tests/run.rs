@@ -77,7 +77,7 @@ impl Rig {
             clock,
             reports: reports_in,
             register: Arc::new(|_| Ok(())),
-            servers,
+            servers: servers.iter().map(|it| DnsServer::from(*it)).collect(),
             resolv_conf: directory.join("resolv.conf"),
             bounds,
             directory: directory.to_owned(),

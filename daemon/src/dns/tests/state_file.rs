@@ -21,7 +21,7 @@ fn the_file_has_what_was_written_and_hostile_contents_are_left_out() {
         std::fs::write(&path, text.replace(from, to)).unwrap();
         assert_eq!(read(&path).unwrap(), Saved { answers: Answers::new(), ..saved() }, "{to}");
     }
-    for (from, to) in [("192.0.2.9", "0.0.0.0"), ("192.0.2.9", "127.0.0.1"), ("\"port\":80", "\"port\":0")] {
+    for (from, to) in [("192.0.2.9", "0.0.0.0"), ("192.0.2.9", "127.0.0.1"), ("\"port\": 80", "\"port\": 0")] {
         assert!(text.contains(from), "{text}");
         std::fs::write(&path, text.replace(from, to)).unwrap();
         assert_eq!(read(&path).unwrap(), Saved { in_use: UsedBySlice::new(), ..saved() }, "{to}");
