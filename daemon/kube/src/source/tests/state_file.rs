@@ -145,7 +145,7 @@ fn world() -> World {
         directory: directory.path().to_owned(),
         cluster: None,
         save_every: Duration::ZERO,
-        save_every_disconnected: Duration::ZERO,
+        save_soon: Duration::ZERO,
         timeout: LIMIT,
     };
     let mut engine = Engine::new(EngineConfig::default(), Realised::default());
@@ -247,14 +247,17 @@ async fn what_changed_shortly_before_the_apiserver_was_lost_is_saved() {
     world.settings.save_every = Duration::from_secs(3_600);
     let mut saver = world.saver();
     saver.set_connected(true);
-    saver.set_authorities(&["first".into()]);
-    saver.save_if_outdated();
-    world.is_written("\"first\"").await;
+    for number in 0..WRITES_IN_A_ROW {
+        saver.set_authorities(&[format!("ca{number}")]);
+        saver.save_if_outdated();
+        world.is_written(&format!("\"ca{number}\"")).await;
+    }
     saver.set_authorities(&["second".into()]);
     saver.save_if_outdated();
     tokio::time::sleep(LIMIT / 4).await;
     assert!(!fs::read_to_string(world.path()).expect("written").contains("\"second\""));
     saver.set_connected(false);
+    saver.save_if_outdated();
     world.is_written("\"second\"").await;
     // Without another change, nothing more is written.
     fs::remove_file(world.path()).expect("removed");
@@ -343,4 +346,31 @@ async fn a_file_that_was_not_recalled_whole_is_replaced_only_when_the_source_is_
         saver.close().await;
         assert_eq!(fs::read_to_string(path(&world.settings.directory)).expect("text"), before);
     }
+}
+
+#[test]
+fn a_change_is_written_soon_and_constant_change_once_a_minute() {
+    let (soon, every) = (Duration::from_secs(5), Duration::from_secs(60));
+    let start = Instant::now();
+    let writes = |changes: &dyn Fn(u64) -> bool, seconds: u64| {
+        let (mut pace, mut written, mut since, mut longest) = (Pace::new(soon, every, start), Vec::new(), None, 0);
+        for second in 0..seconds {
+            since = since.or(changes(second).then_some(second));
+            if let Some(changed) = since
+                && pace.take(true, start + Duration::from_secs(second))
+            {
+                longest = longest.max(second - changed);
+                since = None;
+                written.push(second);
+            }
+        }
+        (written.len(), longest)
+    };
+    assert_eq!(writes(&|second| second == 7, 600), (1, 0));
+    // A rollout that takes a minute, every ten minutes.
+    let (count, longest) = writes(&|second| second % 600 < 60, 36_000);
+    assert!(longest <= 5 && count <= 60 * 13, "{count} writes, {longest} s");
+    // Something changes all the time.
+    let (count, longest) = writes(&|_| true, 36_000);
+    assert!(longest <= 60 && count <= 612, "{count} writes, {longest} s");
 }
