@@ -7,6 +7,7 @@
 #ifndef NODELB_BEGIN_H
 #define NODELB_BEGIN_H
 
+#include "conntrack.h"
 #include "former.h"
 #include "ports.h"
 #include "ring.h"
@@ -183,50 +184,72 @@ static __always_inline bool is_in_ranges(const struct scratch *here)
 	return bpf_map_lookup_elem(&source_ranges, &key);
 }
 
+/* Whether the packet is TCP, and not the first one of a connection. */
+static __always_inline bool is_in_the_middle(const struct packet *packet)
+{
+	return packet->key.protocol == IPPROTO_TCP && !is_plain_syn(packet);
+}
+
 /*
  * A TCP packet that is not the first one of a connection, without an entry.
  * Another proxy may have made the connection; on an address of the node, it
- * may also be an answer to a connection that this node masquerades. A RST is
- * never answered.
+ * may also be an answer to a connection that this node masquerades, and the
+ * network stack answers the rest itself. Any other packet belongs to the
+ * service: the stack would route it back to where it came from. If it
+ * acknowledges something, its connection may continue; it is reset otherwise.
+ * A RST is never answered.
  */
 static __always_inline int
-unknown(const struct scratch *here,
+unknown(struct __sk_buff *skb, const struct scratch *here,
 	const volatile struct packet_settings *settings)
 {
-	if (!settings->resets_unknown || here->packet.tcp_flags & TCP_RST ||
-	    bpf_map_lookup_elem(&node_addrs, here->to.addr))
+	__u8 flags = here->packet.tcp_flags;
+
+	if (bpf_map_lookup_elem(&node_addrs, here->to.addr))
 		return OUTCOME_LEAVE;
-	return OUTCOME_ANSWER | PACKET_UNKNOWN;
+	if (settings->unknown == UNKNOWN_AUTO &&
+	    (can_ask_conntrack() ? is_served_by_other(skb, &here->packet.key)
+				 : settings->has_proxy))
+		return OUTCOME_LEAVE;
+	if (settings->unknown == UNKNOWN_PASS) {
+		count_dropped(here->service_id, PACKET_UNKNOWN, PACKET_PASSED);
+		return OUTCOME_LEAVE;
+	}
+	if (flags & TCP_RST)
+		return OUTCOME_DROP | PACKET_UNKNOWN;
+	if (settings->unknown == UNKNOWN_RESET || !(flags & TCP_ACK) ||
+	    flags & TCP_SYN)
+		return OUTCOME_ANSWER | PACKET_UNKNOWN;
+	return OUTCOME_TRANSLATE;
 }
 
 /* Whether the client may connect now, and which view it gets. */
-VERIFIED_ONCE int admit(void)
+VERIFIED_ONCE int admit(struct __sk_buff *skb)
 {
 	const volatile struct packet_settings *now = settings();
 	struct scratch *here = scratch();
 	const struct service *service;
+	int outcome = OUTCOME_TRANSLATE;
 	__u32 service_id;
 
 	if (!here || !now || now->is_draining)
 		return OUTCOME_LEAVE;
-	if (here->packet.key.protocol == IPPROTO_TCP &&
-	    !is_plain_syn(&here->packet))
-		return unknown(here, now);
+	if (is_in_the_middle(&here->packet))
+		outcome = unknown(skb, here, now);
+	if (outcome != OUTCOME_TRANSLATE)
+		return outcome;
 	service_id = here->service_id;
 	service = bpf_map_lookup_elem(&services, &service_id);
 	if (!service)
 		return OUTCOME_LEAVE;
-	if (here->has_ranges && !is_in_ranges(here)) {
-		count_not_begun(service_id);
+	if (here->has_ranges && !is_in_ranges(here))
 		return OUTCOME_DROP | PACKET_SOURCE_RANGE;
-	}
 	here->view = read_view(here->uses_local_view ? &service->local
 						     : &service->cluster);
 	here->affinity_seconds = service->affinity_seconds;
 	here->has_rings = !!(service->flags & SERVICE_HAS_RINGS);
 	if (here->view.count)
 		return OUTCOME_TRANSLATE;
-	count_not_begun(service_id);
 	return service->flags & SERVICE_HAS_BACKENDS
 		       ? OUTCOME_DROP | PACKET_NO_LOCAL_BACKEND
 		       : OUTCOME_ANSWER | PACKET_NO_BACKEND;
@@ -305,6 +328,61 @@ static __always_inline bool always_masquerades(const struct scratch *here)
 	return now && now->always_masquerades && !here->uses_local_view;
 }
 
+/* Next hops of equal cost that are asked for; which one is, is random. */
+#define MOST_NEXT_HOPS 8
+
+/* The search for a way back to the client. */
+struct way_back {
+	struct __sk_buff *skb;
+	/* The device, 0: any. */
+	__u32 ifindex;
+	bool found;
+};
+
+/*
+ * Asks for the route to the client; 1: it is found. The kernel selects one of
+ * several next hops by the addresses, so each step has another source.
+ */
+static long try_way_back(__u32 step, struct way_back *way)
+{
+	struct scratch *here = scratch();
+	__u32 source[4];
+
+	if (!here)
+		return 1;
+	copy_addr(source, here->packet.key.target);
+	if (step)
+		source[3] = bpf_get_prandom_u32();
+	ask_between(here, way->skb->ifindex, source, here->packet.key.source);
+	if (!is_routed(look_up_route(way->skb, here, 0)))
+		return 1;
+	way->found = !way->ifindex || here->fib.ifindex == way->ifindex;
+	return way->found;
+}
+
+/*
+ * Whether the stack would have accepted the client's packet, which does not
+ * pass it: there is a way back to the client, whose address is not one of the
+ * node; and with net.ipv4.conf.DEVICE.rp_filter = 1, that way begins at the
+ * device. IPv6 has no such setting.
+ */
+VERIFIED_ONCE bool has_way_back(struct __sk_buff *skb)
+{
+	struct way_back way = {.skb = skb};
+	struct scratch *here = scratch();
+	__u32 ifindex = skb->ifindex;
+	const struct uplink *uplink;
+
+	if (!here)
+		return false;
+	uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
+	if (uplink && uplink->flags & UPLINK_STRICT && !here->packet.is_v6)
+		way.ifindex = ifindex;
+	if (!try_way_back(0, &way))
+		bpf_loop(MOST_NEXT_HOPS, try_way_back, &way, 0);
+	return way.found;
+}
+
 /*
  * Decides whether the backend is on another machine. If it is, the backend
  * sees an address of this node, so that it answers to this node, and packets
@@ -358,6 +436,8 @@ VERIFIED_ONCE int locate(struct __sk_buff *skb)
 	}
 	if (!masquerade(here, uplink, has_source))
 		return OUTCOME_DROP | PACKET_NO_ROUTE;
+	if (!here->at_pod && !has_way_back(skb))
+		return OUTCOME_DROP | PACKET_REVERSE_PATH;
 	here->entry.flags |= CONNECTION_REDIRECTED;
 	return OUTCOME_TRANSLATE;
 }
@@ -417,23 +497,51 @@ static __always_inline int put_both(struct __sk_buff *skb, struct scratch *here)
 }
 
 /*
+ * What becomes of a packet in the middle of a connection. It continues only if
+ * the same backend is certain to be found again, and sees the client's address,
+ * as before: it then answers, with a RST if it does not know the connection
+ * either.
+ */
+static __always_inline int
+continue_unknown(const struct scratch *here, int outcome)
+{
+	bool is_certain = here->has_rings || here->view.count == 1;
+
+	if (outcome == OUTCOME_LEAVE || here->packet.tcp_flags & TCP_RST ||
+	    outcome == (OUTCOME_DROP | PACKET_SOURCE_RANGE))
+		return outcome;
+	if (outcome != OUTCOME_TRANSLATE || !is_certain ||
+	    here->entry.flags & CONNECTION_REDIRECTED)
+		return OUTCOME_ANSWER | PACKET_UNKNOWN;
+	return OUTCOME_TRANSLATE;
+}
+
+/*
  * Begins a connection with the packet in the scratch memory, the service of
  * which has been found. Returns an outcome.
  */
 VERIFIED_ONCE int begin(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
-	int outcome = admit();
+	int outcome = admit(skb);
+	bool is_first;
 
-	if (!here || outcome != OUTCOME_TRANSLATE)
-		return here ? outcome : OUTCOME_LEAVE;
-	if (!choose_backend(skb->ifindex))
+	if (!here)
 		return OUTCOME_LEAVE;
-	outcome = locate(skb);
+	is_first = !is_in_the_middle(&here->packet);
+	if (outcome == OUTCOME_TRANSLATE)
+		outcome = choose_backend(skb->ifindex)
+				  ? locate(skb)
+				  : OUTCOME_DROP | PACKET_NO_BACKEND;
+	if (!is_first)
+		outcome = continue_unknown(here, outcome);
 	if (outcome == OUTCOME_TRANSLATE)
 		outcome = put_both(skb, here);
-	if (outcome != OUTCOME_TRANSLATE)
+	if (is_first && outcome != OUTCOME_TRANSLATE &&
+	    outcome != OUTCOME_LEAVE)
 		count_not_begun(here->service_id);
+	if (!is_first && outcome == OUTCOME_TRANSLATE)
+		count_dropped(here->service_id, PACKET_UNKNOWN, PACKET_PASSED);
 	return outcome;
 }
 

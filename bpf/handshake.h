@@ -42,6 +42,8 @@ note_answer(struct connection *entry, struct scratch *here)
 	}
 	if (here->packet.tcp_flags & TCP_SYN)
 		entry->acknowledgment = here->packet.sequence + 1;
+	else if (!entry->acknowledgment && !(here->packet.tcp_flags & TCP_RST))
+		entry->acknowledgment = here->packet.sequence;
 	touch(entry, here, CONNECTION_REPLIED);
 }
 
@@ -66,8 +68,8 @@ static __always_inline bool has_proved_address(const struct scratch *here)
 		return false;
 	if (here->entry.flags & CONNECTION_ASSURED)
 		return true;
-	/* 0: the entry was restored, or is of an earlier nodelb. */
-	return !here->partner.acknowledgment || received < MOST_RECEIVED;
+	/* 0: the backend has sent only a RST. */
+	return here->partner.acknowledgment && received < MOST_RECEIVED;
 }
 
 /*

@@ -113,6 +113,8 @@ enum uplink_flags {
 	UPLINK_OWN_V4 = 1,
 	/* The same for IPv6. */
 	UPLINK_OWN_V6 = 2,
+	/* rp_filter is 1: IPv4 clients arrive by the way back to them. */
+	UPLINK_STRICT = 4,
 };
 
 /* A device by which other machines are reached. */

@@ -48,8 +48,10 @@ enum outcome {
 	OUTCOME_REASON = 0xff,
 };
 
-/* Prepares a lookup of the route for what the entry makes of the packet. */
-static __always_inline void ask_for(struct scratch *here, __u32 ifindex)
+/* Prepares a lookup of the route between these addresses. */
+static __always_inline void ask_between(struct scratch *here, __u32 ifindex,
+					const __u32 *source,
+					const __u32 *target)
 {
 	const struct connection *entry = &here->entry;
 	struct bpf_fib_lookup *fib = &here->fib;
@@ -67,13 +69,19 @@ static __always_inline void ask_for(struct scratch *here, __u32 ifindex)
 	fib->tot_len = 1;
 	if (here->packet.is_v6) {
 		fib->family = AF_INET6;
-		copy_addr(fib->ipv6_src, entry->source);
-		copy_addr(fib->ipv6_dst, entry->target);
+		copy_addr(fib->ipv6_src, source);
+		copy_addr(fib->ipv6_dst, target);
 		return;
 	}
 	fib->family = AF_INET;
-	fib->ipv4_src = entry->source[3];
-	fib->ipv4_dst = entry->target[3];
+	fib->ipv4_src = source[3];
+	fib->ipv4_dst = target[3];
+}
+
+/* The same for what the entry makes of the packet. */
+static __always_inline void ask_for(struct scratch *here, __u32 ifindex)
+{
+	ask_between(here, ifindex, here->entry.source, here->entry.target);
 }
 
 static __always_inline long
@@ -89,31 +97,34 @@ static __always_inline bool is_routed(long result)
 	       result == BPF_FIB_LKUP_RET_NO_NEIGH;
 }
 
+/* fe80::/10: such an address says nothing about the device. */
+static __always_inline bool is_link_local(const __u32 *addr)
+{
+	return (addr[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
+}
+
 /*
- * The route of a packet that is to be redirected. A packet from a backend
- * leaves by the device of the client's packets, if a route to the client leads
- * there; otherwise by the best route. A size above the route's MTU is reported
- * as BPF_FIB_LKUP_RET_FRAG_NEEDED.
+ * The route of a packet that is to be redirected: the best one, as the network
+ * stack finds it, wherever the client's packets come from. An answer to a
+ * link-local client leaves by the client's device. A size above the route's MTU
+ * is reported as BPF_FIB_LKUP_RET_FRAG_NEEDED.
  */
 static __always_inline long
 route_past_stack(struct __sk_buff *skb, struct scratch *here)
 {
 	const struct connection *entry = &here->entry;
-	__u32 size = here->packet.size;
-	long result;
+	__u32 ifindex = skb->ifindex, flags = 0;
 
-	if (size > 0xffff)
-		size = 0xffff;
-	if (entry->flags & CONNECTION_REVERSE) {
-		ask_for(here, entry->ifindex);
-		here->fib.tot_len = size;
-		result = look_up_route(skb, here, BPF_FIB_LOOKUP_OUTPUT);
-		if (is_routed(result) || result == BPF_FIB_LKUP_RET_FRAG_NEEDED)
-			return result;
+	/* The compiler must not select one of two addresses to read from. */
+	barrier_var(ifindex);
+	if (entry->flags & CONNECTION_REVERSE && is_link_local(entry->target)) {
+		ifindex = entry->ifindex;
+		flags = BPF_FIB_LOOKUP_OUTPUT;
 	}
-	ask_for(here, skb->ifindex);
-	here->fib.tot_len = size;
-	return look_up_route(skb, here, 0);
+	ask_for(here, ifindex);
+	here->fib.tot_len =
+		here->packet.size > 0xffff ? 0xffff : here->packet.size;
+	return look_up_route(skb, here, flags);
 }
 
 /* The function pointer of the next hop: the gateway, or the target itself. */

@@ -151,7 +151,8 @@ pub(crate) fn uplink(uplink: &UplinkEntry) -> Vec<u8> {
     let mut value = [octets(uplink.v4), octets(uplink.v6)].concat();
     value.extend(uplink.mtu.to_ne_bytes());
     value.extend([uplink.l2_length, 0, 0, 0]);
-    value.extend((u32::from(uplink.is_v4_source) | u32::from(uplink.is_v6_source) << 1).to_ne_bytes());
+    let flags = [uplink.is_v4_source, uplink.is_v6_source, uplink.is_strict].map(u32::from);
+    value.extend((flags[0] | flags[1] << 1 | flags[2] << 2).to_ne_bytes());
     value.resize(48, 0);
     value
 }

@@ -8,7 +8,7 @@ use nodelb_core::model::addr::{Addr, Family, L4Addr, parse_net};
 use nodelb_core::model::source_range::SourceRange;
 use nodelb_core::packets::connections::TableLimits;
 use nodelb_core::packets::key::{Hook, Side};
-use nodelb_core::packets::node::{Node, Route, RouteQuery, Routes, Settings};
+use nodelb_core::packets::node::{Node, Route, RouteQuery, Routes, Settings, Unknown};
 use nodelb_core::state::entries::{
     BackendId, FrontendEntry, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot, UplinkEntry,
 };
@@ -24,6 +24,8 @@ pub(crate) struct Device {
     pub(crate) is_uplink: bool,
     /// Whether its address is preferred to that of a route.
     pub(crate) is_own_first: bool,
+    /// Whether the device accepts IPv4 packets only from sources to which it leads.
+    pub(crate) is_strict: bool,
     pub(crate) l2_length: usize,
     pub(crate) mac: [u8; 6],
     pub(crate) mtu: u32,
@@ -96,7 +98,7 @@ impl World {
             nodeport_range: 30_000..=32_767,
             source_ports: 10_000..=29_999,
             is_draining: false,
-            resets_unknown: false,
+            unknown: Unknown::Auto,
             answers: true,
             always_masquerades: false,
         };
@@ -148,6 +150,7 @@ impl World {
             is_pod: false,
             is_uplink: false,
             is_own_first: false,
+            is_strict: false,
             l2_length: 14,
             mac: own,
             mtu: 1_500,
@@ -159,6 +162,7 @@ impl World {
                 "uplink" => device.is_uplink = true,
                 "pod" => device.is_pod = true,
                 "own-first" => device.is_own_first = true,
+                "strict" => device.is_strict = true,
                 "plain" => {}
                 "l3" => device.l2_length = 0,
                 "mtu" => device.mtu = parsed(&mut words),
@@ -169,7 +173,8 @@ impl World {
             let (v4, v6) = (device.addr(Family::Ipv4), device.addr(Family::Ipv6));
             let l2_length = u8::try_from(device.l2_length).unwrap();
             let (is_v4_source, is_v6_source) = (device.is_own_first, device.is_own_first);
-            let entry = UplinkEntry { v4, v6, mtu: device.mtu, l2_length, is_v4_source, is_v6_source };
+            let is_strict = device.is_strict;
+            let entry = UplinkEntry { v4, v6, mtu: device.mtu, l2_length, is_v4_source, is_v6_source, is_strict };
             self.state.uplinks.insert(ifindex, entry);
         }
         self.devices.insert(name, device);
@@ -259,7 +264,8 @@ impl World {
         let settings = &mut self.settings;
         match name {
             "draining" => settings.is_draining = is_set,
-            "resets-unknown" => settings.resets_unknown = is_set,
+            "resets-unknown" => settings.unknown = if is_set { Unknown::Reset } else { Unknown::Auto },
+            "passes-unknown" => settings.unknown = if is_set { Unknown::Pass } else { Unknown::Auto },
             "answers" => settings.answers = is_set,
             "always-masquerades" => settings.always_masquerades = is_set,
             _ => panic!("unknown setting: {name}"),

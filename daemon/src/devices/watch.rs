@@ -4,6 +4,7 @@
 //! A device gets its programs after the maps have its addresses: the first packet finds everything that it needs.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use nodelb_core::messages;
 use nodelb_core::model::uplink::Uplink;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::UplinkEntry;
-use nodelb_datapath::packets::{ConnectionCount, PacketSettings};
+use nodelb_datapath::packets::{ConnectionCount, PacketSettings, UnknownPackets};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
@@ -287,7 +288,7 @@ impl Task {
         let is_needed = packets.may_have_clients(self.is_any_served());
         let decision = mode::decide(packets.mode, &self.findings, before, is_needed);
         self.is_idle = decision.activity == Activity::Off && !is_needed;
-        (self.settings)(settings(packets, decision.activity == Activity::Draining));
+        (self.settings)(settings(packets, decision.activity == Activity::Draining, &self.findings));
         if self.decision.as_ref() != Some(&decision) {
             let text = match decision.activity {
                 Activity::On => "connections from outside the node are translated",
@@ -320,11 +321,16 @@ impl Task {
     }
 }
 
-/// The settings of the programs with this configuration.
-pub fn settings(packets: &Packets, is_draining: bool) -> PacketSettings {
+/// The settings of the programs with this configuration, and with these other service proxies on the node.
+pub fn settings(packets: &Packets, is_draining: bool, findings: &Findings) -> PacketSettings {
     PacketSettings {
         is_draining,
-        resets_unknown: packets.unknown == Unknown::Reset,
+        unknown: match packets.unknown {
+            Unknown::Auto => UnknownPackets::Auto,
+            Unknown::Pass => UnknownPackets::Pass,
+            Unknown::Reset => UnknownPackets::Reset,
+        },
+        has_proxy: !findings.proxies.is_empty(),
         answers: packets.answer,
         always_masquerades: packets.snat == Snat::Always,
     }
@@ -357,7 +363,8 @@ async fn event(events: &mut Option<Events>) -> io::Result<()> {
 /// Reads all devices, outside of the runtime's workers.
 async fn read(selection: Selection) -> io::Result<(Machine, Vec<Device>)> {
     let read = tokio::task::spawn_blocking(move || {
-        let machine = netlink::read()?;
+        let mut machine = netlink::read()?;
+        machine.interfaces.values_mut().for_each(|interface| interface.is_strict = is_strict(&interface.name));
         let routes = netlink::read_routes(uplinks::candidates(&machine))?;
         let devices = uplinks::devices(&machine, &routes, &selection);
         Ok((machine, devices))
@@ -365,9 +372,19 @@ async fn read(selection: Selection) -> io::Result<(Machine, Vec<Device>)> {
     timeout(READ_TIMEOUT, read).await?.map_err(io::Error::other)?
 }
 
+/// Whether the device accepts IPv4 packets only by the way back to their source. As in the kernel, the larger of the two
+/// values counts.
+fn is_strict(device: &str) -> bool {
+    let value = |name: &str| {
+        let text = fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{name}/rp_filter")).unwrap_or_default();
+        text.trim().parse().unwrap_or(0_u8)
+    };
+    value("all").max(value(device)) == 1
+}
+
 /// The uplink for the maps; `None` if the device is not one.
 fn uplink(device: &Device) -> Option<Uplink> {
-    let Device { ifindex, name, mtu, l2_length, v4, v6, is_v4_source, is_v6_source, .. } = device;
+    let Device { ifindex, name, mtu, l2_length, v4, v6, is_v4_source, is_v6_source, is_strict, .. } = device;
     (device.role == Role::Uplink).then(|| Uplink {
         ifindex: *ifindex,
         name: Arc::clone(name),
@@ -377,6 +394,7 @@ fn uplink(device: &Device) -> Option<Uplink> {
         l2_length: *l2_length,
         is_v4_source: *is_v4_source,
         is_v6_source: *is_v6_source,
+        is_strict: *is_strict,
     })
 }
 

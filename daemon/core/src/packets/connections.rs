@@ -236,9 +236,10 @@ impl Tables {
             return reverse.flags.has_replied;
         }
         let received = ports.acknowledgment.wrapping_sub(reverse.acknowledgment);
-        let is_known =
-            entry.flags.is_assured || reverse.acknowledgment == 0 || !self.keeps(Rule::ProofByAcknowledgment);
-        ports.tcp_flags & (ACK | SYN | RST) == ACK && (is_known || received < MOST_RECEIVED)
+        // 0: the backend has sent only a RST.
+        let is_received = reverse.acknowledgment != 0 && received < MOST_RECEIVED;
+        let is_known = entry.flags.is_assured || !self.keeps(Rule::ProofByAcknowledgment);
+        ports.tcp_flags & (ACK | SYN | RST) == ACK && (is_known || is_received)
     }
 
     /// Whether both ends take part in the connection of the entry with this key.
@@ -265,6 +266,8 @@ impl Tables {
             entry.acknowledgment = ports.acknowledgment;
         } else if !is_established && ports.tcp_flags & SYN != 0 {
             entry.acknowledgment = ports.sequence.wrapping_add(1);
+        } else if !is_established && entry.acknowledgment == 0 && ports.tcp_flags & RST == 0 {
+            entry.acknowledgment = ports.sequence;
         }
     }
 

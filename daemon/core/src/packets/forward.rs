@@ -1,5 +1,6 @@
 //! The way of a packet that does not pass the network stack of this node.
 
+use crate::model::addr::Family;
 use crate::packets::connections::Connection;
 use crate::packets::headers::ETHERNET;
 use crate::packets::hook_state::{Decision, HookState};
@@ -31,17 +32,10 @@ pub(super) fn redirect(state: &mut HookState<'_>, entry: &Connection, mut bytes:
     Decision { verdict: Verdict::Redirect { ifindex, has_macs: macs.is_some() }, bytes, reason: None }
 }
 
-/// The route of the translated packet. A packet to the client leaves by the device by which the client's packets
-/// arrive, if there is a route by it.
+/// The route of the translated packet: the best one, wherever the client's packets come from. A link-local address says
+/// nothing about the device, so such a client is answered by the device of its packets.
 fn route(state: &HookState<'_>, entry: &Connection, to: &Tuple) -> Route {
-    let by = |ifindex: u32, is_output: bool| {
-        let query = RouteQuery { ifindex, is_output, source: to.source.addr, target: to.target.addr };
-        state.node.routes.route(&query)
-    };
-    if entry.flags.is_reverse
-        && let same @ Route::Device { .. } = by(entry.ifindex, true)
-    {
-        return same;
-    }
-    by(state.packet.ifindex, false)
+    let is_output = entry.flags.is_reverse && to.target.addr.is_link_local() && state.headers.family == Family::Ipv6;
+    let ifindex = if is_output { entry.ifindex } else { state.packet.ifindex };
+    state.node.routes.route(&RouteQuery { ifindex, is_output, source: to.source.addr, target: to.target.addr })
 }

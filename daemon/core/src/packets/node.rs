@@ -44,12 +44,24 @@ pub struct Settings {
     pub source_ports: RangeInclusive<u16>,
     /// Whether new connections are left to the network stack.
     pub is_draining: bool,
-    /// Whether TCP packets of unknown connections are answered with RST.
-    pub resets_unknown: bool,
+    /// What is done with TCP packets of unknown connections.
+    pub unknown: Unknown,
     /// Whether packets that cannot be served are answered.
     pub answers: bool,
     /// Whether backends on this node see an address of the node, too.
     pub always_masquerades: bool,
+}
+
+/// What is done with TCP packets of connections that no table contains: `enum unknown_packets` of `bpf/shared.h`. The
+/// function knows no other proxy, of which the programs pass on the packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unknown {
+    /// They are passed on.
+    Pass,
+    /// They are answered with RST.
+    Reset,
+    /// They continue at a backend of this node that is certain, or are answered with RST.
+    Auto,
 }
 
 /// The question for a route.
@@ -159,6 +171,8 @@ pub enum Reason {
     Unknown,
     /// More packets would be answered per second than is allowed.
     AnswerRate,
+    /// The way back to the client is not the one by which it came.
+    ReversePath,
 }
 
 impl fmt::Display for Reason {
@@ -177,6 +191,7 @@ impl fmt::Display for Reason {
             Self::NoRoom => "no-room",
             Self::Unknown => "unknown",
             Self::AnswerRate => "answer-rate",
+            Self::ReversePath => "reverse-path",
         })
     }
 }

@@ -8,9 +8,14 @@ pub enum Rule {
     ClientResetInWindow,
     /// A TCP client has proved its address only by acknowledging the number that the backend chose.
     ProofByAcknowledgment,
+    /// A TCP packet to a service that belongs to no connection is never handed to routing.
+    UnknownIsOwned,
+    /// A client that is redirected has an address to which the device leads that its packets arrive by.
+    ReversePath,
 }
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 2] = [Self::ClientResetInWindow, Self::ProofByAcknowledgment];
+    pub const ALL: [Self; 4] =
+        [Self::ClientResetInWindow, Self::ProofByAcknowledgment, Self::UnknownIsOwned, Self::ReversePath];
 }

@@ -14,7 +14,7 @@ use crate::packets::load::PacketMaps;
 use crate::skeleton::packet::types;
 
 /// Why packets are not forwarded, or are answered by this node, in the order of `enum packet_reason`.
-pub const REASONS: [&str; 13] = [
+pub const REASONS: [&str; 14] = [
     "short",
     "ttl",
     "mtu",
@@ -28,6 +28,7 @@ pub const REASONS: [&str; 13] = [
     "no-room",
     "unknown",
     "answer-rate",
+    "reverse-path",
 ];
 
 /// What becomes of a packet, in the order of `enum packet_verdict`.

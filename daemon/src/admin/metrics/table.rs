@@ -131,10 +131,10 @@ metrics! {
     PACKET_TRANSLATED<1>: Packets, Counter, "nodelb_packet_translated_total", [direction = "forward, reverse"],
         "Number of translated packets: from clients outside the node, and from backends";
     PACKET_DROPPED<1>: Packets, Counter, "nodelb_packet_dropped_total",
-        [reason = "short, ttl, mtu, fragment, no-backend, no-local-backend, source-range, no-port, no-route, no-forwarding, no-room, unknown, answer-rate"],
+        [reason = "short, ttl, mtu, fragment, no-backend, no-local-backend, source-range, no-port, no-route, no-forwarding, no-room, unknown, answer-rate, reverse-path"],
         "Number of packets to services that were dropped, or were answered by this node, by reason";
     PACKET_PASSED<1>: Packets, Counter, "nodelb_packet_passed_total",
-        [reason = "short, fragment, no-forwarding, no-room"],
+        [reason = "short, fragment, no-forwarding, no-room, unknown"],
         "Number of packets that were passed on although they cannot be read, belong to no datagram that is known, reach a backend only with forwarding, or belong to a connection for which there is no room, by reason";
     PACKET_ANSWERED<1>: Packets, Counter, "nodelb_packet_answered_total", [kind = "rst, icmp"],
         "Number of TCP RSTs and ICMP errors that this node sent for a service, by kind";
