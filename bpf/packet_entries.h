@@ -63,7 +63,7 @@ struct connection {
 	__u32 backend_id;
 	/* Position of the backend in the view when it was selected: a hint. */
 	__u32 offset;
-	/* The device by which the client's packets arrive. */
+	/* The device by which the connection began, for display. */
 	__u32 ifindex;
 	/* Seconds of the coarse monotonic clock. */
 	__u32 last_used;

@@ -97,34 +97,19 @@ static __always_inline bool is_routed(long result)
 	       result == BPF_FIB_LKUP_RET_NO_NEIGH;
 }
 
-/* fe80::/10: such an address says nothing about the device. */
-static __always_inline bool is_link_local(const __u32 *addr)
-{
-	return (addr[0] & bpf_htonl(0xffc00000)) == bpf_htonl(0xfe800000);
-}
-
 /*
  * The route of a packet that is to be redirected: the best one, as the network
- * stack finds it, wherever the client's packets come from. An answer to a
- * link-local client leaves by the client's device. A size above the route's MTU
- * is reported as BPF_FIB_LKUP_RET_FRAG_NEEDED.
+ * stack finds it, wherever the client's packets come from. A size above the
+ * route's MTU is reported as BPF_FIB_LKUP_RET_FRAG_NEEDED. There is none from
+ * or to a link-local address, so such clients are never redirected.
  */
 static __always_inline long
 route_past_stack(struct __sk_buff *skb, struct scratch *here)
 {
-	const struct connection *entry = &here->entry;
-	__u32 ifindex = skb->ifindex, flags = 0;
-
-	/* The compiler must not select one of two addresses to read from. */
-	barrier_var(ifindex);
-	if (entry->flags & CONNECTION_REVERSE && is_link_local(entry->target)) {
-		ifindex = entry->ifindex;
-		flags = BPF_FIB_LOOKUP_OUTPUT;
-	}
-	ask_for(here, ifindex);
+	ask_for(here, skb->ifindex);
 	here->fib.tot_len =
 		here->packet.size > 0xffff ? 0xffff : here->packet.size;
-	return look_up_route(skb, here, flags);
+	return look_up_route(skb, here, 0);
 }
 
 /* The function pointer of the next hop: the gateway, or the target itself. */

@@ -40,7 +40,7 @@ pub struct Connection {
     pub backend: BackendId,
     /// Position of the backend in the view when it was last looked for.
     pub offset: u32,
-    /// The device by which the client's packets arrive.
+    /// The device by which the connection began, for display.
     pub ifindex: u32,
     /// Seconds of the monotonic clock when an entry last translated a packet.
     pub last_used: u32,

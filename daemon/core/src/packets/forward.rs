@@ -1,10 +1,8 @@
 //! The way of a packet that does not pass the network stack of this node.
 
-use crate::model::addr::Family;
 use crate::packets::connections::Connection;
 use crate::packets::headers::ETHERNET;
 use crate::packets::hook_state::{Decision, HookState};
-use crate::packets::key::Tuple;
 use crate::packets::node::{Reason, Route, RouteQuery, Verdict};
 use crate::packets::reject::IcmpError;
 use crate::packets::rewrite;
@@ -15,7 +13,10 @@ pub(super) fn redirect(state: &mut HookState<'_>, entry: &Connection, mut bytes:
     if state.headers.ttl <= 1 {
         return state.answer_icmp(IcmpError::TimeExceeded, Reason::Ttl);
     }
-    let (ifindex, mtu, macs) = match route(state, entry, &entry.to) {
+    // The best route, wherever the client's packets come from.
+    let (source, target) = (entry.to.source.addr, entry.to.target.addr);
+    let query = RouteQuery { ifindex: state.packet.ifindex, is_output: false, source, target };
+    let (ifindex, mtu, macs) = match state.node.routes.route(&query) {
         Route::Device { ifindex, mtu, macs, .. } => (ifindex, mtu, macs),
         Route::NoForwarding => return state.discard(Reason::NoForwarding),
         Route::NotForwarded | Route::Unreachable => return state.discard(Reason::NoRoute),
@@ -30,12 +31,4 @@ pub(super) fn redirect(state: &mut HookState<'_>, entry: &Connection, mut bytes:
         bytes[..macs.len()].copy_from_slice(macs);
     }
     Decision { verdict: Verdict::Redirect { ifindex, has_macs: macs.is_some() }, bytes, reason: None }
-}
-
-/// The route of the translated packet: the best one, wherever the client's packets come from. A link-local address says
-/// nothing about the device, so such a client is answered by the device of its packets.
-fn route(state: &HookState<'_>, entry: &Connection, to: &Tuple) -> Route {
-    let is_output = entry.flags.is_reverse && to.target.addr.is_link_local() && state.headers.family == Family::Ipv6;
-    let ifindex = if is_output { entry.ifindex } else { state.packet.ifindex };
-    state.node.routes.route(&RouteQuery { ifindex, is_output, source: to.source.addr, target: to.target.addr })
 }
