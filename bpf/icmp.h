@@ -200,7 +200,7 @@ redirect_error(struct __sk_buff *skb, struct scratch *here)
 	result = route_past_stack(skb, here);
 	if (!is_routed(result)) {
 		count_dropped(here->entry.service_id,
-			      unroutable(result) & OUTCOME_REASON,
+			      unroutable(here, result) & OUTCOME_REASON,
 			      PACKET_DROPPED);
 		return TC_ACT_SHOT;
 	}

@@ -148,8 +148,13 @@ _Static_assert(sizeof(struct fragment_key) == 40, "layout");
 struct fragment {
 	__u16 source_port_be;
 	__u16 target_port_be;
-	/* Seconds of the coarse monotonic clock. */
-	__u32 seen;
+	/*
+	 * Seconds of the coarse monotonic clock. On most machines, they are
+	 * where an earlier nodelb stored 32 bits of them.
+	 */
+	__u16 seen;
+	/* The id that all fragments get if they are redirected. */
+	__u16 id;
 };
 _Static_assert(sizeof(struct fragment) == 8, "layout");
 

@@ -174,10 +174,12 @@ send_by_route(struct __sk_buff *skb, struct scratch *here)
 }
 
 /* Why a packet cannot be redirected, by the result of the route's lookup. */
-static __always_inline int unroutable(long result)
+static __always_inline int unroutable(const struct scratch *here, long result)
 {
 	if (result == BPF_FIB_LKUP_RET_FRAG_NEEDED)
-		return OUTCOME_ANSWER | PACKET_MTU;
+		return OUTCOME_ANSWER |
+		       (here->packet.may_be_split ? PACKET_MTU_NO_DF
+						  : PACKET_MTU);
 	if (result == BPF_FIB_LKUP_RET_FWD_DISABLED)
 		return OUTCOME_DROP | PACKET_NO_FORWARDING;
 	return OUTCOME_DROP | PACKET_NO_ROUTE;

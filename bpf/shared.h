@@ -326,8 +326,12 @@ enum packet_reason {
 	PACKET_ANSWER_RATE = 12,
 	/* The way back to the client is not the one by which it came. */
 	PACKET_REVERSE_PATH = 13,
+	/* The same as PACKET_MTU, and the sender allows fragments. */
+	PACKET_MTU_NO_DF = 14,
+	/* More datagrams in fragments to one address than have ids. */
+	PACKET_FRAGMENT_RATE = 15,
 	/* Number of the reasons; not a reason. */
-	PACKET_REASONS = 14,
+	PACKET_REASONS = 16,
 };
 
 /* What becomes of a packet. */
@@ -368,8 +372,11 @@ struct drop_count {
 	 */
 	__u32 first;
 	__u32 last;
+	/* The second of the last answer, and how many were sent in it. */
+	__u32 second;
+	__u32 answers;
 };
-_Static_assert(sizeof(struct drop_count) == 16, "layout");
+_Static_assert(sizeof(struct drop_count) == 24, "layout");
 
 /* Counts of one CPU; not pinned. */
 struct packet_counts {
@@ -393,7 +400,7 @@ struct packet_counts {
 	enum packet_verdict last_verdict;
 	__u32 pad;
 };
-_Static_assert(sizeof(struct packet_counts) == 288, "layout");
+_Static_assert(sizeof(struct packet_counts) == 320, "layout");
 
 /* Bytes of a packet in an event: its headers, and perhaps some payload. */
 #define EVENT_BYTES 96

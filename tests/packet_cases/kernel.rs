@@ -27,7 +27,7 @@ const MOST_IN_BUCKET: usize = 32;
 /// Where the counts by reason begin in `struct packet_counts`.
 const DROPPED: usize = 40;
 
-const REASONS: [Reason; 14] = [
+const REASONS: [Reason; 16] = [
     Reason::Short,
     Reason::Ttl,
     Reason::Mtu,
@@ -42,6 +42,8 @@ const REASONS: [Reason; 14] = [
     Reason::Unknown,
     Reason::AnswerRate,
     Reason::ReversePath,
+    Reason::MtuNoDf,
+    Reason::FragmentRate,
 ];
 
 /// What the programs made of a packet.
@@ -266,8 +268,8 @@ impl Kernel {
             self.change(map, |key, value| layout::make_older(key, value, seconds));
         }
         self.change("fragments", |_, value| {
-            let time = u32::from_ne_bytes(value[4..8].try_into().unwrap());
-            value[4..8].copy_from_slice(&time.wrapping_sub(seconds).to_ne_bytes());
+            let time = u16::from_ne_bytes(value[4..6].try_into().unwrap());
+            value[4..6].copy_from_slice(&time.wrapping_sub(u16::try_from(seconds).unwrap()).to_ne_bytes());
         });
         self.change("affinity", |_, value| {
             let time = u64::from_ne_bytes(value[..8].try_into().unwrap());

@@ -32,6 +32,7 @@ pub(super) fn begin(
     frontend: Frontend,
 ) -> Result<Connection, Decision> {
     let settings = state.node.settings;
+    state.service = frontend.service;
     if settings.is_draining {
         return Err(state.next());
     }

@@ -4,10 +4,11 @@
 
 use imbl::OrdMap;
 
-use crate::model::addr::Protocol;
+use crate::model::addr::{Addr, Protocol};
 use crate::packets::headers::Ports;
 use crate::packets::headers::tcp_flags::{ACK, FIN, RST, SYN};
 use crate::packets::key::{FragmentKey, PacketKey, Side, Tuple};
+use crate::packets::node::Reason;
 use crate::packets::rule::Rule;
 use crate::state::entries::{BackendId, ServiceId};
 
@@ -25,6 +26,10 @@ const MOST_RECEIVED: u32 = 1 << 20;
 
 /// Bytes that a client may have sent, and not yet seen acknowledged by the backend, when it sends a RST.
 const MOST_SENT: u32 = 1 << 20;
+
+/// Seconds after which the ids of redirected datagrams come round, and the number of ids in each.
+const ID_SECONDS: u32 = 32;
+const IDS_PER_SECOND: u32 = 2_048;
 
 /// Seconds during which the ports of a datagram's first fragment are valid for the others: `net.ipv4.ipfrag_time`.
 const FRAGMENT_SECONDS: u32 = 30;
@@ -74,6 +79,13 @@ pub struct Flags {
     pub is_assured: bool,
 }
 
+impl FragmentPorts {
+    /// The id that the fragments of the datagram get, which has 32 bits with IPv6.
+    pub const fn new_id(&self) -> u32 {
+        ((self.seen & 0xffff) / ID_SECONDS) << 16 | self.id as u32
+    }
+}
+
 impl Connection {
     /// The key of the other direction's entry.
     pub fn reverse_key(&self, key: &PacketKey) -> PacketKey {
@@ -110,6 +122,8 @@ pub struct FragmentPorts {
     pub target: u16,
     /// Seconds of the monotonic clock when the first fragment was seen.
     pub seen: u32,
+    /// The id that all fragments get if they are redirected.
+    pub id: u16,
 }
 
 /// The sizes of the tables, in entries.
@@ -140,8 +154,10 @@ pub struct Tables {
     pub affinity: OrdMap<(u64, ServiceId), Affinity>,
     /// Where the next search for a source port starts, by the backend's number.
     pub cursors: OrdMap<u32, u32>,
-    /// The second in which packets were last answered, and the number of answers in it.
-    pub answered: (u32, u32),
+    /// The last second with a datagram in fragments that was redirected between two addresses, and their number in it.
+    pub fragment_ids: OrdMap<(Addr, Addr), (u32, u32)>,
+    /// The second in which packets were last answered, and the number of answers in it, by service and reason.
+    pub answered: OrdMap<(ServiceId, Reason), (u32, u32)>,
 }
 
 /// Whether the flags are those of a TCP packet that opens a connection.
@@ -160,7 +176,8 @@ impl Tables {
             fragments: OrdMap::new(),
             affinity: OrdMap::new(),
             cursors: OrdMap::new(),
-            answered: (0, 0),
+            fragment_ids: OrdMap::new(),
+            answered: OrdMap::new(),
         }
     }
 
@@ -340,6 +357,15 @@ impl Tables {
             self.put_half_open(reverse_key, Connection { to: key.tuple.turned(), flags, bytes: 0, ..*entry });
         }
         self.reverse_of(key, entry).is_some()
+    }
+
+    /// Takes an id for a datagram between the addresses; `None` if this second has none left.
+    pub fn take_fragment_id(&mut self, addresses: (Addr, Addr), now: u32) -> Option<u16> {
+        let (second, count) = self.fragment_ids.get(&addresses).copied().unwrap_or((0, 0));
+        let (second, count) = if second < now { (now, 0) } else { (second, count) };
+        self.fragment_ids.insert(addresses, (second, count.saturating_add(1)));
+        let id = (count < IDS_PER_SECOND).then_some(second % ID_SECONDS * IDS_PER_SECOND + count)?;
+        u16::try_from(id).ok()
     }
 
     /// Stores the ports of the first fragment. If the table is full, the oldest datagram is removed.

@@ -10,6 +10,7 @@ use crate::packets::rewrite;
 /// Sends the translated frame by the device of the route. The packet of `state` is the frame before the translation, of
 /// which the sender learns if it cannot be forwarded.
 pub(super) fn redirect(state: &mut HookState<'_>, entry: &Connection, mut bytes: Vec<u8>) -> Decision {
+    state.service = entry.service;
     if state.headers.ttl <= 1 {
         return state.answer_icmp(IcmpError::TimeExceeded, Reason::Ttl);
     }
@@ -22,7 +23,11 @@ pub(super) fn redirect(state: &mut HookState<'_>, entry: &Connection, mut bytes:
         Route::NotForwarded | Route::Unreachable => return state.discard(Reason::NoRoute),
     };
     if state.headers.length() > mtu as usize && !state.packet.is_gso {
-        return state.answer_icmp(IcmpError::TooBig(mtu), Reason::Mtu);
+        let reason = if state.headers.may_be_split { Reason::MtuNoDf } else { Reason::Mtu };
+        return state.answer_icmp(IcmpError::TooBig(mtu), reason);
+    }
+    if let Some(id) = state.new_id {
+        rewrite::write_id(&mut bytes, &state.headers, id);
     }
     rewrite::lower_ttl(&mut bytes, &state.headers);
     let has_ethernet = state.node.state.uplinks.get(&ifindex).is_some_and(|uplink| uplink.l2_length != 0);

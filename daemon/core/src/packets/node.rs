@@ -173,6 +173,10 @@ pub enum Reason {
     AnswerRate,
     /// The way back to the client is not the one by which it came.
     ReversePath,
+    /// The same as [`Self::Mtu`], and the sender allows fragments.
+    MtuNoDf,
+    /// More datagrams in fragments go to one address than there are ids.
+    FragmentRate,
 }
 
 impl fmt::Display for Reason {
@@ -192,6 +196,8 @@ impl fmt::Display for Reason {
             Self::Unknown => "unknown",
             Self::AnswerRate => "answer-rate",
             Self::ReversePath => "reverse-path",
+            Self::MtuNoDf => "mtu-no-df",
+            Self::FragmentRate => "fragment-rate",
         })
     }
 }

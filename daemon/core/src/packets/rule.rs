@@ -12,10 +12,20 @@ pub enum Rule {
     UnknownIsOwned,
     /// A client that is redirected has an address to which the device leads that its packets arrive by.
     ReversePath,
+    /// The answers to packets of one service and for one reason are not taken from others.
+    AnswersByService,
+    /// Redirected datagrams in fragments get ids that no other datagram to the backend has.
+    FragmentIds,
 }
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 4] =
-        [Self::ClientResetInWindow, Self::ProofByAcknowledgment, Self::UnknownIsOwned, Self::ReversePath];
+    pub const ALL: [Self; 6] = [
+        Self::ClientResetInWindow,
+        Self::ProofByAcknowledgment,
+        Self::UnknownIsOwned,
+        Self::ReversePath,
+        Self::AnswersByService,
+        Self::FragmentIds,
+    ];
 }

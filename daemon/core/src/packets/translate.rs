@@ -12,6 +12,8 @@ use crate::packets::icmp;
 use crate::packets::key::{FragmentKey, PacketKey, Side};
 use crate::packets::node::{Node, Packet, Reason, Verdict};
 use crate::packets::rewrite;
+use crate::packets::rule::Rule;
+use crate::state::entries::ServiceId;
 
 /// The result of [`translate`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +42,8 @@ pub fn translate(node: Node<'_>, tables: &Tables, random: &mut dyn FnMut() -> u3
         Parsed::Foreign => return untouched(None),
         Parsed::Short => return untouched(Some(Reason::Short)),
     };
-    let mut state = HookState { node, tables: tables.clone(), random, packet, headers };
+    let (tables, service, new_id) = (tables.clone(), ServiceId(0), None);
+    let mut state = HookState { node, tables, random, packet, headers, service, new_id };
     let Decision { verdict, bytes, reason } = decide(&mut state);
     Outcome { verdict, bytes, reason, tables: state.tables }
 }
@@ -54,6 +57,7 @@ fn decide(state: &mut HookState<'_>) -> Decision {
             let known = fragment_key(&state.headers, protocol, side);
             let known = known.and_then(|key| state.tables.fragment(&key, state.node.now()));
             let Some(known) = known else { return state.next() };
+            state.new_id = state.tables.keeps(Rule::FragmentIds).then(|| known.new_id());
             (protocol, Ports { source: known.source, target: known.target, ..Ports::default() })
         }
     };
@@ -69,9 +73,10 @@ fn decide(state: &mut HookState<'_>) -> Decision {
         Ok(entry) => entry,
         Err(decision) => return decision,
     };
-    let now = state.node.now();
-    if let Some(key) = fragment_key(&state.headers, protocol, side) {
-        state.tables.put_fragment(key, FragmentPorts { source: ports.source, target: ports.target, seen: now });
+    if let Some(key) = fragment_key(&state.headers, protocol, side)
+        && !store_ports(state, &key, &ports, &entry)
+    {
+        return state.discard(Reason::FragmentRate);
     }
     let mut bytes = state.packet.bytes.clone();
     rewrite::write(&mut bytes, &state.headers, &entry.to);
@@ -79,6 +84,24 @@ fn decide(state: &mut HookState<'_>) -> Decision {
         return forward::redirect(state, &entry, bytes);
     }
     Decision { verdict: Verdict::Next, bytes, reason: None }
+}
+
+/// Stores the ports of a first fragment, with an id of its own if it is redirected; false if there is none. A later
+/// fragment stores what it has found.
+fn store_ports(state: &mut HookState<'_>, key: &FragmentKey, ports: &Ports, entry: &Connection) -> bool {
+    if matches!(state.headers.content, Content::LaterFragment(_)) {
+        return true;
+    }
+    let (now, addresses) = (state.node.now(), (entry.to.source.addr, entry.to.target.addr));
+    let id = match entry.flags.is_redirected {
+        true => state.tables.take_fragment_id(addresses, now),
+        false => Some(0),
+    };
+    let Some(id) = id else { return false };
+    let stored = FragmentPorts { source: ports.source, target: ports.target, seen: now, id };
+    state.new_id = state.tables.keeps(Rule::FragmentIds).then(|| stored.new_id());
+    state.tables.put_fragment(*key, stored);
+    true
 }
 
 /// The key under which the ports of the datagram are stored if the packet is one of its fragments.
