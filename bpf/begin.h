@@ -207,9 +207,10 @@ unknown(struct __sk_buff *skb, const struct scratch *here,
 
 	if (bpf_map_lookup_elem(&node_addrs, here->to.addr))
 		return OUTCOME_LEAVE;
-	if (settings->unknown == UNKNOWN_AUTO &&
-	    (can_ask_conntrack() ? is_served_by_other(skb, &here->packet.key)
-				 : settings->has_proxy))
+	if (settings->unknown >= UNKNOWN_AUTO &&
+	    (can_ask_conntrack()
+		     ? is_served_by_other(skb, &here->packet.key)
+		     : settings->unknown == UNKNOWN_AUTO_BESIDE_PROXY))
 		return OUTCOME_LEAVE;
 	if (settings->unknown == UNKNOWN_PASS) {
 		count_dropped(here->service_id, PACKET_UNKNOWN, PACKET_PASSED);

@@ -472,6 +472,11 @@ enum unknown_packets {
 	/* Those of another proxy are passed on; others continue or are reset.
 	 */
 	UNKNOWN_AUTO = 2,
+	/*
+	 * The same, and the daemon sees another proxy: without an answer from
+	 * connection tracking, all are passed on.
+	 */
+	UNKNOWN_AUTO_BESIDE_PROXY = 3,
 };
 
 /*
@@ -487,10 +492,7 @@ struct packet_settings {
 	__u32 answers;
 	/* Backends on this node see an address of the node, too. */
 	__u32 always_masquerades;
-	/* The daemon sees another service proxy on this node. */
-	__u32 has_proxy;
-	__u32 pad;
 };
-_Static_assert(sizeof(struct packet_settings) == 24, "layout");
+_Static_assert(sizeof(struct packet_settings) == 16, "layout");
 
 #endif

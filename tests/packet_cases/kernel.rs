@@ -214,7 +214,7 @@ impl Kernel {
         };
         let [is_draining, answers, always_masquerades] =
             [settings.is_draining, settings.answers, settings.always_masquerades].map(u32::from);
-        let fields = [is_draining, unknown, answers, always_masquerades, 0, 0];
+        let fields = [is_draining, unknown, answers, always_masquerades];
         self.put("packet_settings", &[0; 4], &fields.map(u32::to_ne_bytes).concat());
         self.settings = settings.clone();
         if self.state != world.state {

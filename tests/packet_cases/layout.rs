@@ -114,7 +114,7 @@ pub(crate) fn fragment_key(bytes: &[u8]) -> FragmentKey {
 
 pub(crate) fn fragment(bytes: &[u8]) -> FragmentPorts {
     let half = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
-    FragmentPorts { source: port_at(bytes, 0), target: port_at(bytes, 2), seen: half(4).into(), id: half(6) }
+    FragmentPorts { source: port_at(bytes, 0), target: port_at(bytes, 2), seen: half(4), id: half(6) }
 }
 
 pub(crate) fn affinity_key(key: &[u8]) -> (u64, ServiceId) {

@@ -24,8 +24,6 @@ pub(crate) struct Device {
     pub(crate) is_uplink: bool,
     /// Whether its address is preferred to that of a route.
     pub(crate) is_own_first: bool,
-    /// Whether the device accepts IPv4 packets only from sources to which it leads.
-    pub(crate) is_strict: bool,
     pub(crate) l2_length: usize,
     pub(crate) mac: [u8; 6],
     pub(crate) mtu: u32,
@@ -122,6 +120,7 @@ impl World {
         match subject {
             "device" => self.device(words),
             "no-forwarding" => self.devices.get_mut(words.next().unwrap()).unwrap().forwards = false,
+            "strict" => self.strict(words.next().unwrap()),
             "node" => self.state.node_addrs.extend(words.map(|addr| addr.parse::<Addr>().unwrap())),
             "nodeports" => self.settings.nodeport_range = range(words.next().unwrap()),
             "source-ports" => self.settings.source_ports = range(words.next().unwrap()),
@@ -150,7 +149,6 @@ impl World {
             is_pod: false,
             is_uplink: false,
             is_own_first: false,
-            is_strict: false,
             l2_length: 14,
             mac: own,
             mtu: 1_500,
@@ -162,7 +160,6 @@ impl World {
                 "uplink" => device.is_uplink = true,
                 "pod" => device.is_pod = true,
                 "own-first" => device.is_own_first = true,
-                "strict" => device.is_strict = true,
                 "plain" => {}
                 "l3" => device.l2_length = 0,
                 "mtu" => device.mtu = parsed(&mut words),
@@ -173,11 +170,16 @@ impl World {
             let (v4, v6) = (device.addr(Family::Ipv4), device.addr(Family::Ipv6));
             let l2_length = u8::try_from(device.l2_length).unwrap();
             let (is_v4_source, is_v6_source) = (device.is_own_first, device.is_own_first);
-            let is_strict = device.is_strict;
-            let entry = UplinkEntry { v4, v6, mtu: device.mtu, l2_length, is_v4_source, is_v6_source, is_strict };
+            let mtu = device.mtu;
+            let entry = UplinkEntry { v4, v6, mtu, l2_length, is_v4_source, is_v6_source, is_strict: false };
             self.state.uplinks.insert(ifindex, entry);
         }
         self.devices.insert(name, device);
+    }
+
+    /// The device accepts IPv4 packets only from sources to which it leads.
+    fn strict(&mut self, name: &str) {
+        self.state.uplinks.get_mut(&self.devices[name].ifindex).expect("an uplink").is_strict = true;
     }
 
     fn service(&mut self, mut words: Words<'_>) {
@@ -298,9 +300,7 @@ impl Routes for World {
             return Route::NoForwarding;
         }
         let by = |route: &RouteLine| route.device.as_ref().map(|name| self.devices[name].ifindex);
-        let fits = |route: &&RouteLine| {
-            route.net.contains(&query.target.ip()) && (!query.is_output || by(route) == Some(query.ifindex))
-        };
+        let fits = |route: &&RouteLine| route.net.contains(&query.target.ip());
         // Of several routes to a network, the first one counts.
         let Some(route) = self.routes.iter().rev().filter(fits).max_by_key(|route| route.net.prefix_len()) else {
             return Route::NotForwarded;

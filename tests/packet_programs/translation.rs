@@ -331,12 +331,14 @@ fn an_unknown_tcp_packet_is_passed_on_or_reset() {
         node.serve_one(V4, TCP, V4.pod);
         node.publish("0.0.0.0:30080", TCP, 0);
         let unknown = frame(TCP, V4.client, V4.service).payload(100);
-        node.ignores("by default", &unknown.bytes());
+        node.ignores("with unknown = \"pass\"", &unknown.bytes());
         node.settings([0, 1, 1, 0]);
         let (code, reset) = node.arrives(&unknown);
         assert_eq!((code, reset.tcp_flags, reset.sequence), (REDIRECT, RST, unknown.acknowledged));
         node.ignores("an address of the node", &frame(TCP, V4.client, V4.node).bytes());
-        node.ignores("a RST", &unknown.flags(RST).bytes());
+        assert_eq!(node.arrives(&unknown.flags(RST)).0, DROP, "a RST");
+        node.settings([0, 2, 1, 0]);
+        assert_eq!(node.arrives(&unknown).1.target, at(V4.pod), "it continues at the only backend, which is here");
     });
 }
 

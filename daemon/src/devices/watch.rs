@@ -326,11 +326,11 @@ pub fn settings(packets: &Packets, is_draining: bool, findings: &Findings) -> Pa
     PacketSettings {
         is_draining,
         unknown: match packets.unknown {
-            Unknown::Auto => UnknownPackets::Auto,
+            Unknown::Auto if findings.proxies.is_empty() => UnknownPackets::Auto,
+            Unknown::Auto => UnknownPackets::AutoBesideProxy,
             Unknown::Pass => UnknownPackets::Pass,
             Unknown::Reset => UnknownPackets::Reset,
         },
-        has_proxy: !findings.proxies.is_empty(),
         answers: packets.answer,
         always_masquerades: packets.snat == Snat::Always,
     }

@@ -115,7 +115,7 @@ fn way_to(state: &HookState<'_>, client: Endpoint, slot: &Slot, frontend: Fronte
         return Ok(Way::Stack);
     }
     let ifindex = state.packet.ifindex;
-    let query = RouteQuery { ifindex, is_output: false, source: client.addr, target: slot.addr.addr };
+    let query = RouteQuery { ifindex, source: client.addr, target: slot.addr.addr };
     let (ifindex, preferred) = match state.node.routes.route(&query) {
         Route::Device { ifindex, preferred, .. } => (ifindex, preferred),
         // The network stack delivers the packet to the node itself, or reports what is wrong.
@@ -144,7 +144,7 @@ fn way_to(state: &HookState<'_>, client: Endpoint, slot: &Slot, frontend: Fronte
 /// node itself, and with a strict `rp_filter` it begins at the device of the packet. IPv6 has no such setting.
 fn has_way_back(state: &HookState<'_>) -> bool {
     let (ifindex, headers) = (state.packet.ifindex, &state.headers);
-    let query = RouteQuery { ifindex, is_output: false, source: headers.target, target: headers.source };
+    let query = RouteQuery { ifindex, source: headers.target, target: headers.source };
     let Route::Device { ifindex: back, .. } = state.node.routes.route(&query) else { return false };
     let uplink = state.node.state.uplinks.get(&ifindex);
     let is_strict = headers.family == Family::Ipv4 && uplink.is_some_and(|uplink| uplink.is_strict);

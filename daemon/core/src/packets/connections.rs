@@ -32,7 +32,7 @@ const ID_SECONDS: u32 = 32;
 const IDS_PER_SECOND: u32 = 2_048;
 
 /// Seconds during which the ports of a datagram's first fragment are valid for the others: `net.ipv4.ipfrag_time`.
-const FRAGMENT_SECONDS: u32 = 30;
+const FRAGMENT_SECONDS: u16 = 30;
 
 /// An entry of `half_open` or `connections`: `struct connection` of `bpf/packet_entries.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ pub struct Flags {
 impl FragmentPorts {
     /// The id that the fragments of the datagram get, which has 32 bits with IPv6.
     pub const fn new_id(&self) -> u32 {
-        ((self.seen & 0xffff) / ID_SECONDS) << 16 | self.id as u32
+        (self.seen as u32 / ID_SECONDS) << 16 | self.id as u32
     }
 }
 
@@ -120,8 +120,8 @@ pub struct FragmentPorts {
     pub source: u16,
     /// Destination port in host byte order.
     pub target: u16,
-    /// Seconds of the monotonic clock when the first fragment was seen.
-    pub seen: u32,
+    /// Seconds of the monotonic clock when the first fragment was seen, the lower 16 bits.
+    pub seen: u16,
     /// The id that all fragments get if they are redirected.
     pub id: u16,
 }
@@ -158,6 +158,12 @@ pub struct Tables {
     pub fragment_ids: OrdMap<(Addr, Addr), (u32, u32)>,
     /// The second in which packets were last answered, and the number of answers in it, by service and reason.
     pub answered: OrdMap<(ServiceId, Reason), (u32, u32)>,
+}
+
+/// The lower 16 bits of a time.
+pub(super) const fn short(now: u32) -> u16 {
+    let [.., high, low] = now.to_be_bytes();
+    u16::from_be_bytes([high, low])
 }
 
 /// Whether the flags are those of a TCP packet that opens a connection.
@@ -381,7 +387,7 @@ impl Tables {
 
     /// The ports of the datagram, if its first fragment was seen.
     pub fn fragment(&self, key: &FragmentKey, now: u32) -> Option<FragmentPorts> {
-        self.fragments.get(key).copied().filter(|ports| now.saturating_sub(ports.seen) < FRAGMENT_SECONDS)
+        self.fragments.get(key).copied().filter(|ports| short(now).wrapping_sub(ports.seen) < FRAGMENT_SECONDS)
     }
 }
 

@@ -16,7 +16,7 @@ pub(super) fn redirect(state: &mut HookState<'_>, entry: &Connection, mut bytes:
     }
     // The best route, wherever the client's packets come from.
     let (source, target) = (entry.to.source.addr, entry.to.target.addr);
-    let query = RouteQuery { ifindex: state.packet.ifindex, is_output: false, source, target };
+    let query = RouteQuery { ifindex: state.packet.ifindex, source, target };
     let (ifindex, mtu, macs) = match state.node.routes.route(&query) {
         Route::Device { ifindex, mtu, macs, .. } => (ifindex, mtu, macs),
         Route::NoForwarding => return state.discard(Reason::NoForwarding),

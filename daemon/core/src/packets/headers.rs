@@ -152,8 +152,7 @@ fn parse_v4(bytes: &[u8], ip: usize, is_gso: bool) -> Parsed {
         return Parsed::Short;
     }
     let (offset, has_more) = (be16(bytes, ip + 6) & 0x1fff, be16(bytes, ip + 6) & 0x2000 != 0);
-    let fragment =
-        (offset != 0 || has_more).then(|| Fragment {
+    let fragment = (offset != 0 || has_more).then(|| Fragment {
         id: u32::from(be16(bytes, ip + 4)),
         is_first: offset == 0,
         at: ip + 4,

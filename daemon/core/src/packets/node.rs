@@ -67,10 +67,8 @@ pub enum Unknown {
 /// The question for a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteQuery {
-    /// The device by which the packet arrives, or leaves if `is_output`.
+    /// The device by which the packet arrives.
     pub ifindex: u32,
-    /// Whether only routes by the device count.
-    pub is_output: bool,
     /// The source address of the packet.
     pub source: Addr,
     /// The destination address of the packet.

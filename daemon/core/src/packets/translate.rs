@@ -3,7 +3,7 @@
 use crate::model::addr::{L4Addr, Protocol};
 use crate::packets::begin::begin;
 use crate::packets::choice::offset_number;
-use crate::packets::connections::{Connection, FragmentPorts, Tables, is_plain_syn};
+use crate::packets::connections::{Connection, FragmentPorts, Tables, is_plain_syn, short};
 use crate::packets::forward;
 use crate::packets::frontend::{self, Frontend};
 use crate::packets::headers::{Content, Headers, Parsed, Ports, parse};
@@ -98,7 +98,7 @@ fn store_ports(state: &mut HookState<'_>, key: &FragmentKey, ports: &Ports, entr
         false => Some(0),
     };
     let Some(id) = id else { return false };
-    let stored = FragmentPorts { source: ports.source, target: ports.target, seen: now, id };
+    let stored = FragmentPorts { source: ports.source, target: ports.target, seen: short(now), id };
     state.new_id = state.tables.keeps(Rule::FragmentIds).then(|| stored.new_id());
     state.tables.put_fragment(*key, stored);
     true

@@ -18,6 +18,8 @@ pub enum UnknownPackets {
     Reset,
     /// Those of another proxy are passed on; others continue or are reset.
     Auto,
+    /// The same, and another proxy is on this node.
+    AutoBesideProxy,
 }
 
 /// The settings of the packet programs.
@@ -31,13 +33,11 @@ pub struct PacketSettings {
     pub answers: bool,
     /// Whether backends on this node see an address of the node.
     pub always_masquerades: bool,
-    /// Whether another service proxy is on this node.
-    pub has_proxy: bool,
 }
 
 impl PacketSettings {
-    /// The structure as words: each has two numbers in memory order.
-    fn words(self) -> [u64; 3] {
+    /// The structure as two words: each has two numbers in memory order.
+    fn words(self) -> [u64; 2] {
         let word = |first: u32, second: u32| {
             let numbers = [first.to_ne_bytes(), second.to_ne_bytes()];
             u64::from_ne_bytes(std::array::from_fn(|i| numbers[i / 4][i % 4]))
@@ -46,12 +46,9 @@ impl PacketSettings {
             UnknownPackets::Pass => types::unknown_packets::UNKNOWN_PASS,
             UnknownPackets::Reset => types::unknown_packets::UNKNOWN_RESET,
             UnknownPackets::Auto => types::unknown_packets::UNKNOWN_AUTO,
+            UnknownPackets::AutoBesideProxy => types::unknown_packets::UNKNOWN_AUTO_BESIDE_PROXY,
         };
-        [
-            word(self.is_draining.into(), unknown.0),
-            word(self.answers.into(), self.always_masquerades.into()),
-            word(self.has_proxy.into(), 0),
-        ]
+        [word(self.is_draining.into(), unknown.0), word(self.answers.into(), self.always_masquerades.into())]
     }
 }
 
