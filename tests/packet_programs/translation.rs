@@ -336,9 +336,10 @@ fn an_unknown_tcp_packet_is_passed_on_or_reset() {
         let (code, reset) = node.arrives(&unknown);
         assert_eq!((code, reset.tcp_flags, reset.sequence), (REDIRECT, RST, unknown.acknowledged));
         node.ignores("an address of the node", &frame(TCP, V4.client, V4.node).bytes());
-        assert_eq!(node.arrives(&unknown.flags(RST)).0, DROP, "a RST");
         node.settings([0, 2, 1, 0]);
         assert_eq!(node.arrives(&unknown).1.target, at(V4.pod), "it continues at the only backend, which is here");
+        let other = frame(TCP, "203.0.113.2:40001", V4.service).flags(RST);
+        assert_eq!(node.arrives(&other).0, DROP, "a RST");
     });
 }
 
