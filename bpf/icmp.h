@@ -204,10 +204,7 @@ redirect_error(struct __sk_buff *skb, struct scratch *here)
 			      PACKET_DROPPED);
 		return TC_ACT_SHOT;
 	}
-	here->link = link_of(here, result);
-	barrier();
-	if (rewrite_error(skb, 1) ||
-	    (here->link == LINK_KNOWN && write_macs(skb, here)))
+	if (rewrite_error(skb, 1))
 		return TC_ACT_SHOT;
 	return send_by_route(skb, here);
 }

@@ -60,8 +60,6 @@ VERIFIED_ONCE int forward_past_stack(struct __sk_buff *skb)
 	result = route_past_stack(skb, here);
 	if (!is_routed(result))
 		return refuse(skb, unroutable(here, result));
-	here->link = link_of(here, result);
-	barrier();
 	if (here->packet.part != PART_WHOLE && write_id(skb))
 		return TC_ACT_SHOT;
 	if (rewrite(skb, here, 1))

@@ -338,16 +338,6 @@ struct known_device {
 /* Clients and other machines are mostly reached by one or two devices. */
 #define KNOWN_DEVICES 4
 
-/* What the packet that is redirected needs in front of its IP header. */
-enum link {
-	/* The Ethernet addresses of the route. */
-	LINK_KNOWN = 0,
-	/* Those of a neighbour that the kernel asks for. */
-	LINK_NEIGHBOUR = 1,
-	/* Nothing, or what a tunnel's route says. */
-	LINK_NONE = 2,
-};
-
 /*
  * What the functions of one program pass to each other. It does not fit the
  * 512 bytes of a program's stack.
@@ -390,8 +380,6 @@ struct scratch {
 	__u32 transport;
 	/* Bytes of headers that are written. */
 	__u32 written;
-	/* What a packet that is redirected gets in front of its IP header. */
-	enum link link;
 	/* The same as in struct drop_count, for services without one. */
 	__u32 answer_second;
 	__u32 answers;

@@ -98,6 +98,21 @@ static __always_inline bool is_routed(long result)
 }
 
 /*
+ * FIB_SKIP_NEIGH, until the kernel has refused it: bpf_redirect_neigh() looks
+ * for the neighbour, too.
+ */
+volatile __u32 skips_neighbours = FIB_SKIP_NEIGH;
+
+static __always_inline long
+ask_past_stack(struct __sk_buff *skb, struct scratch *here, __u32 flags)
+{
+	ask_for(here, skb->ifindex);
+	here->fib.tot_len =
+		here->packet.size > 0xffff ? 0xffff : here->packet.size;
+	return look_up_route(skb, here, flags);
+}
+
+/*
  * The route of a packet that is to be redirected: the best one, as the network
  * stack finds it, wherever the client's packets come from. A size above the
  * route's MTU is reported as BPF_FIB_LKUP_RET_FRAG_NEEDED. There is none from
@@ -106,10 +121,14 @@ static __always_inline bool is_routed(long result)
 static __always_inline long
 route_past_stack(struct __sk_buff *skb, struct scratch *here)
 {
-	ask_for(here, skb->ifindex);
-	here->fib.tot_len =
-		here->packet.size > 0xffff ? 0xffff : here->packet.size;
-	return look_up_route(skb, here, 0);
+	long result = ask_past_stack(skb, here, skips_neighbours);
+
+	/* 0 from now on; other reasons for EINVAL do not exist here. */
+	if (result == -EINVAL && skips_neighbours) {
+		skips_neighbours = 0;
+		result = ask_past_stack(skb, here, 0);
+	}
+	return result;
 }
 
 /* The function pointer of the next hop: the gateway, or the target itself. */
@@ -144,20 +163,13 @@ static __always_inline bool has_ethernet(struct scratch *here, __u32 ifindex)
 	return known->has_ethernet;
 }
 
-static __always_inline enum link link_of(struct scratch *here, long result)
-{
-	if (!has_ethernet(here, here->fib.ifindex))
-		return LINK_NONE;
-	if (!l2_length(&here->packet) || result == BPF_FIB_LKUP_RET_NO_NEIGH)
-		return LINK_NEIGHBOUR;
-	return LINK_KNOWN;
-}
-
 /*
  * Sends the packet, which is already written, by the route in the scratch
- * memory. A tunnel needs the route with the packet, which only
- * bpf_redirect_neigh() without a next hop provides. That function needs an
- * Ethernet header in front, which it removes.
+ * memory. The kernel adds the addresses of the neighbour, and asks it whether
+ * it is still there, as it does for packets of the network stack. A tunnel
+ * needs the route with the packet, which only bpf_redirect_neigh() without a
+ * next hop provides. That function needs an Ethernet header in front, which it
+ * removes.
  */
 static __always_inline int
 send_by_route(struct __sk_buff *skb, struct scratch *here)
@@ -166,11 +178,9 @@ send_by_route(struct __sk_buff *skb, struct scratch *here)
 
 	if (!l2_length(&here->packet) && bpf_skb_change_head(skb, ETH_HLEN, 0))
 		return TC_ACT_SHOT;
-	if (here->link == LINK_NONE)
-		return bpf_redirect_neigh(fib->ifindex, NULL, 0, 0);
-	if (here->link == LINK_NEIGHBOUR)
+	if (has_ethernet(here, fib->ifindex))
 		return redirect_to_neighbour(fib);
-	return bpf_redirect(fib->ifindex, 0);
+	return bpf_redirect_neigh(fib->ifindex, NULL, 0, 0);
 }
 
 /* Why a packet cannot be redirected, by the result of the route's lookup. */

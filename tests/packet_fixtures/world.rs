@@ -311,12 +311,6 @@ impl Routes for World {
         let Some(name) = &route.device else { return Route::NotForwarded };
         let device = &self.devices[name];
         let preferred = route.preferred.or_else(|| device.addr(query.target.family()));
-        let macs = route.neighbor.map(|neighbor| {
-            let mut macs = [0; 12];
-            macs[..6].copy_from_slice(&neighbor);
-            macs[6..].copy_from_slice(&device.mac);
-            macs
-        });
-        Route::Device { ifindex: device.ifindex, mtu: route.mtu.unwrap_or(device.mtu), preferred, macs }
+        Route::Device { ifindex: device.ifindex, mtu: route.mtu.unwrap_or(device.mtu), preferred }
     }
 }

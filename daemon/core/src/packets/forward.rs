@@ -1,7 +1,6 @@
 //! The way of a packet that does not pass the network stack of this node.
 
 use crate::packets::connections::Connection;
-use crate::packets::headers::ETHERNET;
 use crate::packets::hook_state::{Decision, HookState};
 use crate::packets::node::{Reason, Route, RouteQuery, Verdict};
 use crate::packets::reject::IcmpError;
@@ -17,8 +16,8 @@ pub(super) fn redirect(state: &mut HookState<'_>, entry: &Connection, mut bytes:
     // The best route, wherever the client's packets come from.
     let (source, target) = (entry.to.source.addr, entry.to.target.addr);
     let query = RouteQuery { ifindex: state.packet.ifindex, source, target };
-    let (ifindex, mtu, macs) = match state.node.routes.route(&query) {
-        Route::Device { ifindex, mtu, macs, .. } => (ifindex, mtu, macs),
+    let (ifindex, mtu) = match state.node.routes.route(&query) {
+        Route::Device { ifindex, mtu, .. } => (ifindex, mtu),
         Route::NoForwarding => return state.discard(Reason::NoForwarding),
         Route::NotForwarded | Route::Unreachable => return state.discard(Reason::NoRoute),
     };
@@ -30,10 +29,5 @@ pub(super) fn redirect(state: &mut HookState<'_>, entry: &Connection, mut bytes:
         rewrite::write_id(&mut bytes, &state.headers, id);
     }
     rewrite::lower_ttl(&mut bytes, &state.headers);
-    let has_ethernet = state.node.state.uplinks.get(&ifindex).is_some_and(|uplink| uplink.l2_length != 0);
-    let macs = macs.filter(|_| has_ethernet && state.packet.l2_length == ETHERNET);
-    if let Some(macs) = &macs {
-        bytes[..macs.len()].copy_from_slice(macs);
-    }
-    Decision { verdict: Verdict::Redirect { ifindex, has_macs: macs.is_some() }, bytes, reason: None }
+    Decision { verdict: Verdict::Redirect { ifindex }, bytes, reason: None }
 }

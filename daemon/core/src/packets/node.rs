@@ -86,8 +86,6 @@ pub enum Route {
         mtu: u32,
         /// The source address that the route prefers; `None` if the kernel does not report it.
         preferred: Option<Addr>,
-        /// The Ethernet header's addresses: destination, then source; `None` if the kernel has to find the neighbour.
-        macs: Option<[u8; 12]>,
     },
     /// The address belongs to this node, or there is no route.
     NotForwarded,
@@ -129,12 +127,10 @@ pub enum Verdict {
     Next,
     /// The packet is discarded.
     Drop,
-    /// The packet leaves by the device and does not pass the network stack.
+    /// The packet leaves by the device and does not pass the network stack. The kernel finds the neighbour.
     Redirect {
         /// The index of the device.
         ifindex: u32,
-        /// Whether the Ethernet header is written. Otherwise the kernel finds the neighbour.
-        has_macs: bool,
     },
     /// The packet has become an answer, which leaves by the device by which the packet arrived.
     Reply,
