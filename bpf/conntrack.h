@@ -31,8 +31,8 @@ struct nf_conn {
 } __attribute__((preserve_access_index));
 
 /*
- * Not in kernels without connection tracking, and not found in a module that
- * is not loaded when the programs are.
+ * Not in kernels without connection tracking. libbpf finds them in a module
+ * only with CAP_SYS_ADMIN, which the daemon does not have.
  */
 extern struct nf_conn *
 bpf_skb_ct_lookup(struct __sk_buff *skb, struct bpf_sock_tuple *tuple,

@@ -473,8 +473,8 @@ enum unknown_packets {
 	 */
 	UNKNOWN_AUTO = 2,
 	/*
-	 * The same, and the daemon sees another proxy: without an answer from
-	 * connection tracking, all are passed on.
+	 * The same, and the daemon has seen another proxy: if connection
+	 * tracking cannot be asked, all are passed on.
 	 */
 	UNKNOWN_AUTO_BESIDE_PROXY = 3,
 };

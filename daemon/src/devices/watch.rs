@@ -114,6 +114,8 @@ struct Task {
     decision: Option<Decision>,
     /// The other service proxies at the last search that could read everything, and those found since.
     findings: Findings,
+    /// Whether a search has ever found one: connections that it has made go on when its rules are gone.
+    has_seen_proxy: bool,
     /// The time of the last search.
     searched: Option<Instant>,
     count: CountConnections,
@@ -143,6 +145,7 @@ impl Task {
             looked: None,
             uplinks: None,
             decision: None,
+            has_seen_proxy: false,
             searched: findings.is_complete.then(Instant::now),
             findings,
             count,
@@ -297,7 +300,8 @@ impl Task {
         let is_needed = packets.may_have_clients(self.is_any_served());
         let decision = mode::decide(packets.mode, &self.findings, before, is_needed);
         self.is_idle = decision.activity == Activity::Off && !is_needed;
-        (self.settings)(settings(packets, decision.activity == Activity::Draining, &self.findings));
+        self.has_seen_proxy |= !self.findings.proxies.is_empty();
+        (self.settings)(settings(packets, decision.activity == Activity::Draining, self.has_seen_proxy));
         if self.decision.as_ref() != Some(&decision) {
             let text = match decision.activity {
                 Activity::On => "connections from outside the node are translated",
@@ -330,13 +334,13 @@ impl Task {
     }
 }
 
-/// The settings of the programs with this configuration, and with these other service proxies on the node.
-pub fn settings(packets: &Packets, is_draining: bool, findings: &Findings) -> PacketSettings {
+/// The settings of the programs with this configuration. `has_seen_proxy`: another service proxy is or was on the node.
+pub fn settings(packets: &Packets, is_draining: bool, has_seen_proxy: bool) -> PacketSettings {
     PacketSettings {
         is_draining,
         unknown: match packets.unknown {
-            Unknown::Auto if findings.proxies.is_empty() => UnknownPackets::Auto,
-            Unknown::Auto => UnknownPackets::AutoBesideProxy,
+            Unknown::Auto if has_seen_proxy => UnknownPackets::AutoBesideProxy,
+            Unknown::Auto => UnknownPackets::Auto,
             Unknown::Pass => UnknownPackets::Pass,
             Unknown::Reset => UnknownPackets::Reset,
         },
