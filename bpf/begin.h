@@ -243,7 +243,7 @@ unknown(struct __sk_buff *skb, const struct scratch *here,
 	if (settings->unknown >= UNKNOWN_AUTO &&
 	    (can_ask_conntrack()
 		     ? is_served_by_other(skb, &here->packet.key)
-		     : settings->unknown == UNKNOWN_AUTO_BESIDE_PROXY))
+		     : settings->unknown == UNKNOWN_AUTO_WITH_PROXY))
 		return OUTCOME_LEAVE;
 	if (settings->unknown == UNKNOWN_PASS) {
 		count_dropped(here->service_id, PACKET_UNKNOWN, PACKET_PASSED);

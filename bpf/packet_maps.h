@@ -120,7 +120,7 @@ struct {
 /*
  * Hash of two addresses -> the second in which a datagram in fragments was last
  * redirected between them, and how many were in it; see fragments.h. The
- * programs write and read it. The map is not pinned: an id that is given anew
+ * programs write and read it. The map is not pinned: an id that is given again
  * is only wrong if its second has not passed. It is never full; addresses that
  * share an entry share the ids.
  */

@@ -476,7 +476,7 @@ enum unknown_packets {
 	 * The same, and the daemon has seen another proxy: if connection
 	 * tracking cannot be asked, all are passed on.
 	 */
-	UNKNOWN_AUTO_BESIDE_PROXY = 3,
+	UNKNOWN_AUTO_WITH_PROXY = 3,
 };
 
 /*

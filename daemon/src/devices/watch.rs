@@ -339,7 +339,7 @@ pub fn settings(packets: &Packets, is_draining: bool, has_seen_proxy: bool) -> P
     PacketSettings {
         is_draining,
         unknown: match packets.unknown {
-            Unknown::Auto if has_seen_proxy => UnknownPackets::AutoBesideProxy,
+            Unknown::Auto if has_seen_proxy => UnknownPackets::AutoWithProxy,
             Unknown::Auto => UnknownPackets::Auto,
             Unknown::Pass => UnknownPackets::Pass,
             Unknown::Reset => UnknownPackets::Reset,

@@ -19,7 +19,7 @@ pub enum UnknownPackets {
     /// Those of another proxy are passed on; others continue or are reset.
     Auto,
     /// The same, and another proxy is on this node.
-    AutoBesideProxy,
+    AutoWithProxy,
 }
 
 /// The settings of the packet programs.
@@ -46,7 +46,7 @@ impl PacketSettings {
             UnknownPackets::Pass => types::unknown_packets::UNKNOWN_PASS,
             UnknownPackets::Reset => types::unknown_packets::UNKNOWN_RESET,
             UnknownPackets::Auto => types::unknown_packets::UNKNOWN_AUTO,
-            UnknownPackets::AutoBesideProxy => types::unknown_packets::UNKNOWN_AUTO_BESIDE_PROXY,
+            UnknownPackets::AutoWithProxy => types::unknown_packets::UNKNOWN_AUTO_WITH_PROXY,
         };
         [word(self.is_draining.into(), unknown.0), word(self.answers.into(), self.always_masquerades.into())]
     }

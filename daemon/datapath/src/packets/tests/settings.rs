@@ -12,6 +12,6 @@ fn the_words_are_the_numbers_of_the_struct() {
     assert_eq!(numbers(settings), [0, 1, 1, 0]);
     let settings = PacketSettings { is_draining: true, always_masquerades: true, ..PacketSettings::default() };
     assert_eq!(numbers(settings), [1, 0, 0, 1]);
-    let settings = PacketSettings { unknown: UnknownPackets::AutoBesideProxy, ..PacketSettings::default() };
+    let settings = PacketSettings { unknown: UnknownPackets::AutoWithProxy, ..PacketSettings::default() };
     assert_eq!(numbers(settings), [0, 3, 0, 0]);
 }
