@@ -14,7 +14,6 @@ pub(super) fn at(address: &str) -> SocketAddr {
 
 /// What the packet should look like between these addresses, with a TTL that is lower by `hops`.
 fn seen(frame: &Frame, source: SocketAddr, target: SocketAddr, hops: u8) -> Seen {
-    let redirected = hops > 0;
     Seen {
         source,
         target,
@@ -24,8 +23,9 @@ fn seen(frame: &Frame, source: SocketAddr, target: SocketAddr, hops: u8) -> Seen
         acknowledged: if frame.protocol == TCP { frame.acknowledged } else { 7000 },
         ttl: frame.ttl - hops,
         payload: frame.payload.clone(),
-        target_mac: if redirected { PEER_MAC } else { NODE_MAC },
-        source_mac: if redirected { NODE_MAC } else { PEER_MAC },
+        // The kernel replaces them when it redirects the packet.
+        target_mac: NODE_MAC,
+        source_mac: PEER_MAC,
     }
 }
 
