@@ -47,7 +47,7 @@ impl Device {
 }
 
 /// A route to a network: by a device, or to the node itself.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RouteLine {
     pub(crate) net: IpNet,
     pub(crate) device: Option<String>,

@@ -82,8 +82,8 @@ pub struct Flags {
 
 impl FragmentPorts {
     /// The id that the fragments of the datagram get, which has 32 bits with IPv6.
-    pub const fn new_id(&self) -> u32 {
-        (self.seen as u32 / ID_SECONDS) << 16 | self.id as u32
+    pub fn new_id(&self) -> u32 {
+        (u32::from(self.seen) / ID_SECONDS) << 16 | u32::from(self.id)
     }
 }
 
