@@ -22,7 +22,7 @@ impl Network {
             if self.devices.contains(name) {
                 continue;
             }
-            let (index, mac) = (device.ifindex, mac(&device.mac));
+            let (index, mac) = (device.ifindex, mac_text(&device.mac));
             ip(&format!(
                 "link add {name} index {index} address {mac} type veth peer name {name}-peer index {}",
                 100 + index
@@ -89,7 +89,7 @@ fn add_route(text: &mut String, route: &RouteLine) {
     let mut line = format!("route replace {}", route.net);
     if let Some(mac) = route.neighbor {
         let gateway = if is_v4 { format!("169.254.0.{}", mac[5]) } else { format!("fe80::{:x}", mac[5]) };
-        let _ = writeln!(text, "neighbour replace {gateway} lladdr {} dev {name} nud permanent", mac(&mac));
+        let _ = writeln!(text, "neighbour replace {gateway} lladdr {} dev {name} nud permanent", mac_text(&mac));
         let _ = write!(line, " via {gateway} dev {name} onlink");
     } else {
         let _ = write!(line, " dev {name}");
@@ -103,7 +103,7 @@ fn add_route(text: &mut String, route: &RouteLine) {
     let _ = writeln!(text, "{line}");
 }
 
-fn mac(bytes: &[u8]) -> String {
+fn mac_text(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
 }
 
