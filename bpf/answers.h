@@ -3,137 +3,166 @@
  * Whether a datagram that a UDP socket sends to a NodePort is an answer
  * instead of a new flow: an answer to a socket of this node that has the same
  * number as its port, because the kernel chose it or because the socket had it
- * before the Service existed. A packet filter would recognise the answer by
- * its connection; a socket hook looks up which socket has the port.
+ * before the Service existed. A packet filter recognises the answer by its
+ * connection, and so do these programs: a socket answers a sender from which
+ * it has received a datagram that was no answer of a service. A socket that
+ * has a flow to the NodePort is its client and never answers, whoever has the
+ * port. As with connection tracking, who has the port may send the first
+ * datagram to a socket, which then does not reach the service from there.
+ *
+ * A socket that sends an answer for another socket is not recognised.
  * core::explain::trace::is_answer() in Rust implements the same decision.
  */
 #ifndef NODELB_ANSWERS_H
 #define NODELB_ANSWERS_H
 
-#include "socket_table.h"
+#include "sockets.h"
+
+/*
+ * In the offset of a flow: the socket answers this sender, and the lower bits
+ * have the second in which it was last received from or answered. No offset in
+ * a list of backends is as large.
+ */
+#define ANSWERS (1U << 31)
+
+/* As connection tracking forgets a UDP stream. */
+#define ANSWERS_FOR_SECONDS 120
+
+static __always_inline __u32 answering_now(void)
+{
+	return ANSWERS | (bpf_ktime_get_coarse_ns() / NSEC_PER_SEC);
+}
+
+static __always_inline bool is_answering(__u32 offset)
+{
+	return offset & ANSWERS &&
+	       ((answering_now() - offset) & ~ANSWERS) <= ANSWERS_FOR_SECONDS;
+}
 
 /*
  * Whether a NodePort is served that no process of this node may bind. Where a
  * process may bind it, the socket that has the port is a backend of the
  * service.
  */
-VERIFIED_ONCE bool
-is_foreign_nodeport(struct bpf_sock_addr *ctx, const struct frontend_key *to)
+static __always_inline bool
+is_foreign_nodeport(struct bpf_sock_addr *ctx, const struct frontend_key *at)
 {
-	struct frontend_key key, nodeport;
+	struct frontend_key nodeport = nodeport_of(at);
 	const struct service *service;
 	struct frontend frontend;
 
-	if (!to)
-		return false;
-	key = *to;
-	nodeport = nodeport_of(&key);
 	if (bpf_get_netns_cookie(ctx) != node_netns ||
-	    !bpf_map_lookup_elem(&node_addrs, key.addr) ||
+	    !bpf_map_lookup_elem(&node_addrs, at->addr) ||
 	    !look_up(&nodeport, &frontend, read_epoch()))
 		return false;
 	service = bpf_map_lookup_elem(&services, &frontend.service_id);
 	return service && !(service->flags & SERVICE_MAY_BE_BOUND);
 }
 
-/* The number of UDP sockets in the entry of the kernel's table for the port. */
-static __always_inline __u32 sockets_at(const struct net *net, __u32 port)
-{
-	const struct udp_table *table = net->ipv4.udp_table;
-	__u64 index = (port + net->hash_mix) & table->mask;
-	const struct udp_hslot *slot;
-
-	slot = (const void *)table->hash +
-	       index * bpf_core_type_size(struct udp_hslot);
-	slot = bpf_rdonly_cast(slot, bpf_core_type_id_kernel(struct udp_hslot));
-	return slot->count;
-}
-
 /*
- * Whether a UDP socket may have the port. If none has, which most entries of
- * the kernel's table show, nothing needs to be looked up. The socket that sends
- * has a port, too: if there is none in its own entry, the kernel has another
- * table than this function knows.
+ * The offset of the socket's flow to the address, wherever it is stored; 0 if
+ * it has none. index is that in the socket's state, or NONE.
  */
-static __always_inline bool
-may_have_socket(struct bpf_sock_addr *ctx, __u32 port)
+static __always_inline __u32 offset_of_flow(struct bpf_sock_addr *ctx,
+					    struct udp_socket *socket,
+					    int index,
+					    const struct frontend_key *to,
+					    bool *is_known)
 {
-	const struct net *net;
+	struct overflow aside = {};
 
-	if (!has_tables() ||
-	    !bpf_core_field_exists(struct netns_ipv4, udp_table))
-		return true;
-	net = sock_at(ctx->sk)->__sk_common.skc_net.net;
-	return sockets_at(net, port) || !sockets_at(net, ctx->sk->src_port);
+	*is_known = true;
+	if (index >= 0)
+		return flow_at(socket, index)->offset;
+	*is_known = socket->flags & SOCKET_OVERFLOWED &&
+		    find_aside(ctx, to, FLOW_FRONTEND, &aside);
+	return aside.offset;
 }
 
-/*
- * A socket without a port, as at its first connect(), has received no request.
- */
-static __always_inline bool
-may_answer(struct bpf_sock_addr *ctx, const struct frontend_key *to)
+/* A flow that is already there stays the flow of a client. */
+VERIFIED_ONCE int begin_answering(struct bpf_sock_addr *ctx,
+				  struct udp_socket *socket,
+				  const struct frontend_key *sender)
 {
-	return to->protocol == IPPROTO_UDP && ctx->sk->src_port &&
-	       is_nodeport(bpf_ntohs(to->port_be)) &&
-	       may_have_socket(ctx, bpf_ntohs(to->port_be)) &&
-	       is_foreign_nodeport(ctx, to);
-}
+	struct flow *flow;
+	bool is_known;
+	__u32 offset;
+	int index;
 
-static __always_inline bool
-has_socket(struct bpf_sock_addr *ctx, struct bpf_sock_tuple *tuple, __u32 size)
-{
-	struct bpf_sock *found;
-
-	found = bpf_sk_lookup_udp(ctx, tuple, size, BPF_F_CURRENT_NETNS, 0);
-	if (!found)
-		return false;
-	bpf_sk_release(found);
-	return true;
-}
-
-/*
- * The lookup finds a connected client by its peer, which is the sender. A
- * sender without an address of its own answers from the address that it sends
- * to, as the kernel does within a node.
- */
-static __always_inline bool is_answer_v4(struct bpf_sock_addr *ctx,
-					 const struct frontend_key *to,
-					 __u32 source)
-{
-	struct bpf_sock_tuple tuple = {};
-
-	if (!may_answer(ctx, to))
-		return false;
-	if (!source)
-		source = ctx->sk->src_ip4;
-	tuple.ipv4.saddr = source ? source : to->addr[3];
-	tuple.ipv4.sport = bpf_htons(ctx->sk->src_port);
-	tuple.ipv4.daddr = to->addr[3];
-	tuple.ipv4.dport = to->port_be;
-	return has_socket(ctx, &tuple, sizeof(tuple.ipv4));
-}
-
-static __always_inline bool is_answer_v6(struct bpf_sock_addr *ctx,
-					 const struct frontend_key *to,
-					 __u32 *source)
-{
-	struct bpf_sock_tuple tuple = {};
-
-	if (!may_answer(ctx, to))
-		return false;
-	if (is_unspecified(source)) {
-		source[0] = ctx->sk->src_ip6[0];
-		source[1] = ctx->sk->src_ip6[1];
-		source[2] = ctx->sk->src_ip6[2];
-		source[3] = ctx->sk->src_ip6[3];
+	if (!socket || !sender)
+		return 0;
+	index = index_of_flow(socket, sender);
+	offset = offset_of_flow(ctx, socket, index, sender, &is_known);
+	if (is_known && !(offset & ANSWERS))
+		return 0;
+	if (index >= 0) {
+		flow = use_flow(socket, index);
+	} else {
+		flow = make_room(ctx, socket);
+		__builtin_memset(&flow->translation, 0,
+				 sizeof(flow->translation));
+		flow->translation.frontend = *sender;
 	}
-	__builtin_memcpy(tuple.ipv6.saddr,
-			 is_unspecified(source) ? to->addr : source,
-			 sizeof(tuple.ipv6.saddr));
-	tuple.ipv6.sport = bpf_htons(ctx->sk->src_port);
-	__builtin_memcpy(tuple.ipv6.daddr, to->addr, sizeof(to->addr));
-	tuple.ipv6.dport = to->port_be;
-	return has_socket(ctx, &tuple, sizeof(tuple.ipv6));
+	flow->backend_id = 0;
+	flow->epoch = 0;
+	flow->offset = answering_now();
+	return 0;
+}
+
+/*
+ * The socket has received a datagram of this sender, which is no backend that
+ * it uses.
+ */
+VERIFIED_ONCE int
+note_sender(struct bpf_sock_addr *ctx, const struct frontend_key *sender)
+{
+	struct frontend_key from;
+	struct udp_socket *socket;
+
+	if (!sender)
+		return 0;
+	from = *sender;
+	if (!is_foreign_nodeport(ctx, &from))
+		return 0;
+	socket = known_udp(ctx->sk);
+	if (!socket)
+		socket = new_udp(ctx);
+	if (socket && !(socket->flags & SOCKET_OWN))
+		begin_answering(ctx, socket, &from);
+	return 0;
+}
+
+static __always_inline void
+received_from(struct bpf_sock_addr *ctx, const struct frontend_key *sender)
+{
+	if (sender->protocol == IPPROTO_UDP &&
+	    is_nodeport(bpf_ntohs(sender->port_be)))
+		note_sender(ctx, sender);
+}
+
+VERIFIED_ONCE int answers(struct bpf_sock_addr *ctx, struct udp_socket *socket,
+			  int index, const struct frontend_key *to)
+{
+	bool is_known;
+	__u32 offset;
+
+	if (!socket || !to)
+		return 0;
+	offset = offset_of_flow(ctx, socket, index, to, &is_known);
+	if (!is_known || !is_answering(offset))
+		return 0;
+	if (index >= 0)
+		use_flow(socket, index)->offset = answering_now();
+	return 1;
+}
+
+/* index is that of the socket's flow to the address, or NONE. */
+static __always_inline bool is_answer(struct bpf_sock_addr *ctx,
+				      struct udp_socket *socket, int index,
+				      const struct frontend_key *to)
+{
+	return is_nodeport(bpf_ntohs(to->port_be)) &&
+	       answers(ctx, socket, index, to);
 }
 
 #endif

@@ -113,50 +113,94 @@ static __always_inline bool may_begin_again(const struct scratch *here)
 		is_plain_syn(&here->packet));
 }
 
+static __always_inline bool is_in_ranges(const struct scratch *here)
+{
+	struct range_key key = {
+		.prefix_len = RANGE_ID_BITS + 8 * sizeof(key.addr),
+		.service_id_be = bpf_htonl(here->service_id),
+	};
+
+	copy_addr(key.addr, here->packet.key.source);
+	return bpf_map_lookup_elem(&source_ranges, &key);
+}
+
+/*
+ * Whether the address leads to what the entry was made for. TCP connections
+ * outlive a change of the service; a UDP flow is admitted again.
+ */
+static __always_inline bool leads_to_entry(struct scratch *here, bool at_pod)
+{
+	bool is_local = here->entry.flags & CONNECTION_LOCAL_VIEW;
+
+	if (!find_service(at_pod) || here->service_id != here->entry.service_id)
+		return false;
+	if (here->packet.key.protocol != IPPROTO_UDP)
+		return true;
+	return here->uses_local_view == is_local &&
+	       (!here->has_ranges || is_in_ranges(here));
+}
+
+/* Seconds after which a packet that was not answered is lost. */
+#define ANSWER_SECONDS 2
+
+/*
+ * Whether the backend takes part in the connection, the entries of which are in
+ * the scratch memory: it has answered, and has not been silent since the client
+ * has sent something, seconds ago.
+ */
+static __always_inline bool is_answered(const struct scratch *here)
+{
+	__s32 since = here->entry.last_used - here->partner.last_used;
+
+	return here->partner.flags & CONNECTION_REPLIED &&
+	       (since < ANSWER_SECONDS ||
+		(__s32)(seconds() - here->entry.last_used) < ANSWER_SECONDS);
+}
+
 /*
  * Whether such a packet does, if it is a SYN, or if addresses have changed
- * since the last packet of the connection.
+ * since the last packet of the connection. Anyone can send a SYN with a
+ * client's address: while the backend answers, it receives the SYN, also if the
+ * service has lost it. Its answer makes a client that has begun anew reset the
+ * connection.
  */
 VERIFIED_ONCE bool leaves_entry(struct connection *entry, __u32 at_pod)
 {
 	struct scratch *here = scratch();
+	bool is_tcp;
 	__u32 epoch;
 
 	if (!entry || !here)
 		return false;
+	is_tcp = here->packet.key.protocol == IPPROTO_TCP;
+	if (is_tcp && is_closing())
+		return true;
+	if (is_tcp && is_answered(here))
+		return false;
 	epoch = epoch_of(here, at_pod);
 	if (!epoch || here->entry.acknowledgment != epoch) {
-		if (!find_service(at_pod) ||
-		    here->service_id != here->entry.service_id)
+		if (!leads_to_entry(here, at_pod))
 			return true;
 		if (epoch)
 			entry->acknowledgment = epoch;
 	}
 	if (has_no_backend(entry, here))
 		return true;
-	if (here->packet.key.protocol != IPPROTO_TCP)
-		return false;
-	if (is_closing())
-		return true;
 	/*
 	 * Nothing has answered. If no route led to the backend for a moment,
 	 * the entry takes it for one of this node.
 	 */
-	if (!(here->entry.flags & CONNECTION_REDIRECTED) &&
-	    !(here->partner.flags & CONNECTION_REPLIED))
-		return true;
-	/* The RST ended the client's last connection, not this one. */
-	if (here->entry.flags & CONNECTION_RESET)
-		__sync_fetch_and_and((__u32 *)&entry->flags, ~CONNECTION_RESET);
-	return false;
+	return is_tcp && !(here->entry.flags & CONNECTION_REDIRECTED) &&
+	       !(here->partner.flags & CONNECTION_REPLIED);
 }
 
 /*
  * Whether a client's packet begins a new connection although there is an entry
  * for it. UDP: whenever the backend has gone or the address leads to another
- * service, so that a client that keeps its port reaches another one. TCP: only
- * a SYN, if the connection has ended, the backend has gone, or one on this node
- * has not answered; otherwise it is repeated.
+ * service or view, or no longer admits the client, so that a client that keeps
+ * its port reaches what a new one would. TCP: only a SYN, if the connection has
+ * ended, or if the backend does not answer and has gone or is on this node;
+ * otherwise it is repeated.
  */
 static __always_inline bool
 begins_again(struct connection *entry, struct scratch *here, bool at_pod)
@@ -170,17 +214,6 @@ begins_again(struct connection *entry, struct scratch *here, bool at_pod)
 	if (epoch && here->entry.acknowledgment == epoch)
 		return has_no_backend(entry, here);
 	return leaves_entry(entry, at_pod);
-}
-
-static __always_inline bool is_in_ranges(const struct scratch *here)
-{
-	struct range_key key = {
-		.prefix_len = RANGE_ID_BITS + 8 * sizeof(key.addr),
-		.service_id_be = bpf_htonl(here->service_id),
-	};
-
-	copy_addr(key.addr, here->packet.key.source);
-	return bpf_map_lookup_elem(&source_ranges, &key);
 }
 
 /*
@@ -260,6 +293,8 @@ VERIFIED_ONCE bool choose_backend(__u32 ifindex)
 	entry->ifindex = ifindex;
 	entry->created = seconds();
 	entry->last_used = entry->created;
+	if (here->packet.key.protocol == IPPROTO_TCP)
+		entry->acknowledgment = here->packet.sequence + 1;
 	if (here->uses_local_view)
 		entry->flags = CONNECTION_LOCAL_VIEW;
 	return true;
@@ -384,7 +419,7 @@ static __always_inline bool join_other(struct scratch *here)
 	    ports_of_key(claimed) != ports_of_key(other) ||
 	    claimed->side != other->side)
 		bpf_map_delete_elem(&half_open, claimed);
-	touch(entry, here, 0);
+	touch(entry, here, 0, false);
 	return true;
 }
 

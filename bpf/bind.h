@@ -34,11 +34,23 @@ VERIFIED_ONCE bool is_kept_free(const struct frontend_key *nodeport)
 }
 
 /*
- * Whether a bind to this address would take a NodePort from its service. The
- * IPv6 wildcard counts for both families: the hook cannot see whether the
- * socket is IPv6-only.
+ * Whether the socket accepts IPv6 only. Where programs cannot read the
+ * kernel's memory, every socket counts as one of both families.
  */
-static __always_inline bool takes_nodeport(const struct frontend_key *at)
+static __always_inline bool is_v6_only(struct bpf_sock_addr *ctx)
+{
+	const struct sock_common *common;
+
+	if (!has_tables() ||
+	    !bpf_core_field_exists(struct sock_common, skc_ipv6only))
+		return false;
+	common = &sock_at(ctx->sk)->__sk_common;
+	return BPF_CORE_READ_BITFIELD(common, skc_ipv6only);
+}
+
+/* Whether a bind to this address would take a NodePort from its service. */
+static __always_inline bool
+takes_nodeport(struct bpf_sock_addr *ctx, const struct frontend_key *at)
 {
 	struct frontend_key nodeport = nodeport_of(at);
 
@@ -47,7 +59,7 @@ static __always_inline bool takes_nodeport(const struct frontend_key *at)
 		       is_kept_free(&nodeport);
 	if (is_kept_free(&nodeport))
 		return true;
-	if (nodeport.addr[2])
+	if (nodeport.addr[2] || is_v6_only(ctx))
 		return false;
 	nodeport.addr[2] = V4_MAPPED;
 	return is_kept_free(&nodeport);
@@ -78,7 +90,7 @@ static __always_inline bool is_watched(struct bpf_sock_addr *ctx)
 static __always_inline bool
 refuses_bind(struct bpf_sock_addr *ctx, const struct frontend_key *at)
 {
-	return takes_nodeport(at) && !is_own(ctx);
+	return takes_nodeport(ctx, at) && !is_own(ctx);
 }
 
 #endif

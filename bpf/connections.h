@@ -120,52 +120,95 @@ is_partner(const struct packet_key *key, const struct connection *entry)
 }
 
 /*
- * Bytes that a client may have sent, and not yet seen acknowledged by the
- * backend, when it sends a RST.
+ * How far a number of TCP may be from the last one of its kind and still show
+ * that the sender sees the connection: a stranger has to guess one of 32,768
+ * such ranges.
  */
-#define MOST_SENT (1 << 20)
+#define NEAR (1 << 16)
+
+static __always_inline bool is_near(__u32 number, __u32 last)
+{
+	return number - last + NEAR < 2 * NEAR;
+}
 
 /*
- * Whether the RST in the scratch memory may end the connection. Anyone can send
- * one with a client's address, and the backend ignores it unless its sequence
- * number is the next one (RFC 5961, section 3.2). The programs do not see which
- * one that is, but what the backend has acknowledged last. Before the client
- * has answered the backend, nothing is known.
+ * Whether the sender of the packet in the scratch memory is one end of the
+ * connection. Anyone can send a packet with the addresses of an end, but has to
+ * guess its numbers. In a handshake it acknowledges the other side's SYN.
+ * Afterwards, its sequence number is near what the other side has acknowledged
+ * last; a host answers an old packet by an old number.
  */
-VERIFIED_ONCE bool is_reset(void)
+VERIFIED_ONCE bool has_numbers_of_end(void)
 {
 	struct scratch *here = scratch();
 	struct packet_key *other;
-	__u32 sent;
+	bool is_established;
+	__u32 last;
 
 	if (!here)
 		return false;
-	if (here->entry.flags & CONNECTION_REVERSE)
-		return true;
 	other = &here->partner_key;
 	partner_of(&here->packet.key, &here->entry, other);
-	if (!find_in(&connections, other, &here->partner) &&
-	    (!find_in(&half_open, other, &here->partner) ||
-	     !(here->partner.flags & CONNECTION_ASSURED)))
+	is_established = find_in(&connections, other, &here->partner);
+	if (!is_established && !find_in(&half_open, other, &here->partner))
 		return false;
-	sent = here->packet.sequence - here->partner.acknowledgment;
-	return sent < MOST_SENT &&
-	       is_partner(&here->packet.key, &here->partner);
+	if (!is_partner(&here->packet.key, &here->partner))
+		return false;
+	last = here->partner.acknowledgment;
+	if (is_established || here->partner.flags & CONNECTION_ASSURED)
+		return is_near(here->packet.sequence, last);
+	if (!(here->packet.tcp_flags & TCP_ACK))
+		return false;
+	/* An earlier nodelb has begun the connection, or no SYN has come. */
+	if (!last)
+		return here->entry.flags & CONNECTION_REVERSE;
+	return is_near(here->packet.acknowledgment, last);
+}
+
+/*
+ * Whether the packet of an established connection comes from its sender, as its
+ * numbers show. Nearly all packets acknowledge about what the last one did.
+ */
+static __always_inline bool is_of_end(const struct scratch *here)
+{
+	return (here->packet.tcp_flags & TCP_ACK &&
+		is_near(here->packet.acknowledgment,
+			here->entry.acknowledgment)) ||
+	       has_numbers_of_end();
 }
 
 /*
  * Notes that the entry has translated the packet in the scratch memory. CPUs
- * may do that at the same time.
+ * may do that at the same time. A FIN or a RST counts only if it is of an end;
+ * in a handshake, the client's RST never does, because nothing is known of it.
+ * A connection that goes on after a RST has not ended: the receiver has ignored
+ * it.
  */
-static __always_inline void
-touch(struct connection *entry, struct scratch *here, __u32 flags)
+static __always_inline void touch(struct connection *entry,
+				  struct scratch *here, __u32 flags,
+				  bool is_established)
 {
 	__u32 now = seconds_of_tick(here);
+	__u32 ends = 0;
+	bool goes_on;
 
 	if (here->packet.tcp_flags & TCP_FIN)
-		flags |= CONNECTION_FIN;
-	if (here->packet.tcp_flags & TCP_RST && is_reset())
-		flags |= CONNECTION_RESET;
+		ends |= CONNECTION_FIN;
+	if (here->packet.tcp_flags & TCP_RST &&
+	    (is_established || here->entry.flags & CONNECTION_REVERSE))
+		ends |= CONNECTION_RESET;
+	goes_on = here->entry.flags & CONNECTION_RESET &&
+		  !(here->packet.tcp_flags & (TCP_RST | TCP_SYN)) &&
+		  entry->last_used != now;
+	if (ends || goes_on) {
+		if (is_established ? is_of_end(here) : has_numbers_of_end())
+			flags |= ends;
+		else
+			goes_on = false;
+		if (goes_on)
+			__sync_fetch_and_and((__u32 *)&entry->flags,
+					     ~CONNECTION_RESET);
+	}
 	if (flags & ~here->entry.flags)
 		__sync_fetch_and_or((__u32 *)&entry->flags, flags);
 	if (entry->last_used != now)
@@ -174,16 +217,20 @@ touch(struct connection *entry, struct scratch *here, __u32 flags)
 			     here->packet.end - l2_length(&here->packet));
 }
 
-/* touch() for an entry of a connection that is established. */
+/*
+ * touch() for an entry of a connection that is established. What the sender
+ * acknowledges is noted if it goes on from the last one, or if the packet is of
+ * an end otherwise: no stranger can move what RSTs are compared with.
+ */
 static __always_inline void
 touch_established(struct connection *entry, struct scratch *here)
 {
 	__u32 acknowledgment = here->packet.acknowledgment;
+	__u32 moved = acknowledgment - here->entry.acknowledgment;
 
-	touch(entry, here, 0);
-	if (here->entry.flags & CONNECTION_REVERSE &&
-	    here->packet.tcp_flags & TCP_ACK &&
-	    entry->acknowledgment != acknowledgment)
+	touch(entry, here, 0, true);
+	if (here->packet.tcp_flags & TCP_ACK && moved &&
+	    (moved < NEAR || (-moved > NEAR && has_numbers_of_end())))
 		entry->acknowledgment = acknowledgment;
 }
 
@@ -261,8 +308,7 @@ static __always_inline int backend_offset(const struct scratch *here)
 
 /*
  * Whether the connection of the client's entry has ended: both sides have sent
- * FIN, or the backend has sent RST. After a RST of the client, the backend
- * accepts a new SYN of the same connection.
+ * FIN, or one has sent RST.
  * An established connection without the backend's entry has ended, too,
  * because answers cannot be translated; handshake.h restores a handshake.
  */
@@ -279,7 +325,7 @@ VERIFIED_ONCE bool is_closing(void)
 	    !find_in(&half_open, &here->partner_key, &here->partner))
 		return bpf_map_lookup_elem(&connections, &here->packet.key);
 	flags = here->entry.flags & here->partner.flags & CONNECTION_FIN;
-	flags |= here->partner.flags & CONNECTION_RESET;
+	flags |= (here->entry.flags | here->partner.flags) & CONNECTION_RESET;
 	return flags;
 }
 
@@ -340,15 +386,18 @@ static __always_inline long put_half_open(const struct packet_key *key,
 /*
  * Moves the connection from half_open to connections: the backend has
  * answered, and the client has answered that, so its address is not false.
- * From now on, the backend's entry contains what the backend has acknowledged.
+ * From now on, both entries contain what their side has acknowledged last.
  * Without room the connection stays where it is.
  */
 static __always_inline bool move(struct scratch *here)
 {
 	struct packet_key *other = &here->partner_key;
 
-	if (!(here->partner.flags & CONNECTION_ASSURED))
+	if (!(here->partner.flags & CONNECTION_ASSURED) &&
+	    here->packet.key.protocol == IPPROTO_TCP) {
+		here->entry.acknowledgment = here->packet.acknowledgment;
 		here->partner.acknowledgment = here->packet.sequence;
+	}
 	here->entry.flags &= ~CONNECTION_ASSURED;
 	here->partner.flags &= ~CONNECTION_ASSURED;
 	if (bpf_map_update_elem(&connections, other, &here->partner, BPF_ANY))

@@ -26,31 +26,48 @@ static __always_inline bool restore_partner(struct scratch *here)
 	here->partner.flags &= CONNECTION_REDIRECTED | CONNECTION_REVERSE |
 			       CONNECTION_LOCAL_VIEW;
 	here->partner.bytes = 0;
-	here->partner.acknowledgment = 0;
 	return !put_half_open(&here->partner_key, &here->partner, BPF_NOEXIST);
 }
 
+/* Notes that the entry of half_open has translated the packet. */
+static __always_inline void
+touch_half_open(struct connection *entry, struct scratch *here, __u32 flags)
+{
+	if (here->entry.flags & CONNECTION_ASSURED)
+		touch_established(entry, here);
+	else
+		touch(entry, here, flags, false);
+}
+
 /*
- * Notes that the backend has answered, and what the client must acknowledge.
+ * Notes that the backend has answered, and what the client must acknowledge: a
+ * number that the backend has chosen. A RST has one of the client.
  */
 static __always_inline void
 note_answer(struct connection *entry, struct scratch *here)
 {
-	if (here->entry.flags & CONNECTION_ASSURED) {
-		touch_established(entry, here);
-		return;
+	bool is_tcp = here->packet.key.protocol == IPPROTO_TCP;
+	__u32 flags = CONNECTION_REPLIED;
+
+	if (is_tcp && !(here->entry.flags & CONNECTION_ASSURED)) {
+		if (!has_numbers_of_end())
+			flags = 0;
+		else if (here->packet.tcp_flags & TCP_SYN)
+			entry->acknowledgment = here->packet.sequence + 1;
+		else if (!entry->acknowledgment &&
+			 !(here->packet.tcp_flags & TCP_RST))
+			entry->acknowledgment = here->packet.sequence;
 	}
-	if (here->packet.tcp_flags & TCP_SYN)
-		entry->acknowledgment = here->packet.sequence + 1;
-	touch(entry, here, CONNECTION_REPLIED);
+	touch_half_open(entry, here, flags);
 }
 
 /*
  * Whether the client's packet proves that the client has received the
  * backend's answer, so that its address is not false. The client may have
- * received more since, if its first packets were lost.
+ * received more since, if its first packets were lost: as much as the window in
+ * its SYN, which is never scaled, and a FIN.
  */
-#define MOST_RECEIVED (1 << 20)
+#define MOST_RECEIVED 65536
 
 static __always_inline bool has_proved_address(const struct scratch *here)
 {
@@ -66,8 +83,8 @@ static __always_inline bool has_proved_address(const struct scratch *here)
 		return false;
 	if (here->entry.flags & CONNECTION_ASSURED)
 		return true;
-	/* 0: the entry was restored, or is of an earlier nodelb. */
-	return !here->partner.acknowledgment || received < MOST_RECEIVED;
+	/* 0: the entry is of an earlier nodelb. */
+	return !here->partner.acknowledgment || received <= MOST_RECEIVED;
 }
 
 /*
@@ -78,7 +95,10 @@ static __always_inline void assure(struct scratch *here,
 				   struct connection *entry,
 				   struct connection *partner)
 {
-	partner->acknowledgment = here->packet.sequence;
+	if (here->packet.key.protocol == IPPROTO_TCP) {
+		entry->acknowledgment = here->packet.acknowledgment;
+		partner->acknowledgment = here->packet.sequence;
+	}
 	__sync_fetch_and_or((__u32 *)&partner->flags, CONNECTION_ASSURED);
 	__sync_fetch_and_or((__u32 *)&entry->flags, CONNECTION_ASSURED);
 	count_dropped(here->entry.service_id, PACKET_NO_ROOM, PACKET_PASSED);
@@ -159,7 +179,7 @@ VERIFIED_ONCE int find_handshake(__u32 at_pod)
 		return OUTCOME_TRANSLATE;
 	}
 	if (entry && !(may_begin_again(here) && leaves_entry(entry, at_pod))) {
-		touch(entry, here, 0);
+		touch_half_open(entry, here, 0);
 		/* The copy, which may be moved, includes this packet. */
 		if (copy_entry(&here->packet.key, entry, &here->entry) &&
 		    continue_handshake(entry))

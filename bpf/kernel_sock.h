@@ -18,26 +18,8 @@ struct ns_common {
 	unsigned int inum;
 };
 
-/* Sockets by a hash of their port. */
-struct udp_hslot {
-	int count;
-};
-
-struct udp_table {
-	struct udp_hslot *hash;
-	unsigned int mask;
-};
-
-struct netns_ipv4 {
-	struct udp_table *udp_table;
-};
-
 struct net {
 	struct ns_common ns;
-	/* What the namespace adds to a port before it is masked. */
-	__u32 hash_mix;
-	/* For both families. */
-	struct netns_ipv4 ipv4;
 };
 
 typedef struct {
@@ -67,6 +49,8 @@ struct sock_common {
 	__u16 skc_num;
 	__u16 skc_family;
 	volatile __u8 skc_state;
+	/* A bit among others of this byte. */
+	unsigned char skc_ipv6only: 1;
 	int skc_bound_dev_if;
 	possible_net_t skc_net;
 	struct in6_addr skc_v6_daddr;

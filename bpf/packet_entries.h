@@ -38,9 +38,12 @@ enum connection_flags {
 	CONNECTION_REVERSE = 2,
 	/* The backend has answered; only in entries with CONNECTION_REVERSE. */
 	CONNECTION_REPLIED = 4,
-	/* TCP: a packet that this entry translated had the FIN flag. */
+	/*
+	 * TCP: a packet that this entry translated had the FIN flag, and came
+	 * from an end of the connection, as its numbers show.
+	 */
 	CONNECTION_FIN = 8,
-	/* TCP: the same for RST, if the receiver may have accepted it. */
+	/* TCP: the same for RST. */
 	CONNECTION_RESET = 16,
 	/* The backend was selected from the local view. */
 	CONNECTION_LOCAL_VIEW = 32,
@@ -77,8 +80,8 @@ struct connection {
 	 */
 	__u32 seal;
 	/*
-	 * TCP, in the backend's entry: the number by which a client
-	 * acknowledges the SYN; then what the backend has acknowledged last.
+	 * TCP, in a handshake: the number that acknowledges the SYN of the
+	 * entry's side; then what that side has acknowledged last. 0: not seen.
 	 * UDP, in the client's entry: the epoch in which the address of the
 	 * service led to service_id; 0: not known.
 	 */

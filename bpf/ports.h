@@ -58,6 +58,7 @@ static __always_inline void reverse(struct scratch *here)
 	copy_addr(partner->target, key->source);
 	partner->source_port_be = key->target_port_be;
 	partner->target_port_be = key->source_port_be;
+	partner->acknowledgment = 0;
 	partner_of(key, &here->entry, &here->partner_key);
 }
 
@@ -119,7 +120,8 @@ has_socket(struct __sk_buff *skb, const struct packet_key *key, bool is_v6)
 
 /*
  * Whether the client has a direct TCP connection from this port to the backend,
- * a process of this node. Its packets would get the source of the service.
+ * a process of this node. Its packets would get the source of the service. One
+ * in TIME_WAIT has ended: it accepts the SYN of the next connection.
  */
 VERIFIED_ONCE bool has_direct_connection(struct __sk_buff *skb)
 {
@@ -144,7 +146,7 @@ VERIFIED_ONCE bool has_direct_connection(struct __sk_buff *skb)
 		return false;
 	state = found->state;
 	bpf_sk_release(found);
-	return state != BPF_TCP_LISTEN;
+	return state != BPF_TCP_LISTEN && state != BPF_TCP_TIME_WAIT;
 }
 
 /* The ports that are tried: count ports from first, beginning with start. */

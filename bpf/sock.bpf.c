@@ -25,6 +25,7 @@
 #include "affinity.h"
 #include "answers.h"
 #include "bind.h"
+#include "choose.h"
 #include "sockets.h"
 
 #define REJECT 0
@@ -41,19 +42,6 @@ struct answer {
 	int error;
 };
 
-/* What a UDP socket sends to a service. */
-struct request {
-	struct frontend_key to;
-	struct frontend frontend;
-	/* The epoch in which the frontend was found. */
-	__u32 epoch;
-	__u32 affinity_seconds;
-	/* The service's view, as one word. */
-	__u64 view_word;
-	/* The index of the socket's flow to the frontend, or NONE. */
-	int index;
-};
-
 /*
  * Loopback addresses match a frontend only as addresses of the node. The node
  * owns them only in its own network namespace; in other namespaces they belong
@@ -66,14 +54,6 @@ static __always_inline bool find_destination(struct bpf_sock_addr *ctx,
 	return find_frontend(to, copy, epoch) &&
 	       (!is_loopback(to->addr) ||
 		bpf_get_netns_cookie(ctx) == node_netns);
-}
-
-static __always_inline struct view
-view_of(const struct frontend *frontend, const struct service *service)
-{
-	return read_view(frontend->flags & FRONTEND_INSIDE_LOCAL
-				 ? &service->local
-				 : &service->cluster);
 }
 
 static __always_inline int refusal(const struct service *service)
@@ -157,83 +137,6 @@ go_on(struct udp_socket *socket, __u32 index, __u32 epoch)
 	return slot;
 }
 
-/* The slot that the socket's next flow uses, for a socket without a choice. */
-static __always_inline int
-choose_udp(struct bpf_sock_addr *ctx, const struct request *request)
-{
-	const struct frontend *frontend = &request->frontend;
-
-	if (!request->affinity_seconds)
-		return rendezvous(cookie_for(ctx), frontend->service_id,
-				  request->view_word);
-	return choose_for(bpf_get_netns_cookie(ctx), frontend->service_id,
-			  request->affinity_seconds, request->view_word, NONE);
-}
-
-/*
- * The slot of the backend that the socket already uses, if the list contains
- * it. Makes the flow the socket's recent one. is_aside: the choice is that of
- * udp_overflow.
- */
-static __always_inline int
-choose_kept(struct bpf_sock_addr *ctx, const struct request *request,
-	    struct udp_socket *socket, bool *is_aside)
-{
-	union view_word read = {.word = request->view_word};
-	struct overflow aside = {};
-	struct flow *flow;
-	int offset;
-
-	if (request->index >= 0) {
-		flow = use_flow(socket, request->index);
-		return choose_again(read.view, flow->backend_id, flow->offset);
-	}
-	make_room(ctx, socket);
-	if (!(socket->flags & SOCKET_OVERFLOWED) ||
-	    !find_aside(ctx, &request->to, FLOW_FRONTEND, &aside))
-		return NONE;
-	offset = choose_again(read.view, aside.backend_id, aside.offset);
-	*is_aside = offset >= 0;
-	return offset;
-}
-
-/*
- * A UDP socket that connects or sends to the same service again keeps its
- * backend as long as the service has that backend. The counter counts only a
- * change of the backend: one more datagram is not one more connection. socket
- * is NULL if the kernel has no memory for its state.
- */
-VERIFIED_ONCE int choose_flow(struct bpf_sock_addr *ctx,
-			      struct udp_socket *socket,
-			      const struct request *request)
-{
-	union view_word read;
-	const struct slot *slot;
-	struct flow *flow;
-	bool is_aside = false;
-	int offset = NONE;
-
-	if (!request)
-		return NONE;
-	read.word = request->view_word;
-	if (socket)
-		offset = choose_kept(ctx, request, socket, &is_aside);
-	if (offset < 0) {
-		offset = choose_udp(ctx, request);
-		if (offset < 0)
-			return NONE;
-		count_translated(request->frontend.service_id);
-	}
-	slot = slot_at(read.view, offset);
-	if (!socket || !slot)
-		return offset;
-	flow = flow_at(socket, socket->recent);
-	keep_flow(flow, &request->to, slot, offset, is_aside);
-	flow->found = request->frontend;
-	flow->epoch = request->epoch;
-	return offset;
-}
-
 static __always_inline struct answer connect_udp(struct bpf_sock_addr *ctx,
 						 struct request *request,
 						 struct udp_socket *socket)
@@ -282,7 +185,7 @@ forward_udp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 		if (request.index >= 0)
 			answer.slot =
 				go_on(socket, request.index, request.epoch);
-		if (answer.slot)
+		if (answer.slot || is_answer(ctx, socket, request.index, to))
 			return answer;
 	}
 	if (find_destination(ctx, to, &request.frontend, request.epoch))
@@ -335,17 +238,12 @@ static __always_inline void set_v6(struct bpf_sock_addr *ctx, const __u32 *addr)
 	ctx->user_ip6[3] = addr[3];
 }
 
-/*
- * source is the source address that a datagram specifies for itself; 0: none.
- */
-static __always_inline int forward_v4(struct bpf_sock_addr *ctx, __u32 source)
+static __always_inline int forward_v4(struct bpf_sock_addr *ctx)
 {
 	struct frontend_key to = addr_v4(ctx);
 	struct answer answer;
 
 	resolve_unspecified(to.addr);
-	if (is_answer_v4(ctx, &to, source))
-		return ALLOW;
 	answer = forward(ctx, &to);
 	if (answer.error)
 		return refuse(answer.error);
@@ -356,16 +254,13 @@ static __always_inline int forward_v4(struct bpf_sock_addr *ctx, __u32 source)
 	return ALLOW;
 }
 
-/* As forward_v4(). The kernel passes IPv4-mapped datagrams to sendmsg4. */
-static __always_inline int forward_v6(struct bpf_sock_addr *ctx, __u32 *source)
+/* The kernel passes IPv4-mapped datagrams to sendmsg4. */
+static __always_inline int forward_v6(struct bpf_sock_addr *ctx)
 {
 	struct frontend_key to = addr_v6(ctx);
 	struct answer answer;
 
 	resolve_unspecified(to.addr);
-	if (is_v4(to.addr) ? is_answer_v4(ctx, &to, 0)
-			   : is_answer_v6(ctx, &to, source))
-		return ALLOW;
 	answer = forward(ctx, &to);
 	if (answer.error)
 		return refuse(answer.error);
@@ -376,42 +271,41 @@ static __always_inline int forward_v6(struct bpf_sock_addr *ctx, __u32 *source)
 	return ALLOW;
 }
 
-static __always_inline int reverse_v4(struct bpf_sock_addr *ctx)
+/* Whether the peer was a backend and is now the service's address. */
+static __always_inline bool
+reverse_v4(struct bpf_sock_addr *ctx, const struct frontend_key *peer)
 {
-	struct frontend_key peer = addr_v4(ctx);
 	struct frontend_key frontend;
 
-	if (find_service_of(ctx, &peer, &frontend)) {
-		ctx->user_ip4 = frontend.addr[3];
-		ctx->user_port = frontend.port_be;
-	}
-	return ALLOW;
+	if (!find_service_of(ctx, peer, &frontend))
+		return false;
+	ctx->user_ip4 = frontend.addr[3];
+	ctx->user_port = frontend.port_be;
+	return true;
 }
 
-static __always_inline int reverse_v6(struct bpf_sock_addr *ctx)
+static __always_inline bool
+reverse_v6(struct bpf_sock_addr *ctx, const struct frontend_key *peer)
 {
-	struct frontend_key peer = addr_v6(ctx);
 	struct frontend_key frontend;
 
-	if (find_service_of(ctx, &peer, &frontend)) {
-		set_v6(ctx, frontend.addr);
-		ctx->user_port = frontend.port_be;
-	}
-	return ALLOW;
+	if (!find_service_of(ctx, peer, &frontend))
+		return false;
+	set_v6(ctx, frontend.addr);
+	ctx->user_port = frontend.port_be;
+	return true;
 }
 
 SEC("cgroup/connect4")
 int connect4(struct bpf_sock_addr *ctx)
 {
-	return forward_v4(ctx, 0);
+	return forward_v4(ctx);
 }
 
 SEC("cgroup/connect6")
 int connect6(struct bpf_sock_addr *ctx)
 {
-	__u32 source[4] = {};
-
-	return forward_v6(ctx, source);
+	return forward_v6(ctx);
 }
 
 /*
@@ -433,40 +327,51 @@ static __always_inline bool is_to_peer(struct bpf_sock_addr *ctx)
 SEC("cgroup/sendmsg4")
 int sendmsg4(struct bpf_sock_addr *ctx)
 {
-	return is_to_peer(ctx) ? ALLOW : forward_v4(ctx, ctx->msg_src_ip4);
+	return is_to_peer(ctx) ? ALLOW : forward_v4(ctx);
 }
 
 SEC("cgroup/sendmsg6")
 int sendmsg6(struct bpf_sock_addr *ctx)
 {
-	__u32 source[4] = {ctx->msg_src_ip6[0], ctx->msg_src_ip6[1],
-			   ctx->msg_src_ip6[2], ctx->msg_src_ip6[3]};
-
-	return forward_v6(ctx, source);
+	return forward_v6(ctx);
 }
 
 SEC("cgroup/recvmsg4")
 int recvmsg4(struct bpf_sock_addr *ctx)
 {
-	return reverse_v4(ctx);
+	struct frontend_key sender = addr_v4(ctx);
+
+	if (!reverse_v4(ctx, &sender))
+		received_from(ctx, &sender);
+	return ALLOW;
 }
 
 SEC("cgroup/recvmsg6")
 int recvmsg6(struct bpf_sock_addr *ctx)
 {
-	return reverse_v6(ctx);
+	struct frontend_key sender = addr_v6(ctx);
+
+	if (!reverse_v6(ctx, &sender))
+		received_from(ctx, &sender);
+	return ALLOW;
 }
 
 SEC("cgroup/getpeername4")
 int getpeername4(struct bpf_sock_addr *ctx)
 {
-	return reverse_v4(ctx);
+	struct frontend_key peer = addr_v4(ctx);
+
+	reverse_v4(ctx, &peer);
+	return ALLOW;
 }
 
 SEC("cgroup/getpeername6")
 int getpeername6(struct bpf_sock_addr *ctx)
 {
-	return reverse_v6(ctx);
+	struct frontend_key peer = addr_v6(ctx);
+
+	reverse_v6(ctx, &peer);
+	return ALLOW;
 }
 
 SEC("cgroup/bind4")

@@ -22,7 +22,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     if Path::new(&multiarch).is_dir() {
         args.push(format!("-I{multiarch}").into());
     }
-    for object in ["sock", "flows", "packet", "sweep"] {
+    for object in ["sock", "flows", "packet", "sweep", "chain"] {
         let mut builder = SkeletonBuilder::new();
         if let Some(clang) = env::var_os("CLANG") {
             builder.clang(clang);

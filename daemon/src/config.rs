@@ -10,6 +10,7 @@ mod values;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use nodelb_core::datapath::Limits;
@@ -125,13 +126,20 @@ impl Config {
         let across = (self.packets.name(), self.packets.check_with(&self.datapath));
         for (section, found) in within.into_iter().chain([across]) {
             for (key, message) in found {
-                // A key that is missing has its default.
                 let value = table.get(section).and_then(|keys| keys.get_ref().get(&*key));
-                if let Some(value) = value {
-                    problems.push(&value.span(), format!("{section}.{key}: {message}"));
+                match value {
+                    Some(value) => problems.push(&value.span(), format!("{section}.{key}: {message}")),
+                    None => problems.push(&start_of(table, section), self.about_default(section, &key, &message)),
                 }
             }
         }
+    }
+
+    /// The text of a problem with a key that is not in the file: its default does not go with the value of another key.
+    fn about_default(&self, section: &str, key: &str, message: &str) -> String {
+        let is_it = |it: &&Key| it.section == section && it.name == key;
+        let value = self.keys().iter().find(is_it).map(|it| it.value.clone()).unwrap_or_default();
+        format!("{section}.{key} (not set; its default is {value}): {message}")
     }
 
     /// The keys, such as `datapath.max-slots`, that differ in `new` and take effect only after a restart.
@@ -181,6 +189,11 @@ impl Config {
     fn keys(&self) -> Vec<Key> {
         self.sections().into_iter().flat_map(Section::keys).collect()
     }
+}
+
+/// Where the section begins; without it, the beginning of the file.
+fn start_of(table: &DeTable<'_>, section: &str) -> Range<usize> {
+    table.get_key_value(section).map_or(0..0, |(name, _)| name.span())
 }
 
 const EXAMPLE_HEADER: &str = "\

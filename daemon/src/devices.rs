@@ -35,7 +35,6 @@ use crate::config::{Config, PacketMode, Packets, SnatPorts};
 use crate::connections::Connections as ServiceConnections;
 use crate::node::netlink;
 use crate::reconcile::OwnerHandle;
-use crate::sockets::nf_tables;
 use crate::sockets::reaper::Reaper;
 
 /// Passes each connection to the function, until that breaks.
@@ -207,7 +206,7 @@ pub fn find_proxies(packets: &Packets) -> Findings {
         return Findings::default();
     }
     match netlink::read() {
-        Ok(machine) => proxies::find(&machine, nf_tables::find()),
+        Ok(machine) => proxies::find(&machine, rules::read_here()),
         Err(error) => Findings { error: Some(error.to_string()), ..Findings::default() },
     }
 }

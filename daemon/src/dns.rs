@@ -3,8 +3,8 @@
 //!
 //! The resolver stands between the file source and the checker of backends. The changes of the files pass through it,
 //! and slices that follow from known answers join the same batch, so that a service is never without backends that it
-//! has before and after. It holds the report that the files are synced incomplete until each name has an answer: the
-//! owner task then leaves the entries of a previous run in the maps.
+//! has before and after. At a start, the slice of a name without any answer says that its backends are not known: the owner
+//! task then holds those of a previous run that are in the maps.
 //!
 //! ```text
 //!  file source --Batch--> [names] --Vec<Change>--> checks --> owner
@@ -13,21 +13,27 @@
 //! ```
 //!
 //! [`answer`] (what a message says), [`names`] (what is asked when, and what is known), [`servers`] (which server is
-//! asked), [`slices`] (the backends that follow) and [`report`] are pure; [`ask`] communicates with servers,
-//! [`state_file`] with the state directory, and [`run`] is the task.
+//! asked), [`slices`] (the backends that follow), [`in_use`] (the last usable ones) and [`report`] are pure; [`ask`]
+//! communicates with servers, [`state_file`] with the state directory, [`system`] with the settings of the host, and [`run`] is the task.
 
 mod answer;
 mod ask;
+mod frontends;
+mod in_use;
 mod names;
 mod report;
 mod run;
 mod servers;
 mod slices;
 mod state_file;
+mod system;
 
 pub use report::{DnsReport, NameReport, NameState, QueryResult};
 pub use run::{Started, start};
 
+#[cfg(test)]
+#[path = "dns/tests/interference.rs"]
+mod interference;
 #[cfg(test)]
 #[path = "dns/tests/server.rs"]
 mod server;

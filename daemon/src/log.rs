@@ -21,6 +21,7 @@ use std::{fmt, io, thread};
 
 use limit::{ID_FIELD, Limit};
 use nodelb_core::messages;
+use nodelb_core::output::wrap::printable;
 use nodelb_kube::clock::ticking;
 use owned::Owned;
 use queue::Queue;
@@ -290,7 +291,8 @@ pub fn end_on_panic() {
     }));
 }
 
-/// Formats fields as usual, but omits the message id.
+/// Formats fields as usual, but omits the message id, and escapes what would forge a line or control a terminal: names of
+/// files and texts of other programs are in the fields.
 #[derive(Clone, Copy, Debug)]
 struct WithoutId;
 
@@ -309,16 +311,16 @@ struct Visible<'w>(DefaultVisitor<'w>);
 impl Visit for Visible<'_> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if field.name() != ID_FIELD {
-            self.0.record_debug(field, value);
+            self.0.record_debug(field, &format_args!("{}", printable(&format!("{value:?}"))));
         }
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.0.record_str(field, value);
+        self.0.record_str(field, &printable(value));
     }
 
     fn record_error(&mut self, field: &Field, value: &(dyn Error + 'static)) {
-        self.0.record_error(field, value);
+        self.0.record_debug(field, &format_args!("{}", printable(&value.to_string())));
     }
 }
 

@@ -188,7 +188,8 @@ impl<D: Datapath> Owner<D> {
         asked
     }
 
-    /// Runs until `shutdown`. Leaves the datapath unchanged: connections continue.
+    /// Runs until `shutdown`, and then takes the changes that wait. Leaves the datapath as it is then: connections
+    /// continue.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) {
         let mut state = LoopState::default();
         let mut heartbeat = ticking(TICK_EVERY);
@@ -200,7 +201,7 @@ impl<D: Datapath> Owner<D> {
             let retry = self.engine.next_round().map(|at| self.clock.instant_of(at));
             let due = state.waiting.map(|(_, due)| due);
             tokio::select! {
-                () = &mut shutdown => return,
+                () = &mut shutdown => return self.finish(&mut state),
                 Some(batch) = self.changes.recv() => {
                     let taken = state.waiting.map_or_else(Taken::now, |(first, _)| first);
                     let due = self.next_round(&state, &batch);
@@ -230,6 +231,17 @@ impl<D: Datapath> Owner<D> {
                     self.publish_health(&state);
                 }
             }
+        }
+    }
+
+    /// The last round, if any change waits for one: what was taken from a source is in the maps, in the snapshot and in
+    /// the records, which other tasks store once this one has ended.
+    fn finish(mut self, state: &mut LoopState) {
+        self.changes.close();
+        let waiting = self.changes.try_recv().ok();
+        if let Some(taken) = state.waiting.map(|(first, _)| first).or(waiting.as_ref().map(|_| Taken::now())) {
+            self.take(waiting.unwrap_or_default());
+            self.round(state, taken);
         }
     }
 

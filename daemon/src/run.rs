@@ -59,7 +59,7 @@ const RELEASE_MEMORY_EVERY: Duration = Duration::from_secs(30);
 
 /// The delay before an address that could not be bound is retried: of the admin API and of the health checks for load
 /// balancers.
-const LISTEN_AGAIN: Duration = Duration::from_secs(5);
+const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
 /// Everything that does not depend on the datapath, before the runtime starts.
 struct Setup {
@@ -207,7 +207,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let sources = checks::Sources { files: dns.changes, kubernetes: kubernetes_changes };
     let (checks, checker) = checks::start(sources, handle.clone(), directory, Arc::clone(&register), stop());
     let kubernetes = kubernetes::start(&config, &behind_checks, &name, Arc::clone(&register), &shutdown).await?;
-    let (kubernetes, source) = kubernetes.map(|started| (started.published, started.task)).unzip();
+    let (kubernetes, from_kubernetes) = kubernetes.map(|started| (started.published, started.tasks)).unzip();
 
     // The readers: servers, and the comparison of the maps with the snapshot.
     answer_load_balancers(&config, &handle, published.health.clone(), register, stop());
@@ -240,7 +240,7 @@ async fn serve<D: Datapath + Send + 'static>(
         Reload { config, restart_keys, config_path, level, identity, directory: files.directory, check, notifier };
     reload.until_shutdown(signals).await;
     shutdown.cancel();
-    end(source.into_iter().chain([dns.task, checker]), owner, recorder.task).await
+    end(from_kubernetes.into_iter().flatten().chain([dns.task, checker]), owner, recorder.task).await
 }
 
 /// Returns memory to the kernel when the start is complete, and regularly after that: bursts of events, large answers and
@@ -260,7 +260,8 @@ async fn release_free_memory(mut snapshot: watch::Receiver<Arc<Snapshot>>, stop:
     }
 }
 
-/// Waits for the tasks that store their state; the recorder receives all events of the owner.
+/// Waits for the tasks that store their state: the Kubernetes source stores the owner's last snapshot, and the recorder
+/// receives all events of the owner.
 async fn end(
     tasks: impl Iterator<Item = JoinHandle<()>>,
     owner: JoinHandle<()>,

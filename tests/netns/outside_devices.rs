@@ -282,13 +282,39 @@ fn another_service_proxy_is_found() {
         command("nft", &["delete", "table", "ip", "nat"]);
         daemon.signal(Signal::SIGHUP);
         eventually("programs at pod0 again", || is_attached("pod0"));
-        // The rules of iptables-legacy cannot be read.
-        let _metrics = TcpListener::bind("127.0.0.1:10249").unwrap();
+        for iptables in ["iptables-legacy", "ip6tables-legacy"] {
+            command(iptables, &["-t", "filter", "-N", "KUBE-SERVICES"]);
+            daemon.signal(Signal::SIGHUP);
+            eventually("the chain of iptables-legacy", || translation() == "draining");
+            command(iptables, &["-t", "filter", "-X", "KUBE-SERVICES"]);
+            daemon.signal(Signal::SIGHUP);
+            eventually("the chain is gone", || translation() == "on");
+        }
+        daemon.stop();
+    });
+}
+
+/// Every user can listen on kube-proxy's ports, and make rules in a network namespace of his own.
+#[test]
+fn a_process_without_privileges_does_not_end_the_service() {
+    sandbox::run("outside_devices::a_process_without_privileges_does_not_end_the_service", |sandbox| {
+        let host = Host::new(sandbox);
+        configure(&host, sandbox, "mode = \"auto\"");
+        let _client = Pod::new(0);
+        host.serve("web.yaml", SERVICE);
+        let daemon = host.start();
+        eventually("programs at pod0", || is_attached("pod0"));
+        let _metrics = ["127.0.0.1:10249", "0.0.0.0:10256", "[::1]:10249"].map(|it| TcpListener::bind(it).unwrap());
+        command("unshare", &["--net", "nft", "add", "table", "ip", "kube-proxy"]);
         daemon.signal(Signal::SIGHUP);
-        eventually("kube-proxy by its port", || translation() == "draining");
+        let searched = get("/devices").unwrap_or_default()["packets"]["reason"].clone();
+        thread::sleep(Duration::from_secs(1));
+        let page = get("/devices").unwrap_or_default();
+        assert_eq!((translation().as_str(), &page["packets"]["reason"]), ("on", &searched));
         daemon.kill();
         let daemon = host.start();
-        eventually("the devices", || translation() == "draining");
+        eventually("the devices", || !translation().is_empty());
+        assert_eq!(translation(), "on", "after a start, too");
         daemon.stop();
     });
 }

@@ -277,6 +277,10 @@ impl World {
             }
             "outside" => drop(self.state.outside.remove(&parsed::<L4Addr>(&mut words))),
             "node" => drop(self.state.node_addrs.remove(&parsed::<Addr>(&mut words))),
+            "range" => {
+                let (id, net) = (ServiceId(parsed(&mut words)), parse_net(words.next().unwrap()).unwrap());
+                self.state.source_ranges.remove(&(id, SourceRange::from(net)));
+            }
             "route" => {
                 let net = parse_net(words.next().unwrap()).unwrap();
                 self.routes.retain(|route| route.net != net);

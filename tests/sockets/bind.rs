@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, listen, setsockopt, socket, sockopt};
-use nodelb_core::explain::trace::refuses_bind;
+use nodelb_core::explain::trace::{refuses_bind, taken_nodeports};
 use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::state::entries::{MapOp, MapState, ServiceEntry};
 use nodelb_datapath::{CrashPoint, HiddenReport, Options, OwnSockets, cleanup, detach_hidden};
@@ -112,6 +112,7 @@ fn a_served_nodeport_cannot_be_bound() {
         let only_v6 = Wish { only_v6: true, ..PLAIN };
         assert_eq!(bound("[::]:30080/TCP", only_v6), Err(Errno::EADDRINUSE));
         assert_eq!(bound("[::]:30082/TCP", only_v6), Ok(()));
+        assert_eq!(bound("[::]:30081/UDP", only_v6), Ok(()), "the NodePort is IPv4's alone");
     });
 }
 
@@ -335,9 +336,11 @@ fn random_binds_do_what_the_maps_say() {
             }
             let at = l4(&format!("{}:{port}/{protocol}", random.pick(&addrs)));
             let mut coin = || random.below(2) == 0;
-            let wish = Wish { mapped: coin(), reuse_port: coin(), reuse_addr: coin(), only_v6: false };
+            let wish = Wish { mapped: coin(), reuse_port: coin(), reuse_addr: coin(), only_v6: coin() };
             let (is_own, is_automatic) = (random.below(8) == 0, random.below(8) == 0);
-            let is_refused = refuses_bind(&state, &options.nodeport_range, at) && !is_own && !is_automatic;
+            let only_v6 = wish.only_v6 && at.addr.ip().is_ipv6();
+            let takes = taken_nodeports(&state, at, only_v6).next().is_some();
+            let is_refused = takes && refuses_bind(&state, &options.nodeport_range, at) && !is_own && !is_automatic;
             let expected = if is_refused { Err(Errno::EADDRINUSE) } else { Ok(()) };
             let number = if is_automatic { 0 } else { at.port };
             let met = try_bind_as(is_own.then_some(&own), at, number, wish);

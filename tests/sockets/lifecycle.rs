@@ -449,7 +449,7 @@ fn start_says_what_is_missing() {
     in_sandbox("sockets::lifecycle::start_says_what_is_missing", |env| {
         let error = |options: &Options| KernelDatapath::open(options).unwrap_err().to_string();
         let elsewhere = Options { pin_directory: "/tmp/nodelb".into(), ..options(env) };
-        assert_eq!(error(&elsewhere), "/tmp/nodelb is not on a bpffs: mount -t bpf bpf /sys/fs/bpf");
+        assert_eq!(error(&elsewhere), "/tmp/nodelb is not on a bpffs: mount -t bpf -o mode=0700 bpf /sys/fs/bpf");
         let whole = Options { pin_directory: env.bpffs.join("."), ..options(env) };
         assert!(matches!(KernelDatapath::open(&whole).unwrap_err(), OpenError::WholeBpffs { .. }), "{}", error(&whole));
         let nowhere = Options { cgroup: Some("/sys/fs/cgroup/none".into()), ..options(env) };

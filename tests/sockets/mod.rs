@@ -16,6 +16,7 @@ mod outside;
 mod own_sockets;
 mod refusal;
 mod socket_table;
+mod strays;
 mod translation;
 mod udp;
 mod verifier;

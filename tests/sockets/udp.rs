@@ -8,7 +8,6 @@ use nodelb_core::explain::trace::{Verdict, is_answer, trace};
 use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::state::entries::{MapOp, MapState, ServiceEntry};
 use rustix::net::connect_unspec;
-use socket2::{Domain, Socket, Type};
 
 use nodelb_datapath::Options;
 
@@ -208,19 +207,12 @@ impl Pair {
         Self { server, client, at: l4(&format!("{addr}:{port}/UDP")) }
     }
 
-    /// The address to which the client is bound.
-    fn bound(&self) -> L4Addr {
-        let bound = self.client.local_addr().unwrap();
-        L4Addr::new(bound.ip().into(), bound.port(), Protocol::Udp)
+    /// The client sends a request, which the server receives: it answers the sender.
+    fn ask(&mut self) {
+        self.client.send_to(b"question", self.server.local_addr().unwrap()).unwrap();
+        let from = self.server.recv_from(&mut [0; 64]).unwrap().1;
+        self.at = L4Addr::new(from.ip().into(), from.port(), Protocol::Udp);
     }
-}
-
-/// A socket whose port was assigned by connect().
-fn connected_unbound(to: SocketAddr) -> UdpSocket {
-    let socket = Socket::new(Domain::for_address(to), Type::DGRAM, None).unwrap();
-    socket.connect(&to.into()).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
-    socket.into()
 }
 
 /// All other roles of a NodePort's number: port of a client, connected or not, at a node address or
@@ -247,35 +239,124 @@ fn an_answer_to_a_client_whose_port_is_a_nodeport_reaches_it() {
             apply(MapOp::PutNodeAddr(addr.parse().unwrap()));
         }
         let random = &mut Random::seeded(0x0061_6e73);
-        let (mut answered, mut translated, mut unbound) = (0, 0, 0);
+        let (mut answered, mut translated, mut unasked) = (0, 0, 0);
         for _ in 0..cases(400) {
             let (id, backend, _) = *random.pick(&services);
             let may_be_bound = random.below(4) == 0;
             let state = apply(put(id, ServiceEntry { may_be_bound, ..entry(&[backend]) }));
             let hosts = [["192.0.2.1", "192.0.2.2", "0.0.0.0"], ["[2001:db8:b::1]", "[2001:db8:b::2]", "[::]"]];
             let mut pair = Pair::random(random, hosts[id as usize - 1]);
-            let (at, bound, range) = (pair.at, pair.bound(), &options.nodeport_range);
             // A connected client receives only from its peer.
-            let has_port = pair.client.peer_addr().is_ok() || random.below(3) > 0;
-            let is_answer = is_answer(&state, range, at, has_port, |at| at == bound)
-                || trace(&state, range, at) == Verdict::PassedThrough;
+            let has_received = pair.client.peer_addr().is_ok() || random.below(3) > 0;
+            if has_received {
+                pair.ask();
+            }
+            let (at, range) = (pair.at, &options.nodeport_range);
+            let is_answer =
+                is_answer(&state, range, at, has_received) || trace(&state, range, at) == Verdict::PassedThrough;
             let case = format!("{at} of {:?}, {may_be_bound}, from {:?}", pair.client, pair.server);
             let destination = SocketAddr::new(at.addr.ip(), at.port);
-            if !has_port {
-                pair.server = connected_unbound(destination);
-                unbound += usize::from(at.port == 30_053);
-            }
+            unasked += usize::from(!has_received && at.port == 30_053);
             if answers(&pair.server, &pair.client, (destination, is_answer), &case) {
                 answered += usize::from(at.port == 30_053);
             } else {
                 translated += 1;
             }
         }
-        assert!(answered > 50 && translated > 15 && unbound > 15, "{answered}, {translated}, {unbound}");
+        assert!(answered > 50 && translated > 15 && unasked > 15, "{answered}, {translated}, {unasked}");
 
         let ask_from = |any: &str, nodeport: &str| ask(&UdpSocket::bind(any).unwrap(), to(nodeport)).unwrap().backend;
         assert_eq!(ask_from("0.0.0.0:30054", "192.0.2.1:30053"), l4("192.0.2.10:53/UDP"), "a client of the NodePort");
         let in_a_pod = Pod::new(0).run(|| ask_from("0.0.0.0:30053", "192.0.2.1:30053"));
         assert_eq!(in_a_pod, l4("192.0.2.10:53/UDP"), "a pod's port is not the node's");
+    });
+}
+
+/// A NodePort at 192.0.2.1 with the backend 192.0.2.10, for which other processes may have the port.
+fn nodeports(env: &crate::sandbox::Sandbox, ports: std::ops::Range<u16>) -> Kernel {
+    let mut kernel = Kernel::open(&Options { protect_nodeports: false, ..options(env) });
+    backends(&["192.0.2.10:53/UDP"]);
+    kernel.apply(&[put(1, entry(&["192.0.2.10:53/UDP"])), MapOp::PutNodeAddr("192.0.2.1".parse().unwrap())]);
+    ports.for_each(|port| kernel.apply(&[point(&format!("0.0.0.0:{port}/UDP"), 1)]));
+    kernel
+}
+
+/// The kernel may give the port to a process at a bind to port 0.
+#[test]
+fn a_process_that_has_the_port_of_a_nodeport_diverts_no_client() {
+    in_sandbox("sockets::udp::a_process_that_has_the_port_of_a_nodeport_diverts_no_client", |env| {
+        let _kernel = nodeports(env, 30_053..30_054);
+        let (nodeport, backend) = (to("192.0.2.1:30053"), l4("192.0.2.10:53/UDP"));
+        let client = |bound: &str| {
+            let client = UdpSocket::bind(bound).unwrap();
+            client.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+            client
+        };
+        let known = client("0.0.0.0:0");
+        assert_eq!(ask(&known, nodeport).unwrap().backend, backend);
+        let stranger = UdpSocket::bind("192.0.2.1:30053").unwrap();
+        stranger.set_nonblocking(true).unwrap();
+        // Whatever it sends to the client: that one has a flow to the NodePort.
+        let at = SocketAddr::new("192.0.2.1".parse().unwrap(), known.local_addr().unwrap().port());
+        stranger.send_to(b"stranger", at).unwrap();
+        assert_eq!(known.recv_from(&mut [0; 64]).unwrap(), (8, nodeport));
+        for _ in 0..3 {
+            assert_eq!(ask(&known, nodeport).unwrap().backend, backend, "a client with a flow");
+        }
+        for bound in ["0.0.0.0:0", "192.0.2.1:0", "192.0.2.50:0"] {
+            let (new, connected) = (client(bound), client(bound));
+            for _ in 0..3 {
+                assert_eq!(ask(&new, nodeport).unwrap().backend, backend, "a new client at {bound}");
+            }
+            connected.connect(nodeport).unwrap();
+            assert_eq!(connected.send(b"?").unwrap(), 1);
+            let mut buffer = [0; 64];
+            let length = connected.recv(&mut buffer).unwrap();
+            assert_eq!(super::parse(&buffer[..length]), backend, "a connected client at {bound}");
+        }
+        assert!(stranger.recv(&mut [0; 64]).is_err(), "nothing reached the stranger");
+    });
+}
+
+/// More clients than a socket has flows, all with NodePorts as their ports, ask before the server answers.
+#[test]
+fn a_server_answers_every_client_whose_port_is_a_nodeport() {
+    in_sandbox("sockets::udp::a_server_answers_every_client_whose_port_is_a_nodeport", |env| {
+        let _kernel = nodeports(env, 30_053..30_083);
+        let server = UdpSocket::bind("192.0.2.1:53").unwrap();
+        let clients: Vec<UdpSocket> =
+            (30_053..30_083).map(|port| UdpSocket::bind(("192.0.2.1", port)).unwrap()).collect();
+        for round in 0..3 {
+            clients.iter().for_each(|client| assert_eq!(client.send_to(b"?", to("192.0.2.1:53")).unwrap(), 1));
+            let asked: Vec<SocketAddr> = clients.iter().map(|_| server.recv_from(&mut [0; 64]).unwrap().1).collect();
+            asked.iter().rev().for_each(|client| assert_eq!(server.send_to(b"answer", client).unwrap(), 6));
+            for client in &clients {
+                client.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+                let answer = client.recv_from(&mut [0; 64]).unwrap_or_else(|error| panic!("round {round}: {error}"));
+                assert_eq!(answer, (6, to("192.0.2.1:53")));
+            }
+        }
+    });
+}
+
+#[test]
+fn services_with_common_backends_get_different_ones_on_one_socket() {
+    in_sandbox("sockets::udp::services_with_common_backends_get_different_ones_on_one_socket", |env| {
+        let mut kernel = Kernel::open(&options(env));
+        let all: Vec<String> = (10..26).map(|host| format!("192.0.2.{host}:53/UDP")).collect();
+        let all: Vec<&str> = all.iter().map(String::as_str).collect();
+        backends(&all);
+        kernel.serve(1, "198.51.100.1:53/UDP", &all);
+        kernel.serve(2, "198.51.100.2:53/UDP", &all);
+        let services = [to("198.51.100.1:53"), to("198.51.100.2:53")];
+        for _ in 0..200 {
+            let socket = udp_socket(&services[0]);
+            let backends = services.map(|service| ask(&socket, service).unwrap().backend);
+            assert_ne!(backends[0], backends[1]);
+            services.iter().for_each(|service| assert_eq!(socket.send_to(b"?", service).unwrap(), 1));
+            let mut from = [0, 1].map(|_| socket.recv_from(&mut [0; 64]).unwrap().1);
+            from.sort_unstable();
+            assert_eq!(from, services);
+        }
     });
 }

@@ -102,7 +102,7 @@ fn node(settings: Settings) -> Received {
         directory: settings.state_directory,
         cluster: None,
         save_every: Duration::from_secs(30),
-        save_every_disconnected: Duration::from_secs(5),
+        save_soon: Duration::from_secs(5),
         timeout: 48 * HOUR,
     };
     let source = KubernetesSource {

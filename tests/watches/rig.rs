@@ -339,7 +339,7 @@ impl Node {
                 directory: settings.state_directory,
                 cluster: Some(cluster),
                 save_every: Duration::from_millis(50),
-                save_every_disconnected: Duration::from_millis(50),
+                save_soon: Duration::from_millis(50),
                 timeout: Duration::from_secs(5),
             },
             node: "n1".into(),
@@ -404,7 +404,7 @@ pub(crate) fn connect_to(
         connect: connect::ConnectTimeouts::default(),
         credentials,
     };
-    let (apiservers, _report) = apiserver::start(parts, std::future::pending()).expect("usable settings");
+    let (apiservers, _report, _task) = apiserver::start(parts, std::future::pending()).expect("usable settings");
     apiservers
 }
 

@@ -92,6 +92,8 @@ pub(crate) struct Holds {
     held: OrdMap<ServiceId, Arc<HeldPort>>,
     /// Held ports that have not been reported in the journal, because their source has not reported everything.
     unannounced: OrdSet<ServiceId>,
+    /// Held ports with the backends that the maps had at the start.
+    from_start: OrdSet<ServiceId>,
     /// Every port of a protected service.
     protected: OrdSet<ServiceId>,
     /// The backends from before the start, until a source reports the port.
@@ -156,6 +158,16 @@ impl Holds {
         self.held.get(&id).filter(|port| port.problem.is_some())
     }
 
+    /// Whether the port is held with the backends that the maps had at the start.
+    pub(crate) fn is_from_start(&self, id: ServiceId) -> bool {
+        self.from_start.contains(&id)
+    }
+
+    /// Records that the port is held with the backends that the maps had at the start.
+    pub(crate) fn note_from_start(&mut self, id: ServiceId) {
+        self.from_start.insert(id);
+    }
+
     /// Updates a hold that exists already.
     pub(crate) fn renew(&mut self, id: ServiceId, port: HeldPort) {
         self.held.insert(id, Arc::new(port));
@@ -205,6 +217,7 @@ impl Holds {
         if !self.is_held(id) {
             return None;
         }
+        self.from_start.remove(&id);
         let port = self.held.remove(&id)?;
         if self.unannounced.remove(&id).is_some() {
             return None;

@@ -284,6 +284,13 @@ messages! {
         "The kernel refused to attach or to detach nodelb's programs at a network device. Connections from outside the \
          node that arrive there, or the answers of backends that leave there, are not translated.",
         "Look at the error in the line. If the device should not be used, name it in `packets.except`.";
+    PROGRAM_IN_FRONT = 0x4b8d0c62f3a94e17a5d29e60b7c1f384,
+        "Another program ran before nodelb's at a network device",
+        "A program of other software was attached in front of nodelb's. The kernel runs nodelb's program only for packets that \
+         the other one passes on. nodelb moves its program to the front once for each program, and reports a program that \
+         is in front afterwards.",
+        "If connections from outside the node fail, let the other software attach its program behind nodelb's. `nodelb devices` \
+         shows the devices.";
     PACKETS_ACTIVITY = 0xa865705f23464c6294d9ea1595e03f25,
         "Whether connections from outside the node are translated",
         "The line says whether nodelb translates connections from outside the node, and the reason.",

@@ -5,4 +5,4 @@ mod cell;
 pub mod durations;
 pub mod schema;
 pub mod table;
-pub(crate) mod wrap;
+pub mod wrap;

@@ -40,13 +40,16 @@ pub struct Flow {
     pub backend: L4Addr,
 }
 
-/// Why a socket is stale.
+/// Why a socket is stale. Of several reasons, the last one in this order leaves it the most time.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stale {
     /// The service port of the frontend no longer has the backend.
     Backend(Arc<PortKey>),
     /// No service has the frontend any more.
     Frontend(L4Addr),
+    /// The service port of the frontend has this backend, which is not ready or fails its health checks, and others that
+    /// the client would reach. It may be ready again soon.
+    Unready(Arc<PortKey>, L4Addr),
 }
 
 /// Why a socket that connected to the frontend and reached the backend is stale; `None` if it is not, or if that cannot
@@ -54,8 +57,9 @@ pub enum Stale {
 ///
 /// A backend keeps its existing connections while its service contains it as active, terminating or drained. In any
 /// state, it keeps them while new connections may use it: if it is held, or quarantined together with all others. TCP
-/// connections are kept while the service contains the backend in any state. Traffic policies and hints do not matter,
-/// as in kube-proxy.
+/// connections are kept while the service contains the backend in any state, and UDP sockets while a client that connects
+/// again would reach no other backend: it would only lose the one that may be ready soon. Apart from that, traffic
+/// policies and hints do not matter, as in kube-proxy.
 ///
 /// A backend is gone once the source of its service has reported everything that it could read. What another source has
 /// not reported, or a file that could never be read, concerns other services, and backends that the maps still offer
@@ -77,11 +81,20 @@ pub fn stale(snapshot: &Snapshot, frontend: L4Addr, backend: L4Addr) -> Option<S
     let mut candidates = select::merge(slices.iter(), &key.port, key.protocol, key.family);
     Checks::new(service, snapshot.facts.quarantine(&service.name)).mark(&mut candidates);
     let named = candidates.iter().find(|candidate| candidate.address(key.protocol) == backend);
-    let keeps = named.is_some_and(|candidate| match candidate.state() {
-        BackendState::Active | BackendState::Terminating | BackendState::Maintenance => true,
-        BackendState::Quarantined | BackendState::NotReady => key.protocol == Protocol::Tcp,
-    });
-    (!keeps).then(|| Stale::Backend(Arc::clone(key)))
+    let Some(named) = named else { return Some(Stale::Backend(Arc::clone(key))) };
+    let is_better_elsewhere = match named.state() {
+        BackendState::Active | BackendState::Terminating | BackendState::Maintenance => false,
+        BackendState::Quarantined | BackendState::NotReady => {
+            key.protocol == Protocol::Udp && is_answered(snapshot, frontend)
+        }
+    };
+    is_better_elsewhere.then(|| Stale::Unready(Arc::clone(key), backend))
+}
+
+/// Whether a client on this node that connects to the frontend now gets a backend.
+fn is_answered(snapshot: &Snapshot, frontend: L4Addr) -> bool {
+    let entry = keys(snapshot, frontend).find_map(|key| snapshot.realised.frontends.get(&key));
+    entry.is_some_and(|entry| entry.lead().is_answered(&snapshot.realised))
 }
 
 /// Whether the maps still offer the backend for new connections to the frontend, regardless of the desired state: a

@@ -36,9 +36,15 @@ pub fn limited(text: &str, most: usize) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Line ends, escape characters, and characters that change the writing direction.
+/// Line ends, escape characters, characters that change the writing direction, and invisible ones: two texts that look
+/// the same must be the same.
 pub fn is_control(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{2028}' | '\u{2029}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    let is_invisible = matches!(
+        c,
+        '\u{061c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+            | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}'
+    );
+    c.is_control() || is_invisible
 }
 
 /// An absent value for an empty text.

@@ -187,14 +187,14 @@ impl Cgroup {
 pub(crate) fn has_link_on(pins: &Path, cgroup: &Path) -> bool {
     let Ok(cgroup) = Cgroup::open(cgroup) else { return false };
     HOOKS.iter().any(|hook| {
-        let link = sys::open_pinned(&pins.join(hook.name));
-        link.is_ok_and(|link| target(link.as_fd()) == Some((cgroup.id, hook.attach_type)))
+        let link = sys::open_link(&pins.join(hook.name)).ok().flatten();
+        link.is_some_and(|link| target(link.as_fd()) == Some((cgroup.id, hook.attach_type)))
     })
 }
 
 /// The ids of the links that are pinned in this directory under the names of the hooks.
 pub(crate) fn links_in(pins: &Path) -> Vec<u32> {
-    let open = all_hooks().filter_map(|hook| sys::open_pinned(&pins.join(hook.name)).ok());
+    let open = all_hooks().filter_map(|hook| sys::open_link(&pins.join(hook.name)).ok().flatten());
     open.filter_map(|link| LinkInfo::from_fd(link.as_fd()).ok()).map(|info| info.id).collect()
 }
 
@@ -255,12 +255,11 @@ pub(crate) fn pinned_link(
     open_link: &mut Option<OwnedFd>,
     (is_right, create): LinkAt<'_>,
 ) -> io::Result<LinkState> {
-    let pinned = match sys::open_pinned(&pins.link(name)) {
-        Ok(link) => Some(link),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+    let (pinned, was_pinned) = match sys::open_link(&pins.link(name)) {
+        Ok(link) => (link, true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => (None, false),
         Err(error) => return Err(error),
     };
-    let was_pinned = pinned.is_some();
     let runs = |link: &OwnedFd| is_right(link.as_fd()) && sys::link_update(link.as_fd(), program).is_ok();
     if let Some(link) = pinned.filter(runs) {
         pins.crash().pass();
@@ -283,8 +282,12 @@ fn fault(hook: Hook, program: BorrowedFd<'_>, cgroup: &Cgroup, pin: &Path) -> Op
         Some((_, attach_type)) if attach_type == hook.attach_type => {
             Some("its link is attached to another cgroup, or to one that is gone".into())
         }
-        _ => Some(format!("{} is not one of its links", pin.display())),
+        _ => Some(not_its_link(pin)),
     })
+}
+
+fn not_its_link(pin: &Path) -> String {
+    format!("{} is not one of its links", pin.display())
 }
 
 /// The fault of a pinned link, if it has one. `elsewhere` is the fault of a link that is not attached to the hook.
@@ -293,8 +296,9 @@ pub(crate) fn pinned_fault(
     program: BorrowedFd<'_>,
     elsewhere: &dyn Fn(BorrowedFd<'_>) -> Option<String>,
 ) -> Option<String> {
-    let link = match sys::open_pinned(pin) {
-        Ok(link) => link,
+    let link = match sys::open_link(pin) {
+        Ok(Some(link)) => link,
+        Ok(None) => return Some(not_its_link(pin)),
         Err(error) => return Some(format!("its pin {} cannot be opened: {error}", pin.display())),
     };
     if let Some(fault) = elsewhere(link.as_fd()) {

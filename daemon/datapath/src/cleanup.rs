@@ -81,14 +81,14 @@ impl Work<'_> {
         let mut names = if is_known { Vec::new() } else { files(&pins.links())? };
         names.retain(|name| !hooks.contains(name));
         for path in names.iter().chain(&hooks).map(|name| pins.link(name)) {
-            if let Ok(link) = sys::open_pinned(&path) {
+            if let Ok(Some(link)) = sys::open_link(&path) {
                 let id = LinkInfo::from_fd(link.as_fd()).map(|info| info.id);
                 // Fails only if the link is detached already, because its cgroup is gone or through its other pin.
                 let _ = sys::link_detach(link.as_fd());
                 self.crash.pass();
                 self.report.links += usize::from(id.is_ok_and(|id| self.detached.insert(id)));
             }
-            pins::remove_file(&path, self.crash).map_err(failed("removing", &path))?;
+            pins::clear(&path, self.crash).map_err(failed("removing", &path))?;
         }
         self.remove_if_empty(&pins.links())
     }

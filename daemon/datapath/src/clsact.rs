@@ -12,7 +12,8 @@ use libbpf_rs::Program;
 
 use crate::attach::LinkState;
 use crate::device_hooks::{Direction, HookPoint};
-use crate::filter_changes::{ChangeFilters, FilterChange, HANDLE, PRIORITY};
+use crate::filter_changes::{ChangeFilters, FilterChange, HANDLE, NAME, PRIORITY};
+use crate::filters;
 use crate::load::listening;
 use crate::pins::{self, Pins};
 use crate::sys::tc::Filter;
@@ -69,6 +70,13 @@ pub(crate) fn fault(point: HookPoint, program: BorrowedFd<'_>) -> Option<String>
         (Err(error), _) => Some(format!("its filter cannot be read: {error}")),
         (_, Err(error)) => Some(format!("its program cannot be read: {error}")),
     }
+}
+
+/// The name of the filter that runs before nodelb's, if there is one.
+pub(crate) fn ahead(point: HookPoint) -> Option<String> {
+    let ours = NAME.strip_suffix(b"\0").unwrap_or(NAME);
+    let first = filters::first(point.ifindex, point.direction).ok().flatten()?;
+    (first.as_bytes() != ours).then_some(first)
 }
 
 /// The id of the program that nodelb's filter at the hook runs; `None` without such a filter.

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
 
 use crate::attach::LinkState;
+use crate::chain::ChainReader;
 use crate::crash::CrashPoint;
 use crate::filter_changes::{ChangeFilters, InThisProcess};
 use crate::packets::{LinkLayer, PacketHook, PacketPrograms};
@@ -176,6 +177,19 @@ pub struct HookFault {
     pub reason: String,
 }
 
+/// A program of other software that runs before nodelb's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ahead {
+    /// Index of the device.
+    pub ifindex: u32,
+    /// The hook.
+    pub direction: Direction,
+    /// Id of the program; 0 for a filter.
+    pub program: u32,
+    /// Name of the program or the filter; may be empty.
+    pub name: String,
+}
+
 /// The programs at devices, with one owner. Dropping it leaves them attached.
 #[derive(Debug)]
 pub struct DeviceHooks {
@@ -188,12 +202,15 @@ pub struct DeviceHooks {
     open_links: BTreeMap<HookPoint, OwnedFd>,
     /// What changes filters.
     changes: Box<dyn ChangeFilters>,
+    /// Reads the order of programs at tcx hooks; `None` if the kernel refuses that.
+    chains: Option<ChainReader>,
 }
 
 impl DeviceHooks {
     pub(crate) fn new(programs: PacketPrograms, method: HookMethod, pins: Pins) -> Self {
         let changes = Box::new(InThisProcess);
-        Self { programs, method, pins, devices: BTreeMap::new(), open_links: BTreeMap::new(), changes }
+        let chains = (method == HookMethod::Tcx).then(ChainReader::load).and_then(Result::ok);
+        Self { programs, method, pins, devices: BTreeMap::new(), open_links: BTreeMap::new(), changes, chains }
     }
 
     /// Lets another process change filters, for a process that has dropped CAP_NET_ADMIN.
@@ -303,6 +320,39 @@ impl DeviceHooks {
         Ok(())
     }
 
+    /// The programs that run before nodelb's, usually none. Makes a few system calls per device.
+    pub fn ahead(&self) -> Vec<Ahead> {
+        let chains = self.chains.as_ref().and_then(|chains| chains.read().ok()).unwrap_or_default();
+        let points = self
+            .devices
+            .keys()
+            .flat_map(|ifindex| Direction::ALL.map(|direction| HookPoint { ifindex: *ifindex, direction }));
+        let ahead = |point: HookPoint| {
+            let (program, name) = match self.method {
+                HookMethod::Tcx => tcx::ahead(point, self.open_links.get(&point)?.as_fd(), &chains)?,
+                HookMethod::Clsact => (0, clsact::ahead(point)?),
+            };
+            Some(Ahead { ifindex: point.ifindex, direction: point.direction, program, name })
+        };
+        points.filter_map(ahead).collect()
+    }
+
+    /// Makes nodelb's program the first one of a hook again.
+    ///
+    /// # Errors
+    /// If the method has no order that lasts, or the kernel refuses the request; [`Self::faults`] then reports a hook that
+    /// has lost its program.
+    pub fn move_to_front(&mut self, ifindex: u32, direction: Direction) -> io::Result<()> {
+        let Some(&device) = self.devices.get(&ifindex).filter(|_| self.method == HookMethod::Tcx) else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        let point = HookPoint { ifindex, direction };
+        let mut link = self.open_links.remove(&point);
+        let moved = tcx::move_to_front(point, self.program(device, direction), &self.pins, &mut link);
+        self.open_links.extend(link.map(|link| (point, link)));
+        moved
+    }
+
     /// The faults of the hooks, usually none. Makes a few system calls per device.
     pub fn faults(&self) -> Vec<HookFault> {
         let points = self.devices.values().flat_map(|device| Direction::ALL.map(|direction| (*device, direction)));
@@ -351,17 +401,16 @@ fn remove_device(ifindex: u32, pins: &Pins, changes: &dyn ChangeFilters) -> Resu
 
 /// Detaches a pinned link and removes its pin; returns whether there was one.
 fn remove_link(path: &Path, crash: &CrashPoint) -> io::Result<bool> {
-    let link = match sys::open_pinned(path) {
-        Ok(link) => Some(link),
+    let link = match sys::open_link(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(_not_a_link) => None,
+        link => link?,
     };
     if let Some(link) = &link {
         // Fails only if the link is detached already, because its device is gone.
         let _ = sys::link_detach(link.as_fd());
         crash.pass();
     }
-    pins::remove_file(path, crash)?;
+    pins::clear(path, crash)?;
     Ok(link.is_some())
 }
 

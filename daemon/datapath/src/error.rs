@@ -28,10 +28,25 @@ pub enum OpenError {
         reason: String,
     },
     /// The pin directory is not on a bpffs.
-    #[error("{} is not on a bpffs: mount -t bpf bpf /sys/fs/bpf", directory.display())]
+    #[error("{} is not on a bpffs: mount -t bpf -o mode=0700 bpf /sys/fs/bpf", directory.display())]
     NoBpffs {
         /// The pin directory.
         directory: PathBuf,
+    },
+    /// Another user owns the pin directory or a part of it, or may change it.
+    #[error(
+        "{} belongs to uid {owner} and has mode {mode:04o}: who may change it decides what connections reach, so nodelb does \
+         not use it. Find out who made it, remove it with rm -r, and start nodelb again; mount -o remount,mode=0700 \
+         /sys/fs/bpf lets root alone create directories there",
+        directory.display()
+    )]
+    NotOwn {
+        /// The directory.
+        directory: PathBuf,
+        /// The user that owns it.
+        owner: u32,
+        /// Its permission bits.
+        mode: u32,
     },
     /// The pin directory is the root of a bpffs, which other programs use too.
     #[error(

@@ -167,7 +167,7 @@ impl Required {
 }
 
 /// All required features.
-pub const REQUIRED: [Required; 12] = [
+pub const REQUIRED: [Required; 11] = [
     Required {
         name: "bpf_loop()",
         since: Since(5, 17),
@@ -191,12 +191,6 @@ pub const REQUIRED: [Required; 12] = [
         since: Since(5, 7),
         config: "-",
         found_by: FoundBy::Helper(libbpf_sys::BPF_FUNC_get_netns_cookie),
-    },
-    Required {
-        name: "bpf_sk_lookup_udp() at connect and sendmsg",
-        since: Since(5, 0),
-        config: "CONFIG_INET",
-        found_by: FoundBy::Helper(libbpf_sys::BPF_FUNC_sk_lookup_udp),
     },
     Required { name: "atomic exchange in BPF programs", since: Since(5, 12), config: "-", found_by: FoundBy::Trying },
     Required {

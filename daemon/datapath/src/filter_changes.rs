@@ -17,7 +17,7 @@ pub(crate) const HANDLE: u32 = 0x6e6c;
 pub(crate) const PRIORITY: u32 = 1;
 
 /// The name of the filters, which tc(8) shows.
-const NAME: &[u8] = b"nodelb\0";
+pub(crate) const NAME: &[u8] = b"nodelb\0";
 
 /// All protocols: `ETH_P_ALL` of `linux/if_ether.h`.
 const ALL_PROTOCOLS: u16 = 3;

@@ -59,6 +59,17 @@ pub fn at_device(ifindex: u32) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
+/// The name of the first filter in this direction, which runs before the others; `None` without any.
+///
+/// # Errors
+/// As [`at_device`].
+pub(crate) fn first(ifindex: u32, direction: Direction) -> io::Result<Option<String>> {
+    let (socket, mut names) = (open()?, Vec::new());
+    sendto(socket.as_raw_fd(), &request(ifindex, parent(direction)), &NetlinkAddr::new(0, 0), MsgFlags::empty())?;
+    answer(&socket, &mut names)?;
+    Ok(names.into_iter().next())
+}
+
 /// A socket for requests.
 pub(crate) fn open() -> io::Result<OwnedFd> {
     let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute)?;

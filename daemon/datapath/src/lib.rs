@@ -9,6 +9,7 @@
 //! All pins survive the end of the process at any time; [`CrashPoint`] lets tests end it after any operation.
 
 mod attach;
+mod chain;
 mod cleanup;
 mod clsact;
 mod counters;
@@ -41,12 +42,13 @@ mod sys;
 mod tcx;
 mod versions;
 mod write;
+pub mod xtables;
 
 pub use attach::{LinkFault, LinkState, Links};
 pub use cleanup::{CleanupReport, cleanup};
 pub use counters::Counters;
 pub use crash::CrashPoint;
-pub use device_hooks::{DeviceHooks, DeviceSide, Direction, HookError, HookFault, HookMethod, HookedDevice};
+pub use device_hooks::{Ahead, DeviceHooks, DeviceSide, Direction, HookError, HookFault, HookMethod, HookedDevice};
 pub use error::OpenError;
 pub use filter_changes::{ChangeFilters, FilterChange, InThisProcess};
 pub use flows::FlowReader;

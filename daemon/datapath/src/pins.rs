@@ -13,9 +13,9 @@
 //!   v2/                      the next version: g1-new/ until it is complete, and links to the same attachments as v1's
 //! ```
 //!
-//! The highest generation without `-new` of the highest version that has one is current. A rename makes a generation
-//! current, after every link runs programs that use it and before its content changes. Everything else was left by a
-//! crash and is removed.
+//! The highest generation without `-new` of the highest version that has one is current; what lacks a map is none. A
+//! rename makes a generation current, after every link runs programs that use it and before its content changes.
+//! Everything else under these names was left by a crash, or is not nodelb's, and is removed.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 
 use crate::crash::CrashPoint;
 use crate::error::{OpenError, failed};
+use crate::maps::NAMES;
 
 /// The suffix of a file or directory that is not yet in place. bpffs reserves dots in names, so the suffix has none.
 pub(crate) const UNFINISHED: &str = "-new";
@@ -89,16 +90,22 @@ impl Pins {
         self.root.join(format!("g{number}{UNFINISHED}"))
     }
 
-    /// The current generation, if any. Removes all others.
+    /// The current generation, if any. Removes all others. Its number has a successor.
     pub(crate) fn current_generation(&self) -> Result<Option<u32>, OpenError> {
-        let current = newest_generation(&self.root).map_err(failed("reading", &self.root))?;
+        let current = newest_generation(&self.root, has_all_maps).map_err(failed("reading", &self.root))?;
         for name in list(&self.root).map_err(failed("reading", &self.root))? {
             let committed = numbered(&name, "g");
             let unfinished = name.strip_suffix(UNFINISHED).and_then(|name| numbered(name, "g"));
             if unfinished.is_some() || (committed.is_some() && committed != current) {
-                let directory = self.root.join(name);
-                remove_directory(&directory, &self.crash).map_err(failed("removing", &directory))?;
+                let path = self.root.join(name);
+                clear(&path, &self.crash).map_err(failed("removing", &path))?;
             }
+        }
+        if current == Some(u32::MAX) {
+            let (from, to) = (self.generation(u32::MAX), self.generation(1));
+            fs::rename(&from, &to).map_err(failed("renaming", &from))?;
+            self.crash.pass();
+            return Ok(Some(1));
         }
         Ok(current)
     }
@@ -129,24 +136,35 @@ impl Pins {
     /// Removes a generation that was begun.
     pub(crate) fn abandon(&self, number: u32) -> Result<(), OpenError> {
         let directory = self.unfinished(number);
-        remove_directory(&directory, &self.crash).map_err(failed("removing", &directory))
+        clear(&directory, &self.crash).map_err(failed("removing", &directory))
     }
 
     /// Replaces a link's pin by a new one in one step. `pin` creates the new pin under the path that it gets.
     pub(crate) fn replace_link(&self, hook: &str, pin: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
         let (new, old) = (self.link(&format!("{hook}{UNFINISHED}")), self.link(hook));
-        remove_file(&new, &self.crash)?;
+        clear(&new, &self.crash)?;
         pin(&new)?;
         self.crash.pass();
+        if fs::symlink_metadata(&old).is_ok_and(|found| found.is_dir()) {
+            clear(&old, &self.crash)?;
+        }
         fs::rename(&new, &old)?;
         self.crash.pass();
         Ok(())
     }
 }
 
-/// The current generation of a version, if any.
-pub(crate) fn newest_generation(version: &Path) -> io::Result<Option<u32>> {
-    Ok(list(version)?.iter().filter_map(|name| numbered(name, "g")).max())
+/// The current generation of a version, if any: the one with the highest number of those that are generations.
+pub(crate) fn newest_generation(version: &Path, is_generation: fn(&Path) -> bool) -> io::Result<Option<u32>> {
+    let names = list(version)?;
+    let found = names.iter().filter(|name| is_generation(&version.join(name)));
+    Ok(found.filter_map(|name| numbered(name, "g")).max())
+}
+
+/// Whether the directory has all maps of a generation of this layout. Each exists before the rename that makes the
+/// generation current.
+pub(crate) fn has_all_maps(directory: &Path) -> bool {
+    NAMES.iter().all(|name| directory.join(name).is_file())
 }
 
 /// Creates a directory that only its owner may enter. The directory may exist already.
@@ -161,12 +179,16 @@ pub(crate) fn make_directory(directory: &Path, crash: &CrashPoint) -> io::Result
     }
 }
 
-/// Removes a directory and the pins in it, which must have no directories below. The directory may be absent.
-fn remove_directory(directory: &Path, crash: &CrashPoint) -> io::Result<()> {
-    for name in list(directory)? {
-        remove_file(&directory.join(name), crash)?;
+/// Removes what is at the path, which may be absent: a pin, or a directory with all that is in it. Only for names that
+/// are nodelb's own.
+pub(crate) fn clear(path: &Path, crash: &CrashPoint) -> io::Result<()> {
+    if !fs::symlink_metadata(path).is_ok_and(|found| found.is_dir()) {
+        return remove_file(path, crash);
     }
-    remove_empty(directory, crash)
+    for name in list(path)? {
+        clear(&path.join(name), crash)?;
+    }
+    remove_empty(path, crash)
 }
 
 /// Removes an empty directory, which may be absent.

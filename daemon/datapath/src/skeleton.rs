@@ -1,5 +1,5 @@
 //! The code that libbpf-cargo generates from `bpf/sock.bpf.c`: the object, and the structs of `bpf/shared.h` as
-//! `types`. `flows`, `packet` and `sweep` contain the same for their
+//! `types`. `chain`, `flows`, `packet` and `sweep` contain the same for their
 //! files.
 #![allow(
     unsafe_code,
@@ -24,6 +24,10 @@ static WITHOUT_BTF: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/sock_witho
 /// The object that this kernel can load, of the usual one and that without BTF.
 fn for_this_kernel(usual: &'static [u8]) -> &'static [u8] {
     if Path::new(KERNEL_TYPES).exists() { usual } else { WITHOUT_BTF }
+}
+
+pub(crate) mod chain {
+    include!(concat!(env!("OUT_DIR"), "/chain.skel.rs"));
 }
 
 pub(crate) mod flows {

@@ -100,7 +100,8 @@ fn share_links(predecessor: &Predecessor, pins: &Pins) -> Result<(), OpenError> 
         if ours.exists() || !theirs.exists() {
             continue;
         }
-        let link = sys::open_pinned(&theirs).map_err(failed("opening", &theirs))?;
+        // What is not a link is replaced when the hook is attached.
+        let Some(link) = sys::open_link(&theirs).map_err(failed("opening", &theirs))? else { continue };
         sys::pin(link.as_fd(), &ours).map_err(failed("pinning", &ours))?;
         pins.crash().pass();
     }
@@ -208,6 +209,7 @@ impl<'p> Start<'p> {
         let carried = versions::current(&self.pins.generation(old.number))?;
         // Maps with the right size are replaced only because of their content.
         let origin = if old.fits { Origin::Cleaned } else { Origin::Rebuilt { from: carried.limits } };
+        // The current generation never has the highest number.
         let (generation, previous) = (old.number + 1, Some(self.pins.generation(old.number)));
         self.rebuild(prepared, NewGeneration { generation, origin, carried: Some(carried), previous })
     }

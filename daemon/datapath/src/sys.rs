@@ -3,10 +3,11 @@
 #![expect(unsafe_code, reason = "system calls and shared memory")]
 
 pub(crate) mod tc;
+pub(crate) mod xt;
 
 use std::alloc::{Layout, handle_alloc_error};
 use std::ffi::{CString, c_void};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -90,6 +91,21 @@ pub(crate) fn open_pinned(path: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the path is a C string that outlives the call.
     owned(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })
+}
+
+/// Opens the link that is pinned at the path; `None` if something else is there. Whatever is opened through a pin has to
+/// pass here before it is read as a link: libbpf takes what the kernel says of a map or a program for the description of
+/// a link, and follows a pointer in it.
+pub(crate) fn open_link(path: &Path) -> io::Result<Option<OwnedFd>> {
+    // Maps, programs and links look like files; the kernel refuses to open anything else.
+    if !fs::symlink_metadata(path)?.is_file() {
+        return Ok(None);
+    }
+    let object = open_pinned(path)?;
+    let name = fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd()))?;
+    // The kernel shows `bpf_link` for a link that was created here, and `bpf-link` for one that was opened by its pin.
+    let is_link = [b"anon_inode:bpf-link", b"anon_inode:bpf_link"].iter().any(|it| name.as_os_str().as_bytes() == *it);
+    Ok(is_link.then_some(object))
 }
 
 /// Adds or replaces an entry of a map. The error has the kernel's number, which libbpf-rs does not keep.

@@ -9,6 +9,7 @@ use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
 use libbpf_sys::bpf_attach_type;
 
 use crate::attach::{self, LinkState};
+use crate::chain::FirstPrograms;
 use crate::device_hooks::{Direction, HookPoint};
 use crate::pins::Pins;
 use crate::sys::{self, tc};
@@ -41,6 +42,28 @@ pub(crate) fn attach(
     attach::pinned_link(&point.pin_name(), program, pins, open_link, (&is_right, &create))
 }
 
+/// The program that runs before that of the link, by its id and name, if there is one.
+pub(crate) fn ahead(point: HookPoint, link: BorrowedFd<'_>, chains: &[FirstPrograms]) -> Option<(u32, String)> {
+    let ours = LinkInfo::from_fd(link).ok()?;
+    let (id, name) = chains.iter().find(|it| it.link == ours.id)?.first(point.direction);
+    (*id != 0 && *id != ours.prog_id).then(|| (*id, name.clone()))
+}
+
+/// Makes the program the first one of its hook again. The kernel permits a program only once at a hook, so for some
+/// microseconds there is none.
+pub(crate) fn move_to_front(
+    point: HookPoint,
+    program: BorrowedFd<'_>,
+    pins: &Pins,
+    open_link: &mut Option<OwnedFd>,
+) -> io::Result<()> {
+    if let Some(link) = open_link.take() {
+        sys::link_detach(link.as_fd())?;
+    }
+    pins.crash().pass();
+    attach(point, program, pins, open_link).map(drop)
+}
+
 /// The fault of a pinned link, if it has one.
 pub(crate) fn fault(point: HookPoint, program: BorrowedFd<'_>, pins: &Pins) -> Option<String> {
     attach::pinned_fault(&pins.link(&point.pin_name()), program, &|link| {
@@ -51,7 +74,8 @@ pub(crate) fn fault(point: HookPoint, program: BorrowedFd<'_>, pins: &Pins) -> O
 
 /// Whether the pinned link is attached to its hook.
 pub(crate) fn is_alive(point: HookPoint, pins: &Pins) -> bool {
-    sys::open_pinned(&pins.link(&point.pin_name())).is_ok_and(|link| is_attached(link.as_fd(), point))
+    let link = sys::open_link(&pins.link(&point.pin_name())).ok().flatten();
+    link.is_some_and(|link| is_attached(link.as_fd(), point))
 }
 
 /// Whether the link is attached to the hook of this device. The index of a device may be used again: if this process may

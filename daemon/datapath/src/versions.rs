@@ -9,9 +9,9 @@
 //! with its sizes and offsets, and put it into the row of its version in [`READERS`]; add a row for [`current`]. A row is
 //! removed when no node can have its version any more.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File, Permissions, TryLockError};
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use nodelb_core::datapath::Limits;
@@ -72,6 +72,7 @@ impl Lock {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
                 opened => opened.map_err(failed("opening", directory))?,
             };
+            make_private(&file, directory)?;
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
@@ -87,6 +88,21 @@ impl Lock {
             }
         }
     }
+}
+
+/// Makes sure that nobody but nodelb's user and root can change the directory, or lock it: bpffs is often mounted so that
+/// every user may create directories in it.
+fn make_private(file: &File, directory: &Path) -> Result<(), OpenError> {
+    let found = file.metadata().map_err(failed("reading", directory))?;
+    let (owner, mode) = (found.uid(), found.mode() & 0o7777);
+    let own = nix::unistd::geteuid().as_raw();
+    if owner != own && owner != 0 || mode & 0o022 != 0 {
+        return Err(OpenError::NotOwn { directory: directory.to_path_buf(), owner, mode });
+    }
+    if owner == own && mode & 0o077 != 0 {
+        file.set_permissions(Permissions::from_mode(mode & !0o077)).map_err(failed("protecting", directory))?;
+    }
+    Ok(())
 }
 
 /// An older version that is current, and the reader of its content.
@@ -149,7 +165,9 @@ fn predecessor(pin_directory: &Path, layout: u32, crash: &CrashPoint) -> Result<
 fn newest(pin_directory: &Path) -> Result<Option<(u32, PathBuf)>, OpenError> {
     let mut truth = None;
     for (version, directory) in all(pin_directory)? {
-        let generation = pins::newest_generation(&directory).map_err(failed("reading", &directory))?;
+        // Which maps another layout has is its own affair.
+        let is_generation = if reader(version).is_some() { pins::has_all_maps } else { Path::is_dir };
+        let generation = pins::newest_generation(&directory, is_generation).map_err(failed("reading", &directory))?;
         truth = generation.map(|number| (version, directory.join(format!("g{number}")))).or(truth);
     }
     Ok(truth)

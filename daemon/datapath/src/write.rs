@@ -213,8 +213,8 @@ impl Writer {
                 self.change(|maps| maps.outside.put_outside(addr, entry))
             }
             MapOp::DeleteOutside(addr) => self.change(|maps| maps.outside.delete_outside(addr)),
-            MapOp::PutSourceRange(id, range) => self.change_outside(|maps| maps.put_range(*id, *range)),
-            MapOp::DeleteSourceRange(id, range) => self.change_outside(|maps| maps.delete_range(*id, *range)),
+            MapOp::PutSourceRange(id, range) => self.change(|maps| maps.outside.put_range(*id, *range)),
+            MapOp::DeleteSourceRange(id, range) => self.change(|maps| maps.outside.delete_range(*id, *range)),
             MapOp::PutUplink(index, entry) => self.change_outside(|maps| maps.put_uplink(*index, entry)),
             MapOp::DeleteUplink(index) => self.change_outside(|maps| maps.delete_uplink(*index)),
         }

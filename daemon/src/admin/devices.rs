@@ -43,7 +43,7 @@ fn device(report: &DeviceReport) -> DeviceRow {
         source_addresses: [device.v4, device.v6].into_iter().flatten().map(|addr| addr.to_string()).collect(),
         mtu: device.mtu.into(),
         reason,
-        error: report.error.clone(),
+        error: report.error.clone().or_else(|| report.ahead.clone()),
     }
 }
 

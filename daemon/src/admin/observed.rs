@@ -58,6 +58,8 @@ impl AdminState {
                 unopened.iter().map(|it| (it.address.to_string(), it.why.clone())).collect()
             },
             drops: self.recent_drops(now),
+            has_other_proxy: self.devices().has_other_proxy,
+            programs_ahead: self.devices().programs_ahead(),
             packet_failure: self.devices().failure.as_ref().filter(|it| !it.is_fatal).map(|it| it.text.clone()),
             sweep_failures: sweep.map_or(0, |report| report.failures),
             summary: self.summary(&snapshot),

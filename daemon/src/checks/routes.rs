@@ -1,5 +1,6 @@
 //! The time at which a target of each family was last known to have a route from this host. Pure. If one backend has no
-//! route, it cannot be used; if no other target of its family has one, the host's network is not up.
+//! route, it cannot be used; if no other target of its family has one, the host's network may not be up. In the end that
+//! makes no difference: a backend without a route helps nobody, and if that is every backend, they are used as a last resort.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -18,18 +19,39 @@ pub(super) struct Routes {
     seen: HashMap<TargetId, (Family, Moment), RandomState>,
     /// The same, sorted by time: IPv4, IPv6.
     in_order: [BTreeSet<(Moment, TargetId)>; 2],
+    /// The targets without a route, with the time since which they have had none.
+    missing: HashMap<TargetId, Moment, RandomState>,
 }
+
+/// How many times as long as other failures need to turn a target, a route has to be missing before that counts without
+/// other evidence.
+const PATIENCE: u64 = 3;
 
 impl Routes {
     /// Notes that there was a route to the target when it was asked.
     pub(super) fn note(&mut self, target: TargetId, family: Family, asked: Moment) {
-        self.forget(target);
+        self.leave(target);
         self.seen.insert(target, (family, asked));
         self.in_order[index(family)].insert((asked, target));
     }
 
-    /// Removes a target that is no longer asked, or to which there was no route.
-    pub(super) fn forget(&mut self, target: TargetId) {
+    /// Notes that there was no route to the target when it was asked. Returns whether that has lasted so long that it
+    /// counts against the target, whatever the host's network is like.
+    pub(super) fn note_missing(&mut self, target: TargetId, check: &HealthCheck, asked: Moment) -> bool {
+        self.forget(target);
+        let since = *self.missing.entry(target).or_insert(asked);
+        let turn = shortest(check.interval).saturating_mul(u64::from(check.fall));
+        asked >= since.plus(turn.saturating_mul(PATIENCE))
+    }
+
+    /// Removes a target that is no longer asked, or that says nothing about routes any more.
+    pub(super) fn leave(&mut self, target: TargetId) {
+        self.forget(target);
+        self.missing.remove(&target);
+    }
+
+    /// Removes a target to which there was no route.
+    fn forget(&mut self, target: TargetId) {
         if let Some((family, asked)) = self.seen.remove(&target) {
             self.in_order[index(family)].remove(&(asked, target));
         }

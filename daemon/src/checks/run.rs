@@ -258,7 +258,7 @@ impl Running {
         let now = self.checker.owner.clock.now();
         for target in left {
             self.schedule.leave(target);
-            self.routes.forget(target);
+            self.routes.leave(target);
         }
         entered.into_iter().for_each(|target| self.schedule.enter(target, now));
         batch.extend(self.board.changes(now));
@@ -319,8 +319,8 @@ impl Running {
     }
 
     /// Returns the answer as it counts. A host that has had no route to any target of the family for a while, such as
-    /// before its network is up, can say nothing about a backend. A target on this host has a route in any state of the
-    /// network.
+    /// before its network is up, can say nothing about a backend, until that has lasted for long. A target on this host has
+    /// a route in any state of the network.
     fn weigh(&mut self, open: &Open, answer: Result<(), Failure>) -> Result<(), Failure> {
         let (target, family) = (open.due.target, open.addr.family());
         let is_unasked = matches!(&answer, Err(failure) if failure.outcome == Outcome::Unasked);
@@ -328,14 +328,15 @@ impl Running {
         let Some(question) = self.board.question(target).filter(|_| !is_unasked) else { return answer };
         match answer {
             Err(failure) if failure.has_no_route => {
-                self.routes.forget(target);
+                let has_lasted = self.routes.note_missing(target, &question.check, open.asked);
                 let after = evidence_after(&question.check, open.asked);
-                let outcome = if self.routes.lead_anywhere(family, after) { failure.outcome } else { Outcome::Unasked };
+                let counts = has_lasted || self.routes.lead_anywhere(family, after);
+                let outcome = if counts { failure.outcome } else { Outcome::Unasked };
                 Err(Failure { outcome, ..failure })
             }
             answer => {
                 if is_local(self.checker.owner.snapshot.borrow().facts().node(), open.addr) {
-                    self.routes.forget(target);
+                    self.routes.leave(target);
                 } else {
                     self.routes.note(target, family, open.asked);
                 }

@@ -11,6 +11,7 @@ use nodelb_core::messages;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::health_check::Quarantine;
 use nodelb_core::model::service::ServiceName;
+use nodelb_core::text::is_control;
 use nodelb_kube::state_file::{self, Limits, SavedState, StateFile};
 use serde::{Deserialize, Serialize};
 use tracing::info;
@@ -46,7 +47,7 @@ fn read(path: &Path) -> io::Result<Unhealthy> {
     let form: Option<Form> = state_file::read_json(path, MAX_BYTES, VERSION)?;
     let mut unhealthy = Unhealthy::new();
     for Entry { service, backend, error } in form.into_iter().flat_map(|form| form.unhealthy) {
-        let error: String = error.chars().filter(|c| !c.is_control()).take(MAX_ERROR).collect();
+        let error: String = error.chars().filter(|c| !is_control(*c)).take(MAX_ERROR).collect();
         let backend = (Addr::from(backend.ip()), backend.port());
         unhealthy.entry(service).or_default().insert(backend, error.into());
     }

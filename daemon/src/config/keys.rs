@@ -131,8 +131,9 @@ section! {
     /// The resolver for backends in service files that have a DNS name.
     Dns, "dns", needs_restart = true, together = Dns::together;
 
-    /// DNS servers in order of preference, such as "127.0.0.1:8600" for Consul; without a port, 53. Empty: those of
-    /// /etc/resolv.conf, which nodelb reads again when it changes. Search domains are never applied.
+    /// DNS servers in order of preference, such as "127.0.0.1:8600" for Consul; without a port, 53. A link-local address
+    /// has its network interface: "fe80::1%eth0". Empty: those of /etc/resolv.conf, which nodelb reads again when it
+    /// changes. Search domains are never applied.
     servers: Vec<DnsServer> = Vec::new(), dns_servers;
 
     /// Minimum time between two queries for a name, also if its TTL is shorter.

@@ -1,10 +1,13 @@
 //! Keeps the packet programs attached to the devices that need them, and to no others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::Arc;
 
 use nodelb_core::messages;
-use nodelb_datapath::{DeviceHooks, DeviceSide, Direction, HookError, HookFault, HookMethod, HookedDevice, LinkState};
+use nodelb_datapath::{
+    Ahead, DeviceHooks, DeviceSide, Direction, HookError, HookFault, HookMethod, HookedDevice, LinkState,
+};
 use tracing::{info, warn};
 
 use super::uplinks::{Device, Role};
@@ -29,6 +32,15 @@ pub trait Attach: Send + 'static {
     /// See [`DeviceHooks::faults`].
     fn faults(&self) -> Vec<HookFault>;
 
+    /// See [`DeviceHooks::ahead`].
+    fn ahead(&self) -> Vec<Ahead>;
+
+    /// See [`DeviceHooks::move_to_front`].
+    ///
+    /// # Errors
+    /// If the kernel refuses the request, or the method has no order.
+    fn move_to_front(&mut self, ifindex: u32, direction: Direction) -> io::Result<()>;
+
     /// See [`DeviceHooks::method`].
     fn method(&self) -> HookMethod;
 }
@@ -50,10 +62,21 @@ impl Attach for DeviceHooks {
         Self::faults(self)
     }
 
+    fn ahead(&self) -> Vec<Ahead> {
+        Self::ahead(self)
+    }
+
+    fn move_to_front(&mut self, ifindex: u32, direction: Direction) -> io::Result<()> {
+        Self::move_to_front(self, ifindex, direction)
+    }
+
     fn method(&self) -> HookMethod {
         Self::method(self)
     }
 }
+
+/// The number of programs at one device in front of which nodelb moves its own. Another agent may do the same without end.
+const MOVES: usize = 4;
 
 /// The programs at the devices of this node.
 pub(crate) struct Hooks {
@@ -64,11 +87,22 @@ pub(crate) struct Hooks {
     errors: BTreeMap<u32, String>,
     /// Number of programs that were attached again since the start.
     repairs: u64,
+    /// The programs in front of which nodelb has moved its own, for each device that has had one.
+    moves: BTreeMap<u32, BTreeSet<(Direction, u32)>>,
+    /// The programs that run before nodelb's, for each device with one, which the journal has.
+    ahead: BTreeMap<u32, String>,
 }
 
 impl Hooks {
     pub(crate) fn new(attach: Box<dyn Attach>) -> Self {
-        Self { attach, names: BTreeMap::new(), errors: BTreeMap::new(), repairs: 0 }
+        Self {
+            attach,
+            names: BTreeMap::new(),
+            errors: BTreeMap::new(),
+            repairs: 0,
+            moves: BTreeMap::new(),
+            ahead: BTreeMap::new(),
+        }
     }
 
     pub(crate) fn method(&self) -> HookMethod {
@@ -88,6 +122,11 @@ impl Hooks {
     /// Number of programs that were attached again since the start.
     pub(crate) fn repairs(&self) -> u64 {
         self.repairs
+    }
+
+    /// The programs that run before nodelb's at the device, if there are any.
+    pub(crate) fn ahead(&self, ifindex: u32) -> Option<&str> {
+        self.ahead.get(&ifindex).map(String::as_str)
     }
 
     /// Attaches what is missing or has changed, and detaches what is not wanted. Returns the devices without a working
@@ -116,7 +155,43 @@ impl Hooks {
         }
         self.report(&errors, devices);
         self.errors.clone_from(&errors);
+        self.keep_first();
         errors
+    }
+
+    /// Moves nodelb's programs in front of others, once for each of these. A program that remains in front is reported: it
+    /// may decide about packets that nodelb then does not see.
+    fn keep_first(&mut self) {
+        let mut remaining: BTreeMap<u32, String> = BTreeMap::new();
+        self.moves.retain(|ifindex, _| self.names.contains_key(ifindex));
+        for Ahead { ifindex, direction, program, name } in self.attach.ahead() {
+            let device = self.names.get(&ifindex).cloned().unwrap_or_else(|| "?".into());
+            let name = if name.is_empty() { format!("with id {program}") } else { name };
+            let moves = self.moves.entry(ifindex).or_default();
+            let is_new = moves.len() < MOVES && moves.insert((direction, program));
+            if is_new && self.attach.move_to_front(ifindex, direction).is_ok() {
+                self.repairs += 1;
+                warn!(
+                    message_id = %messages::PROGRAM_IN_FRONT,
+                    "the program {name} ran before nodelb's program at {direction} of device {device}: nodelb has moved its \
+                     program to the front"
+                );
+                continue;
+            }
+            let text = format!("the program {name} runs before nodelb's at {direction}");
+            let all = remaining.entry(ifindex).or_default();
+            let separator = if all.is_empty() { "" } else { "; " };
+            all.push_str(&format!("{separator}{text}"));
+        }
+        for (ifindex, text) in remaining.iter().filter(|(index, text)| self.ahead.get(index) != Some(text)) {
+            let device = self.names.get(ifindex).cloned().unwrap_or_else(|| "?".into());
+            warn!(
+                message_id = %messages::PROGRAM_IN_FRONT,
+                "device {device}: {text}; nodelb does not see packets that it passes to the network stack, drops or \
+                 redirects. nodelb moves its programs to the front only once for each program"
+            );
+        }
+        self.ahead = remaining;
     }
 
     fn detach(&mut self, ifindex: u32, is_gone: bool) -> Result<(), String> {

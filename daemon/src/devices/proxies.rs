@@ -1,30 +1,27 @@
 //! Other service proxies on this node: with `packets.mode = "auto"`, nodelb leaves new connections from outside to them.
-//! Recognised are the rules of kube-proxy in nftables and IPVS, a kube-proxy that runs, whatever its rules are, and the
-//! programs of Cilium and Calico at network devices.
+//! Recognised are the rules of kube-proxy in nftables, iptables-legacy and IPVS, and the programs of Cilium and Calico at
+//! network devices. All of these take privileges in the network namespace of this process: what any user can do, such as
+//! listening on a port, is no evidence.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-
-use nodelb_core::model::addr::{Family, Protocol};
 
 use crate::node::addresses::Machine;
 use crate::sockets::nf_tables::KubeProxyRules;
-use crate::sockets::sock_diag::{self, InetDiagRequest, SockDiag};
 
 /// Another service proxy, by what it leaves in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ServiceProxy {
     /// kube-proxy's table in nftables.
     NftablesTable,
-    /// kube-proxy's chains of iptables, in nftables.
+    /// kube-proxy's chains of iptables, in nftables or of iptables-legacy.
     IptablesChains,
     /// Virtual servers of IPVS.
     Ipvs,
-    /// A process that listens on the port of kube-proxy's metrics. Rules of iptables-legacy are recognised only by it.
-    MetricsPort,
     /// A program at a device that translates services.
     Program {
         /// Name of the program.
@@ -40,7 +37,6 @@ impl fmt::Display for ServiceProxy {
             Self::NftablesTable => f.write_str("the nftables table kube-proxy"),
             Self::IptablesChains => f.write_str("the iptables chain KUBE-SERVICES"),
             Self::Ipvs => f.write_str("virtual servers of IPVS"),
-            Self::MetricsPort => write!(f, "a process that listens on port {METRICS_PORT}, as kube-proxy does"),
             Self::Program { name, device } => write!(f, "the program {name} at {device}"),
         }
     }
@@ -79,9 +75,6 @@ impl Findings {
     }
 }
 
-/// The TCP port of kube-proxy's metrics (`metricsBindAddress`), which also k3s and other distributions use.
-const METRICS_PORT: u16 = 10249;
-
 /// Virtual servers of IPVS in this network namespace. The file exists if the module is loaded.
 const IP_VS: &str = "/proc/net/ip_vs";
 
@@ -91,12 +84,11 @@ const CILIUM_DEVICES: &str = "/sys/fs/bpf/cilium/devices";
 /// Prefixes of programs that translate packets from other machines to services: of Cilium and of Calico.
 const TRANSLATING: [&str; 3] = ["cil_from_netdev", "cil_to_netdev", "cali_from_hep"];
 
-/// Looks for other service proxies, of which `rules` are those in nftables.
+/// Looks for other service proxies, of which `rules` are those of kube-proxy.
 pub(crate) fn find(machine: &Machine, rules: io::Result<KubeProxyRules>) -> Findings {
     let mut findings = Findings { is_complete: true, ..Findings::default() };
-    findings.take(rules.map(of_rules).map_err(|error| io::Error::other(format!("rules of nftables: {error}"))));
+    findings.take(rules.map(of_rules).map_err(|error| io::Error::other(format!("rules of kube-proxy: {error}"))));
     findings.take(ipvs());
-    findings.take(listeners());
     for (index, interface) in &machine.interfaces {
         let pinned = names(&Path::new(CILIUM_DEVICES).join(&interface.name).join("links"));
         let program = |name: String| ServiceProxy::Program { name, device: interface.name.clone() };
@@ -119,16 +111,6 @@ fn ipvs() -> io::Result<Option<ServiceProxy>> {
     }
 }
 
-/// kube-proxy by its listening socket, in the network namespace of this process.
-fn listeners() -> io::Result<Option<ServiceProxy>> {
-    let (mut sockets, mut is_there) = (SockDiag::open()?, false);
-    for family in [Family::Ipv4, Family::Ipv6] {
-        let request = InetDiagRequest::all(family, Protocol::Tcp, &[sock_diag::LISTEN]);
-        sockets.dump(&request, |socket| is_there |= socket.id.source_port == METRICS_PORT)?;
-    }
-    Ok(is_there.then_some(ServiceProxy::MetricsPort))
-}
-
 /// Whether IPVS has a virtual server: the first three lines are headings, and each server begins with its protocol.
 fn has_virtual_server(text: &str) -> bool {
     text.lines().any(|line| ["TCP ", "UDP ", "SCTP ", "FWM "].iter().any(|protocol| line.starts_with(protocol)))
@@ -142,10 +124,12 @@ fn translating(names: impl Iterator<Item = String>) -> impl Iterator<Item = Stri
     })
 }
 
-/// The names in a directory; none if it cannot be read.
+/// The names of what root has put into a directory; none if it cannot be read. Everybody may make directories in a BPF
+/// file system that is mounted without a mode.
 fn names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    let of_root = entries.filter(|entry| entry.metadata().is_ok_and(|it| it.uid() == 0));
+    of_root.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
 #[cfg(test)]

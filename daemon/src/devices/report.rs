@@ -21,6 +21,8 @@ pub struct DevicesReport {
     pub repairs: u64,
     /// The devices in the order of their indexes.
     pub devices: Vec<DeviceReport>,
+    /// Whether another service proxy is present.
+    pub has_other_proxy: bool,
     /// Why the packet path could not be started, if so.
     pub failure: Option<Failure>,
 }
@@ -35,6 +37,12 @@ pub struct Failure {
 }
 
 impl DevicesReport {
+    /// The programs of other software that run before nodelb's, with their devices.
+    pub fn programs_ahead(&self) -> Vec<String> {
+        let line = |report: &DeviceReport| Some(format!("{}: {}", report.device.name, report.ahead.as_ref()?));
+        self.devices.iter().filter_map(line).collect()
+    }
+
     /// The row of `/readyz`: whether packets of clients outside the node are translated where they should be.
     pub fn check(&self) -> Check {
         if let Some(Failure { text, is_fatal }) = &self.failure {
@@ -76,6 +84,8 @@ pub struct DeviceReport {
     pub is_attached: bool,
     /// Why its programs cannot be changed.
     pub error: Option<String>,
+    /// The programs of other software that run before nodelb's.
+    pub ahead: Option<String>,
 }
 
 /// The state of a device's programs.

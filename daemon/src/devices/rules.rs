@@ -5,6 +5,8 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use nodelb_datapath::xtables::LegacyTables;
+
 use super::privileged::PacketReaper;
 use crate::sockets::nf_tables::{self, KubeProxyRules};
 use crate::sockets::reaper::wire::{Order, rules};
@@ -20,16 +22,26 @@ pub(crate) fn reader(reaper: Option<PacketReaper>) -> ReadRules {
     Arc::new(move || {
         let reaper = reaper.clone();
         Box::pin(async move {
-            let here = tokio::task::spawn_blocking(nf_tables::find).await.map_err(io::Error::other)?;
+            // The reaper does not run as root, and cannot read which tables exist.
+            let legacy = LegacyTables::read()?;
+            let find = move || nf_tables::find(legacy);
+            let here = tokio::task::spawn_blocking(find).await.map_err(io::Error::other)?;
             match (here, reaper) {
-                (Err(error), Some(reaper)) if error.kind() == io::ErrorKind::PermissionDenied => read(&reaper).await,
+                (Err(error), Some(reaper)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    read(&reaper, legacy).await
+                }
                 (here, _) => here,
             }
         })
     })
 }
 
-async fn read(reaper: &PacketReaper) -> io::Result<KubeProxyRules> {
-    let found = reaper.order(&Order::Rules, None).await?;
+/// Reads the rules at the start, with the capabilities that are dropped afterwards.
+pub(crate) fn read_here() -> io::Result<KubeProxyRules> {
+    nf_tables::find(LegacyTables::read()?)
+}
+
+async fn read(reaper: &PacketReaper, legacy: LegacyTables) -> io::Result<KubeProxyRules> {
+    let found = reaper.order(&Order::Rules(legacy), None).await?;
     Ok(KubeProxyRules { has_table: found & rules::TABLE != 0, has_chains: found & rules::CHAINS != 0 })
 }

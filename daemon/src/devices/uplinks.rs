@@ -24,6 +24,16 @@ const ETHERNET_HEADER: u8 = 14;
 /// Kinds of devices that do not lead to other machines: to virtual machines, to other namespaces, or nowhere.
 const LEAD_NOWHERE: [&str; 8] = ["macvtap", "ipvtap", "dummy", "ifb", "nlmon", "can", "vcan", "vxcan"];
 
+/// Kinds of tunnels to other machines. A packet may arrive as soon as such a device is up, before it has an address.
+const TUNNELS: [&str; 10] =
+    ["vxlan", "geneve", "wireguard", "ipip", "sit", "gre", "gretap", "ip6tnl", "ip6gre", "ip6gretap"];
+
+/// Tunnels that the kernel itself adds to each network namespace, and that are usually not used.
+const FALLBACKS: [&str; 7] = ["tunl0", "sit0", "gre0", "gretap0", "ip6tnl0", "ip6gre0", "erspan0"];
+
+/// The maximum number of former uplinks that are remembered.
+const REMEMBERED: usize = 256;
+
 /// The length of chains of devices on top of each other that is followed; more than the kernel's limit of nesting.
 const DEPTH: usize = 10;
 
@@ -144,7 +154,7 @@ impl Selection {
 pub(crate) fn candidates(machine: &Machine) -> impl Iterator<Item = u32> {
     let has_address = |index: u32| machine.addresses.iter().any(|it| it.interface == index && it.is_global);
     let may_lead_out = move |(index, interface): &(&u32, &Interface)| match obstacle(interface, machine) {
-        None => true,
+        None => interface.is_up,
         Some(Reason::OtherNamespace) => has_address(**index),
         Some(_) => false,
     };
@@ -157,17 +167,30 @@ pub(crate) fn devices(machine: &Machine, routes: &BTreeMap<u32, Routes>, selecti
     machine.interfaces.iter().map(|(index, interface)| facts.device(*index, interface)).collect()
 }
 
-/// Lets devices that were uplinks before remain uplinks while they are down or without an address or route: the programs
-/// cost nothing there, and when the device is back, no packet of a connection passes it untranslated.
-pub(crate) fn keep(devices: &mut [Device], before: &[Device]) {
-    for device in devices {
-        let is_passing = matches!(device.role, Role::Unused(Reason::Down | Reason::NoAddress | Reason::OtherNamespace));
-        let same = |it: &&Device| it.ifindex == device.ifindex && it.name == device.name && it.role == Role::Uplink;
-        let Some(known) = before.iter().find(same).filter(|_| is_passing) else { continue };
+/// The devices that have been uplinks, by name.
+pub(crate) type Former = BTreeMap<Arc<str>, Device>;
+
+/// Lets devices that were uplinks before remain uplinks while they are down or without an address or route, also if they
+/// were made again: the programs cost nothing there, and when the device is back, no packet of a connection passes it
+/// untranslated. Remembers the uplinks of now.
+pub(crate) fn keep(devices: &mut [Device], former: &mut Former, machine: &Machine) {
+    for device in &mut *devices {
+        let is_down = machine.interfaces.get(&device.ifindex).is_some_and(|interface| !interface.is_up);
+        let is_passing = matches!(device.role, Role::Unused(Reason::Down | Reason::NoAddress | Reason::OtherNamespace))
+            || is_down && device.role == Role::Uplink;
+        let known = former.get(&device.name).filter(|known| is_passing && known.kind == device.kind);
+        let Some(known) = known else { continue };
         device.role = Role::Uplink;
-        device.v4 = device.v4.or(known.v4);
-        device.v6 = device.v6.or(known.v6);
+        if known.ifindex == device.ifindex {
+            device.v4 = device.v4.or(known.v4);
+            device.v6 = device.v6.or(known.v6);
+        }
     }
+    if former.len() > REMEMBERED {
+        former.clear();
+    }
+    let uplinks = devices.iter().filter(|device| device.role == Role::Uplink);
+    former.extend(uplinks.map(|device| (Arc::clone(&device.name), device.clone())));
 }
 
 struct Facts<'a> {
@@ -198,15 +221,27 @@ impl Facts<'_> {
     }
 
     fn role(&self, index: u32, interface: &Interface) -> Role {
+        let role = self.role_if_up(index, interface);
+        let is_down = !interface.is_up && !interface.is_loopback;
+        match role {
+            // A device that will be an uplink gets its programs before its first packet.
+            Role::Pod | Role::Unused(_) if is_down => Role::Unused(Reason::Down),
+            role => role,
+        }
+    }
+
+    /// What the device is used for if it is up, or as soon as it is.
+    fn role_if_up(&self, index: u32, interface: &Interface) -> Role {
         let (Selection { devices, except, pods, .. }, name) = (self.selection, interface.name.as_str());
         let is_in = |names: &[DeviceName]| names.iter().any(|it| it.matches(name));
-        if let Some(reason) = never(interface) {
-            return Role::Unused(reason);
+        if interface.is_loopback {
+            return Role::Unused(Reason::Loopback);
         }
         if is_in(pods) {
             return Role::Pod;
         }
         let automatic = match obstacle(interface, self.machine) {
+            None if !interface.is_up && is_tunnel(interface) => None,
             None if !self.is_in_use(index) => Some(Reason::NoAddress),
             // In a container that is a node, as with kind: the pair leads to the machine and from there to others.
             Some(Reason::OtherNamespace) if self.has_default(index) => None,
@@ -278,17 +313,17 @@ fn header(link_type: u16) -> Option<u8> {
     }
 }
 
-/// Why the device cannot be used even if the configuration names it.
-fn never(interface: &Interface) -> Option<Reason> {
-    if interface.is_loopback {
-        return Some(Reason::Loopback);
-    }
-    (!interface.is_up).then_some(Reason::Down)
+/// Whether the device is a tunnel that somebody has added.
+fn is_tunnel(interface: &Interface) -> bool {
+    TUNNELS.contains(&interface.kind.as_str()) && !FALLBACKS.contains(&interface.name.as_str())
 }
 
 /// Why the device is not selected automatically.
 fn obstacle(interface: &Interface, machine: &Machine) -> Option<Reason> {
-    never(interface).or_else(|| port(interface, machine)).or_else(|| dead_end(interface, machine, DEPTH))
+    if interface.is_loopback {
+        return Some(Reason::Loopback);
+    }
+    port(interface, machine).or_else(|| dead_end(interface, machine, DEPTH))
 }
 
 /// The device that receives the packets of this one. In a VRF each device receives its own.

@@ -25,7 +25,7 @@ use super::proxies::{self, Findings};
 use super::report::{DeviceReport, DevicesReport};
 use super::rules::ReadRules;
 use super::sweep::CountConnections;
-use super::uplinks::{self, Device, Role, Selection};
+use super::uplinks::{self, Device, Former, Role, Selection};
 use crate::config::{Config, Packets, Snat, Unknown};
 use crate::node::addresses::Machine;
 use crate::node::netlink::{self, Events};
@@ -104,8 +104,10 @@ struct Task {
     report: watch::Sender<Arc<DevicesReport>>,
     /// The socket for events; `None` while there is none.
     events: Option<Events>,
-    /// The devices at the last look.
-    devices: Vec<Device>,
+    /// The devices that have been uplinks.
+    former: Former,
+    /// The time of the last look.
+    looked: Option<Instant>,
     /// The uplinks that were last sent to the owner.
     uplinks: Option<Vec<Uplink>>,
     decision: Option<Decision>,
@@ -136,7 +138,8 @@ impl Task {
             rules,
             report,
             events: None,
-            devices: Vec::new(),
+            former: Former::new(),
+            looked: None,
             uplinks: None,
             decision: None,
             searched: findings.is_complete.then(Instant::now),
@@ -172,8 +175,12 @@ impl Task {
         }
     }
 
-    /// Waits until events pause.
+    /// Waits until events pause, unless this is the first one for a while: a device may be up, and get packets, at any
+    /// moment after it has appeared.
     async fn settle(&mut self, mut event: io::Result<()>) {
+        if event.is_ok() && self.looked.is_none_or(|at| at.elapsed() > SETTLE_AT_MOST) {
+            return;
+        }
         let latest = Instant::now() + SETTLE_AT_MOST;
         loop {
             if event.is_err() {
@@ -192,6 +199,7 @@ impl Task {
 
     /// Reads everything and does what follows from it; returns false if the owner has closed the queue.
     async fn refresh(&mut self) -> bool {
+        self.looked = Some(Instant::now());
         let config = self.latest_config();
         let packets = config.packets.clone();
         let (machine, mut devices) = match read(Selection::new(&config)).await {
@@ -202,8 +210,7 @@ impl Task {
             }
         };
         self.has_failed = false;
-        uplinks::keep(&mut devices, &self.devices);
-        self.devices.clone_from(&devices);
+        uplinks::keep(&mut devices, &mut self.former, &machine);
         self.search(machine).await;
         let decision = self.decide(&packets);
         if !self.send(&devices).await {
@@ -220,13 +227,15 @@ impl Task {
         let Ok((hooks, devices, errors)) = synced.await else { return true };
         let devices = devices.into_iter().map(|device| {
             let error = errors.get(&device.ifindex).cloned();
-            DeviceReport { is_attached: error.is_none() && hooks.has(device.ifindex), error, device }
+            let ahead = hooks.ahead(device.ifindex).map(str::to_owned);
+            DeviceReport { is_attached: error.is_none() && hooks.has(device.ifindex), error, ahead, device }
         });
         self.report.send_replace(Arc::new(DevicesReport {
             decision: Some(decision),
             method: Some(hooks.method()),
             repairs: hooks.repairs(),
             devices: devices.collect(),
+            has_other_proxy: !self.findings.proxies.is_empty(),
             failure: None,
         }));
         self.hooks = Some(hooks);

@@ -1,9 +1,10 @@
 //! What an answer of a DNS server says about a question. Pure: hostile answers end here.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use hickory_proto::op::{Message, ResponseCode};
-use hickory_proto::rr::{Name, RData, Record};
+use hickory_proto::rr::{DNSClass, Name, RData, Record};
 use nodelb_core::model::addr::{Addr, Family};
 use serde::{Deserialize, Serialize};
 
@@ -68,11 +69,18 @@ pub(super) fn refusal(addr: Addr) -> Option<&'static str> {
         Some("a multicast or broadcast address, which names no single host")
     } else if addr.is_loopback() {
         Some("a loopback address; if it is meant, list it as an address in the file")
+    } else if is_reserved(addr) {
+        Some("an address of a reserved network (0.0.0.0/8 or 240.0.0.0/4); if it is meant, list it in the file")
     } else if addr.is_link_local() {
         Some("a link-local address; if it is meant, list it as an address in the file")
     } else {
         None
     }
+}
+
+/// Whether the address is in a network that is not for hosts (RFC 1122, section 3.2.1.3; RFC 1112, section 4).
+fn is_reserved(addr: Addr) -> bool {
+    matches!(addr.ip(), IpAddr::V4(ip) if matches!(ip.octets()[0], 0 | 240..))
 }
 
 /// An SRV record (RFC 2782).
@@ -111,7 +119,7 @@ pub(super) fn read(question: &Question, message: &Message) -> Result<Answer, Str
     if code == ResponseCode::NXDomain {
         return Ok(Answer::NoSuchName(negative_ttl(message).map(|of_soa| of_soa.min(ttl))));
     }
-    let records = message.answers.iter().filter(|record| is_of(&record.name, &owner)).take(MAX_RECORDS);
+    let records = of_internet(&message.answers).filter(|record| is_of(&record.name, &owner)).take(MAX_RECORDS);
     let (records, shortest) = match question.record {
         RecordType::Srv => targets(message, records),
         kind => addresses(kind, records),
@@ -143,11 +151,16 @@ fn is_of(name: &Name, owner: &DnsName) -> bool {
     DnsName::of_labels(&name.to_ascii()).is_ok_and(|name| name == *owner)
 }
 
+/// The records of the class IN. Those of others are no addresses of hosts.
+fn of_internet(records: &[Record]) -> impl Iterator<Item = &Record> {
+    records.iter().filter(|record| record.dns_class == DNSClass::IN)
+}
+
 /// The name that the aliases of the answer lead to, with the shortest of their TTLs.
 fn follow_aliases(name: &DnsName, message: &Message) -> Result<(DnsName, Ttl), String> {
     // Each name is converted once: an answer of 64 KiB may have thousands of aliases.
     let mut aliases: BTreeMap<DnsName, (&Name, Ttl)> = BTreeMap::new();
-    for record in &message.answers {
+    for record in of_internet(&message.answers) {
         if let (RData::CNAME(target), Ok(owner)) = (&record.data, DnsName::of_labels(&record.name.to_ascii())) {
             aliases.entry(owner).or_insert((&target.0, valid_ttl(record.ttl)));
         }
@@ -164,10 +177,8 @@ fn follow_aliases(name: &DnsName, message: &Message) -> Result<(DnsName, Ttl), S
 
 fn addresses<'m>(kind: RecordType, records: impl Iterator<Item = &'m Record>) -> (Records, Ttl) {
     let of_record = |record: &Record| match (&record.data, kind) {
-        (RData::A(a), RecordType::A) => Some((Addr::from(std::net::IpAddr::V4(a.0)), valid_ttl(record.ttl))),
-        (RData::AAAA(aaaa), RecordType::Aaaa) => {
-            Some((Addr::from(std::net::IpAddr::V6(aaaa.0)), valid_ttl(record.ttl)))
-        }
+        (RData::A(a), RecordType::A) => Some((Addr::from(IpAddr::V4(a.0)), valid_ttl(record.ttl))),
+        (RData::AAAA(aaaa), RecordType::Aaaa) => Some((Addr::from(IpAddr::V6(aaaa.0)), valid_ttl(record.ttl))),
         _ => None,
     };
     let (mut addresses, ttls): (Vec<Addr>, Vec<Ttl>) = records.filter_map(of_record).unzip();
@@ -181,10 +192,10 @@ fn addresses<'m>(kind: RecordType, records: impl Iterator<Item = &'m Record>) ->
 fn targets<'m>(message: &Message, records: impl Iterator<Item = &'m Record>) -> (Records, Ttl) {
     let mut ttl = Ttl::MAX;
     let mut known: BTreeMap<DnsName, (Vec<Addr>, Ttl)> = BTreeMap::new();
-    for record in message.additionals.iter().take(MAX_RECORDS) {
+    for record in of_internet(&message.additionals).take(MAX_RECORDS) {
         let addr = match &record.data {
-            RData::A(a) => Addr::from(std::net::IpAddr::V4(a.0)),
-            RData::AAAA(aaaa) => Addr::from(std::net::IpAddr::V6(aaaa.0)),
+            RData::A(a) => Addr::from(IpAddr::V4(a.0)),
+            RData::AAAA(aaaa) => Addr::from(IpAddr::V6(aaaa.0)),
             _ => continue,
         };
         let Ok(name) = DnsName::of_labels(&record.name.to_ascii()) else { continue };
@@ -226,7 +237,7 @@ fn valid_ttl(ttl: u32) -> Ttl {
 
 /// The time for which the absence of records is valid (RFC 2308, section 5).
 fn negative_ttl(message: &Message) -> Option<Ttl> {
-    message.authorities.iter().find_map(|record| match &record.data {
+    of_internet(&message.authorities).find_map(|record| match &record.data {
         RData::SOA(soa) => Some(valid_ttl(record.ttl).min(valid_ttl(soa.minimum))),
         _ => None,
     })

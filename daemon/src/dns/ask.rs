@@ -4,6 +4,7 @@
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hickory_proto::op::{Edns, Message, Query, ResponseCode};
@@ -75,19 +76,29 @@ pub(super) async fn ask(
     register: &Register,
     limits: AskTimeouts,
 ) -> Result<Answer, Failure> {
-    let asking = ask_with_aliases(question, server, register, limits);
-    timeout(limits.total, asking).await.unwrap_or_else(|_elapsed| Err(Failure::after(limits.total)))
+    let server = Asked { address: server, register, limits, has_responded: AtomicBool::new(false) };
+    let asked = timeout(limits.total, ask_with_aliases(question, &server)).await;
+    let failed = asked.unwrap_or_else(|_elapsed| Err(Failure::after(limits.total)));
+    // A server that responds to this question over UDP can be asked about others, whatever became of this one.
+    failed.map_err(|failure| {
+        let has_responded = failure.has_responded || server.has_responded.load(Ordering::Relaxed);
+        Failure { has_responded, ..failure }
+    })
 }
 
-async fn ask_with_aliases(
-    question: &Question,
-    server: SocketAddr,
-    register: &Register,
+/// A server, and what it did since it is asked.
+struct Asked<'a> {
+    address: SocketAddr,
+    register: &'a Register,
     limits: AskTimeouts,
-) -> Result<Answer, Failure> {
+    /// Whether it has sent a response over UDP.
+    has_responded: AtomicBool,
+}
+
+async fn ask_with_aliases(question: &Question, server: &Asked<'_>) -> Result<Answer, Failure> {
     let (mut asked, mut shortest) = (question.clone(), answer::Ttl::MAX);
     for _ in 0..MAX_ALIASES {
-        let message = exchange(&asked, server, register, limits).await?;
+        let message = exchange(&asked, server).await?;
         match answer::read(&asked, &message).map_err(Failure::new)? {
             Answer::Alias(name, ttl) => {
                 shortest = shortest.min(ttl);
@@ -102,27 +113,27 @@ async fn ask_with_aliases(
 }
 
 /// Sends the query and returns the complete answer.
-async fn exchange(
-    question: &Question,
-    server: SocketAddr,
-    register: &Register,
-    limits: AskTimeouts,
-) -> Result<Message, Failure> {
+async fn exchange(question: &Question, server: &Asked<'_>) -> Result<Message, Failure> {
     let mut query = query(question, true)?;
-    let mut answer = over_udp(&query, server, register, limits.udp).await?;
+    let mut answer = over_udp(&query, server).await?;
     let is_refused = |message: &Message| {
         matches!(message.metadata.response_code, ResponseCode::FormErr | ResponseCode::NotImp | ResponseCode::BADVERS)
     };
     if answer.as_ref().is_some_and(is_refused) {
         // A server from before EDNS (RFC 6891, section 7).
         query = self::query(question, false)?;
-        answer = over_udp(&query, server, register, limits.udp).await?;
+        answer = over_udp(&query, server).await?;
     }
     match answer {
         Some(message) => Ok(message),
         None => {
-            let asking = over_tcp(&query, server, register);
-            timeout(limits.tcp, asking).await.map_err(|_elapsed| Failure::after(limits.tcp))?
+            let limit = server.limits.tcp;
+            let asked = timeout(limit, over_tcp(&query, server.address, server.register)).await;
+            let failed = asked.unwrap_or_else(|_elapsed| Err(Failure::after(limit)));
+            failed.map_err(|failure| Failure {
+                text: format!("truncates its answer, and over TCP: {}", failure.text),
+                ..failure
+            })
         }
     }
 }
@@ -150,29 +161,34 @@ fn absolute(name: &DnsName) -> Result<Name, Failure> {
     Name::from_ascii(format!("{name}.")).map_err(|error| Failure::new(format!("was not asked: {error}")))
 }
 
-/// The answer over UDP; `None` if it is truncated. Other datagrams, which an attacker may have sent, do not count.
-async fn over_udp(
-    query: &Message,
-    server: SocketAddr,
-    register: &Register,
-    limit: Duration,
-) -> Result<Option<Message>, Failure> {
-    let bytes = encode(query)?;
+/// The answer over UDP; `None` if it is truncated. Datagrams that an attacker may have sent do not count; other responses
+/// count at the end of the time limit.
+async fn over_udp(query: &Message, server: &Asked<'_>) -> Result<Option<Message>, Failure> {
+    let (bytes, limit) = (encode(query)?, server.limits.udp);
+    let mut unusable = None;
     let asking = async {
-        let socket = udp_socket(server, register)?;
+        let socket = udp_socket(server.address, server.register)?;
         socket.send(&bytes).await?;
         let mut datagram = vec![0_u8; MAX_RECEIVED];
         loop {
             let len = socket.recv(&mut datagram).await?;
-            match read_answer(query, &datagram[..len]) {
+            let read = read_answer(query, &datagram[..len]);
+            let is_response = !matches!(read, Read::Other);
+            server.has_responded.fetch_or(is_response, Ordering::Relaxed);
+            match read {
                 Read::Answer(message) => return Ok(Some(*message)),
                 Read::Truncated => return Ok(None),
+                Read::Unusable(why) => unusable = Some(why),
                 Read::Other => {}
             }
         }
     };
-    let answered: io::Result<_> = timeout(limit, asking).await.map_err(|_elapsed| Failure::after(limit))?;
-    answered.map_err(|error| Failure::from_io(&error))
+    let answered: Result<io::Result<_>, _> = timeout(limit, asking).await;
+    match (answered, unusable) {
+        (Ok(answered), _) => answered.map_err(|error| Failure::from_io(&error)),
+        (Err(_elapsed), Some(why)) => Err(Failure::new(why)),
+        (Err(_elapsed), None) => Err(Failure::after(limit)),
+    }
 }
 
 fn udp_socket(server: SocketAddr, register: &Register) -> io::Result<UdpSocket> {
@@ -201,7 +217,8 @@ async fn over_tcp(query: &Message, server: SocketAddr, register: &Register) -> R
     match read_answer(query, &answer) {
         Read::Answer(message) => Ok(*message),
         Read::Truncated => Err(Failure::new("truncates its answer over TCP, too")),
-        Read::Other => Err(Failure::new("sends something else than an answer to the question")),
+        Read::Unusable(why) => Err(Failure::new(why)),
+        Read::Other => Err(Failure::new(NO_ANSWER)),
     }
 }
 
@@ -212,9 +229,14 @@ fn encode(query: &Message) -> Result<Vec<u8>, Failure> {
 enum Read {
     Answer(Box<Message>),
     Truncated,
-    /// No answer to the query.
+    /// A response to the query that says nothing, and why.
+    Unusable(&'static str),
+    /// No response to the query.
     Other,
 }
+
+/// What a server sends that answers another question.
+const NO_ANSWER: &str = "sends something else than an answer to the question";
 
 /// The flag TC in the third byte of a message (RFC 1035, section 4.1.1).
 const TRUNCATED: u8 = 0x02;
@@ -231,7 +253,8 @@ fn read_answer(query: &Message, bytes: &[u8]) -> Read {
         return Read::Truncated;
     }
     let Ok(message) = Message::from_vec(bytes) else {
-        return if bytes.len() == MAX_RECEIVED { Read::Truncated } else { Read::Other };
+        let is_cut = bytes.len() == MAX_RECEIVED;
+        return if is_cut { Read::Truncated } else { Read::Unusable("sends an answer that cannot be decoded") };
     };
     // A server that cannot read the query may leave the question out.
     let is_empty = message.queries.is_empty() && message.metadata.response_code != ResponseCode::NoError;
@@ -241,7 +264,7 @@ fn read_answer(query: &Message, bytes: &[u8]) -> Read {
     };
     let is_echoed = query.queries.iter().zip(&message.queries).all(|(asked, echoed)| is_same(asked, echoed));
     let has_question = message.queries.len() == query.queries.len() && is_echoed;
-    if is_empty || has_question { Read::Answer(Box::new(message)) } else { Read::Other }
+    if is_empty || has_question { Read::Answer(Box::new(message)) } else { Read::Unusable(NO_ANSWER) }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! The rule that everything else follows from: only an answer replaces an answer. A server that fails, or that answers
 //! without records, leaves the last records in use; they are forgotten when the name has not existed for the whole time
-//! of `dns.hold`.
+//! of `dns.hold`. [`super::in_use`] applies the same rule to the backends that follow.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -34,6 +34,13 @@ pub(super) struct Bounds {
     pub(super) max_ttl: u64,
     /// How long the records of a name that does not exist any more are kept; `None`: forever.
     pub(super) hold: Option<u64>,
+}
+
+impl Bounds {
+    /// The time within the bounds. The minimum wins over a maximum below it.
+    fn limit(&self, millis: u64) -> u64 {
+        millis.min(self.max_ttl).max(self.min_ttl)
+    }
 }
 
 /// The last records of a question.
@@ -86,9 +93,13 @@ pub(super) struct Entry {
     pub(super) was_answered: bool,
     /// Whether a query is waiting for its answer.
     pub(super) is_open: bool,
+    /// Whether `known` is of an earlier run.
+    pub(super) is_recalled: bool,
     failures: u32,
     /// The time since which each answer was that the name does not exist.
     gone_since: Option<Moment>,
+    /// Whether that has been so for the whole time of the hold.
+    is_gone: bool,
     /// The slices that depend on the answer.
     slices: BTreeSet<SliceName>,
 }
@@ -96,6 +107,7 @@ pub(super) struct Entry {
 impl Entry {
     fn new(known: Option<Known>, now: Moment) -> Self {
         Self {
+            is_recalled: known.is_some(),
             known,
             problem: None,
             server: None,
@@ -107,6 +119,7 @@ impl Entry {
             is_open: false,
             failures: 0,
             gone_since: None,
+            is_gone: false,
             slices: BTreeSet::new(),
         }
     }
@@ -116,9 +129,45 @@ impl Entry {
         &self.slices
     }
 
+    /// Whether the name has not existed for the whole time of the hold, so that its last backends are not in use either.
+    pub(super) fn is_gone(&self) -> bool {
+        self.is_gone
+    }
+
+    /// Whether nothing is known, and nothing was asked since the start.
+    fn is_unheard(&self) -> bool {
+        self.known.is_none() && !self.was_asked
+    }
+
     /// Whether the last records are in use although they are not current.
     pub(super) fn is_held(&self) -> bool {
         self.known.is_some() && self.problem.is_some()
+    }
+}
+
+/// The times of the next queries. Questions of which the last query failed are apart: the others do not wait for them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Due {
+    failed: BTreeSet<(Moment, Question)>,
+    others: BTreeSet<(Moment, Question)>,
+}
+
+impl Due {
+    fn of(&mut self, entry: &Entry) -> &mut BTreeSet<(Moment, Question)> {
+        if entry.failures > 0 { &mut self.failed } else { &mut self.others }
+    }
+
+    fn insert(&mut self, question: &Question, entry: &Entry) {
+        self.of(entry).insert((entry.due, question.clone()));
+    }
+
+    fn remove(&mut self, question: &Question, entry: &Entry) {
+        self.of(entry).remove(&(entry.due, question.clone()));
+    }
+
+    fn first(&self, which: Which) -> Option<&(Moment, Question)> {
+        let failed = self.failed.first().filter(|_| which == Which::All);
+        self.others.first().into_iter().chain(failed).min()
     }
 }
 
@@ -128,7 +177,9 @@ pub(super) struct Names {
     seed: u64,
     wanted: Arc<Wanted>,
     entries: BTreeMap<Question, Entry>,
-    due: BTreeSet<(Moment, Question)>,
+    due: Due,
+    /// The number of questions about which nothing is known and that were not asked since the start.
+    unheard: usize,
     /// Records of an earlier run, of questions that are not asked yet.
     recalled: BTreeMap<Question, Known>,
     /// The slices that an answer may have changed.
@@ -138,8 +189,8 @@ pub(super) struct Names {
 impl Names {
     /// `recalled` are the records of an earlier run.
     pub(super) fn new(bounds: Bounds, seed: u64, recalled: BTreeMap<Question, Known>) -> Self {
-        let (wanted, entries, due) = (Arc::default(), BTreeMap::new(), BTreeSet::new());
-        Self { bounds, seed, wanted, entries, due, recalled, dirty: BTreeSet::new() }
+        let (wanted, entries, due) = (Arc::default(), BTreeMap::new(), Due::default());
+        Self { bounds, seed, wanted, entries, due, unheard: 0, recalled, dirty: BTreeSet::new() }
     }
 
     /// Asks for these names from now on, and for no others.
@@ -165,11 +216,7 @@ impl Names {
 
     /// The time of the next query for one of these questions.
     pub(super) fn next_due(&self, which: Which) -> Option<Moment> {
-        self.first_due(which).map(|(due, _)| *due)
-    }
-
-    fn first_due(&self, which: Which) -> Option<&(Moment, Question)> {
-        self.due.iter().find(|(_, question)| which == Which::All || !self.has_failed(question))
+        self.due.first(which).map(|(due, _)| *due)
     }
 
     /// Whether no server has answered the last query.
@@ -179,10 +226,9 @@ impl Names {
 
     /// One of these questions that is due, if there is one: it is open until [`Names::answer`].
     pub(super) fn take_due(&mut self, now: Moment, which: Which) -> Option<Question> {
-        let next = self.first_due(which).filter(|(due, _)| *due <= now).cloned()?;
-        self.due.remove(&next);
-        let (_, question) = next;
+        let (_, question) = self.due.first(which).filter(|(due, _)| *due <= now).cloned()?;
         if let Some(entry) = self.entries.get_mut(&question) {
+            self.due.remove(&question, entry);
             entry.is_open = true;
         }
         Some(question)
@@ -192,19 +238,20 @@ impl Names {
     pub(super) fn answer(&mut self, question: &Question, reply: Reply, now: Moment, unix: u64) -> bool {
         let jitter = self.jitter(question, now);
         let Some(entry) = self.entries.get_mut(question) else { return false };
-        let before = (entry.known.clone(), entry.problem.clone(), entry.was_asked);
-        let pause = entry.take(reply, self.bounds, now, unix);
+        let before = (entry.known.clone(), entry.problem.clone(), entry.was_asked, entry.is_gone);
         // A question that has left the file and returned may have been asked twice.
-        self.due.remove(&(entry.due, question.clone()));
+        self.due.remove(question, entry);
+        self.unheard -= usize::from(entry.is_unheard());
+        let pause = entry.take(reply, self.bounds, now, unix);
         entry.is_open = false;
         entry.was_asked = true;
         entry.due = now.plus(pause + pause / 10 * jitter / 1_000);
-        self.due.insert((entry.due, question.clone()));
+        self.due.insert(question, entry);
         if before.1.is_some() != entry.problem.is_some() {
             entry.since = now;
         }
         let has_changed = before.0 != entry.known;
-        if has_changed || before != (entry.known.clone(), entry.problem.clone(), true) {
+        if has_changed || before != (entry.known.clone(), entry.problem.clone(), true, entry.is_gone) {
             self.dirty.extend(entry.slices.iter().cloned());
         }
         if has_changed && question.record == RecordType::Srv {
@@ -233,12 +280,22 @@ impl Names {
         self.dirty.extend(self.wanted.keys().cloned());
     }
 
-    /// A question that no server has answered and of which no records are known, with the number of such questions. One
-    /// that has not been asked yet comes first.
-    pub(super) fn unanswered(&self) -> Option<(&Question, &Entry, usize)> {
-        let unanswered = || self.entries.iter().filter(|(_, entry)| !entry.was_answered && entry.known.is_none());
-        let (question, entry) = unanswered().min_by_key(|(_, entry)| entry.was_asked)?;
-        Some((question, entry, unanswered().count()))
+    /// The number of different names, at most this one.
+    pub(super) fn count_names(&self, most: usize) -> usize {
+        let mut count = 0;
+        let mut last = None;
+        for question in self.entries.keys() {
+            if count == most {
+                break;
+            }
+            count += usize::from(last.replace(&question.name) != Some(&question.name));
+        }
+        count
+    }
+
+    /// Whether nothing is known about a question that was not asked since the start.
+    pub(super) fn has_unheard(&self) -> bool {
+        self.unheard > 0
     }
 
     /// The last records, also of questions that are not asked yet.
@@ -265,11 +322,12 @@ impl Names {
                 slices.entry(question).or_default().insert(slice.clone());
             }
         }
-        let due = &mut self.due;
+        let (due, unheard) = (&mut self.due, &mut self.unheard);
         self.entries.retain(|question, entry| {
             let is_wanted = slices.contains_key(question);
             if !is_wanted {
-                due.remove(&(entry.due, question.clone()));
+                due.remove(question, entry);
+                *unheard -= usize::from(entry.is_unheard());
             }
             is_wanted
         });
@@ -305,7 +363,8 @@ impl Names {
                 let Some(entry) = self.entries.get_mut(question) else { continue };
                 entry.slices.remove(slice);
                 if entry.slices.is_empty() {
-                    self.due.remove(&(entry.due, question.clone()));
+                    self.due.remove(question, entry);
+                    self.unheard -= usize::from(entry.is_unheard());
                     self.entries.remove(question);
                 }
             }
@@ -315,8 +374,10 @@ impl Names {
     /// The entry of the question, which is asked at once if it is new.
     fn ask(&mut self, question: &Question, now: Moment) -> &mut Entry {
         self.entries.entry(question.clone()).or_insert_with(|| {
-            self.due.insert((now, question.clone()));
-            Entry::new(self.recalled.remove(question), now)
+            let entry = Entry::new(self.recalled.remove(question), now);
+            self.due.insert(question, &entry);
+            self.unheard += usize::from(entry.is_unheard());
+            entry
         })
     }
 
@@ -358,7 +419,7 @@ impl Entry {
         self.was_answered = true;
         let negative = |ttl: Option<Ttl>| {
             let millis = u64::from(ttl.unwrap_or(DEFAULT_NEGATIVE_TTL)) * 1_000;
-            millis.min(MAX_NEGATIVE).clamp(bounds.min_ttl, bounds.max_ttl)
+            bounds.limit(millis.min(MAX_NEGATIVE))
         };
         let pause = match answer {
             Answer::Records(records, ttl) if !records.is_usable() => {
@@ -372,20 +433,16 @@ impl Entry {
                     self.known = Some(Known { records, server: Arc::clone(&server), since: unix });
                 }
                 (self.problem, self.gone_since, self.ttl) = (None, None, Some(ttl));
-                (u64::from(ttl) * 1_000).clamp(bounds.min_ttl, bounds.max_ttl)
-            }
-            Answer::Empty(ttl) | Answer::NoSuchName(ttl) if self.known.is_none() => {
-                (self.gone_since, self.ttl) = (None, ttl);
-                self.problem = Some(without_records(&server, matches!(answer, Answer::NoSuchName(_))));
-                negative(ttl)
+                (self.is_recalled, self.is_gone) = (false, false);
+                bounds.limit(u64::from(ttl) * 1_000)
             }
             Answer::NoSuchName(ttl) => {
                 let since = *self.gone_since.get_or_insert(now);
                 self.ttl = ttl;
                 self.problem = Some(without_records(&server, true));
-                let left = bounds.hold.map(|hold| (since.0 + hold).saturating_sub(now.0));
+                let left = bounds.hold.map(|hold| since.0.saturating_add(hold).saturating_sub(now.0));
                 if left == Some(0) {
-                    self.known = None;
+                    (self.known, self.is_gone) = (None, true);
                 }
                 left.filter(|left| *left > 0).unwrap_or(u64::MAX).min(negative(ttl)).max(bounds.min_ttl)
             }

@@ -129,18 +129,18 @@ impl std::fmt::Display for QueryResult {
     }
 }
 
-/// The report about these names. `refused` are the addresses that are left out, by slice; `now` is the time on both
-/// clocks; `before` is the last row of `/sources`.
+/// The report about these names. `refused` are the addresses that are left out, by slice, and `server_problems` what is
+/// wrong with the list of servers; `now` is the time on both clocks; `before` is the last row of `/sources`.
 pub(super) fn report(
     names: &Names,
-    refused: &BTreeMap<SliceName, String>,
+    (refused, server_problems): (&BTreeMap<SliceName, String>, &[String]),
     queries: BTreeMap<QueryResult, u64>,
     now: (Moment, u64),
     before: Option<&SourceReport>,
 ) -> DnsReport {
     let rows: Vec<NameReport> =
         names.entries().map(|(question, entry)| name_report(question, entry, names, refused)).collect();
-    let source = (!names.wanted().is_empty()).then(|| source(names, &rows, now.1, before));
+    let source = (!names.wanted().is_empty()).then(|| source((names, server_problems), &rows, now.1, before));
     DnsReport { names: rows, queries, source }
 }
 
@@ -164,7 +164,12 @@ fn name_report(question: &Question, entry: &Entry, names: &Names, refused: &BTre
 }
 
 /// The row of `/sources`. A name without records of one family is usual, so it is no problem.
-fn source(names: &Names, rows: &[NameReport], unix: u64, before: Option<&SourceReport>) -> SourceReport {
+fn source(
+    (names, server_problems): (&Names, &[String]),
+    rows: &[NameReport],
+    unix: u64,
+    before: Option<&SourceReport>,
+) -> SourceReport {
     let held = rows.iter().filter(|row| row.state == NameState::Held).count();
     let is_failing = rows.iter().any(|row| row.state == NameState::Held);
     let has_none = rows.iter().all(|row| matches!(row.state, NameState::Empty));
@@ -175,7 +180,8 @@ fn source(names: &Names, rows: &[NameReport], unix: u64, before: Option<&SourceR
     };
     let is_problem = |row: &&NameReport| row.state != NameState::Empty || has_none;
     let problem = |row: &NameReport| Some(format!("{}: {}", row.question, row.problem.as_deref()?));
-    let mut problems: Vec<String> = rows.iter().filter(is_problem).filter_map(problem).collect();
+    let of_names = rows.iter().filter(is_problem).filter_map(problem);
+    let mut problems: Vec<String> = server_problems.iter().cloned().chain(of_names).collect();
     let more = problems.len().saturating_sub(SHOWN);
     problems.truncate(SHOWN);
     if more > 0 {

@@ -21,12 +21,14 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 
 use super::ask::{AskTimeouts, Failure, ask};
+use super::frontends::Frontends;
+use super::in_use::{InUse, Settled};
 use super::names::{Bounds, Names, Reply, Which};
 use super::report::{DnsReport, QueryResult, report};
-use super::servers::{Servers, of_resolv_conf};
-use super::slices::{Resolved, resolve, slice};
-use super::state_file::{self, Answers};
-use crate::config::Dns;
+use super::servers::{MAX_SILENT, Servers};
+use super::state_file::{self, Saved};
+use super::system;
+use crate::config::{Dns, DnsServer};
 use crate::files::Batch;
 use crate::files::merge::inline_service;
 use crate::files::named::Question;
@@ -87,7 +89,7 @@ pub(super) struct Resolver {
     /// Registers a socket as nodelb's own.
     pub(super) register: Register,
     /// The servers; empty for those of `resolv_conf`.
-    pub(super) servers: Vec<SocketAddr>,
+    pub(super) servers: Vec<DnsServer>,
     pub(super) resolv_conf: PathBuf,
     pub(super) bounds: Bounds,
     /// The state directory.
@@ -124,7 +126,7 @@ pub fn start(
         clock: owner.clock,
         reports: reports_in,
         register,
-        servers: config.servers.iter().map(|server| server.0).collect(),
+        servers: config.servers.clone(),
         resolv_conf: PathBuf::from("/etc/resolv.conf"),
         bounds: Bounds {
             min_ttl: millis(config.min_ttl.0),
@@ -141,20 +143,22 @@ pub fn start(
 pub(super) async fn run(resolver: Resolver, shutdown: impl Future<Output = ()>) {
     let DnsTimeouts { save_every: every, timeout, .. } = resolver.timeouts;
     let mut stored = state_file::load(&resolver.directory, Limits { every, retry: every, timeout }).await;
-    let mut servers = Servers::default();
-    servers.set(&resolver.servers);
     let mut running = Running {
-        names: Names::new(resolver.bounds, std::process::id().into(), stored.saved().clone()),
-        servers,
+        names: Names::new(resolver.bounds, std::process::id().into(), stored.saved().answers.clone()),
+        in_use: InUse::new(stored.saved().in_use.clone()),
+        servers: Servers::default(),
+        server_problems: Vec::new(),
         asking: JoinSet::new(),
         open: HashMap::new(),
         sent: BTreeMap::new(),
         leaving: BTreeMap::new(),
         refused: BTreeMap::new(),
         files: None,
+        frontends: Frontends::default(),
         synced: None,
         wait_until: resolver.clock.now().plus(FIRST_ANSWERS),
         is_complete: false,
+        is_outdated: false,
         compared: Weak::new(),
         report: DnsReport::default(),
         resolver,
@@ -163,7 +167,7 @@ pub(super) async fn run(resolver: Resolver, shutdown: impl Future<Output = ()>) 
         () = shutdown => {}
         () = running.run_until_closed(&mut stored) => {}
     }
-    stored.close(running.names.known()).await;
+    stored.close(running.saved()).await;
 }
 
 /// A reply with how each server that was asked responded.
@@ -175,7 +179,10 @@ struct Asked {
 struct Running {
     resolver: Resolver,
     names: Names,
+    in_use: InUse,
     servers: Servers,
+    /// Servers that are configured and cannot be asked.
+    server_problems: Vec<String>,
     asking: JoinSet<Asked>,
     /// The questions that wait for an answer, and whether each had failed before.
     open: HashMap<task::Id, (Question, bool)>,
@@ -187,12 +194,15 @@ struct Running {
     refused: BTreeMap<SliceName, String>,
     /// The last [`Change::Synced`] of the file source: what it could not read.
     files: Option<Option<Arc<str>>>,
+    frontends: Frontends,
     /// The last [`Change::Synced`] that was sent.
     synced: Option<Option<Arc<str>>>,
     /// Until when the first [`Change::Synced`] waits for the first answers, so that a usual start is complete at once.
     wait_until: Moment,
-    /// Whether every name had an answer once since the start.
+    /// Whether the files were read completely once since the start, and the owner task knows it.
     is_complete: bool,
+    /// Whether the state file lacks something.
+    is_outdated: bool,
     /// The snapshot with which the addresses were compared.
     compared: Weak<Snapshot>,
     report: DnsReport,
@@ -202,10 +212,9 @@ struct Running {
 struct Closed;
 
 impl Running {
-    async fn run_until_closed(&mut self, stored: &mut SavedState<Answers>) {
+    async fn run_until_closed(&mut self, stored: &mut SavedState<Saved>) {
         let (mut tick, mut system) = (ticking(TICK_EVERY), ticking(SYSTEM_EVERY));
-        let mut is_outdated = false;
-        self.read_system().await;
+        self.read_servers().await;
         loop {
             let has_room = self.asking.len() < MAX_OPEN;
             let due = self.names.next_due(self.startable()).filter(|_| has_room);
@@ -213,19 +222,19 @@ impl Running {
             let passed = tokio::select! {
                 Some(batch) = self.resolver.incoming.recv() => self.pass_on(batch).await,
                 Some(asked) = self.asking.join_next_with_id() => {
-                    is_outdated |= self.take(asked);
+                    self.is_outdated |= self.take(asked);
                     self.publish().await
                 }
                 () = at(begin_at) => Ok(()),
                 _ = tick.tick() => {
-                    if std::mem::take(&mut is_outdated) {
-                        stored.save(self.names.known());
+                    if std::mem::take(&mut self.is_outdated) {
+                        stored.save(self.saved());
                     }
                     self.tick();
                     self.publish().await
                 }
                 _ = system.tick() => {
-                    self.read_system().await;
+                    self.read_servers().await;
                     Ok(())
                 }
                 // The file source has ended.
@@ -238,19 +247,21 @@ impl Running {
         }
     }
 
-    /// Reads the servers of the system, if no others are configured and there are names.
-    async fn read_system(&mut self) {
-        if !self.resolver.servers.is_empty() || self.names.wanted().is_empty() && !self.servers.is_empty() {
+    fn saved(&self) -> Saved {
+        Saved { answers: self.names.known(), in_use: self.in_use.saved() }
+    }
+
+    /// Reads the servers of the system, if no others are configured and there are names. Network interfaces may come and
+    /// go.
+    async fn read_servers(&mut self) {
+        if self.names.wanted().is_empty() && !self.servers.is_empty() {
             return;
         }
-        let path = self.resolver.resolv_conf.clone();
-        // Without the file, the C library asks this host, too. While the file cannot be read, the last servers stay.
-        let read = move || match std::fs::read(path) {
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Vec::new()),
-            read => read,
-        };
-        if let Ok(text) = run_within(SYSTEM_TIMEOUT, read).await {
-            self.servers.set(&of_resolv_conf(&String::from_utf8_lossy(&text)));
+        let (path, configured) = (self.resolver.resolv_conf.clone(), self.resolver.servers.clone());
+        let read = move || system::read(&configured, &path);
+        if let Ok((servers, problems)) = run_within(SYSTEM_TIMEOUT, read).await {
+            self.servers.set(&servers);
+            self.server_problems = problems;
         }
     }
 
@@ -258,7 +269,9 @@ impl Running {
     /// that are removed leave after them, so that no service is without backends in between.
     async fn pass_on(&mut self, batch: Batch) -> Result<(), Closed> {
         let now = self.resolver.clock.now();
-        self.names.follow(batch.named, now);
+        self.names.follow(Arc::clone(&batch.named), now);
+        self.in_use.follow(&batch.named, !self.is_complete);
+        self.frontends.note(&batch.changes);
         let mut changes = self.slices();
         for change in batch.changes {
             match change {
@@ -281,7 +294,7 @@ impl Running {
         self.leaving.extend(gone.into_iter().map(|(name, slice)| (name, slice.service)));
         self.refused.retain(|slice, _| wanted.contains_key(slice));
         changes.extend(self.departures());
-        self.read_system().await;
+        self.read_servers().await;
         self.send(changes).await
     }
 
@@ -324,7 +337,17 @@ impl Running {
     }
 
     async fn send(&mut self, mut changes: Vec<Change>) -> Result<(), Closed> {
-        changes.extend(self.synced_change());
+        if let Some(incomplete) = self.new_sync() {
+            if incomplete.is_none() && !self.is_complete {
+                self.is_complete = true;
+                self.names.forget_recalled();
+                self.in_use.forget_recalled();
+                // The maps may have backends of names that have no slice yet.
+                self.names.mark_all_dirty();
+                changes.extend(self.slices());
+            }
+            changes.push(Change::Synced { source: Source::Files, incomplete });
+        }
         if changes.is_empty() {
             return Ok(());
         }
@@ -333,21 +356,20 @@ impl Running {
 
     /// The slices that differ from those of the owner task.
     fn slices(&mut self) -> Vec<Change> {
+        let dirty = self.names.take_dirty();
+        if dirty.is_empty() {
+            return Vec::new();
+        }
         let snapshot = Arc::clone(&self.resolver.snapshot.borrow());
-        let is_frontend = |address: L4Addr| snapshot.is_frontend(address);
+        let is_frontend = |address: L4Addr| self.frontends.has(address) || snapshot.is_frontend(address);
         let mut changes = Vec::new();
-        for name in self.names.take_dirty() {
+        for name in dirty {
             let Some(named) = self.names.wanted().get(&name).cloned() else { continue };
-            let Some(resolved) = resolve(&named, &self.names, &is_frontend) else { continue };
-            let mut new = slice(&named, &self.names, &resolved);
             let before = self.sent.get(&name);
-            let is_unusable = self.names.entry(&named.question).is_some_and(|entry| entry.known.is_some());
-            if let Some(before) = before.filter(|_| resolved.backends.is_empty() && is_unusable) {
-                // An answer without a usable address never empties a service.
-                new.ports.clone_from(&before.ports);
-                new.origin.clone_from(&before.origin);
-            }
-            let Resolved { refused, .. } = resolved;
+            let must_tell = self.is_complete && before.is_none() && self.in_use.is_unknown(&name);
+            let Some(settled) = self.in_use.settle(&named, &self.names, &is_frontend, must_tell) else { continue };
+            let Settled { slice: new, refused, has_changed } = settled;
+            self.is_outdated |= has_changed;
             match refused {
                 Some(refused) => drop(self.refused.insert(name.clone(), refused)),
                 None => drop(self.refused.remove(&name)),
@@ -361,31 +383,15 @@ impl Running {
         changes
     }
 
-    /// The report that everything was read, if it differs from the last one. While no server has answered for a name
-    /// since the start, entries in the maps may be its backends.
-    fn synced_change(&mut self) -> Option<Change> {
+    /// What the files lacked, if it differs from the last report about it. The first report waits for the first answers.
+    fn new_sync(&mut self) -> Option<Option<Arc<str>>> {
         let files = self.files.clone()?;
-        let is_early = self.resolver.clock.now() < self.wait_until;
-        if self.synced.is_none() && is_early && self.names.unanswered().is_some_and(|(_, entry, _)| !entry.was_asked) {
+        let is_early = || self.resolver.clock.now() < self.wait_until;
+        if self.synced.is_none() && self.names.has_unheard() && is_early() || self.synced.as_ref() == Some(&files) {
             return None;
         }
-        if files.is_none() && !self.is_complete && self.names.unanswered().is_none() {
-            self.is_complete = true;
-            self.names.forget_recalled();
-        }
-        let incomplete = match files {
-            None if !self.is_complete => self.names.unanswered().map(|(question, entry, count)| {
-                let why = entry.problem.as_deref().unwrap_or("no server has answered yet");
-                let more = if count > 1 { format!(", and {} more", count - 1) } else { String::new() };
-                format!("the {} record of {} is not known: {why}{more}", question.record, question.name).into()
-            }),
-            files => files,
-        };
-        if self.synced.as_ref() == Some(&incomplete) {
-            return None;
-        }
-        self.synced = Some(incomplete.clone());
-        Some(Change::Synced { source: Source::Files, incomplete })
+        self.synced = Some(files.clone());
+        Some(files)
     }
 
     /// The questions that may be asked now.
@@ -420,13 +426,17 @@ impl Running {
                     (error.id(), Asked { reply: Reply::Failed(why), tried: Vec::new() })
                 }
             };
+            let open = self.open.remove(&id);
             for (server, result) in asked.tried {
                 let has_responded = result.as_ref().map_or_else(|failure| failure.has_responded, |_| true);
-                self.servers.note(server, has_responded, now);
+                if let Some((question, _)) = &open {
+                    let names = self.names.count_names(MAX_SILENT);
+                    self.servers.note(server, (&question.name, names), has_responded, now);
+                }
                 let result = result.unwrap_or_else(|failure| QueryResult::of_failure(&failure));
                 *self.report.queries.entry(result).or_default() += 1;
             }
-            if let Some((question, _)) = self.open.remove(&id) {
+            if let Some((question, _)) = open {
                 has_changed |= self.names.answer(&question, asked.reply, now, unix);
             }
             next = self.asking.try_join_next_with_id();
@@ -442,7 +452,8 @@ impl Running {
         }
         let (now, unix) = (self.resolver.clock.now(), unix_seconds(SystemTime::now()));
         let queries = std::mem::take(&mut self.report.queries);
-        self.report = report(&self.names, &self.refused, queries, (now, unix), self.report.source.as_ref());
+        let problems = (&self.refused, &*self.server_problems);
+        self.report = report(&self.names, problems, queries, (now, unix), self.report.source.as_ref());
         self.resolver.reports.send_if_modified(|report| {
             let is_new = **report != self.report;
             if is_new {

@@ -1,35 +1,75 @@
 //! The DNS servers in the order in which they are asked. Pure.
 
-use std::net::{IpAddr, SocketAddr};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 use nodelb_core::model::moment::Moment;
+use nodelb_core::text;
 
 use crate::config::DnsServer;
+use crate::files::named::DnsName;
 
 /// The maximum number of servers of resolv.conf(5) that are used, as in the C library.
 const MAX_SYSTEM_SERVERS: usize = 3;
+/// The number of names in a row that a server must leave without a response to be asked last; fewer if there are fewer. One
+/// that leaves only some names without a response works for the others.
+pub(super) const MAX_SILENT: usize = 8;
 /// How long a server that did not respond is asked last, in milliseconds.
 const LAST_FOR: u64 = 30_000;
 
-/// The servers that the text of resolv.conf(5) names; without any, this host.
-pub(super) fn of_resolv_conf(text: &str) -> Vec<SocketAddr> {
-    let server = |line: &str| {
-        let mut words = line.split_whitespace();
-        let address = words.next().filter(|word| *word == "nameserver").and_then(|_| words.next())?;
-        let ip: IpAddr = address.parse().ok()?;
-        Some(SocketAddr::new(ip, DnsServer::PORT))
-    };
-    let mut servers: Vec<SocketAddr> = text.lines().filter_map(server).take(MAX_SYSTEM_SERVERS).collect();
-    if servers.is_empty() {
+/// The servers that the text of resolv.conf(5) names, and the lines that name none; without such lines, this host.
+/// `zone_of` is the number of a network interface.
+pub(super) fn of_resolv_conf(text: &str, zone_of: ZoneOf<'_>) -> (Vec<SocketAddr>, Vec<String>) {
+    let (mut servers, mut problems) = (Vec::new(), Vec::new());
+    for (line, text) in (1..).zip(text.lines()) {
+        let mut words = text.split_whitespace();
+        if words.next() != Some("nameserver") || servers.len() + problems.len() == MAX_SYSTEM_SERVERS {
+            continue;
+        }
+        let word = words.next().unwrap_or_default();
+        match DnsServer::of_system(word).ok_or_else(|| "is not an address".into()).and_then(|it| it.resolve(zone_of)) {
+            Ok(server) => servers.push(server),
+            Err(why) => problems.push(format!("line {line}: `{}` {why}; it is not asked", text::name(word))),
+        }
+    }
+    if servers.is_empty() && problems.is_empty() {
         servers.push(SocketAddr::new(IpAddr::from([127, 0, 0, 1]), DnsServer::PORT));
     }
-    servers
+    (servers, problems)
+}
+
+/// The number of the network interface of this name.
+pub(super) type ZoneOf<'a> = &'a dyn Fn(&str) -> Option<u32>;
+
+impl DnsServer {
+    /// The address to ask.
+    ///
+    /// # Errors
+    /// There is no such network interface.
+    pub(super) fn resolve(&self, zone_of: ZoneOf<'_>) -> Result<SocketAddr, String> {
+        let Some(zone) = self.zone() else { return Ok(self.address()) };
+        let index = zone.parse().ok().or_else(|| zone_of(zone));
+        let index = index.ok_or_else(|| format!("names `{}`, which is no network interface", text::name(zone)))?;
+        Ok(match self.address() {
+            SocketAddr::V6(it) => SocketAddrV6::new(*it.ip(), it.port(), it.flowinfo(), index).into(),
+            of_ipv4 @ SocketAddr::V4(_) => of_ipv4,
+        })
+    }
 }
 
 /// The servers, and which of them did not respond lately.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Servers {
-    servers: Vec<(SocketAddr, Option<Moment>)>,
+    servers: Vec<Asked>,
+}
+
+#[derive(Clone, Debug)]
+struct Asked {
+    server: SocketAddr,
+    /// The names without a response since the last one.
+    silent: BTreeSet<DnsName>,
+    /// The time of the last of them, if there were enough.
+    failed: Option<Moment>,
 }
 
 impl Servers {
@@ -39,27 +79,43 @@ impl Servers {
 
     /// Replaces the servers; what is known of those that stay is kept. Returns whether any differs.
     pub(super) fn set(&mut self, servers: &[SocketAddr]) -> bool {
-        if self.servers.iter().map(|(server, _)| server).eq(servers) {
+        if self.servers.iter().map(|it| &it.server).eq(servers) {
             return false;
         }
-        let failed = |server: &SocketAddr| self.servers.iter().find(|(it, _)| it == server).and_then(|(_, at)| *at);
-        self.servers = servers.iter().map(|server| (*server, failed(server))).collect();
+        let known = |server: &SocketAddr| self.servers.iter().find(|it| it.server == *server).cloned();
+        let new = |server: &SocketAddr| Asked { server: *server, silent: BTreeSet::new(), failed: None };
+        self.servers = servers.iter().map(|server| known(server).unwrap_or_else(|| new(server))).collect();
         true
     }
 
     /// The servers in the order in which they are to be asked: those that did not respond within the last half a minute
     /// come last.
     pub(super) fn in_order(&self, now: Moment) -> Vec<SocketAddr> {
-        let is_failed = |at: &Option<Moment>| at.is_some_and(|at| now < at.plus(LAST_FOR));
-        let working = self.servers.iter().filter(|(_, at)| !is_failed(at));
-        let failed = self.servers.iter().filter(|(_, at)| is_failed(at));
-        working.chain(failed).map(|(server, _)| *server).collect()
+        let is_failed = |it: &&Asked| it.failed.is_some_and(|at| now < at.plus(LAST_FOR));
+        let (failed, working): (Vec<&Asked>, Vec<&Asked>) = self.servers.iter().partition(is_failed);
+        working.into_iter().chain(failed).map(|it| it.server).collect()
     }
 
-    /// Records whether the server responded.
-    pub(super) fn note(&mut self, server: SocketAddr, has_responded: bool, now: Moment) {
-        if let Some((_, at)) = self.servers.iter_mut().find(|(it, _)| *it == server) {
-            *at = (!has_responded).then_some(now);
+    /// Records whether the server responded to a question about the name. `names` is the number of all names, as far as
+    /// it is small.
+    pub(super) fn note(
+        &mut self,
+        server: SocketAddr,
+        (name, names): (&DnsName, usize),
+        has_responded: bool,
+        now: Moment,
+    ) {
+        let Some(asked) = self.servers.iter_mut().find(|it| it.server == server) else { return };
+        if has_responded {
+            asked.silent.clear();
+            asked.failed = None;
+            return;
+        }
+        if asked.silent.len() < MAX_SILENT {
+            asked.silent.insert(name.clone());
+        }
+        if asked.silent.len() >= MAX_SILENT.min(names) {
+            asked.failed = Some(now);
         }
     }
 }

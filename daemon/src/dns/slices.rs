@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
-use nodelb_core::model::service::{Backend, Origin, Slice, SlicePort, Source};
+use nodelb_core::model::service::{Backend, Origin};
 
 use super::answer::{self, Records, Target};
 use super::names::{Entry, Known, Names};
 use crate::files::named::{Named, Question, RecordType};
 
 /// The maximum number of backends of a name: as many as an answer about addresses may have.
-const MAX_BACKENDS: usize = 4_096;
+pub(super) const MAX_BACKENDS: usize = 4_096;
 
 /// The result for a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,29 +55,12 @@ pub(super) fn resolve(named: &Named, names: &Names, is_frontend: IsFrontend<'_>)
     Some(resolved)
 }
 
-/// The slice with these backends.
-pub(super) fn slice(named: &Named, names: &Names, resolved: &Resolved) -> Slice {
-    let known = names.entry(&named.question).and_then(|entry| entry.known.as_ref());
-    let port_of = |protocol: &Protocol| SlicePort {
-        name: Arc::clone(&named.port),
-        protocol: *protocol,
-        backends: resolved.backends.clone(),
-    };
-    Slice {
-        name: named.slice.clone(),
-        service: named.service.clone(),
-        source: Source::Files,
-        origin: origin(&named.question, known),
-        ports: named.protocols.iter().map(port_of).collect(),
-        problem: resolved.problem.clone(),
-    }
-}
-
-fn origin(question: &Question, known: Option<&Known>) -> Origin {
+/// Which record says so: the server, and the time since which its answer is the same.
+pub(super) fn origin(question: &Question, known: Option<(&Arc<str>, u64)>) -> Origin {
     Origin {
         object: format!("DNS {} record of {}", question.record, question.name).into(),
-        writer: known.map(|known| Arc::clone(&known.server)).unwrap_or_default(),
-        written: known.map(|known| known.since),
+        writer: known.map(|(server, _)| Arc::clone(server)).unwrap_or_default(),
+        written: known.map(|(_, since)| since),
         ..Origin::default()
     }
 }

@@ -1,5 +1,5 @@
-//! The last answers, kept in the state directory over a restart or reboot: the daemon starts without a DNS server and
-//! serves the backends that it knew. Owns the format of the file.
+//! The last answers and the backends in use, kept in the state directory over a restart or reboot: the daemon starts
+//! without a DNS server and serves the backends that it knew. Owns the format of the file.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -7,12 +7,16 @@ use std::path::Path;
 use std::sync::Arc;
 
 use nodelb_core::messages;
+use nodelb_core::model::service::SliceName;
+use nodelb_core::text::is_control;
 use nodelb_kube::state_file::{self, Limits, SavedState, StateFile};
 use serde::{Deserialize, Serialize};
 use tracing::info;
 
-use super::answer::Records;
+use super::answer::{Records, refusal};
+use super::in_use::{Used, UsedBackend, UsedBySlice};
 use super::names::Known;
+use super::slices::MAX_BACKENDS;
 use crate::files::named::{DnsName, Question};
 
 /// The name of the file in the state directory.
@@ -29,10 +33,28 @@ const MAX_SERVER: usize = 64;
 /// The last records by question.
 pub(super) type Answers = BTreeMap<Question, Known>;
 
+/// What is stored.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Saved {
+    pub(super) answers: Answers,
+    pub(super) in_use: UsedBySlice,
+}
+
 #[derive(Serialize, Deserialize)]
 struct Form {
     version: u32,
     answers: Vec<Entry>,
+    /// Earlier versions neither write nor read this.
+    #[serde(default)]
+    in_use: Vec<InUseEntry>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct InUseEntry {
+    slice: SliceName,
+    backends: Vec<UsedBackend>,
+    server: String,
+    since: u64,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -43,51 +65,71 @@ struct Entry {
     since: u64,
 }
 
-fn read(path: &Path) -> io::Result<Answers> {
+fn read(path: &Path) -> io::Result<Saved> {
     let form: Option<Form> = state_file::read_json(path, MAX_BYTES, VERSION)?;
-    let mut answers = Answers::new();
-    for Entry { question, records, server, since } in form.into_iter().flat_map(|form| form.answers) {
+    let mut saved = Saved::default();
+    let Some(Form { answers, in_use, .. }) = form else { return Ok(saved) };
+    let server =
+        |server: String| server.chars().filter(|c| !is_control(*c)).take(MAX_SERVER).collect::<String>().into();
+    for entry in answers {
         let is_name = |name: &DnsName| DnsName::of_labels(name.as_str()).is_ok_and(|it| it == *name);
-        let is_valid = is_name(&question.name)
-            && match &records {
+        let is_valid = is_name(&entry.question.name)
+            && match &entry.records {
                 Records::Addresses(addresses) => !addresses.is_empty(),
                 Records::Targets(targets) => {
                     !targets.is_empty() && targets.iter().all(|target| target.port > 0 && is_name(&target.name))
                 }
             };
-        let server: String = server.chars().filter(|c| !c.is_control()).take(MAX_SERVER).collect();
         if is_valid {
-            answers.insert(question, Known { records, server: server.into(), since });
+            let known = Known { records: entry.records, server: server(entry.server), since: entry.since };
+            saved.answers.insert(entry.question, known);
         }
     }
-    Ok(answers)
+    for InUseEntry { slice, mut backends, server: of, since } in in_use {
+        backends.retain(|it| it.port > 0 && refusal(it.addr).is_none());
+        backends.truncate(MAX_BACKENDS);
+        if !backends.is_empty() {
+            saved.in_use.insert(slice, Used { backends, server: server(of), since });
+        }
+    }
+    Ok(saved)
 }
 
-fn write(path: &Path, answers: &Answers) -> io::Result<()> {
-    let entry = |(question, known): (&Question, &Known)| Entry {
+fn write(path: &Path, saved: &Saved) -> io::Result<()> {
+    let answer = |(question, known): (&Question, &Known)| Entry {
         question: question.clone(),
         records: known.records.clone(),
         server: known.server.to_string(),
         since: known.since,
     };
-    let form = Form { version: VERSION, answers: answers.iter().map(entry).collect() };
+    let in_use = |(slice, used): (&SliceName, &Used)| InUseEntry {
+        slice: slice.clone(),
+        backends: used.backends.clone(),
+        server: used.server.to_string(),
+        since: used.since,
+    };
+    let form = Form {
+        version: VERSION,
+        answers: saved.answers.iter().map(answer).collect(),
+        in_use: saved.in_use.iter().map(in_use).collect(),
+    };
     path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
     state_file::write_json(path, &form)
 }
 
 /// Reads the file: nothing, with a warning, if this fails or takes too long.
-pub(super) async fn load(directory: &Path, limits: Limits) -> SavedState<Answers> {
+pub(super) async fn load(directory: &Path, limits: Limits) -> SavedState<Saved> {
     let path = directory.join(NAME);
     let consequence = "backends with names are not known until a DNS server answers";
     let saved = state_file::load(&path, limits.timeout, consequence, read).await.unwrap_or_default();
-    if !saved.is_empty() {
+    if !saved.answers.is_empty() {
         info!(
             message_id = %messages::STATE_LOADED,
-            "the last answers to {} DNS questions are in use until a DNS server answers", saved.len()
+            "the last answers to {} DNS questions are in use until a DNS server answers", saved.answers.len()
         );
     }
     let consequence = "after a restart, backends with names would be unknown until a DNS server answers";
-    SavedState::new(saved, StateFile::start(path, consequence, limits, |path, answers: Arc<_>| write(path, &answers)))
+    SavedState::new(saved, StateFile::start(path, consequence, limits, |path, saved: Arc<_>| write(path, &saved)))
 }
 
 #[cfg(test)]

@@ -47,7 +47,9 @@ pub(super) async fn run(entry: LbHealth, slots: Arc<Slots>) {
 
 fn failure(at: SocketAddr, error: &io::Error) -> String {
     let why = match error.kind() {
-        io::ErrorKind::AddrInUse => "another process listens there, perhaps kube-proxy: stop it".into(),
+        io::ErrorKind::AddrInUse => {
+            "another process listens there, perhaps kube-proxy, which answers until it ends: stop it".into()
+        }
         _ => error.to_string(),
     };
     format!(

@@ -258,6 +258,7 @@ pub(crate) fn refused(error: OpenError) -> Failure {
         OpenError::NotPermitted { .. }
         | OpenError::Forbidden { .. }
         | OpenError::NoBpffs { .. }
+        | OpenError::NotOwn { .. }
         | OpenError::NoCgroup2
         | OpenError::BadCgroup { .. }
         | OpenError::Lacks { .. }

@@ -1,5 +1,6 @@
-//! kube-proxy's rules in nftables: its table `kube-proxy`, or the chain `KUBE-SERVICES` of iptables, which writes to
-//! nftables on current systems. Any request to nftables takes CAP_NET_ADMIN, even one that only reads.
+//! kube-proxy's rules: its table `kube-proxy` in nftables, or the chain `KUBE-SERVICES` of iptables, which writes to
+//! nftables on current systems and has tables of its own as iptables-legacy. Any request takes CAP_NET_ADMIN, even one
+//! that only reads.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -11,6 +12,7 @@ use nix::sys::socket::{
     sockopt,
 };
 use nix::sys::time::TimeVal;
+use nodelb_datapath::xtables::LegacyTables;
 use rtnetlink::packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
 
 use super::netlink::{HEADER, messages};
@@ -52,11 +54,17 @@ const TIMEOUT_SECONDS: i64 = 2;
 /// More bytes than the kernel puts into one datagram.
 const BUFFER: usize = 64 << 10;
 
-/// Looks for the rules of kube-proxy in this network namespace. There are none if the kernel does not have nftables.
+/// Looks for the rules of kube-proxy in this network namespace, in nftables and in these tables of iptables-legacy.
 ///
 /// # Errors
 /// If this process lacks CAP_NET_ADMIN, or the kernel does not answer.
-pub(crate) fn find() -> io::Result<KubeProxyRules> {
+pub(crate) fn find(legacy: LegacyTables) -> io::Result<KubeProxyRules> {
+    let KubeProxyRules { has_table, has_chains } = in_nftables()?;
+    Ok(KubeProxyRules { has_table, has_chains: has_chains || legacy.has_chain(CHAIN)? })
+}
+
+/// The rules in nftables. There are none if the kernel does not have it.
+fn in_nftables() -> io::Result<KubeProxyRules> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let socket = match socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkNetFilter) {
         Err(nix::Error::EPROTONOSUPPORT) => return Ok(KubeProxyRules::default()),

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! snapshot: moves ──> pass: read flows ─> judge ─> newer snapshot, read again, judge ─> reaper
+//!                                          └──> not ready for a moment only: the next pass
 //!                └──> addresses answered since ──────────────────────────────────────> reaper
 //! ```
 //!
@@ -35,9 +36,11 @@ use crate::sockets::reaper::{Line, Lost, Reaper};
 
 mod boot;
 mod judge;
+mod patience;
 mod report;
 
 use judge::{Judge, Suspect};
+use patience::Patience;
 pub use report::StaleSocketsReport;
 
 /// The minimum time between two passes.
@@ -46,6 +49,13 @@ const PASS_EVERY: Duration = Duration::from_millis(250);
 /// How long a socket keeps a backend that its service has lost: a request that is answered within this time still gets
 /// its answer.
 const LAST_ANSWER: Duration = Duration::from_millis(250);
+
+/// How long a backend is not ready, while there are others, before its UDP sockets are ended: a socket that is ended is of
+/// no use to a program that does not expect it.
+const UNREADY_FOR: Duration = Duration::from_secs(5);
+
+/// The interval of passes while the sockets of such a backend wait.
+const UNREADY_LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The delay before a failed pass is repeated.
 const RETRY_AFTER: Duration = Duration::from_secs(5);
@@ -119,6 +129,8 @@ struct PassState {
     answered: Option<Answered>,
     /// The addresses that were new at the last pass; the next pass checks them once more.
     recent: Vec<L4Addr>,
+    /// The backends that are not ready.
+    patience: Patience,
     /// Whether the last pass failed, so that it is logged once.
     is_failing: bool,
     /// Whether the last journal line says that there is no reaper.
@@ -159,7 +171,9 @@ impl StaleSockets {
         let Handles { flows, mut reaper, cgroup } = handles;
         // Before any frontend counts as new.
         let mut state = PassState::since(&self.snapshot.borrow());
-        if state.answered.is_none() && boot::is_another(self.directory.clone()).await {
+        // At every start, so that the next boot is recognised.
+        let is_another_boot = boot::is_another(self.directory.clone()).await;
+        if state.answered.is_none() && is_another_boot {
             state.begin_with_nothing();
         }
         let [at_first, at_most] = self.call_again;
@@ -222,6 +236,7 @@ impl StaleSockets {
             due = match &ended {
                 Err(_) => Some(last + RETRY_AFTER),
                 Ok(destroyed) if was_moved || *destroyed > 0 || self.is_moved(state) => Some(last + PASS_EVERY),
+                Ok(_) if state.patience.is_waiting() => Some(last + UNREADY_LOOK_EVERY),
                 Ok(_) => None,
             };
             let gone = state.note(ended);
@@ -254,7 +269,7 @@ impl StaleSockets {
             Disconnect::All => &[Protocol::Udp, Protocol::Tcp],
         };
         for protocol in protocols {
-            let stale = self.find_stale(*protocol, deps).await?;
+            let stale = self.find_stale(*protocol, state, deps).await?;
             destroyed += end_stale(*protocol, stale, state, deps).await?;
         }
         state.report.passes += 1;
@@ -265,9 +280,17 @@ impl StaleSockets {
     /// The stale sockets. A record may have been read while it was written, and the kernel may be ahead of the
     /// snapshot. Therefore a socket counts as stale if two equal reads, [`LAST_ANSWER`] apart, say so by a snapshot
     /// that is newer than the first read.
-    async fn find_stale(&mut self, protocol: Protocol, deps: &Deps) -> Result<Vec<Suspect>, PassError> {
+    async fn find_stale(
+        &mut self,
+        protocol: Protocol,
+        state: &mut PassState,
+        deps: &Deps,
+    ) -> Result<Vec<Suspect>, PassError> {
         let snapshot = Arc::clone(&self.snapshot.borrow());
-        let before = deps.suspects(protocol, snapshot).await?;
+        let mut before = deps.suspects(protocol, snapshot).await?;
+        if protocol == Protocol::Udp {
+            before = state.patience.without_waiting(before, Instant::now());
+        }
         if before.is_empty() {
             return Ok(before);
         }
@@ -465,7 +488,7 @@ async fn end_connected_before(snapshot: &Snapshot, state: &mut PassState, deps: 
 
 fn name_of(why: &Stale) -> String {
     match why {
-        Stale::Backend(key) => key.service.to_string(),
+        Stale::Backend(key) | Stale::Unready(key, _) => key.service.to_string(),
         Stale::Frontend(address) => address.to_string(),
     }
 }

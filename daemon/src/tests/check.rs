@@ -151,3 +151,22 @@ fn certificates() -> (String, String, String) {
     let key = KeyPair::generate().unwrap();
     (authority.pem(), params.signed_by(&key, &authority).unwrap().pem(), key.serialize_pem())
 }
+
+/// A kubeconfig that was made inside a pod.
+#[test]
+fn a_kubeconfig_with_a_service_address_is_refused_unless_other_apiservers_are_configured() {
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("kubeconfig");
+    let (authority, ..) = certificates();
+    fs::write(scratch.path().join("ca.pem"), authority).unwrap();
+    let kubeconfig = "current-context: c\ncontexts: [{name: c, context: {cluster: k, user: u}}]\n\
+                      clusters: [{name: k, cluster: {server: \"https://10.96.0.1:443\", certificate-authority: ca.pem}}]\n\
+                      users: [{name: u, user: {token: secret}}]\n";
+    fs::write(&path, kubeconfig).unwrap();
+    let keys = |more: &str| format!("kubeconfig = \"{}\"\nservice-cidrs = [\"10.96.0.0/16\"]\n{more}", path.display());
+    let refused = checked(&keys("")).unwrap_err().to_string();
+    let expected = "its server 10.96.0.1:443 is a service address (it lies in 10.96.0.0/16), and nodelb never translates its own connections";
+    assert!(refused.contains(expected), "{refused}");
+    let noted = checked(&keys("apiserver = [{ address = \"192.0.2.1:6443\" }]\n")).unwrap();
+    assert!(noted.contains(&format!("note: {}: {expected}", path.display())), "{noted}");
+}

@@ -205,3 +205,81 @@ fn the_man_page_lists_every_key_at_its_default() {
         assert!(page.lines().any(|line| line.starts_with(&entry)), "no line that starts with `{entry}`");
     }
 }
+
+/// Values other than the defaults that are valid alone, and of which some pairs are not.
+const ALTERNATIVES: &[(&str, &str, &str)] = &[
+    ("dns", "min-ttl", "\"2h\""),
+    ("dns", "min-ttl", "\"1h\""),
+    ("dns", "max-ttl", "\"1s\""),
+    ("dns", "max-ttl", "\"3h\""),
+    ("dns", "hold", "\"forever\""),
+    ("kubernetes", "enabled", "false"),
+    ("kubernetes", "kubeconfig", "\"/etc/kubeconfig\""),
+    ("kubernetes", "token-file", "\"/etc/token\""),
+    ("kubernetes", "ca-file", "\"/etc/ca\""),
+    ("kubernetes", "service-cidrs", "[\"192.0.2.0/24\"]"),
+    ("kubernetes", "apiserver", "[{ address = \"192.0.2.1:6443\" }]"),
+    ("packets", "mode", "\"off\""),
+    ("packets", "mode", "\"on\""),
+    ("packets", "devices", "[\"eth0\"]"),
+    ("packets", "devices", "[]"),
+    ("packets", "except", "[\"*\"]"),
+    ("packets", "except", "[\"eth0\"]"),
+    ("packets", "pod-devices", "[\"eth*\"]"),
+    ("packets", "pod-devices", "[\"*\"]"),
+    ("packets", "snat", "\"always\""),
+    ("packets", "snat-ports", "\"31000-32000\""),
+    ("packets", "max-connections", "1"),
+    ("packets", "max-handshakes", "4194304"),
+    ("datapath", "nodeport-range", "\"10000-29999\""),
+    ("datapath", "max-frontends", "3"),
+    ("datapath", "bypass", "[\"0.0.0.0/0\"]"),
+    ("admin", "socket", "\"\""),
+    ("admin", "listen", "[]"),
+];
+
+/// A key that is left out is the same as one that is written with its default, also where two keys do not go together:
+/// the daemon would otherwise start with a combination that the check refuses.
+#[test]
+fn a_key_that_is_left_out_is_checked_like_its_default() {
+    let all = Config::default().keys();
+    let mut refused = 0;
+    for (n, first) in ALTERNATIVES.iter().enumerate() {
+        for second in &ALTERNATIVES[n..] {
+            let is_same_key = |a: &(&str, &str, &str), b: &(&str, &str, &str)| (a.0, a.1) == (b.0, b.1);
+            if first != second && is_same_key(first, second) {
+                continue;
+            }
+            let set: BTreeSet<_> = [first, second].into();
+            let (mut sparse, mut full) = (String::new(), String::new());
+            for key in &all {
+                if !full.contains(&format!("[{}]\n", key.section)) {
+                    sparse.push_str(&format!("[{}]\n", key.section));
+                    full.push_str(&format!("[{}]\n", key.section));
+                }
+                let other = set.iter().find(|it| (it.0, it.1) == (key.section, &*key.name)).map(|it| it.2);
+                full.push_str(&format!("{} = {}\n", key.name, other.unwrap_or(&key.value)));
+                sparse.extend(other.map(|value| format!("{} = {value}\n", key.name)));
+            }
+            let count = |text: &str| Config::parse(text).map_or_else(|problems| problems.len(), |_| 0);
+            assert_eq!(count(&sparse), count(&full), "{first:?} with {second:?}:\n{sparse}");
+            refused += usize::from(count(&sparse) > 0);
+        }
+    }
+    assert!(refused > 10, "{refused}");
+}
+
+#[test]
+fn a_problem_with_a_default_names_it_and_the_place_of_the_section() {
+    assert_eq!(
+        problems("\n[dns]\nmin-ttl = \"2h\"\n"),
+        [
+            "line 2: dns.max-ttl (not set; its default is \"1h\"): is shorter than dns.min-ttl; raise it, or lower the other"
+        ]
+    );
+    assert_eq!(
+        problems("packets.except = [\"*\"]\n"),
+        ["line 1: packets.devices (not set; its default is [\"auto\"]): `auto` is excluded by `*` in packets.except; \
+             remove one of the two"]
+    );
+}

@@ -11,7 +11,7 @@ use crate::compile::plan::PortPlan;
 use crate::holds::HeldPort;
 use crate::model::addr::L4Addr;
 use crate::model::cause::Cause;
-use crate::model::service::{FrontendKind, PortKey, Slice};
+use crate::model::service::{FrontendKind, PortKey, Slice, SlicePort};
 use crate::state::entries::{ServiceEntry, ServiceId};
 use crate::state::remembered::Views;
 
@@ -31,6 +31,9 @@ impl Engine {
             self.round.released.extend(self.holds.end(id, Some(subject.reason)));
             self.holds.forget(key);
             self.holds.set_protected(id, subject.is_protected);
+            return;
+        }
+        if self.hold_from_start(id, key, subject, plan) {
             return;
         }
         if self.holds.last_known(id).is_some() {
@@ -76,6 +79,45 @@ impl Engine {
         }
         self.holds.forget(key);
         self.holds.set_protected(id, subject.is_protected);
+        true
+    }
+
+    /// Holds the backends that the maps had at the start for a port without others, while its source does not know them.
+    /// Returns whether there are any.
+    fn hold_from_start(
+        &mut self,
+        id: ServiceId,
+        key: &Arc<PortKey>,
+        subject: &Subject<'_>,
+        plan: &mut PortPlan,
+    ) -> bool {
+        if subject.is_confirmed || subject.reason.is_deleted() {
+            return false;
+        }
+        let slices = self.table.owner(&key.service).map_or(&[][..], |(_, slices)| slices);
+        let Some(slice) = slices.iter().find(|slice| is_unknown(slice, key)) else { return false };
+        let desired = self.desired.services.get(&id);
+        let is_held = self.holds.is_from_start(id);
+        let entry = match desired {
+            Some(desired) if is_held || desired.has_backends => Some(desired).filter(|_| is_held),
+            _ => self.realised.services.get(&id),
+        };
+        let admits = |addr| self.config.guard.admits_backend(addr, subject.service.source, self.table.apiservers());
+        let known = entry.filter(|entry| entry.has_backends).and_then(|entry| Views::new(entry).admitted(admits));
+        let Some(known) = known else { return false };
+        let backends: Vec<L4Addr> = known.cluster.iter().map(|(addr, _)| *addr).collect();
+        let since = self.holds.last_known(id).map_or(subject.now, |port| port.since);
+        let Some(port) = HeldPort::last_known(key, backends, slice, since) else { return false };
+        if self.holds.last_known(id).is_some() {
+            self.holds.renew(id, port);
+        } else {
+            self.round.held.extend(self.holds.begin(id, port));
+        }
+        self.holds.note_from_start(id);
+        self.holds.set_protected(id, subject.is_protected);
+        plan.cluster = known.cluster;
+        plan.local = known.local;
+        plan.has_backends = true;
         true
     }
 
@@ -147,6 +189,13 @@ impl Engine {
         let announced = self.holds.begin(id, HeldPort::new(key, known, cause, subject.now));
         self.round.held.extend(announced);
     }
+}
+
+/// Whether the slice says that its source does not know the backends of the port. A slice with a problem that lacks the
+/// port says that there are none.
+fn is_unknown(slice: &Slice, key: &PortKey) -> bool {
+    let is_of = |port: &&SlicePort| *port.name == *key.port && port.protocol == key.protocol;
+    slice.problem.is_some() && slice.ports.iter().find(is_of).is_some_and(|port| port.backends.is_empty())
 }
 
 /// The selected backends of the port that come from slices with a problem, with the first such slice; `None` if there

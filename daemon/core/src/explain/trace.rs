@@ -72,20 +72,15 @@ pub fn destination(to: L4Addr) -> L4Addr {
     }
 }
 
-/// Whether a packet that a process in the node's own network namespace sends to this address is a response to a UDP
-/// socket of that namespace that has bound the port; `is_bound` says at which addresses. A response is not translated.
-/// A sender without a port, as at its first connect(), cannot send a response. `bpf/answers.h` makes the same decision.
-pub fn is_answer(
-    state: &MapState,
-    nodeport_range: &RangeInclusive<u16>,
-    to: L4Addr,
-    has_port: bool,
-    is_bound: impl Fn(L4Addr) -> bool,
-) -> bool {
+/// Whether a datagram that a UDP socket of the node's own network namespace sends to this address is an answer to a socket
+/// of that namespace that has the port; an answer is not translated. `has_received`: the sending socket has received a
+/// datagram from there while the NodePort was served and could not be bound, and was not a client of the NodePort before.
+/// A new socket never answers. `bpf/answers.h` makes the same decision.
+pub fn is_answer(state: &MapState, nodeport_range: &RangeInclusive<u16>, to: L4Addr, has_received: bool) -> bool {
     let to = destination(to);
     let found = lookup_frontend(state, nodeport_range, to);
     let is_nodeport = found.is_some_and(|(at, entry)| at != to && !may_be_bound(state, entry));
-    to.protocol == Protocol::Udp && has_port && is_nodeport && (is_bound(to) || is_bound(to.wildcard()))
+    to.protocol == Protocol::Udp && has_received && is_nodeport
 }
 
 /// The frontend that matches, and its key: the address of the connection, or the unspecified address of a NodePort.
@@ -108,12 +103,12 @@ pub(crate) fn lookup_frontend<'a>(
 }
 
 /// Whether a process on this node is prevented from binding this address, because it would take a NodePort away from
-/// its service for clients outside the node. `bpf/bind.h` makes the same decision.
+/// its service for clients outside the node. A socket that accepts IPv6 only takes fewer ([`taken_nodeports`]), which the
+/// program sees on Linux 6.2 and newer. `bpf/bind.h` makes the same decision.
 pub fn refuses_bind(state: &MapState, nodeport_range: &RangeInclusive<u16>, bound: L4Addr) -> bool {
     if !nodeport_range.contains(&bound.port) || bound.protocol == Protocol::Sctp {
         return false;
     }
-    // The kernel does not show the program whether an IPv6 socket accepts only IPv6.
     taken_nodeports(state, bound, false).next().is_some()
 }
 

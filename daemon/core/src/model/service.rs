@@ -361,7 +361,8 @@ pub struct Slice {
     /// The backends by port.
     pub ports: Vec<SlicePort>,
     /// Why the source cannot tell the current backends, such as `192.0.2.53:53 answers SERVFAIL`. The backends are then
-    /// the last known ones, or none if none are known.
+    /// the last known ones. A port without backends means that none are known: those that the maps had at the start stay
+    /// in use. A slice without the port means that there are none.
     #[serde(default)]
     pub problem: Option<Arc<str>>,
 }

@@ -36,7 +36,7 @@ pub(crate) fn push_spaces(out: &mut String, mut number: usize) {
 
 /// The text with control characters escaped, so that names and paths from a source cannot break the output or send
 /// commands to the operator's terminal.
-pub(crate) fn printable(text: &str) -> Cow<'_, str> {
+pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_control) {
         return Cow::Borrowed(text);
     }
@@ -46,7 +46,7 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
 }
 
 /// Appends the text as [`printable`] returns it.
-pub(crate) fn push_printable(out: &mut String, text: &str) {
+pub fn push_printable(out: &mut String, text: &str) {
     if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
         out.push_str(text);
         return;

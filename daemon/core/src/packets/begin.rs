@@ -7,6 +7,7 @@ use crate::packets::admission::{Refusal, admit};
 use crate::packets::choice::{self, offset_number};
 use crate::packets::connections::{Connection, ENDED_SECONDS, Flags, is_plain_syn};
 use crate::packets::frontend::Frontend;
+use crate::packets::headers::Content;
 use crate::packets::headers::tcp_flags::RST;
 use crate::packets::hook_state::{Decision, HookState};
 use crate::packets::key::{Endpoint, PacketKey, Tuple};
@@ -66,7 +67,7 @@ pub(super) fn begin(
         last_used: now,
         created: now,
         flags: Flags { is_redirected, is_local_view: frontend.is_local, ..Flags::default() },
-        acknowledgment: 0,
+        acknowledgment: syn_acknowledgment(state),
         bytes: 0,
     };
     store(state, key, entry)
@@ -80,6 +81,14 @@ fn unknown(state: &mut HookState<'_>, key: &PacketKey, tcp_flags: u8) -> Decisio
         return state.next();
     }
     state.answer_reset(Reason::Unknown)
+}
+
+/// The number that acknowledges the client's SYN; 0 with UDP.
+fn syn_acknowledgment(state: &HookState<'_>) -> u32 {
+    match state.headers.content {
+        Content::Transport(Protocol::Tcp, ports) => ports.sequence.wrapping_add(1),
+        _ => 0,
+    }
 }
 
 fn no_backend(state: &mut HookState<'_>, protocol: Protocol) -> Decision {
@@ -133,7 +142,7 @@ fn store(state: &mut HookState<'_>, key: &PacketKey, mut entry: Connection) -> R
     };
     entry.to.source = reverse_key.tuple.target;
     let flags = Flags { is_reverse: true, ..entry.flags };
-    let reverse = Connection { to: key.tuple.turned(), flags, ..entry };
+    let reverse = Connection { to: key.tuple.turned(), flags, acknowledgment: 0, ..entry };
     state.tables.forget_ended(&reverse_key, state.node.now(), ENDED_SECONDS);
     state.tables.connections.remove(&reverse_key);
     state.tables.put_half_open(reverse_key, reverse);

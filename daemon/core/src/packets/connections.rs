@@ -20,11 +20,12 @@ const UNPROVED_SECONDS: u32 = 5;
 /// Seconds without a packet after which a TCP connection that has ended may lose its port to another connection.
 pub(super) const ENDED_SECONDS: u32 = 2;
 
-/// Bytes that a client may have received before the programs see that it has received anything.
-const MOST_RECEIVED: u32 = 1 << 20;
+/// Bytes that a client may have received before the programs see that it has received anything: the window in its SYN,
+/// which is never scaled, and a FIN.
+const MOST_RECEIVED: u32 = 1 << 16;
 
-/// Bytes that a client may have sent, and not yet seen acknowledged by the backend, when it sends a RST.
-const MOST_SENT: u32 = 1 << 20;
+/// How far a number of TCP may be from the last one of its kind and still show that the sender sees the connection.
+pub const NEAR: u32 = 1 << 16;
 
 /// Seconds during which the ports of a datagram's first fragment are valid for the others: `net.ipv4.ipfrag_time`.
 const FRAGMENT_SECONDS: u32 = 30;
@@ -48,8 +49,8 @@ pub struct Connection {
     pub created: u32,
     /// The flags.
     pub flags: Flags,
-    /// TCP, in the backend's entry: the number that acknowledges the backend's SYN, 0 if the programs have not seen it;
-    /// after the client has acknowledged it, the number that the backend has acknowledged last.
+    /// TCP, in a handshake: the number that acknowledges the SYN of the entry's side; then what that side has acknowledged
+    /// last. 0 if the programs have not seen it.
     pub acknowledgment: u32,
     /// Bytes of the packets that the entry translated, from the IP header.
     pub bytes: u64,
@@ -64,9 +65,9 @@ pub struct Flags {
     pub is_reverse: bool,
     /// The backend has answered. Only in entries for packets from the backend.
     pub has_replied: bool,
-    /// The entry translated a TCP packet with the FIN flag.
+    /// The entry translated a TCP packet with the FIN flag and the numbers of the connection.
     pub has_fin: bool,
-    /// The entry translated a TCP packet with the RST flag, which the receiver may have accepted.
+    /// The same for the RST flag.
     pub has_reset: bool,
     /// The backend was selected from the local view.
     pub is_local_view: bool,
@@ -144,6 +145,11 @@ pub struct Tables {
     pub answered: (u32, u32),
 }
 
+/// Whether the number is near the last one of its kind.
+const fn is_near(number: u32, last: u32) -> bool {
+    number.wrapping_sub(last).wrapping_add(NEAR) < 2 * NEAR
+}
+
 /// Whether the flags are those of a TCP packet that opens a connection.
 pub const fn is_plain_syn(flags: u8) -> bool {
     flags & (SYN | RST | ACK | FIN) == SYN
@@ -181,11 +187,10 @@ impl Tables {
         entry.belongs_with(key, reverse).then_some((reverse_key, reverse))
     }
 
-    /// Whether the backend has reset the connection, or both ends have closed it. Anyone can send a RST with a client's
-    /// address, and the backend may ignore it.
+    /// Whether one end has reset the connection, or both have closed it.
     pub fn is_closing(&self, key: &PacketKey, entry: &Connection) -> bool {
         let reverse = self.reverse_of(key, entry).map(|(_, reverse)| reverse.flags).unwrap_or_default();
-        reverse.has_reset || (entry.flags.has_fin && reverse.has_fin)
+        entry.flags.has_reset || reverse.has_reset || (entry.flags.has_fin && reverse.has_fin)
     }
 
     /// The client's key of the established connection that has this key for packets from its backend, if it has ended
@@ -238,7 +243,7 @@ impl Tables {
         let received = ports.acknowledgment.wrapping_sub(reverse.acknowledgment);
         let is_known =
             entry.flags.is_assured || reverse.acknowledgment == 0 || !self.keeps(Rule::ProofByAcknowledgment);
-        ports.tcp_flags & (ACK | SYN | RST) == ACK && (is_known || received < MOST_RECEIVED)
+        ports.tcp_flags & (ACK | SYN | RST) == ACK && (is_known || received <= MOST_RECEIVED)
     }
 
     /// Whether both ends take part in the connection of the entry with this key.
@@ -246,26 +251,41 @@ impl Tables {
         self.connections.contains_key(key) || self.half_open.get(key).is_some_and(|entry| entry.flags.is_assured)
     }
 
-    /// Whether a RST under this key may end the connection. Anyone can send one with a client's address, and the backend
-    /// ignores it unless its number is the next one (RFC 5961 section 3.2). The programs see only what the backend has
-    /// acknowledged.
-    fn is_reset(&self, key: &PacketKey, entry: &Connection, sequence: u32) -> bool {
-        if entry.flags.is_reverse || !self.keeps(Rule::ClientResetInWindow) {
-            return true;
-        }
+    /// Whether the sender of the packet is an end of the connection, as its numbers show. In a handshake it acknowledges
+    /// the other side's SYN; afterwards, its sequence number is near what the other side has
+    /// acknowledged last.
+    fn has_numbers_of_end(&self, key: &PacketKey, entry: &Connection, ports: &Ports) -> bool {
         let Some((reverse_key, reverse)) = self.reverse_of(key, entry) else { return false };
-        self.is_established(&reverse_key) && sequence.wrapping_sub(reverse.acknowledgment) < MOST_SENT
+        let last = reverse.acknowledgment;
+        if self.is_established(&reverse_key) {
+            return is_near(ports.sequence, last);
+        }
+        // 0: no SYN has come, or an earlier nodelb has begun the connection.
+        let is_next = if last == 0 { entry.flags.is_reverse } else { is_near(ports.acknowledgment, last) };
+        ports.tcp_flags & ACK != 0 && is_next
     }
 
-    /// Records, in the backend's entry, what the client has to acknowledge, or what the backend has acknowledged.
-    pub fn note_answer(&mut self, key: &PacketKey, ports: &Ports) {
-        let is_established = self.is_established(key);
-        let Some(entry) = self.find_mut(key).filter(|entry| entry.flags.is_reverse) else { return };
-        if is_established && ports.tcp_flags & ACK != 0 {
-            entry.acknowledgment = ports.acknowledgment;
-        } else if !is_established && ports.tcp_flags & SYN != 0 {
-            entry.acknowledgment = ports.sequence.wrapping_add(1);
+    /// The same; in an established connection, the packet may also acknowledge about what the last one did.
+    fn is_of_end(&self, key: &PacketKey, entry: &Connection, ports: &Ports) -> bool {
+        let is_same = ports.tcp_flags & ACK != 0 && is_near(ports.acknowledgment, entry.acknowledgment);
+        (is_same && self.is_established(key)) || self.has_numbers_of_end(key, entry, ports)
+    }
+
+    /// What the entry contains of the acknowledgments after the packet.
+    fn acknowledgment(&self, key: &PacketKey, entry: &Connection, ports: &Ports) -> u32 {
+        let (last, number) = (entry.acknowledgment, ports.acknowledgment);
+        let is_of_end = |rule| self.has_numbers_of_end(key, entry, ports) || !self.keeps(rule);
+        if !self.is_established(key) {
+            let has_chosen = last == 0 && ports.tcp_flags & RST == 0;
+            return match entry.flags.is_reverse && is_of_end(Rule::AnswerByAcknowledgment) {
+                true if ports.tcp_flags & SYN != 0 => ports.sequence.wrapping_add(1),
+                true if has_chosen => ports.sequence,
+                _ => last,
+            };
         }
+        let (moved, behind) = (number.wrapping_sub(last), last.wrapping_sub(number));
+        let is_next = moved < NEAR || (behind > NEAR && is_of_end(Rule::AcknowledgmentInWindow));
+        if ports.tcp_flags & ACK != 0 && (is_next || !self.keeps(Rule::AcknowledgmentInWindow)) { number } else { last }
     }
 
     /// Moves a handshake that the backend and the client have answered to `connections`. If there is no room, the
@@ -275,13 +295,14 @@ impl Tables {
         if !reverse.flags.has_replied || !self.half_open.contains_key(&reverse_key) {
             return;
         }
-        let (mut reverse, entry) = (*reverse, *entry);
+        let (mut reverse, mut entry) = (*reverse, *entry);
         let has_room = self.connections.len() + 2 <= self.limits.connections;
         if reverse.flags.is_assured && !has_room {
             return;
         }
         if !reverse.flags.is_assured {
             reverse.acknowledgment = ports.sequence;
+            entry.acknowledgment = ports.acknowledgment;
         }
         for (key, mut entry) in [(reverse_key, reverse), (*key, entry)] {
             entry.flags.is_assured = !has_room;
@@ -295,16 +316,28 @@ impl Tables {
         if self.connections.contains_key(key) { self.connections.get_mut(key) } else { self.half_open.get_mut(key) }
     }
 
-    /// Records in the entry that it translates a packet of this length.
+    /// Records in the entry that it translates a packet of this length. A FIN or a RST counts only if it comes from an end
+    /// of the connection. A connection that goes on after a RST has not ended: the receiver has ignored it.
     pub fn touch(&mut self, key: &PacketKey, now: u32, ports: &Ports, length: usize) {
-        let is_reset =
-            ports.tcp_flags & RST != 0 && self.find(key).is_some_and(|entry| self.is_reset(key, entry, ports.sequence));
-        let Some(entry) = self.find_mut(key) else { return };
+        let Some(mut entry) = self.find(key).copied() else { return };
+        let has = |flag: u8| ports.tcp_flags & flag != 0;
+        let is_of_end = self.is_of_end(key, &entry, ports);
+        let is_answer = is_of_end || key.protocol != Protocol::Tcp || self.is_established(key);
+        let counts = |rule| is_of_end || !self.keeps(rule);
+        let reset_rule = if entry.flags.is_reverse { Rule::BackendResetInWindow } else { Rule::ClientResetInWindow };
+        let goes_on = is_of_end && !has(RST | SYN) && entry.last_used != now && self.keeps(Rule::ResetTakenBack);
+        let may_reset = has(RST) && (entry.flags.is_reverse || self.is_established(key));
+        if key.protocol == Protocol::Tcp {
+            entry.acknowledgment = self.acknowledgment(key, &entry, ports);
+        }
         entry.last_used = now;
         entry.bytes += length as u64;
-        entry.flags.has_replied |= entry.flags.is_reverse;
-        entry.flags.has_fin |= ports.tcp_flags & FIN != 0;
-        entry.flags.has_reset |= is_reset;
+        entry.flags.has_replied |= entry.flags.is_reverse && (is_answer || !self.keeps(Rule::AnswerByAcknowledgment));
+        entry.flags.has_fin |= has(FIN) && counts(Rule::FinInWindow);
+        entry.flags.has_reset = (entry.flags.has_reset && !goes_on) || (may_reset && counts(reset_rule));
+        if let Some(stored) = self.find_mut(key) {
+            *stored = entry;
+        }
     }
 
     /// Whether the new connection of a client with `key` may use this key for packets from its backend: there is no
@@ -334,7 +367,10 @@ impl Tables {
         if self.find(&reverse_key).is_none() {
             let Flags { is_redirected, is_local_view, .. } = entry.flags;
             let flags = Flags { is_redirected, is_local_view, is_reverse: true, ..Flags::default() };
-            self.put_half_open(reverse_key, Connection { to: key.tuple.turned(), flags, bytes: 0, ..*entry });
+            self.put_half_open(
+                reverse_key,
+                Connection { to: key.tuple.turned(), flags, acknowledgment: 0, bytes: 0, ..*entry },
+            );
         }
         self.reverse_of(key, entry).is_some()
     }

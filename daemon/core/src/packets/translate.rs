@@ -1,6 +1,7 @@
 //! The decision about a packet: what the programs of `bpf/packet.bpf.c` do, as a pure function.
 
 use crate::model::addr::{L4Addr, Protocol};
+use crate::packets::admission::{Admission, admission};
 use crate::packets::begin::begin;
 use crate::packets::choice::offset_number;
 use crate::packets::connections::{Connection, FragmentPorts, Tables, is_plain_syn};
@@ -12,6 +13,10 @@ use crate::packets::icmp;
 use crate::packets::key::{FragmentKey, PacketKey, Side};
 use crate::packets::node::{Node, Packet, Reason, Verdict};
 use crate::packets::rewrite;
+use crate::packets::rule::Rule;
+
+/// Seconds after which a packet that was not answered is lost.
+const ANSWER_SECONDS: u32 = 2;
 
 /// The result of [`translate`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +94,6 @@ fn fragment_key(headers: &Headers, protocol: Protocol, side: Side) -> Option<Fra
 
 /// Records in the entry that it translates the packet.
 fn touched(state: &mut HookState<'_>, key: &PacketKey, entry: Connection, ports: &Ports) -> Connection {
-    state.tables.note_answer(key, ports);
     state.tables.touch(key, state.node.now(), ports, state.headers.length());
     entry
 }
@@ -123,9 +127,9 @@ fn arriving(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) -> Result
 }
 
 /// The entry if the packet continues its connection, which moves to `connections` if it is established now. Not
-/// continued are connections of which the other entry is gone; TCP connections that have ended, that no backend on this
-/// node has answered, or of which the service no longer has the address or the backend, when the client opens a new one;
-/// UDP flows of such a service.
+/// continued are connections of which the other entry is gone; TCP connections that have ended when the client opens a
+/// new one, and those of which the backend does not answer and is on this node or no longer the service's; UDP flows
+/// that would reach another service or view, or another backend, or would not be admitted.
 fn continued(
     state: &mut HookState<'_>,
     key: &PacketKey,
@@ -135,29 +139,30 @@ fn continued(
     if entry.flags.is_reverse {
         return Some(entry);
     }
-    let is_tcp = key.protocol == Protocol::Tcp;
-    let is_new = is_tcp && is_plain_syn(ports.tcp_flags);
+    let is_new = is_plain_syn(ports.tcp_flags);
     let is_half_open = !state.tables.connections.contains_key(key);
-    let is_later = matches!(state.headers.content, Content::LaterFragment(_));
     if is_half_open && !state.tables.has_both(key, &entry) {
         return None;
     }
-    let reverse = state.tables.reverse_of(key, &entry).map(|(_, reverse)| reverse.flags);
+    let reverse = state.tables.reverse_of(key, &entry).map(|(_, reverse)| *reverse);
     if is_new && (reverse.is_none() || state.tables.is_closing(key, &entry)) {
         return None;
     }
-    // If no route led to the backend for a moment, the entry takes it for one of this node.
-    let is_answered = entry.flags.is_redirected || reverse.is_some_and(|flags| flags.has_replied);
-    if is_new && !is_answered {
-        return None;
-    }
-    if is_new || (!is_tcp && !is_later) {
-        found.filter(|frontend| frontend.service == entry.service)?;
+    let has_replied = reverse.is_some_and(|reverse| reverse.flags.has_replied);
+    let is_later = matches!(state.headers.content, Content::LaterFragment(_));
+    let asks = match key.protocol {
+        Protocol::Tcp => is_new && !reverse.is_some_and(|reverse| is_answered(state, &entry, &reverse)),
+        _ => !is_later,
+    };
+    if asks {
+        found.filter(|frontend| leads_to(state, key, &entry, *frontend))?;
         let offset = offset_in_view(state, &entry)?;
-        // A RST ended the client's last connection, not the new one.
-        if offset != entry.offset || (is_new && entry.flags.has_reset) {
+        // If no route led to the backend for a moment, the entry takes it for one of this node.
+        if is_new && !entry.flags.is_redirected && !has_replied {
+            return None;
+        }
+        if offset != entry.offset {
             entry.offset = offset;
-            entry.flags.has_reset &= !is_new;
             let tables = &mut state.tables;
             let table = if is_half_open { &mut tables.half_open } else { &mut tables.connections };
             table.insert(*key, entry);
@@ -167,6 +172,24 @@ fn continued(
         state.tables.establish(key, &entry, ports);
     }
     Some(entry)
+}
+
+/// Whether the frontend leads to what the entry was made for. A UDP flow is admitted again.
+fn leads_to(state: &HookState<'_>, key: &PacketKey, entry: &Connection, frontend: Frontend) -> bool {
+    let is_asked = key.protocol == Protocol::Udp && state.tables.keeps(Rule::FlowAdmittedAgain);
+    let is_admitted = || {
+        let admission = admission(state.node.state, frontend, Some(key.tuple.source.addr));
+        frontend.is_local == entry.flags.is_local_view && admission != Admission::No
+    };
+    frontend.service == entry.service && (!is_asked || is_admitted())
+}
+
+/// Whether the backend takes part in the connection: it has answered, and has not been silent since the client has sent
+/// something, [`ANSWER_SECONDS`] ago.
+fn is_answered(state: &HookState<'_>, entry: &Connection, reverse: &Connection) -> bool {
+    let is_silent = entry.last_used.saturating_sub(reverse.last_used) >= ANSWER_SECONDS
+        && state.node.now().saturating_sub(entry.last_used) >= ANSWER_SECONDS;
+    reverse.flags.has_replied && !is_silent && state.tables.keeps(Rule::SynOfAnsweredConnection)
 }
 
 /// The position of the connection's backend in its view, if it is still there.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::problem::{Observed, Problem, TableUsage};
-use super::reason::Reason;
+use super::reason::{Reason, Severity};
 use crate::check::Check;
 use crate::history::{Record, What};
 use crate::model::service::Source;
@@ -142,7 +142,10 @@ fn node(observed: &Observed, found: &mut Vec<Problem>) {
     }
     for (service, error) in facts.all_health_check_port_errors() {
         let object = service.map_or_else(|| "healthz".to_owned(), ToString::to_string);
-        found.push(Problem::new(Reason::HealthCheckPortClosed, object, &**error));
+        let problem = Problem::new(Reason::HealthCheckPortClosed, object, &**error);
+        // kube-proxy answers as long as it runs, and nodelb tries again every second.
+        let severity = if observed.has_other_proxy { Severity::Notice } else { problem.severity };
+        found.push(Problem { severity, ..problem });
     }
 }
 
@@ -170,6 +173,9 @@ fn tables(observed: &Observed, found: &mut Vec<Problem>) {
     }
     if let Some(failure) = &observed.packet_failure {
         found.push(Problem::new(Reason::PacketPathFailed, "devices", failure));
+    }
+    for program in &observed.programs_ahead {
+        found.push(Problem::new(Reason::ProgramInFront, "devices", program));
     }
     if observed.sweep_failures > 0 {
         let cause = format!("{} searches for ended connections failed", observed.sweep_failures);

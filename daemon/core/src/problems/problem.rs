@@ -102,6 +102,10 @@ pub struct Observed {
     pub closed_listeners: Vec<(String, String)>,
     /// Why packets of clients outside the node are not translated, although the node stays ready.
     pub packet_failure: Option<String>,
+    /// Whether another service proxy is present, such as kube-proxy.
+    pub has_other_proxy: bool,
+    /// The programs of other software that run before those of the packet path, with their devices.
+    pub programs_ahead: Vec<String>,
     /// The reason of each kind of dropped packets, the number of packets, and the time of the last one.
     pub drops: Vec<(&'static str, u64, Time)>,
     /// The number of failed searches for connections that have ended.

@@ -120,13 +120,15 @@ reasons! {
     NodeAddressUnanswered, Warning, "nodelb diff", [],
         "NodePorts do not work on an address of the node";
     HealthCheckPortClosed, Warning, "journalctl -u nodelb", [],
-        "Load balancers get no answer to their health checks";
+        "Load balancers get no answer to their health checks; a notice while another service proxy is present, which answers";
     ProgrammingSlow, Warning, "nodelb history", ["NodelbProgrammingSlow"],
         "Changes of EndpointSlices took more than 10 seconds until the kernel had them";
     MapNearlyFull, Warning, "nodelb maps", ["NodelbMapNearlyFull", "NodelbPacketConnectionsNearlyFull"],
         "A kernel map is more than 90 % full";
     PacketPathFailed, Warning, "nodelb devices", [],
         "Connections from outside the node are not translated, or only by programs of an earlier start";
+    ProgramInFront, Warning, "nodelb devices", [],
+        "A program of other software runs before nodelb's at a network device and may take its packets";
     PacketPortsExhausted, Warning, "nodelb drops", ["NodelbPacketPortsExhausted"],
         "In the last 5 minutes, no source port was free for a connection from outside the node to a backend elsewhere";
     PacketsNotRouted, Warning, "nodelb drops", ["NodelbPacketsNotRouted"],

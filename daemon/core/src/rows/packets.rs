@@ -42,7 +42,7 @@ rows! {
         mtu: u64 = number("MTU"),
         /// Why the device is not used.
         reason: Option<String> = text("Reason"),
-        /// Why the programs cannot be changed.
+        /// Why the programs cannot be changed, or which program of other software runs before them.
         error: Option<String> = text("Error"),
     }
 

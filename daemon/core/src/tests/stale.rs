@@ -109,11 +109,15 @@ fn node(addresses: &[&str]) -> NodeFacts {
 }
 
 /// The verdict in a word or two.
-fn verdict(snapshot: &Snapshot, frontend: &str, backend: &str) -> String {
-    match stale::stale(snapshot, l4(frontend), l4(backend)) {
+fn verdict(snapshot: &Snapshot, frontend: &str, backend_of: &str) -> String {
+    match stale::stale(snapshot, l4(frontend), l4(backend_of)) {
         None => "right".into(),
         Some(Stale::Backend(key)) => format!("gone from {}", key.service),
         Some(Stale::Frontend(address)) => format!("no service has {address}"),
+        Some(Stale::Unready(key, backend)) => {
+            assert_eq!(backend, l4(backend_of));
+            format!("not ready in {}", key.service)
+        }
     }
 }
 
@@ -127,7 +131,7 @@ fn a_backend_keeps_its_sockets_while_its_state_lets_it() {
         (BackendState::Active, "right", "right"),
         (BackendState::Terminating, "right", "right"),
         (BackendState::Maintenance, "right", "right"),
-        (BackendState::NotReady, "gone from shop/dns", "right"),
+        (BackendState::NotReady, "not ready in shop/dns", "right"),
     ] {
         for (protocol, expected) in [("UDP", udp), ("TCP", tcp)] {
             let [frontend, one, two] = [DNS, ONE, TWO].map(|text| text.replace("UDP", protocol));
@@ -158,7 +162,26 @@ fn weight_0_is_drained_and_a_failing_backend_is_left() {
         service.health_check = Some(Arc::default());
     }
     let snapshot = node.send([checked, slice("shop/dns", &both), Change::Quarantine(name("shop/dns"), failing)]);
-    assert_eq!(verdict(&snapshot, DNS, ONE), "gone from shop/dns");
+    assert_eq!(verdict(&snapshot, DNS, ONE), "not ready in shop/dns");
+    assert_eq!(verdict(&snapshot, DNS, TWO), "right");
+}
+
+/// After an outage of the control plane, every endpoint of the cluster is not ready for some seconds.
+#[test]
+fn a_backend_that_is_not_ready_keeps_its_sockets_while_there_is_nothing_better() {
+    use BackendState::{Active, NotReady};
+    let mut node = Node::new();
+    node.send([service("shop/dns", &[DNS]), slice("shop/dns", &[(ONE, Active), (TWO, Active)]), synced()]);
+    let snapshot = node.send([slice("shop/dns", &[(ONE, NotReady), (TWO, NotReady)])]);
+    assert_eq!([ONE, TWO].map(|backend| verdict(&snapshot, DNS, backend)), ["right", "right"], "all are not ready");
+    let before = snapshot.stale_generation;
+    let snapshot = node.send([slice("shop/dns", &[(ONE, NotReady), (TWO, Active)])]);
+    assert_eq!([ONE, TWO].map(|backend| verdict(&snapshot, DNS, backend)), ["not ready in shop/dns", "right"]);
+    assert_ne!(snapshot.stale_generation, before, "sockets are looked at when something better appears");
+    let snapshot = node.send([slice("shop/dns", &[(ONE, Active), (TWO, Active)])]);
+    assert_eq!([ONE, TWO].map(|backend| verdict(&snapshot, DNS, backend)), ["right", "right"]);
+    let snapshot = node.send([slice("shop/dns", &[(TWO, NotReady)])]);
+    assert_eq!(verdict(&snapshot, DNS, ONE), "gone from shop/dns", "a removed backend is no matter of patience");
     assert_eq!(verdict(&snapshot, DNS, TWO), "right");
 }
 

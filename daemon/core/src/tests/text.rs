@@ -4,6 +4,11 @@ use super::*;
 fn characters_that_control_a_terminal_are_replaced() {
     assert_eq!(name("kubectl-edit \u{e9}"), "kubectl-edit \u{e9}");
     assert_eq!(name("a\nb\u{1b}[2Jc\u{202e}d"), "a\u{fffd}b\u{fffd}[2Jc\u{fffd}d");
+    for invisible in
+        ['\u{200b}', '\u{200f}', '\u{061c}', '\u{feff}', '\u{2060}', '\u{e0001}', '\u{e0041}', '\u{9b}', '\u{85}']
+    {
+        assert_eq!(name(&format!("a{invisible}b")), "a\u{fffd}b", "{invisible:?}");
+    }
 }
 
 #[test]

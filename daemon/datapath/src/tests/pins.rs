@@ -25,3 +25,46 @@ fn the_purge_of_the_package_removes_every_map_that_outlives_generations() {
         assert!(words.contains(&name), "{name}");
     }
 }
+
+/// Pins on an ordinary file system.
+fn version(name: &str) -> Pins {
+    let directory = std::env::temp_dir().join(format!("nodelb-pins-{}-{name}", std::process::id()));
+    drop(fs::remove_dir_all(&directory));
+    fs::create_dir(&directory).unwrap();
+    Pins::create(&directory, 1, &CrashPoint::default()).unwrap()
+}
+
+fn fill(directory: &Path) {
+    fs::create_dir(directory).unwrap();
+    NAMES.iter().for_each(|name| fs::write(directory.join(name), "").unwrap());
+}
+
+#[test]
+fn what_cannot_be_a_generation_is_none_and_is_removed() {
+    let pins = version("strays");
+    fill(&pins.generation(3));
+    fs::create_dir_all(pins.generation(7)).unwrap();
+    fs::write(pins.generation(9), "").unwrap();
+    fs::create_dir_all(pins.generation(10).join("slots")).unwrap();
+    fill(&pins.generation(12));
+    fs::remove_file(pins.generation(12).join("slots")).unwrap();
+    fs::create_dir_all(pins.unfinished(4).join("sub/sub")).unwrap();
+    fs::create_dir_all(pins.generation(u32::MAX)).unwrap();
+    assert_eq!(pins.current_generation().unwrap(), Some(3));
+    assert_eq!(list(pins.root()).unwrap(), ["g3", "links"]);
+    fs::remove_file(pins.generation(3).join("slots")).unwrap();
+    assert_eq!(pins.current_generation().unwrap(), None, "a part of a generation is none");
+    assert_eq!(list(pins.root()).unwrap(), ["links"]);
+    fs::remove_dir_all(pins.root().parent().unwrap()).unwrap();
+}
+
+/// The number of the next one was 0, which no start took for a generation.
+#[test]
+fn the_generation_with_the_highest_number_is_renumbered() {
+    let pins = version("highest");
+    fill(&pins.generation(u32::MAX));
+    fill(&pins.generation(1));
+    assert_eq!(pins.current_generation().unwrap(), Some(1));
+    assert_eq!(list(pins.root()).unwrap(), ["g1", "links"]);
+    fs::remove_dir_all(pins.root().parent().unwrap()).unwrap();
+}

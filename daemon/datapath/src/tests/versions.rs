@@ -40,3 +40,21 @@ fn every_layout_has_one_reader_and_todays_is_the_last() {
     assert_eq!(layouts.last(), Some(&LAYOUT));
     assert!(reader(LAYOUT + 1).is_none());
 }
+
+#[test]
+fn a_directory_that_others_may_change_is_not_used_and_one_that_they_may_lock_is_closed_to_them() {
+    let directory = scratch("private");
+    let version = directory.join("v1");
+    fs::create_dir_all(&version).unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    for path in [&directory, &version] {
+        fs::set_permissions(path, Permissions::from_mode(0o757)).unwrap();
+        let refused = Lock::take(&directory).unwrap_err();
+        assert!(matches!(&refused, OpenError::NotOwn { mode: 0o757, directory, .. } if directory == path), "{refused}");
+        assert_eq!(mode(path), 0o757, "it is not changed");
+        fs::set_permissions(path, Permissions::from_mode(0o755)).unwrap();
+    }
+    let lock = Lock::take(&directory).unwrap();
+    assert_eq!((lock.is_some(), mode(&directory), mode(&version)), (true, 0o700, 0o700));
+    fs::remove_dir_all(&directory).unwrap();
+}

@@ -24,7 +24,7 @@ use self::files::{Inputs, Looked, Origin, Reading};
 pub use self::login::CredentialsError;
 use self::login::{Login, Material, Piece};
 use self::plugin::{Printed, Want};
-use super::address::Server;
+use super::address::{Host, Server};
 use super::session::Settings;
 use crate::threads::Threads;
 
@@ -63,7 +63,23 @@ pub fn check(settings: &Settings) -> Result<Vec<String>, CredentialsError> {
     if let Some(material) = material(&inputs, None) {
         Login::new(&material, None)?;
     }
-    Ok(inputs.notices)
+    let problem = inputs.server.as_ref().and_then(|server| service_address(server, settings));
+    match problem {
+        Some(problem) if settings.servers.is_empty() => Err(CredentialsError(problem)),
+        problem => Ok(inputs.notices.into_iter().chain(problem.map(|problem| format!("note: {problem}"))).collect()),
+    }
+}
+
+/// Why the server of a kubeconfig, which a pod may have made, is no apiserver.
+fn service_address(server: &Server, settings: &Settings) -> Option<String> {
+    let Host::Ip(ip) = server.address.host else { return None };
+    let net = settings.service_cidrs.iter().find(|net| net.contains(&ip))?;
+    let path = settings.kubeconfig.as_ref()?.display();
+    Some(format!(
+        "{path}: its server {} is a service address (it lies in {net}), and nodelb never translates its own connections; \
+         write an address the apiserver itself listens on",
+        server.address
+    ))
 }
 
 /// The files and programs that the credentials depend on.

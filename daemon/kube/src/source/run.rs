@@ -224,7 +224,9 @@ impl Running {
 
     /// Sends the remembered state to the owner task.
     async fn recall(&mut self) -> Result<(), OwnerIsGone> {
-        let mut changes = self.source.state.load(&self.source.node).await;
+        let loaded = self.source.state.load(&self.source.node).await;
+        self.saver.recalled(&self.source.state, &loaded);
+        let mut changes = loaded.changes;
         changes.retain(|change| self.source.has_node_object || !matches!(change, Change::NodeObject(_)));
         self.log_node(&changes);
         for change in &changes {

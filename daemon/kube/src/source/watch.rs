@@ -16,7 +16,7 @@ use tracing::debug;
 
 use self::history::Behind;
 pub use self::history::Restores;
-use crate::api::decode::{Decoder, Kind, ListWatchEvent, Version};
+use crate::api::decode::{Decoder, Kind, ListWatchEvent, Version, invalid};
 use crate::api::list_watch::{ListWatch, Start, Timeouts};
 use crate::api::request::Query;
 use crate::apiserver::connection::error::LinkError;
@@ -363,11 +363,17 @@ impl Watcher {
             };
             let was_list = is_list;
             let version = newest(&events);
+            let is_unversioned = has_unknown_version(&events);
             is_list &= !events.iter().any(|event| matches!(event, ListWatchEvent::ListDone(_)));
             self.learn(version.unwrap_or_default());
             self.is_up |= !was_list && version.is_some();
             self.receive(session, events).await;
             self.version = version.filter(|_| !is_list).or(self.version);
+            if is_unversioned {
+                // A watch from version 0 would replay the present and no deletion.
+                self.version = None;
+                return Err(invalid("it has no resourceVersion from which nodelb could watch; nodelb lists again"));
+            }
             if was_list && !is_list {
                 self.broken_lists = 0;
                 response.timeouts.silence = self.timeouts.watch_silence;
@@ -434,7 +440,8 @@ impl Watcher {
     }
 }
 
-/// The highest version in these events. The version of a complete list replaces those of its objects.
+/// The highest version in these events. The version of a complete list replaces those of its objects. Version 0 is an
+/// unknown one.
 fn newest(events: &[ListWatchEvent]) -> Option<Version> {
     let mut newest = None;
     for event in events {
@@ -442,10 +449,21 @@ fn newest(events: &[ListWatchEvent]) -> Option<Version> {
             ListWatchEvent::Upsert(object) | ListWatchEvent::Delete(object) if object.version != Version::default() => {
                 newest = newest.max(Some(object.version));
             }
-            ListWatchEvent::Bookmark(version) => newest = newest.max(Some(*version)),
-            ListWatchEvent::ListDone(version) => newest = Some(*version),
+            ListWatchEvent::Bookmark(version) if *version != Version::default() => newest = newest.max(Some(*version)),
+            ListWatchEvent::ListDone(version) => newest = Some(*version).filter(|it| *it != Version::default()),
             _ => {}
         }
     }
     newest
 }
+
+/// Whether a list or a bookmark does not say which version it leads to.
+fn has_unknown_version(events: &[ListWatchEvent]) -> bool {
+    let unknown = Version::default();
+    let is_unknown = |event: &ListWatchEvent| matches!(event, ListWatchEvent::Bookmark(it) | ListWatchEvent::ListDone(it) if *it == unknown);
+    events.iter().any(is_unknown)
+}
+
+#[cfg(test)]
+#[path = "tests/watch.rs"]
+mod tests;

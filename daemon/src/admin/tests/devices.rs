@@ -24,9 +24,11 @@ fn report() -> DevicesReport {
         device,
         is_attached,
         error: error.map(str::to_owned),
+        ahead: None,
     };
     DevicesReport {
         failure: None,
+        has_other_proxy: false,
         decision: Some(Decision { activity: Activity::On, reason: "because".into() }),
         method: Some(HookMethod::Tcx),
         repairs: 2,
@@ -46,6 +48,9 @@ fn each_device_has_a_role_and_a_state() {
     assert_eq!(seen, [("uplink", "attached"), ("pod", "failed"), ("none", "unused")]);
     assert_eq!(rows[0].source_addresses, ["203.0.113.1"]);
     assert_eq!(rows[1].error.as_deref(), Some("refused"));
+    let ahead = DeviceReport { ahead: Some("the program other".into()), ..report.devices[0].clone() };
+    let row = device(&ahead);
+    assert_eq!((row.programs.as_str(), row.error.as_deref()), ("attached", Some("the program other")));
     assert!(rows[2].reason.as_ref().is_some_and(|reason| reason.contains("it is down")), "{rows:?}");
     let row = packets(&report);
     assert_eq!((row.translation.as_str(), row.hooks.as_deref(), row.repairs), ("on", Some("tcx"), 2));

@@ -85,3 +85,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_route_that_is_missing_for_long_counts_without_other_evidence() {
+    let check = HealthCheck { interval: Duration::from_secs(10), fall: 2, ..HealthCheck::default() };
+    let (mut routes, target) = (Routes::default(), TargetId(1));
+    // Three times two intervals, each up to a tenth shorter.
+    for (seconds, expected) in [(100, false), (110, false), (153, false), (154, true), (170, true)] {
+        assert_eq!(routes.note_missing(target, &check, Moment(seconds * 1_000)), expected, "{seconds}");
+    }
+    routes.note(target, Family::Ipv4, Moment(180_000));
+    assert!(!routes.note_missing(target, &check, Moment(190_000)), "it had a route meanwhile");
+    routes.leave(target);
+    assert!(!routes.note_missing(target, &check, Moment(300_000)), "a target that is followed again");
+}

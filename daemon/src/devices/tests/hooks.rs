@@ -13,6 +13,10 @@ pub(crate) struct Kernel {
     /// Devices the programs of which another process has removed.
     pub(crate) removed: BTreeSet<u32>,
     pub(crate) calls: Vec<String>,
+    /// Programs of other software in front.
+    pub(crate) ahead: Vec<Ahead>,
+    /// Whether that software moves to the front again.
+    pub(crate) is_ahead_again: bool,
 }
 
 #[derive(Clone, Default)]
@@ -51,6 +55,19 @@ impl Attach for Fake {
     fn faults(&self) -> Vec<HookFault> {
         let fault = |ifindex: &u32| HookFault { ifindex: *ifindex, direction: Direction::In, reason: "gone".into() };
         self.kernel().removed.iter().map(fault).collect()
+    }
+
+    fn ahead(&self) -> Vec<Ahead> {
+        self.kernel().ahead.clone()
+    }
+
+    fn move_to_front(&mut self, ifindex: u32, direction: Direction) -> io::Result<()> {
+        let mut kernel = self.kernel();
+        kernel.calls.push(format!("move {ifindex} {direction}"));
+        if !kernel.is_ahead_again {
+            kernel.ahead.clear();
+        }
+        Ok(())
     }
 
     fn method(&self) -> HookMethod {
@@ -132,4 +149,34 @@ fn a_refusal_is_reported_and_tried_again() {
     fake.kernel().refused.clear();
     assert!(hooks.sync(&devices, true).is_empty());
     assert_eq!(calls(&fake), ["attach 1", "attach 2", "attach 1"]);
+}
+
+#[test]
+fn programs_move_to_the_front_once_for_each_other_program() {
+    let fake = Fake::default();
+    let mut hooks = Hooks::new(Box::new(fake.clone()));
+    let devices = [device(1, "eth0", Role::Uplink)];
+    hooks.sync(&devices, true);
+    let other = |program| Ahead { ifindex: 1, direction: Direction::In, program, name: "other".into() };
+    calls(&fake);
+    fake.kernel().ahead = vec![other(7)];
+    hooks.sync(&devices, true);
+    assert_eq!((calls(&fake), hooks.ahead(1)), (vec!["move 1 ingress".into()], None));
+
+    fake.kernel().ahead = vec![other(7)];
+    hooks.sync(&devices, true);
+    assert_eq!(calls(&fake), [""; 0], "the same program is in front again");
+    assert_eq!(hooks.ahead(1), Some("the program other runs before nodelb's at ingress"));
+
+    fake.kernel().is_ahead_again = true;
+    for program in 8..20 {
+        fake.kernel().ahead = vec![other(program)];
+        hooks.sync(&devices, true);
+    }
+    assert_eq!(calls(&fake).len() + 1, MOVES, "not without end");
+    assert_eq!(hooks.repairs(), MOVES as u64);
+
+    fake.kernel().ahead.clear();
+    hooks.sync(&devices, true);
+    assert_eq!(hooks.ahead(1), None);
 }

@@ -5,8 +5,13 @@ use std::thread::{self, JoinHandle};
 
 use nodelb_datapath::Direction;
 
+use nodelb_datapath::xtables::LegacyTables;
+
 use super::*;
 use crate::sockets::reaper::wire::{HEADER, Hello, Outcome, encode_outcomes};
+
+/// An order to look for the rules of kube-proxy.
+const RULES: Order = Order::Rules(LegacyTables { v4: true, v6: false });
 
 /// Answers as many orders of each connection with this outcome, one connection after the other.
 fn reapers(path: &Path, connections: Vec<(usize, Outcome)>) -> JoinHandle<Vec<Order>> {
@@ -43,12 +48,12 @@ async fn a_reaper_that_has_ended_is_replaced_at_the_next_order() {
     let answered = reapers(&path, vec![(2, FOUND), (1, REFUSED)]);
     let reaper = PacketReaper::new(Reaper::Behind(path));
     for _ in 0..2 {
-        assert_eq!(reaper.order(&Order::Rules, None).await.unwrap(), 3);
+        assert_eq!(reaper.order(&RULES, None).await.unwrap(), 3);
     }
-    let refused = reaper.order(&Order::Rules, None).await.unwrap_err();
+    let refused = reaper.order(&RULES, None).await.unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied);
-    assert_eq!(answered.join().unwrap(), [Order::Rules, Order::Rules, Order::Rules]);
-    assert!(reaper.order(&Order::Rules, None).await.is_err(), "no reaper is left");
+    assert_eq!(answered.join().unwrap(), [RULES, RULES, RULES]);
+    assert!(reaper.order(&RULES, None).await.is_err(), "no reaper is left");
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ fn a_failed_search_keeps_what_was_found_before() {
     let rules = |has_table| Ok(KubeProxyRules { has_table, has_chains: false });
     let refused = || find(&Machine::default(), Err(io::ErrorKind::PermissionDenied.into()));
     let first = refused().after(&Findings::default());
-    assert!(!first.is_complete && first.error.unwrap().contains("rules of nftables"));
+    assert!(!first.is_complete && first.error.unwrap().contains("rules of kube-proxy"));
 
     let found = find(&Machine::default(), rules(true)).after(&Findings::default());
     assert!(found.is_complete && found.error.is_none());

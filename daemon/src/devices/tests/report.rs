@@ -15,7 +15,7 @@ fn device(name: &str, role: Role, error: Option<&str>) -> DeviceReport {
         v6: None,
         role,
     };
-    DeviceReport { device, is_attached, error: error.map(str::to_owned) }
+    DeviceReport { device, is_attached, error: error.map(str::to_owned), ahead: None }
 }
 
 fn report(activity: Activity, devices: Vec<DeviceReport>) -> DevicesReport {

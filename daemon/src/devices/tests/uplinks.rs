@@ -110,13 +110,15 @@ fn hardware_with_an_address_is_an_uplink() {
     let mut host = Host::new();
     host.add("eth1", "");
     host.add("eth2", "").is_up = false;
+    host.add("eth3", "").is_up = false;
     host.add("ib0", "").link_type = 32;
     host.address("eth2", "203.0.113.2");
     let expected = [
         ("lo", "the loopback device"),
         ("eth0", "uplink"),
         ("eth1", "it has neither an address nor a route"),
-        ("eth2", "it is down"),
+        ("eth2", "uplink"),
+        ("eth3", "it is down"),
         ("ib0", "the programs do not support its link layer (ARPHRD type 32)"),
     ];
     assert_eq!(host.roles(""), expected.map(|(name, role)| (name.into(), role.into())));
@@ -129,23 +131,67 @@ fn hardware_with_an_address_is_an_uplink() {
 fn an_uplink_that_goes_down_and_up_keeps_its_programs() {
     let mut host = Host::new();
     let before = host.devices("");
+    let mut former = Former::new();
+    keep(&mut before.clone(), &mut former, &host.machine);
     let index = host.index("eth0");
     host.machine.interfaces.get_mut(&index).unwrap().is_up = false;
     host.machine.addresses.retain(|address| address.interface != index);
     let down = host.devices("");
     let mut kept = down.clone();
-    keep(&mut kept, &before);
+    keep(&mut kept, &mut former.clone(), &host.machine);
     let eth0 = |devices: &[Device]| devices.iter().find(|device| device.ifindex == index).unwrap().clone();
     assert_eq!(eth0(&kept), eth0(&before), "with its addresses, which answers need when it is back");
     let mut never_used = down.clone();
-    keep(&mut never_used, &down);
+    keep(&mut never_used, &mut Former::new(), &host.machine);
     assert_eq!(never_used, down);
     let mut excluded = host.devices("except = [\"eth0\"]");
     host.machine.interfaces.get_mut(&index).unwrap().is_up = true;
     excluded[0].role = Role::Unused(Reason::Excluded { is_needed: true });
     let wanted = excluded.clone();
-    keep(&mut excluded[..1], &before);
+    keep(&mut excluded[..1], &mut former, &host.machine);
     assert_eq!(excluded[..1], wanted[..1], "the configuration decides");
+}
+
+/// The stack resets a connection to a remote backend if an answer arrives before the programs are attached.
+#[test]
+fn a_device_has_its_programs_before_it_is_up() {
+    let mut host = Host::new();
+    host.add("flannel.1", "vxlan").is_up = false;
+    host.add("tunl0", "ipip").is_up = false;
+    host.add("wg0", "wireguard").is_up = false;
+    host.elsewhere("direct", "veth").add("dummy0", "dummy");
+    for index in [host.index("direct"), host.index("dummy0")] {
+        host.machine.interfaces.get_mut(&index).unwrap().is_up = false;
+    }
+    assert_eq!(host.role("flannel.1", ""), "uplink");
+    assert_eq!(host.role("wg0", ""), "uplink");
+    assert_eq!(host.role("wg0", "except = [\"wg0\"]"), "it is down");
+    assert_eq!(host.role("tunl0", ""), "it is down", "every network namespace has one");
+    assert_eq!(host.role("direct", ""), "it is down");
+    assert_eq!(host.role("direct", "devices = [\"auto\", \"direct\"]"), "uplink");
+    assert_eq!(host.role("dummy0", ""), "it is down");
+}
+
+#[test]
+fn an_uplink_that_is_made_again_is_one_from_the_start() {
+    let mut host = Host::new();
+    host.add("bond1", "bond");
+    host.address("bond1", "203.0.113.2");
+    let mut former = Former::new();
+    keep(&mut host.devices(""), &mut former, &host.machine);
+    let mut gone = Host::new().devices("");
+    keep(&mut gone, &mut former, &Host::new().machine);
+    let mut again = Host::new();
+    again.add("other", "");
+    again.add("bond1", "bond").is_up = false;
+    let mut devices = again.devices("");
+    assert_eq!(devices[3].role, Role::Unused(Reason::Down));
+    keep(&mut devices, &mut former, &again.machine);
+    assert_eq!((&devices[3].role, devices[3].v4), (&Role::Uplink, None), "its addresses are not known yet");
+    again.machine.interfaces.get_mut(&4).unwrap().kind = "dummy".into();
+    let mut devices = again.devices("");
+    keep(&mut devices, &mut former, &again.machine);
+    assert_eq!(devices[3].role, Role::Unused(Reason::Down), "a device of another kind");
 }
 
 #[test]

@@ -92,3 +92,33 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn records_of_other_classes_do_not_count() {
+    let mut chaos = address("web.example", 5, "192.0.2.1");
+    chaos.dns_class = DNSClass::CH;
+    let answer = |records| read(&question(RecordType::A), &message(records)).unwrap();
+    assert_eq!(answer(vec![chaos.clone()]), Answer::Empty(None));
+    let addresses = vec!["192.0.2.2".parse().unwrap()];
+    let both = vec![chaos, address("web.example", 5, "192.0.2.2")];
+    assert_eq!(answer(both), Answer::Records(Records::Addresses(addresses), 5));
+}
+
+#[test]
+fn addresses_that_no_host_has_are_refused() {
+    for addr in [
+        "0.0.0.0",
+        "0.1.2.3",
+        "240.0.0.1",
+        "255.255.255.254",
+        "255.255.255.255",
+        "224.0.0.1",
+        "127.0.0.1",
+        "::ffff:0.1.2.3",
+    ] {
+        assert!(refusal(addr.parse().unwrap()).is_some(), "{addr}");
+    }
+    for addr in ["1.0.0.0", "192.0.2.1", "223.255.255.255", "10.0.0.1", "2001:db8::1"] {
+        assert!(refusal(addr.parse().unwrap()).is_none(), "{addr}");
+    }
+}

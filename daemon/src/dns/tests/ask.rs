@@ -143,6 +143,29 @@ async fn datagrams_that_do_not_answer_the_query_are_ignored() {
 }
 
 #[tokio::test]
+async fn a_response_that_says_nothing_is_reported_as_such_and_the_server_has_responded() {
+    let cut = |query: &[u8]| {
+        let right = bytes(query, one_address());
+        vec![right[..right.len() - 1].to_vec()]
+    };
+    let other = |query: &[u8]| {
+        let mut other = answer(query, one_address());
+        other.queries[0].set_name(Name::from_ascii("other.example.").unwrap());
+        vec![other.to_vec().unwrap()]
+    };
+    let replies: [(fn(&[u8]) -> Vec<Vec<u8>>, &str); 2] = [
+        (cut, "sends an answer that cannot be decoded"),
+        (other, "sends something else than an answer to the question"),
+    ];
+    for (reply, text) in replies {
+        let (server, task) = over_udp_with(Duration::ZERO, reply).await;
+        let failure = asked(server).await.unwrap_err();
+        assert_eq!((&*failure.text, failure.has_responded), (text, true));
+        task.abort();
+    }
+}
+
+#[tokio::test]
 async fn an_answer_from_another_port_is_none() {
     let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
     let server = socket.local_addr().unwrap();
@@ -178,7 +201,8 @@ async fn a_server_that_sends_byte_after_byte_does_not_hold_the_question() {
     let (server, task) = over_tcp_with(Duration::from_millis(50), truncated, |_| vec![vec![0xff]; 1_000]).await;
     let begun = Instant::now();
     let failure = asked(server).await.unwrap_err();
-    assert_eq!(failure.text, "does not respond within 1s");
+    assert_eq!(failure.text, "truncates its answer, and over TCP: does not respond within 1s");
+    assert!(failure.has_responded, "over UDP: it can be asked about other names");
     assert!(failure.is_timeout && begun.elapsed() < Duration::from_secs(5));
     task.abort();
 }

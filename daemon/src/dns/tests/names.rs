@@ -281,7 +281,7 @@ fn records_of_an_earlier_run_are_in_use_also_those_of_targets() {
     let mut names = Names::new(BOUNDS, 1, recalled.clone());
     names.follow(wanted(&[srv]), Moment(0));
     assert!(names.entry(&of_target).is_some_and(|entry| entry.known.is_some()));
-    assert!(names.unanswered().is_none());
+    assert!(!names.has_unheard());
     assert_eq!(names.known(), recalled);
 }
 
@@ -315,4 +315,35 @@ fn questions_that_have_failed_can_be_left_out() {
     assert_eq!(names.take_due(due, Which::NotFailed), Some(other));
     assert_eq!(names.take_due(due, Which::NotFailed), None);
     assert_eq!(names.take_due(due, Which::All), Some(failing));
+}
+
+/// An assertion in this module would end the daemon at each start.
+#[test]
+fn no_accepted_configuration_and_no_answer_ends_the_daemon() {
+    let seconds = [1_u64, 2, 60, 3_599, 3_600, 3_601, 604_800];
+    let ttls = [0, 1, 10, 3_600, i32::MAX as u32, u32::MAX];
+    let question = question("web.example", RecordType::A);
+    for (min, max) in seconds.iter().flat_map(|min| seconds.map(|max| (min * 1_000, max * 1_000))) {
+        for hold in [None, Some(0), Some(1_000), Some(u64::MAX)] {
+            let mut names = Names::new(Bounds { min_ttl: min, max_ttl: max, hold }, 1, BTreeMap::new());
+            names.follow(wanted(std::slice::from_ref(&question)), Moment(0));
+            let server = || Arc::from("192.0.2.53:53");
+            let negative = |ttl: u32| {
+                [Answer::Empty(Some(ttl)), Answer::NoSuchName(Some(ttl)), Answer::NoSuchName(None)]
+                    .map(|answer| Reply::Answered(server(), answer))
+            };
+            let failed = || Reply::Failed("192.0.2.53:53 answers SERVFAIL".into());
+            let replies = ttls.into_iter().flat_map(|ttl| {
+                let positive = [records(&["0.0.0.0"], ttl), records(&["192.0.2.1"], ttl), failed()];
+                negative(ttl).into_iter().chain(positive).chain(negative(ttl))
+            });
+            for reply in replies {
+                let now = names.next_due(Which::All).unwrap();
+                assert!(names.take_due(now, Which::All).is_some());
+                names.answer(&question, reply, now, 0);
+                let pause = names.next_due(Which::All).unwrap().0 - now.0;
+                assert!(pause >= min, "{pause} for {min} to {max}");
+            }
+        }
+    }
 }

@@ -10,7 +10,7 @@ use nodelb_core::explain::reports;
 use nodelb_core::filter::Filter;
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::node::NodeFacts;
-use nodelb_core::state::entries::Realised;
+use nodelb_core::state::entries::{CANARIES, Realised};
 use nodelb_core::state::status::Status;
 use nodelb_kube::clock::Clock;
 use tokio::sync::oneshot;
@@ -20,6 +20,9 @@ use super::*;
 use crate::dns::report::{NameReport, NameState};
 use crate::dns::server::{Script, Server, address, alias, srv};
 use crate::files::{merge, parse};
+
+#[path = "restart.rs"]
+mod restart;
 
 /// A resolver between a file and an engine, with maps in memory.
 struct Rig {
@@ -74,7 +77,7 @@ impl Rig {
             clock,
             reports: reports_in,
             register: Arc::new(|_| Ok(())),
-            servers,
+            servers: servers.iter().map(|it| DnsServer::from(*it)).collect(),
             resolv_conf: directory.join("resolv.conf"),
             bounds,
             directory: directory.to_owned(),

@@ -1,24 +1,72 @@
 use super::*;
 
+fn servers_of(text: &str) -> (Vec<String>, Vec<String>) {
+    let (servers, problems) = of_resolv_conf(text, &|name| (name == "eth0").then_some(7));
+    (servers.iter().map(ToString::to_string).collect(), problems)
+}
+
 #[test]
 fn servers_of_resolv_conf() {
-    let text = "# comment\nsearch example.com\nnameserver 192.0.2.53\nnameserver  2001:db8::53 \nnameserver nonsense\n\
+    let text = "# comment\nsearch example.com\nnameserver 192.0.2.53\nnameserver  2001:db8::53 \n\
                 options edns0\nnameserver 192.0.2.54\nnameserver 192.0.2.55\n";
-    let servers: Vec<String> = of_resolv_conf(text).iter().map(ToString::to_string).collect();
-    assert_eq!(servers, ["192.0.2.53:53", "[2001:db8::53]:53", "192.0.2.54:53"]);
-    assert_eq!(of_resolv_conf("")[0].to_string(), "127.0.0.1:53");
+    assert_eq!(servers_of(text).0, ["192.0.2.53:53", "[2001:db8::53]:53", "192.0.2.54:53"]);
+    assert_eq!(servers_of("").0, ["127.0.0.1:53"]);
+}
+
+#[test]
+fn a_server_at_a_network_interface_is_asked_there() {
+    let text = "nameserver fe80::1%eth0\nnameserver fe80::2%3\n";
+    assert_eq!(servers_of(text), (vec!["[fe80::1%7]:53".into(), "[fe80::2%3]:53".into()], Vec::new()));
+}
+
+#[test]
+fn a_line_that_is_not_understood_is_reported_and_no_other_server_is_asked_for_it() {
+    let (servers, problems) = servers_of("nameserver fe80::1%eth9\nnameserver nonsense\u{1b}\nnameserver\n");
+    assert!(servers.is_empty());
+    let expected = [
+        "line 1: `fe80::1%eth9` names `eth9`, which is no network interface; it is not asked",
+        "line 2: `nonsense\u{fffd}` is not an address; it is not asked",
+        "line 3: `` is not an address; it is not asked",
+    ];
+    assert_eq!(problems, expected);
+}
+
+fn name(text: &str) -> DnsName {
+    DnsName::of_labels(text).unwrap()
 }
 
 #[test]
 fn a_server_that_does_not_respond_is_asked_last_for_a_while() {
     let [a, b]: [SocketAddr; 2] = ["192.0.2.1:53", "192.0.2.2:53"].map(|text| text.parse().unwrap());
-    let mut servers = Servers::default();
+    let (mut servers, web) = (Servers::default(), name("web.example"));
     assert!(servers.set(&[a, b]) && !servers.set(&[a, b]));
-    servers.note(a, false, Moment(0));
+    servers.note(a, (&web, 1), false, Moment(0));
     assert_eq!(servers.in_order(Moment(1)), [b, a]);
     assert_eq!(servers.in_order(Moment(LAST_FOR)), [a, b]);
-    servers.note(b, false, Moment(1));
+    servers.note(b, (&web, 1), false, Moment(1));
     assert_eq!(servers.in_order(Moment(2)), [a, b], "all of them are asked");
-    servers.note(a, true, Moment(2));
+    servers.note(a, (&web, 1), true, Moment(2));
     assert_eq!(servers.in_order(Moment(3)), [a, b]);
+}
+
+#[test]
+fn a_server_is_not_asked_last_for_some_names_without_a_response() {
+    let [a, b]: [SocketAddr; 2] = ["192.0.2.1:53", "192.0.2.2:53"].map(|text| text.parse().unwrap());
+    let mut servers = Servers::default();
+    servers.set(&[a, b]);
+    for _ in 0..100 {
+        servers.note(a, (&name("one.example"), 3), false, Moment(0));
+        servers.note(a, (&name("two.example"), 3), false, Moment(0));
+    }
+    assert_eq!(servers.in_order(Moment(1)), [a, b]);
+    servers.note(a, (&name("three.example"), 3), false, Moment(1));
+    assert_eq!(servers.in_order(Moment(2)), [b, a], "it is silent about all of them");
+    // Of many names, a few are enough; a response to any begins again.
+    servers.note(a, (&name("three.example"), 3), true, Moment(2));
+    for n in 1..MAX_SILENT {
+        servers.note(a, (&name(&format!("n{n}.example")), 10_000), false, Moment(3));
+    }
+    assert_eq!(servers.in_order(Moment(4)), [a, b]);
+    servers.note(a, (&name("last.example"), 10_000), false, Moment(5));
+    assert_eq!(servers.in_order(Moment(6)), [b, a]);
 }

@@ -1,20 +1,49 @@
 use super::*;
 use crate::files::named::RecordType;
 
+fn saved() -> Saved {
+    let question = Question { name: DnsName::of_labels("web.example").unwrap(), record: RecordType::A };
+    let records = Records::Addresses(vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()]);
+    let answers: Answers = [(question, Known { records, server: "192.0.2.53:53".into(), since: 9 })].into();
+    let backends = vec![UsedBackend { addr: "192.0.2.9".parse().unwrap(), port: 80, weight: 1 }];
+    let used = Used { backends, server: "192.0.2.53:53".into(), since: 8 };
+    Saved { answers, in_use: [(SliceName::new("shop", "dns:web"), used)].into() }
+}
+
 #[test]
 fn the_file_has_what_was_written_and_hostile_contents_are_left_out() {
     let scratch = tempfile::tempdir().unwrap();
     let path = scratch.path().join("names.json");
-    let question = Question { name: DnsName::of_labels("web.example").unwrap(), record: RecordType::A };
-    let records = Records::Addresses(vec!["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()]);
-    let answers: Answers = [(question, Known { records, server: "192.0.2.53:53".into(), since: 9 })].into();
-    write(&path, &answers).unwrap();
-    assert_eq!(read(&path).unwrap(), answers);
+    write(&path, &saved()).unwrap();
+    assert_eq!(read(&path).unwrap(), saved());
     let text = std::fs::read_to_string(&path).unwrap();
     for (from, to) in [("web.example", "w\\u001b.example"), ("web.example", "WEB.example"), ("web.example", "")] {
         std::fs::write(&path, text.replace(from, to)).unwrap();
-        assert_eq!(read(&path).unwrap(), Answers::new(), "{to}");
+        assert_eq!(read(&path).unwrap(), Saved { answers: Answers::new(), ..saved() }, "{to}");
+    }
+    for (from, to) in [("192.0.2.9", "0.0.0.0"), ("192.0.2.9", "127.0.0.1"), ("\"port\": 80", "\"port\": 0")] {
+        assert!(text.contains(from), "{text}");
+        std::fs::write(&path, text.replace(from, to)).unwrap();
+        assert_eq!(read(&path).unwrap(), Saved { in_use: UsedBySlice::new(), ..saved() }, "{to}");
     }
     std::fs::write(&path, "{").unwrap();
     assert!(read(&path).is_err() && scratch.path().join("names.json.corrupt").exists());
+}
+
+/// Earlier versions store the answers alone, and ignore what they do not know.
+#[test]
+fn files_of_an_earlier_version_are_read_and_an_earlier_version_reads_this_one() {
+    #[derive(serde::Deserialize)]
+    struct Earlier {
+        version: u32,
+        answers: Vec<Entry>,
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let path = scratch.path().join("names.json");
+    let old = r#"{"version":1,"answers":[{"question":{"name":"web.example","record":"A"},"records":{"addresses":["192.0.2.1","2001:db8::1"]},"server":"192.0.2.53:53","since":9}]}"#;
+    std::fs::write(&path, old).unwrap();
+    assert_eq!(read(&path).unwrap(), Saved { in_use: UsedBySlice::new(), ..saved() });
+    write(&path, &saved()).unwrap();
+    let earlier: Earlier = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    assert_eq!((earlier.version, earlier.answers.len()), (1, 1));
 }

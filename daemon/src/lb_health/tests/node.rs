@@ -119,7 +119,7 @@ async fn an_address_in_use_is_reported_and_retried() {
         &*error,
         &format!(
             "cannot answer /healthz health checks of load balancers on {here}: another process listens there, perhaps \
-             kube-proxy: stop it, or change kubernetes.healthz-addresses"
+             kube-proxy, which answers until it ends: stop it, or change kubernetes.healthz-addresses"
         )
     );
     drop(taken);

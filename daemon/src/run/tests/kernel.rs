@@ -42,6 +42,7 @@ fn what_may_pass_by_itself_ends_with_a_code_that_is_tried_again() {
         OpenError::NotPermitted { missing: Vec::new() },
         OpenError::Forbidden { reason: reason() },
         OpenError::NoBpffs { directory: directory() },
+        OpenError::NotOwn { directory: directory(), owner: 1000, mode: 0o755 },
         OpenError::NoCgroup2,
         OpenError::BadCgroup { path: directory(), reason: reason() },
         OpenError::Lacks { what: reason() },

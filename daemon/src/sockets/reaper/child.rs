@@ -11,6 +11,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{getsockopt, sockopt};
 use nix::unistd::geteuid;
 use nodelb_cli::exit::{Code, Failure};
+use nodelb_datapath::xtables::LegacyTables;
 use nodelb_datapath::{ChangeFilters, InThisProcess};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
@@ -77,7 +78,7 @@ fn serve(mut line: UnixStream, hello: Hello, home: &Home) -> io::Result<()> {
             }
             Order::Sockets(targets) => destroy::sockets(home, &targets)?,
             Order::ConnectedTo(addresses) => destroy::connected_to(home, &terms, &addresses)?,
-            Order::Rules => vec![rules()],
+            Order::Rules(legacy) => vec![rules(legacy)],
             Order::Filter { ifindex, change } => {
                 let program = program.as_ref().map(OwnedFd::as_fd);
                 vec![outcome(InThisProcess.change(ifindex, change, program).map(|()| 0))]
@@ -107,9 +108,9 @@ fn receive(line: &mut UnixStream) -> io::Result<Option<([u8; HEADER], Option<Own
 }
 
 /// The rules of kube-proxy in the network namespace of this process.
-fn rules() -> Outcome {
+fn rules(legacy: LegacyTables) -> Outcome {
     let bit = |is_there, bit| if is_there { bit } else { 0 };
-    outcome(nf_tables::find().map(|KubeProxyRules { has_table, has_chains }| {
+    outcome(nf_tables::find(legacy).map(|KubeProxyRules { has_table, has_chains }| {
         bit(has_table, wire::rules::TABLE) | bit(has_chains, wire::rules::CHAINS)
     }))
 }

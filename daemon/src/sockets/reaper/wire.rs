@@ -9,10 +9,11 @@ use std::path::{Path, PathBuf};
 
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::stale::Socket;
+use nodelb_datapath::xtables::LegacyTables;
 use nodelb_datapath::{Direction, FilterChange};
 
 /// The version of this protocol. It must change with every incompatible change.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// The maximum number of entries in one order, which limits the reaper's memory and the duration of an order.
 pub const BATCH: usize = 256;
@@ -26,6 +27,8 @@ pub const HEADER: usize = 4;
 pub const ENTRY: usize = 56;
 /// Size of a socket's inode number in bytes.
 const INODE: usize = 4;
+/// Size of the families of [`Order::Rules`] in bytes.
+const LEGACY_TABLES: usize = 2;
 /// Size of a change of a filter in bytes.
 const FILTER_CHANGE: usize = 8;
 /// Size of an answer's entry in bytes.
@@ -45,9 +48,9 @@ pub enum Order {
     Sockets(Vec<(Socket, L4Addr)>),
     /// Ends every UDP socket that is connected to one of these addresses, in every namespace.
     ConnectedTo(Vec<L4Addr>),
-    /// Looks for kube-proxy's rules in nftables, which takes CAP_NET_ADMIN. The number in the outcome has the bits of
-    /// [`rules`].
-    Rules,
+    /// Looks for kube-proxy's rules in nftables and in these tables of iptables-legacy, which takes CAP_NET_ADMIN. The
+    /// number in the outcome has the bits of [`rules`].
+    Rules(LegacyTables),
     /// Changes nodelb's filters at a device, which takes CAP_NET_ADMIN. The first byte of a [`FilterChange::Replace`]
     /// comes with the descriptor of the program.
     Filter {
@@ -145,7 +148,7 @@ impl Order {
             Self::Sockets(targets) => targets.len().min(BATCH),
             Self::ConnectedTo(addresses) => addresses.len().min(BATCH),
             Self::Within(_) | Self::Spare(_) => 0,
-            Self::Rules | Self::Filter { .. } => 1,
+            Self::Rules(_) | Self::Filter { .. } => 1,
         }
     }
 
@@ -164,7 +167,7 @@ impl Order {
                 let bytes = cgroup.as_os_str().as_bytes().iter().take(MAX_PATH);
                 frame(WITHIN, &bytes.map(|byte| [*byte]).collect::<Vec<_>>())
             }
-            Self::Rules => frame::<0>(RULES, &[]),
+            Self::Rules(LegacyTables { v4, v6 }) => frame(RULES, &[[u8::from(*v4), u8::from(*v6)]]),
             Self::Filter { ifindex, change } => frame(FILTER, &[encode_filter(*ifindex, *change)]),
             Self::Spare(inodes) => {
                 let inodes = inodes.iter().take(usize::from(u16::MAX));
@@ -184,7 +187,7 @@ impl Order {
             SOCKETS | CONNECTED_TO if count <= BATCH => Ok(count * ENTRY),
             WITHIN if count <= MAX_PATH => Ok(count),
             SPARE => Ok(count * INODE),
-            RULES if count == 0 => Ok(0),
+            RULES if count == 1 => Ok(LEGACY_TABLES),
             FILTER if count == 1 => Ok(FILTER_CHANGE),
             _ => Err(refused()),
         }
@@ -209,7 +212,10 @@ impl Order {
                 let inodes = body.as_chunks::<INODE>().0.iter().map(|inode| u32::from_ne_bytes(*inode));
                 Ok(Self::Spare(inodes.collect()))
             }
-            RULES => Ok(Self::Rules),
+            RULES => {
+                let &[v4, v6] = body else { return Err(refused()) };
+                Ok(Self::Rules(LegacyTables { v4: v4 != 0, v6: v6 != 0 }))
+            }
             FILTER => decode_filter(body).ok_or_else(refused),
             _ => Err(refused()),
         }

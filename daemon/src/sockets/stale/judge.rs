@@ -13,7 +13,7 @@ pub(super) struct Suspect {
     /// The flows through which the socket may have reached its backend; if there are several, it is unknown which. At
     /// least one, and all of the same socket.
     pub(super) flows: Vec<Flow>,
-    /// The reason, by one of the flows.
+    /// The reason, by the flow that leaves it the most time.
     pub(super) why: Stale,
 }
 
@@ -52,7 +52,7 @@ impl<'s> Judge<'s> {
             let (frontend, backend) = (flow.frontend, flow.backend);
             known.entry((frontend, backend)).or_insert_with(|| stale::stale(snapshot, frontend, backend)).clone()
         });
-        match each.collect::<Option<Vec<Stale>>>().and_then(|mut reasons| reasons.pop()) {
+        match each.collect::<Option<Vec<Stale>>>().and_then(|reasons| reasons.into_iter().max()) {
             Some(why) => suspects.push(Suspect { flows: std::mem::take(socket), why }),
             None => socket.clear(),
         }

@@ -11,7 +11,8 @@ use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::{Family, L4Addr, Protocol};
 use nodelb_core::model::node::NodeFacts;
 use nodelb_core::model::service::{
-    Backend, FrontendKind, FrontendSpec, Origin, Service, ServicePort, Slice, SliceName, SlicePort, Source,
+    Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServicePort, Slice, SliceName, SlicePort,
+    Source,
 };
 use nodelb_core::stale::Socket;
 
@@ -178,6 +179,31 @@ async fn only_the_sockets_of_the_service_that_lost_the_backend_are_ended() {
     assert_eq!(rig.pass().await, 1);
     assert_eq!(rig.orders(), [ended(&flows[0])]);
     assert_eq!((rig.memory.report.udp, rig.memory.report.errors), (1, 0));
+}
+
+/// The change of a slice after which the first backend is not ready.
+fn unready(changes: [Change; 2]) -> [Change; 2] {
+    changes.map(|change| match change {
+        Change::UpsertSlice(mut slice) => {
+            slice.ports[0].backends[0].state = BackendState::NotReady;
+            Change::UpsertSlice(slice)
+        }
+        change => change,
+    })
+}
+
+#[tokio::test]
+async fn the_sockets_of_a_backend_that_is_not_ready_wait_for_some_seconds() {
+    let mut rig = Rig::new(vec![vec![flow(1, DNS, ONE)]]);
+    rig.apply(serve("shop/dns", DNS, &[ONE, TWO]).into_iter().chain([synced()]));
+    rig.apply(unready(serve("shop/dns", DNS, &[ONE])));
+    assert_eq!((rig.pass().await, rig.memory.patience.is_waiting()), (0, false), "there is nothing better");
+    rig.apply(unready(serve("shop/dns", DNS, &[ONE, TWO])));
+    assert_eq!((rig.pass().await, rig.memory.patience.is_waiting()), (0, true), "it may be ready again soon");
+    tokio::time::pause();
+    tokio::time::advance(UNREADY_FOR).await;
+    tokio::time::resume();
+    assert_eq!(rig.pass().await, 1, "it has not been for some seconds");
 }
 
 #[tokio::test]

@@ -55,12 +55,17 @@ fn devices(packets: &Packets) -> Vec<Finding> {
         let why = row.error.as_deref().unwrap_or("nodelb attaches them within a second of its coming up");
         format!("{}: {}", shown(&row.device), quoted(why))
     });
+    let in_front = packets.devices.iter().filter(|row| row.programs == "attached").filter_map(|row| {
+        let why = row.error.as_deref()?;
+        Some(format!("{}: {}", shown(&row.device), quoted(why)))
+    });
     let is_excluded = |reason: &str| reason.contains("packets.except");
     let excluded = packets.devices.iter().filter(|row| row.reason.as_deref().is_some_and(is_excluded));
     let others = packets.devices.iter().filter(|row| OTHERS.contains(&&*row.device));
     let names = |row: &crate::diagnose::facts::DeviceRow| format!("the device {}", shown(&row.device));
     let found = [
         problem("device-failed", failed),
+        problem("program-in-front", in_front),
         problem("device-excluded", excluded.map(names)),
         problem("other-programs", others.map(names)),
     ];

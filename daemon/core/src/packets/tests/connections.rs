@@ -76,7 +76,7 @@ fn a_connection_that_finds_no_room_is_marked_and_moves_later() {
     assert_eq!(reverse.acknowledgment, 5);
     // No other connection takes its port, and a number that the backend has acknowledged later stays.
     assert!(!tables.is_free(&reverse_key, &handshake("198.51.100.8:1", 0).0, 100));
-    tables.note_answer(&reverse_key, &Ports { acknowledgment: 9, ..with(ACK) });
+    tables.touch(&reverse_key, 1, &Ports { acknowledgment: 9, ..with(ACK) }, 40);
     assert!(tables.has_proved_address(&key, &entry, &with(ACK)));
     tables.limits.connections = 2;
     tables.establish(&key, &entry, &Ports { sequence: 6, ..with(ACK) });
@@ -85,25 +85,82 @@ fn a_connection_that_finds_no_room_is_marked_and_moves_later() {
     assert_eq!(tables.connections[&reverse_key].acknowledgment, 9);
 }
 
-#[test]
-fn a_rst_counts_if_the_backend_may_accept_its_number() {
-    let mut tables = Tables::new(LIMITS);
-    let (key, reverse_key) = put(&mut tables, handshake("198.51.100.7:1", 0));
-    let reset = |tables: &Tables, sequence: u32| {
-        let mut tables = tables.clone();
-        tables.touch(&key, 1, &Ports { sequence, ..with(RST) }, 40);
-        tables.find(&key).unwrap().flags.has_reset
-    };
-    assert!(!reset(&tables, 0), "a handshake");
-    tables.touch(&reverse_key, 1, &with(SYN | ACK), 40);
+/// An established connection: the backend has acknowledged 1,000, the client 5,000,000.
+fn established(tables: &mut Tables) -> (PacketKey, PacketKey) {
+    let (key, reverse_key) = put(tables, handshake("198.51.100.7:1", 0));
+    tables.touch(&reverse_key, 1, &Ports { sequence: 4_999_999, ..with(SYN | ACK) }, 40);
     let entry = tables.half_open[&key];
-    tables.establish(&key, &entry, &Ports { sequence: 1_000, ..with(ACK) });
-    assert!(reset(&tables, 1_000) && reset(&tables, 1_000 + MOST_SENT - 1));
-    assert!(!reset(&tables, 999) && !reset(&tables, 1_000 + MOST_SENT));
-    tables.note_answer(&reverse_key, &Ports { acknowledgment: u32::MAX, ..with(ACK) });
-    assert!(reset(&tables, u32::MAX) && reset(&tables, MOST_SENT - 2) && !reset(&tables, 1 << 31));
+    let proof = Ports { sequence: 1_000, acknowledgment: 5_000_000, ..with(ACK) };
+    tables.establish(&key, &entry, &proof);
+    (key, reverse_key)
+}
+
+#[test]
+fn a_rst_counts_with_the_numbers_of_the_connection_from_either_side() {
+    let mut tables = Tables::new(LIMITS);
+    let (key, reverse_key) = established(&mut tables);
+    for (key, acknowledged, own) in [(key, 1_000_u32, 5_000_000_u32), (reverse_key, 5_000_000, 1_000)] {
+        let reset = |ports: Ports| {
+            let mut tables = tables.clone();
+            tables.touch(&key, 1, &ports, 40);
+            tables.find(&key).unwrap().flags.has_reset
+        };
+        let by_sequence = |sequence: u32| reset(Ports { sequence, ..with(RST) });
+        assert!(by_sequence(acknowledged) && by_sequence(acknowledged + NEAR - 1));
+        assert!(by_sequence(acknowledged.wrapping_sub(NEAR)), "it answers an old packet");
+        assert!(!by_sequence(acknowledged + NEAR) && !by_sequence(acknowledged.wrapping_sub(NEAR + 1)));
+        let by_acknowledgment =
+            |acknowledgment: u32| reset(Ports { sequence: 1 << 31, acknowledgment, ..with(RST | ACK) });
+        assert!(by_acknowledgment(own) && !by_acknowledgment(own + NEAR));
+    }
     tables.connections.remove(&reverse_key);
-    assert!(!reset(&tables, u32::MAX), "without the backend's entry");
+    tables.touch(&key, 1, &Ports { sequence: 1_000, ..with(RST) }, 40);
+    assert!(!tables.connections[&key].flags.has_reset, "without the backend's entry");
+}
+
+#[test]
+fn a_rst_counts_in_a_handshake_only_if_it_acknowledges_the_syn() {
+    let mut tables = Tables::new(LIMITS);
+    let (key, mut entry) = handshake("198.51.100.7:1", 0);
+    entry.acknowledgment = 1_000_000;
+    let (_, reverse_key) = put(&mut tables, (key, entry));
+    let reset = |key: &PacketKey, ports: Ports| {
+        let mut tables = tables.clone();
+        tables.touch(key, 1, &ports, 40);
+        let flags = tables.half_open[key].flags;
+        (flags.has_replied, flags.has_reset)
+    };
+    assert_eq!(reset(&reverse_key, Ports { acknowledgment: 1_000_000, ..with(RST | ACK) }), (true, true));
+    assert_eq!(reset(&reverse_key, Ports { acknowledgment: 9, ..with(RST | ACK) }), (false, false));
+    assert_eq!(reset(&reverse_key, Ports { sequence: 1_000_000, ..with(RST) }), (false, false));
+    assert_eq!(reset(&key, with(RST | ACK)), (false, false), "nothing is known of the client yet");
+}
+
+#[test]
+fn a_connection_that_goes_on_after_a_rst_has_not_ended() {
+    let mut tables = Tables::new(LIMITS);
+    let (key, _) = established(&mut tables);
+    tables.touch(&key, 10, &Ports { sequence: 1_000, ..with(RST) }, 40);
+    tables.touch(&key, 10, &Ports { acknowledgment: 5_000_000, ..with(ACK) }, 40);
+    assert!(tables.connections[&key].flags.has_reset, "it was sent before the RST");
+    tables.touch(&key, 11, &Ports { acknowledgment: 1, sequence: 1 << 31, ..with(ACK) }, 40);
+    assert!(tables.connections[&key].flags.has_reset, "a stranger's");
+    tables.touch(&key, 12, &Ports { acknowledgment: 5_000_000, ..with(ACK) }, 40);
+    assert!(!tables.connections[&key].flags.has_reset);
+}
+
+#[test]
+fn strangers_do_not_move_what_a_side_has_acknowledged() {
+    let mut tables = Tables::new(LIMITS);
+    let (key, _) = established(&mut tables);
+    let mut after = |sequence: u32, acknowledgment: u32| {
+        tables.touch(&key, 1, &Ports { sequence, acknowledgment, ..with(ACK) }, 40);
+        tables.connections[&key].acknowledgment
+    };
+    assert_eq!(after(1 << 31, 5_000_000 + NEAR), 5_000_000, "a jump with a number that is not the client's");
+    assert_eq!(after(1 << 31, 5_000_000 + NEAR - 1), 5_000_000 + NEAR - 1);
+    assert_eq!(after(1_000, 5_000_000), 5_000_000 + NEAR - 1, "an old packet");
+    assert_eq!(after(1_000, 1 << 30), 1 << 30, "a jump of the client");
 }
 
 #[test]
@@ -166,20 +223,20 @@ fn only_a_client_that_has_the_answer_proves_its_address() {
     };
     assert!(!is_proof(&tables, ACK, 1), "no answer yet");
     let answer = Ports { tcp_flags: SYN | ACK, sequence: u32::MAX, ..Ports::default() };
-    tables.note_answer(&reverse_key, &answer);
     tables.touch(&reverse_key, 1, &answer, 40);
     assert!(is_proof(&tables, ACK, 0), "an entry without the number");
-    tables.note_answer(&reverse_key, &Ports { sequence: u32::MAX - 1, ..answer });
-    assert!(is_proof(&tables, ACK, u32::MAX) && is_proof(&tables, ACK | FIN, 70_000));
+    tables.touch(&reverse_key, 1, &Ports { sequence: u32::MAX - 1, ..answer }, 40);
+    assert!(is_proof(&tables, ACK, u32::MAX) && is_proof(&tables, ACK | FIN, MOST_RECEIVED - 1));
     assert!(!is_proof(&tables, ACK, u32::MAX - 1) && !is_proof(&tables, ACK, MOST_RECEIVED));
     assert!([0, FIN, RST | ACK, SYN | ACK].iter().all(|flags| !is_proof(&tables, *flags, u32::MAX)));
 }
 
 #[test]
-fn a_connection_closes_when_both_ends_have_closed_it_or_the_backend_has_reset_it() {
+fn a_connection_closes_when_both_ends_have_closed_it_or_one_has_reset_it() {
     let mut tables = Tables::new(LIMITS);
     let (key, reverse_key) = put(&mut tables, handshake("198.51.100.7:1", 0));
     let is_closing = |tables: &Tables| tables.is_closing(&key, &tables.half_open[&key]);
+    tables.touch(&reverse_key, 1, &with(SYN | ACK), 40);
     tables.touch(&key, 1, &with(FIN | ACK), 40);
     assert!(!is_closing(&tables));
     let mut both = tables.clone();
@@ -187,7 +244,7 @@ fn a_connection_closes_when_both_ends_have_closed_it_or_the_backend_has_reset_it
     assert!(is_closing(&both));
     tables.touch(&key, 1, &with(RST), 40);
     assert!(!is_closing(&tables), "the client's address may be false");
-    tables.touch(&reverse_key, 1, &with(RST), 40);
+    tables.touch(&reverse_key, 1, &with(RST | ACK), 40);
     assert!(is_closing(&tables));
 }
 

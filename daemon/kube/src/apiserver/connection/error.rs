@@ -8,6 +8,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::Incoming;
 use hyper::header::RETRY_AFTER;
 use hyper::{HeaderMap, Method, Response, StatusCode};
+use nodelb_core::text::is_control;
 use serde::Deserialize;
 
 /// The longest pause that a server with too many requests (429) may ask for.
@@ -148,7 +149,7 @@ fn message(body: &[u8]) -> String {
             if failed.is_empty() { text.trim().lines().next().unwrap_or_default().into() } else { failed.join(", ") }
         }
     };
-    let mut characters = reported.trim().chars().map(|c| if c.is_control() { ' ' } else { c });
+    let mut characters = reported.trim().chars().map(|c| if is_control(c) { ' ' } else { c });
     let mut message: String = characters.by_ref().take(MAX_MESSAGE).collect();
     if characters.next().is_some() {
         message.push('…');

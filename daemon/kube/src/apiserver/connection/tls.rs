@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nodelb_core::text::is_control;
 use rustls::pki_types::ServerName;
 use rustls::{CertificateError, ClientConfig};
 use tokio::io::BufReader;
@@ -136,5 +137,5 @@ fn refused_certificate(reason: &CertificateError, at: SocketAddr, name: &ServerN
 /// Converts `DnsName("api")` to `api`.
 fn bare(entry: &str) -> String {
     let inner = entry.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')')).unwrap_or(entry);
-    inner.trim_matches('"').chars().filter(|c| !c.is_control()).take(100).collect()
+    inner.trim_matches('"').chars().filter(|c| !is_control(*c)).take(100).collect()
 }

@@ -11,6 +11,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
+use nodelb_core::text::is_control;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{Child, Command};
@@ -227,7 +228,7 @@ fn last_line(complaint: &[u8]) -> String {
 }
 
 fn printable(text: &str) -> String {
-    text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(MAX_REPORTED).collect()
+    text.trim().chars().map(|c| if is_control(c) { ' ' } else { c }).take(MAX_REPORTED).collect()
 }
 
 #[cfg(test)]

@@ -158,6 +158,11 @@ impl Saver {
             self.file.save(state);
         }
     }
+
+    /// Waits until the last contents are written, within the time limit.
+    pub(super) async fn close(self) {
+        self.file.close().await;
+    }
 }
 
 /// Replaces a name with its addresses, because the name may not resolve after the next start.

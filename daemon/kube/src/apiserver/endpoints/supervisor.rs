@@ -17,6 +17,7 @@ use nodelb_core::messages;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::moment::Moment;
 use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
 use tokio::time::sleep_until;
 
 use self::journal::Journal;
@@ -72,18 +73,18 @@ impl std::fmt::Debug for Parts {
     }
 }
 
-/// Starts the supervisor, which runs until `shutdown` is ready. Returns the interface for readers, and the report.
-/// Reads no file and opens no connection before it returns.
+/// Starts the supervisor, which runs until `shutdown` is ready. Returns the interface for readers, the report, and the
+/// task, which ends when the addresses that worked are stored. Reads no file and opens no connection before it returns.
 ///
 /// # Errors
 /// The settings contain no credentials, or an invalid proxy.
 pub fn start(
     parts: Parts,
     shutdown: impl Future<Output = ()> + Send + 'static,
-) -> anyhow::Result<(Apiservers, watch::Receiver<Arc<PoolReport>>)> {
+) -> anyhow::Result<(Apiservers, watch::Receiver<Arc<PoolReport>>, JoinHandle<()>)> {
     let Made { supervisor, reports, apiservers, report } = make(parts)?;
-    tokio::spawn(supervisor.run(reports, shutdown));
-    Ok((apiservers, report))
+    let task = tokio::spawn(supervisor.run(reports, shutdown));
+    Ok((apiservers, report, task))
 }
 
 /// A supervisor that does not run yet, and the other ends of its channels.
@@ -223,6 +224,10 @@ impl Supervisor {
             current.session.link.cut();
         }
         self.session_in.send_replace(None);
+        let now = self.clock.now();
+        self.saver.due = Some(now);
+        self.save(now);
+        self.saver.close().await;
     }
 
     /// Performs everything that is due.

@@ -145,7 +145,7 @@ fn world() -> World {
         directory: directory.path().to_owned(),
         cluster: None,
         save_every: Duration::ZERO,
-        save_every_disconnected: Duration::ZERO,
+        save_soon: Duration::ZERO,
         timeout: LIMIT,
     };
     let mut engine = Engine::new(EngineConfig::default(), Realised::default());
@@ -174,7 +174,7 @@ impl World {
 async fn a_pipe_in_place_of_the_state_is_nothing_remembered() {
     let world = world();
     nix::unistd::mkfifo(&world.path(), Mode::S_IRWXU).expect("a pipe");
-    assert_eq!(world.settings.load("n1").await, []);
+    assert_eq!(world.settings.load("n1").await, Loaded::default());
 }
 
 #[tokio::test]
@@ -247,14 +247,17 @@ async fn what_changed_shortly_before_the_apiserver_was_lost_is_saved() {
     world.settings.save_every = Duration::from_secs(3_600);
     let mut saver = world.saver();
     saver.set_connected(true);
-    saver.set_authorities(&["first".into()]);
-    saver.save_if_outdated();
-    world.is_written("\"first\"").await;
+    for number in 0..WRITES_IN_A_ROW {
+        saver.set_authorities(&[format!("ca{number}")]);
+        saver.save_if_outdated();
+        world.is_written(&format!("\"ca{number}\"")).await;
+    }
     saver.set_authorities(&["second".into()]);
     saver.save_if_outdated();
     tokio::time::sleep(LIMIT / 4).await;
     assert!(!fs::read_to_string(world.path()).expect("written").contains("\"second\""));
     saver.set_connected(false);
+    saver.save_if_outdated();
     world.is_written("\"second\"").await;
     // Without another change, nothing more is written.
     fs::remove_file(world.path()).expect("removed");
@@ -279,5 +282,95 @@ async fn a_written_snapshot_does_not_stay_in_memory() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(5), is_dropped).await.expect("it is dropped");
+    timeout(Duration::from_secs(5), is_dropped).await.expect("it is dropped");
+}
+
+/// The source may not be synced again when the daemon ends: what it knows then has been shown, and a file that was recalled
+/// loses nothing.
+#[tokio::test]
+async fn what_is_known_at_the_end_is_stored_before_the_source_is_synced_again() {
+    let mut world = world();
+    let ca = Authorities::for_test(&["ca"]);
+    world.settings.cluster = Some(ca.clone());
+    write(&world.path(), &ca.names(), &snapshot()).expect("written");
+    let recalled = world.settings.load(NODE).await;
+    assert_eq!(recalled.changes, changes());
+    let node = |leaving: &str| {
+        let mut engine = Engine::new(EngineConfig { max_services: 16, ..EngineConfig::default() }, Realised::default());
+        engine.change(Change::Node(NodeFacts { name: NODE.into(), ..NodeFacts::default() }));
+        recalled.changes.iter().cloned().for_each(|change| engine.change(change));
+        let node = NodeObject { leaving: Some(leaving.into()), ..NodeObject::default() };
+        engine.change(Change::NodeObject(Some(node)));
+        Arc::new(engine.snapshot(Moment(0)))
+    };
+    world.snapshots.send_replace(node("first"));
+    let mut saver = world.saver();
+    saver.recalled(&world.settings, &recalled);
+    saver.mark_outdated();
+    saver.save_if_outdated();
+    tokio::time::sleep(LIMIT / 4).await;
+    let stored = || fs::read_to_string(world.path()).expect("the file stays");
+    assert!(!stored().contains("first"), "no session has shown of which cluster the objects are");
+    saver.set_authorities(&ca.names());
+    saver.save_if_outdated();
+    world.is_written("first").await;
+    // The owner publishes its last snapshot while the file is being closed, and ends.
+    let World { snapshots, .. } = &world;
+    let last = async {
+        tokio::time::sleep(LIMIT / 4).await;
+        snapshots.send_replace(node("last"));
+    };
+    let closing = tokio::join!(saver.close(), last);
+    assert_eq!(closing, ((), ()));
+    assert!(stored().contains("last") && stored().contains("shop/web"), "{}", stored());
+}
+
+#[tokio::test]
+async fn a_file_that_was_not_recalled_whole_is_replaced_only_when_the_source_is_synced() {
+    let ca = Authorities::for_test(&["ca"]);
+    let unsynced = Arc::new(snapshot());
+    for (cluster, text) in [(None, ""), (Some(ca.clone()), "garbage\n"), (Some(Authorities::for_test(&["other"])), "")]
+    {
+        let mut world = world();
+        world.settings.cluster = cluster;
+        write(&world.path(), &ca.names(), &unsynced).expect("written");
+        let before = fs::read_to_string(world.path()).expect("text") + text;
+        fs::write(world.path(), &before).expect("written");
+        let recalled = world.settings.load(NODE).await;
+        world.snapshots.send_replace(Arc::clone(&unsynced));
+        let mut saver = world.saver();
+        saver.recalled(&world.settings, &recalled);
+        saver.set_authorities(&["new".into()]);
+        let World { snapshots, .. } = world;
+        drop(snapshots);
+        saver.close().await;
+        assert_eq!(fs::read_to_string(path(&world.settings.directory)).expect("text"), before);
+    }
+}
+
+#[test]
+fn a_change_is_written_soon_and_constant_change_once_a_minute() {
+    let (soon, every) = (Duration::from_secs(5), Duration::from_secs(60));
+    let start = Instant::now();
+    let writes = |changes: &dyn Fn(u64) -> bool, seconds: u64| {
+        let (mut pace, mut written, mut since, mut longest) = (Pace::new(soon, every, start), Vec::new(), None, 0);
+        for second in 0..seconds {
+            since = since.or(changes(second).then_some(second));
+            if let Some(changed) = since
+                && pace.take(true, start + Duration::from_secs(second))
+            {
+                longest = longest.max(second - changed);
+                since = None;
+                written.push(second);
+            }
+        }
+        (written.len(), longest)
+    };
+    assert_eq!(writes(&|second| second == 7, 600), (1, 0));
+    // A rollout that takes a minute, every ten minutes.
+    let (count, longest) = writes(&|second| second % 600 < 60, 36_000);
+    assert!(longest <= 5 && count <= 60 * 13, "{count} writes, {longest} s");
+    // Something changes all the time.
+    let (count, longest) = writes(&|_| true, 36_000);
+    assert!(longest <= 60 && count <= 612, "{count} writes, {longest} s");
 }

@@ -195,9 +195,11 @@ fn devices() -> DevicesReport {
         v6: None,
         role,
     };
-    let report = |device: Device| DeviceReport { is_attached: device.role == Role::Uplink, device, error: None };
+    let report =
+        |device: Device| DeviceReport { is_attached: device.role == Role::Uplink, device, error: None, ahead: None };
     DevicesReport {
         failure: None,
+        has_other_proxy: false,
         decision: Some(Decision {
             activity: Activity::On,
             reason: "packets.mode is \"on\", and no other service proxy was found".into(),

@@ -31,7 +31,7 @@ fn orders_arrive_as_they_were_sent() {
         Order::Within("/sys/fs/cgroup/kubepods.slice".into()),
         Order::Spare(vec![1, u32::MAX]),
         Order::Spare((0..u32::from(u16::MAX)).collect()),
-        Order::Rules,
+        Order::Rules(LegacyTables { v4: false, v6: true }),
         Order::Filter { ifindex: u32::MAX, change: FilterChange::AddQdisc },
     ]
     .into_iter()
@@ -50,7 +50,8 @@ fn an_order_is_bounded() {
     for header in [
         [SOCKETS, 0, low, high],
         [0, 0, 1, 0],
-        [RULES, 0, 1, 0],
+        [RULES, 0, 0, 0],
+        [RULES, 0, 2, 0],
         [FILTER, 0, 2, 0],
         [WITHIN, 0, 255, 255],
         [255, 255, 255, 255],

@@ -32,11 +32,15 @@ impl Supervisor {
             Done::Opened(address, result, resolved) => {
                 match *result {
                     Ok((opened, why)) => self.opened(now, &address, opened, &why),
-                    Err(error) => self.not_opened(now, &address, &error),
+                    Err(error) => {
+                        let error = self.explained(error, &address, &resolved);
+                        self.not_opened(now, &address, &error);
+                    }
                 }
                 self.resolved_to(&address, resolved);
             }
             Done::Probed(address, result, resolved) => {
+                let result = result.map_err(|error| self.explained(error, &address, &resolved));
                 self.probed(now, &address, &result);
                 self.resolved_to(&address, resolved);
             }
@@ -113,6 +117,25 @@ impl Supervisor {
         if matches!(address.host, Host::Name(_)) && !resolved.is_empty() {
             self.resolved.insert(address.clone(), resolved);
         }
+    }
+
+    /// Adds to the error that the address is a service's, if it is: other programs may be able to connect to it.
+    fn explained(&self, error: LinkError, address: &Address, resolved: &[SocketAddr]) -> LinkError {
+        let LinkError::Unreachable(text) = error else { return error };
+        let literal = match address.host {
+            Host::Ip(ip) => Some(SocketAddr::new(ip, address.port)),
+            Host::Name(_) => None,
+        };
+        let is_in_cidr = |at: &SocketAddr| self.cidrs.iter().any(|net| net.contains(&at.ip()));
+        let mut tried = literal.into_iter().chain(resolved.iter().copied());
+        let service = tried.find(|at| is_in_cidr(at) || (self.is_frontend)(*at));
+        LinkError::Unreachable(match service {
+            Some(at) => format!(
+                "{text}; {at} is a service address, and nodelb never translates its own connections: use an address the \
+                 apiserver itself listens on"
+            ),
+            None => text,
+        })
     }
 
     fn not_opened(&mut self, now: Moment, address: &Address, error: &LinkError) {

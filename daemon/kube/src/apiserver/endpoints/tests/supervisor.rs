@@ -75,7 +75,7 @@ impl World {
         let shutdown = async {
             let _ = stopped.await;
         };
-        let (apiservers, report) = start(parts, shutdown).unwrap();
+        let (apiservers, report, _task) = start(parts, shutdown).unwrap();
         Running { apiservers, report, changes, clock, _stop: stop }
     }
 

@@ -1,0 +1,78 @@
+//! Which program runs first at a tcx hook, as `bpf/chain.bpf.c` reports it: another one in front of nodelb's decides which
+//! packets nodelb sees.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+use libbpf_rs::OpenObject;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+
+use crate::device_hooks::Direction;
+use crate::flows::read_records;
+use crate::load::listening;
+use crate::maps::into_io;
+use crate::skeleton::chain::ChainSkelBuilder;
+
+/// Lengths of a record, and of a program in it: its id and its name.
+const RECORD: usize = 48;
+const PROGRAM: usize = 20;
+
+/// The first programs at the device of a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FirstPrograms {
+    /// Id of the link.
+    pub(crate) link: u32,
+    /// Index of the device.
+    pub(crate) ifindex: u32,
+    first: [(u32, String); 2],
+}
+
+impl FirstPrograms {
+    /// The id and the name of the first program in this direction.
+    pub(crate) fn first(&self, direction: Direction) -> &(u32, String) {
+        let [arriving, leaving] = &self.first;
+        match direction {
+            Direction::In => arriving,
+            Direction::Out => leaving,
+        }
+    }
+}
+
+/// Reads the first programs. Works without capabilities; nothing is pinned.
+#[derive(Debug)]
+pub(crate) struct ChainReader(OwnedFd);
+
+impl ChainReader {
+    /// Loads the iterator. Takes CAP_BPF and CAP_PERFMON, and a kernel with BTF of its own and tcx.
+    pub(crate) fn load() -> io::Result<Self> {
+        let mut object = MaybeUninit::<OpenObject>::uninit();
+        let (loaded, log) = listening(|| ChainSkelBuilder::default().open(&mut object)?.load());
+        let loaded = loaded.map_err(|error| {
+            let last = log.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
+            io::Error::other(format!("{error}: {}", last.trim()))
+        })?;
+        let link = loaded.progs.first_programs.attach().map_err(into_io)?;
+        Ok(Self(link.as_fd().try_clone_to_owned()?))
+    }
+
+    /// The first programs at the devices with tcx links, once for each link.
+    pub(crate) fn read(&self) -> io::Result<Vec<FirstPrograms>> {
+        let mut found = Vec::new();
+        read_records::<RECORD>(&self.0, &mut |record| found.extend(parse(record)))?;
+        Ok(found)
+    }
+}
+
+fn parse(record: &[u8; RECORD]) -> Option<FirstPrograms> {
+    let number = |at: usize| Some(u32::from_ne_bytes(*record.get(at..)?.first_chunk()?));
+    let program = |at: usize| {
+        let name = record.get(at + 4..at + PROGRAM)?.split(|byte| *byte == 0).next()?;
+        Some((number(at)?, String::from_utf8_lossy(name).into_owned()))
+    };
+    Some(FirstPrograms { link: number(0)?, ifindex: number(4)?, first: [program(8)?, program(8 + PROGRAM)?] })
+}
+
+#[cfg(test)]
+#[path = "tests/chain.rs"]
+mod tests;

@@ -1,0 +1,111 @@
+//! The chains of iptables-legacy and ip6tables-legacy in this network namespace. Only root may read which tables exist,
+//! and reading a table takes CAP_NET_ADMIN. The kernel creates a table that somebody asks for, so only tables that exist
+//! are read.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
+
+use crate::sys::xt;
+
+/// The table with the chains: kube-proxy has its chains in `filter` and in `nat`, and few rules in this one.
+const TABLE: &[u8] = b"filter";
+
+/// `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES` of `linux/netfilter_ipv4/ip_tables.h`; the same for IPv6.
+const GET_INFO: i32 = 64;
+const GET_ENTRIES: i32 = 65;
+
+/// Length of a table's name in both questions.
+const NAME: usize = 32;
+
+/// Length of `struct ipt_getinfo` in bytes, of which the last four are the size of all entries.
+const INFO: usize = 84;
+
+/// Length of the head of `struct ipt_get_entries` in bytes: name, size, and padding.
+const HEAD: usize = 40;
+
+/// How often the entries are read if they change meanwhile.
+const ATTEMPTS: usize = 5;
+
+/// An entry begins a chain with the target `ERROR`: 29 bytes of its name and one of its revision, and the chain's name.
+const CHAIN_TARGET: &[u8] = b"ERROR\0";
+const CHAIN_TARGET_LENGTH: usize = 30;
+
+/// The files with the names of the tables.
+const V4_NAMES: &str = "/proc/self/net/ip_tables_names";
+const V6_NAMES: &str = "/proc/self/net/ip6_tables_names";
+
+/// Whether the table `filter` exists in this network namespace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LegacyTables {
+    /// That of iptables-legacy.
+    pub v4: bool,
+    /// That of ip6tables-legacy.
+    pub v6: bool,
+}
+
+impl LegacyTables {
+    /// Reads which tables exist.
+    ///
+    /// # Errors
+    /// If the user of this process is not root.
+    pub fn read() -> io::Result<Self> {
+        Ok(Self { v4: has_table(V4_NAMES)?, v6: has_table(V6_NAMES)? })
+    }
+
+    /// Whether one of the tables has this chain.
+    ///
+    /// # Errors
+    /// If this process lacks CAP_NET_ADMIN, or the kernel refuses the request.
+    pub fn has_chain(self, chain: &str) -> io::Result<bool> {
+        let is_in = |family, level| Ok::<_, io::Error>(has(&entries(family, level)?, chain));
+        Ok(self.v4 && is_in(AddressFamily::Inet, libc::SOL_IP)?
+            || self.v6 && is_in(AddressFamily::Inet6, libc::SOL_IPV6)?)
+    }
+}
+
+/// Whether the table exists. Without the kernel's module there is no file.
+fn has_table(names: &str) -> io::Result<bool> {
+    match fs::read(names) {
+        Ok(names) => Ok(names.split(|byte| *byte == b'\n').any(|name| name == TABLE)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// The entries of the table, as the kernel has them.
+fn entries(family: AddressFamily, level: i32) -> io::Result<Vec<u8>> {
+    let any: OwnedFd = socket(family, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
+    let mut attempt = 0;
+    loop {
+        let mut info = [0; INFO];
+        info[..TABLE.len()].copy_from_slice(TABLE);
+        xt::read_option(any.as_fd(), level, GET_INFO, &mut info)?;
+        let size = info.last_chunk().map_or(0, |size| u32::from_ne_bytes(*size));
+        let mut buffer = vec![0; HEAD + size as usize];
+        buffer[..TABLE.len()].copy_from_slice(TABLE);
+        buffer[NAME..NAME + 4].copy_from_slice(&size.to_ne_bytes());
+        match xt::read_option(any.as_fd(), level, GET_ENTRIES, &mut buffer) {
+            Ok(length) => {
+                buffer.truncate(length);
+                return Ok(buffer);
+            }
+            // The table has another size by now.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && attempt < ATTEMPTS => attempt += 1,
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Whether the entries have the beginning of this chain.
+fn has(entries: &[u8], chain: &str) -> bool {
+    let wanted = [chain.as_bytes(), b"\0"].concat();
+    let mut targets = entries.windows(CHAIN_TARGET.len()).enumerate().filter(|(_, bytes)| *bytes == CHAIN_TARGET);
+    targets.any(|(at, _)| entries.get(at + CHAIN_TARGET_LENGTH..).is_some_and(|name| name.starts_with(&wanted)))
+}
+
+#[cfg(test)]
+#[path = "tests/xtables.rs"]
+mod tests;

@@ -1,0 +1,42 @@
+use std::time::Duration;
+
+use nodelb_core::model::addr::{Family, Protocol};
+use nodelb_core::stale::{Flow, Socket};
+
+use super::*;
+
+const ONE: &str = "192.0.2.1:53/UDP";
+const TWO: &str = "192.0.2.2:53/UDP";
+
+fn l4(text: &str) -> L4Addr {
+    text.parse().unwrap()
+}
+
+fn suspect(backend: &str, is_unready: bool) -> Suspect {
+    let key = Arc::new(PortKey {
+        service: "shop/dns".parse().unwrap(),
+        port: "".into(),
+        protocol: Protocol::Udp,
+        family: Family::Ipv4,
+    });
+    let source = l4("192.0.2.9:4000/UDP");
+    let socket = Socket { netns: 1, cookie: 1, family: Family::Ipv4, ifindex: 0, source };
+    let flows = vec![Flow { socket, frontend: l4("198.51.100.1:53/UDP"), backend: l4(backend) }];
+    Suspect { flows, why: if is_unready { Stale::Unready(key, l4(backend)) } else { Stale::Backend(key) } }
+}
+
+#[test]
+fn sockets_of_a_backend_that_is_not_ready_wait_and_those_of_a_removed_one_do_not() {
+    let (mut patience, start) = (Patience::default(), Instant::now());
+    let at = |seconds: u64| start + Duration::from_secs(seconds);
+    let (gone, one, two) = (suspect(TWO, false), suspect(ONE, true), suspect(TWO, true));
+    assert_eq!(patience.without_waiting(vec![gone.clone(), one.clone()], at(0)), [gone]);
+    assert!(patience.is_waiting());
+    assert_eq!(patience.without_waiting(vec![one.clone(), two.clone()], at(4)), []);
+    assert_eq!(patience.without_waiting(vec![one.clone(), two.clone()], at(5)), [one.clone()]);
+    assert_eq!(patience.without_waiting(vec![two.clone()], at(9)), [two]);
+    // It was ready meanwhile: a flap begins anew.
+    assert_eq!(patience.without_waiting(vec![one], at(10)), []);
+    assert_eq!(patience.without_waiting(vec![], at(11)), []);
+    assert!(!patience.is_waiting());
+}
