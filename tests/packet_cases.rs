@@ -1,7 +1,7 @@
 //! The cases of `packet_programs/fixtures/` and random packets, run by the BPF programs and by the pure function of
 //! `core::packets`, which must agree on the verdict, the bytes and the tables. Needs root.
 //!
-//! The stories of `packet_interference/` are played with the programs, too: `STORY_SEED=n` repeats a run, `STORY_CASES=n`
+//! The sequences of `packet_interference/` are played with the programs, too: `SEQUENCE_SEED=n` repeats a run, `SEQUENCE_CASES=n`
 //! sets their number.
 //!
 //! `SOCKET_SEED=n` repeats a random run, `SOCKET_CASES=n` sets the number of its packets.
@@ -43,6 +43,12 @@ mod random;
 #[expect(dead_code, reason = "these programs are not attached to a cgroup")]
 mod sandbox;
 #[cfg(test)]
+#[path = "packet_interference/sequence.rs"]
+mod sequence;
+#[cfg(test)]
+#[path = "packet_cases/sequences.rs"]
+mod sequences;
+#[cfg(test)]
 #[path = "packet_interference/socket.rs"]
 mod socket;
 #[cfg(test)]
@@ -51,12 +57,6 @@ mod stack;
 #[cfg(test)]
 #[path = "packet_fixtures/steps.rs"]
 mod steps;
-#[cfg(test)]
-#[path = "packet_cases/stories.rs"]
-mod stories;
-#[cfg(test)]
-#[path = "packet_interference/story.rs"]
-mod story;
 #[cfg(test)]
 #[path = "packet_interference/strangers.rs"]
 mod strangers;

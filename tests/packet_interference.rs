@@ -1,9 +1,9 @@
-//! Non-interference: nothing that strangers send changes what honest parties observe. Each story is played twice on the
+//! Non-interference: nothing that strangers send changes what honest parties observe. Each sequence is played twice on the
 //! pure function of `core::packets`, with the strangers and without them. `PROPTEST_CASES=1000000 cargo test -p
-//! nodelb-core --test packet_interference` plays more stories; `STORY_SEED=n` plays others.
+//! nodelb-core --test packet_interference` plays more sequences; `SEQUENCE_SEED=n` plays others.
 
 #[cfg(test)]
-#[expect(dead_code, reason = "a story needs only worlds")]
+#[expect(dead_code, reason = "a sequence needs only worlds")]
 #[path = "packet_fixtures/case.rs"]
 mod case;
 #[cfg(test)]
@@ -22,7 +22,7 @@ mod model;
 #[path = "packet_interference/observed.rs"]
 mod observed;
 #[cfg(test)]
-#[expect(dead_code, reason = "a story prints no link-layer addresses")]
+#[expect(dead_code, reason = "a sequence prints no link-layer addresses")]
 #[path = "packet_fixtures/print.rs"]
 mod print;
 #[cfg(test)]
@@ -32,14 +32,17 @@ mod property;
 #[path = "packet_interference/regressions.rs"]
 mod regressions;
 #[cfg(test)]
+#[path = "packet_interference/rules.rs"]
+mod rules;
+#[cfg(test)]
+#[path = "packet_interference/sequence.rs"]
+mod sequence;
+#[cfg(test)]
 #[path = "packet_interference/socket.rs"]
 mod socket;
 #[cfg(test)]
 #[path = "packet_interference/stack.rs"]
 mod stack;
-#[cfg(test)]
-#[path = "packet_interference/story.rs"]
-mod story;
 #[cfg(test)]
 #[path = "packet_interference/strangers.rs"]
 mod strangers;
@@ -57,7 +60,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner};
 
 use crate::property::{interference, trace};
-use crate::story::story;
+use crate::sequence::sequence;
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
@@ -74,8 +77,8 @@ fn runner(cases: u32, seed: u64) -> TestRunner {
 #[test]
 fn strangers_change_nothing_that_honest_parties_observe() {
     let cases = u32::try_from(number("PROPTEST_CASES", 2_000)).unwrap();
-    let seed = number("STORY_SEED", 1);
-    let result = runner(cases, seed).run(&story(), |steps| {
+    let seed = number("SEQUENCE_SEED", 1);
+    let result = runner(cases, seed).run(&sequence(), |steps| {
         let difference = interference(&steps, None);
         prop_assert!(difference.is_empty(), "{}", difference);
         Ok(())
@@ -83,7 +86,7 @@ fn strangers_change_nothing_that_honest_parties_observe() {
     match result {
         Ok(()) => {}
         Err(TestError::Fail(reason, steps)) => {
-            panic!("STORY_SEED={seed}\n{reason}\n{steps:#?}\n{}", trace(&steps, None));
+            panic!("SEQUENCE_SEED={seed}\n{reason}\n{steps:#?}\n{}", trace(&steps, None));
         }
         Err(other) => panic!("{other}"),
     }

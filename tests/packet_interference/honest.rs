@@ -1,11 +1,11 @@
 //! The honest clients: each has one connection after the other, or asks one question after the other, from a port of its
-//! own. What it is told to do waits until what it does has ended.
+//! own. What it is to do waits until what it does has ended.
 
 use std::collections::VecDeque;
 
 use nodelb_core::packets::key::Endpoint;
 
-use crate::socket::{Event, Socket};
+use crate::socket::{Event, Socket, State};
 use crate::stack::{Seen, Stack};
 use crate::tag::{Kind, Label, Message};
 use crate::wire::{Parcel, Segment};
@@ -99,7 +99,7 @@ pub(crate) fn endpoint(text: &str) -> Endpoint {
     Endpoint::new(socket.ip().into(), socket.port())
 }
 
-/// What a client is told to do. If it has no connection, it connects first; over UDP, it asks in any case.
+/// What a client is to do. If it has no connection, it connects first; over UDP, it asks in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     Connect,
@@ -113,6 +113,13 @@ pub(crate) enum Act {
     CloseByBackend,
     Abort,
     AbortByBackend,
+}
+
+impl Act {
+    /// Whether the backend acts.
+    const fn is_backends(self) -> bool {
+        matches!(self, Self::Push | Self::CloseByBackend | Self::AbortByBackend)
+    }
 }
 
 /// What a client waits for.
@@ -158,12 +165,26 @@ impl Client {
         }
     }
 
-    pub(crate) fn tell(&mut self, act: Act) {
+    pub(crate) fn order(&mut self, act: Act) {
         self.acts.push_back(act);
     }
 
     pub(crate) const fn has_connection(&self) -> bool {
         self.is_connected
+    }
+
+    pub(crate) const fn is_tcp(&self) -> bool {
+        self.is_tcp
+    }
+
+    /// The number of its last connection or question.
+    pub(crate) const fn connection(&self) -> u8 {
+        self.label.connection
+    }
+
+    /// Whether it waits for the answer to its SYN or its question.
+    pub(crate) fn is_in_handshake(&self) -> bool {
+        matches!(self.wait, Wait::Repeated { .. })
     }
 
     /// When it repeats what was not answered, or gives up.
@@ -222,6 +243,11 @@ impl Client {
         if !self.is_connected {
             return self.connect(clients, act, now);
         }
+        // The backend may not have received the acknowledgement of its SYN yet.
+        let is_handshake = |socket: &Socket| socket.label == Some(self.label) && socket.state == State::SynReceived;
+        if act.is_backends() && backends.sockets.values().any(is_handshake) {
+            return Vec::new();
+        }
         self.acts.pop_front();
         self.speak(clients, backends, act)
     }
@@ -270,7 +296,7 @@ impl Client {
 
     /// Acts on an open connection.
     fn speak(&mut self, clients: &mut Stack, backends: &mut Stack, act: Act) -> Vec<(bool, Vec<u8>)> {
-        let is_client = matches!(act, Act::Connect | Act::Ask | Act::AskMuch | Act::Close | Act::Abort);
+        let is_client = !act.is_backends();
         let label = self.label;
         let (ends, socket) = if is_client {
             (self.ends, clients.sockets.get_mut(&self.ends))

@@ -1,4 +1,4 @@
-//! The network in which a story takes place: a node with its packet programs, the clients and strangers outside, pods on
+//! The network in which a sequence takes place: a node with its packet programs, the clients and strangers outside, pods on
 //! the node, and pods on another node.
 
 use std::collections::VecDeque;
@@ -61,7 +61,7 @@ pub(crate) struct Lab<'a> {
 /// The node: that of the cases, with a second uplink, and services that have the backends of others.
 pub(crate) fn world() -> World {
     let worlds = include_str!("../packet_programs/fixtures/worlds");
-    let text = format!("{worlds}\n{}\ncase story\n  world strangers", include_str!("world"));
+    let text = format!("{worlds}\n{}\ncase sequence\n  world strangers", include_str!("world"));
     let case = case::cases(&text).remove(0);
     let mut world = World::new();
     case.world.iter().for_each(|line| world.apply(line));

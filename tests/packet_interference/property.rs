@@ -1,11 +1,11 @@
-//! What every story must fulfil.
+//! What every sequence must fulfil.
 
 use nodelb_core::packets::rule::Rule;
 
 use crate::lab;
 use crate::model::Model;
 use crate::observed::compare;
-use crate::story::{Step, play};
+use crate::sequence::{Step, play};
 
 /// What differs for the honest parties when the strangers take part; empty if nothing does.
 pub(crate) fn interference(steps: &[Step], removed: Option<Rule>) -> String {
@@ -17,7 +17,7 @@ pub(crate) fn interference(steps: &[Step], removed: Option<Rule>) -> String {
     compare(&run(false), &run(true))
 }
 
-/// What each packet of the story becomes, as text.
+/// What each packet of the sequence becomes, as text.
 pub(crate) fn trace(steps: &[Step], removed: Option<Rule>) -> String {
     let (world, mut lines) = (lab::world(), Vec::new());
     let mut model = Model::without(&world, removed);

@@ -31,7 +31,7 @@ pub(crate) enum Who {
     /// Another service that has the same backends, or none.
     Other(u8),
     /// A group, the broadcast address, loopback, or no address.
-    Nobody(u8),
+    Group(u8),
 }
 
 const OTHERS: [(&str, Protocol); 8] = [
@@ -58,7 +58,7 @@ pub(crate) const STRANGER_CHANGES: [&[&str]; 9] = [
     &["remove backend 11 72"],
 ];
 
-const NOBODY: [&str; 4] = ["224.0.0.1:80", "255.255.255.255:53", "127.0.0.1:80", "0.0.0.0:53"];
+const GROUPS: [&str; 4] = ["224.0.0.1:80", "255.255.255.255:53", "127.0.0.1:80", "0.0.0.0:53"];
 
 /// What the packet contains, and its numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,13 +146,13 @@ impl Who {
             | Self::Service(user)
             | Self::Backend(user)
             | Self::Spare(user) => Some(endpoint(User::of(user).client).addr.family()),
-            Self::Other(_) | Self::Nobody(_) => Some(Family::Ipv4),
+            Self::Other(_) | Self::Group(_) => Some(Family::Ipv4),
         }
     }
 
     fn protocol(self) -> Option<Protocol> {
         match self {
-            Self::Own(_) | Self::Nobody(_) | Self::Node(_) => None,
+            Self::Own(_) | Self::Group(_) | Self::Node(_) => None,
             Self::User(user)
             | Self::PortOf(user, _)
             | Self::Service(user)
@@ -172,7 +172,7 @@ impl Who {
             Self::Spare(user) => endpoint(User::of(user).spare),
             Self::Node(port) => Endpoint::new(node_addr(family), SNAT_PORTS.start() + u16::from(port % 8)),
             Self::Other(other) => endpoint(OTHERS[usize::from(other) % OTHERS.len()].0),
-            Self::Nobody(nobody) => endpoint(NOBODY[usize::from(nobody) % NOBODY.len()]),
+            Self::Group(group) => endpoint(GROUPS[usize::from(group) % GROUPS.len()]),
         }
     }
 
@@ -242,7 +242,7 @@ fn port() -> impl Strategy<Value = u8> {
 
 /// Pairs of ends that may meet something.
 fn ends() -> impl Strategy<Value = (Who, Who)> {
-    use Who::{Backend, Nobody, Node, Other, Own, PortOf, Service, Spare, User};
+    use Who::{Backend, Group, Node, Other, Own, PortOf, Service, Spare, User};
     prop_oneof![
         5 => user().prop_map(|user| (User(user), Service(user))),
         4 => (user(), port()).prop_map(|(user, port)| (Backend(user), Node(port))),
@@ -259,7 +259,7 @@ fn ends() -> impl Strategy<Value = (Who, Who)> {
         1 => (user(), port()).prop_map(|(user, port)| (Node(port), Backend(user))),
         1 => (user(), port()).prop_map(|(user, port)| (Spare(user), Node(port))),
         1 => (user(), user()).prop_map(|(one, other)| (Backend(one), Service(other))),
-        1 => (user(), any::<u8>()).prop_map(|(user, nobody)| (Nobody(nobody), Service(user))),
+        1 => (user(), any::<u8>()).prop_map(|(user, group)| (Group(group), Service(user))),
         2 => (user(), 39_998_u16..40_004).prop_map(|(user, port)| (PortOf(user, port), Service(user))),
     ]
 }

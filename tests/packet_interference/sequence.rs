@@ -1,4 +1,4 @@
-//! A story: what honest clients are told to do, what strangers send meanwhile, and the time that passes. It is played
+//! A sequence: what honest clients are to do, what strangers send meanwhile, and the time that passes. It is played
 //! with the strangers and without them.
 
 use nodelb_core::model::addr::Family;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::honest::{Act, COUNT, Client, User, endpoint};
 use crate::lab::{Lab, Programs};
-use crate::observed::Observed;
+use crate::observed::{Excuse, Observed};
 use crate::socket::Socket;
 use crate::strangers::{Forged, STRANGER_CHANGES, forged, nth};
 use crate::tag::Label;
@@ -28,11 +28,11 @@ pub(crate) enum Flood {
     Refused,
 }
 
-/// A step of a story.
+/// A step of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// A client is told to do something.
-    Tell(u8, Act),
+    /// A client is to do something.
+    Do(u8, Act),
     /// The service of this client gets another backend, or the first one again.
     Replace(u8),
     /// Milliseconds pass.
@@ -67,7 +67,7 @@ struct Player<'a> {
     next_sweep: u64,
 }
 
-/// Plays the story on this node. Without the strangers, their steps take the same time.
+/// Plays the sequence on this node. Without the strangers, their steps take the same time.
 pub(crate) fn play<'a>(
     programs: &'a mut dyn Programs,
     world: World,
@@ -104,7 +104,7 @@ pub(crate) fn play<'a>(
 impl Player<'_> {
     fn step(&mut self, step: &Step) {
         match step {
-            Step::Tell(user, act) => self.honest[usize::from(user % COUNT)].tell(*act),
+            Step::Do(user, act) => self.honest[usize::from(user % COUNT)].order(*act),
             Step::Replace(user) => self.replace(*user),
             Step::Wait(millis) => return self.wait(u64::from(*millis) * MILLI),
             Step::Stranger(forged) => {
@@ -234,6 +234,7 @@ impl Player<'_> {
             }
         };
         let count = if kind == Flood::Refused { REFUSED } else { u32::from(count) };
+        self.excuse(kind, count as usize);
         match kind {
             Flood::Guests => (0..count).for_each(|_| self.guest(user)),
             Flood::Fragments => {
@@ -253,6 +254,21 @@ impl Player<'_> {
             self.settle();
         }
         self.wait(MILLI);
+    }
+
+    /// Records which connections the flood may end.
+    fn excuse(&mut self, kind: Flood, count: usize) {
+        let is_crowd = kind == Flood::Guests && usize::from(self.guests) + count >= Excuse::Crowd.least();
+        let is_flood = matches!(kind, Flood::First | Flood::Twice | Flood::Guests) && count >= Excuse::Flood.least();
+        for (client, excused) in self.honest.iter().zip(&mut self.observed.excused) {
+            let first = match (client.is_in_handshake(), is_crowd) {
+                _ if !client.is_tcp() => continue,
+                (true, _) if is_crowd || is_flood => client.connection(),
+                (false, true) => client.connection() + 1,
+                _ => continue,
+            };
+            *excused = Some(excused.map_or(first, |before: u8| before.min(first)));
+        }
     }
 
     /// A stranger with an address of its own connects, or asks twice.
@@ -281,8 +297,8 @@ impl Player<'_> {
     fn end(&mut self) {
         self.wait(10_000 * MILLI);
         for client in self.honest.iter_mut().filter(|client| client.has_connection()) {
-            client.tell(Act::Ask);
-            client.tell(Act::Push);
+            client.order(Act::Ask);
+            client.order(Act::Push);
         }
         self.wait(10_000 * MILLI);
     }
@@ -311,7 +327,7 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         1 => Just(Flood::Refused),
     ];
     prop_oneof![
-        12 => (0..COUNT, act()).prop_map(|(user, act)| Step::Tell(user, act)),
+        12 => (0..COUNT, act()).prop_map(|(user, act)| Step::Do(user, act)),
         1 => (0..COUNT).prop_map(Step::Replace),
         3 => prop_oneof![0_u32..1_000, 1_000_u32..12_000, 12_000_u32..130_000].prop_map(Step::Wait),
         14 => forged().prop_map(Step::Stranger),
@@ -320,7 +336,7 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A story.
-pub(crate) fn story() -> impl Strategy<Value = Vec<Step>> {
+/// A sequence.
+pub(crate) fn sequence() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step(), 1..40)
 }

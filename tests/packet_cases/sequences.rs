@@ -1,4 +1,4 @@
-//! The stories of non-interference, played with the programs: nothing that strangers send changes what the honest parties
+//! The sequences of non-interference, played with the programs: nothing that strangers send changes what the honest parties
 //! observe, and the pure function does the same with each packet.
 
 use nodelb_core::packets::node::{Packet, Verdict};
@@ -13,12 +13,12 @@ use crate::observed;
 use crate::print;
 use crate::random::number;
 use crate::sandbox;
-use crate::story::{Flood, Step, play, story};
+use crate::sequence::{Flood, Step, play, sequence};
 use crate::world::World;
 
 const TIMEOUTS: SweepTimeouts = SweepTimeouts { handshake: 30, closed: 60, reset: 10, tcp_idle: 86_400, udp_idle: 120 };
 
-/// Stories that fail until a run ends.
+/// Sequences that fail until a run ends.
 const MOST_SHOWN: usize = 3;
 
 /// The programs, and what differs from the pure function.
@@ -33,7 +33,7 @@ struct Real<'k> {
 impl Programs for Real<'_> {
     fn rule(&mut self, world: &World, packet: &Packet) -> Ruled {
         let compared = compare(self.kernel, world, packet);
-        let (difference, outcome) = compared.expect("the kernel runs the program on each packet of a story");
+        let (difference, outcome) = compared.expect("the kernel runs the program on each packet of a sequence");
         self.packets += 1;
         if !difference.is_empty() {
             self.different.push(format!("{}\n{difference}", print::packet(&packet.bytes[14..])));
@@ -67,7 +67,7 @@ const fn is_shown(step: &Step) -> bool {
     !matches!(step, Step::Flood(Flood::Refused, ..))
 }
 
-/// Plays the story twice; returns what differs, and the number of packets.
+/// Plays the sequence twice; returns what differs, and the number of packets.
 fn differences(kernel: &mut Kernel, world: &World, steps: &[Step]) -> (String, u64) {
     let mut real = Real { kernel, different: Vec::new(), packets: 0, millis: 0 };
     let [alone, among] = [false, true].map(|has_strangers| {
@@ -80,8 +80,8 @@ fn differences(kernel: &mut Kernel, world: &World, steps: &[Step]) -> (String, u
 
 #[test]
 fn strangers_change_nothing_with_the_programs() {
-    sandbox::run("stories::strangers_change_nothing_with_the_programs", |_| {
-        let (seed, stories) = (number("STORY_SEED", 1), number("STORY_CASES", 200));
+    sandbox::run("sequences::strangers_change_nothing_with_the_programs", |_| {
+        let (seed, sequences) = (number("SEQUENCE_SEED", 1), number("SEQUENCE_CASES", 200));
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
@@ -91,8 +91,8 @@ fn strangers_change_nothing_with_the_programs() {
         (world.limits.connections, world.limits.half_open, world.limits.fragments) = (1_024, 1_024, 1_024);
         let mut kernel = Kernel::new(&world);
         let (mut failed, mut packets) = (Vec::new(), 0);
-        for _ in 0..stories {
-            let mut steps = story().new_tree(&mut runner).expect("no value is rejected").current();
+        for _ in 0..sequences {
+            let mut steps = sequence().new_tree(&mut runner).expect("no value is rejected").current();
             steps.retain(is_shown);
             let (difference, count) = differences(&mut kernel, &world, &steps);
             packets += count;
@@ -103,7 +103,7 @@ fn strangers_change_nothing_with_the_programs() {
                 break;
             }
         }
-        assert!(failed.is_empty(), "STORY_SEED={seed}\n{}", failed.join("\n"));
-        assert!(packets >= stories * 20, "only {packets} packets");
+        assert!(failed.is_empty(), "SEQUENCE_SEED={seed}\n{}", failed.join("\n"));
+        assert!(packets >= sequences * 20, "only {packets} packets");
     });
 }
