@@ -7,10 +7,11 @@
 #ifndef NODELB_BEGIN_H
 #define NODELB_BEGIN_H
 
+#include "conntrack.h"
 #include "former.h"
+#include "locate.h"
 #include "ports.h"
 #include "ring.h"
-#include "routes.h"
 
 /* Length of service_id_be in bits: the prefix of all ranges of a service. */
 #define RANGE_ID_BITS 32
@@ -216,50 +217,73 @@ begins_again(struct connection *entry, struct scratch *here, bool at_pod)
 	return leaves_entry(entry, at_pod);
 }
 
+/* Whether the packet is TCP, and not the first one of a connection. */
+static __always_inline bool is_in_the_middle(const struct packet *packet)
+{
+	return packet->key.protocol == IPPROTO_TCP && !is_plain_syn(packet);
+}
+
 /*
  * A TCP packet that is not the first one of a connection, without an entry.
  * Another proxy may have made the connection; on an address of the node, it
- * may also be an answer to a connection that this node masquerades. A RST is
- * never answered.
+ * may also be an answer to a connection that this node masquerades, and the
+ * network stack answers the rest itself. Any other packet belongs to the
+ * service: the stack would route it back to where it came from. If it
+ * acknowledges something, its connection may continue; it is reset otherwise.
+ * A RST is never answered.
  */
 static __always_inline int
-unknown(const struct scratch *here,
+unknown(struct __sk_buff *skb, const struct scratch *here,
 	const volatile struct packet_settings *settings)
 {
-	if (!settings->resets_unknown || here->packet.tcp_flags & TCP_RST ||
-	    bpf_map_lookup_elem(&node_addrs, here->to.addr))
+	__u8 flags = here->packet.tcp_flags;
+
+	if (bpf_map_lookup_elem(&node_addrs, here->to.addr))
 		return OUTCOME_LEAVE;
-	return OUTCOME_ANSWER | PACKET_UNKNOWN;
+	if (settings->unknown >= UNKNOWN_AUTO &&
+	    (can_ask_conntrack()
+		     ? is_served_by_other(skb, &here->packet.key)
+		     : settings->unknown == UNKNOWN_AUTO_WITH_PROXY))
+		return OUTCOME_LEAVE;
+	if (settings->unknown == UNKNOWN_PASS) {
+		count_dropped(here->service_id, PACKET_UNKNOWN, PACKET_PASSED);
+		return OUTCOME_LEAVE;
+	}
+	if (flags & TCP_RST)
+		return OUTCOME_DROP | PACKET_UNKNOWN;
+	if (settings->unknown == UNKNOWN_RESET || !(flags & TCP_ACK) ||
+	    flags & TCP_SYN)
+		return OUTCOME_ANSWER | PACKET_UNKNOWN;
+	return OUTCOME_TRANSLATE;
 }
 
 /* Whether the client may connect now, and which view it gets. */
-VERIFIED_ONCE int admit(void)
+VERIFIED_ONCE int admit(struct __sk_buff *skb)
 {
 	const volatile struct packet_settings *now = settings();
 	struct scratch *here = scratch();
 	const struct service *service;
+	int outcome = OUTCOME_TRANSLATE;
 	__u32 service_id;
 
 	if (!here || !now || now->is_draining)
 		return OUTCOME_LEAVE;
-	if (here->packet.key.protocol == IPPROTO_TCP &&
-	    !is_plain_syn(&here->packet))
-		return unknown(here, now);
+	if (is_in_the_middle(&here->packet))
+		outcome = unknown(skb, here, now);
+	if (outcome != OUTCOME_TRANSLATE)
+		return outcome;
 	service_id = here->service_id;
 	service = bpf_map_lookup_elem(&services, &service_id);
 	if (!service)
 		return OUTCOME_LEAVE;
-	if (here->has_ranges && !is_in_ranges(here)) {
-		count_not_begun(service_id);
+	if (here->has_ranges && !is_in_ranges(here))
 		return OUTCOME_DROP | PACKET_SOURCE_RANGE;
-	}
 	here->view = read_view(here->uses_local_view ? &service->local
 						     : &service->cluster);
 	here->affinity_seconds = service->affinity_seconds;
 	here->has_rings = !!(service->flags & SERVICE_HAS_RINGS);
 	if (here->view.count)
 		return OUTCOME_TRANSLATE;
-	count_not_begun(service_id);
 	return service->flags & SERVICE_HAS_BACKENDS
 		       ? OUTCOME_DROP | PACKET_NO_LOCAL_BACKEND
 		       : OUTCOME_ANSWER | PACKET_NO_BACKEND;
@@ -298,103 +322,6 @@ VERIFIED_ONCE bool choose_backend(__u32 ifindex)
 	if (here->uses_local_view)
 		entry->flags = CONNECTION_LOCAL_VIEW;
 	return true;
-}
-
-/*
- * The node's address on the way to the backend: the route's source address, or
- * that of the device by which the packet leaves, if the route's may be a
- * service's.
- */
-static __always_inline bool
-masquerade(struct scratch *here, const struct uplink *uplink, bool has_source)
-{
-	__u32 flag = here->packet.is_v6 ? UPLINK_OWN_V6 : UPLINK_OWN_V4;
-	__u32 *source = here->entry.source;
-
-	if (uplink && uplink->flags & flag) {
-		copy_addr(source, here->packet.is_v6 ? uplink->v6 : uplink->v4);
-		if (!is_unspecified(source))
-			return true;
-	}
-	if (has_source && here->packet.is_v6)
-		copy_addr(source, here->fib.ipv6_src);
-	else if (has_source)
-		set_v4(source, here->fib.ipv4_src);
-	if (has_source && !is_unspecified(source))
-		return true;
-	if (!uplink)
-		return false;
-	copy_addr(source, here->packet.is_v6 ? uplink->v6 : uplink->v4);
-	return !is_unspecified(source);
-}
-
-/*
- * Whether backends on this node see an address of the node, too. Their answers
- * arrive at the pod's device, so the programs must run there. With policy
- * Local, the client's address always stays.
- */
-static __always_inline bool always_masquerades(const struct scratch *here)
-{
-	const volatile struct packet_settings *now = settings();
-
-	return now && now->always_masquerades && !here->uses_local_view;
-}
-
-/*
- * Decides whether the backend is on another machine. If it is, the backend
- * sees an address of this node, so that it answers to this node, and packets
- * are redirected. Otherwise the network stack delivers them, with the client's
- * address. If this node does not forward packets, that is also the case: the
- * stack delivers to processes of this node and drops the rest. Other results
- * say nothing about where the backend is: a route that rejects packets, or one
- * with an encapsulation, which the lookup does not support. If the backend were
- * taken for one on this node, its answers would never come back through it.
- *
- * A pod's packets to another machine need neither: the answer comes through
- * this node to the pod's device. Only a pod that is its own backend does, which
- * would otherwise answer itself directly.
- */
-VERIFIED_ONCE int locate(struct __sk_buff *skb)
-{
-	struct scratch *here = scratch();
-	const struct uplink *uplink;
-	bool has_source = true;
-	__u32 ifindex;
-	long result;
-
-	if (!here)
-		return OUTCOME_LEAVE;
-	here->is_process = 0;
-	if (here->at_pod && !same_addr(here->entry.target, here->entry.source))
-		return OUTCOME_TRANSLATE;
-	ask_for(here, skb->ifindex);
-	result = look_up_route(skb, here, FIB_SKIP_NEIGH | FIB_SOURCE);
-	if (result == -EINVAL || result == FIB_RESULT_NO_SOURCE) {
-		has_source = false;
-		ask_for(here, skb->ifindex);
-		result = look_up_route(skb, here, 0);
-	}
-	if (result == BPF_FIB_LKUP_RET_FWD_DISABLED &&
-	    !bpf_map_lookup_elem(&node_addrs, here->entry.target))
-		count_dropped(here->service_id, PACKET_NO_FORWARDING,
-			      PACKET_PASSED);
-	here->is_process = result == BPF_FIB_LKUP_RET_NOT_FWDED;
-	if (result == BPF_FIB_LKUP_RET_FWD_DISABLED || here->is_process)
-		return OUTCOME_TRANSLATE;
-	if (!is_routed(result))
-		return OUTCOME_DROP | PACKET_NO_ROUTE;
-	ifindex = here->fib.ifindex;
-	uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
-	if (!uplink && !here->at_pod) {
-		if (!always_masquerades(here))
-			return OUTCOME_TRANSLATE;
-		ifindex = skb->ifindex;
-		uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
-	}
-	if (!masquerade(here, uplink, has_source))
-		return OUTCOME_DROP | PACKET_NO_ROUTE;
-	here->entry.flags |= CONNECTION_REDIRECTED;
-	return OUTCOME_TRANSLATE;
 }
 
 /*
@@ -452,23 +379,51 @@ static __always_inline int put_both(struct __sk_buff *skb, struct scratch *here)
 }
 
 /*
+ * What becomes of a packet in the middle of a connection. It continues only if
+ * the same backend is certain to be found again, and sees the client's address,
+ * as before: it then answers, with a RST if it does not know the connection
+ * either.
+ */
+static __always_inline int
+continue_unknown(const struct scratch *here, int outcome)
+{
+	bool is_certain = here->has_rings || here->view.count == 1;
+
+	if (outcome == OUTCOME_LEAVE || here->packet.tcp_flags & TCP_RST ||
+	    outcome == (OUTCOME_DROP | PACKET_SOURCE_RANGE))
+		return outcome;
+	if (outcome != OUTCOME_TRANSLATE || !is_certain ||
+	    here->entry.flags & CONNECTION_REDIRECTED)
+		return OUTCOME_ANSWER | PACKET_UNKNOWN;
+	return OUTCOME_TRANSLATE;
+}
+
+/*
  * Begins a connection with the packet in the scratch memory, the service of
  * which has been found. Returns an outcome.
  */
 VERIFIED_ONCE int begin(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
-	int outcome = admit();
+	int outcome = admit(skb);
+	bool is_first;
 
-	if (!here || outcome != OUTCOME_TRANSLATE)
-		return here ? outcome : OUTCOME_LEAVE;
-	if (!choose_backend(skb->ifindex))
+	if (!here)
 		return OUTCOME_LEAVE;
-	outcome = locate(skb);
+	is_first = !is_in_the_middle(&here->packet);
+	if (outcome == OUTCOME_TRANSLATE)
+		outcome = choose_backend(skb->ifindex)
+				  ? locate(skb)
+				  : OUTCOME_DROP | PACKET_NO_BACKEND;
+	if (!is_first)
+		outcome = continue_unknown(here, outcome);
 	if (outcome == OUTCOME_TRANSLATE)
 		outcome = put_both(skb, here);
-	if (outcome != OUTCOME_TRANSLATE)
+	if (is_first && outcome != OUTCOME_TRANSLATE &&
+	    outcome != OUTCOME_LEAVE)
 		count_not_begun(here->service_id);
+	if (!is_first && outcome == OUTCOME_TRANSLATE)
+		count_dropped(here->service_id, PACKET_UNKNOWN, PACKET_PASSED);
 	return outcome;
 }
 

@@ -83,8 +83,8 @@ static __always_inline bool has_proved_address(const struct scratch *here)
 		return false;
 	if (here->entry.flags & CONNECTION_ASSURED)
 		return true;
-	/* 0: the entry is of an earlier nodelb. */
-	return !here->partner.acknowledgment || received <= MOST_RECEIVED;
+	/* 0: the backend has sent nothing, or only a RST. */
+	return here->partner.acknowledgment && received <= MOST_RECEIVED;
 }
 
 /*

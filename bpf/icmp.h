@@ -200,14 +200,11 @@ redirect_error(struct __sk_buff *skb, struct scratch *here)
 	result = route_past_stack(skb, here);
 	if (!is_routed(result)) {
 		count_dropped(here->entry.service_id,
-			      unroutable(result) & OUTCOME_REASON,
+			      unroutable(here, result) & OUTCOME_REASON,
 			      PACKET_DROPPED);
 		return TC_ACT_SHOT;
 	}
-	here->link = link_of(here, result);
-	barrier();
-	if (rewrite_error(skb, 1) ||
-	    (here->link == LINK_KNOWN && write_macs(skb, here)))
+	if (rewrite_error(skb, 1))
 		return TC_ACT_SHOT;
 	return send_by_route(skb, here);
 }

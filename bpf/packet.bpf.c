@@ -59,9 +59,9 @@ VERIFIED_ONCE int forward_past_stack(struct __sk_buff *skb)
 		return refuse(skb, OUTCOME_ANSWER | PACKET_TTL);
 	result = route_past_stack(skb, here);
 	if (!is_routed(result))
-		return refuse(skb, unroutable(result));
-	here->link = link_of(here, result);
-	barrier();
+		return refuse(skb, unroutable(here, result));
+	if (here->packet.part != PART_WHOLE && write_id(skb))
+		return TC_ACT_SHOT;
 	if (rewrite(skb, here, 1))
 		return TC_ACT_SHOT;
 	here->packet.is_redirected =
@@ -118,8 +118,8 @@ static __always_inline int
 translate(struct __sk_buff *skb, struct scratch *here)
 {
 	count_packet(here);
-	if (here->packet.part == PART_FIRST)
-		store_ports();
+	if (here->packet.part == PART_FIRST && !store_ports())
+		return refuse(skb, OUTCOME_DROP | PACKET_FRAGMENT_RATE);
 	if (here->entry.flags & CONNECTION_REDIRECTED)
 		return forward_past_stack(skb);
 	return rewrite(skb, here, 0) ? TC_ACT_SHOT : NEXT;

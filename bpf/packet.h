@@ -18,6 +18,7 @@
 #include "service.h"
 
 #define IPV4_OFFSET_MASK 0x1fff
+#define IPV4_DONT_FRAGMENT 0x4000
 #define IPV4_MORE_FRAGMENTS 0x2000
 #define IPV6_OFFSET_MASK 0xfff8
 #define IPV6_MORE_FRAGMENTS 1
@@ -100,13 +101,15 @@ static __always_inline bool is_plain_syn(const struct packet *packet)
 }
 
 /*
- * 224.0.0.0 and above: multicast, reserved addresses and the broadcast
- * address.
+ * Multicast and the broadcast address. The rest of 240.0.0.0/4 is unicast for
+ * Linux, and some networks use it.
  */
 static __always_inline bool is_group(const __u32 *addr)
 {
 	if (is_v4(addr))
-		return bpf_ntohl(addr[3]) >= 0xe0000000;
+		return (addr[3] & bpf_htonl(0xf0000000)) ==
+			       bpf_htonl(0xe0000000) ||
+		       addr[3] == 0xffffffff;
 	return bpf_ntohl(addr[0]) >= 0xff000000;
 }
 
@@ -304,6 +307,7 @@ parse_v4(struct __sk_buff *skb, struct packet *packet)
 		return PARSED_SHORT;
 	fragment = bpf_ntohs(ip.frag_off);
 	packet->fragment_id = ip.id;
+	packet->may_be_split = !(fragment & IPV4_DONT_FRAGMENT);
 	if (fragment & IPV4_OFFSET_MASK)
 		packet->part = PART_LATER;
 	else if (fragment & IPV4_MORE_FRAGMENTS)
@@ -315,6 +319,7 @@ struct chain {
 	struct __sk_buff *skb;
 	__u32 at;
 	__u32 fragment_id;
+	__u32 fragment_at;
 	enum fragment_part part;
 	__u8 next;
 	/* The chain has an extension that is not understood, or is cut. */
@@ -359,6 +364,7 @@ static long chain_step(__u32 step, struct chain *chain)
 	chain->next = extension[0];
 	if (next == NEXTHDR_FRAGMENT) {
 		read_fragment(chain, extension);
+		chain->fragment_at = chain->at;
 		chain->at += sizeof(extension);
 		/* What follows in later fragments is not a header. */
 		return chain->part == PART_LATER;
@@ -391,6 +397,7 @@ VERIFIED_ONCE int read_extensions(struct __sk_buff *skb, __u32 next, __u32 at)
 	here->packet.l4 = chain.at;
 	here->packet.part = chain.part;
 	here->packet.fragment_id = chain.fragment_id;
+	here->packet.fragment_at = chain.fragment_at;
 	return PARSED_FLOW;
 }
 

@@ -66,7 +66,7 @@ struct connection {
 	__u32 backend_id;
 	/* Position of the backend in the view when it was selected: a hint. */
 	__u32 offset;
-	/* The device by which the client's packets arrive. */
+	/* The device by which the connection began, for display. */
 	__u32 ifindex;
 	/* Seconds of the coarse monotonic clock. */
 	__u32 last_used;
@@ -116,6 +116,8 @@ enum uplink_flags {
 	UPLINK_OWN_V4 = 1,
 	/* The same for IPv6. */
 	UPLINK_OWN_V6 = 2,
+	/* rp_filter is 1: IPv4 clients arrive by the way back to them. */
+	UPLINK_STRICT = 4,
 };
 
 /* A device by which other machines are reached. */
@@ -149,8 +151,13 @@ _Static_assert(sizeof(struct fragment_key) == 40, "layout");
 struct fragment {
 	__u16 source_port_be;
 	__u16 target_port_be;
-	/* Seconds of the coarse monotonic clock. */
-	__u32 seen;
+	/*
+	 * Seconds of the coarse monotonic clock. On most machines, they are
+	 * where an earlier nodelb stored 32 bits of them.
+	 */
+	__u16 seen;
+	/* The id that all fragments get if they are redirected. */
+	__u16 id;
 };
 _Static_assert(sizeof(struct fragment) == 8, "layout");
 

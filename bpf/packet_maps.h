@@ -118,6 +118,22 @@ struct {
 } fragments SEC(".maps");
 
 /*
+ * Hash of two addresses -> the second in which a datagram in fragments was last
+ * redirected between them, and how many were in it; see fragments.h. The
+ * programs write and read it. The map is not pinned: an id that is given again
+ * is only wrong if its second has not passed. It is never full; addresses that
+ * share an entry share the ids.
+ */
+#define FRAGMENT_IDS 4096
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, FRAGMENT_IDS);
+	__type(key, __u32);
+	__type(value, __u64);
+} fragment_ids SEC(".maps");
+
+/*
  * Service and range of client addresses -> nothing. The daemon writes an entry
  * for each of loadBalancerSourceRanges. Programs read it for each new
  * connection to an address that admits only these clients. When the map is
@@ -287,11 +303,15 @@ struct packet {
 	__u32 size;
 	enum fragment_part part;
 	__u32 fragment_id;
+	/* IPv6: where the fragment header begins. */
+	__u32 fragment_at;
 	__u8 tcp_flags;
 	__u8 ttl;
 	__u8 is_v6;
 	/* Whether options or extension headers follow the IP header. */
 	__u8 has_options;
+	/* IPv4: whether routers may split the packet. */
+	__u8 may_be_split;
 	/* Whether the packet was redirected, and has not left yet. */
 	__u8 is_redirected;
 	/* TCP, in host order. */
@@ -317,16 +337,6 @@ struct known_device {
 
 /* Clients and other machines are mostly reached by one or two devices. */
 #define KNOWN_DEVICES 4
-
-/* What the packet that is redirected needs in front of its IP header. */
-enum link {
-	/* The Ethernet addresses of the route. */
-	LINK_KNOWN = 0,
-	/* Those of a neighbour that the kernel asks for. */
-	LINK_NEIGHBOUR = 1,
-	/* Nothing, or what a tunnel's route says. */
-	LINK_NONE = 2,
-};
 
 /*
  * What the functions of one program pass to each other. It does not fit the
@@ -370,11 +380,11 @@ struct scratch {
 	__u32 transport;
 	/* Bytes of headers that are written. */
 	__u32 written;
-	/* What a packet that is redirected gets in front of its IP header. */
-	enum link link;
-	/* The second of the last answer, and how many were sent in it. */
+	/* The same as in struct drop_count, for services without one. */
 	__u32 answer_second;
 	__u32 answers;
+	/* The id of the datagram of the fragment, if it is redirected. */
+	__u32 new_id;
 	/* A tick of the kernel's timer, and the second in which it was. */
 	__u32 second;
 	__u64 tick;

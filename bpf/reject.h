@@ -12,11 +12,13 @@
 
 #include "begin.h"
 
-/* Answers of each CPU in a second; more are dropped. */
+/*
+ * Answers of each CPU in a second for a service and a reason; more are dropped.
+ * A flood that one service refuses takes no answer from another.
+ */
 #define MOST_ANSWERS 1000
 
 #define ANSWER_TTL 64
-#define IPV4_DONT_FRAGMENT 0x4000
 
 /*
  * Sum of the transport header's first bytes in the packet, at most length.
@@ -176,6 +178,11 @@ VERIFIED_ONCE int send_reset(struct __sk_buff *skb)
 	return send_back(skb, here);
 }
 
+static __always_inline bool is_too_large(enum packet_reason reason)
+{
+	return reason == PACKET_MTU || reason == PACKET_MTU_NO_DF;
+}
+
 /* Type and code of the ICMP error, as in the header, and what else it says. */
 static __always_inline __u32 icmp_error(const struct scratch *here,
 					enum packet_reason reason, __u32 *rest)
@@ -186,7 +193,7 @@ static __always_inline __u32 icmp_error(const struct scratch *here,
 	*rest = 0;
 	if (reason == PACKET_TTL) {
 		type = is_v6 ? ICMPV6_TIME_EXCEED : ICMP_TIME_EXCEEDED;
-	} else if (reason == PACKET_MTU) {
+	} else if (is_too_large(reason)) {
 		/* The size that fits, in the last two bytes or in all four. */
 		*rest = bpf_htonl(here->fib.mtu_result);
 		type = is_v6 ? ICMPV6_PKT_TOOBIG : ICMP_DEST_UNREACH;
@@ -292,15 +299,26 @@ VERIFIED_ONCE int send_icmp(struct __sk_buff *skb, __u32 reason)
 }
 
 /* Whether this CPU may send one more answer in this second. */
-static __always_inline bool may_answer(struct scratch *here)
+static __always_inline bool
+may_answer(struct scratch *here, const struct drop_key *key)
 {
+	struct drop_count *count = bpf_map_lookup_elem(&packet_drops, key);
+	__u32 *second = &here->answer_second, *answers = &here->answers;
+	struct drop_count none = {};
 	__u32 now = seconds();
 
-	if (here->answer_second != now) {
-		here->answer_second = now;
-		here->answers = 0;
+	if (!count &&
+	    !bpf_map_update_elem(&packet_drops, key, &none, BPF_NOEXIST))
+		count = bpf_map_lookup_elem(&packet_drops, key);
+	if (count) {
+		second = &count->second;
+		answers = &count->answers;
 	}
-	return here->answers++ < MOST_ANSWERS;
+	if (*second != now) {
+		*second = now;
+		*answers = 0;
+	}
+	return (*answers)++ < MOST_ANSWERS;
 }
 
 /*
@@ -308,15 +326,17 @@ static __always_inline bool may_answer(struct scratch *here)
  * answer can be written into it, and if this CPU may send another one, which
  * is then used up.
  */
-static __always_inline bool take_answer(struct scratch *here, __u32 reason)
+static __always_inline bool
+take_answer(struct scratch *here, const struct drop_key *key)
 {
 	const volatile struct packet_settings *now = settings();
 	const struct packet *packet = &here->packet;
+	enum packet_reason reason = key->reason;
 
 	if (!now || !now->answers)
 		return false;
 	if (packet->has_options &&
-	    (reason != PACKET_MTU ||
+	    (!is_too_large(reason) ||
 	     packet->l4 - l2_length(&here->packet) > MOST_QUOTED))
 		return false;
 	/*
@@ -324,11 +344,11 @@ static __always_inline bool take_answer(struct scratch *here, __u32 reason)
 	 * socket that has to send smaller packets.
 	 */
 	if (packet->part != PART_WHOLE &&
-	    (packet->part != PART_FIRST || reason != PACKET_MTU))
+	    (packet->part != PART_FIRST || !is_too_large(reason)))
 		return false;
 	if (reason == PACKET_NO_PORT && packet->key.protocol == IPPROTO_UDP)
 		return false;
-	if (may_answer(here))
+	if (may_answer(here, key))
 		return true;
 	count_dropped(here->service_id, PACKET_ANSWER_RATE, PACKET_DROPPED);
 	return false;
@@ -339,13 +359,18 @@ static __always_inline enum packet_verdict
 refusal(struct scratch *here, int outcome)
 {
 	enum packet_reason reason = outcome & OUTCOME_REASON;
+	struct drop_key key = {
+		.service_id = here->service_id,
+		.reason = reason,
+		.verdict = PACKET_ICMP,
+	};
 
-	if (!(outcome & OUTCOME_ANSWER) || !take_answer(here, reason))
-		return PACKET_DROPPED;
 	if (here->packet.key.protocol == IPPROTO_TCP && reason != PACKET_TTL &&
-	    reason != PACKET_MTU)
-		return PACKET_RST;
-	return PACKET_ICMP;
+	    !is_too_large(reason))
+		key.verdict = PACKET_RST;
+	if (!(outcome & OUTCOME_ANSWER) || !take_answer(here, &key))
+		return PACKET_DROPPED;
+	return key.verdict;
 }
 
 /* Drops or answers the packet, and counts it; the outcome includes why. */

@@ -130,25 +130,6 @@ VERIFIED_ONCE int write_addresses(struct __sk_buff *skb,
 			address_difference(was, now, false), hops);
 }
 
-/* The Ethernet header of the route in the scratch memory. */
-static __always_inline void set_ethernet(struct ethhdr *header,
-					 const struct __sk_buff *skb,
-					 const struct scratch *here)
-{
-	__builtin_memcpy(header->h_dest, here->fib.dmac, ETH_ALEN);
-	__builtin_memcpy(header->h_source, here->fib.smac, ETH_ALEN);
-	header->h_proto = skb->protocol;
-}
-
-static __always_inline int
-write_macs(struct __sk_buff *skb, const struct scratch *here)
-{
-	struct ethhdr header;
-
-	set_ethernet(&header, skb, here);
-	return bpf_skb_store_bytes(skb, 0, &header, sizeof(header), 0);
-}
-
 /*
  * Where the checksum of the transport header is. Calculated without branches,
  * because the verifier would check the rest of the program once for each place.
@@ -230,8 +211,6 @@ static __always_inline int summed(struct __sk_buff *skb)
 	return BPF_CORE_READ_BITFIELD(packet, ip_summed);
 }
 
-/* Words of the scratch memory in front of the IP header: the link layer's. */
-#define LINK_WORDS 4
 /* Most bytes from the IP header to the end of the transport header. */
 #define MOST_WRITTEN (sizeof(struct ipv6hdr) + sizeof(struct tcphdr))
 
@@ -280,9 +259,9 @@ static __always_inline bool copy_words(word32 *to, const word32 *words,
 #define V6_TCP_WORDS 15
 
 /*
- * Reads the headers of a packet without options behind the place of the link
- * layer's header. Their lengths are in the scratch memory, where the verifier
- * does not follow them: it then checks the rest once instead of four times.
+ * Reads the headers of a packet without options. Their lengths are in the
+ * scratch memory, where the verifier does not follow them: it then checks the
+ * rest once instead of four times.
  */
 static __always_inline long
 load_headers(struct __sk_buff *skb, struct scratch *here)
@@ -290,7 +269,7 @@ load_headers(struct __sk_buff *skb, struct scratch *here)
 	__u32 at = l2_length(&here->packet), count;
 	const void *end = (void *)(long)skb->data_end;
 	const word32 *words = (void *)(long)skb->data + at;
-	word32 *to = here->header + LINK_WORDS;
+	word32 *to = here->header;
 	__u64 last;
 
 	here->transport = here->packet.l4 - at;
@@ -318,8 +297,7 @@ load_headers(struct __sk_buff *skb, struct scratch *here)
 
 /*
  * Writes all headers at once, for a packet without options: each call of a
- * helper costs more than the bytes. If it is redirected, and the link layer's
- * addresses are known, these too.
+ * helper costs more than the bytes.
  */
 static __always_inline int write_headers(struct __sk_buff *skb,
 					 struct scratch *here, __u32 difference,
@@ -327,7 +305,7 @@ static __always_inline int write_headers(struct __sk_buff *skb,
 {
 	const struct addresses *now =
 		(const struct addresses *)here->entry.source;
-	void *ip = here->header + LINK_WORDS, *transport;
+	void *ip = here->header, *transport;
 	__u64 last;
 
 	if (load_headers(skb, here))
@@ -352,11 +330,7 @@ static __always_inline int write_headers(struct __sk_buff *skb,
 	barrier_var(last);
 	if (last >= MOST_WRITTEN)
 		return -1;
-	if (!hops || here->link != LINK_KNOWN)
-		return bpf_skb_store_bytes(skb, l2_length(&here->packet), ip,
-					   last + 1, 0);
-	set_ethernet(ip - ETH_HLEN, skb, here);
-	return bpf_skb_store_bytes(skb, 0, ip - ETH_HLEN, ETH_HLEN + last + 1,
+	return bpf_skb_store_bytes(skb, l2_length(&here->packet), ip, last + 1,
 				   0);
 }
 
@@ -369,8 +343,6 @@ static __always_inline int write_parts(struct __sk_buff *skb,
 
 	if (has_ports &&
 	    bpf_skb_store_bytes(skb, here->packet.l4, &ports, sizeof(ports), 0))
-		return -1;
-	if (hops && here->link == LINK_KNOWN && write_macs(skb, here))
 		return -1;
 	return write_addresses(
 		skb, (const struct addresses *)here->packet.key.source,

@@ -48,8 +48,10 @@ enum outcome {
 	OUTCOME_REASON = 0xff,
 };
 
-/* Prepares a lookup of the route for what the entry makes of the packet. */
-static __always_inline void ask_for(struct scratch *here, __u32 ifindex)
+/* Prepares a lookup of the route between these addresses. */
+static __always_inline void ask_between(struct scratch *here, __u32 ifindex,
+					const __u32 *source,
+					const __u32 *target)
 {
 	const struct connection *entry = &here->entry;
 	struct bpf_fib_lookup *fib = &here->fib;
@@ -67,13 +69,19 @@ static __always_inline void ask_for(struct scratch *here, __u32 ifindex)
 	fib->tot_len = 1;
 	if (here->packet.is_v6) {
 		fib->family = AF_INET6;
-		copy_addr(fib->ipv6_src, entry->source);
-		copy_addr(fib->ipv6_dst, entry->target);
+		copy_addr(fib->ipv6_src, source);
+		copy_addr(fib->ipv6_dst, target);
 		return;
 	}
 	fib->family = AF_INET;
-	fib->ipv4_src = entry->source[3];
-	fib->ipv4_dst = entry->target[3];
+	fib->ipv4_src = source[3];
+	fib->ipv4_dst = target[3];
+}
+
+/* The same for what the entry makes of the packet. */
+static __always_inline void ask_for(struct scratch *here, __u32 ifindex)
+{
+	ask_between(here, ifindex, here->entry.source, here->entry.target);
 }
 
 static __always_inline long
@@ -90,30 +98,37 @@ static __always_inline bool is_routed(long result)
 }
 
 /*
- * The route of a packet that is to be redirected. A packet from a backend
- * leaves by the device of the client's packets, if a route to the client leads
- * there; otherwise by the best route. A size above the route's MTU is reported
- * as BPF_FIB_LKUP_RET_FRAG_NEEDED.
+ * FIB_SKIP_NEIGH, until the kernel has refused it: bpf_redirect_neigh() looks
+ * for the neighbour, too.
+ */
+volatile __u32 skips_neighbours = FIB_SKIP_NEIGH;
+
+static __always_inline long
+ask_past_stack(struct __sk_buff *skb, struct scratch *here, __u32 flags)
+{
+	ask_for(here, skb->ifindex);
+	here->fib.tot_len =
+		here->packet.size > 0xffff ? 0xffff : here->packet.size;
+	return look_up_route(skb, here, flags);
+}
+
+/*
+ * The route of a packet that is to be redirected: the best one, as the network
+ * stack finds it, wherever the client's packets come from. A size above the
+ * route's MTU is reported as BPF_FIB_LKUP_RET_FRAG_NEEDED. There is none from
+ * or to a link-local address, so such clients are never redirected.
  */
 static __always_inline long
 route_past_stack(struct __sk_buff *skb, struct scratch *here)
 {
-	const struct connection *entry = &here->entry;
-	__u32 size = here->packet.size;
-	long result;
+	long result = ask_past_stack(skb, here, skips_neighbours);
 
-	if (size > 0xffff)
-		size = 0xffff;
-	if (entry->flags & CONNECTION_REVERSE) {
-		ask_for(here, entry->ifindex);
-		here->fib.tot_len = size;
-		result = look_up_route(skb, here, BPF_FIB_LOOKUP_OUTPUT);
-		if (is_routed(result) || result == BPF_FIB_LKUP_RET_FRAG_NEEDED)
-			return result;
+	/* 0 from now on; other reasons for EINVAL do not exist here. */
+	if (result == -EINVAL && skips_neighbours) {
+		skips_neighbours = 0;
+		result = ask_past_stack(skb, here, 0);
 	}
-	ask_for(here, skb->ifindex);
-	here->fib.tot_len = size;
-	return look_up_route(skb, here, 0);
+	return result;
 }
 
 /* The function pointer of the next hop: the gateway, or the target itself. */
@@ -148,20 +163,13 @@ static __always_inline bool has_ethernet(struct scratch *here, __u32 ifindex)
 	return known->has_ethernet;
 }
 
-static __always_inline enum link link_of(struct scratch *here, long result)
-{
-	if (!has_ethernet(here, here->fib.ifindex))
-		return LINK_NONE;
-	if (!l2_length(&here->packet) || result == BPF_FIB_LKUP_RET_NO_NEIGH)
-		return LINK_NEIGHBOUR;
-	return LINK_KNOWN;
-}
-
 /*
  * Sends the packet, which is already written, by the route in the scratch
- * memory. A tunnel needs the route with the packet, which only
- * bpf_redirect_neigh() without a next hop provides. That function needs an
- * Ethernet header in front, which it removes.
+ * memory. The kernel adds the addresses of the neighbour, and asks it whether
+ * it is still there, as it does for packets of the network stack. A tunnel
+ * needs the route with the packet, which only bpf_redirect_neigh() without a
+ * next hop provides. That function needs an Ethernet header in front, which it
+ * removes.
  */
 static __always_inline int
 send_by_route(struct __sk_buff *skb, struct scratch *here)
@@ -170,18 +178,18 @@ send_by_route(struct __sk_buff *skb, struct scratch *here)
 
 	if (!l2_length(&here->packet) && bpf_skb_change_head(skb, ETH_HLEN, 0))
 		return TC_ACT_SHOT;
-	if (here->link == LINK_NONE)
-		return bpf_redirect_neigh(fib->ifindex, NULL, 0, 0);
-	if (here->link == LINK_NEIGHBOUR)
+	if (has_ethernet(here, fib->ifindex))
 		return redirect_to_neighbour(fib);
-	return bpf_redirect(fib->ifindex, 0);
+	return bpf_redirect_neigh(fib->ifindex, NULL, 0, 0);
 }
 
 /* Why a packet cannot be redirected, by the result of the route's lookup. */
-static __always_inline int unroutable(long result)
+static __always_inline int unroutable(const struct scratch *here, long result)
 {
 	if (result == BPF_FIB_LKUP_RET_FRAG_NEEDED)
-		return OUTCOME_ANSWER | PACKET_MTU;
+		return OUTCOME_ANSWER |
+		       (here->packet.may_be_split ? PACKET_MTU_NO_DF
+						  : PACKET_MTU);
 	if (result == BPF_FIB_LKUP_RET_FWD_DISABLED)
 		return OUTCOME_DROP | PACKET_NO_FORWARDING;
 	return OUTCOME_DROP | PACKET_NO_ROUTE;

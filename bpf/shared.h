@@ -324,8 +324,14 @@ enum packet_reason {
 	PACKET_UNKNOWN = 11,
 	/* More packets would be answered per second than is allowed. */
 	PACKET_ANSWER_RATE = 12,
+	/* The way back to the client is not the one by which it came. */
+	PACKET_REVERSE_PATH = 13,
+	/* The same as PACKET_MTU, and the sender allows fragments. */
+	PACKET_MTU_NO_DF = 14,
+	/* More datagrams in fragments to one address than have ids. */
+	PACKET_FRAGMENT_RATE = 15,
 	/* Number of the reasons; not a reason. */
-	PACKET_REASONS = 13,
+	PACKET_REASONS = 16,
 };
 
 /* What becomes of a packet. */
@@ -366,8 +372,11 @@ struct drop_count {
 	 */
 	__u32 first;
 	__u32 last;
+	/* The second of the last answer, and how many were sent in it. */
+	__u32 second;
+	__u32 answers;
 };
-_Static_assert(sizeof(struct drop_count) == 16, "layout");
+_Static_assert(sizeof(struct drop_count) == 24, "layout");
 
 /* Counts of one CPU; not pinned. */
 struct packet_counts {
@@ -391,7 +400,7 @@ struct packet_counts {
 	enum packet_verdict last_verdict;
 	__u32 pad;
 };
-_Static_assert(sizeof(struct packet_counts) == 272, "layout");
+_Static_assert(sizeof(struct packet_counts) == 320, "layout");
 
 /* Bytes of a packet in an event: its headers, and perhaps some payload. */
 #define EVENT_BYTES 96
@@ -454,6 +463,22 @@ struct packet_event {
 };
 _Static_assert(sizeof(struct packet_event) == 224, "layout");
 
+/* What is done with TCP packets of connections that no map contains. */
+enum unknown_packets {
+	/* They are passed on. */
+	UNKNOWN_PASS = 0,
+	/* They are answered with RST. */
+	UNKNOWN_RESET = 1,
+	/* Those of another proxy are passed on; others continue or are reset.
+	 */
+	UNKNOWN_AUTO = 2,
+	/*
+	 * The same, and the daemon has seen another proxy: if connection
+	 * tracking cannot be asked, all are passed on.
+	 */
+	UNKNOWN_AUTO_WITH_PROXY = 3,
+};
+
 /*
  * Settings that the daemon may change while the programs run; not pinned. The
  * daemon writes them through shared memory.
@@ -461,11 +486,8 @@ _Static_assert(sizeof(struct packet_event) == 224, "layout");
 struct packet_settings {
 	/* No new connection is translated; existing ones are. */
 	__u32 is_draining;
-	/*
-	 * TCP packets of connections that no map contains are answered with
-	 * RST instead of being passed on, except on addresses of the node.
-	 */
-	__u32 resets_unknown;
+	/* Except on addresses of the node. */
+	enum unknown_packets unknown;
 	/* Packets that cannot be served are answered with RST or ICMP. */
 	__u32 answers;
 	/* Backends on this node see an address of the node, too. */

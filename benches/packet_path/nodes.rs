@@ -164,6 +164,7 @@ impl Balanced {
                 l2_length: 14,
                 is_v4_source: false,
                 is_v6_source: false,
+                is_strict: false,
             });
             let device = HookedDevice { ifindex, side: DeviceSide::Uplink, l2_length: 14 };
             site.node.within(|| packets.hooks.attach(device)).unwrap();

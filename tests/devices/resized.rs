@@ -57,7 +57,8 @@ fn content() -> Vec<MapOp> {
     for (device, node) in [("pod0", "203.0.113.129"), ("pod1", "203.0.113.133")] {
         let v4 = Some(Addr::from(node.parse::<IpAddr>().expect("an address")));
         let (is_v4_source, is_v6_source) = (false, false);
-        let uplink = UplinkEntry { v4, v6: None, mtu: 1_500, l2_length: 14, is_v4_source, is_v6_source };
+        let uplink =
+            UplinkEntry { v4, v6: None, mtu: 1_500, l2_length: 14, is_v4_source, is_v6_source, is_strict: false };
         ops.push(MapOp::PutUplink(index(device), uplink));
     }
     ops

@@ -4,7 +4,7 @@ use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use nix::time::{ClockId, clock_gettime};
-use nodelb_core::model::addr::Protocol;
+use nodelb_core::model::addr::{Addr, Protocol};
 use nodelb_core::packets::connections::{Connection, Tables};
 use nodelb_core::packets::headers::{Content, Parsed, parse};
 use nodelb_core::packets::key::{FragmentKey, PacketKey};
@@ -47,7 +47,21 @@ fn expected(world: &World, now_ns: u64, (before, after): (&Tables, &Tables), pac
         }
         number = random_number(world, entry);
     }
+    tables.fragment_ids.extend(used_id(after, now_ns, packet));
     translate(Node { now_ns, ..world.node() }, &tables, &mut || number, packet)
+}
+
+/// The place of the id that the programs gave to the datagram of the packet: its addresses, the second, and the number
+/// in the second.
+fn used_id(after: &Tables, now_ns: u64, packet: &Packet) -> Option<((Addr, Addr), (u32, u32))> {
+    let Parsed::Packet(headers) = parse(&packet.bytes, packet.l2_length, packet.is_gso) else { return None };
+    let Content::Transport(protocol, ports) = headers.content else { return None };
+    let (side, id) = (packet.hook.side(), headers.fragment?.id);
+    let datagram = FragmentKey { source: headers.source, target: headers.target, id, protocol, side };
+    let key = PacketKey { tuple: headers.tuple(ports.source, ports.target), protocol, side };
+    let (given, entry) = (after.fragments.get(&datagram)?, after.find(&key)?);
+    let now = u32::try_from(now_ns / NANOS).unwrap();
+    Some(((entry.to.source.addr, entry.to.target.addr), (now, u32::from(given.id % 2_048))))
 }
 
 /// The client's entry of the connection that the packet began, if it did.
@@ -220,7 +234,7 @@ pub(crate) fn compare_sweep(kernel: &mut Kernel, timeouts: &SweepTimeouts) -> St
 /// Steps that the kernel cannot show with a single packet on given bytes: tags next to a packet, devices without a
 /// link-layer header, limits that are per CPU or approximate, and the choice of an address without one on the device.
 fn is_shown(step: &str) -> bool {
-    let elsewhere = ["in tun0", "out tun0", "now limit half-open", "now device", "repeat 1003"];
+    let elsewhere = ["in tun0", "out tun0", "now limit half-open", "now device", "repeat 1003", "repeat 2050"];
     !elsewhere.iter().any(|word| step.starts_with(word)) && !step.ends_with(" vlan")
 }
 

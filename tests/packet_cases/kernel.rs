@@ -4,7 +4,7 @@ use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use nodelb_core::datapath::Limits;
 use nodelb_core::packets::connections::{TableLimits, Tables};
 use nodelb_core::packets::key::Hook;
-use nodelb_core::packets::node::{Packet, Reason, Settings};
+use nodelb_core::packets::node::{Packet, Reason, Settings, Unknown};
 use nodelb_core::packets::sweep::SweepTimeouts;
 use nodelb_core::state::entries::MapState;
 use nodelb_datapath::packets::{
@@ -27,7 +27,7 @@ const MOST_IN_BUCKET: usize = 32;
 /// Where the counts by reason begin in `struct packet_counts`.
 const DROPPED: usize = 40;
 
-const REASONS: [Reason; 13] = [
+const REASONS: [Reason; 16] = [
     Reason::Short,
     Reason::Ttl,
     Reason::Mtu,
@@ -41,6 +41,9 @@ const REASONS: [Reason; 13] = [
     Reason::NoRoom,
     Reason::Unknown,
     Reason::AnswerRate,
+    Reason::ReversePath,
+    Reason::MtuNoDf,
+    Reason::FragmentRate,
 ];
 
 /// What the programs made of a packet.
@@ -204,8 +207,15 @@ impl Kernel {
     pub(crate) fn set(&mut self, world: &World) {
         self.network.set(world);
         let settings = &world.settings;
-        let fields = [settings.is_draining, settings.resets_unknown, settings.answers, settings.always_masquerades];
-        self.put("packet_settings", &[0; 4], &fields.map(|field| u32::from(field).to_ne_bytes()).concat());
+        let unknown = match settings.unknown {
+            Unknown::Pass => 0,
+            Unknown::Reset => 1,
+            Unknown::Auto => 2_u32,
+        };
+        let [is_draining, answers, always_masquerades] =
+            [settings.is_draining, settings.answers, settings.always_masquerades].map(u32::from);
+        let fields = [is_draining, unknown, answers, always_masquerades];
+        self.put("packet_settings", &[0; 4], &fields.map(u32::to_ne_bytes).concat());
         self.settings = settings.clone();
         if self.state != world.state {
             self.write(&world.state);
@@ -258,8 +268,8 @@ impl Kernel {
             self.change(map, |key, value| layout::make_older(key, value, seconds));
         }
         self.change("fragments", |_, value| {
-            let time = u32::from_ne_bytes(value[4..8].try_into().unwrap());
-            value[4..8].copy_from_slice(&time.wrapping_sub(seconds).to_ne_bytes());
+            let time = u16::from_ne_bytes(value[4..6].try_into().unwrap());
+            value[4..6].copy_from_slice(&time.wrapping_sub(u16::try_from(seconds).unwrap()).to_ne_bytes());
         });
         self.change("affinity", |_, value| {
             let time = u64::from_ne_bytes(value[..8].try_into().unwrap());

@@ -113,7 +113,8 @@ pub(crate) fn fragment_key(bytes: &[u8]) -> FragmentKey {
 }
 
 pub(crate) fn fragment(bytes: &[u8]) -> FragmentPorts {
-    FragmentPorts { source: port_at(bytes, 0), target: port_at(bytes, 2), seen: u32_at(bytes, 4) }
+    let half = |at: usize| u16::from_ne_bytes([bytes[at], bytes[at + 1]]);
+    FragmentPorts { source: port_at(bytes, 0), target: port_at(bytes, 2), seen: half(4), id: half(6) }
 }
 
 pub(crate) fn affinity_key(key: &[u8]) -> (u64, ServiceId) {
@@ -151,7 +152,8 @@ pub(crate) fn uplink(uplink: &UplinkEntry) -> Vec<u8> {
     let mut value = [octets(uplink.v4), octets(uplink.v6)].concat();
     value.extend(uplink.mtu.to_ne_bytes());
     value.extend([uplink.l2_length, 0, 0, 0]);
-    value.extend((u32::from(uplink.is_v4_source) | u32::from(uplink.is_v6_source) << 1).to_ne_bytes());
+    let flags = [uplink.is_v4_source, uplink.is_v6_source, uplink.is_strict].map(u32::from);
+    value.extend((flags[0] | flags[1] << 1 | flags[2] << 2).to_ne_bytes());
     value.resize(48, 0);
     value
 }

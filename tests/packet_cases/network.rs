@@ -6,7 +6,6 @@ use std::process::{Command, Stdio};
 
 use nodelb_core::model::addr::Addr;
 
-use crate::print;
 use crate::world::{RouteLine, World};
 
 /// The network of the last case, so that only changes take time.
@@ -23,7 +22,7 @@ impl Network {
             if self.devices.contains(name) {
                 continue;
             }
-            let (index, mac) = (device.ifindex, print::mac(&device.mac));
+            let (index, mac) = (device.ifindex, mac_text(&device.mac));
             ip(&format!(
                 "link add {name} index {index} address {mac} type veth peer name {name}-peer index {}",
                 100 + index
@@ -90,7 +89,7 @@ fn add_route(text: &mut String, route: &RouteLine) {
     let mut line = format!("route replace {}", route.net);
     if let Some(mac) = route.neighbor {
         let gateway = if is_v4 { format!("169.254.0.{}", mac[5]) } else { format!("fe80::{:x}", mac[5]) };
-        let _ = writeln!(text, "neighbour replace {gateway} lladdr {} dev {name} nud permanent", print::mac(&mac));
+        let _ = writeln!(text, "neighbour replace {gateway} lladdr {} dev {name} nud permanent", mac_text(&mac));
         let _ = write!(line, " via {gateway} dev {name} onlink");
     } else {
         let _ = write!(line, " dev {name}");
@@ -102,6 +101,10 @@ fn add_route(text: &mut String, route: &RouteLine) {
         let _ = write!(line, " mtu lock {mtu}");
     }
     let _ = writeln!(text, "{line}");
+}
+
+fn mac_text(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
 }
 
 /// Runs ip(8) with these lines.

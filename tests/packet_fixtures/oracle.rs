@@ -87,10 +87,7 @@ fn verdict(world: &World, result: &Outcome) -> String {
         Verdict::Next => "next".to_owned(),
         Verdict::Drop => "drop".to_owned(),
         Verdict::Reply => "reply".to_owned(),
-        Verdict::Redirect { ifindex, has_macs: true } => format!("redirect to {}", world.name_of(ifindex)),
-        Verdict::Redirect { ifindex, has_macs: false } => {
-            format!("redirect to {}, neighbor by the kernel", world.name_of(ifindex))
-        }
+        Verdict::Redirect { ifindex } => format!("redirect to {}", world.name_of(ifindex)),
     };
     if let Some(reason) = result.reason {
         let _ = write!(text, ", {reason}");
@@ -107,9 +104,6 @@ fn shown(world: &World, packet: &Packet, result: &Outcome) -> String {
         return format!("{text}, unchanged");
     }
     let link = &result.bytes[..packet.l2_length];
-    if let Verdict::Redirect { has_macs: true, .. } = result.verdict {
-        let _ = write!(text, " from {} to {}", print::mac(&link[6..12]), print::mac(&link[..6]));
-    }
     let is_turned = packet.l2_length == 0
         || (link[..6] == packet.bytes[6..12] && link[6..12] == packet.bytes[..6] && link[12..] == packet.bytes[12..14]);
     if result.verdict == Verdict::Reply && !is_turned {

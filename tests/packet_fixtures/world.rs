@@ -8,7 +8,7 @@ use nodelb_core::model::addr::{Addr, Family, L4Addr, parse_net};
 use nodelb_core::model::source_range::SourceRange;
 use nodelb_core::packets::connections::TableLimits;
 use nodelb_core::packets::key::{Hook, Side};
-use nodelb_core::packets::node::{Node, Route, RouteQuery, Routes, Settings};
+use nodelb_core::packets::node::{Node, Route, RouteQuery, Routes, Settings, Unknown};
 use nodelb_core::state::entries::{
     BackendId, FrontendEntry, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot, UplinkEntry,
 };
@@ -47,7 +47,7 @@ impl Device {
 }
 
 /// A route to a network: by a device, or to the node itself.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RouteLine {
     pub(crate) net: IpNet,
     pub(crate) device: Option<String>,
@@ -96,7 +96,7 @@ impl World {
             nodeport_range: 30_000..=32_767,
             source_ports: 10_000..=29_999,
             is_draining: false,
-            resets_unknown: false,
+            unknown: Unknown::Auto,
             answers: true,
             always_masquerades: false,
         };
@@ -120,6 +120,7 @@ impl World {
         match subject {
             "device" => self.device(words),
             "no-forwarding" => self.devices.get_mut(words.next().unwrap()).unwrap().forwards = false,
+            "strict" => self.strict(words.next().unwrap()),
             "node" => self.state.node_addrs.extend(words.map(|addr| addr.parse::<Addr>().unwrap())),
             "nodeports" => self.settings.nodeport_range = range(words.next().unwrap()),
             "source-ports" => self.settings.source_ports = range(words.next().unwrap()),
@@ -169,10 +170,16 @@ impl World {
             let (v4, v6) = (device.addr(Family::Ipv4), device.addr(Family::Ipv6));
             let l2_length = u8::try_from(device.l2_length).unwrap();
             let (is_v4_source, is_v6_source) = (device.is_own_first, device.is_own_first);
-            let entry = UplinkEntry { v4, v6, mtu: device.mtu, l2_length, is_v4_source, is_v6_source };
+            let mtu = device.mtu;
+            let entry = UplinkEntry { v4, v6, mtu, l2_length, is_v4_source, is_v6_source, is_strict: false };
             self.state.uplinks.insert(ifindex, entry);
         }
         self.devices.insert(name, device);
+    }
+
+    /// The device accepts IPv4 packets only from sources to which it leads.
+    fn strict(&mut self, name: &str) {
+        self.state.uplinks.get_mut(&self.devices[name].ifindex).expect("an uplink").is_strict = true;
     }
 
     fn service(&mut self, mut words: Words<'_>) {
@@ -259,7 +266,8 @@ impl World {
         let settings = &mut self.settings;
         match name {
             "draining" => settings.is_draining = is_set,
-            "resets-unknown" => settings.resets_unknown = is_set,
+            "resets-unknown" => settings.unknown = if is_set { Unknown::Reset } else { Unknown::Auto },
+            "passes-unknown" => settings.unknown = if is_set { Unknown::Pass } else { Unknown::Auto },
             "answers" => settings.answers = is_set,
             "always-masquerades" => settings.always_masquerades = is_set,
             _ => panic!("unknown setting: {name}"),
@@ -296,9 +304,7 @@ impl Routes for World {
             return Route::NoForwarding;
         }
         let by = |route: &RouteLine| route.device.as_ref().map(|name| self.devices[name].ifindex);
-        let fits = |route: &&RouteLine| {
-            route.net.contains(&query.target.ip()) && (!query.is_output || by(route) == Some(query.ifindex))
-        };
+        let fits = |route: &&RouteLine| route.net.contains(&query.target.ip());
         // Of several routes to a network, the first one counts.
         let Some(route) = self.routes.iter().rev().filter(fits).max_by_key(|route| route.net.prefix_len()) else {
             return Route::NotForwarded;
@@ -309,12 +315,6 @@ impl Routes for World {
         let Some(name) = &route.device else { return Route::NotForwarded };
         let device = &self.devices[name];
         let preferred = route.preferred.or_else(|| device.addr(query.target.family()));
-        let macs = route.neighbor.map(|neighbor| {
-            let mut macs = [0; 12];
-            macs[..6].copy_from_slice(&neighbor);
-            macs[6..].copy_from_slice(&device.mac);
-            macs
-        });
-        Route::Device { ifindex: device.ifindex, mtu: route.mtu.unwrap_or(device.mtu), preferred, macs }
+        Route::Device { ifindex: device.ifindex, mtu: route.mtu.unwrap_or(device.mtu), preferred }
     }
 }

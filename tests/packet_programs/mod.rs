@@ -281,10 +281,10 @@ impl Node {
         counts.iter().map(|cpu| u64::from_ne_bytes(cpu[40 + 8 * reason..][..8].try_into().unwrap())).sum()
     }
 
-    /// Number of packets passed on for this reason. The counts follow those of the 13 reasons for which packets are
+    /// Number of packets passed on for this reason. The counts follow those of the 16 reasons for which packets are
     /// dropped.
     fn passed(&self, reason: usize) -> u64 {
-        self.dropped(13 + reason)
+        self.dropped(16 + reason)
     }
 
     /// The numbers of `packet_drops`: packets by service, reason and verdict.

@@ -14,7 +14,6 @@ pub(super) fn at(address: &str) -> SocketAddr {
 
 /// What the packet should look like between these addresses, with a TTL that is lower by `hops`.
 fn seen(frame: &Frame, source: SocketAddr, target: SocketAddr, hops: u8) -> Seen {
-    let redirected = hops > 0;
     Seen {
         source,
         target,
@@ -24,8 +23,9 @@ fn seen(frame: &Frame, source: SocketAddr, target: SocketAddr, hops: u8) -> Seen
         acknowledged: if frame.protocol == TCP { frame.acknowledged } else { 7000 },
         ttl: frame.ttl - hops,
         payload: frame.payload.clone(),
-        target_mac: if redirected { PEER_MAC } else { NODE_MAC },
-        source_mac: if redirected { NODE_MAC } else { PEER_MAC },
+        // The kernel replaces them when it redirects the packet.
+        target_mac: NODE_MAC,
+        source_mac: PEER_MAC,
     }
 }
 
@@ -333,12 +333,15 @@ fn an_unknown_tcp_packet_is_passed_on_or_reset() {
         node.serve_one(V4, TCP, V4.pod);
         node.publish("0.0.0.0:30080", TCP, 0);
         let unknown = frame(TCP, V4.client, V4.service).payload(100);
-        node.ignores("by default", &unknown.bytes());
+        node.ignores("with unknown = \"pass\"", &unknown.bytes());
         node.settings([0, 1, 1, 0]);
         let (code, reset) = node.arrives(&unknown);
         assert_eq!((code, reset.tcp_flags, reset.sequence), (REDIRECT, RST, unknown.acknowledged));
         node.ignores("an address of the node", &frame(TCP, V4.client, V4.node).bytes());
-        node.ignores("a RST", &unknown.flags(RST).bytes());
+        node.settings([0, 2, 1, 0]);
+        assert_eq!(node.arrives(&unknown).1.target, at(V4.pod), "it continues at the only backend, which is here");
+        let other = frame(TCP, "203.0.113.2:40001", V4.service).flags(RST);
+        assert_eq!(node.arrives(&other).0, DROP, "a RST");
     });
 }
 

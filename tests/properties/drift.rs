@@ -90,7 +90,15 @@ impl ForeignWrite {
             Self::DeleteUplink(index) => MapOp::DeleteUplink(nth(held.uplinks.keys(), *index)?),
             Self::OverwriteUplink(index) => MapOp::PutUplink(
                 *index,
-                UplinkEntry { v4: None, v6: None, mtu: 576, l2_length: 0, is_v4_source: true, is_v6_source: false },
+                UplinkEntry {
+                    v4: None,
+                    v6: None,
+                    mtu: 576,
+                    l2_length: 0,
+                    is_v4_source: true,
+                    is_v6_source: false,
+                    is_strict: false,
+                },
             ),
             Self::AddNodeAddr => MapOp::PutNodeAddr(l4("203.0.113.99:80").addr),
         })

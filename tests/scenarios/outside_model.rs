@@ -319,6 +319,7 @@ impl OutsideModel {
             l2_length: 14,
             is_v4_source: false,
             is_v6_source: false,
+            is_strict: false,
         }
     }
 

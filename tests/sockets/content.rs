@@ -28,6 +28,7 @@ pub(super) fn content() -> MapState {
         l2_length: 14,
         is_v4_source: false,
         is_v6_source: false,
+        is_strict: false,
     };
     let flags = FrontendEntry { service: ServiceId(7), inside_local: true, outside_local: true };
     let ops = [

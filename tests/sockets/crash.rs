@@ -26,7 +26,15 @@ fn live(options: &Options) {
     kernel.apply(&[put(2, ServiceEntry { has_rings: true, ..both })]);
     let range = "203.0.113.0/24".parse::<ipnet::IpNet>().unwrap().into();
     let outside = OutsideEntry { service: ServiceId(2), local: false, has_ranges: true };
-    let uplink = UplinkEntry { v4: None, v6: None, mtu: 1500, l2_length: 14, is_v4_source: false, is_v6_source: false };
+    let uplink = UplinkEntry {
+        v4: None,
+        v6: None,
+        mtu: 1500,
+        l2_length: 14,
+        is_v4_source: false,
+        is_v6_source: false,
+        is_strict: false,
+    };
     kernel.apply(&[
         MapOp::PutUplink(2, uplink),
         MapOp::PutSourceRange(ServiceId(2), range),

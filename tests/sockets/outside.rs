@@ -13,8 +13,15 @@ use super::content::{content, fill};
 use super::{Kernel, SocketMode, backends, entry, exchange, in_sandbox, l4, options, point, put};
 use crate::sandbox::Sandbox;
 
-const UPLINK: UplinkEntry =
-    UplinkEntry { v4: None, v6: None, mtu: 1500, l2_length: 14, is_v4_source: false, is_v6_source: false };
+const UPLINK: UplinkEntry = UplinkEntry {
+    v4: None,
+    v6: None,
+    mtu: 1500,
+    l2_length: 14,
+    is_v4_source: false,
+    is_v6_source: false,
+    is_strict: false,
+};
 
 fn range(text: &str) -> SourceRange {
     text.parse::<ipnet::IpNet>().unwrap().into()

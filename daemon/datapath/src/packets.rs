@@ -20,6 +20,6 @@ pub use counts::{DropCount, PacketCounter, PacketCounts, PacketVerdict, REASONS}
 pub use events::{Captured, EventFilter, PacketEvent, PacketEvents, unix_micros};
 pub use load::{LinkLayer, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms};
 pub use run::{Packet, Verdict};
-pub use settings::{PacketSettings, SettingsWriter};
+pub use settings::{PacketSettings, SettingsWriter, UnknownPackets};
 pub use start::{OpenedPackets, PacketConfig, PacketFailure};
 pub use sweep::{Sweep, SweepReason, SweepTimeouts, Swept};

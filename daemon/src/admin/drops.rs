@@ -25,8 +25,11 @@ const DESCRIPTIONS: [&str; REASONS.len()] = [
     "this node has no route to the backend or to the client",
     "net.ipv4.ip_forward, or its IPv6 equivalent, is 0 on the device",
     "the maps of connections are full: see packets.max-connections and packets.max-handshakes",
-    "a TCP packet of a connection that nodelb does not know (packets.unknown is \"reset\")",
-    "more than 1,000 answers in a second on one CPU; another row contains the packet, too",
+    "a TCP packet of a connection that nodelb does not know; passed: it continues, or packets.unknown is \"pass\"",
+    "more than 1,000 answers in a second on one CPU for a service and a reason; another row contains the packet, too",
+    "the client has an address of this node, or (rp_filter is 1) its packets arrive by another device than leads back to it",
+    "as mtu, but the sender permits fragments: a redirected packet cannot be split; the sender gets the ICMP error",
+    "more than 2,048 datagrams in fragments in a second between this node and one other address",
 ];
 
 /// Returns one row per service, reason and verdict, with the largest number of packets first, and one row about all of

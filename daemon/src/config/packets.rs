@@ -49,6 +49,8 @@ pub enum Choice {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unknown {
+    /// Those of another service proxy go on; the others continue at a backend of this node, or are answered with RST.
+    Auto,
     /// They go on to the network stack of the node.
     Pass,
     /// They are answered with RST.
@@ -250,9 +252,11 @@ section! {
     /// Translate connections from outside the node to ClusterIPs, for networks that route them to this node.
     cluster_ips: bool = false;
 
-    /// What happens to TCP packets of connections that nodelb does not know: "pass" hands them to the network stack, so
-    /// that connections made through kube-proxy continue; "reset" answers them with RST.
-    unknown: Unknown = Unknown::Pass;
+    /// What happens to TCP packets of connections that nodelb does not know, except on addresses of the node: "auto"
+    /// hands them to the network stack if another service proxy has made the connection, and otherwise lets it continue
+    /// at a backend of this node if the client's address and port select that one, or answers with RST; "pass" hands all
+    /// to the network stack; "reset" answers all with RST.
+    unknown: Unknown = Unknown::Auto;
 
     /// Answer packets that cannot be served with TCP RST or ICMP; otherwise they are dropped.
     answer: bool = true;

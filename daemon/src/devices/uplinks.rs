@@ -59,6 +59,8 @@ pub struct Device {
     pub is_v4_source: bool,
     /// See [`Self::is_v4_source`].
     pub is_v6_source: bool,
+    /// Whether IPv4 packets are accepted only by the device that leads back to their source: `rp_filter` is 1.
+    pub is_strict: bool,
     /// What it is used for.
     pub role: Role,
 }
@@ -216,6 +218,7 @@ impl Facts<'_> {
             v6: self.source(ifindex, Family::Ipv6),
             is_v4_source: self.has_service_address(Family::Ipv4),
             is_v6_source: self.has_service_address(Family::Ipv6),
+            is_strict: interface.is_strict,
             role,
         }
     }

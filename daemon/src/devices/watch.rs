@@ -4,6 +4,7 @@
 //! A device gets its programs after the maps have its addresses: the first packet finds everything that it needs.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use nodelb_core::messages;
 use nodelb_core::model::uplink::Uplink;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::UplinkEntry;
-use nodelb_datapath::packets::{ConnectionCount, PacketSettings};
+use nodelb_datapath::packets::{ConnectionCount, PacketSettings, UnknownPackets};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
@@ -113,6 +114,8 @@ struct Task {
     decision: Option<Decision>,
     /// The other service proxies at the last search that could read everything, and those found since.
     findings: Findings,
+    /// Whether a search has ever found one: connections that it has made go on when its rules are gone.
+    has_seen_proxy: bool,
     /// The time of the last search.
     searched: Option<Instant>,
     count: CountConnections,
@@ -142,6 +145,7 @@ impl Task {
             looked: None,
             uplinks: None,
             decision: None,
+            has_seen_proxy: false,
             searched: findings.is_complete.then(Instant::now),
             findings,
             count,
@@ -296,7 +300,8 @@ impl Task {
         let is_needed = packets.may_have_clients(self.is_any_served());
         let decision = mode::decide(packets.mode, &self.findings, before, is_needed);
         self.is_idle = decision.activity == Activity::Off && !is_needed;
-        (self.settings)(settings(packets, decision.activity == Activity::Draining));
+        self.has_seen_proxy |= !self.findings.proxies.is_empty();
+        (self.settings)(settings(packets, decision.activity == Activity::Draining, self.has_seen_proxy));
         if self.decision.as_ref() != Some(&decision) {
             let text = match decision.activity {
                 Activity::On => "connections from outside the node are translated",
@@ -329,11 +334,16 @@ impl Task {
     }
 }
 
-/// The settings of the programs with this configuration.
-pub fn settings(packets: &Packets, is_draining: bool) -> PacketSettings {
+/// The settings of the programs with this configuration. `has_seen_proxy`: another service proxy is or was on the node.
+pub fn settings(packets: &Packets, is_draining: bool, has_seen_proxy: bool) -> PacketSettings {
     PacketSettings {
         is_draining,
-        resets_unknown: packets.unknown == Unknown::Reset,
+        unknown: match packets.unknown {
+            Unknown::Auto if has_seen_proxy => UnknownPackets::AutoWithProxy,
+            Unknown::Auto => UnknownPackets::Auto,
+            Unknown::Pass => UnknownPackets::Pass,
+            Unknown::Reset => UnknownPackets::Reset,
+        },
         answers: packets.answer,
         always_masquerades: packets.snat == Snat::Always,
     }
@@ -366,7 +376,8 @@ async fn event(events: &mut Option<Events>) -> io::Result<()> {
 /// Reads all devices, outside of the runtime's workers.
 async fn read(selection: Selection) -> io::Result<(Machine, Vec<Device>)> {
     let read = tokio::task::spawn_blocking(move || {
-        let machine = netlink::read()?;
+        let mut machine = netlink::read()?;
+        machine.interfaces.values_mut().for_each(|interface| interface.is_strict = is_strict(&interface.name));
         let routes = netlink::read_routes(uplinks::candidates(&machine))?;
         let devices = uplinks::devices(&machine, &routes, &selection);
         Ok((machine, devices))
@@ -374,9 +385,19 @@ async fn read(selection: Selection) -> io::Result<(Machine, Vec<Device>)> {
     timeout(READ_TIMEOUT, read).await?.map_err(io::Error::other)?
 }
 
+/// Whether the device accepts IPv4 packets only by the way back to their source. As in the kernel, the larger of the two
+/// values counts.
+fn is_strict(device: &str) -> bool {
+    let value = |name: &str| {
+        let text = fs::read_to_string(format!("/proc/sys/net/ipv4/conf/{name}/rp_filter")).unwrap_or_default();
+        text.trim().parse().unwrap_or(0_u8)
+    };
+    value("all").max(value(device)) == 1
+}
+
 /// The uplink for the maps; `None` if the device is not one.
 fn uplink(device: &Device) -> Option<Uplink> {
-    let Device { ifindex, name, mtu, l2_length, v4, v6, is_v4_source, is_v6_source, .. } = device;
+    let Device { ifindex, name, mtu, l2_length, v4, v6, is_v4_source, is_v6_source, is_strict, .. } = device;
     (device.role == Role::Uplink).then(|| Uplink {
         ifindex: *ifindex,
         name: Arc::clone(name),
@@ -386,6 +407,7 @@ fn uplink(device: &Device) -> Option<Uplink> {
         l2_length: *l2_length,
         is_v4_source: *is_v4_source,
         is_v6_source: *is_v6_source,
+        is_strict: *is_strict,
     })
 }
 

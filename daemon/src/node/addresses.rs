@@ -43,6 +43,8 @@ pub(crate) struct Interface {
     pub(crate) is_lower_elsewhere: bool,
     /// In bytes.
     pub(crate) mtu: u32,
+    /// Whether IPv4 packets are accepted only by the interface that leads back to their source: `rp_filter` is 1.
+    pub(crate) is_strict: bool,
 }
 
 /// An address of an interface.

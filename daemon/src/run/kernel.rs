@@ -102,7 +102,8 @@ fn packets(config: &Config, proxies: &proxies::Findings) -> Result<Option<Packet
     };
     // Programs of an earlier process may be attached.
     let decision = mode::decide(packets.mode, proxies, Before::Connections, true);
-    let settings = devices::watch::settings(packets, decision.activity == Activity::Draining);
+    let settings =
+        devices::watch::settings(packets, decision.activity == Activity::Draining, !proxies.proxies.is_empty());
     Ok(Some(PacketConfig { options, settings, hook_method: hook_method()? }))
 }
 

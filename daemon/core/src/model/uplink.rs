@@ -28,4 +28,7 @@ pub struct Uplink {
     /// The same for `v6`.
     #[serde(default)]
     pub is_v6_source: bool,
+    /// Whether IPv4 packets are accepted only by the device that leads back to their source: `rp_filter` is 1.
+    #[serde(default)]
+    pub is_strict: bool,
 }

@@ -8,12 +8,13 @@ use crate::packets::choice::{self, offset_number};
 use crate::packets::connections::{Connection, ENDED_SECONDS, Flags, is_plain_syn};
 use crate::packets::frontend::Frontend;
 use crate::packets::headers::Content;
-use crate::packets::headers::tcp_flags::RST;
+use crate::packets::headers::tcp_flags::{ACK, RST, SYN};
 use crate::packets::hook_state::{Decision, HookState};
 use crate::packets::key::{Endpoint, PacketKey, Tuple};
-use crate::packets::node::{Reason, Route, RouteQuery};
+use crate::packets::node::{Reason, Route, RouteQuery, Unknown};
 use crate::packets::ports::{self, Search};
 use crate::packets::reject::IcmpError;
+use crate::packets::rule::Rule;
 use crate::state::entries::Slot;
 
 /// Where a connection's packets go.
@@ -32,17 +33,26 @@ pub(super) fn begin(
     frontend: Frontend,
 ) -> Result<Connection, Decision> {
     let settings = state.node.settings;
+    state.service = frontend.service;
     if settings.is_draining {
         return Err(state.next());
     }
-    if key.protocol == Protocol::Tcp && !is_plain_syn(tcp_flags) {
-        return Err(unknown(state, key, tcp_flags));
+    let is_in_the_middle = key.protocol == Protocol::Tcp && !is_plain_syn(tcp_flags);
+    if is_in_the_middle && let Some(decision) = unknown(state, key, tcp_flags) {
+        return Err(decision);
     }
     let client = key.tuple.source;
     let service = state.node.state.services.get(&frontend.service).map(Arc::clone).unwrap_or_default();
     let view = match admit(state.node.state, frontend, Some(client.addr)) {
+        // It is not certain that the same backend is found again.
+        Ok(view) if is_in_the_middle && !service.has_rings && view.len() != 1 => {
+            return Err(state.answer_reset(Reason::Unknown));
+        }
         Ok(view) => view,
         Err(Refusal::NotAdmitted) => return Err(state.discard(Reason::SourceRange)),
+        Err(Refusal::NoLocalBackend | Refusal::NoBackend) if is_in_the_middle => {
+            return Err(state.answer_reset(Reason::Unknown));
+        }
         Err(Refusal::NoLocalBackend) => return Err(state.discard(Reason::NoLocalBackend)),
         Err(Refusal::NoBackend) => return Err(no_backend(state, key.protocol)),
     };
@@ -58,6 +68,9 @@ pub(super) fn begin(
         Way::Redirect(addr) => Endpoint::new(addr, 0),
     };
     let is_redirected = matches!(way, Way::Redirect(_));
+    if is_redirected && is_in_the_middle {
+        return Err(state.answer_reset(Reason::Unknown));
+    }
     let entry = Connection {
         to: Tuple { source, target: backend },
         service: frontend.service,
@@ -73,14 +86,20 @@ pub(super) fn begin(
     store(state, key, entry)
 }
 
-/// A TCP packet that opens no connection and belongs to none. The node's own address may be that of a connection of the
-/// node itself, with the number of a NodePort as its port. A RST is never answered.
-fn unknown(state: &mut HookState<'_>, key: &PacketKey, tcp_flags: u8) -> Decision {
+/// What becomes of a TCP packet that opens no connection and belongs to none; `None` if its connection may continue. The
+/// node's own address may be that of a connection of the node itself, with the number of a NodePort as its port. A RST is
+/// never answered.
+fn unknown(state: &mut HookState<'_>, key: &PacketKey, tcp_flags: u8) -> Option<Decision> {
     let is_own = state.node.state.node_addrs.contains(&key.tuple.target.addr);
-    if !state.node.settings.resets_unknown || is_own || tcp_flags & RST != 0 {
-        return state.next();
+    let mode = state.node.settings.unknown;
+    if is_own || mode == Unknown::Pass || !state.tables.keeps(Rule::UnknownIsOwned) {
+        return Some(state.next());
     }
-    state.answer_reset(Reason::Unknown)
+    if tcp_flags & RST != 0 {
+        return Some(state.discard(Reason::Unknown));
+    }
+    let is_reset = mode == Unknown::Reset || tcp_flags & (ACK | SYN) != ACK;
+    is_reset.then(|| state.answer_reset(Reason::Unknown))
 }
 
 /// The number that acknowledges the client's SYN; 0 with UDP.
@@ -105,7 +124,7 @@ fn way_to(state: &HookState<'_>, client: Endpoint, slot: &Slot, frontend: Fronte
         return Ok(Way::Stack);
     }
     let ifindex = state.packet.ifindex;
-    let query = RouteQuery { ifindex, is_output: false, source: client.addr, target: slot.addr.addr };
+    let query = RouteQuery { ifindex, source: client.addr, target: slot.addr.addr };
     let (ifindex, preferred) = match state.node.routes.route(&query) {
         Route::Device { ifindex, preferred, .. } => (ifindex, preferred),
         // The network stack delivers the packet to the node itself, or reports what is wrong.
@@ -123,7 +142,22 @@ fn way_to(state: &HookState<'_>, client: Endpoint, slot: &Slot, frontend: Fronte
         Family::Ipv6 => (uplink.v6, uplink.is_v6_source),
     });
     let source = if is_own_first { own.or(preferred) } else { preferred.or(own) };
-    source.map(Way::Redirect).ok_or_else(|| state.discard(Reason::NoRoute))
+    let source = source.ok_or_else(|| state.discard(Reason::NoRoute))?;
+    if !is_pod && state.tables.keeps(Rule::ReversePath) && !has_way_back(state) {
+        return Err(state.discard(Reason::ReversePath));
+    }
+    Ok(Way::Redirect(source))
+}
+
+/// Whether the network stack would have accepted the client's packet: a way leads back to the client, which is not the
+/// node itself, and with a strict `rp_filter` it begins at the device of the packet. IPv6 has no such setting.
+fn has_way_back(state: &HookState<'_>) -> bool {
+    let (ifindex, headers) = (state.packet.ifindex, &state.headers);
+    let query = RouteQuery { ifindex, source: headers.target, target: headers.source };
+    let Route::Device { ifindex: back, .. } = state.node.routes.route(&query) else { return false };
+    let uplink = state.node.state.uplinks.get(&ifindex);
+    let is_strict = headers.family == Family::Ipv4 && uplink.is_some_and(|uplink| uplink.is_strict);
+    !is_strict || back == ifindex
 }
 
 /// Finds the ports and stores both entries.

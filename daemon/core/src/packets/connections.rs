@@ -4,10 +4,11 @@
 
 use imbl::OrdMap;
 
-use crate::model::addr::Protocol;
+use crate::model::addr::{Addr, Protocol};
 use crate::packets::headers::Ports;
 use crate::packets::headers::tcp_flags::{ACK, FIN, RST, SYN};
 use crate::packets::key::{FragmentKey, PacketKey, Side, Tuple};
+use crate::packets::node::Reason;
 use crate::packets::rule::Rule;
 use crate::state::entries::{BackendId, ServiceId};
 
@@ -27,8 +28,12 @@ const MOST_RECEIVED: u32 = 1 << 16;
 /// How far a number of TCP may be from the last one of its kind and still show that the sender sees the connection.
 pub const NEAR: u32 = 1 << 16;
 
+/// Seconds after which the ids of redirected datagrams come round, and the number of ids in each.
+const ID_SECONDS: u32 = 32;
+const IDS_PER_SECOND: u32 = 2_048;
+
 /// Seconds during which the ports of a datagram's first fragment are valid for the others: `net.ipv4.ipfrag_time`.
-const FRAGMENT_SECONDS: u32 = 30;
+const FRAGMENT_SECONDS: u16 = 30;
 
 /// An entry of `half_open` or `connections`: `struct connection` of `bpf/packet_entries.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +46,7 @@ pub struct Connection {
     pub backend: BackendId,
     /// Position of the backend in the view when it was last looked for.
     pub offset: u32,
-    /// The device by which the client's packets arrive.
+    /// The device by which the connection began, for display.
     pub ifindex: u32,
     /// Seconds of the monotonic clock when an entry last translated a packet.
     pub last_used: u32,
@@ -73,6 +78,13 @@ pub struct Flags {
     pub is_local_view: bool,
     /// The connection is established, but in `half_open`, because `connections` was full.
     pub is_assured: bool,
+}
+
+impl FragmentPorts {
+    /// The id that the fragments of the datagram get, which has 32 bits with IPv6.
+    pub fn new_id(&self) -> u32 {
+        (u32::from(self.seen) / ID_SECONDS) << 16 | u32::from(self.id)
+    }
 }
 
 impl Connection {
@@ -109,8 +121,10 @@ pub struct FragmentPorts {
     pub source: u16,
     /// Destination port in host byte order.
     pub target: u16,
-    /// Seconds of the monotonic clock when the first fragment was seen.
-    pub seen: u32,
+    /// Seconds of the monotonic clock when the first fragment was seen, the lower 16 bits.
+    pub seen: u16,
+    /// The id that all fragments get if they are redirected.
+    pub id: u16,
 }
 
 /// The sizes of the tables, in entries.
@@ -141,8 +155,16 @@ pub struct Tables {
     pub affinity: OrdMap<(u64, ServiceId), Affinity>,
     /// Where the next search for a source port starts, by the backend's number.
     pub cursors: OrdMap<u32, u32>,
-    /// The second in which packets were last answered, and the number of answers in it.
-    pub answered: (u32, u32),
+    /// The last second with a datagram in fragments that was redirected between two addresses, and their number in it.
+    pub fragment_ids: OrdMap<(Addr, Addr), (u32, u32)>,
+    /// The second in which packets were last answered, and the number of answers in it, by service and reason.
+    pub answered: OrdMap<(ServiceId, Reason), (u32, u32)>,
+}
+
+/// The lower 16 bits of a time.
+pub(super) const fn short(now: u32) -> u16 {
+    let [.., high, low] = now.to_be_bytes();
+    u16::from_be_bytes([high, low])
 }
 
 /// Whether the number is near the last one of its kind.
@@ -166,7 +188,8 @@ impl Tables {
             fragments: OrdMap::new(),
             affinity: OrdMap::new(),
             cursors: OrdMap::new(),
-            answered: (0, 0),
+            fragment_ids: OrdMap::new(),
+            answered: OrdMap::new(),
         }
     }
 
@@ -241,9 +264,10 @@ impl Tables {
             return reverse.flags.has_replied;
         }
         let received = ports.acknowledgment.wrapping_sub(reverse.acknowledgment);
-        let is_known =
-            entry.flags.is_assured || reverse.acknowledgment == 0 || !self.keeps(Rule::ProofByAcknowledgment);
-        ports.tcp_flags & (ACK | SYN | RST) == ACK && (is_known || received <= MOST_RECEIVED)
+        // 0: the backend has sent nothing, or only a RST.
+        let is_received = reverse.acknowledgment != 0 && received <= MOST_RECEIVED;
+        let is_known = entry.flags.is_assured || !self.keeps(Rule::ProofByAcknowledgment);
+        ports.tcp_flags & (ACK | SYN | RST) == ACK && (is_known || is_received)
     }
 
     /// Whether both ends take part in the connection of the entry with this key.
@@ -375,6 +399,15 @@ impl Tables {
         self.reverse_of(key, entry).is_some()
     }
 
+    /// Takes an id for a datagram between the addresses; `None` if this second has none left.
+    pub fn take_fragment_id(&mut self, addresses: (Addr, Addr), now: u32) -> Option<u16> {
+        let (second, count) = self.fragment_ids.get(&addresses).copied().unwrap_or((0, 0));
+        let (second, count) = if second < now { (now, 0) } else { (second, count) };
+        self.fragment_ids.insert(addresses, (second, count.saturating_add(1)));
+        let id = (count < IDS_PER_SECOND).then_some(second % ID_SECONDS * IDS_PER_SECOND + count)?;
+        u16::try_from(id).ok()
+    }
+
     /// Stores the ports of the first fragment. If the table is full, the oldest datagram is removed.
     pub fn put_fragment(&mut self, key: FragmentKey, ports: FragmentPorts) {
         if self.fragments.len() >= self.limits.fragments && !self.fragments.contains_key(&key) {
@@ -388,7 +421,7 @@ impl Tables {
 
     /// The ports of the datagram, if its first fragment was seen.
     pub fn fragment(&self, key: &FragmentKey, now: u32) -> Option<FragmentPorts> {
-        self.fragments.get(key).copied().filter(|ports| now.saturating_sub(ports.seen) < FRAGMENT_SECONDS)
+        self.fragments.get(key).copied().filter(|ports| short(now).wrapping_sub(ports.seen) < FRAGMENT_SECONDS)
     }
 }
 

@@ -18,6 +18,8 @@ pub struct Fragment {
     pub id: u32,
     /// Whether the fragment has the header with the ports.
     pub is_first: bool,
+    /// Where the id is in the frame.
+    pub at: usize,
 }
 
 /// The result of [`walk`].
@@ -48,11 +50,12 @@ pub(super) fn walk(packet: &[u8], mut at: usize, mut protocol: u8) -> Walked {
             ROUTING if header[3] != 0 => return Walked::Foreign,
             AUTHENTICATION => at += (usize::from(header[1]) + 2) * 4,
             FRAGMENT => {
+                let id_at = at + 4;
                 at += 8;
                 let (is_first, has_more) = (be16(header, 2) >> 3 == 0, header[3] & 1 != 0);
                 // A datagram that is one fragment is whole (RFC 6946).
                 if !is_first || has_more {
-                    fragment = Some(Fragment { id: be32(header, 4), is_first });
+                    fragment = Some(Fragment { id: be32(header, 4), is_first, at: id_at });
                 }
                 if !is_first {
                     return Walked::To { at, protocol: next, fragment };

@@ -1,9 +1,7 @@
 //! The way of a packet that does not pass the network stack of this node.
 
 use crate::packets::connections::Connection;
-use crate::packets::headers::ETHERNET;
 use crate::packets::hook_state::{Decision, HookState};
-use crate::packets::key::Tuple;
 use crate::packets::node::{Reason, Route, RouteQuery, Verdict};
 use crate::packets::reject::IcmpError;
 use crate::packets::rewrite;
@@ -11,37 +9,25 @@ use crate::packets::rewrite;
 /// Sends the translated frame by the device of the route. The packet of `state` is the frame before the translation, of
 /// which the sender learns if it cannot be forwarded.
 pub(super) fn redirect(state: &mut HookState<'_>, entry: &Connection, mut bytes: Vec<u8>) -> Decision {
+    state.service = entry.service;
     if state.headers.ttl <= 1 {
         return state.answer_icmp(IcmpError::TimeExceeded, Reason::Ttl);
     }
-    let (ifindex, mtu, macs) = match route(state, entry, &entry.to) {
-        Route::Device { ifindex, mtu, macs, .. } => (ifindex, mtu, macs),
+    // The best route, wherever the client's packets come from.
+    let (source, target) = (entry.to.source.addr, entry.to.target.addr);
+    let query = RouteQuery { ifindex: state.packet.ifindex, source, target };
+    let (ifindex, mtu) = match state.node.routes.route(&query) {
+        Route::Device { ifindex, mtu, .. } => (ifindex, mtu),
         Route::NoForwarding => return state.discard(Reason::NoForwarding),
         Route::NotForwarded | Route::Unreachable => return state.discard(Reason::NoRoute),
     };
     if state.headers.length() > mtu as usize && !state.packet.is_gso {
-        return state.answer_icmp(IcmpError::TooBig(mtu), Reason::Mtu);
+        let reason = if state.headers.may_be_split { Reason::MtuNoDf } else { Reason::Mtu };
+        return state.answer_icmp(IcmpError::TooBig(mtu), reason);
+    }
+    if let Some(id) = state.new_id {
+        rewrite::write_id(&mut bytes, &state.headers, id);
     }
     rewrite::lower_ttl(&mut bytes, &state.headers);
-    let has_ethernet = state.node.state.uplinks.get(&ifindex).is_some_and(|uplink| uplink.l2_length != 0);
-    let macs = macs.filter(|_| has_ethernet && state.packet.l2_length == ETHERNET);
-    if let Some(macs) = &macs {
-        bytes[..macs.len()].copy_from_slice(macs);
-    }
-    Decision { verdict: Verdict::Redirect { ifindex, has_macs: macs.is_some() }, bytes, reason: None }
-}
-
-/// The route of the translated packet. A packet to the client leaves by the device by which the client's packets
-/// arrive, if there is a route by it.
-fn route(state: &HookState<'_>, entry: &Connection, to: &Tuple) -> Route {
-    let by = |ifindex: u32, is_output: bool| {
-        let query = RouteQuery { ifindex, is_output, source: to.source.addr, target: to.target.addr };
-        state.node.routes.route(&query)
-    };
-    if entry.flags.is_reverse
-        && let same @ Route::Device { .. } = by(entry.ifindex, true)
-    {
-        return same;
-    }
-    by(state.packet.ifindex, false)
+    Decision { verdict: Verdict::Redirect { ifindex }, bytes, reason: None }
 }

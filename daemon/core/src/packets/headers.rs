@@ -65,6 +65,8 @@ pub struct Headers {
     pub target: Addr,
     /// Time to live or hop limit.
     pub ttl: u8,
+    /// Whether routers may split the packet: IPv4 without DF.
+    pub may_be_split: bool,
     /// Present if the packet is one of several fragments of a datagram.
     pub fragment: Option<Fragment>,
     /// What follows the IP header.
@@ -124,10 +126,10 @@ pub fn parse(bytes: &[u8], l2_length: usize, is_gso: bool) -> Parsed {
     }
 }
 
-/// Packets between these addresses are never a client's. 240.0.0.0/4 is reserved, except for the broadcast address.
+/// Packets between these addresses are never a client's. The rest of 240.0.0.0/4 is unicast for Linux.
 fn is_left_alone(source: Addr, target: Addr) -> bool {
     let is_group = |addr: Addr| match addr.ip() {
-        IpAddr::V4(v4) => v4.octets()[0] >= 224,
+        IpAddr::V4(v4) => v4.is_multicast() || v4.is_broadcast(),
         IpAddr::V6(v6) => v6.is_multicast(),
     };
     [source, target].into_iter().any(|addr| is_group(addr) || addr.is_loopback() || addr.is_unspecified())
@@ -150,8 +152,11 @@ fn parse_v4(bytes: &[u8], ip: usize, is_gso: bool) -> Parsed {
         return Parsed::Short;
     }
     let (offset, has_more) = (be16(bytes, ip + 6) & 0x1fff, be16(bytes, ip + 6) & 0x2000 != 0);
-    let fragment =
-        (offset != 0 || has_more).then(|| Fragment { id: u32::from(be16(bytes, ip + 4)), is_first: offset == 0 });
+    let fragment = (offset != 0 || has_more).then(|| Fragment {
+        id: u32::from(be16(bytes, ip + 4)),
+        is_first: offset == 0,
+        at: ip + 4,
+    });
     let headers = Headers {
         ip,
         family: Family::Ipv4,
@@ -160,6 +165,7 @@ fn parse_v4(bytes: &[u8], ip: usize, is_gso: bool) -> Parsed {
         source,
         target,
         ttl: bytes[ip + 8],
+        may_be_split: be16(bytes, ip + 6) & 0x4000 == 0,
         fragment,
         content: Content::IcmpError,
     };
@@ -192,7 +198,9 @@ fn parse_v6(bytes: &[u8], ip: usize, is_gso: bool) -> Parsed {
     };
     let ttl = bytes[ip + 7];
     let (family, content) = (Family::Ipv6, Content::IcmpError);
-    with_content(bytes, Headers { ip, family, transport, end, source, target, ttl, fragment, content }, protocol)
+    let may_be_split = false;
+    let headers = Headers { ip, family, transport, end, source, target, ttl, may_be_split, fragment, content };
+    with_content(bytes, headers, protocol)
 }
 
 /// Reads the header after the IP header.

@@ -4,6 +4,7 @@ use crate::packets::connections::Tables;
 use crate::packets::headers::Headers;
 use crate::packets::node::{Node, Packet, Reason, Verdict};
 use crate::packets::reject;
+use crate::state::entries::ServiceId;
 
 /// The state while a program handles a packet.
 pub(super) struct HookState<'a> {
@@ -17,6 +18,10 @@ pub(super) struct HookState<'a> {
     pub(super) packet: &'a Packet,
     /// Its headers.
     pub(super) headers: Headers,
+    /// The service of the packet; that of no service if none is found.
+    pub(super) service: ServiceId,
+    /// The id of the datagram of the fragment, if it is redirected.
+    pub(super) new_id: Option<u32>,
 }
 
 /// What becomes of a packet, and why.
@@ -44,7 +49,7 @@ impl HookState<'_> {
     pub(super) fn answer(&mut self, answer: Option<Vec<u8>>, reason: Reason) -> Decision {
         let is_answered = self.node.settings.answers && reject::is_answerable(&self.headers, reason);
         let Some(bytes) = answer.filter(|_| is_answered) else { return self.discard(reason) };
-        if !reject::may_answer(&mut self.tables, self.node.now()) {
+        if !reject::may_answer(&mut self.tables, self.node.now(), (self.service, reason)) {
             return self.discard(Reason::AnswerRate);
         }
         Decision { verdict: Verdict::Reply, bytes, reason: Some(reason) }

@@ -44,21 +44,31 @@ pub struct Settings {
     pub source_ports: RangeInclusive<u16>,
     /// Whether new connections are left to the network stack.
     pub is_draining: bool,
-    /// Whether TCP packets of unknown connections are answered with RST.
-    pub resets_unknown: bool,
+    /// What is done with TCP packets of unknown connections.
+    pub unknown: Unknown,
     /// Whether packets that cannot be served are answered.
     pub answers: bool,
     /// Whether backends on this node see an address of the node, too.
     pub always_masquerades: bool,
 }
 
+/// What is done with TCP packets of connections that no table contains: `enum unknown_packets` of `bpf/shared.h`. The
+/// function knows no other proxy, of which the programs pass on the packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unknown {
+    /// They are passed on.
+    Pass,
+    /// They are answered with RST.
+    Reset,
+    /// They continue at a backend of this node that is certain, or are answered with RST.
+    Auto,
+}
+
 /// The question for a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteQuery {
-    /// The device by which the packet arrives, or leaves if `is_output`.
+    /// The device by which the packet arrives.
     pub ifindex: u32,
-    /// Whether only routes by the device count.
-    pub is_output: bool,
     /// The source address of the packet.
     pub source: Addr,
     /// The destination address of the packet.
@@ -76,8 +86,6 @@ pub enum Route {
         mtu: u32,
         /// The source address that the route prefers; `None` if the kernel does not report it.
         preferred: Option<Addr>,
-        /// The Ethernet header's addresses: destination, then source; `None` if the kernel has to find the neighbour.
-        macs: Option<[u8; 12]>,
     },
     /// The address belongs to this node, or there is no route.
     NotForwarded,
@@ -119,12 +127,10 @@ pub enum Verdict {
     Next,
     /// The packet is discarded.
     Drop,
-    /// The packet leaves by the device and does not pass the network stack.
+    /// The packet leaves by the device and does not pass the network stack. The kernel finds the neighbour.
     Redirect {
         /// The index of the device.
         ifindex: u32,
-        /// Whether the Ethernet header is written. Otherwise the kernel finds the neighbour.
-        has_macs: bool,
     },
     /// The packet has become an answer, which leaves by the device by which the packet arrived.
     Reply,
@@ -159,6 +165,12 @@ pub enum Reason {
     Unknown,
     /// More packets would be answered per second than is allowed.
     AnswerRate,
+    /// The way back to the client is not the one by which it came.
+    ReversePath,
+    /// The same as [`Self::Mtu`], and the sender allows fragments.
+    MtuNoDf,
+    /// More datagrams in fragments go to one address than there are ids.
+    FragmentRate,
 }
 
 impl fmt::Display for Reason {
@@ -177,6 +189,9 @@ impl fmt::Display for Reason {
             Self::NoRoom => "no-room",
             Self::Unknown => "unknown",
             Self::AnswerRate => "answer-rate",
+            Self::ReversePath => "reverse-path",
+            Self::MtuNoDf => "mtu-no-df",
+            Self::FragmentRate => "fragment-rate",
         })
     }
 }

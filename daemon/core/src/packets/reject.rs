@@ -9,8 +9,10 @@ use crate::packets::extensions::Fragment;
 use crate::packets::headers::tcp_flags::{ACK, FIN, RST, SYN};
 use crate::packets::headers::{Content, ETHERNET, Headers, ICMP, ICMP_NUMBER, ICMPV6_NUMBER, IPV4, IPV6, TCP, UDP};
 use crate::packets::node::Reason;
+use crate::packets::rule::Rule;
+use crate::state::entries::ServiceId;
 
-/// The maximum number of answers per second.
+/// The maximum number of answers per second to packets of a service, for a reason.
 const MOST_PER_SECOND: u32 = 1_000;
 
 /// The maximum length of an IP header with its options or extensions that an answer quotes, in bytes.
@@ -30,11 +32,20 @@ pub(super) enum IcmpError {
     TooBig(u32),
 }
 
-/// Whether one more packet may be answered in this second, which then counts.
-pub(super) fn may_answer(tables: &mut Tables, now: u32) -> bool {
-    let (second, count) = tables.answered;
-    tables.answered = if second == now { (now, count.saturating_add(1)) } else { (now, 1) };
-    tables.answered.1 <= MOST_PER_SECOND
+/// Whether one more packet of the service may be answered in this second, which then counts.
+pub(super) fn may_answer(tables: &mut Tables, now: u32, of: (ServiceId, Reason)) -> bool {
+    let of = if tables.keeps(Rule::AnswersByService) { of } else { (ServiceId(0), Reason::AnswerRate) };
+    let count = match tables.answered.get(&of) {
+        Some((second, count)) if *second == now => count.saturating_add(1),
+        _ => 1,
+    };
+    tables.answered.insert(of, (now, count));
+    count <= MOST_PER_SECOND
+}
+
+/// Whether the packet is larger than what its way allows.
+pub(super) const fn is_too_large(reason: Reason) -> bool {
+    matches!(reason, Reason::Mtu | Reason::MtuNoDf)
 }
 
 /// The frame that resets the sender's connection (RFC 9293 section 3.10.7.1); `None` if the packet has itself the RST
@@ -70,9 +81,9 @@ pub(super) fn reset(bytes: &[u8], headers: &Headers) -> Option<Vec<u8>> {
 /// fragment. A packet that is too large is answered in any case, unless it has no transport header.
 pub(super) fn is_answerable(headers: &Headers, reason: Reason) -> bool {
     let header = if headers.family == Family::Ipv4 { IPV4 } else { IPV6 };
-    let is_too_large = |fragment: Fragment| fragment.is_first && reason == Reason::Mtu;
+    let is_answered = |fragment: Fragment| fragment.is_first && is_too_large(reason);
     let length = headers.transport - headers.ip;
-    headers.fragment.is_none_or(is_too_large) && (length == header || (reason == Reason::Mtu && length <= MOST_QUOTED))
+    headers.fragment.is_none_or(is_answered) && (length == header || (is_too_large(reason) && length <= MOST_QUOTED))
 }
 
 /// The frame with an ICMP error about the packet, with its headers; `None` if the packet is no TCP or UDP packet with its header, about

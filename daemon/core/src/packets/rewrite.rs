@@ -45,6 +45,17 @@ pub fn lower_ttl(bytes: &mut [u8], headers: &Headers) {
     update_v4(bytes, headers, &old, &new);
 }
 
+/// Replaces the id of the datagram of which the packet is a fragment; IPv4 has its lower 16 bits.
+pub fn write_id(bytes: &mut [u8], headers: &Headers, id: u32) {
+    let Some(fragment) = headers.fragment else { return };
+    let length = if headers.family == Family::Ipv4 { 2 } else { 4 };
+    let place = fragment.at..fragment.at + length;
+    let old = bytes[place.clone()].to_vec();
+    bytes[place.clone()].copy_from_slice(&id.to_be_bytes()[4 - length..]);
+    let new = bytes[place].to_vec();
+    update_v4(bytes, headers, &old, &new);
+}
+
 const fn offset_of_addresses(family: Family) -> usize {
     match family {
         Family::Ipv4 => 12,

@@ -18,6 +18,14 @@ pub enum Rule {
     AnswerByAcknowledgment,
     /// A TCP client has proved its address only by acknowledging the number that the backend chose.
     ProofByAcknowledgment,
+    /// A TCP packet to a service that belongs to no connection is never handed to routing.
+    UnknownIsOwned,
+    /// A client that is redirected has an address to which the device leads that its packets arrive by.
+    ReversePath,
+    /// The answers to packets of one service and for one reason are not taken from others.
+    AnswersByService,
+    /// Redirected datagrams in fragments get ids that no other datagram to the backend has.
+    FragmentIds,
     /// A SYN ends no connection of which the backend answers.
     SynOfAnsweredConnection,
     /// A UDP flow is admitted again when the service's addresses have changed.
@@ -26,7 +34,7 @@ pub enum Rule {
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 13] = [
         Self::ClientResetInWindow,
         Self::BackendResetInWindow,
         Self::FinInWindow,
@@ -34,6 +42,10 @@ impl Rule {
         Self::AcknowledgmentInWindow,
         Self::AnswerByAcknowledgment,
         Self::ProofByAcknowledgment,
+        Self::UnknownIsOwned,
+        Self::ReversePath,
+        Self::AnswersByService,
+        Self::FragmentIds,
         Self::SynOfAnsweredConnection,
         Self::FlowAdmittedAgain,
     ];

@@ -4,7 +4,7 @@ use crate::model::addr::{L4Addr, Protocol};
 use crate::packets::admission::{Admission, admission};
 use crate::packets::begin::begin;
 use crate::packets::choice::offset_number;
-use crate::packets::connections::{Connection, FragmentPorts, Tables, is_plain_syn};
+use crate::packets::connections::{Connection, FragmentPorts, Tables, is_plain_syn, short};
 use crate::packets::forward;
 use crate::packets::frontend::{self, Frontend};
 use crate::packets::headers::{Content, Headers, Parsed, Ports, parse};
@@ -14,6 +14,7 @@ use crate::packets::key::{FragmentKey, PacketKey, Side};
 use crate::packets::node::{Node, Packet, Reason, Verdict};
 use crate::packets::rewrite;
 use crate::packets::rule::Rule;
+use crate::state::entries::ServiceId;
 
 /// Seconds after which a packet that was not answered is lost.
 const ANSWER_SECONDS: u32 = 2;
@@ -45,7 +46,8 @@ pub fn translate(node: Node<'_>, tables: &Tables, random: &mut dyn FnMut() -> u3
         Parsed::Foreign => return untouched(None),
         Parsed::Short => return untouched(Some(Reason::Short)),
     };
-    let mut state = HookState { node, tables: tables.clone(), random, packet, headers };
+    let (tables, service, new_id) = (tables.clone(), ServiceId(0), None);
+    let mut state = HookState { node, tables, random, packet, headers, service, new_id };
     let Decision { verdict, bytes, reason } = decide(&mut state);
     Outcome { verdict, bytes, reason, tables: state.tables }
 }
@@ -59,6 +61,7 @@ fn decide(state: &mut HookState<'_>) -> Decision {
             let known = fragment_key(&state.headers, protocol, side);
             let known = known.and_then(|key| state.tables.fragment(&key, state.node.now()));
             let Some(known) = known else { return state.next() };
+            state.new_id = state.tables.keeps(Rule::FragmentIds).then(|| known.new_id());
             (protocol, Ports { source: known.source, target: known.target, ..Ports::default() })
         }
     };
@@ -74,9 +77,10 @@ fn decide(state: &mut HookState<'_>) -> Decision {
         Ok(entry) => entry,
         Err(decision) => return decision,
     };
-    let now = state.node.now();
-    if let Some(key) = fragment_key(&state.headers, protocol, side) {
-        state.tables.put_fragment(key, FragmentPorts { source: ports.source, target: ports.target, seen: now });
+    if let Some(key) = fragment_key(&state.headers, protocol, side)
+        && !store_ports(state, &key, &ports, &entry)
+    {
+        return state.discard(Reason::FragmentRate);
     }
     let mut bytes = state.packet.bytes.clone();
     rewrite::write(&mut bytes, &state.headers, &entry.to);
@@ -84,6 +88,24 @@ fn decide(state: &mut HookState<'_>) -> Decision {
         return forward::redirect(state, &entry, bytes);
     }
     Decision { verdict: Verdict::Next, bytes, reason: None }
+}
+
+/// Stores the ports of a first fragment, with an id of its own if it is redirected; false if there is none. A later
+/// fragment stores what it has found.
+fn store_ports(state: &mut HookState<'_>, key: &FragmentKey, ports: &Ports, entry: &Connection) -> bool {
+    if matches!(state.headers.content, Content::LaterFragment(_)) {
+        return true;
+    }
+    let (now, addresses) = (state.node.now(), (entry.to.source.addr, entry.to.target.addr));
+    let id = match entry.flags.is_redirected {
+        true => state.tables.take_fragment_id(addresses, now),
+        false => Some(0),
+    };
+    let Some(id) = id else { return false };
+    let stored = FragmentPorts { source: ports.source, target: ports.target, seen: short(now), id };
+    state.new_id = state.tables.keeps(Rule::FragmentIds).then(|| stored.new_id());
+    state.tables.put_fragment(*key, stored);
+    true
 }
 
 /// The key under which the ports of the datagram are stored if the packet is one of its fragments.

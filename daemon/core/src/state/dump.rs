@@ -56,10 +56,10 @@ pub fn dump(state: &MapState, name_of: impl Fn(ServiceId) -> Option<String>) -> 
     for (ifindex, entry) in &state.uplinks {
         let addr = |addr: Option<Addr>| addr.map_or_else(|| "none".into(), |addr| addr.to_string());
         let (v4, v6) = (addr(entry.v4), addr(entry.v6));
-        let UplinkEntry { mtu, l2_length, is_v4_source, is_v6_source, .. } = entry;
-        let sources = [(is_v4_source, "  v4-source"), (is_v6_source, "  v6-source")];
-        let [first, second] = sources.map(|(is_source, text)| if *is_source { text } else { "" });
-        push(&mut text, format_args!("uplink   {ifindex}  {v4}  {v6}  mtu={mtu} l2={l2_length}{first}{second}\n"));
+        let UplinkEntry { mtu, l2_length, is_v4_source, is_v6_source, is_strict, .. } = entry;
+        let flags = [(is_v4_source, "  v4-source"), (is_v6_source, "  v6-source"), (is_strict, "  strict")];
+        let flags = flags.map(|(is_set, text)| if *is_set { text } else { "" }).concat();
+        push(&mut text, format_args!("uplink   {ifindex}  {v4}  {v6}  mtu={mtu} l2={l2_length}{flags}\n"));
     }
     text
 }

@@ -98,13 +98,15 @@ pub struct UplinkEntry {
     pub is_v4_source: bool,
     /// Whether `v6` is preferred to the source address of the route.
     pub is_v6_source: bool,
+    /// Whether IPv4 packets are accepted only by the device that leads back to their source.
+    pub is_strict: bool,
 }
 
 impl UplinkEntry {
     /// The entry for the uplink.
     pub fn new(uplink: &Uplink) -> Self {
-        let Uplink { v4, v6, mtu, l2_length, is_v4_source, is_v6_source, .. } = *uplink;
-        Self { v4, v6, mtu, l2_length, is_v4_source, is_v6_source }
+        let Uplink { v4, v6, mtu, l2_length, is_v4_source, is_v6_source, is_strict, .. } = *uplink;
+        Self { v4, v6, mtu, l2_length, is_v4_source, is_v6_source, is_strict }
     }
 }
 

@@ -245,8 +245,15 @@ pub(crate) const UNWANTED_FRONTEND: FrontendEntry =
 pub(crate) const UNWANTED_OUTSIDE: OutsideEntry =
     OutsideEntry { service: ServiceId::CANARY, local: false, has_ranges: true };
 /// The same for an uplink.
-pub(crate) const UNWANTED_UPLINK: UplinkEntry =
-    UplinkEntry { v4: None, v6: None, mtu: 0, l2_length: 0, is_v4_source: false, is_v6_source: false };
+pub(crate) const UNWANTED_UPLINK: UplinkEntry = UplinkEntry {
+    v4: None,
+    v6: None,
+    mtu: 0,
+    l2_length: 0,
+    is_v4_source: false,
+    is_v6_source: false,
+    is_strict: false,
+};
 
 #[cfg(test)]
 #[path = "tests/kernel_check.rs"]

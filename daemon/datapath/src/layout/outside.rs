@@ -64,12 +64,14 @@ pub(crate) fn parse_range(bytes: &RangeBytes) -> Option<(ServiceId, SourceRange)
 
 pub(crate) fn uplink(entry: &UplinkEntry) -> UplinkBytes {
     let addr = |addr: Option<Addr>| addr.map_or([0; 16], Addr::octets);
+    let flags = [entry.is_v4_source, entry.is_v6_source, entry.is_strict];
+    let flags = flags.into_iter().zip(0..).fold(0, |flags, (is_set, bit)| flags | u32::from(is_set) << bit);
     bytes_of!(types::uplink {
         v4: addr(entry.v4),
         v6: addr(entry.v6),
         mtu: entry.mtu.to_ne_bytes(),
         l2_length: [entry.l2_length],
-        flags: (u32::from(entry.is_v4_source) | u32::from(entry.is_v6_source) << 1).to_ne_bytes(),
+        flags: flags.to_ne_bytes(),
     })
 }
 
@@ -85,6 +87,7 @@ pub(crate) fn parse_uplink(bytes: &UplinkBytes) -> Option<UplinkEntry> {
         l2_length,
         is_v4_source: flags & 1 != 0,
         is_v6_source: flags & 2 != 0,
+        is_strict: flags & 4 != 0,
     };
     (uplink(&entry) == *bytes).then_some(entry)
 }

@@ -14,7 +14,7 @@ use crate::packets::load::PacketMaps;
 use crate::skeleton::packet::types;
 
 /// Why packets are not forwarded, or are answered by this node, in the order of `enum packet_reason`.
-pub const REASONS: [&str; 13] = [
+pub const REASONS: [&str; 16] = [
     "short",
     "ttl",
     "mtu",
@@ -28,6 +28,9 @@ pub const REASONS: [&str; 13] = [
     "no-room",
     "unknown",
     "answer-rate",
+    "reverse-path",
+    "mtu-no-df",
+    "fragment-rate",
 ];
 
 /// What becomes of a packet, in the order of `enum packet_verdict`.
@@ -209,7 +212,7 @@ fn drop_count(key: &[u8], of_cpus: &[Vec<u8>], now: u32) -> Option<DropCount> {
     let reason = REASONS.get(usize::from(u16::from_ne_bytes(reason)))?;
     let (mut packets, mut first, mut last) = (0, now, 0);
     for count in of_cpus {
-        let [number, times]: [[u8; 8]; 2] =
+        let [number, times, _]: [[u8; 8]; 3] =
             <[u8; DROP_COUNT]>::try_from(&**count).ok()?.as_chunks().0.try_into().ok()?;
         let number = u64::from_ne_bytes(number);
         if number > 0 {

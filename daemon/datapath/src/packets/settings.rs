@@ -5,15 +5,30 @@ use std::sync::atomic::Ordering;
 
 use libbpf_rs::MapHandle;
 
+use crate::skeleton::packet::types;
 use crate::sys::SharedWords;
+
+/// What is done with TCP packets of connections that no map contains: `enum unknown_packets`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnknownPackets {
+    /// They are passed on.
+    #[default]
+    Pass,
+    /// They are answered with RST.
+    Reset,
+    /// Those of another proxy are passed on; others continue or are reset.
+    Auto,
+    /// The same, and another proxy is on this node.
+    AutoWithProxy,
+}
 
 /// The settings of the packet programs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketSettings {
     /// Whether only existing connections are translated.
     pub is_draining: bool,
-    /// Whether TCP packets of unknown connections are answered with RST.
-    pub resets_unknown: bool,
+    /// What is done with TCP packets of unknown connections.
+    pub unknown: UnknownPackets,
     /// Whether packets that cannot be served are answered with RST or ICMP.
     pub answers: bool,
     /// Whether backends on this node see an address of the node.
@@ -23,11 +38,17 @@ pub struct PacketSettings {
 impl PacketSettings {
     /// The structure as two words: each has two numbers in memory order.
     fn words(self) -> [u64; 2] {
-        let word = |first: bool, second: bool| {
-            let numbers = [u32::from(first).to_ne_bytes(), u32::from(second).to_ne_bytes()];
+        let word = |first: u32, second: u32| {
+            let numbers = [first.to_ne_bytes(), second.to_ne_bytes()];
             u64::from_ne_bytes(std::array::from_fn(|i| numbers[i / 4][i % 4]))
         };
-        [word(self.is_draining, self.resets_unknown), word(self.answers, self.always_masquerades)]
+        let unknown = match self.unknown {
+            UnknownPackets::Pass => types::unknown_packets::UNKNOWN_PASS,
+            UnknownPackets::Reset => types::unknown_packets::UNKNOWN_RESET,
+            UnknownPackets::Auto => types::unknown_packets::UNKNOWN_AUTO,
+            UnknownPackets::AutoWithProxy => types::unknown_packets::UNKNOWN_AUTO_WITH_PROXY,
+        };
+        [word(self.is_draining.into(), unknown.0), word(self.answers.into(), self.always_masquerades.into())]
     }
 }
 

@@ -17,7 +17,7 @@ const SWEPT: [(SweepReason, &str); 4] = [
 ];
 
 /// Why packets are passed on.
-const PASSED: [&str; 4] = ["short", "fragment", "no-forwarding", "no-room"];
+const PASSED: [&str; 5] = ["short", "fragment", "no-forwarding", "no-room", "unknown"];
 
 pub(super) fn packets(exposition: &mut Exposition, packets: &Published) {
     if let Some(counts) = (packets.counts)() {

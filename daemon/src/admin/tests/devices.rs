@@ -16,6 +16,7 @@ fn report() -> DevicesReport {
         l2_length: 14,
         is_v4_source: false,
         is_v6_source: false,
+        is_strict: false,
         v4: Some("203.0.113.1".parse().unwrap()),
         v6: None,
         role,

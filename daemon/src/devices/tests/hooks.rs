@@ -86,6 +86,7 @@ fn device(ifindex: u32, name: &str, role: Role) -> Device {
         v6: None,
         is_v4_source: false,
         is_v6_source: false,
+        is_strict: false,
         role,
     }
 }

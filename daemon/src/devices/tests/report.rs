@@ -11,6 +11,7 @@ fn device(name: &str, role: Role, error: Option<&str>) -> DeviceReport {
         l2_length: 14,
         is_v4_source: false,
         is_v6_source: false,
+        is_strict: false,
         v4: None,
         v6: None,
         role,

@@ -105,7 +105,8 @@ async fn the_owner_gets_the_uplinks_before_they_have_programs() {
     rig.activity(Activity::On).await;
     let attached: Vec<u32> = rig.fake.kernel().devices.keys().copied().collect();
     assert_eq!(attached, uplinks.iter().map(|uplink| uplink.ifindex).collect::<Vec<_>>());
-    assert!(rig.last_settings().resets_unknown && rig.last_settings().answers && !rig.last_settings().is_draining);
+    let settings = rig.last_settings();
+    assert!(settings.unknown == UnknownPackets::Reset && settings.answers && !settings.is_draining);
     let report = Arc::clone(&rig.reports.borrow());
     assert!(report.devices.iter().any(|device| &*device.device.name == "lo" && !device.is_attached));
 }

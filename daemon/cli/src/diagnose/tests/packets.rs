@@ -155,7 +155,8 @@ fn a_map_that_is_nearly_full_is_found() {
 fn recent_drops_are_explained_by_their_reason() {
     let drop =
         |reason: &str, last: u64| typed(json!({"reason": reason, "verdict": "dropped", "packets": 3, "last": last}));
-    for reason in ["no-route", "no-forwarding", "mtu", "no-port", "no-local-backend", "source-range", "no-room"] {
+    let reasons = ["no-route", "no-forwarding", "mtu", "no-port", "no-local-backend", "source-range", "no-room"];
+    for reason in reasons.into_iter().chain(["mtu-no-df", "reverse-path", "fragment-rate"]) {
         check(reason, "3 packets dropped, the last one 5s ago", |packets, _| packets.drops = vec![drop(reason, 5)]);
     }
     assert_eq!(found(|packets, _| packets.drops = vec![drop("no-route", RECENT + 1)]), [], "long ago");

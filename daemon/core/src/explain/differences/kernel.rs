@@ -207,7 +207,8 @@ fn uplink_name(snapshot: &Snapshot, index: u32) -> String {
 
 fn uplink_text(entry: &UplinkEntry) -> String {
     let addrs = [entry.v4, entry.v6].into_iter().flatten();
-    format!("uplink with {}, MTU {}", listed(addrs, 2), entry.mtu)
+    let strict = if entry.is_strict { ", rp_filter 1" } else { "" };
+    format!("uplink with {}, MTU {}{strict}", listed(addrs, 2), entry.mtu)
 }
 
 fn service_text(entry: &ServiceEntry) -> String {

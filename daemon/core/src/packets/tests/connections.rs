@@ -280,7 +280,7 @@ fn the_ports_of_a_datagram_are_known_for_a_while() {
         let (source, target) = (end("198.51.100.7:0").addr, end("203.0.113.1:0").addr);
         FragmentKey { source, target, id, protocol: Protocol::Udp, side: Side::Arriving }
     };
-    let ports = |seen: u32| FragmentPorts { source: 1, target: 2, seen };
+    let ports = |seen: u16| FragmentPorts { source: 1, target: 2, seen, id: 0 };
     tables.put_fragment(key(1), ports(10));
     assert_eq!(tables.fragment(&key(1), 39), Some(ports(10)));
     assert_eq!(tables.fragment(&key(1), 40), None);

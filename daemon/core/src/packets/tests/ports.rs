@@ -43,7 +43,7 @@ fn found(tables: &mut Tables, ports: std::ops::RangeInclusive<u16>) -> Vec<Optio
         nodeport_range: 30_000..=32_767,
         source_ports: ports,
         is_draining: false,
-        resets_unknown: false,
+        unknown: Unknown::Auto,
         answers: true,
         always_masquerades: false,
     };

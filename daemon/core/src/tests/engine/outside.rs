@@ -48,6 +48,7 @@ fn uplink(ifindex: u32) -> Uplink {
         l2_length: 14,
         is_v4_source: false,
         is_v6_source: false,
+        is_strict: false,
     }
 }
 

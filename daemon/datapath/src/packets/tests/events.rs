@@ -1,4 +1,9 @@
 use super::*;
+use crate::packets::counts::REASONS;
+
+/// No reason.
+#[expect(clippy::cast_possible_truncation, reason = "there are few")]
+const NONE: u8 = REASONS.len() as u8;
 
 /// An event as the programs write it: the numbers, the four small ones, and the lengths of the packet.
 fn record(verdict: u8, reason: u8, l2_length: u8, lengths: [u32; 2]) -> Vec<u8> {
@@ -14,7 +19,7 @@ fn record(verdict: u8, reason: u8, l2_length: u8, lengths: [u32; 2]) -> Vec<u8> 
 
 #[test]
 fn an_event_has_the_packet_before_and_after() {
-    let event = parse(&record(4, 13, 14, [60, 1500])).unwrap();
+    let event = parse(&record(4, NONE, 14, [60, 1500])).unwrap();
     assert_eq!((event.time, event.ifindex, event.next_ifindex, event.is_leaving), (7_000, 2, Some(3), true));
     assert_eq!((event.service, event.verdict, event.reason), (Some(ServiceId(9)), PacketVerdict::Translated, None));
     assert_eq!(event.before, Captured { bytes: vec![0xaa; 60], length: 60, has_ethernet: true });
@@ -31,14 +36,14 @@ fn a_dropped_packet_has_no_after_and_has_a_reason() {
 /// On a device without Ethernet headers, a program adds one before it redirects a packet.
 #[test]
 fn an_added_ethernet_header_is_left_out() {
-    let after = parse(&record(5, 13, 0, [40, 54])).unwrap().after.unwrap();
+    let after = parse(&record(5, NONE, 0, [40, 54])).unwrap().after.unwrap();
     assert_eq!((after.bytes[0], after.bytes.len(), after.length, after.has_ethernet), (14, 40, 40, false));
 }
 
 #[test]
 fn records_that_are_no_events_are_left_out() {
-    assert_eq!(parse(&record(4, 13, 14, [60, 60])[..EVENT - 1]), None);
-    assert_eq!(parse(&record(6, 13, 14, [60, 60])), None, "an unknown verdict");
+    assert_eq!(parse(&record(4, NONE, 14, [60, 60])[..EVENT - 1]), None);
+    assert_eq!(parse(&record(6, NONE, 14, [60, 60])), None, "an unknown verdict");
 }
 
 #[test]

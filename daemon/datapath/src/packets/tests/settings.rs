@@ -1,13 +1,17 @@
 use super::*;
 
+fn numbers(settings: PacketSettings) -> Vec<u32> {
+    let bytes = settings.words().map(u64::to_ne_bytes);
+    let (numbers, _) = bytes.as_flattened().as_chunks::<4>();
+    numbers.iter().map(|number| u32::from_ne_bytes(*number)).collect()
+}
+
 #[test]
-fn the_words_are_the_four_numbers_of_the_struct() {
-    let settings = PacketSettings { resets_unknown: true, answers: true, ..PacketSettings::default() };
-    let bytes = settings.words().map(u64::to_ne_bytes);
-    let (numbers, _) = bytes.as_flattened().as_chunks::<4>();
-    assert_eq!(numbers.iter().map(|number| u32::from_ne_bytes(*number)).collect::<Vec<_>>(), [0, 1, 1, 0]);
+fn the_words_are_the_numbers_of_the_struct() {
+    let settings = PacketSettings { unknown: UnknownPackets::Reset, answers: true, ..PacketSettings::default() };
+    assert_eq!(numbers(settings), [0, 1, 1, 0]);
     let settings = PacketSettings { is_draining: true, always_masquerades: true, ..PacketSettings::default() };
-    let bytes = settings.words().map(u64::to_ne_bytes);
-    let (numbers, _) = bytes.as_flattened().as_chunks::<4>();
-    assert_eq!(numbers.iter().map(|number| u32::from_ne_bytes(*number)).collect::<Vec<_>>(), [1, 0, 0, 1]);
+    assert_eq!(numbers(settings), [1, 0, 0, 1]);
+    let settings = PacketSettings { unknown: UnknownPackets::AutoWithProxy, ..PacketSettings::default() };
+    assert_eq!(numbers(settings), [0, 3, 0, 0]);
 }

@@ -191,6 +191,7 @@ fn devices() -> DevicesReport {
         l2_length: 14,
         is_v4_source: false,
         is_v6_source: false,
+        is_strict: false,
         v4: v4.parse().ok(),
         v6: None,
         role,

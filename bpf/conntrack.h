@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
+/*
+ * Asks the kernel's connection tracking about a packet: connections that the
+ * node itself or another proxy has made.
+ */
+#ifndef NODELB_CONNTRACK_H
+#define NODELB_CONNTRACK_H
+
+#include "packet.h"
+
+/* The network namespace of the device. */
+#define CURRENT_NETNS -1
+
+/* Bits of the status, from <linux/netfilter/nf_conntrack_common.h>. */
+#define TRACKED_SEEN_REPLY 2
+#define TRACKED_DST_NAT 32
+
+/* Of Linux 6.1; later ones accept this length, too. */
+struct bpf_ct_opts {
+	__s32 netns_id;
+	__s32 error;
+	__u8 l4proto;
+	__u8 dir;
+	__u8 reserved[2];
+};
+_Static_assert(sizeof(struct bpf_ct_opts) == 12, "layout");
+
+/* The field that is read; libbpf finds its offset by name. */
+struct nf_conn {
+	unsigned long status;
+} __attribute__((preserve_access_index));
+
+/*
+ * Not in kernels without connection tracking. libbpf finds them in a module
+ * only with CAP_SYS_ADMIN, which the daemon does not have.
+ */
+extern struct nf_conn *
+bpf_skb_ct_lookup(struct __sk_buff *skb, struct bpf_sock_tuple *tuple,
+		  __u32 tuple_size, struct bpf_ct_opts *options,
+		  __u32 options_size) __ksym __weak;
+extern void bpf_ct_release(struct nf_conn *connection) __ksym __weak;
+
+static __always_inline bool can_ask_conntrack(void)
+{
+	return bpf_ksym_exists(bpf_skb_ct_lookup) &&
+	       bpf_ksym_exists(bpf_ct_release);
+}
+
+/* The status of the connection with this key, or -1 if there is none. */
+VERIFIED_ONCE long
+tracked_status(struct __sk_buff *skb, const struct packet_key *key)
+{
+	struct bpf_ct_opts options = {.netns_id = CURRENT_NETNS};
+	struct bpf_sock_tuple tuple = {};
+	struct nf_conn *connection;
+	__u32 size;
+	long status;
+
+	if (!can_ask_conntrack() || !key)
+		return -1;
+	options.l4proto = key->protocol;
+	if (is_v4(key->source)) {
+		tuple.ipv4.saddr = key->source[3];
+		tuple.ipv4.daddr = key->target[3];
+		tuple.ipv4.sport = key->source_port_be;
+		tuple.ipv4.dport = key->target_port_be;
+		size = sizeof(tuple.ipv4);
+		connection = bpf_skb_ct_lookup(skb, &tuple, size, &options,
+					       sizeof(options));
+	} else {
+		copy_addr(tuple.ipv6.saddr, key->source);
+		copy_addr(tuple.ipv6.daddr, key->target);
+		tuple.ipv6.sport = key->source_port_be;
+		tuple.ipv6.dport = key->target_port_be;
+		size = sizeof(tuple.ipv6);
+		connection = bpf_skb_ct_lookup(skb, &tuple, size, &options,
+					       sizeof(options));
+	}
+	if (!connection)
+		return -1;
+	status = connection->status;
+	bpf_ct_release(connection);
+	return status;
+}
+
+/*
+ * Whether another proxy translates the connection of the packet, or something
+ * has answered it. The kernel tracks a packet in the middle of a connection,
+ * too, if the network stack gets one; that alone is no connection.
+ */
+static __always_inline bool
+is_served_by_other(struct __sk_buff *skb, const struct packet_key *key)
+{
+	long status = tracked_status(skb, key);
+
+	return status >= 0 && status & (TRACKED_SEEN_REPLY | TRACKED_DST_NAT);
+}
+
+#endif

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
+/*
+ * Where the backend of a new connection is, and by which address of this node
+ * it is reached. Selects no backend, and stores nothing.
+ */
+#ifndef NODELB_LOCATE_H
+#define NODELB_LOCATE_H
+
+#include "counts.h"
+#include "routes.h"
+
+/*
+ * The node's address on the way to the backend: the route's source address, or
+ * that of the device by which the packet leaves, if the route's may be a
+ * service's.
+ */
+static __always_inline bool
+masquerade(struct scratch *here, const struct uplink *uplink, bool has_source)
+{
+	__u32 flag = here->packet.is_v6 ? UPLINK_OWN_V6 : UPLINK_OWN_V4;
+	__u32 *source = here->entry.source;
+
+	if (uplink && uplink->flags & flag) {
+		copy_addr(source, here->packet.is_v6 ? uplink->v6 : uplink->v4);
+		if (!is_unspecified(source))
+			return true;
+	}
+	if (has_source && here->packet.is_v6)
+		copy_addr(source, here->fib.ipv6_src);
+	else if (has_source)
+		set_v4(source, here->fib.ipv4_src);
+	if (has_source && !is_unspecified(source))
+		return true;
+	if (!uplink)
+		return false;
+	copy_addr(source, here->packet.is_v6 ? uplink->v6 : uplink->v4);
+	return !is_unspecified(source);
+}
+
+/*
+ * Whether backends on this node see an address of the node, too. Their answers
+ * arrive at the pod's device, so the programs must run there. With policy
+ * Local, the client's address always stays.
+ */
+static __always_inline bool always_masquerades(const struct scratch *here)
+{
+	const volatile struct packet_settings *now = settings();
+
+	return now && now->always_masquerades && !here->uses_local_view;
+}
+
+/* Next hops of equal cost that are asked for; which one is, is random. */
+#define MOST_NEXT_HOPS 8
+
+/* The search for a way back to the client. */
+struct way_back {
+	struct __sk_buff *skb;
+	/* The device, 0: any. */
+	__u32 ifindex;
+	bool found;
+};
+
+/*
+ * Asks for the route to the client; 1: it is found. The kernel selects one of
+ * several next hops by the addresses, so each step has another source.
+ */
+static long try_way_back(__u32 step, struct way_back *way)
+{
+	struct scratch *here = scratch();
+	__u32 source[4];
+
+	if (!here)
+		return 1;
+	copy_addr(source, here->packet.key.target);
+	if (step)
+		source[3] = bpf_get_prandom_u32();
+	ask_between(here, way->skb->ifindex, source, here->packet.key.source);
+	if (!is_routed(look_up_route(way->skb, here, 0)))
+		return 1;
+	way->found = !way->ifindex || here->fib.ifindex == way->ifindex;
+	return way->found;
+}
+
+/*
+ * Whether the stack would have accepted the client's packet, which does not
+ * pass it: there is a way back to the client, whose address is not one of the
+ * node; and with net.ipv4.conf.DEVICE.rp_filter = 1, that way begins at the
+ * device. IPv6 has no such setting.
+ */
+VERIFIED_ONCE bool has_way_back(struct __sk_buff *skb)
+{
+	struct way_back way = {.skb = skb};
+	struct scratch *here = scratch();
+	__u32 ifindex = skb->ifindex;
+	const struct uplink *uplink;
+
+	if (!here)
+		return false;
+	uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
+	if (uplink && uplink->flags & UPLINK_STRICT && !here->packet.is_v6)
+		way.ifindex = ifindex;
+	if (!try_way_back(0, &way))
+		bpf_loop(MOST_NEXT_HOPS, try_way_back, &way, 0);
+	return way.found;
+}
+
+/*
+ * Decides whether the backend is on another machine. If it is, the backend
+ * sees an address of this node, so that it answers to this node, and packets
+ * are redirected. Otherwise the network stack delivers them, with the client's
+ * address. If this node does not forward packets, that is also the case: the
+ * stack delivers to processes of this node and drops the rest. Other results
+ * say nothing about where the backend is: a route that rejects packets, or one
+ * with an encapsulation, which the lookup does not support. If the backend were
+ * taken for one on this node, its answers would never come back through it.
+ *
+ * A pod's packets to another machine need neither: the answer comes through
+ * this node to the pod's device. Only a pod that is its own backend does, which
+ * would otherwise answer itself directly.
+ */
+VERIFIED_ONCE int locate(struct __sk_buff *skb)
+{
+	struct scratch *here = scratch();
+	const struct uplink *uplink;
+	bool has_source = true;
+	__u32 ifindex;
+	long result;
+
+	if (!here)
+		return OUTCOME_LEAVE;
+	here->is_process = 0;
+	if (here->at_pod && !same_addr(here->entry.target, here->entry.source))
+		return OUTCOME_TRANSLATE;
+	ask_for(here, skb->ifindex);
+	result = look_up_route(skb, here, FIB_SKIP_NEIGH | FIB_SOURCE);
+	if (result == -EINVAL || result == FIB_RESULT_NO_SOURCE) {
+		has_source = false;
+		ask_for(here, skb->ifindex);
+		result = look_up_route(skb, here, 0);
+	}
+	if (result == BPF_FIB_LKUP_RET_FWD_DISABLED &&
+	    !bpf_map_lookup_elem(&node_addrs, here->entry.target))
+		count_dropped(here->service_id, PACKET_NO_FORWARDING,
+			      PACKET_PASSED);
+	here->is_process = result == BPF_FIB_LKUP_RET_NOT_FWDED;
+	if (result == BPF_FIB_LKUP_RET_FWD_DISABLED || here->is_process)
+		return OUTCOME_TRANSLATE;
+	if (!is_routed(result))
+		return OUTCOME_DROP | PACKET_NO_ROUTE;
+	ifindex = here->fib.ifindex;
+	uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
+	if (!uplink && !here->at_pod) {
+		if (!always_masquerades(here))
+			return OUTCOME_TRANSLATE;
+		ifindex = skb->ifindex;
+		uplink = bpf_map_lookup_elem(&uplinks, &ifindex);
+	}
+	if (!masquerade(here, uplink, has_source))
+		return OUTCOME_DROP | PACKET_NO_ROUTE;
+	if (!here->at_pod && !has_way_back(skb))
+		return OUTCOME_DROP | PACKET_REVERSE_PATH;
+	here->entry.flags |= CONNECTION_REDIRECTED;
+	return OUTCOME_TRANSLATE;
+}
+
+#endif
