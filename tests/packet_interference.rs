@@ -22,7 +22,6 @@ mod model;
 #[path = "packet_interference/observed.rs"]
 mod observed;
 #[cfg(test)]
-#[expect(dead_code, reason = "a sequence prints no link-layer addresses")]
 #[path = "packet_fixtures/print.rs"]
 mod print;
 #[cfg(test)]
