@@ -6,9 +6,9 @@
  * before the Service existed. A packet filter recognises the answer by its
  * connection, and so do these programs: a socket answers a sender from which
  * it has received a datagram that was no answer of a service. A socket that
- * has a flow to the NodePort is its client and never answers, whoever has the
- * port. As with connection tracking, who has the port may send the first
- * datagram to a socket, which then does not reach the service from there.
+ * has a flow to the NodePort is its client and never answers, whichever process
+ * has the port. As with connection tracking, who has the port may send the
+ * first datagram to a socket, which then does not reach the service from there.
  *
  * A socket that sends an answer for another socket is not recognised.
  * core::explain::trace::is_answer() in Rust implements the same decision.

@@ -39,13 +39,13 @@ VERIFIED_ONCE bool is_kept_free(const struct frontend_key *nodeport)
  */
 static __always_inline bool is_v6_only(struct bpf_sock_addr *ctx)
 {
-	const struct sock_common *common;
+	const struct sock *sk;
 
-	if (!has_tables() ||
-	    !bpf_core_field_exists(struct sock_common, skc_ipv6only))
+	if (!has_tables())
 		return false;
-	common = &sock_at(ctx->sk)->__sk_common;
-	return BPF_CORE_READ_BITFIELD(common, skc_ipv6only);
+	sk = sock_at(ctx->sk);
+	return bpf_core_field_exists(sk->__sk_common.skc_ipv6only) &&
+	       BPF_CORE_READ_BITFIELD(sk, __sk_common.skc_ipv6only);
 }
 
 /* Whether a bind to this address would take a NodePort from its service. */

@@ -30,58 +30,15 @@ view_of(const struct frontend *frontend, const struct service *service)
 				 : &service->cluster);
 }
 
-/* Whether the socket has a flow to this backend. */
-static __always_inline bool
-is_used(const struct udp_socket *socket, const struct slot *slot)
-{
-	struct frontend_key backend = {.port_be = slot->port_be};
-
-	__builtin_memcpy(backend.addr, slot->addr, sizeof(backend.addr));
-	return search_backends(socket, &backend) >= 0;
-}
-
-/* How many backends are tried for a socket that communicates with others. */
-#define TRIES 4
-
-/*
- * A backend that several services of a socket have cannot tell by which of
- * them it was asked, so the socket gets one that only this service has, if
- * there is one among the first.
- */
-static __always_inline int choose_apart(__u64 cookie,
-					const struct udp_socket *socket,
-					const struct request *request)
-{
-	union view_word read = {.word = request->view_word};
-	const struct slot *slot;
-	int offset, first = NONE;
-	__u32 turn;
-
-	for (turn = 0; turn < TRIES; turn++) {
-		offset = rendezvous(cookie + ((__u64)turn << 48),
-				    request->frontend.service_id,
-				    request->view_word);
-		if (!turn)
-			first = offset;
-		/* The flow that is being made has the clock's first tick. */
-		if (!socket || socket->clock < 2)
-			break;
-		slot = slot_at(read.view, offset);
-		if (!slot || !is_used(socket, slot))
-			return offset;
-	}
-	return first;
-}
-
 /* The slot that the socket's next flow uses, for a socket without a choice. */
-static __always_inline int choose_udp(struct bpf_sock_addr *ctx,
-				      const struct udp_socket *socket,
-				      const struct request *request)
+static __always_inline int
+choose_udp(struct bpf_sock_addr *ctx, const struct request *request)
 {
 	const struct frontend *frontend = &request->frontend;
 
 	if (!request->affinity_seconds)
-		return choose_apart(cookie_for(ctx), socket, request);
+		return rendezvous(cookie_for(ctx), frontend->service_id,
+				  request->view_word);
 	return choose_for(bpf_get_netns_cookie(ctx), frontend->service_id,
 			  request->affinity_seconds, request->view_word, NONE);
 }
@@ -135,7 +92,7 @@ VERIFIED_ONCE int choose_flow(struct bpf_sock_addr *ctx,
 	if (socket)
 		offset = choose_kept(ctx, request, socket, &is_aside);
 	if (offset < 0) {
-		offset = choose_udp(ctx, socket, request);
+		offset = choose_udp(ctx, request);
 		if (offset < 0)
 			return NONE;
 		count_translated(request->frontend.service_id);

@@ -40,6 +40,12 @@ dpkg_does() {
     inside dpkg "$@" </dev/null >"$work/said" 2>&1 || { cat "$work/said" >&2; fail "dpkg $*"; }
 }
 
+# Only programs of tests let the environment choose the layout of the maps, crash, or attach in another way.
+has_no_switches_of_tests() {
+    ! grep -aq -e NODELB_LAYOUT -e NODELB_CRASH_AFTER -e NODELB_HOOKS "$tree/usr/sbin/nodelb" ||
+        fail "the program has switches of tests"
+}
+
 files() {
     find "$tree" -xdev -not -path "$tree/var/lib/dpkg/*" -not -path "$tree/var/log/*" -not -path "$tree/tmp/*" | sort
 }
@@ -77,6 +83,7 @@ without_systemd() {
     dpkg_does -i /tmp/this.deb
     same "its dependencies suffice: the program runs" "nodelb" "$(inside nodelb --version | cut -d ' ' -f 1)"
     inside nodelb check-config >/dev/null || fail "nodelb check-config"
+    has_no_switches_of_tests
     same "nothing is enabled" "" "$(find "$tree/etc/systemd" -name 'nodelb*' 2>/dev/null)"
     dpkg_does --purge nodelb
     same "a purge leaves nothing" "" "$(diff <(echo "$before") <(files) || true)"

@@ -357,6 +357,57 @@ pub(crate) fn cluster_ip(address: &str, endpoints: &[&str]) -> String {
     )
 }
 
+/// The same with endpoints that are not ready.
+fn unready(address: &str, endpoints: &[&str], unready: &[&str]) -> String {
+    let text = cluster_ip(address, endpoints);
+    unready.iter().fold(text, |text, at| {
+        let ip = at.rsplit_once(':').unwrap().0;
+        text.replace(&format!("{{addresses: [{ip}]}}"), &format!("{{addresses: [{ip}], conditions: {{ready: false}}}}"))
+    })
+}
+
+/// After an outage of the control plane, every endpoint is not ready for some seconds. A program with a connected socket,
+/// such as a resolver or a sender of metrics, does not expect that its socket ends.
+#[test]
+fn a_backend_that_is_not_ready_keeps_its_sockets_while_there_is_nothing_better() {
+    const TEST: &str = "stale_sockets::a_backend_that_is_not_ready_keeps_its_sockets_while_there_is_nothing_better";
+    sandbox::run(TEST, |sandbox| {
+        let host = Host::new(sandbox);
+        let _backends = [backend("1", ONE), backend("2", TWO)];
+        let (address, all) = (format!("{DNS}/UDP"), [ONE, TWO]);
+        host.serve("a.yaml", &cluster_ip(DNS, &all));
+        let _daemon = host.start();
+        let sockets = [connected_to("1", DNS), connected_to("2", DNS)];
+        let stay = |sockets: &[UdpSocket], seconds: u64| {
+            for _ in 0..seconds * 10 {
+                sockets.iter().for_each(|socket| drop(ask(socket).unwrap()));
+                thread::sleep(Duration::from_millis(100));
+            }
+        };
+        host.serve("a.yaml", &unready(DNS, &all, &all));
+        eventually("all are not ready", || is_served_by(&address, &[]));
+        stay(&sockets, 7);
+        host.serve("a.yaml", &cluster_ip(DNS, &all));
+        eventually("all are ready", || is_served_by(&address, &[&format!("{ONE}/UDP"), &format!("{TWO}/UDP")]));
+        stay(&sockets, 1);
+        // A flap of one, while the other one is there.
+        host.serve("a.yaml", &unready(DNS, &all, &[ONE]));
+        stay(&sockets, 3);
+        host.serve("a.yaml", &cluster_ip(DNS, &all));
+        stay(&sockets, 4);
+        // For good: the socket moves to the better one.
+        host.serve("a.yaml", &unready(DNS, &all, &[ONE]));
+        let start = Instant::now();
+        let took = until_ended(&sockets[0], start);
+        assert!(took >= Duration::from_secs(4) && took < Duration::from_secs(12), "{took:?}");
+        assert_eq!(ask(&connected(DNS)).unwrap(), "2");
+        stay(&sockets[1..], 1);
+        // A removed one goes at once.
+        host.serve("a.yaml", &unready(DNS, &[ONE], &[]));
+        assert_in_time("a removed backend", until_ended(&sockets[1], Instant::now()));
+    });
+}
+
 /// The socket exists before the daemon starts: after a reboot with empty maps the daemon closes it.
 /// On a first start it does not, because kube-proxy may have translated the connection.
 #[test]
@@ -384,7 +435,7 @@ fn after_a_reboot_sockets_older_than_the_daemon_reconnect() {
 
         let remembered = host.path("state/boot-id");
         assert!(remembered.exists(), "the boot is remembered");
-        fs::write(remembered, "another boot\n").unwrap();
+        fs::write(remembered, "01234567-89ab-cdef-0123-456789abcdef\n").unwrap();
         let _daemon = host.start();
         let start = Instant::now();
         while !early.send(b"?").is_err_and(|error| is_ended(&error)) {

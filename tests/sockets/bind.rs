@@ -336,7 +336,9 @@ fn random_binds_do_what_the_maps_say() {
             }
             let at = l4(&format!("{}:{port}/{protocol}", random.pick(&addrs)));
             let mut coin = || random.below(2) == 0;
-            let wish = Wish { mapped: coin(), reuse_port: coin(), reuse_addr: coin(), only_v6: coin() };
+            let mapped = coin();
+            // The kernel accepts no IPv4-mapped address on a socket that is IPv6-only.
+            let wish = Wish { mapped, reuse_port: coin(), reuse_addr: coin(), only_v6: coin() && !mapped };
             let (is_own, is_automatic) = (random.below(8) == 0, random.below(8) == 0);
             let only_v6 = wish.only_v6 && at.addr.ip().is_ipv6();
             let takes = taken_nodeports(&state, at, only_v6).next().is_some();

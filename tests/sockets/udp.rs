@@ -338,25 +338,3 @@ fn a_server_answers_every_client_whose_port_is_a_nodeport() {
         }
     });
 }
-
-#[test]
-fn services_with_common_backends_get_different_ones_on_one_socket() {
-    in_sandbox("sockets::udp::services_with_common_backends_get_different_ones_on_one_socket", |env| {
-        let mut kernel = Kernel::open(&options(env));
-        let all: Vec<String> = (10..26).map(|host| format!("192.0.2.{host}:53/UDP")).collect();
-        let all: Vec<&str> = all.iter().map(String::as_str).collect();
-        backends(&all);
-        kernel.serve(1, "198.51.100.1:53/UDP", &all);
-        kernel.serve(2, "198.51.100.2:53/UDP", &all);
-        let services = [to("198.51.100.1:53"), to("198.51.100.2:53")];
-        for _ in 0..200 {
-            let socket = udp_socket(&services[0]);
-            let backends = services.map(|service| ask(&socket, service).unwrap().backend);
-            assert_ne!(backends[0], backends[1]);
-            services.iter().for_each(|service| assert_eq!(socket.send_to(b"?", service).unwrap(), 1));
-            let mut from = [0, 1].map(|_| socket.recv_from(&mut [0; 64]).unwrap().1);
-            from.sort_unstable();
-            assert_eq!(from, services);
-        }
-    });
-}

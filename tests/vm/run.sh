@@ -24,6 +24,7 @@ cp $here/guest/*.{sh,toml,yaml,nft} "$target"/debug/nodelb-{prober,apiserver} "$
 cp "$target/package/nodelb_$version"-1_*.deb "$payload/first.deb"
 PACKAGE_VERSION=99.0.0 packaging/build.sh deb >/dev/null
 mv "$target"/package/nodelb_99.0.0-1_*.deb "$payload/next.deb"
+strip --strip-debug -o "$payload/nodelb" "$target/debug/nodelb"
 
 # Tests that run in the guest, with the files that they read where they expect them.
 tests=(packet_cases packet_programs)

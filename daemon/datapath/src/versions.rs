@@ -90,8 +90,8 @@ impl Lock {
     }
 }
 
-/// Makes sure that nobody but nodelb's user and root can change the directory, or lock it: bpffs is often mounted so that
-/// every user may create directories in it.
+/// Makes sure that only nodelb's user and root can change the directory, or lock it: bpffs is often mounted so that every
+/// user may create directories in it.
 fn make_private(file: &File, directory: &Path) -> Result<(), OpenError> {
     let found = file.metadata().map_err(failed("reading", directory))?;
     let (owner, mode) = (found.uid(), found.mode() & 0o7777);
@@ -99,8 +99,8 @@ fn make_private(file: &File, directory: &Path) -> Result<(), OpenError> {
     if owner != own && owner != 0 || mode & 0o022 != 0 {
         return Err(OpenError::NotOwn { directory: directory.to_path_buf(), owner, mode });
     }
-    if owner == own && mode & 0o077 != 0 {
-        file.set_permissions(Permissions::from_mode(mode & !0o077)).map_err(failed("protecting", directory))?;
+    if owner == own && mode != 0o700 {
+        file.set_permissions(Permissions::from_mode(0o700)).map_err(failed("protecting", directory))?;
     }
     Ok(())
 }

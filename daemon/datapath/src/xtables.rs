@@ -1,5 +1,5 @@
 //! The chains of iptables-legacy and ip6tables-legacy in this network namespace. Only root may read which tables exist,
-//! and reading a table takes CAP_NET_ADMIN. The kernel creates a table that somebody asks for, so only tables that exist
+//! and reading a table takes CAP_NET_ADMIN. The kernel creates a table that a process asks for, so only tables that exist
 //! are read.
 
 use std::fs;

@@ -1,6 +1,6 @@
 //! The time at which a target of each family was last known to have a route from this host. Pure. If one backend has no
 //! route, it cannot be used; if no other target of its family has one, the host's network may not be up. In the end that
-//! makes no difference: a backend without a route helps nobody, and if that is every backend, they are used as a last resort.
+//! makes no difference: a backend without a route serves no client, and if that is every backend, they are used as a last resort.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -25,7 +25,7 @@ pub(super) struct Routes {
 
 /// How many times as long as other failures need to turn a target, a route has to be missing before that counts without
 /// other evidence.
-const PATIENCE: u64 = 3;
+const LASTING_TURNS: u64 = 3;
 
 impl Routes {
     /// Notes that there was a route to the target when it was asked.
@@ -41,7 +41,7 @@ impl Routes {
         self.forget(target);
         let since = *self.missing.entry(target).or_insert(asked);
         let turn = shortest(check.interval).saturating_mul(u64::from(check.fall));
-        asked >= since.plus(turn.saturating_mul(PATIENCE))
+        asked >= since.plus(turn.saturating_mul(LASTING_TURNS))
     }
 
     /// Removes a target that is no longer asked, or that says nothing about routes any more.

@@ -316,7 +316,7 @@ fn header(link_type: u16) -> Option<u8> {
     }
 }
 
-/// Whether the device is a tunnel that somebody has added.
+/// Whether the device is a tunnel that a user has added.
 fn is_tunnel(interface: &Interface) -> bool {
     TUNNELS.contains(&interface.kind.as_str()) && !FALLBACKS.contains(&interface.name.as_str())
 }

@@ -49,6 +49,17 @@ pub(super) struct InUse {
     unknown: BTreeSet<SliceName>,
 }
 
+/// Whether the owner task has the slice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// It has.
+    Before,
+    /// It has not, and waits for it.
+    NotYet,
+    /// It has not, and takes that for no backends, because the files have been read completely.
+    Overdue,
+}
+
 /// What follows for a slice.
 #[derive(Debug)]
 pub(super) struct Settled {
@@ -84,9 +95,13 @@ impl InUse {
         self.recalled.clear();
     }
 
-    /// Whether the maps may have backends of the slice that are not known here.
-    pub(super) fn is_unknown(&self, slice: &SliceName) -> bool {
-        self.unknown.contains(slice)
+    /// Whether the owner task has the slice: whether it was told, and whether it knows that the files were read completely.
+    pub(super) fn told(&self, slice: &SliceName, is_told: bool, is_complete: bool) -> Told {
+        match is_told {
+            true => Told::Before,
+            false if is_complete && self.unknown.contains(slice) => Told::Overdue,
+            false => Told::NotYet,
+        }
     }
 
     /// The backends to store.
@@ -94,14 +109,14 @@ impl InUse {
         self.recalled.iter().chain(&self.used).map(|(slice, used)| (slice.clone(), used.clone())).collect()
     }
 
-    /// The slice that follows from the answers. `None` while there is nothing to tell; `must_tell` says that the owner
-    /// task takes no slice for no backends, because the files have been read completely.
+    /// The slice that follows from the answers; `None` while there is nothing to tell, because a target of a new answer has
+    /// not been asked for yet.
     pub(super) fn settle(
         &mut self,
         named: &Named,
         names: &Names,
         is_frontend: IsFrontend<'_>,
-        must_tell: bool,
+        told: Told,
     ) -> Option<Settled> {
         let entry = names.entry(&named.question)?;
         let resolved = resolve(named, names, is_frontend);
@@ -115,7 +130,12 @@ impl InUse {
         if let Some(resolved) = resolved.as_ref().filter(|it| !it.backends.is_empty() && !is_recalled) {
             return Some(self.take(named, entry, resolved));
         }
-        if resolved.is_none() && !must_tell && !self.used.contains_key(&named.slice) {
+        let is_due = match told {
+            Told::Before => false,
+            Told::NotYet => self.used.contains_key(&named.slice),
+            Told::Overdue => true,
+        };
+        if resolved.is_none() && !is_due {
             return None;
         }
         let resolved = resolved.unwrap_or_else(|| Resolved { problem: entry.problem.clone(), ..Resolved::default() });

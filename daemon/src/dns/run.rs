@@ -366,8 +366,8 @@ impl Running {
         for name in dirty {
             let Some(named) = self.names.wanted().get(&name).cloned() else { continue };
             let before = self.sent.get(&name);
-            let must_tell = self.is_complete && before.is_none() && self.in_use.is_unknown(&name);
-            let Some(settled) = self.in_use.settle(&named, &self.names, &is_frontend, must_tell) else { continue };
+            let told = self.in_use.told(&name, before.is_some(), self.is_complete);
+            let Some(settled) = self.in_use.settle(&named, &self.names, &is_frontend, told) else { continue };
             let Settled { slice: new, refused, has_changed } = settled;
             self.is_outdated |= has_changed;
             match refused {

@@ -1,5 +1,6 @@
 //! The kernel datapath in the daemon: opens it, drops the privileges, and tests it every few seconds.
 
+use std::ffi::OsString;
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::BorrowedFd;
@@ -300,14 +301,20 @@ fn layout() -> Result<u32, Failure> {
 
 /// The way to attach programs to devices, if a test sets it.
 fn hook_method() -> Result<Option<HookMethod>, String> {
-    let Some(value) = std::env::var_os(HOOKS_ARE) else { return Ok(None) };
+    let Some(value) = of_test(HOOKS_ARE) else { return Ok(None) };
     let known = [HookMethod::Tcx, HookMethod::Clsact].into_iter().find(|method| *value == *method.to_string());
     known.map(Some).ok_or_else(|| format!("{HOOKS_ARE}={}: not a way to attach programs", value.display()))
 }
 
-/// The number in an environment variable, if it is set.
+/// An environment variable that only tests set. Release builds do not read it, and do not have its name: with a layout
+/// that it does not have, a daemon would leave maps that no version reads.
+fn of_test(variable: &str) -> Option<OsString> {
+    if cfg!(debug_assertions) { std::env::var_os(variable) } else { None }
+}
+
+/// The number in an environment variable, if a test sets it.
 fn number_of<T: FromStr>(variable: &str) -> Result<Option<T>, Failure> {
-    let Some(value) = std::env::var_os(variable) else { return Ok(None) };
+    let Some(value) = of_test(variable) else { return Ok(None) };
     let number = value.to_str().and_then(|text| text.parse().ok());
     let refused = || Failure::message(Code::Config, format!("{variable}={}: not a number", value.display()));
     number.map(Some).ok_or_else(refused)

@@ -36,12 +36,12 @@ use crate::sockets::reaper::{Line, Lost, Reaper};
 
 mod boot;
 mod judge;
-mod patience;
 mod report;
+mod unready;
 
 use judge::{Judge, Suspect};
-use patience::Patience;
 pub use report::StaleSocketsReport;
+use unready::Unready;
 
 /// The minimum time between two passes.
 const PASS_EVERY: Duration = Duration::from_millis(250);
@@ -130,7 +130,7 @@ struct PassState {
     /// The addresses that were new at the last pass; the next pass checks them once more.
     recent: Vec<L4Addr>,
     /// The backends that are not ready.
-    patience: Patience,
+    unready: Unready,
     /// Whether the last pass failed, so that it is logged once.
     is_failing: bool,
     /// Whether the last journal line says that there is no reaper.
@@ -236,7 +236,7 @@ impl StaleSockets {
             due = match &ended {
                 Err(_) => Some(last + RETRY_AFTER),
                 Ok(destroyed) if was_moved || *destroyed > 0 || self.is_moved(state) => Some(last + PASS_EVERY),
-                Ok(_) if state.patience.is_waiting() => Some(last + UNREADY_LOOK_EVERY),
+                Ok(_) if state.unready.is_waiting() => Some(last + UNREADY_LOOK_EVERY),
                 Ok(_) => None,
             };
             let gone = state.note(ended);
@@ -289,7 +289,7 @@ impl StaleSockets {
         let snapshot = Arc::clone(&self.snapshot.borrow());
         let mut before = deps.suspects(protocol, snapshot).await?;
         if protocol == Protocol::Udp {
-            before = state.patience.without_waiting(before, Instant::now());
+            before = state.unready.without_waiting(before, Instant::now());
         }
         if before.is_empty() {
             return Ok(before);

@@ -3,6 +3,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
+use nodelb_core::text::is_control;
 use tracing::Level;
 use tracing_subscriber::filter::FilterExt;
 use tracing_subscriber::layer::SubscriberExt;
@@ -46,6 +47,11 @@ fn lines_are_plain_and_the_level_changes_while_running() {
         let line = lines.take();
         assert!(line.ends_with("INFO backends changed service=shop/web\n"), "{line:?}");
         assert!(!line.contains('\u{1b}'), "{line:?}");
+
+        tracing::info!(file = %"a\nb\u{202e}", problem = "c\u{200b}", "d\n{}", "e\u{1b}[2J");
+        let line = lines.take();
+        assert_eq!(line.matches(is_control).collect::<Vec<_>>(), ["\n"], "{line:?}");
+        assert!(line.contains(r"d\ne\u{1b}[2J") && line.contains(r"file=a\nb\u{202e}"), "{line:?}");
 
         control.set(Level::DEBUG);
         tracing::debug!("now");

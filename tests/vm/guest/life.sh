@@ -139,10 +139,16 @@ meets_another_layout() {
     check "has it running again" within 60 systemctl is-active $unit
 }
 
-# Has the package's program take itself for a version with this layout of maps.
+# Runs a version with this layout of maps: the package's program, or for another one the program of the tests, because only
+# that one can take itself for another version.
 layout() {
+    local file=/run/systemd/system/$unit.d/layout.conf command
     mkdir -p /run/systemd/system/$unit.d
-    printf '[Service]\nEnvironment=NODELB_LAYOUT=%s\n' "$1" >/run/systemd/system/$unit.d/layout.conf
+    rm -f "$file"
+    if [ "$1" != 1 ]; then
+        command=$(sed -n 's/^ExecStart=[^ ]* //p' "$(systemctl show -P FragmentPath $unit)")
+        printf '[Service]\nEnvironment=NODELB_LAYOUT=%s\nExecStart=\nExecStart=%s %s\n' "$1" "$PWD/nodelb" "$command" >"$file"
+    fi
     systemctl daemon-reload
 }
 

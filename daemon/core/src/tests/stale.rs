@@ -181,7 +181,7 @@ fn a_backend_that_is_not_ready_keeps_its_sockets_while_there_is_nothing_better()
     let snapshot = node.send([slice("shop/dns", &[(ONE, Active), (TWO, Active)])]);
     assert_eq!([ONE, TWO].map(|backend| verdict(&snapshot, DNS, backend)), ["right", "right"]);
     let snapshot = node.send([slice("shop/dns", &[(TWO, NotReady)])]);
-    assert_eq!(verdict(&snapshot, DNS, ONE), "gone from shop/dns", "a removed backend is no matter of patience");
+    assert_eq!(verdict(&snapshot, DNS, ONE), "gone from shop/dns", "a removed backend does not wait");
     assert_eq!(verdict(&snapshot, DNS, TWO), "right");
 }
 

@@ -375,7 +375,7 @@ impl Saver {
         let ended = async { while self.snapshot.changed().await.is_ok() {} };
         // After this time, the latest snapshot is better than none.
         _ = timeout(LAST_SNAPSHOT, ended).await;
-        // Nobody reports any more whether this snapshot is a new one.
+        // A closed channel does not tell whether this snapshot is a new one.
         self.is_outdated |= self.changed_at.is_some();
         if self.needs_write() {
             self.save();

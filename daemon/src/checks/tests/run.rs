@@ -206,7 +206,7 @@ async fn what_is_done_is_counted() {
 }
 
 /// A multicast address has no route for TCP on any host; a backend on this host always has one, and says nothing about
-/// the network. A backend that has had no route for long helps nobody, whatever the network is like.
+/// the network. A backend that has had no route for long is of no use, whatever the network is like.
 #[tokio::test]
 async fn a_missing_route_counts_only_after_a_while_if_only_this_host_answers() {
     let directory = tempfile::tempdir().unwrap();

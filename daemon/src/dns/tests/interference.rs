@@ -280,12 +280,17 @@ impl Node {
 
     /// Asks what is due, and tells the engine, until nothing is due.
     fn go_on(&mut self) {
-        for _ in 0..20 {
+        loop {
+            let mut was_due = false;
             while let Some(question) = self.names.take_due(self.now, Which::All) {
+                was_due = true;
                 let reply = self.ask(&question.name, question.record);
                 self.names.answer(&question, reply, self.now, self.now.0 / 1_000);
             }
             self.publish();
+            if !was_due {
+                return;
+            }
         }
     }
 
@@ -304,8 +309,8 @@ impl Node {
         let is_frontend = |address: L4Addr| has_files && self.frontends.has(address) || snapshot.is_frontend(address);
         for name in self.names.take_dirty() {
             let Some(named) = self.names.wanted().get(&name).cloned() else { continue };
-            let must_tell = self.is_complete && !self.sent.contains_key(&name) && self.in_use.is_unknown(&name);
-            let settled = self.in_use.settle(&named, &self.names, &is_frontend, must_tell);
+            let told = self.in_use.told(&name, self.sent.contains_key(&name), self.is_complete);
+            let settled = self.in_use.settle(&named, &self.names, &is_frontend, told);
             let Some(Settled { slice, .. }) = settled else { continue };
             self.sent.insert(name, slice.clone());
             self.engine.change(Change::UpsertSlice(slice));
@@ -330,7 +335,7 @@ impl Node {
                 (false, _) if is_a && self.says == Says::Silence => Says::Silence,
                 (false, _) => Says::NoSuchName,
             };
-            let has_responded = says != Says::Silence && (says != Says::Unusable || self.has(Rule::AnyResponseCounts));
+            let has_responded = says != Says::Silence;
             let names = if self.has(Rule::SilenceAboutOneName) { count } else { 1 };
             self.servers.note(server, (name, names), has_responded, self.now);
             if let Some(answer) = answer(says, record) {

@@ -290,3 +290,31 @@ fn an_apiserver_learned_late_protects_from_then_on() {
     let round = host.send([reported]);
     assert_eq!((round.released.len(), round.done, host.statuses()), (1, 0, vec![Status::Ok]));
 }
+
+/// A source that does not know the backends of a port says so with a port without any; the maps may have them.
+#[test]
+fn backends_that_the_source_does_not_know_at_a_start_are_those_of_the_maps() {
+    let described = Change::UpsertService(service("shop/web", &["198.51.100.1:80", "198.51.100.1:81"]));
+    let both: &[(&str, &[&str])] = &[("80", &["192.0.2.7:80"]), ("81", &["192.0.2.7:81"])];
+    let unknown = |ports: &[(&str, &[&str])]| {
+        let problem = Some("no server answers".into());
+        Change::UpsertSlice(Slice { problem, ..slice("shop/web", ports) })
+    };
+    let mut host = Host::new();
+    host.send([described.clone(), Change::UpsertSlice(slice("shop/web", both)), synced()]);
+    assert_eq!(host.reached("198.51.100.1:80"), ["192.0.2.7:80/TCP"]);
+    // One port is not known; the other one has no backends.
+    let mut host = host.restarted();
+    let held = host.send([described.clone(), unknown(&[("80", &[])]), synced()]).held;
+    assert_eq!((held.len(), host.statuses()), (1, vec![Status::Held, Status::NoBackends]));
+    assert_eq!(host.reached("198.51.100.1:80"), ["192.0.2.7:80/TCP"]);
+    // Again, and then the hold of the source has ended.
+    host.send([unknown(&[("80", &[])])]);
+    assert_eq!(host.reached("198.51.100.1:80"), ["192.0.2.7:80/TCP"]);
+    let round = host.send([unknown(&[])]);
+    assert_eq!((round.emptied.len(), host.statuses()), (1, vec![Status::NoBackends; 2]));
+    // What the source did not know at the start says nothing about later.
+    host.send([Change::UpsertSlice(slice("shop/web", both))]);
+    host.send([unknown(&[("80", &[])])]);
+    assert_eq!(host.statuses(), [Status::NoBackends; 2]);
+}

@@ -27,16 +27,16 @@ fn suspect(backend: &str, is_unready: bool) -> Suspect {
 
 #[test]
 fn sockets_of_a_backend_that_is_not_ready_wait_and_those_of_a_removed_one_do_not() {
-    let (mut patience, start) = (Patience::default(), Instant::now());
+    let (mut unready, start) = (Unready::default(), Instant::now());
     let at = |seconds: u64| start + Duration::from_secs(seconds);
     let (gone, one, two) = (suspect(TWO, false), suspect(ONE, true), suspect(TWO, true));
-    assert_eq!(patience.without_waiting(vec![gone.clone(), one.clone()], at(0)), [gone]);
-    assert!(patience.is_waiting());
-    assert_eq!(patience.without_waiting(vec![one.clone(), two.clone()], at(4)), []);
-    assert_eq!(patience.without_waiting(vec![one.clone(), two.clone()], at(5)), [one.clone()]);
-    assert_eq!(patience.without_waiting(vec![two.clone()], at(9)), [two]);
-    // It was ready meanwhile: a flap begins anew.
-    assert_eq!(patience.without_waiting(vec![one], at(10)), []);
-    assert_eq!(patience.without_waiting(vec![], at(11)), []);
-    assert!(!patience.is_waiting());
+    assert_eq!(unready.without_waiting(vec![gone.clone(), one.clone()], at(0)), [gone]);
+    assert!(unready.is_waiting());
+    assert_eq!(unready.without_waiting(vec![one.clone(), two.clone()], at(4)), []);
+    assert_eq!(unready.without_waiting(vec![one.clone(), two.clone()], at(5)), [one.clone()]);
+    assert_eq!(unready.without_waiting(vec![two.clone()], at(9)), [two]);
+    // It was ready meanwhile: a flap begins again.
+    assert_eq!(unready.without_waiting(vec![one], at(10)), []);
+    assert_eq!(unready.without_waiting(vec![], at(11)), []);
+    assert!(!unready.is_waiting());
 }

@@ -13,11 +13,11 @@ use super::judge::Suspect;
 
 /// The backends with sockets that wait, each with the time of the first pass that found it not ready.
 #[derive(Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct Unready {
     since: BTreeMap<(Arc<PortKey>, L4Addr), Instant>,
 }
 
-impl Patience {
+impl Unready {
     /// The suspects of a pass without those that wait. A backend that no suspect names is ready again, or has no sockets
     /// left.
     pub(super) fn without_waiting(&mut self, mut suspects: Vec<Suspect>, now: Instant) -> Vec<Suspect> {
@@ -39,5 +39,5 @@ impl Patience {
 }
 
 #[cfg(test)]
-#[path = "tests/patience.rs"]
+#[path = "tests/unready.rs"]
 mod tests;
