@@ -60,8 +60,9 @@ fn commands(world: &World) -> String {
         let _ = writeln!(text, "link set {name} mtu {}", device.mtu);
         let _ = writeln!(text, "link set {name} {}", if device.forwards { "alias forwards" } else { "alias keeps" });
     }
-    for route in &world.routes {
-        add_route(&mut text, route);
+    for (place, route) in world.routes.iter().enumerate() {
+        let others = world.routes[..place].iter().filter(|other| other.net == route.net).count();
+        add_route(&mut text, route, others);
     }
     text
 }
@@ -74,8 +75,8 @@ fn host(addr: Addr) -> String {
 }
 
 /// A route with a neighbour leads through a gateway, for which the neighbour is stored: it is then the neighbour of all
-/// addresses of the network.
-fn add_route(text: &mut String, route: &RouteLine) {
+/// addresses of the network. The route is worse than as many others to the same network.
+fn add_route(text: &mut String, route: &RouteLine, others: usize) {
     let is_v4 = route.net.addr().is_ipv4();
     let Some(name) = &route.device else {
         if route.is_unreachable {
@@ -99,6 +100,9 @@ fn add_route(text: &mut String, route: &RouteLine) {
     }
     if let Some(mtu) = route.mtu {
         let _ = write!(line, " mtu lock {mtu}");
+    }
+    if others > 0 {
+        let _ = write!(line, " metric {}", 2_000 + others);
     }
     let _ = writeln!(text, "{line}");
 }

@@ -22,7 +22,7 @@ const TIMEOUTS: SweepTimeouts = SweepTimeouts { handshake: 7, closed: 5, reset: 
 /// Differences after which a run ends.
 const MOST_SHOWN: usize = 10;
 
-fn number(name: &str, default: u64) -> u64 {
+pub(crate) fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 

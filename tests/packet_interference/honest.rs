@@ -1,0 +1,358 @@
+//! The honest clients: each has one connection after the other, or asks one question after the other, from a port of its
+//! own. What it is to do waits until what it does has ended.
+
+use std::collections::VecDeque;
+
+use nodelb_core::packets::key::Endpoint;
+
+use crate::socket::{Event, Socket, State};
+use crate::stack::{Seen, Stack};
+use crate::tag::{Kind, Label, Message};
+use crate::wire::{Parcel, Segment};
+
+/// Bytes of a message: most, one that is larger than the MTU to a remote backend, and one in fragments.
+pub(crate) const SHORT: usize = 64;
+const LARGE: usize = 1_440;
+const SPLIT: usize = 1_600;
+
+/// Where the honest clients cut their datagrams, in bytes after the IP header.
+const FIRST: u16 = 1_200;
+
+/// The ids that honest clients give to datagrams in fragments. Strangers with other addresses use them, too.
+pub(crate) const IDS: u32 = 4;
+
+const MILLI: u64 = 1_000_000;
+
+/// When a client repeats what was not answered, and when it gives up, in nanoseconds.
+const REPEATS: [u64; 3] = [1_000 * MILLI, 3_000 * MILLI, 7_000 * MILLI];
+
+/// A client, by its place in [`USERS`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct User {
+    pub(crate) client: &'static str,
+    pub(crate) service: &'static str,
+    pub(crate) is_tcp: bool,
+    /// The backend, or one of them.
+    pub(crate) backend: &'static str,
+    /// The backend that takes its place when the service is changed.
+    pub(crate) spare: &'static str,
+    /// The number of the service, and that of the backend.
+    pub(crate) numbers: (u32, u32),
+}
+
+const fn tcp(client: &'static str, service: &'static str, numbers: (u32, u32), backends: [&'static str; 2]) -> User {
+    let [backend, spare] = backends;
+    User { client, service, is_tcp: true, backend, spare, numbers }
+}
+
+const fn udp(client: &'static str, service: &'static str, numbers: (u32, u32), backends: [&'static str; 2]) -> User {
+    let [backend, spare] = backends;
+    User { client, service, is_tcp: false, backend, spare, numbers }
+}
+
+const LOCAL: [&str; 2] = ["10.0.1.5:8080", "10.0.1.9:8080"];
+const REMOTE: [&str; 2] = ["10.0.2.5:8080", "10.0.2.9:8080"];
+const LOCAL_V6: [&str; 2] = ["[2001:db8:1001::5]:8080", "[2001:db8:1001::9]:8080"];
+const REMOTE_V6: [&str; 2] = ["[2001:db8:1002::5]:8080", "[2001:db8:1002::9]:8080"];
+const LOCAL_UDP: [&str; 2] = ["10.0.1.5:5353", "10.0.1.9:5353"];
+const REMOTE_UDP: [&str; 2] = ["10.0.2.5:5353", "10.0.2.9:5353"];
+const REMOTE_V6_UDP: [&str; 2] = ["[2001:db8:1002::5]:5353", "[2001:db8:1002::9]:5353"];
+
+/// The honest clients.
+pub(crate) const USERS: [User; 16] = [
+    tcp("198.51.100.7:40000", "203.0.113.1:80", (1, 11), LOCAL),
+    tcp("198.51.100.7:40001", "203.0.113.2:80", (5, 15), REMOTE),
+    tcp("198.51.100.8:40000", "192.0.2.1:30080", (5, 15), REMOTE),
+    tcp("[2001:db8:c::7]:40000", "[2001:db8:f::1]:80", (3, 13), LOCAL_V6),
+    tcp("[2001:db8:c::7]:40001", "[2001:db8:f::2]:80", (7, 17), REMOTE_V6),
+    // Session affinity, with three backends.
+    tcp("198.51.100.8:40001", "203.0.113.33:80", (33, 32), ["10.0.1.32:8080", "10.0.1.35:8080"]),
+    // Policy Local.
+    tcp("198.51.100.7:40002", "203.0.113.20:80", (20, 21), ["10.0.1.6:8080", "10.0.1.8:8080"]),
+    // Source ranges.
+    tcp("198.51.100.8:40002", "203.0.113.29:80", (29, 11), LOCAL),
+    // No backend.
+    tcp("198.51.100.8:40003", "203.0.113.27:80", (27, 0), LOCAL),
+    udp("198.51.100.7:40000", "203.0.113.1:53", (2, 12), LOCAL_UDP),
+    udp("198.51.100.7:40001", "203.0.113.2:53", (6, 16), REMOTE_UDP),
+    udp("198.51.100.8:40000", "192.0.2.1:30053", (6, 16), REMOTE_UDP),
+    udp("[2001:db8:c::7]:40001", "[2001:db8:f::2]:53", (8, 18), REMOTE_V6_UDP),
+    // Two backends.
+    udp("198.51.100.8:40001", "203.0.113.32:53", (34, 35), ["10.0.1.32:5353", "10.0.1.35:5353"]),
+    // No backend.
+    udp("198.51.100.8:40003", "203.0.113.27:53", (28, 0), LOCAL_UDP),
+    // Another address of the first service, from the same port.
+    tcp("198.51.100.7:40000", "203.0.113.11:80", (1, 11), LOCAL),
+];
+
+/// The number of users.
+pub(crate) const COUNT: u8 = 16;
+
+impl User {
+    pub(crate) fn of(number: u8) -> Self {
+        USERS[usize::from(number % COUNT)]
+    }
+}
+
+pub(crate) fn endpoint(text: &str) -> Endpoint {
+    let socket: std::net::SocketAddr = text.parse().expect("an address and a port");
+    Endpoint::new(socket.ip().into(), socket.port())
+}
+
+/// What a client is to do. If it has no connection, it connects first; over UDP, it asks in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Act {
+    Connect,
+    /// Sends a question, and waits for the answer.
+    Ask,
+    /// The same with more bytes: over UDP in fragments, over TCP larger than the MTU to a remote backend.
+    AskMuch,
+    /// The backend sends something on its own.
+    Push,
+    Close,
+    CloseByBackend,
+    Abort,
+    AbortByBackend,
+}
+
+impl Act {
+    /// Whether the backend acts.
+    const fn is_backends(self) -> bool {
+        matches!(self, Self::Push | Self::CloseByBackend | Self::AbortByBackend)
+    }
+}
+
+/// What a client waits for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Wait {
+    Nothing,
+    /// That its handshake is answered, or its question; when it began and how often it was repeated.
+    Repeated {
+        since: u64,
+        count: usize,
+    },
+    Answer(u8),
+    Note(u8),
+    Quiet,
+    End,
+}
+
+/// A client at work.
+#[derive(Debug)]
+pub(crate) struct Client {
+    ends: (Endpoint, Endpoint),
+    is_tcp: bool,
+    label: Label,
+    acts: VecDeque<Act>,
+    wait: Wait,
+    is_connected: bool,
+    messages: u8,
+    question: Vec<Vec<u8>>,
+}
+
+impl Client {
+    pub(crate) fn new(number: u8) -> Self {
+        let user = User::of(number);
+        Self {
+            ends: (endpoint(user.client), endpoint(user.service)),
+            is_tcp: user.is_tcp,
+            label: Label { user: number, connection: 0 },
+            acts: VecDeque::new(),
+            wait: Wait::Nothing,
+            is_connected: false,
+            messages: 0,
+            question: Vec::new(),
+        }
+    }
+
+    pub(crate) fn order(&mut self, act: Act) {
+        self.acts.push_back(act);
+    }
+
+    pub(crate) const fn has_connection(&self) -> bool {
+        self.is_connected
+    }
+
+    pub(crate) const fn is_tcp(&self) -> bool {
+        self.is_tcp
+    }
+
+    /// The number of its last connection or question.
+    pub(crate) const fn connection(&self) -> u8 {
+        self.label.connection
+    }
+
+    /// Whether it waits for the answer to its SYN or its question.
+    pub(crate) fn is_in_handshake(&self) -> bool {
+        matches!(self.wait, Wait::Repeated { .. })
+    }
+
+    /// When it repeats what was not answered, or gives up.
+    pub(crate) fn next_time(&self) -> Option<u64> {
+        match self.wait {
+            Wait::Repeated { since, count } => Some(since + REPEATS[count]),
+            _ => None,
+        }
+    }
+
+    /// Takes what the parties have observed since the last call.
+    pub(crate) fn observe(&mut self, seen: &Seen) {
+        if seen.label != self.label || !seen.is_client {
+            return;
+        }
+        match (&seen.event, &self.wait) {
+            (Event::Connected, _) => {
+                (self.is_connected, self.wait) = (true, Wait::Nothing);
+                self.acts.pop_front_if(|act| *act == Act::Connect);
+            }
+            (Event::Got(number, Kind::Answer, _), Wait::Answer(wanted)) if number == wanted => {
+                self.wait = Wait::Nothing;
+            }
+            (Event::Got(number, Kind::Note, _), Wait::Note(wanted)) if number == wanted => self.wait = Wait::Nothing,
+            (Event::Got(..), Wait::Repeated { .. }) if !self.is_tcp => self.wait = Wait::Nothing,
+            (Event::PeerClosed | Event::Reset | Event::Refused | Event::TimedOut, _) => {
+                // What was to follow a connection that has failed is not tried.
+                if self.is_tcp && !self.is_connected {
+                    self.acts.pop_front();
+                }
+                (self.is_connected, self.wait) = (false, Wait::Nothing);
+            }
+            _ => {}
+        }
+    }
+
+    /// What it sends now, as packets. What it gives up is added to what it has observed.
+    pub(crate) fn work(&mut self, stacks: (&mut Stack, &mut Stack), now: u64) -> Vec<(bool, Vec<u8>)> {
+        let (clients, backends) = stacks;
+        if let Wait::Repeated { since, count } = self.wait
+            && now >= since + REPEATS[count]
+        {
+            return self.repeat(clients, (since, count));
+        }
+        if self.wait == Wait::Quiet && clients.sockets.get(&self.ends).is_none_or(Socket::is_quiet) {
+            self.wait = Wait::Nothing;
+        }
+        if self.wait != Wait::Nothing {
+            return Vec::new();
+        }
+        let Some(act) = self.acts.front().copied() else { return Vec::new() };
+        if !self.is_tcp {
+            self.acts.pop_front();
+            return self.ask_udp(clients, act == Act::AskMuch, now);
+        }
+        if !self.is_connected {
+            return self.connect(clients, act, now);
+        }
+        // The backend may not have received the acknowledgement of its SYN yet.
+        let is_handshake = |socket: &Socket| socket.label == Some(self.label) && socket.state == State::SynReceived;
+        if act.is_backends() && backends.sockets.values().any(is_handshake) {
+            return Vec::new();
+        }
+        self.acts.pop_front();
+        self.speak(clients, backends, act)
+    }
+
+    fn repeat(&mut self, clients: &mut Stack, (since, count): (u64, usize)) -> Vec<(bool, Vec<u8>)> {
+        if count + 1 < REPEATS.len() {
+            self.wait = Wait::Repeated { since, count: count + 1 };
+            if !self.is_tcp {
+                return self.question.iter().map(|packet| (true, packet.clone())).collect();
+            }
+            let Some(socket) = clients.sockets.get(&self.ends) else { return Vec::new() };
+            return self.segments(true, vec![socket.syn()]);
+        }
+        clients.sockets.remove(&self.ends);
+        clients.questions.remove(&self.ends);
+        clients.seen.push(Seen { label: self.label, is_client: true, event: Event::TimedOut });
+        Vec::new()
+    }
+
+    fn ask_udp(&mut self, clients: &mut Stack, is_split: bool, now: u64) -> Vec<(bool, Vec<u8>)> {
+        self.label.connection += 1;
+        let message = Message { label: self.label, number: self.label.connection, kind: Kind::Question };
+        self.question = if is_split {
+            let id = 1 + u32::from(self.label.connection) % IDS;
+            Parcel::udp(self.ends.0, self.ends.1, message.bytes(SPLIT)).halves(id, FIRST).to_vec()
+        } else {
+            vec![Parcel::udp(self.ends.0, self.ends.1, message.bytes(SHORT)).packet()]
+        };
+        clients.questions.insert(self.ends, self.label);
+        self.wait = Wait::Repeated { since: now, count: 0 };
+        self.question.iter().map(|packet| (true, packet.clone())).collect()
+    }
+
+    fn connect(&mut self, clients: &mut Stack, act: Act, now: u64) -> Vec<(bool, Vec<u8>)> {
+        if !matches!(act, Act::Connect | Act::Ask | Act::AskMuch | Act::Push) {
+            self.acts.pop_front();
+            return Vec::new();
+        }
+        self.label.connection += 1;
+        self.messages = 0;
+        let (socket, syn) = Socket::connect(Some(self.label), self.label.first_number(), now);
+        clients.sockets.insert(self.ends, socket);
+        self.wait = Wait::Repeated { since: now, count: 0 };
+        self.segments(true, vec![syn])
+    }
+
+    /// Acts on an open connection.
+    fn speak(&mut self, clients: &mut Stack, backends: &mut Stack, act: Act) -> Vec<(bool, Vec<u8>)> {
+        let is_client = !act.is_backends();
+        let label = self.label;
+        let (ends, socket) = if is_client {
+            (self.ends, clients.sockets.get_mut(&self.ends))
+        } else {
+            let found = backends.sockets.iter_mut().find(|(_, socket)| socket.label == Some(label));
+            match found {
+                Some((ends, socket)) => (*ends, Some(socket)),
+                None => (self.ends, None),
+            }
+        };
+        // The backend's end is gone if something has ended it: the client waits for it.
+        let Some(socket) = socket else {
+            self.wait = Wait::End;
+            return Vec::new();
+        };
+        self.messages += 1;
+        let message = |kind| Message { label, number: self.messages, kind };
+        let mut wait = Wait::Nothing;
+        let segments = match act {
+            Act::Connect => Vec::new(),
+            Act::Ask => {
+                wait = Wait::Answer(self.messages);
+                socket.say(&message(Kind::Question).bytes(SHORT))
+            }
+            Act::AskMuch => {
+                wait = Wait::Quiet;
+                socket.say(&message(Kind::Note).bytes(LARGE))
+            }
+            Act::Push => {
+                wait = Wait::Note(self.messages);
+                socket.say(&message(Kind::Note).bytes(SHORT))
+            }
+            Act::Close | Act::CloseByBackend => {
+                wait = Wait::End;
+                vec![socket.close()]
+            }
+            Act::Abort | Act::AbortByBackend => {
+                if act == Act::AbortByBackend {
+                    wait = Wait::End;
+                }
+                vec![socket.abort()]
+            }
+        };
+        self.wait = wait;
+        if act == Act::Abort {
+            self.is_connected = false;
+            clients.sockets.remove(&self.ends);
+        } else if act == Act::AbortByBackend {
+            backends.sockets.remove(&ends);
+        }
+        let packets = segments.into_iter().map(|segment| Parcel::between(ends.0, ends.1, segment).packet());
+        packets.map(|packet| (is_client, packet)).collect()
+    }
+
+    fn segments(&self, is_client: bool, segments: Vec<Segment>) -> Vec<(bool, Vec<u8>)> {
+        let packets = segments.into_iter().map(|segment| Parcel::between(self.ends.0, self.ends.1, segment).packet());
+        packets.map(|packet| (is_client, packet)).collect()
+    }
+}

@@ -1,0 +1,246 @@
+//! The network in which a sequence takes place: a node with its packet programs, the clients and strangers outside, pods on
+//! the node, and pods on another node.
+
+use std::collections::VecDeque;
+
+use nodelb_core::model::addr::{Addr, Family};
+use nodelb_core::packets::headers::tcp_flags::{ACK, FIN, RST, SYN};
+use nodelb_core::packets::headers::{Content as Parsed, Headers, Parsed as Read, parse};
+use nodelb_core::packets::key::{Endpoint, Side};
+use nodelb_core::packets::node::{Packet, Reason, Route, RouteQuery, Routes as _, Verdict};
+
+use crate::case;
+use crate::print;
+use crate::stack::{Role, Stack};
+use crate::wire::{self, Parcel, Segment};
+use crate::world::World;
+
+/// What the packet programs do with a packet.
+#[derive(Debug)]
+pub(crate) struct Ruled {
+    pub(crate) verdict: Verdict,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) reason: Option<Reason>,
+}
+
+/// The packet programs with their tables: the pure function, or the programs themselves.
+pub(crate) trait Programs {
+    /// Decides what becomes of a packet.
+    fn rule(&mut self, world: &World, packet: &Packet) -> Ruled;
+    /// Deletes the connections that are due.
+    fn sweep(&mut self, world: &World);
+    /// The content of the world has changed.
+    fn change(&mut self, world: &World);
+    /// This number of milliseconds has passed.
+    fn pass(&mut self, millis: u64);
+}
+
+/// Where a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum At {
+    /// It arrives at a device of the node.
+    Device(&'static str),
+    /// A pod of the node has sent it.
+    Pod,
+}
+
+/// Trips of packets through the node until the network counts as busy for ever.
+const MOST_ROUNDS: usize = 200;
+
+pub(crate) struct Lab<'a> {
+    pub(crate) programs: &'a mut dyn Programs,
+    pub(crate) world: World,
+    pub(crate) clients: Stack,
+    pub(crate) guests: Stack,
+    pub(crate) backends: Stack,
+    flights: VecDeque<(At, Vec<u8>)>,
+    /// The text of each packet that met the node, if it is wanted.
+    pub(crate) trace: Option<Vec<String>>,
+}
+
+/// The node: that of the cases, with a second uplink, and services that have the backends of others.
+pub(crate) fn world() -> World {
+    let worlds = include_str!("../packet_programs/fixtures/worlds");
+    let text = format!("{worlds}\n{}\ncase sequence\n  world strangers", include_str!("world"));
+    let case = case::cases(&text).remove(0);
+    let mut world = World::new();
+    case.world.iter().for_each(|line| world.apply(line));
+    world
+}
+
+/// A part of the network: how its addresses of each family begin.
+type Part = (&'static [u8], &'static [u8]);
+
+const LOCAL: Part = (&[10, 0, 1], &[0x20, 1, 0xd, 0xb8, 0x10, 1]);
+const REMOTE: Part = (&[10, 0, 2], &[0x20, 1, 0xd, 0xb8, 0x10, 2]);
+const CLIENTS: Part = (&[198, 51, 100], &[0x20, 1, 0xd, 0xb8, 0, 0xc]);
+const GUESTS: Part = (&[12], &[0xff]);
+const STRANGERS: Part = (&[11], &[0x20, 1, 0xd, 0xb8, 0xb, 0xad]);
+
+fn is_in(addr: Addr, (v4, v6): Part) -> bool {
+    let octets = addr.octets();
+    match addr.family() {
+        Family::Ipv4 => octets[12..].starts_with(v4),
+        Family::Ipv6 => octets.starts_with(v6),
+    }
+}
+
+impl<'a> Lab<'a> {
+    pub(crate) fn new(programs: &'a mut dyn Programs, world: World) -> Self {
+        let (clients, guests) = (Stack::new(Role::Clients), Stack::new(Role::Guests));
+        let backends = Stack::new(Role::Backends);
+        Self { programs, world, clients, guests, backends, flights: VecDeque::new(), trace: None }
+    }
+
+    /// A packet of a client or a stranger arrives by the device.
+    pub(crate) fn arrive(&mut self, device: &'static str, packet: &[u8]) {
+        let frame = wire::frame(self.world.devices[device].mac, packet);
+        self.flights.push_back((At::Device(device), frame));
+    }
+
+    /// A backend sends a packet.
+    pub(crate) fn send_from_backend(&mut self, packet: &[u8]) {
+        let frame = wire::frame([2, 0, 0, 0, 0, 1], packet);
+        let Read::Packet(headers) = parse(&frame, 14, false) else { return };
+        if is_in(headers.source, LOCAL) {
+            self.flights.push_back((At::Pod, frame));
+        } else {
+            self.arrive("eth1", packet);
+        }
+    }
+
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.flights.is_empty()
+    }
+
+    /// Every packet that is on its way goes on to its receiver, which may answer.
+    pub(crate) fn round(&mut self) {
+        for (at, frame) in std::mem::take(&mut self.flights) {
+            match at {
+                At::Device(device) => self.from_wire(device, frame),
+                At::Pod => self.route(frame, 0),
+            }
+        }
+    }
+
+    /// The same until no packet is on its way.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..MOST_ROUNDS {
+            if self.flights.is_empty() {
+                return;
+            }
+            self.round();
+        }
+        panic!("packets go round for ever");
+    }
+
+    /// What the programs at the device do with the frame.
+    fn rule(&mut self, device: &str, side: Side, frame: Vec<u8>) -> Ruled {
+        let own = &self.world.devices[device];
+        let packet = Packet {
+            bytes: frame,
+            ifindex: own.ifindex,
+            hook: own.hook(side),
+            l2_length: own.l2_length,
+            is_for_host: true,
+            has_vlan_tag: false,
+            is_gso: false,
+        };
+        let ruled = self.programs.rule(&self.world, &packet);
+        if let Some(trace) = &mut self.trace {
+            let seconds = self.world.now_ns / 1_000_000 % 1_000_000;
+            let word = if side == Side::Arriving { "in" } else { "out" };
+            let before = print::packet(&packet.bytes[14..]);
+            let after = if packet.bytes == ruled.bytes { String::new() } else { print::packet(&ruled.bytes[14..]) };
+            let reason = ruled.reason.map(|reason| format!(" ({reason})")).unwrap_or_default();
+            trace.push(format!("{seconds} {word} {device} {before}\n    => {:?}{reason} {after}", ruled.verdict));
+        }
+        ruled
+    }
+
+    fn from_wire(&mut self, device: &'static str, frame: Vec<u8>) {
+        let ifindex = self.world.devices[device].ifindex;
+        let Ruled { verdict, bytes, .. } = self.rule(device, Side::Arriving, frame);
+        match verdict {
+            Verdict::Next => self.route(bytes, ifindex),
+            Verdict::Drop => {}
+            Verdict::Redirect { ifindex, .. } => self.leave(ifindex, &bytes),
+            Verdict::Reply => self.leave(ifindex, &bytes),
+        }
+    }
+
+    /// The network stack of the node has the packet, which came by this device, or from a pod.
+    fn route(&mut self, frame: Vec<u8>, ifindex: u32) {
+        let Read::Packet(headers) = parse(&frame, 14, false) else { return };
+        let is_own = |addr: &Addr| self.world.state.node_addrs.contains(addr);
+        // The node takes no packet from a wire with its own address.
+        if ifindex != 0 && is_own(&headers.source) {
+            return;
+        }
+        if is_own(&headers.target) {
+            return self.own(&headers);
+        }
+        let by = self.world.devices["veth1"].ifindex;
+        let query = RouteQuery { ifindex: by, is_output: false, source: headers.source, target: headers.target };
+        let Route::Device { ifindex, .. } = self.world.route(&query) else { return };
+        let name = self.world.name_of(ifindex).to_owned();
+        let device = &self.world.devices[&name];
+        if !device.is_uplink && !device.is_pod {
+            return self.deliver(&frame);
+        }
+        if device.l2_length != 14 {
+            return;
+        }
+        let Ruled { verdict, bytes, .. } = self.rule(&name, Side::Leaving, frame);
+        match verdict {
+            Verdict::Next => self.leave(ifindex, &bytes),
+            Verdict::Redirect { ifindex, .. } => self.leave(ifindex, &bytes),
+            Verdict::Drop | Verdict::Reply => {}
+        }
+    }
+
+    /// A packet to the node itself: no process of it has a socket.
+    fn own(&mut self, headers: &Headers) {
+        let Parsed::Transport(_, ports) = headers.content else { return };
+        let is_tcp = ports.tcp_flags & (SYN | ACK | FIN) != 0;
+        if !is_tcp || ports.tcp_flags & RST != 0 {
+            return;
+        }
+        let (flags, seq) = if ports.tcp_flags & ACK != 0 { (RST, ports.acknowledgment) } else { (RST | ACK, 0) };
+        let length =
+            u32::try_from(headers.end - headers.transport - 20).unwrap() + u32::from(ports.tcp_flags & SYN != 0);
+        let ack = if flags == RST { 0 } else { ports.sequence.wrapping_add(length) };
+        let from = Endpoint::new(headers.target, ports.target);
+        let to = Endpoint::new(headers.source, ports.source);
+        let reset = Parcel::between(from, to, Segment { flags, seq, ack, data: Vec::new() });
+        self.route(wire::frame([2, 0, 0, 0, 0, 1], &reset.packet()), 0);
+    }
+
+    /// The frame leaves by the device.
+    fn leave(&mut self, ifindex: u32, frame: &[u8]) {
+        match self.world.name_of(ifindex) {
+            // No client is reached by the second uplink.
+            "eth0" | "eth1" => self.deliver(frame),
+            _ => {}
+        }
+    }
+
+    /// The receiver of the frame gets it, and answers.
+    fn deliver(&mut self, frame: &[u8]) {
+        let Read::Packet(headers) = parse(frame, 14, false) else { return };
+        let now = self.world.now_ns;
+        if is_in(headers.target, CLIENTS) {
+            let answers = self.clients.receive(frame, now);
+            answers.iter().for_each(|parcel| self.arrive("eth0", &parcel.packet()));
+        } else if is_in(headers.target, GUESTS) {
+            let answers = self.guests.receive(frame, now);
+            answers.iter().for_each(|parcel| self.arrive("eth0", &parcel.packet()));
+        } else if is_in(headers.target, LOCAL) || is_in(headers.target, REMOTE) {
+            let answers = self.backends.receive(frame, now);
+            answers.iter().for_each(|parcel| self.send_from_backend(&parcel.packet()));
+        } else if is_in(headers.target, STRANGERS) {
+            // They have no network stack.
+            self.guests.overhear(frame, &headers);
+        }
+    }
+}

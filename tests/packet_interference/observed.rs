@@ -1,0 +1,82 @@
+//! What the honest parties observe, and what differs when strangers take part.
+
+use std::fmt::Write as _;
+
+use crate::honest::{COUNT, User};
+use crate::socket::Event;
+
+/// What the honest parties have observed: the client and the backends of each user.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Observed {
+    pub(crate) clients: [Vec<(u8, Event)>; COUNT as usize],
+    pub(crate) backends: [Vec<(u8, Event)>; COUNT as usize],
+    /// Bytes of honest parties that strangers have got.
+    pub(crate) leaks: Vec<Vec<u8>>,
+    /// The connection of each user from which on a flood excuses that it is refused or reset, see [`Excuse`].
+    pub(crate) excused: [Option<u8>; COUNT as usize],
+}
+
+/// What strangers may change, as docs/packets.md says: a TCP connection that is new during a flood may be refused or
+/// reset at once. It never hangs, and connections from before are not affected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Excuse {
+    /// Handshakes of strangers, at least as many as there are source ports, came between the client's SYN and its proof.
+    Flood,
+    /// Connections of strangers with addresses of their own have taken ports and room.
+    Crowd,
+}
+
+impl Excuse {
+    /// The least number of handshakes or connections.
+    pub(crate) const fn least(self) -> usize {
+        match self {
+            Self::Flood => 8,
+            Self::Crowd => 4,
+        }
+    }
+}
+
+type Log = [(u8, Event)];
+
+fn until(log: &Log, end: u8) -> Vec<&(u8, Event)> {
+    log.iter().filter(|(connection, _)| *connection < end).collect()
+}
+
+fn of(log: &Log, connection: u8) -> Vec<&Event> {
+    log.iter().filter(|(own, _)| *own == connection).map(|(_, event)| event).collect()
+}
+
+/// Whether the client's log is as without strangers, but for the excuse.
+fn is_excused(alone: &Log, among: &Log, excused: Option<u8>) -> bool {
+    let Some(connection) = excused else { return alone == among };
+    let is_ended = match of(among, connection)[..] {
+        [] => of(alone, connection).is_empty(),
+        [.., Event::Refused | Event::Reset] => true,
+        _ => of(alone, connection) == of(among, connection),
+    };
+    alone == among || (until(alone, connection) == until(among, connection) && is_ended)
+}
+
+/// What differs; empty if nothing does.
+pub(crate) fn compare(alone: &Observed, among: &Observed) -> String {
+    let mut text = String::new();
+    for number in 0..COUNT {
+        let User { client, service, .. } = User::of(number);
+        let user = usize::from(number);
+        let excused = among.excused[user];
+        let (one, other) = (&alone.clients[user], &among.clients[user]);
+        if !is_excused(one, other, excused) {
+            let _ =
+                writeln!(text, "client of {client} > {service}\n  alone          {one:?}\n  with strangers {other:?}");
+        }
+        let (one, other) = (&alone.backends[user], &among.backends[user]);
+        if one != other && excused.is_none_or(|connection| until(one, connection) != until(other, connection)) {
+            let _ =
+                writeln!(text, "backend of {client} > {service}\n  alone          {one:?}\n  with strangers {other:?}");
+        }
+    }
+    if !among.leaks.is_empty() {
+        let _ = writeln!(text, "a stranger has got bytes of an honest party");
+    }
+    text
+}

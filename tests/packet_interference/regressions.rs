@@ -1,0 +1,97 @@
+//! Sequences that the property has found, as short as they become. Each shows a way in which strangers once changed what
+//! honest parties observe.
+
+use nodelb_core::packets::headers::tcp_flags::{ACK, RST, SYN};
+
+use crate::honest::Act::{Ask, AskMuch, Close, Connect};
+use crate::property::{interference, trace};
+use crate::sequence::Flood::{First, Fragments, Refused, Twice};
+use crate::sequence::Step::{self, Do, Flood, Replace, Stranger, Wait};
+use crate::strangers::By::{Eth0, Eth1, Eth2};
+use crate::strangers::Who::{Backend, Node, Own, Service, User};
+use crate::strangers::{By, Forged, Sends, Who};
+
+/// A TCP packet with these flags and numbers; a datagram to a UDP service.
+pub(crate) const fn plain(by: By, (from, to): (Who, Who), flags: u8, (seq, ack): (u32, u32)) -> Step {
+    Stranger(Forged { by, from, to, sends: Sends::Plain { flags, seq, ack, data: 0 } })
+}
+
+fn changes_nothing(steps: &[Step]) {
+    let difference = interference(steps, None);
+    assert!(difference.is_empty(), "{difference}\n{steps:#?}\n{}", trace(steps, None));
+}
+
+#[test]
+fn a_false_rst_of_a_remote_backend_ends_no_connection() {
+    let resets = (0..8).map(|port| plain(Eth0, (Backend(1), Node(port)), RST, (12_345, 0)));
+    let steps: Vec<Step> = [Do(1, Ask), Wait(100)].into_iter().chain(resets).chain([Wait(30_000)]).collect();
+    changes_nothing(&steps);
+}
+
+#[test]
+fn a_false_rst_of_a_local_backend_ends_no_connection() {
+    changes_nothing(&[Do(0, Ask), Wait(100), plain(Eth0, (Backend(0), User(0)), RST, (12_345, 0)), Wait(30_000)]);
+}
+
+#[test]
+fn a_false_rst_of_a_client_ends_no_connection() {
+    changes_nothing(&[Do(0, Ask), Wait(100), plain(Eth0, (User(0), Service(0)), RST, (12_345, 0)), Wait(30_000)]);
+}
+
+#[test]
+fn datagrams_of_false_clients_take_no_room_of_tcp() {
+    changes_nothing(&[Flood(Twice, 9, 20, 0), Flood(Twice, 9, 20, 1), Do(0, Ask), Wait(1_000), Flood(First, 5, 50, 0)]);
+}
+
+#[test]
+fn single_datagrams_hold_no_source_port() {
+    changes_nothing(&[Flood(First, 10, 8, 0), Do(10, Ask)]);
+}
+
+#[test]
+fn a_datagram_by_another_device_does_not_turn_the_answers() {
+    changes_nothing(&[plain(Eth2, (User(10), Service(10)), SYN, (0, 0)), Do(10, Ask)]);
+}
+
+#[test]
+fn a_syn_by_another_device_does_not_turn_the_answers() {
+    changes_nothing(&[plain(Eth2, (User(1), Service(1)), SYN, (0, 0)), Do(1, Ask)]);
+}
+
+#[test]
+fn refusals_take_no_answer_from_path_mtu_discovery() {
+    changes_nothing(&[Do(1, Connect), Wait(100), Flood(Refused, 8, 0, 0), Do(1, AskMuch)]);
+}
+
+#[test]
+fn a_syn_ends_no_connection_of_which_the_backend_has_left_the_list() {
+    let syn = |user| plain(Eth0, (User(user), Service(user)), SYN, (0, 0));
+    changes_nothing(&[Do(0, Ask), Wait(100), Replace(0), syn(0)]);
+    changes_nothing(&[Do(1, Ask), Wait(100), Replace(1), syn(1)]);
+}
+
+#[test]
+fn fragments_of_clients_are_not_mixed_at_a_remote_backend() {
+    let first = |user| {
+        let sends = Sends::First { id: 1, bytes: 1_192, has_sum: false };
+        Stranger(Forged { by: Eth0, from: Own(1), to: Service(user), sends })
+    };
+    changes_nothing(&[first(10), Do(10, AskMuch)]);
+    changes_nothing(&[first(12), Do(12, AskMuch)]);
+    changes_nothing(&[Flood(Fragments, 10, 8, 0), Do(10, AskMuch)]);
+}
+
+#[test]
+fn a_false_answer_of_the_backend_does_not_end_a_handshake() {
+    let answer = |port| plain(Eth1, (Backend(1), Node(port)), SYN | ACK, (7, 7));
+    changes_nothing(&[Do(1, Connect), answer(0), Wait(60_000)]);
+    changes_nothing(&[Do(1, Connect), Do(3, Connect), answer(0), Wait(60_000)]);
+}
+
+#[test]
+fn a_false_close_of_both_ends_ends_no_connection() {
+    let fin = |ends| plain(Eth0, ends, 1 | ACK, (7, 7));
+    let (client, backend) = (fin((User(0), Service(0))), fin((Backend(0), User(0))));
+    changes_nothing(&[Do(0, Ask), Wait(100), client, backend, Wait(100_000)]);
+    changes_nothing(&[Do(0, Ask), Wait(100), client, Do(0, Close)]);
+}

@@ -1,0 +1,82 @@
+//! The test of the test: without any one of the rules of `core::packets`, a sequence shows what strangers then change.
+
+use nodelb_core::packets::headers::tcp_flags::{ACK, FIN, RST, SYN};
+use nodelb_core::packets::rule::Rule;
+
+use crate::honest::Act::{Ask, AskMuch, Connect};
+use crate::property::{interference, trace};
+use crate::regressions::plain;
+use crate::sequence::Flood::{First, Refused, Twice};
+use crate::sequence::Step::{self, Do, Flood, Replace, Stranger, Wait};
+use crate::strangers::By::Eth0;
+use crate::strangers::Who::{Backend, Own, Service, User};
+use crate::strangers::{Forged, Sends};
+use crate::tag::Label;
+
+/// Rules about something else than what strangers send, and the file with the packet case that shows them.
+const ELSEWHERE: [(&str, &str); 4] = [
+    ("FlowAdmittedAgain", "evidence.txt"),
+    ("ReversePath", "reverse-path.txt"),
+    ("StackTakesPort", "ports.txt"),
+    ("AnswerOfEndedConnection", "ports.txt"),
+];
+
+/// The sequence that fails without the rule.
+fn sequence_without(rule: &str) -> Option<Vec<Step>> {
+    let from_client = |flags, numbers| plain(Eth0, (User(0), Service(0)), flags, numbers);
+    let from_backend = |flags, numbers| plain(Eth0, (Backend(0), User(0)), flags, numbers);
+    let open = [Do(0, Ask), Wait(100)];
+    let then = |steps: &[Step]| Some([&open[..], steps].concat());
+    match rule {
+        "ClientResetInWindow" => then(&[from_client(RST, (12_345, 0)), Wait(30_000)]),
+        "BackendResetInWindow" => then(&[from_backend(RST, (12_345, 0)), Wait(30_000)]),
+        "FinInWindow" => then(&[from_client(FIN | ACK, (7, 7)), from_backend(FIN | ACK, (7, 7)), Wait(100_000)]),
+        // A guess that hits the window, but not the number.
+        "ResetTakenBack" => {
+            let near = Label { user: 0, connection: 1 }.first_number() + 1_000;
+            then(&[from_client(RST, (near, 0)), Wait(1_500), Do(0, Ask), Wait(30_000)])
+        }
+        // The stranger first chooses the number that is then expected.
+        "AcknowledgmentInWindow" => then(&[from_backend(ACK, (1, 5_000)), from_client(RST, (5_000, 0)), Wait(30_000)]),
+        "AnswerByAcknowledgment" => Some(vec![Do(0, Connect), from_backend(SYN | ACK, (7, 7)), Wait(60_000)]),
+        // False connections take the room, and true ones remain among the handshakes.
+        "ProofByAcknowledgment" => {
+            Some(vec![Flood(Twice, 0, 20, 0), Flood(Twice, 0, 20, 1), Do(3, Ask), Wait(1_000), Flood(First, 5, 50, 0)])
+        }
+        "SynOfAnsweredConnection" => then(&[Replace(0), from_client(SYN, (0, 0))]),
+        "UnknownIsOwned" => Some(vec![Do(0, Ask), Flood(First, 5, 60, 0)]),
+        "AnswersByService" => Some(vec![Do(1, Connect), Wait(100), Flood(Refused, 8, 0, 0), Do(1, AskMuch)]),
+        "FragmentIds" => {
+            let sends = Sends::First { id: 1, bytes: 1_192, has_sum: false };
+            Some(vec![Stranger(Forged { by: Eth0, from: Own(1), to: Service(10), sends }), Do(10, AskMuch)])
+        }
+        "UdpHasHalf" => {
+            Some(vec![Flood(Twice, 9, 20, 0), Flood(Twice, 9, 20, 1), Do(0, Ask), Wait(1_000), Flood(First, 5, 50, 0)])
+        }
+        "FlowsGiveWay" => Some(vec![Flood(First, 10, 8, 0), Do(10, Ask)]),
+        _ => None,
+    }
+}
+
+#[test]
+fn every_rule_is_needed() {
+    let mut wrong = Vec::new();
+    for rule in Rule::ALL {
+        let name = format!("{rule:?}");
+        if ELSEWHERE.iter().any(|(elsewhere, _)| *elsewhere == name) {
+            continue;
+        }
+        let Some(steps) = sequence_without(&name) else {
+            wrong.push(format!("{name} has no sequence"));
+            continue;
+        };
+        if interference(&steps, Some(rule)).is_empty() {
+            wrong.push(format!("without {name}, nothing differs:\n{steps:?}\n{}", trace(&steps, Some(rule))));
+        }
+        let with = interference(&steps, None);
+        if !with.is_empty() {
+            wrong.push(format!("with {name}:\n{with}\n{steps:?}\n{}", trace(&steps, None)));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
