@@ -9,7 +9,6 @@ mod case;
 #[path = "packet_fixtures/frame.rs"]
 mod frame;
 #[cfg(test)]
-#[expect(dead_code, reason = "a property prints no link-layer addresses")]
 #[path = "packet_fixtures/print.rs"]
 mod print;
 #[cfg(test)]

@@ -303,7 +303,6 @@ impl Routes for World {
         if !self.devices.values().any(|device| device.ifindex == query.ifindex && device.forwards) {
             return Route::NoForwarding;
         }
-        let by = |route: &RouteLine| route.device.as_ref().map(|name| self.devices[name].ifindex);
         let fits = |route: &&RouteLine| route.net.contains(&query.target.ip());
         // Of several routes to a network, the first one counts.
         let Some(route) = self.routes.iter().rev().filter(fits).max_by_key(|route| route.net.prefix_len()) else {
