@@ -162,7 +162,7 @@ static __always_inline bool is_answered(const struct scratch *here)
  * Whether such a packet does, if it is a SYN, or if addresses have changed
  * since the last packet of the connection. Anyone can send a SYN with a
  * client's address: while the backend answers, it receives the SYN, also if the
- * service has lost it. Its answer makes a client that has begun anew reset the
+ * service has lost it. Its answer makes a client that has begun again reset the
  * connection.
  */
 VERIFIED_ONCE bool leaves_entry(struct connection *entry, __u32 at_pod)

@@ -160,7 +160,7 @@ VERIFIED_ONCE int forget_former(void)
  * For a SYN that leaves, is no service's, and has a source port that may be a
  * connection's: the network stack of this node has given the port away, to a
  * client that it masquerades or to a socket. A connection that ended, or that
- * nobody has answered, then loses the port, so that it does not get the
+ * no backend has answered, then loses the port, so that it does not get the
  * answers. The SYN may also be the client's own, if it was redirected and had
  * to wait for its neighbour.
  */

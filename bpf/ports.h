@@ -189,7 +189,7 @@ struct attempt {
 	__u32 count;
 	__u32 start;
 	/* Tries that only want a free port. */
-	__u32 patience;
+	__u32 free_tries;
 	__u32 tries;
 	__u32 found;
 	/* Where the next search for the backend begins. */
@@ -311,7 +311,7 @@ is_foreign_port(struct __sk_buff *skb, struct scratch *here)
 
 /*
  * Puts the entry for the backend's packets under the key with this port, if
- * nobody else uses it. Returns whether it did.
+ * no other connection uses it. Returns whether it did.
  */
 VERIFIED_ONCE bool take_port(struct __sk_buff *skb, __u32 port)
 {
@@ -357,7 +357,7 @@ static long try_port(__u32 step, struct attempt *attempt)
 	port = attempt->first + (attempt->start + step) % attempt->count;
 	attempt->tries++;
 	if (!take_port(attempt->skb, port) &&
-	    (attempt->tries < attempt->patience ||
+	    (attempt->tries < attempt->free_tries ||
 	     !take_port_of_other(attempt->skb, QUIET_SECONDS)))
 		return 0;
 	attempt->found = 1;
@@ -381,10 +381,10 @@ set_ports(struct attempt *attempt, const struct connection *entry, bool is_udp)
 		attempt->first = 1;
 		attempt->count = 65535;
 		attempt->start = bpf_ntohs(entry->source_port_be) - 1;
-		attempt->patience = is_udp ? MOST_PORT_TRIES : 1;
+		attempt->free_tries = is_udp ? MOST_PORT_TRIES : 1;
 		return;
 	}
-	attempt->patience = FREE_PORT_TRIES;
+	attempt->free_tries = FREE_PORT_TRIES;
 	attempt->first = snat_first;
 	attempt->count = snat_last - snat_first + 1;
 	attempt->cursor = bpf_map_lookup_elem(&snat_cursors, &index);

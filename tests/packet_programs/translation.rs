@@ -189,7 +189,7 @@ fn tcp_stays_with_a_backend_that_left_the_list() {
         assert_eq!(node.arrives(&next).1.target, at(V4.pod), "terminating");
         let syn = first(TCP, V4.client, V4.service);
         assert_eq!(node.arrives(&syn).1.target, at(V4.pod), "anyone can send a SYN; the backend answers it");
-        assert_eq!(node.arrives(&next.flags(RST | ACK)).1.target, at(V4.pod), "the client has begun anew");
+        assert_eq!(node.arrives(&next.flags(RST | ACK)).1.target, at(V4.pod), "the client has begun again");
         assert_eq!(node.arrives(&syn).1.target, at(V4.process), "a new connection by the same port");
         assert_eq!(node.entries().0.len(), 0);
     });

@@ -239,7 +239,7 @@ impl Tables {
     }
 
     /// For a SYN of the node itself that leaves: the connection that has this key for the backend's answers loses it, if
-    /// it has ended, or if nobody has answered it and the SYN is not its own.
+    /// it has ended, or if no backend has answered it and the SYN is not its own.
     pub(super) fn give_port_up(&mut self, reverse_key: &PacketKey, sequence: u32) {
         if !self.keeps(Rule::StackTakesPort) || self.forget_ended(reverse_key) {
             return;

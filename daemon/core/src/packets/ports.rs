@@ -33,9 +33,9 @@ pub(super) struct Search<'a> {
 
 impl Search<'_> {
     /// The key of the backend's packets with the first of these ports that is free, or with that of the connection that
-    /// gives way. After as many tries as `patience`, one does that has been idle for a moment, and in the end the one that
+    /// gives way. After as many tries as `free_tries`, one does that has been idle for a moment, and in the end the one that
     /// has been idle for the longest time.
-    fn among(&self, tables: &Tables, ports: impl Iterator<Item = u16>, patience: usize) -> Option<PacketKey> {
+    fn among(&self, tables: &Tables, ports: impl Iterator<Item = u16>, free_tries: usize) -> Option<PacketKey> {
         let mut other: Option<(u32, PacketKey)> = None;
         for (step, port) in ports.enumerate() {
             let mut reverse_key = *self.reverse_key;
@@ -45,7 +45,7 @@ impl Search<'_> {
                 Port::GivesWay(idle) if other.is_none_or(|(most, _)| idle > most) => other = Some((idle, reverse_key)),
                 Port::GivesWay(_) | Port::Taken => {}
             }
-            let is_quiet = other.filter(|(idle, _)| step + 1 >= patience && *idle >= QUIET_SECONDS);
+            let is_quiet = other.filter(|(idle, _)| step + 1 >= free_tries && *idle >= QUIET_SECONDS);
             if let Some((_, reverse_key)) = is_quiet {
                 return Some(reverse_key);
             }
@@ -86,8 +86,8 @@ pub(super) fn client_port(tables: &Tables, search: &Search<'_>) -> Option<Packet
     let own = search.reverse_key.tuple.target.port;
     let following = (1..=u16::MAX).map(|step| own.wrapping_add(step)).filter(|port| *port != 0);
     let ports = std::iter::once(own).chain(following).take(MOST_TRIES as usize);
-    let patience = if search.key.protocol == Protocol::Udp { MOST_TRIES as usize } else { 1 };
-    search.among(tables, ports, patience)
+    let free_tries = if search.key.protocol == Protocol::Udp { MOST_TRIES as usize } else { 1 };
+    search.among(tables, ports, free_tries)
 }
 
 #[cfg(test)]
