@@ -2,6 +2,7 @@ use super::*;
 use crate::model::addr::Protocol;
 use crate::packets::connections::{Connection, Flags, TableLimits};
 use crate::packets::key::{Endpoint, Side, Tuple};
+use crate::packets::node::Unknown;
 use crate::state::entries::ServiceId;
 
 const FIRST: u16 = 10_000;
