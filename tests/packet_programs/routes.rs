@@ -36,6 +36,7 @@ fn without_a_source_address_the_route_is_looked_up_again() {
             ip(&format!("-6 address flush dev {device}"));
         }
         ip("-6 route add 2001:db8:2::/64 dev inner0");
+        ip("-6 route add 2001:db8:1::/64 dev up0");
         for protocol in [TCP, UDP] {
             node.serve_one(V6, protocol, V6.remote);
             let (code, sent) = node.arrives(&first(protocol, V6.client, V6.service));

@@ -400,7 +400,11 @@ fn a_packet_that_ends_here_or_is_too_large_is_answered() {
             super::refusal::check_icmp(&large, &bytes, if is_v4 { (3, 4) } else { (2, 0) }, 1500);
             clear(node);
         }
-        assert_eq!((node.dropped(1), node.dropped(2)), (2, 2));
+        assert_eq!(
+            (node.dropped(1), node.dropped(2), node.dropped(14)),
+            (2, 1, 1),
+            "IPv4 without DF has its own reason"
+        );
     });
 }
 
