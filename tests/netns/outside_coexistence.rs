@@ -216,6 +216,8 @@ fn programs_of_others_see_packets_before_and_after_the_translation() {
         wait_for_front(&daemon, 1, None);
         // The kernel detaches it, and it comes to the front again: nodelb reports it and does not fight.
         std::fs::remove_file(before.with_file_name("link")).unwrap();
+        // The kernel detaches a link a moment after its last reference is gone.
+        std::thread::sleep(std::time::Duration::from_millis(500));
         attach(&before, "before", "link");
         let text = "the program watch runs before nodelb's at ingress";
         wait_for_front(&daemon, 1, Some(text));

@@ -380,3 +380,16 @@ fn the_catalogue_is_complete() {
         assert!(!entry.command.is_empty() && !entry.meaning.ends_with('.'), "{}", entry.name);
     }
 }
+
+#[test]
+fn a_taken_health_check_port_is_a_notice_while_another_proxy_answers() {
+    let mut node = Node::new();
+    node.send([Change::HealthCheckPortError(None, Some("another process listens there".into()))]);
+    let severity = |has_other_proxy| {
+        let found = problems(&Observed { has_other_proxy, ..node.observed() });
+        let problem = only(&found);
+        assert_eq!(problem.reason, Reason::HealthCheckPortClosed);
+        problem.severity
+    };
+    assert_eq!((severity(true), severity(false)), (Severity::Notice, Severity::Warning));
+}
