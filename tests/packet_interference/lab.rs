@@ -181,7 +181,7 @@ impl<'a> Lab<'a> {
             return self.own(&headers);
         }
         let by = self.world.devices["veth1"].ifindex;
-        let query = RouteQuery { ifindex: by, is_output: false, source: headers.source, target: headers.target };
+        let query = RouteQuery { ifindex: by, source: headers.source, target: headers.target };
         let Route::Device { ifindex, .. } = self.world.route(&query) else { return };
         let name = self.world.name_of(ifindex).to_owned();
         let device = &self.world.devices[&name];
