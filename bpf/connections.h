@@ -159,9 +159,10 @@ VERIFIED_ONCE bool has_numbers_of_end(void)
 		return is_near(here->packet.sequence, last);
 	if (!(here->packet.tcp_flags & TCP_ACK))
 		return false;
-	/* An earlier nodelb has begun the connection, or no SYN has come. */
+	/* An earlier nodelb has begun the connection, or nothing has come. */
 	if (!last)
-		return here->entry.flags & CONNECTION_REVERSE;
+		return here->entry.flags & CONNECTION_REVERSE ||
+		       here->partner.flags & CONNECTION_REPLIED;
 	return is_near(here->packet.acknowledgment, last);
 }
 
@@ -307,10 +308,10 @@ static __always_inline int backend_offset(const struct scratch *here)
 }
 
 /*
- * Whether the connection of the client's entry has ended: both sides have sent
- * FIN, or one has sent RST.
- * An established connection without the backend's entry has ended, too,
- * because answers cannot be translated; handshake.h restores a handshake.
+ * Whether the connection of the entry has ended: both sides have sent FIN, or
+ * one has sent RST.
+ * An established connection without the other entry has ended, too, because
+ * answers cannot be translated; handshake.h restores a handshake.
  */
 VERIFIED_ONCE bool is_closing(void)
 {
@@ -331,17 +332,15 @@ VERIFIED_ONCE bool is_closing(void)
 
 /*
  * Deletes another connection, which has this key for its backend's packets, if
- * it has ended and no packet has come for this number of seconds. Returns
- * whether it did. A connection that another CPU is moving has one entry for a
- * moment; it has not ended.
+ * it has ended. Returns whether it did. A connection that another CPU is moving
+ * has one entry for a moment; it has not ended.
  */
 static __always_inline bool
-forget_ended(struct scratch *here, const struct packet_key *key, __s32 idle)
+forget_ended(struct scratch *here, const struct packet_key *key)
 {
 	struct packet_key *client_key = &here->other_client_key;
 	struct connection *client = &here->other_client;
 	struct connection *backend = &here->other_backend;
-	__u32 now = seconds();
 
 	if (!find_in(&connections, key, backend) ||
 	    !(backend->flags & CONNECTION_REVERSE))
@@ -354,9 +353,6 @@ forget_ended(struct scratch *here, const struct packet_key *key, __s32 idle)
 		return false;
 	if (!(backend->flags & CONNECTION_RESET) &&
 	    !(client->flags & CONNECTION_FIN))
-		return false;
-	if ((__s32)(now - backend->last_used) < idle ||
-	    (__s32)(now - client->last_used) < idle)
 		return false;
 	bpf_map_delete_elem(&connections, client_key);
 	bpf_map_delete_elem(&connections, key);
@@ -383,6 +379,19 @@ static __always_inline long put_half_open(const struct packet_key *key,
 	return bpf_map_update_elem(&half_open, key, entry, flags);
 }
 
+/* Half of the entries of connections. */
+const volatile __u32 most_udp_entries = 0;
+
+/* The number of entries of UDP flows in connections; NULL if there is no room.
+ */
+static __always_inline __u32 *room_for_udp(void)
+{
+	__u32 first = 0;
+	__u32 *entries = bpf_map_lookup_elem(&udp_entries, &first);
+
+	return entries && *entries < most_udp_entries ? entries : NULL;
+}
+
 /*
  * Moves the connection from half_open to connections: the backend has
  * answered, and the client has answered that, so its address is not false.
@@ -391,10 +400,16 @@ static __always_inline long put_half_open(const struct packet_key *key,
  */
 static __always_inline bool move(struct scratch *here)
 {
+	bool is_udp = here->packet.key.protocol == IPPROTO_UDP;
 	struct packet_key *other = &here->partner_key;
+	__u32 *udp = NULL;
 
-	if (!(here->partner.flags & CONNECTION_ASSURED) &&
-	    here->packet.key.protocol == IPPROTO_TCP) {
+	if (is_udp) {
+		udp = room_for_udp();
+		if (!udp)
+			return false;
+	}
+	if (!(here->partner.flags & CONNECTION_ASSURED) && !is_udp) {
 		here->entry.acknowledgment = here->packet.acknowledgment;
 		here->partner.acknowledgment = here->packet.sequence;
 	}
@@ -409,6 +424,8 @@ static __always_inline bool move(struct scratch *here)
 	}
 	bpf_map_delete_elem(&half_open, &here->packet.key);
 	bpf_map_delete_elem(&half_open, other);
+	if (udp)
+		__sync_fetch_and_add(udp, 2);
 	return true;
 }
 

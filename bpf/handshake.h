@@ -152,7 +152,47 @@ VERIFIED_ONCE int forget_former(void)
 	answer->protocol = here->packet.key.protocol;
 	answer->side = PACKET_LEAVING;
 	answer->pad = 0;
-	forget_ended(here, answer, 0);
+	forget_ended(here, answer);
+	return 0;
+}
+
+/*
+ * For a SYN that leaves, is no service's, and has a source port that may be a
+ * connection's: the network stack of this node has given the port away, to a
+ * client that it masquerades or to a socket. A connection that ended, or that
+ * nobody has answered, then loses the port, so that it does not get the
+ * answers. The SYN may also be the client's own, if it was redirected and had
+ * to wait for its neighbour.
+ */
+VERIFIED_ONCE int give_port_up(void)
+{
+	struct scratch *here = scratch();
+	struct packet_key *answer, *client_key;
+
+	if (!here)
+		return 0;
+	answer = &here->partner_key;
+	client_key = &here->other_client_key;
+	copy_addr(answer->source, here->packet.key.target);
+	copy_addr(answer->target, here->packet.key.source);
+	answer->source_port_be = here->packet.key.target_port_be;
+	answer->target_port_be = here->packet.key.source_port_be;
+	answer->protocol = here->packet.key.protocol;
+	answer->side = PACKET_ARRIVING;
+	answer->pad = 0;
+	if (forget_ended(here, answer) ||
+	    !find_in(&half_open, answer, &here->other_backend) ||
+	    here->other_backend.flags &
+		    (CONNECTION_REPLIED | CONNECTION_ASSURED) ||
+	    !(here->other_backend.flags & CONNECTION_REVERSE))
+		return 0;
+	partner_of(answer, &here->other_backend, client_key);
+	if (!find_in(&half_open, client_key, &here->other_client) ||
+	    !is_partner(answer, &here->other_client) ||
+	    here->other_client.acknowledgment == here->packet.sequence + 1)
+		return 0;
+	bpf_map_delete_elem(&half_open, client_key);
+	bpf_map_delete_elem(&half_open, answer);
 	return 0;
 }
 

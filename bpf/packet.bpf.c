@@ -155,6 +155,18 @@ static __always_inline bool is_foreign(const struct packet *packet)
 	       !is_plain_syn(packet);
 }
 
+/*
+ * Whether the packet in the scratch memory is the answer to a SYN of this node
+ * itself: its entry is of a connection that has ended, and a backend begins
+ * none. Nothing ends by it, as it may be a stranger's.
+ */
+static __always_inline bool is_answer_to_node(const struct scratch *here)
+{
+	return (here->packet.tcp_flags & (TCP_SYN | TCP_ACK)) ==
+		       (TCP_SYN | TCP_ACK) &&
+	       here->entry.flags & CONNECTION_REVERSE && is_closing();
+}
+
 static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 {
 	struct scratch *here = scratch();
@@ -170,6 +182,8 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 	entry = find_at_once_in(&connections, &here->packet.key, &here->entry);
 	if (!entry && has_former() && bring_former())
 		entry = find_in(&connections, &here->packet.key, &here->entry);
+	if (entry && is_answer_to_node(here))
+		return NEXT;
 	if (entry && !begins_again(entry, here, at_pod)) {
 		touch_established(entry, here);
 	} else {
@@ -186,6 +200,15 @@ static __always_inline int arrive(struct __sk_buff *skb, bool at_pod)
 	return translate(skb, here);
 }
 
+/* Passes on a packet that leaves and belongs to no connection. */
+static __always_inline int leave_alone(const struct packet *packet)
+{
+	if (is_plain_syn(packet) &&
+	    is_source_port(bpf_ntohs(packet->key.source_port_be)))
+		give_port_up();
+	return NEXT;
+}
+
 static __always_inline int leave(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
@@ -200,7 +223,7 @@ static __always_inline int leave(struct __sk_buff *skb)
 	if ((here->packet.part == PART_LATER && !restore_ports()) ||
 	    !is_in_bloom(key->source, key->source_port_be, key->protocol,
 			 PACKET_LEAVING))
-		return NEXT;
+		return leave_alone(&here->packet);
 	entry = find_at_once_in(&connections, key, &here->entry);
 	if (!entry && has_former() && bring_former())
 		entry = find_in(&connections, key, &here->entry);
@@ -209,7 +232,7 @@ static __always_inline int leave(struct __sk_buff *skb)
 	/* Without a call, for packets that the Bloom filter lets pass. */
 	else if (!bpf_map_lookup_elem(&half_open, key) ||
 		 find_answer() != OUTCOME_TRANSLATE)
-		return NEXT;
+		return leave_alone(&here->packet);
 	return translate(skb, here);
 }
 

@@ -29,7 +29,8 @@ struct {
  * the client have answered. Two entries for each connection. The programs
  * write and read them; the sweep deletes those that are due. Entries are
  * allocated when they are needed, so a node without such connections uses no
- * memory. When the map is full, further connections stay in half_open.
+ * memory. When the map is full, further connections stay in half_open; so do
+ * UDP flows when they have half of it: see udp_entries.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -40,7 +41,21 @@ struct {
 } connections SEC(".maps");
 
 /*
- * The same for connections that have only begun. Only these compete for
+ * 0 -> how many entries of connections are of UDP flows: nothing in UDP proves
+ * that a client's address is not false, so these must not take the room of TCP.
+ * The programs raise it when they move a flow there, and the sweep sets it to
+ * what it has found. The map is not pinned: it starts at 0 with each start of
+ * the daemon, until the first sweep.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} udp_entries SEC(".maps");
+
+/*
+ * As connections, for those that have only begun. Only these compete for
  * memory with the packets of clients that send from false addresses. When the
  * map is full, the least recently used entry is removed: the connection then
  * does not come about, and the client's next attempt begins another one.
@@ -355,6 +370,14 @@ struct scratch {
 	struct packet_key other_client_key;
 	struct connection other_client;
 	struct connection other_backend;
+	/*
+	 * Of the connections that give way to a new one, the one that has been
+	 * idle for the longest time: seconds or -1, its port, and its client's
+	 * key.
+	 */
+	__s32 idle_of_other;
+	__u16 port_of_other_be;
+	struct packet_key key_of_other;
 	struct bpf_fib_lookup fib;
 	/* The destination of a new connection, and what it was found to be. */
 	struct frontend_key to;

@@ -28,23 +28,17 @@ const volatile __u8 shares_ports = 0;
  */
 #define NEAR_PORT_TRIES 8
 /*
- * Seconds after which a connection that no backend has answered loses its port
- * to another one. Otherwise one SYN per port, from false addresses, would
- * occupy the whole range.
+ * Tries that only want a free port. After these, another connection gives way
+ * if it has been idle for a moment. The cursor leads to the port that was taken
+ * longest ago, so more of them would find little more.
  */
-#define UNANSWERED_SECONDS 2
+#define FREE_PORT_TRIES 3
 /*
- * The same for a TCP connection the client of which has not answered the
- * backend. A client that exists answers at once, which moves the connection to
- * the map connections.
+ * Seconds without a packet after which a connection gives way before the search
+ * has tried all ports, and without which one that has ended never does, because
+ * its packets may be repeated.
  */
-#define UNPROVED_SECONDS 5
-/*
- * Seconds without a packet after which a TCP connection that has ended loses
- * its port to another one. The sweep deletes it much later, when no repeated
- * packet can come.
- */
-#define ENDED_SECONDS 2
+#define QUIET_SECONDS 2
 
 /* Makes the entry for the backend's packets, without the client's new port. */
 static __always_inline void reverse(struct scratch *here)
@@ -60,25 +54,6 @@ static __always_inline void reverse(struct scratch *here)
 	partner->target_port_be = key->source_port_be;
 	partner->acknowledgment = 0;
 	partner_of(key, &here->entry, &here->partner_key);
-}
-
-/*
- * Whether an entry of half_open under the key of the new one is in the way. It
- * is not if it is a left-over of this same connection, or if it is only a
- * handshake that the backend, or a TCP client, has not answered.
- */
-static __always_inline bool
-is_in_the_way(const struct scratch *here, const struct connection *other)
-{
-	if (is_partner(&here->packet.key, other))
-		return false;
-	if (other->flags & CONNECTION_ASSURED)
-		return true;
-	if (here->packet.key.protocol == IPPROTO_TCP &&
-	    (__s32)(seconds() - other->created) >= UNPROVED_SECONDS)
-		return false;
-	return other->flags & CONNECTION_REPLIED ||
-	       (__s32)(seconds() - other->last_used) < UNANSWERED_SECONDS;
 }
 
 static __always_inline __u32 tuple_of(const struct packet_key *key, bool is_v6,
@@ -119,6 +94,64 @@ has_socket(struct __sk_buff *skb, const struct packet_key *key, bool is_v6)
 }
 
 /*
+ * The kernel's connection tracking. Where nf_conntrack is a module, libbpf
+ * finds the functions only if the module is loaded, and only with
+ * CAP_SYS_ADMIN.
+ */
+struct nf_conn {
+	/* libbpf compares the kind of the type, and nothing in it. */
+	__u32 unused;
+};
+
+struct bpf_ct_opts {
+	__s32 netns_id;
+	__s32 error;
+	__u8 l4proto;
+	__u8 dir;
+	__u8 reserved[2];
+};
+
+/* IP_CT_DIR_REPLY */
+#define CONNTRACK_REPLY 1
+
+extern struct nf_conn *
+bpf_skb_ct_lookup(struct __sk_buff *skb, struct bpf_sock_tuple *tuple,
+		  __u32 tuple_size, struct bpf_ct_opts *options,
+		  __u32 options_size) __weak __ksym;
+extern void bpf_ct_release(struct nf_conn *connection) __weak __ksym;
+
+/*
+ * Whether conntrack would take the backend's packets for answers of a
+ * connection that it knows, such as one that another proxy or a network plugin
+ * has masqueraded with this port. A connection that the backend's address has
+ * begun does not count: anyone can send packets with that address.
+ */
+VERIFIED_ONCE bool is_tracked(struct __sk_buff *skb)
+{
+	struct bpf_ct_opts options = {.netns_id = BPF_F_CURRENT_NETNS};
+	struct scratch *here = scratch();
+	struct bpf_sock_tuple tuple = {};
+	struct nf_conn *found;
+
+	if (!here || !bpf_ksym_exists(bpf_skb_ct_lookup))
+		return false;
+	options.l4proto = here->packet.key.protocol;
+	if (here->packet.is_v6) {
+		tuple_of(&here->partner_key, true, &tuple);
+		found = bpf_skb_ct_lookup(skb, &tuple, sizeof(tuple.ipv6),
+					  &options, sizeof(options));
+	} else {
+		tuple_of(&here->partner_key, false, &tuple);
+		found = bpf_skb_ct_lookup(skb, &tuple, sizeof(tuple.ipv4),
+					  &options, sizeof(options));
+	}
+	if (!found)
+		return false;
+	bpf_ct_release(found);
+	return options.dir == CONNTRACK_REPLY;
+}
+
+/*
  * Whether the client has a direct TCP connection from this port to the backend,
  * a process of this node. Its packets would get the source of the service. One
  * in TIME_WAIT has ended: it accepts the SYN of the next connection.
@@ -155,6 +188,8 @@ struct attempt {
 	__u32 first;
 	__u32 count;
 	__u32 start;
+	/* Tries that only want a free port. */
+	__u32 patience;
 	__u32 tries;
 	__u32 found;
 	/* Where the next search for the backend begins. */
@@ -173,36 +208,142 @@ static __always_inline void jump(struct attempt *attempt)
 }
 
 /*
+ * Seconds since the last packet of another connection, which has the key of the
+ * new one for its backend's packets, if it gives way to it; otherwise -1. An
+ * established TCP connection never does before it has ended. A handshake and a
+ * UDP flow do: anyone can begin one with a false address.
+ */
+VERIFIED_ONCE int idle_if_gives_way(void)
+{
+	struct scratch *here = scratch();
+	struct connection *client, *backend;
+	struct packet_key *client_key;
+	bool is_established;
+	__s32 idle, other;
+	__u32 now, ended;
+
+	if (!here)
+		return -1;
+	client_key = &here->other_client_key;
+	client = &here->other_client;
+	backend = &here->other_backend;
+	is_established = find_in(&connections, &here->partner_key, backend);
+	if (!is_established &&
+	    !find_in(&half_open, &here->partner_key, backend))
+		return -1;
+	now = seconds();
+	idle = now - backend->last_used;
+	if (idle < 0)
+		idle = 0;
+	partner_of(&here->partner_key, backend, client_key);
+	if ((!find_in(&connections, client_key, client) &&
+	     !find_in(&half_open, client_key, client)) ||
+	    !is_partner(&here->partner_key, client)) {
+		/* It was evicted, or another CPU is moving it. */
+		*client_key = here->partner_key;
+		return is_established ? -1 : idle;
+	}
+	other = now - client->last_used;
+	if (other < idle)
+		idle = other < 0 ? 0 : other;
+	if (here->packet.key.protocol != IPPROTO_TCP ||
+	    !(is_established || backend->flags & CONNECTION_ASSURED))
+		return idle;
+	ended = client->flags & backend->flags & CONNECTION_FIN;
+	ended |= backend->flags & CONNECTION_RESET;
+	return ended && idle >= QUIET_SECONDS ? idle : -1;
+}
+
+/*
+ * Whether another connection has the key of the new one for its backend's
+ * packets. What is left over from this same connection is deleted. If the other
+ * one gives way, and has been idle for longer than those that were found
+ * before, it is noted.
+ */
+static __always_inline bool is_in_the_way(struct scratch *here)
+{
+	const struct packet_key *key = &here->partner_key;
+	const struct connection *other;
+	bool is_established;
+	__s32 idle;
+
+	other = bpf_map_lookup_elem(&connections, key);
+	is_established = other;
+	if (!other)
+		other = bpf_map_lookup_elem(&half_open, key);
+	if (!other)
+		return false;
+	if (is_partner(&here->packet.key, other)) {
+		bpf_map_delete_elem(&connections, key);
+		bpf_map_delete_elem(&half_open, key);
+		return false;
+	}
+	/* Without a call for most, so that a whole search costs little. */
+	if (key->protocol == IPPROTO_TCP &&
+	    (is_established || other->flags & CONNECTION_ASSURED) &&
+	    !(other->flags & (CONNECTION_FIN | CONNECTION_RESET)))
+		return true;
+	idle = seconds_of_tick(here) - other->last_used;
+	if (idle <= here->idle_of_other)
+		return true;
+	idle = idle_if_gives_way();
+	if (idle > here->idle_of_other) {
+		here->idle_of_other = idle;
+		here->port_of_other_be = key->target_port_be;
+		here->key_of_other = here->other_client_key;
+	}
+	return true;
+}
+
+/* Whether something else of this node than nodelb uses the port. */
+static __always_inline bool
+is_foreign_port(struct __sk_buff *skb, struct scratch *here)
+{
+	const struct packet_key *key = &here->partner_key;
+
+	if (here->entry.flags & CONNECTION_REDIRECTED)
+		return is_tracked(skb) ||
+		       (shares_ports &&
+			has_socket(skb, key, here->packet.is_v6));
+	return here->is_process && key->protocol == IPPROTO_TCP &&
+	       has_direct_connection(skb);
+}
+
+/*
  * Puts the entry for the backend's packets under the key with this port, if
- * no other connection has it. Returns whether it did.
+ * nobody else uses it. Returns whether it did.
  */
 VERIFIED_ONCE bool take_port(struct __sk_buff *skb, __u32 port)
 {
 	struct scratch *here = scratch();
-	const struct connection *other;
-	struct packet_key *key;
 
 	if (!here)
 		return false;
+	here->partner_key.target_port_be = bpf_htons(port);
+	return !is_in_the_way(here) && !is_foreign_port(skb, here) &&
+	       !put_half_open(&here->partner_key, &here->partner, BPF_NOEXIST);
+}
+
+/*
+ * Takes the port of the connection that was noted, if it has been idle for so
+ * many seconds. Returns whether it did.
+ */
+VERIFIED_ONCE bool take_port_of_other(struct __sk_buff *skb, __s32 least)
+{
+	struct scratch *here = scratch();
+	struct packet_key *key;
+
+	if (!here || here->idle_of_other < least)
+		return false;
+	here->idle_of_other = -1;
 	key = &here->partner_key;
-	key->target_port_be = bpf_htons(port);
-	other = bpf_map_lookup_elem(&connections, key);
-	if (other && is_partner(&here->packet.key, other))
-		bpf_map_delete_elem(&connections, key);
-	else if (other && !forget_ended(here, key, ENDED_SECONDS))
+	key->target_port_be = here->port_of_other_be;
+	if (is_foreign_port(skb, here))
 		return false;
-	other = bpf_map_lookup_elem(&half_open, key);
-	if (other) {
-		if (is_in_the_way(here, other))
-			return false;
-		bpf_map_delete_elem(&half_open, key);
-	}
-	if (shares_ports && here->entry.flags & CONNECTION_REDIRECTED &&
-	    has_socket(skb, key, here->packet.is_v6))
-		return false;
-	if (here->is_process && key->protocol == IPPROTO_TCP &&
-	    has_direct_connection(skb))
-		return false;
+	bpf_map_delete_elem(&connections, &here->key_of_other);
+	bpf_map_delete_elem(&connections, key);
+	bpf_map_delete_elem(&half_open, &here->key_of_other);
+	bpf_map_delete_elem(&half_open, key);
 	return !put_half_open(key, &here->partner, BPF_NOEXIST);
 }
 
@@ -215,7 +356,9 @@ static long try_port(__u32 step, struct attempt *attempt)
 		jump(attempt);
 	port = attempt->first + (attempt->start + step) % attempt->count;
 	attempt->tries++;
-	if (!take_port(attempt->skb, port))
+	if (!take_port(attempt->skb, port) &&
+	    (attempt->tries < attempt->patience ||
+	     !take_port_of_other(attempt->skb, QUIET_SECONDS)))
 		return 0;
 	attempt->found = 1;
 	return 1;
@@ -226,10 +369,11 @@ static long try_port(__u32 step, struct attempt *attempt)
  * connection needs a port of its own, and the search begins where the last one
  * for the backend ended. Towards a backend on this node, the client keeps its
  * port, except if it has reached the same backend from the same port by
- * another address of a service.
+ * another address of a service: then a UDP flow keeps its port, because the
+ * client may use both.
  */
 static __always_inline void
-set_ports(struct attempt *attempt, const struct connection *entry)
+set_ports(struct attempt *attempt, const struct connection *entry, bool is_udp)
 {
 	__u32 index = entry->backend_id % SNAT_CURSORS;
 
@@ -237,8 +381,10 @@ set_ports(struct attempt *attempt, const struct connection *entry)
 		attempt->first = 1;
 		attempt->count = 65535;
 		attempt->start = bpf_ntohs(entry->source_port_be) - 1;
+		attempt->patience = is_udp ? MOST_PORT_TRIES : 1;
 		return;
 	}
+	attempt->patience = FREE_PORT_TRIES;
 	attempt->first = snat_first;
 	attempt->count = snat_last - snat_first + 1;
 	attempt->cursor = bpf_map_lookup_elem(&snat_cursors, &index);
@@ -247,7 +393,11 @@ set_ports(struct attempt *attempt, const struct connection *entry)
 			attempt->cursor, 1 + bpf_get_prandom_u32() % 3);
 }
 
-/* Puts the entry for the backend's packets under a key that no other has. */
+/*
+ * Puts the entry for the backend's packets under a key that no other has. If
+ * all ports that are tried are in use, the connection gives way that has been
+ * idle for the longest time.
+ */
 VERIFIED_ONCE bool claim_port(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
@@ -257,11 +407,15 @@ VERIFIED_ONCE bool claim_port(struct __sk_buff *skb)
 	if (!here)
 		return false;
 	reverse(here);
-	set_ports(&attempt, &here->entry);
+	here->idle_of_other = -1;
+	set_ports(&attempt, &here->entry,
+		  here->packet.key.protocol == IPPROTO_UDP);
 	/* The verifier does not know that the range is not empty. */
 	if (!attempt.count)
 		return false;
 	bpf_loop(MOST_PORT_TRIES, try_port, &attempt, 0);
+	if (!attempt.found)
+		attempt.found = take_port_of_other(skb, 0);
 	/*
 	 * The next search begins behind this port. If it began at ports that
 	 * were just found in use, most searches would fail.

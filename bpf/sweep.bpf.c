@@ -43,6 +43,7 @@ struct seq_file;
 
 struct bpf_iter_meta {
 	struct seq_file *seq;
+	__u64 seq_num;
 };
 
 struct bpf_map;
@@ -70,6 +71,8 @@ struct visited {
 	/* A tick of the kernel's timer, and the second in which it was. */
 	__u32 second;
 	__u64 tick;
+	/* Entries of UDP flows that were visited. */
+	__u32 udp_entries;
 };
 
 /*
@@ -208,6 +211,26 @@ report(const struct bpf_iter__bpf_map_elem *ctx, struct visited *now)
 }
 
 /*
+ * Counts the entry if it is of a UDP flow. After the last one, the kernel calls
+ * the program without an entry.
+ */
+static __always_inline void
+count_udp(__u64 number, const struct packet_key *key, struct visited *now)
+{
+	__u32 first = 0;
+
+	if (!now)
+		return;
+	if (!number)
+		now->udp_entries = 0;
+	if (!key)
+		bpf_map_update_elem(&udp_entries, &first, &now->udp_entries,
+				    BPF_ANY);
+	else if (key->protocol == IPPROTO_UDP)
+		now->udp_entries++;
+}
+
+/*
  * The programs delete the partner first. The iterator goes on from the entry
  * that it visits, even if that has been deleted, and would otherwise still
  * find the partner, if that is next to it.
@@ -222,6 +245,8 @@ int sweep_connections(struct bpf_iter__bpf_map_elem *ctx)
 	__u32 first = 0, timeout;
 
 	timeouts = bpf_map_lookup_elem(&sweep_timeouts, &first);
+	count_udp(ctx->meta->seq_num, ctx->key, now);
+	barrier();
 	if (is_recent(ctx, now, timeouts) || !copy_visited(ctx, now))
 		return 0;
 	partner = bpf_map_lookup_elem(&connections, &now->partner_key);

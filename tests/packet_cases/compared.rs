@@ -39,14 +39,7 @@ fn clock(clock: ClockId) -> u64 {
 fn expected(world: &World, now_ns: u64, (before, after): (&Tables, &Tables), packet: &Packet) -> Outcome {
     let mut tables = before.clone();
     tables.limits = world.limits;
-    let mut number = 0;
-    if let Some(entry) = begun(before, after, packet) {
-        if entry.flags.is_redirected && world.settings.source_ports.contains(&entry.to.source.port) {
-            let cursor = entry.to.source.port - world.settings.source_ports.start();
-            tables.cursors.insert(entry.backend.0 % 4_096, u32::from(cursor));
-        }
-        number = random_number(world, entry);
-    }
+    let number = begun(before, after, packet).map_or(0, |entry| random_number(world, entry));
     tables.fragment_ids.extend(used_id(after, now_ns, packet));
     translate(Node { now_ns, ..world.node() }, &tables, &mut || number, packet)
 }
@@ -194,7 +187,8 @@ pub(crate) fn compare(kernel: &mut Kernel, world: &World, packet: &Packet) -> Op
     if !packet.is_for_host && packet.bytes.get(..6)? == own {
         packet.bytes[..6].copy_from_slice(&OTHER_HOST);
     }
-    let before = kernel.tables();
+    let mut before = kernel.tables();
+    before.cursors.extend(kernel.cursors());
     let started = clock(ClockId::CLOCK_MONOTONIC_COARSE);
     let ran = kernel.run(&packet)?;
     let ended = clock(ClockId::CLOCK_MONOTONIC_COARSE);

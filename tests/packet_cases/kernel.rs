@@ -80,6 +80,9 @@ pub(crate) struct Kernel {
     counts: Counts,
 }
 
+/// More than the largest number of a backend.
+const CURSORS: u32 = 128;
+
 /// The counts by reason of each CPU: dropped or answered, then passed on.
 type Counts = Vec<Vec<u8>>;
 
@@ -198,7 +201,8 @@ impl Kernel {
         TABLES.iter().for_each(|map| self.clear(map));
         (self.read, self.tables, self.is_outdated) = (Default::default(), Tables::new(self.limits), true);
         self.put_first("packet_bloom", &vec![0; 8 * self.map("packet_bloom").max_entries() as usize]);
-        self.put_first("snat_cursors", &[0; 4 * 128]);
+        self.put_first("snat_cursors", &[0; 4 * CURSORS as usize]);
+        self.put("udp_entries", &[0; 4], &[0; 4]);
         self.set(world);
         self.bloom.fill(self.programs.maps()).unwrap();
     }
@@ -320,6 +324,15 @@ impl Kernel {
             self.read = read;
         }
         self.tables.clone()
+    }
+
+    /// Where the searches for a source port begin.
+    pub(crate) fn cursors(&self) -> impl Iterator<Item = (u32, u32)> {
+        let map = self.map("snat_cursors");
+        (0..CURSORS).map(|index: u32| {
+            let value = map.lookup(&index.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();
+            (index, u32::from_ne_bytes(value.try_into().unwrap()))
+        })
     }
 
     fn read_counts(&self) -> Counts {

@@ -72,13 +72,13 @@ fn an_entry_with_a_wrong_seal_is_no_entry() {
 #[test]
 fn connections_that_do_not_fit_stay_half_open() {
     with_node("programs::entries::connections_that_do_not_fit_stay_half_open", |node| {
-        node.serve_one(V4, UDP, V4.process);
+        node.serve_one(V4, TCP, V4.process);
         let mut served = 0;
         for port in 20_000..20_600 {
             let client = format!("203.0.113.2:{port}");
-            node.arrives(&first(UDP, &client, V4.service));
-            node.leaves(&frame(UDP, V4.process, &client));
-            served += u32::from(node.arrives(&frame(UDP, &client, V4.service)).1.target == at(V4.process));
+            node.arrives(&first(TCP, &client, V4.service));
+            node.leaves(&frame(TCP, V4.process, &client).flags(SYN | ACK));
+            served += u32::from(node.arrives(&frame(TCP, &client, V4.service)).1.target == at(V4.process));
         }
         assert_eq!(served, 600, "all are served");
         let (established, half_open) = node.entries();
@@ -86,7 +86,7 @@ fn connections_that_do_not_fit_stay_half_open() {
         assert_eq!(established.len() % 2, 0, "whole connections");
         assert!(half_open.len() >= 100, "{}", half_open.len());
         assert!(node.passed(10) >= 88, "counted");
-        let last = frame(UDP, "203.0.113.2:20599", V4.service);
+        let last = frame(TCP, "203.0.113.2:20599", V4.service);
         assert_eq!(node.arrives(&last).1.target, at(V4.process), "and go on");
     });
 }

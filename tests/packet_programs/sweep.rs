@@ -1,9 +1,10 @@
 //! The deletion of connections that have ended.
 
-use libbpf_rs::MapCore as _;
+use libbpf_rs::{MapCore as _, MapFlags};
 use nodelb_datapath::packets::{Sweep, SweepReason, SweepTimeouts, Swept};
 
 use super::frames::{ACK, FIN, Frame, RST, SYN, TCP, UDP, first, frame};
+use super::translation::at;
 use super::{Node, V4, with_node};
 
 const TIMEOUTS: SweepTimeouts = SweepTimeouts { handshake: 30, closed: 60, reset: 10, tcp_idle: 86_400, udp_idle: 120 };
@@ -111,6 +112,31 @@ fn a_blind_rst_does_not_shorten_the_life_of_an_idle_connection() {
     });
 }
 
+/// Nothing in UDP proves that an address is not false.
+#[test]
+fn flows_leave_half_of_the_room_to_tcp() {
+    with_node("programs::sweep::flows_leave_half_of_the_room_to_tcp", |node| {
+        node.serve_one(V4, UDP, V4.pod);
+        let mut sweep = Sweep::load(node.programs.maps()).unwrap_or_else(|error| panic!("{error}"));
+        let flow = |port: u16| {
+            let client = format!("203.0.113.2:{port}");
+            node.arrives(&first(UDP, &client, V4.service));
+            node.leaves(&frame(UDP, V4.pod, &client));
+            assert_eq!(node.arrives(&frame(UDP, &client, V4.service)).1.target, at(V4.pod));
+        };
+        (20_000..20_300).for_each(flow);
+        assert_eq!(node.entries().0.len(), 512, "half of 1,024");
+        // The sweep counts what is there.
+        let connections = node.map("connections");
+        connections.keys().collect::<Vec<_>>().iter().take(100).for_each(|key| connections.delete(key).unwrap());
+        sweep.run(&TIMEOUTS, &mut |_| {}).unwrap();
+        let counted = node.map("udp_entries").lookup(&[0; 4], MapFlags::ANY).unwrap().unwrap();
+        assert_eq!(u32::from_ne_bytes(counted.try_into().unwrap()), 412);
+        (21_000..21_100).for_each(flow);
+        assert_eq!(node.entries().0.len(), 512);
+    });
+}
+
 /// `connections` is full: clients that have answered stay in `half_open`.
 #[test]
 fn an_established_connection_that_finds_no_room_is_kept_as_long_as_others() {
@@ -149,13 +175,13 @@ fn an_established_connection_that_finds_no_room_is_kept_as_long_as_others() {
 fn a_sweep_reports_each_connection_once() {
     with_node("programs::sweep::a_sweep_reports_each_connection_once", |node| {
         let mut sweep = Sweep::load(node.programs.maps()).unwrap_or_else(|error| panic!("{error}"));
-        node.serve_one(V4, UDP, V4.pod);
+        node.serve_one(V4, TCP, V4.pod);
         for port in 20000..20400 {
-            establish(node, UDP, port);
+            establish(node, TCP, port);
         }
         let connections = node.entries().0.len() / 2;
         assert!(connections > 300, "{connections}");
-        age(node, 200);
+        age(node, 90_000);
         let all = swept(&mut sweep);
         assert_eq!(all.iter().filter(|swept| swept.reason == SweepReason::Idle).count(), connections);
         assert_eq!(node.entries(), (Vec::new(), Vec::new()));

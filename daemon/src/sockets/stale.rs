@@ -214,7 +214,7 @@ impl StaleSockets {
         let mut last = Instant::now();
         loop {
             // The next pass looks at all changes before it.
-            let waits_for_change = due.is_none() || state.answered.is_none();
+            let waits_for_change = due.is_none() || state.answered.is_none() || state.unready.is_waiting();
             tokio::select! {
                 error = deps.line.ended() => return Some(error),
                 changed = moved(self.scope, &mut self.marks), if waits_for_change => {
@@ -222,8 +222,9 @@ impl StaleSockets {
                         return None;
                     }
                     state.begin_when_ready(&self.snapshot.borrow());
-                    if due.is_none() && self.is_moved(state) {
-                        due = Some(Instant::now().max(last + PASS_EVERY));
+                    if self.is_moved(state) {
+                        let soon = Instant::now().max(last + PASS_EVERY);
+                        due = Some(due.map_or(soon, |due| due.min(soon)));
                     }
                     continue;
                 }

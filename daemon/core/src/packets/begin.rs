@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::model::addr::{Addr, Family, L4Addr, Protocol};
 use crate::packets::admission::{Refusal, admit};
 use crate::packets::choice::{self, offset_number};
-use crate::packets::connections::{Connection, ENDED_SECONDS, Flags, is_plain_syn};
+use crate::packets::connections::{Connection, Flags, is_plain_syn};
 use crate::packets::frontend::Frontend;
 use crate::packets::headers::Content;
 use crate::packets::headers::tcp_flags::{ACK, RST, SYN};
@@ -177,8 +177,9 @@ fn store(state: &mut HookState<'_>, key: &PacketKey, mut entry: Connection) -> R
     entry.to.source = reverse_key.tuple.target;
     let flags = Flags { is_reverse: true, ..entry.flags };
     let reverse = Connection { to: key.tuple.turned(), flags, acknowledgment: 0, ..entry };
-    state.tables.forget_ended(&reverse_key, state.node.now(), ENDED_SECONDS);
-    state.tables.connections.remove(&reverse_key);
+    if let Some(other) = state.tables.find(&reverse_key).copied() {
+        state.tables.remove_pair(&reverse_key, &other);
+    }
     state.tables.put_half_open(reverse_key, reverse);
     entry.bytes = state.headers.length() as u64;
     state.tables.put_half_open(*key, entry);

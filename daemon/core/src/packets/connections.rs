@@ -12,14 +12,9 @@ use crate::packets::node::Reason;
 use crate::packets::rule::Rule;
 use crate::state::entries::{BackendId, ServiceId};
 
-/// Seconds after which a handshake that the backend has not answered may lose its port to another connection.
-const SILENT_SECONDS: u32 = 2;
-
-/// Seconds after which a TCP handshake that the client has not answered may lose its port to another connection.
-const UNPROVED_SECONDS: u32 = 5;
-
-/// Seconds without a packet after which a TCP connection that has ended may lose its port to another connection.
-pub(super) const ENDED_SECONDS: u32 = 2;
+/// Seconds without a packet after which a connection gives way to another one before the search has tried all ports, and
+/// without which one that has ended never does.
+pub(super) const QUIET_SECONDS: u32 = 2;
 
 /// Bytes that a client may have received before the programs see that it has received anything: the window in its SYN,
 /// which is never scaled, and a FIN.
@@ -138,6 +133,17 @@ pub struct TableLimits {
     pub fragments: usize,
 }
 
+/// Whether a new connection can have a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// No other connection has it.
+    Free,
+    /// It belongs to a connection that gives way, and was used so many seconds ago.
+    GivesWay(u32),
+    /// Another connection uses it.
+    Taken,
+}
+
 /// What the packet programs remember. Clones share their content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tables {
@@ -216,22 +222,36 @@ impl Tables {
         entry.flags.has_reset || reverse.has_reset || (entry.flags.has_fin && reverse.has_fin)
     }
 
-    /// The client's key of the established connection that has this key for packets from its backend, if it has ended
-    /// and no packet has come for `idle` seconds.
-    fn ended(&self, reverse_key: &PacketKey, now: u32, idle: u32) -> Option<PacketKey> {
+    /// The client's key of the established connection that has this key for packets from its backend, if it has ended.
+    fn ended(&self, reverse_key: &PacketKey) -> Option<PacketKey> {
         let reverse = self.connections.get(reverse_key).filter(|reverse| reverse.flags.is_reverse)?;
         let key = reverse.reverse_key(reverse_key);
         let entry = self.connections.get(&key).filter(|entry| reverse.belongs_with(reverse_key, entry))?;
-        let has_ended = reverse.flags.has_reset || (reverse.flags.has_fin && entry.flags.has_fin);
-        let last_used = reverse.last_used.max(entry.last_used);
-        (has_ended && now.saturating_sub(last_used) >= idle).then_some(key)
+        (reverse.flags.has_reset || (reverse.flags.has_fin && entry.flags.has_fin)).then_some(key)
     }
 
-    /// Deletes that connection.
-    pub(super) fn forget_ended(&mut self, reverse_key: &PacketKey, now: u32, idle: u32) {
-        if let Some(key) = self.ended(reverse_key, now, idle) {
-            self.connections.remove(&key);
-            self.connections.remove(reverse_key);
+    /// Deletes that connection. Returns whether there was one.
+    pub(super) fn forget_ended(&mut self, reverse_key: &PacketKey) -> bool {
+        let Some(key) = self.ended(reverse_key) else { return false };
+        self.connections.remove(&key);
+        self.connections.remove(reverse_key);
+        true
+    }
+
+    /// For a SYN of the node itself that leaves: the connection that has this key for the backend's answers loses it, if
+    /// it has ended, or if nobody has answered it and the SYN is not its own.
+    pub(super) fn give_port_up(&mut self, reverse_key: &PacketKey, sequence: u32) {
+        if !self.keeps(Rule::StackTakesPort) || self.forget_ended(reverse_key) {
+            return;
+        }
+        let Some(reverse) = self.half_open.get(reverse_key).copied() else { return };
+        let Flags { is_reverse, has_replied, is_assured, .. } = reverse.flags;
+        let key = reverse.reverse_key(reverse_key);
+        let client = self.half_open.get(&key).filter(|client| reverse.belongs_with(reverse_key, client));
+        let is_other = client.is_some_and(|client| client.acknowledgment != sequence.wrapping_add(1));
+        if is_reverse && !has_replied && !is_assured && is_other {
+            self.half_open.remove(&key);
+            self.half_open.remove(reverse_key);
         }
     }
 
@@ -284,8 +304,9 @@ impl Tables {
         if self.is_established(&reverse_key) {
             return is_near(ports.sequence, last);
         }
-        // 0: no SYN has come, or an earlier nodelb has begun the connection.
-        let is_next = if last == 0 { entry.flags.is_reverse } else { is_near(ports.acknowledgment, last) };
+        // 0: nothing has come, or an earlier nodelb has begun the connection.
+        let is_unknown = last == 0 && (entry.flags.is_reverse || reverse.flags.has_replied);
+        let is_next = is_unknown || (last != 0 && is_near(ports.acknowledgment, last));
         ports.tcp_flags & ACK != 0 && is_next
     }
 
@@ -320,7 +341,7 @@ impl Tables {
             return;
         }
         let (mut reverse, mut entry) = (*reverse, *entry);
-        let has_room = self.connections.len() + 2 <= self.limits.connections;
+        let has_room = self.connections.len() + 2 <= self.limits.connections && self.has_room_for(key.protocol);
         if reverse.flags.is_assured && !has_room {
             return;
         }
@@ -334,6 +355,12 @@ impl Tables {
             let table = if has_room { &mut self.connections } else { &mut self.half_open };
             table.insert(key, entry);
         }
+    }
+
+    /// Whether `connections` may have another connection of the protocol: UDP flows may have half of it.
+    fn has_room_for(&self, protocol: Protocol) -> bool {
+        let flows = || self.connections.keys().filter(|key| key.protocol == Protocol::Udp).count();
+        protocol != Protocol::Udp || !self.keeps(Rule::UdpHasHalf) || flows() < self.limits.connections / 2
     }
 
     fn find_mut(&mut self, key: &PacketKey) -> Option<&mut Connection> {
@@ -364,24 +391,29 @@ impl Tables {
         }
     }
 
-    /// Whether the new connection of a client with `key` may use this key for packets from its backend: there is no
-    /// entry, or it is left over from the same client and destination, or it is of a handshake that the backend has not
-    /// answered for [`SILENT_SECONDS`], or of a TCP handshake that has lasted [`UNPROVED_SECONDS`], or of a connection
-    /// that ended [`ENDED_SECONDS`] ago.
-    pub fn is_free(&self, reverse_key: &PacketKey, key: &PacketKey, now: u32) -> bool {
-        let is_left_over = |reverse: &Connection| reverse.to == key.tuple.turned();
-        let is_unproved = |reverse: &Connection| {
-            key.protocol == Protocol::Tcp && now.saturating_sub(reverse.created) >= UNPROVED_SECONDS
+    /// What becomes of this key for packets from the backend, if a new connection of a client with `key` needs one. An
+    /// established TCP connection gives way only when it has ended. A handshake and a UDP flow do: anyone can begin one
+    /// with a false address.
+    pub fn port(&self, reverse_key: &PacketKey, key: &PacketKey, now: u32) -> Port {
+        let Some(reverse) = self.find(reverse_key) else { return Port::Free };
+        if reverse.to == key.tuple.turned() {
+            return Port::Free;
+        }
+        let is_established = self.connections.contains_key(reverse_key);
+        let Some((_, client)) = self.reverse_of(reverse_key, reverse) else {
+            let idle = now.saturating_sub(reverse.last_used);
+            return if is_established { Port::Taken } else { self.gives_way(idle) };
         };
-        let is_silent = |reverse: &Connection| {
-            !reverse.flags.has_replied && now.saturating_sub(reverse.last_used) >= SILENT_SECONDS
-        };
-        let gives_way = |reverse: &Connection| {
-            is_left_over(reverse) || (!reverse.flags.is_assured && (is_silent(reverse) || is_unproved(reverse)))
-        };
-        let has_ended = || self.ended(reverse_key, now, ENDED_SECONDS).is_some();
-        self.connections.get(reverse_key).is_none_or(|reverse| is_left_over(reverse) || has_ended())
-            && self.half_open.get(reverse_key).is_none_or(gives_way)
+        let idle = now.saturating_sub(reverse.last_used.max(client.last_used));
+        if key.protocol != Protocol::Tcp || !(is_established || reverse.flags.is_assured) {
+            return self.gives_way(idle);
+        }
+        let has_ended = reverse.flags.has_reset || (reverse.flags.has_fin && client.flags.has_fin);
+        if has_ended && idle >= QUIET_SECONDS { Port::GivesWay(idle) } else { Port::Taken }
+    }
+
+    fn gives_way(&self, idle: u32) -> Port {
+        if self.keeps(Rule::FlowsGiveWay) { Port::GivesWay(idle) } else { Port::Taken }
     }
 
     /// Whether the client's handshake has both entries. The backend's is restored if it was displaced, unless another

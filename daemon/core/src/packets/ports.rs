@@ -1,6 +1,7 @@
 //! The search for a source port, so that no two connections have the same key for packets from their backend.
 
-use crate::packets::connections::Tables;
+use crate::model::addr::Protocol;
+use crate::packets::connections::{Port, QUIET_SECONDS, Tables};
 use crate::packets::key::PacketKey;
 use crate::packets::node::Settings;
 use crate::state::entries::BackendId;
@@ -10,6 +11,9 @@ const MOST_TRIES: u32 = 64;
 
 /// How many of them follow each other; the others are random, so that a block of ports in use stops no search.
 const NEAR_TRIES: u32 = 8;
+
+/// How many of them only want a free port, towards a backend on another node.
+const FREE_TRIES: usize = 3;
 
 /// The number of cursors; backends share them.
 const CURSORS: u32 = 4_096;
@@ -28,16 +32,30 @@ pub(super) struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// The key of the backend's packets with this port, if it is free.
-    fn at(&self, tables: &Tables, port: u16) -> Option<PacketKey> {
-        let mut reverse_key = *self.reverse_key;
-        reverse_key.tuple.target.port = port;
-        tables.is_free(&reverse_key, self.key, self.now).then_some(reverse_key)
+    /// The key of the backend's packets with the first of these ports that is free, or with that of the connection that
+    /// gives way. After as many tries as `patience`, one does that has been idle for a moment, and in the end the one that
+    /// has been idle for the longest time.
+    fn among(&self, tables: &Tables, ports: impl Iterator<Item = u16>, patience: usize) -> Option<PacketKey> {
+        let mut other: Option<(u32, PacketKey)> = None;
+        for (step, port) in ports.enumerate() {
+            let mut reverse_key = *self.reverse_key;
+            reverse_key.tuple.target.port = port;
+            match tables.port(&reverse_key, self.key, self.now) {
+                Port::Free => return Some(reverse_key),
+                Port::GivesWay(idle) if other.is_none_or(|(most, _)| idle > most) => other = Some((idle, reverse_key)),
+                Port::GivesWay(_) | Port::Taken => {}
+            }
+            let is_quiet = other.filter(|(idle, _)| step + 1 >= patience && *idle >= QUIET_SECONDS);
+            if let Some((_, reverse_key)) = is_quiet {
+                return Some(reverse_key);
+            }
+        }
+        other.map(|(_, reverse_key)| reverse_key)
     }
 }
 
-/// Finds a port of the node that no other connection uses with this backend, and returns the key of the backend's
-/// packets with it. The search starts at the backend's cursor, and continues at random. It moves the cursor behind the
+/// Finds a port of the node for a connection to this backend, and returns the key of the backend's packets with it.
+/// Another connection that has it gives way. The search starts at the backend's cursor, and continues at random. It moves the cursor behind the
 /// port by a random step, so that searches on several CPUs rarely try the same ports.
 pub(super) fn source_port(
     tables: &mut Tables,
@@ -49,25 +67,27 @@ pub(super) fn source_port(
     let count = u32::from(settings.source_ports.end().checked_sub(first)?) + 1;
     let index = search.backend.0 % CURSORS;
     let mut cursor = tables.cursors.get(&index).copied().unwrap_or(0);
-    let found = (0..MOST_TRIES.min(count)).find_map(|step| {
+    let ports = (0..MOST_TRIES.min(count)).map(|step| {
         if step >= NEAR_TRIES && count > MOST_TRIES {
             cursor = cursor.wrapping_add(random() % count);
         }
-        let port = u16::try_from(u32::from(first) + cursor % count).ok()?;
+        let offset = cursor % count;
         cursor = cursor.wrapping_add(1);
-        search.at(tables, port)
+        u16::try_from(u32::from(first) + offset).unwrap_or(first)
     });
+    let found = search.among(tables, ports, FREE_TRIES);
     tables.cursors.insert(index, cursor.wrapping_add(random() % 3));
     found
 }
 
 /// Finds a port for a client that already has a connection from its own port to the backend, through another address of
-/// a service. The search starts at the client's port.
+/// a service. The search starts at the client's port. A UDP flow keeps its port, because the client may use both.
 pub(super) fn client_port(tables: &Tables, search: &Search<'_>) -> Option<PacketKey> {
     let own = search.reverse_key.tuple.target.port;
     let following = (1..=u16::MAX).map(|step| own.wrapping_add(step)).filter(|port| *port != 0);
     let ports = std::iter::once(own).chain(following).take(MOST_TRIES as usize);
-    ports.into_iter().find_map(|port| search.at(tables, port))
+    let patience = if search.key.protocol == Protocol::Udp { MOST_TRIES as usize } else { 1 };
+    search.among(tables, ports, patience)
 }
 
 #[cfg(test)]

@@ -30,11 +30,19 @@ pub enum Rule {
     SynOfAnsweredConnection,
     /// A UDP flow is admitted again when the service's addresses have changed.
     FlowAdmittedAgain,
+    /// UDP flows have at most half of the room for connections.
+    UdpHasHalf,
+    /// Handshakes and UDP flows give way to a new connection that finds no free port.
+    FlowsGiveWay,
+    /// A connection that has ended gives its port up to the node's network stack.
+    StackTakesPort,
+    /// The answer to a SYN belongs to no connection that has ended.
+    AnswerOfEndedConnection,
 }
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 17] = [
         Self::ClientResetInWindow,
         Self::BackendResetInWindow,
         Self::FinInWindow,
@@ -48,5 +56,9 @@ impl Rule {
         Self::FragmentIds,
         Self::SynOfAnsweredConnection,
         Self::FlowAdmittedAgain,
+        Self::UdpHasHalf,
+        Self::FlowsGiveWay,
+        Self::StackTakesPort,
+        Self::AnswerOfEndedConnection,
     ];
 }

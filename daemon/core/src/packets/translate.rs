@@ -7,6 +7,7 @@ use crate::packets::choice::offset_number;
 use crate::packets::connections::{Connection, FragmentPorts, Tables, is_plain_syn, short};
 use crate::packets::forward;
 use crate::packets::frontend::{self, Frontend};
+use crate::packets::headers::tcp_flags::{ACK, SYN};
 use crate::packets::headers::{Content, Headers, Parsed, Ports, parse};
 use crate::packets::hook_state::{Decision, HookState};
 use crate::packets::icmp;
@@ -70,7 +71,7 @@ fn decide(state: &mut HookState<'_>) -> Decision {
         Side::Arriving => arriving(state, &key, &ports),
         Side::Leaving => match state.tables.find(&key).copied() {
             Some(entry) => Ok(touched(state, &key, entry, &ports)),
-            None => Err(state.next()),
+            None => Err(leave_alone(state, &key, &ports)),
         },
     };
     let entry = match entry {
@@ -114,6 +115,25 @@ fn fragment_key(headers: &Headers, protocol: Protocol, side: Side) -> Option<Fra
     Some(FragmentKey { source: headers.source, target: headers.target, id, protocol, side })
 }
 
+/// Passes on a packet that leaves and belongs to no connection. If the network stack opens a connection from a source
+/// port, it has given the port away.
+fn leave_alone(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) -> Decision {
+    if is_plain_syn(ports.tcp_flags) && state.node.settings.source_ports.contains(&ports.source) {
+        let answer = PacketKey { tuple: key.tuple.turned(), side: Side::Arriving, ..*key };
+        state.tables.give_port_up(&answer, ports.sequence);
+    }
+    state.next()
+}
+
+/// Whether the packet is the answer to a SYN of the node itself: its entry is of a connection that has ended.
+fn is_answer_to_node(tables: &Tables, key: &PacketKey, entry: &Connection, ports: &Ports) -> bool {
+    let has_ended = || tables.reverse_of(key, entry).is_none() || tables.is_closing(key, entry);
+    ports.tcp_flags & (SYN | ACK) == SYN | ACK
+        && entry.flags.is_reverse
+        && has_ended()
+        && tables.keeps(Rule::AnswerOfEndedConnection)
+}
+
 /// Records in the entry that it translates the packet.
 fn touched(state: &mut HookState<'_>, key: &PacketKey, entry: Connection, ports: &Ports) -> Connection {
     state.tables.touch(key, state.node.now(), ports, state.headers.length());
@@ -130,6 +150,9 @@ fn arriving(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) -> Result
         let half_open = state.tables.half_open.get(key).copied();
         half_open.filter(|_| found.is_some() || is_source_port)
     });
+    if established.is_some_and(|entry| is_answer_to_node(&state.tables, key, &entry, ports)) {
+        return Err(state.next());
+    }
     if let Some(entry) = known {
         if let Some(entry) = continued(state, key, entry, (ports, found)) {
             return Ok(touched(state, key, entry, ports));
@@ -139,7 +162,7 @@ fn arriving(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) -> Result
     if found.is_none() && is_plain_syn(ports.tcp_flags) {
         // A backend on this node answers a direct connection under the key of one through a service.
         let answer = PacketKey { tuple: key.tuple.turned(), side: Side::Leaving, ..*key };
-        state.tables.forget_ended(&answer, state.node.now(), 0);
+        state.tables.forget_ended(&answer);
     }
     let is_later = matches!(state.headers.content, Content::LaterFragment(_));
     match found {

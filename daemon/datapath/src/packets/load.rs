@@ -205,6 +205,9 @@ fn prepare<'o>(
     rodata.nodeport_last = *options.nodeport_range.end();
     rodata.snat_first = *options.source_ports.start();
     rodata.snat_last = *options.source_ports.end();
+    let connections = existing.get("connections").map(MapHandle::max_entries);
+    // Two entries for each connection, half of which UDP flows may use.
+    rodata.most_udp_entries = connections.map_or(options.limits.connections, |entries| entries / 2);
     rodata.bloom_mask = bloom::words(options.limits.outside) - 1;
     rodata.shares_ports =
         fs::read_to_string(LOCAL_PORTS).is_ok_and(|range| overlaps(&range, &options.source_ports)).into();

@@ -21,8 +21,8 @@ use crate::skeleton::sweep::SweepSkelBuilder;
 
 const OBJECT: &str = "sweep.bpf.o";
 
-/// The maps that the programs use; the first two are those of the packet path.
-const MAPS: [&str; 4] = ["connections", "half_open", "sweep_timeouts", "sweep_scratch"];
+/// The maps that the programs use; the first three are those of the packet path.
+const MAPS: [&str; 5] = ["connections", "half_open", "udp_entries", "sweep_timeouts", "sweep_scratch"];
 
 /// A connection that was deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -75,7 +75,7 @@ fn a_connection_that_finds_no_room_is_marked_and_moves_later() {
     assert!(entry.flags.is_assured && reverse.flags.is_assured);
     assert_eq!(reverse.acknowledgment, 5);
     // No other connection takes its port, and a number that the backend has acknowledged later stays.
-    assert!(!tables.is_free(&reverse_key, &handshake("198.51.100.8:1", 0).0, 100));
+    assert_eq!(tables.port(&reverse_key, &handshake("198.51.100.8:1", 0).0, 100), Port::Taken);
     tables.touch(&reverse_key, 1, &Ports { acknowledgment: 9, ..with(ACK) }, 40);
     assert!(tables.has_proved_address(&key, &entry, &with(ACK)));
     tables.limits.connections = 2;
@@ -175,26 +175,26 @@ fn the_oldest_handshake_is_displaced() {
 }
 
 #[test]
-fn a_silent_handshake_loses_its_port() {
+fn a_handshake_and_a_flow_give_way_by_the_last_packet_of_either_side() {
     let mut tables = Tables::new(LIMITS);
     let (key, reverse_key) = put(&mut tables, handshake("198.51.100.7:1", 10));
     let (other, _) = handshake("198.51.100.8:1", 10);
-    assert!(!tables.is_free(&reverse_key, &other, 11));
-    assert!(tables.is_free(&reverse_key, &other, 12));
-    assert!(tables.is_free(&reverse_key, &key, 11), "its own");
-    // It does not matter that the client sends its SYN again.
-    tables.touch(&key, 12, &with(SYN), 40);
-    assert!(tables.is_free(&reverse_key, &other, 13));
+    assert_eq!(tables.port(&reverse_key, &other, 11), Port::GivesWay(1));
+    assert_eq!(tables.port(&reverse_key, &key, 11), Port::Free, "its own");
     tables.touch(&reverse_key, 13, &with(SYN | ACK), 40);
-    assert!(!tables.is_free(&reverse_key, &other, 14));
-    // A client that exists has answered by then.
-    assert!(tables.is_free(&reverse_key, &other, 15));
-    let udp = PacketKey { protocol: Protocol::Udp, ..other };
-    assert!(!tables.is_free(&reverse_key, &udp, 100));
+    assert_eq!(tables.port(&reverse_key, &other, 14), Port::GivesWay(1), "the client has not answered");
+    tables.touch(&key, 14, &with(SYN), 40);
+    assert_eq!(tables.port(&reverse_key, &other, 14), Port::GivesWay(0));
+    let udp = |key: PacketKey| PacketKey { protocol: Protocol::Udp, ..key };
+    for key in [key, reverse_key] {
+        let entry = tables.half_open.remove(&key).unwrap();
+        tables.connections.insert(udp(key), entry);
+    }
+    assert_eq!(tables.port(&udp(reverse_key), &udp(other), 16), Port::GivesWay(2));
 }
 
 #[test]
-fn a_connection_that_has_ended_loses_its_port() {
+fn a_connection_that_has_ended_gives_way() {
     let mut tables = Tables::new(LIMITS);
     let (key, reverse_key) = put(&mut tables, handshake("198.51.100.7:1", 10));
     tables.touch(&reverse_key, 10, &with(SYN | ACK), 40);
@@ -202,14 +202,46 @@ fn a_connection_that_has_ended_loses_its_port() {
     tables.establish(&key, &entry, &with(ACK));
     let (other, _) = handshake("198.51.100.8:1", 10);
     tables.touch(&key, 20, &with(FIN | ACK), 40);
-    assert!(!tables.is_free(&reverse_key, &other, 100), "the backend may still send");
+    assert_eq!(tables.port(&reverse_key, &other, 100), Port::Taken, "the backend may still send");
+    assert!(!tables.forget_ended(&reverse_key));
     tables.touch(&reverse_key, 21, &with(FIN | ACK), 40);
-    assert!(!tables.is_free(&reverse_key, &other, 22));
-    assert!(tables.is_free(&reverse_key, &other, 23));
-    tables.forget_ended(&reverse_key, 22, ENDED_SECONDS);
-    assert_eq!(tables.connections.len(), 2);
-    tables.forget_ended(&reverse_key, 23, ENDED_SECONDS);
+    assert_eq!(tables.port(&reverse_key, &other, 22), Port::Taken, "packets may be repeated");
+    assert_eq!(tables.port(&reverse_key, &other, 23), Port::GivesWay(2));
+    assert!(tables.forget_ended(&reverse_key));
     assert_eq!(tables.connections.len(), 0);
+}
+
+#[test]
+fn flows_have_half_of_the_room() {
+    let mut tables = Tables::new(LIMITS);
+    for (client, is_udp) in [("198.51.100.7:1", true), ("198.51.100.7:2", true), ("198.51.100.7:3", false)] {
+        let (mut key, entry) = handshake(client, 10);
+        key.protocol = if is_udp { Protocol::Udp } else { Protocol::Tcp };
+        let (key, reverse_key) = put(&mut tables, (key, entry));
+        tables.touch(&reverse_key, 10, &with(SYN | ACK), 40);
+        let entry = tables.half_open[&key];
+        tables.establish(&key, &entry, &with(ACK));
+    }
+    let of = |protocol| tables.connections.keys().filter(|key| key.protocol == protocol).count();
+    assert_eq!((of(Protocol::Udp), of(Protocol::Tcp)), (2, 2));
+    assert!(tables.half_open.values().all(|entry| entry.flags.is_assured), "the second flow stays");
+}
+
+#[test]
+fn the_node_itself_opens_a_connection_from_a_port() {
+    let mut tables = Tables::new(LIMITS);
+    let (key, mut entry) = handshake("198.51.100.7:1", 10);
+    entry.flags.is_redirected = true;
+    entry.acknowledgment = 78;
+    let (key, reverse_key) = put(&mut tables, (key, entry));
+    tables.give_port_up(&reverse_key, 77);
+    assert_eq!(tables.half_open.len(), 2, "the SYN is the client's");
+    let mut answered = tables.clone();
+    answered.touch(&reverse_key, 10, &Ports { acknowledgment: 78, ..with(SYN | ACK) }, 40);
+    answered.give_port_up(&reverse_key, 5);
+    assert_eq!(answered.half_open.len(), 2);
+    tables.give_port_up(&reverse_key, 5);
+    assert!(tables.half_open.is_empty(), "{key:?}");
 }
 
 #[test]

@@ -2,15 +2,16 @@ use super::*;
 use crate::model::addr::Protocol;
 use crate::packets::connections::{Connection, Flags, TableLimits};
 use crate::packets::key::{Endpoint, Side, Tuple};
+use crate::packets::node::Unknown;
 use crate::state::entries::ServiceId;
 
 const FIRST: u16 = 10_000;
 
-/// The key of a datagram from this address and port.
+/// The key of a packet from this address and port.
 fn key(client: &str, port: u16, target: (&str, u16)) -> PacketKey {
     let end = |addr: &str, port| Endpoint::new(addr.parse().unwrap(), port);
     let tuple = Tuple { source: end(client, port), target: end(target.0, target.1) };
-    PacketKey { tuple, protocol: Protocol::Udp, side: Side::Arriving }
+    PacketKey { tuple, protocol: Protocol::Tcp, side: Side::Arriving }
 }
 
 /// Tables in which this number of ports from the cursor on is in use.
@@ -18,7 +19,8 @@ fn with_block(used: u16) -> Tables {
     let mut tables = Tables::new(TableLimits { connections: 4, half_open: 4_096, fragments: 2 });
     for offset in 0..used {
         let client = key("203.0.113.10", 1 + offset, ("203.0.113.1", 80));
-        let flags = Flags { is_reverse: true, is_redirected: true, has_replied: true, ..Flags::default() };
+        let flags =
+            Flags { is_reverse: true, is_redirected: true, has_replied: true, is_assured: true, ..Flags::default() };
         let (service, backend, to) = (ServiceId(1), BackendId(1), client.tuple.turned());
         let entry = Connection {
             to,
@@ -69,4 +71,27 @@ fn a_block_of_ports_in_use_stops_no_search() {
 fn the_only_free_port_of_a_small_range_is_found() {
     let mut tables = with_block(63);
     assert_eq!(found(&mut tables, FIRST..=FIRST + 63), [Some(FIRST + 63); 20]);
+}
+
+#[test]
+fn what_was_idle_for_longest_gives_way_and_the_active_last() {
+    let mut tables = with_block(64);
+    let block: Vec<PacketKey> = tables.half_open.keys().copied().collect();
+    for (number, key) in (0_u32..).zip(block) {
+        let mut entry = tables.half_open[&key];
+        entry.flags.is_assured = false;
+        // One after the other, the last two a moment ago.
+        entry.last_used = if number == 40 { 1 } else { 2 };
+        tables.half_open.insert(key, entry);
+    }
+    let client = key("203.0.113.11", 1, ("203.0.113.1", 80));
+    let reverse_key = key("10.0.1.5", 53, ("203.0.113.1", 0));
+    let port = |tables: &Tables, now: u32| {
+        let search = Search { key: &client, reverse_key: &reverse_key, backend: BackendId(1), now };
+        search.among(tables, FIRST..FIRST + 64, FREE_TRIES).map(|key| key.tuple.target.port)
+    };
+    assert_eq!(port(&tables, 2), Some(FIRST + 40), "all are active");
+    assert_eq!(port(&tables, 4), Some(FIRST), "after three tries, one that is quiet suffices");
+    tables.removed = Some(crate::packets::rule::Rule::FlowsGiveWay);
+    assert_eq!(port(&tables, 4), None);
 }
