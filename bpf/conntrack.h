@@ -14,6 +14,10 @@
 /* Bits of the status, from <linux/netfilter/nf_conntrack_common.h>. */
 #define TRACKED_SEEN_REPLY 2
 #define TRACKED_DST_NAT 32
+/* Added to the status: the key is that of the connection's answers. */
+#define TRACKED_IS_ANSWER (1L << 32)
+/* IP_CT_DIR_REPLY */
+#define DIRECTION_REPLY 1
 
 /* Of Linux 6.1; later ones accept this length, too. */
 struct bpf_ct_opts {
@@ -46,6 +50,23 @@ static __always_inline bool can_ask_conntrack(void)
 	       bpf_ksym_exists(bpf_ct_release);
 }
 
+static __always_inline __u32 tuple_of(const struct packet_key *key, bool is_v6,
+				      struct bpf_sock_tuple *tuple)
+{
+	if (is_v6) {
+		copy_addr(tuple->ipv6.saddr, key->source);
+		copy_addr(tuple->ipv6.daddr, key->target);
+		tuple->ipv6.sport = key->source_port_be;
+		tuple->ipv6.dport = key->target_port_be;
+		return sizeof(tuple->ipv6);
+	}
+	tuple->ipv4.saddr = key->source[3];
+	tuple->ipv4.daddr = key->target[3];
+	tuple->ipv4.sport = key->source_port_be;
+	tuple->ipv4.dport = key->target_port_be;
+	return sizeof(tuple->ipv4);
+}
+
 /* The status of the connection with this key, or -1 if there is none. */
 VERIFIED_ONCE long
 tracked_status(struct __sk_buff *skb, const struct packet_key *key)
@@ -53,33 +74,27 @@ tracked_status(struct __sk_buff *skb, const struct packet_key *key)
 	struct bpf_ct_opts options = {.netns_id = CURRENT_NETNS};
 	struct bpf_sock_tuple tuple = {};
 	struct nf_conn *connection;
-	__u32 size;
 	long status;
 
 	if (!can_ask_conntrack() || !key)
 		return -1;
 	options.l4proto = key->protocol;
+	/* The verifier wants each length as a constant. */
 	if (is_v4(key->source)) {
-		tuple.ipv4.saddr = key->source[3];
-		tuple.ipv4.daddr = key->target[3];
-		tuple.ipv4.sport = key->source_port_be;
-		tuple.ipv4.dport = key->target_port_be;
-		size = sizeof(tuple.ipv4);
-		connection = bpf_skb_ct_lookup(skb, &tuple, size, &options,
-					       sizeof(options));
+		tuple_of(key, false, &tuple);
+		connection = bpf_skb_ct_lookup(skb, &tuple, sizeof(tuple.ipv4),
+					       &options, sizeof(options));
 	} else {
-		copy_addr(tuple.ipv6.saddr, key->source);
-		copy_addr(tuple.ipv6.daddr, key->target);
-		tuple.ipv6.sport = key->source_port_be;
-		tuple.ipv6.dport = key->target_port_be;
-		size = sizeof(tuple.ipv6);
-		connection = bpf_skb_ct_lookup(skb, &tuple, size, &options,
-					       sizeof(options));
+		tuple_of(key, true, &tuple);
+		connection = bpf_skb_ct_lookup(skb, &tuple, sizeof(tuple.ipv6),
+					       &options, sizeof(options));
 	}
 	if (!connection)
 		return -1;
 	status = connection->status;
 	bpf_ct_release(connection);
+	if (options.dir == DIRECTION_REPLY)
+		status |= TRACKED_IS_ANSWER;
 	return status;
 }
 

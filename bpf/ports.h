@@ -7,6 +7,7 @@
 #define NODELB_PORTS_H
 
 #include "connections.h"
+#include "conntrack.h"
 #include "counts.h"
 
 /*
@@ -56,23 +57,6 @@ static __always_inline void reverse(struct scratch *here)
 	partner_of(key, &here->entry, &here->partner_key);
 }
 
-static __always_inline __u32 tuple_of(const struct packet_key *key, bool is_v6,
-				      struct bpf_sock_tuple *tuple)
-{
-	if (is_v6) {
-		copy_addr(tuple->ipv6.saddr, key->source);
-		copy_addr(tuple->ipv6.daddr, key->target);
-		tuple->ipv6.sport = key->source_port_be;
-		tuple->ipv6.dport = key->target_port_be;
-		return sizeof(tuple->ipv6);
-	}
-	tuple->ipv4.saddr = key->source[3];
-	tuple->ipv4.daddr = key->target[3];
-	tuple->ipv4.sport = key->source_port_be;
-	tuple->ipv4.dport = key->target_port_be;
-	return sizeof(tuple->ipv4);
-}
-
 /* Whether a socket of this node would get the backend's packets. */
 static __always_inline bool
 has_socket(struct __sk_buff *skb, const struct packet_key *key, bool is_v6)
@@ -94,61 +78,17 @@ has_socket(struct __sk_buff *skb, const struct packet_key *key, bool is_v6)
 }
 
 /*
- * The kernel's connection tracking. Where nf_conntrack is a module, libbpf
- * finds the functions only if the module is loaded, and only with
- * CAP_SYS_ADMIN.
- */
-struct nf_conn {
-	/* libbpf compares the kind of the type, and nothing in it. */
-	__u32 unused;
-};
-
-struct bpf_ct_opts {
-	__s32 netns_id;
-	__s32 error;
-	__u8 l4proto;
-	__u8 dir;
-	__u8 reserved[2];
-};
-
-/* IP_CT_DIR_REPLY */
-#define CONNTRACK_REPLY 1
-
-extern struct nf_conn *
-bpf_skb_ct_lookup(struct __sk_buff *skb, struct bpf_sock_tuple *tuple,
-		  __u32 tuple_size, struct bpf_ct_opts *options,
-		  __u32 options_size) __weak __ksym;
-extern void bpf_ct_release(struct nf_conn *connection) __weak __ksym;
-
-/*
  * Whether conntrack would take the backend's packets for answers of a
  * connection that it knows, such as one that another proxy or a network plugin
  * has masqueraded with this port. A connection that the backend's address has
  * begun does not count: anyone can send packets with that address.
  */
-VERIFIED_ONCE bool is_tracked(struct __sk_buff *skb)
+static __always_inline bool
+is_tracked(struct __sk_buff *skb, const struct packet_key *key)
 {
-	struct bpf_ct_opts options = {.netns_id = BPF_F_CURRENT_NETNS};
-	struct scratch *here = scratch();
-	struct bpf_sock_tuple tuple = {};
-	struct nf_conn *found;
+	long status = tracked_status(skb, key);
 
-	if (!here || !bpf_ksym_exists(bpf_skb_ct_lookup))
-		return false;
-	options.l4proto = here->packet.key.protocol;
-	if (here->packet.is_v6) {
-		tuple_of(&here->partner_key, true, &tuple);
-		found = bpf_skb_ct_lookup(skb, &tuple, sizeof(tuple.ipv6),
-					  &options, sizeof(options));
-	} else {
-		tuple_of(&here->partner_key, false, &tuple);
-		found = bpf_skb_ct_lookup(skb, &tuple, sizeof(tuple.ipv4),
-					  &options, sizeof(options));
-	}
-	if (!found)
-		return false;
-	bpf_ct_release(found);
-	return options.dir == CONNTRACK_REPLY;
+	return status >= 0 && status & TRACKED_IS_ANSWER;
 }
 
 /*
@@ -302,7 +242,7 @@ is_foreign_port(struct __sk_buff *skb, struct scratch *here)
 	const struct packet_key *key = &here->partner_key;
 
 	if (here->entry.flags & CONNECTION_REDIRECTED)
-		return is_tracked(skb) ||
+		return is_tracked(skb, key) ||
 		       (shares_ports &&
 			has_socket(skb, key, here->packet.is_v6));
 	return here->is_process && key->protocol == IPPROTO_TCP &&

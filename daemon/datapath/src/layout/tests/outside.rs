@@ -39,8 +39,15 @@ fn a_range_is_the_key_of_a_trie_after_the_service_id() {
 fn uplinks_round_trip() {
     let addr = |text: &str| Some(l4(text).addr);
     for (v4, v6) in [(None, None), (addr("192.0.2.1:1"), None), (addr("192.0.2.1:1"), addr("[2001:db8::1]:1"))] {
-        let entry =
-            UplinkEntry { v4, v6, mtu: 9_000, l2_length: 14, is_v4_source: v4.is_none(), is_v6_source: v6.is_some() };
+        let entry = UplinkEntry {
+            v4,
+            v6,
+            mtu: 9_000,
+            l2_length: 14,
+            is_v4_source: v4.is_none(),
+            is_v6_source: v6.is_some(),
+            is_strict: v4 != v6,
+        };
         let mut bytes = uplink(&entry);
         assert_eq!(parse_uplink(&bytes), Some(entry));
         bytes[47] = 1;
