@@ -273,6 +273,7 @@ fn uplinks() -> impl Strategy<Value = Vec<Uplink>> {
             l2_length: 14,
             is_v4_source: mtu % 2 == 0,
             is_v6_source: mtu % 3 == 0,
+            is_strict: mtu % 5 == 0,
         })
     };
     (prop::option::of(uplink(2)), prop::option::of(uplink(3))).prop_map(|(a, b)| a.into_iter().chain(b).collect())
