@@ -412,6 +412,9 @@ static __always_inline bool move(struct scratch *here)
 	if (!(here->partner.flags & CONNECTION_ASSURED) && !is_udp) {
 		here->entry.acknowledgment = here->packet.acknowledgment;
 		here->partner.acknowledgment = here->packet.sequence;
+		/* A RST before ended a handshake of another client. */
+		here->entry.flags &= ~CONNECTION_RESET;
+		here->partner.flags &= ~CONNECTION_RESET;
 	}
 	here->entry.flags &= ~CONNECTION_ASSURED;
 	here->partner.flags &= ~CONNECTION_ASSURED;

@@ -62,6 +62,22 @@ note_answer(struct connection *entry, struct scratch *here)
 }
 
 /*
+ * Notes what the backend's answer acknowledges: where the client is now. Anyone
+ * can begin a handshake with a client's address before the client does.
+ */
+static __always_inline void
+note_client(struct connection *entry, const struct scratch *here)
+{
+	__u32 is_syn = !!(here->packet.tcp_flags & TCP_SYN);
+
+	if (here->packet.key.protocol == IPPROTO_TCP &&
+	    !(here->entry.flags & CONNECTION_ASSURED) &&
+	    here->packet.tcp_flags & (TCP_SYN | TCP_ACK) &&
+	    !(here->packet.tcp_flags & TCP_RST))
+		entry->acknowledgment = here->packet.sequence + is_syn;
+}
+
+/*
  * Whether the client's packet proves that the client has received the
  * backend's answer, so that its address is not false. The client may have
  * received more since, if its first packets were lost: as much as the window in
@@ -98,6 +114,9 @@ static __always_inline void assure(struct scratch *here,
 	if (here->packet.key.protocol == IPPROTO_TCP) {
 		entry->acknowledgment = here->packet.acknowledgment;
 		partner->acknowledgment = here->packet.sequence;
+		__sync_fetch_and_and((__u32 *)&partner->flags,
+				     ~CONNECTION_RESET);
+		__sync_fetch_and_and((__u32 *)&entry->flags, ~CONNECTION_RESET);
 	}
 	__sync_fetch_and_or((__u32 *)&partner->flags, CONNECTION_ASSURED);
 	__sync_fetch_and_or((__u32 *)&entry->flags, CONNECTION_ASSURED);
@@ -220,6 +239,7 @@ VERIFIED_ONCE int find_handshake(__u32 at_pod)
 	}
 	if (entry && !(may_begin_again(here) && leaves_entry(entry, at_pod))) {
 		touch_half_open(entry, here, 0);
+		note_client(entry, here);
 		/* The copy, which may be moved, includes this packet. */
 		if (copy_entry(&here->packet.key, entry, &here->entry) &&
 		    continue_handshake(entry))

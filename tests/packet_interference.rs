@@ -74,7 +74,6 @@ fn runner(cases: u32, seed: u64) -> TestRunner {
 }
 
 #[test]
-#[ignore = "it still finds the differences that regressions.rs names as not fixed"]
 fn strangers_change_nothing_that_honest_parties_observe() {
     let cases = u32::try_from(number("PROPTEST_CASES", 2_000)).unwrap();
     let seed = number("SEQUENCE_SEED", 1);

@@ -62,10 +62,13 @@ fn a_device_that_cannot_be_changed_is_left_for_later() {
         fs::remove_file(links.join(format!("packets-in-{}", ifindexes[0]))).unwrap();
         let obstacle = links.join(format!("packets-in-{}-new", ifindexes[0]));
         fs::create_dir(&obstacle).unwrap();
+        // A start removes a directory, but no mount point.
+        command("mount", &["-t", "tmpfs", "tmpfs", obstacle.to_str().unwrap()]);
         let mut node = Node::open(&resized(env));
         assert_eq!(node.packets.faults.len(), 1, "{:?}", node.packets.faults);
         assert_eq!((node.devices(), node.faults().len()), (ifindexes.into(), 1));
         assert_eq!(names(&maps, "connections"), ["connections"], "the start is complete");
+        command("umount", &[obstacle.to_str().unwrap()]);
         fs::remove_dir(&obstacle).unwrap();
         node.attach("v0");
         assert_eq!(node.faults(), [""; 0]);

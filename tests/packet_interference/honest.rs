@@ -88,6 +88,9 @@ pub(crate) const USERS: [User; 16] = [
 /// The number of users.
 pub(crate) const COUNT: u8 = 16;
 
+/// The user of the service with session affinity.
+pub(crate) const WITH_AFFINITY: u8 = 5;
+
 impl User {
     pub(crate) fn of(number: u8) -> Self {
         USERS[usize::from(number % COUNT)]

@@ -131,7 +131,8 @@ impl<'a> Lab<'a> {
             }
             self.round();
         }
-        panic!("packets go round for ever");
+        let frames: Vec<String> = self.flights.iter().map(|(_, frame)| crate::print::packet(&frame[14..])).collect();
+        panic!("packets go round for ever: {frames:#?}");
     }
 
     /// What the programs at the device do with the frame.

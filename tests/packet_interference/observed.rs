@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::honest::{COUNT, User};
+use crate::honest::{COUNT, User, WITH_AFFINITY};
 use crate::socket::Event;
 
 /// What the honest parties have observed: the client and the backends of each user.
@@ -16,8 +16,8 @@ pub(crate) struct Observed {
     pub(crate) excused: [Option<u8>; COUNT as usize],
 }
 
-/// What strangers may change, as docs/packets.md says: a TCP connection that is new during a flood may be refused or
-/// reset at once. It never hangs, and connections from before are not affected.
+/// What strangers may change, as docs/packets.md says: a TCP connection that is new during a flood may be refused, reset, or
+/// known to the backend alone until the client sends again. Connections from before are not affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Excuse {
     /// Handshakes of strangers, at least as many as there are source ports, came between the client's SYN and its proof.
@@ -42,19 +42,18 @@ fn until(log: &Log, end: u8) -> Vec<&(u8, Event)> {
     log.iter().filter(|(connection, _)| *connection < end).collect()
 }
 
-fn of(log: &Log, connection: u8) -> Vec<&Event> {
-    log.iter().filter(|(own, _)| *own == connection).map(|(_, event)| event).collect()
-}
-
 /// Whether the client's log is as without strangers, but for the excuse.
 fn is_excused(alone: &Log, among: &Log, excused: Option<u8>) -> bool {
-    let Some(connection) = excused else { return alone == among };
-    let is_ended = match of(among, connection)[..] {
-        [] => of(alone, connection).is_empty(),
-        [.., Event::Refused | Event::Reset] => true,
-        _ => of(alone, connection) == of(among, connection),
+    excused.map_or(alone == among, |connection| until(alone, connection) == until(among, connection))
+}
+
+/// What the backends of a user have observed. Session affinity selects any backend for a client at first.
+fn seen_by_backends(log: &Log, has_affinity: bool) -> Vec<(u8, Event)> {
+    let any = |(connection, event): &(u8, Event)| match event {
+        Event::Accepted(_) if has_affinity => (*connection, Event::Accepted(String::new())),
+        event => (*connection, event.clone()),
     };
-    alone == among || (until(alone, connection) == until(among, connection) && is_ended)
+    log.iter().map(any).collect()
 }
 
 /// What differs; empty if nothing does.
@@ -69,8 +68,9 @@ pub(crate) fn compare(alone: &Observed, among: &Observed) -> String {
             let _ =
                 writeln!(text, "client of {client} > {service}\n  alone          {one:?}\n  with strangers {other:?}");
         }
-        let (one, other) = (&alone.backends[user], &among.backends[user]);
-        if one != other && excused.is_none_or(|connection| until(one, connection) != until(other, connection)) {
+        let seen = |log: &Log| seen_by_backends(log, number == WITH_AFFINITY);
+        let (one, other) = (seen(&alone.backends[user]), seen(&among.backends[user]));
+        if !is_excused(&one, &other, excused) {
             let _ =
                 writeln!(text, "backend of {client} > {service}\n  alone          {one:?}\n  with strangers {other:?}");
         }

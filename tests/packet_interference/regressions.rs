@@ -97,13 +97,11 @@ fn a_false_close_of_both_ends_ends_no_connection() {
 }
 
 #[test]
-#[ignore = "not fixed: a false handshake that the backend has answered keeps a backend that has left the list"]
 fn a_false_syn_chooses_no_backend_for_the_client() {
     changes_nothing(&[plain(Eth0, (User(1), Service(1)), SYN, (0, 0)), Replace(1), Do(1, Connect)]);
 }
 
 #[test]
-#[ignore = "not fixed: a connection through another address of the service takes the port at the backend"]
 fn a_false_syn_to_another_address_of_the_service_resets_no_connection() {
     let syn = plain(Eth0, (User(15), Service(15)), SYN, (0, 0));
     changes_nothing(&[syn, Do(0, Close), Do(15, Connect), Wait(708), Wait(1_289), Do(0, Connect)]);

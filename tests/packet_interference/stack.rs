@@ -195,7 +195,8 @@ impl Stack {
             let event = Event::Got(message.number, message.kind, data.len());
             self.seen.push(Seen { label: message.label, is_client: self.role == Role::Clients, event });
         }
-        if self.role != Role::Backends || ends.0.port != 5_353 {
+        // An echo gets no echo: two servers would answer each other for ever.
+        if self.role != Role::Backends || ends.0.port != 5_353 || data == ECHO {
             return Vec::new();
         }
         let answer = match message {

@@ -320,9 +320,15 @@ impl Tables {
     fn acknowledgment(&self, key: &PacketKey, entry: &Connection, ports: &Ports) -> u32 {
         let (last, number) = (entry.acknowledgment, ports.acknowledgment);
         let is_of_end = |rule| self.has_numbers_of_end(key, entry, ports) || !self.keeps(rule);
+        if !self.is_established(key) && !entry.flags.is_reverse {
+            // Anyone can begin a handshake with a client's address before the client does.
+            let is_syn = ports.tcp_flags & SYN != 0;
+            let has_number = ports.tcp_flags & (SYN | ACK) != 0 && ports.tcp_flags & RST == 0;
+            return if has_number { ports.sequence.wrapping_add(is_syn.into()) } else { last };
+        }
         if !self.is_established(key) {
             let has_chosen = last == 0 && ports.tcp_flags & RST == 0;
-            return match entry.flags.is_reverse && is_of_end(Rule::AnswerByAcknowledgment) {
+            return match is_of_end(Rule::AnswerByAcknowledgment) {
                 true if ports.tcp_flags & SYN != 0 => ports.sequence.wrapping_add(1),
                 true if has_chosen => ports.sequence,
                 _ => last,
@@ -348,6 +354,11 @@ impl Tables {
         if !reverse.flags.is_assured {
             reverse.acknowledgment = ports.sequence;
             entry.acknowledgment = ports.acknowledgment;
+            // A RST before ended a handshake that another machine began with the client's address.
+            if self.keeps(Rule::ResetTakenBack) {
+                reverse.flags.has_reset = false;
+                entry.flags.has_reset = false;
+            }
         }
         for (key, mut entry) in [(reverse_key, reverse), (*key, entry)] {
             entry.flags.is_assured = !has_room;

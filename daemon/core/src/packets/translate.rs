@@ -195,8 +195,9 @@ fn continued(
     }
     let has_replied = reverse.is_some_and(|reverse| reverse.flags.has_replied);
     let is_later = matches!(state.headers.content, Content::LaterFragment(_));
+    let is_proved = !is_half_open || entry.flags.is_assured;
     let asks = match key.protocol {
-        Protocol::Tcp => is_new && !reverse.is_some_and(|reverse| is_answered(state, &entry, &reverse)),
+        Protocol::Tcp => is_new && !(is_proved && reverse.is_some_and(|reverse| is_answered(state, &entry, &reverse))),
         _ => !is_later,
     };
     if asks {

@@ -256,7 +256,7 @@ fn only_a_client_that_has_the_answer_proves_its_address() {
     assert!(!is_proof(&tables, ACK, 1), "no answer yet");
     let answer = Ports { tcp_flags: SYN | ACK, sequence: u32::MAX, ..Ports::default() };
     tables.touch(&reverse_key, 1, &answer, 40);
-    assert!(is_proof(&tables, ACK, 0), "an entry without the number");
+    assert!(!is_proof(&tables, ACK, 0), "a number that the backend has not chosen");
     tables.touch(&reverse_key, 1, &Ports { sequence: u32::MAX - 1, ..answer }, 40);
     assert!(is_proof(&tables, ACK, u32::MAX) && is_proof(&tables, ACK | FIN, MOST_RECEIVED - 1));
     assert!(!is_proof(&tables, ACK, u32::MAX - 1) && !is_proof(&tables, ACK, MOST_RECEIVED));
