@@ -3,7 +3,7 @@
 use libbpf_rs::{MapCore as _, MapFlags};
 use nodelb_datapath::packets::Packet;
 
-use super::frames::{ACK, SYN, TCP, UDP, first, frame, read};
+use super::frames::{ACK, SYN, TCP, first, frame, read};
 use super::translation::{at, clear, source_port};
 use super::{DROP, Lists, NEXT, PacketHook, REDIRECT, REVERSE, SERVICE, V4, V6, with_node};
 
