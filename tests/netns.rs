@@ -108,6 +108,8 @@ mod outside_continuity;
 mod outside_devices;
 #[path = "netns/outside_flood.rs"]
 mod outside_flood;
+#[path = "netns/outside_hand_over.rs"]
+mod outside_hand_over;
 #[path = "netns/outside_load.rs"]
 mod outside_load;
 #[path = "netns/outside_more.rs"]
