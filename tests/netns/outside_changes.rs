@@ -25,7 +25,7 @@ fn in_lab(test: &str, body: impl FnOnce(&Host, &Lab, [Service; 2])) {
 }
 
 /// Makes the daemon read this configuration.
-fn reload(host: &Host, daemon: &Daemon, packets: &str, activity: &str) {
+pub(crate) fn reload(host: &Host, daemon: &Daemon, packets: &str, activity: &str) {
     host.configure(&PACKETS_ON.replace("mode = \"on\"", packets));
     daemon.signal(Signal::SIGHUP);
     eventually(activity, || get("/devices").is_some_and(|devices| devices.to_string().contains(activity)));

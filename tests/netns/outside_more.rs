@@ -12,7 +12,7 @@ use socket2::{Domain, Socket, Type};
 
 use crate::host::{Host, answer, eventually, is_served_by, socket};
 use crate::lab::{CLIENT, Lab, NODE_A, POD_A1, POD_B};
-use crate::lab_services::{ON_A1, ON_B, PACKETS_ON, Service};
+use crate::lab_services::{HOST_A, ON_A1, ON_B, PACKETS_ON, Service};
 use crate::outside::{TRANSPORTS, start};
 use crate::sandbox;
 use crate::talk::{SHORT, Server, TIMEOUT, Talk, ask};
@@ -328,6 +328,23 @@ fn a_direct_connection_to_a_backend_may_use_the_port_of_an_ended_one() {
                     socket.set_linger(Some(Duration::ZERO)).unwrap();
                 }
             }
+        }
+    });
+}
+
+/// The backend's end of a connection then stays in TIME_WAIT, and accepts the SYN of the next one.
+#[test]
+fn a_backend_of_the_host_that_closes_first_sees_the_same_port_again() {
+    in_lab("a_backend_of_the_host_that_closes_first_sees_the_same_port_again", |host, lab, _| {
+        let service = Service::new(3, &[HOST_A]);
+        let listener = TcpListener::bind(("0.0.0.0", service.backend_port())).unwrap();
+        let _daemon = start(host, &[&service]);
+        for number in 0..3 {
+            let client = lab.client.run(|| connect_from(40_000, &service.load_balancer()[0])).unwrap();
+            let (server, seen) = listener.accept().unwrap();
+            assert_eq!(seen.to_string(), format!("{}:40000", CLIENT[0]), "connection {number}");
+            drop(server);
+            assert_eq!((&client).read(&mut [0]).unwrap(), 0, "the backend has closed");
         }
     });
 }
