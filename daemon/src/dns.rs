@@ -32,5 +32,8 @@ pub use report::{DnsReport, NameReport, NameState, QueryResult};
 pub use run::{Started, start};
 
 #[cfg(test)]
+#[path = "dns/tests/interference.rs"]
+mod interference;
+#[cfg(test)]
 #[path = "dns/tests/server.rs"]
 mod server;

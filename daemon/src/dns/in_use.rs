@@ -126,8 +126,9 @@ impl InUse {
             return Some(Settled { has_changed, ..without_backends(named, entry, resolved?, Vec::new()) });
         }
         // At a start, the frontends that would refuse an address may be unknown.
-        let is_recalled = entry.is_recalled && self.used.contains_key(&named.slice);
-        if let Some(resolved) = resolved.as_ref().filter(|it| !it.backends.is_empty() && !is_recalled) {
+        let is_used = self.used.contains_key(&named.slice);
+        let is_new = |it: &&Resolved| !it.backends.is_empty() && !(it.is_recalled && is_used);
+        if let Some(resolved) = resolved.as_ref().filter(is_new) {
             return Some(self.take(named, entry, resolved));
         }
         let is_due = match told {

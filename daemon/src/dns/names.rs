@@ -12,7 +12,7 @@ use nodelb_core::model::service::SliceName;
 
 use super::answer::{Answer, Records, Ttl};
 use crate::files::merge::Names as Wanted;
-use crate::files::named::{Named, Question, RecordType};
+use crate::files::named::{DnsName, Named, Question, RecordType};
 
 /// The first pause after a failure, in milliseconds; each further failure doubles it.
 const FIRST_PAUSE: u64 = 1_000;
@@ -291,6 +291,12 @@ impl Names {
             count += usize::from(last.replace(&question.name) != Some(&question.name));
         }
         count
+    }
+
+    /// Whether there is a question about the name.
+    pub(super) fn has_name(&self, name: &DnsName) -> bool {
+        let first = Question { name: name.clone(), record: RecordType::A };
+        self.entries.range(first..).next().is_some_and(|(question, _)| question.name == *name)
     }
 
     /// Whether nothing is known about a question that was not asked since the start.

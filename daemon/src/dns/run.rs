@@ -25,13 +25,13 @@ use super::frontends::Frontends;
 use super::in_use::{InUse, Settled};
 use super::names::{Bounds, Names, Reply, Which};
 use super::report::{DnsReport, QueryResult, report};
-use super::servers::{MAX_SILENT, Servers};
+use super::servers::{Asking, MAX_SILENT, Servers};
 use super::state_file::{self, Saved};
 use super::system;
 use crate::config::{Dns, DnsServer};
 use crate::files::Batch;
 use crate::files::merge::inline_service;
-use crate::files::named::Question;
+use crate::files::named::{DnsName, Question};
 use crate::reconcile::OwnerHandle;
 
 /// How many batches of changes may wait to be received.
@@ -430,8 +430,9 @@ impl Running {
             for (server, result) in asked.tried {
                 let has_responded = result.as_ref().map_or_else(|failure| failure.has_responded, |_| true);
                 if let Some((question, _)) = &open {
-                    let names = self.names.count_names(MAX_SILENT);
-                    self.servers.note(server, (&question.name, names), has_responded, now);
+                    let is_asked = |name: &DnsName| self.names.has_name(name);
+                    let names = Asking { count: self.names.count_names(MAX_SILENT), is_asked: &is_asked };
+                    self.servers.note(server, (&question.name, &names), has_responded, now);
                 }
                 let result = result.unwrap_or_else(|failure| QueryResult::of_failure(&failure));
                 *self.report.queries.entry(result).or_default() += 1;

@@ -57,6 +57,14 @@ impl DnsServer {
     }
 }
 
+/// The names that are asked for.
+pub(super) struct Asking<'a> {
+    /// Their number, as far as it is below [`MAX_SILENT`].
+    pub(super) count: usize,
+    /// Whether the name is one of them.
+    pub(super) is_asked: &'a dyn Fn(&DnsName) -> bool,
+}
+
 /// The servers, and which of them did not respond lately.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Servers {
@@ -96,12 +104,11 @@ impl Servers {
         working.into_iter().chain(failed).map(|it| it.server).collect()
     }
 
-    /// Records whether the server responded to a question about the name. `names` is the number of all names, as far as
-    /// it is small.
+    /// Records whether the server responded to a question about the name. `names` are all names that are asked for.
     pub(super) fn note(
         &mut self,
         server: SocketAddr,
-        (name, names): (&DnsName, usize),
+        (name, names): (&DnsName, &Asking<'_>),
         has_responded: bool,
         now: Moment,
     ) {
@@ -111,10 +118,11 @@ impl Servers {
             asked.failed = None;
             return;
         }
+        asked.silent.retain(|silent| (names.is_asked)(silent));
         if asked.silent.len() < MAX_SILENT {
             asked.silent.insert(name.clone());
         }
-        if asked.silent.len() >= MAX_SILENT.min(names) {
+        if asked.silent.len() >= MAX_SILENT.min(names.count) {
             asked.failed = Some(now);
         }
     }

@@ -22,6 +22,8 @@ pub(super) struct Resolved {
     pub(super) problem: Option<Arc<str>>,
     /// Why addresses of the answer are left out: the first one with its reason.
     pub(super) refused: Option<String>,
+    /// Whether all of it follows from records of an earlier run.
+    pub(super) is_recalled: bool,
 }
 
 /// Whether an address and port is a frontend of nodelb in this protocol.
@@ -35,7 +37,8 @@ pub(super) fn resolve(named: &Named, names: &Names, is_frontend: IsFrontend<'_>)
         return None;
     }
     let mut resolved = Resolved { problem: entry.problem.clone(), ..Resolved::default() };
-    let mut collected = Collected { named, is_frontend, found: BTreeMap::new(), refused: None };
+    let is_recalled = entry.is_recalled;
+    let mut collected = Collected { named, is_frontend, found: BTreeMap::new(), refused: None, is_recalled };
     match entry.known.as_ref().map(|known| &known.records) {
         None => {}
         Some(Records::Addresses(addresses)) => {
@@ -46,7 +49,7 @@ pub(super) fn resolve(named: &Named, names: &Names, is_frontend: IsFrontend<'_>)
             resolved.problem = resolved.problem.or(problem);
         }
     }
-    resolved.refused = collected.refused;
+    (resolved.refused, resolved.is_recalled) = (collected.refused, collected.is_recalled);
     resolved.backends = collected.found.into_values().collect();
     if resolved.backends.is_empty() && resolved.problem.is_none() {
         let why = resolved.refused.clone().unwrap_or_else(|| "none of the targets has an address".into());
@@ -71,6 +74,7 @@ struct Collected<'a> {
     is_frontend: IsFrontend<'a>,
     found: BTreeMap<(Addr, u16), Backend>,
     refused: Option<String>,
+    is_recalled: bool,
 }
 
 impl Collected<'_> {
@@ -115,6 +119,7 @@ impl Collected<'_> {
                 }
                 problem = problem.or_else(|| entry.problem.clone().filter(|_| entry.known.is_some()));
                 if let Some(Known { records: Records::Addresses(addresses), .. }) = &entry.known {
+                    self.is_recalled &= entry.is_recalled;
                     addresses.iter().for_each(|addr| self.add(*addr, target.port, weight));
                 }
             }

@@ -35,17 +35,32 @@ fn name(text: &str) -> DnsName {
     DnsName::of_labels(text).unwrap()
 }
 
+fn note(servers: &mut Servers, of: SocketAddr, (name, count): (&DnsName, usize), has_responded: bool, now: Moment) {
+    servers.note(of, (name, &Asking { count, is_asked: &|_| true }), has_responded, now);
+}
+
+#[test]
+fn a_name_that_is_not_asked_for_any_more_is_no_evidence() {
+    let [a, b]: [SocketAddr; 2] = ["192.0.2.1:53", "192.0.2.2:53"].map(|text| text.parse().unwrap());
+    let mut servers = Servers::default();
+    servers.set(&[a, b]);
+    note(&mut servers, a, (&name("target.example"), 3), false, Moment(0));
+    let (web, is_asked) = (name("web.example"), |asked: &DnsName| asked.as_str() != "target.example");
+    servers.note(a, (&web, &Asking { count: 2, is_asked: &is_asked }), false, Moment(0));
+    assert_eq!(servers.in_order(Moment(1)), [a, b]);
+}
+
 #[test]
 fn a_server_that_does_not_respond_is_asked_last_for_a_while() {
     let [a, b]: [SocketAddr; 2] = ["192.0.2.1:53", "192.0.2.2:53"].map(|text| text.parse().unwrap());
     let (mut servers, web) = (Servers::default(), name("web.example"));
     assert!(servers.set(&[a, b]) && !servers.set(&[a, b]));
-    servers.note(a, (&web, 1), false, Moment(0));
+    note(&mut servers, a, (&web, 1), false, Moment(0));
     assert_eq!(servers.in_order(Moment(1)), [b, a]);
     assert_eq!(servers.in_order(Moment(LAST_FOR)), [a, b]);
-    servers.note(b, (&web, 1), false, Moment(1));
+    note(&mut servers, b, (&web, 1), false, Moment(1));
     assert_eq!(servers.in_order(Moment(2)), [a, b], "all of them are asked");
-    servers.note(a, (&web, 1), true, Moment(2));
+    note(&mut servers, a, (&web, 1), true, Moment(2));
     assert_eq!(servers.in_order(Moment(3)), [a, b]);
 }
 
@@ -55,18 +70,18 @@ fn a_server_is_not_asked_last_for_some_names_without_a_response() {
     let mut servers = Servers::default();
     servers.set(&[a, b]);
     for _ in 0..100 {
-        servers.note(a, (&name("one.example"), 3), false, Moment(0));
-        servers.note(a, (&name("two.example"), 3), false, Moment(0));
+        note(&mut servers, a, (&name("one.example"), 3), false, Moment(0));
+        note(&mut servers, a, (&name("two.example"), 3), false, Moment(0));
     }
     assert_eq!(servers.in_order(Moment(1)), [a, b]);
-    servers.note(a, (&name("three.example"), 3), false, Moment(1));
+    note(&mut servers, a, (&name("three.example"), 3), false, Moment(1));
     assert_eq!(servers.in_order(Moment(2)), [b, a], "it is silent about all of them");
     // Of many names, a few are enough; a response to any begins again.
-    servers.note(a, (&name("three.example"), 3), true, Moment(2));
+    note(&mut servers, a, (&name("three.example"), 3), true, Moment(2));
     for n in 1..MAX_SILENT {
-        servers.note(a, (&name(&format!("n{n}.example")), 10_000), false, Moment(3));
+        note(&mut servers, a, (&name(&format!("n{n}.example")), 10_000), false, Moment(3));
     }
     assert_eq!(servers.in_order(Moment(4)), [a, b]);
-    servers.note(a, (&name("last.example"), 10_000), false, Moment(5));
+    note(&mut servers, a, (&name("last.example"), 10_000), false, Moment(5));
     assert_eq!(servers.in_order(Moment(6)), [b, a]);
 }

@@ -1,0 +1,556 @@
+//! Non-interference between objects: whatever happens to one service (its name, the server's answers about it, its file,
+//! its slices, its health checks, the state file, in any order, with restarts at any point), no entry of another one
+//! changes, and it loses its own backends only if its operator says so or a documented hold has ended.
+//!
+//! `INTERFERENCE_SEQUENCES=n` sets the number of sequences, and `PROPTEST_RNG_SEED=n` repeats a run.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, LazyLock};
+
+use nodelb_core::change::Change;
+use nodelb_core::config::EngineConfig;
+use nodelb_core::datapath::Datapath;
+use nodelb_core::engine::Engine;
+use nodelb_core::memory::MemoryDatapath;
+use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::node::NodeFacts;
+use nodelb_core::model::service::{
+    Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
+};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use super::answer::{Answer, Records, Target};
+use super::frontends::Frontends;
+use super::in_use::{InUse, Settled};
+use super::names::{Bounds, MAX_PAUSE, Names, Reply, Which};
+use super::servers::{Asking, MAX_SILENT, Servers};
+use super::state_file::Saved;
+use crate::files::merge::{Merged, merge};
+use crate::files::named::{DnsName, RecordType};
+use crate::files::parse;
+
+/// The time of `dns.hold`, in milliseconds.
+const HOLD: u64 = 300_000;
+const BOUNDS: Bounds = Bounds { min_ttl: 1_000, max_ttl: 10_000, hold: Some(HOLD) };
+
+/// A rule without which the property must fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// The backends in use are stored, not only the last answers.
+    InUseIsStored,
+    /// The maps keep the backends of a name that had no records since the start.
+    UnknownIsHeld,
+    /// A name without an answer keeps no entry of a service that was removed.
+    OneNameIsNotAll,
+    /// An answer is judged by the frontends of the files, which the latest snapshot may lack.
+    FrontendsOfFiles,
+    /// A server that is silent about one name is not asked last about others.
+    SilenceAboutOneName,
+}
+
+/// The service that everything happens to has a name of this type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Address,
+    Srv,
+}
+
+/// What the first server says about the name. The second one knows no name at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Says {
+    Usable(u8),
+    /// The frontend of the other service.
+    OwnFrontend,
+    NoHost,
+    Empty,
+    NoSuchName,
+    Error,
+    /// Silence, while the other server responds.
+    Silence,
+    /// Silence of both servers.
+    Nothing,
+}
+
+/// What happens to names.json between two runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stored {
+    Kept,
+    Lost,
+    /// As an earlier version wrote it.
+    OfEarlierVersion,
+    /// Without what it has about the service.
+    Damaged,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Say(Says),
+    Wait(u64),
+    /// `is_rebooted`: the maps are empty. `is_broken`: the file of the service cannot be read at the start.
+    Restart {
+        stored: Stored,
+        is_rebooted: bool,
+        is_broken: bool,
+    },
+    /// The file can be read again.
+    Repair,
+    /// The slice in Kubernetes has this many endpoints; `None`: it is removed.
+    Endpoints(Option<u8>),
+    /// A health check of the service's backend fails, or does not any more.
+    Check(bool),
+}
+
+const A: &str = "198.51.100.10:80";
+const B: &str = "198.51.100.11:8080";
+const D: &str = "198.51.100.12:80";
+const C: &str = "198.51.100.13:80";
+const KA: &str = "198.51.100.14:80";
+const B_BACKEND: &str = "192.0.2.9:8080";
+const C_BACKEND: &str = "192.0.2.19:80";
+
+fn l4(text: &str) -> L4Addr {
+    let at: SocketAddr = text.parse().unwrap();
+    L4Addr::new(Addr::from(at.ip()), at.port(), Protocol::Tcp)
+}
+
+/// The content of the directory: the broken service's file may be unreadable, and one service is there at first only.
+fn merged(form: Form, has_a: bool, has_d: bool) -> &'static Merged {
+    static ALL: LazyLock<BTreeMap<(bool, bool, bool), Merged>> = LazyLock::new(|| {
+        let all = (0..8).map(|bits| (bits & 1 > 0, bits & 2 > 0, bits & 4 > 0));
+        all.map(|(is_srv, has_a, has_d)| ((is_srv, has_a, has_d), read_files(is_srv, has_a, has_d))).collect()
+    });
+    &ALL[&(form == Form::Srv, has_a, has_d)]
+}
+
+fn read_files(is_srv: bool, has_a: bool, has_d: bool) -> Merged {
+    let from = if is_srv { "backends-from = \"srv:_http._tcp.a.example\"" } else { "backends = [\"a.example:8080\"]" };
+    let entry = |name: &str, frontend: &str, backends: &str| {
+        format!("[[service]]\nname = \"shop/{name}\"\nfrontends = [\"{frontend}\"]\n{backends}\n")
+    };
+    let files = [
+        ("a.toml", has_a.then(|| entry("a", A, from))),
+        ("b.toml", Some(entry("b", B, "backends = [\"b.example:8080\"]"))),
+        ("d.toml", has_d.then(|| entry("d", D, "backends = [\"192.0.2.99:80\"]"))),
+    ];
+    let content = |(path, text): (&str, Option<String>)| {
+        let path = PathBuf::from(path);
+        let content = parse(&path, text?.as_bytes()).unwrap_or_else(|problems| panic!("{problems:?}"));
+        Some((path, Arc::new(content)))
+    };
+    merge(&files.into_iter().filter_map(content).collect())
+}
+
+/// A service in Kubernetes with its slice.
+fn of_kubernetes(name: &str, frontend: &str, backends: &[SocketAddr]) -> [Change; 2] {
+    let frontend = l4(frontend);
+    let service = ServiceName::new("k", name);
+    let kind = FrontendKind::ClusterIP;
+    let frontends = vec![FrontendSpec { addr: frontend.addr, port: frontend.port, kind }];
+    let backends = backends.iter().map(|at| Backend::new(Addr::from(at.ip()), at.port())).collect();
+    [
+        Change::UpsertService(Service {
+            ports: vec![ServicePort { name: "".into(), protocol: Protocol::Tcp, frontends }],
+            ..Service::new(service.clone(), Source::Kubernetes)
+        }),
+        Change::UpsertSlice(Slice {
+            name: SliceName::new("k", name),
+            service,
+            source: Source::Kubernetes,
+            origin: Origin::default(),
+            ports: vec![SlicePort { name: "".into(), protocol: Protocol::Tcp, backends }],
+            problem: None,
+        }),
+    ]
+}
+
+/// The resolver with the engine, as in `run`, without sockets, tasks and a clock.
+struct Node {
+    without: Option<Rule>,
+    form: Form,
+    now: Moment,
+    says: Says,
+    servers: Servers,
+    names: Names,
+    in_use: InUse,
+    frontends: Frontends,
+    files: Merged,
+    sent: BTreeMap<SliceName, Slice>,
+    is_complete: bool,
+    is_broken: bool,
+    has_d: bool,
+    engine: Engine,
+    datapath: MemoryDatapath,
+    endpoints: Option<u8>,
+    /// What the service must have: its last usable backend, unless a hold has ended or everything is lost.
+    expected: Option<String>,
+    /// Whether names.json has it.
+    is_stored: bool,
+    /// The time since which each answer of this run was that the name does not exist.
+    gone_since: Option<Moment>,
+}
+
+fn servers() -> [SocketAddr; 2] {
+    ["192.0.2.53:53", "192.0.2.54:53"].map(|text| text.parse().unwrap())
+}
+
+fn new_engine(datapath: &MemoryDatapath) -> Engine {
+    let sources = [Source::Files, Source::Kubernetes].into();
+    let config = EngineConfig { sources, max_services: 2_000, ..EngineConfig::default() };
+    let mut engine = Engine::new(config, datapath.dump().unwrap());
+    engine.change(Change::Node(NodeFacts::default()));
+    engine
+}
+
+fn new_servers() -> Servers {
+    let mut list = Servers::default();
+    list.set(&servers());
+    list
+}
+
+impl Node {
+    fn new(form: Form, without: Option<Rule>) -> Self {
+        let datapath = MemoryDatapath::new(crate::config::Config::default().limits());
+        let mut node = Self {
+            without,
+            form,
+            now: Moment(0),
+            says: Says::Usable(1),
+            servers: new_servers(),
+            names: Names::new(BOUNDS, 1, BTreeMap::new()),
+            in_use: InUse::default(),
+            frontends: Frontends::default(),
+            files: Merged::default(),
+            sent: BTreeMap::new(),
+            is_complete: false,
+            is_broken: false,
+            has_d: true,
+            engine: new_engine(&datapath),
+            datapath,
+            endpoints: Some(1),
+            expected: None,
+            is_stored: false,
+            gone_since: None,
+        };
+        node.start();
+        node
+    }
+
+    fn has(&self, rule: Rule) -> bool {
+        self.without != Some(rule)
+    }
+
+    /// What follows a start of the daemon: the stored state of Kubernetes, and the files.
+    fn start(&mut self) {
+        let changes = of_kubernetes("c", C, &[C_BACKEND.parse().unwrap()]);
+        changes.into_iter().for_each(|change| self.engine.change(change));
+        self.change_endpoints();
+        self.engine.change(Change::Synced { source: Source::Kubernetes, incomplete: None });
+        self.read_files();
+        self.go_on();
+    }
+
+    fn change_endpoints(&mut self) {
+        let backends = |count: u8| (0..count).map(|host| SocketAddr::from(([192, 0, 2, 120 + host], 80)));
+        match self.endpoints {
+            Some(count) => {
+                let changes = of_kubernetes("a", KA, &backends(count).collect::<Vec<_>>());
+                changes.into_iter().for_each(|change| self.engine.change(change));
+            }
+            None => self.engine.change(Change::RemoveSlice(SliceName::new("k", "a"), Source::Kubernetes)),
+        }
+    }
+
+    /// A batch of the file source.
+    fn read_files(&mut self) {
+        let new = merged(self.form, !self.is_broken, self.has_d);
+        let changes = self.files.changes_to(new);
+        self.files = new.clone();
+        let is_start = !self.is_complete && self.has(Rule::UnknownIsHeld);
+        self.names.follow(new.names(), self.now);
+        self.in_use.follow(&new.names(), is_start);
+        self.frontends.note(&changes);
+        changes.into_iter().for_each(|change| self.engine.change(change));
+        if self.is_broken {
+            let incomplete = Some("a.toml is broken".into());
+            self.engine.change(Change::Synced { source: Source::Files, incomplete });
+        }
+        self.publish();
+    }
+
+    /// Asks what is due, and tells the engine, until nothing is due.
+    fn go_on(&mut self) {
+        loop {
+            let mut was_due = false;
+            while let Some(question) = self.names.take_due(self.now, Which::All) {
+                was_due = true;
+                let reply = self.ask(&question.name, question.record);
+                self.names.answer(&question, reply, self.now, self.now.0 / 1_000);
+            }
+            self.publish();
+            if !was_due {
+                return;
+            }
+        }
+    }
+
+    fn publish(&mut self) {
+        let unanswered = !self.has(Rule::OneNameIsNotAll)
+            && self.names.entries().any(|(_, entry)| entry.known.is_none() && !entry.was_answered);
+        let is_now_complete = !self.is_complete && !self.is_broken && !self.names.has_unheard() && !unanswered;
+        if is_now_complete {
+            self.is_complete = true;
+            self.names.forget_recalled();
+            self.in_use.forget_recalled();
+            self.names.mark_all_dirty();
+        }
+        let snapshot = self.engine.snapshot(self.now);
+        let has_files = self.has(Rule::FrontendsOfFiles);
+        let is_frontend = |address: L4Addr| has_files && self.frontends.has(address) || snapshot.is_frontend(address);
+        for name in self.names.take_dirty() {
+            let Some(named) = self.names.wanted().get(&name).cloned() else { continue };
+            let told = self.in_use.told(&name, self.sent.contains_key(&name), self.is_complete);
+            let settled = self.in_use.settle(&named, &self.names, &is_frontend, told);
+            let Some(Settled { slice, .. }) = settled else { continue };
+            self.sent.insert(name, slice.clone());
+            self.engine.change(Change::UpsertSlice(slice));
+        }
+        if is_now_complete {
+            self.engine.change(Change::Synced { source: Source::Files, incomplete: None });
+        }
+        for _ in 0..3 {
+            self.engine.reconcile(&mut self.datapath, self.now);
+        }
+    }
+
+    /// What the servers say to a question, and how they behave.
+    fn ask(&mut self, name: &DnsName, record: RecordType) -> Reply {
+        let is_a = name.as_str().ends_with("a.example");
+        let count = self.names.count_names(MAX_SILENT);
+        for server in self.servers.in_order(self.now) {
+            let is_first = server == servers()[0];
+            let says = match (is_first, is_a) {
+                (true, true) => self.says,
+                (true, false) => Says::Usable(9),
+                (false, true) if self.says == Says::Nothing => Says::Nothing,
+                (false, _) => Says::NoSuchName,
+            };
+            let has_responded = !matches!(says, Says::Silence | Says::Nothing);
+            let count = if self.has(Rule::SilenceAboutOneName) { count } else { 1 };
+            let names = Asking { count, is_asked: &|name| self.names.has_name(name) };
+            self.servers.note(server, (name, &names), has_responded, self.now);
+            if let Some(answer) = answer(says, record) {
+                if is_a {
+                    self.expect(&answer, record, is_first && matches!(says, Says::Usable(_)));
+                }
+                return Reply::Answered(server.to_string().into(), answer);
+            }
+        }
+        Reply::Failed("no server answers".into())
+    }
+
+    /// Notes what follows for the service from an answer about its own name, or about that of its target.
+    fn expect(&mut self, answer: &Answer, record: RecordType, is_usable: bool) {
+        if record == RecordType::Srv || self.form == Form::Address {
+            let is_gone = matches!(answer, Answer::NoSuchName(_));
+            self.gone_since = is_gone.then(|| self.gone_since.unwrap_or(self.now));
+            if self.gone_since.is_some_and(|since| self.now.0 - since.0 >= HOLD) {
+                self.expected = None;
+            }
+        }
+        if let Says::Usable(host) = self.says
+            && is_usable
+            && record == RecordType::A
+        {
+            self.expected = Some(format!("192.0.2.{host}:8080"));
+            self.is_stored = true;
+        }
+    }
+
+    fn restart(&mut self, stored: Stored, is_rebooted: bool, is_broken: bool) {
+        let mut saved = Saved { answers: self.names.known(), in_use: self.in_use.saved() };
+        let is_of_a = |text: &str| text.contains("a.example");
+        if !self.has(Rule::InUseIsStored) {
+            saved.in_use.clear();
+        }
+        match stored {
+            Stored::Kept => {}
+            Stored::Lost => saved = Saved::default(),
+            Stored::OfEarlierVersion => saved.in_use.clear(),
+            Stored::Damaged => {
+                saved.answers.retain(|question, _| !is_of_a(question.name.as_str()));
+                saved.in_use.retain(|slice, _| !is_of_a(&slice.name));
+            }
+        }
+        self.is_stored &= stored == Stored::Kept;
+        if is_rebooted {
+            self.datapath = MemoryDatapath::new(crate::config::Config::default().limits());
+        }
+        // Neither names.json nor the maps have it, such as after a reboot with a broken file.
+        if !self.is_stored && self.backends(A).is_none_or(|backends| backends.is_empty()) {
+            self.expected = None;
+        }
+        self.names = Names::new(BOUNDS, 1, saved.answers);
+        self.in_use = InUse::new(saved.in_use);
+        self.servers = new_servers();
+        (self.frontends, self.files, self.sent) = (Frontends::default(), Merged::default(), BTreeMap::new());
+        (self.is_complete, self.is_broken, self.has_d, self.gone_since) = (false, is_broken, false, None);
+        self.engine = new_engine(&self.datapath);
+        self.start();
+    }
+
+    fn apply(&mut self, step: Step) {
+        match step {
+            Step::Say(says) => self.says = says,
+            Step::Wait(millis) => {
+                // As often as the daemon would ask.
+                let end = Moment(self.now.0 + millis);
+                while self.now < end {
+                    self.now = Moment((self.now.0 + MAX_PAUSE / 3).min(end.0));
+                    self.go_on();
+                }
+            }
+            Step::Restart { stored, is_rebooted, is_broken } => self.restart(stored, is_rebooted, is_broken),
+            Step::Repair => {
+                if self.is_broken {
+                    self.is_broken = false;
+                    self.read_files();
+                }
+            }
+            Step::Endpoints(count) => {
+                self.endpoints = count;
+                self.change_endpoints();
+            }
+            Step::Check(has_failed) => {
+                let at = self.expected.as_deref().map(l4).filter(|_| has_failed);
+                let failed = at.into_iter().map(|at| ((at.addr, at.port), "refused".into())).collect();
+                self.engine.change(Change::Quarantine(ServiceName::new("shop", "a"), failed));
+            }
+        }
+        self.go_on();
+    }
+
+    /// The backends that an address leads to; `None` if it is no frontend.
+    fn backends(&self, address: &str) -> Option<BTreeSet<String>> {
+        let dump = self.datapath.dump().unwrap();
+        let entry = dump.services.get(&dump.frontends.get(&l4(address))?.service)?;
+        Some(
+            entry.cluster.iter().map(|slot| SocketAddr::new(slot.addr.addr.ip(), slot.addr.port).to_string()).collect(),
+        )
+    }
+
+    /// Whether the property holds; otherwise why not.
+    fn check(&self) -> Result<(), String> {
+        let leads = |address: &str, to: &str| match self.backends(address) {
+            Some(backends) if backends == [to.to_owned()].into() => Ok(()),
+            found => Err(format!("{address} leads to {found:?}, not to {to}")),
+        };
+        leads(B, B_BACKEND)?;
+        leads(C, C_BACKEND)?;
+        // The server knows its name, so that it is not held either.
+        let of_b = self.sent.values().find(|slice| &*slice.service.name == "b" && slice.problem.is_some());
+        if let Some(Slice { problem: Some(why), .. }) = of_b {
+            return Err(format!("{B} is held: {why}"));
+        }
+        let is_d_there = self.backends(D).is_some();
+        if is_d_there && !self.has_d && !self.is_broken {
+            return Err(format!("{D} was removed and is still there"));
+        }
+        match &self.expected {
+            Some(expected) if !(self.is_broken && self.backends(A).is_none()) => leads(A, expected),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn answer(says: Says, record: RecordType) -> Option<Answer> {
+    let addresses = |text: String| Records::Addresses(vec![text.parse().unwrap()]);
+    Some(match (says, record) {
+        (Says::Silence | Says::Nothing | Says::Error, _) => return None,
+        (Says::Empty, _) => Answer::Empty(Some(2)),
+        (Says::NoSuchName, _) => Answer::NoSuchName(Some(2)),
+        (_, RecordType::Srv) => {
+            let (name, port) = (DnsName::of_labels("host.a.example").unwrap(), 8_080);
+            Answer::Records(
+                Records::Targets(vec![Target { priority: 0, weight: 1, port, name, addresses: Vec::new() }]),
+                2,
+            )
+        }
+        (Says::Usable(host), _) => Answer::Records(addresses(format!("192.0.2.{host}")), 2),
+        (Says::OwnFrontend, _) => Answer::Records(addresses("198.51.100.11".into()), 2),
+        (Says::NoHost, _) => Answer::Records(addresses("0.0.0.0".into()), 2),
+    })
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let says = prop_oneof![
+        3 => (1_u8..8).prop_map(Says::Usable),
+        2 => Just(Says::OwnFrontend),
+        1 => Just(Says::NoHost),
+        2 => Just(Says::Empty),
+        2 => Just(Says::NoSuchName),
+        1 => Just(Says::Error),
+        2 => Just(Says::Silence),
+        2 => Just(Says::Nothing),
+    ];
+    let stored = prop_oneof![
+        2 => Just(Stored::Kept),
+        1 => Just(Stored::Lost),
+        1 => Just(Stored::OfEarlierVersion),
+        1 => Just(Stored::Damaged),
+    ];
+    let restart = (stored, prop::bool::weighted(0.2), prop::bool::weighted(0.15))
+        .prop_map(|(stored, is_rebooted, is_broken)| Step::Restart { stored, is_rebooted, is_broken });
+    prop_oneof![
+        5 => says.prop_map(Step::Say),
+        4 => prop_oneof![4 => 0_u64..20_000, 1 => Just(HOLD + 60_000)].prop_map(Step::Wait),
+        4 => restart,
+        1 => Just(Step::Repair),
+        1 => prop::option::of(0_u8..3).prop_map(Step::Endpoints),
+        1 => any::<bool>().prop_map(Step::Check),
+    ]
+}
+
+fn any_sequence() -> impl Strategy<Value = (Form, Vec<Step>)> {
+    (prop_oneof![Just(Form::Address), Just(Form::Srv)], prop::collection::vec(any_step(), 1..14))
+}
+
+fn run(form: Form, steps: &[Step], without: Option<Rule>) -> Result<(), String> {
+    let mut node = Node::new(form, without);
+    node.check()?;
+    for (number, step) in steps.iter().enumerate() {
+        node.apply(*step);
+        node.check().map_err(|why| format!("after step {number}, {step:?}: {why}"))?;
+    }
+    Ok(())
+}
+
+fn runner(cases: u32) -> TestRunner {
+    TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() })
+}
+
+#[test]
+fn what_happens_to_one_service_changes_no_other_and_takes_nothing_from_it() {
+    let cases = std::env::var("INTERFERENCE_SEQUENCES").ok().and_then(|text| text.parse().ok()).unwrap_or(2_000);
+    let result =
+        runner(cases).run(&any_sequence(), |(form, steps)| run(form, &steps, None).map_err(TestCaseError::fail));
+    result.unwrap_or_else(|failed| panic!("{failed}"));
+}
+
+#[test]
+fn without_one_of_the_rules_something_is_lost() {
+    for rule in [
+        Rule::InUseIsStored,
+        Rule::UnknownIsHeld,
+        Rule::OneNameIsNotAll,
+        Rule::FrontendsOfFiles,
+        Rule::SilenceAboutOneName,
+    ] {
+        let result = runner(5_000)
+            .run(&any_sequence(), |(form, steps)| run(form, &steps, Some(rule)).map_err(TestCaseError::fail));
+        assert!(result.is_err(), "{rule:?} can be removed, and nothing is lost");
+    }
+}
