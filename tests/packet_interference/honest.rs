@@ -154,6 +154,11 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// The number of the user.
+    pub(crate) fn number(&self) -> u8 {
+        self.label.user
+    }
+
     pub(crate) fn new(number: u8) -> Self {
         let user = User::of(number);
         Self {

@@ -272,7 +272,7 @@ impl Player<'_> {
                 _ if !client.is_tcp() => continue,
                 (true, _) if is_crowd || is_flood => client.connection(),
                 (false, true) => client.connection() + 1,
-                (false, _) if is_flood && client.user().numbers.0 == service => client.connection() + 1,
+                (false, _) if is_flood && User::of(client.number()).numbers.0 == service => client.connection() + 1,
                 _ => continue,
             };
             *excused = Some(excused.map_or(first, |before: u8| before.min(first)));
