@@ -79,7 +79,6 @@ fn differences(kernel: &mut Kernel, world: &World, steps: &[Step]) -> (String, u
 }
 
 #[test]
-#[ignore = "the function still shows differences: see packet_interference/regressions.rs"]
 fn strangers_change_nothing_with_the_programs() {
     sandbox::run("sequences::strangers_change_nothing_with_the_programs", |_| {
         let (seed, sequences) = (number("SEQUENCE_SEED", 1), number("SEQUENCE_CASES", 200));
