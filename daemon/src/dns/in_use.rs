@@ -51,7 +51,7 @@ pub(super) struct InUse {
 
 /// Whether the owner task has the slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum Reported {
     /// It has.
     Before,
     /// It has not, and waits for it.
@@ -95,12 +95,12 @@ impl InUse {
         self.recalled.clear();
     }
 
-    /// Whether the owner task has the slice: whether it was told, and whether it knows that the files were read completely.
-    pub(super) fn told(&self, slice: &SliceName, is_told: bool, is_complete: bool) -> Told {
-        match is_told {
-            true => Told::Before,
-            false if is_complete && self.unknown.contains(slice) => Told::Overdue,
-            false => Told::NotYet,
+    /// Whether the owner task has the slice: whether it was reported, and whether it knows that the files were read completely.
+    pub(super) fn reported(&self, slice: &SliceName, is_reported: bool, is_complete: bool) -> Reported {
+        match is_reported {
+            true => Reported::Before,
+            false if is_complete && self.unknown.contains(slice) => Reported::Overdue,
+            false => Reported::NotYet,
         }
     }
 
@@ -116,7 +116,7 @@ impl InUse {
         named: &Named,
         names: &Names,
         is_frontend: IsFrontend<'_>,
-        told: Told,
+        reported: Reported,
     ) -> Option<Settled> {
         let entry = names.entry(&named.question)?;
         let resolved = resolve(named, names, is_frontend);
@@ -127,14 +127,14 @@ impl InUse {
         }
         // At a start, the frontends that would refuse an address may be unknown.
         let is_used = self.used.contains_key(&named.slice);
-        let is_new = |it: &&Resolved| !it.backends.is_empty() && !(it.is_recalled && is_used);
+        let is_new = |it: &&Resolved| !(it.backends.is_empty() || it.is_recalled && is_used);
         if let Some(resolved) = resolved.as_ref().filter(is_new) {
             return Some(self.take(named, entry, resolved));
         }
-        let is_due = match told {
-            Told::Before => false,
-            Told::NotYet => self.used.contains_key(&named.slice),
-            Told::Overdue => true,
+        let is_due = match reported {
+            Reported::Before => false,
+            Reported::NotYet => self.used.contains_key(&named.slice),
+            Reported::Overdue => true,
         };
         if resolved.is_none() && !is_due {
             return None;
@@ -143,11 +143,11 @@ impl InUse {
         if let Some(used) = self.used.get(&named.slice) {
             let problem = resolved.problem;
             let origin = origin(&named.question, Some((&used.server, used.since)));
-            let slice = slice_of(named, origin, ports(named, used.backends(named)));
+            let slice = slice_of(named, origin, ports(named, &used.backends(named)));
             return Some(Settled { slice: Slice { problem, ..slice }, refused: resolved.refused, has_changed: false });
         }
         let is_unknown = self.unknown.contains(&named.slice);
-        let ports = if is_unknown { ports(named, Vec::new()) } else { Vec::new() };
+        let ports = if is_unknown { ports(named, &[]) } else { Vec::new() };
         Some(without_backends(named, entry, resolved, ports))
     }
 
@@ -164,7 +164,7 @@ impl InUse {
             since: known.map_or(0, |known| known.since),
         };
         let origin = origin(&named.question, known.map(|known| (&known.server, known.since)));
-        let slice = slice_of(named, origin, ports(named, used.backends(named)));
+        let slice = slice_of(named, origin, ports(named, &used.backends(named)));
         let has_changed = self.used.get(&named.slice) != Some(&used);
         if has_changed {
             self.used.insert(named.slice.clone(), used);
@@ -204,11 +204,11 @@ impl Used {
     }
 }
 
-fn ports(named: &Named, backends: Vec<Backend>) -> Vec<SlicePort> {
+fn ports(named: &Named, backends: &[Backend]) -> Vec<SlicePort> {
     let port = |protocol: &Protocol| SlicePort {
         name: Arc::clone(&named.port),
         protocol: *protocol,
-        backends: backends.clone(),
+        backends: backends.to_vec(),
     };
     named.protocols.iter().map(port).collect()
 }

@@ -366,8 +366,8 @@ impl Running {
         for name in dirty {
             let Some(named) = self.names.wanted().get(&name).cloned() else { continue };
             let before = self.sent.get(&name);
-            let told = self.in_use.told(&name, before.is_some(), self.is_complete);
-            let Some(settled) = self.in_use.settle(&named, &self.names, &is_frontend, told) else { continue };
+            let reported = self.in_use.reported(&name, before.is_some(), self.is_complete);
+            let Some(settled) = self.in_use.settle(&named, &self.names, &is_frontend, reported) else { continue };
             let Settled { slice: new, refused, has_changed } = settled;
             self.is_outdated |= has_changed;
             match refused {

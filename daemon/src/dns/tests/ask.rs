@@ -153,7 +153,8 @@ async fn a_response_that_says_nothing_is_reported_as_such_and_the_server_has_res
         other.queries[0].set_name(Name::from_ascii("other.example.").unwrap());
         vec![other.to_vec().unwrap()]
     };
-    let replies: [(fn(&[u8]) -> Vec<Vec<u8>>, &str); 2] = [
+    type Replies = fn(&[u8]) -> Vec<Vec<u8>>;
+    let replies: [(Replies, &str); 2] = [
         (cut, "sends an answer that cannot be decoded"),
         (other, "sends something else than an answer to the question"),
     ];

@@ -52,7 +52,8 @@ impl Rig {
     /// The backends of the port; `None` without the port.
     fn slice(&mut self, refused: &str) -> Option<Vec<String>> {
         let refused: Option<Addr> = refused.parse().ok();
-        let settled = self.in_use.settle(&named(), &self.names, &|it| Some(it.addr) == refused, Told::Overdue).unwrap();
+        let settled =
+            self.in_use.settle(&named(), &self.names, &|it| Some(it.addr) == refused, Reported::Overdue).unwrap();
         let port = settled.slice.ports.first()?;
         Some(port.backends.iter().map(|it| it.addr.to_string()).collect())
     }

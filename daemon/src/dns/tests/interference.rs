@@ -312,8 +312,8 @@ impl Node {
         let is_frontend = |address: L4Addr| has_files && self.frontends.has(address) || snapshot.is_frontend(address);
         for name in self.names.take_dirty() {
             let Some(named) = self.names.wanted().get(&name).cloned() else { continue };
-            let told = self.in_use.told(&name, self.sent.contains_key(&name), self.is_complete);
-            let settled = self.in_use.settle(&named, &self.names, &is_frontend, told);
+            let reported = self.in_use.reported(&name, self.sent.contains_key(&name), self.is_complete);
+            let settled = self.in_use.settle(&named, &self.names, &is_frontend, reported);
             let Some(Settled { slice, .. }) = settled else { continue };
             self.sent.insert(name, slice.clone());
             self.engine.change(Change::UpsertSlice(slice));

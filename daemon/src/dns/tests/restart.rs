@@ -5,8 +5,11 @@ use super::*;
 const OTHER: &str =
     "[[service]]\nname = \"shop/other\"\nfrontends = [\"198.51.100.11:8080\"]\nbackends = [\"192.0.2.9:80\"]\n";
 
-/// The selected backends, but for those of the other service.
-fn held(backend: &str) -> impl Fn(&[(Status, Option<String>)], &BTreeSet<String>) -> bool {
+/// A row's status and error.
+type StatusRow = (Status, Option<String>);
+
+/// Whether a service is held with this backend; that of the other service does not count.
+fn held(backend: &str) -> impl Fn(&[StatusRow], &BTreeSet<String>) -> bool {
     move |rows, backends| {
         let others = backends.iter().filter(|it| !it.starts_with("192.0.2.9:")).collect::<Vec<_>>();
         others == [backend] && rows.iter().any(|(status, _)| *status == Status::Held)
@@ -32,7 +35,7 @@ async fn a_restart_while_no_target_has_an_address_keeps_the_backends() {
         if let Some(script) = script {
             server.set(owner, SRV, script);
         }
-        let mut rig = Rig::with(vec![server.address], scratch.path(), bounds(), maps);
+        let mut rig = Rig::with(&[server.address], scratch.path(), bounds(), maps);
         rig.file(&service(FROM)).await;
         rig.serves(Status::Held, &["192.0.2.7:9000"]).await;
         rig.settle(500).await;
@@ -61,7 +64,7 @@ async fn a_restart_while_the_answer_is_a_frontend_keeps_the_backends() {
             Some(text) => std::fs::write(&path, text).unwrap(),
             None => std::fs::remove_file(&path).unwrap(),
         }
-        let mut rig = Rig::with(vec![server.address], scratch.path(), bounds(), maps);
+        let mut rig = Rig::with(&[server.address], scratch.path(), bounds(), maps);
         rig.file(&format!("{OTHER}{}", service(WEB))).await;
         rig.until("held", held("192.0.2.7:8080")).await;
         rig.settle(1_500).await;
@@ -91,7 +94,7 @@ async fn a_first_answer_without_records_does_not_empty_what_the_maps_have() {
         std::fs::remove_file(scratch.path().join("names.json")).unwrap();
         server.set(name, record, negative.clone());
         let bounds = Bounds { hold: Some(2_500), ..bounds() };
-        let mut rig = Rig::with(vec![server.address], scratch.path(), bounds, maps);
+        let mut rig = Rig::with(&[server.address], scratch.path(), bounds, maps);
         rig.file(&service(backends)).await;
         rig.serves(Status::Held, &["192.0.2.7:8080"]).await;
         assert!(rig.error().ends_with("192.0.2.7:8080/TCP stays in use"), "{}", rig.error());
@@ -119,7 +122,7 @@ async fn a_name_that_no_server_answers_for_keeps_no_other_service() {
     std::fs::remove_file(scratch.path().join("names.json")).unwrap();
     for script in [Script::Code(ResponseCode::ServFail), Script::Silence] {
         server.set("web.example", A, script);
-        let mut rig = Rig::with(vec![server.address], scratch.path(), bounds(), maps);
+        let mut rig = Rig::with(&[server.address], scratch.path(), bounds(), maps);
         rig.file(&service(WEB)).await;
         rig.serves(Status::Held, &["192.0.2.7:8080"]).await;
         assert_eq!(rig.datapath.dump().unwrap().frontends.len(), 1 + CANARIES.len());

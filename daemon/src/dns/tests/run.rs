@@ -56,10 +56,10 @@ fn ask_timeouts() -> DnsTimeouts {
 
 impl Rig {
     async fn start(server: &Server, directory: &Path, bounds: Bounds) -> Self {
-        Self::with(vec![server.address], directory, bounds, MemoryDatapath::new(limits()))
+        Self::with(&[server.address], directory, bounds, MemoryDatapath::new(limits()))
     }
 
-    fn with(servers: Vec<SocketAddr>, directory: &Path, bounds: Bounds, datapath: MemoryDatapath) -> Self {
+    fn with(servers: &[SocketAddr], directory: &Path, bounds: Bounds, datapath: MemoryDatapath) -> Self {
         let realised = if datapath.dump().is_ok() { datapath.dump().unwrap() } else { Realised::default() };
         let config = EngineConfig { sources: [Source::Files].into(), max_services: 2_000, ..EngineConfig::default() };
         let mut engine = Engine::new(config, realised);
@@ -376,8 +376,8 @@ async fn the_second_server_answers_while_the_first_one_fails() {
     let (first, second, scratch) = (Server::start().await, Server::start().await, tempfile::tempdir().unwrap());
     first.set("web.example", A, Script::Silence);
     second.set_addresses("web.example", 1, &["192.0.2.1"]);
-    let servers = vec![first.address, second.address];
-    let mut rig = Rig::with(servers, scratch.path(), bounds(), MemoryDatapath::new(limits()));
+    let servers = [first.address, second.address];
+    let mut rig = Rig::with(&servers, scratch.path(), bounds(), MemoryDatapath::new(limits()));
     rig.file(&service(WEB)).await;
     rig.serves(Status::Ok, &["192.0.2.1:8080"]).await;
     rig.settle(500).await;
@@ -392,8 +392,8 @@ async fn a_server_that_answers_with_an_error_stays_the_first() {
     first.set("broken.example", A, Script::Code(ResponseCode::ServFail));
     first.set_addresses("web.example", 1, &["192.0.2.1"]);
     second.set("broken.example", A, Script::Code(ResponseCode::Refused));
-    let servers = vec![first.address, second.address];
-    let mut rig = Rig::with(servers, scratch.path(), bounds(), MemoryDatapath::new(limits()));
+    let servers = [first.address, second.address];
+    let mut rig = Rig::with(&servers, scratch.path(), bounds(), MemoryDatapath::new(limits()));
     let broken =
         "[[service]]\nname = \"shop/broken\"\nfrontends = [\"198.51.100.11:80\"]\nbackends = [\"broken.example:80\"]\n";
     rig.file(&format!("{broken}{}", service(WEB))).await;
@@ -451,14 +451,14 @@ async fn a_restart_without_a_server_keeps_the_backends() {
     assert!(scratch.path().join("names.json").exists());
 
     // With the last answers.
-    let mut rig = Rig::with(vec![dead], scratch.path(), bounds(), maps);
+    let mut rig = Rig::with(&[dead], scratch.path(), bounds(), maps);
     rig.file(&service(WEB)).await;
     rig.serves(Status::Held, &["192.0.2.1:8080"]).await;
     let maps = rig.end().await;
 
     // Without them, the maps still have the backend.
     std::fs::remove_file(scratch.path().join("names.json")).unwrap();
-    let mut rig = Rig::with(vec![dead], scratch.path(), bounds(), maps);
+    let mut rig = Rig::with(&[dead], scratch.path(), bounds(), maps);
     rig.file(&service(WEB)).await;
     rig.settle(1_000).await;
     assert_eq!(rig.backends(), ["192.0.2.1:8080".to_owned()].into());
@@ -516,7 +516,7 @@ async fn the_servers_of_the_system_are_read_again() {
     let (first, scratch) = (Server::start().await, tempfile::tempdir().unwrap());
     first.set_addresses("web.example", 1, &["192.0.2.1"]);
     std::fs::write(scratch.path().join("resolv.conf"), "search example\nnameserver 127.0.0.9\n").unwrap();
-    let mut rig = Rig::with(Vec::new(), scratch.path(), bounds(), MemoryDatapath::new(limits()));
+    let mut rig = Rig::with(&[], scratch.path(), bounds(), MemoryDatapath::new(limits()));
     rig.file(&service(WEB)).await;
     rig.until("no answer", |rows, _| {
         rows.iter().any(|(_, error)| error.as_ref().is_some_and(|it| it.contains("127.0.0.9:53")))
