@@ -120,13 +120,16 @@ pub async fn start(
     Ok(Some(Started { published, tasks: [supervisor, source] }))
 }
 
-/// Starts the supervisor, which keeps a connection to an apiserver. Returns the connection, its report, and the task.
+/// A connection to an apiserver, its report, and the task of the supervisor, which keeps it.
+type Supervised = (Apiservers, watch::Receiver<Arc<PoolReport>>, JoinHandle<()>);
+
+/// Starts the supervisor.
 fn start_supervisor(
     settings: Settings,
     owner: &OwnerHandle,
     register: Register,
     shutdown: &CancellationToken,
-) -> Result<(Apiservers, watch::Receiver<Arc<PoolReport>>, JoinHandle<()>), Failure> {
+) -> Result<Supervised, Failure> {
     let parts = Parts {
         settings,
         register,

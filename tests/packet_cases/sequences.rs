@@ -22,7 +22,7 @@ const TIMEOUTS: SweepTimeouts = SweepTimeouts { handshake: 30, closed: 60, reset
 const MOST_SHOWN: usize = 3;
 
 /// The programs, and what differs from the pure function.
-struct Real<'k> {
+struct Compared<'k> {
     kernel: &'k mut Kernel,
     different: Vec<String>,
     packets: u64,
@@ -30,10 +30,10 @@ struct Real<'k> {
     millis: u64,
 }
 
-impl Programs for Real<'_> {
+impl Programs for Compared<'_> {
     fn rule(&mut self, world: &World, packet: &Packet) -> Ruled {
-        let compared = compare(self.kernel, world, packet);
-        let (difference, outcome) = compared.expect("the kernel runs the program on each packet of a sequence");
+        let found = compare(self.kernel, world, packet);
+        let (difference, outcome) = found.expect("the kernel runs the program on each packet of a sequence");
         self.packets += 1;
         if !difference.is_empty() {
             self.different.push(format!("{}\n{difference}", print::packet(&packet.bytes[14..])));
@@ -69,13 +69,13 @@ const fn is_shown(step: &Step) -> bool {
 
 /// Plays the sequence twice; returns what differs, and the number of packets.
 fn differences(kernel: &mut Kernel, world: &World, steps: &[Step]) -> (String, u64) {
-    let mut real = Real { kernel, different: Vec::new(), packets: 0, millis: 0 };
+    let mut compared = Compared { kernel, different: Vec::new(), packets: 0, millis: 0 };
     let [alone, among] = [false, true].map(|has_strangers| {
-        real.kernel.start(world);
-        play(&mut real, world.clone(), steps, (has_strangers, None))
+        compared.kernel.start(world);
+        play(&mut compared, world.clone(), steps, (has_strangers, None))
     });
     let text = observed::compare(&alone, &among);
-    (real.different.join("\n") + &text, real.packets)
+    (compared.different.join("\n") + &text, compared.packets)
 }
 
 #[test]

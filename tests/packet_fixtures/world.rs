@@ -303,6 +303,10 @@ impl Routes for World {
         if !self.devices.values().any(|device| device.ifindex == query.ifindex && device.forwards) {
             return Route::NoForwarding;
         }
+        // The kernel's table of its own addresses is asked first.
+        if self.state.node_addrs.contains(&query.target) {
+            return Route::NotForwarded;
+        }
         let fits = |route: &&RouteLine| route.net.contains(&query.target.ip());
         // Of several routes to a network, the first one counts.
         let Some(route) = self.routes.iter().rev().filter(fits).max_by_key(|route| route.net.prefix_len()) else {

@@ -131,7 +131,7 @@ impl<'a> Lab<'a> {
             }
             self.round();
         }
-        let frames: Vec<String> = self.flights.iter().map(|(_, frame)| crate::print::packet(&frame[14..])).collect();
+        let frames: Vec<String> = self.flights.iter().map(|(_, frame)| print::packet(&frame[14..])).collect();
         panic!("packets go round for ever: {frames:#?}");
     }
 
