@@ -61,8 +61,10 @@ use proptest::test_runner::{Config, RngAlgorithm, TestError, TestRng, TestRunner
 use crate::property::{interference, trace};
 use crate::sequence::sequence;
 
+/// A setting of the run.
+#[expect(clippy::disallowed_methods, reason = "a person repeats a run by its seed")]
 fn number(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+    std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
 }
 
 /// A runner with this seed, so that a failure can be repeated.

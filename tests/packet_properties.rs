@@ -115,6 +115,15 @@ fn check(node: &Node, before: &Tables, packet: &Packet, outcome: &Outcome) -> Re
     Ok(())
 }
 
+/// Where the fragment header of an IPv6 packet begins.
+fn fragment_header(packet: &[u8]) -> Option<usize> {
+    let (mut kind, mut at) = (packet[6], 40);
+    while [0, 60].contains(&kind) {
+        (kind, at) = (*packet.get(at)?, at + (usize::from(*packet.get(at + 1)?) + 1) * 8);
+    }
+    (kind == 44 && packet.len() >= at + 8).then_some(at)
+}
+
 /// The answer to a translated packet of a client has the ends that the client expects.
 fn check_answer(node: &mut Node, packet: &Packet, outcome: &Outcome) -> Result<(), TestCaseError> {
     let Some(answer) = steps::answer(&node.world, packet, outcome) else { return Ok(()) };
@@ -127,14 +136,17 @@ fn check_answer(node: &mut Node, packet: &Packet, outcome: &Outcome) -> Result<(
     let seen = headers(&back.bytes, &answer).and_then(|headers| tuple(&headers));
     let sent = headers(&packet.bytes, packet).and_then(|headers| tuple(&headers));
     prop_assert_eq!(seen.map(|(_, ends, _)| ends), sent.map(|(_, ends, _)| ends.turned()));
-    // Only the ends and the time to live differ from the answer to the packet itself.
+    // Only the ends, the time to live and the id of a datagram in fragments differ from the answer to the packet itself.
     let mut wanted = turned(&packet.bytes, packet)[packet.l2_length..].to_vec();
     let mut got = back.bytes[answer.l2_length..].to_vec();
     for packet in [&mut wanted, &mut got] {
         let at = if packet[0] >> 4 == 4 { 8 } else { 7 };
         packet[at] = 0;
         if at == 8 {
+            packet[4..6].fill(0);
             packet[10..12].fill(0);
+        } else if let Some(fragment) = fragment_header(packet) {
+            packet[fragment + 4..fragment + 8].fill(0);
         }
     }
     prop_assert_eq!(wanted, got);

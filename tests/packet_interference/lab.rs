@@ -117,7 +117,7 @@ impl<'a> Lab<'a> {
     pub(crate) fn round(&mut self) {
         for (at, frame) in std::mem::take(&mut self.flights) {
             match at {
-                At::Device(device) => self.from_wire(device, frame),
+                At::Device(device) => self.by_wire(device, frame),
                 At::Pod => self.route(frame, 0),
             }
         }
@@ -159,7 +159,7 @@ impl<'a> Lab<'a> {
         ruled
     }
 
-    fn from_wire(&mut self, device: &'static str, frame: Vec<u8>) {
+    fn by_wire(&mut self, device: &'static str, frame: Vec<u8>) {
         let ifindex = self.world.devices[device].ifindex;
         let Ruled { verdict, bytes, .. } = self.rule(device, Side::Arriving, frame);
         match verdict {

@@ -73,8 +73,8 @@ struct Player<'a> {
 }
 
 /// Plays the sequence on this node. Without the strangers, their steps take the same time.
-pub(crate) fn play<'a>(
-    programs: &'a mut dyn Programs,
+pub(crate) fn play(
+    programs: &mut dyn Programs,
     world: World,
     steps: &[Step],
     (has_strangers, trace): (bool, Option<&mut Vec<String>>),

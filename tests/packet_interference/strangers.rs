@@ -73,8 +73,11 @@ pub(crate) enum Sends {
     Error { kind: u8, seq: u32 },
 }
 
-/// ICMP and ICMPv6 errors, with their MTU.
-const ERRORS: [((u8, u8), (u8, u8), u16); 5] =
+/// Type and code of an ICMP error, those of the same ICMPv6 error, and their MTU.
+type KindOfError = ((u8, u8), (u8, u8), u16);
+
+/// The errors that strangers send.
+const ERRORS: [KindOfError; 5] =
     [((3, 4), (2, 0), 1_280), ((3, 4), (2, 0), 68), ((3, 3), (1, 4), 0), ((11, 0), (3, 0), 0), ((12, 0), (4, 0), 0)];
 
 /// The device by which a packet arrives.

@@ -128,7 +128,7 @@ impl Parcel {
             let mut header = vec![4 << 4 | 5, 0];
             header.extend(length(20));
             header.extend(u16::try_from(id).unwrap().to_be_bytes());
-            let fragment = offset / 8 | u16::from(has_more) << 13 | u16::from(place.is_none()) << 14;
+            let fragment = (offset / 8) | (u16::from(has_more) << 13) | (u16::from(place.is_none()) << 14);
             header.extend(fragment.to_be_bytes());
             header.extend([64, self.number(), 0, 0]);
             header.extend(addresses);
