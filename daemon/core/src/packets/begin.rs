@@ -60,7 +60,10 @@ pub(super) fn begin(
     let (node, chosen) = (state.node, (frontend.service, &*service, view));
     let offset = choice::choose(&node, &mut state.tables, state.random, chosen, (client, to));
     let slot = view[offset];
-    let way = way_to(state, client, &slot, frontend)?;
+    let way = match way_to(state, client, &slot, frontend) {
+        Err(_) if is_in_the_middle => return Err(state.answer_reset(Reason::Unknown)),
+        way => way?,
+    };
     let now = state.node.now();
     let backend = Endpoint::new(slot.addr.addr, slot.addr.port);
     let source = match way {
