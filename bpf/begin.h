@@ -13,9 +13,6 @@
 #include "ports.h"
 #include "ring.h"
 
-/* Length of service_id_be in bits: the prefix of all ranges of a service. */
-#define RANGE_ID_BITS 32
-
 _Static_assert((int)OUTSIDE_FLAGS == (int)FRONTEND_FLAGS &&
 		       sizeof(struct outside) == sizeof(struct frontend),
 	       "entries of outside are read and sealed as those of frontends");
@@ -114,17 +111,6 @@ static __always_inline bool may_begin_again(const struct scratch *here)
 		is_plain_syn(&here->packet));
 }
 
-static __always_inline bool is_in_ranges(const struct scratch *here)
-{
-	struct range_key key = {
-		.prefix_len = RANGE_ID_BITS + 8 * sizeof(key.addr),
-		.service_id_be = bpf_htonl(here->service_id),
-	};
-
-	copy_addr(key.addr, here->packet.key.source);
-	return bpf_map_lookup_elem(&source_ranges, &key);
-}
-
 /*
  * Whether the address leads to what the entry was made for. TCP connections
  * outlive a change of the service; a UDP flow is admitted again.
@@ -138,7 +124,8 @@ static __always_inline bool leads_to_entry(struct scratch *here, bool at_pod)
 	if (here->packet.key.protocol != IPPROTO_UDP)
 		return true;
 	return here->uses_local_view == is_local &&
-	       (!here->has_ranges || is_in_ranges(here));
+	       (!here->has_ranges ||
+		is_in_range(here->service_id, here->packet.key.source));
 }
 
 /* Seconds after which a packet that was not answered is lost. */
@@ -279,7 +266,8 @@ VERIFIED_ONCE int admit(struct __sk_buff *skb)
 	service = bpf_map_lookup_elem(&services, &service_id);
 	if (!service)
 		return OUTCOME_LEAVE;
-	if (here->has_ranges && !is_in_ranges(here))
+	if (here->has_ranges &&
+	    !is_in_range(here->service_id, here->packet.key.source))
 		return OUTCOME_DROP | PACKET_SOURCE_RANGE;
 	here->view = read_view(here->uses_local_view ? &service->local
 						     : &service->cluster);

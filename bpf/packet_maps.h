@@ -8,21 +8,7 @@
 #define NODELB_PACKET_MAPS_H
 
 #include "maps.h"
-
-/*
- * Addresses, ports and protocols that clients outside this node may connect to
- * -> service. The daemon writes them, like frontends; an address that is not
- * in this map is not served to them. Programs read an entry for each packet
- * that arrives at a device and belongs to no established connection. When the
- * map is full, the daemon reports the addresses that do not fit; their packets
- * are passed on to the network stack.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, struct frontend_key);
-	__type(value, struct outside);
-} outside SEC(".maps");
+#include "ranges.h"
 
 /*
  * Packet -> how it is translated, for connections that the backend and then
@@ -147,21 +133,6 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } fragment_ids SEC(".maps");
-
-/*
- * Service and range of client addresses -> nothing. The daemon writes an entry
- * for each of loadBalancerSourceRanges. Programs read it for each new
- * connection to an address that admits only these clients. When the map is
- * full, the daemon reports the service, and clients in the ranges that do not
- * fit cannot connect.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1);
-	__type(key, struct range_key);
-	__type(value, __u32);
-} source_ranges SEC(".maps");
 
 /*
  * Index of a device -> the node's addresses on it, if other machines are

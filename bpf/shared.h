@@ -85,6 +85,11 @@ enum service_flags {
 	SERVICE_MAY_BE_BOUND = 8,
 	/* Each view with more than one slot is followed by its ring. */
 	SERVICE_HAS_RINGS = 32,
+	/*
+	 * Some of its addresses admit only clients in its source_ranges: those
+	 * with OUTSIDE_RANGES in outside. 0 in entries of an older nodelb.
+	 */
+	SERVICE_HAS_RANGES = 64,
 };
 
 /* One service port in one address family, with any number of addresses. */

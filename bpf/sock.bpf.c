@@ -6,8 +6,8 @@
  * connect and sendmsg translate a frontend into a backend; recvmsg and
  * getpeername translate it back. A destination that is not a frontend is left
  * alone. A service without backends refuses with ECONNREFUSED, or with
- * EHOSTUNREACH if it has backends on other nodes only; never with EPERM. bind
- * reserves NodePorts.
+ * EHOSTUNREACH if it has backends on other nodes only or does not admit the
+ * client; never with EPERM. bind reserves NodePorts.
  *
  * One implementation works on 16-byte addresses. The entry points at the end
  * of the file only read and write the fields of their family. All programs of
@@ -26,6 +26,7 @@
 #include "answers.h"
 #include "bind.h"
 #include "choose.h"
+#include "clients.h"
 #include "sockets.h"
 
 #define REJECT 0
@@ -95,9 +96,12 @@ forward_tcp(struct bpf_sock_addr *ctx, const struct frontend_key *to)
 	if (!service)
 		return answer;
 	view = view_of(&frontend, service);
-	if (!view.count) {
-		count_refused(frontend.service_id);
+	if (refuses_client(ctx, to, service))
+		answer.error = EHOSTUNREACH;
+	else if (!view.count)
 		answer.error = refusal(service);
+	if (answer.error) {
+		count_refused(frontend.service_id);
 		return answer;
 	}
 	offset = choose_tcp(ctx, &frontend, service, view);
@@ -150,11 +154,14 @@ static __always_inline struct answer connect_udp(struct bpf_sock_addr *ctx,
 	if (!service)
 		return answer;
 	view = view_of(&request->frontend, service);
-	if (!view.count) {
+	if (refuses_client(ctx, &request->to, service))
+		answer.error = EHOSTUNREACH;
+	else if (!view.count)
+		answer.error = refusal(service);
+	if (answer.error) {
 		count_refused(request->frontend.service_id);
 		if (socket)
 			socket->flags |= SOCKET_SEEN;
-		answer.error = refusal(service);
 		return answer;
 	}
 	request->view_word = word_of(view);

@@ -185,6 +185,41 @@ fn source_ranges_admit_only_their_clients() {
     });
 }
 
+/// The packet path never sees these clients: their sockets connect to the backend.
+#[test]
+fn source_ranges_admit_only_their_pods_and_processes_of_the_node() {
+    sandbox::run("outside::source_ranges_admit_only_their_pods_and_processes_of_the_node", |sandbox| {
+        let host = Host::new(sandbox);
+        let lab = Lab::new();
+        host.configure(PACKETS_ON);
+        let _server = lab.pod_a1.run(|| Server::start("a1", &POD_A1, 8_001));
+        let open_to = |[v4, v6]: [&str; 2]| {
+            let ranges = json!([format!("{v4}/32"), format!("{v6}/128")]);
+            Service::new(1, &[ON_A1]).with("loadBalancerSourceRanges", ranges)
+        };
+        let (admitted, excluded) = (Ok("a1".to_owned()), Err(ErrorKind::HostUnreachable));
+        let service = open_to(POD_A2);
+        let is_result = |addresses: &[String], expected: [&Result<String, ErrorKind>; 2]| {
+            let names = |to: &str| TRANSPORTS.map(|transport| ask(to, transport, TIMEOUT).map(|answer| answer.name));
+            addresses.iter().all(|to| {
+                [lab.pod_a2.run(|| names(to)), names(to)] == expected.map(|result| [result.clone(), result.clone()])
+            })
+        };
+        let daemon = start(&host, &[&service]);
+        assert!(is_result(&service.load_balancer(), [&admitted, &excluded]));
+        let others = [service.cluster_ips(), service.node_ports()].concat();
+        assert!(is_result(&others, [&admitted, &admitted]), "ranges concern only load balancer addresses");
+        for from in [POD_A1[0], "host"] {
+            let answer = get(&format!("/trace?to={}/TCP&from={from}", service.load_balancer()[0])).unwrap();
+            assert_eq!(answer["verdict"], "Refused", "{from}: {answer}");
+        }
+        open_to(NODE_A).apply(&host);
+        eventually("the ranges of now", || is_result(&service.load_balancer(), [&excluded, &admitted]));
+        daemon.kill();
+        assert!(is_result(&service.load_balancer(), [&excluded, &admitted]), "without the daemon");
+    });
+}
+
 #[test]
 fn a_client_keeps_its_backend_with_session_affinity() {
     in_lab("a_client_keeps_its_backend_with_session_affinity", |host, lab| {

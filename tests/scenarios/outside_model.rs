@@ -202,7 +202,7 @@ impl Met {
             return match trace(state, range, attempt.to) {
                 Traced::Forwarded(_, slots) => Candidates::Backends(slots.iter().map(|slot| slot.addr).collect()),
                 Traced::Refused(_, Errno::ConnectionRefused) => Candidates::Without(Self::Refused),
-                Traced::Refused(_, Errno::HostUnreachable) => Candidates::Without(Self::Silence),
+                Traced::Refused(_, Errno::HostUnreachable | Errno::NotAdmitted) => Candidates::Without(Self::Silence),
                 Traced::PassedThrough => Candidates::Without(Self::PassesThrough),
             };
         }

@@ -16,6 +16,7 @@ pub(super) fn content() -> MapState {
         affinity_seconds: 10_800,
         may_be_bound: true,
         has_rings: true,
+        has_ranges: true,
         tag: Some(OwnerTag { source: Source::Kubernetes, service: 0x0123_4567, port: 0x89ab_cdef }),
     };
     let not_here = ServiceEntry { has_backends: true, ..entry(&[]) };

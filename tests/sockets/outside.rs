@@ -1,6 +1,8 @@
 //! The maps for clients outside the node: they exist only if configured, their limits affect no other entry, and changes
 //! by other programs are found.
 
+use std::net::UdpSocket;
+
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use nodelb_core::datapath::{Datapath as _, Limits, MapError};
 use nodelb_core::model::source_range::SourceRange;
@@ -11,6 +13,7 @@ use nodelb_datapath::{CrashPoint, Options, Origin, cleanup};
 
 use super::content::{content, fill};
 use super::{Kernel, SocketMode, backends, entry, exchange, in_sandbox, l4, options, point, put};
+use crate::pod::Pod;
 use crate::sandbox::Sandbox;
 
 const UPLINK: UplinkEntry = UplinkEntry {
@@ -171,4 +174,68 @@ fn overwrite_a_ring(env: &Sandbox) -> u32 {
     let slot = first + u32::from(count);
     slots.update(&slot.to_ne_bytes(), &[0; 24], MapFlags::ANY).unwrap();
     slot
+}
+
+/// As with kube-proxy, pods and processes of the node are clients. A socket is one of the addresses of its network
+/// namespace, unless it is bound.
+#[test]
+fn source_ranges_apply_to_the_sockets_of_the_node() {
+    in_sandbox("sockets::outside::source_ranges_apply_to_the_sockets_of_the_node", |env| {
+        const BOTH: [(&str, &str); 2] = [("198.51.100.1", "192.0.2.10"), ("[2001:db8:f::1]", "[2001:db8:b::10]")];
+        let mut kernel = Kernel::open(&sized(env, 16, 16));
+        let pods = [Pod::new(0), Pod::new(1)];
+        for (id, (service, backend)) in (1..).zip(BOTH) {
+            for protocol in ["TCP", "UDP"] {
+                let (at, not_ranged) = (format!("{service}:80/{protocol}"), format!("{service}:81/{protocol}"));
+                let (id, to) = (id * 2 + u32::from(protocol == "UDP"), format!("{backend}:80/{protocol}"));
+                backends(&[&to]);
+                let ranged = OutsideEntry { service: ServiceId(id), local: false, has_ranges: true };
+                kernel.apply(&[
+                    put(id, ServiceEntry { has_ranges: true, ..entry(&[&to]) }),
+                    MapOp::PutOutside(l4(&at), ranged),
+                    point(&at, id),
+                    point(&not_ranged, id),
+                ]);
+            }
+        }
+        let try_all = |port: u16| {
+            BOTH.map(|(service, _)| {
+                let to = format!("{service}:{port}").parse().unwrap();
+                [SocketMode::Tcp, SocketMode::UdpConnected, SocketMode::UdpUnconnected].map(|mode| {
+                    let ended = exchange(mode, to).map(drop);
+                    ended.map_err(|error| error.raw_os_error().unwrap_or_default())
+                })
+            })
+        };
+        let (open, closed) = ([[Ok(()); 3]; 2], [[Err(nix::libc::EHOSTUNREACH); 3]; 2]);
+        let seen = || [try_all(80), pods[0].run(|| try_all(80)), pods[1].run(|| try_all(80))];
+        assert_eq!(seen(), [closed; 3], "no range admits any client");
+        assert_eq!([try_all(81), pods[0].run(|| try_all(81))], [open; 2], "a ClusterIP is for all");
+
+        let mut allow = |ranges: [&str; 2], allowed: bool| {
+            let each = (1..).zip(ranges).flat_map(|(id, text)| [(id * 2, text), (id * 2 + 1, text)]);
+            let change = |(id, text)| match allowed {
+                true => MapOp::PutSourceRange(ServiceId(id), range(text)),
+                false => MapOp::DeleteSourceRange(ServiceId(id), range(text)),
+            };
+            kernel.apply(&each.map(change).collect::<Vec<_>>());
+        };
+        let one_pod = ["203.0.113.130/32", "2001:db8:a:0::130/128"];
+        allow(one_pod, true);
+        assert_eq!(seen(), [closed, open, closed]);
+        allow(one_pod, false);
+        let the_node = ["203.0.113.129/32", "2001:db8:a:0::129/128"];
+        allow(the_node, true);
+        assert_eq!(seen(), [open, closed, closed]);
+
+        // A bound socket is one client.
+        let bound = |from: &str, to: &str| {
+            let socket = UdpSocket::bind(from).unwrap();
+            socket.connect(to).map_err(|error| error.raw_os_error().unwrap_or_default())
+        };
+        assert_eq!(bound("203.0.113.129:0", "198.51.100.1:80"), Ok(()));
+        assert_eq!(bound("192.0.2.7:0", "198.51.100.1:80"), Err(nix::libc::EHOSTUNREACH));
+        assert_eq!(bound("[2001:db8:a:0::129]:0", "[2001:db8:f::1]:80"), Ok(()));
+        assert_eq!(bound("[2001:db8:b::7]:0", "[2001:db8:f::1]:80"), Err(nix::libc::EHOSTUNREACH));
+    });
 }

@@ -154,7 +154,7 @@ fn check(expected: &Verdict<'_>, mode: SocketMode, to: L4Addr, destination_addr:
         (Verdict::Refused(_, why), Err(error)) => {
             let number = match why {
                 trace::Errno::ConnectionRefused => Errno::ECONNREFUSED,
-                trace::Errno::HostUnreachable => Errno::EHOSTUNREACH,
+                trace::Errno::HostUnreachable | trace::Errno::NotAdmitted => Errno::EHOSTUNREACH,
             };
             assert_eq!(error.raw_os_error(), Some(number as i32), "{mode:?} {destination_addr}");
         }

@@ -7,9 +7,10 @@ use crate::links::{Attached, attached};
 
 /// Instructions that the verifier looks at in one program. It is 9,200 at most on 6.18, and fewer on 6.1, where the
 /// tables of sockets are not used.
-const ONE: u32 = 10_000;
-/// In all of them; 47,500 on 6.18, and fewer on 6.1.
-const ALL: u32 = 50_000;
+const ONE: u32 = 11_000;
+/// In all of them; 54,500 on 6.18, and fewer on 6.1. A seventh of that finds the addresses of a socket's network namespace
+/// (`bpf/clients.h`), once in each of the four programs that choose a backend.
+const ALL: u32 = 57_000;
 
 #[test]
 fn the_verifier_is_soon_done() {

@@ -124,6 +124,7 @@ pub(crate) struct Policy {
     pub(crate) affinity_seconds: u32,
     pub(crate) may_be_bound: bool,
     pub(crate) has_rings: bool,
+    pub(crate) has_ranges: bool,
     /// The source that describes the owner.
     pub(crate) source: Option<Source>,
 }
@@ -133,6 +134,7 @@ pub(crate) fn policy_word(policy: Policy) -> u64 {
         | flag(policy.has_backends, types::service_flags::SERVICE_HAS_BACKENDS.0)
         | flag(policy.may_be_bound, types::service_flags::SERVICE_MAY_BE_BOUND.0)
         | flag(policy.has_rings, types::service_flags::SERVICE_HAS_RINGS.0)
+        | flag(policy.has_ranges, types::service_flags::SERVICE_HAS_RANGES.0)
         | flag(policy.source == Some(Source::Files), types::service_flags::SERVICE_FROM_FILES.0)
         | flag(policy.source == Some(Source::Kubernetes), types::service_flags::SERVICE_FROM_KUBERNETES.0);
     let service = bytes_of!(types::service {
@@ -160,6 +162,7 @@ pub(crate) fn parse_policy(word: u64) -> Policy {
         affinity_seconds: u32::from_ne_bytes(field_of!(service, types::service, affinity_seconds)),
         may_be_bound: flags & types::service_flags::SERVICE_MAY_BE_BOUND.0 != 0,
         has_rings: flags & types::service_flags::SERVICE_HAS_RINGS.0 != 0,
+        has_ranges: flags & types::service_flags::SERVICE_HAS_RANGES.0 != 0,
     }
 }
 

@@ -120,16 +120,37 @@ fn spec(map: &OpenMapMut<'_>) -> Spec {
 }
 
 impl Prepared<'_> {
-    /// Loads the object with these maps; creates those that are not given.
+    /// Loads the object with these maps; creates those that are not given, except those of clients.
     pub(crate) fn load(
         mut self,
         generation: Option<&Handles>,
+        outside: &OutsideMaps,
         persistent: &[Option<MapHandle>; PERSISTENT.len()],
     ) -> Result<Loaded, OpenError> {
-        self.reuse(generation, persistent).map_err(failed("using the pinned maps with", Path::new("sock.bpf.o")))?;
+        let failed_to_use = || failed("using the pinned maps with", Path::new("sock.bpf.o"));
+        self.reuse(generation, persistent).map_err(failed_to_use())?;
+        self.use_ranges(outside).map_err(failed_to_use())?;
         let (loaded, log) = listening(|| self.skeleton.load());
         let loaded = loaded.map_err(|error| refusal(error, &log))?;
         take(&loaded).map_err(failed("taking the descriptors of", Path::new("sock.bpf.o")))
+    }
+
+    /// Without the maps, the programs do not ask which clients an address admits.
+    fn use_ranges(&mut self, outside: &OutsideMaps) -> libbpf_rs::Result<()> {
+        let maps = &mut self.skeleton.maps;
+        match outside.of_clients() {
+            Some([outside, ranges]) => {
+                maps.outside.reuse_fd(outside.as_fd())?;
+                maps.source_ranges.reuse_fd(ranges.as_fd())?;
+                let rodata = maps.rodata_data.as_deref_mut().expect("invariant: the object has constants");
+                rodata.has_ranges = 1;
+            }
+            None => {
+                maps.outside.set_autocreate(false)?;
+                maps.source_ranges.set_autocreate(false)?;
+            }
+        }
+        Ok(())
     }
 
     fn reuse(

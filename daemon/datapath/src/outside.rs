@@ -1,5 +1,5 @@
 //! The maps of a generation that exist only if clients outside the node are served: `outside`, `source_ranges` and
-//! `uplinks`. The daemon creates them itself, because the programs for sockets do not use them.
+//! `uplinks`. The daemon creates them itself, because the object with the programs for sockets lacks one of them.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -75,6 +75,12 @@ impl OutsideMaps {
     /// The maps that exist, with their names.
     pub(crate) fn into_named(self) -> impl Iterator<Item = (&'static str, MapHandle)> {
         NAMES.into_iter().zip(self.0).filter_map(|(name, map)| Some((name, map?)))
+    }
+
+    /// The maps that say which clients an address admits, if they exist: `outside` and `source_ranges`.
+    pub(crate) fn of_clients(&self) -> Option<[&MapHandle; 2]> {
+        let [outside, ranges, _] = &self.0;
+        Some([outside.as_ref()?, ranges.as_ref()?])
     }
 
     /// Pins the maps in a directory.

@@ -180,7 +180,7 @@ impl<'p> Start<'p> {
         if !content.broken.is_empty() {
             return self.resize(prepared, old);
         }
-        let loaded = prepared.load(Some(&old.handles), &self.persistent)?;
+        let loaded = prepared.load(Some(&old.handles), &old.handles.1, &self.persistent)?;
         self.pin_lasting(&loaded)?;
         let Loaded { programs, persistent, counters, .. } = loaded;
         let placed = Placements::read(&maps, &content.state);
@@ -234,11 +234,11 @@ impl<'p> Start<'p> {
     fn rebuild(self, prepared: Prepared<'_>, next: NewGeneration) -> Result<Opened, OpenError> {
         let NewGeneration { generation, origin, carried, previous } = next;
         let limits = prepared.limits;
-        let mut loaded = prepared.load(None, &self.persistent)?;
-        self.pin_lasting(&loaded)?;
         let outside = OutsideMaps::create(limits).map_err(failed("creating maps for", self.pins.root()));
         let (outside, no_maps) =
             outside.map_or_else(|error| (OutsideMaps::default(), Err(error)), |maps| (maps, Ok(())));
+        let mut loaded = prepared.load(None, &outside, &self.persistent)?;
+        self.pin_lasting(&loaded)?;
         loaded.handles.1 = outside;
         let directory = self.pins.begin(generation)?;
         loaded.handles.pin(&directory, self.pins.crash()).map_err(failed("pinning maps in", &directory))?;

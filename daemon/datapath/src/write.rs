@@ -261,6 +261,7 @@ impl Writer {
             affinity_seconds: entry.affinity_seconds,
             may_be_bound: entry.may_be_bound,
             has_rings: entry.has_rings,
+            has_ranges: entry.has_ranges,
             source: entry.tag.map(|tag| tag.source),
         };
         let owner = layout::owner_word(entry.tag);

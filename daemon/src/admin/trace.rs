@@ -193,9 +193,12 @@ fn source_ranges(explanation: &Explanation) -> Option<String> {
         return Some(text);
     }
     let ClientAddress { addr, is_in_source_ranges, .. } = explanation.client_address?;
-    Some(match is_in_source_ranges? {
-        true => format!("loadBalancerSourceRanges allows {addr}"),
-        false => format!("loadBalancerSourceRanges does not allow {addr}: the load balancer must block it"),
+    Some(match (is_in_source_ranges?, explanation.result) {
+        (true, _) => format!("loadBalancerSourceRanges allows {addr}"),
+        (false, ConnectResult::Refused(Errno::NotAdmitted)) => {
+            format!("loadBalancerSourceRanges does not allow {addr}")
+        }
+        (false, _) => format!("loadBalancerSourceRanges does not allow {addr}: the load balancer must block it"),
     })
 }
 
@@ -353,6 +356,10 @@ fn verdict(explanation: &Explanation) -> String {
 fn refused(errno: Errno) -> &'static str {
     match errno {
         Errno::ConnectionRefused => "refused with ECONNREFUSED (connection refused): no usable backend",
+        Errno::NotAdmitted => {
+            "refused with EHOSTUNREACH (no route to host): loadBalancerSourceRanges of the service contain no address of \
+             the client"
+        }
         Errno::HostUnreachable => {
             "refused with EHOSTUNREACH (no route to host): the policy allows only backends on this node, and none of \
              them is usable"

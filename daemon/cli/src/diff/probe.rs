@@ -37,6 +37,15 @@ struct Frontend {
     service: ServiceName,
     status: Option<Status>,
     backends: Vec<String>,
+    #[serde(default)]
+    flags: Vec<String>,
+}
+
+impl Frontend {
+    /// Whether only clients in source ranges are admitted, which this host may not be.
+    fn has_ranges(&self) -> bool {
+        self.flags.iter().any(|flag| flag.starts_with("SourceRanges="))
+    }
 }
 
 #[derive(Deserialize)]
@@ -157,7 +166,7 @@ fn judge(frontend: L4Addr, to: L4Addr, row: &Frontend, met: &Met) -> Option<Diff
     let untranslated =
         "the hooks do not apply to this process: it is in another cgroup, or the hooks were detached; see /readyz";
     let (kernel, cause) = match met {
-        Met::Refusal(_) if row.backends.is_empty() => return None,
+        Met::Refusal(_) if row.backends.is_empty() || row.has_ranges() => return None,
         Met::Peer(Some(peer)) if is_backend(peer) => return None,
         // The connect was translated. Otherwise there would be no route, or no peer that could have closed the
         // connection.

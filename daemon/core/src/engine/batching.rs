@@ -90,6 +90,7 @@ fn is_longer(actual: &ServiceEntry, wanted: &ServiceEntry) -> bool {
     actual.affinity_seconds == wanted.affinity_seconds
         && actual.has_backends == wanted.has_backends
         && actual.has_rings == wanted.has_rings
+        && actual.has_ranges == wanted.has_ranges
         && grows(&actual.cluster, &wanted.cluster)
         && grows(&actual.local, &wanted.local)
 }

@@ -30,9 +30,9 @@ use crate::table::Owner;
 
 /// Whether the entries are equal in everything that affects connections.
 fn is_same_to_clients(before: &ServiceEntry, after: &ServiceEntry) -> bool {
-    let ServiceEntry { may_be_bound, has_rings, .. } = *after;
-    (before.may_be_bound, before.has_rings) != (may_be_bound, has_rings)
-        && ServiceEntry { may_be_bound, has_rings, ..before.clone() } == *after
+    let ServiceEntry { may_be_bound, has_rings, has_ranges, .. } = *after;
+    (before.may_be_bound, before.has_rings, before.has_ranges) != (may_be_bound, has_rings, has_ranges)
+        && ServiceEntry { may_be_bound, has_rings, has_ranges, ..before.clone() } == *after
 }
 
 impl Engine {
@@ -197,6 +197,7 @@ impl Engine {
             affinity_seconds: plan.affinity_seconds,
             may_be_bound: plan.may_be_bound,
             has_rings: self.has_rings(id, plan),
+            has_ranges: plan.source_ranges.is_some(),
             tag: Some(tag),
         };
         self.desire_ranges(id, plan.source_ranges.as_deref().unwrap_or_default());

@@ -10,7 +10,7 @@ use crate::datapath::MapError;
 use crate::explain::outside::{self, OutsideVerdict};
 use crate::explain::reports::{backends, frontends};
 use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess};
-use crate::explain::trace::{Errno, Verdict, destination, lookup_frontend, trace};
+use crate::explain::trace::{Errno, Verdict, admits, destination, lookup_frontend, trace};
 use crate::filter::Filter;
 use crate::model::addr::{Addr, Family, L4Addr, Protocol};
 use crate::model::service::{FrontendKind, ServiceName, TrafficPolicy};
@@ -266,6 +266,9 @@ fn account(snapshot: &Snapshot, named: L4Addr, from: Client, client: Option<(Add
     let result = match from {
         Client::Outside => outside_result(&snapshot.answering, range, to, client.map(|(addr, _)| addr)),
         Client::Host | Client::Pod if found.is_none() => ConnectResult::PassedThrough,
+        Client::Host | Client::Pod if !is_admitted(snapshot, to, from, client.map(|(addr, _)| addr)) => {
+            ConnectResult::Refused(Errno::NotAdmitted)
+        }
         Client::Host | Client::Pod => inside_result(&snapshot.answering, range, to),
     };
     let hooks = hooks(to, from, snapshot.config.packets.is_on);
@@ -375,6 +378,19 @@ fn candidates(
         Candidate { share: (places, slots.len()), is_elsewhere, is_clients_own, row }
     };
     rows.into_iter().map(candidate).collect()
+}
+
+/// Whether the source ranges of the service admit a process of the node or of a pod. A pod without an address counts as
+/// admitted.
+fn is_admitted(snapshot: &Snapshot, to: L4Addr, from: Client, client: Option<Addr>) -> bool {
+    match client {
+        Some(addr) if !addr.is_loopback() => admits(&snapshot.answering, to, &[addr]),
+        _ if from == Client::Host => {
+            let addresses: Vec<Addr> = snapshot.facts.node().addresses.iter().copied().collect();
+            admits(&snapshot.answering, to, &addresses)
+        }
+        _ => true,
+    }
 }
 
 /// The end of a connection attempt of a process on the node.

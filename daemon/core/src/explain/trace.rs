@@ -27,13 +27,15 @@ pub enum Errno {
     ConnectionRefused,
     /// The policy restricts the client to this node, and no backend is here.
     HostUnreachable,
+    /// The client is in none of the source ranges of the service.
+    NotAdmitted,
 }
 
 impl fmt::Display for Errno {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::ConnectionRefused => "ECONNREFUSED",
-            Self::HostUnreachable => "EHOSTUNREACH",
+            Self::HostUnreachable | Self::NotAdmitted => "EHOSTUNREACH",
         })
     }
 }
@@ -54,6 +56,15 @@ pub fn trace<'a>(state: &'a MapState, nodeport_range: &RangeInclusive<u16>, to: 
     } else {
         Verdict::Refused(service, Errno::ConnectionRefused)
     }
+}
+
+/// Whether the address admits a socket that may get each of these source addresses: that of a bound socket, or those of a
+/// network namespace. `bpf/clients.h` makes the same decision; [`trace`] is about a client that is admitted.
+pub fn admits(state: &MapState, to: L4Addr, sources: &[Addr]) -> bool {
+    let to = destination(to);
+    let Some(entry) = state.outside.get(&to).filter(|entry| entry.has_ranges) else { return true };
+    let mut sources = sources.iter().filter(|source| !source.is_loopback());
+    sources.any(|source| state.ranges_of(entry.service).any(|range| range.contains(*source)))
 }
 
 /// The result of a connection from a process on this node to this address.

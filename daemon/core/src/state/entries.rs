@@ -42,6 +42,8 @@ pub struct ServiceEntry {
     pub may_be_bound: bool,
     /// Whether each view with more than one slot is followed by its ring ([`crate::state::ring`]).
     pub has_rings: bool,
+    /// Whether some addresses admit only clients in the source ranges of the service.
+    pub has_ranges: bool,
     /// The owner, for recognition after a restart; `None` for the canary, and in entries of an earlier nodelb, which
     /// did not write it.
     pub tag: Option<OwnerTag>,

@@ -234,8 +234,8 @@ fn fault<T: PartialEq>(before: Option<T>, now: Option<T>, is_broken: bool) -> Op
 /// Whether only the backends can differ, which means that the slots were overwritten and not the entry.
 fn has_same_sizes(a: &ServiceEntry, b: &ServiceEntry) -> bool {
     (a.cluster.len(), a.local.len()) == (b.cluster.len(), b.local.len())
-        && (a.has_backends, a.affinity_seconds, a.may_be_bound, a.has_rings, a.tag)
-            == (b.has_backends, b.affinity_seconds, b.may_be_bound, b.has_rings, b.tag)
+        && (a.has_backends, a.affinity_seconds, a.may_be_bound, a.has_rings, a.has_ranges, a.tag)
+            == (b.has_backends, b.affinity_seconds, b.may_be_bound, b.has_rings, b.has_ranges, b.tag)
 }
 
 /// The assumed value of a broken frontend that is not desired, so that it is deleted.

@@ -78,10 +78,17 @@ fn judged(context: &Context<'_>, connect: &ConnectTest, why: &str) -> (Kind, Sev
     }
 }
 
+/// Whether the source ranges of the service exclude this host, which says nothing about other clients.
+fn is_excluded(context: &Context<'_>, connect: &ConnectTest, why: &str) -> bool {
+    let mut rows = context.daemon.iter().flat_map(|daemon| &daemon.frontends).filter(|row| row.address == connect.to);
+    why.contains("EHOSTUNREACH") && rows.any(|row| row.flags.iter().any(|flag| flag.starts_with("SourceRanges=")))
+}
+
 /// The addresses to which connections fail, one finding for each kind of reason.
 fn fails(context: &Context<'_>) -> Vec<Finding> {
     let connect_tests = &context.facts.connect_tests;
     let failed = connect_tests.iter().filter(|connect| !connect.is_backend).filter_map(failure);
+    let failed = failed.filter(|(connect, why, _)| !is_excluded(context, connect, why));
     let mut by_kind: BTreeMap<(Kind, Severity), Vec<_>> = BTreeMap::new();
     for failure in failed {
         by_kind.entry(judged(context, failure.0, failure.1)).or_default().push(failure);

@@ -9,6 +9,7 @@ fn row(backends: &[&str]) -> Frontend {
         address: "198.51.100.1:80/TCP".into(),
         service: "shop/web".parse().unwrap(),
         status: Some(Status::Ok),
+        flags: Vec::new(),
         backends: backends.iter().map(|text| (*text).to_owned()).collect(),
     }
 }

@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
 use super::*;
+use crate::explain::trace::admits;
 use crate::packets::admission::{Admission, admission};
 use crate::packets::choice;
 use crate::packets::frontend::Frontend;
@@ -49,6 +50,21 @@ fn end(state: &MapState, to: &str, client: &str) -> String {
 }
 
 const BOTH: [&str; 2] = ["10.1.0.1:8080", "10.1.0.2:8080"];
+
+#[test]
+fn ranges_apply_to_sockets_of_the_node() {
+    let served = state(&BOTH, &BOTH[..1], true);
+    let is_admitted = |to, sources: &[&str]| {
+        let sources: Vec<Addr> = sources.iter().map(|text| text.parse().expect("an address")).collect();
+        admits(&served, l4(to), &sources)
+    };
+    assert!(is_admitted("198.51.100.1:80", &["203.0.113.7"]));
+    assert!(!is_admitted("198.51.100.1:80", &["198.51.100.77"]) && !is_admitted("198.51.100.1:80", &[]));
+    assert!(is_admitted("198.51.100.1:80", &["127.0.0.1", "10.0.0.1", "203.0.113.7"]), "any address of the namespace");
+    assert!(!is_admitted("198.51.100.1:80", &["2001:db9::1"]));
+    assert!(is_admitted("198.51.100.1:81", &["10.0.0.1"]), "not an address with ranges");
+    assert!(is_admitted("192.0.2.1:30080", &["10.0.0.1"]), "the ranges are not for NodePorts");
+}
 
 #[test]
 fn addresses_ranges_and_views_decide() {

@@ -84,7 +84,11 @@ fn outside_clients_are_served_at_the_addresses_for_them() {
         "outside  198.51.100.1:80/TCP  shop/web  local",
         "outside  198.51.100.2:80/TCP  shop/web  local",
     ];
-    assert_eq!((lines(&engine, &datapath), round.done), (served.map(String::from).to_vec(), 7));
+    assert_eq!(
+        (lines(&engine, &datapath), round.done),
+        (served.map(String::from).to_vec(), 8),
+        "the service has no ranges any more"
+    );
 
     engine.change(Change::RemoveService(name("shop/web"), Source::Files));
     engine.reconcile(&mut datapath, Moment(2));
