@@ -16,6 +16,12 @@
 #define TRACKED_DST_NAT 32
 /* Added to the status: the key is that of the connection's answers. */
 #define TRACKED_IS_ANSWER (1L << 32)
+/* Added to the status: both ends have closed the connection, or one reset it.
+ */
+#define TRACKED_IS_OVER (1L << 33)
+/* Of enum tcp_conntrack, in <linux/netfilter/nf_conntrack_tcp.h>. */
+#define TRACKED_TIME_WAIT 7
+#define TRACKED_CLOSED 8
 /* IP_CT_DIR_REPLY */
 #define DIRECTION_REPLY 1
 
@@ -29,9 +35,18 @@ struct bpf_ct_opts {
 };
 _Static_assert(sizeof(struct bpf_ct_opts) == 12, "layout");
 
-/* The field that is read; libbpf finds its offset by name. */
+/* The fields that are read; libbpf finds their offsets by name. */
+struct ip_ct_tcp {
+	__u8 state;
+} __attribute__((preserve_access_index));
+
+union nf_conntrack_proto {
+	struct ip_ct_tcp tcp;
+} __attribute__((preserve_access_index));
+
 struct nf_conn {
 	unsigned long status;
+	union nf_conntrack_proto proto;
 } __attribute__((preserve_access_index));
 
 /*
@@ -44,9 +59,15 @@ bpf_skb_ct_lookup(struct __sk_buff *skb, struct bpf_sock_tuple *tuple,
 		  __u32 options_size) __ksym __weak;
 extern void bpf_ct_release(struct nf_conn *connection) __ksym __weak;
 
+/*
+ * Whether the daemon lists connections in foreign_ports instead, because
+ * connection tracking is not built into the kernel.
+ */
+const volatile __u8 lists_tracked = 0;
+
 static __always_inline bool can_ask_conntrack(void)
 {
-	return bpf_ksym_exists(bpf_skb_ct_lookup) &&
+	return !lists_tracked && bpf_ksym_exists(bpf_skb_ct_lookup) &&
 	       bpf_ksym_exists(bpf_ct_release);
 }
 
@@ -75,6 +96,7 @@ tracked_status(struct __sk_buff *skb, const struct packet_key *key)
 	struct bpf_sock_tuple tuple = {};
 	struct nf_conn *connection;
 	long status;
+	__u8 state;
 
 	if (!can_ask_conntrack() || !key)
 		return -1;
@@ -92,7 +114,11 @@ tracked_status(struct __sk_buff *skb, const struct packet_key *key)
 	if (!connection)
 		return -1;
 	status = connection->status;
+	state = connection->proto.tcp.state;
 	bpf_ct_release(connection);
+	if (key->protocol == IPPROTO_TCP &&
+	    (state == TRACKED_TIME_WAIT || state == TRACKED_CLOSED))
+		status |= TRACKED_IS_OVER;
 	if (options.dir == DIRECTION_REPLY)
 		status |= TRACKED_IS_ANSWER;
 	return status;

@@ -135,6 +135,24 @@ struct {
 } fragment_ids SEC(".maps");
 
 /*
+ * Key of a backend's packets -> nothing: another proxy or a network plugin has
+ * given the port of this node to a connection. The daemon writes it where the
+ * programs cannot ask connection tracking (conntrack.h); programs read it when
+ * they take a port. The map is not pinned: each start lists the connections
+ * again. When it is full, the daemon logs that, and the programs may take the
+ * ports that do not fit.
+ */
+#define MAX_FOREIGN_PORTS 65536
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, MAX_FOREIGN_PORTS);
+	__type(key, struct packet_key);
+	__type(value, __u32);
+} foreign_ports SEC(".maps");
+
+/*
  * Index of a device -> the node's addresses on it, if other machines are
  * reached by the device. The daemon writes it when a device or an address
  * appears or disappears. Programs read it for each new connection, to decide

@@ -81,14 +81,19 @@ has_socket(struct __sk_buff *skb, const struct packet_key *key, bool is_v6)
  * Whether conntrack would take the backend's packets for answers of a
  * connection that it knows, such as one that another proxy or a network plugin
  * has masqueraded with this port. A connection that the backend's address has
- * begun does not count: anyone can send packets with that address.
+ * begun does not count: anyone can send packets with that address. Nor does one
+ * that has ended, which conntrack keeps for two minutes.
  */
 static __always_inline bool
 is_tracked(struct __sk_buff *skb, const struct packet_key *key)
 {
-	long status = tracked_status(skb, key);
+	long status;
 
-	return status >= 0 && status & TRACKED_IS_ANSWER;
+	if (!can_ask_conntrack())
+		return bpf_map_lookup_elem(&foreign_ports, key);
+	status = tracked_status(skb, key);
+	return status >= 0 && status & TRACKED_IS_ANSWER &&
+	       !(status & TRACKED_IS_OVER);
 }
 
 /*

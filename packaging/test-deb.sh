@@ -42,7 +42,7 @@ dpkg_does() {
 
 # Only programs of tests let the environment choose the layout of the maps, crash, or attach in another way.
 has_no_switches_of_tests() {
-    ! grep -aq -e NODELB_LAYOUT -e NODELB_CRASH_AFTER -e NODELB_HOOKS "$tree/usr/sbin/nodelb" ||
+    ! grep -aq -e NODELB_LAYOUT -e NODELB_CRASH_AFTER -e NODELB_HOOKS -e NODELB_CONNTRACK "$tree/usr/sbin/nodelb" ||
         fail "the program has switches of tests"
 }
 

@@ -47,6 +47,7 @@ pub(crate) fn packet_options() -> PacketOptions {
         services: LIMITS,
         count_connections: true,
         has_pods: true,
+        foreign_connections: None,
     }
 }
 

@@ -3,6 +3,7 @@
 
 pub mod events;
 mod failed;
+mod foreign;
 pub mod hooks;
 pub mod mode;
 mod privileged;
@@ -21,7 +22,9 @@ use std::sync::Arc;
 
 use nodelb_core::messages;
 use nodelb_datapath::HookMethod;
-use nodelb_datapath::packets::{Connection, DropCount, OpenedPackets, PacketCounter, PacketCounts, PacketFailure};
+use nodelb_datapath::packets::{
+    Connection, DropCount, ForeignConnections, OpenedPackets, PacketCounter, PacketCounts, PacketFailure,
+};
 use tokio::runtime::Handle;
 use tokio::sync::watch as channel;
 use tracing::warn;
@@ -35,6 +38,7 @@ use crate::config::{Config, PacketMode, Packets, SnatPorts};
 use crate::connections::Connections as ServiceConnections;
 use crate::node::netlink;
 use crate::reconcile::OwnerHandle;
+use crate::sockets::conntrack;
 use crate::sockets::reaper::Reaper;
 
 /// Passes each connection to the function, until that breaks.
@@ -136,7 +140,9 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
     shutdown: impl Fn() -> S,
 ) -> Published {
     report_start(&packets, &config.borrow().packets);
-    let OpenedPackets { mut hooks, settings, sweep, counter, events, connections, max_connections, .. } = packets;
+    let OpenedPackets {
+        mut hooks, settings, sweep, counter, foreign_ports, events, connections, max_connections, ..
+    } = packets;
     let connections = Arc::new(connections);
     let count: CountConnections = {
         let connections = Arc::clone(&connections);
@@ -154,6 +160,7 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
         changes: owner.changes.clone(),
         attach: Box::new(hooks),
         settings: Arc::new(move |values| settings.set(values)),
+        foreign_ports: foreign_ports.map(|ports| foreign::updater(ports, reaper.clone())),
         rules: rules::reader(reaper),
         findings,
         count: Arc::clone(&count),
@@ -197,6 +204,23 @@ fn report_start(opened: &OpenedPackets, packets: &Packets) {
              {kept}. Restart nodelb when there are fewer"
         );
     }
+}
+
+/// The connections that others have made from these ports, listed before capabilities are dropped.
+pub fn foreign_connections(ports: &RangeInclusive<u16>) -> ForeignConnections {
+    conntrack::masqueraded(ports).unwrap_or_else(|error| {
+        log_unlisted(&error);
+        ForeignConnections::new()
+    })
+}
+
+/// Logs that the connections of others could not be listed, or not all of them fit.
+fn log_unlisted(error: &io::Error) {
+    warn!(
+        message_id = %messages::FOREIGN_PORTS_UNKNOWN,
+        "not all ports that connections of other proxies use are known: {error}; nodelb may take such a port for a \
+         connection to the same backend, which may reset the other one"
+    );
 }
 
 /// Searches for other service proxies, if the mode depends on them: before capabilities are dropped, so that the first

@@ -33,6 +33,7 @@ fn options(env: &Sandbox) -> Options {
         services: LIMITS,
         count_connections: false,
         has_pods: true,
+        foreign_connections: None,
     };
     let packets = PacketConfig { options: packets, settings: PacketSettings::default(), hook_method: None };
     Options {

@@ -8,7 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -30,6 +30,9 @@ const NODELB: &str = env!("CARGO_BIN_EXE_nodelb");
 /// Makes the daemon kill itself with SIGKILL after this many map, pin and link operations.
 const CRASH_AFTER: &str = "NODELB_CRASH_AFTER";
 
+/// Makes connection tracking count as a module.
+const CONNTRACK: &str = "NODELB_CONNTRACK";
+
 /// Makes the daemon use this layout version.
 const LAYOUT: &str = "NODELB_LAYOUT";
 
@@ -41,6 +44,7 @@ pub(crate) struct Host {
     is_test_outside: bool,
     pub(crate) pins: PathBuf,
     layout: AtomicU32,
+    lists_connections: AtomicBool,
 }
 
 impl Host {
@@ -72,7 +76,7 @@ impl Host {
         let dir = Path::new("/run").join(format!("{name}-test"));
         fs::create_dir_all(dir.join("services.d")).unwrap();
         let (pins, layout) = (sandbox.bpffs.join(name), AtomicU32::new(1));
-        let host = Self { dir, cgroup, is_test_outside, pins, layout };
+        let host = Self { dir, cgroup, is_test_outside, pins, layout, lists_connections: AtomicBool::new(false) };
         host.configure("");
         host
     }
@@ -98,6 +102,11 @@ impl Host {
     /// Sets the layout version of daemons started from now on.
     pub(crate) fn use_layout(&self, version: u32) {
         self.layout.store(version, Ordering::Relaxed);
+    }
+
+    /// For daemons started from now on, connection tracking is a module, as in most kernels: it is listed, not asked.
+    pub(crate) fn list_connections(&self) {
+        self.lists_connections.store(true, Ordering::Relaxed);
     }
 
     /// Replaces the content of a service file atomically.
@@ -136,6 +145,9 @@ impl Host {
         }
         crash_at(&mut command, crash_after);
         command.env(LAYOUT, self.layout.load(Ordering::Relaxed).to_string());
+        if self.lists_connections.load(Ordering::Relaxed) {
+            command.env(CONNTRACK, "module");
+        }
         self.launch(command, &[])
     }
 

@@ -211,7 +211,7 @@ fn source_ranges_admit_only_their_pods_and_processes_of_the_node() {
         assert!(is_result(&others, [&admitted, &admitted]), "ranges concern only load balancer addresses");
         for from in [POD_A1[0], "host"] {
             let answer = get(&format!("/trace?to={}/TCP&from={from}", service.load_balancer()[0])).unwrap();
-            assert_eq!(answer["verdict"], "Refused", "{from}: {answer}");
+            assert_eq!(answer["verdict"]["verdict"], "Refused", "{from}: {answer}");
         }
         open_to(NODE_A).apply(&host);
         eventually("the ranges of now", || is_result(&service.load_balancer(), [&excluded, &admitted]));

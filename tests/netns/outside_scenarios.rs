@@ -242,6 +242,7 @@ impl Environment for Cluster<'_> {
             services: limits,
             count_connections: true,
             has_pods: true,
+            foreign_connections: None,
         };
         let settings =
             PacketSettings { answers: true, always_masquerades: self.always_masquerades, ..PacketSettings::default() };

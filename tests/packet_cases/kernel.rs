@@ -128,6 +128,7 @@ fn load(settings: &Settings, limits: TableLimits) -> (PacketPrograms, PacketBloo
         },
         count_connections: true,
         has_pods: true,
+        foreign_connections: None,
     };
     let programs = PacketPrograms::load(&options, PacketMaps::default()).unwrap_or_else(|error| panic!("{error}"));
     let sweep = Sweep::load(programs.maps()).unwrap_or_else(|error| panic!("{error}"));

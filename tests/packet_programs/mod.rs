@@ -21,7 +21,9 @@ use std::process::Command;
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use nodelb_core::datapath::Limits;
-use nodelb_datapath::packets::{Packet, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms};
+use nodelb_datapath::packets::{
+    ForeignConnections, Packet, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms,
+};
 
 use self::frames::{Frame, NODE_MAC, PEER_MAC, Seen, read};
 use crate::sandbox::{self, command};
@@ -137,7 +139,12 @@ impl Node {
 
     /// The same node, with other programs and empty maps.
     fn with_programs(&self, source_ports: RangeInclusive<u16>) -> Self {
-        let node = Self { programs: load(source_ports), ..*self };
+        self.with_listed(source_ports, None)
+    }
+
+    /// The same, with programs that do not ask connection tracking if connections of others are listed.
+    fn with_listed(&self, source_ports: RangeInclusive<u16>, listed: Option<ForeignConnections>) -> Self {
+        let node = Self { programs: load(source_ports, listed), ..*self };
         node.settings([0, 0, 1, 0]);
         node.describe();
         node
@@ -156,7 +163,7 @@ impl Node {
         for file in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
             std::fs::write(format!("/proc/sys/net/{file}"), "1").unwrap();
         }
-        let node = Self { programs: load(10_000..=10_099), uplink: 0, inner: 0, pod: 0 };
+        let node = Self { programs: load(10_000..=10_099, None), uplink: 0, inner: 0, pod: 0 };
         node.settings([0, 0, 1, 0]);
         node
     }
@@ -332,7 +339,7 @@ impl Default for Lists<'_> {
     }
 }
 
-fn load(source_ports: RangeInclusive<u16>) -> PacketPrograms {
+fn load(source_ports: RangeInclusive<u16>, foreign_connections: Option<ForeignConnections>) -> PacketPrograms {
     let options = PacketOptions {
         nodeport_range: 30000..=32767,
         source_ports,
@@ -340,6 +347,7 @@ fn load(source_ports: RangeInclusive<u16>) -> PacketPrograms {
         services: Limits { frontends: 64, services: 16, slots: 4096, affinity: 64, outside: 0, source_ranges: 0 },
         count_connections: true,
         has_pods: true,
+        foreign_connections,
     };
     PacketPrograms::load(&options, PacketMaps::default()).unwrap_or_else(|error| panic!("{error}"))
 }

@@ -2,6 +2,9 @@
 
 use std::net::SocketAddr;
 
+use nodelb_core::model::addr::{L4Addr, Protocol};
+use nodelb_datapath::packets::{ForeignConnections, ForeignPorts};
+
 use super::frames::{ACK, FIN, Frame, PEER_MAC, RST, SYN, Seen, TCP, UDP, first, frame};
 use super::{
     DROP, Entry, Family, Lists, NEXT, NODE_MAC, Node, REDIRECT, REDIRECTED, REPLIED, REVERSE, V4, V6, all_kinds,
@@ -313,6 +316,42 @@ fn ports_of_sockets_are_not_used() {
             let (code, sent) = node.arrives(&first(protocol, family.client, family.service));
             assert_eq!((code, sent.source.port()), (REDIRECT, free));
             drop(sockets);
+        }
+    });
+}
+
+/// Connection tracking is a module here: the daemon lists what it knows.
+#[test]
+fn ports_of_listed_connections_are_not_used() {
+    with_node("programs::translation::ports_of_listed_connections_are_not_used", |node| {
+        for (family, protocol) in all_kinds() {
+            let range = 10_000..=10_003;
+            let node = node.with_listed(range.clone(), Some(ForeignConnections::new()));
+            let foreign = ForeignPorts::new(node.programs.maps(), range.clone()).unwrap();
+            let kind = if protocol == TCP { Protocol::Tcp } else { Protocol::Udp };
+            let end = |ip: std::net::IpAddr, port| L4Addr::new(ip.into(), port, kind);
+            let (own, backend) = (family.node_at_remote.parse().unwrap(), at(family.remote));
+            let all_but = |free: &[u16]| -> ForeignConnections {
+                let taken = range.clone().filter(|port| !free.contains(port));
+                taken.map(|port| (end(backend.ip(), backend.port()), end(own, port))).collect()
+            };
+            node.serve_one(family, protocol, family.remote);
+            let ask = |client: u16| {
+                let client = SocketAddr::new(at(family.client).ip(), client).to_string();
+                let (code, sent) = node.arrives(&first(protocol, &client, family.service));
+                (code == REDIRECT && sent.source.ip() == own).then_some(sent.source.port())
+            };
+            foreign.set(&all_but(&[10_002])).unwrap();
+            assert_eq!(ask(41_000), Some(10_002));
+            foreign.set(&all_but(&[10_001, 10_002])).unwrap();
+            assert_eq!(ask(41_001), Some(10_001), "the list of now");
+            let of_another = [(end(own, backend.port()), end(own, 10_003))].into();
+            foreign.set(&of_another).unwrap();
+            let rest = [ask(41_002), ask(41_003)];
+            assert!(
+                rest.contains(&Some(10_003)) && rest.contains(&Some(10_000)),
+                "a port of another backend: {rest:?}"
+            );
         }
     });
 }

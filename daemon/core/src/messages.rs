@@ -322,6 +322,12 @@ messages! {
         "Above 80 % of packets.max-connections, TCP connections without packets are forgotten earlier than \
          packets.tcp-timeout says. When the map is full, new connections are evicted when many others begin.",
         "Raise packets.max-connections and restart nodelb; connections continue.";
+    FOREIGN_PORTS_UNKNOWN = 0x2826667352ff4983ae18b99afb8cbd74,
+        "Ports of other proxies are unknown",
+        "nodelb cannot list the connections that other proxies and network plugins have made from packets.snat-ports, or \
+         there are more than it has room for. It may take a port that such a connection to the same backend uses, and the \
+         backend may reset that connection.",
+        "Look at the error in the line. Connections that nodelb translates are not affected.";
     NODE_UNKNOWN = 0x260f0f13df7c4023b7a591f54d086943,
         "The node's addresses are unknown",
         "The kernel does not report the addresses of the node. nodelb uses the last known ones and retries.",

@@ -20,6 +20,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
+use super::foreign::UpdatePorts;
 use super::hooks::{Attach, Hooks};
 use super::mode::{self, Activity, Before, Decision};
 use super::proxies::{self, Findings};
@@ -69,6 +70,8 @@ pub(crate) struct Connections {
     pub(crate) attach: Box<dyn Attach>,
     /// Writes the settings of the programs.
     pub(crate) settings: WriteSettings,
+    /// Tells the programs which ports others use, if they cannot ask.
+    pub(crate) foreign_ports: Option<UpdatePorts>,
     /// Reads the rules of kube-proxy.
     pub(crate) rules: ReadRules,
     /// The other service proxies that were found before the capabilities were dropped.
@@ -101,6 +104,9 @@ struct Task {
     /// The programs at devices; `None` while a blocking call uses them, and for ever if that has panicked.
     hooks: Option<Hooks>,
     settings: WriteSettings,
+    foreign_ports: Option<UpdatePorts>,
+    /// Whether the last update of these ports failed, which was logged.
+    has_unlisted: bool,
     rules: ReadRules,
     report: watch::Sender<Arc<DevicesReport>>,
     /// The socket for events; `None` while there is none.
@@ -129,8 +135,18 @@ struct Task {
 
 impl Task {
     fn new(connections: Connections, report: watch::Sender<Arc<DevicesReport>>) -> Self {
-        let Connections { config, snapshot, is_served, changes, attach, settings, rules, findings, count } =
-            connections;
+        let Connections {
+            config,
+            snapshot,
+            is_served,
+            changes,
+            attach,
+            settings,
+            foreign_ports,
+            rules,
+            findings,
+            count,
+        } = connections;
         Self {
             config,
             snapshot,
@@ -138,6 +154,8 @@ impl Task {
             changes,
             hooks: Some(Hooks::new(attach)),
             settings,
+            foreign_ports,
+            has_unlisted: false,
             rules,
             report,
             events: None,
@@ -275,6 +293,7 @@ impl Task {
             return;
         }
         self.searched = Some(Instant::now());
+        self.list_foreign_ports().await;
         let rules = (self.rules)().await;
         let found = tokio::task::spawn_blocking(move || proxies::find(&machine, rules));
         if let Ok(findings) = found.await {
@@ -283,6 +302,16 @@ impl Task {
         let is_draining = self.decision.as_ref().is_some_and(|it| it.activity == Activity::Draining);
         let count = Arc::clone(&self.count);
         self.is_drained = (is_draining || !self.is_any_served()) && has_no_connections(count).await;
+    }
+
+    /// Tells the programs which ports others use now. Logs the first of several failures.
+    async fn list_foreign_ports(&mut self) {
+        let Some(update) = &self.foreign_ports else { return };
+        match update().await {
+            Ok(()) => self.has_unlisted = false,
+            Err(error) if !std::mem::replace(&mut self.has_unlisted, true) => super::log_unlisted(&error),
+            Err(_) => {}
+        }
     }
 
     /// Whether clients outside the node can connect to any address.

@@ -33,8 +33,8 @@ use crate::devices::{self, proxies};
 use crate::reconcile::ProbeResult;
 use crate::reconcile::canary::{self, CanaryError, Probe};
 use crate::sockets::reaper::Reaper;
-use crate::sockets::sock_diag;
 use crate::sockets::stale::{Handles, ReadFlows, STUCK};
+use crate::sockets::{conntrack, sock_diag};
 use crate::status::Check;
 
 /// The environment variable with the number of operations on maps, pins and links after which the daemon kills itself:
@@ -48,6 +48,9 @@ const LAYOUT_IS: &str = "NODELB_LAYOUT";
 /// The environment variable with the way to attach programs to devices, as `nodelb devices` shows it: tests use it for
 /// kernels without tcx links.
 const HOOKS_ARE: &str = "NODELB_HOOKS";
+
+/// Environment variable of the tests: connection tracking counts as a module.
+const CONNTRACK_IS: &str = "NODELB_CONNTRACK";
 
 /// The open kernel datapath.
 pub(super) struct Opened {
@@ -95,11 +98,12 @@ fn packets(config: &Config, proxies: &proxies::Findings) -> Result<Option<Packet
     }
     let options = PacketOptions {
         nodeport_range,
-        source_ports,
         limits: packets.limits(),
         services: config.limits(),
         count_connections: config.datapath.count_connections,
         has_pods: !packets.pod_devices.is_empty(),
+        foreign_connections: (!asks_conntrack()).then(|| devices::foreign_connections(&source_ports)),
+        source_ports,
     };
     // Programs of an earlier process may be attached.
     let decision = mode::decide(packets.mode, proxies, Before::Connections, true);
@@ -220,8 +224,8 @@ pub(super) fn packet_reaper(config: &Config, socket: Option<PathBuf>) -> Option<
         Reaper::start().inspect_err(|error| {
             warn!(
                 message_id = %messages::PACKETS_ACTIVITY,
-                "the process that looks for kube-proxy's rules cannot be started ({error}): nodelb notices a \
-                 kube-proxy that starts later only by its port; on a kernel without tcx links, devices that appear \
+                "the process that looks for kube-proxy's rules cannot be started ({error}): nodelb does \
+                 not notice a kube-proxy that starts later, nor which ports it uses; on a kernel without tcx links, devices that appear \
                  later get no programs"
             );
         })
@@ -304,6 +308,11 @@ fn hook_method() -> Result<Option<HookMethod>, String> {
     let Some(value) = of_test(HOOKS_ARE) else { return Ok(None) };
     let known = [HookMethod::Tcx, HookMethod::Clsact].into_iter().find(|method| *value == *method.to_string());
     known.map(Some).ok_or_else(|| format!("{HOOKS_ARE}={}: not a way to attach programs", value.display()))
+}
+
+/// Whether the packet programs can ask connection tracking, unless a test says otherwise.
+fn asks_conntrack() -> bool {
+    conntrack::is_built_in() && of_test(CONNTRACK_IS).is_none()
 }
 
 /// An environment variable that only tests set. Release builds do not read it, and do not have its name: with a layout

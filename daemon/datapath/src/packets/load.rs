@@ -18,6 +18,7 @@ use crate::load::{IS_WEAKLY_ORDERED, listening, refusal};
 use crate::maps::into_io;
 use crate::packets::bare::BareDevices;
 use crate::packets::bloom;
+use crate::packets::foreign::ForeignConnections;
 use crate::skeleton::packet::{OpenPacketSkel, PacketSkel, PacketSkelBuilder};
 use crate::sys;
 
@@ -59,6 +60,9 @@ pub struct PacketOptions {
     pub count_connections: bool,
     /// Whether to load the programs for devices of pods.
     pub has_pods: bool,
+    /// The connections that others have made from `source_ports` at the moment; `None` if the programs ask connection
+    /// tracking for each port instead, which must be built into the kernel.
+    pub foreign_connections: Option<ForeignConnections>,
 }
 
 /// What a device puts in front of an IP packet.
@@ -209,6 +213,7 @@ fn prepare<'o>(
     // Two entries for each connection, half of which UDP flows may use.
     rodata.most_udp_entries = connections.map_or(options.limits.connections, |entries| entries / 2);
     rodata.bloom_mask = bloom::words(options.limits.outside) - 1;
+    rodata.lists_tracked = options.foreign_connections.is_some().into();
     rodata.shares_ports =
         fs::read_to_string(LOCAL_PORTS).is_ok_and(|range| overlaps(&range, &options.source_ports)).into();
     let shards = if options.count_connections { Counters::shards(options.services.services) } else { 0 };

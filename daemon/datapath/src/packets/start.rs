@@ -1,6 +1,7 @@
 //! The packet path's part of a start: loads the programs with the maps of the generation, and makes the devices that had
 //! programs run the new ones, before the generation becomes current.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use super::bloom::{self, PacketBloom};
 use super::connections::ConnectionReader;
 use super::counts::PacketCounter;
 use super::events::PacketEvents;
+use super::foreign::ForeignPorts;
 use super::load::{PacketMaps, PacketOptions, PacketPrograms};
 use super::maps::{self, ConnectionMaps, PERSISTENT};
 use super::settings::{PacketSettings, SettingsWriter};
@@ -54,6 +56,8 @@ pub struct OpenedPackets {
     pub counter: Arc<PacketCounter>,
     /// Lets the programs recognise packets of no service.
     pub bloom: Arc<PacketBloom>,
+    /// The ports that connections of others use, if the programs cannot ask connection tracking.
+    pub foreign_ports: Option<ForeignPorts>,
     /// Reads events about packets.
     pub events: PacketEvents,
     /// Reads the connections.
@@ -93,6 +97,7 @@ pub(crate) fn start(
     let connection_reader = ConnectionReader::new(programs.maps()).map_err(readable())?;
     let sweep = Sweep::load(programs.maps()).map_err(|error| error.to_string());
     let maps = programs.maps().duplicate().map_err(readable())?;
+    let (foreign_ports, not_listed) = foreign_ports(&config.options, &maps).map_err(readable())?;
     let method = config.hook_method.unwrap_or_else(HookMethod::find);
     let mut hooks = DeviceHooks::new(programs, method, pins.duplicate());
     connections.catch_up(pins)?;
@@ -105,11 +110,32 @@ pub(crate) fn start(
     if are_replaced && committed.is_ok() {
         faults.extend(bloom.fill(&maps).err().map(|error| error.to_string()));
     }
+    faults.extend(not_listed);
     faults.extend(committed.err().map(|error| error.to_string()));
     faults.extend(device_hooks::mark_outdated(false, pins).err().map(|error| error.to_string()));
     let max_connections = connections.max_connections();
     let connections = connection_reader;
-    Ok(OpenedPackets { hooks, settings, sweep, counter, bloom, events, connections, maps, max_connections, faults })
+    Ok(OpenedPackets {
+        hooks,
+        settings,
+        sweep,
+        counter,
+        bloom,
+        foreign_ports,
+        events,
+        connections,
+        maps,
+        max_connections,
+        faults,
+    })
+}
+
+/// The ports of foreign connections, which the programs know before their first packet, and why not all are known.
+fn foreign_ports(options: &PacketOptions, maps: &PacketMaps) -> io::Result<(Option<ForeignPorts>, Option<String>)> {
+    let Some(connections) = &options.foreign_connections else { return Ok((None, None)) };
+    let ports = ForeignPorts::new(maps, options.source_ports.clone())?;
+    let not_all = ports.set(connections).err().map(|error| format!("ports of other proxies: {error}"));
+    Ok((Some(ports), not_all))
 }
 
 /// The failure of a start that has reused the maps of the generation, which programs of an earlier start use too.

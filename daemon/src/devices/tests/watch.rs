@@ -75,6 +75,7 @@ fn prepare((owner, changes): Ends, keys: &str, rules: ReadRules) -> (Connections
         changes: owner.changes,
         attach: Box::new(fake.clone()),
         settings: Arc::new(move |settings| written.lock().unwrap().push(settings)),
+        foreign_ports: None,
         rules,
         findings: Findings::default(),
         count: Arc::new(|| Ok(ConnectionCount { connections: 0, handshakes: 0 })),

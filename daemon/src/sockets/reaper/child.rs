@@ -1,8 +1,9 @@
 //! The reaper process itself: it drops privileges, tests the remaining ones, and runs the loop that executes orders.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
@@ -18,6 +19,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg}
 use super::destroy::{self, Terms};
 use super::namespaces::Home;
 use super::wire::{self, HEADER, Hello, Order, Outcome};
+use crate::sockets::conntrack;
 use crate::sockets::nf_tables::{self, KubeProxyRules};
 
 /// All capabilities that it may have.
@@ -64,7 +66,7 @@ fn check_peer(line: &UnixStream) -> Result<(), Failure> {
 fn serve(mut line: UnixStream, hello: Hello, home: &Home) -> io::Result<()> {
     line.write_all(&hello.encode())?;
     let mut terms = Terms::default();
-    while let Some((header, program)) = receive(&mut line)? {
+    while let Some((header, descriptor)) = receive(&mut line)? {
         let mut body = vec![0; Order::length(header)?];
         line.read_exact(&mut body)?;
         let outcomes = match Order::decode(header, &body)? {
@@ -79,8 +81,9 @@ fn serve(mut line: UnixStream, hello: Hello, home: &Home) -> io::Result<()> {
             Order::Sockets(targets) => destroy::sockets(home, &targets)?,
             Order::ConnectedTo(addresses) => destroy::connected_to(home, &terms, &addresses)?,
             Order::Rules(legacy) => vec![rules(legacy)],
+            Order::Masqueraded(ports) => vec![outcome(masqueraded(&ports, descriptor))],
             Order::Filter { ifindex, change } => {
-                let program = program.as_ref().map(OwnedFd::as_fd);
+                let program = descriptor.as_ref().map(OwnedFd::as_fd);
                 vec![outcome(InThisProcess.change(ifindex, change, program).map(|()| 0))]
             }
         };
@@ -113,6 +116,13 @@ fn rules(legacy: LegacyTables) -> Outcome {
     outcome(nf_tables::find(legacy).map(|KubeProxyRules { has_table, has_chains }| {
         bit(has_table, wire::rules::TABLE) | bit(has_chains, wire::rules::CHAINS)
     }))
+}
+
+/// Writes the connections of others with source ports in this range into the file; returns their number.
+fn masqueraded(ports: &RangeInclusive<u16>, file: Option<OwnedFd>) -> io::Result<u32> {
+    let found = conntrack::masqueraded(ports)?;
+    File::from(file.ok_or(io::ErrorKind::InvalidInput)?).write_all(&wire::encode_ends(&found))?;
+    Ok(u32::try_from(found.len()).unwrap_or(u32::MAX))
 }
 
 /// The outcome of an order that ends no socket.

@@ -4,16 +4,18 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::ops::RangeInclusive;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::stale::Socket;
+use nodelb_datapath::packets::ForeignConnections;
 use nodelb_datapath::xtables::LegacyTables;
 use nodelb_datapath::{Direction, FilterChange};
 
 /// The version of this protocol. It must change with every incompatible change.
-const VERSION: u32 = 4;
+const VERSION: u32 = 5;
 
 /// The maximum number of entries in one order, which limits the reaper's memory and the duration of an order.
 pub const BATCH: usize = 256;
@@ -29,6 +31,8 @@ pub const ENTRY: usize = 56;
 const INODE: usize = 4;
 /// Size of the families of [`Order::Rules`] in bytes.
 const LEGACY_TABLES: usize = 2;
+/// Size of the range of [`Order::Masqueraded`] in bytes.
+const PORTS: usize = 4;
 /// Size of a change of a filter in bytes.
 const FILTER_CHANGE: usize = 8;
 /// Size of an answer's entry in bytes.
@@ -51,6 +55,9 @@ pub enum Order {
     /// Looks for kube-proxy's rules in nftables and in these tables of iptables-legacy, which takes CAP_NET_ADMIN. The
     /// number in the outcome has the bits of [`rules`].
     Rules(LegacyTables),
+    /// Lists the connections of others with source ports in this range, which takes CAP_NET_ADMIN. The first byte comes
+    /// with the descriptor of a file, into which the reaper writes them ([`encode_ends`]).
+    Masqueraded(RangeInclusive<u16>),
     /// Changes nodelb's filters at a device, which takes CAP_NET_ADMIN. The first byte of a [`FilterChange::Replace`]
     /// comes with the descriptor of the program.
     Filter {
@@ -72,7 +79,8 @@ pub mod rules {
 /// The result of one entry of an order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Number of ended sockets; for [`Order::Rules`] the rules that were found, for [`Order::Filter`] 0.
+    /// Number of ended sockets; for [`Order::Rules`] the rules that were found, for [`Order::Masqueraded`] the
+    /// connections, for [`Order::Filter`] 0.
     pub destroyed: u32,
     /// The last errno, or 0: ENOENT if the socket no longer existed, ESRCH if the network namespace was not found.
     pub errno: i32,
@@ -130,6 +138,7 @@ const WITHIN: u8 = 3;
 const SPARE: u8 = 4;
 const RULES: u8 = 5;
 const FILTER: u8 = 6;
+const MASQUERADED: u8 = 7;
 
 /// The changes of filters, by their number.
 const FILTER_CHANGES: [FilterChange; 6] = [
@@ -148,7 +157,7 @@ impl Order {
             Self::Sockets(targets) => targets.len().min(BATCH),
             Self::ConnectedTo(addresses) => addresses.len().min(BATCH),
             Self::Within(_) | Self::Spare(_) => 0,
-            Self::Rules(_) | Self::Filter { .. } => 1,
+            Self::Rules(_) | Self::Masqueraded(_) | Self::Filter { .. } => 1,
         }
     }
 
@@ -168,6 +177,10 @@ impl Order {
                 frame(WITHIN, &bytes.map(|byte| [*byte]).collect::<Vec<_>>())
             }
             Self::Rules(LegacyTables { v4, v6 }) => frame(RULES, &[[u8::from(*v4), u8::from(*v6)]]),
+            Self::Masqueraded(ports) => {
+                let [[a, b], [c, d]] = [ports.start(), ports.end()].map(|port| port.to_ne_bytes());
+                frame(MASQUERADED, &[[a, b, c, d]])
+            }
             Self::Filter { ifindex, change } => frame(FILTER, &[encode_filter(*ifindex, *change)]),
             Self::Spare(inodes) => {
                 let inodes = inodes.iter().take(usize::from(u16::MAX));
@@ -188,6 +201,7 @@ impl Order {
             WITHIN if count <= MAX_PATH => Ok(count),
             SPARE => Ok(count * INODE),
             RULES if count == 1 => Ok(LEGACY_TABLES),
+            MASQUERADED if count == 1 => Ok(PORTS),
             FILTER if count == 1 => Ok(FILTER_CHANGE),
             _ => Err(refused()),
         }
@@ -215,6 +229,10 @@ impl Order {
             RULES => {
                 let &[v4, v6] = body else { return Err(refused()) };
                 Ok(Self::Rules(LegacyTables { v4: v4 != 0, v6: v6 != 0 }))
+            }
+            MASQUERADED => {
+                let &[a, b, c, d] = body else { return Err(refused()) };
+                Ok(Self::Masqueraded(u16::from_ne_bytes([a, b])..=u16::from_ne_bytes([c, d])))
             }
             FILTER => decode_filter(body).ok_or_else(refused),
             _ => Err(refused()),
@@ -262,6 +280,21 @@ pub fn decode_outcomes(bytes: &[u8]) -> Vec<Outcome> {
         errno: i32::from_ne_bytes([e, f, g, h]),
     };
     bytes.as_chunks::<OUTCOME>().0.iter().map(outcome).collect()
+}
+
+/// Encodes connections by their ends, for [`Order::Masqueraded`].
+pub fn encode_ends(connections: &ForeignConnections) -> Vec<u8> {
+    let entries = connections.iter().map(|(backend, source)| {
+        let socket = Socket { source: *source, ..any_source(*backend) };
+        encode(&socket, *backend)
+    });
+    entries.flatten().collect()
+}
+
+/// Decodes connections. Entries that are not valid are left out.
+pub fn decode_ends(bytes: &[u8]) -> ForeignConnections {
+    let ends = |entry| decode(entry).map(|(socket, backend)| (backend, socket.source));
+    bytes.as_chunks::<ENTRY>().0.iter().filter_map(ends).collect()
 }
 
 /// A placeholder for a socket, where any will do.

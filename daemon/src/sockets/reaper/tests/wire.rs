@@ -32,6 +32,7 @@ fn orders_arrive_as_they_were_sent() {
         Order::Spare(vec![1, u32::MAX]),
         Order::Spare((0..u32::from(u16::MAX)).collect()),
         Order::Rules(LegacyTables { v4: false, v6: true }),
+        Order::Masqueraded(10_000..=29_999),
         Order::Filter { ifindex: u32::MAX, change: FilterChange::AddQdisc },
     ]
     .into_iter()
@@ -39,6 +40,19 @@ fn orders_arrive_as_they_were_sent() {
     {
         assert_eq!(carried(&order), order);
     }
+}
+
+#[test]
+fn connections_of_others_arrive_as_they_were_sent() {
+    let ends = |backend, source| (l4(backend), l4(source));
+    let connections: ForeignConnections = [
+        ends("203.0.113.66:8002/TCP", "203.0.113.2:10007/TCP"),
+        ends("[2001:db8:b1::2]:53/UDP", "[2001:db8:1::2]:10008/UDP"),
+    ]
+    .into();
+    let bytes = encode_ends(&connections);
+    assert_eq!(decode_ends(&bytes), connections);
+    assert_eq!(decode_ends(&bytes[..bytes.len() - 1]).len(), 1);
 }
 
 #[test]

@@ -1,0 +1,52 @@
+//! Keeps the packet programs from taking source ports that connections of other proxies use, where the programs cannot
+//! ask connection tracking. The connections are listed in this process if it has CAP_NET_ADMIN, and otherwise by a
+//! reaper, which has it.
+
+use std::fs::File;
+use std::future::Future;
+use std::io::{self, Read, Seek};
+use std::ops::RangeInclusive;
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nodelb_datapath::packets::{ForeignConnections, ForeignPorts};
+
+use super::privileged::PacketReaper;
+use crate::sockets::conntrack;
+use crate::sockets::reaper::wire::{Order, decode_ends};
+
+/// The result of an [`UpdatePorts`], when it is there.
+pub(crate) type UpdateFuture = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
+
+/// Lists the connections and tells the programs.
+pub(crate) type UpdatePorts = Arc<dyn Fn() -> UpdateFuture + Send + Sync>;
+
+/// An updater. Without a reaper, it works only in a process with CAP_NET_ADMIN.
+pub(crate) fn updater(ports: ForeignPorts, reaper: Option<PacketReaper>) -> UpdatePorts {
+    let ports = Arc::new(ports);
+    Arc::new(move || {
+        let (ports, reaper) = (Arc::clone(&ports), reaper.clone());
+        Box::pin(async move {
+            let range = ports.range().clone();
+            let here = tokio::task::spawn_blocking(move || conntrack::masqueraded(&range));
+            let connections = match (here.await.map_err(io::Error::other)?, reaper) {
+                (Err(error), Some(reaper)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    listed(&reaper, ports.range().clone()).await?
+                }
+                (here, _) => here?,
+            };
+            tokio::task::spawn_blocking(move || ports.set(&connections)).await.map_err(io::Error::other)?
+        })
+    })
+}
+
+async fn listed(reaper: &PacketReaper, range: RangeInclusive<u16>) -> io::Result<ForeignConnections> {
+    let mut file = File::from(memfd_create(c"nodelb-ports", MFdFlags::MFD_CLOEXEC)?);
+    reaper.order(&Order::Masqueraded(range), Some(file.as_fd())).await?;
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.read_to_end(&mut bytes)?;
+    Ok(decode_ends(&bytes))
+}
