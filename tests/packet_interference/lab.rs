@@ -12,7 +12,7 @@ use nodelb_core::packets::node::{Packet, Reason, Route, RouteQuery, Routes as _,
 use crate::case;
 use crate::print;
 use crate::stack::{Role, Stack};
-use crate::wire::{self, Parcel, Segment};
+use crate::wire::{self, Content, Parcel, Segment};
 use crate::world::World;
 
 /// What the packet programs do with a packet.
@@ -46,6 +46,9 @@ enum At {
 
 /// Trips of packets through the node until the network counts as busy for ever.
 const MOST_ROUNDS: usize = 200;
+
+/// Bytes of a packet that an ICMP error about it contains.
+const QUOTED: usize = 548;
 
 pub(crate) struct Lab<'a> {
     pub(crate) programs: &'a mut dyn Programs,
@@ -183,8 +186,11 @@ impl<'a> Lab<'a> {
         }
         let by = self.world.devices["veth1"].ifindex;
         let query = RouteQuery { ifindex: by, source: headers.source, target: headers.target };
-        let Route::Device { ifindex, .. } = self.world.route(&query) else { return };
+        let Route::Device { ifindex, mtu, .. } = self.world.route(&query) else { return };
         let name = self.world.name_of(ifindex).to_owned();
+        if frame.len() - 14 > usize::try_from(mtu).unwrap() {
+            return self.too_big(&headers, &frame[14..], (&name, mtu));
+        }
         let device = &self.world.devices[&name];
         if !device.is_uplink && !device.is_pod {
             return self.deliver(&frame);
@@ -198,6 +204,17 @@ impl<'a> Lab<'a> {
             Verdict::Redirect { ifindex, .. } => self.leave(ifindex, &bytes),
             Verdict::Drop | Verdict::Reply => {}
         }
+    }
+
+    /// The stack of the node tells the sender of the packet that it does not fit this device.
+    fn too_big(&mut self, headers: &Headers, packet: &[u8], (device, mtu): (&str, u32)) {
+        let is_same = |addr: &&Addr| addr.family() == headers.family;
+        let Some(own) = self.world.devices[device].addrs.iter().find(is_same) else { return };
+        let quoted = packet[..packet.len().min(QUOTED)].to_vec();
+        let kind = if headers.family == Family::Ipv4 { (3, 4) } else { (2, 0) };
+        let content = Content::Error { kind, mtu: mtu.try_into().unwrap(), quoted };
+        let error = Parcel { source: Endpoint::new(*own, 0), target: Endpoint::new(headers.source, 0), content };
+        self.route(wire::frame([2, 0, 0, 0, 0, 1], &error.packet()), 0);
     }
 
     /// A packet to the node itself: no process of it has a socket.

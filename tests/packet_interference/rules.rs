@@ -62,6 +62,7 @@ fn sequence_without(rule: &str) -> Option<Vec<Step>> {
         "UdpHasHalf" => {
             Some(vec![Flood(Twice, 9, 20, 0), Flood(Twice, 9, 20, 1), Do(0, Ask), Wait(1_000), Flood(First, 5, 50, 0)])
         }
+        "ActiveFlowKeepsPort" => Some(vec![Do(11, Connect), Do(11, Connect), Flood(First, 10, 11, 0)]),
         "FlowsGiveWay" => Some(vec![Flood(First, 10, 8, 0), Do(10, Ask)]),
         _ => None,
     }
