@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use nodelb_core::model::addr::{Addr, Family};
+use nodelb_core::model::addr::{Addr, Family, Protocol};
 use nodelb_core::packets::headers::tcp_flags::{ACK, FIN, RST, SYN};
 use nodelb_core::packets::headers::{Content as Parsed, Headers, Parsed as Read, parse};
 use nodelb_core::packets::key::{Endpoint, Side};
@@ -40,6 +40,8 @@ pub(crate) trait Programs {
 enum At {
     /// It arrives at a device of the node.
     Device(&'static str),
+    /// An honest client has sent it, and it arrives at the device that leads to the clients.
+    Client,
     /// A pod of the node has sent it.
     Pod,
 }
@@ -57,6 +59,8 @@ pub(crate) struct Lab<'a> {
     pub(crate) guests: Stack,
     pub(crate) backends: Stack,
     flights: VecDeque<(At, Vec<u8>)>,
+    /// TCP packets of honest clients to services that the network stack gets, which has no way for them but back.
+    pub(crate) sent_back: Vec<String>,
     /// The text of each packet that met the node, if it is wanted.
     pub(crate) trace: Option<Vec<String>>,
 }
@@ -92,13 +96,28 @@ impl<'a> Lab<'a> {
     pub(crate) fn new(programs: &'a mut dyn Programs, world: World) -> Self {
         let (clients, guests) = (Stack::new(Role::Clients), Stack::new(Role::Guests));
         let backends = Stack::new(Role::Backends);
-        Self { programs, world, clients, guests, backends, flights: VecDeque::new(), trace: None }
+        Self {
+            programs,
+            world,
+            clients,
+            guests,
+            backends,
+            flights: VecDeque::new(),
+            sent_back: Vec::new(),
+            trace: None,
+        }
     }
 
     /// A packet of a client or a stranger arrives by the device.
     pub(crate) fn arrive(&mut self, device: &'static str, packet: &[u8]) {
         let frame = wire::frame(self.world.devices[device].mac, packet);
         self.flights.push_back((At::Device(device), frame));
+    }
+
+    /// A packet of an honest client arrives.
+    pub(crate) fn send_from_client(&mut self, packet: &[u8]) {
+        let frame = wire::frame(self.world.devices["eth0"].mac, packet);
+        self.flights.push_back((At::Client, frame));
     }
 
     /// A backend sends a packet.
@@ -121,6 +140,7 @@ impl<'a> Lab<'a> {
         for (at, frame) in std::mem::take(&mut self.flights) {
             match at {
                 At::Device(device) => self.by_wire(device, frame),
+                At::Client => self.by_client(frame),
                 At::Pod => self.route(frame, 0),
             }
         }
@@ -162,9 +182,28 @@ impl<'a> Lab<'a> {
         ruled
     }
 
+    fn by_client(&mut self, frame: Vec<u8>) {
+        let ruled = self.rule("eth0", Side::Arriving, frame);
+        if ruled.verdict == Verdict::Next
+            && let Read::Packet(headers) = parse(&ruled.bytes, 14, false)
+            && matches!(headers.content, Parsed::Transport(Protocol::Tcp, _))
+            && !self.world.state.node_addrs.contains(&headers.target)
+            && !is_in(headers.target, LOCAL)
+            && !is_in(headers.target, REMOTE)
+        {
+            self.sent_back.push(print::packet(&ruled.bytes[14..]));
+        }
+        self.go_on("eth0", ruled);
+    }
+
     fn by_wire(&mut self, device: &'static str, frame: Vec<u8>) {
+        let ruled = self.rule(device, Side::Arriving, frame);
+        self.go_on(device, ruled);
+    }
+
+    /// The packet that has arrived by the device goes where the programs send it.
+    fn go_on(&mut self, device: &'static str, Ruled { verdict, bytes, .. }: Ruled) {
         let ifindex = self.world.devices[device].ifindex;
-        let Ruled { verdict, bytes, .. } = self.rule(device, Side::Arriving, frame);
         match verdict {
             Verdict::Next => self.route(bytes, ifindex),
             Verdict::Drop => {}
@@ -249,7 +288,7 @@ impl<'a> Lab<'a> {
         let now = self.world.now_ns;
         if is_in(headers.target, CLIENTS) {
             let answers = self.clients.receive(frame, now);
-            answers.iter().for_each(|parcel| self.arrive("eth0", &parcel.packet()));
+            answers.iter().for_each(|parcel| self.send_from_client(&parcel.packet()));
         } else if is_in(headers.target, GUESTS) {
             let answers = self.guests.receive(frame, now);
             answers.iter().for_each(|parcel| self.arrive("eth0", &parcel.packet()));

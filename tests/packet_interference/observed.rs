@@ -13,6 +13,8 @@ pub(crate) struct Observed {
     pub(crate) backends: [Vec<(u8, Event)>; COUNT as usize],
     /// Bytes of honest parties that strangers have got.
     pub(crate) leaks: Vec<Vec<u8>>,
+    /// Packets of honest clients that the node has sent back to the network. No flood excuses that.
+    pub(crate) sent_back: Vec<String>,
     /// The connection of each user from which on a flood excuses that it is refused or reset, see [`Excuse`].
     pub(crate) excused: [Option<u8>; COUNT as usize],
     /// The connections that began again, because the backend took the SYN for a part of another one's connection, while the
@@ -82,6 +84,10 @@ pub(crate) fn compare(alone: &Observed, among: &Observed) -> String {
             let _ =
                 writeln!(text, "backend of {client} > {service}\n  alone          {one:?}\n  with strangers {other:?}");
         }
+    }
+    if alone.sent_back != among.sent_back {
+        let _ =
+            writeln!(text, "sent back\n  alone          {:?}\n  with strangers {:?}", alone.sent_back, among.sent_back);
     }
     if !among.leaks.is_empty() {
         let _ = writeln!(text, "a stranger has got bytes of an honest party");

@@ -103,6 +103,7 @@ pub(crate) fn play(
         *trace = lines;
     }
     player.observed.leaks = std::mem::take(&mut player.lab.guests.leaks);
+    player.observed.sent_back = std::mem::take(&mut player.lab.sent_back);
     let challenged = &player.lab.clients.challenged;
     player.observed.delayed.retain(|label| challenged.contains(label));
     player.observed
@@ -159,7 +160,7 @@ impl Player<'_> {
             for client in &mut self.honest {
                 let packets = client.work((&mut lab.clients, &mut lab.backends), lab.world.now_ns);
                 for (is_client, packet) in packets {
-                    if is_client { lab.arrive("eth0", &packet) } else { lab.send_from_backend(&packet) }
+                    if is_client { lab.send_from_client(&packet) } else { lab.send_from_backend(&packet) }
                 }
             }
             if lab.clients.seen.is_empty() {
@@ -240,7 +241,7 @@ impl Player<'_> {
             if is_tcp {
                 Parcel::between(first(number), service, segment).packet()
             } else {
-                Parcel::udp(first(number), service, b"stranger".to_vec()).packet()
+                Parcel::udp(first(number), service, b"question".to_vec()).packet()
             }
         };
         let count = if kind == Flood::Refused { REFUSED } else { u32::from(count) };
