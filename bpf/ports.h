@@ -340,26 +340,28 @@ set_ports(struct attempt *attempt, const struct connection *entry, bool is_udp)
 
 /*
  * Puts the entry for the backend's packets under a key that no other has. If
- * all ports that are tried are in use, the connection gives way that has been
- * idle for the longest time.
+ * all ports that are tried are in use, the handshake gives way that has been
+ * idle for the longest time: its answer does not acknowledge the new SYN. The
+ * answer of an active UDP flow would reach the new client.
  */
 VERIFIED_ONCE bool claim_port(struct __sk_buff *skb)
 {
 	struct scratch *here = scratch();
 	struct attempt attempt = {.skb = skb};
 	struct packet_counts *all = counts();
+	bool is_udp;
 
 	if (!here)
 		return false;
+	is_udp = here->packet.key.protocol == IPPROTO_UDP;
 	reverse(here);
 	here->idle_of_other = -1;
-	set_ports(&attempt, &here->entry,
-		  here->packet.key.protocol == IPPROTO_UDP);
+	set_ports(&attempt, &here->entry, is_udp);
 	/* The verifier does not know that the range is not empty. */
 	if (!attempt.count)
 		return false;
 	bpf_loop(MOST_PORT_TRIES, try_port, &attempt, 0);
-	if (!attempt.found)
+	if (!attempt.found && !is_udp)
 		attempt.found = take_port_of_other(skb, 0);
 	/*
 	 * The next search begins behind this port. If it began at ports that

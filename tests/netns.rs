@@ -34,11 +34,16 @@ mod script;
 mod settings;
 #[path = "scenarios/status.rs"]
 mod status;
+#[expect(dead_code, reason = "a flood only sends")]
+#[path = "packet_interference/wire.rs"]
+mod wire;
 #[path = "packet_fixtures/world.rs"]
 mod world;
 
 #[path = "netns/cluster.rs"]
 mod cluster;
+#[path = "netns/flood.rs"]
+mod flood;
 #[path = "netns/lab.rs"]
 mod lab;
 #[path = "netns/lab_services.rs"]

@@ -1,193 +1,464 @@
-//! A flood of SYNs from random sources, while connections of outside clients exchange data and other
-//! clients connect. The flood, the connections and the clients have the same service.
+//! Floods of strangers, while connections of outside clients exchange data and other clients connect. The strangers and the
+//! clients use the same two services: one has a backend on this node, the other one on another node.
+//! `FLOOD_PACKETS=1000000` is the full run.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
-use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use nodelb_prober::SetAtEnd;
+use libbpf_rs::{MapCore as _, MapHandle};
+use nodelb_prober::{SetAtEnd, Transport};
 
-use crate::host::say;
-use crate::lab::{Lab, Place};
-use crate::lab_services::Service;
+use crate::flood::{self, Kind, MARK, NETWORKS, Open};
+use crate::host::{Daemon, Host, answer, say, socket};
+use crate::lab::{CLIENT, Lab, POD_A1, POD_B, Place};
+use crate::lab_services::{ON_A1, ON_B, PACKETS_ON, Service};
 use crate::outside::{TRANSPORTS, start};
-use crate::outside_more::{metric, run};
-use crate::talk::{TIMEOUT, Talk, ask};
+use crate::outside_network::nft;
+use crate::sandbox;
+use crate::talk::{Server, TIMEOUT, Talk};
 
-/// Long-lived connections of each transport to the service.
-const TALKS: usize = 100;
-/// Threads that exchange data on the long-lived connections.
-const TALKERS: usize = 4;
-/// Threads that connect, and the pause of each between two connections.
-const CLIENTS: usize = 4;
+/// Long-lived connections of each transport to each service.
+const TALKS: usize = 25;
+/// Connections that each client begins during the flood and keeps, and the pause between two.
+const KEPT: usize = 50;
 const PAUSE: Duration = Duration::from_millis(10);
+/// How long a UDP client waits for the answer to its first datagram, and how often it asks, as resolvers do.
+const REPEAT: Duration = Duration::from_secs(1);
+const MOST_REPEATS: u64 = 10;
+/// Datagrams that wait for an answer of the backends: more do not fit into their sockets.
+const UNANSWERED: u64 = 128;
+/// Fragmented datagrams that are redirected to one address in a second.
+const FRAGMENTS_A_SECOND: u64 = 2_048;
+/// Resident memory by which the daemon may grow, in KiB: the requests of this test.
+const GROWTH: u64 = 8_192;
 
-/// Number of SYNs. `FLOOD_SYNS=1000000` takes a minute.
-fn syns() -> u32 {
-    std::env::var("FLOOD_SYNS").map_or(25_000, |text| text.parse().expect("FLOOD_SYNS is a number"))
+/// The number of packets of each flood.
+fn count() -> u32 {
+    std::env::var("FLOOD_PACKETS").map_or(20_000, |text| text.parse().expect("FLOOD_PACKETS is a number"))
 }
 
-/// What the clients saw during a flood.
+/// The node, the network around it, and the backends.
+struct Parties<'a> {
+    host: &'a Host,
+    lab: &'a Lab,
+    daemon: &'a Daemon,
+    servers: &'a [Server],
+    services: [Service; 2],
+}
+
+fn in_lab(test: &str, body: impl FnOnce(&Parties<'_>)) {
+    sandbox::run(&format!("outside_flood::{test}"), |sandbox| {
+        let host = Host::without_the_test(sandbox);
+        let lab = Lab::new();
+        // Answers to strangers are lost, as in a network that does not know them.
+        NETWORKS.iter().for_each(|network| lab.router.ip(&format!("route add blackhole {network}")));
+        host.configure(PACKETS_ON);
+        let near = lab.pod_a1.run(|| Server::start("a1", &POD_A1, 8_001));
+        let far = lab.pod_b.run(|| Server::start("b", &POD_B, 8_002));
+        let services = [Service::new(1, &[ON_A1]), Service::new(2, &[ON_B])];
+        let daemon = start(&host, &[&services[0], &services[1]]);
+        body(&Parties { host: &host, lab: &lab, daemon: &daemon, servers: &[near, far], services });
+    });
+}
+
+/// What clients saw during a flood.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Exchanges on each long-lived connection.
-    exchanges: Vec<u32>,
-    served: u32,
-    refused: u32,
-    timed_out: u32,
+    exchanges: u64,
+    begun: u64,
+    refused: u64,
+    /// First datagrams that were not answered.
+    repeated: u64,
     slowest: Duration,
+    /// Failures other than those of `refused`.
+    failed: Vec<String>,
 }
 
 impl Seen {
     fn add(&mut self, other: Self) {
-        self.exchanges.extend(other.exchanges);
-        self.served += other.served;
+        self.exchanges += other.exchanges;
+        self.begun += other.begun;
         self.refused += other.refused;
-        self.timed_out += other.timed_out;
+        self.repeated += other.repeated;
         self.slowest = self.slowest.max(other.slowest);
+        self.failed.extend(other.failed);
     }
-}
 
-/// Exchanges data on each connection in turn until the flood ends; panics if one fails.
-fn talk(talks: &mut [Talk], is_done: &AtomicBool) -> Seen {
-    let mut exchanges = vec![0; talks.len()];
-    let mut round = 0;
-    while !is_done.load(Ordering::Relaxed) || round < 2 {
-        for (number, talk) in talks.iter_mut().enumerate() {
-            let text = format!("{number} in round {round}");
-            let answer = talk.send(&text);
-            let answer = answer.unwrap_or_else(|error| panic!("port {}: {text}: {error}", talk.port()));
-            assert!(answer.trim_end().ends_with(&text), "port {}: {answer:?} instead of {text:?}", talk.port());
-            exchanges[number] += 1;
-        }
-        round += 1;
-    }
-    Seen { exchanges, ..Seen::default() }
-}
-
-/// Connects again and again until the flood ends.
-fn connect(address: &str, is_done: &AtomicBool) -> Seen {
-    let mut seen = Seen::default();
-    while !is_done.load(Ordering::Relaxed) {
+    fn exchange(&mut self, talk: &mut Talk, text: &str, asked: &AtomicU64) {
         let begun = Instant::now();
-        match ask(address, nodelb_prober::Transport::Tcp, TIMEOUT) {
+        match talk.send(text) {
+            Ok(answer) if answer.trim_end().ends_with(text) => {
+                self.exchanges += 1;
+                self.slowest = self.slowest.max(begun.elapsed());
+            }
+            other => self.failed.push(format!("port {}: {text} got {other:?}", talk.port())),
+        }
+        if matches!(talk, Talk::Udp(_)) {
+            asked.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Exchanges data on each connection in turn until the flood ends, and then once more.
+fn talk(talks: &mut [Talk], is_done: &AtomicBool, asked: &AtomicU64) -> Seen {
+    let mut seen = Seen::default();
+    let mut is_last = false;
+    for round in 0.. {
+        for talk in &mut *talks {
+            seen.exchange(talk, &format!("round {round}"), asked);
+        }
+        if is_last || !seen.failed.is_empty() {
+            break;
+        }
+        is_last = is_done.load(Ordering::Relaxed);
+    }
+    seen
+}
+
+/// A connection, or a UDP flow after its first answer.
+fn open(address: &str, transport: Transport, (seen, asked): (&mut Seen, &AtomicU64)) -> Result<Talk, ErrorKind> {
+    if transport == Transport::Tcp {
+        return Talk::open(address, transport, TIMEOUT);
+    }
+    let mut talk = Talk::open(address, transport, REPEAT)?;
+    for _ in 0..MOST_REPEATS {
+        match talk.ask() {
             Ok(_) => {
-                seen.served += 1;
-                seen.slowest = seen.slowest.max(begun.elapsed());
+                asked.fetch_add(1, Ordering::Relaxed);
+                return Ok(talk);
+            }
+            Err(_) => seen.repeated += 1,
+        }
+    }
+    Err(ErrorKind::TimedOut)
+}
+
+/// Connects again and again until the flood ends. Connections that are kept must live until then.
+fn connect(address: &str, transport: Transport, is_done: &AtomicBool, asked: &AtomicU64) -> Seen {
+    let (mut seen, mut kept) = (Seen::default(), Vec::new());
+    while !is_done.load(Ordering::Relaxed) && seen.failed.is_empty() {
+        let began = Instant::now();
+        match open(address, transport, (&mut seen, asked)) {
+            Ok(mut talk) => {
+                seen.begun += 1;
+                seen.slowest = seen.slowest.max(began.elapsed());
+                seen.exchange(&mut talk, "first", asked);
+                if kept.len() < KEPT {
+                    kept.push(talk);
+                }
             }
             Err(ErrorKind::ConnectionRefused) => seen.refused += 1,
-            Err(_) => seen.timed_out += 1,
+            Err(error) => seen.failed.push(format!("{address}: {error:?}")),
         }
         thread::sleep(PAUSE);
     }
-    seen
-}
-
-/// IP packets that the machine has received.
-fn received(place: &Place) -> u64 {
-    let text = place.run(|| fs::read_to_string("/proc/thread-self/net/snmp").unwrap());
-    let mut lines = text.lines().filter(|line| line.starts_with("Ip:")).map(|line| line.split(' '));
-    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
-    let mut columns = names.zip(values);
-    columns.find(|(name, _)| *name == "InReceives").unwrap().1.parse().unwrap()
-}
-
-/// Floods the service, which has this backend.
-fn flood_service(lab: &Lab, service: &Service, backend: &Place, what: &str) -> Seen {
-    let address = service.load_balancer()[0].clone();
-    let SocketAddr::V4(target) = address.parse().unwrap() else { panic!("{address}") };
-    let open = |transport| lab.client.run(|| Talk::open(&address, transport, TIMEOUT)).unwrap();
-    let mut talks: Vec<Talk> = (0..TALKS).flat_map(|_| TRANSPORTS.map(open)).collect();
-    // The second question moves a connection out of the table of handshakes.
-    for talk in &mut talks {
-        assert!(talk.ask().is_ok() && talk.ask().is_ok());
+    for mut talk in kept {
+        seen.exchange(&mut talk, "afterwards", asked);
     }
-    let without_port = || metric("nodelb_packet_dropped_total{reason=\"no-port\"}");
-    let (is_done, before, ports_before) = (AtomicBool::new(false), received(backend), without_port());
-    let begun = Instant::now();
-    let mut seen = Seen::default();
-    thread::scope(|scope| {
-        let end = SetAtEnd(&is_done);
-        let mut threads: Vec<_> =
-            talks.chunks_mut(2 * TALKS / TALKERS).map(|part| scope.spawn(|| talk(part, &is_done))).collect();
-        threads.extend((0..CLIENTS).map(|_| scope.spawn(|| lab.client.run(|| connect(&address, &is_done)))));
-        lab.client.run(|| flood(*target.ip(), target.port(), syns()));
-        drop(end);
-        threads.into_iter().for_each(|thread| seen.add(thread.join().unwrap_or_else(|_| panic!("{what}"))));
-    });
-    let (seconds, arrived) = (begun.elapsed().as_secs_f64(), received(backend) - before);
-    let exchanges: u32 = seen.exchanges.iter().sum();
-    let refused_for_ports = without_port() - ports_before;
-    say(&format!(
-        "{what}: {} SYNs in {seconds:.1} s, {arrived} packets arrived at the backend; {} connections made {exchanges} \
-         exchanges, none failed; new connections: {} succeeded ({:.0} a second, the slowest after {:?}), {} were refused, \
-         {} timed out; {refused_for_ports} SYNs of both found no source port",
-        syns(),
-        seen.exchanges.len(),
-        seen.served,
-        f64::from(seen.served) / seconds,
-        seen.slowest,
-        seen.refused,
-        seen.timed_out
-    ));
-    assert!(
-        refused_for_ports >= f64::from(seen.refused),
-        "{what}: some clients were refused although a source port was free"
-    );
-    assert_eq!(seen.exchanges.len(), 2 * TALKS);
-    assert!(seen.exchanges.iter().all(|count| *count >= 2), "{what}: {:?}", seen.exchanges);
     seen
+}
+
+/// What the node has counted: the metrics by name and reason.
+#[derive(Clone, Debug)]
+struct Counted(BTreeMap<String, u64>);
+
+impl Counted {
+    fn now() -> Self {
+        let text = answer("/metrics", "text/plain").unwrap();
+        let mut counted = BTreeMap::new();
+        for line in text.lines() {
+            let Some((name, value)) = line.rsplit_once(' ') else { continue };
+            let outside = name.starts_with("nodelb_service_connections_total") && name.contains("from=\"outside\"");
+            let key = match name.strip_prefix("nodelb_packet_") {
+                Some(rest) if rest.contains("_total{") || rest.contains("_total") => rest.to_owned(),
+                None if outside && name.contains("result=\"refused\"") => "refused".to_owned(),
+                _ => continue,
+            };
+            if let Ok(value) = value.parse::<f64>() {
+                *counted.entry(key).or_insert(0) += value as u64;
+            }
+        }
+        Self(counted)
+    }
+
+    fn since(&self, before: &Self) -> Self {
+        let past = |key: &String| before.0.get(key).copied().unwrap_or(0);
+        let changed = self.0.iter().map(|(key, value)| (key.clone(), value - past(key)));
+        Self(changed.filter(|(_, value)| *value > 0).collect())
+    }
+
+    fn of(&self, key: &str) -> u64 {
+        self.0.get(key).copied().unwrap_or(0)
+    }
+
+    fn dropped(&self, reason: &str) -> u64 {
+        self.of(&format!("dropped_total{{reason=\"{reason}\"}}"))
+    }
+
+    fn passed(&self, reason: &str) -> u64 {
+        self.of(&format!("passed_total{{reason=\"{reason}\"}}"))
+    }
+
+    fn begun(&self) -> u64 {
+        self.of("connections_created_total")
+    }
+
+    /// Packets that were dropped or answered instead of beginning a connection.
+    fn not_begun(&self) -> u64 {
+        let dropped = self.0.iter().filter(|(key, _)| key.starts_with("dropped_total"));
+        dropped.map(|(_, value)| value).sum::<u64>() - self.dropped("unknown") - self.dropped("fragment-rate")
+    }
+}
+
+/// The value with this name in a table of the place, such as `netstat` in `/proc/net`.
+fn kernel_count(place: &Place, table: &str, name: &str) -> u64 {
+    let text = place.run(|| fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap());
+    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    // Names stand in the line before that of the values, or in front of each value.
+    for (number, line) in lines.iter().enumerate() {
+        if let Some(at) = line.iter().position(|each| *each == name) {
+            return if at == 0 { line[1] } else { lines[number + 1][at] }.parse().unwrap();
+        }
+    }
+    panic!("no {name} in {table}");
+}
+
+/// Packets that the router could not give to node A: the queue of its processor was full.
+fn lost(lab: &Lab) -> u64 {
+    let text = lab.router.run(|| fs::read_to_string("/proc/thread-self/net/dev").unwrap());
+    let line = text.lines().find_map(|line| line.trim().strip_prefix("node-a:")).unwrap();
+    line.split_whitespace().nth(11).unwrap().parse().unwrap()
+}
+
+/// What others than nodelb have counted.
+#[derive(Clone, Copy, Debug)]
+struct Elsewhere {
+    /// Datagrams that the backends have answered.
+    answered: u64,
+    /// ICMP errors that the TCP sockets of the backends have ignored.
+    ignored: u64,
+    /// Packets the time to live of which has ended at the router.
+    ended: u64,
+    /// Packets that the router has lost.
+    lost: u64,
+}
+
+impl Elsewhere {
+    fn since(self, before: Self) -> Self {
+        let Self { answered, ignored, ended, lost } = before;
+        Self {
+            answered: self.answered - answered,
+            ignored: self.ignored - ignored,
+            ended: self.ended - ended,
+            lost: self.lost - lost,
+        }
+    }
+}
+
+impl Parties<'_> {
+    fn entries(&self, map: &str) -> usize {
+        let directory = fs::read_dir(self.host.pins.join("v1")).unwrap().map(|entry| entry.unwrap().path());
+        let mut places: Vec<_> = directory.flat_map(|path| [path.join(map), path.join("packets").join(map)]).collect();
+        places.push(self.host.pins.join("v1").join(map));
+        let pinned =
+            places.into_iter().find(|path| path.exists()).unwrap_or_else(|| panic!("{:?}", self.host.pinned()));
+        MapHandle::from_pinned_path(pinned).unwrap().keys().count()
+    }
+
+    /// Resident memory of the daemon in KiB.
+    fn resident(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.daemon.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    fn answered(&self) -> u64 {
+        self.servers.iter().map(Server::answered).sum()
+    }
+
+    fn elsewhere(&self) -> Elsewhere {
+        let lab = self.lab;
+        Elsewhere {
+            answered: self.answered(),
+            ignored: [&lab.pod_a1, &lab.pod_b].iter().map(|pod| kernel_count(pod, "netstat", "OutOfWindowIcmps")).sum(),
+            ended: kernel_count(&lab.router, "snmp", "InHdrErrors")
+                + kernel_count(&lab.router, "snmp6", "Ip6InHdrErrors"),
+            lost: lost(lab),
+        }
+    }
+
+    /// Floods both services over IPv4, and then over IPv6.
+    fn flood(&self, kind: Kind) {
+        for family in [0, 1] {
+            let what = format!("{kind:?} over {}", ["IPv4", "IPv6"][family]);
+            let addresses =
+                [&self.services[0], &self.services[1]].map(|service| service.load_balancer()[family].clone());
+            let open =
+                |address: &String, transport| self.lab.client.run(|| Talk::open(address, transport, TIMEOUT)).unwrap();
+            let mut talks: Vec<Talk> = Vec::new();
+            let mut known: Vec<Open> = Vec::new();
+            for (address, transport) in addresses.iter().flat_map(|it| TRANSPORTS.map(|transport| (it, transport))) {
+                for _ in 0..TALKS {
+                    // The second question moves a connection out of the table of handshakes.
+                    let mut talk = open(address, transport);
+                    assert!(talk.ask().is_ok() && talk.ask().is_ok(), "{what}");
+                    if transport == Transport::Tcp {
+                        let client = SocketAddr::new(CLIENT[family].parse().unwrap(), talk.port());
+                        known.push((client, socket(address)));
+                    }
+                    talks.push(talk);
+                }
+            }
+            let targets = [socket(&addresses[0]), socket(&addresses[1])];
+            let packets = kind.packets(count(), targets, &known);
+            self.flood_with(kind, (&what, &addresses), &packets, talks);
+        }
+    }
+
+    fn flood_with(
+        &self,
+        kind: Kind,
+        (what, addresses): (&str, &[String; 2]),
+        packets: &[Vec<u8>],
+        mut talks: Vec<Talk>,
+    ) {
+        let sent = u64::try_from(packets.len()).unwrap();
+        let (before, resident, elsewhere) = (Counted::now(), self.resident(), self.elsewhere());
+        let (is_done, asked, mut seen) = (AtomicBool::new(false), AtomicU64::new(0), Seen::default());
+        let (begun, mut seconds) = (Instant::now(), 0.0);
+        // Datagrams of strangers that the backends have not answered.
+        let unanswered = |count: usize| {
+            let answered = self.answered() - elsewhere.answered;
+            (count as u64 + asked.load(Ordering::Relaxed)).saturating_sub(answered)
+        };
+        thread::scope(|scope| {
+            let end = SetAtEnd(&is_done);
+            let (is_done, asked) = (&is_done, &asked);
+            let mut threads: Vec<_> =
+                talks.chunks_mut(TALKS).map(|part| scope.spawn(move || talk(part, is_done, asked))).collect();
+            for (address, transport) in addresses.iter().flat_map(|it| TRANSPORTS.map(|transport| (it, transport))) {
+                let client = &self.lab.client;
+                threads.push(scope.spawn(move || client.run(|| connect(address, transport, is_done, asked))));
+            }
+            self.lab.router.run(|| {
+                flood::send(packets, addresses[0].starts_with('['), |count| {
+                    while kind == Kind::Answered && unanswered(count) > UNANSWERED && begun.elapsed().as_secs() < 300 {
+                        thread::yield_now();
+                    }
+                });
+            });
+            seconds = begun.elapsed().as_secs_f64();
+            drop(end);
+            threads.into_iter().for_each(|thread| seen.add(thread.join().unwrap_or_else(|_| panic!("{what}"))));
+        });
+        let counted = Counted::now().since(&before);
+        let mut elsewhere = self.elsewhere().since(elsewhere);
+        let [connections, handshakes] = ["connections", "half_open"].map(|map| self.entries(map));
+        let grown = self.resident().saturating_sub(resident);
+        say(&format!(
+            "{what}: {sent} packets in {seconds:.1} s, {} lost on the way; {} exchanges, {} connections begun, {} refused, \
+             {} datagrams repeated, the slowest after {:?}; {connections} connections, {handshakes} handshakes, {grown} KiB more; {:?}",
+            elsewhere.lost, seen.exchanges, seen.begun, seen.refused, seen.repeated, seen.slowest, counted.0
+        ));
+        assert!(seen.failed.is_empty(), "{what}: {:#?}", seen.failed);
+        assert!(seen.begun > 0 && seen.exchanges > 8 * TALKS as u64, "{what}: {seen:?}");
+        assert!(connections <= 2 * 131_072 && handshakes <= 2 * 32_768, "{what}: {connections}, {handshakes} entries");
+        assert!(grown <= GROWTH, "{what}: the daemon has {grown} KiB more");
+        elsewhere.answered -= asked.load(Ordering::Relaxed);
+        assert_counted(kind, what, (sent, seconds), (&seen, &counted, elsewhere));
+    }
+}
+
+/// Every packet of a stranger is counted, but for those that were lost on their way to the node.
+fn assert_counted(
+    kind: Kind,
+    what: &str,
+    (sent, seconds): (u64, f64),
+    (seen, counted, elsewhere): (&Seen, &Counted, Elsewhere),
+) {
+    let is_all = |found: u64, expected: u64, honest: u64, thing: &str| {
+        let expected = expected.saturating_sub(elsewhere.lost)..=expected + honest;
+        assert!(expected.contains(&found), "{what}: {found} {thing}, expected {expected:?}");
+    };
+    // Each packet of a client may begin a connection: its flow may have been evicted.
+    let honest = 4 * (seen.begun + seen.refused + seen.repeated) + seen.exchanges;
+    let strangers = match kind {
+        Kind::Syns | Kind::Silent | Kind::FirstFragments => sent,
+        Kind::HalfHandshakes | Kind::Answered => sent / 2,
+        Kind::LaterFragments | Kind::Errors => 0,
+    };
+    is_all(counted.begun() + counted.not_begun(), strangers, honest, "first packets");
+    assert_eq!(counted.not_begun(), counted.of("refused"), "{what}: by reason, and by service");
+    let without_port = seen.refused + seen.repeated;
+    assert!(
+        counted.dropped("no-port") >= without_port,
+        "{what}: {without_port} packets of clients found no source port"
+    );
+    let unknown = counted.dropped("unknown") + counted.passed("unknown");
+    match kind {
+        Kind::Syns => {}
+        // Acknowledgements of handshakes that were refused or evicted are unknown.
+        Kind::HalfHandshakes => is_all(unknown, 0, sent / 2 + honest, "unknown packets"),
+        Kind::Silent | Kind::Answered | Kind::FirstFragments | Kind::LaterFragments | Kind::Errors => {
+            assert_eq!((seen.refused, unknown), (0, 0), "{what}");
+        }
+    }
+    match kind {
+        Kind::Answered => is_all(elsewhere.answered, sent, 0, "answers"),
+        Kind::Errors => is_all(elsewhere.ignored, sent, 0, "ignored errors"),
+        // Without a port they belong to no service: they take the route of the service's address.
+        Kind::LaterFragments => is_all(elsewhere.ended, sent, 0, "later fragments that were routed"),
+        Kind::FirstFragments => {
+            let most = FRAGMENTS_A_SECOND * (seconds as u64 + 2);
+            let dropped = (sent / 2).saturating_sub(most + elsewhere.lost)..=sent / 2;
+            assert!(dropped.contains(&counted.dropped("fragment-rate")), "{what}: expected {dropped:?}");
+        }
+        Kind::Syns | Kind::HalfHandshakes | Kind::Silent => {}
+    }
 }
 
 #[test]
 fn a_flood_of_syns_breaks_no_connection() {
-    run("outside_flood::a_flood_of_syns_breaks_no_connection", |host, lab, services| {
-        let _daemon = start(host, &[&services[0], &services[1]]);
-        let local = flood_service(lab, &services[0], &lab.pod_a1, "backend on this node");
-        assert_eq!((local.refused, local.timed_out), (0, 0), "{local:?}");
-        let remote = flood_service(lab, &services[1], &lab.pod_b, "backend on another node");
-        assert!(remote.served > 0, "{remote:?}");
+    in_lab("a_flood_of_syns_breaks_no_connection", |parties| parties.flood(Kind::Syns));
+}
+
+#[test]
+fn a_flood_of_half_handshakes_breaks_no_connection() {
+    in_lab("a_flood_of_half_handshakes_breaks_no_connection", |parties| parties.flood(Kind::HalfHandshakes));
+}
+
+#[test]
+fn a_flood_of_answered_datagrams_breaks_no_connection() {
+    in_lab("a_flood_of_answered_datagrams_breaks_no_connection", |parties| parties.flood(Kind::Answered));
+}
+
+#[test]
+fn a_flood_of_datagrams_without_answers_breaks_no_connection() {
+    in_lab("a_flood_of_datagrams_without_answers_breaks_no_connection", |parties| {
+        // A firewall in front of the backends.
+        let rule = format!("udp length >= 9 @th,64,8 {MARK} drop");
+        let rules = format!("table inet flood {{ chain input {{ type filter hook input priority 0; {rule}; }}; }}\n");
+        [&parties.lab.pod_a1, &parties.lab.pod_b].iter().for_each(|pod| pod.run(|| nft(&rules)));
+        parties.flood(Kind::Silent);
     });
 }
 
-/// Sends TCP SYNs from random addresses of 198.18.0.0/15, which have no route back.
-fn flood(to: Ipv4Addr, port: u16, count: u32) {
-    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::RAW, Some(255.into())).unwrap();
-    socket.set_header_included_v4(true).unwrap();
-    let target = SocketAddr::from((to, 0)).into();
-    let mut seed = 1_u64;
-    for _ in 0..count {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let random = (seed >> 32).to_be_bytes();
-        let source = [198, 18 | (random[4] & 1), random[5], random[6]];
-        let packet = syn(source, to.octets(), u16::from_be_bytes([random[7], random[4]]) | 1024, port);
-        // A full queue of the device drops the packet: so would a network.
-        drop(socket.send_to(&packet, &target));
-    }
+#[test]
+fn a_flood_of_first_fragments_breaks_no_connection() {
+    in_lab("a_flood_of_first_fragments_breaks_no_connection", |parties| parties.flood(Kind::FirstFragments));
 }
 
-/// An IPv4 packet with a TCP SYN; the kernel fills in the header's checksum.
-fn syn(source: [u8; 4], target: [u8; 4], source_port: u16, target_port: u16) -> [u8; 40] {
-    let mut packet = [0; 40];
-    packet[..4].copy_from_slice(&[0x45, 0, 0, 40]);
-    packet[8..10].copy_from_slice(&[64, 6]);
-    packet[12..16].copy_from_slice(&source);
-    packet[16..20].copy_from_slice(&target);
-    packet[20..22].copy_from_slice(&source_port.to_be_bytes());
-    packet[22..24].copy_from_slice(&target_port.to_be_bytes());
-    packet[32..34].copy_from_slice(&[0x50, 0x02]);
-    packet[34..36].copy_from_slice(&1024_u16.to_be_bytes());
-    let mut sum: u32 = 6 + 20;
-    for word in packet[12..].chunks(2) {
-        sum += u32::from(u16::from_be_bytes([word[0], word[1]]));
-    }
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    let [high, low] = u16::try_from(!sum & 0xffff).unwrap().to_be_bytes();
-    packet[36..38].copy_from_slice(&[high, low]);
-    packet
+#[test]
+fn a_flood_of_later_fragments_breaks_no_connection() {
+    in_lab("a_flood_of_later_fragments_breaks_no_connection", |parties| parties.flood(Kind::LaterFragments));
+}
+
+#[test]
+fn a_flood_of_errors_breaks_no_connection() {
+    in_lab("a_flood_of_errors_breaks_no_connection", |parties| parties.flood(Kind::Errors));
 }

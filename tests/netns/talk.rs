@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -42,13 +42,15 @@ impl Answer {
 #[derive(Debug)]
 pub(crate) struct Server {
     stop: Arc<AtomicBool>,
+    /// Datagrams that were answered.
+    answered: Arc<AtomicU64>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Server {
     /// Listens over TCP and UDP on each address, in the namespace of the calling thread.
     pub(crate) fn start(name: &str, addresses: &[&str], port: u16) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
+        let (stop, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
         let mut threads = Vec::new();
         for address in addresses {
             let at = SocketAddr::new(address.parse().unwrap(), port);
@@ -57,9 +59,15 @@ impl Server {
             datagrams.set_read_timeout(Some(POLL_INTERVAL)).unwrap();
             let [(name, stopped), (other_name, other_stopped)] = [(); 2].map(|()| (name.to_owned(), Arc::clone(&stop)));
             threads.push(thread::spawn(move || accept(&listener, &name, &stopped)));
-            threads.push(thread::spawn(move || answer_datagrams(&datagrams, &other_name, &other_stopped)));
+            let answered = Arc::clone(&answered);
+            threads.push(thread::spawn(move || answer_datagrams(&datagrams, &other_name, (&other_stopped, &answered))));
         }
-        Self { stop, threads }
+        Self { stop, answered, threads }
+    }
+
+    /// The number of datagrams that were answered.
+    pub(crate) fn answered(&self) -> u64 {
+        self.answered.load(Ordering::Relaxed)
     }
 }
 
@@ -99,13 +107,14 @@ fn answer_lines(stream: &TcpStream, name: &str, peer: SocketAddr) {
     }
 }
 
-fn answer_datagrams(datagrams: &UdpSocket, name: &str, stop: &AtomicBool) {
+fn answer_datagrams(datagrams: &UdpSocket, name: &str, (stop, answered): (&AtomicBool, &AtomicU64)) {
     let mut buffer = vec![0; MAX_DATAGRAM];
     while !stop.load(Ordering::Relaxed) {
         if let Ok((length, peer)) = datagrams.recv_from(&mut buffer) {
             let mut answer = format!("{name} {} ", peer.ip()).into_bytes();
             answer.extend_from_slice(&buffer[..length.min(MAX_DATAGRAM - answer.len())]);
             drop(datagrams.send_to(&answer, peer));
+            answered.fetch_add(1, Ordering::Relaxed);
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use nodelb_core::model::addr::{Addr, Family};
+use nodelb_core::model::addr::{Addr, Family, Protocol};
 use nodelb_core::packets::headers::tcp_flags::{ACK, FIN, RST, SYN};
 use nodelb_core::packets::headers::{Content as Parsed, Headers, Parsed as Read, parse};
 use nodelb_core::packets::key::{Endpoint, Side};
@@ -12,7 +12,7 @@ use nodelb_core::packets::node::{Packet, Reason, Route, RouteQuery, Routes as _,
 use crate::case;
 use crate::print;
 use crate::stack::{Role, Stack};
-use crate::wire::{self, Parcel, Segment};
+use crate::wire::{self, Content, Parcel, Segment};
 use crate::world::World;
 
 /// What the packet programs do with a packet.
@@ -40,12 +40,17 @@ pub(crate) trait Programs {
 enum At {
     /// It arrives at a device of the node.
     Device(&'static str),
+    /// An honest client has sent it, and it arrives at the device that leads to the clients.
+    Client,
     /// A pod of the node has sent it.
     Pod,
 }
 
 /// Trips of packets through the node until the network counts as busy for ever.
 const MOST_ROUNDS: usize = 200;
+
+/// Bytes of a packet that an ICMP error about it contains.
+const QUOTED: usize = 548;
 
 pub(crate) struct Lab<'a> {
     pub(crate) programs: &'a mut dyn Programs,
@@ -54,6 +59,8 @@ pub(crate) struct Lab<'a> {
     pub(crate) guests: Stack,
     pub(crate) backends: Stack,
     flights: VecDeque<(At, Vec<u8>)>,
+    /// TCP packets of honest clients to services that the network stack gets, which has no way for them but back.
+    pub(crate) sent_back: Vec<String>,
     /// The text of each packet that met the node, if it is wanted.
     pub(crate) trace: Option<Vec<String>>,
 }
@@ -89,13 +96,28 @@ impl<'a> Lab<'a> {
     pub(crate) fn new(programs: &'a mut dyn Programs, world: World) -> Self {
         let (clients, guests) = (Stack::new(Role::Clients), Stack::new(Role::Guests));
         let backends = Stack::new(Role::Backends);
-        Self { programs, world, clients, guests, backends, flights: VecDeque::new(), trace: None }
+        Self {
+            programs,
+            world,
+            clients,
+            guests,
+            backends,
+            flights: VecDeque::new(),
+            sent_back: Vec::new(),
+            trace: None,
+        }
     }
 
     /// A packet of a client or a stranger arrives by the device.
     pub(crate) fn arrive(&mut self, device: &'static str, packet: &[u8]) {
         let frame = wire::frame(self.world.devices[device].mac, packet);
         self.flights.push_back((At::Device(device), frame));
+    }
+
+    /// A packet of an honest client arrives.
+    pub(crate) fn send_from_client(&mut self, packet: &[u8]) {
+        let frame = wire::frame(self.world.devices["eth0"].mac, packet);
+        self.flights.push_back((At::Client, frame));
     }
 
     /// A backend sends a packet.
@@ -118,6 +140,7 @@ impl<'a> Lab<'a> {
         for (at, frame) in std::mem::take(&mut self.flights) {
             match at {
                 At::Device(device) => self.by_wire(device, frame),
+                At::Client => self.by_client(frame),
                 At::Pod => self.route(frame, 0),
             }
         }
@@ -159,9 +182,28 @@ impl<'a> Lab<'a> {
         ruled
     }
 
+    fn by_client(&mut self, frame: Vec<u8>) {
+        let ruled = self.rule("eth0", Side::Arriving, frame);
+        if ruled.verdict == Verdict::Next
+            && let Read::Packet(headers) = parse(&ruled.bytes, 14, false)
+            && matches!(headers.content, Parsed::Transport(Protocol::Tcp, _))
+            && !self.world.state.node_addrs.contains(&headers.target)
+            && !is_in(headers.target, LOCAL)
+            && !is_in(headers.target, REMOTE)
+        {
+            self.sent_back.push(print::packet(&ruled.bytes[14..]));
+        }
+        self.go_on("eth0", ruled);
+    }
+
     fn by_wire(&mut self, device: &'static str, frame: Vec<u8>) {
+        let ruled = self.rule(device, Side::Arriving, frame);
+        self.go_on(device, ruled);
+    }
+
+    /// The packet that has arrived by the device goes where the programs send it.
+    fn go_on(&mut self, device: &'static str, Ruled { verdict, bytes, .. }: Ruled) {
         let ifindex = self.world.devices[device].ifindex;
-        let Ruled { verdict, bytes, .. } = self.rule(device, Side::Arriving, frame);
         match verdict {
             Verdict::Next => self.route(bytes, ifindex),
             Verdict::Drop => {}
@@ -183,8 +225,11 @@ impl<'a> Lab<'a> {
         }
         let by = self.world.devices["veth1"].ifindex;
         let query = RouteQuery { ifindex: by, source: headers.source, target: headers.target };
-        let Route::Device { ifindex, .. } = self.world.route(&query) else { return };
+        let Route::Device { ifindex, mtu, .. } = self.world.route(&query) else { return };
         let name = self.world.name_of(ifindex).to_owned();
+        if frame.len() - 14 > usize::try_from(mtu).unwrap() {
+            return self.too_big(&headers, &frame[14..], (&name, mtu));
+        }
         let device = &self.world.devices[&name];
         if !device.is_uplink && !device.is_pod {
             return self.deliver(&frame);
@@ -198,6 +243,17 @@ impl<'a> Lab<'a> {
             Verdict::Redirect { ifindex, .. } => self.leave(ifindex, &bytes),
             Verdict::Drop | Verdict::Reply => {}
         }
+    }
+
+    /// The stack of the node tells the sender of the packet that it does not fit this device.
+    fn too_big(&mut self, headers: &Headers, packet: &[u8], (device, mtu): (&str, u32)) {
+        let is_same = |addr: &&Addr| addr.family() == headers.family;
+        let Some(own) = self.world.devices[device].addrs.iter().find(is_same) else { return };
+        let quoted = packet[..packet.len().min(QUOTED)].to_vec();
+        let kind = if headers.family == Family::Ipv4 { (3, 4) } else { (2, 0) };
+        let content = Content::Error { kind, mtu: mtu.try_into().unwrap(), quoted };
+        let error = Parcel { source: Endpoint::new(*own, 0), target: Endpoint::new(headers.source, 0), content };
+        self.route(wire::frame([2, 0, 0, 0, 0, 1], &error.packet()), 0);
     }
 
     /// A packet to the node itself: no process of it has a socket.
@@ -232,7 +288,7 @@ impl<'a> Lab<'a> {
         let now = self.world.now_ns;
         if is_in(headers.target, CLIENTS) {
             let answers = self.clients.receive(frame, now);
-            answers.iter().for_each(|parcel| self.arrive("eth0", &parcel.packet()));
+            answers.iter().for_each(|parcel| self.send_from_client(&parcel.packet()));
         } else if is_in(headers.target, GUESTS) {
             let answers = self.guests.receive(frame, now);
             answers.iter().for_each(|parcel| self.arrive("eth0", &parcel.packet()));

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use crate::honest::{COUNT, User, WITH_AFFINITY};
 use crate::socket::Event;
+use crate::tag::Label;
 
 /// What the honest parties have observed: the client and the backends of each user.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -12,8 +13,13 @@ pub(crate) struct Observed {
     pub(crate) backends: [Vec<(u8, Event)>; COUNT as usize],
     /// Bytes of honest parties that strangers have got.
     pub(crate) leaks: Vec<Vec<u8>>,
+    /// Packets of honest clients that the node has sent back to the network. No flood excuses that.
+    pub(crate) sent_back: Vec<String>,
     /// The connection of each user from which on a flood excuses that it is refused or reset, see [`Excuse`].
     pub(crate) excused: [Option<u8>; COUNT as usize],
+    /// The connections that began again, because the backend took the SYN for a part of another one's connection, while the
+    /// backend was replaced: it may be the old one or the new one.
+    pub(crate) delayed: Vec<Label>,
 }
 
 /// What strangers may change, as docs/packets.md says: a TCP connection that is new during a flood may be refused, reset, or
@@ -48,9 +54,11 @@ fn is_excused(alone: &Log, among: &Log, excused: Option<u8>) -> bool {
 }
 
 /// What the backends of a user have observed. Session affinity selects any backend for a client at first.
-fn seen_by_backends(log: &Log, has_affinity: bool) -> Vec<(u8, Event)> {
+fn seen_by_backends(log: &Log, has_affinity: bool, delayed: &[u8]) -> Vec<(u8, Event)> {
     let any = |(connection, event): &(u8, Event)| match event {
-        Event::Accepted(_) if has_affinity => (*connection, Event::Accepted(String::new())),
+        Event::Accepted(_) if has_affinity || delayed.contains(connection) => {
+            (*connection, Event::Accepted(String::new()))
+        }
         event => (*connection, event.clone()),
     };
     log.iter().map(any).collect()
@@ -68,12 +76,18 @@ pub(crate) fn compare(alone: &Observed, among: &Observed) -> String {
             let _ =
                 writeln!(text, "client of {client} > {service}\n  alone          {one:?}\n  with strangers {other:?}");
         }
-        let seen = |log: &Log| seen_by_backends(log, number == WITH_AFFINITY);
+        let own = among.delayed.iter().filter(|label| label.user == number);
+        let delayed: Vec<u8> = own.map(|label| label.connection).collect();
+        let seen = |log: &Log| seen_by_backends(log, number == WITH_AFFINITY, &delayed);
         let (one, other) = (seen(&alone.backends[user]), seen(&among.backends[user]));
         if !is_excused(&one, &other, excused) {
             let _ =
                 writeln!(text, "backend of {client} > {service}\n  alone          {one:?}\n  with strangers {other:?}");
         }
+    }
+    if alone.sent_back != among.sent_back {
+        let _ =
+            writeln!(text, "sent back\n  alone          {:?}\n  with strangers {:?}", alone.sent_back, among.sent_back);
     }
     if !among.leaks.is_empty() {
         let _ = writeln!(text, "a stranger has got bytes of an honest party");

@@ -7,7 +7,7 @@ use crate::honest::Act::{Ask, AskMuch, Close, Connect};
 use crate::property::{interference, trace};
 use crate::sequence::Flood::{First, Fragments, Refused, Twice};
 use crate::sequence::Step::{self, Do, Flood, Replace, Stranger, Wait};
-use crate::strangers::By::{Eth0, Eth1, Eth2};
+use crate::strangers::By::{Eth0, Eth1, Eth2, Tap1};
 use crate::strangers::Who::{Backend, Node, Own, Service, User};
 use crate::strangers::{By, Forged, Sends, Who};
 
@@ -105,4 +105,21 @@ fn a_false_syn_chooses_no_backend_for_the_client() {
 fn a_false_syn_to_another_address_of_the_service_resets_no_connection() {
     let syn = plain(Eth0, (User(15), Service(15)), SYN, (0, 0));
     changes_nothing(&[syn, Do(0, Close), Do(15, Connect), Wait(708), Wait(1_289), Do(0, Connect)]);
+}
+
+#[test]
+fn the_answer_to_a_datagram_reaches_no_stranger_that_needs_a_port() {
+    changes_nothing(&[Do(11, Connect), Do(11, Connect), Flood(First, 10, 11, 0)]);
+}
+
+#[test]
+fn a_half_handshake_of_another_only_delays_the_client_that_gets_its_port() {
+    changes_nothing(&[plain(Eth0, (User(0), Service(0)), SYN, (0, 0)), Do(0, Connect), Replace(15)]);
+    // The same where the client gets the source port of another one's handshake.
+    changes_nothing(&[Do(10, Connect), Flood(First, 1, 7, 0), Do(1, Connect), Replace(1)]);
+}
+
+#[test]
+fn a_pod_with_the_address_of_a_client_does_not_hide_the_mtu() {
+    changes_nothing(&[plain(Tap1, (User(2), Service(2)), SYN, (0, 0)), Do(2, AskMuch)]);
 }

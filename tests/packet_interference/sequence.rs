@@ -53,9 +53,9 @@ impl Step {
 
 const MILLI: u64 = 1_000_000;
 
-/// Nanoseconds after a flood. The model evicts by seconds; what begins after a flood is newer than the flood for the kernel.
+/// Nanoseconds after a flood, until its flows give their ports up. What begins after a flood is newer than the flood.
 const fn after(kind: Flood) -> u64 {
-    if matches!(kind, Flood::Refused) { MILLI } else { 1_000 * MILLI }
+    if matches!(kind, Flood::Refused) { MILLI } else { 2_000 * MILLI }
 }
 const SWEEP_NS: u64 = 10_000 * MILLI;
 
@@ -103,6 +103,9 @@ pub(crate) fn play(
         *trace = lines;
     }
     player.observed.leaks = std::mem::take(&mut player.lab.guests.leaks);
+    player.observed.sent_back = std::mem::take(&mut player.lab.sent_back);
+    let challenged = &player.lab.clients.challenged;
+    player.observed.delayed.retain(|label| challenged.contains(label));
     player.observed
 }
 
@@ -157,7 +160,7 @@ impl Player<'_> {
             for client in &mut self.honest {
                 let packets = client.work((&mut lab.clients, &mut lab.backends), lab.world.now_ns);
                 for (is_client, packet) in packets {
-                    if is_client { lab.arrive("eth0", &packet) } else { lab.send_from_backend(&packet) }
+                    if is_client { lab.send_from_client(&packet) } else { lab.send_from_backend(&packet) }
                 }
             }
             if lab.clients.seen.is_empty() {
@@ -208,6 +211,9 @@ impl Player<'_> {
         let same = (0..COUNT).filter(|other| User::of(*other).numbers.0 == service);
         let is_replaced = !self.replaced[usize::from(user % COUNT)];
         same.for_each(|other| self.replaced[usize::from(other)] = is_replaced);
+        let meanwhile = self.honest.iter().filter(|client| client.is_in_handshake());
+        let connections = meanwhile.map(|client| Label { user: client.number(), connection: client.connection() });
+        self.observed.delayed.extend(connections.filter(|label| User::of(label.user).numbers.0 == service));
         let protocol = if is_tcp { "TCP" } else { "UDP" };
         let local = if backend.contains("10.0.1.") || backend.contains("1001") { " local" } else { "" };
         let (old, new, addr) =
@@ -235,7 +241,7 @@ impl Player<'_> {
             if is_tcp {
                 Parcel::between(first(number), service, segment).packet()
             } else {
-                Parcel::udp(first(number), service, b"stranger".to_vec()).packet()
+                Parcel::udp(first(number), service, b"question".to_vec()).packet()
             }
         };
         let count = if kind == Flood::Refused { REFUSED } else { u32::from(count) };

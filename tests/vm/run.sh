@@ -2,7 +2,8 @@
 # Boots Debian 12 with kernels 6.1 and 6.12 in parallel emulated machines, two for each kernel: one runs guest/life.sh, the
 # other one guest/outside.sh and the tests of the packet programs. Both have the package of `make deb` and the same package
 # with a newer version. Needs root for the files of the disk. KERNELS="6.1" runs one kernel, RUNS=outside one kind of run.
-# SOCKET_CASES is the number of random packets. Logs are stored in target/vm.
+# SOCKET_CASES is the number of random packets, SEQUENCE_CASES that of the sequences of strangers. Logs are stored in
+# target/vm.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 here=tests/vm
@@ -31,7 +32,7 @@ tests=(packet_cases packet_programs)
 mkdir -p "$payload/tests" "$payload/repository/tests/packet_programs"
 cp -r tests/packet_programs/fixtures "$payload/repository/tests/packet_programs"
 printf '%s\n' packet_cases "packet_programs the_verifier_is_soon_done" >"$payload/tests/list"
-echo "root=$root SOCKET_CASES=${SOCKET_CASES:-1000}" >"$payload/paths"
+echo "root=$root SOCKET_CASES=${SOCKET_CASES:-1000} SEQUENCE_CASES=${SEQUENCE_CASES:-50}" >"$payload/paths"
 for test in "${tests[@]}"; do
     binary=$(${CARGO:-cargo} test --locked -p nodelb --test "$test" --no-run --message-format=json |
         grep -o '"executable":"[^"]*/deps/[^"]*"' | cut -d '"' -f 4)

@@ -4,6 +4,7 @@ use crate::model::addr::Protocol;
 use crate::packets::connections::{Port, QUIET_SECONDS, Tables};
 use crate::packets::key::PacketKey;
 use crate::packets::node::Settings;
+use crate::packets::rule::Rule;
 use crate::state::entries::BackendId;
 
 /// The maximum number of ports that one search tries.
@@ -33,8 +34,9 @@ pub(super) struct Search<'a> {
 
 impl Search<'_> {
     /// The key of the backend's packets with the first of these ports that is free, or with that of the connection that
-    /// gives way. After as many tries as `free_tries`, one does that has been idle for a moment, and in the end the one that
-    /// has been idle for the longest time.
+    /// gives way. After as many tries as `free_tries`, one does that has been idle for a moment, and in the end the handshake
+    /// that has been idle for the longest time: its answer does not acknowledge the new SYN. The answer of an active UDP flow
+    /// would reach the new client.
     fn among(&self, tables: &Tables, ports: impl Iterator<Item = u16>, free_tries: usize) -> Option<PacketKey> {
         let mut other: Option<(u32, PacketKey)> = None;
         for (step, port) in ports.enumerate() {
@@ -50,7 +52,8 @@ impl Search<'_> {
                 return Some(reverse_key);
             }
         }
-        other.map(|(_, reverse_key)| reverse_key)
+        let is_active_flow = self.key.protocol == Protocol::Udp && tables.keeps(Rule::ActiveFlowKeepsPort);
+        other.filter(|_| !is_active_flow).map(|(_, reverse_key)| reverse_key)
     }
 }
 

@@ -34,6 +34,8 @@ pub enum Rule {
     UdpHasHalf,
     /// Handshakes and UDP flows give way to a new connection that finds no free port.
     FlowsGiveWay,
+    /// A UDP flow that is not idle keeps its port: the new client would get its answers.
+    ActiveFlowKeepsPort,
     /// A connection that has ended gives its port up to the node's network stack.
     StackTakesPort,
     /// The answer to a SYN belongs to no connection that has ended.
@@ -42,7 +44,7 @@ pub enum Rule {
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::ClientResetInWindow,
         Self::BackendResetInWindow,
         Self::FinInWindow,
@@ -58,6 +60,7 @@ impl Rule {
         Self::FlowAdmittedAgain,
         Self::UdpHasHalf,
         Self::FlowsGiveWay,
+        Self::ActiveFlowKeepsPort,
         Self::StackTakesPort,
         Self::AnswerOfEndedConnection,
     ];
