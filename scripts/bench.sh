@@ -64,7 +64,9 @@ if [ "${1:-all}" = soak ]; then
         echo "$title"
         echo
         echo "Written by \`make soak\` on kernel $(uname -r): 50 changes a second, nodelb killed with SIGKILL every minute, one of"
-        echo "two apiservers every five minutes."
+        echo "two apiservers every five minutes, and the first of two DNS servers fails most of the time: no answer, errors, no"
+        echo "records, answers that are truncated, to other queries or cannot be decoded. Clients outside reach pods on this node"
+        echo "and on another one, by a load balancer address and NodePorts."
         echo
         measure nodelb soak
     } | tee -a "$figures"

@@ -115,6 +115,8 @@ mod outside_devices;
 mod outside_ecmp;
 #[path = "netns/outside_flood.rs"]
 mod outside_flood;
+#[path = "netns/outside_flows.rs"]
+mod outside_flows;
 #[path = "netns/outside_hand_over.rs"]
 mod outside_hand_over;
 #[path = "netns/outside_load.rs"]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use nodelb_apiserver::Cluster;
 
-use crate::cluster::{SERVICES, apply, name, service, slice, stable_slice};
+use crate::cluster::{SERVICES, apply, name, outside_slice, service, slice, stable_slice};
 
 /// Fifty changes per second.
 const PACE: Duration = Duration::from_millis(20);
@@ -58,13 +58,14 @@ impl Churn {
     }
 }
 
-/// Makes one change; every tenth goes to the service with the traffic.
+/// Makes one change; every tenth goes to one of the services with traffic.
 fn change(cluster: &Cluster, turn: u32) {
     // Coprime to the number of changing services, so that each changes once before any changes
     // again.
     let number = 1 + turn.wrapping_mul(7) % (SERVICES - 1);
     match turn % 10 {
-        0 => apply(cluster, stable_slice(turn / 10)),
+        0 if turn % 20 == 0 => apply(cluster, stable_slice(turn / 20)),
+        0 => apply(cluster, outside_slice(turn / 20)),
         1..=5 => apply(cluster, slice(number, 1 + turn / 10 % 5)),
         6 => apply(cluster, slice(number, 0)),
         7 => apply(cluster, service(number, turn)),

@@ -3,49 +3,64 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Sender, channel};
+use std::thread::sleep;
 use std::time::Duration;
 
+use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::cluster::Content;
+use crate::cluster::{Content, NODE};
+use crate::dns;
+use crate::lab::{NODE_A, UPLINK};
 use crate::relay::Relay;
 use crate::sandbox::Sandbox;
 
 /// The log line that accompanies READY=1.
 const READY: &str = "every source is synced and the first full reconcile is done";
 
+/// Seconds after which nodelb forgets a UDP client outside: so short that a sample need not wait for long.
+const UDP_TIMEOUT: u32 = 30;
+
 /// The default address of the admin API.
 const ADMIN: &str = "127.0.0.1:9890";
 
 pub(crate) struct Node {
     directory: TempDir,
+    pub(crate) pins: PathBuf,
     child: Option<Child>,
     starts: u32,
 }
 
 impl Node {
-    pub(crate) fn new(sandbox: &Sandbox, content: &Content, relays: &[Relay; 2]) -> Self {
+    pub(crate) fn new(sandbox: &Sandbox, cgroup: &Path, content: &Content, relays: &[Relay; 2]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
         let url = format!("https://{}", relays[0].address);
         fs::write(path("kubeconfig"), content.cluster.kubeconfig(&[&url]).unwrap()).unwrap();
         fs::create_dir(path("services.d")).unwrap();
+        fs::write(path("services.d/dns.toml"), dns::services()).unwrap();
+        let pins = sandbox.bpffs.join("nodelb");
         let servers: String =
             relays.iter().map(|relay| format!("[[kubernetes.apiserver]]\naddress = \"{}\"\n", relay.address)).collect();
         let config = format!(
             "[state]\ndirectory = {:?}\n[files]\ndirectory = {:?}\n[datapath]\ncgroup = {:?}\npin-directory = {:?}\n\
+             [node]\nname = {NODE:?}\nnodeport-addresses = [\"{}/32\"]\n\
+             [packets]\nmode = \"on\"\nudp-timeout = {UDP_TIMEOUT}\n[dns]\nservers = {:?}\n\
              [kubernetes]\nkubeconfig = {:?}\n{servers}",
             directory.path().join("state"),
             path("services.d"),
-            sandbox.cgroup,
-            sandbox.bpffs.join("nodelb"),
+            cgroup,
+            pins,
+            NODE_A[0],
+            dns::SERVERS.map(|server| server.to_string()),
             path("kubeconfig"),
         );
         fs::create_dir(path("state")).unwrap();
         fs::write(path("nodelb.toml"), config).unwrap();
-        Self { directory, child: None, starts: 0 }
+        Self { directory, pins, child: None, starts: 0 }
     }
 
     /// Starts the daemon and waits until it is ready.
@@ -65,6 +80,22 @@ impl Node {
         ready.recv_timeout(Duration::from_secs(60)).expect("nodelb becomes ready");
     }
 
+    /// Waits until the packet programs are attached to the device that leads to the clients outside.
+    pub(crate) fn wait_for_programs(&self) {
+        let is_attached = || {
+            let devices: Value = serde_json::from_str(&Self::get("/devices?output=json")).unwrap();
+            let mut rows = devices["devices"].as_array().into_iter().flatten();
+            rows.any(|row| row["device"] == UPLINK && row["programs"] == "attached")
+        };
+        let tries = (0..300).any(|_| {
+            is_attached() || {
+                sleep(Duration::from_millis(100));
+                false
+            }
+        });
+        assert!(tries, "no programs at {UPLINK}: {}", Self::get("/devices"));
+    }
+
     pub(crate) fn kill(&mut self) {
         let mut child = self.child.take().unwrap();
         child.kill().unwrap();
@@ -73,6 +104,10 @@ impl Node {
 
     pub(crate) fn starts(&self) -> u32 {
         self.starts
+    }
+
+    pub(crate) fn state_directory(&self) -> PathBuf {
+        self.directory.path().join("state")
     }
 
     pub(crate) fn pid(&self) -> u32 {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,7 @@ use serde_json::Value;
 
 use crate::cluster::Content;
 use crate::node::Node;
+use crate::outside::CONNECTIONS;
 
 /// Time after the last change until everything is idle: slots and ids are reusable, requests have
 /// ended.
@@ -21,25 +23,75 @@ const GROWTH: f64 = 1.05;
 pub(crate) struct Sample {
     /// Resident memory of the process, in kB.
     resident: u64,
-    /// Values that must be equal: descriptors, threads, entries of each map.
+    /// Values that must be equal: descriptors, threads, files, pins, names, entries of each map.
     counts: BTreeMap<String, u64>,
 }
 
-/// The number of threads, without one that writes a file of the state directory at the moment: each write has its own.
-fn permanent_threads(process: &str) -> u64 {
+/// The number of threads by name, without one that writes a file of the state directory at the moment: each write has its
+/// own.
+fn permanent_threads(process: &str) -> BTreeMap<String, u64> {
     let tasks = fs::read_dir(format!("{process}/task")).unwrap().flatten();
     // A thread that has ended meanwhile has no name.
     let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
-    names.filter(|name| name.trim_end() != "state").count() as u64
+    let mut counts = BTreeMap::new();
+    for name in names.filter(|name| name.trim_end() != "state") {
+        *counts.entry(format!("threads named {}", name.trim_end())).or_default() += 1;
+    }
+    counts
+}
+
+/// The number of descriptors, without those of questions to DNS servers and of requests, which are open for a moment.
+fn permanent_descriptors(process: &str) -> u64 {
+    let count = |_| {
+        sleep(Duration::from_millis(20));
+        fs::read_dir(format!("{process}/fd")).unwrap().count() as u64
+    };
+    (0..100).map(count).min().unwrap()
+}
+
+fn files_below(directory: &Path) -> u64 {
+    let entries = fs::read_dir(directory).unwrap().flatten();
+    entries.map(|entry| if entry.file_type().unwrap().is_dir() { files_below(&entry.path()) } else { 1 }).sum()
+}
+
+/// Whether the kernel contains what the sources say, the packet programs know only the connections that exist, and each
+/// name has current records.
+fn is_settled() -> bool {
+    let connections: u64 = metrics("nodelb_packet_connections").values().sum();
+    connections == CONNECTIONS && are_names_current() && Node::get("/diff").contains("and kernel agree")
+}
+
+fn are_names_current() -> bool {
+    let names = metrics("nodelb_dns_names");
+    names.iter().all(|(labels, count)| labels.contains("Ok") == (*count > 0))
+}
+
+/// Waits until each name has current records.
+pub(crate) fn wait_for_names() {
+    let begun = Instant::now();
+    while !are_names_current() {
+        assert!(begun.elapsed() < SETTLED * 6, "names without records: {}", Node::get("/dns"));
+        sleep(Duration::from_millis(100));
+    }
+}
+
+/// The values of a metric by its labels.
+fn metrics(name: &str) -> BTreeMap<String, u64> {
+    let value = |line: &str| -> Option<(String, u64)> {
+        let (labels, value) = line.strip_prefix(name)?.split_once(' ')?;
+        (labels.is_empty() || labels.starts_with('{')).then(|| (labels.into(), value.parse().unwrap()))
+    };
+    Node::get("/metrics").lines().filter_map(value).collect()
 }
 
 impl Sample {
-    /// Takes a sample. The cluster must not change meanwhile.
+    /// Takes a sample. The cluster and the names must not change meanwhile, and no client outside may open a connection.
     pub(crate) fn take(node: &Node, content: &Content) -> Self {
         content.reset();
-        let (begun, wanted) = (Instant::now(), "and kernel agree");
-        while begun.elapsed() < SETTLED || !Node::get("/diff").contains(wanted) {
-            assert!(begun.elapsed() < SETTLED * 12, "source, memory and kernel differ: {}", Node::get("/diff"));
+        let begun = Instant::now();
+        while begun.elapsed() < SETTLED || !is_settled() {
+            let (diff, metrics) = (Node::get("/diff"), Node::get("/metrics"));
+            assert!(begun.elapsed() < SETTLED * 15, "something is left over: {diff}\n{metrics}");
             sleep(Duration::from_millis(500));
         }
         let process = format!("/proc/{}", node.pid());
@@ -50,8 +102,13 @@ impl Sample {
         };
         let mut counts = map_entries();
         counts.extend(ids());
-        counts.insert("threads".into(), permanent_threads(&process));
-        counts.insert("descriptors".into(), fs::read_dir(format!("{process}/fd")).unwrap().count() as u64);
+        counts.extend(
+            metrics("nodelb_dns_names").into_iter().map(|(labels, count)| (format!("DNS names, {labels}"), count)),
+        );
+        counts.extend(permanent_threads(&process));
+        counts.insert("descriptors".into(), permanent_descriptors(&process));
+        counts.insert("pinned objects".into(), files_below(&node.pins));
+        counts.insert("files of the state directory".into(), files_below(&node.state_directory()));
         Self { resident: number("VmRSS:"), counts }
     }
 
@@ -81,12 +138,8 @@ fn ids() -> [(String, u64); 2] {
     [("service ids".into(), different("services", "id")), ("backend ids".into(), different("slots", "backend_id"))]
 }
 
-/// `nodelb_map_entries` of the maps that only the daemon writes; the others depend on sockets.
+/// The entries of the maps.
 fn map_entries() -> BTreeMap<String, u64> {
-    let metrics = Node::get("/metrics");
-    let entry = |line: &str| -> Option<(String, u64)> {
-        let (map, count) = line.strip_prefix("nodelb_map_entries{map=\"")?.split_once("\"} ")?;
-        Some((format!("entries of {map}"), count.parse().ok()?))
-    };
-    metrics.lines().filter_map(entry).collect()
+    let metrics = metrics("nodelb_map_entries").into_iter();
+    metrics.map(|(labels, count)| (format!("entries of {}", labels.split('"').nth(1).unwrap()), count)).collect()
 }

@@ -10,13 +10,15 @@
 //! The router sends the service addresses 198.51.100.0/24 and 2001:db8:f::/48 to node A.
 
 use std::fs::{self, File};
-use std::net::IpAddr;
+use std::io::ErrorKind;
+use std::net::{IpAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::thread;
+use std::time::Duration;
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
-use crate::network::ip;
+use crate::sandbox::command;
 
 /// The device of node A that leads to the router.
 pub(crate) const UPLINK: &str = "uplink";
@@ -32,6 +34,10 @@ pub(crate) const POD_A1: [&str; 2] = ["203.0.113.34", "2001:db8:a1::2"];
 pub(crate) const POD_A2: [&str; 2] = ["203.0.113.38", "2001:db8:a2::2"];
 /// The addresses of the pod on node B.
 pub(crate) const POD_B: [&str; 2] = ["203.0.113.66", "2001:db8:b1::2"];
+
+/// How often, and how long, to wait for a neighbour.
+const MAX_POLLS: u32 = 4_000;
+const NAP: Duration = Duration::from_millis(5);
 
 /// A network namespace with a name, as `ip netns` makes it.
 #[derive(Debug)]
@@ -91,8 +97,8 @@ pub(crate) struct Lab {
 }
 
 impl Lab {
-    /// Builds the network around the sandbox, which becomes node A. Needs a writable `/run`: call it
-    /// after [`crate::host::Host::new`].
+    /// Builds the network around the sandbox, which becomes node A. Needs a writable `/run`: in `netns.rs`, call it
+    /// after `Host::new`.
     pub(crate) fn new() -> Self {
         fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
         fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
@@ -196,8 +202,16 @@ fn enter(pod: &Place, host: u8, network: &str) {
 /// Waits until the address answers: a refused connection is an answer.
 fn reach(address: &str) {
     let to = (address.parse::<IpAddr>().unwrap(), 9).into();
-    crate::host::eventually(&format!("a route to {address}"), || {
-        let connected = std::net::TcpStream::connect_timeout(&to, std::time::Duration::from_secs(2));
-        connected.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
-    });
+    for _ in 0..MAX_POLLS {
+        let connected = TcpStream::connect_timeout(&to, Duration::from_secs(2));
+        if connected.is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused) {
+            return;
+        }
+        thread::sleep(NAP);
+    }
+    panic!("waited in vain for a route to {address}");
+}
+
+fn ip(arguments: &[&str]) {
+    command("ip", arguments);
 }

@@ -83,7 +83,7 @@ const KEPT_INTERVAL: Duration = Duration::from_millis(100);
 
 fn keep(options: &Options) -> Result<Tally, String> {
     let failed = |error: io::Error| error.to_string();
-    let mut kept = Kept::open(options.plan()?.to, options.number("-n", 1)?).map_err(failed)?;
+    let mut kept = Kept::open(options.plan()?.to, Transport::TcpLines, options.number("-n", 1)?).map_err(failed)?;
     let (ended, end) = sync_channel(0);
     thread::spawn(move || {
         drop(io::stdin().read_to_end(&mut Vec::new()));
