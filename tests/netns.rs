@@ -39,6 +39,8 @@ mod world;
 
 #[path = "netns/cluster.rs"]
 mod cluster;
+#[path = "interference/mod.rs"]
+mod interference;
 #[path = "netns/lab.rs"]
 mod lab;
 #[path = "netns/lab_services.rs"]
@@ -94,6 +96,8 @@ mod limits;
 mod listeners;
 #[path = "netns/nodeports.rs"]
 mod nodeports;
+#[path = "netns/non_interference.rs"]
+mod non_interference;
 #[path = "netns/outage.rs"]
 mod outage;
 #[path = "netns/outside.rs"]
