@@ -49,6 +49,8 @@ mod lab_services;
 mod network;
 #[path = "netns/servers.rs"]
 mod servers;
+#[path = "netns/stub_resolver.rs"]
+mod stub_resolver;
 #[path = "netns/talk.rs"]
 mod talk;
 
@@ -80,6 +82,8 @@ mod fleet;
 mod fleet_failover;
 #[path = "netns/fleet_hosts.rs"]
 mod fleet_hosts;
+#[path = "netns/grpc.rs"]
+mod grpc;
 #[path = "netns/hangs.rs"]
 mod hangs;
 #[path = "netns/health.rs"]
@@ -136,10 +140,14 @@ mod outside_watch;
 mod privilege;
 #[path = "netns/reaper.rs"]
 mod reaper;
+#[path = "netns/setuid.rs"]
+mod setuid;
 #[path = "netns/stale_sockets.rs"]
 mod stale_sockets;
 #[path = "netns/traffic.rs"]
 mod traffic;
+#[path = "netns/unbound.rs"]
+mod unbound;
 #[path = "netns/upgrade.rs"]
 mod upgrade;
 #[path = "netns/ways.rs"]
