@@ -12,8 +12,8 @@ const DAEMONS: u32 = 2;
 struct InMemory(tempfile::TempDir);
 
 impl Place for InMemory {
-    fn directory(&self, run: u32) -> PathBuf {
-        self.0.path().join(run.to_string())
+    fn directory(&self, run: &str) -> PathBuf {
+        self.0.path().join(run)
     }
 
     fn command(&self) -> Command {

@@ -33,10 +33,13 @@ const SILENT: usize = 7;
 /// The time for what must follow from an answer, generous for a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
+/// The number of times that a run is played if the machine stands still meanwhile.
+const ATTEMPTS: u32 = 5;
+
 /// How daemons are started.
 pub(crate) trait Place: Sync {
     /// The directory of the run.
-    fn directory(&self, run: u32) -> PathBuf;
+    fn directory(&self, run: &str) -> PathBuf;
     /// The command without arguments.
     fn command(&self) -> Command;
     /// The sections `[datapath]` and `[packets]`.
@@ -101,8 +104,22 @@ fn quiet(mut steps: Vec<Step>) -> Vec<Step> {
     steps
 }
 
-/// Plays the sequences of one run. Returns what is wrong.
+/// Plays the sequences of one run. Returns what is wrong. A run shows nothing if the machine stood still meanwhile, because
+/// a server may then seem to be silent about everything: it is repeated.
 fn play(place: &dyn Place, run: u32, seed: u64) -> Result<(), String> {
+    let mut played = Ok(());
+    for attempt in 0..ATTEMPTS {
+        let (result, has_stalled) = play_once(place, (run, attempt), seed);
+        played = result;
+        if played.is_ok() || !has_stalled {
+            break;
+        }
+    }
+    played
+}
+
+/// The same once, and whether the machine stood still.
+fn play_once(place: &dyn Place, run: (u32, u32), seed: u64) -> (Result<(), String>, bool) {
     let plan = Plan::new(seed);
     let mut node = Node::new(place, run, &plan.forms);
     let mut play = || {
@@ -123,13 +140,16 @@ fn play(place: &dyn Place, run: u32, seed: u64) -> Result<(), String> {
         }
         node.settle()
     };
-    play().map_err(|wrong| {
+    let played = play();
+    let played = played.map_err(|wrong| {
         let number = wrong.sequence;
         let steps: String = plan.sequence(number).iter().map(|step| format!("  {step:?}\n")).collect();
         let form = plan.forms[number];
         let (why, log) = (&wrong.why, fs::read_to_string(node.log()).unwrap_or_default());
         format!("INTERFERENCE_SEED={seed} INTERFERENCE_SEQUENCES=1: sequence {number}, {form:?}: {why}\n{steps}{log}")
-    })
+    });
+    let has_stalled = node.has_stalled();
+    (played, has_stalled)
 }
 
 fn number(variable: &str) -> Option<u64> {

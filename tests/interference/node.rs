@@ -16,14 +16,15 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use super::pair::{Found, HOLD, Pair, Pairs, Wrong, frontend_of_a, frontend_of_b, frontend_of_d};
-use super::servers::Server;
 use super::steps::{Form, Step, Stored};
-use super::{Place, TIMEOUT};
+use super::{Place, TIMEOUT, servers};
 
 /// The pause between two looks at the maps.
 const LOOK_EVERY: Duration = Duration::from_millis(40);
 /// A wait in which each name is asked for again.
 const SHORT_WAIT: Duration = Duration::from_millis(1_300);
+/// The longest time that an answer of the daemon and of the DNS servers takes unless the machine stands still.
+const STALL: Duration = Duration::from_millis(500);
 /// A health check that fails, because nothing listens at the backends.
 const CHECK: &str = "[service.health-check]\ninterval = \"200ms\"\ntimeout = \"100ms\"\nrise = 1\nfall = 1\n";
 
@@ -32,7 +33,7 @@ pub(super) struct Node<'a> {
     directory: PathBuf,
     admin: SocketAddr,
     pairs: Arc<Mutex<Pairs>>,
-    servers: [Server; 2],
+    servers: [SocketAddr; 2],
     cluster: Cluster,
     _replica: Replica,
     daemon: Option<Child>,
@@ -41,11 +42,11 @@ pub(super) struct Node<'a> {
 
 impl<'a> Node<'a> {
     /// A running daemon, about which nothing is known yet.
-    pub(super) fn new(place: &'a dyn Place, run: u32, forms: &[Form]) -> Self {
-        let directory = place.directory(run);
+    pub(super) fn new(place: &'a dyn Place, (run, attempt): (u32, u32), forms: &[Form]) -> Self {
+        let directory = place.directory(&format!("{run}-{attempt}"));
         fs::create_dir_all(directory.join("services.d")).expect("a directory");
         let pairs = Arc::new(Mutex::new(Pairs::new(forms)));
-        let servers = [true, false].map(|is_first| Server::start(Arc::clone(&pairs), is_first));
+        let servers = [true, false].map(|is_first| servers::start(Arc::clone(&pairs), is_first));
         let ranges = ["198.51.100.0/24", "203.0.113.0/24"].map(|range| range.parse::<IpNet>().expect("a range"));
         let cluster = Cluster::with(Ranges { addresses: ranges.to_vec(), ..Ranges::default() }).expect("a cluster");
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
@@ -76,10 +77,10 @@ impl<'a> Node<'a> {
 
     fn configure(&self, apiserver: SocketAddr) {
         let at = |name: &str| self.directory.join(name);
-        let servers = self.servers.each_ref().map(|server| server.address.to_string());
+        let servers = self.servers.map(|server| server.to_string());
         let text = format!(
             "{}[files]\ndirectory = {:?}\n[state]\ndirectory = {:?}\n[admin]\nlisten = [\"{}\"]\nsocket = {:?}\n\
-             [dns]\nservers = {servers:?}\nmax-ttl = \"1s\"\nhold = \"{}s\"\n[kubernetes]\nkubeconfig = {:?}\n\
+             [dns]\nservers = {servers:?}\nmax-ttl = \"1s\"\nhold = \"{}s\"\n[kubernetes]\nkubeconfig = {:?}\nhealthz-addresses = []\n\
              [[kubernetes.apiserver]]\naddress = \"{apiserver}\"\ntls-server-name = \"kubernetes\"\n",
             self.place.sections(),
             at("services.d"),
@@ -90,6 +91,11 @@ impl<'a> Node<'a> {
             at("kubeconfig"),
         );
         fs::write(at("nodelb.toml"), text).expect("written");
+    }
+
+    /// Whether the machine stood still so long that a server seemed to be silent.
+    pub(super) fn has_stalled(&self) -> bool {
+        self.pairs().has_stalled
     }
 
     pub(super) fn log(&self) -> PathBuf {
@@ -137,12 +143,18 @@ impl<'a> Node<'a> {
 
     /// Looks at the maps from now on.
     fn look(&mut self) {
-        let (pairs, admin) = (Arc::clone(&self.pairs), self.admin);
+        let (pairs, admin, servers) = (Arc::clone(&self.pairs), self.admin, self.servers);
         self.looking = Some(thread::spawn(move || {
             while !pairs.lock().expect("not poisoned").is_over {
-                if let Some(maps) = get(admin, "/maps") {
-                    pairs.lock().expect("not poisoned").look(&backends(&maps));
+                let start = Instant::now();
+                let maps = get(admin, "/maps");
+                let do_respond = servers.iter().all(|server| servers::catch_up(*server, STALL));
+                let mut pairs = pairs.lock().expect("not poisoned");
+                pairs.has_stalled |= !do_respond || start.elapsed() > STALL;
+                if let Some(maps) = maps {
+                    pairs.look(&backends(&maps));
                 }
+                drop(pairs);
                 thread::sleep(LOOK_EVERY);
             }
         }));
@@ -240,7 +252,7 @@ impl<'a> Node<'a> {
         let pid = Pid::from_child(&daemon);
         kill_process(pid, if is_killed { Signal::KILL } else { Signal::TERM }).expect("a child");
         daemon.wait().expect("a child");
-        self.servers.iter().for_each(Server::catch_up);
+        assert!(self.servers.into_iter().all(|server| servers::catch_up(server, TIMEOUT)), "the DNS servers respond");
         let names = self.directory.join("state/names.json");
         let file = fs::read(&names).ok().and_then(|text| serde_json::from_slice(&text).ok());
         let mut file: Value = file.unwrap_or_else(|| json!({"version": 1, "answers": [], "in_use": []}));

@@ -174,13 +174,23 @@ pub(super) struct Pairs {
     /// Whether the services that were removed are gone.
     pub(super) has_removed: bool,
     pub(super) wrong: Option<Wrong>,
+    /// Whether an answer took too long.
+    pub(super) has_stalled: bool,
     start: Instant,
 }
 
 impl Pairs {
     pub(super) fn new(forms: &[Form]) -> Self {
         let all = forms.iter().map(|form| Pair::new(*form)).collect();
-        Self { all, is_over: false, looks: 0, has_removed: false, wrong: None, start: Instant::now() }
+        Self {
+            all,
+            is_over: false,
+            looks: 0,
+            has_removed: false,
+            wrong: None,
+            has_stalled: false,
+            start: Instant::now(),
+        }
     }
 
     /// What a server says to a question about the name of a sequence, and what follows from that.

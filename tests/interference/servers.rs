@@ -4,7 +4,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use hickory_proto::op::{Message, MessageType, OpCode, ResponseCode};
+use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::rdata::{A, SOA, SRV};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 
@@ -14,38 +14,32 @@ use super::steps::Says;
 /// The name that both servers answer without any effect.
 const MARK: &str = "mark.example.";
 
-pub(super) struct Server {
-    pub(super) address: SocketAddr,
+/// Serves until the run ends.
+pub(super) fn start(pairs: Arc<Mutex<Pairs>>, is_first: bool) -> SocketAddr {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback");
+    let address = socket.local_addr().expect("bound");
+    socket.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
+    std::thread::spawn(move || {
+        let mut datagram = [0; 4_096];
+        while !pairs.lock().expect("not poisoned").is_over {
+            let Ok((len, client)) = socket.recv_from(&mut datagram) else { continue };
+            let query = Message::from_vec(&datagram[..len]).expect("a query");
+            if let Some(answer) = answer(&query, &pairs, is_first) {
+                drop(socket.send_to(&answer.to_vec().expect("an answer"), client));
+            }
+        }
+    });
+    address
 }
 
-impl Server {
-    /// Serves until the test ends.
-    pub(super) fn start(pairs: Arc<Mutex<Pairs>>, is_first: bool) -> Self {
-        let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback");
-        let address = socket.local_addr().expect("bound");
-        socket.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
-        std::thread::spawn(move || {
-            let mut datagram = [0; 4_096];
-            while !pairs.lock().expect("not poisoned").is_over {
-                let Ok((len, client)) = socket.recv_from(&mut datagram) else { continue };
-                let query = Message::from_vec(&datagram[..len]).expect("a query");
-                if let Some(answer) = answer(&query, &pairs, is_first) {
-                    drop(socket.send_to(&answer.to_vec().expect("an answer"), client));
-                }
-            }
-        });
-        Self { address }
-    }
-
-    /// Waits until the server has answered everything that was asked before.
-    pub(super) fn catch_up(&self) {
-        let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback");
-        socket.set_read_timeout(Some(super::TIMEOUT)).expect("a timeout");
-        let mut query = Message::query();
-        query.add_query(hickory_proto::op::Query::query(name(MARK), RecordType::A));
-        socket.send_to(&query.to_vec().expect("a query"), self.address).expect("loopback");
-        socket.recv(&mut [0; 512]).expect("an answer");
-    }
+/// Waits until the server has answered everything that was asked before. Returns whether it has within this time.
+pub(super) fn catch_up(server: SocketAddr, limit: Duration) -> bool {
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback");
+    socket.set_read_timeout(Some(limit)).expect("a timeout");
+    let mut query = Message::query();
+    query.add_query(Query::query(name(MARK), RecordType::A));
+    socket.send_to(&query.to_vec().expect("a query"), server).expect("loopback");
+    socket.recv(&mut [0; 512]).is_ok()
 }
 
 fn name(text: &str) -> Name {

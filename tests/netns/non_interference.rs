@@ -13,7 +13,7 @@ struct InKernel {
 }
 
 impl Place for InKernel {
-    fn directory(&self, run: u32) -> PathBuf {
+    fn directory(&self, run: &str) -> PathBuf {
         self.host.path(&format!("run-{run}"))
     }
 
