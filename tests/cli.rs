@@ -8,6 +8,10 @@ use std::process::{Command, Output, Stdio};
 
 #[path = "cli/hostile.rs"]
 mod hostile;
+#[path = "interference/mod.rs"]
+mod interference;
+#[path = "cli/non_interference.rs"]
+mod non_interference;
 
 const NODELB: &str = env!("CARGO_BIN_EXE_nodelb");
 

@@ -44,6 +44,8 @@ mod world;
 mod cluster;
 #[path = "netns/flood.rs"]
 mod flood;
+#[path = "interference/mod.rs"]
+mod interference;
 #[path = "netns/lab.rs"]
 mod lab;
 #[path = "netns/lab_services.rs"]
@@ -52,6 +54,8 @@ mod lab_services;
 mod network;
 #[path = "netns/servers.rs"]
 mod servers;
+#[path = "netns/stub_resolver.rs"]
+mod stub_resolver;
 #[path = "netns/talk.rs"]
 mod talk;
 
@@ -83,6 +87,8 @@ mod fleet;
 mod fleet_failover;
 #[path = "netns/fleet_hosts.rs"]
 mod fleet_hosts;
+#[path = "netns/grpc.rs"]
+mod grpc;
 #[path = "netns/hangs.rs"]
 mod hangs;
 #[path = "netns/health.rs"]
@@ -99,6 +105,8 @@ mod limits;
 mod listeners;
 #[path = "netns/nodeports.rs"]
 mod nodeports;
+#[path = "netns/non_interference.rs"]
+mod non_interference;
 #[path = "netns/outage.rs"]
 mod outage;
 #[path = "netns/outside.rs"]
@@ -139,10 +147,14 @@ mod outside_watch;
 mod privilege;
 #[path = "netns/reaper.rs"]
 mod reaper;
+#[path = "netns/setuid.rs"]
+mod setuid;
 #[path = "netns/stale_sockets.rs"]
 mod stale_sockets;
 #[path = "netns/traffic.rs"]
 mod traffic;
+#[path = "netns/unbound.rs"]
+mod unbound;
 #[path = "netns/upgrade.rs"]
 mod upgrade;
 #[path = "netns/ways.rs"]

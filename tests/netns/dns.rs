@@ -2,7 +2,6 @@
 //! server behind a service address, its death, and a restart of nodelb without it.
 
 use std::fs;
-use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -10,57 +9,15 @@ use nodelb_prober::Transport;
 
 use crate::host::{Host, answering, backend, errno, eventually, frontend, history, is_served_by};
 use crate::sandbox;
+use crate::unbound::Unbound;
 
 const SERVER: &str = "192.0.2.53:53";
 
-/// A running DNS server, which ends with the test.
-struct Unbound {
-    config: String,
-    process: Child,
-}
-
-impl Unbound {
-    fn start(host: &Host, records: &[&str]) -> Self {
-        let data: String = records.iter().map(|record| format!("  local-data: {record:?}\n")).collect();
-        let socket = host.path("unbound.sock");
-        let text = format!(
-            "server:\n  interface: 192.0.2.53@53\n  do-daemonize: no\n  chroot: \"\"\n  username: \"\"\n  pidfile: \"\"\n  \
-             directory: \"/\"\n  use-syslog: no\n  logfile: {:?}\n  access-control: 0.0.0.0/0 allow\n  module-config: \"iterator\"\n  \
-             local-zone: \"example.\" static\n  local-zone: \"consul.\" static\n{data}remote-control:\n  control-enable: yes\n  \
-             control-interface: {socket:?}\n  control-use-cert: no\n",
-            host.path("unbound.log"),
-        );
-        host.write("unbound.conf", &text);
-        let config = host.path("unbound.conf").display().to_string();
-        let mut command = Command::new("/usr/sbin/unbound");
-        command.args(["-d", "-c", &config]).stdout(Stdio::null()).stderr(Stdio::null());
-        let unbound = Self { config, process: command.spawn().unwrap() };
-        eventually("the DNS server", || unbound.try_control(&["status"]));
-        unbound
-    }
-
-    fn try_control(&self, arguments: &[&str]) -> bool {
-        let mut command = Command::new("/usr/sbin/unbound-control");
-        command.args(["-c", &self.config]).args(arguments).stdout(Stdio::null()).stderr(Stdio::null());
-        command.status().unwrap().success()
-    }
-
-    fn control(&self, arguments: &[&str]) {
-        assert!(self.try_control(arguments), "unbound-control {arguments:?}");
-    }
-
-    /// Replaces the records of a name. The name has none for a moment.
-    fn replace(&self, name: &str, records: &[&str]) {
-        self.control(&["local_data_remove", name]);
-        records.iter().for_each(|record| self.control(&["local_data", record]));
-    }
-}
-
-impl Drop for Unbound {
-    fn drop(&mut self) {
-        drop(self.process.kill());
-        drop(self.process.wait());
-    }
+/// A DNS server with these records and no others.
+fn start(host: &Host, records: &[&str]) -> Unbound {
+    let data: String = records.iter().map(|record| format!("  local-data: {record:?}\n")).collect();
+    let zones = "  local-zone: \"example.\" static\n  local-zone: \"consul.\" static\n";
+    Unbound::start(host, "192.0.2.53", &format!("{zones}{data}"))
 }
 
 const SERVICES: &str = r#"
@@ -97,7 +54,7 @@ fn names_follow_a_dns_server_and_stay_when_it_dies() {
         host.configure(&format!("[dns]\nservers = [\"{SERVER}\"]"));
         let _backends =
             [backend("1", "192.0.2.11:8080"), backend("2", "192.0.2.12:8080"), backend("3", "192.0.2.13:9000")];
-        let unbound = Unbound::start(
+        let unbound = start(
             &host,
             &[
                 "web.example. 1 IN A 192.0.2.11",
@@ -150,7 +107,7 @@ fn names_follow_a_dns_server_and_stay_when_it_dies() {
         assert_eq!(answering("198.51.100.10:80"), ["2"]);
         assert_eq!(answering("198.51.100.11:80"), ["1"]);
 
-        let unbound = Unbound::start(
+        let unbound = start(
             &host,
             &[
                 "web.example. 1 IN A 192.0.2.11",

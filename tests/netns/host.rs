@@ -25,7 +25,7 @@ const MAX_POLLS: u32 = 4000;
 const NAP: Duration = Duration::from_millis(5);
 
 /// The binary under test.
-const NODELB: &str = env!("CARGO_BIN_EXE_nodelb");
+pub(crate) const NODELB: &str = env!("CARGO_BIN_EXE_nodelb");
 
 /// Makes the daemon kill itself with SIGKILL after this many map, pin and link operations.
 const CRASH_AFTER: &str = "NODELB_CRASH_AFTER";

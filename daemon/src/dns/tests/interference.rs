@@ -33,8 +33,11 @@ use crate::files::merge::{Merged, merge};
 use crate::files::named::{DnsName, RecordType};
 use crate::files::parse;
 
-/// The time of `dns.hold`, in milliseconds.
-const HOLD: u64 = 300_000;
+#[path = "../../../../tests/interference/steps.rs"]
+mod steps;
+
+use steps::{Expected, Form, HOLD, Says, Step, Stored, any_form, any_node_step, any_own_step};
+
 const BOUNDS: Bounds = Bounds { min_ttl: 1_000, max_ttl: 10_000, hold: Some(HOLD) };
 
 /// A rule without which the property must fail.
@@ -50,58 +53,6 @@ enum Rule {
     FrontendsOfFiles,
     /// A server that is silent about one name is not asked last about others.
     SilenceAboutOneName,
-}
-
-/// The service that everything happens to has a name of this type.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
-    Address,
-    Srv,
-}
-
-/// What the first server says about the name. The second one knows no name at all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Says {
-    Usable(u8),
-    /// The frontend of the other service.
-    OwnFrontend,
-    NoHost,
-    Empty,
-    NoSuchName,
-    Error,
-    /// Silence, while the other server responds.
-    Silence,
-    /// Silence of both servers.
-    Nothing,
-}
-
-/// What happens to names.json between two runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stored {
-    Kept,
-    Lost,
-    /// As an earlier version wrote it.
-    OfEarlierVersion,
-    /// Without what it has about the service.
-    Damaged,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    Say(Says),
-    Wait(u64),
-    /// `is_rebooted`: the maps are empty. `is_broken`: the file of the service cannot be read at the start.
-    Restart {
-        stored: Stored,
-        is_rebooted: bool,
-        is_broken: bool,
-    },
-    /// The file can be read again.
-    Repair,
-    /// The slice in Kubernetes has this many endpoints; `None`: it is removed.
-    Endpoints(Option<u8>),
-    /// A health check of the service's backend fails, or does not any more.
-    Check(bool),
 }
 
 const A: &str = "198.51.100.10:80";
@@ -180,17 +131,14 @@ struct Node {
     files: Merged,
     sent: BTreeMap<SliceName, Slice>,
     is_complete: bool,
+    /// Whether the daemon could not read the file of the service since its start.
     is_broken: bool,
+    is_file_broken: bool,
     has_d: bool,
     engine: Engine,
     datapath: MemoryDatapath,
     endpoints: Option<u8>,
-    /// What the service must have: its last usable backend, unless a hold has ended or everything is lost.
-    expected: Option<String>,
-    /// Whether names.json has it.
-    is_stored: bool,
-    /// The time since which each answer of this run was that the name does not exist.
-    gone_since: Option<Moment>,
+    expected: Expected,
 }
 
 fn servers() -> [SocketAddr; 2] {
@@ -227,13 +175,12 @@ impl Node {
             sent: BTreeMap::new(),
             is_complete: false,
             is_broken: false,
+            is_file_broken: false,
             has_d: true,
             engine: new_engine(&datapath),
             datapath,
             endpoints: Some(1),
-            expected: None,
-            is_stored: false,
-            gone_since: None,
+            expected: Expected::default(),
         };
         node.start();
         node
@@ -344,7 +291,8 @@ impl Node {
             self.servers.note(server, (name, &names), has_responded, self.now);
             if let Some(answer) = answer(says, record) {
                 if is_a {
-                    self.expect(&answer, record, is_first && matches!(says, Says::Usable(_)));
+                    let is_srv = record == RecordType::Srv;
+                    self.expected.receive(says, (self.form, is_srv), (HOLD, self.now.0));
                 }
                 return Reply::Answered(server.to_string().into(), answer);
             }
@@ -352,25 +300,7 @@ impl Node {
         Reply::Failed("no server answers".into())
     }
 
-    /// Notes what follows for the service from an answer about its own name, or about that of its target.
-    fn expect(&mut self, answer: &Answer, record: RecordType, is_usable: bool) {
-        if record == RecordType::Srv || self.form == Form::Address {
-            let is_gone = matches!(answer, Answer::NoSuchName(_));
-            self.gone_since = is_gone.then(|| self.gone_since.unwrap_or(self.now));
-            if self.gone_since.is_some_and(|since| self.now.0 - since.0 >= HOLD) {
-                self.expected = None;
-            }
-        }
-        if let Says::Usable(host) = self.says
-            && is_usable
-            && record == RecordType::A
-        {
-            self.expected = Some(format!("192.0.2.{host}:8080"));
-            self.is_stored = true;
-        }
-    }
-
-    fn restart(&mut self, stored: Stored, is_rebooted: bool, is_broken: bool) {
+    fn restart(&mut self, stored: Stored, is_rebooted: bool) {
         let mut saved = Saved { answers: self.names.known(), in_use: self.in_use.saved() };
         let is_of_a = |text: &str| text.contains("a.example");
         if !self.has(Rule::InUseIsStored) {
@@ -385,19 +315,20 @@ impl Node {
                 saved.in_use.retain(|slice, _| !is_of_a(&slice.name));
             }
         }
-        self.is_stored &= stored == Stored::Kept;
+        self.expected.is_stored &= stored == Stored::Kept;
         if is_rebooted {
             self.datapath = MemoryDatapath::new(crate::config::Config::default().limits());
         }
         // Neither names.json nor the maps have it, such as after a reboot with a broken file.
-        if !self.is_stored && self.backends(A).is_none_or(|backends| backends.is_empty()) {
-            self.expected = None;
+        if !self.expected.is_stored && self.backends(A).is_none_or(|backends| backends.is_empty()) {
+            self.expected.backend = None;
         }
         self.names = Names::new(BOUNDS, 1, saved.answers);
         self.in_use = InUse::new(saved.in_use);
         self.servers = new_servers();
         (self.frontends, self.files, self.sent) = (Frontends::default(), Merged::default(), BTreeMap::new());
-        (self.is_complete, self.is_broken, self.has_d, self.gone_since) = (false, is_broken, false, None);
+        (self.is_complete, self.is_broken, self.has_d, self.expected.gone_since) =
+            (false, self.is_file_broken, false, None);
         self.engine = new_engine(&self.datapath);
         self.start();
     }
@@ -413,8 +344,11 @@ impl Node {
                     self.go_on();
                 }
             }
-            Step::Restart { stored, is_rebooted, is_broken } => self.restart(stored, is_rebooted, is_broken),
+            Step::Restart { stored, is_rebooted } => self.restart(stored, is_rebooted),
+            // A daemon that has read the file keeps its content.
+            Step::Break => self.is_file_broken = true,
             Step::Repair => {
+                self.is_file_broken = false;
                 if self.is_broken {
                     self.is_broken = false;
                     self.read_files();
@@ -425,7 +359,7 @@ impl Node {
                 self.change_endpoints();
             }
             Step::Check(has_failed) => {
-                let at = self.expected.as_deref().map(l4).filter(|_| has_failed);
+                let at = self.expected.backend.as_deref().map(l4).filter(|_| has_failed);
                 let failed = at.into_iter().map(|at| ((at.addr, at.port), "refused".into())).collect();
                 self.engine.change(Change::Quarantine(ServiceName::new("shop", "a"), failed));
             }
@@ -459,7 +393,7 @@ impl Node {
         if is_d_there && !self.has_d && !self.is_broken {
             return Err(format!("{D} was removed and is still there"));
         }
-        match &self.expected {
+        match &self.expected.backend {
             Some(expected) if !(self.is_broken && self.backends(A).is_none()) => leads(A, expected),
             _ => Ok(()),
         }
@@ -485,37 +419,9 @@ fn answer(says: Says, record: RecordType) -> Option<Answer> {
     })
 }
 
-fn any_step() -> impl Strategy<Value = Step> {
-    let says = prop_oneof![
-        3 => (1_u8..8).prop_map(Says::Usable),
-        2 => Just(Says::OwnFrontend),
-        1 => Just(Says::NoHost),
-        2 => Just(Says::Empty),
-        2 => Just(Says::NoSuchName),
-        1 => Just(Says::Error),
-        2 => Just(Says::Silence),
-        2 => Just(Says::Nothing),
-    ];
-    let stored = prop_oneof![
-        2 => Just(Stored::Kept),
-        1 => Just(Stored::Lost),
-        1 => Just(Stored::OfEarlierVersion),
-        1 => Just(Stored::Damaged),
-    ];
-    let restart = (stored, prop::bool::weighted(0.2), prop::bool::weighted(0.15))
-        .prop_map(|(stored, is_rebooted, is_broken)| Step::Restart { stored, is_rebooted, is_broken });
-    prop_oneof![
-        5 => says.prop_map(Step::Say),
-        4 => prop_oneof![4 => 0_u64..20_000, 1 => Just(HOLD + 60_000)].prop_map(Step::Wait),
-        4 => restart,
-        1 => Just(Step::Repair),
-        1 => prop::option::of(0_u8..3).prop_map(Step::Endpoints),
-        1 => any::<bool>().prop_map(Step::Check),
-    ]
-}
-
 fn any_sequence() -> impl Strategy<Value = (Form, Vec<Step>)> {
-    (prop_oneof![Just(Form::Address), Just(Form::Srv)], prop::collection::vec(any_step(), 1..14))
+    let any_step = prop_oneof![1 => any_own_step(), 1 => any_node_step()];
+    (any_form(), prop::collection::vec(any_step, 1..14))
 }
 
 fn run(form: Form, steps: &[Step], without: Option<Rule>) -> Result<(), String> {
