@@ -89,10 +89,16 @@ nodelb_takes_over() {
     check "nodelb devices: on" within 60 says "^on +$hooks " nodelb devices
     check "programs are at the uplink" within 30 has_device_programs uplink
     check "the daemon has no capability" has_capabilities "$(main_pid)" 0
+    check "the ports of connections that kube-proxy has made are known" within 10 knows_foreign_ports
     check "nodelb translates new connections" within 30 says '198.51.100.101:80/TCP .*stack' \
         nodelb connections shop/local
     check "to other nodes, too" within 30 says '203.0.113.2:30002/TCP .*redirect' nodelb connections shop/remote
     check_load "nodelb takes over"
+}
+
+# Debian builds nf_conntrack as a module, which programs cannot ask.
+knows_foreign_ports() {
+    bpftool map dump name foreign_ports | grep -q key
 }
 
 kube_proxy_goes() {
