@@ -377,7 +377,6 @@ struct scratch {
 	 */
 	__s32 idle_of_other;
 	__u16 port_of_other_be;
-	struct packet_key key_of_other;
 	struct bpf_fib_lookup fib;
 	/* The destination of a new connection, and what it was found to be. */
 	struct frontend_key to;

@@ -230,7 +230,6 @@ static __always_inline bool is_in_the_way(struct scratch *here)
 	if (idle > here->idle_of_other) {
 		here->idle_of_other = idle;
 		here->port_of_other_be = key->target_port_be;
-		here->key_of_other = here->other_client_key;
 	}
 	return true;
 }
@@ -266,12 +265,17 @@ VERIFIED_ONCE bool take_port(struct __sk_buff *skb, __u32 port)
 
 /*
  * Takes the port of the connection that was noted, if it has been idle for so
- * many seconds. Returns whether it did.
+ * many seconds. Another CPU may have found the same connection: the one that
+ * marks its entry as used takes the port. With no other port left, so does the
+ * later one, and the handshake of the other is repeated. Returns whether it
+ * did.
  */
 VERIFIED_ONCE bool take_port_of_other(struct __sk_buff *skb, __s32 least)
 {
 	struct scratch *here = scratch();
+	struct connection *other;
 	struct packet_key *key;
+	__u32 used, now;
 
 	if (!here || here->idle_of_other < least)
 		return false;
@@ -280,9 +284,21 @@ VERIFIED_ONCE bool take_port_of_other(struct __sk_buff *skb, __s32 least)
 	key->target_port_be = here->port_of_other_be;
 	if (is_foreign_port(skb, here))
 		return false;
-	bpf_map_delete_elem(&connections, &here->key_of_other);
+	other = bpf_map_lookup_elem(&connections, key);
+	if (!other)
+		other = bpf_map_lookup_elem(&half_open, key);
+	if (!other)
+		return !put_half_open(key, &here->partner, BPF_NOEXIST);
+	used = *(volatile __u32 *)&other->last_used;
+	now = seconds();
+	if (idle_if_gives_way() < least ||
+	    (__sync_val_compare_and_swap(&other->last_used, used, now) !=
+		     used &&
+	     least))
+		return false;
+	bpf_map_delete_elem(&connections, &here->other_client_key);
 	bpf_map_delete_elem(&connections, key);
-	bpf_map_delete_elem(&half_open, &here->key_of_other);
+	bpf_map_delete_elem(&half_open, &here->other_client_key);
 	bpf_map_delete_elem(&half_open, key);
 	return !put_half_open(key, &here->partner, BPF_NOEXIST);
 }

@@ -92,6 +92,6 @@ fn what_was_idle_for_longest_gives_way_and_the_active_last() {
     };
     assert_eq!(port(&tables, 2), Some(FIRST + 40), "all are active");
     assert_eq!(port(&tables, 4), Some(FIRST), "after three tries, one that is quiet suffices");
-    tables.removed = Some(crate::packets::rule::Rule::FlowsGiveWay);
+    tables.removed = Some(Rule::FlowsGiveWay);
     assert_eq!(port(&tables, 4), None);
 }
