@@ -2,7 +2,6 @@
 //! clients use the same two services: one has a backend on this node, the other one on another node.
 //! `FLOOD_PACKETS=1000000` is the full run.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -14,8 +13,9 @@ use libbpf_rs::{MapCore as _, MapHandle};
 use nodelb_prober::{SetAtEnd, Transport};
 
 use crate::flood::{self, Kind, MARK, NETWORKS, Open};
-use crate::host::{Daemon, Host, answer, say, socket};
-use crate::lab::{CLIENT, Lab, POD_A1, POD_B, Place};
+use crate::flood_counts::{Counted, kernel_count, lost};
+use crate::host::{Daemon, Host, say, socket};
+use crate::lab::{CLIENT, Lab, POD_A1, POD_B};
 use crate::lab_services::{ON_A1, ON_B, PACKETS_ON, Service};
 use crate::outside::{TRANSPORTS, start};
 use crate::outside_network::nft;
@@ -76,6 +76,8 @@ struct Seen {
     exchanges: u64,
     begun: u64,
     refused: u64,
+    /// Connections that were reset before the first answer.
+    reset: u64,
     /// Datagrams without an answer: a flow that was idle has lost its port, or has found none.
     repeated: u64,
     /// Answers to strangers.
@@ -90,6 +92,7 @@ impl Seen {
         self.exchanges += other.exchanges;
         self.begun += other.begun;
         self.refused += other.refused;
+        self.reset += other.reset;
         self.repeated += other.repeated;
         self.foreign += other.foreign;
         self.slowest = self.slowest.max(other.slowest);
@@ -106,6 +109,15 @@ impl Seen {
             }
             other => self.failed.push(format!("port {}: {text} got {other:?}", talk.port())),
         }
+    }
+
+    /// The first exchange on a connection; false if the connection is reset: the node may have lost its handshake.
+    fn exchange_first(&mut self, talk: &mut Talk, asked: &AtomicU64) -> bool {
+        if matches!(talk, Talk::Tcp(_)) && talk.ask() == Err(ErrorKind::ConnectionReset) {
+            return false;
+        }
+        self.exchange(talk, "first", asked);
+        true
     }
 
     /// Repeats the question until its answer arrives.
@@ -154,12 +166,14 @@ fn connect(address: &str, transport: Transport, is_done: &AtomicBool, asked: &At
             Ok(mut talk) => {
                 seen.begun += 1;
                 seen.slowest = seen.slowest.max(began.elapsed());
-                seen.exchange(&mut talk, "first", asked);
-                if kept.len() < KEPT {
+                if !seen.exchange_first(&mut talk, asked) {
+                    seen.reset += 1;
+                } else if kept.len() < KEPT {
                     kept.push(talk);
                 }
             }
             Err(ErrorKind::ConnectionRefused) => seen.refused += 1,
+            Err(ErrorKind::ConnectionReset) => seen.reset += 1,
             Err(error) => seen.failed.push(format!("{address}: {error:?}")),
         }
         thread::sleep(PAUSE);
@@ -168,76 +182,6 @@ fn connect(address: &str, transport: Transport, is_done: &AtomicBool, asked: &At
         seen.exchange(&mut talk, "afterwards", asked);
     }
     seen
-}
-
-/// What the node has counted: the metrics by name and reason.
-#[derive(Clone, Debug)]
-struct Counted(BTreeMap<String, u64>);
-
-impl Counted {
-    fn now() -> Self {
-        let text = answer("/metrics", "text/plain").unwrap();
-        let mut counted = BTreeMap::new();
-        for line in text.lines() {
-            let Some((name, value)) = line.rsplit_once(' ') else { continue };
-            let outside = name.starts_with("nodelb_service_connections_total") && name.contains("from=\"outside\"");
-            let key = match name.strip_prefix("nodelb_packet_") {
-                Some(rest) if rest.contains("_total") => rest.to_owned(),
-                None if outside && name.contains("result=\"refused\"") => "refused".to_owned(),
-                _ => continue,
-            };
-            *counted.entry(key).or_insert(0) += value.parse::<u64>().unwrap();
-        }
-        Self(counted)
-    }
-
-    fn since(&self, before: &Self) -> Self {
-        let past = |key: &String| before.0.get(key).copied().unwrap_or(0);
-        let changed = self.0.iter().map(|(key, value)| (key.clone(), value - past(key)));
-        Self(changed.filter(|(_, value)| *value > 0).collect())
-    }
-
-    fn of(&self, key: &str) -> u64 {
-        self.0.get(key).copied().unwrap_or(0)
-    }
-
-    fn dropped(&self, reason: &str) -> u64 {
-        self.of(&format!("dropped_total{{reason=\"{reason}\"}}"))
-    }
-
-    fn passed(&self, reason: &str) -> u64 {
-        self.of(&format!("passed_total{{reason=\"{reason}\"}}"))
-    }
-
-    fn begun(&self) -> u64 {
-        self.of("connections_created_total")
-    }
-
-    /// Packets that were dropped or answered instead of beginning a connection.
-    fn not_begun(&self) -> u64 {
-        let dropped = self.0.iter().filter(|(key, _)| key.starts_with("dropped_total"));
-        dropped.map(|(_, value)| value).sum::<u64>() - self.dropped("unknown") - self.dropped("fragment-rate")
-    }
-}
-
-/// The value with this name in a table of the place, such as `netstat` in `/proc/net`.
-fn kernel_count(place: &Place, table: &str, name: &str) -> u64 {
-    let text = place.run(|| fs::read_to_string(format!("/proc/thread-self/net/{table}")).unwrap());
-    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
-    // Names stand in the line before that of the values, or in front of each value.
-    for (number, line) in lines.iter().enumerate() {
-        if let Some(at) = line.iter().position(|each| *each == name) {
-            return if at == 0 { line[1] } else { lines[number + 1][at] }.parse().unwrap();
-        }
-    }
-    panic!("no {name} in {table}");
-}
-
-/// Packets that the router could not give to node A: the queue of its processor was full.
-fn lost(lab: &Lab) -> u64 {
-    let text = lab.router.run(|| fs::read_to_string("/proc/thread-self/net/dev").unwrap());
-    let line = text.lines().find_map(|line| line.trim().strip_prefix("node-a:")).unwrap();
-    line.split_whitespace().nth(11).unwrap().parse().unwrap()
 }
 
 /// What others than nodelb have counted.
@@ -382,8 +326,15 @@ impl Parties<'_> {
         let grown = self.resident().saturating_sub(resident);
         say(&format!(
             "{what}: {sent} packets in {seconds} s, {} lost on the way; {} exchanges, {} connections begun, {} refused, \
-             {} datagrams repeated, the slowest after {:?}; {connections} connections, {handshakes} handshakes, {grown} KiB more; {:?}",
-            elsewhere.lost, seen.exchanges, seen.begun, seen.refused, seen.repeated, seen.slowest, counted.0
+             {} reset, {} datagrams repeated, the slowest after {:?}; {connections} connections, {handshakes} handshakes, {grown} KiB more; {:?}",
+            elsewhere.lost,
+            seen.exchanges,
+            seen.begun,
+            seen.refused,
+            seen.reset,
+            seen.repeated,
+            seen.slowest,
+            counted.0
         ));
         assert!(seen.failed.is_empty(), "{what}: {:#?}", seen.failed);
         assert!(seen.begun > 0 && seen.exchanges > 8 * TALKS as u64, "{what}: {seen:?}");
@@ -419,11 +370,11 @@ fn assert_counted(
     assert_eq!(seen.foreign, 0, "{what}: clients got answers to strangers");
     let unknown = counted.dropped("unknown") + counted.passed("unknown");
     match kind {
-        Kind::Syns => {}
+        Kind::Syns => assert!(seen.reset <= unknown, "{what}: {seen:?}"),
         // Acknowledgements of handshakes that were refused or evicted are unknown.
         Kind::HalfHandshakes => is_all(unknown, 0, sent / 2 + honest, "unknown packets"),
         Kind::Silent | Kind::Answered | Kind::FirstFragments | Kind::LaterFragments | Kind::Errors => {
-            assert_eq!((seen.refused, unknown), (0, 0), "{what}");
+            assert_eq!((seen.refused, seen.reset, unknown), (0, 0, 0), "{what}");
         }
     }
     match kind {
