@@ -370,13 +370,21 @@ static __always_inline void add_key_to_bloom(const struct packet_key *key)
 			     PACKET_ARRIVING);
 }
 
-/* Puts a sealed entry into half_open. */
+/*
+ * Puts a sealed entry into half_open. The lookup marks it as used: the kernel
+ * evicts entries that were never used before older ones, and in a flood that is
+ * answered those are the newest.
+ */
 static __always_inline long put_half_open(const struct packet_key *key,
 					  struct connection *entry, __u64 flags)
 {
+	long result;
+
 	add_key_to_bloom(key);
 	entry->seal = connection_seal(key, entry);
-	return bpf_map_update_elem(&half_open, key, entry, flags);
+	result = bpf_map_update_elem(&half_open, key, entry, flags);
+	bpf_map_lookup_elem(&half_open, key);
+	return result;
 }
 
 /* Half of the entries of connections. */

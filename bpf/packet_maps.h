@@ -203,21 +203,6 @@ struct {
 } snat_cursors SEC(".maps");
 
 /*
- * Port modulo the number of entries -> 1 while a CPU takes it from another
- * connection. The programs write and read it when a new connection finds no
- * free port. The map is not pinned. It is never full; ports that share an entry
- * are taken one after the other.
- */
-#define TAKEN_PORTS 1024
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, TAKEN_PORTS);
-	__type(key, __u32);
-	__type(value, __u32);
-} taken_ports SEC(".maps");
-
-/*
  * Settings that change while the programs run. The daemon writes them through
  * shared memory; programs read them for each new connection and each answer.
  */

@@ -269,53 +269,43 @@ VERIFIED_ONCE bool take_port(struct __sk_buff *skb, __u32 port)
 }
 
 /*
- * Replaces the connection that has the key of the new one for its backend's
- * packets, if it has still been idle for so many seconds. Returns whether it
- * did.
- */
-VERIFIED_ONCE bool replace_other(__s32 idle)
-{
-	struct scratch *here = scratch();
-	const struct packet_key *client_key, *key;
-
-	if (!here || idle_if_gives_way() < idle)
-		return false;
-	client_key = &here->other_client_key;
-	key = &here->partner_key;
-	bpf_map_delete_elem(&connections, client_key);
-	bpf_map_delete_elem(&connections, key);
-	bpf_map_delete_elem(&half_open, client_key);
-	bpf_map_delete_elem(&half_open, key);
-	return !put_half_open(key, &here->partner, BPF_NOEXIST);
-}
-
-/*
  * Takes the port of the connection that was noted, if it has been idle for so
- * many seconds. Returns whether it did. While another CPU takes it, this one
- * does not: it would delete what the other one puts, and both connections would
- * have the port.
+ * many seconds. Another CPU may have found the same connection: the one that
+ * marks its entry as used takes the port. With no other port left, so does the
+ * later one, and the handshake of the other is repeated. Returns whether it
+ * did.
  */
 VERIFIED_ONCE bool take_port_of_other(struct __sk_buff *skb, __s32 least)
 {
 	struct scratch *here = scratch();
-	__s32 idle;
-	__u32 index, *taken;
-	bool is_replaced;
+	struct connection *other;
+	struct packet_key *key;
+	__u32 used, now;
 
 	if (!here || here->idle_of_other < least)
 		return false;
-	idle = here->idle_of_other;
 	here->idle_of_other = -1;
-	here->partner_key.target_port_be = here->port_of_other_be;
+	key = &here->partner_key;
+	key->target_port_be = here->port_of_other_be;
 	if (is_foreign_port(skb, here))
 		return false;
-	index = bpf_ntohs(here->port_of_other_be) % TAKEN_PORTS;
-	taken = bpf_map_lookup_elem(&taken_ports, &index);
-	if (!taken || __sync_val_compare_and_swap(taken, 0, 1))
+	other = bpf_map_lookup_elem(&connections, key);
+	if (!other)
+		other = bpf_map_lookup_elem(&half_open, key);
+	if (!other)
+		return !put_half_open(key, &here->partner, BPF_NOEXIST);
+	used = *(volatile __u32 *)&other->last_used;
+	now = seconds();
+	if (idle_if_gives_way() < least ||
+	    (__sync_val_compare_and_swap(&other->last_used, used, now) !=
+		     used &&
+	     least))
 		return false;
-	is_replaced = replace_other(idle);
-	__sync_lock_test_and_set(taken, 0);
-	return is_replaced;
+	bpf_map_delete_elem(&connections, &here->other_client_key);
+	bpf_map_delete_elem(&connections, key);
+	bpf_map_delete_elem(&half_open, &here->other_client_key);
+	bpf_map_delete_elem(&half_open, key);
+	return !put_half_open(key, &here->partner, BPF_NOEXIST);
 }
 
 static long try_port(__u32 step, struct attempt *attempt)

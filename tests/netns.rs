@@ -44,6 +44,8 @@ mod world;
 mod cluster;
 #[path = "netns/flood.rs"]
 mod flood;
+#[path = "netns/flood_counts.rs"]
+mod flood_counts;
 #[path = "interference/mod.rs"]
 mod interference;
 #[path = "netns/lab.rs"]

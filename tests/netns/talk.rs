@@ -150,23 +150,27 @@ impl Talk {
 
     /// Sends this text and returns the whole answer.
     pub(crate) fn send(&mut self, text: &str) -> Result<String, ErrorKind> {
-        let kind = |error: std::io::Error| match error.kind() {
-            ErrorKind::WouldBlock => ErrorKind::TimedOut,
-            kind => kind,
+        let sent = match self {
+            Self::Tcp(stream) => stream.get_mut().write_all(format!("{text}\n").as_bytes()),
+            Self::Udp(datagrams) => datagrams.send(text.as_bytes()).map(drop),
         };
+        sent.map_err(|error| kind(&error))?;
+        self.receive()
+    }
+
+    /// Waits for an answer.
+    pub(crate) fn receive(&mut self) -> Result<String, ErrorKind> {
         match self {
             Self::Tcp(stream) => {
-                stream.get_mut().write_all(format!("{text}\n").as_bytes()).map_err(kind)?;
                 let mut answer = String::new();
-                match stream.read_line(&mut answer).map_err(kind)? {
+                match stream.read_line(&mut answer).map_err(|error| kind(&error))? {
                     0 => Err(ErrorKind::UnexpectedEof),
                     _ => Ok(answer),
                 }
             }
             Self::Udp(datagrams) => {
-                datagrams.send(text.as_bytes()).map_err(kind)?;
                 let mut buffer = vec![0; MAX_DATAGRAM];
-                let length = datagrams.recv(&mut buffer).map_err(kind)?;
+                let length = datagrams.recv(&mut buffer).map_err(|error| kind(&error))?;
                 Ok(String::from_utf8_lossy(&buffer[..length]).into_owned())
             }
         }
@@ -178,6 +182,13 @@ impl Talk {
             Self::Tcp(stream) => stream.get_ref().local_addr().unwrap().port(),
             Self::Udp(datagrams) => datagrams.local_addr().unwrap().port(),
         }
+    }
+}
+
+fn kind(error: &std::io::Error) -> ErrorKind {
+    match error.kind() {
+        ErrorKind::WouldBlock => ErrorKind::TimedOut,
+        kind => kind,
     }
 }
 

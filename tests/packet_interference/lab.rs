@@ -10,6 +10,7 @@ use nodelb_core::packets::key::{Endpoint, Side};
 use nodelb_core::packets::node::{Packet, Reason, Route, RouteQuery, Routes as _, Verdict};
 
 use crate::case;
+use crate::honest::{USERS, endpoint};
 use crate::print;
 use crate::stack::{Role, Stack};
 use crate::wire::{self, Content, Parcel, Segment};
@@ -59,7 +60,7 @@ pub(crate) struct Lab<'a> {
     pub(crate) guests: Stack,
     pub(crate) backends: Stack,
     flights: VecDeque<(At, Vec<u8>)>,
-    /// TCP packets of honest clients to services that the network stack gets, which has no way for them but back.
+    /// TCP packets of honest clients to their services that the network stack gets, which has no way for them but back.
     pub(crate) sent_back: Vec<String>,
     /// The text of each packet that met the node, if it is wanted.
     pub(crate) trace: Option<Vec<String>>,
@@ -186,10 +187,9 @@ impl<'a> Lab<'a> {
         let ruled = self.rule("eth0", Side::Arriving, frame);
         if ruled.verdict == Verdict::Next
             && let Read::Packet(headers) = parse(&ruled.bytes, 14, false)
-            && matches!(headers.content, Parsed::Transport(Protocol::Tcp, _))
+            && let Parsed::Transport(Protocol::Tcp, ports) = headers.content
             && !self.world.state.node_addrs.contains(&headers.target)
-            && !is_in(headers.target, LOCAL)
-            && !is_in(headers.target, REMOTE)
+            && USERS.iter().any(|user| endpoint(user.service) == Endpoint::new(headers.target, ports.target))
         {
             self.sent_back.push(print::packet(&ruled.bytes[14..]));
         }

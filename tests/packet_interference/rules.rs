@@ -13,7 +13,8 @@ use crate::strangers::Who::{Backend, Node, Own, Service, User};
 use crate::strangers::{Forged, Sends};
 use crate::tag::Label;
 
-/// Rules about something else than what strangers send, and the file with the packet case that shows them.
+/// The rules that are not about what strangers change for honest parties, as `core::packets::rule` says of each, and the
+/// file with the packet case that shows them.
 const ELSEWHERE: [(&str, &str); 4] = [
     ("FlowAdmittedAgain", "evidence.txt"),
     ("ReversePath", "reverse-path.txt"),

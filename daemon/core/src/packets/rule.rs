@@ -1,5 +1,6 @@
 //! The rules that keep strangers from changing what honest parties observe. A test removes each of them in turn, and
-//! expects that the property of non-interference then fails.
+//! expects that the property of non-interference then fails. Four rules are about something else; their text says about
+//! what, and packet cases show them.
 
 /// A rule of the packet path that a test can remove. The programs have no such switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,7 +21,8 @@ pub enum Rule {
     ProofByAcknowledgment,
     /// A TCP packet to a service that belongs to no connection is never handed to routing.
     UnknownIsOwned,
-    /// A client that is redirected has an address to which the device leads that its packets arrive by.
+    /// A client that is redirected has an address to which the device leads that its packets arrive by. Not about what
+    /// honest parties observe: where the device has no such filter, strangers may send with any address.
     ReversePath,
     /// The answers to packets of one service and for one reason are not taken from others.
     AnswersByService,
@@ -28,7 +30,8 @@ pub enum Rule {
     FragmentIds,
     /// A SYN ends no connection of which the backend answers.
     SynOfAnsweredConnection,
-    /// A UDP flow is admitted again when the service's addresses have changed.
+    /// A UDP flow is admitted again when the service's addresses have changed. Not about strangers: the owner of the service
+    /// has changed whom it admits.
     FlowAdmittedAgain,
     /// UDP flows have at most half of the room for connections.
     UdpHasHalf,
@@ -36,9 +39,10 @@ pub enum Rule {
     FlowsGiveWay,
     /// A UDP flow that is not idle keeps its port: the new client would get its answers.
     ActiveFlowKeepsPort,
-    /// A connection that has ended gives its port up to the node's network stack.
+    /// A connection that has ended gives its port up to the node's network stack. Not about strangers: nodelb itself would
+    /// take what belongs to the node.
     StackTakesPort,
-    /// The answer to a SYN belongs to no connection that has ended.
+    /// The answer to a SYN belongs to no connection that has ended. Not about strangers, for the same reason.
     AnswerOfEndedConnection,
 }
 
