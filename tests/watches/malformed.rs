@@ -1,5 +1,7 @@
 //! Servers without some features, and invalid objects.
 
+use std::time::Duration;
+
 use nodelb_apiserver::{Behaviour, Cluster, EventFault, Fault, On, Patch, ServeOptions, WatchList};
 use nodelb_kube::api::decode::Kind;
 use serde_json::{Value, json};
@@ -74,6 +76,38 @@ fn come_and_go(rig: &Rig) {
         rig.converge("left out");
         assert!(!rig.node.observer().objects().services.contains_key("ns/t"));
         rig.cluster.delete("services", "ns", "t").expect("was there");
+    }
+}
+
+/// What a server says in a bookmark instead of a version.
+const NO_VERSIONS: [&str; 4] =
+    ["{}", r#"{"resourceVersion":""}"#, r#"{"resourceVersion":"0"}"#, r#"{"resourceVersion":"x"}"#];
+
+/// A watch from version 0 would replay what exists, and no deletion.
+#[test]
+fn a_bookmark_without_a_version_loses_no_deletion() {
+    let rig = shop_on(Behaviour::default());
+    let faults = rig.replica.faults();
+    for (kind, metadata) in Kind::SERVED.into_iter().flat_map(|kind| NO_VERSIONS.map(|metadata| (kind, metadata))) {
+        rig.apply(objects::service("t", 77));
+        rig.apply(objects::slice("t", 1, &["203.0.113.1".into()]));
+        rig.converge("served");
+        rig.requests(kind);
+        let bytes = format!("{{\"type\":\"BOOKMARK\",\"object\":{{\"metadata\":{metadata}}}}}\n");
+        faults.answer_next(1, On::watch(kind.resource()), Fault::Garbage { bytes });
+        faults.end_watches();
+        rig.node.wait("another watch", |_| {
+            let asked = rig.requests(kind);
+            if asked.iter().any(|line| is_resumed(line)) { Ok(()) } else { Err(format!("{asked:?}")) }
+        });
+        // The watch has begun; the bookmark is its first line.
+        std::thread::sleep(Duration::from_millis(200));
+        rig.away(|cluster| {
+            cluster.delete("endpointslices", "ns", "t-1").expect("was there");
+            cluster.delete("services", "ns", "t").expect("was there");
+        });
+        rig.converge(&format!("deleted after a bookmark with {metadata}"));
+        faults.clear();
     }
 }
 

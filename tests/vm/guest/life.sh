@@ -34,6 +34,7 @@ before_the_reboot() {
     installs
     starts
     is_asked
+    meets_settings
     reloads
     loses_its_reaper
     is_replaced_under_load
@@ -80,6 +81,28 @@ is_asked() {
     check "journalctl -u nodelb" journal_has 'every source is synced'
     check "journalctl -x explains its lines" says 'What to do' journalctl -x --no-pager -u $unit
     check "the kernel's features are logged" journal_has 'optional features'
+}
+
+# The kernel's settings for BPF. Without the compiler, programs that are attached go on, and others cannot be loaded. Some
+# kernels always compile. The last value cannot be changed until the reboot.
+meets_settings() {
+    local setting
+    if sysctl -q -w net.core.bpf_jit_enable=0 2>/dev/null; then
+        check "without the compiler of BPF programs it does not start" is_not systemctl restart $unit
+        check "the journal says which setting it needs" journal_has 'bpf_jit_enable to 1'
+        check "connections go on" reaches_both
+        sysctl -q -w net.core.bpf_jit_enable=1
+    else
+        check "the kernel always compiles BPF programs" grep -q '[12]' /proc/sys/net/core/bpf_jit_enable
+    fi
+    for setting in net.core.bpf_jit_harden=2 kernel.unprivileged_bpf_disabled=0 kernel.unprivileged_bpf_disabled=2 \
+        kernel.unprivileged_bpf_disabled=1; do
+        check "sysctl $setting" sysctl -q -w $setting
+        check "systemctl restart, with $setting" systemctl restart $unit
+        check "connections reach both backends, with $setting" reaches_both
+        check "the daemon has no capability, with $setting" has_capabilities "$(main_pid)" 0
+        check "nodelb status, with $setting" status
+    done
 }
 
 reloads() {
