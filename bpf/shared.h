@@ -92,6 +92,9 @@ enum service_flags {
 	SERVICE_HAS_RANGES = 64,
 };
 
+#ifdef NEXT_LAYOUT
+#include "next_layout.h"
+#else
 /* One service port in one address family, with any number of addresses. */
 struct service {
 	struct view cluster;
@@ -107,6 +110,7 @@ struct service {
 	__u64 owner;
 };
 _Static_assert(sizeof(struct service) == 32, "layout");
+#endif
 
 /* One entry of a view. A backend with weight 3 has three slots. */
 struct slot {

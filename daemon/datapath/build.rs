@@ -33,17 +33,23 @@ fn main() -> Result<(), Box<dyn Error>> {
             args.push("-DWITHOUT_BTF".into());
             builder.clang_args(&args).obj(out.join("sock_without_btf.bpf.o")).build()?;
             args.pop();
-            choose_object(&out.join("sock.skel.rs"))?;
+        }
+        // For tests of upgrades.
+        if ["sock", "packet"].contains(&object) {
+            args.push("-DNEXT_LAYOUT".into());
+            builder.clang_args(&args).obj(out.join(format!("{object}_next.bpf.o"))).build()?;
+            args.pop();
+            choose_object(&out.join(format!("{object}.skel.rs")))?;
         }
     }
     Ok(())
 }
 
-/// Makes the skeleton open the object that `for_this_kernel()` of `src/skeleton.rs` selects. Both have the same maps,
-/// programs and constants.
+/// Makes the skeleton open the object that `choose()` of `src/skeleton.rs` selects. All have the same maps, programs and
+/// constants.
 fn choose_object(skeleton: &Path) -> Result<(), Box<dyn Error>> {
     let text = std::fs::read_to_string(skeleton)?;
     let (before, after) = text.split_once("ObjectSkeletonConfigBuilder::new(&DATA)").ok_or("libbpf-cargo's form")?;
-    let chosen = "ObjectSkeletonConfigBuilder::new(for_this_kernel(&DATA))";
+    let chosen = "ObjectSkeletonConfigBuilder::new(choose(&DATA))";
     Ok(std::fs::write(skeleton, format!("{before}{chosen}{after}"))?)
 }

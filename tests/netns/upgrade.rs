@@ -1,5 +1,5 @@
 //! An upgrade to a version with another map layout, and the downgrade. The other version is the
-//! current daemon with another layout number.
+//! current daemon with the entries of `bpf/next_layout.h`.
 
 use std::cell::RefCell;
 

@@ -1,11 +1,12 @@
 //! The next layout version takes over the content of the maps, the links and the open sockets; the
-//! previous version refuses to start afterwards. The next version is the current one with another
-//! layout number.
+//! previous version refuses to start afterwards. The next version has the entries of
+//! `bpf/next_layout.h`.
 
 use std::fs;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 
+use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use nodelb_core::datapath::{Datapath as _, Limits};
 use nodelb_core::state::entries::{MapState, ServiceEntry};
 use nodelb_datapath::{CrashPoint, KernelDatapath, LAYOUT, LinkState, OpenError, Options, Origin, cleanup};
@@ -52,6 +53,15 @@ fn reach(to: &str) -> super::Reached {
     exchange(SocketMode::Tcp, to.parse().unwrap()).unwrap_or_else(|error| panic!("{to}: {error}"))
 }
 
+/// Size of an entry of `services` in bytes, and the first entry that is not empty.
+fn service_bytes(generation: &Path) -> (u32, Vec<u8>) {
+    let services = MapHandle::from_pinned_path(generation.join("services")).unwrap();
+    let entries =
+        (0..services.max_entries()).map(|id| services.lookup(&id.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap());
+    let first = entries.into_iter().find(|entry| entry.iter().any(|byte| *byte != 0));
+    (services.value_size(), first.unwrap())
+}
+
 /// Services of every kind, one of them with a client that has a backend.
 fn serve_everything(kernel: &mut Kernel) -> MapState {
     fill(kernel, &content());
@@ -70,6 +80,8 @@ fn the_next_layout_takes_everything_over() {
         let open = TcpStream::connect(SERVICE).unwrap();
         let before = attached(&env.bpffs.join("nodelb/v1/links"));
         assert_eq!(before.len(), 10);
+        let (size, old) = service_bytes(&env.bpffs.join("nodelb/v1/g1"));
+        assert_eq!(size, 32);
         drop(kernel);
         let prober = Prober::start(SocketMode::Tcp, SERVICE);
 
@@ -78,6 +90,8 @@ fn the_next_layout_takes_everything_over() {
         assert!(kernel.report.links.iter().all(|(_, state)| *state == LinkState::Updated), "{:?}", kernel.report.links);
         assert_replaced_in_place(&before, &attached(&env.bpffs.join("nodelb/v2/links")));
         assert_eq!(versions(env), ["v2"], "the old version's directory is gone");
+        let (size, new) = service_bytes(&env.bpffs.join("nodelb/v2/g1"));
+        assert_eq!((size, &new[8..16], &new[24..32]), (48, &old[24..], &old[16..24]), "owner and policies moved");
         assert_eq!(kernel.datapath.dump().unwrap(), all);
         assert_eq!(kernel.report.corrupt, Vec::<String>::new());
         assert_eq!(kernel.datapath.verify_links(), []);

@@ -37,16 +37,58 @@ pub(crate) const FLOW_RECORD_SIZE: usize = size_of::<flows::flow_record>();
 /// Bytes of one record of `bpf/sweep.bpf.c`, which describes one deleted connection.
 pub(crate) const SWEEP_RECORD_SIZE: usize = size_of::<sweep::sweep_record>();
 
-/// Size of a `services` entry in 8-byte words: two views, flags and affinity, owner.
-pub(crate) const SERVICE_WORDS: usize = size_of::<types::service>() / 8;
-/// Index of the cluster view, in words.
-pub(crate) const CLUSTER_WORD: usize = offset_of!(types::service, cluster) / 8;
-/// Index of the local view, in words.
-pub(crate) const LOCAL_WORD: usize = offset_of!(types::service, local) / 8;
-/// Index of the word with the hashes of the owner's name.
-pub(crate) const OWNER_WORD: usize = offset_of!(types::service, owner) / 8;
 /// Index of the word with flags and affinity, which are always stored together.
-pub(crate) const POLICY_WORD: usize = offset_of!(types::service, flags) / 8;
+const POLICY_WORD: usize = offset_of!(types::service, flags) / 8;
+
+/// The words of a `services` entry, of 8 bytes each: their number, and the indexes of those that have a meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ServiceWords {
+    pub(crate) count: usize,
+    /// The cluster view.
+    pub(crate) cluster: usize,
+    /// The local view.
+    pub(crate) local: usize,
+    /// Flags and affinity.
+    pub(crate) policy: usize,
+    /// The hashes of the owner's name.
+    pub(crate) owner: usize,
+}
+
+impl ServiceWords {
+    /// Those of this layout.
+    pub(crate) const CURRENT: Self = Self {
+        count: size_of::<types::service>() / 8,
+        cluster: offset_of!(types::service, cluster) / 8,
+        local: offset_of!(types::service, local) / 8,
+        policy: POLICY_WORD,
+        owner: offset_of!(types::service, owner) / 8,
+    };
+
+    /// Those of `bpf/next_layout.h`.
+    #[cfg(debug_assertions)]
+    pub(crate) const NEXT: Self = Self { count: 6, cluster: 4, local: 2, policy: 3, owner: 1 };
+
+    /// Those of this version. Only tests have a next one.
+    pub(crate) fn of_layout(version: u32) -> Self {
+        #[cfg(debug_assertions)]
+        if version == crate::LAYOUT + 1 {
+            return Self::NEXT;
+        }
+        let _ = version;
+        Self::CURRENT
+    }
+
+    /// Those of a map that has entries of this size in bytes.
+    pub(crate) fn of_size(size: u32) -> Self {
+        #[cfg(debug_assertions)]
+        if size as usize == 8 * Self::NEXT.count {
+            return Self::NEXT;
+        }
+        let _ = size;
+        Self::CURRENT
+    }
+}
+
 /// Size of a `slots` entry in 8-byte words.
 pub(crate) const SLOT_WORDS: usize = size_of::<types::slot>() / 8;
 

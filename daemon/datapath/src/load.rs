@@ -16,10 +16,11 @@ use crate::Options;
 use crate::attach::HOOKS;
 use crate::counters::Counters;
 use crate::error::{OpenError, failed};
+use crate::layout::ServiceWords;
 use crate::maps::{Handles, NAMES, Spec, into_io};
 use crate::outside::OutsideMaps;
 use crate::probe::Features;
-use crate::skeleton::{OpenSockSkel, SockSkel, SockSkelBuilder};
+use crate::skeleton::{self, OpenSockSkel, SockSkel, SockSkelBuilder};
 
 /// The maps that outlive generations, by their names in `bpf/maps.h` and `bpf/socket_maps.h`: per-socket state, and its
 /// epoch.
@@ -48,6 +49,8 @@ pub(crate) struct Prepared<'o> {
     pub(crate) lasting_specs: [Spec; PERSISTENT.len()],
     /// The sizes of the maps.
     pub(crate) limits: Limits,
+    /// The layout of `services`.
+    pub(crate) service_words: ServiceWords,
 }
 
 /// The maps and programs of a loaded object. They disappear with their descriptors unless they are pinned or attached.
@@ -66,7 +69,9 @@ pub(crate) fn prepare<'o>(
     options: &Options,
     features: Features,
 ) -> Result<Prepared<'o>, OpenError> {
-    let mut skeleton = SockSkelBuilder::default().open(object).map_err(failed("opening", Path::new("sock.bpf.o")))?;
+    let service_words = ServiceWords::of_layout(options.layout);
+    let skeleton = skeleton::with_layout(service_words, || SockSkelBuilder::default().open(object));
+    let mut skeleton = skeleton.map_err(failed("opening", Path::new("sock.bpf.o")))?;
     let rodata = skeleton.maps.rodata_data.as_deref_mut().expect("invariant: the object has constants");
     rodata.nodeport_first = *options.nodeport_range.start();
     rodata.nodeport_last = *options.nodeport_range.end();
@@ -93,7 +98,7 @@ pub(crate) fn prepare<'o>(
         &maps.frontend_epoch,
     ]
     .map(spec);
-    Ok(Prepared { skeleton, specs, lasting_specs, limits: options.limits })
+    Ok(Prepared { skeleton, specs, lasting_specs, limits: options.limits, service_words })
 }
 
 fn set_sizes(skeleton: &mut OpenSockSkel<'_>, limits: Limits, shards: usize) -> libbpf_rs::Result<()> {

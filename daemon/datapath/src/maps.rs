@@ -21,7 +21,7 @@ use nodelb_core::state::entries::{ServiceEntry, Slot};
 use nodelb_core::state::runs::{REST_MILLIS, Runs};
 
 use crate::crash::CrashPoint;
-use crate::layout::{self, Policy, SERVICE_WORDS, SLOT_WORDS, View};
+use crate::layout::{self, Policy, SLOT_WORDS, ServiceWords, View};
 use crate::outside::OutsideMaps;
 use crate::sys::{self, SharedWords};
 
@@ -44,10 +44,10 @@ impl ViewKind {
         }
     }
 
-    const fn word(self) -> usize {
+    const fn word(self, words: &ServiceWords) -> usize {
         match self {
-            Self::Cluster => layout::CLUSTER_WORD,
-            Self::Local => layout::LOCAL_WORD,
+            Self::Cluster => words.cluster,
+            Self::Local => words.local,
         }
     }
 }
@@ -99,7 +99,7 @@ impl Spec {
 }
 
 /// The specifications of a generation's maps, in the order of [`NAMES`].
-pub(crate) fn kinds() -> [Spec; NAMES.len()] {
+pub(crate) fn kinds(service: &ServiceWords) -> [Spec; NAMES.len()] {
     use libbpf_sys::{BPF_F_MMAPABLE, BPF_MAP_TYPE_ARRAY, BPF_MAP_TYPE_HASH, BPF_MAP_TYPE_LRU_HASH};
     let kind = |map_type, key_size, value_size| {
         let flags = if map_type == BPF_MAP_TYPE_ARRAY { BPF_F_MMAPABLE } else { 0 };
@@ -107,7 +107,7 @@ pub(crate) fn kinds() -> [Spec; NAMES.len()] {
     };
     [
         kind(BPF_MAP_TYPE_HASH, size_of::<layout::FrontendKeyBytes>(), size_of::<layout::FrontendBytes>()),
-        kind(BPF_MAP_TYPE_ARRAY, size_of::<u32>(), SERVICE_WORDS * 8),
+        kind(BPF_MAP_TYPE_ARRAY, size_of::<u32>(), service.count * 8),
         kind(BPF_MAP_TYPE_ARRAY, size_of::<u32>(), SLOT_WORDS * 8),
         kind(BPF_MAP_TYPE_HASH, size_of::<layout::NodeAddrBytes>(), size_of::<u32>()),
         kind(BPF_MAP_TYPE_LRU_HASH, size_of::<layout::AffinityKeyBytes>(), size_of::<layout::AffinityBytes>()),
@@ -151,6 +151,7 @@ pub(crate) struct Maps {
     pub(crate) outside: OutsideMaps,
     pub(crate) limits: Limits,
     pub(crate) slot_usage: SlotUsage,
+    service_words: ServiceWords,
     services: SharedWords,
     slots: SharedWords,
 }
@@ -192,41 +193,47 @@ impl Maps {
             outside,
             limits,
             slot_usage: SlotUsage::default(),
+            service_words: ServiceWords::of_size(services.value_size()),
             services: SharedWords::map(&services)?,
             slots: SharedWords::map(&slots)?,
         })
     }
 
+    /// The first word of the service's entry.
+    const fn place(&self, service: u32) -> usize {
+        service as usize * self.service_words.count
+    }
+
     /// The view that a program would read now.
     pub(crate) fn view(&self, service: u32, which: ViewKind) -> View {
-        let [word] = self.services.read(service as usize * SERVICE_WORDS + which.word());
+        let [word] = self.services.read(self.place(service) + which.word(&self.service_words));
         layout::parse_view(word)
     }
 
     /// Publishes the view: programs that look up the service see it from now on.
     pub(crate) fn publish(&self, service: u32, which: ViewKind, view: View) {
-        let word = &self.services.at(service as usize * SERVICE_WORDS + which.word(), 1)[0];
+        let word = &self.services.at(self.place(service) + which.word(&self.service_words), 1)[0];
         word.store(layout::view_word(view), Ordering::Release);
     }
 
     pub(crate) fn policy(&self, service: u32) -> Policy {
-        let [word] = self.services.read(service as usize * SERVICE_WORDS + layout::POLICY_WORD);
+        let [word] = self.services.read(self.place(service) + self.service_words.policy);
         layout::parse_policy(word)
     }
 
     pub(crate) fn set_policy(&self, service: u32, policy: Policy) {
-        let word = &self.services.at(service as usize * SERVICE_WORDS + layout::POLICY_WORD, 1)[0];
+        let word = &self.services.at(self.place(service) + self.service_words.policy, 1)[0];
         word.store(layout::policy_word(policy), Ordering::Release);
     }
 
     /// The hashes of the owner, see [`layout::owner_word`].
     pub(crate) fn owner(&self, service: u32) -> u64 {
-        let [word] = self.services.read(service as usize * SERVICE_WORDS + layout::OWNER_WORD);
+        let [word] = self.services.read(self.place(service) + self.service_words.owner);
         word
     }
 
     pub(crate) fn set_owner(&self, service: u32, owner: u64) {
-        let word = &self.services.at(service as usize * SERVICE_WORDS + layout::OWNER_WORD, 1)[0];
+        let word = &self.services.at(self.place(service) + self.service_words.owner, 1)[0];
         word.store(owner, Ordering::Release);
     }
 

@@ -206,7 +206,7 @@ impl<'p> Start<'p> {
 
     /// Creates maps of the configured sizes and copies the content of the old maps into them, except corrupt entries.
     fn resize(self, prepared: Prepared<'_>, old: &CurrentGeneration) -> Result<Opened, OpenError> {
-        let carried = versions::current(&self.pins.generation(old.number))?;
+        let carried = versions::read_maps(&self.pins.generation(old.number), prepared.service_words)?;
         // Maps with the right size are replaced only because of their content.
         let origin = if old.fits { Origin::Cleaned } else { Origin::Rebuilt { from: carried.limits } };
         // The current generation never has the highest number.

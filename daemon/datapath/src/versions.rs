@@ -5,9 +5,12 @@
 //! generations `gN`. A version is complete with its first generation, which one rename creates: before the rename the
 //! predecessor is current, after it the new version.
 //!
-//! A change of the layout takes three steps: raise [`LAYOUT`]; copy the reader of the previous layout to its own file,
-//! with its sizes and offsets, and put it into the row of its version in [`READERS`]; add a row for [`current`]. A row is
-//! removed when no node can have its version any more.
+//! A change of the layout takes three steps: raise [`LAYOUT`]; give the reader of the previous layout its sizes and offsets
+//! as numbers, in its own file unless only [`ServiceWords`] differ, and put it into the row of its version in [`READERS`];
+//! add a row for the new one. A row is removed when no node can have its version any more.
+//!
+//! Debug builds contain a second layout, that of `bpf/next_layout.h`: the version after [`LAYOUT`], to which tests upgrade.
+//! It has no reader, so every other version refuses its maps.
 
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io;
@@ -19,7 +22,7 @@ use nodelb_core::state::kernel_check::Content;
 
 use crate::crash::CrashPoint;
 use crate::error::{OpenError, failed};
-use crate::layout::Client;
+use crate::layout::{Client, ServiceWords};
 use crate::maps::{Handles, Maps, Spec, kinds};
 use crate::pins::{self, Pins, UNFINISHED, numbered};
 use crate::read;
@@ -263,18 +266,22 @@ pub(crate) struct Reader {
     pub(crate) has_todays_sockets: bool,
 }
 
-const READERS: [Reader; 1] = [Reader { layout: 1, read: current, has_todays_sockets: true }];
+const READERS: [Reader; 1] = [Reader { layout: 1, read: read_layout_1, has_todays_sockets: true }];
+
+fn read_layout_1(directory: &Path) -> Result<MigratedContent, OpenError> {
+    read_maps(directory, ServiceWords::CURRENT)
+}
 
 /// The reader for the maps of this version.
 pub(crate) fn reader(layout: u32) -> Option<&'static Reader> {
     READERS.iter().find(|reader| reader.layout == layout)
 }
 
-/// Reads maps of the current layout.
-pub(crate) fn current(directory: &Path) -> Result<MigratedContent, OpenError> {
+/// Reads maps, the services of which have this layout.
+pub(crate) fn read_maps(directory: &Path, service: ServiceWords) -> Result<MigratedContent, OpenError> {
     let handles = Handles::open(directory)
         .map_err(|(name, error)| failed("opening (nodelb cleanup removes all maps)", &directory.join(name))(error))?;
-    for (map, kind) in handles.0.iter().zip(kinds()) {
+    for (map, kind) in handles.0.iter().zip(kinds(&service)) {
         if !Spec::read(map).map_err(failed("reading", directory))?.same_kind(kind) {
             return Err(failed("using", directory)(FOREIGN));
         }

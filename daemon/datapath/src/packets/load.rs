@@ -14,11 +14,13 @@ use nodelb_core::datapath::Limits;
 
 use crate::counters::Counters;
 use crate::error::{OpenError, failed};
+use crate::layout::ServiceWords;
 use crate::load::{IS_WEAKLY_ORDERED, listening, refusal};
 use crate::maps::into_io;
 use crate::packets::bare::BareDevices;
 use crate::packets::bloom;
 use crate::packets::foreign::ForeignConnections;
+use crate::skeleton;
 use crate::skeleton::packet::{OpenPacketSkel, PacketSkel, PacketSkelBuilder};
 use crate::sys;
 
@@ -202,7 +204,10 @@ fn prepare<'o>(
     options: &PacketOptions,
     existing: &PacketMaps,
 ) -> Result<OpenPacketSkel<'o>, OpenError> {
-    let mut skeleton = PacketSkelBuilder::default().open(object).map_err(failed("opening", Path::new(OBJECT)))?;
+    let services = existing.get("services").map(MapHandle::value_size);
+    let service_words = services.map_or(ServiceWords::CURRENT, ServiceWords::of_size);
+    let skeleton = skeleton::with_layout(service_words, || PacketSkelBuilder::default().open(object));
+    let mut skeleton = skeleton.map_err(failed("opening", Path::new(OBJECT)))?;
     let rodata = skeleton.maps.rodata_data.as_deref_mut().expect("invariant: the object has constants");
     rodata.weakly_ordered = IS_WEAKLY_ORDERED.into();
     rodata.nodeport_first = *options.nodeport_range.start();
