@@ -1,6 +1,6 @@
 //! The node of a run: service files, state directory, configuration, daemon, DNS servers and API server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -114,7 +114,7 @@ impl<'a> Node<'a> {
 
     fn write_a(&self, number: usize) {
         let from = match self.pairs().all[number].form {
-            Form::Srv => format!("backends-from = \"srv:_http._tcp.a{number}.example\""),
+            Form::Srv(_) => format!("backends-from = \"srv:_http._tcp.a{number}.example\""),
             Form::Address => format!("backends = [\"a{number}.example:8080\"]"),
         };
         let check = if self.pairs().all[number].is_checked { CHECK } else { "" };
@@ -147,12 +147,12 @@ impl<'a> Node<'a> {
         self.looking = Some(thread::spawn(move || {
             while !pairs.lock().expect("not poisoned").is_over {
                 let start = Instant::now();
-                let maps = get(admin, "/maps");
+                let found = look(admin);
                 let do_respond = servers.iter().all(|server| servers::catch_up(*server, STALL));
                 let mut pairs = pairs.lock().expect("not poisoned");
                 pairs.has_stalled |= !do_respond || start.elapsed() > STALL;
-                if let Some(maps) = maps {
-                    pairs.look(&backends(&maps));
+                if let Some(found) = found {
+                    pairs.look(&found);
                 }
                 drop(pairs);
                 thread::sleep(LOOK_EVERY);
@@ -231,19 +231,7 @@ impl<'a> Node<'a> {
         if has_restarted && !is_file_missing && !pairs.has_removed {
             return of_all("a removed service is still there".into());
         }
-        let (unsettled, count) = (pairs.unsettled(), pairs.all.len());
-        drop(pairs);
-        unsettled.or_else(|| {
-            let Some(rows) = get(self.admin, "/frontends") else { return of_all("no frontends".into()) };
-            let rows = rows["frontends"].as_array().cloned().unwrap_or_default();
-            (0..count).find_map(|sequence| {
-                let address = format!("{}/TCP", frontend_of_b(sequence));
-                let row = rows.iter().find(|row| row["address"] == address.as_str());
-                let is_right = |row: &&Value| row["status"] == "OK" && row["backends"] == json!(["192.0.2.9:8080/TCP"]);
-                let why = || format!("{address} is not OK: {row:?}");
-                row.filter(is_right).is_none().then(|| Wrong { sequence, why: why() })
-            })
-        })
+        pairs.unsettled()
     }
 
     pub(super) fn restart(&mut self, stored: Stored, is_rebooted: bool, is_killed: bool) -> Result<(), Wrong> {
@@ -343,19 +331,20 @@ fn in_use(file: &Value) -> BTreeMap<usize, String> {
     file["in_use"].as_array().into_iter().flatten().filter_map(entry).collect()
 }
 
-/// The backends by address, from the content of the maps.
-fn backends(maps: &Value) -> Found {
-    let rows = |table: &str| maps[table].as_array().cloned().unwrap_or_default();
-    let mut by_id: BTreeMap<u64, std::collections::BTreeSet<String>> = BTreeMap::new();
-    for row in rows("slots").iter().filter(|row| row["view"] == "cluster") {
-        let id = row["id"].as_u64().expect("a number");
-        by_id.entry(id).or_default().insert(row["backend"].as_str().expect("an address").to_owned());
+/// What the daemon shows; `None` while it does not respond.
+fn look(admin: SocketAddr) -> Option<Found> {
+    let (maps, rows) = (get(admin, "/maps")?, get(admin, "/frontends")?);
+    let ok = rows["frontends"].as_array()?.iter().filter(|row| row["status"] == "OK");
+    let ok = ok.filter_map(|row| Some(row["address"].as_str()?.to_owned())).collect();
+    let mut by_id: BTreeMap<u64, BTreeSet<String>> = BTreeMap::new();
+    for row in maps["slots"].as_array()?.iter().filter(|row| row["view"] == "cluster") {
+        by_id.entry(row["id"].as_u64()?).or_default().insert(row["backend"].as_str()?.to_owned());
     }
     let frontend = |row: &Value| {
         let backends = by_id.get(&row["id"].as_u64()?).cloned().unwrap_or_default();
         Some((row["address"].as_str()?.to_owned(), backends))
     };
-    rows("frontends").iter().filter_map(frontend).collect()
+    Some(Found { maps: maps["frontends"].as_array()?.iter().filter_map(frontend).collect(), ok })
 }
 
 /// A table of the admin API; `None` while it does not respond.

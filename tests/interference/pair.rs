@@ -21,8 +21,13 @@ pub(super) struct Wrong {
     pub(super) why: String,
 }
 
-/// The backends of each address in the maps.
-pub(super) type Found = BTreeMap<String, BTreeSet<String>>;
+/// What the daemon shows.
+pub(super) struct Found {
+    /// The backends of each address in the maps.
+    pub(super) maps: BTreeMap<String, BTreeSet<String>>,
+    /// The addresses that have the status OK.
+    pub(super) ok: BTreeSet<String>,
+}
 
 pub(super) struct Pair {
     pub(super) form: Form,
@@ -43,8 +48,10 @@ pub(super) struct Pair {
     pub(super) is_checked: bool,
     /// Whether the daemon could not read the file since its start.
     is_broken: bool,
-    /// Whether the other services have been there since the start, the one with a name first.
+    /// Whether the other services have had their backends, the one with a name first.
     are_there: [bool; 2],
+    /// Whether they have had the status OK since then.
+    are_ok: [bool; 2],
 }
 
 pub(super) fn frontend_of_a(number: usize) -> String {
@@ -74,6 +81,7 @@ impl Pair {
             is_checked: false,
             is_broken: false,
             are_there: [false; 2],
+            are_ok: [false; 2],
         }
     }
 
@@ -85,11 +93,17 @@ impl Pair {
 
     /// Compares the maps with what must be.
     fn check(&mut self, number: usize, found: &Found) -> Result<(), String> {
-        let backends = |address: &str| found.get(&format!("{address}/TCP"));
+        let backends = |address: &str| found.maps.get(&format!("{address}/TCP"));
         let others = [(frontend_of_b(number), B_BACKEND), (format!("198.51.100.{number}:80"), C_BACKEND)];
-        for ((address, to), is_there) in others.iter().zip(&mut self.are_there) {
+        for (((address, to), is_there), was_ok) in others.iter().zip(&mut self.are_there).zip(&mut self.are_ok) {
             match backends(address) {
-                Some(it) if *it == [(*to).to_owned()].into() => *is_there = true,
+                Some(it) if *it == [(*to).to_owned()].into() => {
+                    let is_ok = found.ok.contains(&format!("{address}/TCP"));
+                    if *was_ok && !is_ok {
+                        return Err(format!("{address} is not OK any more"));
+                    }
+                    (*is_there, *was_ok) = (true, is_ok);
+                }
                 None if !*is_there => {}
                 Some(it) if !*is_there && it.is_empty() => {}
                 it => return Err(format!("{address} leads to {it:?}, not to {to}")),
@@ -119,7 +133,7 @@ impl Pair {
     /// Whether nothing more is to follow.
     fn is_settled(&self) -> bool {
         let is_settled = self.is_right || self.expected.backend.is_none() || self.is_broken && self.may_be_absent;
-        is_settled && self.are_there == [true; 2]
+        is_settled && self.are_ok == [true; 2]
     }
 
     /// Notes that the daemon has ended, with this backend of the service in names.json, which is damaged next.
@@ -132,7 +146,7 @@ impl Pair {
         if self.expected.is_stored && !is_possible {
             return Err(format!("names.json has {in_file:?}, not {expected:?}"));
         }
-        if stored == Stored::Kept && in_file.is_some() {
+        if stored == Stored::Kept && in_file.is_some() && !self.form.has_many() {
             self.may_have.extend(expected.filter(|it| in_file.as_ref() != Some(it)).map(|it| format!("{it}/TCP")));
             (self.expected.backend, self.expected.is_stored) = (in_file, true);
         } else {
@@ -160,6 +174,7 @@ impl Pair {
         }
         self.may_be_absent |= !has_maps;
         self.are_there = self.are_there.map(|it| it && has_maps);
+        self.are_ok = [false; 2];
         (self.expected.gone_since, self.is_right, self.is_broken) = (None, false, self.is_file_broken);
     }
 }
@@ -190,6 +205,14 @@ impl Pairs {
             wrong: None,
             has_stalled: false,
             start: Instant::now(),
+        }
+    }
+
+    /// The number of targets of the SRV records of a sequence.
+    pub(super) fn targets(&self, number: usize) -> u8 {
+        match self.all[number].form {
+            Form::Srv(count) => count,
+            Form::Address => 0,
         }
     }
 
@@ -227,7 +250,7 @@ impl Pairs {
     /// Takes the content of the maps.
     pub(super) fn look(&mut self, found: &Found) {
         self.each(|number, pair| pair.check(number, found));
-        let is_there = |number| found.contains_key(&format!("{}/TCP", frontend_of_d(number)));
+        let is_there = |number| found.maps.contains_key(&format!("{}/TCP", frontend_of_d(number)));
         self.has_removed = !(0..self.all.len()).any(is_there);
         self.looks += 1;
     }
@@ -244,8 +267,7 @@ impl Pairs {
     /// What is not as it must be at the end of a wait.
     pub(super) fn unsettled(&self) -> Option<Wrong> {
         let (sequence, pair) = self.all.iter().enumerate().find(|(_, pair)| !pair.is_settled())?;
-        let why =
-            format!("{:?} has not followed, or another service is not there: {:?}", pair.expected, pair.are_there);
+        let why = format!("{:?} has not followed, or another service is not OK: {:?}", pair.expected, pair.are_ok);
         Some(Wrong { sequence, why })
     }
 }

@@ -84,11 +84,10 @@ fn answer(query: &Message, pairs: &Mutex<Pairs>, is_first: bool) -> Option<Messa
         Says::OwnFrontend => [10, 96, 2, number.parse().expect("a number")],
         Says::NoHost => [0; 4],
     };
-    let data = if is_srv {
-        RData::SRV(SRV::new(0, 1, 8_080, name(&format!("host.{label}.example."))))
-    } else {
-        RData::A(A(address.into()))
-    };
-    answer.add_answers([Record::from_rdata(name(&owner), 1, data)]);
+    let targets =
+        if is_srv { pairs.lock().expect("not poisoned").targets(number.parse().expect("a number")) } else { 0 };
+    let target = |it: u8| RData::SRV(SRV::new(0, 1, 8_080, name(&format!("host{it}.{label}.example."))));
+    let data: Vec<RData> = if is_srv { (0..targets).map(target).collect() } else { vec![RData::A(A(address.into()))] };
+    answer.add_answers(data.into_iter().map(|data| Record::from_rdata(name(&owner), 1, data)));
     Some(answer)
 }

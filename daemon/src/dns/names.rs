@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::service::SliceName;
+use nodelb_core::model::service::{ServiceName, SliceName};
 
 use super::answer::{Answer, Records, Ttl};
+use super::servers::{Asking, MAX_SILENT};
 use crate::files::merge::Names as Wanted;
 use crate::files::named::{DnsName, Named, Question, RecordType};
 
@@ -176,6 +177,8 @@ pub(super) struct Names {
     bounds: Bounds,
     seed: u64,
     wanted: Arc<Wanted>,
+    /// The number of services that `wanted` belongs to.
+    services: usize,
     entries: BTreeMap<Question, Entry>,
     due: Due,
     /// The number of questions about which nothing is known and that were not asked since the start.
@@ -190,13 +193,14 @@ impl Names {
     /// `recalled` are the records of an earlier run.
     pub(super) fn new(bounds: Bounds, seed: u64, recalled: BTreeMap<Question, Known>) -> Self {
         let (wanted, entries, due) = (Arc::default(), BTreeMap::new(), Due::default());
-        Self { bounds, seed, wanted, entries, due, unheard: 0, recalled, dirty: BTreeSet::new() }
+        Self { bounds, seed, wanted, services: 0, entries, due, unheard: 0, recalled, dirty: BTreeSet::new() }
     }
 
     /// Asks for these names from now on, and for no others.
     pub(super) fn follow(&mut self, wanted: Arc<Wanted>, now: Moment) {
         let differing = wanted.iter().filter(|(slice, named)| self.wanted.get(*slice) != Some(named));
         self.dirty.extend(differing.map(|(slice, _)| slice.clone()));
+        self.services = wanted.values().map(|named| &named.service).collect::<BTreeSet<_>>().len();
         self.wanted = wanted;
         self.rewire(now);
     }
@@ -280,8 +284,14 @@ impl Names {
         self.dirty.extend(self.wanted.keys().cloned());
     }
 
+    /// The names that are asked for.
+    pub(super) fn asking(&self) -> Asking<'_> {
+        let services_of = |name: &DnsName| self.services_of(name);
+        Asking { names: self.count_names(MAX_SILENT), services: self.services, services_of: Box::new(services_of) }
+    }
+
     /// The number of different names, at most this one.
-    pub(super) fn count_names(&self, most: usize) -> usize {
+    fn count_names(&self, most: usize) -> usize {
         let mut count = 0;
         let mut last = None;
         for question in self.entries.keys() {
@@ -293,10 +303,18 @@ impl Names {
         count
     }
 
-    /// Whether there is a question about the name.
-    pub(super) fn has_name(&self, name: &DnsName) -> bool {
+    /// The services that the name belongs to, some of many; none if there is no question about it.
+    fn services_of(&self, name: &DnsName) -> BTreeSet<ServiceName> {
         let first = Question { name: name.clone(), record: RecordType::A };
-        self.entries.range(first..).next().is_some_and(|(question, _)| question.name == *name)
+        let of_name = self.entries.range(first..).take_while(|(question, _)| question.name == *name);
+        let mut services = BTreeSet::new();
+        for named in of_name.flat_map(|(_, entry)| &entry.slices).filter_map(|slice| self.wanted.get(slice)) {
+            if services.len() == MAX_SILENT {
+                break;
+            }
+            services.insert(named.service.clone());
+        }
+        services
     }
 
     /// Whether nothing is known about a question that was not asked since the start.

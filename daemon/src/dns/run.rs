@@ -25,13 +25,13 @@ use super::frontends::Frontends;
 use super::in_use::{InUse, Settled};
 use super::names::{Bounds, Names, Reply, Which};
 use super::report::{DnsReport, QueryResult, report};
-use super::servers::{Asking, MAX_SILENT, Servers};
+use super::servers::Servers;
 use super::state_file::{self, Saved};
 use super::system;
 use crate::config::{Dns, DnsServer};
 use crate::files::Batch;
 use crate::files::merge::inline_service;
-use crate::files::named::{DnsName, Question};
+use crate::files::named::Question;
 use crate::reconcile::OwnerHandle;
 
 /// How many batches of changes may wait to be received.
@@ -429,10 +429,10 @@ impl Running {
             let open = self.open.remove(&id);
             for (server, result) in asked.tried {
                 let has_responded = result.as_ref().map_or_else(|failure| failure.has_responded, |_| true);
-                if let Some((question, _)) = &open {
-                    let is_asked = |name: &DnsName| self.names.has_name(name);
-                    let names = Asking { count: self.names.count_names(MAX_SILENT), is_asked: &is_asked };
-                    self.servers.note(server, (&question.name, &names), has_responded, now);
+                match &open {
+                    _ if has_responded => self.servers.note_response(server),
+                    Some((it, _)) => self.servers.note_silence(server, (&it.name, &self.names.asking()), now),
+                    None => {}
                 }
                 let result = result.unwrap_or_else(|failure| QueryResult::of_failure(&failure));
                 *self.report.queries.entry(result).or_default() += 1;

@@ -1,9 +1,10 @@
 //! The DNS servers in the order in which they are asked. Pure.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::ServiceName;
 use nodelb_core::text;
 
 use crate::config::DnsServer;
@@ -11,8 +12,9 @@ use crate::files::named::DnsName;
 
 /// The maximum number of servers of resolv.conf(5) that are used, as in the C library.
 const MAX_SYSTEM_SERVERS: usize = 3;
-/// The number of names in a row that a server must leave without a response to be asked last; fewer if there are fewer. One
-/// that leaves only some names without a response works for the others.
+/// The number of names in a row, and that of the services they belong to, that a server must leave without a response to
+/// be asked last; fewer if there are fewer. One that leaves only some names, or those of one service, without a response
+/// works for the others.
 pub(super) const MAX_SILENT: usize = 8;
 /// How long a server that did not respond is asked last, in milliseconds.
 const LAST_FOR: u64 = 30_000;
@@ -60,9 +62,11 @@ impl DnsServer {
 /// The names that are asked for.
 pub(super) struct Asking<'a> {
     /// Their number, as far as it is below [`MAX_SILENT`].
-    pub(super) count: usize,
-    /// Whether the name is one of them.
-    pub(super) is_asked: &'a dyn Fn(&DnsName) -> bool,
+    pub(super) names: usize,
+    /// The number of services that they belong to.
+    pub(super) services: usize,
+    /// The services that a name belongs to, [`MAX_SILENT`] of them at most; none if it is not asked for.
+    pub(super) services_of: Box<dyn Fn(&DnsName) -> BTreeSet<ServiceName> + 'a>,
 }
 
 /// The servers, and which of them did not respond lately.
@@ -74,8 +78,8 @@ pub(super) struct Servers {
 #[derive(Clone, Debug)]
 struct Asked {
     server: SocketAddr,
-    /// The names without a response since the last one.
-    silent: BTreeSet<DnsName>,
+    /// Names without a response since the last one, with the services of each.
+    silent: BTreeMap<DnsName, BTreeSet<ServiceName>>,
     /// The time of the last of them, if there were enough.
     failed: Option<Moment>,
 }
@@ -91,7 +95,7 @@ impl Servers {
             return false;
         }
         let known = |server: &SocketAddr| self.servers.iter().find(|it| it.server == *server).cloned();
-        let new = |server: &SocketAddr| Asked { server: *server, silent: BTreeSet::new(), failed: None };
+        let new = |server: &SocketAddr| Asked { server: *server, silent: BTreeMap::new(), failed: None };
         self.servers = servers.iter().map(|server| known(server).unwrap_or_else(|| new(server))).collect();
         true
     }
@@ -104,25 +108,25 @@ impl Servers {
         working.into_iter().chain(failed).map(|it| it.server).collect()
     }
 
-    /// Records whether the server responded to a question about the name. `names` are all names that are asked for.
-    pub(super) fn note(
-        &mut self,
-        server: SocketAddr,
-        (name, names): (&DnsName, &Asking<'_>),
-        has_responded: bool,
-        now: Moment,
-    ) {
-        let Some(asked) = self.servers.iter_mut().find(|it| it.server == server) else { return };
-        if has_responded {
+    /// Records that the server responded.
+    pub(super) fn note_response(&mut self, server: SocketAddr) {
+        if let Some(asked) = self.servers.iter_mut().find(|it| it.server == server) {
             asked.silent.clear();
             asked.failed = None;
-            return;
         }
-        asked.silent.retain(|silent| (names.is_asked)(silent));
-        if asked.silent.len() < MAX_SILENT {
-            asked.silent.insert(name.clone());
+    }
+
+    /// Records that the server did not respond to a question about the name.
+    pub(super) fn note_silence(&mut self, server: SocketAddr, (name, asking): (&DnsName, &Asking<'_>), now: Moment) {
+        let Some(asked) = self.servers.iter_mut().find(|it| it.server == server) else { return };
+        asked.silent.retain(|silent, _| !(asking.services_of)(silent).is_empty());
+        let services = (asking.services_of)(name);
+        let is_new = |service| asked.silent.values().all(|known| !known.contains(service));
+        if asked.silent.len() < MAX_SILENT || services.iter().any(is_new) {
+            asked.silent.insert(name.clone(), services);
         }
-        if asked.silent.len() >= MAX_SILENT.min(names.count) {
+        let services = asked.silent.values().flatten().collect::<BTreeSet<_>>().len();
+        if asked.silent.len() >= asking.names.min(MAX_SILENT) && services >= asking.services.min(MAX_SILENT) {
             asked.failed = Some(now);
         }
     }

@@ -27,7 +27,7 @@ use super::answer::{Answer, Records, Target};
 use super::frontends::Frontends;
 use super::in_use::{InUse, Settled};
 use super::names::{Bounds, MAX_PAUSE, Names, Reply, Which};
-use super::servers::{Asking, MAX_SILENT, Servers};
+use super::servers::Servers;
 use super::state_file::Saved;
 use crate::files::merge::{Merged, merge};
 use crate::files::named::{DnsName, RecordType};
@@ -53,6 +53,8 @@ enum Rule {
     FrontendsOfFiles,
     /// A server that is silent about one name is not asked last about others.
     SilenceAboutOneName,
+    /// A server that is silent about many names of one service is not asked last about others.
+    SilenceAboutOneService,
 }
 
 const A: &str = "198.51.100.10:80";
@@ -74,7 +76,7 @@ fn merged(form: Form, has_a: bool, has_d: bool) -> &'static Merged {
         let all = (0..8).map(|bits| (bits & 1 > 0, bits & 2 > 0, bits & 4 > 0));
         all.map(|(is_srv, has_a, has_d)| ((is_srv, has_a, has_d), read_files(is_srv, has_a, has_d))).collect()
     });
-    &ALL[&(form == Form::Srv, has_a, has_d)]
+    &ALL[&(form != Form::Address, has_a, has_d)]
 }
 
 fn read_files(is_srv: bool, has_a: bool, has_d: bool) -> Merged {
@@ -276,7 +278,6 @@ impl Node {
     /// What the servers say to a question, and how they behave.
     fn ask(&mut self, name: &DnsName, record: RecordType) -> Reply {
         let is_a = name.as_str().ends_with("a.example");
-        let count = self.names.count_names(MAX_SILENT);
         for server in self.servers.in_order(self.now) {
             let is_first = server == servers()[0];
             let says = match (is_first, is_a) {
@@ -285,11 +286,12 @@ impl Node {
                 (false, true) if self.says == Says::Nothing => Says::Nothing,
                 (false, _) => Says::NoSuchName,
             };
-            let has_responded = !matches!(says, Says::Silence | Says::Nothing);
-            let count = if self.has(Rule::SilenceAboutOneName) { count } else { 1 };
-            let names = Asking { count, is_asked: &|name| self.names.has_name(name) };
-            self.servers.note(server, (name, &names), has_responded, self.now);
-            if let Some(answer) = answer(says, record) {
+            if matches!(says, Says::Silence | Says::Nothing) {
+                self.note_silence(server, name);
+            } else {
+                self.servers.note_response(server);
+            }
+            if let Some(answer) = answer(says, record, self.form) {
                 if is_a {
                     let is_srv = record == RecordType::Srv;
                     self.expected.receive(says, (self.form, is_srv), (HOLD, self.now.0));
@@ -298,6 +300,17 @@ impl Node {
             }
         }
         Reply::Failed("no server answers".into())
+    }
+
+    fn note_silence(&mut self, server: SocketAddr, name: &DnsName) {
+        let mut asking = self.names.asking();
+        if !self.has(Rule::SilenceAboutOneName) {
+            (asking.names, asking.services) = (1, 1);
+        }
+        if !self.has(Rule::SilenceAboutOneService) {
+            asking.services = 1;
+        }
+        self.servers.note_silence(server, (name, &asking), self.now);
     }
 
     fn restart(&mut self, stored: Stored, is_rebooted: bool) {
@@ -400,18 +413,19 @@ impl Node {
     }
 }
 
-fn answer(says: Says, record: RecordType) -> Option<Answer> {
+fn answer(says: Says, record: RecordType, form: Form) -> Option<Answer> {
     let addresses = |text: String| Records::Addresses(vec![text.parse().unwrap()]);
     Some(match (says, record) {
         (Says::Silence | Says::Nothing | Says::Error, _) => return None,
         (Says::Empty, _) => Answer::Empty(Some(2)),
         (Says::NoSuchName, _) => Answer::NoSuchName(Some(2)),
         (_, RecordType::Srv) => {
-            let (name, port) = (DnsName::of_labels("host.a.example").unwrap(), 8_080);
-            Answer::Records(
-                Records::Targets(vec![Target { priority: 0, weight: 1, port, name, addresses: Vec::new() }]),
-                2,
-            )
+            let target = |number| {
+                let name = DnsName::of_labels(&format!("host{number}.a.example")).unwrap();
+                Target { priority: 0, weight: 1, port: 8_080, name, addresses: Vec::new() }
+            };
+            let Form::Srv(count) = form else { return None };
+            Answer::Records(Records::Targets((0..count).map(target).collect()), 2)
         }
         (Says::Usable(host), _) => Answer::Records(addresses(format!("192.0.2.{host}")), 2),
         (Says::OwnFrontend, _) => Answer::Records(addresses("198.51.100.11".into()), 2),
@@ -454,6 +468,7 @@ fn without_one_of_the_rules_something_is_lost() {
         Rule::OneNameIsNotAll,
         Rule::FrontendsOfFiles,
         Rule::SilenceAboutOneName,
+        Rule::SilenceAboutOneService,
     ] {
         let result = runner(5_000)
             .run(&any_sequence(), |(form, steps)| run(form, &steps, Some(rule)).map_err(TestCaseError::fail));

@@ -35,8 +35,21 @@ fn name(text: &str) -> DnsName {
     DnsName::of_labels(text).unwrap()
 }
 
+/// Notes a response, or silence while this number of names is asked for, each of another service.
 fn note(servers: &mut Servers, of: SocketAddr, (name, count): (&DnsName, usize), has_responded: bool, now: Moment) {
-    servers.note(of, (name, &Asking { count, is_asked: &|_| true }), has_responded, now);
+    if has_responded {
+        return servers.note_response(of);
+    }
+    servers.note_silence(of, (name, &asking(count, count, |name| Some(name.to_owned()))), now);
+}
+
+/// This number of names and services. The function says which service has a name.
+fn asking(names: usize, services: usize, service_of: impl Fn(&str) -> Option<String> + 'static) -> Asking<'static> {
+    let services_of = move |name: &DnsName| {
+        let service = service_of(name.as_str()).map(|service| ServiceName::new("shop", &service));
+        service.into_iter().collect()
+    };
+    Asking { names, services, services_of: Box::new(services_of) }
 }
 
 #[test]
@@ -45,9 +58,31 @@ fn a_name_that_is_not_asked_for_any_more_is_no_evidence() {
     let mut servers = Servers::default();
     servers.set(&[a, b]);
     note(&mut servers, a, (&name("target.example"), 3), false, Moment(0));
-    let (web, is_asked) = (name("web.example"), |asked: &DnsName| asked.as_str() != "target.example");
-    servers.note(a, (&web, &Asking { count: 2, is_asked: &is_asked }), false, Moment(0));
+    let without = asking(2, 2, |name| (name != "target.example").then(|| name.to_owned()));
+    servers.note_silence(a, (&name("web.example"), &without), Moment(0));
+    servers.note_silence(a, (&name("target.example"), &without), Moment(0));
     assert_eq!(servers.in_order(Moment(1)), [a, b]);
+}
+
+#[test]
+fn the_names_of_one_service_are_no_evidence_for_the_others() {
+    let [a, b]: [SocketAddr; 2] = ["192.0.2.1:53", "192.0.2.2:53"].map(|text| text.parse().unwrap());
+    let mut servers = Servers::default();
+    servers.set(&[a, b]);
+    let of_two = |name: &str| Some(if name.starts_with("target") { "targets" } else { "web" }.to_owned());
+    for n in 0..100 {
+        let target = name(&format!("target{n}.example"));
+        servers.note_silence(a, (&target, &asking(101, 2, of_two)), Moment(0));
+        assert_eq!(servers.in_order(Moment(1)), [a, b]);
+    }
+    servers.note_silence(a, (&name("web.example"), &asking(101, 2, of_two)), Moment(0));
+    assert_eq!(servers.in_order(Moment(1)), [b, a], "it is silent about both");
+    servers.note_response(a);
+    for n in 0..MAX_SILENT {
+        let target = name(&format!("target{n}.example"));
+        servers.note_silence(a, (&target, &asking(100, 1, of_two)), Moment(2));
+    }
+    assert_eq!(servers.in_order(Moment(3)), [b, a], "there is no other service");
 }
 
 #[test]
