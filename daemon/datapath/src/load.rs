@@ -37,6 +37,10 @@ const LOG_LINES: usize = 24;
 /// different one: the verifier does not recognise a map without a descriptor.
 const SHORT: [&str; 4] = ["-ENOMEM", "-EMFILE", "-ENFILE", "is not pointing to valid bpf_map"];
 
+/// The message of libbpf if a program that the kernel can only run compiled was not: because the compiler is off, or, which
+/// may pass, because it has no memory.
+const NOT_COMPILED: &str = "-ENOTSUPP";
+
 /// The setting of the BPF compiler: the kernel accepts callbacks of `bpf_loop` only in compiled programs.
 const JIT: &str = "/proc/sys/net/core/bpf_jit_enable";
 
@@ -240,7 +244,7 @@ pub(crate) fn refusal(error: libbpf_rs::Error, log: &str) -> OpenError {
             OpenError::Forbidden { reason: error.to_string() }
         }
         Some(libc::ENOSYS) => OpenError::Lacks { what: "bpf(2)".into() },
-        _ if !may_pass && is_jit_off(fs::read_to_string(JIT).ok().as_deref(), log) => {
+        _ if (!may_pass || log.contains(NOT_COMPILED)) && is_jit_off(fs::read_to_string(JIT).ok().as_deref(), log) => {
             OpenError::NoJit { reason: error.to_string() }
         }
         _ => {
