@@ -26,7 +26,8 @@ const SHORT_WAIT: Duration = Duration::from_millis(1_300);
 /// The longest time that an answer of the daemon and of the DNS servers takes unless the machine stands still.
 const STALL: Duration = Duration::from_millis(500);
 /// A health check that fails, because nothing listens at the backends.
-const CHECK: &str = "[service.health-check]\ninterval = \"200ms\"\ntimeout = \"100ms\"\nrise = 1\nfall = 1\n";
+const CHECK: &str =
+    "[service.health-check]\ntype = \"tcp\"\ninterval = \"200ms\"\ntimeout = \"100ms\"\nrise = 1\nfall = 1\n";
 
 pub(super) struct Node<'a> {
     place: &'a dyn Place,
