@@ -113,6 +113,7 @@ fn messages_that_are_mentioned_exist() {
             "LD_PRELOAD",
             "BULK_ONLY",
             "CONNECT_ONLY",
+            "FLOOD_PACKETS",
         ]);
     let known: BTreeSet<String> = MESSAGES
         .iter()
