@@ -8,7 +8,7 @@ use nodelb_core::datapath::{Datapath, Limits};
 use nodelb_core::engine::EngineSizes;
 use nodelb_core::explain::explanation::{self, Client, ConnectResult};
 use nodelb_core::explain::reports;
-use nodelb_core::explain::trace::{Verdict, trace};
+use nodelb_core::explain::trace::{Errno, Verdict, admits, trace};
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::service::FrontendKind;
 use nodelb_core::state::entries::backends_of;
@@ -42,9 +42,13 @@ fn assert_nothing_leaks(host: &mut Host, changes: &[Change]) -> Result<(), TestC
 /// error.
 fn assert_reports_are_true(host: &Host) -> Result<(), TestCaseError> {
     let (held, snapshot) = (host.held(), host.engine.snapshot(host.now));
+    let addresses: Vec<Addr> = snapshot.facts().node().addresses.iter().copied().collect();
     for to in destinations() {
         let explanation = explanation::explain(&snapshot, to, Client::Host);
         let end = match trace(&held, &guard().nodeport_range, to) {
+            Verdict::Forwarded(..) | Verdict::Refused(..) if !admits(&held, to, &addresses) => {
+                ConnectResult::Refused(Errno::NotAdmitted)
+            }
             Verdict::Forwarded(_, slots) => ConnectResult::Forwarded(backends_of(slots).count()),
             Verdict::Refused(_, errno) => ConnectResult::Refused(errno),
             Verdict::PassedThrough => ConnectResult::PassedThrough,

@@ -384,10 +384,10 @@ fn candidates(
 /// admitted.
 fn is_admitted(snapshot: &Snapshot, to: L4Addr, from: Client, client: Option<Addr>) -> bool {
     match client {
-        Some(addr) if !addr.is_loopback() => admits(&snapshot.answering, to, &[addr]),
+        Some(addr) if !addr.is_loopback() => admits(&snapshot.realised, to, &[addr]),
         _ if from == Client::Host => {
             let addresses: Vec<Addr> = snapshot.facts.node().addresses.iter().copied().collect();
-            admits(&snapshot.answering, to, &addresses)
+            admits(&snapshot.realised, to, &addresses)
         }
         _ => true,
     }
