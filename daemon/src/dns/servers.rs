@@ -59,6 +59,9 @@ impl DnsServer {
     }
 }
 
+/// The services that a name belongs to.
+pub(super) type ServicesOf<'a> = Box<dyn Fn(&DnsName) -> BTreeSet<ServiceName> + 'a>;
+
 /// The names that are asked for.
 pub(super) struct Asking<'a> {
     /// Their number, as far as it is below [`MAX_SILENT`].
@@ -66,7 +69,7 @@ pub(super) struct Asking<'a> {
     /// The number of services that they belong to.
     pub(super) services: usize,
     /// The services that a name belongs to, [`MAX_SILENT`] of them at most; none if it is not asked for.
-    pub(super) services_of: Box<dyn Fn(&DnsName) -> BTreeSet<ServiceName> + 'a>,
+    pub(super) services_of: ServicesOf<'a>,
 }
 
 /// The servers, and which of them did not respond lately.
