@@ -55,6 +55,12 @@ struct {
 } slots SEC(".maps");
 
 /*
+ * Larger than any address list seen on a real node, except for nodes that own
+ * a whole large block of addresses. Uses 1.5 MB of memory.
+ */
+#define MAX_NODE_ADDRS 16384
+
+/*
  * The node's addresses that answer NodePorts -> nothing. The daemon writes an
  * entry when an address appears or disappears. Programs read it only when a
  * destination is not a frontend itself and its port is in the NodePort range.

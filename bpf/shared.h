@@ -85,10 +85,7 @@ enum service_flags {
 	SERVICE_MAY_BE_BOUND = 8,
 	/* Each view with more than one slot is followed by its ring. */
 	SERVICE_HAS_RINGS = 32,
-	/*
-	 * Some of its addresses admit only clients in its source_ranges: those
-	 * with OUTSIDE_RANGES in outside. 0 in entries of an older nodelb.
-	 */
+	/* Some of its addresses admit only clients in its source_ranges. */
 	SERVICE_HAS_RANGES = 64,
 };
 
@@ -127,12 +124,6 @@ struct node_addr {
 	__u32 addr[4];
 };
 _Static_assert(sizeof(struct node_addr) == 16, "layout");
-
-/*
- * Larger than any address list seen on a real node, except for nodes that own
- * a whole large block of addresses. Uses 1.5 MB of memory.
- */
-#define MAX_NODE_ADDRS 16384
 
 /* A client is a network namespace: that of the host or of a pod. */
 struct affinity_key {

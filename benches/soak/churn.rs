@@ -64,7 +64,7 @@ fn change(cluster: &Cluster, turn: u32) {
     // again.
     let number = 1 + turn.wrapping_mul(7) % (SERVICES - 1);
     match turn % 10 {
-        0 if turn % 20 == 0 => apply(cluster, stable_slice(turn / 20)),
+        0 if turn.is_multiple_of(20) => apply(cluster, stable_slice(turn / 20)),
         0 => apply(cluster, outside_slice(turn / 20)),
         1..=5 => apply(cluster, slice(number, 1 + turn / 10 % 5)),
         6 => apply(cluster, slice(number, 0)),

@@ -81,7 +81,9 @@ fn in_lab(test: &str, body: impl FnOnce(&Host, &Lab, [Service; 2])) {
 
 #[test]
 fn no_connection_ends_when_nodelb_takes_over_and_gives_back() {
-    in_lab("no_connection_ends_when_nodelb_takes_over_and_gives_back", there_and_back);
+    in_lab("no_connection_ends_when_nodelb_takes_over_and_gives_back", |host, lab, services| {
+        there_and_back(host, lab, &services);
+    });
 }
 
 /// As with the kernels of most distributions.
@@ -89,28 +91,28 @@ fn no_connection_ends_when_nodelb_takes_over_and_gives_back() {
 fn no_connection_ends_in_a_hand_over_where_conntrack_is_a_module() {
     in_lab("no_connection_ends_in_a_hand_over_where_conntrack_is_a_module", |host, lab, services| {
         host.list_connections();
-        there_and_back(host, lab, services);
+        there_and_back(host, lab, &services);
     });
 }
 
-fn there_and_back(host: &Host, lab: &Lab, services: [Service; 2]) {
+fn there_and_back(host: &Host, lab: &Lab, services: &[Service; 2]) {
     proxy();
-    let before = connect(lab, &services, "through the proxy");
-    let mut old = open(lab, &services);
+    let before = connect(lab, services, "through the proxy");
+    let mut old = open(lab, services);
     assert_alive(&mut old, "through the proxy");
     host.configure(&format!("{PACKETS_ON}snat-ports = \"{PORTS}\"\n"));
     let daemon = start(host, &[&services[0], &services[1]]);
-    let there = connect(lab, &services, "to nodelb");
+    let there = connect(lab, services, "to nodelb");
     assert_alive(&mut old, "after nodelb has taken over");
     // The proxy does not know which ports nodelb uses: see docs/packets.md.
     let mut new = open(lab, &services[..1]);
     reload(host, &daemon, &format!("mode = \"drain\"\nsnat-ports = \"{PORTS}\""), "draining");
-    let back = connect(lab, &services, "back");
+    let back = connect(lab, services, "back");
     assert_alive(&mut old, "after the return");
     assert_alive(&mut new, "through nodelb, after the return");
-    let mut newer = open(lab, &services);
+    let mut newer = open(lab, services);
     reload(host, &daemon, &format!("mode = \"on\"\nsnat-ports = \"{PORTS}\""), "\"translation\":\"on\"");
-    let again = connect(lab, &services, "to nodelb again");
+    let again = connect(lab, services, "to nodelb again");
     for talks in [&mut old, &mut new, &mut newer] {
         assert_alive(talks, "after nodelb has taken over again");
     }

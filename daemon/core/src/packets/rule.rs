@@ -31,7 +31,7 @@ pub enum Rule {
     /// A SYN ends no connection of which the backend answers.
     SynOfAnsweredConnection,
     /// A UDP flow is admitted again when the service's addresses have changed. Not about strangers: the owner of the service
-    /// has changed whom it admits.
+    /// has changed which clients it admits.
     FlowAdmittedAgain,
     /// UDP flows have at most half of the room for connections.
     UdpHasHalf,

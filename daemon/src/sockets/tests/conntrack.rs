@@ -24,13 +24,13 @@ fn connection(reply: &[u8], status: u32) -> Vec<u8> {
 
 #[test]
 fn the_ends_of_a_masqueraded_connection_are_those_of_its_answers() {
-    let told = |reply: &[u8], status| ends(&connection(reply, status)).map(|(from, to)| format!("{from} {to}"));
+    let listed = |reply: &[u8], status| ends(&connection(reply, status)).map(|(from, to)| format!("{from} {to}"));
     let v4 = tuple("203.0.113.66:8002", "203.0.113.2:10007", 6);
-    assert_eq!(told(&v4, SOURCE_NAT | 2).as_deref(), Some("203.0.113.66:8002/TCP 203.0.113.2:10007/TCP"));
+    assert_eq!(listed(&v4, SOURCE_NAT | 2).as_deref(), Some("203.0.113.66:8002/TCP 203.0.113.2:10007/TCP"));
     let v6 = tuple("[2001:db8:b1::2]:53", "[2001:db8:1::2]:10008", 17);
-    assert_eq!(told(&v6, SOURCE_NAT).as_deref(), Some("[2001:db8:b1::2]:53/UDP [2001:db8:1::2]:10008/UDP"));
-    assert_eq!(told(&v4, 32), None, "only its destination was replaced");
-    assert_eq!(told(&tuple("203.0.113.66:1", "203.0.113.2:2", 1), SOURCE_NAT), None, "not TCP or UDP");
+    assert_eq!(listed(&v6, SOURCE_NAT).as_deref(), Some("[2001:db8:b1::2]:53/UDP [2001:db8:1::2]:10008/UDP"));
+    assert_eq!(listed(&v4, 32), None, "only its destination was replaced");
+    assert_eq!(listed(&tuple("203.0.113.66:1", "203.0.113.2:2", 1), SOURCE_NAT), None, "not TCP or UDP");
     let in_state = |state: u8| {
         let tcp = encode(NESTED | PROTOINFO_TCP, &encode(PROTOINFO_TCP_STATE, &[state]));
         [connection(&v4, SOURCE_NAT), encode(NESTED | PROTOINFO, &tcp)].concat()
