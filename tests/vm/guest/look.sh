@@ -97,7 +97,7 @@ warnings() {
 # place of a newer one.
 no_new_warning() {
     local signal="Main process exited, code=killed, status=9/KILL|Failed with result 'signal'."
-    local refusal="Main process exited, code=exited, status=78/CONFIG|Failed with result 'exit-code'."
+    local refusal="Main process exited, code=exited, status=(77/NOPERM|78/CONFIG)|Failed with result 'exit-code'."
     refusal+="|Failed to start nodelb.service - Host-level service load balancer."
     comm -13 "$memory"/warnings <(warnings) | grep -vxE "(nodelb(-reaper@.*)?\.service: )?($signal|$refusal)" | none
 }

@@ -268,18 +268,21 @@ fn key() -> PortKey {
 /// The verdict was Forwarded although another proxy got the packets.
 #[test]
 fn a_client_outside_is_not_forwarded_while_new_connections_are_left_to_another_proxy() {
-    let text = |activity, from: &str| {
-        let explanation = from.parse::<TraceFrom>().unwrap().explanation(&served(), "198.51.100.9:80".parse().unwrap());
+    let text = |activity, from: &str, to: &str| {
+        let explanation = from.parse::<TraceFrom>().unwrap().explanation(&served(), to.parse().unwrap());
         let decision = Decision { activity, reason: "packets.mode is \"drain\"".into() };
         text_of(&answer(explanation.unwrap(), Some(&decision), Moment(0)))
     };
+    let balancer = "198.51.100.9:80";
     for activity in [Activity::Draining, Activity::Off] {
-        let left = text(activity, "203.0.113.9:40000");
+        let left = text(activity, "203.0.113.9:40000", balancer);
         let verdict = "verdict        passes: nodelb translates no new connections from outside the node now \
                        (packets.mode is \"drain\")";
         assert!(left.contains("  PassedThrough  ") && left.contains(verdict), "{left}");
         assert!(!left.contains("forwarded to"), "{left}");
     }
-    assert!(text(Activity::On, "203.0.113.9:40000").contains("forwarded to 10.1.0."));
-    assert!(text(Activity::Draining, "host").contains("  Forwarded  "), "processes of the node are clients of sockets");
+    assert!(text(Activity::On, "203.0.113.9:40000", balancer).contains("forwarded to 10.1.0."));
+    let of_the_node = text(Activity::Draining, "host", "10.96.7.9:80");
+    assert!(of_the_node.contains("  Forwarded  "), "processes of the node are clients of sockets");
+    assert!(text(Activity::On, "host", balancer).contains("no address of the client"), "not in the source ranges");
 }
