@@ -5,13 +5,17 @@ use libbpf_rs::{MapType, ObjectBuilder};
 
 use super::{SockSkelBuilder, WITHOUT_BTF};
 
-/// The name and the specification of each map, and the name of each program.
+/// The name and the specification of each map, and the name of each program. libbpf finds both by name.
 fn content(object: &libbpf_rs::OpenObject) -> (Vec<(String, MapType, u32, u32, u32)>, Vec<String>) {
     let text = |name: &std::ffi::OsStr| name.to_string_lossy().into_owned();
     let map = |map: libbpf_rs::OpenMap<'_>| {
         (text(map.name()), map.map_type(), map.key_size(), map.value_size(), map.max_entries())
     };
-    (object.maps().map(map).collect(), object.progs().map(|program| text(program.name())).collect())
+    let (mut maps, mut programs): (Vec<_>, Vec<_>) =
+        (object.maps().map(map).collect(), object.progs().map(|program| text(program.name())).collect());
+    maps.sort_by(|a, b| a.0.cmp(&b.0));
+    programs.sort();
+    (maps, programs)
 }
 
 #[test]
