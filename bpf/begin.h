@@ -134,14 +134,15 @@ static __always_inline bool leads_to_entry(struct scratch *here, bool at_pod)
 /*
  * Whether both ends take part in the connection, the entries of which are in
  * the scratch memory: the client has proved its address, and the backend has
- * not been silent since the client has sent something, seconds ago.
+ * not been silent since the client has sent what it answers, seconds ago.
  */
 static __always_inline bool is_answered(const struct scratch *here)
 {
 	__s32 since = here->entry.last_used - here->partner.last_used;
 
 	if (!(here->partner.flags & CONNECTION_REPLIED) ||
-	    (since >= ANSWER_SECONDS &&
+	    (here->entry.flags & CONNECTION_WAITING &&
+	     since >= ANSWER_SECONDS &&
 	     (__s32)(seconds() - here->entry.last_used) >= ANSWER_SECONDS))
 		return false;
 	return here->entry.flags & CONNECTION_ASSURED ||

@@ -179,6 +179,42 @@ static __always_inline bool is_of_end(const struct scratch *here)
 }
 
 /*
+ * Whether the client's packet has the numbers of the connection, and a backend
+ * that still has the connection answers it: it contains data, or repeats what
+ * the backend has acknowledged (a keepalive).
+ */
+VERIFIED_ONCE bool needs_answer(void)
+{
+	struct scratch *here = scratch();
+
+	return here && has_numbers_of_end() &&
+	       (here->packet.has_data ||
+		here->packet.sequence != here->partner.acknowledgment);
+}
+
+/*
+ * Notes the first packet of a second that the entry translates. A client's SYN
+ * in an established connection is not noted: anyone can send it.
+ */
+static __always_inline void note_second(struct connection *entry,
+					struct scratch *here, __u32 now,
+					bool is_established)
+{
+	if (is_established && here->packet.key.protocol == IPPROTO_TCP &&
+	    !(here->entry.flags & CONNECTION_REVERSE)) {
+		if (here->packet.tcp_flags & TCP_SYN)
+			return;
+		if (needs_answer())
+			__sync_fetch_and_or((__u32 *)&entry->flags,
+					    CONNECTION_WAITING);
+		else
+			__sync_fetch_and_and((__u32 *)&entry->flags,
+					     ~CONNECTION_WAITING);
+	}
+	entry->last_used = now;
+}
+
+/*
  * Notes that the entry has translated the packet in the scratch memory. CPUs
  * may do that at the same time. A FIN or a RST counts only if it is of an end;
  * in a handshake, the client's RST never does, because nothing is known of it.
@@ -213,7 +249,7 @@ static __always_inline void touch(struct connection *entry,
 	if (flags & ~here->entry.flags)
 		__sync_fetch_and_or((__u32 *)&entry->flags, flags);
 	if (entry->last_used != now)
-		entry->last_used = now;
+		note_second(entry, here, now, is_established);
 	__sync_fetch_and_add(&entry->bytes,
 			     here->packet.end - l2_length(&here->packet));
 }

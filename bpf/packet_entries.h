@@ -49,6 +49,12 @@ enum connection_flags {
 	CONNECTION_LOCAL_VIEW = 32,
 	/* Established, but in half_open: the map connections was full. */
 	CONNECTION_ASSURED = 64,
+	/*
+	 * Established, TCP, only in the client's entry: the packet that set
+	 * last_used came from the client, as its numbers show, and a backend
+	 * that still has the connection answers it.
+	 */
+	CONNECTION_WAITING = 128,
 };
 
 /*

@@ -318,6 +318,8 @@ struct packet {
 	__u8 may_be_split;
 	/* Whether the packet was redirected, and has not left yet. */
 	__u8 is_redirected;
+	/* TCP: whether the packet contains data or FIN. */
+	__u8 has_data;
 	/* TCP, in host order. */
 	__u32 sequence;
 	__u32 acknowledgment;

@@ -98,6 +98,7 @@ pub(crate) fn connection(bytes: &[u8]) -> Connection {
             has_reset: flag(16),
             is_local_view: flag(32),
             is_assured: flag(64),
+            is_waiting: flag(128),
         },
         acknowledgment: u32_at(bytes, ACKNOWLEDGMENT),
         bytes: u64_at(bytes, 72),

@@ -26,7 +26,7 @@ pub(crate) struct Observed {
 /// known to the backend alone until the client sends again. Connections from before are not affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Excuse {
-    /// Handshakes of strangers, at least as many as there are source ports, came between the client's SYN and its proof.
+    /// Handshakes of strangers, at least as many as there are free source ports, came between the client's SYN and its proof.
     Flood,
     /// Connections of strangers with addresses of their own have taken ports and room.
     Crowd,

@@ -39,6 +39,45 @@ fn a_false_rst_of_a_client_ends_no_connection() {
 }
 
 #[test]
+fn the_answer_to_a_false_syn_does_not_make_the_backend_silent() {
+    changes_nothing(&[
+        Do(15, Connect),
+        Wait(1_998),
+        plain(Eth0, (Service(15), User(15)), SYN, (0, 0)),
+        Wait(1_999),
+        Replace(15),
+        plain(Eth0, (User(15), Service(15)), SYN, (0, 0)),
+    ]);
+}
+
+#[test]
+fn a_syn_that_the_backend_does_not_get_does_not_make_it_silent() {
+    let too_large = Sends::Plain { flags: SYN, seq: 0, ack: 0, data: 1_440 };
+    changes_nothing(&[
+        Do(4, Connect),
+        Wait(1_998),
+        Stranger(Forged { by: Eth0, from: User(4), to: Service(4), sends: too_large }),
+        Wait(1_999),
+        plain(Tap1, (User(4), Service(4)), SYN, (0, 0)),
+    ]);
+}
+
+#[test]
+fn false_packets_do_not_make_a_silent_backend() {
+    let ack = || plain(Eth0, (User(1), Service(1)), ACK, (7, 7));
+    changes_nothing(&[
+        Do(1, Ask),
+        Wait(2_500),
+        ack(),
+        Wait(2_500),
+        ack(),
+        Wait(2_500),
+        Replace(1),
+        plain(Eth0, (User(1), Service(1)), SYN, (0, 0)),
+    ]);
+}
+
+#[test]
 fn datagrams_of_false_clients_take_no_room_of_tcp() {
     changes_nothing(&[Flood(Twice, 9, 20, 0), Flood(Twice, 9, 20, 1), Do(0, Ask), Wait(1_000), Flood(First, 5, 50, 0)]);
 }

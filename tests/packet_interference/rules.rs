@@ -50,6 +50,15 @@ fn sequence_without(rule: &str) -> Option<Vec<Step>> {
         "ProofByAcknowledgment" => {
             Some(vec![Flood(Twice, 0, 20, 0), Flood(Twice, 0, 20, 1), Do(4, Ask), Wait(1_000), Flood(First, 5, 50, 0)])
         }
+        // The client's answer to a false SYN needs no answer itself.
+        "SilenceAfterQuestion" => Some(vec![
+            Do(1, Connect),
+            Wait(1_998),
+            plain(Eth0, (Service(1), User(1)), SYN, (0, 0)),
+            Wait(1_999),
+            Replace(1),
+            from_client(SYN, (0, 0)),
+        ]),
         "SynOfAnsweredConnection" => then(&[&[Replace(1), from_client(SYN, (0, 0))]]),
         // The flood evicts the handshake, and the client's acknowledgement belongs to no connection.
         "UnknownIsOwned" => Some(vec![Do(3, Ask), Flood(First, 3, 60, 0)]),

@@ -272,7 +272,9 @@ impl Player<'_> {
     fn excuse(&mut self, kind: Flood, user: u8, count: usize) {
         let service = User::of(user).numbers.0;
         let is_crowd = kind == Flood::Guests && usize::from(self.guests) + count >= Excuse::Crowd.least();
-        let is_flood = matches!(kind, Flood::First | Flood::Twice | Flood::Guests) && count >= Excuse::Flood.least();
+        // Connections that are open have a source port, too.
+        let open = self.honest.iter().filter(|client| client.is_tcp() && client.has_connection()).count();
+        let is_flood = matches!(kind, Flood::First | Flood::Twice | Flood::Guests) && count + open >= Excuse::Flood.least();
         for (client, excused) in self.honest.iter().zip(&mut self.observed.excused) {
             let first = match (client.is_in_handshake(), is_crowd) {
                 _ if !client.is_tcp() => continue,

@@ -73,6 +73,9 @@ pub struct Flags {
     pub is_local_view: bool,
     /// The connection is established, but in `half_open`, because `connections` was full.
     pub is_assured: bool,
+    /// Only in the entry for packets from the client of an established TCP connection: the packet that set `last_used` came
+    /// from the client, as its numbers show, and a backend that still has the connection answers it.
+    pub is_waiting: bool,
 }
 
 impl FragmentPorts {
@@ -392,7 +395,9 @@ impl Tables {
         if key.protocol == Protocol::Tcp {
             entry.acknowledgment = self.acknowledgment(key, &entry, ports);
         }
-        entry.last_used = now;
+        if entry.last_used != now {
+            self.note_second(key, &mut entry, now, ports);
+        }
         entry.bytes += length as u64;
         entry.flags.has_replied |= entry.flags.is_reverse && (is_answer || !self.keeps(Rule::AnswerByAcknowledgment));
         entry.flags.has_fin |= has(FIN) && counts(Rule::FinInWindow);
@@ -400,6 +405,21 @@ impl Tables {
         if let Some(stored) = self.find_mut(key) {
             *stored = entry;
         }
+    }
+
+    /// Notes the first packet of a second that the entry translates. A client's SYN in an established connection is not
+    /// noted: anyone can send it. The backend answers data, and what it has acknowledged already (a keepalive).
+    fn note_second(&self, key: &PacketKey, entry: &mut Connection, now: u32, ports: &Ports) {
+        if key.protocol == Protocol::Tcp && !entry.flags.is_reverse && self.is_established(key) {
+            if ports.tcp_flags & SYN != 0 && self.keeps(Rule::SilenceAfterQuestion) {
+                return;
+            }
+            let acknowledged = self.reverse_of(key, entry).map(|(_, reverse)| reverse.acknowledgment);
+            let needs_answer = ports.has_data || acknowledged != Some(ports.sequence);
+            let is_of_client = self.has_numbers_of_end(key, entry, ports);
+            entry.flags.is_waiting = (is_of_client && needs_answer) || !self.keeps(Rule::SilenceAfterQuestion);
+        }
+        entry.last_used = now;
     }
 
     /// What becomes of this key for packets from the backend, if a new connection of a client with `key` needs one. An

@@ -97,6 +97,8 @@ pub struct Ports {
     pub sequence: u32,
     /// Acknowledgement number of a TCP packet; 0 with UDP.
     pub acknowledgment: u32,
+    /// Whether a TCP packet contains data or FIN.
+    pub has_data: bool,
 }
 
 impl Headers {
@@ -252,5 +254,6 @@ fn ports(rest: &[u8], protocol: Protocol, is_whole: bool) -> Option<Ports> {
     if !is_tcp {
         return Some(ports);
     }
-    Some(Ports { tcp_flags: rest[13], sequence: be32(rest, 4), acknowledgment: be32(rest, 8), ..ports })
+    let has_data = stated < rest.len() || rest[13] & tcp_flags::FIN != 0;
+    Some(Ports { tcp_flags: rest[13], sequence: be32(rest, 4), acknowledgment: be32(rest, 8), has_data, ..ports })
 }

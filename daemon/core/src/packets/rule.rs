@@ -30,6 +30,8 @@ pub enum Rule {
     FragmentIds,
     /// A SYN ends no connection of which the backend answers.
     SynOfAnsweredConnection,
+    /// A backend is silent only if it does not answer what the client has sent, as the numbers show.
+    SilenceAfterQuestion,
     /// A UDP flow is admitted again when the service's addresses have changed. Not about strangers: the owner of the service
     /// has changed which clients it admits.
     FlowAdmittedAgain,
@@ -48,7 +50,7 @@ pub enum Rule {
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::ClientResetInWindow,
         Self::BackendResetInWindow,
         Self::FinInWindow,
@@ -61,6 +63,7 @@ impl Rule {
         Self::AnswersByService,
         Self::FragmentIds,
         Self::SynOfAnsweredConnection,
+        Self::SilenceAfterQuestion,
         Self::FlowAdmittedAgain,
         Self::UdpHasHalf,
         Self::FlowsGiveWay,

@@ -231,9 +231,10 @@ fn leads_to(state: &HookState<'_>, key: &PacketKey, entry: &Connection, frontend
 }
 
 /// Whether the backend takes part in the connection: it has answered, and has not been silent since the client has sent
-/// something, [`ANSWER_SECONDS`] ago.
+/// what it answers, [`ANSWER_SECONDS`] ago.
 fn is_answered(state: &HookState<'_>, entry: &Connection, reverse: &Connection) -> bool {
-    let is_silent = entry.last_used.saturating_sub(reverse.last_used) >= ANSWER_SECONDS
+    let is_silent = entry.flags.is_waiting
+        && entry.last_used.saturating_sub(reverse.last_used) >= ANSWER_SECONDS
         && state.node.now().saturating_sub(entry.last_used) >= ANSWER_SECONDS;
     reverse.flags.has_replied && !is_silent && state.tables.keeps(Rule::SynOfAnsweredConnection)
 }
