@@ -1,5 +1,5 @@
 //! The cost of nodelb, measured as ratios within one run: `make bench`. Prints sections of
-//! docs/benchmarks.md to standard output.
+//! docs/development/benchmarks.md to standard output.
 //!
 //! The variants are interleaved in one process over many rounds; the tables show the minimum and
 //! the first quartile. Absolute times are only context, because machines differ and are noisy.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the benchmarks. Usage: `scripts/bench.sh` writes docs/benchmarks.md, except for the section of the soak, which is
-# kept; `scripts/bench.sh soak` writes only that section (an hour). `scripts/bench.sh program-costs` compares the BPF programs
-# with benches/programs.toml. These need root for the sandbox. Those that need no root: `scripts/bench.sh regressions`
+# Runs the benchmarks. Usage: `scripts/bench.sh` writes docs/development/benchmarks.md, except for the section of the soak,
+# which is kept, and from it docs/benchmarks.md, the part for users; `scripts/bench.sh soak` writes only that section (an
+# hour). `scripts/bench.sh program-costs` compares the BPF programs with benches/programs.toml. These need root for the sandbox. Those that need no root: `scripts/bench.sh regressions`
 # compares counts with benches/baseline.toml, and `scripts/bench.sh growth` shows how costs grow. `scripts/bench.sh baseline`
 # stores what is compared in both files.
 set -euo pipefail
@@ -44,7 +44,8 @@ esac
 # The limit for tests is too short for these.
 export NODELB_TEST_SECONDS=$((${SOAK_MINUTES:-60} * 60 + 3600))
 
-page=docs/benchmarks.md
+page=docs/development/benchmarks.md
+users_page=docs/benchmarks.md
 title="## An hour of faults"
 figures=$(mktemp)
 trap 'rm -f "$figures" "$figures.page"' EXIT
@@ -60,6 +61,19 @@ measure() {
 # Prints the page without the soak section, which is the last one, or only that section.
 page_before() { sed "/^$title\$/,\$d" "$page"; }
 page_after() { sed -n "/^$title\$/,\$p" "$page"; }
+
+# Prints the part of the page for users: the beginning, and some sections.
+part_for_users() {
+    awk 'BEGIN { kept = 1 }
+        /^##+ / {
+            name = $0
+            sub(/^#+ /, "", name)
+            kept = name ~ /^(Machine|A cluster of 10,000 services|Packets of clients outside the node|An hour of faults)$/ ||
+                name ~ /^(Known connections|New connections|TCP)$/
+        }
+        kept
+        /^Passed: / { exit }' "$page" | sed 's|(../benchmarks.svg)|(benchmarks.svg)|'
+}
 
 if [ "${1:-all}" = soak ]; then
     page_before >"$figures"
@@ -85,10 +99,10 @@ else
         echo
         sed -n 's/^Summary: //p' "$figures" | fold --spaces --width=125 | sed 's/ *$//'
         echo
-        echo "![CPU time at the node of packets and connections from outside](benchmarks.svg)"
+        echo "![CPU time at the node of packets and connections from outside](../benchmarks.svg)"
         echo
-        echo "Written by \`make bench\`; do not edit. Only figures of one run may be compared. The notes about them are in"
-        echo "[performance.md](performance.md)."
+        echo "Written by \`make bench\`; do not edit. Only figures of one run may be compared. All figures, and notes about them, are in"
+        echo "docs/development of the sources."
         echo
         sed '/^Summary: /d' "$figures"
         echo
@@ -97,3 +111,4 @@ else
     mv "$figures.page" "$figures"
 fi
 cp "$figures" "$page"
+part_for_users >"$users_page"

@@ -1,6 +1,7 @@
 //! Compares the documentation with the program: commands, flags, routes, metrics, configuration
 //! keys and journal messages. Everything that exists is documented, and nothing else is. Also
-//! validates the alerts and the dashboard as Prometheus and Grafana do. Needs no privilege.
+//! validates the alerts and the dashboard as Prometheus and Grafana do, and checks the names in
+//! CONTRIBUTING.md and ARCHITECTURE.md. Needs no privilege.
 
 #[path = "documented/alerts.rs"]
 mod alerts;
@@ -22,6 +23,8 @@ mod pages;
 mod prose;
 #[path = "documented/rbac.rs"]
 mod rbac;
+#[path = "documented/recipes.rs"]
+mod recipes;
 #[path = "documented/shipped.rs"]
 mod shipped;
 #[path = "documented/statuses.rs"]

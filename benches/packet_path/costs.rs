@@ -1,5 +1,5 @@
 //! What the programs cost that the load of the machine does not change, compared with benches/programs.toml:
-//! `make program-costs`. `make baseline` stores the current figures. docs/performance.md says what they depend on.
+//! `make program-costs`. `make baseline` stores the current figures. docs/development/performance.md says what they depend on.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -61,7 +61,7 @@ pub(crate) fn run(sandbox: &Sandbox, generator: &Generator, updates: bool) {
 
 fn text(figures: &BTreeMap<String, Figures>) -> String {
     let mut text =
-        String::from("# Written by `make baseline`; `make program-costs` compares with it. See docs/performance.md.\n");
+        String::from("# Written by `make baseline`; `make program-costs` compares with it. See docs/development/performance.md.\n");
     for (key, value) in made_with() {
         writeln!(text, "{key} = \"{value}\"").unwrap();
     }

@@ -1,6 +1,6 @@
 //! Instruction counts and allocations of the parts of nodelb, compared with benches/baseline.toml: `make regressions`.
 //! They do not depend on the load and the speed of the machine, so a change of 3 % is visible. `make baseline` stores
-//! the current figures. docs/performance.md says what they depend on.
+//! the current figures. docs/development/performance.md says what they depend on.
 //!
 //! Without an argument, this program runs itself once for each part, under callgrind; with the name of a part, it is
 //! that child.

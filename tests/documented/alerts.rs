@@ -9,7 +9,7 @@ use crate::expression;
 
 const RULES: &str = "contrib/prometheus/nodelb.rules.yaml";
 /// The runbook, as the package installs it.
-const RUNBOOK: &str = "file:///usr/share/doc/nodelb/alerts.md";
+const RUNBOOK: &str = "file:///usr/share/doc/nodelb/docs/alerts.md";
 /// Functions of Prometheus that make a value readable.
 const FUNCTIONS: [&str; 3] = ["humanize", "humanizeDuration", "humanizePercentage"];
 

@@ -109,9 +109,7 @@ fn every_route_and_parameter_is_documented() {
 #[test]
 fn every_metric_is_documented() {
     let exists = names(METRICS.iter().map(|metric| metric.name));
-    let listed: Names =
-        page().entries("METRICS").iter().map(|entry| entry.split('{').next().unwrap().to_owned()).collect();
-    agree(&exists, &listed, "METRICS of nodelb(8)");
+    assert!(page().section("METRICS").contains("docs/metrics.md"), "METRICS of nodelb(8) refers to the list");
     agree(&exists, &first_cells("docs/metrics.md"), "docs/metrics.md");
 }
 

@@ -12,14 +12,20 @@ use crate::prose;
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// Every page, by its path in the repository.
+/// Every page for users, by its path in the repository.
 pub(crate) fn all() -> Vec<String> {
-    let entries = std::fs::read_dir(Path::new(ROOT).join("docs")).expect("the pages");
+    let pages = pages_of("docs");
+    assert!(pages.len() > 5, "{pages:?}");
+    pages
+}
+
+/// The pages of one folder.
+fn pages_of(folder: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(Path::new(ROOT).join(folder)).expect("the pages");
     let names = entries.map(|entry| entry.expect("a page").file_name().into_string().expect("a plain name"));
     let mut pages: Vec<String> =
-        names.filter(|name| name.ends_with(".md")).map(|name| format!("docs/{name}")).collect();
+        names.filter(|name| name.ends_with(".md")).map(|name| format!("{folder}/{name}")).collect();
     pages.sort();
-    assert!(pages.len() > 5, "{pages:?}");
     pages
 }
 
@@ -210,7 +216,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
 #[test]
 fn links_have_targets() {
     let mut followed = 0;
-    for page in all().into_iter().chain(["README.md".to_owned()]) {
+    for page in all().into_iter().chain(pages_of("docs/development")).chain(["README.md".to_owned()]) {
         let text = crate::read(&page);
         let directory = Path::new(&page).parent().expect("a page is a file");
         for target in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {

@@ -64,32 +64,3 @@ fn the_document_is_the_table() {
     }
     generated::is_whole_file("docs/metrics.md", &text);
 }
-
-/// The section METRICS of nodelb(8) equals the table. `UPDATE=1` rewrites it.
-#[test]
-fn the_manual_page_is_the_table() {
-    let mut text = String::new();
-    for (title, when, metrics) in groups() {
-        text.push_str(&format!(".SS {}\n{}\n", roff(title), roff(when)));
-        for Described { name, labels, help, .. } in metrics {
-            let named: Vec<_> =
-                labels.iter().map(|label| format!("{}=\\fI{}\\fB", label.name, label.name.to_uppercase())).collect();
-            let named = if named.is_empty() { String::new() } else { format!("{{{}}}", named.join(",")) };
-            let values: String =
-                labels.iter().map(|label| format!("{}: {}.\n", roff(label.name), roff(label.values))).collect();
-            text.push_str(&format!(".TP\n\\fB{name}{named}\\fR\n{}.\n{values}", roff(help)));
-        }
-    }
-    generated::is_part_of_file("contrib/man/nodelb.8", (".\\\" metrics: begin", ".\\\" metrics: end"), &text);
-}
-
-/// Returns text for a manual page: code in bold, and dashes that can be searched for.
-fn roff(text: &str) -> String {
-    let mut parts = text.split('`');
-    let plain = |part: &str| part.replace('\\', "\\\\").replace('-', "\\-");
-    let mut out = plain(parts.next().unwrap_or_default());
-    while let Some(code) = parts.next() {
-        out.push_str(&format!("\\fB{}\\fR{}", plain(code), plain(parts.next().unwrap_or_default())));
-    }
-    out
-}

@@ -1,0 +1,64 @@
+//! CONTRIBUTING.md and ARCHITECTURE.md name what exists: the recipes their files, the invariants their tests.
+
+use std::path::Path;
+
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// The text below a heading.
+fn part(document: &str, heading: &str) -> String {
+    let text = crate::read(document);
+    let begin = format!("\n## {heading}\n");
+    let (_, rest) = text.split_once(&begin).ok_or_else(|| format!("no heading {heading}")).expect("a heading");
+    rest.split("\n## ").next().expect("a part").to_owned()
+}
+
+/// Code that looks like a path of the repository.
+fn is_path(code: &str) -> bool {
+    const ENDS: [&str; 8] = [".rs", ".h", ".c", ".md", ".toml", ".sh", ".8", ".5"];
+    const FOLDERS: [&str; 9] =
+        ["bpf/", "daemon/", "tests/", "contrib/", "docs/", "scripts/", "packaging/", "benches/", "fuzz/"];
+    let is_plain = !code.contains([' ', '=', '*']) && !code.starts_with(['/', '.']);
+    is_plain && (FOLDERS.iter().any(|folder| code.starts_with(folder)) || ENDS.iter().any(|end| code.ends_with(end)))
+}
+
+/// Checks that each path exists, and each "`name` in `path`". Returns the number of the latter.
+fn check(document: &str, text: &str) -> usize {
+    let pieces: Vec<&str> = text.split('`').collect();
+    let mut names = 0;
+    for at in (1..pieces.len()).step_by(2).filter(|at| is_path(pieces[*at])) {
+        let path = Path::new(ROOT).join(pieces[at]);
+        assert!(path.exists(), "{document}: there is no {}", pieces[at]);
+        let between = pieces[at - 1].split_whitespace().collect::<Vec<_>>();
+        if at >= 3 && between == ["in"] {
+            let name = pieces[at - 2];
+            assert!(crate::read(pieces[at]).contains(name), "{document}: {} does not contain {name}", pieces[at]);
+            names += 1;
+        }
+    }
+    names
+}
+
+#[test]
+fn recipes_name_what_exists() {
+    let recipes = part("CONTRIBUTING.md", "Recipes");
+    assert!(check("CONTRIBUTING.md", &recipes) >= 10, "the recipes name too little");
+}
+
+/// Each invariant names a test or a lint, by its function or key and the file.
+#[test]
+fn every_invariant_names_what_enforces_it() {
+    let invariants = part("ARCHITECTURE.md", "Invariants");
+    let mut items: Vec<String> = Vec::new();
+    for line in invariants.lines() {
+        let is_item = line.split_once(". ").is_some_and(|(number, _)| number.parse::<usize>().is_ok());
+        match items.last_mut() {
+            _ if is_item => items.push(line.to_owned()),
+            Some(item) => *item = format!("{item} {line}"),
+            None => {}
+        }
+    }
+    assert!(items.len() > 15, "{items:?}");
+    for item in items {
+        assert!(check("ARCHITECTURE.md", &item) > 0, "no test or lint enforces: {item}");
+    }
+}
