@@ -17,7 +17,7 @@ const DOCUMENTS: [&str; 10] = [
     "contrib/systemd/nodelb.catalog",
     "contrib/prometheus/nodelb.rules.yaml",
     "contrib/grafana/nodelb.json",
-    "daemon/core/src/messages.rs",
+    "daemon/host/src/messages.rs",
 ];
 
 /// These documents, and every page of `docs/`.

@@ -24,7 +24,6 @@ pub mod filter;
 pub mod history;
 pub mod holds;
 pub mod memory;
-pub mod messages;
 pub mod model;
 pub mod output;
 pub mod packets;

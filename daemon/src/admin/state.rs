@@ -9,8 +9,8 @@ use nodelb_core::history::History;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
+use nodelb_host::clock::{Clock, unix_seconds};
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
-use nodelb_kube::clock::{Clock, unix_seconds};
 use tokio::sync::watch;
 
 use crate::checks::CheckReport;

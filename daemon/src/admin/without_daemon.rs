@@ -16,7 +16,7 @@ use nodelb_core::model::service::Service;
 use nodelb_core::rows::from_maps::{MapContent, Names};
 use nodelb_core::rows::{Backends, Frontends, HistoryAnswer, HistoryRow, Maps, TraceAnswer};
 use nodelb_datapath::PinnedContent;
-use nodelb_kube::clock::unix_seconds;
+use nodelb_host::clock::unix_seconds;
 use nodelb_kube::source::state_file;
 use serde::Serialize;
 use serde_json::json;

@@ -21,7 +21,7 @@ use hyper_util::rt::TokioIo;
 use nix::errno::Errno;
 use nodelb_core::model::health_check::Method;
 use nodelb_core::output::durations;
-use nodelb_kube::apiserver::connection::connect::Register;
+use nodelb_host::register::Register;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout_at};

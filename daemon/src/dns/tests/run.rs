@@ -12,7 +12,7 @@ use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::node::NodeFacts;
 use nodelb_core::state::entries::{CANARIES, Realised};
 use nodelb_core::state::status::Status;
-use nodelb_kube::clock::Clock;
+use nodelb_host::clock::Clock;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 

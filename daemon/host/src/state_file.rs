@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::fcntl::OFlag;
-use nodelb_core::messages;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -23,6 +22,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
+use crate::messages;
 use crate::threads::{run, run_within, timed_out};
 
 /// Opens a regular file for reading. Does not follow a symbolic link, and does not block on a named pipe that has no

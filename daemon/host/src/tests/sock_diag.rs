@@ -1,4 +1,4 @@
-use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsFd;
 
 use super::*;
@@ -28,7 +28,7 @@ fn bytes(hex: &str) -> Vec<u8> {
 #[cfg(target_endian = "little")]
 #[test]
 fn asks_as_recorded() {
-    let request = InetDiagRequest::all(Family::Ipv6, Protocol::Tcp, &[LISTEN]);
+    let request = InetDiagRequest::all(AddressFamily::Inet6, TCP, &[LISTEN]);
     assert_eq!(request.encode(BY_FAMILY, REQUEST | DUMP, 7), bytes(ASKED));
 }
 
@@ -40,11 +40,14 @@ fn reads_what_was_recorded() {
     assert_eq!((first.id.source_port, first.only_v6, first.state), (30_082, true, LISTEN));
     assert_eq!(first.cgroup, Some(1));
     assert_eq!((second.id.source_port, second.only_v6, second.state), (30_081, false, LISTEN));
-    assert_eq!((first.source(), first.uid, first.inode), (Addr::UNSPECIFIED_V6, 0, 0x0151_d355));
+    assert_eq!((first.source(), first.uid, first.inode), (IpAddr::from(Ipv6Addr::UNSPECIFIED), 0, 0x0151_d355));
     assert_eq!((first.id.cookie, first.id.interface), ([0x2e, 0], 0));
     let answers = decode(&bytes(ANSWERED_UDP));
     let [Answer::Socket(udp)] = answers.as_slice() else { panic!("{answers:?}") };
-    assert_eq!((udp.family, udp.source(), udp.id.source_port), (Family::Ipv4, Addr::UNSPECIFIED_V4, 30_083));
+    assert_eq!(
+        (udp.family, udp.source(), udp.id.source_port),
+        (AddressFamily::Inet, IpAddr::from(Ipv4Addr::UNSPECIFIED), 30_083)
+    );
     assert_eq!((udp.state, udp.only_v6), (CLOSE, false));
     assert_eq!(decode(&bytes(DONE)), [Answer::Done { interrupted: false }]);
 }
@@ -83,21 +86,21 @@ fn finds_the_sockets_of_this_process() {
     let mut diag = SockDiag::open().unwrap();
     let mut find = |protocol, state, wanted: SocketAddr| {
         let mut found = Vec::new();
-        let request = InetDiagRequest::all(Family::Ipv4, protocol, &[state]);
+        let request = InetDiagRequest::all(AddressFamily::Inet, protocol, &[state]);
         diag.dump(&request, |socket| {
-            if (IpAddr::from(socket.source()), socket.id.source_port) == (wanted.ip(), wanted.port()) {
+            if (socket.source(), socket.id.source_port) == (wanted.ip(), wanted.port()) {
                 found.push(*socket);
             }
         })
         .unwrap();
         found
     };
-    let listener = find(Protocol::Tcp, LISTEN, tcp.local_addr().unwrap());
+    let listener = find(TCP, LISTEN, tcp.local_addr().unwrap());
     assert_eq!((listener.len(), listener[0].uid), (1, nix::unistd::getuid().as_raw()));
-    assert_eq!(find(Protocol::Udp, CLOSE, udp.local_addr().unwrap()).len(), 1);
+    assert_eq!(find(UDP, CLOSE, udp.local_addr().unwrap()).len(), 1);
     let gone = tcp.local_addr().unwrap();
     drop(tcp);
-    assert_eq!(find(Protocol::Tcp, LISTEN, gone), []);
+    assert_eq!(find(TCP, LISTEN, gone), []);
 }
 
 #[test]
@@ -105,13 +108,12 @@ fn the_peer_of_a_socket_is_in_the_list() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     let stream = std::net::TcpStream::connect(at).unwrap();
-    let to = L4Addr::new(at.ip().into(), at.port(), Protocol::Tcp);
-    assert_eq!(peer(stream.as_fd(), stream.local_addr().unwrap(), Protocol::Tcp).unwrap(), Some(to));
+    assert_eq!(peer(stream.as_fd(), stream.local_addr().unwrap(), TCP).unwrap(), Some(at));
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let read = || peer(socket.as_fd(), socket.local_addr().unwrap(), Protocol::Udp).unwrap();
+    let read = || peer(socket.as_fd(), socket.local_addr().unwrap(), UDP).unwrap();
     assert_eq!(read(), None);
     socket.connect(at).unwrap();
-    assert_eq!(read(), Some(L4Addr { protocol: Protocol::Udp, ..to }));
+    assert_eq!(read(), Some(at));
 }
 
 /// On a host with many connections, sockets to different destinations share a local port.
@@ -129,7 +131,7 @@ fn sockets_with_the_same_local_address_are_distinguished() {
     let source = one.local_addr().unwrap().as_socket().unwrap();
     let other = connect(&listeners[1], source);
     for (socket, listener) in [(&one, &listeners[0]), (&other, &listeners[1])] {
-        let to = L4Addr::new(Addr::from(source.ip()), listener.local_addr().unwrap().port(), Protocol::Tcp);
-        assert_eq!(peer(socket.as_fd(), source, Protocol::Tcp).unwrap(), Some(to));
+        let to = SocketAddr::new(source.ip(), listener.local_addr().unwrap().port());
+        assert_eq!(peer(socket.as_fd(), source, TCP).unwrap(), Some(to));
     }
 }

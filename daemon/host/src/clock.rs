@@ -1,9 +1,8 @@
-//! The monotonic clock behind every [`Moment`], in milliseconds since the daemon started, and timers for loops. No
+//! The monotonic clock behind every moment, as the time since the daemon started, and timers for loops. No
 //! other module reads the clock.
 
 use std::time::{Duration, SystemTime};
 
-use nodelb_core::model::moment::Moment;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval, sleep_until};
 
 /// A monotonic clock that starts at 0.
@@ -18,14 +17,14 @@ impl Clock {
         Self { start: Instant::now() }
     }
 
-    /// The time since the start.
-    pub fn now(&self) -> Moment {
-        Moment(u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX))
+    /// The time since the start, in the type that the caller uses for it.
+    pub fn now<T: From<Duration>>(&self) -> T {
+        self.start.elapsed().into()
     }
 
-    /// The instant of a moment, for a timer.
-    pub fn instant_of(&self, moment: Moment) -> Instant {
-        self.start + Duration::from_millis(moment.0)
+    /// The instant of a time since the start, for a timer.
+    pub fn instant_of(&self, since_start: impl Into<Duration>) -> Instant {
+        self.start + since_start.into()
     }
 }
 

@@ -3,7 +3,7 @@
 //! for.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
@@ -11,9 +11,13 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket, sockopt,
 };
 use nix::sys::time::TimeVal;
-use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 
-use crate::sockets::netlink::{HEADER, messages};
+use crate::netlink::{HEADER, messages};
+
+/// The IANA number of TCP.
+pub const TCP: u8 = 6;
+/// The IANA number of UDP.
+pub const UDP: u8 = 17;
 
 /// The state of an established TCP connection and of a connected UDP socket (`include/net/tcp_states.h`).
 pub const ESTABLISHED: u8 = 1;
@@ -72,10 +76,10 @@ pub struct SocketId {
 /// A request for sockets (`struct inet_diag_req_v2`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InetDiagRequest {
-    /// Family of the socket, not of the address: an IPv6 socket may carry IPv4.
-    pub family: Family,
-    /// TCP or UDP.
-    pub protocol: Protocol,
+    /// Family of the socket, not of the address: an IPv6 socket may carry IPv4. IPv4 or IPv6.
+    pub family: AddressFamily,
+    /// The IANA number of the protocol: [`TCP`], [`UDP`] or another one.
+    pub protocol: u8,
     /// The requested states, one bit each (`1 << LISTEN`).
     pub states: u32,
     /// The requested socket; for a dump, a port other than 0 limits the result.
@@ -84,7 +88,7 @@ pub struct InetDiagRequest {
 
 impl InetDiagRequest {
     /// A request for all sockets of this family and protocol in one of these states.
-    pub fn all(family: Family, protocol: Protocol, states: &[u8]) -> Self {
+    pub fn all(family: AddressFamily, protocol: u8, states: &[u8]) -> Self {
         let states = states.iter().fold(0, |set, state| set | 1 << state);
         Self { family, protocol, states, id: SocketId::default() }
     }
@@ -97,7 +101,7 @@ impl InetDiagRequest {
         bytes.extend(flags.to_ne_bytes());
         bytes.extend(sequence.to_ne_bytes());
         bytes.extend(0_u32.to_ne_bytes());
-        bytes.extend([family_number(self.family), self.protocol.number(), 0, 0]);
+        bytes.extend([family_number(self.family), self.protocol, 0, 0]);
         bytes.extend(self.states.to_ne_bytes());
         bytes.extend(self.id.source_port.to_be_bytes());
         bytes.extend(self.id.destination_port.to_be_bytes());
@@ -113,8 +117,8 @@ impl InetDiagRequest {
 /// A socket in an answer of the kernel (`struct inet_diag_msg`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InetDiagMessage {
-    /// Family of the socket.
-    pub family: Family,
+    /// Family of the socket: IPv4 or IPv6.
+    pub family: AddressFamily,
     /// State: [`LISTEN`] and others.
     pub state: u8,
     /// Addresses, ports and cookie of the socket.
@@ -131,19 +135,19 @@ pub struct InetDiagMessage {
 
 impl InetDiagMessage {
     /// The local address.
-    pub fn source(&self) -> Addr {
+    pub fn source(&self) -> IpAddr {
         addr(self.family, self.id.source)
     }
 
     /// The address of the peer.
-    pub fn destination(&self) -> Addr {
+    pub fn destination(&self) -> IpAddr {
         addr(self.family, self.id.destination)
     }
 
     fn decode(body: &[u8]) -> Option<Self> {
         let family = match *body.first()? {
-            2 => Family::Ipv4,
-            10 => Family::Ipv6,
+            2 => AddressFamily::Inet,
+            10 => AddressFamily::Inet6,
             _ => return None,
         };
         let (fixed, attributes) = body.split_at_checked(MESSAGE_BODY)?;
@@ -239,7 +243,7 @@ impl SockDiag {
     ///
     /// # Errors
     /// ENOENT if the socket no longer exists; otherwise the kernel's error.
-    pub fn destroy(&mut self, family: Family, protocol: Protocol, id: SocketId) -> io::Result<()> {
+    pub fn destroy(&mut self, family: AddressFamily, protocol: u8, id: SocketId) -> io::Result<()> {
         let request = InetDiagRequest { family, protocol, states: u32::MAX, id };
         self.send(&request, DESTROY, REQUEST | ACKNOWLEDGE)?;
         loop {
@@ -285,11 +289,8 @@ fn is_answer_to(datagram: &[u8], sequence: u32) -> bool {
     array(datagram, 8).map(u32::from_ne_bytes) == Some(sequence)
 }
 
-fn family_number(family: Family) -> u8 {
-    match family {
-        Family::Ipv4 => 2,
-        Family::Ipv6 => 10,
-    }
+fn family_number(family: AddressFamily) -> u8 {
+    if family == AddressFamily::Inet6 { 10 } else { 2 }
 }
 
 /// Ends a socket of this process: the only way to find out whether the kernel supports and permits it.
@@ -303,18 +304,19 @@ pub fn try_destroy() -> io::Result<()> {
     socket.connect(address)?;
     let mut kernel = SockDiag::open()?;
     let mut own = None;
-    kernel.dump(&InetDiagRequest::all(Family::Ipv4, Protocol::Udp, &[ESTABLISHED]), |found| {
+    kernel.dump(&InetDiagRequest::all(AddressFamily::Inet, UDP, &[ESTABLISHED]), |found| {
         if found.id.source_port == address.port() && found.id.destination_port == address.port() {
             own = Some(found.id);
         }
     })?;
-    kernel.destroy(Family::Ipv4, Protocol::Udp, own.ok_or(io::ErrorKind::NotFound)?)
+    kernel.destroy(AddressFamily::Inet, UDP, own.ok_or(io::ErrorKind::NotFound)?)
 }
 
-fn addr(family: Family, bytes: [u8; 16]) -> Addr {
-    match family {
-        Family::Ipv4 => Addr::from(std::net::IpAddr::from(Ipv4Addr::from([bytes[0], bytes[1], bytes[2], bytes[3]]))),
-        Family::Ipv6 => Addr::from(std::net::IpAddr::from(Ipv6Addr::from(bytes))),
+fn addr(family: AddressFamily, bytes: [u8; 16]) -> IpAddr {
+    if family == AddressFamily::Inet6 {
+        Ipv6Addr::from(bytes).into()
+    } else {
+        Ipv4Addr::from([bytes[0], bytes[1], bytes[2], bytes[3]]).into()
     }
 }
 
@@ -341,16 +343,16 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
 ///
 /// # Errors
 /// If the list of sockets cannot be read.
-pub fn peer(socket: BorrowedFd<'_>, source: SocketAddr, protocol: Protocol) -> io::Result<Option<L4Addr>> {
+pub fn peer(socket: BorrowedFd<'_>, source: SocketAddr, protocol: u8) -> io::Result<Option<SocketAddr>> {
     // Sockets to other destinations may have the same local address.
     let inode = nix::sys::stat::fstat(socket)?.st_ino;
-    let family = if source.is_ipv4() { Family::Ipv4 } else { Family::Ipv6 };
+    let family = if source.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let mut request = InetDiagRequest::all(family, protocol, &[1, 2]);
     request.id = SocketId { source_port: source.port(), ..request.id };
     let mut found = None;
     SockDiag::open()?.dump(&request, |socket| {
         if u64::from(socket.inode) == inode && socket.id.destination_port != 0 {
-            found = Some(L4Addr::new(socket.destination(), socket.id.destination_port, protocol));
+            found = Some(SocketAddr::new(socket.destination(), socket.id.destination_port));
         }
     })?;
     Ok(found)
