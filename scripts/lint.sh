@@ -68,9 +68,10 @@ packages() {
     done <<-END | none
 	nodelb-core
 	nodelb-datapath |nodelb-core|libbpf-rs|libbpf-sys|libbpf-cargo
+	nodelb-report |nodelb-core
 	nodelb-host
 	nodelb-kube |nodelb-core|nodelb-host
-	nodelb-cli |nodelb-core|nodelb-host|nodelb-kube
+	nodelb-cli |nodelb-core|nodelb-host|nodelb-kube|nodelb-report
 	END
 }
 

@@ -8,13 +8,13 @@ use std::time::{Duration, SystemTime};
 
 use nodelb_cli::exit::{Code, Failure};
 use nodelb_core::change::Change;
-use nodelb_core::explain::rows::{Between, Difference};
-use nodelb_core::explain::trace;
-use nodelb_core::explain::trace::Verdict;
+use nodelb_core::difference::{Between, Difference};
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::service::{ServiceName, Source};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
+use nodelb_core::trace;
+use nodelb_core::trace::Verdict;
 use nodelb_host::clock::unix_seconds;
 use nodelb_host::messages;
 use nodelb_host::register::Register;

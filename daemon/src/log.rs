@@ -20,9 +20,9 @@ use std::time::Duration;
 use std::{fmt, io, thread};
 
 use limit::{ID_FIELD, Limit};
-use nodelb_core::output::wrap::printable;
 use nodelb_host::clock::ticking;
 use nodelb_host::messages;
+use nodelb_report::output::wrap::printable;
 use owned::Owned;
 use queue::Queue;
 use tracing::field::{Field, Visit};

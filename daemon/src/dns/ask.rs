@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hickory_proto::op::{Edns, Message, Query, ResponseCode};
 use hickory_proto::rr::{self, Name};
-use nodelb_core::output::durations;
+use nodelb_core::durations;
 use nodelb_host::register::Register;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

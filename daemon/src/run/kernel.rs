@@ -14,7 +14,6 @@ use nodelb_core::datapath::{Datapath, Limits};
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::kernel_check::Content;
-use nodelb_core::status_report::Kernel;
 use nodelb_datapath::features::{Feature, Findings, Optional};
 use nodelb_datapath::packets::{PacketConfig, PacketFailure, PacketOptions};
 use nodelb_datapath::{
@@ -23,6 +22,7 @@ use nodelb_datapath::{
 };
 use nodelb_host::messages;
 use nodelb_host::register::Register;
+use nodelb_report::status_report::Kernel;
 use tracing::{info, warn};
 
 use crate::config::{Config, Disconnect};

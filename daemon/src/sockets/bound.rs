@@ -13,10 +13,10 @@ use std::{fs, io};
 
 use nix::sys::socket::AddressFamily;
 use nodelb_core::change::Change;
-use nodelb_core::explain::trace::taken_nodeports;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{FrontendEntry, MapState, Realised};
+use nodelb_core::trace::taken_nodeports;
 use nodelb_host::messages;
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;

@@ -1,10 +1,10 @@
 use nodelb_core::compile::guard::Guard;
 use nodelb_core::config::EngineConfig;
 use nodelb_core::engine::Engine;
-use nodelb_core::explain::trace::refuses_bind;
 use nodelb_core::model::addr::{Family, L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::{FrontendEntry, MapOp, ServiceId};
+use nodelb_core::trace::refuses_bind;
 
 use super::*;
 use nodelb_host::sock_diag::SocketId;
