@@ -52,11 +52,6 @@ impl Cell<'_> {
         Self::Number(value as u64)
     }
 
-    /// A cell with an optional number.
-    pub fn optional_number(value: Option<impl Into<u64>>) -> Self {
-        value.map_or(Self::None, |number| Self::Number(number.into()))
-    }
-
     /// A cell with a list, in the given order.
     pub fn list(values: impl IntoIterator<Item = impl ToString>) -> Self {
         Self::List(values.into_iter().map(|value| value.to_string()).collect())

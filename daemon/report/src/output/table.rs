@@ -52,11 +52,6 @@ impl<'a> Table<'a> {
         self.cells.len() / self.schema.columns.len()
     }
 
-    /// Writes the table as aligned columns, the headings first, one line per row.
-    pub fn write_text(&self, out: &mut String) {
-        self.write_lines(&Style::default(), out);
-    }
-
     /// Writes the table in this style. The result can write further rows in the same columns.
     pub fn write_lines(&self, style: &Style, out: &mut String) -> Lines {
         let mut texts = Texts::new(self.schema, style);
