@@ -10,12 +10,12 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nodelb_core::explain::summary::Summary;
 use nodelb_core::filter::Filter;
 use nodelb_core::model::time::{Clocks, Time};
-use nodelb_core::output::table::Style;
-use nodelb_core::problems::{self, Observed};
-use nodelb_core::rows::{Rendered, listed};
+use nodelb_report::explain::summary::Summary;
+use nodelb_report::output::table::Style;
+use nodelb_report::problems::{self, Observed};
+use nodelb_report::rows::{Rendered, listed};
 
 use world::World;
 

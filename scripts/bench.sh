@@ -90,7 +90,7 @@ if [ "${1:-all}" = soak ]; then
 else
     {
         measure nodelb cost heap kubernetes names
-        measure nodelb-core answers
+        measure nodelb-report answers
         measure nodelb packet_path
     } | tee "$figures"
     # The sentences about the figures open the page.

@@ -68,8 +68,10 @@ packages() {
     done <<-END | none
 	nodelb-core
 	nodelb-datapath |nodelb-core|libbpf-rs|libbpf-sys|libbpf-cargo
-	nodelb-kube |nodelb-core
-	nodelb-cli |nodelb-core|nodelb-kube
+	nodelb-report |nodelb-core
+	nodelb-host
+	nodelb-kube |nodelb-core|nodelb-host
+	nodelb-cli |nodelb-core|nodelb-host|nodelb-kube|nodelb-report
 	END
 }
 

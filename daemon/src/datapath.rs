@@ -7,7 +7,7 @@ use nodelb_core::datapath::Limits;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::kernel_check::Content;
-use nodelb_core::status_report::Kernel;
+use nodelb_report::status_report::Kernel;
 use tokio::sync::watch;
 
 use crate::connections::Connections;

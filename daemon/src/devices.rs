@@ -20,11 +20,11 @@ use std::io;
 use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
 
-use nodelb_core::messages;
 use nodelb_datapath::HookMethod;
 use nodelb_datapath::packets::{
     Connection, DropCount, ForeignConnections, OpenedPackets, PacketCounter, PacketCounts, PacketFailure,
 };
+use nodelb_host::messages;
 use tokio::runtime::Handle;
 use tokio::sync::watch as channel;
 use tracing::warn;

@@ -12,11 +12,11 @@ use std::future::Future;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use nodelb_core::messages;
 use nodelb_core::snapshot::Snapshot;
+use nodelb_host::clock::{Clock, ticking, unix_seconds};
+use nodelb_host::messages;
 use nodelb_kube::apiserver::connection::error::LinkError;
 use nodelb_kube::apiserver::session::Session;
-use nodelb_kube::clock::{Clock, ticking, unix_seconds};
 use nodelb_kube::events::{Event, PostOutcome, post};
 use tokio::sync::watch;
 use tracing::{debug, warn};
@@ -56,7 +56,7 @@ async fn write_events(reads: Reads) {
     let mut last: Option<(Weak<Snapshot>, Arc<Problems>)> = None;
     let mut was_forbidden = false;
     let mut ticks = ticking(CHECK_EVERY);
-    let now = || Now { since_start: reads.clock.now().0 / 1000, unix: unix_seconds(SystemTime::now()) };
+    let now = || Now { since_start: reads.clock.now::<Duration>().as_secs(), unix: unix_seconds(SystemTime::now()) };
     loop {
         ticks.tick().await;
         let snapshot = Arc::clone(&reads.snapshot.borrow());

@@ -21,8 +21,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use nodelb_core::messages;
-use nodelb_kube::apiserver::connection::connect::Register;
+use nodelb_host::messages;
+use nodelb_host::register::Register;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
@@ -197,7 +197,7 @@ impl Connection {
     }
 
     async fn expires(&self, deadline: Option<Instant>) {
-        nodelb_kube::clock::at(deadline).await;
+        nodelb_host::clock::at(deadline).await;
         if lock(&self.slot).is_none() {
             std::future::pending::<()>().await;
         }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use nodelb_core::engine::Round;
-use nodelb_kube::clock::Taken;
+use nodelb_host::clock::Taken;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets, linear_buckets};
 

@@ -22,10 +22,11 @@ use axum::body::Body;
 use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, DATE, HeaderName, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use hyper::{Response, StatusCode};
 use nodelb_core::change::Change;
+use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::Source;
 use nodelb_core::snapshot::Snapshot;
-use nodelb_kube::apiserver::connection::connect::Register;
-use nodelb_kube::clock::Clock;
+use nodelb_host::clock::Clock;
+use nodelb_host::register::Register;
 use tokio::sync::{mpsc, watch};
 
 use crate::http::{Limits, Slots};
@@ -109,7 +110,7 @@ impl View {
     }
 
     fn status(&self, snapshot: &Snapshot) -> LoopStatus {
-        let (moment, now) = (self.clock.now(), SystemTime::now());
+        let (moment, now) = (self.clock.now::<Moment>(), SystemTime::now());
         let age = Duration::from_millis(moment.0.saturating_sub(snapshot.at.0));
         let is_alive = moment.0.saturating_sub(self.health.borrow().heartbeat.0) < STUCK_AFTER;
         LoopStatus {

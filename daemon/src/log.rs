@@ -1,6 +1,6 @@
 //! Writes log lines: to the journal with fields (`SERVICE=`, `FRONTEND=`, `MESSAGE_ID=`) if stderr is connected to it,
 //! otherwise as plain lines to stderr. Owns the subscriber, its level, and the limit of similar lines per minute
-//! ([`limit`]). Other modules decide what to log; [`nodelb_core::messages`] documents what the messages mean.
+//! ([`limit`]). Other modules decide what to log; [`nodelb_host::messages`] documents what the messages mean.
 //!
 //! Logging never waits: a line goes through a bounded [`queue`] to a separate thread, which alone waits for journald or
 //! for the reader of stderr. That thread starts after the capabilities are dropped ([`begin_writing`]), because
@@ -20,9 +20,9 @@ use std::time::Duration;
 use std::{fmt, io, thread};
 
 use limit::{ID_FIELD, Limit};
-use nodelb_core::messages;
-use nodelb_core::output::wrap::printable;
-use nodelb_kube::clock::ticking;
+use nodelb_host::clock::ticking;
+use nodelb_host::messages;
+use nodelb_report::output::wrap::printable;
 use owned::Owned;
 use queue::Queue;
 use tracing::field::{Field, Visit};

@@ -1,16 +1,21 @@
 //! The `nodelb` binary: connects the command line to the implementations of its commands.
 
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::process::ExitCode;
 
 use nodelb::admin::without_daemon;
 use nodelb::config::Config;
 use nodelb::node::Identity;
-use nodelb::sockets::{reaper, sock_diag};
+use nodelb::sockets::reaper;
 use nodelb::{check, cleanup, run};
 use nodelb_cli::Actions;
 use nodelb_cli::endpoints::Configured;
 use nodelb_cli::exit::{Code, Failure};
+use nodelb_core::model::addr::{L4Addr, Protocol};
+use nodelb_host::sock_diag;
 
 fn main() -> ExitCode {
     let actions = Actions {
@@ -19,7 +24,7 @@ fn main() -> ExitCode {
         cleanup: cleanup::cleanup,
         reaper: reaper::run,
         configured,
-        peer: sock_diag::peer,
+        peer,
         stored_state: without_daemon::open,
     };
     nodelb_cli::main(std::env::args_os(), actions)
@@ -39,4 +44,10 @@ fn configured(path: Option<&Path>) -> Result<Configured, Failure> {
         state_directory: state.directory,
         node: node.name.to_string(),
     })
+}
+
+/// The peer of a socket of this process, in the kernel's list.
+fn peer(socket: BorrowedFd<'_>, source: SocketAddr, protocol: Protocol) -> io::Result<Option<L4Addr>> {
+    let peer = sock_diag::peer(socket, source, protocol.number())?;
+    Ok(peer.map(|peer| L4Addr::new(peer.ip().into(), peer.port(), protocol)))
 }

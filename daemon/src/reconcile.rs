@@ -20,12 +20,13 @@ use nodelb_core::change::Change;
 use nodelb_core::datapath::Datapath;
 use nodelb_core::engine::Engine;
 use nodelb_core::history::{Event, Kernel, What};
-use nodelb_core::messages;
+use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::Source;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::MapState;
 use nodelb_core::state::kernel_check::EntryKey;
-use nodelb_kube::clock::{Clock, Taken, at, ticking};
+use nodelb_host::clock::{Clock, Taken, at, ticking};
+use nodelb_host::messages;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, Interval};
 use tracing::{info, warn};
@@ -314,7 +315,7 @@ impl<D: Datapath> Owner<D> {
 
     /// Notifies systemd that everything possible is done, although not every source is synced.
     fn go_without_all(&mut self, state: &mut LoopState) {
-        let is_due = self.clock.now().0 >= READY_WITHOUT_ALL;
+        let is_due = self.clock.now::<Moment>().0 >= READY_WITHOUT_ALL;
         if !is_due || state.was_ready || state.goes_without {
             return;
         }

@@ -13,10 +13,10 @@ use std::{fs, io};
 
 use nodelb_core::engine::Round;
 use nodelb_core::history::{Event, History, Record, Stamp, What};
-use nodelb_core::messages;
-use nodelb_kube::clock::Taken;
-use nodelb_kube::state_file;
-use nodelb_kube::state_file::{Limits, StateFile};
+use nodelb_host::clock::Taken;
+use nodelb_host::messages;
+use nodelb_host::state_file;
+use nodelb_host::state_file::{Limits, StateFile};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tracing::info;

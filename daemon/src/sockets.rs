@@ -1,12 +1,10 @@
 //! Sockets of other processes on this node: those that wait for an answer in vain are ended ([`stale`], by the
-//! [`reaper`]), and those that were bound to a NodePort before are reported ([`bound`]). [`sock_diag`] reads the
-//! kernel's list of sockets, [`conntrack`] that of masqueraded connections, and [`nf_tables`] looks for kube-proxy's rules.
+//! [`reaper`]), and those that were bound to a NodePort before are reported ([`bound`]). [`conntrack`] reads the
+//! kernel's list of masqueraded connections, and [`nf_tables`] looks for kube-proxy's rules.
 
 pub(crate) mod bound;
 pub(crate) mod conntrack;
 mod netfilter;
-pub(crate) mod netlink;
 pub(crate) mod nf_tables;
 pub mod reaper;
-pub mod sock_diag;
 pub mod stale;

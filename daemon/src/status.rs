@@ -4,8 +4,8 @@
 
 use std::net::SocketAddr;
 
-pub use nodelb_core::check::Check;
 use nodelb_core::model::moment::Moment;
+pub use nodelb_report::check::Check;
 
 /// The number of milliseconds without progress after which the reconcile loop counts as stuck. An idle loop runs at
 /// least once a second.

@@ -10,7 +10,7 @@ use nodelb::lb_health::{Bounds, LbHealth, View, start};
 use nodelb::status::Health;
 use nodelb_core::change::Change;
 use nodelb_core::snapshot::Snapshot;
-use nodelb_kube::clock::Clock;
+use nodelb_host::clock::Clock;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 

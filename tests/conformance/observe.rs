@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nodelb_core::explain::trace::Errno as Refusal;
 use nodelb_core::model::addr::{L4Addr, Protocol};
+use nodelb_core::trace::Errno as Refusal;
 use nodelb_prober::{Failure, Transport, exchange};
 use socket2::{Domain, Socket, Type};
 

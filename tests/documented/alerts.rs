@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use nodelb_core::problems::Reason;
+use nodelb_report::problems::Reason;
 use serde::Deserialize;
 
 use crate::expression;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use nodelb::admin::metrics::METRICS;
-use nodelb_core::messages::{FIELDS, MESSAGES};
+use nodelb_host::messages::{FIELDS, MESSAGES};
 
 use crate::daemon::Daemon;
 use crate::manual::{Manual, plain};

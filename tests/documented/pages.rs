@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use nodelb::config::Config;
-use nodelb_core::messages::{FIELDS, MESSAGES};
+use nodelb_host::messages::{FIELDS, MESSAGES};
 
 use crate::daemon::Daemon;
 use crate::prose;

@@ -17,7 +17,7 @@ const DOCUMENTS: [&str; 10] = [
     "contrib/systemd/nodelb.catalog",
     "contrib/prometheus/nodelb.rules.yaml",
     "contrib/grafana/nodelb.json",
-    "daemon/core/src/messages.rs",
+    "daemon/host/src/messages.rs",
 ];
 
 /// These documents, and every page of `docs/`.
@@ -65,7 +65,7 @@ fn metrics_that_are_mentioned_exist() {
 fn is_something_else(word: &str) -> bool {
     let is_versioned = word.trim_start_matches("nodelb_").starts_with(|c: char| c.is_ascii_digit());
     is_versioned
-        || ["nodelb_core", "nodelb_datapath", "nodelb_kube", "nodelb_cli", "nodelb_apiserver", "nodelb_"]
+        || ["nodelb_core", "nodelb_report", "nodelb_host", "nodelb_datapath", "nodelb_kube", "nodelb_cli", "nodelb_apiserver", "nodelb_"]
             .contains(&word)
 }
 

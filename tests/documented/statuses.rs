@@ -3,11 +3,11 @@
 use std::process::Command;
 
 use nodelb_core::compile::select::Choice;
-use nodelb_core::explain::explanation::ConnectResult;
 use nodelb_core::model::service::BackendState;
 use nodelb_core::source_report::SourceState;
 use nodelb_core::state::status::Status;
 use nodelb_kube::apiserver::endpoints::pool::ServerStatus;
+use nodelb_report::explain::explanation::ConnectResult;
 
 /// The first cells of the tables below this heading, without the header rows.
 fn words(page: &str, heading: &str) -> Vec<String> {
@@ -79,11 +79,11 @@ fn status_names_maps_in_memory_and_a_missing_kubeconfig() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_nodelb"));
     command.args(["diagnose", "default/kubernetes", "--admin", &admin, "-o", "json", "--config"]);
     let output = command.arg(daemon.config()).output().expect("the binary starts");
-    let diagnosis: nodelb_core::rows::Diagnosis = serde_json::from_slice(&output.stdout).expect("JSON");
+    let diagnosis: nodelb_report::rows::Diagnosis = serde_json::from_slice(&output.stdout).expect("JSON");
     let cause = &diagnosis.findings[0];
     assert_eq!((output.status.code(), cause.kind.name()), (Some(2), "apiserver-away"), "{diagnosis:#?}");
     assert_eq!(first["cause"], cause.what.as_str());
-    let is_cause = |finding: &&nodelb_core::rows::FindingRow| finding.explained_by.is_none();
+    let is_cause = |finding: &&nodelb_report::rows::FindingRow| finding.explained_by.is_none();
     // The maps of this daemon are in memory, which no other finding explains.
     let causes = diagnosis.findings.iter().filter(is_cause).map(|finding| finding.kind.name());
     assert_eq!(causes.collect::<Vec<_>>(), ["apiserver-away", "not-translated"], "{diagnosis:#?}");

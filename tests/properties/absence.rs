@@ -4,11 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nodelb_core::change::Change;
-use nodelb_core::explain::reports;
-use nodelb_core::explain::trace::{Verdict, trace};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::service::{ServiceName, Source};
 use nodelb_core::state::entries::MapState;
+use nodelb_core::trace::{Verdict, trace};
+use nodelb_report::explain::reports;
 use proptest::prelude::*;
 
 use crate::cases;

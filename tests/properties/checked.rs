@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use nodelb_core::change::Change;
 use nodelb_core::compile::select::Choice;
-use nodelb_core::explain::reports;
 use nodelb_core::filter::Filter;
 use nodelb_core::model::health_check::Quarantine;
 use nodelb_core::model::service::BackendState;
+use nodelb_report::explain::reports;
 use proptest::prelude::*;
 
 use crate::cases;
@@ -33,7 +33,7 @@ proptest! {
         let rows = reports::backends(&snapshot, &Filter::default());
         let ports: BTreeSet<_> = rows.iter().map(|row| (&row.service, &row.port, row.address.protocol, row.address.addr.family())).collect();
         for port in ports {
-            let of_port = |row: &&nodelb_core::explain::rows::BackendReport| {
+            let of_port = |row: &&nodelb_report::explain::rows::BackendReport| {
                 (&row.service, &row.port, row.address.protocol, row.address.addr.family()) == port
             };
             let usable = |state| rows.iter().filter(of_port).filter(move |row| row.choice != Choice::Refused && row.state == state);

@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nodelb_core::change::Change;
-use nodelb_core::explain::trace::{Verdict, trace};
 use nodelb_core::model::addr::{Addr, Family, L4Addr};
 use nodelb_core::model::service::{ServiceName, Source, TrafficPolicy};
 use nodelb_core::state::entries::{MapOp, MapState, ServiceEntry, ServiceId};
+use nodelb_core::trace::{Verdict, trace};
 use proptest::prelude::*;
 
 use crate::cases;

@@ -2,12 +2,12 @@
 
 use nodelb_core::change::Change;
 use nodelb_core::compile::select::Choice;
-use nodelb_core::explain::reports;
-use nodelb_core::explain::rows::FrontendReport;
-use nodelb_core::explain::trace::{self, Verdict};
 use nodelb_core::filter::Filter;
 use nodelb_core::model::service::FrontendKind;
 use nodelb_core::state::dump::dump;
+use nodelb_core::trace::{self, Verdict};
+use nodelb_report::explain::reports;
+use nodelb_report::explain::rows::FrontendReport;
 use proptest::prelude::*;
 
 use crate::cases;

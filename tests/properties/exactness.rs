@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 
 use nodelb_core::change::Change;
 use nodelb_core::compile::guard::Guard;
-use nodelb_core::explain::reports;
 use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
 };
+use nodelb_report::explain::reports;
 use proptest::prelude::*;
 
 use crate::cases;

@@ -6,12 +6,12 @@ use std::collections::BTreeSet;
 use nodelb_core::change::Change;
 use nodelb_core::datapath::{Datapath, Limits};
 use nodelb_core::engine::EngineSizes;
-use nodelb_core::explain::explanation::{self, Client, ConnectResult};
-use nodelb_core::explain::reports;
-use nodelb_core::explain::trace::{Errno, Verdict, admits, trace};
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::service::FrontendKind;
 use nodelb_core::state::entries::backends_of;
+use nodelb_core::trace::{Errno, Verdict, admits, trace};
+use nodelb_report::explain::explanation::{self, Client, ConnectResult};
+use nodelb_report::explain::reports;
 use proptest::prelude::*;
 
 use crate::cases;

@@ -4,8 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nodelb_core::change::Change;
-use nodelb_core::explain::reports;
-use nodelb_core::explain::trace::{Verdict, trace};
 use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::model::node::NodeFacts;
@@ -15,6 +13,8 @@ use nodelb_core::model::service::{
 };
 use nodelb_core::state::entries::MapState;
 use nodelb_core::state::status::Status;
+use nodelb_core::trace::{Verdict, trace};
+use nodelb_report::explain::reports;
 use proptest::prelude::*;
 use proptest::sample::select;
 

@@ -3,12 +3,12 @@
 //! independently, from the sources alone.
 
 use nodelb_core::change::Change;
-use nodelb_core::explain::reports;
-use nodelb_core::explain::trace::{Verdict, refuses_bind, trace};
 use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::service::{FrontendKind, ServiceName};
 use nodelb_core::state::entries::MapState;
+use nodelb_core::trace::{Verdict, refuses_bind, trace};
+use nodelb_report::explain::reports;
 use proptest::prelude::*;
 
 use crate::cases;

@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use ipnet::IpNet;
 use nodelb_core::change::Change;
 use nodelb_core::compile::guard::Guard;
-use nodelb_core::explain::trace::{Verdict, trace};
 use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::model::node::NodeFacts;
 use nodelb_core::model::service::FrontendKind;
+use nodelb_core::trace::{Verdict, trace};
 use proptest::prelude::*;
 use proptest::sample::select;
 

@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nodelb_core::change::Change;
-use nodelb_core::explain::reports;
-use nodelb_core::explain::rows::FrontendReport;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::service::{
     FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, Source,
 };
+use nodelb_report::explain::reports;
+use nodelb_report::explain::rows::FrontendReport;
 use proptest::prelude::*;
 use proptest::sample::select;
 

@@ -6,10 +6,10 @@ use std::fmt;
 
 use nodelb_core::compile::guard::Guard;
 use nodelb_core::datapath::Limits;
-use nodelb_core::explain::trace::{Errno, Verdict, trace};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{MapState, ServiceId};
+use nodelb_core::trace::{Errno, Verdict, trace};
 
 use crate::model::Maps;
 use crate::outside_model::{Attempt, Frame, Met};

@@ -7,8 +7,6 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use nodelb_core::explain::outside::{OutsideVerdict, trace_outside};
-use nodelb_core::explain::trace::{Errno, Verdict as Traced, trace};
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::uplink::Uplink;
@@ -18,6 +16,8 @@ use nodelb_core::packets::key::Side;
 use nodelb_core::packets::node::{Packet, Verdict};
 use nodelb_core::packets::translate::translate;
 use nodelb_core::state::entries::{MapState, ServiceId};
+use nodelb_core::trace::{Errno, Verdict as Traced, trace};
+use nodelb_report::explain::outside::{OutsideVerdict, trace_outside};
 
 use crate::frame::described;
 use crate::world::World;

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use nodelb_core::explain::summary::Summary;
 use nodelb_core::history::History;
 use nodelb_core::model::service::Source;
 use nodelb_core::model::time::{Clocks, Time};
-use nodelb_core::problems::{Observed, Problem, Severity, problems};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::{SourceReport, SourceState};
+use nodelb_report::explain::summary::Summary;
+use nodelb_report::problems::{Observed, Problem, Severity, problems};
 
 use crate::runner::File;
 

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 
 use nix::errno::Errno;
 use nodelb_core::datapath::Datapath as _;
-use nodelb_core::explain::trace::{self, Verdict, destination, trace};
 use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::state::entries::{FrontendEntry, MapOp, MapState, ServiceEntry, ServiceId};
+use nodelb_core::trace::{self, Verdict, destination, trace};
 
 use crate::pod::Pod;
 

@@ -4,9 +4,9 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use nodelb_core::explain::trace::{Verdict, is_answer, trace};
 use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::state::entries::{MapOp, MapState, ServiceEntry};
+use nodelb_core::trace::{Verdict, is_answer, trace};
 use rustix::net::connect_unspec;
 
 use nodelb_datapath::Options;

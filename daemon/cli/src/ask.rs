@@ -10,11 +10,11 @@ use clap_complete::engine::ArgValueCompleter;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::service::{FrontendKind, ServiceName};
 use nodelb_core::model::time::Time;
-use nodelb_core::output::table::Style;
-use nodelb_core::rows::{
+use nodelb_core::state::status::Status;
+use nodelb_report::output::table::Style;
+use nodelb_report::rows::{
     Answer, Backends, Connections as ConnectionsAnswer, Drops as DropsAnswer, Frontends as FrontendsAnswer, Services,
 };
-use nodelb_core::state::status::Status;
 
 use super::client::{self, At};
 use super::follow::{self, Followed};

@@ -14,7 +14,7 @@ use hyper::client::conn::http1;
 use hyper::header::{CONNECTION, HOST};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use nodelb_kube::clock::ticking;
+use nodelb_host::clock::ticking;
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};

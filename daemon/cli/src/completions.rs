@@ -10,7 +10,7 @@ use clap::{Args, CommandFactory};
 use clap_complete::engine::CompletionCandidate;
 use clap_complete::env::Shells;
 use clap_complete::{CompleteEnv, Shell};
-use nodelb_core::rows::Services;
+use nodelb_report::rows::Services;
 
 use super::CommandLine;
 use super::client::{self, At};

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use nodelb_core::model::time::Time;
-use nodelb_core::rows::{Answer, ConnectTestRow, Diagnosis, FindingKind, FindingSeverity};
+use nodelb_report::rows::{Answer, ConnectTestRow, Diagnosis, FindingKind, FindingSeverity};
 
 use self::facts::{Facts, Outcome};
 use crate::ask::{self, Colour, Format};

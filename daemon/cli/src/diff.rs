@@ -2,7 +2,7 @@
 //! are any.
 
 use clap::Args;
-use nodelb_core::rows::{DiffAnswer, DifferenceRow};
+use nodelb_report::rows::{DiffAnswer, DifferenceRow};
 
 use super::ask::{DaemonAddresses, decode};
 use crate::exit::{Code, Failure};

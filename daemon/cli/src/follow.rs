@@ -3,8 +3,8 @@
 use std::marker::PhantomData;
 
 use nodelb_core::model::calendar::utc;
-use nodelb_core::output::table::{Cell, Lines, Style, Table};
-use nodelb_core::rows::{self, Frontends, HistoryAnswer, HistoryRow, Row};
+use nodelb_report::output::table::{Cell, Lines, Style, Table};
+use nodelb_report::rows::{self, Frontends, HistoryAnswer, HistoryRow, Row};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 

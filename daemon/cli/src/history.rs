@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
-use nodelb_core::output::durations;
-use nodelb_core::rows::HistoryAnswer;
+use nodelb_core::durations;
+use nodelb_report::rows::HistoryAnswer;
 
 use super::ask::{DaemonAddresses, Format, decode, now};
 use super::names;

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use nodelb_core::rows::{Apiservers, Backends, ConfigAnswer, Devices, Maps, Names, Services, Sources};
+use nodelb_report::rows::{Apiservers, Backends, ConfigAnswer, Devices, Maps, Names, Services, Sources};
 
 pub mod ask;
 pub mod client;

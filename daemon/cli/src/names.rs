@@ -3,7 +3,7 @@
 
 use nodelb_core::history::What;
 use nodelb_core::model::service::{ServiceName, is_name_part};
-use nodelb_core::rows::{HistoryAnswer, HistoryRow};
+use nodelb_report::rows::{HistoryAnswer, HistoryRow};
 use serde::Deserialize;
 
 use super::ask::{Asking, Parameter, decode, now};

@@ -20,9 +20,9 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use nodelb_core::text;
+use nodelb_host::clock::ticking;
 use nodelb_kube::apiserver::connection::error::LinkError;
 use nodelb_kube::apiserver::one_shot::{ConnectError, Connected, OneShotClient};
-use nodelb_kube::clock::ticking;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};

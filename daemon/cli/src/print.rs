@@ -5,8 +5,8 @@ use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::os::fd::AsFd;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nodelb_core::output::table::COLOURS;
 use nodelb_core::text;
+use nodelb_report::output::table::COLOURS;
 
 use crate::exit::{Code, Failure};
 

@@ -3,8 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use nodelb_core::problems::Severity;
-use nodelb_core::status_report::StatusReport;
+use nodelb_report::problems::Severity;
+use nodelb_report::status_report::StatusReport;
 
 use super::ask::{Asking, decode};
 use crate::exit::Failure;

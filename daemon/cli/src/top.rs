@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
-use nodelb_core::rows::{Answer, Counters, Rates};
+use nodelb_report::rows::{Answer, Counters, Rates};
 
 use super::ask::{Asking, Format, Parameter, decode, now};
 use super::history::duration;

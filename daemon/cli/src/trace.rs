@@ -6,7 +6,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use clap::Args;
 use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter, CompletionCandidate};
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
-use nodelb_core::rows::{Frontends, HistoryRow, TraceAnswer};
+use nodelb_report::rows::{Frontends, HistoryRow, TraceAnswer};
 
 use super::ask::{Asking, Format, Parameter, decode};
 use super::print::print;

@@ -16,24 +16,29 @@ use crate::state::status::Status;
 
 /// One service's claim to one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Claim {
+pub struct Claim {
     /// The service port that claims the address.
-    pub(crate) key: Arc<PortKey>,
+    pub key: Arc<PortKey>,
     /// The file that describes the service; empty for Kubernetes.
-    pub(crate) file: Arc<str>,
-    pub(crate) source: Source,
-    pub(crate) created: Option<u64>,
-    pub(crate) kind: FrontendKind,
-    pub(crate) inside_local: bool,
-    pub(crate) outside_local: bool,
+    pub file: Arc<str>,
+    /// The source that describes the service.
+    pub source: Source,
+    /// The creation time of the service in seconds since 1970, if known.
+    pub created: Option<u64>,
+    /// The kind of the address.
+    pub kind: FrontendKind,
+    /// Whether clients on the node get a backend on this node only.
+    pub inside_local: bool,
+    /// The same for clients outside the node.
+    pub outside_local: bool,
     /// Whether clients outside the node may connect to the address.
-    pub(crate) is_outside: bool,
+    pub is_outside: bool,
     /// Whether only those in the service's source ranges may.
-    pub(crate) has_ranges: bool,
+    pub has_ranges: bool,
     /// The service id of the port, or the reason why the claim can never own the address, regardless of other claims.
-    pub(crate) target: Result<ServiceId, Arc<Refusal>>,
+    pub target: Result<ServiceId, Arc<Refusal>>,
     /// The time since which the claim has existed unchanged.
-    pub(crate) since: Moment,
+    pub since: Moment,
 }
 
 impl Claim {
@@ -73,7 +78,7 @@ impl Claim {
     }
 
     /// The name of the service, with its file if it has one.
-    pub(crate) fn described(&self) -> String {
+    pub fn described(&self) -> String {
         match &*self.file {
             "" => self.key.service.to_string(),
             file => format!("{} ({file})", self.key.service),
@@ -109,7 +114,7 @@ impl Incumbent {
 
 /// Why one description of a service takes precedence over another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Precedence {
+pub enum Precedence {
     /// It is in a local file without a creation time, and counts as older than anything in Kubernetes.
     LocalFile,
     /// Its creation time is earlier.
@@ -120,7 +125,7 @@ pub(crate) enum Precedence {
 
 impl Precedence {
     /// Compares two descriptions, each with its source and creation time; `first` is the one that takes precedence.
-    pub(crate) fn between(first: (Source, Option<u64>), other: (Source, Option<u64>)) -> Self {
+    pub fn between(first: (Source, Option<u64>), other: (Source, Option<u64>)) -> Self {
         let is_local = first == (Source::Files, None) && other.0 == Source::Kubernetes && other.1.is_some();
         match () {
             () if is_local => Self::LocalFile,
@@ -132,22 +137,26 @@ impl Precedence {
 
 /// A frontend address: its claims in order of precedence, and the state of the first one in the maps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Row {
+pub struct Row {
     claims: SmallVec<[Claim; 1]>,
-    pub(crate) status: RowStatus,
+    /// The state of the first claim.
+    pub status: RowStatus,
 }
 
 /// The status of the owner's claim, regardless of whether it has healthy backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RowStatus {
-    pub(crate) status: Status,
-    pub(crate) since: Moment,
-    pub(crate) error: Option<Arc<str>>,
+pub struct RowStatus {
+    /// Whether connections reach a backend, and if not, why.
+    pub status: Status,
+    /// The time since which it has this status.
+    pub since: Moment,
+    /// Why the status is not OK.
+    pub error: Option<Arc<str>>,
 }
 
 impl RowStatus {
     /// The initial status of a claim: usually the round that plans an operation also completes it.
-    pub(crate) fn ok(since: Moment) -> Self {
+    pub fn ok(since: Moment) -> Self {
         Self { status: Status::Ok, since, error: None }
     }
 }
@@ -188,28 +197,28 @@ impl Row {
     }
 
     /// Whether this is the only claim, except for its age, and owns the address.
-    pub(crate) fn has_only(&self, claim: &Claim) -> bool {
+    pub fn has_only(&self, claim: &Claim) -> bool {
         matches!(&*self.claims, [known] if known.target.is_ok() && known.says_the_same(claim))
     }
 
     /// The claims in order of precedence, the owner first.
-    pub(crate) fn claims(&self) -> &[Claim] {
+    pub fn claims(&self) -> &[Claim] {
         &self.claims
     }
 
     /// The admissible claims that wait for the owner.
-    pub(crate) fn waiting(&self) -> impl Iterator<Item = (usize, &Claim)> {
+    pub fn waiting(&self) -> impl Iterator<Item = (usize, &Claim)> {
         self.claims.iter().enumerate().skip(1).filter(|(_, claim)| claim.target.is_ok())
     }
 
     /// The claim that is in effect, if any claim is admissible.
-    pub(crate) fn owner(&self) -> Option<(&Claim, ServiceId)> {
+    pub fn owner(&self) -> Option<(&Claim, ServiceId)> {
         let first = self.claims.first()?;
         first.target.as_ref().ok().map(|id| (first, *id))
     }
 
     /// The entry that the maps should contain for the address.
-    pub(crate) fn entry(&self) -> Option<FrontendEntry> {
+    pub fn entry(&self) -> Option<FrontendEntry> {
         self.owner().map(|(claim, service)| FrontendEntry {
             service,
             inside_local: claim.inside_local,
@@ -218,13 +227,13 @@ impl Row {
     }
 
     /// The entry that `outside` should contain for the address.
-    pub(crate) fn outside(&self) -> Option<OutsideEntry> {
+    pub fn outside(&self) -> Option<OutsideEntry> {
         let (claim, service) = self.owner().filter(|(claim, _)| claim.is_outside)?;
         Some(OutsideEntry { service, local: claim.outside_local, has_ranges: claim.has_ranges })
     }
 
     /// The status of the claim at this position, regardless of whether it has healthy backends.
-    pub(crate) fn status_of(&self, place: usize, address: L4Addr) -> RowStatus {
+    pub fn status_of(&self, place: usize, address: L4Addr) -> RowStatus {
         let claim = &self.claims[place];
         let (status, error) = match (&claim.target, self.owner()) {
             (Err(refusal), _) => (Status::Refused, refusal.to_string()),

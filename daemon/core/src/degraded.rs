@@ -24,7 +24,7 @@ pub struct Degraded {
 
 /// The service ports without a healthy backend, by id. Cloning is cheap.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct DegradedPorts(OrdMap<ServiceId, Arc<Degraded>>);
+pub struct DegradedPorts(OrdMap<ServiceId, Arc<Degraded>>);
 
 impl DegradedPorts {
     /// Records the state of a port that was compiled; `None` if it has a healthy backend. A port that stays in the same
@@ -45,11 +45,13 @@ impl DegradedPorts {
         }
     }
 
-    pub(crate) fn get(&self, id: ServiceId) -> Option<&Arc<Degraded>> {
+    /// The state of the port with this id, if it is degraded.
+    pub fn get(&self, id: ServiceId) -> Option<&Arc<Degraded>> {
         self.0.get(&id)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (ServiceId, &Arc<Degraded>)> {
+    /// Every port that is degraded.
+    pub fn iter(&self) -> impl Iterator<Item = (ServiceId, &Arc<Degraded>)> {
         self.0.iter().map(|(id, degraded)| (*id, degraded))
     }
 }

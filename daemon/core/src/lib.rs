@@ -11,30 +11,28 @@
 #![forbid(unsafe_code)]
 
 pub mod change;
-pub mod check;
-mod claims;
+pub mod claims;
 pub mod compile;
 pub mod config;
 pub mod datapath;
 pub mod degraded;
-mod diagnosis_text;
+pub mod difference;
+pub mod durations;
 pub mod engine;
-pub mod explain;
 pub mod filter;
 pub mod history;
 pub mod holds;
 pub mod memory;
-pub mod messages;
 pub mod model;
-pub mod output;
 pub mod packets;
-pub mod problems;
-pub mod rows;
 pub mod snapshot;
 pub mod source_report;
 pub mod stale;
 pub mod state;
-pub mod status_report;
-pub mod status_text;
 pub mod table;
 pub mod text;
+pub mod trace;
+
+#[cfg(test)]
+#[path = "tests/claimed.rs"]
+mod claimed;

@@ -9,7 +9,7 @@ pub mod choice;
 pub mod connections;
 pub mod extensions;
 mod forward;
-pub(crate) mod frontend;
+pub mod frontend;
 pub mod headers;
 mod hook_state;
 mod icmp;

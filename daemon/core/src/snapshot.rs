@@ -41,16 +41,22 @@ pub struct Snapshot {
     pub stale_generation: StaleGeneration,
     /// The desired state, except that NodePorts are answered only on those node addresses that the maps contain. This
     /// is the state that clients see.
-    pub(crate) answering: Desired,
-    pub(crate) failed_node_addrs: OrdMap<Addr, MapError>,
-    pub(crate) config: Arc<EngineConfig>,
-    pub(crate) facts: Facts,
-    pub(crate) rows: OrdMap<L4Addr, Arc<Row>>,
-    pub(crate) owners: IdMap<IdOwner>,
+    pub answering: Desired,
+    /// Node addresses that the maps did not accept, each with the error.
+    pub failed_node_addrs: OrdMap<Addr, MapError>,
+    /// The configuration of the engine.
+    pub config: Arc<EngineConfig>,
+    /// The facts of the node and of the sources.
+    pub facts: Facts,
+    /// The claims to each address, and their state.
+    pub rows: OrdMap<L4Addr, Arc<Row>>,
+    /// The service port of each id.
+    pub owners: IdMap<IdOwner>,
     pub(crate) holds: Holds,
-    pub(crate) degraded: DegradedPorts,
+    /// The ports without a healthy backend.
+    pub degraded: DegradedPorts,
     /// Sources that were used before the start and are not configured.
-    pub(crate) absent: BTreeSet<Source>,
+    pub absent: BTreeSet<Source>,
 }
 
 /// The services with rows of `/frontends` that may differ between two snapshots.
@@ -104,7 +110,7 @@ impl Snapshot {
     }
 
     /// The status of the claim at this position of the row.
-    pub(crate) fn status_of(&self, row: &Row, place: usize, address: L4Addr) -> RowStatus {
+    pub fn status_of(&self, row: &Row, place: usize, address: L4Addr) -> RowStatus {
         let mut status = row.status_of(place, address);
         if status.status == Status::Ok
             && let Some((worse, since)) = self.lack_of_backends(&row.claims()[place])
@@ -119,19 +125,19 @@ impl Snapshot {
 
     /// Why the source of the service cannot tell its current backends, such as `DNS A record of web.example.com:
     /// 192.0.2.53:53 answers SERVFAIL`; `None` if it can.
-    pub(crate) fn source_problem(&self, service: &ServiceName) -> Option<String> {
+    pub fn source_problem(&self, service: &ServiceName) -> Option<String> {
         let (_, slices) = self.facts.owner(service)?;
         slices.iter().find_map(|slice| Some(format!("{}: {}", slice.origin.object, slice.problem.as_deref()?)))
     }
 
     /// Whether the port of this claim has no healthy backend, on this node or elsewhere.
-    pub(crate) fn is_degraded(&self, claim: &Claim) -> bool {
+    pub fn is_degraded(&self, claim: &Claim) -> bool {
         claim.target.as_ref().is_ok_and(|id| self.degraded.get(*id).is_some())
     }
 
     /// [`Status::NoBackends`] or [`Status::LastResort`] if the port of this claim has no healthy backend for clients on
     /// this node, and the time since which this is so.
-    pub(crate) fn lack_of_backends(&self, claim: &Claim) -> Option<(Status, Moment)> {
+    pub fn lack_of_backends(&self, claim: &Claim) -> Option<(Status, Moment)> {
         let id = claim.target.as_ref().ok()?;
         if let Some(degraded) = self.degraded.get(*id) {
             return Some((degraded.status, degraded.since));
@@ -160,13 +166,13 @@ impl Snapshot {
     }
 
     /// The addresses that the service claims, according to the description that takes precedence.
-    pub(crate) fn addresses_of(&self, name: &ServiceName) -> BTreeSet<L4Addr> {
+    pub fn addresses_of(&self, name: &ServiceName) -> BTreeSet<L4Addr> {
         let ports = self.facts.owner(name).into_iter().flat_map(|(service, _)| &service.ports);
         ports.flat_map(|port| port.frontends.iter().map(|frontend| frontend.l4(port.protocol))).collect()
     }
 
     /// The descriptions of each service in a report, in the order of their names.
-    pub(crate) fn described<'a>(&'a self, filter: &'a Filter) -> Box<dyn Iterator<Item = Described<'a>> + 'a> {
+    pub fn described<'a>(&'a self, filter: &'a Filter) -> Box<dyn Iterator<Item = Described<'a>> + 'a> {
         match &filter.service {
             Some(name) => Box::new(self.facts.description(name).into_iter()),
             None => Box::new(self.facts.described().filter(|(of, _)| filter.accepts(&of[0].name))),
@@ -174,7 +180,7 @@ impl Snapshot {
     }
 
     /// Whether NodePorts of the family are to be answered on any address.
-    pub(crate) fn answers_nodeports(&self, family: Family) -> bool {
+    pub fn answers_nodeports(&self, family: Family) -> bool {
         self.desired.node_addrs.iter().any(|addr| addr.family() == family)
     }
 
@@ -183,7 +189,11 @@ impl Snapshot {
         !self.config.unchecked_sources.contains(&source)
     }
 
-    pub(crate) fn check(&self, backend: L4Addr, source: Source) -> Result<(), BackendRefusal> {
+    /// Whether nodelb may use the backend of a service of this source.
+    ///
+    /// # Errors
+    /// If it may not, the reason.
+    pub fn check(&self, backend: L4Addr, source: Source) -> Result<(), BackendRefusal> {
         self.config.guard.check_backend(backend, source, self.facts.apiservers())
     }
 
@@ -195,7 +205,7 @@ impl Snapshot {
     }
 
     /// The number of service ports in the maps that no source describes.
-    pub(crate) fn unowned(&self) -> usize {
+    pub fn unowned(&self) -> usize {
         let ids = self.realised.services.keys().filter(|id| *id != ServiceId::CANARY);
         ids.filter(|id| !self.owners.contains_key(id)).count()
     }
@@ -272,7 +282,3 @@ fn sides<'a, K, V>(item: &DiffItem<'a, 'a, K, V>) -> [Option<&'a V>; 2] {
         DiffItem::Update { old: (_, old), new: (_, new) } => [Some(*old), Some(*new)],
     }
 }
-
-#[cfg(test)]
-#[path = "tests/snapshot.rs"]
-mod tests;

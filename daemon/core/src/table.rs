@@ -316,14 +316,14 @@ impl Table {
 }
 
 /// The key of a difference between two maps.
-pub(crate) fn key_of<'a, K, V>(item: &DiffItem<'a, 'a, K, V>) -> &'a K {
+pub fn key_of<'a, K, V>(item: &DiffItem<'a, 'a, K, V>) -> &'a K {
     match item {
         DiffItem::Add(key, _) | DiffItem::Remove(key, _) | DiffItem::Update { new: (key, _), .. } => key,
     }
 }
 
 /// The descriptions of a service in order of precedence, at least one, and the slices of the source of the first one.
-pub(crate) type Described<'a> = (&'a [Arc<Service>], &'a [Arc<Slice>]);
+pub type Described<'a> = (&'a [Arc<Service>], &'a [Arc<Slice>]);
 
 impl Facts {
     /// The description of the service that takes precedence, and the slices of the same source in name order.
@@ -348,12 +348,12 @@ impl Facts {
     }
 
     /// The descriptions of each described service, in the order of their names.
-    pub(crate) fn described(&self) -> impl Iterator<Item = Described<'_>> {
+    pub fn described(&self) -> impl Iterator<Item = Described<'_>> {
         self.records.values().filter_map(|record| Some((&*record.claims, record.owner()?.1)))
     }
 
     /// The descriptions of the service; `None` if no source describes it.
-    pub(crate) fn description(&self, name: &ServiceName) -> Option<Described<'_>> {
+    pub fn description(&self, name: &ServiceName) -> Option<Described<'_>> {
         let record = self.records.get(name)?;
         Some((&record.claims, record.owner()?.1))
     }
@@ -426,7 +426,7 @@ impl Facts {
     }
 
     /// The description of the service that takes precedence; `None` if it does not ask for health checks.
-    pub(crate) fn checked(&self, name: &ServiceName) -> Option<&Arc<Service>> {
+    pub fn checked(&self, name: &ServiceName) -> Option<&Arc<Service>> {
         self.checked.get(name)
     }
 

@@ -49,7 +49,7 @@ pub fn is_control(c: char) -> bool {
 }
 
 /// An absent value for an empty text.
-pub(crate) fn filled(text: &str) -> Option<String> {
+pub fn filled(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 

@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
-use nodelb_core::output::table::Style;
+use nodelb_report::output::table::Style;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::follow::{ChangeStream, OutputFormat};

@@ -1,7 +1,7 @@
 //! `/counters`: the number of connections of each service port, as the kernel has counted them.
 
 use nodelb_core::filter::Filter;
-use nodelb_core::rows::{CounterRow, Counters};
+use nodelb_report::rows::{CounterRow, Counters};
 
 use super::state::AdminState;
 

@@ -1,6 +1,6 @@
 //! `/devices`: whether packets of clients outside the node are translated, and at which network devices.
 
-use nodelb_core::rows::{DeviceRow, Devices, PacketsRow, ROLES};
+use nodelb_report::rows::{DeviceRow, Devices, PacketsRow, ROLES};
 
 use super::state::AdminState;
 use crate::devices::mode::Activity;

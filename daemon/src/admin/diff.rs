@@ -5,12 +5,12 @@ use std::thread;
 use std::time::Duration;
 
 use axum::http::StatusCode;
-use nodelb_core::explain::differences::{self, ATTACHED_AGAIN, NextCheck};
-use nodelb_core::explain::reports;
-use nodelb_core::explain::rows::{Between, Difference};
+use nodelb_core::difference::{Between, Difference};
 use nodelb_core::filter::Filter;
-use nodelb_core::rows::{ComparedRow, DiffAnswer, DifferenceRow};
 use nodelb_core::source_report::SourceReport;
+use nodelb_report::explain::differences::{self, ATTACHED_AGAIN, NextCheck};
+use nodelb_report::explain::reports;
+use nodelb_report::rows::{ComparedRow, DiffAnswer, DifferenceRow};
 
 use super::maps::held;
 use super::query::{Problem, Query};

@@ -11,16 +11,16 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use futures_util::stream;
-use nodelb_core::explain::reports;
-use nodelb_core::explain::rows::FrontendReport;
 use nodelb_core::filter::Filter;
 use nodelb_core::history::{History, Record};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::calendar::utc;
 use nodelb_core::model::service::{FrontendKind, ServiceName};
-use nodelb_core::output::table::{Cell, Lines, Style, Table};
-use nodelb_core::rows::{self, FrontendRow, Frontends as FrontendsAnswer, HistoryAnswer, HistoryRow, PacketRow, Row};
 use nodelb_core::snapshot::{ChangedServices, Snapshot};
+use nodelb_report::explain::reports;
+use nodelb_report::explain::rows::FrontendReport;
+use nodelb_report::output::table::{Cell, Lines, Style, Table};
+use nodelb_report::rows::{self, FrontendRow, Frontends as FrontendsAnswer, HistoryAnswer, HistoryRow, PacketRow, Row};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
 

@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use nodelb_core::explain::reports;
 use nodelb_core::filter::Filter;
 use nodelb_core::history::{History, Record};
 use nodelb_core::model::service::ServiceName;
-use nodelb_core::rows::HistoryRow;
 use nodelb_core::snapshot::Snapshot;
+use nodelb_report::explain::reports;
+use nodelb_report::rows::HistoryRow;
 
 /// Returns the records that match the filter, the oldest first. An address matches the records that name it, and those
 /// of every service with a frontend at it.

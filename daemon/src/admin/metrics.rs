@@ -7,15 +7,15 @@ use std::{fmt, fs};
 
 use nix::sys::resource::{Resource, getrlimit};
 use nodelb_core::datapath::Count;
-use nodelb_core::explain::rows::Counts;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{BackendState, Source};
-use nodelb_core::problems::{Problem, Reason, Severity};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::state::kernel_check::DriftKind;
 use nodelb_core::state::status::Status;
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
+use nodelb_report::explain::rows::Counts;
+use nodelb_report::problems::{Problem, Reason, Severity};
 
 use super::maps::usage;
 use super::state::{AdminState, Now, latest};

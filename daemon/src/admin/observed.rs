@@ -2,8 +2,8 @@
 //! whether something is wrong uses.
 
 use nodelb_core::model::time::{Clocks, Time};
-use nodelb_core::problems::{self, ApiserverState, Observed, Problem, TableUsage};
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
+use nodelb_report::problems::{self, ApiserverState, Observed, Problem, TableUsage};
 
 use super::maps::{MapUsage, usage};
 use super::metrics::open_files;

@@ -1,5 +1,5 @@
 //! `/openapi.json`: the description of the API in OpenAPI 3.1, generated from the route table. Owns the translation;
-//! every fact comes from a [`Route`], a [`Parameter`] or the type of an answer ([`nodelb_core::rows`]).
+//! every fact comes from a [`Route`], a [`Parameter`] or the type of an answer ([`nodelb_report::rows`]).
 
 use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;

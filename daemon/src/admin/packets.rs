@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use nodelb_core::rows::{DIRECTIONS, LINKS, PacketRow, Packets as PacketsAnswer, WatcherRow};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_datapath::packets::{Captured, PacketEvent, unix_micros};
+use nodelb_report::rows::{DIRECTIONS, LINKS, PacketRow, Packets as PacketsAnswer, WatcherRow};
 use tokio::sync::watch;
 
 use super::connections::requested_ids;

@@ -9,12 +9,12 @@ use std::str::FromStr;
 use axum::extract::Query as RawQuery;
 use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, StatusCode, Uri};
-use nodelb_core::explain::explanation::Client;
 use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::model::names::NoSuchName;
 use nodelb_core::model::service::FrontendKind;
 use nodelb_core::state::status::Status;
+use nodelb_report::explain::explanation::Client;
 
 use crate::document::nearest;
 

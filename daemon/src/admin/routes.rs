@@ -4,12 +4,12 @@
 use std::slice;
 
 use axum::http::StatusCode;
-use nodelb_core::rows::{
+use nodelb_report::rows::{
     self, Apiservers, Backends, ConfigAnswer, Connections, Counters, Dated, Devices, DiffAnswer, Drops, Frontends,
     Healthz, HistoryAnswer, Maps, Names, Packets, Readyz, Rendered, RouteRow, Routes, Services, Sources, TraceAnswer,
     listed,
 };
-use nodelb_core::status_report::StatusReport;
+use nodelb_report::status_report::StatusReport;
 use schemars::{Schema, SchemaGenerator};
 
 use super::follow::ChangeStream;

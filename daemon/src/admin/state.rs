@@ -4,13 +4,13 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::SystemTime;
 
-use nodelb_core::explain::summary::Summary;
 use nodelb_core::history::History;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
+use nodelb_host::clock::{Clock, unix_seconds};
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
-use nodelb_kube::clock::{Clock, unix_seconds};
+use nodelb_report::explain::summary::Summary;
 use tokio::sync::watch;
 
 use crate::checks::CheckReport;

@@ -1,7 +1,7 @@
 //! `/status`: the state of the daemon and the node on one screen. It summarises other routes and has no facts of its
 //! own.
 
-use nodelb_core::status_report::{ApiserverSummary, ChangeSummary, MAX_CHANGES, SourceSummary, StatusReport};
+use nodelb_report::status_report::{ApiserverSummary, ChangeSummary, MAX_CHANGES, SourceSummary, StatusReport};
 
 use super::observed::apiserver;
 use super::state::{AdminState, Now};

@@ -1,24 +1,24 @@
 //! `/trace`: the path of a connection in sentences, and as columns for programs. The core decides what happens and why
-//! ([`nodelb_core::explain::explanation`]); this module owns the wording.
+//! ([`nodelb_report::explain::explanation`]); this module owns the wording.
 
 use std::os::unix::fs::MetadataExt;
 
 use axum::http::StatusCode;
-use nodelb_core::explain::explanation;
-use nodelb_core::explain::explanation::{
-    Candidate, Client, ClientAddress, ConnectResult, Explanation, MatchedFrontend, NearMatch, ViewKind, ViewReason,
-};
-use nodelb_core::explain::rows::FrontendReport;
-use nodelb_core::explain::trace::Errno;
+use nodelb_core::durations;
 use nodelb_core::history::History;
 use nodelb_core::holds::says_emptied;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::TrafficPolicy;
-use nodelb_core::output::durations;
-use nodelb_core::rows::{HistoryRow, StepRow, TraceAnswer, TraceBackendRow, VerdictRow};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::status::Status;
+use nodelb_core::trace::Errno;
+use nodelb_report::explain::explanation;
+use nodelb_report::explain::explanation::{
+    Candidate, Client, ClientAddress, ConnectResult, Explanation, MatchedFrontend, NearMatch, ViewKind, ViewReason,
+};
+use nodelb_report::explain::rows::FrontendReport;
+use nodelb_report::rows::{HistoryRow, StepRow, TraceAnswer, TraceBackendRow, VerdictRow};
 
 use super::query::{Problem, Query, TraceFrom};
 use super::state::Now;

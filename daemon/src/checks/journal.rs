@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use nodelb_core::messages;
+use nodelb_host::messages;
 use tracing::{info, warn};
 
 use super::board::Transition;

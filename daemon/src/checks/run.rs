@@ -13,9 +13,9 @@ use nodelb_core::compile::guard::Guard;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::node::NodeFacts;
-use nodelb_kube::apiserver::connection::connect::Register;
-use nodelb_kube::clock::{at, ticking};
-use nodelb_kube::state_file::{Limits, SavedState};
+use nodelb_host::clock::{at, ticking};
+use nodelb_host::register::Register;
+use nodelb_host::state_file::{Limits, SavedState};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 

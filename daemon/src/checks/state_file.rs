@@ -7,12 +7,12 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
-use nodelb_core::messages;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::health_check::Quarantine;
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::text::is_control;
-use nodelb_kube::state_file::{self, Limits, SavedState, StateFile};
+use nodelb_host::messages;
+use nodelb_host::state_file::{self, Limits, SavedState, StateFile};
 use serde::{Deserialize, Serialize};
 use tracing::info;
 

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ipnet::IpNet;
+use nodelb_core::durations;
 use nodelb_core::model::addr::{Addr, parse_net};
 use nodelb_core::model::node::NodePortAddress;
-use nodelb_core::output::durations;
 use nodelb_kube::apiserver::credentials::credstore;
 use serde::{Deserialize, Deserializer};
 

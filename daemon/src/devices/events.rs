@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nodelb_core::messages;
 use nodelb_core::state::entries::ServiceId;
 use nodelb_datapath::packets::{EventFilter, PacketEvent, PacketEvents, PacketVerdict};
+use nodelb_host::messages;
 use tokio::sync::broadcast;
 use tracing::warn;
 

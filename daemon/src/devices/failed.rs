@@ -4,8 +4,8 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use nodelb_core::messages;
 use nodelb_datapath::packets::PacketFailure;
+use nodelb_host::messages;
 use tokio::sync::watch;
 use tracing::warn;
 

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
-use nodelb_core::messages;
 use nodelb_datapath::{
     Ahead, DeviceHooks, DeviceSide, Direction, HookError, HookFault, HookMethod, HookedDevice, LinkState,
 };
+use nodelb_host::messages;
 use tracing::{info, warn};
 
 use super::uplinks::{Device, Role};

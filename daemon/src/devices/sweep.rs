@@ -7,8 +7,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nodelb_core::messages;
 use nodelb_datapath::packets::{ConnectionCount, Sweep, SweepReason, SweepTimeouts, Swept};
+use nodelb_host::messages;
 use tokio::sync::watch;
 use tokio::time::interval;
 use tracing::warn;

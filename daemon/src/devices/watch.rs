@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodelb_core::change::Change;
-use nodelb_core::messages;
 use nodelb_core::model::uplink::Uplink;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::UplinkEntry;
 use nodelb_datapath::packets::{ConnectionCount, PacketSettings, UnknownPackets};
+use nodelb_host::messages;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use hickory_proto::op::{Edns, Message, Query, ResponseCode};
 use hickory_proto::rr::{self, Name};
-use nodelb_core::output::durations;
-use nodelb_kube::apiserver::connection::connect::Register;
+use nodelb_core::durations;
+use nodelb_host::register::Register;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, UdpSocket};

@@ -13,10 +13,10 @@ use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{ServiceName, Slice, SliceName, Source};
 use nodelb_core::snapshot::Snapshot;
-use nodelb_kube::apiserver::connection::connect::Register;
-use nodelb_kube::clock::{at, ticking, unix_seconds};
-use nodelb_kube::state_file::{Limits, SavedState};
-use nodelb_kube::threads::run_within;
+use nodelb_host::clock::{at, ticking, unix_seconds};
+use nodelb_host::register::Register;
+use nodelb_host::state_file::{Limits, SavedState};
+use nodelb_host::threads::run_within;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 
@@ -84,7 +84,7 @@ pub(super) struct Resolver {
     /// To the owner task, through the checker.
     pub(super) outgoing: mpsc::Sender<Vec<Change>>,
     pub(super) snapshot: watch::Receiver<Arc<Snapshot>>,
-    pub(super) clock: nodelb_kube::clock::Clock,
+    pub(super) clock: nodelb_host::clock::Clock,
     pub(super) reports: watch::Sender<Arc<DnsReport>>,
     /// Registers a socket as nodelb's own.
     pub(super) register: Register,
@@ -156,7 +156,7 @@ pub(super) async fn run(resolver: Resolver, shutdown: impl Future<Output = ()>) 
         files: None,
         frontends: Frontends::default(),
         synced: None,
-        wait_until: resolver.clock.now().plus(FIRST_ANSWERS),
+        wait_until: resolver.clock.now::<Moment>().plus(FIRST_ANSWERS),
         is_complete: false,
         is_outdated: false,
         compared: Weak::new(),
@@ -386,7 +386,7 @@ impl Running {
     /// What the files lacked, if it differs from the last report about it. The first report waits for the first answers.
     fn new_sync(&mut self) -> Option<Option<Arc<str>>> {
         let files = self.files.clone()?;
-        let is_early = || self.resolver.clock.now() < self.wait_until;
+        let is_early = || self.resolver.clock.now::<Moment>() < self.wait_until;
         if self.synced.is_none() && self.names.has_unheard() && is_early() || self.synced.as_ref() == Some(&files) {
             return None;
         }

@@ -6,10 +6,10 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use nodelb_core::messages;
 use nodelb_core::model::service::SliceName;
 use nodelb_core::text::is_control;
-use nodelb_kube::state_file::{self, Limits, SavedState, StateFile};
+use nodelb_host::messages;
+use nodelb_host::state_file::{self, Limits, SavedState, StateFile};
 use serde::{Deserialize, Serialize};
 use tracing::info;
 

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 
 use nodelb_core::model::service::Source;
 use nodelb_core::source_report::{SourceReport, SourceState};
-use nodelb_kube::clock::unix_seconds;
+use nodelb_host::clock::unix_seconds;
 
 use super::merge::Merged;
 use super::scan::{Files, KnownFile};

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use nodelb_core::change::Change;
-use nodelb_core::messages;
 use nodelb_core::model::service::Source;
 use nodelb_core::source_report::SourceReport;
-use nodelb_kube::threads::Threads;
+use nodelb_host::messages;
+use nodelb_host::threads::Threads;
 use tokio::sync::{mpsc, watch};
 use tokio::task;
 use tokio::time::{Instant, sleep, sleep_until};

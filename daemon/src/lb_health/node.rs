@@ -9,7 +9,7 @@ use std::time::SystemTime;
 
 use jiff::Timestamp;
 use nodelb_core::change::Change;
-use nodelb_core::messages;
+use nodelb_host::messages;
 use serde::Serialize;
 use tracing::{info, warn};
 

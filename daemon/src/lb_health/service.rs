@@ -8,12 +8,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use nodelb_core::change::Change;
-use nodelb_core::messages;
 use nodelb_core::model::addr::{Addr, Family};
 use nodelb_core::model::service::{FullName, ServiceName};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::table::Facts;
 use nodelb_core::table::health_check_ports::{Claimants, HealthCheckPorts};
+use nodelb_host::messages;
 use tokio::time::sleep;
 use tracing::{info, warn};
 

@@ -9,7 +9,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use nodelb_core::messages::{self, MessageId};
+use nodelb_host::messages::{self, MessageId};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::field::{Field, Visit};
 use tracing::level_filters::LevelFilter;

@@ -27,7 +27,7 @@ use rtnetlink::sys::protocols::NETLINK_ROUTE;
 use rtnetlink::sys::{AsyncSocket, AsyncSocketExt, Socket, SocketAddr, TokioSocket};
 
 use super::addresses::{Address, Interface, Machine};
-use crate::sockets::netlink::{HEADER, messages};
+use nodelb_host::netlink::{HEADER, messages};
 
 /// How long the kernel may take to answer, in seconds. It answers at once unless something is wrong with it.
 const TIMEOUT_SECONDS: i64 = 2;

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodelb_core::change::Change;
-use nodelb_core::messages;
 use nodelb_core::model::node::NodeFacts;
+use nodelb_host::messages;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodelb_core::messages;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::kernel_check::{Drift, EntryKey, differing_entries};
 use nodelb_core::text::listed;
-use nodelb_kube::clock::{Clock, ticking};
+use nodelb_host::clock::{Clock, ticking};
+use nodelb_host::messages;
 use tokio::sync::{Notify, mpsc, watch};
 use tracing::warn;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use nodelb_core::change::Change;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::stale_generation::StaleGeneration;
-use nodelb_kube::clock::Clock;
+use nodelb_host::clock::Clock;
 use nodelb_kube::source::Followed;
 use tokio::sync::{mpsc, watch};
 

@@ -5,10 +5,10 @@ use std::fmt;
 use nodelb_core::engine::{AddressConflict, CompiledService, Kept, KeptBecause, Round, Takeover};
 use nodelb_core::history::Event;
 use nodelb_core::holds::{Emptied, Release};
-use nodelb_core::messages;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::Origin;
 use nodelb_core::text::{listed, signed};
+use nodelb_host::messages;
 use tracing::{info, warn};
 
 /// The maximum number of objects of one kind in a line, or in lines of their own.

@@ -7,9 +7,9 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use nix::libc;
-use nodelb_core::messages;
-use nodelb_kube::apiserver::connection::connect::Register;
-use nodelb_kube::clock::ticking;
+use nodelb_host::clock::ticking;
+use nodelb_host::messages;
+use nodelb_host::register::Register;
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, info, warn};
 

@@ -11,18 +11,18 @@ use std::time::{Duration, Instant};
 
 use nodelb_cli::exit::{Code, Failure};
 use nodelb_core::datapath::{Datapath, Limits};
-use nodelb_core::messages;
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::kernel_check::Content;
-use nodelb_core::status_report::Kernel;
 use nodelb_datapath::features::{Feature, Findings, Optional};
 use nodelb_datapath::packets::{PacketConfig, PacketFailure, PacketOptions};
 use nodelb_datapath::{
     Counters, HookMethod, KernelDatapath, KernelReader, LAYOUT, Links, OpenError, Options, Origin, OwnSockets,
     PrivilegeError, Repair, StartReport, drop_privileges,
 };
-use nodelb_kube::apiserver::connection::connect::Register;
+use nodelb_host::messages;
+use nodelb_host::register::Register;
+use nodelb_report::status_report::Kernel;
 use tracing::{info, warn};
 
 use crate::config::{Config, Disconnect};
@@ -32,10 +32,11 @@ use crate::devices::mode::{self, Activity, Before};
 use crate::devices::{self, proxies};
 use crate::reconcile::ProbeResult;
 use crate::reconcile::canary::{self, CanaryError, Probe};
+use crate::sockets::conntrack;
 use crate::sockets::reaper::Reaper;
 use crate::sockets::stale::{Handles, ReadFlows, STUCK};
-use crate::sockets::{conntrack, sock_diag};
 use crate::status::Check;
+use nodelb_host::sock_diag;
 
 /// The environment variable with the number of operations on maps, pins and links after which the daemon kills itself:
 /// tests use it for a crash at every step.

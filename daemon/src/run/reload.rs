@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use nodelb_core::messages;
-use nodelb_kube::threads::Threads;
+use nodelb_host::messages;
+use nodelb_host::threads::Threads;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::sleep;

@@ -11,19 +11,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io};
 
+use nix::sys::socket::AddressFamily;
 use nodelb_core::change::Change;
-use nodelb_core::explain::trace::taken_nodeports;
-use nodelb_core::messages;
-use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{FrontendEntry, MapState, Realised};
+use nodelb_core::trace::taken_nodeports;
+use nodelb_host::messages;
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
 use crate::reconcile::OwnerHandle;
-use crate::sockets::sock_diag::{CLOSE, InetDiagMessage, InetDiagRequest, LISTEN, SockDiag};
+use nodelb_host::sock_diag::{CLOSE, InetDiagMessage, InetDiagRequest, LISTEN, SockDiag};
 
 /// NodePorts, each with the process that has bound it.
 type Bound = BTreeMap<L4Addr, Arc<str>>;
@@ -167,10 +168,10 @@ async fn find_bound(served: Realised) -> io::Result<Bound> {
     spawn_blocking(move || {
         let mut finds = Finds::default();
         let mut diag = SockDiag::open()?;
-        for family in [Family::Ipv4, Family::Ipv6] {
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             // A connected UDP socket receives only what its peer sends.
             for (protocol, state) in [(Protocol::Tcp, LISTEN), (Protocol::Udp, CLOSE)] {
-                let request = InetDiagRequest::all(family, protocol, &[state]);
+                let request = InetDiagRequest::all(family, protocol.number(), &[state]);
                 diag.dump(&request, |socket| finds.add(&served, protocol, socket))?;
             }
         }
@@ -186,7 +187,7 @@ struct Finds(BTreeMap<L4Addr, (L4Addr, u32)>);
 
 impl Finds {
     fn add(&mut self, served: &Realised, protocol: Protocol, socket: &InetDiagMessage) {
-        let at = L4Addr::new(socket.source(), socket.id.source_port, protocol);
+        let at = L4Addr::new(socket.source().into(), socket.id.source_port, protocol);
         for nodeport in taken_nodeports(served, at, socket.only_v6) {
             let new = (at, socket.uid);
             self.0.entry(nodeport).and_modify(|first| *first = new.min(*first)).or_insert(new);

@@ -12,7 +12,7 @@ use nix::sys::socket::{
 use nix::sys::time::TimeVal;
 use rtnetlink::packet_core::{NLM_F_DUMP, NLM_F_REQUEST};
 
-use super::netlink::{HEADER, messages};
+use nodelb_host::netlink::{HEADER, messages};
 
 /// Length of `struct nfgenmsg` in bytes.
 const NFGENMSG: usize = 4;

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event, Pod, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
-use nodelb_core::check::Check;
 use nodelb_core::compile::select::Choice;
 use nodelb_core::model::service::ServiceName;
-use nodelb_core::problems::Problem;
 use nodelb_core::state::status::Status;
+use nodelb_report::check::Check;
+use nodelb_report::problems::Problem;
 use serde::Deserialize;
 use serde_json::Value;
 

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 
-use nodelb_core::rows::{FindingKind as Kind, FindingRow as Finding};
+use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding};
 
 use super::catalogue;
 

@@ -15,11 +15,11 @@ mod slices;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use nodelb_core::output::durations;
-use nodelb_core::rows::{FindingKind as Kind, FindingRow as Finding, FindingSeverity as Severity};
+use nodelb_core::durations;
 use nodelb_core::state::status::Status;
 use nodelb_core::text;
 use nodelb_core::text::{counted, listed};
+use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding, FindingSeverity as Severity};
 
 use super::catalogue;
 use super::facts::{Cluster, Daemon, Facts};

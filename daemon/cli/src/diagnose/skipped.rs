@@ -1,7 +1,7 @@
 //! What was not checked, and with which option it is. Pure.
 
-use nodelb_core::rows::SkippedRow;
 use nodelb_core::text::{self, listed};
+use nodelb_report::rows::SkippedRow;
 
 use super::facts::{Denial, Facts, Outcome, Probe, ServiceRow};
 use super::objects::is_for_proxies;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nodelb_core::explain::rows::{Between, Difference};
+use nodelb_core::difference::{Between, Difference};
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::state::status::Status;

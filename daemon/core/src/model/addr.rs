@@ -128,7 +128,7 @@ impl Addr {
 impl Addr {
     /// Whether it is known at a glance that the address is none of the above: unspecified, loopback, multicast or
     /// link-local. May return false for others, and does for IPv6 addresses outside 2000::/3.
-    pub(crate) fn is_ordinary(self) -> bool {
+    pub fn is_ordinary(self) -> bool {
         match self.v4() {
             Some(v4) => matches!(v4.octets()[0], 1..=126 | 128..=168 | 170..=223),
             None => self.0[0] >> 5 == 0b001,
@@ -337,7 +337,7 @@ impl Serialize for L4Addr {
 
 impl L4Addr {
     /// Appends the displayed form.
-    pub(crate) fn push_to(self, out: &mut String) {
+    pub fn push_to(self, out: &mut String) {
         self.with_text(|text| out.push_str(text));
     }
 

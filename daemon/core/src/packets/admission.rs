@@ -21,7 +21,7 @@ pub enum Admission {
 
 /// Why a client gets no slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub enum Refusal {
     /// The client is in none of the service's source ranges.
     NotAdmitted,
     /// The service has no usable backend at all.
@@ -31,7 +31,7 @@ pub(crate) enum Refusal {
 }
 
 /// Whether the client may connect.
-pub(crate) fn admission(state: &MapState, frontend: Frontend, client: Option<Addr>) -> Admission {
+pub fn admission(state: &MapState, frontend: Frontend, client: Option<Addr>) -> Admission {
     match client {
         _ if !frontend.has_ranges => Admission::All,
         None => Admission::Unknown,
@@ -46,7 +46,7 @@ pub(crate) fn admission(state: &MapState, frontend: Frontend, client: Option<Add
 ///
 /// # Errors
 /// If the client gets none.
-pub(crate) fn admit(state: &MapState, frontend: Frontend, client: Option<Addr>) -> Result<&[Slot], Refusal> {
+pub fn admit(state: &MapState, frontend: Frontend, client: Option<Addr>) -> Result<&[Slot], Refusal> {
     if admission(state, frontend, client) == Admission::No {
         return Err(Refusal::NotAdmitted);
     }

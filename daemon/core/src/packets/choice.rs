@@ -26,7 +26,7 @@ pub fn client_number(client: Addr) -> u64 {
 
 /// The offset of the slot that a client without a connection and without affinity gets; `None` if it is chosen at
 /// random, or if it depends on the client's port, which is not given.
-pub(crate) fn selected(
+pub fn selected(
     service: &ServiceEntry,
     view: &[Slot],
     (client, port): (Addr, Option<u16>),

@@ -9,13 +9,13 @@ use crate::state::entries::{MapState, ServiceId};
 
 /// The frontend to which a client connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Frontend {
+pub struct Frontend {
     /// The service.
-    pub(crate) service: ServiceId,
+    pub service: ServiceId,
     /// Whether the client gets a backend on this node only.
-    pub(crate) is_local: bool,
+    pub is_local: bool,
     /// Whether only clients in the service's source ranges may connect.
-    pub(crate) has_ranges: bool,
+    pub has_ranges: bool,
 }
 
 /// The frontend at this address for clients at this hook. Pods are clients inside the node.
@@ -25,7 +25,7 @@ pub(super) fn find(node: &Node<'_>, hook: Hook, to: L4Addr) -> Option<Frontend> 
 }
 
 /// The frontend at this address for clients outside the node.
-pub(crate) fn find_outside(state: &MapState, nodeport_range: &RangeInclusive<u16>, to: L4Addr) -> Option<Frontend> {
+pub fn find_outside(state: &MapState, nodeport_range: &RangeInclusive<u16>, to: L4Addr) -> Option<Frontend> {
     let entry = at(state, nodeport_range, to, |at| state.outside.get(at))?;
     Some(Frontend { service: entry.service, is_local: entry.local, has_ranges: entry.has_ranges })
 }

@@ -226,30 +226,30 @@ pub const MAX_UPLINKS: u32 = 256;
 
 /// Where clients that connect to an address are led.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lead {
+pub struct Lead {
     /// The service entry.
-    pub(crate) service: ServiceId,
+    pub service: ServiceId,
     /// Whether the clients get the local view instead of the cluster view.
-    pub(crate) local: bool,
+    pub local: bool,
 }
 
 impl Lead {
     /// Whether a client gets a backend in this state.
-    pub(crate) fn is_answered(self, state: &MapState) -> bool {
+    pub fn is_answered(self, state: &MapState) -> bool {
         state.services.get(&self.service).is_some_and(|entry| !entry.view(self.local).is_empty())
     }
 }
 
 impl FrontendEntry {
     /// Where clients on this node are led.
-    pub(crate) fn lead(&self) -> Lead {
+    pub fn lead(&self) -> Lead {
         Lead { service: self.service, local: self.inside_local }
     }
 }
 
 impl OutsideEntry {
     /// Where clients outside the node are led.
-    pub(crate) fn lead(&self) -> Lead {
+    pub fn lead(&self) -> Lead {
         Lead { service: self.service, local: self.local }
     }
 }

@@ -185,7 +185,7 @@ fn surplus<'a, K: Ord, V>(
 }
 
 /// The kind and the fault of the entry, if the maps differ from what nodelb wrote there.
-pub(crate) fn detect(content: &Content, left: &MapState, key: EntryKey) -> Option<(DriftKind, Fault)> {
+pub fn detect(content: &Content, left: &MapState, key: EntryKey) -> Option<(DriftKind, Fault)> {
     let is_broken = content.broken.entries.contains_key(&key);
     let actual = &content.state;
     match key {
@@ -239,13 +239,12 @@ fn has_same_sizes(a: &ServiceEntry, b: &ServiceEntry) -> bool {
 }
 
 /// The assumed value of a broken frontend that is not desired, so that it is deleted.
-pub(crate) const UNWANTED_FRONTEND: FrontendEntry =
+pub const UNWANTED_FRONTEND: FrontendEntry =
     FrontendEntry { service: ServiceId::CANARY, inside_local: false, outside_local: false };
 /// The same for an outside frontend.
-pub(crate) const UNWANTED_OUTSIDE: OutsideEntry =
-    OutsideEntry { service: ServiceId::CANARY, local: false, has_ranges: true };
+pub const UNWANTED_OUTSIDE: OutsideEntry = OutsideEntry { service: ServiceId::CANARY, local: false, has_ranges: true };
 /// The same for an uplink.
-pub(crate) const UNWANTED_UPLINK: UplinkEntry = UplinkEntry {
+pub const UNWANTED_UPLINK: UplinkEntry = UplinkEntry {
     v4: None,
     v6: None,
     mtu: 0,

@@ -20,9 +20,11 @@ pub struct OwnerTag {
 
 /// The service port that owns a service id.
 #[derive(Clone, Debug)]
-pub(crate) struct IdOwner {
-    pub(crate) key: Arc<PortKey>,
-    pub(crate) source: Source,
+pub struct IdOwner {
+    /// The service port.
+    pub key: Arc<PortKey>,
+    /// The source that describes it.
+    pub source: Source,
 }
 
 impl OwnerTag {

@@ -3,12 +3,10 @@ use std::sync::Arc;
 
 use super::{CompiledService, Engine};
 use crate::change::Change;
+use crate::claimed::claimed;
 use crate::compile::guard::Guard;
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, PacketsConfig};
 use crate::datapath::{Datapath, Limits};
-use crate::explain::reports;
-use crate::explain::trace::{Verdict, trace};
-use crate::filter::Filter;
 use crate::history::What;
 use crate::memory::MemoryDatapath;
 use crate::model::addr::{L4Addr, Protocol};
@@ -20,102 +18,20 @@ use crate::model::service::{
 use crate::state::dump::dump;
 use crate::state::entries::{MapOp, MapState};
 use crate::state::status::Status;
+use crate::trace::{Verdict, trace};
 
 #[path = "engine/deferred.rs"]
 mod deferred;
 #[path = "engine/firstsync.rs"]
 mod firstsync;
-#[path = "engine/nodeaddrs.rs"]
-mod nodeaddrs;
 #[path = "engine/outside.rs"]
 mod outside;
+#[path = "engine/rig.rs"]
+mod rig;
 #[path = "engine/storms.rs"]
 mod storms;
 
-const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16, outside: 0, source_ranges: 0 };
-
-fn l4(text: &str) -> L4Addr {
-    text.parse().expect("valid in a test")
-}
-
-fn name(text: &str) -> ServiceName {
-    text.parse().expect("valid in a test")
-}
-
-fn service(full: &str, frontend: &str) -> Service {
-    let address = l4(frontend);
-    Service {
-        ports: vec![ServicePort {
-            name: "http".into(),
-            protocol: address.protocol,
-            frontends: vec![FrontendSpec { addr: address.addr, port: address.port, kind: FrontendKind::Static }],
-        }],
-        ..Service::new(name(full), Source::Files)
-    }
-}
-
-fn slice(full: &str, slice: &str, backends: &[&str]) -> Slice {
-    let service = name(full);
-    Slice {
-        name: SliceName::new(&service.namespace, slice),
-        service,
-        source: Source::Files,
-        origin: Origin::default(),
-        ports: vec![SlicePort {
-            name: "http".into(),
-            protocol: Protocol::Tcp,
-            backends: backends.iter().map(|text| Backend::new(l4(text).addr, l4(text).port)).collect(),
-        }],
-        problem: None,
-    }
-}
-
-fn engine_with(datapath: &MemoryDatapath) -> Engine {
-    let config = EngineConfig {
-        sources: BTreeSet::from([Source::Files]),
-        max_services: datapath.limits().services,
-        ..EngineConfig::default()
-    };
-    Engine::new(config, datapath.dump().expect("memory can be read"))
-}
-
-fn new_pair() -> (Engine, MemoryDatapath) {
-    let datapath = MemoryDatapath::new(LIMITS);
-    (engine_with(&datapath), datapath)
-}
-
-/// Reports a service, and its only slice `a`.
-fn upsert(engine: &mut Engine, full: &str, frontend: &str, backends: &[&str]) {
-    engine.change(Change::UpsertService(service(full, frontend)));
-    engine.change(Change::UpsertSlice(slice(full, "a", backends)));
-}
-
-/// Maps with this service, and the engine that has written them.
-fn serving(full: &str, frontend: &str, backends: &[&str]) -> (Engine, MemoryDatapath) {
-    let (mut engine, mut datapath) = new_pair();
-    upsert(&mut engine, full, frontend, backends);
-    engine.change(synced());
-    engine.reconcile(&mut datapath, Moment(0));
-    (engine, datapath)
-}
-
-/// Maps in which exactly the next operations that `fails` selects fail.
-fn failing(fails: impl Fn(&MapOp) -> bool + Send + 'static) -> MemoryDatapath {
-    MemoryDatapath::new(LIMITS).with_fault(Box::new(move |op| fails(op)))
-}
-
-fn synced() -> Change {
-    Change::Synced { source: Source::Files, incomplete: None }
-}
-
-fn text(engine: &Engine, datapath: &MemoryDatapath) -> String {
-    let snapshot = engine.snapshot(Moment(0));
-    dump(&datapath.dump().expect("memory can be read"), |id| snapshot.service_of(id))
-        .lines()
-        .filter(|line| !line.contains("canary"))
-        .map(|line| format!("{line}\n"))
-        .collect()
-}
+use rig::{LIMITS, engine_with, failing, l4, name, new_pair, service, serving, slice, synced, text, upsert};
 
 #[test]
 fn a_service_reaches_the_kernel_in_one_round() {
@@ -132,9 +48,8 @@ fn a_service_reaches_the_kernel_in_one_round() {
     );
     let snapshot = engine.snapshot(Moment(0));
     assert!(snapshot.desired.services.ptr_eq(&snapshot.realised.services), "equal maps share their memory");
-    let rows = reports::frontends(&snapshot, &Filter::default());
-    assert_eq!(rows.len(), 1);
-    assert_eq!((rows[0].status, rows[0].backends.len()), (Status::Ok, 2));
+    let rows = claimed(&snapshot);
+    assert_eq!(rows.iter().map(|row| row.status).collect::<Vec<_>>(), [Status::Ok]);
 }
 
 /// Step 4 of the incident: an annotation must not lead to an operation on the maps.
@@ -218,31 +133,6 @@ fn ids_survive_a_restart() {
 }
 
 #[test]
-fn the_older_service_owns_an_address_and_the_other_takes_over() {
-    let (mut engine, mut datapath) = new_pair();
-    let mut young = service("a/young", "198.51.100.10:80/TCP");
-    young.created = Some(200);
-    let mut old = service("b/old", "198.51.100.10:80/TCP");
-    old.created = Some(100);
-    for service in [young, old] {
-        let full = service.name.to_string();
-        engine.change(Change::UpsertSlice(slice(&full, &full, &["192.0.2.1:80/TCP"])));
-        engine.change(Change::UpsertService(service));
-    }
-    engine.change(synced());
-    engine.reconcile(&mut datapath, Moment(0));
-    let rows = reports::frontends(&engine.snapshot(Moment(0)), &Filter::default());
-    let seen: Vec<_> = rows.iter().map(|row| (row.service.to_string(), row.status)).collect();
-    assert_eq!(seen, [("b/old".into(), Status::Ok), ("a/young".into(), Status::Conflict)]);
-    assert!(rows[1].error.as_ref().is_some_and(|error| error.contains("owned by b/old")), "{rows:?}");
-
-    engine.change(Change::RemoveService(name("b/old"), Source::Files));
-    engine.reconcile(&mut datapath, Moment(1));
-    let rows = reports::frontends(&engine.snapshot(Moment(1)), &Filter::default());
-    assert_eq!((rows.len(), rows[0].service.to_string(), rows[0].status), (1, "a/young".into(), Status::Ok));
-}
-
-#[test]
 fn a_list_that_does_not_fit_names_the_key_to_raise_and_is_written_when_there_is_room() {
     let mut datapath = MemoryDatapath::new(Limits { slots: 2, ..LIMITS });
     let mut engine = engine_with(&datapath);
@@ -253,7 +143,7 @@ fn a_list_that_does_not_fit_names_the_key_to_raise_and_is_written_when_there_is_
     }
     engine.change(synced());
     engine.reconcile(&mut datapath, Moment(0));
-    let rows = reports::frontends(&engine.snapshot(Moment(0)), &Filter::default());
+    let rows = claimed(&engine.snapshot(Moment(0)));
     let errors: Vec<_> = rows.iter().filter_map(|row| row.error.clone()).collect();
     assert_eq!(errors, ["map slots is full (2 entries): raise datapath.max-slots and restart nodelb"]);
 
@@ -265,7 +155,7 @@ fn a_list_that_does_not_fit_names_the_key_to_raise_and_is_written_when_there_is_
         now = at.max(now.plus(1));
         engine.reconcile(&mut datapath, now);
     }
-    let rows = reports::frontends(&engine.snapshot(now), &Filter::default());
+    let rows = claimed(&engine.snapshot(now));
     assert!(rows.iter().all(|row| row.status == Status::Ok), "{rows:?}");
 }
 
@@ -303,7 +193,7 @@ fn a_failure_is_forgotten_when_its_cause_goes_away() {
     engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80"])));
     engine.reconcile(&mut datapath, Moment(2));
     assert_eq!((engine.sizes().failed, engine.next_round()), (0, None));
-    assert_eq!(reports::frontends(&engine.snapshot(Moment(2)), &Filter::default())[0].status, Status::Ok);
+    assert_eq!(claimed(&engine.snapshot(Moment(2)))[0].status, Status::Ok);
 }
 
 /// The entry is written because its list changes, before the retry of the failed operation is due.
@@ -316,7 +206,7 @@ fn a_frontend_is_written_as_soon_as_its_entry_is() {
     engine.reconcile(&mut datapath, Moment(0));
     engine.change(Change::UpsertSlice(slice("a/s", "a", &["192.0.2.1:80", "192.0.2.2:80"])));
     engine.reconcile(&mut datapath, Moment(1));
-    assert_eq!(reports::frontends(&engine.snapshot(Moment(1)), &Filter::default())[0].status, Status::Ok);
+    assert_eq!(claimed(&engine.snapshot(Moment(1)))[0].status, Status::Ok);
     assert_eq!(datapath.dump().expect("readable").frontends.len(), 3, "the service's and two canaries");
 }
 
@@ -519,7 +409,7 @@ fn an_address_of_the_node_makes_only_its_claimants_dirty() {
         Change::Node(NodeFacts { addresses: own.iter().map(|text| l4(text).addr).collect(), ..NodeFacts::default() })
     };
     let status = |engine: &Engine| {
-        let rows = reports::frontends(&engine.snapshot(Moment(0)), &Filter::default());
+        let rows = claimed(&engine.snapshot(Moment(0)));
         rows.iter().map(|row| row.status).collect::<Vec<_>>()
     };
     for (at, own, statuses) in
@@ -562,7 +452,7 @@ fn a_nodeport_on_nodelbs_own_port_goes_before_any_source_has_synced() {
     engine.change(node_port(30_990));
     engine.change(synced());
     engine.reconcile(&mut datapath, Moment(3));
-    let rows = reports::frontends(&engine.snapshot(Moment(3)), &Filter::default());
+    let rows = claimed(&engine.snapshot(Moment(3)));
     let row = rows.iter().find(|row| row.address == l4("0.0.0.0:30990")).unwrap();
     assert_eq!(row.status, Status::Refused);
     assert!(

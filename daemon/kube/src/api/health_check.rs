@@ -7,10 +7,10 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nodelb_core::durations;
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::health_check::{HealthCheck, Method};
 use nodelb_core::model::service::ServicePort;
-use nodelb_core::output::durations;
 use nodelb_core::text;
 use serde::Deserialize;
 

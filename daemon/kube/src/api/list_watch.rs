@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use http_body_util::BodyExt;
-use nodelb_core::messages;
+use nodelb_host::messages;
 use tokio::time::timeout;
 use tokio_util::bytes::Bytes;
 use tracing::warn;

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use nodelb_core::messages;
+use nodelb_host::messages;
 use tokio::sync::oneshot;
 use tracing::warn;
 
@@ -26,7 +26,7 @@ use self::login::{Login, Material, Piece};
 use self::plugin::{Printed, Want};
 use super::address::{Host, Server};
 use super::session::Settings;
-use crate::threads::Threads;
+use nodelb_host::threads::Threads;
 
 /// Time limits for credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

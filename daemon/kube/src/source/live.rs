@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodelb_core::change::Change;
-use nodelb_core::explain::rows::{Between, Difference};
+use nodelb_core::difference::{Between, Difference};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::cause::Cause;
 use nodelb_core::model::service::{Origin, Service, ServiceName, Slice, Source};

@@ -16,12 +16,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodelb_core::change::Change;
-use nodelb_core::messages;
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::node::NodeObject;
 use nodelb_core::model::service::{BackendState, Slice, SliceName};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
+use nodelb_host::messages;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
@@ -35,7 +35,7 @@ use crate::api::decode::{Key, Kind, ListWatchEvent};
 use crate::api::request::Query;
 use crate::apiserver::credentials::login::Login;
 use crate::apiserver::session::{Apiservers, Report};
-use crate::clock::ticking;
+use nodelb_host::clock::ticking;
 
 /// The capacity of the queue from the watchers to the store. A full queue blocks the watchers.
 const QUEUE: usize = 64;

@@ -8,18 +8,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nodelb_core::change::Change;
-use nodelb_core::messages;
 use nodelb_core::model::node::NodeObject;
 use nodelb_core::model::service::{Service, Slice, Source};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::remembered;
+use nodelb_host::messages;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use crate::apiserver::credentials::authorities::Authorities;
-use crate::state_file::{self, Limits, StateFile};
+use nodelb_host::state_file::{self, Limits, StateFile};
 
 /// The maximum number of stored names of certificate authorities. A rotation has two, and a third name for the bundle of
 /// both.

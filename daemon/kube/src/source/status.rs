@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use nodelb_core::messages;
 use nodelb_core::model::service::Source;
 use nodelb_core::source_report::{SourceReport, SourceState};
+use nodelb_host::messages;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -15,7 +15,7 @@ use super::store::Tally;
 use super::watch::State;
 use crate::api::decode::Kind;
 use crate::apiserver::connection::error::LinkError;
-use crate::clock::unix_seconds;
+use nodelb_host::clock::unix_seconds;
 
 /// The maximum number of notices and problems in a row.
 const MAX_SHOWN: usize = 10;

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use futures_util::stream;
-use nodelb_core::explain::reports;
 use nodelb_core::filter::Filter;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::model::time::Time;
-use nodelb_core::rows::{HistoryRow, ServiceRow};
 use nodelb_core::snapshot::{ChangedServices, Snapshot};
 use nodelb_core::state::entries::ServiceId;
-use nodelb_core::status_report::StatusReport;
+use nodelb_report::explain::reports;
+use nodelb_report::rows::{HistoryRow, ServiceRow};
+use nodelb_report::status_report::StatusReport;
 use serde::Serialize;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Notify, OwnedSemaphorePermit, broadcast, watch};

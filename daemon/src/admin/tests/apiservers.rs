@@ -1,10 +1,10 @@
 use std::net::SocketAddr;
 
-use nodelb_core::output::table::Style;
-use nodelb_core::rows::Answer;
 use nodelb_kube::apiserver::address::{Address, Server};
 use nodelb_kube::apiserver::endpoints::pool::{Outcome, Pool};
 use nodelb_kube::apiserver::endpoints::timeouts::PoolTimeouts;
+use nodelb_report::output::table::Style;
+use nodelb_report::rows::Answer;
 
 use super::super::*;
 

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use nodelb_core::datapath::Count;
-use nodelb_core::output::table::Style;
-use nodelb_core::rows::Answer;
+use nodelb_report::output::table::Style;
+use nodelb_report::rows::Answer;
 
 use super::*;
 use crate::admin::fixture::{always, owner, unsynced};

@@ -1,6 +1,6 @@
-use nodelb_core::output::schema::Kind;
-use nodelb_core::rows::Row;
 use nodelb_datapath::HookMethod;
+use nodelb_report::output::schema::Kind;
+use nodelb_report::rows::Row;
 
 use super::*;
 use crate::devices::mode::Decision;

@@ -12,8 +12,8 @@ use nodelb_cli::client::At;
 use nodelb_cli::diagnose::examine;
 use nodelb_cli::endpoints::Endpoints;
 use nodelb_core::model::time::Time;
-use nodelb_core::output::table::Style;
-use nodelb_core::rows::{Answer, Counters, Diagnosis, Rates};
+use nodelb_report::output::table::Style;
+use nodelb_report::rows::{Answer, Counters, Diagnosis, Rates};
 use tokio::net::UnixListener;
 use tokio::sync::mpsc;
 

@@ -3,9 +3,9 @@ use nodelb_core::model::addr::{Family, L4Addr, Protocol};
 use nodelb_core::model::cause::Cause;
 use nodelb_core::model::service::{Origin, PortKey, Source};
 use nodelb_core::model::time::Time;
-use nodelb_core::output::table::Style;
-use nodelb_core::rows::{Answer, HistoryAnswer};
 use nodelb_core::snapshot::Snapshot;
+use nodelb_report::output::table::Style;
+use nodelb_report::rows::{Answer, HistoryAnswer};
 
 use super::*;
 

@@ -5,9 +5,9 @@ use nodelb_core::filter::Filter;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::model::time::Time;
-use nodelb_core::output::table::Style;
-use nodelb_core::rows::Answer;
 use nodelb_core::state::entries::{BackendId, FrontendEntry, MapState, ServiceEntry, ServiceId, Slot};
+use nodelb_report::output::table::Style;
+use nodelb_report::rows::Answer;
 
 use nodelb_datapath::packets::ConnectionCount;
 

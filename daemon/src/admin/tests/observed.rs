@@ -1,4 +1,4 @@
-use nodelb_core::problems::Reason;
+use nodelb_report::problems::Reason;
 
 use crate::admin::Now;
 use crate::admin::fixture::{always, unsynced};

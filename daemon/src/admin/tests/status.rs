@@ -1,7 +1,7 @@
 use nodelb_cli::diagnose::catalogue;
-use nodelb_core::problems::Reason;
-use nodelb_core::rows::{Diagnosis, FindingKind};
-use nodelb_core::status_report::StatusReport;
+use nodelb_report::problems::Reason;
+use nodelb_report::rows::{Diagnosis, FindingKind};
+use nodelb_report::status_report::StatusReport;
 
 use super::status;
 use crate::admin::Now;

@@ -4,7 +4,6 @@ use nodelb_core::change::Change;
 use nodelb_core::config::{EngineConfig, PacketsConfig};
 use nodelb_core::datapath::Limits;
 use nodelb_core::engine::Engine;
-use nodelb_core::explain::explanation::{self, Client};
 use nodelb_core::history::{Event, History, Stamp, What};
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::{Family, Protocol};
@@ -15,10 +14,11 @@ use nodelb_core::model::service::{
     Backend, FrontendKind, FrontendSpec, Origin, PortKey, Service, ServicePort, Slice, SliceName, SlicePort, Source,
 };
 use nodelb_core::model::time::Time;
-use nodelb_core::output::table::Style;
-use nodelb_core::rows::{Answer, TraceAnswer};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::MapState;
+use nodelb_report::explain::explanation::{self, Client};
+use nodelb_report::output::table::Style;
+use nodelb_report::rows::{Answer, TraceAnswer};
 
 use super::{Query, TraceFrom, answer, trace};
 use crate::admin::state::Now;

@@ -1,10 +1,10 @@
 //! The path of a connection according to the maps alone, for a command that works without the daemon.
 
 use nodelb_core::compile::select::Choice;
-use nodelb_core::explain::explanation::{Client, ConnectResult, ViewKind};
 use nodelb_core::model::addr::L4Addr;
-use nodelb_core::rows::from_maps::{MapContent, MapMatch, MapTrace};
-use nodelb_core::rows::{StepRow, TraceAnswer, TraceBackendRow, VerdictRow};
+use nodelb_report::explain::explanation::{Client, ConnectResult, ViewKind};
+use nodelb_report::rows::from_maps::{MapContent, MapMatch, MapTrace};
+use nodelb_report::rows::{StepRow, TraceAnswer, TraceBackendRow, VerdictRow};
 
 /// Returns the answer of `/trace`, as far as the maps know it.
 pub(in crate::admin) fn trace(content: &MapContent, to: L4Addr, from: Client) -> TraceAnswer {

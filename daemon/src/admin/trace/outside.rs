@@ -1,10 +1,10 @@
 //! The sentences about clients outside the node.
 
-use nodelb_core::explain::explanation::{Client, ClientAddress, ConnectResult, DropReason, Explanation};
-use nodelb_core::explain::rows::OutsideAccess;
 use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::model::service::FrontendKind;
 use nodelb_core::packets::admission::Admission;
+use nodelb_report::explain::explanation::{Client, ClientAddress, ConnectResult, DropReason, Explanation};
+use nodelb_report::explain::rows::OutsideAccess;
 
 use crate::devices::mode::{Activity, Decision};
 

@@ -2,7 +2,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use nodelb_kube::state_file::corrupt_path;
+use nodelb_host::state_file::corrupt_path;
 
 use super::*;
 

@@ -223,7 +223,7 @@ fn row(service: &str, address: &str, status: Status, backends: &[&str]) -> Front
         port: "http".into(),
         backends: backends.iter().map(parse).collect(),
         flags: Vec::new(),
-        outside: nodelb_core::explain::rows::OutsideAccess::Off,
+        outside: nodelb_report::explain::rows::OutsideAccess::Off,
         status,
         since: Moment(0),
         error: status.is_denied().then(|| "because".to_owned()),

@@ -1,7 +1,7 @@
 use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex};
 
-use nodelb_core::messages;
+use nodelb_host::messages;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::Registry;

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use nix::libc;
-use nodelb_kube::apiserver::connection::connect::Register;
+use nodelb_host::register::Register;
 use tokio::time::timeout;
 
 use super::{AdminSockets, Why};

@@ -8,12 +8,13 @@ use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
+use nix::sys::socket::AddressFamily;
+use nodelb_core::model::addr::{Addr, Family, L4Addr};
 use nodelb_core::stale::Socket;
 
 use super::namespaces::{self, Home, Inode};
 use super::wire::{Outcome, libc_errno};
-use crate::sockets::sock_diag::{ESTABLISHED, InetDiagMessage, InetDiagRequest, SockDiag, SocketId};
+use nodelb_host::sock_diag::{ESTABLISHED, InetDiagMessage, InetDiagRequest, SockDiag, SocketId, UDP};
 
 /// Ends these sockets if they are still connected to these peers.
 pub(super) fn sockets(home: &Home, targets: &[(Socket, L4Addr)]) -> io::Result<Vec<Outcome>> {
@@ -29,7 +30,7 @@ pub(super) fn sockets(home: &Home, targets: &[(Socket, L4Addr)]) -> io::Result<V
             let mut kernel = SockDiag::open()?;
             let end = |place: usize| {
                 let (socket, peer) = &targets[place];
-                (place, outcome(kernel.destroy(socket.family, peer.protocol, id_of(socket, *peer))))
+                (place, outcome(kernel.destroy(family(socket), peer.protocol.number(), id_of(socket, *peer))))
             };
             Ok(places.iter().copied().map(end).collect())
         });
@@ -78,11 +79,11 @@ fn end_connected_before(
     outcomes: &mut [Outcome],
 ) -> io::Result<()> {
     let mut kernel = SockDiag::open()?;
-    for family in [Family::Ipv4, Family::Ipv6] {
+    for family in [AddressFamily::Inet, AddressFamily::Inet6] {
         let mut found = Vec::new();
-        let request = InetDiagRequest::all(family, Protocol::Udp, &[ESTABLISHED]);
+        let request = InetDiagRequest::all(family, UDP, &[ESTABLISHED]);
         kernel.dump(&request, |socket| {
-            if let Some(place) = places.get(&(socket.destination(), socket.id.destination_port)) {
+            if let Some(place) = places.get(&(socket.destination().into(), socket.id.destination_port)) {
                 found.push((*place, *socket));
             }
         })?;
@@ -90,7 +91,7 @@ fn end_connected_before(
             if bystanders.have(&socket)? {
                 continue;
             }
-            let ended = outcome(kernel.destroy(family, Protocol::Udp, socket.id));
+            let ended = outcome(kernel.destroy(family, UDP, socket.id));
             outcomes[place].destroyed += ended.destroyed;
             if !ended.is_over() {
                 outcomes[place].errno = ended.errno;
@@ -132,6 +133,13 @@ fn cgroups_below(cgroup: &Path) -> io::Result<BTreeSet<u64>> {
         }
     }
     Ok(ids)
+}
+
+fn family(socket: &Socket) -> AddressFamily {
+    match socket.family {
+        Family::Ipv4 => AddressFamily::Inet,
+        Family::Ipv6 => AddressFamily::Inet6,
+    }
 }
 
 /// The socket's addresses in the kernel's form: in the family of the socket, not of the address.

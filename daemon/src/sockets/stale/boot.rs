@@ -6,8 +6,8 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nodelb_kube::state_file;
-use nodelb_kube::threads::run_within;
+use nodelb_host::state_file;
+use nodelb_host::threads::run_within;
 
 /// Name of the file in the state directory.
 const FILE: &str = "boot-id";

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use nodelb_core::messages;
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::text::listed;
+use nodelb_host::messages;
 use tracing::info;
 
 /// Figures since the start.

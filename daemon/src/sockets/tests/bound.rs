@@ -1,13 +1,13 @@
 use nodelb_core::compile::guard::Guard;
 use nodelb_core::config::EngineConfig;
 use nodelb_core::engine::Engine;
-use nodelb_core::explain::trace::refuses_bind;
 use nodelb_core::model::addr::{Family, L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::{FrontendEntry, MapOp, ServiceId};
+use nodelb_core::trace::refuses_bind;
 
 use super::*;
-use crate::sockets::sock_diag::SocketId;
+use nodelb_host::sock_diag::SocketId;
 
 #[path = "bound/ephemeral.rs"]
 mod ephemeral;
@@ -35,7 +35,7 @@ fn socket(at: &str, only_v6: bool) -> (Protocol, InetDiagMessage) {
     if addr.family() == Family::Ipv4 && !at.starts_with("[::ffff") {
         source = [source[12], source[13], source[14], source[15], 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     }
-    let family = if at.starts_with('[') { Family::Ipv6 } else { Family::Ipv4 };
+    let family = if at.starts_with('[') { AddressFamily::Inet6 } else { AddressFamily::Inet };
     let id = SocketId { source_port: port, source, ..SocketId::default() };
     (protocol, InetDiagMessage { family, state: LISTEN, id, uid: 7, inode: 1, only_v6, cgroup: None })
 }

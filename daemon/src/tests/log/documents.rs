@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{fs, str};
 
-use nodelb_core::messages::{FIELDS, MESSAGES, Message, MessageId};
+use nodelb_host::messages::{FIELDS, MESSAGES, Message, MessageId};
 
 use crate::generated;
 use crate::log::limit;
@@ -40,7 +40,7 @@ const CATALOG: &str = "contrib/systemd/nodelb.catalog";
 /// The format of systemd's catalogue, see <https://systemd.io/CATALOG>.
 fn catalog() -> String {
     let mut text = "\
-# What nodelb's journal messages mean: `journalctl -x` shows it. Generated from daemon/core/src/messages.rs:
+# What nodelb's journal messages mean: `journalctl -x` shows it. Generated from daemon/host/src/messages.rs:
 # UPDATE=1 cargo test -p nodelb --lib log
 "
     .to_owned();
@@ -121,7 +121,7 @@ fn systemd_reads_the_catalogue() {
 const INTRODUCTION: &str = "\
 # Journal
 
-Generated from `daemon/core/src/messages.rs`: `UPDATE=1 cargo test -p nodelb --lib log` rewrites it.
+Generated from `daemon/host/src/messages.rs`: `UPDATE=1 cargo test -p nodelb --lib log` rewrites it.
 
 Each line has a message id. It identifies the message regardless of its text, and `journalctl -x` explains it:
 
@@ -171,7 +171,7 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
 /// Each `warn!(...)` and similar call: `FILE:LINE` and the text between the parentheses.
 fn calls() -> Vec<(String, String)> {
     let mut files = Vec::new();
-    for package in ["", "cli", "core", "datapath", "kube"] {
+    for package in ["", "cli", "core", "datapath", "host", "kube", "report"] {
         sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join(package).join("src"), &mut files);
     }
     let mut calls = Vec::new();
@@ -219,7 +219,7 @@ fn every_line_has_an_id_and_every_id_a_line() {
     let mut used = BTreeSet::new();
     for (at, arguments) in &calls {
         let id = arguments.trim_start().strip_prefix("message_id = %").unwrap_or_else(|| {
-            panic!("{at}: begin with `message_id = %messages::...`, see daemon/core/src/messages.rs: {arguments}")
+            panic!("{at}: begin with `message_id = %messages::...`, see daemon/host/src/messages.rs: {arguments}")
         });
         match id.strip_prefix("messages::") {
             Some(name) => used.insert(name.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap()),

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-use nodelb_core::explain::differences::NOT_CONFIGURED;
-use nodelb_core::problems::Reason;
+use nodelb_report::explain::differences::NOT_CONFIGURED;
+use nodelb_report::problems::Reason;
 use serde_json::Value;
 
 use super::{Context, durations, quoted, shown};

@@ -4,9 +4,9 @@
 use std::collections::BTreeSet;
 
 use nodelb_core::compile::select::Choice;
-use nodelb_core::explain::differences::CHECKS_AT_ONCE;
 use nodelb_core::holds::says_emptied;
 use nodelb_core::state::status::Status;
+use nodelb_report::explain::differences::CHECKS_AT_ONCE;
 
 use super::facts::place;
 use super::{Context, Finding, Kind, Severity, durations, is_last_resort, is_ready, quoted, shown, some};

@@ -1,7 +1,7 @@
 //! The problems of `/status`: the words of findings about the same situations, and those that no other rule finds.
 
-use nodelb_core::problems::{Problem, Severity as ProblemSeverity};
-use nodelb_core::rows::{FindingRow as Finding, FindingSeverity as Severity};
+use nodelb_report::problems::{Problem, Severity as ProblemSeverity};
+use nodelb_report::rows::{FindingRow as Finding, FindingSeverity as Severity};
 
 use super::Context;
 use crate::diagnose::catalogue::{self, FindingEntry};

@@ -2,8 +2,8 @@
 
 use nodelb_core::history::What;
 use nodelb_core::model::time::Time;
-use nodelb_core::rows::HistoryRow;
 use nodelb_kube::api::health_check::ANNOTATION;
+use nodelb_report::rows::HistoryRow;
 use serde::Deserialize;
 
 use super::{Context, Finding, Kind, Severity, quoted, shown, some};

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use nodelb_core::model::service::ServiceName;
-use nodelb_core::rows::FindingRow;
+use nodelb_report::rows::FindingRow;
 
 use super::*;
 use crate::diagnose::facts::{ConnectTest, KernelSettings, Probe};

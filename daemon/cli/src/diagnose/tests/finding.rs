@@ -1,4 +1,4 @@
-use nodelb_core::rows::FindingSeverity as Severity;
+use nodelb_report::rows::FindingSeverity as Severity;
 
 use super::*;
 

@@ -1,5 +1,5 @@
 use nodelb_core::model::service::ServiceName;
-use nodelb_core::rows::FindingSeverity as Severity;
+use nodelb_report::rows::FindingSeverity as Severity;
 use serde_json::{Value, json};
 
 use super::*;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nodelb_core::compile::select::Choice;
 use nodelb_core::model::service::ServiceName;
-use nodelb_core::problems::Problem;
+use nodelb_report::problems::Problem;
 use serde_json::{Value, json};
 
 use super::*;

@@ -1,14 +1,11 @@
 use std::collections::BTreeSet;
 
 use crate::change::Change;
+use crate::claimed::claimed;
 use crate::compile::guard::Guard;
-use crate::compile::select::Choice;
 use crate::config::EngineConfig;
 use crate::datapath::{Datapath, Limits};
 use crate::engine::{Engine, Round};
-use crate::explain::reports;
-use crate::explain::trace::{Verdict, trace};
-use crate::filter::Filter;
 use crate::memory::MemoryDatapath;
 use crate::model::addr::{L4Addr, Protocol};
 use crate::model::moment::Moment;
@@ -17,6 +14,7 @@ use crate::model::service::{
 };
 use crate::state::entries::MapOp;
 use crate::state::status::Status;
+use crate::trace::{Verdict, trace};
 
 const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16, outside: 0, source_ranges: 0 };
 const APISERVER: &str = "192.0.2.1:6443";
@@ -107,7 +105,7 @@ impl Host {
     }
 
     fn statuses(&self) -> Vec<Status> {
-        reports::frontends(&self.engine.snapshot(self.now), &Filter::default()).iter().map(|row| row.status).collect()
+        claimed(&self.engine.snapshot(self.now)).iter().map(|row| row.status).collect()
     }
 }
 
@@ -266,7 +264,7 @@ fn a_held_service_that_takes_over_an_address_is_shown_as_held() {
     assert_eq!(host.statuses(), [Status::Ok, Status::Conflict]);
 }
 
-/// The pool learns an address late. From then on, its service is protected and shown in `/backends`.
+/// The pool learns an address late. From then on, its service is protected.
 #[test]
 fn an_apiserver_learned_late_protects_from_then_on() {
     let full = "a/proxy";
@@ -280,13 +278,10 @@ fn an_apiserver_learned_late_protects_from_then_on() {
     assert_eq!(host.send([apiserver()]).compiled, []);
     host.send([emptied(full)]);
     let snapshot = host.engine.snapshot(host.now);
-    let rows = reports::backends(&snapshot, &Filter::default());
-    assert_eq!(rows.iter().map(|row| (row.address, row.choice)).collect::<Vec<_>>(), [(l4(APISERVER), Choice::Held)]);
-    assert_eq!(&*rows[0].origin, "EndpointSlice a/proxy");
-    assert_eq!(
-        (reports::services(&snapshot, &Filter::default())[0].status, snapshot.held().count()),
-        (Status::Held, 1)
-    );
+    let held: Vec<_> =
+        snapshot.held().map(|port| (port.backends.clone(), port.cause.origin.object.to_string())).collect();
+    assert_eq!(held, [(vec![l4(APISERVER)], "EndpointSlice a/proxy".to_owned())]);
+    assert_eq!(host.statuses(), [Status::Held]);
     let round = host.send([reported]);
     assert_eq!((round.released.len(), round.done, host.statuses()), (1, 0, vec![Status::Ok]));
 }

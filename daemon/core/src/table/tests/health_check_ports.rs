@@ -6,7 +6,6 @@ use super::*;
 use crate::change::Change;
 use crate::config::EngineConfig;
 use crate::engine::Engine;
-use crate::explain::reports;
 use crate::model::addr::Protocol;
 use crate::model::moment::Moment;
 use crate::model::node::{NodeFacts, NodeObject};
@@ -175,14 +174,14 @@ fn a_node_is_leaving_when_kubernetes_says_so() {
 }
 
 #[test]
-fn what_is_not_answered_is_shown_with_its_service() {
+fn what_is_not_answered_is_known_with_its_service() {
     let web = service("shop/web", &["198.51.100.1"], 31_000, 1);
     let error =
         |of: Option<&str>, error: Option<&str>| Change::HealthCheckPortError(of.map(name), error.map(Arc::from));
     let upsert = Change::UpsertService(web);
     let snapshot_of = |changes: Vec<Change>| snapshot(std::iter::once(upsert.clone()).chain(changes));
     let shown = |changes: Vec<Change>| {
-        reports::services(&snapshot_of(changes), &crate::filter::Filter::default())[0].error.clone()
+        snapshot_of(changes).facts().health_check_port_error(Some(&name("shop/web"))).map(ToString::to_string)
     };
     assert_eq!(shown(vec![error(Some("shop/web"), Some("in use"))]).as_deref(), Some("in use"));
     assert_eq!(shown(vec![error(Some("shop/web"), Some("in use")), error(Some("shop/web"), None)]), None);

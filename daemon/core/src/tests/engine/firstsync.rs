@@ -1,8 +1,7 @@
 //! The first start with a service of many slices: they arrive one after another, and published runs have to rest.
 
 use super::*;
-use crate::explain::reports;
-use crate::explain::trace;
+use crate::trace;
 
 const SLICES: usize = 18;
 const ENDPOINTS: usize = 99;
@@ -99,7 +98,7 @@ fn only_a_list_that_grows_waits_for_the_rest_of_its_source() {
     engine.change(Change::UpsertSlice(piece(1, 1)));
     engine.reconcile(&mut datapath, Moment(2));
     assert_eq!((count(&engine), engine.next_round()), (ENDPOINTS, Some(Moment(5_001))));
-    let row = reports::frontends(&engine.snapshot(Moment(2)), &Filter::default()).remove(0);
+    let row = claimed(&engine.snapshot(Moment(2))).remove(0);
     assert_eq!((row.status, row.error), (Status::Pending, None));
     engine.change(Change::UpsertSlice(piece(1, 2)));
     engine.change(Change::RemoveSlice(piece(1, 0).name, Source::Kubernetes));
@@ -129,7 +128,7 @@ fn a_list_that_waits_for_a_rest_is_pending_and_comes_in_after_it() {
         assert_eq!(engine.reconcile(&mut datapath, now).errors, []);
         now = now.plus(10);
     }
-    let row = reports::frontends(&engine.snapshot(now), &Filter::default()).remove(0);
+    let row = claimed(&engine.snapshot(now)).remove(0);
     assert_eq!(row.status, Status::Pending);
     assert_eq!(
         row.error.as_deref(),
@@ -139,7 +138,7 @@ fn a_list_that_waits_for_a_rest_is_pending_and_comes_in_after_it() {
         now = now.max(due);
         assert_eq!(engine.reconcile(&mut datapath, now).errors, []);
     }
-    assert_eq!(reports::frontends(&engine.snapshot(now), &Filter::default()).remove(0).status, Status::Ok);
+    assert_eq!(claimed(&engine.snapshot(now)).remove(0).status, Status::Ok);
     assert!(now < Moment(1_200), "as soon as there is room, not seconds later: {now:?}");
 }
 
@@ -163,7 +162,7 @@ fn a_list_that_rests_does_not_wait_for_the_retry_of_another_that_fails() {
         engine.change(Change::UpsertSlice(slice("a/s", "a", &[backend])));
         engine.reconcile(&mut datapath, now);
     }
-    let row = |engine: &Engine| reports::frontends(&engine.snapshot(Moment(0)), &Filter::default()).remove(0);
+    let row = |engine: &Engine| claimed(&engine.snapshot(Moment(0))).remove(0);
     assert_eq!(row(&engine).status, Status::Pending, "the list rests");
     let began = now;
     while row(&engine).status != Status::Ok {

@@ -1,42 +1,10 @@
 //! Addresses for clients outside the node, the ranges of these clients, and the uplinks.
 
+use super::rig::{ON, ROOM, backends, engine_on, exposed};
 use super::*;
-use crate::config::PacketsConfig;
-use crate::explain::reports;
-use crate::explain::rows::OutsideAccess::{Inside, NoSourceRange, Off, Refused, Served};
-use crate::filter::Filter;
 use crate::model::service::TrafficPolicy;
 use crate::model::uplink::Uplink;
 use crate::state::entries::MAX_UPLINKS;
-
-const ROOM: Limits = Limits { slots: 10_000, outside: 16, source_ranges: 16, ..LIMITS };
-const ON: PacketsConfig = PacketsConfig { is_on: true, cluster_ips: false, is_consistent: true };
-
-fn engine_on(datapath: &MemoryDatapath, packets: PacketsConfig) -> Engine {
-    let guard = Guard { external_ips: vec!["198.51.100.0/24".parse().expect("a network")], ..Guard::default() };
-    let (sources, max_services) = (BTreeSet::from([Source::Files]), datapath.limits().services);
-    let config = EngineConfig { sources, guard, max_services, packets, ..EngineConfig::default() };
-    Engine::new(config, datapath.dump().expect("memory can be read"))
-}
-
-/// A service with an address of every kind, of which one is refused.
-fn exposed(ranges: Option<&[&str]>) -> Service {
-    let address = |text: &str, kind| FrontendSpec { addr: l4(text).addr, port: l4(text).port, kind };
-    let frontends = vec![
-        address("10.96.0.1:80", FrontendKind::ClusterIP),
-        FrontendSpec { addr: l4("0.0.0.0:1").addr, port: 30_080, kind: FrontendKind::NodePort },
-        address("198.51.100.1:80", FrontendKind::LoadBalancer),
-        address("198.51.100.2:80", FrontendKind::ExternalIP),
-        address("203.0.113.2:80", FrontendKind::ExternalIP),
-    ];
-    let source_ranges = ranges.map(|texts| texts.iter().map(|text| text.parse().expect("a network")).collect());
-    let ports = vec![ServicePort { name: "http".into(), protocol: Protocol::Tcp, frontends }];
-    Service { ports, source_ranges, ..Service::new(name("shop/web"), Source::Files) }
-}
-
-fn backends(engine: &mut Engine) {
-    engine.change(Change::UpsertSlice(slice("shop/web", "a", &["192.0.2.1:8080", "192.0.2.2:8080"])));
-}
 
 fn uplink(ifindex: u32) -> Uplink {
     Uplink {
@@ -181,30 +149,4 @@ fn an_address_whose_ranges_do_not_fit_says_so() {
     // The other range goes after this one is tried.
     engine.reconcile(&mut datapath, Moment(1));
     assert_eq!(engine.reconcile(&mut datapath, Moment(200)).healed, [l4("198.51.100.1:80")]);
-}
-
-#[test]
-fn reports_say_whether_outside_clients_are_served() {
-    let access = |packets: PacketsConfig, ranges: Option<&[&str]>| {
-        let mut datapath = MemoryDatapath::new(ROOM);
-        let mut engine = engine_on(&datapath, packets);
-        engine.change(Change::UpsertService(exposed(ranges)));
-        backends(&mut engine);
-        engine.change(synced());
-        engine.reconcile(&mut datapath, Moment(0));
-        let snapshot = engine.snapshot(Moment(0));
-        let rows = reports::frontends(&snapshot, &Filter::default());
-        let of = |kind| {
-            let mut found: Vec<_> = rows.iter().filter(|row| row.kind == kind).map(|row| row.outside).collect();
-            found.dedup();
-            found
-        };
-        let service = reports::services(&snapshot, &Filter::default())[0].outside;
-        (of(FrontendKind::ClusterIP), of(FrontendKind::LoadBalancer), of(FrontendKind::ExternalIP), service)
-    };
-    assert_eq!(access(ON, None), (vec![Inside], vec![Served], vec![Served, Refused], Served));
-    let only_v6 = access(ON, Some(&["2001:db8::/32"]));
-    assert_eq!(only_v6.1, [NoSourceRange], "the address is IPv4");
-    let off = PacketsConfig { is_on: false, ..ON };
-    assert_eq!(access(off, None), (vec![Off], vec![Off], vec![Off], Off));
 }

@@ -5,20 +5,16 @@
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpStream as StdTcpStream};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
+use nodelb_host::register::Register;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
 use super::error::LinkError;
 use super::proxy::{Proxy, ProxyError};
-
-/// Registers a socket as nodelb's own before it connects: `nodelb_datapath::OwnSockets::register`, or a no-op without
-/// BPF.
-pub type Register = Arc<dyn Fn(BorrowedFd<'_>) -> io::Result<()> + Send + Sync>;
 
 /// Timeouts of a connection. With the defaults, nodelb detects a dead peer within four seconds, on a busy or idle
 /// connection.

@@ -19,8 +19,8 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
 
 use super::login::{CredentialsError, Secret};
-use crate::threads::Threads;
 use crate::time;
+use nodelb_host::threads::Threads;
 
 /// The maximum size of a plugin's output in bytes.
 const MAX_OUTPUT: u64 = 256 << 10;

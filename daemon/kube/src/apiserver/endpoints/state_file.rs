@@ -7,15 +7,15 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use nodelb_core::messages;
 use nodelb_core::model::moment::Moment;
+use nodelb_host::messages;
 use serde::{Deserialize, Serialize};
 
 use super::pool::{Candidate, MOST_LEARNED, Pool, RememberedServer};
 use super::timeouts::PoolTimeouts;
 use crate::apiserver::address::{Address, Host, Server};
 use crate::apiserver::credentials::authorities::Authorities;
-use crate::state_file::{self, Limits, StateFile};
+use nodelb_host::state_file::{self, Limits, StateFile};
 
 /// The name of the file in the state directory.
 const NAME: &str = "apiservers.json";

@@ -13,9 +13,9 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use nodelb_core::change::Change;
-use nodelb_core::messages;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::moment::Moment;
+use nodelb_host::messages;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::sleep_until;
@@ -27,12 +27,13 @@ use super::preflight::{self, Attempt};
 use super::state_file::{self, Saver};
 use super::timeouts::PoolTimeouts;
 use crate::apiserver::address::{Address, Host, Server, reason_not_to_learn};
-use crate::apiserver::connection::connect::{self, Connector, Register};
+use crate::apiserver::connection::connect::{self, Connector};
 use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::credentials::login::Login;
 use crate::apiserver::credentials::{self, Credentials};
 use crate::apiserver::session::{Apiservers, Report, Session, Settings};
-use crate::clock::Clock;
+use nodelb_host::clock::Clock;
+use nodelb_host::register::Register;
 
 /// The capacity of the queue for reports. A full queue blocks the readers.
 const QUEUE: usize = 256;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use nodelb_core::messages;
+use nodelb_host::messages;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, info};

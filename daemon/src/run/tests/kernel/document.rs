@@ -1,7 +1,7 @@
 //! `docs/kernels.md`.
 
-use nodelb_core::messages;
 use nodelb_datapath::features::{OPTIONAL, Optional, REQUIRED, Required, Since};
+use nodelb_host::messages;
 
 use crate::generated;
 

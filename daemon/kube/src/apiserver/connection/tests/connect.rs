@@ -3,6 +3,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use nix::sys::socket::{getsockname, getsockopt, sockopt};
 use tokio::net::TcpListener;
 
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
 use super::*;
 
 fn connector(register: impl Fn(BorrowedFd<'_>) -> io::Result<()> + Send + Sync + 'static) -> Connector {

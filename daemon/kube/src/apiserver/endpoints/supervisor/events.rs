@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use nodelb_core::messages;
 use nodelb_core::model::moment::Moment;
+use nodelb_host::messages;
 use tracing::{info, warn};
 
 use super::tasks::{Done, Task};

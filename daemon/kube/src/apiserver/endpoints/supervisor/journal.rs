@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use nodelb_core::messages;
 use nodelb_core::model::moment::Moment;
+use nodelb_host::messages;
 use tracing::{debug, info, warn};
 
 use crate::apiserver::address::Address;

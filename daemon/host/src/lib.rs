@@ -1,0 +1,18 @@
+//! What nodelb uses of this machine, apart from BPF: the [`clock`], [`threads`] for work that may block forever, the files
+//! of the state directory ([`state_file`]), its own sockets ([`register`]), other sockets ([`sock_diag`]) over [`netlink`],
+//! and the ids of its [`messages`] in the journal. Knows neither services nor Kubernetes, and depends on no other package
+//! of nodelb.
+//!
+//! ```text
+//!  threads, messages <── state_file        netlink <── sock_diag        clock        register
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod clock;
+pub mod messages;
+pub mod netlink;
+pub mod register;
+pub mod sock_diag;
+pub mod state_file;
+pub mod threads;

@@ -1,0 +1,306 @@
+//! The files of the state directory: opens, reads and replaces them safely, and writes a file whenever its contents
+//! change ([`StateFile`]). The users define the contents.
+//!
+//! Access to the state directory may block, for example if its file system is unreachable or the disk hangs. Therefore,
+//! each access runs in its own thread, one at a time for each file. No task waits for a thread without a time limit, and
+//! neither does the end of the process.
+
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Write as _};
+use std::mem;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nix::fcntl::OFlag;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until, timeout};
+use tracing::{info, warn};
+
+use crate::messages;
+use crate::threads::{run, run_within, timed_out};
+
+/// Opens a regular file for reading. Does not follow a symbolic link, and does not block on a named pipe that has no
+/// writer. The file system may block.
+///
+/// # Errors
+/// The file cannot be opened, or is not a regular file.
+pub fn open(path: &Path) -> io::Result<File> {
+    open_with(File::options().read(true), path)
+}
+
+/// Opens a file for appending and reading, and creates it if it does not exist. Like [`open`], refuses anything but a
+/// regular file. The file system may block.
+///
+/// # Errors
+/// The file cannot be opened or created, or is not a regular file.
+pub fn append(path: &Path) -> io::Result<File> {
+    open_with(File::options().read(true).append(true).create(true).mode(0o600), path)
+}
+
+fn open_with(options: &mut fs::OpenOptions, path: &Path) -> io::Result<File> {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let file = options.custom_flags(flags.bits()).open(path)?;
+    if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a file")) }
+}
+
+/// Replaces the file at `path` atomically: `write` fills the file `new`, which is then renamed to `path`. May block.
+///
+/// # Errors
+/// The error of `write` or of the file system. The file at `path` is unchanged unless the rename has succeeded.
+pub fn replace(path: &Path, new: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+    // A file that an earlier run left incomplete may belong to another user, or may be a link or a pipe.
+    match fs::remove_file(new) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let file = File::options().write(true).create_new(true).mode(0o600).open(new)?;
+    write(&file)?;
+    file.sync_all()?;
+    fs::rename(new, path)?;
+    path.parent().map_or(Ok(()), |directory| File::open(directory)?.sync_all())
+}
+
+/// Replaces a JSON file atomically. May block.
+///
+/// # Errors
+/// Those of [`replace`].
+pub fn write_json(path: &Path, contents: &impl Serialize) -> io::Result<()> {
+    let mut bytes = serde_json::to_vec_pretty(contents)?;
+    bytes.push(b'\n');
+    replace(path, &path.with_extension("json.new"), |mut file| file.write_all(&bytes))
+}
+
+/// Reads a JSON file of at most `max_bytes` bytes, with this value in its field `version`. `None` if the file does not
+/// exist. May block.
+///
+/// # Errors
+/// The file cannot be read or decoded. A file that cannot be decoded has been renamed ([`corrupt_path`]), so that it is
+/// not read again but can still be examined.
+pub fn read_json<T: DeserializeOwned>(path: &Path, max_bytes: usize, version: u32) -> io::Result<Option<T>> {
+    let mut bytes = Vec::new();
+    match open(path).and_then(|file| file.take(max_bytes as u64 + 1).read_to_end(&mut bytes)) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        read => read?,
+    };
+    let decoded =
+        if bytes.len() > max_bytes { Err(format!("it exceeds {max_bytes} bytes")) } else { decode(&bytes, version) };
+    decoded.map(Some).map_err(|problem| {
+        let corrupt = corrupt_path(path);
+        let renamed = match fs::rename(path, &corrupt) {
+            Ok(()) => format!("it has been renamed to {}", corrupt.display()),
+            Err(error) => format!("it cannot be renamed ({error})"),
+        };
+        io::Error::new(ErrorKind::InvalidData, format!("{problem}; {renamed}"))
+    })
+}
+
+fn decode<T: DeserializeOwned>(bytes: &[u8], version: u32) -> Result<T, String> {
+    #[derive(Deserialize)]
+    struct Header {
+        version: u32,
+    }
+    let header: Header = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    if header.version != version {
+        return Err(format!("it has version {}, and this nodelb supports version {version}", header.version));
+    }
+    serde_json::from_slice(bytes).map_err(|error| error.to_string())
+}
+
+/// The name that [`read_json`] gives to a file that it cannot decode.
+pub fn corrupt_path(path: &Path) -> PathBuf {
+    path.with_extension("json.corrupt")
+}
+
+/// Reads a file at start. If this fails or takes too long, logs a warning with the `consequence` and returns `None`.
+pub async fn load<T: Send + 'static>(
+    path: &Path,
+    limit: Duration,
+    consequence: &str,
+    read: impl FnOnce(&Path) -> io::Result<T> + Send + 'static,
+) -> Option<T> {
+    let file = path.to_owned();
+    let loaded = run_within(limit, move || read(&file)).await;
+    let warn = |problem: &io::Error| {
+        let path = path.display();
+        warn!(message_id = %messages::STATE_UNREADABLE, "{path} cannot be read: {problem}; {consequence}");
+    };
+    loaded.inspect_err(warn).ok()
+}
+
+/// The time limits of a [`StateFile`].
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The minimum time between the beginnings of two writes, until [`StateFile::set_interval`] changes it. The first
+    /// write is not delayed.
+    pub every: Duration,
+    /// The same after a failed write.
+    pub retry: Duration,
+    /// The duration of a write after which a warning is logged, and the time limit of [`StateFile::close`].
+    pub timeout: Duration,
+}
+
+/// A file that a task of its own writes whenever its contents change.
+pub struct StateFile<T> {
+    contents: watch::Sender<Option<T>>,
+    interval: watch::Sender<Duration>,
+    task: JoinHandle<()>,
+    file: Arc<Described<T>>,
+}
+
+type Write<T> = dyn Fn(&Path, T) -> io::Result<()> + Send + Sync;
+
+struct Described<T> {
+    path: PathBuf,
+    consequence: &'static str,
+    limits: Limits,
+    write: Box<Write<T>>,
+}
+
+impl<T: Clone + Send + Sync + 'static> StateFile<T> {
+    /// Starts the task. `write` writes the file and may block. `consequence` completes the warning that the file cannot
+    /// be written.
+    pub fn start(
+        path: PathBuf,
+        consequence: &'static str,
+        limits: Limits,
+        write: impl Fn(&Path, T) -> io::Result<()> + Send + Sync + 'static,
+    ) -> Self {
+        let (contents, latest) = watch::channel(None);
+        let (interval, every) = watch::channel(limits.every);
+        let file = Arc::new(Described { path, consequence, limits, write: Box::new(write) });
+        let writer = Writer { file: Arc::clone(&file), latest, every, has_failed: false };
+        Self { contents, interval, task: tokio::spawn(writer.run()), file }
+    }
+
+    /// Changes the minimum time between the beginnings of two writes, also for contents that wait for it. Never waits.
+    pub fn set_interval(&self, every: Duration) {
+        self.interval.send_if_modified(|interval| mem::replace(interval, every) != every);
+    }
+
+    /// Writes these contents soon, unless newer ones follow. Never waits.
+    pub fn save(&self, contents: T) {
+        self.contents.send_replace(Some(contents));
+    }
+
+    /// Waits until the latest contents are written, within the time limit.
+    pub async fn close(self) {
+        drop(self.contents);
+        if timeout(self.file.limits.timeout, self.task).await.is_err() {
+            self.file.warn(&timed_out(self.file.limits.timeout));
+        }
+    }
+}
+
+/// A [`StateFile`] with its latest contents: it is written only if they change.
+pub struct SavedState<T> {
+    file: StateFile<Arc<T>>,
+    saved: Arc<T>,
+}
+
+impl<T: PartialEq + Send + Sync + 'static> SavedState<T> {
+    /// The state in a file that has been read.
+    pub fn new(saved: T, file: StateFile<Arc<T>>) -> Self {
+        Self { file, saved: Arc::new(saved) }
+    }
+
+    /// The latest contents.
+    pub fn saved(&self) -> &T {
+        &self.saved
+    }
+
+    /// Writes the contents soon if they differ from the latest ones. Never waits.
+    pub fn save(&mut self, contents: T) {
+        if contents != *self.saved {
+            self.saved = Arc::new(contents);
+            self.file.save(Arc::clone(&self.saved));
+        }
+    }
+
+    /// Writes the last contents if they differ from the latest ones, within the time limit.
+    pub async fn close(mut self, contents: T) {
+        self.save(contents);
+        self.file.close().await;
+    }
+}
+
+impl<T> Described<T> {
+    fn warn(&self, problem: &io::Error) {
+        let (path, consequence) = (self.path.display(), self.consequence);
+        warn!(message_id = %messages::STATE_UNWRITTEN, "{path} cannot be written: {problem}; {consequence}");
+    }
+}
+
+/// The task of a [`StateFile`].
+struct Writer<T> {
+    file: Arc<Described<T>>,
+    latest: watch::Receiver<Option<T>>,
+    every: watch::Receiver<Duration>,
+    has_failed: bool,
+}
+
+impl<T: Clone + Send + Sync + 'static> Writer<T> {
+    async fn run(mut self) {
+        let (mut begun, mut is_written) = (None, true);
+        let mut is_outdated = false;
+        loop {
+            let interval = if is_written { *self.every.borrow_and_update() } else { self.file.limits.retry };
+            let next = begun.map_or_else(Instant::now, |begun: Instant| begun + interval);
+            tokio::select! {
+                biased;
+                changed = self.latest.changed() => match changed {
+                    Ok(()) => is_outdated = true,
+                    Err(_) => break,
+                },
+                Ok(()) = self.every.changed() => {}
+                () = sleep_until(next), if is_outdated => {
+                    begun = Some(Instant::now());
+                    is_written = self.write().await;
+                    is_outdated = !is_written;
+                }
+            }
+        }
+        // The file is being closed: the last contents are not delayed, and a failure is final.
+        if is_outdated {
+            self.write().await;
+        }
+    }
+
+    /// Writes the latest contents. Returns whether the file has them.
+    async fn write(&mut self) -> bool {
+        let Some(contents) = self.latest.borrow_and_update().clone() else { return true };
+        let (file, limit) = (Arc::clone(&self.file), self.file.limits.timeout);
+        let mut writing = pin!(run(move || (file.write)(&file.path, contents)));
+        if let Ok(result) = timeout(limit, &mut writing).await {
+            return self.note(result);
+        }
+        // While the file is being closed, `close` logs this.
+        if self.latest.has_changed().is_ok() {
+            self.note(Err(timed_out(limit)));
+        }
+        let result = writing.await;
+        self.note(result)
+    }
+
+    /// Logs the first of several failures, and their end. Returns whether the write has succeeded.
+    fn note(&mut self, result: io::Result<()>) -> bool {
+        let had_failed = mem::replace(&mut self.has_failed, result.is_err());
+        match result {
+            Ok(()) if had_failed => {
+                info!(message_id = %messages::STATE_WRITTEN, "{} has been written again", self.file.path.display());
+            }
+            Err(problem) if !had_failed => self.file.warn(&problem),
+            _ => {}
+        }
+        !self.has_failed
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/state_file.rs"]
+mod tests;

@@ -1,0 +1,9 @@
+//! The views of a snapshot for readers: rows, the result of a connection with its reasons, and the differences between
+//! source, memory and kernel.
+
+pub mod differences;
+pub mod explanation;
+pub mod outside;
+pub mod reports;
+pub mod rows;
+pub mod summary;

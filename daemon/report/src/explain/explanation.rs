@@ -1,0 +1,472 @@
+//! The full account of a connection: the programs that see it, the frontend that matches or almost matches, the view
+//! and the reason for it, the result for each backend, and the end. [`nodelb_core::trace`] decides; this module
+//! gives the reasons. It contains facts only; the callers that display a explanation provide the texts.
+
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use crate::explain::outside::{self, OutsideVerdict};
+use crate::explain::reports::{backends, frontends};
+use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess};
+use nodelb_core::compile::select::Choice;
+use nodelb_core::datapath::MapError;
+use nodelb_core::filter::Filter;
+use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::model::service::{FrontendKind, ServiceName, TrafficPolicy};
+use nodelb_core::packets::admission::{Admission, admission};
+use nodelb_core::packets::choice;
+use nodelb_core::packets::frontend::find_outside;
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::{FrontendEntry, MapState, backends_of};
+use nodelb_core::trace::{Errno, Verdict, admits, destination, lookup_frontend, trace};
+
+/// The place of the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Client {
+    /// A process in the node's own network namespace.
+    Host,
+    /// A process of this node in another network namespace.
+    Pod,
+    /// Another host: its packets arrive on a network device.
+    Outside,
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Host => "host",
+            Self::Pod => "pod",
+            Self::Outside => "outside",
+        })
+    }
+}
+
+/// The full account of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explanation {
+    /// The address that the client connects to.
+    pub to: L4Addr,
+    /// The place of the client.
+    pub from: Client,
+    /// The client's address, if the client was given as an address.
+    pub client_address: Option<ClientAddress>,
+    /// The programs that see the client connect, or its packets; none for SCTP, nor for packets from outside while the
+    /// packet path is off.
+    pub hooks: &'static [&'static str],
+    /// The frontend that matches, even if the maps do not contain it yet.
+    pub found: Option<MatchedFrontend>,
+    /// Every claim to the address in order of precedence, including those that wait or were refused.
+    pub claims: Vec<FrontendReport>,
+    /// The facts that almost match, if no frontend matches.
+    pub near: Vec<NearMatch>,
+    /// Every backend of the frontend's service port, by address.
+    pub backends: Vec<Candidate>,
+    /// What applies to a client outside the node; `None` for other clients.
+    pub outside: Option<OutsideAccount>,
+    /// The end of the connection attempt.
+    pub result: ConnectResult,
+}
+
+/// What applies to a client outside the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutsideAccount {
+    /// Whether such clients are served at the address, or why not. For an address without a claim, whether they are
+    /// served at all.
+    pub access: OutsideAccess,
+    /// Whether this client is admitted; `None` if none is served.
+    pub admission: Option<Admission>,
+    /// The backend that the client gets unless it has a connection, or session affinity, to another one; `None` if that
+    /// is left to chance, or depends on a port of the client that is not given.
+    pub selected: Option<L4Addr>,
+    /// Whether the service has a ring, so that the client's address and port determine the backend.
+    pub has_ring: bool,
+}
+
+/// A client that was given as an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientAddress {
+    /// The client's address.
+    pub addr: Addr,
+    /// The client's port, if it is given.
+    pub port: Option<u16>,
+    /// Whether nodelb knows the location of the address. An unknown one counts as another host, but may be a pod of
+    /// this node that is no backend.
+    pub is_known: bool,
+    /// Whether the service's source ranges contain the address; `None` if it does not restrict its clients.
+    pub is_in_source_ranges: Option<bool>,
+}
+
+/// The frontend that an address leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MatchedFrontend {
+    /// The key of the frontend: the address of the connection, or the unspecified address of a NodePort.
+    pub at: L4Addr,
+    /// The view that the client gets.
+    pub view: ViewKind,
+    /// The reason for this view.
+    pub why: ViewReason,
+    /// The session affinity timeout in seconds; 0 for none.
+    pub affinity_seconds: u32,
+    /// Whether the realised state contains what the sources ask for.
+    pub is_in_kernel: bool,
+}
+
+/// The views of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ViewKind {
+    /// Every selected backend.
+    Cluster,
+    /// The selected backends on this node.
+    Local,
+}
+
+/// Why a client gets a view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ViewReason {
+    /// The internal traffic policy, which applies to addresses inside the cluster.
+    InternalPolicy(TrafficPolicy),
+    /// A client on the node uses every backend at an external address, regardless of the external policy.
+    ShortCut,
+    /// The external traffic policy, which applies to clients outside the cluster.
+    ExternalPolicy(TrafficPolicy),
+}
+
+/// A backend, and its role in the client's view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// The row of the backend in `/backends`.
+    pub row: BackendReport,
+    /// The number of its slots in the view, and the total number of slots. Each slot has the same probability.
+    pub share: (usize, usize),
+    /// Whether the backend is excluded only because it is not on this node.
+    pub is_elsewhere: bool,
+    /// Whether the address is a loopback address. The client reaches it in its own network namespace, not in the
+    /// node's.
+    pub is_clients_own: bool,
+}
+
+/// A fact that almost matches an address without a frontend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NearMatch {
+    /// The address is served, but at these ports and protocols.
+    OtherPorts(Vec<L4Addr>),
+    /// The port is a NodePort of this service, but NodePorts are not answered on the address.
+    NotAnsweredOn(ServiceName),
+    /// NodePorts are answered at this loopback address only for the node's own processes, and the client is none.
+    NodesLoopback(ServiceName),
+    /// The port is a NodePort of this service and should be answered on the address, but the maps do not contain the
+    /// address. Includes the error if the maps did not accept it.
+    NotInKernel(ServiceName, Option<MapError>),
+    /// NodePorts are answered on the address, but no NodePort has this number.
+    NoSuchNodePort,
+    /// The address lies between these two ClusterIPs, which share its prefix. It is probably a ClusterIP of an unknown
+    /// service.
+    Between(L4Addr, L4Addr),
+    /// SCTP is not translated.
+    Sctp,
+}
+
+/// How a connection attempt ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectResult {
+    /// The connection goes to one of this number of backends.
+    Forwarded(usize),
+    /// The connection fails immediately.
+    Refused(Errno),
+    /// The connection is not translated.
+    PassedThrough,
+    /// The packets of the client are dropped.
+    Dropped(DropReason),
+}
+
+/// Why packets of a client outside the node are dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// The policy requires a backend on this node, and none of the usable ones is here.
+    NoLocalBackend,
+    /// The client is in none of the service's source ranges.
+    NotAdmitted,
+}
+
+impl fmt::Display for ConnectResult {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Forwarded(_) => Self::NAMES[0],
+            Self::Refused(_) => Self::NAMES[1],
+            Self::PassedThrough => Self::NAMES[2],
+            Self::Dropped(_) => Self::NAMES[3],
+        })
+    }
+}
+
+impl ConnectResult {
+    /// The names in output.
+    pub const NAMES: [&'static str; 4] = ["Forwarded", "Refused", "PassedThrough", "Dropped"];
+}
+
+impl ViewKind {
+    /// The names in output.
+    pub const NAMES: [&'static str; 2] = ["cluster", "local"];
+}
+
+impl fmt::Display for ViewKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(Self::NAMES[*self as usize])
+    }
+}
+
+/// The kind of client that has the address: this node, a pod of this node that is a backend of some service, or a
+/// backend on another node. `None` for every other address, because a pod of this node that is no backend cannot be
+/// distinguished from a remote host.
+pub fn client_at(snapshot: &Snapshot, addr: Addr) -> Option<Client> {
+    let node = snapshot.facts.node();
+    if addr.is_loopback() || node.addresses.contains(&addr) {
+        return Some(Client::Host);
+    }
+    let mut rows = backends(snapshot, &Filter { address: Some(addr), ..Filter::default() });
+    rows.retain(|row| !row.node.is_empty() && !node.name.is_empty());
+    let is_here = |row: &BackendReport| *row.node == *node.name;
+    match rows.iter().any(is_here) {
+        true => Some(Client::Pod),
+        false => (!rows.is_empty()).then_some(Client::Outside),
+    }
+}
+
+/// The account of a connection from the client with this address, and with this port, if it is given.
+pub fn explain_from(snapshot: &Snapshot, to: L4Addr, (addr, port): (Addr, Option<u16>)) -> Explanation {
+    let known = client_at(snapshot, addr);
+    let explanation = account(snapshot, to, known.unwrap_or(Client::Outside), Some((addr, port)));
+    let owner = explanation.found.as_ref().and(explanation.claims.first());
+    let service = owner.filter(|row| row.kind == FrontendKind::LoadBalancer).map(|row| &row.service);
+    let ranges = service.and_then(|name| snapshot.facts.owner(name)?.0.source_ranges.as_ref());
+    let is_in_source_ranges = ranges.map(|nets| nets.iter().any(|net| net.contains(&addr.ip())));
+    Explanation {
+        client_address: Some(ClientAddress { addr, port, is_known: known.is_some(), is_in_source_ranges }),
+        ..explanation
+    }
+}
+
+/// The account of a connection from this kind of client to the address.
+pub fn explain(snapshot: &Snapshot, named: L4Addr, from: Client) -> Explanation {
+    account(snapshot, named, from, None)
+}
+
+fn account(snapshot: &Snapshot, named: L4Addr, from: Client, client: Option<(Addr, Option<u16>)>) -> Explanation {
+    let (to, range) = (destination(named), &snapshot.config.guard.nodeport_range);
+    let answering = lookup_frontend(&snapshot.answering, range, to);
+    let answering = answering.filter(|_| !(from == Client::Pod && to.addr.is_loopback()));
+    let claims = claims_to(snapshot, answering.map_or(named, |(at, _)| at));
+    let found = answering.map(|(at, entry)| found(snapshot, at, entry, (claims.first(), from)));
+    let backends = match (&found, claims.first(), answering) {
+        (Some(found), Some(owner), Some((_, entry))) => candidates(snapshot, (owner, from), found, entry),
+        _ => Vec::new(),
+    };
+    let near = if found.is_some() { Vec::new() } else { near(snapshot, to, from) };
+    let outside = (from == Client::Outside).then(|| outside_account(snapshot, to, found.as_ref(), client));
+    let result = match from {
+        Client::Outside => outside_result(&snapshot.answering, range, to, client.map(|(addr, _)| addr)),
+        Client::Host | Client::Pod if found.is_none() => ConnectResult::PassedThrough,
+        Client::Host | Client::Pod if !is_admitted(snapshot, to, from, client.map(|(addr, _)| addr)) => {
+            ConnectResult::Refused(Errno::NotAdmitted)
+        }
+        Client::Host | Client::Pod => inside_result(&snapshot.answering, range, to),
+    };
+    let hooks = hooks(to, from, snapshot.config.packets.is_on);
+    Explanation { to: named, from, client_address: None, hooks, found, claims, near, backends, outside, result }
+}
+
+fn outside_account(
+    snapshot: &Snapshot,
+    to: L4Addr,
+    found: Option<&MatchedFrontend>,
+    client: Option<(Addr, Option<u16>)>,
+) -> OutsideAccount {
+    let row = found.and_then(|found| snapshot.rows.get(&found.at));
+    let nowhere = if snapshot.config.packets.is_on { OutsideAccess::Inside } else { OutsideAccess::Off };
+    let access = row.map_or(nowhere, |row| outside::access(snapshot, row, 0));
+    let state = &snapshot.answering;
+    let frontend = find_outside(state, &snapshot.config.guard.nodeport_range, to);
+    let service = frontend.and_then(|frontend| state.services.get(&frontend.service));
+    let selected = frontend.zip(service).zip(client).and_then(|((frontend, service), client)| {
+        let view = service.view(frontend.is_local);
+        view.get(choice::selected(service, view, client, to)?).map(|slot| slot.addr)
+    });
+    OutsideAccount {
+        access,
+        admission: frontend.map(|frontend| admission(state, frontend, client.map(|(addr, _)| addr))),
+        selected,
+        has_ring: service.is_some_and(|service| service.has_rings),
+    }
+}
+
+/// The end of a connection attempt of a client outside the node.
+pub(crate) fn outside_result(
+    state: &MapState,
+    nodeport_range: &RangeInclusive<u16>,
+    to: L4Addr,
+    client: Option<Addr>,
+) -> ConnectResult {
+    match outside::trace_outside(state, nodeport_range, to, client) {
+        OutsideVerdict::Forwarded(_, slots) => ConnectResult::Forwarded(backends_of(slots).count()),
+        OutsideVerdict::Refused(_) => ConnectResult::Refused(Errno::ConnectionRefused),
+        OutsideVerdict::NoLocalBackend(_) => ConnectResult::Dropped(DropReason::NoLocalBackend),
+        OutsideVerdict::NotAdmitted(_) => ConnectResult::Dropped(DropReason::NotAdmitted),
+        OutsideVerdict::PassedThrough => ConnectResult::PassedThrough,
+    }
+}
+
+fn claims_to(snapshot: &Snapshot, at: L4Addr) -> Vec<FrontendReport> {
+    let mut rows = frontends(snapshot, &Filter { address: Some(at.addr), ..Filter::default() });
+    rows.retain(|row| row.address == at);
+    rows
+}
+
+fn found(
+    snapshot: &Snapshot,
+    at: L4Addr,
+    entry: &FrontendEntry,
+    (owner, from): (Option<&FrontendReport>, Client),
+) -> MatchedFrontend {
+    let is_local = if from == Client::Outside { entry.outside_local } else { entry.inside_local };
+    let service = snapshot.desired.services.get(&entry.service);
+    let is_same_outside = snapshot.realised.outside.get(&at) == snapshot.desired.outside.get(&at);
+    let is_same = snapshot.realised.frontends.get(&at) == Some(entry)
+        && (from != Client::Outside || is_same_outside)
+        && snapshot.realised.services.get(&entry.service) == service;
+    MatchedFrontend {
+        at,
+        view: if is_local { ViewKind::Local } else { ViewKind::Cluster },
+        why: why_view(snapshot, owner, from),
+        affinity_seconds: service.map_or(0, |service| service.affinity_seconds),
+        is_in_kernel: is_same,
+    }
+}
+
+fn why_view(snapshot: &Snapshot, owner: Option<&FrontendReport>, from: Client) -> ViewReason {
+    let kind = owner.map_or(FrontendKind::Static, |row| row.kind);
+    let service = owner.and_then(|row| snapshot.facts.owner(&row.service));
+    let policies = service.map(|(service, _)| (service.internal_policy, service.external_policy));
+    let (internal, external) = policies.unwrap_or_default();
+    match from {
+        Client::Outside if kind == FrontendKind::ClusterIP => ViewReason::InternalPolicy(internal),
+        Client::Outside => ViewReason::ExternalPolicy(external),
+        Client::Host | Client::Pod if kind.is_external() => ViewReason::ShortCut,
+        Client::Host | Client::Pod => ViewReason::InternalPolicy(internal),
+    }
+}
+
+fn candidates(
+    snapshot: &Snapshot,
+    (owner, from): (&FrontendReport, Client),
+    found: &MatchedFrontend,
+    entry: &FrontendEntry,
+) -> Vec<Candidate> {
+    let slots = snapshot.desired.services.get(&entry.service).map_or(&[][..], |entry| match found.view {
+        ViewKind::Cluster => &entry.cluster,
+        ViewKind::Local => &entry.local,
+    });
+    let mut rows = backends(snapshot, &Filter::for_service(&owner.service));
+    let (family, protocol) = (owner.address.addr.family(), owner.address.protocol);
+    rows.retain(|row| {
+        row.port == owner.port && row.address.protocol == protocol && row.address.addr.family() == family
+    });
+    let candidate = |row: BackendReport| {
+        let places = slots.iter().filter(|slot| slot.addr == row.address).count();
+        let is_chosen = matches!(row.choice, Choice::Selected | Choice::Held);
+        let is_elsewhere = found.view == ViewKind::Local && is_chosen && places == 0;
+        let is_clients_own = from == Client::Pod && row.address.addr.is_loopback();
+        Candidate { share: (places, slots.len()), is_elsewhere, is_clients_own, row }
+    };
+    rows.into_iter().map(candidate).collect()
+}
+
+/// Whether the source ranges of the service admit a process of the node or of a pod. A pod without an address counts as
+/// admitted.
+fn is_admitted(snapshot: &Snapshot, to: L4Addr, from: Client, client: Option<Addr>) -> bool {
+    match client {
+        Some(addr) if !addr.is_loopback() => admits(&snapshot.realised, to, &[addr]),
+        _ if from == Client::Host => {
+            let addresses: Vec<Addr> = snapshot.facts.node().addresses.iter().copied().collect();
+            admits(&snapshot.realised, to, &addresses)
+        }
+        _ => true,
+    }
+}
+
+/// The end of a connection attempt of a process on the node.
+pub(crate) fn inside_result(state: &MapState, nodeport_range: &RangeInclusive<u16>, to: L4Addr) -> ConnectResult {
+    match trace(state, nodeport_range, to) {
+        Verdict::Forwarded(_, slots) => ConnectResult::Forwarded(backends_of(slots).count()),
+        Verdict::Refused(_, errno) => ConnectResult::Refused(errno),
+        Verdict::PassedThrough => ConnectResult::PassedThrough,
+    }
+}
+
+fn near(snapshot: &Snapshot, to: L4Addr, from: Client) -> Vec<NearMatch> {
+    if to.protocol == Protocol::Sctp {
+        return vec![NearMatch::Sctp];
+    }
+    let mut near = Vec::new();
+    let others = snapshot.desired.frontends.range(L4Addr::all_at(to.addr));
+    let others: Vec<L4Addr> = others.map(|(at, _)| *at).collect();
+    if !others.is_empty() {
+        near.push(NearMatch::OtherPorts(others));
+    }
+    near.extend(near_node_port(snapshot, to, from));
+    if near.is_empty() {
+        near.extend(neighbours(snapshot, to));
+    }
+    near
+}
+
+fn near_node_port(snapshot: &Snapshot, to: L4Addr, from: Client) -> Option<NearMatch> {
+    let is_answered_on = snapshot.desired.node_addrs.contains(&to.addr);
+    let owner = snapshot.rows.get(&to.wildcard()).and_then(|row| row.claims().first());
+    let is_in_kernel = snapshot.realised.node_addrs.contains(&to.addr);
+    match owner.map(|claim| claim.key.service.clone()) {
+        Some(service) if is_answered_on && !is_in_kernel => {
+            Some(NearMatch::NotInKernel(service, snapshot.failed_node_addrs.get(&to.addr).cloned()))
+        }
+        Some(service) if is_answered_on && from == Client::Pod => Some(NearMatch::NodesLoopback(service)),
+        Some(service) if !is_answered_on => {
+            snapshot.facts.node().addresses.contains(&to.addr).then_some(NearMatch::NotAnsweredOn(service))
+        }
+        None if is_answered_on && snapshot.config.guard.nodeport_range.contains(&to.port) => {
+            Some(NearMatch::NoSuchNodePort)
+        }
+        _ => None,
+    }
+}
+
+/// The ClusterIPs before and after the address, if all three share a prefix: 16 bits of IPv4, 64 bits of IPv6.
+fn neighbours(snapshot: &Snapshot, to: L4Addr) -> Option<NearMatch> {
+    let prefix = |addr: Addr| match addr.family() {
+        Family::Ipv4 => addr.octets()[..14].to_vec(),
+        Family::Ipv6 => addr.octets()[..8].to_vec(),
+    };
+    let is_one = |at: &L4Addr| {
+        let claims = snapshot.rows.get(at).map(|row| row.claims()).unwrap_or_default();
+        claims.first().is_some_and(|claim| claim.kind == FrontendKind::ClusterIP) && prefix(at.addr) == prefix(to.addr)
+    };
+    let (first, last) = L4Addr::all_at(to.addr).into_inner();
+    let before = snapshot.rows.range(..first).next_back().map(|(at, _)| *at).filter(is_one)?;
+    let after = snapshot.rows.range(last..).next().map(|(at, _)| *at).filter(is_one)?;
+    Some(NearMatch::Between(before, after))
+}
+
+/// The hooks that see the client, or its packets. A UDP socket chooses its destination by connect() or at each sendmsg().
+fn hooks(to: L4Addr, from: Client, has_packets: bool) -> &'static [&'static str] {
+    match (from, to.protocol, to.addr.family()) {
+        (_, Protocol::Sctp, _) => &[],
+        (Client::Outside, ..) if has_packets => &["packet_in"],
+        (Client::Outside, ..) => &[],
+        (_, Protocol::Tcp, Family::Ipv4) => &["connect4"],
+        (_, Protocol::Tcp, Family::Ipv6) => &["connect6"],
+        (_, Protocol::Udp, Family::Ipv4) => &["connect4", "sendmsg4"],
+        (_, Protocol::Udp, Family::Ipv6) => &["connect6", "sendmsg6"],
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/explanation.rs"]
+mod tests;

@@ -1,0 +1,376 @@
+//! The rows that readers see, built from a snapshot.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::explain::outside;
+use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess, ServiceReport};
+use nodelb_core::claims::{Claim, Precedence, Row};
+use nodelb_core::compile::select::{self, Candidate, Checks, Choice};
+use nodelb_core::filter::Filter;
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::cause::Cause;
+use nodelb_core::model::health_check::Quarantine;
+use nodelb_core::model::service::{BackendState, FrontendKind, FrontendSpec, PortKey, Service, ServiceName, Slice};
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::{Slot, backends_of};
+use nodelb_core::state::status::Status;
+
+/// The rows of `/frontends`, by address, then in order of precedence.
+pub fn frontends(snapshot: &Snapshot, filter: &Filter) -> Vec<FrontendReport> {
+    each_frontend(snapshot, filter).collect()
+}
+
+/// The same, each of which is computed when it is needed.
+pub fn each_frontend<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Iterator<Item = FrontendReport> + 'a {
+    let rows: Box<dyn Iterator<Item = (L4Addr, &'a Arc<Row>)> + 'a> = match (&filter.service, filter.address) {
+        (Some(service), addr) => {
+            let addresses = snapshot.addresses_of(service).into_iter();
+            let meant = addresses.filter(move |address| addr.is_none_or(|addr| address.addr == addr));
+            Box::new(meant.filter_map(|address| Some((address, snapshot.rows.get(&address)?))))
+        }
+        (None, Some(addr)) => Box::new(snapshot.rows.range(L4Addr::all_at(addr)).map(|(address, row)| (*address, row))),
+        (None, None) => Box::new(snapshot.rows.iter().map(|(address, row)| (*address, row))),
+    };
+    rows.flat_map(move |(address, row)| {
+        let is_meant = move |(place, claim): &(usize, &Claim)| {
+            filter.accepts(&claim.key.service)
+                && filter.kind.is_none_or(|kind| claim.kind == kind)
+                && filter.status.is_none_or(|status| snapshot.status_of(row, *place, address).status == status)
+        };
+        let meant = row.claims().iter().enumerate().filter(is_meant);
+        meant.map(move |(place, claim)| frontend(snapshot, address, row, place, claim))
+    })
+}
+
+fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim: &Claim) -> FrontendReport {
+    let status = snapshot.status_of(row, place, address);
+    let entry = claim.target.as_ref().ok().and_then(|id| snapshot.desired.services.get(id));
+    let is_owner = place == 0;
+    let backends = match entry {
+        Some(entry) if is_owner => distinct(entry.view(claim.inside_local)),
+        _ => Vec::new(),
+    };
+    let mut flags = Vec::new();
+    if let Some(entry) = entry.filter(|entry| entry.affinity_seconds > 0) {
+        flags.push(format!("Affinity={}s", entry.affinity_seconds));
+    }
+    if claim.outside_local && claim.kind.is_external() {
+        flags.push("ExternalLocal".into());
+    }
+    let checks = checks(snapshot, &claim.key.service);
+    if checks.is_some() {
+        flags.push("HealthCheck".into());
+    }
+    if checks.and_then(|checks| checks.failed).is_some_and(|failed| all_failed(&backends, failed)) {
+        flags.push("LastResort".into());
+    }
+    if claim.inside_local {
+        flags.push("Local".into());
+    }
+    flags.extend(source_ranges(snapshot, claim).map(|count| format!("SourceRanges={count}")));
+    let is_empty = is_owner && entry.is_some_and(|entry| entry.cluster.is_empty());
+    let unused = || is_empty.then(|| unused_text_of(snapshot, &claim.key)).flatten();
+    let bound = || snapshot.facts.bound(address).filter(|_| is_owner).map(ToString::to_string);
+    FrontendReport {
+        address,
+        kind: claim.kind,
+        service: claim.key.service.clone(),
+        port: Arc::clone(&claim.key.port),
+        backends,
+        flags,
+        outside: outside::access(snapshot, row, place),
+        status: status.status,
+        since: status.since,
+        error: status
+            .error
+            .map(|error| error.to_string())
+            .or_else(bound)
+            .or_else(unused)
+            .or_else(|| unanswered(snapshot, claim, status.status)),
+    }
+}
+
+/// The number of networks from which outside clients may connect; `None` if the claim's service does not restrict them.
+fn source_ranges(snapshot: &Snapshot, claim: &Claim) -> Option<usize> {
+    if claim.kind != FrontendKind::LoadBalancer {
+        return None;
+    }
+    let (service, _) = snapshot.facts.owner(&claim.key.service)?;
+    service.source_ranges.as_ref().map(Vec::len)
+}
+
+/// Why a correctly written NodePort does not reach all clients, or any.
+fn unanswered(snapshot: &Snapshot, claim: &Claim, status: Status) -> Option<String> {
+    let family = claim.key.family;
+    if claim.kind != FrontendKind::NodePort || !status.is_in_maps() {
+        return None;
+    }
+    if !snapshot.answers_nodeports(family) {
+        let text = format!("not answered: node.nodeport-addresses selects no {family} address of the node");
+        return Some(text);
+    }
+    let mut failed = snapshot.unanswered_node_addrs().filter(|(addr, _)| addr.family() == family);
+    let (first, error) = failed.next()?;
+    let more = failed.count();
+    let more = if more > 0 { format!(" and {more} more of the node's addresses") } else { String::new() };
+    Some(format!("not answered on {first}{more}: {error}"))
+}
+
+/// Why a port without backends has none; `None` if the reason is not that nodelb refuses those in its slices or that
+/// they failed their checks.
+fn unused_text_of(snapshot: &Snapshot, key: &PortKey) -> Option<String> {
+    let mut rows = Vec::new();
+    let (_, slices) = snapshot.facts.owner(&key.service)?;
+    port_backends(snapshot, slices, key, &mut rows);
+    text_of_unused(&rows)
+}
+
+/// The backends of the service that nodelb refuses to use or found unhealthy, as text; `None` if there are none.
+pub(crate) fn unused_text(snapshot: &Snapshot, name: &ServiceName) -> Option<String> {
+    text_of_unused(&backends(snapshot, &Filter::for_service(name)))
+}
+
+/// The results of the service's own health checks; `None` if it has no checks.
+fn checks<'a>(snapshot: &'a Snapshot, name: &ServiceName) -> Option<Checks<'a>> {
+    checks_of(snapshot, snapshot.facts.checked(name)?)
+}
+
+/// The same of this description.
+pub(super) fn checks_of<'a>(snapshot: &'a Snapshot, service: &Service) -> Option<Checks<'a>> {
+    let is_checked = service.health_check.is_some() && snapshot.is_checked(service.source);
+    is_checked.then(|| Checks::new(service, snapshot.facts.quarantine(&service.name)))
+}
+
+/// Why the health checks that the service asks for are not made; `None` if it asks for none, or if they are made.
+fn unchecked_text(snapshot: &Snapshot, service: &Service) -> Option<String> {
+    let error = service.health_check_error.as_deref().cloned();
+    if snapshot.is_checked(service.source) {
+        return error;
+    }
+    (service.health_check.is_some() || error.is_some()).then(|| {
+        "it asks for health checks, and its backends are not checked: kubernetes.health-checks is false; set it to true \
+         and restart nodelb, or remove the annotations"
+            .into()
+    })
+}
+
+/// The rows of `/services`, by name, then source.
+pub fn services(snapshot: &Snapshot, filter: &Filter) -> Vec<ServiceReport> {
+    each_service(snapshot, filter).collect()
+}
+
+/// The same, each of which is computed when it is needed.
+pub fn each_service<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Iterator<Item = ServiceReport> + 'a {
+    snapshot
+        .described(filter)
+        .flat_map(|(descriptions, slices)| {
+            descriptions.iter().map(move |service| (service, (&descriptions[0], slices)))
+        })
+        .filter(|(service, _)| filter.address.is_none_or(|addr| claims(service, |frontend| frontend.addr == addr)))
+        .filter(|(service, _)| filter.kind.is_none_or(|kind| claims(service, |frontend| frontend.kind == kind)))
+        .map(|(described, used)| service(snapshot, described, used))
+        .filter(|report| filter.status.is_none_or(|status| report.status == status))
+}
+
+/// The description of a service that takes precedence, and its slices.
+type Used<'a> = (&'a Arc<Service>, &'a [Arc<Slice>]);
+
+fn service(snapshot: &Snapshot, service: &Arc<Service>, used: Used<'_>) -> ServiceReport {
+    let mut report = ServiceReport {
+        service: service.name.clone(),
+        source: service.source,
+        origin: Arc::clone(&service.origin.object),
+        ports: port_texts(service),
+        internal_policy: service.internal_policy,
+        external_policy: service.external_policy,
+        affinity_seconds: service.affinity_seconds,
+        frontends: 0,
+        outside: OutsideAccess::Off,
+        backends: 0,
+        selectable: 0,
+        status: Status::Ok,
+        error: None,
+    };
+    if Arc::ptr_eq(used.0, service) {
+        add_use(snapshot, used, &mut report);
+    } else {
+        (report.status, report.error) = (Status::Conflict, shadowed(snapshot, service));
+    }
+    report
+}
+
+/// Why this description of a service is not used; `None` if it is.
+pub(crate) fn shadowed(snapshot: &Snapshot, service: &Arc<Service>) -> Option<String> {
+    let (owner, _) = snapshot.facts.owner(&service.name).filter(|(owner, _)| !Arc::ptr_eq(owner, service))?;
+    let why = match Precedence::between((owner.source, owner.created), (service.source, service.created)) {
+        Precedence::LocalFile => "a local file takes precedence over Kubernetes",
+        Precedence::Older => "its description is older",
+        Precedence::Equal => "both are equally old",
+    };
+    Some(format!("source {} describes {} too, and {why}: remove one of the two", owner.source, owner.name))
+}
+
+fn add_use(snapshot: &Snapshot, used: Used<'_>, report: &mut ServiceReport) {
+    let frontends = frontends(snapshot, &Filter::for_service(&report.service));
+    report.frontends = frontends.len();
+    report.outside = frontends.iter().map(|f| f.outside).min().unwrap_or(OutsideAccess::Off);
+    report.status = frontends.iter().map(|f| f.status).max_by_key(|s| s.badness()).unwrap_or(Status::Ok);
+    let mut failed = frontends.into_iter().filter(|f| f.status == Status::Held || f.status.is_denied());
+    report.error = failed.find_map(|f| f.error.map(|error| format!("{}: {error}", f.address)));
+    let backends = backends_of_service(snapshot, used);
+    if report.error.is_none() {
+        report.error = text_of_unused(&backends);
+    }
+    let entry = || snapshot.facts.health_check_port_error(Some(&report.service)).map(ToString::to_string);
+    let unchecked = || unchecked_text(snapshot, used.0);
+    report.error = report.error.take().or_else(entry).or_else(unchecked);
+    let count = |is_meant: fn(&&BackendReport) -> bool| {
+        let mut addresses: Vec<L4Addr> = backends.iter().filter(is_meant).map(|backend| backend.address).collect();
+        addresses.sort_unstable();
+        addresses.dedup();
+        addresses.len()
+    };
+    report.backends = count(|_| true);
+    report.selectable = count(|backend| matches!(backend.choice, Choice::Selected | Choice::Held));
+}
+
+/// The rows of `/backends`, by service, port and address.
+pub fn backends(snapshot: &Snapshot, filter: &Filter) -> Vec<BackendReport> {
+    each_backend(snapshot, filter).collect()
+}
+
+/// The same, those of each service computed when they are needed.
+pub fn each_backend<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Iterator<Item = BackendReport> + 'a {
+    let used = snapshot.described(filter).map(|(descriptions, slices)| (&descriptions[0], slices));
+    let reports = used.flat_map(|used| backends_of_service(snapshot, used));
+    reports.filter(|report| filter.address.is_none_or(|addr| report.address.addr == addr))
+}
+
+fn backends_of_service(snapshot: &Snapshot, (service, slices): Used<'_>) -> Vec<BackendReport> {
+    let mut reports = Vec::new();
+    port_keys(service).iter().for_each(|key| port_backends(snapshot, slices, key, &mut reports));
+    reports
+}
+
+fn port_backends(snapshot: &Snapshot, slices: &[Arc<Slice>], key: &PortKey, reports: &mut Vec<BackendReport>) {
+    let (mut admitted, mut refused) = (Vec::new(), Vec::new());
+    for candidate in select::merge(slices.iter(), &key.port, key.protocol, key.family) {
+        match snapshot.check(candidate.address(key.protocol), candidate.slice.source) {
+            Ok(()) => admitted.push(candidate),
+            Err(refusal) => refused.push((candidate, Choice::Refused, Some(refusal.to_string()))),
+        }
+    }
+    let checks = checks(snapshot, &key.service).unwrap_or_default();
+    checks.mark(&mut admitted);
+    let choices = select::explain(&admitted, snapshot.facts.node(), checks.last_resort);
+    let failure = |candidate: &Candidate<'_>| candidate.failure.map(ToString::to_string);
+    let admitted = admitted.into_iter().zip(choices).map(|(c, choice)| (c, choice, failure(&c)));
+    let start = reports.len();
+    for (candidate, choice, reason) in admitted.chain(refused) {
+        let backend = candidate.backend;
+        reports.push(BackendReport {
+            address: L4Addr::new(backend.addr, backend.port, key.protocol),
+            service: key.service.clone(),
+            port: Arc::clone(&key.port),
+            state: candidate.state(),
+            weight: backend.weight,
+            node: backend.node.clone().unwrap_or_default(),
+            zone: backend.zone.clone().unwrap_or_default(),
+            choice,
+            origin: Arc::clone(&candidate.slice.origin.object),
+            reason,
+        });
+    }
+    add_held(snapshot, key, start, reports);
+    reports[start..].sort_by_key(|report| report.address);
+}
+
+/// Marks the held backends among the port's rows from `start` on, and adds rows for held backends that no slice
+/// contains any more.
+fn add_held(snapshot: &Snapshot, key: &PortKey, start: usize, reports: &mut Vec<BackendReport>) {
+    let Some(port) = snapshot.held().find(|port| *port.key == *key) else { return };
+    for address in &port.backends {
+        match reports[start..].iter_mut().find(|report| report.address == *address) {
+            Some(report) => report.choice = Choice::Held,
+            None => reports.push(held_backend(key, *address, &port.cause)),
+        }
+    }
+}
+
+fn held_backend(key: &PortKey, address: L4Addr, cause: &Cause) -> BackendReport {
+    BackendReport {
+        address,
+        service: key.service.clone(),
+        port: Arc::clone(&key.port),
+        state: BackendState::NotReady,
+        weight: 1,
+        node: Arc::default(),
+        zone: Arc::default(),
+        choice: Choice::Held,
+        origin: Arc::clone(&cause.origin.object),
+        reason: None,
+    }
+}
+
+/// Formats as `2 backends refused: 127.0.0.1:8080/TCP is a loopback address: ...`, or similarly for backends that
+/// failed their checks; `None` if there are neither.
+fn text_of_unused(rows: &[BackendReport]) -> Option<String> {
+    let refused = rows.iter().filter(|row| row.choice == Choice::Refused);
+    let failed = rows.iter().filter(|row| row.state == BackendState::Quarantined);
+    first_of(refused, ["refused", "refused"], " is")
+        .or_else(|| first_of(failed, ["failed its health checks", "failed their health checks"], ":"))
+}
+
+/// The number of rows and the first of them; `None` if there is none.
+fn first_of<'r>(rows: impl Iterator<Item = &'r BackendReport>, what: [&str; 2], link: &str) -> Option<String> {
+    let mut rows = rows.filter_map(|row| Some((row.address, row.reason.as_ref()?)));
+    let (address, reason) = rows.next()?;
+    let [one, several] = what;
+    Some(match rows.count() {
+        0 => format!("1 backend {one}: {address}{link} {reason}"),
+        more => format!("{} backends {several}: {address}{link} {reason} (and {more} more)", more + 1),
+    })
+}
+
+/// Whether there are backends and all of them failed their checks.
+fn all_failed(backends: &[L4Addr], failed: &Quarantine) -> bool {
+    !backends.is_empty() && backends.iter().all(|backend| failed.contains_key(&(backend.addr, backend.port)))
+}
+
+/// The service's ports by family, as the compiler creates them.
+pub(crate) fn port_keys(service: &Service) -> BTreeSet<PortKey> {
+    let mut keys = BTreeSet::new();
+    for port in &service.ports {
+        keys.extend(port.frontends.iter().map(|frontend| PortKey {
+            service: service.name.clone(),
+            port: Arc::clone(&port.name),
+            protocol: port.protocol,
+            family: frontend.addr.family(),
+        }));
+    }
+    keys
+}
+
+fn claims(service: &Service, is_meant: impl Fn(&FrontendSpec) -> bool) -> bool {
+    service.ports.iter().flat_map(|port| &port.frontends).any(is_meant)
+}
+
+/// The backends in these slots, each once.
+pub(crate) fn distinct(slots: &[Slot]) -> Vec<L4Addr> {
+    let mut backends = Vec::with_capacity(slots.len());
+    backends.extend(backends_of(slots).map(|(addr, _)| addr));
+    backends
+}
+
+/// Formats each port as `http=80/TCP` for each port number, without the name if the port has none.
+fn port_texts(service: &Service) -> Vec<String> {
+    let mut texts = BTreeSet::new();
+    for port in &service.ports {
+        for frontend in &port.frontends {
+            let number = format!("{}/{}", frontend.port, port.protocol);
+            texts.insert(if port.name.is_empty() { number } else { format!("{}={number}", port.name) });
+        }
+    }
+    texts.into_iter().collect()
+}

@@ -1,0 +1,121 @@
+//! What a single pass over a snapshot finds: the numbers of objects, and where to look for problems. Readers of one
+//! snapshot share it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+
+use crate::explain::reports;
+use crate::explain::rows::Counts;
+use nodelb_core::claims::{Claim, Row};
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::service::{BackendState, Service, ServiceName, Slice};
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::backends_of;
+use nodelb_core::state::status::Status;
+
+/// See the module's documentation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// The numbers of objects.
+    pub counts: Counts,
+    /// The claims with a status other than OK: the address, and the position in its row.
+    pub(crate) claims: Vec<(L4Addr, usize)>,
+    /// The services that several sources describe, that wait for a load balancer, or that ask for health checks in a way
+    /// that is not understood.
+    pub(crate) descriptions: Vec<ServiceName>,
+}
+
+impl Summary {
+    /// Reads everything once and builds no row.
+    pub fn new(snapshot: &Snapshot) -> Self {
+        let mut summary = Self::default();
+        summary.add_services(snapshot);
+        summary.add_frontends(snapshot);
+        for entry in snapshot.desired.services.values() {
+            summary.counts.selectable += backends_of(&entry.cluster).count();
+        }
+        let mut without: Vec<&ServiceName> = snapshot.empty_ports().map(|key| &key.service).collect();
+        without.sort_unstable();
+        without.dedup();
+        summary.counts.without_backends = without.len();
+        summary
+    }
+
+    fn add_services(&mut self, snapshot: &Snapshot) {
+        let mut states = [0; BackendState::ALL.len()];
+        for (descriptions, slices) in snapshot.facts.described() {
+            let Some(service) = descriptions.first() else { continue };
+            self.counts.services += 1;
+            self.counts.load_balancer_pending += usize::from(service.awaits_load_balancer);
+            if descriptions.len() > 1 || service.awaits_load_balancer || service.health_check_error.is_some() {
+                self.descriptions.push(service.name.clone());
+            }
+            add_backends(snapshot, service, slices, &mut states);
+        }
+        self.counts.backends = BackendState::ALL.into_iter().zip(states).filter(|(_, number)| *number > 0).collect();
+    }
+
+    fn add_frontends(&mut self, snapshot: &Snapshot) {
+        let mut statuses = [0; Status::ALL.len()];
+        let mut worst: HashMap<&ServiceName, Status, RandomState> = HashMap::default();
+        let mut held: Vec<&ServiceName> = Vec::new();
+        for (address, row) in &snapshot.rows {
+            for (place, claim) in row.claims().iter().enumerate() {
+                let status = status_of(snapshot, row, place, claim);
+                statuses[status as usize] += 1;
+                self.counts.conflicting += usize::from(status == Status::Conflict);
+                self.counts.refused += usize::from(claim.target.is_err());
+                if status != Status::Ok {
+                    self.claims.push((*address, place));
+                }
+                if status == Status::Held {
+                    held.push(&claim.key.service);
+                }
+                let worst = worst.entry(&claim.key.service).or_insert(status);
+                if status.badness() > worst.badness() {
+                    *worst = status;
+                }
+            }
+        }
+        held.sort_unstable();
+        held.dedup();
+        let counts = &mut self.counts;
+        counts.held = held.len();
+        counts.frontends = Status::ALL.into_iter().zip(statuses).filter(|(_, number)| *number > 0).collect();
+        // A service without addresses has none with a problem.
+        let without = counts.services.saturating_sub(worst.len());
+        worst.into_values().for_each(|status| *counts.services_by_status.entry(status).or_default() += 1);
+        if without > 0 {
+            *counts.services_by_status.entry(Status::Ok).or_default() += without;
+        }
+    }
+}
+
+/// Counts the backends of a service by state.
+fn add_backends(
+    snapshot: &Snapshot,
+    service: &Service,
+    slices: &[Arc<Slice>],
+    states: &mut [usize; BackendState::ALL.len()],
+) {
+    let failed = reports::checks_of(snapshot, service).and_then(|checks| checks.failed);
+    for backend in slices.iter().flat_map(|slice| &slice.ports).flat_map(|port| &port.backends) {
+        let has_failed = failed.is_some_and(|failed| failed.contains_key(&(backend.addr, backend.port)));
+        let state = if has_failed { BackendState::Quarantined } else { backend.state };
+        states[state as usize] += 1;
+    }
+}
+
+/// The same status as [`Snapshot::status_of`], without the text of an error.
+fn status_of(snapshot: &Snapshot, row: &Row, place: usize, claim: &Claim) -> Status {
+    match &claim.target {
+        Err(_) => Status::Refused,
+        Ok(_) if place > 0 => Status::Conflict,
+        Ok(_) if row.status.status == Status::Ok => {
+            snapshot.lack_of_backends(claim).map_or(Status::Ok, |(status, _)| status)
+        }
+        Ok(_) => row.status.status,
+    }
+}

@@ -1,0 +1,181 @@
+use crate::explain::explanation::{self, Client, ConnectResult, Explanation, NearMatch, ViewKind, ViewReason};
+use nodelb_core::change::Change;
+use nodelb_core::compile::select::Choice;
+use nodelb_core::config::EngineConfig;
+use nodelb_core::datapath::Limits;
+use nodelb_core::engine::Engine;
+use nodelb_core::memory::MemoryDatapath;
+use nodelb_core::model::addr::{L4Addr, Protocol};
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::node::NodeFacts;
+use nodelb_core::model::service::{
+    Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
+    SlicePort, Source, TrafficPolicy,
+};
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::entries::MapState;
+use nodelb_core::state::status::Status;
+use nodelb_core::trace::Errno;
+
+const LIMITS: Limits = Limits { frontends: 100, services: 100, slots: 100, affinity: 4, outside: 0, source_ranges: 0 };
+
+fn l4(text: &str) -> L4Addr {
+    text.parse().unwrap()
+}
+
+/// A node `here` that answers NodePorts at 192.0.2.1.
+fn node() -> Change {
+    Change::Node(NodeFacts {
+        name: "here".into(),
+        addresses: [l4("192.0.2.1:1").addr, l4("192.0.2.9:1").addr, l4("127.0.0.1:1").addr].into(),
+        primary: [l4("192.0.2.1:1").addr].into(),
+        nodeport_addresses: vec![nodelb_core::model::node::NodePortAddress::Primary],
+        ..NodeFacts::default()
+    })
+}
+
+fn service(name: &str, frontends: &[(&str, FrontendKind)]) -> Service {
+    let spec =
+        |(text, kind): &(&str, FrontendKind)| FrontendSpec { addr: l4(text).addr, port: l4(text).port, kind: *kind };
+    let port =
+        ServicePort { name: "http".into(), protocol: Protocol::Tcp, frontends: frontends.iter().map(spec).collect() };
+    Service { ports: vec![port], ..Service::new(name.parse().unwrap(), Source::Files) }
+}
+
+fn slice(name: &str, backends: Vec<Backend>) -> Change {
+    let service: ServiceName = name.parse().unwrap();
+    Change::UpsertSlice(Slice {
+        name: SliceName::new(&service.namespace, &service.name),
+        service,
+        source: Source::Files,
+        origin: Origin::default(),
+        ports: vec![SlicePort { name: "http".into(), protocol: Protocol::Tcp, backends }],
+        problem: None,
+    })
+}
+
+fn backend(text: &str, node: &str) -> Backend {
+    Backend { node: Some(node.into()), ..Backend::new(l4(text).addr, l4(text).port) }
+}
+
+fn snapshot_of(changes: impl IntoIterator<Item = Change>) -> Snapshot {
+    let config = EngineConfig { sources: [Source::Files].into(), max_services: 100, ..EngineConfig::default() };
+    let mut engine = Engine::new(config, MapState::default());
+    changes.into_iter().chain([node()]).for_each(|change| engine.change(change));
+    engine.change(Change::Synced { source: Source::Files, incomplete: None });
+    engine.reconcile(&mut MemoryDatapath::new(LIMITS), Moment(0));
+    engine.snapshot(Moment(0))
+}
+
+/// A ClusterIP and a NodePort, with backends on this node and elsewhere and one that is not ready.
+fn shop(policy: TrafficPolicy) -> Snapshot {
+    let frontends = [("10.96.7.7:80", FrontendKind::ClusterIP), ("0.0.0.0:30080", FrontendKind::NodePort)];
+    let web = Service { internal_policy: policy, ..service("shop/web", &frontends) };
+    let unready = Backend { state: BackendState::NotReady, ..backend("10.1.0.3:8080", "here") };
+    let backends = vec![backend("10.1.0.1:8080", "here"), backend("10.1.0.2:8080", "there"), unready];
+    snapshot_of([Change::UpsertService(web), slice("shop/web", backends)])
+}
+
+fn explanation(snapshot: &Snapshot, to: &str, from: Client) -> Explanation {
+    explanation::explain(snapshot, l4(to), from)
+}
+
+#[test]
+fn a_cluster_ip_leads_to_every_selected_backend() {
+    let explained = explanation(&shop(TrafficPolicy::Cluster), "10.96.7.7:80", Client::Pod);
+    let found = explained.found.clone().unwrap();
+    assert_eq!((found.at, found.view), (l4("10.96.7.7:80"), ViewKind::Cluster));
+    assert_eq!(found.why, ViewReason::InternalPolicy(TrafficPolicy::Cluster));
+    assert!(found.is_in_kernel);
+    assert_eq!(explained.result, ConnectResult::Forwarded(2));
+    assert_eq!(explained.hooks, ["connect4"]);
+    assert_eq!(explained.claims[0].status, Status::Ok);
+    let rows: Vec<_> = explained.backends.iter().map(|it| (it.row.choice, it.share, it.is_elsewhere)).collect();
+    let selected = (Choice::Selected, (1, 2), false);
+    assert_eq!(rows, [selected, selected, (Choice::NotReady, (0, 2), false)]);
+}
+
+#[test]
+fn a_local_policy_selects_only_local_backends() {
+    let explained = explanation(&shop(TrafficPolicy::Local), "10.96.7.7:80", Client::Host);
+    assert_eq!(explained.found.as_ref().map(|found| found.view), Some(ViewKind::Local));
+    assert_eq!(explained.result, ConnectResult::Forwarded(1));
+    let shares: Vec<_> = explained.backends.iter().map(|it| (it.share, it.is_elsewhere)).collect();
+    assert_eq!(shares, [((1, 1), false), ((0, 1), true), ((0, 1), false)]);
+}
+
+#[test]
+fn a_node_port_is_answered_on_the_right_addresses_only() {
+    let snapshot = shop(TrafficPolicy::Local);
+    let explained = explanation(&snapshot, "192.0.2.1:30080", Client::Host);
+    let found = explained.found.clone().unwrap();
+    assert_eq!((found.at, found.view, found.why), (l4("0.0.0.0:30080"), ViewKind::Cluster, ViewReason::ShortCut));
+    assert_eq!(explained.result, ConnectResult::Forwarded(2));
+    let other = explanation(&snapshot, "192.0.2.9:30080", Client::Host);
+    assert_eq!(other.near, [NearMatch::NotAnsweredOn("shop/web".parse().unwrap())]);
+    assert_eq!(other.result, ConnectResult::PassedThrough);
+    assert_eq!(explanation(&snapshot, "192.0.2.1:30081", Client::Host).near, [NearMatch::NoSuchNodePort]);
+    let any = explanation(&snapshot, "0.0.0.0:30080", Client::Host);
+    assert_eq!(
+        (any.to, any.result),
+        (l4("0.0.0.0:30080"), ConnectResult::PassedThrough),
+        "loopback, which does not answer it"
+    );
+    assert_eq!(any.near, [NearMatch::NotAnsweredOn("shop/web".parse().unwrap())]);
+    assert_eq!(any.claims.len(), 1, "the row under this address is shown");
+}
+
+#[test]
+fn a_client_outside_sees_the_view_and_passes_through() {
+    let explained = explanation(&shop(TrafficPolicy::Cluster), "192.0.2.1:30080", Client::Outside);
+    assert_eq!((explained.result, explained.hooks.len()), (ConnectResult::PassedThrough, 0));
+    assert_eq!(explained.found.map(|found| found.why), Some(ViewReason::ExternalPolicy(TrafficPolicy::Cluster)));
+}
+
+#[test]
+fn refusals_have_their_errno() {
+    let web = service("shop/web", &[("10.96.7.7:80", FrontendKind::ClusterIP)]);
+    let empty = snapshot_of([Change::UpsertService(web.clone())]);
+    assert_eq!(
+        explanation(&empty, "10.96.7.7:80", Client::Host).result,
+        ConnectResult::Refused(Errno::ConnectionRefused)
+    );
+    let local = Service { internal_policy: TrafficPolicy::Local, ..web };
+    let elsewhere =
+        snapshot_of([Change::UpsertService(local), slice("shop/web", vec![backend("10.1.0.2:8080", "there")])]);
+    let explained = explanation(&elsewhere, "10.96.7.7:80", Client::Host);
+    assert_eq!(explained.result, ConnectResult::Refused(Errno::HostUnreachable));
+    assert!(explained.backends[0].is_elsewhere);
+}
+
+#[test]
+fn near_misses_are_named() {
+    let all = [
+        service("shop/a", &[("10.96.7.7:80", FrontendKind::ClusterIP)]),
+        service("shop/b", &[("10.96.9.9:80", FrontendKind::ClusterIP)]),
+        service("shop/own", &[("192.0.2.1:80", FrontendKind::LoadBalancer)]),
+    ];
+    let snapshot = snapshot_of(all.map(Change::UpsertService));
+    let port = explanation(&snapshot, "10.96.7.7:443", Client::Host);
+    assert_eq!(port.near, [NearMatch::OtherPorts(vec![l4("10.96.7.7:80")])]);
+    let between = explanation(&snapshot, "10.96.8.1:80", Client::Host);
+    assert_eq!(between.near, [NearMatch::Between(l4("10.96.7.7:80"), l4("10.96.9.9:80"))]);
+    assert_eq!(explanation(&snapshot, "198.51.100.1:80", Client::Host).near, []);
+    assert_eq!(explanation(&snapshot, "10.96.7.7:80/SCTP", Client::Host).near, [NearMatch::Sctp]);
+    let refused = explanation(&snapshot, "192.0.2.1:80", Client::Host);
+    assert_eq!((refused.result, refused.claims[0].status), (ConnectResult::PassedThrough, Status::Refused));
+}
+
+#[test]
+fn the_address_of_a_client_determines_its_location() {
+    let snapshot = shop(TrafficPolicy::Cluster);
+    for (addr, client) in [
+        ("192.0.2.1", Some(Client::Host)),
+        ("127.0.0.1", Some(Client::Host)),
+        ("10.1.0.1", Some(Client::Pod)),
+        ("10.1.0.2", Some(Client::Outside)),
+        ("198.51.100.1", None),
+    ] {
+        assert_eq!(explanation::client_at(&snapshot, addr.parse().unwrap()), client, "{addr}");
+    }
+}

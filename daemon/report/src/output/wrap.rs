@@ -1,0 +1,61 @@
+//! Text in lines of limited width, and text from sources made safe for a terminal.
+
+use std::borrow::Cow;
+
+use nodelb_core::text::is_control;
+
+/// Appends words, and continues on a new line with this indentation if there is no room. `(taken, room)` describes the
+/// first line: the characters that are in use, and their maximum number. Returns the number in use in the last line.
+pub(crate) fn push_words(out: &mut String, text: &str, (mut taken, room): (usize, usize), indent: usize) -> usize {
+    for word in text.split(' ') {
+        let more = word.chars().count();
+        if taken > 0 && taken + 1 + more > room {
+            out.truncate(out.trim_end_matches(' ').len());
+            out.push('\n');
+            push_spaces(out, indent);
+            taken = 0;
+        } else if taken > 0 {
+            out.push(' ');
+            taken += 1;
+        }
+        out.push_str(word);
+        taken += more;
+    }
+    taken
+}
+
+/// Appends this number of spaces.
+pub(crate) fn push_spaces(out: &mut String, mut number: usize) {
+    const SPACES: &str = "                                                                ";
+    while number > 0 {
+        let part = number.min(SPACES.len());
+        out.push_str(&SPACES[..part]);
+        number -= part;
+    }
+}
+
+/// The text with control characters escaped, so that names and paths from a source cannot break the output or send
+/// commands to the operator's terminal.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if !text.chars().any(is_control) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len());
+    push_printable(&mut shown, text);
+    Cow::Owned(shown)
+}
+
+/// Appends the text as [`printable`] returns it.
+pub fn push_printable(out: &mut String, text: &str) {
+    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        out.push_str(text);
+        return;
+    }
+    for character in text.chars() {
+        if is_control(character) {
+            out.extend(character.escape_default());
+        } else {
+            out.push(character);
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Problems of the daemon and the node, as opposed to those of single services.
+
+use std::path::Path;
+
+use super::problem::{Observed, Problem, TableUsage};
+use super::reason::{Reason, Severity};
+use crate::check::Check;
+use nodelb_core::history::{Record, What};
+use nodelb_core::model::service::Source;
+use nodelb_core::model::time::Time;
+use nodelb_core::source_report::{SourceReport, SourceState};
+use nodelb_core::text::listed;
+
+/// The time without news of a kind of objects after which a watch counts as stale, in milliseconds.
+const STALE_AFTER: u64 = 600_000;
+/// The window for starts, in milliseconds, and the number of starts in it that are normal.
+const STARTS: (u64, usize) = (1_800_000, 3);
+/// The window for changes by other programs, in milliseconds.
+const EXTERNAL_WITHIN: u64 = 900_000;
+/// The window for slow changes, and the time until the kernel had one that counts as slow, in milliseconds.
+const SLOW: (u64, u64) = (300_000, 10_000);
+/// The usage of a table from which it counts as nearly full, and the same for file descriptors, in percent.
+const TABLE_PERCENT: u64 = 90;
+const FILES_PERCENT: u64 = 80;
+/// The window for dropped packets, in milliseconds.
+const DROPS_WITHIN: u64 = 300_000;
+/// The maximum number of names in one line.
+const SHOWN: usize = 4;
+
+/// Whether the node is not ready because of this check.
+pub(super) fn blocks_readiness(check: &Check) -> bool {
+    !check.passed
+}
+
+pub(super) fn problems(observed: &Observed) -> Vec<Problem> {
+    let mut found = Vec::new();
+    failed_checks(observed, &mut found);
+    apiserver(observed, &mut found);
+    sources(observed, &mut found);
+    absent(observed, &mut found);
+    node(observed, &mut found);
+    tables(observed, &mut found);
+    recent(observed, &mut found);
+    process(observed, &mut found);
+    found
+}
+
+fn failed_checks(observed: &Observed, found: &mut Vec<Problem>) {
+    for check in observed.checks.iter().filter(|check| blocks_readiness(check)) {
+        let (reason, object) = match check.name.as_str() {
+            "loop" => (Reason::LoopStuck, "nodelb"),
+            "reconcile" => (Reason::NotSynced, "nodelb"),
+            "devices" => (Reason::DevicesFailed, "devices"),
+            _ => (Reason::HooksNotInEffect, "hooks"),
+        };
+        found.push(Problem { blocks_readiness: true, ..Problem::new(reason, object, &check.detail) });
+    }
+    if observed.is_in_memory {
+        let cause = "the datapath is in memory: connections on this node are not translated";
+        found.push(Problem::new(Reason::NotTranslated, "datapath", cause));
+    }
+}
+
+/// A missing apiserver also explains why Kubernetes is not synced.
+fn apiserver(observed: &Observed, found: &mut Vec<Problem>) {
+    let Some(state) = observed.apiserver.as_ref().filter(|state| state.in_use.is_none()) else { return };
+    let why = state.problem.as_deref().unwrap_or("no API server has responded yet");
+    let mut problem = Problem::new(Reason::NoApiserver, "kubernetes", format!("no API server in use: {why}"));
+    problem.since = state.last_response;
+    let facts = observed.snapshot.facts();
+    let mut unsynced = observed.snapshot.sources().filter(|source| !facts.is_synced(*source)).peekable();
+    if unsynced.peek().is_some() && unsynced.all(|source| source == Source::Kubernetes) {
+        let explained = found.iter().position(|problem| problem.reason == Reason::NotSynced);
+        problem.blocks_readiness = explained.map(|at| found.remove(at)).is_some_and(|it| it.blocks_readiness);
+    }
+    found.push(problem);
+}
+
+fn sources(observed: &Observed, found: &mut Vec<Problem>) {
+    let is_cut_off = observed.apiserver.as_ref().is_some_and(|state| state.in_use.is_none());
+    for report in observed.sources.iter().filter(|report| report.source == Source::Files || !is_cut_off) {
+        found.extend(source(report, observed));
+    }
+}
+
+/// Sources of an earlier run that are not configured any more.
+fn absent(observed: &Observed, found: &mut Vec<Problem>) {
+    let kept = observed.snapshot.unowned();
+    for source in observed.snapshot.absent.iter().filter(|_| kept > 0) {
+        let cause = format!(
+            "no longer configured: {kept} service ports are kept as last known; configure [{source}] again, or set \
+             {source}.enabled to false to remove them"
+        );
+        found.push(Problem::new(Reason::SourceAbsent, source.to_string(), cause));
+    }
+}
+
+fn source(report: &SourceReport, observed: &Observed) -> Option<Problem> {
+    let since = Some(Time::from_seconds(report.since));
+    let object = match (report.kind, report.source) {
+        (Some(kind), Source::Kubernetes) => format!("{}/{kind}", report.source),
+        _ => Path::new(&report.path).file_name().map_or_else(|| report.path.clone(), |it| it.display().to_string()),
+    };
+    let (reason, effect) = match (report.kind, report.state) {
+        (None, SourceState::Error) => (Reason::FileNotServed, "not served"),
+        (None, SourceState::LastGood) => (Reason::FileNotServed, "the last valid version is served"),
+        (Some(_), SourceState::Error | SourceState::LastGood) => {
+            (Reason::SourceFailing, "the last known state is served")
+        }
+        (_, SourceState::Ok) if !report.problems.is_empty() => (Reason::SourceProblems, "not served as described"),
+        (_, SourceState::Ok) => return stale(report, object, observed),
+    };
+    let cause = match &report.problems[..] {
+        [] => effect.to_owned(),
+        [problem] => format!("{effect}: {problem}"),
+        [problem, more @ ..] => format!("{effect}: {problem} (and {} more)", more.len()),
+    };
+    Some(Problem::new(reason, object, cause).since(since))
+}
+
+fn stale(report: &SourceReport, object: String, observed: &Observed) -> Option<Problem> {
+    let received = Time::from_seconds(report.last_received.filter(|_| report.kind.is_some())?);
+    let is_stale = received.age(observed.clocks.time) > STALE_AFTER;
+    is_stale.then(|| Problem::new(Reason::WatchStale, object, "nothing received for 10 minutes").since(Some(received)))
+}
+
+fn node(observed: &Observed, found: &mut Vec<Problem>) {
+    let snapshot = &observed.snapshot;
+    let facts = snapshot.facts();
+    if facts.is_node_missing() {
+        let cause = "Kubernetes has no Node of this name: load balancers stop sending traffic here; set node.name if \
+                     this node has another name, or kubernetes.node-object to false if it has no kubelet";
+        found.push(Problem::new(Reason::NodeMissing, format!("node {}", facts.node().name), cause));
+    }
+    for (addr, error) in snapshot.unanswered_node_addrs() {
+        let cause = format!("NodePorts do not work on this address: {error}");
+        found.push(Problem::new(Reason::NodeAddressUnanswered, addr.to_string(), cause));
+    }
+    for device in snapshot.unaccepted_uplinks() {
+        let cause = "the kernel maps do not contain this device: backends beyond it cannot be reached from outside";
+        found.push(Problem::new(Reason::ReconcileFailing, device, cause));
+    }
+    for (service, error) in facts.all_health_check_port_errors() {
+        let object = service.map_or_else(|| "healthz".to_owned(), ToString::to_string);
+        let problem = Problem::new(Reason::HealthCheckPortClosed, object, &**error);
+        // kube-proxy answers as long as it runs, and nodelb tries again every second.
+        let severity = if observed.has_other_proxy { Severity::Notice } else { problem.severity };
+        found.push(Problem { severity, ..problem });
+    }
+}
+
+fn tables(observed: &Observed, found: &mut Vec<Problem>) {
+    for TableUsage { name, used, limit, key, is_cache } in &observed.tables {
+        let Some(used) = used.filter(|used| !is_cache && used * 100 > limit * TABLE_PERCENT) else { continue };
+        let cause = format!("{used} of {limit} entries in use: raise {key} and restart nodelb");
+        found.push(Problem::new(Reason::MapNearlyFull, format!("map {name}"), cause));
+    }
+    for (reason, packets, last) in &observed.drops {
+        let (kind, cause) = match *reason {
+            "no-port" => {
+                (Reason::PacketPortsExhausted, "no source port is free towards a backend: see packets.snat-ports")
+            }
+            "no-route" => (Reason::PacketsNotRouted, "this node has no route to a backend or to a client"),
+            "no-forwarding" => {
+                (Reason::PacketsNotRouted, "net.ipv4.ip_forward, or its IPv6 equivalent, is 0 on a device")
+            }
+            _ => continue,
+        };
+        if last.age(observed.clocks.time) <= DROPS_WITHIN {
+            let cause = format!("{cause}; {packets} packets dropped");
+            found.push(Problem::new(kind, "packets", cause).since(Some(*last)));
+        }
+    }
+    if let Some(failure) = &observed.packet_failure {
+        found.push(Problem::new(Reason::PacketPathFailed, "devices", failure));
+    }
+    for program in &observed.programs_ahead {
+        found.push(Problem::new(Reason::ProgramInFront, "devices", program));
+    }
+    if observed.sweep_failures > 0 {
+        let cause = format!("{} searches for ended connections failed", observed.sweep_failures);
+        found.push(Problem::new(Reason::SweepFailing, "connections", cause));
+    }
+}
+
+/// Problems that the recent history shows.
+fn recent(observed: &Observed, found: &mut Vec<Problem>) {
+    let now = observed.clocks.time;
+    let within = |window: u64| {
+        let first = Time(now.0.saturating_sub(window));
+        observed.history.latest_first().take_while(move |record| Time(record.at) >= first)
+    };
+    let starts = within(STARTS.0).filter(|record| record.event.what == What::Started).count();
+    if starts > STARTS.1 {
+        found.push(Problem::new(Reason::Restarts, "nodelb", format!("started {starts} times in 30 minutes")));
+    }
+    let mut repaired = within(EXTERNAL_WITHIN).filter(|record| record.event.what == What::Repaired);
+    if let Some(last) = repaired.next() {
+        let what = last.event.detail.as_deref().unwrap_or("an entry");
+        let more = match repaired.count() {
+            0 => String::new(),
+            more => format!(" (and {more} more changes in 15 minutes)"),
+        };
+        let problem = Problem::new(Reason::ExternalChanges, "kernel maps", format!("repaired: {what}{more}"));
+        found.push(problem.since(Some(Time(last.at))));
+    }
+    let slow = |record: &&std::sync::Arc<Record>| latency(record).is_some_and(|millis| millis > SLOW.1);
+    let measured = within(SLOW.0).filter(|record| latency(record).is_some()).count();
+    let slow: Vec<_> = within(SLOW.0).filter(slow).collect();
+    if let Some(last) = slow.first().filter(|_| slow.len() * 100 > measured) {
+        let cause = format!("{} of {measured} changes took more than 10 s until the kernel had them", slow.len());
+        found.push(Problem::new(Reason::ProgrammingSlow, "kernel maps", cause).since(Some(Time(last.at))));
+    }
+}
+
+/// The time from the change of the object until the maps contained it, in milliseconds.
+fn latency(record: &Record) -> Option<u64> {
+    Some(record.to_owner?.saturating_add(record.to_kernel? / 1_000))
+}
+
+fn process(observed: &Observed, found: &mut Vec<Problem>) {
+    if observed.is_reaper_down {
+        let cause = "stale UDP sockets stay open: the process that closes them has stopped";
+        found.push(Problem::new(Reason::ReaperDown, "reaper", cause));
+    }
+    if let Some((used, limit)) = observed.open_files.filter(|(used, limit)| used * 100 > limit * FILES_PERCENT) {
+        let cause = format!("{used} of {limit} file descriptors are open: raise LimitNOFILE= of the unit");
+        found.push(Problem::new(Reason::FilesShort, "nodelb", cause));
+    }
+    if !observed.restart_keys.is_empty() {
+        let keys = listed(&observed.restart_keys, SHOWN);
+        found.push(Problem::new(Reason::RestartPending, "configuration", format!("restart needed for: {keys}")));
+    }
+    for (address, why) in &observed.closed_listeners {
+        found.push(Problem::new(Reason::ListenerClosed, address, format!("admin.listen cannot be opened: {why}")));
+    }
+}

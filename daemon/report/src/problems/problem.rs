@@ -1,0 +1,113 @@
+//! A problem, and what the daemon's parts report, from which problems follow.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::reason::{Entry, Reason, Severity};
+use crate::check::Check;
+use crate::explain::summary::Summary;
+use nodelb_core::history::History;
+use nodelb_core::model::time::{Clocks, Time};
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::source_report::SourceReport;
+
+/// A problem: what is wrong with which object, since when, why, and what to do next.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Problem {
+    /// How bad it is.
+    pub severity: Severity,
+    /// The kind of the problem.
+    pub reason: Reason,
+    /// The service, file, address or part of the daemon that has the problem.
+    pub object: String,
+    /// The time since which it has it; `None` if that is not known.
+    pub since: Option<Time>,
+    /// What is wrong and why, in one line.
+    pub cause: String,
+    /// The command that shows more.
+    pub command: String,
+    /// Whether the node is not ready because of it.
+    pub blocks_readiness: bool,
+}
+
+impl Problem {
+    pub(super) fn new(reason: Reason, object: impl Into<String>, cause: impl Into<String>) -> Self {
+        let object = object.into();
+        let Entry { severity, command, .. } = *reason.entry();
+        let command = command.replace("{}", &object);
+        Self { severity, reason, object, since: None, cause: cause.into(), command, blocks_readiness: false }
+    }
+
+    pub(super) fn since(self, since: Option<Time>) -> Self {
+        Self { since, ..self }
+    }
+}
+
+/// The apiservers, as far as they matter for problems.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ApiserverState {
+    /// The address in use; `None` if no apiserver is in use.
+    pub in_use: Option<String>,
+    /// The time of the last response; `None` before the first one.
+    pub last_response: Option<Time>,
+    /// Why no apiserver can be used, such as a kubeconfig that cannot be read, or the last error of an address.
+    pub problem: Option<String>,
+}
+
+/// How full a table is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableUsage {
+    /// The name of the map.
+    pub name: &'static str,
+    /// The number of entries in use; `None` if it is not known.
+    pub used: Option<u64>,
+    /// The maximum number of entries.
+    pub limit: u64,
+    /// The configuration key that sets the maximum.
+    pub key: &'static str,
+    /// Whether the kernel evicts old entries when the map is full. Then a full map is no problem.
+    pub is_cache: bool,
+}
+
+/// What the daemon's parts report.
+#[derive(Clone, Debug, Default)]
+pub struct Observed {
+    /// The current time.
+    pub clocks: Clocks,
+    /// The conditions of readiness.
+    pub checks: Vec<Check>,
+    /// The state of the services.
+    pub snapshot: Arc<Snapshot>,
+    /// The summary of this snapshot.
+    pub summary: Arc<Summary>,
+    /// The recent changes.
+    pub history: Arc<History>,
+    /// The places that sources read.
+    pub sources: Vec<SourceReport>,
+    /// The apiservers; `None` if Kubernetes is not configured.
+    pub apiserver: Option<ApiserverState>,
+    /// Whether the maps are in memory, so that nothing is translated.
+    pub is_in_memory: bool,
+    /// The usage of the kernel's tables.
+    pub tables: Vec<TableUsage>,
+    /// Whether the process that closes stale sockets has stopped.
+    pub is_reaper_down: bool,
+    /// The number of open file descriptors, and its limit.
+    pub open_files: Option<(u64, u64)>,
+    /// Configuration keys that changed and wait for a restart.
+    pub restart_keys: Vec<String>,
+    /// The addresses of `admin.listen` that cannot be opened, with the reasons.
+    pub closed_listeners: Vec<(String, String)>,
+    /// Why packets of clients outside the node are not translated, although the node stays ready.
+    pub packet_failure: Option<String>,
+    /// Whether another service proxy is present, such as kube-proxy.
+    pub has_other_proxy: bool,
+    /// The programs of other software that run before those of the packet path, with their devices.
+    pub programs_ahead: Vec<String>,
+    /// The reason of each kind of dropped packets, the number of packets, and the time of the last one.
+    pub drops: Vec<(&'static str, u64, Time)>,
+    /// The number of failed searches for connections that have ended.
+    pub sweep_failures: u64,
+}

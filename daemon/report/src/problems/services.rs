@@ -1,0 +1,265 @@
+//! Problems of single services: one for each service and reason, however many addresses have it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::problem::{Observed, Problem};
+use super::reason::{Reason, Severity};
+use crate::explain::reports;
+use nodelb_core::degraded::Degraded;
+use nodelb_core::filter::Filter;
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::cause::Cause;
+use nodelb_core::model::service::{BackendState, PortKey, ServiceName};
+use nodelb_core::model::time::Time;
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::state::status::Status;
+use nodelb_core::text::listed;
+
+/// The time after which an address that is not in the kernel is a problem, in milliseconds.
+const PENDING_AFTER: u64 = 10_000;
+/// The same for a load balancer without an address.
+const LOAD_BALANCER_AFTER: u64 = 600_000;
+/// The maximum number of ports or backends in one line.
+const SHOWN: usize = 3;
+
+pub(super) fn problems(observed: &Observed) -> Vec<Problem> {
+    let mut found = Vec::new();
+    degraded(observed, &mut found);
+    held(observed, &mut found);
+    addresses(observed, &mut found);
+    descriptions(observed, &mut found);
+    quarantined(&observed.snapshot, &mut found);
+    for (address, process) in observed.snapshot.facts().all_bound() {
+        found.push(Problem::new(Reason::NodePortBound, address.to_string(), &**process));
+    }
+    found
+}
+
+/// A service port without a healthy backend, and since when.
+type DegradedPort<'a> = (&'a Arc<PortKey>, &'a Arc<Degraded>);
+
+/// Services with ports without a healthy backend. A source that has not reported everything may have more backends.
+fn degraded(observed: &Observed, found: &mut Vec<Problem>) {
+    let snapshot = &observed.snapshot;
+    let mut ports: BTreeMap<(&ServiceName, Status), Vec<DegradedPort<'_>>> = BTreeMap::new();
+    for (key, degraded) in snapshot.degraded() {
+        let owner = snapshot.facts().owner(&key.service);
+        if owner.is_some_and(|(service, _)| snapshot.facts().is_synced(service.source)) {
+            ports.entry((&key.service, degraded.status)).or_default().push((key, degraded));
+        }
+    }
+    for ((name, status), ports) in ports {
+        let Some((key, last)) = ports.iter().max_by_key(|(_, degraded)| (degraded.had_backends, degraded.since)) else {
+            continue;
+        };
+        let of = part(snapshot, name, &ports);
+        let since = Some(observed.clocks.time_of(last.since));
+        let problem = match status {
+            Status::LastResort => {
+                let why = reports::unused_text(snapshot, name).unwrap_or_else(|| "all fail their health checks".into());
+                Problem::new(Reason::LastResort, name.to_string(), format!("last resort{of}: {why}"))
+            }
+            _ => without_backends(snapshot, (key, &of), last),
+        };
+        found.push(problem.since(since));
+    }
+}
+
+fn without_backends(snapshot: &Snapshot, (key, of): (&PortKey, &str), degraded: &Degraded) -> Problem {
+    let name = &key.service;
+    let origin = || snapshot.facts().owner(name).map(|(service, _)| Arc::clone(&service.origin.object));
+    let unready = || unmatched(snapshot, key).or_else(|| unready(snapshot, key));
+    let why = || snapshot.source_problem(name).or_else(unready);
+    let unused = reports::unused_text(snapshot, name);
+    let why = match unused.clone().or_else(why) {
+        Some(why) if degraded.had_backends && unused.is_none() => format!("{why}{}", changed(&degraded.cause)),
+        Some(why) => why,
+        None if degraded.had_backends => emptied(&degraded.cause),
+        None => format!("none since {} was read", origin().unwrap_or_default()),
+    };
+    let problem = Problem::new(Reason::NoBackends, name.to_string(), format!("no usable backend{of}: {why}"));
+    let severity = if degraded.had_backends { problem.severity } else { Severity::Warning };
+    Problem { severity, ..problem }
+}
+
+/// Slices that have backends, but not for the port; `None` if there are none, or the port has backends.
+fn unmatched(snapshot: &Snapshot, key: &PortKey) -> Option<String> {
+    let (_, slices) = snapshot.facts().owner(&key.service)?;
+    let ports = slices.iter().flat_map(|slice| &slice.ports).filter(|port| !port.backends.is_empty());
+    let mut others = BTreeSet::new();
+    for port in ports {
+        if port.name == key.port && port.protocol == key.protocol {
+            return None;
+        }
+        others.insert(if port.name.is_empty() {
+            format!("an unnamed port/{}", port.protocol)
+        } else {
+            port.name.to_string()
+        });
+    }
+    let wanted = if key.port.is_empty() { "unnamed port" } else { &*key.port };
+    (!others.is_empty()).then(|| format!("its slices have no port {wanted}, but {}", listed(others, SHOWN)))
+}
+
+/// Backends that exist and are not ready; `None` if there are none.
+fn unready(snapshot: &Snapshot, key: &PortKey) -> Option<String> {
+    let backends = reports::backends(snapshot, &Filter::for_service(&key.service));
+    let of_port = backends.iter().filter(|row| row.port == key.port).map(|row| row.state);
+    match of_port.filter(|state| *state == BackendState::NotReady).count() {
+        0 => None,
+        1 => Some("its backend is not ready".into()),
+        number => Some(format!("none of its {number} backends is ready")),
+    }
+}
+
+/// Formats as `, since EndpointSlice shop/web was changed by bob (resourceVersion 15)`.
+fn changed(cause: &Cause) -> String {
+    let object = &cause.origin.object;
+    if object.is_empty() {
+        return String::new();
+    }
+    let change = if cause.is_removed { "removed" } else { "changed" };
+    format!(", since {object} was {change}{}", by(cause))
+}
+
+/// Formats as ` on port http/TCP/IPv4`, unless all ports of the service are concerned.
+fn part(snapshot: &Snapshot, name: &ServiceName, ports: &[(&Arc<PortKey>, &Arc<Degraded>)]) -> String {
+    let all = snapshot.facts().owner(name).map_or(0, |(service, _)| reports::port_keys(service).len());
+    if ports.len() >= all {
+        return String::new();
+    }
+    let named = ports.iter().map(|(key, _)| {
+        let separator = if key.port.is_empty() { "" } else { "/" };
+        format!("{}{separator}{}/{}", key.port, key.protocol, key.family)
+    });
+    format!(" on port {}", listed(named, SHOWN))
+}
+
+/// Formats as `EndpointSlice shop/web emptied by bob (resourceVersion 15)`.
+fn emptied(cause: &Cause) -> String {
+    let origin = &cause.origin;
+    if origin.object.is_empty() {
+        return "the source removed the last one".into();
+    }
+    if cause.is_removed {
+        return format!("{} was removed", origin.object);
+    }
+    format!("{} emptied{}", origin.object, by(cause))
+}
+
+/// Formats as ` by bob (resourceVersion 15)`.
+fn by(Cause { origin, .. }: &Cause) -> String {
+    let by = if origin.writer.is_empty() { String::new() } else { format!(" by {}", origin.writer) };
+    match &*origin.resource_version {
+        "" => by,
+        version => format!("{by} (resourceVersion {version})"),
+    }
+}
+
+fn held(observed: &Observed, found: &mut Vec<Problem>) {
+    let mut seen: Vec<&ServiceName> = Vec::new();
+    for port in observed.snapshot.held() {
+        if seen.contains(&&port.key.service) {
+            continue;
+        }
+        seen.push(&port.key.service);
+        let why = match &port.problem {
+            Some(problem) => format!("{}: {problem}", port.cause.origin.object),
+            None => emptied(&port.cause),
+        };
+        let cause = format!("held: {why}; {} in use", listed(&port.backends, SHOWN));
+        let problem = Problem::new(Reason::Held, port.key.service.to_string(), cause);
+        found.push(problem.since(Some(observed.clocks.time_of(port.since))));
+    }
+}
+
+/// An address with a problem, and the number of further ones.
+struct Concerned {
+    address: L4Addr,
+    text: String,
+    since: Time,
+    more: usize,
+}
+
+/// Services with addresses that are not served.
+fn addresses(observed: &Observed, found: &mut Vec<Problem>) {
+    let mut concerned: BTreeMap<(ServiceName, Reason), Concerned> = BTreeMap::new();
+    let snapshot = &observed.snapshot;
+    for (address, place) in &observed.summary.claims {
+        let Some(row) = snapshot.rows.get(address) else { continue };
+        let Some(claim) = row.claims().get(*place) else { continue };
+        let status = snapshot.status_of(row, *place, *address);
+        let since = observed.clocks.time_of(status.since);
+        let reason = match status.status {
+            Status::Conflict => Reason::Conflict,
+            Status::Refused if claim.target.is_ok() => Reason::ReconcileFailing,
+            Status::Refused => Reason::Refused,
+            Status::Pending if snapshot.is_ready && since.age(observed.clocks.time) > PENDING_AFTER => Reason::Pending,
+            Status::NoBackends if !snapshot.is_degraded(claim) => Reason::NoLocalBackend,
+            _ => continue,
+        };
+        let text = || match (reason, &status.error) {
+            (Reason::NoLocalBackend, _) => "no backend on this node (internalTrafficPolicy: Local)".to_owned(),
+            (_, Some(error)) => error.to_string(),
+            (_, None) => "not in the kernel yet".to_owned(),
+        };
+        concerned
+            .entry((claim.key.service.clone(), reason))
+            .and_modify(|it| it.more += 1)
+            .or_insert_with(|| Concerned { address: *address, text: text(), since, more: 0 });
+    }
+    for ((service, reason), Concerned { address, text, since, more }) in concerned {
+        let more = if more > 0 { format!(" (and {more} more addresses)") } else { String::new() };
+        let address = address.to_string();
+        let text = if text.starts_with(&address) { text } else { format!("{address}: {text}") };
+        found.push(Problem::new(reason, service.to_string(), format!("{text}{more}")).since(Some(since)));
+    }
+}
+
+/// Services that two sources describe, those with health checks that cannot be made, and those that wait for a load
+/// balancer.
+fn descriptions(observed: &Observed, found: &mut Vec<Problem>) {
+    let facts = observed.snapshot.facts();
+    for name in &observed.summary.descriptions {
+        for service in facts.claims(name).iter().skip(1) {
+            if let Some(cause) = reports::shadowed(&observed.snapshot, service) {
+                found.push(Problem::new(Reason::Conflict, name.to_string(), cause));
+            }
+        }
+        let Some((service, _)) = facts.owner(name) else { continue };
+        if let Some(error) = &service.health_check_error
+            && observed.snapshot.is_checked(service.source)
+        {
+            found.push(Problem::new(Reason::HealthCheckInvalid, name.to_string(), error.as_str()));
+        }
+        if !service.awaits_load_balancer {
+            continue;
+        }
+        let since = service.created.map(Time::from_seconds);
+        if since.is_some_and(|since| since.age(observed.clocks.time) > LOAD_BALANCER_AFTER) {
+            let cause = "no load balancer address yet";
+            found.push(Problem::new(Reason::LoadBalancerPending, name.to_string(), cause).since(since));
+        }
+    }
+}
+
+/// Services of which some backends failed their health checks.
+fn quarantined(snapshot: &Snapshot, found: &mut Vec<Problem>) {
+    for name in snapshot.facts().quarantined() {
+        let backends = reports::backends(snapshot, &Filter::for_service(name));
+        let mut failed = backends.iter().filter(|row| row.state == BackendState::Quarantined).peekable();
+        let Some(first) = failed.peek().copied() else { continue };
+        if snapshot.degraded().any(|(key, _)| key.service == *name) {
+            continue;
+        }
+        let why = first.reason.as_deref().unwrap_or("unknown error");
+        let cause = format!(
+            "{} of {} backends failed their health checks: {}: {why}",
+            failed.count(),
+            backends.len(),
+            first.address
+        );
+        found.push(Problem::new(Reason::BackendsQuarantined, name.to_string(), cause));
+    }
+}

@@ -1,0 +1,260 @@
+//! Rows from the content of the maps alone, for a command that works without the daemon. What the maps do not contain,
+//! such as the node of a backend, is absent.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use super::services::{BackendRow, FrontendRow};
+use crate::explain::explanation::{Client, ConnectResult, ViewKind, inside_result, outside_result};
+use crate::explain::reports::{distinct, port_keys};
+use crate::explain::rows::OutsideAccess;
+use nodelb_core::compile::select::Choice;
+use nodelb_core::filter::Filter;
+use nodelb_core::history::Record;
+use nodelb_core::model::addr::{Addr, L4Addr};
+use nodelb_core::model::service::{FrontendKind, PortKey, Service, ServiceName, Source};
+use nodelb_core::packets::frontend::find_outside;
+use nodelb_core::state::entries::{MapState, OutsideEntry, ServiceEntry, ServiceId, Slot};
+use nodelb_core::state::owner::OwnerTag;
+use nodelb_core::state::status::Status;
+use nodelb_core::text::filled;
+use nodelb_core::trace::{destination, lookup_frontend};
+
+/// The names of service ports that may be in the maps. An entry contains only hashes of its owner's name.
+#[derive(Debug, Default)]
+pub struct Names {
+    /// `None` if several ports have this tag.
+    ports: BTreeMap<OwnerTag, Option<Arc<PortKey>>>,
+    kinds: BTreeMap<(ServiceName, L4Addr), FrontendKind>,
+}
+
+impl Names {
+    /// Adds the ports of a service, and the kinds of its addresses.
+    pub fn add_service(&mut self, service: &Service) {
+        for key in port_keys(service) {
+            self.add(&Arc::new(key), service.source);
+        }
+        for port in &service.ports {
+            let kinds = port.frontends.iter().map(|it| ((service.name.clone(), it.l4(port.protocol)), it.kind));
+            self.kinds.extend(kinds);
+        }
+    }
+
+    /// Adds the port of a recorded change.
+    pub fn add_record(&mut self, record: &Record) {
+        if let (Some(key), Some(source)) = (&record.event.port, record.event.source) {
+            self.add(key, source);
+        }
+    }
+
+    fn add(&mut self, key: &Arc<PortKey>, source: Source) {
+        let known = self.ports.entry(OwnerTag::new(key, source)).or_insert_with(|| Some(Arc::clone(key)));
+        if known.as_ref().is_some_and(|known| known != key) {
+            *known = None;
+        }
+    }
+
+    fn of(&self, entry: &ServiceEntry) -> Option<&Arc<PortKey>> {
+        self.ports.get(entry.tag.as_ref()?)?.as_ref()
+    }
+}
+
+/// The content of the maps, and what else is known about it.
+#[derive(Debug)]
+pub struct MapContent {
+    /// The content.
+    pub state: MapState,
+    /// The names that may be in it.
+    pub names: Names,
+    /// The range of NodePorts.
+    pub nodeport_range: RangeInclusive<u16>,
+    /// Whether there are maps for clients outside the node.
+    pub has_outside: bool,
+}
+
+/// Where a connection leads according to the maps.
+#[derive(Debug)]
+pub struct MapTrace<'a> {
+    /// The result.
+    pub result: ConnectResult,
+    /// The frontend that matches; `None` if none does.
+    pub found: Option<MapMatch<'a>>,
+}
+
+/// The frontend that an address leads to, and its service.
+#[derive(Debug)]
+pub struct MapMatch<'a> {
+    /// The key of the frontend: the address of the connection, or the unspecified address of a NodePort.
+    pub at: L4Addr,
+    /// The id of the service port.
+    pub id: ServiceId,
+    /// The service port; `None` if its name is unknown.
+    pub port: Option<&'a Arc<PortKey>>,
+    /// The kind of the address; `None` if it is unknown.
+    pub kind: Option<FrontendKind>,
+    /// The view that the client gets.
+    pub view: ViewKind,
+    /// The session affinity timeout in seconds; 0 for none.
+    pub affinity_seconds: u32,
+    /// Every backend of the service port, with the number of its slots in the view.
+    pub backends: Vec<(L4Addr, usize)>,
+}
+
+impl MapContent {
+    /// The service port with this id, as `shop/web:http/TCP/IPv4`; `None` if its name is unknown.
+    pub fn name_of(&self, id: ServiceId) -> Option<String> {
+        if id == ServiceId::CANARY {
+            return Some("canary".into());
+        }
+        self.port(id).map(ToString::to_string)
+    }
+
+    /// The names of the services in the maps, as far as they are known.
+    pub fn services(&self) -> BTreeSet<&ServiceName> {
+        self.state.services.keys().filter_map(|id| Some(&self.port(id)?.service)).collect()
+    }
+
+    /// The services with this address, at any port.
+    pub fn services_at(&self, addr: Addr) -> BTreeSet<ServiceName> {
+        let entries = self.state.frontends.range(L4Addr::all_at(addr));
+        entries.filter_map(|(_, entry)| Some(self.port(entry.service)?.service.clone())).collect()
+    }
+
+    /// The rows of `/frontends`, by address.
+    pub fn frontends(&self, filter: &Filter) -> Vec<FrontendRow> {
+        let entries = self.state.frontends.iter().filter(|(_, entry)| entry.service != ServiceId::CANARY);
+        let entries = entries.filter(|(at, entry)| {
+            self.accepts(filter, entry.service) && filter.address.is_none_or(|addr| at.addr == addr)
+        });
+        let rows = entries.map(|(at, entry)| self.frontend(*at, entry.service, entry.inside_local));
+        let kind = filter.kind.map(|kind| kind.to_string());
+        let is_meant = |row: &FrontendRow| {
+            (kind.is_none() || row.kind == kind) && filter.status.is_none_or(|status| row.status == status)
+        };
+        rows.filter(is_meant).collect()
+    }
+
+    fn frontend(&self, address: L4Addr, id: ServiceId, is_local: bool) -> FrontendRow {
+        let entry = self.state.services.get(&id);
+        let port = self.port(id);
+        let backends = entry.map(|entry| distinct(entry.view(is_local))).unwrap_or_default();
+        let affinity = entry.map_or(0, |entry| entry.affinity_seconds);
+        let mut flags = Vec::new();
+        if affinity > 0 {
+            flags.push(format!("Affinity={affinity}s"));
+        }
+        if is_local {
+            flags.push("Local".into());
+        }
+        FrontendRow {
+            address,
+            kind: self.kind(address, port).map(|kind| kind.to_string()),
+            service: port.map(|port| port.service.to_string()),
+            port: port.and_then(|port| filled(&port.port)),
+            status: if backends.is_empty() { Status::NoBackends } else { Status::Ok },
+            backends,
+            flags,
+            outside: self.access(address).to_string(),
+            since: None,
+            error: None,
+        }
+    }
+
+    /// The rows of `/backends`, by service, port and address.
+    pub fn backends(&self, filter: &Filter) -> Vec<BackendRow> {
+        let ids = self.state.services.iter().filter(|(id, _)| self.accepts(filter, *id));
+        let mut ports: Vec<_> = ids.map(|(id, entry)| (self.port(id), id, entry)).collect();
+        ports.sort_by_key(|(port, id, _)| (port.is_none(), *port, *id));
+        let rows = ports.into_iter().flat_map(|(port, _, entry)| {
+            entry.cluster.chunk_by(|left, right| left.addr == right.addr).map(move |slots| BackendRow {
+                address: slots[0].addr,
+                service: port.map(|port| port.service.to_string()),
+                port: port.and_then(|port| filled(&port.port)),
+                state: None,
+                weight: slots.len() as u64,
+                node: None,
+                zone: None,
+                choice: Choice::Selected,
+                origin: None,
+                reason: None,
+            })
+        });
+        rows.filter(|row| filter.address.is_none_or(|addr| row.address.addr == addr)).collect()
+    }
+
+    /// Where a connection of this client leads.
+    pub fn trace(&self, to: L4Addr, from: Client) -> MapTrace<'_> {
+        let (state, range) = (&self.state, &self.nodeport_range);
+        let found = match from {
+            Client::Outside => find_outside(state, range, to).map(|frontend| {
+                let at = if state.outside.contains_key(&to) { to } else { to.wildcard() };
+                (at, frontend.service, frontend.is_local)
+            }),
+            // The loopback address of a pod is not the node's.
+            Client::Pod if destination(to).addr.is_loopback() => None,
+            Client::Host | Client::Pod => {
+                lookup_frontend(state, range, to).map(|(at, entry)| (at, entry.service, entry.inside_local))
+            }
+        };
+        let Some((at, id, is_local)) = found else {
+            return MapTrace { result: ConnectResult::PassedThrough, found: None };
+        };
+        let result = match from {
+            Client::Outside => outside_result(state, range, to, None),
+            Client::Host | Client::Pod => inside_result(state, range, to),
+        };
+        let entry = state.services.get(&id);
+        let [all, view] = [false, is_local].map(|is_local| entry.map_or(&[][..], |entry| entry.view(is_local)));
+        let slots = |backend: L4Addr| view.iter().filter(|slot: &&Slot| slot.addr == backend).count();
+        let port = self.port(id);
+        let found = MapMatch {
+            at,
+            id,
+            port,
+            kind: self.kind(at, port),
+            view: if is_local { ViewKind::Local } else { ViewKind::Cluster },
+            affinity_seconds: entry.map_or(0, |entry| entry.affinity_seconds),
+            backends: distinct(all).into_iter().map(|backend| (backend, slots(backend))).collect(),
+        };
+        MapTrace { result, found: Some(found) }
+    }
+
+    fn port(&self, id: ServiceId) -> Option<&Arc<PortKey>> {
+        self.names.of(self.state.services.get(&id)?)
+    }
+
+    /// The kind according to the description of the service. A NodePort is recognised without one.
+    fn kind(&self, address: L4Addr, port: Option<&Arc<PortKey>>) -> Option<FrontendKind> {
+        if address.addr.is_unspecified() {
+            return Some(FrontendKind::NodePort);
+        }
+        self.names.kinds.get(&(port?.service.clone(), address)).copied()
+    }
+
+    /// Whether clients outside the node are served at the address.
+    fn access(&self, address: L4Addr) -> OutsideAccess {
+        let admits_some = |entry: &OutsideEntry| {
+            let mut ranges = self.state.ranges_of(entry.service);
+            !entry.has_ranges || ranges.any(|range| range.family() == address.addr.family())
+        };
+        match self.state.outside.get(&address) {
+            _ if !self.has_outside => OutsideAccess::Off,
+            None => OutsideAccess::Inside,
+            Some(entry) if admits_some(entry) => OutsideAccess::Served,
+            Some(_) => OutsideAccess::NoSourceRange,
+        }
+    }
+
+    /// Whether the filter accepts the service. An unknown name is neither that of a service nor in a namespace.
+    fn accepts(&self, filter: &Filter, id: ServiceId) -> bool {
+        match self.port(id) {
+            Some(port) => filter.accepts(&port.service),
+            None => filter.service.is_none() && filter.namespace.is_none(),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/from_maps.rs"]
+mod tests;

@@ -1,0 +1,79 @@
+//! The rows of `/frontends`, `/services` and `/backends`. There may be a hundred thousand.
+
+use std::sync::Arc;
+
+use serde::ser::Error;
+
+use super::answer::Rendered;
+use super::row::{Row, none_found};
+use super::services::{BackendRow, FrontendRow, ServiceRow};
+use crate::explain::reports;
+use crate::output::table::{Style, Texts};
+use nodelb_core::filter::Filter;
+use nodelb_core::model::time::{Clocks, Time};
+use nodelb_core::snapshot::Snapshot;
+
+/// A response of one list, the rows of which are computed while they are written: of a whole table, one exists at a
+/// time.
+pub struct Listed<R> {
+    /// The time of the response.
+    pub now: Time,
+    /// Calls the closure with each row.
+    pub for_each: Box<ForEach<R>>,
+}
+
+type ForEach<R> = dyn Fn(&mut dyn FnMut(R)) + Send;
+
+impl<R: Row> Rendered for Listed<R> {
+    fn text(&self, style: &Style) -> String {
+        let mut texts = Texts::new(R::schema(), style);
+        (self.for_each)(&mut |row| texts.push(&row.cells(self.now)));
+        let mut out = String::new();
+        texts.write(Some(&none_found::<R>()), &mut out);
+        out
+    }
+
+    fn json(&self) -> serde_json::Result<String> {
+        let mut out = format!("{{\"{}\":[", R::schema().name).into_bytes();
+        let (start, mut result) = (out.len(), Ok(()));
+        (self.for_each)(&mut |row| {
+            if out.len() > start {
+                out.push(b',');
+            }
+            if result.is_ok() {
+                result = serde_json::to_writer(&mut out, &row);
+            }
+        });
+        result?;
+        out.extend_from_slice(b"]}\n");
+        String::from_utf8(out).map_err(Error::custom)
+    }
+}
+
+/// One row per claim of a service to an address.
+pub fn frontends(snapshot: Arc<Snapshot>, filter: Filter, clocks: Clocks) -> Listed<FrontendRow> {
+    let for_each = move |each: &mut dyn FnMut(FrontendRow)| {
+        reports::each_frontend(&snapshot, &filter).for_each(|report| each(FrontendRow::new(report, clocks)));
+    };
+    Listed { now: clocks.time, for_each: Box::new(for_each) }
+}
+
+/// One row per service.
+pub fn services(snapshot: Arc<Snapshot>, filter: Filter, clocks: Clocks) -> Listed<ServiceRow> {
+    let for_each = move |each: &mut dyn FnMut(ServiceRow)| {
+        reports::each_service(&snapshot, &filter).for_each(|report| each(report.into()));
+    };
+    Listed { now: clocks.time, for_each: Box::new(for_each) }
+}
+
+/// One row per backend of a service port.
+pub fn backends(snapshot: Arc<Snapshot>, filter: Filter, clocks: Clocks) -> Listed<BackendRow> {
+    let for_each = move |each: &mut dyn FnMut(BackendRow)| {
+        reports::each_backend(&snapshot, &filter).for_each(|report| each(report.into()));
+    };
+    Listed { now: clocks.time, for_each: Box::new(for_each) }
+}
+
+#[cfg(test)]
+#[path = "tests/listed.rs"]
+mod tests;

@@ -1,0 +1,195 @@
+//! A row: the fields of a struct as the columns of a table.
+
+use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::output::schema::Schema;
+use crate::output::table::{Cell, Table};
+use nodelb_core::compile::select::Choice;
+use nodelb_core::history::What;
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::service::BackendState;
+use nodelb_core::model::time::Time;
+use nodelb_core::source_report::SourceState;
+use nodelb_core::state::status::Status;
+
+/// A row of a table.
+pub trait Row: Serialize + DeserializeOwned + JsonSchema {
+    /// The name and columns of the table.
+    fn schema() -> &'static Schema;
+
+    /// Appends the cells, one for each column. Ages are computed from `now`.
+    fn push_cells<'a>(&'a self, now: Time, cells: &mut Vec<Cell<'a>>);
+
+    /// The cells, one for each column.
+    fn cells(&self, now: Time) -> Vec<Cell<'_>> {
+        let mut cells = Vec::new();
+        self.push_cells(now, &mut cells);
+        cells
+    }
+}
+
+/// The table of these rows.
+pub fn table<R: Row>(rows: &[R], now: Time) -> Table<'_> {
+    let schema = R::schema();
+    let mut cells = Vec::with_capacity(rows.len() * schema.columns.len());
+    rows.iter().for_each(|row| row.push_cells(now, &mut cells));
+    Table::of_cells(schema, cells).or_text(none_found::<R>())
+}
+
+/// The text that replaces a table without rows.
+pub(super) fn none_found<R: Row>() -> String {
+    format!("No {} found.", R::schema().name.replace('_', " "))
+}
+
+/// A field that is shown in one cell.
+pub trait ToCell {
+    /// The cell. Ages are computed from `now`.
+    fn to_cell(&self, now: Time) -> Cell<'_>;
+}
+
+/// A duration in microseconds; seconds with a fraction in JSON.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Micros(pub u64);
+
+impl Serialize for Micros {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(self.0 as f64 / 1e6)
+    }
+}
+
+impl<'de> Deserialize<'de> for Micros {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a duration, not negative")]
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self((f64::deserialize(deserializer)?.max(0.0) * 1e6).round() as u64))
+    }
+}
+
+impl JsonSchema for Micros {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Seconds".into()
+    }
+
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "type": "number", "minimum": 0, "description": "Seconds." })
+    }
+}
+
+impl ToCell for String {
+    fn to_cell(&self, _: Time) -> Cell<'_> {
+        Cell::Text(self.as_str().into())
+    }
+}
+
+impl ToCell for u64 {
+    fn to_cell(&self, _: Time) -> Cell<'_> {
+        Cell::Number(*self)
+    }
+}
+
+/// A rate or another number with one decimal place.
+impl ToCell for f64 {
+    fn to_cell(&self, _: Time) -> Cell<'_> {
+        Cell::Text(format!("{self:.1}").into())
+    }
+}
+
+/// Data of any kind, as in JSON.
+impl ToCell for serde_json::Value {
+    fn to_cell(&self, _: Time) -> Cell<'_> {
+        Cell::text(self)
+    }
+}
+
+impl ToCell for bool {
+    fn to_cell(&self, _: Time) -> Cell<'_> {
+        Cell::Flag(*self)
+    }
+}
+
+impl ToCell for Time {
+    fn to_cell(&self, now: Time) -> Cell<'_> {
+        Cell::Since { time: *self, now }
+    }
+}
+
+impl ToCell for Micros {
+    fn to_cell(&self, _: Time) -> Cell<'_> {
+        Cell::Duration(self.0)
+    }
+}
+
+impl ToCell for L4Addr {
+    fn to_cell(&self, _: Time) -> Cell<'_> {
+        Cell::Address(*self)
+    }
+}
+
+impl ToCell for Vec<String> {
+    fn to_cell(&self, _: Time) -> Cell<'_> {
+        Cell::List(self.as_slice().into())
+    }
+}
+
+impl ToCell for Vec<L4Addr> {
+    fn to_cell(&self, _: Time) -> Cell<'_> {
+        Cell::Addresses(self)
+    }
+}
+
+/// Words from a fixed set.
+macro_rules! words {
+    ($($type:ty),*) => {
+        $(impl ToCell for $type {
+            fn to_cell(&self, _: Time) -> Cell<'_> {
+                Cell::Text(Self::NAMES[*self as usize].into())
+            }
+        })*
+    };
+}
+
+words!(Status, BackendState, Choice, What, SourceState);
+
+impl<T: ToCell> ToCell for Option<T> {
+    fn to_cell(&self, now: Time) -> Cell<'_> {
+        self.as_ref().map_or(Cell::None, |value| value.to_cell(now))
+    }
+}
+
+/// Defines row types. Each field has its column: the constructor of [`crate::output::schema::Column`] and the heading.
+macro_rules! rows {
+    ($($(#[$about:meta])* $name:ident in $table:literal {
+        $($(#[$meta:meta])* $field:ident: $type:ty = $column:ident($($argument:expr),*) $(.$modifier:ident())?,)*
+    })*) => {
+        $($(#[$about])*
+        #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+        pub struct $name {
+            $($(#[$meta])* pub $field: $type,)*
+        }
+
+        impl $crate::rows::row::Row for $name {
+            fn schema() -> &'static $crate::output::schema::Schema {
+                use $crate::output::schema::{Column, Schema};
+                const COLUMNS: usize = [$(stringify!($field)),*].len();
+                static SCHEMA: Schema<[Column; COLUMNS]> =
+                    Schema { name: $table, columns: [$(Column::$column($($argument),*)$(.$modifier())?),*] };
+                &SCHEMA
+            }
+
+            fn push_cells<'a>(
+                &'a self,
+                now: nodelb_core::model::time::Time,
+                cells: &mut Vec<$crate::output::table::Cell<'a>>,
+            ) {
+                cells.extend([$($crate::rows::row::ToCell::to_cell(&self.$field, now)),*]);
+            }
+        })*
+    };
+}
+
+pub(super) use rows;

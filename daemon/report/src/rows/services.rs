@@ -1,0 +1,386 @@
+//! Rows about services, their addresses, their backends and their changes.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::answer::{Answer, answers};
+use super::row::{Micros, ToCell, rows};
+use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess, ServiceReport};
+use crate::output::schema::{Column, Schema};
+use crate::output::table::{Cell, Style, Table};
+use nodelb_core::compile::select::Choice;
+use nodelb_core::durations;
+use nodelb_core::history::{Kernel, Record, What};
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::calendar::utc;
+use nodelb_core::model::service::{BackendState, FrontendKind, PortKey, TrafficPolicy};
+use nodelb_core::model::time::{Clocks, Time};
+use nodelb_core::state::status::Status;
+use nodelb_core::text::{filled, signed};
+
+/// The names of traffic policies in Kubernetes.
+const POLICIES: [&str; 2] = ["Cluster", "Local"];
+
+rows! {
+    /// A claim of a service to an address.
+    FrontendRow in "frontends" {
+        /// The address that clients connect to.
+        address: L4Addr = name("Address"),
+        /// The type of the address, such as `ClusterIP`; absent if unknown, which happens only without the daemon.
+        #[serde(rename = "type")]
+        kind: Option<String> = one_of("Type", &FrontendKind::NAMES).spare(),
+        /// The service that claims the address; absent if unknown, which happens only without the daemon.
+        service: Option<String> = name("Service"),
+        /// The port name; absent for an unnamed port.
+        port: Option<String> = name("Port").spare(),
+        /// The backends that a client on this node can reach, in address order.
+        backends: Vec<L4Addr> = list("Backends"),
+        /// Special properties, such as `Affinity=10800s` or `Local`.
+        flags: Vec<String> = list("Flags").spare(),
+        /// Whether clients outside the node are served, or why not.
+        outside: String = one_of("Outside", &OutsideAccess::NAMES).spare(),
+        /// Whether connections reach a backend, and if not, why.
+        status: Status = one_of("Status", &Status::NAMES),
+        /// The time since which it has this status; absent if unknown, which happens only without the daemon.
+        since: Option<Time> = age("Since"),
+        /// Why the status is not OK, with the remedy, and other problems of the address.
+        error: Option<String> = text("Error"),
+    }
+
+    /// A description of a service by one source.
+    ServiceRow in "services" {
+        /// The full name, `namespace/name`.
+        service: String = name("Service"),
+        /// The source that describes the service.
+        source: String = name("Source").spare(),
+        /// The ports, such as `http=80/TCP`.
+        ports: Vec<String> = list("Ports"),
+        /// The traffic policy for clients inside the cluster.
+        internal_policy: String = one_of("Internal-Policy", &POLICIES).wide(),
+        /// The traffic policy for clients outside the cluster.
+        external_policy: String = one_of("External-Policy", &POLICIES).wide(),
+        /// The session affinity timeout in seconds; absent without affinity.
+        affinity: Option<u64> = number("Affinity").wide(),
+        /// The number of addresses that the service claims.
+        frontends: u64 = number("Frontends").spare(),
+        /// Whether clients outside the node are served at any of its addresses, or why not.
+        outside: String = one_of("Outside", &OutsideAccess::NAMES).spare(),
+        /// The number of backends.
+        backends: u64 = number("Backends"),
+        /// The number of backends that new connections can reach.
+        selectable: u64 = number("Selectable"),
+        /// The worst status of its addresses.
+        status: Status = one_of("Status", &Status::NAMES),
+        /// The file or object that describes the service.
+        origin: Option<String> = text("Origin").wide(),
+        /// The first problem.
+        error: Option<String> = text("Error"),
+    }
+
+    /// A backend of a service port.
+    BackendRow in "backends" {
+        /// The transport address of the backend.
+        address: L4Addr = name("Address"),
+        /// The service; absent if unknown, which happens only without the daemon.
+        service: Option<String> = name("Service"),
+        /// The port name; absent for an unnamed port.
+        port: Option<String> = name("Port").spare(),
+        /// The state according to the source and nodelb's own health checks; absent if unknown, which happens only
+        /// without the daemon.
+        state: Option<BackendState> = one_of("State", &BackendState::NAMES),
+        /// The share of new connections relative to the other backends.
+        weight: u64 = number("Weight").wide(),
+        /// The node; absent if unknown.
+        node: Option<String> = text("Node").spare(),
+        /// The zone; absent if unknown.
+        zone: Option<String> = text("Zone").wide(),
+        /// Whether new connections can reach the backend, and if not, the reason.
+        choice: Choice = one_of("Choice", &Choice::NAMES),
+        /// The file or object that contains the backend.
+        origin: Option<String> = text("Origin").wide(),
+        /// Why the backend is refused, or the last error of its health checks.
+        reason: Option<String> = text("Reason"),
+    }
+
+    /// A change of a service port, or of nodelb itself.
+    HistoryRow in "history" {
+        /// The sequence number, which increases over restarts.
+        sequence: u64 = number("Sequence"),
+        /// The time when nodelb received the change.
+        time: Time = age("Time"),
+        /// The service; absent for a change of nodelb itself.
+        service: Option<String> = name("Service"),
+        /// The service port, such as `http/TCP/IPv4`.
+        port: Option<String> = name("Port"),
+        /// The kind of the change.
+        what: What = one_of("What", &What::NAMES),
+        /// The object that caused the change.
+        object: Option<String> = text("Object"),
+        /// The version of the object.
+        resource_version: Option<String> = name("Resource-Version"),
+        /// The generation of the object.
+        generation: Option<u64> = number("Generation"),
+        /// The client that wrote the object.
+        writer: Option<String> = text("Writer"),
+        /// The time when the client wrote it, in RFC 3339.
+        written: Option<String> = name("Written"),
+        /// The backends that can be selected since the change.
+        added: Vec<L4Addr> = list("Added"),
+        /// The backends that can no longer be selected.
+        removed: Vec<L4Addr> = list("Removed"),
+        /// The backends that stay in use although the source removed them.
+        held: Vec<L4Addr> = list("Held"),
+        /// The backends that nodelb refuses to use.
+        refused: Vec<L4Addr> = list("Refused"),
+        /// The addresses that the change is about; of a service port, those that it has only since the change.
+        frontends: Vec<L4Addr> = list("Frontends"),
+        /// The addresses that the service port had until the change.
+        withdrawn: Vec<L4Addr> = list("Withdrawn"),
+        /// The time from the change of the object to `time`.
+        to_nodelb: Option<Micros> = duration("To-Nodelb"),
+        /// The time from `time` until the maps contained the change.
+        to_kernel: Option<Micros> = duration("To-Kernel"),
+        /// Whether the change is in the kernel: `done`, or why not; absent if nothing had to change.
+        kernel: Option<String> = text("Kernel"),
+        /// The source.
+        source: Option<String> = name("Source"),
+        /// Further information.
+        detail: Option<String> = text("Detail"),
+    }
+}
+
+answers! {
+    /// The response of `/frontends`.
+    Frontends {
+        /// The claims, by address, then in order of precedence.
+        frontends: FrontendRow,
+    }
+
+    /// The response of `/services`.
+    Services {
+        /// The services, by name, then source.
+        services: ServiceRow,
+    }
+
+    /// The response of `/backends`.
+    Backends {
+        /// The backends, by service, port and address.
+        backends: BackendRow,
+    }
+}
+
+/// The response of `/history`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct HistoryAnswer {
+    /// The changes, the oldest first.
+    pub history: Vec<HistoryRow>,
+}
+
+/// The end of [`HistoryRow::object`] if the object was removed.
+const REMOVED: &str = " (removed)";
+
+/// The columns of the short form of a change.
+static SHORT: Schema<[Column; 6]> = Schema {
+    name: "history",
+    columns: [
+        Column::age("Age"),
+        Column::name("Service"),
+        Column::one_of("Change", &What::NAMES),
+        Column::list("Backends"),
+        Column::text("Cause"),
+        Column::text("Applied"),
+    ],
+};
+
+impl Answer for HistoryAnswer {
+    fn text(&self, now: Time, style: &Style) -> String {
+        HistoryRow::table(&self.history, now, style).to_text_with(style)
+    }
+}
+
+impl HistoryRow {
+    /// The table of these changes: every column with [`Style::wide`], otherwise the most important ones.
+    pub fn table<'a>(rows: &'a [Self], now: Time, style: &Style) -> Table<'a> {
+        let table = match style.wide {
+            true => super::row::table(rows, now),
+            false => Table::new(&SHORT, rows.iter().map(|row| row.short(now))),
+        };
+        table.or_text("No changes found.".into())
+    }
+
+    /// How the service was removed, or lost the address, such as `its entry in /etc/nodelb/services.d/shop.toml was
+    /// removed`; `None` if no cause is recorded.
+    pub fn removal(&self) -> Option<String> {
+        let object = self.object.as_deref()?;
+        let version = self.resource_version.as_ref().map(|version| format!("resourceVersion {version}"));
+        let writer = self.writer.as_ref().map(|writer| format!("written by {writer}"));
+        let facts: Vec<String> = version.into_iter().chain(writer).collect();
+        let facts = if facts.is_empty() { String::new() } else { format!(" ({})", facts.join(", ")) };
+        Some(match object.strip_suffix(REMOVED) {
+            Some(file) if file.starts_with('/') => format!("its entry in {file} was removed"),
+            Some(object) => format!("{object} was deleted{facts}"),
+            None => format!("{object} changed{facts}"),
+        })
+    }
+
+    /// The sentence about a service that this change removed, such as `the service shop/web was removed 3s ago: its entry
+    /// in /etc/nodelb/services.d/shop.toml was removed`.
+    pub fn gone(&self, now: Time) -> String {
+        let cause = self.removal().map(|cause| format!(": {cause}")).unwrap_or_default();
+        let service = self.service.as_deref().unwrap_or_default();
+        format!("the service {service} was removed {} ago{cause}", durations::human(self.time.age(now)))
+    }
+
+    /// The cells of the short form.
+    pub fn short(&self, now: Time) -> [Cell<'_>; 6] {
+        let lists = [('+', &self.added), ('-', &self.removed), ('=', &self.held), ('!', &self.refused)];
+        let backends = lists.into_iter().flat_map(|(sign, list)| signed(sign, list)).collect();
+        let version = self.resource_version.as_ref().map(|version| format!("rv {version}"));
+        let addresses = |list: &[L4Addr]| list.iter().map(L4Addr::to_string).collect::<Vec<_>>().join(", ");
+        let frontends = filled(&addresses(&self.frontends)).filter(|_| self.detail.is_none());
+        let withdrawn = filled(&addresses(&self.withdrawn)).map(|list| format!("no longer has {list}"));
+        let parts = [self.object.clone(), version, self.writer.clone(), frontends, withdrawn, self.detail.clone()];
+        let cause: Vec<String> = parts.into_iter().flatten().collect();
+        let applied = match (self.to_kernel, self.kernel.as_deref()) {
+            (Some(Micros(micros)), Some("done")) => Cell::Duration(micros),
+            (_, kernel) => Cell::optional(kernel),
+        };
+        [
+            Cell::Since { time: self.time, now },
+            self.service.to_cell(now),
+            self.what.to_cell(now),
+            Cell::List(backends),
+            Cell::Text(cause.join(", ").into()),
+            applied,
+        ]
+    }
+}
+
+impl FrontendRow {
+    /// The row of this report.
+    pub fn new(report: FrontendReport, clocks: Clocks) -> Self {
+        Self {
+            address: report.address,
+            kind: Some(report.kind.to_string()),
+            service: Some(String::from(&report.service)),
+            port: filled(&report.port),
+            backends: report.backends,
+            flags: report.flags,
+            outside: report.outside.to_string(),
+            status: report.status,
+            since: Some(clocks.time_of(report.since)),
+            error: report.error,
+        }
+    }
+}
+
+impl From<ServiceReport> for ServiceRow {
+    fn from(report: ServiceReport) -> Self {
+        Self {
+            service: String::from(&report.service),
+            source: report.source.to_string(),
+            ports: report.ports,
+            internal_policy: policy(report.internal_policy),
+            external_policy: policy(report.external_policy),
+            affinity: report.affinity_seconds.map(u64::from),
+            frontends: report.frontends as u64,
+            outside: report.outside.to_string(),
+            backends: report.backends as u64,
+            selectable: report.selectable as u64,
+            status: report.status,
+            origin: filled(&report.origin),
+            error: report.error,
+        }
+    }
+}
+
+fn policy(policy: TrafficPolicy) -> String {
+    let [cluster, local] = POLICIES;
+    match policy {
+        TrafficPolicy::Cluster => cluster,
+        TrafficPolicy::Local => local,
+    }
+    .to_owned()
+}
+
+impl From<BackendReport> for BackendRow {
+    fn from(report: BackendReport) -> Self {
+        Self {
+            address: report.address,
+            service: Some(String::from(&report.service)),
+            port: filled(&report.port),
+            state: Some(report.state),
+            weight: report.weight.into(),
+            node: filled(&report.node),
+            zone: filled(&report.zone),
+            choice: report.choice,
+            origin: filled(&report.origin),
+            reason: report.reason,
+        }
+    }
+}
+
+impl From<&Record> for HistoryRow {
+    fn from(record: &Record) -> Self {
+        let event = &record.event;
+        let origin = &event.cause.origin;
+        let object = match (event.cause.is_removed, origin.object.is_empty()) {
+            (true, false) => Some(format!("{}{REMOVED}", origin.object)),
+            _ => filled(&origin.object),
+        };
+        Self {
+            sequence: record.sequence,
+            time: Time(record.at),
+            service: event.port.as_ref().map(|port| port.service.to_string()),
+            port: event.port.as_deref().map(port_text),
+            what: event.what,
+            object,
+            resource_version: filled(&origin.resource_version),
+            generation: (origin.generation > 0).then_some(origin.generation),
+            writer: filled(&origin.writer),
+            written: origin.written.and_then(utc),
+            added: event.added.shown.clone(),
+            removed: event.removed.shown.clone(),
+            held: event.held.shown.clone(),
+            refused: event.refused.shown.clone(),
+            frontends: event.frontends.shown.clone(),
+            withdrawn: event.withdrawn.shown.clone(),
+            to_nodelb: record.to_owner.map(|millis| Micros(millis.saturating_mul(1_000))),
+            to_kernel: record.to_kernel.map(Micros),
+            kernel: kernel(&event.kernel),
+            source: event.source.map(|source| source.to_string()),
+            detail: detail(record),
+        }
+    }
+}
+
+/// The service port's name, such as `http/TCP/IPv4`.
+pub(super) fn port_text(key: &PortKey) -> String {
+    let separator = if key.port.is_empty() { "" } else { "/" };
+    format!("{}{separator}{}/{}", key.port, key.protocol, key.family)
+}
+
+/// Whether the change is in the kernel, or why not.
+fn kernel(kernel: &Kernel) -> Option<String> {
+    match kernel {
+        Kernel::Untouched => None,
+        Kernel::Done => Some("done".into()),
+        Kernel::Deferred => Some("waiting for initial sync".into()),
+        Kernel::Failed(error) => Some(error.to_string()),
+    }
+}
+
+/// Further details, one per item.
+fn detail(record: &Record) -> Option<String> {
+    let event = &record.event;
+    let mut said: Vec<String> = event.detail.iter().map(ToString::to_string).filter(|it| !it.is_empty()).collect();
+    let lists = [("added", &event.added), ("removed", &event.removed), ("held", &event.held)];
+    let others = [("refused", &event.refused), ("frontends", &event.frontends), ("withdrawn", &event.withdrawn)];
+    for (name, list) in lists.into_iter().chain(others).filter(|(_, list)| list.more > 0) {
+        said.push(format!("{} {name}", list.more.saturating_add(list.shown.len())));
+    }
+    if record.is_from_before {
+        said.push("before the last start".into());
+    }
+    filled(&said.join("; "))
+}

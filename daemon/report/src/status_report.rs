@@ -1,0 +1,159 @@
+//! The summary of the daemon and the node: the data of `/status`. [`crate::status_text`] renders it.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::check::Check;
+use crate::explain::rows::Counts;
+use crate::problems::Problem;
+use nodelb_core::history::{Addresses, Record, What};
+use nodelb_core::model::service::BackendState;
+use nodelb_core::model::time::Time;
+use nodelb_core::source_report::{SourceReport, SourceState};
+use nodelb_core::state::status::Status;
+use nodelb_core::text::filled;
+
+/// The maximum number of changes in a summary.
+pub const MAX_CHANGES: usize = 5;
+
+/// The summary of the daemon and the node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct StatusReport {
+    /// The name of the node.
+    pub node: String,
+    /// The version of nodelb.
+    pub version: String,
+    /// The time of the report.
+    pub time: Time,
+    /// The time since the start of the daemon, in seconds.
+    pub uptime_seconds: u64,
+    /// Whether `/readyz` returns 200.
+    pub ready: bool,
+    /// The kernel; absent if the maps are in memory.
+    pub kernel: Option<Kernel>,
+    /// The conditions of readiness.
+    pub checks: Vec<Check>,
+    /// What is wrong, the worst first.
+    pub problems: Vec<Problem>,
+    /// The numbers of objects.
+    pub counts: ObjectCounts,
+    /// The apiservers; absent if Kubernetes is not configured.
+    pub apiserver: Option<ApiserverSummary>,
+    /// The places that sources read.
+    pub sources: Vec<SourceSummary>,
+    /// The latest changes, the latest first.
+    pub changes: Vec<ChangeSummary>,
+}
+
+/// The kernel, as far as nodelb depends on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Kernel {
+    /// The release, such as `6.12.41`.
+    pub release: String,
+    /// The optional features that it lacks, each with the consequence.
+    pub missing_features: Vec<String>,
+}
+
+/// The numbers of objects.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ObjectCounts {
+    /// The number of services.
+    pub services: usize,
+    /// The number of services by status. A status without services is absent.
+    pub services_by_status: BTreeMap<Status, usize>,
+    /// The number of addresses that services claim.
+    pub frontends: usize,
+    /// The number of these addresses by status.
+    pub frontends_by_status: BTreeMap<Status, usize>,
+    /// The number of backends of all service ports.
+    pub backends: usize,
+    /// The number of these backends by state.
+    pub backends_by_state: BTreeMap<BackendState, usize>,
+}
+
+impl From<Counts> for ObjectCounts {
+    fn from(counts: Counts) -> Self {
+        Self {
+            services: counts.services,
+            services_by_status: counts.services_by_status,
+            frontends: counts.frontends.values().sum(),
+            frontends_by_status: counts.frontends,
+            backends: counts.backends.values().sum(),
+            backends_by_state: counts.backends,
+        }
+    }
+}
+
+/// The apiserver in use.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ApiserverSummary {
+    /// The address; absent if no apiserver is in use.
+    pub address: Option<String>,
+    /// The time of the last response; absent before the first one.
+    pub last_response: Option<Time>,
+}
+
+/// A place that a source reads.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct SourceSummary {
+    /// The source: `files` or `kubernetes`.
+    pub source: String,
+    /// The file, directory, or kind of objects.
+    pub path: String,
+    /// Whether nodelb serves the current content of the place.
+    pub state: SourceState,
+    /// The number of services read from it.
+    pub services: usize,
+}
+
+impl From<&SourceReport> for SourceSummary {
+    fn from(report: &SourceReport) -> Self {
+        let SourceReport { source, path, state, services, .. } = report;
+        Self { source: source.to_string(), path: path.clone(), state: *state, services: *services }
+    }
+}
+
+/// A change of a service, or of nodelb itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ChangeSummary {
+    /// The time when nodelb received the change.
+    pub time: Time,
+    /// The service; absent for a change of nodelb itself.
+    pub service: Option<String>,
+    /// The kind of the change.
+    pub change: What,
+    /// The backends that can be selected since the change.
+    pub added: Vec<String>,
+    /// The backends that can no longer be selected.
+    pub removed: Vec<String>,
+    /// The object that caused the change; absent if there is none.
+    pub object: Option<String>,
+    /// The version of the object; absent if it is not known.
+    pub resource_version: Option<String>,
+    /// The client that wrote the object; absent if it is not known.
+    pub writer: Option<String>,
+    /// Further information; absent if there is none.
+    pub detail: Option<String>,
+}
+
+impl From<&Record> for ChangeSummary {
+    fn from(record: &Record) -> Self {
+        let event = &record.event;
+        let addresses = |list: &Addresses| list.shown.iter().map(ToString::to_string).collect();
+        let removed = if event.cause.is_removed { " (removed)" } else { "" };
+        let object = &event.cause.origin.object;
+        Self {
+            time: Time(record.at),
+            service: event.port.as_ref().map(|port| port.service.to_string()),
+            change: event.what,
+            added: addresses(&event.added),
+            removed: addresses(&event.removed),
+            object: filled(object).map(|object| object + removed),
+            resource_version: filled(&event.cause.origin.resource_version),
+            writer: filled(&event.cause.origin.writer),
+            detail: event.detail.as_deref().and_then(filled),
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The text of `nodelb status`: one screen, the problems first.
+
+use std::collections::BTreeMap;
+use std::fmt::{Display, Write};
+
+use crate::output::table::Style;
+use crate::output::wrap;
+use crate::problems::{Problem, Severity};
+use crate::rows::Answer;
+use crate::status_report::{ChangeSummary, StatusReport};
+use nodelb_core::durations;
+use nodelb_core::model::service::BackendState;
+use nodelb_core::model::time::Time;
+use nodelb_core::source_report::SourceState;
+use nodelb_core::state::status::Status;
+use nodelb_core::text::signed;
+
+/// The maximum number of problems in text, unless all are requested.
+const SHOWN: usize = 10;
+/// The maximum width of the column of objects.
+const OBJECT: usize = 28;
+/// The maximum number of addresses of a change, unless all are requested.
+const ADDRESSES: usize = 4;
+
+impl Answer for StatusReport {
+    fn text(&self, _: Time, style: &Style) -> String {
+        text(self, style)
+    }
+}
+
+/// Renders the report.
+fn text(report: &StatusReport, style: &Style) -> String {
+    let mut out = String::new();
+    push_head(&mut out, report, style);
+    push_problems(&mut out, report, style);
+    push_counts(&mut out, report, style);
+    push_changes(&mut out, report, style);
+    out
+}
+
+fn push(out: &mut String, text: impl Display) {
+    write!(out, "{text}").expect("invariant: writing to a String does not fail");
+}
+
+fn push_line(out: &mut String, style: &Style, indent: usize, text: &str) {
+    wrap::push_words(out, text, (0, style.width.unwrap_or(usize::MAX)), indent);
+    out.push('\n');
+}
+
+fn push_head(out: &mut String, report: &StatusReport, style: &Style) {
+    let (word, colour) = match (report.ready, report.problems.first().map(|it| it.severity)) {
+        (false, _) => ("NOT READY", style.red()),
+        (true, Some(Severity::Critical)) => ("READY", style.yellow()),
+        (true, _) => ("READY", style.green()),
+    };
+    let kernel = match &report.kernel {
+        None => "maps in memory".to_owned(),
+        Some(kernel) if kernel.missing_features.is_empty() => format!("kernel {} (all features)", kernel.release),
+        Some(kernel) => {
+            format!("kernel {} ({} optional features missing)", kernel.release, kernel.missing_features.len())
+        }
+    };
+    let up = durations::human(report.uptime_seconds.saturating_mul(1_000));
+    push(out, format_args!("{}  nodelb {}  up {up}  ", report.node, report.version));
+    push(out, format_args!("{}  {kernel}\n", style.paint(colour, word)));
+    let missing = report.kernel.iter().flat_map(|kernel| &kernel.missing_features);
+    for feature in missing.filter(|_| style.wide) {
+        push_line(out, style, 4, &format!("  missing: {feature}"));
+    }
+}
+
+fn push_problems(out: &mut String, report: &StatusReport, style: &Style) {
+    let problems = &report.problems;
+    if problems.is_empty() {
+        out.push_str("No problems found.\n");
+        return;
+    }
+    push(out, format_args!("PROBLEMS ({})\n", problems.len()));
+    let shown = if style.wide || style.width.is_none() { problems.len() } else { problems.len().min(SHOWN) };
+    let object = problems[..shown].iter().map(|it| it.object.chars().count()).max().unwrap_or_default().min(OBJECT);
+    for problem in &problems[..shown] {
+        push_problem(out, problem, (object, report.time), style);
+    }
+    if shown < problems.len() {
+        push(out, format_args!("  and {} more: nodelb status -o wide\n", problems.len() - shown));
+    }
+}
+
+/// One line, or several if the width is limited: severity, object, age, cause, next command.
+fn push_problem(out: &mut String, problem: &Problem, (object, now): (usize, Time), style: &Style) {
+    let word = problem.severity.to_string().to_uppercase();
+    let colour = match problem.severity {
+        Severity::Critical => style.red(),
+        Severity::Warning => style.yellow(),
+        Severity::Notice => "",
+    };
+    let age = problem.since.map_or_else(|| "-".into(), |since| durations::human(since.age(now)));
+    let gap = " ".repeat(8_usize.saturating_sub(word.len()));
+    let name = wrap::printable(&problem.object);
+    push(out, format_args!("  {}{gap}  {name:<object$}  {age:<5}  ", style.paint(colour, &word)));
+    let start = 2 + 8 + 2 + object.max(name.chars().count()) + 2 + 5.max(age.len()) + 2;
+    let (cause, command) = (wrap::printable(&problem.cause), wrap::printable(&problem.command));
+    let Some(width) = style.width else {
+        push(out, format_args!("{cause}  {command}\n"));
+        return;
+    };
+    let (room, indent) = if width > start + 30 { (width - start, start) } else { (0, 12) };
+    let taken = wrap::push_words(out, &cause, (0, room.max(1)), indent);
+    if taken + 2 + command.chars().count() <= room {
+        push(out, format_args!("  {command}\n"));
+    } else {
+        let indent = indent.min(width.saturating_sub(command.chars().count())).max(4);
+        push(out, format_args!("\n{}{command}\n", " ".repeat(indent)));
+    }
+}
+
+fn push_counts(out: &mut String, report: &StatusReport, style: &Style) {
+    let counts = &report.counts;
+    let services =
+        detail(&counts.services_by_status, |status| *status != Status::Ok || counts.services_by_status.len() > 1);
+    let frontends = detail(&counts.frontends_by_status, |status| *status != Status::Ok);
+    let backends = detail(&counts.backends_by_state, |state| *state != BackendState::Active);
+    let objects = format!(
+        "services {}{services}   frontends {}{frontends}   backends {}{backends}",
+        counts.services, counts.frontends, counts.backends
+    );
+    push_line(out, style, 4, &objects);
+    let mut parts = Vec::new();
+    if let Some(apiserver) = &report.apiserver {
+        let received = apiserver.last_response.map(|at| durations::human(at.age(report.time)));
+        parts.push(match (&apiserver.address, received) {
+            (Some(address), Some(received)) => format!("apiserver {address}, last response {received} ago"),
+            (Some(address), None) => format!("apiserver {address}"),
+            (None, _) => "no apiserver in use".into(),
+        });
+    }
+    let failed = report.sources.iter().filter(|source| source.state != SourceState::Ok).count();
+    parts.push(if failed == 0 {
+        "sources ok".into()
+    } else {
+        format!("sources: {failed} of {} failed", report.sources.len())
+    });
+    parts.extend(report.checks.iter().filter(|check| !check.passed).map(|check| format!("{} failed", check.name)));
+    push_line(out, style, 4, &parts.join("   "));
+    // For connections from outside the node, also a good state has a reason, such as a kube-proxy that is present.
+    for check in report.checks.iter().filter(|check| check.passed && check.name == "devices") {
+        push_line(out, style, 4, &format!("outside: {}", check.detail));
+    }
+}
+
+/// Formats as ` (211 OK, 1 Held)`; empty if no number is worth showing.
+fn detail<K: Display + Ord>(counts: &BTreeMap<K, usize>, is_shown: impl Fn(&K) -> bool) -> String {
+    let shown = counts.iter().filter(|(key, number)| **number > 0 && is_shown(key));
+    let parts: Vec<String> = shown.map(|(key, number)| format!("{number} {key}")).collect();
+    if parts.is_empty() { String::new() } else { format!(" ({})", parts.join(", ")) }
+}
+
+fn push_changes(out: &mut String, report: &StatusReport, style: &Style) {
+    if report.changes.is_empty() {
+        return;
+    }
+    out.push_str("LAST CHANGES\n");
+    let service = |change: &ChangeSummary| change.service.clone().unwrap_or_else(|| "nodelb".into());
+    let width =
+        report.changes.iter().map(|change| service(change).chars().count()).max().unwrap_or_default().min(OBJECT);
+    let addresses = if style.wide || style.width.is_none() { usize::MAX } else { ADDRESSES };
+    for change in &report.changes {
+        let age = durations::human(change.time.age(report.time));
+        let start = format!("  {age:<5}  {:<width$}  {:<9}  ", service(change), change.change);
+        let indent = start.chars().count();
+        push(out, &start);
+        let room = style.width.map_or(usize::MAX, |width| width.saturating_sub(indent).max(20));
+        wrap::push_words(out, &wrap::printable(&what(change, addresses)), (0, room), indent);
+        out.push('\n');
+    }
+}
+
+/// With at most this number of addresses, formats as `-10.1.0.1:8080/TCP  EndpointSlice shop/web rv 15, bob`.
+fn what(change: &ChangeSummary, addresses: usize) -> String {
+    let mut backends: Vec<String> = signed('+', &change.added).chain(signed('-', &change.removed)).collect();
+    let more = backends.len().saturating_sub(addresses);
+    backends.truncate(addresses);
+    if more > 0 {
+        backends.push(format!("and {more} more"));
+    }
+    let mut cause = change.object.clone().unwrap_or_default();
+    if let Some(version) = &change.resource_version {
+        cause.push_str(&format!(" rv {version}"));
+    }
+    if let Some(writer) = &change.writer {
+        cause.push_str(&format!(", {writer}"));
+    }
+    let parts = [backends.join(" "), cause, change.detail.clone().unwrap_or_default()];
+    parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("  ")
+}
+
+#[cfg(test)]
+#[path = "tests/status_text.rs"]
+mod tests;

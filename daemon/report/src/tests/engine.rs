@@ -1,0 +1,81 @@
+//! What reports say about states that only an engine can reach.
+
+use std::collections::BTreeSet;
+
+use nodelb_core::change::Change;
+use nodelb_core::compile::guard::Guard;
+use nodelb_core::config::{EngineConfig, PacketsConfig};
+use nodelb_core::datapath::{Datapath, Limits};
+use nodelb_core::engine::Engine;
+use nodelb_core::filter::Filter;
+use nodelb_core::memory::MemoryDatapath;
+use nodelb_core::model::addr::{L4Addr, Protocol};
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::node::NodeFacts;
+use nodelb_core::model::service::{
+    Backend, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName, SlicePort, Source,
+};
+use nodelb_core::state::dump::dump;
+use nodelb_core::state::entries::MapOp;
+use nodelb_core::state::status::Status;
+
+use crate::explain::reports;
+use crate::explain::rows::OutsideAccess::{Inside, NoSourceRange, Off, Refused, Served};
+
+#[path = "engine/nodeaddrs.rs"]
+mod nodeaddrs;
+#[path = "../../../core/src/tests/engine/rig.rs"]
+mod rig;
+
+use rig::{LIMITS, ON, ROOM, backends, engine_on, engine_with, exposed, l4, name, new_pair, service, slice, synced};
+
+#[test]
+fn the_older_service_owns_an_address_and_the_other_takes_over() {
+    let (mut engine, mut datapath) = new_pair();
+    let mut young = service("a/young", "198.51.100.10:80/TCP");
+    young.created = Some(200);
+    let mut old = service("b/old", "198.51.100.10:80/TCP");
+    old.created = Some(100);
+    for service in [young, old] {
+        let full = service.name.to_string();
+        engine.change(Change::UpsertSlice(slice(&full, &full, &["192.0.2.1:80/TCP"])));
+        engine.change(Change::UpsertService(service));
+    }
+    engine.change(synced());
+    engine.reconcile(&mut datapath, Moment(0));
+    let rows = reports::frontends(&engine.snapshot(Moment(0)), &Filter::default());
+    let seen: Vec<_> = rows.iter().map(|row| (row.service.to_string(), row.status)).collect();
+    assert_eq!(seen, [("b/old".into(), Status::Ok), ("a/young".into(), Status::Conflict)]);
+    assert!(rows[1].error.as_ref().is_some_and(|error| error.contains("owned by b/old")), "{rows:?}");
+
+    engine.change(Change::RemoveService(name("b/old"), Source::Files));
+    engine.reconcile(&mut datapath, Moment(1));
+    let rows = reports::frontends(&engine.snapshot(Moment(1)), &Filter::default());
+    assert_eq!((rows.len(), rows[0].service.to_string(), rows[0].status), (1, "a/young".into(), Status::Ok));
+}
+
+#[test]
+fn reports_say_whether_outside_clients_are_served() {
+    let access = |packets: PacketsConfig, ranges: Option<&[&str]>| {
+        let mut datapath = MemoryDatapath::new(ROOM);
+        let mut engine = engine_on(&datapath, packets);
+        engine.change(Change::UpsertService(exposed(ranges)));
+        backends(&mut engine);
+        engine.change(synced());
+        engine.reconcile(&mut datapath, Moment(0));
+        let snapshot = engine.snapshot(Moment(0));
+        let rows = reports::frontends(&snapshot, &Filter::default());
+        let of = |kind| {
+            let mut found: Vec<_> = rows.iter().filter(|row| row.kind == kind).map(|row| row.outside).collect();
+            found.dedup();
+            found
+        };
+        let service = reports::services(&snapshot, &Filter::default())[0].outside;
+        (of(FrontendKind::ClusterIP), of(FrontendKind::LoadBalancer), of(FrontendKind::ExternalIP), service)
+    };
+    assert_eq!(access(ON, None), (vec![Inside], vec![Served], vec![Served, Refused], Served));
+    let only_v6 = access(ON, Some(&["2001:db8::/32"]));
+    assert_eq!(only_v6.1, [NoSourceRange], "the address is IPv4");
+    let off = PacketsConfig { is_on: false, ..ON };
+    assert_eq!(access(off, None), (vec![Off], vec![Off], vec![Off], Off));
+}

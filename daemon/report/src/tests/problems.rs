@@ -1,0 +1,395 @@
+use std::sync::Arc;
+
+use super::{ApiserverState, Observed, Problem, Reason, Severity, TableUsage, is_ready, problems};
+use crate::check::Check;
+use crate::explain::reports;
+use crate::explain::summary::Summary;
+use nodelb_core::change::Change;
+use nodelb_core::config::EngineConfig;
+use nodelb_core::datapath::Limits;
+use nodelb_core::engine::Engine;
+use nodelb_core::filter::Filter;
+use nodelb_core::history::{Event, History, Stamp, What};
+use nodelb_core::memory::MemoryDatapath;
+use nodelb_core::model::addr::{L4Addr, Protocol};
+use nodelb_core::model::health_check::HealthCheck;
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::{
+    Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
+    SlicePort, Source, TrafficPolicy,
+};
+use nodelb_core::model::time::{Clocks, Time};
+use nodelb_core::source_report::{SourceReport, SourceState};
+use nodelb_core::state::entries::MapState;
+
+const LIMITS: Limits = Limits { frontends: 9, services: 9, slots: 30, affinity: 4, outside: 0, source_ranges: 0 };
+/// The time of day of the first moment.
+const START: u64 = 1_000_000_000;
+
+/// A node with maps in memory, and its clock.
+struct Node {
+    engine: Engine,
+    maps: MemoryDatapath,
+    now: Moment,
+}
+
+impl Node {
+    fn new() -> Self {
+        Self::with(LIMITS)
+    }
+
+    fn with(limits: Limits) -> Self {
+        Self::configured(limits, &[])
+    }
+
+    fn configured(limits: Limits, unchecked: &[Source]) -> Self {
+        let config = EngineConfig {
+            sources: [Source::Files, Source::Kubernetes].into(),
+            unchecked_sources: unchecked.iter().copied().collect(),
+            max_services: 8,
+            ..EngineConfig::default()
+        };
+        let mut node = Self {
+            engine: Engine::new(config, MapState::default()),
+            maps: MemoryDatapath::new(limits),
+            now: Moment(0),
+        };
+        node.send([Source::Files, Source::Kubernetes].map(|source| Change::Synced { source, incomplete: None }));
+        node
+    }
+
+    /// Sends the changes a minute after the previous ones.
+    fn send(&mut self, changes: impl IntoIterator<Item = Change>) {
+        self.now = self.now.plus(60_000);
+        changes.into_iter().for_each(|change| self.engine.change(change));
+        self.engine.reconcile(&mut self.maps, self.now);
+    }
+
+    fn observed(&self) -> Observed {
+        let snapshot = self.engine.snapshot(self.now);
+        Observed {
+            clocks: Clocks { moment: self.now, time: Time(START + self.now.0) },
+            summary: Arc::new(Summary::new(&snapshot)),
+            snapshot: Arc::new(snapshot),
+            ..Observed::default()
+        }
+    }
+
+    fn problems(&self) -> Vec<Problem> {
+        problems(&self.observed())
+    }
+}
+
+fn service(name: &str, frontend: &str) -> Service {
+    let address: L4Addr = frontend.parse().unwrap();
+    let frontends = vec![FrontendSpec { addr: address.addr, port: address.port, kind: FrontendKind::Static }];
+    let ports = vec![ServicePort { name: "http".into(), protocol: Protocol::Tcp, frontends }];
+    Service { ports, ..Service::new(name.parse().unwrap(), Source::Files) }
+}
+
+fn slice(name: &str, backends: &[&str]) -> Change {
+    let service: ServiceName = name.parse().unwrap();
+    let backends = backends.iter().map(|backend| {
+        let address: L4Addr = backend.parse().unwrap();
+        Backend::new(address.addr, address.port)
+    });
+    let ports = vec![SlicePort { name: "http".into(), protocol: Protocol::Tcp, backends: backends.collect() }];
+    let origin = Origin {
+        object: format!("EndpointSlice {name}").into(),
+        writer: "bob".into(),
+        resource_version: "15".into(),
+        ..Origin::default()
+    };
+    let name = SliceName::new(&service.namespace, &service.name);
+    Change::UpsertSlice(Slice { name, service, source: Source::Files, origin, ports, problem: None })
+}
+
+fn only(problems: &[Problem]) -> &Problem {
+    let [problem] = problems else { panic!("one problem is expected: {problems:#?}") };
+    problem
+}
+
+#[test]
+fn a_good_node_has_no_problem() {
+    let mut node = Node::new();
+    node.send([Change::UpsertService(service("shop/web", "198.51.100.1:80")), slice("shop/web", &["192.0.2.1:80"])]);
+    assert_eq!(node.problems(), []);
+}
+
+#[test]
+fn a_service_that_lost_its_last_backend_is_critical_and_names_the_writer() {
+    let mut node = Node::new();
+    node.send([Change::UpsertService(service("shop/web", "198.51.100.1:80")), slice("shop/web", &["192.0.2.1:80"])]);
+    node.send([slice("shop/web", &[])]);
+    let emptied = node.now;
+    node.now = node.now.plus(3_000);
+    let found = node.problems();
+    let problem = only(&found);
+    assert_eq!((problem.severity, problem.reason), (Severity::Critical, Reason::NoBackends));
+    assert_eq!(problem.cause, "no usable backend: EndpointSlice shop/web emptied by bob (resourceVersion 15)");
+    assert_eq!(problem.since, Some(Time(START + emptied.0)));
+    assert_eq!(problem.command, "nodelb diagnose shop/web");
+    node.send([slice("shop/web", &["192.0.2.1:80"])]);
+    assert_eq!(node.problems(), []);
+}
+
+#[test]
+fn a_service_that_never_had_a_backend_is_a_warning() {
+    let mut node = Node::new();
+    node.send([Change::UpsertService(service("shop/web", "198.51.100.1:80"))]);
+    let found = node.problems();
+    assert_eq!((only(&found).severity, only(&found).reason), (Severity::Warning, Reason::NoBackends));
+}
+
+#[test]
+fn backends_that_are_not_ready_or_have_another_port_are_named() {
+    let mut node = Node::new();
+    node.send([Change::UpsertService(service("shop/web", "198.51.100.1:80")), slice("shop/web", &["192.0.2.1:80"])]);
+    let Change::UpsertSlice(good) = slice("shop/web", &["192.0.2.1:80", "192.0.2.2:80"]) else { panic!("a slice") };
+    let mut unready = good.clone();
+    unready.ports[0].backends.iter_mut().for_each(|backend| backend.state = BackendState::NotReady);
+    node.send([Change::UpsertSlice(unready)]);
+    let by = ", since EndpointSlice shop/web was changed by bob (resourceVersion 15)";
+    let expected = format!("no usable backend: none of its 2 backends is ready{by}");
+    assert_eq!(only(&node.problems()).cause, expected);
+    let mut renamed = good;
+    renamed.ports[0].name = "web".into();
+    node.send([Change::UpsertSlice(renamed)]);
+    let expected = format!("no usable backend: its slices have no port http, but web{by}");
+    assert_eq!(only(&node.problems()).cause, expected);
+}
+
+#[test]
+fn a_removed_service_has_no_problem() {
+    let mut node = Node::new();
+    node.send([Change::UpsertService(service("shop/web", "198.51.100.1:80"))]);
+    node.send([Change::RemoveService("shop/web".parse().unwrap(), Source::Files)]);
+    assert_eq!(node.problems(), []);
+}
+
+#[test]
+fn failed_health_checks_are_shown_for_some_backends_and_for_all() {
+    let mut node = Node::new();
+    let checked = |last_resort| Service {
+        health_check: Some(HealthCheck { last_resort, ..HealthCheck::default() }.into()),
+        ..service("shop/web", "198.51.100.1:80")
+    };
+    let failed = |backends: &[&str]| {
+        let failures = backends.iter().map(|it| it.parse::<L4Addr>().unwrap());
+        let failures = failures.map(|it| ((it.addr, it.port), "connection refused".into()));
+        Change::Quarantine("shop/web".parse().unwrap(), failures.collect())
+    };
+    let both = ["192.0.2.1:80", "192.0.2.2:80"];
+    node.send([Change::UpsertService(checked(true)), slice("shop/web", &both), failed(&both[..1])]);
+    let found = node.problems();
+    assert_eq!(only(&found).reason, Reason::BackendsQuarantined);
+    let cause = "1 of 2 backends failed their health checks: 192.0.2.1:80/TCP: connection refused";
+    assert_eq!(only(&found).cause, cause);
+    node.send([failed(&both)]);
+    let found = node.problems();
+    assert_eq!((only(&found).reason, only(&found).severity), (Reason::LastResort, Severity::Warning));
+    node.send([Change::UpsertService(checked(false))]);
+    let found = node.problems();
+    assert_eq!((only(&found).reason, only(&found).severity), (Reason::NoBackends, Severity::Critical));
+    assert!(only(&found).cause.contains("2 backends failed their health checks"), "{found:#?}");
+}
+
+/// With the switch off, the row of the service says so, and nothing else does.
+#[test]
+fn health_checks_that_cannot_be_made_are_a_problem_only_if_the_source_is_checked() {
+    let error = "its backends are not checked: annotation x: `y` is not a check";
+    let asking = |error: Option<&str>| Service {
+        source: Source::Kubernetes,
+        health_check: error.is_none().then(|| HealthCheck::default().into()),
+        health_check_error: error.map(|error| Arc::new(error.to_owned())),
+        ..service("shop/web", "198.51.100.1:80")
+    };
+    let slice = Change::UpsertSlice(match slice("shop/web", &["192.0.2.1:80"]) {
+        Change::UpsertSlice(slice) => Slice { source: Source::Kubernetes, ..slice },
+        _ => unreachable!(),
+    });
+    let row = |node: &mut Node| {
+        let snapshot = node.engine.snapshot(node.now);
+        let flags = reports::frontends(&snapshot, &Filter::default()).remove(0).flags;
+        (reports::services(&snapshot, &Filter::default()).remove(0).error, flags)
+    };
+
+    let mut node = Node::new();
+    node.send([slice.clone(), Change::UpsertService(asking(Some(error)))]);
+    let found = node.problems();
+    assert_eq!((only(&found).reason, &*only(&found).cause), (Reason::HealthCheckInvalid, error));
+    assert_eq!(row(&mut node), (Some(error.into()), vec![]));
+    node.send([Change::UpsertService(asking(None))]);
+    assert_eq!((node.problems(), row(&mut node)), (vec![], (None, vec!["HealthCheck".to_owned()])));
+
+    let mut node = Node::configured(LIMITS, &[Source::Kubernetes]);
+    for asking in [asking(Some(error)), asking(None)] {
+        node.send([slice.clone(), Change::UpsertService(asking)]);
+        assert_eq!(node.problems(), []);
+        let (notice, flags) = row(&mut node);
+        assert!(notice.unwrap().contains("kubernetes.health-checks is false; set it to true") && flags.is_empty());
+    }
+}
+
+#[test]
+fn conflicts_and_services_that_two_sources_describe_are_shown() {
+    let mut node = Node::new();
+    let cluster = Service { source: Source::Kubernetes, created: Some(1), ..service("shop/web", "198.51.100.2:80") };
+    node.send([Change::UpsertService(service("shop/web", "198.51.100.1:80")), slice("shop/web", &["192.0.2.1:80"])]);
+    node.send([
+        Change::UpsertService(service("shop/thief", "198.51.100.1:80")),
+        slice("shop/thief", &["192.0.2.1:80"]),
+        Change::UpsertService(cluster),
+    ]);
+    let found = node.problems();
+    let seen: Vec<_> = found.iter().map(|it| (it.reason, it.object.as_str())).collect();
+    assert_eq!(seen, [(Reason::Conflict, "shop/thief"), (Reason::Conflict, "shop/web")], "{found:#?}");
+    assert!(found[1].cause.contains("a local file takes precedence over Kubernetes"), "{found:#?}");
+}
+
+#[test]
+fn an_entry_that_the_maps_do_not_accept_is_critical() {
+    let mut node = Node::with(Limits { slots: 1, ..LIMITS });
+    let backends = ["192.0.2.1:80", "192.0.2.2:80", "192.0.2.3:80"];
+    node.send([Change::UpsertService(service("shop/web", "198.51.100.1:80")), slice("shop/web", &backends)]);
+    let found = node.problems();
+    assert_eq!((only(&found).reason, only(&found).severity), (Reason::ReconcileFailing, Severity::Critical));
+    assert!(only(&found).cause.contains("map slots is full"), "{found:#?}");
+}
+
+#[test]
+fn a_policy_without_a_backend_on_this_node_is_a_notice() {
+    let mut node = Node::new();
+    let local = Service { internal_policy: TrafficPolicy::Local, ..service("shop/web", "198.51.100.1:80") };
+    node.send([Change::UpsertService(local), slice("shop/web", &["192.0.2.1:80"])]);
+    let found = node.problems();
+    assert_eq!((only(&found).reason, only(&found).severity), (Reason::NoLocalBackend, Severity::Notice));
+}
+
+#[test]
+fn a_missing_apiserver_explains_why_nothing_is_synced() {
+    let engine = Engine::new(
+        EngineConfig { sources: [Source::Kubernetes].into(), ..EngineConfig::default() },
+        MapState::default(),
+    );
+    let why = "kubeconfig /etc/nodelb/kubeconfig cannot be read";
+    let observed = Observed {
+        snapshot: Arc::new(engine.snapshot(Moment(0))),
+        checks: vec![Check::failed("reconcile", "waiting for the initial sync of: kubernetes")],
+        apiserver: Some(ApiserverState { problem: Some(why.into()), ..ApiserverState::default() }),
+        ..Observed::default()
+    };
+    let found = problems(&observed);
+    let problem = only(&found);
+    assert_eq!((problem.reason, problem.blocks_readiness), (Reason::NoApiserver, true));
+    assert!(problem.cause.ends_with(why), "{problem:#?}");
+    assert!(!is_ready(&observed.checks));
+}
+
+#[test]
+fn files_that_are_not_served_are_shown_with_their_first_problem() {
+    let report = |path: &str, state, problems: &[&str]| SourceReport {
+        source: Source::Files,
+        path: path.into(),
+        kind: None,
+        state,
+        services: 0,
+        slices: 0,
+        notices: Vec::new(),
+        problems: problems.iter().map(ToString::to_string).collect(),
+        since: 7,
+        last_received: None,
+    };
+    let sources = vec![
+        report("/etc/nodelb/services.d/good.toml", SourceState::Ok, &[]),
+        report("/etc/nodelb/services.d/more.toml", SourceState::Error, &["line 3: no IPv6 backend", "line 9: x"]),
+        report("/etc/nodelb/services.d/shop.toml", SourceState::LastGood, &["line 7: unknown key"]),
+    ];
+    let found = problems(&Observed { sources, ..Node::new().observed() });
+    let seen: Vec<_> = found.iter().map(|it| (it.object.as_str(), it.cause.as_str())).collect();
+    let expected = [
+        ("more.toml", "not served: line 3: no IPv6 backend (and 1 more)"),
+        ("shop.toml", "the last valid version is served: line 7: unknown key"),
+    ];
+    assert_eq!(seen, expected);
+    assert!(found.iter().all(|it| it.reason == Reason::FileNotServed && it.since == Some(Time(7_000))));
+}
+
+#[test]
+fn the_daemon_reports_its_own_problems_worst_first() {
+    let table = |name, used, is_cache| TableUsage { name, used: Some(used), limit: 100, key: "datapath.max", is_cache };
+    let mut node = Node::new();
+    node.send([Change::NodeObject(None)]);
+    let observed = Observed {
+        checks: vec![Check::failed("canary", "connected"), Check::passed("reconcile", "done")],
+        is_in_memory: true,
+        tables: vec![table("slots", 91, false), table("services", 90, false), table("affinity", 100, true)],
+        is_reaper_down: true,
+        open_files: Some((81, 100)),
+        restart_keys: vec!["datapath.max-slots".into()],
+        closed_listeners: vec![("127.0.0.1:9890".into(), "in use".into())],
+        drops: vec![
+            ("no-port", 3, node.observed().clocks.time),
+            ("no-route", 3, Time(0)),
+            ("ttl", 3, node.observed().clocks.time),
+        ],
+        sweep_failures: 1,
+        ..node.observed()
+    };
+    let seen: Vec<Reason> = problems(&observed).iter().map(|it| it.reason).collect();
+    let expected = [
+        Reason::HooksNotInEffect,
+        Reason::NotTranslated,
+        Reason::NodeMissing,
+        Reason::MapNearlyFull,
+        Reason::PacketPortsExhausted,
+        Reason::SweepFailing,
+        Reason::ReaperDown,
+        Reason::FilesShort,
+        Reason::ListenerClosed,
+        Reason::RestartPending,
+    ];
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn the_recent_history_shows_restarts_changes_by_others_and_slow_changes() {
+    let mut history = History::default();
+    let now = START;
+    for minute in 0..4 {
+        history.add(Event::for_daemon(What::Started, ""), Stamp { at: now - minute, to_kernel: 0 });
+    }
+    history.add(Event::for_daemon(What::Repaired, "frontend x"), Stamp { at: now - 1_000, to_kernel: 0 });
+    let observed = |millis| Observed {
+        clocks: Clocks { time: Time(now + millis), ..Clocks::default() },
+        history: Arc::new(history.clone()),
+        ..Node::new().observed()
+    };
+    let reasons = |millis| problems(&observed(millis)).iter().map(|it| it.reason).collect::<Vec<_>>();
+    assert_eq!(reasons(0), [Reason::Restarts, Reason::ExternalChanges]);
+    assert_eq!(reasons(20 * 60_000), [Reason::Restarts], "the repair is more than 15 minutes ago");
+    assert_eq!(reasons(40 * 60_000), []);
+}
+
+#[test]
+fn the_catalogue_is_complete() {
+    assert_eq!(Reason::ALL.len(), Reason::CATALOGUE.len());
+    for reason in Reason::ALL {
+        let entry = reason.entry();
+        assert_eq!(serde_json::to_value(reason).unwrap(), entry.name);
+        assert!(!entry.command.is_empty() && !entry.meaning.ends_with('.'), "{}", entry.name);
+    }
+}
+
+#[test]
+fn a_taken_health_check_port_is_a_notice_while_another_proxy_answers() {
+    let mut node = Node::new();
+    node.send([Change::HealthCheckPortError(None, Some("another process listens there".into()))]);
+    let severity = |has_other_proxy| {
+        let found = problems(&Observed { has_other_proxy, ..node.observed() });
+        let problem = only(&found);
+        assert_eq!(problem.reason, Reason::HealthCheckPortClosed);
+        problem.severity
+    };
+    assert_eq!((severity(true), severity(false)), (Severity::Notice, Severity::Warning));
+}

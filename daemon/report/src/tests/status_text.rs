@@ -1,0 +1,83 @@
+use super::text;
+use crate::output::table::Style;
+use crate::problems::{Problem, Reason, Severity};
+use crate::status_report::{Kernel, ObjectCounts, StatusReport};
+use nodelb_core::model::time::Time;
+use nodelb_core::state::status::Status;
+
+const NOW: u64 = 1_764_000_000_000;
+
+fn report(problems: Vec<Problem>) -> StatusReport {
+    StatusReport {
+        node: "node-7".into(),
+        version: "0.1.0".into(),
+        time: Time(NOW),
+        uptime_seconds: 540,
+        ready: true,
+        kernel: Some(Kernel { release: "6.18.44".into(), missing_features: Vec::new() }),
+        checks: Vec::new(),
+        problems,
+        counts: ObjectCounts {
+            services: 3,
+            services_by_status: [(Status::Ok, 2), (Status::NoBackends, 1)].into(),
+            frontends: 4,
+            ..ObjectCounts::default()
+        },
+        apiserver: None,
+        sources: Vec::new(),
+        changes: Vec::new(),
+    }
+}
+
+fn problem(object: &str) -> Problem {
+    Problem {
+        severity: Severity::Critical,
+        reason: Reason::NoBackends,
+        object: object.into(),
+        since: Some(Time(NOW - 3_000)),
+        cause: "no usable backend: EndpointSlice shop/web emptied by bob (resourceVersion 15)".into(),
+        command: format!("nodelb diagnose {object}"),
+        blocks_readiness: false,
+    }
+}
+
+#[test]
+fn without_problems_it_says_so() {
+    let text = text(&report(Vec::new()), &Style::default());
+    assert_eq!(
+        text,
+        "node-7  nodelb 0.1.0  up 9m  READY  kernel 6.18.44 (all features)\n\
+         No problems found.\n\
+         services 3 (2 OK, 1 NoBackends)   frontends 4   backends 0\n\
+         sources ok\n"
+    );
+}
+
+#[test]
+fn lines_fit_and_the_first_problem_comes_first() {
+    let report = report(vec![problem("shop/web"), problem("shop/other")]);
+    for width in [80, 100] {
+        let style = Style { width: Some(width), ..Style::default() };
+        let text = text(&report, &style);
+        assert!(text.lines().all(|line| line.chars().count() <= width), "{text}");
+        assert!(text.lines().nth(2).is_some_and(|line| line.starts_with("  CRITICAL  shop/web")), "{text}");
+        assert!(text.contains("nodelb diagnose shop/other"), "{text}");
+    }
+}
+
+#[test]
+fn a_pipe_gets_one_line_for_each_problem() {
+    let problems: Vec<Problem> = (0..30).map(|number| problem(&format!("shop/web-{number}"))).collect();
+    let wide = text(&report(problems.clone()), &Style::default());
+    assert_eq!(wide.matches("emptied by bob").count(), 30);
+    assert!(wide.contains("(resourceVersion 15)  nodelb diagnose shop/web-29\n"), "{wide}");
+    let narrow = text(&report(problems), &Style { width: Some(100), ..Style::default() });
+    assert!(narrow.contains("and 20 more: nodelb status -o wide"), "{narrow}");
+}
+
+#[test]
+fn names_cannot_send_commands_to_the_terminal() {
+    let hostile = Problem { cause: "\u{1b}[2J\u{202e}".into(), ..problem("a\u{1b}]0;x\u{7}") };
+    let text = text(&report(vec![hostile]), &Style { width: Some(80), colour: false, ..Style::default() });
+    assert!(!text.contains('\u{1b}') && !text.contains('\u{202e}') && !text.contains('\u{7}'), "{text:?}");
+}
