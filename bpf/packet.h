@@ -203,8 +203,7 @@ parse_tcp(struct __sk_buff *skb, struct packet *packet)
 	packet->tcp_flags = ((__u8 *)&tcp)[TCP_FLAGS_OFFSET];
 	packet->sequence = bpf_ntohl(tcp.seq);
 	packet->acknowledgment = bpf_ntohl(tcp.ack_seq);
-	packet->has_data = tcp.fin ||
-			   packet->l4 + tcp.doff * 4 < packet->end;
+	packet->has_data = tcp.fin || packet->l4 + tcp.doff * 4 < packet->end;
 	if (skb->gso_size)
 		packet->size = packet->l4 - l2_length(packet) + tcp.doff * 4 +
 			       skb->gso_size;
