@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use nodelb_core::change::Change;
 use nodelb_core::compile::guard::Guard;
+use nodelb_core::compile::select::Choice;
 use nodelb_core::config::{EngineConfig, PacketsConfig};
 use nodelb_core::datapath::{Datapath, Limits};
 use nodelb_core::engine::Engine;
@@ -27,7 +28,9 @@ mod nodeaddrs;
 #[path = "../../../core/src/tests/engine/rig.rs"]
 mod rig;
 
-use rig::{LIMITS, ON, ROOM, backends, engine_on, engine_with, exposed, l4, name, new_pair, service, slice, synced};
+use rig::{
+    LIMITS, ON, ROOM, backends, engine_on, engine_with, exposed, l4, name, new_pair, service, serving, slice, synced,
+};
 
 #[test]
 fn the_older_service_owns_an_address_and_the_other_takes_over() {
@@ -78,4 +81,54 @@ fn reports_say_whether_outside_clients_are_served() {
     assert_eq!(only_v6.1, [NoSourceRange], "the address is IPv4");
     let off = PacketsConfig { is_on: false, ..ON };
     assert_eq!(access(off, None), (vec![Off], vec![Off], vec![Off], Off));
+}
+
+#[test]
+fn reports_contain_the_backends_of_a_frontend() {
+    let (engine, _) = serving("shop/web", "198.51.100.10:80/TCP", &["192.0.2.1:80/TCP", "192.0.2.2:80/TCP"]);
+    let rows = reports::frontends(&engine.snapshot(Moment(0)), &Filter::default());
+    assert_eq!(rows.iter().map(|row| (row.status, row.backends.len())).collect::<Vec<_>>(), [(Status::Ok, 2)]);
+}
+
+#[test]
+fn reports_contain_the_error_of_a_health_check_port() {
+    let (mut engine, _) = serving("shop/web", "198.51.100.10:80/TCP", &["192.0.2.1:80/TCP"]);
+    let error = |engine: &Engine| reports::services(&engine.snapshot(Moment(1)), &Filter::default())[0].error.clone();
+    engine.change(Change::HealthCheckPortError(Some(name("shop/web")), Some("in use".into())));
+    assert_eq!(error(&engine).as_deref(), Some("in use"));
+    engine.change(Change::HealthCheckPortError(Some(name("shop/web")), None));
+    assert_eq!(error(&engine), None);
+}
+
+#[test]
+fn reports_contain_held_backends_with_their_origin() {
+    let (full, address) = ("a/proxy", "192.0.2.1:6443/TCP");
+    let mut datapath = MemoryDatapath::new(LIMITS);
+    let config = EngineConfig {
+        sources: BTreeSet::from([Source::Kubernetes]),
+        max_services: LIMITS.services,
+        ..EngineConfig::default()
+    };
+    let mut engine = Engine::new(config, datapath.dump().expect("memory can be read"));
+    let reported = |backends: &[&str]| {
+        let origin = Origin { object: format!("EndpointSlice {full}").into(), ..Origin::default() };
+        Change::UpsertSlice(Slice { source: Source::Kubernetes, origin, ..slice(full, full, backends) })
+    };
+    let apiserver = l4(address);
+    for change in [
+        reported(&[address]),
+        Change::UpsertService(Service { source: Source::Kubernetes, ..service(full, "198.51.100.2:443/TCP") }),
+        Change::Synced { source: Source::Kubernetes, incomplete: None },
+        Change::Apiservers([(apiserver.addr, apiserver.port)].into()),
+    ] {
+        engine.change(change);
+    }
+    engine.reconcile(&mut datapath, Moment(0));
+    engine.change(reported(&[]));
+    engine.reconcile(&mut datapath, Moment(1));
+    let snapshot = engine.snapshot(Moment(1));
+    let rows = reports::backends(&snapshot, &Filter::default());
+    let shown: Vec<_> = rows.iter().map(|row| (row.address, row.choice, &*row.origin)).collect();
+    assert_eq!(shown, [(apiserver, Choice::Held, "EndpointSlice a/proxy")]);
+    assert_eq!(reports::services(&snapshot, &Filter::default())[0].status, Status::Held);
 }
