@@ -60,8 +60,9 @@ pub(crate) fn run(sandbox: &Sandbox, generator: &Generator, updates: bool) {
 }
 
 fn text(figures: &BTreeMap<String, Figures>) -> String {
-    let mut text =
-        String::from("# Written by `make baseline`; `make program-costs` compares with it. See docs/development/performance.md.\n");
+    let mut text = String::from(
+        "# Written by `make baseline`; `make program-costs` compares with it. See docs/development/performance.md.\n",
+    );
     for (key, value) in made_with() {
         writeln!(text, "{key} = \"{value}\"").unwrap();
     }

@@ -41,8 +41,9 @@ pub(crate) fn check() -> ExitCode {
 pub(crate) fn update() -> ExitCode {
     let (before, after) = (read(), measure_all());
     compare(&before, &after, |_| TOLERANCE);
-    let mut text =
-        String::from("# Written by `make baseline`; `make regressions` compares with it. See docs/development/performance.md.\n");
+    let mut text = String::from(
+        "# Written by `make baseline`; `make regressions` compares with it. See docs/development/performance.md.\n",
+    );
     writeln!(text, "compiler = \"{}\"", compiler()).unwrap();
     for part in PARTS {
         writeln!(text, "\n# {}.\n[{}]", part.what, part.name).unwrap();

@@ -65,8 +65,17 @@ fn metrics_that_are_mentioned_exist() {
 fn is_something_else(word: &str) -> bool {
     let is_versioned = word.trim_start_matches("nodelb_").starts_with(|c: char| c.is_ascii_digit());
     is_versioned
-        || ["nodelb_core", "nodelb_report", "nodelb_host", "nodelb_datapath", "nodelb_kube", "nodelb_cli", "nodelb_apiserver", "nodelb_"]
-            .contains(&word)
+        || [
+            "nodelb_core",
+            "nodelb_report",
+            "nodelb_host",
+            "nodelb_datapath",
+            "nodelb_kube",
+            "nodelb_cli",
+            "nodelb_apiserver",
+            "nodelb_",
+        ]
+        .contains(&word)
 }
 
 /// Whether a metric has samples with this name.

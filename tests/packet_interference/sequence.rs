@@ -274,7 +274,8 @@ impl Player<'_> {
         let is_crowd = kind == Flood::Guests && usize::from(self.guests) + count >= Excuse::Crowd.least();
         // Connections that are open have a source port, too.
         let open = self.honest.iter().filter(|client| client.is_tcp() && client.has_connection()).count();
-        let is_flood = matches!(kind, Flood::First | Flood::Twice | Flood::Guests) && count + open >= Excuse::Flood.least();
+        let is_flood =
+            matches!(kind, Flood::First | Flood::Twice | Flood::Guests) && count + open >= Excuse::Flood.least();
         for (client, excused) in self.honest.iter().zip(&mut self.observed.excused) {
             let first = match (client.is_in_handshake(), is_crowd) {
                 _ if !client.is_tcp() => continue,
