@@ -27,16 +27,24 @@ pub(crate) struct Sample {
     counts: BTreeMap<String, u64>,
 }
 
+/// Threads of tokio for tasks that block: it begins one for each such task at the same time, and ends it after ten seconds
+/// without a task.
+const POOL: &str = "tokio-rt-worker";
+/// The number of them that comes and goes.
+const MOST_IN_POOL: u64 = 8;
+
 /// The number of threads by name, without one that writes a file of the state directory at the moment: each write has its
-/// own.
+/// own. Of tokio's threads, only those above [`MOST_IN_POOL`] are counted.
 fn permanent_threads(process: &str) -> BTreeMap<String, u64> {
     let tasks = fs::read_dir(format!("{process}/task")).unwrap().flatten();
     // A thread that has ended meanwhile has no name.
     let names = tasks.filter_map(|task| fs::read_to_string(task.path().join("comm")).ok());
-    let mut counts = BTreeMap::new();
+    let mut counts = BTreeMap::<String, u64>::new();
     for name in names.filter(|name| name.trim_end() != "state") {
         *counts.entry(format!("threads named {}", name.trim_end())).or_default() += 1;
     }
+    let pool: u64 = counts.remove(&format!("threads named {POOL}")).unwrap_or(0);
+    counts.insert(format!("threads named {POOL}, above {MOST_IN_POOL}"), pool.saturating_sub(MOST_IN_POOL));
     counts
 }
 
