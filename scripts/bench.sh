@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Runs the benchmarks. Usage: `scripts/bench.sh` writes docs/development/benchmarks.md, except for the section of the soak,
 # which is kept, and from it docs/benchmarks.md, the part for users; `scripts/bench.sh soak` writes only that section (an
-# hour). `scripts/bench.sh program-costs` compares the BPF programs with benches/programs.toml. These need root for the sandbox. Those that need no root: `scripts/bench.sh regressions`
-# compares counts with benches/baseline.toml, and `scripts/bench.sh growth` shows how costs grow. `scripts/bench.sh baseline`
-# stores what is compared in both files.
+# hour). `scripts/bench.sh program-costs` compares the BPF programs with benches/programs.toml. These need root for the
+# sandbox. Those that need no root: `scripts/bench.sh regressions` compares counts with benches/baseline.toml, and
+# `scripts/bench.sh growth` shows how costs grow. `scripts/bench.sh baseline` stores what is compared in both files.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -30,11 +30,22 @@ mod shipped;
 #[path = "documented/statuses.rs"]
 mod statuses;
 
-use std::path::PathBuf;
+use std::path::Path;
+
+/// The folder of the repository.
+const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+
+/// The text of a page below a heading such as `## Recipes`, until the next one of its level.
+fn part<'a>(page: &'a str, heading: &str) -> &'a str {
+    let (level, _) = heading.split_once(' ').expect("a heading");
+    let (_, rest) =
+        page.split_once(&format!("\n{heading}\n")).ok_or_else(|| format!("no heading {heading}")).expect("a page");
+    rest.split(&format!("\n{level} ")).next().expect("a part")
+}
 
 /// A file of the repository.
 fn read(path: &str) -> String {
-    let path = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).join(path);
+    let path = Path::new(ROOT).join(path);
     let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()));
     text.expect("a file of the repository")
 }

@@ -27,10 +27,10 @@ pub(crate) struct Sample {
     counts: BTreeMap<String, u64>,
 }
 
-/// Threads of tokio for tasks that block: it begins one for each such task at the same time, and ends it after ten seconds
-/// without a task.
+/// The name of tokio's threads: two that run tasks, and a pool for calls that block, which shrinks after ten seconds
+/// without a call.
 const POOL: &str = "tokio-rt-worker";
-/// The number of them that comes and goes.
+/// With as many, nothing has leaked.
 const MOST_IN_POOL: u64 = 8;
 
 /// The number of threads by name, without one that writes a file of the state directory at the moment: each write has its
@@ -43,7 +43,7 @@ fn permanent_threads(process: &str) -> BTreeMap<String, u64> {
     for name in names.filter(|name| name.trim_end() != "state") {
         *counts.entry(format!("threads named {}", name.trim_end())).or_default() += 1;
     }
-    let pool: u64 = counts.remove(&format!("threads named {POOL}")).unwrap_or(0);
+    let pool = counts.remove(&format!("threads named {POOL}")).unwrap_or(0);
     counts.insert(format!("threads named {POOL}, above {MOST_IN_POOL}"), pool.saturating_sub(MOST_IN_POOL));
     counts
 }

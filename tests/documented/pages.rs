@@ -8,9 +8,7 @@ use nodelb::config::Config;
 use nodelb_host::messages::{FIELDS, MESSAGES};
 
 use crate::daemon::Daemon;
-use crate::prose;
-
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+use crate::{ROOT, prose};
 
 /// Every page for users, by its path in the repository.
 pub(crate) fn all() -> Vec<String> {

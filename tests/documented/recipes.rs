@@ -2,15 +2,7 @@
 
 use std::path::Path;
 
-const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-
-/// The text below a heading.
-fn part(document: &str, heading: &str) -> String {
-    let text = crate::read(document);
-    let begin = format!("\n## {heading}\n");
-    let (_, rest) = text.split_once(&begin).ok_or_else(|| format!("no heading {heading}")).expect("a heading");
-    rest.split("\n## ").next().expect("a part").to_owned()
-}
+use crate::{ROOT, part, read};
 
 /// Code that looks like a path of the repository.
 fn is_path(code: &str) -> bool {
@@ -31,7 +23,7 @@ fn check(document: &str, text: &str) -> usize {
         let between = pieces[at - 1].split_whitespace().collect::<Vec<_>>();
         if at >= 3 && between == ["in"] {
             let name = pieces[at - 2];
-            assert!(crate::read(pieces[at]).contains(name), "{document}: {} does not contain {name}", pieces[at]);
+            assert!(read(pieces[at]).contains(name), "{document}: {} does not contain {name}", pieces[at]);
             names += 1;
         }
     }
@@ -40,16 +32,16 @@ fn check(document: &str, text: &str) -> usize {
 
 #[test]
 fn recipes_name_what_exists() {
-    let recipes = part("CONTRIBUTING.md", "Recipes");
-    assert!(check("CONTRIBUTING.md", &recipes) >= 10, "the recipes name too little");
+    let document = read("CONTRIBUTING.md");
+    assert!(check("CONTRIBUTING.md", part(&document, "## Recipes")) >= 10, "the recipes name too little");
 }
 
 /// Each invariant names a test or a lint, by its function or key and the file.
 #[test]
 fn every_invariant_names_what_enforces_it() {
-    let invariants = part("ARCHITECTURE.md", "Invariants");
+    let document = read("ARCHITECTURE.md");
     let mut items: Vec<String> = Vec::new();
-    for line in invariants.lines() {
+    for line in part(&document, "## Invariants").lines() {
         let is_item = line.split_once(". ").is_some_and(|(number, _)| number.parse::<usize>().is_ok());
         match items.last_mut() {
             _ if is_item => items.push(line.to_owned()),

@@ -11,9 +11,7 @@ use nodelb_report::explain::explanation::ConnectResult;
 
 /// The first cells of the tables below this heading, without the header rows.
 fn words(page: &str, heading: &str) -> Vec<String> {
-    let begin = format!("\n### {heading}\n");
-    let (_, rest) = page.split_once(&begin).ok_or_else(|| format!("no heading {heading}")).expect("a heading");
-    let part = rest.split("\n### ").next().expect("a part");
+    let part = crate::part(page, &format!("### {heading}"));
     let cells: Vec<&str> =
         part.lines().filter_map(|line| line.strip_prefix("| ")).filter_map(|row| row.split(" |").next()).collect();
     let titles = ["status", "state", "choice", "verdict"];

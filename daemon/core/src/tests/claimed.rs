@@ -17,12 +17,10 @@ pub(crate) fn claimed(snapshot: &Snapshot) -> Vec<Claimed> {
     let rows = snapshot
         .rows
         .iter()
-        .flat_map(|(address, row)| row.claims().iter().enumerate().map(move |at| (*address, row, at)));
-    rows.map(|(address, row, (place, claim))| {
+        .flat_map(|(address, row)| (0..row.claims().len()).map(move |place| (*address, row, place)));
+    rows.map(|(address, row, place)| {
         let shown = snapshot.status_of(row, place, address);
-        let refusal = || claim.target.as_ref().err().map(ToString::to_string);
-        let error = shown.error.map(|error| error.to_string()).or_else(refusal);
-        Claimed { address, status: shown.status, error }
+        Claimed { address, status: shown.status, error: shown.error.map(|error| error.to_string()) }
     })
     .collect()
 }
