@@ -161,7 +161,6 @@ fn check_credentials(settings: &Settings) -> Result<Vec<String>, Failure> {
 /// How a file or a directory is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Use {
-    /// A file is read.
     Read,
     /// A program is started.
     Run,

@@ -64,7 +64,6 @@ pub struct Config {
 /// An invalid configuration file, with all its problems. Prints one problem per line, each as `PATH:LINE: problem`.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// Path of the file.
     pub path: PathBuf,
     /// The problems, at least one.
     pub problems: Vec<Problem>,

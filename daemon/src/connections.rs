@@ -29,7 +29,6 @@ pub struct Connections {
 /// A service port in all its families.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Series {
-    /// Name of the service.
     pub service: ServiceName,
     /// Port name, empty for an unnamed port.
     pub port: Arc<str>,

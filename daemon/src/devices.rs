@@ -55,7 +55,6 @@ pub type ReadDrops = Arc<dyn Fn() -> io::Result<Drops> + Send + Sync>;
 pub struct Drops {
     /// The counts of each service, in no order.
     pub counts: Vec<DropCount>,
-    /// All such packets.
     pub packets: u64,
     /// Seconds since the counts began.
     pub age: u32,
@@ -68,9 +67,7 @@ pub struct Published {
     pub devices: channel::Receiver<Arc<DevicesReport>>,
     /// The sweeps; `None` if the kernel cannot list connections.
     pub sweep: Option<channel::Receiver<Arc<SweepReport>>>,
-    /// Reads the connections.
     pub connections: ReadConnections,
-    /// Reads the counts of packets.
     pub counts: ReadCounts,
     /// Reads the counts by service.
     pub drops: ReadDrops,
@@ -98,15 +95,12 @@ impl Default for Published {
 
 /// The packet path after the start of the datapath.
 pub enum PacketPath {
-    /// It is off.
     Off,
     /// It could not be started.
     Failed(PacketFailure),
-    /// It is open.
     Open(Box<Open>),
 }
 
-/// The open packet path.
 pub struct Open {
     /// The programs and maps.
     pub packets: OpenedPackets,

@@ -35,7 +35,6 @@ const BY_RBAC: [&str; 2] = ["cannot create resource", "cannot patch resource"];
 pub struct Reads {
     /// The owner's snapshots.
     pub snapshot: watch::Receiver<Arc<Snapshot>>,
-    /// The session in use.
     pub session: watch::Receiver<Option<Arc<Session>>>,
     /// The name of this node, until a snapshot has another one.
     pub node: String,

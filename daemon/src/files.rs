@@ -25,7 +25,6 @@ pub use self::run::{Batch, Started, start};
 use self::scan::{Files, Hints, Listing, Seen};
 use crate::document::Problem;
 
-/// The content of one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileContent {
     /// The services; each name occurs once.
@@ -47,7 +46,6 @@ pub struct Found<T> {
     pub value: Arc<T>,
 }
 
-/// The format of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     /// nodelb's own format.
@@ -122,9 +120,7 @@ fn duplicates(content: &FileContent) -> Vec<Problem> {
 /// A problem of the services directory or of a file in it. Prints as `PATH:LINE: problem`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileProblem {
-    /// Path of the file.
     pub path: PathBuf,
-    /// The problem.
     pub problem: Problem,
 }
 
@@ -150,7 +146,6 @@ pub fn names(directory: &Path) -> Vec<PathBuf> {
 /// The result of checking the whole directory.
 #[derive(Debug, Default)]
 pub struct Checked {
-    /// The problems.
     pub problems: Vec<FileProblem>,
     /// Notices about valid content that may be unintended.
     pub notices: Vec<String>,

@@ -58,12 +58,9 @@ pub(crate) fn bind(at: SocketAddr, only_v6: bool, register: &Register) -> io::Re
     Ok(socket.into())
 }
 
-/// A listener for connections.
 #[derive(Debug)]
 pub enum Listener {
-    /// At an address.
     Tcp(TcpListener),
-    /// At a path.
     Unix(UnixListener),
 }
 

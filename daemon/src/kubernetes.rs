@@ -54,9 +54,7 @@ const STATE_TIMEOUT: Duration = Duration::from_secs(4);
 /// block for seconds.
 pub type AskLive = Arc<dyn Fn(Option<&ServiceName>) -> Vec<Difference> + Send + Sync>;
 
-/// The started tasks.
 pub struct Started {
-    /// What they publish.
     pub published: Published,
     /// The tasks of the supervisor and of the source, which end when their state is stored.
     pub tasks: [JoinHandle<()>; 2],
@@ -67,7 +65,6 @@ pub struct Started {
 pub struct Published {
     /// The rows of `/sources`.
     pub sources: watch::Receiver<Arc<Vec<SourceReport>>>,
-    /// The apiservers, from the supervisor.
     pub apiservers: watch::Receiver<Arc<PoolReport>>,
     /// A comparison with an apiserver.
     pub live: AskLive,
@@ -124,7 +121,6 @@ pub async fn start(
 /// A connection to an apiserver, its report, and the task of the supervisor, which keeps it.
 type Supervised = (Apiservers, watch::Receiver<Arc<PoolReport>>, JoinHandle<()>);
 
-/// Starts the supervisor.
 fn start_supervisor(
     settings: Settings,
     owner: &OwnerHandle,

@@ -22,7 +22,6 @@ pub struct Latencies {
     /// The time in seconds from a change of a pod or service, according to its EndpointSlice, until the kernel had it:
     /// kube-proxy's `network_programming_duration_seconds`.
     pub network_programming: Histogram,
-    /// Number of rounds.
     pub rounds: Counter,
     /// Number of operations that the datapath carried out.
     pub done: Counter,

@@ -46,7 +46,6 @@ const STUCK_AFTER: u64 = 60_000;
 pub struct LbHealth {
     /// The state that the answers are computed from.
     pub view: View,
-    /// To the owner.
     pub changes: mpsc::Sender<Vec<Change>>,
     /// The addresses of the node's own health check; empty for none.
     pub healthz_addresses: Vec<SocketAddr>,
@@ -87,9 +86,7 @@ pub async fn run(entry: LbHealth) {
 pub struct View {
     /// The owner's snapshots.
     pub snapshot: watch::Receiver<Arc<Snapshot>>,
-    /// The health of the owner.
     pub health: watch::Receiver<Arc<Health>>,
-    /// The clock.
     pub clock: Clock,
 }
 

@@ -30,7 +30,6 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// The environment of this process.
     pub fn of_process() -> Self {
         Self {
             socket: std::env::var_os("NOTIFY_SOCKET"),

@@ -89,7 +89,6 @@ pub const LIMITS: Limits =
 pub struct Started {
     /// The owner's side. The recorder ends when it is dropped.
     pub reporter: Reporter,
-    /// What it publishes.
     pub published: Published,
     /// The task. It is done when everything is stored, or cannot be stored.
     pub task: JoinHandle<()>,
@@ -98,7 +97,6 @@ pub struct Started {
 /// What the recorder publishes, for readers.
 #[derive(Clone, Debug)]
 pub struct Published {
-    /// The records.
     pub history: watch::Receiver<Arc<History>>,
     /// The durations of changes and rounds.
     pub latencies: Latencies,

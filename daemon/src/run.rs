@@ -80,7 +80,6 @@ struct OpenDatapath<D> {
     reader: Option<Arc<dyn DatapathReader>>,
     /// The handles to end stale sockets, if configured and available.
     stale_sockets: Option<Handles>,
-    /// The packet path.
     packets: PacketPath,
 }
 
@@ -138,7 +137,6 @@ fn run_kernel(setup: Setup, reaper: Option<PathBuf>) -> Result<(), Failure> {
     start_runtime(|| serve(setup, open, admin_sockets))
 }
 
-/// Runs with maps in memory.
 fn run_memory(setup: Setup) -> Result<(), Failure> {
     warn!(
         message_id = %messages::MEMORY_ONLY,

@@ -23,7 +23,6 @@ pub struct Health {
 /// An address of `admin.listen` that cannot be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unopened {
-    /// The address.
     pub address: SocketAddr,
     /// The reason, and what to do.
     pub why: String,

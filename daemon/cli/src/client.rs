@@ -46,9 +46,7 @@ const MAX_REPORTED: usize = 4 << 10;
 /// Address of a daemon's admin API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum At {
-    /// A loopback address.
     Tcp(SocketAddr),
-    /// A Unix socket.
     Unix(PathBuf),
 }
 

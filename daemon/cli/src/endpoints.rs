@@ -21,7 +21,6 @@ pub struct Configured {
     pub kubernetes: Option<Settings>,
     /// The directory of the state that outlives a reboot.
     pub state_directory: PathBuf,
-    /// The name of this node.
     pub node: String,
 }
 
@@ -35,7 +34,6 @@ pub struct Endpoints {
     pub admin: Vec<At>,
     /// The settings for Kubernetes; `None` if Kubernetes is not configured.
     pub settings: Option<Settings>,
-    /// The name of this node.
     pub node: String,
 }
 

@@ -15,10 +15,8 @@ use crate::exit::Failure;
 
 /// An answer that continues with changes.
 pub(super) trait Followed: DeserializeOwned {
-    /// A changed row.
     type Row: DeserializeOwned;
 
-    /// The table of all rows.
     fn table<'a>(&'a self, style: &Style) -> Table<'a>;
 
     /// The cells of a changed row.

@@ -15,7 +15,6 @@ use super::print::{Sanitizer, print_on, redraw};
 use super::{completions, names, yaml};
 use crate::exit::{Code, Failure};
 
-/// The shortest interval.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 /// The lines of a terminal that hold no row: the summary, the headings, and the cursor.
 const OTHER_LINES: usize = 3;

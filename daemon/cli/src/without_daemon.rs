@@ -38,7 +38,6 @@ pub type OpenStoredState = fn() -> StoredState;
 pub(crate) enum Shown {
     /// The content of the kernel's maps.
     Kernel,
-    /// The recorded changes.
     History,
 }
 

@@ -12,7 +12,6 @@ use crate::model::service::{Service, ServiceName, Slice, SliceName, Source};
 use crate::model::uplink::Uplink;
 use crate::state::remembered::Remembered;
 
-/// One reported fact.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
     /// The service has exactly this content, which replaces any earlier one.
@@ -23,7 +22,6 @@ pub enum Change {
     UpsertSlice(Slice),
     /// The source no longer has the slice.
     RemoveSlice(SliceName, Source),
-    /// The facts about this node.
     Node(NodeFacts),
     /// The Node object that Kubernetes has for this node; `None` if there is no such Node, or it was deleted. "Not yet
     /// reported" is expressed by neither value.
@@ -51,7 +49,6 @@ pub enum Change {
     /// The source has reported everything it had at the start, except what `incomplete` names. Until every source is
     /// synced and none is incomplete, nothing is pruned from the maps.
     Synced {
-        /// The source that is synced.
         source: Source,
         /// What the source could not read, so that entries in the maps may belong to it; `None` if nothing is missing.
         incomplete: Option<Arc<str>>,

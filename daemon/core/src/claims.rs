@@ -25,7 +25,6 @@ pub struct Claim {
     pub source: Source,
     /// The creation time of the service in seconds since 1970, if known.
     pub created: Option<u64>,
-    /// The kind of the address.
     pub kind: FrontendKind,
     /// Whether clients on the node get a backend on this node only.
     pub inside_local: bool,

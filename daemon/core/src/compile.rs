@@ -37,7 +37,6 @@ pub struct CompileContext<'a> {
     pub apiservers: &'a Apiservers,
     /// The results of the service's own health checks.
     pub checks: Checks<'a>,
-    /// The packet path.
     pub packets: PacketsConfig,
 }
 

@@ -22,6 +22,5 @@ pub struct EngineConfig {
     pub unchecked_sources: BTreeSet<Source>,
     /// The number of entries of the `services` map.
     pub max_services: u32,
-    /// The packet path.
     pub packets: PacketsConfig,
 }

@@ -55,7 +55,6 @@ pub enum MapError {
     /// The map is full. The operator can increase the key that the message names.
     #[error("map {map} is full ({limit} entries): raise {key} and restart nodelb", key = size_key(map))]
     Full {
-        /// The name of the map.
         map: &'static str,
         /// The size of the map in entries.
         limit: u32,
@@ -79,7 +78,6 @@ pub enum MapError {
     /// Any other failure. The text contains the name of the map and the error of the kernel.
     #[error("map {map}: {reason}")]
     Failed {
-        /// The name of the map.
         map: &'static str,
         /// The description of the failure.
         reason: String,

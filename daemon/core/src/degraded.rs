@@ -50,7 +50,6 @@ impl DegradedPorts {
         self.0.get(&id)
     }
 
-    /// Every port that is degraded.
     pub fn iter(&self) -> impl Iterator<Item = (ServiceId, &Arc<Degraded>)> {
         self.0.iter().map(|(id, degraded)| (*id, degraded))
     }

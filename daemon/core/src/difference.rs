@@ -37,7 +37,6 @@ pub struct Difference {
     pub service: Option<ServiceName>,
     /// The value according to the source, if it is one of the two sides.
     pub source: Option<String>,
-    /// The desired value.
     pub memory: Option<String>,
     /// The value in the maps, or the result of a connection.
     pub kernel: Option<String>,

@@ -67,7 +67,6 @@ pub use conflicts::{AddressConflict, Takeover};
 /// A service that was compiled again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompiledService {
-    /// The name.
     pub name: ServiceName,
     /// Added, Changed or Removed; `None` while its source reports what it has at the start, because the maps may have
     /// contained the service before.

@@ -28,7 +28,6 @@ pub fn says_emptied(text: &str) -> bool {
 /// A service port with held backends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldPort {
-    /// The service port.
     pub key: Arc<PortKey>,
     /// The held backends, each once, in address order.
     pub backends: Vec<L4Addr>,
@@ -68,7 +67,6 @@ fn in_use(backends: &[L4Addr]) -> String {
 /// A hold that ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Release {
-    /// The port as it was held.
     pub port: Arc<HeldPort>,
     /// The object that gave the port backends again; empty if the port was deleted.
     pub cause: Cause,
@@ -79,7 +77,6 @@ pub struct Release {
 /// A service port that lost its last usable backend and is not held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Emptied {
-    /// The service port.
     pub key: Arc<PortKey>,
     /// The object that emptied the port.
     pub cause: Cause,
@@ -88,7 +85,6 @@ pub struct Emptied {
 /// The ports of protected services. Cloning is cheap.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Holds {
-    /// The ports that are held.
     held: OrdMap<ServiceId, Arc<HeldPort>>,
     /// Held ports that have not been reported in the journal, because their source has not reported everything.
     unannounced: OrdSet<ServiceId>,

@@ -44,7 +44,6 @@ pub struct Snapshot {
     pub answering: Desired,
     /// Node addresses that the maps did not accept, each with the error.
     pub failed_node_addrs: OrdMap<Addr, MapError>,
-    /// The configuration of the engine.
     pub config: Arc<EngineConfig>,
     /// The facts of the node and of the sources.
     pub facts: Facts,
@@ -210,7 +209,6 @@ impl Snapshot {
         ids.filter(|id| !self.owners.contains_key(id)).count()
     }
 
-    /// The configured sources.
     pub fn sources(&self) -> impl Iterator<Item = Source> {
         self.config.sources.iter().copied()
     }

@@ -8,7 +8,6 @@ use crate::model::service::Source;
 /// A row of `/sources`: one place that a source reads, and the result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceReport {
-    /// The source.
     pub source: Source,
     /// A file, or the directory as a whole.
     pub path: String,

@@ -25,14 +25,12 @@ pub struct Socket {
     pub family: Family,
     /// The index of the interface that it is bound to; 0 for none.
     pub ifindex: u32,
-    /// The local address.
     pub source: L4Addr,
 }
 
 /// A connection through a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Flow {
-    /// The socket.
     pub socket: Socket,
     /// The address that the client connected to; for a NodePort the address of a node.
     pub frontend: L4Addr,

@@ -88,14 +88,12 @@ pub enum Effect {
     NodeAddresses(BTreeSet<Addr>),
     /// A source is synced, or has become complete.
     Synced,
-    /// The uplinks changed.
     Uplinks,
     /// Records that the engine may use as a fallback.
     Remember(Vec<Remembered>),
 }
 
 impl Table {
-    /// Applies one change.
     pub fn apply(&mut self, change: Change) -> Effect {
         match change {
             Change::UpsertService(service) => self.upsert_service(service),
@@ -370,7 +368,6 @@ impl Facts {
         slices.map(Arc::as_ref).filter(move |slice| slice.source == source)
     }
 
-    /// The facts about this node.
     pub fn node(&self) -> &NodeFacts {
         &self.node
     }

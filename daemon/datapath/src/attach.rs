@@ -72,7 +72,6 @@ pub enum LinkState {
 /// A fault of a hook's link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkFault {
-    /// Name of the hook.
     pub hook: &'static str,
     /// Description of the fault.
     pub reason: String,
@@ -149,7 +148,6 @@ pub(crate) struct OpenLinks([Option<OwnedFd>; HOOKS.len()]);
 #[derive(Clone, Debug)]
 pub struct Links {
     pub(crate) attachment: Arc<Attachment>,
-    /// Directory of the pinned links.
     pub(crate) directory: PathBuf,
 }
 

@@ -21,7 +21,6 @@ const PROGRAM: usize = 20;
 /// The first programs at the device of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FirstPrograms {
-    /// Id of the link.
     pub(crate) link: u32,
     /// Index of the device.
     pub(crate) ifindex: u32,

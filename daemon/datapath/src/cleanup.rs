@@ -20,7 +20,6 @@ use crate::pins::{self, Pins, UNFINISHED, numbered};
 use crate::sys;
 use crate::versions::{self, LAYOUT, Lock};
 
-/// The result of a cleanup.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CleanupReport {
     /// Number of detached links and of removed filters at network devices. After that nothing is translated.

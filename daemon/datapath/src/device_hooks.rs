@@ -24,9 +24,7 @@ use crate::{clsact, tcx};
 /// The direction of packets at a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
-    /// They arrive: ingress.
     In,
-    /// They leave: egress.
     Out,
 }
 
@@ -51,7 +49,6 @@ impl fmt::Display for Direction {
     }
 }
 
-/// A hook of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct HookPoint {
     pub(crate) ifindex: u32,
@@ -71,7 +68,6 @@ impl HookPoint {
     }
 }
 
-/// What a device leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceSide {
     /// To other machines.
@@ -154,7 +150,6 @@ impl fmt::Display for HookMethod {
 pub struct HookError {
     /// Index of the device.
     pub ifindex: u32,
-    /// The hook.
     pub direction: Direction,
     /// The kernel's error.
     pub source: io::Error,
@@ -171,7 +166,6 @@ impl HookError {
 pub struct HookFault {
     /// Index of the device.
     pub ifindex: u32,
-    /// The hook.
     pub direction: Direction,
     /// Description of the fault.
     pub reason: String,
@@ -182,7 +176,6 @@ pub struct HookFault {
 pub struct Ahead {
     /// Index of the device.
     pub ifindex: u32,
-    /// The hook.
     pub direction: Direction,
     /// Id of the program; 0 for a filter.
     pub program: u32,
@@ -196,11 +189,9 @@ pub struct DeviceHooks {
     programs: PacketPrograms,
     method: HookMethod,
     pins: Pins,
-    /// The devices with programs.
     devices: BTreeMap<u32, HookedDevice>,
     /// The open links: a program stays attached as long as its link is open or pinned.
     open_links: BTreeMap<HookPoint, OwnedFd>,
-    /// What changes filters.
     changes: Box<dyn ChangeFilters>,
     /// Reads the order of programs at tcx hooks; `None` if the kernel refuses that.
     chains: Option<ChainReader>,

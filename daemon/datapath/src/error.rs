@@ -29,10 +29,7 @@ pub enum OpenError {
     },
     /// The pin directory is not on a bpffs.
     #[error("{} is not on a bpffs: mount -t bpf -o mode=0700 bpf /sys/fs/bpf", directory.display())]
-    NoBpffs {
-        /// The pin directory.
-        directory: PathBuf,
-    },
+    NoBpffs { directory: PathBuf },
     /// Another user owns the pin directory or a part of it, or may change it.
     #[error(
         "{} belongs to uid {owner} and has mode {mode:04o}: who may change it decides what connections reach, so nodelb does \
@@ -41,11 +38,9 @@ pub enum OpenError {
         directory.display()
     )]
     NotOwn {
-        /// The directory.
         directory: PathBuf,
         /// The user that owns it.
         owner: u32,
-        /// Its permission bits.
         mode: u32,
     },
     /// The pin directory is the root of a bpffs, which other programs use too.
@@ -54,10 +49,7 @@ pub enum OpenError {
          such as {}",
         directory.display(), directory.join("nodelb").display()
     )]
-    WholeBpffs {
-        /// The pin directory.
-        directory: PathBuf,
-    },
+    WholeBpffs { directory: PathBuf },
     /// No cgroup v2 hierarchy is mounted.
     #[error("no cgroup v2 is mounted: mount -t cgroup2 none /sys/fs/cgroup (or at another path, next to v1)")]
     NoCgroup2,
@@ -83,7 +75,6 @@ pub enum OpenError {
         cgroup: PathBuf,
         /// Whether it is nodelb's cgroup.
         is_here: bool,
-        /// Id of the program.
         program: u32,
         /// Name of the program, if this process may look it up.
         name: Option<String>,
@@ -124,10 +115,7 @@ pub enum OpenError {
     },
     /// Another process uses the pins.
     #[error("another nodelb is running and uses {}; stop it first", directory.display())]
-    Busy {
-        /// The pin directory.
-        directory: PathBuf,
-    },
+    Busy { directory: PathBuf },
     /// A newer version of nodelb has made the maps.
     #[error(
         "{} contains maps of layout {found} from a newer nodelb; this version ({}) supports layout {known} and changes \
@@ -140,7 +128,6 @@ pub enum OpenError {
         found: u32,
         /// Layout version of this nodelb.
         known: u32,
-        /// The pin directory.
         directory: PathBuf,
     },
     /// An older version of nodelb has made the maps, and this one cannot read them.
@@ -155,7 +142,6 @@ pub enum OpenError {
         found: u32,
         /// Layout version of this nodelb.
         known: u32,
-        /// The pin directory.
         directory: PathBuf,
     },
     /// A limit is below the number of entries in use.
@@ -163,20 +149,13 @@ pub enum OpenError {
         "map {map} has more than {limit} entries in use: raise {key}; the maps and all connections are unchanged",
         key = size_key(map)
     )]
-    TooSmall {
-        /// Name of the map.
-        map: &'static str,
-        /// The configured limit.
-        limit: u32,
-    },
+    TooSmall { map: &'static str, limit: u32 },
     /// Any other error.
     #[error("{action} {}: {reason}", object.display())]
     Failed {
-        /// The action that failed.
         action: &'static str,
         /// The file or directory.
         object: PathBuf,
-        /// The cause.
         reason: String,
     },
 }

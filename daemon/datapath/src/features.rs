@@ -19,7 +19,6 @@ impl fmt::Display for Since {
 pub enum Feature {
     /// A refused connect returns a meaningful error.
     RefuseConnect,
-    /// NodePorts are reserved.
     RefuseBind,
     /// Programs can recognise the network namespace of this process.
     Netns,
@@ -38,7 +37,6 @@ pub enum Feature {
 /// A feature that nodelb uses if the kernel has it.
 #[derive(Debug)]
 pub struct Optional {
-    /// The feature.
     pub feature: Feature,
     /// The kernel's name of the feature.
     pub name: &'static str,
@@ -54,7 +52,6 @@ pub struct Optional {
     pub probe: &'static str,
 }
 
-/// All optional features.
 pub const OPTIONAL: [Optional; 8] = [
     Optional {
         feature: Feature::RefuseConnect,
@@ -135,7 +132,6 @@ pub const OPTIONAL: [Optional; 8] = [
 /// A feature that nodelb requires.
 #[derive(Debug)]
 pub struct Required {
-    /// Name of the feature.
     pub name: &'static str,
     /// The first kernel with the feature.
     pub since: Since,
@@ -151,7 +147,6 @@ pub(crate) enum FoundBy {
     Helper(libbpf_sys::bpf_func_id),
     /// The process lacks capabilities.
     Capabilities,
-    /// An operation fails.
     Trying,
 }
 
@@ -166,7 +161,6 @@ impl Required {
     }
 }
 
-/// All required features.
 pub const REQUIRED: [Required; 11] = [
     Required {
         name: "bpf_loop()",
@@ -240,7 +234,6 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Records one result.
     pub fn note(&mut self, feature: Feature, is_there: bool) {
         let (to, from) = match is_there {
             true => (&mut self.found, &mut self.missing),

@@ -40,7 +40,6 @@ const TCA_BPF_FLAGS: u16 = 8;
 /// The program's verdict counts: `TCA_BPF_FLAG_ACT_DIRECT`.
 const DIRECT_ACTION: u32 = 1;
 
-/// A change at a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilterChange {
     /// Adds the qdisc. Fails with EEXIST if the device has it.

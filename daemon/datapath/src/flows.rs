@@ -25,7 +25,6 @@ const CHUNK: usize = 32 * 1024;
 pub struct FlowReader {
     /// The iterators over `udp_sockets` and `udp_table`.
     udp: Arc<[OwnedFd; 2]>,
-    /// The same for TCP.
     tcp: Arc<[OwnedFd; 2]>,
 }
 

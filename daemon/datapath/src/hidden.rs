@@ -27,7 +27,6 @@ pub struct HiddenLink {
     pub id: u32,
     /// Name of the hook that it is attached to.
     pub hook: &'static str,
-    /// Id of its program.
     pub program: u32,
     /// Id of a process that holds it open, if any: possibly a daemon in another mount namespace.
     pub holder: Option<u32>,
@@ -36,7 +35,6 @@ pub struct HiddenLink {
 /// The result of [`detach_hidden`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HiddenReport {
-    /// Links that were detached.
     pub detached: Vec<HiddenLink>,
     /// Links that were left attached because a process holds them open.
     pub held: Vec<HiddenLink>,

@@ -70,10 +70,7 @@ pub enum Origin {
     /// The pinned maps are used without changes.
     Reused,
     /// The pinned maps had other sizes. These are new, and the content was copied.
-    Rebuilt {
-        /// The previous sizes.
-        from: Limits,
-    },
+    Rebuilt { from: Limits },
     /// The pinned maps had the right sizes but corrupt entries. These are new, and the other entries were copied.
     Cleaned,
     /// The pinned maps had an older layout. These are new, and the content was copied.
@@ -83,12 +80,10 @@ pub enum Origin {
     },
 }
 
-/// The results of a start.
 #[derive(Clone, Debug)]
 pub struct StartReport {
     /// Number of the generation of the maps in use.
     pub generation: u32,
-    /// Origin of the content.
     pub origin: Origin,
     /// Names of the hooks, each with the result for its link.
     pub links: Vec<(&'static str, LinkState)>,
@@ -282,12 +277,10 @@ impl Datapath for KernelDatapath {
 struct OpenMaps {
     generation: u32,
     persistent: Vec<(&'static str, OwnedFd)>,
-    /// The maps of the generation.
     maps: Vec<(&'static str, OwnedFd)>,
 }
 
 impl OpenMaps {
-    /// Opens all pinned maps.
     fn open(pins: &Pins, generation: u32, has_packets: bool) -> Result<Self, OpenError> {
         let directory = pins.generation(generation);
         // Pins that a start could not rename are missing.

@@ -44,11 +44,8 @@ const POLICY_WORD: usize = offset_of!(types::service, flags) / 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ServiceWords {
     pub(crate) count: usize,
-    /// The cluster view.
     pub(crate) cluster: usize,
-    /// The local view.
     pub(crate) local: usize,
-    /// Flags and affinity.
     pub(crate) policy: usize,
     /// The hashes of the owner's name.
     pub(crate) owner: usize,
@@ -132,7 +129,6 @@ pub(crate) use outside::{
     OutsideBytes, RangeBytes, UplinkBytes, outside, parse_outside, parse_range, parse_uplink, range, ring_words, uplink,
 };
 
-/// A decoded view word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct View {
     /// Position of the list, which has at most `u16::MAX` slots.

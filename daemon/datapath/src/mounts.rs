@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// A mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mount<'a> {
     /// The mounted part of the file system: `/` for all of it; for a namespace, its name.
@@ -13,7 +12,6 @@ pub struct Mount<'a> {
 }
 
 impl Mount<'_> {
-    /// The mount point.
     pub fn point(&self) -> PathBuf {
         unescape(self.point)
     }

@@ -83,7 +83,6 @@ impl OutsideMaps {
         Some([outside.as_ref()?, ranges.as_ref()?])
     }
 
-    /// Pins the maps in a directory.
     pub(crate) fn pin(&self, directory: &Path, crash: &CrashPoint) -> io::Result<()> {
         for (name, map) in NAMES.iter().zip(&self.0) {
             if let Some(map) = map {

@@ -108,7 +108,6 @@ fn share_links(predecessor: &Predecessor, pins: &Pins) -> Result<(), OpenError> 
     Ok(())
 }
 
-/// The inputs of the start.
 pub(crate) struct Start<'p> {
     pins: &'p Pins,
     persistent: [Option<MapHandle>; PERSISTENT.len()],

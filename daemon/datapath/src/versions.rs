@@ -189,7 +189,6 @@ fn reader_of(found: u32, known: u32, pin_directory: &Path) -> Result<&'static Re
 /// The content of the pinned maps, for a command that works without the daemon.
 #[derive(Debug)]
 pub struct PinnedContent {
-    /// The content.
     pub content: Content,
     /// The number of clients in `affinity`.
     pub clients: usize,

@@ -37,7 +37,6 @@ pub struct Taken {
 }
 
 impl Taken {
-    /// The current time.
     pub fn now() -> Self {
         Self { unix_millis: unix_millis(), at: Instant::now() }
     }

@@ -134,7 +134,6 @@ pub struct InetDiagMessage {
 }
 
 impl InetDiagMessage {
-    /// The local address.
     pub fn source(&self) -> IpAddr {
         addr(self.family, self.id.source)
     }
@@ -170,7 +169,6 @@ impl InetDiagMessage {
 /// One netlink message of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// A socket.
     Socket(InetDiagMessage),
     /// The end of the dump.
     Done {

@@ -209,7 +209,6 @@ impl<T: PartialEq + Send + Sync + 'static> SavedState<T> {
         Self { file, saved: Arc::new(saved) }
     }
 
-    /// The latest contents.
     pub fn saved(&self) -> &T {
         &self.saved
     }

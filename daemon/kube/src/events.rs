@@ -14,7 +14,6 @@ use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::session::Session;
 use nodelb_core::text;
 
-/// The timeout for a response.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The maximum size of a response in bytes; it contains one Service or one Event.
@@ -30,7 +29,6 @@ pub struct Event<'a> {
     pub service: &'a ServiceName,
     /// The reason, one CamelCase word.
     pub reason: &'a str,
-    /// The message, a sentence.
     pub message: &'a str,
     /// The `metadata.name` of the Event.
     pub name: &'a str,

@@ -16,7 +16,6 @@ pub struct Check {
 }
 
 impl Check {
-    /// A check that has passed.
     pub fn passed(name: &str, detail: impl Into<String>) -> Self {
         Self { name: name.into(), passed: true, detail: detail.into() }
     }

@@ -28,7 +28,6 @@ impl Answer for StatusReport {
     }
 }
 
-/// Renders the report.
 fn text(report: &StatusReport, style: &Style) -> String {
     let mut out = String::new();
     push_head(&mut out, report, style);

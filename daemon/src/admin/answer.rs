@@ -130,7 +130,6 @@ async fn respond(
     }
 }
 
-/// A continuous answer.
 fn followed(
     route: &Route,
     shared: &Shared,
@@ -234,7 +233,6 @@ const SMALL_KIB: u32 = 64;
 pub(super) struct Caller {
     /// Whether it uses the Unix socket, which no browser can reach.
     pub(super) is_local: bool,
-    /// The slots of streams.
     pub(super) streams: Arc<Semaphore>,
     pub(super) connection: Arc<Connection>,
 }

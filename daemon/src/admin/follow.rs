@@ -231,7 +231,6 @@ impl List {
     }
 }
 
-/// A row of a stream.
 #[derive(Debug)]
 pub(super) enum AnyRow {
     Frontend(Box<FrontendRow>),
@@ -277,7 +276,6 @@ impl Mark {
         }
     }
 
-    /// The name of an event.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Added => "added",
@@ -358,7 +356,6 @@ impl ChangeStream {
         }
     }
 
-    /// Returns all rows.
     pub(super) fn list(&mut self, now: Now) -> List {
         match self {
             Self::Frontends(frontends) => List::Frontends(frontends.list(now)),

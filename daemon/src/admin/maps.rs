@@ -144,7 +144,6 @@ fn node_addresses(held: &MapState, filter: &Filter) -> Vec<NodeAddressRow> {
     shown.map(|addr| NodeAddressRow { address: addr.to_string() }).collect()
 }
 
-/// The usage of one map.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MapUsage {
     /// The name of the map, as in `bpf/maps.h`.

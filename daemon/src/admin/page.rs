@@ -22,11 +22,8 @@ mod events;
 /// A file of the page.
 #[derive(Debug)]
 struct Asset {
-    /// The path of its route.
     path: &'static str,
-    /// The value of Content-Type.
     content_type: &'static str,
-    /// The content.
     content: &'static str,
 }
 
@@ -85,7 +82,6 @@ pub(super) fn router(state: Arc<AdminState>, stop: watch::Receiver<bool>) -> Rou
     files.route(EVENTS, get(events))
 }
 
-/// The document.
 pub(super) fn document() -> Response {
     file(&DOCUMENT)
 }

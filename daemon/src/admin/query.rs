@@ -26,7 +26,6 @@ pub(super) static FORM: [&Parameter; 1] = [&OUTPUT];
 pub(super) struct Parameter {
     /// The name, which stands before the `=`.
     pub(super) name: &'static str,
-    /// The permitted values.
     pub(super) values: Values,
     /// The description for people.
     pub(super) about: &'static str,
@@ -189,10 +188,8 @@ impl fmt::Display for Parameter {
 /// The format of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Output {
-    /// Tables for people.
     #[default]
     Text,
-    /// JSON for programs.
     Json,
     /// For programs that follow changes: Server-Sent Events.
     Sse,
@@ -233,7 +230,6 @@ impl FromStr for Output {
 /// The reason why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Problem {
-    /// The status in HTTP.
     pub(super) status: StatusCode,
     /// The problem and its remedy in one line.
     pub(super) message: String,
@@ -254,7 +250,6 @@ pub(super) fn internal(path: &str, reason: &str) -> Problem {
 /// The client of the connection in question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TraceFrom {
-    /// One of these clients.
     Client(Client),
     /// The client with this address, and with this port, if it is given.
     At(Addr, Option<u16>),
@@ -285,7 +280,6 @@ impl FromStr for TraceFrom {
     }
 }
 
-/// A checked request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Query {
     /// The rows that are requested.
@@ -294,7 +288,6 @@ pub(super) struct Query {
     pub(super) output: Option<Output>,
     /// The address that the client connects to.
     pub(super) to: Option<L4Addr>,
-    /// The client.
     pub(super) from: Option<TraceFrom>,
     /// Whether the answer continues with changes.
     pub(super) watch: bool,

@@ -33,9 +33,7 @@ pub(super) enum Content {
     Own(&'static str, String),
 }
 
-/// One route.
 pub(super) struct Route {
-    /// The path.
     pub(super) path: &'static str,
     /// The parameters in addition to those that format tables.
     pub(super) parameters: &'static [&'static Parameter],
@@ -43,16 +41,13 @@ pub(super) struct Route {
     pub(super) shows: &'static str,
     /// The format of the answer.
     pub(super) form: Form,
-    /// The cost of the answer.
     pub(super) cost: Cost,
-    /// Produces the answer.
     pub(super) answer: fn(&AdminState, &Query, Now) -> Answer,
 }
 
 /// The cost of an answer. All but the cheapest are produced outside the runtime's workers, few at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cost {
-    /// Negligible.
     Nothing,
     /// Small, whatever the number of objects.
     Little,

@@ -6,7 +6,6 @@ use nodelb_report::status_report::{ApiserverSummary, ChangeSummary, MAX_CHANGES,
 use super::observed::apiserver;
 use super::state::{AdminState, Now};
 
-/// Returns the summary.
 pub(super) fn status(state: &AdminState, now: Now) -> StatusReport {
     let (snapshot, apiservers) = (state.snapshot(), state.apiservers());
     let summary = apiservers.pool.is_some().then(|| apiserver(&apiservers, now));

@@ -51,7 +51,6 @@ pub(super) struct Board {
     unreported: BTreeSet<ServiceName>,
 }
 
-/// Identifies a slice.
 type SliceKey = (Source, SliceName);
 
 /// The description of a service by one source.

@@ -38,7 +38,6 @@ pub struct Sources {
 
 /// The Kubernetes source, as the checker reads it.
 pub struct KubernetesChanges {
-    /// Its changes.
     pub received: mpsc::Receiver<Vec<Change>>,
     /// The addresses that its services must not make this host connect to.
     pub guard: Guard,
@@ -64,15 +63,12 @@ impl Sources {
 
 /// The checker's connections and settings.
 struct Checker {
-    /// Changes from the sources.
     sources: Sources,
     /// To the owner task, with snapshots that contain the node's addresses.
     owner: OwnerHandle,
-    /// Reports for metrics.
     reports: watch::Sender<Arc<CheckReport>>,
     /// Registers a socket as nodelb's own.
     register: Register,
-    /// The state directory.
     directory: PathBuf,
     /// Seed of the jitter, which keeps the hosts of a network from asking at the same times.
     seed: u64,
@@ -191,7 +187,6 @@ struct Open {
     due: Due,
     /// The time at which it was made.
     asked: Moment,
-    /// The interval of the check.
     interval: Duration,
     /// The address that was asked.
     addr: Addr,

@@ -109,10 +109,8 @@ pub struct CheckReport {
     pub late_millis: u64,
 }
 
-/// The outcome of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Outcome {
-    /// A good answer.
     Passed,
     /// The connection was refused, or it was reset before an answer arrived.
     Refused,
@@ -129,7 +127,6 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// All outcomes.
     pub const ALL: [Self; 7] =
         [Self::Passed, Self::Refused, Self::Timeout, Self::Unreachable, Self::Status, Self::Protocol, Self::Unasked];
 }

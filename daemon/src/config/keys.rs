@@ -24,7 +24,6 @@ pub(super) struct Key {
     pub(super) name: String,
     /// Lines, each with its leading space.
     pub(super) comment: &'static [&'static str],
-    /// In TOML.
     pub(super) value: String,
     pub(super) needs_restart: bool,
 }

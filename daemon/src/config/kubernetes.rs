@@ -13,7 +13,6 @@ use serde::{Deserialize, Deserializer};
 use super::values::{Check, Setting};
 use crate::document;
 
-/// An apiserver, as a table.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct ServerTable {

@@ -17,7 +17,6 @@ use super::values::{PortRange, Setting, between, port_range};
 pub enum PacketMode {
     /// While no other service proxy is present.
     Auto,
-    /// Always.
     On,
     /// Existing connections only.
     Drain,
@@ -31,7 +30,6 @@ pub enum PacketMode {
 pub enum Snat {
     /// Those to backends on other nodes.
     Remote,
-    /// All.
     Always,
 }
 
@@ -41,7 +39,6 @@ pub enum Snat {
 pub enum Choice {
     /// By consistent hashing of the client's address and port.
     Consistent,
-    /// At random.
     Random,
 }
 
@@ -116,7 +113,6 @@ pub(super) fn device_name(text: &str) -> Result<DeviceName, String> {
 pub enum SnatPorts {
     /// The largest range that the node does not use otherwise.
     Auto,
-    /// This range.
     Range(PortRange),
 }
 

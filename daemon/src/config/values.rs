@@ -31,9 +31,7 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Disconnect {
-    /// None.
     None,
-    /// UDP sockets.
     Udp,
     /// UDP and TCP sockets.
     All,
@@ -42,9 +40,7 @@ pub enum Disconnect {
 /// An inclusive range of ports, written `30000-32767`. The first port is not above the last, and neither is 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortRange {
-    /// Lowest port.
     pub first: u16,
-    /// Highest port.
     pub last: u16,
 }
 

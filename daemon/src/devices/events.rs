@@ -63,7 +63,6 @@ impl Wanted {
     }
 }
 
-/// The readers.
 #[derive(Clone)]
 pub struct PacketWatchers(Arc<Shared>);
 
@@ -94,7 +93,6 @@ impl Readers {
 }
 
 impl PacketWatchers {
-    /// Readers of these events.
     pub fn new(reader: impl EventReader + 'static) -> Self {
         Self(Arc::new(Shared { reader: Box::new(reader), readers: Mutex::default() }))
     }

@@ -37,7 +37,6 @@ pub(super) fn start(
     reports
 }
 
-/// The report with this mode.
 fn report(failure: &PacketFailure, mode: PacketMode) -> DevicesReport {
     let activity = if failure.is_earlier_active { Activity::On } else { Activity::Off };
     let text = text(failure, mode);

@@ -24,7 +24,6 @@ impl Activity {
     /// The names, for `/devices`.
     pub const NAMES: [&'static str; 3] = ["on", "draining", "off"];
 
-    /// The name.
     pub fn name(self) -> &'static str {
         let [on, draining, off] = Self::NAMES;
         match self {
@@ -38,9 +37,7 @@ impl Activity {
 /// The activity with its reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// What is done.
     pub activity: Activity,
-    /// Why.
     pub reason: String,
 }
 

@@ -23,12 +23,7 @@ pub enum ServiceProxy {
     /// Virtual servers of IPVS.
     Ipvs,
     /// A program at a device that translates services.
-    Program {
-        /// Name of the program.
-        name: String,
-        /// Name of the device.
-        device: String,
-    },
+    Program { name: String, device: String },
 }
 
 impl fmt::Display for ServiceProxy {

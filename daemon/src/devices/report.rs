@@ -75,7 +75,6 @@ impl DevicesReport {
     }
 }
 
-/// A device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceReport {
     /// What is known about it.
@@ -91,7 +90,6 @@ pub struct DeviceReport {
 /// The state of a device's programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookState {
-    /// The programs are attached.
     Attached,
     /// The device needs no programs, or none are attached to any device.
     NotNeeded,
@@ -107,7 +105,6 @@ impl HookState {
     /// The names, in the order of [`Self::ALL`].
     pub const NAMES: [&'static str; 3] = [Self::ALL[0].1, Self::ALL[1].1, Self::ALL[2].1];
 
-    /// The name.
     pub fn name(self) -> &'static str {
         let [attached, unused, failed] = Self::NAMES;
         match self {
@@ -119,7 +116,6 @@ impl HookState {
 }
 
 impl DeviceReport {
-    /// The state of its programs.
     pub fn state(&self) -> HookState {
         match &self.error {
             Some(_) => HookState::Failed,

@@ -42,7 +42,6 @@ const SHORTEST: u32 = 3600;
 /// Deletes what is due with these timeouts, and passes each deleted connection on.
 pub type RunSweep = Box<dyn FnMut(&SweepTimeouts, &mut dyn FnMut(Swept)) -> io::Result<()> + Send>;
 
-/// Counts the connections.
 pub type CountConnections = Arc<dyn Fn() -> io::Result<ConnectionCount> + Send + Sync>;
 
 /// What the sweeps have done since the start.
@@ -97,7 +96,6 @@ struct Task {
     report: SweepReport,
     /// Whether there were no connections when they were counted last, and none can have begun since then.
     is_empty: bool,
-    /// Number of sweeps.
     sweeps: u64,
     /// The time of the last warning.
     warned: Option<Instant>,

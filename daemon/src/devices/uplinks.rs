@@ -42,7 +42,6 @@ const DEPTH: usize = 10;
 pub struct Device {
     /// Index of the device.
     pub ifindex: u32,
-    /// Name of the device.
     pub name: Arc<str>,
     /// The kernel's name of its type, such as `vlan`; `physical` for hardware.
     pub kind: String,
@@ -72,16 +71,13 @@ pub enum Role {
     Uplink,
     /// It leads to a pod with its own kernel.
     Pod,
-    /// Nothing.
     Unused(Reason),
 }
 
 /// Why no program is attached to a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It is down.
     Down,
-    /// It is the loopback device.
     Loopback,
     /// It is a port of this device, which receives its packets.
     Port(String),

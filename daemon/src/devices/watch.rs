@@ -64,9 +64,7 @@ pub(crate) struct Connections {
     pub(crate) snapshot: watch::Receiver<Arc<Snapshot>>,
     /// Whether clients outside the node can connect to an address.
     pub(crate) is_served: watch::Receiver<bool>,
-    /// To the owner.
     pub(crate) changes: mpsc::Sender<Vec<Change>>,
-    /// Attaches programs.
     pub(crate) attach: Box<dyn Attach>,
     /// Writes the settings of the programs.
     pub(crate) settings: WriteSettings,
@@ -76,7 +74,6 @@ pub(crate) struct Connections {
     pub(crate) rules: ReadRules,
     /// The other service proxies that were found before the capabilities were dropped.
     pub(crate) findings: Findings,
-    /// Counts the connections.
     pub(crate) count: CountConnections,
 }
 

@@ -32,7 +32,6 @@ pub(super) enum Answer {
 /// The time in seconds for which an answer is valid.
 pub(super) type Ttl = u32;
 
-/// Records of one type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Records {
@@ -90,7 +89,6 @@ pub(super) struct Target {
     pub(super) priority: u16,
     /// The share of connections among the targets of one priority.
     pub(super) weight: u16,
-    /// The port.
     pub(super) port: u16,
     /// The host.
     pub(super) name: DnsName,

@@ -13,12 +13,9 @@ use super::slices::{IsFrontend, Resolved, origin, resolve};
 use crate::files::merge::Names as Wanted;
 use crate::files::named::{Named, RecordType};
 
-/// A backend in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct UsedBackend {
-    /// The address.
     pub(super) addr: Addr,
-    /// The port.
     pub(super) port: u16,
     /// The share of connections; of use for SRV records only.
     pub(super) weight: u16,
@@ -52,7 +49,6 @@ pub(super) struct InUse {
 /// Whether the owner task has the slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reported {
-    /// It has.
     Before,
     /// It has not, and waits for it.
     NotYet,

@@ -47,7 +47,6 @@ impl Bounds {
 /// The last records of a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Known {
-    /// The records.
     pub(super) records: Records,
     /// The server that they come from.
     pub(super) server: Arc<str>,
@@ -58,7 +57,6 @@ pub(super) struct Known {
 /// Questions to choose from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Which {
-    /// All questions.
     All,
     /// Those of which the last query did not fail.
     NotFailed,
@@ -67,7 +65,6 @@ pub(super) enum Which {
 /// What a server, or all servers together, said to a question.
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
-    /// This server has answered.
     Answered(Arc<str>, Answer),
     /// No server has; the text names each with its reason.
     Failed(Arc<str>),
@@ -284,7 +281,6 @@ impl Names {
         self.dirty.extend(self.wanted.keys().cloned());
     }
 
-    /// The names that are asked for.
     pub(super) fn asking(&self) -> Asking<'_> {
         let services_of = |name: &DnsName| self.services_of(name);
         Asking { names: self.count_names(MAX_SILENT), services: self.services, services_of: Box::new(services_of) }

@@ -16,7 +16,6 @@ use crate::files::named::Question;
 /// The maximum number of problems in the row of `/sources`; `/dns` has the others.
 const SHOWN: usize = 5;
 
-/// The report of the resolver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DnsReport {
     /// The questions, sorted.
@@ -30,7 +29,6 @@ pub struct DnsReport {
 /// The state of a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NameReport {
-    /// What is asked.
     pub question: Question,
     /// Whether the records are current.
     pub state: NameState,
@@ -53,7 +51,6 @@ pub struct NameReport {
 /// Whether the records of a question are current.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NameState {
-    /// They are.
     Ok,
     /// The last known ones are in use.
     Held,
@@ -64,9 +61,7 @@ pub enum NameState {
 }
 
 impl NameState {
-    /// Every state.
     pub const ALL: [Self; 4] = [Self::Ok, Self::Held, Self::Empty, Self::Pending];
-    /// The names in output.
     pub const NAMES: [&'static str; 4] = ["Ok", "Held", "Empty", "Pending"];
 
     fn of(entry: &Entry) -> Self {
@@ -88,11 +83,9 @@ impl std::fmt::Display for NameState {
 /// The result of a query to one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum QueryResult {
-    /// Records of the type.
     Records,
     /// No records of the type.
     Empty,
-    /// NXDOMAIN.
     NoSuchName,
     /// An error code, such as SERVFAIL, or no connection.
     Failed,
@@ -101,7 +94,6 @@ pub enum QueryResult {
 }
 
 impl QueryResult {
-    /// Every result.
     pub const ALL: [Self; 5] = [Self::Records, Self::Empty, Self::NoSuchName, Self::Failed, Self::Timeout];
 
     pub(super) fn of_answer(answer: &Answer) -> Self {

@@ -92,7 +92,6 @@ pub(super) struct Resolver {
     pub(super) servers: Vec<DnsServer>,
     pub(super) resolv_conf: PathBuf,
     pub(super) bounds: Bounds,
-    /// The state directory.
     pub(super) directory: PathBuf,
     pub(super) timeouts: DnsTimeouts,
 }

@@ -16,7 +16,6 @@ pub(super) const MAX_BACKENDS: usize = 4_096;
 /// The result for a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Resolved {
-    /// The backends, each once.
     pub(super) backends: Vec<Backend>,
     /// Why they are not current, or why there are none.
     pub(super) problem: Option<Arc<str>>,

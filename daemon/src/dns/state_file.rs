@@ -33,7 +33,6 @@ const MAX_SERVER: usize = 64;
 /// The last records by question.
 pub(super) type Answers = BTreeMap<Question, Known>;
 
-/// What is stored.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Saved {
     pub(super) answers: Answers,

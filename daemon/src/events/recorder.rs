@@ -125,7 +125,6 @@ impl Problems {
     }
 }
 
-/// An Event that is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Due {
     pub(super) service: ServiceName,

@@ -80,7 +80,6 @@ fn is_inline(slice: &Slice) -> bool {
 }
 
 impl Merged {
-    /// The backends that have names.
     #[cfg(test)]
     pub(crate) fn names(&self) -> Arc<Names> {
         Arc::clone(&self.named)

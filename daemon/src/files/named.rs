@@ -96,7 +96,6 @@ impl RecordType {
         }
     }
 
-    /// The name in output.
     pub const fn name(self) -> &'static str {
         match self {
             Self::A => "A",
@@ -115,9 +114,7 @@ impl fmt::Display for RecordType {
 /// A question to a DNS server.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Question {
-    /// The name.
     pub name: DnsName,
-    /// The type of the records.
     pub record: RecordType,
 }
 
@@ -130,11 +127,8 @@ impl fmt::Display for Question {
 /// Backends of a service port that have a DNS name. The answers to its question become one slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// The name of the slice.
     pub slice: SliceName,
-    /// The service.
     pub service: ServiceName,
-    /// What to ask.
     pub question: Question,
     /// The name of the service port.
     pub port: Arc<str>,

@@ -195,7 +195,6 @@ pub(super) struct KnownFile {
     stamp: Option<Stamp>,
     /// The last valid content.
     pub(super) content: Option<Arc<FileContent>>,
-    /// The current problems.
     pub(super) problems: Vec<Problem>,
     /// Whether a process was writing it at the last scan.
     pub(super) is_unsettled: bool,

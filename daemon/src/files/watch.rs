@@ -172,7 +172,6 @@ impl Follower {
     }
 }
 
-/// The place of an event.
 enum Place {
     Inside,
     /// The directory's name in its parent.

@@ -34,7 +34,6 @@ impl fmt::Debug for Verbatim {
 }
 
 impl Owned {
-    /// A copy of the event.
     pub(super) fn new(event: &Event<'_>) -> Self {
         let mut copy = Self { metadata: event.metadata(), values: Vec::new(), bytes: 0 };
         event.record(&mut copy);

@@ -17,7 +17,6 @@ const SHOWN: usize = 8;
 /// The kernel's lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Machine {
-    /// Interfaces by index.
     pub(crate) interfaces: BTreeMap<u32, Interface>,
     /// Addresses in the kernel's order.
     pub(crate) addresses: Vec<Address>,
@@ -47,10 +46,8 @@ pub(crate) struct Interface {
     pub(crate) is_strict: bool,
 }
 
-/// An address of an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
-    /// Index of the interface.
     pub(crate) interface: u32,
     pub(crate) addr: Addr,
     /// Whether the scope is global: valid beyond this link.
@@ -64,7 +61,6 @@ pub(crate) struct Address {
     pub(crate) is_secondary: bool,
 }
 
-/// The addresses of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Addresses {
     /// All addresses, including loopback. Link-local addresses only of IPv4: those of IPv6 mean nothing without an

@@ -52,7 +52,6 @@ pub enum CanaryError {
          nodelb"
     )]
     NotInEffect {
-        /// The family that was tested.
         family: Family,
         /// The address of the canary frontend.
         frontend: L4Addr,
@@ -69,7 +68,6 @@ pub enum CanaryError {
         if *is_shared { "together with those of this one" } else { "in place of those of this one" }
     )]
     AnotherAnswers {
-        /// The family that was tested.
         family: Family,
         /// Whether this daemon's program is in effect as well.
         is_shared: bool,

@@ -40,15 +40,12 @@ pub struct DriftReport {
     pub repaired: BTreeMap<&'static str, u64>,
 }
 
-/// Publishes the results.
 pub type Reports = watch::Sender<Arc<DriftReport>>;
 
-/// Counts repairs.
 pub fn count(reports: &Reports, kind: &'static str, number: u64) {
     reports.send_modify(|report| *Arc::make_mut(report).repaired.entry(kind).or_default() += number);
 }
 
-/// Counts the repairs of a round.
 pub(crate) fn count_round(reports: &Reports, repaired: &[Drift]) {
     repaired.iter().for_each(|drift| count(reports, drift.kind.label(), 1));
 }
@@ -66,14 +63,12 @@ pub(crate) fn log_repairs(repaired: &[Drift]) {
     );
 }
 
-/// Detects drift.
 pub(super) struct Checker {
     pub(super) datapath: Arc<dyn DatapathReader>,
     /// The owner's snapshots.
     pub(super) snapshot: watch::Receiver<Arc<Snapshot>>,
     /// To the owner: entries of the maps that another program seems to have changed.
     pub(super) suspects: mpsc::Sender<Vec<EntryKey>>,
-    /// The results.
     pub(super) reports: Reports,
     /// Requests an immediate check.
     pub(super) asked: Arc<Notify>,

@@ -81,7 +81,6 @@ pub type ReadFlows = Arc<dyn Fn(Protocol, &mut dyn FnMut(Flow)) -> io::Result<()
 pub struct Handles {
     /// Reads the current connections.
     pub flows: ReadFlows,
-    /// Ends sockets.
     pub reaper: Reaper,
     /// The cgroup with the sockets that may be ended because of the address they connected to; `None` for all sockets.
     pub cgroup: Option<PathBuf>,

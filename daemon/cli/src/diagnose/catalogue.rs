@@ -31,7 +31,6 @@ struct Catalogue {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct FindingEntry {
-    /// The kind.
     pub kind: FindingKind,
     /// The severity, unless the facts say otherwise.
     pub severity: Severity,
@@ -106,9 +105,7 @@ pub(super) fn finding(kind: FindingKind) -> &'static FindingEntry {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PacketProblem {
-    /// The severity for the service.
     pub severity: Severity,
-    /// The problem in one sentence.
     pub problem: String,
     /// What can be done about it.
     pub remedy: String,
@@ -124,9 +121,7 @@ pub struct Entry {
     pub kind: String,
     /// The component that reports it.
     pub source: String,
-    /// The severity for the service.
     pub severity: Severity,
-    /// The meaning of the reason.
     pub meaning: String,
     /// The names of the causes that words in the message point to.
     #[serde(default)]
@@ -142,9 +137,7 @@ pub struct Entry {
 pub struct Cause {
     /// The word, in any case.
     pub word: String,
-    /// The meaning of the word.
     pub means: String,
-    /// The remedy.
     pub remedy: String,
 }
 

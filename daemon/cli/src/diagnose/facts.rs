@@ -18,18 +18,14 @@ use nodelb_report::problems::Problem;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// All facts.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The service to diagnose.
     pub service: ServiceName,
     /// The current time in seconds since 1970.
     pub now: u64,
     /// The name of this node. Policies and hints are compared with it.
     pub node: String,
-    /// The daemon on this node.
     pub daemon: Probe<Daemon>,
-    /// An apiserver.
     pub cluster: Probe<Cluster>,
     /// Connections made from here; empty if the command was to make none.
     pub connect_tests: Vec<ConnectTest>,
@@ -57,7 +53,6 @@ pub struct KernelSettings {
 /// The answer of a witness, or why there is none.
 #[derive(Clone, Debug)]
 pub enum Probe<T> {
-    /// The witness answered.
     Ok(T),
     /// The witness should have answered and did not, for this reason.
     Failed(String),
@@ -75,7 +70,6 @@ impl<T> Probe<T> {
     }
 }
 
-/// One answer of an apiserver.
 pub type Answer<T> = Result<T, Denial>;
 
 /// An answer that the apiserver did not give.
@@ -83,7 +77,6 @@ pub type Answer<T> = Result<T, Denial>;
 pub struct Denial {
     /// The request in the terms of RBAC, such as `list pods`.
     pub question: &'static str,
-    /// The reason.
     pub why: String,
     /// Whether a permission is missing.
     pub is_forbidden: bool,
@@ -100,7 +93,6 @@ pub struct Cluster {
     pub is_balanced: bool,
     /// Addresses that did not answer, each with the reason.
     pub failed: Vec<String>,
-    /// The Service.
     pub service: Answer<Option<Service>>,
     /// Other Services of the namespace, if this Service does not exist.
     pub names: Vec<String>,
@@ -241,7 +233,6 @@ pub struct Maps {
 pub struct Packets {
     /// Whether packets are translated: `on`, `draining` or `off`.
     pub translation: String,
-    /// Why.
     pub reason: String,
     /// Rows of `/devices`.
     pub devices: Vec<DeviceRow>,
@@ -259,7 +250,6 @@ pub struct Packets {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct DeviceRow {
-    /// The name.
     pub device: String,
     /// `uplink`, `pod` or `none`.
     pub role: String,
@@ -281,7 +271,6 @@ pub struct DropRow {
     pub reason: String,
     /// `dropped`, `rst`, `icmp` or `passed`.
     pub verdict: String,
-    /// Number of packets.
     pub packets: u64,
     /// Seconds since the last one.
     pub last: u64,
@@ -291,9 +280,7 @@ pub struct DropRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ConnectionRow {
-    /// The client.
     pub client: String,
-    /// The backend.
     pub backend: String,
     /// `stack` or `redirect`.
     pub path: String,
@@ -307,7 +294,6 @@ pub struct ConnectionRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct LimitRow {
-    /// The map.
     pub map: String,
     /// Number of entries in use.
     pub used: Option<u64>,
@@ -329,7 +315,6 @@ pub struct SourceRow {
     pub state: String,
     /// The age of the state in seconds.
     pub since: f64,
-    /// The problems of the source.
     pub problems: Vec<String>,
 }
 
@@ -337,7 +322,6 @@ pub struct SourceRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct ApiserverRow {
-    /// The address.
     pub address: String,
     /// The state, such as `Healthy`.
     pub state: String,
@@ -347,7 +331,6 @@ pub struct ApiserverRow {
     pub error: Option<String>,
 }
 
-/// The session in use.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct SessionRow {
@@ -366,11 +349,9 @@ pub struct ConnectTest {
     pub to: String,
     /// Whether the address is that of a backend, not of a frontend.
     pub is_backend: bool,
-    /// The outcome.
     pub outcome: Outcome,
 }
 
-/// The outcome of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The connection was accepted after this time.

@@ -24,7 +24,6 @@ use crate::endpoints::Endpoints;
 /// Time limit of the resolver.
 const RESOLVE: Duration = Duration::from_secs(2);
 
-/// Asks all witnesses.
 pub(super) async fn facts(options: &DiagnoseOptions, endpoints: &Endpoints, now: Time) -> Facts {
     let service = options.service.clone();
     let (daemon, hints) = endpoints.ask_daemon(&service, now).await;

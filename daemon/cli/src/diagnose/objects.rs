@@ -19,7 +19,6 @@ pub(super) fn list<T>(field: &Option<Vec<T>>) -> &[T] {
     field.as_deref().unwrap_or_default()
 }
 
-/// Returns a time.
 pub(super) fn seconds(time: &Option<Time>) -> Option<u64> {
     time.as_ref().and_then(|time| since_1970(time.0))
 }
@@ -44,7 +43,6 @@ pub(super) fn selector(service: &Service) -> Option<&BTreeMap<String, String>> {
     spec(service).selector.as_ref().filter(|selector| !selector.is_empty())
 }
 
-/// Whether a Service is one for proxies.
 pub(super) fn is_for_proxies(service: &Service) -> bool {
     text(&spec(service).type_) != "ExternalName" && !matches!(text(&spec(service).cluster_ip), "" | "None")
 }

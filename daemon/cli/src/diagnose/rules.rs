@@ -52,7 +52,6 @@ struct Context<'f> {
     facts: &'f Facts,
     daemon: Option<&'f Daemon>,
     cluster: Option<&'f Cluster>,
-    /// The Service in Kubernetes.
     service: Option<&'f Service>,
     /// The slices of the service, if they could be listed.
     slices: Option<&'f [EndpointSlice]>,

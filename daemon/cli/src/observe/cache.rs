@@ -10,7 +10,6 @@ use super::line::Event;
 /// Maximum number of objects that are kept. Every version of an object beyond that looks like the first.
 pub(super) const MAX_OBJECTS: usize = 50_000;
 
-/// Namespace and name.
 type Key = (String, String);
 
 #[derive(Debug)]
@@ -51,7 +50,6 @@ impl Cache {
         Vec::new()
     }
 
-    /// Whether a list is complete.
     pub(super) fn was_listed(&self) -> bool {
         self.was_listed
     }

@@ -3,7 +3,6 @@
 
 use std::io::{self, Write};
 
-/// Types of blocks.
 const SECTION_HEADER: u32 = 0x0a0d_0d0a;
 const INTERFACE_DESCRIPTION: u32 = 1;
 const ENHANCED_PACKET: u32 = 6;
@@ -20,9 +19,7 @@ const END_OF_OPTIONS: u16 = 0;
 const COMMENT: u16 = 1;
 const INTERFACE_NAME: u16 = 2;
 
-/// A packet at a device.
 pub(super) struct Packet<'a> {
-    /// Name of the device.
     pub(super) device: &'a str,
     /// Whether the bytes begin with an Ethernet header, and not with an IP header.
     pub(super) has_ethernet: bool,
@@ -36,7 +33,6 @@ pub(super) struct Packet<'a> {
     pub(super) comment: &'a str,
 }
 
-/// Writes a file.
 pub(super) struct PcapWriter<W> {
     out: W,
     /// The devices so far, in the order of their numbers, with the kind of link.
@@ -44,7 +40,6 @@ pub(super) struct PcapWriter<W> {
 }
 
 impl<W: Write> PcapWriter<W> {
-    /// Begins a file.
     pub(super) fn new(mut out: W) -> io::Result<Self> {
         let mut body = BYTE_ORDER.to_ne_bytes().to_vec();
         body.extend(1_u16.to_ne_bytes());
@@ -55,7 +50,6 @@ impl<W: Write> PcapWriter<W> {
         Ok(Self { out, interfaces: Vec::new() })
     }
 
-    /// Adds a packet.
     pub(super) fn packet(&mut self, packet: &Packet<'_>) -> io::Result<()> {
         let interface = self.interface(packet.device, packet.has_ethernet)?;
         let captured = u32::try_from(packet.bytes.len()).map_err(io::Error::other)?;

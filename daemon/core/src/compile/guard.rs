@@ -61,7 +61,6 @@ pub enum Refusal {
          {key} and restart nodelb"
     )]
     OwnPort {
-        /// The port number.
         port: u16,
         /// The configuration key that sets the port.
         key: &'static str,
@@ -88,7 +87,6 @@ pub enum Refusal {
     /// A client of this address is looking for an apiserver, and without translation the address may still lead to one.
     #[error("no backend is known, and this is an apiserver's address: passes through untranslated until one is")]
     NoBackendKnown,
-    /// No service id is free.
     #[error("map services is full ({0} entries): raise datapath.max-services and restart nodelb")]
     NoServiceId(u32),
 }

@@ -9,11 +9,8 @@ use crate::state::entries::View;
 /// A compiled service port of one family.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortPlan {
-    /// The service port.
     pub key: PortKey,
-    /// The cluster view.
     pub cluster: View,
-    /// The local view.
     pub local: View,
     /// See [`super::select::Selection::has_backends`].
     pub has_backends: bool,
@@ -43,7 +40,6 @@ impl PortPlan {
 pub struct FrontendPlan {
     /// The address that clients connect to.
     pub address: L4Addr,
-    /// The kind of the address.
     pub kind: FrontendKind,
     /// See [`super::select::is_inside_local`].
     pub inside_local: bool,

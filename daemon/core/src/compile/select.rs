@@ -17,7 +17,6 @@ use crate::model::service::{Backend, BackendState, FrontendKind, Hints, Service,
 /// A backend of one service port, and the slice that contains it.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
-    /// The backend.
     pub backend: &'a Backend,
     /// The slice that contains the backend; if several do, the one that takes precedence.
     pub slice: &'a Arc<Slice>,

@@ -13,7 +13,6 @@ use crate::model::service::PortKey;
 /// A claim that has to wait since this round, or that waits for a different owner than before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressConflict {
-    /// The claimed address.
     pub address: L4Addr,
     /// The service port that has to wait.
     pub claimant: Arc<PortKey>,
@@ -28,7 +27,6 @@ pub struct AddressConflict {
 /// A claim that waited and owns its address since this round.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Takeover {
-    /// The claimed address.
     pub address: L4Addr,
     /// The service port that owns the address now.
     pub owner: Arc<PortKey>,

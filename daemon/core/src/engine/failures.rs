@@ -27,7 +27,6 @@ pub(super) struct Failures {
     retry: Option<Retry>,
 }
 
-/// The next attempt.
 #[derive(Clone, Copy, Debug)]
 struct Retry {
     at: Moment,

@@ -111,7 +111,6 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Adds an address.
     pub fn push(&mut self, address: L4Addr) {
         if self.shown.len() < MAX_SHOWN {
             self.shown.push(address);
@@ -140,7 +139,6 @@ pub struct Event {
     /// The service port; `None` if the event is not about a service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port: Option<Arc<PortKey>>,
-    /// The source that reported it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
     /// The kind of the event.
@@ -169,7 +167,6 @@ pub struct Event {
     /// Whether the maps contain the change.
     #[serde(default)]
     pub kernel: Kernel,
-    /// Further information.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<Arc<str>>,
 }
@@ -259,7 +256,6 @@ pub struct Record {
     /// Whether an earlier run of nodelb wrote the record.
     #[serde(skip)]
     pub is_from_before: bool,
-    /// The event.
     pub event: Event,
 }
 

@@ -96,7 +96,6 @@ impl Addr {
         (u128::from_be_bytes(self.0) >> 32 == 0xffff).then(|| Ipv4Addr::new(a, b, c, d))
     }
 
-    /// The address family.
     pub fn family(self) -> Family {
         if self.v4().is_some() { Family::Ipv4 } else { Family::Ipv6 }
     }
@@ -202,7 +201,6 @@ impl Protocol {
         self as u8
     }
 
-    /// The name in texts.
     const fn name(self) -> &'static str {
         match self {
             Self::Tcp => "TCP",
@@ -246,11 +244,9 @@ impl fmt::Display for Protocol {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(try_from = "String")]
 pub struct L4Addr {
-    /// The IP address.
     pub addr: Addr,
     /// The port in host byte order. A source never reports port 0.
     pub port: u16,
-    /// The transport protocol.
     pub protocol: Protocol,
 }
 

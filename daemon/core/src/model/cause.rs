@@ -112,7 +112,6 @@ impl DirtyReason {
         self.deleted_by.is_some()
     }
 
-    /// Adds a change.
     pub(crate) fn add(&mut self, trigger: Trigger) {
         if !trigger.outranks(&self.trigger) {
             return;

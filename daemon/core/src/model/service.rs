@@ -144,14 +144,11 @@ impl From<&ServiceName> for String {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Source {
-    /// The services directory.
     Files,
-    /// An apiserver.
     Kubernetes,
 }
 
 impl Source {
-    /// Every source.
     pub const ALL: [Self; 2] = [Self::Files, Self::Kubernetes];
 }
 
@@ -188,7 +185,6 @@ pub struct Origin {
 /// A service as one source describes it. Its backends are reported separately, in [`Slice`]s.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
-    /// The full name.
     pub name: ServiceName,
     /// The source that describes the service.
     pub source: Source,
@@ -268,7 +264,6 @@ pub struct FrontendSpec {
     pub addr: Addr,
     /// The port in host byte order.
     pub port: u16,
-    /// The kind of address.
     pub kind: FrontendKind,
 }
 
@@ -295,7 +290,6 @@ impl FrontendKind {
 
     /// Every kind, in the order of [`Self::NAMES`].
     pub const ALL: [Self; 5] = [Self::ClusterIP, Self::NodePort, Self::ExternalIP, Self::LoadBalancer, Self::Static];
-    /// The names in output.
     pub const NAMES: [&'static str; 5] = ["ClusterIP", "NodePort", "ExternalIP", "LoadBalancer", "Static"];
 }
 
@@ -317,7 +311,6 @@ impl FromStr for FrontendKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TrafficPolicy {
-    /// Any backend.
     #[default]
     Cluster,
     /// Only backends on this node.
@@ -350,7 +343,6 @@ impl fmt::Display for SliceName {
 /// are the union of its slices.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Slice {
-    /// The name of the slice.
     pub name: SliceName,
     /// The full name of the service to which the backends belong. Nothing else determines the service.
     pub service: ServiceName,
@@ -358,7 +350,6 @@ pub struct Slice {
     pub source: Source,
     /// The object that contains the backends.
     pub origin: Origin,
-    /// The backends by port.
     pub ports: Vec<SlicePort>,
     /// Why the source cannot tell the current backends, such as `192.0.2.53:53 answers SERVFAIL`. The backends are then
     /// the last known ones. A port without backends means that none are known: those that the maps had at the start stay
@@ -381,7 +372,6 @@ pub struct SlicePort {
 /// A backend as a source describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backend {
-    /// The IP address.
     pub addr: Addr,
     /// The port in host byte order.
     pub port: u16,
@@ -391,7 +381,6 @@ pub struct Backend {
     pub weight: u16,
     /// The node of the backend; `None` if unknown, which counts as another node.
     pub node: Option<Arc<str>>,
-    /// The zone of the backend.
     pub zone: Option<Arc<str>>,
     /// The topology hints (KEP-2433, KEP-3015); `None` without hints.
     pub hints: Option<Arc<Hints>>,
@@ -433,7 +422,6 @@ impl BackendState {
     /// The names in output, in the order of the variants.
     pub const NAMES: [&'static str; 5] = ["Active", "Terminating", "Quarantined", "Maintenance", "NotReady"];
 
-    /// Every state.
     pub const ALL: [Self; 5] = [Self::Active, Self::Terminating, Self::Quarantined, Self::Maintenance, Self::NotReady];
 }
 

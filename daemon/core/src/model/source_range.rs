@@ -20,9 +20,7 @@ pub struct SourceRange {
 }
 
 impl SourceRange {
-    /// The smallest range.
     pub(crate) const FIRST: Self = Self { addr: Addr::from_octets([0; 16]), prefix: 0 };
-    /// The largest range.
     pub(crate) const LAST: Self = Self { addr: Addr::from_octets([0xff; 16]), prefix: u8::MAX };
 
     /// The range with this prefix length, at most 128, that contains the address.

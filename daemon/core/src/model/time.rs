@@ -31,7 +31,6 @@ impl Time {
 pub struct Clocks {
     /// The monotonic clock of the daemon.
     pub moment: Moment,
-    /// The time of day.
     pub time: Time,
 }
 

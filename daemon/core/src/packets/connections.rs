@@ -35,9 +35,7 @@ const FRAGMENT_SECONDS: u16 = 30;
 pub struct Connection {
     /// The addresses and ports that are written into the packet.
     pub to: Tuple,
-    /// The service.
     pub service: ServiceId,
-    /// The backend.
     pub backend: BackendId,
     /// Position of the backend in the view when it was last looked for.
     pub offset: u32,
@@ -47,7 +45,6 @@ pub struct Connection {
     pub last_used: u32,
     /// The same clock, when the connection began.
     pub created: u32,
-    /// The flags.
     pub flags: Flags,
     /// TCP, in a handshake: the number that acknowledges the SYN of the entry's side; then what that side has acknowledged
     /// last. 0 if the programs have not seen it.
@@ -106,7 +103,6 @@ impl Connection {
 pub struct Affinity {
     /// Nanoseconds of the monotonic clock.
     pub last_used_ns: u64,
-    /// The backend.
     pub backend: BackendId,
     /// Its last known position in the view.
     pub offset: u32,
@@ -150,13 +146,11 @@ pub enum Port {
 /// What the packet programs remember. Clones share their content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tables {
-    /// The sizes.
     pub limits: TableLimits,
     /// The rule that a test has removed.
     pub removed: Option<Rule>,
     /// The connections that both ends take part in.
     pub connections: OrdMap<PacketKey, Connection>,
-    /// The handshakes.
     pub half_open: OrdMap<PacketKey, Connection>,
     /// The datagrams that were split.
     pub fragments: OrdMap<FragmentKey, FragmentPorts>,

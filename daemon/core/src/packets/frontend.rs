@@ -10,7 +10,6 @@ use crate::state::entries::{MapState, ServiceId};
 /// The frontend to which a client connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frontend {
-    /// The service.
     pub service: ServiceId,
     /// Whether the client gets a backend on this node only.
     pub is_local: bool,

@@ -20,7 +20,6 @@ pub const UDP: usize = 8;
 /// Length of the header of an ICMP error in bytes.
 pub const ICMP: usize = 8;
 
-/// IANA number of ICMP.
 pub const ICMP_NUMBER: u8 = 1;
 /// IANA number of ICMPv6.
 pub const ICMPV6_NUMBER: u8 = 58;
@@ -31,7 +30,6 @@ pub mod tcp_flags {
     pub const FIN: u8 = 1;
     /// Synchronises the sequence numbers.
     pub const SYN: u8 = 2;
-    /// Resets the connection.
     pub const RST: u8 = 4;
     /// The acknowledgement number is valid.
     pub const ACK: u8 = 16;
@@ -51,7 +49,6 @@ pub enum Parsed {
 /// The headers of a packet. Positions are in bytes from the start of the frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headers {
-    /// Position of the IP header.
     pub ip: usize,
     /// Version of the IP header.
     pub family: Family,

@@ -8,15 +8,12 @@ use crate::state::entries::ServiceId;
 
 /// The state while a program handles a packet.
 pub(super) struct HookState<'a> {
-    /// The node.
     pub(super) node: Node<'a>,
     /// The tables, with the changes that the packet has made so far.
     pub(super) tables: Tables,
     /// The random number generator.
     pub(super) random: &'a mut dyn FnMut() -> u32,
-    /// The packet as it came.
     pub(super) packet: &'a Packet,
-    /// Its headers.
     pub(super) headers: Headers,
     /// The service of the packet; that of no service if none is found.
     pub(super) service: ServiceId,
@@ -39,7 +36,6 @@ impl HookState<'_> {
         Decision { verdict: Verdict::Next, bytes: self.packet.bytes.clone(), reason: None }
     }
 
-    /// Discards the packet.
     pub(super) fn discard(&self, reason: Reason) -> Decision {
         Decision { verdict: Verdict::Drop, bytes: self.packet.bytes.clone(), reason: Some(reason) }
     }
@@ -55,7 +51,6 @@ impl HookState<'_> {
         Decision { verdict: Verdict::Reply, bytes, reason: Some(reason) }
     }
 
-    /// Answers with an ICMP error.
     pub(super) fn answer_icmp(&mut self, error: reject::IcmpError, reason: Reason) -> Decision {
         let answer = reject::icmp_error(&self.packet.bytes, &self.headers, error);
         self.answer(answer, reason)

@@ -8,9 +8,7 @@ use crate::model::addr::{Addr, Protocol};
 /// Where a packet passes a device, as `enum packet_side` of `bpf/packet_entries.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Side {
-    /// The ingress hook.
     Arriving,
-    /// The egress hook.
     Leaving,
 }
 
@@ -28,7 +26,6 @@ pub enum Hook {
 }
 
 impl Hook {
-    /// The side of the device.
     pub const fn side(self) -> Side {
         match self {
             Self::In | Self::PodIn => Side::Arriving,
@@ -45,7 +42,6 @@ impl Hook {
 /// An address with a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
-    /// The IP address.
     pub addr: Addr,
     /// The port in host byte order.
     pub port: u16,

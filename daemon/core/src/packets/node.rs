@@ -12,7 +12,6 @@ use crate::state::entries::MapState;
 pub struct Node<'a> {
     /// The content of the maps that the daemon writes.
     pub state: &'a MapState,
-    /// The settings.
     pub settings: &'a Settings,
     /// The routes and neighbours of the kernel.
     pub routes: &'a dyn Routes,
@@ -38,7 +37,6 @@ impl fmt::Debug for Node<'_> {
 /// The constants of the packet programs, and `struct packet_settings` of `bpf/shared.h`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The ports of NodePorts.
     pub nodeport_range: RangeInclusive<u16>,
     /// The ports of the node that connections to backends on other nodes use.
     pub source_ports: RangeInclusive<u16>,
@@ -64,7 +62,6 @@ pub enum Unknown {
     Auto,
 }
 
-/// The question for a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteQuery {
     /// The device by which the packet arrives.
@@ -97,11 +94,9 @@ pub enum Route {
 
 /// The routes and neighbours of the kernel.
 pub trait Routes {
-    /// The route of a packet.
     fn route(&self, query: &RouteQuery) -> Route;
 }
 
-/// A packet at a hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet {
     /// The frame, from the link-layer header.

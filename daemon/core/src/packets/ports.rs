@@ -26,7 +26,6 @@ pub(super) struct Search<'a> {
     pub(super) key: &'a PacketKey,
     /// The key of the backend's packets, in which the target's port is replaced.
     pub(super) reverse_key: &'a PacketKey,
-    /// The backend.
     pub(super) backend: BackendId,
     /// Seconds of the monotonic clock.
     pub(super) now: u32,

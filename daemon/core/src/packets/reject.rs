@@ -24,7 +24,6 @@ const TTL: u8 = 64;
 /// The ICMP errors with which the programs answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IcmpError {
-    /// The port has no service.
     PortUnreachable,
     /// The time to live or hop limit has ended.
     TimeExceeded,

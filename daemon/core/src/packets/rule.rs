@@ -49,7 +49,6 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// All rules.
     pub const ALL: [Self; 19] = [
         Self::ClientResetInWindow,
         Self::BackendResetInWindow,

@@ -29,7 +29,6 @@ pub struct Outcome {
     pub bytes: Vec<u8>,
     /// Why the packet was not translated or not forwarded; `None` if it was, or if it is no service's.
     pub reason: Option<Reason>,
-    /// The tables afterwards.
     pub tables: Tables,
 }
 

@@ -105,7 +105,6 @@ pub struct UplinkEntry {
 }
 
 impl UplinkEntry {
-    /// The entry for the uplink.
     pub fn new(uplink: &Uplink) -> Self {
         let Uplink { v4, v6, mtu, l2_length, is_v4_source, is_v6_source, is_strict, .. } = *uplink;
         Self { v4, v6, mtu, l2_length, is_v4_source, is_v6_source, is_strict }
@@ -118,7 +117,6 @@ impl UplinkEntry {
 pub struct MapState {
     /// The frontends by the address that clients connect to; NodePorts under the unspecified address of their family.
     pub frontends: OrdMap<L4Addr, FrontendEntry>,
-    /// The service entries by id.
     pub services: IdMap<Arc<ServiceEntry>>,
     /// The addresses on which NodePorts are answered.
     pub node_addrs: OrdSet<Addr>,
@@ -160,7 +158,6 @@ pub enum MapOp {
     DeleteSourceRange(ServiceId, SourceRange),
     /// Describes the uplink to the packet programs.
     PutUplink(u32, UplinkEntry),
-    /// Removes the uplink.
     DeleteUplink(u32),
 }
 
@@ -227,7 +224,6 @@ pub const MAX_UPLINKS: u32 = 256;
 /// Where clients that connect to an address are led.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lead {
-    /// The service entry.
     pub service: ServiceId,
     /// Whether the clients get the local view instead of the cluster view.
     pub local: bool,

@@ -94,7 +94,6 @@ impl<V> IdMap<V> {
         u64::from(id.0) >> (BITS * (self.height + 1)) == 0
     }
 
-    /// The value of the id.
     pub fn get(&self, id: &ServiceId) -> Option<&V> {
         if !self.fits(*id) {
             return None;

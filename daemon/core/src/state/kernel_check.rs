@@ -40,7 +40,6 @@ pub struct Content {
 /// Entries that nodelb cannot have written, each with a description that includes the entry.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Broken {
-    /// The descriptions by key.
     pub entries: BTreeMap<EntryKey, String>,
     /// The descriptions of entries with an invalid key.
     pub with_invalid_key: Vec<String>,
@@ -82,7 +81,6 @@ impl DriftKind {
     pub const ALL: [Self; 7] =
         [Self::Frontend, Self::Service, Self::Slots, Self::NodeAddress, Self::Outside, Self::SourceRange, Self::Uplink];
 
-    /// The label of the metric.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Frontend => "frontend",
@@ -120,9 +118,7 @@ impl fmt::Display for Fault {
 /// One entry that another program deleted, overwrote or added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Drift {
-    /// The key of the entry.
     pub key: EntryKey,
-    /// The kind of the entry.
     pub kind: DriftKind,
     /// The change to the entry.
     pub fault: Fault,
@@ -243,7 +239,6 @@ pub const UNWANTED_FRONTEND: FrontendEntry =
     FrontendEntry { service: ServiceId::CANARY, inside_local: false, outside_local: false };
 /// The same for an outside frontend.
 pub const UNWANTED_OUTSIDE: OutsideEntry = OutsideEntry { service: ServiceId::CANARY, local: false, has_ranges: true };
-/// The same for an uplink.
 pub const UNWANTED_UPLINK: UplinkEntry = UplinkEntry {
     v4: None,
     v6: None,

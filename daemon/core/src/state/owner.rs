@@ -21,9 +21,7 @@ pub struct OwnerTag {
 /// The service port that owns a service id.
 #[derive(Clone, Debug)]
 pub struct IdOwner {
-    /// The service port.
     pub key: Arc<PortKey>,
-    /// The source that describes it.
     pub source: Source,
 }
 

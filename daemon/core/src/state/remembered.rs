@@ -15,7 +15,6 @@ pub const MAX_REMEMBERED: usize = 1_024;
 /// reports of a source always take precedence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remembered {
-    /// The service port.
     pub port: PortKey,
     /// The cluster view: each backend once with its number of slots, in address order; not empty.
     pub cluster: Vec<(L4Addr, u16)>,

@@ -11,7 +11,6 @@ use crate::model::moment::Moment;
 /// process may be off its CPU for longer, which [`Runs::wait_for_release`] takes into account.
 pub const REST_MILLIS: u64 = 1_000;
 
-/// Consecutive slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Run {
     /// The index of the first slot.

@@ -9,7 +9,6 @@ pub struct BackendId(pub u32);
 /// One selectable entry of a view. A backend of weight 3 has three.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot {
-    /// The id of the backend.
     pub backend: BackendId,
     /// The transport address of the backend.
     pub addr: L4Addr,

@@ -32,7 +32,6 @@ impl Status {
     /// Every status, in the order of [`Self::NAMES`].
     pub const ALL: [Self; 7] =
         [Self::Ok, Self::NoBackends, Self::LastResort, Self::Held, Self::Conflict, Self::Refused, Self::Pending];
-    /// The names in output.
     pub const NAMES: [&'static str; 7] = ["OK", "NoBackends", "LastResort", "Held", "Conflict", "Refused", "Pending"];
 
     /// How bad the status is: 0 for OK, and more for a worse one. A service has the worst status of its frontends.

@@ -70,7 +70,6 @@ impl HealthCheckPorts {
         self.0.iter().map(|(name, wanted)| (name, wanted.port))
     }
 
-    /// The services by port.
     pub fn by_port(&self) -> BTreeMap<(u16, Family), Claimants> {
         let mut lines: BTreeMap<(u16, Family), Vec<(u64, &ServiceName)>> = BTreeMap::new();
         for (name, wanted) in &self.0 {

@@ -32,9 +32,7 @@ const READY: u64 = 1 << 63;
 const PORTS: u32 = 63;
 /// Words per address of `outside`: a word has bits of a few addresses if all of them are in use.
 const ADDRESSES_PER_WORD: u32 = 4;
-/// A page.
 const MIN_WORDS: u32 = 512;
-/// A megabyte.
 const MAX_WORDS: u32 = 1 << 17;
 
 /// The packets that an address belongs to.
@@ -146,7 +144,6 @@ pub(crate) fn pin_names() -> [String; 2] {
     [NAME.to_owned(), format!("{NAME}{UNFINISHED}")]
 }
 
-/// The kind of the map.
 pub(crate) fn kind() -> Spec {
     Spec::kind((libbpf_sys::BPF_MAP_TYPE_ARRAY, libbpf_sys::BPF_F_MMAPABLE), size_of::<u32>(), size_of::<u64>())
 }

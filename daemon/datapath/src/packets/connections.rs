@@ -17,12 +17,10 @@ use crate::sys;
 const KEY: usize = size_of::<PacketKeyBytes>();
 const VALUE: usize = size_of::<ConnectionBytes>();
 
-/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConnectionState {
     /// The backend or the client has not answered.
     Handshake,
-    /// Both have answered.
     Established,
     /// TCP: one of them has closed or reset the connection.
     Closing,
@@ -32,7 +30,6 @@ impl ConnectionState {
     /// The names, in the order of the states.
     pub const NAMES: [&'static str; 3] = ["handshake", "established", "closing"];
 
-    /// The name.
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize]
     }
@@ -41,21 +38,17 @@ impl ConnectionState {
 /// A connection of a client outside the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
-    /// The client.
     pub client: L4Addr,
     /// The address that the client connected to.
     pub frontend: L4Addr,
-    /// The backend.
     pub backend: L4Addr,
     /// The address of the node that the backend sees; `None` if it sees the client's.
     pub source: Option<L4Addr>,
-    /// The service.
     pub service: ServiceId,
     /// Index of the device by which the client's packets arrive.
     pub ifindex: u32,
     /// Whether the packets pass the network stack of the node by, because the backend is on another node.
     pub is_redirected: bool,
-    /// The state.
     pub state: ConnectionState,
     /// Seconds since the last packet in either direction.
     pub idle: u32,
@@ -65,7 +58,6 @@ pub struct Connection {
     pub bytes: u64,
 }
 
-/// The number of connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionCount {
     /// Those that both sides have answered.

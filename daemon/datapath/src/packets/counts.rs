@@ -38,7 +38,6 @@ pub const REASONS: [&str; 16] = [
 pub enum PacketVerdict {
     /// Passed on to the network stack unchanged.
     Passed,
-    /// Dropped.
     Dropped,
     /// Answered with a TCP RST.
     Rst,
@@ -57,12 +56,10 @@ impl PacketVerdict {
     /// The names, in the order of the verdicts.
     pub const NAMES: [&'static str; 6] = ["passed", "dropped", "rst", "icmp", "translated", "redirected"];
 
-    /// The verdict with this number.
     pub(crate) fn new(number: usize) -> Option<Self> {
         Self::ALL.get(number).copied()
     }
 
-    /// The name.
     pub fn name(self) -> &'static str {
         Self::NAMES[self as usize]
     }
@@ -75,9 +72,7 @@ pub struct DropCount {
     pub service: Option<ServiceId>,
     /// One of [`REASONS`].
     pub reason: &'static str,
-    /// What became of the packets.
     pub verdict: PacketVerdict,
-    /// Number of packets.
     pub packets: u64,
     /// Seconds since the first one.
     pub first: u32,
@@ -113,7 +108,6 @@ pub struct PacketCounts {
     pub forward: u64,
     /// Translated packets from backends.
     pub reverse: u64,
-    /// New connections.
     pub begun: u64,
     /// TCP RSTs that this node sent.
     pub resets: u64,

@@ -74,7 +74,6 @@ pub struct PacketEvent {
     pub is_leaving: bool,
     /// The service; `None` if the packet is not known to be a service's.
     pub service: Option<ServiceId>,
-    /// What became of the packet.
     pub verdict: PacketVerdict,
     /// Why, one of [`REASONS`]; `None` if it was translated and nothing was wrong.
     pub reason: Option<&'static str>,

@@ -85,12 +85,10 @@ pub enum PacketHook {
     UplinkOut,
     /// Packets that a pod sends, at the host's end of its device.
     PodIn,
-    /// Packets to a pod.
     PodOut,
 }
 
 impl PacketHook {
-    /// All hooks.
     pub const ALL: [Self; 4] = [Self::UplinkIn, Self::UplinkOut, Self::PodIn, Self::PodOut];
 }
 
@@ -110,7 +108,6 @@ impl PacketMaps {
         self.0.iter().map(clone).collect::<io::Result<_>>().map(Self)
     }
 
-    /// The map with this name.
     pub fn get(&self, name: &str) -> Option<&MapHandle> {
         self.0.get(name)
     }
@@ -168,7 +165,6 @@ impl PacketPrograms {
         sys::pin(self.program(hook), path)
     }
 
-    /// The maps.
     pub fn maps(&self) -> &PacketMaps {
         &self.maps
     }

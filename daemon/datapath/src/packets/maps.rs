@@ -258,7 +258,6 @@ pub(crate) fn share(predecessor: &Pins, pins: &Pins) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// Whether one of the maps is pinned.
 pub(crate) fn is_any_pinned(pins: &Pins) -> bool {
     pin_names().any(|name| pins.persistent(&name).exists())
 }

@@ -37,7 +37,6 @@ pub struct PacketConfig {
 /// same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketFailure {
-    /// The error.
     pub reason: String,
     /// Whether programs of an earlier start are attached and use the maps of this one.
     pub is_earlier_active: bool,
@@ -60,7 +59,6 @@ pub struct OpenedPackets {
     pub foreign_ports: Option<ForeignPorts>,
     /// Reads events about packets.
     pub events: PacketEvents,
-    /// Reads the connections.
     pub connections: ConnectionReader,
     /// The maps by their names.
     pub maps: PacketMaps,

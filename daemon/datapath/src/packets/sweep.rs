@@ -27,13 +27,10 @@ const MAPS: [&str; 5] = ["connections", "half_open", "udp_entries", "sweep_timeo
 /// A connection that was deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Swept {
-    /// The service of the connection.
     pub service: ServiceId,
-    /// The backend of the connection.
     pub backend: BackendId,
     /// TCP or UDP.
     pub protocol: Protocol,
-    /// The reason.
     pub reason: SweepReason,
     /// Bytes of IP packets from the client.
     pub forward_bytes: u64,

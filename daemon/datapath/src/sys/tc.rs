@@ -24,7 +24,6 @@ pub(crate) fn tcx_create(program: BorrowedFd<'_>, ifindex: u32, attach_type: u32
 /// A program at a hook of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AtDevice {
-    /// Id of the program.
     pub(crate) program: u32,
     /// Id of its link; 0 without one.
     pub(crate) link: u32,
@@ -48,7 +47,6 @@ pub(crate) fn tcx_query(ifindex: u32, attach_type: u32) -> io::Result<Vec<AtDevi
     Ok(pairs.map(|(program, link)| AtDevice { program, link }).collect())
 }
 
-/// A place for a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Filter {
     pub(crate) ifindex: u32,
@@ -72,7 +70,6 @@ impl Filter {
         }
     }
 
-    /// The id of its program.
     pub(crate) fn program(&self) -> io::Result<u32> {
         let (hook, mut options) = (self.hook()?, self.options());
         // SAFETY: both structures live until the end of the call.

@@ -28,7 +28,6 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// All kinds.
     pub const ALL: [Self; 3] = [Self::Service, Self::EndpointSlice, Self::Node];
 
     /// The kinds that define services. The services are complete only when both have been listed.
@@ -103,7 +102,6 @@ pub enum ListWatchEvent<O = Box<Object>> {
     Skipped {
         /// The key of the object, if it could be decoded.
         key: Option<Key>,
-        /// The reason.
         reason: String,
     },
     /// The list is complete, at this version.
@@ -112,14 +110,10 @@ pub enum ListWatchEvent<O = Box<Object>> {
     Bookmark(Version),
 }
 
-/// One version of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Object {
-    /// Namespace and name.
     pub key: Key,
-    /// The UID.
     pub uid: Uid,
-    /// The version.
     pub version: Version,
     /// The change that makes the object known to the core; `None` if nodelb ignores the object, as kube-proxy does, or
     /// if the object was deleted.
@@ -132,7 +126,6 @@ pub struct Object {
 
 /// Decodes the objects of one kind.
 pub trait Decode {
-    /// A decoded object.
     type Object;
 
     /// Decodes an item of a list.
@@ -214,7 +207,6 @@ impl Decode for Decoder {
 }
 
 impl Decoder {
-    /// A decoder for this kind.
     pub fn new(kind: Kind) -> Self {
         Self { kind, reader: Reader::new(Source::Kubernetes, Arc::default()) }
     }

@@ -19,7 +19,6 @@ const DEPTH: usize = 5;
 /// The maximum length of a value, in characters.
 const MAX_VALUE: usize = 120;
 
-/// One difference.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Difference {
     /// The field: `backends`, `ports`, `annotations`, `labels`, or a path such as `spec.type`.

@@ -29,11 +29,9 @@ const MAX_VALUE: usize = MAX_TEXT + 16;
 /// The maximum number of characters of a value that a message quotes.
 const MAX_QUOTED: usize = 64;
 
-/// The kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// A connection.
     Tcp,
     /// An HTTP GET request.
     Http,
@@ -43,7 +41,6 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Start {
-    /// It is used.
     Healthy,
     /// It is not used.
     Unhealthy,

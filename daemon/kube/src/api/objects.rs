@@ -218,7 +218,6 @@ pub struct Labels {
     /// If present with any value, the slice is not meant for proxies.
     #[serde(rename = "service.kubernetes.io/headless")]
     pub headless: Option<CompactString>,
-    /// The zone of a Node.
     #[serde(rename = "topology.kubernetes.io/zone")]
     pub zone: Option<CompactString>,
 }

@@ -26,7 +26,6 @@ fn labels(kind: Kind) -> Option<&'static str> {
 /// The list and watch requests for one kind, without the features that the servers so far do not support.
 #[derive(Clone, Debug)]
 pub struct Query {
-    /// The kind of the objects.
     pub kind: Kind,
     /// Whether to try streaming lists.
     pub streams: bool,
@@ -66,7 +65,6 @@ impl Query {
         query
     }
 
-    /// One Node.
     pub fn node(name: &str) -> Self {
         Self { fields: Some(format!("metadata.name={name}")), ..Self::unfiltered(Kind::Node, None) }
     }

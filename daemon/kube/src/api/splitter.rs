@@ -169,7 +169,6 @@ impl Splitter {
         }
     }
 
-    /// Whether no object is incomplete.
     pub fn is_between_objects(&self) -> bool {
         self.depth == 0 && self.string.is_none()
     }

@@ -15,7 +15,6 @@ use super::url::Shown;
 /// The address of an apiserver, and the name to verify in its certificate.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Server {
-    /// The address to connect to.
     pub address: Address,
     /// The name that the certificate must contain, which is also sent as SNI; `None` for the host of the address.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -38,7 +38,6 @@ pub struct AddressHints {
     pub balanced: BTreeSet<Address>,
 }
 
-/// The source of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressSource {
     /// The daemon uses or could use the address.
@@ -65,15 +64,11 @@ impl fmt::Display for AddressSource {
 /// A connection to a server that is ready.
 #[derive(Debug)]
 pub struct Connected {
-    /// The connection.
     pub link: Arc<Link>,
-    /// The address of the server.
     pub address: Address,
-    /// The source of the address.
     pub address_source: AddressSource,
     /// Whether nodelb balances the address, so that the responses depend on the services under examination.
     pub is_balanced: bool,
-    /// The identity, for messages.
     pub identity: String,
     /// The addresses that failed before, with their errors.
     pub failed: Vec<(Address, String)>,

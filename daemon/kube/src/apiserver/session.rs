@@ -42,7 +42,6 @@ pub struct Session {
     pub revision: u64,
     /// The time when that read was sent.
     pub asked: tokio::time::Instant,
-    /// The number of the session.
     pub number: u64,
 }
 
@@ -53,7 +52,6 @@ pub enum Report {
     Failed {
         /// [`Session::number`].
         session: u64,
-        /// The error.
         error: LinkError,
     },
     /// The server has sent something: a list, an event, or a bookmark.

@@ -283,7 +283,6 @@ struct Suspect {
     listed: Option<Change>,
     /// The version in the table before the list request.
     known: Option<Version>,
-    /// The version of the list.
     list_version: Version,
 }
 

@@ -52,7 +52,6 @@ const BATCH: usize = 1000;
 
 /// The inputs and outputs of the Kubernetes source.
 pub struct KubernetesSource {
-    /// The connection to an apiserver.
     pub apiservers: Apiservers,
     /// The queue to the owner task.
     pub changes: mpsc::Sender<Vec<Change>>,
@@ -64,7 +63,6 @@ pub struct KubernetesSource {
     pub followed: watch::Receiver<Followed>,
     /// The settings of the state file.
     pub state: StateSettings,
-    /// The name of this node.
     pub node: String,
     /// Whether Kubernetes has a Node object for this host. Without one, the source reads no Nodes.
     pub has_node_object: bool,

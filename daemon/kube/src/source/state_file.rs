@@ -64,7 +64,6 @@ pub struct Loaded {
     pub unreadable: usize,
 }
 
-/// The path of the file.
 pub fn path(state_directory: &Path) -> PathBuf {
     state_directory.join("kubernetes.jsonl")
 }
@@ -170,7 +169,6 @@ fn write_line(writer: &mut impl Write, line: &impl Serialize) -> io::Result<()> 
 /// The settings of the state file.
 #[derive(Clone, Debug)]
 pub struct StateSettings {
-    /// The state directory.
     pub directory: PathBuf,
     /// The certificate authorities, which identify the cluster; `None` if they cannot be read yet.
     pub cluster: Option<Authorities>,
@@ -309,7 +307,6 @@ impl Saver {
         self.is_connected = is_connected;
     }
 
-    /// Marks the file as outdated.
     pub(super) fn mark_outdated(&mut self) {
         self.is_outdated = true;
         self.changed_at = Some(Instant::now());

@@ -34,7 +34,6 @@ type Map<K, V> = HashMap<K, V, RandomState>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Verdict {
-    /// Continue.
     Fine,
     /// List this kind again, because the list lacked too many of the known objects.
     ListAgain {

@@ -74,7 +74,6 @@ impl Default for WatchTimeouts {
     }
 }
 
-/// The state of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// It waits for an apiserver or for the first list.
@@ -87,12 +86,10 @@ pub enum State {
     Failing(LinkError),
 }
 
-/// The watcher of one kind.
 pub struct Watcher {
     query: Query,
     apiservers: Apiservers,
     messages: mpsc::Sender<Message>,
-    /// Requests another list.
     list_again: Arc<Notify>,
     timeouts: WatchTimeouts,
     decoder: Decoder,

@@ -20,7 +20,6 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{FrontendEntry, MapState, backends_of};
 use nodelb_core::trace::{Errno, Verdict, admits, destination, lookup_frontend, trace};
 
-/// The place of the client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Client {
     /// A process in the node's own network namespace.
@@ -46,7 +45,6 @@ impl fmt::Display for Client {
 pub struct Explanation {
     /// The address that the client connects to.
     pub to: L4Addr,
-    /// The place of the client.
     pub from: Client,
     /// The client's address, if the client was given as an address.
     pub client_address: Option<ClientAddress>,
@@ -103,7 +101,6 @@ pub struct MatchedFrontend {
     pub at: L4Addr,
     /// The view that the client gets.
     pub view: ViewKind,
-    /// The reason for this view.
     pub why: ViewReason,
     /// The session affinity timeout in seconds; 0 for none.
     pub affinity_seconds: u32,
@@ -111,10 +108,8 @@ pub struct MatchedFrontend {
     pub is_in_kernel: bool,
 }
 
-/// The views of a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ViewKind {
-    /// Every selected backend.
     Cluster,
     /// The selected backends on this node.
     Local,
@@ -200,12 +195,10 @@ impl fmt::Display for ConnectResult {
 }
 
 impl ConnectResult {
-    /// The names in output.
     pub const NAMES: [&'static str; 4] = ["Forwarded", "Refused", "PassedThrough", "Dropped"];
 }
 
 impl ViewKind {
-    /// The names in output.
     pub const NAMES: [&'static str; 2] = ["cluster", "local"];
 }
 

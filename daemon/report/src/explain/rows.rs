@@ -16,7 +16,6 @@ use nodelb_core::state::status::Status;
 pub struct FrontendReport {
     /// The address that clients connect to.
     pub address: L4Addr,
-    /// The kind of the address.
     pub kind: FrontendKind,
     /// The service that claims the address.
     pub service: ServiceName,
@@ -66,7 +65,6 @@ impl fmt::Display for OutsideAccess {
 /// A row of `/services`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceReport {
-    /// The full name.
     pub service: ServiceName,
     /// The source that describes the service.
     pub source: Source,
@@ -100,7 +98,6 @@ pub struct ServiceReport {
 pub struct BackendReport {
     /// The transport address of the backend.
     pub address: L4Addr,
-    /// The service that has the backend.
     pub service: ServiceName,
     /// The port name, empty for an unnamed port.
     pub port: Arc<str>,

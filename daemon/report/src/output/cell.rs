@@ -13,9 +13,7 @@ pub enum Cell<'a> {
     None,
     /// A text. An empty one is `-` in text output.
     Text(Cow<'a, str>),
-    /// An address.
     Address(L4Addr),
-    /// A number.
     Number(u64),
     /// A boolean, `yes` or `no` in text.
     Flag(bool),
@@ -27,9 +25,7 @@ pub enum Cell<'a> {
     Age(u64),
     /// A time: the time since it in text, the time of day in wide text.
     Since {
-        /// The time.
         time: Time,
-        /// The current time.
         now: Time,
     },
     /// The duration of an operation, in microseconds: `350us` in text.
@@ -47,7 +43,6 @@ impl Cell<'_> {
         value.map_or(Self::None, |value| Self::text(&value))
     }
 
-    /// A cell with a count.
     pub fn count(value: usize) -> Self {
         Self::Number(value as u64)
     }

@@ -11,10 +11,8 @@ pub struct Schema<C: ?Sized = [Column]> {
     pub columns: C,
 }
 
-/// A column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// The heading in text.
     pub heading: &'static str,
     /// The kind of its cells, apart from empty ones.
     pub kind: Kind,
@@ -29,19 +27,15 @@ pub struct Column {
 pub enum Kind {
     /// A name or an address, which is never shortened.
     Name,
-    /// A text.
     Text,
     /// One of these words.
     OneOf(&'static [&'static str]),
-    /// A number.
     Number,
     /// Yes or no.
     Flag,
-    /// Several texts.
     List,
     /// The time since an event.
     Age,
-    /// The duration of an operation.
     Duration,
 }
 
@@ -51,7 +45,6 @@ impl Column {
         Self { heading, kind: Kind::Name, is_wide: false, is_spare: false }
     }
 
-    /// A column of texts.
     pub const fn text(heading: &'static str) -> Self {
         Self { heading, kind: Kind::Text, is_wide: false, is_spare: false }
     }
@@ -61,7 +54,6 @@ impl Column {
         Self { heading, kind: Kind::OneOf(words), is_wide: false, is_spare: false }
     }
 
-    /// A column of numbers.
     pub const fn number(heading: &'static str) -> Self {
         Self { heading, kind: Kind::Number, is_wide: false, is_spare: false }
     }
@@ -71,7 +63,6 @@ impl Column {
         Self { heading, kind: Kind::Flag, is_wide: false, is_spare: false }
     }
 
-    /// A column of lists.
     pub const fn list(heading: &'static str) -> Self {
         Self { heading, kind: Kind::List, is_wide: false, is_spare: false }
     }

@@ -24,7 +24,6 @@ pub(crate) fn push_words(out: &mut String, text: &str, (mut taken, room): (usize
     taken
 }
 
-/// Appends this number of spaces.
 pub(crate) fn push_spaces(out: &mut String, mut number: usize) {
     const SPACES: &str = "                                                                ";
     while number > 0 {

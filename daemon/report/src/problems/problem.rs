@@ -56,10 +56,8 @@ pub struct ApiserverState {
     pub problem: Option<String>,
 }
 
-/// How full a table is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableUsage {
-    /// The name of the map.
     pub name: &'static str,
     /// The number of entries in use; `None` if it is not known.
     pub used: Option<u64>,
@@ -74,15 +72,12 @@ pub struct TableUsage {
 /// What the daemon's parts report.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
-    /// The current time.
     pub clocks: Clocks,
     /// The conditions of readiness.
     pub checks: Vec<Check>,
     /// The state of the services.
     pub snapshot: Arc<Snapshot>,
-    /// The summary of this snapshot.
     pub summary: Arc<Summary>,
-    /// The recent changes.
     pub history: Arc<History>,
     /// The places that sources read.
     pub sources: Vec<SourceReport>,

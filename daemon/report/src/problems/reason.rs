@@ -20,7 +20,6 @@ pub enum Severity {
 impl Severity {
     /// Every severity, in the order of [`Self::NAMES`].
     pub const ALL: [Self; 3] = [Self::Notice, Self::Warning, Self::Critical];
-    /// The names in output.
     pub const NAMES: [&'static str; 3] = ["notice", "warning", "critical"];
 }
 
@@ -33,15 +32,12 @@ impl fmt::Display for Severity {
 /// A row of the catalogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// The name in output.
     pub name: &'static str,
-    /// The severity.
     pub severity: Severity,
     /// The next command; `{}` stands for the object.
     pub command: &'static str,
     /// The alerts of `contrib/prometheus` that report the same.
     pub alerts: &'static [&'static str],
-    /// The meaning, for the documents.
     pub meaning: &'static str,
 }
 

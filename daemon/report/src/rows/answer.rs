@@ -16,15 +16,12 @@ pub trait Answer: Serialize + DeserializeOwned + JsonSchema + Send + 'static {
 /// A response with the time from which its ages are computed.
 #[derive(Debug)]
 pub struct Dated<A> {
-    /// The response.
     pub answer: A,
-    /// The time of the response.
     pub now: Time,
 }
 
 /// A response that can be rendered without knowing its type.
 pub trait Rendered: Send {
-    /// The text form.
     fn text(&self, style: &Style) -> String;
 
     /// The JSON form, on one line.

@@ -182,7 +182,6 @@ pub struct FindingRow {
 }
 
 impl FindingRow {
-    /// The same with this severity.
     #[must_use]
     pub fn severity(self, severity: FindingSeverity) -> Self {
         Self { severity, ..self }
@@ -195,7 +194,6 @@ impl FindingRow {
         self
     }
 
-    /// The same with this remedy.
     #[must_use]
     pub fn remedy(self, remedy: impl Into<String>) -> Self {
         Self { remedy: Some(remedy.into()), ..self }

@@ -63,11 +63,9 @@ impl Names {
 /// The content of the maps, and what else is known about it.
 #[derive(Debug)]
 pub struct MapContent {
-    /// The content.
     pub state: MapState,
     /// The names that may be in it.
     pub names: Names,
-    /// The range of NodePorts.
     pub nodeport_range: RangeInclusive<u16>,
     /// Whether there are maps for clients outside the node.
     pub has_outside: bool,
@@ -76,7 +74,6 @@ pub struct MapContent {
 /// Where a connection leads according to the maps.
 #[derive(Debug)]
 pub struct MapTrace<'a> {
-    /// The result.
     pub result: ConnectResult,
     /// The frontend that matches; `None` if none does.
     pub found: Option<MapMatch<'a>>,

@@ -16,7 +16,6 @@ use nodelb_core::snapshot::Snapshot;
 /// A response of one list, the rows of which are computed while they are written: of a whole table, one exists at a
 /// time.
 pub struct Listed<R> {
-    /// The time of the response.
     pub now: Time,
     /// Calls the closure with each row.
     pub for_each: Box<ForEach<R>>,
@@ -58,7 +57,6 @@ pub fn frontends(snapshot: Arc<Snapshot>, filter: Filter, clocks: Clocks) -> Lis
     Listed { now: clocks.time, for_each: Box::new(for_each) }
 }
 
-/// One row per service.
 pub fn services(snapshot: Arc<Snapshot>, filter: Filter, clocks: Clocks) -> Listed<ServiceRow> {
     let for_each = move |each: &mut dyn FnMut(ServiceRow)| {
         reports::each_service(&snapshot, &filter).for_each(|report| each(report.into()));

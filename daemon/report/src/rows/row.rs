@@ -14,7 +14,6 @@ use nodelb_core::model::time::Time;
 use nodelb_core::source_report::SourceState;
 use nodelb_core::state::status::Status;
 
-/// A row of a table.
 pub trait Row: Serialize + DeserializeOwned + JsonSchema {
     /// The name and columns of the table.
     fn schema() -> &'static Schema;
@@ -30,7 +29,6 @@ pub trait Row: Serialize + DeserializeOwned + JsonSchema {
     }
 }
 
-/// The table of these rows.
 pub fn table<R: Row>(rows: &[R], now: Time) -> Table<'_> {
     let schema = R::schema();
     let mut cells = Vec::with_capacity(rows.len() * schema.columns.len());

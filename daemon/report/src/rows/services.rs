@@ -257,7 +257,6 @@ impl HistoryRow {
 }
 
 impl FrontendRow {
-    /// The row of this report.
     pub fn new(report: FrontendReport, clocks: Clocks) -> Self {
         Self {
             address: report.address,

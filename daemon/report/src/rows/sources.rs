@@ -12,9 +12,7 @@ use crate::output::table::{Page, Style};
 use nodelb_core::model::time::Time;
 use nodelb_core::source_report::{SourceReport, SourceState};
 
-/// The results of checks.
 const RESULTS: [&str; 2] = ["ok", "failed"];
-/// The states of a name.
 const NAME_STATES: [&str; 4] = ["Ok", "Held", "Empty", "Pending"];
 /// The origins of configuration values.
 const ORIGINS: [&str; 2] = ["default", "file"];
@@ -235,7 +233,6 @@ impl From<&Check> for CheckRow {
 }
 
 impl ConfigRow {
-    /// The row of a key.
     pub fn new(key: String, value: serde_json::Value, is_default: bool) -> Self {
         let [default, file] = ORIGINS;
         Self { key, from: if is_default { default } else { file }.into(), value }

@@ -13,7 +13,6 @@ use prometheus_client::registry::{Registry, Unit};
 /// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A present value.
     Gauge,
     /// A count since the daemon started. The name ends in `_total`.
     Counter,
@@ -61,7 +60,6 @@ pub struct Metric<const LABELS: usize = 0> {
     /// The name as in queries: with the unit, and `_total` or `_info`. The samples of a histogram have `_bucket`,
     /// `_sum` and `_count` appended.
     pub name: &'static str,
-    /// Its type.
     pub kind: Kind,
     /// The labels, in the order of the values.
     pub labels: [Label; LABELS],
@@ -87,7 +85,6 @@ pub struct Described {
 /// The subject of a metric, which also decides when the metric exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Group {
-    /// What nodelb serves.
     Services,
     /// The way of a change to the kernel.
     Changes,
@@ -95,17 +92,14 @@ pub enum Group {
     Kernel,
     /// The places that services are read from.
     Sources,
-    /// The connections to the apiservers.
     Apiservers,
     /// The resolver of DNS names.
     Dns,
-    /// Health checks.
     Checks,
     /// Sockets that have to connect again.
     Sockets,
     /// Packets of clients outside the node.
     Packets,
-    /// The daemon itself.
     Process,
 }
 
@@ -154,7 +148,6 @@ impl Described {
 /// A value of a gauge or a counter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Value {
-    /// A count.
     Whole(u64),
     /// A measurement in the metric's unit.
     Fraction(f64),

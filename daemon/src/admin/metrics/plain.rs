@@ -4,7 +4,6 @@
 use super::family::{Described, Kind};
 use super::table::METRICS;
 
-/// Converts OpenMetrics text.
 pub(in crate::admin) fn plain(openmetrics: &str) -> String {
     let mut out = String::with_capacity(openmetrics.len());
     for line in openmetrics.lines() {

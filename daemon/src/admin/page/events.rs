@@ -44,7 +44,6 @@ pub(in crate::admin) struct Hub {
     sent: Mutex<Sent>,
     messages: broadcast::Sender<Bytes>,
     joined: Notify,
-    /// The start of the daemon.
     started: Time,
 }
 
@@ -265,7 +264,6 @@ impl Hub {
     }
 }
 
-/// One open page.
 struct Page {
     hub: Arc<Hub>,
     /// `None` before everything was sent.

@@ -13,7 +13,6 @@ use super::values::{HostName, Limited, Status, UrlPath};
 use super::{Entry, PortTable};
 use crate::document::Problems;
 
-/// The keys of the table.
 #[derive(Default, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(super) struct HealthCheckTable {

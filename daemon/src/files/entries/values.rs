@@ -137,7 +137,6 @@ fn backends_from(text: &str) -> Result<BackendsFrom, String> {
     DnsName::parse(name).map(BackendsFrom)
 }
 
-/// The keys of a backend.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct BackendTable {

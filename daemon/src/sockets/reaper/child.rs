@@ -25,7 +25,6 @@ use crate::sockets::nf_tables::{self, KubeProxyRules};
 /// All capabilities that it may have.
 const KEPT: [Capability; 3] = [Capability::CAP_NET_ADMIN, Capability::CAP_SYS_ADMIN, Capability::CAP_SYS_PTRACE];
 
-/// The process name.
 const NAME: &std::ffi::CStr = c"nodelb-reaper";
 
 /// Executes orders from standard input until it is closed. The other end is either a daemon that has started this

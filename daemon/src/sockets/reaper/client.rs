@@ -25,7 +25,6 @@ use super::wire::{self, HELLO, Hello, OUTCOME, Order, Outcome};
 /// How long an order of [`wire::BATCH`] entries may take. A node that works needs milliseconds.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The source of reapers.
 #[derive(Debug)]
 pub enum Reaper {
     /// This process has started the only reaper; `None` after it was used. It ends when this is dropped.
@@ -42,18 +41,12 @@ pub enum Lost {
     Started(io::Error),
     /// No reaper answers; a later one may.
     #[error("no reaper responds at {} ({error}; see `systemctl status nodelb-reaper.socket`)", .path.display())]
-    Behind {
-        /// Path of the socket.
-        path: PathBuf,
-        /// The error.
-        error: io::Error,
-    },
+    Behind { path: PathBuf, error: io::Error },
     /// The reaper runs but cannot end sockets; another one of this process could not either.
     #[error(
         "sockets cannot be closed here ({error}; requires CAP_NET_ADMIN and a kernel with CONFIG_INET_DIAG_DESTROY)"
     )]
     Powerless {
-        /// The error of the test.
         error: io::Error,
         /// Whether another process starts the next reaper, which may then have the capability.
         is_behind: bool,
@@ -121,7 +114,6 @@ impl Reaper {
         Ok(line)
     }
 
-    /// The consequence of this error.
     pub fn lost(&self, error: io::Error) -> Lost {
         match self {
             Self::Started(_) => Lost::Started(error),

@@ -63,7 +63,6 @@ pub enum Order {
     Filter {
         /// Index of the device.
         ifindex: u32,
-        /// The change.
         change: FilterChange,
     },
 }
@@ -111,7 +110,6 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// Encodes the message.
     pub fn encode(self) -> [u8; HELLO] {
         let mut bytes = [0; HELLO];
         bytes[..4].copy_from_slice(&VERSION.to_ne_bytes());
@@ -262,7 +260,6 @@ fn frame<const N: usize>(kind: u8, entries: &[[u8; N]]) -> Vec<u8> {
     frame
 }
 
-/// Encodes an answer.
 pub fn encode_outcomes(outcomes: &[Outcome]) -> Vec<u8> {
     let bytes = |outcome: &Outcome| {
         let mut bytes = [0; OUTCOME];
@@ -273,7 +270,6 @@ pub fn encode_outcomes(outcomes: &[Outcome]) -> Vec<u8> {
     outcomes.iter().flat_map(bytes).collect()
 }
 
-/// Decodes an answer.
 pub fn decode_outcomes(bytes: &[u8]) -> Vec<Outcome> {
     let outcome = |&[a, b, c, d, e, f, g, h]: &[u8; OUTCOME]| Outcome {
         destroyed: u32::from_ne_bytes([a, b, c, d]),

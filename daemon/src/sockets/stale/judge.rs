@@ -7,7 +7,6 @@ use nodelb_core::model::addr::L4Addr;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::stale::{self, Flow, Stale};
 
-/// A stale socket.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Suspect {
     /// The flows through which the socket may have reached its backend; if there are several, it is unknown which. At
@@ -32,7 +31,6 @@ impl<'s> Judge<'s> {
         Self { snapshot, known: HashMap::new(), socket: Vec::new(), suspects: Vec::new() }
     }
 
-    /// Processes one flow.
     pub(super) fn see(&mut self, flow: Flow) {
         if self.socket.first().is_some_and(|first| first.socket != flow.socket) {
             self.conclude();

@@ -24,7 +24,6 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 const MOST: usize = 64;
 const AT_A_TIME: usize = 16;
 
-/// The target of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Target {
     /// The address as it is shown.

@@ -48,21 +48,14 @@ pub enum LinkError {
     /// 429 or 5xx.
     #[error("{code}: {message}")]
     Busy {
-        /// The HTTP status.
         code: u16,
-        /// The message of the server.
         message: String,
         /// The `Retry-After` header, if there is one.
         retry_after: Option<Duration>,
     },
     /// Any other status.
     #[error("{code}: {message}")]
-    Status {
-        /// The HTTP status.
-        code: u16,
-        /// The message of the server.
-        message: String,
-    },
+    Status { code: u16, message: String },
     /// The connection ended prematurely, or the response is not HTTP.
     #[error("the connection broke: {0}")]
     Broken(String),
@@ -94,7 +87,6 @@ pub(super) struct Asked<'a> {
     pub(super) user: Option<&'a str>,
     /// The groups in Kubernetes, as far as the certificate contains them.
     pub(super) groups: &'a [String],
-    /// The method of the request.
     pub(super) method: &'a Method,
     /// The path and query of the request.
     pub(super) path_and_query: &'a str,

@@ -108,7 +108,6 @@ impl Link {
         self.target.at
     }
 
-    /// The login of the link.
     pub fn login(&self) -> Arc<Login> {
         Arc::clone(&self.login.read().unwrap_or_else(PoisonError::into_inner))
     }

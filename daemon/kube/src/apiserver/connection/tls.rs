@@ -48,7 +48,6 @@ fn name_of(name: &str) -> Result<ServerName<'static>, LinkError> {
     })
 }
 
-/// Performs the handshake.
 pub(super) async fn handshake(
     config: &Arc<ClientConfig>,
     (stream, at): (TcpStream, SocketAddr),

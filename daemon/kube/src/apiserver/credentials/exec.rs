@@ -31,7 +31,6 @@ const MAX_COMPLAINT: u64 = 4 << 10;
 /// The maximum number of characters of its error output in a message.
 const MAX_REPORTED: usize = 300;
 
-/// The versions of the protocol.
 pub(super) const API_VERSIONS: [&str; 2] = ["client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1"];
 
 /// A command that prints credentials.
@@ -52,7 +51,6 @@ pub(super) struct Plugin {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) struct ClusterInfo {
-    /// The URL of the server.
     pub(super) server: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) tls_server_name: Option<String>,

@@ -38,7 +38,6 @@ pub(super) struct Kubeconfig {
 pub(super) enum Part {
     /// In the kubeconfig: the content, and a description of the place.
     Inline(Secret, String),
-    /// In another file.
     File(PathBuf),
 }
 

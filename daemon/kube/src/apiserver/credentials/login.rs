@@ -31,9 +31,7 @@ impl fmt::Debug for Secret {
 /// Some content with its origin, for example `/etc/kubernetes/pki/ca.crt` or `client-key-data of user x in ...`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece<T> {
-    /// The content.
     pub content: T,
-    /// The origin for messages.
     pub origin: String,
 }
 

@@ -357,7 +357,6 @@ impl Pool {
         }
     }
 
-    /// The address in use.
     pub fn in_use(&self) -> Option<&Address> {
         self.in_use.as_ref().map(|in_use| &in_use.address)
     }
@@ -367,7 +366,6 @@ impl Pool {
         &self.candidates
     }
 
-    /// The candidate with this address.
     pub fn find(&self, address: &Address) -> Option<&Candidate> {
         self.candidates.iter().find(|candidate| candidate.server.address == *address)
     }

@@ -31,11 +31,9 @@ const MAX_ANSWER: usize = 2 << 20;
 /// The parameters of an attempt to connect.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// The server to connect to.
     pub server: Server,
     /// Opens the TCP connections.
     pub connector: Connector,
-    /// The login to use.
     pub login: Arc<Login>,
     /// Provides a new login if the server rejects the current one.
     pub credentials: Arc<Credentials>,
@@ -43,16 +41,13 @@ pub struct Attempt {
     pub cluster: Option<String>,
     /// The latest known addresses of the server's name.
     pub last: Vec<SocketAddr>,
-    /// The time limits.
     pub timeouts: PoolTimeouts,
 }
 
 /// A connection over which the server has answered a read.
 #[derive(Debug)]
 pub struct Opened {
-    /// The connection.
     pub link: Arc<Link>,
-    /// The login of the connection.
     pub login: Arc<Login>,
     /// The `metadata.resourceVersion` of the read, which is valid for Services.
     pub revision: u64,

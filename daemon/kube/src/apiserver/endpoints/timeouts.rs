@@ -54,7 +54,6 @@ impl Default for PoolTimeouts {
 }
 
 impl PoolTimeouts {
-    /// The values for production.
     pub const PRODUCTION: Self = Self {
         // Leaves time within `open` for the previous addresses.
         resolve: 1_000,

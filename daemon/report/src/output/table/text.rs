@@ -70,7 +70,6 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Appends one row.
     pub fn push_row(&self, row: &[Cell<'_>], out: &mut String) {
         let mut texts = Texts::new(self.schema, &self.style);
         texts.push(row);

@@ -70,7 +70,6 @@ impl Connection {
 }
 
 impl Http2 {
-    /// Starts with an established connection.
     pub(super) async fn start(
         target: Target,
         login: Arc<Login>,

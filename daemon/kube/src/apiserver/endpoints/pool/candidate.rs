@@ -30,7 +30,6 @@ impl fmt::Display for Origin {
 pub enum ServerStatus {
     /// Not known yet.
     Untried,
-    /// It works.
     Healthy,
     /// It works again, but not long enough to be preferred.
     Recovering,
@@ -43,7 +42,6 @@ pub enum ServerStatus {
 }
 
 impl ServerStatus {
-    /// All states.
     pub const ALL: [Self; 6] =
         [Self::Untried, Self::Healthy, Self::Recovering, Self::NotReady, Self::Failed, Self::Refused];
 }
@@ -57,7 +55,6 @@ impl fmt::Display for ServerStatus {
 /// The result of an attempt or a probe, with an error message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The address works.
     Worked,
     /// The server responded that it is not ready, that there are too many requests, or with a server error. The number
     /// is the pause in milliseconds that it may ask for; 0 if it did not ask.
@@ -79,7 +76,6 @@ pub enum Outcome {
 pub struct Candidate {
     /// The address, and the name in its certificate.
     pub server: Server,
-    /// The origin.
     pub origin: Origin,
     /// The order among addresses of the same origin; lower values come first.
     pub(super) order: u64,

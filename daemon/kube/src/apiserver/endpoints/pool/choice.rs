@@ -19,7 +19,6 @@ const UPTIME_PROBES: u64 = 3;
 /// The next address to open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// The server to connect to.
     pub server: Server,
     /// The reason, as text.
     pub why: String,

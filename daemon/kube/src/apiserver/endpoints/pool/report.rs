@@ -22,14 +22,10 @@ pub struct PoolReport {
     pub problem: Option<String>,
 }
 
-/// The row of one address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The address.
     pub address: Address,
-    /// The origin.
     pub origin: Origin,
-    /// The state.
     pub status: ServerStatus,
     /// The time since which the address has this state.
     pub since: Moment,

@@ -14,14 +14,12 @@ use crate::apiserver::credentials::login::{CredentialsError, Login};
 use crate::apiserver::endpoints::preflight::Opened;
 use crate::apiserver::endpoints::state_file::State;
 
-/// The purpose of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Task {
     /// Opens a connection for a session.
     Open(Address),
     /// Checks whether the server is ready.
     Probe(Address),
-    /// Reads the credentials.
     Login,
     /// Checks whether the server in use accepts a new token.
     Verify,
