@@ -184,8 +184,11 @@ VERIFIED_ONCE int idle_if_gives_way(void)
 	if ((!find_in(&connections, client_key, client) &&
 	     !find_in(&half_open, client_key, client)) ||
 	    !is_partner(&here->partner_key, client)) {
-		/* It was evicted, or another CPU is moving it. */
-		*client_key = here->partner_key;
+		/*
+		 * It was evicted, or another CPU is moving it. No entry has
+		 * the key 0.
+		 */
+		__builtin_memset(client_key, 0, sizeof(*client_key));
 		return is_established ? -1 : idle;
 	}
 	other = now - client->last_used;
@@ -197,6 +200,19 @@ VERIFIED_ONCE int idle_if_gives_way(void)
 	ended = client->flags & backend->flags & CONNECTION_FIN;
 	ended |= backend->flags & CONNECTION_RESET;
 	return ended && idle >= QUIET_SECONDS ? idle : -1;
+}
+
+/*
+ * Deletes the entry from the map in which it was found, and only from there:
+ * as soon as it has gone, another CPU may put one with this key into half_open.
+ */
+static __always_inline void
+delete_from(bool is_established, const struct packet_key *key)
+{
+	if (is_established)
+		bpf_map_delete_elem(&connections, key);
+	else
+		bpf_map_delete_elem(&half_open, key);
 }
 
 /*
@@ -219,8 +235,7 @@ static __always_inline bool is_in_the_way(struct scratch *here)
 	if (!other)
 		return false;
 	if (is_partner(&here->packet.key, other)) {
-		bpf_map_delete_elem(&connections, key);
-		bpf_map_delete_elem(&half_open, key);
+		delete_from(is_established, key);
 		return false;
 	}
 	/* Without a call for most, so that a whole search costs little. */
@@ -280,6 +295,7 @@ VERIFIED_ONCE bool take_port_of_other(struct __sk_buff *skb, __s32 least)
 	struct scratch *here = scratch();
 	struct connection *other;
 	struct packet_key *key;
+	bool is_established;
 	__u32 used, now;
 
 	if (!here || here->idle_of_other < least)
@@ -290,6 +306,7 @@ VERIFIED_ONCE bool take_port_of_other(struct __sk_buff *skb, __s32 least)
 	if (is_foreign_port(skb, here))
 		return false;
 	other = bpf_map_lookup_elem(&connections, key);
+	is_established = other;
 	if (!other)
 		other = bpf_map_lookup_elem(&half_open, key);
 	if (!other)
@@ -301,10 +318,9 @@ VERIFIED_ONCE bool take_port_of_other(struct __sk_buff *skb, __s32 least)
 		     used &&
 	     least))
 		return false;
+	delete_from(is_established, key);
 	bpf_map_delete_elem(&connections, &here->other_client_key);
-	bpf_map_delete_elem(&connections, key);
 	bpf_map_delete_elem(&half_open, &here->other_client_key);
-	bpf_map_delete_elem(&half_open, key);
 	return !put_half_open(key, &here->partner, BPF_NOEXIST);
 }
 
