@@ -180,8 +180,11 @@ impl Browser {
         fs::write(folder.join(name).with_extension("png"), image).expect("a file");
     }
 
-    /// Ends the browser.
+    /// Ends the browser. No text of the page may show a value that has no text.
     pub(crate) async fn close(self) {
+        let text = self.text("body").await;
+        let wrong = ["[object", "undefined", "NaN"].into_iter().find(|word| text.contains(word));
+        assert_eq!(wrong, None, "{text}");
         self.client.clone().close().await.expect("the browser ends");
     }
 }

@@ -460,13 +460,8 @@ impl<W: Environment> Runner<W> {
             for port in &round.held {
                 _ = writeln!(text, "{} {}", port.key, port.text);
             }
-            for Release { port, is_deleted, .. } in &round.released {
-                _ = writeln!(
-                    text,
-                    "{} released: {}",
-                    port.key,
-                    if *is_deleted { "deleted" } else { "has backends again" }
-                );
+            for Release { port, reason, .. } in &round.released {
+                _ = writeln!(text, "{} released: {reason}", port.key);
             }
             for Emptied { key, cause } in &round.emptied {
                 _ = writeln!(text, "{key} emptied: {cause} left it without backends");

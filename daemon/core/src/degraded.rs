@@ -24,33 +24,55 @@ pub struct Degraded {
 
 /// The service ports without a healthy backend, by id. Cloning is cheap.
 #[derive(Clone, Debug, Default)]
-pub struct DegradedPorts(OrdMap<ServiceId, Arc<Degraded>>);
+pub struct DegradedPorts {
+    ports: OrdMap<ServiceId, Arc<Degraded>>,
+    /// The other ports that were degraded, with the time since which they are not.
+    recovered: OrdMap<ServiceId, Moment>,
+}
 
 impl DegradedPorts {
     /// Records the state of a port that was compiled; `None` if it has a healthy backend. A port that stays in the same
-    /// state keeps its time and cause.
-    pub(crate) fn note(&mut self, id: ServiceId, status: Option<Status>, new: impl FnOnce(Status) -> Degraded) {
-        let before = self.0.get(&id).map(|degraded| degraded.status);
+    /// state keeps its time and cause. Returns the state before.
+    pub(crate) fn note(
+        &mut self,
+        id: ServiceId,
+        status: Option<Status>,
+        now: Moment,
+        new: impl FnOnce(Status) -> Degraded,
+    ) -> Option<Status> {
+        let before = self.ports.get(&id).map(|degraded| degraded.status);
         match status {
-            Some(status) if before != Some(status) => drop(self.0.insert(id, Arc::new(new(status)))),
-            None => self.forget(id),
-            Some(_) => {}
+            Some(status) if before != Some(status) => drop(self.ports.insert(id, Arc::new(new(status)))),
+            None if before.is_some() => {
+                self.ports.remove(&id);
+                self.recovered.insert(id, now);
+            }
+            Some(_) | None => {}
         }
+        before
     }
 
-    /// Forgets a port that is gone or has a healthy backend. Does not copy what is shared with readers without need.
+    /// Forgets a port that is gone. Does not copy what is shared with readers without need.
     pub(crate) fn forget(&mut self, id: ServiceId) {
-        if self.0.contains_key(&id) {
-            self.0.remove(&id);
+        if self.ports.contains_key(&id) {
+            self.ports.remove(&id);
+        }
+        if self.recovered.contains_key(&id) {
+            self.recovered.remove(&id);
         }
     }
 
     /// The state of the port with this id, if it is degraded.
     pub fn get(&self, id: ServiceId) -> Option<&Arc<Degraded>> {
-        self.0.get(&id)
+        self.ports.get(&id)
+    }
+
+    /// The time since which the port with this id has had a healthy backend, if it once had none.
+    pub fn recovered(&self, id: ServiceId) -> Option<Moment> {
+        self.recovered.get(&id).copied()
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (ServiceId, &Arc<Degraded>)> {
-        self.0.iter().map(|(id, degraded)| (*id, degraded))
+        self.ports.iter().map(|(id, degraded)| (*id, degraded))
     }
 }

@@ -2,6 +2,7 @@
 //! the protected ports. The engine decides when a port is held (`engine/hold.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::Arc;
 
 use imbl::{OrdMap, OrdSet};
@@ -70,8 +71,27 @@ pub struct Release {
     pub port: Arc<HeldPort>,
     /// The object that gave the port backends again; empty if the port was deleted.
     pub cause: Cause,
-    /// Whether the service or the port was deleted; otherwise it has backends again.
-    pub is_deleted: bool,
+    pub reason: ReleaseReason,
+}
+
+/// Why a hold ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReleaseReason {
+    /// The service or the port was deleted.
+    Deleted,
+    Filled,
+    /// The source knows again, and that there are none, or has not known them for longer than it may.
+    Emptied,
+}
+
+impl fmt::Display for ReleaseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Deleted => "it was deleted",
+            Self::Filled => "it has backends again",
+            Self::Emptied => "its source has no backends for it, and connections are refused",
+        })
+    }
 }
 
 /// A service port that lost its last usable backend and is not held.
@@ -209,7 +229,7 @@ impl Holds {
 
     /// Ends the hold, if there is one, because the port has backends since this change, or was removed. Returns the
     /// release if the journal must report it.
-    pub(crate) fn end(&mut self, id: ServiceId, has_backends: Option<&DirtyReason>) -> Option<Release> {
+    pub(crate) fn end(&mut self, id: ServiceId, why: Option<(ReleaseReason, &DirtyReason)>) -> Option<Release> {
         if !self.is_held(id) {
             return None;
         }
@@ -218,8 +238,8 @@ impl Holds {
         if self.unannounced.remove(&id).is_some() {
             return None;
         }
-        let cause = has_backends.map(|reason| reason.trigger_of(&port.key).cause()).unwrap_or_default();
-        Some(Release { port, cause, is_deleted: has_backends.is_none() })
+        let cause = why.map(|(_, reason)| reason.trigger_of(&port.key).cause()).unwrap_or_default();
+        Some(Release { port, cause, reason: why.map_or(ReleaseReason::Deleted, |(why, _)| why) })
     }
 
     /// Forgets everything about the port: it was removed, or the port that has its name now is a different one.

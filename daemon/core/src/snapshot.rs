@@ -111,13 +111,17 @@ impl Snapshot {
     /// The status of the claim at this position of the row.
     pub fn status_of(&self, row: &Row, place: usize, address: L4Addr) -> RowStatus {
         let mut status = row.status_of(place, address);
-        if status.status == Status::Ok
-            && let Some((worse, since)) = self.lack_of_backends(&row.claims()[place])
-        {
+        if status.status != Status::Ok {
+            return status;
+        }
+        let claim = &row.claims()[place];
+        if let Some((worse, since)) = self.lack_of_backends(claim) {
             (status.status, status.since) = (worse, status.since.max(since));
             if worse == Status::NoBackends {
-                status.error = self.source_problem(&row.claims()[place].key.service).map(Arc::from);
+                status.error = self.source_problem(&claim.key.service).map(Arc::from);
             }
+        } else if let Ok(id) = claim.target {
+            status.since = status.since.max(self.degraded.recovered(id).unwrap_or_default());
         }
         status
     }

@@ -11,7 +11,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::change::Change;
 use crate::model::addr::{Addr, L4Addr};
-use crate::model::cause::Trigger;
+use crate::model::cause::{Checked, Trigger};
 use crate::model::health_check::Quarantine;
 use crate::model::node::{self, NodeFacts, NodeObject};
 use crate::model::service::{Service, ServiceName, Slice, SliceName, Source};
@@ -236,15 +236,16 @@ impl Table {
     /// but makes nothing dirty.
     fn set_quarantine(&mut self, name: ServiceName, backends: Quarantine) -> Effect {
         let before = self.facts.quarantine.get(&name).cloned().unwrap_or_default();
-        let is_same = before.keys().eq(backends.keys());
-        let new = backends.iter().find(|(backend, _)| !before.contains_key(backend));
-        let failure = new.or_else(|| backends.first_key_value()).map(|(backend, error)| (*backend, Arc::clone(error)));
+        let failed = backends.iter().find(|(backend, _)| !before.contains_key(backend));
+        let failed = failed.map(|(backend, error)| Checked::Failed(*backend, Arc::clone(error)));
+        let recovered = || before.keys().find(|backend| !backends.contains_key(backend));
+        let change = failed.or_else(|| recovered().copied().map(Checked::Recovered));
         if backends.is_empty() {
             self.facts.quarantine.remove(&name);
         } else {
             self.facts.quarantine.insert(name.clone(), Arc::new(backends));
         }
-        if is_same { Effect::None } else { Effect::Services(smallvec![name], Trigger::Checks(failure)) }
+        change.map_or(Effect::None, |change| Effect::Services(smallvec![name], Trigger::Checks(change)))
     }
 
     /// Removes the slice from the record of the service.

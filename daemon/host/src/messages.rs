@@ -208,8 +208,8 @@ messages! {
          source has backends again or the service is deleted.";
     SERVICE_RELEASED = 0x2f1f839678514c91a190d98ad5ba7045,
         "A service is no longer held",
-        "It has backends again, or was deleted.",
-        "Nothing.";
+        "It has backends again, was deleted, or its source has none for it: the line says which.",
+        "Nothing, if it has backends.";
     NODEPORT_BOUND = 0xe23df873b9ab43a194686d03ff283fb4,
         "A process has bound a NodePort",
         "Connections to the NodePort from outside the node reach this process instead of the service, unless nodelb \

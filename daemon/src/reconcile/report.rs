@@ -223,12 +223,11 @@ pub(super) fn report_losses(round: &Round, losses: &mut Losses, now: Moment) {
             service = %key.service, port = %key.port, %object, %resource_version, %writer, "{key} is {text}"
         );
     }
-    for Release { port, is_deleted, .. } in &round.released {
+    for Release { port, reason, .. } in &round.released {
         let key = &port.key;
-        let why = if *is_deleted { "it was deleted" } else { "it has backends again" };
         info!(
             message_id = %messages::SERVICE_RELEASED,
-            service = %key.service, port = %key.port, "{key} is no longer held: {why}"
+            service = %key.service, port = %key.port, "{key} is no longer held: {reason}"
         );
     }
 }

@@ -11,7 +11,7 @@ use super::{Engine, Round};
 use crate::claims::RowStatus;
 use crate::datapath::MapError;
 use crate::model::addr::{Addr, L4Addr, Protocol};
-use crate::model::cause::Trigger;
+use crate::model::cause::{Checked, Trigger};
 use crate::model::moment::Moment;
 use crate::state::entries::{CANARIES, FrontendEntry, Lead, MapOp, OutsideEntry, Realised, ServiceEntry, ServiceId};
 use crate::state::map_ops::{self, Touched};
@@ -255,11 +255,12 @@ impl Engine {
         let Some(owner) = self.owners.get(&id) else { return };
         let Some((service, slices)) = self.table.owner(&owner.key.service) else { return };
         let latest = slices.iter().max_by_key(|slice| slice.origin.written);
-        let failed = || self.table.quarantine(&owner.key.service)?.first_key_value();
-        let trigger = match latest {
-            _ if is_checked => Trigger::Checks(failed().map(|(backend, error)| (*backend, Arc::clone(error)))),
-            Some(slice) => Trigger::Slice(Arc::clone(slice)),
-            None => Trigger::Service(Arc::clone(service)),
+        let failed = self.table.quarantine(&owner.key.service).filter(|_| is_checked);
+        let failed = failed.and_then(|failed| failed.first_key_value());
+        let trigger = match (failed, latest) {
+            (Some((backend, error)), _) => Trigger::Checks(Checked::Failed(*backend, Arc::clone(error))),
+            (None, Some(slice)) => Trigger::Slice(Arc::clone(slice)),
+            (None, None) => Trigger::Service(Arc::clone(service)),
         };
         let draft = Draft {
             id,
@@ -269,6 +270,7 @@ impl Engine {
             after: Some(Arc::clone(entry)),
             may_have_refused: true,
             trigger,
+            turned: None,
             addresses: None,
         };
         self.event_recorder.note(|| draft, entry.cluster.is_empty());

@@ -146,8 +146,8 @@ impl Engine {
                     self.note_other_source(id, source_before.is_some(), service.source);
                 }
                 self.keep_last_known(id, &key, subject, plan);
-                self.note_degraded(id, &key, subject, plan);
-                self.desire_service((id, tag), &key, plan, subject);
+                let turned = self.note_degraded(id, &key, subject, plan);
+                self.desire_service((id, tag), &key, plan, (subject, turned));
             }
             None => {
                 self.dirty.wait_for_room(service.name.clone());
@@ -156,8 +156,8 @@ impl Engine {
         CompiledPort { key, id, frontends }
     }
 
-    /// Records whether the port has a healthy backend.
-    fn note_degraded(&mut self, id: ServiceId, key: &PortKey, subject: &Subject<'_>, plan: &PortPlan) {
+    /// Records whether the port has a healthy backend. Returns the event if it begins or ends to use unhealthy ones.
+    fn note_degraded(&mut self, id: ServiceId, key: &PortKey, subject: &Subject<'_>, plan: &PortPlan) -> Option<What> {
         let status = match (plan.has_backends, plan.is_last_resort) {
             (false, _) => Some(Status::NoBackends),
             (true, true) => Some(Status::LastResort),
@@ -171,7 +171,12 @@ impl Engine {
             cause: subject.reason.trigger_of(key).cause(),
             had_backends: had_backends(),
         };
-        self.degraded.note(id, status, new);
+        match (self.degraded.note(id, status, subject.now, new), status) {
+            (Some(Status::LastResort), None) => Some(What::Recovered),
+            (Some(Status::LastResort), _) => None,
+            (_, Some(Status::LastResort)) => Some(What::LastResort),
+            _ => None,
+        }
     }
 
     fn desire_service(
@@ -179,7 +184,7 @@ impl Engine {
         (id, tag): (ServiceId, OwnerTag),
         key: &Arc<PortKey>,
         plan: &PortPlan,
-        subject: &Subject<'_>,
+        (subject, turned): (&Subject<'_>, Option<What>),
     ) {
         // A new port has no entry yet. Skipping the lookup saves noticeable time at a start.
         let is_new = !subject.old.ports.iter().any(|port| port.id == Some(id));
@@ -201,10 +206,11 @@ impl Engine {
             tag: Some(tag),
         };
         self.desire_ranges(id, plan.source_ranges.as_deref().unwrap_or_default());
+        let is_same = before.as_ref().is_some_and(|before| **before == entry);
+        if is_same && turned.is_none() {
+            return;
+        }
         if let Some(before) = &before {
-            if **before == entry {
-                return;
-            }
             if before.has_backends && !entry.has_backends {
                 let cause = subject.reason.trigger_of(key).cause();
                 self.round.emptied.push(Emptied { key: Arc::clone(key), cause });
@@ -218,11 +224,13 @@ impl Engine {
             let (after, trigger) = (Some(Arc::clone(&entry)), subject.reason.trigger_of(key).clone());
             let empties = before.is_some() && !entry.has_backends;
             let (key, may_have_refused) = (Arc::clone(key), plan.has_refused);
-            let new = || Draft { id, key, source, before, after, may_have_refused, trigger, addresses: None };
+            let new = || Draft { id, key, source, before, after, may_have_refused, trigger, turned, addresses: None };
             self.event_recorder.note(new, empties);
         }
-        self.desired.services.insert(id, entry);
-        self.touched.services.push(id);
+        if !is_same {
+            self.desired.services.insert(id, entry);
+            self.touched.services.push(id);
+        }
     }
 
     /// Makes these the source ranges of the service.
@@ -256,7 +264,17 @@ impl Engine {
                     let trigger = reason.deleted_by.as_ref().unwrap_or_else(|| reason.trigger_of(&port.key)).clone();
                     let (key, addresses) = (Arc::clone(&port.key), self.change_of_addresses(Some(port), None, new));
                     let (before, after, may_have_refused) = (Some(entry), None, false);
-                    let draft = move || Draft { id, key, source, before, after, may_have_refused, trigger, addresses };
+                    let draft = move || Draft {
+                        id,
+                        key,
+                        source,
+                        before,
+                        after,
+                        may_have_refused,
+                        trigger,
+                        turned: None,
+                        addresses,
+                    };
                     self.event_recorder.note(draft, false);
                 }
             }
@@ -280,6 +298,7 @@ impl Engine {
                 after: Some(entry),
                 may_have_refused: true,
                 trigger: reason.trigger.clone(),
+                turned: None,
                 addresses: None,
             };
             self.event_recorder.note_addresses(id, addresses, entry.map(|entry| move || changed(entry)));

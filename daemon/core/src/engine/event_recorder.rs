@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use crate::claims::Row;
 use crate::compile::guard::Refusal;
 use crate::history::{Addresses, Event, Kernel, What};
+use crate::holds::ReleaseReason;
 use crate::model::addr::L4Addr;
 use crate::model::cause::{Cause, Trigger};
 use crate::model::service::{PortKey, ServiceName, Source};
@@ -186,11 +187,13 @@ impl EventRecorder {
             let key = &release.port.key;
             let new = || Event::for_port(key, context.source_of(key), What::Released, release.cause.clone());
             let Some(event) = events.entry(key, new) else { continue };
-            if event.what != What::Removed {
-                event.what = What::Released;
-            }
-            let why = if release.is_deleted { "it was held and was deleted" } else { "it has backends again" };
-            event.detail = Some(why.into());
+            let what = event.what;
+            event.what = match release.reason {
+                ReleaseReason::Deleted if what == What::Removed => what,
+                ReleaseReason::Emptied if what == What::Emptied => what,
+                ReleaseReason::Deleted | ReleaseReason::Filled | ReleaseReason::Emptied => What::Released,
+            };
+            event.detail = Some(release.reason.to_string().into());
         }
     }
 

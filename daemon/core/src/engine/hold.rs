@@ -8,7 +8,7 @@ use super::Engine;
 use super::compiled::Subject;
 use crate::compile::guard::Refusal;
 use crate::compile::plan::PortPlan;
-use crate::holds::HeldPort;
+use crate::holds::{HeldPort, ReleaseReason};
 use crate::model::addr::L4Addr;
 use crate::model::cause::Cause;
 use crate::model::service::{FrontendKind, PortKey, Slice, SlicePort};
@@ -28,7 +28,7 @@ impl Engine {
             if self.hold_unconfirmed(id, key, subject, plan) || self.holds.is_empty() && !subject.is_protected {
                 return;
             }
-            self.round.released.extend(self.holds.end(id, Some(subject.reason)));
+            self.round.released.extend(self.holds.end(id, Some((ReleaseReason::Filled, subject.reason))));
             self.holds.forget(key);
             self.holds.set_protected(id, subject.is_protected);
             return;
@@ -36,10 +36,9 @@ impl Engine {
         if self.hold_from_start(id, key, subject, plan) {
             return;
         }
-        if self.holds.last_known(id).is_some() {
-            // The source knows again, and that there are no backends.
-            self.round.released.extend(self.holds.end(id, Some(subject.reason)));
-        }
+        // The source knows again, and that there are no backends, or has not known for too long.
+        let is_over = self.holds.last_known(id).is_some();
+        let release = is_over.then(|| self.holds.end(id, Some((ReleaseReason::Emptied, subject.reason)))).flatten();
         let known = if subject.reason.is_deleted() { None } else { self.last_known(id, key, subject, plan) };
         let is_apiserver = |(addr, _): &(L4Addr, u16)| self.table.apiservers().has(*addr);
         let is_protected = subject.is_protected
@@ -51,7 +50,7 @@ impl Engine {
             spare_cluster_ips(plan);
         }
         match known {
-            _ if !is_protected => {}
+            _ if !is_protected => self.round.released.extend(release),
             Some(known) => {
                 self.begin_hold(id, key, subject, &known);
                 plan.cluster = known.cluster;

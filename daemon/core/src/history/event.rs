@@ -31,6 +31,10 @@ pub enum What {
     Changed,
     /// It lost its last usable backend, so connections are refused.
     Emptied,
+    /// All its backends fail their health checks, so all of them are used.
+    LastResort,
+    /// One of them is healthy again, so only healthy ones are used.
+    Recovered,
     /// Its source emptied it; its last known backends stay in use.
     Held,
     /// It is no longer held.
@@ -59,12 +63,14 @@ pub enum What {
 
 impl What {
     /// The names in the order of the variants.
-    pub const NAMES: [&'static str; 17] = [
+    pub const NAMES: [&'static str; 19] = [
         "Started",
         "Synced",
         "Added",
         "Changed",
         "Emptied",
+        "LastResort",
+        "Recovered",
         "Held",
         "Released",
         "Removed",

@@ -22,11 +22,17 @@ pub enum Trigger {
     Service(Arc<Service>),
     /// A description of the service was removed; this is its last content.
     ServiceRemoved(Arc<Service>),
-    /// nodelb's own health checks reported a different set of unhealthy backends. Contains one of the failures, if
-    /// there are any.
-    Checks(Option<((Addr, u16), Arc<str>)>),
+    /// nodelb's own health checks reported a different set of unhealthy backends.
+    Checks(Checked),
     /// A reason outside the service's own objects: the node, the known apiservers, a retry.
     Other,
+}
+
+/// A backend of which the health checks have another result than before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Checked {
+    Failed((Addr, u16), Arc<str>),
+    Recovered((Addr, u16)),
 }
 
 impl Trigger {
@@ -47,7 +53,7 @@ impl Trigger {
             Self::SliceRemoved(slice) => (&slice.origin, true),
             Self::Service(service) => (&service.origin, false),
             Self::ServiceRemoved(service) => (&service.origin, true),
-            Self::Checks(failure) => return Cause::from_checks(failure.as_ref()),
+            Self::Checks(checked) => return Cause::from_checks(checked),
             Self::Other => return Cause::default(),
         };
         let mut origin = origin.clone();
@@ -144,10 +150,14 @@ pub struct Cause {
 
 impl Cause {
     /// The cause of a change by health checks, such as `health checks (192.0.2.11:8080: connection refused)`.
-    fn from_checks(failure: Option<&((Addr, u16), Arc<str>)>) -> Self {
-        let object = match failure {
-            Some(((addr, port), error)) => format!("health checks ({}: {error})", SocketAddr::new(addr.ip(), *port)),
-            None => "health checks".into(),
+    fn from_checks(checked: &Checked) -> Self {
+        let object = match checked {
+            Checked::Failed((addr, port), error) => {
+                format!("health checks ({}: {error})", SocketAddr::new(addr.ip(), *port))
+            }
+            Checked::Recovered((addr, port)) => {
+                format!("health checks ({} is healthy again)", SocketAddr::new(addr.ip(), *port))
+            }
         };
         Self { origin: Origin { object: object.into(), ..Origin::default() }, is_removed: false }
     }

@@ -20,6 +20,8 @@ pub(in crate::engine) struct Draft {
     /// Whether the guard may refuse a backend of the port.
     pub(in crate::engine) may_have_refused: bool,
     pub(in crate::engine) trigger: Trigger,
+    /// [`What::LastResort`] or [`What::Recovered`], if the round began or ended the use of unhealthy backends.
+    pub(in crate::engine) turned: Option<What>,
     /// How its addresses change; `None` if they do not.
     pub(in crate::engine) addresses: Option<Box<AddressChange>>,
 }
@@ -40,7 +42,7 @@ impl Draft {
             (_, None) => What::Removed,
             (None, Some(_)) => What::Added,
             (Some(before), Some(after)) if has_backends(before) && !has_backends(after) => What::Emptied,
-            (Some(_), Some(_)) => What::Changed,
+            (Some(_), Some(_)) => self.turned.unwrap_or(What::Changed),
         }
     }
 
@@ -52,7 +54,8 @@ impl Draft {
         if let (Some(before), Some(after)) = (&self.before, &self.after) {
             let only_addresses = self.addresses.is_some() && before == after;
             let has_same_backends = added.is_empty() && removed.is_empty();
-            event.detail = if only_addresses { None } else { detail(before, after, has_same_backends) };
+            event.detail =
+                if only_addresses || self.turned.is_some() { None } else { detail(before, after, has_same_backends) };
         }
         let AddressChange { added: frontends, withdrawn } = self.addresses.as_deref().cloned().unwrap_or_default();
         Event { added, removed, frontends, withdrawn, ..event }

@@ -6,6 +6,7 @@ use crate::config::EngineConfig;
 use crate::datapath::{Datapath, Limits};
 use crate::engine::{Engine, Round};
 use crate::history::{Event, Kernel, MAX_SHOWN, What};
+use crate::holds::ReleaseReason;
 use crate::memory::MemoryDatapath;
 use crate::model::addr::{L4Addr, Protocol};
 use crate::model::moment::Moment;
@@ -15,6 +16,7 @@ use crate::model::service::{
 };
 use crate::state::entries::MapOp;
 use crate::state::kernel_check::{Content, EntryKey};
+use crate::state::status::Status;
 
 const LIMITS: Limits =
     Limits { frontends: 4_096, services: 4_096, slots: 65_536, affinity: 16, outside: 0, source_ranges: 0 };
@@ -332,4 +334,81 @@ fn drift_is_reported_with_its_owner() {
     let event = only(host.send([]));
     assert_eq!((event.what, &event.kernel, &event.frontends.shown[..]), (What::Repaired, &Kernel::Done, &[at][..]));
     assert_eq!(event.port.map(|port| port.service.to_string()), Some("shop/web".into()));
+}
+
+fn failing(backends: &[&str]) -> Change {
+    let failing = backends.iter().map(|text| ((l4(text).addr, l4(text).port), "connection refused".into()));
+    Change::Quarantine("shop/web".parse().expect("valid in a test"), failing.collect())
+}
+
+/// Both backends stay in the list while both fail, so nothing in the maps changes.
+#[test]
+fn an_outage_by_health_checks_is_in_the_history_with_its_cause_and_its_end() {
+    let mut host = Host::with_web(&["192.0.2.11:80", "192.0.2.12:80"]);
+    let checked = Service { health_check: Some(std::sync::Arc::default()), ..web() };
+    host.send([upsert(checked)]);
+    let status = |host: &Host| {
+        let (snapshot, address) = (host.engine.snapshot(host.now), l4("198.51.100.1:80"));
+        let status = snapshot.status_of(&snapshot.rows[&address], 0, address);
+        (status.status, status.since)
+    };
+    let event = only(host.send([failing(&["192.0.2.11:80", "192.0.2.12:80"])]));
+    assert_eq!(
+        (event.what, &*event.cause.origin.object),
+        (What::LastResort, "health checks (192.0.2.11:80: connection refused)")
+    );
+    assert_eq!(status(&host), (Status::LastResort, host.now));
+    let event = only(host.send([failing(&["192.0.2.12:80"])]));
+    assert_eq!(
+        (event.what, &*event.cause.origin.object),
+        (What::Recovered, "health checks (192.0.2.11:80 is healthy again)")
+    );
+    assert_eq!((event.added.shown, event.removed.shown), (vec![], vec![l4("192.0.2.12:80")]));
+    let recovered = host.now;
+    assert_eq!(status(&host), (Status::Ok, recovered));
+    let event = only(host.send([failing(&[])]));
+    assert_eq!(
+        (event.what, &*event.cause.origin.object),
+        (What::Changed, "health checks (192.0.2.12:80 is healthy again)")
+    );
+    assert_eq!(status(&host), (Status::Ok, recovered), "connections got what they get now");
+}
+
+#[test]
+fn a_service_is_ok_only_since_its_outage() {
+    let mut host = Host::with_web(&["192.0.2.11:80"]);
+    let since = |host: &Host| {
+        let (snapshot, address) = (host.engine.snapshot(host.now), l4("198.51.100.1:80"));
+        let status = snapshot.status_of(&snapshot.rows[&address], 0, address);
+        (status.status, status.since)
+    };
+    let start = host.now;
+    assert_eq!(since(&host), (Status::Ok, start));
+    host.send([slice(&[])]);
+    assert_eq!(since(&host), (Status::NoBackends, host.now));
+    host.send([slice(&["192.0.2.11:80"])]);
+    let filled = host.now;
+    host.send([slice(&["192.0.2.11:80", "192.0.2.12:80"])]);
+    assert_eq!(since(&host), (Status::Ok, filled));
+}
+
+/// A DNS source keeps the last known backends for a while, and then says that there are none.
+#[test]
+fn a_hold_that_ends_without_backends_says_so() {
+    let mut host = Host::with_web(&["192.0.2.11:80"]);
+    let last_known = |problem: Option<&str>, backends: &[&str]| {
+        let slice = slice_of("shop/web", backends.iter().map(|text| l4(text)));
+        Change::UpsertSlice(Slice { problem: problem.map(Into::into), ..slice })
+    };
+    let event = only(host.send([last_known(Some("no server answers"), &["192.0.2.11:80"])]));
+    assert_eq!(event.what, What::Held);
+    let round = host.send([last_known(None, &[])]);
+    assert_eq!(round.released.iter().map(|release| release.reason).collect::<Vec<_>>(), [ReleaseReason::Emptied]);
+    let event = only(round);
+    assert_eq!(event.what, What::Emptied);
+    let detail = "its source has no backends for it, and connections are refused";
+    assert_eq!(event.detail.as_deref(), Some(detail));
+    host.send([last_known(None, &["192.0.2.11:80"]), last_known(Some("no server answers"), &["192.0.2.11:80"])]);
+    let event = only(host.send([last_known(None, &["192.0.2.11:80"])]));
+    assert_eq!((event.what, event.detail.as_deref()), (What::Released, Some("it has backends again")));
 }

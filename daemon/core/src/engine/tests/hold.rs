@@ -6,6 +6,7 @@ use crate::compile::guard::Guard;
 use crate::config::EngineConfig;
 use crate::datapath::{Datapath, Limits};
 use crate::engine::{Engine, Round};
+use crate::holds::ReleaseReason;
 use crate::memory::MemoryDatapath;
 use crate::model::addr::{L4Addr, Protocol};
 use crate::model::moment::Moment;
@@ -135,7 +136,7 @@ fn deleting_ends_a_hold_also_if_the_service_comes_back_at_once() {
     assert_eq!(host.statuses(), [Status::Held]);
     let again = Change::UpsertService(service("default/kubernetes", &["10.96.0.1:443"]));
     let round = host.send([gone("default/kubernetes"), again]);
-    assert_eq!(round.released.iter().map(|release| release.is_deleted).collect::<Vec<_>>(), [true]);
+    assert_eq!(round.released.iter().map(|release| release.reason).collect::<Vec<_>>(), [ReleaseReason::Deleted]);
     assert_eq!(host.statuses(), [Status::NoBackends]);
     assert!(host.reached("10.96.0.1:443")[0].contains("ConnectionRefused"));
     assert_eq!(host.engine.snapshot(host.now).remembered(), []);

@@ -30,7 +30,7 @@ export function drawStatus() {
   const ready = byId("ready");
   ready.textContent = status.ready ? "READY" : "NOT READY";
   ready.className = `badge ${status.ready ? "ok" : "critical"}`;
-  byId("about").textContent = [status.version, `up ${duration((Date.now() - Date.parse(status.time)) / 1000)}`, status.kernel].filter(Boolean).join(" · ");
+  byId("about").textContent = [status.version, `up ${duration((Date.now() - Date.parse(status.time)) / 1000)}`, status.kernel?.release].filter(Boolean).join(" · ");
   drawProblems(status.problems);
   drawTiles();
 }
@@ -81,7 +81,7 @@ export function drawTimeline() {
   replace(byId("records"), ...records.slice(0, 200).map(record));
 }
 
-const LEVEL = { Held: "warning", Emptied: "critical", Refused: "critical", Lost: "critical", Failed: "critical" };
+const LEVEL = { Held: "warning", LastResort: "warning", Emptied: "critical", Refused: "critical", Lost: "critical", Failed: "critical" };
 
 function record(entry) {
   const backends = [...(entry.added ?? []).map((name) => `+${name}`), ...(entry.removed ?? []).map((name) => `−${name}`),
