@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
 /*
  * The beginning of a connection: finds the service of a packet, selects a
- * backend, and makes the two entries. core::packets in Rust implements the
+ * backend, and makes the two entries. tests/model in Rust implements the
  * same decisions.
  */
 #ifndef NODELB_BEGIN_H

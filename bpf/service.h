@@ -365,7 +365,7 @@ choose_again(struct view view, __u32 backend_id, __u32 offset)
 	return search_view(word_of(view), backend_id);
 }
 
-/* core/src/state/rendezvous.rs implements the same rendezvous hashing. */
+/* tests/model/src/rendezvous.rs implements the same rendezvous hashing. */
 #define MOST_SCORED 1024
 
 /* Every bit of the result depends on every bit of the number. */

@@ -10,7 +10,7 @@ shift || true
 targets=("$@")
 [ "${#targets[@]}" -gt 0 ] || targets=(decoder translation files parser)
 
-# The parser is C, compiled with sanitizers: a test of the core sends it packets and compares what it reads.
+# The parser is C, compiled with sanitizers: a test sends it packets and compares what it reads.
 if [[ " ${targets[*]} " == *" parser "* ]]; then
     echo "fuzzing parser for $seconds s"
     FUZZ_SECONDS=$seconds SOCKET_SEED=${SOCKET_SEED:-$RANDOM} ${CARGO:-cargo} test --locked --quiet \

@@ -61,17 +61,19 @@ unsafe_elsewhere() {
 
 # ARCHITECTURE.md, "Where things are": what a package of the workspace may depend on. Above all, nothing above it.
 packages() {
-    local package allowed
-    while read -r package allowed; do
-        cargo tree --locked --edges all --prefix none --package "$package" | grep -oE '^(nodelb|libbpf)[a-z-]* v' | sort -u |
+    local package edges allowed
+    while read -r package edges allowed; do
+        cargo tree --locked --edges "$edges" --prefix none --package "$package" | grep -oE '^(nodelb|libbpf)[a-z-]* v' | sort -u |
             sed "s/ v$//; s/^/$package depends on /" | grep -vE " on ($package$allowed)\$"
     done <<-END | none
-	nodelb-core
-	nodelb-datapath |nodelb-core|libbpf-rs|libbpf-sys|libbpf-cargo
-	nodelb-report |nodelb-core
-	nodelb-host
-	nodelb-kube |nodelb-core|nodelb-host
-	nodelb-cli |nodelb-core|nodelb-host|nodelb-kube|nodelb-report
+	nodelb-core all
+	nodelb-model all |nodelb-core
+	nodelb-datapath all |nodelb-core|libbpf-rs|libbpf-sys|libbpf-cargo
+	nodelb-report all |nodelb-core
+	nodelb-host all
+	nodelb-kube all |nodelb-core|nodelb-host
+	nodelb-cli all |nodelb-core|nodelb-host|nodelb-kube|nodelb-report
+	nodelb no-dev |nodelb-(core|datapath|report|host|kube|cli)|libbpf-rs|libbpf-sys|libbpf-cargo
 	END
 }
 

@@ -1,5 +1,5 @@
 //! The cases of `packet_programs/fixtures/` and random packets, run by the BPF programs and by the pure function of
-//! `core::packets`, which must agree on the verdict, the bytes and the tables. Needs root.
+//! `nodelb_model`, which must agree on the verdict, the bytes and the tables. Needs root.
 //!
 //! The sequences of `packet_interference/` are played with the programs, too: `SEQUENCE_SEED=n` repeats a run, `SEQUENCE_CASES=n`
 //! sets their number.

@@ -1,7 +1,5 @@
-//! The cases of `packet_programs/fixtures/`, run by the pure function of `core::packets`. `UPDATE=1` rewrites what the
+//! The cases of `packet_programs/fixtures/`, run by the pure function of `nodelb_model`. `UPDATE=1` rewrites what the
 //! cases expect. The packet programs run the same cases, as root.
-
-#![allow(clippy::disallowed_methods, reason = "the test of the core reads and writes files, the core does not")]
 
 #[cfg(test)]
 #[path = "packet_fixtures/case.rs"]
@@ -26,7 +24,7 @@ use std::path::{Path, PathBuf};
 const LEAST: usize = 170;
 
 fn files() -> Vec<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/packet_programs/fixtures");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packet_programs/fixtures");
     let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
     let mut files: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|kind| kind == "txt")).collect();
     files.sort();
@@ -35,7 +33,7 @@ fn files() -> Vec<PathBuf> {
 
 /// The worlds that all files share come first.
 fn shared_worlds() -> String {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/packet_programs/fixtures");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packet_programs/fixtures");
     std::fs::read_to_string(folder.join("worlds")).expect("a file")
 }
 

@@ -1,6 +1,6 @@
 //! Non-interference: nothing that strangers send changes what honest parties observe. Each sequence is played twice on the
-//! pure function of `core::packets`, with the strangers and without them. `PROPTEST_CASES=1000000 cargo test -p
-//! nodelb-core --test packet_interference` plays more sequences; `SEQUENCE_SEED=n` plays others.
+//! pure function of `nodelb_model`, with the strangers and without them. `PROPTEST_CASES=1000000 cargo test -p
+//! nodelb-model --test packet_interference` plays more sequences; `SEQUENCE_SEED=n` plays others.
 
 #[cfg(test)]
 #[expect(dead_code, reason = "a sequence needs only worlds")]
@@ -62,7 +62,6 @@ use crate::property::{interference, trace};
 use crate::sequence::sequence;
 
 /// A setting of the run.
-#[expect(clippy::disallowed_methods, reason = "a person repeats a run by its seed")]
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
 }

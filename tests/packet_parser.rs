@@ -1,5 +1,5 @@
 //! The parser of the packet programs, `parse()` of `bpf/packet.h`, compiled for this machine with the address and
-//! undefined behaviour sanitizers, against `core::packets::headers`: the packets of `packet_programs/fixtures/` with
+//! undefined behaviour sanitizers, against `nodelb_model::headers`: the packets of `packet_programs/fixtures/` with
 //! arbitrary damage. Needs no root. `SOCKET_SEED=n` selects other damage; `FUZZ_SECONDS=n` runs for this time.
 
 #![expect(clippy::print_stdout, reason = "a test that runs for a given time prints what it tried")]
@@ -23,8 +23,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use nodelb_core::model::addr::Family;
-use nodelb_core::packets::headers::{Content, Headers, Parsed, parse};
 use nodelb_core::state::ring::scramble;
+use nodelb_model::headers::{Content, Headers, Parsed, parse};
 
 use self::program::{Program, Read, Request};
 
@@ -41,7 +41,7 @@ enum Seen {
     Packet(Box<Read>),
 }
 
-fn by_core(frame: &[u8], is_gso: bool) -> Seen {
+fn by_model(frame: &[u8], is_gso: bool) -> Seen {
     let Parsed::Packet(headers) = parse(frame, 14, is_gso) else { return Seen::Nothing };
     let mut read = Read {
         parsed: if headers.content == Content::IcmpError { 3 } else { 2 },
@@ -148,7 +148,7 @@ fn the_parser_reads_no_byte_outside_of_packets_and_agrees_with_the_core() {
         let frame = damaged(&mut numbers, &frames);
         let is_gso = numbers.below(8) == 0;
         let linear = if numbers.below(2) == 0 { frame.len() } else { numbers.below(frame.len() + 1) };
-        let expected = by_core(&frame, is_gso);
+        let expected = by_model(&frame, is_gso);
         let headers = match parse(&frame, 14, is_gso) {
             Parsed::Packet(headers) => Some(headers),
             Parsed::Foreign | Parsed::Short => None,
@@ -173,5 +173,5 @@ fn a_whole_datagram_in_a_fragment_has_the_identification_of_the_fragment() {
     frame.extend([0x9c, 0x40, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 0x10, 0, 0xa7, 0xbc, 0, 0]);
     let Parsed::Packet(headers) = parse(&frame, 14, false) else { panic!("a packet") };
     let read = Program::start().read(&Request { frame: &frame, linear: frame.len(), gso_size: 0 });
-    assert_eq!(by_program(read, Some(&headers)), by_core(&frame, false));
+    assert_eq!(by_program(read, Some(&headers)), by_model(&frame, false));
 }

@@ -1,5 +1,5 @@
 //! Properties of the packet path over random sequences of packets and changes. `PROPTEST_CASES=1000 cargo test -p
-//! nodelb-core --test packet_properties` runs more sequences.
+//! nodelb-model --test packet_properties` runs more sequences.
 
 #[cfg(test)]
 #[expect(dead_code, reason = "the cases of a property have no names")]
@@ -19,10 +19,10 @@ mod steps;
 mod world;
 
 use nodelb_core::model::addr::Protocol;
-use nodelb_core::packets::connections::{Connection, Tables, is_plain_syn};
-use nodelb_core::packets::key::{Hook, PacketKey};
-use nodelb_core::packets::node::{Packet, Reason, Verdict};
-use nodelb_core::packets::translate::{Outcome, translate};
+use nodelb_model::connections::{Connection, Tables, is_plain_syn};
+use nodelb_model::key::{Hook, PacketKey};
+use nodelb_model::node::{Packet, Reason, Verdict};
+use nodelb_model::translate::{Outcome, translate};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 

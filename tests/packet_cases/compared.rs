@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 use nodelb_core::model::addr::{Addr, Protocol};
-use nodelb_core::packets::connections::{Connection, Tables};
-use nodelb_core::packets::headers::{Content, Parsed, parse};
-use nodelb_core::packets::key::{FragmentKey, PacketKey};
-use nodelb_core::packets::node::{Node, Packet, Reason, Verdict};
-use nodelb_core::packets::sweep::{SweepTimeouts, sweep};
-use nodelb_core::packets::translate::{Outcome, translate};
+use nodelb_core::packets::sweep::SweepTimeouts;
 use nodelb_core::state::entries::{BackendId, ServiceId};
+use nodelb_model::connections::{Connection, Tables};
+use nodelb_model::headers::{Content, Parsed, parse};
+use nodelb_model::key::{FragmentKey, PacketKey};
+use nodelb_model::node::{Node, Packet, Reason, Verdict};
+use nodelb_model::sweep::sweep;
+use nodelb_model::translate::{Outcome, translate};
 
 use crate::case::{self, Case};
 use crate::kernel::{Kernel, Ran};

@@ -2,14 +2,14 @@
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use nodelb_core::datapath::Limits;
-use nodelb_core::packets::connections::{TableLimits, Tables};
-use nodelb_core::packets::key::Hook;
-use nodelb_core::packets::node::{Packet, Reason, Settings, Unknown};
 use nodelb_core::packets::sweep::SweepTimeouts;
 use nodelb_core::state::entries::MapState;
 use nodelb_datapath::packets::{
     self, PacketBloom, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms, Sweep,
 };
+use nodelb_model::connections::{TableLimits, Tables};
+use nodelb_model::key::Hook;
+use nodelb_model::node::{Packet, Reason, Settings, Unknown};
 
 use crate::layout;
 use crate::network::Network;

@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
-use nodelb_core::packets::connections::{Affinity, Connection, Flags, FragmentPorts};
-use nodelb_core::packets::key::{Endpoint, FragmentKey, PacketKey, Side, Tuple};
 use nodelb_core::state::entries::{BackendId, ServiceEntry, ServiceId, Slot, UplinkEntry};
 use nodelb_core::state::ring;
+use nodelb_model::connections::{Affinity, Connection, Flags, FragmentPorts};
+use nodelb_model::key::{Endpoint, FragmentKey, PacketKey, Side, Tuple};
 
 fn port_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes(bytes[at..at + 2].try_into().unwrap())

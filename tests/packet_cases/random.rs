@@ -1,8 +1,8 @@
 //! Random packets and changes, run by the programs and by the pure function.
 
-use nodelb_core::packets::node::Packet;
 use nodelb_core::packets::sweep::SweepTimeouts;
-use nodelb_core::packets::translate::Outcome;
+use nodelb_model::node::Packet;
+use nodelb_model::translate::Outcome;
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 

@@ -1,8 +1,8 @@
 //! The sequences of non-interference, played with the programs: nothing that strangers send changes what the honest parties
 //! observe, and the pure function does the same with each packet.
 
-use nodelb_core::packets::node::{Packet, Verdict};
 use nodelb_core::packets::sweep::SweepTimeouts;
+use nodelb_model::node::{Packet, Verdict};
 use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use nodelb_core::packets::key::Side;
-use nodelb_core::packets::node::Packet;
+use nodelb_model::key::Side;
+use nodelb_model::node::Packet;
 
 use crate::frame::described;
 use crate::world::World;

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use nodelb_core::packets::connections::{Connection, Tables};
-use nodelb_core::packets::key::Side;
-use nodelb_core::packets::node::{Packet, Verdict};
-use nodelb_core::packets::translate::{Outcome, translate};
+use nodelb_model::connections::{Connection, Tables};
+use nodelb_model::key::Side;
+use nodelb_model::node::{Packet, Verdict};
+use nodelb_model::translate::{Outcome, translate};
 
 use crate::case::{Case, packet};
 use crate::print;

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, parse_net};
 use nodelb_core::model::source_range::SourceRange;
-use nodelb_core::packets::connections::TableLimits;
-use nodelb_core::packets::key::{Hook, Side};
-use nodelb_core::packets::node::{Node, Route, RouteQuery, Routes, Settings, Unknown};
 use nodelb_core::state::entries::{
     BackendId, FrontendEntry, MapState, OutsideEntry, ServiceEntry, ServiceId, Slot, UplinkEntry,
 };
+use nodelb_model::connections::TableLimits;
+use nodelb_model::key::{Hook, Side};
+use nodelb_model::node::{Node, Route, RouteQuery, Routes, Settings, Unknown};
 
 /// The Ethernet address of whatever sends packets to the node.
 pub(crate) const SENDER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xaa];

@@ -4,10 +4,10 @@
 use std::collections::VecDeque;
 
 use nodelb_core::model::addr::{Addr, Family, Protocol};
-use nodelb_core::packets::headers::tcp_flags::{ACK, FIN, RST, SYN};
-use nodelb_core::packets::headers::{Content as Parsed, Headers, Parsed as Read, parse};
-use nodelb_core::packets::key::{Endpoint, Side};
-use nodelb_core::packets::node::{Packet, Reason, Route, RouteQuery, Routes as _, Verdict};
+use nodelb_model::headers::tcp_flags::{ACK, FIN, RST, SYN};
+use nodelb_model::headers::{Content as Parsed, Headers, Parsed as Read, parse};
+use nodelb_model::key::{Endpoint, Side};
+use nodelb_model::node::{Packet, Reason, Route, RouteQuery, Routes as _, Verdict};
 
 use crate::case;
 use crate::honest::{USERS, endpoint};

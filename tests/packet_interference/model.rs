@@ -1,10 +1,11 @@
 //! The packet programs as the pure function.
 
-use nodelb_core::packets::connections::Tables;
-use nodelb_core::packets::node::Packet;
-use nodelb_core::packets::rule::Rule;
-use nodelb_core::packets::sweep::{SweepTimeouts, sweep};
-use nodelb_core::packets::translate::translate;
+use nodelb_core::packets::sweep::SweepTimeouts;
+use nodelb_model::connections::Tables;
+use nodelb_model::node::Packet;
+use nodelb_model::rule::Rule;
+use nodelb_model::sweep::sweep;
+use nodelb_model::translate::translate;
 
 use crate::lab::{Programs, Ruled};
 use crate::world::World;

@@ -1,6 +1,6 @@
 //! What every sequence must fulfil.
 
-use nodelb_core::packets::rule::Rule;
+use nodelb_model::rule::Rule;
 
 use crate::lab;
 use crate::model::Model;

@@ -1,7 +1,7 @@
-//! The test of the test: without any one of the rules of `core::packets`, a sequence shows what strangers then change.
+//! The test of the test: without any one of the rules of `nodelb_model`, a sequence shows what strangers then change.
 
-use nodelb_core::packets::headers::tcp_flags::{ACK, FIN, RST, SYN};
-use nodelb_core::packets::rule::Rule;
+use nodelb_model::headers::tcp_flags::{ACK, FIN, RST, SYN};
+use nodelb_model::rule::Rule;
 
 use crate::honest::Act::{Ask, AskMuch, Connect};
 use crate::property::{interference, trace};
@@ -13,7 +13,7 @@ use crate::strangers::Who::{Backend, Node, Own, Service, User};
 use crate::strangers::{Forged, Sends};
 use crate::tag::Label;
 
-/// The rules that are not about what strangers change for honest parties, as `core::packets::rule` says of each, and the
+/// The rules that are not about what strangers change for honest parties, as `nodelb_model::rule` says of each, and the
 /// file with the packet case that shows them.
 const ELSEWHERE: [(&str, &str); 4] = [
     ("FlowAdmittedAgain", "evidence.txt"),

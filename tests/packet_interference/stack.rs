@@ -4,9 +4,9 @@
 use std::collections::BTreeMap;
 
 use nodelb_core::model::addr::{Addr, Family, Protocol};
-use nodelb_core::packets::headers::tcp_flags::{ACK, RST, SYN};
-use nodelb_core::packets::headers::{Content as Parsed, Headers, Parsed as Read, UDP, parse};
-use nodelb_core::packets::key::Endpoint;
+use nodelb_model::headers::tcp_flags::{ACK, RST, SYN};
+use nodelb_model::headers::{Content as Parsed, Headers, Parsed as Read, UDP, parse};
+use nodelb_model::key::Endpoint;
 
 use crate::socket::{Event, Result, Socket, State};
 use crate::tag::{Kind, Label, Message, has_secret};

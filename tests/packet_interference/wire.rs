@@ -1,9 +1,9 @@
 //! Packets of the parties as they are on the wire: written, cut into fragments, and read.
 
 use nodelb_core::model::addr::{Addr, Family};
-use nodelb_core::packets::checksum;
-use nodelb_core::packets::headers::{Headers, Ports, UDP};
-use nodelb_core::packets::key::Endpoint;
+use nodelb_model::checksum;
+use nodelb_model::headers::{Headers, Ports, UDP};
+use nodelb_model::key::Endpoint;
 
 use crate::frame::correct_sum;
 use crate::world::SENDER_MAC;

@@ -1,5 +1,5 @@
-//! Clients outside the node: the frames that arrive, what becomes of them according to `core::packets`, and
-//! whether `core::explain` says the same. The network is the one of `netns/lab.rs`.
+//! Clients outside the node: the frames that arrive, what becomes of them according to `nodelb_model`, and
+//! whether `report::explain` says the same. The network is the one of `netns/lab.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -10,13 +10,13 @@ use std::sync::Arc;
 use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::uplink::Uplink;
-use nodelb_core::packets::connections::Tables;
-use nodelb_core::packets::headers::{Content, ETHERNET, Parsed, parse, tcp_flags};
-use nodelb_core::packets::key::Side;
-use nodelb_core::packets::node::{Packet, Verdict};
-use nodelb_core::packets::translate::translate;
 use nodelb_core::state::entries::{MapState, ServiceId};
 use nodelb_core::trace::{Errno, Verdict as Traced, trace};
+use nodelb_model::connections::Tables;
+use nodelb_model::headers::{Content, ETHERNET, Parsed, parse, tcp_flags};
+use nodelb_model::key::Side;
+use nodelb_model::node::{Packet, Verdict};
+use nodelb_model::translate::translate;
 use nodelb_report::explain::outside::{OutsideVerdict, trace_outside};
 
 use crate::frame::described;
@@ -176,7 +176,7 @@ impl fmt::Display for Met {
     }
 }
 
-/// What `core::explain` says: the backends that are possible, or the outcome without any.
+/// What `report::explain` says: the backends that are possible, or the outcome without any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Candidates {
     Backends(BTreeSet<L4Addr>),

@@ -10,9 +10,9 @@ use libbpf_rs::{MapCore as _, MapHandle, MapInfo};
 use nodelb_core::datapath::Limits;
 use nodelb_core::model::addr::{Family, L4Addr};
 use nodelb_core::state::entries::{BackendId, MapOp, MapState, ServiceEntry, ServiceId, Slot};
-use nodelb_core::state::rendezvous;
 use nodelb_core::trace::{Verdict, trace};
 use nodelb_datapath::Options;
+use nodelb_model::rendezvous;
 
 use super::socket_table::{UdpStates, cookie, pinned};
 use super::{

@@ -1,23 +1,7 @@
-//! The packet path as a pure function: what becomes of a packet that arrives at or leaves a device of the node. The
-//! programs of `bpf/packet.bpf.c` do the same; tests compare the two.
+//! What the packet programs decide about the first packet of a connection: its frontend, whether the client is admitted,
+//! and its slot. All that they do with packets is in the package `nodelb-model`, which tests compare with them.
 
 pub mod admission;
-mod begin;
-mod bytes;
-pub mod checksum;
 pub mod choice;
-pub mod connections;
-pub mod extensions;
-mod forward;
 pub mod frontend;
-pub mod headers;
-mod hook_state;
-mod icmp;
-pub mod key;
-pub mod node;
-mod ports;
-mod reject;
-pub mod rewrite;
-pub mod rule;
 pub mod sweep;
-pub mod translate;

@@ -9,7 +9,6 @@ pub mod kernel_check;
 pub mod map_ops;
 pub mod owner;
 pub mod remembered;
-pub mod rendezvous;
 pub mod ring;
 pub mod runs;
 pub mod slot;

@@ -12,7 +12,7 @@ use crate::state::entries::{FrontendEntry, MapState, ServiceId, Slot};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict<'a> {
     /// The connection goes to one of these slots with equal probability. For a UDP socket without a backend,
-    /// [`crate::state::rendezvous`] determines the slot.
+    /// rendezvous hashing determines the slot.
     Forwarded(ServiceId, &'a [Slot]),
     /// The connection fails immediately.
     Refused(ServiceId, Errno),

@@ -1,5 +1,4 @@
-//! Whether a client may connect to a frontend, and to which slots: `admit()` of `bpf/begin.h`. The packet path decides so
-//! about the first packet of a connection, and [`crate::explain::outside`] explains it.
+//! Whether a client may connect to a frontend, and to which slots: `admit()` of `bpf/begin.h`.
 
 use crate::model::addr::Addr;
 use crate::model::source_range::SourceRange;

@@ -3,8 +3,6 @@
 use std::ops::RangeInclusive;
 
 use crate::model::addr::{L4Addr, Protocol};
-use crate::packets::key::Hook;
-use crate::packets::node::Node;
 use crate::state::entries::{MapState, ServiceId};
 
 /// The frontend to which a client connects.
@@ -17,19 +15,14 @@ pub struct Frontend {
     pub has_ranges: bool,
 }
 
-/// The frontend at this address for clients at this hook. Pods are clients inside the node.
-pub(super) fn find(node: &Node<'_>, hook: Hook, to: L4Addr) -> Option<Frontend> {
-    let range = &node.settings.nodeport_range;
-    if hook.is_pod() { find_inside(node.state, range, to) } else { find_outside(node.state, range, to) }
-}
-
 /// The frontend at this address for clients outside the node.
 pub fn find_outside(state: &MapState, nodeport_range: &RangeInclusive<u16>, to: L4Addr) -> Option<Frontend> {
     let entry = at(state, nodeport_range, to, |at| state.outside.get(at))?;
     Some(Frontend { service: entry.service, is_local: entry.local, has_ranges: entry.has_ranges })
 }
 
-fn find_inside(state: &MapState, nodeport_range: &RangeInclusive<u16>, to: L4Addr) -> Option<Frontend> {
+/// The frontend at this address for clients inside the node, such as pods.
+pub fn find_inside(state: &MapState, nodeport_range: &RangeInclusive<u16>, to: L4Addr) -> Option<Frontend> {
     let entry = at(state, nodeport_range, to, |at| state.frontends.get(at))?;
     Some(Frontend { service: entry.service, is_local: entry.inside_local, has_ranges: false })
 }

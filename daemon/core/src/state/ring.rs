@@ -123,7 +123,7 @@ fn port_be(port: u16) -> u64 {
 }
 
 /// The halves of the address as the BPF programs compute them: each of two words in native byte order.
-pub(crate) fn halves(addr: Addr) -> [u64; 2] {
+pub fn halves(addr: Addr) -> [u64; 2] {
     let octets = addr.octets();
     let (words, _) = octets.as_chunks::<4>();
     let [a, b, c, d] = std::array::from_fn(|index| u64::from(u32::from_ne_bytes(words[index])));

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use super::{OFFSETS_PER_SLOT, ring, size, slots_with_ring};
+use super::{OFFSETS_PER_SLOT, client_hash, ring, size, slots_with_ring};
 use crate::model::addr::L4Addr;
 use crate::state::entries::{BackendId, Slot};
 
@@ -112,4 +112,22 @@ fn the_loss_of_a_backend_moves_few_clients_of_the_others() {
     let cases = [(3, 1), (5, 2), (10, 4), (20, 7), (40, 39), (100, 50), (160, 3), (300, 200), (650, 0)];
     let found = cases.map(|(backends, gone)| moved(backends, gone));
     assert!(found.iter().all(|moved| *moved <= 40), "{found:?} thousandths of {cases:?}");
+}
+
+fn hash(client: &str, connection: Option<(u16, &str)>) -> u64 {
+    client_hash(client.parse().unwrap(), connection.map(|(port, to)| (port, to.parse().unwrap())))
+}
+
+/// The numbers are those of another implementation, for machines with the least significant byte first.
+#[test]
+#[cfg(target_endian = "little")]
+fn hashes_are_those_of_the_programs() {
+    assert_eq!(hash("198.51.100.7", Some((40_000, "203.0.113.32:80/TCP"))), 0x172b_fc45_c6b1_e7d9);
+    assert_eq!(hash("2001:db8:c::7", Some((40_000, "[2001:db8:f::1]:53/UDP"))), 0x596f_6675_7ff1_8411);
+    assert_eq!(hash("198.51.100.7", None), 0xc244_718e_bdee_2e67);
+}
+
+#[test]
+fn each_client_has_its_own_hash() {
+    assert_ne!(hash("198.51.100.7", None), hash("198.51.100.8", None));
 }

@@ -1,10 +1,11 @@
 //! The writing of addresses, ports and the time to live into a packet, with their checksums.
 
-use crate::model::addr::{Family, Protocol};
-use crate::packets::bytes::{be16, put16, wire};
-use crate::packets::checksum;
-use crate::packets::headers::{Content, Headers};
-use crate::packets::key::Tuple;
+use nodelb_core::model::addr::{Family, Protocol};
+
+use crate::bytes::{be16, put16, wire};
+use crate::checksum;
+use crate::headers::{Content, Headers};
+use crate::key::Tuple;
 
 /// The position of an IPv4 header's checksum in the header.
 const V4_CHECKSUM: usize = 10;
@@ -64,7 +65,7 @@ const fn offset_of_addresses(family: Family) -> usize {
 }
 
 /// The two addresses as they are in the packet.
-pub(super) fn addresses(bytes: &[u8], headers: &Headers) -> Vec<u8> {
+pub(crate) fn addresses(bytes: &[u8], headers: &Headers) -> Vec<u8> {
     let at = headers.ip + offset_of_addresses(headers.family);
     let length = if headers.family == Family::Ipv4 { 8 } else { 32 };
     bytes[at..at + length].to_vec()
@@ -80,7 +81,7 @@ fn update_v4(bytes: &mut [u8], headers: &Headers, old: &[u8], new: &[u8]) {
 
 /// Updates the checksum of a TCP or UDP header after these bytes of the header or of the pseudo header have changed. A
 /// UDP datagram without a checksum remains without one. The header may be cut short before its checksum.
-pub(super) fn update_transport(transport: &mut [u8], protocol: Protocol, old: &[u8], new: &[u8]) {
+pub(crate) fn update_transport(transport: &mut [u8], protocol: Protocol, old: &[u8], new: &[u8]) {
     let at = if protocol == Protocol::Udp { 6 } else { 16 };
     if transport.len() < at + 2 {
         return;

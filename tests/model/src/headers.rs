@@ -2,10 +2,11 @@
 
 use std::net::IpAddr;
 
-use crate::model::addr::{Addr, Family, Protocol};
-use crate::packets::bytes::{be16, be32, v4_at, v6_at};
-use crate::packets::extensions::{self, Fragment, Walked};
-use crate::packets::key::{Endpoint, Tuple};
+use nodelb_core::model::addr::{Addr, Family, Protocol};
+
+use crate::bytes::{be16, be32, v4_at, v6_at};
+use crate::extensions::{self, Fragment, Walked};
+use crate::key::{Endpoint, Tuple};
 
 /// Length of an Ethernet header in bytes.
 pub const ETHERNET: usize = 14;

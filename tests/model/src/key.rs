@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 
-use crate::model::addr::{Addr, Protocol};
+use nodelb_core::model::addr::{Addr, Protocol};
 
 /// Where a packet passes a device, as `enum packet_side` of `bpf/packet_entries.h`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,16 +1,17 @@
 //! The answers to packets that are not forwarded: TCP RST, and ICMP errors. Such an answer is made of the packet itself,
 //! with its headers turned round.
 
-use crate::model::addr::{Family, Protocol};
-use crate::packets::bytes::{be32, put16, wire};
-use crate::packets::checksum;
-use crate::packets::connections::Tables;
-use crate::packets::extensions::Fragment;
-use crate::packets::headers::tcp_flags::{ACK, FIN, RST, SYN};
-use crate::packets::headers::{Content, ETHERNET, Headers, ICMP, ICMP_NUMBER, ICMPV6_NUMBER, IPV4, IPV6, TCP, UDP};
-use crate::packets::node::Reason;
-use crate::packets::rule::Rule;
-use crate::state::entries::ServiceId;
+use nodelb_core::model::addr::{Family, Protocol};
+use nodelb_core::state::entries::ServiceId;
+
+use crate::bytes::{be32, put16, wire};
+use crate::checksum;
+use crate::connections::Tables;
+use crate::extensions::Fragment;
+use crate::headers::tcp_flags::{ACK, FIN, RST, SYN};
+use crate::headers::{Content, ETHERNET, Headers, ICMP, ICMP_NUMBER, ICMPV6_NUMBER, IPV4, IPV6, TCP, UDP};
+use crate::node::Reason;
+use crate::rule::Rule;
 
 /// The maximum number of answers per second to packets of a service, for a reason.
 const MOST_PER_SECOND: u32 = 1_000;
@@ -23,7 +24,7 @@ const TTL: u8 = 64;
 
 /// The ICMP errors with which the programs answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum IcmpError {
+pub(crate) enum IcmpError {
     PortUnreachable,
     /// The time to live or hop limit has ended.
     TimeExceeded,
@@ -32,7 +33,7 @@ pub(super) enum IcmpError {
 }
 
 /// Whether one more packet of the service may be answered in this second, which then counts.
-pub(super) fn may_answer(tables: &mut Tables, now: u32, of: (ServiceId, Reason)) -> bool {
+pub(crate) fn may_answer(tables: &mut Tables, now: u32, of: (ServiceId, Reason)) -> bool {
     let of = if tables.keeps(Rule::AnswersByService) { of } else { (ServiceId(0), Reason::AnswerRate) };
     let count = match tables.answered.get(&of) {
         Some((second, count)) if *second == now => count.saturating_add(1),
@@ -43,13 +44,13 @@ pub(super) fn may_answer(tables: &mut Tables, now: u32, of: (ServiceId, Reason))
 }
 
 /// Whether the packet is larger than what its way allows.
-pub(super) const fn is_too_large(reason: Reason) -> bool {
+pub(crate) const fn is_too_large(reason: Reason) -> bool {
     matches!(reason, Reason::Mtu | Reason::MtuNoDf)
 }
 
 /// The frame that resets the sender's connection (RFC 9293 section 3.10.7.1); `None` if the packet has itself the RST
 /// flag or is not TCP.
-pub(super) fn reset(bytes: &[u8], headers: &Headers) -> Option<Vec<u8>> {
+pub(crate) fn reset(bytes: &[u8], headers: &Headers) -> Option<Vec<u8>> {
     let Content::Transport(Protocol::Tcp, ports) = headers.content else { return None };
     if ports.tcp_flags & RST != 0 {
         return None;
@@ -78,7 +79,7 @@ pub(super) fn reset(bytes: &[u8], headers: &Headers) -> Option<Vec<u8>> {
 
 /// Whether the packet may be answered: nothing is between its IP header and its transport header, and it is no
 /// fragment. A packet that is too large is answered in any case, unless it has no transport header.
-pub(super) fn is_answerable(headers: &Headers, reason: Reason) -> bool {
+pub(crate) fn is_answerable(headers: &Headers, reason: Reason) -> bool {
     let header = if headers.family == Family::Ipv4 { IPV4 } else { IPV6 };
     let is_answered = |fragment: Fragment| fragment.is_first && is_too_large(reason);
     let length = headers.transport - headers.ip;
@@ -87,7 +88,7 @@ pub(super) fn is_answerable(headers: &Headers, reason: Reason) -> bool {
 
 /// The frame with an ICMP error about the packet, with its headers; `None` if the packet is no TCP or UDP packet with its header, about
 /// which no error is sent.
-pub(super) fn icmp_error(bytes: &[u8], headers: &Headers, error: IcmpError) -> Option<Vec<u8>> {
+pub(crate) fn icmp_error(bytes: &[u8], headers: &Headers, error: IcmpError) -> Option<Vec<u8>> {
     let Content::Transport(content, _) = headers.content else { return None };
     let is_v4 = headers.family == Family::Ipv4;
     let (kind, code, word) = match (error, is_v4) {

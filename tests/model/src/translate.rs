@@ -1,21 +1,22 @@
 //! The decision about a packet: what the programs of `bpf/packet.bpf.c` do, as a pure function.
 
-use crate::model::addr::{L4Addr, Protocol};
-use crate::packets::admission::{Admission, admission};
-use crate::packets::begin::begin;
-use crate::packets::choice::offset_number;
-use crate::packets::connections::{Connection, FragmentPorts, Tables, is_plain_syn, short};
-use crate::packets::forward;
-use crate::packets::frontend::{self, Frontend};
-use crate::packets::headers::tcp_flags::{ACK, SYN};
-use crate::packets::headers::{Content, Headers, Parsed, Ports, parse};
-use crate::packets::hook_state::{Decision, HookState};
-use crate::packets::icmp;
-use crate::packets::key::{FragmentKey, PacketKey, Side};
-use crate::packets::node::{Node, Packet, Reason, Verdict};
-use crate::packets::rewrite;
-use crate::packets::rule::Rule;
-use crate::state::entries::ServiceId;
+use nodelb_core::model::addr::{L4Addr, Protocol};
+use nodelb_core::packets::admission::{Admission, admission};
+use nodelb_core::packets::frontend::Frontend;
+use nodelb_core::state::entries::ServiceId;
+
+use crate::begin::begin;
+use crate::choice::offset_number;
+use crate::connections::{Connection, FragmentPorts, Tables, is_plain_syn, short};
+use crate::forward;
+use crate::headers::tcp_flags::{ACK, SYN};
+use crate::headers::{Content, Headers, Parsed, Ports, parse};
+use crate::hook_state::{Decision, HookState};
+use crate::icmp;
+use crate::key::{FragmentKey, PacketKey, Side};
+use crate::node::{Node, Packet, Reason, Verdict};
+use crate::rewrite;
+use crate::rule::Rule;
 
 /// Seconds after which a packet that was not answered is lost.
 const ANSWER_SECONDS: u32 = 2;
@@ -143,7 +144,7 @@ fn touched(state: &mut HookState<'_>, key: &PacketKey, entry: Connection, ports:
 fn arriving(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) -> Result<Connection, Decision> {
     let to = L4Addr::new(key.tuple.target.addr, key.tuple.target.port, key.protocol);
     let established = state.tables.connections.get(key).copied();
-    let found = frontend::find(&state.node, state.packet.hook, to);
+    let found = state.node.frontend(state.packet.hook, to);
     let is_source_port = state.node.settings.source_ports.contains(&to.port);
     let known = established.or_else(|| {
         let half_open = state.tables.half_open.get(key).copied();

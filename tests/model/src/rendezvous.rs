@@ -5,8 +5,8 @@
 //! The choice needs no stored state. If a list loses a backend, only the sockets of that backend move; if it gets a new
 //! one, sockets move only to that one. The order of the list does not matter.
 
-use crate::state::entries::{ServiceId, Slot};
-use crate::state::ring::scramble;
+use nodelb_core::state::entries::{ServiceId, Slot};
+use nodelb_core::state::ring::scramble;
 
 /// The maximum number of slots that get a score, which bounds the cost of a choice. In a longer list only this number
 /// of consecutive slots are scored, starting at a position that is computed from the socket. A change of such a list

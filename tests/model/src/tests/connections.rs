@@ -1,5 +1,5 @@
 use super::*;
-use crate::packets::key::Endpoint;
+use crate::key::Endpoint;
 
 const LIMITS: TableLimits = TableLimits { connections: 4, half_open: 4, fragments: 2 };
 

@@ -3,18 +3,18 @@
 //! moves to `connections`, which displaces nothing, when the client has answered the backend.
 
 use imbl::OrdMap;
+use nodelb_core::model::addr::{Addr, Protocol};
+use nodelb_core::state::entries::{BackendId, ServiceId};
 
-use crate::model::addr::{Addr, Protocol};
-use crate::packets::headers::Ports;
-use crate::packets::headers::tcp_flags::{ACK, FIN, RST, SYN};
-use crate::packets::key::{FragmentKey, PacketKey, Side, Tuple};
-use crate::packets::node::Reason;
-use crate::packets::rule::Rule;
-use crate::state::entries::{BackendId, ServiceId};
+use crate::headers::Ports;
+use crate::headers::tcp_flags::{ACK, FIN, RST, SYN};
+use crate::key::{FragmentKey, PacketKey, Side, Tuple};
+use crate::node::Reason;
+use crate::rule::Rule;
 
 /// Seconds without a packet after which a connection gives way to another one before the search has tried all ports, and
 /// without which one that has ended never does.
-pub(super) const QUIET_SECONDS: u32 = 2;
+pub(crate) const QUIET_SECONDS: u32 = 2;
 
 /// Bytes that a client may have received before the programs see that it has received anything: the window in its SYN,
 /// which is never scaled, and a FIN.
@@ -165,7 +165,7 @@ pub struct Tables {
 }
 
 /// The lower 16 bits of a time.
-pub(super) const fn short(now: u32) -> u16 {
+pub(crate) const fn short(now: u32) -> u16 {
     let [.., high, low] = now.to_be_bytes();
     u16::from_be_bytes([high, low])
 }
@@ -228,7 +228,7 @@ impl Tables {
     }
 
     /// Deletes that connection. Returns whether there was one.
-    pub(super) fn forget_ended(&mut self, reverse_key: &PacketKey) -> bool {
+    pub(crate) fn forget_ended(&mut self, reverse_key: &PacketKey) -> bool {
         let Some(key) = self.ended(reverse_key) else { return false };
         self.connections.remove(&key);
         self.connections.remove(reverse_key);
@@ -237,7 +237,7 @@ impl Tables {
 
     /// For a SYN of the node itself that leaves: the connection that has this key for the backend's answers loses it, if
     /// it has ended, or if no backend has answered it and the SYN is not its own.
-    pub(super) fn give_port_up(&mut self, reverse_key: &PacketKey, sequence: u32) {
+    pub(crate) fn give_port_up(&mut self, reverse_key: &PacketKey, sequence: u32) {
         if !self.keeps(Rule::StackTakesPort) || self.forget_ended(reverse_key) {
             return;
         }

@@ -1,10 +1,11 @@
+use nodelb_core::model::addr::Protocol;
+use nodelb_core::state::entries::ServiceId;
+
 use super::*;
-use crate::model::addr::Protocol;
-use crate::packets::connections::{Connection, Flags, TableLimits};
-use crate::packets::key::{Endpoint, Side, Tuple};
-use crate::packets::node::Unknown;
-use crate::packets::rule::Rule;
-use crate::state::entries::ServiceId;
+use crate::connections::{Connection, Flags, TableLimits};
+use crate::key::{Endpoint, Side, Tuple};
+use crate::node::Unknown;
+use crate::rule::Rule;
 
 const FIRST: u16 = 10_000;
 

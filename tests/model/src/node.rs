@@ -3,9 +3,11 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use crate::model::addr::Addr;
-use crate::packets::key::Hook;
-use crate::state::entries::MapState;
+use nodelb_core::model::addr::{Addr, L4Addr};
+use nodelb_core::packets::frontend::{Frontend, find_inside, find_outside};
+use nodelb_core::state::entries::MapState;
+
+use crate::key::Hook;
 
 /// The node as the packet programs see it.
 #[derive(Clone, Copy)]
@@ -25,6 +27,12 @@ impl Node<'_> {
         #[expect(clippy::cast_possible_truncation, reason = "the programs use the same 32 bits")]
         let seconds = (self.now_ns / 1_000_000_000) as u32;
         seconds
+    }
+
+    /// The frontend at this address for clients at this hook. Pods are clients inside the node.
+    pub(crate) fn frontend(&self, hook: Hook, to: L4Addr) -> Option<Frontend> {
+        let range = &self.settings.nodeport_range;
+        if hook.is_pod() { find_inside(self.state, range, to) } else { find_outside(self.state, range, to) }
     }
 }
 

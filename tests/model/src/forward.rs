@@ -1,14 +1,14 @@
 //! The way of a packet that does not pass the network stack of this node.
 
-use crate::packets::connections::Connection;
-use crate::packets::hook_state::{Decision, HookState};
-use crate::packets::node::{Reason, Route, RouteQuery, Verdict};
-use crate::packets::reject::IcmpError;
-use crate::packets::rewrite;
+use crate::connections::Connection;
+use crate::hook_state::{Decision, HookState};
+use crate::node::{Reason, Route, RouteQuery, Verdict};
+use crate::reject::IcmpError;
+use crate::rewrite;
 
 /// Sends the translated frame by the device of the route. The packet of `state` is the frame before the translation, of
 /// which the sender learns if it cannot be forwarded.
-pub(super) fn redirect(state: &mut HookState<'_>, entry: &Connection, mut bytes: Vec<u8>) -> Decision {
+pub(crate) fn redirect(state: &mut HookState<'_>, entry: &Connection, mut bytes: Vec<u8>) -> Decision {
     state.service = entry.service;
     if state.headers.ttl <= 1 {
         return state.answer_icmp(IcmpError::TimeExceeded, Reason::Ttl);

@@ -1,6 +1,6 @@
 //! The extension headers of IPv6 (RFC 8200 section 4).
 
-use crate::packets::bytes::{be16, be32};
+use crate::bytes::{be16, be32};
 
 /// The maximum number of extension headers that are read.
 const MOST: usize = 6;
@@ -24,7 +24,7 @@ pub struct Fragment {
 
 /// The result of [`walk`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Walked {
+pub(crate) enum Walked {
     /// The header after the extensions: its position and its IANA number. Behind the header of a later fragment there
     /// is no other header.
     To { at: usize, protocol: u8, fragment: Option<Fragment> },
@@ -35,7 +35,7 @@ pub(super) enum Walked {
 }
 
 /// Follows the extension headers of a packet. The first one has this number and begins at this position.
-pub(super) fn walk(packet: &[u8], mut at: usize, mut protocol: u8) -> Walked {
+pub(crate) fn walk(packet: &[u8], mut at: usize, mut protocol: u8) -> Walked {
     let mut fragment = None;
     for read in 0..=MOST {
         if !matches!(protocol, HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION) {

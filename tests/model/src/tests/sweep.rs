@@ -1,7 +1,8 @@
+use nodelb_core::state::entries::{BackendId, ServiceId};
+
 use super::*;
-use crate::packets::connections::{Flags, TableLimits};
-use crate::packets::key::{Endpoint, Side, Tuple};
-use crate::state::entries::{BackendId, ServiceId};
+use crate::connections::{Flags, TableLimits};
+use crate::key::{Endpoint, Side, Tuple};
 
 const TIMEOUTS: SweepTimeouts = SweepTimeouts { handshake: 30, closed: 60, reset: 10, tcp_idle: 86_400, udp_idle: 120 };
 

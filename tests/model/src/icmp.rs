@@ -1,23 +1,24 @@
 //! ICMP errors about packets that were translated. The packet that the error quotes is looked up in the opposite
 //! direction, and both are translated, so that the error reaches the end that it concerns.
 
-use crate::model::addr::{Family, Protocol};
-use crate::packets::bytes::{be16, put16, v4_at, v6_at};
-use crate::packets::checksum;
-use crate::packets::extensions::{self, Walked};
-use crate::packets::forward;
-use crate::packets::headers::{Content, Headers, ICMP, IPV4, IPV6, Ports};
-use crate::packets::hook_state::{Decision, HookState};
-use crate::packets::key::{PacketKey, Side, Tuple};
-use crate::packets::node::Verdict;
-use crate::packets::rewrite;
+use nodelb_core::model::addr::{Family, Protocol};
+
+use crate::bytes::{be16, put16, v4_at, v6_at};
+use crate::checksum;
+use crate::extensions::{self, Walked};
+use crate::forward;
+use crate::headers::{Content, Headers, ICMP, IPV4, IPV6, Ports};
+use crate::hook_state::{Decision, HookState};
+use crate::key::{PacketKey, Side, Tuple};
+use crate::node::Verdict;
+use crate::rewrite;
 
 /// The bytes that an error must quote after the IP header (RFC 792).
 const LEAST_QUOTED: usize = 8;
 
 /// Translates the error if it is about a packet of a known connection. The tables do not change: an error does not
 /// prove that an end of the connection is alive.
-pub(super) fn translate(state: &mut HookState<'_>) -> Decision {
+pub(crate) fn translate(state: &mut HookState<'_>) -> Decision {
     let outer = state.headers.clone();
     let Some((quoted, protocol, tuple)) = quoted(&state.packet.bytes, &outer) else { return state.next() };
     // An error is sent to the source of the packet that it quotes.

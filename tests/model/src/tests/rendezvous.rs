@@ -1,8 +1,9 @@
 use std::collections::BTreeMap;
 
+use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::state::entries::{BackendId, ServiceId, Slot};
+
 use super::{MOST_SCORED, choose};
-use crate::model::addr::{Addr, L4Addr, Protocol};
-use crate::state::entries::{BackendId, ServiceId, Slot};
 
 const SOCKETS: u64 = 20_000;
 const SERVICE: ServiceId = ServiceId(7);

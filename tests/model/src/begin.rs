@@ -2,20 +2,21 @@
 
 use std::sync::Arc;
 
-use crate::model::addr::{Addr, Family, L4Addr, Protocol};
-use crate::packets::admission::{Refusal, admit};
-use crate::packets::choice::{self, offset_number};
-use crate::packets::connections::{Connection, Flags, is_plain_syn};
-use crate::packets::frontend::Frontend;
-use crate::packets::headers::Content;
-use crate::packets::headers::tcp_flags::{ACK, RST, SYN};
-use crate::packets::hook_state::{Decision, HookState};
-use crate::packets::key::{Endpoint, PacketKey, Tuple};
-use crate::packets::node::{Reason, Route, RouteQuery, Unknown};
-use crate::packets::ports::{self, Search};
-use crate::packets::reject::IcmpError;
-use crate::packets::rule::Rule;
-use crate::state::entries::Slot;
+use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
+use nodelb_core::packets::admission::{Refusal, admit};
+use nodelb_core::packets::frontend::Frontend;
+use nodelb_core::state::entries::Slot;
+
+use crate::choice::{self, offset_number};
+use crate::connections::{Connection, Flags, is_plain_syn};
+use crate::headers::Content;
+use crate::headers::tcp_flags::{ACK, RST, SYN};
+use crate::hook_state::{Decision, HookState};
+use crate::key::{Endpoint, PacketKey, Tuple};
+use crate::node::{Reason, Route, RouteQuery, Unknown};
+use crate::ports::{self, Search};
+use crate::reject::IcmpError;
+use crate::rule::Rule;
 
 /// Where a connection's packets go.
 enum Way {
@@ -26,7 +27,7 @@ enum Way {
 }
 
 /// Stores the entries of a new connection and returns the client's entry, or decides what else becomes of the packet.
-pub(super) fn begin(
+pub(crate) fn begin(
     state: &mut HookState<'_>,
     key: &PacketKey,
     tcp_flags: u8,

@@ -1,11 +1,12 @@
 //! The search for a source port, so that no two connections have the same key for packets from their backend.
 
-use crate::model::addr::Protocol;
-use crate::packets::connections::{Port, QUIET_SECONDS, Tables};
-use crate::packets::key::PacketKey;
-use crate::packets::node::Settings;
-use crate::packets::rule::Rule;
-use crate::state::entries::BackendId;
+use nodelb_core::model::addr::Protocol;
+use nodelb_core::state::entries::BackendId;
+
+use crate::connections::{Port, QUIET_SECONDS, Tables};
+use crate::key::PacketKey;
+use crate::node::Settings;
+use crate::rule::Rule;
 
 /// The maximum number of ports that one search tries.
 const MOST_TRIES: u32 = 64;
@@ -21,14 +22,14 @@ const CURSORS: u32 = 4_096;
 
 /// A new connection that needs a port.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Search<'a> {
+pub(crate) struct Search<'a> {
     /// The key of the client's packets.
-    pub(super) key: &'a PacketKey,
+    pub(crate) key: &'a PacketKey,
     /// The key of the backend's packets, in which the target's port is replaced.
-    pub(super) reverse_key: &'a PacketKey,
-    pub(super) backend: BackendId,
+    pub(crate) reverse_key: &'a PacketKey,
+    pub(crate) backend: BackendId,
     /// Seconds of the monotonic clock.
-    pub(super) now: u32,
+    pub(crate) now: u32,
 }
 
 impl Search<'_> {
@@ -59,7 +60,7 @@ impl Search<'_> {
 /// Finds a port of the node for a connection to this backend, and returns the key of the backend's packets with it.
 /// Another connection that has it gives way. The search starts at the backend's cursor, and continues at random. It moves the cursor behind the
 /// port by a random step, so that searches on several CPUs rarely try the same ports.
-pub(super) fn source_port(
+pub(crate) fn source_port(
     tables: &mut Tables,
     settings: &Settings,
     search: &Search<'_>,
@@ -84,7 +85,7 @@ pub(super) fn source_port(
 
 /// Finds a port for a client that already has a connection from its own port to the backend, through another address of
 /// a service. The search starts at the client's port. A UDP flow keeps its port, because the client may use both.
-pub(super) fn client_port(tables: &Tables, search: &Search<'_>) -> Option<PacketKey> {
+pub(crate) fn client_port(tables: &Tables, search: &Search<'_>) -> Option<PacketKey> {
     let own = search.reverse_key.tuple.target.port;
     let following = (1..=u16::MAX).map(|step| own.wrapping_add(step)).filter(|port| *port != 0);
     let ports = std::iter::once(own).chain(following).take(MOST_TRIES as usize);

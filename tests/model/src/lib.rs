@@ -1,0 +1,24 @@
+//! The packet path as a pure function: what becomes of a packet that arrives at or leaves a device of the node. The
+//! programs of `bpf/packet.bpf.c` do the same; tests compare the two.
+
+#![forbid(unsafe_code)]
+
+mod begin;
+mod bytes;
+pub mod checksum;
+pub mod choice;
+pub mod connections;
+pub mod extensions;
+mod forward;
+pub mod headers;
+mod hook_state;
+mod icmp;
+pub mod key;
+pub mod node;
+mod ports;
+mod reject;
+pub mod rendezvous;
+pub mod rewrite;
+pub mod rule;
+pub mod sweep;
+pub mod translate;
