@@ -1,31 +1,28 @@
 //! The current objects of all sources: services, slices and node facts. The table decides which services a change makes
 //! dirty. It does not depend on the content of the maps.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use imbl::OrdMap;
-use imbl::ordmap::DiffItem;
 use smallvec::{SmallVec, smallvec};
 
 use crate::change::Change;
-use crate::model::addr::{Addr, L4Addr};
+use crate::model::addr::Addr;
 use crate::model::cause::{Checked, Trigger};
 use crate::model::health_check::Quarantine;
-use crate::model::node::{self, NodeFacts, NodeObject};
 use crate::model::service::{Service, ServiceName, Slice, SliceName, Source};
-use crate::model::uplink::Uplink;
 use crate::state::remembered::Remembered;
-use apiservers::{Apiservers, leads_to, lists_apiservers};
-use health_check_ports::HealthCheckPorts;
+use apiservers::{leads_to, lists_apiservers};
 use record::{Record, change_record, share_names};
 use slices_by_name::SlicesByName;
 
+pub use facts::{Described, Facts};
 pub(crate) use record::Owner;
 pub use sameness::{same_service, same_slice};
 
 pub mod apiservers;
+mod facts;
 pub mod health_check_ports;
 mod record;
 mod records;
@@ -42,26 +39,6 @@ pub struct Table {
     own_zone: Arc<str>,
     /// The addresses of apiservers that have not been compared with the services yet.
     newly_known: BTreeSet<(Addr, u16)>,
-}
-
-/// The current reports of the sources, for readers. Cloning is cheap.
-#[derive(Clone, Debug, Default)]
-pub struct Facts {
-    records: OrdMap<ServiceName, Arc<Record>>,
-    node: Arc<NodeFacts>,
-    /// The last report of Kubernetes. It is kept when the Node is removed.
-    node_object: Option<Arc<NodeObject>>,
-    is_node_missing: bool,
-    health_check_ports: HealthCheckPorts,
-    health_check_port_errors: OrdMap<Option<ServiceName>, Arc<str>>,
-    /// The services that ask for health checks, each as the description that takes precedence.
-    checked: OrdMap<ServiceName, Arc<Service>>,
-    quarantine: OrdMap<ServiceName, Arc<Quarantine>>,
-    bound: Arc<BTreeMap<L4Addr, Arc<str>>>,
-    synced: BTreeMap<Source, Option<Arc<str>>>,
-    apiservers: Arc<Apiservers>,
-    /// The last report about the uplinks; empty before the first one.
-    pub uplinks: Arc<[Uplink]>,
 }
 
 impl Deref for Table {
@@ -311,182 +288,6 @@ impl Table {
     /// A copy of the facts for readers.
     pub fn facts(&self) -> Facts {
         self.facts.clone()
-    }
-}
-
-/// The key of a difference between two maps.
-pub fn key_of<'a, K, V>(item: &DiffItem<'a, 'a, K, V>) -> &'a K {
-    match item {
-        DiffItem::Add(key, _) | DiffItem::Remove(key, _) | DiffItem::Update { new: (key, _), .. } => key,
-    }
-}
-
-/// The descriptions of a service in order of precedence, at least one, and the slices of the source of the first one.
-pub type Described<'a> = (&'a [Arc<Service>], &'a [Arc<Slice>]);
-
-impl Facts {
-    /// The description of the service that takes precedence, and the slices of the same source in name order.
-    pub fn owner(&self, name: &ServiceName) -> Option<Owner<'_>> {
-        self.records.get(name)?.owner()
-    }
-
-    /// The EndpointSlices of `default/kubernetes`; their ready endpoints are the apiservers.
-    pub fn apiserver_slices(&self) -> impl Iterator<Item = &Arc<Slice>> {
-        let record = self.records.get(&ServiceName::new("default", "kubernetes"));
-        record.into_iter().flat_map(|record| &record.slices).filter(|slice| lists_apiservers(slice))
-    }
-
-    /// Every description of the service, one per source, in order of precedence.
-    pub fn claims(&self, name: &ServiceName) -> &[Arc<Service>] {
-        self.records.get(name).map_or(&[], |record| &record.claims)
-    }
-
-    /// The names of all described services, in order.
-    pub fn names(&self) -> impl Iterator<Item = &ServiceName> {
-        self.records.iter().filter(|(_, record)| !record.claims.is_empty()).map(|(name, _)| name)
-    }
-
-    /// The descriptions of each described service, in the order of their names.
-    pub fn described(&self) -> impl Iterator<Item = Described<'_>> {
-        self.records.values().filter_map(|record| Some((&*record.claims, record.owner()?.1)))
-    }
-
-    /// The descriptions of the service; `None` if no source describes it.
-    pub fn description(&self, name: &ServiceName) -> Option<Described<'_>> {
-        let record = self.records.get(name)?;
-        Some((&record.claims, record.owner()?.1))
-    }
-
-    /// Every service that the source describes, in order.
-    pub fn services_of(&self, source: Source) -> impl Iterator<Item = &Service> {
-        let claims = self.records.values().flat_map(|record| &record.claims);
-        claims.map(Arc::as_ref).filter(move |service| service.source == source)
-    }
-
-    /// Every slice of the source, ordered by service.
-    pub fn slices_of(&self, source: Source) -> impl Iterator<Item = &Slice> {
-        let slices = self.records.values().flat_map(|record| &record.slices);
-        slices.map(Arc::as_ref).filter(move |slice| slice.source == source)
-    }
-
-    pub fn node(&self) -> &NodeFacts {
-        &self.node
-    }
-
-    /// The last report of Kubernetes about this node, even if the Node has been removed since; `None` if Kubernetes has
-    /// reported none.
-    pub fn node_object(&self) -> Option<&NodeObject> {
-        self.node_object.as_deref()
-    }
-
-    /// Why load balancers should stop sending traffic to this node according to Kubernetes, if they should: the Node is
-    /// missing or about to be removed (KEP-3836).
-    pub fn leaving(&self) -> Option<&str> {
-        if self.is_node_missing {
-            return Some("Kubernetes has no such Node");
-        }
-        self.node_object().and_then(|object| object.leaving.as_deref())
-    }
-
-    /// Whether Kubernetes has reported that there is no such Node.
-    pub fn is_node_missing(&self) -> bool {
-        self.is_node_missing
-    }
-
-    /// The services with a port where load balancers ask for local backends of this node.
-    pub fn health_check_ports(&self) -> &HealthCheckPorts {
-        &self.health_check_ports
-    }
-
-    /// The reason why load balancers get no answer, see [`Change::HealthCheckPortError`].
-    pub fn health_check_port_error(&self, of: Option<&ServiceName>) -> Option<&Arc<str>> {
-        self.health_check_port_errors.get(&of.cloned())
-    }
-
-    /// The number of services that cannot answer at their health-check port.
-    pub fn health_check_port_errors(&self) -> usize {
-        self.health_check_port_errors.keys().flatten().count()
-    }
-
-    /// Every reason why load balancers get no answer: for a service, or for the node.
-    pub fn all_health_check_port_errors(&self) -> impl Iterator<Item = (Option<&ServiceName>, &Arc<str>)> {
-        self.health_check_port_errors.iter().map(|(of, error)| (of.as_ref(), error))
-    }
-
-    /// Whether Kubernetes has reported anything about this node, including that there is no such Node.
-    pub fn is_node_object_known(&self) -> bool {
-        self.node_object.is_some() || self.is_node_missing
-    }
-
-    /// The addresses on which NodePorts are answered.
-    pub fn nodeport_addresses(&self) -> BTreeSet<Addr> {
-        node::answering(&self.node, self.node_object())
-    }
-
-    /// The description of the service that takes precedence; `None` if it does not ask for health checks.
-    pub fn checked(&self, name: &ServiceName) -> Option<&Arc<Service>> {
-        self.checked.get(name)
-    }
-
-    /// The backends of the service that nodelb's own health checks reported as unhealthy. A report stays, even if the
-    /// service is not described or has no checks, until the reporter withdraws it.
-    pub fn quarantine(&self, name: &ServiceName) -> Option<&Quarantine> {
-        self.quarantine.get(name).map(|backends| &**backends)
-    }
-
-    /// The process of this node that has bound the NodePort with this frontend address, if any.
-    pub fn bound(&self, nodeport: L4Addr) -> Option<&Arc<str>> {
-        self.bound.get(&nodeport)
-    }
-
-    /// The NodePorts that processes of this node have bound, each with the process.
-    pub fn all_bound(&self) -> impl Iterator<Item = (&L4Addr, &Arc<str>)> {
-        self.bound.iter()
-    }
-
-    /// The services with backends that nodelb's own health checks reported as unhealthy.
-    pub fn quarantined(&self) -> impl Iterator<Item = &ServiceName> {
-        self.quarantine.keys()
-    }
-
-    /// The number of NodePorts that processes of this node have bound.
-    pub fn bound_len(&self) -> usize {
-        self.bound.len()
-    }
-
-    /// The addresses where apiservers are known to listen.
-    pub fn apiservers(&self) -> &Apiservers {
-        &self.apiservers
-    }
-
-    /// Whether the service leads to an apiserver or is the apiservers' own service by name. Such a service must keep
-    /// its last backends.
-    pub fn is_protected(&self, service: &Service, slices: &[Arc<Slice>]) -> bool {
-        let is_apiserver = |addr, port| self.apiservers.contains(addr, port);
-        service.name.is_default_kubernetes()
-            || !self.apiservers.is_empty() && leads_to(service, slices, &self.node, is_apiserver)
-    }
-
-    /// The services for which the reports of the sources, or of nodelb's own health checks, differ from those in
-    /// `before`.
-    pub(crate) fn names_that_differ(&self, before: &Self) -> BTreeSet<ServiceName> {
-        let records = before.records.diff(&self.records).map(|item| key_of(&item));
-        records.chain(before.quarantine.diff(&self.quarantine).map(|item| key_of(&item))).cloned().collect()
-    }
-
-    /// Whether anything differs from `before` that may affect every service's frontends.
-    pub(crate) fn differs_for_all(&self, before: &Self) -> bool {
-        self.node != before.node || self.bound != before.bound || self.apiservers != before.apiservers
-    }
-
-    /// Whether the source has reported everything it had at the start.
-    pub fn is_synced(&self, source: Source) -> bool {
-        self.synced.contains_key(&source)
-    }
-
-    /// What the source could not read, if it is otherwise synced.
-    pub fn incomplete(&self, source: Source) -> Option<&Arc<str>> {
-        self.synced.get(&source).and_then(Option::as_ref)
     }
 }
 

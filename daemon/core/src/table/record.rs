@@ -5,7 +5,6 @@ use std::sync::Arc;
 use imbl::OrdMap;
 use smallvec::{SmallVec, smallvec};
 
-use super::Facts;
 use super::sameness::same_service;
 use crate::model::service::{Service, ServiceName, Slice, SliceName, Source};
 
@@ -67,19 +66,6 @@ pub(super) fn change_record<T>(
     let result = change(&mut record);
     records.insert(name.clone(), Arc::new(record));
     result
-}
-
-impl Facts {
-    /// Records the current description of the service, as far as its health-check port and its health checks are
-    /// concerned; `None` if there is no service of this name.
-    pub(super) fn note_owner(&mut self, name: &ServiceName, service: Option<&Arc<Service>>) {
-        self.health_check_ports.note(name, service.map(|service| &**service));
-        match service.filter(|service| service.health_check.is_some()) {
-            Some(service) => drop(self.checked.insert(name.clone(), Arc::clone(service))),
-            None if self.checked.contains_key(name) => drop(self.checked.remove(name)),
-            None => {}
-        }
-    }
 }
 
 /// Lets the slice share the strings of names that the record already contains. On a large cluster, names are a

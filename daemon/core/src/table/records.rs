@@ -6,7 +6,7 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use imbl::OrdMap;
 
-use super::Facts;
+use super::facts::Facts;
 use super::record::{Owner, Record};
 use crate::model::service::ServiceName;
 
@@ -44,7 +44,7 @@ impl Records {
 }
 
 impl<'a> RecordSearch<'a> {
-    /// See [`super::Facts::owner`].
+    /// See [`Facts::owner`].
     pub(crate) fn owner(&self, name: &ServiceName) -> Option<Owner<'a>> {
         match self.by_place.get(&name.place()) {
             Some(record) => record.owner(),
