@@ -11,6 +11,7 @@ use tokio::sync::mpsc;
 use crate::http::Listener;
 
 mod answer;
+mod changes;
 pub mod connections;
 mod counters;
 mod devices;
@@ -32,6 +33,8 @@ mod openapi;
 mod packets;
 mod page;
 mod query;
+mod response;
+mod route;
 mod routes;
 mod server;
 pub mod socket;

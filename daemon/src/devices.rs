@@ -21,15 +21,14 @@ use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
 
 use nodelb_datapath::HookMethod;
-use nodelb_datapath::packets::{
-    Connection, DropCount, ForeignConnections, OpenedPackets, PacketCounter, PacketCounts, PacketFailure,
-};
+use nodelb_datapath::packets::{Connection, DropCount, OpenedPackets, PacketCounter, PacketCounts, PacketFailure};
 use nodelb_host::messages;
 use tokio::runtime::Handle;
 use tokio::sync::watch as channel;
 use tracing::warn;
 
 use self::events::PacketWatchers;
+pub(crate) use self::foreign::foreign_connections;
 use self::privileged::{ByReaper, PacketReaper};
 use self::proxies::Findings;
 use self::report::DevicesReport;
@@ -38,7 +37,6 @@ use crate::config::{Config, PacketMode, Packets, SnatPorts};
 use crate::connections::Connections as ServiceConnections;
 use crate::node::netlink;
 use crate::reconcile::OwnerHandle;
-use crate::sockets::conntrack;
 use crate::sockets::reaper::Reaper;
 
 /// Passes each connection to the function, until that breaks.
@@ -198,23 +196,6 @@ fn report_start(opened: &OpenedPackets, packets: &Packets) {
              {kept}. Restart nodelb when there are fewer"
         );
     }
-}
-
-/// The connections that others have made from these ports, listed before capabilities are dropped.
-pub fn foreign_connections(ports: &RangeInclusive<u16>) -> ForeignConnections {
-    conntrack::masqueraded(ports).unwrap_or_else(|error| {
-        log_unlisted(&error);
-        ForeignConnections::new()
-    })
-}
-
-/// Logs that the connections of others could not be listed, or not all of them fit.
-fn log_unlisted(error: &io::Error) {
-    warn!(
-        message_id = %messages::FOREIGN_PORTS_UNKNOWN,
-        "not all ports that connections of other proxies use are known: {error}; nodelb may take such a port for a \
-         connection to the same backend, which may reset the other one"
-    );
 }
 
 /// Searches for other service proxies, if the mode depends on them: before capabilities are dropped, so that the first

@@ -37,6 +37,10 @@ const BACKLOG: i32 = 256;
 /// The pause after a failed accept (no file descriptor left): the next one would fail, too.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 
+/// The delay before an address that could not be bound is retried: of the admin API and of the health checks for load
+/// balancers.
+pub(crate) const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+
 /// The maximum size of a request header in bytes, and the maximum number of lines in it.
 const HEADER_BYTES: usize = 8 * 1024;
 const HEADER_LINES: usize = 64;

@@ -1,73 +1,9 @@
 //! The facts of this machine: its name, and its current addresses. Owns the path from interfaces and routes to
-//! [`NodeFacts`]; the core decides which addresses matter for which purpose.
-
-use std::io;
-use std::sync::Arc;
-
-use nodelb_core::model::names::node_name;
-use nodelb_core::model::node::{NodeFacts, NodePortAddress};
-
-use self::addresses::Addresses;
-use crate::config::Node;
+//! [`NodeFacts`](nodelb_core::model::node::NodeFacts); the core decides which addresses matter for which purpose.
 
 pub(crate) mod addresses;
+mod identity;
 pub(crate) mod netlink;
 pub mod watch;
 
-/// The configured facts about the node, and those that are read once: everything except its addresses.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Identity {
-    /// See [`NodeFacts::name`].
-    pub name: Arc<str>,
-    /// Whether the name is the host name, because the configuration sets none.
-    pub is_host_name: bool,
-    /// See [`NodeFacts::zone`].
-    pub zone: Arc<str>,
-    /// See [`NodeFacts::nodeport_addresses`].
-    pub nodeport_addresses: Vec<NodePortAddress>,
-}
-
-impl Identity {
-    /// The configured identity, with the host name if the configuration sets no name. Both names are in lower case, as
-    /// the kubelet registers the Node; kube-proxy does the same with `--hostname-override`.
-    ///
-    /// # Errors
-    /// If the host name cannot be read.
-    pub fn new(node: &Node) -> io::Result<Self> {
-        let configured = node_name(&node.name);
-        let is_host_name = configured.is_empty();
-        let name = if is_host_name { host_name()? } else { configured };
-        let nodeport_addresses = node.nodeport_addresses.clone();
-        Ok(Self { name: name.into(), is_host_name, zone: node.zone.as_str().into(), nodeport_addresses })
-    }
-
-    /// The facts about a node with these addresses.
-    fn facts(&self, addresses: &Addresses) -> NodeFacts {
-        NodeFacts {
-            name: Arc::clone(&self.name),
-            zone: Arc::clone(&self.zone),
-            addresses: addresses.own.clone(),
-            primary: addresses.primary.clone(),
-            nodeport_addresses: self.nodeport_addresses.clone(),
-        }
-    }
-}
-
-/// The host name in lower case, which is also the kubelet's default for the node name.
-fn host_name() -> io::Result<String> {
-    let name = nix::unistd::gethostname()?;
-    name.into_string().map(|name| node_name(&name)).map_err(|name| {
-        let message = format!("the host name {} is not text; set node.name", name.display());
-        io::Error::new(io::ErrorKind::InvalidData, message)
-    })
-}
-
-/// Whether the name is one that a machine has before its host name is set: the kernel's default, or the name of the
-/// loopback address.
-fn is_unset(host_name: &str) -> bool {
-    matches!(host_name, "" | "(none)" | "localhost" | "localhost.localdomain" | "localhost4" | "localhost6")
-}
-
-#[cfg(test)]
-#[path = "tests/node.rs"]
-mod tests;
+pub use self::identity::Identity;

@@ -40,7 +40,7 @@ use crate::reconcile::{Owner, OwnerHandle, Probe, ProbeResult, service_ports};
 use crate::sockets::bound::{BoundPorts, Overlap};
 use crate::sockets::stale::{Handles, StaleSockets};
 use crate::status::Health;
-use crate::{checks, devices, dns, files, kubernetes, log, node, recorder};
+use crate::{checks, devices, dns, files, http, kubernetes, log, node, recorder};
 
 mod admin_sockets;
 mod kernel;
@@ -56,10 +56,6 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The interval at which free memory is returned to the kernel.
 const RELEASE_MEMORY_EVERY: Duration = Duration::from_secs(30);
-
-/// The delay before an address that could not be bound is retried: of the admin API and of the health checks for load
-/// balancers.
-const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
 /// Everything that does not depend on the datapath, before the runtime starts.
 struct Setup {
@@ -324,7 +320,7 @@ fn answer_load_balancers(
         changes: owner.changes.clone(),
         healthz_addresses: config.healthz_addresses(),
         bounds: lb_health::Bounds::within(files),
-        retry: LISTEN_AGAIN,
+        retry: http::LISTEN_AGAIN,
         register,
     };
     if let Err(error) = lb_health::start(entry, stop) {

@@ -1,5 +1,5 @@
-//! How a request is answered: its turn, its rendering, and the memory that the answer occupies until the client has
-//! read it. Owns what requests share; the route table ([`super::routes`]) defines the routes.
+//! How a request is answered: its turn and its rendering. Owns what requests share; the route table
+//! ([`super::routes`]) defines the routes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +16,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use super::follow::{ChangeStream, OutputFormat};
 use super::query::{Output, Problem, Query, accepts, internal};
-use super::routes::{Admission, Content, Form, ROUTES, Route};
+use super::response::{Caller, UNREAD_KIB, content_type, problem_response, with_room};
+use super::route::{Admission, Content, Form, Route};
+use super::routes::ROUTES;
 use super::state::AdminState;
 use super::{follow, guard, metrics, page};
 use crate::document::nearest;
-use crate::http::Connection;
 
 /// The style of a stream in text.
 const STREAM: Style = Style { width: None, wide: false, is_stream: true, colour: false };
@@ -220,57 +221,4 @@ fn render(
         }
     };
     Ok((status, form, text))
-}
-
-/// Maximum size of all rendered answers that wait for slow readers, in KiB. An answer that does not fit is refused.
-pub(super) const UNREAD_KIB: u32 = 64 * 1024;
-/// Maximum size in KiB of an answer that does not count there. Slow readers therefore never keep an operator from a
-/// narrow request.
-const SMALL_KIB: u32 = 64;
-
-/// The client, as the connection knows it.
-#[derive(Clone)]
-pub(super) struct Caller {
-    /// Whether it uses the Unix socket, which no browser can reach.
-    pub(super) is_local: bool,
-    pub(super) streams: Arc<Semaphore>,
-    pub(super) connection: Arc<Connection>,
-}
-
-/// Counts the text as unread until the client has read it; `None` if there is no room.
-pub(super) fn with_room(text: String, unread: &Arc<Semaphore>) -> Option<Bytes> {
-    let kib = u32::try_from(text.len() / 1024).unwrap_or(u32::MAX).min(UNREAD_KIB);
-    if kib <= SMALL_KIB {
-        return Some(text.into());
-    }
-    let room = Arc::clone(unread).try_acquire_many_owned(kib).ok()?;
-    Some(Bytes::from_owner(Unread { text, _room: room }))
-}
-
-/// A rendered answer that counts as unread until the kernel has taken its last byte.
-struct Unread {
-    text: String,
-    _room: OwnedSemaphorePermit,
-}
-
-impl AsRef<[u8]> for Unread {
-    fn as_ref(&self) -> &[u8] {
-        self.text.as_bytes()
-    }
-}
-
-pub(super) fn content_type(output: Output) -> HeaderValue {
-    HeaderValue::from_static(match output {
-        Output::Text => "text/plain; charset=utf-8",
-        Output::Json | Output::Sse => "application/json",
-    })
-}
-
-/// Returns a problem as an answer: one line of text, or `{"error": "..."}`.
-pub(super) fn problem_response(problem: &Problem, output: Output) -> Response {
-    let body = match output {
-        Output::Text => format!("{}\n", problem.message.escape_debug()),
-        Output::Json | Output::Sse => format!("{}\n", serde_json::json!({ "error": problem.message })),
-    };
-    (problem.status, [(CONTENT_TYPE, content_type(output))], body).into_response()
 }

@@ -19,18 +19,17 @@ use nodelb_core::model::service::{FrontendKind, ServiceName};
 use nodelb_core::snapshot::{ChangedServices, Snapshot};
 use nodelb_report::explain::reports;
 use nodelb_report::explain::rows::FrontendReport;
-use nodelb_report::output::table::{Cell, Lines, Style, Table};
-use nodelb_report::rows::{self, FrontendRow, Frontends as FrontendsAnswer, HistoryAnswer, HistoryRow, PacketRow, Row};
+use nodelb_report::output::table::{Lines, Style, Table};
+use nodelb_report::rows::{self, FrontendRow, Frontends as FrontendsAnswer, HistoryAnswer, HistoryRow, PacketRow};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep_until};
 
-use super::answer::with_room;
-use super::query::Output;
-use super::state::Now;
-use crate::admin::history;
-use crate::admin::packets::Packets;
-use crate::admin::query::Query;
-use crate::admin::state::AdminState;
+use super::changes::{AnyRow, Change, Mark};
+use super::history;
+use super::packets::Packets;
+use super::query::{Output, Query};
+use super::response::with_room;
+use super::state::{AdminState, Now};
 
 /// Minimum time between two looks for changes.
 const PACE: Duration = Duration::from_millis(100);
@@ -229,69 +228,6 @@ impl List {
             Self::Packets => Ok("{\"packets\":[]}".into()),
         }
     }
-}
-
-#[derive(Debug)]
-pub(super) enum AnyRow {
-    Frontend(Box<FrontendRow>),
-    History(Box<HistoryRow>),
-    Packet(Box<PacketRow>),
-}
-
-impl AnyRow {
-    fn cells(&self, now: Now, style: &Style) -> Vec<Cell<'_>> {
-        let now = now.clocks().time;
-        match self {
-            Self::Frontend(row) => row.cells(now),
-            Self::History(row) if style.wide => row.cells(now),
-            Self::History(row) => row.short(now).into(),
-            Self::Packet(row) => row.cells(now),
-        }
-    }
-
-    pub(super) fn json(&self) -> serde_json::Result<String> {
-        match self {
-            Self::Frontend(row) => serde_json::to_string(row),
-            Self::History(row) => serde_json::to_string(row),
-            Self::Packet(row) => serde_json::to_string(row),
-        }
-    }
-}
-
-/// The kind of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mark {
-    Added,
-    Changed,
-    Removed,
-}
-
-impl Mark {
-    /// The sign before a line.
-    pub(super) fn sign(self) -> char {
-        match self {
-            Self::Added => '+',
-            Self::Changed => '~',
-            Self::Removed => '-',
-        }
-    }
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Added => "added",
-            Self::Changed => "changed",
-            Self::Removed => "removed",
-        }
-    }
-}
-
-/// A row that is new, reads differently, or is gone. In the last case it is the previous row.
-#[derive(Debug)]
-pub(super) struct Change {
-    pub(super) mark: Mark,
-    /// The number of the change, the same in every stream; `None` where changes have no number.
-    pub(super) number: Option<u64>,
-    pub(super) row: AnyRow,
 }
 
 /// The rows or records that a stream follows.

@@ -11,9 +11,9 @@ use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, Version};
 use axum::middleware::Next;
 use axum::response::Response;
 
-use super::answer::{Caller, problem_response};
 use super::page;
 use super::query::{Output, Problem};
+use super::response::{Caller, problem_response};
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 const SEC_FETCH_MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");

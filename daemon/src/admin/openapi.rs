@@ -6,7 +6,7 @@ use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
 use super::query::{Parameter, Values};
-use super::routes::{Form, Route};
+use super::route::{Form, Route};
 
 /// Returns the description of these routes.
 pub(super) fn describe(routes: &[Route]) -> Value {

@@ -7,8 +7,8 @@ use nodelb_datapath::packets::{Captured, PacketEvent, unix_micros};
 use nodelb_report::rows::{DIRECTIONS, LINKS, PacketRow, Packets as PacketsAnswer, WatcherRow};
 use tokio::sync::watch;
 
+use super::changes::{AnyRow, Change, Mark};
 use super::connections::requested_ids;
-use super::follow::{AnyRow, Change, Mark};
 use super::query::Query;
 use super::state::{AdminState, latest};
 use crate::devices::events::{PacketWatch, Wanted};

@@ -13,8 +13,8 @@ use axum::{Extension, Router};
 use tokio::sync::{Semaphore, watch};
 
 use self::events::Hub;
-use super::answer::{Caller, problem_response};
 use super::query::{Output, Problem};
+use super::response::{Caller, problem_response};
 use super::state::AdminState;
 
 mod events;

@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::answer;
-use super::answer::Caller;
+use super::response::Caller;
 use super::state::AdminState;
 use crate::http::{Connection, Limits, Listener, Server, Slots};
 

@@ -15,7 +15,7 @@ use nodelb_core::state::status::Status;
 use nodelb_core::trace::Errno;
 use nodelb_report::explain::explanation;
 use nodelb_report::explain::explanation::{
-    Candidate, Client, ClientAddress, ConnectResult, Explanation, MatchedFrontend, NearMatch, ViewKind, ViewReason,
+    Candidate, Client, ClientAddress, ConnectResult, Explanation, MatchedFrontend, NearMatch, ViewReason,
 };
 use nodelb_report::explain::rows::FrontendReport;
 use nodelb_report::rows::{HistoryRow, StepRow, TraceAnswer, TraceBackendRow, VerdictRow};
@@ -26,9 +26,9 @@ use crate::devices::mode::Decision;
 
 pub(super) mod from_maps;
 mod outside;
+mod phrases;
 
-/// The reason why a backend is not in the view `local`.
-const ELSEWHERE: &str = "on another node: the policy is Local";
+use phrases::{ELSEWHERE, affinity, backend_count, backends_of, errno, forwarded_to, passed, refused};
 
 impl TraceFrom {
     /// # Errors
@@ -112,20 +112,6 @@ fn verdict_row(explanation: &Explanation) -> VerdictRow {
         view: found.map(|found| found.view.to_string()),
         backends: backend_count(explanation.result),
         in_kernel: found.map(|found| found.is_in_kernel),
-    }
-}
-
-fn errno(result: ConnectResult) -> Option<String> {
-    match result {
-        ConnectResult::Refused(errno) => Some(errno.to_string()),
-        ConnectResult::Forwarded(_) | ConnectResult::PassedThrough | ConnectResult::Dropped(_) => None,
-    }
-}
-
-fn backend_count(result: ConnectResult) -> Option<u64> {
-    match result {
-        ConnectResult::Forwarded(backends) => Some(backends as u64),
-        ConnectResult::Refused(_) | ConnectResult::PassedThrough | ConnectResult::Dropped(_) => None,
     }
 }
 
@@ -265,31 +251,10 @@ fn view(found: &MatchedFrontend) -> String {
     format!("{view} ({why})")
 }
 
-fn backends_of(view: ViewKind) -> &'static str {
-    match view {
-        ViewKind::Cluster => "cluster: every backend that is selected",
-        ViewKind::Local => "local: backends on this node only",
-    }
-}
-
 fn name(policy: TrafficPolicy) -> &'static str {
     match policy {
         TrafficPolicy::Cluster => "Cluster",
         TrafficPolicy::Local => "Local",
-    }
-}
-
-fn affinity(from: Client, seconds: u32) -> String {
-    match seconds {
-        seconds if seconds > 0 && from == Client::Outside => format!(
-            "ClientIP, {seconds} s: a client address that connected to this service less than {seconds} s ago gets the \
-             same backend again, while it is in the view"
-        ),
-        0 => "none: a backend is chosen for each connection".into(),
-        seconds => format!(
-            "ClientIP, {seconds} s: a network namespace that connected to this service less than {seconds} s ago gets \
-             the same backend again, while it is in the view"
-        ),
     }
 }
 
@@ -353,24 +318,6 @@ fn verdict(explanation: &Explanation) -> String {
     }
 }
 
-fn refused(errno: Errno) -> &'static str {
-    match errno {
-        Errno::ConnectionRefused => "refused with ECONNREFUSED (connection refused): no usable backend",
-        Errno::NotAdmitted => {
-            "refused with EHOSTUNREACH (no route to host): loadBalancerSourceRanges of the service contain no address of \
-             the client"
-        }
-        Errno::HostUnreachable => {
-            "refused with EHOSTUNREACH (no route to host): the policy allows only backends on this node, and none of \
-             them is usable"
-        }
-    }
-}
-
-fn passed(to: L4Addr) -> String {
-    format!("not a service address: connects to {to} directly")
-}
-
 fn forwarded(explanation: &Explanation) -> String {
     let shares = explanation.backends.iter().map(|candidate| (candidate.row.address, candidate.share.0));
     let held = explanation.claims.first().filter(|row| row.status == Status::Held);
@@ -384,20 +331,6 @@ fn forwarded(explanation: &Explanation) -> String {
         return format!("forwarded to {backend}{held}");
     }
     forwarded_to(shares) + held
-}
-
-/// The backends, each with the number of its slots.
-fn forwarded_to(shares: impl Iterator<Item = (L4Addr, usize)>) -> String {
-    let shares: Vec<_> = shares.filter(|(_, slots)| *slots > 0).collect();
-    match shares[..] {
-        [] => "forwarded to what the kernel holds".into(),
-        [(only, _)] => format!("forwarded to {only}"),
-        [(_, first), ..] => {
-            let is_equal = shares.iter().all(|(_, slots)| *slots == first);
-            let how = if is_equal { "with equal probability" } else { "by the shares below" };
-            format!("forwarded to one of {} backends, {how}", shares.len())
-        }
-    }
 }
 
 /// Returns the share of a backend, such as `2 of 5` slots; empty if there is none.

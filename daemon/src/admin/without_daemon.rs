@@ -68,7 +68,7 @@ impl Reader {
     fn answer(&self, target: &str) -> Result<Vec<u8>, Failure> {
         let uri: Uri = target.parse().map_err(|error| Failure::new(Code::Internal, error))?;
         let route = ROUTES.iter().find(|route| route.path == uri.path());
-        let parameters = route.map(super::routes::Route::takes).unwrap_or_default();
+        let parameters = route.map(super::route::Route::takes).unwrap_or_default();
         let query =
             Query::parse(&uri, &parameters).map_err(|problem| Failure::message(Code::Usage, problem.message))?;
         let filter = &query.filter;

@@ -9,7 +9,7 @@ use nodelb_datapath::packets::PacketLimits;
 use serde::Deserialize;
 
 use super::keys::{Datapath, Key, Section, section};
-use super::values::{PortRange, Setting, between, port_range};
+use super::values::{PortRange, Setting, between, lower_case, native, port_range, texts};
 
 /// When packets of clients outside the node are translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -99,7 +99,7 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
     }
 }
 
-pub(super) fn device_name(text: &str) -> Result<DeviceName, String> {
+fn device_name(text: &str) -> Result<DeviceName, String> {
     let is_allowed = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'/' | b':' | b'?' | b'"');
     let is_name = (1..=MAX_DEVICE_NAME).contains(&text.len()) && text.bytes().all(is_allowed);
     let is_name = is_name && text != "." && text != "..";
@@ -200,7 +200,7 @@ impl fmt::Display for SnatPorts {
     }
 }
 
-pub(super) fn snat_ports(text: &str) -> Result<SnatPorts, String> {
+fn snat_ports(text: &str) -> Result<SnatPorts, String> {
     if text == AUTO {
         return Ok(SnatPorts::Auto);
     }
@@ -209,6 +209,18 @@ pub(super) fn snat_ports(text: &str) -> Result<SnatPorts, String> {
         return Err(format!("`{text}` contains ports below {FIRST_UNPRIVILEGED}, which system services use"));
     }
     Ok(SnatPorts::Range(range))
+}
+
+native! {
+    PacketMode, mode => lower_case(mode);
+    Snat, snat => lower_case(snat);
+    Choice, choice => lower_case(choice);
+    Unknown, unknown => lower_case(unknown);
+}
+
+texts! {
+    SnatPorts, "a string such as \"10000-29999\"", snat_ports, ports => ports.to_string();
+    DeviceName, "a string", device_name, name => name.to_string();
 }
 
 section! {

@@ -14,9 +14,6 @@ use nodelb_core::model::node::NodePortAddress;
 use nodelb_kube::apiserver::credentials::credstore;
 use serde::{Deserialize, Deserializer};
 
-use super::packets::{Choice, DeviceName, PacketMode, Snat, SnatPorts, Unknown, device_name, snat_ports};
-use crate::document;
-
 /// Where the maps are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -181,7 +178,7 @@ pub(super) trait Setting: Sized {
 macro_rules! native {
     ($($type:ty, $this:ident => $value:expr;)+) => {
         $( impl Setting for $type {
-            fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+            fn read<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
                 Self::deserialize(from)
             }
 
@@ -193,6 +190,8 @@ macro_rules! native {
     };
 }
 
+pub(super) use native;
+
 native! {
     String, text => text.as_str().into();
     PathBuf, path => path.display().to_string().into();
@@ -200,18 +199,14 @@ native! {
     u32, number => (*number).into();
     Mode, mode => lower_case(mode);
     Disconnect, disconnect => lower_case(disconnect);
-    PacketMode, mode => lower_case(mode);
-    Snat, snat => lower_case(snat);
-    Choice, choice => lower_case(choice);
-    Unknown, unknown => lower_case(unknown);
 }
 
 /// Types that are written as strings: what describes such a string, how it is parsed, and how the value is printed.
 macro_rules! texts {
     ($($type:ty, $expected:literal, $parse:expr, $this:ident => $text:expr;)+) => {
         $( impl Setting for $type {
-            fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                document::text(from, $expected, $parse)
+            fn read<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                $crate::document::text(from, $expected, $parse)
             }
 
             fn to_toml(&self) -> toml::Value {
@@ -222,10 +217,10 @@ macro_rules! texts {
     };
 }
 
+pub(super) use texts;
+
 texts! {
     PortRange, "a string such as \"30000-32767\"", port_range, range => format!("{}-{}", range.first, range.last);
-    SnatPorts, "a string such as \"10000-29999\"", snat_ports, ports => ports.to_string();
-    DeviceName, "a string", device_name, name => name.to_string();
     NodePortAddress, "a string", nodeport_address, address => address.to_string();
     DnsServer, "a string such as \"127.0.0.1:8600\"", dns_server, server => server.to_string();
     Ttl, "a string such as \"10s\"", ttl, ttl => durations::exact(ttl.0);
@@ -235,7 +230,7 @@ texts! {
     tracing::Level, "a string", level, level => level.as_str().to_ascii_lowercase();
 }
 
-fn lower_case(choice: &impl fmt::Debug) -> toml::Value {
+pub(super) fn lower_case(choice: &impl fmt::Debug) -> toml::Value {
     format!("{choice:?}").to_ascii_lowercase().into()
 }
 

@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nodelb_datapath::packets::{ForeignConnections, ForeignPorts};
+use nodelb_host::messages;
+use tracing::warn;
 
 use super::privileged::PacketReaper;
 use crate::sockets::conntrack;
@@ -49,4 +51,21 @@ async fn listed(reaper: &PacketReaper, range: RangeInclusive<u16>) -> io::Result
     file.rewind()?;
     file.read_to_end(&mut bytes)?;
     Ok(decode_ends(&bytes))
+}
+
+/// The connections that others have made from these ports, listed before capabilities are dropped.
+pub(crate) fn foreign_connections(ports: &RangeInclusive<u16>) -> ForeignConnections {
+    conntrack::masqueraded(ports).unwrap_or_else(|error| {
+        log_unlisted(&error);
+        ForeignConnections::new()
+    })
+}
+
+/// Logs that the connections of others could not be listed, or not all of them fit.
+pub(super) fn log_unlisted(error: &io::Error) {
+    warn!(
+        message_id = %messages::FOREIGN_PORTS_UNKNOWN,
+        "not all ports that connections of other proxies use are known: {error}; nodelb may take such a port for a \
+         connection to the same backend, which may reset the other one"
+    );
 }

@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tracing::{info, warn};
 
-use super::foreign::UpdatePorts;
+use super::foreign::{UpdatePorts, log_unlisted};
 use super::hooks::{Attach, Hooks};
 use super::mode::{self, Activity, Before, Decision};
 use super::proxies::{self, Findings};
@@ -306,7 +306,7 @@ impl Task {
         let Some(update) = &self.foreign_ports else { return };
         match update().await {
             Ok(()) => self.has_unlisted = false,
-            Err(error) if !std::mem::replace(&mut self.has_unlisted, true) => super::log_unlisted(&error),
+            Err(error) if !std::mem::replace(&mut self.has_unlisted, true) => log_unlisted(&error),
             Err(_) => {}
         }
     }

@@ -9,8 +9,8 @@ use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::service::Service;
 use nodelb_core::text::listed;
 
+use super::content::{FileContent, FileProblem};
 use super::merge::Merged;
-use super::{FileContent, FileProblem};
 use crate::document::Problem;
 
 /// The maximum number of addresses in a problem about two services.

@@ -12,7 +12,7 @@ use nodelb_kube::api::objects::{EndpointSlice, Metadata, Service};
 use nodelb_kube::api::translate::{self, Reader};
 
 use self::manifest::{Kind, Manifest};
-use super::{FileContent, Found};
+use super::content::{FileContent, Found};
 use crate::document::Problem;
 
 /// The maximum number of notices and of problems of one file: `kubectl get all` of a large cluster must not fill

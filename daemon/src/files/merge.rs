@@ -9,8 +9,8 @@ use std::sync::Arc;
 use nodelb_core::change::Change;
 use nodelb_core::model::service::{Service, ServiceName, Slice, SliceName, Source};
 
+use super::content::{FileContent, Found};
 use super::named::Named;
-use super::{FileContent, Found};
 use crate::document::Problem;
 
 /// Backends that have names, by the slice that the answers become.

@@ -19,7 +19,7 @@ use tokio::task;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{debug, error, info, warn};
 
-use super::FileProblem;
+use super::content::FileProblem;
 use super::merge::{self, Merged, Names};
 use super::report::{self, DirectoryState};
 use super::scan::{self, Files, Hints, KnownFile, Listing};

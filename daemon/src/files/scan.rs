@@ -13,7 +13,8 @@ use std::time::SystemTime;
 use nix::fcntl::OFlag;
 use nodelb_core::source_report::SourceState;
 
-use super::{FileContent, FileProblem, Format, parse};
+use super::content::{FileContent, FileProblem};
+use super::parse::{Format, parse};
 use crate::document::Problem;
 
 /// What to read in addition to the files that differ from the last scan.

@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::Answer;
+use super::answer::Answer;
 use crate::http::{Listener, Server, Slots, bind};
 
 /// Returns the answer for a path. Runs in the task of the connection and must not block.

@@ -13,9 +13,9 @@ use nodelb_host::messages;
 use serde::Serialize;
 use tracing::{info, warn};
 
-use super::Answer;
+use super::answer::Answer;
+use super::inputs::{LbHealth, LoopStatus, View};
 use super::listeners::{Listeners, Reply};
-use super::{LbHealth, LoopStatus, View};
 use crate::http::Slots;
 
 /// Listens and answers forever.

@@ -17,9 +17,9 @@ use nodelb_host::messages;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::Answer;
+use super::answer::Answer;
+use super::inputs::{LbHealth, View};
 use super::listeners::{Listeners, Reply};
-use super::{LbHealth, View};
 use crate::http::Slots;
 
 /// The maximum number of services that get a separate journal line at a time.

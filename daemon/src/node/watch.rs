@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
 use super::addresses::Addresses;
+use super::identity::{Identity, host_name, is_unset};
 use super::netlink::{self, Events};
-use super::{Identity, host_name, is_unset};
 
 /// The intervals and limits of the task.
 #[derive(Clone, Copy, Debug)]

@@ -13,10 +13,9 @@ use nodelb_host::register::Register;
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, info, warn};
 
-use super::LISTEN_AGAIN;
 use crate::admin::socket::{self, Socket};
 use crate::config::Admin;
-use crate::http::{self, Listener};
+use crate::http::{self, LISTEN_AGAIN, Listener};
 use crate::status::Unopened;
 
 /// All listening sockets, before the runtime starts. The file of the unix socket is removed when this is dropped.

@@ -51,10 +51,6 @@ const PASS_EVERY: Duration = Duration::from_millis(250);
 /// its answer.
 const LAST_ANSWER: Duration = Duration::from_millis(250);
 
-/// How long a backend is not ready, while there are others, before its UDP sockets are ended: a socket that is ended is of
-/// no use to a program that does not expect it.
-const UNREADY_FOR: Duration = Duration::from_secs(5);
-
 /// The interval of passes while the sockets of such a backend wait.
 const UNREADY_LOOK_EVERY: Duration = Duration::from_secs(1);
 

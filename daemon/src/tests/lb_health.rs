@@ -1,8 +1,10 @@
 //! A simulated node for the tests of both servers: an engine with maps in memory, its published state, and clients.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
+use nodelb_core::change::Change;
 use nodelb_core::config::EngineConfig;
 use nodelb_core::datapath::Limits;
 use nodelb_core::engine::Engine;
@@ -12,14 +14,19 @@ use nodelb_core::model::moment::Moment;
 use nodelb_core::model::node::{NodeFacts, NodeObject, NodePortAddress};
 use nodelb_core::model::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
-    SlicePort, TrafficPolicy,
+    SlicePort, Source, TrafficPolicy,
 };
+use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::Realised;
+use nodelb_host::clock::Clock;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 
+use super::inputs::STUCK_AFTER;
 use super::*;
+use crate::status::Health;
 
 const LIMITS: Limits = Limits { frontends: 64, services: 64, slots: 256, affinity: 16, outside: 0, source_ranges: 0 };
 const TIMEOUT: Duration = Duration::from_secs(20);

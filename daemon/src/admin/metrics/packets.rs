@@ -2,7 +2,8 @@
 
 use nodelb_datapath::packets::{PacketCounts, REASONS, SweepReason};
 
-use super::{Exposition, table};
+use super::family::Exposition;
+use super::table;
 use crate::admin::state::latest;
 use crate::devices::Published;
 use crate::devices::report::HookState;

@@ -19,7 +19,8 @@ use tokio::sync::mpsc;
 
 use self::state::{UNIX, state};
 use super::query::Query;
-use super::routes::{Content, ROUTES};
+use super::route::Content;
+use super::routes::ROUTES;
 use super::state::AdminState;
 use super::{counters, serve};
 use crate::generated::is_update;

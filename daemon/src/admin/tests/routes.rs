@@ -1,4 +1,5 @@
 use super::*;
+use crate::admin::route::Admission;
 
 fn turn(target: &str) -> Option<Admission> {
     let uri: axum::http::Uri = target.parse().unwrap();

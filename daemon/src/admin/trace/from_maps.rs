@@ -6,6 +6,8 @@ use nodelb_report::explain::explanation::{Client, ConnectResult, ViewKind};
 use nodelb_report::rows::from_maps::{MapContent, MapMatch, MapTrace};
 use nodelb_report::rows::{StepRow, TraceAnswer, TraceBackendRow, VerdictRow};
 
+use super::{outside, phrases};
+
 /// Returns the answer of `/trace`, as far as the maps know it.
 pub(in crate::admin) fn trace(content: &MapContent, to: L4Addr, from: Client) -> TraceAnswer {
     let traced = content.trace(to, from);
@@ -13,8 +15,8 @@ pub(in crate::admin) fn trace(content: &MapContent, to: L4Addr, from: Client) ->
     let mut steps = match found {
         Some(found) => vec![
             ("frontend", frontend(found)),
-            ("view", super::backends_of(found.view).to_owned()),
-            ("affinity", super::affinity(from, found.affinity_seconds)),
+            ("view", phrases::backends_of(found.view).to_owned()),
+            ("affinity", phrases::affinity(from, found.affinity_seconds)),
         ],
         None if from == Client::Outside => {
             vec![("frontend", format!("none: the kernel has no service for clients outside the node at {to}"))]
@@ -43,12 +45,12 @@ fn frontend(found: &MapMatch<'_>) -> String {
 fn verdict(traced: &MapTrace<'_>, to: L4Addr, from: Client) -> String {
     let shares = traced.found.iter().flat_map(|found| found.backends.iter().copied());
     match traced.result {
-        ConnectResult::Forwarded(_) => super::forwarded_to(shares),
-        ConnectResult::Refused(_) if from == Client::Outside => super::outside::refused(to),
-        ConnectResult::Refused(errno) => super::refused(errno).into(),
-        ConnectResult::Dropped(reason) => super::outside::dropped(reason),
-        ConnectResult::PassedThrough if from == Client::Outside => super::outside::NOT_SERVED.into(),
-        ConnectResult::PassedThrough => super::passed(to),
+        ConnectResult::Forwarded(_) => phrases::forwarded_to(shares),
+        ConnectResult::Refused(_) if from == Client::Outside => outside::refused(to),
+        ConnectResult::Refused(errno) => phrases::refused(errno).into(),
+        ConnectResult::Dropped(reason) => outside::dropped(reason),
+        ConnectResult::PassedThrough if from == Client::Outside => outside::NOT_SERVED.into(),
+        ConnectResult::PassedThrough => phrases::passed(to),
     }
 }
 
@@ -59,12 +61,12 @@ fn verdict_row(traced: &MapTrace<'_>, to: L4Addr, from: Client) -> VerdictRow {
         to: to.to_string(),
         from: from.to_string(),
         verdict: traced.result.to_string(),
-        errno: super::errno(traced.result),
+        errno: phrases::errno(traced.result),
         service: port.map(|key| key.service.to_string()),
         port: port.map(|key| key.port.to_string()).filter(|port| !port.is_empty()),
         frontend: found.map(|found| found.at.to_string()),
         view: found.map(|found| found.view.to_string()),
-        backends: super::backend_count(traced.result),
+        backends: phrases::backend_count(traced.result),
         in_kernel: found.map(|_| true),
     }
 }
@@ -79,7 +81,7 @@ fn backends(found: &MapMatch<'_>) -> Vec<TraceBackendRow> {
         node: None,
         zone: None,
         origin: None,
-        reason: (slots == 0 && found.view == ViewKind::Local).then(|| super::ELSEWHERE.into()),
+        reason: (slots == 0 && found.view == ViewKind::Local).then(|| phrases::ELSEWHERE.into()),
     };
     found.backends.iter().map(row).collect()
 }

@@ -2,6 +2,8 @@ use nodelb_core::model::service::BackendState;
 
 use super::*;
 
+mod health_check;
+
 fn read_text(text: &str) -> Result<FileContent, Vec<Problem>> {
     read(text, &"web.toml".into())
 }

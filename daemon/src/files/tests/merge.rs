@@ -5,7 +5,7 @@ use super::*;
 
 fn content(path: &str, text: &str) -> (PathBuf, FileContent) {
     let path = PathBuf::from(path);
-    let content = super::super::parse(&path, text.as_bytes()).unwrap();
+    let content = crate::files::parse(&path, text.as_bytes()).unwrap();
     (path, content)
 }
 

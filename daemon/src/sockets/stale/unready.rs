@@ -2,14 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::service::PortKey;
 use nodelb_core::stale::Stale;
 use tokio::time::Instant;
 
-use super::UNREADY_FOR;
 use super::judge::Suspect;
+
+/// How long a backend is not ready, while there are others, before its UDP sockets are ended: a socket that is ended is of
+/// no use to a program that does not expect it.
+pub(super) const UNREADY_FOR: Duration = Duration::from_secs(5);
 
 /// The backends with sockets that wait, each with the time of the first pass that found it not ready.
 #[derive(Debug, Default)]

@@ -199,7 +199,7 @@ async fn the_sockets_of_a_backend_that_is_not_ready_wait_for_some_seconds() {
     rig.apply(unready(serve("shop/dns", DNS, &[ONE, TWO])));
     assert_eq!((rig.pass().await, rig.memory.unready.is_waiting()), (0, true), "it may be ready again soon");
     tokio::time::pause();
-    tokio::time::advance(UNREADY_FOR).await;
+    tokio::time::advance(unready::UNREADY_FOR).await;
     tokio::time::resume();
     assert_eq!(rig.pass().await, 1, "it has not been for some seconds");
 }

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use nodelb_core::model::health_check::Method;
 
-use super::*;
+use super::super::*;
 use crate::document::Problem;
 
 /// A service with these lines under its `[service.health-check]`, which is line 5.
@@ -14,12 +14,12 @@ fn file(lines: &str) -> String {
 }
 
 fn check(lines: &str) -> HealthCheck {
-    let content = super::super::read(&file(lines), &"web.toml".into()).unwrap();
+    let content = read(&file(lines), &"web.toml".into()).unwrap();
     HealthCheck::clone(content.services[0].value.health_check.as_ref().unwrap())
 }
 
 fn problems(text: &str) -> Vec<String> {
-    let reported = super::super::read(text, &"web.toml".into()).unwrap_err();
+    let reported = read(text, &"web.toml".into()).unwrap_err();
     reported.iter().map(Problem::to_string).collect()
 }
 
@@ -175,6 +175,6 @@ fn what_is_not_served_over_tcp_needs_a_port_to_ask() {
     let expected = "line 11: service shop/dns: health-check: the backends of port dns are served over UDP only, and a check \
                     connects over TCP; add port = NUMBER with a port at which each backend accepts TCP connections";
     assert_eq!(problems(&dns("")), [expected]);
-    let with_port = super::super::read(&dns("port = 53"), &"dns.toml".into()).unwrap();
+    let with_port = read(&dns("port = 53"), &"dns.toml".into()).unwrap();
     assert_eq!(with_port.services[0].value.health_check.as_ref().unwrap().port, Some(53));
 }

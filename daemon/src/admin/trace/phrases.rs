@@ -1,0 +1,75 @@
+//! The phrases of `/trace` with and without the daemon.
+
+use nodelb_core::model::addr::L4Addr;
+use nodelb_core::trace::Errno;
+use nodelb_report::explain::explanation::{Client, ConnectResult, ViewKind};
+
+/// The reason why a backend is not in the view `local`.
+pub(super) const ELSEWHERE: &str = "on another node: the policy is Local";
+
+pub(super) fn errno(result: ConnectResult) -> Option<String> {
+    match result {
+        ConnectResult::Refused(errno) => Some(errno.to_string()),
+        ConnectResult::Forwarded(_) | ConnectResult::PassedThrough | ConnectResult::Dropped(_) => None,
+    }
+}
+
+pub(super) fn backend_count(result: ConnectResult) -> Option<u64> {
+    match result {
+        ConnectResult::Forwarded(backends) => Some(backends as u64),
+        ConnectResult::Refused(_) | ConnectResult::PassedThrough | ConnectResult::Dropped(_) => None,
+    }
+}
+
+pub(super) fn backends_of(view: ViewKind) -> &'static str {
+    match view {
+        ViewKind::Cluster => "cluster: every backend that is selected",
+        ViewKind::Local => "local: backends on this node only",
+    }
+}
+
+pub(super) fn affinity(from: Client, seconds: u32) -> String {
+    match seconds {
+        seconds if seconds > 0 && from == Client::Outside => format!(
+            "ClientIP, {seconds} s: a client address that connected to this service less than {seconds} s ago gets the \
+             same backend again, while it is in the view"
+        ),
+        0 => "none: a backend is chosen for each connection".into(),
+        seconds => format!(
+            "ClientIP, {seconds} s: a network namespace that connected to this service less than {seconds} s ago gets \
+             the same backend again, while it is in the view"
+        ),
+    }
+}
+
+pub(super) fn refused(errno: Errno) -> &'static str {
+    match errno {
+        Errno::ConnectionRefused => "refused with ECONNREFUSED (connection refused): no usable backend",
+        Errno::NotAdmitted => {
+            "refused with EHOSTUNREACH (no route to host): loadBalancerSourceRanges of the service contain no address of \
+             the client"
+        }
+        Errno::HostUnreachable => {
+            "refused with EHOSTUNREACH (no route to host): the policy allows only backends on this node, and none of \
+             them is usable"
+        }
+    }
+}
+
+pub(super) fn passed(to: L4Addr) -> String {
+    format!("not a service address: connects to {to} directly")
+}
+
+/// The backends, each with the number of its slots.
+pub(super) fn forwarded_to(shares: impl Iterator<Item = (L4Addr, usize)>) -> String {
+    let shares: Vec<_> = shares.filter(|(_, slots)| *slots > 0).collect();
+    match shares[..] {
+        [] => "forwarded to what the kernel holds".into(),
+        [(only, _)] => format!("forwarded to {only}"),
+        [(_, first), ..] => {
+            let is_equal = shares.iter().all(|(_, slots)| *slots == first);
+            let how = if is_equal { "with equal probability" } else { "by the shares below" };
+            format!("forwarded to one of {} backends, {how}", shares.len())
+        }
+    }
+}
