@@ -51,7 +51,7 @@ macro_rules! section {
     (
         $(#[doc = $about:literal])+
         $type:ident, $section:literal, needs_restart = $needs_restart:literal
-            $(, at_once = $at_once:expr)? $(, together = $together:expr)?;
+            $(, at_once = [$($at_once:ident),+])? $(, together = $together:expr)?;
         $( $(#[doc = $comment:literal])+ $key:ident: $value:ty = $default:expr $(, $check:expr)?; )+
     ) => {
         $(#[doc = $about])+
@@ -66,6 +66,15 @@ macro_rules! section {
                 Self { $( $key: $default, )+ }
             }
         }
+
+        $(
+            impl $type {
+                /// The section with the keys of `at_once` from `new`.
+                pub(super) fn with_at_once(&self, new: &Self) -> Self {
+                    Self { $( $at_once: Clone::clone(&new.$at_once), )+ ..self.clone() }
+                }
+            }
+        )?
 
         impl Section for $type {
             fn name(&self) -> &'static str {
@@ -85,11 +94,10 @@ macro_rules! section {
             }
 
             fn keys(&self) -> Vec<Key> {
-                let at_once: &[&[&str]] = &[ $( $at_once )? ];
+                let at_once: &[&str] = &[ $( $( stringify!($at_once) ),+ )? ];
                 let key = |name: &str, comment, value| {
-                    let name = name.replace('_', "-");
-                    let needs_restart = $needs_restart && !at_once.iter().any(|names| names.contains(&&*name));
-                    Key { section: $section, name, comment, value, needs_restart }
+                    let needs_restart = $needs_restart && !at_once.contains(&name);
+                    Key { section: $section, name: name.replace('_', "-"), comment, value, needs_restart }
                 };
                 vec![ $( key(stringify!($key), &[ $( $comment ),+ ], self.$key.to_toml().to_string()), )+ ]
             }

@@ -226,7 +226,8 @@ texts! {
 section! {
     /// Packets of clients outside this node, which no socket hook sees: connections to NodePorts and to external and
     /// load balancer addresses.
-    Packets, "packets", needs_restart = true, at_once = AT_ONCE, together = Packets::together;
+    Packets, "packets", needs_restart = true,
+        at_once = [mode, devices, except, snat, unknown, answer, tcp_timeout, udp_timeout], together = Packets::together;
 
     /// When connections from outside the node are translated: "auto", while no other service proxy (kube-proxy, IPVS,
     /// Cilium) is present; "on", always; "drain", only those that exist already; or "off". A change from or to "off"
@@ -290,9 +291,6 @@ section! {
     /// Seconds without a packet after which a UDP client is forgotten.
     udp_timeout: u32 = 120, between::<10, 86_400>;
 }
-
-/// The keys that take effect at a reload.
-const AT_ONCE: &[&str] = &["mode", "devices", "except", "snat", "unknown", "answer", "tcp-timeout", "udp-timeout"];
 
 /// "auto" selects devices only in `devices`.
 fn names_only(names: &[DeviceName]) -> Result<(), String> {
@@ -381,17 +379,7 @@ impl Packets {
     /// The configuration in effect after a reload that read `new`: keys that need a restart keep their values.
     pub(crate) fn reloaded(&self, new: &Self) -> Self {
         let mode = if self.mode_needs_restart(new) { self.mode } else { new.mode };
-        Self {
-            mode,
-            devices: new.devices.clone(),
-            except: new.except.clone(),
-            snat: new.snat,
-            unknown: new.unknown,
-            answer: new.answer,
-            tcp_timeout: new.tcp_timeout,
-            udp_timeout: new.udp_timeout,
-            ..self.clone()
-        }
+        Self { mode, ..self.with_at_once(new) }
     }
 }
 
