@@ -40,10 +40,12 @@ dpkg_does() {
     inside dpkg "$@" </dev/null >"$work/said" 2>&1 || { cat "$work/said" >&2; fail "dpkg $*"; }
 }
 
-# Only programs of tests let the environment choose the layout of the maps, crash, or attach in another way.
+# Only programs of tests let the environment choose the layout of the maps, crash, or attach in another way. The one
+# variable of the released program is that of the completions.
 has_no_switches_of_tests() {
-    ! grep -aq -e NODELB_LAYOUT -e NODELB_CRASH_AFTER -e NODELB_HOOKS -e NODELB_CONNTRACK "$tree/usr/sbin/nodelb" ||
-        fail "the program has switches of tests"
+    local switches
+    switches=$(grep -aoE 'NODELB_[A-Z_]+' "$tree/usr/sbin/nodelb" | sed 's/NODELB_COMPLETE//' | grep NODELB_ || true)
+    same "the program has no switches of tests" "" "$switches"
 }
 
 files() {
