@@ -53,6 +53,7 @@ impl World {
             protect_nodeports: true,
             count_connections,
             packets: None,
+            hook_method: None,
             layout: nodelb_datapath::LAYOUT,
             crash_after: None,
         };

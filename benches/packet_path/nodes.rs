@@ -8,7 +8,7 @@ use nodelb_core::model::addr::{Addr, Protocol};
 use nodelb_core::model::node::NodeFacts;
 use nodelb_core::model::uplink::Uplink;
 use nodelb_core::packets::sweep::SweepTimeouts;
-use nodelb_datapath::packets::{OpenedPackets, PacketConfig, PacketLimits, PacketOptions, PacketSettings};
+use nodelb_datapath::packets::{OpenedPackets, PacketOptions, PacketSettings};
 use nodelb_datapath::{DeviceSide, HookedDevice, Options};
 
 use crate::generator::Generator;
@@ -31,23 +31,22 @@ pub(crate) const TCP: [u32; 2] = [60_000, 60_001];
 /// The timeouts by which the sweep deletes every connection.
 const NOW: SweepTimeouts = SweepTimeouts { handshake: 0, closed: 0, reset: 0, tcp_idle: 0, udp_idle: 0 };
 
-/// Sizes of the maps of the packet path; those of connections and handshakes are the defaults.
-const SIZES: PacketLimits =
-    PacketLimits { outside: 65_536, connections: 131_072, handshakes: 32_768, fragments: 8_192, source_ranges: 16 };
+/// The sizes of the maps.
+const LIMITS: Limits = Limits { outside: 65_536, source_ranges: 16, ..world::LIMITS };
 
-/// The sizes of the other maps.
-const LIMITS: Limits = Limits { outside: SIZES.outside, source_ranges: SIZES.source_ranges, ..world::LIMITS };
-
-/// The settings that the programs are loaded with: the daemon's defaults.
+/// The options of the packet path: the daemon's defaults.
 pub(crate) fn packet_options() -> PacketOptions {
     PacketOptions {
         nodeport_range: 30_000..=32_767,
         source_ports: 10_000..=29_999,
-        limits: SIZES,
-        services: LIMITS,
+        limits: LIMITS,
+        max_connections: 131_072,
+        max_handshakes: 32_768,
+        max_fragments: 8_192,
         count_connections: true,
         has_pods: true,
         foreign_connections: None,
+        settings: PacketSettings { answers: true, ..PacketSettings::default() },
     }
 }
 
@@ -55,7 +54,6 @@ pub(crate) fn packet_options() -> PacketOptions {
 pub(crate) fn with_packets(sandbox: &Sandbox, name: &str) -> (World, OpenedPackets) {
     let cgroup = sandbox.cgroup.join(name);
     fs::create_dir(&cgroup).unwrap();
-    let settings = PacketSettings { answers: true, ..PacketSettings::default() };
     let mut world = World::open(Options {
         pin_directory: sandbox.bpffs.join(name),
         cgroup: Some(cgroup),
@@ -63,7 +61,8 @@ pub(crate) fn with_packets(sandbox: &Sandbox, name: &str) -> (World, OpenedPacke
         nodeport_range: 30_000..=32_767,
         protect_nodeports: true,
         count_connections: true,
-        packets: Some(PacketConfig { options: packet_options(), settings, hook_method: None }),
+        packets: Some(packet_options()),
+        hook_method: None,
         layout: nodelb_datapath::LAYOUT,
         crash_after: None,
     });

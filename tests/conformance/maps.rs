@@ -20,6 +20,7 @@ pub(crate) fn options((pins, cgroup): (&Path, &Path), limits: Limits, guard: &Gu
         protect_nodeports: true,
         count_connections: true,
         packets: None,
+        hook_method: None,
         layout: LAYOUT,
         crash_after: None,
     }

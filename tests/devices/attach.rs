@@ -152,7 +152,7 @@ fn without_programs_for_pods_their_devices_get_none() {
         node.packets.hooks.attach(pod).unwrap();
         node.attach("v1");
         drop(node);
-        let mut node = Node::open(&with_packets(env, |packets| packets.options.has_pods = false));
+        let mut node = Node::open(&with_packets(env, |packets| packets.has_pods = false));
         assert_eq!((node.devices(), node.faults()), (vec![uplink("v1").ifindex], Vec::new()));
         assert_eq!(names(&links, "packets").len(), 2);
         let error = node.packets.hooks.attach(pod).unwrap_err().to_string();

@@ -4,7 +4,8 @@ use super::*;
 
 fn resized(env: &Sandbox, connections: u32, handshakes: u32) -> Options {
     with_packets(env, |packets| {
-        packets.options.limits = PacketLimits { connections, handshakes, ..PACKET_LIMITS };
+        packets.max_connections = connections;
+        packets.max_handshakes = handshakes;
     })
 }
 

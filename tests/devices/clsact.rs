@@ -11,7 +11,7 @@ use nodelb_datapath::{
 use super::*;
 
 fn by_filters(env: &Sandbox) -> Options {
-    with_packets(env, |packets| packets.hook_method = Some(HookMethod::Clsact))
+    Options { hook_method: Some(HookMethod::Clsact), ..options(env) }
 }
 
 fn cleanup(env: &Sandbox) -> usize {

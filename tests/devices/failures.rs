@@ -77,5 +77,5 @@ fn a_device_that_cannot_be_changed_is_left_for_later() {
 
 /// Options with other sizes for connections.
 fn resized(env: &Sandbox) -> Options {
-    with_packets(env, |packets| packets.options.limits = PacketLimits { connections: 1000, ..PACKET_LIMITS })
+    with_packets(env, |packets| packets.max_connections = 1000)
 }

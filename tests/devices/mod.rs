@@ -12,7 +12,7 @@ use std::process::Command;
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use nodelb_core::datapath::Limits;
-use nodelb_datapath::packets::{OpenedPackets, PacketConfig, PacketLimits, PacketOptions, PacketSettings};
+use nodelb_datapath::packets::{OpenedPackets, PacketOptions, PacketSettings};
 use nodelb_datapath::{DeviceSide, HookMethod, HookedDevice, KernelDatapath, Options};
 
 use crate::part::{PART, in_sandbox, part};
@@ -21,21 +21,20 @@ use crate::sandbox::{Sandbox, command};
 const LIMITS: Limits =
     Limits { frontends: 1024, services: 256, slots: 4096, affinity: 1024, outside: 0, source_ranges: 0 };
 
-const PACKET_LIMITS: PacketLimits =
-    PacketLimits { outside: 64, connections: 128, handshakes: 128, fragments: 64, source_ranges: 64 };
-
 /// Options with packets.
 fn options(env: &Sandbox) -> Options {
     let packets = PacketOptions {
         nodeport_range: 30000..=32767,
         source_ports: 10000..=29999,
-        limits: PACKET_LIMITS,
-        services: LIMITS,
+        limits: Limits { outside: 64, source_ranges: 64, ..LIMITS },
+        max_connections: 128,
+        max_handshakes: 128,
+        max_fragments: 64,
         count_connections: false,
         has_pods: true,
         foreign_connections: None,
+        settings: PacketSettings::default(),
     };
-    let packets = PacketConfig { options: packets, settings: PacketSettings::default(), hook_method: None };
     Options {
         pin_directory: env.bpffs.join("nodelb"),
         cgroup: Some(env.cgroup.clone()),
@@ -44,13 +43,14 @@ fn options(env: &Sandbox) -> Options {
         protect_nodeports: true,
         count_connections: true,
         packets: Some(packets),
+        hook_method: None,
         layout: nodelb_datapath::LAYOUT,
         crash_after: None,
     }
 }
 
 /// The same with another way to attach programs, or with other sizes.
-fn with_packets(env: &Sandbox, change: impl FnOnce(&mut PacketConfig)) -> Options {
+fn with_packets(env: &Sandbox, change: impl FnOnce(&mut PacketOptions)) -> Options {
     let mut options = options(env);
     change(options.packets.as_mut().expect("options with packets"));
     options

@@ -34,11 +34,11 @@ fn address(text: &str, protocol: Protocol) -> L4Addr {
 
 fn sizes(env: &Sandbox, start: usize) -> Options {
     let (connections, handshakes) = if start.is_multiple_of(2) { (100_000, 4_096) } else { (120_000, 8_192) };
-    let limits = PacketLimits { connections, handshakes, ..PACKET_LIMITS };
     let options = with_packets(env, |packets| {
-        packets.options.limits = limits;
+        packets.max_connections = connections;
+        packets.max_handshakes = handshakes;
         // Each flow keeps its port.
-        packets.options.source_ports = 10_000..=65_535;
+        packets.source_ports = 10_000..=65_535;
     });
     Options { limits: Limits { outside: 64, source_ranges: 64, ..LIMITS }, ..options }
 }

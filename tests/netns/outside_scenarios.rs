@@ -17,8 +17,7 @@ use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_datapath::packets::{
-    OpenedPackets, Packet, PacketConfig, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms,
-    PacketSettings,
+    OpenedPackets, Packet, PacketHook, PacketMaps, PacketOptions, PacketPrograms, PacketSettings,
 };
 use nodelb_datapath::{DeviceSide, HookedDevice, Options};
 use nodelb_prober::Transport;
@@ -228,28 +227,24 @@ impl Environment for Cluster<'_> {
     type Maps = KernelMaps;
 
     fn maps(&mut self, limits: Limits, guard: &Guard) -> Result<KernelMaps, String> {
-        let packets = PacketLimits {
-            outside: limits.outside,
-            connections: 10_000,
-            handshakes: 10_000,
-            fragments: 64,
-            source_ranges: limits.source_ranges,
-        };
         let packets = PacketOptions {
             nodeport_range: guard.nodeport_range.clone(),
             source_ports: 10_000..=29_999,
-            limits: packets,
-            services: limits,
+            limits,
+            max_connections: 10_000,
+            max_handshakes: 10_000,
+            max_fragments: 64,
             count_connections: true,
             has_pods: true,
             foreign_connections: None,
+            settings: PacketSettings {
+                answers: true,
+                always_masquerades: self.always_masquerades,
+                ..PacketSettings::default()
+            },
         };
-        let settings =
-            PacketSettings { answers: true, always_masquerades: self.always_masquerades, ..PacketSettings::default() };
-        let options = Options {
-            packets: Some(PacketConfig { options: packets.clone(), settings, hook_method: None }),
-            ..options((&self.net.pins, &self.net.cgroup), limits, guard)
-        };
+        let options =
+            Options { packets: Some(packets.clone()), ..options((&self.net.pins, &self.net.cgroup), limits, guard) };
         let mut maps = KernelMaps::open(options)?;
         let mut opened = maps.datapath.as_mut().and_then(nodelb_datapath::KernelDatapath::take_packets).unwrap();
         opened.hooks.attach(self.net.uplink.0).map_err(|error| error.to_string())?;

@@ -5,7 +5,7 @@ use nodelb_core::datapath::Limits;
 use nodelb_core::packets::sweep::SweepTimeouts;
 use nodelb_core::state::entries::MapState;
 use nodelb_datapath::packets::{
-    self, PacketBloom, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms, Sweep,
+    self, PacketBloom, PacketHook, PacketMaps, PacketOptions, PacketPrograms, PacketSettings, Sweep,
 };
 use nodelb_model::connections::{TableLimits, Tables};
 use nodelb_model::key::Hook;
@@ -111,14 +111,7 @@ fn load(settings: &Settings, limits: TableLimits) -> (PacketPrograms, PacketBloo
     let options = PacketOptions {
         nodeport_range: settings.nodeport_range.clone(),
         source_ports: settings.source_ports.clone(),
-        limits: PacketLimits {
-            outside: 256,
-            connections: size(limits.connections) / 2,
-            handshakes: size(limits.half_open) / 2,
-            fragments: size(limits.fragments),
-            source_ranges: 64,
-        },
-        services: Limits {
+        limits: Limits {
             frontends: 256,
             services: 128,
             slots: 16_384,
@@ -126,9 +119,13 @@ fn load(settings: &Settings, limits: TableLimits) -> (PacketPrograms, PacketBloo
             outside: 256,
             source_ranges: 64,
         },
+        max_connections: size(limits.connections) / 2,
+        max_handshakes: size(limits.half_open) / 2,
+        max_fragments: size(limits.fragments),
         count_connections: true,
         has_pods: true,
         foreign_connections: None,
+        settings: PacketSettings::default(),
     };
     let programs = PacketPrograms::load(&options, PacketMaps::default()).unwrap_or_else(|error| panic!("{error}"));
     let sweep = Sweep::load(programs.maps()).unwrap_or_else(|error| panic!("{error}"));

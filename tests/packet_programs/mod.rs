@@ -22,7 +22,7 @@ use std::process::Command;
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use nodelb_core::datapath::Limits;
 use nodelb_datapath::packets::{
-    ForeignConnections, Packet, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms,
+    ForeignConnections, Packet, PacketHook, PacketMaps, PacketOptions, PacketPrograms, PacketSettings,
 };
 
 use self::frames::{Frame, NODE_MAC, PEER_MAC, Seen, read};
@@ -343,11 +343,14 @@ fn load(source_ports: RangeInclusive<u16>, foreign_connections: Option<ForeignCo
     let options = PacketOptions {
         nodeport_range: 30000..=32767,
         source_ports,
-        limits: PacketLimits { outside: 64, connections: 512, handshakes: 512, fragments: 64, source_ranges: 64 },
-        services: Limits { frontends: 64, services: 16, slots: 4096, affinity: 64, outside: 0, source_ranges: 0 },
+        limits: Limits { frontends: 64, services: 16, slots: 4096, affinity: 64, outside: 64, source_ranges: 64 },
+        max_connections: 512,
+        max_handshakes: 512,
+        max_fragments: 64,
         count_connections: true,
         has_pods: true,
         foreign_connections,
+        settings: PacketSettings::default(),
     };
     PacketPrograms::load(&options, PacketMaps::default()).unwrap_or_else(|error| panic!("{error}"))
 }

@@ -54,6 +54,7 @@ fn options(env: &Sandbox) -> Options {
         protect_nodeports: true,
         count_connections: true,
         packets: None,
+        hook_method: None,
         layout: nodelb_datapath::LAYOUT,
         crash_after: None,
     }

@@ -16,6 +16,7 @@ use nodelb_core::state::kernel_check::{Content, EntryKey};
 use crate::attach::{Attachment, LinkFault, LinkState, Links, OpenLinks};
 use crate::counters::Counters;
 use crate::crash::CrashPoint;
+use crate::device_hooks::HookMethod;
 use crate::error::{OpenError, failed};
 use crate::features::{Feature, Findings};
 use crate::flows::FlowReader;
@@ -24,7 +25,7 @@ use crate::load::{self, PERSISTENT};
 use crate::maps::NAMES;
 use crate::outside;
 use crate::own_sockets::{self, OwnSockets};
-use crate::packets::{self, OpenedPackets, PacketConfig, PacketFailure};
+use crate::packets::{self, OpenedPackets, PacketFailure, PacketOptions};
 use crate::pins::{self, Pins};
 use crate::probe;
 use crate::read::{self, KernelReader};
@@ -52,7 +53,9 @@ pub struct Options {
     /// CPUs.
     pub count_connections: bool,
     /// The packet path; `None` if packets of clients outside the node are not translated.
-    pub packets: Option<PacketConfig>,
+    pub packets: Option<PacketOptions>,
+    /// How packet programs are attached to devices; `None` for the best way that the kernel supports.
+    pub hook_method: Option<HookMethod>,
     /// Layout version of this nodelb: [`LAYOUT`](crate::LAYOUT), except in tests that need a next one.
     pub layout: u32,
     /// Number of physical operations after which the process kills itself with SIGKILL; see [`CrashPoint`].
@@ -139,9 +142,9 @@ impl KernelDatapath {
         let crash = CrashPoint::new(options.crash_after);
         let PinSetup { pins, predecessor, lock } = versions::enter(&options.pin_directory, options.layout, &crash)?;
         let mut object = MaybeUninit::<OpenObject>::uninit();
+        let packets = options.packets.as_ref().map(|packets| (packets, options.hook_method));
         let prepared = load::prepare(&mut object, options, features)?;
-        let opened =
-            Start::new(&pins, predecessor, &prepared, (cgroup.clone(), options.packets.as_ref()))?.run(prepared)?;
+        let opened = Start::new(&pins, predecessor, &prepared, (cgroup.clone(), packets))?.run(prepared)?;
         versions::remove_others(&options.pin_directory, options.layout, &crash)?;
         let flows = FlowReader::load(&opened.persistent).map_err(|error| error.to_string());
         let mut findings = features.findings();

@@ -20,8 +20,8 @@ pub use connections::{Connection, ConnectionCount, ConnectionReader, ConnectionS
 pub use counts::{DropCount, PacketCounter, PacketCounts, PacketVerdict, REASONS};
 pub use events::{Captured, EventFilter, PacketEvent, PacketEvents, unix_micros};
 pub use foreign::{ForeignConnections, ForeignPorts};
-pub use load::{LinkLayer, PacketHook, PacketLimits, PacketMaps, PacketOptions, PacketPrograms};
+pub use load::{LinkLayer, PacketHook, PacketMaps, PacketOptions, PacketPrograms};
 pub use run::{Packet, Verdict};
 pub use settings::{PacketSettings, SettingsWriter, UnknownPackets};
-pub use start::{OpenedPackets, PacketConfig, PacketFailure};
+pub use start::{OpenedPackets, PacketFailure};
 pub use sweep::{Sweep, SweepReason, SweepTimeouts, Swept};

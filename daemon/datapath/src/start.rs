@@ -15,13 +15,13 @@ use nodelb_core::state::runs::Runs;
 
 use crate::attach::{Attachment, HOOKS, LinkState, OpenLinks};
 use crate::counters::Counters;
-use crate::device_hooks;
+use crate::device_hooks::{self, HookMethod};
 use crate::error::{OpenError, failed};
 use crate::kernel::Origin;
 use crate::load::{Loaded, PERSISTENT, Prepared};
 use crate::maps::{Epoch, Handles, Maps, NAMES, Spec};
 use crate::outside::OutsideMaps;
-use crate::packets::{self, OpenedPackets, PacketConfig, PacketFailure};
+use crate::packets::{self, OpenedPackets, PacketFailure, PacketOptions};
 use crate::pins::Pins;
 use crate::read;
 use crate::sys;
@@ -114,7 +114,8 @@ pub(crate) struct Start<'p> {
     old: Option<CurrentGeneration>,
     predecessor: Option<Predecessor>,
     cgroup: PathBuf,
-    packets: Option<&'p PacketConfig>,
+    /// The options of the packet path, and how its programs are attached.
+    packets: Option<(&'p PacketOptions, Option<HookMethod>)>,
 }
 
 /// The maps to create next.
@@ -147,7 +148,7 @@ impl<'p> Start<'p> {
         pins: &'p Pins,
         predecessor: Option<Predecessor>,
         prepared: &Prepared<'_>,
-        (cgroup, packets): (PathBuf, Option<&'p PacketConfig>),
+        (cgroup, packets): (PathBuf, Option<(&'p PacketOptions, Option<HookMethod>)>),
     ) -> Result<Self, OpenError> {
         let current = pins.current_generation()?;
         let persistent = pinned_lasting(pins, predecessor.as_ref(), prepared)?;
@@ -272,14 +273,14 @@ impl<'p> Start<'p> {
         if let Some(predecessor) = &self.predecessor {
             packets::maps::share(&predecessor.pins, self.pins)?;
         }
-        let Some(config) = self.packets else {
+        let Some(options) = self.packets else {
             packets::start::remove(self.pins)?;
             return Ok(None);
         };
         let Handles(handles, outside) = reopened(handles, directory)?;
         let epoch = MapHandle::try_from(epoch).map_err(failed("duplicating the epoch of", self.pins.root()))?;
         let maps = NAMES.into_iter().zip(handles).chain(outside.into_named()).chain([(EPOCH, epoch)]);
-        packets::start::start(config, self.pins, maps).map(Some)
+        packets::start::start(options, self.pins, maps).map(Some)
     }
 
     fn writer(

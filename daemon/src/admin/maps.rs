@@ -164,12 +164,12 @@ pub(super) fn usage(held: &MapState, state: &AdminState, now: Moment) -> Vec<Map
     let mut usage = usage_of(held, datapath.limits(), (slots, datapath.clients()));
     let map = |name, used, limit, key| MapUsage { name, used, limit, key };
     if let Some(sweep) = state.packets.as_ref().and_then(|packets| packets.sweep.as_ref()) {
-        let (sweep, packets) = (latest(sweep), latest(&state.config).packets.limits());
+        let (sweep, max_handshakes) = (latest(sweep), latest(&state.config).packets.max_handshakes);
         let number = |of: fn(&ConnectionCount) -> u64| {
             sweep.count.as_ref().map(|count| usize::try_from(of(count)).unwrap_or(usize::MAX))
         };
         usage.push(map("connections", number(|it| it.connections), sweep.limit, "packets.max-connections"));
-        usage.push(map("half_open", number(|it| it.handshakes), packets.handshakes, "packets.max-handshakes"));
+        usage.push(map("half_open", number(|it| it.handshakes), max_handshakes, "packets.max-handshakes"));
     }
     usage
 }

@@ -5,7 +5,6 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use nodelb_core::config::PacketsConfig;
-use nodelb_datapath::packets::PacketLimits;
 use serde::Deserialize;
 
 use super::keys::{Datapath, Key, Section, section};
@@ -304,17 +303,6 @@ impl Packets {
     /// Whether maps and programs for packets are needed.
     pub fn is_on(&self) -> bool {
         self.mode != PacketMode::Off
-    }
-
-    /// The sizes of the maps.
-    pub fn limits(&self) -> PacketLimits {
-        PacketLimits {
-            outside: self.max_outside,
-            connections: self.max_connections,
-            handshakes: self.max_handshakes,
-            fragments: self.max_fragments,
-            source_ranges: self.max_source_ranges,
-        }
     }
 
     /// The part of the core.

@@ -15,7 +15,7 @@ use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::kernel_check::Content;
 use nodelb_datapath::features::{Feature, Findings, Optional};
-use nodelb_datapath::packets::{PacketConfig, PacketFailure, PacketOptions};
+use nodelb_datapath::packets::{PacketFailure, PacketOptions};
 use nodelb_datapath::{
     Counters, HookMethod, KernelDatapath, KernelReader, LAYOUT, Links, OpenError, Options, Origin, OwnSockets,
     PrivilegeError, Repair, StartReport, drop_privileges,
@@ -76,6 +76,7 @@ pub(super) fn open(config: &Config, proxies: &proxies::Findings) -> Result<Opene
         protect_nodeports: config.datapath.protect_nodeports,
         count_connections: config.datapath.count_connections,
         packets,
+        hook_method: hook_method()?,
         layout: layout()?,
         crash_after: crash_after()?,
     };
@@ -86,8 +87,8 @@ pub(super) fn open(config: &Config, proxies: &proxies::Findings) -> Result<Opene
     Ok(Opened { datapath, findings, packet_failure: refused_ports.or(report.packets.err()) })
 }
 
-/// The configuration of the packet path; `None` if it is off.
-fn packets(config: &Config, proxies: &proxies::Findings) -> Result<Option<PacketConfig>, String> {
+/// The options of the packet path; `None` if it is off.
+fn packets(config: &Config, proxies: &proxies::Findings) -> Result<Option<PacketOptions>, String> {
     let packets = &config.packets;
     if !packets.is_on() {
         return Ok(None);
@@ -97,20 +98,22 @@ fn packets(config: &Config, proxies: &proxies::Findings) -> Result<Option<Packet
     if let Some(overlap) = overlap {
         warn!(message_id = %messages::SNAT_PORTS_OVERLAP, "{overlap}");
     }
-    let options = PacketOptions {
-        nodeport_range,
-        limits: packets.limits(),
-        services: config.limits(),
-        count_connections: config.datapath.count_connections,
-        has_pods: !packets.pod_devices.is_empty(),
-        foreign_connections: (!asks_conntrack()).then(|| devices::foreign_connections(&source_ports)),
-        source_ports,
-    };
     // Programs of an earlier process may be attached.
     let decision = mode::decide(packets.mode, proxies, Before::Connections, true);
     let settings =
         devices::watch::settings(packets, decision.activity == Activity::Draining, !proxies.proxies.is_empty());
-    Ok(Some(PacketConfig { options, settings, hook_method: hook_method()? }))
+    Ok(Some(PacketOptions {
+        nodeport_range,
+        limits: config.limits(),
+        max_connections: packets.max_connections,
+        max_handshakes: packets.max_handshakes,
+        max_fragments: packets.max_fragments,
+        count_connections: config.datapath.count_connections,
+        has_pods: !packets.pod_devices.is_empty(),
+        foreign_connections: (!asks_conntrack()).then(|| devices::foreign_connections(&source_ports)),
+        source_ports,
+        settings,
+    }))
 }
 
 /// Drops the capabilities that the opening needed. Describes the kernel.
@@ -305,10 +308,11 @@ fn layout() -> Result<u32, Failure> {
 }
 
 /// The way to attach programs to devices, if a test sets it.
-fn hook_method() -> Result<Option<HookMethod>, String> {
+fn hook_method() -> Result<Option<HookMethod>, Failure> {
     let Some(value) = of_test(HOOKS_ARE) else { return Ok(None) };
     let known = [HookMethod::Tcx, HookMethod::Clsact].into_iter().find(|method| *value == *method.to_string());
-    known.map(Some).ok_or_else(|| format!("{HOOKS_ARE}={}: not a way to attach programs", value.display()))
+    let refused = || format!("{HOOKS_ARE}={}: not a way to attach programs", value.display());
+    known.map(Some).ok_or_else(|| Failure::message(Code::Config, refused()))
 }
 
 /// Whether the packet programs can ask connection tracking, unless a test says otherwise.

@@ -20,6 +20,7 @@ use crate::maps::into_io;
 use crate::packets::bare::BareDevices;
 use crate::packets::bloom;
 use crate::packets::foreign::ForeignConnections;
+use crate::packets::settings::PacketSettings;
 use crate::skeleton;
 use crate::skeleton::packet::{OpenPacketSkel, PacketSkel, PacketSkelBuilder};
 use crate::sys;
@@ -32,32 +33,21 @@ const UNUSED: [&str; 4] = ["tcp_sockets", "udp_sockets", "udp_overflow", "counte
 /// The ports that the kernel gives to sockets without a port of their own: the first and the last one.
 const LOCAL_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
-/// Sizes of the packet path's maps, in entries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PacketLimits {
-    /// Addresses that clients outside this node may connect to.
-    pub outside: u32,
-    /// Connections that the backend has answered; each takes two entries.
-    pub connections: u32,
-    /// Connections that have only begun; each takes two entries.
-    pub handshakes: u32,
-    /// Datagrams that are arriving in fragments.
-    pub fragments: u32,
-    /// Ranges of client addresses.
-    pub source_ranges: u32,
-}
-
-/// The settings that the programs are loaded with.
+/// The options of the packet path.
 #[derive(Clone, Debug)]
 pub struct PacketOptions {
     /// Ports that may be NodePorts; an empty range for none.
     pub nodeport_range: RangeInclusive<u16>,
     /// Ports of this node for connections to backends on other machines; not empty.
     pub source_ports: RangeInclusive<u16>,
-    /// Sizes of the packet path's maps.
-    pub limits: PacketLimits,
     /// Sizes of the maps with services; used only for those that are not given.
-    pub services: Limits,
+    pub limits: Limits,
+    /// Maximum number of connections that the backend has answered; each takes two entries.
+    pub max_connections: u32,
+    /// Maximum number of connections that have only begun; each takes two entries.
+    pub max_handshakes: u32,
+    /// Maximum number of datagrams that are arriving in fragments.
+    pub max_fragments: u32,
     /// Whether to count the connections of each service.
     pub count_connections: bool,
     /// Whether to load the programs for devices of pods.
@@ -65,6 +55,8 @@ pub struct PacketOptions {
     /// The connections that others have made from `source_ports` at the moment; `None` if the programs ask connection
     /// tracking for each port instead, which must be built into the kernel.
     pub foreign_connections: Option<ForeignConnections>,
+    /// The settings of the programs until others are written.
+    pub settings: PacketSettings,
 }
 
 /// What a device puts in front of an IP packet.
@@ -212,14 +204,14 @@ fn prepare<'o>(
     rodata.snat_last = *options.source_ports.end();
     let connections = existing.get("connections").map(MapHandle::max_entries);
     // Two entries for each connection, half of which UDP flows may use.
-    rodata.most_udp_entries = connections.map_or(options.limits.connections, |entries| entries / 2);
+    rodata.most_udp_entries = connections.map_or(options.max_connections, |entries| entries / 2);
     rodata.bloom_mask = bloom::words(options.limits.outside) - 1;
     rodata.lists_tracked = options.foreign_connections.is_some().into();
     rodata.shares_ports =
         fs::read_to_string(LOCAL_PORTS).is_ok_and(|range| overlaps(&range, &options.source_ports)).into();
-    let shards = if options.count_connections { Counters::shards(options.services.services) } else { 0 };
+    let shards = if options.count_connections { Counters::shards(options.limits.services) } else { 0 };
     if shards > 0 {
-        rodata.counted_services = options.services.services;
+        rodata.counted_services = options.limits.services;
         rodata.counter_shards_mask = u32::try_from(shards - 1).unwrap_or(0);
     }
     // The kernel verifies each program when it is loaded, which takes most of the time of a start.
@@ -241,7 +233,7 @@ fn set_maps(
     shards: usize,
     existing: &PacketMaps,
 ) -> libbpf_rs::Result<()> {
-    let (limits, services) = (options.limits, options.services);
+    let limits = options.limits;
     for mut map in skeleton.open_object_mut().maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         if UNUSED.contains(&name.as_str()) {
@@ -253,18 +245,18 @@ fn set_maps(
             continue;
         }
         let entries = match name.as_str() {
-            "frontends" => services.frontends,
-            "services" => services.services,
-            "slots" => services.slots,
-            "affinity" => services.affinity,
+            "frontends" => limits.frontends,
+            "services" => limits.services,
+            "slots" => limits.slots,
+            "affinity" => limits.affinity,
             "outside" => limits.outside,
-            "connections" => limits.connections.saturating_mul(2),
-            "half_open" => limits.handshakes.saturating_mul(2),
-            "fragments" => limits.fragments,
+            "connections" => options.max_connections.saturating_mul(2),
+            "half_open" => options.max_handshakes.saturating_mul(2),
+            "fragments" => options.max_fragments,
             "source_ranges" => limits.source_ranges,
             bloom::NAME => bloom::words(limits.outside),
             // At least one entry: the programs refer to the map even if they count nothing.
-            "outside_counters" => u32::try_from(shards).unwrap_or(0).saturating_mul(services.services).max(1),
+            "outside_counters" => u32::try_from(shards).unwrap_or(0).saturating_mul(limits.services).max(1),
             _ => continue,
         };
         map.set_max_entries(entries)?;

@@ -18,7 +18,7 @@ use crate::error::{OpenError, failed};
 use crate::layout::connections::{ConnectionBytes, PacketKeyBytes};
 use crate::maps::{Spec, into_io};
 use crate::packets::bloom;
-use crate::packets::load::{PacketLimits, PacketMaps};
+use crate::packets::load::{PacketMaps, PacketOptions};
 use crate::pins::{self, Pins, UNFINISHED};
 use crate::skeleton::packet::types;
 use crate::sys;
@@ -53,16 +53,16 @@ const ALLOCATION_TRIES: u32 = 200;
 const ALLOCATION_PAUSE: Duration = Duration::from_millis(5);
 
 /// The specifications of the maps, in the order of [`PERSISTENT`].
-fn specs(limits: PacketLimits) -> [Spec; PERSISTENT.len()] {
+fn specs(max_connections: u32, max_handshakes: u32, max_fragments: u32) -> [Spec; PERSISTENT.len()] {
     use libbpf_sys::{BPF_F_MMAPABLE, BPF_F_NO_PREALLOC, BPF_MAP_TYPE_ARRAY, BPF_MAP_TYPE_HASH, BPF_MAP_TYPE_LRU_HASH};
     let spec =
         |kind, (key_size, value_size), max_entries| Spec { max_entries, ..Spec::kind(kind, key_size, value_size) };
     let entries = |connections: u32| connections.saturating_mul(ENTRIES_PER_CONNECTION);
     let connection = (PACKET_KEY, CONNECTION);
     [
-        spec((BPF_MAP_TYPE_HASH, BPF_F_NO_PREALLOC), connection, entries(limits.connections)),
-        spec((BPF_MAP_TYPE_LRU_HASH, 0), connection, entries(limits.handshakes)),
-        spec((BPF_MAP_TYPE_LRU_HASH, 0), (FRAGMENT_KEY, FRAGMENT), limits.fragments),
+        spec((BPF_MAP_TYPE_HASH, BPF_F_NO_PREALLOC), connection, entries(max_connections)),
+        spec((BPF_MAP_TYPE_LRU_HASH, 0), connection, entries(max_handshakes)),
+        spec((BPF_MAP_TYPE_LRU_HASH, 0), (FRAGMENT_KEY, FRAGMENT), max_fragments),
         spec((BPF_MAP_TYPE_ARRAY, BPF_F_MMAPABLE), (size_of::<u32>(), size_of::<u32>()), CURSORS),
     ]
 }
@@ -89,8 +89,8 @@ impl ConnectionMaps {
     ///
     /// # Errors
     /// If another program has pinned something there, or the kernel refuses a map.
-    pub(crate) fn open(pins: &Pins, limits: PacketLimits) -> Result<Self, OpenError> {
-        let specs = specs(limits);
+    pub(crate) fn open(pins: &Pins, options: &PacketOptions) -> Result<Self, OpenError> {
+        let specs = specs(options.max_connections, options.max_handshakes, options.max_fragments);
         let open = |i: usize| PersistentMap::open(pins, PERSISTENT[i], specs[i]);
         Ok(Self { maps: [open(0)?, open(1)?, open(2)?, open(3)?] })
     }
@@ -242,7 +242,7 @@ impl PersistentMap {
 /// Adds a second pin for each map of an older layout that has the same keys and values, so that connections continue,
 /// and so that this start finds the Bloom filter that the older programs rely on. Maps that are already there stay.
 pub(crate) fn share(predecessor: &Pins, pins: &Pins) -> Result<(), OpenError> {
-    let kinds = specs(PacketLimits { outside: 0, connections: 0, handshakes: 0, fragments: 0, source_ranges: 0 });
+    let kinds = specs(0, 0, 0);
     for (name, kind) in PERSISTENT.into_iter().zip(kinds).chain([(bloom::NAME, bloom::kind())]) {
         for (theirs, ours) in paths(predecessor, name).into_iter().zip(paths(pins, name)) {
             if ours.exists() || !theirs.exists() {

@@ -14,24 +14,13 @@ use super::events::PacketEvents;
 use super::foreign::ForeignPorts;
 use super::load::{PacketMaps, PacketOptions, PacketPrograms};
 use super::maps::{self, ConnectionMaps, PERSISTENT};
-use super::settings::{PacketSettings, SettingsWriter};
+use super::settings::SettingsWriter;
 use super::sweep::Sweep;
 use crate::device_hooks::{self, DeviceHooks, HookError, HookMethod};
 use crate::error::{OpenError, failed};
 use crate::outside::OutsideMaps;
 use crate::pins::Pins;
 use crate::sys;
-
-/// The configuration of the packet path.
-#[derive(Clone, Debug)]
-pub struct PacketConfig {
-    /// The settings that the programs are loaded with.
-    pub options: PacketOptions,
-    /// The settings until others are written.
-    pub settings: PacketSettings,
-    /// How programs are attached to devices; `None` for the best way that the kernel supports.
-    pub hook_method: Option<HookMethod>,
-}
 
 /// The reason why a start has not loaded the programs of the packet path. Connections of sockets are translated all the
 /// same.
@@ -71,12 +60,12 @@ pub struct OpenedPackets {
 /// Loads the programs with these maps of the generation, and makes every device that has programs of an earlier process
 /// run the new ones.
 pub(crate) fn start(
-    config: &PacketConfig,
+    (options, hook_method): (&PacketOptions, Option<HookMethod>),
     pins: &Pins,
     generation: impl IntoIterator<Item = (&'static str, MapHandle)>,
 ) -> Result<OpenedPackets, OpenError> {
-    let bloom = bloom::create(pins, config.options.limits.outside)?;
-    let mut connections = ConnectionMaps::open(pins, config.options.limits)?;
+    let bloom = bloom::create(pins, options.limits.outside)?;
+    let mut connections = ConnectionMaps::open(pins, options)?;
     let clone = |(name, map): (&'static str, &MapHandle)| {
         let map = MapHandle::try_from(map).map_err(failed("duplicating", &pins.persistent(name)))?;
         Ok((name.to_owned(), map))
@@ -84,19 +73,19 @@ pub(crate) fn start(
     let persistent = PERSISTENT.into_iter().zip(connections.handles()).map(clone);
     let given = generation.into_iter().chain([(bloom::NAME, bloom)]).map(|(name, map)| Ok((name.to_owned(), map)));
     let given: Vec<(String, MapHandle)> = given.chain(persistent).collect::<Result<_, OpenError>>()?;
-    let programs = PacketPrograms::load(&config.options, PacketMaps::new(given))?;
+    let programs = PacketPrograms::load(options, PacketMaps::new(given))?;
     let readable = || failed("preparing to read the maps of", pins.root());
     let settings = SettingsWriter::new(map(&programs, "packet_settings")?).map_err(readable())?;
-    settings.set(config.settings);
-    let counted = if config.options.count_connections { config.options.services.services } else { 0 };
+    settings.set(options.settings);
+    let counted = if options.count_connections { options.limits.services } else { 0 };
     let counter = Arc::new(PacketCounter::new(programs.maps(), counted).map_err(readable())?);
     let events = PacketEvents::new(programs.maps()).map_err(readable())?;
-    let bloom = Arc::new(PacketBloom::new(programs.maps(), &config.options).map_err(readable())?);
+    let bloom = Arc::new(PacketBloom::new(programs.maps(), options).map_err(readable())?);
     let connection_reader = ConnectionReader::new(programs.maps()).map_err(readable())?;
     let sweep = Sweep::load(programs.maps()).map_err(|error| error.to_string());
     let maps = programs.maps().duplicate().map_err(readable())?;
-    let (foreign_ports, not_listed) = foreign_ports(&config.options, &maps).map_err(readable())?;
-    let method = config.hook_method.unwrap_or_else(HookMethod::find);
+    let (foreign_ports, not_listed) = foreign_ports(options, &maps).map_err(readable())?;
+    let method = hook_method.unwrap_or_else(HookMethod::find);
     let mut hooks = DeviceHooks::new(programs, method, pins.duplicate());
     connections.catch_up(pins)?;
     connections.show_former(&maps)?;
