@@ -8,7 +8,6 @@
 
 mod recorder;
 
-use std::future::Future;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
@@ -42,15 +41,8 @@ pub struct Reads {
     pub clock: Clock,
 }
 
-/// Writes Events until `shutdown`.
-pub async fn run(reads: Reads, shutdown: impl Future<Output = ()>) {
-    tokio::select! {
-        () = shutdown => {}
-        () = write_events(reads) => {}
-    }
-}
-
-async fn write_events(reads: Reads) {
+/// Writes Events.
+pub async fn run(reads: Reads) {
     let mut recorder = Recorder::new(&reads.node);
     let mut last: Option<(Weak<Snapshot>, Arc<Problems>)> = None;
     let mut was_forbidden = false;

@@ -38,6 +38,7 @@ use tracing::{info, warn};
 use crate::config::Config;
 use crate::events;
 use crate::reconcile::OwnerHandle;
+use crate::until;
 
 /// The mean time between two writes to the state directory while services change all the time and an apiserver is
 /// connected. A write of 10,000 services takes 60 ms of CPU time and 20 MB of the disk.
@@ -97,7 +98,7 @@ pub async fn start(
     if config.kubernetes.events {
         let session = apiservers.session.clone();
         let reads = events::Reads { snapshot: snapshot.clone(), session, node: node.into(), clock: owner.clock };
-        tokio::spawn(events::run(reads, shutdown.clone().cancelled_owned()));
+        tokio::spawn(until(shutdown.clone().cancelled_owned(), events::run(reads)));
     }
     let live = ask_live(Live::new(apiservers.clone(), snapshot.clone(), LiveTimeouts::default()));
     let (reports, sources) = watch::channel(Arc::default());

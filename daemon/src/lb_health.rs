@@ -17,6 +17,7 @@ use std::io;
 use std::sync::Arc;
 
 use crate::http::Slots;
+use crate::until;
 
 mod answer;
 mod inputs;
@@ -33,12 +34,7 @@ pub use inputs::{Bounds, LbHealth, View};
 pub fn start(entry: LbHealth, stop: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let work = move || {
-        runtime.block_on(async {
-            tokio::select! {
-                () = run(entry) => {}
-                () = stop => {}
-            }
-        });
+        runtime.block_on(until(stop, run(entry)));
     };
     std::thread::Builder::new().name("lb-health".into()).spawn(work)?;
     Ok(())

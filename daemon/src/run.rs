@@ -40,7 +40,7 @@ use crate::reconcile::{Owner, OwnerHandle, Probe, ProbeResult, service_ports};
 use crate::sockets::bound::{BoundPorts, Overlap};
 use crate::sockets::stale::{Handles, StaleSockets};
 use crate::status::Health;
-use crate::{checks, devices, dns, files, http, kubernetes, log, node, recorder};
+use crate::{checks, devices, dns, files, http, kubernetes, log, node, recorder, until};
 
 mod admin_sockets;
 mod kernel;
@@ -227,7 +227,7 @@ async fn serve<D: Datapath + Send + 'static>(
         clock: Arc::new(move || Now::read(clock)),
     };
     tokio::spawn(admin::serve(open, state, stop()));
-    tokio::spawn(release_free_memory(handle.snapshot.clone(), stop()));
+    tokio::spawn(until(stop(), release_free_memory(handle.snapshot.clone())));
 
     let owner = tokio::spawn(owner.run(stop()));
     let reload =
@@ -239,18 +239,12 @@ async fn serve<D: Datapath + Send + 'static>(
 
 /// Returns memory to the kernel when the start is complete, and regularly after that: bursts of events, large answers and
 /// the state file need memory for moments only.
-async fn release_free_memory(mut snapshot: watch::Receiver<Arc<Snapshot>>, stop: impl Future<Output = ()>) {
-    let release = async {
-        _ = snapshot.wait_for(|snapshot| snapshot.is_ready).await;
-        let mut due = ticking(RELEASE_MEMORY_EVERY);
-        loop {
-            due.tick().await;
-            _ = tokio::task::spawn_blocking(memory::release_free_memory).await;
-        }
-    };
-    tokio::select! {
-        () = stop => {}
-        () = release => {}
+async fn release_free_memory(mut snapshot: watch::Receiver<Arc<Snapshot>>) {
+    _ = snapshot.wait_for(|snapshot| snapshot.is_ready).await;
+    let mut due = ticking(RELEASE_MEMORY_EVERY);
+    loop {
+        due.tick().await;
+        _ = tokio::task::spawn_blocking(memory::release_free_memory).await;
     }
 }
 

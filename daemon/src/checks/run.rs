@@ -27,6 +27,7 @@ use super::schedule::{Due, Schedule};
 use super::state::{CheckReport, Outcome};
 use super::state_file::{self, Unhealthy};
 use crate::reconcile::OwnerHandle;
+use crate::until;
 
 /// The sources with services that may ask for health checks.
 pub struct Sources {
@@ -169,10 +170,7 @@ async fn run(checker: Checker, shutdown: impl Future<Output = ()>) {
         tell_at: None,
         checker,
     };
-    tokio::select! {
-        () = shutdown => {}
-        () = running.run_until_closed(&mut stored) => {}
-    }
+    until(shutdown, running.run_until_closed(&mut stored)).await;
     stored.close(running.board.unhealthy()).await;
 }
 

@@ -12,6 +12,7 @@ use tracing::warn;
 use super::mode::{Activity, Decision};
 use super::report::{DevicesReport, Failure};
 use crate::config::{Config, PacketMode};
+use crate::until;
 
 /// Logs the failure, and publishes it until `shutdown`.
 pub(super) fn start(
@@ -28,12 +29,7 @@ pub(super) fn start(
             published.send_replace(Arc::new(report(&failure, mode)));
         }
     };
-    tokio::spawn(async move {
-        tokio::select! {
-            () = follow => {}
-            () = shutdown => {}
-        }
-    });
+    tokio::spawn(until(shutdown, follow));
     reports
 }
 

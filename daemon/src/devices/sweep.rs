@@ -14,6 +14,7 @@ use tokio::time::interval;
 use tracing::warn;
 
 use crate::config::{Config, Packets};
+use crate::until;
 
 /// The interval of sweeps.
 const EVERY: Duration = Duration::from_secs(10);
@@ -77,12 +78,7 @@ pub fn start(
     let (published, reports) = watch::channel(Arc::new(report.clone()));
     let task =
         Task { run: Some(run), count, is_served, config, published, report, is_empty: false, sweeps: 0, warned: None };
-    tokio::spawn(async move {
-        tokio::select! {
-            () = task.run() => {}
-            () = shutdown => {}
-        }
-    });
+    tokio::spawn(until(shutdown, task.run()));
     reports
 }
 

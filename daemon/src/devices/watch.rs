@@ -31,6 +31,7 @@ use super::uplinks::{self, Device, Former, Role, Selection};
 use crate::config::{Config, Packets, Snat, Unknown};
 use crate::node::addresses::Machine;
 use crate::node::netlink::{self, Events};
+use crate::until;
 
 /// How long events must pause before everything is read again.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -84,12 +85,7 @@ pub(crate) fn start(
 ) -> watch::Receiver<Arc<DevicesReport>> {
     let (report, reports) = watch::channel(Arc::default());
     let task = Task::new(connections, report);
-    tokio::spawn(async move {
-        tokio::select! {
-            () = task.run() => {}
-            () = shutdown => {}
-        }
-    });
+    tokio::spawn(until(shutdown, task.run()));
     reports
 }
 

@@ -33,6 +33,7 @@ use crate::files::Batch;
 use crate::files::merge::inline_service;
 use crate::files::named::Question;
 use crate::reconcile::OwnerHandle;
+use crate::until;
 
 /// How many batches of changes may wait to be received.
 const QUEUE: usize = 64;
@@ -162,10 +163,7 @@ pub(super) async fn run(resolver: Resolver, shutdown: impl Future<Output = ()>) 
         report: DnsReport::default(),
         resolver,
     };
-    tokio::select! {
-        () = shutdown => {}
-        () = running.run_until_closed(&mut stored) => {}
-    }
+    until(shutdown, running.run_until_closed(&mut stored)).await;
     stored.close(running.saved()).await;
 }
 

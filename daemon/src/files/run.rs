@@ -25,6 +25,7 @@ use super::report::{self, DirectoryState};
 use super::scan::{self, Files, Hints, KnownFile, Listing};
 use super::watch::Watch;
 use crate::document::Problem;
+use crate::until;
 
 /// How long events must pause before a scan, since editors cause several.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -79,15 +80,8 @@ pub fn start(directory: PathBuf, shutdown: impl Future<Output = ()> + Send + 'st
     let (changes_in, changes) = mpsc::channel(QUEUE);
     let (reports_in, reports) = watch::channel(Arc::default());
     let source = FileSource { directory: directories, changes: changes_in, reports: reports_in };
-    tokio::spawn(run(source, shutdown));
+    tokio::spawn(until(shutdown, Running::new(source).poll_forever()));
     Started { directory, changes, reports }
-}
-
-async fn run(source: FileSource, shutdown: impl Future<Output = ()>) {
-    tokio::select! {
-        () = shutdown => {}
-        () = Running::new(source).poll_forever() => {}
-    }
 }
 
 struct Running {

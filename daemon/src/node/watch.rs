@@ -18,6 +18,7 @@ use tracing::{info, warn};
 use super::addresses::Addresses;
 use super::identity::{Identity, host_name, is_unset};
 use super::netlink::{self, Events};
+use crate::until;
 
 /// The intervals and limits of the task.
 #[derive(Clone, Copy, Debug)]
@@ -75,12 +76,7 @@ pub async fn start(
     };
     let identity = watch.take_identity();
     watch.publish(&identity).await;
-    tokio::spawn(async move {
-        tokio::select! {
-            () = watch.run() => {}
-            () = shutdown => {}
-        }
-    });
+    tokio::spawn(until(shutdown, watch.run()));
     Ok(())
 }
 

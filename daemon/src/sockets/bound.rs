@@ -24,6 +24,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
 use crate::reconcile::OwnerHandle;
+use crate::until;
 use nodelb_host::sock_diag::{CLOSE, InetDiagMessage, InetDiagRequest, LISTEN, SockDiag};
 
 /// NodePorts, each with the process that has bound it.
@@ -55,10 +56,7 @@ impl BoundPorts {
 
     /// Runs until `stop` resolves, or until the owner task is gone.
     pub(crate) async fn run(mut self, stop: impl Future<Output = ()>) {
-        tokio::select! {
-            () = stop => {}
-            () = self.poll() => {}
-        }
+        until(stop, self.poll()).await;
     }
 
     async fn poll(&mut self) {

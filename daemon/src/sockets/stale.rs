@@ -34,6 +34,7 @@ use crate::config::Disconnect;
 use crate::reconcile::{Marks, OwnerHandle};
 use crate::sockets::reaper::wire::{BATCH, Hello, Order, Outcome};
 use crate::sockets::reaper::{Line, Lost, Reaper};
+use crate::until;
 
 mod boot;
 mod judge;
@@ -151,19 +152,12 @@ impl StaleSockets {
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> watch::Receiver<Arc<StaleSocketsReport>> {
         let reported = self.report.subscribe();
-        tokio::spawn(self.run(handles, shutdown));
+        tokio::spawn(until(shutdown, self.run(handles)));
         reported
     }
 
-    /// Runs until `shutdown`, or until no reaper is left.
-    async fn run(self, handles: Handles, shutdown: impl Future<Output = ()>) {
-        tokio::select! {
-            () = shutdown => {}
-            () = self.call_and_work(handles) => {}
-        }
-    }
-
-    async fn call_and_work(mut self, handles: Handles) {
+    /// Runs until no reaper is left.
+    async fn run(mut self, handles: Handles) {
         let Handles { flows, mut reaper, cgroup } = handles;
         // Before any frontend counts as new.
         let mut state = PassState::since(&self.snapshot.borrow());

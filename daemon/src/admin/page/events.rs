@@ -25,6 +25,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::super::state::{AdminState, Now};
 use super::super::{history, maps, status, tables};
+use crate::until;
 
 /// Minimum time between two looks for changes.
 const PACE: Duration = Duration::from_millis(250);
@@ -100,10 +101,7 @@ impl Hub {
     /// Looks for changes while pages are open, until `stop` becomes true.
     pub(in crate::admin) async fn run(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         let stopped = async { _ = stop.wait_for(|stop| *stop).await };
-        tokio::select! {
-            () = stopped => {}
-            () = self.follow() => {}
-        }
+        until(stopped, self.follow()).await;
     }
 
     async fn follow(self: &Arc<Self>) {

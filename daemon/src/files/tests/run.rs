@@ -39,9 +39,8 @@ impl TestDirectory {
         let (reporter, reports) = watch::channel(Arc::default());
         let (stop, stopped) = oneshot::channel();
         let source = FileSource { directory: directory_reported, changes: sender, reports: reporter };
-        let task = tokio::spawn(run(source, async {
-            let _either = stopped.await;
-        }));
+        let stopped = async { _ = stopped.await };
+        let task = tokio::spawn(until(stopped, Running::new(source).poll_forever()));
         let (services, synced) = (BTreeSet::new(), Vec::new());
         Self { scratch, directory, reload, changes, reports, stop, task, services, synced, batches: 0 }
     }
