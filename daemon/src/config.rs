@@ -32,31 +32,22 @@ pub const DEFAULT_PATH: &str = "/etc/nodelb/nodelb.toml";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// `[node]`
     #[serde(deserialize_with = "document::table")]
     pub node: Node,
-    /// `[files]`
     #[serde(deserialize_with = "document::table")]
     pub files: Files,
-    /// `[dns]`
     #[serde(deserialize_with = "document::table")]
     pub dns: Dns,
-    /// `[kubernetes]`
     #[serde(deserialize_with = "document::table")]
     pub kubernetes: Kubernetes,
-    /// `[state]`
     #[serde(deserialize_with = "document::table")]
     pub state: State,
-    /// `[admin]`
     #[serde(deserialize_with = "document::table")]
     pub admin: Admin,
-    /// `[datapath]`
     #[serde(deserialize_with = "document::table")]
     pub datapath: Datapath,
-    /// `[packets]`
     #[serde(deserialize_with = "document::table")]
     pub packets: Packets,
-    /// `[log]`
     #[serde(deserialize_with = "document::table")]
     pub log: Log,
 }

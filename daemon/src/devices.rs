@@ -233,9 +233,6 @@ fn local_ports() -> io::Result<RangeInclusive<u16>> {
 const USUAL_LOCAL_PORTS: RangeInclusive<u16> = 32_768..=60_999;
 
 /// The ports of this node for connections to backends on other nodes, with a warning if processes may get them, too.
-///
-/// # Errors
-/// If the NodePorts leave no large range.
 pub fn source_ports(
     ports: SnatPorts,
     nodeports: RangeInclusive<u16>,

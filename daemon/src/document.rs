@@ -316,7 +316,6 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Table<T> {
     }
 }
 
-/// Deserializes a [`Table`].
 pub(crate) fn table<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<T, D::Error> {
     table_such_as(from, "a table")
 }

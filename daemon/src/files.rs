@@ -70,9 +70,6 @@ pub fn check(directory: &Path) -> Checked {
 }
 
 /// The services in the valid files of the directory, for a command that works without the daemon. Blocks.
-///
-/// # Errors
-/// If the directory cannot be listed.
 pub fn services(directory: &Path) -> io::Result<Vec<Arc<Service>>> {
     let contents = accepted(scan::read(directory, &Seen::default(), &Hints::default())?).contents();
     Ok(contents.values().flat_map(|content| &content.services).map(|found| Arc::clone(&found.value)).collect())

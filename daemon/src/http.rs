@@ -47,9 +47,6 @@ const HEADER_LINES: usize = 64;
 
 /// Listens with a non-blocking socket that is registered before it is bound, so that a NodePort in the maps does not
 /// prevent that. An IPv6 socket accepts only IPv6, unless it is for all addresses of both families.
-///
-/// # Errors
-/// The kernel's error.
 pub(crate) fn bind(at: SocketAddr, only_v6: bool, register: &Register) -> io::Result<std::net::TcpListener> {
     let socket = Socket::new(Domain::for_address(at), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
     register(socket.as_fd())?;

@@ -28,9 +28,6 @@ mod service;
 pub use inputs::{Bounds, LbHealth, View};
 
 /// Starts everything on its own thread, which runs until `stop`.
-///
-/// # Errors
-/// If the thread cannot be started.
 pub fn start(entry: LbHealth, stop: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let work = move || {

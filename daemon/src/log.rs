@@ -132,9 +132,6 @@ impl Out {
 
 /// Starts the thread that writes lines. Must be called after the capabilities are dropped: a thread keeps those that it
 /// starts with.
-///
-/// # Errors
-/// If the thread cannot be started.
 pub fn begin_writing() -> io::Result<()> {
     OUT.get().map_or(Ok(()), Out::begin_writing)
 }

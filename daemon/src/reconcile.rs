@@ -72,7 +72,6 @@ const READY_WITHOUT_ALL: u64 = 10_000;
 /// Tests whether the datapath is in effect, and repairs its links.
 pub type Probe<D> = Box<dyn FnMut(&mut D) -> ProbeResult + Send>;
 
-/// The result of a [`Probe`].
 #[derive(Debug, Default)]
 pub struct ProbeResult {
     /// The results as conditions of readiness; none for maps in memory.

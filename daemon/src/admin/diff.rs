@@ -23,7 +23,6 @@ const UNDER_WAY: Duration = Duration::from_millis(100);
 /// Maximum number of reads before the answer says that changes are in progress.
 const ATTEMPTS: u32 = 5;
 
-/// Returns the answer of `/diff`.
 pub(super) fn diff(state: &AdminState, query: &Query, now: Now) -> Result<DiffAnswer, Problem> {
     let filter = &query.filter;
     let live = if query.live { ask_live(state, filter)? } else { Vec::new() };

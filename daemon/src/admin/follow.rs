@@ -232,11 +232,8 @@ impl List {
 
 /// The rows or records that a stream follows.
 pub(super) enum ChangeStream {
-    /// `/frontends`.
     Frontends(Frontends),
-    /// `/history`.
     History(Records),
-    /// `/packets`.
     Packets(Packets),
 }
 

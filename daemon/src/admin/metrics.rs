@@ -46,9 +46,6 @@ pub(super) const OPENMETRICS_MEDIA: &str = "application/openmetrics-text";
 const HOOKS: [&str; 2] = ["links", "canary"];
 
 /// Returns all metrics as text.
-///
-/// # Errors
-/// When they cannot be written, which has no known cause.
 pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error> {
     let mut exposition = Exposition::default();
     let snapshot = state.snapshot();

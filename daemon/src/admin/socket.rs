@@ -40,9 +40,6 @@ pub struct Socket {
 
 impl Socket {
     /// Listens on the path.
-    ///
-    /// # Errors
-    /// When the socket cannot be created there.
     pub fn open(path: &Path) -> Result<Self, Error> {
         remove_stale(path)?;
         let listener = UnixListener::bind(path).map_err(|error| match error.kind() {

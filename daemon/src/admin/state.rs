@@ -89,7 +89,6 @@ impl Now {
 }
 
 impl AdminState {
-    /// The last snapshot.
     pub(super) fn snapshot(&self) -> Arc<Snapshot> {
         latest(&self.owner.snapshot)
     }

@@ -31,8 +31,6 @@ mod phrases;
 use phrases::{ELSEWHERE, affinity, backend_count, backends_of, errno, forwarded_to, passed, refused};
 
 impl TraceFrom {
-    /// # Errors
-    /// When the network namespace of the node cannot be determined.
     fn explanation(self, snapshot: &Snapshot, to: L4Addr) -> Result<Explanation, Problem> {
         Ok(match self {
             Self::Client(client) => explanation::explain(snapshot, to, client),
@@ -50,9 +48,6 @@ impl TraceFrom {
 }
 
 /// Returns the answer of `/trace`.
-///
-/// # Errors
-/// When the client cannot be determined.
 pub(super) fn trace(
     snapshot: &Snapshot,
     history: &History,

@@ -18,9 +18,6 @@ const QUEUE: usize = 1024;
 /// Reads the kernel's buffer, as [`PacketEvents`] does.
 pub trait EventReader: Send + Sync {
     /// Passes events to `see` until `wanted` returns `None`.
-    ///
-    /// # Errors
-    /// If the kernel refuses the request.
     fn read(&self, wanted: &mut dyn FnMut() -> Option<EventFilter>, see: &mut dyn FnMut(PacketEvent))
     -> io::Result<()>;
 

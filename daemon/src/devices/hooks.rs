@@ -15,15 +15,9 @@ use super::uplinks::{Device, Role};
 /// What attaches programs to devices: the kernel, or a test.
 pub trait Attach: Send + 'static {
     /// See [`DeviceHooks::attach`].
-    ///
-    /// # Errors
-    /// The hook that cannot be changed.
     fn attach(&mut self, device: HookedDevice) -> Result<Vec<(Direction, LinkState)>, HookError>;
 
     /// See [`DeviceHooks::detach`].
-    ///
-    /// # Errors
-    /// The hook that cannot be changed.
     fn detach(&mut self, ifindex: u32) -> Result<(), HookError>;
 
     /// See [`DeviceHooks::devices`].

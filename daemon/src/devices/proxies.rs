@@ -40,7 +40,6 @@ impl fmt::Display for ServiceProxy {
 /// What was found, and what could not be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Findings {
-    /// The other service proxies.
     pub proxies: BTreeSet<ServiceProxy>,
     /// Whether a search has ever been complete.
     pub is_complete: bool,

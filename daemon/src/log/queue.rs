@@ -110,9 +110,6 @@ impl<T> Queue<T> {
 
 impl<T: Send + 'static> Queue<T> {
     /// Starts the thread that writes the lines, for the lifetime of the process. `write` may block.
-    ///
-    /// # Errors
-    /// If the thread cannot be started.
     pub(super) fn start(&self, mut write: impl FnMut(T) + Send + 'static) -> io::Result<()> {
         let queue = self.clone();
         let work = move || {

@@ -24,7 +24,6 @@ pub(crate) struct Machine {
     pub(crate) sources: Vec<Addr>,
 }
 
-/// A network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Interface {
     pub(crate) name: String,

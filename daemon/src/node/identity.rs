@@ -25,9 +25,6 @@ pub struct Identity {
 impl Identity {
     /// The configured identity, with the host name if the configuration sets no name. Both names are in lower case, as
     /// the kubelet registers the Node; kube-proxy does the same with `--hostname-override`.
-    ///
-    /// # Errors
-    /// If the host name cannot be read.
     pub fn new(node: &Node) -> io::Result<Self> {
         let configured = node_name(&node.name);
         let is_host_name = configured.is_empty();

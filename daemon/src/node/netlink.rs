@@ -85,9 +85,6 @@ pub(crate) struct Routes {
 
 /// Reads the routes of all tables over these interfaces. Of many routes over an interface only the first are read:
 /// default routes precede others of the same table.
-///
-/// # Errors
-/// As [`read`].
 pub(crate) fn read_routes(interfaces: impl IntoIterator<Item = u32>) -> io::Result<BTreeMap<u32, Routes>> {
     let read = |interface| {
         let found = [AddressFamily::Inet, AddressFamily::Inet6].map(|family| repeat(|| routes(interface, family)));
@@ -329,9 +326,6 @@ pub(crate) struct Events {
 
 impl Events {
     /// Opens the socket; no event is missed from now on.
-    ///
-    /// # Errors
-    /// If the kernel does not create the socket.
     pub(crate) fn open() -> io::Result<Self> {
         let groups = u32::try_from(GROUPS).map_err(io::Error::other)?;
         let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
@@ -340,9 +334,6 @@ impl Events {
     }
 
     /// Waits until something may have changed. Cancel-safe.
-    ///
-    /// # Errors
-    /// If the socket cannot be used any more.
     pub(crate) async fn next(&mut self) -> io::Result<()> {
         loop {
             self.buffer.clear();

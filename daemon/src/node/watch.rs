@@ -92,7 +92,6 @@ struct Watch {
     reported: NodeFacts,
     /// The delay after a failure; `None` after a success.
     wait: Option<Duration>,
-    /// Reads the host name.
     host_name: fn() -> io::Result<String>,
     /// The host name, if it was set after the identity was read.
     late_name: Option<Arc<str>>,

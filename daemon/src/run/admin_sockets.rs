@@ -58,9 +58,6 @@ impl AdminSockets {
     }
 
     /// The listeners for the current runtime. A task of the runtime retries the addresses that are not open.
-    ///
-    /// # Errors
-    /// If a listener cannot be added to the runtime.
     pub(super) fn listeners(&mut self) -> io::Result<Listeners> {
         let (opened, open) = mpsc::channel(self.tcp.len() + 2);
         let (report, unopened) = watch::channel(Arc::new(self.unopened.clone()));

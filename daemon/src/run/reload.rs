@@ -68,7 +68,6 @@ struct Reading {
     is_late: bool,
 }
 
-/// The progress of a [`Reading`].
 enum Progress {
     Done(Box<Loaded>),
     Late,

@@ -221,9 +221,6 @@ impl Exposition {
     }
 
     /// Returns the OpenMetrics text.
-    ///
-    /// # Errors
-    /// When it cannot be written, which has no known cause.
     pub fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         encode(&mut text, &self.0)?;

@@ -67,9 +67,6 @@ impl Lost {
 
 impl Reaper {
     /// Starts a reaper with the capabilities of this process: before they are dropped, and before there are threads.
-    ///
-    /// # Errors
-    /// If the process cannot be started.
     pub fn start() -> io::Result<Self> {
         let (line, theirs) = UnixStream::pair()?;
         let mut command = Command::new("/proc/self/exe");
@@ -209,9 +206,6 @@ impl Line {
     }
 
     /// The same with a descriptor for the reaper.
-    ///
-    /// # Errors
-    /// The same as [`Self::order`].
     pub async fn order_with(&mut self, order: &Order, descriptor: Option<BorrowedFd<'_>>) -> io::Result<Vec<Outcome>> {
         let mut answer = vec![0; order.outcomes() * OUTCOME];
         let exchange = async {

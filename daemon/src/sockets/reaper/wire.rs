@@ -40,7 +40,6 @@ pub const OUTCOME: usize = 8;
 /// Size of the reaper's first message in bytes.
 pub const HELLO: usize = 8;
 
-/// An order to the reaper.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Limits [`Order::ConnectedTo`] to the sockets of this cgroup and those below it. Without this order, all sockets
@@ -188,9 +187,6 @@ impl Order {
     }
 
     /// The number of bytes that follow this header.
-    ///
-    /// # Errors
-    /// If the header is invalid.
     pub fn length(header: [u8; HEADER]) -> io::Result<usize> {
         let [kind, _, low, high] = header;
         let count = usize::from(u16::from_ne_bytes([low, high]));
@@ -206,9 +202,6 @@ impl Order {
     }
 
     /// Decodes the order from its header and body.
-    ///
-    /// # Errors
-    /// If an entry is invalid.
     pub fn decode(header: [u8; HEADER], body: &[u8]) -> io::Result<Self> {
         let entries = || body.as_chunks::<ENTRY>().0.iter().map(|entry| decode(entry).ok_or_else(refused));
         match header[0] {
