@@ -33,6 +33,7 @@ use self::privileged::{ByReaper, PacketReaper};
 use self::proxies::Findings;
 use self::report::DevicesReport;
 use self::sweep::{CountConnections, SweepReport};
+use self::watch::DeviceInputs;
 use crate::config::{Config, PacketMode, Packets, SnatPorts};
 use crate::connections::Connections as ServiceConnections;
 use crate::node::netlink;
@@ -145,12 +146,11 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
         hooks.change_filters_by(Box::new(ByReaper::new(reaper.clone(), Handle::current())));
     }
     let is_served = &owner.marks.is_outside_served;
-    let inputs = watch::Connections {
+    let inputs = DeviceInputs {
         config: config.clone(),
         snapshot: owner.snapshot.clone(),
         is_served: is_served.clone(),
         changes: owner.changes.clone(),
-        attach: Box::new(hooks),
         settings: Arc::new(move |values| settings.set(values)),
         foreign_ports: foreign_ports.map(|ports| foreign::updater(ports, reaper.clone())),
         rules: rules::reader(reaper),
@@ -166,7 +166,7 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
     });
     let sweep = sweep.ok().map(|it| (sweep::in_kernel(it), max_connections));
     Published {
-        devices: watch::start(inputs, shutdown()),
+        devices: watch::start(inputs, Box::new(hooks), shutdown()),
         sweep: sweep.map(|it| sweep::start(it, count, is_served.clone(), config.clone(), shutdown())),
         connections: Arc::new(move |see| connections.read(see)),
         drops: {

@@ -58,7 +58,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) type WriteSettings = Arc<dyn Fn(PacketSettings) + Send + Sync>;
 
 /// The inputs and outputs of the task.
-pub(crate) struct Connections {
+pub(crate) struct DeviceInputs {
     /// The configuration in effect.
     pub(crate) config: watch::Receiver<Arc<Config>>,
     /// What the maps contain.
@@ -66,41 +66,36 @@ pub(crate) struct Connections {
     /// Whether clients outside the node can connect to an address.
     pub(crate) is_served: watch::Receiver<bool>,
     pub(crate) changes: mpsc::Sender<Vec<Change>>,
-    pub(crate) attach: Box<dyn Attach>,
     /// Writes the settings of the programs.
     pub(crate) settings: WriteSettings,
     /// Tells the programs which ports others use, if they cannot ask.
     pub(crate) foreign_ports: Option<UpdatePorts>,
     /// Reads the rules of kube-proxy.
     pub(crate) rules: ReadRules,
-    /// The other service proxies that were found before the capabilities were dropped.
+    /// The other service proxies at the last search that could read everything, and those found since. The first search
+    /// was before the capabilities were dropped.
     pub(crate) findings: Findings,
     pub(crate) count: CountConnections,
 }
 
 /// Starts the task; it ends with `shutdown` and leaves the programs attached. Returns its reports.
 pub(crate) fn start(
-    connections: Connections,
+    inputs: DeviceInputs,
+    attach: Box<dyn Attach>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> watch::Receiver<Arc<DevicesReport>> {
     let (report, reports) = watch::channel(Arc::default());
-    let task = Task::new(connections, report);
+    let task = Task::new(inputs, attach, report);
     tokio::spawn(until(shutdown, task.run()));
     reports
 }
 
 struct Task {
-    config: watch::Receiver<Arc<Config>>,
-    snapshot: watch::Receiver<Arc<Snapshot>>,
-    is_served: watch::Receiver<bool>,
-    changes: mpsc::Sender<Vec<Change>>,
+    inputs: DeviceInputs,
     /// The programs at devices; `None` while a blocking call uses them, and for ever if that has panicked.
     hooks: Option<Hooks>,
-    settings: WriteSettings,
-    foreign_ports: Option<UpdatePorts>,
-    /// Whether the last update of these ports failed, which was logged.
+    /// Whether the last update of foreign ports failed, which was logged.
     has_unlisted: bool,
-    rules: ReadRules,
     report: watch::Sender<Arc<DevicesReport>>,
     /// The socket for events; `None` while there is none.
     events: Option<Events>,
@@ -111,13 +106,10 @@ struct Task {
     /// The uplinks that were last sent to the owner.
     uplinks: Option<Vec<Uplink>>,
     decision: Option<Decision>,
-    /// The other service proxies at the last search that could read everything, and those found since.
-    findings: Findings,
     /// Whether a search has ever found one: connections that it has made go on when its rules are gone.
     has_seen_proxy: bool,
     /// The time of the last search.
     searched: Option<Instant>,
-    count: CountConnections,
     /// Whether there were no connections at the last search, while no new ones could begin.
     is_drained: bool,
     /// Whether an address for clients outside the node makes programs necessary that are not attached now.
@@ -127,29 +119,10 @@ struct Task {
 }
 
 impl Task {
-    fn new(connections: Connections, report: watch::Sender<Arc<DevicesReport>>) -> Self {
-        let Connections {
-            config,
-            snapshot,
-            is_served,
-            changes,
-            attach,
-            settings,
-            foreign_ports,
-            rules,
-            findings,
-            count,
-        } = connections;
+    fn new(inputs: DeviceInputs, attach: Box<dyn Attach>, report: watch::Sender<Arc<DevicesReport>>) -> Self {
         Self {
-            config,
-            snapshot,
-            is_served,
-            changes,
             hooks: Some(Hooks::new(attach)),
-            settings,
-            foreign_ports,
             has_unlisted: false,
-            rules,
             report,
             events: None,
             former: Former::new(),
@@ -157,12 +130,11 @@ impl Task {
             uplinks: None,
             decision: None,
             has_seen_proxy: false,
-            searched: findings.is_complete.then(Instant::now),
-            findings,
-            count,
+            searched: inputs.findings.is_complete.then(Instant::now),
             is_drained: false,
             is_idle: false,
             has_failed: false,
+            inputs,
         }
     }
 
@@ -178,13 +150,13 @@ impl Task {
             let next = Instant::now() + if self.uplinks.is_none() { LATE_RETRY } else { EVERY };
             tokio::select! {
                 event = event(&mut self.events) => self.settle(event).await,
-                changed = self.config.changed() => {
+                changed = self.inputs.config.changed() => {
                     if changed.is_err() {
                         return;
                     }
-                    self.config.mark_changed();
+                    self.inputs.config.mark_changed();
                 }
-                () = is_served(&mut self.is_served), if self.is_idle => {}
+                () = is_served(&mut self.inputs.is_served), if self.is_idle => {}
                 () = sleep_until(next) => {}
             }
         }
@@ -250,7 +222,7 @@ impl Task {
             method: Some(hooks.method()),
             repairs: hooks.repairs(),
             devices: devices.collect(),
-            has_other_proxy: !self.findings.proxies.is_empty(),
+            has_other_proxy: !self.inputs.findings.proxies.is_empty(),
             failure: None,
         }));
         self.hooks = Some(hooks);
@@ -260,7 +232,7 @@ impl Task {
     /// The configuration in effect. If it has been reloaded since, also during events of devices, other service proxies
     /// are searched for at once.
     fn latest_config(&mut self) -> Arc<Config> {
-        let config = self.config.borrow_and_update();
+        let config = self.inputs.config.borrow_and_update();
         if config.has_changed() {
             self.searched = None;
         }
@@ -287,19 +259,19 @@ impl Task {
         }
         self.searched = Some(Instant::now());
         self.list_foreign_ports().await;
-        let rules = (self.rules)().await;
+        let rules = (self.inputs.rules)().await;
         let found = tokio::task::spawn_blocking(move || proxies::find(&machine, rules));
         if let Ok(findings) = found.await {
-            self.findings = findings.after(&self.findings);
+            self.inputs.findings = findings.after(&self.inputs.findings);
         }
         let is_draining = self.decision.as_ref().is_some_and(|it| it.activity == Activity::Draining);
-        let count = Arc::clone(&self.count);
+        let count = Arc::clone(&self.inputs.count);
         self.is_drained = (is_draining || !self.is_any_served()) && has_no_connections(count).await;
     }
 
     /// Tells the programs which ports others use now. Logs the first of several failures.
     async fn list_foreign_ports(&mut self) {
-        let Some(update) = &self.foreign_ports else { return };
+        let Some(update) = &self.inputs.foreign_ports else { return };
         match update().await {
             Ok(()) => self.has_unlisted = false,
             Err(error) if !std::mem::replace(&mut self.has_unlisted, true) => log_unlisted(&error),
@@ -309,7 +281,7 @@ impl Task {
 
     /// Whether clients outside the node can connect to any address.
     fn is_any_served(&self) -> bool {
-        !self.snapshot.borrow().realised.outside.is_empty()
+        !self.inputs.snapshot.borrow().realised.outside.is_empty()
     }
 
     /// Decides on the activity and applies the settings of the programs.
@@ -320,10 +292,10 @@ impl Task {
             true => Before::Connections,
         };
         let is_needed = packets.may_have_clients(self.is_any_served());
-        let decision = mode::decide(packets.mode, &self.findings, before, is_needed);
+        let decision = mode::decide(packets.mode, &self.inputs.findings, before, is_needed);
         self.is_idle = decision.activity == Activity::Off && !is_needed;
-        self.has_seen_proxy |= !self.findings.proxies.is_empty();
-        (self.settings)(settings(packets, decision.activity == Activity::Draining, self.has_seen_proxy));
+        self.has_seen_proxy |= !self.inputs.findings.proxies.is_empty();
+        (self.inputs.settings)(settings(packets, decision.activity == Activity::Draining, self.has_seen_proxy));
         if self.decision.as_ref() != Some(&decision) {
             let text = match decision.activity {
                 Activity::On => "connections from outside the node are translated",
@@ -343,14 +315,14 @@ impl Task {
         if self.uplinks.as_ref() == Some(&uplinks) {
             return true;
         }
-        if self.changes.send(vec![Change::Uplinks(uplinks.clone())]).await.is_err() {
+        if self.inputs.changes.send(vec![Change::Uplinks(uplinks.clone())]).await.is_err() {
             return false;
         }
         let has_all = |snapshot: &Arc<Snapshot>| {
             let is_there = |it: &Uplink| snapshot.realised.uplinks.get(&it.ifindex) == Some(&UplinkEntry::new(it));
             uplinks.iter().all(is_there)
         };
-        let is_in_time = timeout(MAPS_TIMEOUT, self.snapshot.wait_for(has_all)).await.is_ok();
+        let is_in_time = timeout(MAPS_TIMEOUT, self.inputs.snapshot.wait_for(has_all)).await.is_ok();
         self.uplinks = is_in_time.then_some(uplinks);
         true
     }

@@ -60,27 +60,26 @@ fn start_with(keys: &str, has_table: bool) -> Rig {
 fn start_with_owner(owner: Ends, keys: &str, has_table: bool) -> Rig {
     let rules: ReadRules =
         Arc::new(move || Box::pin(async move { Ok(KubeProxyRules { has_table, has_chains: false }) }));
-    let (connections, rig) = prepare(owner, keys, rules);
-    Rig { reports: start(connections, std::future::pending()), ..rig }
+    let (inputs, rig) = prepare(owner, keys, rules);
+    Rig { reports: start(inputs, Box::new(rig.fake.clone()), std::future::pending()), ..rig }
 }
 
-fn prepare((owner, changes): Ends, keys: &str, rules: ReadRules) -> (Connections, Rig) {
+fn prepare((owner, changes): Ends, keys: &str, rules: ReadRules) -> (DeviceInputs, Rig) {
     let (config_in, config) = watch::channel(config(keys));
     let (fake, settings) = (Fake::default(), Arc::new(Mutex::new(Vec::new())));
     let written = Arc::clone(&settings);
-    let connections = Connections {
+    let inputs = DeviceInputs {
         config,
         snapshot: owner.snapshot,
         is_served: owner.marks.is_outside_served,
         changes: owner.changes,
-        attach: Box::new(fake.clone()),
         settings: Arc::new(move |settings| written.lock().unwrap().push(settings)),
         foreign_ports: None,
         rules,
         findings: Findings::default(),
         count: Arc::new(|| Ok(ConnectionCount { connections: 0, handshakes: 0 })),
     };
-    (connections, Rig { fake, config: config_in, changes, settings, reports: watch::channel(Arc::default()).1 })
+    (inputs, Rig { fake, config: config_in, changes, settings, reports: watch::channel(Arc::default()).1 })
 }
 
 impl Rig {
@@ -141,8 +140,8 @@ async fn a_reload_during_events_of_devices_searches_for_other_proxies() {
         counted.fetch_add(1, Ordering::Relaxed);
         Box::pin(async { Ok(KubeProxyRules { has_table: true, has_chains: false }) })
     });
-    let (connections, rig) = prepare(owner(true), "mode = \"auto\"", rules);
-    let mut task = Task::new(connections, watch::channel(Arc::default()).0);
+    let (inputs, rig) = prepare(owner(true), "mode = \"auto\"", rules);
+    let mut task = Task::new(inputs, Box::new(rig.fake.clone()), watch::channel(Arc::default()).0);
     for _ in 0..2 {
         assert!(task.refresh().await);
     }
