@@ -77,6 +77,35 @@ packages() {
 	END
 }
 
+# ARCHITECTURE.md, "Where things are": the modules of a package import only what is below them.
+modules() {
+    local folder status=0
+    for folder in $(sources 'daemon/*/src/lib.rs' daemon/src/lib.rs tests/model/src/lib.rs | xargs -n 1 dirname); do
+        scripts/import-cycles.sh "$folder" || status=1
+    done
+    return "$status"
+}
+
+# The check above finds a circle and an import upwards in a package that has only one of them.
+modules_are_checked() {
+    local scratch status=0
+    scratch=$(mktemp -d) || return
+    mkdir "$scratch/below"
+    echo 'pub mod below; pub mod first; pub mod second;' >"$scratch/lib.rs"
+    echo 'pub mod child; pub struct Below;' >"$scratch/below.rs"
+    echo 'pub struct Child;' >"$scratch/below/child.rs"
+    echo 'use crate::second::Second; pub struct First;' >"$scratch/first.rs"
+    echo 'pub struct Second;' >"$scratch/second.rs"
+    scripts/import-cycles.sh "$scratch" || status=1
+    echo 'use crate::first::First; pub struct Second;' >"$scratch/second.rs"
+    scripts/import-cycles.sh "$scratch" 2>&1 | grep -q circle || status=1
+    echo 'pub struct Second;' >"$scratch/second.rs"
+    echo 'use super::Below; pub struct Child;' >"$scratch/below/child.rs"
+    scripts/import-cycles.sh "$scratch" 2>&1 | grep -q 'below/child uses what its parent below defines' || status=1
+    rm -r "$scratch"
+    return "$status"
+}
+
 # Names that are too vague. Checks file names, definitions in Rust and identifiers in C.
 words='vip|real|upstream|manager|handler|utils?|helpers?|common'
 
@@ -148,6 +177,8 @@ check "alerts: promtool, if installed" promtool_rules
 check "files of at most 500 lines" too_long
 check "unsafe code only in nodelb-datapath" unsafe_elsewhere
 check "packages depend downwards" packages
+check "modules import downwards" modules
+check "modules import downwards: what is wrong is found" modules_are_checked
 check "words: file names" word_in_file_names
 check "words: Rust" word_in_rust
 check "words: C" word_in_c

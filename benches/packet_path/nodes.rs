@@ -8,7 +8,8 @@ use nodelb_core::model::addr::{Addr, Protocol};
 use nodelb_core::model::node::NodeFacts;
 use nodelb_core::model::uplink::Uplink;
 use nodelb_core::packets::sweep::SweepTimeouts;
-use nodelb_datapath::packets::{OpenedPackets, PacketOptions, PacketSettings};
+use nodelb_datapath::OpenedPackets;
+use nodelb_datapath::packets::{PacketOptions, PacketSettings};
 use nodelb_datapath::{DeviceSide, HookedDevice, Options};
 
 use crate::generator::Generator;

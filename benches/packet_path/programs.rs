@@ -7,7 +7,8 @@ use std::thread;
 use libbpf_rs::MapHandle;
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::packets::sweep::SweepTimeouts;
-use nodelb_datapath::packets::{OpenedPackets, Packet, PacketHook, PacketMaps, PacketPrograms, Verdict};
+use nodelb_datapath::OpenedPackets;
+use nodelb_datapath::packets::{Packet, PacketHook, PacketMaps, PacketPrograms, Verdict};
 
 use crate::generator::{Flows, Generator, bind_to_cpu};
 use crate::goals::Goals;

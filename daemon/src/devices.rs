@@ -21,7 +21,8 @@ use std::ops::{ControlFlow, RangeInclusive};
 use std::sync::Arc;
 
 use nodelb_datapath::HookMethod;
-use nodelb_datapath::packets::{Connection, DropCount, OpenedPackets, PacketCounter, PacketCounts, PacketFailure};
+use nodelb_datapath::packets::{Connection, DropCount, PacketCounter, PacketCounts};
+use nodelb_datapath::{OpenedPackets, PacketFailure};
 use nodelb_host::messages;
 use tokio::runtime::Handle;
 use tokio::sync::watch as channel;

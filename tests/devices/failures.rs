@@ -1,6 +1,6 @@
 //! Starts in which a part of the packet path fails: the rest of the datapath works.
 
-use nodelb_datapath::packets::PacketFailure;
+use nodelb_datapath::PacketFailure;
 
 use super::*;
 

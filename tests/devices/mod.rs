@@ -12,7 +12,8 @@ use std::process::Command;
 
 use libbpf_rs::{MapCore as _, MapFlags, MapHandle};
 use nodelb_core::datapath::Limits;
-use nodelb_datapath::packets::{OpenedPackets, PacketOptions, PacketSettings};
+use nodelb_datapath::OpenedPackets;
+use nodelb_datapath::packets::{PacketOptions, PacketSettings};
 use nodelb_datapath::{DeviceSide, HookMethod, HookedDevice, KernelDatapath, Options};
 
 use crate::part::{PART, in_sandbox, part};

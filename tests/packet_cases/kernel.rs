@@ -129,7 +129,8 @@ fn load(settings: &Settings, limits: TableLimits) -> (PacketPrograms, PacketBloo
     };
     let programs = PacketPrograms::load(&options, PacketMaps::default()).unwrap_or_else(|error| panic!("{error}"));
     let sweep = Sweep::load(programs.maps()).unwrap_or_else(|error| panic!("{error}"));
-    let bloom = PacketBloom::new(programs.maps(), &options).unwrap();
+    let bloom =
+        PacketBloom::new(programs.maps(), options.nodeport_range.clone(), options.source_ports.clone()).unwrap();
     (programs, bloom, sweep)
 }
 

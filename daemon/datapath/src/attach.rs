@@ -15,9 +15,7 @@ use libbpf_rs::query::{LinkInfo, LinkTypeInfo, ProgInfoIter};
 use libbpf_sys::bpf_attach_type;
 
 use crate::error::{OpenError, failed};
-use crate::foreign_links;
 use crate::pins::{Pins, remove_file};
-use crate::probe;
 use crate::sys;
 
 /// A hook of the kernel and the program of `bpf/sock.bpf.c` that runs at it; both have the same name.
@@ -87,7 +85,7 @@ impl fmt::Display for LinkFault {
 #[derive(Debug)]
 pub(crate) struct Attachment {
     programs: Vec<OwnedFd>,
-    cgroup: PathBuf,
+    pub(crate) cgroup: PathBuf,
 }
 
 impl Attachment {
@@ -155,15 +153,6 @@ impl Links {
     /// The faults of the links, usually none. Makes a few system calls per hook.
     pub fn faults(&self) -> Vec<LinkFault> {
         self.attachment.faults(&self.directory)
-    }
-
-    /// Other pin directories with programs on the same cgroup. Searches every BPF file system that this process can
-    /// reach.
-    pub fn foreign_pin_directories(&self) -> Vec<PathBuf> {
-        let mountinfo = probe::mountinfo().unwrap_or_default();
-        // The first component of `nodelb/v1/links`.
-        let own = self.directory.ancestors().nth(2).unwrap_or(&self.directory);
-        foreign_links::attached(own, &self.attachment.cgroup, &mountinfo)
     }
 }
 

@@ -8,10 +8,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use libbpf_rs::OpenObject;
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 
-use crate::device_hooks::Direction;
+use crate::error::into_io;
 use crate::flows::read_records;
+use crate::hook_point::Direction;
 use crate::load::listening;
-use crate::maps::into_io;
 use crate::skeleton::chain::ChainSkelBuilder;
 
 /// Lengths of a record, and of a program in it: its id and its name.

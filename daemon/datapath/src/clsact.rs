@@ -11,9 +11,9 @@ use std::os::fd::BorrowedFd;
 use libbpf_rs::Program;
 
 use crate::attach::LinkState;
-use crate::device_hooks::{Direction, HookPoint};
 use crate::filter_changes::{ChangeFilters, FilterChange, HANDLE, NAME, PRIORITY};
 use crate::filters;
+use crate::hook_point::{Direction, HookPoint};
 use crate::load::listening;
 use crate::pins::{self, Pins};
 use crate::sys::tc::Filter;

@@ -1,9 +1,11 @@
 //! The reasons why the kernel side cannot start. Each variant needs a different action by the administrator.
 
 use std::fmt::Display;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use nodelb_core::datapath::size_key;
+use libbpf_rs::ErrorKind;
+use nodelb_core::datapath::{MapError, size_key};
 
 /// The error of [`crate::KernelDatapath::open`] or [`crate::cleanup`]. Traffic is unchanged.
 #[derive(Debug, thiserror::Error)]
@@ -172,4 +174,21 @@ fn named(name: &Option<String>) -> String {
 fn are(names: &[&str]) -> String {
     let verb = if names.len() == 1 { "is" } else { "are" };
     format!("{} {verb}", names.join(", "))
+}
+
+/// Makes the error for a map that cannot be read or written.
+pub(crate) fn map_failed(map: &'static str) -> impl Fn(io::Error) -> MapError {
+    move |error| MapError::Failed { map, reason: error.to_string() }
+}
+
+/// Converts the error and keeps the system's error number, which callers check: libbpf-rs exposes only the kind.
+pub(crate) fn into_io(error: libbpf_rs::Error) -> io::Error {
+    let number = match error.kind() {
+        ErrorKind::NotFound => libc::ENOENT,
+        ErrorKind::PermissionDenied => libc::EPERM,
+        ErrorKind::TooBig => libc::E2BIG,
+        ErrorKind::Unsupported => libc::ENOSYS,
+        _ => return io::Error::other(error),
+    };
+    io::Error::from_raw_os_error(number)
 }

@@ -7,8 +7,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use nix::sys::socket::{MsgFlags, NetlinkAddr, recvfrom, sendto};
 
-use crate::device_hooks::Direction;
 use crate::filters::{self, BUFFER, ERROR, HEADER, TCA_BPF_NAME, TCA_OPTIONS};
+use crate::hook_point::Direction;
 
 /// The handle of nodelb's filters, `nl` in ASCII. Others use 1.
 pub(crate) const HANDLE: u32 = 0x6e6c;

@@ -10,7 +10,7 @@ use nix::sys::socket::{
 };
 use nix::sys::time::TimeVal;
 
-use crate::device_hooks::Direction;
+use crate::hook_point::Direction;
 
 /// The parent of filters at `clsact`: `TC_H_MAKE(TC_H_CLSACT, TC_H_MIN_INGRESS)` of `linux/pkt_sched.h`, or the same for
 /// egress.

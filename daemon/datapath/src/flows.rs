@@ -11,9 +11,9 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapHandle, OpenObject, ProgramMut};
 use nodelb_core::stale::Flow;
 
+use crate::error::into_io;
 use crate::layout::{self, FLOW_RECORD_SIZE};
 use crate::load::{PERSISTENT, listening};
-use crate::maps::into_io;
 use crate::skeleton::flows::FlowsSkelBuilder;
 use crate::sys;
 

@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use crate::attach;
+use crate::attach::{self, Links};
 use crate::mounts;
 use crate::versions;
 
@@ -17,6 +17,17 @@ const DEPTH: usize = 3;
 
 /// How many directories are searched: other programs may have very many.
 const DIRECTORIES: usize = 1024;
+
+impl Links {
+    /// Other pin directories with programs on the same cgroup. Searches every BPF file system that this process can
+    /// reach.
+    pub fn foreign_pin_directories(&self) -> Vec<PathBuf> {
+        let mountinfo = mounts::mountinfo().unwrap_or_default();
+        // The first component of `nodelb/v1/links`.
+        let own = self.directory.ancestors().nth(2).unwrap_or(&self.directory);
+        attached(own, &self.attachment.cgroup, &mountinfo)
+    }
+}
 
 /// The pin directories, other than `own`, that have a link on this cgroup.
 pub(crate) fn attached(own: &Path, cgroup: &Path, mountinfo: &str) -> Vec<PathBuf> {

@@ -16,6 +16,7 @@ use crate::error::OpenError;
 use crate::foreign_links;
 use crate::load::PERSISTENT;
 use crate::maps::NAMES;
+use crate::mounts;
 use crate::outside;
 use crate::probe;
 use crate::sys;
@@ -49,7 +50,7 @@ pub fn detach_hidden(cgroup: Option<&Path>) -> Result<HiddenReport, OpenError> {
         Some(cgroup) => cgroup.to_path_buf(),
         None => probe::cgroup_root()?,
     };
-    let (visible, holders) = (foreign_links::pinned_links(&probe::mountinfo()?), holders());
+    let (visible, holders) = (foreign_links::pinned_links(&mounts::mountinfo()?), holders());
     let mut found = find(&cgroup, &visible).map_err(|error| no_lookup(&error))?;
     // First stop translating destinations, then stop translating answers back.
     found.sort_by_key(|link| std::cmp::Reverse(attach::all_hooks().position(|hook| hook.name == link.hook)));

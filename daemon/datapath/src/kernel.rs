@@ -23,13 +23,15 @@ use crate::flows::FlowReader;
 use crate::foreign_links;
 use crate::load::{self, PERSISTENT};
 use crate::maps::NAMES;
+use crate::mounts;
 use crate::outside;
 use crate::own_sockets::{self, OwnSockets};
-use crate::packets::{self, OpenedPackets, PacketFailure, PacketOptions};
+use crate::packet_path::{OpenedPackets, PacketFailure};
+use crate::packets::{self, PacketOptions};
 use crate::pins::{self, Pins};
 use crate::probe;
 use crate::read::{self, KernelReader};
-use crate::start::{Opened, Start};
+use crate::start::{Opened, Origin, Start};
 use crate::sys;
 use crate::tcx;
 use crate::versions::{self, Lock, PinSetup};
@@ -64,24 +66,6 @@ pub struct Options {
 
 /// The default of [`Options::pin_directory`].
 pub const PIN_DIRECTORY: &str = "/sys/fs/bpf/nodelb";
-
-/// The origin of the maps' content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// There were no maps. These are new and empty.
-    Created,
-    /// The pinned maps are used without changes.
-    Reused,
-    /// The pinned maps had other sizes. These are new, and the content was copied.
-    Rebuilt { from: Limits },
-    /// The pinned maps had the right sizes but corrupt entries. These are new, and the other entries were copied.
-    Cleaned,
-    /// The pinned maps had an older layout. These are new, and the content was copied.
-    Upgraded {
-        /// The previous layout version.
-        from: u32,
-    },
-}
 
 #[derive(Clone, Debug)]
 pub struct StartReport {
@@ -156,7 +140,7 @@ impl KernelDatapath {
             links: opened.links,
             corrupt: opened.corrupt,
             findings,
-            foreign_pin_directories: foreign_links::attached(&options.pin_directory, &cgroup, &probe::mountinfo()?),
+            foreign_pin_directories: foreign_links::attached(&options.pin_directory, &cgroup, &mounts::mountinfo()?),
             cgroup,
             flows: flows.as_ref().map(|_| ()).map_err(Clone::clone),
             packets: opened.packets.as_ref().map(|_| ()).map_err(Clone::clone),

@@ -15,12 +15,14 @@ use nodelb_core::datapath::Limits;
 use crate::Options;
 use crate::attach::HOOKS;
 use crate::counters::Counters;
+use crate::error::into_io;
 use crate::error::{OpenError, failed};
 use crate::layout::ServiceWords;
-use crate::maps::{Handles, NAMES, Spec, into_io};
+use crate::maps::{Handles, NAMES};
 use crate::outside::OutsideMaps;
 use crate::probe::Features;
 use crate::skeleton::{self, OpenSockSkel, SockSkel, SockSkelBuilder};
+use crate::spec::Spec;
 
 /// The maps that outlive generations, by their names in `bpf/maps.h` and `bpf/socket_maps.h`: per-socket state, and its
 /// epoch.
@@ -74,7 +76,7 @@ pub(crate) fn prepare<'o>(
     features: Features,
 ) -> Result<Prepared<'o>, OpenError> {
     let service_words = ServiceWords::of_layout(options.layout);
-    let skeleton = skeleton::with_layout(service_words, || SockSkelBuilder::default().open(object));
+    let skeleton = skeleton::with_layout(service_words.is_next(), || SockSkelBuilder::default().open(object));
     let mut skeleton = skeleton.map_err(failed("opening", Path::new("sock.bpf.o")))?;
     let rodata = skeleton.maps.rodata_data.as_deref_mut().expect("invariant: the object has constants");
     rodata.nodeport_first = *options.nodeport_range.start();

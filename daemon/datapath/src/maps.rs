@@ -14,15 +14,17 @@ use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
-use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle, MapInfo, MapType};
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nodelb_core::datapath::Limits;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::{ServiceEntry, Slot};
 use nodelb_core::state::runs::{REST_MILLIS, Runs};
 
 use crate::crash::CrashPoint;
+use crate::error::into_io;
 use crate::layout::{self, Policy, SLOT_WORDS, ServiceWords, View};
 use crate::outside::OutsideMaps;
+use crate::spec::Spec;
 use crate::sys::{self, SharedWords};
 
 /// The maps with nodelb's content, by their names in `bpf/maps.h`, which are also the names of their pins.
@@ -49,52 +51,6 @@ impl ViewKind {
             Self::Cluster => words.cluster,
             Self::Local => words.local,
         }
-    }
-}
-
-/// The properties that make two maps interchangeable, and the size of a map.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spec {
-    pub(crate) map_type: u32,
-    pub(crate) key_size: u32,
-    pub(crate) value_size: u32,
-    pub(crate) flags: u32,
-    pub(crate) max_entries: u32,
-}
-
-impl Spec {
-    pub(crate) fn read(map: &MapHandle) -> io::Result<Self> {
-        let info = MapInfo::new(map.as_fd()).map_err(into_io)?.info;
-        Ok(Self {
-            map_type: info.type_,
-            key_size: info.key_size,
-            value_size: info.value_size,
-            flags: info.map_flags,
-            max_entries: info.max_entries,
-        })
-    }
-
-    /// The specification of a map without its size. Keys and values have these sizes in bytes.
-    pub(crate) fn kind((map_type, flags): (u32, u32), key_size: usize, value_size: usize) -> Self {
-        let size = |bytes: usize| u32::try_from(bytes).expect("invariant: entries are small");
-        Self { map_type, key_size: size(key_size), value_size: size(value_size), flags, max_entries: 0 }
-    }
-
-    /// Creates an empty map.
-    pub(crate) fn create(self, name: &str) -> io::Result<MapHandle> {
-        let Self { map_type, key_size, value_size, flags, max_entries } = self;
-        let options = libbpf_sys::bpf_map_create_opts {
-            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
-            map_flags: flags,
-            ..Default::default()
-        };
-        MapHandle::create(MapType::from(map_type), Some(name), key_size, value_size, max_entries, &options)
-            .map_err(into_io)
-    }
-
-    /// Whether two maps have the same properties, except for the size.
-    pub(crate) fn same_kind(self, other: Self) -> bool {
-        Self { max_entries: 0, ..self } == Self { max_entries: 0, ..other }
     }
 }
 
@@ -283,18 +239,6 @@ impl Epoch {
         number.store(odd.wrapping_add(1), Ordering::Release);
         result
     }
-}
-
-/// Converts the error and keeps the system's error number, which callers check: libbpf-rs exposes only the kind.
-pub(crate) fn into_io(error: libbpf_rs::Error) -> io::Error {
-    let number = match error.kind() {
-        ErrorKind::NotFound => libc::ENOENT,
-        ErrorKind::PermissionDenied => libc::EPERM,
-        ErrorKind::TooBig => libc::E2BIG,
-        ErrorKind::Unsupported => libc::ENOSYS,
-        _ => return io::Error::other(error),
-    };
-    io::Error::from_raw_os_error(number)
 }
 
 #[cfg(test)]

@@ -1,8 +1,11 @@
-//! The mounts in `/proc/self/mountinfo` (proc_pid_mountinfo(5)). Pure.
+//! The mounts in `/proc/self/mountinfo` (proc_pid_mountinfo(5)).
 
 use std::ffi::OsString;
+use std::fs;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use crate::error::{OpenError, failed};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mount<'a> {
@@ -15,6 +18,12 @@ impl Mount<'_> {
     pub fn point(&self) -> PathBuf {
         unescape(self.point)
     }
+}
+
+/// The file of this process.
+pub(crate) fn mountinfo() -> Result<String, OpenError> {
+    let path = Path::new("/proc/self/mountinfo");
+    fs::read_to_string(path).map_err(failed("reading", path))
 }
 
 /// The mounts of this type of file system, in the order in which they were made. Malformed lines are left out.

@@ -13,9 +13,10 @@ use nodelb_core::state::entries::{MAX_UPLINKS, OutsideEntry, ServiceId, UplinkEn
 use nodelb_core::state::kernel_check::{Content, EntryKey};
 
 use crate::crash::CrashPoint;
+use crate::error::into_io;
+use crate::error::map_failed;
 use crate::layout::{self, OutsideBytes, RangeBytes, UplinkBytes};
-use crate::maps::{Spec, into_io};
-use crate::read::failed;
+use crate::spec::Spec;
 use crate::sys;
 
 /// The maps, by their names in `bpf/packet_maps.h`, which are also the names of their pins.
@@ -155,7 +156,7 @@ impl OutsideMaps {
     pub(crate) fn read(&self, content: &mut Content) -> Result<(), MapError> {
         let [outside, _, uplinks] = &self.0;
         if let Some(map) = outside {
-            for (key, value) in sys::entries(map).map_err(failed(NAMES[0]))? {
+            for (key, value) in sys::entries(map).map_err(map_failed(NAMES[0]))? {
                 match layout::parse_frontend_key(&key) {
                     Some(addr) => add_outside(addr, &value, content),
                     None => add_invalid_key(NAMES[0], &key, content),
@@ -164,7 +165,7 @@ impl OutsideMaps {
         }
         self.read_ranges(content);
         if let Some(map) = uplinks {
-            for (key, value) in sys::entries::<4, _>(map).map_err(failed(NAMES[2]))? {
+            for (key, value) in sys::entries::<4, _>(map).map_err(map_failed(NAMES[2]))? {
                 add_uplink(u32::from_ne_bytes(key), &value, content);
             }
         }
@@ -213,7 +214,7 @@ fn put(
     sys::update(map, key, value).map_err(|error| match error.raw_os_error() {
         // A hash table answers E2BIG, a trie ENOSPC.
         Some(libc::E2BIG | libc::ENOSPC) => full(),
-        _ => failed(name)(error),
+        _ => map_failed(name)(error),
     })
 }
 
@@ -221,13 +222,13 @@ fn delete(map: Option<&MapHandle>, name: &'static str, key: &[u8]) -> Result<(),
     let Some(map) = map else { return Ok(()) };
     match map.delete(key).map_err(into_io) {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-        deleted => deleted.map_err(failed(name)),
+        deleted => deleted.map_err(map_failed(name)),
     }
 }
 
 fn look_up(map: Option<&MapHandle>, name: &'static str, key: &[u8]) -> Result<Option<Vec<u8>>, MapError> {
     let Some(map) = map else { return Ok(None) };
-    map.lookup(key, MapFlags::ANY).map_err(into_io).map_err(failed(name))
+    map.lookup(key, MapFlags::ANY).map_err(into_io).map_err(map_failed(name))
 }
 
 fn add_outside(addr: L4Addr, value: &OutsideBytes, content: &mut Content) {

@@ -8,9 +8,9 @@ use std::sync::Arc;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use nix::sys::socket::{SockType, getsockopt, sockopt};
 
+use crate::error::into_io;
 use crate::layout;
 use crate::load::PERSISTENT;
-use crate::maps::into_io;
 
 /// Registers sockets. Cheap to clone; works from any thread and without capabilities.
 #[derive(Clone, Debug)]

@@ -3,25 +3,26 @@
 //! packets. The programs are attached to devices by [`crate::DeviceHooks`].
 
 mod bare;
-mod bloom;
+pub(crate) mod bloom;
 mod connections;
 mod counts;
 mod events;
 mod foreign;
+mod handles;
 mod load;
 pub(crate) mod maps;
 mod run;
 mod settings;
-pub(crate) mod start;
 mod sweep;
 
+pub use bare::LinkLayer;
 pub use bloom::PacketBloom;
 pub use connections::{Connection, ConnectionCount, ConnectionReader, ConnectionState};
 pub use counts::{DropCount, PacketCounter, PacketCounts, PacketVerdict, REASONS};
 pub use events::{Captured, EventFilter, PacketEvent, PacketEvents, unix_micros};
 pub use foreign::{ForeignConnections, ForeignPorts};
-pub use load::{LinkLayer, PacketHook, PacketMaps, PacketOptions, PacketPrograms};
+pub use handles::PacketMaps;
+pub use load::{PacketHook, PacketOptions, PacketPrograms};
 pub use run::{Packet, Verdict};
 pub use settings::{PacketSettings, SettingsWriter, UnknownPackets};
-pub use start::{OpenedPackets, PacketFailure};
 pub use sweep::{Sweep, SweepReason, SweepTimeouts, Swept};

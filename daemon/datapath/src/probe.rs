@@ -12,6 +12,7 @@ use crate::attach;
 use crate::error::{OpenError, failed};
 use crate::features::{Feature, Findings, FoundBy, REQUIRED, Required};
 use crate::mounts::{self, Mount};
+use crate::skeleton::KERNEL_TYPES;
 use crate::sys;
 
 /// The capabilities that loading, attaching and pinning need.
@@ -21,9 +22,6 @@ const CAPABILITIES: [(Capability, &str); 3] = [
     // Without it the verifier hardens programs against speculation and rejects some loops.
     (Capability::CAP_PERFMON, "CAP_PERFMON"),
 ];
-
-/// The types of the kernel, BTF: exists if it was built with CONFIG_DEBUG_INFO_BTF.
-pub(crate) const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
 
 /// The optional kernel features that the programs use; [`crate::features::OPTIONAL`] describes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +115,7 @@ fn check_bpffs(pin_directory: &Path) -> Result<(), OpenError> {
     if existing.is_none_or(|found| found.filesystem_type() != BPF_FS_MAGIC) {
         return Err(OpenError::NoBpffs { directory: pin_directory.to_path_buf() });
     }
-    let mountinfo = mountinfo()?;
+    let mountinfo = mounts::mountinfo()?;
     if fs::canonicalize(pin_directory).is_ok_and(|place| is_whole_bpffs(&mountinfo, &place)) {
         return Err(OpenError::WholeBpffs { directory: pin_directory.to_path_buf() });
     }
@@ -142,12 +140,7 @@ fn check_cgroup(path: &Path) -> Result<(), OpenError> {
 
 /// The mount point of cgroup v2, with or without v1.
 pub(crate) fn cgroup_root() -> Result<PathBuf, OpenError> {
-    find_cgroup_root(&mountinfo()?).ok_or(OpenError::NoCgroup2)
-}
-
-pub(crate) fn mountinfo() -> Result<String, OpenError> {
-    let path = Path::new("/proc/self/mountinfo");
-    fs::read_to_string(path).map_err(failed("reading", path))
+    find_cgroup_root(&mounts::mountinfo()?).ok_or(OpenError::NoCgroup2)
 }
 
 /// The first cgroup v2 mount that shows the whole hierarchy, otherwise the first of any.

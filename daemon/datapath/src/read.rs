@@ -14,8 +14,10 @@ use nodelb_core::state::kernel_check::{Content, EntryKey};
 use nodelb_core::state::ring;
 use nodelb_core::state::runs::{Run, Runs};
 
+use crate::error::into_io;
+use crate::error::map_failed;
 use crate::layout::{self, Client, Policy};
-use crate::maps::{Maps, ViewKind, into_io};
+use crate::maps::{Maps, ViewKind};
 use crate::sys;
 
 /// Reads the maps at any time and from any thread, without synchronising with their owner.
@@ -54,7 +56,8 @@ impl KernelReader {
     /// When the map cannot be read.
     pub fn clients(&self) -> Result<usize, MapError> {
         let mut count = 0;
-        sys::each_batch::<16, 16>(&self.maps.affinity, |keys, _| count += keys.len()).map_err(failed("affinity"))?;
+        sys::each_batch::<16, 16>(&self.maps.affinity, |keys, _| count += keys.len())
+            .map_err(map_failed("affinity"))?;
         Ok(count)
     }
 }
@@ -65,7 +68,7 @@ pub(crate) fn content(maps: &Maps) -> Result<Content, MapError> {
     for id in 0..maps.limits.services {
         add_service(maps, id, &mut content);
     }
-    for (key, value) in sys::entries(&maps.frontends).map_err(failed("frontends"))? {
+    for (key, value) in sys::entries(&maps.frontends).map_err(map_failed("frontends"))? {
         match layout::parse_frontend_key(&key) {
             Some(addr) => add_frontend(addr, &value, &mut content),
             None => {
@@ -74,7 +77,7 @@ pub(crate) fn content(maps: &Maps) -> Result<Content, MapError> {
             }
         }
     }
-    for (key, _) in sys::entries::<16, 4>(&maps.node_addrs).map_err(failed("node_addrs"))? {
+    for (key, _) in sys::entries::<16, 4>(&maps.node_addrs).map_err(map_failed("node_addrs"))? {
         content.state.node_addrs.insert(layout::parse_node_addr(&key));
     }
     maps.outside.read(&mut content)?;
@@ -99,7 +102,7 @@ pub(crate) fn read(maps: &Maps, keys: &[EntryKey]) -> Result<Content, MapError> 
             EntryKey::Service(_) => {}
             EntryKey::Frontend(addr) => {
                 let found = maps.frontends.lookup(&layout::frontend_key(addr), MapFlags::ANY).map_err(into_io);
-                if let Some(value) = found.map_err(failed("frontends"))? {
+                if let Some(value) = found.map_err(map_failed("frontends"))? {
                     let value = value.first_chunk().expect("invariant: a value has the map's size");
                     add_frontend(*addr, value, &mut content);
                 }
@@ -109,7 +112,7 @@ pub(crate) fn read(maps: &Maps, keys: &[EntryKey]) -> Result<Content, MapError> 
             }
             EntryKey::NodeAddress(addr) => {
                 let found = maps.node_addrs.lookup(&layout::node_addr(*addr), MapFlags::ANY).map_err(into_io);
-                if found.map_err(failed("node_addrs"))?.is_some() {
+                if found.map_err(map_failed("node_addrs"))?.is_some() {
                     content.state.node_addrs.insert(*addr);
                 }
             }
@@ -236,9 +239,4 @@ impl fmt::Display for ListError {
         };
         write!(f, "its list of {len} slots from {first} on {what}")
     }
-}
-
-/// Makes the error for a map that cannot be read or written.
-pub(crate) fn failed(map: &'static str) -> impl Fn(io::Error) -> MapError {
-    move |error| MapError::Failed { map, reason: error.to_string() }
 }

@@ -15,31 +15,31 @@
 use std::cell::Cell;
 use std::path::Path;
 
-use crate::layout::ServiceWords;
-use crate::probe::KERNEL_TYPES;
-
 include!(concat!(env!("OUT_DIR"), "/sock.skel.rs"));
 
 /// `sock.bpf.o` without what needs the kernel's types (`WITHOUT_BTF` in `bpf/socket_table.h`).
 static WITHOUT_BTF: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/sock_without_btf.bpf.o"));
 
+/// The types of the kernel, BTF: exists if it was built with CONFIG_DEBUG_INFO_BTF.
+pub(crate) const KERNEL_TYPES: &str = "/sys/kernel/btf/vmlinux";
+
 thread_local! {
-    /// The layout of the objects that the thread opens.
-    static LAYOUT: Cell<ServiceWords> = const { Cell::new(ServiceWords::CURRENT) };
+    /// Whether the thread opens objects with the layout of `bpf/next_layout.h`.
+    static IS_NEXT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Opens an object with this layout of `services`.
-pub(crate) fn with_layout<T>(layout: ServiceWords, open: impl FnOnce() -> T) -> T {
-    let before = LAYOUT.replace(layout);
+/// Opens an object with the layout of this version, or with that of `bpf/next_layout.h`.
+pub(crate) fn with_layout<T>(is_next: bool, open: impl FnOnce() -> T) -> T {
+    let before = IS_NEXT.replace(is_next);
     let opened = open();
-    LAYOUT.set(before);
+    IS_NEXT.set(before);
     opened
 }
 
 /// The object to open: that of the layout, and of the usual one and that without BTF, the one that this kernel can load.
 fn choose(usual: &'static [u8]) -> &'static [u8] {
     #[cfg(debug_assertions)]
-    if LAYOUT.get() == ServiceWords::NEXT {
+    if IS_NEXT.get() {
         return include_bytes!(concat!(env!("OUT_DIR"), "/sock_next.bpf.o"));
     }
     if Path::new(KERNEL_TYPES).exists() { usual } else { WITHOUT_BTF }
@@ -57,7 +57,7 @@ pub(crate) mod packet {
     /// The object to open.
     fn choose(usual: &'static [u8]) -> &'static [u8] {
         #[cfg(debug_assertions)]
-        if super::LAYOUT.get() == crate::layout::ServiceWords::NEXT {
+        if super::IS_NEXT.get() {
             return include_bytes!(concat!(env!("OUT_DIR"), "/packet_next.bpf.o"));
         }
         usual

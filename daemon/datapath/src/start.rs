@@ -17,16 +17,35 @@ use crate::attach::{Attachment, HOOKS, LinkState, OpenLinks};
 use crate::counters::Counters;
 use crate::device_hooks::{self, HookMethod};
 use crate::error::{OpenError, failed};
-use crate::kernel::Origin;
 use crate::load::{Loaded, PERSISTENT, Prepared};
-use crate::maps::{Epoch, Handles, Maps, NAMES, Spec};
+use crate::maps::{Epoch, Handles, Maps, NAMES};
 use crate::outside::OutsideMaps;
-use crate::packets::{self, OpenedPackets, PacketFailure, PacketOptions};
+use crate::packet_path::{self, OpenedPackets, PacketFailure};
+use crate::packets::{self, PacketOptions};
 use crate::pins::Pins;
 use crate::read;
+use crate::spec::Spec;
 use crate::sys;
 use crate::versions::{self, MigratedContent, Predecessor};
 use crate::write::{Placements, Writer};
+
+/// The origin of the maps' content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// There were no maps. These are new and empty.
+    Created,
+    /// The pinned maps are used without changes.
+    Reused,
+    /// The pinned maps had other sizes. These are new, and the content was copied.
+    Rebuilt { from: Limits },
+    /// The pinned maps had the right sizes but corrupt entries. These are new, and the other entries were copied.
+    Cleaned,
+    /// The pinned maps had an older layout. These are new, and the content was copied.
+    Upgraded {
+        /// The previous layout version.
+        from: u32,
+    },
+}
 
 /// The current generation when nodelb starts.
 struct CurrentGeneration {
@@ -186,7 +205,7 @@ impl<'p> Start<'p> {
         let placed = Placements::read(&maps, &content.state);
         let mut writer = self.writer(Arc::new(maps), (runs, placed), (&persistent, counters))?;
         let packets = self.start_packets(&old.handles, &directory, epoch_of(&persistent));
-        let packets = packets.map_err(|error| packets::start::keep_earlier(self.pins, &error));
+        let packets = packets.map_err(|error| packet_path::keep_earlier(self.pins, &error));
         writer.serve_packets(packets.as_ref().ok().and_then(Option::as_ref));
         let attachment = Attachment::new(programs, self.cgroup);
         let mut open_links = OpenLinks::default();
@@ -253,7 +272,7 @@ impl<'p> Start<'p> {
         }
         let corrupt = filled?.unwrap_or_default();
         let packets = no_maps.and_then(|()| self.start_packets(&duplicates, &directory, epoch_of(&persistent)));
-        let packets = packets.map_err(|error| packets::start::end_earlier(self.pins, previous.as_deref(), &error));
+        let packets = packets.map_err(|error| packet_path::end_earlier(self.pins, previous.as_deref(), &error));
         writer.serve_packets(packets.as_ref().ok().and_then(Option::as_ref));
         let attachment = Attachment::new(programs, self.cgroup);
         let mut open_links = OpenLinks::default();
@@ -274,13 +293,13 @@ impl<'p> Start<'p> {
             packets::maps::share(&predecessor.pins, self.pins)?;
         }
         let Some(options) = self.packets else {
-            packets::start::remove(self.pins)?;
+            packet_path::remove(self.pins)?;
             return Ok(None);
         };
         let Handles(handles, outside) = reopened(handles, directory)?;
         let epoch = MapHandle::try_from(epoch).map_err(failed("duplicating the epoch of", self.pins.root()))?;
         let maps = NAMES.into_iter().zip(handles).chain(outside.into_named()).chain([(EPOCH, epoch)]);
-        packets::start::start(options, self.pins, maps).map(Some)
+        packet_path::start(options, self.pins, maps).map(Some)
     }
 
     fn writer(

@@ -2,6 +2,7 @@
 //! one mapping. The kernel makes all file descriptors close-on-exec.
 #![expect(unsafe_code, reason = "system calls and shared memory")]
 
+mod call;
 pub(crate) mod tc;
 pub(crate) mod xt;
 
@@ -10,7 +11,7 @@ use std::ffi::{CString, c_void};
 use std::fs::{self, File};
 use std::io;
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr::{NonNull, null, null_mut};
@@ -19,6 +20,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use libbpf_rs::{MapCore, MapHandle, MapInfo};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+
+use call::{check, owned};
 
 /// Attaches a program to a cgroup. The attachment lasts as long as the descriptor or a pin of it.
 pub(crate) fn link_create(program: BorrowedFd<'_>, cgroup: BorrowedFd<'_>, attach_type: u32) -> io::Result<OwnedFd> {
@@ -231,16 +234,6 @@ pub(crate) fn each_batch_until<const K: usize, const V: usize>(
         }
         (from, first) = (to, false);
     }
-}
-
-fn check(status: i32) -> io::Result<()> {
-    if status < 0 { Err(io::Error::from_raw_os_error(-status)) } else { Ok(()) }
-}
-
-fn owned(fd: i32) -> io::Result<OwnedFd> {
-    check(fd)?;
-    // SAFETY: a non-negative result is a new descriptor that nothing else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// An mmapable array map as 8-byte words that this process and BPF programs share. A part of the map is mapped into

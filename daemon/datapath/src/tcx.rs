@@ -10,7 +10,7 @@ use libbpf_sys::bpf_attach_type;
 
 use crate::attach::{self, LinkState};
 use crate::chain::FirstPrograms;
-use crate::device_hooks::{Direction, HookPoint};
+use crate::hook_point::{Direction, HookPoint};
 use crate::pins::Pins;
 use crate::sys::{self, tc};
 

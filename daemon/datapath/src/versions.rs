@@ -23,9 +23,10 @@ use nodelb_core::state::kernel_check::Content;
 use crate::crash::CrashPoint;
 use crate::error::{OpenError, failed};
 use crate::layout::{Client, ServiceWords};
-use crate::maps::{Handles, Maps, Spec, kinds};
+use crate::maps::{Handles, Maps, kinds};
 use crate::pins::{self, Pins, UNFINISHED, numbered};
 use crate::read;
+use crate::spec::Spec;
 
 /// The version of the layouts in `bpf/shared.h`.
 pub const LAYOUT: u32 = 1;

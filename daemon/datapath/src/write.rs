@@ -15,12 +15,15 @@ use nodelb_core::state::runs::{Run, Runs};
 
 use crate::counters::Counters;
 use crate::crash::CrashPoint;
+use crate::error::into_io;
+use crate::error::map_failed;
 use crate::grace::Grace;
 use crate::layout::{self, Client, Policy, View};
-use crate::maps::{Epoch, Maps, ViewKind, into_io};
+use crate::maps::{Epoch, Maps, ViewKind};
 use crate::outside::OutsideMaps;
-use crate::packets::{OpenedPackets, PacketBloom, PacketCounter};
-use crate::read::{failed, has_its_ring, whole_run};
+use crate::packet_path::OpenedPackets;
+use crate::packets::{PacketBloom, PacketCounter};
+use crate::read::{has_its_ring, whole_run};
 
 /// The smallest number of consecutive operations of one kind that are combined into one system call, which costs as
 /// much as a few single ones.
@@ -200,11 +203,11 @@ impl Writer {
             MapOp::DeleteService(id) => self.delete_service(*id, now),
             MapOp::PutFrontend(addr, entry) => self.change(|maps| put_frontend(maps, addr, entry)),
             MapOp::DeleteFrontend(addr) => self.change(|maps| {
-                absent_is_fine(maps.frontends.delete(&layout::frontend_key(addr))).map_err(failed("frontends"))
+                absent_is_fine(maps.frontends.delete(&layout::frontend_key(addr))).map_err(map_failed("frontends"))
             }),
             MapOp::PutNodeAddr(addr) => self.change(|maps| put_node_addr(maps, *addr)),
             MapOp::DeleteNodeAddr(addr) => self.change(|maps| {
-                absent_is_fine(maps.node_addrs.delete(&layout::node_addr(*addr))).map_err(failed("node_addrs"))
+                absent_is_fine(maps.node_addrs.delete(&layout::node_addr(*addr))).map_err(map_failed("node_addrs"))
             }),
             MapOp::PutOutside(addr, entry) => {
                 if let Some(bloom) = &self.bloom {
@@ -389,7 +392,7 @@ fn put_frontend(maps: &Maps, addr: &L4Addr, entry: &FrontendEntry) -> Result<(),
     let put = maps.frontends.update(&layout::frontend_key(addr), &layout::frontend(addr, entry), MapFlags::ANY);
     put.map_err(into_io).map_err(|error| match error.raw_os_error() {
         Some(libc::E2BIG) => MapError::Full { map: "frontends", limit: maps.limits.frontends },
-        _ => failed("frontends")(error),
+        _ => map_failed("frontends")(error),
     })
 }
 
@@ -397,7 +400,7 @@ fn put_node_addr(maps: &Maps, addr: Addr) -> Result<(), MapError> {
     let put = maps.node_addrs.update(&layout::node_addr(addr), &0u32.to_ne_bytes(), MapFlags::ANY);
     put.map_err(into_io).map_err(|error| match error.raw_os_error() {
         Some(libc::E2BIG) => MapError::TooManyNodeAddrs { limit: maps.node_addrs.max_entries() },
-        _ => failed("node_addrs")(error),
+        _ => map_failed("node_addrs")(error),
     })
 }
 

@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use nodelb_datapath::packets::PacketFailure;
+use nodelb_datapath::PacketFailure;
 use nodelb_host::messages;
 use tokio::sync::watch;
 use tracing::warn;

@@ -14,8 +14,9 @@ use nodelb_core::datapath::{Datapath, Limits};
 use nodelb_core::model::addr::Protocol;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::kernel_check::Content;
+use nodelb_datapath::PacketFailure;
 use nodelb_datapath::features::{Feature, Findings, Optional};
-use nodelb_datapath::packets::{PacketFailure, PacketOptions};
+use nodelb_datapath::packets::PacketOptions;
 use nodelb_datapath::{
     Counters, HookMethod, KernelDatapath, KernelReader, LAYOUT, Links, OpenError, Options, Origin, OwnSockets,
     PrivilegeError, Repair, StartReport, drop_privileges,

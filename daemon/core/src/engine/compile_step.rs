@@ -210,11 +210,9 @@ impl Engine {
         if is_same && turned.is_none() {
             return;
         }
-        if let Some(before) = &before {
-            if before.has_backends && !entry.has_backends {
-                let cause = subject.reason.trigger_of(key).cause();
-                self.round.emptied.push(Emptied { key: Arc::clone(key), cause });
-            }
+        if before.as_ref().is_some_and(|before| before.has_backends) && !entry.has_backends {
+            let cause = subject.reason.trigger_of(key).cause();
+            self.round.emptied.push(Emptied { key: Arc::clone(key), cause });
         }
         let entry = Arc::new(entry);
         let source = subject.service.source;

@@ -7,7 +7,7 @@ use nodelb_core::model::source_range::SourceRange;
 use nodelb_core::state::entries::{OutsideEntry, ServiceId, UplinkEntry};
 use nodelb_core::state::ring::OFFSETS_PER_SLOT;
 
-use super::{SLOT_WORDS, flag, frontend_key, seal};
+use super::services::{SLOT_WORDS, flag, frontend_key, seal};
 use crate::skeleton::packet::types;
 
 const LOCAL: u32 = types::outside_flags::OUTSIDE_LOCAL.0;

@@ -5,12 +5,20 @@ use std::sync::atomic::Ordering;
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
-use super::load::LinkLayer;
-use crate::maps::into_io;
+use crate::error::into_io;
 use crate::skeleton::packet::types;
 use crate::sys::SharedWords;
 
 const _: () = assert!(size_of::<types::bss>() == size_of::<u64>(), "the only variable is the word with the bits");
+
+/// What a device puts in front of an IP packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkLayer {
+    /// An Ethernet header of 14 bytes.
+    Ethernet,
+    /// Nothing, as on tunnels.
+    None,
+}
 
 /// Which devices have no link-layer header. Works without capabilities.
 #[derive(Debug)]

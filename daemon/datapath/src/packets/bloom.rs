@@ -14,12 +14,12 @@ use std::sync::atomic::Ordering;
 use libbpf_rs::MapHandle;
 use nodelb_core::model::addr::L4Addr;
 
-use super::load::{PacketMaps, PacketOptions};
+use super::handles::PacketMaps;
 use crate::error::{OpenError, failed};
 use crate::layout;
 use crate::layout::connections::{ConnectionBytes, PacketKeyBytes, is_leaving, parse_connection};
-use crate::maps::Spec;
 use crate::pins::{self, Pins, UNFINISHED};
+use crate::spec::Spec;
 use crate::sys::{self, SharedWords};
 use crate::versions;
 
@@ -63,9 +63,12 @@ impl PacketBloom {
     ///
     /// # Errors
     /// If there is none, or it cannot be mapped.
-    pub fn new(maps: &PacketMaps, options: &PacketOptions) -> io::Result<Self> {
+    pub fn new(
+        maps: &PacketMaps,
+        nodeports: RangeInclusive<u16>,
+        source_ports: RangeInclusive<u16>,
+    ) -> io::Result<Self> {
         let map = maps.get(NAME).ok_or(io::ErrorKind::NotFound)?;
-        let (nodeports, source_ports) = (options.nodeport_range.clone(), options.source_ports.clone());
         Ok(Self { words: SharedWords::map(map)?, nodeports, source_ports })
     }
 

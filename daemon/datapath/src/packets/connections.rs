@@ -8,9 +8,9 @@ use nix::time::{ClockId, clock_gettime};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::state::entries::ServiceId;
 
+use crate::error::into_io;
 use crate::layout::connections::{ConnectionBytes, ConnectionEntry, PacketKeyBytes, packet_key, parse_connection};
-use crate::maps::into_io;
-use crate::packets::load::PacketMaps;
+use crate::packets::handles::PacketMaps;
 use crate::sys;
 
 /// Sizes of the entries in bytes.

@@ -9,8 +9,8 @@ use nodelb_core::datapath::Count;
 use nodelb_core::state::entries::ServiceId;
 
 use crate::counters::Counters;
-use crate::maps::into_io;
-use crate::packets::load::PacketMaps;
+use crate::error::into_io;
+use crate::packets::handles::PacketMaps;
 use crate::skeleton::packet::types;
 
 /// Why packets are not forwarded, or are answered by this node, in the order of `enum packet_reason`.

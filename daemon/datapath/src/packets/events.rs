@@ -10,8 +10,8 @@ use nix::time::{ClockId, clock_gettime};
 use nodelb_core::state::entries::ServiceId;
 
 use super::counts::{NO_SERVICE, PacketVerdict, REASONS};
-use crate::maps::into_io;
-use crate::packets::load::PacketMaps;
+use crate::error::into_io;
+use crate::packets::handles::PacketMaps;
 use crate::skeleton::packet::types;
 use crate::sys::SharedWords;
 

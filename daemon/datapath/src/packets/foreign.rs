@@ -7,9 +7,9 @@ use std::ops::RangeInclusive;
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 use nodelb_core::model::addr::L4Addr;
 
+use crate::error::into_io;
 use crate::layout::connections::{PacketKeyBytes, packet_key};
-use crate::maps::into_io;
-use crate::packets::load::PacketMaps;
+use crate::packets::handles::PacketMaps;
 use crate::sys;
 
 /// The map's name.

@@ -13,13 +13,14 @@ use libbpf_rs::{MapCore, MapHandle, OpenObject};
 use nodelb_core::datapath::Limits;
 
 use crate::counters::Counters;
+use crate::error::into_io;
 use crate::error::{OpenError, failed};
 use crate::layout::ServiceWords;
 use crate::load::{IS_WEAKLY_ORDERED, listening, refusal};
-use crate::maps::into_io;
-use crate::packets::bare::BareDevices;
+use crate::packets::bare::{BareDevices, LinkLayer};
 use crate::packets::bloom;
 use crate::packets::foreign::ForeignConnections;
+use crate::packets::handles::PacketMaps;
 use crate::packets::settings::PacketSettings;
 use crate::skeleton;
 use crate::skeleton::packet::{OpenPacketSkel, PacketSkel, PacketSkelBuilder};
@@ -59,15 +60,6 @@ pub struct PacketOptions {
     pub settings: PacketSettings,
 }
 
-/// What a device puts in front of an IP packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LinkLayer {
-    /// An Ethernet header of 14 bytes.
-    Ethernet,
-    /// Nothing, as on tunnels.
-    None,
-}
-
 /// The place where a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PacketHook {
@@ -82,27 +74,6 @@ pub enum PacketHook {
 
 impl PacketHook {
     pub const ALL: [Self; 4] = [Self::UplinkIn, Self::UplinkOut, Self::PodIn, Self::PodOut];
-}
-
-/// The maps of the packet path by their names in `bpf/maps.h` and `bpf/packet_maps.h`.
-#[derive(Debug, Default)]
-pub struct PacketMaps(BTreeMap<String, MapHandle>);
-
-impl PacketMaps {
-    /// Maps that exist already, by their names.
-    pub fn new(maps: impl IntoIterator<Item = (String, MapHandle)>) -> Self {
-        Self(maps.into_iter().collect())
-    }
-
-    /// The same maps, with descriptors of their own.
-    pub(crate) fn duplicate(&self) -> io::Result<Self> {
-        let clone = |(name, map): (&String, &MapHandle)| Ok((name.clone(), MapHandle::try_from(map).map_err(into_io)?));
-        self.0.iter().map(clone).collect::<io::Result<_>>().map(Self)
-    }
-
-    pub fn get(&self, name: &str) -> Option<&MapHandle> {
-        self.0.get(name)
-    }
 }
 
 /// The loaded programs. They disappear with this value unless they are attached.
@@ -194,7 +165,7 @@ fn prepare<'o>(
 ) -> Result<OpenPacketSkel<'o>, OpenError> {
     let services = existing.get("services").map(MapHandle::value_size);
     let service_words = services.map_or(ServiceWords::CURRENT, ServiceWords::of_size);
-    let skeleton = skeleton::with_layout(service_words, || PacketSkelBuilder::default().open(object));
+    let skeleton = skeleton::with_layout(service_words.is_next(), || PacketSkelBuilder::default().open(object));
     let mut skeleton = skeleton.map_err(failed("opening", Path::new(OBJECT)))?;
     let rodata = skeleton.maps.rodata_data.as_deref_mut().expect("invariant: the object has constants");
     rodata.weakly_ordered = IS_WEAKLY_ORDERED.into();

@@ -14,13 +14,15 @@ use std::time::Duration;
 
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
+use crate::error::into_io;
 use crate::error::{OpenError, failed};
 use crate::layout::connections::{ConnectionBytes, PacketKeyBytes};
-use crate::maps::{Spec, into_io};
 use crate::packets::bloom;
-use crate::packets::load::{PacketMaps, PacketOptions};
+use crate::packets::handles::PacketMaps;
+use crate::packets::load::PacketOptions;
 use crate::pins::{self, Pins, UNFINISHED};
 use crate::skeleton::packet::types;
+use crate::spec::Spec;
 use crate::sys;
 use crate::versions;
 

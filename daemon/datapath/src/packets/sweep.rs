@@ -7,36 +7,21 @@ use std::path::Path;
 
 use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, OpenObject};
-use nodelb_core::model::addr::Protocol;
 pub use nodelb_core::packets::sweep::{SweepReason, SweepTimeouts};
-use nodelb_core::state::entries::{BackendId, ServiceId};
 
+use crate::error::into_io;
 use crate::error::{OpenError, failed};
 use crate::flows::{link, read_records};
+pub use crate::layout::Swept;
 use crate::layout::{self, SWEEP_RECORD_SIZE};
 use crate::load::{listening, refusal};
-use crate::maps::into_io;
-use crate::packets::load::PacketMaps;
+use crate::packets::handles::PacketMaps;
 use crate::skeleton::sweep::SweepSkelBuilder;
 
 const OBJECT: &str = "sweep.bpf.o";
 
 /// The maps that the programs use; the first three are those of the packet path.
 const MAPS: [&str; 5] = ["connections", "half_open", "udp_entries", "sweep_timeouts", "sweep_scratch"];
-
-/// A connection that was deleted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Swept {
-    pub service: ServiceId,
-    pub backend: BackendId,
-    /// TCP or UDP.
-    pub protocol: Protocol,
-    pub reason: SweepReason,
-    /// Bytes of IP packets from the client.
-    pub forward_bytes: u64,
-    /// Bytes of IP packets from the backend.
-    pub reverse_bytes: u64,
-}
 
 /// The iterators over the maps of connections. They work without capabilities.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use libbpf_sys::{bpf_link_create_opts, bpf_prog_query_opts, bpf_tc_hook, bpf_tc_opts};
 
-use super::{check, owned};
+use super::call::{check, owned};
 
 /// The kernel's limit of programs at one hook of a device.
 const MOST: u32 = 64;

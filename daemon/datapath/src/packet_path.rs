@@ -7,18 +7,14 @@ use std::sync::Arc;
 
 use libbpf_rs::MapHandle;
 
-use super::bloom::{self, PacketBloom};
-use super::connections::ConnectionReader;
-use super::counts::PacketCounter;
-use super::events::PacketEvents;
-use super::foreign::ForeignPorts;
-use super::load::{PacketMaps, PacketOptions, PacketPrograms};
-use super::maps::{self, ConnectionMaps, PERSISTENT};
-use super::settings::SettingsWriter;
-use super::sweep::Sweep;
 use crate::device_hooks::{self, DeviceHooks, HookError, HookMethod};
 use crate::error::{OpenError, failed};
 use crate::outside::OutsideMaps;
+use crate::packets::maps::{self, ConnectionMaps, PERSISTENT};
+use crate::packets::{
+    ConnectionReader, ForeignPorts, PacketBloom, PacketCounter, PacketEvents, PacketMaps, PacketOptions,
+    PacketPrograms, SettingsWriter, Sweep, bloom,
+};
 use crate::pins::Pins;
 use crate::sys;
 
@@ -80,7 +76,10 @@ pub(crate) fn start(
     let counted = if options.count_connections { options.limits.services } else { 0 };
     let counter = Arc::new(PacketCounter::new(programs.maps(), counted).map_err(readable())?);
     let events = PacketEvents::new(programs.maps()).map_err(readable())?;
-    let bloom = Arc::new(PacketBloom::new(programs.maps(), options).map_err(readable())?);
+    let bloom = Arc::new(
+        PacketBloom::new(programs.maps(), options.nodeport_range.clone(), options.source_ports.clone())
+            .map_err(readable())?,
+    );
     let connection_reader = ConnectionReader::new(programs.maps()).map_err(readable())?;
     let sweep = Sweep::load(programs.maps()).map_err(|error| error.to_string());
     let maps = programs.maps().duplicate().map_err(readable())?;

@@ -1,0 +1,54 @@
+//! The properties of a map.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use libbpf_rs::{MapHandle, MapInfo, MapType};
+
+use crate::error::into_io;
+
+/// The properties that make two maps interchangeable, and the size of a map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spec {
+    pub(crate) map_type: u32,
+    pub(crate) key_size: u32,
+    pub(crate) value_size: u32,
+    pub(crate) flags: u32,
+    pub(crate) max_entries: u32,
+}
+
+impl Spec {
+    pub(crate) fn read(map: &MapHandle) -> io::Result<Self> {
+        let info = MapInfo::new(map.as_fd()).map_err(into_io)?.info;
+        Ok(Self {
+            map_type: info.type_,
+            key_size: info.key_size,
+            value_size: info.value_size,
+            flags: info.map_flags,
+            max_entries: info.max_entries,
+        })
+    }
+
+    /// The specification of a map without its size. Keys and values have these sizes in bytes.
+    pub(crate) fn kind((map_type, flags): (u32, u32), key_size: usize, value_size: usize) -> Self {
+        let size = |bytes: usize| u32::try_from(bytes).expect("invariant: entries are small");
+        Self { map_type, key_size: size(key_size), value_size: size(value_size), flags, max_entries: 0 }
+    }
+
+    /// Creates an empty map.
+    pub(crate) fn create(self, name: &str) -> io::Result<MapHandle> {
+        let Self { map_type, key_size, value_size, flags, max_entries } = self;
+        let options = libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+            map_flags: flags,
+            ..Default::default()
+        };
+        MapHandle::create(MapType::from(map_type), Some(name), key_size, value_size, max_entries, &options)
+            .map_err(into_io)
+    }
+
+    /// Whether two maps have the same properties, except for the size.
+    pub(crate) fn same_kind(self, other: Self) -> bool {
+        Self { max_entries: 0, ..self } == Self { max_entries: 0, ..other }
+    }
+}
