@@ -15,7 +15,7 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_core::source_report::SourceReport;
 use nodelb_core::trace;
 use nodelb_core::trace::Verdict;
-use nodelb_host::clock::unix_seconds;
+use nodelb_host::clock::{unix_seconds, until};
 use nodelb_host::messages;
 use nodelb_host::register::Register;
 use nodelb_host::threads::run_within;
@@ -38,7 +38,6 @@ use tracing::{info, warn};
 use crate::config::Config;
 use crate::events;
 use crate::reconcile::OwnerHandle;
-use crate::until;
 
 /// The mean time between two writes to the state directory while services change all the time and an apiserver is
 /// connected. A write of 10,000 services takes 60 ms of CPU time and 20 MB of the disk.

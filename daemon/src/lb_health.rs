@@ -16,8 +16,9 @@ use std::future::Future;
 use std::io;
 use std::sync::Arc;
 
+use nodelb_host::clock::until;
+
 use crate::http::Slots;
-use crate::until;
 
 mod answer;
 mod inputs;

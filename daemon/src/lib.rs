@@ -32,11 +32,3 @@ pub mod status;
 #[cfg(test)]
 #[path = "../../tests/world/mod.rs"]
 mod world;
-
-/// Runs a task until it ends or `stop` resolves.
-async fn until(stop: impl Future<Output = ()>, task: impl Future<Output = ()>) {
-    tokio::select! {
-        () = stop => {}
-        () = task => {}
-    }
-}

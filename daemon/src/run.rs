@@ -20,7 +20,7 @@ use nodelb_core::model::addr::Addr;
 use nodelb_core::model::service::Source;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_datapath::memory;
-use nodelb_host::clock::{Clock, ticking};
+use nodelb_host::clock::{Clock, ticking, until};
 use nodelb_host::messages;
 use nodelb_host::register::Register;
 use tokio::sync::{mpsc, watch};
@@ -40,7 +40,7 @@ use crate::reconcile::{Owner, OwnerHandle, Probe, ProbeResult, service_ports};
 use crate::sockets::bound::{BoundPorts, Overlap};
 use crate::sockets::stale::{Handles, StaleSockets};
 use crate::status::Health;
-use crate::{checks, devices, dns, files, http, kubernetes, log, node, recorder, until};
+use crate::{checks, devices, dns, files, http, kubernetes, log, node, recorder};
 
 mod admin_sockets;
 mod kernel;

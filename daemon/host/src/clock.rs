@@ -72,3 +72,11 @@ pub async fn at(instant: Option<Instant>) {
         None => std::future::pending().await,
     }
 }
+
+/// Runs a task until it ends or `stop` resolves.
+pub async fn until(stop: impl Future<Output = ()>, task: impl Future<Output = ()>) {
+    tokio::select! {
+        () = stop => {}
+        () = task => {}
+    }
+}

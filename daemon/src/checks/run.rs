@@ -13,7 +13,7 @@ use nodelb_core::compile::guard::Guard;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::node::NodeFacts;
-use nodelb_host::clock::{at, ticking};
+use nodelb_host::clock::{at, ticking, until};
 use nodelb_host::register::Register;
 use nodelb_host::state_file::{Limits, SavedState};
 use tokio::sync::{mpsc, watch};
@@ -27,7 +27,6 @@ use super::schedule::{Due, Schedule};
 use super::state::{CheckReport, Outcome};
 use super::state_file::{self, Unhealthy};
 use crate::reconcile::OwnerHandle;
-use crate::until;
 
 /// The sources with services that may ask for health checks.
 pub struct Sources {

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use nodelb_datapath::PacketFailure;
+use nodelb_host::clock::until;
 use nodelb_host::messages;
 use tokio::sync::watch;
 use tracing::warn;
@@ -12,7 +13,6 @@ use tracing::warn;
 use super::mode::{Activity, Decision};
 use super::report::{DevicesReport, Failure};
 use crate::config::{Config, PacketMode};
-use crate::until;
 
 /// Logs the failure, and publishes it until `shutdown`.
 pub(super) fn start(

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nodelb_datapath::packets::{ConnectionCount, Sweep, SweepReason, SweepTimeouts, Swept};
+use nodelb_host::clock::until;
 use nodelb_host::messages;
 use tokio::sync::watch;
 use tokio::time::interval;
 use tracing::warn;
 
 use crate::config::{Config, Packets};
-use crate::until;
 
 /// The interval of sweeps.
 const EVERY: Duration = Duration::from_secs(10);

@@ -15,6 +15,7 @@ use nodelb_core::model::uplink::Uplink;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::UplinkEntry;
 use nodelb_datapath::packets::{ConnectionCount, PacketSettings, UnknownPackets};
+use nodelb_host::clock::until;
 use nodelb_host::messages;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
@@ -31,7 +32,6 @@ use super::uplinks::{self, Device, Former, Role, Selection};
 use crate::config::{Config, Packets, Snat, Unknown};
 use crate::node::addresses::Machine;
 use crate::node::netlink::{self, Events};
-use crate::until;
 
 /// How long events must pause before everything is read again.
 const SETTLE: Duration = Duration::from_millis(20);

@@ -13,7 +13,7 @@ use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::{ServiceName, Slice, SliceName, Source};
 use nodelb_core::snapshot::Snapshot;
-use nodelb_host::clock::{at, ticking, unix_seconds};
+use nodelb_host::clock::{at, ticking, unix_seconds, until};
 use nodelb_host::register::Register;
 use nodelb_host::state_file::{Limits, SavedState};
 use nodelb_host::threads::run_within;
@@ -33,7 +33,6 @@ use crate::files::Batch;
 use crate::files::merge::inline_service;
 use crate::files::named::Question;
 use crate::reconcile::OwnerHandle;
-use crate::until;
 
 /// How many batches of changes may wait to be received.
 const QUEUE: usize = 64;

@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use nodelb_core::change::Change;
 use nodelb_core::model::service::Source;
 use nodelb_core::source_report::SourceReport;
+use nodelb_host::clock::until;
 use nodelb_host::messages;
 use nodelb_host::threads::Threads;
 use tokio::sync::{mpsc, watch};
@@ -25,7 +26,6 @@ use super::report::{self, DirectoryState};
 use super::scan::{self, Files, Hints, KnownFile, Listing};
 use super::watch::Watch;
 use crate::document::Problem;
-use crate::until;
 
 /// How long events must pause before a scan, since editors cause several.
 const SETTLE: Duration = Duration::from_millis(20);

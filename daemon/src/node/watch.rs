@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use nodelb_core::change::Change;
 use nodelb_core::model::node::NodeFacts;
+use nodelb_host::clock::until;
 use nodelb_host::messages;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -18,7 +19,6 @@ use tracing::{info, warn};
 use super::addresses::Addresses;
 use super::identity::{Identity, host_name, is_unset};
 use super::netlink::{self, Events};
-use crate::until;
 
 /// The intervals and limits of the task.
 #[derive(Clone, Copy, Debug)]

@@ -17,6 +17,7 @@ use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{FrontendEntry, MapState, Realised};
 use nodelb_core::trace::taken_nodeports;
+use nodelb_host::clock::until;
 use nodelb_host::messages;
 use tokio::sync::{mpsc, watch};
 use tokio::task::spawn_blocking;
@@ -24,7 +25,6 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
 use crate::reconcile::OwnerHandle;
-use crate::until;
 use nodelb_host::sock_diag::{CLOSE, InetDiagMessage, InetDiagRequest, LISTEN, SockDiag};
 
 /// NodePorts, each with the process that has bound it.

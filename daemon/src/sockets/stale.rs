@@ -24,7 +24,7 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_core::stale;
 use nodelb_core::stale::{Answered, Flow, Stale};
 use nodelb_core::state::stale_generation::StaleGeneration;
-use nodelb_host::clock::{Clock, at, ticking};
+use nodelb_host::clock::{Clock, at, ticking, until};
 use nodelb_host::messages;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep, timeout};
@@ -34,7 +34,6 @@ use crate::config::Disconnect;
 use crate::reconcile::{Marks, OwnerHandle};
 use crate::sockets::reaper::wire::{BATCH, Hello, Order, Outcome};
 use crate::sockets::reaper::{Line, Lost, Reaper};
-use crate::until;
 
 mod boot;
 mod judge;

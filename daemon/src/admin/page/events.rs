@@ -15,6 +15,7 @@ use nodelb_core::model::service::ServiceName;
 use nodelb_core::model::time::Time;
 use nodelb_core::snapshot::{ChangedServices, Snapshot};
 use nodelb_core::state::entries::ServiceId;
+use nodelb_host::clock::until;
 use nodelb_report::explain::reports;
 use nodelb_report::rows::{HistoryRow, ServiceRow};
 use nodelb_report::status_report::StatusReport;
@@ -25,7 +26,6 @@ use tokio::time::{Instant, sleep_until};
 
 use super::super::state::{AdminState, Now};
 use super::super::{history, maps, status, tables};
-use crate::until;
 
 /// Minimum time between two looks for changes.
 const PACE: Duration = Duration::from_millis(250);
