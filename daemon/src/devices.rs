@@ -62,7 +62,7 @@ pub struct Drops {
 
 /// What the tasks of this module publish, and what can be read from the kernel.
 #[derive(Clone)]
-pub struct Published {
+pub struct DeviceOutputs {
     /// The devices, and whether packets are translated.
     pub devices: channel::Receiver<Arc<DevicesReport>>,
     /// The sweeps; `None` if the kernel cannot list connections.
@@ -77,7 +77,7 @@ pub struct Published {
     pub service_connections: Option<ServiceConnections>,
 }
 
-impl Default for Published {
+impl Default for DeviceOutputs {
     /// Nothing is published, and there are no connections.
     fn default() -> Self {
         let (connections, counts): (ReadConnections, ReadCounts) = (Arc::new(|_| Ok(())), Arc::new(|| None));
@@ -116,12 +116,12 @@ pub fn start<S: Future<Output = ()> + Send + 'static>(
     owner: &OwnerHandle,
     config: &channel::Receiver<Arc<Config>>,
     shutdown: impl Fn() -> S,
-) -> Option<Published> {
+) -> Option<DeviceOutputs> {
     match path {
         PacketPath::Off => None,
         PacketPath::Failed(failure) => {
             let devices = failed::start(failure, config.clone(), shutdown());
-            Some(Published { devices, ..Published::default() })
+            Some(DeviceOutputs { devices, ..DeviceOutputs::default() })
         }
         PacketPath::Open(open) => Some(start_tasks(*open, owner, config, shutdown)),
     }
@@ -132,7 +132,7 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
     owner: &OwnerHandle,
     config: &channel::Receiver<Arc<Config>>,
     shutdown: impl Fn() -> S,
-) -> Published {
+) -> DeviceOutputs {
     report_start(&packets, &config.borrow().packets);
     let OpenedPackets {
         mut hooks, settings, sweep, counter, foreign_ports, events, connections, max_connections, ..
@@ -166,7 +166,7 @@ fn start_tasks<S: Future<Output = ()> + Send + 'static>(
         );
     });
     let sweep = sweep.ok().map(|it| (sweep::in_kernel(it), max_connections));
-    Published {
+    DeviceOutputs {
         devices: watch::start(inputs, Box::new(hooks), shutdown()),
         sweep: sweep.map(|it| sweep::start(it, count, is_served.clone(), config.clone(), shutdown())),
         connections: Arc::new(move |see| connections.read(see)),

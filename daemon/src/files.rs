@@ -25,7 +25,7 @@ use nodelb_core::model::service::{Service, Slice};
 pub use self::content::{FileContent, FileProblem, Found};
 use self::parse::Format;
 pub use self::parse::parse;
-pub use self::run::{Batch, Started, start};
+pub use self::run::{Batch, StartedFileSource, start};
 use self::scan::{Files, Hints, Listing, Seen};
 use crate::document::Problem;
 

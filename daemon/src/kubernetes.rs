@@ -54,15 +54,15 @@ const STATE_TIMEOUT: Duration = Duration::from_secs(4);
 /// block for seconds.
 pub type AskLive = Arc<dyn Fn(Option<&ServiceName>) -> Vec<Difference> + Send + Sync>;
 
-pub struct Started {
-    pub published: Published,
+pub struct StartedKubernetes {
+    pub published: KubernetesOutputs,
     /// The tasks of the supervisor and of the source, which end when their state is stored.
     pub tasks: [JoinHandle<()>; 2],
 }
 
 /// What the tasks publish, for readers.
 #[derive(Clone)]
-pub struct Published {
+pub struct KubernetesOutputs {
     /// The rows of `/sources`.
     pub sources: watch::Receiver<Arc<Vec<SourceReport>>>,
     pub apiservers: watch::Receiver<Arc<PoolReport>>,
@@ -85,7 +85,7 @@ pub async fn start(
     node: &str,
     register: Register,
     shutdown: &CancellationToken,
-) -> Result<Option<Started>, Failure> {
+) -> Result<Option<StartedKubernetes>, Failure> {
     let Some(settings) = config.kubernetes_settings() else { return Ok(None) };
     // If the credentials cannot be read yet, the supervisor logs the reason.
     let credentials = Credentials::new(&settings, CredentialTimeouts::default()).map_err(config_failure)?;
@@ -114,8 +114,8 @@ pub async fn start(
         timeouts: WatchTimeouts::default(),
     };
     let source = tokio::spawn(source::run(source, shutdown.clone().cancelled_owned()));
-    let published = Published { sources, apiservers: report, live };
-    Ok(Some(Started { published, tasks: [supervisor, source] }))
+    let published = KubernetesOutputs { sources, apiservers: report, live };
+    Ok(Some(StartedKubernetes { published, tasks: [supervisor, source] }))
 }
 
 /// A connection to an apiserver, its report, and the task of the supervisor, which keeps it.

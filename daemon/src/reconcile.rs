@@ -44,7 +44,7 @@ mod report;
 pub mod rounds;
 
 pub(crate) use handle::Marker;
-pub use handle::{Marks, OwnerHandle, Published};
+pub use handle::{Marks, OwnerHandle, OwnerOutputs};
 use report::{Losses, reconciled, report, report_losses, warn_of_kept};
 
 /// How many batches of changes may wait for the owner before a source must wait.
@@ -123,7 +123,7 @@ impl<D: Datapath> Owner<D> {
         reporter: Reporter,
         notifier: Arc<Notifier>,
         clock: Clock,
-    ) -> (Self, OwnerHandle, Published) {
+    ) -> (Self, OwnerHandle, OwnerOutputs) {
         let first = engine.snapshot(clock.now());
         let ports_at_start = service_ports(&first.realised);
         let (changes_in, changes) = mpsc::channel(QUEUE);
@@ -131,7 +131,7 @@ impl<D: Datapath> Owner<D> {
         let marker = Marker::default();
         let (health, healths) = watch::channel(Arc::new(Health::default()));
         let (drift, rounds) = (drift::Reports::default(), Rounds::default());
-        let published = Published {
+        let published = OwnerOutputs {
             snapshot: snapshots.clone(),
             health: healths,
             rounds: rounds.clone(),

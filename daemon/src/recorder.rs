@@ -86,31 +86,31 @@ pub const LIMITS: Limits =
     Limits { every: Duration::from_secs(1), retry: Duration::from_secs(30), timeout: Duration::from_secs(4) };
 
 /// The parts of a started recorder.
-pub struct Started {
+pub struct StartedRecorder {
     /// The owner's side. The recorder ends when it is dropped.
     pub reporter: Reporter,
-    pub published: Published,
+    pub published: RecorderOutputs,
     /// The task. It is done when everything is stored, or cannot be stored.
     pub task: JoinHandle<()>,
 }
 
 /// What the recorder publishes, for readers.
 #[derive(Clone, Debug)]
-pub struct Published {
+pub struct RecorderOutputs {
     pub history: watch::Receiver<Arc<History>>,
     /// The durations of changes and rounds.
     pub latencies: Latencies,
 }
 
 /// Starts the recorder. `start` is the first recorded event.
-pub fn start(directory: PathBuf, start: Event, limits: Limits) -> Started {
+pub fn start(directory: PathBuf, start: Event, limits: Limits) -> StartedRecorder {
     let (latencies, (to, from)) = (Latencies::default(), mpsc::channel(QUEUE));
     let (publish, history) = watch::channel(Arc::default());
     let mut reporter = Reporter { to, latencies: latencies.clone(), lost: 0 };
     reporter.record(vec![start], Taken::now());
     let recorder =
         Recorder { from, publish, latencies: latencies.clone(), history: History::default(), directory, limits };
-    Started { reporter, published: Published { history, latencies }, task: tokio::spawn(recorder.run()) }
+    StartedRecorder { reporter, published: RecorderOutputs { history, latencies }, task: tokio::spawn(recorder.run()) }
 }
 
 /// The task's state; see the module.

@@ -284,7 +284,7 @@ fn through_checks(config: &Config, owner: &OwnerHandle) -> (OwnerHandle, Option<
 }
 
 /// Starts the recorder, with the start of this run as its first event.
-fn start_recorder(config: &Config, expected: usize) -> recorder::Started {
+fn start_recorder(config: &Config, expected: usize) -> recorder::StartedRecorder {
     let found = if expected == 1 { "1 service port".into() } else { format!("{expected} service ports") };
     let detail = format!("nodelb {} started; the kernel held {found}", env!("CARGO_PKG_VERSION"));
     let started = Event::for_daemon(What::Started, detail);

@@ -28,7 +28,7 @@ use crate::status::{Check, Health, Unopened};
 #[derive(Clone)]
 pub struct AdminState {
     /// The owner task: the table, and the health of the loop.
-    pub owner: reconcile::Published,
+    pub owner: reconcile::OwnerOutputs,
     /// The maps and programs.
     pub datapath: Arc<dyn DatapathReader>,
     /// The file source: a row for the services directory, and one for each file.
@@ -38,13 +38,13 @@ pub struct AdminState {
     /// The checker: the health checks of backends.
     pub checks: watch::Receiver<Arc<CheckReport>>,
     /// The Kubernetes source; `None` if it is not configured.
-    pub kubernetes: Option<kubernetes::Published>,
+    pub kubernetes: Option<kubernetes::KubernetesOutputs>,
     /// The recorder: the history, and the durations of changes.
-    pub recorder: recorder::Published,
+    pub recorder: recorder::RecorderOutputs,
     /// The task that ends stale sockets; `None` if it does not run.
     pub stale_sockets: Option<watch::Receiver<Arc<StaleSocketsReport>>>,
     /// The packet path; `None` if packets of clients outside the node are not translated.
-    pub packets: Option<devices::Published>,
+    pub packets: Option<devices::DeviceOutputs>,
     /// The configuration in effect.
     pub config: watch::Receiver<Arc<Config>>,
     /// The configuration keys that changed and wait for a restart.

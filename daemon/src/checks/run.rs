@@ -158,7 +158,7 @@ async fn run(checker: Checker, shutdown: impl Future<Output = ()>) {
     if let Some(kubernetes) = &checker.sources.kubernetes {
         board = board.with_kubernetes(kubernetes.guard.clone());
     }
-    let mut running = Running {
+    let mut running = RunningChecker {
         board,
         schedule: Schedule::new(checker.seed, MAX_OPEN.min(checker.sockets / 2)),
         asking: JoinSet::new(),
@@ -189,7 +189,7 @@ struct Open {
     addr: Addr,
 }
 
-struct Running {
+struct RunningChecker {
     checker: Checker,
     board: Board,
     schedule: Schedule,
@@ -203,7 +203,7 @@ struct Running {
     tell_at: Option<Moment>,
 }
 
-impl Running {
+impl RunningChecker {
     async fn run_until_closed(&mut self, stored: &mut SavedState<Unhealthy>) {
         // Whether the unhealthy backends may differ from those in the state file.
         let mut is_outdated = false;

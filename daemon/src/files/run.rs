@@ -54,7 +54,7 @@ pub struct Batch {
 
 /// A started file source, for its users.
 #[derive(Debug)]
-pub struct Started {
+pub struct StartedFileSource {
     /// The services directory. Every value, even an equal one, makes the source read everything again and accept an
     /// empty directory: a reload sends one.
     pub directory: watch::Sender<PathBuf>,
@@ -64,7 +64,7 @@ pub struct Started {
     pub reports: watch::Receiver<Arc<Vec<SourceReport>>>,
 }
 
-/// The inputs and outputs of the file source, as in [`Started`].
+/// The inputs and outputs of the file source, as in [`StartedFileSource`].
 #[derive(Debug)]
 struct FileSource {
     directory: watch::Receiver<PathBuf>,
@@ -75,16 +75,16 @@ struct FileSource {
 /// Starts the file source on this directory; it runs until `shutdown` is ready or its changes are no longer received.
 /// Sends [`Change::Synced`] after the first successful read of the directory, and again when the incomplete part
 /// changes. Removes nothing while the directory cannot be read.
-pub fn start(directory: PathBuf, shutdown: impl Future<Output = ()> + Send + 'static) -> Started {
+pub fn start(directory: PathBuf, shutdown: impl Future<Output = ()> + Send + 'static) -> StartedFileSource {
     let (directory, directories) = watch::channel(directory);
     let (changes_in, changes) = mpsc::channel(QUEUE);
     let (reports_in, reports) = watch::channel(Arc::default());
     let source = FileSource { directory: directories, changes: changes_in, reports: reports_in };
-    tokio::spawn(until(shutdown, Running::new(source).poll_forever()));
-    Started { directory, changes, reports }
+    tokio::spawn(until(shutdown, RunningFileSource::new(source).poll_forever()));
+    StartedFileSource { directory, changes, reports }
 }
 
-struct Running {
+struct RunningFileSource {
     source: FileSource,
     watch: Option<Watch>,
     files: Files,
@@ -100,7 +100,7 @@ struct Running {
     threads: Threads,
 }
 
-impl Running {
+impl RunningFileSource {
     fn new(source: FileSource) -> Self {
         let watch = Watch::new().map_err(|error| {
             let every = LOOK_AGAIN.as_secs();

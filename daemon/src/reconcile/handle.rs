@@ -79,7 +79,7 @@ fn publish<T: PartialEq>(to: &watch::Sender<T>, value: T) {
 
 /// What the owner publishes, for readers.
 #[derive(Clone, Debug)]
-pub struct Published {
+pub struct OwnerOutputs {
     /// The snapshot after each round.
     pub snapshot: watch::Receiver<Arc<Snapshot>>,
     /// The health of the loop and of the datapath.

@@ -41,7 +41,7 @@ fn owner<D: Datapath>(
     maps: D,
     environment: &Environment,
     directory: &Path,
-) -> (Owner<D>, OwnerHandle, Published) {
+) -> (Owner<D>, OwnerHandle, OwnerOutputs) {
     let sources = BTreeSet::from([source]);
     let config = EngineConfig { sources, max_services: LIMITS.services, ..EngineConfig::default() };
     let engine = Engine::new(config, maps.dump().unwrap());

@@ -16,7 +16,7 @@ const LIMITS: Limits =
     Limits { every: Duration::from_millis(1), retry: Duration::from_millis(1), timeout: Duration::from_secs(60) };
 
 struct Daemon {
-    started: Started,
+    started: StartedRecorder,
 }
 
 impl Daemon {

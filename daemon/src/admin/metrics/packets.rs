@@ -5,7 +5,7 @@ use nodelb_datapath::packets::{PacketCounts, REASONS, SweepReason};
 use super::family::Exposition;
 use super::table;
 use crate::admin::state::latest;
-use crate::devices::Published;
+use crate::devices::DeviceOutputs;
 use crate::devices::report::HookState;
 use crate::devices::sweep::SweepReport;
 
@@ -20,7 +20,7 @@ const SWEPT: [(SweepReason, &str); 4] = [
 /// Why packets are passed on.
 const PASSED: [&str; 5] = ["short", "fragment", "no-forwarding", "no-room", "unknown"];
 
-pub(super) fn packets(exposition: &mut Exposition, packets: &Published) {
+pub(super) fn packets(exposition: &mut Exposition, packets: &DeviceOutputs) {
     if let Some(counts) = (packets.counts)() {
         counted(exposition, &counts);
     }

@@ -7,7 +7,7 @@ use nodelb_datapath::packets::ConnectionState;
 use super::super::fixture::unsynced;
 use super::super::query::{ADDRESS, LIMIT as LIMIT_PARAMETER, SERVICE};
 use super::*;
-use crate::devices::Published;
+use crate::devices::DeviceOutputs;
 
 fn connection(client: &str, id: u32) -> Connection {
     Connection {
@@ -27,12 +27,12 @@ fn connection(client: &str, id: u32) -> Connection {
 
 /// What the API answers to this query about these connections.
 fn asked(query: &str, connections: Vec<Connection>) -> serde_json::Value {
-    let packets = Published {
+    let packets = DeviceOutputs {
         connections: Arc::new(move |see| {
             let _ = connections.iter().try_for_each(|connection| see(*connection));
             Ok(())
         }),
-        ..Published::default()
+        ..DeviceOutputs::default()
     };
     let state = AdminState { packets: Some(packets), ..unsynced() };
     let uri: Uri = format!("/connections?{query}").parse().unwrap();

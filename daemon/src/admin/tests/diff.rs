@@ -12,7 +12,7 @@ use nodelb_report::rows::Answer;
 use super::*;
 use crate::admin::fixture::{always, kubernetes, unsynced};
 use crate::datapath::fake::FakeDatapath;
-use crate::kubernetes::{AskLive, Published};
+use crate::kubernetes::{AskLive, KubernetesOutputs};
 
 fn datapath(content: Result<Content, String>) -> FakeDatapath {
     FakeDatapath { content: Box::new(move || content.clone()), ..FakeDatapath::default() }
@@ -102,7 +102,7 @@ fn live_is_refused_without_kubernetes_and_uses_the_service_with_the_address() {
         assert_eq!(service, None);
         vec![unattached("an apiserver says so".into())]
     });
-    state.kubernetes = Some(Published { live, ..kubernetes(PoolReport::default()) });
+    state.kubernetes = Some(KubernetesOutputs { live, ..kubernetes(PoolReport::default()) });
     assert!(
         diff(&state, &query, Now::default())
             .unwrap()

@@ -9,7 +9,7 @@ use nodelb_datapath::packets::PacketVerdict;
 use super::super::fixture::unsynced;
 use super::super::query::SERVICE;
 use super::*;
-use crate::devices::{Drops as Counted, Published};
+use crate::devices::{DeviceOutputs, Drops as Counted};
 
 fn count(id: Option<u32>, reason: &'static str, verdict: PacketVerdict, packets: u64) -> DropCount {
     DropCount { service: id.map(ServiceId), reason, verdict, packets, first: 60, last: 3 }
@@ -17,7 +17,7 @@ fn count(id: Option<u32>, reason: &'static str, verdict: PacketVerdict, packets:
 
 /// What the API answers to this query about these counts.
 fn asked(query: &str, drops: impl Fn() -> io::Result<Counted> + Send + Sync + 'static) -> Result<Drops, Problem> {
-    let packets = Published { drops: Arc::new(drops), ..Published::default() };
+    let packets = DeviceOutputs { drops: Arc::new(drops), ..DeviceOutputs::default() };
     let state = AdminState { packets: Some(packets), ..unsynced() };
     let uri: Uri = format!("/drops?{query}").parse().unwrap();
     super::drops(&state, &Query::parse(&uri, &[&SERVICE]).unwrap(), Now { moment: Moment(0), unix: 1_764_000_000 })

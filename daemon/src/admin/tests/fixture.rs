@@ -26,7 +26,10 @@ pub(super) fn unsynced() -> AdminState {
         dns: watch::channel(Arc::default()).1,
         checks: watch::channel(Arc::default()).1,
         kubernetes: None,
-        recorder: recorder::Published { history: watch::channel(Arc::default()).1, latencies: Latencies::default() },
+        recorder: recorder::RecorderOutputs {
+            history: watch::channel(Arc::default()).1,
+            latencies: Latencies::default(),
+        },
         stale_sockets: None,
         packets: None,
         restart_keys: watch::channel(Arc::default()).1,
@@ -38,13 +41,13 @@ pub(super) fn unsynced() -> AdminState {
 }
 
 /// An owner task with these snapshots, which has reported nothing else.
-pub(super) fn owner(snapshot: watch::Receiver<Arc<Snapshot>>) -> reconcile::Published {
+pub(super) fn owner(snapshot: watch::Receiver<Arc<Snapshot>>) -> reconcile::OwnerOutputs {
     let (health, drift) = (watch::channel(Arc::default()).1, watch::channel(Arc::default()).1);
-    reconcile::Published { snapshot, health, rounds: rounds::Rounds::default(), drift }
+    reconcile::OwnerOutputs { snapshot, health, rounds: rounds::Rounds::default(), drift }
 }
 
 /// A Kubernetes source with this report about the apiservers, and with nothing else.
-pub(super) fn kubernetes(report: PoolReport) -> kubernetes::Published {
+pub(super) fn kubernetes(report: PoolReport) -> kubernetes::KubernetesOutputs {
     let live: kubernetes::AskLive = Arc::new(|_| Vec::new());
-    kubernetes::Published { sources: always(Vec::new()), apiservers: always(report), live }
+    kubernetes::KubernetesOutputs { sources: always(Vec::new()), apiservers: always(report), live }
 }

@@ -15,7 +15,7 @@ use super::super::fixture::{always, unsynced};
 use super::{maps, usage};
 use crate::admin::state::AdminState;
 use crate::datapath::fake::FakeDatapath;
-use crate::devices::Published;
+use crate::devices::DeviceOutputs;
 use crate::devices::sweep::SweepReport;
 
 const LIMITS: Limits = Limits { frontends: 10, services: 20, slots: 30, affinity: 40, outside: 0, source_ranges: 0 };
@@ -129,7 +129,7 @@ fn the_packet_path_has_rows_of_its_own() {
     let datapath = Arc::new(FakeDatapath { limits, ..FakeDatapath::default() });
     let count = Some(ConnectionCount { connections: 7, handshakes: 3 });
     let sweep = SweepReport { count, limit: 100, ..SweepReport::default() };
-    let packets = Some(Published { sweep: Some(always(sweep)), ..Published::default() });
+    let packets = Some(DeviceOutputs { sweep: Some(always(sweep)), ..DeviceOutputs::default() });
     let state = AdminState { datapath, packets, ..unsynced() };
     let usage = usage(&held(), &state, Moment(0));
     let rows: Vec<_> = usage.iter().skip(4).map(|map| (map.name, map.used, map.limit, map.key)).collect();

@@ -21,7 +21,7 @@ use crate::admin::fixture::{always, kubernetes, owner, unsynced};
 use crate::datapath::fake::FakeDatapath;
 use crate::devices::{self, sweep::SweepReport};
 use crate::dns::{DnsReport, QueryResult};
-use crate::reconcile::Published;
+use crate::reconcile::OwnerOutputs;
 use crate::status::{Check, Health};
 
 #[path = "metrics/process.rs"]
@@ -127,10 +127,10 @@ fn sockets_that_moved_on_are_counted() {
     expect(&samples_of(&AdminState { stale_sockets, ..state(PoolReport::default()) }, "socket"), expected);
 }
 
-fn drifted() -> Published {
+fn drifted() -> OwnerOutputs {
     let repaired = [("frontend", 4), ("link", 2)].into();
     let report = DriftReport { checks: 7, last_check: Some(Moment(20_000)), error: None, repaired };
-    Published { drift: always(report), ..unsynced().owner }
+    OwnerOutputs { drift: always(report), ..unsynced().owner }
 }
 
 #[test]
@@ -230,7 +230,7 @@ fn health(canary: Check) -> watch::Receiver<Arc<Health>> {
 #[test]
 fn hooks_that_are_not_in_effect_show() {
     let with = |health| {
-        let owner = Published { health, ..unsynced().owner };
+        let owner = OwnerOutputs { health, ..unsynced().owner };
         AdminState { owner, ..state(PoolReport::default()) }
     };
     let good = with(health(Check::passed("canary", "refused")));
@@ -262,7 +262,7 @@ fn connections_are_counted_by_service_port() {
 
 #[test]
 fn connections_from_outside_have_series_of_their_own() {
-    let packets = Some(devices::Published { service_connections: Some(counted()), ..packets() });
+    let packets = Some(devices::DeviceOutputs { service_connections: Some(counted()), ..packets() });
     let (datapath, owner) = (datapath(None), owner(snapshot_of(2)));
     let state = AdminState { datapath, owner, packets, ..state(PoolReport::default()) };
     let samples = samples_of(&state, "nodelb_service_connections");
@@ -270,16 +270,20 @@ fn connections_from_outside_have_series_of_their_own() {
     assert_eq!((samples.len(), samples.iter().filter(|sample| is_outside(sample)).count()), (4, 4), "{samples:?}");
 }
 
-fn packets() -> devices::Published {
+fn packets() -> devices::DeviceOutputs {
     let count = Some(ConnectionCount::default());
     let sweep = Some(always(SweepReport { count, ..SweepReport::default() }));
-    devices::Published { sweep, counts: Arc::new(|| Some(PacketCounts::default())), ..Default::default() }
+    devices::DeviceOutputs { sweep, counts: Arc::new(|| Some(PacketCounts::default())), ..Default::default() }
 }
 
 /// A state in which every metric has a value.
 fn full() -> AdminState {
     AdminState {
-        owner: Published { snapshot: snapshot_of(2), health: health(Check::passed("canary", "refused")), ..drifted() },
+        owner: OwnerOutputs {
+            snapshot: snapshot_of(2),
+            health: health(Check::passed("canary", "refused")),
+            ..drifted()
+        },
         datapath: datapath(Some(counted())),
         files: always(rows()),
         dns: always(DnsReport { queries: [(QueryResult::Records, 7)].into(), ..DnsReport::default() }),

@@ -4,7 +4,7 @@ use nodelb_datapath::packets::{Captured, PacketVerdict};
 use super::super::fixture::unsynced;
 use super::super::query::{DROPPED, SERVICE, WATCH};
 use super::*;
-use crate::devices::Published;
+use crate::devices::DeviceOutputs;
 use crate::devices::events::tests::{event, watchers};
 
 fn query(text: &str) -> Query {
@@ -15,7 +15,7 @@ fn query(text: &str) -> Query {
 #[tokio::test]
 async fn packets_are_rows_with_the_bytes_before_and_after() {
     let (watchers, send, _filters) = watchers();
-    let published = Published { watchers: Some(watchers), ..Published::default() };
+    let published = DeviceOutputs { watchers: Some(watchers), ..DeviceOutputs::default() };
     let state = AdminState { packets: Some(published), ..unsynced() };
     let mut feed = Packets::new(&state, &query("watch&dropped"));
     let after = Some(Captured { bytes: vec![0xff, 1], length: 40, has_ethernet: true });

@@ -8,7 +8,7 @@ use crate::recorder;
 fn hub() -> (Arc<Hub>, watch::Sender<Arc<History>>) {
     let (publish, history) = watch::channel(Arc::default());
     let mut state = fixture::unsynced();
-    state.recorder = recorder::Published { history, ..state.recorder };
+    state.recorder = recorder::RecorderOutputs { history, ..state.recorder };
     (Arc::new(Hub::new(Arc::new(state))), publish)
 }
 

@@ -40,7 +40,7 @@ impl TestDirectory {
         let (stop, stopped) = oneshot::channel();
         let source = FileSource { directory: directory_reported, changes: sender, reports: reporter };
         let stopped = async { _ = stopped.await };
-        let task = tokio::spawn(until(stopped, Running::new(source).poll_forever()));
+        let task = tokio::spawn(until(stopped, RunningFileSource::new(source).poll_forever()));
         let (services, synced) = (BTreeSet::new(), Vec::new());
         Self { scratch, directory, reload, changes, reports, stop, task, services, synced, batches: 0 }
     }
@@ -309,7 +309,7 @@ async fn without_inotify_the_directory_is_looked_at_now_and_then() {
     let (_reload, directory) = watch::channel(scratch.path().to_path_buf());
     let (sender, mut changes) = mpsc::channel(4);
     let source = FileSource { directory, changes: sender, reports: watch::channel(Arc::default()).0 };
-    let task = tokio::spawn(Running { watch: None, ..Running::new(source) }.poll_forever());
+    let task = tokio::spawn(RunningFileSource { watch: None, ..RunningFileSource::new(source) }.poll_forever());
     let synced = changes.recv().await.unwrap().changes;
     assert_eq!(synced, [Change::Synced { source: Source::Files, incomplete: None }]);
     fs::write(scratch.path().join("a.toml"), service("one", "192.0.2.1")).unwrap();

@@ -20,10 +20,10 @@ fn counts_sweeps_and_devices_are_published() {
         limit: 100,
         failures: 0,
     };
-    let published = Published {
+    let published = DeviceOutputs {
         sweep: Some(watch::channel(Arc::new(report)).1),
         counts: Arc::new(move || Some(counts)),
-        ..Published::default()
+        ..DeviceOutputs::default()
     };
     let mut exposition = Exposition::default();
     packets(&mut exposition, &published);

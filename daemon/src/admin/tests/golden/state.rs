@@ -24,7 +24,7 @@ use crate::datapath::fake::FakeDatapath;
 use crate::devices::mode::{Activity, Decision};
 use crate::devices::report::{DeviceReport, DevicesReport};
 use crate::devices::uplinks::{Device, Reason, Role};
-use crate::devices::{Drops, Published};
+use crate::devices::{DeviceOutputs, Drops};
 use crate::dns::{DnsReport, NameReport, NameState};
 use crate::files::named::{DnsName, Question, RecordType};
 use crate::reconcile;
@@ -44,7 +44,7 @@ pub(super) fn state(services: u32) -> AdminState {
     let now = Now { moment: world.now, unix: UNIX };
     let health = Health { heartbeat: world.now, checks: vec![Check::passed("links", "10 links")] };
     AdminState {
-        owner: reconcile::Published { health: always(health), ..owner(always(snapshot)) },
+        owner: reconcile::OwnerOutputs { health: always(health), ..owner(always(snapshot)) },
         datapath: Arc::new(FakeDatapath {
             content: Box::new(content),
             limits: world::LIMITS,
@@ -52,7 +52,7 @@ pub(super) fn state(services: u32) -> AdminState {
             ..FakeDatapath::default()
         }),
         kubernetes: Some(kubernetes(report())),
-        recorder: recorder::Published { history: watch::channel(Arc::new(history())).1, ..unsynced().recorder },
+        recorder: recorder::RecorderOutputs { history: watch::channel(Arc::new(history())).1, ..unsynced().recorder },
         files: always(vec![source()]),
         dns: always(names(services)),
         packets: Some(packets(services)),
@@ -137,7 +137,7 @@ fn names(services: u32) -> DnsReport {
 }
 
 /// The packet path, with a connection to each service.
-fn packets(services: u32) -> Published {
+fn packets(services: u32) -> DeviceOutputs {
     let drops = [
         (None, "fragment", PacketVerdict::Passed, 3),
         (Some(2), "no-backend", PacketVerdict::Rst, 40),
@@ -152,7 +152,7 @@ fn packets(services: u32) -> Published {
         last: 3,
     };
     let drops = Drops { counts: drops.into_iter().map(count).collect(), packets: 45, age: 3_600 };
-    Published {
+    DeviceOutputs {
         devices: always(devices()),
         connections: Arc::new(move |see| {
             let all: ControlFlow<()> = (0..services).try_for_each(|number| see(connection(number)));
@@ -161,7 +161,7 @@ fn packets(services: u32) -> Published {
         }),
         drops: Arc::new(move || Ok(drops.clone())),
         service_connections: Some(counts(1)),
-        ..Published::default()
+        ..DeviceOutputs::default()
     }
 }
 

@@ -25,7 +25,7 @@ use crate::admin::server::{self, STREAMS, serve};
 use crate::admin::{AdminState, Now};
 use crate::datapath::fake::FakeDatapath;
 use crate::http::{self, Listener};
-use crate::reconcile::Published;
+use crate::reconcile::OwnerOutputs;
 use crate::status::{Check, Health};
 
 /// The server's clock does not advance.
@@ -64,7 +64,7 @@ pub(super) async fn limited(limits: http::Limits, streams: usize) -> Served {
     let (snapshot, shown) = watch::channel(Arc::new(engine.snapshot(NOW)));
     let content = move || held.borrow().clone().map(|state| Content { state, ..Content::default() });
     let state = AdminState {
-        owner: Published { health: health_seen, ..owner(shown) },
+        owner: OwnerOutputs { health: health_seen, ..owner(shown) },
         datapath: Arc::new(FakeDatapath { limits: LIMITS, content: Box::new(content), ..FakeDatapath::default() }),
         clock: Arc::new(|| Now { moment: NOW, unix: 1_700_000_000 }),
         ..unsynced()
