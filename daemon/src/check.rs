@@ -187,7 +187,6 @@ impl Use {
     }
 }
 
-/// A description, a path and its use.
 type ServiceAccess = (&'static str, PathBuf, Use);
 
 /// Returns a line for each path that is closed to the unit. A missing file is reported by the code that opens it.

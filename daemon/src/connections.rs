@@ -20,7 +20,6 @@ pub type ReadCount = Arc<dyn Fn(ServiceId) -> Count + Send + Sync>;
 /// The kernel's counts and the series made from them.
 #[derive(Clone)]
 pub struct Connections {
-    /// The kernel's counts.
     pub read: ReadCount,
     /// The series. Each request for the metrics updates them.
     pub ledger: Arc<Mutex<Ledger>>,

@@ -14,7 +14,6 @@ use crate::connections::Connections;
 
 /// Reads the datapath, at any time and from any thread. What a datapath does not have is absent by default.
 pub trait DatapathReader: Send + Sync {
-    /// The sizes of the maps.
     fn limits(&self) -> Limits;
 
     /// The present content of the maps. May block.
@@ -52,9 +51,7 @@ pub trait DatapathReader: Send + Sync {
 
 /// Reads maps in memory: their content is what the engine has written.
 pub struct MemoryReader {
-    /// The sizes of the maps.
     pub limits: Limits,
-    /// The owner's snapshots.
     pub snapshot: watch::Receiver<Arc<Snapshot>>,
 }
 

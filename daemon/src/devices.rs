@@ -69,7 +69,6 @@ pub struct DeviceOutputs {
     pub sweep: Option<channel::Receiver<Arc<SweepReport>>>,
     pub connections: ReadConnections,
     pub counts: ReadCounts,
-    /// Reads the counts by service.
     pub drops: ReadDrops,
     /// Those who watch packets; `None` if no program reports any.
     pub watchers: Option<PacketWatchers>,
@@ -96,13 +95,11 @@ impl Default for DeviceOutputs {
 /// The packet path after the start of the datapath.
 pub enum PacketPath {
     Off,
-    /// It could not be started.
     Failed(PacketFailure),
     Open(Box<Open>),
 }
 
 pub struct Open {
-    /// The programs and maps.
     pub packets: OpenedPackets,
     /// Does what takes capabilities that this process has dropped.
     pub reaper: Option<Reaper>,

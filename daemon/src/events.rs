@@ -29,10 +29,8 @@ const CHECK_EVERY: Duration = Duration::from_secs(2);
 /// answer 403 too.
 const BY_RBAC: [&str; 2] = ["cannot create resource", "cannot patch resource"];
 
-/// The inputs of the task.
 #[derive(Clone, Debug)]
 pub struct Reads {
-    /// The owner's snapshots.
     pub snapshot: watch::Receiver<Arc<Snapshot>>,
     pub session: watch::Receiver<Option<Arc<Session>>>,
     /// The name of this node, until a snapshot has another one.
@@ -41,7 +39,6 @@ pub struct Reads {
     pub clock: Clock,
 }
 
-/// Writes Events.
 pub async fn run(reads: Reads) {
     let mut recorder = Recorder::new(&reads.node);
     let mut last: Option<(Weak<Snapshot>, Arc<Problems>)> = None;

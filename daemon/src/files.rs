@@ -38,7 +38,6 @@ pub fn names(directory: &Path) -> Vec<PathBuf> {
     names
 }
 
-/// The result of checking the whole directory.
 #[derive(Debug, Default)]
 pub struct Checked {
     pub problems: Vec<FileProblem>,

@@ -66,7 +66,6 @@ pub struct KubernetesOutputs {
     /// The rows of `/sources`.
     pub sources: watch::Receiver<Arc<Vec<SourceReport>>>,
     pub apiservers: watch::Receiver<Arc<PoolReport>>,
-    /// A comparison with an apiserver.
     pub live: AskLive,
 }
 

@@ -25,16 +25,13 @@ pub struct Latencies {
     pub rounds: Counter,
     /// Number of operations that the datapath carried out.
     pub done: Counter,
-    /// Number of operations that failed.
     pub failed: Counter,
     /// Number of rounds that ran only because an earlier operation had failed or was waiting.
     pub retries: Counter,
-    /// Time of the daemon's start.
     started: Taken,
 }
 
 impl Default for Latencies {
-    /// Figures without observations.
     fn default() -> Self {
         Self {
             // Up to 3.5 minutes: an operation that is repeated until there is room counts from the first attempt.
@@ -59,7 +56,6 @@ fn network_programming_buckets() -> impl Iterator<Item = f64> {
 }
 
 impl Latencies {
-    /// Records the duration of a round.
     pub fn observe(&self, round: &Round, took: Duration) {
         self.rounds.inc();
         self.done.inc_by(round.done as u64);

@@ -76,7 +76,6 @@ pub type Probe<D> = Box<dyn FnMut(&mut D) -> ProbeResult + Send>;
 pub struct ProbeResult {
     /// The results as conditions of readiness; none for maps in memory.
     pub checks: Vec<Check>,
-    /// Number of links that were repaired.
     pub repaired_links: u64,
 }
 
@@ -107,7 +106,6 @@ struct LoopState {
     goes_without: bool,
     probes: Vec<Check>,
     losses: Losses,
-    /// The beginning of the latest round.
     latest_round: Option<Instant>,
     /// The time of the latest round that has published the health.
     latest_health: Option<Instant>,

@@ -81,11 +81,9 @@ impl Reporter {
     }
 }
 
-/// The time limits of the file.
 pub const LIMITS: Limits =
     Limits { every: Duration::from_secs(1), retry: Duration::from_secs(30), timeout: Duration::from_secs(4) };
 
-/// The parts of a started recorder.
 pub struct StartedRecorder {
     /// The owner's side. The recorder ends when it is dropped.
     pub reporter: Reporter,
@@ -205,7 +203,6 @@ fn old_path(state_directory: &Path) -> PathBuf {
     state_directory.join("history.old.jsonl")
 }
 
-/// The result of a read.
 #[derive(Debug, Default)]
 struct Found {
     /// The records in the order of their numbers, each once.

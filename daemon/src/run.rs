@@ -70,7 +70,6 @@ struct Setup {
 struct OpenDatapath<D> {
     datapath: D,
     probe: Probe<D>,
-    /// Exempts a socket from the datapath.
     register: Register,
     /// `None` for maps in memory, which the snapshots contain.
     reader: Option<Arc<dyn DatapathReader>>,

@@ -23,13 +23,11 @@ use super::state::AdminState;
 use super::{follow, guard, metrics, page};
 use crate::document::nearest;
 
-/// The style of a stream in text.
 const STREAM: Style = Style { width: None, wide: false, is_stream: true, colour: false };
 
 /// Time limit for rendering an answer, including the wait for its turn.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 
-/// The state that all requests share.
 #[derive(Clone)]
 struct Shared {
     state: Arc<AdminState>,

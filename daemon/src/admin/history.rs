@@ -21,7 +21,6 @@ pub fn select(history: &History, snapshot: &Snapshot, filter: &Filter) -> Vec<Ar
     history.select(filter, &behind)
 }
 
-/// Returns one row per record.
 pub fn rows(records: &[Arc<Record>]) -> Vec<HistoryRow> {
     records.iter().map(|record| HistoryRow::from(&**record)).collect()
 }

@@ -45,7 +45,6 @@ pub(super) const OPENMETRICS_MEDIA: &str = "application/openmetrics-text";
 /// The readiness checks that show whether connections are translated.
 const HOOKS: [&str; 2] = ["links", "canary"];
 
-/// Returns all metrics as text.
 pub(super) fn metrics(state: &AdminState, now: Now) -> Result<String, fmt::Error> {
     let mut exposition = Exposition::default();
     let snapshot = state.snapshot();

@@ -8,7 +8,6 @@ use serde_json::{Map, Value, json};
 use super::query::{Parameter, Values};
 use super::route::{Form, Route};
 
-/// Returns the description of these routes.
 pub(super) fn describe(routes: &[Route]) -> Value {
     let mut generator = generator();
     let paths: Map<String, Value> = routes

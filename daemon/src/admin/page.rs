@@ -19,7 +19,6 @@ use super::state::AdminState;
 
 mod events;
 
-/// A file of the page.
 #[derive(Debug)]
 struct Asset {
     path: &'static str,

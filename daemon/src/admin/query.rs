@@ -33,7 +33,6 @@ pub(super) struct Parameter {
     set: fn(&mut Query, &str) -> Result<(), String>,
 }
 
-/// The permitted values of a parameter.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Values {
     /// Text of this form, and the regular expression for it.
@@ -185,7 +184,6 @@ impl fmt::Display for Parameter {
     }
 }
 
-/// The format of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Output {
     #[default]
@@ -227,7 +225,6 @@ impl FromStr for Output {
     }
 }
 
-/// The reason why a request is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Problem {
     pub(super) status: StatusCode,
@@ -282,7 +279,6 @@ impl FromStr for TraceFrom {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Query {
-    /// The rows that are requested.
     pub(super) filter: Filter,
     /// The format, if the query string names one.
     pub(super) output: Option<Output>,
@@ -299,7 +295,6 @@ pub(super) struct Query {
     pub(super) verbose: bool,
     /// Whether the Accept header names OpenMetrics.
     pub(super) openmetrics: bool,
-    /// The maximum number of rows.
     pub(super) limit: Option<usize>,
 }
 

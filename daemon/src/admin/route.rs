@@ -25,7 +25,6 @@ pub(super) struct Route {
     pub(super) parameters: &'static [&'static Parameter],
     /// The description of the answer for people.
     pub(super) shows: &'static str,
-    /// The format of the answer.
     pub(super) form: Form,
     pub(super) cost: Cost,
     pub(super) answer: fn(&AdminState, &Query, Now) -> Answer,

@@ -16,16 +16,12 @@ const MODE: u32 = 0o660;
 /// The reason why there is no socket.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The directory does not exist.
     #[error("its directory does not exist: create it, or start nodelb with its systemd unit")]
     NoDirectory,
-    /// The path is not a socket.
     #[error("the path exists and is not a socket: move it away, or choose another path")]
     Foreign,
-    /// Another process listens on the socket.
     #[error("another process listens on it, perhaps a second nodelb")]
     InUse,
-    /// Any other error.
     #[error(transparent)]
     Other(#[from] io::Error),
 }
@@ -39,7 +35,6 @@ pub struct Socket {
 }
 
 impl Socket {
-    /// Listens on the path.
     pub fn open(path: &Path) -> Result<Self, Error> {
         remove_stale(path)?;
         let listener = UnixListener::bind(path).map_err(|error| match error.kind() {

@@ -29,7 +29,6 @@ use crate::status::{Check, Health, Unopened};
 pub struct AdminState {
     /// The owner task: the table, and the health of the loop.
     pub owner: reconcile::OwnerOutputs,
-    /// The maps and programs.
     pub datapath: Arc<dyn DatapathReader>,
     /// The file source: a row for the services directory, and one for each file.
     pub files: watch::Receiver<Arc<Vec<SourceReport>>>,
@@ -45,7 +44,6 @@ pub struct AdminState {
     pub stale_sockets: Option<watch::Receiver<Arc<StaleSocketsReport>>>,
     /// The packet path; `None` if packets of clients outside the node are not translated.
     pub packets: Option<devices::DeviceOutputs>,
-    /// The configuration in effect.
     pub config: watch::Receiver<Arc<Config>>,
     /// The configuration keys that changed and wait for a restart.
     pub restart_keys: watch::Receiver<Arc<Vec<String>>>,
@@ -53,7 +51,6 @@ pub struct AdminState {
     pub unopened: watch::Receiver<Arc<Vec<Unopened>>>,
     /// The summary of the last snapshot that a request needed.
     pub summaries: Arc<Summaries>,
-    /// Returns the current time.
     pub clock: Arc<dyn Fn() -> Now + Send + Sync>,
 }
 
@@ -103,7 +100,6 @@ impl AdminState {
         latest(&self.owner.health)
     }
 
-    /// The history so far.
     pub(super) fn history(&self) -> Arc<History> {
         latest(&self.recorder.history)
     }

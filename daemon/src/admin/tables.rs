@@ -13,12 +13,10 @@ use crate::config::Config;
 use crate::dns::{DnsReport, NameReport};
 use crate::status::Check;
 
-/// Returns one row per place.
 pub(super) fn sources(rows: &[SourceReport]) -> Sources {
     Sources { sources: rows.iter().map(SourceRow::from).collect() }
 }
 
-/// Returns one row per question.
 pub(super) fn names(report: &DnsReport, now: Now) -> Names {
     let clocks = now.clocks();
     let row = |name: &NameReport| NameRow {

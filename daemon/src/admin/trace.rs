@@ -47,7 +47,6 @@ impl TraceFrom {
     }
 }
 
-/// Returns the answer of `/trace`.
 pub(super) fn trace(
     snapshot: &Snapshot,
     history: &History,

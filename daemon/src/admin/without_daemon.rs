@@ -45,7 +45,6 @@ pub fn open() -> StoredState {
     StoredState { answer: Box::new(move |target| reader.answer(target)), pins, history, notice }
 }
 
-/// The maps, and their sizes.
 struct ReadMaps {
     content: MapContent,
     usage: Vec<maps::MapUsage>,

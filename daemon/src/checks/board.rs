@@ -32,7 +32,6 @@ pub(super) struct TargetId(pub(super) u64);
 /// A backend of a service, as [`Quarantine`] names it.
 type Backend = (Addr, u16);
 
-/// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Board {
     subjects: HashMap<ServiceName, Subject, RandomState>,

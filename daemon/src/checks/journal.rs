@@ -11,7 +11,6 @@ use super::board::Transition;
 /// Maximum number of turns that are logged by name between two beats.
 const BY_NAME: u32 = 5;
 
-/// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Journal {
     /// The number of turns that were logged by name since the last tick.

@@ -12,7 +12,6 @@ use nodelb_core::model::moment::Moment;
 use super::board::TargetId;
 use super::schedule::shortest;
 
-/// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
     /// For each target that had a route when it was last asked: its family, and the time.

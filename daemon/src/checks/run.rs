@@ -30,7 +30,6 @@ use crate::reconcile::OwnerHandle;
 
 /// The sources with services that may ask for health checks.
 pub struct Sources {
-    /// Changes from the file source.
     pub files: mpsc::Receiver<Vec<Change>>,
     /// The Kubernetes source; `None` if its services are not checked.
     pub kubernetes: Option<KubernetesChanges>,
@@ -61,20 +60,17 @@ impl Sources {
     }
 }
 
-/// The checker's connections and settings.
 struct Checker {
     sources: Sources,
     /// To the owner task, with snapshots that contain the node's addresses.
     owner: OwnerHandle,
     reports: watch::Sender<Arc<CheckReport>>,
-    /// Registers a socket as nodelb's own.
     register: Register,
     directory: PathBuf,
     /// Seed of the jitter, which keeps the hosts of a network from asking at the same times.
     seed: u64,
     /// Maximum number of file descriptors for checks.
     sockets: usize,
-    /// Intervals and time limits.
     timeouts: CheckTimeouts,
 }
 

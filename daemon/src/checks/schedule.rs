@@ -18,7 +18,6 @@ const NEWCOMER_EVERY: u64 = 1;
 /// Maximum deviation from an interval, in per cent.
 const JITTER_PERCENT: u64 = 10;
 
-/// See the module's documentation.
 #[derive(Debug)]
 pub(super) struct Schedule {
     seed: u64,
@@ -145,7 +144,6 @@ impl Schedule {
         self.queue.first().map(|(due, _)| *due)
     }
 
-    /// Returns the number of open checks.
     pub(super) fn open(&self) -> usize {
         self.lanes.iter().map(|lane| lane.open).sum()
     }

@@ -12,30 +12,14 @@ use tracing::{info, warn};
 
 use super::uplinks::{Device, Role};
 
-/// What attaches programs to devices: the kernel, or a test.
+/// What attaches programs to devices: the kernel ([`DeviceHooks`]), or a test.
 pub trait Attach: Send + 'static {
-    /// See [`DeviceHooks::attach`].
     fn attach(&mut self, device: HookedDevice) -> Result<Vec<(Direction, LinkState)>, HookError>;
-
-    /// See [`DeviceHooks::detach`].
     fn detach(&mut self, ifindex: u32) -> Result<(), HookError>;
-
-    /// See [`DeviceHooks::devices`].
     fn devices(&self) -> Vec<HookedDevice>;
-
-    /// See [`DeviceHooks::faults`].
     fn faults(&self) -> Vec<HookFault>;
-
-    /// See [`DeviceHooks::ahead`].
     fn ahead(&self) -> Vec<Ahead>;
-
-    /// See [`DeviceHooks::move_to_front`].
-    ///
-    /// # Errors
-    /// If the kernel refuses the request, or the method has no order.
     fn move_to_front(&mut self, ifindex: u32, direction: Direction) -> io::Result<()>;
-
-    /// See [`DeviceHooks::method`].
     fn method(&self) -> HookMethod;
 }
 
@@ -103,7 +87,6 @@ impl Hooks {
         self.attach.method()
     }
 
-    /// Whether any device has programs.
     pub(crate) fn is_any_attached(&self) -> bool {
         !self.attach.devices().is_empty()
     }

@@ -21,7 +21,6 @@ pub struct DevicesReport {
     pub repairs: u64,
     /// The devices in the order of their indexes.
     pub devices: Vec<DeviceReport>,
-    /// Whether another service proxy is present.
     pub has_other_proxy: bool,
     /// Why the packet path could not be started, if so.
     pub failure: Option<Failure>,
@@ -77,7 +76,6 @@ impl DevicesReport {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceReport {
-    /// What is known about it.
     pub device: Device,
     /// Whether it has the programs that its role requires.
     pub is_attached: bool,
@@ -87,7 +85,6 @@ pub struct DeviceReport {
     pub ahead: Option<String>,
 }
 
-/// The state of a device's programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HookState {
     Attached,

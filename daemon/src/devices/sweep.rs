@@ -16,7 +16,6 @@ use tracing::warn;
 
 use crate::config::{Config, Packets};
 
-/// The interval of sweeps.
 const EVERY: Duration = Duration::from_secs(10);
 
 /// The number of sweeps after which connections are counted again: counting reads each of them.
@@ -50,7 +49,6 @@ pub type CountConnections = Arc<dyn Fn() -> io::Result<ConnectionCount> + Send +
 pub struct SweepReport {
     /// Number of deleted connections.
     pub swept: BTreeMap<SweepReason, u64>,
-    /// Number of sweeps that failed.
     pub failures: u64,
     /// Duration of the last sweep.
     pub duration: Duration,
@@ -60,7 +58,6 @@ pub struct SweepReport {
     pub limit: u32,
 }
 
-/// Wraps a sweep of the kernel.
 pub(crate) fn in_kernel(mut sweep: Sweep) -> RunSweep {
     Box::new(move |timeouts, report| sweep.run(timeouts, report))
 }
@@ -93,7 +90,6 @@ struct Task {
     /// Whether there were no connections when they were counted last, and none can have begun since then.
     is_empty: bool,
     sweeps: u64,
-    /// The time of the last warning.
     warned: Option<Instant>,
 }
 
@@ -172,7 +168,6 @@ impl Task {
     }
 }
 
-/// The result of one sweep.
 struct Done {
     swept: BTreeMap<SweepReason, u64>,
     duration: Duration,

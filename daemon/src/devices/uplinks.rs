@@ -40,7 +40,6 @@ const DEPTH: usize = 10;
 /// A device of the node, and what nodelb uses it for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Index of the device.
     pub ifindex: u32,
     pub name: Arc<str>,
     /// The kernel's name of its type, such as `vlan`; `physical` for hardware.
@@ -60,7 +59,6 @@ pub struct Device {
     pub is_v6_source: bool,
     /// Whether IPv4 packets are accepted only by the device that leads back to their source: `rp_filter` is 1.
     pub is_strict: bool,
-    /// What it is used for.
     pub role: Role,
 }
 

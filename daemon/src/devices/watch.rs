@@ -57,20 +57,16 @@ const READ_TIMEOUT: Duration = Duration::from_secs(10);
 /// Makes the programs use these settings.
 pub(crate) type WriteSettings = Arc<dyn Fn(PacketSettings) + Send + Sync>;
 
-/// The inputs and outputs of the task.
 pub(crate) struct DeviceInputs {
-    /// The configuration in effect.
     pub(crate) config: watch::Receiver<Arc<Config>>,
     /// What the maps contain.
     pub(crate) snapshot: watch::Receiver<Arc<Snapshot>>,
     /// Whether clients outside the node can connect to an address.
     pub(crate) is_served: watch::Receiver<bool>,
     pub(crate) changes: mpsc::Sender<Vec<Change>>,
-    /// Writes the settings of the programs.
     pub(crate) settings: WriteSettings,
     /// Tells the programs which ports others use, if they cannot ask.
     pub(crate) foreign_ports: Option<UpdatePorts>,
-    /// Reads the rules of kube-proxy.
     pub(crate) rules: ReadRules,
     /// The other service proxies at the last search that could read everything, and those found since. The first search
     /// was before the capabilities were dropped.

@@ -111,7 +111,6 @@ impl fmt::Display for RecordType {
     }
 }
 
-/// A question to a DNS server.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Question {
     pub name: DnsName,

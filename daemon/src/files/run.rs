@@ -52,7 +52,6 @@ pub struct Batch {
     pub named: Arc<Names>,
 }
 
-/// A started file source, for its users.
 #[derive(Debug)]
 pub struct StartedFileSource {
     /// The services directory. Every value, even an equal one, makes the source read everything again and accept an
@@ -96,7 +95,6 @@ struct RunningFileSource {
     /// The problem of the directory, if any; the next field has its time.
     trouble: Option<String>,
     since: SystemTime,
-    /// The threads that scan the directory.
     threads: Threads,
 }
 

@@ -264,7 +264,6 @@ impl Files {
         self.iter().filter_map(|(path, file)| Some((path.to_path_buf(), Arc::clone(file.content.as_ref()?)))).collect()
     }
 
-    /// The current problems of all files.
     pub(super) fn problems(&self) -> Vec<FileProblem> {
         let of_file = |(path, file): (&Path, &KnownFile)| {
             let path = path.to_path_buf();

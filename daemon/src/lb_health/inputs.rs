@@ -32,14 +32,12 @@ pub struct LbHealth {
     pub bounds: Bounds,
     /// The time until a failed bind is repeated.
     pub retry: Duration,
-    /// Marks a socket as nodelb's own.
     pub register: Register,
 }
 
 /// The state that the answers are computed from.
 #[derive(Clone)]
 pub struct View {
-    /// The owner's snapshots.
     pub snapshot: watch::Receiver<Arc<Snapshot>>,
     pub health: watch::Receiver<Arc<Health>>,
     pub clock: Clock,

@@ -18,7 +18,6 @@ use super::inputs::{LbHealth, LoopStatus, View};
 use super::listeners::{Listeners, Reply};
 use crate::http::Slots;
 
-/// Listens and answers forever.
 pub(super) async fn run(entry: LbHealth, slots: Arc<Slots>) {
     let view = entry.view;
     let reply: Reply = Arc::new(move |path| answer(&view, path));

@@ -30,7 +30,6 @@ struct Shared<T> {
 struct State<T> {
     waiting: VecDeque<(T, usize)>,
     bytes: usize,
-    /// Whether the thread is writing a line.
     is_writing: bool,
     dropped: u64,
 }

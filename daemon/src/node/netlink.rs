@@ -160,7 +160,6 @@ fn read_once() -> io::Result<Machine> {
     Ok(machine)
 }
 
-/// A socket for requests.
 struct Kernel {
     socket: Socket,
     sequence: u32,

@@ -20,7 +20,6 @@ use super::addresses::Addresses;
 use super::identity::{Identity, host_name, is_unset};
 use super::netlink::{self, Events};
 
-/// The intervals and limits of the task.
 #[derive(Clone, Copy, Debug)]
 pub struct NodeWatchTimeouts {
     /// How long events must pause before everything is read again: an interface that comes up causes a dozen.
@@ -86,7 +85,6 @@ struct Watch {
     identity: watch::Receiver<Arc<Identity>>,
     changes: mpsc::Sender<Vec<Change>>,
     timeouts: NodeWatchTimeouts,
-    /// The addresses of the last read.
     addresses: Addresses,
     /// The facts that were last sent to the owner.
     reported: NodeFacts,

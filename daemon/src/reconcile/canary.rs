@@ -53,7 +53,6 @@ pub enum CanaryError {
     )]
     NotInEffect {
         family: Family,
-        /// The address of the canary frontend.
         frontend: L4Addr,
         /// The kernel's answer instead of a refusal.
         answer: String,
@@ -75,7 +74,6 @@ pub enum CanaryError {
     /// The test could not be made.
     #[error("the {family} canary test could not run: {reason}; it is unknown whether the hooks work")]
     NotTried {
-        /// The family that was to be tested.
         family: Family,
         /// The operation that failed.
         reason: String,

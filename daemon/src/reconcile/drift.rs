@@ -27,12 +27,10 @@ const AT_A_TIME: usize = 2_048;
 /// The label of links in metrics, in addition to the kinds of [`nodelb_core::state::kernel_check::DriftKind`].
 pub const LINK: &str = "link";
 
-/// The results of the checks so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DriftReport {
     /// Number of completed checks.
     pub checks: u64,
-    /// Time of the last completed check.
     pub last_check: Option<Moment>,
     /// The error of the last attempt, if it failed.
     pub error: Option<String>,
@@ -65,7 +63,6 @@ pub(crate) fn log_repairs(repaired: &[Drift]) {
 
 pub(super) struct Checker {
     pub(super) datapath: Arc<dyn DatapathReader>,
-    /// The owner's snapshots.
     pub(super) snapshot: watch::Receiver<Arc<Snapshot>>,
     /// To the owner: entries of the maps that another program seems to have changed.
     pub(super) suspects: mpsc::Sender<Vec<EntryKey>>,
@@ -76,7 +73,6 @@ pub(super) struct Checker {
 }
 
 impl Checker {
-    /// Checks periodically until `shutdown`.
     pub(super) async fn run(self, shutdown: impl Future<Output = ()>) {
         tokio::pin!(shutdown);
         let mut due = ticking(CHECK_EVERY);

@@ -42,7 +42,6 @@ pub struct Marks {
     pub stale: watch::Receiver<(bool, StaleGeneration)>,
 }
 
-/// Publishes [`Marks`].
 #[derive(Debug, Default)]
 pub(crate) struct Marker {
     followed: watch::Sender<Followed>,

@@ -26,7 +26,6 @@ pub(super) struct AdminSockets {
     socket: Option<Socket>,
 }
 
-/// The listeners that the admin API uses.
 pub(super) struct Listeners {
     /// Open listeners, and the others as soon as they are open.
     pub(super) open: mpsc::Receiver<Listener>,

@@ -54,10 +54,8 @@ const HOOKS_ARE: &str = "NODELB_HOOKS";
 /// Environment variable of the tests: connection tracking counts as a module.
 const CONNTRACK_IS: &str = "NODELB_CONNTRACK";
 
-/// The open kernel datapath.
 pub(super) struct Opened {
     pub(super) datapath: KernelDatapath,
-    /// The kernel features that were found.
     pub(super) findings: Findings,
     /// Why the packet path is not as configured, if so.
     pub(super) packet_failure: Option<PacketFailure>,
@@ -298,7 +296,6 @@ pub(crate) fn crash_after() -> Result<Option<u64>, Failure> {
     number_of(CRASH_AFTER)
 }
 
-/// The daemon's layout version.
 fn layout() -> Result<u32, Failure> {
     match number_of(LAYOUT_IS)? {
         Some(version) if version < LAYOUT => {
@@ -405,7 +402,6 @@ fn connections(counters: Arc<Counters>) -> Connections {
 /// How long a count of clients is reused: counting reads each of them, possibly millions.
 const COUNT_CLIENTS_EVERY: Duration = Duration::from_secs(30);
 
-/// The last count and its time.
 #[derive(Debug, Default)]
 struct Counted {
     last: Option<(Instant, Option<usize>)>,

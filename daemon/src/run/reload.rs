@@ -24,7 +24,6 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// The maximum number of reads in progress: one, and those of earlier reloads that hang.
 const READINGS: usize = 8;
 
-/// The signals that the daemon handles.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
@@ -43,9 +42,7 @@ impl Signals {
     }
 }
 
-/// The inputs and outputs of a reload.
 pub(super) struct Reload {
-    /// The configuration in effect.
     pub(super) config: watch::Sender<Arc<Config>>,
     /// The keys that changed and wait for a restart.
     pub(super) restart_keys: watch::Sender<Arc<Vec<String>>>,
@@ -58,13 +55,10 @@ pub(super) struct Reload {
     pub(super) notifier: Arc<Notifier>,
 }
 
-/// The configuration and identity, or all problems.
 type Loaded = Result<(Config, Identity), String>;
 
-/// A read of the configuration in progress.
 struct Reading {
     loaded: oneshot::Receiver<Loaded>,
-    /// Whether the delay was reported.
     is_late: bool,
 }
 

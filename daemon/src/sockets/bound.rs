@@ -36,7 +36,6 @@ const EVERY: Duration = Duration::from_secs(60);
 /// Time between the first change of the NodePorts and the search: changes rarely come alone.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The task that searches.
 pub(crate) struct BoundPorts {
     snapshot: watch::Receiver<Arc<Snapshot>>,
     changes: mpsc::Sender<Vec<Change>>,
@@ -78,7 +77,6 @@ impl BoundPorts {
         }
     }
 
-    /// Waits until the next search.
     async fn wait(&mut self, served: &Realised) -> Result<(), watch::error::RecvError> {
         let latest = Instant::now() + EVERY;
         loop {

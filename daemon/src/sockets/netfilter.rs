@@ -30,7 +30,6 @@ const BUFFER: usize = 64 << 10;
 /// The bits of an attribute's type that are not its number: `NLA_F_NESTED` and `NLA_F_NET_BYTEORDER`.
 const FLAGS: u16 = 0xc000;
 
-/// A socket for requests.
 #[derive(Debug)]
 pub(super) struct Netfilter(OwnedFd);
 

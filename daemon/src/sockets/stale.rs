@@ -75,16 +75,13 @@ pub type ReadFlows = Arc<dyn Fn(Protocol, &mut dyn FnMut(Flow)) -> io::Result<()
 
 /// The handles to end sockets: probed and started before the capabilities are dropped.
 pub struct Handles {
-    /// Reads the current connections.
     pub flows: ReadFlows,
     pub reaper: Reaper,
     /// The cgroup with the sockets that may be ended because of the address they connected to; `None` for all sockets.
     pub cgroup: Option<PathBuf>,
 }
 
-/// The inputs of the task.
 pub struct StaleSockets {
-    /// The owner's snapshots.
     snapshot: watch::Receiver<Arc<Snapshot>>,
     /// Changes of it that may make sockets stale.
     marks: Marks,
@@ -125,7 +122,6 @@ struct PassState {
     answered: Option<Answered>,
     /// The addresses that were new at the last pass; the next pass checks them once more.
     recent: Vec<L4Addr>,
-    /// The backends that are not ready.
     unready: Unready,
     /// Whether the last pass failed, so that it is logged once.
     is_failing: bool,

@@ -10,7 +10,6 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
-/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Gauge,
@@ -70,15 +69,10 @@ pub struct Metric<const LABELS: usize = 0> {
 /// A row of the table: a metric with any number of labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Described {
-    /// See [`Metric`].
     pub group: Group,
-    /// See [`Metric`].
     pub name: &'static str,
-    /// See [`Metric`].
     pub kind: Kind,
-    /// See [`Metric`].
     pub labels: &'static [Label],
-    /// See [`Metric`].
     pub help: &'static str,
 }
 
@@ -220,7 +214,6 @@ impl Exposition {
         }
     }
 
-    /// Returns the OpenMetrics text.
     pub fn text(&self) -> Result<String, fmt::Error> {
         let mut text = String::new();
         encode(&mut text, &self.0)?;

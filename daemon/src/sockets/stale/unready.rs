@@ -36,7 +36,6 @@ impl Unready {
         suspects
     }
 
-    /// Whether any sockets wait.
     pub(super) fn is_waiting(&self) -> bool {
         !self.since.is_empty()
     }
