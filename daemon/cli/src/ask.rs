@@ -1,35 +1,19 @@
-//! Options of the commands that query a running daemon, how their requests are built, and how the answers are printed.
-//! The rows are those of the core, which also renders them; this module decides on format, width and colour.
+//! Options of the commands that query a running daemon, and the parameters of their requests.
 
-use std::io::IsTerminal;
-use std::time::SystemTime;
-
+use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{Args, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::service::{FrontendKind, ServiceName};
-use nodelb_core::model::time::Time;
 use nodelb_core::state::status::Status;
-use nodelb_report::output::table::Style;
 use nodelb_report::rows::{
     Answer, Backends, Connections as ConnectionsAnswer, Drops as DropsAnswer, Frontends as FrontendsAnswer, Services,
 };
 
-use super::client::{self, At};
-use super::follow::{self, Followed};
-use super::print::print;
-use super::without_daemon::Fallback;
-use super::{completions, names, yaml};
-use crate::exit::{Code, Failure};
-
-/// One query parameter. The value is percent-encoded when the request is built.
-pub(crate) type Parameter = (&'static str, String);
-
-/// The maximum width of text, unless everything is requested.
-const MAX_WIDTH: usize = 100;
-/// The width of text on a terminal that does not know its size, such as a serial console.
-const UNKNOWN_WIDTH: usize = 80;
+use super::answer::decode;
+use super::asking::{Asking, Parameter};
+use super::{completions, names};
+use crate::exit::Failure;
 
 /// Filters for rows that belong to a service and have an address.
 #[derive(Debug, Args)]
@@ -64,61 +48,6 @@ pub(super) struct Rows {
     pub(super) status: Option<Status>,
     #[command(flatten)]
     pub(super) addresses: DaemonAddresses,
-}
-
-/// The daemon to query, and the format of its answer.
-#[derive(Debug, Args)]
-pub(super) struct Asking {
-    /// Output format: text, wide (every column, complete lists, times of day), json or yaml
-    #[arg(
-        short,
-        long,
-        value_name = "FORMAT",
-        default_value = "text",
-        hide_possible_values = true,
-        help_heading = "Output"
-    )]
-    pub(super) output: Format,
-    /// Colorize output: auto (on a terminal, unless NO_COLOR is set), always, never
-    #[arg(long, value_name = "WHEN", default_value = "auto", hide_possible_values = true, help_heading = "Output")]
-    pub(super) color: Colour,
-    /// Address of the daemon's admin API [default: its socket, then 127.0.0.1:9890 and [::1]:9890]
-    #[arg(long, value_name = "ADDRESS:PORT|PATH", help_heading = "Connection")]
-    pub(super) admin: Option<At>,
-    /// Where answers come from without the daemon.
-    #[arg(skip)]
-    pub(super) fallback: Fallback,
-}
-
-/// When output is coloured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Colour {
-    Auto,
-    Always,
-    Never,
-}
-
-/// The format of an answer of a daemon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// The most important columns, fitted to the terminal.
-    Text,
-    /// Every column, complete lists, times of day.
-    Wide,
-    /// For programs.
-    Json,
-    /// For programs and people.
-    Yaml,
-}
-
-/// The format of an answer of a command that queries more than the daemon.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// For people.
-    #[default]
-    Text,
-    /// For programs.
-    Json,
 }
 
 /// Parses one of the names, and completes them in a shell.
@@ -278,127 +207,3 @@ impl Drops {
         self.asking.ask::<DropsAnswer>("/drops", &service.into_iter().collect::<Vec<_>>())
     }
 }
-
-/// Reads an answer.
-///
-/// # Errors
-/// [`Code::Data`] when the daemon has another version, so that its answers have another form.
-pub(super) fn decode<A: serde::de::DeserializeOwned>(body: &[u8]) -> Result<A, Failure> {
-    serde_json::from_slice(body).map_err(|error| {
-        let message = format!("cannot read the response: {error}; the daemon may have another version");
-        Failure::message(Code::Data, message)
-    })
-}
-
-/// Returns the current time.
-pub(super) fn now() -> Time {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Time(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
-}
-
-impl Asking {
-    /// Queries the daemon and prints the answer.
-    ///
-    /// # Errors
-    /// When no daemon answers, or the daemon refuses the request.
-    pub(super) fn ask<A: Answer>(&self, route: &str, parameters: &[Parameter]) -> Result<(), Failure> {
-        let body = self.get(route, parameters)?;
-        self.show(&body, &decode::<A>(&body)?)
-    }
-
-    /// Prints an answer in the requested format.
-    ///
-    /// # Errors
-    /// When it cannot be written.
-    pub(super) fn show(&self, body: &[u8], answer: &impl Answer) -> Result<(), Failure> {
-        match self.output {
-            Format::Text | Format::Wide => print(answer.text(now(), &self.style()).as_bytes()),
-            Format::Json => print(body),
-            Format::Yaml => print(yaml::text(&decode(body)?).as_bytes()),
-        }
-    }
-
-    /// Queries the daemon and prints the answer as it arrives: first all rows, then the changes.
-    ///
-    /// # Errors
-    /// As [`Self::ask`], and when the daemon ends.
-    pub(super) fn follow<F: Followed>(&self, route: &str, parameters: &[Parameter]) -> Result<(), Failure> {
-        let mut parameters = [&[("output", "json".to_owned())], parameters].concat();
-        parameters.push(("watch", "true".into()));
-        let style = Style { is_stream: true, ..self.style() };
-        let mut printer = follow::Printer::<F>::new(self.output, style);
-        client::follow(&self.addresses(), &target(route, &parameters), |piece| printer.print(piece))
-    }
-
-    /// Returns the body of the answer, in JSON where the route has data.
-    ///
-    /// # Errors
-    /// As [`Self::ask`].
-    pub(super) fn get(&self, route: &str, parameters: &[Parameter]) -> Result<hyper::body::Bytes, Failure> {
-        let parameters = [&[("output", "json".to_owned())], parameters].concat();
-        let target = target(route, &parameters);
-        if let Some(answer) = self.fallback.answer_again(&target) {
-            return Ok(answer?.into());
-        }
-        match client::get(&self.addresses(), &target) {
-            Err(failure) if self.admin.is_none() => Ok(self.fallback.answer(&target, failure)?.into()),
-            answer => answer,
-        }
-    }
-
-    /// Queries a route that has a format of its own, and prints the answer.
-    ///
-    /// # Errors
-    /// As [`Self::ask`].
-    pub(super) fn ask_as_is(&self, route: &str) -> Result<(), Failure> {
-        print(&client::get(&self.addresses(), route)?)
-    }
-
-    /// Returns the style of text output, which depends on where stdout leads.
-    pub(super) fn style(&self) -> Style {
-        style(self.color, self.output == Format::Wide)
-    }
-
-    fn addresses(&self) -> Vec<At> {
-        self.admin.clone().map_or_else(client::default_addresses, |at| vec![at])
-    }
-}
-
-/// Returns the style of text output, which depends on where stdout leads.
-pub(super) fn style(colour: Colour, wide: bool) -> Style {
-    let is_terminal = std::io::stdout().is_terminal();
-    let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    let colour = match colour {
-        Colour::Always => true,
-        Colour::Never => false,
-        Colour::Auto => is_terminal && !no_colour,
-    };
-    let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
-    let width = || columns.or_else(|| Some(usize::from(terminal_size::terminal_size()?.0.0))).unwrap_or(UNKNOWN_WIDTH);
-    let width = (is_terminal && !wide).then(width);
-    Style { width: width.map(|width| width.clamp(40, MAX_WIDTH)), wide, is_stream: false, colour }
-}
-
-/// Returns the path with its query string. Characters that a query string may contain are not escaped, so that names
-/// and addresses stay readable.
-pub(crate) fn target(route: &str, parameters: &[Parameter]) -> String {
-    let mut target = route.to_owned();
-    for (position, (name, value)) in parameters.iter().enumerate() {
-        target.push(if position == 0 { '?' } else { '&' });
-        target.push_str(name);
-        target.push('=');
-        for byte in value.bytes() {
-            match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b'~' | b'/' | b':' => {
-                    target.push(char::from(byte));
-                }
-                _ => target.push_str(&format!("%{byte:02X}")),
-            }
-        }
-    }
-    target
-}
-
-#[cfg(test)]
-#[path = "tests/ask.rs"]
-mod tests;

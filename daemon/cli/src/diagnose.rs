@@ -22,7 +22,7 @@ use nodelb_core::model::time::Time;
 use nodelb_report::rows::{Answer, ConnectTestRow, Diagnosis, FindingKind, FindingSeverity};
 
 use self::facts::{Facts, Outcome};
-use crate::ask::{self, Colour, Format};
+use crate::answer::{self, Colour, Format};
 use crate::endpoints::{Endpoints, ReadConfiguration};
 use crate::exit::{Code, Failure};
 use crate::{DiagnoseOptions, client, yaml};
@@ -41,13 +41,13 @@ pub(crate) fn diagnose(
 ) -> Result<ExitCode, Failure> {
     let endpoints = Endpoints::new(&options.connection, configured)?;
     let runtime = client::runtime()?;
-    let now = ask::now();
+    let now = answer::now();
     let diagnosis = runtime.block_on(examine(options, &endpoints, now));
     // A resolver that hangs must not prevent the command from ending.
     runtime.shutdown_background();
     let json = || serde_json::to_value(&diagnosis).context(FAILED);
     let text = match options.output {
-        Format::Text | Format::Wide => diagnosis.text(now, &ask::style(Colour::Auto, options.is_verbose())),
+        Format::Text | Format::Wide => diagnosis.text(now, &answer::style(Colour::Auto, options.is_verbose())),
         Format::Json => serde_json::to_string_pretty(&diagnosis).context(FAILED)? + "\n",
         Format::Yaml => yaml::text(&json()?),
     };

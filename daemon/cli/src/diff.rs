@@ -4,7 +4,8 @@
 use clap::Args;
 use nodelb_report::rows::{DiffAnswer, DifferenceRow};
 
-use super::ask::{DaemonAddresses, decode};
+use super::answer::decode;
+use super::ask::DaemonAddresses;
 use crate::exit::{Code, Failure};
 
 pub(super) mod probe;

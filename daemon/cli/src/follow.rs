@@ -8,7 +8,7 @@ use nodelb_report::rows::{self, Frontends, HistoryAnswer, HistoryRow, Row};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use super::ask::{Format, decode, now};
+use super::answer::{Format, decode, now};
 use super::print::{Sanitizer, print_on};
 use super::yaml;
 use crate::exit::Failure;

@@ -6,7 +6,8 @@ use clap::Args;
 use nodelb_core::durations;
 use nodelb_report::rows::HistoryAnswer;
 
-use super::ask::{DaemonAddresses, Format, decode, now};
+use super::answer::{Format, decode, now};
+use super::ask::DaemonAddresses;
 use super::names;
 use crate::exit::{Code, Failure};
 

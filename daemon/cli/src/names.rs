@@ -6,8 +6,9 @@ use nodelb_core::model::service::{ServiceName, is_name_part};
 use nodelb_report::rows::{HistoryAnswer, HistoryRow};
 use serde::Deserialize;
 
-use super::ask::{Asking, Parameter, decode, now};
-use super::diagnose::suggest::similar_names;
+use super::answer::{decode, now};
+use super::asking::{Asking, Parameter};
+use super::similar::similar_names;
 use crate::exit::{Code, Failure};
 
 /// The maximum number of names in a message.

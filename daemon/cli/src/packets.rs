@@ -13,7 +13,7 @@ use serde::Deserialize;
 
 use self::headers::Headers;
 use self::pcapng::{Packet, PcapWriter};
-use crate::ask::{Parameter, target};
+use crate::asking::{Parameter, target};
 use crate::exit::{Code, Failure};
 use crate::print::stdout_for_bytes;
 use crate::{Output, WatchOptions, client, unwritten};

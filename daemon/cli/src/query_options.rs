@@ -8,7 +8,7 @@ use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use nodelb_core::model::service::ServiceName;
 
-use super::ask::{Format, Output};
+use super::answer::{Format, Output};
 use super::client::At;
 use super::completions;
 use super::print::{Sanitizer, is_read, print};

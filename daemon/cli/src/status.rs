@@ -6,7 +6,8 @@ use clap::Args;
 use nodelb_report::problems::Severity;
 use nodelb_report::status_report::StatusReport;
 
-use super::ask::{Asking, decode};
+use super::answer::decode;
+use super::asking::Asking;
 use crate::exit::Failure;
 
 /// The exit code when there are problems, and when the node is not ready.

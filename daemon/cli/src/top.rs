@@ -9,7 +9,8 @@ use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use nodelb_report::rows::{Answer, Counters, Rates};
 
-use super::ask::{Asking, Format, Parameter, decode, now};
+use super::answer::{Format, decode, now};
+use super::asking::{Asking, Parameter};
 use super::history::duration;
 use super::print::{Sanitizer, print_on, redraw};
 use super::{completions, names, yaml};

@@ -8,7 +8,8 @@ use clap_complete::engine::{ArgValueCandidates, ArgValueCompleter, CompletionCan
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_report::rows::{Frontends, HistoryRow, TraceAnswer};
 
-use super::ask::{Asking, Format, Parameter, decode};
+use super::answer::{Format, decode};
+use super::asking::{Asking, Parameter};
 use super::print::print;
 use super::{completions, names};
 use crate::exit::{Code, Failure};

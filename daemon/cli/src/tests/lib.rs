@@ -1,4 +1,4 @@
-use super::ask::Format;
+use super::answer::Format;
 use clap::{CommandFactory, Parser};
 use nodelb_core::model::service::FrontendKind;
 use nodelb_core::state::status::Status;

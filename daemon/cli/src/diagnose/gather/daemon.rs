@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::definition;
-use crate::ask;
+use crate::answer;
 use crate::client::{self, At, Hanging};
 use crate::diagnose::facts::{ApiserverRow, Daemon, FrontendRow, LimitRow, Maps, Packets, Probe, ServiceRow};
 use crate::diagnose::rows;
@@ -38,7 +38,7 @@ impl Endpoints {
     /// Returns what a running daemon knows about the apiservers; empty if no daemon runs.
     pub async fn hints(&self) -> AddressHints {
         let Ok(at) = self.reach().await else { return AddressHints::default() };
-        let asked = Asked { at, now: ask::now() };
+        let asked = Asked { at, now: answer::now() };
         let apiservers: Vec<ApiserverRow> = asked.rows("/apiservers?output=json".into(), "apiservers").await;
         asked.hints(&apiservers).await
     }
@@ -48,7 +48,7 @@ impl Endpoints {
         if addresses.is_empty() {
             return None;
         }
-        let asked = Asked { at: self.reach().await.ok()?, now: ask::now() };
+        let asked = Asked { at: self.reach().await.ok()?, now: answer::now() };
         let own = service.to_string();
         for address in addresses.iter().take(MOST) {
             let rows: Vec<FrontendRow> =

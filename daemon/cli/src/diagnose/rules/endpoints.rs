@@ -3,11 +3,14 @@
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::Endpoint;
 
-use super::{Context, Finding, Kind, Severity, counted, is_pod_of, is_ready, quoted, shown, some};
+use super::context::{Context, is_pod_of, quoted, shown, some};
+use crate::diagnose::objects::is_ready;
 use crate::diagnose::objects::{
     conditions, is_pod_ready, phase_and_ip, pod_name, readiness, ready_since, selector, text,
 };
 use crate::diagnose::suggest::{Differs, similar_pods};
+use nodelb_core::text::counted;
+use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding, FindingSeverity as Severity};
 
 pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
     let Some(service) = context.service.filter(|_| context.is_for_proxies()) else { return Vec::new() };

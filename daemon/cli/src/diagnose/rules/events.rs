@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Event;
 
-use super::{Context, Finding, Kind, Severity, quoted, some};
+use super::context::{Context, quoted, some};
 use crate::diagnose::catalogue;
 use crate::diagnose::objects::{last_seen, text};
+use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding, FindingSeverity as Severity};
 
 /// Age in seconds after which a warning says nothing about the present.
 const RECENT: u64 = 3600;

@@ -7,10 +7,11 @@ use nodelb_report::explain::differences::NOT_CONFIGURED;
 use nodelb_report::problems::Reason;
 use serde_json::Value;
 
-use super::{Context, durations, quoted, shown};
-use super::{Finding, Kind, Severity};
+use super::context::{Context, quoted, shown};
 use crate::diagnose::facts::{ApiserverRow, Daemon, Definition, Denial, Probe, SourceRow};
 use crate::diagnose::rows;
+use nodelb_core::durations;
+use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding, FindingSeverity as Severity};
 
 /// Texts that identify an answer about a missing permission.
 const FORBIDDEN: [&str; 2] = ["403 Forbidden", "kubectl auth can-i"];

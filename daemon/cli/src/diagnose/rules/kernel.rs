@@ -8,10 +8,13 @@ use nodelb_core::holds::says_emptied;
 use nodelb_core::state::status::Status;
 use nodelb_report::explain::differences::CHECKS_AT_ONCE;
 
+use super::context::{Context, is_last_resort, quoted, shown, some};
 use super::facts::place;
-use super::{Context, Finding, Kind, Severity, durations, is_last_resort, is_ready, quoted, shown, some};
 use crate::diagnose::facts::{BackendRow, Daemon, FrontendRow, Maps};
+use crate::diagnose::objects::is_ready;
 use crate::diagnose::rows;
+use nodelb_core::durations;
+use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding, FindingSeverity as Severity};
 
 /// Time that a change may take to reach the kernel, in seconds.
 const TIMEOUT: f64 = 5.0;

@@ -3,9 +3,12 @@
 
 use std::collections::BTreeMap;
 
-use super::{Context, Finding, Kind, counted, durations, quoted, shown, some};
+use super::context::{Context, quoted, shown, some};
 use crate::diagnose::catalogue;
 use crate::diagnose::facts::{ConnectionRow, DropRow, KernelSettings, LimitRow, Packets};
+use nodelb_core::durations;
+use nodelb_core::text::counted;
+use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding};
 
 /// Seconds after which a handshake without an answer is a problem: the client has repeated its packet twice.
 const UNANSWERED: u64 = 3;

@@ -4,9 +4,11 @@ use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::Endpoint;
 use nodelb_core::compile::select::Choice;
 
-use super::{Context, Finding, Kind, Severity, durations, shown, some};
+use super::context::{Context, shown, some};
 use crate::diagnose::catalogue;
 use crate::diagnose::objects::{list, seconds, spec, text};
+use nodelb_core::durations;
+use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding, FindingSeverity as Severity};
 
 /// Time in seconds that clouds usually take to create a load balancer.
 const USUAL: u64 = 300;

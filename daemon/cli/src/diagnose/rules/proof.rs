@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Context, Finding, Kind, Severity, counted, shown, some};
+use super::context::{Context, shown, some};
 use crate::diagnose::facts::{ConnectTest, FrontendRow, Outcome};
 use crate::diagnose::objects::{spec, text};
+use nodelb_core::text::counted;
+use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding, FindingSeverity as Severity};
 
 pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
     let connect_tests = &context.facts.connect_tests;

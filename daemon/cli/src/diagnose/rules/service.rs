@@ -6,10 +6,11 @@ use nodelb_kube::api::health_check::ANNOTATION;
 use nodelb_report::rows::HistoryRow;
 use serde::Deserialize;
 
-use super::{Context, Finding, Kind, Severity, quoted, shown, some};
+use super::context::{Context, quoted, shown, some};
 use crate::diagnose::facts::Probe;
 use crate::diagnose::objects::{label, spec, text};
-use crate::diagnose::suggest::similar_names;
+use crate::similar::similar_names;
+use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding, FindingSeverity as Severity};
 
 /// The label of services that another proxy serves, whatever its value.
 const PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";

@@ -7,11 +7,14 @@ use k8s_openapi::api::core::v1::{Pod, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::{Context, Finding, Kind, Severity, counted, is_pod_of, is_ready, protocol, shown, some};
+use super::context::{Context, is_pod_of, protocol, shown, some};
+use crate::diagnose::objects::is_ready;
 use crate::diagnose::objects::{
     is_pod_ready, last_write, list, phase_and_ip, pod_name, ready_since, seconds, selector, spec, text,
 };
 use crate::diagnose::rows;
+use nodelb_core::text::counted;
+use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding, FindingSeverity as Severity};
 
 /// Time in seconds that a controller may take to follow a pod.
 const TIMEOUT: u64 = 10;

@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use nodelb_core::compile::select::Choice;
 use nodelb_core::model::service::ServiceName;
+use nodelb_core::state::status::Status;
 use nodelb_report::problems::Problem;
+use nodelb_report::rows::{FindingKind as Kind, FindingSeverity as Severity};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::diagnose::facts::{ConnectTest, Denial, KernelSettings, Maps, Outcome, Probe};
+use crate::diagnose::catalogue;
+use crate::diagnose::facts::{Cluster, ConnectTest, Daemon, Denial, KernelSettings, Maps, Outcome, Probe};
 
 const NOW: u64 = 1_800_000_000;
 

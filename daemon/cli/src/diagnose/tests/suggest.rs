@@ -1,6 +1,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::similar::similar_names;
 
 #[test]
 fn names_that_may_have_been_meant() {

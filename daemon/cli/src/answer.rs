@@ -1,0 +1,78 @@
+//! Answers of a daemon: how they are read, and the format, width and colours in which they are printed.
+
+use std::io::IsTerminal;
+use std::time::SystemTime;
+
+use clap::ValueEnum;
+use nodelb_core::model::time::Time;
+use nodelb_report::output::table::Style;
+
+use crate::exit::{Code, Failure};
+
+/// The maximum width of text, unless everything is requested.
+const MAX_WIDTH: usize = 100;
+/// The width of text on a terminal that does not know its size, such as a serial console.
+const UNKNOWN_WIDTH: usize = 80;
+
+/// When output is coloured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Colour {
+    Auto,
+    Always,
+    Never,
+}
+
+/// The format of an answer of a daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// The most important columns, fitted to the terminal.
+    Text,
+    /// Every column, complete lists, times of day.
+    Wide,
+    /// For programs.
+    Json,
+    /// For programs and people.
+    Yaml,
+}
+
+/// The format of an answer of a command that queries more than the daemon.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// Reads an answer.
+///
+/// # Errors
+/// [`Code::Data`] when the daemon has another version, so that its answers have another form.
+pub(super) fn decode<A: serde::de::DeserializeOwned>(body: &[u8]) -> Result<A, Failure> {
+    serde_json::from_slice(body).map_err(|error| {
+        let message = format!("cannot read the response: {error}; the daemon may have another version");
+        Failure::message(Code::Data, message)
+    })
+}
+
+/// Returns the current time.
+pub(super) fn now() -> Time {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Time(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// Returns the style of text output, which depends on where stdout leads.
+pub(super) fn style(colour: Colour, wide: bool) -> Style {
+    let is_terminal = std::io::stdout().is_terminal();
+    let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+    let colour = match colour {
+        Colour::Always => true,
+        Colour::Never => false,
+        Colour::Auto => is_terminal && !no_colour,
+    };
+    let columns = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+    let width = || columns.or_else(|| Some(usize::from(terminal_size::terminal_size()?.0.0))).unwrap_or(UNKNOWN_WIDTH);
+    let width = (is_terminal && !wide).then(width);
+    Style { width: width.map(|width| width.clamp(40, MAX_WIDTH)), wide, is_stream: false, colour }
+}
