@@ -15,7 +15,7 @@ use nodelb_cli::CheckOptions;
 use nodelb_cli::exit::{Code, Failure};
 use nodelb_kube::apiserver::credentials::Named;
 use nodelb_kube::apiserver::credentials::{self, credstore};
-use nodelb_kube::apiserver::session::Settings;
+use nodelb_kube::apiserver::settings::Settings;
 
 use crate::config::{Config, DEFAULT_PATH};
 use crate::devices;

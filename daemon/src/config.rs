@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use nodelb_core::datapath::Limits;
 use nodelb_kube::apiserver::credentials::credstore;
-use nodelb_kube::apiserver::session::Settings;
+use nodelb_kube::apiserver::settings::Settings;
 use serde::Deserialize;
 use toml::de::DeTable;
 

@@ -12,7 +12,7 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_kube::apiserver::address::{Address, Server};
 use nodelb_kube::apiserver::credentials::CredentialTimeouts;
 use nodelb_kube::apiserver::endpoints::timeouts::PoolTimeouts;
-use nodelb_kube::apiserver::session::Settings;
+use nodelb_kube::apiserver::settings::Settings;
 use nodelb_kube::source::watch::WatchTimeouts;
 use nodelb_kube::source::{self, Followed, KubernetesSource, StateSettings};
 use tokio::sync::{mpsc, watch};

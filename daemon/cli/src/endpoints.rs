@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use nodelb_kube::apiserver::session::Settings;
+use nodelb_kube::apiserver::settings::Settings;
 
 use crate::ConnectionOptions;
 use crate::client::{self, At};

@@ -8,6 +8,7 @@ pub mod health_check;
 pub mod list_watch;
 pub mod objects;
 mod plain;
+mod plain_objects;
 pub mod request;
 pub mod splitter;
 pub mod translate;

@@ -14,6 +14,7 @@ pub mod credentials;
 pub mod endpoints;
 pub mod one_shot;
 pub mod session;
+pub mod settings;
 pub mod url;
 
 pub use endpoints::supervisor::{Parts, start};

@@ -4,8 +4,9 @@
 use std::time::{Duration, SystemTime};
 
 use nodelb_core::model::service::ServiceName;
-use nodelb_kube::api::decode::{Decode, Envelope, Kind, ListWatchEvent, Version, event_without_object, invalid};
+use nodelb_kube::api::decode::{Decode, Kind, ListWatchEvent, Version, event_without_object, invalid};
 use nodelb_kube::api::list_watch::{ListWatch, Start, Timeouts};
+use nodelb_kube::api::objects::Envelope;
 use nodelb_kube::api::request::Query;
 use nodelb_kube::apiserver::connection::error::LinkError;
 use nodelb_kube::apiserver::connection::link::Link;

@@ -1,7 +1,6 @@
 //! Decodes the JSON of objects and watch events into [`ListWatchEvent`]s. Pure. An invalid object is skipped, and the
 //! list or watch continues.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use nodelb_core::change::Change;
@@ -9,7 +8,7 @@ use nodelb_core::model::service::{Source, is_default_kubernetes, is_name_part};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::objects::{self, ListMetadata, Metadata};
+use super::objects::{self, Envelope, ListMetadata, Metadata};
 use super::plain::{self, FromPlain};
 use super::translate::{self, Reader};
 use crate::apiserver::connection::error::LinkError;
@@ -137,16 +136,6 @@ pub trait Decode {
     /// The server ends the watch with an error, or this is not an event. In the latter case the content is lost, and
     /// only another list can replace it.
     fn event(&mut self, bytes: &[u8]) -> Result<ListWatchEvent<Self::Object>, LinkError>;
-}
-
-/// An event of a watch, as the server sends it.
-#[derive(Deserialize)]
-pub struct Envelope<'a, O> {
-    /// `type`
-    #[serde(borrow, rename = "type")]
-    pub kind: Cow<'a, str>,
-    /// `object`
-    pub object: O,
 }
 
 /// An object of which only the metadata is decoded.

@@ -1,6 +1,7 @@
 //! Slim Kubernetes types with only the fields that nodelb reads; the decoder skips all others. As in Kubernetes, `null`
 //! is equivalent to a missing field.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,6 +13,16 @@ use serde::{Deserialize, Deserializer};
 use super::health_check;
 use crate::null::null_is_default;
 use crate::time;
+
+/// An event of a watch, as the server sends it.
+#[derive(Deserialize)]
+pub struct Envelope<'a, O> {
+    /// `type`
+    #[serde(borrow, rename = "type")]
+    pub kind: Cow<'a, str>,
+    /// `object`
+    pub object: O,
+}
 
 /// `core/v1` Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]

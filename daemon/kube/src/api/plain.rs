@@ -2,8 +2,6 @@
 //! and no escapes in the strings that are read. All other JSON, valid or not, is left to `serde_json`, which needs more
 //! than twice as many instructions: here, an error needs neither a position nor a text.
 
-mod slice;
-
 use std::fmt;
 
 use serde::de::value::BorrowedStrDeserializer;
@@ -34,8 +32,8 @@ pub(super) fn decode<'a, T: FromPlain<'a>>(text: &'a str) -> Option<T> {
 /// The text, and the place of the next byte to read.
 #[derive(Debug)]
 pub(super) struct Plain<'a> {
-    text: &'a str,
-    at: usize,
+    pub(super) text: &'a str,
+    pub(super) at: usize,
 }
 
 /// The text is not plain, or not of this type.
@@ -72,7 +70,7 @@ impl Fields {
 
 impl<'a> Plain<'a> {
     #[inline]
-    fn next(&self) -> Result<u8, NotPlain> {
+    pub(super) fn next(&self) -> Result<u8, NotPlain> {
         self.text.as_bytes().get(self.at).copied().ok_or(NotPlain)
     }
 
@@ -85,7 +83,7 @@ impl<'a> Plain<'a> {
         Ok(())
     }
 
-    fn take_word(&mut self, word: &str) -> Result<(), NotPlain> {
+    pub(super) fn take_word(&mut self, word: &str) -> Result<(), NotPlain> {
         if !self.text.as_bytes()[self.at..].starts_with(word.as_bytes()) {
             return Err(NotPlain);
         }
@@ -146,7 +144,7 @@ impl<'a> Plain<'a> {
     }
 
     /// Text up to a quotation mark, a backslash or a control character.
-    fn text(&mut self) -> Result<&'a str, NotPlain> {
+    pub(super) fn text(&mut self) -> Result<&'a str, NotPlain> {
         let from = self.at;
         self.at = end_of_text(self.text.as_bytes(), from);
         self.text.get(from..self.at).ok_or(NotPlain)

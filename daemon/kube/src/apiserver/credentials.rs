@@ -10,10 +10,10 @@ pub mod impersonation;
 mod kubeconfig;
 pub mod login;
 mod plugin;
+mod timeouts;
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use nodelb_host::messages;
 use tokio::sync::oneshot;
@@ -24,33 +24,10 @@ use self::files::{Inputs, Looked, Origin, Reading};
 pub use self::login::CredentialsError;
 use self::login::{Login, Material, Piece};
 use self::plugin::{Printed, Want};
+pub use self::timeouts::CredentialTimeouts;
 use super::address::{Host, Server};
-use super::session::Settings;
+use super::settings::Settings;
 use nodelb_host::threads::Threads;
-
-/// Time limits for credentials.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CredentialTimeouts {
-    /// The timeout for reading the files, because their file system may be unreachable.
-    pub files: Duration,
-    /// The timeout of an exec plugin.
-    pub plugin: Duration,
-    /// The minimum time between two runs of an exec plugin, even if its credentials are rejected.
-    pub plugin_pause: Duration,
-    /// The time before their expiry at which the credentials of an exec plugin are replaced.
-    pub early: Duration,
-}
-
-impl Default for CredentialTimeouts {
-    fn default() -> Self {
-        Self {
-            files: Duration::from_secs(2),
-            plugin: Duration::from_secs(30),
-            plugin_pause: Duration::from_secs(5),
-            early: Duration::from_secs(60),
-        }
-    }
-}
 
 /// Reads the credentials once, without running an exec plugin. Blocks. Returns warnings about settings that nodelb
 /// ignores.

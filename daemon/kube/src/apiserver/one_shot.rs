@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::address::{Address, Server};
 use super::credentials::{self, Credentials};
-use super::session::Settings;
+use super::settings::Settings;
 use crate::apiserver::connection::connect::{self, Connector};
 use crate::apiserver::connection::link::Link;
 use crate::apiserver::credentials::authorities::Authorities;

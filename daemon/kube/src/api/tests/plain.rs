@@ -5,7 +5,7 @@ use proptest::sample::{Index, select};
 use serde::de::IgnoredAny;
 
 use super::*;
-use crate::api::decode::Envelope;
+use crate::api::objects::Envelope;
 use crate::api::objects::{EndpointSlice, Node, Service};
 
 /// As an apiserver writes it, with all that a Service may have.

@@ -5,8 +5,8 @@
 mod frames;
 mod http2;
 mod sockets;
+mod target;
 
-use std::error::Error;
 use std::fmt;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -22,14 +22,14 @@ use hyper::header::{ACCEPT, AUTHORIZATION, HOST, HeaderValue, USER_AGENT};
 use hyper::http::uri::{PathAndQuery, Scheme};
 use hyper::{Request, Response, Uri};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::ServerName;
 
 use self::http2::Http2;
 use self::sockets::{Kept, Sockets};
+use self::target::{Sent, Target, chain};
 use super::connect::{Connector, second_descriptor};
 use super::error::{Asked, LinkError, read_error};
 use super::tls;
-use crate::apiserver::address::{Address, Server};
+use crate::apiserver::address::Server;
 use crate::apiserver::credentials::login::Login;
 
 const AGENT: &str = concat!("nodelb/", env!("CARGO_PKG_VERSION"));
@@ -44,18 +44,6 @@ pub struct Link {
 
 /// The body of a response. Yields an error as soon as the link is cut.
 pub type Body = BoxBody<Bytes, LinkError>;
-
-/// The body of a request, empty for a GET.
-type Sent = Full<Bytes>;
-
-/// The destination of the link's connections.
-#[derive(Clone, Debug)]
-struct Target {
-    connector: Connector,
-    at: SocketAddr,
-    name: ServerName<'static>,
-    address: Address,
-}
 
 enum Transport {
     Http2(Arc<Http2>),
@@ -262,17 +250,6 @@ async fn ready(spare: Option<http1::SendRequest<Sent>>) -> Option<http1::SendReq
 
 fn bad_request(path_and_query: &str, error: &hyper::http::Error) -> LinkError {
     LinkError::Broken(format!("`{path_and_query}` cannot be asked for: {error}"))
-}
-
-/// An error with its causes, without the links to documentation that libraries append.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text.split(": https://").next().unwrap_or_default().into()
 }
 
 /// A body that ends when its link is cut.

@@ -15,7 +15,7 @@ use super::exec::Plugin;
 use super::kubeconfig::{self, Part};
 use super::login::{CredentialsError, Material, Piece, Secret};
 use crate::apiserver::address::Server;
-use crate::apiserver::session::Settings;
+use crate::apiserver::settings::Settings;
 
 /// The maximum size of a file in bytes.
 const MAX_SIZE: u64 = 1 << 20;

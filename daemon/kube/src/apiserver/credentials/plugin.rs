@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::CredentialTimeouts;
+use super::timeouts::CredentialTimeouts;
 use crate::apiserver::credentials::exec::{Credential, Plugin};
 use crate::apiserver::credentials::login::CredentialsError;
 

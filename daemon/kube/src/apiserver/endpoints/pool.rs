@@ -8,6 +8,7 @@
 mod candidate;
 mod choice;
 pub(super) mod report;
+mod servers;
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -22,6 +23,8 @@ use serde::{Deserialize, Serialize};
 pub use self::candidate::{Candidate, Origin, Outcome, ServerStatus};
 pub use self::choice::Choice;
 pub use self::report::{PoolReport, Row};
+use self::servers::InUse;
+pub use self::servers::Pool;
 use super::timeouts::PoolTimeouts;
 use crate::apiserver::address::{Address, Host, Server};
 
@@ -38,34 +41,6 @@ const JITTER: RangeInclusive<u64> = 750..=1250;
 /// The name that the certificate of a learned address must contain, if the configuration does not have one. Every
 /// apiserver certificate of a managed or kubeadm cluster contains it, whatever the server's addresses are.
 pub const DEFAULT_SERVER_NAME: &str = "kubernetes";
-
-/// All known addresses, and the one in use.
-#[derive(Clone, Debug)]
-pub struct Pool {
-    timeouts: PoolTimeouts,
-    /// All addresses in order of preference.
-    candidates: Vec<Candidate>,
-    in_use: Option<InUse>,
-    /// The address that was most recently in use, also while none is in use.
-    last_used: Option<Address>,
-    switches: u64,
-    /// The addresses that the cluster currently lists.
-    listed: BTreeSet<SocketAddr>,
-    learned_name: Arc<str>,
-    seed: u64,
-    /// Randomizes times, so that the nodes of a cluster do not act simultaneously.
-    random: Rng,
-}
-
-#[derive(Clone, Debug)]
-struct InUse {
-    address: Address,
-    opened: Moment,
-    /// Whether it is already recorded that requests over this session keep failing.
-    has_failed_session: bool,
-    /// The number of consecutive failed probes.
-    strikes: u32,
-}
 
 /// An address that worked before this run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,6 +4,7 @@
 
 mod events;
 mod journal;
+mod state;
 mod tasks;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +12,6 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use ipnet::IpNet;
 use nodelb_core::change::Change;
 use nodelb_core::model::addr::Addr;
 use nodelb_core::model::moment::Moment;
@@ -21,6 +21,8 @@ use tokio::task::JoinHandle;
 use tokio::time::sleep_until;
 
 use self::journal::Journal;
+pub use self::state::IsFrontend;
+use self::state::Supervisor;
 use self::tasks::{Done, Task, Tasks};
 use super::pool::{Pool, PoolReport};
 use super::preflight::{self, Attempt};
@@ -28,10 +30,10 @@ use super::state_file::{self, Saver};
 use super::timeouts::PoolTimeouts;
 use crate::apiserver::address::{Address, Host, Server, reason_not_to_learn};
 use crate::apiserver::connection::connect::{self, Connector};
-use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::credentials::login::Login;
 use crate::apiserver::credentials::{self, Credentials};
-use crate::apiserver::session::{Apiservers, Report, Session, Settings};
+use crate::apiserver::session::{Apiservers, Report};
+use crate::apiserver::settings::Settings;
 use nodelb_host::clock::Clock;
 use nodelb_host::register::Register;
 
@@ -40,9 +42,6 @@ const QUEUE: usize = 256;
 
 /// The time in milliseconds between two attempts to send a change to the owner task if its queue is full.
 const ANNOUNCE_AGAIN: u64 = 100;
-
-/// Returns whether nodelb translates an address.
-pub type IsFrontend = Arc<dyn Fn(SocketAddr) -> bool + Send + Sync>;
 
 /// The inputs of the supervisor.
 pub struct Parts {
@@ -137,57 +136,6 @@ fn make(parts: Parts) -> anyhow::Result<Made> {
         report_in,
     };
     Ok(Made { supervisor, reports, apiservers: Apiservers { session, reports: reports_in }, report })
-}
-
-/// The session in use, and its recent errors.
-struct Current {
-    session: Arc<Session>,
-    server: Server,
-    login: Arc<Login>,
-    /// The number of consecutive requests that the server failed to answer.
-    complaints: u32,
-    /// The number of requests that the server rejected within a short time, and the time of the latest one.
-    objections: (u32, Moment),
-    /// The server's rejection of the login, while the supervisor checks for a new one.
-    unauthorized: Option<LinkError>,
-}
-
-struct Supervisor {
-    timeouts: PoolTimeouts,
-    clock: Clock,
-    unix: fn() -> u64,
-    seed: u64,
-    settings: Settings,
-    connector: Connector,
-    credentials: Arc<Credentials>,
-    changes: mpsc::Sender<Vec<Change>>,
-    is_frontend: IsFrontend,
-    /// The configured service CIDRs and those of the cluster.
-    cidrs: Vec<IpNet>,
-    saver: Saver,
-    pool: Pool,
-    login: Option<Arc<Login>>,
-    /// The time of the next check of the credentials.
-    look_at: Moment,
-    current: Option<Current>,
-    sessions: u64,
-    /// The addresses of resolved names.
-    resolved: BTreeMap<Address, Vec<SocketAddr>>,
-    /// The latest nonempty list of addresses from the cluster.
-    listed: BTreeSet<SocketAddr>,
-    /// The listed addresses that must not be used as long as they are addresses of services.
-    excluded: BTreeSet<SocketAddr>,
-    /// The listed addresses that are not used and have been logged.
-    left_out: BTreeSet<SocketAddr>,
-    tasks: Tasks,
-    journal: Journal,
-    /// The addresses that were last sent to the owner task.
-    announced: Option<BTreeSet<(Addr, u16)>>,
-    announce_at: Option<Moment>,
-    last_response: Option<Moment>,
-    problem: Option<String>,
-    session_in: watch::Sender<Option<Arc<Session>>>,
-    report_in: watch::Sender<Arc<PoolReport>>,
 }
 
 impl Supervisor {

@@ -2,34 +2,16 @@
 //! contains all kinds, therefore the watchers share the conclusion that the cluster was restored. Versions of different
 //! kinds are never compared.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use nodelb_host::messages;
-use tokio::sync::watch;
 use tokio::time::Instant;
 use tracing::{debug, info};
 
-use super::Watcher;
+use super::state::{Behind, Watcher};
 use crate::api::decode::{Kind, Version};
 use crate::api::list_watch::current_version;
 use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::endpoints::preflight;
 use crate::apiserver::session::Session;
-
-/// The comparison of a session's first read, which is about Services, with the newest version that the watcher knew
-/// when it began to use the session.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Behind {
-    /// The session's version is not older.
-    #[default]
-    No,
-    /// The session's version is older, but the watcher may have received the newer version after the read was sent.
-    Perhaps,
-    /// The session's version is older than a version that the watcher knew before the read was sent. For Services this
-    /// proves a restore; for other kinds only if one etcd contains both kinds.
-    Surely,
-}
 
 impl Watcher {
     /// Records the comparison with the session's first read, because later writes hide a restore from later reads.
@@ -128,66 +110,5 @@ impl Watcher {
 
     async fn current_version(&self, session: &Session) -> Result<Version, LinkError> {
         current_version(&session.link, self.query.clone(), self.list_timeouts()).await
-    }
-}
-
-/// The latest restore that a watcher has found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Found {
-    /// The number of restores found so far.
-    count: u64,
-    /// The kind of the watcher that found it.
-    by: Option<Kind>,
-    /// The number of the session and the generation of its link over which it was found.
-    over: (u64, u64),
-}
-
-/// The view of one watcher on the shared restores. A clone belongs to the same watcher.
-#[derive(Clone, Debug)]
-pub struct Restores {
-    found: watch::Sender<Found>,
-    /// The number of restores that this watcher has handled.
-    seen: Arc<AtomicU64>,
-}
-
-impl Default for Restores {
-    fn default() -> Self {
-        Self { found: watch::Sender::new(Found::default()), seen: Arc::default() }
-    }
-}
-
-impl Restores {
-    /// The view of a new watcher.
-    pub(super) fn of_new_watcher(&self) -> Self {
-        let new = Self { found: self.found.clone(), seen: Arc::default() };
-        new.mark_handled();
-        new
-    }
-
-    /// Reports a restore to the other watchers, unless another watcher has found it over the same connection.
-    pub(super) fn report(&self, by: Kind, session: &Session) {
-        let over = (session.number, session.link.generation());
-        self.found.send_if_modified(|found| {
-            let is_new = found.over != over;
-            if is_new {
-                *found = Found { count: found.count + 1, by: Some(by), over };
-            }
-            is_new
-        });
-        self.mark_handled();
-    }
-
-    /// Marks all restores found so far as handled.
-    pub(super) fn mark_handled(&self) {
-        self.seen.store(self.found.borrow().count, Ordering::Relaxed);
-    }
-
-    /// Waits until the watcher of another kind finds a restore that this watcher has not handled.
-    pub(super) async fn found_by_another(self, own: Kind) {
-        let mut found = self.found.subscribe();
-        let is_new = |found: &Found| found.count != self.seen.load(Ordering::Relaxed) && found.by != Some(own);
-        if found.wait_for(is_new).await.is_err() {
-            std::future::pending::<()>().await;
-        }
     }
 }

@@ -19,9 +19,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::frames::Frames;
 use super::sockets::{Kept, Sockets};
-use super::{Login, Sent, Target, chain};
+use super::target::{Sent, Target, chain};
 use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::connection::tls;
+use crate::apiserver::credentials::login::Login;
 
 /// The flow-control window of a request in bytes; large enough for a list of 20 MB not to wait for window updates.
 const STREAM_WINDOW: u32 = 2 << 20;

@@ -2,8 +2,8 @@
 
 use nodelb_core::model::moment::Moment;
 
-use super::candidate::scaled;
-use super::{Candidate, InUse, Origin, Outcome, Pool, ServerStatus};
+use super::candidate::{Candidate, Origin, Outcome, ServerStatus, scaled};
+use super::servers::{InUse, Pool};
 use crate::apiserver::address::{Address, Server};
 
 /// The maximum number of simultaneous attempts to connect.

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use nodelb_core::model::moment::Moment;
 
-use super::{Candidate, InUse, Origin, Pool, ServerStatus};
+use super::candidate::{Candidate, Origin, ServerStatus};
+use super::servers::{InUse, Pool};
 use crate::apiserver::address::Address;
 
 /// The length in bytes from which an error appears in only one place of the table.

@@ -8,8 +8,8 @@ use nodelb_core::model::moment::Moment;
 use nodelb_host::messages;
 use tracing::{info, warn};
 
+use super::state::{Current, Supervisor};
 use super::tasks::{Done, Task};
-use super::{Current, Supervisor};
 use crate::apiserver::address::{Address, Host, Server, reason_not_to_learn};
 use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::credentials::login::{CredentialsError, Login};

@@ -9,10 +9,13 @@ use tokio::sync::oneshot;
 
 use self::world::{Way, World, at};
 use super::*;
+use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::credentials::login::tests::token_login;
 use crate::apiserver::endpoints::pool::{Origin, RememberedServer, Row, ServerStatus};
 use crate::apiserver::endpoints::state_file::State;
 use crate::apiserver::endpoints::state_file::tests::{load, save};
+use crate::apiserver::endpoints::supervisor::state::Current;
+use crate::apiserver::session::Session;
 
 const TIMEOUTS: PoolTimeouts = PoolTimeouts {
     resolve: 200,

@@ -6,9 +6,8 @@ use std::borrow::Cow;
 use compact_str::CompactString;
 use serde::Deserialize;
 
-use super::super::decode::Envelope;
-use super::super::objects::{Conditions, Endpoint, EndpointHints, EndpointSlice, MAX_ITEMS, Node, Service, list};
-use super::{Fields, FromPlain, NotPlain, Plain};
+use super::objects::{Conditions, Endpoint, EndpointHints, EndpointSlice, Envelope, MAX_ITEMS, Node, Service, list};
+use super::plain::{Fields, FromPlain, NotPlain, Plain};
 use crate::null::null_is_default;
 
 impl FromPlain<'_> for Service {}

@@ -1,0 +1,34 @@
+//! The destination of a link, and what both protocols need.
+
+use std::error::Error;
+use std::net::SocketAddr;
+
+use http_body_util::Full;
+use hyper::body::Bytes;
+use rustls::pki_types::ServerName;
+
+use crate::apiserver::address::Address;
+use crate::apiserver::connection::connect::Connector;
+
+/// The body of a request, empty for a GET.
+pub(super) type Sent = Full<Bytes>;
+
+/// The destination of the link's connections.
+#[derive(Clone, Debug)]
+pub(super) struct Target {
+    pub(super) connector: Connector,
+    pub(super) at: SocketAddr,
+    pub(super) name: ServerName<'static>,
+    pub(super) address: Address,
+}
+
+/// An error with its causes, without the links to documentation that libraries append.
+pub(super) fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text.split(": https://").next().unwrap_or_default().into()
+}

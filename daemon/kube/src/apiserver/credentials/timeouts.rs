@@ -1,0 +1,27 @@
+//! Time limits.
+
+use std::time::Duration;
+
+/// Time limits for credentials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CredentialTimeouts {
+    /// The timeout for reading the files, because their file system may be unreachable.
+    pub files: Duration,
+    /// The timeout of an exec plugin.
+    pub plugin: Duration,
+    /// The minimum time between two runs of an exec plugin, even if its credentials are rejected.
+    pub plugin_pause: Duration,
+    /// The time before their expiry at which the credentials of an exec plugin are replaced.
+    pub early: Duration,
+}
+
+impl Default for CredentialTimeouts {
+    fn default() -> Self {
+        Self {
+            files: Duration::from_secs(2),
+            plugin: Duration::from_secs(30),
+            plugin_pause: Duration::from_secs(5),
+            early: Duration::from_secs(60),
+        }
+    }
+}

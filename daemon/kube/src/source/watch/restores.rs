@@ -1,0 +1,70 @@
+//! Restores of the cluster that the watchers have found.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tokio::sync::watch;
+
+use crate::api::decode::Kind;
+use crate::apiserver::session::Session;
+
+/// The latest restore that a watcher has found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Found {
+    /// The number of restores found so far.
+    count: u64,
+    /// The kind of the watcher that found it.
+    by: Option<Kind>,
+    /// The number of the session and the generation of its link over which it was found.
+    over: (u64, u64),
+}
+
+/// The view of one watcher on the shared restores. A clone belongs to the same watcher.
+#[derive(Clone, Debug)]
+pub struct Restores {
+    found: watch::Sender<Found>,
+    /// The number of restores that this watcher has handled.
+    seen: Arc<AtomicU64>,
+}
+
+impl Default for Restores {
+    fn default() -> Self {
+        Self { found: watch::Sender::new(Found::default()), seen: Arc::default() }
+    }
+}
+
+impl Restores {
+    /// The view of a new watcher.
+    pub(super) fn of_new_watcher(&self) -> Self {
+        let new = Self { found: self.found.clone(), seen: Arc::default() };
+        new.mark_handled();
+        new
+    }
+
+    /// Reports a restore to the other watchers, unless another watcher has found it over the same connection.
+    pub(super) fn report(&self, by: Kind, session: &Session) {
+        let over = (session.number, session.link.generation());
+        self.found.send_if_modified(|found| {
+            let is_new = found.over != over;
+            if is_new {
+                *found = Found { count: found.count + 1, by: Some(by), over };
+            }
+            is_new
+        });
+        self.mark_handled();
+    }
+
+    /// Marks all restores found so far as handled.
+    pub(super) fn mark_handled(&self) {
+        self.seen.store(self.found.borrow().count, Ordering::Relaxed);
+    }
+
+    /// Waits until the watcher of another kind finds a restore that this watcher has not handled.
+    pub(super) async fn found_by_another(self, own: Kind) {
+        let mut found = self.found.subscribe();
+        let is_new = |found: &Found| found.count != self.seen.load(Ordering::Relaxed) && found.by != Some(own);
+        if found.wait_for(is_new).await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+}
