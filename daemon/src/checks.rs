@@ -27,4 +27,4 @@ mod state;
 mod state_file;
 
 pub use run::{KubernetesChanges, Sources, start};
-pub use state::{CheckReport, Condition, Outcome};
+pub use state::{CheckOutcome, CheckReport, Condition};

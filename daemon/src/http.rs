@@ -76,7 +76,7 @@ impl Listener {
 
 /// The limits for the clients of a server.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct ServerLimits {
     /// The maximum number of concurrent connections to one listener.
     pub(crate) per_listener: usize,
     /// The maximum number of concurrent connections to all listeners that share their slots.
@@ -109,7 +109,7 @@ pub(crate) struct Server<H> {
 
 impl<H, F> Server<H>
 where
-    H: Fn(Request<Incoming>, Arc<Connection>) -> F + Clone + Send + Sync + 'static,
+    H: Fn(Request<Incoming>, Arc<HttpConnection>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Response<Body>> + Send + 'static,
 {
     /// Accepts and serves connections until `stop` is ready. Then gives running responses a moment to finish.
@@ -150,7 +150,7 @@ where
     async fn converse(self, stream: Either<TcpStream, UnixStream>, slot: Slot, evicted: Arc<Notify>) {
         let limits = self.slots.limits;
         let deadline = limits.total.map(|total| Instant::now() + total);
-        let connection = Arc::new(Connection { slot: Mutex::new(Some(slot)) });
+        let connection = Arc::new(HttpConnection { slot: Mutex::new(Some(slot)) });
         let service = service_fn(|request| {
             connection.prolong();
             let response = (self.respond)(request, Arc::clone(&connection));
@@ -178,11 +178,11 @@ where
 
 /// A connection, as what answers its requests knows it.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct HttpConnection {
     slot: Mutex<Option<Slot>>,
 }
 
-impl Connection {
+impl HttpConnection {
     /// The response is a stream: the connection gives its slot back and has no deadline.
     pub(crate) fn detach(&self) {
         *lock(&self.slot) = None;
@@ -205,7 +205,7 @@ impl Connection {
 /// The slots of the connections to one or several listeners.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    limits: Limits,
+    limits: ServerLimits,
     taken: Mutex<Taken>,
     freed: Notify,
 }
@@ -233,7 +233,7 @@ struct Slot {
 }
 
 impl Slots {
-    pub(crate) fn new(limits: Limits) -> Arc<Self> {
+    pub(crate) fn new(limits: ServerLimits) -> Arc<Self> {
         Arc::new(Self { limits, taken: Mutex::default(), freed: Notify::new() })
     }
 

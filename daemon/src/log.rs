@@ -50,17 +50,17 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 const TICK: Duration = Duration::from_secs(1);
 
 /// A line for the writer thread.
-enum Line {
+enum LogLine {
     Plain(Vec<u8>),
     Journal(Owned),
 }
 
 /// Writes a line; may block.
-type WriteLine = Box<dyn FnMut(Line) + Send>;
+type WriteLine = Box<dyn FnMut(LogLine) + Send>;
 
 /// The output of all lines of the process.
 struct Out {
-    queue: Queue<Line>,
+    queue: Queue<LogLine>,
     /// The function that writes a line; the thread takes it when it starts.
     write: Mutex<Option<WriteLine>>,
     /// Number of dropped lines that were reported.
@@ -109,7 +109,7 @@ pub fn dropped_lines() -> u64 {
 }
 
 impl Out {
-    fn new(write: impl FnMut(Line) + Send + 'static) -> Self {
+    fn new(write: impl FnMut(LogLine) + Send + 'static) -> Self {
         Self { queue: Queue::default(), write: Mutex::new(Some(Box::new(write))), reported: AtomicU64::new(0) }
     }
 
@@ -177,28 +177,28 @@ fn has_journal() -> bool {
 
 /// Sends lines to journald. Starting the library sends a message too, so the thread does that as well; until it
 /// succeeds there is no journald to receive lines.
-fn journal_writer() -> impl FnMut(Line) + Send {
+fn journal_writer() -> impl FnMut(LogLine) + Send {
     let mut journal = None;
     move |line| {
         if journal.is_none() {
             journal = tracing_journald::layer().ok().map(|layer| Registry::default().with(as_fields(layer)));
         }
-        if let (Some(journal), Line::Journal(event)) = (&journal, line) {
+        if let (Some(journal), LogLine::Journal(event)) = (&journal, line) {
             event.replay(journal);
         }
     }
 }
 
-fn plain_writer(mut stderr: Option<File>) -> impl FnMut(Line) + Send {
+fn plain_writer(mut stderr: Option<File>) -> impl FnMut(LogLine) + Send {
     move |line| {
-        if let (Some(stderr), Line::Plain(text)) = (&mut stderr, line) {
+        if let (Some(stderr), LogLine::Plain(text)) = (&mut stderr, line) {
             // The reader has closed the pipe; nothing can be reported.
             let _ = stderr.write_all(&text);
         }
     }
 }
 
-fn push(line: Line, bytes: usize) {
+fn push(line: LogLine, bytes: usize) {
     if let Some(out) = OUT.get() {
         out.queue.push(line, bytes);
     }
@@ -211,7 +211,7 @@ impl<S: Subscriber> Layer<S> for ToJournal {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let event = Owned::new(event);
         let bytes = event.bytes();
-        push(Line::Journal(event), bytes);
+        push(LogLine::Journal(event), bytes);
     }
 }
 
@@ -220,7 +220,7 @@ struct PlainLine;
 
 impl Write for PlainLine {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        push(Line::Plain(line.to_vec()), line.len());
+        push(LogLine::Plain(line.to_vec()), line.len());
         Ok(line.len())
     }
 

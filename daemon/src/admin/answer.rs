@@ -29,7 +29,7 @@ const STREAM: Style = Style { width: None, wide: false, is_stream: true, colour:
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
-struct Shared {
+struct SharedByRequests {
     state: Arc<AdminState>,
     /// At most one whole table is rendered at a time, and at most one answer about a single service. Readers of whole
     /// tables therefore neither occupy all cores nor delay an operator's narrow request.
@@ -47,7 +47,7 @@ struct Shared {
 pub(super) fn router(state: AdminState, stop: watch::Receiver<bool>) -> Router {
     let state = Arc::new(state);
     let page = page::router(Arc::clone(&state), stop.clone());
-    let shared = Shared {
+    let shared = SharedByRequests {
         state,
         whole: Arc::new(Semaphore::new(1)),
         narrow: Arc::new(Semaphore::new(1)),
@@ -58,7 +58,10 @@ pub(super) fn router(state: AdminState, stop: watch::Receiver<bool>) -> Router {
     };
     let mut router = Router::new();
     for route in ROUTES {
-        let answering = move |State(shared): State<Shared>, caller: Extension<Caller>, uri: Uri, headers: HeaderMap| async move {
+        let answering = move |State(shared): State<SharedByRequests>,
+                              caller: Extension<Caller>,
+                              uri: Uri,
+                              headers: HeaderMap| async move {
             respond(route, shared, &caller, (&uri, &headers)).await
         };
         router = router.route(route.path, get(answering));
@@ -90,7 +93,7 @@ async fn wrong_method(method: Method, headers: HeaderMap) -> Response {
 
 async fn respond(
     route: &'static Route,
-    shared: Shared,
+    shared: SharedByRequests,
     caller: &Caller,
     (uri, headers): (&Uri, &HeaderMap),
 ) -> Response {
@@ -131,7 +134,7 @@ async fn respond(
 
 fn followed(
     route: &Route,
-    shared: &Shared,
+    shared: &SharedByRequests,
     caller: &Caller,
     (feed, output_format): (ChangeStream, OutputFormat),
 ) -> Result<Response, Problem> {
@@ -141,7 +144,7 @@ fn followed(
     })?;
     let output = output_format.output;
     let limits =
-        follow::Limits { turn: Arc::clone(&shared.following), unread: Arc::clone(&shared.unread), _place: place };
+        follow::StreamLimits { turn: Arc::clone(&shared.following), unread: Arc::clone(&shared.unread), _place: place };
     let body = follow::body(feed, output_format, limits, shared.stop.clone());
     caller.connection.detach();
     let form = match output {
@@ -155,7 +158,7 @@ fn followed(
 /// Short answers are rendered in place. Long ones are rendered outside the runtime's workers, few at a time.
 async fn answer(
     route: &'static Route,
-    shared: &Shared,
+    shared: &SharedByRequests,
     query: Query,
     output: Output,
 ) -> Result<(StatusCode, HeaderValue, Bytes), Problem> {

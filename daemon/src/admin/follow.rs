@@ -46,7 +46,7 @@ pub(super) struct OutputFormat {
 }
 
 /// The limits that one stream shares with others, and its own place.
-pub(super) struct Limits {
+pub(super) struct StreamLimits {
     /// One stream looks for changes at a time.
     pub(super) turn: Arc<Semaphore>,
     pub(super) unread: Arc<Semaphore>,
@@ -57,7 +57,7 @@ pub(super) struct Limits {
 pub(super) fn body(
     mut feed: ChangeStream,
     output_format: OutputFormat,
-    limits: Limits,
+    limits: StreamLimits,
     stop: watch::Receiver<bool>,
 ) -> Body {
     let lines = match output_format.resumed {
@@ -75,7 +75,7 @@ pub(super) fn body(
 struct Following {
     /// `None` while it looks for changes.
     writer: Option<StreamWriter>,
-    limits: Limits,
+    limits: StreamLimits,
     stop: watch::Receiver<bool>,
     /// The time of the last write.
     last: Instant,

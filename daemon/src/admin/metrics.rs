@@ -19,7 +19,7 @@ use nodelb_report::problems::{Problem, Reason, Severity};
 
 use super::maps::usage;
 use super::state::{AdminState, Now, latest};
-use crate::checks::{CheckReport, Condition, Outcome};
+use crate::checks::{CheckOutcome, CheckReport, Condition};
 use crate::connections::Connections;
 use crate::dns::{DnsReport, NameState, QueryResult};
 use crate::latency::Latencies;
@@ -172,7 +172,7 @@ fn names(exposition: &mut Exposition, report: &DnsReport) {
 fn checks(exposition: &mut Exposition, report: &CheckReport) {
     let conditions = [Condition::Healthy, Condition::Unhealthy, Condition::Unchecked];
     exposition.each(&table::HEALTH_CHECK_TARGETS, every(conditions, &report.targets));
-    exposition.each(&table::HEALTH_CHECKS, every(Outcome::ALL, &report.done));
+    exposition.each(&table::HEALTH_CHECKS, every(CheckOutcome::ALL, &report.done));
     exposition.one(&table::HEALTH_CHECKS_OPEN, report.open);
     exposition.one(&table::HEALTH_CHECKS_LATE, report.late_millis as f64 / 1_000.0);
 }

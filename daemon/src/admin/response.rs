@@ -9,7 +9,7 @@ use axum::response::{IntoResponse, Response};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::query::{Output, Problem};
-use crate::http::Connection;
+use crate::http::HttpConnection;
 
 /// Maximum size of all rendered answers that wait for slow readers, in KiB. An answer that does not fit is refused.
 pub(super) const UNREAD_KIB: u32 = 64 * 1024;
@@ -23,7 +23,7 @@ pub(super) struct Caller {
     /// Whether it uses the Unix socket, which no browser can reach.
     pub(super) is_local: bool,
     pub(super) streams: Arc<Semaphore>,
-    pub(super) connection: Arc<Connection>,
+    pub(super) connection: Arc<HttpConnection>,
 }
 
 /// Counts the text as unread until the client has read it; `None` if there is no room.

@@ -17,13 +17,13 @@ use tokio::task::JoinSet;
 use super::answer;
 use super::response::Caller;
 use super::state::AdminState;
-use crate::http::{Connection, Limits, Listener, Server, Slots};
+use crate::http::{HttpConnection, Listener, Server, ServerLimits, Slots};
 
 /// The maximum number of connections that follow a stream, for TCP and for the Unix socket.
 pub(super) const STREAMS: usize = 16;
 
 /// The default limits, for TCP and for the Unix socket. The TCP addresses share the slots.
-pub(super) const LIMITS: Limits = Limits {
+pub(super) const LIMITS: ServerLimits = ServerLimits {
     per_listener: 128,
     overall: 128,
     waiting: Duration::from_millis(100),
@@ -38,7 +38,7 @@ pub(super) const LIMITS: Limits = Limits {
 pub(super) async fn serve(
     mut listeners: mpsc::Receiver<Listener>,
     state: AdminState,
-    (limits, streams): (Limits, usize),
+    (limits, streams): (ServerLimits, usize),
     shutdown: impl Future<Output = ()>,
 ) {
     let (stop_sender, stop) = watch::channel(false);
@@ -67,7 +67,7 @@ pub(super) async fn serve(
     while loops.join_next().await.is_some() {}
 }
 
-fn caller(is_local: bool, streams: &Arc<Semaphore>, connection: Arc<Connection>) -> Caller {
+fn caller(is_local: bool, streams: &Arc<Semaphore>, connection: Arc<HttpConnection>) -> Caller {
     Caller { is_local, streams: Arc::clone(streams), connection }
 }
 

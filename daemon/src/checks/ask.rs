@@ -27,7 +27,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, timeout_at};
 
 use super::board::Question;
-use super::state::Outcome;
+use super::state::CheckOutcome;
 
 /// Maximum size of an answer's header in bytes. hyper accepts no smaller limit.
 const MAX_HEAD: usize = 8 << 10;
@@ -36,26 +36,26 @@ const AGENT: &str = concat!("nodelb/", env!("CARGO_PKG_VERSION"), " (health chec
 
 /// A bad answer, or no answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Failure {
-    pub(super) outcome: Outcome,
+pub(super) struct CheckFailure {
+    pub(super) outcome: CheckOutcome,
     /// The error as text, such as `connection refused`.
     pub(super) text: Arc<str>,
     /// Whether this host has no route to the backend, which is true of every backend until the host's network is up.
     pub(super) has_no_route: bool,
 }
 
-impl Failure {
-    fn new(outcome: Outcome, text: impl Into<Arc<str>>) -> Self {
+impl CheckFailure {
+    fn new(outcome: CheckOutcome, text: impl Into<Arc<str>>) -> Self {
         Self { outcome, text: text.into(), has_no_route: false }
     }
 
     fn from_error(error: &io::Error) -> Self {
         let outcome = match error.kind() {
-            _ if is_own(error) => Outcome::Unasked,
-            ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset => Outcome::Refused,
+            _ if is_own(error) => CheckOutcome::Unasked,
+            ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset => CheckOutcome::Refused,
             // The kernel has given up before the time limit of the check.
-            ErrorKind::TimedOut => Outcome::Timeout,
-            _ => Outcome::Unreachable,
+            ErrorKind::TimedOut => CheckOutcome::Timeout,
+            _ => CheckOutcome::Unreachable,
         };
         let text = match error.raw_os_error() {
             Some(errno) => Errno::from_raw(errno).desc().to_lowercase(),
@@ -79,11 +79,11 @@ fn is_one_of(error: &io::Error, errnos: &[Errno]) -> bool {
 ///
 /// # Errors
 /// Every result except the expected answer.
-pub(super) async fn ask(question: &Question, register: &Register) -> Result<(), Failure> {
+pub(super) async fn ask(question: &Question, register: &Register) -> Result<(), CheckFailure> {
     let check = &question.check;
     let deadline = Instant::now() + check.timeout;
     let stream = timeout_at(deadline, connect(question.at, register)).await.map_err(|_elapsed| {
-        Failure::new(Outcome::Timeout, format!("no connection within {}", durations::exact(check.timeout)))
+        CheckFailure::new(CheckOutcome::Timeout, format!("no connection within {}", durations::exact(check.timeout)))
     })??;
     match &check.method {
         Method::Tcp => Ok(()),
@@ -91,24 +91,27 @@ pub(super) async fn ask(question: &Question, register: &Register) -> Result<(), 
             let host = host.as_deref().map_or_else(|| question.at.to_string(), str::to_owned);
             let asking = Box::pin(get(stream, path, &host));
             let answer = timeout_at(deadline, asking).await.map_err(|_elapsed| {
-                Failure::new(Outcome::Timeout, format!("no answer within {}", durations::exact(check.timeout)))
+                CheckFailure::new(
+                    CheckOutcome::Timeout,
+                    format!("no answer within {}", durations::exact(check.timeout)),
+                )
             })??;
             if status.contains(&answer.as_u16()) {
                 return Ok(());
             }
             let (first, last) = (status.start(), status.end());
             let expected = if first == last { first.to_string() } else { format!("{first}-{last}") };
-            Err(Failure::new(Outcome::Status, format!("status {}, expected {expected}", answer.as_u16())))
+            Err(CheckFailure::new(CheckOutcome::Status, format!("status {}, expected {expected}", answer.as_u16())))
         }
     }
 }
 
 /// Connects with a socket that the BPF programs ignore. Closing it resets the connection: a thousand checks a second
 /// must not leave a thousand ports a second in TIME_WAIT.
-async fn connect(at: SocketAddr, register: &Register) -> Result<TcpStream, Failure> {
-    let socket = open(at, register).map_err(|error| Failure::new(Outcome::Unasked, error.to_string()))?;
+async fn connect(at: SocketAddr, register: &Register) -> Result<TcpStream, CheckFailure> {
+    let socket = open(at, register).map_err(|error| CheckFailure::new(CheckOutcome::Unasked, error.to_string()))?;
     let connecting = TcpSocket::from_std_stream(StdTcpStream::from(socket)).connect(at);
-    connecting.await.map_err(|error| Failure::from_error(&error))
+    connecting.await.map_err(|error| CheckFailure::from_error(&error))
 }
 
 fn open(at: SocketAddr, register: &Register) -> io::Result<Socket> {
@@ -119,8 +122,8 @@ fn open(at: SocketAddr, register: &Register) -> io::Result<Socket> {
 }
 
 /// Returns the status of the final answer to a GET.
-async fn get(stream: TcpStream, path: &str, host: &str) -> Result<StatusCode, Failure> {
-    let broken = |error: hyper::Error| Failure::new(Outcome::Protocol, chain(&error));
+async fn get(stream: TcpStream, path: &str, host: &str) -> Result<StatusCode, CheckFailure> {
+    let broken = |error: hyper::Error| CheckFailure::new(CheckOutcome::Protocol, chain(&error));
     let (mut sender, connection) =
         http1::Builder::new().max_buf_size(MAX_HEAD).handshake(Abrupt(TokioIo::new(stream))).await.map_err(broken)?;
     let request = Request::get(path)
@@ -128,7 +131,7 @@ async fn get(stream: TcpStream, path: &str, host: &str) -> Result<StatusCode, Fa
         .header(USER_AGENT, AGENT)
         .header(CONNECTION, "close")
         .body(Empty::<Bytes>::new())
-        .map_err(|error| Failure::new(Outcome::Unasked, error.to_string()))?;
+        .map_err(|error| CheckFailure::new(CheckOutcome::Unasked, error.to_string()))?;
     let mut answering = std::pin::pin!(sender.send_request(request));
     let answer = tokio::select! {
         biased;
@@ -137,7 +140,7 @@ async fn get(stream: TcpStream, path: &str, host: &str) -> Result<StatusCode, Fa
         _ = connection => answering.await,
     };
     answer.map(|answer| answer.status()).map_err(|error| match reset(&error) {
-        Some(cause) => Failure::from_error(cause),
+        Some(cause) => CheckFailure::from_error(cause),
         None => broken(error),
     })
 }

@@ -69,14 +69,14 @@ struct Subject {
     check_before: Option<Arc<HealthCheck>>,
     slices: BTreeSet<SliceKey>,
     /// By the address that is checked.
-    targets: BTreeMap<Backend, Target>,
+    targets: BTreeMap<Backend, CheckedTarget>,
     /// The last report to the owner task, and its time.
     reported: Quarantine,
     reported_at: Moment,
 }
 
 #[derive(Debug)]
-struct Target {
+struct CheckedTarget {
     id: TargetId,
     health: HealthState,
     /// The backends that the answers apply to.
@@ -233,7 +233,7 @@ impl Board {
                         id
                     }
                 };
-                subject.targets.insert(asked, Target { id, health, backends });
+                subject.targets.insert(asked, CheckedTarget { id, health, backends });
             }
         }
         let is_kept = |asked: &Backend, id| subject.targets.get(asked).is_some_and(|target| target.id == id);
@@ -307,7 +307,7 @@ impl Board {
         let mut unhealthy = self.remembered.clone();
         for (name, subject) in &self.subjects {
             let decided = subject.targets.values().filter(|target| target.health.condition() == Condition::Unhealthy);
-            let quarantine: Quarantine = decided.flat_map(Target::failures).collect();
+            let quarantine: Quarantine = decided.flat_map(CheckedTarget::failures).collect();
             if !subject.targets.is_empty() {
                 unhealthy.remove(name);
             }
@@ -327,7 +327,7 @@ impl Subject {
 
     /// Returns the backends that are not to be used, each with its last error.
     fn quarantine(&self) -> Quarantine {
-        self.targets.values().flat_map(Target::failures).collect()
+        self.targets.values().flat_map(CheckedTarget::failures).collect()
     }
 
     /// Whether nothing is known under the name, and nothing was reported to the owner task.
@@ -336,7 +336,7 @@ impl Subject {
     }
 }
 
-impl Target {
+impl CheckedTarget {
     fn failures(&self) -> impl Iterator<Item = (Backend, Arc<str>)> {
         let failure = self.health.failure();
         self.backends.iter().filter_map(move |backend| Some((*backend, Arc::clone(failure?))))
@@ -373,7 +373,7 @@ fn wanted(
 /// or that from before nodelb was started. `None` if nothing is known.
 fn newcomer(
     backends: &[Backend],
-    before: &BTreeMap<Backend, Target>,
+    before: &BTreeMap<Backend, CheckedTarget>,
     remembered: Option<&Quarantine>,
 ) -> Option<HealthState> {
     if let Some(known) = before.values().find(|target| target.backends.iter().any(|b| backends.contains(b))) {

@@ -19,12 +19,12 @@ use nodelb_host::state_file::{Limits, SavedState};
 use tokio::sync::{mpsc, watch};
 use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 
-use super::ask::{Failure, ask};
+use super::ask::{CheckFailure, ask};
 use super::board::{Board, Followed, TargetId};
 use super::journal::Journal;
 use super::routes::{Routes, evidence_after};
 use super::schedule::{Due, Schedule};
-use super::state::{CheckReport, Outcome};
+use super::state::{CheckOutcome, CheckReport};
 use super::state_file::{self, Unhealthy};
 use crate::reconcile::OwnerHandle;
 
@@ -189,7 +189,7 @@ struct RunningChecker {
     checker: Checker,
     board: Board,
     schedule: Schedule,
-    asking: JoinSet<Result<(), Failure>>,
+    asking: JoinSet<Result<(), CheckFailure>>,
     /// The checks that wait for an answer.
     open: HashMap<task::Id, Open>,
     routes: Routes,
@@ -290,14 +290,14 @@ impl RunningChecker {
                 Ok(answered) => answered,
                 Err(error) => {
                     let text = format!("the health check task failed; please report this: {error}").into();
-                    (error.id(), Err(Failure { outcome: Outcome::Unasked, text, has_no_route: false }))
+                    (error.id(), Err(CheckFailure { outcome: CheckOutcome::Unasked, text, has_no_route: false }))
                 }
             };
             if let Some(open) = self.open.remove(&id) {
                 let answer = self.weigh(&open, answer);
                 let Open { due, interval, .. } = open;
-                let outcome = answer.as_ref().map_or_else(|failure| failure.outcome, |()| Outcome::Passed);
-                self.schedule.close(due, outcome == Outcome::Timeout, interval, now);
+                let outcome = answer.as_ref().map_or_else(|failure| failure.outcome, |()| CheckOutcome::Passed);
+                self.schedule.close(due, outcome == CheckOutcome::Timeout, interval, now);
                 *self.report.done.entry(outcome).or_default() += 1;
                 has_turned |= self.record(due.target, answer, now);
             }
@@ -309,9 +309,9 @@ impl RunningChecker {
     /// Returns the answer as it counts. A host that has had no route to any target of the family for a while, such as
     /// before its network is up, can say nothing about a backend, until that has lasted for long. A target on this host has
     /// a route in any state of the network.
-    fn weigh(&mut self, open: &Open, answer: Result<(), Failure>) -> Result<(), Failure> {
+    fn weigh(&mut self, open: &Open, answer: Result<(), CheckFailure>) -> Result<(), CheckFailure> {
         let (target, family) = (open.due.target, open.addr.family());
-        let is_unasked = matches!(&answer, Err(failure) if failure.outcome == Outcome::Unasked);
+        let is_unasked = matches!(&answer, Err(failure) if failure.outcome == CheckOutcome::Unasked);
         // A target may have left while it was asked.
         let Some(question) = self.board.question(target).filter(|_| !is_unasked) else { return answer };
         match answer {
@@ -319,8 +319,8 @@ impl RunningChecker {
                 let has_lasted = self.routes.note_missing(target, &question.check, open.asked);
                 let after = evidence_after(&question.check, open.asked);
                 let counts = has_lasted || self.routes.lead_anywhere(family, after);
-                let outcome = if counts { failure.outcome } else { Outcome::Unasked };
-                Err(Failure { outcome, ..failure })
+                let outcome = if counts { failure.outcome } else { CheckOutcome::Unasked };
+                Err(CheckFailure { outcome, ..failure })
             }
             answer => {
                 if is_local(self.checker.owner.snapshot.borrow().facts().node(), open.addr) {
@@ -334,8 +334,8 @@ impl RunningChecker {
     }
 
     /// Returns whether the answer has turned the target's backends.
-    fn record(&mut self, target: TargetId, answer: Result<(), Failure>, now: Moment) -> bool {
-        if let Err(Failure { outcome: Outcome::Unasked, text, .. }) = &answer {
+    fn record(&mut self, target: TargetId, answer: Result<(), CheckFailure>, now: Moment) -> bool {
+        if let Err(CheckFailure { outcome: CheckOutcome::Unasked, text, .. }) = &answer {
             self.journal.cannot_ask(text);
             return false;
         }
@@ -368,7 +368,7 @@ impl RunningChecker {
 }
 
 /// An answer with the id of the task that asked.
-type Answered = Result<(task::Id, Result<(), Failure>), JoinError>;
+type Answered = Result<(task::Id, Result<(), CheckFailure>), JoinError>;
 
 /// The owner task has ended because the daemon ends.
 struct OwnerIsGone;

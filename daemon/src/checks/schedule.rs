@@ -24,7 +24,7 @@ pub(super) struct Schedule {
     /// Maximum number of open checks per lane.
     room: usize,
     queue: BTreeSet<(Moment, TargetId)>,
-    targets: HashMap<TargetId, Target, RandomState>,
+    targets: HashMap<TargetId, ScheduledTarget, RandomState>,
     lanes: [Lane; 2],
     /// The time at which the next new target is due.
     newcomer_at: Moment,
@@ -40,7 +40,7 @@ struct Lane {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Target {
+struct ScheduledTarget {
     due: Moment,
     lane: usize,
     place: Place,
@@ -88,7 +88,7 @@ impl Schedule {
 
     fn put(&mut self, target: TargetId, lane: usize, due: Moment) {
         self.queue.insert((due, target));
-        self.targets.insert(target, Target { due, lane, place: Place::Queued });
+        self.targets.insert(target, ScheduledTarget { due, lane, place: Place::Queued });
     }
 
     /// Removes a target that is no longer to be asked. Its open check stays open until it is closed.

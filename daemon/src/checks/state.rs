@@ -102,7 +102,7 @@ pub struct CheckReport {
     /// Number of targets in each condition.
     pub targets: BTreeMap<Condition, usize>,
     /// Number of finished checks by outcome.
-    pub done: BTreeMap<Outcome, u64>,
+    pub done: BTreeMap<CheckOutcome, u64>,
     /// Number of checks that wait for an answer.
     pub open: usize,
     /// The sum of the delays by which checks began later than they were due, in milliseconds.
@@ -110,7 +110,7 @@ pub struct CheckReport {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Outcome {
+pub enum CheckOutcome {
     Passed,
     /// The connection was refused, or it was reset before an answer arrived.
     Refused,
@@ -126,12 +126,12 @@ pub enum Outcome {
     Unasked,
 }
 
-impl Outcome {
+impl CheckOutcome {
     pub const ALL: [Self; 7] =
         [Self::Passed, Self::Refused, Self::Timeout, Self::Unreachable, Self::Status, Self::Protocol, Self::Unasked];
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for CheckOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
     }

@@ -61,9 +61,9 @@ impl Wanted {
 }
 
 #[derive(Clone)]
-pub struct PacketWatchers(Arc<Shared>);
+pub struct PacketWatchers(Arc<SharedWatchers>);
 
-struct Shared {
+struct SharedWatchers {
     reader: Box<dyn EventReader>,
     readers: Mutex<Readers>,
 }
@@ -91,7 +91,7 @@ impl Readers {
 
 impl PacketWatchers {
     pub fn new(reader: impl EventReader + 'static) -> Self {
-        Self(Arc::new(Shared { reader: Box::new(reader), readers: Mutex::default() }))
+        Self(Arc::new(SharedWatchers { reader: Box::new(reader), readers: Mutex::default() }))
     }
 
     /// Adds a reader, until the result is dropped. Must run on a runtime of tokio.
@@ -119,7 +119,7 @@ impl PacketWatchers {
     }
 }
 
-impl Shared {
+impl SharedWatchers {
     fn readers(&self) -> MutexGuard<'_, Readers> {
         self.readers.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -148,7 +148,7 @@ impl Shared {
 
 /// One reader's events.
 pub struct PacketWatch {
-    shared: Arc<Shared>,
+    shared: Arc<SharedWatchers>,
     id: u64,
     wanted: Wanted,
     receiver: broadcast::Receiver<Arc<PacketEvent>>,

@@ -11,20 +11,20 @@ use tokio::runtime::Handle;
 use tokio::sync::Mutex;
 
 use crate::sockets::reaper::wire::Order;
-use crate::sockets::reaper::{Line, Reaper};
+use crate::sockets::reaper::{Reaper, ReaperLine};
 
 /// The reaper and the connection to it, shared by those that send orders.
 #[derive(Clone)]
-pub(crate) struct PacketReaper(Arc<Mutex<Connection>>);
+pub(crate) struct PacketReaper(Arc<Mutex<ReaperConnection>>);
 
-struct Connection {
+struct ReaperConnection {
     reaper: Reaper,
-    line: Option<Line>,
+    line: Option<ReaperLine>,
 }
 
 impl PacketReaper {
     pub(crate) fn new(reaper: Reaper) -> Self {
-        Self(Arc::new(Mutex::new(Connection { reaper, line: None })))
+        Self(Arc::new(Mutex::new(ReaperConnection { reaper, line: None })))
     }
 
     /// Sends an order with one outcome, and the descriptor for it; returns the number in the outcome. If the reaper has

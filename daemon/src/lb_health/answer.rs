@@ -11,7 +11,7 @@ const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-we
 
 /// An answer to a load balancer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct HealthAnswer {
     pub(super) status: StatusCode,
     pub(super) content_type: &'static str,
     pub(super) weight: Option<usize>,
@@ -19,7 +19,7 @@ pub(super) struct Answer {
     pub(super) at: SystemTime,
 }
 
-impl Answer {
+impl HealthAnswer {
     /// An answer with status 200 or 503 and a JSON body.
     pub(super) fn json(is_good: bool, body: String, at: SystemTime) -> Self {
         let status = if is_good { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };

@@ -12,7 +12,7 @@ use nodelb_host::clock::Clock;
 use nodelb_host::register::Register;
 use tokio::sync::{mpsc, watch};
 
-use crate::http::Limits;
+use crate::http::ServerLimits;
 use crate::status::Health;
 
 /// A node is unhealthy if the owner has not progressed for this many milliseconds, because it then applies no changes.
@@ -103,8 +103,8 @@ impl Bounds {
     }
 
     /// A connection has no minimum time: when there are too many, a legitimate client has already gone by then.
-    pub(super) fn limits(self) -> Limits {
-        Limits {
+    pub(super) fn limits(self) -> ServerLimits {
+        ServerLimits {
             per_listener: self.per_listener,
             overall: self.overall,
             waiting: Duration::ZERO,

@@ -16,11 +16,11 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::answer::Answer;
+use super::answer::HealthAnswer;
 use crate::http::{Listener, Server, Slots, bind};
 
 /// Returns the answer for a path. Runs in the task of the connection and must not block.
-pub(super) type Reply = Arc<dyn Fn(&str) -> Answer + Send + Sync>;
+pub(super) type Reply = Arc<dyn Fn(&str) -> HealthAnswer + Send + Sync>;
 
 /// A listening socket with its server. After a drop it is closed soon, with all its connections.
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use nodelb_host::messages;
 use serde::Serialize;
 use tracing::{info, warn};
 
-use super::answer::Answer;
+use super::answer::HealthAnswer;
 use super::inputs::{LbHealth, LoopStatus, View};
 use super::listeners::{Listeners, Reply};
 use crate::http::Slots;
@@ -56,13 +56,13 @@ fn failure(at: SocketAddr, error: &io::Error) -> String {
     )
 }
 
-fn answer(view: &View, path: &str) -> Answer {
+fn answer(view: &View, path: &str) -> HealthAnswer {
     let snapshot = view.snapshot();
     let status = view.status(&snapshot);
     match path {
         "/healthz" => reported(status, Some(snapshot.facts().leaving().is_none())),
         "/livez" => reported(status, None),
-        _ => Answer::not_found(status.now),
+        _ => HealthAnswer::not_found(status.now),
     }
 }
 
@@ -95,7 +95,7 @@ struct ProxierHealth {
 
 /// The answer for a node with this health; `is_eligible` is whether it stays, if the path includes that. `healthy`
 /// covers only the health; the update time of a healthy node is now, whenever the last change was.
-fn reported(status: LoopStatus, is_eligible: Option<bool>) -> Answer {
+fn reported(status: LoopStatus, is_eligible: Option<bool>) -> HealthAnswer {
     let LoopStatus { is_healthy, updated, now } = status;
     let is_good = is_healthy && is_eligible.unwrap_or(true);
     // One daemon serves both families.
@@ -108,7 +108,7 @@ fn reported(status: LoopStatus, is_eligible: Option<bool>) -> Answer {
         status: Families { v4: family.clone(), v6: family },
     };
     // The struct contains only strings and booleans, so serialising cannot fail.
-    Answer::json(is_good, serde_json::to_string(&health).unwrap_or_default(), now)
+    HealthAnswer::json(is_good, serde_json::to_string(&health).unwrap_or_default(), now)
 }
 
 /// The format of times in UTC in Go's JSON encoder (`RFC3339Nano`).

@@ -17,7 +17,7 @@ use nodelb_host::messages;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::answer::Answer;
+use super::answer::HealthAnswer;
 use super::inputs::{LbHealth, View};
 use super::listeners::{Listeners, Reply};
 use crate::http::Slots;
@@ -182,7 +182,10 @@ fn reply(view: View, name: ServiceName, family: Family) -> Reply {
         };
         let status = view.status(&snapshot);
         let is_good = count > 0 && status.is_healthy;
-        Answer { weight: Some(count), ..Answer::json(is_good, body(&name, count, status.is_healthy), status.now) }
+        HealthAnswer {
+            weight: Some(count),
+            ..HealthAnswer::json(is_good, body(&name, count, status.is_healthy), status.now)
+        }
     })
 }
 

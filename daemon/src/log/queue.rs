@@ -15,10 +15,10 @@ const BYTES: usize = 4 << 20;
 
 /// A queue of lines. All clones share it.
 #[derive(Debug)]
-pub(super) struct Queue<T>(Arc<Shared<T>>);
+pub(super) struct Queue<T>(Arc<SharedQueue<T>>);
 
 #[derive(Debug)]
-struct Shared<T> {
+struct SharedQueue<T> {
     state: Mutex<State<T>>,
     /// Signals that a line was added.
     filled: Condvar,
@@ -43,7 +43,7 @@ impl<T> Clone for Queue<T> {
 impl<T> Default for Queue<T> {
     fn default() -> Self {
         let state = State { waiting: VecDeque::new(), bytes: 0, is_writing: false, dropped: 0 };
-        Self(Arc::new(Shared { state: Mutex::new(state), filled: Condvar::new(), emptied: Condvar::new() }))
+        Self(Arc::new(SharedQueue { state: Mutex::new(state), filled: Condvar::new(), emptied: Condvar::new() }))
     }
 }
 

@@ -23,4 +23,4 @@ mod namespaces;
 pub mod wire;
 
 pub use child::run;
-pub use client::{Line, Lost, Reaper};
+pub use client::{Lost, Reaper, ReaperLine};

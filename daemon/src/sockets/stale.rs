@@ -33,7 +33,7 @@ use tracing::{info, warn};
 use crate::config::Disconnect;
 use crate::reconcile::{Marks, OwnerHandle};
 use crate::sockets::reaper::wire::{BATCH, Hello, Order, Outcome};
-use crate::sockets::reaper::{Line, Lost, Reaper};
+use crate::sockets::reaper::{Lost, Reaper, ReaperLine};
 
 mod boot;
 mod judge;
@@ -112,7 +112,7 @@ enum PassError {
 /// [`Handles`] with a connected reaper.
 struct Deps {
     flows: ReadFlows,
-    line: Line,
+    line: ReaperLine,
 }
 
 /// The state of the task between passes.

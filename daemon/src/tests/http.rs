@@ -3,7 +3,7 @@ use super::*;
 const HOLD: Duration = Duration::from_secs(10);
 
 fn slots(overall: usize) -> Arc<Slots> {
-    Slots::new(Limits {
+    Slots::new(ServerLimits {
         per_listener: overall,
         overall,
         waiting: HOLD,
@@ -71,7 +71,7 @@ async fn a_lost_slot_counts_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_full_listener_takes_no_slot_of_another() {
-    let slots = Slots::new(Limits { overall: 3, ..slots(2).limits });
+    let slots = Slots::new(ServerLimits { overall: 3, ..slots(2).limits });
     let (_other, other_leaves) = slots.take(0).await;
     let (_first, first_leaves) = slots.take(1).await;
     let _second = slots.take(1).await;

@@ -10,7 +10,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Layer, Registry, reload};
 
 use super::limit::{BURST, Limit};
-use super::{Control, Line, Out, leads_to, messages, plain, targets};
+use super::{Control, LogLine, Out, leads_to, messages, plain, targets};
 
 #[path = "log/documents.rs"]
 mod documents;
@@ -113,13 +113,13 @@ fn dropped_lines_are_reported_once_and_the_writer_gets_the_others() {
     let mut to = written.clone();
     let out = Out::new(move |line| {
         let _ = frozen.recv();
-        if let Line::Plain(text) = line {
+        if let LogLine::Plain(text) = line {
             to.write_all(&text).unwrap();
         }
     });
     // More lines than fit, however many the writer has taken meanwhile.
     let lines = 10_000;
-    (0..lines).for_each(|number| out.queue.push(Line::Plain(format!("{number}\n").into_bytes()), 8));
+    (0..lines).for_each(|number| out.queue.push(LogLine::Plain(format!("{number}\n").into_bytes()), 8));
     let dropped = out.queue.dropped();
     assert!(dropped > 0);
     let reported = Lines::default();

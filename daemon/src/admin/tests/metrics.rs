@@ -75,7 +75,7 @@ fn apiservers_are_counted_where_there_are_any() {
 fn check_report() -> CheckReport {
     CheckReport {
         targets: [(Condition::Healthy, 9), (Condition::Unhealthy, 1)].into(),
-        done: [(Outcome::Passed, 90), (Outcome::Refused, 10)].into(),
+        done: [(CheckOutcome::Passed, 90), (CheckOutcome::Refused, 10)].into(),
         open: 2,
         late_millis: 1_500,
     }

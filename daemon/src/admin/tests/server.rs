@@ -6,7 +6,7 @@ use nodelb_core::model::service::FrontendKind;
 use tokio::net::TcpStream;
 
 use super::{LIMITS, STREAMS};
-use crate::http::Limits;
+use crate::http::ServerLimits;
 use crate::status::{Check, Health};
 
 #[path = "server/hostile.rs"]
@@ -180,7 +180,7 @@ async fn a_header_too_large_is_refused() {
 
 #[tokio::test]
 async fn stop_does_not_wait_for_a_silent_client() {
-    let server = limited(Limits { stop: Duration::from_millis(200), ..LIMITS }, STREAMS).await;
+    let server = limited(ServerLimits { stop: Duration::from_millis(200), ..LIMITS }, STREAMS).await;
     let silent = TcpStream::connect(server.address).await.unwrap();
     assert_eq!(status(&server.get("/").await), "200");
     let start = Instant::now();

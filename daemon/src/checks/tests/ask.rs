@@ -46,7 +46,7 @@ async fn server(answer: &'static [u8]) -> (SocketAddr, mpsc::Receiver<String>) {
 }
 
 /// Returns `Ok`, or the outcome and the text.
-async fn answer(at: SocketAddr, method: Method) -> Result<(), (Outcome, String)> {
+async fn answer(at: SocketAddr, method: Method) -> Result<(), (CheckOutcome, String)> {
     let asked = ask(&question(at, method, Duration::from_secs(20)), &own()).await;
     asked.map_err(|failure| (failure.outcome, failure.text.to_string()))
 }
@@ -56,7 +56,7 @@ async fn a_connection_is_enough_for_tcp() {
     let (listener, at) = listener().await;
     assert_eq!(answer(at, Method::Tcp).await, Ok(()));
     drop(listener);
-    let refused = Err((Outcome::Refused, "connection refused".to_owned()));
+    let refused = Err((CheckOutcome::Refused, "connection refused".to_owned()));
     assert_eq!(answer(at, Method::Tcp).await, refused);
     assert_eq!(answer(at, http("/", None)).await, refused);
 }
@@ -76,17 +76,17 @@ async fn the_request_is_as_the_check_says() {
 
 #[tokio::test]
 async fn only_the_final_status_counts() {
-    type Expected = Result<(), (Outcome, &'static str)>;
+    type Expected = Result<(), (CheckOutcome, &'static str)>;
     let cases: [(&'static [u8], Expected); 8] = [
         (b"HTTP/1.1 204 No Content\r\n\r\n", Ok(())),
         // The redirect is not followed: the backend has answered.
         (b"HTTP/1.1 302 Found\r\nlocation: http://192.0.2.1/\r\n\r\n", Ok(())),
         (b"HTTP/1.0 200\r\n\r\n", Ok(())),
         (b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\n\r\n", Ok(())),
-        (b"HTTP/1.1 503 Service Unavailable\r\n\r\n", Err((Outcome::Status, "status 503, expected 200-399"))),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", Err((Outcome::Protocol, "invalid HTTP version parsed"))),
-        (b"", Err((Outcome::Protocol, "connection closed before message completed"))),
-        (b"HTTP/1.1 2", Err((Outcome::Protocol, "connection closed before message completed"))),
+        (b"HTTP/1.1 503 Service Unavailable\r\n\r\n", Err((CheckOutcome::Status, "status 503, expected 200-399"))),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", Err((CheckOutcome::Protocol, "invalid HTTP version parsed"))),
+        (b"", Err((CheckOutcome::Protocol, "connection closed before message completed"))),
+        (b"HTTP/1.1 2", Err((CheckOutcome::Protocol, "connection closed before message completed"))),
     ];
     for (bytes, expected) in cases {
         let (at, _asked) = server(bytes).await;
@@ -109,7 +109,7 @@ async fn an_endless_answer_is_given_up() {
         }
     });
     let (outcome, text) = answer(at, http("/", None)).await.unwrap_err();
-    assert_eq!((outcome, &*text), (Outcome::Protocol, "message head is too large"));
+    assert_eq!((outcome, &*text), (CheckOutcome::Protocol, "message head is too large"));
     sending.await.unwrap();
 }
 
@@ -118,7 +118,7 @@ async fn silence_is_given_up_in_time() {
     let (_listener, at) = listener().await;
     let asked = ask(&question(at, http("/", None), Duration::from_millis(50)), &own()).await;
     let failure = asked.unwrap_err();
-    assert_eq!((failure.outcome, &*failure.text), (Outcome::Timeout, "no answer within 50ms"));
+    assert_eq!((failure.outcome, &*failure.text), (CheckOutcome::Timeout, "no answer within 50ms"));
 
     // A listener with a full queue answers no SYN.
     let full = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -134,7 +134,7 @@ async fn silence_is_given_up_in_time() {
         }
     };
     let failure = asked.unwrap_err();
-    assert_eq!((failure.outcome, &*failure.text), (Outcome::Timeout, "no connection within 1s"));
+    assert_eq!((failure.outcome, &*failure.text), (CheckOutcome::Timeout, "no connection within 1s"));
 }
 
 /// A connection that cannot be registered as nodelb's own would be translated, and another backend would answer. Such a
@@ -144,7 +144,7 @@ async fn a_socket_that_is_not_its_own_is_not_used() {
     let (listener, at) = listener().await;
     let refuse: Register = Arc::new(|_| Err(io::Error::other("no memory for it")));
     let failure = ask(&question(at, Method::Tcp, Duration::from_secs(20)), &refuse).await.unwrap_err();
-    assert_eq!((failure.outcome, &*failure.text), (Outcome::Unasked, "no memory for it"));
+    assert_eq!((failure.outcome, &*failure.text), (CheckOutcome::Unasked, "no memory for it"));
     let accepted = tokio::time::timeout(Duration::from_millis(50), listener.accept()).await;
     assert!(accepted.is_err(), "no client connected");
 }
@@ -172,16 +172,16 @@ async fn a_check_ends_with_a_reset() {
 /// this host say nothing about the backend.
 #[test]
 fn every_error_of_a_connect_has_its_outcome() {
-    let of = |errno: Errno| Failure::from_error(&io::Error::from_raw_os_error(errno as i32));
+    let of = |errno: Errno| CheckFailure::from_error(&io::Error::from_raw_os_error(errno as i32));
     let outcomes = [
-        (Outcome::Refused, &[Errno::ECONNREFUSED, Errno::ECONNRESET][..]),
-        (Outcome::Timeout, &[Errno::ETIMEDOUT]),
+        (CheckOutcome::Refused, &[Errno::ECONNREFUSED, Errno::ECONNRESET][..]),
+        (CheckOutcome::Timeout, &[Errno::ETIMEDOUT]),
         (
-            Outcome::Unreachable,
+            CheckOutcome::Unreachable,
             &[Errno::EHOSTUNREACH, Errno::ENETUNREACH, Errno::ENETDOWN, Errno::EACCES, Errno::EPERM],
         ),
         (
-            Outcome::Unasked,
+            CheckOutcome::Unasked,
             &[Errno::EMFILE, Errno::ENFILE, Errno::ENOBUFS, Errno::ENOMEM, Errno::EADDRNOTAVAIL, Errno::EAGAIN],
         ),
     ];

@@ -198,7 +198,7 @@ async fn what_is_done_is_counted() {
     rig.files.send(vec![slice(&[one, two]), service(Some(fast())), synced()]).await.unwrap();
     let is_counted = |report: &Arc<CheckReport>| {
         let done = |outcome| report.done.get(&outcome).copied().unwrap_or_default();
-        report.targets.len() == 2 && done(Outcome::Passed) > 5 && done(Outcome::Refused) > 5
+        report.targets.len() == 2 && done(CheckOutcome::Passed) > 5 && done(CheckOutcome::Refused) > 5
     };
     tokio::time::timeout(Duration::from_secs(20), rig.reports.wait_for(is_counted)).await.unwrap().unwrap();
     rig.owner.close();
@@ -216,9 +216,9 @@ async fn a_missing_route_counts_only_after_a_while_if_only_this_host_answers() {
     rig.files.send(vec![slice(&[here, elsewhere]), service(Some(fast())), synced()]).await.unwrap();
     assert_eq!(rig.quarantined().await, [80]);
     let done = |report: &Arc<CheckReport>, outcome| report.done.get(&outcome).copied().unwrap_or_default();
-    let is_counted = |report: &Arc<CheckReport>| done(report, Outcome::Unreachable) > 2;
+    let is_counted = |report: &Arc<CheckReport>| done(report, CheckOutcome::Unreachable) > 2;
     let waiting = tokio::time::timeout(Duration::from_secs(20), rig.reports.wait_for(is_counted));
     let report = Arc::clone(&*waiting.await.unwrap().unwrap());
-    assert!(done(&report, Outcome::Unasked) > 5, "{report:?}");
+    assert!(done(&report, CheckOutcome::Unasked) > 5, "{report:?}");
     rig.end().await;
 }

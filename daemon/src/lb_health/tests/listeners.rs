@@ -16,7 +16,7 @@ type Wanted = BTreeMap<SocketAddr, &'static str>;
 async fn want(listeners: &mut Listeners<&'static str>, wanted: &Wanted) {
     let reply = |_: SocketAddr, label: &&'static str| -> Reply {
         let label = *label;
-        Arc::new(move |_| Answer::json(true, label.to_owned(), SystemTime::UNIX_EPOCH))
+        Arc::new(move |_| HealthAnswer::json(true, label.to_owned(), SystemTime::UNIX_EPOCH))
     };
     listeners.want(wanted, reply).await;
 }
@@ -110,7 +110,7 @@ const REQUEST: &str = "GET / HTTP/1.1\r\nHost: lb\r\n\r\n";
 const LAST: &str = "GET / HTTP/1.1\r\nHost: lb\r\nConnection: close\r\n\r\n";
 
 fn reply() -> Reply {
-    Arc::new(|path| Answer::json(true, path.to_owned(), SystemTime::UNIX_EPOCH))
+    Arc::new(|path| HealthAnswer::json(true, path.to_owned(), SystemTime::UNIX_EPOCH))
 }
 
 fn open(bounds: Bounds) -> (SocketAddr, ServerTask, Arc<Slots>) {

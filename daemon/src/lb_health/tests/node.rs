@@ -48,7 +48,7 @@ fn times_are_written_as_go_writes_them() {
     ];
     for (seconds, nanos, json, http) in cases {
         let time = SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos);
-        let answer = Answer::not_found(time).into_response();
+        let answer = HealthAnswer::not_found(time).into_response();
         assert_eq!((rfc3339(time).as_str(), answer.headers()["date"].to_str().unwrap()), (json, http));
     }
 }
@@ -57,7 +57,7 @@ fn times_are_written_as_go_writes_them() {
 fn a_clock_before_1970_is_no_reason_to_fail() {
     let time = SystemTime::UNIX_EPOCH - Duration::from_secs(1);
     assert_eq!(rfc3339(time), "1969-12-31T23:59:59Z");
-    assert_eq!(Answer::not_found(time).into_response().headers()["date"], "Thu, 01 Jan 1970 00:00:00 GMT");
+    assert_eq!(HealthAnswer::not_found(time).into_response().headers()["date"], "Thu, 01 Jan 1970 00:00:00 GMT");
 }
 
 /// The answer with `T` for every time in its body.

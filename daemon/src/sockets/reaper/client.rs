@@ -81,7 +81,7 @@ impl Reaper {
     ///
     /// # Errors
     /// If there is no reaper, it does not answer in time, or it cannot end sockets.
-    pub async fn call(&mut self, cgroup: Option<&Path>) -> Result<(Line, Hello), Lost> {
+    pub async fn call(&mut self, cgroup: Option<&Path>) -> Result<(ReaperLine, Hello), Lost> {
         let called = async {
             let mut line = self.connect().await?;
             let hello = line.greet().await?;
@@ -105,7 +105,7 @@ impl Reaper {
     ///
     /// # Errors
     /// If there is no reaper, or it does not answer in time.
-    pub async fn open(&mut self) -> io::Result<Line> {
+    pub async fn open(&mut self) -> io::Result<ReaperLine> {
         let mut line = self.connect().await?;
         line.greet().await?;
         Ok(line)
@@ -118,17 +118,17 @@ impl Reaper {
         }
     }
 
-    async fn connect(&mut self) -> io::Result<Line> {
+    async fn connect(&mut self) -> io::Result<ReaperLine> {
         match self {
             Self::Started(started) => {
                 let (child, line) = started.take().ok_or(io::ErrorKind::NotConnected)?;
-                let mut line = Line::over(line)?;
+                let mut line = ReaperLine::over(line)?;
                 line.child = Some(child);
                 Ok(line)
             }
             Self::Behind(path) => {
                 let stream = timeout(TIMEOUT, tokio::net::UnixStream::connect(path)).await??;
-                Ok(Line { child: None, stream })
+                Ok(ReaperLine { child: None, stream })
             }
         }
     }
@@ -136,12 +136,12 @@ impl Reaper {
 
 /// The connection to a reaper that works. It cannot be used after an error.
 #[derive(Debug)]
-pub struct Line {
+pub struct ReaperLine {
     child: Option<Child>,
     stream: tokio::net::UnixStream,
 }
 
-impl Line {
+impl ReaperLine {
     /// Uses the connection to a peer.
     pub(crate) fn over(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
@@ -234,7 +234,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for ReaperLine {
     /// Kills the reaper: an abandoned one may hang, but waiting for it after the kill does not.
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {

@@ -108,7 +108,7 @@ impl Rig {
         let orders = Arc::default();
         let taken = Arc::clone(&orders);
         thread::spawn(move || reap(theirs, &taken));
-        let deps = Deps { flows, line: Line::over(line).unwrap() };
+        let deps = Deps { flows, line: ReaperLine::over(line).unwrap() };
         let owner = Owner { engine, maps, snapshot: snapshot_in, marker, changes };
         Self { stale_sockets, owner, deps, memory: PassState::default(), orders }
     }
@@ -330,8 +330,8 @@ async fn fail(rig: &mut Rig) -> PassError {
 }
 
 /// A connection without a peer.
-fn dead() -> Line {
-    Line::over(UnixStream::pair().unwrap().0).unwrap()
+fn dead() -> ReaperLine {
+    ReaperLine::over(UnixStream::pair().unwrap().0).unwrap()
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::rig::{Served, backends, limited, served, service, status, synced};
 use crate::admin::server::{LIMITS, STREAMS};
-use crate::http::Limits;
+use crate::http::ServerLimits;
 
 /// Longer than any step takes on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 const NEVER: Duration = Duration::from_secs(3_600);
 
 /// Without time limits in effect, only the slots can help.
-const TIMELESS: Limits = Limits { header: NEVER, total: None, stuck: NEVER, ..LIMITS };
+const TIMELESS: ServerLimits = ServerLimits { header: NEVER, total: None, stuck: NEVER, ..LIMITS };
 
 /// A change is applied, and both kinds of clients see it.
 async fn is_alive(server: &mut Served, round: usize) {
@@ -45,7 +45,7 @@ async fn sent(server: &Served, bytes: &[u8]) -> TcpStream {
 
 #[tokio::test]
 async fn silence_and_half_headers_do_not_block_other_clients() {
-    let mut server = limited(Limits { per_listener: 4, ..TIMELESS }, STREAMS).await;
+    let mut server = limited(ServerLimits { per_listener: 4, ..TIMELESS }, STREAMS).await;
     let mut held = Vec::new();
     for n in 0..40 {
         let bytes: &[u8] = if n % 2 == 0 { b"" } else { b"GET / HTTP/1.1\r\nHost: loc" };
@@ -88,7 +88,7 @@ async fn ten_thousand_connections_do_not_block_other_clients() {
 
 #[tokio::test]
 async fn a_client_that_drips_its_header_is_cut() {
-    let server = limited(Limits { header: Duration::from_millis(300), ..TIMELESS }, STREAMS).await;
+    let server = limited(ServerLimits { header: Duration::from_millis(300), ..TIMELESS }, STREAMS).await;
     let mut stream = server.connect().await;
     let dripping = async {
         while stream.write_all(b"G").await.is_ok() {
@@ -101,7 +101,7 @@ async fn a_client_that_drips_its_header_is_cut() {
 
 #[tokio::test]
 async fn many_clients_at_once_are_all_answered() {
-    let server = limited(Limits { per_listener: 16, ..TIMELESS }, STREAMS).await;
+    let server = limited(ServerLimits { per_listener: 16, ..TIMELESS }, STREAMS).await;
     let clients = (0..200).map(|_| server.get("/frontends"));
     let answers = timeout(TIMEOUT, futures_util::future::join_all(clients)).await.expect("answers");
     assert!(answers.iter().all(|answer| status(answer) == "200"));
@@ -120,7 +120,7 @@ fn large() -> MapState {
 #[tokio::test]
 async fn unread_answers_do_not_block_other_clients() {
     let mut server =
-        limited(Limits { per_listener: 4, answering: Duration::from_millis(100), ..TIMELESS }, STREAMS).await;
+        limited(ServerLimits { per_listener: 4, answering: Duration::from_millis(100), ..TIMELESS }, STREAMS).await;
     let _ = server.maps.send_replace(Ok(large()));
     let mut held = Vec::new();
     for _ in 0..40 {
@@ -135,7 +135,7 @@ async fn unread_answers_do_not_block_other_clients() {
 
 #[tokio::test]
 async fn an_answer_that_is_not_taken_is_cut() {
-    let server = limited(Limits { stuck: Duration::from_millis(300), ..TIMELESS }, STREAMS).await;
+    let server = limited(ServerLimits { stuck: Duration::from_millis(300), ..TIMELESS }, STREAMS).await;
     let _ = server.maps.send_replace(Ok(large()));
     let mut stream = sent(&server, b"GET /maps HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
     tokio::time::sleep(Duration::from_secs(8)).await;
@@ -148,7 +148,7 @@ async fn an_answer_that_is_not_taken_is_cut() {
 /// The connection frees its place, and has delayed no other client.
 #[tokio::test]
 async fn a_stream_that_is_not_read_is_cut() {
-    let mut server = limited(Limits { stuck: Duration::from_millis(300), ..TIMELESS }, 1).await;
+    let mut server = limited(ServerLimits { stuck: Duration::from_millis(300), ..TIMELESS }, 1).await;
     let names: Vec<String> = (0..4_000).map(|n| format!("shop/service-{n}")).collect();
     let address = |n: usize| format!("10.96.{}.{}:80", 10 + n / 250, n % 250);
     let all = names.iter().enumerate();

@@ -51,7 +51,7 @@ pub(super) async fn served() -> Served {
 }
 
 /// A server with these limits, and with this number of streams.
-pub(super) async fn limited(limits: http::Limits, streams: usize) -> Served {
+pub(super) async fn limited(limits: http::ServerLimits, streams: usize) -> Served {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let socket = tempfile::tempdir().unwrap();

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use super::rig::{Served, backends, limited, served, service, status, synced};
 use crate::admin::server::{LIMITS, STREAMS};
-use crate::http::Limits;
+use crate::http::ServerLimits;
 
 /// Longer than any step takes on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -125,7 +125,7 @@ async fn a_reader_that_was_away_sees_the_newest_state_only() {
 /// However many streams there are, other requests are answered; and a stream that ends makes room.
 #[tokio::test]
 async fn streams_have_places_of_their_own() {
-    let server = limited(Limits { per_listener: 1, ..LIMITS }, 2).await;
+    let server = limited(ServerLimits { per_listener: 1, ..LIMITS }, 2).await;
     let first = Reader::new(server.connect().await, "/frontends?watch", "").await;
     let _second = Reader::new(server.connect().await, "/frontends?watch", "").await;
     assert_eq!(status(&server.get("/frontends").await), "200");
@@ -148,7 +148,7 @@ async fn streams_have_places_of_their_own() {
 
 #[tokio::test]
 async fn a_stream_ends_with_the_daemon_and_not_before() {
-    let limits = Limits { total: Some(Duration::from_millis(1)), ..LIMITS };
+    let limits = ServerLimits { total: Some(Duration::from_millis(1)), ..LIMITS };
     let mut server = limited(limits, STREAMS).await;
     server.apply(web());
     let mut reader = Reader::new(server.connect().await, "/frontends?watch", "").await;
