@@ -21,7 +21,6 @@ pub struct Claim {
     pub key: Arc<PortKey>,
     /// The file that describes the service; empty for Kubernetes.
     pub file: Arc<str>,
-    /// The source that describes the service.
     pub source: Source,
     /// The creation time of the service in seconds since 1970, if known.
     pub created: Option<u64>,

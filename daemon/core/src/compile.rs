@@ -87,7 +87,6 @@ fn may_be_bound(plan: &PortPlan, slices: &[Arc<Slice>], context: &CompileContext
         || named.flat_map(|port| &port.backends).any(|backend| is_here(backend.port, &backend.addr))
 }
 
-/// Applies the source ranges of the service.
 fn restrict(service: &Service, plan: &mut PortPlan) {
     let is_concerned = |frontend: &FrontendPlan| frontend.is_outside && outside::has_ranges(frontend.kind);
     if !plan.frontends.iter().any(is_concerned) {

@@ -34,7 +34,6 @@ pub struct Count {
 }
 
 impl Count {
-    /// Adds the other count to this one.
     pub fn add(&mut self, more: Self) {
         self.translated += more.translated;
         self.refused += more.refused;
@@ -77,11 +76,7 @@ pub enum MapError {
     Resting,
     /// Any other failure. The text contains the name of the map and the error of the kernel.
     #[error("map {map}: {reason}")]
-    Failed {
-        map: &'static str,
-        /// The description of the failure.
-        reason: String,
-    },
+    Failed { map: &'static str, reason: String },
 }
 
 /// The configuration key that sets the size of the map.
@@ -93,7 +88,6 @@ pub fn size_key(map: &str) -> String {
 /// The holder of the maps. It has a single caller, the owner task. Operations are idempotent: deleting an absent entry
 /// succeeds.
 pub trait Datapath {
-    /// The sizes of the maps.
     fn limits(&self) -> Limits;
 
     /// Carries out the operations in order and returns the result of each, so the result has the length of `ops`. After

@@ -16,9 +16,7 @@ pub struct Degraded {
     pub status: Status,
     /// The time since which this is so.
     pub since: Moment,
-    /// The change that caused it.
     pub cause: Cause,
-    /// Whether the port had a backend before.
     pub had_backends: bool,
 }
 

@@ -80,7 +80,6 @@ pub struct Round {
     pub done: usize,
     /// The number of operations that failed.
     pub failed: usize,
-    /// The services that were compiled again.
     pub compiled: Vec<CompiledService>,
     /// The number of these services that were compiled only because nodelb's own health checks reported a different set
     /// of unhealthy backends.
@@ -250,7 +249,6 @@ impl Engine {
         }
     }
 
-    /// Marks the services dirty, with the reason.
     fn mark_dirty<I>(&mut self, names: I, trigger: Trigger)
     where
         I: IntoIterator<Item = ServiceName, IntoIter: ExactSizeIterator>,

@@ -119,7 +119,6 @@ impl History {
         self.records.range((std::ops::Bound::Excluded(sequence), std::ops::Bound::Unbounded)).map(|(_, record)| record)
     }
 
-    /// Every record, the latest first.
     pub fn latest_first(&self) -> impl Iterator<Item = &Arc<Record>> {
         self.records.iter().rev().map(|(_, record)| record)
     }
@@ -165,12 +164,10 @@ impl History {
         self.last
     }
 
-    /// The number of records.
     pub fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Whether there are no records.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
     }

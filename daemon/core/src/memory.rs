@@ -11,7 +11,6 @@ use crate::state::runs::{Run, Runs};
 /// Decides before each operation whether it fails. Tests use it to inject faults.
 pub type FaultInjector = Box<dyn FnMut(&MapOp) -> bool + Send>;
 
-/// The in-memory holder of the maps.
 pub struct MemoryDatapath {
     limits: Limits,
     max_node_addrs: u32,
@@ -24,7 +23,6 @@ pub struct MemoryDatapath {
 }
 
 impl MemoryDatapath {
-    /// Creates empty maps of these sizes.
     pub fn new(limits: Limits) -> Self {
         Self {
             limits,
@@ -44,7 +42,6 @@ impl MemoryDatapath {
         self
     }
 
-    /// Sets the maximum number of node addresses.
     #[must_use]
     pub fn with_node_addrs(self, max_node_addrs: u32) -> Self {
         Self { max_node_addrs, ..self }

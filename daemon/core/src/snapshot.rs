@@ -29,7 +29,6 @@ use crate::table::{Described, Facts};
 /// An immutable view of the whole state of the owner task. It is cheap to take and to keep.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// The time of the snapshot.
     pub at: Moment,
     /// What the maps should contain.
     pub desired: Desired,
@@ -68,7 +67,6 @@ pub enum ChangedServices {
 }
 
 impl Snapshot {
-    /// The facts that the sources reported.
     pub fn facts(&self) -> &Facts {
         &self.facts
     }

@@ -34,7 +34,6 @@ pub struct Flow {
     pub socket: Socket,
     /// The address that the client connected to; for a NodePort the address of a node.
     pub frontend: L4Addr,
-    /// The backend that it is connected to.
     pub backend: L4Addr,
 }
 
@@ -128,7 +127,6 @@ pub fn answered(snapshot: &Snapshot) -> Answered {
 pub struct Answered(BTreeMap<L4Addr, bool>);
 
 impl Answered {
-    /// Whether no address is answered.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -275,12 +275,10 @@ impl Table {
         }
     }
 
-    /// The number of slices.
     pub fn slice_count(&self) -> usize {
         self.slices.len()
     }
 
-    /// The number of services with quarantined backends.
     pub fn quarantine_count(&self) -> usize {
         self.facts.quarantine.len()
     }

@@ -60,11 +60,7 @@ pub enum Refusal {
         "reserved: nodelb itself listens on port {port}, as {key} specifies; change the port of the service, or change \
          {key} and restart nodelb"
     )]
-    OwnPort {
-        port: u16,
-        /// The configuration key that sets the port.
-        key: &'static str,
-    },
+    OwnPort { port: u16, key: &'static str },
     /// A user who may write Services could take over any address with `externalIPs`.
     #[error(
         "externalIPs let any user who may write Services take over any address (CVE-2020-8554): if {0} is meant, list it or its \

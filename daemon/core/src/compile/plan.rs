@@ -24,7 +24,6 @@ pub struct PortPlan {
     pub may_be_bound: bool,
     /// See [`super::outside::source_ranges`]; `None` also if they apply to no frontend of the port.
     pub source_ranges: Option<Vec<SourceRange>>,
-    /// The frontend addresses of the port.
     pub frontends: Vec<FrontendPlan>,
 }
 

@@ -20,7 +20,6 @@ pub struct Kept {
     pub source: Source,
     /// The number of service ports.
     pub ports: usize,
-    /// The reason why they are kept.
     pub because: KeptBecause,
 }
 

@@ -98,7 +98,6 @@ impl Deferred {
         self.frontends.remove(&led_from(address, realised))
     }
 
-    /// The number of entries that wait.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.services.len() + self.frontends.len()

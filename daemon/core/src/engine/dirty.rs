@@ -20,7 +20,6 @@ pub(super) struct Dirty {
 }
 
 impl Dirty {
-    /// Marks the services dirty, with the reason.
     pub(super) fn mark<I>(&mut self, names: I, trigger: Trigger)
     where
         I: IntoIterator<Item = ServiceName, IntoIter: ExactSizeIterator>,
@@ -60,12 +59,10 @@ impl Dirty {
         self.mark(waiting, Trigger::Other);
     }
 
-    /// Removes and returns the dirty services.
     pub(super) fn take(&mut self) -> IndexMap<ServiceName, DirtyReason, RandomState> {
         std::mem::take(&mut self.services)
     }
 
-    /// The number of services that wait.
     pub(super) fn len(&self) -> usize {
         self.services.len() + self.without_room.len()
     }

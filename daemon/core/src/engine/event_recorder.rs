@@ -129,7 +129,6 @@ pub(super) fn refusals(row: &Row, name: &ServiceName) -> Refusals {
 }
 
 impl EventRecorder {
-    /// Assembles the events of the round.
     pub(super) fn finish_round(&mut self, context: &Context<'_>) -> Vec<Event> {
         let mut events = Events::default();
         self.add_lists(context, &mut events);

@@ -125,7 +125,6 @@ impl Addresses {
         }
     }
 
-    /// Whether the list has no addresses.
     pub fn is_empty(&self) -> bool {
         self.shown.is_empty() && self.more == 0
     }
@@ -147,7 +146,6 @@ pub struct Event {
     pub port: Option<Arc<PortKey>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<Source>,
-    /// The kind of the event.
     pub what: What,
     /// The object that caused the event, and its author.
     #[serde(default)]

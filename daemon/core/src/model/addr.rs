@@ -51,7 +51,6 @@ pub(crate) mod work {
     }
 }
 
-/// The address family of an [`Addr`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Family {
     /// IPv4, including IPv4 in IPv4-mapped IPv6 form.
@@ -265,14 +264,11 @@ impl JsonSchema for L4Addr {
 }
 
 impl L4Addr {
-    /// The transport address of these three parts.
     pub const fn new(addr: Addr, port: u16, protocol: Protocol) -> Self {
         Self { addr, port, protocol }
     }
 
-    /// The smallest transport address.
     pub(crate) const FIRST: Self = Self::new(Addr([0; 16]), 0, Protocol::Tcp);
-    /// The largest transport address.
     pub(crate) const LAST: Self = Self::new(Addr([0xff; 16]), u16::MAX, Protocol::Sctp);
 
     /// The range of all transport addresses with this address, at any port and protocol.
@@ -371,7 +367,6 @@ const OCTETS: [[u8; 4]; 256] = {
     }
 };
 
-/// The text of an IPv4 transport address.
 struct V4Text {
     bytes: [u8; Self::MAX],
     length: usize,

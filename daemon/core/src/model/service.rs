@@ -186,9 +186,7 @@ pub struct Origin {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Service {
     pub name: ServiceName,
-    /// The source that describes the service.
     pub source: Source,
-    /// The object that describes the service.
     pub origin: Origin,
     /// The creation time in seconds since 1970, the first criterion in a conflict over an address. A service without
     /// one (from a local file) counts as older than any with one, so that the operator's configuration on this host
@@ -327,7 +325,6 @@ pub struct SliceName {
 }
 
 impl SliceName {
-    /// Creates a name from these two parts.
     pub fn new(namespace: &str, name: &str) -> Self {
         Self { namespace: namespace.into(), name: name.into() }
     }
@@ -435,7 +432,6 @@ impl fmt::Display for BackendState {
 /// share the entry, regardless of their kind.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PortKey {
-    /// The service that owns the port.
     pub service: ServiceName,
     /// The port name, see [`ServicePort::name`].
     pub port: Arc<str>,

@@ -41,7 +41,6 @@ impl SourceRange {
         }
     }
 
-    /// Whether the range contains the address.
     pub fn contains(self, addr: Addr) -> bool {
         masked(addr, self.prefix) == self.addr
     }

@@ -29,13 +29,11 @@ impl Time {
 /// The time on the two clocks that a daemon has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Clocks {
-    /// The monotonic clock of the daemon.
     pub moment: Moment,
     pub time: Time,
 }
 
 impl Clocks {
-    /// The time of day at this moment.
     pub fn time_of(&self, moment: Moment) -> Time {
         Time(self.time.0.saturating_sub(self.moment.0.saturating_sub(moment.0)))
     }

@@ -29,7 +29,6 @@ pub enum Refusal {
     NoLocalBackend,
 }
 
-/// Whether the client may connect.
 pub fn admission(state: &MapState, frontend: Frontend, client: Option<Addr>) -> Admission {
     match client {
         _ if !frontend.has_ranges => Admission::All,

@@ -33,7 +33,6 @@ pub enum EntryKey {
 pub struct Content {
     /// The entries that nodelb can have written.
     pub state: MapState,
-    /// The other entries.
     pub broken: Broken,
 }
 
@@ -46,7 +45,6 @@ pub struct Broken {
 }
 
 impl Broken {
-    /// Whether there are no such entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty() && self.with_invalid_key.is_empty()
     }
@@ -120,7 +118,6 @@ impl fmt::Display for Fault {
 pub struct Drift {
     pub key: EntryKey,
     pub kind: DriftKind,
-    /// The change to the entry.
     pub fault: Fault,
     /// The service port that the entry belongs to, if any.
     pub owner: Option<Arc<PortKey>>,

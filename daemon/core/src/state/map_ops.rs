@@ -39,12 +39,10 @@ impl Touched {
         surplus
     }
 
-    /// Whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.services.is_empty() && self.frontends.is_empty() && self.node_addrs.is_empty() && self.uplinks.is_empty()
     }
 
-    /// Adds other entries.
     pub fn extend(&mut self, more: Self) {
         self.services.extend(more.services);
         self.frontends.extend(more.frontends);

@@ -10,7 +10,6 @@ use crate::model::service::{PortKey, Source};
 /// alone never gives a service an entry that none of its addresses points at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OwnerTag {
-    /// The source that describes the service.
     pub source: Source,
     /// The hash of the service's namespace and name.
     pub service: u32,

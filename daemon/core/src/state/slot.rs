@@ -10,7 +10,6 @@ pub struct BackendId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slot {
     pub backend: BackendId,
-    /// The transport address of the backend.
     pub addr: L4Addr,
 }
 

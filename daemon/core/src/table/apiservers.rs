@@ -38,7 +38,6 @@ impl Apiservers {
         at.protocol == Protocol::Tcp && self.contains(at.addr, at.port)
     }
 
-    /// Whether no address is known.
     pub fn is_empty(&self) -> bool {
         self.reported.is_empty() && self.observed.is_empty()
     }

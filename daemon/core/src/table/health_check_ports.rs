@@ -60,7 +60,6 @@ impl HealthCheckPorts {
         self.0.len()
     }
 
-    /// Whether no service wants a port.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

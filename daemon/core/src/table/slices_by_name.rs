@@ -39,7 +39,6 @@ impl SlicesByName {
         Some(slice)
     }
 
-    /// The number of slices.
     pub(super) fn len(&self) -> usize {
         self.slices.len()
     }
