@@ -16,10 +16,8 @@ use nodelb_core::datapath::Limits;
 use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::snapshot::Snapshot;
-use nodelb_datapath::packets::{
-    OpenedPackets, Packet, PacketHook, PacketMaps, PacketOptions, PacketPrograms, PacketSettings,
-};
-use nodelb_datapath::{DeviceSide, HookedDevice, Options};
+use nodelb_datapath::packets::{Packet, PacketHook, PacketMaps, PacketOptions, PacketPrograms, PacketSettings};
+use nodelb_datapath::{DeviceSide, HookedDevice, OpenedPackets, Options};
 use nodelb_prober::Transport;
 
 use crate::environment::{Client, Environment, Outcome};
