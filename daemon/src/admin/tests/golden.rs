@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use nodelb_cli::DiagnoseOptions;
-use nodelb_cli::ask::Format;
+use nodelb_cli::answer::Format;
 use nodelb_cli::client::At;
 use nodelb_cli::diagnose::examine;
 use nodelb_cli::endpoints::Endpoints;
