@@ -1,6 +1,8 @@
 //! Decodes JSON in the form in which apiservers write it: no space between its parts, no number but whole positive ones,
-//! and no escapes in the strings that are read. All other JSON, valid or not, is left to `serde_json`, which needs more
-//! than twice as many instructions: here, an error needs neither a position nor a text.
+//! and no escapes in the strings that are read. All other JSON, valid or not, is left to `serde_json`: here, an error
+//! needs neither a position nor a text. If `decode::parse` calls only `serde_json`, events of EndpointSlices cost 2.9 times
+//! as many instructions (`decode-events` of `make regressions`: 81.5 instead of 27.9 million), and 2.1 times as many
+//! without `plain_objects`.
 
 use std::fmt;
 
