@@ -25,7 +25,6 @@ const MAX_MESSAGE: usize = 1000;
 /// An Event about a Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event<'a> {
-    /// The Service that the Event is about.
     pub service: &'a ServiceName,
     /// The reason, one CamelCase word.
     pub reason: &'a str,

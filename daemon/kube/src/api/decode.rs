@@ -63,9 +63,7 @@ impl Kind {
 /// Namespace (`default` for a Node) and name of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
-    /// `metadata.namespace`
     pub namespace: Arc<str>,
-    /// `metadata.name`
     pub name: Arc<str>,
 }
 
@@ -382,7 +380,6 @@ fn hexadecimal(text: &str) -> Option<u128> {
 }
 
 impl Version {
-    /// Parses a `resourceVersion`.
     pub fn parse(text: &str) -> Self {
         Self(text.parse().unwrap_or(0))
     }

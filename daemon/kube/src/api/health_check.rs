@@ -62,7 +62,6 @@ pub struct Settings {
     pub expected_status: Option<RangeInclusive<u16>>,
     /// The time from one check to the next.
     pub interval: Option<Duration>,
-    /// The time limit for a response.
     pub timeout: Option<Duration>,
     /// The number of successful checks after which a backend is healthy.
     pub rise: Option<u32>,

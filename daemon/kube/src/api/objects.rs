@@ -17,10 +17,8 @@ use crate::time;
 /// An event of a watch, as the server sends it.
 #[derive(Deserialize)]
 pub struct Envelope<'a, O> {
-    /// `type`
     #[serde(borrow, rename = "type")]
     pub kind: Cow<'a, str>,
-    /// `object`
     pub object: O,
 }
 
@@ -28,13 +26,10 @@ pub struct Envelope<'a, O> {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Service {
-    /// `metadata`
     #[serde(deserialize_with = "null_is_default")]
     pub metadata: Metadata,
-    /// `spec`
     #[serde(deserialize_with = "null_is_default")]
     pub spec: ServiceSpec,
-    /// `status`
     #[serde(deserialize_with = "null_is_default")]
     pub status: ServiceStatus,
 }
@@ -43,16 +38,12 @@ pub struct Service {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct EndpointSlice {
-    /// `metadata`
     #[serde(deserialize_with = "null_is_default")]
     pub metadata: Metadata,
-    /// `addressType`
     #[serde(deserialize_with = "null_is_default")]
     pub address_type: String,
-    /// `endpoints`
     #[serde(deserialize_with = "list")]
     pub endpoints: Vec<Endpoint>,
-    /// `ports`
     #[serde(deserialize_with = "list")]
     pub ports: Vec<EndpointPort>,
 }
@@ -61,13 +52,10 @@ pub struct EndpointSlice {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Node {
-    /// `metadata`
     #[serde(deserialize_with = "null_is_default")]
     pub metadata: Metadata,
-    /// `spec`
     #[serde(deserialize_with = "null_is_default")]
     pub spec: NodeSpec,
-    /// `status`
     #[serde(deserialize_with = "null_is_default")]
     pub status: NodeStatus,
 }
@@ -76,7 +64,6 @@ pub struct Node {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NodeSpec {
-    /// `taints`
     #[serde(deserialize_with = "list")]
     pub taints: Vec<Taint>,
 }
@@ -85,7 +72,6 @@ pub struct NodeSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Taint {
-    /// `key`
     #[serde(deserialize_with = "null_is_default")]
     pub key: String,
 }
@@ -94,7 +80,6 @@ pub struct Taint {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NodeStatus {
-    /// `addresses`
     #[serde(deserialize_with = "list")]
     pub addresses: Vec<NodeAddress>,
 }
@@ -103,10 +88,8 @@ pub struct NodeStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct NodeAddress {
-    /// `type`
     #[serde(rename = "type", deserialize_with = "null_is_default")]
     pub kind: String,
-    /// `address`
     #[serde(deserialize_with = "null_is_default")]
     pub address: String,
 }
@@ -115,13 +98,11 @@ pub struct NodeAddress {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Metadata {
-    /// `name`
     #[serde(deserialize_with = "null_is_default")]
     pub name: CompactString,
     /// `namespace`; empty if missing.
     #[serde(deserialize_with = "null_is_default")]
     pub namespace: CompactString,
-    /// `resourceVersion`
     #[serde(deserialize_with = "null_is_default")]
     pub resource_version: CompactString,
     /// `generation`; 0 if missing.
@@ -131,10 +112,8 @@ pub struct Metadata {
     pub creation_timestamp: Option<CompactString>,
     /// `deletionTimestamp`; present while the object waits for its finalizers.
     pub deletion_timestamp: Option<CompactString>,
-    /// `labels`
     #[serde(deserialize_with = "null_is_default")]
     pub labels: Labels,
-    /// `annotations`
     #[serde(deserialize_with = "null_is_default")]
     pub annotations: Annotations,
     /// `uid`; empty if missing.
@@ -193,7 +172,6 @@ impl<'de> Deserialize<'de> for Annotations {
 /// The latest entry of an object's `managedFields`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LastWrite {
-    /// `manager`
     pub manager: CompactString,
     /// `time`, in seconds since 1970.
     pub at: Option<u64>,
@@ -237,37 +215,27 @@ pub struct Labels {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ServiceSpec {
-    /// `type`
     #[serde(rename = "type", deserialize_with = "null_is_default")]
     pub kind: CompactString,
     /// `clusterIP`; equal to the first of `clusterIPs` if both are set.
     #[serde(rename = "clusterIP", deserialize_with = "null_is_default")]
     pub cluster_ip: CompactString,
-    /// `clusterIPs`
     #[serde(rename = "clusterIPs", deserialize_with = "list")]
     pub cluster_ips: Vec<CompactString>,
-    /// `externalIPs`
     #[serde(rename = "externalIPs", deserialize_with = "list")]
     pub external_ips: Vec<String>,
-    /// `loadBalancerSourceRanges`
     #[serde(deserialize_with = "list")]
     pub load_balancer_source_ranges: Vec<String>,
-    /// `ports`
     #[serde(deserialize_with = "list")]
     pub ports: Vec<ServicePort>,
-    /// `sessionAffinity`
     #[serde(deserialize_with = "null_is_default")]
     pub session_affinity: CompactString,
-    /// `sessionAffinityConfig`
     #[serde(deserialize_with = "null_is_default")]
     pub session_affinity_config: SessionAffinityConfig,
-    /// `internalTrafficPolicy`
     #[serde(deserialize_with = "null_is_default")]
     pub internal_traffic_policy: CompactString,
-    /// `externalTrafficPolicy`
     #[serde(deserialize_with = "null_is_default")]
     pub external_traffic_policy: CompactString,
-    /// `healthCheckNodePort`
     #[serde(deserialize_with = "null_is_default")]
     pub health_check_node_port: u16,
 }
@@ -276,16 +244,12 @@ pub struct ServiceSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ServicePort {
-    /// `name`
     #[serde(deserialize_with = "null_is_default")]
     pub name: CompactString,
-    /// `protocol`
     #[serde(deserialize_with = "null_is_default")]
     pub protocol: CompactString,
-    /// `port`
     #[serde(deserialize_with = "null_is_default")]
     pub port: u16,
-    /// `nodePort`
     #[serde(deserialize_with = "null_is_default")]
     pub node_port: u16,
 }
@@ -294,7 +258,6 @@ pub struct ServicePort {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct SessionAffinityConfig {
-    /// `clientIP`
     #[serde(rename = "clientIP", deserialize_with = "null_is_default")]
     pub client_ip: ClientIpConfig,
 }
@@ -303,7 +266,6 @@ pub struct SessionAffinityConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ClientIpConfig {
-    /// `timeoutSeconds`
     pub timeout_seconds: Option<u32>,
 }
 
@@ -311,7 +273,6 @@ pub struct ClientIpConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ServiceStatus {
-    /// `loadBalancer`
     #[serde(deserialize_with = "null_is_default")]
     pub load_balancer: LoadBalancerStatus,
 }
@@ -320,7 +281,6 @@ pub struct ServiceStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct LoadBalancerStatus {
-    /// `ingress`
     #[serde(deserialize_with = "list")]
     pub ingress: Vec<LoadBalancerIngress>,
 }
@@ -329,10 +289,8 @@ pub struct LoadBalancerStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct LoadBalancerIngress {
-    /// `ip`
     #[serde(deserialize_with = "null_is_default")]
     pub ip: String,
-    /// `ipMode`
     pub ip_mode: Option<String>,
 }
 
@@ -343,12 +301,9 @@ pub struct Endpoint {
     /// The first of `addresses`; the others are ignored.
     #[serde(rename = "addresses", deserialize_with = "first")]
     pub address: CompactString,
-    /// `conditions`
     #[serde(deserialize_with = "null_is_default")]
     pub conditions: Conditions,
-    /// `nodeName`
     pub node_name: Option<CompactString>,
-    /// `zone`
     pub zone: Option<CompactString>,
     /// `hints`; boxed because most endpoints have none.
     pub hints: Option<Box<EndpointHints>>,
@@ -358,11 +313,8 @@ pub struct Endpoint {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Conditions {
-    /// `ready`
     pub ready: Option<bool>,
-    /// `serving`
     pub serving: Option<bool>,
-    /// `terminating`
     pub terminating: Option<bool>,
 }
 
@@ -370,10 +322,8 @@ pub struct Conditions {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct EndpointHints {
-    /// `forZones`
     #[serde(deserialize_with = "list")]
     pub for_zones: Vec<Named>,
-    /// `forNodes`
     #[serde(deserialize_with = "list")]
     pub for_nodes: Vec<Named>,
 }
@@ -382,7 +332,6 @@ pub struct EndpointHints {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct Named {
-    /// `name`
     #[serde(deserialize_with = "null_is_default")]
     pub name: String,
 }
@@ -397,7 +346,6 @@ pub struct EndpointPort {
     /// `protocol`; empty is `TCP`.
     #[serde(deserialize_with = "null_is_default")]
     pub protocol: CompactString,
-    /// `port`
     pub port: Option<u16>,
 }
 
@@ -405,7 +353,6 @@ pub struct EndpointPort {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ListMetadata {
-    /// `resourceVersion`
     #[serde(deserialize_with = "null_is_default")]
     pub resource_version: String,
     /// `continue`; if it is not empty, the list has more pages.

@@ -25,13 +25,11 @@ pub struct Server {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Address {
-    /// An IP address or a host name.
     pub host: Host,
     /// The port, never 0.
     pub port: u16,
 }
 
-/// The host of an [`Address`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Host {
     /// An IP address, which needs no resolver.

@@ -43,7 +43,6 @@ pub enum Report {
     /// The uid of the Service `default/kubernetes`, from a watch over the session in use. After the next start,
     /// remembered addresses must present the same uid.
     Cluster(String),
-    /// The service CIDRs of the cluster.
     ServiceCidrs(Vec<IpNet>),
 }
 

@@ -51,7 +51,6 @@ impl Default for LiveTimeouts {
 /// The number of objects in a page.
 const PAGE: u32 = 500;
 
-/// The maximum number of reported objects.
 const MAX_REPORTED: usize = 1_000;
 
 /// The maximum number of reported notices about objects that could not be decoded or are ignored.

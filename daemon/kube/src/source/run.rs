@@ -61,14 +61,12 @@ pub struct KubernetesSource {
     pub snapshot: watch::Receiver<Arc<Snapshot>>,
     /// The part of it that this task must know at once.
     pub followed: watch::Receiver<Followed>,
-    /// The settings of the state file.
     pub state: StateSettings,
     pub node: String,
     /// Whether Kubernetes has a Node object for this host. Without one, the source reads no Nodes.
     pub has_node_object: bool,
     /// The number of service ports in the maps at start.
     pub expected: usize,
-    /// The time limits of the watchers.
     pub timeouts: WatchTimeouts,
 }
 
@@ -123,7 +121,6 @@ pub async fn run(source: KubernetesSource, shutdown: impl Future<Output = ()>) {
     running.saver.close().await;
 }
 
-/// The owner task has ended.
 struct OwnerIsGone;
 
 struct Running {

@@ -36,7 +36,6 @@ pub(super) struct KindStatus {
     /// The time at which the apiserver last sent an event of this kind.
     last_received: Option<SystemTime>,
     failures: Failures,
-    /// Makes the watcher list again.
     pub(super) list_again: Arc<Notify>,
 }
 
@@ -52,7 +51,6 @@ impl KindStatus {
         }
     }
 
-    /// Records that the apiserver has sent events.
     pub(super) fn record_events(&mut self) {
         self.last_received = Some(SystemTime::now());
     }

@@ -22,7 +22,6 @@ use crate::api::decode::{Key, Kind, ListWatchEvent, Object, Uid, Version};
 /// Fewer missing objects than this never need a second list.
 const MASS: usize = 10;
 
-/// The maximum number of tombstones.
 const MAX_TOMBSTONES: usize = 10_000;
 
 /// The maximum number of objects with problems or notices that are reported individually.
@@ -207,7 +206,6 @@ impl Store {
         self.synced.is_some()
     }
 
-    /// Whether the kind has been listed.
     pub fn was_listed(&self, kind: Kind) -> bool {
         match kind {
             Kind::Service => self.services.was_listed,
@@ -216,7 +214,6 @@ impl Store {
         }
     }
 
-    /// The numbers and problems of a kind.
     pub fn tally(&self, kind: Kind) -> Tally {
         match kind {
             Kind::Service => self.services.tally(),

@@ -158,7 +158,6 @@ impl Watcher {
         }
     }
 
-    /// Performs one list or one watch.
     async fn list_or_watch(&mut self, session: &Session) -> Result<End, LinkError> {
         // Without HTTP/2 each watch has its own connection, possibly to a server that was restored in the meantime.
         // With HTTP/2 the link has a new connection if the server has drained the previous one.

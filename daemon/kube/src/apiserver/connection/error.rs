@@ -47,12 +47,7 @@ pub enum LinkError {
     Gone(String),
     /// 429 or 5xx.
     #[error("{code}: {message}")]
-    Busy {
-        code: u16,
-        message: String,
-        /// The `Retry-After` header, if there is one.
-        retry_after: Option<Duration>,
-    },
+    Busy { code: u16, message: String, retry_after: Option<Duration> },
     /// Any other status.
     #[error("{code}: {message}")]
     Status { code: u16, message: String },
@@ -79,7 +74,6 @@ impl LinkError {
 /// The request, for messages about missing permissions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked<'a> {
-    /// The server that sent the response.
     pub(super) server: SocketAddr,
     /// [`Login::described`](crate::apiserver::credentials::login::Login::described).
     pub(super) identity: &'a str,
@@ -88,7 +82,6 @@ pub(super) struct Asked<'a> {
     /// The groups in Kubernetes, as far as the certificate contains them.
     pub(super) groups: &'a [String],
     pub(super) method: &'a Method,
-    /// The path and query of the request.
     pub(super) path_and_query: &'a str,
 }
 

@@ -39,7 +39,6 @@ impl fmt::Display for Proxy {
 }
 
 impl Proxy {
-    /// The address of the proxy.
     pub(super) async fn resolve(&self, deadline: Instant) -> io::Result<SocketAddr> {
         match &self.0.host {
             Host::Ip(ip) => Ok(SocketAddr::new(*ip, self.0.port)),

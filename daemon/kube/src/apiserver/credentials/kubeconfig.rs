@@ -27,7 +27,6 @@ pub(super) struct Kubeconfig {
     pub(super) certificate: Option<(Part, Part)>,
     pub(super) token: Option<Part>,
     pub(super) plugin: Option<Plugin>,
-    /// The user to impersonate, if any.
     pub(super) impersonation: Option<Impersonation>,
     /// Warnings about settings that nodelb ignores.
     pub(super) notices: Vec<String>,

@@ -44,7 +44,6 @@ pub struct Material {
     pub certificate: Option<(Piece<Vec<u8>>, Piece<Secret>)>,
     /// A bearer token; surrounding white space is ignored.
     pub token: Option<Piece<Secret>>,
-    /// The user to impersonate, if any.
     pub impersonation: Option<Impersonation>,
 }
 

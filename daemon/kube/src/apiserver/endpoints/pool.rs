@@ -138,7 +138,6 @@ impl Pool {
         left_out
     }
 
-    /// The server for a learned address.
     pub fn learned_server(&self, at: SocketAddr) -> Server {
         Server { address: at.into(), tls_server_name: Some(Arc::clone(&self.learned_name)) }
     }

@@ -32,7 +32,6 @@ const MAX_ANSWER: usize = 2 << 20;
 #[derive(Clone, Debug)]
 pub struct Attempt {
     pub server: Server,
-    /// Opens the TCP connections.
     pub connector: Connector,
     pub login: Arc<Login>,
     /// Provides a new login if the server rejects the current one.

@@ -40,7 +40,6 @@ pub struct State {
     pub authorities: Vec<String>,
     /// The uid of the Service `default/kubernetes`, if known.
     pub cluster: Option<String>,
-    /// The addresses that worked.
     pub apiservers: Vec<RememberedServer>,
 }
 

@@ -45,9 +45,7 @@ const ANNOUNCE_AGAIN: u64 = 100;
 
 /// The inputs of the supervisor.
 pub struct Parts {
-    /// The configuration of the connection to Kubernetes.
     pub settings: Settings,
-    /// Registers a socket as nodelb's own.
     pub register: Register,
     /// The queue to the owner task, which needs all addresses that an apiserver may have.
     pub changes: mpsc::Sender<Vec<Change>>,
@@ -61,9 +59,7 @@ pub struct Parts {
     pub seed: u64,
     /// The time limits of the pool and the supervisor.
     pub timeouts: PoolTimeouts,
-    /// The time limits of connections.
     pub connect: connect::ConnectTimeouts,
-    /// The time limits for reading credentials.
     pub credentials: credentials::CredentialTimeouts,
 }
 

@@ -98,9 +98,7 @@ pub struct Candidate {
     pub(super) tried: Option<Moment>,
     /// The start of the current attempt to connect.
     pub(super) connecting: Option<Moment>,
-    /// Whether a probe is in progress.
     pub(super) probing: bool,
-    /// The time of the next probe.
     pub(super) probe_at: Moment,
     /// The time when the address last worked in this run.
     pub worked: Option<Moment>,
@@ -134,7 +132,6 @@ impl Candidate {
         }
     }
 
-    /// The state of the address.
     pub fn status(&self, now: Moment, timeouts: &PoolTimeouts) -> ServerStatus {
         match self.state {
             ServerStatus::Recovering if self.settles(timeouts) <= now => ServerStatus::Healthy,

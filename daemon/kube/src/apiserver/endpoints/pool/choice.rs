@@ -20,7 +20,6 @@ const UPTIME_PROBES: u64 = 3;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     pub server: Server,
-    /// The reason, as text.
     pub why: String,
 }
 

@@ -47,7 +47,6 @@ impl PoolReport {
         pool.candidates.iter().map(|candidate| pool.row(candidate, now, unix)).collect()
     }
 
-    /// The number of addresses in each state.
     pub fn statuses(&self, now: Moment) -> BTreeMap<ServerStatus, usize> {
         let mut counts: BTreeMap<_, _> = ServerStatus::ALL.into_iter().map(|status| (status, 0)).collect();
         for candidate in self.pool.iter().flat_map(|pool| &pool.candidates) {
