@@ -69,9 +69,8 @@ pub enum Refusal {
     ExternalIpNotAllowed(Addr),
     /// Traffic to this address is meant for a process on this node, or for the program that assigned the address to it.
     #[error(
-        "{0} is an address of this node: connections go to whatever listens on it here; if a program such as keepalived \
-         assigns it for the service, list it in datapath.own-addresses and restart nodelb, otherwise take the address off \
-         this node's interfaces"
+        "{0} is an address of this node: connections go to whatever listens on it here; give the service another address, \
+         or, if a program such as keepalived assigns this one for it, list it in datapath.own-addresses and restart nodelb"
     )]
     OwnAddress(Addr),
     /// SCTP has no connect() hook that could rewrite every address of an association.

@@ -31,7 +31,10 @@ pub(super) fn problems(observed: &Observed) -> Vec<Problem> {
     descriptions(observed, &mut found);
     quarantined(&observed.snapshot, &mut found);
     for (address, process) in observed.snapshot.facts().all_bound() {
-        found.push(Problem::new(Reason::NodePortBound, address.to_string(), &**process));
+        // Without its owner's name, the command that shows more would not know what it is about.
+        let owner = observed.snapshot.rows.get(address).and_then(|row| row.owner());
+        let object = owner.map_or_else(|| address.to_string(), |(claim, _)| claim.key.service.to_string());
+        found.push(Problem::new(Reason::NodePortBound, object, &format!("{address}: {process}")));
     }
     found
 }

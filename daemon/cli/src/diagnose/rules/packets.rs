@@ -36,7 +36,7 @@ pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
     let kernel = &context.facts.kernel;
     let mut found = Vec::new();
     found.extend(devices(packets));
-    found.extend(settings(packets, kernel));
+    found.extend(settings(packets, kernel, served_families(context)));
     found.extend(unanswered(packets, kernel));
     found.extend(nearly_full(&packets.limits));
     found.extend(drops(&packets.drops));
@@ -75,10 +75,20 @@ fn devices(packets: &Packets) -> Vec<Finding> {
     found.into_iter().flatten().collect()
 }
 
+/// Whether clients outside the node reach the service over IPv4, and over IPv6.
+fn served_families(context: &Context<'_>) -> [bool; 2] {
+    let rows = context.daemon.map_or(&[][..], |daemon| &daemon.frontends);
+    let served = || rows.iter().filter(|row| row.outside == "Served");
+    [false, true].map(|is_v6| served().any(|row| row.address.starts_with('[') == is_v6))
+}
+
 /// Settings of the kernel that contradict the packet path.
-fn settings(packets: &Packets, kernel: &KernelSettings) -> Vec<Finding> {
-    let settings = [("net.ipv4.ip_forward", kernel.forwards_v4), ("net.ipv6.conf.all.forwarding", kernel.forwards_v6)];
-    let disabled = settings.iter().filter(|(_, is_on)| *is_on == Some(false));
+fn settings(packets: &Packets, kernel: &KernelSettings, [has_v4, has_v6]: [bool; 2]) -> Vec<Finding> {
+    let settings = [
+        ("net.ipv4.ip_forward", kernel.forwards_v4, has_v4),
+        ("net.ipv6.conf.all.forwarding", kernel.forwards_v6, has_v6),
+    ];
+    let disabled = settings.iter().filter(|(_, is_on, is_needed)| *is_needed && *is_on == Some(false));
     let overlap = kernel.local_ports.filter(|local| overlaps(&packets.snat_ports, *local)).map(|(first, last)| {
         format!(
             "packets.snat-ports is {}, net.ipv4.ip_local_port_range is {first} to {last}",
@@ -86,7 +96,7 @@ fn settings(packets: &Packets, kernel: &KernelSettings) -> Vec<Finding> {
         )
     });
     let found =
-        [problem("forwarding", disabled.map(|(name, _)| format!("{name} is 0"))), problem("snat-overlap", overlap)];
+        [problem("forwarding", disabled.map(|(name, ..)| format!("{name} is 0"))), problem("snat-overlap", overlap)];
     found.into_iter().flatten().collect()
 }
 

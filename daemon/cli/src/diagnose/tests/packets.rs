@@ -11,6 +11,13 @@ fn typed<T: serde::de::DeserializeOwned>(value: Value) -> T {
 
 /// A node on which all is well, and what is changed of it.
 fn found(change: impl FnOnce(&mut Packets, &mut KernelSettings)) -> Vec<Finding> {
+    found_at(&["0.0.0.0:30080/TCP", "[::]:30080/TCP"], change)
+}
+
+/// The same for a service that clients outside the node reach at these addresses.
+fn found_at(addresses: &[&str], change: impl FnOnce(&mut Packets, &mut KernelSettings)) -> Vec<Finding> {
+    let served = addresses.iter().map(|address| json!({"address": address, "outside": "Served"}));
+    let frontends = typed(Value::Array(served.collect()));
     let devices = json!([
         {"device": "eth0", "role": "uplink", "programs": "attached", "mtu": 1500},
         {"device": "tunl0", "role": "uplink", "programs": "attached", "mtu": 1450},
@@ -35,7 +42,7 @@ fn found(change: impl FnOnce(&mut Packets, &mut KernelSettings)) -> Vec<Finding>
         service: ServiceName::new("shop", "web"),
         now: 0,
         node: "a".into(),
-        daemon: Probe::Ok(Daemon { packets: Some(packets), ..Daemon::default() }),
+        daemon: Probe::Ok(Daemon { packets: Some(packets), frontends, ..Daemon::default() }),
         cluster: Probe::Skipped,
         connect_tests: Vec::new(),
         dns: None,
@@ -94,6 +101,13 @@ fn devices_without_programs_and_with_those_of_others_are_found() {
             packets.devices.push(typed(json!({"device": device, "role": "none", "programs": "unused"})));
         });
     }
+}
+
+#[test]
+fn a_family_that_no_client_uses_needs_no_forwarding() {
+    let disabled = |_: &mut Packets, kernel: &mut KernelSettings| kernel.forwards_v6 = Some(false);
+    assert_eq!(found_at(&["198.51.100.1:80/TCP", "0.0.0.0:30080/TCP"], disabled), []);
+    assert_eq!(found_at(&["198.51.100.1:80/TCP", "[::]:30080/TCP"], disabled).len(), 1);
 }
 
 #[test]
