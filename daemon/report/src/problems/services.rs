@@ -34,7 +34,7 @@ pub(super) fn problems(observed: &Observed) -> Vec<Problem> {
         // Without its owner's name, the command that shows more would not know what it is about.
         let owner = observed.snapshot.rows.get(address).and_then(|row| row.owner());
         let object = owner.map_or_else(|| address.to_string(), |(claim, _)| claim.key.service.to_string());
-        found.push(Problem::new(Reason::NodePortBound, object, &format!("{address}: {process}")));
+        found.push(Problem::new(Reason::NodePortBound, object, format!("{address}: {process}")));
     }
     found
 }
