@@ -28,13 +28,13 @@ const NAP: Duration = Duration::from_millis(5);
 pub(crate) const NODELB: &str = env!("CARGO_BIN_EXE_nodelb");
 
 /// Makes the daemon kill itself with SIGKILL after this many map, pin and link operations.
-const CRASH_AFTER: &str = "NODELB_CRASH_AFTER";
+const CRASH_AFTER: &str = "NODELB_TEST_CRASH_AFTER";
 
 /// Makes connection tracking count as a module.
-const CONNTRACK: &str = "NODELB_CONNTRACK";
+const CONNTRACK: &str = "NODELB_TEST_CONNTRACK";
 
 /// Makes the daemon use this layout version.
-const LAYOUT: &str = "NODELB_LAYOUT";
+const LAYOUT: &str = "NODELB_TEST_LAYOUT";
 
 /// A node without a daemon. Its files are on a tmpfs that is removed with the sandbox.
 pub(crate) struct Host {

@@ -233,7 +233,7 @@ fn the_reaper_attaches_programs_to_devices_that_appear_later() {
         let (first, _backend) = (Pod::new(0), backend("1", "192.0.2.11:8080"));
         host.serve("web.yaml", SERVICE);
         let mut command = Command::new("setpriv");
-        command.env("NODELB_HOOKS", "clsact");
+        command.env("NODELB_TEST_HOOKS", "clsact");
         let daemon = as_unit_with(&host, &path, command);
         for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
             assert_eq!(status(&process(daemon.pid()), set), "0000000000000000", "{set}");

@@ -41,18 +41,18 @@ use nodelb_host::sock_diag;
 
 /// The environment variable with the number of operations on maps, pins and links after which the daemon kills itself:
 /// tests use it for a crash at every step.
-const CRASH_AFTER: &str = "NODELB_CRASH_AFTER";
+const CRASH_AFTER: &str = "NODELB_TEST_CRASH_AFTER";
 
 /// The environment variable with another version number for the daemon's layout: tests use it for an upgrade to the
 /// next version.
-const LAYOUT_IS: &str = "NODELB_LAYOUT";
+const LAYOUT_IS: &str = "NODELB_TEST_LAYOUT";
 
 /// The environment variable with the way to attach programs to devices, as `nodelb devices` shows it: tests use it for
 /// kernels without tcx links.
-const HOOKS_ARE: &str = "NODELB_HOOKS";
+const HOOKS_ARE: &str = "NODELB_TEST_HOOKS";
 
 /// Environment variable of the tests: connection tracking counts as a module.
-const CONNTRACK_IS: &str = "NODELB_CONNTRACK";
+const CONNTRACK_IS: &str = "NODELB_TEST_CONNTRACK";
 
 pub(super) struct Opened {
     pub(super) datapath: KernelDatapath,

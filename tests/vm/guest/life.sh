@@ -170,7 +170,7 @@ layout() {
     rm -f "$file"
     if [ "$1" != 1 ]; then
         command=$(sed -n 's/^ExecStart=[^ ]* //p' "$(systemctl show -P FragmentPath $unit)")
-        printf '[Service]\nEnvironment=NODELB_LAYOUT=%s\nExecStart=\nExecStart=%s %s\n' "$1" "$PWD/nodelb" "$command" >"$file"
+        printf '[Service]\nEnvironment=NODELB_TEST_LAYOUT=%s\nExecStart=\nExecStart=%s %s\n' "$1" "$PWD/nodelb" "$command" >"$file"
     fi
     systemctl daemon-reload
 }
