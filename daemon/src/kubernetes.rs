@@ -38,7 +38,7 @@ use tracing::{info, warn};
 
 use crate::config::Config;
 use crate::events;
-use crate::reconcile::OwnerHandle;
+use crate::reconcile::{OwnerHandle, kubernetes_ports};
 
 /// The mean time between two writes to the state directory while services change all the time and an apiserver is
 /// connected. A write of 10,000 services takes 60 ms of CPU time and 20 MB of the disk.
@@ -110,7 +110,7 @@ pub async fn start(
         state,
         node: node.into(),
         has_node_object: config.kubernetes.node_object,
-        expected: owner.ports_at_start,
+        expected: kubernetes_ports(&owner.snapshot.borrow().realised),
         timeouts: WatchTimeouts::default(),
     };
     let source = tokio::spawn(source::run(source, shutdown.clone().cancelled_owned()));

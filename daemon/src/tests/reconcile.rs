@@ -6,9 +6,11 @@ use std::sync::Mutex;
 use nodelb_core::config::EngineConfig;
 use nodelb_core::datapath::{Limits, MapError};
 use nodelb_core::memory::MemoryDatapath;
-use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
+use nodelb_core::model::addr::{Addr, Family, L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;
-use nodelb_core::state::entries::{FrontendEntry, MapOp, Realised, ServiceEntry, ServiceId};
+use nodelb_core::model::service::PortKey;
+use nodelb_core::state::entries::{FrontendEntry, MapOp, Realised, ServiceEntry};
+use nodelb_core::state::owner::OwnerTag;
 
 use super::*;
 use crate::notify::Environment;
@@ -61,6 +63,28 @@ fn with_a_service() -> MemoryDatapath {
     ];
     assert!(maps.apply(&ops, Moment(0)).iter().all(Result::is_ok));
     maps
+}
+
+/// A host with services in files must not doubt its first list of Kubernetes because of them.
+#[test]
+fn ports_of_files_are_not_expected_from_kubernetes() {
+    let key = |name: &str| PortKey {
+        service: name.parse().unwrap(),
+        port: "".into(),
+        protocol: Protocol::Tcp,
+        family: Family::Ipv4,
+    };
+    let entry = |source| ServiceEntry { tag: Some(OwnerTag::new(&key("shop/web"), source)), ..ServiceEntry::default() };
+    let mut maps = with_a_service();
+    let ops = [
+        MapOp::PutService(ServiceId(2), Arc::new(entry(Source::Files))),
+        MapOp::PutService(ServiceId(3), Arc::new(entry(Source::Files))),
+        MapOp::PutService(ServiceId(4), Arc::new(entry(Source::Kubernetes))),
+        MapOp::PutService(ServiceId::CANARY, Arc::new(ServiceEntry::default())),
+    ];
+    assert!(maps.apply(&ops, Moment(0)).iter().all(Result::is_ok));
+    let found = maps.dump().unwrap();
+    assert_eq!((service_ports(&found), kubernetes_ports(&found)), (4, 2), "one entry has no tag");
 }
 
 #[tokio::test(start_paused = true)]

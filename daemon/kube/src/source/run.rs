@@ -65,7 +65,7 @@ pub struct KubernetesSource {
     pub node: String,
     /// Whether Kubernetes has a Node object for this host. Without one, the source reads no Nodes.
     pub has_node_object: bool,
-    /// The number of service ports in the maps at start.
+    /// The number of service ports of Kubernetes in the maps at start.
     pub expected: usize,
     pub timeouts: WatchTimeouts,
 }

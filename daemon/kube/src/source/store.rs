@@ -93,7 +93,7 @@ struct Collection {
     missing: HashSet<Key, RandomState>,
     /// The keys that the previous list lacked, if it must be confirmed.
     doubted: Option<HashSet<Key, RandomState>>,
-    /// The number of service ports in the maps, until the first list.
+    /// The number of its service ports in the maps, until the first list.
     expected: usize,
     incomplete: Option<usize>,
     skipped: u64,
@@ -126,7 +126,7 @@ impl Listing {
 }
 
 impl Store {
-    /// An empty store. `expected` is the number of service ports in the maps.
+    /// An empty store. `expected` is the number of service ports of Kubernetes in the maps.
     pub fn new(expected: usize) -> Self {
         Self {
             services: Collection { expected, ..Collection::default() },
@@ -383,8 +383,6 @@ impl Collection {
         }
         self.incomplete = None;
         self.nameless = None;
-        // Both numbers count service ports. The maps may also contain ports of other sources, which the store does not
-        // know. If most of them are, the only cost is a second list at start.
         let expected = std::mem::take(&mut self.expected);
         let lacking = expected.saturating_sub(ports);
         if !self.was_listed && is_mass(lacking, expected) {
