@@ -267,7 +267,7 @@ fn status(found: &MatchedFrontend, owner: &FrontendReport, now: Moment) -> Strin
     let since = durations::human(now.0.saturating_sub(owner.since.0));
     let kernel = match found.is_in_kernel {
         true => "it is in the kernel (to compare with the maps: nodelb diff)",
-        false => "it is not in the kernel yet: this is what will happen, not what happens now",
+        false => "the kernel does not have it as described; the verdict is what happens now",
     };
     let error = owner.error.as_ref().map(|error| format!("; {error}")).unwrap_or_default();
     format!("{} for {since}: {kernel}{error}", owner.status)
@@ -308,8 +308,18 @@ fn verdict(explanation: &Explanation) -> String {
         (ConnectResult::Refused(_), Client::Outside) => outside::refused(explanation.to),
         (ConnectResult::Refused(errno), _) => refused(errno).into(),
         (ConnectResult::PassedThrough, Client::Outside) => outside::passed(explanation),
-        (ConnectResult::PassedThrough, Client::Host | Client::Pod) => passed(explanation.to),
+        (ConnectResult::PassedThrough, Client::Host | Client::Pod) => match &explanation.found {
+            Some(_) => lacking(explanation),
+            None => passed(explanation.to),
+        },
     }
+}
+
+/// What happens at an address that a service has and the kernel has not.
+fn lacking(explanation: &Explanation) -> String {
+    let error = explanation.claims.first().and_then(|row| row.error.as_deref());
+    let why = error.unwrap_or("the kernel does not have the address yet");
+    format!("not translated: connects to {} directly: {why}", explanation.to)
 }
 
 fn forwarded(explanation: &Explanation) -> String {

@@ -257,12 +257,12 @@ fn account(snapshot: &Snapshot, named: L4Addr, from: Client, client: Option<(Add
     let near = if found.is_some() { Vec::new() } else { near(snapshot, to, from) };
     let outside = (from == Client::Outside).then(|| outside_account(snapshot, to, found.as_ref(), client));
     let result = match from {
-        Client::Outside => outside_result(&snapshot.answering, range, to, client.map(|(addr, _)| addr)),
-        Client::Host | Client::Pod if found.is_none() => ConnectResult::PassedThrough,
+        Client::Outside => outside_result(&snapshot.realised, range, to, client.map(|(addr, _)| addr)),
+        Client::Pod if to.addr.is_loopback() => ConnectResult::PassedThrough,
         Client::Host | Client::Pod if !is_admitted(snapshot, to, from, client.map(|(addr, _)| addr)) => {
             ConnectResult::Refused(Errno::NotAdmitted)
         }
-        Client::Host | Client::Pod => inside_result(&snapshot.answering, range, to),
+        Client::Host | Client::Pod => inside_result(&snapshot.realised, range, to),
     };
     let hooks = hooks(to, from, snapshot.config.packets.is_on);
     Explanation { to: named, from, client_address: None, hooks, found, claims, near, backends, outside, result }
@@ -354,7 +354,7 @@ fn candidates(
     found: &MatchedFrontend,
     entry: &FrontendEntry,
 ) -> Vec<Candidate> {
-    let slots = snapshot.desired.services.get(&entry.service).map_or(&[][..], |entry| match found.view {
+    let slots = snapshot.realised.services.get(&entry.service).map_or(&[][..], |entry| match found.view {
         ViewKind::Cluster => &entry.cluster,
         ViewKind::Local => &entry.local,
     });

@@ -1,12 +1,13 @@
 use std::sync::Arc;
 
 use nodelb_core::change::Change;
+use nodelb_core::claims::Row;
 use nodelb_core::config::{EngineConfig, PacketsConfig};
 use nodelb_core::datapath::Limits;
 use nodelb_core::engine::Engine;
 use nodelb_core::history::{Event, History, Stamp, What};
 use nodelb_core::memory::MemoryDatapath;
-use nodelb_core::model::addr::{Family, Protocol};
+use nodelb_core::model::addr::{Family, L4Addr, Protocol};
 use nodelb_core::model::cause::Cause;
 use nodelb_core::model::health_check::HealthCheck;
 use nodelb_core::model::moment::Moment;
@@ -16,6 +17,7 @@ use nodelb_core::model::service::{
 use nodelb_core::model::time::Time;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::MapState;
+use nodelb_core::state::status::Status;
 use nodelb_report::explain::explanation::{self, Client};
 use nodelb_report::output::table::Style;
 use nodelb_report::rows::{Answer, TraceAnswer};
@@ -25,16 +27,21 @@ use crate::admin::state::Now;
 use crate::devices::mode::{Activity, Decision};
 
 fn snapshot() -> Snapshot {
+    snapshot_with(100)
+}
+
+/// With room for this many addresses in the kernel.
+fn snapshot_with(room: u32) -> Snapshot {
     let config = EngineConfig { sources: [Source::Files].into(), max_services: 100, ..EngineConfig::default() };
     let mut engine = Engine::new(config, MapState::default());
-    let at: nodelb_core::model::addr::L4Addr = "10.96.7.7:80".parse().unwrap();
+    let at: L4Addr = "10.96.7.7:80".parse().unwrap();
     let frontends = vec![FrontendSpec { addr: at.addr, port: at.port, kind: FrontendKind::ClusterIP }];
     let port = ServicePort { name: "http".into(), protocol: at.protocol, frontends };
     let web = Service { ports: vec![port], ..Service::new("shop/web".parse().unwrap(), Source::Files) };
     let late = Service { created: Some(1), name: "shop/late".parse().unwrap(), ..web.clone() };
     engine.change(Change::UpsertService(web));
     engine.change(Change::UpsertService(late));
-    let at: nodelb_core::model::addr::L4Addr = "198.51.100.9:80".parse().unwrap();
+    let at: L4Addr = "198.51.100.9:80".parse().unwrap();
     let frontends = vec![FrontendSpec { addr: at.addr, port: at.port, kind: FrontendKind::LoadBalancer }];
     let port = ServicePort { name: "http".into(), protocol: at.protocol, frontends };
     let balanced = Service {
@@ -45,7 +52,7 @@ fn snapshot() -> Snapshot {
     engine.change(Change::UpsertService(balanced));
     loopback(&mut engine);
     engine.change(Change::Synced { source: Source::Files, incomplete: None });
-    let limits = Limits { frontends: 100, services: 100, slots: 100, affinity: 4, outside: 0, source_ranges: 0 };
+    let limits = Limits { frontends: room, services: 100, slots: 100, affinity: 4, outside: 0, source_ranges: 0 };
     engine.reconcile(&mut MemoryDatapath::new(limits), Moment(0));
     engine.snapshot(Moment(0))
 }
@@ -53,7 +60,7 @@ fn snapshot() -> Snapshot {
 /// A service with two backends, both on loopback addresses, which have failed their checks.
 fn loopback(engine: &mut Engine) {
     let name: nodelb_core::model::service::ServiceName = "shop/local".parse().unwrap();
-    let at: nodelb_core::model::addr::L4Addr = "10.96.7.8:80".parse().unwrap();
+    let at: L4Addr = "10.96.7.8:80".parse().unwrap();
     let frontends = vec![FrontendSpec { addr: at.addr, port: at.port, kind: FrontendKind::Static }];
     let port = ServicePort { name: "http".into(), protocol: at.protocol, frontends };
     let check = HealthCheck { last_resort: true, ..HealthCheck::default() };
@@ -112,6 +119,19 @@ fn other_addresses_pass_and_near_misses_are_shown() {
     assert!(text.contains("not a service address: connects to 10.96.7.7:443/TCP directly"), "{text}");
     let outside = reported("10.96.7.7:80", Client::Outside);
     assert!(outside.contains("nodelb does not translate packets from outside while packets.mode is off"), "{outside}");
+}
+
+/// A connection to an address for which the map has no room is not forwarded, now or later.
+#[test]
+fn an_address_that_the_kernel_does_not_have_is_not_forwarded() {
+    let snapshot = snapshot_with(2);
+    let is_refused = |(at, row): &(&L4Addr, &Arc<Row>)| snapshot.status_of(row, 0, **at).status == Status::Refused;
+    let refused = *snapshot.rows.iter().find(is_refused).unwrap().0;
+    let explanation = explanation::explain(&snapshot, refused, Client::Host);
+    assert_eq!(explanation.result.to_string(), "PassedThrough");
+    let text = text_of(&answer(explanation, None, Moment(5_000)));
+    let verdict = format!("verdict   not translated: connects to {refused} directly: map frontends is full");
+    assert!(text.contains(&verdict), "{text}");
 }
 
 #[test]
