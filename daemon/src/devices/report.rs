@@ -70,7 +70,14 @@ impl DevicesReport {
             let detail = "no device leads to other machines: nothing to translate; see nodelb devices";
             return Check::passed("devices", detail);
         }
-        Check::passed("devices", format!("programs attached at {}", listed(&attached, SHOWN)))
+        let attached = format!("programs attached at {}", listed(&attached, SHOWN));
+        Check::passed(
+            "devices",
+            match activity {
+                Activity::Draining => format!("draining: new connections are not translated: {reason}; {attached}"),
+                _ => attached,
+            },
+        )
     }
 }
 
