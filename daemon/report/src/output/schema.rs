@@ -34,6 +34,8 @@ pub enum Kind {
     /// Yes or no.
     Flag,
     List,
+    /// Sentences. A last column of them is shown whole, like text.
+    Texts,
     /// The time since an event.
     Age,
     Duration,
@@ -65,6 +67,11 @@ impl Column {
 
     pub const fn list(heading: &'static str) -> Self {
         Self { heading, kind: Kind::List, is_wide: false, is_spare: false }
+    }
+
+    /// A column of lists of sentences.
+    pub const fn texts(heading: &'static str) -> Self {
+        Self { heading, kind: Kind::Texts, is_wide: false, is_spare: false }
     }
 
     /// A column of times since an event.

@@ -187,8 +187,8 @@ static SHORT: Schema<[Column; 6]> = Schema {
         Column::name("Service"),
         Column::one_of("Change", &What::NAMES),
         Column::list("Backends"),
+        Column::duration("Applied").spare(),
         Column::text("Cause"),
-        Column::text("Applied"),
     ],
 };
 
@@ -239,19 +239,20 @@ impl HistoryRow {
         let addresses = |list: &[L4Addr]| list.iter().map(L4Addr::to_string).collect::<Vec<_>>().join(", ");
         let frontends = filled(&addresses(&self.frontends)).filter(|_| self.detail.is_none());
         let withdrawn = filled(&addresses(&self.withdrawn)).map(|list| format!("no longer has {list}"));
-        let parts = [self.object.clone(), version, self.writer.clone(), frontends, withdrawn, self.detail.clone()];
-        let cause: Vec<String> = parts.into_iter().flatten().collect();
-        let applied = match (self.to_kernel, self.kernel.as_deref()) {
-            (Some(Micros(micros)), Some("done")) => Cell::Duration(micros),
-            (_, kernel) => Cell::optional(kernel),
+        let (applied, problem) = match (self.to_kernel, &self.kernel) {
+            (Some(Micros(micros)), Some(kernel)) if kernel == "done" => (Cell::Duration(micros), None),
+            (_, kernel) => (Cell::None, kernel.clone()),
         };
+        let (writer, detail) = (self.writer.clone(), self.detail.clone());
+        let parts = [problem, self.object.clone(), version, writer, frontends, withdrawn, detail];
+        let cause: Vec<String> = parts.into_iter().flatten().collect();
         [
             Cell::Since { time: self.time, now },
             self.service.to_cell(now),
             self.what.to_cell(now),
             Cell::List(backends),
-            Cell::Text(cause.join(", ").into()),
             applied,
+            Cell::Text(cause.join(", ").into()),
         ]
     }
 }

@@ -59,8 +59,8 @@ fn a_change_fits_in_a_short_line_and_has_every_column_in_the_wide_form() {
     let row: HistoryRow = serde_json::from_value(row).unwrap();
     let answer = HistoryAnswer { history: vec![row.clone()] };
     let expected = "\
-Age  Service   Change   Backends                           Cause                                 Applied
-3s   shop/web  Emptied  -10.1.0.1:80/TCP, -10.1.0.2:80/TCP  EndpointSlice shop/web-x, rv 15, bob  350us
+Age  Service   Change   Backends                            Applied  Cause
+3s   shop/web  Emptied  -10.1.0.1:80/TCP, -10.1.0.2:80/TCP  350us    EndpointSlice shop/web-x, rv 15, bob
 ";
     let squeeze = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(squeeze(&answer.text(NOW, &Style::default())), squeeze(expected));

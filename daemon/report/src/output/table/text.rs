@@ -222,7 +222,7 @@ impl Layout {
         if layout.excess(width) == 0 {
             return layout;
         }
-        if let [_, .., Column { heading, kind: Kind::Text, .. }] = columns {
+        if let [_, .., Column { heading, kind: Kind::Text | Kind::Texts, .. }] = columns {
             layout.widths.pop();
             let start = layout.widths.iter().sum::<usize>() + GAP.len() * layout.widths.len();
             let room = width.saturating_sub(start);
@@ -250,8 +250,9 @@ impl Layout {
         let mut excess = self.excess(width);
         while excess > 0 {
             let least = |at: usize| columns[at].heading.chars().count().max(LEAST);
-            let may_give =
-                |at: &usize| matches!(columns[*at].kind, Kind::Text | Kind::List) && self.widths[*at] > least(*at);
+            let may_give = |at: &usize| {
+                matches!(columns[*at].kind, Kind::Text | Kind::Texts | Kind::List) && self.widths[*at] > least(*at)
+            };
             let Some(widest) = (0..self.widths.len()).filter(may_give).max_by_key(|at| self.widths[*at]) else {
                 return;
             };
