@@ -43,8 +43,11 @@ leftovers() {
 
 before=$(leftovers)
 for binary in "${binaries[@]}"; do
+    # Tests in namespaces wait most of the time, so that more of them run at once.
+    threads=$(nproc)
+    [[ ${binary##*/} != netns-* ]] || threads=$((threads + 3))
     # In the directory that cargo uses.
-    (cd daemon && "${sudo[@]}" "$binary")
+    (cd daemon && "${sudo[@]}" env RUST_TEST_THREADS="$threads" "$binary")
 done
 left=$(comm -13 <(sort <<<"$before") <(leftovers | sort))
 if [ -n "$left" ]; then
