@@ -39,16 +39,18 @@ pub(super) fn apiservers(report: &PoolReport, now: Now) -> Apiservers {
     let clocks = now.clocks();
     let time_of = |moment: Moment| clocks.time_of(moment);
     let rows = report.rows(now.moment, now.unix).into_iter().map(|row| {
-        let (failed, error) = row.error.map_or((None, None), |(at, error)| (Some(time_of(at)), Some(error)));
+        let worked = row.worked.map(|ago| Time(clocks.time.0.saturating_sub(ago)));
+        let (failed, error) = row.error.map(|(at, error)| (time_of(at), error)).unzip();
+        let is_past = worked > failed;
         ApiserverRow {
             address: row.address.to_string(),
             from: row.origin.to_string(),
             state: row.status.to_string(),
             since: time_of(row.since),
             in_use: row.in_use,
-            worked: row.worked.map(|ago| Time(clocks.time.0.saturating_sub(ago))),
+            worked,
             failed,
-            error,
+            error: error.filter(|_| !is_past),
             why: row.why,
         }
     });

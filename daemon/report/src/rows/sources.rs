@@ -23,7 +23,7 @@ rows! {
         /// The source.
         source: String = name("Source").spare(),
         /// The file, the directory, or the kind of objects.
-        path: String = text("Path"),
+        path: String = name("Path"),
         /// Whether nodelb serves the current content of the place.
         state: SourceState = one_of("State", &SourceState::NAMES),
         /// The number of services read from it.
@@ -33,9 +33,9 @@ rows! {
         /// The time since which it is in this state with these problems.
         since: Time = age("Since"),
         /// The content that was ignored on purpose.
-        notices: Vec<String> = list("Notices"),
+        notices: Vec<String> = texts("Notices"),
         /// The problems, each with line and remedy.
-        problems: Vec<String> = list("Problems"),
+        problems: Vec<String> = texts("Problems"),
     }
 
     /// A question to DNS servers, because backends in service files have names.
@@ -78,7 +78,7 @@ rows! {
         worked: Option<Time> = age("Worked").spare(),
         /// The time of the latest error.
         failed: Option<Time> = age("Failed").spare(),
-        /// The latest error.
+        /// The latest error, unless the address has worked since.
         error: Option<String> = text("Error"),
         /// The reason why the address is in use or not.
         why: String = text("Why"),

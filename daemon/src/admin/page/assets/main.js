@@ -10,6 +10,8 @@ const FIRST = "first-services";
 
 // What changed since the last frame: a burst of events is drawn once.
 const changed = new Set();
+// The severities by which the table of services is arranged.
+let arranged = state.severities;
 
 function schedule(name) {
   if (changed.size === 0) requestAnimationFrame(drawChanged);
@@ -19,7 +21,8 @@ function schedule(name) {
 function drawChanged() {
   const names = new Set(changed);
   changed.clear();
-  if (names.has("services")) {
+  if (names.has("services") || arranged !== state.severities) {
+    arranged = state.severities;
     arrange();
     drawTiles();
     refreshDetail();
@@ -44,6 +47,7 @@ function route() {
   if (kind === "search") setText(rest);
   const [address, query = ""] = kind === "trace" ? rest.split("?") : [""];
   showTrace(address, new URLSearchParams(query).get("from") ?? "host");
+  if (kind === "service" && !rest.toLowerCase().includes(view.text)) setText("");
   select(kind === "service" ? rest : "");
   drawTimeline();
   drawStatus();
@@ -99,6 +103,7 @@ setInterval(() => {
   drawStream();
 }, 500);
 
+document.body.classList.toggle("kiosk", new URLSearchParams(location.search).has("kiosk"));
 drawRaw();
 route();
 follow(schedule);

@@ -20,6 +20,16 @@ export function drawStream() {
     text = `stale: no update for ${duration(silent)}`;
   }
   byId("stream").textContent = text;
+  drawReady(stale);
+}
+
+// What the daemon reported last is not known to be so while it is silent.
+function drawReady(stale) {
+  if (!state.status) return;
+  const { ready } = state.status;
+  const badge = byId("ready");
+  badge.textContent = stale ? "NO ANSWER" : ready ? "READY" : "NOT READY";
+  badge.className = `badge ${stale ? "unknown" : ready ? "ok" : "critical"}`;
 }
 
 export function drawStatus() {
@@ -27,10 +37,7 @@ export function drawStatus() {
   if (!status) return;
   byId("node").textContent = status.node ?? "";
   document.title = `${status.problems.length ? `(${status.problems.length}) ` : ""}${status.node ?? ""} nodelb`;
-  const ready = byId("ready");
-  ready.textContent = status.ready ? "READY" : "NOT READY";
-  ready.className = `badge ${status.ready ? "ok" : "critical"}`;
-  byId("about").textContent = [status.version, `up ${duration((Date.now() - Date.parse(status.time)) / 1000)}`, status.kernel?.release].filter(Boolean).join(" · ");
+  byId("about").textContent = [status.version, `up ${duration(status.uptime_seconds)}`, status.kernel?.release].filter(Boolean).join(" · ");
   drawProblems(status.problems);
   drawTiles();
 }
@@ -61,7 +68,7 @@ export function drawTiles() {
   let selectable = 0;
   let backends = 0;
   for (const row of state.services.values()) {
-    count[severity(row.status)] += 1;
+    count[severity(row)] += 1;
     selectable += row.selectable;
     backends += row.backends;
   }
@@ -70,8 +77,8 @@ export function drawTiles() {
     onclick: () => { location.hash = level && view.severity !== level ? `status/${level}` : ""; },
   }, element("strong", { class: number && level ? `${level}-text` : undefined }, number), ` ${label}`);
   replace(byId("tiles"),
-    tile("services", "", state.services.size), tile("OK", "ok", count.ok),
-    tile("warning", "warning", count.warning), tile("error", "critical", count.critical),
+    tile(state.services.size === 1 ? "service" : "services", "", state.services.size), tile("OK", "ok", count.ok),
+    tile("warning", "warning", count.warning), tile("critical", "critical", count.critical),
     element("span", { class: "note" }, `${selectable} of ${backends} backends usable`));
 }
 

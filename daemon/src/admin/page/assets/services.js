@@ -1,6 +1,6 @@
 // The table of services: only the visible rows exist as elements, so that 5,000 services scroll like five.
 
-import { byId, copy, element, replace } from "./dom.js";
+import { age, byId, copy, element, replace } from "./dom.js";
 import { severity, state } from "./state.js";
 
 const ROW = 26;
@@ -15,10 +15,10 @@ let offsets = [0];
 let detail = null;
 let detailHeight = 0;
 
-const hasError = (row) => severity(row.status) !== "ok" && row.error;
+const hasError = (row) => severity(row) !== "ok" && row.error;
 
 function matches(row) {
-  if (view.severity && severity(row.status) !== view.severity) return false;
+  if (view.severity && severity(row) !== view.severity) return false;
   return !view.text || row.search.includes(view.text);
 }
 
@@ -31,7 +31,7 @@ function searchable(row) {
 // Computes which rows are shown and where. Called after each change of the services or of the view.
 export function arrange() {
   rows = [...state.services.values()].map(searchable).filter(matches);
-  rows.sort((a, b) => ORDER[severity(a.status)] - ORDER[severity(b.status)] || (a.service < b.service ? -1 : 1));
+  rows.sort((a, b) => ORDER[severity(a)] - ORDER[severity(b)] || (a.service < b.service ? -1 : 1));
   measure();
   draw();
 }
@@ -74,7 +74,7 @@ export function draw() {
 }
 
 function item(row, offset) {
-  const level = severity(row.status);
+  const level = severity(row);
   const is_selected = row.service === view.selected;
   const made = element("div", { class: is_selected ? "item selected" : "item" },
     element("div", { class: "row", onclick: () => { location.hash = is_selected ? "" : `service/${row.service}`; } },
@@ -147,7 +147,7 @@ function content(name, frontends, backends) {
     row.affinity_seconds || row.affinity ? `affinity ${row.affinity_seconds ?? row.affinity} s` : "no affinity",
     row.origin];
   return [
-    table([["Address", "address"], ["Type", "type"], ["Status", "status"], ["Error", "error"]], frontends),
+    table([["Address", "address"], ["Type", "type"], ["Status", "status"], ["Since", "since"], ["Error", "error"]], frontends),
     backends.length ? table(columns, backends) : element("p", { class: "critical-text" }, "It has no backends."),
     element("div", { class: "age" }, facts.filter(Boolean).join(" · ")),
     element("div", { class: "buttons" },
@@ -162,7 +162,8 @@ export function table(columns, data) {
   return element("table", {},
     element("tr", {}, ...used.map(([title]) => element("th", {}, title))),
     ...data.map((row) => element("tr", {}, ...used.map(([, key]) =>
-      element("td", { class: key === "address" || key === "origin" ? "mono" : undefined }, cell(row[key]))))));
+      element("td", { class: key === "address" || key === "origin" ? "mono" : undefined },
+        key === "since" ? age(row[key]) : cell(row[key]))))));
 }
 
 const cell = (value) => (Array.isArray(value) ? value.join(", ") : value ?? "");

@@ -2,6 +2,8 @@
 
 export const state = {
   status: null,
+  // The severity of the worst problem of each object that has one, as `nodelb status` has it.
+  severities: new Map(),
   services: new Map(),
   rates: new Map(),
   history: [],
@@ -16,12 +18,21 @@ export const state = {
 
 const RECORDS = 500;
 
-// The severity of a status: what colour it has, and how it is sorted and counted.
-const SEVERITY = { OK: "ok", Held: "warning", LastResort: "warning", Pending: "warning" };
-export const severity = (status) => SEVERITY[status] ?? "critical";
+// The severity of a service: what colour it has, and how it is sorted and counted.
+export const severity = (row) => state.severities.get(row.service) ?? (row.status === "OK" ? "ok" : "warning");
+
+function severities(problems) {
+  // The worst problem comes first, and the last entry of a key counts.
+  return new Map([...problems].reverse().filter((it) => it.severity !== "notice").map((it) => [it.object, it.severity]));
+}
 
 const HANDLERS = {
-  status: (data) => { state.status = data; },
+  status: (data) => {
+    state.status = data;
+    const now = severities(data.problems);
+    // The table is arranged again only if the map is another one.
+    if (JSON.stringify([...now]) !== JSON.stringify([...state.severities])) state.severities = now;
+  },
   services: (data) => {
     if (data.all) state.services.clear();
     for (const name of data.changed) forget(name);
