@@ -207,7 +207,7 @@ async fn serve<D: Datapath + Send + 'static>(
     let reader = reader.unwrap_or_else(|| Arc::new(MemoryReader { limits, snapshot: handle.snapshot.clone() }));
     let check = owner.start_drift_checker(Arc::clone(&reader), stop());
     let config = watch::Sender::new(Arc::new(config));
-    let restart_keys = watch::Sender::default();
+    let reloads = watch::Sender::default();
     let packets = devices::start(packets, &handle, &config.subscribe(), stop);
     let state = AdminState {
         owner: published,
@@ -220,7 +220,7 @@ async fn serve<D: Datapath + Send + 'static>(
         stale_sockets,
         packets,
         config: config.subscribe(),
-        restart_keys: restart_keys.subscribe(),
+        reloads: reloads.subscribe(),
         unopened,
         summaries: Arc::default(),
         clock: Arc::new(move || Now::read(clock)),
@@ -229,8 +229,7 @@ async fn serve<D: Datapath + Send + 'static>(
     tokio::spawn(until(stop(), release_free_memory(handle.snapshot.clone())));
 
     let owner = tokio::spawn(owner.run(stop()));
-    let reload =
-        Reload { config, restart_keys, config_path, level, identity, directory: files.directory, check, notifier };
+    let reload = Reload { config, reloads, config_path, level, identity, directory: files.directory, check, notifier };
     reload.until_shutdown(signals).await;
     shutdown.cancel();
     end(from_kubernetes.into_iter().flatten().chain([dns.task, checker]), owner, recorder.task).await

@@ -4,11 +4,12 @@
 use crate::check::Check;
 
 mod daemon;
+mod effect;
 mod problem;
 mod reason;
 mod services;
 
-pub use problem::{ApiserverState, Observed, Problem, TableUsage};
+pub use problem::{ApiserverState, Observed, Problem, Reloads, TableUsage};
 pub use reason::{Entry, Reason, Severity};
 
 /// Every problem, the worst first: what blocks readiness, then by severity, kind, and time, the latest first.

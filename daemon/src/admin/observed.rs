@@ -52,7 +52,7 @@ impl AdminState {
             tables,
             is_reaper_down: self.stale_sockets.as_ref().is_some_and(|report| !latest(report).is_working),
             open_files: open_files(),
-            restart_keys: latest(&self.restart_keys).to_vec(),
+            reloads: latest(&self.reloads),
             closed_listeners: {
                 let unopened = latest(&self.unopened);
                 unopened.iter().map(|it| (it.address.to_string(), it.why.clone())).collect()

@@ -11,6 +11,7 @@ use nodelb_core::source_report::SourceReport;
 use nodelb_host::clock::{Clock, unix_seconds};
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use nodelb_report::explain::summary::Summary;
+use nodelb_report::problems::Reloads;
 use tokio::sync::watch;
 
 use crate::checks::CheckReport;
@@ -45,8 +46,7 @@ pub struct AdminState {
     /// The packet path; `None` if packets of clients outside the node are not translated.
     pub packets: Option<devices::DeviceOutputs>,
     pub config: watch::Receiver<Arc<Config>>,
-    /// The configuration keys that changed and wait for a restart.
-    pub restart_keys: watch::Receiver<Arc<Vec<String>>>,
+    pub reloads: watch::Receiver<Arc<Reloads>>,
     /// The addresses of `admin.listen` that could not be opened.
     pub unopened: watch::Receiver<Arc<Vec<Unopened>>>,
     /// The summary of the last snapshot that a request needed.

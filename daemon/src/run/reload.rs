@@ -6,8 +6,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nodelb_core::model::time::Time;
+use nodelb_host::clock::unix_millis;
 use nodelb_host::messages;
 use nodelb_host::threads::Threads;
+use nodelb_report::problems::Reloads;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::time::sleep;
@@ -44,8 +47,7 @@ impl Signals {
 
 pub(super) struct Reload {
     pub(super) config: watch::Sender<Arc<Config>>,
-    /// The keys that changed and wait for a restart.
-    pub(super) restart_keys: watch::Sender<Arc<Vec<String>>>,
+    pub(super) reloads: watch::Sender<Arc<Reloads>>,
     pub(super) config_path: Option<PathBuf>,
     pub(super) level: Control,
     pub(super) identity: watch::Sender<Arc<Identity>>,
@@ -110,7 +112,7 @@ impl Reload {
         match threads.begin(load) {
             Ok(loaded) => Some(Reading { loaded, is_late: false }),
             Err(error) => {
-                self.notifier.ready(&refuse(&format!("the configuration cannot be read: {error}")));
+                self.notifier.ready(&self.refuse(&format!("the configuration cannot be read: {error}")));
                 None
             }
         }
@@ -132,7 +134,7 @@ impl Reload {
     fn conclude(&self, loaded: Loaded) -> String {
         let (config, identity) = match loaded {
             Ok(loaded) => loaded,
-            Err(problems) => return refuse(&problems),
+            Err(problems) => return self.refuse(&problems),
         };
         let old = Arc::clone(&self.config.borrow());
         let restart = old.restart_keys(&config);
@@ -142,7 +144,7 @@ impl Reload {
                 "restart needed for: {}", restart.join(", ")
             );
         }
-        self.restart_keys.send_replace(Arc::new(restart));
+        self.reloads.send_modify(|it| *it = Arc::new(it.applied(Time(unix_millis()), restart)));
         self.level.set(config.log.level);
         // Also if the directory is the same: a reload reads every file again.
         self.directory.send_replace(config.files.directory.clone());
@@ -154,6 +156,23 @@ impl Reload {
         self.config.send_replace(Arc::new(Config { dns, kubernetes, state, admin, datapath, packets, ..config }));
         info!(message_id = %messages::CONFIG_APPLIED, "configuration reloaded");
         "configuration reloaded".into()
+    }
+
+    /// Reports every problem of a rejected configuration.
+    fn refuse(&self, problems: &str) -> String {
+        for problem in problems.lines() {
+            error!(message_id = %messages::CONFIG_REFUSED, "{problem}");
+        }
+        error!(
+            message_id = %messages::CONFIG_REFUSED,
+            "configuration not reloaded because of errors; the previous one stays active"
+        );
+        let why = match problems.lines().count() {
+            0 | 1 => problems.to_owned(),
+            number => format!("{} (and {} more)", problems.lines().next().unwrap_or_default(), number - 1),
+        };
+        self.reloads.send_modify(|it| *it = Arc::new(it.refused(Time(unix_millis()), why)));
+        "reload failed, see the journal; the previous configuration stays active".into()
     }
 }
 
@@ -167,16 +186,4 @@ async fn progress(reading: &mut Option<Reading>) -> Progress {
             Progress::Late
         }
     }
-}
-
-/// Reports every problem of a rejected configuration.
-fn refuse(problems: &str) -> String {
-    for problem in problems.lines() {
-        error!(message_id = %messages::CONFIG_REFUSED, "{problem}");
-    }
-    error!(
-        message_id = %messages::CONFIG_REFUSED,
-        "configuration not reloaded because of errors; the previous one stays active"
-    );
-    "reload failed, see the journal; the previous configuration stays active".into()
 }

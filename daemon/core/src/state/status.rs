@@ -55,6 +55,11 @@ impl Status {
         }
     }
 
+    /// Whether new connections to the address reach a backend that is not known to fail.
+    pub fn is_usable(self) -> bool {
+        matches!(self, Self::Ok | Self::Held)
+    }
+
     /// Whether the service does not have the address: another one owns it, or it is refused.
     pub fn is_denied(self) -> bool {
         matches!(self, Self::Conflict | Self::Refused)

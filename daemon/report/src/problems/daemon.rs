@@ -73,6 +73,9 @@ fn apiserver(observed: &Observed, found: &mut Vec<Problem>) {
         let explained = found.iter().position(|problem| problem.reason == Reason::NotSynced);
         problem.blocks_readiness = explained.map(|at| found.remove(at)).is_some_and(|it| it.blocks_readiness);
     }
+    if problem.blocks_readiness {
+        problem.severity = Severity::Critical;
+    }
     found.push(problem);
 }
 
@@ -227,9 +230,13 @@ fn process(observed: &Observed, found: &mut Vec<Problem>) {
         let cause = format!("{used} of {limit} file descriptors are open: raise LimitNOFILE= of the unit");
         found.push(Problem::new(Reason::FilesShort, "nodelb", cause));
     }
-    if !observed.restart_keys.is_empty() {
-        let keys = listed(&observed.restart_keys, SHOWN);
-        found.push(Problem::new(Reason::RestartPending, "configuration", format!("restart needed for: {keys}")));
+    if let Some((since, why)) = &observed.reloads.refused {
+        let cause = format!("not reloaded, and the next start would fail: {why}");
+        found.push(Problem::new(Reason::ConfigRefused, "configuration", cause).since(Some(*since)));
+    }
+    if let Some((since, keys)) = &observed.reloads.restart {
+        let cause = format!("restart needed for: {}", listed(keys, SHOWN));
+        found.push(Problem::new(Reason::RestartPending, "configuration", cause).since(Some(*since)));
     }
     for (address, why) in &observed.closed_listeners {
         found.push(Problem::new(Reason::ListenerClosed, address, format!("admin.listen cannot be opened: {why}")));

@@ -40,6 +40,10 @@ impl Problem {
         Self { severity, reason, object, since: None, cause: cause.into(), command, blocks_readiness: false }
     }
 
+    pub(super) fn severity(self, severity: Severity) -> Self {
+        Self { severity, ..self }
+    }
+
     pub(super) fn since(self, since: Option<Time>) -> Self {
         Self { since, ..self }
     }
@@ -69,6 +73,29 @@ pub struct TableUsage {
     pub is_cache: bool,
 }
 
+/// What remains of reloads of the configuration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reloads {
+    /// The keys that changed and wait for a restart, and the time since which some do.
+    pub restart: Option<(Time, Vec<String>)>,
+    /// Why the file was refused, if it was, and the time of the first reload that did.
+    pub refused: Option<(Time, String)>,
+}
+
+impl Reloads {
+    /// After a reload that was applied.
+    pub fn applied(&self, now: Time, restart_keys: Vec<String>) -> Self {
+        let since = self.restart.as_ref().map_or(now, |(since, _)| *since);
+        Self { restart: (!restart_keys.is_empty()).then_some((since, restart_keys)), refused: None }
+    }
+
+    /// After a reload that was refused.
+    pub fn refused(&self, now: Time, why: String) -> Self {
+        let since = self.refused.as_ref().map_or(now, |(since, _)| *since);
+        Self { refused: Some((since, why)), restart: self.restart.clone() }
+    }
+}
+
 /// What the daemon's parts report.
 #[derive(Clone, Debug, Default)]
 pub struct Observed {
@@ -91,8 +118,7 @@ pub struct Observed {
     pub is_reaper_down: bool,
     /// The number of open file descriptors, and its limit.
     pub open_files: Option<(u64, u64)>,
-    /// Configuration keys that changed and wait for a restart.
-    pub restart_keys: Vec<String>,
+    pub reloads: Arc<Reloads>,
     /// The addresses of `admin.listen` that cannot be opened, with the reasons.
     pub closed_listeners: Vec<(String, String)>,
     /// Why packets of clients outside the node are not translated, although the node stays ready.

@@ -5,7 +5,7 @@ use std::fmt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How bad a problem is, the least first.
+/// How bad a problem is, the least first: what it does to new connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
@@ -13,7 +13,7 @@ pub enum Severity {
     Notice,
     /// Some connections fail or may fail soon, or changes are not applied.
     Warning,
-    /// Connections fail now.
+    /// All connections to a service, or to this node's services, fail now.
     Critical,
 }
 
@@ -75,22 +75,22 @@ reasons! {
         "The BPF programs do not apply to the processes of the node, and connections are not translated";
     DevicesFailed, Critical, "nodelb devices", ["NodelbNotReady", "NodelbPacketDeviceFailed"],
         "Packets from outside the node are not translated at a network device";
-    NoApiserver, Critical, "nodelb apiservers", ["NodelbNoApiserver"],
-        "No API server responds, and the last known state is served";
+    NoApiserver, Warning, "nodelb apiservers", ["NodelbNoApiserver"],
+        "No API server responds, and the last known state is served; critical if there is none";
     NotSynced, Critical, "nodelb sources", ["NodelbNotReady", "NodelbSourceNotSynced"],
         "A source has not reported everything since the start, and nothing is removed";
-    NodeMissing, Critical, "nodelb config", [],
+    NodeMissing, Warning, "nodelb config", [],
         "Kubernetes has no Node of this name, and load balancers stop sending traffic to this node";
     NoBackends, Critical, "nodelb diagnose {}", ["NodelbServiceWithoutBackends", "NodelbConnectionsRefused"],
-        "A service has no usable backend, and connections to it are refused; a warning if it has had none since it was added";
+        "A service has no usable backend, and connections to it are refused; a warning if other ports of it have one";
     ReconcileFailing, Critical, "nodelb diff", ["NodelbReconcileFailing"],
         "The kernel maps do not accept an entry, and connections to it are not translated, or as before";
     Held, Warning, "nodelb diagnose {}", ["NodelbServiceHeld"],
         "A service that leads to an API server was emptied, or DNS servers fail, and the last known backends stay in use";
-    Conflict, Warning, "nodelb diagnose {}", ["NodelbFrontendsInError"],
-        "Another service owns an address of the service, or another source describes the service";
-    Refused, Warning, "nodelb diagnose {}", ["NodelbFrontendsInError"],
-        "nodelb refuses to serve an address of the service";
+    Conflict, Critical, "nodelb diagnose {}", ["NodelbFrontendsInError"],
+        "Another service owns an address of the service, or another source describes the service; a warning if the service has other addresses";
+    Refused, Critical, "nodelb diagnose {}", ["NodelbFrontendsInError"],
+        "nodelb refuses to serve an address of the service; a warning if the service has others";
     FileNotServed, Warning, "nodelb sources", ["NodelbFileNotServed"],
         "A service file has problems, and its services or the last changes to it are not served";
     SourceFailing, Warning, "nodelb sources", ["NodelbSourceFailing"],
@@ -101,14 +101,14 @@ reasons! {
         "A source is no longer configured, and its services are kept as last known and not updated";
     WatchStale, Warning, "nodelb apiservers", ["NodelbWatchStale"],
         "Nothing was received from a watch for 10 minutes";
-    LastResort, Warning, "nodelb backends {}", ["NodelbBackendsQuarantined"],
-        "Every backend of a service failed its health checks, and all of them are used as a last resort";
+    LastResort, Critical, "nodelb backends {}", ["NodelbLastResort"],
+        "Every backend of a service failed its health checks, and all of them are used as a last resort; a warning if other ports have a healthy one";
     BackendsQuarantined, Warning, "nodelb backends {}", ["NodelbBackendsQuarantined"],
         "Some backends of a service failed their health checks and are not used";
     HealthCheckInvalid, Warning, "nodelb services {}", [],
         "Annotations of a Service ask for health checks that nodelb cannot make, and its backends are not checked";
-    Pending, Warning, "nodelb diagnose {}", ["NodelbFrontendsPending"],
-        "The kernel does not have an address of the service after 10 seconds";
+    Pending, Critical, "nodelb diagnose {}", ["NodelbFrontendsPending"],
+        "The kernel does not have an address of the service after 10 seconds; a warning if the service has others";
     LoadBalancerPending, Warning, "nodelb services {}", ["NodelbLoadBalancerPending"],
         "A service of type LoadBalancer has had no load balancer address for 10 minutes";
     NodePortBound, Warning, "nodelb diagnose {}", [],
@@ -139,11 +139,13 @@ reasons! {
         "The daemon started more than 3 times in 30 minutes";
     ExternalChanges, Warning, "nodelb history", ["NodelbDriftRepaired"],
         "Another program changed the kernel maps or hooks in the last 15 minutes, and nodelb repaired them";
+    ConfigRefused, Warning, "nodelb check-config", ["NodelbConfigRefused"],
+        "The configuration has an error, so that it was not reloaded, and the next start would fail";
     ListenerClosed, Warning, "journalctl -u nodelb", [],
         "An address of `admin.listen` cannot be opened";
     RestartPending, Warning, "systemctl restart nodelb", [],
         "A changed configuration key takes effect only after a restart";
-    NoLocalBackend, Notice, "nodelb backends {}", ["NodelbConnectionsRefused"],
+    NoLocalBackend, Critical, "nodelb backends {}", ["NodelbConnectionsRefused"],
         "A service with the internal traffic policy Local has no backend on this node, and connections from here are refused";
 }
 

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::effect::Effects;
 use super::problem::{Observed, Problem};
-use super::reason::{Reason, Severity};
+use super::reason::Reason;
 use crate::explain::reports;
 use nodelb_core::degraded::Degraded;
 use nodelb_core::filter::Filter;
@@ -25,10 +26,11 @@ const SHOWN: usize = 3;
 
 pub(super) fn problems(observed: &Observed) -> Vec<Problem> {
     let mut found = Vec::new();
-    degraded(observed, &mut found);
+    let effects = Effects::new(observed);
+    degraded(observed, &effects, &mut found);
     held(observed, &mut found);
-    addresses(observed, &mut found);
-    descriptions(observed, &mut found);
+    addresses(observed, &effects, &mut found);
+    descriptions(observed, &effects, &mut found);
     quarantined(&observed.snapshot, &mut found);
     for (address, process) in observed.snapshot.facts().all_bound() {
         // Without its owner's name, the command that shows more would not know what it is about.
@@ -43,7 +45,7 @@ pub(super) fn problems(observed: &Observed) -> Vec<Problem> {
 type DegradedPort<'a> = (&'a Arc<PortKey>, &'a Arc<Degraded>);
 
 /// Services with ports without a healthy backend. A source that has not reported everything may have more backends.
-fn degraded(observed: &Observed, found: &mut Vec<Problem>) {
+fn degraded(observed: &Observed, effects: &Effects<'_>, found: &mut Vec<Problem>) {
     let snapshot = &observed.snapshot;
     let mut ports: BTreeMap<(&ServiceName, Status), Vec<DegradedPort<'_>>> = BTreeMap::new();
     for (key, degraded) in snapshot.degraded() {
@@ -65,7 +67,7 @@ fn degraded(observed: &Observed, found: &mut Vec<Problem>) {
             }
             _ => without_backends(snapshot, (key, &of), last),
         };
-        found.push(problem.since(since));
+        found.push(problem.severity(effects.severity(name)).since(since));
     }
 }
 
@@ -81,9 +83,7 @@ fn without_backends(snapshot: &Snapshot, (key, of): (&PortKey, &str), degraded: 
         None if degraded.had_backends => emptied(&degraded.cause),
         None => format!("none since {} was read", origin().unwrap_or_default()),
     };
-    let problem = Problem::new(Reason::NoBackends, name.to_string(), format!("no usable backend{of}: {why}"));
-    let severity = if degraded.had_backends { problem.severity } else { Severity::Warning };
-    Problem { severity, ..problem }
+    Problem::new(Reason::NoBackends, name.to_string(), format!("no usable backend{of}: {why}"))
 }
 
 /// Slices that have backends, but not for the port; `None` if there are none, or the port has backends.
@@ -186,7 +186,7 @@ struct Concerned {
 }
 
 /// Services with addresses that are not served.
-fn addresses(observed: &Observed, found: &mut Vec<Problem>) {
+fn addresses(observed: &Observed, effects: &Effects<'_>, found: &mut Vec<Problem>) {
     let mut concerned: BTreeMap<(ServiceName, Reason), Concerned> = BTreeMap::new();
     let snapshot = &observed.snapshot;
     for (address, place) in &observed.summary.claims {
@@ -216,18 +216,20 @@ fn addresses(observed: &Observed, found: &mut Vec<Problem>) {
         let more = if more > 0 { format!(" (and {more} more addresses)") } else { String::new() };
         let address = address.to_string();
         let text = if text.starts_with(&address) { text } else { format!("{address}: {text}") };
-        found.push(Problem::new(reason, service.to_string(), format!("{text}{more}")).since(Some(since)));
+        let problem = Problem::new(reason, service.to_string(), format!("{text}{more}"));
+        found.push(problem.severity(effects.severity(&service)).since(Some(since)));
     }
 }
 
 /// Services that two sources describe, those with health checks that cannot be made, and those that wait for a load
 /// balancer.
-fn descriptions(observed: &Observed, found: &mut Vec<Problem>) {
+fn descriptions(observed: &Observed, effects: &Effects<'_>, found: &mut Vec<Problem>) {
     let facts = observed.snapshot.facts();
     for name in &observed.summary.descriptions {
         for service in facts.claims(name).iter().skip(1) {
             if let Some(cause) = reports::shadowed(&observed.snapshot, service) {
-                found.push(Problem::new(Reason::Conflict, name.to_string(), cause));
+                let problem = Problem::new(Reason::Conflict, name.to_string(), cause);
+                found.push(problem.severity(effects.severity(name)));
             }
         }
         let Some((service, _)) = facts.owner(name) else { continue };

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::{ApiserverState, Observed, Problem, Reason, Severity, TableUsage, is_ready, problems};
+use super::{ApiserverState, Observed, Problem, Reason, Reloads, Severity, TableUsage, is_ready, problems};
 use crate::check::Check;
 use crate::explain::reports;
 use crate::explain::summary::Summary;
@@ -134,11 +134,26 @@ fn a_service_that_lost_its_last_backend_is_critical_and_names_the_writer() {
 }
 
 #[test]
-fn a_service_that_never_had_a_backend_is_a_warning() {
+fn severity_is_what_new_connections_get() {
     let mut node = Node::new();
-    node.send([Change::UpsertService(service("shop/web", "198.51.100.1:80"))]);
+    let never = service("shop/web", "198.51.100.1:80");
+    node.send([Change::UpsertService(never.clone())]);
+    let found = node.problems();
+    assert_eq!((only(&found).severity, only(&found).reason), (Severity::Critical, Reason::NoBackends));
+    // Another port of it has a backend.
+    let mut partly = never;
+    partly.ports.push(ServicePort { name: "other".into(), ..service("shop/web", "198.51.100.1:81").ports[0].clone() });
+    let Change::UpsertSlice(mut backends) = slice("shop/web", &["192.0.2.1:80"]) else { panic!("a slice") };
+    backends.ports[0].name = "other".into();
+    node.send([Change::UpsertService(partly), Change::UpsertSlice(backends)]);
     let found = node.problems();
     assert_eq!((only(&found).severity, only(&found).reason), (Severity::Warning, Reason::NoBackends));
+    // Another service has its only address.
+    let second = Service { created: Some(9), ..service("shop/second", "198.51.100.1:81") };
+    node.send([Change::UpsertService(second), slice("shop/second", &["192.0.2.1:80"])]);
+    let found = node.problems();
+    let conflict = found.iter().find(|problem| problem.object == "shop/second").unwrap();
+    assert_eq!((conflict.severity, conflict.reason), (Severity::Critical, Reason::Conflict));
 }
 
 #[test]
@@ -187,7 +202,7 @@ fn failed_health_checks_are_shown_for_some_backends_and_for_all() {
     assert_eq!(only(&found).cause, cause);
     node.send([failed(&both)]);
     let found = node.problems();
-    assert_eq!((only(&found).reason, only(&found).severity), (Reason::LastResort, Severity::Warning));
+    assert_eq!((only(&found).reason, only(&found).severity), (Reason::LastResort, Severity::Critical));
     node.send([Change::UpsertService(checked(false))]);
     let found = node.problems();
     assert_eq!((only(&found).reason, only(&found).severity), (Reason::NoBackends, Severity::Critical));
@@ -258,12 +273,12 @@ fn an_entry_that_the_maps_do_not_accept_is_critical() {
 }
 
 #[test]
-fn a_policy_without_a_backend_on_this_node_is_a_notice() {
+fn a_policy_without_a_backend_on_this_node_is_critical() {
     let mut node = Node::new();
     let local = Service { internal_policy: TrafficPolicy::Local, ..service("shop/web", "198.51.100.1:80") };
     node.send([Change::UpsertService(local), slice("shop/web", &["192.0.2.1:80"])]);
     let found = node.problems();
-    assert_eq!((only(&found).reason, only(&found).severity), (Reason::NoLocalBackend, Severity::Notice));
+    assert_eq!((only(&found).reason, only(&found).severity), (Reason::NoLocalBackend, Severity::Critical));
 }
 
 #[test]
@@ -326,7 +341,7 @@ fn the_daemon_reports_its_own_problems_worst_first() {
         tables: vec![table("slots", 91, false), table("services", 90, false), table("affinity", 100, true)],
         is_reaper_down: true,
         open_files: Some((81, 100)),
-        restart_keys: vec!["datapath.max-slots".into()],
+        reloads: Reloads { restart: Some((Time(1), vec!["x".into()])), refused: Some((Time(1), "y".into())) }.into(),
         closed_listeners: vec![("127.0.0.1:9890".into(), "in use".into())],
         drops: vec![
             ("no-port", 3, node.observed().clocks.time),
@@ -346,10 +361,27 @@ fn the_daemon_reports_its_own_problems_worst_first() {
         Reason::SweepFailing,
         Reason::ReaperDown,
         Reason::FilesShort,
+        Reason::ConfigRefused,
         Reason::ListenerClosed,
         Reason::RestartPending,
     ];
     assert_eq!(seen, expected);
+}
+
+#[test]
+fn a_refused_configuration_is_a_problem_until_one_is_applied() {
+    let keys = vec!["datapath.max-slots".to_owned()];
+    let mut reloads = Reloads::default().applied(Time(1), keys.clone()).refused(Time(2), "x".into());
+    reloads = reloads.refused(Time(3), "line 3: y".into());
+    let seen = |reloads: &Reloads| {
+        let observed = Observed { reloads: reloads.clone().into(), ..Node::new().observed() };
+        problems(&observed).into_iter().map(|it| (it.reason, it.since, it.cause)).collect::<Vec<_>>()
+    };
+    let why = "not reloaded, and the next start would fail: line 3: y";
+    let restart = (Reason::RestartPending, Some(Time(1)), "restart needed for: datapath.max-slots".to_owned());
+    assert_eq!(seen(&reloads), [(Reason::ConfigRefused, Some(Time(2)), why.to_owned()), restart.clone()]);
+    assert_eq!(seen(&reloads.applied(Time(4), keys)), [restart]);
+    assert_eq!(seen(&reloads.applied(Time(5), Vec::new())), []);
 }
 
 #[test]

@@ -32,7 +32,7 @@ pub(super) fn unsynced() -> AdminState {
         },
         stale_sockets: None,
         packets: None,
-        restart_keys: watch::channel(Arc::default()).1,
+        reloads: watch::channel(Arc::default()).1,
         unopened: watch::channel(Arc::default()).1,
         config: watch::channel(Arc::default()).1,
         summaries: Arc::default(),

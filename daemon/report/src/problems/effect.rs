@@ -1,0 +1,42 @@
+//! What happens to new connections to a service now, from which the severity of its problems follows.
+
+use std::collections::HashMap;
+
+use foldhash::fast::RandomState;
+
+use super::problem::Observed;
+use super::reason::Severity;
+use nodelb_core::model::service::ServiceName;
+use nodelb_core::snapshot::Snapshot;
+
+/// The services with addresses at which new connections fail.
+pub(super) struct Effects<'a> {
+    snapshot: &'a Snapshot,
+    /// The number of those addresses.
+    lost: HashMap<&'a ServiceName, usize, RandomState>,
+}
+
+impl<'a> Effects<'a> {
+    pub(super) fn new(observed: &'a Observed) -> Self {
+        let snapshot = &*observed.snapshot;
+        let mut lost = HashMap::default();
+        for (address, place) in &observed.summary.claims {
+            let Some(row) = snapshot.rows.get(address) else { continue };
+            let Some(claim) = row.claims().get(*place) else { continue };
+            if !snapshot.status_of(row, *place, *address).status.is_usable() {
+                *lost.entry(&claim.key.service).or_default() += 1;
+            }
+        }
+        Self { snapshot, lost }
+    }
+
+    /// Critical if connections to all addresses of the service fail, else a warning.
+    pub(super) fn severity(&self, service: &ServiceName) -> Severity {
+        let lost = self.lost.get(service).copied().unwrap_or_default();
+        if lost > 0 && lost >= self.snapshot.addresses_of(service).len() {
+            Severity::Critical
+        } else {
+            Severity::Warning
+        }
+    }
+}
