@@ -40,8 +40,8 @@ pub enum Change {
     Bound(BTreeMap<L4Addr, Arc<str>>),
     /// The node's uplinks. This replaces any earlier list.
     Uplinks(Vec<Uplink>),
-    /// Every address where an apiserver is known to listen: configured, learned or remembered. Services that lead to
-    /// one of them are never emptied.
+    /// Every address where an apiserver is known to listen: configured, learned or remembered. Services that reach one
+    /// of them are never emptied.
     Apiservers(BTreeSet<(Addr, u16)>),
     /// What [`crate::snapshot::Snapshot::remembered`] returned before a restart. Protected services use these backends
     /// if the maps contain none and the source reports none. Sent at the start, before any source reports.

@@ -27,7 +27,7 @@ pub struct Claim {
     pub kind: FrontendKind,
     /// Whether clients on the node get a backend on this node only.
     pub inside_local: bool,
-    /// The same for clients outside the node.
+    /// `inside_local` for clients outside the node.
     pub outside_local: bool,
     /// Whether clients outside the node may connect to the address.
     pub is_outside: bool,
@@ -35,7 +35,7 @@ pub struct Claim {
     pub has_ranges: bool,
     /// The service id of the port, or the reason why the claim can never own the address, regardless of other claims.
     pub target: Result<ServiceId, Arc<Refusal>>,
-    /// The time since which the claim has existed unchanged.
+    /// Since when the claim has existed unchanged.
     pub since: Moment,
 }
 
@@ -146,7 +146,7 @@ pub struct Row {
 pub struct RowStatus {
     /// Whether connections reach a backend, and if not, why.
     pub status: Status,
-    /// The time since which it has this status.
+    /// Since when it has this status.
     pub since: Moment,
     /// Why the status is not OK.
     pub error: Option<Arc<str>>,

@@ -27,9 +27,9 @@ mod weight;
 /// The inputs of a compilation other than the service and its slices.
 #[derive(Clone, Copy, Debug)]
 pub struct CompileContext<'a> {
-    /// The node for which the service is compiled.
+    /// The node that the service is compiled for.
     pub node: &'a NodeFacts,
-    /// The addresses on which NodePorts are answered.
+    /// The addresses that answer NodePorts.
     pub node_addrs: &'a OrdSet<Addr>,
     /// The rules that no service may break.
     pub guard: &'a Guard,
@@ -116,7 +116,7 @@ fn plan_frontends(
     port.frontends.iter().filter(|spec| spec.addr.family() == family).map(plan).collect()
 }
 
-/// The candidates of a port to which a connection may be sent, and whether the guard refuses another one.
+/// The candidates of a port that may get connections, and whether the guard refuses another one.
 fn admitted<'a>(slices: &'a [Arc<Slice>], key: &PortKey, context: &CompileContext<'a>) -> (Candidates<'a>, bool) {
     let CompileContext { guard, apiservers, checks, .. } = context;
     let mut has_refused = false;

@@ -18,7 +18,7 @@ pub struct EngineConfig {
     pub previous_sources: BTreeSet<Source>,
     /// The sources that the operator has disabled. Their entries are removed from the maps.
     pub disabled_sources: BTreeSet<Source>,
-    /// The sources for which nodelb makes no health checks, even if their services ask for them.
+    /// The sources that get no health checks from nodelb, even if their services request them.
     pub unchecked_sources: BTreeSet<Source>,
     /// The number of entries of the `services` map.
     pub max_services: u32,

@@ -70,8 +70,8 @@ pub enum MapError {
         /// The size of the map in entries.
         limit: u32,
     },
-    /// There is room for the list, but part of it was freed so recently that a program may still be reading it. It
-    /// becomes available within about a second.
+    /// The list would fit, but part of it was freed so recently that a program may still be reading it. It becomes
+    /// available within about a second.
     #[error("map slots has no space for this list yet: nodelb reuses slots one second after they were freed")]
     Resting,
     /// Any other failure. The text contains the name of the map and the error of the kernel.

@@ -14,7 +14,7 @@ use crate::state::status::Status;
 pub struct Degraded {
     /// [`Status::NoBackends`] or [`Status::LastResort`].
     pub status: Status,
-    /// The time since which this is so.
+    /// Since when this is so.
     pub since: Moment,
     pub cause: Cause,
     pub had_backends: bool,
@@ -24,7 +24,7 @@ pub struct Degraded {
 #[derive(Clone, Debug, Default)]
 pub struct DegradedPorts {
     ports: OrdMap<ServiceId, Arc<Degraded>>,
-    /// The other ports that were degraded, with the time since which they are not.
+    /// The other ports that were degraded, with the time when that ended.
     recovered: OrdMap<ServiceId, Moment>,
 }
 
@@ -50,7 +50,7 @@ impl DegradedPorts {
         before
     }
 
-    /// Forgets a port that is gone. Does not copy what is shared with readers without need.
+    /// Forgets a port that no longer exists. Does not copy what is shared with readers without need.
     pub(crate) fn forget(&mut self, id: ServiceId) {
         if self.ports.contains_key(&id) {
             self.ports.remove(&id);
@@ -65,7 +65,7 @@ impl DegradedPorts {
         self.ports.get(&id)
     }
 
-    /// The time since which the port with this id has had a healthy backend, if it once had none.
+    /// Since when the port with this id has had a healthy backend, if it once had none.
     pub fn recovered(&self, id: ServiceId) -> Option<Moment> {
         self.recovered.get(&id).copied()
     }

@@ -106,12 +106,12 @@ pub struct Round {
     pub conflicts: Vec<AddressConflict>,
     /// Claims that no longer wait because they own the address now.
     pub takeovers: Vec<Takeover>,
-    /// The number of entries that were in the maps although no source asks for them, and that were removed because
-    /// every source has now reported everything.
+    /// The number of entries that were in the maps although no source needs them, and that were removed because every
+    /// source has now reported everything.
     pub pruned: usize,
     /// The events of the round for the flight recorder.
     pub events: Vec<Event>,
-    /// The times of the changes that this round wrote to the maps, in milliseconds since 1970, as far as slices contain
+    /// The times of the changes that this round wrote to the maps, in milliseconds since 1970, where slices contain
     /// them. Only changes that were reported after their source had synced are included.
     pub triggers: Vec<u64>,
     /// Entries that another program had deleted, overwritten or added, and that are correct again.
@@ -141,7 +141,7 @@ pub struct Engine {
     touched: Touched,
     /// Touched entries that must not change before their source has synced.
     deferred: Deferred,
-    /// Owned frontends that the maps do not contain exactly as the sources ask for.
+    /// Owned frontends that the maps do not contain exactly as desired.
     unsettled: BTreeSet<L4Addr>,
     failures: Failures,
     /// Services without rings, because the slots are full.
@@ -194,7 +194,7 @@ impl Engine {
             // Until the uplinks are reported.
             engine.desired.uplinks = engine.realised.uplinks.clone();
         }
-        // No source can ask for these, and one of nodelb's own listeners waits for their removal.
+        // No source can claim these, and one of nodelb's own listeners waits for their removal.
         let (realised, guard) = (&engine.realised, &engine.config.guard);
         let taken = realised.frontends.keys().filter(|address| guard.own_port(**address).is_some()).copied();
         engine.touched.frontends.extend(taken);
@@ -357,8 +357,8 @@ impl Engine {
         }
     }
 
-    /// The time at which a round is due without a change: an operation failed, a service waits for a free id or for the
-    /// rest of its list, or an entry waited for the result of this round.
+    /// When a round is due without a change: an operation failed, a service waits for a free id or for the rest of its
+    /// list, or an entry waited for the result of this round.
     pub fn next_round(&self) -> Option<Moment> {
         [self.failures.retry_at(), self.batching.due(), self.deferred.due()].into_iter().flatten().min()
     }
@@ -393,8 +393,8 @@ impl Engine {
         }
     }
 
-    /// The sizes of the engine's collections. When every service is gone, all are 0 except for the canary's; otherwise
-    /// something leaks.
+    /// The sizes of the engine's collections. Once every service is removed, all are 0 except for the canary's;
+    /// otherwise something leaks.
     pub fn sizes(&self) -> EngineSizes {
         EngineSizes {
             services: self.compiled.len(),

@@ -17,10 +17,10 @@ use crate::state::owner::IdOwner;
 use crate::state::remembered::{MAX_REMEMBERED, Remembered, Views};
 use crate::text::listed;
 
-/// What the text of a hold says if the source emptied the port.
+/// What the text of a hold contains if the source emptied the port.
 const EMPTIED: &str = "left it without backends";
 
-/// Whether the text of a hold says that the source emptied the port; otherwise the source cannot tell the current
+/// Whether the text of a hold states that the source emptied the port; otherwise the source cannot tell the current
 /// backends.
 pub fn says_emptied(text: &str) -> bool {
     text.contains(EMPTIED)
@@ -34,7 +34,7 @@ pub struct HeldPort {
     pub backends: Vec<L4Addr>,
     /// The object that emptied the port.
     pub cause: Cause,
-    /// The time since which the port is held.
+    /// Since when the port is held.
     pub since: Moment,
     /// The text about the hold that `/frontends` shows.
     pub text: Arc<str>,
@@ -49,7 +49,7 @@ impl HeldPort {
         Self { key: Arc::clone(key), backends, cause, since, text, problem: None }
     }
 
-    /// A hold on backends of this slice, the source of which cannot tell the current ones.
+    /// A hold on backends of this slice: its source cannot tell the current ones.
     pub(crate) fn last_known(key: &Arc<PortKey>, backends: Vec<L4Addr>, slice: &Slice, since: Moment) -> Option<Self> {
         let problem = slice.problem.clone()?;
         let text = format!("held: {}: {problem}; {}", slice.origin.object, in_use(&backends)).into();
@@ -169,7 +169,7 @@ impl Holds {
         !self.held.is_empty() && self.held.contains_key(&id)
     }
 
-    /// The hold on last known backends, the source of which cannot tell the current ones.
+    /// The hold on last known backends, because the source cannot tell the current ones.
     pub(crate) fn last_known(&self, id: ServiceId) -> Option<&Arc<HeldPort>> {
         self.held.get(&id).filter(|port| port.problem.is_some())
     }

@@ -58,8 +58,8 @@ impl MemoryDatapath {
         self.fault = None;
     }
 
-    /// The number of slots in use and the number that rest. Once every service is gone, the first is 0 and the second
-    /// decreases.
+    /// The number of slots in use and the number that rest. Once every service is removed, the first is 0 and the
+    /// second decreases.
     pub fn slots_used(&self) -> (u32, u32) {
         (self.runs.used(), self.runs.resting())
     }

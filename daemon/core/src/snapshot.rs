@@ -60,7 +60,7 @@ pub struct Snapshot {
 /// The services with rows of `/frontends` that may differ between two snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangedServices {
-    /// Every service, because something changed on which all rows may depend.
+    /// Every service, because something changed that all rows may depend on.
     All,
     /// Only these services.
     Services(BTreeSet<ServiceName>),
@@ -137,7 +137,7 @@ impl Snapshot {
     }
 
     /// [`Status::NoBackends`] or [`Status::LastResort`] if the port of this claim has no healthy backend for clients on
-    /// this node, and the time since which this is so.
+    /// this node, and since when this is so.
     pub fn lack_of_backends(&self, claim: &Claim) -> Option<(Status, Moment)> {
         let id = claim.target.as_ref().ok()?;
         if let Some(degraded) = self.degraded.get(*id) {
@@ -185,7 +185,7 @@ impl Snapshot {
         self.desired.node_addrs.iter().any(|addr| addr.family() == family)
     }
 
-    /// Whether nodelb makes the health checks that services of the source ask for.
+    /// Whether nodelb makes the health checks that services of the source request.
     pub fn is_checked(&self, source: Source) -> bool {
         !self.config.unchecked_sources.contains(&source)
     }
@@ -198,8 +198,7 @@ impl Snapshot {
         self.config.guard.check_backend(backend, source, self.facts.apiservers())
     }
 
-    /// The node addresses on which NodePorts are not answered because the maps did not accept them, each with the
-    /// error.
+    /// The node addresses that do not answer NodePorts because the maps did not accept them, each with the error.
     pub fn unanswered_node_addrs(&self) -> impl Iterator<Item = (Addr, &MapError)> {
         let failed = self.failed_node_addrs.iter().map(|(addr, error)| (*addr, error));
         failed.filter(|(addr, _)| self.desired.node_addrs.contains(addr))
@@ -230,10 +229,10 @@ impl Snapshot {
         self.config.sources.iter().all(is_source_synced)
     }
 
-    /// The number of addresses on this node from which the service can serve: those of its ready backends of the
-    /// family, each counted once regardless of its ports (kube-proxy's `LocalReadyEndpoints`). Terminating backends do
-    /// not count even while they are used, so that load balancers redirect traffic in time. Backends that nodelb
-    /// refuses to use do not count either.
+    /// The number of addresses on this node that can serve the service: those of its ready backends of the family, each
+    /// counted once regardless of its ports (kube-proxy's `LocalReadyEndpoints`). Terminating backends do not count
+    /// even while they are used, so that load balancers redirect traffic in time. Backends that nodelb refuses to use
+    /// do not count either.
     pub fn local_ready(&self, name: &ServiceName, family: Family) -> usize {
         let Some((service, slices)) = self.facts.owner(name) else { return 0 };
         let node = &*self.facts.node().name;

@@ -1,4 +1,4 @@
-//! The status report of each source: one row for each place that it reads.
+//! The status report of each source: one row for each location that it reads.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

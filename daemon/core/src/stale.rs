@@ -58,9 +58,9 @@ pub enum Stale {
 /// again would reach no other backend: it would only lose the one that may be ready soon. Apart from that, traffic
 /// policies and hints do not matter, as in kube-proxy.
 ///
-/// A backend is gone once the source of its service has reported everything that it could read. What another source has
-/// not reported, or a file that could never be read, concerns other services, and backends that the maps still offer
-/// are not taken away. A frontend is gone only once every source has reported everything.
+/// A backend counts as removed once the source of its service has reported everything that it could read. What another
+/// source has not reported, or a file that could never be read, concerns other services, and backends that the maps
+/// still offer are not taken away. A frontend counts as removed only once every source has reported everything.
 pub fn stale(snapshot: &Snapshot, frontend: L4Addr, backend: L4Addr) -> Option<Stale> {
     if is_offered(snapshot, frontend, backend) {
         return None;
@@ -102,14 +102,14 @@ fn is_offered(snapshot: &Snapshot, frontend: L4Addr, backend: L4Addr) -> bool {
     services.any(|entry| entry.cluster.iter().chain(&*entry.local).any(|slot| slot.addr == backend))
 }
 
-/// The keys under which the programs may have found the frontend: its own address, or that of a NodePort. The node may
+/// The keys that the programs may have found the frontend under: its own address, or that of a NodePort. The node may
 /// have lost the node address of a NodePort in the meantime.
 fn keys(snapshot: &Snapshot, frontend: L4Addr) -> impl Iterator<Item = L4Addr> {
     let is_nodeport = snapshot.config.guard.nodeport_range.contains(&frontend.port);
     std::iter::once(frontend).chain(is_nodeport.then(|| frontend.wildcard()))
 }
 
-/// The UDP addresses at which a client on this node gets a backend.
+/// The UDP addresses that have a backend for a client on this node.
 pub fn answered(snapshot: &Snapshot) -> Answered {
     let is_answered = |(address, entry): &(&L4Addr, &FrontendEntry)| {
         address.protocol == Protocol::Udp && entry.lead().is_answered(&snapshot.realised)

@@ -60,8 +60,8 @@ pub enum Effect {
     Deleted(ServiceName, Trigger),
     /// The facts that selection uses about the node changed, so every service must be compiled again.
     AllServices,
-    /// The node gained or lost these addresses, or the set of addresses on which NodePorts are answered changed.
-    /// Nothing else changed.
+    /// The node gained or lost these addresses, or the set of addresses that answer NodePorts changed. Nothing else
+    /// changed.
     NodeAddresses(BTreeSet<Addr>),
     /// A source is synced, or has become complete.
     Synced,
@@ -235,8 +235,8 @@ impl Table {
         }
     }
 
-    /// The services that lead to an apiserver at an address that became known since the last call, or that may lead to
-    /// one since the addresses of the node changed.
+    /// The services that reach an apiserver at an address that became known since the last call, or that may reach one
+    /// since the addresses of the node changed.
     pub fn take_newly_protected(&mut self) -> Vec<ServiceName> {
         let new = std::mem::take(&mut self.newly_known);
         if new.is_empty() {
@@ -260,7 +260,7 @@ impl Table {
         }
         let changed: BTreeSet<Addr> = old.addresses.symmetric_difference(&self.node.addresses).copied().collect();
         if !changed.is_empty() {
-            // A NodePort may lead to an apiserver now.
+            // A NodePort may reach an apiserver now.
             self.newly_known.extend(self.facts.apiservers.iter());
         }
         if old.name != self.node.name || old.zone != self.node.zone {

@@ -73,8 +73,7 @@ pub fn verdict(snapshot: &Snapshot, to: L4Addr) -> Verdict<'_> {
 }
 
 /// The destination that the kernel uses for this address: the unspecified address means the loopback address of its
-/// family. NodePorts are stored under the unspecified address, which is therefore never looked up as the client's
-/// destination.
+/// family. NodePorts are stored under the unspecified address, so it is never looked up as the client's destination.
 pub fn destination(to: L4Addr) -> L4Addr {
     match to.addr {
         Addr::UNSPECIFIED_V4 => L4Addr { addr: Addr::LOOPBACK_V4, ..to },

@@ -16,16 +16,16 @@ use crate::table::apiservers::Apiservers;
 pub struct Guard {
     /// nodelb's own admin addresses. They are never backends, so that no translated connection reaches nodelb itself.
     pub admin: Vec<(Addr, u16)>,
-    /// The TCP ports on which nodelb itself listens, each with the configuration key that sets it. No service gets one on
-    /// an address of the node.
+    /// The TCP ports that nodelb itself listens on, each with the configuration key that sets it. No service gets one
+    /// on an address of the node.
     pub own_ports: Vec<(u16, &'static str)>,
     /// Destinations that are never translated; configuration key `datapath.bypass`.
     pub bypass: Vec<IpNet>,
     /// The range of valid NodePorts; configuration key `datapath.nodeport-range`.
     pub nodeport_range: RangeInclusive<u16>,
-    /// The networks in which Kubernetes' `externalIPs` are served; configuration key `datapath.external-ips`.
+    /// The networks of the Kubernetes `externalIPs` that are served; configuration key `datapath.external-ips`.
     pub external_ips: Vec<IpNet>,
-    /// The networks in which an address of a service may be on an interface of this node; configuration key
+    /// The networks of service addresses that may be on an interface of this node; configuration key
     /// `datapath.own-addresses`.
     pub own_addresses: Vec<IpNet>,
 }
@@ -67,7 +67,7 @@ pub enum Refusal {
          network in datapath.external-ips and restart nodelb"
     )]
     ExternalIpNotAllowed(Addr),
-    /// Traffic to this address is meant for a process on this node, or for the program that assigned the address to it.
+    /// Traffic to this address is for a process on this node, or for the program that assigned the address to it.
     #[error(
         "{0} is an address of this node: connections go to whatever listens on it here; give the service another address, \
          or, if a program such as keepalived assigns this one for it, list it in datapath.own-addresses and restart nodelb"
@@ -79,7 +79,7 @@ pub enum Refusal {
     /// The address is a canary.
     #[error("reserved for nodelb's self-test")]
     Reserved,
-    /// A client of this address is looking for an apiserver, and without translation the address may still lead to one.
+    /// A client of this address is looking for an apiserver, and without translation the address may still reach one.
     #[error("no backend is known, and this is an apiserver's address: passes through untranslated until one is")]
     NoBackendKnown,
     #[error("map services is full ({0} entries): raise datapath.max-services and restart nodelb")]
@@ -154,7 +154,7 @@ impl Guard {
         }
     }
 
-    /// nodelb's own listener from which a NodePort under this address would take connections, if there is one.
+    /// nodelb's own listener that would lose connections to a NodePort under this address, if there is one.
     pub(crate) fn own_port(&self, nodeport: L4Addr) -> Option<&(u16, &'static str)> {
         self.listener(nodeport.port, nodeport.protocol).filter(|_| nodeport.addr.is_unspecified())
     }

@@ -5,7 +5,7 @@ use crate::model::addr::Family;
 use crate::model::service::{FrontendKind, Service};
 use crate::model::source_range::SourceRange;
 
-/// The configuration of the packet path, as far as the content of the maps depends on it.
+/// The part of the packet path's configuration that the content of the maps depends on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PacketsConfig {
     /// Whether connections of clients outside the node are translated; configuration key `packets.mode`. If not, the
@@ -13,8 +13,8 @@ pub struct PacketsConfig {
     pub is_on: bool,
     /// Whether clients outside the node may connect to ClusterIPs; configuration key `packets.cluster-ips`.
     pub cluster_ips: bool,
-    /// Whether a client's backend follows from its address and port, for which lists are followed by rings;
-    /// configuration key `packets.choice`.
+    /// Whether a client's backend follows from its address and port; lists are then followed by rings; configuration
+    /// key `packets.choice`.
     pub is_consistent: bool,
 }
 

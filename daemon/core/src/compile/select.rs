@@ -85,7 +85,7 @@ pub fn merge<'a>(
     merge_admitted(slices, port, protocol, family, |_| true)
 }
 
-/// The same for the backends that meet the condition, which must not depend on more than the address and the source.
+/// Merges the backends that meet the condition, which must not depend on more than the address and the source.
 pub(crate) fn merge_admitted<'a>(
     slices: impl Iterator<Item = &'a Arc<Slice>>,
     port: &str,
@@ -117,7 +117,7 @@ pub(crate) fn merge_admitted<'a>(
     merged
 }
 
-/// The state of the backend. Weight 0 means that the backend is drained.
+/// The state of the backend. Weight 0 drains the backend.
 pub fn effective_state(backend: &Backend) -> BackendState {
     match backend.state {
         BackendState::Active | BackendState::Terminating if backend.weight == 0 => BackendState::Maintenance,
@@ -163,7 +163,7 @@ pub fn select(candidates: &[Candidate<'_>], node: &NodeFacts, last_resort: bool)
     Selection { cluster, local: local.unwrap_or_default(), has_backends: best.is_some(), is_last_resort }
 }
 
-/// The states in which a backend may be selected, the best one first.
+/// The states of backends that may be selected, the best one first.
 const USABLE: [BackendState; 3] = [BackendState::Active, BackendState::Terminating, BackendState::Quarantined];
 
 /// Whether a backend may receive new connections, and if not, the reason.

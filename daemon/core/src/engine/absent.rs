@@ -135,7 +135,7 @@ impl Engine {
         source.is_none_or(|source| self.complete_sources().contains(&source))
     }
 
-    /// Whether the address still leads to a service that no source has described since the start, and that may take
+    /// Whether the address still points at a service that no source has described since the start, and that may take
     /// precedence over the service that would get the address now.
     pub(super) fn is_reserved(&self, address: &L4Addr, entry: &FrontendEntry) -> bool {
         let Some(actual) = self.realised.frontends.get(address).filter(|actual| actual.service != entry.service) else {
@@ -159,7 +159,7 @@ impl Engine {
         before.zip(since).is_some_and(|(before, since)| before.is_same_service(since))
     }
 
-    /// Whether an address that leads to a backend must not start to refuse connections yet, because its backends may be
+    /// Whether an address that reaches a backend must not start to refuse connections yet, because its backends may be
     /// among what has not been reported.
     pub(super) fn is_emptiness_doubtful(&self, address: &L4Addr, service: ServiceId) -> bool {
         let Some(actual) = self.realised.frontends.get(address) else { return false };
@@ -169,8 +169,8 @@ impl Engine {
             return self.at_start.realised.frontends.contains_key(address) || is_incomplete;
         }
         if is_incomplete && self.desired.services.contains_key(&actual.service) {
-            // The service that the address leads to is still described, and the new owner's backends may be in what its
-            // source could not read.
+            // The service that the address points at is still described, and the new owner's backends may be in what
+            // its source could not read.
             return true;
         }
         if is_incomplete && self.ids.orphan(actual.service).is_some() {
@@ -181,7 +181,7 @@ impl Engine {
         is_own || self.ids.orphan(actual.service) == Some(None) && !self.may_go(actual.service)
     }
 
-    /// Why the maps deliberately do not contain yet what the owner of the address asks for.
+    /// Why the maps deliberately do not contain yet what the owner of the address requests.
     pub(super) fn why_pending(&self, address: L4Addr, entry: &FrontendEntry) -> Option<Arc<str>> {
         if self.sync.is_pruned {
             return None;

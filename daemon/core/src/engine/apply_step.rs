@@ -85,8 +85,8 @@ impl Engine {
         self.touched.frontends.extend(waiting);
     }
 
-    /// Removes the entries that no source asks for, after every source has reported what it can. Entries of sources
-    /// that are incomplete or not configured stay.
+    /// Removes the entries that no source needs, after every source has reported what it can. Entries of sources that
+    /// are incomplete or not configured stay.
     fn prune(&mut self) {
         let may_go = self.complete_sources();
         self.touched.services.extend(self.ids.take_orphans(|source| may_go.contains(&source)));
@@ -276,7 +276,7 @@ impl Engine {
         self.event_recorder.note(|| draft, entry.cluster.is_empty());
     }
 
-    /// Reports the result for an address on which NodePorts are to be answered, if it differs from the previous result.
+    /// Reports the result for an address that should answer NodePorts, if it differs from the previous result.
     fn report_node_addr(&mut self, addr: Addr, error: Option<&MapError>) {
         match (error, self.failures.node_addrs.contains_key(&addr)) {
             (Some(error), false) => self.round.unanswered.push((addr, error.to_string().into())),

@@ -1,5 +1,5 @@
-//! The content of the maps at the start, as far as it is still relevant. Nothing of it is deleted or emptied until that
-//! is known to be safe; `absent.rs` contains the rule.
+//! The still relevant content of the maps at the start. Nothing of it is deleted or emptied until that is known to be
+//! safe; `absent.rs` contains the rule.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use crate::state::ids::ServiceIds;
 #[derive(Debug, Default)]
 pub(super) struct AtStart {
     pub(super) realised: Realised,
-    /// The frontends of that content, by the entry to which they lead now.
+    /// The frontends of that content, by the entry that they point at now.
     leading: BTreeSet<(ServiceId, L4Addr)>,
     /// The node addresses at the start. NodePorts are still answered on those of them that the node has until
     /// Kubernetes has reported the addresses of the node; from then on the set is empty.
@@ -25,8 +25,8 @@ pub(super) struct AtStart {
 }
 
 impl AtStart {
-    /// Creates the record for maps with this content. The node addresses are kept only if Kubernetes is asked for the
-    /// addresses of the node.
+    /// Creates the record for maps with this content. The node addresses are kept only if Kubernetes is a source of the
+    /// node's addresses.
     pub(super) fn new(realised: &Realised, is_kubernetes_asked: bool) -> Self {
         Self {
             realised: realised.clone(),
@@ -36,7 +36,7 @@ impl AtStart {
         }
     }
 
-    /// Records that the address leads to a different entry than before, or to none.
+    /// Records that the address points at a different entry than before, or to none.
     pub(super) fn note_lead(&mut self, address: L4Addr, before: Option<ServiceId>, now_at: Option<ServiceId>) {
         if self.realised.frontends.contains_key(&address) {
             before.map(|id| self.leading.remove(&(id, address)));
@@ -44,13 +44,13 @@ impl AtStart {
         }
     }
 
-    /// The frontends from the start that lead to this entry now.
+    /// The frontends from the start that point at this entry now.
     pub(super) fn leading_to(&self, id: ServiceId) -> impl Iterator<Item = &L4Addr> {
         self.leading.range((id, L4Addr::FIRST)..=(id, L4Addr::LAST)).map(|(_, address)| address)
     }
 
     /// Drops the described entries, after every source has reported everything it can. If an address is desired and
-    /// does not lead to an undescribed service, its source will report its removal.
+    /// does not point at an undescribed service, its source will report its removal.
     pub(super) fn forget_described(&mut self, desired: &Desired, realised: &Realised, ids: &ServiceIds) {
         let is_described = |address: &&L4Addr| {
             let actual = realised.frontends.get(*address);

@@ -17,9 +17,9 @@ const GATHER_MILLIS: u64 = 5_000;
 /// The lists of sources that are not synced.
 #[derive(Debug, Default)]
 pub(super) struct Batching {
-    /// The time at which each list was last written.
+    /// When each list was last written.
     written: HashMap<ServiceId, Moment, RandomState>,
-    /// The lists that have grown since, each with the time at which it will be written.
+    /// The lists that have grown since, each with the time when it will be written.
     waiting: BTreeSet<(Moment, ServiceId)>,
 }
 
@@ -28,7 +28,7 @@ impl Batching {
         self.waiting.is_empty()
     }
 
-    /// The time at which the first list will be written.
+    /// When the first list will be written.
     pub(super) fn due(&self) -> Option<Moment> {
         self.waiting.first().map(|(due, _)| *due)
     }
@@ -49,8 +49,8 @@ impl Batching {
     }
 
     /// Removes the operations on lists that wait for further slices. The functions say for each service whether its
-    /// source is synced, in which case its list never waits, and whether its last operation failed, in which case it is
-    /// retried on a separate schedule.
+    /// source is synced (its list then never waits), and whether its last operation failed (it is then retried on a
+    /// separate schedule).
     pub(super) fn take_out(
         &mut self,
         ops: &mut Vec<MapOp>,

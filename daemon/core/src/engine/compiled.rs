@@ -28,7 +28,7 @@ pub(super) struct Subject<'a> {
     pub(super) service: &'a Service,
     /// The previous result of the compilation.
     pub(super) old: &'a Compiled,
-    /// Whether the service leads to an apiserver according to its name, its addresses or the current content of its
+    /// Whether the service reaches an apiserver according to its name, its addresses or the current content of its
     /// slices.
     pub(super) is_protected: bool,
     /// Whether the source confirms all its slices.

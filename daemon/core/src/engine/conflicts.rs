@@ -34,7 +34,7 @@ pub struct Takeover {
     pub before: Arc<PortKey>,
 }
 
-/// The claims to an address before the round, as far as a round can change their order.
+/// The claims to an address before the round: what can change their order.
 #[derive(Clone, Debug, Default)]
 struct ClaimOrder {
     owner: Option<Arc<PortKey>>,

@@ -14,11 +14,11 @@ use crate::state::map_ops::Touched;
 #[derive(Debug, Default)]
 pub(super) struct Deferred {
     services: BTreeSet<ServiceId>,
-    /// The frontends, each after the service that it led to in the maps.
+    /// The frontends, each after the service that it pointed at in the maps.
     frontends: BTreeSet<(Option<ServiceId>, L4Addr)>,
     /// Services with a change that a deferred entry may have waited for.
     changed: BTreeSet<ServiceId>,
-    /// The time at which the entries related to these services are planned again.
+    /// When the entries related to these services are planned again.
     due: Option<Moment>,
 }
 
@@ -27,7 +27,7 @@ impl Deferred {
         self.services.is_empty() && self.frontends.is_empty()
     }
 
-    /// The time at which entries are planned again without a change.
+    /// When entries are planned again without a change.
     pub(super) fn due(&self) -> Option<Moment> {
         self.due
     }
@@ -104,7 +104,7 @@ impl Deferred {
     }
 }
 
-/// The range of the frontends that lead to the service.
+/// The range of the frontends that point at the service.
 fn led_to(id: ServiceId) -> std::ops::RangeInclusive<(Option<ServiceId>, L4Addr)> {
     (Some(id), L4Addr::FIRST)..=(Some(id), L4Addr::LAST)
 }

@@ -15,7 +15,7 @@ use crate::model::service::ServiceName;
 pub(super) struct Dirty {
     /// The services in the order in which they became dirty. At a start this is their order in memory.
     services: IndexMap<ServiceName, DirtyReason, RandomState>,
-    /// Services for which no id was free, or no slots for rings.
+    /// Services that found no free id, or no slots for rings.
     without_room: BTreeSet<ServiceName>,
 }
 

@@ -89,7 +89,7 @@ impl Engine {
         count
     }
 
-    /// The operation that would have led to the content of the maps. A broken entry counts as absent if it will be
+    /// The operation that would have written the content of the maps. A broken entry counts as absent if it will be
     /// overwritten, and as present if it must be deleted.
     fn actual_op(&self, content: &Content, key: EntryKey, is_broken: bool) -> MapOp {
         let actual = &content.state;

@@ -32,7 +32,7 @@ mod events;
 /// The maximum number of entries that are tracked until the maps contain them.
 const MAX_PENDING: usize = 4_096;
 
-/// The maximum number of slice times accepted in one round, and of services for which the oldest time is kept.
+/// The maximum number of slice times accepted in one round, and of services with a stored oldest time.
 const MAX_TRIGGERS: usize = 4_096;
 
 /// The state that the engine keeps for its events.
@@ -45,7 +45,7 @@ pub(super) struct EventRecorder {
     drafts: Vec<Draft>,
     refusals: Vec<(L4Addr, Arc<PortKey>, Option<Arc<Refusal>>)>,
     omitted: usize,
-    /// Entries with an event that says that the maps do not contain them yet.
+    /// Entries with an event that reports that the maps do not contain them yet.
     pending: BTreeMap<ServiceId, Arc<PortKey>>,
     /// The times of the changes that slices reported in this round, with the slice's service.
     triggers: Vec<(ServiceName, u64)>,
@@ -62,7 +62,7 @@ impl EventRecorder {
         self.recorded.contains(&source)
     }
 
-    /// Records a list that changes. Lists that become empty matter most, so some room is reserved for them.
+    /// Records a list that changes. Lists that become empty matter most, so some space is reserved for them.
     pub(super) fn note(&mut self, draft: impl FnOnce() -> Draft, empties: bool) {
         let room = if empties { 2 * MAX_EVENTS } else { MAX_EVENTS };
         if self.drafts.len() < room {
@@ -149,7 +149,7 @@ impl EventRecorder {
 
     fn add_lists(&mut self, context: &Context<'_>, events: &mut Events) {
         let mut drafts = std::mem::take(&mut self.drafts);
-        // The sort is stable. Emptied ports come first, because there may not be room for all events.
+        // The sort is stable. Emptied ports come first, because not all events may fit.
         drafts.sort_by_key(|draft| draft.what() != What::Emptied);
         for draft in &drafts {
             let kernel = context.kernel_of(draft.id);

@@ -44,7 +44,7 @@ impl Failures {
         self.services.len() + self.frontends.len() + self.node_addrs.len() + packets
     }
 
-    /// The error that delays the frontend at the address, which leads to the service.
+    /// The error that delays the frontend at the address, which points at the service.
     pub(super) fn of_frontend(&self, address: L4Addr, service: ServiceId) -> Option<&MapError> {
         self.services.get(&service).or_else(|| self.frontends.get(&address)).or_else(|| self.outside.get(&address))
     }

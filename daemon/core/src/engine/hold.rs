@@ -138,8 +138,8 @@ impl Engine {
         desired.or_else(realised).or_else(elsewhere).or_else(remembered)
     }
 
-    /// The backends to which one of the port's addresses led at the start, if an apiserver is among them and their id
-    /// could not be taken over because other addresses point at it too.
+    /// The backends that one of the port's addresses had at the start, if an apiserver is among them and their id could
+    /// not be taken over because other addresses point at it too.
     fn known_at_start(&self, plan: &PortPlan, usable: &impl Fn(&ServiceEntry) -> Option<Views>) -> Option<Views> {
         let is_apiserver = |(addr, _): &(L4Addr, u16)| self.table.apiservers().has(*addr);
         let at_start = |address: &L4Addr| {
@@ -190,8 +190,8 @@ impl Engine {
     }
 }
 
-/// Whether the slice says that its source does not know the backends of the port. A slice with a problem that lacks the
-/// port says that there are none.
+/// Whether the slice states that its source does not know the backends of the port. A slice with a problem that lacks
+/// the port states that there are none.
 fn is_unknown(slice: &Slice, key: &PortKey) -> bool {
     let is_of = |port: &&SlicePort| *port.name == *key.port && port.protocol == key.protocol;
     slice.problem.is_some() && slice.ports.iter().find(is_of).is_some_and(|port| port.backends.is_empty())
@@ -228,7 +228,7 @@ pub(super) fn spare_cluster_ips(plan: &mut PortPlan) {
     }
 }
 
-/// Stops the translation of an address that may lead to an apiserver without nodelb. Used if no backends are known at
+/// Stops the translation of an address that may reach an apiserver without nodelb. Used if no backends are known at
 /// all.
 fn pass_through(plan: &mut PortPlan) {
     for frontend in &mut plan.frontends {

@@ -15,7 +15,7 @@ impl Engine {
     }
 
     /// Gives up the rings of a service that the datapath has refused because they do not fit. The next round writes the
-    /// lists alone, until another service leaves room for rings.
+    /// lists alone, until another service frees slots for rings.
     pub(super) fn give_up_rings(&mut self, op: &MapOp, error: &MapError) {
         let (MapOp::PutService(id, refused), MapError::Full { map: "slots", .. }) = (op, error) else { return };
         let Some(desired) = self.desired.services.get_mut(id).filter(|_| refused.has_rings) else { return };
@@ -24,8 +24,8 @@ impl Engine {
         self.touched.services.push(*id);
     }
 
-    /// Compiles the services without rings again soon: a service is gone, and its slots are free. If rings do not fit then
-    /// either, they are given up again.
+    /// Compiles the services without rings again soon: a service was removed, and its slots are free. If rings do not
+    /// fit then either, they are given up again.
     pub(super) fn retry_rings(&mut self) {
         for id in std::mem::take(&mut self.ringless) {
             if let Some(owner) = self.owners.get(&id) {

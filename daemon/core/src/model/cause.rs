@@ -28,7 +28,7 @@ pub enum Trigger {
     Other,
 }
 
-/// A backend of which the health checks have another result than before.
+/// A backend with another result of its health checks than before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Checked {
     Failed((Addr, u16), Arc<str>),
@@ -46,7 +46,7 @@ impl Trigger {
         rank(self) >= rank(before)
     }
 
-    /// The same information in a form that can be stored and displayed.
+    /// This information in a form that can be stored and displayed.
     pub fn cause(&self) -> Cause {
         let (origin, is_removed) = match self {
             Self::Slice(slice) => (&slice.origin, false),
@@ -142,7 +142,7 @@ impl DirtyReason {
 /// The object that caused an effect, and its author.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
-    /// The object. An empty one means that there is no particular cause, as for the state found at a start.
+    /// The object. An empty one stands for no particular cause, as for the state found at a start.
     pub origin: Origin,
     /// Whether the object was removed. Then the origin is its last content, without the author.
     pub is_removed: bool,

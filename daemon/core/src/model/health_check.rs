@@ -21,9 +21,9 @@ pub struct HealthCheck {
     pub interval: Duration,
     /// The time limit for a response.
     pub timeout: Duration,
-    /// The number of successive successful checks after which a quarantined backend is healthy.
+    /// The number of successive successful checks that make a quarantined backend healthy.
     pub rise: u8,
-    /// The number of successive failed checks after which a healthy backend is quarantined.
+    /// The number of successive failed checks that quarantine a healthy backend.
     pub fall: u8,
     /// Whether a backend is healthy before its first check.
     pub starts_healthy: bool,

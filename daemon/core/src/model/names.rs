@@ -1,5 +1,5 @@
-//! Words from a fixed set of values: parsing, and the error for an unknown word. Also the form in which node names are
-//! compared.
+//! Words from a fixed set of values: parsing, and the error for an unknown word. Also the form of node names for
+//! comparisons.
 
 /// A node name in the form for comparison: without surrounding white space, in lower case. The kubelet registers its
 /// Node in this form, and kube-proxy reads `--hostname-override` the same way.

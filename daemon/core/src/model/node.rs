@@ -1,5 +1,5 @@
-//! The node: its own facts, the Node object in Kubernetes, and the choice of its addresses on which NodePorts are
-//! answered, which is a function of both. This module has no access to interfaces or routes.
+//! The node: its own facts, the Node object in Kubernetes, and the choice of its addresses that answer NodePorts, a
+//! function of both. This module has no access to interfaces or routes.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -24,8 +24,7 @@ pub struct NodeFacts {
     /// The source address of each family that the node uses towards other hosts, according to its routes. Used if
     /// Kubernetes does not report one.
     pub primary: BTreeSet<Addr>,
-    /// The selection of `addresses` on which NodePorts are answered; none if empty. Configuration key
-    /// `node.nodeport-addresses`.
+    /// The selection of `addresses` that answer NodePorts; none if empty. Configuration key `node.nodeport-addresses`.
     pub nodeport_addresses: Vec<NodePortAddress>,
 }
 
@@ -41,11 +40,11 @@ pub struct NodeObject {
     pub leaving: Option<Arc<str>>,
 }
 
-/// One entry of the list of addresses on which NodePorts are answered. An address is selected if any entry matches it.
+/// One entry of the list of addresses that answer NodePorts. An address is selected if any entry matches it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodePortAddress {
-    /// The node's addresses according to Kubernetes, as far as this machine has them. For a family without one, the
-    /// source address that the machine uses towards other hosts.
+    /// The node's addresses according to Kubernetes that this machine has. For a family without one, the source address
+    /// that the machine uses towards other hosts.
     Primary,
     /// Every loopback address that is assigned to an interface: usually 127.0.0.1 and ::1, and not all of 127.0.0.0/8.
     Loopback,
@@ -92,7 +91,7 @@ impl fmt::Display for NodePortAddress {
     }
 }
 
-/// The addresses on which NodePorts are answered. All of them are addresses of the node.
+/// The addresses that answer NodePorts. All of them are addresses of the node.
 pub(crate) fn answering(node: &NodeFacts, object: Option<&NodeObject>) -> BTreeSet<Addr> {
     let primary = primary(node, object);
     let is_chosen = |addr: &Addr| node.nodeport_addresses.iter().any(|entry| entry.means(*addr, &primary));

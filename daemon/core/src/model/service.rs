@@ -59,12 +59,12 @@ impl ServiceName {
         Self::of(namespace.into(), name.into())
     }
 
-    /// The same, for parts that other names share.
+    /// [`Self::new`] for parts that other names share.
     pub fn of(namespace: Arc<str>, name: Arc<str>) -> Self {
         Self(Arc::new(FullName { namespace, name }))
     }
 
-    /// Where the name is in memory. Clones of a name are in the same place; different names never are while both exist.
+    /// Where the name is in memory. Clones of a name have the same address; different names never do while both exist.
     pub(crate) fn place(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }

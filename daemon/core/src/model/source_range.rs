@@ -1,4 +1,4 @@
-//! Ranges of client addresses, in the form in which the packet programs look them up.
+//! Ranges of client addresses, in the form that the packet programs look up.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use crate::model::addr::{Addr, Family};
 
-/// The length of the prefix `::ffff:0:0`, under which IPv4 addresses are stored.
+/// The length of the prefix `::ffff:0:0` of stored IPv4 addresses.
 const V4_PREFIX: u8 = 96;
 
 /// A range of client addresses.

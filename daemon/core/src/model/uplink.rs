@@ -1,4 +1,4 @@
-//! Uplinks: the devices by which other machines are reached. The packet programs run on them.
+//! Uplinks: the devices that connect this node to other machines. The packet programs run on them.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::addr::Addr;
 
-/// A device by which other machines are reached.
+/// A device that connects this node to other machines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Uplink {
     /// The kernel's index of the device.
@@ -25,7 +25,7 @@ pub struct Uplink {
     /// be a service's.
     #[serde(default)]
     pub is_v4_source: bool,
-    /// The same for `v6`.
+    /// `is_v4_source` for `v6`.
     #[serde(default)]
     pub is_v6_source: bool,
     /// Whether IPv4 packets are accepted only by the device that leads back to their source: `rp_filter` is 1.

@@ -40,7 +40,7 @@ pub fn admission(state: &MapState, frontend: Frontend, client: Option<Addr>) -> 
     }
 }
 
-/// The slots of which the client gets one. A client without an address counts as admitted.
+/// The slots that the client gets one of. A client without an address counts as admitted.
 ///
 /// # Errors
 /// If the client gets none.

@@ -1,11 +1,11 @@
-//! The frontend to which a client connects.
+//! The frontend that a client connects to.
 
 use std::ops::RangeInclusive;
 
 use crate::model::addr::{L4Addr, Protocol};
 use crate::state::entries::{MapState, ServiceId};
 
-/// The frontend to which a client connects.
+/// The frontend that a client connects to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frontend {
     pub service: ServiceId,

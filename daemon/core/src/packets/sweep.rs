@@ -1,6 +1,6 @@
 //! When and why the programs of `bpf/sweep.bpf.c` delete a connection.
 
-/// Seconds without a packet in either direction after which a connection is deleted.
+/// How many seconds a connection is kept without a packet in either direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SweepTimeouts {
     /// The backend or the client has not answered.

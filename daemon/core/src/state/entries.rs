@@ -74,7 +74,7 @@ pub struct FrontendEntry {
     pub outside_local: bool,
 }
 
-/// The content of the maps for one frontend address to which clients outside the node may connect.
+/// The content of the maps for one frontend address that clients outside the node may connect to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OutsideEntry {
     /// The index of the service entry.
@@ -118,9 +118,9 @@ pub struct MapState {
     /// The frontends by the address that clients connect to; NodePorts under the unspecified address of their family.
     pub frontends: OrdMap<L4Addr, FrontendEntry>,
     pub services: IdMap<Arc<ServiceEntry>>,
-    /// The addresses on which NodePorts are answered.
+    /// The addresses that answer NodePorts.
     pub node_addrs: OrdSet<Addr>,
-    /// The frontends to which clients outside the node may connect. Each is one of `frontends`, with the same service.
+    /// The frontends that clients outside the node may connect to. Each is one of `frontends`, with the same service.
     pub outside: OrdMap<L4Addr, OutsideEntry>,
     /// The ranges of client addresses that may connect to each service.
     pub source_ranges: OrdSet<(ServiceId, SourceRange)>,
@@ -128,7 +128,7 @@ pub struct MapState {
     pub uplinks: OrdMap<u32, UplinkEntry>,
 }
 
-/// The content that the sources ask for.
+/// The content that follows from the sources.
 pub type Desired = MapState;
 /// The content that the maps have.
 pub type Realised = MapState;
@@ -138,7 +138,7 @@ pub type Realised = MapState;
 pub enum MapOp {
     /// Publishes the service entry. Readers see the old lists or the new ones, never a mixture within one view.
     PutService(ServiceId, Arc<ServiceEntry>),
-    /// Lets the address lead to the service.
+    /// Points the address at the service.
     PutFrontend(L4Addr, FrontendEntry),
     /// Stops the translation of the address. Deleting an absent entry succeeds.
     DeleteFrontend(L4Addr),

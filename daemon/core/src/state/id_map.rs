@@ -1,5 +1,5 @@
 //! Service ids, and maps with service ids as keys. Copies of such a map share memory, as those of `imbl`. Service ids
-//! are assigned one after another, so their digits lead to the value without a comparison, and nodes become full.
+//! are assigned one after another, so their digits select the value without a comparison, and nodes become full.
 
 use std::array;
 use std::fmt;
@@ -89,7 +89,7 @@ impl<V> IdMap<V> {
         self.root.as_ref().map(Arc::as_ptr) == other.root.as_ref().map(Arc::as_ptr)
     }
 
-    /// Whether a tree of this height has room for the id.
+    /// Whether the id fits into a tree of this height.
     fn fits(&self, id: ServiceId) -> bool {
         u64::from(id.0) >> (BITS * (self.height + 1)) == 0
     }
@@ -157,7 +157,7 @@ impl<V: Clone> IdMap<V> {
         before
     }
 
-    /// The place of the value, for which the tree must be high enough.
+    /// The value's position in the tree, which must be high enough.
     fn place(&mut self, id: ServiceId) -> &mut Option<V> {
         let (mut place, mut level) = (&mut self.root, self.height);
         loop {
@@ -180,7 +180,7 @@ impl<V: Clone> IdMap<V> {
     }
 }
 
-/// Takes the value from the tree at this place, and removes the nodes that become empty.
+/// Takes the value from the tree in `place`, and removes the nodes that become empty.
 fn take<V: Clone>(place: &mut Option<Arc<Node<V>>>, id: ServiceId, level: u32) -> Option<V> {
     let (value, is_empty) = match Arc::make_mut(place.as_mut()?) {
         Node::Branch(children) => {
@@ -195,7 +195,7 @@ fn take<V: Clone>(place: &mut Option<Arc<Node<V>>>, id: ServiceId, level: u32) -
     value
 }
 
-/// A part of a tree that may be less high than another one, with which it is compared.
+/// A part of a tree that may be less high than the one it is compared with.
 struct Part<'a, V> {
     node: Option<&'a Arc<Node<V>>>,
     height: u32,

@@ -30,7 +30,7 @@ pub struct ServiceIds {
     seeded: BTreeSet<ServiceId>,
     /// The ids among them that no service has claimed yet, with the addresses that point at each.
     orphans: BTreeMap<ServiceId, BTreeSet<L4Addr>>,
-    /// The same as a map from addresses to ids, by which a service finds its previous id.
+    /// `orphans` by address, where a service finds its previous id.
     orphan_of: BTreeMap<L4Addr, ServiceId>,
     /// The owners of the orphans that record one. The others were written by an earlier nodelb.
     tags: BTreeMap<ServiceId, OwnerTag>,
@@ -62,7 +62,7 @@ impl ServiceIds {
 
     /// Finds the previous id of the service port. One of the addresses must point at it. If the id has a tag, it must
     /// be this port's. If it has none, no other address may point at it: that address may belong to a service that no
-    /// source has described yet, and would then lead to this one's backends.
+    /// source has described yet, and would then get this one's backends.
     fn adopt(&mut self, tag: OwnerTag, addresses: &[L4Addr]) -> Option<ServiceId> {
         if self.orphans.is_empty() {
             return None;
@@ -97,8 +97,8 @@ impl ServiceIds {
         Some(id)
     }
 
-    /// Releases the id after its entry in the maps and everything that pointed at it are gone. An id that is not in use
-    /// does not change.
+    /// Releases the id after its entry in the maps and everything that pointed at it were deleted. An id that is not in
+    /// use does not change.
     pub fn release(&mut self, id: ServiceId, now: Moment) {
         if self.in_use.remove(&id) {
             self.released.push_back((now, id));
@@ -182,7 +182,7 @@ impl BackendIds {
     pub fn acquire(&mut self, address: L4Addr) -> BackendId {
         let next = &mut self.next;
         let (id, users) = self.by_address.entry(address).or_insert_with(|| {
-            // The number wraps after about four billion new backends; 0 means no backend.
+            // The number wraps after about four billion new backends; 0 is no backend.
             *next = next.checked_add(1).unwrap_or(1);
             (BackendId(*next), 0)
         });

@@ -95,7 +95,7 @@ impl DriftKind {
 /// How an entry differs from what nodelb wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Fault {
-    /// The entry is gone.
+    /// The entry does not exist.
     Missing,
     /// The entry has a different value.
     Changed,
@@ -224,7 +224,7 @@ fn fault<T: PartialEq>(before: Option<T>, now: Option<T>, is_broken: bool) -> Op
     }
 }
 
-/// Whether only the backends can differ, which means that the slots were overwritten and not the entry.
+/// Whether only the backends can differ: the slots were overwritten and not the entry.
 fn has_same_sizes(a: &ServiceEntry, b: &ServiceEntry) -> bool {
     (a.cluster.len(), a.local.len()) == (b.cluster.len(), b.local.len())
         && (a.has_backends, a.affinity_seconds, a.may_be_bound, a.has_rings, a.has_ranges, a.tag)
@@ -234,7 +234,7 @@ fn has_same_sizes(a: &ServiceEntry, b: &ServiceEntry) -> bool {
 /// The assumed value of a broken frontend that is not desired, so that it is deleted.
 pub const UNWANTED_FRONTEND: FrontendEntry =
     FrontendEntry { service: ServiceId::CANARY, inside_local: false, outside_local: false };
-/// The same for an outside frontend.
+/// [`UNWANTED_FRONTEND`] for an outside frontend.
 pub const UNWANTED_OUTSIDE: OutsideEntry = OutsideEntry { service: ServiceId::CANARY, local: false, has_ranges: true };
 pub const UNWANTED_UPLINK: UplinkEntry = UplinkEntry {
     v4: None,

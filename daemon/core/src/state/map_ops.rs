@@ -1,6 +1,6 @@
 //! Computes the operations from the realised to the desired state, in an order without gaps. Lists are written before
 //! the frontends that point at them, and frontends are deleted before their lists. After every prefix of the operations
-//! (the daemon may crash at any point), a frontend that stays leads either to its old list or to its new one. The same
+//! (the daemon may crash at any point), a frontend that stays points either at its old list or at its new one. The same
 //! is true for clients outside the node, and at no point does an address admit a client that neither state admits.
 
 use std::collections::BTreeMap;
@@ -169,7 +169,7 @@ impl<'a> Pending<'a> {
         ready
     }
 
-    /// The same for entries of `outside`.
+    /// [`Self::take_frontends`] for entries of `outside`.
     fn take_outside(&mut self) -> Vec<(L4Addr, OutsideEntry)> {
         let outside = std::mem::take(&mut self.outside);
         if self.leaving.is_empty() && self.services.is_empty() {

@@ -11,7 +11,7 @@ use crate::state::entries::{MAX_VIEW_SLOTS, ServiceEntry, Slot, View, backends_o
 /// The maximum number of records accepted at a start: many times the number of protected service ports in any cluster.
 pub const MAX_REMEMBERED: usize = 1_024;
 
-/// The backends of a protected service port, preserved over a reboot, when the maps are gone. Only a fallback: the
+/// The backends of a protected service port, preserved over a reboot, which deletes the maps. Only a fallback: the
 /// reports of a source always take precedence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Remembered {
@@ -60,7 +60,7 @@ impl Views {
         Self { cluster: view(&entry.cluster), local: view(&entry.local) }
     }
 
-    /// The views without the backends to which no connection may be sent; `None` if no backend is left.
+    /// The views without the backends that may get no connection; `None` if no backend is left.
     pub(crate) fn admitted(mut self, admits: impl Fn(L4Addr) -> bool) -> Option<Self> {
         self.cluster.retain(|(addr, _)| admits(*addr));
         self.local.retain(|(addr, _)| admits(*addr));

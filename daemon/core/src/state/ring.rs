@@ -1,6 +1,5 @@
-//! Rings, by which the hash of a client outside the node selects a backend: Maglev hashing (Eisenbud et al., NSDI 2016,
-//! section 3.4). A ring is stored directly behind the list to which it belongs, in the same run of `slots`. Its entries
-//! are offsets into the list.
+//! Rings map the hash of a client outside the node to a backend: Maglev hashing (Eisenbud et al., NSDI 2016, section
+//! 3.4). A ring is stored directly behind its list, in the same run of `slots`. Its entries are offsets into the list.
 //!
 //! Every node computes the same ring for the same backends, because it depends on nothing but their addresses and their
 //! numbers of slots. If a backend goes, nearly all clients of the others keep their backend.
@@ -8,11 +7,11 @@
 use crate::model::addr::{Addr, L4Addr};
 use crate::state::slot::{MAX_VIEW_SLOTS, Slot};
 
-/// The number of offsets in the place of one slot.
+/// The number of offsets that take the space of one slot.
 pub const OFFSETS_PER_SLOT: usize = 12;
 
-/// The numbers of entries, each with the largest number of slots for which it is used. They are prime numbers, so that
-/// every step through a ring leads to every entry.
+/// The numbers of entries, each with the largest number of slots that it is used for. They are prime numbers, so that
+/// every step through a ring visits every entry.
 const SIZES: [(usize, u32); 4] = [(10, 1_021), (40, 4_093), (160, 16_381), (MAX_VIEW_SLOTS, 65_521)];
 
 /// The content of an entry that no backend has taken. No offset is as large.
@@ -69,8 +68,8 @@ pub fn ring(list: &[Slot]) -> Vec<u16> {
     }
 }
 
-/// The hash by which a client selects a backend. `connection` is the client's port and the destination that it connects
-/// to; `None` for a service with session affinity, where the hash depends on the client's address alone.
+/// The hash that selects a client's backend. `connection` is the client's port and the destination that it connects to;
+/// `None` for a service with session affinity: its hash depends on the client's address alone.
 pub fn client_hash(client: Addr, connection: Option<(u16, L4Addr)>) -> u64 {
     let [first, second] = halves(client);
     let hash = scramble(scramble(first.wrapping_add(0x9e37_79b9_7f4a_7c15)) ^ second);
@@ -130,8 +129,7 @@ pub fn halves(addr: Addr) -> [u64; 2] {
     [a << 32 | b, c << 32 | d]
 }
 
-/// Mixes the number so that every bit of the result depends on every bit of the input. The same as in
-/// `bpf/service.h`.
+/// Mixes the number so that every bit of the result depends on every bit of the input. As in `bpf/service.h`.
 pub const fn scramble(mut number: u64) -> u64 {
     const ODD: u64 = 0xd6e8_feb8_6659_fd93;
     number ^= number >> 32;

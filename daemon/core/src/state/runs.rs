@@ -39,7 +39,7 @@ pub struct Runs {
     resting: VecDeque<Resting>,
     /// The number of completed rounds.
     rounds: u64,
-    /// The number of rounds for which it is known that no program still reads what they freed.
+    /// The number of rounds known to have freed only what no program still reads.
     released: u64,
     used: u32,
     resting_slots: u32,
@@ -102,7 +102,7 @@ impl Runs {
     }
 
     /// Reserves a part of the map that is already in use at the start. Returns false if it overlaps a used part or
-    /// exceeds the map, in which case the content of the map cannot be trusted.
+    /// exceeds the map: then the content of the map cannot be trusted.
     #[must_use]
     pub fn reserve(&mut self, run: Run) -> bool {
         let is_free = run.len == 0 || self.free.cut(run) && self.unused.cut(run);

@@ -2,7 +2,7 @@
 
 use crate::model::addr::L4Addr;
 
-/// A stable number for one backend address, the same in every service that has it. 0 means no backend.
+/// A stable number for one backend address, the same in every service that has it. 0 is no backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BackendId(pub u32);
 

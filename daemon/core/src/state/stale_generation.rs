@@ -2,7 +2,7 @@
 
 use crate::model::addr::Protocol;
 
-/// The number of changes after which sockets may be stale. It never wraps. Only inequality with an earlier value has a
+/// The number of changes that may have left sockets stale. It never wraps. Only inequality with an earlier value has a
 /// meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StaleGeneration {

@@ -1,4 +1,4 @@
-//! The addresses where apiservers are known to listen, and the decision whether a service leads to one of them. Such a
+//! The addresses where apiservers are known to listen, and the decision whether a service reaches one of them. Such a
 //! service is protected: it always keeps its last backends. The engine applies the protection.
 
 use std::collections::BTreeSet;

@@ -25,7 +25,7 @@ pub struct Facts {
     pub(super) is_node_missing: bool,
     pub(super) health_check_ports: HealthCheckPorts,
     pub(super) health_check_port_errors: OrdMap<Option<ServiceName>, Arc<str>>,
-    /// The services that ask for health checks, each as the description that takes precedence.
+    /// The services that request health checks, each as the description that takes precedence.
     pub(super) checked: OrdMap<ServiceName, Arc<Service>>,
     pub(super) quarantine: OrdMap<ServiceName, Arc<Quarantine>>,
     pub(super) bound: Arc<BTreeMap<L4Addr, Arc<str>>>,
@@ -107,7 +107,7 @@ impl Facts {
         self.is_node_missing
     }
 
-    /// The services with a port where load balancers ask for local backends of this node.
+    /// The services with a port where load balancers check for local backends of this node.
     pub fn health_check_ports(&self) -> &HealthCheckPorts {
         &self.health_check_ports
     }
@@ -132,12 +132,12 @@ impl Facts {
         self.node_object.is_some() || self.is_node_missing
     }
 
-    /// The addresses on which NodePorts are answered.
+    /// The addresses that answer NodePorts.
     pub fn nodeport_addresses(&self) -> BTreeSet<Addr> {
         node::answering(&self.node, self.node_object())
     }
 
-    /// The description of the service that takes precedence; `None` if it does not ask for health checks.
+    /// The description of the service that takes precedence; `None` if it requests no health checks.
     pub fn checked(&self, name: &ServiceName) -> Option<&Arc<Service>> {
         self.checked.get(name)
     }
@@ -173,16 +173,15 @@ impl Facts {
         &self.apiservers
     }
 
-    /// Whether the service leads to an apiserver or is the apiservers' own service by name. Such a service must keep
-    /// its last backends.
+    /// Whether the service reaches an apiserver or is the apiservers' own service by name. Such a service must keep its
+    /// last backends.
     pub fn is_protected(&self, service: &Service, slices: &[Arc<Slice>]) -> bool {
         let is_apiserver = |addr, port| self.apiservers.contains(addr, port);
         service.name.is_default_kubernetes()
             || !self.apiservers.is_empty() && leads_to(service, slices, &self.node, is_apiserver)
     }
 
-    /// The services for which the reports of the sources, or of nodelb's own health checks, differ from those in
-    /// `before`.
+    /// The services with other reports of the sources, or of nodelb's own health checks, than in `before`.
     pub(crate) fn names_that_differ(&self, before: &Self) -> BTreeSet<ServiceName> {
         let records = before.records.diff(&self.records).map(|item| key_of(&item));
         records.chain(before.quarantine.diff(&self.quarantine).map(|item| key_of(&item))).cloned().collect()
@@ -203,8 +202,8 @@ impl Facts {
         self.synced.get(&source).and_then(Option::as_ref)
     }
 
-    /// Records the current description of the service, as far as its health-check port and its health checks are
-    /// concerned; `None` if there is no service of this name.
+    /// Records what the current description of the service contains about its health-check port and its health checks;
+    /// `None` if there is no service of this name.
     pub(super) fn note_owner(&mut self, name: &ServiceName, service: Option<&Arc<Service>>) {
         self.health_check_ports.note(name, service.map(|service| &**service));
         match service.filter(|service| service.health_check.is_some()) {

@@ -1,4 +1,4 @@
-//! The services with a port where load balancers ask whether this node has local backends (Kubernetes
+//! The services with a port where load balancers check whether this node has local backends (Kubernetes
 //! `healthCheckNodePort`), and the data for the responses. The daemon listens on the ports.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ pub struct HealthCheckPorts(OrdMap<ServiceName, Wanted>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Wanted {
     port: u16,
-    /// The families in which the service has a ClusterIP. Load balancers of the other family do not use the port.
+    /// The families of the service's ClusterIPs. Load balancers of the other family do not use the port.
     families: BTreeSet<Family>,
     created: Option<u64>,
 }

@@ -18,7 +18,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// The record of a service about which nothing else is known.
+    /// The record of a service that is otherwise unknown.
     pub(super) fn described_by(service: Arc<Service>) -> Self {
         Self { claims: smallvec![service], slices: SmallVec::new() }
     }

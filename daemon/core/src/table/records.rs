@@ -10,7 +10,7 @@ use super::facts::Facts;
 use super::record::{Owner, Record};
 use crate::model::service::ServiceName;
 
-/// The smallest number of searches for which all records are visited first.
+/// From this number of searches, all records are visited first.
 const MANY: usize = 1_000;
 
 /// The largest number of records to visit for each search. A search by name takes longer than to visit them, because it

@@ -10,7 +10,7 @@ use hashbrown::hash_table::Entry;
 use crate::model::service::{Slice, SliceName, Source};
 
 /// A set of slices, each with the hash of its source and name. When a set of slices alone grows, it computes all hashes
-/// again, for which it reads the names of all slices.
+/// again from the names of all slices.
 #[derive(Debug, Default)]
 pub(super) struct SlicesByName {
     slices: HashTable<(u64, Arc<Slice>)>,

@@ -243,7 +243,7 @@ fn a_refused_backend_is_not_used() {
     assert!(plan.cluster.is_empty() && !plan.has_backends);
 }
 
-/// The same port number is the NodePort and the port that the service's backend on this node binds.
+/// One port number is the NodePort and the port that the service's backend on this node binds.
 #[test]
 fn a_nodeport_may_be_bound_by_the_services_own_backend_or_where_it_is_answered_nowhere() {
     let addrs = |texts: &[&str]| texts.iter().map(|text| l4(text).addr).collect();

@@ -52,7 +52,7 @@ fn a_service_reaches_the_kernel_in_one_round() {
     assert_eq!(rows.iter().map(|row| row.status).collect::<Vec<_>>(), [Status::Ok]);
 }
 
-/// Step 4 of the incident: an annotation must not lead to an operation on the maps.
+/// Step 4 of the incident: an annotation must not cause an operation on the maps.
 #[test]
 fn a_change_that_changes_nothing_is_no_operation() {
     let (mut engine, mut datapath) = serving("shop/web", "198.51.100.10:80/TCP", &["192.0.2.1:8080"]);
@@ -361,7 +361,7 @@ fn a_source_that_has_not_synced_takes_nothing_from_another() {
     assert_eq!(text(&engine, &datapath), "");
 }
 
-/// A frontend without a claim stays until everything is known. While it stays, the entry that it leads to, which is
+/// A frontend without a claim stays until everything is known. While it stays, the entry that it points at, which is
 /// still in use, must not be emptied.
 #[test]
 fn an_entry_is_not_emptied_under_a_frontend_that_is_only_kept() {

@@ -261,7 +261,7 @@ fn node_facts_make_dirty_what_depends_on_them() {
     assert_eq!(table.apply(Change::Node(NodeFacts { zone: "z1".into(), ..moved })), Effect::AllServices);
 }
 
-/// The addresses on which NodePorts are answered may change although the addresses of the node do not.
+/// The addresses that answer NodePorts may change although the addresses of the node do not.
 #[test]
 fn only_the_zone_in_the_node_object_makes_services_dirty() {
     let mut table = Table::default();

@@ -8,7 +8,7 @@ fn l4(text: &str) -> L4Addr {
     text.parse().expect("valid in a test")
 }
 
-/// Maps in which service 1 has these views, and these addresses point at it, some at its local view.
+/// Maps where service 1 has these views, and these addresses point at it, some at its local view.
 fn kernel(cluster: &[&str], local: &[&str], frontends: &[(&str, bool)]) -> MapState {
     let slots = |texts: &[&str]| texts.iter().map(|t| Slot { backend: BackendId(1), addr: l4(t) }).collect();
     let (cluster, local): (Arc<[Slot]>, Arc<[Slot]>) = (slots(cluster), slots(local));
@@ -160,7 +160,7 @@ fn the_unspecified_address_is_loopback_and_never_a_nodeports_key() {
     assert_eq!(destination(l4("198.51.100.1:1")), l4("198.51.100.1:1"));
 }
 
-/// Sets the value in the entry of the service at which all addresses of `kernel()` point.
+/// Sets the value in the entry of the service that all addresses of `kernel()` point at.
 fn set_may_be_bound(state: &mut MapState, may_be_bound: bool) {
     let entry = ServiceEntry { may_be_bound, ..(*state.services[&ServiceId(1)]).clone() };
     state.services.insert(ServiceId(1), entry.into());

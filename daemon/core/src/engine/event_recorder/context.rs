@@ -1,4 +1,4 @@
-//! The information from which events are assembled: the engine at the end of a round.
+//! The information that events are assembled from: the engine at the end of a round.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Context<'_> {
         self.realised.services.get(&id) == self.desired.services.get(&id)
     }
 
-    /// The backends in the port's slices to which no connection may be sent.
+    /// The backends in the port's slices that may get no connection.
     pub(super) fn refused_backends(&self, key: &PortKey) -> Addresses {
         let Some((service, slices)) = self.table.owner(&key.service) else { return Addresses::default() };
         let is_of_port = |name: &str, protocol| *name == *key.port && protocol == key.protocol;

@@ -21,7 +21,7 @@ use crate::state::status::Status;
 const LIMITS: Limits =
     Limits { frontends: 4_096, services: 4_096, slots: 65_536, affinity: 16, outside: 0, source_ranges: 0 };
 
-/// The address on which nodelb listens in these tests.
+/// The address that nodelb listens on in these tests.
 const ADMIN: &str = "127.0.0.1:9890";
 
 struct Host {
@@ -392,7 +392,7 @@ fn a_service_is_ok_only_since_its_outage() {
     assert_eq!(since(&host), (Status::Ok, filled));
 }
 
-/// A DNS source keeps the last known backends for a while, and then says that there are none.
+/// A DNS source keeps the last known backends for a while, and then reports that there are none.
 #[test]
 fn a_hold_that_ends_without_backends_says_so() {
     let mut host = Host::with_web(&["192.0.2.11:80"]);

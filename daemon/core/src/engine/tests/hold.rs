@@ -158,7 +158,7 @@ fn what_is_held_is_written_although_it_failed_before() {
     );
 }
 
-/// One port leads to the apiserver and the other one does not. Both belong to one service, before and after a restart.
+/// One port reaches the apiserver and the other one does not. Both belong to one service, before and after a restart.
 #[test]
 fn every_port_of_a_protected_service_is_held() {
     let (full, addresses) = ("a/proxy", ["10.96.0.2:443", "10.96.0.2:9100"]);
@@ -192,7 +192,7 @@ fn the_kernels_list_is_found_under_an_id_that_cannot_be_taken_over() {
     assert_eq!(host.reached("10.96.0.3:443"), ["PassedThrough"]);
 }
 
-/// The admin port moved to the backend's address. No translation leads to nodelb, held or not.
+/// The admin port moved to the backend's address. No address is translated to nodelb, held or not.
 #[test]
 fn a_backend_that_is_refused_now_is_not_held() {
     let mut host = Host::new();
@@ -287,7 +287,7 @@ fn an_apiserver_learned_late_protects_from_then_on() {
     assert_eq!((round.released.len(), round.done, host.statuses()), (1, 0, vec![Status::Ok]));
 }
 
-/// A source that does not know the backends of a port says so with a port without any; the maps may have them.
+/// A source that does not know the backends of a port reports the port without any; the maps may have them.
 #[test]
 fn backends_that_the_source_does_not_know_at_a_start_are_those_of_the_maps() {
     let described = Change::UpsertService(service("shop/web", &["198.51.100.1:80", "198.51.100.1:81"]));

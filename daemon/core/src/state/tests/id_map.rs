@@ -11,7 +11,7 @@ fn id() -> impl Strategy<Value = ServiceId> {
 }
 
 proptest! {
-    /// The same as an ordered map after each operation; and copies for readers do not change.
+    /// It equals an ordered map after each operation; and copies for readers do not change.
     #[test]
     fn a_map_is_an_ordered_map(operations in prop::collection::vec((id(), prop::option::of(0..4u8)), 0..200)) {
         let (mut map, mut model) = (IdMap::new(), BTreeMap::new());

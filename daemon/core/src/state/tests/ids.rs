@@ -13,7 +13,7 @@ fn l4(text: &str) -> L4Addr {
     text.parse().expect("valid in a test")
 }
 
-/// Maps in which each of these addresses points at the id next to it.
+/// Maps where each of these addresses points at the id next to it.
 fn kernel(frontends: &[(&str, u32)]) -> MapState {
     let mut state = MapState::default();
     for (address, id) in frontends {

@@ -1,4 +1,4 @@
-//! The order of operations. `{1: a} -> {1: b}` means: entry 1 contains list a and should contain list b.
+//! The order of operations. `{1: a} -> {1: b}` is: entry 1 contains list a and should contain list b.
 
 use std::sync::Arc;
 

@@ -95,7 +95,7 @@ fn neither_the_order_nor_the_ids_matter() {
     }
 }
 
-/// The share of the clients of other backends that get another backend because one has gone, in thousandths.
+/// The share of the clients of other backends that get another backend because one is missing, in thousandths.
 fn moved(backends: u32, gone: u32) -> usize {
     let (before, after) = (owners(&equal(backends)), {
         owners(&list((0..backends).filter(|number| *number != gone).map(|number| (number, 1))))

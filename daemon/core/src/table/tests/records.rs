@@ -31,7 +31,7 @@ fn services_are_found_by_place_and_by_name() {
     }
 }
 
-/// A service that is reported after its slices is found by the place of the name with which they made it dirty.
+/// A service that is reported after its slices is found by the address of the name that they made it dirty with.
 #[test]
 fn a_record_keeps_the_name_that_its_slices_have() {
     let (mut table, service) = (Table::default(), name(1));

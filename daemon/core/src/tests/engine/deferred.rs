@@ -18,7 +18,7 @@ fn renamed_slice(full: &str, backends: &[&str]) -> Slice {
     slice
 }
 
-/// Maps that lead to the port `http` of shop/web, and an engine that starts with them.
+/// Maps with an address of the port `http` of shop/web, and an engine that starts with them.
 fn restarted() -> (Engine, MemoryDatapath) {
     let (_, datapath) = serving("shop/web", "198.51.100.10:80/TCP", &["192.0.2.1:80"]);
     (engine_with(&datapath), datapath)
@@ -76,7 +76,7 @@ fn deferred_operations_do_not_grow_with_the_rounds() {
     }
 }
 
-/// Maps in which a service of Kubernetes has two addresses, and an engine that starts with them and knows its files.
+/// Maps where a service of Kubernetes has two addresses, and an engine that starts with them and knows its files.
 fn two_sources(service: Service) -> (Engine, MemoryDatapath) {
     let config = || EngineConfig {
         sources: BTreeSet::from([Source::Files, Source::Kubernetes]),
@@ -121,7 +121,7 @@ fn list_kept_for_kubernetes() -> (Engine, MemoryDatapath, Service) {
     (engine, datapath, two)
 }
 
-/// No later change touches the service. It is enough that the other address does not lead to it any more.
+/// No later change touches the service. It is enough that the other address no longer points at it.
 #[test]
 fn a_list_kept_for_an_address_is_emptied_once_the_address_leads_elsewhere() {
     let (mut engine, mut datapath, _) = list_kept_for_kubernetes();
@@ -133,7 +133,7 @@ fn a_list_kept_for_an_address_is_emptied_once_the_address_leads_elsewhere() {
     assert_eq!(backends(&datapath, "198.51.100.10:80/TCP"), [] as [&str; 0]);
 }
 
-/// The same if its own service claims the address again, which touches the address but not the list.
+/// The list is also emptied if its own service claims the address again, which touches the address but not the list.
 #[test]
 fn a_list_kept_for_an_address_is_emptied_once_its_own_service_claims_it() {
     let (mut engine, mut datapath, two) = list_kept_for_kubernetes();
@@ -142,7 +142,7 @@ fn a_list_kept_for_an_address_is_emptied_once_its_own_service_claims_it() {
     assert_eq!(backends(&datapath, "198.51.100.10:80/TCP"), [] as [&str; 0]);
 }
 
-/// A file cannot be read. The service to which the address led is gone, and with it the reason to keep its backends.
+/// A file cannot be read. The service that owned the address is removed, and with it the reason to keep its backends.
 #[test]
 fn an_address_kept_with_a_described_service_is_released_once_that_service_is_removed() {
     let (mut engine, mut datapath) = restarted();
@@ -160,7 +160,7 @@ fn an_address_kept_with_a_described_service_is_released_once_that_service_is_rem
     assert_eq!(snapshot.realised.services, snapshot.desired.services);
 }
 
-/// Kubernetes has not reported everything, but it has reported the service for which the address was reserved, without
+/// Kubernetes has not reported everything, but it has reported the service that the address was reserved for, without
 /// that address.
 #[test]
 fn a_reserved_address_is_released_once_its_service_is_described_without_it() {

@@ -100,7 +100,7 @@ pub(super) fn engine_on(datapath: &MemoryDatapath, packets: PacketsConfig) -> En
     Engine::new(config, datapath.dump().expect("memory can be read"))
 }
 
-/// A service with an address of every kind, of which one is refused.
+/// A service with an address of every kind; one is refused.
 pub(super) fn exposed(ranges: Option<&[&str]>) -> Service {
     let address = |text: &str, kind| FrontendSpec { addr: l4(text).addr, port: l4(text).port, kind };
     let frontends = vec![
