@@ -63,7 +63,7 @@ async fn write(client: kube::Client, due: &Event<'_>, node: &str, now: u64) -> R
         events.patch(due.name, &PatchParams::default(), &patch).await?;
         return Ok(PostOutcome::Written);
     }
-    // From the apiserver's cache, and only for its uid, by which `kubectl describe` finds Events.
+    // From the apiserver's cache, and only for its uid: `kubectl describe` finds Events by it.
     let by_name = ListParams::default().fields(&format!("metadata.name={service}")).at("0");
     let found = Api::<Service>::namespaced(client, namespace).list(&by_name).await?;
     let Some(about) = found.items.into_iter().next() else { return Ok(PostOutcome::Moot) };

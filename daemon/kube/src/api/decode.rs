@@ -136,7 +136,7 @@ pub trait Decode {
     fn event(&mut self, bytes: &[u8]) -> Result<ListWatchEvent<Self::Object>, LinkError>;
 }
 
-/// An object of which only the metadata is decoded.
+/// An object with only its metadata decoded.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Bare {
@@ -385,7 +385,7 @@ impl Version {
     }
 }
 
-/// An object in the form in which the server sends it.
+/// An object in the form that the server sends.
 trait Watched: for<'a> FromPlain<'a> {
     fn metadata(&self) -> &Metadata;
 

@@ -13,7 +13,7 @@ use nodelb_core::text;
 /// The maximum number of differences reported for one event; further ones are only counted.
 const MOST: usize = 40;
 
-/// The depth to which objects are compared field by field. Deeper values are compared as a whole.
+/// Objects are compared field by field to this depth. Deeper values are compared as a whole.
 const DEPTH: usize = 5;
 
 /// The maximum length of a value, in characters.

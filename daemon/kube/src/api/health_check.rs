@@ -14,7 +14,7 @@ use nodelb_core::model::service::ServicePort;
 use nodelb_core::text;
 use serde::Deserialize;
 
-/// The annotation that asks for health checks. The names of the further settings begin with it.
+/// The annotation that requests health checks. The names of the further settings begin with it.
 pub const ANNOTATION: &str = "nodelb.io/health-check";
 
 /// The permitted intervals in milliseconds: shorter ones cause load, longer ones detect nothing in time.
@@ -50,7 +50,7 @@ pub enum Start {
 /// missing has its default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// The kind of request, without which there is no check.
+    /// The kind of request; without it, there is no check.
     pub kind: Option<Kind>,
     /// The port to check instead of the backend's own.
     pub port: Option<NonZeroU16>,
@@ -63,9 +63,9 @@ pub struct Settings {
     /// The time from one check to the next.
     pub interval: Option<Duration>,
     pub timeout: Option<Duration>,
-    /// The number of successful checks after which a backend is healthy.
+    /// The number of successful checks that make a backend healthy.
     pub rise: Option<u32>,
-    /// The number of failed checks after which a backend is quarantined.
+    /// The number of failed checks that quarantine a backend.
     pub fall: Option<u32>,
     /// Whether a backend is used before its first check.
     pub start: Option<Start>,
@@ -200,7 +200,7 @@ pub fn duration(text: &str, (min, max): (u64, u64), unit: u64) -> Result<Duratio
     })
 }
 
-/// Reads the health check that the annotations of a Service ask for: each value under its name without [`ANNOTATION`],
+/// Reads the health check that the annotations of a Service request: each value under its name without [`ANNOTATION`],
 /// thus `""` or `-interval`. `None` without such annotations.
 ///
 /// # Errors

@@ -55,7 +55,7 @@ pub struct ListWatch<'l> {
     pub has_lost_events: bool,
 }
 
-/// The response, as far as it has arrived.
+/// The part of the response that has arrived.
 enum Response {
     Page { size: u32, splitter: Splitter, metadata: Option<Result<ListMetadata, LinkError>> },
     Stream { lines: Lines, is_list: bool },

@@ -204,7 +204,7 @@ pub struct Labels {
     /// If present with any value, another proxy serves the service.
     #[serde(rename = "service.kubernetes.io/service-proxy-name")]
     pub proxy_name: Option<CompactString>,
-    /// If present with any value, the slice is not meant for proxies.
+    /// If present with any value, the slice is not for proxies.
     #[serde(rename = "service.kubernetes.io/headless")]
     pub headless: Option<CompactString>,
     #[serde(rename = "topology.kubernetes.io/zone")]

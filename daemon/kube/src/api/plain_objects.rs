@@ -136,15 +136,15 @@ fn first<'a>(plain: &mut Plain<'a>, pattern: &mut Pattern<'a>) -> Result<Compact
     Ok(first.unwrap_or_default())
 }
 
-/// The text of an endpoint without the strings in which endpoints differ: most endpoints of a slice have all else in common
-/// with the one before, and text that is the same means the same.
+/// The text of an endpoint without the strings that differ between endpoints: most endpoints of a slice have all else
+/// in common with the one before, and equal texts have equal meanings.
 #[derive(Default)]
 struct Pattern<'a> {
     /// The text before each of these strings, up to and with its quotation mark.
     parts: Vec<(&'a str, Place)>,
     /// The text after the last of them; empty if there is no pattern yet.
     end: &'a str,
-    /// The place in the whole text where the next part begins.
+    /// The position in the whole text where the next part begins.
     from: usize,
     conditions: Conditions,
     hints: Option<Box<EndpointHints>>,
@@ -154,7 +154,7 @@ struct Pattern<'a> {
 /// must not depend on it.
 const MOST_PARTS: usize = 8;
 
-/// The meaning of a string in which endpoints differ.
+/// The meaning of a string that differs between endpoints.
 #[derive(Clone, Copy)]
 enum Place {
     Address,

@@ -49,7 +49,7 @@ pub enum SplitError {
 #[derive(Debug)]
 pub struct Lines {
     max_object: usize,
-    /// The beginning of a line of which the end has not arrived.
+    /// The beginning of a line that has not arrived completely.
     begun: Vec<u8>,
     /// Whether the beginning of the current line was dropped, because it is too long.
     is_too_long: bool,
@@ -123,7 +123,7 @@ pub struct Splitter {
     max_object: usize,
     depth: usize,
     string: Option<Quoted>,
-    /// The current object, as far as it has arrived.
+    /// The part of the current object that has arrived.
     object: Vec<u8>,
     /// The length of the current object in bytes, even if it is too large to be stored.
     length: usize,
@@ -228,7 +228,7 @@ impl Splitter {
         self.keep(self.part(), &bytes[from..])
     }
 
-    /// The place of the brace that ends the current object, or the end of the bytes.
+    /// The position of the brace that ends the current object, or the end of the bytes.
     fn inside_object(&mut self, bytes: &[u8], mut at: usize) -> Result<usize, SplitError> {
         let (mut depth, mut string) = (self.depth, self.string);
         while let Some(byte) = bytes.get(at) {

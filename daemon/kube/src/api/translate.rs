@@ -25,8 +25,7 @@ pub const DEFAULT_AFFINITY_SECONDS: u32 = 10_800;
 /// The taint that the cluster autoscaler adds to a node before it removes the node (KEP-3836).
 const LEAVING_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
 
-/// The origin of an object, as far as the object itself does not contain it, and the names that it may share with other
-/// objects.
+/// What the object itself does not contain of its origin, and the names that it may share with other objects.
 #[derive(Debug)]
 pub struct Reader {
     /// The source that has read the object.
@@ -93,7 +92,7 @@ pub fn service(object: &objects::Service, reader: &mut Reader) -> (Option<Servic
     (Some(service), notices)
 }
 
-/// The health check that the annotations ask for, or why they cannot be used; the service is served in any case.
+/// The health check that the annotations request, or why they cannot be used; the service is served in any case.
 fn health_check(
     metadata: &Metadata,
     ports: &[ServicePort],
@@ -287,7 +286,7 @@ fn family(address_type: &str) -> Option<Family> {
     }
 }
 
-/// Whether [`slice`] uses this slice, which was read by a command. The others are not meant for proxies.
+/// Whether [`slice`] uses this slice, which was read by a command. The others are not for proxies.
 pub fn is_for_proxies(slice: &k8s_openapi::api::discovery::v1::EndpointSlice) -> bool {
     let has = |label: &str| slice.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(label));
     has("kubernetes.io/service-name") && !has("service.kubernetes.io/headless") && family(&slice.address_type).is_some()

@@ -62,7 +62,7 @@ fn service_address(server: &Server, settings: &Settings) -> Option<String> {
 /// The files and programs that the credentials depend on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Named {
-    /// All files that are referenced, as far as the references could be read.
+    /// The files of all references that could be read.
     pub files: Vec<PathBuf>,
     /// The path of the exec plugin, if its command contains a path.
     pub plugin: Option<PathBuf>,

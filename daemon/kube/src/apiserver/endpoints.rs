@@ -1,5 +1,5 @@
-//! The addresses of apiservers: which ones are known, in which state they are, and which one is used. The supervisor
-//! opens and replaces the session in use as the pool decides.
+//! The addresses of apiservers: which ones are known, their state, and which one is used. The supervisor opens and
+//! replaces the session in use as the pool decides.
 
 pub mod pool;
 pub mod preflight;

@@ -1,5 +1,5 @@
-//! A connection to an apiserver for a command that sends its own requests, whether the daemon runs or not. Decides in
-//! which order addresses are tried. Does not keep a session, and does not learn or remember addresses.
+//! A connection to an apiserver for a command that sends its own requests, whether the daemon runs or not. Decides the
+//! order of the addresses to try. Does not keep a session, and does not learn or remember addresses.
 //!
 //! Such a command is an ordinary process without registered sockets, so that nodelb translates a connection to a
 //! balanced address. Therefore, addresses that the daemon knows to belong to an apiserver are tried first, and balanced
@@ -149,7 +149,7 @@ impl OneShotClient {
         }
     }
 
-    /// Each address once, in the order in which they are tried.
+    /// Each address once, in the order of the attempts.
     async fn servers(&self, login: &Login) -> Vec<(Server, AddressSource)> {
         let remembered = remembered(&self.settings.state_directory, &login.authority).await;
         let configured = self.settings.servers.iter().cloned().map(|server| (server, AddressSource::Configured));

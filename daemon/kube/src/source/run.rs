@@ -40,7 +40,7 @@ use nodelb_host::clock::ticking;
 /// The capacity of the queue from the watchers to the store. A full queue blocks the watchers.
 const QUEUE: usize = 64;
 
-/// The period at which the rows of `/sources` are updated, if something has changed.
+/// The rows of `/sources` are updated at this interval, if something has changed.
 const REPORT_EVERY: Duration = Duration::from_millis(500);
 
 /// The reason to avoid a node that Kubernetes does not know.
@@ -134,11 +134,11 @@ struct Running {
     /// Whether the rows of `/sources` are up to date.
     is_reported: bool,
     saver: Saver,
-    /// The login of which the saver has the certificate authorities.
+    /// The login with the certificate authorities that the saver has.
     vouched: Option<Arc<Login>>,
     /// The latest known uid of Service `default/kubernetes`.
     cluster: Option<String>,
-    /// The reason why `/healthz` asks load balancers to avoid this node.
+    /// The reason why `/healthz` lets load balancers avoid this node.
     leaving: Option<Arc<str>>,
 }
 

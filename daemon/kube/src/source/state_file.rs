@@ -1,5 +1,5 @@
 //! The latest state from Kubernetes, stored in the state directory. After a reboot the daemon starts from it if no
-//! apiserver is reachable. The file has one JSON object per line: a header, then the [`Change`]s that lead to the
+//! apiserver is reachable. The file has one JSON object per line: a header, then the [`Change`]s that result in the
 //! state. A partly readable file is still useful, because nothing is removed due to its contents.
 
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
@@ -206,8 +206,8 @@ impl StateSettings {
     }
 
     /// Whether a snapshot that began with these changes contains everything that is in the file, which then may be
-    /// replaced. Nothing loaded may mean that the file could not be read. A file of which the cluster is unknown may
-    /// contain objects of another one.
+    /// replaced. If nothing was loaded, perhaps the file could not be read. A file of an unknown cluster may contain
+    /// objects of another one.
     fn is_whole(&self, loaded: &Loaded) -> bool {
         self.cluster.is_some() && !loaded.changes.is_empty() && loaded.unreadable == 0
     }
@@ -230,7 +230,7 @@ struct Pace {
     credit: Duration,
     /// The time of the latest write.
     written: Option<Instant>,
-    /// The time at which the credit was last computed.
+    /// When the credit was last computed.
     counted: Instant,
 }
 
@@ -253,7 +253,7 @@ impl Pace {
     }
 }
 
-/// Decides when the state file is written, and to which cluster it belongs.
+/// Decides when the state file is written, and which cluster it belongs to.
 pub(super) struct Saver {
     file: StateFile<Contents>,
     snapshot: watch::Receiver<Arc<Snapshot>>,

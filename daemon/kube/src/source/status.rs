@@ -23,17 +23,17 @@ const MAX_SHOWN: usize = 10;
 /// The number of consecutive failures before a message.
 const MIN_FAILURES: u32 = 3;
 
-/// The time for which a kind must fail before that is logged, and work before its recovery counts: a watch may be
-/// accepted and fail immediately, every time.
+/// How long a kind must fail before that is logged, and work before its recovery counts: a watch may be accepted and
+/// fail immediately, every time.
 const STABLE_AFTER: Duration = Duration::from_secs(5);
 
 /// The status of the watch of one kind.
 pub(super) struct KindStatus {
     kind: Kind,
     state: State,
-    /// The time at which the state began. Consecutive failures keep the time of the first one.
+    /// When the state began. Consecutive failures keep the time of the first one.
     since: SystemTime,
-    /// The time at which the apiserver last sent an event of this kind.
+    /// When the apiserver last sent an event of this kind.
     last_received: Option<SystemTime>,
     failures: Failures,
     pub(super) list_again: Arc<Notify>,

@@ -42,7 +42,7 @@ enum End {
     Restored,
 }
 
-/// The number of consecutive broken streaming lists after which lists are requested in pages.
+/// After this number of consecutive broken streaming lists, lists are requested in pages.
 const MAX_BROKEN_LISTS: u32 = 3;
 
 /// The minimum time between two reports of progress to the supervisor.
@@ -358,7 +358,7 @@ fn newest(events: &[ListWatchEvent]) -> Option<Version> {
     newest
 }
 
-/// Whether a list or a bookmark does not say which version it leads to.
+/// Whether a list or a bookmark does not contain the version that it ends at.
 fn has_unknown_version(events: &[ListWatchEvent]) -> bool {
     let unknown = Version::default();
     let is_unknown = |event: &ListWatchEvent| matches!(event, ListWatchEvent::Bookmark(it) | ListWatchEvent::ListDone(it) if *it == unknown);

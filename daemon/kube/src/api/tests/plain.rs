@@ -208,7 +208,7 @@ proptest! {
         agrees_as_event::<EndpointSlice>(&text);
     }
 
-    /// Values change places with each other, so that most texts are valid.
+    /// Values are swapped with each other, so that most texts are valid.
     #[test]
     fn other_values_are_decoded_as_by_serde_json(
         values in prop::collection::vec((any::<Index>(), any::<Index>(), any::<bool>()), 1..6),

@@ -1,5 +1,5 @@
-//! The errors of requests to an apiserver, as far as nodelb handles them differently. Converts a response without a 2xx
-//! status into an error with the server's message.
+//! The errors of requests to an apiserver, by how nodelb handles them. Converts a response without a 2xx status into an
+//! error with the server's message.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use hyper::{HeaderMap, Method, Response, StatusCode};
 use nodelb_core::text::is_control;
 use serde::Deserialize;
 
-/// The longest pause that a server with too many requests (429) may ask for.
+/// The longest pause that a server with too many requests (429) may request.
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
 /// The maximum size of the body in bytes.
@@ -60,8 +60,8 @@ pub enum LinkError {
 }
 
 impl LinkError {
-    /// The pause that the server asks for, or zero. Only the `Retry-After` of a 429 is reliable. That of a server error is
-    /// a guess, often of a load balancer in front of the server; it counts up to `most`.
+    /// The pause that the server requests, or zero. Only the `Retry-After` of a 429 is reliable. That of a server error
+    /// is a guess, often of a load balancer in front of the server; it counts up to `most`.
     pub fn pause(&self, most: Duration) -> Duration {
         match self {
             Self::Busy { code: 429, retry_after: Some(wait), .. } => (*wait).min(MAX_PAUSE),
@@ -79,7 +79,7 @@ pub(super) struct Asked<'a> {
     pub(super) identity: &'a str,
     /// The user name in Kubernetes, if known.
     pub(super) user: Option<&'a str>,
-    /// The groups in Kubernetes, as far as the certificate contains them.
+    /// The groups in Kubernetes that the certificate contains.
     pub(super) groups: &'a [String],
     pub(super) method: &'a Method,
     pub(super) path_and_query: &'a str,

@@ -109,7 +109,7 @@ impl Link {
     }
 
     /// The number of times that a new HTTP/2 connection has replaced one that the server drained. The new connection
-    /// may lead to another server.
+    /// may reach another server.
     pub fn generation(&self) -> u64 {
         match &self.transport {
             Transport::Http2(http2) => http2.generation(),

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// The prefix of a credential name in the configuration.
 const PREFIX: &str = "credential:";
 
-/// The directory in which systemd keeps the unit's credentials while it runs. A command that root runs uses it.
+/// The directory where systemd keeps the unit's credentials while it runs. A command that root runs uses it.
 const OF_UNIT: &str = "/run/credentials/nodelb.service";
 
 /// The maximum length of a name, like that of a file name.

@@ -35,7 +35,7 @@ pub(super) struct Kubeconfig {
 /// The location of a certificate, key or token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// In the kubeconfig: the content, and a description of the place.
+    /// In the kubeconfig: the content, and a description of its location.
     Inline(Secret, String),
     File(PathBuf),
 }

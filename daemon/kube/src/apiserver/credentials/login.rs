@@ -77,7 +77,7 @@ impl fmt::Debug for Login {
     }
 }
 
-/// The reason why there is no login: the problem, its place and the remedy.
+/// The reason why there is no login: the problem, its location and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct CredentialsError(pub(in crate::apiserver) String);

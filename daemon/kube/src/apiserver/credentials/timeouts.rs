@@ -11,7 +11,7 @@ pub struct CredentialTimeouts {
     pub plugin: Duration,
     /// The minimum time between two runs of an exec plugin, even if its credentials are rejected.
     pub plugin_pause: Duration,
-    /// The time before their expiry at which the credentials of an exec plugin are replaced.
+    /// How long before their expiry the credentials of an exec plugin are replaced.
     pub early: Duration,
 }
 

@@ -31,8 +31,8 @@ use crate::apiserver::address::{Address, Host, Server};
 /// The maximum number of learned addresses, and also of remembered ones.
 pub const MOST_LEARNED: usize = 32;
 
-/// The time in milliseconds after which a learned or remembered address that fails and is not listed is forgotten: one
-/// day, which is more than the maintenance of a server takes.
+/// How long a learned or remembered address that fails and is not listed is kept, in milliseconds: one day is more than
+/// the maintenance of a server takes.
 const FORGET_AFTER: u64 = 86_400_000;
 
 /// The range of the random factor for waiting times, in thousandths.
@@ -195,7 +195,7 @@ impl Pool {
         forgotten
     }
 
-    /// Makes room for another learned address, if necessary by forgetting one that fails and is not listed.
+    /// Frees a slot for another learned address, if necessary by forgetting one that fails and is not listed.
     fn make_room(&mut self) -> bool {
         let learned = |pool: &Self| pool.candidates.iter().filter(|c| c.origin == Origin::Learned).count();
         if learned(self) < MOST_LEARNED {

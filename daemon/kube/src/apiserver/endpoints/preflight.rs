@@ -43,7 +43,7 @@ pub struct Attempt {
     pub timeouts: PoolTimeouts,
 }
 
-/// A connection over which the server has answered a read.
+/// A connection with a read that the server has answered.
 #[derive(Debug)]
 pub struct Opened {
     pub link: Arc<Link>,
@@ -57,7 +57,7 @@ pub struct Opened {
 }
 
 impl Attempt {
-    /// The same server, restricted to one of its addresses.
+    /// This server, restricted to one of its addresses.
     #[must_use]
     pub fn pinned(mut self, at: SocketAddr) -> Self {
         if let Host::Name(name) = &self.server.address.host {
@@ -78,7 +78,7 @@ impl Attempt {
         self.within(timeout, "is not ready for use", work).await
     }
 
-    /// Does the work over the first address of the server for which it succeeds. `late` describes a timeout.
+    /// Does the work over the first address of the server where it succeeds. `late` describes a timeout.
     async fn within<T, F>(
         self,
         timeout: Duration,
@@ -136,8 +136,8 @@ impl Attempt {
     }
 
     /// Verifies an error that would be final. If the login is rejected, reads the credentials again, because the token
-    /// may have just been rotated. A refusal counts only if the server is ready. If another cluster responds, asks
-    /// again over a second connection.
+    /// may have just been rotated. A refusal counts only if the server is ready. If another cluster responds, repeats
+    /// the request over a second connection.
     async fn open_at(&self, at: SocketAddr, login: &Arc<Login>) -> Result<Opened, LinkError> {
         let mut opened = self.open_as(at, login).await;
         if matches!(opened, Err((LinkError::Unauthorized(_), _))) {

@@ -28,8 +28,8 @@ const MAX_BYTES: usize = 256 << 10;
 /// The minimum time between two writes.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
 
-/// The interval in milliseconds between writes if only the times change at which the addresses worked, and between
-/// attempts to write a file that cannot be written.
+/// The interval in milliseconds between writes if only the addresses' success times change, and between attempts to
+/// write a file that cannot be written.
 const SAVE_EVERY: u64 = 60_000;
 
 /// The contents of the file.
@@ -49,7 +49,7 @@ impl State {
         self.authorities.iter().any(|known| authorities.include(known))
     }
 
-    /// Whether only the times differ at which the addresses worked, or their order.
+    /// Whether only the addresses' success times or their order differ.
     fn has_same_servers(&self, other: &Self) -> bool {
         (&self.authorities, &self.cluster) == (&other.authorities, &other.cluster) && self.servers() == other.servers()
     }
@@ -96,7 +96,7 @@ pub(super) struct Saver {
     /// The uid of `default/kubernetes`, from the file or from the latest session.
     pub(super) cluster: Option<String>,
     saved: Option<State>,
-    /// The time of the next write if only the times change at which the addresses worked.
+    /// The time of the next write if only the addresses' success times change.
     pub(super) due: Option<Moment>,
 }
 

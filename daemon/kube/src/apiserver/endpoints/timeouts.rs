@@ -9,7 +9,7 @@ pub struct PoolTimeouts {
     pub resolve: u64,
     /// The timeout for a whole attempt: connection, TLS and first read.
     pub open: u64,
-    /// The time after which an attempt that has not succeeded continues in parallel with the next address.
+    /// An attempt without success after this time continues in parallel with the next address.
     pub hedge: u64,
     /// The interval between probes of the address in use.
     pub probe_every: u64,
@@ -17,15 +17,15 @@ pub struct PoolTimeouts {
     pub probe_timeout: u64,
     /// The time from a first failed probe of the address in use to the decisive one.
     pub probe_again: u64,
-    /// The time for which a preferred address must have worked, and the one in use must have been in use, before the
-    /// preferred one replaces it.
+    /// How long a preferred address must have worked, and the one in use must have been in use, before the preferred
+    /// one replaces it.
     pub min_uptime: u64,
-    /// The time after which earlier failures of an address count no more: sessions over it that ended badly, and
-    /// permissions that the server denied.
+    /// How long earlier failures of an address count: sessions over it that ended badly, and permissions that the
+    /// server denied.
     pub stable_after: u64,
-    /// The duration of a session below which its end counts as a failure to connect.
+    /// The end of a session shorter than this counts as a failure to connect.
     pub short_lived: u64,
-    /// The time for which the cluster must have listed an address before it is used, if there is an alternative.
+    /// How long the cluster must have listed an address before it is used, if there is an alternative.
     pub debounce: u64,
     /// The waiting time after the first network failure of an address, or after a response that it is not ready. It
     /// doubles for each further one.
@@ -36,14 +36,14 @@ pub struct PoolTimeouts {
     /// Waiting times after refusals (certificate, credentials, another cluster) begin at `retry_most`, and double up to
     /// this maximum, including jitter.
     pub slow_retry: u64,
-    /// The time after an outage of an address during which its refusals are attributed to a server that starts. For the
-    /// same time, an address that refuses all requests including the readiness check only counts as not ready.
+    /// How long after an outage of an address its refusals are attributed to a server that starts. For the same time,
+    /// an address that refuses all requests including the readiness check only counts as not ready.
     pub starting: u64,
     /// The interval between checks of the credentials.
     pub credentials_every: u64,
     /// The timeout for reading the state file.
     pub load: u64,
-    /// The time without a session after which the loss is logged, once.
+    /// The loss is logged, once, after this time without a session.
     pub lost: u64,
 }
 

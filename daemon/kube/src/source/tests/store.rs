@@ -268,7 +268,7 @@ fn a_service_that_becomes_headless_goes() {
 }
 
 proptest! {
-    /// Repeated events, in any order of objects, and lists that may be incomplete lead to the state of the last
+    /// Repeated events, in any order of objects, and lists that may be incomplete result in the state of the last
     /// complete list and the events after it.
     #[test]
     fn any_news_end_as_the_cluster_is(

@@ -15,7 +15,7 @@ struct Found {
     count: u64,
     /// The kind of the watcher that found it.
     by: Option<Kind>,
-    /// The number of the session and the generation of its link over which it was found.
+    /// The number of the session that it was found over, and the generation of its link.
     over: (u64, u64),
 }
 

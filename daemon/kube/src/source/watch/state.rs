@@ -40,7 +40,7 @@ pub struct WatchTimeouts {
     pub timeout: Duration,
     /// The timeout for the head of a response to a watch that resumes; the server does not have to collect anything.
     pub watch_timeout: Duration,
-    /// The time without a response after which the state of the watch becomes `Asking`.
+    /// After this time without a response, the state of the watch becomes `Asking`.
     pub watch_shown: Duration,
     /// The maximum time between two frames of a list.
     pub list_silence: Duration,
@@ -53,7 +53,7 @@ pub struct WatchTimeouts {
     pub backoff: (Duration, Duration),
     /// The pause before a list that confirms the previous one.
     pub confirm: Duration,
-    /// The interruption after which a watch lists again; etcd keeps its history for five minutes.
+    /// After an interruption longer than this, a watch lists again; etcd keeps its history for five minutes.
     pub resume_within: Duration,
     /// The number of objects in a page of a list.
     pub page: u32,
@@ -83,7 +83,7 @@ pub struct Watcher {
     pub(super) list_again: Arc<Notify>,
     pub(super) timeouts: WatchTimeouts,
     pub(super) decoder: Decoder,
-    /// The version from which to resume; `None` if a list is necessary.
+    /// The version to resume from; `None` if a list is necessary.
     pub(super) version: Option<Version>,
     /// The newest version received so far. The store may contain objects of this version.
     pub(super) newest: Version,
@@ -94,7 +94,7 @@ pub struct Watcher {
     pub(super) is_unsure: bool,
     /// The result of comparing the session's first read with the known versions, until the next check.
     pub(super) behind: Behind,
-    /// The time at which `newest` last increased.
+    /// When `newest` last increased.
     pub(super) grown_at: Instant,
     /// The restores that the watchers have found.
     pub(super) restores: Restores,
@@ -104,9 +104,9 @@ pub struct Watcher {
     pub(super) is_up: bool,
     /// The number of consecutive streaming lists that broke off.
     pub(super) broken_lists: u32,
-    /// The time at which the server last sent anything.
+    /// When the server last sent anything.
     pub(super) received_at: Instant,
-    /// The time at which the supervisor was last informed about progress.
+    /// When the supervisor was last informed about progress.
     pub(super) progress_at: Option<Instant>,
 }
 

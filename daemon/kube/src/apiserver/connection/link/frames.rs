@@ -12,7 +12,7 @@ const GOAWAY: u8 = 7;
 /// The position in the stream of frames.
 #[derive(Debug, Default)]
 pub(super) struct Frames {
-    /// The beginning of the current frame, as far as it has arrived.
+    /// The part of the current frame's beginning that has arrived.
     head: [u8; WHOLE],
     have: usize,
     /// The number of payload bytes to skip.

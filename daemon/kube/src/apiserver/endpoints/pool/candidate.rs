@@ -57,7 +57,7 @@ impl fmt::Display for ServerStatus {
 pub enum Outcome {
     Worked,
     /// The server responded that it is not ready, that there are too many requests, or with a server error. The number
-    /// is the pause in milliseconds that it may ask for; 0 if it did not ask.
+    /// is the pause in milliseconds that it may request; 0 if it did not.
     NotReady(String, u64),
     /// No connection, or a timeout.
     Failed(String),
@@ -86,11 +86,11 @@ pub struct Candidate {
     pub(super) listed_at: Option<Moment>,
     /// The number of consecutive failures of one kind. A session that ends shortly after it was opened is a failure.
     failures: u32,
-    /// The time until which refusals are attributed to a server that starts.
+    /// Until when refusals are attributed to a server that starts.
     starts_until: Option<Moment>,
     /// The number of sessions that ended badly shortly after each other.
     relapses: u32,
-    /// The time until which an address with more permissions is kept in use instead of this one.
+    /// Until when an address with more permissions is kept in use instead of this one.
     pub(super) denied_until: Option<Moment>,
     /// The time of the next attempt, for addresses that failed or were refused.
     pub(super) retry_at: Moment,
@@ -139,7 +139,7 @@ impl Candidate {
         }
     }
 
-    /// The time since which the address has this state.
+    /// Since when the address has this state.
     pub fn since(&self, now: Moment, timeouts: &PoolTimeouts) -> Moment {
         match self.state {
             ServerStatus::Recovering if self.settles(timeouts) <= now => self.settles(timeouts),
@@ -164,7 +164,7 @@ impl Candidate {
         self.since.plus(timeouts.min_uptime << doublings)
     }
 
-    /// The time until which the cluster has listed the address too recently: an apiserver that starts lists itself, and
+    /// Until when the address counts as listed by the cluster too recently: an apiserver that starts lists itself, and
     /// may disappear and return.
     pub(super) fn fresh_until(&self, timeouts: &PoolTimeouts) -> Option<Moment> {
         self.listed_at.filter(|_| self.state == ServerStatus::Untried).map(|at| at.plus(timeouts.debounce))

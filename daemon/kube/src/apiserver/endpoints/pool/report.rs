@@ -8,7 +8,7 @@ use super::candidate::{Candidate, Origin, ServerStatus};
 use super::servers::{InUse, Pool};
 use crate::apiserver::address::Address;
 
-/// The length in bytes from which an error appears in only one place of the table.
+/// An error of this length in bytes or more appears only once in the table.
 const LONG_ERROR: usize = 80;
 
 /// A copy of the pool and of the session's state. The default is the report of a daemon without Kubernetes.
@@ -28,9 +28,9 @@ pub struct Row {
     pub address: Address,
     pub origin: Origin,
     pub status: ServerStatus,
-    /// The time since which the address has this state.
+    /// Since when the address has this state.
     pub since: Moment,
-    /// Whether the session in use leads to this address.
+    /// Whether the session in use is with this address.
     pub in_use: bool,
     /// The time since it last worked, in milliseconds; `None` if it has never worked.
     pub worked: Option<u64>,

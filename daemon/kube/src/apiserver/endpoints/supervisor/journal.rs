@@ -17,7 +17,7 @@ const SAME_ADDRESS: u64 = 60_000;
 #[derive(Debug)]
 pub(super) struct Journal {
     timeouts: PoolTimeouts,
-    /// The time since which there is no session, and whether this has been logged.
+    /// Since when there is no session, and whether this has been logged.
     down: Option<(Moment, bool)>,
     used: Option<Address>,
     errors: BTreeMap<Address, (Moment, String)>,

@@ -33,7 +33,7 @@ pub(super) enum Done {
     Probed(Address, Result<(), LinkError>, Vec<SocketAddr>),
     /// The login. The first one comes with the contents of the state file.
     Login(Result<Arc<Login>, CredentialsError>, Option<State>),
-    /// The number of the session with the server that was asked, the login and the result.
+    /// The number of the session with the queried server, the login and the result.
     Verified(u64, Arc<Login>, Result<(), LinkError>),
 }
 
