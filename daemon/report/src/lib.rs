@@ -1,5 +1,5 @@
-//! What nodelb says, and decides nothing of: the rows of all answers, their form as text and JSON, the explanation of
-//! a connection, what differs, and the problems of the node. Built from snapshots of the core and from the data of other
+//! What nodelb reports but does not decide: the rows of all answers, their form as text and JSON, the explanation of a
+//! connection, what differs, and the problems of the node. Built from snapshots of the core and from the data of other
 //! parts. As pure as the core: no I/O, clock, environment or threads.
 //!
 //! ```text

@@ -1,5 +1,5 @@
-//! What is wrong on this node: one list of problems, computed from what the daemon's parts report. Every reader that
-//! says whether something is wrong reads it: `/status`, `/readyz`, the metrics. Pure: the time is an argument.
+//! What is wrong on this node: one list of problems, computed from what the daemon's parts report. Everything that
+//! reports whether something is wrong reads it: `/status`, `/readyz`, the metrics. Pure: the time is an argument.
 
 use crate::check::Check;
 

@@ -1,5 +1,5 @@
-//! The rows of `/diff`: where source, memory and kernel disagree, with the likely cause and nodelb's action. Source
-//! means what the sources have reported. The daemon checks separately what they would report now.
+//! The rows of `/diff`: where source, memory and kernel disagree, with the likely cause and nodelb's action. Source is
+//! what the sources have reported. The daemon checks separately what they would report now.
 
 use crate::explain::reports;
 use nodelb_core::compile::select::Choice;
@@ -147,7 +147,7 @@ fn add_held_ports(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Differenc
     }
 }
 
-/// Adds the addresses that a source asks for and that nodelb does not serve or no client can reach.
+/// Adds the addresses that a source requests and that nodelb does not serve or no client can reach.
 fn add_frontends(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Difference>) {
     for report in reports::frontends(snapshot, filter) {
         let Some(error) = report.error else { continue };

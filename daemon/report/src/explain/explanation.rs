@@ -94,7 +94,7 @@ pub struct ClientAddress {
     pub is_in_source_ranges: Option<bool>,
 }
 
-/// The frontend that an address leads to.
+/// The frontend that an address matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MatchedFrontend {
     /// The key of the frontend: the address of the connection, or the unspecified address of a NodePort.
@@ -104,7 +104,7 @@ pub struct MatchedFrontend {
     pub why: ViewReason,
     /// The session affinity timeout in seconds; 0 for none.
     pub affinity_seconds: u32,
-    /// Whether the realised state contains what the sources ask for.
+    /// Whether the realised state contains what the sources request.
     pub is_in_kernel: bool,
 }
 

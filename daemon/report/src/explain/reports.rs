@@ -21,7 +21,7 @@ pub fn frontends(snapshot: &Snapshot, filter: &Filter) -> Vec<FrontendReport> {
     each_frontend(snapshot, filter).collect()
 }
 
-/// The same, each of which is computed when it is needed.
+/// [`frontends`], each computed when it is needed.
 pub fn each_frontend<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Iterator<Item = FrontendReport> + 'a {
     let rows: Box<dyn Iterator<Item = (L4Addr, &'a Arc<Row>)> + 'a> = match (&filter.service, filter.address) {
         (Some(service), addr) => {
@@ -91,7 +91,7 @@ fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim
     }
 }
 
-/// The number of networks from which outside clients may connect; `None` if the claim's service does not restrict them.
+/// The number of networks that outside clients may connect from; `None` if the claim's service does not restrict them.
 fn source_ranges(snapshot: &Snapshot, claim: &Claim) -> Option<usize> {
     if claim.kind != FrontendKind::LoadBalancer {
         return None;
@@ -136,13 +136,13 @@ fn checks<'a>(snapshot: &'a Snapshot, name: &ServiceName) -> Option<Checks<'a>> 
     checks_of(snapshot, snapshot.facts.checked(name)?)
 }
 
-/// The same of this description.
+/// [`checks`] of this description.
 pub(super) fn checks_of<'a>(snapshot: &'a Snapshot, service: &Service) -> Option<Checks<'a>> {
     let is_checked = service.health_check.is_some() && snapshot.is_checked(service.source);
     is_checked.then(|| Checks::new(service, snapshot.facts.quarantine(&service.name)))
 }
 
-/// Why the health checks that the service asks for are not made; `None` if it asks for none, or if they are made.
+/// Why the health checks that the service requests are not made; `None` if it requests none, or if they are made.
 fn unchecked_text(snapshot: &Snapshot, service: &Service) -> Option<String> {
     let error = service.health_check_error.as_deref().cloned();
     if snapshot.is_checked(service.source) {
@@ -160,7 +160,7 @@ pub fn services(snapshot: &Snapshot, filter: &Filter) -> Vec<ServiceReport> {
     each_service(snapshot, filter).collect()
 }
 
-/// The same, each of which is computed when it is needed.
+/// [`services`], each computed when it is needed.
 pub fn each_service<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Iterator<Item = ServiceReport> + 'a {
     snapshot
         .described(filter)
@@ -240,7 +240,7 @@ pub fn backends(snapshot: &Snapshot, filter: &Filter) -> Vec<BackendReport> {
     each_backend(snapshot, filter).collect()
 }
 
-/// The same, those of each service computed when they are needed.
+/// [`backends`], those of each service computed when they are needed.
 pub fn each_backend<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Iterator<Item = BackendReport> + 'a {
     let used = snapshot.described(filter).map(|(descriptions, slices)| (&descriptions[0], slices));
     let reports = used.flat_map(|used| backends_of_service(snapshot, used));

@@ -29,7 +29,7 @@ pub struct FrontendReport {
     pub outside: OutsideAccess,
     /// Whether connections reach a backend, and if not, why.
     pub status: Status,
-    /// The time since which it has this status.
+    /// Since when it has this status.
     pub since: Moment,
     /// Why the status is not OK, with the remedy. For a NodePort also the process that has bound it; for a frontend
     /// without backends also the backends that nodelb refuses to use or found unhealthy.
@@ -39,13 +39,13 @@ pub struct FrontendReport {
 /// Whether clients outside the node are served at an address, or why not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum OutsideAccess {
-    /// They are served, as far as the service's source ranges admit them.
+    /// They are served if the service's source ranges admit them.
     Served,
     /// The service has source ranges, but none of the address's family, so that no client is admitted.
     NoSourceRange,
     /// The address is refused, or another service owns it.
     Refused,
-    /// The address is only for clients on the node: a ClusterIP, or an address of a file that does not say otherwise.
+    /// The address is only for clients on the node: a ClusterIP, or an address of a file that does not state otherwise.
     Inside,
     /// No client outside the node is served, because the packet path is off.
     Off,

@@ -22,8 +22,8 @@ pub struct Summary {
     pub counts: Counts,
     /// The claims with a status other than OK: the address, and the position in its row.
     pub(crate) claims: Vec<(L4Addr, usize)>,
-    /// The services that several sources describe, that wait for a load balancer, or that ask for health checks in a way
-    /// that is not understood.
+    /// The services that several sources describe, that wait for a load balancer, or that request health checks in a
+    /// way that is not understood.
     pub(crate) descriptions: Vec<ServiceName>,
 }
 
@@ -108,7 +108,7 @@ fn add_backends(
     }
 }
 
-/// The same status as [`Snapshot::status_of`], without the text of an error.
+/// The status of [`Snapshot::status_of`], without the text of an error.
 fn status_of(snapshot: &Snapshot, row: &Row, place: usize, claim: &Claim) -> Status {
     match &claim.target {
         Err(_) => Status::Refused,

@@ -18,7 +18,7 @@ pub struct Column {
     pub kind: Kind,
     /// Whether only the wide form of text contains the column.
     pub is_wide: bool,
-    /// Whether text leaves the column out if there is no room for it.
+    /// Whether text leaves the column out if it does not fit.
     pub is_spare: bool,
 }
 
@@ -84,13 +84,13 @@ impl Column {
         Self { heading, kind: Kind::Duration, is_wide: false, is_spare: false }
     }
 
-    /// The same column, only in the wide form of text.
+    /// This column, only in the wide form of text.
     #[must_use]
     pub const fn wide(self) -> Self {
         Self { is_wide: true, ..self }
     }
 
-    /// The same column, left out of text that would otherwise be too wide. The last such column goes first.
+    /// This column, left out of text that would otherwise be too wide. The last such column goes first.
     #[must_use]
     pub const fn spare(self) -> Self {
         Self { is_spare: true, ..self }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use nodelb_core::text::is_control;
 
-/// Appends words, and continues on a new line with this indentation if there is no room. `(taken, room)` describes the
+/// Appends words, and continues on a new line with this indentation if they do not fit. `(taken, room)` describes the
 /// first line: the characters that are in use, and their maximum number. Returns the number in use in the last line.
 pub(crate) fn push_words(out: &mut String, text: &str, (mut taken, room): (usize, usize), indent: usize) -> usize {
     for word in text.split(' ') {

@@ -11,7 +11,7 @@ use nodelb_core::model::time::Time;
 use nodelb_core::source_report::{SourceReport, SourceState};
 use nodelb_core::text::listed;
 
-/// The time without news of a kind of objects after which a watch counts as stale, in milliseconds.
+/// A watch counts as stale after this time without news of its kind of objects, in milliseconds.
 const STALE_AFTER: u64 = 600_000;
 /// The window for starts, in milliseconds, and the number of starts in it that are normal.
 const STARTS: (u64, usize) = (1_800_000, 3);
@@ -19,7 +19,7 @@ const STARTS: (u64, usize) = (1_800_000, 3);
 const EXTERNAL_WITHIN: u64 = 900_000;
 /// The window for slow changes, and the time until the kernel had one that counts as slow, in milliseconds.
 const SLOW: (u64, u64) = (300_000, 10_000);
-/// The usage of a table from which it counts as nearly full, and the same for file descriptors, in percent.
+/// A table or the file descriptors count as nearly full from this usage, in percent.
 const TABLE_PERCENT: u64 = 90;
 const FILES_PERCENT: u64 = 80;
 /// The window for dropped packets, in milliseconds.

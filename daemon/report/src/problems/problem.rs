@@ -1,4 +1,4 @@
-//! A problem, and what the daemon's parts report, from which problems follow.
+//! A problem, and the reports of the daemon's parts that problems follow from.
 
 use std::sync::Arc;
 

@@ -17,9 +17,9 @@ use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::status::Status;
 use nodelb_core::text::listed;
 
-/// The time after which an address that is not in the kernel is a problem, in milliseconds.
+/// An address that is not in the kernel is a problem after this time, in milliseconds.
 const PENDING_AFTER: u64 = 10_000;
-/// The same for a load balancer without an address.
+/// A load balancer without an address is a problem after this time, in milliseconds.
 const LOAD_BALANCER_AFTER: u64 = 600_000;
 /// The maximum number of ports or backends in one line.
 const SHOWN: usize = 3;
@@ -249,7 +249,7 @@ fn descriptions(observed: &Observed, effects: &Effects<'_>, found: &mut Vec<Prob
     }
 }
 
-/// Services of which some backends failed their health checks.
+/// Services with some backends that failed their health checks.
 fn quarantined(snapshot: &Snapshot, found: &mut Vec<Problem>) {
     for name in snapshot.facts().quarantined() {
         let backends = reports::backends(snapshot, &Filter::for_service(name));

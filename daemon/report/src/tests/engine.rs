@@ -1,4 +1,4 @@
-//! What reports say about states that only an engine can reach.
+//! What reports contain about states that only an engine can reach.
 
 use std::collections::BTreeSet;
 

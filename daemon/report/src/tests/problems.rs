@@ -209,7 +209,7 @@ fn failed_health_checks_are_shown_for_some_backends_and_for_all() {
     assert!(only(&found).cause.contains("2 backends failed their health checks"), "{found:#?}");
 }
 
-/// With the switch off, the row of the service says so, and nothing else does.
+/// With the switch off, the row of the service shows it, and nothing else does.
 #[test]
 fn health_checks_that_cannot_be_made_are_a_problem_only_if_the_source_is_checked() {
     let error = "its backends are not checked: annotation x: `y` is not a check";

@@ -58,7 +58,7 @@ struct World {
 }
 
 impl World {
-    /// A synced state in which `shop/web` of Kubernetes is served.
+    /// A synced state with `shop/web` of Kubernetes served.
     fn new() -> Self {
         let sources = BTreeSet::from([Source::Files, Source::Kubernetes]);
         let config = EngineConfig { sources, max_services: LIMITS.services, ..EngineConfig::default() };

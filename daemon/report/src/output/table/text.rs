@@ -13,14 +13,14 @@ const SHOWN: usize = 5;
 const GAP: &str = "  ";
 /// The character at the end of a shortened cell.
 const CUT: char = '…';
-/// The maximum width of a column of lists to which other rows are padded if the width is not limited. A single list of
+/// If the width is not limited, other rows of a column of lists are padded to at most this width. A single list of
 /// thousands of addresses would otherwise make every line as long.
 const MAX_PADDED: usize = 120;
-/// The width of a list below which columns without which the table is complete enough are left out first: an address.
+/// The width of an address. If a list is narrower, spare columns are left out first.
 const ADDRESS: usize = 24;
 /// The minimum width of a column, however narrow the terminal is.
 const LEAST: usize = 8;
-/// The minimum width at which a last column of texts stays in its row.
+/// The minimum width that keeps a last column of texts in its row.
 const ENOUGH: usize = 40;
 /// The indentation of text that does not fit in its row and follows below it.
 const BELOW: &str = "    ";
@@ -239,7 +239,7 @@ impl Layout {
         style.width.filter(|_| !style.wide).is_none_or(|width| self.excess(width) == 0 && !has_short_list)
     }
 
-    /// The number of characters by which a line exceeds the width.
+    /// How many characters too long a line is for the width.
     fn excess(&self, width: usize) -> usize {
         let line = self.widths.iter().sum::<usize>() + GAP.len() * self.widths.len().saturating_sub(1);
         line.saturating_sub(width)

@@ -27,7 +27,7 @@ fn error(engine: &Engine) -> Option<String> {
     reports::frontends(&engine.snapshot(Moment(0)), &Filter::default()).remove(0).error
 }
 
-/// `t_full`: 1,024 addresses too many, and every report said that NodePorts are answered on them.
+/// `t_full`: 1,024 addresses too many, and every report stated that NodePorts are answered on them.
 #[test]
 fn an_address_of_the_node_that_does_not_fit_is_reported_everywhere() {
     let mut datapath = MemoryDatapath::new(LIMITS).with_node_addrs(1);
