@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
 /*
- * Whether a datagram that a UDP socket sends to a NodePort is an answer
- * instead of a new flow: an answer to a socket of this node that has the same
- * number as its port, because the kernel chose it or because the socket had it
- * before the Service existed. A packet filter recognises the answer by its
- * connection, and so do these programs: a socket answers a sender from which
- * it has received a datagram that was no answer of a service. A socket that
- * has a flow to the NodePort is its client and never answers, whichever process
- * has the port. As with connection tracking, who has the port may send the
- * first datagram to a socket, which then does not reach the service from there.
+ * Whether a datagram that a UDP socket sends to a NodePort is an answer instead
+ * of a new flow: an answer to a socket of this node that has the same number as
+ * its port, because the kernel chose it or because the socket had it before the
+ * Service existed. A packet filter recognises the answer by its connection, and
+ * so do these programs: a socket answers a sender that has sent it a datagram
+ * that was no answer of a service. A socket that has a flow to the NodePort is
+ * its client and never answers, whichever process has the port. As with
+ * connection tracking, who has the port may send the first datagram to a
+ * socket, which then does not reach the service from there.
  *
  * A socket that sends an answer for another socket is not recognised.
  * core::trace::is_answer() in Rust implements the same decision.

@@ -78,9 +78,9 @@ VERIFIED_ONCE bool find_service(__u32 at_pod)
 }
 
 /*
- * The epoch in which the entry of the packet in the scratch memory leads to its
- * service, or 0. UDP: each packet asks, so the entry contains the epoch.
- * Another hook may find another service.
+ * The epoch that the packet's entry in the scratch memory is valid for, or 0.
+ * UDP: each packet checks, so the entry contains the epoch. Another hook may
+ * find another service.
  */
 static __always_inline __u32 epoch_of(const struct scratch *here, bool at_pod)
 {
@@ -112,7 +112,7 @@ static __always_inline bool may_begin_again(const struct scratch *here)
 }
 
 /*
- * Whether the address leads to what the entry was made for. TCP connections
+ * Whether the address reaches what the entry was made for. TCP connections
  * outlive a change of the service; a UDP flow is admitted again.
  */
 static __always_inline bool leads_to_entry(struct scratch *here, bool at_pod)
@@ -128,13 +128,13 @@ static __always_inline bool leads_to_entry(struct scratch *here, bool at_pod)
 		is_in_range(here->service_id, here->packet.key.source));
 }
 
-/* Seconds after which a packet that was not answered is lost. */
+/* A packet without an answer counts as lost after this many seconds. */
 #define ANSWER_SECONDS 2
 
 /*
- * Whether both ends take part in the connection, the entries of which are in
- * the scratch memory: the client has proved its address, and the backend has
- * not been silent since the client has sent what it answers, seconds ago.
+ * Whether both ends take part in the connection in the scratch memory: the
+ * client has proved its address, and the backend has not been silent since the
+ * client has sent what it answers, seconds ago.
  */
 static __always_inline bool is_answered(const struct scratch *here)
 {
@@ -188,10 +188,10 @@ VERIFIED_ONCE bool leaves_entry(struct connection *entry, __u32 at_pod)
 
 /*
  * Whether a client's packet begins a new connection although there is an entry
- * for it. UDP: whenever the backend has gone or the address leads to another
+ * for it. UDP: whenever the backend was removed or the address has another
  * service or view, or no longer admits the client, so that a client that keeps
  * its port reaches what a new one would. TCP: only a SYN, if the connection has
- * ended, or if the backend does not answer and has gone or is on this node;
+ * ended, or if the backend does not answer and was removed or is on this node;
  * otherwise it is repeated.
  */
 static __always_inline bool
@@ -371,7 +371,7 @@ static __always_inline int put_both(struct __sk_buff *skb, struct scratch *here)
 }
 
 /*
- * What becomes of a packet in the middle of a connection. It continues only if
+ * Decides about a packet in the middle of a connection. It continues only if
  * the same backend is certain to be found again, and sees the client's address,
  * as before: it then answers, with a RST if it does not know the connection
  * either.
@@ -391,8 +391,8 @@ continue_unknown(const struct scratch *here, int outcome)
 }
 
 /*
- * Begins a connection with the packet in the scratch memory, the service of
- * which has been found. Returns an outcome.
+ * Begins a connection with the packet in the scratch memory; its service has
+ * been found. Returns an outcome.
  */
 VERIFIED_ONCE int begin(struct __sk_buff *skb)
 {

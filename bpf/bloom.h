@@ -6,9 +6,9 @@
  * packets that leave, so every packet of a connection is found by one address.
  *
  * A word belongs to an address, a protocol and a direction, and a bit in it to
- * a port: packets of many connections between few machines read few words.
- * Bits are only set. A word says nothing until BLOOM_READY is set in it, which
- * the daemon does when all devices run programs that set these bits.
+ * a port: packets of many connections between few machines read few words. Bits
+ * are only set. A word has no meaning until BLOOM_READY is set in it, which the
+ * daemon does when all devices run programs that set these bits.
  */
 #ifndef NODELB_BLOOM_H
 #define NODELB_BLOOM_H

@@ -34,7 +34,7 @@ struct bpf_mprog_fp {
 	struct bpf_prog *prog;
 };
 
-/* The programs in the order in which they run. */
+/* The programs in the order of their execution. */
 struct bpf_mprog_entry {
 	struct bpf_mprog_fp fp_items[64];
 };
@@ -50,7 +50,7 @@ struct bpf_link {
 	enum bpf_link_type type;
 };
 
-/* The device is null if it is gone. */
+/* The device is null if it no longer exists. */
 struct tcx_link {
 	struct bpf_link link;
 	struct net_device *dev;

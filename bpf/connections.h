@@ -15,7 +15,7 @@ static __always_inline __u32 seconds(void)
 }
 
 /*
- * The same, read once in each tick of the kernel's timer, which also advances
+ * seconds(), read once in each tick of the kernel's timer, which also advances
  * that clock. The kernel inlines bpf_jiffies64().
  */
 static __always_inline __u32 seconds_of_tick(struct scratch *here)
@@ -63,7 +63,7 @@ static __always_inline bool copy_connection(const struct packet_key *key,
 	return copy->seal == connection_seal(key, copy);
 }
 
-/* The same with a call. */
+/* copy_connection() with a call. */
 VERIFIED_ONCE bool copy_entry(const struct packet_key *key,
 			      const struct connection *entry,
 			      struct connection *copy)
@@ -426,8 +426,7 @@ static __always_inline long put_half_open(const struct packet_key *key,
 /* Half of the entries of connections. */
 const volatile __u32 most_udp_entries = 0;
 
-/* The number of entries of UDP flows in connections; NULL if there is no room.
- */
+/* The number of entries of UDP flows in connections; NULL if none is free. */
 static __always_inline __u32 *room_for_udp(void)
 {
 	__u32 first = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
 /*
- * Asks the kernel's connection tracking about a packet: connections that the
+ * Looks up a packet in the kernel's connection tracking: connections that the
  * node itself or another proxy has made.
  */
 #ifndef NODELB_CONNTRACK_H

@@ -91,7 +91,7 @@ VERIFIED_ONCE bool store_ports(void)
 }
 
 /*
- * Seconds for which ports are valid, as net.ipv4.ipfrag_time. Afterwards the
+ * How many seconds ports are valid, as net.ipv4.ipfrag_time. Afterwards the
  * sender may have used the id for another datagram.
  */
 #define FRAGMENT_SECONDS 30

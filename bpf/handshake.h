@@ -22,7 +22,7 @@ static __always_inline bool restore_partner(struct scratch *here)
 		return is_partner(&here->packet.key, &here->partner);
 	reverse(here);
 	here->partner.ifindex = ifindex;
-	/* What the client has sent says nothing about the backend. */
+	/* What the client has sent shows nothing about the backend. */
 	here->partner.flags &= CONNECTION_REDIRECTED | CONNECTION_REVERSE |
 			       CONNECTION_LOCAL_VIEW;
 	here->partner.bytes = 0;
@@ -104,8 +104,8 @@ static __always_inline bool has_proved_address(const struct scratch *here)
 }
 
 /*
- * Notes that the connection is established, although the map connections has no
- * room for it. The sweep then keeps it as if it were there.
+ * Notes that the connection is established, although it does not fit into the
+ * map connections. The sweep then keeps it as if it were there.
  */
 static __always_inline void assure(struct scratch *here,
 				   struct connection *entry,

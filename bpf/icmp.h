@@ -3,8 +3,8 @@
  * ICMP errors about packets that were translated. An error contains the
  * beginning of the packet it is about, as the sender of the error saw it.
  * Turned round, that packet is one of the same connection in the other
- * direction, so its entry shows which side the error concerns, and by which
- * addresses that side knows the connection.
+ * direction, so its entry shows which side the error concerns, and that side's
+ * addresses of the connection.
  */
 #ifndef NODELB_ICMP_H
 #define NODELB_ICMP_H
@@ -55,8 +55,8 @@ read_inner_v6(struct __sk_buff *skb, struct scratch *here)
 }
 
 /*
- * Puts the packet in the error, turned round, in the place of the error's own
- * key. An error goes to the sender of the packet; another one is left alone.
+ * Replaces the error's own key with the packet in the error, turned round. An
+ * error goes to the sender of the packet; another one is left alone.
  */
 static __always_inline bool
 read_inner(struct __sk_buff *skb, struct scratch *here)
@@ -160,7 +160,7 @@ static __always_inline __s64 write_inner(struct __sk_buff *skb,
 	return fold(sum + write_inner_check(skb, here, addresses + ports));
 }
 
-/* Writes the error as the entry in the scratch memory says. 0: done. */
+/* Writes the error for the entry in the scratch memory. 0: done. */
 VERIFIED_ONCE int rewrite_error(struct __sk_buff *skb, __u32 hops)
 {
 	struct scratch *here = scratch();

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
 /*
- * Where the backend of a new connection is, and by which address of this node
- * it is reached. Selects no backend, and stores nothing.
+ * Where the backend of a new connection is, and the address of this node that
+ * reaches it. Selects no backend, and stores nothing.
  */
 #ifndef NODELB_LOCATE_H
 #define NODELB_LOCATE_H
@@ -11,7 +11,7 @@
 
 /*
  * The node's address on the way to the backend: the route's source address, or
- * that of the device by which the packet leaves, if the route's may be a
+ * that of the device that the packet leaves by, if the route's may be a
  * service's.
  */
 static __always_inline bool
@@ -49,7 +49,7 @@ static __always_inline bool always_masquerades(const struct scratch *here)
 	return now && now->always_masquerades && !here->uses_local_view;
 }
 
-/* Next hops of equal cost that are asked for; which one is, is random. */
+/* Next hops of equal cost that are looked up; which one is, is random. */
 #define MOST_NEXT_HOPS 8
 
 /* The search for a way back to the client. */
@@ -61,7 +61,7 @@ struct way_back {
 };
 
 /*
- * Asks for the route to the client; 1: it is found. The kernel selects one of
+ * Looks up the route to the client; 1: it is found. The kernel selects one of
  * several next hops by the addresses, so each step has another source.
  */
 static long try_way_back(__u32 step, struct way_back *way)
@@ -105,14 +105,14 @@ VERIFIED_ONCE bool has_way_back(struct __sk_buff *skb)
 }
 
 /*
- * Decides whether the backend is on another machine. If it is, the backend
- * sees an address of this node, so that it answers to this node, and packets
- * are redirected. Otherwise the network stack delivers them, with the client's
+ * Decides whether the backend is on another machine. If it is, the backend sees
+ * an address of this node, so that it answers to this node, and packets are
+ * redirected. Otherwise the network stack delivers them, with the client's
  * address. If this node does not forward packets, that is also the case: the
- * stack delivers to processes of this node and drops the rest. Other results
- * say nothing about where the backend is: a route that rejects packets, or one
- * with an encapsulation, which the lookup does not support. If the backend were
- * taken for one on this node, its answers would never come back through it.
+ * stack delivers to processes of this node and drops the rest. Other results do
+ * not show where the backend is: a route that rejects packets, or one with an
+ * encapsulation, which the lookup does not support. If the backend were taken
+ * for one on this node, its answers would never come back through it.
  *
  * A pod's packets to another machine need neither: the answer comes through
  * this node to the pod's device. Only a pod that is its own backend does, which

@@ -118,14 +118,13 @@ struct {
 } udp_sockets SEC(".maps");
 
 /*
- * UDP socket and frontend, UDP socket and backend -> the flow between them.
- * The programs write it at connect and at unconnected sends, when the socket's
- * own state has no room for another flow. The same programs, recvmsg and
- * getpeername read it, only for sockets that have such flows. When the map is
- * full, the least recently used entries of any socket are removed: datagrams
- * to the service still reach the backend that rendezvous() selects, which is
- * the same one unless the list has gained a backend since, and a late answer
- * shows the backend's address.
+ * UDP socket and frontend, UDP socket and backend -> the flow between them. The
+ * programs write it at connect and at unconnected sends, when the socket's own
+ * state is full. The same programs, recvmsg and getpeername read it, only for
+ * sockets that have such flows. When the map is full, the least recently used
+ * entries of any socket are removed: datagrams to the service still reach the
+ * backend that rendezvous() selects, which is the same one unless the list has
+ * gained a backend since, and a late answer shows the backend's address.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

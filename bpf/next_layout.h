@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
 /*
  * What the layout after this one would change, for tests of upgrades: the same
- * fields in other places. Only debug builds contain objects with it.
+ * fields at other offsets. Only debug builds contain objects with it.
  */
 #ifndef NODELB_NEXT_LAYOUT_H
 #define NODELB_NEXT_LAYOUT_H

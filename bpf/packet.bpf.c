@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0)
 /*
  * Services for clients outside this node: the programs run for each packet at
- * the devices by which other machines are reached (tc, both directions).
+ * the devices that connect this node to other machines (tc, both directions).
  *
  * Towards a backend on this node, the target is replaced when the packet
  * arrives and the network stack delivers it; the answer gets its source back
  * when it leaves. Towards a backend on another machine, both addresses are
  * replaced and the packet leaves by another device without passing the stack;
- * so does the answer. Either both directions pass the stack or none: a
- * firewall that tracks connections drops what it sees only half of.
+ * so does the answer. Either both directions pass the stack or none: a firewall
+ * that tracks connections drops what it sees only half of.
  *
  * A packet that belongs to no service is passed on unchanged.
  *
@@ -113,7 +113,7 @@ is_redirected(struct __sk_buff *skb, struct scratch *here)
 	       seen.v4.ports == ports_of(entry);
 }
 
-/* Translates the packet as the entry in the scratch memory says. */
+/* Translates the packet by the entry in the scratch memory. */
 static __always_inline int
 translate(struct __sk_buff *skb, struct scratch *here)
 {
@@ -248,7 +248,7 @@ watched(struct __sk_buff *skb, enum packet_side side, bool at_pod)
 	return is_watched() ? end_event(skb, action) : action;
 }
 
-/* Devices by which other machines are reached. */
+/* Devices that connect this node to other machines. */
 SEC("tc")
 int packet_in(struct __sk_buff *skb)
 {

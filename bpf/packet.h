@@ -31,7 +31,7 @@
 #define NEXTHDR_FRAGMENT 44
 #define NEXTHDR_AUTH 51
 #define NEXTHDR_DEST 60
-/* RFC 8200 describes five; a sixth place is for a second NEXTHDR_DEST. */
+/* RFC 8200 describes five; the sixth is for a second NEXTHDR_DEST. */
 #define MOST_EXTENSIONS 6
 
 /* From <linux/icmp.h> and <linux/icmpv6.h>, which need headers of libc. */
@@ -136,7 +136,7 @@ static __always_inline bool is_flow(__u8 protocol)
  */
 volatile __u64 bare_bits = 0;
 
-/* The exact answer for a device the bit of which is set. */
+/* The exact answer for a device with its bit set. */
 VERIFIED_ONCE int is_bare(__u32 ifindex)
 {
 	return !!bpf_map_lookup_elem(&bare_devices, &ifindex);
@@ -238,7 +238,7 @@ static __always_inline bool is_error_v4(__u8 type)
 	       type == ICMP_PARAMETERPROB;
 }
 
-/* RFC 4443: the same, and packet too big. */
+/* RFC 4443: those errors, and packet too big. */
 static __always_inline bool is_error_v6(__u8 type)
 {
 	return type >= ICMPV6_DEST_UNREACH && type <= ICMPV6_PARAMPROB;
@@ -378,8 +378,8 @@ static long chain_step(__u32 step, struct chain *chain)
 }
 
 /*
- * Reads the extension headers of the packet in the scratch memory, the first
- * of which has this number and position.
+ * Reads the extension headers of the packet in the scratch memory. The first
+ * has this number and position.
  */
 VERIFIED_ONCE int read_extensions(struct __sk_buff *skb, __u32 next, __u32 at)
 {

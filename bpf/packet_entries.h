@@ -43,7 +43,7 @@ enum connection_flags {
 	 * from an end of the connection, as its numbers show.
 	 */
 	CONNECTION_FIN = 8,
-	/* TCP: the same for RST. */
+	/* TCP: as CONNECTION_FIN, for RST. */
 	CONNECTION_RESET = 16,
 	/* The backend was selected from the local view. */
 	CONNECTION_LOCAL_VIEW = 32,
@@ -72,11 +72,11 @@ struct connection {
 	__u32 backend_id;
 	/* Position of the backend in the view when it was selected: a hint. */
 	__u32 offset;
-	/* The device by which the connection began, for display. */
+	/* The device that the connection began at, for display. */
 	__u32 ifindex;
 	/* Seconds of the coarse monotonic clock. */
 	__u32 last_used;
-	/* The same clock, when the connection began. */
+	/* That clock, when the connection began. */
 	__u32 created;
 	enum connection_flags flags;
 	/*
@@ -88,8 +88,8 @@ struct connection {
 	/*
 	 * TCP, in a handshake: the number that acknowledges the SYN of the
 	 * entry's side; then what that side has acknowledged last. 0: not seen.
-	 * UDP, in the client's entry: the epoch in which the address of the
-	 * service led to service_id; 0: not known.
+	 * UDP, in the client's entry: the epoch when the address of the service
+	 * belonged to service_id; 0: not known.
 	 */
 	__u32 acknowledgment;
 	/* Bytes of the translated packets, from the IP header. */
@@ -120,13 +120,13 @@ enum uplink_flags {
 	 * Packets to backends therefore get the node's address on the device.
 	 */
 	UPLINK_OWN_V4 = 1,
-	/* The same for IPv6. */
+	/* UPLINK_OWN_V4 for IPv6. */
 	UPLINK_OWN_V6 = 2,
 	/* rp_filter is 1: IPv4 clients arrive by the way back to them. */
 	UPLINK_STRICT = 4,
 };
 
-/* A device by which other machines are reached. */
+/* A device that connects this node to other machines. */
 struct uplink {
 	/* The node's addresses on the device; unspecified if it has none. */
 	__u32 v4[4];

@@ -28,10 +28,10 @@ struct {
 
 /*
  * 0 -> how many entries of connections are of UDP flows: nothing in UDP proves
- * that a client's address is not false, so these must not take the room of TCP.
- * The programs raise it when they move a flow there, and the sweep sets it to
- * what it has found. The map is not pinned: it starts at 0 with each start of
- * the daemon, until the first sweep.
+ * that a client's address is not false, so these must not take the entries of
+ * TCP. The programs raise it when they move a flow there, and the sweep sets it
+ * to what it has found. The map is not pinned: it starts at 0 with each start
+ * of the daemon, until the first sweep.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -137,10 +137,10 @@ struct {
 /*
  * Key of a backend's packets -> nothing: another proxy or a network plugin has
  * given the port of this node to a connection. The daemon writes it where the
- * programs cannot ask connection tracking (conntrack.h); programs read it when
- * they take a port. The map is not pinned: each start lists the connections
- * again. When it is full, the daemon logs that, and the programs may take the
- * ports that do not fit.
+ * programs cannot query connection tracking (conntrack.h); programs read it
+ * when they take a port. The map is not pinned: each start lists the
+ * connections again. When it is full, the daemon logs that, and the programs
+ * may take the ports that do not fit.
  */
 #define MAX_FOREIGN_PORTS 65536
 
@@ -392,7 +392,7 @@ struct scratch {
 	__u32 transport;
 	/* Bytes of headers that are written. */
 	__u32 written;
-	/* The same as in struct drop_count, for services without one. */
+	/* As in struct drop_count, for services without one. */
 	__u32 answer_second;
 	__u32 answers;
 	/* The id of the datagram of the fragment, if it is redirected. */

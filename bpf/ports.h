@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
 /*
- * The port by which a backend's packets are recognised: every connection to a
- * backend needs one of its own.
+ * Recognises a backend's packets by their port: every connection to a backend
+ * needs one of its own.
  */
 #ifndef NODELB_PORTS_H
 #define NODELB_PORTS_H
@@ -25,19 +25,19 @@ const volatile __u8 shares_ports = 0;
 /*
  * How many of them follow each other; the others are random. A cursor that
  * begins again, as for a backend that comes back or after a change of
- * packets.max-connections, leads to a block of ports that are all in use.
+ * packets.max-connections, points at a block of ports that are all in use.
  */
 #define NEAR_PORT_TRIES 8
 /*
  * Tries that only want a free port. After these, another connection gives way
- * if it has been idle for a moment. The cursor leads to the port that was taken
- * longest ago, so more of them would find little more.
+ * if it has been idle for a moment. The cursor points at the port that was
+ * taken longest ago, so more of them would find little more.
  */
 #define FREE_PORT_TRIES 3
 /*
- * Seconds without a packet after which a connection gives way before the search
- * has tried all ports, and without which one that has ended never does, because
- * its packets may be repeated.
+ * After these seconds without a packet, a connection gives way before the
+ * search has tried all ports. Before them, one that has ended never does,
+ * because its packets may be repeated.
  */
 #define QUIET_SECONDS 2
 
@@ -139,11 +139,11 @@ struct attempt {
 	__u32 found;
 	/* Where the next search for the backend begins. */
 	__u32 *cursor;
-	/* The sum of all jumps to another place. */
+	/* The sum of all jumps to another position. */
 	__u32 jumped;
 };
 
-/* Continues the search at a random place of a range that is not tried whole. */
+/* Continues the search at a random port of a range that is not tried whole. */
 static __always_inline void jump(struct attempt *attempt)
 {
 	__u32 distance = bpf_get_prandom_u32() % attempt->count;
@@ -203,8 +203,8 @@ VERIFIED_ONCE int idle_if_gives_way(void)
 }
 
 /*
- * Deletes the entry from the map in which it was found, and only from there:
- * as soon as it has gone, another CPU may put one with this key into half_open.
+ * Deletes the entry from the map where it was found, and only from there: as
+ * soon as it is deleted, another CPU may put one with this key into half_open.
  */
 static __always_inline void
 delete_from(bool is_established, const struct packet_key *key)

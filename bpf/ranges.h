@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
 /*
- * The maps that say who may connect to an address from which clients outside
- * this node are served. The daemon creates them with those of the packet path.
- * The programs for sockets read them, too, for a service with source ranges.
+ * The maps that define who may connect to an address that serves clients
+ * outside this node. The daemon creates them with those of the packet path. The
+ * programs for sockets read them, too, for a service with source ranges.
  */
 #ifndef NODELB_RANGES_H
 #define NODELB_RANGES_H

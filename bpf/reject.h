@@ -2,7 +2,7 @@
 /*
  * Answers packets that cannot be served: a TCP RST, or an ICMP error. The
  * answer is written into the packet itself, which is then sent back by the
- * device by which it came. Packets with options or extension headers are
+ * device that it came from. Packets with options or extension headers are
  * dropped without an answer, and so are fragments. An exception are packets
  * that are too large, and first fragments of that size: without an answer, the
  * sender would never send smaller ones.
@@ -219,7 +219,7 @@ static __always_inline __u32 quoted_transport(const struct packet *packet)
 /*
  * The sum of the quoted packet. Its transport header may still have to be
  * completed by the device, after which its sum is the complement of the pseudo
- * header's, of which the field contains the sum now.
+ * header's sum, now in the field.
  */
 static __always_inline __s64 sum_of_quoted(struct __sk_buff *skb,
 					   struct scratch *here, bool partial)
@@ -322,9 +322,9 @@ may_answer(struct scratch *here, const struct drop_key *key)
 }
 
 /*
- * Returns whether the packet gets an answer: if the settings say so, if the
- * answer can be written into it, and if this CPU may send another one, which
- * is then used up.
+ * Returns whether the packet gets an answer: if the settings allow it, if the
+ * answer can be written into it, and if this CPU may send another one, which is
+ * then used up.
  */
 static __always_inline bool
 take_answer(struct scratch *here, const struct drop_key *key)
@@ -340,7 +340,7 @@ take_answer(struct scratch *here, const struct drop_key *key)
 	     packet->l4 - l2_length(&here->packet) > MOST_QUOTED))
 		return false;
 	/*
-	 * Only the first fragment has the ports, by which a host finds the
+	 * Only the first fragment has the ports, and a host finds by them the
 	 * socket that has to send smaller packets.
 	 */
 	if (packet->part != PART_WHOLE &&
@@ -354,7 +354,7 @@ take_answer(struct scratch *here, const struct drop_key *key)
 	return false;
 }
 
-/* What becomes of a packet that cannot be served, by the outcome. */
+/* Decides about a packet that cannot be served, by the outcome. */
 static __always_inline enum packet_verdict
 refusal(struct scratch *here, int outcome)
 {

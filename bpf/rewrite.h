@@ -132,7 +132,7 @@ VERIFIED_ONCE int write_addresses(struct __sk_buff *skb,
 
 /*
  * Where the checksum of the transport header is. Calculated without branches,
- * because the verifier would check the rest of the program once for each place.
+ * because the verifier would check the rest of the program for each offset.
  */
 static __always_inline __u32 check_offset(__u8 protocol)
 {
@@ -215,8 +215,8 @@ static __always_inline int summed(struct __sk_buff *skb)
 #define MOST_WRITTEN (sizeof(struct ipv6hdr) + sizeof(struct tcphdr))
 
 /*
- * The same as write_check(), on the field itself, and without a call of a
- * helper. It changes no sum that a device has computed.
+ * As write_check(), on the field itself, and without a call of a helper. It
+ * changes no sum that a device has computed.
  */
 static __always_inline void change_check(__u16 *check,
 					 const struct scratch *here,
@@ -362,9 +362,9 @@ static __always_inline void change_complete(struct __sk_buff *skb,
 }
 
 /*
- * Writes what the entry in the scratch memory says; hops is 1 if the packet is
- * redirected. 0: done; otherwise the packet must be dropped, because it may be
- * half written.
+ * Rewrites the packet for the entry in the scratch memory; hops is 1 if the
+ * packet is redirected. 0: done; otherwise the packet must be dropped, because
+ * it may be half written.
  *
  * The sum of a whole IPv6 packet changes by the addresses, and by as much in
  * the other direction at the transport header. For IPv4, the header has a sum

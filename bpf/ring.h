@@ -13,7 +13,7 @@
 /* The marks of a client number that is not the cookie of a namespace. */
 #define CLIENT_BY_ADDRESS (1ULL << 63)
 
-/* Offsets of slots in the place of one slot. */
+/* Offsets of slots that take the space of one slot. */
 #define RING_OFFSETS (sizeof(struct slot) / sizeof(__u16))
 
 /* An offset, read from what has the type of a slot. */
@@ -56,7 +56,7 @@ static __always_inline __u64 ring_hash(const __u32 *client, __u16 port_be,
 
 /*
  * The offset in the ring that follows the list, or NONE. A ring that is read
- * while its place is reused yields another backend of the list, which is as
+ * while its slots are reused yields another backend of the list, which is as
  * good.
  */
 VERIFIED_ONCE int choose_by_ring(__u64 hash, __u64 view_word)

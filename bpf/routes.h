@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
 /*
- * Asks the kernel for routes, and sends packets by them past the network stack
- * of this node.
+ * Looks up routes in the kernel, and sends packets by them past the network
+ * stack of this node.
  */
 #ifndef NODELB_ROUTES_H
 #define NODELB_ROUTES_H
@@ -30,11 +30,11 @@
 #define FIB_RESULT_NO_SOURCE 9
 
 /*
- * What becomes of a packet. The functions that decide return such a value; the
- * reason for DROP and ANSWER is in the lower bits.
+ * What is done with a packet. The functions that decide return such a value;
+ * the reason for DROP and ANSWER is in the lower bits.
  */
 enum outcome {
-	/* Translated, as the entry in the scratch memory says. */
+	/* Translated by the entry in the scratch memory. */
 	OUTCOME_TRANSLATE = 0,
 	/* The network stack gets it unchanged. */
 	OUTCOME_LEAVE = 1,
@@ -78,7 +78,7 @@ static __always_inline void ask_between(struct scratch *here, __u32 ifindex,
 	fib->ipv4_dst = target[3];
 }
 
-/* The same for what the entry makes of the packet. */
+/* ask_between() for what the entry makes of the packet. */
 static __always_inline void ask_for(struct scratch *here, __u32 ifindex)
 {
 	ask_between(here, ifindex, here->entry.source, here->entry.target);
@@ -90,7 +90,7 @@ look_up_route(struct __sk_buff *skb, struct scratch *here, __u32 flags)
 	return bpf_fib_lookup(skb, &here->fib, sizeof(here->fib), flags);
 }
 
-/* Whether the lookup found a device by which the packet leaves. */
+/* Whether the lookup found a device for the packet. */
 static __always_inline bool is_routed(long result)
 {
 	return result == BPF_FIB_LKUP_RET_SUCCESS ||
@@ -145,7 +145,7 @@ redirect_to_neighbour(const struct bpf_fib_lookup *fib)
 }
 
 /*
- * Whether packets on the device have an Ethernet header. The map is asked once
+ * Whether packets on the device have an Ethernet header. The map is read once
  * in a tick of the kernel's timer.
  */
 static __always_inline bool has_ethernet(struct scratch *here, __u32 ifindex)
@@ -165,11 +165,10 @@ static __always_inline bool has_ethernet(struct scratch *here, __u32 ifindex)
 
 /*
  * Sends the packet, which is already written, by the route in the scratch
- * memory. The kernel adds the addresses of the neighbour, and asks it whether
- * it is still there, as it does for packets of the network stack. A tunnel
- * needs the route with the packet, which only bpf_redirect_neigh() without a
- * next hop provides. That function needs an Ethernet header in front, which it
- * removes.
+ * memory. The kernel adds the addresses of the neighbour, and checks whether it
+ * is still there, as it does for packets of the network stack. A tunnel needs
+ * the route with the packet, which only bpf_redirect_neigh() without a next hop
+ * provides. That function needs an Ethernet header in front, which it removes.
  */
 static __always_inline int
 send_by_route(struct __sk_buff *skb, struct scratch *here)

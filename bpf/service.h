@@ -16,8 +16,8 @@ const volatile __u16 nodeport_first = 30000;
 const volatile __u16 nodeport_last = 32767;
 
 /*
- * The cookie of the network namespace in which loopback addresses and ports
- * belong to the node. No namespace has the cookie 0.
+ * The cookie of the network namespace with the node's loopback addresses and
+ * ports. No namespace has the cookie 0.
  */
 const volatile __u64 node_netns = 0;
 
@@ -41,7 +41,7 @@ const volatile __u32 counter_shards_mask = 0;
  */
 #define VERIFIED_ONCE __weak __noinline
 
-/* Used in place of an offset or an index if there is none. */
+/* Used instead of an offset or an index if there is none. */
 #define NONE -1
 
 /* 0 if both are equal. */
@@ -146,9 +146,9 @@ static __always_inline void order_loads(void)
 }
 
 /*
- * The epoch for which the next result of find_frontend() is valid: the result
- * may be reused while this function returns the same number. 0 while the
- * daemon changes the frontends: the result must not be reused.
+ * The epoch of the next result of find_frontend(): the result may be reused
+ * while this function returns the same number. 0 while the daemon changes the
+ * frontends: the result must not be reused.
  */
 static __always_inline __u32 read_epoch(void)
 {

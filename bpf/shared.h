@@ -35,7 +35,7 @@ enum frontend_flags {
 	 * Clients on this node use the local view instead of the cluster view.
 	 */
 	FRONTEND_INSIDE_LOCAL = 1,
-	/* The same for clients outside this node; for the packet path. */
+	/* FRONTEND_INSIDE_LOCAL for clients outside this node (packet path). */
 	FRONTEND_OUTSIDE_LOCAL = 2,
 	/* The mask of the flags. The other bits are the seal. */
 	FRONTEND_FLAGS = 3,
@@ -147,7 +147,7 @@ _Static_assert(sizeof(struct affinity) == 16, "layout");
 enum socket_flags {
 	/* A socket of nodelb itself: never translated. */
 	SOCKET_OWN = 1,
-	/* A UDP socket that had more flows than its state has room for. */
+	/* A UDP socket that had more flows than fit into its state. */
 	SOCKET_OVERFLOWED = 2,
 	/*
 	 * UDP: a program that uses this map left the socket alone because it
@@ -195,8 +195,8 @@ struct flow {
 	/* The socket's clock when the flow was last used. Both wrap. */
 	__u32 used;
 	/*
-	 * The frontend epoch in which the result was found; 0: the result must
-	 * not be reused.
+	 * The frontend epoch when the result was found; 0: the result must not
+	 * be reused.
 	 */
 	__u32 epoch;
 	struct frontend found;
@@ -302,9 +302,9 @@ enum packet_reason {
 	PACKET_SHORT = 0,
 	/* The time to live or the hop limit ended at this node. */
 	PACKET_TTL = 1,
-	/* Larger than the MTU of the device by which it would leave. */
+	/* Larger than the MTU of the device that it would leave by. */
 	PACKET_MTU = 2,
-	/* A fragment of a datagram, the connection of which no map contains. */
+	/* A fragment of a datagram of a connection that no map contains. */
 	PACKET_FRAGMENT = 3,
 	/* The service has no usable backend. */
 	PACKET_NO_BACKEND = 4,
@@ -318,15 +318,15 @@ enum packet_reason {
 	PACKET_NO_ROUTE = 8,
 	/* net.ipv4.ip_forward or its IPv6 equivalent is off on the device. */
 	PACKET_NO_FORWARDING = 9,
-	/* The maps of connections have no room for the connection. */
+	/* The connection does not fit into the maps of connections. */
 	PACKET_NO_ROOM = 10,
 	/* A TCP packet of a connection that no map contains. */
 	PACKET_UNKNOWN = 11,
 	/* More packets would be answered per second than is allowed. */
 	PACKET_ANSWER_RATE = 12,
-	/* The way back to the client is not the one by which it came. */
+	/* The way back to the client is not the one that it came by. */
 	PACKET_REVERSE_PATH = 13,
-	/* The same as PACKET_MTU, and the sender allows fragments. */
+	/* As PACKET_MTU, and the sender allows fragments. */
 	PACKET_MTU_NO_DF = 14,
 	/* More datagrams in fragments to one address than have ids. */
 	PACKET_FRAGMENT_RATE = 15,
@@ -334,7 +334,7 @@ enum packet_reason {
 	PACKET_REASONS = 16,
 };
 
-/* What becomes of a packet. */
+/* What the programs did with a packet. */
 enum packet_verdict {
 	/* Passed on to the network stack unchanged. */
 	PACKET_PASSED = 0,
@@ -350,8 +350,8 @@ enum packet_verdict {
 };
 
 /*
- * In the place of a service's id: the packet is not known to be a service's.
- * The id is that of the canary, which serves no client outside this node.
+ * Instead of a service's id: the packet is not known to be a service's. The id
+ * is that of the canary, which serves no client outside this node.
  */
 #define NO_SERVICE 0
 
@@ -440,8 +440,8 @@ struct packet_event {
 	/* Nanoseconds of the monotonic clock. */
 	__u64 time;
 	/*
-	 * The device at which the program ran, and the one by which a
-	 * redirected packet or an answer leaves; 0: none.
+	 * The device that the program ran at, and the one that a redirected
+	 * packet or an answer leaves by; 0: none.
 	 */
 	__u32 ifindex;
 	__u32 next_ifindex;
@@ -473,8 +473,8 @@ enum unknown_packets {
 	 */
 	UNKNOWN_AUTO = 2,
 	/*
-	 * The same, and the daemon has seen another proxy: if connection
-	 * tracking cannot be asked, all are passed on.
+	 * As UNKNOWN_AUTO, and the daemon has seen another proxy: without
+	 * connection tracking, all are passed on.
 	 */
 	UNKNOWN_AUTO_WITH_PROXY = 3,
 };

@@ -13,15 +13,15 @@
 #define PLACES 4
 
 /*
- * In the place of a cookie: a program is taking the place for its socket. The
- * kernel counts cookies up from 1, and down from ~0 if an interrupt needs one
- * while the CPU makes another.
+ * Instead of a cookie: a program is taking the place for its socket. The kernel
+ * counts cookies up from 1, and down from ~0 if an interrupt needs one while
+ * the CPU makes another.
  */
 #define PLACE_BUSY (1ULL << 63)
 
 /*
- * The sockets to which the places of an entry belong; one cache line. A cookie
- * of 0: the place is free.
+ * The sockets that own the places of an entry; one cache line. A cookie of 0:
+ * the place is free.
  */
 struct places {
 	__u64 cookies[PLACES];
@@ -44,7 +44,7 @@ struct udp_places {
 };
 _Static_assert(sizeof(struct udp_places) == 2176, "layout");
 
-/* Entries as powers of two: room for 16,384 sockets, and for 4,096. */
+/* Entries as powers of two: for 16,384 sockets, and for 4,096. */
 #define TCP_TABLE_BITS 12
 #define UDP_TABLE_BITS 10
 
@@ -62,7 +62,7 @@ struct {
 	__type(value, struct tcp_places);
 } tcp_table SEC(".maps");
 
-/* The same for UDP sockets, instead of udp_sockets. */
+/* tcp_table for UDP sockets, instead of udp_sockets. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1 << UDP_TABLE_BITS);

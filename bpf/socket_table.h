@@ -28,7 +28,7 @@ extern void *bpf_rdonly_cast(const void *object, __u32 btf_id) __ksym __weak;
 
 /*
  * libbpf needs the kernel's types even to find that a function does not exist,
- * so kernels without BTF get another object, in which nothing refers to them.
+ * so kernels without BTF get another object without references to them.
  */
 static __always_inline bool has_tables(void)
 {

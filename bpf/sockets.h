@@ -425,7 +425,7 @@ static __always_inline bool udp_frontend(struct bpf_sock_addr *ctx,
 	return true;
 }
 
-/* The service through which the socket reached this peer, if any. */
+/* The service that the socket reached this peer through, if any. */
 static __always_inline bool find_service_of(struct bpf_sock_addr *ctx,
 					    const struct frontend_key *peer,
 					    struct frontend_key *frontend)

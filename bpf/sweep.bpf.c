@@ -156,8 +156,8 @@ static __always_inline __u32 timeout_of(const struct visited *now,
 }
 
 /*
- * Whether the connection is not due as far as the entry itself shows. If its
- * partner has a RST, the connection is due when the partner is visited.
+ * Whether the entry itself shows that the connection is not due. If its partner
+ * has a RST, the connection is due when the partner is visited.
  */
 static __always_inline bool is_recent(const struct bpf_iter__bpf_map_elem *ctx,
 				      struct visited *now,
