@@ -75,7 +75,7 @@ const HIDDEN: [&str; 5] = ["/home", "/root", "/run/user", "/tmp", "/var/tmp"];
 /// Those of them that contain home directories.
 const HOMES: [&str; 3] = ["/home", "/root", "/run/user"];
 
-/// Directories in which the unit may write.
+/// Directories that the unit may write to.
 const WRITABLE: [&str; 2] = ["/var/lib/nodelb", "/run/nodelb"];
 
 /// Returns a line for each path that the user of this command may open but the unit may not.

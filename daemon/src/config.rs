@@ -193,7 +193,7 @@ const EXAMPLE_HEADER: &str = "\
 ";
 
 impl Config {
-    /// The addresses at which load balancers check this node; empty unless Kubernetes is configured.
+    /// The addresses where load balancers check this node; empty unless Kubernetes is configured.
     pub fn healthz_addresses(&self) -> Vec<SocketAddr> {
         let addresses = &self.kubernetes.healthz_addresses;
         self.kubernetes_settings().map_or_else(Vec::new, |_| addresses.clone())

@@ -42,7 +42,7 @@ impl Series {
 }
 
 /// The series so far. A service port keeps its series as long as the port exists, even if others have more connections:
-/// a series that came and went would not only grow. When the port is gone, its series ends and its count is dropped.
+/// a series that came and went would not only grow. When the port is removed, its series ends and its count is dropped.
 #[derive(Debug)]
 pub struct Ledger {
     limit: usize,

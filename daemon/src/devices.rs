@@ -1,5 +1,5 @@
 //! The network devices of the node, as far as packets of clients outside of it pass through them: which devices lead to
-//! other machines, with which addresses the node appears there, and from which ports.
+//! other machines, and the node's addresses and ports there.
 
 pub mod events;
 mod failed;
@@ -218,7 +218,7 @@ fn service_connections(counter: Arc<PacketCounter>) -> ServiceConnections {
     ServiceConnections { read: Arc::new(move |id| counter.connections(id).unwrap_or_default()), ledger: Arc::default() }
 }
 
-/// The ports from which the kernel selects one for a socket that names none.
+/// The ports that the kernel selects one from for a socket that names none.
 const LOCAL_PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 
 /// Reads `net.ipv4.ip_local_port_range`.

@@ -249,7 +249,7 @@ fn range(expected: &str) -> String {
     end.map_or_else(|| expected.to_owned(), |end| format!("{first}..={}", end - 1))
 }
 
-/// The known key that is probably meant: it differs in letter case, in `_` for `-`, or in at most two letters.
+/// The known key that is probably intended: it differs in letter case, in `_` for `-`, or in at most two letters.
 pub(crate) fn nearest<'k>(known: impl Iterator<Item = &'k str>, written: &str) -> Option<&'k str> {
     let normal = |key: &str| key.to_ascii_lowercase().replace('_', "-");
     let candidates = known.filter(|known| written.len() <= known.len() + 2);

@@ -3,8 +3,8 @@
 //! that it could not write, because the next snapshot shows whether the problem still exists.
 //!
 //! The Events are `core/v1`, not `events.k8s.io/v1`: the apiserver stores both as the same objects, and
-//! `system:node-proxier` may create and patch either. Only `core/v1` has `count` and `lastTimestamp`, with which
-//! `kubectl describe` shows that a problem continues, and which `events.k8s.io/v1` forbids to set.
+//! `system:node-proxier` may create and patch either. Only `core/v1` has `count` and `lastTimestamp`: `kubectl
+//! describe` shows with them that a problem continues, and `events.k8s.io/v1` forbids to set them.
 
 mod recorder;
 
@@ -25,8 +25,7 @@ use self::recorder::{Due, Now, Outcome, Problems, Recorder};
 /// The time between two checks of the snapshot.
 const CHECK_EVERY: Duration = Duration::from_secs(2);
 
-/// The texts by which RBAC reports a missing permission. Namespaces that are being terminated and exceeded quotas
-/// answer 403 too.
+/// The texts of RBAC for a missing permission. Namespaces that are being terminated and exceeded quotas answer 403 too.
 const BY_RBAC: [&str; 2] = ["cannot create resource", "cannot patch resource"];
 
 #[derive(Clone, Debug)]
@@ -72,7 +71,7 @@ pub async fn run(reads: Reads) {
     }
 }
 
-/// Writes one Event, and decides what its result means for it and for the other Events.
+/// Writes one Event, and decides what follows from its result for it and the other Events.
 async fn write(session: &Session, due: &Due, node: &str, now: u64, was_forbidden: &mut bool) -> Outcome {
     let Due { service, reason, message, name, first, count } = due;
     let event = Event { service, reason: reason.name(), message, name, first: *first, count: *count };

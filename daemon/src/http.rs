@@ -220,7 +220,7 @@ struct Taken {
 #[derive(Debug)]
 struct Holder {
     listener: u64,
-    /// The time from which on the connection is closed if another one needs its slot.
+    /// From this time on, the connection is closed if another one needs its slot.
     until: Instant,
     evicted: Arc<Notify>,
 }

@@ -211,8 +211,8 @@ pub fn disabled_sources(config: &Config) -> BTreeSet<Source> {
     (!config.kubernetes.enabled).then_some(Source::Kubernetes).into_iter().collect()
 }
 
-/// Sends the stored state of Kubernetes if the configuration does not say whether it is a source: its services stay as
-/// last known, as they do when no apiserver is reachable. If it is disabled, removes that state.
+/// Sends the stored state of Kubernetes if the configuration does not define whether it is a source: its services stay
+/// as last known, as they do when no apiserver is reachable. If it is disabled, removes that state.
 pub async fn recall(
     config: &Config,
     previous_sources: &BTreeSet<Source>,

@@ -17,7 +17,7 @@ pub struct Latencies {
     pub event_to_kernel: Histogram,
     /// The duration of a round in seconds.
     pub reconcile: Histogram,
-    /// The same under kube-proxy's name `sync_proxy_rules_duration_seconds`.
+    /// `reconcile` under kube-proxy's name `sync_proxy_rules_duration_seconds`.
     pub sync_proxy_rules: Histogram,
     /// The time in seconds from a change of a pod or service, according to its EndpointSlice, until the kernel had it:
     /// kube-proxy's `network_programming_duration_seconds`.
@@ -34,7 +34,7 @@ pub struct Latencies {
 impl Default for Latencies {
     fn default() -> Self {
         Self {
-            // Up to 3.5 minutes: an operation that is repeated until there is room counts from the first attempt.
+            // Up to 3.5 minutes: an operation that is repeated until it fits counts from the first attempt.
             event_to_kernel: Histogram::new(exponential_buckets(0.000_1, 2.0, 22)),
             reconcile: Histogram::new(exponential_buckets(0.000_1, 2.0, 18)),
             sync_proxy_rules: Histogram::new(exponential_buckets(0.001, 2.0, 15)),

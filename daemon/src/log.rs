@@ -40,7 +40,7 @@ pub mod limit;
 mod owned;
 mod queue;
 
-/// The socket on which journald receives messages with fields.
+/// The socket where journald receives messages with fields.
 const JOURNAL: &str = "/run/systemd/journal/socket";
 
 /// How long a process that ends waits for its last lines to be written, and then for its last message.
@@ -79,7 +79,7 @@ pub struct Control {
 impl Control {
     /// From now on logs lines of this level and more severe ones.
     pub fn set(&self, level: Level) {
-        // Fails only if the subscriber is gone; then nothing can be logged.
+        // Fails only if the subscriber no longer exists; then nothing can be logged.
         let _ = self.level.reload(targets(level));
     }
 

@@ -1,5 +1,5 @@
 //! The facts of this machine: its name, and its current addresses. Owns the path from interfaces and routes to
-//! [`NodeFacts`](nodelb_core::model::node::NodeFacts); the core decides which addresses matter for which purpose.
+//! [`NodeFacts`](nodelb_core::model::node::NodeFacts); the core decides the purpose of each address.
 
 pub(crate) mod addresses;
 mod identity;

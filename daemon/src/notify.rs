@@ -23,7 +23,7 @@ pub struct Notifier {
 pub struct Environment {
     /// `NOTIFY_SOCKET`: a path, or `@` and an abstract name.
     pub socket: Option<OsString>,
-    /// `WATCHDOG_USEC`: microseconds of silence after which the manager restarts the daemon.
+    /// `WATCHDOG_USEC`: the manager restarts the daemon after these microseconds of silence.
     pub watchdog_usec: Option<String>,
     /// `WATCHDOG_PID`: the id of the process that the watchdog supervises, if it is limited to one.
     pub watchdog_pid: Option<String>,
@@ -91,7 +91,7 @@ impl Notifier {
         }
     }
 
-    /// Sends a message. A manager that does not read must not delay the daemon: messages without room are dropped.
+    /// Sends a message. A manager that does not read must not delay the daemon: messages that do not fit are dropped.
     fn send(&self, states: &[NotifyState<'_>]) {
         let Some(socket) = &self.socket else { return };
         let message: String = states.iter().map(|state| format!("{state}\n")).collect();

@@ -138,7 +138,7 @@ impl Recorder {
         }
     }
 
-    /// Reads the records of earlier runs. Events wait meanwhile. Returns the file to which new records are appended;
+    /// Reads the records of earlier runs. Events wait meanwhile. Returns the file that new records are appended to;
     /// `None` if it could not be read.
     async fn restore(&mut self) -> Option<StateFile<Arc<History>>> {
         let (path, directory) = (file_path(&self.directory), self.directory.clone());
@@ -185,7 +185,7 @@ impl Recorder {
     }
 }
 
-/// The size in bytes above which a file is replaced by a new one.
+/// A file of more bytes is replaced by a new one.
 const MAX_FILE: u64 = 4 << 20;
 
 /// The maximum number of bytes that are read from the end of a file: more than one batch beyond [`MAX_FILE`].

@@ -54,7 +54,7 @@ use reload::{Reload, Signals};
 /// then the recorder again: a stop takes at most twice this time.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// The interval at which free memory is returned to the kernel.
+/// Free memory is returned to the kernel at this interval.
 const RELEASE_MEMORY_EVERY: Duration = Duration::from_secs(30);
 
 /// Everything that does not depend on the datapath, before the runtime starts.

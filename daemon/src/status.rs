@@ -1,14 +1,13 @@
 //! Whether the process works, and whether the node's connections are translated: the facts, which the reconcile loop
-//! publishes, and the checks, on which the answers of `/healthz`, `/readyz` and the health checks of load balancers are
-//! based.
+//! publishes, and the checks that `/healthz`, `/readyz` and the health checks of load balancers are based on.
 
 use std::net::SocketAddr;
 
 use nodelb_core::model::moment::Moment;
 pub use nodelb_report::check::Check;
 
-/// The number of milliseconds without progress after which the reconcile loop counts as stuck. An idle loop runs at
-/// least once a second.
+/// The reconcile loop counts as stuck after this number of milliseconds without progress. An idle loop runs at least
+/// once a second.
 pub const STUCK_AFTER: u64 = 20_000;
 
 /// The state of the loop and the datapath, as the loop reports it.

@@ -155,7 +155,7 @@ fn followed(
     Ok((StatusCode::OK, [(CONTENT_TYPE, form)], body).into_response())
 }
 
-/// Short answers are rendered in place. Long ones are rendered outside the runtime's workers, few at a time.
+/// Short answers are rendered here. Long ones are rendered outside the runtime's workers, few at a time.
 async fn answer(
     route: &'static Route,
     shared: &SharedByRequests,

@@ -59,7 +59,7 @@ impl Mark {
     }
 }
 
-/// A row that is new, reads differently, or is gone. In the last case it is the previous row.
+/// A row that is new, differs, or was removed. A removed one is the previous row.
 #[derive(Debug)]
 pub(super) struct Change {
     pub(super) mark: Mark,

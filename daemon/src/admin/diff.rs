@@ -20,7 +20,7 @@ use crate::reconcile::drift::CHECK_EVERY;
 /// Time for changes in progress to finish, before maps and snapshot are read again.
 const UNDER_WAY: Duration = Duration::from_millis(100);
 
-/// Maximum number of reads before the answer says that changes are in progress.
+/// Maximum number of reads before the answer reports that changes are in progress.
 const ATTEMPTS: u32 = 5;
 
 pub(super) fn diff(state: &AdminState, query: &Query, now: Now) -> Result<DiffAnswer, Problem> {
@@ -100,7 +100,7 @@ fn compare(state: &AdminState, filter: &Filter, now: Now) -> Result<Vec<Differen
     Ok(differences::differences(&snapshot, &held, next, filter))
 }
 
-/// Returns the problem of a source, because of which it may differ from the objects that are served.
+/// Returns the problem of a source that may make it differ from the objects that are served.
 fn listed_with_problems(report: &SourceReport) -> Option<Difference> {
     let cause = report.problems.first()?;
     let more = match report.problems.len() - 1 {

@@ -33,7 +33,7 @@ use super::state::{AdminState, Now};
 
 /// Minimum time between two looks for changes.
 const PACE: Duration = Duration::from_millis(100);
-/// Time without a change after which a comment shows that the stream is alive, if the format has comments.
+/// After this time without a change, a comment shows that the stream is alive, if the format has comments.
 const HEARTBEAT: Duration = Duration::from_secs(15);
 
 /// The format that the reader wants.
@@ -45,7 +45,7 @@ pub(super) struct OutputFormat {
     pub(super) clock: Arc<dyn Fn() -> Now + Send + Sync>,
 }
 
-/// The limits that one stream shares with others, and its own place.
+/// The limits that one stream shares with others, and its own slot.
 pub(super) struct StreamLimits {
     /// One stream looks for changes at a time.
     pub(super) turn: Arc<Semaphore>,
@@ -92,7 +92,7 @@ impl Following {
             let text = self.render().await?;
             if !text.is_empty() {
                 self.last = Instant::now();
-                // If other readers leave no room, the stream ends; its reader reconnects and starts again.
+                // If other readers leave too much unread, the stream ends; its reader reconnects and starts again.
                 let piece = with_room(text, &self.limits.unread)?;
                 return Some((Ok(piece), self));
             }
@@ -105,7 +105,7 @@ impl Following {
         let writer = self.writer.as_mut()?;
         let beats = writer.output_format.output == Output::Sse;
         let stopped = async {
-            // An error means that the server is gone.
+            // An error: the server has ended.
             let _ = self.stop.wait_for(|stop| *stop).await;
         };
         let is_due = tokio::select! {

@@ -20,7 +20,7 @@ use super::state::{AdminState, latest};
 
 /// Returns the answer of `/maps`: frontends, services, slots, node addresses, and the usage of each map. The filter
 /// applies to all but the last: the address of a frontend selects its service and slots, the address of a backend
-/// selects every service and frontend that leads to it. `name_of` returns the name of a service id, such as
+/// selects every service and frontend that reaches it. `name_of` returns the name of a service id, such as
 /// `shop/web:http/TCP/IPv4`.
 pub(super) fn maps(
     held: &MapState,

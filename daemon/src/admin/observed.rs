@@ -1,5 +1,5 @@
-//! What the daemon's parts report, collected for the list of problems; and the list, which every route that says
-//! whether something is wrong uses.
+//! What the daemon's parts report, collected for the list of problems; and the list. Every route that reports whether
+//! something is wrong uses it.
 
 use nodelb_core::model::time::{Clocks, Time};
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
@@ -10,7 +10,7 @@ use super::metrics::open_files;
 use super::state::{AdminState, Now, latest};
 
 impl Now {
-    /// The same time for the core.
+    /// This time for the core.
     pub(super) fn clocks(self) -> Clocks {
         Clocks { moment: self.moment, time: Time::from_seconds(self.unix) }
     }

@@ -1,5 +1,5 @@
 //! The content of a request: the parameters of the query string and the requested format, both checked. A parameter is
-//! one entry here and one field of [`Query`]; the route table says which route accepts which parameter.
+//! one entry here and one field of [`Query`]; the route table defines which route accepts which parameter.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -21,7 +21,7 @@ use crate::document::nearest;
 /// The parameters that every route with data accepts.
 pub(super) static FORM: [&Parameter; 1] = [&OUTPUT];
 
-/// A parameter of the query string. The route table says which routes accept it; `/openapi.json` describes it.
+/// A parameter of the query string. The route table defines which routes accept it; `/openapi.json` describes it.
 #[derive(Debug)]
 pub(super) struct Parameter {
     /// The name, which stands before the `=`.
@@ -37,7 +37,7 @@ pub(super) struct Parameter {
 pub(super) enum Values {
     /// Text of this form, and the regular expression for it.
     Text(&'static str, &'static str),
-    /// The same for a parameter that is required.
+    /// As `Text`, for a required parameter.
     Needed(&'static str, &'static str),
     /// One of these words.
     OneOf(&'static [&'static str]),

@@ -1,5 +1,5 @@
-//! A response without regard to its route: to which client, in which format, and the memory that it occupies until the
-//! client has read it.
+//! A response without regard to its route: its client, its format, and the memory that it occupies until the client has
+//! read it.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(super) struct Caller {
     pub(super) connection: Arc<HttpConnection>,
 }
 
-/// Counts the text as unread until the client has read it; `None` if there is no room.
+/// Counts the text as unread until the client has read it; `None` if too much is unread.
 pub(super) fn with_room(text: String, unread: &Arc<Semaphore>) -> Option<Bytes> {
     let kib = u32::try_from(text.len() / 1024).unwrap_or(u32::MAX).min(UNREAD_KIB);
     if kib <= SMALL_KIB {

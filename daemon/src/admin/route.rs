@@ -53,7 +53,7 @@ pub(super) enum Form {
     Followed(Describe, fn(&AdminState, &Query) -> ChangeStream),
     /// Data of this schema, as text or JSON.
     Data(Describe),
-    /// The same, but the changes only over the Unix socket: they contain what other users send.
+    /// As `Followed`, but the changes only over the Unix socket: they contain what other users send.
     Watched(Describe, fn(&AdminState, &Query) -> ChangeStream),
     /// Checks: status 200, or 503 if one of them failed.
     Verdict(Describe),
@@ -71,7 +71,7 @@ impl Form {
     }
 }
 
-/// The queue in which a request waits for its turn: of each kind, one request is answered at a time.
+/// The queue where a request waits for its turn: one request of each kind is answered at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     /// Requests for whole tables.

@@ -1,5 +1,5 @@
 //! The routes: one table registers them, lists them under `/`, and defines the parameters and the tables of each. A new
-//! route is a new entry here. Owns no fact, and not the way in which a request is answered ([`super::answer`]).
+//! route is a new entry here. Owns no fact, and does not answer requests ([`super::answer`] does).
 
 use std::slice;
 

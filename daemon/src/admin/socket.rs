@@ -69,7 +69,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
-/// Removes a socket on which no process listens.
+/// Removes a socket that no process listens on.
 fn remove_stale(path: &Path) -> Result<(), Error> {
     let file = match fs::symlink_metadata(path) {
         Ok(file) => file,

@@ -67,7 +67,7 @@ pub(super) fn trace(
     Ok(answer)
 }
 
-/// Adds the last service that had the address, if there was one. `is_nodeport` says whether NodePorts are answered there.
+/// Adds the last service that had the address, if there was one. `is_nodeport`: NodePorts are answered there.
 pub(super) fn add_former(answer: &mut TraceAnswer, history: &History, (to, is_nodeport): (L4Addr, bool), now: Now) {
     let addresses: &[L4Addr] = if is_nodeport { &[to, to.wildcard()] } else { &[to] };
     let Some(row) = history.last_withdrawal(addresses).map(|record| HistoryRow::from(&**record)) else { return };
@@ -124,7 +124,7 @@ fn backend(candidate: &Candidate) -> TraceBackendRow {
     }
 }
 
-/// Returns the name and the sentence of each step before the verdict, in the order in which they happen.
+/// Returns the name and the sentence of each step before the verdict, in order of time.
 fn steps(explanation: &Explanation, now: Moment) -> Vec<(&'static str, String)> {
     let mut steps = vec![("client", client(explanation))];
     steps.extend(source_ranges(explanation).map(|text| ("source-ranges", text)));
@@ -345,7 +345,7 @@ pub(super) fn share(candidate: &Candidate) -> String {
     }
 }
 
-/// Returns why a backend is not chosen, if its choice does not say so.
+/// Returns why a backend is not chosen, if its choice does not show it.
 pub(super) fn reason(candidate: &Candidate) -> Option<String> {
     candidate.row.reason.clone().or_else(|| candidate.is_elsewhere.then(|| ELSEWHERE.into()))
 }

@@ -145,7 +145,7 @@ impl Reader {
         Ok(maps::maps(&content.state, &|id| content.name_of(id), usage.clone(), filter))
     }
 
-    /// The names alone, with which commands complete and check the names on the command line.
+    /// The names alone: commands use them to complete and check names on the command line.
     fn names(&self, filter: &Filter) -> Result<serde_json::Value, Failure> {
         let names = self.content()?.services();
         let meant = names.into_iter().filter(|name| filter.service.as_ref().is_none_or(|wanted| wanted == *name));

@@ -1,6 +1,6 @@
-//! One check of one backend: a TCP connect, or an HTTP GET of which the status decides. It uses sockets of nodelb's
-//! own, so that no service answers in place of a backend. A backend may be slow, hostile or gone: time and bytes are
-//! limited, and of an answer nothing but the status is used.
+//! One check of one backend: a TCP connect, or an HTTP GET and its status. It uses sockets of nodelb's own, so that no
+//! service answers instead of a backend. A backend may be slow, hostile or unreachable: time and bytes are limited, and
+//! nothing but the status of an answer is used.
 
 use std::error::Error;
 use std::io::{self, ErrorKind};
@@ -75,7 +75,7 @@ fn is_one_of(error: &io::Error, errnos: &[Errno]) -> bool {
     error.raw_os_error().is_some_and(|errno| errnos.contains(&Errno::from_raw(errno)))
 }
 
-/// Asks, and waits for the answer no longer than the time limit of the check.
+/// Makes the check, and waits for the answer no longer than its time limit.
 ///
 /// # Errors
 /// Every result except the expected answer.

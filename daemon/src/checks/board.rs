@@ -93,9 +93,9 @@ struct Listed {
 /// The consequences of a batch of the source.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Followed {
-    /// Targets to ask soon: they are new, or their check has changed.
+    /// Targets to check soon: they are new, or their check has changed.
     pub(super) entered: Vec<TargetId>,
-    /// Targets that are no longer asked.
+    /// Targets that are no longer checked.
     pub(super) left: Vec<TargetId>,
 }
 
@@ -122,7 +122,7 @@ impl Board {
         Self { remembered, continues, awaited: [Source::Files].into(), ..Self::default() }
     }
 
-    /// The same for services of Kubernetes, too, which must not lead to the addresses that the guard refuses.
+    /// Also checks services of Kubernetes, except at addresses that the guard refuses.
     pub(super) fn with_kubernetes(mut self, guard: Guard) -> Self {
         self.awaited.insert(Source::Kubernetes);
         Self { guard, ..self }
@@ -244,7 +244,7 @@ impl Board {
         self.unreported.insert(name.clone());
     }
 
-    /// Returns the check of a target; `None` if the target is gone.
+    /// Returns the check of a target; `None` if the target no longer exists.
     pub(super) fn question(&self, id: TargetId) -> Option<Question> {
         let (name, (addr, port)) = self.targets.get(&id)?;
         let (_, check) = self.subjects.get(name)?.owner()?;
@@ -252,7 +252,7 @@ impl Board {
         Some(Question { at: SocketAddr::new(addr.ip(), *port), check })
     }
 
-    /// Takes an answer, and returns the turn if the target has turned. The answer of a target that is gone is ignored.
+    /// Takes an answer, and returns the turn if the target has turned. An answer of a removed target is ignored.
     pub(super) fn record(&mut self, id: TargetId, answer: Result<(), Arc<str>>) -> Option<Transition> {
         let (name, asked) = self.targets.get(&id)?;
         let subject = self.subjects.get_mut(name)?;

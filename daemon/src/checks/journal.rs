@@ -84,12 +84,12 @@ impl Journal {
         }
     }
 
-    /// Notes that a backend was asked.
+    /// Notes that a backend was checked.
     pub(super) fn note_asked(&mut self) {
         self.has_asked = true;
     }
 
-    /// Notes that this host could not ask.
+    /// Notes that this host could not make a check.
     pub(super) fn cannot_ask(&mut self, why: &Arc<str>) {
         self.unasked += 1;
         self.why = Some(Arc::clone(why));

@@ -1,6 +1,6 @@
-//! The time at which a target of each family was last known to have a route from this host. Pure. If one backend has no
-//! route, it cannot be used; if no other target of its family has one, the host's network may not be up. In the end that
-//! makes no difference: a backend without a route serves no client, and if that is every backend, they are used as a last resort.
+//! When a target of each family was last known to have a route from this host. Pure. If one backend has no route, it
+//! cannot be used; if no other target of its family has one, the host's network may not be up. In the end that makes no
+//! difference: a backend without a route serves no client, and if that is every backend, all are a last resort.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -14,11 +14,11 @@ use super::schedule::shortest;
 
 #[derive(Debug, Default)]
 pub(super) struct Routes {
-    /// For each target that had a route when it was last asked: its family, and the time.
+    /// For each target that had a route at its last check: its family, and the time.
     seen: HashMap<TargetId, (Family, Moment), RandomState>,
-    /// The same, sorted by time: IPv4, IPv6.
+    /// `seen`, sorted by time: IPv4, IPv6.
     in_order: [BTreeSet<(Moment, TargetId)>; 2],
-    /// The targets without a route, with the time since which they have had none.
+    /// The targets without a route, and since when.
     missing: HashMap<TargetId, Moment, RandomState>,
 }
 
@@ -27,14 +27,14 @@ pub(super) struct Routes {
 const LASTING_TURNS: u64 = 3;
 
 impl Routes {
-    /// Notes that there was a route to the target when it was asked.
+    /// Notes that there was a route to the target when it was checked.
     pub(super) fn note(&mut self, target: TargetId, family: Family, asked: Moment) {
         self.leave(target);
         self.seen.insert(target, (family, asked));
         self.in_order[index(family)].insert((asked, target));
     }
 
-    /// Notes that there was no route to the target when it was asked. Returns whether that has lasted so long that it
+    /// Notes that there was no route to the target when it was checked. Returns whether that has lasted so long that it
     /// counts against the target, whatever the host's network is like.
     pub(super) fn note_missing(&mut self, target: TargetId, check: &HealthCheck, asked: Moment) -> bool {
         self.forget(target);
@@ -43,27 +43,27 @@ impl Routes {
         asked >= since.plus(turn.saturating_mul(LASTING_TURNS))
     }
 
-    /// Removes a target that is no longer asked, or that says nothing about routes any more.
+    /// Removes a target that is no longer checked, or that shows nothing about routes any more.
     pub(super) fn leave(&mut self, target: TargetId) {
         self.forget(target);
         self.missing.remove(&target);
     }
 
-    /// Removes a target to which there was no route.
+    /// Removes a target that had no route.
     fn forget(&mut self, target: TargetId) {
         if let Some((family, asked)) = self.seen.remove(&target) {
             self.in_order[index(family)].remove(&(asked, target));
         }
     }
 
-    /// Whether any target of the family that was asked after this moment had a route when it was last asked.
+    /// Whether any target of the family that was checked after this moment had a route at its last check.
     pub(super) fn lead_anywhere(&self, family: Family, after: Moment) -> bool {
         self.in_order[index(family)].last().is_some_and(|(asked, _)| after < *asked)
     }
 }
 
-/// Returns the moment after which another target must have had a route, so that a missing route counts against a target
-/// that was asked at `asked`. The window is one answer shorter than the number of answers that turn a target: when the
+/// Another target must have had a route after the returned moment for a missing route to count against a target that
+/// was checked at `asked`. The window is one answer shorter than the number of answers that turn a target: when the
 /// host's network goes down, earlier evidence is too old before a target has failed that often. If one answer is
 /// enough, the window is one interval.
 pub(super) fn evidence_after(check: &HealthCheck, asked: Moment) -> Moment {

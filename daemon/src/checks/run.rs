@@ -1,5 +1,5 @@
-//! The task of the health checks: passes on the changes of the sources, asks the targets that the schedule names,
-//! and reports the consequences to the owner task.
+//! The task of the health checks: passes on the changes of the sources, checks the targets that the schedule names, and
+//! reports the consequences to the owner task.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -28,7 +28,7 @@ use super::state::{CheckOutcome, CheckReport};
 use super::state_file::{self, Unhealthy};
 use crate::reconcile::OwnerHandle;
 
-/// The sources with services that may ask for health checks.
+/// The sources with services that may request health checks.
 pub struct Sources {
     pub files: mpsc::Receiver<Vec<Change>>,
     /// The Kubernetes source; `None` if its services are not checked.
@@ -67,7 +67,7 @@ struct Checker {
     reports: watch::Sender<Arc<CheckReport>>,
     register: Register,
     directory: PathBuf,
-    /// Seed of the jitter, which keeps the hosts of a network from asking at the same times.
+    /// Seed of the jitter, which keeps the hosts of a network from checking at the same times.
     seed: u64,
     /// Maximum number of file descriptors for checks.
     sockets: usize,
@@ -98,7 +98,7 @@ impl Default for CheckTimeouts {
     }
 }
 
-/// Interval at which the journal and the metrics are updated.
+/// Interval between updates of the journal and the metrics.
 const TICK_EVERY: Duration = Duration::from_secs(1);
 
 /// Maximum number of open checks in each lane: far more than ten thousand healthy targets need.
@@ -178,10 +178,10 @@ fn is_local(node: &NodeFacts, addr: Addr) -> bool {
 /// A check that waits for its answer.
 struct Open {
     due: Due,
-    /// The time at which it was made.
+    /// When it was made.
     asked: Moment,
     interval: Duration,
-    /// The address that was asked.
+    /// The address that was checked.
     addr: Addr,
 }
 
@@ -195,7 +195,7 @@ struct RunningChecker {
     routes: Routes,
     journal: Journal,
     report: CheckReport,
-    /// The time at which turns are reported.
+    /// When turns are reported.
     tell_at: Option<Moment>,
 }
 
@@ -307,12 +307,12 @@ impl RunningChecker {
     }
 
     /// Returns the answer as it counts. A host that has had no route to any target of the family for a while, such as
-    /// before its network is up, can say nothing about a backend, until that has lasted for long. A target on this host has
-    /// a route in any state of the network.
+    /// before its network is up, shows nothing about a backend, until that has lasted for long. A target on this host
+    /// has a route in any state of the network.
     fn weigh(&mut self, open: &Open, answer: Result<(), CheckFailure>) -> Result<(), CheckFailure> {
         let (target, family) = (open.due.target, open.addr.family());
         let is_unasked = matches!(&answer, Err(failure) if failure.outcome == CheckOutcome::Unasked);
-        // A target may have left while it was asked.
+        // A target may have left during its check.
         let Some(question) = self.board.question(target).filter(|_| !is_unasked) else { return answer };
         match answer {
             Err(failure) if failure.has_no_route => {
@@ -360,14 +360,14 @@ impl RunningChecker {
         });
     }
 
-    /// Rounds up to a moment at which checks begin, so that not every check wakes the task separately.
+    /// Rounds up to a moment when checks begin, so that not every check wakes the task separately.
     fn in_grains(&self, due: Moment) -> Moment {
         let grain = u64::try_from(self.checker.timeouts.grain.as_millis()).unwrap_or(1).max(1);
         Moment(due.0.next_multiple_of(grain))
     }
 }
 
-/// An answer with the id of the task that asked.
+/// An answer with the id of the check's task.
 type Answered = Result<(task::Id, Result<(), CheckFailure>), JoinError>;
 
 /// The owner task has ended because the daemon ends.

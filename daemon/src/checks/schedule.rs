@@ -1,6 +1,6 @@
 //! The times of the checks. Pure: time and randomness are arguments.
 //!
-//! New targets are asked one after the other, a thousand a second, so that ten thousand of them cause no burst. After
+//! New targets are checked one after the other, a thousand a second, so that ten thousand of them cause no burst. After
 //! that, each target has its own interval with a jitter of a tenth, so that targets that began together drift apart. A
 //! target has at most one open check.
 
@@ -26,7 +26,7 @@ pub(super) struct Schedule {
     queue: BTreeSet<(Moment, TargetId)>,
     targets: HashMap<TargetId, ScheduledTarget, RandomState>,
     lanes: [Lane; 2],
-    /// The time at which the next new target is due.
+    /// When the next new target is due.
     newcomer_at: Moment,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Schedule {
 /// all packets delays only its own targets.
 #[derive(Debug, Default)]
 struct Lane {
-    /// Targets that are due but cannot be asked yet because the lane is full.
+    /// Targets that are due but cannot be checked yet because the lane is full.
     waiting: VecDeque<TargetId>,
     open: usize,
 }
@@ -53,11 +53,11 @@ enum Place {
     Open,
 }
 
-/// A target that is to be asked now.
+/// A target to check now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Due {
     pub(super) target: TargetId,
-    /// The lane in which the check counts as open until [`Schedule::close`].
+    /// The lane that the check counts as open in until [`Schedule::close`].
     pub(super) lane: usize,
     /// The delay since the check was due, in milliseconds.
     pub(super) late: u64,
@@ -70,7 +70,7 @@ impl Schedule {
         Self { seed, room: room.max(1), queue, targets, lanes: Default::default(), newcomer_at: Moment(0) }
     }
 
-    /// Schedules a target soon: it is new, or its check has changed. A target with an open check is asked again after
+    /// Schedules a target soon: it is new, or its check has changed. A target with an open check is checked again after
     /// that check is closed.
     pub(super) fn enter(&mut self, target: TargetId, now: Moment) {
         let lane = match self.targets.get(&target) {
@@ -91,14 +91,14 @@ impl Schedule {
         self.targets.insert(target, ScheduledTarget { due, lane, place: Place::Queued });
     }
 
-    /// Removes a target that is no longer to be asked. Its open check stays open until it is closed.
+    /// Removes a target that is no longer checked. Its open check stays open until it is closed.
     pub(super) fn leave(&mut self, target: TargetId) {
         if let Some(known) = self.targets.remove(&target) {
             self.queue.remove(&(known.due, target));
         }
     }
 
-    /// Returns the next target to ask now. The caller repeats the call until the result is `None`.
+    /// Returns the next target to check now. The caller repeats the call until the result is `None`.
     pub(super) fn next(&mut self, now: Moment) -> Option<Due> {
         while let Some((_, target)) = self.queue.first().copied().filter(|(due, _)| *due <= now) {
             self.queue.pop_first();
@@ -139,7 +139,7 @@ impl Schedule {
         part(interval, 100 - JITTER_PERCENT + hasher.finish() % (2 * JITTER_PERCENT + 1))
     }
 
-    /// Returns the time at which the next target is due, unless a check is closed earlier.
+    /// Returns when the next target is due, unless a check is closed earlier.
     pub(super) fn next_due(&self) -> Option<Moment> {
         self.queue.first().map(|(due, _)| *due)
     }

@@ -105,7 +105,7 @@ pub struct CheckReport {
     pub done: BTreeMap<CheckOutcome, u64>,
     /// Number of checks that wait for an answer.
     pub open: usize,
-    /// The sum of the delays by which checks began later than they were due, in milliseconds.
+    /// The sum of the delays of checks that began later than they were due, in milliseconds.
     pub late_millis: u64,
 }
 
@@ -122,7 +122,7 @@ pub enum CheckOutcome {
     Status,
     /// An answer that is not HTTP, or no answer.
     Protocol,
-    /// This host could not ask, because it had no file descriptor or no memory. Says nothing about the backend.
+    /// This host had no file descriptor or no memory for the check. Shows nothing about the backend.
     Unasked,
 }
 

@@ -73,7 +73,7 @@ impl DeviceName {
         self.0 == AUTO
     }
 
-    /// Whether the device with this name is meant.
+    /// Whether it selects the device with this name.
     pub fn matches(&self, name: &str) -> bool {
         !self.is_auto() && matches(self.0.as_bytes(), name.as_bytes())
     }
@@ -118,7 +118,7 @@ pub enum SnatPorts {
 /// The smallest range that is selected automatically, in ports.
 const MIN_SNAT_PORTS: usize = 4096;
 
-/// The ports of which such a range is a part.
+/// The ports that such a range is a part of.
 const SNAT_CANDIDATES: RangeInclusive<u16> = 10_000..=65_535;
 
 /// The lowest port that a process may use without a capability.
@@ -371,7 +371,7 @@ impl Packets {
     }
 }
 
-/// Whether the pattern means the device, or every device that the other pattern can mean.
+/// Whether the pattern matches the device, or every device that the other pattern can match.
 fn covers(pattern: &DeviceName, device: &DeviceName) -> bool {
     if device.is_pattern() { pattern.0 == "*" } else { pattern.matches(&device.0) }
 }

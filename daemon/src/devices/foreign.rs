@@ -1,5 +1,5 @@
 //! Keeps the packet programs from taking source ports that connections of other proxies use, where the programs cannot
-//! ask connection tracking. The connections are listed in this process if it has CAP_NET_ADMIN, and otherwise by a
+//! query connection tracking. The connections are listed in this process if it has CAP_NET_ADMIN, and otherwise by a
 //! reaper, which has it.
 
 use std::fs::File;

@@ -53,7 +53,7 @@ impl Attach for DeviceHooks {
     }
 }
 
-/// The number of programs at one device in front of which nodelb moves its own. Another agent may do the same without end.
+/// Programs at one device that nodelb moves its own in front of, at most. Another agent may do the same without end.
 const MOVES: usize = 4;
 
 /// The programs at the devices of this node.
@@ -65,7 +65,7 @@ pub(crate) struct Hooks {
     errors: BTreeMap<u32, String>,
     /// Number of programs that were attached again since the start.
     repairs: u64,
-    /// The programs in front of which nodelb has moved its own, for each device that has had one.
+    /// The programs that nodelb has moved its own in front of, for each device that has had one.
     moves: BTreeMap<u32, BTreeSet<(Direction, u32)>>,
     /// The programs that run before nodelb's, for each device with one, which the journal has.
     ahead: BTreeMap<u32, String>,

@@ -78,7 +78,7 @@ const CILIUM_DEVICES: &str = "/sys/fs/bpf/cilium/devices";
 /// Prefixes of programs that translate packets from other machines to services: of Cilium and of Calico.
 const TRANSLATING: [&str; 3] = ["cil_from_netdev", "cil_to_netdev", "cali_from_hep"];
 
-/// Looks for other service proxies, of which `rules` are those of kube-proxy.
+/// Looks for other service proxies. `rules` are those of kube-proxy.
 pub(crate) fn find(machine: &Machine, rules: io::Result<KubeProxyRules>) -> Findings {
     let mut findings = Findings { is_complete: true, ..Findings::default() };
     findings.take(rules.map(of_rules).map_err(|error| io::Error::other(format!("rules of kube-proxy: {error}"))));

@@ -18,17 +18,17 @@ use crate::config::{Config, Packets};
 
 const EVERY: Duration = Duration::from_secs(10);
 
-/// The number of sweeps after which connections are counted again: counting reads each of them.
+/// After this number of sweeps, connections are counted again: counting reads each of them.
 const COUNT_EVERY: u64 = 3;
 
-/// The number of intervals of which one has a sweep while there are no connections and none can begin: a sweep of empty maps
+/// One in this number of intervals has a sweep while there are no connections and none can begin: a sweep of empty maps
 /// looks at each of their buckets, which takes milliseconds.
 const EMPTY_EVERY: u64 = 30;
 
 /// The interval of warnings about a full map.
 const WARN_EVERY: Duration = Duration::from_secs(3600);
 
-/// Seconds without a packet, for states the timeouts of which are not configured.
+/// Seconds without a packet, for states without a configured timeout.
 const HANDSHAKE: u32 = 30;
 const CLOSED: u32 = 60;
 const RESET: u32 = 10;
@@ -187,7 +187,7 @@ fn sweep(
     (run, done)
 }
 
-/// The timeouts with this configuration, if this percentage of the room for connections is used.
+/// The timeouts with this configuration, if this percentage of the maximum number of connections is used.
 fn timeouts(packets: &Packets, used: u64) -> SweepTimeouts {
     SweepTimeouts {
         handshake: HANDSHAKE,
@@ -206,7 +206,7 @@ fn tcp_timeout(configured: u32, percent: u64) -> u32 {
     configured - u32::try_from(less).unwrap_or(configured - shortest)
 }
 
-/// How much of the room for connections is used.
+/// The number of connections as a percentage of the maximum.
 fn percent(count: Option<ConnectionCount>, limit: u32) -> u64 {
     count.map_or(0, |count| count.connections * 100 / u64::from(limit.max(1)))
 }

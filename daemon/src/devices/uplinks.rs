@@ -21,7 +21,7 @@ mod link_type {
 /// Length of an Ethernet header in bytes.
 const ETHERNET_HEADER: u8 = 14;
 
-/// Kinds of devices that do not lead to other machines: to virtual machines, to other namespaces, or nowhere.
+/// Kinds of devices that do not lead to other machines, but to virtual machines, other namespaces or nowhere.
 const LEAD_NOWHERE: [&str; 8] = ["macvtap", "ipvtap", "dummy", "ifb", "nlmon", "can", "vcan", "vxcan"];
 
 /// Kinds of tunnels to other machines. A packet may arrive as soon as such a device is up, before it has an address.
@@ -146,7 +146,7 @@ impl Selection {
     }
 }
 
-/// The interfaces the routes of which [`devices`] needs: those that may lead to other machines.
+/// The interfaces with routes that [`devices`] needs: those that may lead to other machines.
 pub(crate) fn candidates(machine: &Machine) -> impl Iterator<Item = u32> {
     let has_address = |index: u32| machine.addresses.iter().any(|it| it.interface == index && it.is_global);
     let may_lead_out = move |(index, interface): &(&u32, &Interface)| match obstacle(interface, machine) {
@@ -240,7 +240,7 @@ impl Facts<'_> {
         let automatic = match obstacle(interface, self.machine) {
             None if !interface.is_up && is_tunnel(interface) => None,
             None if !self.is_in_use(index) => Some(Reason::NoAddress),
-            // In a container that is a node, as with kind: the pair leads to the machine and from there to others.
+            // In a container that is a node, as with kind: the pair leads to the machine and on to others.
             Some(Reason::OtherNamespace) if self.has_default(index) => None,
             obstacle => obstacle,
         };
@@ -262,7 +262,7 @@ impl Facts<'_> {
         has_address || self.routes.get(&index).is_some_and(|routes| routes.has_any)
     }
 
-    /// Whether the device has a default route, or the address by which packets of a default route leave.
+    /// Whether the device has a default route, or the address that packets of a default route leave by.
     fn has_default(&self, index: u32) -> bool {
         let mut addresses = self.addresses(index);
         let has_route = self.routes.get(&index).is_some_and(|routes| routes.has_default);

@@ -65,7 +65,7 @@ pub(crate) struct DeviceInputs {
     pub(crate) is_served: watch::Receiver<bool>,
     pub(crate) changes: mpsc::Sender<Vec<Change>>,
     pub(crate) settings: WriteSettings,
-    /// Tells the programs which ports others use, if they cannot ask.
+    /// Tells the programs which ports others use, if they cannot look it up.
     pub(crate) foreign_ports: Option<UpdatePorts>,
     pub(crate) rules: ReadRules,
     /// The other service proxies at the last search that could read everything, and those found since. The first search
@@ -102,7 +102,7 @@ struct Task {
     /// The uplinks that were last sent to the owner.
     uplinks: Option<Vec<Uplink>>,
     decision: Option<Decision>,
-    /// Whether a search has ever found one: connections that it has made go on when its rules are gone.
+    /// Whether a search has ever found one: its connections continue when its rules are removed.
     has_seen_proxy: bool,
     /// The time of the last search.
     searched: Option<Instant>,

@@ -26,7 +26,7 @@ const REPEAT_AFTER: u64 = 300;
 /// A problem that ends and returns within this time in seconds counts as the same; apiservers keep Events for an hour.
 const REMEMBERED: u64 = 3_000;
 
-/// The rate limit: how many Events may be written at once, and the time in seconds after which another one is allowed.
+/// The rate limit: how many Events may be written at once, and the seconds until another one is allowed.
 const BURST: u64 = 20;
 const ONE_MORE: u64 = 10;
 
@@ -152,11 +152,11 @@ pub(super) struct Now {
 pub(super) enum Outcome {
     /// The apiserver has the Event.
     Written,
-    /// The apiserver has deleted or rejected the Event, or the service is gone: the next report is a new Event.
+    /// The apiserver has deleted or rejected the Event, or the service was removed: the next report is a new Event.
     Rejected,
     /// nodelb may not write this Event, or any Event.
     Forbidden { is_everywhere: bool },
-    /// The apiserver has not answered, or has asked to wait for this many seconds.
+    /// The apiserver has not answered, or has requested a pause of this many seconds.
     Failed { retry_after: u64 },
 }
 
@@ -164,7 +164,7 @@ pub(super) enum Outcome {
 struct Occurrence {
     /// Time of the first occurrence, in seconds since 1970.
     first: u64,
-    /// The time since which every check has found it; `None` if the last check did not.
+    /// Since when every check has found it; `None` if the last check did not.
     since: Option<u64>,
     last_seen: u64,
     /// The earliest time of the next report.
@@ -181,7 +181,7 @@ pub(super) struct Recorder {
     known: HashMap<(ServiceName, Reason), Occurrence>,
     /// Services that had backends: only these can have *lost* their backends.
     had_backends: BTreeSet<ServiceName>,
-    /// The time up to which the rate limit is used up; at most [`BURST`] times [`ONE_MORE`] after now.
+    /// Until when the rate limit is used up; at most [`BURST`] times [`ONE_MORE`] after now.
     used_until: u64,
     paused_until: u64,
     /// The pause in seconds after the next consecutive failure.
@@ -246,7 +246,7 @@ impl Recorder {
             let since = *known.since.get_or_insert(now);
             if now.saturating_sub(since) >= self.delay && now >= known.next && (due.len() as u64) < room {
                 let (first, count) = (known.first, known.count + 1);
-                // The same for the same problem, different on each node.
+                // Equal for the same problem, different on each node.
                 let id = hash((&self.node, &service.namespace, &service.name, reason, first));
                 let name = format!("{}.{id:016x}", service.name);
                 due.push(Due {

@@ -1,5 +1,5 @@
-//! Finds services of the directory that claim the same address, of which only one becomes the owner. For `nodelb
-//! check-config`, before a file is put into the directory of a running daemon. Pure.
+//! Finds services of the directory that claim the same address; only one becomes the owner. For `nodelb check-config`,
+//! before a file is put into the directory of a running daemon. Pure.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -143,7 +143,7 @@ impl Reading {
         self.notices("EndpointSlice", &name, notices);
     }
 
-    /// Reserves room for more addresses; adds a problem if there is none.
+    /// Reserves this number of further addresses; adds a problem if there are too many.
     fn take_room(&mut self, line: Option<usize>, addresses: usize) -> bool {
         self.addresses = self.addresses.saturating_add(addresses);
         let has_room = self.addresses <= MAX_ADDRESSES;

@@ -90,8 +90,8 @@ impl Merged {
         self.problems.entry(path.to_path_buf()).or_default().push(Problem { line, message });
     }
 
-    /// The changes that lead from this set to `new`: as few as possible, in an order in which no service is ever
-    /// without the backends that it has before and after. Slices are added before services and removed after them.
+    /// The changes from this set to `new`: as few as possible, in an order that never leaves a service without the
+    /// backends that it has before and after. Slices are added before services and removed after them.
     pub fn changes_to(&self, new: &Self) -> Vec<Change> {
         let (slices, gone_slices) = differences(&self.slices, &new.slices);
         let (services, gone_services) = differences(&self.services, &new.services);

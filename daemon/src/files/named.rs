@@ -1,4 +1,4 @@
-//! Backends that a service entry describes by a DNS name: which question they are the answer to. Pure; `crate::dns` asks.
+//! Backends that a service entry describes by a DNS name: the query that returns them. Pure; `crate::dns` sends it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ impl fmt::Display for DnsName {
     }
 }
 
-/// The type of the records that a question asks for.
+/// The type of the records that a query requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum RecordType {
     /// IPv4 addresses.

@@ -18,7 +18,7 @@ pub(super) struct DirectoryState<'a> {
     pub(super) trouble: Option<&'a str>,
     /// Whether it was read before, so that its content may be served.
     pub(super) was_read: bool,
-    /// The time since which `trouble` has its current value.
+    /// Since when `trouble` has its current value.
     pub(super) since: SystemTime,
     /// Time of the last scan.
     pub(super) looked: SystemTime,

@@ -33,7 +33,7 @@ const SETTLE: Duration = Duration::from_millis(20);
 const SETTLE_AT_MOST: Duration = Duration::from_millis(200);
 /// The interval of scans without an event: for links that lead out of the directory, and for network file systems.
 const LOOK_ANYWAY: Duration = Duration::from_secs(10);
-/// The same while there is a problem that may end without an event.
+/// `LOOK_ANYWAY` while there is a problem that may end without an event.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// How long a scan of the directory may take before that is reported.
@@ -174,7 +174,7 @@ impl RunningFileSource {
         }
     }
 
-    /// Reads what is new and returns the resulting changes. An error means that there are none.
+    /// Reads what is new and returns the resulting changes. After an error, there are none.
     async fn changes(&mut self, directory: PathBuf, hints: Hints) -> io::Result<Vec<Change>> {
         let listing = self.listing(directory, hints).await?;
         let mut writing = BTreeSet::new();

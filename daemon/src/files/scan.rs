@@ -102,7 +102,7 @@ pub(super) fn read(directory: &Path, seen: &Seen, hints: &Hints) -> io::Result<L
     Ok(listing)
 }
 
-/// A message about a name that may be meant as a service file but is not one; `None` for hidden files and backups of
+/// A message about a name that may be intended as a service file but is not one; `None` for hidden files and backups of
 /// editors.
 fn unexpected_name(path: &Path) -> Option<String> {
     let name = path.file_name()?.to_string_lossy();
@@ -199,7 +199,7 @@ pub(super) struct KnownFile {
     pub(super) problems: Vec<Problem>,
     /// Whether a process was writing it at the last scan.
     pub(super) is_unsettled: bool,
-    /// The time since which its state and problems are unchanged.
+    /// Since when its state and problems are unchanged.
     pub(super) since: SystemTime,
 }
 
@@ -272,8 +272,8 @@ impl Files {
         self.iter().flat_map(of_file).collect()
     }
 
-    /// The files of which no valid content is known, so that the kernel may contain services of them; `None` if there
-    /// is no such file.
+    /// The files without known valid content, so that the kernel may contain services of them; `None` if there is no
+    /// such file.
     pub(super) fn incomplete(&self) -> Option<Arc<str>> {
         let unknown = self.iter().filter(|(_, file)| file.content.is_none());
         let paths: Vec<_> = unknown.map(|(path, _)| path.display().to_string()).collect();

@@ -81,7 +81,7 @@ impl Watch {
         let is_other = self.directory != directory;
         let mut replace = |old: &mut Option<WatchDescriptor>, new: Option<WatchDescriptor>| {
             if let Some(old) = std::mem::replace(old, new.clone()).filter(|old| Some(old) != new.as_ref()) {
-                // Fails if the watched object, and with it the watch, is gone.
+                // Fails if the watched object, and with it the watch, no longer exists.
                 let _gone = watches.remove(old);
             }
         };
@@ -162,8 +162,8 @@ pub(super) struct Followed {
 }
 
 impl Follower {
-    /// Watches the directory that is at this path now. Must be called before every scan, because the path leads to
-    /// another directory after a replacement. Blocks while the file system does not answer.
+    /// Watches the directory that is at this path now. Must be called before every scan, because the path names another
+    /// directory after a replacement. Blocks while the file system does not answer.
     pub(super) fn follow(mut self, directory: &Path) -> Followed {
         let name = directory.file_name().unwrap_or_default().to_owned();
         let parent = directory.parent().and_then(|parent| self.0.add(parent, in_parent()).ok());

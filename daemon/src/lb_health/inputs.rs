@@ -102,7 +102,7 @@ impl Bounds {
         Self { per_listener: 64, overall, listeners, idle: Duration::from_secs(120) }
     }
 
-    /// A connection has no minimum time: when there are too many, a legitimate client has already gone by then.
+    /// A connection has no minimum time: when there are too many, a legitimate client has already left by then.
     pub(super) fn limits(self) -> ServerLimits {
         ServerLimits {
             per_listener: self.per_listener,

@@ -76,8 +76,8 @@ impl<L: Clone + PartialEq> Listeners<L> {
         Self { register: Arc::clone(register), ..self }
     }
 
-    /// Opens and closes sockets until the open ones are the wanted ones, as far as possible. Unchanged sockets stay
-    /// open, and a failed one is retried when its time has come.
+    /// Opens and closes sockets until the open ones are the wanted ones, if possible. Unchanged sockets stay open, and
+    /// a failed one is retried when its time has come.
     pub(super) async fn want(&mut self, wanted: &BTreeMap<SocketAddr, L>, reply: impl Fn(SocketAddr, &L) -> Reply) {
         let is_due = self.retry_at.is_some_and(|at| at <= Instant::now());
         self.failed.retain(|at, (label, _)| wanted.get(at) == Some(&*label));

@@ -89,7 +89,7 @@ impl Plan {
     }
 }
 
-/// The addresses at which load balancers reach the node: those that answer NodePorts.
+/// The addresses where load balancers reach the node: those that answer NodePorts.
 fn addresses(facts: &Facts) -> BTreeSet<Addr> {
     facts.nodeport_addresses()
 }
@@ -189,7 +189,7 @@ fn reply(view: View, name: ServiceName, family: Family) -> Reply {
     })
 }
 
-/// The same bytes as kube-proxy's: tabs, and no newline at the end.
+/// The bytes that kube-proxy sends: tabs, and no newline at the end.
 fn body(service: &ServiceName, count: usize, is_healthy: bool) -> String {
     let FullName { namespace, name } = &**service;
     format!(

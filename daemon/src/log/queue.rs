@@ -48,7 +48,7 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// Appends a line with this number of bytes; drops and counts it if there is no room. Never waits for the writer.
+    /// Appends a line with this number of bytes; drops and counts it if the queue is full. Never waits for the writer.
     pub(super) fn push(&self, line: T, bytes: usize) {
         let mut state = self.lock();
         if state.waiting.len() >= LINES || state.bytes.saturating_add(bytes) > BYTES {

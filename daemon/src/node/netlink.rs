@@ -2,7 +2,7 @@
 //! and a socket that reports possible changes. Owns the sockets; `addresses.rs` interprets the answers. Needs no privilege.
 //!
 //! This module decodes each message separately: a library that loses one (it logs the error and continues) would make
-//! an address appear to be gone.
+//! an address appear to be removed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -63,7 +63,7 @@ pub(crate) fn read() -> io::Result<Machine> {
     repeat(read_once)
 }
 
-/// Repeats a read during which the lists changed.
+/// Repeats a read if the lists changed meanwhile.
 fn repeat<T>(read: impl Fn() -> io::Result<T>) -> io::Result<T> {
     for _ in 1..ATTEMPTS {
         match read() {
@@ -74,7 +74,7 @@ fn repeat<T>(read: impl Fn() -> io::Result<T>) -> io::Result<T> {
     read()
 }
 
-/// The unicast routes over an interface, as far as they were read.
+/// The unicast routes over an interface that were read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Routes {
     /// Whether there is a default route.
@@ -117,7 +117,7 @@ fn routes(interface: u32, family: AddressFamily) -> io::Result<Routes> {
         }
         match answer {
             Answer::More if !routes.has_any || !is_strict => {}
-            // The kernel does not have the family, or the interface is gone.
+            // The kernel does not have the family, or the interface was removed.
             Answer::Refused(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::ENODEV)) => {
                 return Ok(routes);
             }
@@ -291,7 +291,7 @@ fn address(message: &AddressMessage) -> Option<Address> {
     }
     let addr = Addr::from(local.or(remote)?);
     let is_tentative = flags.contains(AddressFlags::Tentative) && !flags.contains(AddressFlags::Optimistic);
-    // The same bit means "temporary" for IPv6 and "secondary" for IPv4.
+    // This bit is "temporary" for IPv6 and "secondary" for IPv4.
     let has_bit = flags.contains(AddressFlags::Secondary);
     let (is_temporary, is_secondary) =
         (has_bit && addr.family() == Family::Ipv6, has_bit && addr.family() == Family::Ipv4);

@@ -56,7 +56,7 @@ pub enum CanaryError {
         frontend: L4Addr,
         /// The kernel's answer instead of a refusal.
         answer: String,
-        /// The cgroup of this process, to which the result applies.
+        /// The cgroup of this process, which the result applies to.
         cgroup: String,
     },
     /// The program that answered is not this daemon's: a socket that is registered as nodelb's own was refused, too, or
@@ -91,7 +91,7 @@ pub enum Probe {
 
 /// Tests both halves in both families: an ordinary socket must be refused immediately, one of nodelb's own must not be
 /// refused, and this daemon's program must have made both decisions. `prepare` registers a socket with that program,
-/// and `was_observed` asks whether the program has seen it.
+/// and `was_observed` returns whether the program has seen it.
 ///
 /// # Errors
 /// The first result that is not as it should be.
@@ -145,7 +145,7 @@ fn judge(frontend: L4Addr, ordinary: Seen, own: Seen) -> Result<Option<String>, 
     }
 }
 
-/// Connects a new UDP socket after `prepare` has registered it, and then asks `was_observed` about it.
+/// Connects a new UDP socket after `prepare` has registered it, and then calls `was_observed` for it.
 fn try_connect(
     frontend: L4Addr,
     prepare: impl FnOnce(BorrowedFd<'_>) -> Result<(), String>,

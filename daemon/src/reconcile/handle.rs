@@ -20,7 +20,7 @@ pub struct OwnerHandle {
     pub changes: mpsc::Sender<Vec<Change>>,
     /// The snapshot after each round.
     pub snapshot: watch::Receiver<Arc<Snapshot>>,
-    /// The parts of the snapshot for which tasks wait.
+    /// The parts of the snapshot that tasks wait for.
     pub marks: Marks,
     /// The clock of all times in snapshots.
     pub clock: Clock,
@@ -28,7 +28,7 @@ pub struct OwnerHandle {
     pub ports_at_start: usize,
 }
 
-/// The parts of snapshots for which tasks wait. They rarely change, and a task that waits for every snapshot makes the
+/// The parts of snapshots that tasks wait for. They rarely change, and a task that waits for every snapshot makes the
 /// owner wake a thread for each change. Published after the snapshot.
 #[derive(Clone, Debug)]
 pub struct Marks {

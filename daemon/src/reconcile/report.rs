@@ -123,7 +123,7 @@ fn report_node_addrs(round: &Round, shown: usize) {
     }
 }
 
-/// Reports devices by which clients outside the node should be served, but are not.
+/// Reports devices that should serve clients outside the node, but do not.
 fn report_uplinks(round: &Round, shown: usize) {
     for (name, error) in round.refused_uplinks.iter().take(shown) {
         warn!(message_id = %messages::UPLINK_REFUSED, "backends beyond {name} cannot be reached from outside: {error}");

@@ -33,8 +33,8 @@ pub(super) struct Listeners {
 }
 
 impl AdminSockets {
-    /// Opens the listeners, as far as possible, and logs the others. Each TCP socket is registered before it is bound,
-    /// so that a NodePort with the same port, left in the maps by an earlier nodelb, does not prevent the bind.
+    /// Opens the listeners that it can, and logs the others. Each TCP socket is registered before it is bound, so that
+    /// a NodePort with the same port, left in the maps by an earlier nodelb, does not prevent the bind.
     pub(super) fn open(config: &Admin, register: &Register) -> Self {
         let socket = open_socket(config);
         let (mut tcp, mut unopened) = (Vec::new(), Vec::new());

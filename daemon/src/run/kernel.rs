@@ -39,8 +39,8 @@ use crate::sockets::stale::{Handles, ReadFlows, STUCK};
 use crate::status::Check;
 use nodelb_host::sock_diag;
 
-/// The environment variable with the number of operations on maps, pins and links after which the daemon kills itself:
-/// tests use it for a crash at every step.
+/// The environment variable with the number of operations on maps, pins and links before the daemon kills itself: tests
+/// use it for a crash at every step.
 const CRASH_AFTER: &str = "NODELB_TEST_CRASH_AFTER";
 
 /// The environment variable with another version number for the daemon's layout: tests use it for an upgrade to the
@@ -280,7 +280,7 @@ pub(crate) fn refused(error: OpenError) -> Failure {
     Failure::new(code, error)
 }
 
-/// The same as [`refused`], for errors in dropping capabilities.
+/// As [`refused`], for errors in dropping capabilities.
 fn stuck_with_privileges(error: PrivilegeError) -> Failure {
     let is_permission = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
     let code = match &error {
@@ -291,7 +291,7 @@ fn stuck_with_privileges(error: PrivilegeError) -> Failure {
     Failure::new(code, error)
 }
 
-/// The number of operations after which the daemon kills itself, if a test sets it.
+/// The number of operations before the daemon kills itself, if a test sets it.
 pub(crate) fn crash_after() -> Result<Option<u64>, Failure> {
     number_of(CRASH_AFTER)
 }
@@ -313,7 +313,7 @@ fn hook_method() -> Result<Option<HookMethod>, Failure> {
     known.map(Some).ok_or_else(|| Failure::message(Code::Config, refused()))
 }
 
-/// Whether the packet programs can ask connection tracking, unless a test says otherwise.
+/// Whether the packet programs can query connection tracking, unless a test sets it.
 fn asks_conntrack() -> bool {
     conntrack::is_built_in() && of_test(CONNTRACK_IS).is_none()
 }
@@ -416,7 +416,7 @@ impl Counted {
     }
 }
 
-/// Restores links that are gone, and tests the hooks. The loop makes sure that a fault is logged once.
+/// Restores links that were removed, and tests the hooks. The loop makes sure that a fault is logged once.
 pub(super) fn probe(datapath: &mut KernelDatapath) -> ProbeResult {
     let (links, repaired_links) = match datapath.ensure_attached() {
         Ok(repairs) if repairs.is_empty() => (Check::passed("links", "every program is attached"), 0),

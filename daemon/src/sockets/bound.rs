@@ -30,7 +30,7 @@ use nodelb_host::sock_diag::{CLOSE, InetDiagMessage, InetDiagRequest, LISTEN, So
 /// NodePorts, each with the process that has bound it.
 type Bound = BTreeMap<L4Addr, Arc<str>>;
 
-/// Time after which the search is repeated even if nothing changes.
+/// The search is repeated after this time even if nothing changes.
 const EVERY: Duration = Duration::from_secs(60);
 
 /// Time between the first change of the NodePorts and the search: changes rarely come alone.
@@ -53,7 +53,7 @@ impl BoundPorts {
         Self { overlap, ..self }
     }
 
-    /// Runs until `stop` resolves, or until the owner task is gone.
+    /// Runs until `stop` resolves, or until the owner task has ended.
     pub(crate) async fn run(mut self, stop: impl Future<Output = ()>) {
         until(stop, self.poll()).await;
     }
@@ -93,9 +93,9 @@ impl BoundPorts {
     }
 }
 
-/// Returns the NodePorts that are served and protected, and the addresses at which they are served. A NodePort that an
-/// earlier nodelb left on one of this daemon's own ports is not among them: it is about to be removed, and the listener
-/// is intended.
+/// Returns the NodePorts that are served and protected, and the addresses that serve them. A NodePort that an earlier
+/// nodelb left on one of this daemon's own ports is not among them: it is about to be removed, and the listener is
+/// intended.
 fn nodeports(snapshot: &Snapshot) -> MapState {
     let state = &snapshot.realised;
     let each = [Addr::UNSPECIFIED_V4, Addr::UNSPECIFIED_V6].into_iter().flat_map(|any| {

@@ -1,5 +1,5 @@
 //! The source ports that connection tracking has given to connections of other proxies and network plugins. The packet
-//! programs can ask connection tracking themselves if it is built into the kernel; if it is a module, asking takes
+//! programs can query connection tracking themselves if it is built into the kernel; if it is a module, that takes
 //! CAP_SYS_ADMIN at their load, which the daemon does not have. The ports are listed instead.
 
 use std::io;
@@ -40,7 +40,7 @@ const OVER: [u8; 2] = [7, 8];
 /// `IPS_SRC_NAT`: the source was replaced.
 const SOURCE_NAT: u32 = 1 << 4;
 
-/// Whether connection tracking is built into the kernel, so that programs can ask it.
+/// Whether connection tracking is built into the kernel, so that programs can query it.
 pub(crate) fn is_built_in() -> bool {
     is_there() && !Path::new(MODULE).exists()
 }

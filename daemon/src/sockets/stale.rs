@@ -1,5 +1,5 @@
-//! Ends stale sockets: a task that ends sockets with a backend that is gone, so that their programs connect again and
-//! reach another one. Owns the schedule; [`nodelb_core::stale`] decides which sockets are stale, and the
+//! Ends stale sockets: a task that ends sockets with a removed backend, so that their programs connect again and reach
+//! another one. Owns the schedule; [`nodelb_core::stale`] decides which sockets are stale, and the
 //! [`crate::sockets::reaper`] ends them.
 //!
 //! ```text
@@ -88,7 +88,7 @@ pub struct StaleSockets {
     /// To the owner; used only to request a newer snapshot.
     changes: mpsc::Sender<Vec<Change>>,
     scope: Disconnect,
-    /// The directory in which the id of the last boot is stored.
+    /// The directory with the id of the last boot.
     directory: PathBuf,
     report: watch::Sender<Arc<StaleSocketsReport>>,
     clock: Clock,
@@ -125,7 +125,7 @@ struct PassState {
     unready: Unready,
     /// Whether the last pass failed, so that it is logged once.
     is_failing: bool,
-    /// Whether the last journal line says that there is no reaper.
+    /// Whether the last journal line reports that there is no reaper.
     is_missed: bool,
     /// Whether the journal has a line about unreachable pods.
     has_logged_reach: bool,
@@ -245,7 +245,7 @@ impl StaleSockets {
         state.seen = snapshot.stale_generation;
         state.begin_when_ready(&snapshot);
         let mut destroyed = end_connected_before(&snapshot, state, deps).await?;
-        // Only a source shows that a backend is gone, never the remembered state.
+        // Only a source shows that a backend was removed, never the remembered state.
         if !snapshot.is_ready {
             return Ok(destroyed);
         }
@@ -264,7 +264,7 @@ impl StaleSockets {
     }
 
     /// The stale sockets. A record may have been read while it was written, and the kernel may be ahead of the
-    /// snapshot. Therefore a socket counts as stale if two equal reads, [`LAST_ANSWER`] apart, say so by a snapshot
+    /// snapshot. Therefore a socket counts as stale if two equal reads, [`LAST_ANSWER`] apart, show it by a snapshot
     /// that is newer than the first read.
     async fn find_stale(
         &mut self,

@@ -206,7 +206,7 @@ fn the_man_page_lists_every_key_at_its_default() {
     }
 }
 
-/// Values other than the defaults that are valid alone, and of which some pairs are not.
+/// Values other than the defaults that are valid alone; some pairs are not.
 const ALTERNATIVES: &[(&str, &str, &str)] = &[
     ("dns", "min-ttl", "\"2h\""),
     ("dns", "min-ttl", "\"1h\""),

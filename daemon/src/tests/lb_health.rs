@@ -68,7 +68,7 @@ impl World {
         world
     }
 
-    /// The same node, synced.
+    /// This node, synced.
     pub(super) fn synced() -> Self {
         let mut world = Self::new();
         world.apply([Change::Synced { source: Source::Kubernetes, incomplete: None }]);
@@ -139,7 +139,7 @@ pub(super) async fn raw(at: SocketAddr, request: &str) -> io::Result<String> {
     Ok(answer)
 }
 
-/// The same for a request of a load balancer, with the date removed from the answer.
+/// Sends a request of a load balancer, with the date removed from the answer.
 pub(super) async fn ask(at: SocketAddr, path: &str) -> io::Result<String> {
     let answer = raw(at, &format!("GET {path} HTTP/1.1\r\nHost: lb\r\nConnection: close\r\n\r\n")).await?;
     let (before, rest) = answer.split_once("Date: ").expect("a date");

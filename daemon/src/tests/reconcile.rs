@@ -110,7 +110,7 @@ async fn nor_for_a_directory_of_services_that_cannot_be_read() {
     assert!(!check.passed, "{}", check.detail);
 }
 
-/// Slow maps that record the time at which each round ends.
+/// Slow maps that record the time when each round ends.
 struct Slow(MemoryDatapath, Arc<Mutex<Vec<(Moment, Moment)>>>, Moment);
 
 impl Datapath for Slow {

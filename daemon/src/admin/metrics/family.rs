@@ -54,7 +54,7 @@ pub struct Label {
 /// A metric with this number of labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metric<const LABELS: usize = 0> {
-    /// The section in the documents, and the condition under which the metric exists.
+    /// The section in the documents, and the condition for the metric to exist.
     pub group: Group,
     /// The name as in queries: with the unit, and `_total` or `_info`. The samples of a histogram have `_bucket`,
     /// `_sum` and `_count` appended.
@@ -98,7 +98,7 @@ pub enum Group {
 }
 
 impl Group {
-    /// Returns the heading, and the condition under which the metrics of the group exist.
+    /// Returns the heading, and the condition for the metrics of the group to exist.
     pub const fn title(self) -> (&'static str, &'static str) {
         match self {
             Self::Services => ("Services", "Always present."),

@@ -68,7 +68,7 @@ struct Sent {
 struct Services {
     /// Whether these are all services.
     all: bool,
-    /// The names of those that differ. One that has no row is gone.
+    /// The names of those that differ. One without a row was removed.
     changed: Vec<String>,
     rows: Vec<PageRow>,
 }
@@ -162,7 +162,7 @@ impl Hub {
             push(&mut message, "beat", &());
         }
         if !message.is_empty() {
-            // An error means that no page is open.
+            // An error: no page is open.
             let _ = self.messages.send(message.into());
         }
     }
@@ -252,7 +252,7 @@ impl Hub {
         message
     }
 
-    /// The status with the time of the start in place of the present: the page counts the time itself.
+    /// The status with the time of the start instead of the present: the page counts the time itself.
     fn steady(&self, status: StatusReport) -> StatusReport {
         StatusReport { time: self.started, uptime_seconds: 0, ..status }
     }

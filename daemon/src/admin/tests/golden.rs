@@ -50,7 +50,7 @@ const REQUESTS: [(&str, &str); 16] = [
     ("counters", "/counters"),
 ];
 
-/// The commands that ask more than once, or more than the daemon. The files have their names.
+/// The commands that send several requests, or not only to the daemon. The files have their names.
 const OTHERS: [&str; 2] = ["top", "diagnose"];
 
 /// The services of `nodelb diagnose`: one that does not get its address, one with a refused backend, and one that does
@@ -116,7 +116,7 @@ fn top(state: &AdminState, style: &Style) -> String {
     rates.summary() + &rates.text(rates.time, style)
 }
 
-/// What `nodelb diagnose` finds out about services by asking this daemon.
+/// What `nodelb diagnose` finds out about services from this daemon.
 fn diagnoses(state: AdminState) -> Vec<Diagnosis> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {

@@ -276,7 +276,7 @@ fn packets() -> devices::DeviceOutputs {
     devices::DeviceOutputs { sweep, counts: Arc::new(|| Some(PacketCounts::default())), ..Default::default() }
 }
 
-/// A state in which every metric has a value.
+/// A state with a value of every metric.
 fn full() -> AdminState {
     AdminState {
         owner: OwnerOutputs {

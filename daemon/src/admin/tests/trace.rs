@@ -250,7 +250,7 @@ fn a_pod_is_warned_of_loopback_backends_and_everyone_of_a_last_resort() {
     assert!(host.contains("2 of 2 usable, as a last resort: all of them have failed their health checks"), "{host}");
 }
 
-/// An operator asked about an address that had been served a minute ago: the answer was only that no service uses it.
+/// The answer for an address that had been served a minute ago was only that no service uses it.
 #[test]
 fn the_last_service_at_an_address_is_named() {
     let mut history = History::default();

@@ -68,7 +68,7 @@ fn refused(reader: &Reader, target: &str) -> (Code, String) {
     (failure.code, failure.to_string())
 }
 
-/// The file gives names and kinds; what is in the maps counts, not what the file says now.
+/// The file gives names and kinds; what is in the maps counts, not what the file contains now.
 #[test]
 fn every_answer_has_the_rows_of_the_daemon() {
     let directory = directory(Some(WEB));

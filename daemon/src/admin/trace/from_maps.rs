@@ -8,7 +8,7 @@ use nodelb_report::rows::{StepRow, TraceAnswer, TraceBackendRow, VerdictRow};
 
 use super::{outside, phrases};
 
-/// Returns the answer of `/trace`, as far as the maps know it.
+/// Returns the part of the answer of `/trace` that the maps know.
 pub(in crate::admin) fn trace(content: &MapContent, to: L4Addr, from: Client) -> TraceAnswer {
     let traced = content.trace(to, from);
     let found = traced.found.as_ref();

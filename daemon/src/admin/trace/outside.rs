@@ -58,7 +58,7 @@ pub(super) fn is_sctp(explanation: &Explanation) -> bool {
     explanation.to.protocol == Protocol::Sctp
 }
 
-/// The end of a connection of which packets are dropped.
+/// The end of a connection with dropped packets.
 pub(super) fn dropped(reason: DropReason) -> String {
     match reason {
         DropReason::NoLocalBackend => {

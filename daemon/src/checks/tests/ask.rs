@@ -169,7 +169,7 @@ async fn a_check_ends_with_a_reset() {
 }
 
 /// Each error of connect(2) that concerns the backend or the route to it is a failed check; only errors that concern
-/// this host say nothing about the backend.
+/// this host show nothing about the backend.
 #[test]
 fn every_error_of_a_connect_has_its_outcome() {
     let of = |errno: Errno| CheckFailure::from_error(&io::Error::from_raw_os_error(errno as i32));

@@ -95,7 +95,7 @@ impl Stage {
         }
     }
 
-    /// Returns the target of a service that asks this address.
+    /// Returns the target of a service that checks this address.
     fn target(&self, service: &str, last: u8, port: u16) -> Option<TargetId> {
         let subject = self.board.subjects.get(&name(service))?;
         subject.targets.get(&(addr(last), port)).map(|target| target.id)
@@ -316,7 +316,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     /// After any sequence of edits and answers, the owner task knows exactly the unhealthy targets, and the targets are
-    /// those that a new board would have. Exactly those are asked; and when all files are gone, nothing is left.
+    /// those that a new board would have. Exactly those are checked; and when all files are removed, nothing is left.
     #[test]
     fn the_owner_knows_exactly_what_is_unhealthy(steps in prop::collection::vec(step(), 1..60)) {
         let mut stage = Stage::recalling(&[("web", 1), ("api", 2), ("gone", 3)]);
@@ -389,7 +389,7 @@ proptest! {
     }
 }
 
-/// The same change as the Kubernetes source sends it.
+/// The change as the Kubernetes source sends it.
 fn of_kubernetes(change: Change) -> Change {
     match change {
         Change::UpsertService(service) => {

@@ -7,7 +7,7 @@ use super::*;
 
 const FAMILIES: [Family; 2] = [Family::Ipv4, Family::Ipv6];
 
-/// A target was asked, or is no longer asked.
+/// A target was checked, or is no longer checked.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Asked { has_route: bool },
@@ -20,8 +20,8 @@ fn step() -> impl Strategy<Value = (u64, u64, Step)> {
 }
 
 proptest! {
-    /// In any order of answers: a family counts as reachable exactly while one of its targets had a route when it was
-    /// last asked, not too long ago. Targets with even numbers are IPv4.
+    /// In any order of answers: a family counts as reachable exactly while one of its targets had a route at its last
+    /// check, not too long ago. Targets with even numbers are IPv4.
     #[test]
     fn a_family_leads_anywhere_while_a_target_has_had_a_route_lately(
         steps in prop::collection::vec(step(), 0..40),
@@ -49,8 +49,8 @@ proptest! {
         }
     }
 
-    /// Targets with different intervals, some long, and the moment at which the host's network goes down: the evidence
-    /// from before that moment makes no target fail so often that it turns.
+    /// Targets with different intervals, some long, and the moment when the host's network goes down: the evidence from
+    /// before that moment makes no target fail so often that it turns.
     #[test]
     fn a_network_that_goes_down_turns_no_target(
         targets in prop::collection::vec((1..100u64, 2..6u8, 0..60_000u64), 1..20),

@@ -67,7 +67,7 @@ impl Rig {
     }
 }
 
-/// The snapshot of a node with one address, which no test asks.
+/// The snapshot of a node with one address, which no test checks.
 fn on_a_node() -> watch::Receiver<Arc<Snapshot>> {
     let mut engine = Engine::new(EngineConfig::default(), Realised::default());
     let addresses = ["192.0.2.1".parse().unwrap()].into();
@@ -143,7 +143,7 @@ async fn a_backend_that_dies_is_quarantined_and_comes_back() {
     rig.end().await;
 }
 
-/// The first batch already contains the remembered unhealthy backends, before any backend could be asked.
+/// The first batch already contains the remembered unhealthy backends, before any backend could be checked.
 #[tokio::test]
 async fn a_restart_does_not_put_back_what_is_dead() {
     let directory = tempfile::tempdir().unwrap();
@@ -165,7 +165,7 @@ async fn a_restart_does_not_put_back_what_is_dead() {
     rig.end().await;
 }
 
-/// The first backends occupy 64 sockets and do not answer; the last one is asked nevertheless.
+/// The first backends occupy 64 sockets and do not answer; the last one is checked nevertheless.
 #[tokio::test]
 async fn backends_that_do_not_answer_delay_no_other_backend() {
     let directory = tempfile::tempdir().unwrap();
@@ -205,7 +205,7 @@ async fn what_is_done_is_counted() {
     tokio::time::timeout(Duration::from_secs(20), rig.task).await.unwrap().unwrap();
 }
 
-/// A multicast address has no route for TCP on any host; a backend on this host always has one, and says nothing about
+/// A multicast address has no route for TCP on any host; a backend on this host always has one, and shows nothing about
 /// the network. A backend that has had no route for long is of no use, whatever the network is like.
 #[tokio::test]
 async fn a_missing_route_counts_only_after_a_while_if_only_this_host_answers() {

@@ -15,7 +15,7 @@ struct Play {
     schedule: Schedule,
     now: Moment,
     open: VecDeque<(Moment, Due, bool)>,
-    /// The times at which each target was asked.
+    /// When each target was checked.
     asked: BTreeMap<TargetId, Vec<u64>>,
     late: u64,
 }
@@ -124,7 +124,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// In any order of events, there is at most one check per target, only targets that exist are asked, no limit is
+    /// In any order of events, there is at most one check per target, only targets that exist are checked, no limit is
     /// exceeded, no target is forgotten, and nothing is left at the end.
     #[test]
     fn no_target_is_checked_twice_or_forgotten(steps in prop::collection::vec(step(), 1..200)) {

@@ -10,7 +10,7 @@ use super::*;
 pub(crate) struct Kernel {
     pub(crate) devices: BTreeMap<u32, HookedDevice>,
     pub(crate) refused: BTreeSet<u32>,
-    /// Devices the programs of which another process has removed.
+    /// Devices that lost their programs to another process.
     pub(crate) removed: BTreeSet<u32>,
     pub(crate) calls: Vec<String>,
     /// Programs of other software in front.

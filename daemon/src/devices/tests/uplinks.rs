@@ -2,7 +2,7 @@ use super::*;
 use crate::config::Config;
 use crate::node::addresses::Address;
 
-/// A machine under construction. Interfaces get the indexes 1, 2, ... in the order in which they are added.
+/// A machine under construction. Interfaces get the indexes 1, 2, ... in the order of their addition.
 #[derive(Default)]
 struct Host {
     machine: Machine,

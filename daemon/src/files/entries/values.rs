@@ -120,7 +120,7 @@ fn backend_address(text: &str) -> Result<BackendAddress, String> {
     Ok(BackendAddress { name: None, addr: socket.addr, port: socket.port })
 }
 
-/// The name and the port of a text that is meant as `NAME:PORT`; `None` if it is an address. The last label of a name
+/// The name and the port of a text that looks like `NAME:PORT`; `None` if it is an address. The last label of a name
 /// has a letter, unlike that of an IPv4 address.
 fn split_name(text: &str) -> Option<(&str, Option<&str>)> {
     let (name, port) = text.rsplit_once(':').map_or((text, None), |(name, port)| (name, Some(port)));

@@ -28,7 +28,7 @@ pub(super) struct Manifest {
     pub(super) items: Vec<Spanned<Manifest>>,
 }
 
-/// The kind of an object, as far as nodelb distinguishes kinds.
+/// The kinds of objects that nodelb distinguishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Service,

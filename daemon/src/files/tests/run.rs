@@ -208,7 +208,7 @@ async fn a_directory_that_goes_removes_nothing() {
     fs::rename(&test.directory, &aside).unwrap();
     test.expect_row("services.d", SourceState::LastGood, "cannot be read").await;
     test.expect_quiet().await;
-    // A file in place of the directory, then an empty directory as after a lost mount.
+    // A file instead of the directory, then an empty directory as after a lost mount.
     fs::write(&test.directory, "").unwrap();
     test.expect_quiet().await;
     fs::remove_file(&test.directory).unwrap();

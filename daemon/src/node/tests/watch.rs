@@ -58,7 +58,7 @@ impl Rig {
         name
     }
 
-    /// The same after another read.
+    /// The name after another read.
     async fn refreshed_name(&mut self) -> Option<String> {
         assert!(self.watch.refresh().await);
         self.last_name()

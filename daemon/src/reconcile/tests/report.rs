@@ -5,7 +5,7 @@ use nodelb_core::model::service::{ServiceName, Source};
 use super::*;
 use crate::world::{World, backends, slice_of};
 
-/// What the journal says about the services of a round with these changes.
+/// What the journal contains about the services of a round with these changes.
 fn said(world: &mut World, changes: impl IntoIterator<Item = Change>) -> Vec<String> {
     changes.into_iter().for_each(|change| world.engine.change(change));
     let round = world.engine.reconcile(&mut world.maps, world.now);

@@ -1,5 +1,5 @@
 //! Whether the machine has been booted since nodelb last ran. The state directory contains the kernel's id of the boot:
-//! without an id it is a first start, with the same id a restart. A damaged file says neither, and is replaced.
+//! without an id it is a first start, with the same id a restart. A damaged file shows neither, and is replaced.
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};

@@ -9,7 +9,7 @@ use nodelb_core::stale::{self, Flow, Stale};
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Suspect {
-    /// The flows through which the socket may have reached its backend; if there are several, it is unknown which. At
+    /// The flows that the socket may have reached its backend through; if there are several, it is unknown which. At
     /// least one, and all of the same socket.
     pub(super) flows: Vec<Flow>,
     /// The reason, by the flow that leaves it the most time.

@@ -21,7 +21,7 @@ pub struct StaleSocketsReport {
     pub passes: u64,
     /// Number of failed passes and of sockets that could not be ended.
     pub errors: u64,
-    /// Time at which the last pass ended.
+    /// When the last pass ended.
     pub last_pass: Option<Moment>,
     /// Whether the journal has a line about sockets that could not be ended.
     pub(super) has_logged_error: bool,

@@ -118,7 +118,7 @@ impl Rig {
         self.owner.publish();
     }
 
-    /// One pass, in which the owner runs a round for each batch that it receives.
+    /// One pass. The owner runs a round for each batch that it receives.
     async fn pass(&mut self) -> u64 {
         let Self { stale_sockets, owner, deps, memory, .. } = self;
         tokio::select! {
@@ -181,7 +181,7 @@ async fn only_the_sockets_of_the_service_that_lost_the_backend_are_ended() {
     assert_eq!((rig.memory.report.udp, rig.memory.report.errors), (1, 0));
 }
 
-/// The change of a slice after which the first backend is not ready.
+/// The change of a slice that makes the first backend not ready.
 fn unready(changes: [Change; 2]) -> [Change; 2] {
     changes.map(|change| match change {
         Change::UpsertSlice(mut slice) => {
@@ -265,8 +265,8 @@ async fn addresses_are_looked_for_when_they_get_a_backend_and_once_more() {
     assert_eq!(rig.orders(), []);
 }
 
-/// After a reboot every address with a backend is new, even before an apiserver has answered; but no backend is gone
-/// before its source says so.
+/// After a reboot every address with a backend is new, even before an apiserver has answered; but no backend counts as
+/// removed before its source reports it.
 #[tokio::test]
 async fn after_a_reboot_what_is_answered_first_is_new() {
     let mut rig = Rig::new(vec![vec![flow(1, OTHER, ONE)]]);
@@ -366,7 +366,7 @@ fn accept(listener: &UnixListener, orders: usize) {
     accept_saying(listener, orders, Outcome { destroyed: 1, errno: 0 });
 }
 
-/// The same as [`accept`], with this outcome for each entry.
+/// As [`accept`], with this outcome for each entry.
 fn accept_saying(listener: &UnixListener, orders: usize, outcome: Outcome) {
     let mut line = listener.accept().unwrap().0;
     line.write_all(&Hello { everywhere: true }.encode()).unwrap();

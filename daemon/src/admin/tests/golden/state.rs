@@ -1,4 +1,4 @@
-//! The state of the daemon for the golden files: the same each time.
+//! The state of the daemon for the golden files: equal each time.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -1,5 +1,4 @@
-//! Parses OpenMetrics text as strictly as its specification (1.0.0) requires, as far as nodelb uses it, and reports
-//! errors.
+//! Parses what nodelb uses of OpenMetrics text, as strictly as its specification (1.0.0) requires, and reports errors.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -115,7 +115,7 @@ fn large() -> MapState {
     MapState { frontends, ..Default::default() }
 }
 
-/// Requests for 4 MB each without reading the answer: neither the places nor the memory for unread answers keep others
+/// Requests for 4 MB each without reading the answer: neither the slots nor the memory for unread answers keep others
 /// out.
 #[tokio::test]
 async fn unread_answers_do_not_block_other_clients() {
@@ -145,7 +145,7 @@ async fn an_answer_that_is_not_taken_is_cut() {
     server.stop().await;
 }
 
-/// The connection frees its place, and has delayed no other client.
+/// The connection frees its slot, and has delayed no other client.
 #[tokio::test]
 async fn a_stream_that_is_not_read_is_cut() {
     let mut server = limited(ServerLimits { stuck: Duration::from_millis(300), ..TIMELESS }, 1).await;

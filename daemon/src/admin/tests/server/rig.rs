@@ -103,7 +103,7 @@ impl Served {
         self.raw(&format!("GET {target} HTTP/1.1\r\nHost: localhost:9890\r\n{headers}\r\n")).await
     }
 
-    /// The same over the Unix socket.
+    /// [`Self::get`] over the Unix socket.
     pub(super) async fn get_unix(&self, target: &str) -> String {
         let request = format!("GET {target} HTTP/1.1\r\nHost: whatever\r\n\r\n");
         whole(self.connect_unix().await, &request).await

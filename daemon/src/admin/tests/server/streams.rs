@@ -122,7 +122,7 @@ async fn a_reader_that_was_away_sees_the_newest_state_only() {
     server.stop().await;
 }
 
-/// However many streams there are, other requests are answered; and a stream that ends makes room.
+/// However many streams there are, other requests are answered; and a stream that ends frees its slot.
 #[tokio::test]
 async fn streams_have_places_of_their_own() {
     let server = limited(ServerLimits { per_listener: 1, ..LIMITS }, 2).await;

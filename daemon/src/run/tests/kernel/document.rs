@@ -5,7 +5,7 @@ use nodelb_host::messages;
 
 use crate::generated;
 
-/// Kernels on which nodelb is tested.
+/// Kernels that nodelb is tested on.
 const KERNELS: [(Since, &str); 3] =
     [(Since(6, 1), "Debian 12"), (Since(6, 12), "Debian 13, and Debian 12 from its backports"), (Since(6, 18), "")];
 
