@@ -1,4 +1,4 @@
-//! Answers of a daemon: how they are read, and the format, width and colours in which they are printed.
+//! Answers of a daemon: how they are read, and the format, width and colours of their output.
 
 use std::io::IsTerminal;
 use std::time::SystemTime;

@@ -84,7 +84,7 @@ impl List for Backends {
 }
 
 impl DaemonAddresses {
-    /// Returns the service that is asked for.
+    /// Returns the requested service.
     ///
     /// # Errors
     /// When the name is not one, or belongs to no service or to several.

@@ -25,16 +25,16 @@ use crate::exit::{Code, Failure};
 
 /// Time limit of a connect. The daemon listens on this host, so it either accepts immediately or not at all.
 const CONNECT_TIME: Duration = Duration::from_secs(2);
-/// Time limit of an answer. Longer than the time after which the daemon gives up on an answer.
+/// Time limit of an answer. Longer than the daemon's own time limit of an answer.
 const ANSWER_TIME: Duration = Duration::from_secs(65);
-/// Interval at which a command that waits for an answer checks that the daemon responds at all.
+/// A command that waits for an answer checks at this interval that the daemon responds at all.
 const CHECK_EVERY: Duration = Duration::from_secs(3);
 /// Time limit of the answer to such a check, which the daemon gives at once.
 const CHECK_TIME: Duration = Duration::from_secs(2);
 /// The request of such a check.
 const CHECK: &str = "/healthz";
 
-/// Interval at which a command checks that the output of a continuous answer still has a reader.
+/// A command checks at this interval that the output of a continuous answer still has a reader.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Maximum size of an answer in bytes: 10,000 services have about 20 MB of JSON.
@@ -91,10 +91,10 @@ pub fn default_addresses() -> Vec<At> {
     addresses(Path::new(DEFAULT_SOCKET), &DEFAULT_LISTEN)
 }
 
-/// Returns the body of the answer to `target` from the first place that answers.
+/// Returns the body of the answer to `target` from the first address that answers.
 ///
 /// # Errors
-/// [`Code::Unavailable`] when no place answers, or when the daemon cannot answer now; [`Code::Data`] when the daemon
+/// [`Code::Unavailable`] when no address answers, or when the daemon cannot answer now; [`Code::Data`] when the daemon
 /// does not understand the request.
 pub fn get(addresses: &[At], target: &str) -> Result<Bytes, Failure> {
     first(addresses, |at| {

@@ -1,5 +1,5 @@
-//! Shell completion: `nodelb completions` prints a script for a shell, which asks this program for the candidates on each
-//! request. They follow from the definition of the command line; names of services come from the daemon.
+//! Shell completion: `nodelb completions` prints a script for a shell, which runs this program for the candidates on
+//! each request. They follow from the definition of the command line; names of services come from the daemon.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::mpsc;
@@ -17,11 +17,11 @@ use super::client::{self, At};
 use super::print::print;
 use crate::exit::{Code, Failure};
 
-/// The environment variable by which a script requests candidates.
+/// The environment variable that a script requests candidates with.
 const VARIABLE: &str = "NODELB_COMPLETE";
 const PROGRAM: &str = "nodelb";
 
-/// Completes at the first request, at which zsh loads the script as a function of its file's name.
+/// Completes at the first request, when zsh loads the script as a function of its file's name.
 const AUTOLOAD: &str = "[[ ${funcstack[1]} != _nodelb ]] || _clap_dynamic_completer_nodelb \"$@\"\n";
 
 /// Maximum time for the names of services: a daemon that does not respond must not delay the prompt.
@@ -64,7 +64,7 @@ pub(super) fn services(begun: &OsStr) -> Vec<CompletionCandidate> {
     let addresses = admin(std::env::args_os()).map_or_else(client::default_addresses, |at| vec![at]);
     let (done, names) = mpsc::channel();
     let ask = move || {
-        // An error means that the time limit has passed.
+        // An error: the time limit has passed.
         let _ = done.send(known(&addresses));
     };
     if thread::Builder::new().spawn(ask).is_err() {

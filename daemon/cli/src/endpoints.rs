@@ -24,13 +24,13 @@ pub struct Configured {
     pub node: String,
 }
 
-/// Reads the daemon's configuration at this path, or at the default one. The failure says what is wrong with it.
+/// Reads the daemon's configuration at this path, or at the default one. The failure describes what is wrong with it.
 pub type ReadConfiguration = fn(Option<&Path>) -> Result<Configured, Failure>;
 
 /// See the module's documentation.
 #[derive(Clone, Debug)]
 pub struct Endpoints {
-    /// The addresses at which the daemon may listen.
+    /// The addresses where the daemon may listen.
     pub admin: Vec<At>,
     /// The settings for Kubernetes; `None` if Kubernetes is not configured.
     pub settings: Option<Settings>,

@@ -75,7 +75,7 @@ impl From<Code> for ExitCode {
 /// Maximum time that a process waits for its last message before it ends.
 const STDERR_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Writes the reason for the end of the program to stderr, after the log lines that are waiting. No other place does
+/// Writes the reason for the end of the program to stderr, after the log lines that are waiting. No other code does
 /// this. A reader that does not read delays the end of the process only briefly.
 pub fn eprint_fatal(message: &str) {
     eprint(&format!("nodelb: {message}"));
@@ -86,12 +86,12 @@ pub(crate) fn eprint(line: &str) {
     let message = format!("{line}\n");
     let (done, is_done) = mpsc::channel();
     let write = move || {
-        // If stderr is closed, there is no other place for the message.
+        // If stderr is closed, the message cannot be written anywhere else.
         let _ = io::stderr().lock().write_all(message.as_bytes());
         let _ = done.send(());
     };
     if thread::Builder::new().spawn(write).is_ok() {
-        // An error means that the time limit has passed.
+        // An error: the time limit has passed.
         let _ = is_done.recv_timeout(STDERR_TIMEOUT);
     }
 }

@@ -75,7 +75,7 @@ See nodelb(8) and nodelb.toml(5).";
 #[command(name = "nodelb", version, after_help = format!("{}\n\n{EXIT_CODES}", examples::NODELB), max_term_width = 100)]
 struct CommandLine {
     /// Address of the daemon's admin API [default: its socket, then 127.0.0.1:9890 and [::1]:9890]
-    // The commands that ask the daemon have an option of the same name, which gets this value.
+    // The commands that query the daemon have an option of the same name, which gets this value.
     #[arg(long, global = true, value_name = "ADDRESS:PORT|PATH", help_heading = "Connection")]
     admin: Option<client::At>,
     #[command(subcommand)]

@@ -7,7 +7,7 @@
 //!                  └──> follow (EndpointSlice) ┴──> Line ──> stdout
 //! ```
 //!
-//! When the link breaks, the command prints one line and makes another connected, in which each kind continues at its last
+//! When the link breaks, the command prints one line and opens another link, where each kind continues at its last
 //! version. If the apiserver no longer has that version, the command lists the kind again and prints what happened in
 //! between.
 
@@ -40,7 +40,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// Two refusals of permission within this time are one problem, not a coincidence.
 const ONE_TROUBLE: Duration = Duration::from_secs(30);
 
-/// Interval at which the command checks that its output still has a reader while there is nothing to write.
+/// The command checks at this interval that its output still has a reader while there is nothing to write.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Maximum number of lines that wait to be written.

@@ -1,5 +1,5 @@
-//! `nodelb watch --packets`: prints what becomes of packets of clients outside the node, and writes them to a file for
-//! Wireshark and tcpdump. The daemon selects the packets; this module owns their forms.
+//! `nodelb watch --packets`: prints what is done with packets of clients outside the node, and writes them to a file
+//! for Wireshark and tcpdump. The daemon selects the packets; this module owns their forms.
 
 mod headers;
 mod pcapng;

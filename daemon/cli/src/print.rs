@@ -69,7 +69,7 @@ pub(super) fn print_output(command: impl FnOnce(&mut dyn Write) -> Result<(), Fa
     done
 }
 
-/// Writes [sanitize] text to stdout. A reader that is gone (`| head`) has seen what it wanted.
+/// Writes [sanitize] text to stdout. A reader that has closed its end (`| head`) has seen what it wanted.
 pub(super) fn print(bytes: &[u8]) -> Result<(), Failure> {
     write(&sanitize(bytes)).map(|_is_read| ())
 }

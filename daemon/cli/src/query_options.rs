@@ -95,7 +95,7 @@ pub(super) fn print_result(
     Ok(code)
 }
 
-/// Prints the output of a command line by line, until the command ends or the reader is gone.
+/// Prints the output of a command line by line, until the command ends or the reader has left.
 pub(super) fn print_stream(action: impl FnOnce(&mut dyn Write) -> Result<(), Failure>) -> Result<ExitCode, Failure> {
     let mut stdout = LineWriter { text: Sanitizer::default(), reader_is_gone: false };
     match action(&mut stdout) {
@@ -119,7 +119,7 @@ impl Write for LineWriter {
         written.map(|()| bytes.len())
     }
 
-    /// Fails if the reader is gone, even if there is nothing to write.
+    /// Fails if the reader has left, even if there is nothing to write.
     fn flush(&mut self) -> io::Result<()> {
         let is_gone = !is_read()?;
         self.reader_is_gone |= is_gone;

@@ -1,4 +1,4 @@
-//! `nodelb status`: prints the summary of the daemon and the node. The exit code says whether something is wrong.
+//! `nodelb status`: prints the summary of the daemon and the node. The exit code shows whether something is wrong.
 
 use std::process::ExitCode;
 

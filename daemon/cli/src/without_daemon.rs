@@ -1,5 +1,5 @@
-//! Commands that work without the daemon: they read what it has stored in the kernel and on disk. The binary provides the
-//! reader ([`StoredState`]); this module decides when it is used, and says so.
+//! Commands that work without the daemon: they read what it has stored in the kernel and on disk. The binary provides
+//! the reader ([`StoredState`]); this module decides when it is used, and reports that.
 
 use std::cell::OnceCell;
 use std::fmt;
@@ -59,7 +59,7 @@ impl Fallback {
         self.stored_state.get().map(|stored_state| (stored_state.answer)(target))
     }
 
-    /// Answers the request, which the daemon has not answered, and says so on stderr.
+    /// Answers the request, which the daemon has not answered, and reports that on stderr.
     ///
     /// # Errors
     /// `failure` if the command needs the daemon, or if nothing can be read either.

@@ -59,7 +59,7 @@ struct NodeAddress {
 }
 
 /// Returns the peer of the socket with this local address and protocol from the kernel's list of sockets, also while
-/// the socket is still connecting; `None` if the list does not contain the socket. The error says why the list cannot
+/// the socket is still connecting; `None` if the list does not contain the socket. The error states why the list cannot
 /// be read.
 pub type ReadPeer = fn(BorrowedFd<'_>, SocketAddr, Protocol) -> io::Result<Option<L4Addr>>;
 
@@ -70,8 +70,8 @@ enum Met {
     Refusal(String),
     /// The connect was not translated, and there is no route.
     NoListener(String),
-    /// This address accepted the connection, or it is connected over UDP, which asks no peer. `None` if the connection
-    /// ended before the list of sockets was read.
+    /// This address accepted the connection, or it is connected over UDP, which involves no peer. `None` if the
+    /// connection ended before the list of sockets was read.
     Peer(Option<L4Addr>),
     /// This address did not accept the connection, for this reason.
     Closed(Option<L4Addr>, String),

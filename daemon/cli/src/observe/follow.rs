@@ -18,7 +18,7 @@ use tokio::time::sleep;
 use super::cache::Cache;
 use super::line::Line;
 
-/// Time without an event after which the watch is restarted. Bookmarks arrive about once a minute.
+/// The watch is restarted after this time without an event. Bookmarks arrive about once a minute.
 const SILENCE: Duration = Duration::from_secs(90);
 
 /// Minimum duration of a watch.
@@ -35,7 +35,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 pub(super) struct Follower {
     query: Query,
     cache: Cache,
-    /// The version up to which every event was received; `None` if a list comes first.
+    /// Every event up to this version was received; `None` if a list comes first.
     version: Option<Version>,
     /// Whether the objects of the first list are printed one by one.
     prints_first_list: bool,

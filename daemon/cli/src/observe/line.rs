@@ -72,8 +72,7 @@ impl Event {
         }
     }
 
-    /// Returns the event of a deletion, with the version at which it happened. Of the fields that it removes, only
-    /// backends are shown.
+    /// Returns the event of a deletion, with its version. Of the fields that it removes, only backends are shown.
     pub(super) fn deleted(kind: &'static str, last: &Value) -> Self {
         let mut event = Self::between(kind, Some(last), None, false);
         event.differences.retain(|difference| difference.field == "backends");

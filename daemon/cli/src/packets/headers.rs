@@ -1,4 +1,4 @@
-//! The headers of a packet of which only the beginning is known, in one line.
+//! The headers of a packet with only its beginning known, in one line.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

@@ -1,4 +1,4 @@
-//! Writes packets as pcapng (draft-ietf-opsawg-pcapng), the format of Wireshark, in which a packet may have a comment.
+//! Writes packets as pcapng (draft-ietf-opsawg-pcapng), the format of Wireshark, where a packet may have a comment.
 //! Numbers are in the byte order of this machine, which the file states.
 
 use std::io::{self, Write};

@@ -28,7 +28,7 @@ fn answering(bytes: &'static str) -> (At, JoinHandle<String>) {
     (address, task)
 }
 
-/// Returns an address on which no process listens.
+/// Returns an address without a listener.
 fn silent() -> At {
     At::Tcp(TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap())
 }
@@ -102,7 +102,7 @@ async fn slow(listener: tokio::net::TcpListener, checks: u32) {
             if !request[..length].starts_with(format!("GET {CHECK} ").as_bytes()) {
                 sleep(CHECK_EVERY * checks).await;
             }
-            // The first client is gone.
+            // The first client has left.
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
         });
     }
