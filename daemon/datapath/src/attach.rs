@@ -25,8 +25,8 @@ pub(crate) struct Hook {
     attach_type: bpf_attach_type,
 }
 
-/// The hooks in the order in which they are attached: those that translate answers back come before those that
-/// translate destinations, so that a socket which is translated in between sees the service's address.
+/// The hooks in the order of attaching: those that translate answers back come before those that translate
+/// destinations, so that a socket which is translated in between sees the service's address.
 pub(crate) const HOOKS: [Hook; 10] = [
     Hook { name: "recvmsg4", attach_type: libbpf_sys::BPF_CGROUP_UDP4_RECVMSG },
     Hook { name: "recvmsg6", attach_type: libbpf_sys::BPF_CGROUP_UDP6_RECVMSG },
@@ -47,8 +47,7 @@ const RETIRED: [Hook; 2] = [
     Hook { name: "post_bind6", attach_type: libbpf_sys::BPF_CGROUP_INET6_POST_BIND },
 ];
 
-/// All hooks that any version of nodelb uses, in the order in which they are attached. They are detached in reverse
-/// order.
+/// All hooks that any version of nodelb uses, in the order of attaching. They are detached in reverse order.
 pub(crate) fn all_hooks() -> impl DoubleEndedIterator<Item = &'static Hook> {
     HOOKS.iter().chain(&RETIRED)
 }
@@ -60,10 +59,10 @@ pub enum LinkState {
     Updated,
     /// There was no link; a new one was created.
     Created,
-    /// The pin was not a link, or its link was attached to another cgroup or to one that is gone; a new link has
-    /// replaced it.
+    /// The pin was not a link, or its link was attached to another cgroup or to a removed one; a new link has replaced
+    /// it.
     Replaced,
-    /// The link was attached all the time, but its pin was gone; it is pinned again.
+    /// The link was attached all the time, but its pin was removed; it is pinned again.
     Pinned,
 }
 
@@ -301,7 +300,7 @@ pub(crate) fn pinned_fault(
     }
 }
 
-/// The id of the cgroup that the link is attached to, 0 if that is gone, and the hook; `None` if it is not a cgroup
+/// The id of the cgroup that the link is attached to, 0 if that was removed, and the hook; `None` if it is not a cgroup
 /// link.
 fn target(link: BorrowedFd<'_>) -> Option<(u64, bpf_attach_type)> {
     match LinkInfo::from_fd(link).ok()?.info {

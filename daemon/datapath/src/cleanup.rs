@@ -82,7 +82,7 @@ impl Work<'_> {
         for path in names.iter().chain(&hooks).map(|name| pins.link(name)) {
             if let Ok(Some(link)) = sys::open_link(&path) {
                 let id = LinkInfo::from_fd(link.as_fd()).map(|info| info.id);
-                // Fails only if the link is detached already, because its cgroup is gone or through its other pin.
+                // Fails only if the link is detached already, because its cgroup was removed or through its other pin.
                 let _ = sys::link_detach(link.as_fd());
                 self.crash.pass();
                 self.report.links += usize::from(id.is_ok_and(|id| self.detached.insert(id)));

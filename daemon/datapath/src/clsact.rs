@@ -53,7 +53,7 @@ fn add_qdisc(ifindex: u32, pins: &Pins, changes: &dyn ChangeFilters) -> io::Resu
     }
 }
 
-/// The name of the directory that says that nodelb has added the qdisc.
+/// The name of the directory that marks a qdisc added by nodelb.
 pub(crate) fn marker(ifindex: u32) -> String {
     format!("{MARKER}{ifindex}")
 }
@@ -91,7 +91,7 @@ pub(crate) fn program_at(point: HookPoint) -> io::Result<Option<u32>> {
 }
 
 /// Removes the filters of a device, and the qdisc if nodelb has added it and no other program uses it. Returns the
-/// number of removed filters. The device may be gone.
+/// number of removed filters. The device may no longer exist.
 pub(crate) fn remove(ifindex: u32, pins: &Pins, changes: &dyn ChangeFilters) -> io::Result<usize> {
     let mut removed = 0;
     for direction in [Direction::In, Direction::Out] {

@@ -48,7 +48,7 @@ const ETHERNET: u16 = 1;
 const ETHERNET_HEADER: u8 = 14;
 
 impl HookedDevice {
-    /// A device to which an earlier process has attached programs.
+    /// A device with programs that an earlier process has attached.
     fn read(ifindex: u32, pins: &Pins) -> io::Result<Self> {
         let any = socket(AddressFamily::Unix, SockType::Datagram, SockFlag::SOCK_CLOEXEC, None)?;
         let is_ethernet = tc::link_type(any.as_fd(), ifindex)? == ETHERNET;
@@ -57,7 +57,7 @@ impl HookedDevice {
     }
 }
 
-/// The prefix of the names of directories that say that a device leads to a pod.
+/// The prefix of the names of directories that mark devices of pods.
 const POD_MARKER: &str = "pod-";
 
 fn pod_marker(ifindex: u32, pins: &Pins) -> PathBuf {
@@ -184,8 +184,8 @@ impl DeviceHooks {
     }
 
     /// Makes the programs that an earlier process attached run the programs of this one, and removes what is left of
-    /// devices that are gone. Does nothing if there are none. Returns the hooks that cannot be changed: their previous
-    /// programs stay attached, and [`Self::faults`] reports them.
+    /// devices that no longer exist. Does nothing if there are none. Returns the hooks that cannot be changed: their
+    /// previous programs stay attached, and [`Self::faults`] reports them.
     pub(crate) fn take_over(&mut self) -> Vec<HookError> {
         let left = match self.method {
             HookMethod::Tcx => pinned_points(&self.pins),
@@ -243,7 +243,7 @@ impl DeviceHooks {
             };
             self.open_links.extend(link.map(|link| (point, link)));
             if state.is_err() && states.is_empty() && !self.devices.contains_key(&device.ifindex) {
-                // The device may be gone, and would then never be detached.
+                // The device may have been removed, and would then never be detached.
                 let _ = self.programs.set_link_layer(device.ifindex, LinkLayer::Ethernet);
             }
             states.push((direction, state.map_err(HookError::at(point))?));
@@ -252,7 +252,7 @@ impl DeviceHooks {
         Ok(states)
     }
 
-    /// Detaches the programs from a device, which may be gone.
+    /// Detaches the programs from a device, which may no longer exist.
     ///
     /// # Errors
     /// The hook that cannot be changed.
@@ -314,7 +314,7 @@ impl DeviceHooks {
     }
 }
 
-/// The hooks the links of which are pinned.
+/// The hooks with pinned links.
 fn pinned_points(pins: &Pins) -> Vec<HookPoint> {
     let names = pins::list(&pins.links()).unwrap_or_default();
     names.iter().filter_map(|name| HookPoint::from_pin_name(name)).collect()
@@ -351,7 +351,7 @@ fn remove_link(path: &Path, crash: &CrashPoint) -> io::Result<bool> {
         link => link?,
     };
     if let Some(link) = &link {
-        // Fails only if the link is detached already, because its device is gone.
+        // Fails only if the link is detached already, because its device was removed.
         let _ = sys::link_detach(link.as_fd());
         crash.pass();
     }
@@ -359,7 +359,7 @@ fn remove_link(path: &Path, crash: &CrashPoint) -> io::Result<bool> {
     Ok(link.is_some())
 }
 
-/// The name of the directory that says that the programs at devices use maps of an earlier generation.
+/// The name of the directory that marks programs at devices with maps of an earlier generation.
 const OUTDATED: &str = "outdated-packets";
 
 /// Records whether the programs at devices use maps of an earlier generation, because those of a later start could not

@@ -44,11 +44,11 @@ pub struct Optional {
     pub since: Since,
     /// The kernel configuration that the feature needs.
     pub config: &'static str,
-    /// The purpose for which nodelb uses it.
+    /// What nodelb uses it for.
     pub used_for: &'static str,
     /// The behaviour of nodelb without it.
     pub without: &'static str,
-    /// The way in which nodelb detects it.
+    /// How nodelb detects it.
     pub probe: &'static str,
 }
 

@@ -44,7 +44,7 @@ const TIMEOUT_SECONDS: i64 = 2;
 pub(crate) const BUFFER: usize = 64 << 10;
 
 /// The filters of a device, at ingress and at egress: the name of each that runs a BPF program, and an empty name for
-/// the others. A device that is gone has none.
+/// the others. A removed device has none.
 ///
 /// # Errors
 /// If the kernel refuses the request or does not answer.
@@ -113,7 +113,7 @@ fn parse(datagram: &[u8], names: &mut Vec<String>) -> io::Result<bool> {
             ERROR => {
                 let error = body.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
                 return match error.saturating_neg() {
-                    // The device has no such qdisc, or is gone.
+                    // The device has no such qdisc, or was removed.
                     0 | libc::ENODEV | libc::EINVAL | libc::ENOENT => Ok(true),
                     error => Err(io::Error::from_raw_os_error(error)),
                 };

@@ -54,7 +54,7 @@ pub(crate) fn pinned_links(mountinfo: &str) -> BTreeSet<u32> {
 }
 
 struct Search<V> {
-    /// Device and inode of each directory seen: a directory may be mounted at several places.
+    /// Device and inode of each directory seen: a directory may be mounted several times.
     seen: BTreeSet<(u64, u64)>,
     /// Number of directories seen.
     directories: usize,

@@ -106,7 +106,7 @@ fn programs() -> BTreeMap<u32, String> {
 /// The prefix of the names of BPF links, maps and programs in `/proc/PID/fd`. Only links have a link id in `fdinfo`.
 const BPF: &[u8] = b"anon_inode:bpf";
 
-/// The process that holds each link open, as far as `/proc` shows it.
+/// The process that holds each link open, if `/proc` shows it.
 fn holders() -> BTreeMap<u32, u32> {
     let mut holders = BTreeMap::new();
     for process in fs::read_dir("/proc").into_iter().flatten().flatten() {

@@ -1,4 +1,4 @@
-//! A place at a network device where a program runs.
+//! A hook at a network device where a program runs.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// In the order in which programs are attached.
+    /// In the order of attaching programs.
     pub(crate) const ALL: [Self; 2] = [Self::Out, Self::In];
 
     fn prefix(self) -> &'static str {

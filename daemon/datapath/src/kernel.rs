@@ -60,7 +60,7 @@ pub struct Options {
     pub hook_method: Option<HookMethod>,
     /// Layout version of this nodelb: [`LAYOUT`](crate::LAYOUT), except in tests that need a next one.
     pub layout: u32,
-    /// Number of physical operations after which the process kills itself with SIGKILL; see [`CrashPoint`].
+    /// Number of physical operations before the process kills itself with SIGKILL; see [`CrashPoint`].
     pub crash_after: Option<u64>,
 }
 

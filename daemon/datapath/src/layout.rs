@@ -1,5 +1,5 @@
-//! The only place that converts between nodelb's types and the bytes in the kernel, and that changes byte order.
-//! Offsets and sizes come from `bpf/shared.h` through BTF; nothing here is `unsafe`.
+//! The only code that converts between nodelb's types and the bytes in the kernel, and that changes byte order. Offsets
+//! and sizes come from `bpf/shared.h` through BTF; nothing here is `unsafe`.
 
 /// The bytes of a shared struct with the given fields. All other bytes are zero, including padding.
 macro_rules! bytes_of {

@@ -146,7 +146,7 @@ impl Prepared<'_> {
         take(&loaded).map_err(failed("taking the descriptors of", Path::new("sock.bpf.o")))
     }
 
-    /// Without the maps, the programs do not ask which clients an address admits.
+    /// Without the maps, the programs do not look up which clients an address admits.
     fn use_ranges(&mut self, outside: &OutsideMaps) -> libbpf_rs::Result<()> {
         let maps = &mut self.skeleton.maps;
         match outside.of_clients() {

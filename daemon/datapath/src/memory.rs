@@ -1,10 +1,10 @@
-//! The settings of the C library's allocator, of which the Rust allocator is a user. Without them, memory that a burst of
+//! The settings of the C library's allocator, which the Rust allocator uses. Without them, memory that a burst of
 //! events or a large answer has used once stays with the process.
 
 use libc::{M_ARENA_MAX, M_MMAP_THRESHOLD, c_int};
 
-/// The size in bytes from which an allocation is a mapping of its own, which the kernel gets back as soon as it is free.
-/// By default, the limit grows with the sizes that have been used, up to 32 MiB.
+/// An allocation of at least this size in bytes is a mapping of its own, which the kernel gets back as soon as it is
+/// free. By default, the limit grows with the sizes that have been used, up to 32 MiB.
 const OWN_MAPPING: c_int = 128 << 10;
 
 /// Makes all threads share one heap. By default each thread has its own, and the free memory of one heap is of no use to

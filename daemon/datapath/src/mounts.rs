@@ -26,7 +26,7 @@ pub(crate) fn mountinfo() -> Result<String, OpenError> {
     fs::read_to_string(path).map_err(failed("reading", path))
 }
 
-/// The mounts of this type of file system, in the order in which they were made. Malformed lines are left out.
+/// The mounts of this type of file system, in the order of mounting. Malformed lines are left out.
 pub fn by_type<'a>(mountinfo: &'a str, kind: &'a str) -> impl Iterator<Item = Mount<'a>> {
     mountinfo.lines().filter_map(move |line| {
         let (before, after) = line.split_once(" - ")?;

@@ -32,7 +32,7 @@ pub(crate) fn specs(limits: Limits) -> [Option<Spec>; NAMES.len()] {
     [a, b, c]
 }
 
-/// The same without sizes.
+/// The maps without sizes.
 fn kinds() -> [Spec; NAMES.len()] {
     use libbpf_sys::{BPF_F_NO_PREALLOC, BPF_MAP_TYPE_HASH, BPF_MAP_TYPE_LPM_TRIE};
     let (hash, trie) = ((BPF_MAP_TYPE_HASH, 0), (BPF_MAP_TYPE_LPM_TRIE, BPF_F_NO_PREALLOC));
@@ -78,7 +78,7 @@ impl OutsideMaps {
         NAMES.into_iter().zip(self.0).filter_map(|(name, map)| Some((name, map?)))
     }
 
-    /// The maps that say which clients an address admits, if they exist: `outside` and `source_ranges`.
+    /// The maps of the clients that an address admits, if they exist: `outside` and `source_ranges`.
     pub(crate) fn of_clients(&self) -> Option<[&MapHandle; 2]> {
         let [outside, ranges, _] = &self.0;
         Some([outside.as_ref()?, ranges.as_ref()?])

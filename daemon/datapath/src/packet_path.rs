@@ -40,7 +40,7 @@ pub struct OpenedPackets {
     pub counter: Arc<PacketCounter>,
     /// Lets the programs recognise packets of no service.
     pub bloom: Arc<PacketBloom>,
-    /// The ports that connections of others use, if the programs cannot ask connection tracking.
+    /// The ports that connections of others use, if the programs cannot query connection tracking.
     pub foreign_ports: Option<ForeignPorts>,
     /// Reads events about packets.
     pub events: PacketEvents,

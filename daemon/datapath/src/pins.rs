@@ -1,5 +1,5 @@
-//! The pin directory: names, the order in which pins appear and disappear, and which of them are valid after a crash.
-//! This module handles files and not their content.
+//! The pin directory: names, the order of pinning and unpinning, and which pins are valid after a crash. This module
+//! handles files and not their content.
 //!
 //! ```text
 //! /sys/fs/bpf/nodelb/        the pin directory; locked, and each version too, by the one process that works here
@@ -26,7 +26,7 @@ use crate::crash::CrashPoint;
 use crate::error::{OpenError, failed};
 use crate::maps::NAMES;
 
-/// The suffix of a file or directory that is not yet in place. bpffs reserves dots in names, so the suffix has none.
+/// The suffix of a file or directory that is not complete yet. bpffs reserves dots in names, so the suffix has none.
 pub(crate) const UNFINISHED: &str = "-new";
 
 /// The directory of one layout version.
@@ -57,7 +57,7 @@ impl Pins {
         Self { root: pin_directory.join(format!("v{layout}")), crash: crash.clone() }
     }
 
-    /// The same directory, for another owner.
+    /// This directory, for another owner.
     pub(crate) fn duplicate(&self) -> Self {
         Self { root: self.root.clone(), crash: self.crash.clone() }
     }

@@ -49,7 +49,7 @@ pub fn drop_privileges(datapath: &KernelDatapath) -> Result<RemainingPrivileges,
     drop_thread_privileges(datapath)
 }
 
-/// The same as [`drop_privileges`] for the calling thread and the threads that it starts. Other threads may exist.
+/// [`drop_privileges`] for the calling thread and the threads that it starts. Other threads may exist.
 ///
 /// # Errors
 /// If the kernel refuses.

@@ -30,8 +30,8 @@ pub(crate) struct Features {
     pub(crate) set_retval: bool,
     /// [`Feature::RefuseBind`]: in this process's network namespace.
     pub(crate) bind_refusal: bool,
-    /// The cookie by which programs identify the network namespace of this process, which owns the node's loopback
-    /// addresses; `None` without [`Feature::Netns`].
+    /// The cookie that identifies the network namespace of this process to programs. It owns the node's loopback
+    /// addresses. `None` without [`Feature::Netns`].
     pub(crate) netns: Option<u64>,
     /// [`Feature::Mptcp`].
     pub(crate) mptcp: bool,

@@ -36,7 +36,7 @@ impl KernelReader {
         Ok(self.content()?.state)
     }
 
-    /// The same, with the content that nodelb cannot have written.
+    /// [`Self::dump`], with the content that nodelb cannot have written.
     ///
     /// # Errors
     /// When a map cannot be read.
@@ -156,8 +156,8 @@ fn add_broken_service(id: ServiceId, wrong: &dyn fmt::Display, content: &mut Con
     content.broken.entries.insert(EntryKey::Service(id), format!("service {id}: {wrong}"));
 }
 
-/// Reads a list, and whether it is followed by its ring, if `has_ring` says that it should be. The list is valid if its
-/// view is unchanged after the read: then it was published during the whole read.
+/// Reads a list, and whether it is followed by its ring, if `has_ring` is set. The list is valid if its view is
+/// unchanged after the read: then it was published during the whole read.
 fn list(maps: &Maps, service: u32, which: ViewKind, has_ring: bool) -> Result<(Arc<[Slot]>, bool), ListError> {
     loop {
         let view = maps.view(service, which);

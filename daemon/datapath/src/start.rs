@@ -365,7 +365,7 @@ fn fill(carried: MigratedContent, to: &mut Writer) -> Result<Vec<String>, OpenEr
     Ok(corrupt)
 }
 
-/// The operations that create the entries for clients outside the node, as far as the maps for them exist.
+/// The operations that create the entries for clients outside the node, if the maps for them exist.
 fn outside_of(state: &MapState, limits: Limits) -> impl Iterator<Item = MapOp> {
     let uplinks = state.uplinks.iter().map(|(index, entry)| MapOp::PutUplink(*index, *entry));
     let ranges = state.source_ranges.iter().map(|(id, range)| MapOp::PutSourceRange(*id, *range));

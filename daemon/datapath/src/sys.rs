@@ -1,5 +1,5 @@
-//! The bpf(2) calls for which libbpf-rs has no safe function, and shared memory. Each function makes one system call or
-//! one mapping. The kernel makes all file descriptors close-on-exec.
+//! The bpf(2) calls without a safe function in libbpf-rs, and shared memory. Each function makes one system call or one
+//! mapping. The kernel makes all file descriptors close-on-exec.
 #![expect(unsafe_code, reason = "system calls and shared memory")]
 
 mod call;
@@ -96,9 +96,9 @@ pub(crate) fn open_pinned(path: &Path) -> io::Result<OwnedFd> {
     owned(unsafe { libbpf_sys::bpf_obj_get(path.as_ptr()) })
 }
 
-/// Opens the link that is pinned at the path; `None` if something else is there. Whatever is opened through a pin has to
-/// pass here before it is read as a link: libbpf takes what the kernel says of a map or a program for the description of
-/// a link, and follows a pointer in it.
+/// Opens the link that is pinned at the path; `None` if something else is there. Whatever is opened through a pin has
+/// to pass here before it is read as a link: libbpf takes the kernel's description of a map or a program for that of a
+/// link, and follows a pointer in it.
 pub(crate) fn open_link(path: &Path) -> io::Result<Option<OwnedFd>> {
     // Maps, programs and links look like files; the kernel refuses to open anything else.
     if !fs::symlink_metadata(path)?.is_file() {
@@ -160,7 +160,7 @@ pub(crate) fn test_run(
     Ok((options.retval, options.data_size_out as usize))
 }
 
-/// The cookie by which programs identify the network namespace of a socket; never 0. Since Linux 5.14.
+/// The cookie that programs identify the network namespace of a socket with; never 0. Since Linux 5.14.
 pub(crate) fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
     let mut cookie = 0_u64;
     let mut length: libc::socklen_t = 8;
@@ -185,7 +185,7 @@ pub(crate) fn entries<const K: usize, const V: usize>(map: &MapHandle) -> io::Re
     Ok(found)
 }
 
-/// The same in batches of a few thousand keys and their values.
+/// [`entries`] in batches of a few thousand keys and their values.
 pub(crate) fn each_batch<const K: usize, const V: usize>(
     map: &MapHandle,
     mut take: impl FnMut(&[[u8; K]], &[[u8; V]]),
@@ -196,7 +196,7 @@ pub(crate) fn each_batch<const K: usize, const V: usize>(
     })
 }
 
-/// The same, until `take` breaks.
+/// [`each_batch`], until `take` breaks.
 pub(crate) fn each_batch_until<const K: usize, const V: usize>(
     map: &MapHandle,
     mut take: impl FnMut(&[[u8; K]], &[[u8; V]]) -> ControlFlow<()>,
@@ -250,7 +250,7 @@ pub(crate) struct SharedWords {
 const WINDOW: usize = (192 << 10) / size_of::<AtomicU64>();
 
 impl SharedWords {
-    /// Maps the beginning of an array map, the values of which are multiples of 8 bytes.
+    /// Maps the beginning of an array map with values that are multiples of 8 bytes.
     pub(crate) fn map(map: &MapHandle) -> io::Result<Self> {
         let entry = map.value_size() as usize / size_of::<AtomicU64>();
         let words = entry * map.max_entries() as usize;

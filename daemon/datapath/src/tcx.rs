@@ -78,8 +78,8 @@ pub(crate) fn is_alive(point: HookPoint, pins: &Pins) -> bool {
     link.is_some_and(|link| is_attached(link.as_fd(), point))
 }
 
-/// Whether the link is attached to the hook of this device. The index of a device may be used again: if this process may
-/// ask, the device itself names its links.
+/// Whether the link is attached to the hook of this device. The index of a device may be used again: if this process
+/// may query it, the device itself names its links.
 fn is_attached(link: BorrowedFd<'_>, point: HookPoint) -> bool {
     let Ok(info) = LinkInfo::from_fd(link.as_fd()) else { return false };
     if target(&info) != Some(point) {
@@ -91,7 +91,7 @@ fn is_attached(link: BorrowedFd<'_>, point: HookPoint) -> bool {
     }
 }
 
-/// The hook that the link is attached to, with index 0 if its device is gone; `None` if it is not a tcx link.
+/// The hook that the link is attached to, with index 0 if its device was removed; `None` if it is not a tcx link.
 fn target(info: &LinkInfo) -> Option<HookPoint> {
     let LinkTypeInfo::Tcx(tcx) = &info.info else { return None };
     let direction = match tcx.attach_type {

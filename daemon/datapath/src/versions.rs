@@ -9,8 +9,8 @@
 //! as numbers, in its own file unless only [`ServiceWords`] differ, and put it into the row of its version in [`READERS`];
 //! add a row for the new one. A row is removed when no node can have its version any more.
 //!
-//! Debug builds contain a second layout, that of `bpf/next_layout.h`: the version after [`LAYOUT`], to which tests upgrade.
-//! It has no reader, so every other version refuses its maps.
+//! Debug builds contain a second layout, that of `bpf/next_layout.h`: the version after [`LAYOUT`], which tests upgrade
+//! to. It has no reader, so every other version refuses its maps.
 
 use std::fs::{self, File, Permissions, TryLockError};
 use std::io;
@@ -261,8 +261,8 @@ pub(crate) struct Reader {
     pub(crate) layout: u32,
     /// Reads the maps that are pinned in the directory of a generation.
     pub(crate) read: fn(&Path) -> Result<MigratedContent, OpenError>,
-    /// Whether its per-socket state means the same as in the current layout. If so, and if the maps have the same kind,
-    /// they stay in use, and open sockets keep the names of their peers.
+    /// Whether its per-socket state has the same meaning as in the current layout. If so, and if the maps have the same
+    /// kind, they stay in use, and open sockets keep the names of their peers.
     pub(crate) has_todays_sockets: bool,
 }
 
@@ -277,7 +277,7 @@ pub(crate) fn reader(layout: u32) -> Option<&'static Reader> {
     READERS.iter().find(|reader| reader.layout == layout)
 }
 
-/// Reads maps, the services of which have this layout.
+/// Reads maps with services in this layout.
 pub(crate) fn read_maps(directory: &Path, service: ServiceWords) -> Result<MigratedContent, OpenError> {
     let handles = Handles::open(directory)
         .map_err(|(name, error)| failed("opening (nodelb cleanup removes all maps)", &directory.join(name))(error))?;

@@ -162,7 +162,7 @@ impl Writer {
         self.placed.left.retain(|_, round| !runs.is_released(*round));
     }
 
-    /// Copies the backends of the clients, as far as they fit.
+    /// Copies the backends of the clients that fit.
     pub(crate) fn copy_affinity(&self, clients: &[Client]) -> io::Result<()> {
         for client in clients.iter().take(self.maps.limits.affinity as usize) {
             let (key, value) = layout::client(client);
@@ -304,8 +304,8 @@ impl Writer {
         }
     }
 
-    /// Selects a run for the list and its ring; `None` if both are in their place already. The previous run is used again
-    /// if only the view no longer points to it: that takes no space.
+    /// Selects a run for the list and its ring; `None` if both are already stored. The previous run is used again if
+    /// only the view no longer points to it: that takes no space.
     fn place(
         &mut self,
         id: ServiceId,

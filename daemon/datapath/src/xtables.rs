@@ -1,6 +1,6 @@
 //! The chains of iptables-legacy and ip6tables-legacy in this network namespace. Only root may read which tables exist,
-//! and reading a table takes CAP_NET_ADMIN. The kernel creates a table that a process asks for, so only tables that exist
-//! are read.
+//! and reading a table takes CAP_NET_ADMIN. The kernel creates a table that a process requests, so only tables that
+//! exist are read.
 
 use std::fs;
 use std::io;
@@ -20,7 +20,7 @@ const GET_ENTRIES: i32 = 65;
 /// Length of a table's name in both questions.
 const NAME: usize = 32;
 
-/// Length of `struct ipt_getinfo` in bytes, of which the last four are the size of all entries.
+/// Length of `struct ipt_getinfo` in bytes; the last four are the size of all entries.
 const INFO: usize = 84;
 
 /// Length of the head of `struct ipt_get_entries` in bytes: name, size, and padding.

@@ -28,7 +28,7 @@ impl Clock {
     }
 }
 
-/// The time at which an operation began, as wall-clock time and on the monotonic clock. Latencies are measured from it.
+/// When an operation began, as wall-clock time and on the monotonic clock. Latencies are measured from it.
 #[derive(Clone, Copy, Debug)]
 pub struct Taken {
     /// Wall-clock time in milliseconds since 1970.

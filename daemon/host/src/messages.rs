@@ -1,8 +1,7 @@
-//! The only list of messages in the journal. Each message has its own id (`MESSAGE_ID=`), by which it can be found
-//! regardless of its text, and an explanation that `journalctl -x` shows. The systemd catalogue
-//! (`contrib/systemd/nodelb.catalog`) and `docs/journal.md` are generated from this list. Messages with the same
-//! meaning for an operator share one id, even if several lines of code log them. A test checks that every logged line
-//! has an id.
+//! The only list of messages in the journal. Each message has its own id (`MESSAGE_ID=`), to find it regardless of its
+//! text, and an explanation that `journalctl -x` shows. The systemd catalogue (`contrib/systemd/nodelb.catalog`) and
+//! `docs/journal.md` are generated from this list. Messages with the same meaning for an operator share one id, even if
+//! several lines of code log them. A test checks that every logged line has an id.
 //!
 //! To add a message, add a row here with a new random id (`systemd-id128 new`), then run `UPDATE=1 cargo test -p nodelb
 //! --lib log`.

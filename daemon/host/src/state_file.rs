@@ -139,9 +139,9 @@ pub struct Limits {
     /// The minimum time between the beginnings of two writes, until [`StateFile::set_interval`] changes it. The first
     /// write is not delayed.
     pub every: Duration,
-    /// The same after a failed write.
+    /// The time until the next write after a failed one.
     pub retry: Duration,
-    /// The duration of a write after which a warning is logged, and the time limit of [`StateFile::close`].
+    /// A warning is logged if a write takes longer than this, and the time limit of [`StateFile::close`].
     pub timeout: Duration,
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct ConnectionEntry {
     /// Source and destination that are written.
     pub(crate) to: (L4Addr, L4Addr),
     pub(crate) service: ServiceId,
-    /// Index of the device by which the client's packets arrive.
+    /// Index of the device where the client's packets arrive.
     pub(crate) ifindex: u32,
     /// Seconds of the coarse monotonic clock.
     pub(crate) last_used: u32,

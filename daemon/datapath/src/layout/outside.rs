@@ -92,7 +92,7 @@ pub(crate) fn parse_uplink(bytes: &UplinkBytes) -> Option<UplinkEntry> {
     (uplink(&entry) == *bytes).then_some(entry)
 }
 
-/// A part of a ring, in the place of one slot.
+/// A part of a ring, in the space of one slot.
 pub(crate) fn ring_words(offsets: &[u16]) -> [u64; SLOT_WORDS] {
     let mut bytes = [0; SLOT_WORDS * 8];
     for (to, offset) in bytes.as_chunks_mut::<2>().0.iter_mut().zip(offsets) {

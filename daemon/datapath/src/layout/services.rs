@@ -236,7 +236,7 @@ pub(crate) fn frontend(addr: &L4Addr, entry: &FrontendEntry) -> FrontendBytes {
     bytes_of!(types::frontend { service_id: entry.service.0.to_ne_bytes(), flags: sealed.to_ne_bytes() })
 }
 
-/// The same as `seal()` in `bpf/service.h`.
+/// As `seal()` in `bpf/service.h`.
 pub(super) fn seal(key: &FrontendKeyBytes, service: ServiceId, flags: u32) -> u32 {
     const ODD: [u32; 5] = [0x85eb_ca6b, 0xc2b2_ae35, 0x27d4_eb2f, 0x1656_67b1, 0x2c1b_3c6d];
     let (words, _) = key.as_chunks::<4>();

@@ -1,4 +1,4 @@
-//! The Bloom filter of `bpf/bloom.h`, by which the programs recognise most packets of no service without a lookup.
+//! The Bloom filter of `bpf/bloom.h`: the programs recognise most packets of no service by it, without a lookup.
 //!
 //! Each start creates another one and fills it when every device runs the new programs, which add what they begin. Only
 //! then do the programs rely on it. Until the next start has replaced them they use the pinned one, so that start first
@@ -53,7 +53,7 @@ pub(crate) fn words(outside: u32) -> u32 {
 #[derive(Debug)]
 pub struct PacketBloom {
     words: SharedWords,
-    /// Ports of the node at which all packets that arrive are looked up.
+    /// Ports of the node: all packets that arrive there are looked up.
     nodeports: RangeInclusive<u16>,
     source_ports: RangeInclusive<u16>,
 }
@@ -172,7 +172,7 @@ pub(crate) fn create(pins: &Pins, outside: u32) -> Result<MapHandle, OpenError> 
     Ok(map)
 }
 
-/// Puts the filter of this start in the place of the earlier one.
+/// Replaces the earlier filter with the one of this start.
 pub(crate) fn commit(pins: &Pins) -> Result<(), OpenError> {
     let [current, unfinished] = paths(pins);
     fs::rename(&unfinished, &current).map_err(failed("renaming", &unfinished))?;

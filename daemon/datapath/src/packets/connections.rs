@@ -45,7 +45,7 @@ pub struct Connection {
     /// The address of the node that the backend sees; `None` if it sees the client's.
     pub source: Option<L4Addr>,
     pub service: ServiceId,
-    /// Index of the device by which the client's packets arrive.
+    /// Index of the device where the client's packets arrive.
     pub ifindex: u32,
     /// Whether the packets pass the network stack of the node by, because the backend is on another node.
     pub is_redirected: bool,

@@ -33,7 +33,7 @@ pub const REASONS: [&str; 16] = [
     "fragment-rate",
 ];
 
-/// What becomes of a packet, in the order of `enum packet_verdict`.
+/// What the programs did with a packet, in the order of `enum packet_verdict`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PacketVerdict {
     /// Passed on to the network stack unchanged.
@@ -132,7 +132,7 @@ pub struct PacketCounter {
 }
 
 impl PacketCounter {
-    /// Reads these maps. `services` is the number of services of which the connections are counted, 0 for none.
+    /// Reads these maps. `services` is the number of services with counted connections, 0 for none.
     pub(crate) fn new(maps: &PacketMaps, services: u32) -> io::Result<Self> {
         let map = |name| maps.get(name).ok_or_else(|| io::Error::from(io::ErrorKind::NotFound));
         let handle = |name| MapHandle::try_from(map(name)?).map_err(into_io);

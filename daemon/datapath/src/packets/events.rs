@@ -1,5 +1,5 @@
-//! Reads the events about packets that the programs write while someone watches: `struct packet_event`. Owns the lease
-//! without which the programs write none.
+//! Reads the events about packets that the programs write while someone watches: `struct packet_event`. Owns the lease:
+//! without it, the programs write none.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -66,9 +66,9 @@ pub struct Captured {
 pub struct PacketEvent {
     /// Nanoseconds of the monotonic clock.
     pub time: u64,
-    /// Index of the device at which the program ran.
+    /// Index of the device that the program ran at.
     pub ifindex: u32,
-    /// Index of the device by which a redirected packet or an answer leaves.
+    /// Index of the device that a redirected packet or an answer leaves by.
     pub next_ifindex: Option<u32>,
     /// Whether the packet leaves by the device; otherwise, it arrives there.
     pub is_leaving: bool,

@@ -43,7 +43,7 @@ impl ForeignPorts {
     /// Makes the programs leave the ports of exactly these connections alone.
     ///
     /// # Errors
-    /// If the kernel refuses the request, or there are more connections than the map has room for.
+    /// If the kernel refuses the request, or there are more connections than fit into the map.
     pub fn set(&self, connections: &ForeignConnections) -> io::Result<()> {
         let wanted: BTreeSet<PacketKeyBytes> = connections.iter().map(|ends| packet_key(*ends, false)).collect();
         let present: BTreeSet<PacketKeyBytes> =

@@ -17,7 +17,7 @@ impl PacketMaps {
         Self(maps.into_iter().collect())
     }
 
-    /// The same maps, with descriptors of their own.
+    /// These maps, with descriptors of their own.
     pub(crate) fn duplicate(&self) -> io::Result<Self> {
         let clone = |(name, map): (&String, &MapHandle)| Ok((name.clone(), MapHandle::try_from(map).map_err(into_io)?));
         self.0.iter().map(clone).collect::<io::Result<_>>().map(Self)

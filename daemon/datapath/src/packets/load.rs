@@ -53,17 +53,17 @@ pub struct PacketOptions {
     pub count_connections: bool,
     /// Whether to load the programs for devices of pods.
     pub has_pods: bool,
-    /// The connections that others have made from `source_ports` at the moment; `None` if the programs ask connection
+    /// The connections that others have made from `source_ports` at the moment; `None` if the programs query connection
     /// tracking for each port instead, which must be built into the kernel.
     pub foreign_connections: Option<ForeignConnections>,
     /// The settings of the programs until others are written.
     pub settings: PacketSettings,
 }
 
-/// The place where a program runs.
+/// The hook where a program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PacketHook {
-    /// Packets that arrive at a device by which other machines are reached.
+    /// Packets that arrive at a device to other machines.
     UplinkIn,
     /// Packets that leave by such a device.
     UplinkOut,
@@ -174,7 +174,7 @@ fn prepare<'o>(
     rodata.snat_first = *options.source_ports.start();
     rodata.snat_last = *options.source_ports.end();
     let connections = existing.get("connections").map(MapHandle::max_entries);
-    // Two entries for each connection, half of which UDP flows may use.
+    // Two entries for each connection. UDP flows may use half of them.
     rodata.most_udp_entries = connections.map_or(options.max_connections, |entries| entries / 2);
     rodata.bloom_mask = bloom::words(options.limits.outside) - 1;
     rodata.lists_tracked = options.foreign_connections.is_some().into();

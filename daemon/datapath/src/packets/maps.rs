@@ -49,8 +49,8 @@ const CURSORS: u32 = 4096;
 /// A connection has an entry for each direction.
 const ENTRIES_PER_CONNECTION: u32 = 2;
 
-/// How often [`add`] stores an entry again for which the kernel has no memory, and the pause in between: together longer
-/// than the kernel needs to fill its reserve on a busy machine.
+/// How often [`add`] stores an entry again if the kernel has no memory for it, and the pause in between: together
+/// longer than the kernel needs to fill its reserve on a busy machine.
 const ALLOCATION_TRIES: u32 = 200;
 const ALLOCATION_PAUSE: Duration = Duration::from_millis(5);
 
@@ -128,7 +128,7 @@ impl ConnectionMaps {
         for (map, name) in replaced {
             let path = Path::new(name);
             let former = programs.get(name).ok_or_else(|| failed("finding the map", path)("the object has none"))?;
-            // The programs ask the first of these maps whether there is any, so each has an entry.
+            // The programs check by the first of these maps whether there is any, so each has an entry.
             let shown = if map.sources.is_empty() { std::slice::from_ref(&map.map) } else { &map.sources };
             for (index, source) in (0_u32..).zip(shown) {
                 let descriptor = source.as_fd().as_raw_fd().to_ne_bytes();
@@ -172,7 +172,7 @@ impl PersistentMap {
             opened
         } else {
             let kept = Self::find(pins, name, Spec { max_entries: largest, ..wanted })?;
-            // Two maps may have more entries than the larger one has room for: those that do not fit are lost.
+            // Two maps may have more entries than fit into the larger one: the others are lost.
             kept.copy(&current_path(pins, name))?;
             kept
         };
@@ -185,7 +185,7 @@ impl PersistentMap {
         let [current, unfinished] = paths(pins, name);
         let found = [open_pinned(&current, wanted)?, open_pinned(&unfinished, wanted)?];
         let opened = match found {
-            // Of the right size: the newer one, to which programs may have been switched already.
+            // Of the right size: the newer one, which programs may have been switched to already.
             [current, Some((map, true))] => {
                 Self { name, map, is_unfinished: true, sources: current.into_iter().map(|(map, _)| map).collect() }
             }
@@ -213,7 +213,7 @@ impl PersistentMap {
         Ok(fits)
     }
 
-    /// Pins a new map, in the place of one that an interrupted start has left.
+    /// Pins a new map, and replaces one that an interrupted start has left.
     fn pin(&self, pins: &Pins) -> Result<(), OpenError> {
         let [_, unfinished] = paths(pins, self.name);
         if !self.is_unfinished || sys::is_same_map(&self.map, &unfinished) {

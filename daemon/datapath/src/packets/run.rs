@@ -7,7 +7,7 @@ use crate::packets::load::{PacketHook, PacketPrograms};
 use crate::skeleton::packet::types::__sk_buff;
 use crate::sys;
 
-/// Room for what a program adds to a packet, in bytes: headers of an ICMP error.
+/// Space for what a program adds to a packet, in bytes: headers of an ICMP error.
 const ROOM: usize = 256;
 
 /// A packet as a program receives it.
@@ -40,7 +40,7 @@ impl PacketPrograms {
         self.run_repeatedly(hook, packet, 1)
     }
 
-    /// The same this many times, each time on what the last run has left of the packet. Returns the last verdict.
+    /// Runs it this many times, each time on what the last run has left of the packet. Returns the last verdict.
     ///
     /// # Errors
     /// As [`Self::run`].

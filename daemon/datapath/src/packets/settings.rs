@@ -18,7 +18,7 @@ pub enum UnknownPackets {
     Reset,
     /// Those of another proxy are passed on; others continue or are reset.
     Auto,
-    /// The same, and another proxy is on this node.
+    /// As `Auto`, and another proxy is on this node.
     AutoWithProxy,
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct AtDevice {
     pub(crate) link: u32,
 }
 
-/// The programs at a tcx hook of a device, in the order in which they run. Takes CAP_NET_ADMIN.
+/// The programs at a tcx hook of a device, in the order of their execution. Takes CAP_NET_ADMIN.
 pub(crate) fn tcx_query(ifindex: u32, attach_type: u32) -> io::Result<Vec<AtDevice>> {
     let (mut programs, mut links) = ([0_u32; MOST as usize], [0_u32; MOST as usize]);
     let mut options = bpf_prog_query_opts {

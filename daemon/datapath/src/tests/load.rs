@@ -38,7 +38,7 @@ fn a_jit_that_is_off_is_recognised() {
 }
 
 /// Purging the Debian package removes every map that outlives generations: a name that it does not know would leave its
-/// directory in place.
+/// directory behind.
 #[test]
 fn purge_knows_every_lasting_map() {
     let script = include_str!("../../../../packaging/deb/postrm");

@@ -116,7 +116,7 @@ async fn only_the_latest_contents_are_written_and_one_write_at_a_time() {
     assert!(world.journal.0.lock().unwrap().is_empty());
 }
 
-/// A file that has been written, and of which newer contents wait for an hour.
+/// A file that has been written; newer contents wait for an hour.
 async fn waiting() -> World {
     let world = world(Limits { every: Duration::from_secs(3_600), ..LIMITS });
     (0..3).for_each(|_| world.ends(Ok(())));

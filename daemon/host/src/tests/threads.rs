@@ -12,7 +12,7 @@ async fn threads_that_do_not_come_back_are_bounded_and_free_their_place_when_the
     let hung = threads.begin(hang).unwrap();
     let second = threads.begin(|| 7).unwrap();
     assert_eq!(second.await.unwrap(), 7);
-    // Dropping a receiver does not free a place, because the thread still exists.
+    // Dropping a receiver does not free a slot, because the thread still exists.
     drop(hung);
     let (thaw_too, frozen) = mpsc::channel::<()>();
     let hung = threads.begin(move || frozen.recv().is_err()).unwrap();
