@@ -172,7 +172,7 @@ impl<M: Maps> Host<M> {
         self.maps.dump().expect("maps in memory can be read")
     }
 
-    /// The same as text, with names and without the canaries.
+    /// [`Self::held`] as text, with names and without the canaries.
     pub(crate) fn text(&self) -> String {
         let snapshot = self.engine.snapshot(self.now);
         let text = dump(&self.held(), |id| snapshot.service_of(id));

@@ -26,7 +26,7 @@ enum Way {
     Redirect(Addr),
 }
 
-/// Stores the entries of a new connection and returns the client's entry, or decides what else becomes of the packet.
+/// Stores the entries of a new connection and returns the client's entry, or decides otherwise about the packet.
 pub(crate) fn begin(
     state: &mut HookState<'_>,
     key: &PacketKey,
@@ -90,9 +90,9 @@ pub(crate) fn begin(
     store(state, key, entry)
 }
 
-/// What becomes of a TCP packet that opens no connection and belongs to none; `None` if its connection may continue. The
-/// node's own address may be that of a connection of the node itself, with the number of a NodePort as its port. A RST is
-/// never answered.
+/// The decision about a TCP packet that opens no connection and belongs to none; `None` if its connection may continue.
+/// The node's own address may be that of a connection of the node itself, with the number of a NodePort as its port. A
+/// RST is never answered.
 fn unknown(state: &mut HookState<'_>, key: &PacketKey, tcp_flags: u8) -> Option<Decision> {
     let is_own = state.node.state.node_addrs.contains(&key.tuple.target.addr);
     let mode = state.node.settings.unknown;

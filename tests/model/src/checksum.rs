@@ -12,7 +12,7 @@ pub const fn add(a: u16, b: u16) -> u16 {
     if has_carry { sum + 1 } else { sum }
 }
 
-/// The checksum of the bytes, in which the field of the checksum itself is 0.
+/// The checksum of the bytes. The field of the checksum itself is 0 in them.
 pub fn of(bytes: &[u8]) -> u16 {
     !sum(bytes)
 }

@@ -1,5 +1,5 @@
-//! The backend of a new connection: the entry of the ring that the client's hash selects, or the backend to which the
-//! client has session affinity. The programs of `bpf/connections.h` compute the same.
+//! The backend of a new connection: the entry of the ring that the client's hash selects, or the backend that the
+//! client has session affinity to. The programs of `bpf/connections.h` compute the same.
 
 use nodelb_core::model::addr::{Addr, L4Addr};
 use nodelb_core::packets::choice::selected;
@@ -13,8 +13,8 @@ use crate::rendezvous;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// The number by which the table of affinity knows a client outside the node. The upper bit distinguishes it from the
-/// cookie of a network namespace.
+/// The number of a client outside the node in the table of affinity. The upper bit distinguishes it from the cookie of
+/// a network namespace.
 pub fn client_number(client: Addr) -> u64 {
     let [first, second] = halves(client);
     1 << 63 | scramble(scramble(first) ^ second) >> 1

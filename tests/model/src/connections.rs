@@ -1,6 +1,6 @@
 //! The tables of the packet path and the life of their entries. A connection has two entries: one for packets of the
-//! client, one for packets of the backend. Handshakes are in `half_open`, where new ones displace old ones. A connection
-//! moves to `connections`, which displaces nothing, when the client has answered the backend.
+//! client, one for packets of the backend. Handshakes are in `half_open`, where new ones evict old ones. A connection
+//! moves to `connections`, which evicts nothing, when the client has answered the backend.
 
 use imbl::OrdMap;
 use nodelb_core::model::addr::{Addr, Protocol};
@@ -12,8 +12,8 @@ use crate::key::{FragmentKey, PacketKey, Side, Tuple};
 use crate::node::Reason;
 use crate::rule::Rule;
 
-/// Seconds without a packet after which a connection gives way to another one before the search has tried all ports, and
-/// without which one that has ended never does.
+/// After these seconds without a packet, a connection gives way to another one before the search has tried all ports.
+/// Before them, one that has ended never does.
 pub(crate) const QUIET_SECONDS: u32 = 2;
 
 /// Bytes that a client may have received before the programs see that it has received anything: the window in its SYN,
@@ -23,7 +23,7 @@ const MOST_RECEIVED: u32 = 1 << 16;
 /// How far a number of TCP may be from the last one of its kind and still show that the sender sees the connection.
 pub const NEAR: u32 = 1 << 16;
 
-/// Seconds after which the ids of redirected datagrams come round, and the number of ids in each.
+/// The ids of redirected datagrams are used again after these seconds, and the number of ids in each.
 const ID_SECONDS: u32 = 32;
 const IDS_PER_SECOND: u32 = 2_048;
 
@@ -39,11 +39,11 @@ pub struct Connection {
     pub backend: BackendId,
     /// Position of the backend in the view when it was last looked for.
     pub offset: u32,
-    /// The device by which the connection began, for display.
+    /// The device that the connection began at, for display.
     pub ifindex: u32,
     /// Seconds of the monotonic clock when an entry last translated a packet.
     pub last_used: u32,
-    /// The same clock, when the connection began.
+    /// That clock, when the connection began.
     pub created: u32,
     pub flags: Flags,
     /// TCP, in a handshake: the number that acknowledges the SYN of the entry's side; then what that side has acknowledged
@@ -64,7 +64,7 @@ pub struct Flags {
     pub has_replied: bool,
     /// The entry translated a TCP packet with the FIN flag and the numbers of the connection.
     pub has_fin: bool,
-    /// The same for the RST flag.
+    /// `has_fin` for the RST flag.
     pub has_reset: bool,
     /// The backend was selected from the local view.
     pub is_local_view: bool,
@@ -160,7 +160,7 @@ pub struct Tables {
     pub cursors: OrdMap<u32, u32>,
     /// The last second with a datagram in fragments that was redirected between two addresses, and their number in it.
     pub fragment_ids: OrdMap<(Addr, Addr), (u32, u32)>,
-    /// The second in which packets were last answered, and the number of answers in it, by service and reason.
+    /// The second of the last answers to packets, and the number of answers in it, by service and reason.
     pub answered: OrdMap<(ServiceId, Reason), (u32, u32)>,
 }
 
@@ -336,7 +336,7 @@ impl Tables {
         if ports.tcp_flags & ACK != 0 && (is_next || !self.keeps(Rule::AcknowledgmentInWindow)) { number } else { last }
     }
 
-    /// Moves a handshake that the backend and the client have answered to `connections`. If there is no room, the
+    /// Moves a handshake that the backend and the client have answered to `connections`. If the table is full, the
     /// entries stay in `half_open`, and are marked.
     pub fn establish(&mut self, key: &PacketKey, entry: &Connection, ports: &Ports) {
         let Some((reverse_key, reverse)) = self.reverse_of(key, entry) else { return };
@@ -416,7 +416,7 @@ impl Tables {
         entry.last_used = now;
     }
 
-    /// What becomes of this key for packets from the backend, if a new connection of a client with `key` needs one. An
+    /// The state of this key for packets from the backend, if a new connection of a client with `key` needs one. An
     /// established TCP connection gives way only when it has ended. A handshake and a UDP flow do: anyone can begin one
     /// with a false address.
     pub fn port(&self, reverse_key: &PacketKey, key: &PacketKey, now: u32) -> Port {
@@ -441,7 +441,7 @@ impl Tables {
         if self.keeps(Rule::FlowsGiveWay) { Port::GivesWay(idle) } else { Port::Taken }
     }
 
-    /// Whether the client's handshake has both entries. The backend's is restored if it was displaced, unless another
+    /// Whether the client's handshake has both entries. The backend's is restored if it was evicted, unless another
     /// connection has its key.
     pub fn has_both(&mut self, key: &PacketKey, entry: &Connection) -> bool {
         let reverse_key = entry.reverse_key(key);

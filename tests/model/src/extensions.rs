@@ -11,7 +11,7 @@ const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 const DESTINATION: u8 = 60;
 
-/// The place of a fragment in its datagram.
+/// The position of a fragment in its datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment {
     /// The identification of the datagram; 16 bits with IPv4.
@@ -28,7 +28,7 @@ pub(crate) enum Walked {
     /// The header after the extensions: its position and its IANA number. Behind the header of a later fragment there
     /// is no other header.
     To { at: usize, protocol: u8, fragment: Option<Fragment> },
-    /// An extension header after which a packet is never translated.
+    /// An extension header that prevents translation of the packet.
     Foreign,
     /// A header is cut short.
     Short,

@@ -6,8 +6,8 @@ use crate::node::{Reason, Route, RouteQuery, Verdict};
 use crate::reject::IcmpError;
 use crate::rewrite;
 
-/// Sends the translated frame by the device of the route. The packet of `state` is the frame before the translation, of
-/// which the sender learns if it cannot be forwarded.
+/// Sends the translated frame by the device of the route. The packet of `state` is the frame before the translation; an
+/// error about it goes to the sender if it cannot be forwarded.
 pub(crate) fn redirect(state: &mut HookState<'_>, entry: &Connection, mut bytes: Vec<u8>) -> Decision {
     state.service = entry.service;
     if state.headers.ttl <= 1 {

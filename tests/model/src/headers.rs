@@ -82,7 +82,7 @@ pub enum Content {
     IcmpError,
 }
 
-/// The parts of a TCP or UDP header that identify a packet and its place in the connection.
+/// The parts of a TCP or UDP header that identify a packet and its position in the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ports {
     /// Source port in host byte order.

@@ -22,7 +22,7 @@ pub(crate) struct HookState<'a> {
     pub(crate) new_id: Option<u32>,
 }
 
-/// What becomes of a packet, and why.
+/// What is done with a packet, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
     pub(crate) verdict: Verdict,

@@ -40,7 +40,7 @@ pub(crate) fn translate(state: &mut HookState<'_>) -> Decision {
     Decision { verdict: Verdict::Next, bytes, reason: None }
 }
 
-/// The packet that the error quotes: its headers, of which the transport header may be cut short, and its ends.
+/// The packet that the error quotes: its headers (the transport header may be cut short), and its ends.
 fn quoted(bytes: &[u8], outer: &Headers) -> Option<(Headers, Protocol, Tuple)> {
     let ip = outer.transport + ICMP;
     let packet = &bytes[..outer.end];
@@ -75,7 +75,7 @@ fn quoted(bytes: &[u8], outer: &Headers) -> Option<(Headers, Protocol, Tuple)> {
     Some((headers, protocol, tuple))
 }
 
-/// The error with other addresses, in which the quoted packet has other ends.
+/// The error with other addresses, and other ends of the quoted packet.
 fn written(bytes: &[u8], (outer, to): (&Headers, &Tuple), (quoted, quoted_to): (&Headers, &Tuple)) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let before = summed(&bytes, outer);

@@ -1,4 +1,4 @@
-//! The packet path as a pure function: what becomes of a packet that arrives at or leaves a device of the node. The
+//! The packet path as a pure function: what is done with a packet that arrives at or leaves a device of the node. The
 //! programs of `bpf/packet.bpf.c` do the same; tests compare the two.
 
 #![forbid(unsafe_code)]

@@ -59,7 +59,7 @@ pub struct Settings {
 }
 
 /// What is done with TCP packets of connections that no table contains: `enum unknown_packets` of `bpf/shared.h`. The
-/// function knows no other proxy, of which the programs pass on the packets.
+/// function knows no other proxies; the programs pass on their packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unknown {
     /// They are passed on.
@@ -72,7 +72,7 @@ pub enum Unknown {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RouteQuery {
-    /// The device by which the packet arrives.
+    /// The device where the packet arrives.
     pub ifindex: u32,
     /// The source address of the packet.
     pub source: Addr,
@@ -94,7 +94,7 @@ pub enum Route {
     },
     /// The address belongs to this node, or there is no route.
     NotForwarded,
-    /// The device by which the packet arrives does not forward packets.
+    /// The device where the packet arrives does not forward packets.
     NoForwarding,
     /// A route discards such packets, or sends them with an encapsulation that the lookup does not support.
     Unreachable,
@@ -123,7 +123,7 @@ pub struct Packet {
     pub is_gso: bool,
 }
 
-/// What becomes of a packet.
+/// What is done with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The packet continues to the network stack and to other programs.
@@ -135,7 +135,7 @@ pub enum Verdict {
         /// The index of the device.
         ifindex: u32,
     },
-    /// The packet has become an answer, which leaves by the device by which the packet arrived.
+    /// The packet has become an answer, which leaves by the device where the packet arrived.
     Reply,
 }
 
@@ -146,7 +146,7 @@ pub enum Reason {
     Short,
     /// The time to live or the hop limit ended at this node.
     Ttl,
-    /// The packet is larger than the MTU of the device by which it would leave.
+    /// The packet is larger than the MTU of the device that it would leave by.
     Mtu,
     /// A fragment of a service's datagram arrived before the first one.
     Fragment,
@@ -162,15 +162,15 @@ pub enum Reason {
     NoRoute,
     /// The device does not forward packets.
     NoForwarding,
-    /// The tables have no room for the connection.
+    /// The connection does not fit into the tables.
     NoRoom,
     /// A TCP packet of a connection that no table contains.
     Unknown,
     /// More packets would be answered per second than is allowed.
     AnswerRate,
-    /// The way back to the client is not the one by which it came.
+    /// The way back to the client is not the one that it came by.
     ReversePath,
-    /// The same as [`Self::Mtu`], and the sender allows fragments.
+    /// As [`Self::Mtu`], and the sender allows fragments.
     MtuNoDf,
     /// More datagrams in fragments go to one address than there are ids.
     FragmentRate,

@@ -25,7 +25,7 @@ const CURSORS: u32 = 4_096;
 pub(crate) struct Search<'a> {
     /// The key of the client's packets.
     pub(crate) key: &'a PacketKey,
-    /// The key of the backend's packets, in which the target's port is replaced.
+    /// The key of the backend's packets, where the target's port is replaced.
     pub(crate) reverse_key: &'a PacketKey,
     pub(crate) backend: BackendId,
     /// Seconds of the monotonic clock.

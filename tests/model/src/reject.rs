@@ -22,7 +22,7 @@ const MOST_QUOTED: usize = 256;
 /// Time to live and hop limit of an answer.
 const TTL: u8 = 64;
 
-/// The ICMP errors with which the programs answer.
+/// The ICMP errors that the programs answer with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IcmpError {
     PortUnreachable,
@@ -86,8 +86,8 @@ pub(crate) fn is_answerable(headers: &Headers, reason: Reason) -> bool {
     headers.fragment.is_none_or(is_answered) && (length == header || (is_too_large(reason) && length <= MOST_QUOTED))
 }
 
-/// The frame with an ICMP error about the packet, with its headers; `None` if the packet is no TCP or UDP packet with its header, about
-/// which no error is sent.
+/// The frame with an ICMP error about the packet, with its headers; `None` if the packet is no TCP or UDP packet with
+/// its header: no error is sent about others.
 pub(crate) fn icmp_error(bytes: &[u8], headers: &Headers, error: IcmpError) -> Option<Vec<u8>> {
     let Content::Transport(content, _) = headers.content else { return None };
     let is_v4 = headers.family == Family::Ipv4;

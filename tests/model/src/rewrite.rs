@@ -46,7 +46,7 @@ pub fn lower_ttl(bytes: &mut [u8], headers: &Headers) {
     update_v4(bytes, headers, &old, &new);
 }
 
-/// Replaces the id of the datagram of which the packet is a fragment; IPv4 has its lower 16 bits.
+/// Replaces the id of the datagram that the packet is a fragment of; IPv4 has its lower 16 bits.
 pub fn write_id(bytes: &mut [u8], headers: &Headers, id: u32) {
     let Some(fragment) = headers.fragment else { return };
     let length = if headers.family == Family::Ipv4 { 2 } else { 4 };

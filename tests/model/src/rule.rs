@@ -1,6 +1,6 @@
 //! The rules that keep strangers from changing what honest parties observe. A test removes each of them in turn, and
-//! expects that the property of non-interference then fails. Four rules are about something else; their text says about
-//! what, and packet cases show them.
+//! expects that the property of non-interference then fails. Four rules are about something else, which their text
+//! names; packet cases show them.
 
 /// A rule of the packet path that a test can remove. The programs have no such switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -21,21 +21,21 @@ pub enum Rule {
     ProofByAcknowledgment,
     /// A TCP packet to a service that belongs to no connection is never handed to routing.
     UnknownIsOwned,
-    /// A client that is redirected has an address to which the device leads that its packets arrive by. Not about what
-    /// honest parties observe: where the device has no such filter, strangers may send with any address.
+    /// The address of a redirected client is one that the device of its packets leads to. Not about what honest parties
+    /// observe: where the device has no such filter, strangers may send with any address.
     ReversePath,
     /// The answers to packets of one service and for one reason are not taken from others.
     AnswersByService,
     /// Redirected datagrams in fragments get ids that no other datagram to the backend has.
     FragmentIds,
-    /// A SYN ends no connection of which the backend answers.
+    /// A SYN ends no connection with a backend that answers.
     SynOfAnsweredConnection,
     /// A backend is silent only if it does not answer what the client has sent, as the numbers show.
     SilenceAfterQuestion,
     /// A UDP flow is admitted again when the service's addresses have changed. Not about strangers: the owner of the service
     /// has changed which clients it admits.
     FlowAdmittedAgain,
-    /// UDP flows have at most half of the room for connections.
+    /// UDP flows have at most half of the entries for connections.
     UdpHasHalf,
     /// Handshakes and UDP flows give way to a new connection that finds no free port.
     FlowsGiveWay,

@@ -11,7 +11,7 @@ pub fn sweep(tables: &mut Tables, now: u32, timeouts: &SweepTimeouts) -> Vec<(Sw
     let mut reasons = Vec::new();
     for (key, entry) in tables.connections.clone() {
         let Some(reason) = due(tables, (&key, &entry), now, timeouts) else { continue };
-        // The entry of the opposite direction is gone if it came first.
+        // The entry of the opposite direction was deleted if it came first.
         if tables.connections.contains_key(&key) {
             reasons.push(reason);
             let reverse_key = tables.reverse_of(&key, &entry).map(|(reverse_key, _)| reverse_key);

@@ -18,13 +18,13 @@ use crate::node::{Node, Packet, Reason, Verdict};
 use crate::rewrite;
 use crate::rule::Rule;
 
-/// Seconds after which a packet that was not answered is lost.
+/// A packet without an answer counts as lost after this many seconds.
 const ANSWER_SECONDS: u32 = 2;
 
 /// The result of [`translate`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// What becomes of the packet.
+    /// What is done with the packet.
     pub verdict: Verdict,
     /// The frame afterwards; as it came if it is dropped.
     pub bytes: Vec<u8>,
@@ -33,7 +33,7 @@ pub struct Outcome {
     pub tables: Tables,
 }
 
-/// Decides what becomes of a packet. `random` returns a random number at each call.
+/// Decides what is done with a packet. `random` returns a random number at each call.
 pub fn translate(node: Node<'_>, tables: &Tables, random: &mut dyn FnMut() -> u32, packet: &Packet) -> Outcome {
     let untouched = |reason| {
         let (verdict, bytes, tables) = (Verdict::Next, packet.bytes.clone(), tables.clone());
@@ -109,7 +109,7 @@ fn store_ports(state: &mut HookState<'_>, key: &FragmentKey, ports: &Ports, entr
     true
 }
 
-/// The key under which the ports of the datagram are stored if the packet is one of its fragments.
+/// The key that the ports of the datagram are stored under if the packet is one of its fragments.
 fn fragment_key(headers: &Headers, protocol: Protocol, side: Side) -> Option<FragmentKey> {
     let id = headers.fragment?.id;
     Some(FragmentKey { source: headers.source, target: headers.target, id, protocol, side })
@@ -172,9 +172,9 @@ fn arriving(state: &mut HookState<'_>, key: &PacketKey, ports: &Ports) -> Result
 }
 
 /// The entry if the packet continues its connection, which moves to `connections` if it is established now. Not
-/// continued are connections of which the other entry is gone; TCP connections that have ended when the client opens a
-/// new one, and those of which the backend does not answer and is on this node or no longer the service's; UDP flows
-/// that would reach another service or view, or another backend, or would not be admitted.
+/// continued are connections without the other entry; TCP connections that have ended when the client opens a new one,
+/// and those with a backend that does not answer and is on this node or no longer the service's; UDP flows that would
+/// reach another service or view, or another backend, or would not be admitted.
 fn continued(
     state: &mut HookState<'_>,
     key: &PacketKey,
@@ -220,7 +220,7 @@ fn continued(
     Some(entry)
 }
 
-/// Whether the frontend leads to what the entry was made for. A UDP flow is admitted again.
+/// Whether the frontend reaches what the entry was made for. A UDP flow is admitted again.
 fn leads_to(state: &HookState<'_>, key: &PacketKey, entry: &Connection, frontend: Frontend) -> bool {
     let is_asked = key.protocol == Protocol::Udp && state.tables.keeps(Rule::FlowAdmittedAgain);
     let is_admitted = || {

@@ -12,7 +12,7 @@ fn an_odd_last_byte_is_the_upper_half_of_a_word() {
     assert_eq!(sum(&[0x01, 0x02, 0x03]), 0x0402);
 }
 
-/// The example of RFC 1624 section 4, in which the wrong equation of RFC 1141 returns 0xffff.
+/// The example of RFC 1624 section 4, where the wrong equation of RFC 1141 returns 0xffff.
 #[test]
 fn an_updated_checksum_is_that_of_the_rfc() {
     assert_eq!(updated(0xdd2f, &[0x55, 0x55], &[0x32, 0x85]), 0x0000);

@@ -16,7 +16,7 @@ fn key(client: &str, port: u16, target: (&str, u16)) -> PacketKey {
     PacketKey { tuple, protocol: Protocol::Tcp, side: Side::Arriving }
 }
 
-/// Tables in which this number of ports from the cursor on is in use.
+/// Tables with this number of ports in use, from the cursor on.
 fn with_block(used: u16) -> Tables {
     let mut tables = Tables::new(TableLimits { connections: 4, half_open: 4_096, fragments: 2 });
     for offset in 0..used {

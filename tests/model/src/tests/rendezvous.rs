@@ -8,7 +8,7 @@ use super::{MOST_SCORED, choose};
 const SOCKETS: u64 = 20_000;
 const SERVICE: ServiceId = ServiceId(7);
 
-/// A list in which backend `id` has as many slots as its weight.
+/// A list where backend `id` has as many slots as its weight.
 fn list(backends: &[(u32, usize)]) -> Vec<Slot> {
     let addr = |id: u32| L4Addr::new(Addr::from_octets(u128::from(id).to_be_bytes()), 53, Protocol::Udp);
     let slot = |id: u32| Slot { backend: BackendId(id), addr: addr(id) };
