@@ -32,7 +32,7 @@ fn nodelb(args: &[&str]) -> Finished {
     }
 }
 
-/// A loopback address on which nothing listens.
+/// A loopback address without a listener.
 fn unused_address() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
     listener.local_addr().expect("bound").to_string()
@@ -235,7 +235,7 @@ const FRONTENDS: &str = r#"{"frontends":[{"address":"10.96.7.7:80/TCP","type":"C
 "port":null,"backends":["10.1.0.1:80/TCP","10.1.0.2:80/TCP","10.1.0.3:80/TCP","10.1.0.4:80/TCP","10.1.0.5:80/TCP",
 "10.1.0.6:80/TCP","10.1.0.7:80/TCP"],"flags":[],"outside":"Off","status":"NoBackends","since":"2026-11-20T12:03:04.123Z","error":null}]}"#;
 
-/// Piped output is not fitted to a terminal and not coloured unless the user asks for it, and every list is complete.
+/// Piped output is not fitted to a terminal and not coloured unless the user requests it, and every list is complete.
 #[test]
 fn a_pipe_gets_plain_and_complete_text() {
     let ask = |args: &[&str]| {

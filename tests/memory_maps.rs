@@ -12,7 +12,7 @@ pub(crate) fn create(limits: Limits, seed: Option<u64>) -> MemoryDatapath {
     }
 }
 
-/// The same seed makes the same operations fail.
+/// Equal seeds make the same operations fail.
 fn one_in_ten(seed: u64) -> FaultInjector {
     let mut state = seed | 1;
     Box::new(move |_op| {

@@ -37,7 +37,7 @@ fn shared_worlds() -> String {
     std::fs::read_to_string(folder.join("worlds")).expect("a file")
 }
 
-/// The text with what the cases lead to now.
+/// The text with the current results of the cases.
 fn updated(text: &str, results: &[Vec<(String, Vec<String>)>]) -> String {
     let mut steps = results.iter().flatten();
     let mut is_case = false;

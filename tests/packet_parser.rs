@@ -162,7 +162,7 @@ fn the_parser_reads_no_byte_outside_of_packets_and_agrees_with_the_core() {
     assert!(packets * 10 > cases, "only {packets} of {cases} packets were read");
 }
 
-/// Two fragment headers, of which the second one is that of a whole datagram (RFC 6946): the identification is that of the first.
+/// Two fragment headers; the second is that of a whole datagram (RFC 6946): the identification is that of the first.
 #[test]
 fn a_whole_datagram_in_a_fragment_has_the_identification_of_the_fragment() {
     let mut frame = vec![2, 0, 0, 0, 1, 3, 2, 0, 0, 0, 0, 0xaa, 0x86, 0xdd, 0x60, 0, 0, 0, 0, 36, 44, 64];

@@ -106,7 +106,7 @@ fn check(node: &Node, before: &Tables, packet: &Packet, outcome: &Outcome) -> Re
     let key = PacketKey { tuple: ends, protocol, side: packet.hook.side() };
     let entry = outcome.tables.find(&key).expect("the entry of a translated packet");
     if !entry.flags.is_reverse {
-        // Another connection with the same key for answers would be answered in its place.
+        // Another connection with the same key for answers would be answered instead.
         prop_assert!(outcome.tables.reverse_of(&key, entry).is_some(), "answers to {} are another's", key.tuple);
         if protocol == Protocol::Udp || is_plain_syn(flags) || before.find(&key).is_none() {
             prop_assert!(is_in_view(&node.world, entry), "{} goes to a backend in no view", key.tuple);
@@ -250,7 +250,7 @@ proptest! {
         check(&node, &before, &packet, &outcome)?;
     }
 
-    /// Handshakes never displace an established connection, however many there are.
+    /// Handshakes never evict an established connection, however many there are.
     #[test]
     fn a_flood_removes_no_established_connection(clients in prop::collection::vec((any::<u32>(), 1_u16..), 1..300)) {
         let mut world = policies();

@@ -76,7 +76,7 @@ impl Environment for Memory {
     fn wait(&mut self, _: u64) {}
 }
 
-/// Seeds with which a scenario once failed: a row kept an error after its operation was deferred.
+/// Seeds of scenarios that once failed: a row kept an error after its operation was deferred.
 const ONCE_FAILED: [u64; 1] = [533_474_391];
 const RANDOM_SEEDS: usize = 8;
 

@@ -68,7 +68,7 @@ fn cleanup_removes_the_qdisc_that_nodelb_added() {
     });
 }
 
-/// The pins may be gone: a BPF file system is memory.
+/// The pins may be lost: a BPF file system is memory.
 #[test]
 fn cleanup_finds_filters_without_pins() {
     in_sandbox("devices::clsact::cleanup_finds_filters_without_pins", |env| {

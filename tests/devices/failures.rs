@@ -1,10 +1,10 @@
-//! Starts in which a part of the packet path fails: the rest of the datapath works.
+//! Starts where a part of the packet path fails: the rest of the datapath works.
 
 use nodelb_datapath::PacketFailure;
 
 use super::*;
 
-/// Room for addresses that clients outside the node can connect to, in maps of the generation.
+/// Entries for addresses that clients outside the node can connect to, in maps of the generation.
 const SERVED: Limits = Limits { outside: 64, source_ranges: 64, ..LIMITS };
 
 /// Starts with maps of these sizes, without the packet path.

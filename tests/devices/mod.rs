@@ -50,7 +50,7 @@ fn options(env: &Sandbox) -> Options {
     }
 }
 
-/// The same with another way to attach programs, or with other sizes.
+/// [`options`] with another way to attach programs, or with other sizes.
 fn with_packets(env: &Sandbox, change: impl FnOnce(&mut PacketOptions)) -> Options {
     let mut options = options(env);
     change(options.packets.as_mut().expect("options with packets"));

@@ -64,7 +64,7 @@ fn content() -> Vec<MapOp> {
     ops
 }
 
-/// Answers each datagram with the port from which it came.
+/// Answers each datagram with the port that it came from.
 fn serve_udp(socket: &UdpSocket, is_over: &AtomicBool) {
     socket.set_read_timeout(Some(Duration::from_millis(100))).expect("a timeout");
     while !is_over.load(Ordering::Relaxed) {

@@ -100,7 +100,7 @@ fn every_route_and_parameter_is_documented() {
         let is_documented = section.split(|c: char| !c.is_alphanumeric() && c != '-').any(|word| word == name);
         assert!(is_documented, "ADMIN API of nodelb(8) does not mention the parameter {parameter}");
     }
-    // The same in machine-readable form.
+    // The routes in machine-readable form.
     let openapi: serde_json::Value = serde_json::from_str(&daemon.get("/openapi.json")).unwrap();
     let described = names(openapi["paths"].as_object().unwrap().keys().map(String::as_str));
     agree(&exists, &described, "/openapi.json");

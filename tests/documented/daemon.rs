@@ -36,7 +36,7 @@ impl Daemon {
         Self::start_with("", "first full reconcile is done")
     }
 
-    /// The same with additional configuration; waits for this text in the log.
+    /// [`Self::start`] with additional configuration; waits for this text in the log.
     pub(crate) fn start_with(more: &str, until: &str) -> (Self, Vec<String>) {
         let directory = TempDir::new().expect("this machine lets it");
         let at = |name: &str| directory.path().join(name);

@@ -5,7 +5,7 @@ use nodelb::config::Config;
 
 use crate::pages;
 
-/// The shipped file with the lines of a block in place of its own, as the pages instruct.
+/// The shipped file with the lines of a block instead of its own, as the pages instruct.
 fn typed_into_the_shipped_file(block: &str) -> String {
     let shipped = crate::read("config.example.toml");
     let mut lines: Vec<String> = shipped.lines().map(str::to_owned).collect();

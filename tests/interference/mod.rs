@@ -27,8 +27,8 @@ use steps::{Form, HOLD, Says, Step, any_form, any_node_step, any_own_step};
 
 /// The number of sequences of one run.
 const SEQUENCES: usize = 100;
-/// The number of sequences in which a server may be silent. nodelb takes a server that is silent about eight names for one
-/// that does not work, which concerns all names.
+/// The number of sequences that may have a silent server. nodelb takes a server that is silent about eight names for
+/// one that does not work, which concerns all names.
 const SILENT: usize = 7;
 /// The time for what must follow from an answer, generous for a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -131,7 +131,7 @@ fn play(place: &dyn Place, run: u32, seed: u64) -> Result<(), String> {
     played
 }
 
-/// The same once, and whether the machine stood still.
+/// Plays the sequences once; also returns whether the machine stood still.
 fn play_once(place: &dyn Place, run: (u32, u32), seed: u64) -> (Result<(), String>, bool) {
     let plan = Plan::new(seed);
     let mut node = Node::new(place, run, &plan.forms);

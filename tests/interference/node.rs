@@ -21,7 +21,7 @@ use super::{Place, TIMEOUT, servers};
 
 /// The pause between two looks at the maps.
 const LOOK_EVERY: Duration = Duration::from_millis(40);
-/// A wait in which each name is asked for again.
+/// A wait that is long enough for another query of each name.
 const SHORT_WAIT: Duration = Duration::from_millis(1_300);
 /// The longest time that an answer of the daemon and of the DNS servers takes unless the machine stands still.
 const STALL: Duration = Duration::from_millis(500);
@@ -42,7 +42,7 @@ pub(super) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// A running daemon, about which nothing is known yet.
+    /// A running daemon that nothing is known about yet.
     pub(super) fn new(place: &'a dyn Place, (run, attempt): (u32, u32), forms: &[Form]) -> Self {
         let directory = place.directory(&format!("{run}-{attempt}"));
         fs::create_dir_all(directory.join("services.d")).expect("a directory");
@@ -197,7 +197,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Waits until each name was asked for again, or until a hold has ended, and then until everything has followed.
+    /// Waits until each name was queried again, or until a hold has ended, and then until everything has followed.
     pub(super) fn wait(&mut self, is_long: bool) -> Result<(), Wrong> {
         let end = Instant::now() + if is_long { HOLD + SHORT_WAIT } else { SHORT_WAIT };
         while Instant::now() < end {
@@ -316,7 +316,7 @@ fn slice(service: &str, count: u8) -> Value {
         "addressType": "IPv4", "endpoints": endpoints, "ports": [{"name": "", "port": 80, "protocol": "TCP"}]})
 }
 
-/// The sequence to which an entry of names.json about its service A belongs.
+/// The sequence of an entry of names.json about its service A.
 fn number_of(entry: &Value) -> Option<usize> {
     let text = entry.to_string();
     let label = text.split(".example").next()?.rsplit(['.', '"', ' ', '/', ':']).next()?;

@@ -14,7 +14,7 @@ const STORED_WITHIN: Duration = Duration::from_secs(6);
 const B_BACKEND: &str = "192.0.2.9:8080/TCP";
 const C_BACKEND: &str = "192.0.2.19:80/TCP";
 
-/// What is wrong, and in which sequence.
+/// What is wrong, and the sequence.
 #[derive(Clone, Debug)]
 pub(super) struct Wrong {
     pub(super) sequence: usize,
@@ -33,7 +33,7 @@ pub(super) struct Pair {
     pub(super) form: Form,
     pub(super) says: Says,
     pub(super) expected: Expected,
-    /// The backends that were expected before, each with the time until which it was.
+    /// The backends that were expected before, each with the time when that ended.
     former: Vec<(Instant, Option<String>)>,
     /// The backends that it may still have until it has the expected one.
     may_have: BTreeSet<String>,
@@ -186,7 +186,7 @@ pub(super) struct Pairs {
     pub(super) is_over: bool,
     /// The number of looks at the maps.
     pub(super) looks: u64,
-    /// Whether the services that were removed are gone.
+    /// Whether the removed services have disappeared.
     pub(super) has_removed: bool,
     pub(super) wrong: Option<Wrong>,
     /// Whether an answer took too long.
@@ -216,7 +216,7 @@ impl Pairs {
         }
     }
 
-    /// What a server says to a question about the name of a sequence, and what follows from that.
+    /// What a server answers to a query of the name of a sequence, and what follows from that.
     pub(super) fn asked(&mut self, number: usize, (is_first, is_srv): (bool, bool)) -> Says {
         let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         let pair = &mut self.all[number];

@@ -1,4 +1,4 @@
-//! Two DNS servers: the first one says about the names of each sequence what the sequence says, the second one knows none.
+//! Two DNS servers: the first one answers for the names of each sequence as that defines, the second one knows none.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Mutex};
@@ -32,7 +32,7 @@ pub(super) fn start(pairs: Arc<Mutex<Pairs>>, is_first: bool) -> SocketAddr {
     address
 }
 
-/// Waits until the server has answered everything that was asked before. Returns whether it has within this time.
+/// Waits until the server has answered everything that was queried before. Returns whether it has within this time.
 pub(super) fn catch_up(server: SocketAddr, limit: Duration) -> bool {
     let socket = UdpSocket::bind("127.0.0.1:0").expect("loopback");
     socket.set_read_timeout(Some(limit)).expect("a timeout");

@@ -24,7 +24,7 @@ impl Form {
     }
 }
 
-/// What the first server says about the name. The second one knows no name at all.
+/// What the first server answers about the name. The second one knows no name at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Says {
     Usable(u8),
@@ -77,7 +77,7 @@ pub(crate) struct Expected {
     pub(crate) backend: Option<String>,
     /// Whether names.json has it.
     pub(crate) is_stored: bool,
-    /// The time since which each answer of this run was that the name does not exist, in milliseconds.
+    /// Since when each answer of this run was that the name does not exist, in milliseconds.
     pub(crate) gone_since: Option<u64>,
 }
 

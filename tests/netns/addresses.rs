@@ -79,7 +79,7 @@ fn soon(what: &str, address: &str, who: &str) {
     soon_after(Duration::ZERO, what, address, who);
 }
 
-/// The same with additional time for the kernel. A busy machine gets twice the time.
+/// [`soon`] with additional time for the kernel. A busy machine gets twice the time.
 fn soon_after(wait: Duration, what: &str, address: &str, who: &str) {
     let start = Instant::now();
     eventually(what, || answers(address) == who);

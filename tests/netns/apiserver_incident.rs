@@ -1,6 +1,5 @@
-//! The whole outage with a Kubernetes cluster: the endpoints of the service through which the node
-//! reaches its apiserver are removed, apiservers stop and start, nodelb dies and restarts, and no
-//! connection fails.
+//! The whole outage with a Kubernetes cluster: the endpoints of the service that the node reaches its apiserver through
+//! are removed, apiservers stop and start, nodelb dies and restarts, and no connection fails.
 
 use std::thread;
 use std::time::Duration;
@@ -94,7 +93,7 @@ impl Platform {
 /// The frontends of the service that did not change, and the addresses that clients connect to.
 const HELD: [&str; 3] = ["198.51.100.60:443/TCP", "0.0.0.0:30965/TCP", "203.0.113.10:443/TCP"];
 
-/// Continuous traffic to everything that leads to the apiservers.
+/// Continuous traffic to everything that reaches the apiservers.
 struct Clients(Vec<Probe>);
 
 impl Clients {

@@ -73,12 +73,12 @@ pub(crate) fn serve(cluster: &Cluster, at: &str) -> Replica {
     serve_on(cluster, TcpListener::bind(at).unwrap(), &ServeOptions::default().alpn)
 }
 
-/// The same on a listener, with these ALPN protocols.
+/// [`serve`] on a listener, with these ALPN protocols.
 pub(crate) fn serve_on(cluster: &Cluster, listener: TcpListener, alpn: &[&'static str]) -> Replica {
     serve_with(cluster, listener, ServeOptions { alpn: alpn.to_vec(), ..ServeOptions::default() })
 }
 
-/// The same with these options.
+/// [`serve_on`] with these options.
 pub(crate) fn serve_with(cluster: &Cluster, listener: TcpListener, mut options: ServeOptions) -> Replica {
     options.names.extend([crate::apiserver_incident::BALANCER, crate::apiserver_incident::DIRECT].map(host_of));
     cluster.serve(listener, options).unwrap()

@@ -75,7 +75,7 @@ pub(crate) fn at_every_step(host: &Host, life: impl FnMut(&mut Daemon), afterwar
     at_steps(host, 1, life, afterwards)
 }
 
-/// The same at every `stride`-th operation.
+/// [`at_every_step`] for every `stride`-th operation.
 pub(crate) fn at_steps(
     host: &Host,
     stride: u32,

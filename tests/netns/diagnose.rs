@@ -1,6 +1,5 @@
-//! Breaks a service in every way, with the real daemon and a cluster: `nodelb diagnose` must name
-//! the true cause first, and `nodelb status`, `/diff` and `/history` must agree. `nodelb watch` must show the events
-//! that led to it.
+//! Breaks a service in every way, with the real daemon and a cluster: `nodelb diagnose` must name the true cause first,
+//! and `nodelb status`, `/diff` and `/history` must agree. `nodelb watch` must show the events before it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -43,7 +42,7 @@ fn a_stranger_finds_the_broken_one_of_200_services() {
     });
 }
 
-/// Breaks a service, and panics unless it is found in all three places. Then repairs it.
+/// Breaks a service, and panics unless all three outputs show it. Then repairs it.
 fn finds(fixture: &Fixture, way: &Way) {
     crate::host::say(way.name);
     (way.breaks)(fixture);
@@ -94,7 +93,7 @@ fn on_page() -> Value {
     serde_json::from_str(&data.expect("a status")).unwrap()
 }
 
-/// What else is said about a broken service: the history, and the exit code of one that does not exist.
+/// What else is reported about a broken service: the history, and the exit code of one that does not exist.
 #[test]
 fn a_service_that_was_emptied_and_one_that_does_not_exist() {
     sandbox::run("diagnose::a_service_that_was_emptied_and_one_that_does_not_exist", |sandbox| {

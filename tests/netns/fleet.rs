@@ -14,10 +14,10 @@ use crate::host::{eventually, say};
 use crate::outside_changes::processes_of_the_node;
 use crate::sandbox;
 
-/// Connects of all hosts together, unless `FLEET_CONNECTS` says otherwise.
+/// Connects of all hosts together, unless `FLEET_CONNECTS` is set.
 const CONNECTS: usize = 1_000;
-/// The time after the death of a backend in which connects may fail: the interval of the page with its jitter, and what
-/// one check takes on a busy machine.
+/// How long after the death of a backend connects may fail: the interval of the page with its jitter, and what one
+/// check takes on a busy machine.
 const INTERVAL: Duration = Duration::from_millis(1_500);
 
 /// Connects about every 5 ms until the file `$4` exists and there were `$5` connects. Prints the time of each and the

@@ -22,7 +22,7 @@ use crate::sandbox;
 const SHARED: &str = "203.0.113.100:80";
 /// How long the address may be without a host after the death of the one that had it.
 const MOVED_WITHIN: Duration = Duration::from_secs(3);
-/// The same if nodelb alone ends: two failed checks come first. The kernel serves the address meanwhile.
+/// That time if nodelb alone ends: two failed checks come first. The kernel serves the address meanwhile.
 const CHECKED_WITHIN: Duration = Duration::from_secs(6);
 
 const KEEPALIVED: &str = include_str!("../../contrib/keepalived/keepalived.conf");
@@ -109,8 +109,8 @@ impl Pair {
         eventually("the client reaches the service", || (0..20).all(|_| self.connects()));
     }
 
-    /// Waits until the host at `to` has the address; returns the time since `since` after which it had it, and after
-    /// which the client connected.
+    /// Waits until the host at `to` has the address; returns when it had it, and when the client connected, as times
+    /// since `since`.
     fn moved(&self, to: usize, since: Instant) -> [Duration; 2] {
         eventually(&format!("{} has the address", HOSTS[to].0), || self.masters().contains(&to));
         let moved = since.elapsed();

@@ -75,7 +75,7 @@ impl Member {
         self.daemon = Some(place.run(|| host.spawn(None)));
     }
 
-    /// Whether connections of this host to the address lead to exactly these backends.
+    /// Whether connections of this host to the address reach exactly these backends.
     pub(crate) fn has(&self, address: &str, backends: &[&str]) -> bool {
         self.place.run(|| is_served_by(&format!("{address}/TCP"), backends))
     }

@@ -127,7 +127,7 @@ fn error(number: u32, family: Family, open: &[Open]) -> Vec<u8> {
 /// sent before each call.
 pub(crate) fn send(packets: &[Vec<u8>], is_v6: bool, mut pause: impl FnMut(usize)) {
     let domain = if is_v6 { Domain::IPV6 } else { Domain::IPV4 };
-    // This protocol means that the packets have their headers.
+    // With this protocol, the packets have their headers.
     let socket = Socket::new(domain, Type::RAW, Some(255.into())).unwrap();
     let node: IpAddr = NODE_A[usize::from(is_v6)].parse().unwrap();
     socket.connect(&SocketAddr::new(node, 0).into()).unwrap();

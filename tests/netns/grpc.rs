@@ -92,7 +92,7 @@ impl StreamingService<String> for Echo {
     }
 }
 
-/// A backend; its end is that of a server which is stopped: GOAWAY, and streams may end.
+/// A backend; its end is that of a stopped server: GOAWAY, and streams may end.
 struct Server {
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
@@ -271,7 +271,7 @@ fn grpc_streams_last_and_new_ones_reach_the_new_backends() {
         assert_eq!(other, names, "a new stream of a channel uses its connection, which stays where it is");
         assert_eq!(distinct(&after.end(&runtime)), NEW.into(), "the streams that began after the change");
 
-        // The old backends end as servers do. The same channels connect again, now to the new backends.
+        // The old backends end as servers do. These channels connect again, now to the new backends.
         old.into_iter().for_each(|server| server.stop(&runtime));
         assert_eq!(distinct(&before.ask(&runtime)), NEW.into(), "the streams after the end of the old backends");
         thread::sleep(Duration::from_millis(100));

@@ -37,7 +37,7 @@ const STOPS_WITHIN: Duration = Duration::from_secs(20);
 /// Where journald listens.
 const JOURNAL: &str = "/run/systemd/journal/socket";
 
-/// A node with one service in a file, and backends that say their name.
+/// A node with one service in a file, and backends that answer with their name.
 struct Fixture {
     host: Host,
     _backends: [Backend; 3],
@@ -96,7 +96,7 @@ impl Fixture {
     }
 }
 
-/// A cluster with one service, and backends that say their name.
+/// A cluster with one service, and backends that answer with their name.
 struct Api {
     objects: Cluster,
     _server: Replica,
@@ -165,7 +165,7 @@ fn ends(mut daemon: Daemon) {
     assert!(began.elapsed() < STOPS_WITHIN, "SIGTERM took {:?}", began.elapsed());
 }
 
-/// Writes until there is no more room.
+/// Writes until the buffer is full.
 fn fill(mut send: impl FnMut() -> std::io::Result<usize>) {
     loop {
         match send() {
@@ -239,7 +239,7 @@ impl Journald {
     }
 }
 
-/// What systemd says of a stderr that leads to the journal, of the file that the host makes stderr.
+/// What systemd sets if stderr is the journal, for the file that the host makes stderr.
 fn journal_stream(host: &Host) -> String {
     fs::write(host.path("log"), "").unwrap();
     let file = fs::metadata(host.path("log")).unwrap();
@@ -313,8 +313,8 @@ fn a_state_directory_that_hangs_stops_nothing() {
     });
 }
 
-/// Whether Kubernetes was a source cannot be asked while the directory hangs, and the configuration does not say it any
-/// more: what the kernel has of it stays.
+/// Whether Kubernetes was a source cannot be read while the directory hangs, and the configuration does not contain it
+/// any more: what the kernel has of it stays.
 #[test]
 fn a_state_directory_that_hangs_takes_nothing_of_a_source_that_is_not_configured() {
     sandbox::run("hangs::a_state_directory_that_hangs_takes_nothing_of_a_source_that_is_not_configured", |sandbox| {
@@ -447,7 +447,7 @@ fn credentials_that_cannot_be_read_stop_nothing() {
         let path = directory.join("kubeconfig");
         cluster::configure(&fixture.host, &format!("kubeconfig = {path:?}\n{}", cluster::in_order(&[SERVER])));
 
-        // The connection there is goes on, and so does what it says.
+        // The existing connection continues, and so do its reports.
         let daemon = fixture.ready(|| fixture.launch(&[]));
         reaches(API, "x");
         let hung = Hung::over(&directory);
@@ -455,7 +455,7 @@ fn credentials_that_cannot_be_read_stop_nothing() {
         reaches(API, "y");
         fixture.still_works(daemon);
 
-        // What files say is served, and what Kubernetes said last, until they can be read.
+        // What files contain is served, and the last report of Kubernetes, until they can be read.
         let daemon = fixture.ready(|| fixture.launch(&[]));
         reaches(API, "y");
         fixture.still_works(daemon);
@@ -479,7 +479,7 @@ fn admin_clients_that_never_read_stop_nothing() {
             stream.write_all(request(path).as_bytes()).unwrap();
             tcp.push(stream);
             let mut stream = UnixStream::connect(&socket).unwrap();
-            // One that had to make room is closed by now.
+            // One that had to give up its slot is closed by now.
             drop(stream.write_all(request(path).as_bytes()));
             unix.push(stream);
         }

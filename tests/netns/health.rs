@@ -23,7 +23,7 @@ const SERVICE: &str = "198.51.100.10:80";
 const BACKENDS: [&str; 2] = ["192.0.2.11:8080", "192.0.2.12:8080"];
 const BOTH: [&str; 2] = ["192.0.2.11:8080/TCP", "192.0.2.12:8080/TCP"];
 
-/// A check every 100 ms in which a single result counts.
+/// A check every 100 ms where a single result counts.
 const QUICK: &str = "interval = \"100ms\"\ntimeout = \"100ms\"\nrise = 1\nfall = 1\n";
 
 /// A node whose state directory is deleted with the sandbox.

@@ -84,7 +84,7 @@ fn what_was_recorded_outlives_the_daemon() {
     });
 }
 
-/// Puts a directory in place of the file: the history of the current run still works.
+/// Replaces the file with a directory: the history of the current run still works.
 fn serve_and_break(host: &Host) {
     fs::create_dir_all(host.path("state/history.jsonl")).unwrap();
     serve_first(host);

@@ -60,8 +60,8 @@ impl Host {
         Self::outside(sandbox, "nodelb", "node")
     }
 
-    /// The same for another node in the sandbox, with its own files, cgroup and pins. Its daemon runs in the network
-    /// namespace of the thread that starts it.
+    /// [`Self::without_the_test`] for another node in the sandbox, with its own files, cgroup and pins. Its daemon runs
+    /// in the network namespace of the thread that starts it.
     pub(crate) fn another(sandbox: &Sandbox, name: &str) -> Self {
         Self::outside(sandbox, name, name)
     }
@@ -104,7 +104,7 @@ impl Host {
         self.layout.store(version, Ordering::Relaxed);
     }
 
-    /// For daemons started from now on, connection tracking is a module, as in most kernels: it is listed, not asked.
+    /// For daemons started from now on, connection tracking is a module, as in most kernels: it is listed, not queried.
     pub(crate) fn list_connections(&self) {
         self.lists_connections.store(true, Ordering::Relaxed);
     }
@@ -328,7 +328,7 @@ pub(crate) fn get(path: &str) -> Option<Value> {
     answer(path, "application/json").map(|body| serde_json::from_str(&body).unwrap())
 }
 
-/// The same with this `Accept` header, as text.
+/// [`get`] with this `Accept` header, as text.
 pub(crate) fn answer(path: &str, form: &str) -> Option<String> {
     let mut stream = TcpStream::connect("127.0.0.1:9890").ok()?;
     stream.set_read_timeout(Some(NAP * MAX_POLLS)).ok()?;
@@ -354,7 +354,7 @@ pub(crate) fn history(service: &str) -> Vec<Value> {
     answer["history"].as_array().cloned().unwrap_or_default()
 }
 
-/// Whether the address is served by exactly these backends, of which none or all may be unhealthy.
+/// Whether the address is served by exactly these backends; none or all may be unhealthy.
 pub(crate) fn is_served_by(address: &str, backends: &[&str]) -> bool {
     let served: &[&str] = if backends.is_empty() { &["NoBackends"] } else { &["OK", "LastResort"] };
     let is_served = |row: &Value| row["status"].as_str().is_some_and(|status| served.contains(&status));

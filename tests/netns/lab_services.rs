@@ -53,25 +53,25 @@ impl Service {
         Self { n, spec, endpoints: endpoints.iter().map(|endpoint| (*endpoint, conditions.clone())).collect() }
     }
 
-    /// The same with these endpoints, which are ready.
+    /// This service with these endpoints, which are ready.
     pub(crate) fn on(self, endpoints: &[Endpoint]) -> Self {
         Self { endpoints: Self::new(self.n, endpoints).endpoints, ..self }
     }
 
-    /// The same with another value of a field of its spec.
+    /// This service with another value of a field of its spec.
     pub(crate) fn with(mut self, field: &str, value: Value) -> Self {
         self.spec[field] = value;
         self
     }
 
-    /// The same with an endpoint that is terminating and still serves.
+    /// This service with an endpoint that is terminating and still serves.
     pub(crate) fn terminating(mut self, endpoint: Endpoint) -> Self {
         let conditions = json!({"ready": false, "serving": true, "terminating": true});
         self.endpoints.push((endpoint, conditions));
         self
     }
 
-    /// The port on which its backends listen.
+    /// The port that its backends listen on.
     pub(crate) fn backend_port(&self) -> u16 {
         8_000 + self.n
     }

@@ -171,7 +171,7 @@ fn assert_stale() {
     assert!(value("nodelb_apiserver_last_response_seconds ").is_some_and(|age| age >= 9.0), "{metrics}");
 }
 
-/// A node whose configured apiserver is permanently gone; it has stored the learned address SECOND.
+/// A node with a configured apiserver that never returns; it has stored the learned address SECOND.
 fn node_that_has_learned(host: &Host, cluster: &Cluster) -> (Daemon, Replica) {
     let (first, second) = (serve(cluster, FIRST), serve(cluster, SECOND));
     join(host, cluster, &[FIRST]);

@@ -22,7 +22,7 @@ fn in_lab(test: &str, body: impl FnOnce(&Host, &Lab, [Service; 2])) {
     run(&format!("outside_coexistence::{test}"), body);
 }
 
-/// Asks each address of the service; all answers are of this kind.
+/// Queries each address of the service; all answers are of this kind.
 fn assert_served(lab: &Lab, service: &Service, is_expected: bool) {
     for to in addresses(std::slice::from_ref(service)) {
         for transport in TRANSPORTS {
@@ -42,7 +42,7 @@ fn a_firewall_that_forwards_nothing_stops_only_packets_to_pods_of_the_node() {
         let _daemon = start(host, &[&services[0], &services[1]]);
         assert_served(lab, &services[0], false);
         assert_served(lab, &services[1], true);
-        // The rules that docs/packets.md asks for: clients may reach pods.
+        // The rules that docs/packets.md requires: clients may reach pods.
         nft("
             add rule inet firewall forward ct state established,related accept
             add rule inet firewall forward ct state invalid drop
@@ -84,7 +84,7 @@ fn a_plugin_that_masquerades_by_iptables_changes_no_answer() {
     });
 }
 
-/// By which link the router sends packets of clients to the node.
+/// Routes packets of clients to the node by this link.
 fn route_by(lab: &Lab, [v4, v6]: [&str; 2]) {
     lab.router.ip(&format!("route replace 198.51.100.0/24 via {v4}"));
     lab.router.ip(&format!("-6 route replace 2001:db8:f::/48 via {v6}"));
@@ -207,7 +207,7 @@ fn programs_of_others_see_packets_before_and_after_the_translation() {
             let link = program.with_file_name(link);
             command(tcx.to_str().unwrap(), &[program.to_str().unwrap(), "uplink", place, link.to_str().unwrap()]);
         };
-        // One that is there first, which nodelb does not displace.
+        // One that is there first: nodelb does not replace it.
         let [early, early_map] = load_watcher(host, "early");
         attach(&early, "after", "link");
         let daemon = start(host, &[&services[0], &services[1]]);
@@ -216,7 +216,7 @@ fn programs_of_others_see_packets_before_and_after_the_translation() {
         wait_for_front(&daemon, 1, None);
         // The kernel detaches it, and it comes to the front again: nodelb reports it and does not fight.
         std::fs::remove_file(before.with_file_name("link")).unwrap();
-        // The kernel detaches a link a moment after its last reference is gone.
+        // The kernel detaches a link a moment after its last reference is dropped.
         std::thread::sleep(std::time::Duration::from_millis(500));
         attach(&before, "before", "link");
         let text = "the program watch runs before nodelb's at ingress";

@@ -60,8 +60,8 @@ fn in_fleet(test: &str, body: impl FnOnce(Fleet<'_>)) {
 }
 
 impl Fleet<'_> {
-    /// Connections of which some pass each node: those that a backend sees with the client's address pass node A, on
-    /// which the backends are, and the others node B.
+    /// Connections through both nodes: those that a backend sees with the client's address pass node A, which has the
+    /// backends, and the others node B.
     fn connections(&self) -> [Vec<Talk>; 2] {
         let mut by_node = [Vec::new(), Vec::new()];
         for (family, address) in self.service.load_balancer().iter().enumerate() {
@@ -78,7 +78,7 @@ impl Fleet<'_> {
     }
 }
 
-/// Asks on each connection; returns how many were answered and how many were reset. None may hang.
+/// Sends a request on each connection; returns how many were answered and how many were reset. None may hang.
 fn ask_all(talks: &mut [Talk]) -> (usize, usize) {
     let (mut answered, mut reset) = (0, 0);
     for talk in talks {

@@ -27,14 +27,14 @@ const TALKS: usize = 25;
 /// Connections that each client begins during the flood and keeps, and the pause between two.
 const KEPT: usize = 50;
 const PAUSE: Duration = Duration::from_millis(10);
-/// How long a UDP client waits for an answer, and how often it asks, as resolvers do. The machine may be busy.
+/// How long a UDP client waits for an answer, and how often it repeats, as resolvers do. The machine may be busy.
 const REPEAT: Duration = Duration::from_secs(3);
 const MOST_TRIES: u32 = 5;
 /// Datagrams that wait for an answer of the backends: more do not fit into their sockets.
 const UNANSWERED: u64 = 128;
 /// Fragmented datagrams that are redirected to one address in a second.
 const FRAGMENTS_A_SECOND: u64 = 2_048;
-/// Resident memory by which the daemon may grow, in KiB: the requests of this test.
+/// How much the resident memory of the daemon may grow, in KiB: the requests of this test.
 const GROWTH: u64 = 8_192;
 
 /// The number of packets of each flood.
@@ -193,7 +193,7 @@ struct Elsewhere {
     overflowed: u64,
     /// ICMP errors that the TCP sockets of the backends have ignored.
     ignored: u64,
-    /// Packets the time to live of which has ended at the router.
+    /// Packets with a time to live that has ended at the router.
     ended: u64,
     /// Packets that the router has lost.
     lost: u64,

@@ -28,7 +28,7 @@ fn open_flow(flow: u32, to: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// Asks on the flow, and checks that the answer is its own.
+/// Sends a request on the flow, and checks that the answer is its own.
 fn ask_on(flow: &UdpSocket, question: u32) {
     let (question, mut answer) = (question.to_string(), [0; 100]);
     flow.send(question.as_bytes()).unwrap();

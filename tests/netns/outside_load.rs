@@ -158,7 +158,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Runs `cut`, during which packets may be lost and new connections may fail. Established ones go on.
+    /// Runs `cut`. Packets may be lost meanwhile, and new connections may fail. Established ones go on.
     pub(crate) fn during(&mut self, when: &str, cut: impl FnOnce()) {
         self.end_probes(when);
         self.shared.may_lose.store(true, Ordering::Relaxed);

@@ -50,7 +50,7 @@ fn connect_from(port: u16, to: &str) -> Result<TcpStream, ErrorKind> {
     Ok(client.into())
 }
 
-/// Asks a line server and returns its answer.
+/// Queries a line server and returns its answer.
 pub(crate) fn ask_line(stream: &mut TcpStream) -> Result<String, ErrorKind> {
     stream.write_all(b"?\n").map_err(|error| error.kind())?;
     let mut buffer = [0; 128];

@@ -91,8 +91,8 @@ fn service() -> Service {
     Service::new(1, &[ON_A1, ON_B])
 }
 
-/// Asks until node B, or node A, has forwarded a connection to its own pod: only that pod sees the
-/// client's address.
+/// Sends requests until node B, or node A, has forwarded a connection to its own pod: only that pod sees the client's
+/// address.
 fn wait_for_node(lab: &Lab, is_b: bool) {
     let pod = if is_b { "b" } else { "a1" };
     let clients = CLIENT.map(|text| text.parse::<IpAddr>().unwrap());
@@ -199,9 +199,8 @@ fn without_the_setting_the_node_keeps_its_address() {
     });
 }
 
-/// Backends on another node answer to the source address, also after the address of the service has moved.
-/// An address of IPv6 needs a preferred lifetime of 0, with which keepalived assigns it: the kernel prefers
-/// other source addresses then.
+/// Backends on another node answer to the source address, also after the address of the service has moved. An address
+/// of IPv6 needs a preferred lifetime of 0, as keepalived assigns it: the kernel prefers other source addresses then.
 #[test]
 fn an_address_that_may_move_is_no_source_address() {
     in_lab("an_address_that_may_move_is_no_source_address", |host, _, lab| {

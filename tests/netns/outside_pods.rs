@@ -14,8 +14,7 @@ use crate::outside::{TRANSPORTS, wait_for_programs};
 use crate::sandbox;
 use crate::talk::{SHORT, Server, TIMEOUT, Talk, ask};
 
-/// Runs `body` with a node for which both pods are virtual machines, and servers for the backends of the
-/// services 1 to 4.
+/// Runs `body` with a node where both pods are virtual machines, and servers for the backends of the services 1 to 4.
 fn in_lab(test: &str, body: impl FnOnce(&Host, &Lab, [Service; 5])) {
     sandbox::run(&format!("outside_pods::{test}"), |sandbox| {
         let host = Host::without_the_test(sandbox);

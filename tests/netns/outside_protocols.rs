@@ -26,7 +26,7 @@ use crate::talk::{SHORT, Server, TIMEOUT};
 /// Megabytes of a transfer in each direction.
 const TRANSFER_MEGABYTES: &str = "TRANSFER_MEGABYTES";
 
-/// A service with a backend in a place.
+/// A service with a backend at a location.
 struct At<'a> {
     service: Service,
     place: &'a Place,
@@ -46,8 +46,7 @@ impl At<'_> {
     }
 }
 
-/// Runs `body` with a service of which the backend is on this node, and one of which it is on the other
-/// node.
+/// Runs `body` with a service with its backend on this node, and one with its backend on the other node.
 fn in_lab(test: &str, body: impl FnOnce(&Host, &Lab, [At<'_>; 2])) {
     run(&format!("outside_protocols::{test}"), |host, lab, _| {
         let near = At { service: Service::new(3, &[ON_A1]), place: &lab.pod_a1, pod: POD_A1 };
@@ -173,7 +172,7 @@ fn dns_answers_of_every_size_arrive() {
                 // Two and three fragments.
                 (&["+bufsize=4096"], 8, "UDP", false),
                 (&["+bufsize=4096"], 15, "UDP", false),
-                // Too large for the client: the answer is truncated, and dig asks over TCP.
+                // Too large for the client: the answer is truncated, and dig repeats the query over TCP.
                 (&["+bufsize=1232"], 15, "TCP", true),
                 (&["+bufsize=4096"], 200, "TCP", true),
                 (&["+tcp"], 230, "TCP", false),

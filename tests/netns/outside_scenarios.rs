@@ -68,7 +68,7 @@ struct Net {
     lab: Lab,
     cgroup: PathBuf,
     pins: PathBuf,
-    /// The devices at which packets arrive, and their Ethernet addresses.
+    /// The devices where packets arrive, and their Ethernet addresses.
     uplink: (HookedDevice, [u8; 6]),
     vm: (HookedDevice, [u8; 6]),
     servers: BTreeMap<SocketAddr, Server>,

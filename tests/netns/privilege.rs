@@ -146,9 +146,8 @@ fn run_remedy(host: &Host, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// After a start with another pin directory, or with one on which a bpffs was mounted, the old
-/// programs run first and use their old maps forever. The self-test reports it, and the command
-/// that it recommends detaches them while the daemon runs.
+/// After a start with another pin directory, or with a bpffs mounted on it, the old programs run first and use their
+/// old maps forever. The self-test reports it, and the command that it recommends detaches them while the daemon runs.
 #[test]
 fn old_programs_are_reported_until_the_command_detaches_them() {
     sandbox::run("privilege::old_programs_are_reported_until_the_command_detaches_them", |sandbox| {

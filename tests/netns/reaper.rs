@@ -91,7 +91,7 @@ fn as_unit(host: &Host, reaper: &Path) -> crate::host::Daemon {
     as_unit_with(host, reaper, Command::new("setpriv"))
 }
 
-/// The same with the environment of this command.
+/// [`as_unit`] with the environment of this command.
 fn as_unit_with(host: &Host, reaper: &Path, mut command: Command) -> crate::host::Daemon {
     let least = format!("--bounding-set={}", capabilities_of("nodelb.service"));
     command.args([&least, "--inh-caps=-all", "--no-new-privs", env!("CARGO_BIN_EXE_nodelb")]);

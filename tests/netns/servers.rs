@@ -97,7 +97,7 @@ fn end_of_question(message: &[u8]) -> Option<usize> {
     Some(end + 5)
 }
 
-/// The response with as many TXT records as the name says; `None` if the message is invalid.
+/// The response with as many TXT records as the name requests; `None` if the message is invalid.
 fn texts(question: &[u8], is_limited: bool) -> Option<Vec<u8>> {
     let end = end_of_question(question)?;
     let label = question.get(HEADER + 1..)?.get(..usize::from(question[HEADER]))?;

@@ -263,7 +263,7 @@ fn sockets_of_every_kind_reconnect() {
     });
 }
 
-/// A file in which the first backend has this state.
+/// A file where the first backend has this state.
 fn with_state(state: &str, transport: &str) -> String {
     format!(
         "[[service]]\nname = \"shop/dns\"\nfrontends = [\"{DNS}/{transport}\"]\nbackends = [\n  {{ address = \"{ONE}\", \
@@ -357,7 +357,7 @@ pub(crate) fn cluster_ip(address: &str, endpoints: &[&str]) -> String {
     )
 }
 
-/// The same with endpoints that are not ready.
+/// [`cluster_ip`] with endpoints that are not ready.
 fn unready(address: &str, endpoints: &[&str], unready: &[&str]) -> String {
     let text = cluster_ip(address, endpoints);
     unready.iter().fold(text, |text, at| {

@@ -20,9 +20,9 @@ const SERVICE: &str = "198.51.100.12";
 /// The backends. Each answers with its own address.
 const OLD: &str = "192.0.2.61";
 const NEW: &str = "192.0.2.62";
-/// The stub resolvers. The first one asks the service over UDP, the second one over TCP.
+/// The stub resolvers. The first one queries the service over UDP, the second one over TCP.
 const STUBS: [&str; 2] = ["127.0.0.53", "127.0.0.54"];
-/// The time limit of a question, which is asked once.
+/// The time limit of a query, which is sent once.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 fn start_stub(host: &Host, at: &str, is_tcp: bool) -> Unbound {
@@ -37,7 +37,7 @@ fn start_backend(host: &Host, at: &str) -> Unbound {
     Unbound::start(host, at, &data)
 }
 
-/// Asks once for the address of `web.example`.
+/// Queries the address of `web.example` once.
 fn ask(stub: &str, transport: Transport) -> io::Result<String> {
     let to = SocketAddr::new(stub.parse().unwrap(), 53);
     let mut query = Message::query();

@@ -1,5 +1,5 @@
-//! Servers that report the address from which a client reached them, and clients that ask them.
-//! Over TCP a server answers every line, so that a connection can last; over UDP every datagram.
+//! Servers that report the address that a client reached them from, and clients that query them. Over TCP a server
+//! answers every line, so that a connection can last; over UDP every datagram.
 
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -14,9 +14,9 @@ use crate::host::socket;
 
 /// How long a client waits for a connection and for each answer.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
-/// The same for clients that expect silence.
+/// How long clients that expect silence wait.
 pub(crate) const SHORT: Duration = Duration::from_millis(600);
-/// The interval at which a server checks whether to stop.
+/// A server checks at this interval whether to stop.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The largest datagram over IPv4.
 const MAX_DATAGRAM: usize = 65_507;
@@ -192,7 +192,7 @@ fn kind(error: &std::io::Error) -> ErrorKind {
     }
 }
 
-/// Asks once on a new connection.
+/// Sends one request on a new connection.
 pub(crate) fn ask(to: &str, transport: Transport, timeout: Duration) -> Result<Answer, ErrorKind> {
     Talk::open(to, transport, timeout)?.ask()
 }

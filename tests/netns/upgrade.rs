@@ -22,7 +22,7 @@ fn assert_refused(host: &Host) {
     let pinned = host.pinned();
     let mut refused = host.spawn(None);
     assert!(!refused.wait_ready(), "it started all the same");
-    // The exit code for which systemd does not restart it.
+    // systemd does not restart it after this exit code.
     assert_eq!(refused.wait().code(), Some(78), "{}", host.log());
     assert!(host.log().contains("contains maps of layout 2 from a newer nodelb"), "{}", host.log());
     assert_eq!(host.pinned(), pinned);

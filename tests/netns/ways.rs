@@ -34,7 +34,7 @@ impl Fixture {
         Self::with(sandbox, "")
     }
 
-    /// The same with more lines in `[kubernetes]`.
+    /// [`Self::new`] with more lines in `[kubernetes]`.
     pub(crate) fn with(sandbox: &sandbox::Sandbox, kubernetes: &str) -> Self {
         let host = Host::new(sandbox);
         // As on every node of a cluster.
@@ -165,15 +165,15 @@ pub(crate) struct Way {
     pub(crate) repairs: fn(&Fixture),
     /// The verdict of a connection to `default/web` meanwhile, and its error.
     pub(crate) verdict: (&'static str, &'static str),
-    /// The kind of the first finding, the exit code, and what the finding says.
+    /// The kind of the first finding, the exit code, and what the finding contains.
     pub(crate) finding: (&'static str, i32, &'static [&'static str]),
     /// The first problem of `/status`.
     pub(crate) problem: Seen,
 }
 
-/// What `/status` says about a broken service.
+/// What `/status` shows about a broken service.
 pub(crate) enum Seen {
-    /// The first problem names the service, has this reason, and its cause says this.
+    /// The first problem names the service, has this reason, and its cause contains this.
     As(&'static str, &'static [&'static str]),
     /// Nothing, because the daemon cannot know it: why.
     Unseen(&'static str),

@@ -18,7 +18,7 @@ fn nodelb(host: &Host, arguments: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// Returns stdout of a command that succeeds and says that the daemon does not answer.
+/// Returns stdout of a command that succeeds and reports that the daemon does not answer.
 fn read(host: &Host, arguments: &[&str]) -> String {
     let Output { status, stdout, stderr } = nodelb(host, arguments);
     let (stdout, stderr) = (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap());
@@ -60,7 +60,7 @@ fn the_pins_and_the_history_are_read() {
         let online: Value = serde_json::from_slice(&online.stdout).unwrap();
         daemon.kill();
 
-        // What the files say now is not what the kernel has.
+        // What the files contain now is not what the kernel has.
         host.serve("web.toml", &service("shop/web", &["198.51.100.10:80"], &["192.0.2.9:8080"]));
         let maps = read_json(&host, &["maps"]);
         for table in ["frontends", "services", "slots", "node_addresses"] {

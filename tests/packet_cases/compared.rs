@@ -46,8 +46,8 @@ fn expected(world: &World, now_ns: u64, (before, after): (&Tables, &Tables), pac
     translate(Node { now_ns, ..world.node() }, &tables, &mut || number, packet)
 }
 
-/// The place of the id that the programs gave to the datagram of the packet: its addresses, the second, and the number
-/// in the second.
+/// The key of the id that the programs gave to the datagram of the packet: its addresses, the second, and the number in
+/// the second.
 fn used_id(after: &Tables, now_ns: u64, packet: &Packet) -> Option<((Addr, Addr), (u32, u32))> {
     let Parsed::Packet(headers) = parse(&packet.bytes, packet.l2_length, packet.is_gso) else { return None };
     let Content::Transport(protocol, ports) = headers.content else { return None };

@@ -86,7 +86,7 @@ const CURSORS: u32 = 128;
 /// The counts by reason of each CPU: dropped or answered, then passed on.
 type Counts = Vec<Vec<u8>>;
 
-/// The entries that are gone or differ, and those in their place.
+/// The entries that are missing or differ, and those that replace them.
 fn changes<'a>(before: &'a [Entry], after: &'a [Entry]) -> [Vec<&'a Entry>; 2] {
     let (mut gone, mut put) = (Vec::new(), Vec::new());
     let (mut old, mut new) = (before, after);
@@ -175,7 +175,7 @@ impl Kernel {
         }
     }
 
-    /// The same for the first entries of an array.
+    /// Writes the first entries of an array.
     fn put_first(&self, array: &str, values: &[u8]) {
         let count = u32::try_from(values.len()).unwrap() / self.map(array).value_size();
         self.put_all(array, &(0..count).flat_map(u32::to_ne_bytes).collect::<Vec<_>>(), values);

@@ -74,8 +74,8 @@ fn host(addr: Addr) -> String {
     }
 }
 
-/// A route with a neighbour leads through a gateway, for which the neighbour is stored: it is then the neighbour of all
-/// addresses of the network. The route is worse than as many others to the same network.
+/// A route with a neighbour leads through a gateway, and the neighbour is stored for that: it is then the neighbour of
+/// all addresses of the network. The route is worse than as many others to the same network.
 fn add_route(text: &mut String, route: &RouteLine, others: usize) {
     let is_v4 = route.net.addr().is_ipv4();
     let Some(name) = &route.device else {

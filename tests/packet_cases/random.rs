@@ -13,13 +13,13 @@ use crate::sandbox;
 use crate::steps::{Step, answer, packet, policies, step};
 use crate::world::World;
 
-/// Steps after which the tables are emptied, so that they stay small.
+/// The tables are emptied after these steps, so that they stay small.
 const RUN: usize = 150;
 
 /// Short, because a run takes about a minute of the time that passes for the tables.
 const TIMEOUTS: SweepTimeouts = SweepTimeouts { handshake: 7, closed: 5, reset: 3, tcp_idle: 25, udp_idle: 12 };
 
-/// Differences after which a run ends.
+/// A run ends after this number of differences.
 const MOST_SHOWN: usize = 10;
 
 pub(crate) fn number(name: &str, default: u64) -> u64 {
@@ -65,7 +65,7 @@ struct Run {
 }
 
 impl Run {
-    /// Compares what becomes of the packet, and returns it if the kernel can run the programs on it.
+    /// Compares what is done with the packet, and returns it if the kernel can run the programs on it.
     fn compare(&mut self, name: impl Fn() -> String, packet: &Packet) -> Option<Outcome> {
         let (difference, outcome) = compare(&mut self.kernel, &self.world, packet)?;
         self.compared += 1;

@@ -86,7 +86,7 @@ fn strangers_change_nothing_with_the_programs() {
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
         let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
         let mut runner = TestRunner::new_with_rng(Config::default(), rng);
-        // The kernel displaces about the oldest handshakes, and the pure function exactly those: no table becomes full.
+        // The kernel evicts about the oldest handshakes, and the pure function exactly those: no table becomes full.
         let mut world = lab::world();
         (world.limits.connections, world.limits.half_open, world.limits.fragments) = (1_024, 1_024, 1_024);
         let mut kernel = Kernel::new(&world);

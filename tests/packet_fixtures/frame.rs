@@ -1,5 +1,5 @@
 //! Packets as text: `198.51.100.7:40000 > 203.0.113.10:80 tcp SYN seq 7 ttl 3 data 20`. `fixtures/README.md` lists the
-//! words. The text becomes a frame with correct lengths and checksums, except where it asks for others.
+//! words. The text becomes a frame with correct lengths and checksums, except where it requests others.
 
 use nodelb_core::model::addr::{Addr, Family};
 use nodelb_model::checksum;

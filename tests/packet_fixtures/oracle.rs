@@ -36,7 +36,7 @@ impl Oracle {
     }
 }
 
-/// The steps of the case, each followed by what it leads to.
+/// The steps of the case, each followed by its result.
 pub(crate) fn run(case: &Case) -> Vec<(String, Vec<String>)> {
     let mut world = World::new();
     case.world.iter().for_each(|line| world.apply(line));

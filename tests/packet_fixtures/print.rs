@@ -28,7 +28,7 @@ fn be32(bytes: &[u8], at: usize) -> u32 {
     u32::from(be16(bytes, at)) << 16 | u32::from(be16(bytes, at + 2))
 }
 
-/// The place in a datagram.
+/// The position in a datagram.
 #[derive(Clone, Copy, Default)]
 struct Place {
     is_fragment: bool,

@@ -113,7 +113,7 @@ impl World {
         self.devices.iter().find(|(_, device)| device.ifindex == ifindex).map_or("?", |(name, _)| name)
     }
 
-    /// Adds or changes what the line says.
+    /// Adds or changes what the line describes.
     pub(crate) fn apply(&mut self, line: &str) {
         let mut words = words(line);
         let subject = words.next().unwrap_or_else(|| panic!("empty line"));
@@ -177,7 +177,7 @@ impl World {
         self.devices.insert(name, device);
     }
 
-    /// The device accepts IPv4 packets only from sources to which it leads.
+    /// The device accepts IPv4 packets only from sources that it leads to.
     fn strict(&mut self, name: &str) {
         self.state.uplinks.get_mut(&self.devices[name].ifindex).expect("an uplink").is_strict = true;
     }
@@ -303,7 +303,7 @@ impl Routes for World {
         if !self.devices.values().any(|device| device.ifindex == query.ifindex && device.forwards) {
             return Route::NoForwarding;
         }
-        // The kernel's table of its own addresses is asked first.
+        // The kernel's table of its own addresses is searched first.
         if self.state.node_addrs.contains(&query.target) {
             return Route::NotForwarded;
         }

@@ -1,4 +1,4 @@
-//! The honest clients: each has one connection after the other, or asks one question after the other, from a port of its
+//! The honest clients: each has one connection after the other, or sends one query after the other, from a port of its
 //! own. What it is to do waits until what it does has ended.
 
 use std::collections::VecDeque;
@@ -26,7 +26,7 @@ const MILLI: u64 = 1_000_000;
 /// When a client repeats what was not answered, and when it gives up, in nanoseconds.
 const REPEATS: [u64; 3] = [1_000 * MILLI, 3_000 * MILLI, 7_000 * MILLI];
 
-/// A client, by its place in [`USERS`].
+/// A client, by its index in [`USERS`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct User {
     pub(crate) client: &'static str,
@@ -34,7 +34,7 @@ pub(crate) struct User {
     pub(crate) is_tcp: bool,
     /// The backend, or one of them.
     pub(crate) backend: &'static str,
-    /// The backend that takes its place when the service is changed.
+    /// The backend that replaces it when the service is changed.
     pub(crate) spare: &'static str,
     /// The number of the service, and that of the backend.
     pub(crate) numbers: (u32, u32),
@@ -102,13 +102,13 @@ pub(crate) fn endpoint(text: &str) -> Endpoint {
     Endpoint::new(socket.ip().into(), socket.port())
 }
 
-/// What a client is to do. If it has no connection, it connects first; over UDP, it asks in any case.
+/// What a client is to do. If it has no connection, it connects first; over UDP, it sends its query in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     Connect,
     /// Sends a question, and waits for the answer.
     Ask,
-    /// The same with more bytes: over UDP in fragments, over TCP larger than the MTU to a remote backend.
+    /// As `Ask`, with more bytes: over UDP in fragments, over TCP larger than the MTU to a remote backend.
     AskMuch,
     /// The backend sends something on its own.
     Push,
@@ -315,7 +315,7 @@ impl Client {
                 None => (self.ends, None),
             }
         };
-        // The backend's end is gone if something has ended it: the client waits for it.
+        // The backend's end is missing if something has ended it: the client waits for it.
         let Some(socket) = socket else {
             self.wait = Wait::End;
             return Vec::new();

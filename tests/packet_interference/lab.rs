@@ -1,5 +1,5 @@
-//! The network in which a sequence takes place: a node with its packet programs, the clients and strangers outside, pods on
-//! the node, and pods on another node.
+//! The network of a sequence: a node with its packet programs, the clients and strangers outside, pods on the node, and
+//! pods on another node.
 
 use std::collections::VecDeque;
 
@@ -26,7 +26,7 @@ pub(crate) struct Ruled {
 
 /// The packet programs with their tables: the pure function, or the programs themselves.
 pub(crate) trait Programs {
-    /// Decides what becomes of a packet.
+    /// Decides what is done with a packet.
     fn rule(&mut self, world: &World, packet: &Packet) -> Ruled;
     /// Deletes the connections that are due.
     fn sweep(&mut self, world: &World);
@@ -147,7 +147,7 @@ impl<'a> Lab<'a> {
         }
     }
 
-    /// The same until no packet is on its way.
+    /// [`Self::round`] until no packet is on its way.
     pub(crate) fn settle(&mut self) {
         for _ in 0..MOST_ROUNDS {
             if self.flights.is_empty() {

@@ -15,20 +15,20 @@ pub(crate) struct Observed {
     pub(crate) leaks: Vec<Vec<u8>>,
     /// Packets of honest clients that the node has sent back to the network. No flood excuses that.
     pub(crate) sent_back: Vec<String>,
-    /// The connection of each user from which on a flood excuses that it is refused or reset, see [`Excuse`].
+    /// From this connection of each user on, a flood excuses that it is refused or reset, see [`Excuse`].
     pub(crate) excused: [Option<u8>; COUNT as usize],
     /// The connections that began again, because the backend took the SYN for a part of another one's connection, while the
     /// backend was replaced: it may be the old one or the new one.
     pub(crate) delayed: Vec<Label>,
 }
 
-/// What strangers may change, as docs/packets.md says: a TCP connection that is new during a flood may be refused, reset, or
-/// known to the backend alone until the client sends again. Connections from before are not affected.
+/// What strangers may change according to docs/packets.md: a TCP connection that is new during a flood may be refused,
+/// reset, or known to the backend alone until the client sends again. Connections from before are not affected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Excuse {
     /// Handshakes of strangers, at least as many as there are free source ports, came between the client's SYN and its proof.
     Flood,
-    /// Connections of strangers with addresses of their own have taken ports and room.
+    /// Connections of strangers with addresses of their own have taken ports and entries.
     Crowd,
 }
 

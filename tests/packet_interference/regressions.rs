@@ -1,5 +1,5 @@
-//! Sequences that the property has found, as short as they become. Each shows a way in which strangers once changed what
-//! honest parties observe.
+//! Sequences that the property has found, as short as they become. Each shows how strangers once changed what honest
+//! parties observe.
 
 use nodelb_model::headers::tcp_flags::{ACK, RST, SYN};
 
@@ -154,7 +154,7 @@ fn the_answer_to_a_datagram_reaches_no_stranger_that_needs_a_port() {
 #[test]
 fn a_half_handshake_of_another_only_delays_the_client_that_gets_its_port() {
     changes_nothing(&[plain(Eth0, (User(0), Service(0)), SYN, (0, 0)), Do(0, Connect), Replace(15)]);
-    // The same where the client gets the source port of another one's handshake.
+    // Also where the client gets the source port of another one's handshake.
     changes_nothing(&[Do(10, Connect), Flood(First, 1, 7, 0), Do(1, Connect), Replace(1)]);
 }
 

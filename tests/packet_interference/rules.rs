@@ -13,8 +13,8 @@ use crate::strangers::Who::{Backend, Node, Own, Service, User};
 use crate::strangers::{Forged, Sends};
 use crate::tag::Label;
 
-/// The rules that are not about what strangers change for honest parties, as `nodelb_model::rule` says of each, and the
-/// file with the packet case that shows them.
+/// The rules that are not about what strangers change for honest parties, as `nodelb_model::rule` describes each, and
+/// the file with the packet case that shows them.
 const ELSEWHERE: [(&str, &str); 4] = [
     ("FlowAdmittedAgain", "evidence.txt"),
     ("ReversePath", "reverse-path.txt"),
@@ -24,7 +24,7 @@ const ELSEWHERE: [(&str, &str); 4] = [
 
 /// The sequence that fails without the rule.
 fn sequence_without(rule: &str) -> Option<Vec<Step>> {
-    // A connection to a backend on another node cannot continue when its entries are gone.
+    // A connection to a backend on another node cannot continue when its entries are removed.
     let from_client = |flags, numbers| plain(Eth0, (User(1), Service(1)), flags, numbers);
     let from_backend =
         |flags, numbers| (0..8).map(|port| plain(Eth0, (Backend(1), Node(port)), flags, numbers)).collect::<Vec<_>>();
@@ -46,7 +46,7 @@ fn sequence_without(rule: &str) -> Option<Vec<Step>> {
         "AnswerByAcknowledgment" => {
             Some([vec![Do(1, Connect)], from_backend(SYN | ACK, (7, 7)), vec![Wait(60_000)]].concat())
         }
-        // False connections take the room, and true ones remain among the handshakes.
+        // False connections take the entries, and true ones remain among the handshakes.
         "ProofByAcknowledgment" => {
             Some(vec![Flood(Twice, 0, 20, 0), Flood(Twice, 0, 20, 1), Do(4, Ask), Wait(1_000), Flood(First, 5, 50, 0)])
         }

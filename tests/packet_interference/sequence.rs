@@ -18,7 +18,7 @@ use crate::world::World;
 pub(crate) enum Flood {
     /// SYNs, or single datagrams.
     First,
-    /// The same, and then an acknowledgement with a wrong number, or a second datagram.
+    /// As `First`, and then an acknowledgement with a wrong number, or a second datagram.
     Twice,
     /// Connections of strangers with addresses of their own.
     Guests,
@@ -288,7 +288,7 @@ impl Player<'_> {
         }
     }
 
-    /// A stranger with an address of its own connects, or asks twice.
+    /// A stranger with an address of its own connects, or sends two queries.
     fn guest(&mut self, user: u8) {
         let User { service, is_tcp, .. } = User::of(user);
         let service = endpoint(service);

@@ -8,11 +8,11 @@ use nodelb_model::headers::tcp_flags::{ACK, FIN, RST, SYN};
 use crate::tag::{Kind, Label, Message, TAG, answering};
 use crate::wire::Segment;
 
-/// Nanoseconds within which an end repeats no acknowledgement of a packet that does not fit: Linux'
+/// For these nanoseconds, an end repeats no acknowledgement of a packet that does not fit: Linux'
 /// `tcp_invalid_ratelimit`.
 const INVALID_NS: u64 = 500_000_000;
 
-/// Nanoseconds after which an end forgets a handshake, and a connection that has ended.
+/// An end forgets a handshake, and a connection that has ended, after these nanoseconds.
 const FORGET_NS: u64 = 60_000_000_000;
 
 /// The largest part of a message in a segment, in bytes: a multiple of [`TAG`].
@@ -36,7 +36,7 @@ pub(crate) enum State {
 pub(crate) enum Event {
     /// A client's connection is established.
     Connected,
-    /// A backend's, of which this is the name.
+    /// A backend's, with its name.
     Accepted(String),
     /// A message came, with its length.
     Got(u8, Kind, usize),
@@ -101,7 +101,7 @@ impl Socket {
         (socket, Segment { flags: SYN, seq: first, ..Segment::default() })
     }
 
-    /// The same SYN again.
+    /// The SYN again.
     pub(crate) fn syn(&self) -> Segment {
         Segment { flags: SYN, seq: self.next.wrapping_sub(1), ..Segment::default() }
     }

@@ -12,7 +12,7 @@ use crate::socket::{Event, Result, Socket, State};
 use crate::tag::{Kind, Label, Message, has_secret};
 use crate::wire::{self, Content, Parcel, Place, Segment, TCP_NUMBER, UDP_NUMBER};
 
-/// Nanoseconds for which fragments wait for the others: `net.ipv4.ipfrag_time`.
+/// How many nanoseconds fragments wait for the others: `net.ipv4.ipfrag_time`.
 const FRAGMENT_NS: u64 = 30_000_000_000;
 
 /// What a backend answers to a datagram of a stranger.
@@ -35,7 +35,7 @@ pub(crate) struct Seen {
 
 type Ends = (Endpoint, Endpoint);
 
-/// A datagram of which a part is missing.
+/// A datagram with a missing part.
 #[derive(Clone, Debug)]
 struct Datagram {
     since: u64,
@@ -47,11 +47,11 @@ struct Datagram {
 pub(crate) struct Stack {
     role: Role,
     pub(crate) sockets: BTreeMap<Ends, Socket>,
-    /// The questions over UDP to which clients wait for an answer.
+    /// The queries over UDP that clients wait for an answer to.
     pub(crate) questions: BTreeMap<Ends, Label>,
     datagrams: BTreeMap<(Addr, Addr, u32, u8), Datagram>,
     pub(crate) seen: Vec<Seen>,
-    /// The connections of which the backend took the SYN for a part of another connection: the client begins again.
+    /// The connections with a SYN that the backend took for a part of another connection: the client begins again.
     pub(crate) challenged: Vec<Label>,
     /// The stack of a stranger has got something of an honest party.
     pub(crate) leaks: Vec<Vec<u8>>,
@@ -104,8 +104,8 @@ impl Stack {
         }
     }
 
-    /// Adds a part of a datagram, and returns the datagram if it is whole. As with Linux, a part of which all bytes are
-    /// there is ignored, and one that overlaps ends the datagram.
+    /// Adds a part of a datagram, and returns the datagram if it is whole. As with Linux, a part with no new bytes is
+    /// ignored, and one that overlaps ends the datagram.
     fn assemble(
         &mut self,
         headers: &Headers,

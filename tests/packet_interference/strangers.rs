@@ -23,7 +23,7 @@ pub(crate) enum Who {
     PortOf(u8, u16),
     /// The service of an honest client.
     Service(u8),
-    /// The backend of an honest client, or the one that takes its place.
+    /// The backend of an honest client, or the one that replaces it.
     Backend(u8),
     Spare(u8),
     /// The address of the node that remote backends see, with one of its ports.
@@ -69,7 +69,7 @@ pub(crate) enum Sends {
     First { id: u8, bytes: u16, has_sum: bool },
     /// Another one, at this offset in units of 8 bytes.
     Later { id: u8, offset: u16, bytes: u16, has_more: bool },
-    /// An ICMP error, by its place in [`ERRORS`], about a packet with this number in the opposite direction.
+    /// An ICMP error, by its index in [`ERRORS`], about a packet with this number in the opposite direction.
     Error { kind: u8, seq: u32 },
 }
 
@@ -80,14 +80,14 @@ type KindOfError = ((u8, u8), (u8, u8), u16);
 const ERRORS: [KindOfError; 5] =
     [((3, 4), (2, 0), 1_280), ((3, 4), (2, 0), 68), ((3, 3), (1, 4), 0), ((11, 0), (3, 0), 0), ((12, 0), (4, 0), 0)];
 
-/// The device by which a packet arrives.
+/// The device where a packet arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     /// The way to the clients.
     Eth0,
     /// The way to the remote backends.
     Eth1,
-    /// Another uplink, by which no client is reached.
+    /// Another uplink, which reaches no client.
     Eth2,
     /// A pod's device.
     Tap1,

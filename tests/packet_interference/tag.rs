@@ -1,4 +1,4 @@
-//! The bytes and numbers by which what honest parties send is known wherever it appears. Strangers know neither: they
+//! The bytes and numbers that identify what honest parties send wherever it appears. Strangers know neither: they
 //! cannot see the packets of others.
 
 /// The sequence numbers of honest clients and backends, and of backends that answer strangers, lie in these parts of the
@@ -25,7 +25,7 @@ impl Label {
         CLIENTS + (u32::from(self.user % 16) << 24) + (u32::from(self.connection % 32) << 19)
     }
 
-    /// The connection of which this is the client's first number.
+    /// The connection with this first number of the client.
     pub(crate) fn of_number(number: u32) -> Option<Self> {
         let place = number.wrapping_sub(CLIENTS);
         let label =

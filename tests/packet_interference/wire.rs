@@ -44,7 +44,7 @@ pub(crate) struct Parcel {
     pub(crate) content: Content,
 }
 
-/// The place of a fragment in its datagram.
+/// The position of a fragment in its datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) id: u32,
@@ -119,7 +119,7 @@ impl Parcel {
         self.ip(&self.transport(), None)
     }
 
-    /// The part of the datagram at this place, of which these are the bytes after the IP header.
+    /// The part of the datagram at this position, with these bytes after the IP header.
     pub(crate) fn ip(&self, content: &[u8], place: Option<Place>) -> Vec<u8> {
         let addresses = [octets(self.source.addr), octets(self.target.addr)].concat();
         let Place { id, offset, has_more } = place.unwrap_or(Place { id: 0, offset: 0, has_more: false });
@@ -163,7 +163,7 @@ pub(crate) fn frame(mac: [u8; 6], packet: &[u8]) -> Vec<u8> {
     [&mac[..], &SENDER_MAC, &kind, packet].concat()
 }
 
-/// The place of a fragment.
+/// The position of a fragment.
 pub(crate) fn place(bytes: &[u8], headers: &Headers) -> Option<Place> {
     let id = headers.fragment?.id;
     let be16 = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);

@@ -48,7 +48,7 @@ fn compile(directory: &Path) -> PathBuf {
     let program = directory.join("parser");
     let status = Command::new("gcc")
         .args(["-std=gnu11", "-O1", "-g", "-Wall", "-Werror", "-Wno-unused-function", "-Wno-unused-variable"])
-        // The kernel's headers say that they are not aligned: a link-layer header has 14 bytes.
+        // The kernel's headers are declared as not aligned: a link-layer header has 14 bytes.
         .args(["-fsanitize=address,undefined", "-fno-sanitize=alignment", "-fno-sanitize-recover=all"])
         .arg("-I")
         .arg(source.join("include"))

@@ -102,7 +102,7 @@ fn without_the_old_maps_the_connection_is_unknown() {
     });
 }
 
-/// The old map contains the connection to the backend that has gone.
+/// The old map contains the connection to the backend that was removed.
 #[test]
 fn a_connection_that_has_begun_again_is_not_found_in_the_old_maps() {
     with_node("programs::former::a_connection_that_has_begun_again_is_not_found_in_the_old_maps", |old| {

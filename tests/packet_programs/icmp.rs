@@ -7,7 +7,7 @@ use super::frames::{Frame, ICMP, ICMPV6, SYN, TCP, UDP, first, frame, ones_sum, 
 use super::translation::{at, clear, source_port};
 use super::{DROP, Family, NEXT, Node, PacketHook, REDIRECT, V4, V6, all_kinds, with_node};
 
-/// An ICMP error of this type from a router to the source of the packet, of which it contains this many bytes.
+/// An ICMP error of this type from a router to the source of the packet, with this many bytes of it.
 fn error(about: &Frame, router: &str, kind: u8, quoted: usize) -> Vec<u8> {
     let inner = &about.bytes()[14..];
     let inner = &inner[..quoted.min(inner.len())];

@@ -137,12 +137,12 @@ impl Node {
         node
     }
 
-    /// The same node, with other programs and empty maps.
+    /// This node, with other programs and empty maps.
     fn with_programs(&self, source_ports: RangeInclusive<u16>) -> Self {
         self.with_listed(source_ports, None)
     }
 
-    /// The same, with programs that do not ask connection tracking if connections of others are listed.
+    /// This node, with programs that do not query connection tracking if connections of others are listed.
     fn with_listed(&self, source_ports: RangeInclusive<u16>, listed: Option<ForeignConnections>) -> Self {
         let node = Self { programs: load(source_ports, listed), ..*self };
         node.settings([0, 0, 1, 0]);
@@ -288,8 +288,7 @@ impl Node {
         counts.iter().map(|cpu| u64::from_ne_bytes(cpu[40 + 8 * reason..][..8].try_into().unwrap())).sum()
     }
 
-    /// Number of packets passed on for this reason. The counts follow those of the 16 reasons for which packets are
-    /// dropped.
+    /// Number of packets passed on for this reason. The counts follow those of the 16 reasons for drops.
     fn passed(&self, reason: usize) -> u64 {
         self.dropped(16 + reason)
     }

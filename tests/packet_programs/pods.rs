@@ -101,7 +101,7 @@ fn devices_without_a_link_layer_header_are_served() {
                 assert_eq!((code, sent.source, sent.target), (NEXT, at(client), at(family.process)));
                 clear(node);
 
-                // To a device with Ethernet: room for the header is made, which bpf_redirect_neigh() fills.
+                // To a device with Ethernet: space for the header is made, which bpf_redirect_neigh() fills.
                 node.serve_one(family, protocol, family.remote);
                 let (code, bytes) = run_l3(node, PacketHook::UplinkIn, &request);
                 let sent = read(&bytes);
@@ -113,7 +113,7 @@ fn devices_without_a_link_layer_header_are_served() {
     });
 }
 
-/// The answer of a backend on this node leaves by a tunnel, the source of which is the backend.
+/// The answer of a backend on this node leaves by a tunnel with the backend as its source.
 #[test]
 fn answers_leave_by_devices_without_a_link_layer_header() {
     with_node("programs::pods::answers_leave_by_devices_without_a_link_layer_header", |node| {

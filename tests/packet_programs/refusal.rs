@@ -214,7 +214,7 @@ fn packets_for_others_are_left_alone() {
     });
 }
 
-/// The same packet with the protocol number of SCTP.
+/// The packet with the protocol number of SCTP.
 fn sctp((at, byte): (usize, u8)) -> u8 {
     match (at, byte) {
         (20 | 23, UDP) => 132,

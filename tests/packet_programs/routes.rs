@@ -1,4 +1,4 @@
-//! Backends for which the kernel's routes say something else than a device or this node.
+//! Backends with kernel routes other than by a device or to this node.
 
 use std::net::{TcpListener, TcpStream};
 

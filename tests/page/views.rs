@@ -145,7 +145,7 @@ fn five_thousand_services_are_drawn_as_few_elements() {
         // Since the navigation: the first content, and the first frame with services, in milliseconds.
         let paint = browser.value("performance.getEntriesByType('paint').map(entry => entry.startTime).at(-1)").await;
         let rows = browser.value("performance.getEntriesByName('first-services')[0]?.startTime").await;
-        // Draws the table at a hundred places; the longest time is that of a stall.
+        // Draws the table at a hundred positions; the longest time is that of a stall.
         let longest = browser
             .value(
                 "(() => { const viewport = document.getElementById('viewport'); let longest = 0; \

@@ -301,7 +301,7 @@ proptest! {
         // remove an address.
         let then = settled(&facts(&all)).held();
         let addrs = then.node_addrs.intersection(held.node_addrs.clone());
-        // A source may say that an address is not for clients outside any more.
+        // A source may report that an address is not for clients outside any more.
         let outside = held.outside.into_iter().filter(|(to, _)| then.outside.contains_key(to)).collect();
         assert_nothing_taken(&MapState { node_addrs: addrs, outside, ..held }, &log)?;
         if !facts(&all).iter().any(|change| matches!(change, Change::NodeObject(_))) {

@@ -39,8 +39,8 @@ fn synced(source: Source, is_whole: bool) -> Change {
 proptest! {
     #![proptest_config(cases(2_048))]
 
-    /// A source that repeats what it has said makes the engine look at everything that waits: there must be nothing left
-    /// to do.
+    /// A source that repeats what it has reported makes the engine look at everything that waits: there must be nothing
+    /// left to do.
     #[test]
     fn what_waits_is_done_without_a_further_touch(world in changes(24), steps in steps()) {
         let mut host = settled(&world);

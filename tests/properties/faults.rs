@@ -118,7 +118,7 @@ proptest! {
         assert_nothing_leaks(&mut host, &changes)?;
     }
 
-    /// Where the maps for outside clients are full, the addresses say so, and everything else is as if they were not.
+    /// Where the maps for outside clients are full, the addresses show it, and everything else is as if they were not.
     #[test]
     fn full_maps_of_outside_clients_concern_only_them(changes in changes(32), outside in 0..4_u32, ranges in 0..3_u32) {
         let limits = Limits { outside, source_ranges: ranges, ..ROOMY };

@@ -1,5 +1,5 @@
-//! The services through which a node reaches its apiserver are never emptied, whatever the source
-//! and other changes do, and whenever the daemon dies: promise 3.
+//! The services that a node reaches its apiserver through are never emptied, whatever the source and other changes do,
+//! and whenever the daemon dies: promise 3.
 
 use std::collections::{BTreeMap, BTreeSet};
 

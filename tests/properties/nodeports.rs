@@ -1,6 +1,5 @@
-//! One port number in several roles: a NodePort, the port of a backend in the node's network
-//! namespace, a port on which nodelb listens. This module derives the protected ports
-//! independently, from the sources alone.
+//! One port number in several roles: a NodePort, the port of a backend in the node's network namespace, a port that
+//! nodelb listens on. This module derives the protected ports independently, from the sources alone.
 
 use nodelb_core::change::Change;
 use nodelb_core::filter::Filter;

@@ -65,7 +65,7 @@ enum Step {
     /// Restarts the daemon after these files were added. All files are sent in this order, in
     /// rounds of this size.
     Restart { added: Vec<[Change; 2]>, order: Vec<usize>, round: usize },
-    /// The same while the file of one service cannot be read at first.
+    /// A restart while the file of one service cannot be read at first.
     RestartWithout { unread: prop::sample::Index, added: Vec<[Change; 2]>, written: Option<[Change; 2]> },
 }
 

@@ -1,6 +1,5 @@
-//! A BPF program that has loaded a view or a service id may still use it after the owner of the
-//! maps has published a new one: the data that it reads must not change meanwhile. The rounds take
-//! time, during which the clock advances.
+//! A BPF program that has loaded a view or a service id may still use it after the owner of the maps has published a
+//! new one: the data that it reads must not change meanwhile. The rounds take time, so the clock advances.
 
 use std::collections::BTreeMap;
 

@@ -25,7 +25,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// The time from which each slot may be written again; `None` while it is in use.
+/// When each slot may be written again; `None` while it is in use.
 struct Model {
     free_from: Vec<Option<Moment>>,
 }
@@ -44,8 +44,7 @@ impl Model {
 proptest! {
     #![proptest_config(cases(2_048))]
 
-    /// Runs never overlap, are never reused within the grace period, and an allocation succeeds
-    /// whenever there is room.
+    /// Runs never overlap, are never reused within the grace period, and an allocation succeeds whenever it fits.
     #[test]
     fn runs_agree_with_a_model_that_knows_each_slot(steps in prop::collection::vec(step(), 1..60)) {
         let mut runs = Runs::new(LIMIT);

@@ -88,7 +88,7 @@ pub(crate) fn host() -> Host {
     host_with(memory_maps::create(ROOMY, None))
 }
 
-/// The same with these maps.
+/// A host with these maps.
 pub(crate) fn host_with(maps: MemoryDatapath) -> Host {
     let mut host = Host::new(maps, SOURCES, guard());
     host.packets = PACKETS;
@@ -102,7 +102,7 @@ pub(crate) const CLIENTS: [&str; 4] = ["192.0.2.130", "192.0.2.200", "2001:db8:c
 const SOURCE_RANGES: [&str; 6] =
     ["192.0.2.128/26", "192.0.2.128/25", "192.0.2.200/32", "0.0.0.0/0", "2001:db8:c::/48", "::/0"];
 
-/// The same after these changes, with every source synced and no retries left.
+/// A host after these changes, with every source synced and no retries left.
 pub(crate) fn settled(changes: &[Change]) -> Host {
     let mut host = host();
     host.send(changes.iter().cloned());
@@ -223,8 +223,7 @@ pub(crate) fn removal(change: &Change) -> Option<Change> {
     }
 }
 
-/// The changes in another order, in which those of one object keep their order. `order` selects the
-/// next object.
+/// The changes in another order; those of one object keep theirs. `order` selects the next object.
 pub(crate) fn reordered(changes: &[Change], order: &[usize]) -> Vec<Change> {
     let mut queues: BTreeMap<Object, std::collections::VecDeque<&Change>> = BTreeMap::new();
     for change in changes {

@@ -1,9 +1,9 @@
 //! A sandbox for tests that need root: its own mount, network and process namespaces, bpffs and
 //! cgroup. Creates and removes them, also after `kill -9`. Independent of nodelb.
 //!
-//! The test runs twice. The outer process creates a cgroup and starts a janitor that removes it
-//! when the test process is gone for any reason; then it runs the same test again inside new
-//! namespaces. The inner process finds the prepared sandbox and runs the body of the test.
+//! The test runs twice. The outer process creates a cgroup and starts a janitor that removes it when the test process
+//! has ended for any reason; then it runs the same test again inside new namespaces. The inner process finds the
+//! prepared sandbox and runs the body of the test.
 
 use std::fs;
 use std::io::Write as _;

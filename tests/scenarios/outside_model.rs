@@ -1,5 +1,5 @@
-//! Clients outside the node: the frames that arrive, what becomes of them according to `nodelb_model`, and
-//! whether `report::explain` says the same. The network is the one of `netns/lab.rs`.
+//! Clients outside the node: the frames that arrive, what is done with them according to `nodelb_model`, and whether
+//! `report::explain` agrees. The network is the one of `netns/lab.rs`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -22,17 +22,17 @@ use nodelb_report::explain::outside::{OutsideVerdict, trace_outside};
 use crate::frame::described;
 use crate::world::World;
 
-/// The number of connections by which the backends of an address are found.
+/// The number of connections that find the backends of an address.
 const CONNECTIONS: u16 = 48;
 
 /// The first port of a client; ports above are those of real sockets.
 const FIRST_PORT: u16 = 1_024;
 const LAST_PORT: u16 = 29_000;
 
-/// The devices to which packets may be redirected.
+/// The devices that packets may be redirected to.
 const DEVICES_WITH_PROGRAMS: [&str; 2] = ["uplink", "pod-a1"];
 
-/// What becomes of the bytes of a packet; `None` if it is dropped.
+/// Changes the bytes of a packet; `None` if it is dropped.
 pub(crate) type Run<'a> = dyn FnMut(&[u8]) -> Result<Option<Vec<u8>>, String> + 'a;
 
 /// A client that nodelb serves by packets.
@@ -51,7 +51,7 @@ impl Machine {
     pub(crate) const OTHER_NODE: &'static str = "other-node";
     pub(crate) const VM: &'static str = "vm";
 
-    /// The device of the node at which its packets arrive.
+    /// The device of the node where its packets arrive.
     pub(crate) fn device(self) -> &'static str {
         match self {
             Self::Outside | Self::OtherNode => "uplink",
@@ -176,7 +176,7 @@ impl fmt::Display for Met {
     }
 }
 
-/// What `report::explain` says: the backends that are possible, or the outcome without any.
+/// What `report::explain` returns: the backends that are possible, or the outcome without any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Candidates {
     Backends(BTreeSet<L4Addr>),
@@ -225,7 +225,7 @@ impl Met {
         }
     }
 
-    /// What the connections of a client experience, by a function that says what becomes of the bytes of a packet.
+    /// What the connections of a client experience, by a function that changes the bytes of a packet.
     pub(crate) fn of(attempt: &Attempt, mac: [u8; 6], run: &mut Run<'_>) -> Result<Self, String> {
         let mut all = BTreeSet::new();
         for number in 0..CONNECTIONS {
@@ -250,7 +250,7 @@ impl Met {
 pub(crate) struct Affinities(BTreeMap<(ServiceId, Addr), (L4Addr, Moment)>);
 
 impl Affinities {
-    /// Checks that the client keeps its backend, if `expected` says so.
+    /// Checks that the client keeps its backend, if `expected` requires it.
     pub(crate) fn check(&mut self, attempt: &Attempt, met: Met, expected: &Met, began: Moment) -> Result<Met, String> {
         let (Met::Keeps { service, seconds, one_of }, Met::Reaches(reached)) = (expected, &met) else { return Ok(met) };
         let Some((backend, _)) = reached.first().filter(|one| reached.len() == 1 && one_of.contains(one)) else {
@@ -307,7 +307,7 @@ impl OutsideModel {
         Self { world, uplink, tables, next_port: FIRST_PORT, affinities: Affinities::default(), talks: BTreeMap::new() }
     }
 
-    /// The device by which the clients reach the node.
+    /// The device that the clients reach the node by.
     pub(crate) fn uplink(&self) -> Uplink {
         let [v4, v6] = ["203.0.113.2", "2001:db8:1::2"].map(|text| text.parse().ok());
         Uplink {

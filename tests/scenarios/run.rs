@@ -33,7 +33,7 @@ pub(crate) fn run<W: Environment>(script: &Script, environment: W, unchecked: &[
     Ok(actual)
 }
 
-/// The first line in which two texts differ.
+/// The first line that differs between two texts.
 pub(crate) fn difference(expected: &str, actual: &str) -> String {
     let (mut expected, mut actual) = (expected.lines(), actual.lines());
     for number in 1.. {

@@ -33,7 +33,7 @@ fn try_bind(at: L4Addr, port: u16, wish: Wish) -> Result<(), Errno> {
     try_bind_as(None, at, port, wish)
 }
 
-/// The same, optionally with a socket that is registered as nodelb's own.
+/// [`try_bind`], optionally with a socket that is registered as nodelb's own.
 fn try_bind_as(own: Option<&OwnSockets>, at: L4Addr, port: u16, wish: Wish) -> Result<(), Errno> {
     let ip = match at.addr.ip() {
         IpAddr::V4(v4) if wish.mapped => IpAddr::V6(v4.to_ipv6_mapped()),

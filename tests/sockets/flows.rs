@@ -140,8 +140,7 @@ fn a_backend_of_two_services_is_reported_twice() {
     });
 }
 
-/// A socket talks to more services than its own state has room for; the one that it is connected to
-/// is never evicted.
+/// A socket talks to more services than fit into its own state; the one that it is connected to is never evicted.
 #[test]
 fn a_connected_socket_that_talks_to_many_services_is_reported() {
     in_sandbox("sockets::flows::a_connected_socket_that_talks_to_many_services_is_reported", |env| {

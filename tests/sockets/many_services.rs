@@ -220,7 +220,7 @@ fn a_datagram_to_the_backend_itself_leaves_the_service_its_backend() {
                 let first = ask(&socket, service(1)).unwrap();
                 assert_eq!(first.shown, service(1), "{what}");
                 ask_all(&socket, &(1..=count).map(service).collect::<Vec<_>>());
-                // A different list, from which a socket without a backend would choose another one.
+                // A different list: a socket without a backend would choose another one from it.
                 set(&mut kernel, &[12, 13, 11, 10]);
                 let itself = target(first.backend, false);
                 if connects {
@@ -265,7 +265,7 @@ struct Client {
     is_v6: bool,
     /// The backend of each service's datagrams.
     choices: BTreeMap<L4Addr, BackendId>,
-    /// The address through which each backend was reached last.
+    /// The address that each backend was reached through last.
     shown: BTreeMap<L4Addr, SocketAddr>,
 }
 

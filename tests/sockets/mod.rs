@@ -82,7 +82,7 @@ impl Kernel {
         self.datapath.apply(ops, now)
     }
 
-    /// Applies the operations, and repeats those for which slots have to rest first.
+    /// Applies the operations, and repeats those that have to wait for resting slots.
     fn apply(&mut self, ops: &[MapOp]) {
         for (op, mut result) in ops.iter().zip(self.try_apply(ops)) {
             let deadline = Instant::now() + Duration::from_secs(10);
@@ -250,7 +250,7 @@ impl Prober {
         Self { stop, thread }
     }
 
-    /// Stops; returns the number of connections, none of which may have failed.
+    /// Stops; returns the number of connections. None may have failed.
     fn finish(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         let (count, failures) = self.thread.join().unwrap();

@@ -59,7 +59,7 @@ fn pin_program(path: &Path) {
     fs::remove_file(object).unwrap();
 }
 
-/// Every way to put something else in the place of a pin.
+/// Every way to replace a pin with something else.
 fn strays(path: &Path, mut each: impl FnMut(&str)) {
     let mut found = 0;
     for kind in MAPS {

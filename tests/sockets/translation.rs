@@ -59,8 +59,7 @@ fn random_frontend(random: &mut Random, id: usize) -> L4Addr {
 const NODE_SIDE: [[&str; 4]; 2] =
     [["192.0.2.1", "192.0.2.2", "127.0.0.1", "0.0.0.0"], ["2001:db8:b::1", "2001:db8:b::2", "::1", "::"]];
 
-/// A destination: a frontend, an address of this host with its port, a backend itself, or one on
-/// which nothing listens.
+/// A destination: a frontend, an address of this host with its port, a backend itself, or one without a listener.
 fn random_destination(random: &mut Random, frontends: &[L4Addr], pool: &[L4Addr], protocol: Protocol) -> L4Addr {
     let frontend = *random.pick(frontends);
     let nowhere = *random.pick(&[l4("198.51.100.250:80/TCP"), l4("[2001:db8:f::ffff]:80/TCP")]);

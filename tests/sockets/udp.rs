@@ -272,7 +272,7 @@ fn an_answer_to_a_client_whose_port_is_a_nodeport_reaches_it() {
     });
 }
 
-/// A NodePort at 192.0.2.1 with the backend 192.0.2.10, for which other processes may have the port.
+/// A NodePort at 192.0.2.1 with the backend 192.0.2.10, where other processes may have the port.
 fn nodeports(env: &crate::sandbox::Sandbox, ports: std::ops::Range<u16>) -> Kernel {
     let mut kernel = Kernel::open(&Options { protect_nodeports: false, ..options(env) });
     backends(&["192.0.2.10:53/UDP"]);
@@ -318,7 +318,7 @@ fn a_process_that_has_the_port_of_a_nodeport_diverts_no_client() {
     });
 }
 
-/// More clients than a socket has flows, all with NodePorts as their ports, ask before the server answers.
+/// More clients than a socket has flows, all with NodePorts as their ports, send queries before the server answers.
 #[test]
 fn a_server_answers_every_client_whose_port_is_a_nodeport() {
     in_sandbox("sockets::udp::a_server_answers_every_client_whose_port_is_a_nodeport", |env| {

@@ -169,7 +169,7 @@ fn deleted_and_created_again() {
         cluster.compact();
     });
     rig.converge("while disconnected, with history gone");
-    // The same content: only the UID differs.
+    // Equal content: only the UID differs.
     rig.away(|cluster| {
         cluster.delete("services", "ns", "s1").expect("was there");
         cluster.apply_value(objects::service("s1", 1)).expect("valid");
@@ -442,8 +442,8 @@ fn a_server_that_drains_its_connections_has_not_failed() {
     assert_eq!(lists, 1, "the one at the start");
 }
 
-/// Behind a load balancer the next connection of the same session may lead to another server. Here it opens only when a
-/// watch asks for it, and is not the one over which the watcher has looked.
+/// Behind a load balancer the next connection of the same session may reach another server. Here it opens only when a
+/// watch requests it, and is not the one that the watcher has looked over.
 #[test]
 fn a_restored_cluster_is_noticed_over_the_connection_that_follows_a_drained_one() {
     let rig = Rig::patient_shop(2);

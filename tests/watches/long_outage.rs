@@ -78,8 +78,8 @@ fn a_day_without_an_apiserver_changes_nothing_and_costs_one_line() {
     });
 }
 
-/// A paused clock jumps ahead as soon as only threads are active. This one advances in steps, each
-/// of which gives the threads that read credentials time to return.
+/// A paused clock jumps ahead as soon as only threads are active. This one advances in steps, and gives the threads
+/// that read credentials time to return at each.
 async fn pass(time: Duration) {
     const STEP: Duration = Duration::from_secs(10);
     for _ in 0..time.as_secs() / STEP.as_secs() {

@@ -79,7 +79,7 @@ fn come_and_go(rig: &Rig) {
     }
 }
 
-/// What a server says in a bookmark instead of a version.
+/// What a server sends in a bookmark instead of a version.
 const NO_VERSIONS: [&str; 4] =
     ["{}", r#"{"resourceVersion":""}"#, r#"{"resourceVersion":"0"}"#, r#"{"resourceVersion":"x"}"#];
 

@@ -105,8 +105,8 @@ impl Rig {
         Self { cluster, replica, node, state }
     }
 
-    /// The same as [`Self::shop`], with watches whose silence timeout is longer than any test: a
-    /// new watch cannot hide what a test shows.
+    /// [`Self::shop`], with watches whose silence timeout is longer than any test: a new watch cannot hide what a test
+    /// shows.
     pub(crate) fn patient_shop(services: u64) -> Self {
         let cluster = Cluster::new().expect("a cluster");
         (0..services).flat_map(objects::pair).for_each(|object| cluster.apply_value(object).expect("a valid object"));
@@ -127,7 +127,7 @@ impl Rig {
         rig
     }
 
-    /// From now on the frontend must always lead to a backend: this one, or any.
+    /// From now on the frontend must always reach a backend: this one, or any.
     pub(crate) fn watch(&self, frontend: &str, backend: Option<&str>) {
         self.node.observer().watch(frontend, backend);
     }
@@ -154,7 +154,7 @@ impl Rig {
         self.node.wait("/sources", |_| {
             polls += 1;
             if polls % 50 == 0 {
-                // A fault meant for the next event may affect a bookmark instead.
+                // A fault for the next event may affect a bookmark instead.
                 self.cluster.advance(1);
             }
             let rows = self.node.sources.borrow();
@@ -177,7 +177,7 @@ impl Rig {
         self.state.path()
     }
 
-    /// Kills the node and starts another one in its place.
+    /// Kills the node and starts another one instead.
     pub(crate) fn restart_node(&mut self) {
         let watched = self.node.observer().watched.clone();
         self.node.stop();
@@ -185,7 +185,7 @@ impl Rig {
         self.node.observer().watched = watched;
     }
 
-    /// The same, with an additional certificate authority in the kubeconfig, before the cluster's.
+    /// [`Self::restart_node`] with an additional certificate authority in the kubeconfig, before the cluster's.
     pub(crate) fn restart_node_with_another_authority(&mut self) {
         let watched = self.node.observer().watched.clone();
         self.node.stop();
@@ -276,7 +276,7 @@ impl Node {
         Self::start_with(cluster, at, state, None, timeouts())
     }
 
-    /// The same with this kubeconfig and these time constants of the source.
+    /// [`Self::start`] with this kubeconfig and these time constants of the source.
     fn start_with(
         cluster: &Cluster,
         at: SocketAddr,
@@ -442,7 +442,7 @@ async fn own(
 }
 
 impl Observer {
-    /// From now on, the frontend must always lead to a backend once it has one.
+    /// From now on, the frontend must always reach a backend once it has one.
     pub(crate) fn watch(&mut self, frontend: &str, backend: Option<&str>) {
         let parse = |text: &str| text.parse().expect("an address");
         self.watched.insert(parse(frontend), backend.map(parse));

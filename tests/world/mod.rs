@@ -1,5 +1,5 @@
-//! A fixed world for tests of output and for benchmarks: services with their backends, in an engine with maps in memory.
-//! The same number of services always has the same content.
+//! A fixed world for tests of output and for benchmarks: services with their backends, in an engine with maps in
+//! memory. Equal numbers of services always have the same content.
 
 use std::net::{IpAddr, Ipv4Addr};
 

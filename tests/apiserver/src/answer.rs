@@ -126,7 +126,7 @@ impl Exchange {
             (true, None) => "x509: certificate signed by unknown authority",
             (false, None) => "no credentials",
         };
-        // A real apiserver does not say why, so as not to help an intruder.
+        // A real apiserver does not give the reason, so as not to help an intruder.
         peer.user.clone().or(by_token).ok_or_else(|| Status::new(401, format!("Unauthorized: {why}")))
     }
 
@@ -190,7 +190,7 @@ impl Exchange {
         let cluster = self.cluster.clone();
         tokio::spawn(async move {
             tokio::time::sleep(TERMINATING).await;
-            // An error means that it is already gone.
+            // An error: it is already deleted.
             let _ = cluster.delete("namespaces", &key.0, &key.1);
         });
     }

@@ -1,5 +1,4 @@
-//! A cluster: the state that all its apiservers share, and the operations by which tests change it
-//! directly.
+//! A cluster: the state that all its apiservers share, and the operations that tests change it directly with.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::SystemTime;

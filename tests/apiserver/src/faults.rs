@@ -98,8 +98,7 @@ pub enum Fault {
         /// The inserted bytes, JSON or not.
         bytes: String,
     },
-    /// The watch starts and ends with an ERROR event of this code; 410 means that the
-    /// resourceVersion is too old.
+    /// The watch starts and ends with an ERROR event of this code; with 410, the resourceVersion is too old.
     ErrorEvent {
         /// `code` of the Status in the event.
         code: u16,
@@ -213,7 +212,7 @@ struct Rules {
 struct Rule<W, F> {
     on: W,
     fault: F,
-    /// Remaining occurrences; `None` means until cleared.
+    /// Remaining occurrences; `None`: until cleared.
     times: Option<u32>,
 }
 

@@ -82,9 +82,8 @@ impl Identity {
         Ok(Certificate { certificate: certificate.pem(), key: key.serialize_pem() })
     }
 
-    /// The TLS configuration of a replica with these names and addresses. Client certificates are
-    /// optional and verified only by [`Self::user`], as an apiserver does: a wrong one leads to
-    /// 401, not to a failed handshake.
+    /// The TLS configuration of a replica with these names and addresses. Client certificates are optional and verified
+    /// only by [`Self::user`], as an apiserver does: a wrong one results in 401, not in a failed handshake.
     ///
     /// # Errors
     /// A name is not valid in a certificate.

@@ -1,5 +1,5 @@
-//! A Kubernetes API server for tests: the protocol of an apiserver over TLS, as far as nodelb and
-//! `kubectl` need it, with injected faults.
+//! A Kubernetes API server for tests: what nodelb and `kubectl` need of an apiserver's protocol over TLS, with injected
+//! faults.
 //!
 //! ```text
 //!  tests ──────────────────────────> Cluster (state: store, write, defaults, patch, fields; access, accounts; identity)
@@ -9,8 +9,8 @@
 //!                answer: request, access, discovery, list, watch, reply
 //! ```
 //!
-//! The server is deterministic: a fault occurs only where a rule requests it. It validates objects
-//! only as far as nodelb depends on the result, and keeps its state in memory.
+//! The server is deterministic: a fault occurs only where a rule requests it. It validates objects only where nodelb
+//! depends on the result, and keeps its state in memory.
 
 mod access;
 mod accounts;

@@ -59,7 +59,7 @@ impl Status {
         self
     }
 
-    /// 410: a list or watch asks for a revision that was compacted.
+    /// 410: a list or watch requests a revision that was compacted.
     pub fn expired(asked: u64, oldest: u64) -> Self {
         Self::new(410, format!("too old resource version: {asked} ({oldest})"))
     }

@@ -53,7 +53,7 @@ impl Gate {
         self.change(|state| state.frozen = on);
     }
 
-    /// The same for connections that are accepted while it is on.
+    /// Stops reading and writing on connections that are accepted while it is on.
     pub(crate) fn black_hole(&self, on: bool) {
         self.change(|state| state.black_hole = on);
     }

@@ -15,7 +15,7 @@ use crate::exchange::Transport;
 /// Large enough for every connection of 1,000 clients per second while the machine is busy.
 const BACKLOG: i32 = 4096;
 
-/// Interval at which a thread checks whether to stop.
+/// A thread checks at this interval whether to stop.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A running backend. Over TCP it sends its name and a newline and closes, or answers each line

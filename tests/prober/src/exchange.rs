@@ -19,9 +19,9 @@ pub const QUESTION: u8 = b'?';
 pub enum Transport {
     /// A TCP connection.
     Tcp,
-    /// A TCP connection on which the client speaks first, as in TLS: it sends [`QUESTION`].
+    /// A TCP connection where the client speaks first, as in TLS: it sends [`QUESTION`].
     TcpAsking,
-    /// A TCP connection on which the client asks line by line.
+    /// A TCP connection where the client sends queries line by line.
     TcpLines,
     /// A connected UDP socket.
     Udp,

@@ -1,5 +1,5 @@
-//! Clients that keep their connections, or their UDP sockets, and ask on them at a constant interval, until they are
-//! stopped.
+//! Clients that keep their connections, or their UDP sockets, and send requests on them at a constant interval, until
+//! they are stopped.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
@@ -36,7 +36,7 @@ impl Kept {
         Ok(Self { connections, start: Instant::now(), tally: Tally::default() })
     }
 
-    /// Asks once on each connection. One that fails is given up.
+    /// Sends one request on each connection. One that fails is given up.
     pub fn ask(&mut self) {
         let (start, tally) = (self.start, &mut self.tally);
         self.connections.retain_mut(|connection| {

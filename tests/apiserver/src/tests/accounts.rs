@@ -31,7 +31,7 @@ fn may(cluster: &Cluster, uri: &str) -> bool {
     cluster.access(|access| access.check(&user, &request)).is_ok()
 }
 
-/// The result does not depend on the order in which objects are created.
+/// The result does not depend on the order of the objects' creation.
 #[test]
 fn an_account_may_what_its_role_says() {
     let cluster = Cluster::new().unwrap();

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
-/* In the place of libbpf's, for the host. */
+/* Replaces libbpf's, for the host. */
 #pragma once
 #include <asm/byteorder.h>
 

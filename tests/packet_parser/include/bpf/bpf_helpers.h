@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0) */
 /*
- * In the place of libbpf's, for the host: what bpf/packet.h and the headers
- * that it includes need. Only the helpers that parse() calls do something.
+ * Replaces libbpf's, for the host: what bpf/packet.h and the headers that it includes need. Only the helpers that
+ * parse() calls do something.
  */
 #pragma once
 #include <stdbool.h>

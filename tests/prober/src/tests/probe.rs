@@ -6,7 +6,7 @@ use super::{Plan, Probe, connect_times};
 use crate::backend::Backend;
 use crate::exchange::Transport;
 
-/// An address on which nothing listens.
+/// An address without a listener.
 fn free() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
