@@ -5,14 +5,18 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::fs::Metadata;
 use std::io::Write;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::SockaddrStorage;
 use nix::unistd::geteuid;
 use nodelb_cli::CheckOptions;
 use nodelb_cli::exit::{Code, Failure};
+use nodelb_core::model::addr::Addr;
+use nodelb_core::model::node::NodeFacts;
 use nodelb_kube::apiserver::credentials::Named;
 use nodelb_kube::apiserver::credentials::{self, credstore};
 use nodelb_kube::apiserver::settings::Settings;
@@ -61,12 +65,39 @@ pub fn check(options: &CheckOptions, out: &mut dyn Write) -> Result<(), Failure>
     for notice in notices {
         writeln!(out, "{notice}").context("writing a notice")?;
     }
+    for notice in refusals(&config) {
+        writeln!(out, "{notice}").context("writing a notice")?;
+    }
     if problems.is_empty() {
         let summary = writeln!(out, "Configuration OK. Every service file in {} is valid.", directory.display());
         return Ok(summary.context("writing the summary")?);
     }
     let problems: Vec<String> = problems.iter().map(ToString::to_string).collect();
     Err(Failure::message(Code::Data, problems.join("\n")))
+}
+
+/// Returns a line for each address in a service file that nodelb would refuse to serve on this host.
+fn refusals(config: &Config) -> Vec<String> {
+    let (guard, own) = (config.guard(), getifaddrs().into_iter().flatten());
+    let own = own.filter_map(|it| it.address.and_then(|it| ip_of(&it))).map(Addr::from);
+    let node = NodeFacts { addresses: own.collect(), ..NodeFacts::default() };
+    let mut notices = Vec::new();
+    for service in files::services(&config.files.directory).unwrap_or_default() {
+        for port in &service.ports {
+            for frontend in &port.frontends {
+                let Err(refusal) = guard.check_frontend(frontend, port.protocol, &node) else { continue };
+                let (object, name) = (&service.origin.object, &service.name);
+                let address = frontend.l4(port.protocol);
+                notices.push(format!("note: {object}: service {name}: {address} will not be served: {refusal}"));
+            }
+        }
+    }
+    notices
+}
+
+fn ip_of(address: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = address.as_sockaddr_in().map(|it| it.ip().into());
+    v4.or_else(|| address.as_sockaddr_in6().map(|it| it.ip().into()))
 }
 
 /// Directories of this host that `nodelb.service` does not see: `ProtectHome=` and `PrivateTmp=`.

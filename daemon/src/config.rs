@@ -13,7 +13,9 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use nodelb_core::compile::guard::Guard;
 use nodelb_core::datapath::Limits;
+use nodelb_core::model::addr::Addr;
 use nodelb_kube::apiserver::credentials::credstore;
 use nodelb_kube::apiserver::settings::Settings;
 use serde::Deserialize;
@@ -130,6 +132,22 @@ impl Config {
         let is_it = |it: &&Key| it.section == section && it.name == key;
         let value = self.keys().iter().find(is_it).map(|it| it.value.clone()).unwrap_or_default();
         format!("{section}.{key} (not set; its default is {value}): {message}")
+    }
+
+    /// The rules about addresses that no service may have, and backends that none may use.
+    pub fn guard(&self) -> Guard {
+        let admin = self.admin.listen.iter().map(|address| (Addr::from(address.ip()), address.port())).collect();
+        let listen = self.admin.listen.iter().map(|address| (address.port(), "admin.listen"));
+        let healthz = self.healthz_addresses().into_iter();
+        let healthz = healthz.map(|address| (address.port(), "kubernetes.healthz-addresses"));
+        Guard {
+            admin,
+            own_ports: listen.chain(healthz).filter(|(port, _)| *port != 0).collect(),
+            bypass: self.datapath.bypass.clone(),
+            nodeport_range: self.datapath.nodeport_range.into(),
+            external_ips: self.datapath.external_ips.clone(),
+            own_addresses: self.datapath.own_addresses.clone(),
+        }
     }
 
     /// The keys, such as `datapath.max-slots`, that differ in `new` and take effect only after a restart.

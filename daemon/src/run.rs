@@ -10,13 +10,11 @@ use std::time::Duration;
 use nix::sys::resource::{Resource, getrlimit};
 use nodelb_cli::exit::{Code, Failure};
 use nodelb_cli::{DatapathChoice, RunOptions};
-use nodelb_core::compile::guard::Guard;
 use nodelb_core::config::EngineConfig;
 use nodelb_core::datapath::Datapath;
 use nodelb_core::engine::Engine;
 use nodelb_core::history::{Event, What};
 use nodelb_core::memory::MemoryDatapath;
-use nodelb_core::model::addr::Addr;
 use nodelb_core::model::service::Source;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_datapath::memory;
@@ -278,7 +276,7 @@ fn through_checks(config: &Config, owner: &OwnerHandle) -> (OwnerHandle, Option<
         return (owner.clone(), None);
     }
     let (changes, received) = mpsc::channel(owner.changes.max_capacity());
-    (OwnerHandle { changes, ..owner.clone() }, Some(checks::KubernetesChanges { received, guard: guard(config) }))
+    (OwnerHandle { changes, ..owner.clone() }, Some(checks::KubernetesChanges { received, guard: config.guard() }))
 }
 
 /// Starts the recorder, with the start of this run as its first event.
@@ -342,23 +340,8 @@ async fn follow_node(
     started.map_err(system("asking for the node's addresses"))
 }
 
-fn guard(config: &Config) -> Guard {
-    let admin = config.admin.listen.iter().map(|address| (Addr::from(address.ip()), address.port())).collect();
-    let listen = config.admin.listen.iter().map(|address| (address.port(), "admin.listen"));
-    let healthz = config.healthz_addresses().into_iter();
-    let healthz = healthz.map(|address| (address.port(), "kubernetes.healthz-addresses"));
-    Guard {
-        admin,
-        own_ports: listen.chain(healthz).filter(|(port, _)| *port != 0).collect(),
-        bypass: config.datapath.bypass.clone(),
-        nodeport_range: config.datapath.nodeport_range.into(),
-        external_ips: config.datapath.external_ips.clone(),
-        own_addresses: config.datapath.own_addresses.clone(),
-    }
-}
-
 pub(crate) fn engine_config(config: &Config, previous_sources: BTreeSet<Source>, max_services: u32) -> EngineConfig {
-    let guard = guard(config);
+    let guard = config.guard();
     let kubernetes = config.kubernetes_settings().map(|_| Source::Kubernetes);
     let sources: BTreeSet<Source> = std::iter::once(Source::Files).chain(kubernetes).collect();
     let disabled_sources = kubernetes::disabled_sources(config);

@@ -208,7 +208,10 @@ fn a_service_gives_way_to_the_node() {
         assert_eq!(tally.failures(), 0, "{tally}, {:?}", tally.first_failure);
         let applied: Vec<String> = host.log().lines().filter(|l| l.contains("applied: ")).map(str::to_owned).collect();
         assert!(applied.iter().skip(1).all(|line| !line.contains("shop/other")), "{applied:#?}");
-        assert_eq!(log_lines(&host, "WARN") + log_lines(&host, "ERROR"), 0, "{}", host.log());
+        let refused =
+            log_lines(&host, "shop/web is not served at 198.51.100.10:80/TCP: 198.51.100.10 is an address of");
+        assert_eq!((refused, log_lines(&host, "shop/web: 198.51.100.10:80/TCP is served")), (3, 3), "{}", host.log());
+        assert_eq!(log_lines(&host, "WARN") + log_lines(&host, "ERROR"), 3, "{}", host.log());
         daemon.stop();
     });
 }

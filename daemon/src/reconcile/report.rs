@@ -3,7 +3,7 @@
 use std::fmt;
 
 use nodelb_core::engine::{AddressConflict, CompiledService, Kept, KeptBecause, Round, Takeover};
-use nodelb_core::history::Event;
+use nodelb_core::history::{Event, What};
 use nodelb_core::holds::{Emptied, Release};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::Origin;
@@ -25,6 +25,7 @@ pub(super) fn report(round: &Round) {
             "{} more frontends cannot be served: see `nodelb frontends`", round.errors.len() - SHOWN
         );
     }
+    report_refusals(round, SHOWN);
     for address in round.healed.iter().take(SHOWN) {
         info!(message_id = %messages::FRONTEND_SERVED, frontend = %address, "{address} is served again");
     }
@@ -95,6 +96,27 @@ impl Applied<'_> {
         more += backends.len().saturating_sub(BACKENDS);
         backends.truncate(BACKENDS);
         (backends, more)
+    }
+}
+
+/// Reports addresses that nodelb refuses to serve, whatever the kernel accepts, and those that it now serves.
+fn report_refusals(round: &Round, shown: usize) {
+    let of = |what| round.events.iter().filter(move |event| event.what == what);
+    let service = |event: &Event| event.port.as_ref().map(|port| port.service.to_string()).unwrap_or_default();
+    for event in of(What::Refused).take(shown) {
+        let (service, detail) = (service(event), event.detail.as_deref().unwrap_or_default());
+        warn!(message_id = %messages::FRONTEND_REFUSED, service, "{service} is not served at {detail}");
+    }
+    let refused = of(What::Refused).count();
+    if refused > shown {
+        warn!(
+            message_id = %messages::FRONTEND_REFUSED,
+            "{} more frontends are not served: see `nodelb frontends`", refused - shown
+        );
+    }
+    for event in of(What::Admitted).take(shown) {
+        let (service, detail) = (service(event), event.detail.as_deref().unwrap_or_default());
+        info!(message_id = %messages::FRONTEND_SERVED, service, "{service}: {detail}");
     }
 }
 

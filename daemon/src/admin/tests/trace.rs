@@ -66,7 +66,7 @@ fn loopback(engine: &mut Engine) {
     let check = HealthCheck { last_resort: true, ..HealthCheck::default() };
     let service =
         Service { ports: vec![port], health_check: Some(check.into()), ..Service::new(name.clone(), Source::Files) };
-    let own = "127.0.0.1:1".parse::<nodelb_core::model::addr::L4Addr>().unwrap().addr;
+    let own = "127.0.0.1:1".parse::<L4Addr>().unwrap().addr;
     let port = SlicePort {
         name: "http".into(),
         protocol: at.protocol,
@@ -185,7 +185,7 @@ fn served() -> Snapshot {
     let sources = [Source::Kubernetes].into();
     let config = EngineConfig { sources, max_services: 100, packets, ..EngineConfig::default() };
     let mut engine = Engine::new(config, MapState::default());
-    let l4 = |text: &str| text.parse::<nodelb_core::model::addr::L4Addr>().unwrap();
+    let l4 = |text: &str| text.parse::<L4Addr>().unwrap();
     let frontend = |text: &str, kind| FrontendSpec { addr: l4(text).addr, port: l4(text).port, kind };
     let frontends = vec![
         frontend("10.96.7.9:80", FrontendKind::ClusterIP),
