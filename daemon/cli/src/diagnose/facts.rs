@@ -72,6 +72,13 @@ impl<T> Probe<T> {
 
 pub type Answer<T> = Result<T, Denial>;
 
+impl Facts {
+    /// Returns the Service of Kubernetes, if there is one.
+    pub(super) fn kubernetes_service(&self) -> Option<&Service> {
+        self.cluster.ok()?.service.as_ref().ok()?.as_ref()
+    }
+}
+
 /// An answer that the apiserver did not give.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Denial {
@@ -96,13 +103,11 @@ pub struct Cluster {
     pub service: Answer<Option<Service>>,
     /// Other Services of the namespace, if this Service does not exist.
     pub names: Vec<String>,
-    /// The EndpointSlices of the Service.
     pub slices: Answer<Vec<EndpointSlice>>,
     /// The Pods that the Service's selector matches; `None` if it has no selector.
     pub pods: Option<Answer<Vec<Pod>>>,
     /// Pods of the namespace, if the selector matches none.
     pub others: Vec<Pod>,
-    /// Events about the Service.
     pub events: Answer<Vec<Event>>,
     /// Whether a Node with this node's name exists.
     pub has_node: Answer<bool>,
@@ -117,7 +122,6 @@ pub struct Daemon {
     pub services: Vec<ServiceRow>,
     /// Names of all services, if this service does not exist.
     pub names: Vec<String>,
-    /// The problems of `/status`.
     pub problems: Vec<Problem>,
     /// The line of a file that defines the service.
     pub definition: Option<Definition>,
@@ -149,6 +153,13 @@ pub struct Daemon {
     pub history: Option<Vec<Value>>,
 }
 
+impl Daemon {
+    /// Whether a file describes the service, which then needs no API server.
+    pub(super) fn is_of_file(&self) -> bool {
+        self.services.iter().any(|row| row.source.eq_ignore_ascii_case("files"))
+    }
+}
+
 /// A row of `/services`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
@@ -159,18 +170,15 @@ pub struct ServiceRow {
     pub origin: String,
     /// The internal traffic policy: `Cluster` or `Local`.
     pub internal_policy: String,
-    /// The service's namespace and name.
     pub service: String,
     /// The worst status of its frontends.
     pub status: Option<Status>,
-    /// The problem, if there is one.
     pub error: Option<String>,
 }
 
 /// The place in a file that defines a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Definition {
-    /// The path of the file, as `/sources` has it.
     pub file: String,
     /// The line; `None` if the file cannot be read here.
     pub line: Option<u64>,
@@ -182,10 +190,8 @@ pub struct Definition {
 pub struct FrontendRow {
     /// The address, such as `198.51.100.10:80/TCP`.
     pub address: String,
-    /// The type, such as `ClusterIP`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The service that claims the address.
     pub service: String,
     /// The backends that a client on this node reaches.
     pub backends: Vec<String>,
@@ -193,12 +199,25 @@ pub struct FrontendRow {
     pub flags: Vec<String>,
     /// Whether clients outside the node are served, such as `Served` or `Off`.
     pub outside: String,
-    /// The status, such as `Done`.
     pub status: Option<Status>,
     /// The age of the status in seconds.
     pub since: f64,
-    /// The problem, if there is one.
     pub error: Option<String>,
+}
+
+impl FrontendRow {
+    pub(super) fn is_denied(&self) -> bool {
+        self.status.is_some_and(Status::is_denied)
+    }
+
+    pub(super) fn is_in_maps(&self) -> bool {
+        self.status.is_some_and(Status::is_in_maps)
+    }
+
+    /// Whether only backends on this node are used.
+    pub(super) fn is_local(&self) -> bool {
+        self.flags.iter().any(|flag| flag == "Local")
+    }
 }
 
 /// A row of `/backends`.
@@ -207,14 +226,15 @@ pub struct FrontendRow {
 pub struct BackendRow {
     /// The address, such as `192.0.2.1:80/TCP`.
     pub address: String,
-    /// The state, such as `Active`.
-    pub state: String,
-    /// The node on which the backend runs.
     pub node: String,
-    /// The choice, such as `Selected`.
     pub choice: Option<Choice>,
-    /// The reason if the backend is not selected.
     pub reason: Option<String>,
+}
+
+impl BackendRow {
+    pub(super) fn is_used(&self) -> bool {
+        matches!(self.choice, Some(Choice::Selected | Choice::Held))
+    }
 }
 
 /// The contents of the maps for the addresses of the service.
@@ -255,8 +275,6 @@ pub struct DeviceRow {
     pub role: String,
     /// `attached`, `unused` or `failed`.
     pub programs: String,
-    /// Size of the largest packet in bytes.
-    pub mtu: u64,
     /// Why the device has this role.
     pub reason: Option<String>,
     /// Why its programs cannot be changed.
@@ -295,11 +313,8 @@ pub struct ConnectionRow {
 #[serde(default)]
 pub struct LimitRow {
     pub map: String,
-    /// Number of entries in use.
     pub used: Option<u64>,
-    /// Maximum number of entries.
     pub limit: u64,
-    /// The configuration key that sets it.
     pub config_key: String,
 }
 
@@ -323,11 +338,8 @@ pub struct SourceRow {
 #[serde(default)]
 pub struct ApiserverRow {
     pub address: String,
-    /// The state, such as `Healthy`.
     pub state: String,
-    /// Whether the address is in use.
     pub in_use: bool,
-    /// The last error.
     pub error: Option<String>,
 }
 
@@ -350,6 +362,24 @@ pub struct ConnectTest {
     /// Whether the address is that of a backend, not of a frontend.
     pub is_backend: bool,
     pub outcome: Outcome,
+}
+
+impl ConnectTest {
+    /// Returns the error, and the time after which the connection failed.
+    pub(super) fn failure(&self) -> Option<(&str, Duration)> {
+        match &self.outcome {
+            Outcome::Failed(why, after) => Some((why, *after)),
+            _ => None,
+        }
+    }
+
+    /// Returns the time after which the connection was accepted.
+    pub(super) fn accepted(&self) -> Option<Duration> {
+        match self.outcome {
+            Outcome::Accepted(after) => Some(after),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

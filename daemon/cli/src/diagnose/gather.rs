@@ -17,7 +17,7 @@ use tokio::net::lookup_host;
 use tokio::time::timeout;
 
 use super::facts::{Dns, Facts, Probe};
-use super::objects;
+use super::objects::is_for_proxies;
 use crate::DiagnoseOptions;
 use crate::endpoints::Endpoints;
 
@@ -59,10 +59,7 @@ pub(super) async fn facts(options: &DiagnoseOptions, endpoints: &Endpoints, now:
 }
 
 async fn dns(facts: &Facts, endpoints: &Endpoints) -> Option<Dns> {
-    let service = facts.cluster.ok()?.service.as_ref().ok()?.as_ref()?;
-    if !objects::is_for_proxies(service) {
-        return None;
-    }
+    facts.kubernetes_service().filter(|service| is_for_proxies(service))?;
     let name = format!("{}.{}.svc.cluster.local", facts.service.name, facts.service.namespace);
     // The name is absolute: with a search domain that has a wildcard record, any name would resolve.
     let absolute = format!("{name}.");

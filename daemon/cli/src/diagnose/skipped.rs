@@ -3,7 +3,7 @@
 use nodelb_core::text::{self, listed};
 use nodelb_report::rows::SkippedRow;
 
-use super::facts::{Denial, Facts, Outcome, Probe, ServiceRow};
+use super::facts::{Daemon, Denial, Facts, Outcome, Probe};
 use super::objects::is_for_proxies;
 
 const KUBECONFIG: &str = "--kubeconfig";
@@ -15,8 +15,7 @@ const SHOWN: usize = 3;
 /// Returns what was not checked; subjects with the same option are neighbours.
 pub(super) fn skipped(facts: &Facts) -> Vec<SkippedRow> {
     let mut rows = of_cluster(facts);
-    let of_kubernetes = facts.cluster.ok().and_then(|cluster| cluster.service.as_ref().ok()?.as_ref());
-    if of_kubernetes.is_some_and(is_for_proxies) && facts.dns.is_none() {
+    if facts.kubernetes_service().is_some_and(is_for_proxies) && facts.dns.is_none() {
         rows.push(row("cluster DNS", "names of services usually resolve in pods only", Some(VERBOSE)));
     }
     let unprovable = facts.connect_tests.iter().filter(|connect| connect.outcome == Outcome::Unprovable);
@@ -29,8 +28,7 @@ pub(super) fn skipped(facts: &Facts) -> Vec<SkippedRow> {
 }
 
 fn of_cluster(facts: &Facts) -> Vec<SkippedRow> {
-    let is_of_file = |row: &ServiceRow| row.source.eq_ignore_ascii_case("files");
-    if facts.daemon.ok().is_some_and(|daemon| daemon.services.iter().any(is_of_file)) {
+    if facts.daemon.ok().is_some_and(Daemon::is_of_file) {
         return Vec::new();
     }
     let cluster = match &facts.cluster {

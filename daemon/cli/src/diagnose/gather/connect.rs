@@ -9,8 +9,6 @@ use futures_util::StreamExt;
 use futures_util::stream;
 use k8s_openapi::api::core::v1::Service;
 use nix::errno::Errno;
-use nodelb_core::compile::select::Choice;
-use nodelb_core::state::status::Status;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -43,20 +41,18 @@ pub(super) fn targets(facts: &Facts) -> Vec<Target> {
 }
 
 fn of_daemon(daemon: &Daemon) -> (BTreeSet<Target>, BTreeSet<Target>) {
-    let chosen = daemon.backends.iter().filter(|row| matches!(row.choice, Some(Choice::Selected | Choice::Held)));
+    let chosen = daemon.backends.iter().filter(|row| row.is_used());
     let backends = chosen.map(|row| target(&row.address, true, None)).collect();
     let nodes: Vec<IpAddr> =
         daemon.maps.iter().flat_map(|maps| &maps.node_addresses).filter_map(|it| it.parse().ok()).collect();
-    let served = daemon.frontends.iter().filter(|row| !row.status.is_some_and(Status::is_denied));
+    let served = daemon.frontends.iter().filter(|row| !row.is_denied());
     // Frontends for clients outside the node are served on the node, too.
     let frontends = served.map(|row| target(&row.address, false, Some(&nodes))).collect();
     (backends, frontends)
 }
 
 fn of_cluster(facts: &Facts) -> (BTreeSet<Target>, BTreeSet<Target>) {
-    let cluster = facts.cluster.ok();
-    let service = cluster.and_then(|cluster| cluster.service.as_ref().ok()?.as_ref());
-    let slices = cluster.and_then(|cluster| cluster.slices.as_ref().ok()).into_iter().flatten();
+    let slices = facts.cluster.ok().and_then(|cluster| cluster.slices.as_ref().ok()).into_iter().flatten();
     let mut backends = BTreeSet::new();
     for slice in slices {
         let ready = list(&slice.endpoints).iter().filter(|endpoint| is_ready(endpoint));
@@ -66,7 +62,7 @@ fn of_cluster(facts: &Facts) -> (BTreeSet<Target>, BTreeSet<Target>) {
                 .extend(ports.filter_map(|(port, protocol)| Some(target(&l4(address, port, protocol)?, true, None))));
         }
     }
-    (backends, service.map(cluster_ip).unwrap_or_default())
+    (backends, facts.kubernetes_service().map(cluster_ip).unwrap_or_default())
 }
 
 fn cluster_ip(service: &Service) -> BTreeSet<Target> {

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::model::time::Time;
-use nodelb_core::state::status::Status;
 use nodelb_kube::apiserver::address::{Address, Host};
 use nodelb_kube::apiserver::one_shot::AddressHints;
 use serde::de::DeserializeOwned;
@@ -15,7 +14,7 @@ use super::definition;
 use crate::answer;
 use crate::client::{self, At, Hanging};
 use crate::diagnose::facts::{ApiserverRow, Daemon, FrontendRow, LimitRow, Maps, Packets, Probe, ServiceRow};
-use crate::diagnose::rows;
+use crate::diagnose::rows::{self, Difference};
 use crate::endpoints::Endpoints;
 
 /// Maximum number of addresses that are looked up one by one.
@@ -51,9 +50,8 @@ impl Endpoints {
         let asked = Asked { at: self.reach().await.ok()?, now: answer::now() };
         let own = service.to_string();
         for address in addresses.iter().take(MOST) {
-            let rows: Vec<FrontendRow> =
-                asked.rows(format!("/frontends?output=json&address={address}"), "frontends").await;
-            if let Some(row) = rows.into_iter().find(|row| !is_denied(row) && row.service != own) {
+            let rows = asked.claims(address).await;
+            if let Some(row) = rows.into_iter().find(|row| !row.is_denied() && row.service != own) {
                 return Some(row.service);
             }
         }
@@ -95,8 +93,12 @@ impl Asked {
     }
 
     async fn rows<T: DeserializeOwned>(&self, target: String, table: &str) -> Vec<T> {
-        let Some(answer) = self.answer(target).await else { return Vec::new() };
-        self.typed(rows::of(&answer, table))
+        self.typed(rows::of(&self.answer(target).await.unwrap_or_default(), table))
+    }
+
+    /// Returns the claims of all services to an address.
+    async fn claims(&self, address: &str) -> Vec<FrontendRow> {
+        self.rows(format!("/frontends?output=json&address={address}"), "frontends").await
     }
 
     /// The rows with ages in place of times.
@@ -118,19 +120,18 @@ impl Asked {
         );
         // Hooks and sources do not belong to a service, so only the unfiltered answer contains them.
         let (differences, history) = tokio::join!(self.answer("/diff?output=json".into()), self.answer(of("/history")));
-        let apiserver_rows = |table| apiservers.as_ref().map(|answer| rows::of(answer, table)).unwrap_or_default();
-        let of_status = |table| status.as_ref().map(|answer| rows::of(answer, table)).unwrap_or_default();
+        let (apiservers, status) = (apiservers.unwrap_or_default(), status.unwrap_or_default());
         let definition = definition::find(&services, &sources, service);
         let mut daemon = Daemon {
-            checks: typed_as_is(of_status("checks")),
-            problems: typed_as_is(of_status("problems")),
+            checks: typed_as_is(rows::of(&status, "checks")),
+            problems: typed_as_is(rows::of(&status, "problems")),
             definition,
             services,
             frontends,
             backends,
             sources,
-            session: self.typed(apiserver_rows("session")).into_iter().next(),
-            apiservers: self.typed(apiserver_rows("apiservers")),
+            session: self.typed(rows::of(&apiservers, "session")).into_iter().next(),
+            apiservers: self.typed(rows::of(&apiservers, "apiservers")),
             maps: maps.as_ref().map(maps_of),
             differences: differences.map(|answer| concerning(service, rows::of(&answer, "differences"))),
             history: history.map(|answer| rows::of(&answer, "history")),
@@ -142,7 +143,7 @@ impl Asked {
         }
         daemon.traces = self.traces(&daemon.frontends).await;
         let config = self.answer("/config?output=json".into()).await;
-        let settings = config.map(|answer| rows::of(&answer, "config")).unwrap_or_default();
+        let settings = rows::of(&config.unwrap_or_default(), "config");
         daemon.cgroup = setting(&settings, "datapath.cgroup");
         daemon.health_checks = setting(&settings, "kubernetes.health-checks");
         if daemon.frontends.iter().any(is_for_outside) {
@@ -178,7 +179,7 @@ impl Asked {
     /// Returns what happens to a connection from this host according to the daemon.
     async fn traces(&self, frontends: &[FrontendRow]) -> Vec<Value> {
         let mut traces = Vec::new();
-        for row in frontends.iter().filter(|row| !is_denied(row)).take(TRACED) {
+        for row in frontends.iter().filter(|row| !row.is_denied()).take(TRACED) {
             traces.extend(self.rows(format!("/trace?output=json&to={}", row.address), "verdict").await);
         }
         traces
@@ -186,12 +187,11 @@ impl Asked {
 
     /// Returns the other claims to the addresses that are in error.
     async fn rivals(&self, frontends: &[FrontendRow]) -> Vec<FrontendRow> {
-        let failed = frontends.iter().filter(|row| is_denied(row));
+        let failed = frontends.iter().filter(|row| row.is_denied());
         let hosts: BTreeSet<&str> = failed.filter_map(|row| Some(row.address.rsplit_once(':')?.0)).collect();
         let mut rivals = Vec::new();
         for host in hosts.into_iter().take(MOST) {
-            let target = format!("/frontends?output=json&address={}", host.trim_matches(['[', ']']));
-            rivals.extend(self.rows::<FrontendRow>(target, "frontends").await);
+            rivals.extend(self.claims(host.trim_matches(['[', ']'])).await);
         }
         rivals
     }
@@ -215,9 +215,8 @@ impl Asked {
 
     async fn balances(&self, address: &Address) -> bool {
         let Host::Ip(ip) = address.host else { return false };
-        let target = format!("/frontends?output=json&address={ip}");
-        let rows: Vec<FrontendRow> = self.rows(target, "frontends").await;
-        rows.iter().any(|row| !is_denied(row) && row.address == format!("{address}/TCP"))
+        let rows = self.claims(&ip.to_string()).await;
+        rows.iter().any(|row| !row.is_denied() && row.address == format!("{address}/TCP"))
     }
 }
 
@@ -240,8 +239,9 @@ fn setting(settings: &[Value], key: &str) -> String {
 /// Returns the differences of the service, and those of what all services need.
 fn concerning(service: &ServiceName, mut differences: Vec<Value>) -> Vec<Value> {
     let name = service.to_string();
-    let is_about_all = |row: &Value| rows::is_about_hooks(row) || rows::source(row).is_some();
-    differences.retain(|row| row["service"] == name.as_str() || is_about_all(row));
+    let concerns =
+        |row: Difference| row.service.as_ref() == Some(&name) || row.is_about_hooks() || row.whole_source().is_some();
+    differences.retain(|row| Difference::new(row).is_some_and(concerns));
     differences
 }
 
@@ -257,8 +257,4 @@ fn maps_of(answer: &Value) -> Maps {
     }
     maps.node_addresses = rows::of(answer, "node_addresses").iter().map(|row| text(row, "address")).collect();
     maps
-}
-
-fn is_denied(row: &FrontendRow) -> bool {
-    row.status.is_some_and(Status::is_denied)
 }

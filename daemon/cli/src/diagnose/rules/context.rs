@@ -1,5 +1,7 @@
 //! The facts as rules see them, and what several rules say alike.
 
+use std::fmt::Display;
+
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -7,16 +9,19 @@ use nodelb_core::durations;
 use nodelb_core::state::status::Status;
 use nodelb_core::text::{self, listed};
 use nodelb_report::problems::Problem;
-use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding};
+use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding, FindingSeverity as Severity};
 
 use crate::diagnose::catalogue::{self, FindingEntry};
-use crate::diagnose::facts::{Cluster, Daemon, Facts, Outcome};
+use crate::diagnose::facts::{Cluster, Daemon, Facts};
 use crate::diagnose::objects::{self, conditions, is_ready, last_write, list, phase_and_ip, pod_name, seconds};
+use crate::diagnose::rows::Difference;
 
 /// The facts, and what several rules need of them.
 pub(super) struct Context<'f> {
     pub(super) facts: &'f Facts,
     pub(super) daemon: Option<&'f Daemon>,
+    /// The rows of `/diff`.
+    pub(super) differences: Vec<Difference>,
     pub(super) cluster: Option<&'f Cluster>,
     pub(super) service: Option<&'f Service>,
     /// The slices of the service, if they could be listed.
@@ -27,11 +32,12 @@ pub(super) struct Context<'f> {
 
 impl<'f> Context<'f> {
     pub(super) fn new(facts: &'f Facts) -> Self {
-        let (daemon, cluster) = (facts.daemon.ok(), facts.cluster.ok());
-        let service = cluster.and_then(|cluster| cluster.service.as_ref().ok()?.as_ref());
+        let (daemon, cluster, service) = (facts.daemon.ok(), facts.cluster.ok(), facts.kubernetes_service());
+        let differences = daemon.into_iter().flat_map(|daemon| &daemon.differences).flatten();
         let slices = cluster.and_then(|cluster| cluster.slices.as_deref().ok()).filter(|_| service.is_some());
         let pods = cluster.and_then(|cluster| cluster.pods.as_ref()?.as_deref().ok());
-        Self { facts, daemon, cluster, service, slices, pods }
+        let differences = differences.filter_map(Difference::new).collect();
+        Self { facts, daemon, differences, cluster, service, slices, pods }
     }
 
     /// Creates a finding of this kind, in the words of `/status` if that reports the same.
@@ -52,14 +58,14 @@ impl<'f> Context<'f> {
         if let Some(problem) = self.problem(entry) {
             problem.cause.clone_into(&mut finding.what);
             finding.since = problem.since;
-            finding.command = command(problem);
+            // A command that is this one shows no more.
+            finding.command = Some(&problem.command).filter(|it| !it.starts_with("nodelb diagnose")).cloned();
         }
         let name = &self.facts.service;
-        let full = name.to_string();
-        let own = [("service", full.as_str()), ("namespace", &name.namespace), ("name", &name.name)];
-        let values: Vec<(&str, &str)> = own.into_iter().chain(values.iter().copied()).collect();
-        let remedy = entry.remedy_for(case).or(finding.remedy.as_deref());
-        finding.remedy = remedy.map(|remedy| filled(remedy, &values));
+        let own = [("service", &*name.to_string()), ("namespace", &name.namespace), ("name", &name.name)];
+        let fill = |text: String, (name, value): &(&str, &str)| text.replace(&format!("{{{name}}}"), value);
+        let remedy = entry.remedy_for(case).map(Into::into).or(finding.remedy);
+        finding.remedy = remedy.map(|remedy| own.iter().chain(values).fold(remedy, fill));
         finding
     }
 
@@ -78,9 +84,9 @@ impl<'f> Context<'f> {
         entry.for_all || problem.object == self.facts.service.to_string() || is_address()
     }
 
-    /// Whether the service is one for proxies.
-    pub(super) fn is_for_proxies(&self) -> bool {
-        self.service.is_some_and(objects::is_for_proxies)
+    /// Returns the Service if it is one for proxies.
+    pub(super) fn proxied(&self) -> Option<&'f Service> {
+        self.service.filter(|service| objects::is_for_proxies(service))
     }
 
     pub(super) fn endpoints(&self) -> impl Iterator<Item = &'f Endpoint> {
@@ -101,7 +107,7 @@ impl<'f> Context<'f> {
 
     /// Whether a connection from here has failed.
     pub(super) fn has_failed_connect(&self) -> bool {
-        self.facts.connect_tests.iter().any(|connect| matches!(connect.outcome, Outcome::Failed(..)))
+        self.facts.connect_tests.iter().any(|connect| connect.failure().is_some())
     }
 
     /// Returns the time since `at`, such as `30s ago`.
@@ -113,43 +119,24 @@ impl<'f> Context<'f> {
     pub(super) fn written(&self, metadata: &ObjectMeta) -> String {
         let write = last_write(metadata);
         let writer = match write.map_or("", |write| objects::text(&write.manager)) {
-            "" => "an unknown writer".into(),
-            writer => shown(writer),
+            "" => "an unknown writer",
+            writer => writer,
         };
         let at = write.and_then(|write| seconds(&write.time));
         let at = at.map(|at| format!(" {}", self.ago(at))).unwrap_or_default();
-        let version = objects::text(&metadata.resource_version);
-        format!("last written by {writer}{at} (resourceVersion {})", shown(version))
+        format!("last written by {writer}{at} (resourceVersion {})", objects::text(&metadata.resource_version))
+    }
+
+    /// Returns the last writers of the first slices.
+    pub(super) fn slices_written(&self) -> impl Iterator<Item = String> {
+        let slices = self.slices.into_iter().flatten().take(5);
+        slices.map(|slice| format!("slice {}: {}", named(&slice.metadata), self.written(&slice.metadata)))
     }
 }
 
-/// Returns the command that shows more; `None` if it is this one.
-fn command(problem: &Problem) -> Option<String> {
-    (!problem.command.starts_with("nodelb diagnose")).then(|| problem.command.clone())
-}
-
-/// Returns the text with the values in place of their names in braces.
-pub(super) fn filled(text: &str, values: &[(&str, &str)]) -> String {
-    let (mut out, mut rest) = (String::with_capacity(text.len()), text);
-    while let Some(at) = rest.find('{') {
-        out.push_str(&rest[..at]);
-        rest = &rest[at..];
-        let value = values.iter().find_map(|(name, value)| {
-            let after = rest.strip_prefix('{')?.strip_prefix(name)?.strip_prefix('}')?;
-            Some((value, after))
-        });
-        match value {
-            Some((value, after)) => {
-                out.push_str(value);
-                rest = after;
-            }
-            None => {
-                out.push('{');
-                rest = &rest[1..];
-            }
-        }
-    }
-    out + rest
+/// Returns `critical` if the service is affected now, otherwise `warning`.
+pub(super) fn critical_if(is_affected: bool) -> Severity {
+    if is_affected { Severity::Critical } else { Severity::Warning }
 }
 
 pub(super) fn is_last_resort(endpoint: &Endpoint) -> bool {
@@ -162,19 +149,29 @@ pub(super) fn is_pod_of(endpoint: &Endpoint, pod: &Pod) -> bool {
     by_name || endpoint.addresses.iter().any(|address| *address == phase_and_ip(pod).1)
 }
 
-/// Returns a name in printable form.
-pub(super) fn shown(text: &str) -> String {
-    text::name(text).into_owned()
+pub(super) fn named(metadata: &ObjectMeta) -> &str {
+    objects::text(&metadata.name)
 }
 
-/// Returns a text that a user wrote in printable form.
+/// Returns a text that a user wrote, shortened.
 pub(super) fn quoted(text: &str) -> String {
     text::sentence(text.trim()).into_owned()
 }
 
+/// Returns the reason after a colon, if there is one.
+pub(super) fn because<'a>(why: impl IntoIterator<Item = &'a String>) -> String {
+    why.into_iter().map(|why| format!(": {}", quoted(why))).collect()
+}
+
 /// Returns the first few, and the number of the others.
-pub(super) fn some(each: impl IntoIterator<Item = String>) -> String {
+pub(super) fn some(each: impl IntoIterator<Item = impl Display>) -> String {
     listed(each, 5)
+}
+
+/// Returns an age in seconds as text, to the second.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "an age, shown to the second")]
+pub(super) fn lasting(seconds: f64) -> String {
+    durations::human((seconds.max(0.0) * 1000.0) as u64)
 }
 
 /// Returns the protocol; the default is `TCP`.

@@ -52,11 +52,8 @@ fn explained(context: &Context<'_>, event: &Event) -> Finding {
         return context.finding(Kind::Event, what).severity(severity);
     };
     let cause = entry.cause_of(text(&event.message));
-    let what = match cause {
-        Some(cause) => format!("Kubernetes warns: {}: {}", quoted(text(&event.reason)), cause.means),
-        None => format!("Kubernetes warns: {}: {}", quoted(text(&event.reason)), entry.meaning),
-    };
-    let remedy = cause.map_or(&entry.remedy, |cause| &cause.remedy);
+    let (means, remedy) = cause.map_or((&entry.meaning, &entry.remedy), |cause| (&cause.means, &cause.remedy));
+    let what = format!("Kubernetes warns: {}: {means}", quoted(text(&event.reason)));
     let finding = context.finding(Kind::Event, what).severity(severity);
     let finding = finding.evidence([said, format!("in general: {}", entry.meaning)]);
     if remedy.is_empty() { finding } else { finding.remedy(remedy.as_str()) }

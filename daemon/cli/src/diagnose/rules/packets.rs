@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::context::{Context, quoted, shown, some};
+use super::context::{Context, quoted, some};
 use crate::diagnose::catalogue;
-use crate::diagnose::facts::{ConnectionRow, DropRow, KernelSettings, LimitRow, Packets};
+use crate::diagnose::facts::{DeviceRow, DropRow, KernelSettings, LimitRow, Packets};
 use nodelb_core::durations;
 use nodelb_core::text::counted;
 use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding};
@@ -27,52 +27,60 @@ const EVICTING: &str = "half_open";
 
 pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
     let Some(packets) = context.daemon.and_then(|daemon| daemon.packets.as_ref()) else { return Vec::new() };
-    let because = || [quoted(&packets.reason)];
-    match &*packets.translation {
-        "on" => {}
-        "draining" => return problem("leaves-to-others", because()).into_iter().collect(),
-        _ => return problem("off", because()).into_iter().collect(),
+    let disabled = match &*packets.translation {
+        "on" => None,
+        "draining" => Some("leaves-to-others"),
+        _ => Some("off"),
+    };
+    if let Some(name) = disabled {
+        return problem(name, vec![quoted(&packets.reason)]).into_iter().collect();
     }
     let kernel = &context.facts.kernel;
-    let mut found = Vec::new();
-    found.extend(devices(packets));
-    found.extend(settings(packets, kernel, served_families(context)));
-    found.extend(unanswered(packets, kernel));
-    found.extend(nearly_full(&packets.limits));
-    found.extend(drops(&packets.drops));
-    found
+    let devices = |line: fn(&DeviceRow) -> Option<String>| packets.devices.iter().filter_map(line).collect();
+    let here = unanswered(packets, "stack");
+    let problems = [
+        ("device-failed", devices(failed)),
+        ("program-in-front", devices(behind)),
+        ("device-excluded", devices(excluded)),
+        ("other-programs", devices(of_others)),
+        ("forwarding", forwarding(kernel, served_families(context))),
+        ("snat-overlap", snat_overlap(packets, kernel).into_iter().collect()),
+        ("rp-filter", if here.is_empty() { Vec::new() } else { strict(packets, kernel) }),
+        ("unanswered-redirect", unanswered(packets, "redirect")),
+        ("unanswered-stack", here),
+        ("nearly-full", nearly_full(&packets.limits)),
+    ];
+    let found = problems.into_iter().chain(drops(&packets.drops));
+    found.filter_map(|(name, evidence)| problem(name, evidence)).collect()
 }
 
-/// Returns the finding with the texts of the catalogue; `None` without evidence.
-fn problem(name: &str, evidence: impl IntoIterator<Item = String>) -> Option<Finding> {
-    let mut evidence = evidence.into_iter().peekable();
-    evidence.peek()?;
-    let entry = catalogue::packet_problem(name)?;
+/// Returns the finding with the texts of the catalogue; `None` without evidence, or if the reason of a drop is no problem
+/// of its own.
+fn problem(name: &str, evidence: Vec<String>) -> Option<Finding> {
+    let entry = catalogue::packet_problem(name).filter(|_| !evidence.is_empty())?;
     let finding = catalogue::finding(Kind::PacketPath).new_finding(&*entry.problem).severity(entry.severity);
     Some(finding.evidence(evidence).remedy(&*entry.remedy))
 }
 
-fn devices(packets: &Packets) -> Vec<Finding> {
-    let uplinks = packets.devices.iter().filter(|row| row.role == "uplink" && row.programs != "attached");
-    let failed = uplinks.map(|row| {
-        let why = row.error.as_deref().unwrap_or("nodelb attaches them within a second of its coming up");
-        format!("{}: {}", shown(&row.device), quoted(why))
-    });
-    let in_front = packets.devices.iter().filter(|row| row.programs == "attached").filter_map(|row| {
-        let why = row.error.as_deref()?;
-        Some(format!("{}: {}", shown(&row.device), quoted(why)))
-    });
-    let is_excluded = |reason: &str| reason.contains("packets.except");
-    let excluded = packets.devices.iter().filter(|row| row.reason.as_deref().is_some_and(is_excluded));
-    let others = packets.devices.iter().filter(|row| OTHERS.contains(&&*row.device));
-    let names = |row: &crate::diagnose::facts::DeviceRow| format!("the device {}", shown(&row.device));
-    let found = [
-        problem("device-failed", failed),
-        problem("program-in-front", in_front),
-        problem("device-excluded", excluded.map(names)),
-        problem("other-programs", others.map(names)),
-    ];
-    found.into_iter().flatten().collect()
+/// Returns an uplink without nodelb's programs.
+fn failed(row: &DeviceRow) -> Option<String> {
+    let why = row.error.as_deref().unwrap_or("nodelb attaches them within a second of its coming up");
+    (row.role == "uplink" && row.programs != "attached").then(|| format!("{}: {}", row.device, quoted(why)))
+}
+
+/// Returns a device at which a program of other software runs before nodelb's.
+fn behind(row: &DeviceRow) -> Option<String> {
+    let why = row.error.as_deref().filter(|_| row.programs == "attached")?;
+    Some(format!("{}: {}", row.device, quoted(why)))
+}
+
+fn excluded(row: &DeviceRow) -> Option<String> {
+    let is_excluded = row.reason.as_deref().is_some_and(|reason| reason.contains("packets.except"));
+    is_excluded.then(|| format!("the device {}", row.device))
+}
+
+fn of_others(row: &DeviceRow) -> Option<String> {
+    OTHERS.contains(&&*row.device).then(|| format!("the device {}", row.device))
 }
 
 /// Whether clients outside the node reach the service over IPv4, and over IPv6.
@@ -82,22 +90,21 @@ fn served_families(context: &Context<'_>) -> [bool; 2] {
     [false, true].map(|is_v6| served().any(|row| row.address.starts_with('[') == is_v6))
 }
 
-/// Settings of the kernel that contradict the packet path.
-fn settings(packets: &Packets, kernel: &KernelSettings, [has_v4, has_v6]: [bool; 2]) -> Vec<Finding> {
+/// Returns the settings without which the kernel forwards no packets of the families that clients use.
+fn forwarding(kernel: &KernelSettings, [has_v4, has_v6]: [bool; 2]) -> Vec<String> {
     let settings = [
         ("net.ipv4.ip_forward", kernel.forwards_v4, has_v4),
         ("net.ipv6.conf.all.forwarding", kernel.forwards_v6, has_v6),
     ];
     let disabled = settings.iter().filter(|(_, is_on, is_needed)| *is_needed && *is_on == Some(false));
-    let overlap = kernel.local_ports.filter(|local| overlaps(&packets.snat_ports, *local)).map(|(first, last)| {
-        format!(
-            "packets.snat-ports is {}, net.ipv4.ip_local_port_range is {first} to {last}",
-            quoted(&packets.snat_ports)
-        )
-    });
-    let found =
-        [problem("forwarding", disabled.map(|(name, ..)| format!("{name} is 0"))), problem("snat-overlap", overlap)];
-    found.into_iter().flatten().collect()
+    disabled.map(|(name, ..)| format!("{name} is 0")).collect()
+}
+
+fn snat_overlap(packets: &Packets, kernel: &KernelSettings) -> Option<String> {
+    let range = &packets.snat_ports;
+    let (first, last) = kernel.local_ports.filter(|local| overlaps(range, *local))?;
+    let range = quoted(range);
+    Some(format!("packets.snat-ports is {range}, net.ipv4.ip_local_port_range is {first} to {last}"))
 }
 
 /// Whether a range such as `10000-29999` has a port of the other one. `auto` never does.
@@ -106,61 +113,51 @@ fn overlaps(range: &str, (first, last): (u16, u16)) -> bool {
     ends.is_some_and(|(a, b)| a <= last && first <= b)
 }
 
-/// Backends with handshakes, and without any connection that both sides have answered.
-fn unanswered(packets: &Packets, kernel: &KernelSettings) -> Vec<Finding> {
-    let mut by_backend: BTreeMap<(&str, &str), (Vec<&ConnectionRow>, bool)> = BTreeMap::new();
-    for row in &packets.connections {
-        let (waiting, has_answered) = by_backend.entry((&row.path, &row.backend)).or_default();
+/// Returns the backends on this path with handshakes, and without any connection that both sides have answered.
+fn unanswered(packets: &Packets, path: &str) -> Vec<String> {
+    let mut by_backend: BTreeMap<&str, (Vec<&str>, bool)> = BTreeMap::new();
+    for row in packets.connections.iter().filter(|row| row.path == path) {
+        let (waiting, has_answered) = by_backend.entry(&row.backend).or_default();
         if row.state != "handshake" {
             *has_answered = true;
         } else if row.age >= UNANSWERED {
-            waiting.push(row);
+            waiting.push(&row.client);
         }
     }
-    let of = |path: &str| {
-        let silent = by_backend
-            .iter()
-            .filter(|((by, _), (waiting, has_answered))| *by == path && !waiting.is_empty() && !has_answered);
-        let line = |((_, backend), (waiting, _)): (&(&str, &str), &(Vec<&ConnectionRow>, bool))| {
-            let clients = some(waiting.iter().map(|row| shown(&row.client)));
-            format!("{} has not answered {}: {clients}", shown(backend), counted(waiting.len(), "connection"))
-        };
-        silent.map(line).collect::<Vec<_>>()
+    let silent = by_backend.iter().filter(|(_, (waiting, has_answered))| !waiting.is_empty() && !has_answered);
+    let line = |(backend, (clients, _)): (&&str, &(Vec<&str>, bool))| {
+        format!("{backend} has not answered {}: {}", counted(clients.len(), "connection"), some(clients))
     };
-    let (redirected, here) = (of("redirect"), of("stack"));
-    let uplinks: Vec<&str> =
-        packets.devices.iter().filter(|row| row.role == "uplink").map(|row| row.device.as_str()).collect();
-    let strict = kernel.strict_devices.iter().filter(|device| uplinks.contains(&device.as_str()));
-    // With one uplink, every route back leads there.
-    let strict = strict.filter(|_| uplinks.len() > 1 && !here.is_empty());
-    let strict: Vec<String> = strict.map(|device| format!("rp_filter is 1 on {}", shown(device))).collect();
-    let found =
-        [problem("rp-filter", strict), problem("unanswered-redirect", redirected), problem("unanswered-stack", here)];
-    found.into_iter().flatten().collect()
+    silent.map(line).collect()
 }
 
-fn nearly_full(limits: &[LimitRow]) -> Option<Finding> {
-    let is_of_packets = |row: &&LimitRow| row.config_key.starts_with("packets.") && row.map != EVICTING;
-    let full = limits.iter().filter(is_of_packets).filter_map(|row| {
-        let used = row.used.filter(|used| *used * 100 > row.limit * NEARLY_FULL)?;
-        Some(format!("{}: {used} of {} ({})", shown(&row.map), row.limit, shown(&row.config_key)))
+/// Returns the uplinks with strict checks of the reverse path. With one uplink, every route back leads there.
+fn strict(packets: &Packets, kernel: &KernelSettings) -> Vec<String> {
+    let uplinks: Vec<&String> =
+        packets.devices.iter().filter(|row| row.role == "uplink").map(|row| &row.device).collect();
+    let strict = kernel.strict_devices.iter().filter(|device| uplinks.len() > 1 && uplinks.contains(device));
+    strict.map(|device| format!("rp_filter is 1 on {device}")).collect()
+}
+
+fn nearly_full(limits: &[LimitRow]) -> Vec<String> {
+    let limits = limits.iter().filter(|row| row.config_key.starts_with("packets.") && row.map != EVICTING);
+    let full = limits.filter_map(|LimitRow { map, used, limit, config_key }| {
+        let used = used.filter(|used| *used * 100 > limit * NEARLY_FULL)?;
+        Some(format!("{map}: {used} of {limit} ({config_key})"))
     });
-    problem("nearly-full", full)
+    full.collect()
 }
 
-/// The recent drops of the service, by their reason. A reason without an entry is no problem of its own.
-fn drops(rows: &[DropRow]) -> Vec<Finding> {
+/// Returns the recent drops of the service, by their reason.
+fn drops(rows: &[DropRow]) -> BTreeMap<&str, Vec<String>> {
     let mut by_reason: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.last <= RECENT) {
         let last = durations::human(row.last.saturating_mul(1000));
-        let line = format!("nodelb drops: {} {}, the last one {last} ago", count_of(row.packets), shown(&row.verdict));
+        let packets = counted(usize::try_from(row.packets).unwrap_or(usize::MAX), "packet");
+        let line = format!("nodelb drops: {packets} {}, the last one {last} ago", row.verdict);
         by_reason.entry(&row.reason).or_default().push(line);
     }
-    by_reason.into_iter().filter_map(|(reason, lines)| problem(reason, lines)).collect()
-}
-
-fn count_of(packets: u64) -> String {
-    counted(usize::try_from(packets).unwrap_or(usize::MAX), "packet")
+    by_reason
 }
 
 #[cfg(test)]

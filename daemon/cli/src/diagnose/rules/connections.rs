@@ -1,0 +1,123 @@
+//! What connections made from here show, and the DNS name of the service.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::context::{Context, critical_if, some};
+use crate::diagnose::facts::{ConnectTest, FrontendRow, Outcome};
+use crate::diagnose::objects::{spec, text};
+use nodelb_core::text::counted;
+use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding, FindingSeverity as Severity};
+
+/// The connections of this command are not translated, whatever the state of the service.
+pub(super) fn outside_cgroup(context: &Context<'_>) -> Option<Finding> {
+    let cgroup = context.facts.outside_cgroup.as_ref()?;
+    let what = "of datapath.cgroup: its own connections are not translated";
+    Some(context.finding(Kind::OutsideCgroup, format!("this command is not in the cgroup {cgroup} {what}")))
+}
+
+/// Returns the connections to backends or to frontends that failed, each with the error.
+fn failed<'f>(context: &Context<'f>, is_backend: bool) -> impl Iterator<Item = (&'f ConnectTest, &'f str)> {
+    let tests = context.facts.connect_tests.iter().filter(move |connect| connect.is_backend == is_backend);
+    tests.filter_map(|connect| Some((connect, connect.failure()?.0)))
+}
+
+fn one_line((connect, why): &(&ConnectTest, &str)) -> Option<String> {
+    Some(format!("{}: {why} after {}", connect.to, millis(connect.failure()?.1)))
+}
+
+fn millis(time: Duration) -> String {
+    format!("{:.1} ms", time.as_secs_f64() * 1000.0)
+}
+
+pub(super) fn backend_unreachable(context: &Context<'_>) -> Option<Finding> {
+    let failed: Vec<_> = failed(context, true).collect();
+    failed.first()?;
+    let tests = context.facts.connect_tests.iter();
+    let tried = tests.filter(|connect| connect.is_backend && connect.outcome != Outcome::Unprovable).count();
+    let what = format!("cannot connect to {} of {} from here", failed.len(), counted(tried, "backend"));
+    let case = if failed.iter().any(|(_, why)| why.contains("refused")) { "refused" } else { "silent" };
+    let finding = context.finding_in(Kind::BackendUnreachable, what, case, &[]);
+    Some(finding.severity(critical_if(failed.len() == tried)).evidence(failed.iter().take(10).filter_map(one_line)))
+}
+
+/// Returns why a connection to an address of the service fails, and how bad that is.
+fn judged(context: &Context<'_>, connect: &ConnectTest, why: &str) -> (Kind, Severity) {
+    // A connection to a NodePort goes to an address of the node.
+    let end = |text: &str| text.rsplit_once(':').map(|(host, end)| (host.starts_with('['), end.to_owned()));
+    let is_meant = |row: &&FrontendRow| {
+        row.address == connect.to || (row.kind == "NodePort" && end(&row.address) == end(&connect.to))
+    };
+    let row = context.daemon.and_then(|daemon| daemon.frontends.iter().find(is_meant));
+    if row.is_some_and(|row| row.backends.is_empty())
+        && ["ECONNREFUSED", "EHOSTUNREACH"].iter().any(|it| why.contains(it))
+    {
+        return (Kind::FrontendRefused, Severity::Critical);
+    }
+    let backends = row.map(|row| row.backends.as_slice()).unwrap_or_default();
+    let is_backend = |it: &&ConnectTest| it.is_backend && (row.is_none() || backends.contains(&it.to));
+    let tests: Vec<&ConnectTest> = context.facts.connect_tests.iter().filter(is_backend).collect();
+    if !tests.iter().any(|connect| connect.failure().is_some_and(|(reason, _)| reason == why)) {
+        return (Kind::FrontendFails, Severity::Critical);
+    }
+    (Kind::FrontendAffected, critical_if(!tests.iter().any(|connect| connect.accepted().is_some())))
+}
+
+/// Whether the source ranges of the service exclude this host, which says nothing about other clients.
+fn is_excluded(context: &Context<'_>, connect: &ConnectTest, why: &str) -> bool {
+    let mut rows = context.daemon.iter().flat_map(|daemon| &daemon.frontends).filter(|row| row.address == connect.to);
+    why.contains("EHOSTUNREACH") && rows.any(|row| row.flags.iter().any(|flag| flag.starts_with("SourceRanges=")))
+}
+
+/// The addresses to which connections fail, one finding for each kind of reason.
+pub(super) fn frontends(context: &Context<'_>) -> Vec<Finding> {
+    let mut by_kind: BTreeMap<(Kind, Severity), Vec<_>> = BTreeMap::new();
+    for (connect, why) in failed(context, false).filter(|(connect, why)| !is_excluded(context, connect, why)) {
+        by_kind.entry(judged(context, connect, why)).or_default().push((connect, why));
+    }
+    let mut tests = context.facts.connect_tests.iter();
+    let does_a_backend = tests.any(|connect| connect.is_backend && connect.accepted().is_some());
+    let found = by_kind.into_iter().map(|((kind, severity), failed)| {
+        let (first, why) = failed[0];
+        let what = format!("a connection from here to {} fails: {why}", first.to);
+        let backends = does_a_backend.then_some("a backend of it can be connected to directly");
+        let finding = context.finding(kind, what).severity(severity);
+        finding.evidence(failed.iter().skip(1).take(10).filter_map(one_line)).evidence(backends)
+    });
+    found.collect()
+}
+
+pub(super) fn accepted(context: &Context<'_>) -> Option<Finding> {
+    let tests = context.facts.connect_tests.iter();
+    let accepted = tests.filter_map(|connect| Some((connect, connect.accepted()?)));
+    let (backends, frontends): (Vec<_>, Vec<_>) = accepted.partition(|(connect, _)| connect.is_backend);
+    if backends.is_empty() && frontends.is_empty() {
+        return None;
+    }
+    let what =
+        format!("{} and {} answer from here", counted(frontends.len(), "frontend"), counted(backends.len(), "backend"));
+    let each = frontends.iter().chain(&backends).take(20);
+    let each = each.map(|(connect, after)| format!("{} accepted after {}", connect.to, millis(*after)));
+    Some(context.finding(Kind::Works, what).evidence(each))
+}
+
+pub(super) fn dns_name(context: &Context<'_>) -> Option<Finding> {
+    let dns = context.facts.dns.as_ref()?;
+    let cluster_ip = context.service.map(|service| text(&spec(service).cluster_ip)).unwrap_or_default();
+    let kind = Kind::DnsName;
+    let name = &dns.name;
+    let addresses = match &dns.addresses {
+        Ok(addresses) => addresses,
+        Err(why) => {
+            let what = format!("its name in the cluster is {name}; it does not resolve on this host");
+            return Some(context.finding_in(kind, what, "unresolved", &[]).evidence([why]));
+        }
+    };
+    if addresses.iter().any(|address| address == cluster_ip) {
+        return Some(context.finding(kind, format!("its name {name} resolves to its clusterIP {cluster_ip}")));
+    }
+    let what = format!("its name {name} resolves to {}, not to its clusterIP {cluster_ip}", some(addresses));
+    let Some(another) = &dns.another else { return Some(context.finding_in(kind, what, "elsewhere", &[])) };
+    let finding = context.finding_in(kind, what, "another", &[]).severity(Severity::Warning);
+    Some(Finding { is_detail: false, ..finding.evidence([format!("this is an address of {another}")]) })
+}
