@@ -31,7 +31,6 @@ pub struct Facts {
     pub connect_tests: Vec<ConnectTest>,
     /// The answer of this host's resolver about the service's DNS name.
     pub dns: Option<Dns>,
-    /// Settings of this host's kernel.
     pub kernel: KernelSettings,
     /// The cgroup of the daemon that this command is not in; `None` if it is, or if that is not known.
     pub outside_cgroup: Option<String>,
@@ -61,7 +60,6 @@ pub enum Probe<T> {
 }
 
 impl<T> Probe<T> {
-    /// Returns the answer, if there is one.
     pub fn ok(&self) -> Option<&T> {
         match self {
             Self::Ok(reported) => Some(reported),
@@ -143,13 +141,13 @@ pub struct Daemon {
     pub apiservers: Vec<ApiserverRow>,
     /// The session in use, from `/apiservers`.
     pub session: Option<SessionRow>,
-    /// Rows of `/diff` about the service and about the hooks; `None` if the daemon does not have the route.
+    /// Rows of `/diff` about the service and about the hooks.
     pub differences: Option<Vec<Value>>,
     /// The verdicts of `/trace?to=` for the first frontends, one row each.
     pub traces: Vec<Value>,
     /// The packet path; `None` if the service has no address for clients outside the node.
     pub packets: Option<Packets>,
-    /// Rows of `/history?service=`, the latest last; `None` if the daemon does not have the route.
+    /// Rows of `/history?service=`, the latest last.
     pub history: Option<Vec<Value>>,
 }
 
@@ -168,8 +166,6 @@ pub struct ServiceRow {
     pub source: String,
     /// The file or object that defines the service.
     pub origin: String,
-    /// The internal traffic policy: `Cluster` or `Local`.
-    pub internal_policy: String,
     pub service: String,
     /// The worst status of its frontends.
     pub status: Option<Status>,

@@ -32,7 +32,6 @@ pub(super) fn last_write(metadata: &ObjectMeta) -> Option<&ManagedFieldsEntry> {
     list(&metadata.managed_fields).iter().max_by_key(|entry| seconds(&entry.time))
 }
 
-/// Returns the `spec` of a Service.
 pub(super) fn spec(service: &Service) -> &ServiceSpec {
     static NONE: LazyLock<ServiceSpec> = LazyLock::new(ServiceSpec::default);
     service.spec.as_ref().unwrap_or(&NONE)
@@ -47,12 +46,10 @@ pub(super) fn is_for_proxies(service: &Service) -> bool {
     text(&spec(service).type_) != "ExternalName" && !matches!(text(&spec(service).cluster_ip), "" | "None")
 }
 
-/// Returns the value of a label.
 pub(super) fn label<'m>(metadata: &'m ObjectMeta, key: &str) -> Option<&'m str> {
     metadata.labels.as_ref()?.get(key).map(String::as_str)
 }
 
-/// Returns the conditions of an endpoint.
 pub(super) fn conditions(endpoint: &Endpoint) -> EndpointConditions {
     endpoint.conditions.clone().unwrap_or_default()
 }
@@ -67,12 +64,10 @@ pub(super) fn pod_name(endpoint: &Endpoint) -> Option<&str> {
     endpoint.target_ref.as_ref().filter(|target| text(&target.kind) == "Pod")?.name.as_deref()
 }
 
-/// Returns the phase and the address of a pod.
 pub(super) fn phase_and_ip(pod: &Pod) -> (&str, &str) {
     pod.status.as_ref().map_or(("", ""), |status| (text(&status.phase), text(&status.pod_ip)))
 }
 
-/// Returns the condition `Ready` of a pod.
 pub(super) fn readiness(pod: &Pod) -> Option<&PodCondition> {
     list(&pod.status.as_ref()?.conditions).iter().find(|condition| condition.type_ == "Ready")
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::definition;
 use crate::answer;
 use crate::client::{self, At, Hanging};
-use crate::diagnose::facts::{ApiserverRow, Daemon, FrontendRow, LimitRow, Maps, Packets, Probe, ServiceRow};
+use crate::diagnose::facts::{ApiserverRow, Daemon, FrontendRow, Maps, Packets, Probe, ServiceRow};
 use crate::diagnose::rows::{self, Difference};
 use crate::endpoints::Endpoints;
 
@@ -23,9 +23,8 @@ const MOST: usize = 16;
 impl Endpoints {
     /// Queries the daemon about a service and about the apiservers.
     pub(super) async fn ask_daemon(&self, service: &ServiceName, now: Time) -> (Probe<Daemon>, AddressHints) {
-        match self.reach().await {
-            Ok(at) => {
-                let asked = Asked { at, now };
+        match self.reach(now).await {
+            Ok(asked) => {
                 let daemon = asked.about(service).await;
                 let hints = asked.hints(&daemon.apiservers).await;
                 (Probe::Ok(daemon), hints)
@@ -36,10 +35,8 @@ impl Endpoints {
 
     /// Returns what a running daemon knows about the apiservers; empty if no daemon runs.
     pub async fn hints(&self) -> AddressHints {
-        let Ok(at) = self.reach().await else { return AddressHints::default() };
-        let asked = Asked { at, now: answer::now() };
-        let apiservers: Vec<ApiserverRow> = asked.rows("/apiservers?output=json".into(), "apiservers").await;
-        asked.hints(&apiservers).await
+        let Ok(asked) = self.reach(answer::now()).await else { return AddressHints::default() };
+        asked.hints(&asked.rows("/apiservers?output=json", "apiservers").await).await
     }
 
     /// Returns the service that a running daemon serves at one of the addresses, if it is not this one.
@@ -47,7 +44,7 @@ impl Endpoints {
         if addresses.is_empty() {
             return None;
         }
-        let asked = Asked { at: self.reach().await.ok()?, now: answer::now() };
+        let asked = self.reach(answer::now()).await.ok()?;
         let own = service.to_string();
         for address in addresses.iter().take(MOST) {
             let rows = asked.claims(address).await;
@@ -58,12 +55,12 @@ impl Endpoints {
         None
     }
 
-    /// Returns the first address that answers.
-    async fn reach(&self) -> Result<At, String> {
+    /// Finds the first address that answers.
+    async fn reach(&self, now: Time) -> Result<Asked<'_>, String> {
         let mut silent = Vec::new();
         for at in &self.admin {
             match client::inquire(at, "/healthz?output=json").await {
-                Ok(_) => return Ok(at.clone()),
+                Ok(_) => return Ok(Asked { at, now }),
                 Err(error) => {
                     silent.push(format!("{at}: {error:#}"));
                     // The other addresses are those of the same daemon.
@@ -80,107 +77,102 @@ impl Endpoints {
 /// Maximum number of frontends that are traced.
 const TRACED: usize = 4;
 
-struct Asked {
-    at: At,
+struct Asked<'e> {
+    at: &'e At,
     /// Ages in the answers end now.
     now: Time,
 }
 
-impl Asked {
-    async fn answer(&self, target: String) -> Option<Value> {
-        let (status, body) = client::inquire(&self.at, &target).await.ok()?;
-        serde_json::from_slice(&body).ok().filter(|_| status.is_success())
+impl Asked<'_> {
+    /// Returns the answer; `Null` without one.
+    async fn answer(&self, target: &str) -> Value {
+        match client::inquire(self.at, target).await {
+            Ok((status, body)) if status.is_success() => serde_json::from_slice(&body).unwrap_or_default(),
+            _ => Value::Null,
+        }
     }
 
-    async fn rows<T: DeserializeOwned>(&self, target: String, table: &str) -> Vec<T> {
-        self.typed(rows::of(&self.answer(target).await.unwrap_or_default(), table))
+    async fn rows<T: DeserializeOwned>(&self, target: &str, table: &str) -> Vec<T> {
+        self.typed(&self.answer(target).await, table)
     }
 
     /// Returns the claims of all services to an address.
     async fn claims(&self, address: &str) -> Vec<FrontendRow> {
-        self.rows(format!("/frontends?output=json&address={address}"), "frontends").await
+        self.rows(&format!("/frontends?output=json&address={address}"), "frontends").await
     }
 
-    /// The rows with ages in place of times.
-    fn typed<T: DeserializeOwned>(&self, mut rows: Vec<Value>) -> Vec<T> {
+    /// Returns the rows of a table with ages in place of times.
+    fn typed<T: DeserializeOwned>(&self, answer: &Value, table: &str) -> Vec<T> {
+        let mut rows = rows::of(answer, table);
         rows.iter_mut().for_each(|row| rows::to_ages(row, self.now));
         typed_as_is(rows)
     }
 
     async fn about(&self, service: &ServiceName) -> Daemon {
         let of = |route: &str| format!("{route}?output=json&service={service}");
+        let [of_services, of_frontends, of_backends, of_maps] =
+            ["/services", "/frontends", "/backends", "/maps"].map(of);
         let (services, frontends, backends, status, sources, apiservers, maps) = tokio::join!(
-            self.rows::<ServiceRow>(of("/services"), "services"),
-            self.rows::<FrontendRow>(of("/frontends"), "frontends"),
-            self.rows(of("/backends"), "backends"),
-            self.answer("/status?output=json".into()),
-            self.rows("/sources?output=json".into(), "sources"),
-            self.answer("/apiservers?output=json".into()),
-            self.answer(of("/maps")),
+            self.rows::<ServiceRow>(&of_services, "services"),
+            self.rows::<FrontendRow>(&of_frontends, "frontends"),
+            self.rows(&of_backends, "backends"),
+            self.answer("/status?output=json"),
+            self.rows("/sources?output=json", "sources"),
+            self.answer("/apiservers?output=json"),
+            self.answer(&of_maps),
         );
         // Hooks and sources do not belong to a service, so only the unfiltered answer contains them.
-        let (differences, history) = tokio::join!(self.answer("/diff?output=json".into()), self.answer(of("/history")));
-        let (apiservers, status) = (apiservers.unwrap_or_default(), status.unwrap_or_default());
-        let definition = definition::find(&services, &sources, service);
+        let of_history = of("/history");
+        let (differences, history) = tokio::join!(self.answer("/diff?output=json"), self.answer(&of_history));
         let mut daemon = Daemon {
             checks: typed_as_is(rows::of(&status, "checks")),
             problems: typed_as_is(rows::of(&status, "problems")),
-            definition,
+            definition: definition::find(&services, &sources, service),
             services,
             frontends,
             backends,
             sources,
-            session: self.typed(rows::of(&apiservers, "session")).into_iter().next(),
-            apiservers: self.typed(rows::of(&apiservers, "apiservers")),
-            maps: maps.as_ref().map(maps_of),
-            differences: differences.map(|answer| concerning(service, rows::of(&answer, "differences"))),
-            history: history.map(|answer| rows::of(&answer, "history")),
+            session: self.typed(&apiservers, "session").into_iter().next(),
+            apiservers: self.typed(&apiservers, "apiservers"),
+            maps: (!maps.is_null()).then(|| maps_of(&maps)),
+            differences: Some(concerning(service, rows::of(&differences, "differences"))),
+            history: Some(rows::of(&history, "history")),
             ..Daemon::default()
         };
         if daemon.services.is_empty() {
-            let all: Vec<ServiceRow> = self.rows("/services?output=json".into(), "services").await;
+            let all: Vec<ServiceRow> = self.rows("/services?output=json", "services").await;
             daemon.names = all.into_iter().map(|row| row.service).collect();
         }
         daemon.traces = self.traces(&daemon.frontends).await;
-        let config = self.answer("/config?output=json".into()).await;
-        let settings = rows::of(&config.unwrap_or_default(), "config");
+        let settings = rows::of(&self.answer("/config?output=json").await, "config");
         daemon.cgroup = setting(&settings, "datapath.cgroup");
         daemon.health_checks = setting(&settings, "kubernetes.health-checks");
         if daemon.frontends.iter().any(is_for_outside) {
-            let limits = maps.as_ref().map(|answer| typed_as_is(rows::of(answer, "limits"))).unwrap_or_default();
-            let packets = self.packets(&of, limits).await;
-            daemon.packets = packets.map(|it| Packets { snat_ports: setting(&settings, "packets.snat-ports"), ..it });
+            let (drops, connections) = (of("/drops"), of("/connections"));
+            let (devices, drops, connections) = tokio::join!(
+                self.answer("/devices?output=json"),
+                self.rows(&drops, "drops"),
+                self.rows(&connections, "connections"),
+            );
+            daemon.packets = rows::of(&devices, "packets").first().map(|state| Packets {
+                translation: text(state, "translation"),
+                reason: text(state, "reason"),
+                devices: self.typed(&devices, "devices"),
+                drops,
+                connections,
+                limits: self.typed(&maps, "limits"),
+                snat_ports: setting(&settings, "packets.snat-ports"),
+            });
         }
         daemon.rivals = self.rivals(&daemon.frontends).await;
         daemon
-    }
-
-    /// Returns what the daemon knows about packets of clients outside the node; `None` if it does not have the routes.
-    async fn packets(&self, of: &impl Fn(&str) -> String, limits: Vec<LimitRow>) -> Option<Packets> {
-        let (devices, drops, connections) = tokio::join!(
-            self.answer("/devices?output=json".into()),
-            self.rows(of("/drops"), "drops"),
-            self.rows(of("/connections"), "connections"),
-        );
-        let devices = devices?;
-        let state = rows::of(&devices, "packets").into_iter().next()?;
-        let text = |column: &str| state[column].as_str().unwrap_or_default().to_owned();
-        Some(Packets {
-            translation: text("translation"),
-            reason: text("reason"),
-            devices: typed_as_is(rows::of(&devices, "devices")),
-            drops,
-            connections,
-            limits,
-            snat_ports: String::new(),
-        })
     }
 
     /// Returns what happens to a connection from this host according to the daemon.
     async fn traces(&self, frontends: &[FrontendRow]) -> Vec<Value> {
         let mut traces = Vec::new();
         for row in frontends.iter().filter(|row| !row.is_denied()).take(TRACED) {
-            traces.extend(self.rows(format!("/trace?output=json&to={}", row.address), "verdict").await);
+            traces.extend(self.rows(&format!("/trace?output=json&to={}", row.address), "verdict").await);
         }
         traces
     }
@@ -232,8 +224,8 @@ fn typed_as_is<T: DeserializeOwned>(rows: Vec<Value>) -> Vec<T> {
 
 /// Returns the value of a key, without quotes.
 fn setting(settings: &[Value], key: &str) -> String {
-    let value = settings.iter().find(|row| row["key"] == key).and_then(|row| row["value"].as_str());
-    value.unwrap_or_default().trim_matches('"').to_owned()
+    let row = settings.iter().find(|row| row["key"] == key);
+    row.map(|row| text(row, "value").trim_matches('"').to_owned()).unwrap_or_default()
 }
 
 /// Returns the differences of the service, and those of what all services need.
@@ -245,8 +237,11 @@ fn concerning(service: &ServiceName, mut differences: Vec<Value>) -> Vec<Value> 
     differences
 }
 
+fn text(row: &Value, column: &str) -> String {
+    row.get(column).and_then(Value::as_str).unwrap_or_default().to_owned()
+}
+
 fn maps_of(answer: &Value) -> Maps {
-    let text = |row: &Value, column: &str| row.get(column).and_then(Value::as_str).unwrap_or_default().to_owned();
     let mut maps = Maps::default();
     for row in rows::of(answer, "frontends") {
         maps.frontends.insert(text(&row, "address"), text(&row, "service"));
