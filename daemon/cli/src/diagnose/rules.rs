@@ -62,8 +62,7 @@ fn by_rule(context: &Context<'_>) -> Vec<Finding> {
     if let Some(daemon) = context.daemon {
         found.extend(service::health_checks_off(context, daemon));
         found.extend(service::no_local_backend_of_file(context, daemon));
-        found.extend(kernel::address_conflict(context, daemon));
-        found.extend(kernel::address_refused(context, daemon));
+        found.extend(kernel::not_served(context, daemon));
         found.extend(kernel::defined_twice(context, daemon));
         found.extend(kernel::held(context, daemon));
         found.extend(kernel::pending(context, daemon));

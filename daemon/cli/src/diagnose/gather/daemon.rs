@@ -85,20 +85,20 @@ struct Asked<'e> {
 
 impl Asked<'_> {
     /// Returns the answer; `Null` without one.
-    async fn answer(&self, target: &str) -> Value {
-        match client::inquire(self.at, target).await {
+    async fn answer(&self, target: impl AsRef<str>) -> Value {
+        match client::inquire(self.at, target.as_ref()).await {
             Ok((status, body)) if status.is_success() => serde_json::from_slice(&body).unwrap_or_default(),
             _ => Value::Null,
         }
     }
 
-    async fn rows<T: DeserializeOwned>(&self, target: &str, table: &str) -> Vec<T> {
+    async fn rows<T: DeserializeOwned>(&self, target: impl AsRef<str>, table: &str) -> Vec<T> {
         self.typed(&self.answer(target).await, table)
     }
 
     /// Returns the claims of all services to an address.
     async fn claims(&self, address: &str) -> Vec<FrontendRow> {
-        self.rows(&format!("/frontends?output=json&address={address}"), "frontends").await
+        self.rows(format!("/frontends?output=json&address={address}"), "frontends").await
     }
 
     /// Returns the rows of a table with ages in place of times.
@@ -110,20 +110,17 @@ impl Asked<'_> {
 
     async fn about(&self, service: &ServiceName) -> Daemon {
         let of = |route: &str| format!("{route}?output=json&service={service}");
-        let [of_services, of_frontends, of_backends, of_maps] =
-            ["/services", "/frontends", "/backends", "/maps"].map(of);
         let (services, frontends, backends, status, sources, apiservers, maps) = tokio::join!(
-            self.rows::<ServiceRow>(&of_services, "services"),
-            self.rows::<FrontendRow>(&of_frontends, "frontends"),
-            self.rows(&of_backends, "backends"),
+            self.rows::<ServiceRow>(of("/services"), "services"),
+            self.rows::<FrontendRow>(of("/frontends"), "frontends"),
+            self.rows(of("/backends"), "backends"),
             self.answer("/status?output=json"),
             self.rows("/sources?output=json", "sources"),
             self.answer("/apiservers?output=json"),
-            self.answer(&of_maps),
+            self.answer(of("/maps")),
         );
         // Hooks and sources do not belong to a service, so only the unfiltered answer contains them.
-        let of_history = of("/history");
-        let (differences, history) = tokio::join!(self.answer("/diff?output=json"), self.answer(&of_history));
+        let (differences, history) = tokio::join!(self.answer("/diff?output=json"), self.answer(of("/history")));
         let mut daemon = Daemon {
             checks: typed_as_is(rows::of(&status, "checks")),
             problems: typed_as_is(rows::of(&status, "problems")),
@@ -148,11 +145,10 @@ impl Asked<'_> {
         daemon.cgroup = setting(&settings, "datapath.cgroup");
         daemon.health_checks = setting(&settings, "kubernetes.health-checks");
         if daemon.frontends.iter().any(is_for_outside) {
-            let (drops, connections) = (of("/drops"), of("/connections"));
             let (devices, drops, connections) = tokio::join!(
                 self.answer("/devices?output=json"),
-                self.rows(&drops, "drops"),
-                self.rows(&connections, "connections"),
+                self.rows(of("/drops"), "drops"),
+                self.rows(of("/connections"), "connections"),
             );
             daemon.packets = rows::of(&devices, "packets").first().map(|state| Packets {
                 translation: text(state, "translation"),
@@ -172,7 +168,7 @@ impl Asked<'_> {
     async fn traces(&self, frontends: &[FrontendRow]) -> Vec<Value> {
         let mut traces = Vec::new();
         for row in frontends.iter().filter(|row| !row.is_denied()).take(TRACED) {
-            traces.extend(self.rows(&format!("/trace?output=json&to={}", row.address), "verdict").await);
+            traces.extend(self.rows(format!("/trace?output=json&to={}", row.address), "verdict").await);
         }
         traces
     }

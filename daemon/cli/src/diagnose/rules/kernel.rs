@@ -14,7 +14,7 @@ use super::witnesses::place;
 use crate::diagnose::facts::{BackendRow, Daemon, FrontendRow, Maps};
 use crate::diagnose::objects::is_ready;
 use crate::diagnose::rows::{self, Difference};
-use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding, FindingSeverity as Severity};
+use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding};
 
 /// Time that a change may take to reach the kernel, in seconds.
 const TIMEOUT: f64 = 5.0;
@@ -24,33 +24,25 @@ fn one_line(row: &FrontendRow) -> String {
     format!("{} ({}) is {status} for {since}{}", row.address, row.kind, because(&row.error))
 }
 
-/// Returns the service that has the address of a row instead.
-fn owner<'d>(daemon: &'d Daemon, row: &FrontendRow) -> Option<&'d FrontendRow> {
-    daemon.rivals.iter().find(|it| it.address == row.address && it.service != row.service && !it.is_denied())
-}
-
-/// Returns the addresses that nodelb does not serve, because another service owns them or for another reason.
-fn denied(daemon: &Daemon, is_owned: bool) -> Vec<&FrontendRow> {
+/// Addresses that another service owns, and those that nodelb serves for no service.
+pub(super) fn not_served(context: &Context<'_>, daemon: &Daemon) -> Vec<Finding> {
+    let is_served = daemon.frontends.iter().any(FrontendRow::is_in_maps);
+    let owner = |row: &FrontendRow| {
+        let is_other = |it: &&FrontendRow| it.address == row.address && it.service != row.service && !it.is_denied();
+        daemon.rivals.iter().find(is_other)
+    };
     let denied = daemon.frontends.iter().filter(|row| row.is_denied());
-    denied.filter(|row| owner(daemon, row).is_some() == is_owned).collect()
-}
-
-fn severity_of_denied(daemon: &Daemon) -> Severity {
-    critical_if(!daemon.frontends.iter().any(FrontendRow::is_in_maps))
-}
-
-pub(super) fn address_conflict(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
-    let rows = denied(daemon, true);
-    let owner = owner(daemon, rows.first()?)?;
-    let what = format!("{} is owned by {}", owner.address, owner.service);
-    Some(with_rows(context.finding(Kind::AddressConflict, what), &rows).severity(severity_of_denied(daemon)))
-}
-
-pub(super) fn address_refused(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
-    let rows = denied(daemon, false);
-    rows.first()?;
-    let what = format!("nodelb does not serve {}", addresses(&rows));
-    Some(with_rows(context.finding(Kind::AddressRefused, what), &rows).severity(severity_of_denied(daemon)))
+    let (lost, refused): (Vec<_>, Vec<_>) = denied.partition(|row| owner(row).is_some());
+    let conflict = lost.first().and_then(|row| owner(row)).map(|owner| {
+        let what = format!("{} is owned by {}", owner.address, owner.service);
+        with_rows(context.finding(Kind::AddressConflict, what), &lost)
+    });
+    let refusal = refused.first().map(|_| {
+        let what = format!("nodelb does not serve {}", addresses(&refused));
+        with_rows(context.finding(Kind::AddressRefused, what), &refused)
+    });
+    let found = conflict.into_iter().chain(refusal);
+    found.map(|finding| finding.severity(critical_if(!is_served))).collect()
 }
 
 fn addresses(rows: &[&FrontendRow]) -> String {
