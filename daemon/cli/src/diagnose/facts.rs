@@ -111,31 +111,29 @@ pub struct Cluster {
     pub has_node: Answer<bool>,
 }
 
-/// The answers of the daemon, as its admin API gives them. A route that the daemon does not have is an empty answer.
+/// The answers of the daemon, as its admin API gives them: unless a field says otherwise, the rows about the service. A
+/// route that the daemon does not have is an empty answer.
 #[derive(Clone, Debug, Default)]
 pub struct Daemon {
     /// The conditions of readiness, from `/status`.
     pub checks: Vec<Check>,
-    /// Rows of `/services?service=`.
     pub services: Vec<ServiceRow>,
     /// Names of all services, if this service does not exist.
     pub names: Vec<String>,
+    /// All problems of `/status`.
     pub problems: Vec<Problem>,
-    /// The line of a file that defines the service.
     pub definition: Option<Definition>,
     /// The value of `datapath.cgroup`.
     pub cgroup: String,
     /// The value of `kubernetes.health-checks`; empty if it is not known.
     pub health_checks: String,
-    /// Rows of `/frontends?service=`.
     pub frontends: Vec<FrontendRow>,
     /// Rows of `/frontends?address=` for the addresses in error: the other services that claim them.
     pub rivals: Vec<FrontendRow>,
-    /// Rows of `/backends?service=`.
     pub backends: Vec<BackendRow>,
     /// The part of `/maps` about the addresses of the service; `None` if the maps could not be read.
     pub maps: Option<Maps>,
-    /// Rows of `/sources`.
+    /// All rows of `/sources`.
     pub sources: Vec<SourceRow>,
     /// The addresses of `/apiservers`.
     pub apiservers: Vec<ApiserverRow>,
@@ -220,7 +218,6 @@ impl FrontendRow {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct BackendRow {
-    /// The address, such as `192.0.2.1:80/TCP`.
     pub address: String,
     pub node: String,
     pub choice: Option<Choice>,
@@ -250,13 +247,11 @@ pub struct Packets {
     /// Whether packets are translated: `on`, `draining` or `off`.
     pub translation: String,
     pub reason: String,
-    /// Rows of `/devices`.
+    /// All rows of `/devices`.
     pub devices: Vec<DeviceRow>,
-    /// Rows of `/drops?service=`.
     pub drops: Vec<DropRow>,
-    /// Rows of `/connections?service=`.
     pub connections: Vec<ConnectionRow>,
-    /// Rows of `limits` in `/maps`.
+    /// All rows of `limits` in `/maps`.
     pub limits: Vec<LimitRow>,
     /// The value of `packets.snat-ports`.
     pub snat_ports: String,
@@ -346,7 +341,7 @@ pub struct SessionRow {
     pub apiserver: Option<String>,
     /// The time since the apiserver last sent something, in seconds.
     pub last_response: Option<f64>,
-    /// The problem that prevents nodelb from connecting at all.
+    /// Why nodelb cannot connect at all.
     pub problem: Option<String>,
 }
 
@@ -380,9 +375,9 @@ impl ConnectTest {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The connection was accepted after this time.
+    /// After this time.
     Accepted(Duration),
-    /// The connection failed with this error after this time.
+    /// With this error after this time.
     Failed(String, Duration),
     /// The protocol has no connections, so a connect cannot show whether a process listens.
     Unprovable,
@@ -393,7 +388,6 @@ pub enum Outcome {
 pub struct Dns {
     /// The name, such as `web.shop.svc.cluster.local`.
     pub name: String,
-    /// The addresses, or why there are none.
     pub addresses: Result<Vec<String>, String>,
     /// The service that nodelb serves at one of these addresses, if it is another one.
     pub another: Option<String>,

@@ -1,5 +1,5 @@
 //! The backends as Kubernetes has them: the pods that the selector matches, whether they are ready, and the
-//! EndpointSlices: whether they exist, what emptied them, whether they follow the pods, and whether they have the ports.
+//! EndpointSlices: whether they exist, what emptied them, whether they follow the pods and have the ports.
 
 use std::collections::BTreeSet;
 

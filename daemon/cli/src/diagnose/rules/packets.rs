@@ -54,8 +54,8 @@ pub(super) fn findings(context: &Context<'_>) -> Vec<Finding> {
     found.filter_map(|(name, evidence)| problem(name, evidence)).collect()
 }
 
-/// Returns the finding with the texts of the catalogue; `None` without evidence, or if the reason of a drop is no problem
-/// of its own.
+/// Returns the finding with the texts of the catalogue; `None` without evidence, or if the catalogue does not have the
+/// reason of a drop, which is then no problem of its own.
 fn problem(name: &str, evidence: Vec<String>) -> Option<Finding> {
     let entry = catalogue::packet_problem(name).filter(|_| !evidence.is_empty())?;
     let finding = catalogue::finding(Kind::PacketPath).new_finding(&*entry.problem).severity(entry.severity);
