@@ -242,7 +242,7 @@ pub struct Maps {
 }
 
 /// What the daemon knows about packets of clients outside the node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Packets {
     /// Whether packets are translated: `on`, `draining` or `off`.
     pub translation: String,
@@ -273,7 +273,7 @@ pub struct DeviceRow {
 }
 
 /// A row of `/drops`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct DropRow {
     /// The reason, such as `no-route`.
@@ -282,11 +282,11 @@ pub struct DropRow {
     pub verdict: String,
     pub packets: u64,
     /// Seconds since the last one.
-    pub last: u64,
+    pub last: f64,
 }
 
 /// A row of `/connections`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct ConnectionRow {
     pub client: String,
@@ -296,7 +296,8 @@ pub struct ConnectionRow {
     /// `handshake`, `established` or `closing`.
     pub state: String,
     /// Seconds since the first packet.
-    pub age: u64,
+    #[serde(rename = "first_packet")]
+    pub age: f64,
 }
 
 /// A row of `limits` in `/maps`.

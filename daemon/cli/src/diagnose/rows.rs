@@ -108,7 +108,7 @@ pub(super) fn of(answer: &Value, table: &str) -> Vec<Value> {
 
 /// Replaces the times of a row by the seconds since then.
 pub(super) fn to_ages(row: &mut Value, now: Time) {
-    for name in ["since", "last_response", "first", "last"] {
+    for name in ["since", "last_response", "last", "first_packet"] {
         let Some(time) = row.get(name).and_then(|time| serde_json::from_value::<Time>(time.clone()).ok()) else {
             continue;
         };

@@ -3,18 +3,17 @@
 
 use std::collections::BTreeMap;
 
-use super::context::{Context, quoted, some};
+use super::context::{Context, lasting, quoted, some};
 use crate::diagnose::catalogue;
 use crate::diagnose::facts::{DeviceRow, DropRow, KernelSettings, LimitRow, Packets};
-use nodelb_core::durations;
 use nodelb_core::text::counted;
 use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding};
 
 /// Seconds after which a handshake without an answer is a problem: the client has repeated its packet twice.
-const UNANSWERED: u64 = 3;
+const UNANSWERED: f64 = 3.0;
 
 /// Seconds for which drops are evidence of a present problem.
-const RECENT: u64 = 600;
+const RECENT: f64 = 600.0;
 
 /// Percentage of a map above which it is nearly full.
 const NEARLY_FULL: u64 = 80;
@@ -152,7 +151,7 @@ fn nearly_full(limits: &[LimitRow]) -> Vec<String> {
 fn drops(rows: &[DropRow]) -> BTreeMap<&str, Vec<String>> {
     let mut by_reason: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.last <= RECENT) {
-        let last = durations::human(row.last.saturating_mul(1000));
+        let last = lasting(row.last);
         let packets = counted(usize::try_from(row.packets).unwrap_or(usize::MAX), "packet");
         let line = format!("nodelb drops: {packets} {}, the last one {last} ago", row.verdict);
         by_reason.entry(&row.reason).or_default().push(line);

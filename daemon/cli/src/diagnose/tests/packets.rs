@@ -1,9 +1,11 @@
 use nodelb_core::model::service::ServiceName;
-use nodelb_report::rows::FindingSeverity as Severity;
+use nodelb_core::model::time::Time;
+use nodelb_report::rows::{self, FindingSeverity as Severity};
 use serde_json::{Value, json};
 
 use super::*;
 use crate::diagnose::facts::{Daemon, Facts, Probe};
+use crate::diagnose::rows::to_ages;
 
 fn typed<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
@@ -63,8 +65,45 @@ fn check(name: &str, evidence: &str, change: impl FnOnce(&mut Packets, &mut Kern
     assert!(text.contains(&serde_json::to_string(&entry.problem).unwrap()), "{name}: {text}");
 }
 
-fn connection(backend: &str, path: &str, state: &str, age: u64) -> Value {
-    json!({"client": "203.0.113.3:40000/TCP", "backend": backend, "path": path, "state": state, "age": age})
+fn connection(backend: &str, path: &str, state: &str, age: f64) -> Value {
+    json!({"client": "203.0.113.3:40000/TCP", "backend": backend, "path": path, "state": state, "first_packet": age})
+}
+
+/// The columns have the names and types that the daemon sends: a row that cannot be read is left out, and its finding, too.
+#[test]
+fn rows_of_the_daemon_are_read() {
+    let now = Time(1_000_000);
+    let ago = |seconds: u64| Time(now.0 - seconds * 1_000);
+    let drop = serde_json::to_value(rows::DropRow {
+        reason: "no-route".into(),
+        verdict: "dropped".into(),
+        service: None,
+        packets: 3,
+        first: ago(9),
+        last: ago(5),
+        description: None,
+    });
+    let waiting = serde_json::to_value(rows::ConnectionRow {
+        client: "203.0.113.3:40000/TCP".into(),
+        frontend: "198.51.100.1:80/TCP".into(),
+        backend: "10.1.0.1:8080/TCP".into(),
+        source_address: None,
+        path: "stack".into(),
+        state: "handshake".into(),
+        last_packet: ago(1),
+        first_packet: ago(9),
+        bytes: 60,
+        service: "shop/web:http/TCP/IPv4".into(),
+    });
+    let [drop, waiting] = [drop, waiting].map(|row| {
+        let mut row = row.unwrap();
+        to_ages(&mut row, now);
+        row
+    });
+    check("no-route", "3 packets dropped, the last one 5s ago", |packets, _| packets.drops = vec![typed(drop)]);
+    check("unanswered-stack", "10.1.0.1:8080/TCP has not answered 1 connection", |packets, _| {
+        packets.connections = vec![typed(waiting)];
+    });
 }
 
 #[test]
@@ -121,18 +160,18 @@ fn settings_of_the_kernel_are_compared() {
 
 #[test]
 fn backends_that_never_answered_are_found() {
-    let waiting = |path: &str| vec![typed(connection("10.1.0.1:8080/TCP", path, "handshake", 9))];
+    let waiting = |path: &str| vec![typed(connection("10.1.0.1:8080/TCP", path, "handshake", 9.0))];
     check("unanswered-redirect", "10.1.0.1:8080/TCP has not answered 1 connection", |packets, _| {
         packets.connections = waiting("redirect");
     });
     check("unanswered-stack", "203.0.113.3:40000/TCP", |packets, _| packets.connections = waiting("stack"));
     let answered = |packets: &mut Packets, _: &mut KernelSettings| {
         packets.connections = waiting("stack");
-        packets.connections.push(typed(connection("10.1.0.1:8080/TCP", "stack", "established", 9)));
+        packets.connections.push(typed(connection("10.1.0.1:8080/TCP", "stack", "established", 9.0)));
     };
     assert_eq!(found(answered), [], "it answers others");
     let young = |packets: &mut Packets, _: &mut KernelSettings| {
-        packets.connections = vec![typed(connection("10.1.0.1:8080/TCP", "stack", "handshake", 2))];
+        packets.connections = vec![typed(connection("10.1.0.1:8080/TCP", "stack", "handshake", 2.0))];
     };
     assert_eq!(found(young), [], "it may still answer");
 }
@@ -141,7 +180,7 @@ fn backends_that_never_answered_are_found() {
 fn a_strict_rp_filter_is_a_suspect_where_packets_may_return_by_another_device() {
     let strict = |packets: &mut Packets, kernel: &mut KernelSettings| {
         kernel.strict_devices = vec!["eth0".into(), "lo".into()];
-        packets.connections = vec![typed(connection("10.1.0.1:8080/TCP", "stack", "handshake", 9))];
+        packets.connections = vec![typed(connection("10.1.0.1:8080/TCP", "stack", "handshake", 9.0))];
     };
     let rp_filter = &catalogue::packet_problem("rp-filter").unwrap().problem;
     let has_it = |found: Vec<Finding>| serde_json::to_string(&found).unwrap().contains(rp_filter);
@@ -168,13 +207,13 @@ fn a_map_that_is_nearly_full_is_found() {
 #[test]
 fn recent_drops_are_explained_by_their_reason() {
     let drop =
-        |reason: &str, last: u64| typed(json!({"reason": reason, "verdict": "dropped", "packets": 3, "last": last}));
+        |reason: &str, last: f64| typed(json!({"reason": reason, "verdict": "dropped", "packets": 3, "last": last}));
     let reasons = ["no-route", "no-forwarding", "mtu", "no-port", "no-local-backend", "source-range", "no-room"];
     for reason in reasons.into_iter().chain(["mtu-no-df", "reverse-path", "fragment-rate"]) {
-        check(reason, "3 packets dropped, the last one 5s ago", |packets, _| packets.drops = vec![drop(reason, 5)]);
+        check(reason, "3 packets dropped, the last one 5s ago", |packets, _| packets.drops = vec![drop(reason, 5.0)]);
     }
-    assert_eq!(found(|packets, _| packets.drops = vec![drop("no-route", RECENT + 1)]), [], "long ago");
-    assert_eq!(found(|packets, _| packets.drops = vec![drop("short", 5)]), [], "no problem of the service");
+    assert_eq!(found(|packets, _| packets.drops = vec![drop("no-route", RECENT + 1.0)]), [], "long ago");
+    assert_eq!(found(|packets, _| packets.drops = vec![drop("short", 5.0)]), [], "no problem of the service");
     let severity = |reason: &str| catalogue::packet_problem(reason).unwrap().severity;
     assert_eq!((severity("no-port"), severity("source-range")), (Severity::Critical, Severity::Info));
 }
