@@ -144,7 +144,11 @@ fn steps(explanation: &Explanation, now: Moment) -> Vec<(&'static str, String)> 
         _ => {
             steps.push(("frontend", format!("none: no service uses {}", explanation.to)));
             steps.extend(others(&explanation.claims));
-            steps.extend(explanation.near.iter().map(|near| ("near", self::near(near, explanation.to))));
+            let near = explanation.near.iter();
+            steps.extend(near.map(|near| match near {
+                NearMatch::Kept(..) => ("kept", self::near(near, explanation.to)),
+                _ => ("near", self::near(near, explanation.to)),
+            }));
         }
     }
     steps
@@ -291,6 +295,11 @@ fn near(near: &NearMatch, to: L4Addr) -> String {
             let why = error.as_ref().map_or_else(|| "not yet".into(), |error| format!("because {error}"));
             format!("{} is a NodePort of {service}, which is not served on {}, {why}", to.port, to.addr)
         }
+        NearMatch::Kept(_, source, why) => {
+            let source = source.map_or_else(|| "its source".into(), |source| format!("the source {source}"));
+            let why = why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+            format!("the kernel serves it as before the start, until {source} has described everything{why}")
+        }
         NearMatch::NoSuchNodePort => format!("NodePorts are served on {}, but no service has {}", to.addr, to.port),
         NearMatch::Between(before, after) => format!(
             "it lies between {} and {}, which are ClusterIPs: it may belong to a deleted service, or to one that no \
@@ -333,6 +342,9 @@ fn forwarded(explanation: &Explanation) -> String {
     };
     if let Some(backend) = explanation.outside.and_then(|outside| outside.selected) {
         return format!("forwarded to {backend}{held}");
+    }
+    if let [NearMatch::Kept(backends, ..)] = &explanation.near[..] {
+        return forwarded_to(backends.iter().map(|backend| (*backend, 1)));
     }
     forwarded_to(shares) + held
 }

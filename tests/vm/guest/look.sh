@@ -99,7 +99,10 @@ no_new_warning() {
     local signal="Main process exited, code=killed, status=9/KILL|Failed with result 'signal'."
     local refusal="Main process exited, code=exited, status=(77/NOPERM|78/CONFIG)|Failed with result 'exit-code'."
     refusal+="|Failed to start nodelb.service - Host-level service load balancer."
-    comm -13 "$memory"/warnings <(warnings) | grep -vxE "(nodelb(-reaper@.*)?\.service: )?($signal|$refusal)" | none
+    # journald may not have closed its files at the reboot.
+    local journal="File /var/log/journal/.*\.journal corrupted or uncleanly shut down, renaming and replacing\."
+    comm -13 "$memory"/warnings <(warnings) |
+        grep -vxE "(nodelb(-reaper@.*)?\.service: )?($signal|$refusal)|$journal" | none
 }
 
 runs_version_of() {

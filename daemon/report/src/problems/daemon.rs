@@ -9,7 +9,7 @@ use nodelb_core::history::{Record, What};
 use nodelb_core::model::service::Source;
 use nodelb_core::model::time::Time;
 use nodelb_core::source_report::{SourceReport, SourceState};
-use nodelb_core::text::listed;
+use nodelb_core::text::{counted, listed};
 
 /// A watch counts as stale after this time without news of its kind of objects, in milliseconds.
 const STALE_AFTER: u64 = 600_000;
@@ -88,11 +88,18 @@ fn sources(observed: &Observed, found: &mut Vec<Problem>) {
 
 /// Sources of an earlier run that are not configured any more.
 fn absent(observed: &Observed, found: &mut Vec<Problem>) {
-    let kept = observed.snapshot.unowned();
-    for source in observed.snapshot.absent.iter().filter(|_| kept > 0) {
+    let unowned = observed.snapshot.unowned();
+    for source in &observed.snapshot.absent {
+        // Those that the stored state describes have an owner.
+        let owned = observed.snapshot.owners.values().filter(|owner| owner.source == *source).count();
+        let kept = unowned + owned;
+        if kept == 0 {
+            continue;
+        }
         let cause = format!(
-            "no longer configured: {kept} service ports are kept as last known; configure [{source}] again, or set \
-             {source}.enabled to false to remove them"
+            "no longer configured: {} kept as last known; configure [{source}] again, or set \
+             {source}.enabled to false to remove them",
+            counted(kept, "service port")
         );
         found.push(Problem::new(Reason::SourceAbsent, source.to_string(), cause));
     }

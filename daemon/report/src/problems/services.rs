@@ -9,6 +9,7 @@ use super::reason::Reason;
 use crate::explain::reports;
 use nodelb_core::degraded::Degraded;
 use nodelb_core::filter::Filter;
+use nodelb_core::history::Event;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::cause::Cause;
 use nodelb_core::model::service::{BackendState, PortKey, ServiceName};
@@ -31,7 +32,7 @@ pub(super) fn problems(observed: &Observed) -> Vec<Problem> {
     held(observed, &mut found);
     addresses(observed, &effects, &mut found);
     descriptions(observed, &effects, &mut found);
-    quarantined(&observed.snapshot, &mut found);
+    quarantined(observed, &mut found);
     for (address, process) in observed.snapshot.facts().all_bound() {
         // Without its owner's name, the command that shows more would not know what it is about.
         let owner = observed.snapshot.rows.get(address).and_then(|row| row.owner());
@@ -250,7 +251,8 @@ fn descriptions(observed: &Observed, effects: &Effects<'_>, found: &mut Vec<Prob
 }
 
 /// Services with some backends that failed their health checks.
-fn quarantined(snapshot: &Snapshot, found: &mut Vec<Problem>) {
+fn quarantined(observed: &Observed, found: &mut Vec<Problem>) {
+    let snapshot = &observed.snapshot;
     for name in snapshot.facts().quarantined() {
         let backends = reports::backends(snapshot, &Filter::for_service(name));
         let mut failed = backends.iter().filter(|row| row.state == BackendState::Quarantined).peekable();
@@ -265,6 +267,10 @@ fn quarantined(snapshot: &Snapshot, found: &mut Vec<Problem>) {
             backends.len(),
             first.address
         );
-        found.push(Problem::new(Reason::BackendsQuarantined, name.to_string(), cause));
+        // The checks changed the service last, or else its source did.
+        let is_own = |event: &Event| event.port.as_ref().is_some_and(|port| port.service == *name);
+        let last = observed.history.latest_first().find(|record| is_own(&record.event));
+        let problem = Problem::new(Reason::BackendsQuarantined, name.to_string(), cause);
+        found.push(problem.since(last.map(|record| Time(record.at))));
     }
 }

@@ -369,6 +369,28 @@ fn the_daemon_reports_its_own_problems_worst_first() {
 }
 
 #[test]
+fn services_of_a_source_that_is_no_longer_configured_are_a_problem() {
+    let config = EngineConfig {
+        sources: [Source::Files].into(),
+        previous_sources: [Source::Kubernetes].into(),
+        max_services: 8,
+        ..EngineConfig::default()
+    };
+    let mut node =
+        Node { engine: Engine::new(config, MapState::default()), maps: MemoryDatapath::new(LIMITS), now: Moment(0) };
+    node.send([Change::Synced { source: Source::Files, incomplete: None }]);
+    assert_eq!(node.problems(), [], "nothing is kept");
+    // From the stored state.
+    let Change::UpsertSlice(slice) = slice("shop/web", &["192.0.2.1:80"]) else { panic!("a slice") };
+    let stored = Service { source: Source::Kubernetes, ..service("shop/web", "198.51.100.1:80") };
+    let stored_slice = Slice { source: Source::Kubernetes, ..slice };
+    node.send([Change::UpsertService(stored), Change::UpsertSlice(stored_slice)]);
+    let found = node.problems();
+    assert_eq!(only(&found).reason, Reason::SourceAbsent);
+    assert!(only(&found).cause.starts_with("no longer configured: 1 service port kept as last known"), "{found:#?}");
+}
+
+#[test]
 fn a_refused_configuration_is_a_problem_until_one_is_applied() {
     let keys = vec!["datapath.max-slots".to_owned()];
     let mut reloads = Reloads::default().applied(Time(1), keys.clone()).refused(Time(2), "x".into());

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use nodelb_core::change::Change;
 use nodelb_core::claims::Row;
 use nodelb_core::config::{EngineConfig, PacketsConfig};
-use nodelb_core::datapath::Limits;
+use nodelb_core::datapath::{Datapath, Limits};
 use nodelb_core::engine::Engine;
 use nodelb_core::history::{Event, History, Stamp, What};
 use nodelb_core::memory::MemoryDatapath;
@@ -132,6 +132,44 @@ fn an_address_that_the_kernel_does_not_have_is_not_forwarded() {
     let text = text_of(&answer(explanation, None, Moment(5_000)));
     let verdict = format!("verdict   not translated: connects to {refused} directly: map frontends is full");
     assert!(text.contains(&verdict), "{text}");
+}
+
+/// A file that cannot be read keeps the addresses of a service whose file is gone.
+#[test]
+fn an_address_that_is_kept_from_before_the_start_is_forwarded_all_the_same() {
+    let config = EngineConfig { sources: [Source::Files].into(), max_services: 100, ..EngineConfig::default() };
+    let limits = Limits { frontends: 9, services: 9, slots: 9, affinity: 4, outside: 0, source_ranges: 0 };
+    let mut maps = MemoryDatapath::new(limits);
+    let at: L4Addr = "198.51.100.2:80".parse().unwrap();
+    let frontends = vec![FrontendSpec { addr: at.addr, port: at.port, kind: FrontendKind::Static }];
+    let port = ServicePort { name: "".into(), protocol: at.protocol, frontends };
+    let service = Service { ports: vec![port], ..Service::new("shop/b".parse().unwrap(), Source::Files) };
+    let backend: L4Addr = "192.0.2.7:8080".parse().unwrap();
+    let backends = vec![Backend::new(backend.addr, backend.port)];
+    let slice = Slice {
+        name: SliceName::new("shop", "b"),
+        service: service.name.clone(),
+        source: Source::Files,
+        origin: Origin::default(),
+        ports: vec![SlicePort { name: "".into(), protocol: Protocol::Tcp, backends }],
+        problem: None,
+    };
+    let mut before = Engine::new(config.clone(), MapState::default());
+    let synced =
+        |incomplete: Option<&str>| Change::Synced { source: Source::Files, incomplete: incomplete.map(Into::into) };
+    [Change::UpsertService(service), Change::UpsertSlice(slice), synced(None)]
+        .into_iter()
+        .for_each(|it| before.change(it));
+    before.reconcile(&mut maps, Moment(0));
+    let mut after = Engine::new(config, maps.dump().unwrap());
+    after.change(synced(Some("a.toml: line 1")));
+    after.reconcile(&mut maps, Moment(0));
+    let snapshot = after.snapshot(Moment(0));
+    let explanation = explanation::explain(&snapshot, at, Client::Host);
+    let text = text_of(&answer(explanation, None, Moment(5_000)));
+    let kept =
+        "the kernel serves it as before the start, until the source files has described everything: a.toml: line 1";
+    assert!(text.contains(kept) && text.contains("verdict   forwarded to 192.0.2.7:8080/TCP"), "{text}");
 }
 
 #[test]
