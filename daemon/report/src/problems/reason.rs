@@ -82,15 +82,15 @@ reasons! {
     NodeMissing, Warning, "nodelb config", [],
         "Kubernetes has no Node of this name, and load balancers stop sending traffic to this node";
     NoBackends, Critical, "nodelb diagnose {}", ["NodelbServiceWithoutBackends", "NodelbConnectionsRefused"],
-        "A service has no usable backend, and connections to it are refused; a warning if other ports of it have one";
+        "A service has no usable backend, and connections to it are refused";
     ReconcileFailing, Critical, "nodelb diff", ["NodelbReconcileFailing"],
         "The kernel maps do not accept an entry, and connections to it are not translated, or as before";
     Held, Warning, "nodelb diagnose {}", ["NodelbServiceHeld"],
         "A service that leads to an API server was emptied, or DNS servers fail, and the last known backends stay in use";
     Conflict, Critical, "nodelb diagnose {}", ["NodelbFrontendsInError"],
-        "Another service owns an address of the service, or another source describes the service; a warning if the service has other addresses";
+        "Another service owns an address of the service, or another source describes the service";
     Refused, Critical, "nodelb diagnose {}", ["NodelbFrontendsInError"],
-        "nodelb refuses to serve an address of the service; a warning if the service has others";
+        "nodelb refuses to serve an address of the service";
     FileNotServed, Warning, "nodelb sources", ["NodelbFileNotServed"],
         "A service file has problems, and its services or the last changes to it are not served";
     SourceFailing, Warning, "nodelb sources", ["NodelbSourceFailing"],
@@ -102,13 +102,13 @@ reasons! {
     WatchStale, Warning, "nodelb apiservers", ["NodelbWatchStale"],
         "Nothing was received from a watch for 10 minutes";
     LastResort, Critical, "nodelb backends {}", ["NodelbLastResort"],
-        "Every backend of a service failed its health checks, and all of them are used as a last resort; a warning if other ports have a healthy one";
+        "Every backend of a service failed its health checks, and all of them are used as a last resort";
     BackendsQuarantined, Warning, "nodelb backends {}", ["NodelbBackendsQuarantined"],
         "Some backends of a service failed their health checks and are not used";
     HealthCheckInvalid, Warning, "nodelb services {}", [],
         "Annotations of a Service ask for health checks that nodelb cannot make, and its backends are not checked";
     Pending, Critical, "nodelb diagnose {}", ["NodelbFrontendsPending"],
-        "The kernel does not have an address of the service after 10 seconds; a warning if the service has others";
+        "The kernel does not have an address of the service after 10 seconds";
     LoadBalancerPending, Warning, "nodelb services {}", ["NodelbLoadBalancerPending"],
         "A service of type LoadBalancer has had no load balancer address for 10 minutes";
     NodePortBound, Warning, "nodelb diagnose {}", [],
