@@ -5,6 +5,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
 
+# Tests wait most of the time, so that more of them run at once than there are processors.
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) + 3))}
+
 # The rungs that need root; no other [[test]] of daemon/Cargo.toml does.
 root_rungs=(packets packet_programs packet_cases devices conformance netns page)
 
@@ -43,11 +46,8 @@ leftovers() {
 
 before=$(leftovers)
 for binary in "${binaries[@]}"; do
-    # Tests in namespaces wait most of the time, so that more of them run at once.
-    threads=$(nproc)
-    [[ ${binary##*/} != netns-* ]] || threads=$((threads + 3))
     # In the directory that cargo uses.
-    (cd daemon && "${sudo[@]}" env RUST_TEST_THREADS="$threads" "$binary")
+    (cd daemon && "${sudo[@]}" env RUST_TEST_THREADS="$RUST_TEST_THREADS" "$binary")
 done
 left=$(comm -13 <(sort <<<"$before") <(leftovers | sort))
 if [ -n "$left" ]; then
