@@ -396,9 +396,14 @@ fn take_one<W, F: Clone>(rules: &mut Vec<Rule<W, F>>, at: usize) -> F {
 }
 
 impl Fault {
-    /// A watch that resumes has no initial items to omit.
+    /// A watch that resumes has no initial items to omit, and a list that is read page by page would lack only its last
+    /// few.
     fn applies_to(&self, request: &Request) -> bool {
-        !matches!(self, Self::Keep { .. }) || request.verb != Verb::Watch || request.flag("sendInitialEvents")
+        let is_first = match request.verb {
+            Verb::Watch => request.flag("sendInitialEvents"),
+            _ => request.parameter("continue").is_empty(),
+        };
+        !matches!(self, Self::Keep { .. }) || is_first
     }
 
     /// The response to a [`Fault::Status`].

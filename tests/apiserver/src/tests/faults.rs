@@ -16,6 +16,17 @@ fn rules_are_used_up_in_order() {
     assert_eq!(faults.for_request(&list), None);
 }
 
+/// A later page without its last items would be a list that lacks a few objects, which no client can detect.
+#[test]
+fn a_list_lacks_items_from_its_first_page_on() {
+    let faults = Faults::new(Behaviour::default());
+    faults.answer_next(1, On::resource("services"), Fault::Keep { items: 2 });
+    let path = "/api/v1/services?limit=3";
+    let requests = [format!("{path}&continue=x"), format!("{path}&watch=1"), path.into(), path.into()];
+    let seen = requests.map(|uri| faults.for_request(&request(&uri)));
+    assert_eq!(seen, [None, None, Some(Fault::Keep { items: 2 }), None]);
+}
+
 #[test]
 fn a_bookmark_is_neither_swapped_nor_doubled() {
     let faults = Faults::new(Behaviour::default());
