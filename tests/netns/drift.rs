@@ -92,7 +92,7 @@ fn a_frontend_deleted_by_hand_is_shown_and_put_back() {
         assert_eq!(answering(WEB), ["1", "2"]);
         assert_eq!((repaired("frontend"), repaired("service")), ("1".into(), "0".into()));
         let said = "repaired map entries that another process modified: frontend 198.51.100.10:80/TCP deleted";
-        assert!(host.log().contains(said), "{}", host.log());
+        eventually("the journal names it", || host.log().contains(said));
         let command = Command::new(env!("CARGO_BIN_EXE_nodelb")).arg("diff").output().unwrap();
         assert_eq!(command.status.code(), Some(0), "{command:?}");
         daemon.stop();
