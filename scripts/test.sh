@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
 
 # Tests wait most of the time, so that more of them run at once than there are processors.
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) + 3))}
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(($(nproc) + 2))}
 
 # The rungs that need root; no other [[test]] of daemon/Cargo.toml does.
 root_rungs=(packets packet_programs packet_cases devices conformance netns page)
