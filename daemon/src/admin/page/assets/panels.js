@@ -20,13 +20,15 @@ export function drawStream() {
     text = `stale: no update for ${duration(silent)}`;
   }
   byId("stream").textContent = text;
-  drawReady(stale);
+  drawHeader(stale);
 }
 
 // What the daemon reported last is not known to be so while it is silent.
-function drawReady(stale) {
+function drawHeader(stale) {
   if (!state.status) return;
-  const { ready } = state.status;
+  const { ready, version, time, uptime_seconds: uptime, kernel } = state.status;
+  const up = uptime + Math.max(0, Date.now() - Date.parse(time)) / 1000;
+  byId("about").textContent = [version, `up ${duration(up)}`, kernel?.release].filter(Boolean).join(" · ");
   const badge = byId("ready");
   badge.textContent = stale ? "NO ANSWER" : ready ? "READY" : "NOT READY";
   badge.className = `badge ${stale ? "unknown" : ready ? "ok" : "critical"}`;
@@ -37,7 +39,6 @@ export function drawStatus() {
   if (!status) return;
   byId("node").textContent = status.node ?? "";
   document.title = `${status.problems.length ? `(${status.problems.length}) ` : ""}${status.node ?? ""} nodelb`;
-  byId("about").textContent = [status.version, `up ${duration(status.uptime_seconds)}`, status.kernel?.release].filter(Boolean).join(" · ");
   drawProblems(status.problems);
   drawTiles();
 }
