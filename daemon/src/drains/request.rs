@@ -1,0 +1,144 @@
+//! A request of the operator, and why it is refused. Pure.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use nodelb_core::filter::Filter;
+use nodelb_core::model::drain::{Drain, Drained, Drains, MAX_DRAINS};
+use nodelb_core::model::service::ServiceName;
+use nodelb_core::snapshot::Snapshot;
+use nodelb_core::text::listed;
+use nodelb_report::explain::reports;
+use nodelb_report::explain::rows::BackendReport;
+use tokio::sync::oneshot;
+
+use super::state_file::All;
+use crate::document::nearest;
+
+/// The maximum number of backends in a message.
+const SHOWN: usize = 5;
+
+/// The longest drain with an end.
+pub(super) const MAX_LENGTH: Duration = Duration::from_secs(366 * 86_400);
+
+/// What the operator wants, from the admin API.
+#[derive(Debug)]
+pub struct Request {
+    pub wish: Wish,
+    /// The author, see [`super::author`].
+    pub by: Arc<str>,
+    /// Gets a sentence about what is in effect now.
+    pub reply: oneshot::Sender<Result<String, Refusal>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wish {
+    pub service: ServiceName,
+    pub backend: Drained,
+    pub action: Action,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    Drain {
+        /// `None` for a drain that only `nodelb undrain` ends.
+        length: Option<Duration>,
+        /// Whether the service may lose its last healthy backend.
+        is_forced: bool,
+    },
+    Undrain,
+}
+
+/// Why a request has no effect: the problem and the remedy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is no such service, backend or drain.
+    Unknown(String),
+    /// It is not permitted, or not without `--force`.
+    Refused(String),
+    /// Something else is in the way.
+    Failed(String),
+}
+
+/// Returns the drains of the service with the new one.
+pub(super) fn with_drain(
+    snapshot: &Snapshot,
+    all: &All,
+    (service, backend): (&ServiceName, Drained),
+    (drain, is_forced): (Drain, bool),
+) -> Result<Drains, Refusal> {
+    if snapshot.facts().owner(service).is_none() {
+        let names: Vec<String> = snapshot.facts().names().map(ToString::to_string).collect();
+        let wanted = service.to_string();
+        let hint = nearest(names.iter().map(String::as_str), &wanted)
+            .map_or_else(|| "see `nodelb services`".into(), |name| format!("did you mean {name}?"));
+        return Err(Refusal::Unknown(format!("there is no service {service}; {hint}")));
+    }
+    let rows = reports::backends(snapshot, &Filter::for_service(service));
+    if !rows.iter().any(|row| backend.includes((row.address.addr, row.address.port))) {
+        let text = format!("{service} has no backend {backend}");
+        return Err(Refusal::Unknown(format!("{text}; {}", near_backends(&rows, backend))));
+    }
+    let mut drains = all.get(service).cloned().unwrap_or_default();
+    let is_new = drains.insert(backend, drain).is_none();
+    let number: usize = all.values().map(Drains::len).sum();
+    if is_new && number >= MAX_DRAINS {
+        let text = format!("{MAX_DRAINS} backends are drained already: end other drains with `nodelb undrain`");
+        return Err(Refusal::Refused(text));
+    }
+    if let Some((ports, left)) = reports::lost_by_drains(snapshot, service, drains.clone()).filter(|_| !is_forced) {
+        let left = left.iter().map(|row| {
+            let why = row.reason.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+            format!("{} {}{why}", row.address, row.state)
+        });
+        let text = format!(
+            "without {backend}, {service} has no healthy backend on {} for new connections; there would be {}; drain it \
+             nevertheless with --force",
+            listed(ports, SHOWN),
+            listed(left, SHOWN)
+        );
+        return Err(Refusal::Refused(text));
+    }
+    Ok(drains)
+}
+
+/// The backends of the service that the operator may have meant.
+fn near_backends(rows: &[BackendReport], wanted: Drained) -> String {
+    let known = rows.iter().map(|row| Drained { addr: row.address.addr, port: Some(row.address.port) });
+    let known: BTreeSet<Drained> = known.collect();
+    let same: Vec<&Drained> = known.iter().filter(|backend| backend.addr == wanted.addr).collect();
+    if !same.is_empty() {
+        return format!("did you mean {}?", listed(same, SHOWN));
+    }
+    let names: Vec<String> = known.iter().map(ToString::to_string).collect();
+    match nearest(names.iter().map(String::as_str), &wanted.to_string()) {
+        Some(name) => format!("did you mean {name}?"),
+        None if names.is_empty() => "it has no backends".into(),
+        None => format!("it has {}", listed(&names, SHOWN)),
+    }
+}
+
+/// Returns the drains of the service without this one, and the drain.
+pub(super) fn without_drain(
+    all: &All,
+    (service, backend): (&ServiceName, Drained),
+) -> Result<(Drains, Drain), Refusal> {
+    let mut drains = all.get(service).cloned().unwrap_or_default();
+    match drains.remove(&backend) {
+        Some(drain) => Ok((drains, drain)),
+        None if !drains.is_empty() => {
+            let others = listed(drains.keys(), SHOWN);
+            Err(Refusal::Unknown(format!("{backend} of {service} is not drained; drained: {others}")))
+        }
+        None => {
+            let mut others = all.iter().filter(|(_, drains)| drains.contains_key(&backend)).map(|(name, _)| name);
+            let hint = others.next().map(|name| format!("; it is drained for {name}")).unwrap_or_default();
+            Err(Refusal::Unknown(format!("{backend} of {service} is not drained{hint}")))
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "tests/request.rs"]
+pub(in crate::drains) mod tests;

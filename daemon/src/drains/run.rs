@@ -1,0 +1,217 @@
+//! The task that keeps the drains: carries out requests, and ends those that are over.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use nodelb_core::change::Change;
+use nodelb_core::model::drain::{Drain, DrainCause, Drained, Drains};
+use nodelb_core::model::service::ServiceName;
+use nodelb_core::snapshot::Snapshot;
+use nodelb_host::clock::{ticking, unix_millis, unix_seconds, until};
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout};
+
+use super::journal;
+use super::request::{Action, MAX_LENGTH, Refusal, Request, Wish, with_drain, without_drain};
+use super::state_file::{self, All};
+use crate::reconcile::OwnerHandle;
+
+/// The maximum number of requests that wait.
+const QUEUE: usize = 16;
+
+/// The interval at which the task looks for drains that are over. The wall clock may be set at any time.
+const TICK_EVERY: Duration = Duration::from_secs(1);
+
+/// The time until the file is written again after a failure.
+const RETRY: Duration = Duration::from_secs(30);
+
+/// How long a drain that was over at the start waits for the source of its service.
+const SYNC_TIME: Duration = Duration::from_secs(10);
+
+/// How long a request waits for the maps.
+const APPLY_TIME: Duration = Duration::from_secs(4);
+
+/// Reads the drains of the previous run and sends them to the owner task, then starts the task, which runs until
+/// `shutdown` is ready. `directory` is the state directory.
+pub async fn start(
+    directory: &Path,
+    owner: &OwnerHandle,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> mpsc::Sender<Request> {
+    let path = state_file::path(directory);
+    let all = state_file::load(&path).await;
+    let known = all.iter().map(|(service, drains)| Change::Drains(service.clone(), drains.clone(), None));
+    // Fails only if the owner task has ended.
+    let _ = owner.changes.send(known.collect()).await;
+    let (to, requests) = mpsc::channel(QUEUE);
+    let started = Instant::now();
+    let mut drainer = Drainer { all, owner: owner.clone(), path, started, is_unwritten: false, written_at: None };
+    tokio::spawn(async move { until(shutdown, drainer.run(requests)).await });
+    to
+}
+
+/// Removes the drains that are over, logs them, and returns the changes for the owner task.
+fn end_over(all: &mut All, now: u64, may_end: impl Fn(&ServiceName) -> bool) -> Vec<Change> {
+    let mut changes = Vec::new();
+    for (service, drains) in all.iter_mut().filter(|(service, _)| may_end(service)) {
+        let over: Vec<Drained> =
+            drains.iter().filter(|(_, drain)| drain.is_over(now)).map(|(backend, _)| *backend).collect();
+        for backend in over {
+            let Some(drain) = drains.remove(&backend) else { continue };
+            let length = drain.length().unwrap_or_default();
+            let text = format!("end of the drain of {backend} by {} after {length}", drain.by);
+            let cause = DrainCause::Ended(text.into());
+            journal::log(service, &cause);
+            changes.push(Change::Drains(service.clone(), drains.clone(), Some(cause)));
+        }
+    }
+    all.retain(|_, drains| !drains.is_empty());
+    changes
+}
+
+struct Drainer {
+    all: All,
+    owner: OwnerHandle,
+    path: PathBuf,
+    started: Instant,
+    /// Whether the file differs from the drains.
+    is_unwritten: bool,
+    written_at: Option<Instant>,
+}
+
+impl Drainer {
+    async fn run(&mut self, mut requests: mpsc::Receiver<Request>) {
+        let mut tick = ticking(TICK_EVERY);
+        loop {
+            tokio::select! {
+                request = requests.recv() => {
+                    // The admin API has ended, because the daemon ends.
+                    let Some(Request { wish, by, reply }) = request else { return };
+                    let answer = match wish.action {
+                        Action::Drain { length, is_forced } => {
+                            let since = unix_millis().div_ceil(1_000);
+                            let until = length.map(|length| since.saturating_add(length.as_secs()));
+                            self.drain(&wish, (Drain { by, since, until }, is_forced)).await
+                        }
+                        Action::Undrain => self.undrain(&wish, &by).await,
+                    };
+                    // The client may have gone.
+                    let _ = reply.send(answer);
+                }
+                _ = tick.tick(), if self.is_unwritten || !self.all.is_empty() => self.tick().await,
+            }
+        }
+    }
+
+    async fn drain(&mut self, wish: &Wish, (drain, is_forced): (Drain, bool)) -> Result<String, Refusal> {
+        let Wish { service, backend, .. } = wish;
+        if let Action::Drain { length: Some(length), .. } = wish.action
+            && (length < Duration::from_secs(1) || length > MAX_LENGTH)
+        {
+            return Err(Refusal::Refused(
+                "a drain lasts from 1s to 366d, or without --for until `nodelb undrain`".into(),
+            ));
+        }
+        let snapshot = self.owner.snapshot.borrow().clone();
+        let drains = with_drain(&snapshot, &self.all, (service, *backend), (drain.clone(), is_forced))?;
+        let mut all = self.all.clone();
+        all.insert(service.clone(), drains.clone());
+        if let Err(error) = state_file::save(&self.path, &all).await {
+            // A write that takes too long may still succeed.
+            self.is_unwritten = true;
+            let text = format!("{backend} is not drained: {} cannot be written: {error}", self.path.display());
+            return Err(Refusal::Failed(text));
+        }
+        self.all = all;
+        let length = drain.length().map(|length| format!(" for {length}")).unwrap_or_default();
+        let cause = DrainCause::Begun(format!("drain of {backend} by {}{length}", drain.by).into());
+        self.apply(service, drains, cause, |snapshot| !is_offered(snapshot, service, *backend)).await?;
+        Ok(format!("{backend} of {service} is {drain}"))
+    }
+
+    async fn undrain(&mut self, wish: &Wish, by: &str) -> Result<String, Refusal> {
+        let Wish { service, backend, .. } = wish;
+        let (drains, _) = without_drain(&self.all, (service, *backend))?;
+        if drains.is_empty() {
+            self.all.remove(service);
+        } else {
+            self.all.insert(service.clone(), drains.clone());
+        }
+        // An undrain takes effect even if it cannot be stored.
+        self.write().await;
+        let cause = DrainCause::Ended(format!("undrain of {backend} by {by}").into());
+        self.apply(service, drains, cause, |_| true).await?;
+        let stored = if self.is_unwritten { "; this cannot be stored yet, see journalctl -u nodelb" } else { "" };
+        Ok(format!("{backend} of {service} is no longer drained{stored}"))
+    }
+
+    /// Sends the drains of a service to the owner task, and waits until the maps have what follows.
+    async fn apply(
+        &mut self,
+        service: &ServiceName,
+        drains: Drains,
+        cause: DrainCause,
+        is_done: impl Fn(&Snapshot) -> bool,
+    ) -> Result<(), Refusal> {
+        journal::log(service, &cause);
+        let mut snapshot = self.owner.snapshot.clone();
+        let wanted = Some(drains.clone()).filter(|drains| !drains.is_empty());
+        let applied = async {
+            self.owner.changes.send(vec![Change::Drains(service.clone(), drains, Some(cause))]).await.ok()?;
+            let is_applied =
+                |snapshot: &Snapshot| snapshot.facts().drains(service) == wanted.as_ref() && is_done(snapshot);
+            snapshot.wait_for(|snapshot| is_applied(snapshot)).await.ok().map(drop)
+        };
+        match timeout(APPLY_TIME, applied).await {
+            Ok(Some(())) => Ok(()),
+            _ => Err(Refusal::Failed(
+                "the change is stored, and the maps do not have it yet: see `nodelb status`".into(),
+            )),
+        }
+    }
+
+    async fn tick(&mut self) {
+        // A drain that was over at the start ends when its service is known, so that the history of the service has it.
+        let is_late = self.started.elapsed() >= SYNC_TIME;
+        let snapshot = self.owner.snapshot.borrow().clone();
+        let is_known = |service: &ServiceName| {
+            let owner = snapshot.facts().owner(service);
+            owner.is_some_and(|(service, _)| snapshot.facts().is_synced(service.source))
+        };
+        let now = unix_seconds(SystemTime::now());
+        let ended = end_over(&mut self.all, now, |service| is_late || is_known(service));
+        if !ended.is_empty() {
+            // Fails only if the owner task has ended.
+            let _ = self.owner.changes.send(ended).await;
+            self.write().await;
+        } else if self.is_unwritten && self.written_at.is_none_or(|at| at.elapsed() >= RETRY) {
+            self.write().await;
+        }
+    }
+
+    async fn write(&mut self) {
+        self.written_at = Some(Instant::now());
+        let written = state_file::save(&self.path, &self.all).await;
+        let had_failed = std::mem::replace(&mut self.is_unwritten, written.is_err());
+        if let Err(error) = written
+            && !had_failed
+        {
+            journal::warn_unwritten(&self.path, &error);
+        }
+    }
+}
+
+/// Whether the maps offer the drained backend for new connections, except for a service that is held.
+fn is_offered(snapshot: &Snapshot, service: &ServiceName, backend: Drained) -> bool {
+    let own = snapshot.ports().filter(|(_, key)| key.service == *service);
+    let mut own = own.filter(|(_, key)| snapshot.held().all(|port| port.key != **key));
+    own.any(|(id, _)| {
+        let entry = snapshot.realised.services.get(&id);
+        let mut slots = entry.into_iter().flat_map(|entry| entry.cluster.iter().chain(&*entry.local));
+        slots.any(|slot| backend.includes((slot.addr.addr, slot.addr.port)))
+    })
+}
+
+#[cfg(test)]
+#[path = "tests/run.rs"]
+mod tests;

@@ -1,0 +1,87 @@
+//! The drains, kept in the state directory over a restart or reboot. Owns the format of the file.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nodelb_core::model::drain::{Drain, Drained, Drains, MAX_DRAINS};
+use nodelb_core::model::service::ServiceName;
+use nodelb_core::text::is_control;
+use nodelb_host::state_file;
+use nodelb_host::threads::run_within;
+use serde::{Deserialize, Serialize};
+
+/// The drains of all services.
+pub(super) type All = BTreeMap<ServiceName, Drains>;
+
+const VERSION: u32 = 1;
+
+/// The maximum size of the file in bytes.
+const MAX_BYTES: usize = 4 << 20;
+
+/// The maximum length in characters of an author that is read from the file.
+const MAX_AUTHOR: usize = 256;
+
+/// The time limit of the state directory.
+const TIMEOUT: Duration = Duration::from_secs(4);
+
+#[derive(Serialize, Deserialize)]
+struct Form {
+    version: u32,
+    drains: Vec<Entry>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    service: ServiceName,
+    backend: String,
+    by: String,
+    since: u64,
+    until: Option<u64>,
+}
+
+pub(super) fn path(directory: &Path) -> PathBuf {
+    directory.join("drains.json")
+}
+
+fn read(path: &Path) -> io::Result<All> {
+    let form: Option<Form> = state_file::read_json(path, MAX_BYTES, VERSION)?;
+    let mut all = All::new();
+    for Entry { service, backend, by, since, until } in form.into_iter().flat_map(|form| form.drains).take(MAX_DRAINS) {
+        let Ok(backend) = backend.parse::<Drained>() else { continue };
+        let by: String = by.chars().filter(|c| !is_control(*c)).take(MAX_AUTHOR).collect();
+        all.entry(service).or_default().insert(backend, Drain { by: by.into(), since, until });
+    }
+    Ok(all)
+}
+
+fn write(path: &Path, all: &All) -> io::Result<()> {
+    let entry = |service: &ServiceName, (backend, drain): (&Drained, &Drain)| Entry {
+        service: service.clone(),
+        backend: backend.to_string(),
+        by: drain.by.to_string(),
+        since: drain.since,
+        until: drain.until,
+    };
+    let entries = all.iter().flat_map(|(service, drains)| drains.iter().map(move |drain| entry(service, drain)));
+    let form = Form { version: VERSION, drains: entries.collect() };
+    path.parent().map_or(Ok(()), std::fs::create_dir_all)?;
+    state_file::write_json(path, &form)
+}
+
+/// Reads the file: nothing, with a warning, if this fails or takes too long.
+pub(super) async fn load(path: &Path) -> All {
+    let consequence = "backends that were drained receive new connections";
+    state_file::load(path, TIMEOUT, consequence, read).await.unwrap_or_default()
+}
+
+/// Replaces the file.
+pub(super) async fn save(path: &Path, all: &All) -> io::Result<()> {
+    let (path, all) = (path.to_owned(), all.clone());
+    run_within(TIMEOUT, move || write(&path, &all)).await
+}
+
+#[cfg(test)]
+#[path = "tests/state_file.rs"]
+mod tests;

@@ -1,0 +1,154 @@
+use nodelb_core::change::Change;
+use nodelb_core::config::EngineConfig;
+use nodelb_core::datapath::Limits;
+use nodelb_core::engine::Engine;
+use nodelb_core::memory::MemoryDatapath;
+use nodelb_core::model::addr::{L4Addr, Protocol};
+use nodelb_core::model::moment::Moment;
+use nodelb_core::model::service::{
+    Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServicePort, Slice, SliceName, SlicePort,
+    Source,
+};
+
+use super::*;
+
+const LIMITS: Limits = Limits { frontends: 64, services: 32, slots: 128, affinity: 16, outside: 0, source_ranges: 0 };
+
+/// An owner with maps in memory and one source.
+pub(in crate::drains) struct Owner {
+    engine: Engine,
+    maps: MemoryDatapath,
+}
+
+impl Owner {
+    /// With the service shop/web, which has these backends in these states.
+    pub(in crate::drains) fn with(backends: &[(&str, BackendState)]) -> Self {
+        let config = EngineConfig { sources: [Source::Files].into(), max_services: 32, ..EngineConfig::default() };
+        let mut owner = Self { engine: Engine::new(config, Default::default()), maps: MemoryDatapath::new(LIMITS) };
+        let name = ServiceName::new("shop", "web");
+        let at: L4Addr = "198.51.100.10:80".parse().unwrap();
+        let frontends = vec![FrontendSpec { addr: at.addr, port: at.port, kind: FrontendKind::Static }];
+        let ports = vec![ServicePort { name: "http".into(), protocol: Protocol::Tcp, frontends }];
+        let backend = |(text, state): &(&str, BackendState)| {
+            let at: L4Addr = text.parse().unwrap();
+            Backend { state: *state, ..Backend::new(at.addr, at.port) }
+        };
+        let backends = backends.iter().map(backend).collect();
+        owner.send([
+            Change::UpsertService(Service { ports, ..Service::new(name.clone(), Source::Files) }),
+            Change::UpsertSlice(Slice {
+                name: SliceName::new("shop", "web"),
+                service: name,
+                source: Source::Files,
+                origin: Origin::default(),
+                ports: vec![SlicePort { name: "http".into(), protocol: Protocol::Tcp, backends }],
+                problem: None,
+            }),
+            Change::Synced { source: Source::Files, incomplete: None },
+        ]);
+        owner
+    }
+
+    pub(in crate::drains) fn send(&mut self, changes: impl IntoIterator<Item = Change>) -> Snapshot {
+        changes.into_iter().for_each(|change| self.engine.change(change));
+        self.engine.reconcile(&mut self.maps, Moment(1));
+        self.engine.snapshot(Moment(1))
+    }
+}
+
+fn web() -> ServiceName {
+    ServiceName::new("shop", "web")
+}
+
+fn backend(text: &str) -> Drained {
+    text.parse().unwrap()
+}
+
+fn drain() -> Drain {
+    Drain { by: "root".into(), since: 1, until: None }
+}
+
+fn wanted(snapshot: &Snapshot, all: &All, service: &str, text: &str, is_forced: bool) -> Result<Drains, Refusal> {
+    with_drain(snapshot, all, (&service.parse().unwrap(), backend(text)), (drain(), is_forced))
+}
+
+const THREE: [(&str, BackendState); 3] = [
+    ("192.0.2.11:8080", BackendState::Active),
+    ("192.0.2.11:8081", BackendState::NotReady),
+    ("192.0.2.12:8080", BackendState::Active),
+];
+
+#[test]
+fn what_does_not_exist_is_named_with_what_is_near() {
+    let snapshot = Owner::with(&THREE).send([]);
+    for (service, text, expected) in [
+        ("shop/wbe", "192.0.2.11:8080", "there is no service shop/wbe; did you mean shop/web?"),
+        ("a/b", "192.0.2.11:8080", "there is no service a/b; see `nodelb services`"),
+        (
+            "shop/web",
+            "192.0.2.11:80",
+            "shop/web has no backend 192.0.2.11:80; did you mean 192.0.2.11:8080, 192.0.2.11:8081?",
+        ),
+        ("shop/web", "192.0.2.1:8080", "shop/web has no backend 192.0.2.1:8080; did you mean 192.0.2.11:8080?"),
+        (
+            "shop/web",
+            "203.0.113.77",
+            "shop/web has no backend 203.0.113.77; it has 192.0.2.11:8080, 192.0.2.11:8081, 192.0.2.12:8080",
+        ),
+    ] {
+        let refusal = wanted(&snapshot, &All::new(), service, text, true).unwrap_err();
+        assert_eq!(refusal, Refusal::Unknown(expected.into()));
+    }
+}
+
+#[test]
+fn the_last_healthy_backend_is_drained_only_by_force() {
+    let mut owner = Owner::with(&THREE);
+    let snapshot = owner.send([]);
+    let drains = wanted(&snapshot, &All::new(), "shop/web", "192.0.2.11", false).unwrap();
+    let snapshot = owner.send([Change::Drains(web(), drains.clone(), None)]);
+    let all = All::from([(web(), drains)]);
+    let refusal = wanted(&snapshot, &all, "shop/web", "192.0.2.12:8080", false).unwrap_err();
+    let drained = "Maintenance: drained by root until nodelb undrain";
+    let expected = format!(
+        "without 192.0.2.12:8080, shop/web has no healthy backend on http/TCP/IPv4 for new connections; there would be \
+         192.0.2.11:8080/TCP {drained}, 192.0.2.11:8081/TCP NotReady: drained by root until nodelb undrain, \
+         192.0.2.12:8080/TCP {drained}; drain it nevertheless with --force"
+    );
+    assert_eq!(refusal, Refusal::Refused(expected));
+    assert_eq!(wanted(&snapshot, &all, "shop/web", "192.0.2.12:8080", true).unwrap().len(), 2);
+    // A drain of a backend that gets nothing anyway loses nothing.
+    assert!(wanted(&snapshot, &All::new(), "shop/web", "192.0.2.11:8081", false).is_ok());
+}
+
+#[test]
+fn the_number_of_drains_is_bounded() {
+    let snapshot = Owner::with(&THREE).send([]);
+    let others = (0..MAX_DRAINS).map(|number| (backend(&format!("192.0.3.1:{}", number + 1)), drain()));
+    let mut all = All::from([("shop/other".parse().unwrap(), others.collect())]);
+    let refusal = wanted(&snapshot, &all, "shop/web", "192.0.2.11", false).unwrap_err();
+    assert!(matches!(refusal, Refusal::Refused(text) if text.starts_with("1024 backends are drained already")));
+    // A drain that is there is replaced.
+    all.values_mut().for_each(|drains| drop(drains.pop_first()));
+    all.insert(web(), [(backend("192.0.2.11"), drain())].into());
+    assert!(wanted(&snapshot, &all, "shop/web", "192.0.2.11", false).is_ok());
+}
+
+#[test]
+fn only_a_drain_ends() {
+    let all = All::from([(web(), [(backend("192.0.2.11"), drain())].into())]);
+    let undrained = |service: &str, text: &str| without_drain(&all, (&service.parse().unwrap(), backend(text)));
+    assert_eq!(undrained("shop/web", "192.0.2.11"), Ok((Drains::new(), drain())));
+    let texts = [("shop/web", "192.0.2.11:8080"), ("shop/api", "192.0.2.11"), ("shop/api", "192.0.2.12")].map(
+        |(service, text)| match undrained(service, text) {
+            Err(Refusal::Unknown(text)) => text,
+            other => format!("{other:?}"),
+        },
+    );
+    let expected = [
+        "192.0.2.11:8080 of shop/web is not drained; drained: 192.0.2.11",
+        "192.0.2.11 of shop/api is not drained; it is drained for shop/web",
+        "192.0.2.12 of shop/api is not drained",
+    ];
+    assert_eq!(texts, expected);
+}

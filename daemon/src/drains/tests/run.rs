@@ -1,0 +1,121 @@
+use std::sync::Arc;
+
+use nodelb_core::model::service::BackendState;
+use nodelb_core::snapshot::Snapshot;
+use tokio::sync::{oneshot, watch};
+
+use super::super::request::tests::Owner;
+use super::*;
+
+const TWO: [(&str, BackendState); 2] =
+    [("192.0.2.11:8080", BackendState::Active), ("192.0.2.12:8080", BackendState::Active)];
+const ONE: &str = "192.0.2.11:8080";
+
+/// A drainer with an owner task.
+struct Rig {
+    requests: mpsc::Sender<Request>,
+    snapshot: watch::Receiver<Arc<Snapshot>>,
+}
+
+impl Rig {
+    async fn start(directory: &Path) -> Self {
+        let (changes, mut received) = mpsc::channel::<Vec<Change>>(8);
+        let mut owner = Owner::with(&TWO);
+        let (publish, snapshot) = watch::channel(Arc::new(owner.send([])));
+        tokio::spawn(async move {
+            while let Some(changes) = received.recv().await {
+                publish.send_replace(Arc::new(owner.send(changes)));
+            }
+        });
+        let handle = OwnerHandle::of_test(changes, snapshot.clone());
+        let requests = start(directory, &handle, std::future::pending()).await;
+        Self { requests, snapshot }
+    }
+
+    async fn ask(&self, action: Action) -> Result<String, Refusal> {
+        let (reply, answer) = oneshot::channel();
+        let wish = Wish { service: ServiceName::new("shop", "web"), backend: ONE.parse().unwrap(), action };
+        self.requests.send(Request { wish, by: "root (login alice)".into(), reply }).await.unwrap();
+        answer.await.unwrap()
+    }
+
+    async fn drain(&self, length: Option<u64>) -> Result<String, Refusal> {
+        self.ask(Action::Drain { length: length.map(Duration::from_secs), is_forced: false }).await
+    }
+
+    /// The number of backends that new connections reach.
+    fn used(&self) -> usize {
+        let snapshot = self.snapshot.borrow();
+        let entries = snapshot.realised.services.iter().map(|(_, entry)| entry.cluster.len());
+        entries.max().unwrap_or_default()
+    }
+
+    async fn until_used(&mut self, number: usize) {
+        let is_so = |snapshot: &Arc<Snapshot>| {
+            snapshot.realised.services.iter().map(|(_, entry)| entry.cluster.len()).max() == Some(number)
+        };
+        let waited = timeout(Duration::from_secs(20), self.snapshot.wait_for(is_so)).await;
+        drop(waited.unwrap().unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_drain_is_in_effect_when_it_is_answered_and_survives() {
+    let directory = tempfile::tempdir().unwrap();
+    let rig = Rig::start(directory.path()).await;
+    assert_eq!(rig.used(), 2);
+    let answer = rig.drain(None).await.unwrap();
+    assert_eq!(answer, "192.0.2.11:8080 of shop/web is drained by root (login alice) until nodelb undrain");
+    assert_eq!(rig.used(), 1);
+
+    // As after a kill: the file is all that is left.
+    let mut rig = Rig::start(directory.path()).await;
+    rig.until_used(1).await;
+    let answer = rig.ask(Action::Undrain).await.unwrap();
+    assert_eq!(answer, "192.0.2.11:8080 of shop/web is no longer drained");
+    assert_eq!(rig.used(), 2);
+    assert!(matches!(rig.ask(Action::Undrain).await, Err(Refusal::Unknown(_))));
+    assert_eq!(state_file::load(&state_file::path(directory.path())).await, All::new());
+}
+
+#[tokio::test]
+async fn a_drain_ends_on_its_own_also_while_nodelb_is_down() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut rig = Rig::start(directory.path()).await;
+    rig.drain(Some(1)).await.unwrap();
+    assert_eq!(rig.used(), 1);
+    rig.until_used(2).await;
+    for length in [0, 367 * 86_400] {
+        assert!(matches!(rig.drain(Some(length)).await, Err(Refusal::Refused(_))), "{length}");
+    }
+
+    let over = Drain { by: "root".into(), since: 1_000, until: Some(4_600) };
+    let all = All::from([(ServiceName::new("shop", "web"), [(ONE.parse().unwrap(), over)].into())]);
+    let path = state_file::path(directory.path());
+    state_file::save(&path, &all).await.unwrap();
+    let mut read = state_file::load(&path).await;
+    assert!(end_over(&mut read, 4_599, |_| true).is_empty() && end_over(&mut read, 4_600, |_| false).is_empty());
+    let changes = end_over(&mut read, 4_600, |_| true);
+    let [Change::Drains(_, left, Some(DrainCause::Ended(text)))] = &changes[..] else { panic!("{changes:?}") };
+    assert_eq!((left.len(), &**text), (0, "end of the drain of 192.0.2.11:8080 by root after 1h"));
+    assert!(read.is_empty());
+    let mut rig = Rig::start(directory.path()).await;
+    rig.until_used(2).await;
+}
+
+#[tokio::test]
+async fn a_drain_that_cannot_be_stored_is_refused_and_an_undrain_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    let rig = Rig::start(directory.path()).await;
+    rig.drain(None).await.unwrap();
+    // No file can be created in a file.
+    let state = directory.path().join("drains.json");
+    std::fs::remove_file(&state).unwrap();
+    std::fs::create_dir(&state).unwrap();
+    let refusal = rig.drain(Some(60)).await.unwrap_err();
+    assert!(matches!(&refusal, Refusal::Failed(text) if text.contains("is not drained: ")), "{refusal:?}");
+    assert_eq!(rig.used(), 1, "the earlier one stays");
+    let answer = rig.ask(Action::Undrain).await.unwrap();
+    assert!(answer.ends_with("; this cannot be stored yet, see journalctl -u nodelb"), "{answer}");
+    assert_eq!(rig.used(), 2);
+}
