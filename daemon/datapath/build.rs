@@ -17,12 +17,14 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     // v3: 32-bit arithmetic and atomic exchanges, in every kernel since 5.12.
     let mut args: Vec<OsString> = ["-Wall", "-Wextra", "-Werror", "-mcpu=v3"].map(OsString::from).to_vec();
+    // The line numbers of the programs name their files: the same ones wherever nodelb is built.
+    args.push(format!("-ffile-prefix-map={}=/nodelb/bpf", bpf.display()).into());
     // Debian keeps <asm/types.h> where clang does not look when the target is bpf.
     let multiarch = format!("/usr/include/{}-linux-gnu", env::var("CARGO_CFG_TARGET_ARCH")?);
     if Path::new(&multiarch).is_dir() {
         args.push(format!("-I{multiarch}").into());
     }
-    for object in ["sock", "flows", "packet", "sweep", "chain"] {
+    for object in ["sock", "flows", "packet", "sweep", "chain", "order"] {
         let mut builder = SkeletonBuilder::new();
         if let Some(clang) = env::var_os("CLANG") {
             builder.clang(clang);

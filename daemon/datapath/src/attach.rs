@@ -153,6 +153,17 @@ impl Links {
     pub fn faults(&self) -> Vec<LinkFault> {
         self.attachment.faults(&self.directory)
     }
+
+    /// The hooks that translate destinations: for each, the ids of its pinned link and of its program, and its name.
+    pub(crate) fn translating(&self) -> Vec<(u32, &'static str, u32)> {
+        let hooks = HOOKS.iter().filter(|hook| ["connect", "sendmsg"].iter().any(|it| hook.name.starts_with(it)));
+        let link = |hook: &Hook| {
+            let link = sys::open_link(&self.directory.join(hook.name)).ok().flatten()?;
+            let info = LinkInfo::from_fd(link.as_fd()).ok()?;
+            Some((info.id, hook.name, info.prog_id))
+        };
+        hooks.filter_map(link).collect()
+    }
 }
 
 /// An open cgroup and its id, which is its inode number.

@@ -11,7 +11,7 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use crate::error::into_io;
 use crate::flows::read_records;
 use crate::hook_point::Direction;
-use crate::load::listening;
+use crate::load::explained;
 use crate::skeleton::chain::ChainSkelBuilder;
 
 /// Lengths of a record, and of a program in it: its id and its name.
@@ -46,11 +46,7 @@ impl ChainReader {
     /// Loads the iterator. Takes CAP_BPF and CAP_PERFMON, and a kernel with BTF of its own and tcx.
     pub(crate) fn load() -> io::Result<Self> {
         let mut object = MaybeUninit::<OpenObject>::uninit();
-        let (loaded, log) = listening(|| ChainSkelBuilder::default().open(&mut object)?.load());
-        let loaded = loaded.map_err(|error| {
-            let last = log.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
-            io::Error::other(format!("{error}: {}", last.trim()))
-        })?;
+        let loaded = explained(|| ChainSkelBuilder::default().open(&mut object)?.load())?;
         let link = loaded.progs.first_programs.attach().map_err(into_io)?;
         Ok(Self(link.as_fd().try_clone_to_owned()?))
     }

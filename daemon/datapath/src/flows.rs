@@ -13,7 +13,7 @@ use nodelb_core::stale::Flow;
 
 use crate::error::into_io;
 use crate::layout::{self, FLOW_RECORD_SIZE};
-use crate::load::{PERSISTENT, listening};
+use crate::load::{PERSISTENT, explained};
 use crate::skeleton::flows::FlowsSkelBuilder;
 use crate::sys;
 
@@ -34,15 +34,11 @@ impl FlowReader {
     pub(crate) fn load(maps: &[MapHandle; PERSISTENT.len()]) -> io::Result<Self> {
         let [tcp_sockets, udp_sockets, tcp_table, udp_table, ..] = maps;
         let mut object = MaybeUninit::<OpenObject>::uninit();
-        let (loaded, log) = listening(|| {
+        let mut loaded = explained(|| {
             let mut skeleton = FlowsSkelBuilder::default().open(&mut object)?;
             skeleton.maps.tcp_table.reuse_fd(tcp_table.as_fd())?;
             skeleton.maps.udp_table.reuse_fd(udp_table.as_fd())?;
             skeleton.load()
-        });
-        let mut loaded = loaded.map_err(|error| {
-            let last = log.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
-            io::Error::other(format!("{error}: {}", last.trim()))
         })?;
         let programs = &mut loaded.progs;
         Ok(Self {

@@ -24,6 +24,7 @@ use crate::foreign_links;
 use crate::load::{self, PERSISTENT};
 use crate::maps::NAMES;
 use crate::mounts;
+use crate::order::ProgramOrder;
 use crate::outside;
 use crate::own_sockets::{self, OwnSockets};
 use crate::packet_path::{OpenedPackets, PacketFailure};
@@ -109,6 +110,7 @@ pub struct KernelDatapath {
     open_maps: OpenMaps,
     own: OwnSockets,
     flows: Option<FlowReader>,
+    order: Option<ProgramOrder>,
     /// The packet path, until its owner takes it.
     packets: Option<OpenedPackets>,
     pins: Pins,
@@ -150,7 +152,9 @@ impl KernelDatapath {
         let packets = packets.ok().flatten();
         let open_maps = OpenMaps::open(&pins, generation, packets.is_some())?;
         let (attachment, flows) = (Arc::new(attachment), flows.ok());
-        let datapath = Self { writer, attachment, open_links, open_maps, own, flows, packets, pins, lock };
+        let links = Links { attachment: Arc::clone(&attachment), directory: pins.links() };
+        let order = ProgramOrder::load(links).ok();
+        let datapath = Self { writer, attachment, open_links, open_maps, own, flows, order, packets, pins, lock };
         Ok((datapath, report))
     }
 
@@ -167,6 +171,11 @@ impl KernelDatapath {
     /// A reader of the sockets that are connected through a service; `None` if the kernel cannot list them.
     pub fn flows(&self) -> Option<FlowReader> {
         self.flows.clone()
+    }
+
+    /// The programs of other software at the hooks; `None` if the kernel cannot list them.
+    pub fn program_order(&self) -> Option<ProgramOrder> {
+        self.order.clone()
     }
 
     /// The packet path, for its owner; `None` if packets are off, the start has failed to open it, or it was taken

@@ -1,5 +1,5 @@
 //! The code that libbpf-cargo generates from `bpf/sock.bpf.c`: the object, and the structs of `bpf/shared.h` as
-//! `types`. `chain`, `flows`, `packet` and `sweep` contain the same for their
+//! `types`. `chain`, `flows`, `order`, `packet` and `sweep` contain the same for their
 //! files.
 #![allow(
     unsafe_code,
@@ -51,6 +51,10 @@ pub(crate) mod chain {
 
 pub(crate) mod flows {
     include!(concat!(env!("OUT_DIR"), "/flows.skel.rs"));
+}
+
+pub(crate) mod order {
+    include!(concat!(env!("OUT_DIR"), "/order.skel.rs"));
 }
 
 pub(crate) mod packet {

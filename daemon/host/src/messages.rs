@@ -1,10 +1,6 @@
-//! The only list of messages in the journal. Each message has its own id (`MESSAGE_ID=`), to find it regardless of its
-//! text, and an explanation that `journalctl -x` shows. The systemd catalogue (`contrib/systemd/nodelb.catalog`) and
-//! `docs/journal.md` are generated from this list. Messages with the same meaning for an operator share one id, even if
-//! several lines of code log them. A test checks that every logged line has an id.
-//!
-//! To add a message, add a row here with a new random id (`systemd-id128 new`), then run `UPDATE=1 cargo test -p nodelb
-//! --lib log`.
+//! The only list of messages in the journal. Each has its own id (`MESSAGE_ID=`), and an explanation that `journalctl -x`
+//! shows. The systemd catalogue and `docs/journal.md` are generated from it: after a change, with a new random id
+//! (`systemd-id128 new`), run `UPDATE=1 cargo test -p nodelb --lib log`. Every logged line has an id (tested).
 
 mod message;
 
@@ -209,6 +205,10 @@ messages! {
         "A service is no longer held",
         "It has backends again, was deleted, or its source has none for it: the line says which.",
         "Nothing, if it has backends.";
+    DNS_FAILING = 0x1cf00011b97b491f91e5b3ce3352fe66,
+        "DNS servers fail, or answer again",
+        "The names of backends cannot be resolved, and the last known addresses stay in use; or they are resolved again.",
+        "If they fail, see `nodelb dns`: it shows what the servers answer for each name.";
     NODEPORT_BOUND = 0xe23df873b9ab43a194686d03ff283fb4,
         "A process has bound a NodePort",
         "Connections to the NodePort from outside the node reach this process instead of the service, unless nodelb \
@@ -232,6 +232,10 @@ messages! {
         "A backend passes its health check again",
         "The backend receives connections again.",
         "Nothing.";
+    BACKEND_DRAINED = 0x186f31254899404d88d5a7364ae80484,
+        "A drain of a backend began or ended",
+        "The operator named in the line ran `nodelb drain` or `nodelb undrain`, or the time of a drain is over.",
+        "Nothing. `nodelb status` shows drains.";
     CHECKS_IMPOSSIBLE = 0xf9b6baea5bbb4620b4eb588770e2acd9,
         "Health checks cannot run",
         "This host cannot open connections, for example because files or memory have run out. Backends keep their \

@@ -1,6 +1,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsFd;
 
+use netlink_packet_sock_diag::constants::{IPPROTO_TCP, TCP_CLOSE, TCP_LISTEN};
+
 use super::*;
 
 /// A request to a kernel (6.18, x86-64), and its answer: two TCP listeners of IPv6, the first IPv6-only.
@@ -28,8 +30,8 @@ fn bytes(hex: &str) -> Vec<u8> {
 #[cfg(target_endian = "little")]
 #[test]
 fn asks_as_recorded() {
-    let request = InetDiagRequest::all(AddressFamily::Inet6, TCP, &[LISTEN]);
-    assert_eq!(request.encode(BY_FAMILY, REQUEST | DUMP, 7), bytes(ASKED));
+    let request = all(AF_INET6, IPPROTO_TCP, StateFlags::LISTEN);
+    assert_eq!(encode(&request, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, 7), bytes(ASKED));
 }
 
 #[cfg(target_endian = "little")]
@@ -37,19 +39,21 @@ fn asks_as_recorded() {
 fn reads_what_was_recorded() {
     let answers = decode(&bytes(ANSWERED));
     let [Answer::Socket(first), Answer::Socket(second)] = answers.as_slice() else { panic!("{answers:?}") };
-    assert_eq!((first.id.source_port, first.only_v6, first.state), (30_082, true, LISTEN));
+    let (v6, id) = (&first.header, &first.header.socket_id);
+    assert_eq!((id.source_port, first.only_v6, v6.state), (30_082, true, TCP_LISTEN));
     assert_eq!(first.cgroup, Some(1));
-    assert_eq!((second.id.source_port, second.only_v6, second.state), (30_081, false, LISTEN));
-    assert_eq!((first.source(), first.uid, first.inode), (IpAddr::from(Ipv6Addr::UNSPECIFIED), 0, 0x0151_d355));
-    assert_eq!((first.id.cookie, first.id.interface), ([0x2e, 0], 0));
+    let other = &second.header;
+    assert_eq!((other.socket_id.source_port, second.only_v6, other.state), (30_081, false, TCP_LISTEN));
+    assert_eq!((id.source_address, v6.uid, v6.inode), (IpAddr::from(Ipv6Addr::UNSPECIFIED), 0, 0x0151_d355));
+    assert_eq!((id.cookie, id.interface_id), ([0x2e, 0, 0, 0, 0, 0, 0, 0], 0));
     let answers = decode(&bytes(ANSWERED_UDP));
     let [Answer::Socket(udp)] = answers.as_slice() else { panic!("{answers:?}") };
     assert_eq!(
-        (udp.family, udp.source(), udp.id.source_port),
-        (AddressFamily::Inet, IpAddr::from(Ipv4Addr::UNSPECIFIED), 30_083)
+        (udp.header.family, udp.header.socket_id.source_address, udp.header.socket_id.source_port),
+        (AF_INET, IpAddr::from(Ipv4Addr::UNSPECIFIED), 30_083)
     );
-    assert_eq!((udp.state, udp.only_v6), (CLOSE, false));
-    assert_eq!(decode(&bytes(DONE)), [Answer::Done { interrupted: false }]);
+    assert_eq!((udp.header.state, udp.only_v6), (TCP_CLOSE, false));
+    assert_eq!(decode(&bytes(DONE)), [Answer::Done]);
 }
 
 #[test]
@@ -86,21 +90,22 @@ fn finds_the_sockets_of_this_process() {
     let mut diag = SockDiag::open().unwrap();
     let mut find = |protocol, state, wanted: SocketAddr| {
         let mut found = Vec::new();
-        let request = InetDiagRequest::all(AddressFamily::Inet, protocol, &[state]);
+        let request = all(AF_INET, protocol, state);
         diag.dump(&request, |socket| {
-            if (socket.source(), socket.id.source_port) == (wanted.ip(), wanted.port()) {
-                found.push(*socket);
+            let id = &socket.header.socket_id;
+            if (id.source_address, id.source_port) == (wanted.ip(), wanted.port()) {
+                found.push(socket.clone());
             }
         })
         .unwrap();
         found
     };
-    let listener = find(TCP, LISTEN, tcp.local_addr().unwrap());
-    assert_eq!((listener.len(), listener[0].uid), (1, nix::unistd::getuid().as_raw()));
-    assert_eq!(find(UDP, CLOSE, udp.local_addr().unwrap()).len(), 1);
+    let listener = find(IPPROTO_TCP, StateFlags::LISTEN, tcp.local_addr().unwrap());
+    assert_eq!((listener.len(), listener[0].header.uid), (1, nix::unistd::getuid().as_raw()));
+    assert_eq!(find(IPPROTO_UDP, StateFlags::CLOSE, udp.local_addr().unwrap()).len(), 1);
     let gone = tcp.local_addr().unwrap();
     drop(tcp);
-    assert_eq!(find(TCP, LISTEN, gone), []);
+    assert_eq!(find(IPPROTO_TCP, StateFlags::LISTEN, gone), []);
 }
 
 #[test]
@@ -108,9 +113,9 @@ fn the_peer_of_a_socket_is_in_the_list() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     let stream = std::net::TcpStream::connect(at).unwrap();
-    assert_eq!(peer(stream.as_fd(), stream.local_addr().unwrap(), TCP).unwrap(), Some(at));
+    assert_eq!(peer(stream.as_fd(), stream.local_addr().unwrap(), IPPROTO_TCP).unwrap(), Some(at));
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    let read = || peer(socket.as_fd(), socket.local_addr().unwrap(), UDP).unwrap();
+    let read = || peer(socket.as_fd(), socket.local_addr().unwrap(), IPPROTO_UDP).unwrap();
     assert_eq!(read(), None);
     socket.connect(at).unwrap();
     assert_eq!(read(), Some(at));
@@ -132,6 +137,6 @@ fn sockets_with_the_same_local_address_are_distinguished() {
     let other = connect(&listeners[1], source);
     for (socket, listener) in [(&one, &listeners[0]), (&other, &listeners[1])] {
         let to = SocketAddr::new(source.ip(), listener.local_addr().unwrap().port());
-        assert_eq!(peer(socket.as_fd(), source, TCP).unwrap(), Some(to));
+        assert_eq!(peer(socket.as_fd(), source, IPPROTO_TCP).unwrap(), Some(to));
     }
 }

@@ -1,0 +1,103 @@
+//! Which programs of other software run at the hooks of connect and sendmsg, and whether before nodelb's, as
+//! `bpf/order.bpf.c` reports it. The first program that translates an address decides: the next one sees a backend.
+
+use std::fmt;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use libbpf_rs::OpenObject;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+
+use crate::attach::Links;
+use crate::error::into_io;
+use crate::flows::read_records;
+use crate::load::explained;
+use crate::skeleton::order::OrderSkelBuilder;
+
+/// Lengths of a record, and of a program in it: its id and its name.
+const RECORD: usize = 324;
+const PROGRAM: usize = 20;
+
+/// A program of other software at a hook of nodelb.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SocketProgram {
+    /// Whether it runs before nodelb's program.
+    pub is_first: bool,
+    /// Name of the hook.
+    pub hook: &'static str,
+    /// Id of the program, as `bpftool prog` shows it.
+    pub id: u32,
+    /// Name of the program, at most 15 bytes; empty if it has none.
+    pub name: String,
+}
+
+impl fmt::Display for SocketProgram {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { hook, id, name, .. } = self;
+        match name.as_str() {
+            "" => write!(f, "program {id} at {hook}"),
+            _ => write!(f, "{name} ({id}) at {hook}"),
+        }
+    }
+}
+
+/// Lists the programs of other software. Cheap to clone; works from any thread and without capabilities. Nothing is
+/// pinned.
+#[derive(Clone, Debug)]
+pub struct ProgramOrder {
+    iterator: Arc<OwnedFd>,
+    links: Links,
+}
+
+impl ProgramOrder {
+    /// Loads the iterator. Takes CAP_BPF and CAP_PERFMON, and a kernel with BTF of its own.
+    pub(crate) fn load(links: Links) -> io::Result<Self> {
+        let mut object = MaybeUninit::<OpenObject>::uninit();
+        let loaded = explained(|| OrderSkelBuilder::default().open(&mut object)?.load())?;
+        let link = loaded.progs.ordered_programs.attach().map_err(into_io)?;
+        Ok(Self { iterator: Arc::new(link.as_fd().try_clone_to_owned()?), links })
+    }
+
+    /// The programs of other software at the hooks that translate destinations: those of nodelb's cgroup and of the
+    /// cgroups above, in the order of hooks and of their execution.
+    ///
+    /// # Errors
+    /// If the kernel refuses the request.
+    pub fn others(&self) -> io::Result<Vec<SocketProgram>> {
+        let own = self.links.translating();
+        let mut found = Vec::new();
+        read_records::<RECORD>(&self.iterator, &mut |record| {
+            let (link, programs) = parse(record);
+            if let Some((_, hook, program)) = own.iter().find(|(id, ..)| *id == link) {
+                found.extend(others(hook, *program, programs));
+            }
+        })?;
+        found.sort_by_key(|program: &SocketProgram| program.hook);
+        Ok(found)
+    }
+}
+
+/// The programs of a hook in the order of their execution, without that of nodelb, which has this id.
+fn others(hook: &'static str, own: u32, programs: Vec<(u32, String)>) -> Vec<SocketProgram> {
+    let position = programs.iter().position(|(id, _)| *id == own).unwrap_or(programs.len());
+    let numbered = programs.into_iter().enumerate().filter(|(_, (id, _))| *id != own);
+    numbered.map(|(at, (id, name))| SocketProgram { is_first: at < position, hook, id, name }).collect()
+}
+
+/// The id of the link, and the ids and names of the programs of its hook.
+fn parse(record: &[u8; RECORD]) -> (u32, Vec<(u32, String)>) {
+    let (link, programs) = record.split_first_chunk().unwrap_or((&[0; 4], &[]));
+    let program = |bytes: &[u8; PROGRAM]| {
+        let (id, name) = bytes.split_first_chunk()?;
+        let name = name.split(|byte| *byte == 0).next()?;
+        Some((u32::from_ne_bytes(*id), String::from_utf8_lossy(name).into_owned()))
+    };
+    let programs = programs.as_chunks::<PROGRAM>().0.iter().filter_map(program);
+    (u32::from_ne_bytes(*link), programs.filter(|(id, _)| *id != 0).collect())
+}
+
+#[cfg(test)]
+#[path = "tests/order.rs"]
+mod tests;
