@@ -368,8 +368,9 @@ VERIFIED_ONCE bool is_closing(void)
 
 /*
  * Deletes another connection, which has this key for its backend's packets, if
- * it has ended. Returns whether it did. A connection that another CPU is moving
- * has one entry for a moment; it has not ended.
+ * it has ended, also by a RST of its client. Returns whether it did. A
+ * connection that another CPU is moving has one entry for a moment; it has not
+ * ended.
  */
 static __always_inline bool
 forget_ended(struct scratch *here, const struct packet_key *key)
@@ -381,14 +382,12 @@ forget_ended(struct scratch *here, const struct packet_key *key)
 	if (!find_in(&connections, key, backend) ||
 	    !(backend->flags & CONNECTION_REVERSE))
 		return false;
-	if (!(backend->flags & (CONNECTION_FIN | CONNECTION_RESET)))
-		return false;
 	partner_of(key, backend, client_key);
 	if (!find_in(&connections, client_key, client) ||
 	    !is_partner(key, client))
 		return false;
-	if (!(backend->flags & CONNECTION_RESET) &&
-	    !(client->flags & CONNECTION_FIN))
+	if (!((backend->flags | client->flags) & CONNECTION_RESET) &&
+	    !(backend->flags & client->flags & CONNECTION_FIN))
 		return false;
 	bpf_map_delete_elem(&connections, client_key);
 	bpf_map_delete_elem(&connections, key);

@@ -224,7 +224,8 @@ impl Tables {
         let reverse = self.connections.get(reverse_key).filter(|reverse| reverse.flags.is_reverse)?;
         let key = reverse.reverse_key(reverse_key);
         let entry = self.connections.get(&key).filter(|entry| reverse.belongs_with(reverse_key, entry))?;
-        (reverse.flags.has_reset || (reverse.flags.has_fin && entry.flags.has_fin)).then_some(key)
+        let is_reset = reverse.flags.has_reset || entry.flags.has_reset;
+        (is_reset || (reverse.flags.has_fin && entry.flags.has_fin)).then_some(key)
     }
 
     /// Deletes that connection. Returns whether there was one.

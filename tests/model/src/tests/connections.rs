@@ -212,6 +212,18 @@ fn a_connection_that_has_ended_gives_way() {
 }
 
 #[test]
+fn a_connection_that_its_client_has_reset_is_forgotten() {
+    let mut tables = Tables::new(LIMITS);
+    let (key, reverse_key) = put(&mut tables, handshake("198.51.100.7:1", 10));
+    tables.touch(&reverse_key, 10, &with(SYN | ACK), 40);
+    let entry = tables.half_open[&key];
+    tables.establish(&key, &entry, &with(ACK));
+    tables.touch(&key, 20, &with(RST | ACK), 40);
+    assert!(tables.forget_ended(&reverse_key));
+    assert_eq!(tables.connections.len(), 0);
+}
+
+#[test]
 fn flows_have_half_of_the_room() {
     let mut tables = Tables::new(LIMITS);
     for (client, is_udp) in [("198.51.100.7:1", true), ("198.51.100.7:2", true), ("198.51.100.7:3", false)] {
