@@ -18,3 +18,5 @@ mod random;
 mod restart;
 #[path = "watches/rig.rs"]
 mod rig;
+#[path = "watches/scopes.rs"]
+mod scopes;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use nodelb_apiserver::{Cluster, Credentials as Shown, Faults, Replica, ServeOptions};
+use nodelb_apiserver::{Cluster, Credentials as Shown, Faults, Replica, Role, ServeOptions};
 use nodelb_core::change::Change;
 use nodelb_core::config::EngineConfig;
 use nodelb_core::datapath::Limits;
@@ -25,6 +25,7 @@ use nodelb_core::state::entries::Realised;
 use nodelb_core::trace::{self, Verdict};
 use nodelb_host::clock::Clock;
 use nodelb_kube::api::decode::{Decode, Decoder, Kind, ListWatchEvent};
+use nodelb_kube::api::scope::Selection;
 use nodelb_kube::apiserver;
 use nodelb_kube::apiserver::address::{Address, Server};
 use nodelb_kube::apiserver::connection::connect;
@@ -53,6 +54,8 @@ pub(crate) struct Rig {
     pub(crate) replica: Replica,
     pub(crate) node: Node,
     state: tempfile::TempDir,
+    /// The services that the node reads.
+    selection: Selection,
 }
 
 /// The components of nodelb. Dropping it has the effect of a kill.
@@ -102,7 +105,24 @@ impl Rig {
         prepare(replica.faults());
         let state = tempfile::tempdir().expect("a directory");
         let node = Node::start(&cluster, replica.address(), state.path());
-        Self { cluster, replica, node, state }
+        Self { cluster, replica, node, state, selection: Selection::default() }
+    }
+
+    /// A cluster with this content, a user who may do this, and a new node that reads these services.
+    pub(crate) fn of_selection(objects: impl IntoIterator<Item = Value>, role: Role, selection: Selection) -> Self {
+        let cluster = Cluster::new().expect("a cluster");
+        objects.into_iter().for_each(|object| cluster.apply_value(object).expect("a valid object"));
+        cluster.allow("nodelb", role);
+        let replica = serve(&cluster, ServeOptions::default());
+        let state = tempfile::tempdir().expect("a directory");
+        let node = Node::start_with(&cluster, replica.address(), state.path(), None, (timeouts(), &selection));
+        Self { cluster, replica, node, state, selection }
+    }
+
+    /// Kills the node and starts another one instead that reads these services.
+    pub(crate) fn restart_node_with(&mut self, selection: Selection) {
+        self.selection = selection;
+        self.restart_node();
     }
 
     /// [`Self::shop`], with watches whose silence timeout is longer than any test: a new watch cannot hide what a test
@@ -113,8 +133,9 @@ impl Rig {
         let replica = serve(&cluster, ServeOptions::default());
         let state = tempfile::tempdir().expect("a directory");
         let patient = WatchTimeouts { watch_silence: 10 * TIMEOUT, ..timeouts() };
-        let node = Node::start_with(&cluster, replica.address(), state.path(), None, patient);
-        let rig = Self { cluster, replica, node, state };
+        let selection = Selection::default();
+        let node = Node::start_with(&cluster, replica.address(), state.path(), None, (patient, &selection));
+        let rig = Self { cluster, replica, node, state, selection };
         rig.converge("the beginning");
         rig
     }
@@ -181,7 +202,8 @@ impl Rig {
     pub(crate) fn restart_node(&mut self) {
         let watched = self.node.observer().watched.clone();
         self.node.stop();
-        self.node = Node::start(&self.cluster, self.replica.address(), self.state.path());
+        let (at, state) = (self.replica.address(), self.state.path());
+        self.node = Node::start_with(&self.cluster, at, state, None, (timeouts(), &self.selection));
         self.node.observer().watched = watched;
     }
 
@@ -196,7 +218,7 @@ impl Rig {
         let kubeconfig = own.replace(&encode(self.cluster.ca_pem()), &encode(&bundle));
         assert_ne!(own, kubeconfig);
         let (at, state) = (self.replica.address(), self.state.path());
-        self.node = Node::start_with(&self.cluster, at, state, Some(&kubeconfig), timeouts());
+        self.node = Node::start_with(&self.cluster, at, state, Some(&kubeconfig), (timeouts(), &self.selection));
         self.node.observer().watched = watched;
     }
 
@@ -273,16 +295,16 @@ pub(crate) fn timeouts() -> WatchTimeouts {
 impl Node {
     /// A node with this address, and the state directory of a previous one.
     pub(crate) fn start(cluster: &Cluster, at: SocketAddr, state: &Path) -> Self {
-        Self::start_with(cluster, at, state, None, timeouts())
+        Self::start_with(cluster, at, state, None, (timeouts(), &Selection::default()))
     }
 
-    /// [`Self::start`] with this kubeconfig and these time constants of the source.
+    /// [`Self::start`] with this kubeconfig, these time constants of the source, and these services.
     fn start_with(
         cluster: &Cluster,
         at: SocketAddr,
         state: &Path,
         text: Option<&str>,
-        timeouts: WatchTimeouts,
+        (timeouts, selection): (WatchTimeouts, &Selection),
     ) -> Self {
         let journal = Journal::default();
         let written = journal.clone();
@@ -343,6 +365,7 @@ impl Node {
                 save_soon: Duration::from_millis(50),
                 timeout: Duration::from_secs(5),
             },
+            selection: selection.clone(),
             node: "n1".into(),
             has_node_object: true,
             expected: 0,

@@ -1,4 +1,5 @@
-//! The objects of the Kubernetes API, and the requests for them. [`list_watch`] reads the responses,
+//! The objects of the Kubernetes API, and the requests for them: for which objects ([`scope`], [`selector`]), and how
+//! ([`request`]). [`list_watch`] reads the responses,
 //! [`splitter`] cuts them into objects, [`decode`] and [`objects`] decode them, and [`translate`] translates them into
 //! the core's model, with the annotations of [`health_check`]. Objects that are not watched have the types of `k8s-openapi`.
 
@@ -10,5 +11,7 @@ pub mod objects;
 mod plain;
 mod plain_objects;
 pub mod request;
+pub mod scope;
+pub mod selector;
 pub mod splitter;
 pub mod translate;

@@ -16,10 +16,40 @@ pub struct User {
     pub groups: Vec<String>,
 }
 
-/// The permissions of a user, as in a `ClusterRole`.
+/// The permissions of a user, as in a `ClusterRole` and in `Role`s.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Role {
-    rules: Vec<(Vec<String>, Vec<String>)>,
+    rules: Vec<Rule>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Rule {
+    pub(crate) verbs: Vec<String>,
+    pub(crate) resources: Vec<String>,
+    /// The namespace of the Role; `None` for a ClusterRole.
+    pub(crate) namespace: Option<String>,
+    /// `resourceNames`; empty for all.
+    pub(crate) names: Vec<String>,
+}
+
+impl Rule {
+    fn allows(&self, attempt: &Attempt<'_>) -> bool {
+        let has = |list: &[String], what: &str| list.iter().any(|it| it == "*" || it == what);
+        has(&self.verbs, attempt.verb)
+            && has(&self.resources, &attempt.resource)
+            && self.namespace.as_deref().is_none_or(|namespace| Some(namespace) == attempt.namespace)
+            && (self.names.is_empty() || attempt.name.is_some_and(|name| self.names.iter().any(|it| it == name)))
+    }
+}
+
+/// What RBAC decides about.
+struct Attempt<'a> {
+    verb: &'a str,
+    resource: String,
+    /// `None` for all namespaces.
+    namespace: Option<&'a str>,
+    /// `None` for all objects.
+    name: Option<&'a str>,
 }
 
 impl Role {
@@ -45,24 +75,38 @@ impl Role {
     /// Adds these verbs on these resources.
     #[must_use]
     pub fn and(mut self, verbs: &[&str], resources: &[&str]) -> Self {
-        let owned = |list: &[&str]| list.iter().map(|it| (*it).to_owned()).collect();
-        self.rules.push((owned(verbs), owned(resources)));
+        self.rules.push(Rule { verbs: owned(verbs), resources: owned(resources), ..Rule::default() });
         self
+    }
+
+    /// Adds these verbs on these resources of a namespace; only on objects of these names, if there are any.
+    #[must_use]
+    pub fn within(mut self, namespace: &str, verbs: &[&str], resources: &[&str], names: &[&str]) -> Self {
+        let namespace = Some(namespace.to_owned());
+        self.rules.push(Rule { verbs: owned(verbs), resources: owned(resources), namespace, names: owned(names) });
+        self
+    }
+
+    pub(crate) fn add(&mut self, rule: Rule) {
+        self.rules.push(rule);
     }
 
     /// Removes all permissions on a resource.
     #[must_use]
     pub fn without(mut self, resource: &str) -> Self {
-        for (_, resources) in &mut self.rules {
-            resources.retain(|it| it != resource);
+        for rule in &mut self.rules {
+            rule.resources.retain(|it| it != resource);
         }
         self
     }
 
-    fn allows(&self, verb: &str, resource: &str) -> bool {
-        let has = |list: &[String], what: &str| list.iter().any(|it| it == "*" || it == what);
-        self.rules.iter().any(|(verbs, resources)| has(verbs, verb) && has(resources, resource))
+    fn allows(&self, attempt: &Attempt<'_>) -> bool {
+        self.rules.iter().any(|rule| rule.allows(attempt))
     }
+}
+
+fn owned(list: &[&str]) -> Vec<String> {
+    list.iter().map(|it| (*it).to_owned()).collect()
 }
 
 /// Tokens and roles of one cluster.
@@ -75,9 +119,9 @@ pub(crate) struct Access {
 
 impl Access {
     /// Reports whether a user may do this. Members of `system:masters` may do everything.
-    pub(crate) fn allows(&self, user: &User, verb: &str, resource: &str) -> bool {
+    fn allows(&self, user: &User, attempt: &Attempt<'_>) -> bool {
         user.groups.iter().any(|group| group == "system:masters")
-            || self.roles.get(&user.name).is_some_and(|role| role.allows(verb, resource))
+            || self.roles.get(&user.name).is_some_and(|role| role.allows(attempt))
     }
 
     /// Returns 403 if a request about a resource is not allowed.
@@ -88,7 +132,12 @@ impl Access {
             Some(subresource) => format!("{}/{subresource}", resource.plural),
             None => resource.plural.to_owned(),
         };
-        if self.allows(user, verb, &full) {
+        // As in a real apiserver, a field selector for one name makes a list or watch a request about that object.
+        let fields = request.parameter("fieldSelector").split(',');
+        let selected = fields.filter_map(|field| field.strip_prefix("metadata.name=")).next();
+        let name = request.name.as_deref().or(selected);
+        let attempt = Attempt { verb, resource: full.clone(), namespace: request.namespace.as_deref(), name };
+        if self.allows(user, &attempt) {
             return Ok(());
         }
         Err(forbidden(&user.name, request, &full))
@@ -102,7 +151,11 @@ impl Access {
             empty if empty.is_empty() => part("resource"),
             subresource => format!("{}/{subresource}", part("resource")),
         };
-        let allowed = asked.is_null() || self.allows(user, &part("verb"), &resource);
+        let (verb, namespace, name) = (part("verb"), part("namespace"), part("name"));
+        let some = |text: &'_ str| Some(text).filter(|text| !text.is_empty()).map(str::to_owned);
+        let (namespace, name) = (some(&namespace), some(&name));
+        let attempt = Attempt { verb: &verb, resource, namespace: namespace.as_deref(), name: name.as_deref() };
+        let allowed = asked.is_null() || self.allows(user, &attempt);
         review["status"] = json!({"allowed": allowed});
         review
     }

@@ -1,5 +1,5 @@
 //! Service accounts: creates a token for each token Secret, and grants each account the permissions
-//! of the ClusterRoles bound to it. A real cluster leaves this to a controller and an authorizer.
+//! of the ClusterRoles and Roles bound to it. A real cluster leaves this to a controller and an authorizer.
 //! Bindings of groups and users are ignored.
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use crate::access::Role;
+use crate::access::{Role, Rule};
 use crate::cluster::Cluster;
 use crate::resource::{RBAC, Resource};
 use crate::status::Status;
@@ -27,21 +27,33 @@ pub(crate) fn is_relevant(resource: &Resource) -> bool {
 pub(crate) fn settle(cluster: &Cluster) -> Result<(), Status> {
     cluster.list("secrets").iter().try_for_each(|secret| fill(cluster, secret))?;
     let mut roles: BTreeMap<String, Role> = BTreeMap::new();
-    for binding in cluster.list("clusterrolebindings") {
-        let role = cluster.get("clusterroles", "", text(&binding["roleRef"]["name"])).unwrap_or_default();
+    for binding in [cluster.list("clusterrolebindings"), cluster.list("rolebindings")].concat() {
+        let namespace = binding["metadata"]["namespace"].as_str();
+        let name = text(&binding["roleRef"]["name"]);
+        let role = match (text(&binding["roleRef"]["kind"]), namespace) {
+            ("Role", Some(namespace)) => cluster.get("roles", namespace, name),
+            _ => cluster.get("clusterroles", "", name),
+        };
+        let role = role.unwrap_or_default();
         for subject in items(&binding["subjects"]).iter().filter(|subject| subject["kind"] == "ServiceAccount") {
             let user = user(text(&subject["namespace"]), text(&subject["name"]));
-            let before = roles.remove(&user).unwrap_or_else(Role::none);
-            roles.insert(user, items(&role["rules"]).iter().fold(before, with_rule));
+            let of_user = roles.entry(user).or_insert_with(Role::none);
+            items(&role["rules"]).iter().for_each(|rule| of_user.add(within(namespace, rule)));
         }
     }
     roles.into_iter().for_each(|(user, role)| cluster.allow(&user, role));
     Ok(())
 }
 
-fn with_rule(role: Role, rule: &Value) -> Role {
-    let words = |name: &str| items(&rule[name]).iter().map(text).collect::<Vec<_>>();
-    role.and(&words("verbs"), &words("resources"))
+/// A rule of a role that is bound in a namespace, or in all.
+fn within(namespace: Option<&str>, rule: &Value) -> Rule {
+    let words = |name: &str| items(&rule[name]).iter().map(|it| text(it).to_owned()).collect();
+    Rule {
+        verbs: words("verbs"),
+        resources: words("resources"),
+        namespace: namespace.map(str::to_owned),
+        names: words("resourceNames"),
+    }
 }
 
 /// Fills a token Secret that has no token.

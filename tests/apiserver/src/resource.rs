@@ -27,7 +27,7 @@ pub(crate) struct Resource {
 pub(crate) const RBAC: &str = "rbac.authorization.k8s.io";
 
 /// All supported resources.
-pub(crate) static RESOURCES: [Resource; 12] = [
+pub(crate) static RESOURCES: [Resource; 14] = [
     Resource {
         status: true,
         selectable: &["status.phase"],
@@ -63,6 +63,8 @@ pub(crate) static RESOURCES: [Resource; 12] = [
     Resource { selectable: &["type"], ..core("secrets", "secret", "Secret", &[], true) },
     Resource { group: RBAC, ..core("clusterroles", "clusterrole", "ClusterRole", &[], false) },
     Resource { group: RBAC, ..core("clusterrolebindings", "clusterrolebinding", "ClusterRoleBinding", &[], false) },
+    Resource { group: RBAC, ..core("roles", "role", "Role", &[], true) },
+    Resource { group: RBAC, ..core("rolebindings", "rolebinding", "RoleBinding", &[], true) },
 ];
 
 const fn core(

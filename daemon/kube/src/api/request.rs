@@ -8,6 +8,7 @@ use kube::core::request;
 use nodelb_core::model::service::ServiceName;
 
 use super::decode::Kind;
+use super::scope::Scope;
 use crate::apiserver::connection::error::LinkError;
 
 /// The label of an EndpointSlice that names its service.
@@ -15,7 +16,7 @@ const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
 /// The label selector for the objects that kube-proxy handles (as of Kubernetes 1.36): no Services of another proxy,
 /// and no slices of headless Services.
-fn labels(kind: Kind) -> Option<&'static str> {
+fn of_proxies(kind: Kind) -> Option<&'static str> {
     match kind {
         Kind::Service => Some("!service.kubernetes.io/service-proxy-name"),
         Kind::EndpointSlice => Some("!service.kubernetes.io/headless"),
@@ -49,24 +50,30 @@ impl Query {
         Self { kind, streams: true, namespace, labels, fields, fields_can_go: false }
     }
 
-    /// All Services or EndpointSlices.
-    pub fn all(kind: Kind) -> Self {
-        // No proxy serves headless services.
-        let fields = (kind == Kind::Service).then(|| "spec.clusterIP!=None".to_owned());
-        let labels = labels(kind).map(ToOwned::to_owned);
-        Self { labels, fields, fields_can_go: true, ..Self::unfiltered(kind, None) }
+    /// The objects of a scope that a proxy handles.
+    pub fn of(scope: &Scope) -> Self {
+        let Scope { kind, namespace, names, labels } = scope;
+        let of_services = match (kind, &names[..]) {
+            (Kind::EndpointSlice, [name]) => Some(format!("{SERVICE_LABEL}={name}")),
+            (Kind::EndpointSlice, [_, ..]) => Some(format!("{SERVICE_LABEL} in ({})", names.join(","))),
+            _ => None,
+        };
+        let (fields, fields_can_go) = match (kind, &names[..]) {
+            (Kind::EndpointSlice, _) | (Kind::Node, []) => (None, false),
+            (_, [name, ..]) => (Some(format!("metadata.name={name}")), false),
+            // No proxy serves headless services.
+            (Kind::Service, []) => (Some("spec.clusterIP!=None".to_owned()), true),
+        };
+        let own = Some(&**labels).filter(|labels| !labels.is_empty());
+        let labels: Vec<&str> = of_proxies(*kind).into_iter().chain(of_services.as_deref()).chain(own).collect();
+        let labels = Some(labels.join(",")).filter(|labels| !labels.is_empty());
+        let namespace = namespace.as_ref().map(ToString::to_string);
+        Self { namespace, labels, fields, fields_can_go, ..Self::unfiltered(*kind, None) }
     }
 
-    /// One Service, or its EndpointSlices.
-    pub fn of_service(kind: Kind, service: &ServiceName) -> Self {
-        let mut query = Self::unfiltered(kind, Some(service));
-        let labels: Vec<&str> = labels(kind).into_iter().chain(query.labels.as_deref()).collect();
-        query.labels = Some(labels.join(","));
-        query
-    }
-
-    pub fn node(name: &str) -> Self {
-        Self { fields: Some(format!("metadata.name={name}")), ..Self::unfiltered(Kind::Node, None) }
+    /// Whether the request is about one namespace.
+    pub fn is_narrow(&self) -> bool {
+        self.namespace.is_some()
     }
 
     /// Stops using a feature that the server has rejected with `error`. Returns false if there is no such feature.

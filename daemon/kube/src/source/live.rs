@@ -21,6 +21,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::api::decode::{Decoder, Key, Kind, ListWatchEvent, Object, Version};
 use crate::api::list_watch::{ListWatch, Start, Timeouts};
 use crate::api::request::Query;
+use crate::api::scope::{Scope, Selection};
 use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::session::{Apiservers, Session};
 
@@ -61,6 +62,7 @@ const MAX_NOTICES: usize = 20;
 pub struct Live {
     apiservers: Apiservers,
     snapshot: watch::Receiver<Arc<Snapshot>>,
+    selection: Selection,
     timeouts: LiveTimeouts,
     /// The start of the latest comparison of all services. The lock is held during a comparison.
     last_whole: Mutex<Option<Instant>>,
@@ -73,9 +75,14 @@ struct Unanswered {
 }
 
 impl Live {
-    /// A comparison over the session in use at the time of the request.
-    pub fn new(apiservers: Apiservers, snapshot: watch::Receiver<Arc<Snapshot>>, timeouts: LiveTimeouts) -> Self {
-        Self { apiservers, snapshot, timeouts, last_whole: Mutex::new(None) }
+    /// A comparison of these services over the session in use at the time of the request.
+    pub fn new(
+        apiservers: Apiservers,
+        snapshot: watch::Receiver<Arc<Snapshot>>,
+        selection: Selection,
+        timeouts: LiveTimeouts,
+    ) -> Self {
+        Self { apiservers, snapshot, selection, timeouts, last_whole: Mutex::new(None) }
     }
 
     /// The differences between the table and the apiserver, for one service or for all. If the comparison fails, the
@@ -131,9 +138,10 @@ impl Live {
         let before = Arc::clone(&self.snapshot.borrow());
         let mut rows = Vec::new();
         let mut suspects = Vec::new();
-        for kind in Kind::SERVED {
-            let mut list = List::new(kind, before.facts(), of);
-            self.read(session, &mut list, of).await?;
+        let scopes = of.map_or_else(|| self.selection.scopes(), |service| self.selection.scopes_of(service));
+        for scope in &scopes {
+            let mut list = List::new(scope, before.facts(), of.is_some());
+            self.read(session, &mut list).await?;
             rows.append(&mut list.notices);
             suspects.append(&mut list.end());
         }
@@ -143,7 +151,7 @@ impl Live {
         // A watch may deliver a change later than a list. Only differences that still exist after this delay count.
         sleep(self.timeouts.lag).await;
         let now = Arc::clone(&self.snapshot.borrow());
-        let known = BTreeMap::from(Kind::SERVED.map(|kind| (kind, known_models(kind, now.facts(), of))));
+        let known = BTreeMap::from(Kind::SERVED.map(|kind| (kind, known_models(&Scope::all(kind), now.facts()))));
         let at = session.link.at();
         let more = suspects.len().saturating_sub(MAX_REPORTED);
         let judged = |suspect: &Suspect| suspect.judge(known.get(&suspect.kind)?.get(&suspect.key), at);
@@ -154,8 +162,8 @@ impl Live {
         Ok(rows)
     }
 
-    async fn read(&self, session: &Session, list: &mut List<'_>, of: Option<&ServiceName>) -> Result<(), LinkError> {
-        let mut query = of.map_or_else(|| Query::all(list.kind), |name| Query::of_service(list.kind, name));
+    async fn read(&self, session: &Session, list: &mut List<'_>) -> Result<(), LinkError> {
+        let mut query = Query::of(list.scope);
         let LiveTimeouts { timeout, .. } = self.timeouts;
         let timeouts = Timeouts { head: timeout, silence: timeout, watch: Duration::ZERO };
         let mut response = loop {
@@ -164,7 +172,7 @@ impl Live {
                 opened => break opened?,
             }
         };
-        let mut decoder = Decoder::new(list.kind);
+        let mut decoder = Decoder::new(list.scope.kind);
         while let Some(events) = response.next(&mut decoder).await? {
             events.into_iter().for_each(|event| list.take(event));
         }
@@ -263,15 +271,14 @@ fn push_list(text: &mut String, mut items: impl Iterator<Item = String>) {
     };
 }
 
-/// The objects of one kind from Kubernetes in the table, for one service or for all.
-fn known_models<'a>(kind: Kind, facts: &'a Facts, of: Option<&ServiceName>) -> BTreeMap<Key, Model<'a>> {
-    let models: Box<dyn Iterator<Item = Model<'a>>> = match kind {
+/// The objects of a scope from Kubernetes in the table.
+fn known_models<'a>(scope: &Scope, facts: &'a Facts) -> BTreeMap<Key, Model<'a>> {
+    let models: Box<dyn Iterator<Item = Model<'a>>> = match scope.kind {
         Kind::Service => Box::new(facts.services_of(Source::Kubernetes).map(Model::Service)),
         Kind::EndpointSlice => Box::new(facts.slices_of(Source::Kubernetes).map(Model::Slice)),
         Kind::Node => Box::new(std::iter::empty()),
     };
-    let is_meant = |model: &Model<'_>| of.is_none_or(|of| of == model.service());
-    models.filter(is_meant).map(|model| (model.key(), model)).collect()
+    models.filter(|model| scope.covers(model.service())).map(|model| (model.key(), model)).collect()
 }
 
 /// An object that differs between the list and the table.
@@ -285,9 +292,9 @@ struct Suspect {
     list_version: Version,
 }
 
-/// The list of one kind, compared with the table while it arrives.
+/// The list of one scope, compared with the table while it arrives.
 struct List<'a> {
-    kind: Kind,
+    scope: &'a Scope,
     known: BTreeMap<Key, Model<'a>>,
     is_narrow: bool,
     seen: HashSet<Key>,
@@ -297,11 +304,11 @@ struct List<'a> {
 }
 
 impl<'a> List<'a> {
-    fn new(kind: Kind, facts: &'a Facts, of: Option<&ServiceName>) -> Self {
+    fn new(scope: &'a Scope, facts: &'a Facts, is_narrow: bool) -> Self {
         Self {
-            kind,
-            known: known_models(kind, facts, of),
-            is_narrow: of.is_some(),
+            scope,
+            known: known_models(scope, facts),
+            is_narrow,
             seen: HashSet::new(),
             version: Version::default(),
             suspects: Vec::new(),
@@ -313,7 +320,8 @@ impl<'a> List<'a> {
         match event {
             ListWatchEvent::Upsert(object) => self.compare(*object),
             ListWatchEvent::Skipped { key, reason } if self.notices.len() < MAX_NOTICES => {
-                let what = key.as_ref().map_or_else(|| self.kind.name().to_owned(), |key| named(self.kind, key));
+                let what =
+                    key.as_ref().map_or_else(|| self.scope.kind.name().to_owned(), |key| named(self.scope.kind, key));
                 self.seen.extend(key);
                 let sides = ("an object that cannot be read".into(), "its last known version".into());
                 self.notices.push(row(what, None, sides, reason));
@@ -331,7 +339,10 @@ impl<'a> List<'a> {
             let name = known.map(|known| known.service().clone());
             let sides = || ("has it".into(), "left out".into());
             self.notices.extend(
-                notices.into_iter().take(room).map(|notice| row(named(self.kind, &key), name.clone(), sides(), notice)),
+                notices
+                    .into_iter()
+                    .take(room)
+                    .map(|notice| row(named(self.scope.kind, &key), name.clone(), sides(), notice)),
             );
         }
         let is_same = match (&known, change.as_ref().and_then(Model::from_change)) {
@@ -341,7 +352,7 @@ impl<'a> List<'a> {
         };
         self.seen.insert(key.clone());
         if !is_same && self.suspects.len() <= MAX_REPORTED {
-            let (kind, known) = (self.kind, known.map(|known| known.version()));
+            let (kind, known) = (self.scope.kind, known.map(|known| known.version()));
             self.suspects.push(Suspect { kind, key, listed: change, known, list_version: Version::default() });
         }
     }
@@ -353,7 +364,7 @@ impl<'a> List<'a> {
         let is_missing =
             |(key, known): &(&Key, &Model<'_>)| !self.seen.contains(*key) && known.version() <= self.version;
         let missing = self.known.iter().filter(is_missing).take(room).map(|(key, known)| Suspect {
-            kind: self.kind,
+            kind: self.scope.kind,
             key: key.clone(),
             listed: None,
             known: Some(known.version()),

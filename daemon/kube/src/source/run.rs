@@ -3,15 +3,15 @@
 //!
 //! ```text
 //!  state directory ──> remembered changes ──┐
-//!  Service watch ───┐                       ├──> Vec<Change> ──> owner
-//!  EndpointSlice ───┼── Message ──> store ──┘                      │
+//!  Service scopes ──┐                       ├──> Vec<Change> ──> owner
+//!  EndpointSlices ──┼── Message ──> store ──┘                      │
 //!  Node ────────────┘                                              │
 //!  supervisor <── endpoints of default/kubernetes <── Followed <───┘
 //! ```
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,11 +28,13 @@ use tracing::{info, warn};
 
 use super::cidrs;
 use super::state_file::{Saver, StateSettings};
-use super::status::KindStatus;
+use super::status::WatchStatus;
 use super::store::{Store, Verdict};
 use super::watch::{Message, Restores, State, WatchTimeouts, Watcher};
 use crate::api::decode::{Key, Kind, ListWatchEvent};
 use crate::api::request::Query;
+use crate::api::scope::{Scope, Selection};
+use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::credentials::login::Login;
 use crate::apiserver::session::{Apiservers, Report};
 use nodelb_host::clock::ticking;
@@ -62,6 +64,8 @@ pub struct KubernetesSource {
     /// The part of it that this task must know at once.
     pub followed: watch::Receiver<Followed>,
     pub state: StateSettings,
+    /// The services that nodelb reads.
+    pub selection: Selection,
     pub node: String,
     /// Whether Kubernetes has a Node object for this host. Without one, the source reads no Nodes.
     pub has_node_object: bool,
@@ -108,8 +112,8 @@ pub async fn run(source: KubernetesSource, shutdown: impl Future<Output = ()>) {
         return;
     }
     let mut watchers = JoinSet::new();
-    for kind in Kind::SERVED {
-        watchers.spawn(running.watcher(Query::all(kind), messages_in.clone()).run());
+    for number in 0..running.node {
+        watchers.spawn(running.watcher(number, messages_in.clone()).run());
     }
     let node = running.watch_node();
     watchers.spawn(cidrs::follow(running.source.apiservers.clone()));
@@ -126,7 +130,10 @@ struct OwnerIsGone;
 struct Running {
     source: KubernetesSource,
     store: Store,
-    kinds: BTreeMap<Kind, KindStatus>,
+    /// The watches; those of Services and EndpointSlices have the numbers of the scopes in the store.
+    watches: Vec<WatchStatus>,
+    /// The number of the Node's watch, which is the last one, if this host has a Node.
+    node: usize,
     /// The state that the watchers share.
     restores: Restores,
     /// The slices of `default/kubernetes` with the endpoints that the supervisor knows.
@@ -151,12 +158,13 @@ struct NodeWatch {
 
 impl Running {
     fn new(source: KubernetesSource) -> Self {
-        let has_node_object = source.has_node_object;
-        let kinds = Kind::ALL.into_iter().filter(|kind| has_node_object || *kind != Kind::Node);
+        let scopes = source.selection.scopes();
+        let node = source.has_node_object.then(|| Scope::node(&source.node));
         Self {
-            store: Store::new(source.expected),
+            store: Store::new(&scopes, source.expected),
             saver: Saver::new(&source.state, source.snapshot.clone()),
-            kinds: kinds.map(|kind| (kind, KindStatus::new(kind))).collect(),
+            node: scopes.len(),
+            watches: scopes.into_iter().chain(node).map(WatchStatus::new).collect(),
             source,
             restores: Restores::default(),
             apiserver_slices: Vec::new(),
@@ -167,17 +175,18 @@ impl Running {
         }
     }
 
-    fn watcher(&self, query: Query, messages: mpsc::Sender<Message>) -> Watcher {
+    fn watcher(&self, number: usize, messages: mpsc::Sender<Message>) -> Watcher {
         let (apiservers, timeouts) = (self.source.apiservers.clone(), self.source.timeouts.clone());
-        let list_again = Arc::clone(&self.kinds[&query.kind].list_again);
-        Watcher::new(query, apiservers, messages, (list_again, self.restores.clone()), timeouts)
+        let WatchStatus { scope, list_again, .. } = &self.watches[number];
+        let shared = (Arc::clone(list_again), self.restores.clone());
+        Watcher::new((number, Query::of(scope)), apiservers, messages, shared, timeouts)
     }
 
     fn watch_node(&self) -> NodeWatch {
         let (messages_in, messages) = mpsc::channel(QUEUE);
         let mut task = JoinSet::new();
         if self.source.has_node_object {
-            task.spawn(self.watcher(Query::node(&self.source.node), messages_in).run());
+            task.spawn(self.watcher(self.node, messages_in).run());
         }
         NodeWatch { messages, _task: task }
     }
@@ -209,7 +218,7 @@ impl Running {
         );
         self.source.node = name.to_string();
         self.store.forget_node();
-        self.kinds.insert(Kind::Node, KindStatus::new(Kind::Node));
+        self.watches[self.node] = WatchStatus::new(Scope::node(&name));
         self.leaving = None;
         self.is_reported = false;
         *watch = self.watch_node();
@@ -228,15 +237,23 @@ impl Running {
             match change {
                 Change::UpsertService(service) => {
                     let (namespace, name) = (Arc::clone(&service.name.namespace), Arc::clone(&service.name.name));
-                    self.store.remember(Kind::Service, Key { namespace, name });
+                    self.store.remember(Kind::Service, Key { namespace, name }, &service.name);
                 }
                 Change::UpsertSlice(slice) => {
                     let SliceName { namespace, name } = slice.name.clone();
-                    self.store.remember(Kind::EndpointSlice, Key { namespace, name });
+                    self.store.remember(Kind::EndpointSlice, Key { namespace, name }, &slice.service);
                 }
-                Change::NodeObject(Some(_)) => self.store.remember(Kind::Node, Key::of_node(&self.source.node)),
+                Change::NodeObject(Some(_)) => self.store.remember_node(Key::of_node(&self.source.node)),
                 _ => {}
             }
+        }
+        let unselected = self.store.unselected();
+        if unselected > 0 {
+            info!(
+                message_id = %messages::STATE_LOADED,
+                "not selected by kubernetes.namespaces or kubernetes.services: {unselected} of them; nodelb removes these when \
+                 it has read the others"
+            );
         }
         let mut changes = changes.into_iter();
         loop {
@@ -273,38 +290,35 @@ impl Running {
 
     async fn process(&mut self, message: Message) -> Result<(), OwnerIsGone> {
         match message {
-            Message::Events(kind, events) => self.apply(kind, events).await,
-            Message::State(kind, state) => {
-                self.set_state(kind, state);
-                Ok(())
+            Message::Events(number, events) => self.apply(number, events).await,
+            Message::State(number, state) => {
+                let mut changes = Vec::new();
+                if matches!(state, State::Failing(LinkError::Forbidden(_))) {
+                    self.store.deny(number, &mut changes);
+                }
+                self.set_state(number, state);
+                if changes.is_empty() { Ok(()) } else { self.send(changes).await }
             }
         }
     }
 
     /// Applies events to the store, and sends the resulting changes.
-    async fn apply(&mut self, kind: Kind, events: Vec<ListWatchEvent>) -> Result<(), OwnerIsGone> {
+    async fn apply(&mut self, number: usize, events: Vec<ListWatchEvent>) -> Result<(), OwnerIsGone> {
         let (mut changes, mut cluster) = (Vec::new(), None);
         for mut event in events {
-            if kind == Kind::Node && is_of_another_node(&event, &self.source.node) {
+            if number == self.node && is_of_another_node(&event, &self.source.node) {
                 continue;
             }
             if let ListWatchEvent::Upsert(object) = &mut event {
                 cluster = object.cluster.take().or(cluster);
             }
-            if let Verdict::ListAgain { missing, known } = self.store.apply(kind, event, &mut changes) {
-                if kind != Kind::Node {
-                    warn!(
-                        message_id = %messages::MASS_REMOVAL_SUSPECTED,
-                        "the list of {} lacks {missing} of {known} known objects or service ports; nodelb removes nothing until a second list confirms it",
-                        kind.resource()
-                    );
-                }
-                self.kinds[&kind].list_again.notify_one();
+            match self.store.apply(number, event, &mut changes) {
+                Verdict::Fine => {}
+                Verdict::ListAgain { missing, known } => self.list_again(number..=number, missing, known),
+                Verdict::ListAllAgain { missing, known } => self.list_again(0..=self.node, missing, known),
             }
         }
-        if let Some(status) = self.kinds.get_mut(&kind) {
-            status.record_events();
-        }
+        self.watches[number].record_events();
         self.log_node(&changes);
         self.is_reported = false;
         if !changes.is_empty() {
@@ -316,6 +330,19 @@ impl Running {
             self.identify(uid).await;
         }
         Ok(())
+    }
+
+    /// Asks the watchers with these numbers that list the same kind as the first one to list it again.
+    fn list_again(&self, numbers: RangeInclusive<usize>, missing: usize, known: usize) {
+        let first = &self.watches[*numbers.start()].scope;
+        if first.kind != Kind::Node {
+            warn!(
+                message_id = %messages::MASS_REMOVAL_SUSPECTED,
+                "the list of {first} lacks {missing} of {known} known objects or service ports; nodelb removes nothing until a second list confirms it"
+            );
+        }
+        let chosen = numbers.filter_map(|number| self.watches.get(number)).filter(|it| it.scope.kind == first.kind);
+        chosen.for_each(|watch| watch.list_again.notify_one());
     }
 
     /// Logs that the node is about to be removed, or that it stays after all.
@@ -377,9 +404,9 @@ impl Running {
         }
     }
 
-    fn set_state(&mut self, kind: Kind, state: State) {
+    fn set_state(&mut self, number: usize, state: State) {
         let is_watching = state == State::Watching;
-        if self.kinds.get_mut(&kind).is_some_and(|status| status.set_state(state)) {
+        if self.watches[number].set_state(state) {
             self.is_reported = false;
             if is_watching {
                 // A client that has seen readiness must not read here that the source still waits for an apiserver.
@@ -392,7 +419,7 @@ impl Running {
     fn tick(&mut self) {
         self.vouch();
         let is_connected = self.source.apiservers.session.borrow().is_some();
-        self.kinds.values_mut().for_each(|status| status.log_failures(is_connected));
+        self.watches.iter_mut().for_each(|status| status.log_failures(is_connected));
         self.saver.set_connected(is_connected);
         self.saver.save_if_outdated();
         self.report();
@@ -403,9 +430,10 @@ impl Running {
             return;
         }
         self.is_reported = true;
-        let row =
-            |(kind, status): (&Kind, &KindStatus)| status.row(&self.store.tally(*kind), self.store.was_listed(*kind));
-        let rows: Vec<SourceReport> = self.kinds.iter().map(row).collect();
+        let row = |(number, status): (usize, &WatchStatus)| {
+            status.row(&self.store.tally(number), self.store.was_listed(number))
+        };
+        let rows: Vec<SourceReport> = self.watches.iter().enumerate().map(row).collect();
         self.source.reports.send_if_modified(|reports| {
             let is_new = **reports != rows;
             if is_new {

@@ -1,4 +1,4 @@
-//! The status of the watch of each kind: its row in `/sources`, and the log messages about missing permissions and
+//! The status of each watch: its row in `/sources`, and the log messages about missing permissions and
 //! failures.
 
 use std::sync::Arc;
@@ -14,6 +14,7 @@ use tracing::{info, warn};
 use super::store::Tally;
 use super::watch::State;
 use crate::api::decode::Kind;
+use crate::api::scope::Scope;
 use crate::apiserver::connection::error::LinkError;
 use nodelb_host::clock::unix_seconds;
 
@@ -27,9 +28,9 @@ const MIN_FAILURES: u32 = 3;
 /// fail immediately, every time.
 const STABLE_AFTER: Duration = Duration::from_secs(5);
 
-/// The status of the watch of one kind.
-pub(super) struct KindStatus {
-    kind: Kind,
+/// The status of one watch.
+pub(super) struct WatchStatus {
+    pub(super) scope: Scope,
     state: State,
     /// When the state began. Consecutive failures keep the time of the first one.
     since: SystemTime,
@@ -39,10 +40,10 @@ pub(super) struct KindStatus {
     pub(super) list_again: Arc<Notify>,
 }
 
-impl KindStatus {
-    pub(super) fn new(kind: Kind) -> Self {
+impl WatchStatus {
+    pub(super) fn new(scope: Scope) -> Self {
         Self {
-            kind,
+            scope,
             state: State::Waiting,
             since: SystemTime::now(),
             last_received: None,
@@ -62,14 +63,14 @@ impl KindStatus {
         if self.state == state || state == State::Asking && matches!(self.state, State::Failing(_)) {
             return false;
         }
-        match (missing_permission(self.kind, &self.state), missing_permission(self.kind, &state)) {
+        match (missing_permission(&self.scope, &self.state), missing_permission(&self.scope, &state)) {
             (before, Some(missing)) if before.as_ref() != Some(&missing) => warn!(
                 message_id = %messages::WATCH_FORBIDDEN,
                 "{missing}; still serving the last known state"
             ),
             (Some(_), None) if state == State::Watching => info!(
                 message_id = %messages::WATCH_WORKS,
-                "nodelb may watch {} now", self.kind.resource()
+                "nodelb may watch {} now", self.scope
             ),
             _ => {}
         }
@@ -82,24 +83,24 @@ impl KindStatus {
 
     /// Logs that the kind keeps failing, or works again.
     pub(super) fn log_failures(&mut self, is_connected: bool) {
-        let resource = self.kind.resource();
+        let scope = &self.scope;
         match self.failures.transition(Instant::now(), is_connected) {
             Some(Transition::Failing(failures, error)) => warn!(
                 message_id = %messages::WATCH_FAILED,
-                "{resource}: {failures} requests failed, so {}: {error}; still serving the last known state",
-                consequence(self.kind)
+                "{scope}: {failures} requests failed, so {}: {error}; still serving the last known state",
+                consequence(scope.kind)
             ),
             Some(Transition::Works) => info!(
                 message_id = %messages::WATCH_WORKS,
-                "nodelb watches {resource} again"
+                "nodelb watches {scope} again"
             ),
             None => {}
         }
     }
 
-    /// The row of `/sources`. `is_listed` is whether the kind has been listed since the daemon started.
+    /// The row of `/sources`. `is_listed` is whether its objects have been listed since the daemon started.
     pub(super) fn row(&self, tally: &Tally, is_listed: bool) -> SourceReport {
-        let kind = self.kind;
+        let kind = self.scope.kind;
         let state = match self.state {
             State::Watching => SourceState::Ok,
             _ if is_listed || tally.served > 0 => SourceState::LastGood,
@@ -110,6 +111,9 @@ impl KindStatus {
             let reasons = "headless, ExternalName, handled by another proxy, or without a service";
             notices.push(format!("{} left out: {reasons}", tally.left_out));
         }
+        if self.state == State::Watching && self.is_about_missing_service(tally) {
+            notices.push("there is no such Service, or its labels do not match".into());
+        }
         notices.extend(shortened(&tally.notices));
         let mut problems: Vec<String> = self.problem().into_iter().collect();
         if tally.skipped > 0 {
@@ -119,7 +123,7 @@ impl KindStatus {
         let served = |of: Kind| if kind == of { tally.served } else { 0 };
         SourceReport {
             source: Source::Kubernetes,
-            path: kind.resource().into(),
+            path: self.scope.to_string(),
             kind: Some(kind.resource()),
             state,
             services: served(Kind::Service),
@@ -131,6 +135,12 @@ impl KindStatus {
         }
     }
 
+    /// Whether the cluster lacks the one Service that the watch is about.
+    fn is_about_missing_service(&self, tally: &Tally) -> bool {
+        let Scope { kind, names, .. } = &self.scope;
+        *kind == Kind::Service && !names.is_empty() && *tally == Tally::default()
+    }
+
     fn problem(&self) -> Option<String> {
         match &self.state {
             State::Watching => None,
@@ -139,7 +149,7 @@ impl KindStatus {
                 Some("an apiserver is connected but has not answered yet; still serving the last known state".into())
             }
             State::Failing(error) => {
-                Some(missing_permission(self.kind, &self.state).unwrap_or_else(|| error.to_string()))
+                Some(missing_permission(&self.scope, &self.state).unwrap_or_else(|| error.to_string()))
             }
         }
     }
@@ -160,13 +170,21 @@ fn consequence(kind: Kind) -> &'static str {
 }
 
 /// The missing permission and a command that shows it; `None` if the watch has no such problem.
-fn missing_permission(kind: Kind, state: &State) -> Option<String> {
+fn missing_permission(scope: &Scope, state: &State) -> Option<String> {
     let State::Failing(LinkError::Forbidden(message)) = state else { return None };
-    let resource = kind.resource();
-    let full = if kind == Kind::EndpointSlice { "endpointslices.discovery.k8s.io" } else { resource };
+    let resource = scope.kind.resource();
+    let full = if scope.kind == Kind::EndpointSlice { "endpointslices.discovery.k8s.io" } else { resource };
+    let (within, of, remedy) = match &scope.namespace {
+        None => (String::new(), "--all-namespaces".to_owned(), ""),
+        Some(namespace) => (
+            format!(" in namespace {namespace}"),
+            format!("--namespace {namespace}"),
+            ", and create the Role and RoleBinding of this namespace (/usr/share/nodelb/kubernetes/rbac-namespaces.yaml)",
+        ),
+    };
     Some(format!(
-        "{resource} may not be read, so {}: {message}; see `kubectl auth can-i watch {full} --all-namespaces` as this user",
-        consequence(kind)
+        "{resource}{within} may not be read, so {}: {message}; see `kubectl auth can-i watch {full} {of}` as this user{remedy}",
+        consequence(scope.kind)
     ))
 }
 

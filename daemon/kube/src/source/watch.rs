@@ -38,7 +38,7 @@ enum End {
     Unsupported,
     /// The store wants the list to be confirmed.
     Doubted,
-    /// The watcher of another kind has found that the cluster was restored.
+    /// Another watcher has found that the cluster was restored.
     Restored,
 }
 
@@ -49,9 +49,9 @@ const MAX_BROKEN_LISTS: u32 = 3;
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 
 impl Watcher {
-    /// A watcher of one kind. `list_again` requests another list; `restores` is shared by all watchers.
+    /// The watcher of this number. `list_again` requests another list; `restores` is shared by all watchers.
     pub fn new(
-        query: Query,
+        (number, query): (usize, Query),
         apiservers: Apiservers,
         messages: mpsc::Sender<Message>,
         (list_again, restores): (Arc<Notify>, Restores),
@@ -59,6 +59,7 @@ impl Watcher {
     ) -> Self {
         Self {
             decoder: Decoder::new(query.kind),
+            number,
             query,
             apiservers,
             messages,
@@ -113,7 +114,7 @@ impl Watcher {
         loop {
             let begun = Instant::now();
             self.is_up = false;
-            let restored = self.restores.clone().found_by_another(self.query.kind);
+            let restored = self.restores.clone().found_by_another();
             let end = tokio::select! {
                 end = self.list_or_watch(session) => end,
                 _ = changed.changed() => return,
@@ -213,7 +214,7 @@ impl Watcher {
             Err(error) => return Err(error),
         };
         let begun = ListWatchEvent::ListStart { is_rewound: self.is_rewound };
-        self.send(Message::Events(self.query.kind, vec![begun])).await;
+        self.send(Message::Events(self.number, vec![begun])).await;
         // A list after a failed one may belong to a different history that has since passed the known versions.
         // Therefore, only the first list may treat equal versions as equal content.
         self.is_rewound = true;
@@ -290,7 +291,7 @@ impl Watcher {
         let now = Instant::now();
         self.received_at = now;
         if !events.is_empty() {
-            self.send(Message::Events(self.query.kind, events)).await;
+            self.send(Message::Events(self.number, events)).await;
         }
         if self.progress_at.is_none_or(|at| now.duration_since(at) >= PROGRESS_EVERY) {
             self.progress_at = Some(now);
@@ -305,7 +306,7 @@ impl Watcher {
     }
 
     async fn send_state(&self, state: State) {
-        self.send(Message::State(self.query.kind, state)).await;
+        self.send(Message::State(self.number, state)).await;
     }
 
     /// Records a failure and returns the minimum time to wait.
@@ -324,9 +325,13 @@ impl Watcher {
             _ => {}
         }
         self.send_state(State::Failing(error.clone())).await;
-        // Without permission to read the Node, nodelb lacks only the zone, and the server is not to blame.
-        let is_bearable =
-            self.query.kind == Kind::Node && !matches!(error, LinkError::Broken(_) | LinkError::TimedOut(_));
+        // Without permission to read the Node, nodelb lacks only the zone, and the server is not to blame. Neither is it for
+        // a namespace without a Role: the others would have to move to another server with it.
+        let is_bearable = match error {
+            LinkError::Broken(_) | LinkError::TimedOut(_) => false,
+            LinkError::Forbidden(_) if self.query.is_narrow() => true,
+            _ => self.query.kind == Kind::Node,
+        };
         if !is_bearable {
             _ = self.apiservers.reports.send(Report::Failed { session: session.number, error }).await;
         }

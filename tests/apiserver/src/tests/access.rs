@@ -38,7 +38,27 @@ fn masters_may_do_everything_and_anonymous_users_nothing() {
 #[test]
 fn a_role_without_a_resource() {
     let role = Role::node_proxier().without("endpointslices");
-    assert!(role.allows("list", "services") && !role.allows("list", "endpointslices"));
+    let may_list =
+        |resource: &str| role.allows(&Attempt { verb: "list", resource: resource.into(), namespace: None, name: None });
+    assert!(may_list("services") && !may_list("endpointslices"));
+}
+
+#[test]
+fn a_role_of_a_namespace_and_of_one_object() {
+    let mut access = Access::default();
+    let role = Role::none().within("shop", &["list", "watch"], &["services"], &[]).within(
+        "default",
+        &["list"],
+        &["services"],
+        &["kubernetes"],
+    );
+    access.roles.insert("nodelb".into(), role);
+    let code = |uri: &str| access.check(&user("nodelb", "x"), &request("GET", uri)).map_or_else(|it| it.code, |()| 200);
+    assert_eq!((code("/api/v1/namespaces/shop/services?watch=1"), code("/api/v1/services")), (200, 403));
+    assert_eq!(code("/api/v1/namespaces/default/services"), 403);
+    assert_eq!(code("/api/v1/namespaces/default/services?fieldSelector=metadata.name%3Dkubernetes"), 200);
+    assert_eq!(code("/api/v1/namespaces/default/services?fieldSelector=metadata.name%3Ddns"), 403);
+    assert_eq!(code("/api/v1/namespaces/default/services?watch=1&fieldSelector=metadata.name%3Dkubernetes"), 403);
 }
 
 #[test]

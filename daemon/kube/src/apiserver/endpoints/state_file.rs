@@ -34,7 +34,7 @@ const SAVE_EVERY: u64 = 60_000;
 
 /// The contents of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct State {
+pub struct EndpointsState {
     /// The certificate authorities of the cluster ([`Authorities::names`]). A file of an earlier version has one name.
     #[serde(default)]
     pub authorities: Vec<String>,
@@ -43,7 +43,7 @@ pub struct State {
     pub apiservers: Vec<RememberedServer>,
 }
 
-impl State {
+impl EndpointsState {
     /// Whether the cluster has one of these certificate authorities.
     pub fn is_of(&self, authorities: &Authorities) -> bool {
         self.authorities.iter().any(|known| authorities.include(known))
@@ -65,17 +65,17 @@ struct Form {
     /// The name of the whole bundle; the only field that an earlier version reads.
     authority: String,
     #[serde(flatten)]
-    state: State,
+    state: EndpointsState,
 }
 
 /// Reads the file in the state directory within the time limit. `None` if it does not exist or, with a warning, if it
 /// cannot be read.
-pub async fn load(directory: &Path, limit: Duration) -> Option<State> {
+pub async fn load(directory: &Path, limit: Duration) -> Option<EndpointsState> {
     let consequence = "the apiserver addresses in it are not used";
     state_file::load(&directory.join(NAME), limit, consequence, read).await.flatten()
 }
 
-fn read(path: &Path) -> io::Result<Option<State>> {
+fn read(path: &Path) -> io::Result<Option<EndpointsState>> {
     let form: Option<Form> = state_file::read_json(path, MAX_BYTES, VERSION)?;
     Ok(form.map(|Form { authority, mut state, .. }| {
         if !state.authorities.contains(&authority) {
@@ -85,17 +85,17 @@ fn read(path: &Path) -> io::Result<Option<State>> {
     }))
 }
 
-fn write(path: &Path, state: State) -> io::Result<()> {
+fn write(path: &Path, state: EndpointsState) -> io::Result<()> {
     let authority = state.authorities.last().cloned().unwrap_or_default();
     state_file::write_json(path, &Form { version: VERSION, authority, state })
 }
 
 /// Decides when the file is written.
 pub(super) struct Saver {
-    file: StateFile<State>,
+    file: StateFile<EndpointsState>,
     /// The uid of `default/kubernetes`, from the file or from the latest session.
     pub(super) cluster: Option<String>,
-    saved: Option<State>,
+    saved: Option<EndpointsState>,
     /// The time of the next write if only the addresses' success times change.
     pub(super) due: Option<Moment>,
 }
@@ -110,7 +110,7 @@ impl Saver {
     }
 
     /// The addresses in the file, if they belong to this cluster.
-    pub(super) fn loaded(&mut self, state: State, authorities: &Authorities) -> Vec<RememberedServer> {
+    pub(super) fn loaded(&mut self, state: EndpointsState, authorities: &Authorities) -> Vec<RememberedServer> {
         if !state.is_of(authorities) {
             tracing::info!(
                 message_id = %messages::CLUSTER_CHANGED,
@@ -144,7 +144,7 @@ impl Saver {
             apiservers.extend(by_address(candidate, resolved).map(|server| RememberedServer { server, worked }));
         }
         apiservers.truncate(2 * MOST_LEARNED);
-        let state = State { authorities: authorities.names(), cluster: self.cluster.clone(), apiservers };
+        let state = EndpointsState { authorities: authorities.names(), cluster: self.cluster.clone(), apiservers };
         let next = now.plus(SAVE_EVERY);
         let has_same_servers = self.saved.as_ref().is_some_and(|saved| saved.has_same_servers(&state));
         if has_same_servers && self.due.is_none_or(|at| now < at) {

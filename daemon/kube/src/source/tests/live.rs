@@ -29,11 +29,12 @@ fn facts(events: impl IntoIterator<Item = ListWatchEvent>) -> Facts {
 
 /// The differences `what | source | memory | cause` for a list of this version, and the tables before and after it.
 fn compare(before: &Facts, list: Vec<ListWatchEvent>, version: u64, after: &Facts) -> Vec<String> {
-    let mut compared = List::new(Kind::EndpointSlice, before, None);
+    let scope = Scope::all(Kind::EndpointSlice);
+    let mut compared = List::new(&scope, before, false);
     list.into_iter().for_each(|event| compared.take(event));
     compared.take(ListWatchEvent::ListDone(Version(version)));
     let notices = std::mem::take(&mut compared.notices);
-    let (suspects, known) = (compared.end(), known_models(Kind::EndpointSlice, after, None));
+    let (suspects, known) = (compared.end(), known_models(&scope, after));
     let rows = suspects.iter().filter_map(|suspect| suspect.judge(known.get(&suspect.key), AT.parse().unwrap()));
     let text = |side: Option<String>| side.unwrap_or_default();
     let shown = rows.map(|row| format!("{} | {} | {} | {}", row.what, text(row.source), text(row.memory), row.cause));

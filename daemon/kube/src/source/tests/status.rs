@@ -1,7 +1,7 @@
 use super::*;
 
 fn row_of(state: &State, is_listed: bool, tally: &Tally) -> SourceReport {
-    let status = KindStatus { state: state.clone(), ..KindStatus::new(Kind::EndpointSlice) };
+    let status = WatchStatus { state: state.clone(), ..WatchStatus::new(Scope::all(Kind::EndpointSlice)) };
     status.row(tally, is_listed)
 }
 
@@ -23,6 +23,27 @@ fn a_missing_permission_names_the_command_that_shows_it() {
     let state = State::Failing(LinkError::Forbidden("User \"x\" cannot watch".into()));
     let problem = &row_of(&state, false, &Tally::default()).problems[0];
     assert!(problem.contains("kubectl auth can-i watch endpointslices.discovery.k8s.io --all-namespaces"), "{problem}");
+}
+
+#[test]
+fn a_missing_permission_in_a_namespace_names_it_and_the_remedy() {
+    let scope = Scope { namespace: Some("shop".into()), ..Scope::all(Kind::Service) };
+    let state = State::Failing(LinkError::Forbidden("User \"x\" cannot watch".into()));
+    let row = WatchStatus { state, ..WatchStatus::new(scope) }.row(&Tally::default(), false);
+    assert_eq!((&*row.path, row.kind), ("services/shop", Some("services")));
+    let problem = &row.problems[0];
+    assert!(problem.starts_with("services in namespace shop may not be read"), "{problem}");
+    assert!(problem.contains("kubectl auth can-i watch services --namespace shop`"), "{problem}");
+    assert!(problem.ends_with("(/usr/share/nodelb/kubernetes/rbac-namespaces.yaml)"), "{problem}");
+}
+
+#[test]
+fn a_service_that_does_not_exist_is_noticed() {
+    let names = vec!["web".into()];
+    let scope = Scope { namespace: Some("shop".into()), names, ..Scope::all(Kind::Service) };
+    let status = WatchStatus { state: State::Watching, ..WatchStatus::new(scope) };
+    let found = Tally { served: 1, ..Tally::default() };
+    assert_eq!((status.row(&Tally::default(), true).notices.len(), status.row(&found, true).notices.len()), (1, 0));
 }
 
 #[test]

@@ -1,10 +1,20 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
 use super::Kind::{EndpointSlice, Service};
 use super::*;
-use crate::api::decode::{Decode, Decoder};
+use crate::api::decode::{Decode, Decoder, Version};
+use crate::api::scope::Selection;
+
+/// A store of all Services, all EndpointSlices and a Node, with these numbers.
+fn store(expected: usize) -> Store {
+    Store::new(&Kind::SERVED.map(Scope::all), expected)
+}
+
+fn number(kind: Kind) -> usize {
+    Kind::ALL.iter().position(|it| *it == kind).unwrap()
+}
 
 /// A store, and the result of its changes: the existing names with their UIDs.
 struct World {
@@ -15,12 +25,12 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        Self { store: Store::new(0), served: BTreeMap::new(), is_synced: false }
+        Self { store: store(0), served: BTreeMap::new(), is_synced: false }
     }
 
     fn apply(&mut self, kind: Kind, event: ListWatchEvent) -> Verdict {
         let mut changes = Vec::new();
-        let verdict = self.store.apply(kind, event, &mut changes);
+        let verdict = self.store.apply(number(kind), event, &mut changes);
         for change in changes {
             match change {
                 Change::UpsertService(s) => {
@@ -91,7 +101,7 @@ fn synced(services: &[(&str, u32, u32)]) -> World {
 fn nothing_is_removed_before_both_kinds_are_listed() {
     let mut world = World::new();
     for name in ["a", "b"] {
-        world.store.remember(Service, Key { namespace: "ns".into(), name: name.into() });
+        world.store.remember(Service, Key { namespace: "ns".into(), name: name.into() }, &ServiceName::new("ns", name));
         world.served.insert((Service, format!("ns/{name}")), String::new());
     }
     assert_eq!(world.list(Service, &[("b", 1, 1)]), Verdict::Fine);
@@ -113,10 +123,10 @@ fn a_list_becomes_a_difference() {
 fn an_object_created_again_replaces_the_one_before() {
     let mut world = synced(&[("a", 1, 5)]);
     let mut changes = Vec::new();
-    _ = world.store.apply(Service, upsert(Service, "a", 2, 9), &mut changes);
+    _ = world.store.apply(0, upsert(Service, "a", 2, 9), &mut changes);
     assert!(matches!(changes[..], [Change::RemoveService(..), Change::UpsertService(_)]));
     changes.clear();
-    _ = world.store.apply(Service, delete(Service, "a", 1, 8), &mut changes);
+    _ = world.store.apply(0, delete(Service, "a", 1, 8), &mut changes);
     assert_eq!(changes, [], "late news of the first life");
 }
 
@@ -125,12 +135,12 @@ fn late_and_repeated_news_change_nothing() {
     let mut world = synced(&[("a", 1, 5)]);
     let mut changes = Vec::new();
     for event in [upsert(Service, "a", 1, 5), upsert(Service, "a", 1, 4), delete(Service, "a", 1, 3)] {
-        _ = world.store.apply(Service, event, &mut changes);
+        _ = world.store.apply(0, event, &mut changes);
     }
     assert_eq!(changes, []);
-    _ = world.store.apply(Service, delete(Service, "a", 1, 6), &mut changes);
+    _ = world.store.apply(0, delete(Service, "a", 1, 6), &mut changes);
     assert_eq!(changes.len(), 1);
-    _ = world.store.apply(Service, upsert(Service, "a", 1, 5), &mut changes);
+    _ = world.store.apply(0, upsert(Service, "a", 1, 5), &mut changes);
     assert_eq!(changes.len(), 1, "the dead do not come back");
 }
 
@@ -154,7 +164,7 @@ fn a_deletion_ends_what_an_odd_successor_left_behind() {
     assert_eq!(world.names(Service), ["ns/a"], "of an earlier life");
     _ = world.apply(Service, delete(Service, "a", 2, 20));
     assert!(world.names(Service).is_empty());
-    assert!(world.store.tally(Service).problems.is_empty());
+    assert!(world.store.tally(0).problems.is_empty());
 }
 
 #[test]
@@ -163,9 +173,9 @@ fn a_complete_list_ends_the_problems_of_what_it_lacks() {
     let key = Key { namespace: "ns".into(), name: "odd".into() };
     _ = world.apply(Service, ListWatchEvent::Skipped { key: Some(key), reason: "odd".into() });
     _ = world.apply(Service, ListWatchEvent::Skipped { key: None, reason: "nameless".into() });
-    assert_eq!(world.store.tally(Service).problems.len(), 2);
+    assert_eq!(world.store.tally(0).problems.len(), 2);
     _ = world.list(Service, &[]);
-    assert!(world.store.tally(Service).problems.is_empty());
+    assert!(world.store.tally(0).problems.is_empty());
 }
 
 #[test]
@@ -186,9 +196,9 @@ fn invalid_objects_stay_as_they_were() {
     _ = world.apply(Service, ListWatchEvent::Skipped { key: Some(key), reason: "no sense".into() });
     _ = world.apply(Service, ListWatchEvent::ListDone(Version(9)));
     assert_eq!(world.names(Service), ["ns/a"]);
-    assert_eq!(world.store.tally(Service).problems, ["ns/a: no sense"]);
+    assert_eq!(world.store.tally(0).problems, ["ns/a: no sense"]);
     _ = world.apply(Service, upsert(Service, "a", 1, 6));
-    assert_eq!(world.store.tally(Service).problems, [""; 0]);
+    assert_eq!(world.store.tally(0).problems, [""; 0]);
 }
 
 #[test]
@@ -230,9 +240,9 @@ fn two_lists_that_disagree_remove_what_both_lack() {
 
 #[test]
 fn a_first_list_with_far_less_than_the_kernel_has_needs_a_second_one() {
-    let mut world = World { store: Store::new(20), served: BTreeMap::new(), is_synced: false };
+    let mut world = World { store: store(20), served: BTreeMap::new(), is_synced: false };
     assert_eq!(world.list(EndpointSlice, &[]), Verdict::Fine);
-    assert_eq!(world.list(Service, &[]), Verdict::ListAgain { missing: 20, known: 20 });
+    assert_eq!(world.list(Service, &[]), Verdict::ListAllAgain { missing: 20, known: 20 });
     assert!(!world.is_synced);
     assert_eq!(world.list(Service, &[]), Verdict::Fine);
     assert!(world.is_synced);
@@ -242,19 +252,19 @@ fn a_first_list_with_far_less_than_the_kernel_has_needs_a_second_one() {
 fn a_first_list_is_compared_with_the_kernel_port_by_port() {
     let names: Vec<String> = (0..12).map(|number| format!("s{number}")).collect();
     let list = |count: usize| {
-        let mut store = Store::new(48);
+        let mut store = store(48);
         let mut changes = Vec::new();
-        _ = store.apply(Service, ListWatchEvent::ListStart { is_rewound: false }, &mut changes);
+        _ = store.apply(0, ListWatchEvent::ListStart { is_rewound: false }, &mut changes);
         for name in &names[..count] {
             let dual = text(Service, name, 1, 1)
                 .replace(r#""clusterIP":"198.51.100.1""#, r#""clusterIPs":["198.51.100.1","2001:db8::1"]"#)
                 .replace(r#"{"port":80}"#, r#"{"name":"a","port":80,"nodePort":30080},{"name":"b","port":81}"#);
-            _ = store.apply(Service, event(&format!(r#"{{"type":"ADDED","object":{dual}}}"#), Service), &mut changes);
+            _ = store.apply(0, event(&format!(r#"{{"type":"ADDED","object":{dual}}}"#), Service), &mut changes);
         }
-        store.apply(Service, ListWatchEvent::ListDone(Version(9)), &mut changes)
+        store.apply(0, ListWatchEvent::ListDone(Version(9)), &mut changes)
     };
     assert_eq!((list(12), list(6)), (Verdict::Fine, Verdict::Fine));
-    assert_eq!(list(5), Verdict::ListAgain { missing: 28, known: 48 });
+    assert_eq!(list(5), Verdict::ListAllAgain { missing: 28, known: 48 });
 }
 
 #[test]
@@ -263,8 +273,144 @@ fn a_service_that_becomes_headless_goes() {
     let headless = text(Service, "a", 1, 6).replace("198.51.100.1", "None");
     _ = world.apply(Service, event(&format!(r#"{{"type":"MODIFIED","object":{headless}}}"#), Service));
     assert_eq!(world.names(Service), [""; 0]);
-    let Tally { served, left_out, .. } = world.store.tally(Service);
+    let Tally { served, left_out, .. } = world.store.tally(0);
     assert_eq!((served, left_out), (0, 1));
+}
+
+/// A store of the Services and EndpointSlices of two namespaces, with these objects in its state file.
+fn of_namespaces(remembered: &[(&str, &str)]) -> (Store, BTreeSet<String>) {
+    let selection = Selection { namespaces: vec!["default".into(), "shop".into()], ..Selection::default() };
+    let mut store = Store::new(&selection.scopes(), 0);
+    let mut served = BTreeSet::new();
+    for (namespace, name) in remembered {
+        let service = ServiceName::new(namespace, name);
+        let key = || Key { namespace: (*namespace).into(), name: (*name).into() };
+        Kind::SERVED.into_iter().for_each(|kind| store.remember(kind, key(), &service));
+        served.insert(service.to_string());
+    }
+    (store, served)
+}
+
+/// The numbers of the scopes of a namespace.
+const OF_DEFAULT: [usize; 2] = [0, 1];
+const OF_SHOP: [usize; 2] = [2, 3];
+
+/// What a store sends about Services, and whether it is synced, and with what missing.
+#[derive(Default)]
+struct Sent {
+    served: BTreeSet<String>,
+    synced: Option<String>,
+}
+
+impl Sent {
+    fn take(&mut self, changes: Vec<Change>) {
+        for change in changes {
+            match change {
+                Change::UpsertService(service) => drop(self.served.insert(service.name.to_string())),
+                Change::RemoveService(name, _) => drop(self.served.remove(&name.to_string())),
+                Change::Synced { incomplete, .. } => self.synced = Some(incomplete.unwrap_or_default().to_string()),
+                _ => {}
+            }
+        }
+    }
+
+    /// Lists the objects of both kinds in a namespace, without a name for none.
+    fn list(&mut self, store: &mut Store, numbers: [usize; 2], namespace: &str, names: &[&str]) -> Vec<Verdict> {
+        let both = numbers.into_iter().zip(Kind::SERVED).map(|(number, kind)| {
+            let mut changes = Vec::new();
+            _ = store.apply(number, ListWatchEvent::ListStart { is_rewound: false }, &mut changes);
+            for name in names {
+                let text =
+                    text(kind, name, 1, 5).replace(r#""namespace":"ns""#, &format!(r#""namespace":"{namespace}""#));
+                let added = event(&format!(r#"{{"type":"ADDED","object":{text}}}"#), kind);
+                _ = store.apply(number, added, &mut changes);
+            }
+            let verdict = store.apply(number, ListWatchEvent::ListDone(Version(9)), &mut changes);
+            self.take(changes);
+            verdict
+        });
+        both.collect()
+    }
+
+    fn deny(&mut self, store: &mut Store, numbers: [usize; 2]) {
+        let mut changes = Vec::new();
+        numbers.into_iter().for_each(|number| store.deny(number, &mut changes));
+        self.take(changes);
+    }
+
+    fn names(&self) -> Vec<&str> {
+        self.served.iter().map(String::as_str).collect()
+    }
+}
+
+const BOTH_FINE: [Verdict; 2] = [Verdict::Fine; 2];
+
+#[test]
+fn a_namespace_does_not_wait_for_another_one_but_synced_does() {
+    let (mut store, served) = of_namespaces(&[("default", "a"), ("default", "b"), ("shop", "c"), ("shop", "d")]);
+    let mut sent = Sent { served, ..Sent::default() };
+    assert_eq!(sent.list(&mut store, OF_SHOP, "shop", &["c"]), BOTH_FINE);
+    assert_eq!((sent.names(), &sent.synced), (vec!["default/a", "default/b", "shop/c"], &None));
+    assert_eq!(sent.list(&mut store, OF_DEFAULT, "default", &["b"]), BOTH_FINE);
+    assert_eq!((sent.names(), sent.synced.as_deref()), (vec!["default/b", "shop/c"], Some("")));
+}
+
+#[test]
+fn a_namespace_that_may_not_be_read_keeps_its_objects_and_no_other_waits_for_it() {
+    let (mut store, served) = of_namespaces(&[("default", "a"), ("shop", "c"), ("shop", "d"), ("gone", "e")]);
+    let mut sent = Sent { served, ..Sent::default() };
+    sent.deny(&mut store, OF_DEFAULT);
+    assert_eq!(sent.synced, None, "nothing has been read");
+    assert_eq!(sent.list(&mut store, OF_SHOP, "shop", &["c"]), BOTH_FINE);
+    let denied = "services/default, endpointslices/default may not be read";
+    assert_eq!((sent.names(), sent.synced.as_deref()), (vec!["default/a", "gone/e", "shop/c"], Some(denied)));
+    let again = sent.list(&mut store, OF_DEFAULT, "default", &[]);
+    assert!(again.iter().all(|it| matches!(it, Verdict::ListAgain { missing: 1, known: 1 })), "{again:?}");
+    assert_eq!(sent.list(&mut store, OF_DEFAULT, "default", &[]), BOTH_FINE);
+    assert_eq!((sent.names(), sent.synced.as_deref()), (vec!["shop/c"], Some("")));
+    sent.deny(&mut store, OF_SHOP);
+    assert_eq!((sent.names(), sent.synced.as_deref()), (vec!["shop/c"], Some("")), "it was read before");
+}
+
+#[test]
+fn what_is_no_longer_selected_goes_when_everything_is_listed() {
+    let (mut store, served) = of_namespaces(&[("shop", "c"), ("gone", "e"), ("gone", "f")]);
+    let mut sent = Sent { served, ..Sent::default() };
+    assert_eq!(sent.list(&mut store, OF_SHOP, "shop", &["c"]), BOTH_FINE);
+    assert_eq!(sent.names(), ["gone/e", "gone/f", "shop/c"]);
+    assert_eq!(sent.list(&mut store, OF_DEFAULT, "default", &[]), BOTH_FINE);
+    assert_eq!((sent.names(), sent.synced.as_deref()), (vec!["shop/c"], Some("")));
+}
+
+/// The slice of a service that is not selected any more belongs to one that is.
+#[test]
+fn a_slice_that_moved_into_the_selection_stays() {
+    let selection = Selection { services: vec![ServiceName::new("default", "new")], ..Selection::default() };
+    let mut store = Store::new(&selection.scopes(), 0);
+    let key = Key { namespace: "default".into(), name: "s".into() };
+    store.remember(EndpointSlice, key, &ServiceName::new("default", "old"));
+    let mut changes = Vec::new();
+    for (number, kind) in Kind::SERVED.into_iter().enumerate() {
+        _ = store.apply(number, ListWatchEvent::ListStart { is_rewound: false }, &mut changes);
+        let text = text(kind, "s", 1, 5).replace(r#""namespace":"ns""#, r#""namespace":"default""#);
+        _ = store.apply(number, event(&format!(r#"{{"type":"ADDED","object":{text}}}"#), kind), &mut changes);
+        _ = store.apply(number, ListWatchEvent::ListDone(Version(9)), &mut changes);
+    }
+    assert!(store.is_synced() && !changes.iter().any(|it| matches!(it, Change::RemoveSlice(..))), "{changes:?}");
+}
+
+#[test]
+fn first_lists_of_namespaces_are_compared_with_the_kernel_together() {
+    let selection = Selection { namespaces: vec!["default".into(), "shop".into()], ..Selection::default() };
+    let mut store = Store::new(&selection.scopes(), 20);
+    let mut sent = Sent::default();
+    assert_eq!(sent.list(&mut store, OF_DEFAULT, "default", &["a"]), BOTH_FINE);
+    let verdicts = sent.list(&mut store, OF_SHOP, "shop", &["b"]);
+    assert_eq!((verdicts[0], &sent.synced), (Verdict::ListAllAgain { missing: 18, known: 20 }, &None));
+    assert_eq!(sent.list(&mut store, OF_SHOP, "shop", &["b"]), BOTH_FINE);
+    assert_eq!(sent.synced, None, "the other one is listed again, too");
+    assert_eq!(sent.list(&mut store, OF_DEFAULT, "default", &["a"]), BOTH_FINE);
+    assert_eq!(sent.synced.as_deref(), Some(""));
 }
 
 proptest! {
@@ -322,7 +468,7 @@ impl NodeWorld {
     fn apply(&mut self, events: impl IntoIterator<Item = ListWatchEvent>) -> (Vec<Option<String>>, Verdict) {
         let (mut changes, mut verdict) = (Vec::new(), Verdict::Fine);
         for event in events {
-            verdict = self.0.apply(Kind::Node, event, &mut changes);
+            verdict = self.0.apply(2, event, &mut changes);
         }
         let reported = changes.into_iter().map(|change| match change {
             Change::NodeObject(object) => object.map(|object| object.zone.to_string()),
@@ -357,7 +503,7 @@ fn missing() -> (Vec<Option<String>>, Verdict) {
 
 #[test]
 fn a_node_that_is_deleted_is_missing_at_once_and_back_when_it_is_created() {
-    let mut world = NodeWorld(Store::new(0));
+    let mut world = NodeWorld(store(0));
     assert_eq!(world.list([node_event("ADDED", 5)]), zone(5));
     assert_eq!(world.apply([node_event("DELETED", 6)]), missing());
     assert_eq!(world.apply([node_event("MODIFIED", 4)]), NOTHING, "late news");
@@ -367,7 +513,7 @@ fn a_node_that_is_deleted_is_missing_at_once_and_back_when_it_is_created() {
 
 #[test]
 fn a_node_that_a_list_lacks_is_missing_when_a_second_list_agrees() {
-    let mut world = NodeWorld(Store::new(0));
+    let mut world = NodeWorld(store(0));
     assert_eq!(world.list([node_event("ADDED", 5)]), zone(5));
     assert_eq!(world.list([]), DOUBT);
     assert_eq!(world.list([node_event("ADDED", 5)]), NOTHING, "it is there after all");
@@ -380,11 +526,11 @@ fn a_node_that_a_list_lacks_is_missing_when_a_second_list_agrees() {
 /// A watch delivers the Node again, and then a list lacks it: this is a new absence.
 #[test]
 fn a_node_that_came_back_can_be_missed_again() {
-    let mut world = NodeWorld(Store::new(0));
+    let mut world = NodeWorld(store(0));
     assert_eq!((world.list([]), world.list([])), (DOUBT, missing()));
     assert_eq!(world.apply([node_event("ADDED", 5)]), zone(5));
     assert_eq!((world.list([]), world.list([])), (DOUBT, missing()));
-    let mut world = NodeWorld(Store::new(0));
+    let mut world = NodeWorld(store(0));
     assert_eq!(world.list([]), DOUBT);
     assert_eq!(world.apply([node_event("ADDED", 5)]), zone(5));
     assert_eq!((world.list([]), world.list([])), (DOUBT, missing()), "one list is not two");
@@ -392,10 +538,10 @@ fn a_node_that_came_back_can_be_missed_again() {
 
 #[test]
 fn a_node_that_was_never_there_is_missing_when_two_lists_say_so() {
-    let mut world = NodeWorld(Store::new(0));
+    let mut world = NodeWorld(store(0));
     assert_eq!((world.list([]), world.list([])), (DOUBT, missing()));
-    let mut world = NodeWorld(Store::new(0));
-    world.0.remember(Kind::Node, Key::of_node("n1"));
+    let mut world = NodeWorld(store(0));
+    world.0.remember_node(Key::of_node("n1"));
     assert_eq!((world.list([]), world.list([])), (DOUBT, missing()));
 }
 
@@ -403,7 +549,7 @@ fn a_node_that_was_never_there_is_missing_when_two_lists_say_so() {
 fn an_invalid_node_exists() {
     let odd = || [ListWatchEvent::Skipped { key: Some(Key::of_node("n1")), reason: "odd".into() }];
     let nameless = || [ListWatchEvent::Skipped { key: None, reason: "odd".into() }];
-    let mut world = NodeWorld(Store::new(0));
+    let mut world = NodeWorld(store(0));
     assert_eq!((world.list(odd()), world.list(nameless()), world.list(odd())), (NOTHING, NOTHING, NOTHING));
     assert_eq!(world.list([node_event("ADDED", 5)]), zone(5));
     assert_eq!((world.list(odd()), world.list(odd())), (NOTHING, NOTHING));

@@ -74,7 +74,7 @@ impl Watcher {
         let newest = self.newest;
         // Before the second request, because the latter may be interrupted.
         self.forget_history();
-        self.restores.report(self.query.kind, session);
+        self.restores.report(session);
         let kind = self.query.kind.resource();
         match self.current_version(session).await {
             Ok(second) if second < newest => info!(

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::watch;
 
-use crate::api::decode::Kind;
 use crate::apiserver::session::Session;
 
 /// The latest restore that a watcher has found.
@@ -13,8 +12,6 @@ use crate::apiserver::session::Session;
 struct Found {
     /// The number of restores found so far.
     count: u64,
-    /// The kind of the watcher that found it.
-    by: Option<Kind>,
     /// The number of the session that it was found over, and the generation of its link.
     over: (u64, u64),
 }
@@ -42,12 +39,12 @@ impl Restores {
     }
 
     /// Reports a restore to the other watchers, unless another watcher has found it over the same connection.
-    pub(super) fn report(&self, by: Kind, session: &Session) {
+    pub(super) fn report(&self, session: &Session) {
         let over = (session.number, session.link.generation());
         self.found.send_if_modified(|found| {
             let is_new = found.over != over;
             if is_new {
-                *found = Found { count: found.count + 1, by: Some(by), over };
+                *found = Found { count: found.count + 1, over };
             }
             is_new
         });
@@ -59,10 +56,10 @@ impl Restores {
         self.seen.store(self.found.borrow().count, Ordering::Relaxed);
     }
 
-    /// Waits until the watcher of another kind finds a restore that this watcher has not handled.
-    pub(super) async fn found_by_another(self, own: Kind) {
+    /// Waits until another watcher finds a restore that this watcher has not handled.
+    pub(super) async fn found_by_another(self) {
         let mut found = self.found.subscribe();
-        let is_new = |found: &Found| found.count != self.seen.load(Ordering::Relaxed) && found.by != Some(own);
+        let is_new = |found: &Found| found.count != self.seen.load(Ordering::Relaxed);
         if found.wait_for(is_new).await.is_err() {
             std::future::pending::<()>().await;
         }

@@ -7,18 +7,18 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use super::restores::Restores;
-use crate::api::decode::{Decoder, Kind, ListWatchEvent, Version};
+use crate::api::decode::{Decoder, ListWatchEvent, Version};
 use crate::api::request::Query;
 use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::session::Apiservers;
 
-/// A message of a watcher to the task of the Kubernetes source.
+/// A message of a watcher, with its number, to the task of the Kubernetes source.
 #[derive(Debug)]
 pub enum Message {
     /// Events for the store, in this order.
-    Events(Kind, Vec<ListWatchEvent>),
+    Events(usize, Vec<ListWatchEvent>),
     /// The new state of the watch.
-    State(Kind, State),
+    State(usize, State),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,6 +77,8 @@ impl Default for WatchTimeouts {
 }
 
 pub struct Watcher {
+    /// Its place among the watchers of the source.
+    pub(super) number: usize,
     pub(super) query: Query,
     pub(super) apiservers: Apiservers,
     pub(super) messages: mpsc::Sender<Message>,

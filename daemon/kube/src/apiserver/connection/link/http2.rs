@@ -48,7 +48,8 @@ pub(super) struct Http2 {
     target: Target,
     login: Arc<Login>,
     sockets: Arc<Sockets>,
-    current: tokio::sync::Mutex<Connection>,
+    /// `None` as soon as the connection accepts no more requests, see [`Driver::drive`].
+    current: tokio::sync::Mutex<Option<Connection>>,
     /// The number of replacements.
     generation: AtomicU64,
     itself: Weak<Self>,
@@ -78,7 +79,7 @@ impl Http2 {
         (stream, kept): (tls::Stream, Kept),
     ) -> Result<Arc<Self>, LinkError> {
         let (connection, driver) = handshake(&target, stream, kept).await?;
-        let current = tokio::sync::Mutex::new(connection);
+        let current = tokio::sync::Mutex::new(Some(connection));
         let generation = AtomicU64::new(0);
         let new = |itself: &Weak<Self>| Self { target, login, sockets, current, generation, itself: itself.clone() };
         let this = Arc::new_cyclic(new);
@@ -94,14 +95,21 @@ impl Http2 {
     pub(super) async fn send(&self, request: Request<Sent>) -> Result<Response<Incoming>, LinkError> {
         let mut repeats = 0;
         loop {
-            let mut connection = self.connection().await?;
-            let error = match connection.sender.send_request(request.clone()).await {
+            let (answer, is_drained) = {
+                let Connection { mut sender, is_drained } = self.connection().await?;
+                (sender.send_request(request.clone()), is_drained)
+            };
+            let error = match answer.await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
             // A request that was never sent may be repeated, and so may an interrupted GET.
             let may_repeat = error.is_canceled() || request.method() == Method::GET;
-            if !may_repeat || !connection.is_over() || repeats == MOST_REPEATS || self.sockets.end().is_some() {
+            let is_drained = is_drained.load(Ordering::Relaxed);
+            if error.is_canceled() && !is_drained {
+                return Err(self.sockets.ended().await);
+            }
+            if !may_repeat || !is_drained || repeats == MOST_REPEATS || self.sockets.end().is_some() {
                 return Err(LinkError::Broken(format!("{}: {}", self.target.at, chain(&error))));
             }
             repeats += 1;
@@ -111,24 +119,31 @@ impl Http2 {
     /// The current connection, or a new one if the current one accepts no more requests.
     async fn connection(&self) -> Result<Connection, LinkError> {
         let mut current = self.current.lock().await;
-        if current.is_over() {
-            if let Some(end) = self.sockets.end() {
-                return Err(end.error());
-            }
-            // Boxed because it is rare and large: otherwise, the future of every request would contain it.
-            let next = Box::pin(async {
-                let (stream, kept) = self.target.connect(&self.login, &self.sockets).await?;
-                if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
-                    return Err(LinkError::Broken(format!("{} has stopped using HTTP/2", self.target.at)));
-                }
-                handshake(&self.target, stream, kept).await
-            });
-            let (connection, driver) = next.await.inspect_err(|error| self.sockets.over(error.to_string()))?;
-            *current = connection;
-            self.generation.fetch_add(1, Ordering::Relaxed);
-            driver.drive(self.itself.clone());
+        if let Some(connection) = current.as_ref().filter(|connection| !connection.is_over()) {
+            return Ok(connection.clone());
         }
-        Ok(current.clone())
+        if let Some(end) = self.sockets.end() {
+            return Err(end.error());
+        }
+        // Boxed because it is rare and large: otherwise, the future of every request would contain it.
+        let next = Box::pin(async {
+            let (stream, kept) = self.target.connect(&self.login, &self.sockets).await?;
+            if stream.get_ref().1.alpn_protocol() != Some(b"h2") {
+                return Err(LinkError::Broken(format!("{} has stopped using HTTP/2", self.target.at)));
+            }
+            handshake(&self.target, stream, kept).await
+        });
+        let (connection, driver) = next.await.inspect_err(|error| self.sockets.over(error.to_string()))?;
+        *current = Some(connection.clone());
+        self.generation.fetch_add(1, Ordering::Relaxed);
+        driver.drive(self.itself.clone());
+        Ok(connection)
+    }
+
+    /// Drops the sender of a connection that accepts no more requests.
+    async fn forget(&self, is_drained: &Arc<AtomicBool>) {
+        let mut current = self.current.lock().await;
+        current.take_if(|connection| Arc::ptr_eq(&connection.is_drained, is_drained));
     }
 }
 
@@ -161,6 +176,8 @@ struct Driver {
 }
 
 impl Driver {
+    /// When hyper's end of the connection's queue is gone, no sender may remain: a request that is added to the queue at
+    /// this moment stays there without an error until the last sender is dropped.
     fn drive(self, link: Weak<Http2>) {
         let Self { at, connection, is_drained, opened } = self;
         tokio::spawn(async move {
@@ -174,6 +191,7 @@ impl Driver {
                 return;
             }
             tracing::debug!("{at} drains the connection; requests go over another one");
+            http2.forget(&is_drained).await;
             drop(http2);
             if opened.elapsed() < YOUNG {
                 tokio::time::sleep(YOUNG).await;

@@ -15,7 +15,7 @@ use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::credentials::login::{CredentialsError, Login};
 use crate::apiserver::endpoints::pool::{Origin, Outcome, Pool};
 use crate::apiserver::endpoints::preflight::{self, Opened, outcome_of, outcome_of_probe};
-use crate::apiserver::endpoints::state_file::State;
+use crate::apiserver::endpoints::state_file::EndpointsState;
 use crate::apiserver::endpoints::timeouts::PoolTimeouts;
 use crate::apiserver::session::{Report, Session};
 
@@ -172,7 +172,7 @@ impl Supervisor {
         }
     }
 
-    fn login(&mut self, now: Moment, result: Result<Arc<Login>, CredentialsError>, stored: Option<State>) {
+    fn login(&mut self, now: Moment, result: Result<Arc<Login>, CredentialsError>, stored: Option<EndpointsState>) {
         let login = match result {
             Ok(login) => login,
             Err(error) => {
@@ -208,7 +208,7 @@ impl Supervisor {
     }
 
     /// Adds the server in the kubeconfig and, if they belong to this cluster, the remembered addresses to the pool.
-    fn first_login(&mut self, now: Moment, login: &Login, stored: Option<State>) {
+    fn first_login(&mut self, now: Moment, login: &Login, stored: Option<EndpointsState>) {
         let configured: Vec<_> = self.settings.servers.iter().cloned().chain(self.credentials.server()).collect();
         self.pool = Pool::new(&configured, self.timeouts, self.seed, now);
         if let Some(stored) = stored {

@@ -1,7 +1,7 @@
 //! The log messages of the supervisor: one when no apiserver is reachable and one when an apiserver is reachable again,
 //! one when the address in use changes, and one when an address fails with a new error. Retries are not logged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nodelb_core::model::moment::Moment;
 use nodelb_host::messages;
@@ -14,11 +14,16 @@ use crate::apiserver::endpoints::timeouts::PoolTimeouts;
 /// The minimum time in milliseconds between two log messages about one address if its errors differ.
 const SAME_ADDRESS: u64 = 60_000;
 
+/// The maximum number of different errors that are logged while no apiserver is reachable.
+const REASONS: usize = 16;
+
 #[derive(Debug)]
 pub(super) struct Journal {
     timeouts: PoolTimeouts,
     /// Since when there is no session, and whether this has been logged.
     down: Option<(Moment, bool)>,
+    /// The errors that have been logged since then.
+    reasons: BTreeSet<String>,
     used: Option<Address>,
     errors: BTreeMap<Address, (Moment, String)>,
     credentials: Option<String>,
@@ -27,16 +32,19 @@ pub(super) struct Journal {
 impl Journal {
     pub(super) fn new(timeouts: PoolTimeouts, now: Moment) -> Self {
         let (errors, down) = (BTreeMap::new(), Some((now, false)));
-        Self { timeouts, down, used: None, errors, credentials: None }
+        Self { timeouts, down, reasons: BTreeSet::new(), used: None, errors, credentials: None }
     }
 
-    /// Logs a failed attempt or probe. After the message that no apiserver is reachable, only at debug level.
+    /// Logs a failed attempt or probe. After the message that no apiserver is reachable, each error only once.
     pub(super) fn failed(&mut self, now: Moment, address: &Address, error: &str) {
-        let is_reported =
-            self.errors.get(address).is_some_and(|(at, reported)| reported == error || now < at.plus(SAME_ADDRESS));
-        if is_reported || matches!(self.down, Some((_, true))) {
+        let is_reported = match self.down {
+            Some((_, true)) => self.reasons.contains(error) || self.reasons.len() >= REASONS,
+            _ => self.errors.get(address).is_some_and(|(at, known)| known == error || now < at.plus(SAME_ADDRESS)),
+        };
+        if is_reported {
             debug!(apiserver = %address, "{error}");
         } else {
+            self.reasons.insert(error.to_owned());
             warn!(message_id = %messages::APISERVER_FAILED, apiserver = %address, "apiserver {address}: {error}");
             self.errors.insert(address.clone(), (now, error.to_owned()));
         }
@@ -49,6 +57,7 @@ impl Journal {
 
     pub(super) fn opened(&mut self, now: Moment, address: &Address, why: &str) {
         let is_same = self.used.replace(address.clone()).is_some_and(|used| used == *address);
+        self.reasons.clear();
         match self.down.take() {
             Some((since, true)) => {
                 let lasted = lasting(now.0.saturating_sub(since.0));
@@ -67,7 +76,10 @@ impl Journal {
     }
 
     pub(super) fn closed(&mut self, now: Moment) {
-        self.down.get_or_insert((now, false));
+        if self.down.is_none() {
+            self.down = Some((now, false));
+            self.reasons.clear();
+        }
     }
 
     /// The time to log the loss of the session; `None` if it has been logged or there is a session.

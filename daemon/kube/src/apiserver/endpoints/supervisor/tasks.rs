@@ -12,7 +12,7 @@ use crate::apiserver::address::Address;
 use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::credentials::login::{CredentialsError, Login};
 use crate::apiserver::endpoints::preflight::Opened;
-use crate::apiserver::endpoints::state_file::State;
+use crate::apiserver::endpoints::state_file::EndpointsState;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Task {
@@ -32,7 +32,7 @@ pub(super) enum Done {
     Opened(Address, Box<Result<(Opened, String), LinkError>>, Vec<SocketAddr>),
     Probed(Address, Result<(), LinkError>, Vec<SocketAddr>),
     /// The login. The first one comes with the contents of the state file.
-    Login(Result<Arc<Login>, CredentialsError>, Option<State>),
+    Login(Result<Arc<Login>, CredentialsError>, Option<EndpointsState>),
     /// The number of the session with the queried server, the login and the result.
     Verified(u64, Arc<Login>, Result<(), LinkError>),
 }

@@ -3,20 +3,20 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 
-pub(in crate::apiserver) fn load(directory: &Path) -> io::Result<Option<State>> {
+pub(in crate::apiserver) fn load(directory: &Path) -> io::Result<Option<EndpointsState>> {
     read(&directory.join(NAME))
 }
 
-pub(in crate::apiserver) fn save(directory: &Path, state: State) -> io::Result<()> {
+pub(in crate::apiserver) fn save(directory: &Path, state: EndpointsState) -> io::Result<()> {
     write(&directory.join(NAME), state)
 }
 
-fn state() -> State {
+fn state() -> EndpointsState {
     let remembered = |address: &str, name: Option<&str>, worked| {
         let server = Server { address: address.parse().unwrap(), tls_server_name: name.map(Into::into) };
         RememberedServer { server, worked }
     };
-    State {
+    EndpointsState {
         authorities: vec!["ab".into(), "cd".into(), "abcd".into()],
         cluster: Some("u-1".into()),
         apiservers: vec![
@@ -30,7 +30,7 @@ fn state() -> State {
 fn what_is_saved_is_loaded() {
     let directory = tempfile::tempdir().unwrap();
     assert_eq!(load(directory.path()).unwrap(), None);
-    save(directory.path(), State { authorities: vec![String::new()], ..State::default() }).unwrap();
+    save(directory.path(), EndpointsState { authorities: vec![String::new()], ..EndpointsState::default() }).unwrap();
     save(directory.path(), state()).unwrap();
     assert_eq!(load(directory.path()).unwrap(), Some(state()));
     let mode = fs::metadata(directory.path().join(NAME)).unwrap().permissions().mode();

@@ -12,7 +12,7 @@ use super::*;
 use crate::apiserver::connection::error::LinkError;
 use crate::apiserver::credentials::login::tests::token_login;
 use crate::apiserver::endpoints::pool::{Origin, RememberedServer, Row, ServerStatus};
-use crate::apiserver::endpoints::state_file::State;
+use crate::apiserver::endpoints::state_file::EndpointsState;
 use crate::apiserver::endpoints::state_file::tests::{load, save};
 use crate::apiserver::endpoints::supervisor::state::Current;
 use crate::apiserver::session::Session;
@@ -114,7 +114,7 @@ impl World {
         let authorities = token_login(self.authority(), "good").authority.names();
         let remembered = |n: &u8| RememberedServer { server: configured(*n), worked: NOW - 60 };
         let apiservers = servers.iter().map(remembered).collect();
-        save(self.path(), State { authorities, cluster: Some(cluster.into()), apiservers }).unwrap();
+        save(self.path(), EndpointsState { authorities, cluster: Some(cluster.into()), apiservers }).unwrap();
     }
 }
 

@@ -1,0 +1,362 @@
+//! The objects of one scope: their identities, what the current list lacks, and the problems of single objects. Which
+//! removals may take place, and when, is up to the store.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+use foldhash::fast::RandomState;
+use nodelb_core::change::Change;
+use nodelb_core::model::service::{ServiceName, ServicePort, SliceName, Source};
+
+use crate::api::decode::{Key, Kind, Object, Uid, Version};
+
+/// Fewer missing objects than this never need a second list, unless the scope is only a part of the cluster.
+const MASS: usize = 10;
+
+const MAX_TOMBSTONES: usize = 10_000;
+
+/// The maximum number of objects with problems or notices that are reported individually.
+const MAX_REPORTED: usize = 100;
+
+type Map<K, V> = HashMap<K, V, RandomState>;
+
+/// The action that the watcher must take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Verdict {
+    Fine,
+    /// List the objects of this scope again, because the list lacked too many of the known objects.
+    ListAgain {
+        /// The number of objects that the list lacked.
+        missing: usize,
+        /// The number of known objects.
+        known: usize,
+    },
+    /// List all Services again, because the lists together lacked too many service ports of the maps.
+    ListAllAgain {
+        /// The number of service ports that the lists lacked.
+        missing: usize,
+        /// The number of service ports in the maps.
+        known: usize,
+    },
+}
+
+/// The numbers and problems of one scope.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// The number of served objects.
+    pub served: usize,
+    /// The number of ignored objects; kube-proxy ignores the same ones.
+    pub left_out: usize,
+    /// The number of invalid objects and events since the start.
+    pub skipped: u64,
+    /// The current problems with the object names; at most a hundred objects.
+    pub problems: Vec<String>,
+    /// The ignored parts of served objects; at most a hundred objects.
+    pub notices: Vec<String>,
+}
+
+/// The objects of one scope.
+#[derive(Debug)]
+pub(super) struct Collection {
+    kind: Kind,
+    /// Whether the scope is a part of the cluster, with few objects.
+    is_narrow: bool,
+    known: Map<Key, StoredObject>,
+    served: usize,
+    tombstones: Map<Key, Version>,
+    listing: Option<Listing>,
+    pub(super) was_listed: bool,
+    /// The number of service ports in the latest list.
+    pub(super) ports: Option<usize>,
+    /// The keys of deleted objects that must not be removed yet.
+    missing: HashSet<Key, RandomState>,
+    /// The keys that the previous list lacked, if it must be confirmed.
+    doubted: Option<HashSet<Key, RandomState>>,
+    /// The number of objects without a name in the latest list.
+    pub(super) incomplete: Option<usize>,
+    skipped: u64,
+    problems: BTreeMap<Key, String>,
+    nameless: Option<String>,
+    notices: BTreeMap<Key, Vec<String>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct StoredObject {
+    uid: Uid,
+    version: Version,
+    is_served: bool,
+}
+
+#[derive(Debug, Default)]
+struct Listing {
+    seen: HashSet<Key, RandomState>,
+    /// The number of service ports that the listed services have. As in the maps, each port counts once per family.
+    ports: usize,
+    nameless: usize,
+}
+
+impl Listing {
+    fn see(&mut self, key: &Key, change: Option<&Change>) {
+        if self.seen.insert(key.clone()) {
+            self.ports += change.map_or(0, service_ports);
+        }
+    }
+}
+
+impl Collection {
+    pub(super) fn new(kind: Kind, is_narrow: bool) -> Self {
+        Self {
+            kind,
+            is_narrow,
+            known: Map::default(),
+            served: 0,
+            tombstones: Map::default(),
+            listing: None,
+            was_listed: false,
+            ports: None,
+            missing: HashSet::default(),
+            doubted: None,
+            incomplete: None,
+            skipped: 0,
+            problems: BTreeMap::new(),
+            nameless: None,
+            notices: BTreeMap::new(),
+        }
+    }
+
+    /// Adds an object from the state file, in an unknown version.
+    pub(super) fn remember(&mut self, key: Key) {
+        let known = StoredObject { uid: Uid::default(), version: Version::default(), is_served: true };
+        if self.known.insert(key, known).is_none() {
+            self.served += 1;
+        }
+    }
+
+    /// Whether the objects have been listed, and no list is in progress.
+    pub(super) fn is_settled(&self) -> bool {
+        self.was_listed && self.listing.is_none()
+    }
+
+    pub(super) fn knows(&self, key: &Key) -> bool {
+        self.known.contains_key(key)
+    }
+
+    /// Whether a known object exists, and so does one that cannot be decoded.
+    pub(super) fn has_any(&self) -> bool {
+        let is_odd = !self.problems.is_empty() || self.incomplete.is_some();
+        is_odd || self.known.keys().any(|key| !self.missing.contains(key))
+    }
+
+    /// Forgets all objects, without a change.
+    pub(super) fn clear(&mut self) {
+        self.missing.clear();
+        self.known.clear();
+        self.served = 0;
+    }
+
+    /// Removes the objects that the lists lack.
+    pub(super) fn remove_missing(&mut self, changes: &mut Vec<Change>) {
+        let mut missing: Vec<Key> = self.missing.drain().collect();
+        missing.sort();
+        missing.iter().for_each(|key| self.remove(key, changes));
+    }
+
+    pub(super) fn begin_list(&mut self, is_rewound: bool) {
+        self.listing = Some(Listing::default());
+        self.tombstones.clear();
+        if is_rewound {
+            self.known.values_mut().for_each(|known| known.version = Version::default());
+        }
+    }
+
+    pub(super) fn upsert(&mut self, object: Object, changes: &mut Vec<Change>) {
+        let Object { key, uid, version, change, notices, .. } = object;
+        let is_late = self.is_late(&key, version);
+        match &mut self.listing {
+            Some(listing) => listing.see(&key, change.as_ref()),
+            None if is_late => return,
+            None => {}
+        }
+        self.missing.remove(&key);
+        self.problems.remove(&key);
+        self.note(&key, notices, change.is_some());
+        let now = StoredObject { uid, version, is_served: change.is_some() };
+        let before = self.known.insert(key.clone(), now);
+        self.served += usize::from(now.is_served);
+        let is_same = |before: &StoredObject| {
+            before.version == version && version != Version::default() && !before.uid.is_other(uid)
+        };
+        if let Some(before) = before {
+            self.served -= usize::from(before.is_served);
+            if is_same(&before) {
+                return;
+            }
+            if before.is_served && (change.is_none() || before.uid.is_other(uid)) {
+                changes.push(removal(self.kind, &key));
+            }
+        }
+        changes.extend(change);
+    }
+
+    /// Whether a newer version of this object is known.
+    fn is_late(&self, key: &Key, version: Version) -> bool {
+        let known = self.known.get(key).map(|known| known.version);
+        let tombstone = self.tombstones.get(key).copied();
+        version != Version::default()
+            && (known.is_some_and(|known| known > version) || tombstone.is_some_and(|deleted| deleted >= version))
+    }
+
+    fn note(&mut self, key: &Key, notices: Vec<String>, is_served: bool) {
+        if notices.is_empty() || !is_served {
+            self.notices.remove(key);
+        } else if self.notices.len() < MAX_REPORTED || self.notices.contains_key(key) {
+            self.notices.insert(key.clone(), notices);
+        }
+    }
+
+    pub(super) fn delete(&mut self, object: &Object, may_remove: bool, changes: &mut Vec<Change>) {
+        let Object { key, uid, version, .. } = object;
+        let known = self.known.get(key);
+        // A deletion applies to the known object even if it belongs to a later object of the same name that could never
+        // be decoded.
+        let is_late = known.is_some_and(|known| match version.cmp(&known.version) {
+            Ordering::Greater => false,
+            Ordering::Less => *version != Version::default() || known.uid.is_other(*uid),
+            Ordering::Equal => known.uid.is_other(*uid),
+        });
+        if is_late {
+            return;
+        }
+        self.add_tombstone(key, *version);
+        self.problems.remove(key);
+        if let Some(listing) = &mut self.listing {
+            listing.seen.remove(key);
+        }
+        if may_remove {
+            self.remove(key, changes);
+        } else if self.known.contains_key(key) {
+            self.missing.insert(key.clone());
+        }
+    }
+
+    /// Adds a tombstone, also for an unknown object: the event of its creation may arrive later.
+    fn add_tombstone(&mut self, key: &Key, version: Version) {
+        if self.tombstones.len() >= MAX_TOMBSTONES {
+            self.tombstones.clear();
+        }
+        if version != Version::default() {
+            self.tombstones.insert(key.clone(), version);
+        }
+    }
+
+    fn remove(&mut self, key: &Key, changes: &mut Vec<Change>) {
+        self.problems.remove(key);
+        self.notices.remove(key);
+        self.missing.remove(key);
+        if self.known.remove(key).is_some_and(|known| known.is_served) {
+            self.served -= 1;
+            changes.push(removal(self.kind, key));
+        }
+    }
+
+    pub(super) fn skip(&mut self, key: Option<Key>, reason: String) {
+        self.skipped += 1;
+        match (key, &mut self.listing) {
+            (Some(key), listing) => {
+                if let Some(listing) = listing {
+                    listing.seen.insert(key.clone());
+                }
+                self.missing.remove(&key);
+                if self.problems.len() < MAX_REPORTED || self.problems.contains_key(&key) {
+                    self.problems.insert(key, reason);
+                }
+            }
+            (None, listing) => {
+                if let Some(listing) = listing {
+                    listing.nameless += 1;
+                }
+                self.nameless = Some(reason);
+            }
+        }
+    }
+
+    pub(super) fn end_list(&mut self) -> Verdict {
+        let Some(Listing { seen, ports, nameless }) = self.listing.take() else { return Verdict::Fine };
+        self.problems.retain(|key, _| seen.contains(key));
+        self.ports = Some(ports);
+        if nameless > 0 {
+            // Each object that the list lacks may be one of those without a name.
+            self.incomplete = Some(nameless);
+            self.was_listed = true;
+            return Verdict::Fine;
+        }
+        self.incomplete = None;
+        self.nameless = None;
+        let lacking = |key: &&Key| !seen.contains(*key);
+        let missing: HashSet<Key, RandomState> = self.known.keys().filter(lacking).cloned().collect();
+        let doubted = self.doubted.take();
+        let (count, known) = (missing.len(), self.known.len());
+        let is_mass = is_mass(count, known) || self.is_narrow && count * 2 > known;
+        match doubted {
+            None if is_mass => {
+                self.doubted = Some(missing);
+                Verdict::ListAgain { missing: count, known }
+            }
+            Some(doubted) if is_mass => {
+                let (agreed, new): (HashSet<_, _>, HashSet<_, _>) =
+                    missing.into_iter().partition(|key| doubted.contains(key));
+                self.missing.extend(agreed);
+                self.was_listed = true;
+                if new.is_empty() {
+                    return Verdict::Fine;
+                }
+                let missing = new.len();
+                self.doubted = Some(new);
+                Verdict::ListAgain { missing, known }
+            }
+            _ => {
+                self.missing.extend(missing);
+                self.was_listed = true;
+                Verdict::Fine
+            }
+        }
+    }
+
+    pub(super) fn tally(&self) -> Tally {
+        let named =
+            self.problems.iter().map(|(Key { namespace, name }, reason)| format!("{namespace}/{name}: {reason}"));
+        let nameless = self.nameless.iter().map(|reason| format!("an object without a usable name: {reason}"));
+        let notice = |(Key { namespace, name }, notices): (&Key, &Vec<String>)| {
+            format!("{namespace}/{name}: {}", notices.join("; "))
+        };
+        Tally {
+            served: self.served,
+            left_out: self.known.len() - self.served,
+            skipped: self.skipped,
+            problems: named.chain(nameless).collect(),
+            notices: self.notices.iter().map(notice).collect(),
+        }
+    }
+}
+
+/// The number of service ports of an object: each port counts once per family of its addresses.
+fn service_ports(change: &Change) -> usize {
+    let Change::UpsertService(service) = change else { return 0 };
+    let families = |port: &ServicePort| port.frontends.iter().map(|at| at.addr.family()).collect::<BTreeSet<_>>().len();
+    service.ports.iter().map(families).sum()
+}
+
+pub(super) fn is_mass(missing: usize, known: usize) -> bool {
+    missing >= MASS && missing * 2 > known
+}
+
+pub(super) fn removal(kind: Kind, key: &Key) -> Change {
+    let (namespace, name) = (Arc::clone(&key.namespace), Arc::clone(&key.name));
+    match kind {
+        Kind::Service => Change::RemoveService(ServiceName::of(namespace, name), Source::Kubernetes),
+        Kind::EndpointSlice => Change::RemoveSlice(SliceName { namespace, name }, Source::Kubernetes),
+        Kind::Node => Change::NodeObject(None),
+    }
+}
