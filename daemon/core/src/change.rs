@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::model::addr::{Addr, L4Addr};
+use crate::model::drain::{DrainCause, Drains};
 use crate::model::node::{NodeFacts, NodeObject};
 use crate::model::service::{Service, ServiceName, Slice, SliceName, Source};
 use crate::model::uplink::Uplink;
@@ -35,6 +36,9 @@ pub enum Change {
     /// The result of nodelb's own health checks: the backends of the service that must not be selected, each with its
     /// last error. It replaces any earlier result for the service.
     Quarantine(ServiceName, BTreeMap<(Addr, u16), Arc<str>>),
+    /// The backends of the service that the operator drains, and why this changes; without a reason, it is not news. This
+    /// replaces any earlier drains of the service.
+    Drains(ServiceName, Drains, Option<DrainCause>),
     /// The NodePorts that a process of this node has bound, under the unspecified address of their family. The text
     /// names the process and the consequence. This replaces any earlier list.
     Bound(BTreeMap<L4Addr, Arc<str>>),
@@ -46,6 +50,9 @@ pub enum Change {
     /// What [`crate::snapshot::Snapshot::remembered`] returned before a restart. Protected services use these backends
     /// if the maps contain none and the source reports none. Sent at the start, before any source reports.
     Remember(Vec<Remembered>),
+    /// The namespaces that Kubernetes does not let nodelb read. If there are any, they are all that is missing if its
+    /// [`Self::Synced`] is incomplete: nothing else waits for them.
+    Unread(BTreeSet<Arc<str>>),
     /// The source has reported everything it had at the start, except what `incomplete` names. Until every source is
     /// synced and none is incomplete, nothing is pruned from the maps.
     Synced {

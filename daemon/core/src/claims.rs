@@ -194,6 +194,11 @@ impl Row {
         }
     }
 
+    /// Sets the age of the first claim, if it is refused.
+    pub(crate) fn date_refusal(&mut self, now: Moment) {
+        self.claims.first_mut().filter(|claim| claim.target.is_err()).into_iter().for_each(|claim| claim.since = now);
+    }
+
     /// Whether this is the only claim, except for its age, and owns the address.
     pub fn has_only(&self, claim: &Claim) -> bool {
         matches!(&*self.claims, [known] if known.target.is_ok() && known.says_the_same(claim))

@@ -8,6 +8,7 @@ use imbl::OrdSet;
 use smallvec::SmallVec;
 
 use crate::model::addr::{Addr, Family};
+use crate::model::drain::Drains;
 use crate::model::node::NodeFacts;
 use crate::model::service::{FrontendKind, FrontendSpec, PortKey, Service, ServicePort, Slice};
 use crate::state::entries::{MAX_VIEW_SLOTS, View};
@@ -37,6 +38,8 @@ pub struct CompileContext<'a> {
     pub apiservers: &'a Apiservers,
     /// The results of the service's own health checks.
     pub checks: Checks<'a>,
+    /// The backends of the service that the operator drains.
+    pub drains: Option<&'a Drains>,
     pub packets: PacketsConfig,
 }
 
@@ -118,7 +121,7 @@ fn plan_frontends(
 
 /// The candidates of a port that may get connections, and whether the guard refuses another one.
 fn admitted<'a>(slices: &'a [Arc<Slice>], key: &PortKey, context: &CompileContext<'a>) -> (Candidates<'a>, bool) {
-    let CompileContext { guard, apiservers, checks, .. } = context;
+    let CompileContext { guard, apiservers, checks, drains, .. } = context;
     let mut has_refused = false;
     let admits = |c: &Candidate<'_>| {
         let is_admitted = guard.admits_backend(c.address(key.protocol), c.slice.source, apiservers);
@@ -127,6 +130,7 @@ fn admitted<'a>(slices: &'a [Arc<Slice>], key: &PortKey, context: &CompileContex
     };
     let mut candidates = select::merge_admitted(slices.iter(), &key.port, key.protocol, key.family, admits);
     checks.mark(&mut candidates);
+    select::mark_drained(&mut candidates, *drains);
     (candidates, has_refused)
 }
 

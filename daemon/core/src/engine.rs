@@ -17,7 +17,7 @@ use crate::claims::Row;
 use crate::config::EngineConfig;
 use crate::datapath::Datapath;
 use crate::degraded::DegradedPorts;
-use crate::history::{Event, What};
+use crate::history::{Addresses, Event, What};
 use crate::holds::{Emptied, HeldPort, Holds, Release};
 use crate::model::addr::{Addr, Family, L4Addr, Protocol};
 use crate::model::cause::Trigger;
@@ -106,9 +106,9 @@ pub struct Round {
     pub conflicts: Vec<AddressConflict>,
     /// Claims that no longer wait because they own the address now.
     pub takeovers: Vec<Takeover>,
-    /// The number of entries that were in the maps although no source needs them, and that were removed because every
-    /// source has now reported everything.
-    pub pruned: usize,
+    /// The addresses that were in the maps although no source needs them, and that were removed because every source has
+    /// now reported everything.
+    pub pruned: Addresses,
     /// The events of the round for the flight recorder.
     pub events: Vec<Event>,
     /// The times of the changes that this round wrote to the maps, in milliseconds since 1970, where slices contain
@@ -215,7 +215,12 @@ impl Engine {
     pub fn change(&mut self, change: Change) {
         match self.table.apply(change) {
             Effect::None => {}
-            Effect::Services(names, trigger) => self.mark_dirty(names, trigger),
+            Effect::Services(names, trigger) => {
+                if let (Trigger::Drain(cause), Some(name)) = (&trigger, names.first()) {
+                    self.event_recorder.note_drain(name, cause);
+                }
+                self.mark_dirty(names, trigger);
+            }
             Effect::Deleted(name, trigger) => {
                 self.mark_dirty([name.clone()], trigger.clone());
                 self.dirty.mark_deleted(&name, trigger);
@@ -308,6 +313,7 @@ impl Engine {
 
     /// Runs one round, which brings the maps as close to the desired state as the datapath allows.
     pub fn reconcile(&mut self, datapath: &mut impl Datapath, now: Moment) -> Round {
+        self.table.note_time(now);
         self.begin(now);
         self.unapplied = self.leads_to_desired().then(Vec::new);
         for ops in map_ops::puts(&self.desired, &self.realised, &self.touched) {

@@ -3,6 +3,7 @@
 pub mod addr;
 pub mod calendar;
 pub mod cause;
+pub mod drain;
 pub mod health_check;
 pub mod moment;
 pub mod names;

@@ -16,11 +16,12 @@ use crate::degraded::{Degraded, DegradedPorts};
 use crate::filter::Filter;
 use crate::holds::{HeldPort, Holds};
 use crate::model::addr::{Addr, Family, L4Addr};
+use crate::model::drain;
 use crate::model::moment::Moment;
 use crate::model::service::{BackendState, PortKey, ServiceName, Source};
 use crate::model::uplink::Uplink;
-use crate::state::entries::{CANARIES, Desired, IdMap, Realised, ServiceId};
-use crate::state::owner::IdOwner;
+use crate::state::entries::{CANARIES, Desired, FrontendEntry, IdMap, MapState, Realised, ServiceId};
+use crate::state::owner::{IdOwner, OwnerTag};
 use crate::state::remembered::Remembered;
 use crate::state::stale_generation::StaleGeneration;
 use crate::state::status::Status;
@@ -101,18 +102,25 @@ impl Snapshot {
         self.owners.iter().map(|(id, owner)| (id, &owner.key))
     }
 
-    /// The service ports without a healthy backend, in the order of their ids.
+    /// The service ports without a healthy backend, in the order of their ids, except those of [`Self::is_kept`].
     pub fn degraded(&self) -> impl Iterator<Item = (&Arc<PortKey>, &Arc<Degraded>)> {
-        self.degraded.iter().filter_map(|(id, degraded)| Some((&self.owners.get(&id)?.key, degraded)))
+        let degraded = self.degraded.iter().filter(|(id, _)| !self.is_kept(*id));
+        degraded.filter_map(|(id, degraded)| Some((&self.owners.get(&id)?.key, degraded)))
     }
 
     /// The status of the claim at this position of the row.
     pub fn status_of(&self, row: &Row, place: usize, address: L4Addr) -> RowStatus {
         let mut status = row.status_of(place, address);
+        let claim = &row.claims()[place];
+        if place == 0 && self.still_serves(address, claim) {
+            let why = status.error.unwrap_or_default();
+            let text =
+                format!("in use as before the start, until every source has reported everything; then not: {why}");
+            (status.status, status.error) = (Status::Kept, Some(text.into()));
+        }
         if status.status != Status::Ok {
             return status;
         }
-        let claim = &row.claims()[place];
         if let Some((worse, since)) = self.lack_of_backends(claim) {
             (status.status, status.since) = (worse, status.since.max(since));
             if worse == Status::NoBackends {
@@ -145,6 +153,54 @@ impl Snapshot {
         }
         let is_empty = claim.inside_local && self.desired.services.get(id)?.local.is_empty();
         is_empty.then_some((Status::NoBackends, Moment::default()))
+    }
+
+    /// Whether new connections of clients on this node to an address of the service are refused, because the maps contain
+    /// no backend for it.
+    pub fn refuses_at(&self, name: &ServiceName) -> bool {
+        self.addresses_of(name).into_iter().any(|address| self.realised.refuses(address))
+    }
+
+    /// Whether new connections of clients on this node to the address reach a backend of the claim's service, although the
+    /// claim is refused: what the maps contain from before the start stays until every source has reported everything.
+    pub fn still_serves(&self, address: L4Addr, claim: &Claim) -> bool {
+        let is_doubtful = claim.target.is_err() && !self.is_complete();
+        let actual = self.realised.frontends.get(&address).filter(|_| is_doubtful);
+        actual.is_some_and(|actual| {
+            let tag = self.realised.services.get(&actual.service).and_then(|entry| entry.tag);
+            let is_own = tag.is_some_and(|tag| tag.is_same_service(OwnerTag::new(&claim.key, claim.source)));
+            is_own && self.realised.reaches_backends(address, actual.service)
+        })
+    }
+
+    /// The addresses that the maps contain from before the start and that no service claims now, because a source has not
+    /// reported everything yet: [`Status::Kept`], or [`Status::NoBackends`] if they had none.
+    pub fn kept(&self) -> impl Iterator<Item = (L4Addr, &FrontendEntry, Status)> {
+        let is_claimed = |address: &L4Addr| {
+            let first = self.rows.get(address).and_then(|row| row.claims().first());
+            first.is_some_and(|claim| claim.target.is_ok() || self.still_serves(*address, claim))
+        };
+        // Without any, nothing is searched.
+        let of_others = self.realised.frontends.iter().filter(|_| !self.is_complete());
+        let kept = of_others.filter(move |(address, entry)| entry.service != ServiceId::CANARY && !is_claimed(address));
+        kept.map(|(address, entry)| {
+            let is_usable = self.realised.reaches_backends(*address, entry.service);
+            (*address, entry, if is_usable { Status::Kept } else { Status::NoBackends })
+        })
+    }
+
+    /// Why the maps still contain what a source asked for before the start; `None` if the source has reported everything.
+    pub fn why_kept(&self, entry: &FrontendEntry) -> Option<String> {
+        let source = self.realised.services.get(&entry.service)?.tag?.source;
+        let why = self.facts.incomplete(source).map(|why| format!(": {why}")).unwrap_or_default();
+        Some(format!("in use as before the start, until the source {source} has reported everything{why}"))
+    }
+
+    /// Whether the port has backends in the maps that its source no longer has, because the source has not reported
+    /// everything yet.
+    pub fn is_kept(&self, id: ServiceId) -> bool {
+        let has_backends = |state: &MapState| state.services.get(&id).is_some_and(|entry| entry.has_backends);
+        !self.is_complete() && has_backends(&self.realised) && !has_backends(&self.desired)
     }
 
     /// The service ports with backends that are held although their source emptied them, by id.
@@ -231,11 +287,11 @@ impl Snapshot {
 
     /// The number of addresses on this node that can serve the service: those of its ready backends of the family, each
     /// counted once regardless of its ports (kube-proxy's `LocalReadyEndpoints`). Terminating backends do not count
-    /// even while they are used, so that load balancers redirect traffic in time. Backends that nodelb refuses to use
-    /// do not count either.
+    /// even while they are used, so that load balancers redirect traffic in time. Backends that are drained or that
+    /// nodelb refuses to use do not count either.
     pub fn local_ready(&self, name: &ServiceName, family: Family) -> usize {
         let Some((service, slices)) = self.facts.owner(name) else { return 0 };
-        let node = &*self.facts.node().name;
+        let (node, drains) = (&*self.facts.node().name, self.facts.drains(name));
         let mut found: BTreeSet<Addr> = BTreeSet::new();
         for port in &service.ports {
             let offered = slices.iter().flat_map(|slice| &slice.ports);
@@ -244,6 +300,7 @@ impl Snapshot {
                 backend.addr.family() == family
                     && backend.node.as_deref() == Some(node)
                     && select::effective_state(backend) == BackendState::Active
+                    && drains.is_none_or(|drains| drain::find(drains, (backend.addr, backend.port)).is_none())
                     && self.check(L4Addr::new(backend.addr, backend.port, port.protocol), service.source).is_ok()
             });
             found.extend(ready.map(|backend| backend.addr));

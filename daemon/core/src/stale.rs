@@ -77,6 +77,7 @@ pub fn stale(snapshot: &Snapshot, frontend: L4Addr, backend: L4Addr) -> Option<S
     let (service, slices) = snapshot.facts.owner(&key.service)?;
     let mut candidates = select::merge(slices.iter(), &key.port, key.protocol, key.family);
     Checks::new(service, snapshot.facts.quarantine(&service.name)).mark(&mut candidates);
+    select::mark_drained(&mut candidates, snapshot.facts.drains(&service.name));
     let named = candidates.iter().find(|candidate| candidate.address(key.protocol) == backend);
     let Some(named) = named else { return Some(Stale::Backend(Arc::clone(key))) };
     let is_better_elsewhere = match named.state() {

@@ -10,7 +10,9 @@ use smallvec::{SmallVec, smallvec};
 use crate::change::Change;
 use crate::model::addr::Addr;
 use crate::model::cause::{Checked, Trigger};
+use crate::model::drain::{DrainCause, Drains};
 use crate::model::health_check::Quarantine;
+use crate::model::moment::Moment;
 use crate::model::service::{Service, ServiceName, Slice, SliceName, Source};
 use crate::state::remembered::Remembered;
 use apiservers::{leads_to, lists_apiservers};
@@ -71,6 +73,11 @@ pub enum Effect {
 }
 
 impl Table {
+    /// Notes the time of a round.
+    pub fn note_time(&mut self, now: Moment) {
+        self.facts.note_time(now);
+    }
+
     pub fn apply(&mut self, change: Change) -> Effect {
         match change {
             Change::UpsertService(service) => self.upsert_service(service),
@@ -98,6 +105,7 @@ impl Table {
                 Effect::None
             }
             Change::Quarantine(name, backends) => self.set_quarantine(name, backends),
+            Change::Drains(name, drains, cause) => self.set_drains(name, drains, cause),
             Change::Bound(nodeports) => {
                 self.facts.bound = Arc::new(nodeports);
                 Effect::None
@@ -115,6 +123,10 @@ impl Table {
                 let new = Arc::make_mut(&mut self.facts.apiservers).restore(&records);
                 self.newly_known.extend(new);
                 Effect::Remember(records)
+            }
+            Change::Unread(namespaces) => {
+                self.facts.unread = Arc::new(namespaces);
+                Effect::None
             }
             Change::Synced { source, incomplete } => {
                 self.facts.synced.insert(source, incomplete);
@@ -223,6 +235,18 @@ impl Table {
             self.facts.quarantine.insert(name.clone(), Arc::new(backends));
         }
         change.map_or(Effect::None, |change| Effect::Services(smallvec![name], Trigger::Checks(change)))
+    }
+
+    fn set_drains(&mut self, name: ServiceName, drains: Drains, cause: Option<DrainCause>) -> Effect {
+        let before = if drains.is_empty() {
+            self.facts.drains.remove(&name)
+        } else {
+            self.facts.drains.insert(name.clone(), Arc::new(drains))
+        };
+        if self.facts.drains.get(&name) == before.as_ref() {
+            return Effect::None;
+        }
+        Effect::Services(smallvec![name], cause.map_or(Trigger::Other, Trigger::Drain))
     }
 
     /// Removes the slice from the record of the service.

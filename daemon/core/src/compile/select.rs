@@ -10,9 +10,11 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use crate::model::addr::{Family, L4Addr, Protocol};
+use crate::model::drain::{self, Drain, Drains};
 use crate::model::health_check::Quarantine;
 use crate::model::node::NodeFacts;
 use crate::model::service::{Backend, BackendState, FrontendKind, Hints, Service, Slice, TrafficPolicy};
+use crate::state::entries::MAX_VIEW_SLOTS;
 
 /// A backend of one service port, and the slice that contains it.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +24,8 @@ pub struct Candidate<'a> {
     pub slice: &'a Arc<Slice>,
     /// The error of nodelb's own health check; `None` if the backend did not fail it.
     pub failure: Option<&'a Arc<str>>,
+    /// The drain by the operator.
+    pub drain: Option<&'a Drain>,
 }
 
 impl Candidate<'_> {
@@ -30,10 +34,11 @@ impl Candidate<'_> {
         L4Addr::new(self.backend.addr, self.backend.port, protocol)
     }
 
-    /// The resulting state. A failed check only turns a backend that its source considers usable into a quarantined
-    /// one.
+    /// The resulting state. A drain or a failed check only changes the state of a backend that its source considers
+    /// usable, and a drained backend is no last resort.
     pub fn state(&self) -> BackendState {
         match effective_state(self.backend) {
+            BackendState::Active | BackendState::Terminating if self.drain.is_some() => BackendState::Maintenance,
             BackendState::Active | BackendState::Terminating if self.failure.is_some() => BackendState::Quarantined,
             state => state,
         }
@@ -67,6 +72,14 @@ impl<'a> Checks<'a> {
     }
 }
 
+/// Records in each candidate whether the operator drains it.
+pub fn mark_drained<'a>(candidates: &mut [Candidate<'a>], drains: Option<&'a Drains>) {
+    let Some(drains) = drains else { return };
+    for candidate in candidates {
+        candidate.drain = drain::find(drains, (candidate.backend.addr, candidate.backend.port));
+    }
+}
+
 /// The candidates of one service port. Most service ports have only a few backends.
 pub type Candidates<'a> = SmallVec<[Candidate<'a>; 4]>;
 
@@ -75,7 +88,7 @@ pub type Indexes = SmallVec<[usize; 4]>;
 
 /// The union of the slices for one service port and family: each address once, in address order. If slices disagree,
 /// the best state takes precedence (so a non-terminating entry wins), then the first slice by name. The results of
-/// health checks are not included yet; they do not depend on the slice.
+/// health checks and drains are not included yet; they do not depend on the slice.
 pub fn merge<'a>(
     slices: impl Iterator<Item = &'a Arc<Slice>>,
     port: &str,
@@ -101,7 +114,7 @@ pub(crate) fn merge_admitted<'a>(
         for port in slice.ports.iter().filter(|p| p.protocol == protocol && *p.name == *port) {
             merged.reserve(port.backends.len());
             for backend in port.backends.iter().filter(|b| b.addr.family() == family) {
-                let candidate = Candidate { backend, slice, failure: None };
+                let candidate = Candidate { backend, slice, failure: None, drain: None };
                 if admits(&candidate) {
                     is_ascending &= last.replace(address(&candidate)).is_none_or(|last| last < address(&candidate));
                     merged.push(candidate);
@@ -125,7 +138,7 @@ pub fn effective_state(backend: &Backend) -> BackendState {
     }
 }
 
-/// The result of [`select`]: ascending indexes into the candidates.
+/// The result of [`select`]: ascending indexes into the candidates. [`MAX_VIEW_SLOTS`] is not applied yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Selection {
     /// The backends for clients that may use any node.
@@ -145,9 +158,8 @@ pub struct Selection {
 /// it contains every quarantined backend. Hints apply to active backends only. The local view follows the same rules
 /// for the backends on this node, without hints.
 pub fn select(candidates: &[Candidate<'_>], node: &NodeFacts, last_resort: bool) -> Selection {
-    let in_order = if last_resort { &USABLE[..] } else { &USABLE[..2] };
-    let best = in_order.iter().copied().find(|state| candidates.iter().any(|candidate| candidate.state() == *state));
-    let topology = if best == Some(BackendState::Active) { topology(candidates, node) } else { Topology::Anywhere };
+    let in_order = usable(last_resort);
+    let (best, topology) = rules(candidates, node, last_resort);
     let (mut cluster, mut here) = (Indexes::with_capacity(candidates.len()), Indexes::new());
     for (index, candidate) in candidates.iter().enumerate() {
         if Some(candidate.state()) == best && topology.admits(candidate.backend, node) {
@@ -163,8 +175,19 @@ pub fn select(candidates: &[Candidate<'_>], node: &NodeFacts, last_resort: bool)
     Selection { cluster, local: local.unwrap_or_default(), has_backends: best.is_some(), is_last_resort }
 }
 
+/// The state of the backends in the cluster view, `None` if there are none, and how hints restrict it.
+fn rules(candidates: &[Candidate<'_>], node: &NodeFacts, last_resort: bool) -> (Option<BackendState>, Topology) {
+    let exists = |state: &BackendState| candidates.iter().any(|candidate| candidate.state() == *state);
+    let best = usable(last_resort).iter().copied().find(exists);
+    let is_active = best == Some(BackendState::Active);
+    (best, if is_active { topology(candidates, node) } else { Topology::Anywhere })
+}
+
 /// The states of backends that may be selected, the best one first.
-const USABLE: [BackendState; 3] = [BackendState::Active, BackendState::Terminating, BackendState::Quarantined];
+fn usable(last_resort: bool) -> &'static [BackendState] {
+    let all = &[BackendState::Active, BackendState::Terminating, BackendState::Quarantined];
+    if last_resort { all } else { &all[..2] }
+}
 
 /// Whether a backend may receive new connections, and if not, the reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
@@ -184,6 +207,8 @@ pub enum Choice {
     Maintenance,
     /// Topology hints send the clients of this node to other zones or nodes.
     NotHinted,
+    /// The service has more backends than [`MAX_VIEW_SLOTS`], and this is none of the first ones by address.
+    TooMany,
     /// The backend is one of nodelb's own admin addresses, an address that no connection can reach, or an address that
     /// is valid only on this host or link and that Kubernetes must not use. The row's reason names the case.
     Refused,
@@ -191,8 +216,17 @@ pub enum Choice {
 
 impl Choice {
     /// The names in output, in the order of the variants.
-    pub const NAMES: [&'static str; 8] =
-        ["Selected", "Held", "NotReady", "Terminating", "Quarantined", "Maintenance", "NotHinted", "Refused"];
+    pub const NAMES: [&'static str; 9] = [
+        "Selected",
+        "Held",
+        "NotReady",
+        "Terminating",
+        "Quarantined",
+        "Maintenance",
+        "NotHinted",
+        "TooMany",
+        "Refused",
+    ];
 }
 
 impl fmt::Display for Choice {
@@ -203,20 +237,20 @@ impl fmt::Display for Choice {
 
 /// The reason for each candidate why it is or is not in the cluster view.
 pub fn explain(candidates: &[Candidate<'_>], node: &NodeFacts, last_resort: bool) -> Vec<Choice> {
-    let selection = select(candidates, node, last_resort);
-    let reason = |(index, candidate): (usize, &Candidate<'_>)| {
-        if selection.cluster.binary_search(&index).is_ok() {
-            return Choice::Selected;
+    let (best, topology) = rules(candidates, node, last_resort);
+    let mut selected = 0;
+    let reason = |candidate: &Candidate<'_>| match candidate.state() {
+        state if Some(state) == best && topology.admits(candidate.backend, node) => {
+            selected += 1;
+            if selected <= MAX_VIEW_SLOTS { Choice::Selected } else { Choice::TooMany }
         }
-        match candidate.state() {
-            BackendState::Active => Choice::NotHinted,
-            BackendState::Terminating => Choice::Terminating,
-            BackendState::Quarantined => Choice::Quarantined,
-            BackendState::Maintenance => Choice::Maintenance,
-            BackendState::NotReady => Choice::NotReady,
-        }
+        BackendState::Active => Choice::NotHinted,
+        BackendState::Terminating => Choice::Terminating,
+        BackendState::Quarantined => Choice::Quarantined,
+        BackendState::Maintenance => Choice::Maintenance,
+        BackendState::NotReady => Choice::NotReady,
     };
-    candidates.iter().enumerate().map(reason).collect()
+    candidates.iter().map(reason).collect()
 }
 
 /// How hints restrict the cluster view.

@@ -9,9 +9,12 @@ use std::sync::Arc;
 use super::Engine;
 use crate::config::EngineConfig;
 use crate::model::addr::L4Addr;
+use crate::model::drain;
+use crate::model::moment::Moment;
 use crate::model::service::Source;
 use crate::state::entries::{FrontendEntry, Realised, ServiceEntry, ServiceId, Slot};
-use crate::state::owner::OwnerTag;
+use crate::state::owner::{IdOwner, OwnerTag};
+use crate::state::status::Status;
 
 /// Service ports that were in the maps at the start and are kept although no source describes them now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +87,12 @@ impl Engine {
         !self.sync.absent.contains(&source)
     }
 
+    /// Whether the source has reported everything about the service that it described.
+    pub(super) fn is_complete_for(&self, owner: &IdOwner) -> bool {
+        let is_read = || self.table.is_read(owner.source, &owner.key.service.namespace);
+        self.is_source_complete(owner.source) || self.config.sources.contains(&owner.source) && is_read()
+    }
+
     /// Records that the entry now belongs to this source. `was_owned` says whether it belonged to another source
     /// before.
     pub(super) fn note_other_source(&mut self, id: ServiceId, was_owned: bool, source: Source) {
@@ -102,12 +111,17 @@ impl Engine {
     }
 
     /// Whether the entry differs from the one at the start only because nodelb's own checks have found backends unhealthy,
-    /// or healthy again. Checks are facts of this run, whatever a source has reported.
+    /// or healthy again, or because backends are drained. These are facts of this run, whatever a source has reported.
     pub(super) fn is_result_of_checks(&self, id: ServiceId, entry: &ServiceEntry) -> bool {
         let found = self.at_start.realised.services.get(&id).zip(self.owners.get(&id));
         let Some((at_start, owner)) = found else { return false };
         let quarantine = self.table.quarantine(&owner.key.service);
-        let has_failed = |addr: &L4Addr| quarantine.is_some_and(|failed| failed.contains_key(&(addr.addr, addr.port)));
+        let drains = self.table.drains(&owner.key.service);
+        let has_failed = |addr: &L4Addr| {
+            let backend = (addr.addr, addr.port);
+            quarantine.is_some_and(|failed| failed.contains_key(&backend))
+                || drains.is_some_and(|drains| drain::find(drains, backend).is_some())
+        };
         let sorted = |view: &[Slot]| {
             let mut slots: Vec<L4Addr> = view.iter().map(|slot| slot.addr).collect();
             slots.sort_unstable();
@@ -130,9 +144,10 @@ impl Engine {
         if !self.unsynced().is_empty() {
             return false;
         }
-        let source = || self.owners.get(&id).map(|owner| Some(owner.source));
-        let source = self.ids.orphan(id).or_else(source);
-        source.is_none_or(|source| self.complete_sources().contains(&source))
+        match self.ids.orphan(id) {
+            Some(source) => self.complete_sources().contains(&source),
+            None => self.owners.get(&id).is_none_or(|owner| self.is_complete_for(owner)),
+        }
     }
 
     /// Whether the address still points at a service that no source has described since the start, and that may take
@@ -163,8 +178,9 @@ impl Engine {
     /// among what has not been reported.
     pub(super) fn is_emptiness_doubtful(&self, address: &L4Addr, service: ServiceId) -> bool {
         let Some(actual) = self.realised.frontends.get(address) else { return false };
-        let source = self.owners.get(&service).map(|owner| owner.source);
-        let is_incomplete = source.is_some_and(|source| self.table.incomplete(source).is_some());
+        let is_missing =
+            |owner: &IdOwner| self.table.incomplete(owner.source).is_some() && !self.is_complete_for(owner);
+        let is_incomplete = self.owners.get(&service).is_some_and(is_missing);
         if !self.unsynced().is_empty() {
             return self.at_start.realised.frontends.contains_key(address) || is_incomplete;
         }
@@ -181,8 +197,30 @@ impl Engine {
         is_own || self.ids.orphan(actual.service) == Some(None) && !self.may_go(actual.service)
     }
 
+    /// A refused address that stayed in the maps until now has been refused for its clients since this round.
+    pub(super) fn date_refusals(&mut self, touched: &[L4Addr], now: Moment) {
+        // Almost always, every address has an owner.
+        if self.rows.len() == self.desired.frontends.len() {
+            return;
+        }
+        for address in touched.iter().filter(|address| !self.realised.frontends.contains_key(*address)) {
+            if let Some(row) = self.rows.get_mut(address).filter(|row| row.owner().is_none()) {
+                Arc::make_mut(row).date_refusal(now);
+            }
+        }
+    }
+
+    /// The status of an address that the maps do not contain yet as its owner requests, and why, if this is deliberate.
+    pub(super) fn status_of_waiting(&self, address: L4Addr, entry: &FrontendEntry) -> (Status, Option<Arc<str>>) {
+        match self.why_pending(address, entry) {
+            Some(why) if self.realised.reaches_backends(address, entry.service) => (Status::Kept, Some(why)),
+            why if self.realised.refuses(address) => (Status::NoBackends, why),
+            why => (Status::Pending, why),
+        }
+    }
+
     /// Why the maps deliberately do not contain yet what the owner of the address requests.
-    pub(super) fn why_pending(&self, address: L4Addr, entry: &FrontendEntry) -> Option<Arc<str>> {
+    fn why_pending(&self, address: L4Addr, entry: &FrontendEntry) -> Option<Arc<str>> {
         if self.sync.is_pruned {
             return None;
         }

@@ -15,7 +15,6 @@ use crate::model::cause::{Checked, Trigger};
 use crate::model::moment::Moment;
 use crate::state::entries::{CANARIES, FrontendEntry, Lead, MapOp, OutsideEntry, Realised, ServiceEntry, ServiceId};
 use crate::state::map_ops::{self, Touched};
-use crate::state::owner::IdOwner;
 use crate::state::status::Status;
 
 /// The number of realised frontends and entries of `outside` that point at each service entry.
@@ -97,15 +96,13 @@ impl Engine {
             self.holds.forget_unheard(|name| self.compiled.contains_key(name));
         } else {
             self.at_start.forget_described(&self.desired, &self.realised, &self.ids);
-            let (ids, owners) = (&self.ids, &self.owners);
-            let is_source_synced = |owner: &IdOwner| may_go.contains(&Some(owner.source));
-            self.at_start
-                .inherited
-                .retain(|id| ids.orphan(*id).is_some() || !owners.get(id).is_none_or(is_source_synced));
+            let is_complete = |id: &ServiceId| self.owners.get(id).is_none_or(|owner| self.is_complete_for(owner));
+            let waits = |id: &ServiceId| self.ids.orphan(*id).is_some() || !is_complete(id);
+            self.at_start.inherited = self.at_start.inherited.iter().copied().filter(waits).collect();
         }
         let surplus = Touched::surplus(&self.desired, &self.realised);
         let goes = |address: &&L4Addr| self.sync.is_pruned || !self.is_premature(&MapOp::DeleteFrontend(**address));
-        self.round.pruned = surplus.frontends.iter().filter(goes).count();
+        self.round.pruned = surplus.frontends.iter().filter(goes).copied().collect();
         self.touched.extend(surplus);
     }
 
@@ -351,6 +348,7 @@ impl Engine {
     pub(super) fn finish(&mut self, now: Moment) -> Round {
         let mut touched = std::mem::take(&mut self.touched);
         touched.settle();
+        self.date_refusals(&touched.frontends, now);
         if self.is_settled() {
             for address in std::mem::take(&mut self.unsettled) {
                 self.refresh_status(address, now);
@@ -471,7 +469,7 @@ impl Engine {
             (Some(error), _) => (Status::Refused, Some(Arc::from(error.to_string()))),
             (None, Some(port)) if is_done => (Status::Held, Some(Arc::clone(&port.text))),
             (None, None) if is_done && !self.holds.is_held(service) => (Status::Ok, None),
-            _ => (Status::Pending, self.why_pending(address, &entry)),
+            _ => self.status_of_waiting(address, &entry),
         };
         if status == Status::Ok {
             self.unsettled.remove(&address);
@@ -485,7 +483,7 @@ impl Engine {
         }
         match (&error, row.status.status) {
             (Some(error), _) if status == Status::Refused => self.round.errors.push((address, Arc::clone(error))),
-            (_, Status::Refused) if status != Status::Pending => self.round.healed.push(address),
+            (_, Status::Refused) if status.is_usable() => self.round.healed.push(address),
             _ => {}
         }
         if let Some(row) = self.rows.get_mut(&address) {

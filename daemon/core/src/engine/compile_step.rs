@@ -74,8 +74,8 @@ impl Engine {
         let owner = description.map(|(service, slices)| {
             let (node, guard, apiservers) = (self.table.node(), &self.config.guard, self.table.apiservers());
             let (checks, node_addrs) = (Checks::new(service, self.table.quarantine(name)), &self.desired.node_addrs);
-            let packets = self.config.packets;
-            let context = CompileContext { node, node_addrs, guard, apiservers, checks, packets };
+            let (packets, drains) = (self.config.packets, self.table.drains(name));
+            let context = CompileContext { node, node_addrs, guard, apiservers, checks, drains, packets };
             let plans = compile(service, slices, &context);
             let is_confirmed = slices.iter().all(|slice| slice.problem.is_none());
             (service, plans, self.table.is_protected(service, slices), is_confirmed)

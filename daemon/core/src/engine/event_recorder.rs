@@ -16,12 +16,14 @@ use crate::history::{Addresses, Event, Kernel, What};
 use crate::holds::ReleaseReason;
 use crate::model::addr::L4Addr;
 use crate::model::cause::{Cause, Trigger};
+use crate::model::drain::DrainCause;
 use crate::model::service::{PortKey, ServiceName, Source};
 use crate::state::entries::{IdMap, Realised, ServiceEntry, ServiceId};
 use crate::state::kernel_check::EntryKey;
 use crate::text::counted;
 
 pub(super) use context::Context;
+use draft::what_of;
 pub(super) use draft::{AddressChange, Draft};
 use events::{Events, MAX_EVENTS};
 
@@ -45,6 +47,8 @@ pub(super) struct EventRecorder {
     drafts: Vec<Draft>,
     refusals: Vec<(L4Addr, Arc<PortKey>, Option<Arc<Refusal>>)>,
     omitted: usize,
+    /// The drains that began or ended.
+    drains: Vec<(ServiceName, DrainCause)>,
     /// Entries with an event that reports that the maps do not contain them yet.
     pending: BTreeMap<ServiceId, Arc<PortKey>>,
     /// The times of the changes that slices reported in this round, with the slice's service.
@@ -112,6 +116,15 @@ impl EventRecorder {
         }
     }
 
+    /// Records that a drain began or ended, also if no list changes.
+    pub(super) fn note_drain(&mut self, name: &ServiceName, cause: &DrainCause) {
+        if self.drains.len() < MAX_EVENTS {
+            self.drains.push((name.clone(), cause.clone()));
+        } else {
+            self.omitted += 1;
+        }
+    }
+
     pub(super) fn clear(&mut self) {
         self.drafts.clear();
         self.refusals.clear();
@@ -132,6 +145,7 @@ impl EventRecorder {
     pub(super) fn finish_round(&mut self, context: &Context<'_>) -> Vec<Event> {
         let mut events = Events::default();
         self.add_lists(context, &mut events);
+        self.add_drains(context, &mut events);
         Self::add_holds(context, &mut events);
         self.add_claims(context, &mut events);
         self.add_kernel_results(context, &mut events);
@@ -168,6 +182,24 @@ impl EventRecorder {
                 self.pending.insert(id, Arc::clone(key));
             } else if !is_pending {
                 self.pending.remove(&id);
+            }
+        }
+    }
+
+    /// Adds events about drains that are not the cause of another event.
+    fn add_drains(&mut self, context: &Context<'_>, events: &mut Events) {
+        for (name, cause) in std::mem::take(&mut self.drains) {
+            let is_about = |event: &Event| {
+                event.cause.origin.object == *cause.text() && event.port.as_ref().is_some_and(|key| key.service == name)
+            };
+            if !events.events.iter().any(is_about) {
+                events.push(match context.first_port(&name) {
+                    Some(key) => {
+                        let of_drain = Trigger::Drain(cause.clone()).cause();
+                        Event::for_port(&key, context.source_of(&key), what_of(&cause), of_drain)
+                    }
+                    None => Event::for_daemon(what_of(&cause), format!("{name}: {}", cause.text())),
+                });
             }
         }
     }
@@ -262,19 +294,22 @@ impl EventRecorder {
                 continue;
             }
             self.recorded.insert(source);
-            let services = counted(context.table.services_of(source).count(), "service");
-            let slices = counted(context.table.slices_of(source).count(), "slice");
+            let mut read = counted(context.table.services_of(source).count(), "service");
+            if source == Source::Kubernetes {
+                read += &format!(" and {}", counted(context.table.slices_of(source).count(), "slice"));
+            }
             let incomplete = context.table.incomplete(source).map(|what| format!("; not read: {what}"));
-            let detail = format!("{services} and {slices} at the start{}", incomplete.unwrap_or_default());
+            let detail = format!("{source}: {read} at the start{}", incomplete.unwrap_or_default());
             let kernel = if context.round.failed == 0 { Kernel::Done } else { Kernel::Deferred };
             events.push(Event { source: Some(source), kernel, ..Event::for_daemon(What::Synced, detail) });
         }
         if !self.found.is_empty() && context.config.sources.iter().all(|source| context.table.is_synced(*source)) {
             self.found = IdMap::new();
         }
-        if context.round.pruned > 0 {
-            let detail = format!("{} frontends that no source describes", context.round.pruned);
-            events.push(Event::for_daemon(What::Pruned, detail));
+        if !context.round.pruned.is_empty() {
+            let frontends = context.round.pruned.clone();
+            let detail = format!("{} frontends that no source describes", frontends.count());
+            events.push(Event { frontends, ..Event::for_daemon(What::Pruned, detail) });
         }
     }
 

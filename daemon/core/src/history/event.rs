@@ -35,6 +35,10 @@ pub enum What {
     LastResort,
     /// One of them is healthy again, so only healthy ones are used.
     Recovered,
+    /// The operator drained a backend: no new connection reaches it.
+    Drained,
+    /// A drain ended.
+    Undrained,
     /// Its source emptied it; its last known backends stay in use.
     Held,
     /// It is no longer held.
@@ -63,7 +67,7 @@ pub enum What {
 
 impl What {
     /// The names in the order of the variants.
-    pub const NAMES: [&'static str; 19] = [
+    pub const NAMES: [&'static str; 21] = [
         "Started",
         "Synced",
         "Added",
@@ -71,6 +75,8 @@ impl What {
         "Emptied",
         "LastResort",
         "Recovered",
+        "Drained",
+        "Undrained",
         "Held",
         "Released",
         "Removed",
@@ -123,6 +129,10 @@ impl Addresses {
         } else {
             self.more = self.more.saturating_add(1);
         }
+    }
+
+    pub fn count(&self) -> usize {
+        self.shown.len() + self.more
     }
 
     pub fn is_empty(&self) -> bool {

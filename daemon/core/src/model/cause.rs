@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::addr::Addr;
 use crate::model::calendar::utc;
+use crate::model::drain::DrainCause;
 use crate::model::service::{Backend, Origin, PortKey, Service, Slice, SlicePort};
 
 /// The change that made a service dirty. It costs one reference count.
@@ -24,6 +25,8 @@ pub enum Trigger {
     ServiceRemoved(Arc<Service>),
     /// nodelb's own health checks reported a different set of unhealthy backends.
     Checks(Checked),
+    /// The operator drained a backend, or a drain ended.
+    Drain(DrainCause),
     /// A reason outside the service's own objects: the node, the known apiservers, a retry.
     Other,
 }
@@ -40,7 +43,7 @@ impl Trigger {
     fn outranks(&self, before: &Self) -> bool {
         let rank = |trigger: &Self| match trigger {
             Self::Slice(_) | Self::SliceRemoved(_) => 2,
-            Self::Service(_) | Self::ServiceRemoved(_) | Self::Checks(_) => 1,
+            Self::Service(_) | Self::ServiceRemoved(_) | Self::Checks(_) | Self::Drain(_) => 1,
             Self::Other => 0,
         };
         rank(self) >= rank(before)
@@ -54,6 +57,7 @@ impl Trigger {
             Self::Service(service) => (&service.origin, false),
             Self::ServiceRemoved(service) => (&service.origin, true),
             Self::Checks(checked) => return Cause::from_checks(checked),
+            Self::Drain(cause) => return Cause::of_object(Arc::clone(cause.text())),
             Self::Other => return Cause::default(),
         };
         let mut origin = origin.clone();
@@ -159,7 +163,11 @@ impl Cause {
                 format!("health checks ({} is healthy again)", SocketAddr::new(addr.ip(), *port))
             }
         };
-        Self { origin: Origin { object: object.into(), ..Origin::default() }, is_removed: false }
+        Self::of_object(object.into())
+    }
+
+    pub(crate) fn of_object(object: Arc<str>) -> Self {
+        Self { origin: Origin { object, ..Origin::default() }, is_removed: false }
     }
 }
 

@@ -162,6 +162,19 @@ pub enum MapOp {
 }
 
 impl MapState {
+    /// Whether new connections of clients on this node to the address reach a backend of the service.
+    pub fn reaches_backends(&self, address: L4Addr, service: ServiceId) -> bool {
+        let frontend = self.frontends.get(&address).filter(|frontend| frontend.service == service);
+        let view = frontend.and_then(|frontend| Some(self.services.get(&service)?.view(frontend.inside_local)));
+        view.is_some_and(|view| !view.is_empty())
+    }
+
+    /// Whether new connections of clients on this node to the address are refused: the maps contain it, and no backend.
+    pub fn refuses(&self, address: L4Addr) -> bool {
+        let frontend = self.frontends.get(&address);
+        frontend.is_some_and(|frontend| !self.reaches_backends(address, frontend.service))
+    }
+
     /// The number of slots that the services' views take, with their rings.
     pub fn slot_count(&self) -> usize {
         self.services.values().map(|entry| entry.run_len(&entry.cluster) + entry.run_len(&entry.local)).sum()

@@ -20,6 +20,8 @@ pub enum Status {
     LastResort,
     /// Kept in use although the source emptied it.
     Held,
+    /// The maps contain it from before the start, and its source has not reported everything since.
+    Kept,
     /// Another service owns the address.
     Conflict,
     /// nodelb refuses to serve the address, or the maps did not accept it. The row's error gives the reason.
@@ -30,34 +32,44 @@ pub enum Status {
 
 impl Status {
     /// Every status, in the order of [`Self::NAMES`].
-    pub const ALL: [Self; 7] =
-        [Self::Ok, Self::NoBackends, Self::LastResort, Self::Held, Self::Conflict, Self::Refused, Self::Pending];
-    pub const NAMES: [&'static str; 7] = ["OK", "NoBackends", "LastResort", "Held", "Conflict", "Refused", "Pending"];
+    pub const ALL: [Self; 8] = [
+        Self::Ok,
+        Self::NoBackends,
+        Self::LastResort,
+        Self::Held,
+        Self::Kept,
+        Self::Conflict,
+        Self::Refused,
+        Self::Pending,
+    ];
+    pub const NAMES: [&'static str; 8] =
+        ["OK", "NoBackends", "LastResort", "Held", "Kept", "Conflict", "Refused", "Pending"];
 
     /// How bad the status is: 0 for OK, and more for a worse one. A service has the worst status of its frontends.
     pub fn badness(self) -> u8 {
         match self {
             Self::Ok => 0,
             Self::Pending => 1,
-            Self::LastResort => 2,
-            Self::Held => 3,
-            Self::Conflict => 4,
-            Self::Refused => 5,
-            Self::NoBackends => 6,
+            Self::Kept => 2,
+            Self::LastResort => 3,
+            Self::Held => 4,
+            Self::Conflict => 5,
+            Self::Refused => 6,
+            Self::NoBackends => 7,
         }
     }
 
     /// Whether the maps contain the address for this service. Then a connection is translated or refused by nodelb.
     pub fn is_in_maps(self) -> bool {
         match self {
-            Self::Ok | Self::NoBackends | Self::LastResort | Self::Held => true,
+            Self::Ok | Self::NoBackends | Self::LastResort | Self::Held | Self::Kept => true,
             Self::Conflict | Self::Refused | Self::Pending => false,
         }
     }
 
     /// Whether new connections to the address reach a backend that is not known to fail.
     pub fn is_usable(self) -> bool {
-        matches!(self, Self::Ok | Self::Held)
+        matches!(self, Self::Ok | Self::Held | Self::Kept)
     }
 
     /// Whether the service does not have the address: another one owns it, or it is refused.

@@ -10,7 +10,9 @@ use super::apiservers::{Apiservers, leads_to, lists_apiservers};
 use super::health_check_ports::HealthCheckPorts;
 use super::record::{Owner, Record};
 use crate::model::addr::{Addr, L4Addr};
+use crate::model::drain::Drains;
 use crate::model::health_check::Quarantine;
+use crate::model::moment::Moment;
 use crate::model::node::{self, NodeFacts, NodeObject};
 use crate::model::service::{Service, ServiceName, Slice, Source};
 use crate::model::uplink::Uplink;
@@ -23,13 +25,18 @@ pub struct Facts {
     /// The last report of Kubernetes. It is kept when the Node is removed.
     pub(super) node_object: Option<Arc<NodeObject>>,
     pub(super) is_node_missing: bool,
+    node_missing_since: Option<Moment>,
     pub(super) health_check_ports: HealthCheckPorts,
     pub(super) health_check_port_errors: OrdMap<Option<ServiceName>, Arc<str>>,
     /// The services that request health checks, each as the description that takes precedence.
     pub(super) checked: OrdMap<ServiceName, Arc<Service>>,
     pub(super) quarantine: OrdMap<ServiceName, Arc<Quarantine>>,
+    pub(super) drains: OrdMap<ServiceName, Arc<Drains>>,
     pub(super) bound: Arc<BTreeMap<L4Addr, Arc<str>>>,
+    bound_since: Arc<BTreeMap<L4Addr, Moment>>,
     pub(super) synced: BTreeMap<Source, Option<Arc<str>>>,
+    /// The last [`crate::change::Change::Unread`].
+    pub(super) unread: Arc<BTreeSet<Arc<str>>>,
     pub(super) apiservers: Arc<Apiservers>,
     /// The last report about the uplinks; empty before the first one.
     pub uplinks: Arc<[Uplink]>,
@@ -107,6 +114,20 @@ impl Facts {
         self.is_node_missing
     }
 
+    /// The time of the first round since that report.
+    pub fn node_missing_since(&self) -> Option<Moment> {
+        self.node_missing_since
+    }
+
+    /// Notes when conditions that readers ask for have begun.
+    pub(super) fn note_time(&mut self, now: Moment) {
+        self.node_missing_since = self.is_node_missing.then(|| self.node_missing_since.unwrap_or(now));
+        if !self.bound.keys().eq(self.bound_since.keys()) {
+            let since = |at| self.bound_since.get(at).copied().unwrap_or(now);
+            self.bound_since = Arc::new(self.bound.keys().map(|at| (*at, since(at))).collect());
+        }
+    }
+
     /// The services with a port where load balancers check for local backends of this node.
     pub fn health_check_ports(&self) -> &HealthCheckPorts {
         &self.health_check_ports
@@ -148,6 +169,22 @@ impl Facts {
         self.quarantine.get(name).map(|backends| &**backends)
     }
 
+    /// The backends of the service that the operator drains, whether or not a source describes them; `None` if there are
+    /// none.
+    pub fn drains(&self, name: &ServiceName) -> Option<&Drains> {
+        self.drains.get(name).map(|drains| &**drains)
+    }
+
+    /// These facts, if these were the drains of the service.
+    pub fn with_drains(&self, name: &ServiceName, drains: Drains) -> Self {
+        Self { drains: self.drains.update(name.clone(), Arc::new(drains)), ..self.clone() }
+    }
+
+    /// The drains of all services, by name.
+    pub fn all_drains(&self) -> impl Iterator<Item = (&ServiceName, &Drains)> {
+        self.drains.iter().map(|(name, drains)| (name, &**drains))
+    }
+
     /// The process of this node that has bound the NodePort with this frontend address, if any.
     pub fn bound(&self, nodeport: L4Addr) -> Option<&Arc<str>> {
         self.bound.get(&nodeport)
@@ -156,6 +193,11 @@ impl Facts {
     /// The NodePorts that processes of this node have bound, each with the process.
     pub fn all_bound(&self) -> impl Iterator<Item = (&L4Addr, &Arc<str>)> {
         self.bound.iter()
+    }
+
+    /// The time of the first round since a process has bound the NodePort.
+    pub fn bound_since(&self, nodeport: L4Addr) -> Option<Moment> {
+        self.bound_since.get(&nodeport).copied()
     }
 
     /// The services with backends that nodelb's own health checks reported as unhealthy.
@@ -181,10 +223,13 @@ impl Facts {
             || !self.apiservers.is_empty() && leads_to(service, slices, &self.node, is_apiserver)
     }
 
-    /// The services with other reports of the sources, or of nodelb's own health checks, than in `before`.
+    /// The services with other reports of the sources or of nodelb's own health checks, or with other drains, than in
+    /// `before`.
     pub(crate) fn names_that_differ(&self, before: &Self) -> BTreeSet<ServiceName> {
         let records = before.records.diff(&self.records).map(|item| key_of(&item));
-        records.chain(before.quarantine.diff(&self.quarantine).map(|item| key_of(&item))).cloned().collect()
+        let checked = before.quarantine.diff(&self.quarantine).map(|item| key_of(&item));
+        let drained = before.drains.diff(&self.drains).map(|item| key_of(&item));
+        records.chain(checked).chain(drained).cloned().collect()
     }
 
     /// Whether anything differs from `before` that may affect every service's frontends.
@@ -200,6 +245,12 @@ impl Facts {
     /// What the source could not read, if it is otherwise synced.
     pub fn incomplete(&self, source: Source) -> Option<&Arc<str>> {
         self.synced.get(&source).and_then(Option::as_ref)
+    }
+
+    /// Whether the source has reported everything about services of the namespace, even if it is incomplete.
+    pub fn is_read(&self, source: Source, namespace: &Arc<str>) -> bool {
+        let is_other = !self.unread.is_empty() && !self.unread.contains(namespace);
+        self.is_synced(source) && (self.incomplete(source).is_none() || source == Source::Kubernetes && is_other)
     }
 
     /// Records what the current description of the service contains about its health-check port and its health checks;

@@ -52,7 +52,7 @@ fn compiled_on(node: &NodeFacts, guard: &Guard, service: &Service, slices: &[Arc
     let (apiservers, node_addrs) = (Apiservers::default(), node.primary.iter().copied().collect());
     let (apiservers, node_addrs) = (&apiservers, &node_addrs);
     let (checks, packets) = (Checks::default(), PacketsConfig::default());
-    compile(service, slices, &CompileContext { node, node_addrs, guard, apiservers, checks, packets })
+    compile(service, slices, &CompileContext { node, node_addrs, guard, apiservers, checks, drains: None, packets })
 }
 
 /// The plans as `key: [cluster] frontends`.

@@ -103,7 +103,7 @@ fn nothing_is_pruned_before_the_source_is_synced_and_complete() {
 
     engine.change(synced());
     let round = engine.reconcile(&mut datapath, Moment(4));
-    assert_eq!(round.pruned, 1);
+    assert_eq!(round.pruned.count(), 1);
     assert_eq!(text(&engine, &datapath), "");
 }
 
@@ -127,7 +127,7 @@ fn ids_survive_a_restart() {
     }
     engine.change(synced());
     let round = engine.reconcile(&mut datapath, Moment(1));
-    assert_eq!((round.done, round.pruned), (2, 1), "only the one that is gone: its frontend and its entry");
+    assert_eq!((round.done, round.pruned.count()), (2, 1), "only the one that is gone: its frontend and its entry");
     let after = datapath.dump().expect("readable");
     assert!(after.services.iter().all(|(id, entry)| before.services.get(&id) == Some(entry)));
 }

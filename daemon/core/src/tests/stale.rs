@@ -10,6 +10,7 @@ use crate::datapath::{Datapath, Limits};
 use crate::engine::Engine;
 use crate::memory::MemoryDatapath;
 use crate::model::addr::{L4Addr, Protocol};
+use crate::model::drain::{Drain, Drained, Drains};
 use crate::model::moment::Moment;
 use crate::model::node::NodeFacts;
 use crate::model::service::{
@@ -164,6 +165,25 @@ fn weight_0_is_drained_and_a_failing_backend_is_left() {
     let snapshot = node.send([checked, slice("shop/dns", &both), Change::Quarantine(name("shop/dns"), failing)]);
     assert_eq!(verdict(&snapshot, DNS, ONE), "not ready in shop/dns");
     assert_eq!(verdict(&snapshot, DNS, TWO), "right");
+}
+
+#[test]
+fn a_backend_that_the_operator_drains_keeps_its_sockets() {
+    for protocol in ["UDP", "TCP"] {
+        let [frontend, one, two] = [DNS, ONE, TWO].map(|text| text.replace("UDP", protocol));
+        let mut node = Node::new();
+        let both = [(one.as_str(), BackendState::Active), (two.as_str(), BackendState::Active)];
+        node.send([service("shop/dns", &[&frontend]), slice("shop/dns", &both), synced()]);
+        let drain = Drain { by: "root".into(), since: 0, until: None };
+        let drains = Drains::from([(Drained { addr: l4(&one).addr, port: None }, drain)]);
+        let snapshot = node.send([Change::Drains(name("shop/dns"), drains, None)]);
+        assert!(
+            snapshot.realised.services.iter().all(|(_, entry)| entry.cluster.iter().all(|slot| slot.addr != l4(&one)))
+        );
+        assert_eq!(verdict(&snapshot, &frontend, &one), "right", "{protocol}");
+        let snapshot = node.send([slice("shop/dns", &both[1..])]);
+        assert_eq!(verdict(&snapshot, &frontend, &one), "gone from shop/dns", "{protocol}");
+    }
 }
 
 /// After an outage of the control plane, every endpoint of the cluster is not ready for some seconds.

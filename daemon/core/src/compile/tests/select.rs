@@ -2,10 +2,12 @@
 //! state (`ready` by default), `node=n1`, `zone-hint=z1`, `node-hint=n1`, `weight=0`, and `failed` if it failed its
 //! health checks.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::{Candidate, Selection, explain, is_inside_local, is_outside_local, merge, select};
 use crate::compile::select::Choice;
+use crate::compile::weight::slot_counts;
 use crate::model::addr::{Family, Protocol};
 use crate::model::node::NodeFacts;
 use crate::model::service::{
@@ -56,7 +58,7 @@ fn with_candidates<T>(words: &[&str], ask: impl FnOnce(&[Candidate<'_>]) -> T) -
     let (slice, error) = (slice("a", "", Vec::new()), Arc::from("connection refused"));
     let is_failed = |words: &&str| words.split(' ').any(|word| word == "failed");
     let failures = words.iter().map(|words| is_failed(words).then_some(&error));
-    let candidate = |(backend, failure)| Candidate { backend, slice: &slice, failure };
+    let candidate = |(backend, failure)| Candidate { backend, slice: &slice, failure, drain: None };
     ask(&backends.iter().zip(failures).map(candidate).collect::<Vec<_>>())
 }
 
@@ -129,6 +131,23 @@ fn every_backend_is_explained() {
     let expected = [Choice::Selected, Choice::NotHinted, Choice::Terminating, Choice::Maintenance, Choice::NotReady];
     assert_eq!(choices(&words), [&expected[..], &[Choice::Quarantined]].concat());
     assert_eq!(choices(&["failed", "unready"]), [Choice::Selected, Choice::NotReady], "the last resort");
+}
+
+/// S10: 65,600 of 65,600 backends were "Selected", and the maps had 65,535.
+#[test]
+fn backends_beyond_the_slots_of_a_view_are_too_many() {
+    let backend = |index: u32| Backend::new(IpAddr::from((0xc000_0200 + index).to_be_bytes()).into(), 80);
+    let backends: Vec<Backend> =
+        (0..65_600).map(|index| Backend { weight: u16::from(index != 7), ..backend(index) }).collect();
+    let slice = slice("a", "", Vec::new());
+    let candidate = |backend| Candidate { backend, slice: &slice, failure: None, drain: None };
+    let candidates: Vec<_> = backends.iter().map(candidate).collect();
+    let choices = explain(&candidates, &node("n1", "z1"), true);
+    let weights: Vec<u16> = select(&candidates, &node("n1", "z1"), true).cluster.iter().map(|_| 1).collect();
+    let served = slot_counts(&weights).iter().filter(|count| **count > 0).count();
+    let of = |wanted: Choice| choices.iter().filter(|choice| **choice == wanted).count();
+    assert_eq!((of(Choice::Selected), of(Choice::TooMany), of(Choice::Maintenance)), (served, 64, 1));
+    assert!(choices[..65_536].iter().all(|choice| *choice != Choice::TooMany), "the first ones by address are served");
 }
 
 #[test]

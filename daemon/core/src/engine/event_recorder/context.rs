@@ -13,7 +13,7 @@ use crate::engine::failures::Failures;
 use crate::history::{Addresses, Event, Kernel, What};
 use crate::model::addr::L4Addr;
 use crate::model::cause::{Cause, Trigger};
-use crate::model::service::{PortKey, Service, Source};
+use crate::model::service::{PortKey, Service, ServiceName, Source};
 use crate::state::entries::{Desired, Realised, ServiceId};
 use crate::table::Table;
 
@@ -67,6 +67,15 @@ impl Context<'_> {
 
     pub(super) fn owner_of(&self, address: L4Addr) -> Option<&Arc<PortKey>> {
         self.rows.get(&address)?.owner().map(|(claim, _)| &claim.key)
+    }
+
+    /// The first port of the service that has an address.
+    pub(super) fn first_port(&self, name: &ServiceName) -> Option<Arc<PortKey>> {
+        let (service, _) = self.table.owner(name)?;
+        let mut ports = service.ports.iter().filter_map(|port| Some((port, port.frontends.first()?)));
+        let (port, frontend) = ports.next()?;
+        let (service, family) = (name.clone(), frontend.addr.family());
+        Some(Arc::new(PortKey { service, port: Arc::clone(&port.name), protocol: port.protocol, family }))
     }
 
     pub(super) fn described(&self, key: &PortKey) -> Option<&Arc<Service>> {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::history::{Addresses, Event, What};
 use crate::model::cause::Trigger;
+use crate::model::drain::DrainCause;
 use crate::model::service::{PortKey, Source};
 use crate::state::entries::{ServiceEntry, ServiceId, Slot, backends_of};
 
@@ -42,7 +43,10 @@ impl Draft {
             (_, None) => What::Removed,
             (None, Some(_)) => What::Added,
             (Some(before), Some(after)) if has_backends(before) && !has_backends(after) => What::Emptied,
-            (Some(_), Some(_)) => self.turned.unwrap_or(What::Changed),
+            (Some(_), Some(_)) => self.turned.unwrap_or_else(|| match &self.trigger {
+                Trigger::Drain(cause) => what_of(cause),
+                _ => What::Changed,
+            }),
         }
     }
 
@@ -59,6 +63,14 @@ impl Draft {
         }
         let AddressChange { added: frontends, withdrawn } = self.addresses.as_deref().cloned().unwrap_or_default();
         Event { added, removed, frontends, withdrawn, ..event }
+    }
+}
+
+/// The event of a drain.
+pub(super) fn what_of(cause: &DrainCause) -> What {
+    match cause {
+        DrainCause::Begun(_) => What::Drained,
+        DrainCause::Ended(_) => What::Undrained,
     }
 }
 

@@ -9,6 +9,7 @@ use crate::history::{Event, Kernel, MAX_SHOWN, What};
 use crate::holds::ReleaseReason;
 use crate::memory::MemoryDatapath;
 use crate::model::addr::{L4Addr, Protocol};
+use crate::model::drain::{Drain, DrainCause, Drains};
 use crate::model::moment::Moment;
 use crate::model::node::NodeFacts;
 use crate::model::service::{
@@ -114,7 +115,7 @@ fn a_start_is_one_event_however_many_services_there_are() {
     assert_eq!(host.send(services.map(upsert).collect::<Vec<_>>()).events, []);
     let event = only(host.send([synced()]));
     assert_eq!((event.what, event.source, event.port), (What::Synced, Some(Source::Files), None));
-    assert_eq!(event.detail.as_deref(), Some("2000 services and 0 slices at the start"));
+    assert_eq!(event.detail.as_deref(), Some("files: 2000 services at the start"));
 }
 
 #[test]
@@ -411,4 +412,46 @@ fn a_hold_that_ends_without_backends_says_so() {
     host.send([last_known(None, &["192.0.2.11:80"]), last_known(Some("no server answers"), &["192.0.2.11:80"])]);
     let event = only(host.send([last_known(None, &["192.0.2.11:80"])]));
     assert_eq!((event.what, event.detail.as_deref()), (What::Released, Some("it has backends again")));
+}
+
+fn drained(backends: &[&str], cause: DrainCause) -> Change {
+    let drain = Drain { by: "root".into(), since: 0, until: None };
+    let drains: Drains = backends.iter().map(|text| (text.parse().expect("a backend"), drain.clone())).collect();
+    Change::Drains("shop/web".parse().expect("a name"), drains, Some(cause))
+}
+
+#[test]
+fn a_drain_and_its_end_are_events_whatever_they_change() {
+    let (begun, ended) = (|| DrainCause::Begun("drain by root".into()), || DrainCause::Ended("undrain by root".into()));
+    let mut host = Host::with_web(&["192.0.2.1:80", "192.0.2.2:80"]);
+    let event = only(host.send([drained(&["192.0.2.1:80"], begun())]));
+    assert_eq!((event.what, &*event.cause.origin.object), (What::Drained, "drain by root"));
+    assert_eq!((event.removed.shown, event.detail), (vec![l4("192.0.2.1:80")], None));
+    // Its source withdraws the backend and adds it again.
+    let event = only(host.send([slice(&["192.0.2.2:80", "192.0.2.3:80"])]));
+    assert_eq!((event.what, event.added.shown), (What::Changed, vec![l4("192.0.2.3:80")]));
+    assert_eq!(only(host.send([slice(&["192.0.2.1:80", "192.0.2.2:80"])])).added.shown, []);
+    let event = only(host.send([drained(&[], ended())]));
+    assert_eq!((event.what, &*event.cause.origin.object), (What::Undrained, "undrain by root"));
+    assert_eq!(event.added.shown, [l4("192.0.2.1:80")]);
+    // A backend that gets no connections anyway, another change at the same time, the last backend, no service.
+    let event = only(host.send([drained(&["192.0.2.9"], begun())]));
+    assert_eq!(
+        (event.what, event.port.map(|key| key.to_string())),
+        (What::Drained, Some("shop/web:http/TCP/IPv4".into()))
+    );
+    let events =
+        host.send([drained(&["192.0.2.1"], begun()), slice(&["192.0.2.1:80", "192.0.2.2:80", "192.0.2.4:80"])]).events;
+    assert_eq!(whats(&events), [What::Changed, What::Drained]);
+    let event = only(host.send([drained(&["192.0.2.1", "192.0.2.2", "192.0.2.4"], begun())]));
+    assert_eq!((event.what, &*event.cause.origin.object), (What::Emptied, "drain by root"));
+    host.send([Change::RemoveService("shop/web".parse().expect("a name"), Source::Files)]);
+    let event = only(host.send([drained(&[], ended())]));
+    assert_eq!(
+        (event.what, event.port, event.detail.as_deref()),
+        (What::Undrained, None, Some("shop/web: undrain by root"))
+    );
+    // The drains of an earlier run are no news.
+    let Change::Drains(name, drains, _) = drained(&["192.0.2.1"], begun()) else { return };
+    assert_eq!(host.send([Change::Drains(name, drains, None)]).events, []);
 }

@@ -76,20 +76,23 @@ fn deferred_operations_do_not_grow_with_the_rounds() {
     }
 }
 
-/// Maps where a service of Kubernetes has two addresses, and an engine that starts with them and knows its files.
-fn two_sources(service: Service) -> (Engine, MemoryDatapath) {
-    let config = || EngineConfig {
+fn two_sources_config() -> EngineConfig {
+    EngineConfig {
         sources: BTreeSet::from([Source::Files, Source::Kubernetes]),
         max_services: LIMITS.services,
         ..EngineConfig::default()
-    };
+    }
+}
+
+/// Maps where a service of Kubernetes has two addresses, and an engine that starts with them and knows its files.
+fn two_sources(service: Service) -> (Engine, MemoryDatapath) {
     let (source, full) = (service.source, service.name.to_string());
     let mut datapath = MemoryDatapath::new(LIMITS);
-    let mut engine = Engine::new(config(), MapState::default());
+    let mut engine = Engine::new(two_sources_config(), MapState::default());
     engine.change(Change::UpsertService(service));
     engine.change(Change::UpsertSlice(Slice { source, ..slice(&full, "a", &["192.0.2.1:80"]) }));
     engine.reconcile(&mut datapath, Moment(0));
-    (Engine::new(config(), datapath.dump().expect("readable")), datapath)
+    (Engine::new(two_sources_config(), datapath.dump().expect("readable")), datapath)
 }
 
 fn with_two_addresses(mut service: Service) -> Service {
@@ -194,4 +197,60 @@ fn a_list_taken_over_by_a_complete_source_is_emptied_immediately() {
     engine.change(Change::UpsertService(service("a/s", "198.51.100.10:80/TCP")));
     settle(&mut engine, &mut datapath, Moment(2));
     assert_eq!(backends(&datapath, "198.51.100.10:80/TCP"), [] as [&str; 0]);
+}
+
+/// As after a restart without the permission to read a namespace. A service of another one has nothing in it.
+#[test]
+fn services_of_other_namespaces_do_not_wait_for_one_that_is_not_read() {
+    const ADDRESSES: [(&str, &str); 3] =
+        [("shop/a", "198.51.100.10:80/TCP"), ("shop/b", "198.51.100.11:80/TCP"), ("pay/c", "198.51.100.12:80/TCP")];
+    let listed = |full: &str, backends: &[&str]| {
+        Change::UpsertSlice(Slice { source: Source::Kubernetes, ..slice(full, full, backends) })
+    };
+    let describe = |engine: &mut Engine, datapath: &mut MemoryDatapath| {
+        for (full, address) in ADDRESSES {
+            let service = Service { source: Source::Kubernetes, created: Some(1), ..service(full, address) };
+            engine.change(Change::UpsertService(service));
+            engine.change(listed(full, &["192.0.2.1:80"]));
+        }
+        settle(engine, datapath, Moment(1));
+    };
+    let (mut engine, mut datapath) = two_sources(service("x/x", "198.51.100.9:80/TCP"));
+    describe(&mut engine, &mut datapath);
+    let mut engine = Engine::new(two_sources_config(), datapath.dump().expect("readable"));
+    describe(&mut engine, &mut datapath);
+    // A list lacks it.
+    engine.change(Change::RemoveService(name("shop/a"), Source::Kubernetes));
+    engine.change(files(None));
+    engine.change(Change::Unread(BTreeSet::from(["pay".into()])));
+    engine.change(Change::Synced { source: Source::Kubernetes, incomplete: Some("pay may not be read".into()) });
+    settle(&mut engine, &mut datapath, Moment(2));
+    engine.change(listed("shop/b", &[]));
+    engine.change(listed("pay/c", &[]));
+    settle(&mut engine, &mut datapath, Moment(3));
+    let found = ADDRESSES.map(|(_, address)| backends(&datapath, address).len());
+    assert_eq!(found, [0, 0, 1]);
+    let is_there = |address: &str| datapath.dump().expect("readable").frontends.contains_key(&l4(address));
+    assert_eq!(ADDRESSES.map(|(_, address)| is_there(address)), [false, true, true]);
+}
+
+/// The truth test found it: the row was Refused since a time at which the maps still served the address.
+#[test]
+fn an_address_that_stays_in_the_maps_is_refused_since_it_has_left_them() {
+    let address = l4("198.51.100.10:80/TCP");
+    let since = |engine: &Engine| {
+        let snapshot = engine.snapshot(Moment(9));
+        let status = snapshot.status_of(&snapshot.rows[&address], 0, address);
+        (status.status, status.since)
+    };
+    let (mut engine, mut datapath) = restarted();
+    engine.change(Change::UpsertService(service("shop/web", "198.51.100.10:80/TCP")));
+    engine.change(Change::UpsertSlice(slice("shop/web", "a", &["192.0.2.1:80"])));
+    engine.change(Change::Node(NodeFacts { addresses: [address.addr].into_iter().collect(), ..NodeFacts::default() }));
+    engine.change(files(Some("b.toml: line 3")));
+    engine.reconcile(&mut datapath, Moment(1));
+    assert_eq!(since(&engine), (Status::Kept, Moment(1)));
+    engine.change(files(None));
+    engine.reconcile(&mut datapath, Moment(5));
+    assert_eq!(since(&engine), (Status::Refused, Moment(5)));
 }
