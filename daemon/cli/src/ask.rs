@@ -43,7 +43,7 @@ pub(super) struct Rows {
     /// Filter by type: ClusterIP, NodePort, ExternalIP, LoadBalancer or Static
     #[arg(long = "type", value_name = "TYPE", value_parser = kinds(), ignore_case = true, hide_possible_values = true, help_heading = "Filters")]
     pub(super) kind: Option<FrontendKind>,
-    /// Filter by status: OK, NoBackends, LastResort, Held, Conflict, Refused or Pending
+    /// Filter by status: OK, NoBackends, LastResort, Held, Kept, Conflict, Refused or Pending
     #[arg(long, value_name = "STATUS", value_parser = statuses(), ignore_case = true, hide_possible_values = true, help_heading = "Filters")]
     pub(super) status: Option<Status>,
     #[command(flatten)]

@@ -11,8 +11,8 @@ use anyhow::Context;
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
-use hyper::header::{CONNECTION, HOST};
-use hyper::{Request, Response, StatusCode};
+use hyper::header::{ACCEPT, CONNECTION, HOST};
+use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use nodelb_host::clock::ticking;
 use serde::Deserialize;
@@ -103,6 +103,30 @@ pub fn get(addresses: &[At], target: &str) -> Result<Bytes, Failure> {
     })
 }
 
+/// Sends a request that changes something, and returns the body of the answer.
+///
+/// # Errors
+/// As [`get`]; [`Code::Permission`] when this user may not do that; [`Code::NotFound`] and [`Code::Usage`] when the
+/// daemon refuses what is requested.
+pub(crate) fn change(at: &At, method: &Method, target: &str) -> Result<Bytes, Failure> {
+    first(std::slice::from_ref(at), |at| {
+        let (status, body) = runtime()?.block_on(exchange(at, method, target))?;
+        if status.is_success() {
+            return Ok(Ok(body));
+        }
+        let failure = refused(at, status, &body);
+        let said = serde_json::from_slice::<Problem>(&body).map(|problem| sanitize(problem.error.as_bytes()));
+        Ok(Err(match (status, said) {
+            (StatusCode::FORBIDDEN, Ok(said)) => Failure::message(Code::Permission, said),
+            // An earlier daemon has no such route.
+            (StatusCode::NOT_FOUND, Ok(said)) if !said.starts_with("no route") => {
+                Failure::message(Code::NotFound, said)
+            }
+            _ => failure,
+        }))
+    })
+}
+
 /// Passes the answer to `target` to `each` as it arrives, until the answer ends or `each` returns `false`. While
 /// nothing arrives, `each` gets an empty piece from time to time.
 ///
@@ -115,8 +139,9 @@ pub fn follow(
 ) -> Result<(), Failure> {
     first(addresses, |at| {
         let runtime = runtime()?;
-        let response =
-            runtime.block_on(async { timeout(CONNECT_TIME, open(at, target)).await.context("no answer in time")? })?;
+        let response = runtime.block_on(async {
+            timeout(CONNECT_TIME, open(at, &Method::GET, target)).await.context("no answer in time")?
+        })?;
         Ok(runtime.block_on(async {
             let (head, mut body) = response.into_parts();
             if !head.status.is_success() {
@@ -254,8 +279,12 @@ pub(crate) fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
 /// # Errors
 /// When there is no answer; [`Hanging`] when the daemon does not respond to anything.
 pub(crate) async fn inquire(at: &At, target: &str) -> anyhow::Result<(StatusCode, Bytes)> {
+    exchange(at, &Method::GET, target).await
+}
+
+async fn exchange(at: &At, method: &Method, target: &str) -> anyhow::Result<(StatusCode, Bytes)> {
     let exchange = async {
-        let (head, body) = open(at, target).await?.into_parts();
+        let (head, body) = open(at, method, target).await?.into_parts();
         let body = Limited::new(body, MAX_ANSWER).collect().await.map_err(|error| anyhow::anyhow!(error))?;
         anyhow::Ok((head.status, body.to_bytes()))
     };
@@ -270,37 +299,35 @@ async fn until_hanging(at: &At) {
     loop {
         sleep(CHECK_EVERY).await;
         // A connection that fails is no reason to wait no longer: the pending request fails, too.
-        if timeout(CHECK_TIME, open(at, CHECK)).await.is_err() {
+        if timeout(CHECK_TIME, open(at, &Method::GET, CHECK)).await.is_err() {
             return;
         }
     }
 }
 
 /// Sends the request, and returns the answer as soon as its header has arrived.
-async fn open(at: &At, target: &str) -> anyhow::Result<Response<Incoming>> {
+async fn open(at: &At, method: &Method, target: &str) -> anyhow::Result<Response<Incoming>> {
     let late = "no answer in time";
     match at {
         At::Tcp(address) => {
             let stream = timeout(CONNECT_TIME, TcpStream::connect(address)).await.context(late)??;
-            send(stream, &address.to_string(), target).await
+            send(stream, &address.to_string(), (method, target)).await
         }
         At::Unix(path) => {
             let stream = timeout(CONNECT_TIME, UnixStream::connect(path)).await.context(late)??;
-            send(stream, "localhost", target).await
+            send(stream, "localhost", (method, target)).await
         }
     }
 }
 
-async fn send<S>(stream: S, host: &str, target: &str) -> anyhow::Result<Response<Incoming>>
+async fn send<S>(stream: S, host: &str, (method, target): (&Method, &str)) -> anyhow::Result<Response<Incoming>>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let request = Request::get(target)
-        .header(HOST, host)
-        .header(CONNECTION, "close")
-        .body(Empty::<Bytes>::new())
-        .context("cannot build the request")?;
+    let request = Request::builder().method(method).uri(target).header(HOST, host).header(CONNECTION, "close");
+    let request = if *method == Method::GET { request } else { request.header(ACCEPT, "application/json") };
+    let request = request.body(Empty::<Bytes>::new()).context("cannot build the request")?;
     // This task only moves bytes. An error of the connection appears in the answer.
     tokio::spawn(connection);
     Ok(sender.send_request(request).await?)

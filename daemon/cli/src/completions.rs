@@ -10,9 +10,10 @@ use clap::{Args, CommandFactory};
 use clap_complete::engine::CompletionCandidate;
 use clap_complete::env::Shells;
 use clap_complete::{CompleteEnv, Shell};
-use nodelb_report::rows::Services;
+use nodelb_report::rows::{Backends, Services};
 
 use super::CommandLine;
+use super::asking::target;
 use super::client::{self, At};
 use super::print::print;
 use crate::exit::{Code, Failure};
@@ -61,17 +62,53 @@ pub(super) fn complete(args: &[OsString]) -> bool {
 /// Returns the names of services that begin with this text; none if no daemon responds in time.
 pub(super) fn services(begun: &OsStr) -> Vec<CompletionCandidate> {
     let Some(begun) = begun.to_str() else { return Vec::new() };
+    let names = within_time(known);
+    matching(begun, &names).into_iter().map(CompletionCandidate::new).collect()
+}
+
+/// Returns the backends of the service on the command line that begin with this text.
+pub(super) fn backends(begun: &OsStr) -> Vec<CompletionCandidate> {
+    let (Some(begun), Some(service)) = (begun.to_str(), drained_service(std::env::args_os())) else {
+        return Vec::new();
+    };
+    let mut names = within_time(move |addresses| backends_of(addresses, &service));
+    names.retain(|name| name.starts_with(begun));
+    names.into_iter().map(CompletionCandidate::new).collect()
+}
+
+/// Asks the daemon for names; none if it does not respond in time.
+fn within_time(ask: impl FnOnce(&[At]) -> Option<Vec<String>> + Send + 'static) -> Vec<String> {
     let addresses = admin(std::env::args_os()).map_or_else(client::default_addresses, |at| vec![at]);
     let (done, names) = mpsc::channel();
     let ask = move || {
         // An error: the time limit has passed.
-        let _ = done.send(known(&addresses));
+        let _ = done.send(ask(&addresses));
     };
     if thread::Builder::new().spawn(ask).is_err() {
         return Vec::new();
     }
-    let names = names.recv_timeout(ANSWER_TIME).ok().flatten().unwrap_or_default();
-    matching(begun, &names).into_iter().map(CompletionCandidate::new).collect()
+    names.recv_timeout(ANSWER_TIME).ok().flatten().unwrap_or_default()
+}
+
+/// The service between `drain` or `undrain` and the backend.
+fn drained_service(words: impl Iterator<Item = OsString>) -> Option<String> {
+    let mut words = words.filter_map(|word| word.into_string().ok());
+    words.find(|word| word == "drain" || word == "undrain")?;
+    words.find(|word| !word.starts_with('-'))
+}
+
+fn backends_of(addresses: &[At], service: &str) -> Option<Vec<String>> {
+    let mut parameters = vec![("output", "json".to_owned())];
+    // Only a full name is a filter.
+    parameters.extend(service.contains('/').then(|| ("service", service.to_owned())));
+    let body = client::get(addresses, &target("/backends", &parameters)).ok()?;
+    let answer: Backends = serde_json::from_slice(&body).ok()?;
+    let is_meant = |name: &str| name == service || name.split_once('/').is_some_and(|(_, name)| name == service);
+    let rows = answer.backends.into_iter().filter(|row| row.service.as_deref().is_some_and(is_meant));
+    let addresses = rows.map(|row| row.address.to_string());
+    let mut names: Vec<String> = addresses.filter_map(|at| Some(at.rsplit_once('/')?.0.to_owned())).collect();
+    names.dedup();
+    Some(names)
 }
 
 fn known(addresses: &[At]) -> Option<Vec<String>> {

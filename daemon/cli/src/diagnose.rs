@@ -25,7 +25,7 @@ use self::facts::{Facts, Outcome};
 use crate::answer::{self, Colour, Format};
 use crate::endpoints::{Endpoints, ReadConfiguration};
 use crate::exit::{Code, Failure};
-use crate::{DiagnoseOptions, client, yaml};
+use crate::{DiagnoseOptions, ReadPeer, client, yaml};
 
 const FAILED: &str = "the findings cannot be written as JSON";
 
@@ -36,13 +36,13 @@ const FAILED: &str = "the findings cannot be written as JSON";
 /// When the configuration or a kubeconfig has a problem, or the findings cannot be written.
 pub(crate) fn diagnose(
     options: &DiagnoseOptions,
-    configured: ReadConfiguration,
+    (configured, read_peer): (ReadConfiguration, ReadPeer),
     out: &mut dyn Write,
 ) -> Result<ExitCode, Failure> {
     let endpoints = Endpoints::new(&options.connection, configured)?;
     let runtime = client::runtime()?;
     let now = answer::now();
-    let diagnosis = runtime.block_on(examine(options, &endpoints, now));
+    let diagnosis = runtime.block_on(examine(options, &endpoints, read_peer, now));
     // A resolver that hangs must not prevent the command from ending.
     runtime.shutdown_background();
     let json = || serde_json::to_value(&diagnosis).context(FAILED);
@@ -56,8 +56,8 @@ pub(crate) fn diagnose(
 }
 
 /// Asks all witnesses, and returns the findings.
-pub async fn examine(options: &DiagnoseOptions, endpoints: &Endpoints, now: Time) -> Diagnosis {
-    diagnosis(&gather::facts(options, endpoints, now).await, now)
+pub async fn examine(options: &DiagnoseOptions, endpoints: &Endpoints, read_peer: ReadPeer, now: Time) -> Diagnosis {
+    diagnosis(&gather::facts(options, endpoints, read_peer, now).await, now)
 }
 
 fn diagnosis(facts: &Facts, now: Time) -> Diagnosis {

@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use nodelb_kube::api::scope::Selection;
 use nodelb_kube::apiserver::settings::Settings;
 
 use crate::ConnectionOptions;
@@ -19,6 +20,8 @@ pub struct Configured {
     pub listen: Vec<SocketAddr>,
     /// The settings for Kubernetes; `None` if Kubernetes is not configured.
     pub kubernetes: Option<Settings>,
+    /// The services that the daemon reads from Kubernetes.
+    pub selection: Selection,
     /// The directory of the state that outlives a reboot.
     pub state_directory: PathBuf,
     pub node: String,
@@ -34,6 +37,8 @@ pub struct Endpoints {
     pub admin: Vec<At>,
     /// The settings for Kubernetes; `None` if Kubernetes is not configured.
     pub settings: Option<Settings>,
+    /// The services that may be read with these settings.
+    pub selection: Selection,
     pub node: String,
 }
 
@@ -44,6 +49,7 @@ impl Endpoints {
     /// When the configuration has a problem, or the node has no name.
     pub fn new(connection: &ConnectionOptions, read: ReadConfiguration) -> Result<Self, Failure> {
         let config = read(connection.config.as_deref())?;
+        let selection = if connection.kubeconfig.is_none() { config.selection } else { Selection::default() };
         let settings = match &connection.kubeconfig {
             None => config.kubernetes,
             Some(file) => {
@@ -56,7 +62,7 @@ impl Endpoints {
             }
         };
         let admin = connection.admin.clone().map_or_else(|| addresses(&config.socket, &config.listen), |at| vec![at]);
-        Ok(Self { admin, settings, node: config.node })
+        Ok(Self { admin, settings, selection, node: config.node })
     }
 }
 

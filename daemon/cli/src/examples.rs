@@ -18,6 +18,13 @@ pub(super) const BACKENDS: &str = "\
 Examples:
   nodelb backends shop/web           # which backends receive traffic, and why not
   nodelb backends --address 10.1.0.1 # every service that uses an address";
+pub(super) const DRAIN: &str = "\
+Examples:
+  nodelb drain shop/web 10.1.0.1:8080 --for 1h
+  nodelb drain shop/web 10.1.0.1     # every port of the address, until nodelb undrain";
+pub(super) const UNDRAIN: &str = "\
+Examples:
+  nodelb undrain shop/web 10.1.0.1:8080";
 pub(super) const HISTORY: &str = "\
 Examples:
   nodelb history shop/web            # what changed, and who changed it

@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use nodelb_report::rows::{Apiservers, Backends, ConfigAnswer, Devices, Maps, Names, Services, Sources};
 
 pub mod answer;
@@ -18,6 +18,7 @@ pub mod client;
 mod completions;
 pub mod diagnose;
 mod diff;
+mod drain;
 pub mod endpoints;
 mod examples;
 pub mod exit;
@@ -51,12 +52,35 @@ use without_daemon::{Fallback, OpenStoredState, Shown};
 use crate::endpoints::ReadConfiguration;
 use crate::exit::{Code, Failure};
 
+/// The commands by their purpose, in the order of the help.
+const GROUPS: [(&str, &[&str]); 4] = [
+    (
+        "Look",
+        &[
+            "status",
+            "services",
+            "frontends",
+            "backends",
+            "top",
+            "sources",
+            "dns",
+            "apiservers",
+            "config",
+            "maps",
+            "metrics",
+        ],
+    ),
+    ("Explain", &["diagnose", "trace", "history", "diff", "watch"]),
+    ("Run", &["run", "drain", "undrain", "check-config", "cleanup", "completions", "version", "help"]),
+    ("Packets of clients outside the node", &["devices", "connections", "drops"]),
+];
+
 const EXIT_CODES: &str = "\
 Exit codes:
   0   success; status, diagnose: no problems found
   1   diff: differences found; status: problems found; diagnose: warning
   2   status: the node is not ready; diagnose: connections to the service fail
-  4   there is no such service or address
+  4   there is no such service, address or backend
   64  wrong command line
   65  invalid service file or response
   69  the daemon does not respond, or a requirement is missing
@@ -69,8 +93,8 @@ See nodelb(8) and nodelb.toml(5).";
 
 /// Host-level service load balancer.
 ///
-/// nodelb reads services and their backends from Kubernetes and from files, and makes every connection of this host to a service address
-/// reach a good backend.
+/// nodelb reads services and their backends from Kubernetes and from files, and balances connections to service
+/// addresses over their backends, in the kernel.
 #[derive(Debug, Parser)]
 #[command(name = "nodelb", version, after_help = format!("{}\n\n{EXIT_CODES}", examples::NODELB), max_term_width = 100)]
 struct CommandLine {
@@ -90,10 +114,10 @@ enum Command {
     /// SIGTERM stops the daemon, and traffic continues.
     #[command(after_help = examples::RUN)]
     Run(RunOptions),
-    /// Check the configuration and the service files, and show every problem
+    /// Check the configuration and the service files
     #[command(after_help = examples::CHECK_CONFIG)]
     CheckConfig(CheckOptions),
-    /// Show a one-screen summary of the daemon and this node: problems first
+    /// Show what is wrong on this node, and a summary, on one screen
     ///
     /// Exit status: 0 no problems, 1 problems, 2 the node is not ready.
     #[command(after_help = examples::STATUS)]
@@ -101,7 +125,7 @@ enum Command {
     /// List services with their source and status
     #[command(visible_alias = "svc", alias = "service", after_help = examples::SERVICES)]
     Services(Rows),
-    /// List service addresses with their backends, status and time of the last change
+    /// List service addresses with backends and status
     #[command(visible_alias = "fe", alias = "frontend", after_help = examples::FRONTENDS)]
     Frontends(Frontends),
     /// List backends and whether they receive traffic
@@ -110,9 +134,9 @@ enum Command {
     /// Show the content of the kernel maps
     #[command(after_help = examples::MAPS)]
     Maps(DaemonAddresses),
-    /// Show differences between source, memory and kernel, with the likely cause
+    /// Show differences between source, memory and kernel
     ///
-    /// Exits with 1 if there are differences.
+    /// Shows the likely cause of each. Exits with 1 if there are differences.
     #[command(after_help = examples::DIFF)]
     Diff(diff::DiffOptions),
     /// Show what changed, when, who changed it, and when it was applied
@@ -131,13 +155,13 @@ enum Command {
     /// List the sources of services with their problems
     #[command(after_help = examples::SOURCES)]
     Sources(Asking),
-    /// List DNS names of backends in service files, with the state of each answer
+    /// List DNS names of backends in files, and each answer
     #[command(after_help = examples::DNS)]
     Dns(Asking),
-    /// List apiserver addresses, which one is in use, and why
+    /// List addresses of API servers, which one is in use, and why
     #[command(after_help = examples::APISERVERS)]
     Apiservers(Asking),
-    /// List network devices, and whether packets from outside the node are translated there
+    /// List network devices, and whether packets are translated there
     #[command(after_help = examples::DEVICES)]
     Devices(Asking),
     /// List connections of clients outside this node
@@ -149,19 +173,28 @@ enum Command {
     /// Show the active configuration
     #[command(after_help = examples::CONFIG)]
     Config(Asking),
-    /// Find out why a service fails: most likely cause first, with a fix
+    /// Find out why a service fails: the likely cause, and a fix
     ///
-    /// Queries the daemon and an apiserver, and connects to the service from here, skipping whatever is unreachable.
+    /// Queries the daemon and an API server, and connects to the service from here, skipping whatever is unreachable.
     /// Exit status: 0 no problems, 1 warning, 2 outage.
     #[command(after_help = examples::DIAGNOSE)]
     Diagnose(DiagnoseOptions),
-    /// Stream Service and EndpointSlice changes from an apiserver, or packets from outside this node
+    /// Show changes as the API server sends them, or packets
     ///
-    /// Prints the differences of each event. Works without the daemon. Runs until interrupted. With --packets, the daemon
-    /// reports what becomes of each packet, over its socket.
+    /// Prints the differences of each event of a Service or EndpointSlice. Works without the daemon. Runs until
+    /// interrupted. With --packets, the daemon reports what becomes of each packet, over its socket.
     #[command(after_help = examples::WATCH)]
     Watch(WatchOptions),
-    /// Remove all BPF programs and maps of nodelb: service addresses stop working at once
+    /// Keep new connections to a service away from a backend
+    ///
+    /// Existing connections continue. Requires root. The drain stays over restarts, and ends after --for or with nodelb undrain. It is refused if the
+    /// service would have no healthy backend left, unless --force is given.
+    #[command(after_help = examples::DRAIN)]
+    Drain(drain::Drain),
+    /// End a drain: the backend receives new connections again
+    #[command(after_help = examples::UNDRAIN)]
+    Undrain(drain::Undrain),
+    /// Remove all BPF programs and maps: service addresses stop working
     ///
     /// A stopped daemon leaves its maps and programs in place, so that traffic continues. This command removes them. It
     /// fails while a daemon uses them.
@@ -213,7 +246,7 @@ pub struct Actions {
     pub reaper: fn() -> Result<(), Failure>,
     /// Reads the configuration, for commands that query an apiserver themselves.
     pub configured: ReadConfiguration,
-    /// Returns the peer of a socket of this process, for `diff --probe`.
+    /// Returns the peer of a socket of this process, for `diff --probe` and `diagnose`.
     pub peer: ReadPeer,
     /// Returns what the daemon has stored, for commands that work without it.
     pub stored_state: OpenStoredState,
@@ -221,7 +254,28 @@ pub struct Actions {
 
 /// Returns the definition of the command line, for documents and tests.
 pub fn command() -> clap::Command {
-    CommandLine::command()
+    let mut command = CommandLine::command();
+    // Adds the command help.
+    command.build();
+    let (commands, header) = (grouped(&command), command.get_styles().get_header().to_owned());
+    let options = format!("{header}Options:{header:#}\n{{options}}{{after-help}}");
+    command.help_template(format!("{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{commands}{options}"))
+}
+
+/// The list of commands in the help: clap has no groups of them.
+fn grouped(command: &clap::Command) -> String {
+    let header = command.get_styles().get_header();
+    let mut text = String::new();
+    for (heading, names) in GROUPS {
+        text += &format!("{header}{heading}:{header:#}\n");
+        for command in names.iter().filter_map(|name| command.find_subcommand(name)) {
+            let aliases = command.get_visible_aliases().map(|alias| format!(" [alias: {alias}]"));
+            let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+            text += &format!("  {:<12}  {about}{}\n", command.get_name(), aliases.collect::<String>());
+        }
+        text.push('\n');
+    }
+    text
 }
 
 /// Parses the arguments, runs the command, and returns the exit code of the process.
@@ -230,7 +284,8 @@ pub fn main(args: impl IntoIterator<Item = OsString>, actions: Actions) -> ExitC
     if completions::complete(&args) {
         return ExitCode::SUCCESS;
     }
-    let mut command = match CommandLine::try_parse_from(args) {
+    let mut command = match command().try_get_matches_from(args).and_then(|found| CommandLine::from_arg_matches(&found))
+    {
         Ok(line) => line.command,
         Err(answer) => {
             // Help and version are answers, not errors. A reader that has closed stdout wants no more of them.
@@ -272,11 +327,15 @@ fn carry_out(command: &Command, actions: Actions) -> Result<ExitCode, Failure> {
         Command::Connections(connections) => connections.ask(),
         Command::Drops(drops) => drops.ask(),
         Command::Devices(asking) => asking.ask::<Devices>("/devices", &[]),
+        Command::Drain(options) => options.run(),
+        Command::Undrain(options) => options.run(),
         Command::Cleanup(options) => print_output(|out| (actions.cleanup)(options, out)),
         Command::Reaper => (actions.reaper)(),
         Command::Status(options) => return options.run(),
         Command::Diagnose(options) => {
-            return query_options::print_result(|out| diagnose::diagnose(options, actions.configured, out));
+            return query_options::print_result(|out| {
+                diagnose::diagnose(options, (actions.configured, actions.peer), out)
+            });
         }
         Command::Watch(options) if options.packets => {
             return query_options::print_stream(|out| packets::watch(options, out));

@@ -89,7 +89,7 @@ fn write(line: &Line, output: Output, out: &mut dyn Write) -> Result<(), Failure
 
 /// Makes one connected after the other.
 async fn go_on(options: &WatchOptions, endpoints: &Endpoints, lines: mpsc::Sender<Line>) -> Result<(), Failure> {
-    let mut followers = Follower::both(options.service.as_ref());
+    let mut followers = Follower::all(options.service.as_ref(), &endpoints.selection);
     let (mut last, mut forbidden) = (String::new(), None);
     loop {
         match connected(endpoints).await {

@@ -10,7 +10,7 @@ mod reason;
 mod services;
 
 pub use problem::{ApiserverState, Observed, Problem, Reloads, TableUsage};
-pub use reason::{Entry, Reason, Severity};
+pub use reason::{Reason, ReasonEntry, Severity};
 
 /// Every problem, the worst first: what blocks readiness, then by severity, kind, and time, the latest first.
 pub fn problems(observed: &Observed) -> Vec<Problem> {

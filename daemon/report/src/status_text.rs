@@ -169,13 +169,18 @@ fn push_changes(out: &mut String, report: &StatusReport, style: &Style) {
         let indent = start.chars().count();
         push(out, &start);
         let room = style.width.map_or(usize::MAX, |width| width.saturating_sub(indent).max(20));
-        wrap::push_words(out, &wrap::printable(&what(change, addresses)), (0, room), indent);
+        let shown = what(change, addresses, |detail| {
+            let why = detail.split_once(": ").map_or(detail, |(_, why)| why);
+            style.width.is_some() && !style.wide && report.problems.iter().take(SHOWN).any(|it| it.cause.contains(why))
+        });
+        wrap::push_words(out, &wrap::printable(&shown), (0, room), indent);
         out.push('\n');
     }
 }
 
-/// With at most this number of addresses, formats as `-10.1.0.1:8080/TCP  EndpointSlice shop/web rv 15, bob`.
-fn what(change: &ChangeSummary, addresses: usize) -> String {
+/// With at most this number of addresses, and without a detail that is known, formats as
+/// `-10.1.0.1:8080/TCP  EndpointSlice shop/web rv 15, bob`.
+fn what(change: &ChangeSummary, addresses: usize, is_known: impl Fn(&str) -> bool) -> String {
     let mut backends: Vec<String> = signed('+', &change.added).chain(signed('-', &change.removed)).collect();
     let more = backends.len().saturating_sub(addresses);
     backends.truncate(addresses);
@@ -189,7 +194,8 @@ fn what(change: &ChangeSummary, addresses: usize) -> String {
     if let Some(writer) = &change.writer {
         cause.push_str(&format!(", {writer}"));
     }
-    let parts = [backends.join(" "), cause, change.detail.clone().unwrap_or_default()];
+    let detail = change.detail.as_deref().map(|detail| if is_known(detail) { "see above" } else { detail });
+    let parts = [backends.join(" "), cause, detail.unwrap_or_default().to_owned()];
     parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("  ")
 }
 

@@ -22,7 +22,7 @@ static CATALOGUE: LazyLock<Catalogue> =
 #[serde(deny_unknown_fields)]
 struct Catalogue {
     finding: Vec<FindingEntry>,
-    event: Vec<Entry>,
+    event: Vec<EventEntry>,
     cause: BTreeMap<String, Cause>,
     packet: BTreeMap<String, PacketProblem>,
 }
@@ -114,7 +114,7 @@ pub struct PacketProblem {
 /// The explanation of one reason.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Entry {
+pub struct EventEntry {
     /// The value of the field `reason`.
     pub reason: String,
     /// The value of the field `type`: `Normal` or `Warning`.
@@ -141,7 +141,7 @@ pub struct Cause {
     pub remedy: String,
 }
 
-impl Entry {
+impl EventEntry {
     /// Returns the first cause with a word that the message contains.
     pub fn cause_of(&self, message: &str) -> Option<&'static Cause> {
         let message = message.to_lowercase();
@@ -156,7 +156,7 @@ pub(super) fn packet_problem(name: &str) -> Option<&'static PacketProblem> {
 }
 
 /// Returns the entry of a reason.
-pub fn find(reason: &str) -> Option<&'static Entry> {
+pub fn find(reason: &str) -> Option<&'static EventEntry> {
     CATALOGUE.event.iter().find(|entry| entry.reason == reason)
 }
 

@@ -13,6 +13,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use nodelb_core::compile::select::Choice;
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::state::status::Status;
+use nodelb_kube::api::scope::Selection;
 use nodelb_report::check::Check;
 use nodelb_report::problems::Problem;
 use serde::Deserialize;
@@ -68,7 +69,7 @@ impl<T> Probe<T> {
     }
 }
 
-pub type Answer<T> = Result<T, Denial>;
+pub type ClusterAnswer<T> = Result<T, Denial>;
 
 impl Facts {
     /// Returns the Service of Kubernetes, if there is one.
@@ -98,17 +99,17 @@ pub struct Cluster {
     pub is_balanced: bool,
     /// Addresses that did not answer, each with the reason.
     pub failed: Vec<String>,
-    pub service: Answer<Option<Service>>,
+    pub service: ClusterAnswer<Option<Service>>,
     /// Other Services of the namespace, if this Service does not exist.
     pub names: Vec<String>,
-    pub slices: Answer<Vec<EndpointSlice>>,
+    pub slices: ClusterAnswer<Vec<EndpointSlice>>,
     /// The Pods that the Service's selector matches; `None` if it has no selector.
-    pub pods: Option<Answer<Vec<Pod>>>,
+    pub pods: Option<ClusterAnswer<Vec<Pod>>>,
     /// Pods of the namespace, if the selector matches none.
     pub others: Vec<Pod>,
-    pub events: Answer<Vec<Event>>,
+    pub events: ClusterAnswer<Vec<Event>>,
     /// Whether a Node with this node's name exists.
-    pub has_node: Answer<bool>,
+    pub has_node: ClusterAnswer<bool>,
 }
 
 /// The answers of the daemon, as its admin API gives them: unless a field says otherwise, the rows about the service. A
@@ -125,6 +126,8 @@ pub struct Daemon {
     pub definition: Option<Definition>,
     /// The value of `datapath.cgroup`.
     pub cgroup: String,
+    /// The services that the daemon reads from Kubernetes.
+    pub selection: Selection,
     /// The value of `kubernetes.health-checks`; empty if it is not known.
     pub health_checks: String,
     pub frontends: Vec<FrontendRow>,
@@ -354,6 +357,8 @@ pub struct ConnectTest {
     /// Whether the address is that of a backend, not of a frontend.
     pub is_backend: bool,
     pub outcome: Outcome,
+    /// The address that accepted the connection, from the kernel's list of sockets; `None` if that is not known.
+    pub peer: Option<String>,
 }
 
 impl ConnectTest {

@@ -18,13 +18,13 @@ use tokio::time::timeout;
 
 use super::facts::{Dns, Facts, Probe};
 use super::objects::is_for_proxies;
-use crate::DiagnoseOptions;
 use crate::endpoints::Endpoints;
+use crate::{DiagnoseOptions, ReadPeer};
 
 /// Time limit of the resolver.
 const RESOLVE: Duration = Duration::from_secs(2);
 
-pub(super) async fn facts(options: &DiagnoseOptions, endpoints: &Endpoints, now: Time) -> Facts {
+pub(super) async fn facts(options: &DiagnoseOptions, endpoints: &Endpoints, read_peer: ReadPeer, now: Time) -> Facts {
     let service = options.service.clone();
     let (daemon, hints) = endpoints.ask_daemon(&service, now).await;
     let cluster = match endpoints.settings.clone() {
@@ -50,7 +50,7 @@ pub(super) async fn facts(options: &DiagnoseOptions, endpoints: &Endpoints, now:
         outside_cgroup,
     };
     if !options.no_connect {
-        facts.connect_tests = connect::all(&connect::targets(&facts)).await;
+        facts.connect_tests = connect::all(&connect::targets(&facts), read_peer).await;
         if options.is_verbose() {
             facts.dns = dns(&facts, endpoints).await;
         }

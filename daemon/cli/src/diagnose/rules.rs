@@ -70,6 +70,7 @@ fn by_rule(context: &Context<'_>) -> Vec<Finding> {
         found.extend(kernel::backends_unusable(context, daemon));
         found.extend(kernel::memory_differs(context, daemon));
         found.extend(kernel::no_backends(context, daemon));
+        found.extend(connections::hooks_shared(context, daemon));
     }
     found.extend(packets::findings(context));
     found.extend(connections::outside_cgroup(context));

@@ -1,6 +1,8 @@
 //! Lists and watches one kind over one connection. Owns the position in the cluster's history; [`cache`](super::cache)
 //! finds the differences.
 
+use std::future::{Future, poll_fn};
+use std::task::Poll;
 use std::time::{Duration, SystemTime};
 
 use nodelb_core::model::service::ServiceName;
@@ -8,6 +10,7 @@ use nodelb_kube::api::decode::{Decode, Kind, ListWatchEvent, Version, event_with
 use nodelb_kube::api::list_watch::{ListWatch, Start, Timeouts};
 use nodelb_kube::api::objects::Envelope;
 use nodelb_kube::api::request::Query;
+use nodelb_kube::api::scope::Selection;
 use nodelb_kube::apiserver::connection::error::LinkError;
 use nodelb_kube::apiserver::connection::link::Link;
 use nodelb_kube::apiserver::one_shot::{ANSWER, Connected};
@@ -66,14 +69,18 @@ impl Decode for Raw {
 }
 
 impl Follower {
-    /// Creates a follower of Services and one of EndpointSlices: of one service, or of all.
-    pub(super) fn both(service: Option<&ServiceName>) -> [Self; 2] {
-        Kind::SERVED.map(|kind| Self {
-            query: Query::unfiltered(kind, service),
-            cache: Cache::new(kind.name()),
-            version: None,
-            prints_first_list: service.is_some(),
-        })
+    /// Creates followers of Services and of EndpointSlices: of one service, or of all that nodelb may read.
+    pub(super) fn all(service: Option<&ServiceName>, selection: &Selection) -> Vec<Self> {
+        let queries = match service {
+            None if *selection != Selection::default() => selection.scopes().iter().map(Query::of).collect(),
+            _ => Vec::from(Kind::SERVED.map(|kind| Query::unfiltered(kind, service))),
+        };
+        let prints_first_list = service.is_some();
+        let follower = |query: Query| {
+            let cache = Cache::new(query.kind.name());
+            Self { query, cache, version: None, prints_first_list }
+        };
+        queries.into_iter().map(follower).collect()
     }
 
     /// Lists and watches until the connection fails.
@@ -142,16 +149,16 @@ async fn send(lines: &mpsc::Sender<Line>, line: Line) {
     let _ = lines.send(line).await;
 }
 
-/// Follows both kinds until the connection fails, and returns the reason.
-pub(super) async fn over(
-    connected: &Connected,
-    followers: &mut [Follower; 2],
-    lines: &mpsc::Sender<Line>,
-) -> LinkError {
-    let [services, slices] = followers;
+/// Follows everything until the connection fails, and returns the reason.
+pub(super) async fn over(connected: &Connected, followers: &mut [Follower], lines: &mpsc::Sender<Line>) -> LinkError {
+    let link = &connected.link;
+    let mut running: Vec<_> = followers.iter_mut().map(|follower| Box::pin(follower.run(link, lines))).collect();
+    let first = poll_fn(|context| {
+        let mut polled = running.iter_mut().map(|it| it.as_mut().poll(context));
+        polled.find(Poll::is_ready).unwrap_or(Poll::Pending)
+    });
     tokio::select! {
-        error = connected.link.ended() => error,
-        error = services.run(&connected.link, lines) => error,
-        error = slices.run(&connected.link, lines) => error,
+        error = link.ended() => error,
+        error = first => error,
     }
 }

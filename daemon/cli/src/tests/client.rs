@@ -5,7 +5,9 @@ use std::thread::JoinHandle;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, sleep};
 
-use super::{At, CHECK, CHECK_EVERY, CHECK_TIME, Hanging, get, inquire};
+use hyper::Method;
+
+use super::{At, CHECK, CHECK_EVERY, CHECK_TIME, Hanging, change, get, inquire};
 use crate::exit::Code;
 
 /// Answers one connection with these bytes, and returns the request.
@@ -50,6 +52,34 @@ fn a_daemon_that_does_not_run_is_named_with_the_remedy() {
     let message = failure.to_string();
     assert!(message.starts_with(&format!("cannot reach the nodelb daemon at {address} (")), "{message}");
     assert!(message.contains("refused") && message.contains("systemctl status nodelb"), "{message}");
+}
+
+#[test]
+fn a_change_names_its_method_and_its_refusals_have_codes() {
+    let (address, task) = answering("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{}\n");
+    assert_eq!(&change(&address, &Method::DELETE, "/drains?service=shop/web").unwrap()[..], b"{}\n");
+    let asked = task.join().unwrap();
+    assert!(asked.starts_with("DELETE /drains?service=shop/web HTTP/1.1\r\n"), "{asked}");
+    assert!(asked.contains("accept: application/json\r\n"), "{asked}");
+    for (answer, code, text) in [
+        (
+            "HTTP/1.1 403 Forbidden\r\nContent-Length: 21\r\n\r\n{\"error\":\"only root\"}",
+            Code::Permission,
+            "only root",
+        ),
+        ("HTTP/1.1 404 Not Found\r\nContent-Length: 17\r\n\r\n{\"error\":\"what?\"}", Code::NotFound, "what?"),
+        ("HTTP/1.1 400 Bad Request\r\nContent-Length: 15\r\n\r\n{\"error\":\"no.\"}", Code::Usage, "no."),
+    ] {
+        let (address, _task) = answering(answer);
+        let failure = change(&address, &Method::POST, "/drains").unwrap_err();
+        assert_eq!((failure.code, failure.to_string()), (code, text.into()));
+    }
+    // An earlier daemon.
+    let answer = "HTTP/1.1 404 Not Found\r\nContent-Length: 30\r\n\r\n{\"error\":\"no route `/drains`\"}";
+    let (address, _task) = answering(answer);
+    let failure = change(&address, &Method::POST, "/drains").unwrap_err();
+    assert_eq!(failure.code, Code::Data);
+    assert!(failure.to_string().contains("another version"), "{failure}");
 }
 
 #[test]

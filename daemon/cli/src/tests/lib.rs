@@ -43,7 +43,7 @@ fn refuses_values_that_are_none() {
         ("nodelb frontends --type node", "possible values: ClusterIP, NodePort, ExternalIP, LoadBalancer, Static"),
         (
             "nodelb services --status bad",
-            "possible values: OK, NoBackends, LastResort, Held, Conflict, Refused, Pending",
+            "possible values: OK, NoBackends, LastResort, Held, Kept, Conflict, Refused, Pending",
         ),
         ("nodelb backends --status OK", "unexpected argument '--status'"),
         ("nodelb frontends --output xml", "possible values: text, wide, json, yaml"),
@@ -87,4 +87,20 @@ fn every_example_is_a_command() {
             parse(line.trim()).unwrap_or_else(|error| panic!("{example}: {error}"));
         }
     }
+}
+
+#[test]
+fn every_command_is_in_one_group_of_the_help() {
+    let mut command = super::command();
+    let shown = command.get_subcommands().filter(|command| !command.is_hide_set()).map(|it| it.get_name().to_owned());
+    let mut shown: Vec<String> = shown.collect();
+    let mut grouped: Vec<&str> = super::GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+    shown.sort_unstable();
+    grouped.sort_unstable();
+    assert_eq!(shown, grouped);
+    let help = command.render_help().to_string();
+    let list = help.split("\n\nOptions:").next().expect("a part");
+    let wide: Vec<&str> = list.lines().filter(|line| line.chars().count() > 80).collect();
+    assert!(wide.is_empty(), "{wide:?}");
+    assert!(help.contains("\nLook:\n  status        Show what is wrong"), "{help}");
 }

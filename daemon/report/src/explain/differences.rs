@@ -186,6 +186,7 @@ fn add_backends(snapshot: &Snapshot, filter: &Filter, rows: &mut Vec<Difference>
         let action = match report.choice {
             Choice::Refused => "never used",
             Choice::Quarantined => "used again when its checks succeed",
+            Choice::Maintenance if report.reason.is_some() => "used again when the drain ends",
             _ => continue,
         };
         let port = if report.port.is_empty() { String::new() } else { format!(":{}", report.port) };

@@ -279,7 +279,7 @@ fn outside_account(
     client: Option<(Addr, Option<u16>)>,
 ) -> OutsideAccount {
     let row = found.and_then(|found| snapshot.rows.get(&found.at));
-    let nowhere = if snapshot.config.packets.is_on { OutsideAccess::Inside } else { OutsideAccess::Off };
+    let nowhere = if snapshot.config.packets.is_on { OutsideAccess::NodeOnly } else { OutsideAccess::Off };
     let access = row.map_or(nowhere, |row| outside::access(snapshot, row, 0));
     let state = &snapshot.answering;
     let frontend = find_outside(state, &snapshot.config.guard.nodeport_range, to);

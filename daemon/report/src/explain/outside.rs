@@ -49,11 +49,18 @@ pub(crate) fn access(snapshot: &Snapshot, row: &Row, place: usize) -> OutsideAcc
     let claim = &row.claims()[place];
     match () {
         () if !snapshot.config.packets.is_on => OutsideAccess::Off,
-        () if !claim.is_outside => OutsideAccess::Inside,
+        () if !claim.is_outside => OutsideAccess::NodeOnly,
         () if claim.target.is_err() || place > 0 => OutsideAccess::Refused,
         () if admits_none(snapshot, claim) => OutsideAccess::NoSourceRange,
+        () if lacks_local_backend(snapshot, claim) => OutsideAccess::NoLocalBackend,
         () => OutsideAccess::Served,
     }
+}
+
+/// Whether the service has backends, but none on this node, where the policy Local requires one.
+pub(crate) fn lacks_local_backend(snapshot: &Snapshot, claim: &Claim) -> bool {
+    let service = claim.target.as_ref().ok().and_then(|id| snapshot.realised.services.get(id));
+    claim.outside_local && service.is_some_and(|service| service.has_backends && service.local.is_empty())
 }
 
 /// Whether the source ranges of the service admit no client of the address's family.

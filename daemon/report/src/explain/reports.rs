@@ -10,8 +10,11 @@ use nodelb_core::compile::select::{self, Candidate, Checks, Choice};
 use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::cause::Cause;
+use nodelb_core::model::drain::Drains;
 use nodelb_core::model::health_check::Quarantine;
-use nodelb_core::model::service::{BackendState, FrontendKind, FrontendSpec, PortKey, Service, ServiceName, Slice};
+use nodelb_core::model::service::{
+    BackendState, FrontendKind, FrontendSpec, PortKey, Service, ServiceName, Slice, TrafficPolicy,
+};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::{Slot, backends_of};
 use nodelb_core::state::status::Status;
@@ -45,7 +48,11 @@ pub fn each_frontend<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Ite
 
 fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim: &Claim) -> FrontendReport {
     let status = snapshot.status_of(row, place, address);
-    let entry = claim.target.as_ref().ok().and_then(|id| snapshot.desired.services.get(id));
+    let is_as_before = matches!(status.status, Status::Kept | Status::NoBackends);
+    let state = if is_as_before { &snapshot.realised } else { &snapshot.desired };
+    let kept = || snapshot.realised.frontends.get(&address).filter(|_| status.status == Status::Kept);
+    let id = claim.target.as_ref().ok().copied().or_else(|| Some(kept()?.service));
+    let entry = id.and_then(|id| state.services.get(&id));
     let is_owner = place == 0;
     let backends = match entry {
         Some(entry) if is_owner => distinct(entry.view(claim.inside_local)),
@@ -55,6 +62,7 @@ fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim
     if let Some(entry) = entry.filter(|entry| entry.affinity_seconds > 0) {
         flags.push(format!("Affinity={}s", entry.affinity_seconds));
     }
+    flags.extend(drained_flag(snapshot, &claim.key));
     if claim.outside_local && claim.kind.is_external() {
         flags.push("ExternalLocal".into());
     }
@@ -89,6 +97,15 @@ fn frontend(snapshot: &Snapshot, address: L4Addr, row: &Row, place: usize, claim
             .or_else(unused)
             .or_else(|| unanswered(snapshot, claim, status.status)),
     }
+}
+
+/// The number of drained backends of the port, as a flag; `None` if there are none.
+fn drained_flag(snapshot: &Snapshot, key: &PortKey) -> Option<String> {
+    snapshot.facts.drains(&key.service)?;
+    let mut rows = Vec::new();
+    port_backends(snapshot, snapshot.facts.owner(&key.service)?.1, key, &mut rows);
+    let count = drained(&rows).count();
+    (count > 0).then(|| format!("Drained={count}"))
 }
 
 /// The number of networks that outside clients may connect from; `None` if the claim's service does not restrict them.
@@ -263,8 +280,12 @@ fn port_backends(snapshot: &Snapshot, slices: &[Arc<Slice>], key: &PortKey, repo
     }
     let checks = checks(snapshot, &key.service).unwrap_or_default();
     checks.mark(&mut admitted);
+    select::mark_drained(&mut admitted, snapshot.facts.drains(&key.service));
     let choices = select::explain(&admitted, snapshot.facts.node(), checks.last_resort);
-    let failure = |candidate: &Candidate<'_>| candidate.failure.map(ToString::to_string);
+    let failure = |candidate: &Candidate<'_>| {
+        let drain = candidate.drain.map(ToString::to_string);
+        drain.or_else(|| candidate.failure.map(ToString::to_string))
+    };
     let admitted = admitted.into_iter().zip(choices).map(|(c, choice)| (c, choice, failure(&c)));
     let start = reports.len();
     for (candidate, choice, reason) in admitted.chain(refused) {
@@ -278,6 +299,7 @@ fn port_backends(snapshot: &Snapshot, slices: &[Arc<Slice>], key: &PortKey, repo
             node: backend.node.clone().unwrap_or_default(),
             zone: backend.zone.clone().unwrap_or_default(),
             choice,
+            is_drained: candidate.drain.is_some(),
             origin: Arc::clone(&candidate.slice.origin.object),
             reason,
         });
@@ -307,6 +329,7 @@ fn held_backend(key: &PortKey, address: L4Addr, cause: &Cause) -> BackendReport 
         weight: 1,
         node: Arc::default(),
         zone: Arc::default(),
+        is_drained: false,
         choice: Choice::Held,
         origin: Arc::clone(&cause.origin.object),
         reason: None,
@@ -320,6 +343,48 @@ fn text_of_unused(rows: &[BackendReport]) -> Option<String> {
     let failed = rows.iter().filter(|row| row.state == BackendState::Quarantined);
     first_of(refused, ["refused", "refused"], " is")
         .or_else(|| first_of(failed, ["failed its health checks", "failed their health checks"], ":"))
+        .or_else(|| first_of(drained(rows), ["not used", "not used"], " is"))
+}
+
+/// The backends that an operator drains.
+pub(crate) fn drained(rows: &[BackendReport]) -> impl Iterator<Item = &BackendReport> + Clone {
+    rows.iter().filter(|row| row.state == BackendState::Maintenance && row.is_drained)
+}
+
+/// What the drains would leave of the service: the ports that would lose their last healthy backend, each as
+/// `http/TCP/IPv4`, and all backends as they would be. Nothing if every port keeps one, or has none now.
+pub fn lost_by_drains(
+    snapshot: &Snapshot,
+    name: &ServiceName,
+    drains: Drains,
+) -> Option<(Vec<String>, Vec<BackendReport>)> {
+    let mut then = snapshot.clone();
+    then.facts = snapshot.facts.with_drains(name, drains);
+    let (used, slices) = snapshot.facts.owner(name)?;
+    let node = &snapshot.facts.node().name;
+    let (mut lost, mut left) = (Vec::new(), Vec::new());
+    for key in port_keys(used) {
+        let rows_in = |snapshot: &Snapshot| {
+            let mut rows = Vec::new();
+            port_backends(snapshot, slices, &key, &mut rows);
+            rows
+        };
+        let (before, after) = (rows_in(snapshot), rows_in(&then));
+        let has_any = |rows: &[BackendReport], is_meant: &dyn Fn(&BackendReport) -> bool| {
+            let is_healthy =
+                |row: &&BackendReport| matches!(row.state, BackendState::Active | BackendState::Terminating);
+            rows.iter().filter(is_healthy).any(|row| row.choice != Choice::Refused && is_meant(row))
+        };
+        let is_here = |row: &BackendReport| row.node == *node;
+        let loses =
+            |is_meant: &dyn Fn(&BackendReport) -> bool| has_any(&before, is_meant) && !has_any(&after, is_meant);
+        if loses(&|_| true) || used.internal_policy == TrafficPolicy::Local && loses(&is_here) {
+            let separator = if key.port.is_empty() { "" } else { "/" };
+            lost.push(format!("{}{separator}{}/{}", key.port, key.protocol, key.family));
+        }
+        left.extend(after);
+    }
+    (!lost.is_empty()).then_some((lost, left))
 }
 
 /// The number of rows and the first of them; `None` if there is none.

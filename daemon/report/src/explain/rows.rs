@@ -43,17 +43,21 @@ pub enum OutsideAccess {
     Served,
     /// The service has source ranges, but none of the address's family, so that no client is admitted.
     NoSourceRange,
+    /// The policy Local requires a backend on this node, and there is none: their packets are dropped.
+    NoLocalBackend,
     /// The address is refused, or another service owns it.
     Refused,
     /// The address is only for clients on the node: a ClusterIP, or an address of a file that does not state otherwise.
-    Inside,
+    NodeOnly,
     /// No client outside the node is served, because the packet path is off.
     Off,
 }
 
 impl OutsideAccess {
     /// The names in output, in the order of the variants.
-    pub const NAMES: [&'static str; 5] = ["Served", "NoSourceRange", "Refused", "Inside", "Off"];
+    pub const NAMES: [&'static str; 6] = ["Served", "NoSourceRange", "NoLocalBackend", "Refused", "NodeOnly", "Off"];
+    /// The names of those that no client outside the node notices.
+    pub const USUAL: [&'static str; 2] = ["NodeOnly", "Off"];
 }
 
 impl fmt::Display for OutsideAccess {
@@ -101,7 +105,8 @@ pub struct BackendReport {
     pub service: ServiceName,
     /// The port name, empty for an unnamed port.
     pub port: Arc<str>,
-    /// The state as reported by the source, or `Quarantined` if the backend failed nodelb's own health checks.
+    /// The state as reported by the source, `Quarantined` if the backend failed nodelb's own health checks, or
+    /// `Maintenance` if it is drained.
     /// `NotReady` for a held backend that the source no longer reports.
     pub state: BackendState,
     /// The share of new connections relative to the other backends.
@@ -112,10 +117,12 @@ pub struct BackendReport {
     pub zone: Arc<str>,
     /// Whether new connections can reach the backend, and if not, the reason.
     pub choice: Choice,
+    /// Whether an operator drains it.
+    pub is_drained: bool,
     /// The file or object that contains the backend. For a held backend that none contains any more, the one that
     /// removed it.
     pub origin: Arc<str>,
-    /// Why the backend is refused, or the last error of its health checks.
+    /// Why the backend is refused, who drains it until when, or the last error of its health checks.
     pub reason: Option<String>,
 }
 

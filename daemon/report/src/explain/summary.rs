@@ -8,8 +8,9 @@ use foldhash::fast::RandomState;
 
 use crate::explain::reports;
 use crate::explain::rows::Counts;
-use nodelb_core::claims::{Claim, Row};
+use nodelb_core::claims::Row;
 use nodelb_core::model::addr::L4Addr;
+use nodelb_core::model::drain;
 use nodelb_core::model::service::{BackendState, Service, ServiceName, Slice};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::entries::backends_of;
@@ -63,7 +64,7 @@ impl Summary {
         let mut held: Vec<&ServiceName> = Vec::new();
         for (address, row) in &snapshot.rows {
             for (place, claim) in row.claims().iter().enumerate() {
-                let status = status_of(snapshot, row, place, claim);
+                let status = status_of(snapshot, row, place, *address);
                 statuses[status as usize] += 1;
                 self.counts.conflicting += usize::from(status == Status::Conflict);
                 self.counts.refused += usize::from(claim.target.is_err());
@@ -79,6 +80,7 @@ impl Summary {
                 }
             }
         }
+        snapshot.kept().for_each(|(.., status)| statuses[status as usize] += 1);
         held.sort_unstable();
         held.dedup();
         let counts = &mut self.counts;
@@ -100,17 +102,25 @@ fn add_backends(
     slices: &[Arc<Slice>],
     states: &mut [usize; BackendState::ALL.len()],
 ) {
+    let drains = snapshot.facts.drains(&service.name);
     let failed = reports::checks_of(snapshot, service).and_then(|checks| checks.failed);
     for backend in slices.iter().flat_map(|slice| &slice.ports).flat_map(|port| &port.backends) {
         let has_failed = failed.is_some_and(|failed| failed.contains_key(&(backend.addr, backend.port)));
-        let state = if has_failed { BackendState::Quarantined } else { backend.state };
+        let is_drained = drains.is_some_and(|drains| drain::find(drains, (backend.addr, backend.port)).is_some());
+        let state = match backend.state {
+            BackendState::Active | BackendState::Terminating if is_drained => BackendState::Maintenance,
+            _ if has_failed => BackendState::Quarantined,
+            state => state,
+        };
         states[state as usize] += 1;
     }
 }
 
 /// The status of [`Snapshot::status_of`], without the text of an error.
-fn status_of(snapshot: &Snapshot, row: &Row, place: usize, claim: &Claim) -> Status {
+fn status_of(snapshot: &Snapshot, row: &Row, place: usize, address: L4Addr) -> Status {
+    let claim = &row.claims()[place];
     match &claim.target {
+        Err(_) if place == 0 && snapshot.still_serves(address, claim) => Status::Kept,
         Err(_) => Status::Refused,
         Ok(_) if place > 0 => Status::Conflict,
         Ok(_) if row.status.status == Status::Ok => {

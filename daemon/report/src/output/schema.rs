@@ -15,16 +15,18 @@ pub struct Schema<C: ?Sized = [Column]> {
 pub struct Column {
     pub heading: &'static str,
     /// The kind of its cells, apart from empty ones.
-    pub kind: Kind,
+    pub kind: ColumnKind,
     /// Whether only the wide form of text contains the column.
     pub is_wide: bool,
     /// Whether text leaves the column out if it does not fit.
     pub is_spare: bool,
+    /// Words that text shows only if another row has a different one.
+    pub usual: &'static [&'static str],
 }
 
 /// The kind of a column's cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ColumnKind {
     /// A name or an address, which is never shortened.
     Name,
     Text,
@@ -42,46 +44,59 @@ pub enum Kind {
 }
 
 impl Column {
+    const fn new(heading: &'static str, kind: ColumnKind) -> Self {
+        Self { heading, kind, is_wide: false, is_spare: false, usual: &[] }
+    }
+
     /// A column of names or addresses.
     pub const fn name(heading: &'static str) -> Self {
-        Self { heading, kind: Kind::Name, is_wide: false, is_spare: false }
+        Self::new(heading, ColumnKind::Name)
     }
 
     pub const fn text(heading: &'static str) -> Self {
-        Self { heading, kind: Kind::Text, is_wide: false, is_spare: false }
+        Self::new(heading, ColumnKind::Text)
     }
 
     /// A column of words from a fixed set.
     pub const fn one_of(heading: &'static str, words: &'static [&'static str]) -> Self {
-        Self { heading, kind: Kind::OneOf(words), is_wide: false, is_spare: false }
+        Self::new(heading, ColumnKind::OneOf(words))
+    }
+
+    /// A column of words from a fixed set, left out of text if every row has one of the usual ones.
+    pub const fn exceptions(
+        heading: &'static str,
+        words: &'static [&'static str],
+        usual: &'static [&'static str],
+    ) -> Self {
+        Self { usual, ..Self::one_of(heading, words) }
     }
 
     pub const fn number(heading: &'static str) -> Self {
-        Self { heading, kind: Kind::Number, is_wide: false, is_spare: false }
+        Self::new(heading, ColumnKind::Number)
     }
 
     /// A column of booleans.
     pub const fn flag(heading: &'static str) -> Self {
-        Self { heading, kind: Kind::Flag, is_wide: false, is_spare: false }
+        Self::new(heading, ColumnKind::Flag)
     }
 
     pub const fn list(heading: &'static str) -> Self {
-        Self { heading, kind: Kind::List, is_wide: false, is_spare: false }
+        Self::new(heading, ColumnKind::List)
     }
 
     /// A column of lists of sentences.
     pub const fn texts(heading: &'static str) -> Self {
-        Self { heading, kind: Kind::Texts, is_wide: false, is_spare: false }
+        Self::new(heading, ColumnKind::Texts)
     }
 
     /// A column of times since an event.
     pub const fn age(heading: &'static str) -> Self {
-        Self { heading, kind: Kind::Age, is_wide: false, is_spare: false }
+        Self::new(heading, ColumnKind::Age)
     }
 
     /// A column of durations of operations.
     pub const fn duration(heading: &'static str) -> Self {
-        Self { heading, kind: Kind::Duration, is_wide: false, is_spare: false }
+        Self::new(heading, ColumnKind::Duration)
     }
 
     /// This column, only in the wide form of text.

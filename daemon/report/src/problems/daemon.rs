@@ -108,12 +108,13 @@ fn absent(observed: &Observed, found: &mut Vec<Problem>) {
 fn source(report: &SourceReport, observed: &Observed) -> Option<Problem> {
     let since = Some(Time::from_seconds(report.since));
     let object = match (report.kind, report.source) {
-        (Some(kind), Source::Kubernetes) => format!("{}/{kind}", report.source),
+        (Some(_), Source::Kubernetes) => format!("{}/{}", report.source, report.path),
         _ => Path::new(&report.path).file_name().map_or_else(|| report.path.clone(), |it| it.display().to_string()),
     };
     let (reason, effect) = match (report.kind, report.state) {
         (None, SourceState::Error) => (Reason::FileNotServed, "not served"),
         (None, SourceState::LastGood) => (Reason::FileNotServed, "the last valid version is served"),
+        (Some("dns"), SourceState::Error) => (Reason::SourceFailing, "no name has an address"),
         (Some(_), SourceState::Error | SourceState::LastGood) => {
             (Reason::SourceFailing, "the last known state is served")
         }
@@ -125,7 +126,8 @@ fn source(report: &SourceReport, observed: &Observed) -> Option<Problem> {
         [problem] => format!("{effect}: {problem}"),
         [problem, more @ ..] => format!("{effect}: {problem} (and {} more)", more.len()),
     };
-    Some(Problem::new(reason, object, cause).since(since))
+    let problem = Problem::new(reason, object, cause).since(since);
+    Some(if report.kind == Some("dns") { Problem { command: "nodelb dns".into(), ..problem } } else { problem })
 }
 
 fn stale(report: &SourceReport, object: String, observed: &Observed) -> Option<Problem> {
@@ -140,7 +142,8 @@ fn node(observed: &Observed, found: &mut Vec<Problem>) {
     if facts.is_node_missing() {
         let cause = "Kubernetes has no Node of this name: load balancers stop sending traffic here; set node.name if \
                      this node has another name, or kubernetes.node-object to false if it has no kubelet";
-        found.push(Problem::new(Reason::NodeMissing, format!("node {}", facts.node().name), cause));
+        let since = facts.node_missing_since().map(|since| observed.clocks.time_of(since));
+        found.push(Problem::new(Reason::NodeMissing, format!("node {}", facts.node().name), cause).since(since));
     }
     for (addr, error) in snapshot.unanswered_node_addrs() {
         let cause = format!("NodePorts do not work on this address: {error}");
@@ -186,6 +189,15 @@ fn tables(observed: &Observed, found: &mut Vec<Problem>) {
     }
     for program in &observed.programs_ahead {
         found.push(Problem::new(Reason::ProgramInFront, "devices", program));
+    }
+    let [first, later] = &observed.socket_programs;
+    let groups = [
+        (first, "before", "nodelb leaves the addresses that they translate to them"),
+        (later, "after", "they see the backends of nodelb's services"),
+    ];
+    for (programs, order, effect) in groups.into_iter().filter(|(programs, ..)| !programs.is_empty()) {
+        let cause = format!("programs of other software run {order} nodelb's: {}; {effect}", listed(programs, SHOWN));
+        found.push(Problem::new(Reason::HooksShared, "hooks", cause));
     }
     if observed.sweep_failures > 0 {
         let cause = format!("{} searches for ended connections failed", observed.sweep_failures);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::reason::{Entry, Reason, Severity};
+use super::reason::{Reason, ReasonEntry, Severity};
 use crate::check::Check;
 use crate::explain::summary::Summary;
 use nodelb_core::history::History;
@@ -35,7 +35,7 @@ pub struct Problem {
 impl Problem {
     pub(super) fn new(reason: Reason, object: impl Into<String>, cause: impl Into<String>) -> Self {
         let object = object.into();
-        let Entry { severity, command, .. } = *reason.entry();
+        let ReasonEntry { severity, command, .. } = *reason.entry();
         let command = command.replace("{}", &object);
         Self { severity, reason, object, since: None, cause: cause.into(), command, blocks_readiness: false }
     }
@@ -127,6 +127,9 @@ pub struct Observed {
     pub has_other_proxy: bool,
     /// The programs of other software that run before those of the packet path, with their devices.
     pub programs_ahead: Vec<String>,
+    /// The programs of other software at the hooks of connect and sendmsg: those that run before nodelb's, and those
+    /// that run after them.
+    pub socket_programs: [Vec<String>; 2],
     /// The reason of each kind of dropped packets, the number of packets, and the time of the last one.
     pub drops: Vec<(&'static str, u64, Time)>,
     /// The number of failed searches for connections that have ended.

@@ -31,7 +31,7 @@ impl fmt::Display for Severity {
 
 /// A row of the catalogue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct ReasonEntry {
     pub name: &'static str,
     pub severity: Severity,
     /// The next command; `{}` stands for the object.
@@ -55,7 +55,7 @@ macro_rules! reasons {
             /// comes first.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
             /// The rows in the order of the variants.
-            pub const CATALOGUE: &'static [Entry] = &[$(Entry {
+            pub const CATALOGUE: &'static [ReasonEntry] = &[$(ReasonEntry {
                 name: stringify!($name),
                 severity: Severity::$severity,
                 command: $command,
@@ -105,6 +105,8 @@ reasons! {
         "Every backend of a service failed its health checks, and all of them are used as a last resort";
     BackendsQuarantined, Warning, "nodelb backends {}", ["NodelbBackendsQuarantined"],
         "Some backends of a service failed their health checks and are not used";
+    BackendsDrained, Notice, "nodelb backends {}", [],
+        "The operator drains backends of a service, and new connections avoid them";
     HealthCheckInvalid, Warning, "nodelb services {}", [],
         "Annotations of a Service ask for health checks that nodelb cannot make, and its backends are not checked";
     Pending, Critical, "nodelb diagnose {}", ["NodelbFrontendsPending"],
@@ -125,6 +127,8 @@ reasons! {
         "Connections from outside the node are not translated, or only by programs of an earlier start";
     ProgramInFront, Warning, "nodelb devices", [],
         "A program of other software runs before nodelb's at a network device and may take its packets";
+    HooksShared, Notice, "nodelb diff --probe", [],
+        "Programs of other software run at the hooks of nodelb; the first that has an address translates it";
     PacketPortsExhausted, Warning, "nodelb drops", ["NodelbPacketPortsExhausted"],
         "In the last 5 minutes, no source port was free for a connection from outside the node to a backend elsewhere";
     PacketsNotRouted, Warning, "nodelb drops", ["NodelbPacketsNotRouted"],
@@ -151,7 +155,7 @@ reasons! {
 
 impl Reason {
     /// The row of the catalogue.
-    pub fn entry(self) -> &'static Entry {
+    pub fn entry(self) -> &'static ReasonEntry {
         &Self::CATALOGUE[self as usize]
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::effect::Effects;
 use super::problem::{Observed, Problem};
-use super::reason::Reason;
+use super::reason::{Reason, Severity};
 use crate::explain::reports;
 use nodelb_core::degraded::Degraded;
 use nodelb_core::filter::Filter;
@@ -33,25 +33,40 @@ pub(super) fn problems(observed: &Observed) -> Vec<Problem> {
     addresses(observed, &effects, &mut found);
     descriptions(observed, &effects, &mut found);
     quarantined(observed, &mut found);
+    kept(observed, &mut found);
+    drained(observed, &mut found);
     for (address, process) in observed.snapshot.facts().all_bound() {
         // Without its owner's name, the command that shows more would not know what it is about.
         let owner = observed.snapshot.rows.get(address).and_then(|row| row.owner());
         let object = owner.map_or_else(|| address.to_string(), |(claim, _)| claim.key.service.to_string());
-        found.push(Problem::new(Reason::NodePortBound, object, format!("{address}: {process}")));
+        let since = observed.snapshot.facts().bound_since(*address).map(|since| observed.clocks.time_of(since));
+        found.push(Problem::new(Reason::NodePortBound, object, format!("{address}: {process}")).since(since));
     }
     found
+}
+
+/// Addresses that no source describes, that the maps contain from before the start, and that had no backend then.
+fn kept(observed: &Observed, found: &mut Vec<Problem>) {
+    let empty = observed.snapshot.kept().filter(|(.., status)| *status == Status::NoBackends);
+    found.extend(empty.map(|(address, entry, _)| {
+        let why = observed.snapshot.why_kept(entry).unwrap_or_default();
+        let problem = Problem::new(Reason::NoBackends, address.to_string(), format!("no usable backend: {why}"));
+        Problem { command: format!("nodelb trace {address}"), ..problem }
+    }));
 }
 
 /// A service port without a healthy backend, and since when.
 type DegradedPort<'a> = (&'a Arc<PortKey>, &'a Arc<Degraded>);
 
-/// Services with ports without a healthy backend. A source that has not reported everything may have more backends.
+/// Services with ports without a healthy backend. A source that has not reported everything may have more backends, unless
+/// the maps refuse connections because of what it has reported so far.
 fn degraded(observed: &Observed, effects: &Effects<'_>, found: &mut Vec<Problem>) {
     let snapshot = &observed.snapshot;
     let mut ports: BTreeMap<(&ServiceName, Status), Vec<DegradedPort<'_>>> = BTreeMap::new();
     for (key, degraded) in snapshot.degraded() {
         let owner = snapshot.facts().owner(&key.service);
-        if owner.is_some_and(|(service, _)| snapshot.facts().is_synced(service.source)) {
+        let is_synced = owner.is_some_and(|(service, _)| snapshot.facts().is_synced(service.source));
+        if is_synced || snapshot.refuses_at(&key.service) {
             ports.entry((&key.service, degraded.status)).or_default().push((key, degraded));
         }
     }
@@ -188,7 +203,7 @@ struct Concerned {
 
 /// Services with addresses that are not served.
 fn addresses(observed: &Observed, effects: &Effects<'_>, found: &mut Vec<Problem>) {
-    let mut concerned: BTreeMap<(ServiceName, Reason), Concerned> = BTreeMap::new();
+    let mut concerned = Unserved::new();
     let snapshot = &observed.snapshot;
     for (address, place) in &observed.summary.claims {
         let Some(row) = snapshot.rows.get(address) else { continue };
@@ -199,13 +214,17 @@ fn addresses(observed: &Observed, effects: &Effects<'_>, found: &mut Vec<Problem
             Status::Conflict => Reason::Conflict,
             Status::Refused if claim.target.is_ok() => Reason::ReconcileFailing,
             Status::Refused => Reason::Refused,
+            Status::Kept if claim.target.is_err() => Reason::Refused,
             Status::Pending if snapshot.is_ready && since.age(observed.clocks.time) > PENDING_AFTER => Reason::Pending,
-            Status::NoBackends if !snapshot.is_degraded(claim) => Reason::NoLocalBackend,
+            Status::NoBackends if snapshot.is_degraded(claim) => continue,
+            Status::NoBackends if row.status.status == Status::NoBackends => Reason::NoBackends,
+            Status::NoBackends => Reason::NoLocalBackend,
             _ => continue,
         };
         let text = || match (reason, &status.error) {
             (Reason::NoLocalBackend, _) => "no backend on this node (internalTrafficPolicy: Local)".to_owned(),
             (_, Some(error)) => error.to_string(),
+            (Reason::NoBackends, None) => "no usable backend in the kernel yet".to_owned(),
             (_, None) => "not in the kernel yet".to_owned(),
         };
         concerned
@@ -213,13 +232,43 @@ fn addresses(observed: &Observed, effects: &Effects<'_>, found: &mut Vec<Problem
             .and_modify(|it| it.more += 1)
             .or_insert_with(|| Concerned { address: *address, text: text(), since, more: 0 });
     }
-    for ((service, reason), Concerned { address, text, since, more }) in concerned {
+    for ((service, reason), Concerned { address, text, since, more }) in separate(concerned, effects, found) {
         let more = if more > 0 { format!(" (and {more} more addresses)") } else { String::new() };
         let address = address.to_string();
         let text = if text.starts_with(&address) { text } else { format!("{address}: {text}") };
         let problem = Problem::new(reason, service.to_string(), format!("{text}{more}"));
         found.push(problem.severity(effects.severity(&service)).since(Some(since)));
     }
+}
+
+/// The addresses and the reason of a service for which they are not served.
+type Unserved = BTreeMap<(ServiceName, Reason), Concerned>;
+
+/// Adds one problem for each full map that several services find full, and returns the other services.
+fn separate(concerned: Unserved, effects: &Effects<'_>, found: &mut Vec<Problem>) -> Unserved {
+    let mut full: BTreeMap<(String, Reason), Unserved> = BTreeMap::new();
+    let mut others = Unserved::new();
+    for (key, it) in concerned {
+        let of = match it.text.strip_prefix("map ").and_then(|rest| rest.split_once(" is full (")) {
+            Some((map, _)) => full.entry((format!("map {map}"), key.1)).or_default(),
+            None => &mut others,
+        };
+        of.insert(key, it);
+    }
+    for ((map, reason), mut services) in full {
+        if services.len() == 1 {
+            others.append(&mut services);
+            continue;
+        }
+        let addresses: usize = services.values().map(|it| it.more + 1).sum();
+        let since = services.values().map(|it| it.since).min();
+        let severity = services.keys().map(|(name, _)| effects.severity(name)).max().unwrap_or(Severity::Warning);
+        let why = services.values().next().map(|it| it.text.as_str()).unwrap_or_default();
+        let cause = format!("{addresses} addresses of {} services are not served: {why}", services.len());
+        let problem = Problem::new(reason, map, cause).severity(severity).since(since);
+        found.push(Problem { command: "nodelb frontends --status Refused".into(), ..problem });
+    }
+    others
 }
 
 /// Services that two sources describe, those with health checks that cannot be made, and those that wait for a load
@@ -272,5 +321,16 @@ fn quarantined(observed: &Observed, found: &mut Vec<Problem>) {
         let last = observed.history.latest_first().find(|record| is_own(&record.event));
         let problem = Problem::new(Reason::BackendsQuarantined, name.to_string(), cause);
         found.push(problem.since(last.map(|record| Time(record.at))));
+    }
+}
+
+/// Services with drains, also those of backends that no source reports now.
+fn drained(observed: &Observed, found: &mut Vec<Problem>) {
+    for (name, drains) in observed.snapshot.facts().all_drains() {
+        let Some((first, drain)) = drains.first_key_value() else { continue };
+        let more = if drains.len() > 1 { format!(" (and {} more)", drains.len() - 1) } else { String::new() };
+        let since = drains.values().map(|drain| drain.since).max().map(Time::from_seconds);
+        let problem = Problem::new(Reason::BackendsDrained, name.to_string(), format!("{first} is {drain}{more}"));
+        found.push(problem.since(since));
     }
 }

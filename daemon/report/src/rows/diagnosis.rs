@@ -56,6 +56,8 @@ kinds! {
     HooksNotInEffect = "hooks-not-in-effect",
     /// This command is not in the cgroup with the processes that use services.
     OutsideCgroup = "outside-cgroup",
+    /// Programs of other software run at the same hooks, and may translate the service.
+    HooksShared = "hooks-shared",
     /// The reconcile loop of the daemon is stuck.
     LoopStuck = "loop-stuck",
     /// The daemon or this command lacks a permission.
@@ -112,6 +114,8 @@ kinds! {
     LastResort = "last-resort",
     /// Some backends failed their health checks.
     BackendsQuarantined = "backends-quarantined",
+    /// The operator drains some backends.
+    BackendsDrained = "backends-drained",
     /// The Service asks for health checks that nodelb cannot make.
     HealthCheckInvalid = "health-check-invalid",
     /// The Service asks for health checks, and the daemon makes none for Services of Kubernetes.

@@ -237,10 +237,16 @@ impl MapContent {
         };
         match self.state.outside.get(&address) {
             _ if !self.has_outside => OutsideAccess::Off,
-            None => OutsideAccess::Inside,
-            Some(entry) if admits_some(entry) => OutsideAccess::Served,
-            Some(_) => OutsideAccess::NoSourceRange,
+            None => OutsideAccess::NodeOnly,
+            Some(entry) if !admits_some(entry) => OutsideAccess::NoSourceRange,
+            Some(entry) if self.lacks_local_backend(address, entry.service) => OutsideAccess::NoLocalBackend,
+            Some(_) => OutsideAccess::Served,
         }
+    }
+
+    fn lacks_local_backend(&self, address: L4Addr, id: ServiceId) -> bool {
+        let is_local = self.state.frontends.get(&address).is_some_and(|entry| entry.outside_local);
+        is_local && self.state.services.get(&id).is_some_and(|entry| entry.has_backends && entry.local.is_empty())
     }
 
     /// Whether the filter accepts the service. An unknown name is neither that of a service nor in a namespace.

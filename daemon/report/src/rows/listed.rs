@@ -49,10 +49,11 @@ impl<R: Row> Rendered for Listed<R> {
     }
 }
 
-/// One row per claim of a service to an address.
+/// One row per claim of a service to an address, and one per address that no service claims and that is kept.
 pub fn frontends(snapshot: Arc<Snapshot>, filter: Filter, clocks: Clocks) -> Listed<FrontendRow> {
     let for_each = move |each: &mut dyn FnMut(FrontendRow)| {
         reports::each_frontend(&snapshot, &filter).for_each(|report| each(FrontendRow::new(report, clocks)));
+        FrontendRow::kept(&snapshot, &filter).for_each(each);
     };
     Listed { now: clocks.time, for_each: Box::new(for_each) }
 }

@@ -5,16 +5,19 @@ use serde::{Deserialize, Serialize};
 
 use super::answer::{Answer, answers};
 use super::row::{Micros, ToCell, rows};
+use crate::explain::reports::distinct;
 use crate::explain::rows::{BackendReport, FrontendReport, OutsideAccess, ServiceReport};
 use crate::output::schema::{Column, Schema};
 use crate::output::table::{Cell, Style, Table};
 use nodelb_core::compile::select::Choice;
 use nodelb_core::durations;
+use nodelb_core::filter::Filter;
 use nodelb_core::history::{Kernel, Record, What};
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::calendar::utc;
 use nodelb_core::model::service::{BackendState, FrontendKind, PortKey, TrafficPolicy};
 use nodelb_core::model::time::{Clocks, Time};
+use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::status::Status;
 use nodelb_core::text::{filled, signed};
 
@@ -26,10 +29,10 @@ rows! {
     FrontendRow in "frontends" {
         /// The address that clients connect to.
         address: L4Addr = name("Address"),
-        /// The type of the address, such as `ClusterIP`; absent if unknown, which happens only without the daemon.
+        /// The type of the address, such as `ClusterIP`; absent if unknown: without the daemon, or with the status Kept.
         #[serde(rename = "type")]
         kind: Option<String> = one_of("Type", &FrontendKind::NAMES).spare(),
-        /// The service that claims the address; absent if unknown, which happens only without the daemon.
+        /// The service that claims the address; absent if unknown, as the type.
         service: Option<String> = name("Service"),
         /// The port name; absent for an unnamed port.
         port: Option<String> = name("Port").spare(),
@@ -38,10 +41,10 @@ rows! {
         /// Special properties, such as `Affinity=10800s` or `Local`.
         flags: Vec<String> = list("Flags").spare(),
         /// Whether clients outside the node are served, or why not.
-        outside: String = one_of("Outside", &OutsideAccess::NAMES).spare(),
+        outside: String = exceptions("Outside", &OutsideAccess::NAMES, &OutsideAccess::USUAL).spare(),
         /// Whether connections reach a backend, and if not, why.
         status: Status = one_of("Status", &Status::NAMES),
-        /// The time since which it has this status; absent if unknown, which happens only without the daemon.
+        /// The time since which it has this status; absent if unknown, as the type.
         since: Option<Time> = age("Since"),
         /// Why the status is not OK, with the remedy, and other problems of the address.
         error: Option<String> = text("Error"),
@@ -64,7 +67,7 @@ rows! {
         /// The number of addresses that the service claims.
         frontends: u64 = number("Frontends").spare(),
         /// Whether clients outside the node are served at any of its addresses, or why not.
-        outside: String = one_of("Outside", &OutsideAccess::NAMES).spare(),
+        outside: String = exceptions("Outside", &OutsideAccess::NAMES, &OutsideAccess::USUAL).spare(),
         /// The number of backends.
         backends: u64 = number("Backends"),
         /// The number of backends that new connections can reach.
@@ -98,7 +101,7 @@ rows! {
         choice: Choice = one_of("Choice", &Choice::NAMES),
         /// The file or object that contains the backend.
         origin: Option<String> = text("Origin").wide(),
-        /// Why the backend is refused, or the last error of its health checks.
+        /// Why the backend is refused, who drains it until when, or the last error of its health checks.
         reason: Option<String> = text("Reason"),
     }
 
@@ -271,6 +274,36 @@ impl FrontendRow {
             since: Some(clocks.time_of(report.since)),
             error: report.error,
         }
+    }
+
+    /// The addresses that no service claims and that the maps contain from before the start.
+    pub(super) fn kept<'a>(snapshot: &'a Snapshot, filter: &'a Filter) -> impl Iterator<Item = Self> + 'a {
+        let is_any = filter.service.is_none() && filter.kind.is_none();
+        let kept = is_any.then(|| snapshot.kept()).into_iter().flatten();
+        let kept = kept.filter(|(address, _, status)| {
+            filter.address.is_none_or(|addr| address.addr == addr)
+                && filter.status.is_none_or(|wanted| *status == wanted)
+        });
+        kept.map(|(address, entry, status)| {
+            let service = snapshot.realised.services.get(&entry.service);
+            let outside = match snapshot.realised.outside.contains_key(&address) {
+                _ if !snapshot.config.packets.is_on => OutsideAccess::Off,
+                true => OutsideAccess::Served,
+                false => OutsideAccess::NodeOnly,
+            };
+            Self {
+                address,
+                kind: None,
+                service: None,
+                port: None,
+                backends: service.map(|service| distinct(service.view(entry.inside_local))).unwrap_or_default(),
+                flags: Vec::new(),
+                outside: outside.to_string(),
+                status,
+                since: None,
+                error: snapshot.why_kept(entry),
+            }
+        })
     }
 }
 

@@ -22,7 +22,8 @@ rows! {
     SourceRow in "sources" {
         /// The source.
         source: String = name("Source").spare(),
-        /// The file, the directory, or the kind of objects.
+        /// The file, the directory, or the kind of objects, such as `services`; with the namespace, and the name of a
+        /// single service, if nodelb reads only some: `services/shop`.
         path: String = name("Path"),
         /// Whether nodelb serves the current content of the place.
         state: SourceState = one_of("State", &SourceState::NAMES),

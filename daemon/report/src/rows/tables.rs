@@ -158,7 +158,7 @@ rows! {
         zone: Option<String> = text("Zone").spare(),
         /// The file or object that contains the backend.
         origin: Option<String> = text("Origin"),
-        /// Why the backend is not used, or the last error of its health checks.
+        /// Why the backend is not used, who drains it until when, or the last error of its health checks.
         reason: Option<String> = text("Reason"),
     }
 }

@@ -23,8 +23,8 @@ fn a_row_is_data_and_a_line() {
     let answer = Frontends { frontends: vec![row] };
     let text = answer.text(NOW, &Style::default());
     let expected = "\
-Address           Type       Service   Backends           Outside  Status  Since
-10.96.7.7:80/TCP  ClusterIP  shop/web  10.1.0.1:8080/TCP  Off      OK      4m20s
+Address           Type       Service   Backends           Status  Since
+10.96.7.7:80/TCP  ClusterIP  shop/web  10.1.0.1:8080/TCP  OK      4m20s
 ";
     assert_eq!(text, expected);
     let schema = serde_json::to_value(schemars::schema_for!(FrontendRow)).unwrap();

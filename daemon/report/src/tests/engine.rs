@@ -21,7 +21,7 @@ use nodelb_core::state::entries::MapOp;
 use nodelb_core::state::status::Status;
 
 use crate::explain::reports;
-use crate::explain::rows::OutsideAccess::{Inside, NoSourceRange, Off, Refused, Served};
+use crate::explain::rows::OutsideAccess::{NoSourceRange, NodeOnly, Off, Refused, Served};
 
 #[path = "engine/nodeaddrs.rs"]
 mod nodeaddrs;
@@ -76,7 +76,7 @@ fn reports_say_whether_outside_clients_are_served() {
         let service = reports::services(&snapshot, &Filter::default())[0].outside;
         (of(FrontendKind::ClusterIP), of(FrontendKind::LoadBalancer), of(FrontendKind::ExternalIP), service)
     };
-    assert_eq!(access(ON, None), (vec![Inside], vec![Served], vec![Served, Refused], Served));
+    assert_eq!(access(ON, None), (vec![NodeOnly], vec![Served], vec![Served, Refused], Served));
     let only_v6 = access(ON, Some(&["2001:db8::/32"]));
     assert_eq!(only_v6.1, [NoSourceRange], "the address is IPv4");
     let off = PacketsConfig { is_on: false, ..ON };

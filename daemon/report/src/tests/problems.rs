@@ -12,8 +12,10 @@ use nodelb_core::filter::Filter;
 use nodelb_core::history::{Event, History, Stamp, What};
 use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::addr::{L4Addr, Protocol};
+use nodelb_core::model::drain::Drain;
 use nodelb_core::model::health_check::HealthCheck;
 use nodelb_core::model::moment::Moment;
+use nodelb_core::model::node::NodeObject;
 use nodelb_core::model::service::{
     Backend, BackendState, FrontendKind, FrontendSpec, Origin, Service, ServiceName, ServicePort, Slice, SliceName,
     SlicePort, Source, TrafficPolicy,
@@ -209,6 +211,46 @@ fn failed_health_checks_are_shown_for_some_backends_and_for_all() {
     assert!(only(&found).cause.contains("2 backends failed their health checks"), "{found:#?}");
 }
 
+#[test]
+fn a_drain_is_a_notice_with_its_author_and_end_while_another_backend_is_left() {
+    let mut node = Node::new();
+    let both = ["192.0.2.1:80", "192.0.2.2:80"];
+    let drains = |backends: &[&str]| {
+        let drain = Drain { by: "root (login alice)".into(), since: 1_000_000, until: Some(1_003_600) };
+        let drains = backends.iter().map(|backend| (backend.parse().unwrap(), drain.clone())).collect();
+        Change::Drains("shop/web".parse().unwrap(), drains, None)
+    };
+    node.send([
+        Change::UpsertService(service("shop/web", "198.51.100.1:80")),
+        slice("shop/web", &both),
+        drains(&both[..1]),
+    ]);
+    let found = node.problems();
+    let problem = only(&found);
+    assert_eq!((problem.severity, problem.reason), (Severity::Notice, Reason::BackendsDrained));
+    let drained = "drained by root (login alice) until 1970-01-12T14:46:40Z";
+    assert_eq!(problem.cause, format!("192.0.2.1:80 is {drained}"));
+    assert_eq!(problem.since, Some(Time::from_seconds(1_000_000)));
+    let observed = node.observed();
+    assert_eq!(observed.summary.counts.backends[&BackendState::Maintenance], 1);
+    let rows = reports::backends(&observed.snapshot, &Filter::default());
+    assert_eq!(rows.iter().map(|row| row.choice.to_string()).collect::<Vec<_>>(), ["Maintenance", "Selected"]);
+    assert_eq!(rows[0].reason.as_deref(), Some(drained));
+    let frontends = reports::frontends(&observed.snapshot, &Filter::default());
+    assert_eq!(frontends[0].flags, ["Drained=1"]);
+
+    node.send([drains(&both)]);
+    let reasons: Vec<Reason> = node.problems().iter().map(|problem| problem.reason).collect();
+    assert_eq!(reasons, [Reason::NoBackends, Reason::BackendsDrained]);
+    let cause = format!("no usable backend: 2 backends not used: 192.0.2.1:80/TCP is {drained} (and 1 more)");
+    assert_eq!(node.problems()[0].cause, cause);
+    // A drain outlives its service, and is shown.
+    node.send([Change::RemoveService("shop/web".parse().unwrap(), Source::Files)]);
+    assert_eq!(only(&node.problems()).cause, format!("192.0.2.1:80 is {drained} (and 1 more)"));
+    node.send([drains(&[])]);
+    assert_eq!(node.problems(), []);
+}
+
 /// With the switch off, the row of the service shows it, and nothing else does.
 #[test]
 fn health_checks_that_cannot_be_made_are_a_problem_only_if_the_source_is_checked() {
@@ -273,6 +315,26 @@ fn an_entry_that_the_maps_do_not_accept_is_critical() {
 }
 
 #[test]
+fn a_full_map_is_one_problem_however_many_services_it_concerns() {
+    let mut node = Node::with(Limits { services: 2, ..LIMITS });
+    let add = |n: u32| {
+        let name = format!("shop/s{n}");
+        [Change::UpsertService(service(&name, &format!("198.51.100.{n}:80"))), slice(&name, &["192.0.2.1:80"])]
+    };
+    node.send(add(1).into_iter().chain(add(2)));
+    let found = node.problems();
+    let one = only(&found);
+    assert_eq!((one.object.as_str(), one.command.as_str()), ("shop/s2", "nodelb diff"));
+    node.send(add(3).into_iter().chain(add(4)));
+    let found = node.problems();
+    let one = only(&found);
+    assert_eq!((one.object.as_str(), one.severity), ("map services", Severity::Critical));
+    assert_eq!(one.command, "nodelb frontends --status Refused");
+    let start = "3 addresses of 3 services are not served: map services is full (2 entries): raise";
+    assert!(one.cause.starts_with(start), "{found:#?}");
+}
+
+#[test]
 fn a_policy_without_a_backend_on_this_node_is_critical() {
     let mut node = Node::new();
     let local = Service { internal_policy: TrafficPolicy::Local, ..service("shop/web", "198.51.100.1:80") };
@@ -328,6 +390,23 @@ fn files_that_are_not_served_are_shown_with_their_first_problem() {
     ];
     assert_eq!(seen, expected);
     assert!(found.iter().all(|it| it.reason == Reason::FileNotServed && it.since == Some(Time(7_000))));
+}
+
+#[test]
+fn conditions_of_the_node_have_the_time_of_the_first_report() {
+    let mut node = Node::new();
+    let bound = |ports: &[&str]| {
+        Change::Bound(ports.iter().map(|at| (at.parse().unwrap(), "python3 has bound it".into())).collect())
+    };
+    node.send([Change::NodeObject(None), bound(&["0.0.0.0:30080"])]);
+    let first = node.observed().clocks.time;
+    node.send([Change::NodeObject(None), bound(&["0.0.0.0:30080", "0.0.0.0:30081"])]);
+    let second = node.observed().clocks.time;
+    let since = |node: &Node| node.problems().into_iter().map(|it| (it.object, it.since)).collect::<Vec<_>>();
+    let port = |port: u16, at| (format!("0.0.0.0:{port}/TCP"), Some(at));
+    assert_eq!(since(&node), [("node ".into(), Some(first)), port(30_081, second), port(30_080, first)]);
+    node.send([Change::NodeObject(Some(NodeObject::default())), bound(&["0.0.0.0:30081"])]);
+    assert_eq!(since(&node), [port(30_081, second)]);
 }
 
 #[test]
@@ -446,4 +525,21 @@ fn a_taken_health_check_port_is_a_notice_while_another_proxy_answers() {
         problem.severity
     };
     assert_eq!((severity(true), severity(false)), (Severity::Notice, Severity::Warning));
+}
+
+#[test]
+fn programs_of_others_at_the_hooks_are_a_notice_with_their_order() {
+    let found = |first: &[&str], later: &[&str]| {
+        let socket_programs = [first, later].map(|names| names.iter().map(ToString::to_string).collect());
+        problems(&Observed { socket_programs, ..Node::new().observed() })
+    };
+    assert_eq!(found(&[], &[]), []);
+    let shared = found(&["a (1) at connect4", "b (2) at connect6"], &["c (3) at connect4"]);
+    let expected = [
+        "programs of other software run before nodelb's: a (1) at connect4, b (2) at connect6; nodelb leaves the \
+         addresses that they translate to them",
+        "programs of other software run after nodelb's: c (3) at connect4; they see the backends of nodelb's services",
+    ];
+    assert_eq!(shared.iter().map(|it| it.cause.as_str()).collect::<Vec<_>>(), expected);
+    assert!(shared.iter().all(|it| (it.reason, it.severity) == (Reason::HooksShared, Severity::Notice)));
 }

@@ -1,7 +1,8 @@
 use super::text;
 use crate::output::table::Style;
 use crate::problems::{Problem, Reason, Severity};
-use crate::status_report::{Kernel, ObjectCounts, StatusReport};
+use crate::status_report::{ChangeSummary, Kernel, ObjectCounts, StatusReport};
+use nodelb_core::history::What;
 use nodelb_core::model::time::Time;
 use nodelb_core::state::status::Status;
 
@@ -73,6 +74,27 @@ fn a_pipe_gets_one_line_for_each_problem() {
     assert!(wide.contains("(resourceVersion 15)  nodelb diagnose shop/web-29\n"), "{wide}");
     let narrow = text(&report(problems), &Style { width: Some(100), ..Style::default() });
     assert!(narrow.contains("and 20 more: nodelb status -o wide"), "{narrow}");
+}
+
+#[test]
+fn a_change_does_not_repeat_a_problem() {
+    let change = ChangeSummary {
+        time: Time(NOW - 3_000),
+        service: Some("shop/web".into()),
+        change: What::Refused,
+        added: Vec::new(),
+        removed: Vec::new(),
+        object: None,
+        resource_version: None,
+        writer: None,
+        detail: Some("198.51.100.1:80/TCP: it is an address of this node".into()),
+    };
+    let known = Problem { cause: "198.51.100.1:80/TCP: it is an address of this node".into(), ..problem("shop/web") };
+    let report = StatusReport { changes: vec![change], ..report(vec![known]) };
+    let narrow = text(&report, &Style { width: Some(100), ..Style::default() });
+    assert!(narrow.ends_with("Refused    see above\n"), "{narrow}");
+    let pipe = text(&report, &Style::default());
+    assert!(pipe.ends_with("it is an address of this node\n"), "{pipe}");
 }
 
 #[test]

@@ -15,7 +15,7 @@ use nodelb_kube::apiserver::connection::error::LinkError;
 use nodelb_kube::apiserver::one_shot::{ANSWER, Connected};
 use serde::de::DeserializeOwned;
 
-use crate::diagnose::facts::{Answer, Cluster, Denial};
+use crate::diagnose::facts::{Cluster, ClusterAnswer, Denial};
 use crate::diagnose::objects::{selector, text};
 
 /// Number of objects per page, and the maximum number of pages.
@@ -50,7 +50,7 @@ pub(super) async fn ask(connected: &Connected, name: &ServiceName, node: &str) -
         slices.retain(translate::is_for_proxies);
         slices
     });
-    let service: Answer<Option<Service>> = service.map(|found| found.into_iter().next());
+    let service: ClusterAnswer<Option<Service>> = service.map(|found| found.into_iter().next());
     let labels = service.as_ref().ok().and_then(|found| selector(found.as_ref()?));
     let pods = match labels {
         Some(labels) => {
@@ -82,7 +82,7 @@ pub(super) async fn ask(connected: &Connected, name: &ServiceName, node: &str) -
     }
 }
 
-async fn page<T>(question: &'static str, objects: &Api<T>, parameters: &ListParams) -> Answer<ObjectList<T>>
+async fn page<T>(question: &'static str, objects: &Api<T>, parameters: &ListParams) -> ClusterAnswer<ObjectList<T>>
 where
     T: Clone + Debug + DeserializeOwned,
 {
@@ -93,7 +93,7 @@ where
 }
 
 /// Lists all objects, or as many as a person wants to read about.
-async fn list<T>(question: &'static str, objects: &Api<T>, parameters: ListParams) -> Answer<Vec<T>>
+async fn list<T>(question: &'static str, objects: &Api<T>, parameters: ListParams) -> ClusterAnswer<Vec<T>>
 where
     T: Clone + Debug + DeserializeOwned,
 {

@@ -3,15 +3,18 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use futures_util::stream;
 use k8s_openapi::api::core::v1::Service;
 use nix::errno::Errno;
+use nodelb_core::model::addr::Protocol;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use crate::ReadPeer;
 use crate::diagnose::facts::{ConnectTest, Daemon, Facts, Outcome};
 use crate::diagnose::objects::{is_ready, list, spec, text};
 
@@ -88,23 +91,29 @@ fn target(text: &str, is_backend: bool, nodes: Option<&[IpAddr]>) -> Target {
     Target { to: at.map_or_else(|| text.into(), |at| format!("{at}/TCP")), at, is_backend }
 }
 
-pub(super) async fn all(targets: &[Target]) -> Vec<ConnectTest> {
-    let each = stream::iter(targets.iter().cloned()).map(one);
+pub(super) async fn all(targets: &[Target], read_peer: ReadPeer) -> Vec<ConnectTest> {
+    let each = stream::iter(targets.iter().cloned()).map(|target| one(target, read_peer));
     each.buffered(AT_A_TIME).collect().await
 }
 
-async fn one(Target { to, at, is_backend }: Target) -> ConnectTest {
-    let Some(at) = at else { return ConnectTest { to, is_backend, outcome: Outcome::Unprovable } };
+async fn one(Target { to, at, is_backend }: Target, read_peer: ReadPeer) -> ConnectTest {
+    let Some(at) = at else { return ConnectTest { to, is_backend, outcome: Outcome::Unprovable, peer: None } };
     let begun = Instant::now();
+    let mut peer = None;
     let outcome = match timeout(TIMEOUT, TcpStream::connect(at)).await {
-        Ok(Ok(_)) => Outcome::Accepted(begun.elapsed()),
+        Ok(Ok(stream)) => {
+            let accepted = Outcome::Accepted(begun.elapsed());
+            let read = |source| read_peer(stream.as_fd(), source, Protocol::Tcp);
+            peer = stream.local_addr().and_then(read).ok().flatten().map(|peer| peer.to_string());
+            accepted
+        }
         Ok(Err(error)) => {
             let why = error.raw_os_error().map_or_else(|| error.to_string(), |raw| Errno::from_raw(raw).to_string());
             Outcome::Failed(why, begun.elapsed())
         }
         Err(_elapsed) => Outcome::Failed("no answer".into(), begun.elapsed()),
     };
-    ConnectTest { to, is_backend, outcome }
+    ConnectTest { to, is_backend, outcome, peer }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use nodelb_core::model::service::ServiceName;
 use nodelb_core::model::time::Time;
+use nodelb_kube::api::scope::Selection;
 use nodelb_kube::apiserver::address::{Address, Host};
 use nodelb_kube::apiserver::one_shot::AddressHints;
 use serde::de::DeserializeOwned;
@@ -144,6 +145,7 @@ impl Asked<'_> {
         let settings = rows::of(&self.answer("/config?output=json").await, "config");
         daemon.cgroup = setting(&settings, "datapath.cgroup");
         daemon.health_checks = setting(&settings, "kubernetes.health-checks");
+        daemon.selection = selection(&settings);
         if daemon.frontends.iter().any(is_for_outside) {
             let (devices, drops, connections) = tokio::join!(
                 self.answer("/devices?output=json"),
@@ -222,6 +224,20 @@ fn typed_as_is<T: DeserializeOwned>(rows: Vec<Value>) -> Vec<T> {
 fn setting(settings: &[Value], key: &str) -> String {
     let row = settings.iter().find(|row| row["key"] == key);
     row.map(|row| text(row, "value").trim_matches('"').to_owned()).unwrap_or_default()
+}
+
+/// Returns the services that the daemon reads from Kubernetes.
+fn selection(settings: &[Value]) -> Selection {
+    let names = |key: &str| {
+        let row = settings.iter().find(|row| row["key"] == key);
+        let names = row.and_then(|row| row["value"].as_array()).into_iter().flatten();
+        names.filter_map(Value::as_str).collect::<Vec<_>>()
+    };
+    Selection {
+        labels: setting(settings, "kubernetes.label-selector").into(),
+        namespaces: names("kubernetes.namespaces").into_iter().map(Into::into).collect(),
+        services: names("kubernetes.services").into_iter().filter_map(|name| name.parse().ok()).collect(),
+    }
 }
 
 /// Returns the differences of the service, and those of what all services need.

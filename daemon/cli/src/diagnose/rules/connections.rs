@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::context::{Context, critical_if, some};
-use crate::diagnose::facts::{ConnectTest, FrontendRow, Outcome};
+use crate::diagnose::facts::{ConnectTest, Daemon, FrontendRow, Outcome};
 use crate::diagnose::objects::{spec, text};
 use nodelb_core::text::counted;
+use nodelb_report::problems::Reason;
 use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding, FindingSeverity as Severity};
 
 /// The connections of this command are not translated, whatever the state of the service.
@@ -36,19 +37,40 @@ pub(super) fn backend_unreachable(context: &Context<'_>) -> Option<Finding> {
     let tests = context.facts.connect_tests.iter();
     let tried = tests.filter(|connect| connect.is_backend && connect.outcome != Outcome::Unprovable).count();
     let what = format!("cannot connect to {} of {} from here", failed.len(), counted(tried, "backend"));
-    let case = if failed.iter().any(|(_, why)| why.contains("refused")) { "refused" } else { "silent" };
+    let case = match failed.iter().any(|(_, why)| why.contains("refused")) {
+        true if context.service.is_some() => "refused-pod",
+        true => "refused",
+        false => "silent",
+    };
     let finding = context.finding_in(Kind::BackendUnreachable, what, case, &[]);
     Some(finding.severity(critical_if(failed.len() == tried)).evidence(failed.iter().take(10).filter_map(one_line)))
 }
 
-/// Returns why a connection to an address of the service fails, and how bad that is.
-fn judged(context: &Context<'_>, connect: &ConnectTest, why: &str) -> (Kind, Severity) {
-    // A connection to a NodePort goes to an address of the node.
+/// Returns the address of the service that a connection is meant for: one to a NodePort goes to an address of the node.
+fn meant<'f>(context: &Context<'f>, connect: &ConnectTest) -> Option<&'f FrontendRow> {
     let end = |text: &str| text.rsplit_once(':').map(|(host, end)| (host.starts_with('['), end.to_owned()));
     let is_meant = |row: &&FrontendRow| {
         row.address == connect.to || (row.kind == "NodePort" && end(&row.address) == end(&connect.to))
     };
-    let row = context.daemon.and_then(|daemon| daemon.frontends.iter().find(is_meant));
+    context.daemon.and_then(|daemon| daemon.frontends.iter().find(is_meant))
+}
+
+/// Programs of other software run at the same hooks, and connections reach what is no backend of nodelb's.
+pub(super) fn hooks_shared(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
+    daemon.problems.iter().find(|problem| problem.reason == Reason::HooksShared)?;
+    let elsewhere = context.facts.connect_tests.iter().filter(|connect| !connect.is_backend).filter_map(|connect| {
+        let (peer, row) = (connect.peer.as_ref()?, meant(context, connect)?);
+        let is_other = *peer != connect.to && !row.backends.contains(peer);
+        is_other.then(|| format!("a connection to {} reached {peer}, which is no backend that nodelb uses", connect.to))
+    });
+    let elsewhere: Vec<String> = elsewhere.take(10).collect();
+    elsewhere.first()?;
+    Some(context.finding(Kind::HooksShared, "").severity(Severity::Warning).evidence(elsewhere))
+}
+
+/// Returns why a connection to an address of the service fails, and how bad that is.
+fn judged(context: &Context<'_>, connect: &ConnectTest, why: &str) -> (Kind, Severity) {
+    let row = meant(context, connect);
     if row.is_some_and(|row| row.backends.is_empty())
         && ["ECONNREFUSED", "EHOSTUNREACH"].iter().any(|it| why.contains(it))
     {

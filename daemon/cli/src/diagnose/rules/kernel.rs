@@ -14,7 +14,7 @@ use super::witnesses::place;
 use crate::diagnose::facts::{BackendRow, Daemon, FrontendRow, Maps};
 use crate::diagnose::objects::is_ready;
 use crate::diagnose::rows::{self, Difference};
-use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding};
+use nodelb_report::rows::{FindingKind as Kind, FindingRow as Finding, FindingSeverity as Severity};
 
 /// Time that a change may take to reach the kernel, in seconds.
 const TIMEOUT: f64 = 5.0;
@@ -122,7 +122,12 @@ pub(super) fn backends_unusable(context: &Context<'_>, daemon: &Daemon) -> Optio
         |row: &&BackendRow| matches!(row.choice, Some(Choice::Refused | Choice::Quarantined | Choice::Maintenance));
     let refused = || daemon.backends.iter().filter(is_refused);
     let is_left = daemon.backends.iter().any(BackendRow::is_used);
-    let (kind, why) = match refused().next()?.choice {
+    let first = refused().next()?;
+    // Only a backend that the operator drains is in maintenance for a reason.
+    let is_drained = first.choice == Some(Choice::Maintenance) && first.reason.is_some();
+    let (kind, why) = match first.choice {
+        _ if is_drained && is_left => (Kind::BackendsDrained, "the operator drains them"),
+        _ if is_drained => (Kind::BackendsUnusable, "the operator drains them"),
         Some(Choice::Refused) => {
             (Kind::BackendsUnusable, "nodelb refuses addresses that it may not or cannot connect to")
         }
@@ -134,7 +139,9 @@ pub(super) fn backends_unusable(context: &Context<'_>, daemon: &Daemon) -> Optio
     let what = format!("{}: {why}", if is_left { "some backends are not used" } else { "no usable backend" });
     let each = refused().take(10);
     let each = each.map(|row| format!("{} is {}{}", row.address, word(row.choice), because(&row.reason)));
-    let mut finding = context.finding(kind, what).severity(critical_if(!is_left)).evidence(each);
+    let severity = if kind == Kind::BackendsDrained { Severity::Info } else { critical_if(!is_left) };
+    let case = if is_drained && !is_left { "drained" } else { "" };
+    let mut finding = context.finding_in(kind, what, case, &[]).severity(severity).evidence(each);
     finding.command.get_or_insert_with(|| format!("nodelb backends {}", context.facts.service));
     Some(finding)
 }
@@ -175,8 +182,16 @@ pub(super) fn no_backends(context: &Context<'_>, daemon: &Daemon) -> Option<Find
     let why = daemon.backends.iter().take(5).map(|row| format!("{} is {}", row.address, word(row.choice)));
     let defined = daemon.definition.as_ref().map(|definition| format!("{} defines it", place(definition)));
     let is_bare = daemon.definition.is_some() && daemon.backends.is_empty();
-    let finding = context.finding_in(Kind::NoBackends, "no usable backend", if is_bare { "file" } else { "" }, &[]);
-    let finding = finding.evidence([refused]).evidence(why).evidence(defined);
+    let names = rows.iter().find_map(|row| row.error.as_deref().filter(|error| error.starts_with("DNS ")));
+    let case = if names.is_some() {
+        "dns"
+    } else if is_bare {
+        "file"
+    } else {
+        ""
+    };
+    let finding = context.finding_in(Kind::NoBackends, "no usable backend", case, &[]);
+    let finding = finding.evidence([refused]).evidence(names.map(str::to_owned)).evidence(why).evidence(defined);
     Some(match &daemon.definition {
         Some(definition) => finding.at(&definition.file, definition.line),
         None => finding,

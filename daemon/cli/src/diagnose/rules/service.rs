@@ -1,7 +1,7 @@
 //! Whether the service exists, whether it is one for proxies, and whether it gets here what it asks for: health checks,
 //! backends on this node, a load balancer.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Service;
 use k8s_openapi::api::discovery::v1::Endpoint;
@@ -10,6 +10,8 @@ use nodelb_core::durations;
 use nodelb_core::history::What;
 use nodelb_core::model::time::Time;
 use nodelb_kube::api::health_check::ANNOTATION;
+use nodelb_kube::api::scope::Selection;
+use nodelb_kube::api::selector;
 use nodelb_report::rows::HistoryRow;
 use serde::Deserialize;
 
@@ -80,14 +82,33 @@ pub(super) fn not_for_proxies(context: &Context<'_>) -> Option<Finding> {
 
 /// Kubernetes has the service, but the daemon does not.
 pub(super) fn unknown_to_daemon(context: &Context<'_>, service: &Service) -> Option<Finding> {
-    context.daemon.filter(|daemon| daemon.services.is_empty())?;
+    let daemon = context.daemon.filter(|daemon| daemon.services.is_empty())?;
     if let Some(proxy) = label(&service.metadata, PROXY_NAME) {
         let what = format!("its label {PROXY_NAME} assigns it to another proxy, {proxy}");
         return Some(context.finding_in(Kind::NotForProxies, what, "another-proxy", &[]));
     }
+    if let Some(why) = unselected(&daemon.selection, context, service) {
+        return Some(context.finding_in(
+            Kind::NotForProxies,
+            format!("nodelb does not read it: {why}"),
+            "unselected",
+            &[],
+        ));
+    }
     let what = "Kubernetes has it, but the daemon does not know it";
     let finding = context.finding_in(Kind::MemoryDiffers, what, "unknown", &[]).severity(Severity::Critical);
     Some(finding.evidence([context.written(&service.metadata)]))
+}
+
+/// The key of the configuration that leaves the service out.
+fn unselected(selection: &Selection, context: &Context<'_>, service: &Service) -> Option<String> {
+    let Selection { labels, services, .. } = selection;
+    if !selection.covers(&context.facts.service) {
+        let (key, what) = if services.is_empty() { ("namespaces", "its namespace") } else { ("services", "it") };
+        return Some(format!("kubernetes.{key} does not name {what}"));
+    }
+    let is_matched = selector::matches(labels, service.metadata.labels.as_ref().unwrap_or(&BTreeMap::new()));
+    (!is_matched).then(|| format!("its labels do not match kubernetes.label-selector, {labels}"))
 }
 
 /// The Service asks for health checks, and the configuration permits none. `/status` does not report this, because it is

@@ -85,11 +85,13 @@ fn is_away(daemon: &Daemon) -> bool {
 }
 
 pub(super) fn apiserver_away(context: &Context<'_>, daemon: &Daemon) -> Option<Finding> {
-    if daemon.is_of_file() || !is_away(daemon) || !refused(daemon).is_empty() {
+    if daemon.is_of_file() || !is_away(daemon) || !refused(context, daemon).is_empty() {
         return None;
     }
     let session = daemon.session.as_ref()?;
-    let case = if session.problem.is_some() { "credentials" } else { "" };
+    // Of an address that is Refused, the error names what is wrong: the certificate, the credentials, or the cluster.
+    let is_refused = !daemon.apiservers.is_empty() && daemon.apiservers.iter().all(|row| row.state == "Refused");
+    let case = if session.problem.is_some() || is_refused { "credentials" } else { "" };
     let what = format!("no API server in use{}", because(&session.problem));
     let since = session.last_response.map(|seconds| format!("the last response was {} ago", lasting(seconds)));
     let since = since.unwrap_or_else(|| "none has responded since nodelb was started".into());
@@ -116,7 +118,9 @@ pub(super) fn file_not_served(context: &Context<'_>, daemon: &Daemon) -> Option<
         Some(problem) => quoted(&problem.cause),
         None => format!("not served{}", because(row.problems.first())),
     };
-    let finding = context.finding(Kind::FileNotServed, format!("{} defines it: {cause}", place(definition)));
+    let case = if cause.contains("cannot be read") { "unreadable" } else { "" };
+    let what = format!("{} defines it: {cause}", place(definition));
+    let finding = context.finding_in(Kind::FileNotServed, what, case, &[]);
     let more = row.problems.iter().skip(1).map(|problem| quoted(problem));
     let severity = critical_if(daemon.services.is_empty());
     Some(finding.severity(severity).evidence(more).at(&definition.file, definition.line))
@@ -133,7 +137,9 @@ pub(super) fn sources(context: &Context<'_>, daemon: &Daemon) -> Vec<Finding> {
     let is_own = |row: &SourceRow| daemon.definition.as_ref().is_some_and(|it| it.file == row.path);
     let is_kubernetes = |row: &SourceRow| row.source.eq_ignore_ascii_case("kubernetes");
     // The consequences of an API server that cannot be reached are reported once.
-    let is_elsewhere = |row: &SourceRow| is_kubernetes(row) && (is_away(daemon) || row.since < UNDER_WAY);
+    let is_elsewhere = |row: &SourceRow| {
+        is_kubernetes(row) && (is_away(daemon) || row.since < UNDER_WAY || is_of_another_namespace(context, row))
+    };
     let concerns = |row: &SourceRow| is_kubernetes(row) && !daemon.is_of_file() || daemon.services.is_empty();
     let rows = daemon.sources.iter().filter(|row| !matches!(&*row.state, "Ok" | "") && !is_own(row));
     let found = rows.filter(|row| !is_elsewhere(row) && concerns(row)).filter_map(|row| {
@@ -160,16 +166,30 @@ fn is_forbidden(why: &str) -> bool {
     FORBIDDEN.iter().any(|words| why.contains(words))
 }
 
-/// Returns what the daemon was refused.
-fn refused(daemon: &Daemon) -> Vec<String> {
-    let of_sources = daemon.sources.iter().flat_map(|row| row.problems.iter().map(move |why| (&row.path, why)));
+/// The namespace in the path of a watch, such as `services/shop`, if it is about one.
+fn namespace(row: &SourceRow) -> Option<&str> {
+    let is_kubernetes = row.source.eq_ignore_ascii_case("kubernetes");
+    row.path.split('/').nth(1).filter(|_| is_kubernetes)
+}
+
+fn is_of_another_namespace(context: &Context<'_>, row: &SourceRow) -> bool {
+    namespace(row).is_some_and(|namespace| *namespace != *context.facts.service.namespace)
+}
+
+/// Returns what the daemon was refused that concerns the service.
+fn refused(context: &Context<'_>, daemon: &Daemon) -> Vec<String> {
+    let of_sources = daemon
+        .sources
+        .iter()
+        .filter(|row| !is_of_another_namespace(context, row))
+        .flat_map(|row| row.problems.iter().map(move |why| (&row.path, why)));
     let of_apiservers = daemon.apiservers.iter().filter_map(|row| Some((&row.address, row.error.as_ref()?)));
     let refused = of_sources.chain(of_apiservers).filter(|(_, why)| is_forbidden(why));
     refused.map(|(subject, why)| format!("the daemon, {subject}: {}", quoted(why))).collect()
 }
 
 pub(super) fn permission_missing(context: &Context<'_>) -> Option<Finding> {
-    let of_daemon = context.daemon.map(refused).unwrap_or_default();
+    let of_daemon = context.daemon.map(|daemon| refused(context, daemon)).unwrap_or_default();
     // The answers without which no proxy can serve the service.
     let needed = context.cluster.map(|cluster| [cluster.service.as_ref().err(), cluster.slices.as_ref().err()]);
     let own = needed.into_iter().flatten().flatten().filter(|denial| denial.is_forbidden);
@@ -179,8 +199,19 @@ pub(super) fn permission_missing(context: &Context<'_>) -> Option<Finding> {
     if of_daemon.is_empty() && (context.daemon.is_some() || own.is_empty()) {
         return None;
     }
-    let what = "a permission is missing: nodelb cannot watch the services of the cluster";
-    Some(context.finding(Kind::PermissionMissing, what).evidence(of_daemon).evidence(own))
+    let mut refused_rows = context.daemon.into_iter().flat_map(|daemon| &daemon.sources);
+    let is_in_namespace = |row: &SourceRow| {
+        namespace(row).is_some()
+            && !is_of_another_namespace(context, row)
+            && row.problems.iter().any(|it| is_forbidden(it))
+    };
+    let (what, case) = if refused_rows.any(is_in_namespace) {
+        let namespace = &context.facts.service.namespace;
+        (format!("a permission is missing: nodelb cannot watch the services of namespace {namespace}"), "namespace")
+    } else {
+        ("a permission is missing: nodelb cannot watch the services of the cluster".to_owned(), "")
+    };
+    Some(context.finding_in(Kind::PermissionMissing, what, case, &[]).evidence(of_daemon).evidence(own))
 }
 
 /// The apiserver that does not answer this command, or that nodelb balances.

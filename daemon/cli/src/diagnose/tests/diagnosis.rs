@@ -7,7 +7,7 @@ use super::*;
 use crate::diagnose::facts::{ConnectTest, KernelSettings, Probe};
 
 fn facts() -> Facts {
-    let test = |outcome| ConnectTest { to: "10.96.0.10:53/TCP".into(), is_backend: false, outcome };
+    let test = |outcome| ConnectTest { to: "10.96.0.10:53/TCP".into(), is_backend: false, outcome, peer: None };
     let refused = Outcome::Failed("ECONNREFUSED".into(), Duration::from_micros(1_234));
     Facts {
         service: ServiceName::new("shop", "web"),

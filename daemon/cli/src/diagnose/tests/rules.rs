@@ -102,6 +102,7 @@ fn sound() -> Facts {
         to: to.into(),
         is_backend,
         outcome: Outcome::Accepted(Duration::from_millis(1)),
+        peer: None,
     };
     Facts {
         service: ServiceName::new("shop", "web"),
@@ -471,6 +472,33 @@ static CASES: &[Case] = &[
         &["the daemon, endpointslices: 403 Forbidden", "system:node-proxier"],
     ),
     (
+        "a missing permission in the namespace of the service",
+        |facts| daemon(facts).sources = ["pay", "shop"].map(|it| from(denied_in(it))).into(),
+        Kind::PermissionMissing,
+        Severity::Critical,
+        &["cannot watch the services of namespace shop", "the RoleBinding of namespace shop", "rbac-namespaces.yaml"],
+    ),
+    (
+        "a namespace that nodelb does not read",
+        |facts| {
+            forget(facts);
+            daemon(facts).selection.namespaces = vec!["pay".into()];
+        },
+        Kind::NotForProxies,
+        Severity::Info,
+        &["kubernetes.namespaces does not name its namespace", "change that key in nodelb.toml(5)"],
+    ),
+    (
+        "labels that nodelb does not select",
+        |facts| {
+            forget(facts);
+            daemon(facts).selection.labels = "team=shop".into();
+        },
+        Kind::NotForProxies,
+        Severity::Info,
+        &["its labels do not match kubernetes.label-selector, team=shop"],
+    ),
+    (
         "no such service",
         |facts| {
             facts.service = ServiceName::new("shop", "wep");
@@ -546,6 +574,16 @@ static CASES: &[Case] = &[
         &["they failed their health checks", "no answer"],
     ),
     (
+        "all backends are drained",
+        |facts| {
+            emptied(facts, Some(Choice::Maintenance));
+            daemon(facts).backends[0].reason = Some("drained by root until nodelb undrain".into());
+        },
+        Kind::BackendsUnusable,
+        Severity::Critical,
+        &["the operator drains them", "drained by root", "run nodelb undrain with shop/web"],
+    ),
+    (
         "health checks that the configuration turns off",
         |facts| {
             asks_for_health_checks(facts);
@@ -575,6 +613,30 @@ static CASES: &[Case] = &[
         &["10.1.0.1: unknown to the daemon", "10.1.0.7: used by the daemon"],
     ),
 ];
+
+/// The row of a watch that may not read a namespace.
+fn denied_in(namespace: &str) -> Value {
+    json!({
+        "source": "kubernetes", "path": format!("services/{namespace}"), "state": "LastGood",
+        "problems": [format!("services in namespace {namespace} may not be read: 403 Forbidden")],
+    })
+}
+
+/// The daemon does not know the service.
+fn forget(facts: &mut Facts) {
+    daemon(facts).services.clear();
+    daemon(facts).frontends.clear();
+    daemon(facts).backends.clear();
+    facts.connect_tests.clear();
+}
+
+#[test]
+fn a_missing_permission_in_another_namespace_is_no_finding() {
+    let mut facts = sound();
+    daemon(&mut facts).sources = vec![from(denied_in("pay"))];
+    let found = findings(&facts);
+    assert!(!found.iter().any(|finding| finding.kind == Kind::PermissionMissing), "{found:?}");
+}
 
 fn asks_for_health_checks(facts: &mut Facts) {
     let mut checked = service();
@@ -729,6 +791,7 @@ fn a_connection_that_meets_the_dead_one_of_two_backends_is_no_outage() {
         to: "10.1.0.2:8080/TCP".into(),
         is_backend: true,
         outcome: failed("ECONNREFUSED"),
+        peer: None,
     });
     facts.connect_tests[1].outcome = failed("ECONNREFUSED");
     let graded = |facts: &Facts| {
@@ -753,6 +816,27 @@ fn a_connection_that_meets_the_dead_one_of_two_backends_is_no_outage() {
     facts.connect_tests[1].outcome = failed("ECONNREFUSED");
     daemon(&mut facts).frontends[0].backends.remove(0);
     assert_eq!(graded(&facts), [(Severity::Critical, Kind::BackendUnreachable)], "all of its backends fail");
+}
+
+#[test]
+fn a_connection_that_others_translate_is_evidence_only_with_their_programs() {
+    let mut facts = sound();
+    let found = |facts: &Facts| {
+        let found = findings(facts).into_iter().find(|finding| finding.kind == Kind::HooksShared);
+        found.map(|finding| (finding.severity, finding.what, finding.evidence))
+    };
+    facts.connect_tests[1].peer = Some("10.1.0.9:8080/TCP".into());
+    assert_eq!(found(&facts), None, "the backends may have changed a moment ago");
+    let cause = "programs of other software run before nodelb's: a (1) at connect4";
+    let shared =
+        Problem { severity: ProblemSeverity::Notice, ..problem("HooksShared", "hooks", cause, "nodelb diff --probe") };
+    daemon(&mut facts).problems = vec![shared];
+    let evidence = "a connection to 10.96.7.7:80/TCP reached 10.1.0.9:8080/TCP, which is no backend that nodelb uses";
+    assert_eq!(found(&facts), Some((Severity::Warning, cause.into(), vec![evidence.into()])));
+    for own in [Some("10.1.0.1:8080/TCP"), Some("10.96.7.7:80/TCP"), None] {
+        facts.connect_tests[1].peer = own.map(Into::into);
+        assert_eq!(found(&facts), Some((Severity::Info, cause.into(), Vec::new())), "{own:?}");
+    }
 }
 
 #[test]
@@ -841,6 +925,30 @@ fn a_situation_has_the_words_and_the_command_of_status() {
     );
 }
 
+#[test]
+fn remedies_fit_the_case() {
+    let remedy = |facts: &Facts, kind: Kind| {
+        let found = findings(facts).into_iter().find(|finding| finding.kind == kind);
+        found.and_then(|finding| finding.remedy).unwrap_or_else(|| panic!("no {kind:?}"))
+    };
+    let mut facts = sound();
+    facts.connect_tests[0].outcome =
+        Outcome::Failed("ECONNREFUSED: Connection refused".into(), Duration::from_millis(1));
+    assert!(remedy(&facts, Kind::BackendUnreachable).contains("start the process in the pod"));
+    facts.cluster = Probe::Skipped;
+    let of_host = remedy(&facts, Kind::BackendUnreachable);
+    assert!(of_host.contains("start the backend") && !of_host.contains("pod"), "{of_host}");
+    let away = |state: &str, error: &str| {
+        let mut facts = sound();
+        let daemon = daemon(&mut facts);
+        daemon.session = Some(from(json!({"apiserver": null, "last_response": 95})));
+        daemon.apiservers = vec![from(json!({"address": "192.0.2.1:6443", "state": state, "error": error}))];
+        remedy(&facts, Kind::ApiserverAway)
+    };
+    assert!(away("Failed", "connection refused").contains("check that the API servers run"));
+    assert!(away("Refused", "401 Unauthorized").contains("correct what the message names"));
+}
+
 /// The first of the examples in which the cause was the last finding: the kubeconfig does not exist.
 #[test]
 fn a_missing_kubeconfig_is_the_cause_of_everything_else() {
@@ -886,6 +994,10 @@ fn a_file_that_is_not_served_explains_that_its_service_does_not_exist() {
     assert_eq!(found[0].what, format!("{path}:18 defines it: not served: line 3: a (and 1 more)"));
     assert_eq!((found[0].file.as_deref(), found[0].line), (Some(path), Some(18)));
     assert_eq!(found[1].explained_by, Some(Kind::FileNotServed));
+    assert!(found[0].remedy.as_ref().is_some_and(|remedy| remedy.starts_with("correct the file")));
+    let closed = "not served: /etc/nodelb/services.d/more.toml: cannot be read: Permission denied (os error 13)";
+    self::daemon(&mut facts).problems = vec![problem("FileNotServed", "more.toml", closed, "nodelb sources")];
+    assert!(findings(&facts)[0].remedy.as_ref().is_some_and(|remedy| remedy.starts_with("let nodelb read the file")));
     daemon_without_definition(&mut facts);
     let found = findings(&facts);
     assert_eq!((found[0].kind, found[0].explained_by), (Kind::NoSuchService, None), "another service is in the file");

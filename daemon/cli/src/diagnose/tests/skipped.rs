@@ -31,7 +31,7 @@ fn an_api_server_that_cannot_be_asked_is_named_with_the_option() {
 
 #[test]
 fn datagrams_prove_nothing() {
-    let test = |to: &str, outcome| ConnectTest { to: to.into(), is_backend: false, outcome };
+    let test = |to: &str, outcome| ConnectTest { to: to.into(), is_backend: false, outcome, peer: None };
     let udp: Vec<ConnectTest> =
         (1..=5).map(|port| test(&format!("10.96.0.10:{port}/UDP"), Outcome::Unprovable)).collect();
     let rows = skipped(&Facts { connect_tests: udp, ..facts() });

@@ -4,7 +4,7 @@
 use std::fmt::{self, Write};
 
 use crate::output::cell::Cell;
-use crate::output::schema::{Column, Kind, Schema};
+use crate::output::schema::{Column, ColumnKind, Schema};
 use crate::output::wrap::{push_printable, push_spaces, push_words};
 use nodelb_core::durations;
 
@@ -127,7 +127,7 @@ pub(crate) struct Texts {
     ends: Vec<(usize, usize)>,
     /// The width that each column needs.
     widths: Vec<usize>,
-    /// Whether each column has a value in any row.
+    /// Whether each column has a value in any row, other than usual ones.
     is_filled: Vec<bool>,
 }
 
@@ -149,10 +149,10 @@ impl Texts {
             }
             let width = width_of(&self.plain[start..]);
             self.ends.push((self.plain.len(), width));
-            if column.kind != Kind::List || is_limited || width <= MAX_PADDED {
+            if column.kind != ColumnKind::List || is_limited || width <= MAX_PADDED {
                 self.widths[at] = self.widths[at].max(width);
             }
-            self.is_filled[at] |= !cell.is_empty();
+            self.is_filled[at] |= !cell.is_empty() && !column.usual.contains(&&self.plain[start..]);
         }
     }
 
@@ -222,7 +222,7 @@ impl Layout {
         if layout.excess(width) == 0 {
             return layout;
         }
-        if let [_, .., Column { heading, kind: Kind::Text | Kind::Texts, .. }] = columns {
+        if let [_, .., Column { heading, kind: ColumnKind::Text | ColumnKind::Texts, .. }] = columns {
             layout.widths.pop();
             let start = layout.widths.iter().sum::<usize>() + GAP.len() * layout.widths.len();
             let room = width.saturating_sub(start);
@@ -234,7 +234,8 @@ impl Layout {
 
     /// Whether no line is too wide, and lists show an address.
     fn fits(&self, columns: &[Column], style: &Style) -> bool {
-        let is_short = |at: usize| self.narrowed[at] && columns[at].kind == Kind::List && self.widths[at] < ADDRESS;
+        let is_short =
+            |at: usize| self.narrowed[at] && columns[at].kind == ColumnKind::List && self.widths[at] < ADDRESS;
         let has_short_list = (0..self.widths.len()).any(is_short);
         style.width.filter(|_| !style.wide).is_none_or(|width| self.excess(width) == 0 && !has_short_list)
     }
@@ -251,7 +252,8 @@ impl Layout {
         while excess > 0 {
             let least = |at: usize| columns[at].heading.chars().count().max(LEAST);
             let may_give = |at: &usize| {
-                matches!(columns[*at].kind, Kind::Text | Kind::Texts | Kind::List) && self.widths[*at] > least(*at)
+                matches!(columns[*at].kind, ColumnKind::Text | ColumnKind::Texts | ColumnKind::List)
+                    && self.widths[*at] > least(*at)
             };
             let Some(widest) = (0..self.widths.len()).filter(may_give).max_by_key(|at| self.widths[*at]) else {
                 return;
@@ -311,14 +313,13 @@ pub const COLOURS: [&str; 4] = [RESET, GREEN, YELLOW, RED];
 
 /// The colour of a word that shows a status.
 fn colour(column: &Column, text: &str) -> Option<&'static str> {
-    if !matches!(column.kind, Kind::OneOf(_)) {
+    if !matches!(column.kind, ColumnKind::OneOf(_)) {
         return None;
     }
     match text {
         "OK" | "ok" | "Ok" | "Healthy" | "Active" | "Selected" => Some(GREEN),
-        "Held" | "LastResort" | "Pending" | "LastGood" | "Recovering" | "Quarantined" | "Terminating" | "warning" => {
-            Some(YELLOW)
-        }
+        "Held" | "Kept" | "LastResort" | "Pending" | "LastGood" | "Recovering" | "Quarantined" | "Terminating"
+        | "warning" => Some(YELLOW),
         "NoBackends" | "Conflict" | "Refused" | "Error" | "failed" | "Failed" | "Emptied" | "NotReady" | "critical" => {
             Some(RED)
         }

@@ -67,6 +67,19 @@ fn columns_without_a_value_are_left_out_unless_all_are_requested() {
 }
 
 #[test]
+fn a_column_is_left_out_if_every_row_has_a_usual_word() {
+    static T: Schema<[Column; 2]> = Schema {
+        name: "t",
+        columns: [Column::name("A"), Column::exceptions("B", &["yes", "no", "off"], &["no", "off"])],
+    };
+    let table = |words: [&'static str; 2]| Table::new(&T, words.map(|word| [Cell::text("x"), Cell::text(word)]));
+    assert_eq!(table(["no", "no"]).to_text_with(&Style::default()), "A\nx\nx\n");
+    assert_eq!(table(["no", "yes"]).to_text_with(&Style::default()), "A  B\nx  no\nx  yes\n");
+    let wide = Style { wide: true, ..Style::default() };
+    assert_eq!(table(["no", "no"]).to_text_with(&wide), "A  B\nx  no\nx  no\n");
+}
+
+#[test]
 fn a_time_is_an_age_or_a_time_of_day() {
     static T: Schema<[Column; 1]> = Schema { name: "t", columns: [Column::age("Age")] };
     let table = Table::new(&T, [[Cell::Since { time: Time(1_764_000_000_000), now: Time(1_764_000_260_000) }]]);

@@ -1,3 +1,8 @@
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use nodelb_core::model::addr::{Addr, L4Addr};
+
 use super::*;
 
 #[test]
@@ -17,18 +22,25 @@ fn addresses_are_connected_to_as_clients_do() {
     assert_eq!(target("0.0.0.0:30080/TCP", false, None).at, None);
 }
 
+/// In place of the kernel's list of sockets.
+fn read_peer(_: BorrowedFd<'_>, _: SocketAddr, protocol: Protocol) -> io::Result<Option<L4Addr>> {
+    Ok(Some(L4Addr::new(Addr::LOOPBACK_V4, 8080, protocol)))
+}
+
 #[tokio::test]
 async fn a_connection_is_made_or_fails_with_its_errno() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let open = listener.local_addr().unwrap();
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let targets = [open, closed].map(|at| target(&format!("{at}/TCP"), true, None));
-    let connect_tests = all(&targets).await;
+    let connect_tests = all(&targets, read_peer).await;
     assert!(matches!(connect_tests[0].outcome, Outcome::Accepted(_)), "{connect_tests:?}");
     assert!(
         matches!(&connect_tests[1].outcome, Outcome::Failed(why, _) if why.contains("ECONNREFUSED")),
         "{connect_tests:?}"
     );
-    let udp = all(&[target("127.0.0.1:53/UDP", false, None)]).await;
+    let udp = all(&[target("127.0.0.1:53/UDP", false, None)], read_peer).await;
     assert_eq!(udp[0].outcome, Outcome::Unprovable);
+    let peers: Vec<_> = connect_tests.into_iter().chain(udp).map(|test| test.peer).collect();
+    assert_eq!(peers, [Some("127.0.0.1:8080/TCP".into()), None, None]);
 }
