@@ -1,4 +1,4 @@
-//! The admin API: what nodelb knows, over read-only HTTP on loopback. Owns the lifetime of the listeners and the format
+//! The admin API: what nodelb knows, over HTTP on loopback. Only root can change anything ([`drain`]). Owns the lifetime of the listeners and the format
 //! of every answer; it reads every fact from the parts of [`AdminState`], which other modules publish. Knows nothing
 //! else of the sources and the datapath.
 //!
@@ -16,6 +16,7 @@ pub mod connections;
 mod counters;
 mod devices;
 mod diff;
+mod drain;
 mod drops;
 #[cfg(test)]
 #[path = "admin/tests/fixture.rs"]

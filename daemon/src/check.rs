@@ -238,10 +238,13 @@ pub(super) fn closed(named: &[ServiceAccess]) -> Vec<String> {
         };
         let (at, owner, group, mode) =
             (at.display(), metadata.uid(), metadata.gid(), metadata.permissions().mode() & 0o7777);
+        let remedy = match owner {
+            0 => format!("`chmod u{} {at}`", remedy.trim_start_matches('o')),
+            _ => format!("`chown root {at}` (or `chmod {remedy} {at}` if it contains no secret)"),
+        };
         Some(format!(
             "{what} ({}): nodelb.service may not {how} {at} (owner {owner}, group {group}, mode {mode:04o}), because \
-             its root user has no capability to override modes; run `chown root {at}` (or `chmod {remedy} {at}` if it \
-             contains no secret)",
+             its root user has no capability to override modes; run {remedy}",
             path.display()
         ))
     });

@@ -7,6 +7,7 @@ use nodelb_core::datapath::Limits;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::kernel_check::Content;
+use nodelb_datapath::SocketProgram;
 use nodelb_report::status_report::Kernel;
 use tokio::sync::watch;
 
@@ -24,6 +25,11 @@ pub trait DatapathReader: Send + Sync {
 
     /// The problem of each hook's link, usually none. May block.
     fn link_faults(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// The programs of other software at the hooks that translate destinations. May block.
+    fn socket_programs(&self) -> Vec<SocketProgram> {
         Vec::new()
     }
 

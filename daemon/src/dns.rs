@@ -20,6 +20,7 @@ mod answer;
 mod ask;
 mod frontends;
 mod in_use;
+mod journal;
 mod names;
 mod report;
 mod run;

@@ -25,6 +25,7 @@ use nodelb_host::messages;
 use nodelb_host::register::Register;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::unix::UCred;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -150,7 +151,11 @@ where
     async fn converse(self, stream: Either<TcpStream, UnixStream>, slot: Slot, evicted: Arc<Notify>) {
         let limits = self.slots.limits;
         let deadline = limits.total.map(|total| Instant::now() + total);
-        let connection = Arc::new(HttpConnection { slot: Mutex::new(Some(slot)) });
+        let peer = match &stream {
+            Either::Left(_) => None,
+            Either::Right(stream) => stream.peer_cred().ok(),
+        };
+        let connection = Arc::new(HttpConnection { slot: Mutex::new(Some(slot)), peer });
         let service = service_fn(|request| {
             connection.prolong();
             let response = (self.respond)(request, Arc::clone(&connection));
@@ -180,6 +185,8 @@ where
 #[derive(Debug)]
 pub(crate) struct HttpConnection {
     slot: Mutex<Option<Slot>>,
+    /// The process at the other end of a Unix socket, as it was when it connected.
+    pub(crate) peer: Option<UCred>,
 }
 
 impl HttpConnection {

@@ -99,7 +99,9 @@ pub async fn start(
         let reads = events::Reads { snapshot: snapshot.clone(), session, node: node.into(), clock: owner.clock };
         tokio::spawn(until(shutdown.clone().cancelled_owned(), events::run(reads)));
     }
-    let live = ask_live(Live::new(apiservers.clone(), snapshot.clone(), LiveTimeouts::default()));
+    let selection = config.kubernetes.selection();
+    let live = Live::new(apiservers.clone(), snapshot.clone(), selection.clone(), LiveTimeouts::default());
+    let live = ask_live(live);
     let (reports, sources) = watch::channel(Arc::default());
     let source = KubernetesSource {
         apiservers,
@@ -108,6 +110,7 @@ pub async fn start(
         snapshot: snapshot.clone(),
         followed: owner.marks.followed.clone(),
         state,
+        selection,
         node: node.into(),
         has_node_object: config.kubernetes.node_object,
         expected: kubernetes_ports(&owner.snapshot.borrow().realised),

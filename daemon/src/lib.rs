@@ -12,6 +12,7 @@ pub mod datapath;
 pub mod devices;
 pub mod dns;
 mod document;
+pub mod drains;
 pub mod events;
 pub mod files;
 #[cfg(test)]

@@ -35,12 +35,13 @@ fn configured(path: Option<&Path>) -> Result<Configured, Failure> {
     let config = Config::load(path).map_err(|error| Failure::new(Code::Config, error))?;
     let node = Identity::new(&config.node);
     let node = node.map_err(|error| Failure::message(Code::System, format!("asking for the node's name: {error}")))?;
-    let kubernetes = config.kubernetes_settings();
+    let (kubernetes, selection) = (config.kubernetes_settings(), config.kubernetes.selection());
     let Config { admin, state, .. } = config;
     Ok(Configured {
         socket: admin.socket,
         listen: admin.listen,
         kubernetes,
+        selection,
         state_directory: state.directory,
         node: node.name.to_string(),
     })

@@ -45,7 +45,7 @@ pub mod rounds;
 
 pub(crate) use handle::Marker;
 pub use handle::{Marks, OwnerHandle, OwnerOutputs};
-use report::{Losses, reconciled, report, report_losses, warn_of_kept};
+use report::{Losses, reconciled, report, report_losses, warn_of_kept, warn_of_refused};
 
 /// How many batches of changes may wait for the owner before a source must wait.
 pub const QUEUE: usize = 64;
@@ -306,6 +306,7 @@ impl<D: Datapath> Owner<D> {
             let (services, kept) = (self.engine.sizes().services, self.engine.kept());
             info!(message_id = %messages::READY, services, "{}", reconciled(&kept));
             warn_of_kept(&kept);
+            warn_of_refused(&self.snapshot.borrow());
             self.notifier.ready(&format!("serving {services} services"));
         }
     }

@@ -82,7 +82,7 @@ impl Reporter {
 }
 
 pub const LIMITS: Limits =
-    Limits { every: Duration::from_secs(1), retry: Duration::from_secs(30), timeout: Duration::from_secs(4) };
+    Limits { every: Duration::ZERO, retry: Duration::from_secs(30), timeout: Duration::from_secs(4) };
 
 pub struct StartedRecorder {
     /// The owner's side. The recorder ends when it is dropped.

@@ -38,7 +38,7 @@ use crate::reconcile::{Owner, OwnerHandle, Probe, ProbeResult, service_ports};
 use crate::sockets::bound::{BoundPorts, Overlap};
 use crate::sockets::stale::{Handles, StaleSockets};
 use crate::status::Health;
-use crate::{checks, devices, dns, files, http, kubernetes, log, node, recorder};
+use crate::{checks, devices, dns, drains, files, http, kubernetes, log, node, recorder};
 
 mod admin_sockets;
 mod kernel;
@@ -189,7 +189,8 @@ async fn serve<D: Datapath + Send + 'static>(
     follow_node(identity.subscribe(), &handle, stop()).await?;
     watch_ports(&config, handle.clone(), stop());
 
-    // The sources.
+    // The sources. No connection goes to a backend that was drained before the start.
+    let drains = drains::start(&directory, &handle, stop()).await;
     kubernetes::recall(&config, &previous_sources, &name, &handle.changes).await;
     let files = files::start(config.files.directory.clone(), stop());
     let place = (directory.clone(), Arc::clone(&register));
@@ -212,6 +213,7 @@ async fn serve<D: Datapath + Send + 'static>(
         datapath: reader,
         files: files.reports,
         dns: dns.reports,
+        drains,
         checks,
         kubernetes,
         recorder: recorder.published,

@@ -14,6 +14,7 @@ use nodelb_core::memory::MemoryDatapath;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::Source;
 use nodelb_kube::api::decode::{Decode, Decoder, Kind, ListWatchEvent, Version};
+use nodelb_kube::api::scope::Scope;
 use nodelb_kube::source::store::Store;
 
 const LIMITS: Limits = Limits { frontends: 64, services: 16, slots: 256, affinity: 16, outside: 0, source_ranges: 0 };
@@ -31,12 +32,13 @@ impl Node {
         let sources = BTreeSet::from([Source::Kubernetes]);
         let config = EngineConfig { sources, max_services: LIMITS.services, ..EngineConfig::default() };
         let engine = Engine::new(config, maps.dump().expect("memory can always be read"));
-        Self { store: Store::new(0), engine, maps, now: Moment(0) }
+        Self { store: Store::new(&Kind::SERVED.map(Scope::all), 0), engine, maps, now: Moment(0) }
     }
 
     fn send(&mut self, kind: Kind, event: ListWatchEvent) {
         let mut changes: Vec<Change> = Vec::new();
-        _ = self.store.apply(kind, event, &mut changes);
+        let number = usize::from(kind != Kind::Service);
+        _ = self.store.apply(number, event, &mut changes);
         changes.into_iter().for_each(|change| self.engine.change(change));
         self.now = self.now.plus(10_000);
         self.engine.reconcile(&mut self.maps, self.now);

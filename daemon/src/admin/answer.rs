@@ -20,7 +20,7 @@ use super::response::{Caller, UNREAD_KIB, content_type, problem_response, with_r
 use super::route::{Admission, Content, Form, Route};
 use super::routes::ROUTES;
 use super::state::AdminState;
-use super::{follow, guard, metrics, page};
+use super::{drain, follow, guard, metrics, page};
 use crate::document::nearest;
 
 const STREAM: Style = Style { width: None, wide: false, is_stream: true, colour: false };
@@ -47,6 +47,7 @@ struct SharedByRequests {
 pub(super) fn router(state: AdminState, stop: watch::Receiver<bool>) -> Router {
     let state = Arc::new(state);
     let page = page::router(Arc::clone(&state), stop.clone());
+    let drains = drain::router(state.drains.clone());
     let shared = SharedByRequests {
         state,
         whole: Arc::new(Semaphore::new(1)),
@@ -71,6 +72,7 @@ pub(super) fn router(state: AdminState, stop: watch::Receiver<bool>) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .with_state(shared)
         .merge(page)
+        .merge(drains)
         .layer(axum::middleware::from_fn(guard::guard))
 }
 
@@ -87,7 +89,7 @@ async fn unknown_route(uri: Uri, headers: HeaderMap) -> Response {
 }
 
 async fn wrong_method(method: Method, headers: HeaderMap) -> Response {
-    let message = format!("{method} is not allowed: the API is read-only, use GET");
+    let message = format!("{method} is not allowed here: use GET");
     problem_response(&Problem::new(StatusCode::METHOD_NOT_ALLOWED, message), Output::accepted(&headers))
 }
 

@@ -32,7 +32,7 @@ mod packets;
 mod plain;
 pub(super) mod table;
 
-pub use family::{Described, Exposition, Group, Kind, Label, Metric, Value};
+pub use family::{Described, Exposition, Group, Label, Metric, MetricKind, Value};
 pub(super) use plain::plain;
 pub use table::METRICS;
 
@@ -90,6 +90,7 @@ fn services(exposition: &mut Exposition, snapshot: &Snapshot, counts: &Counts) {
     exposition.each(&table::BACKENDS, every(BackendState::ALL, &counts.backends));
     exposition.one(&table::BACKENDS_SELECTABLE, counts.selectable);
     let facts = snapshot.facts();
+    exposition.one(&table::DRAINS, facts.all_drains().map(|(_, drains)| drains.len()).sum::<usize>());
     exposition.one(&table::HEALTH_CHECK_NODE_PORTS, facts.health_check_ports().len());
     exposition.one(&table::HEALTH_CHECK_NODE_PORTS_FAILED, facts.health_check_port_errors());
     exposition.one(&table::NODEPORTS_BOUND, facts.bound_len());
@@ -142,10 +143,15 @@ fn sources(exposition: &mut Exposition, snapshot: &Snapshot, rows: &[SourceRepor
     let by_state = paths.into_iter().map(|((source, state), number)| ([source.to_string(), state.to_string()], number));
     exposition.each(&table::SOURCE_PATHS, by_state);
     exposition.each(&table::SOURCE_PROBLEMS, problems.iter().map(|(source, number)| ([source], *number)));
-    let kinds = || rows.iter().filter_map(|row| Some((row, [row.source.to_string(), row.kind?.to_owned()])));
-    exposition.each(&table::SOURCE_UP, kinds().map(|(row, labels)| (labels, row.state == SourceState::Ok)));
-    let age = |received: u64| now.unix.saturating_sub(received);
-    let ages = kinds().filter_map(|(row, labels)| Some((labels, age(row.last_received?))));
+    // Kubernetes may have a row for each namespace.
+    let mut kinds: BTreeMap<[String; 2], (bool, Option<u64>)> = BTreeMap::new();
+    for (row, kind) in rows.iter().filter_map(|row| Some((row, row.kind?))) {
+        let (is_up, age) = kinds.entry([row.source.to_string(), kind.to_owned()]).or_insert((true, None));
+        *is_up &= row.state == SourceState::Ok;
+        *age = row.last_received.map(|received| now.unix.saturating_sub(received)).max(*age);
+    }
+    exposition.each(&table::SOURCE_UP, kinds.iter().map(|(labels, (is_up, _))| (labels.clone(), *is_up)));
+    let ages = kinds.into_iter().filter_map(|(labels, (_, age))| Some((labels, age?)));
     exposition.each(&table::SOURCE_AGE, ages);
 }
 

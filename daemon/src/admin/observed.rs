@@ -42,6 +42,7 @@ impl AdminState {
         let sweep = self.packets.as_ref().and_then(|packets| Some(latest(packets.sweep.as_ref()?)));
         let tables = usage(&snapshot.realised, self, now.moment).into_iter().map(table).collect();
         let apiservers = self.apiservers();
+        let socket_programs = self.datapath.socket_programs();
         Observed {
             clocks: now.clocks(),
             checks: self.readiness(now),
@@ -60,6 +61,9 @@ impl AdminState {
             drops: self.recent_drops(now),
             has_other_proxy: self.devices().has_other_proxy,
             programs_ahead: self.devices().programs_ahead(),
+            socket_programs: [true, false].map(|is_first| {
+                socket_programs.iter().filter(|it| it.is_first == is_first).map(ToString::to_string).collect()
+            }),
             packet_failure: self.devices().failure.as_ref().filter(|it| !it.is_fatal).map(|it| it.text.clone()),
             sweep_failures: sweep.map_or(0, |report| report.failures),
             summary: self.summary(&snapshot),

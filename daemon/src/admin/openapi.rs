@@ -5,22 +5,27 @@ use schemars::SchemaGenerator;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
+use super::drain::{self, OF_DRAIN, OF_UNDRAIN};
 use super::query::{Parameter, Values};
 use super::route::{Form, Route};
 
 pub(super) fn describe(routes: &[Route]) -> Value {
     let mut generator = generator();
-    let paths: Map<String, Value> = routes
+    let mut paths: Map<String, Value> = routes
         .iter()
         .map(|route| (route.path.to_owned(), json!({ "get": operation(route, &mut generator) })))
         .collect();
+    let post =
+        change("drain", "Drain a backend: new connections avoid it. Only over the Unix socket, by root.", &OF_DRAIN);
+    let delete = change("undrain", "End a drain. Only over the Unix socket, by root.", &OF_UNDRAIN);
+    paths.insert(drain::PATH.into(), json!({ "post": post, "delete": delete }));
     let mut schemas = generator.take_definitions(true);
     schemas.insert("Refusal".into(), refusal());
     json!({
         "openapi": "3.1.0",
         "info": {
             "title": "nodelb",
-            "summary": "State of the load balancer on this node. Read-only.",
+            "summary": "State of the load balancer on this node.",
             "version": env!("CARGO_PKG_VERSION"),
             "license": { "name": "Apache-2.0", "identifier": "Apache-2.0" },
         },
@@ -62,6 +67,26 @@ fn operation(route: &Route, generator: &mut SchemaGenerator) -> Value {
         "summary": route.shows,
         "parameters": parameters,
         "responses": responses,
+    })
+}
+
+/// A request that changes something.
+fn change(id: &str, summary: &str, parameters: &[&Parameter]) -> Value {
+    let refusal = json!({ "$ref": "#/components/responses/Refusal" });
+    let done = json!({ "type": "object", "properties": { "done": { "type": "string" } }, "required": ["done"] });
+    let forms = [("text/plain", json!({ "type": "string" })), ("application/json", done)];
+    json!({
+        "operationId": id,
+        "summary": summary,
+        "parameters": parameters.iter().map(|it| parameter(it)).collect::<Vec<_>>(),
+        "responses": {
+            "200": answer("What is in effect now.", &forms),
+            "400": refusal,
+            "403": refusal,
+            "404": refusal,
+            "413": refusal,
+            "503": refusal,
+        },
     })
 }
 

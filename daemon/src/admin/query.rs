@@ -5,12 +5,15 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
+use std::time::Duration;
 
 use axum::extract::Query as RawQuery;
 use axum::http::header::ACCEPT;
 use axum::http::{HeaderMap, StatusCode, Uri};
+use nodelb_core::durations;
 use nodelb_core::filter::Filter;
 use nodelb_core::model::addr::{Addr, L4Addr};
+use nodelb_core::model::drain::Drained;
 use nodelb_core::model::names::NoSuchName;
 use nodelb_core::model::service::FrontendKind;
 use nodelb_core::state::status::Status;
@@ -147,6 +150,39 @@ pub(super) static DROPPED: Parameter = Parameter {
     values: Values::Flag,
     about: "Only packets that were dropped, answered, or counted as if they were.",
     set: |query, value| flag(value).map(|dropped| query.dropped = dropped),
+};
+
+/// The service of a drain.
+pub(super) static DRAINED_SERVICE: Parameter = Parameter {
+    name: "service",
+    values: Values::Needed("NAMESPACE/NAME", NAME_PATTERN),
+    about: "The service: the full name, NAMESPACE/NAME.",
+    set: |query, value| put(&mut query.filter.service, value),
+};
+
+pub(super) static BACKEND: Parameter = Parameter {
+    name: "backend",
+    values: Values::Needed("ADDRESS[:PORT]", "^[0-9A-Fa-f:.\\[\\]]+$"),
+    about: "The backend; without a port, all backends with this address.",
+    set: |query, value| put(&mut query.backend, value),
+};
+
+pub(super) static FOR: Parameter = Parameter {
+    name: "for",
+    values: Values::Text("DURATION", "^([0-9]+(ms|[dhms]))+$"),
+    about: "The length of the drain, such as 30m or 1h; without it, the drain lasts until it is removed.",
+    set: |query, value| {
+        let length = durations::parse(value).filter(|_| !value.is_empty());
+        query.length = Some(length.ok_or_else(|| format!("`{value}` is not a duration, such as 90s, 10m or 1h30m"))?);
+        Ok(())
+    },
+};
+
+pub(super) static FORCE: Parameter = Parameter {
+    name: "force",
+    values: Values::Flag,
+    about: "Drain the backend even if the service has no other healthy one.",
+    set: |query, value| flag(value).map(|force| query.force = force),
 };
 
 /// Parses a flag. A flag without a value is set.
@@ -296,6 +332,12 @@ pub(super) struct Query {
     /// Whether the Accept header names OpenMetrics.
     pub(super) openmetrics: bool,
     pub(super) limit: Option<usize>,
+    /// The backend to drain.
+    pub(super) backend: Option<Drained>,
+    /// The length of the drain.
+    pub(super) length: Option<Duration>,
+    /// Whether a service may lose its last healthy backend.
+    pub(super) force: bool,
 }
 
 impl Query {

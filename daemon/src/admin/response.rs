@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::query::{Output, Problem};
+use crate::drains::Peer;
 use crate::http::HttpConnection;
 
 /// Maximum size of all rendered answers that wait for slow readers, in KiB. An answer that does not fit is refused.
@@ -22,6 +23,8 @@ const SMALL_KIB: u32 = 64;
 pub(super) struct Caller {
     /// Whether it uses the Unix socket, which no browser can reach.
     pub(super) is_local: bool,
+    /// The process at the other end of the Unix socket, if the kernel names it.
+    pub(super) peer: Option<Peer>,
     pub(super) streams: Arc<Semaphore>,
     pub(super) connection: Arc<HttpConnection>,
 }

@@ -19,7 +19,7 @@ use super::query::{
 use super::route::{Answer, Content, Cost, Form, Route};
 use super::state::{AdminState, Now, latest};
 use super::{
-    connections, counters, devices, diff, drops, history, maps, metrics, openapi, packets, status, tables, trace,
+    connections, counters, devices, diff, drain, drops, history, maps, metrics, openapi, packets, status, tables, trace,
 };
 
 const PLACES: &[&Parameter] = &[&SERVICE, &NAMESPACE, &ADDRESS];
@@ -109,7 +109,8 @@ pub(super) static ROUTES: &[Route] = &[
         answer: |state, query, now| {
             let devices = state.devices();
             let (snapshot, history) = (state.snapshot(), state.history());
-            ok(trace::trace(&snapshot, &history, devices.decision.as_ref(), (query, now))?, now)
+            let kernel = (devices.decision.as_ref(), &*state.datapath.socket_programs());
+            ok(trace::trace(&snapshot, &history, kernel, (query, now))?, now)
         },
     },
     Route {
@@ -250,7 +251,12 @@ fn list_routes(_: &AdminState, _: &Query, now: Now) -> Answer {
         shows: route.shows.into(),
         parameters: route.takes().iter().map(ToString::to_string).collect(),
     };
-    ok(Routes { routes: ROUTES.iter().map(row).collect() }, now)
+    let drains = RouteRow {
+        route: drain::PATH.into(),
+        shows: drain::SHOWS.into(),
+        parameters: drain::OF_DRAIN.iter().map(ToString::to_string).collect(),
+    };
+    ok(Routes { routes: ROUTES.iter().map(row).chain([drains]).collect() }, now)
 }
 
 fn read_maps(state: &AdminState, query: &Query, now: Now) -> Answer {

@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 use super::answer;
 use super::response::Caller;
 use super::state::AdminState;
+use crate::drains::Peer;
 use crate::http::{HttpConnection, Listener, Server, ServerLimits, Slots};
 
 /// The maximum number of connections that follow a stream, for TCP and for the Unix socket.
@@ -68,7 +69,8 @@ pub(super) async fn serve(
 }
 
 fn caller(is_local: bool, streams: &Arc<Semaphore>, connection: Arc<HttpConnection>) -> Caller {
-    Caller { is_local, streams: Arc::clone(streams), connection }
+    let peer = connection.peer.map(|peer| Peer { uid: peer.uid(), pid: peer.pid().filter(|pid| *pid > 0) });
+    Caller { is_local, peer, streams: Arc::clone(streams), connection }
 }
 
 async fn answered(router: Router, mut request: Request<Incoming>, caller: Caller) -> Response {

@@ -42,7 +42,7 @@ impl Socket {
             ErrorKind::AddrInUse => Error::InUse,
             _ => Error::Other(error),
         })?;
-        // Until this call, the mode depends on the umask. That does no harm, because the API is read-only.
+        // Until this call, the mode depends on the umask. That does no harm: only root may change anything.
         fs::set_permissions(path, Permissions::from_mode(MODE))?;
         listener.set_nonblocking(true)?;
         let file = identity(path)?;

@@ -12,13 +12,14 @@ use nodelb_host::clock::{Clock, unix_seconds};
 use nodelb_kube::apiserver::endpoints::pool::PoolReport;
 use nodelb_report::explain::summary::Summary;
 use nodelb_report::problems::Reloads;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
 use crate::checks::CheckReport;
 use crate::config::Config;
 use crate::datapath::DatapathReader;
 use crate::devices::{self, report::DevicesReport};
 use crate::dns::DnsReport;
+use crate::drains;
 use crate::kubernetes;
 use crate::reconcile;
 use crate::recorder;
@@ -35,6 +36,8 @@ pub struct AdminState {
     pub files: watch::Receiver<Arc<Vec<SourceReport>>>,
     /// The resolver of backends that have names.
     pub dns: watch::Receiver<Arc<DnsReport>>,
+    /// The task that keeps the drains.
+    pub drains: mpsc::Sender<drains::Request>,
     /// The checker: the health checks of backends.
     pub checks: watch::Receiver<Arc<CheckReport>>,
     /// The Kubernetes source; `None` if it is not configured.

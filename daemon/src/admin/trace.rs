@@ -9,10 +9,12 @@ use nodelb_core::history::History;
 use nodelb_core::holds::says_emptied;
 use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
-use nodelb_core::model::service::TrafficPolicy;
+use nodelb_core::model::service::{BackendState, TrafficPolicy};
 use nodelb_core::snapshot::Snapshot;
 use nodelb_core::state::status::Status;
+use nodelb_core::text::listed;
 use nodelb_core::trace::Errno;
+use nodelb_datapath::SocketProgram;
 use nodelb_report::explain::explanation;
 use nodelb_report::explain::explanation::{
     Candidate, Client, ClientAddress, ConnectResult, Explanation, MatchedFrontend, NearMatch, ViewReason,
@@ -50,7 +52,7 @@ impl TraceFrom {
 pub(super) fn trace(
     snapshot: &Snapshot,
     history: &History,
-    decision: Option<&Decision>,
+    (decision, others): (Option<&Decision>, &[SocketProgram]),
     (query, now): (&Query, Now),
 ) -> Result<TraceAnswer, Problem> {
     let Some(to) = query.to else {
@@ -59,12 +61,27 @@ pub(super) fn trace(
     let from = query.from.unwrap_or(TraceFrom::Client(Client::Host));
     let explanation = from.explanation(snapshot, to)?;
     let is_nodeport = snapshot.desired.node_addrs.contains(&to.addr);
-    let is_found = explanation.found.is_some();
+    let (is_found, first) = (explanation.found.is_some(), first_programs(explanation.hooks, others));
     let mut answer = answer(explanation, decision, now.moment);
+    if let (Some(finding), Some(hook)) = (first, answer.trace.iter().position(|row| row.step == "hook")) {
+        answer.trace.insert(hook, StepRow { step: "programs".into(), finding });
+    }
     if !is_found {
         add_former(&mut answer, history, (to, is_nodeport), now);
     }
     Ok(answer)
+}
+
+/// The sentence about programs of other software that run before nodelb's at these hooks, if there are any.
+fn first_programs(hooks: &[&str], others: &[SocketProgram]) -> Option<String> {
+    let first = others.iter().filter(|it| it.is_first && hooks.contains(&it.hook));
+    let first = listed(first, 4);
+    (!first.is_empty()).then(|| {
+        format!(
+            "before nodelb, {first}: if other software translates the address, nodelb sees a backend, and what follows \
+             does not apply (nodelb diff --probe connects to it)"
+        )
+    })
 }
 
 /// Adds the last service that had the address, if there was one. `is_nodeport`: NodePorts are answered there.
@@ -137,6 +154,7 @@ fn steps(explanation: &Explanation, now: Moment) -> Vec<(&'static str, String)> 
             steps.push(("view", view(found)));
             steps.push(("affinity", affinity(explanation.from, found.affinity_seconds)));
             steps.push(("backends", backends(explanation, owner)));
+            steps.extend(drained(explanation));
             steps.extend(outside::choice(explanation).map(|text| ("choice", text)));
             steps.extend(clients_own(explanation).map(|text| ("warning", text)));
             steps.push(("status", status(found, owner, now)));
@@ -259,12 +277,24 @@ fn name(policy: TrafficPolicy) -> &'static str {
 fn backends(explanation: &Explanation, owner: &FrontendReport) -> String {
     let chosen = explanation.backends.iter().filter(|candidate| candidate.share.0 > 0).count();
     match explanation.backends.len() {
-        0 => "none: no EndpointSlice and no file has a backend for this port".into(),
+        0 => {
+            let why = owner.error.as_deref().filter(|_| owner.status == Status::NoBackends);
+            format!("none: {}", why.unwrap_or("no EndpointSlice and no file has a backend for this port"))
+        }
         known if owner.flags.iter().any(|flag| flag == "LastResort") => {
             format!("{chosen} of {known} usable, as a last resort: all of them have failed their health checks")
         }
         known => format!("{chosen} of {known} usable"),
     }
+}
+
+/// The backends that the operator drains, each with the author and the end.
+fn drained(explanation: &Explanation) -> impl Iterator<Item = (&'static str, String)> {
+    let rows = explanation.backends.iter().map(|candidate| &candidate.row);
+    let rows = rows.filter(|row| row.state == BackendState::Maintenance);
+    rows.filter_map(|row| {
+        Some(("drain", format!("{} is {}: it gets no new connections", row.address, row.reason.as_ref()?)))
+    })
 }
 
 fn status(found: &MatchedFrontend, owner: &FrontendReport, now: Moment) -> String {

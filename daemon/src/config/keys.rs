@@ -8,13 +8,15 @@ use std::time::Duration;
 use ipnet::IpNet;
 use nodelb_cli::client::{DEFAULT_LISTEN, DEFAULT_SOCKET};
 use nodelb_core::model::node::NodePortAddress;
+use nodelb_core::model::service::ServiceName;
+use nodelb_kube::api::scope::Selection;
 use nodelb_kube::apiserver::address::Server;
 use serde::Deserialize;
 
-use super::kubernetes::{Together, each_once, proxy_or_empty, together};
+use super::kubernetes::{Together, each_once, label_selector, namespaces, proxy_or_empty, services, together};
 use super::values::{
-    Disconnect, DnsServer, Hold, Mode, PortRange, Setting, Ttl, absolute, absolute_or_empty, between, dns_servers,
-    file_or_credential, loopback, name_or_empty, node_name_or_empty, own_directory, reachable, socket_path,
+    Disconnect, DnsServer, Hold, Mode, PortRange, Seconds, Setting, absolute, absolute_or_empty, between, dns_servers,
+    file_or_credential, lasts, loopback, name_or_empty, node_name_or_empty, own_directory, reachable, socket_path,
 };
 
 /// A key of a configuration, ready to be printed.
@@ -144,10 +146,10 @@ section! {
     servers: Vec<DnsServer> = Vec::new(), dns_servers;
 
     /// Minimum time between two queries for a name, also if its TTL is shorter.
-    min_ttl: Ttl = Ttl(Duration::from_secs(1));
+    min_ttl: Seconds = Seconds(1), lasts::<1, 604_800>;
 
     /// Maximum time between two queries for a name, also if its TTL is longer.
-    max_ttl: Ttl = Ttl(Duration::from_secs(3_600));
+    max_ttl: Seconds = Seconds(3_600), lasts::<1, 604_800>;
 
     /// Time for which nodelb keeps the last addresses of a name that does not exist any more (NXDOMAIN), or "forever".
     /// It keeps them for any time while the servers fail or answer without addresses.
@@ -172,9 +174,8 @@ section! {
     enabled: bool = true;
 
     /// Kubeconfig; nodelb uses the server and the credentials of its current context, and reads the file again when it
-    /// changes. Instead of a path, here and in the next two keys, "credential:nodelb.kubeconfig" is the credential of
-    /// that name that systemd passes from /etc/credstore/nodelb.kubeconfig (the next keys: nodelb.token, nodelb.ca).
-    /// systemd copies it at the start: for rotated files, such as tokens, set a path.
+    /// changes. Instead of a path, here and in the next two keys, "credential:nodelb.kubeconfig" (nodelb.token,
+    /// nodelb.ca) is a credential that systemd copies from /etc/credstore at the start: for files that change, set a path.
     kubeconfig: PathBuf = PathBuf::new(), file_or_credential;
 
     /// File with a bearer token, if kubeconfig is not set.
@@ -197,6 +198,15 @@ section! {
     ///   ]
     apiserver: Vec<Server> = Vec::new(), each_once;
 
+    /// Label selector for Services, such as "team=shop", which the API server evaluates.
+    label_selector: String = String::new(), label_selector;
+
+    /// The only namespaces that nodelb reads, at most 32; a Role in each is sufficient, see rbac-namespaces.yaml.
+    namespaces: Vec<String> = Vec::new(), namespaces;
+
+    /// The only Services that nodelb reads, such as "default/kubernetes", at most 32, instead of the previous two keys.
+    services: Vec<ServiceName> = Vec::new(), services;
+
     /// Listen addresses of the kube-proxy-compatible health endpoint (/healthz, /livez) that cloud load balancers
     /// probe. Reachable from the network. [::] covers IPv4 and IPv6; empty disables it.
     healthz_addresses: Vec<SocketAddr> = vec![([0_u16; 8], 10256).into()], reachable;
@@ -215,9 +225,29 @@ section! {
 }
 
 impl Kubernetes {
+    /// The Services that nodelb reads.
+    pub fn selection(&self) -> Selection {
+        Selection {
+            labels: self.label_selector.trim().into(),
+            namespaces: self.namespaces.iter().map(|name| name.as_str().into()).collect(),
+            services: self.services.clone(),
+        }
+    }
+
     fn together(&self) -> Vec<(&'static str, String)> {
         let Self { kubeconfig, token_file, ca_file, apiserver, service_cidrs, .. } = self;
-        together(Together { kubeconfig, token_file, ca_file, apiserver, service_cidrs })
+        let mut wrong = together(Together { kubeconfig, token_file, ca_file, apiserver, service_cidrs });
+        let others = [("namespaces", !self.namespaces.is_empty()), ("label-selector", !self.label_selector.is_empty())];
+        let others = others.into_iter().filter(|(_, is_set)| *is_set && !self.services.is_empty());
+        wrong.extend(others.map(|(key, _)| {
+            (
+                key,
+                format!(
+                    "kubernetes.services already names each Service; leave out kubernetes.{key} or kubernetes.services"
+                ),
+            )
+        }));
+        wrong
     }
 }
 
@@ -234,7 +264,7 @@ section! {
     /// The admin API.
     Admin, "admin", needs_restart = true;
 
-    /// Listen addresses of the read-only admin API. Loopback addresses only. If one cannot be opened, for example on a
+    /// Listen addresses of the admin API. Loopback addresses only. If one cannot be opened, for example on a
     /// host without IPv6, nodelb logs a warning, runs without it and retries every few seconds.
     listen: Vec<SocketAddr> = DEFAULT_LISTEN.to_vec(), loopback;
 

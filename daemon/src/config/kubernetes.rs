@@ -1,10 +1,14 @@
 //! The `[kubernetes]` section: the format of an apiserver, and the checks of combinations of keys.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 use ipnet::IpNet;
+use nodelb_core::model::service::ServiceName;
+use nodelb_kube::api::scope::MAX_NARROW;
+use nodelb_kube::api::selector;
 use nodelb_kube::apiserver::address::{Address, Host, Server};
 use nodelb_kube::apiserver::url::Shown;
 use rustls::pki_types::ServerName;
@@ -51,6 +55,47 @@ pub(super) fn each_once(servers: &[Server]) -> Check {
     let mut seen = BTreeSet::new();
     match servers.iter().find(|server| !seen.insert(&server.address)) {
         Some(twice) => Err(format!("{} is listed twice; remove one", twice.address)),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn label_selector(selector: &str) -> Check {
+    selector::check(selector)
+}
+
+/// The names of namespaces that nodelb reads one by one.
+pub(super) fn namespaces(names: &[String]) -> Check {
+    names.iter().try_for_each(|name| object_name("namespace", name))?;
+    few(names)
+}
+
+/// The names of Services that nodelb reads one by one.
+pub(super) fn services(names: &[ServiceName]) -> Check {
+    for service in names {
+        object_name("namespace", &service.namespace)?;
+        object_name("Service", &service.name)?;
+    }
+    few(names)
+}
+
+fn object_name(what: &str, name: &str) -> Check {
+    if selector::is_object_name(name) {
+        return Ok(());
+    }
+    let name = name.escape_debug();
+    Err(format!(
+        "`{name}` is not the name of a {what}: lower-case letters, digits and `-`, at most 63 of them; correct it"
+    ))
+}
+
+fn few<T: Ord + fmt::Display>(names: &[T]) -> Check {
+    let mut seen = BTreeSet::new();
+    match names.iter().find(|name| !seen.insert(*name)) {
+        Some(twice) => Err(format!("{twice} is listed twice; remove one")),
+        None if names.len() > MAX_NARROW => {
+            let what = "each is watched on its own; remove some, or leave the key out to read the whole cluster";
+            Err(format!("more than {MAX_NARROW} entries ({}): {what}", names.len()))
+        }
         None => Ok(()),
     }
 }

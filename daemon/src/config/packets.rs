@@ -8,7 +8,7 @@ use nodelb_core::config::PacketsConfig;
 use serde::Deserialize;
 
 use super::keys::{Datapath, Key, Section, section};
-use super::values::{PortRange, Setting, between, lower_case, native, port_range, texts};
+use super::values::{PortRange, Seconds, Setting, between, lasts, lower_case, native, port_range, texts};
 
 /// When packets of clients outside the node are translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -284,11 +284,12 @@ section! {
     /// Maximum number of address ranges in loadBalancerSourceRanges, over all services.
     max_source_ranges: u32 = 16_384, between::<1, 1_048_576>;
 
-    /// Seconds without a packet after which a TCP connection is forgotten. Above 80 % of max-connections, it is less.
-    tcp_timeout: u32 = 86_400, between::<60, 2_592_000>;
+    /// Time without a packet after which a TCP connection is forgotten, from "1m" to "30d". Above 80 % of
+    /// max-connections, it is less.
+    tcp_timeout: Seconds = Seconds(86_400), lasts::<60, 2_592_000>;
 
-    /// Seconds without a packet after which a UDP client is forgotten.
-    udp_timeout: u32 = 120, between::<10, 86_400>;
+    /// Time without a packet after which a UDP client is forgotten, from "10s" to "1d".
+    udp_timeout: Seconds = Seconds(120), lasts::<10, 86_400>;
 }
 
 /// "auto" selects devices only in `devices`.

@@ -11,6 +11,7 @@ use ipnet::IpNet;
 use nodelb_core::durations;
 use nodelb_core::model::addr::{Addr, parse_net};
 use nodelb_core::model::node::NodePortAddress;
+use nodelb_core::model::service::ServiceName;
 use nodelb_kube::apiserver::credentials::credstore;
 use serde::{Deserialize, Deserializer};
 
@@ -144,14 +145,25 @@ pub(super) fn dns_servers(servers: &[DnsServer]) -> Check {
     }
 }
 
-/// A bound of TTLs: from a second to a week.
+/// A duration in whole seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ttl(pub Duration);
+pub struct Seconds(pub u32);
 
-fn ttl(text: &str) -> Result<Ttl, String> {
-    let is_ttl = |it: &Duration| (1..=604_800).contains(&it.as_secs()) && it.subsec_nanos() == 0;
-    let ttl = durations::parse(text).filter(is_ttl);
-    ttl.map(Ttl).ok_or_else(|| format!("`{text}` is not a duration of whole seconds from 1s to 168h"))
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&durations::exact(Duration::from_secs(self.0.into())))
+    }
+}
+
+fn seconds(text: &str) -> Result<Seconds, String> {
+    let whole = durations::parse(text).filter(|it| it.subsec_nanos() == 0);
+    let seconds = whole.and_then(|it| u32::try_from(it.as_secs()).ok());
+    seconds.map(Seconds).ok_or_else(|| format!("`{text}` is not a duration of whole seconds, such as \"90s\""))
+}
+
+pub(super) fn lasts<const MIN: u32, const MAX: u32>(value: &Seconds) -> Check {
+    let (min, max) = (Seconds(MIN), Seconds(MAX));
+    if (min..=max).contains(value) { Ok(()) } else { Err(format!("{value} is not from {min} to {max}")) }
 }
 
 /// How long backends are kept after their name has ceased to exist; `None`: forever.
@@ -222,12 +234,19 @@ pub(super) use texts;
 texts! {
     PortRange, "a string such as \"30000-32767\"", port_range, range => format!("{}-{}", range.first, range.last);
     NodePortAddress, "a string", nodeport_address, address => address.to_string();
+    ServiceName, "a string such as \"default/kubernetes\"", service_name, name => name.to_string();
     DnsServer, "a string such as \"127.0.0.1:8600\"", dns_server, server => server.to_string();
-    Ttl, "a string such as \"10s\"", ttl, ttl => durations::exact(ttl.0);
+    Seconds, "a string such as \"10s\"", seconds, seconds => seconds.to_string();
     Hold, "a string such as \"5m\"", hold, hold => hold.0.map_or_else(|| "forever".into(), durations::exact);
     SocketAddr, "a string", socket_address, address => address.to_string();
     IpNet, "a string", parse_net, net => net.to_string();
     tracing::Level, "a string", level, level => level.as_str().to_ascii_lowercase();
+}
+
+fn service_name(text: &str) -> Result<ServiceName, String> {
+    let text = text.escape_debug().to_string();
+    text.parse()
+        .map_err(|_not_a_name| format!("`{text}` is not a Service; correct it (expected like default/kubernetes)"))
 }
 
 pub(super) fn lower_case(choice: &impl fmt::Debug) -> toml::Value {

@@ -193,8 +193,8 @@ fn timeouts(packets: &Packets, used: u64) -> SweepTimeouts {
         handshake: HANDSHAKE,
         closed: CLOSED,
         reset: RESET,
-        tcp_idle: tcp_timeout(packets.tcp_timeout, used),
-        udp_idle: packets.udp_timeout,
+        tcp_idle: tcp_timeout(packets.tcp_timeout.0, used),
+        udp_idle: packets.udp_timeout.0,
     }
 }
 

@@ -23,6 +23,7 @@ use tokio::task::{self, JoinError, JoinHandle, JoinSet};
 use super::ask::{AskTimeouts, Failure, ask};
 use super::frontends::Frontends;
 use super::in_use::{InUse, Settled};
+use super::journal;
 use super::names::{Bounds, Names, Reply, Which};
 use super::report::{DnsReport, QueryResult, report};
 use super::servers::Servers;
@@ -128,8 +129,8 @@ pub fn start(
         servers: config.servers.clone(),
         resolv_conf: PathBuf::from("/etc/resolv.conf"),
         bounds: Bounds {
-            min_ttl: millis(config.min_ttl.0),
-            max_ttl: millis(config.max_ttl.0),
+            min_ttl: u64::from(config.min_ttl.0) * 1_000,
+            max_ttl: u64::from(config.max_ttl.0) * 1_000,
             hold: config.hold.0.map(millis),
         },
         directory,
@@ -450,7 +451,9 @@ impl Running {
         let (now, unix) = (self.resolver.clock.now(), unix_seconds(SystemTime::now()));
         let queries = std::mem::take(&mut self.report.queries);
         let problems = (&self.refused, &*self.server_problems);
-        self.report = report(&self.names, problems, queries, (now, unix), self.report.source.as_ref());
+        let new = report(&self.names, problems, queries, (now, unix), self.report.source.as_ref());
+        journal::log(self.report.source.as_ref(), new.source.as_ref());
+        self.report = new;
         self.resolver.reports.send_if_modified(|report| {
             let is_new = **report != self.report;
             if is_new {

@@ -105,7 +105,7 @@ impl Problems {
                 Status::Held => Some(Reason::BackendsHeld),
                 Status::Conflict | Status::Refused if is_taken => Some(Reason::AddressConflict),
                 Status::Conflict | Status::Refused => Some(Reason::AddressRefused),
-                Status::Ok | Status::NoBackends | Status::LastResort | Status::Pending => None,
+                Status::Ok | Status::NoBackends | Status::LastResort | Status::Kept | Status::Pending => None,
             };
             if row.status == Status::NoBackends && is_empty(row) {
                 empty.push(row);

@@ -29,8 +29,9 @@ use rtnetlink::sys::{AsyncSocket, AsyncSocketExt, Socket, SocketAddr, TokioSocke
 use super::addresses::{Address, Interface, Machine};
 use nodelb_host::netlink::{HEADER, messages};
 
-/// How long the kernel may take to answer, in seconds. It answers at once unless something is wrong with it.
-const TIMEOUT_SECONDS: i64 = 2;
+/// How long the kernel may take to answer, in seconds. It answers at once, unless others have its lock of all devices:
+/// on a busy host that removes many network namespaces, for some seconds.
+const TIMEOUT_SECONDS: i64 = 10;
 
 /// How often a list that changed while it was read is requested again.
 const ATTEMPTS: usize = 50;

@@ -41,7 +41,7 @@ impl Default for NodeWatchTimeouts {
             settle_at_most: Duration::from_millis(200),
             every: Duration::from_secs(60),
             retry: (Duration::from_millis(100), Duration::from_secs(5)),
-            timeout: Duration::from_secs(10),
+            timeout: Duration::from_secs(30),
         }
     }
 }

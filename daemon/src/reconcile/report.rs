@@ -1,12 +1,16 @@
 //! The journal's lines about rounds: what the owner task has done, and what it could not do.
 
 use std::fmt;
+use std::sync::Arc;
 
+use nodelb_core::claims::Row;
 use nodelb_core::engine::{AddressConflict, CompiledService, Kept, KeptBecause, Round, Takeover};
 use nodelb_core::history::{Event, What};
 use nodelb_core::holds::{Emptied, Release};
+use nodelb_core::model::addr::L4Addr;
 use nodelb_core::model::moment::Moment;
 use nodelb_core::model::service::Origin;
+use nodelb_core::snapshot::Snapshot;
 use nodelb_core::text::{listed, signed};
 use nodelb_host::messages;
 use tracing::{info, warn};
@@ -32,10 +36,10 @@ pub(super) fn report(round: &Round) {
     report_node_addrs(round, SHOWN);
     report_uplinks(round, SHOWN);
     report_contests(round, SHOWN);
-    if round.pruned > 0 {
+    if !round.pruned.is_empty() {
         info!(
             message_id = %messages::PRUNED,
-            "{} frontends that no source describes are removed", round.pruned
+            "{} frontends that no source describes are removed", round.pruned.count()
         );
     }
     // The checker reports backends with a changed health.
@@ -96,6 +100,24 @@ impl Applied<'_> {
         more += backends.len().saturating_sub(BACKENDS);
         backends.truncate(BACKENDS);
         (backends, more)
+    }
+}
+
+/// Reports the addresses that nodelb refuses to serve from the start on: the history has no event of them.
+pub(super) fn warn_of_refused(snapshot: &Snapshot) {
+    let of_row = |(address, row): (&L4Addr, &Arc<Row>)| -> Vec<String> {
+        let refused = row.claims().iter().enumerate().filter(|(_, claim)| claim.target.is_err());
+        let text = refused.filter_map(|(place, claim)| {
+            let error = row.status_of(place, *address).error?;
+            Some(format!("{} is not served: {error}", claim.key.service))
+        });
+        text.collect()
+    };
+    let mut refused = snapshot.rows.iter().flat_map(of_row);
+    refused.by_ref().take(SHOWN).for_each(|text| warn!(message_id = %messages::FRONTEND_REFUSED, "{text}"));
+    let more = refused.count();
+    if more > 0 {
+        warn!(message_id = %messages::FRONTEND_REFUSED, "{more} more frontends are not served: see `nodelb frontends`");
     }
 }
 

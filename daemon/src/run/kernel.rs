@@ -19,7 +19,7 @@ use nodelb_datapath::features::{Feature, Findings, Optional};
 use nodelb_datapath::packets::PacketOptions;
 use nodelb_datapath::{
     Counters, HookMethod, KernelDatapath, KernelReader, LAYOUT, Links, OpenError, Options, Origin, OwnSockets,
-    PrivilegeError, Repair, StartReport, drop_privileges,
+    PrivilegeError, ProgramOrder, Repair, SocketProgram, StartReport, drop_privileges,
 };
 use nodelb_host::messages;
 use nodelb_host::register::Register;
@@ -343,6 +343,7 @@ pub(super) struct Reader {
     limits: Limits,
     maps: KernelReader,
     links: Links,
+    order: Option<ProgramOrder>,
     connections: Option<Connections>,
     clients: Mutex<Counted>,
     kernel: Kernel,
@@ -355,6 +356,7 @@ impl Reader {
             limits: datapath.limits(),
             maps: datapath.reader(),
             links: datapath.links(),
+            order: datapath.program_order(),
             connections: datapath.counters().map(connections),
             clients: Mutex::default(),
             kernel,
@@ -373,6 +375,10 @@ impl DatapathReader for Reader {
 
     fn link_faults(&self) -> Vec<String> {
         self.links.faults().iter().map(ToString::to_string).collect()
+    }
+
+    fn socket_programs(&self) -> Vec<SocketProgram> {
+        self.order.as_ref().and_then(|order| order.others().ok()).unwrap_or_default()
     }
 
     /// Counts the clients, at most once per [`COUNT_CLIENTS_EVERY`].
@@ -474,8 +480,8 @@ fn probe_canary(own: &OwnSockets, links: &Links) -> Check {
 /// How to end the programs of another nodelb, with links that are pinned in these directories.
 fn end_others(directories: &[PathBuf]) -> String {
     if directories.is_empty() {
-        return "Their links are in no mounted BPF file system; another one may be mounted over it. nodelb cleanup \
-             --hidden, run as root, detaches them and keeps those of this daemon"
+        return "Their links are in no pin directory that nodelb finds; another file system may be mounted over it. nodelb \
+             cleanup --hidden, run as root, detaches them and keeps those of this daemon"
             .into();
     }
     let commands = directories.iter().map(|it| format!("nodelb cleanup --pin-directory {}", it.display()));

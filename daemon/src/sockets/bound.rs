@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fs, io};
 
-use nix::sys::socket::AddressFamily;
 use nodelb_core::change::Change;
 use nodelb_core::model::addr::{Addr, L4Addr, Protocol};
 use nodelb_core::snapshot::Snapshot;
@@ -25,7 +24,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tracing::{info, warn};
 
 use crate::reconcile::OwnerHandle;
-use nodelb_host::sock_diag::{CLOSE, InetDiagMessage, InetDiagRequest, LISTEN, SockDiag};
+use nodelb_host::sock_diag::{self, AF_INET, AF_INET6, InetDiagMessage, SockDiag, StateFlags};
 
 /// NodePorts, each with the process that has bound it.
 type Bound = BTreeMap<L4Addr, Arc<str>>;
@@ -164,10 +163,10 @@ async fn find_bound(served: Realised) -> io::Result<Bound> {
     spawn_blocking(move || {
         let mut finds = Finds::default();
         let mut diag = SockDiag::open()?;
-        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+        for family in [AF_INET, AF_INET6] {
             // A connected UDP socket receives only what its peer sends.
-            for (protocol, state) in [(Protocol::Tcp, LISTEN), (Protocol::Udp, CLOSE)] {
-                let request = InetDiagRequest::all(family, protocol.number(), &[state]);
+            for (protocol, state) in [(Protocol::Tcp, StateFlags::LISTEN), (Protocol::Udp, StateFlags::CLOSE)] {
+                let request = sock_diag::all(family, protocol.number(), state);
                 diag.dump(&request, |socket| finds.add(&served, protocol, socket))?;
             }
         }
@@ -183,9 +182,10 @@ struct Finds(BTreeMap<L4Addr, (L4Addr, u32)>);
 
 impl Finds {
     fn add(&mut self, served: &Realised, protocol: Protocol, socket: &InetDiagMessage) {
-        let at = L4Addr::new(socket.source().into(), socket.id.source_port, protocol);
+        let id = &socket.header.socket_id;
+        let at = L4Addr::new(id.source_address.into(), id.source_port, protocol);
         for nodeport in taken_nodeports(served, at, socket.only_v6) {
-            let new = (at, socket.uid);
+            let new = (at, socket.header.uid);
             self.0.entry(nodeport).and_modify(|first| *first = new.min(*first)).or_insert(new);
         }
     }

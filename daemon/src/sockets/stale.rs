@@ -362,7 +362,7 @@ impl PassState {
         if !hello.everywhere && !std::mem::replace(&mut self.has_logged_reach, true) {
             warn!(
                 message_id = %messages::SOCKETS_NOT_CLOSED,
-                "CAP_SYS_ADMIN and CAP_SYS_PTRACE are missing (see nodelb(8)): sockets can be closed in the network \
+                "CAP_SYS_ADMIN or CAP_SYS_PTRACE is missing (see nodelb(8)): sockets can be closed in the network \
                  namespace of the host only; sockets of pods stay connected to removed backends until their programs \
                  close them"
             );

@@ -8,6 +8,7 @@ pub(crate) struct FakeDatapath {
     pub(crate) limits: Limits,
     pub(crate) content: ReadContent,
     pub(crate) link_faults: Vec<String>,
+    pub(crate) socket_programs: Vec<SocketProgram>,
     pub(crate) clients: Option<usize>,
     pub(crate) connections: Option<Connections>,
 }
@@ -19,6 +20,7 @@ impl Default for FakeDatapath {
             limits: Limits { frontends: 1, services: 1, slots: 1, affinity: 1, outside: 0, source_ranges: 0 },
             content: Box::new(|| Err("none".into())),
             link_faults: Vec::new(),
+            socket_programs: Vec::new(),
             clients: None,
             connections: None,
         }
@@ -36,6 +38,10 @@ impl DatapathReader for FakeDatapath {
 
     fn link_faults(&self) -> Vec<String> {
         self.link_faults.clone()
+    }
+
+    fn socket_programs(&self) -> Vec<SocketProgram> {
+        self.socket_programs.clone()
     }
 
     fn clients(&self) -> Option<usize> {

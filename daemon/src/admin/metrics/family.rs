@@ -11,7 +11,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     Gauge,
     /// A count since the daemon started. The name ends in `_total`.
     Counter,
@@ -21,7 +21,7 @@ pub enum Kind {
     Info,
 }
 
-impl Kind {
+impl MetricKind {
     /// Returns the type's name in OpenMetrics.
     pub const fn name(self) -> &'static str {
         match self {
@@ -59,7 +59,7 @@ pub struct Metric<const LABELS: usize = 0> {
     /// The name as in queries: with the unit, and `_total` or `_info`. The samples of a histogram have `_bucket`,
     /// `_sum` and `_count` appended.
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: MetricKind,
     /// The labels, in the order of the values.
     pub labels: [Label; LABELS],
     /// The meaning: one sentence without a full stop.
@@ -71,7 +71,7 @@ pub struct Metric<const LABELS: usize = 0> {
 pub struct Described {
     pub group: Group,
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: MetricKind,
     pub labels: &'static [Label],
     pub help: &'static str,
 }
@@ -246,14 +246,14 @@ impl<const LABELS: usize> Collector for Family<LABELS> {
         }
         let (help, unit) = (format!("{}.", self.metric.help), unit(&self.metric));
         let kind = match self.metric.kind {
-            Kind::Counter => MetricType::Counter,
-            Kind::Info => MetricType::Info,
-            Kind::Gauge | Kind::Histogram => MetricType::Gauge,
+            MetricKind::Counter => MetricType::Counter,
+            MetricKind::Info => MetricType::Info,
+            MetricKind::Gauge | MetricKind::Histogram => MetricType::Gauge,
         };
         let mut encoder = encoder.encode_descriptor(plain_name(&self.metric), &help, unit.as_ref(), kind)?;
         for (labels, value) in &self.samples {
             match self.metric.kind {
-                Kind::Info => encoder.encode_info(labels)?,
+                MetricKind::Info => encoder.encode_info(labels)?,
                 _ if LABELS == 0 => sample(&mut encoder, self.metric.kind, *value)?,
                 kind => sample(&mut encoder.encode_family(labels)?, kind, *value)?,
             }
@@ -262,10 +262,10 @@ impl<const LABELS: usize> Collector for Family<LABELS> {
     }
 }
 
-fn sample(encoder: &mut MetricEncoder<'_>, kind: Kind, value: Value) -> Result<(), fmt::Error> {
+fn sample(encoder: &mut MetricEncoder<'_>, kind: MetricKind, value: Value) -> Result<(), fmt::Error> {
     match (kind, value) {
-        (Kind::Counter, Value::Whole(number)) => encoder.encode_counter::<NoLabelSet, _, u64>(&number, None),
-        (Kind::Counter, Value::Fraction(number)) => encoder.encode_counter::<NoLabelSet, _, u64>(&number, None),
+        (MetricKind::Counter, Value::Whole(number)) => encoder.encode_counter::<NoLabelSet, _, u64>(&number, None),
+        (MetricKind::Counter, Value::Fraction(number)) => encoder.encode_counter::<NoLabelSet, _, u64>(&number, None),
         (_, Value::Whole(number)) => encoder.encode_gauge(&number),
         (_, Value::Fraction(number)) => encoder.encode_gauge(&number),
     }

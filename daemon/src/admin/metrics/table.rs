@@ -1,9 +1,9 @@
-//! The only list of metrics. `docs/metrics.md` is generated from it, and a test checks that nodelb(8) names each one.
+//! The only list of metrics. `docs/metrics.md` is generated from it.
 //!
 //! A name follows OpenMetrics: it ends in the unit, and for a counter in `_total`. The number of label values is
 //! bounded, and the row states the bound. Some metrics have the names that kube-proxy uses, for existing dashboards.
 
-use super::family::{Described, Group, Kind, Label, Metric};
+use super::family::{Described, Group, Label, Metric, MetricKind};
 
 /// Defines each metric as a static, and the table of all metrics in this order.
 macro_rules! metrics {
@@ -12,7 +12,7 @@ macro_rules! metrics {
         pub(in crate::admin) static $id: Metric$(<$labels>)? = Metric {
             group: Group::$group,
             name: $name,
-            kind: Kind::$kind,
+            kind: MetricKind::$kind,
             labels: [$(Label { name: stringify!($label), values: $values }),*],
             help: $help,
         };)*
@@ -30,7 +30,7 @@ metrics! {
         "Number of services with a port that has no backend for new connections";
     SERVICES_LOAD_BALANCER_PENDING: Services, Gauge, "nodelb_services_load_balancer_pending", [],
         "Number of services of type LoadBalancer that have no load balancer address yet";
-    FRONTENDS<1>: Services, Gauge, "nodelb_frontends", [status = "OK, NoBackends, LastResort, Held, Conflict, Refused, Pending"],
+    FRONTENDS<1>: Services, Gauge, "nodelb_frontends", [status = "OK, NoBackends, LastResort, Held, Kept, Conflict, Refused, Pending"],
         "Number of addresses that services claim, by status";
     FRONTENDS_REFUSED: Services, Gauge, "nodelb_frontends_refused", [],
         "Number of claimed addresses that nodelb refuses to serve";
@@ -41,6 +41,7 @@ metrics! {
         "Number of backends of all service ports, by state according to their source and nodelb's own health checks";
     BACKENDS_SELECTABLE: Services, Gauge, "nodelb_backends_selectable", [],
         "Number of backends of all service ports that receive new connections";
+    DRAINS: Services, Gauge, "nodelb_drains", [], "Number of drains by `nodelb drain`";
     HEALTH_CHECK_NODE_PORTS: Services, Gauge, "nodelb_health_check_node_ports", [],
         "Number of services with a healthCheckNodePort";
     HEALTH_CHECK_NODE_PORTS_FAILED: Services, Gauge, "nodelb_health_check_node_ports_failed", [],
@@ -88,7 +89,7 @@ metrics! {
         "Number of their problems, as shown by `nodelb sources`";
     SOURCE_UP<2>: Sources, Gauge, "nodelb_source_up",
         [source = "files, kubernetes", kind = "directory, dns, services, endpointslices, nodes"],
-        "1 while the directory can be read, no DNS name is held or the watch works, else 0";
+        "1 while the directory can be read, no DNS name is held or every watch of the kind works, else 0";
     SOURCE_AGE<2>: Sources, Gauge, "nodelb_source_age_seconds",
         [source = "files, kubernetes", kind = "directory, dns, services, endpointslices, nodes"],
         "Time since the directory was last read or any response about the kind, such as a bookmark, was received; missing before the first";

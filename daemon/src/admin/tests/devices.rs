@@ -1,5 +1,5 @@
 use nodelb_datapath::HookMethod;
-use nodelb_report::output::schema::Kind;
+use nodelb_report::output::schema::ColumnKind;
 use nodelb_report::rows::Row;
 
 use super::*;
@@ -62,11 +62,11 @@ fn each_device_has_a_role_and_a_state() {
 #[test]
 fn roles_and_states_are_those_of_the_columns() {
     let words = |at: usize| match DeviceRow::schema().columns[at].kind {
-        Kind::OneOf(words) => words.to_vec(),
+        ColumnKind::OneOf(words) => words.to_vec(),
         _ => panic!("column {at} has no words"),
     };
     assert_eq!((words(3), words(4)), (ROLES.to_vec(), HookState::NAMES.to_vec()));
-    let Kind::OneOf(activities) = PacketsRow::schema().columns[0].kind else { panic!("no words") };
+    let ColumnKind::OneOf(activities) = PacketsRow::schema().columns[0].kind else { panic!("no words") };
     assert_eq!(activities, Activity::NAMES);
 }
 

@@ -24,6 +24,7 @@ pub(super) fn unsynced() -> AdminState {
         datapath: Arc::new(FakeDatapath::default()),
         files: always(Vec::new()),
         dns: watch::channel(Arc::default()).1,
+        drains: tokio::sync::mpsc::channel(1).0,
         checks: watch::channel(Arc::default()).1,
         kubernetes: None,
         recorder: recorder::RecorderOutputs {

@@ -8,7 +8,10 @@ fn every_route_and_parameter_is_described() {
     let document = describe(ROUTES);
     assert_eq!(document["openapi"], "3.1.0");
     let paths = document["paths"].as_object().unwrap();
-    assert_eq!(paths.len(), ROUTES.len());
+    assert_eq!(paths.len(), ROUTES.len() + 1);
+    for (method, number) in [("post", 4), ("delete", 2)] {
+        assert_eq!(paths["/drains"][method]["parameters"].as_array().unwrap().len(), number);
+    }
     for route in ROUTES {
         let operation = &paths[route.path]["get"];
         let names: Vec<&str> =
@@ -29,15 +32,16 @@ fn the_document_is_well_formed() {
     let mut operations = Vec::new();
     for (path, item) in document["paths"].as_object().unwrap() {
         assert!(path.starts_with('/') && !path.contains('?'), "{path}");
-        let operation = &item["get"];
-        operations.push(operation["operationId"].as_str().unwrap());
-        for parameter in operation["parameters"].as_array().unwrap() {
-            assert!(parameter["in"] == "query" && parameter["required"].is_boolean());
-            assert!(parameter["description"].is_string() && parameter["schema"]["type"].is_string());
-        }
-        for (status, response) in operation["responses"].as_object().unwrap() {
-            assert!(status.parse::<u16>().is_ok());
-            assert!(response["description"].is_string() || response["$ref"].is_string());
+        for operation in item.as_object().unwrap().values() {
+            operations.push(operation["operationId"].as_str().unwrap());
+            for parameter in operation["parameters"].as_array().unwrap() {
+                assert!(parameter["in"] == "query" && parameter["required"].is_boolean());
+                assert!(parameter["description"].is_string() && parameter["schema"]["type"].is_string());
+            }
+            for (status, response) in operation["responses"].as_object().unwrap() {
+                assert!(status.parse::<u16>().is_ok());
+                assert!(response["description"].is_string() || response["$ref"].is_string());
+            }
         }
     }
     operations.sort_unstable();

@@ -35,7 +35,7 @@ fn refuses_what_it_does_not_understand_by_name() {
         ),
         (
             "/frontends?status=Done",
-            "parameter `status`: `Done` is not a status (expected OK, NoBackends, LastResort, Held, Conflict, Refused, \
+            "parameter `status`: `Done` is not a status (expected OK, NoBackends, LastResort, Held, Kept, Conflict, Refused, \
              Pending)",
         ),
         ("/frontends?output=xml", "parameter `output`: `xml` is not a form (expected text, json, sse)"),

@@ -48,9 +48,10 @@ async fn the_list_names_every_route_and_each_answers_in_both_forms() {
         "/healthz",
         "/readyz",
         "/metrics",
+        "/drains",
     ];
     assert_eq!(routes, expected);
-    for route in routes.into_iter().filter(|route| !["/metrics", "/openapi.json"].contains(route)) {
+    for route in routes.into_iter().filter(|route| !["/metrics", "/openapi.json", "/drains"].contains(route)) {
         let question = if route == "/trace" { "/trace?to=10.96.7.7:80".into() } else { format!("{route}?output=text") };
         let text = server.get(&question).await;
         assert_eq!(status(&text), "200", "{text}");
@@ -109,7 +110,7 @@ async fn wrong_questions_get_words_that_help() {
     let post = server.raw("POST /frontends HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n").await;
     assert_eq!(status(&post), "405");
     assert!(post.to_ascii_lowercase().contains("allow: get,head"), "{post}");
-    assert!(post.contains("POST is not allowed: the API is read-only, use GET"), "{post}");
+    assert!(post.contains("POST is not allowed here: use GET"), "{post}");
     let filter = server.get("/frontends?servce=shop/web").await;
     assert_eq!(status(&filter), "400");
     assert!(filter.contains("unknown parameter `servce`"), "{filter}");

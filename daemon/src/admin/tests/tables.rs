@@ -103,6 +103,7 @@ shop/web  files   http=80/TCP  Cluster          Local            10800     2    
         weight: 3,
         node: "".into(),
         zone: "a".into(),
+        is_drained: false,
         choice: Choice::NotHinted,
         origin: "shop.toml".into(),
         reason: None,

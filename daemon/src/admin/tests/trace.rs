@@ -22,7 +22,7 @@ use nodelb_report::explain::explanation::{self, Client};
 use nodelb_report::output::table::Style;
 use nodelb_report::rows::{Answer, TraceAnswer};
 
-use super::{Query, TraceFrom, answer, trace};
+use super::{Query, SocketProgram, TraceFrom, answer, trace};
 use crate::admin::state::Now;
 use crate::devices::mode::{Activity, Decision};
 
@@ -303,7 +303,7 @@ fn the_last_service_at_an_address_is_named() {
     history.add(gave_up("shop/past", "10.96.7.7:80", "/etc/past.toml"), Stamp { at: 2_000, to_kernel: 0 });
     let traced = |to: &str| {
         let query = Query { to: Some(to.parse().unwrap()), ..Query::default() };
-        trace(&snapshot(), &history, None, (&query, Now { moment: Moment(0), unix: 5 })).unwrap()
+        trace(&snapshot(), &history, (None, &[]), (&query, Now { moment: Moment(0), unix: 5 })).unwrap()
     };
     let text = text_of(&traced("198.51.100.70:80"));
     let steps = "frontend  none: no service uses 198.51.100.70:80/TCP\n\
@@ -343,4 +343,20 @@ fn a_client_outside_is_not_forwarded_while_new_connections_are_left_to_another_p
     let of_the_node = text(Activity::Draining, "host", "10.96.7.9:80");
     assert!(of_the_node.contains("  Forwarded  "), "processes of the node are clients of sockets");
     assert!(text(Activity::On, "host", balancer).contains("no address of the client"), "not in the source ranges");
+}
+
+#[test]
+fn programs_of_others_are_a_step_if_they_run_before_nodelb() {
+    let program = |is_first, hook| SocketProgram { is_first, hook, id: 7, name: "other".into() };
+    let others = [program(true, "connect4"), program(false, "sendmsg4"), program(true, "connect6")];
+    let step = |to: &str, from| {
+        let query = Query { to: Some(to.parse().unwrap()), from: Some(TraceFrom::Client(from)), ..Query::default() };
+        let now = Now { moment: Moment(0), unix: 5 };
+        let answer = trace(&snapshot(), &History::default(), (None, &others), (&query, now)).unwrap();
+        answer.trace.into_iter().find(|row| row.step == "programs").map(|row| row.finding)
+    };
+    let tcp = step("10.96.7.7:80", Client::Pod).unwrap();
+    assert!(tcp.starts_with("before nodelb, other (7) at connect4: "), "{tcp}");
+    assert!(step("[2001:db8::7]:80", Client::Host).unwrap().contains("connect6"), "an address of no service");
+    assert_eq!(step("10.96.7.7:80", Client::Outside), None);
 }

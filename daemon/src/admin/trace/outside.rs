@@ -12,16 +12,16 @@ use crate::devices::mode::{Activity, Decision};
 pub(super) fn access(explanation: &Explanation) -> Option<String> {
     let kind = explanation.claims.first().map_or(FrontendKind::Static, |row| row.kind);
     let text = match explanation.outside?.access {
-        OutsideAccess::Served => "served",
+        OutsideAccess::Served | OutsideAccess::NoLocalBackend => "served",
         OutsideAccess::Off => "not served: packets.mode is off",
         OutsideAccess::Refused => "not served: the address is refused",
-        OutsideAccess::Inside if kind == FrontendKind::ClusterIP => {
+        OutsideAccess::NodeOnly if kind == FrontendKind::ClusterIP => {
             "not served: a ClusterIP is for clients on the node, unless packets.cluster-ips is true"
         }
         OutsideAccess::NoSourceRange => {
             "served, but the service has no source range of the address's family, so that no client is admitted"
         }
-        OutsideAccess::Inside => "not served: the service file does not say outside = true",
+        OutsideAccess::NodeOnly => "not served: the service file does not say outside = true",
     };
     Some(text.into())
 }

@@ -1,5 +1,7 @@
 use std::path::Path;
 
+use nodelb_kube::api::scope::Selection;
+
 use crate::config::Config;
 use crate::document::Problem;
 
@@ -161,6 +163,61 @@ fn keys_that_do_not_go_together_are_refused_with_the_remedy() {
     for (keys, expected) in cases {
         assert_eq!(of_section(keys), [expected], "{keys}");
     }
+}
+
+#[test]
+fn selections_that_cannot_be_used_are_refused_with_the_remedy() {
+    let cases = [
+        (
+            "label-selector = \"team=shop,tier\\r\\nx\"",
+            "line 2: kubernetes.label-selector: `tier\\r\\nx` is not a requirement of a label selector; correct it, or leave \
+             the key out (expected like team=shop, tier!=test or !team)",
+        ),
+        (
+            "namespaces = [\"shop\", \"../kube-system\"]",
+            "line 2: kubernetes.namespaces: `../kube-system` is not the name of a namespace: lower-case letters, digits and \
+             `-`, at most 63 of them; correct it",
+        ),
+        ("namespaces = [\"a\", \"b\", \"a\"]", "line 2: kubernetes.namespaces: a is listed twice; remove one"),
+        (
+            "services = [\"default/kubernetes\", \"kubernetes\"]",
+            "line 2: kubernetes.services: `kubernetes` is not a Service; correct it (expected like default/kubernetes)",
+        ),
+        (
+            "services = [\"shop/Web\"]",
+            "line 2: kubernetes.services: `Web` is not the name of a Service: lower-case letters, digits and `-`, at most 63 of \
+             them; correct it",
+        ),
+        ("services = [\"a/b\", \"a/b\"]", "line 2: kubernetes.services: a/b is listed twice; remove one"),
+        (
+            "services = [\"a/b\"]\nnamespaces = [\"a\"]",
+            "line 3: kubernetes.namespaces: kubernetes.services already names each Service; leave out kubernetes.namespaces \
+             or kubernetes.services",
+        ),
+        (
+            "label-selector = \"a=b\"\nservices = [\"a/b\"]",
+            "line 2: kubernetes.label-selector: kubernetes.services already names each Service; leave out \
+             kubernetes.label-selector or kubernetes.services",
+        ),
+    ];
+    for (keys, expected) in cases {
+        assert_eq!(of_section(keys), [expected], "{keys}");
+    }
+}
+
+#[test]
+fn services_are_selected_by_labels_namespaces_or_names() {
+    let selection = |keys: &str| Config::parse(&format!("[kubernetes]\n{keys}\n")).unwrap().kubernetes.selection();
+    assert_eq!(selection(""), Selection::default());
+    let of_team = selection("label-selector = \" team in (shop, pay) \"\nnamespaces = [\"shop\", \"default\"]");
+    assert_eq!((&*of_team.labels, of_team.namespaces), ("team in (shop, pay)", vec!["shop".into(), "default".into()]));
+    let apiservers = selection("services = [\"default/kubernetes\"]");
+    assert_eq!(apiservers.services, ["default/kubernetes".parse().unwrap()]);
+    let many: Vec<String> = (0..33).map(|number| format!("\"n{number}\"")).collect();
+    let expected = "line 2: kubernetes.namespaces: more than 32 entries (33): each is watched on its own; remove some, or \
+                    leave the key out to read the whole cluster";
+    assert_eq!(of_section(&format!("namespaces = [{}]", many.join(", "))), [expected]);
+    assert_eq!(selection(&format!("namespaces = [{}]", many[..32].join(", "))).namespaces.len(), 32);
 }
 
 #[test]

@@ -26,8 +26,8 @@ fn every_key_can_be_set_and_printed_again() {
         max-outside = 1
         max-fragments = 64
         max-source-ranges = 1
-        tcp-timeout = 60
-        udp-timeout = 10
+        tcp-timeout = "1m"
+        udp-timeout = "10s"
     "#;
     let config = Config::parse(text).unwrap();
     let packets = &config.packets;

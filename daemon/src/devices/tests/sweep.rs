@@ -25,7 +25,7 @@ fn idle_connections_are_forgotten_earlier_when_there_is_little_room() {
     let packets = Packets { max_connections: 1000, ..Packets::default() };
     assert_eq!(timeouts(&packets, 0).tcp_idle, day);
     assert_eq!(timeouts(&packets, percent(count(950), 1000)).tcp_idle, 3600);
-    assert_eq!(timeouts(&packets, percent(count(950), 1000)).udp_idle, packets.udp_timeout);
+    assert_eq!(timeouts(&packets, percent(count(950), 1000)).udp_idle, packets.udp_timeout.0);
 }
 
 #[tokio::test]

@@ -434,7 +434,9 @@ async fn a_thousand_services_with_one_name_need_one_query() {
     };
     rig.file(&(0..1_000).map(service).collect::<String>()).await;
     rig.until("all services", |rows, _| rows.len() == 1_000 && rows.iter().all(|(it, _)| *it == Status::Ok)).await;
-    assert_eq!(server.asked(), (1, 0));
+    // On a busy machine, the question may be repeated before the answer is read.
+    let (over_udp, over_tcp) = server.asked();
+    assert!((1..=3).contains(&over_udp) && over_tcp == 0, "{over_udp} over UDP, {over_tcp} over TCP");
     rig.end().await;
 }
 

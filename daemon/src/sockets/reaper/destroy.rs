@@ -4,17 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
+use std::net::IpAddr;
 use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::sys::socket::AddressFamily;
 use nodelb_core::model::addr::{Addr, Family, L4Addr};
 use nodelb_core::stale::Socket;
 
 use super::namespaces::{self, Home, Inode};
 use super::wire::{Outcome, libc_errno};
-use nodelb_host::sock_diag::{ESTABLISHED, InetDiagMessage, InetDiagRequest, SockDiag, SocketId, UDP};
+use nodelb_host::sock_diag::{self, AF_INET, AF_INET6, IPPROTO_UDP, InetDiagMessage, SockDiag, SocketId, StateFlags};
 
 /// Ends these sockets if they are still connected to these peers.
 pub(super) fn sockets(home: &Home, targets: &[(Socket, L4Addr)]) -> io::Result<Vec<Outcome>> {
@@ -79,19 +79,20 @@ fn end_connected_before(
     outcomes: &mut [Outcome],
 ) -> io::Result<()> {
     let mut kernel = SockDiag::open()?;
-    for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+    for family in [AF_INET, AF_INET6] {
         let mut found = Vec::new();
-        let request = InetDiagRequest::all(family, UDP, &[ESTABLISHED]);
+        let request = sock_diag::all(family, IPPROTO_UDP, StateFlags::ESTABLISHED);
         kernel.dump(&request, |socket| {
-            if let Some(place) = places.get(&(socket.destination().into(), socket.id.destination_port)) {
-                found.push((*place, *socket));
+            let id = &socket.header.socket_id;
+            if let Some(place) = places.get(&(id.destination_address.into(), id.destination_port)) {
+                found.push((*place, socket.clone()));
             }
         })?;
         for (place, socket) in found {
             if bystanders.have(&socket)? {
                 continue;
             }
-            let ended = outcome(kernel.destroy(family, UDP, socket.id));
+            let ended = outcome(kernel.destroy(family, IPPROTO_UDP, socket.header.socket_id));
             outcomes[place].destroyed += ended.destroyed;
             if !ended.is_over() {
                 outcomes[place].errno = ended.errno;
@@ -114,7 +115,7 @@ impl Bystanders<'_> {
             self.cgroups = Some(cgroups_below(cgroup)?);
         }
         let is_outside = self.cgroups.as_ref().is_some_and(|ids| !socket.cgroup.is_some_and(|id| ids.contains(&id)));
-        Ok(self.terms.spared.contains(&socket.inode) || is_outside)
+        Ok(self.terms.spared.contains(&socket.header.inode) || is_outside)
     }
 }
 
@@ -135,31 +136,28 @@ fn cgroups_below(cgroup: &Path) -> io::Result<BTreeSet<u64>> {
     Ok(ids)
 }
 
-fn family(socket: &Socket) -> AddressFamily {
+fn family(socket: &Socket) -> u8 {
     match socket.family {
-        Family::Ipv4 => AddressFamily::Inet,
-        Family::Ipv6 => AddressFamily::Inet6,
+        Family::Ipv4 => AF_INET,
+        Family::Ipv6 => AF_INET6,
     }
 }
 
 /// The socket's addresses in the kernel's form: in the family of the socket, not of the address.
 fn id_of(socket: &Socket, peer: L4Addr) -> SocketId {
     let form = |addr: Addr| match socket.family {
-        Family::Ipv6 => addr.octets(),
-        Family::Ipv4 => {
-            let mut bytes = [0; 16];
-            bytes[..4].copy_from_slice(&addr.octets()[12..]);
-            bytes
-        }
+        Family::Ipv6 => IpAddr::V6(addr.octets().into()),
+        Family::Ipv4 => addr.ip(),
     };
-    let [a, b, c, d, e, f, g, h] = socket.cookie.to_le_bytes();
+    // The kernel has the low half first in either byte order.
+    let low_first = if cfg!(target_endian = "big") { socket.cookie.rotate_left(32) } else { socket.cookie };
     SocketId {
         source_port: socket.source.port,
         destination_port: peer.port,
-        source: form(socket.source.addr),
-        destination: form(peer.addr),
-        interface: socket.ifindex,
-        cookie: [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h])],
+        source_address: form(socket.source.addr),
+        destination_address: form(peer.addr),
+        interface_id: socket.ifindex,
+        cookie: low_first.to_ne_bytes(),
     }
 }
 

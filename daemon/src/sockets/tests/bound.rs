@@ -1,13 +1,15 @@
+use std::net::IpAddr;
+
 use nodelb_core::compile::guard::Guard;
 use nodelb_core::config::EngineConfig;
 use nodelb_core::engine::Engine;
-use nodelb_core::model::addr::{Family, L4Addr, Protocol};
+use nodelb_core::model::addr::{L4Addr, Protocol};
 use nodelb_core::model::moment::Moment;
 use nodelb_core::state::entries::{FrontendEntry, MapOp, ServiceId};
 use nodelb_core::trace::refuses_bind;
 
 use super::*;
-use nodelb_host::sock_diag::SocketId;
+use nodelb_host::sock_diag::{InetResponseHeader, SocketId};
 
 #[path = "bound/ephemeral.rs"]
 mod ephemeral;
@@ -31,13 +33,12 @@ fn serving(nodeports: &[&str]) -> Realised {
 
 fn socket(at: &str, only_v6: bool) -> (Protocol, InetDiagMessage) {
     let L4Addr { addr, port, protocol } = l4(at);
-    let mut source = addr.octets();
-    if addr.family() == Family::Ipv4 && !at.starts_with("[::ffff") {
-        source = [source[12], source[13], source[14], source[15], 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-    }
-    let family = if at.starts_with('[') { AddressFamily::Inet6 } else { AddressFamily::Inet };
-    let id = SocketId { source_port: port, source, ..SocketId::default() };
-    (protocol, InetDiagMessage { family, state: LISTEN, id, uid: 7, inode: 1, only_v6, cgroup: None })
+    let family = if at.starts_with('[') { AF_INET6 } else { AF_INET };
+    let source_address = if family == AF_INET6 { IpAddr::V6(addr.octets().into()) } else { addr.ip() };
+    let socket_id = SocketId { source_port: port, source_address, ..SocketId::new_v4() };
+    let (timer, recv_queue, send_queue) = (None, 0, 0);
+    let header = InetResponseHeader { family, state: 10, timer, socket_id, recv_queue, send_queue, uid: 7, inode: 1 };
+    (protocol, InetDiagMessage { header, only_v6, cgroup: None })
 }
 
 /// Returns the bound NodePorts, each with its process.

@@ -56,6 +56,12 @@ fn what_is_closed_on_the_way_is_named() {
         "{lines:?}"
     );
     assert!(lines[0].contains("mode 0600"), "{lines:?}");
+    if geteuid().is_root() {
+        assert!(lines[0].contains("run `chown root "), "{lines:?}");
+        set(&file, 0, 0o000);
+        let lines = lines_about(scratch.path(), &link, Use::Read);
+        assert!(lines[0].contains("run `chmod u+r ") && !lines[0].contains("chown"), "{lines:?}");
+    }
     set(&file, 1000, 0o644);
     set(&below, 1000, 0o700);
     let lines = lines_about(scratch.path(), &link, Use::Read);

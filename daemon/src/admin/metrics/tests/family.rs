@@ -6,19 +6,19 @@ use crate::admin::metrics::tests::openmetrics;
 static COUNTED: Metric<2> = Metric {
     group: Group::Services,
     name: "nodelb_counted_total",
-    kind: Kind::Counter,
+    kind: MetricKind::Counter,
     labels: [Label { name: "service", values: "any" }, Label { name: "result", values: "any" }],
     help: "What was counted",
 };
 static WAITED: Metric = Metric {
     group: Group::Services,
     name: "kubeproxy_waited_seconds",
-    kind: Kind::Histogram,
+    kind: MetricKind::Histogram,
     labels: [],
     help: "How long it took",
 };
 static HELD: Metric =
-    Metric { group: Group::Services, name: "held_bytes", kind: Kind::Gauge, labels: [], help: "Held" };
+    Metric { group: Group::Services, name: "held_bytes", kind: MetricKind::Gauge, labels: [], help: "Held" };
 
 #[test]
 fn what_is_published_follows_the_rules() {
@@ -44,7 +44,7 @@ fn what_is_published_follows_the_rules() {
 static NOT_COUNTED: Metric<1> = Metric {
     group: Group::Services,
     name: "nodelb_unused",
-    kind: Kind::Gauge,
+    kind: MetricKind::Gauge,
     labels: [Label { name: "service", values: "any" }],
     help: "Nothing: a family without a sample is not there",
 };

@@ -14,8 +14,8 @@ fn every_row_is_in_order() {
         assert!(is_plain(name), "{name}");
         let known = ["nodelb_", "process_", "kubeproxy_"];
         assert!(known.iter().any(|prefix| name.starts_with(prefix)), "{name} has an unknown prefix");
-        assert_eq!(metric.kind == Kind::Counter, name.ends_with("_total"), "{name}");
-        assert_eq!(metric.kind == Kind::Info, name.ends_with("_info"), "{name}");
+        assert_eq!(metric.kind == MetricKind::Counter, name.ends_with("_total"), "{name}");
+        assert_eq!(metric.kind == MetricKind::Info, name.ends_with("_info"), "{name}");
         let is_reserved = ["_count", "_sum", "_bucket", "_created"].iter().any(|suffix| name.ends_with(suffix));
         assert!(!is_reserved, "{name}: the suffix means something else");
         assert!(

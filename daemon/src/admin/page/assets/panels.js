@@ -122,7 +122,7 @@ export function drawFooter() {
     const problems = row.problems ?? [];
     const bad = problems.length > 0 || !["Ok", "OK", "Synced"].includes(row.state);
     return element("div", {}, element("span", { class: bad ? "critical-text" : "ok-text" }, bad ? "✖ " : "✓ "),
-      `${row.path || row.source}: ${row.services} services`, problems.length ? element("div", { class: "critical-text" }, problems[0]) : null);
+      `${row.path || row.source}: ${row.services} ${row.services === 1 ? "service" : "services"}`, problems.length ? element("div", { class: "critical-text" }, problems[0]) : null);
   });
   const limits = state.limits.filter((row) => row.used !== null).map((row) => element("div", {},
     element("meter", { min: 0, max: row.limit, high: row.limit * 0.8, value: row.used }), ` ${row.map} `,

@@ -96,7 +96,7 @@ fn history() -> History {
     let added = (1..=7).map(|number| address(&format!("10.1.0.{number}:8080"))).collect();
     let event =
         Event { added, removed: [address("10.1.1.1:8080")].into_iter().collect(), kernel: Kernel::Done, ..event };
-    history.add(Event::for_daemon(What::Started, "nodelb 0.1.0"), Stamp { at: (UNIX - 600) * 1_000, to_kernel: 0 });
+    history.add(Event::for_daemon(What::Started, "nodelb 0.2.0"), Stamp { at: (UNIX - 600) * 1_000, to_kernel: 0 });
     history.add(event, Stamp { at: (UNIX - 60) * 1_000, to_kernel: 350 });
     history
 }
