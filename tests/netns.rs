@@ -54,6 +54,8 @@ mod lab;
 mod lab_services;
 #[path = "netns/network.rs"]
 mod network;
+#[path = "netns/remedies.rs"]
+mod remedies;
 #[path = "netns/servers.rs"]
 mod servers;
 #[path = "netns/stub_resolver.rs"]
@@ -79,6 +81,8 @@ mod diagnose;
 mod diff;
 #[path = "netns/dns.rs"]
 mod dns;
+#[path = "netns/drain.rs"]
+mod drain;
 #[path = "netns/drift.rs"]
 mod drift;
 #[path = "netns/failover.rs"]
@@ -109,6 +113,8 @@ mod listeners;
 mod nodeports;
 #[path = "netns/non_interference.rs"]
 mod non_interference;
+#[path = "netns/other_programs.rs"]
+mod other_programs;
 #[path = "netns/outage.rs"]
 mod outage;
 #[path = "netns/outside.rs"]
@@ -149,12 +155,16 @@ mod outside_watch;
 mod privilege;
 #[path = "netns/reaper.rs"]
 mod reaper;
+#[path = "netns/scopes.rs"]
+mod scopes;
 #[path = "netns/setuid.rs"]
 mod setuid;
 #[path = "netns/stale_sockets.rs"]
 mod stale_sockets;
 #[path = "netns/traffic.rs"]
 mod traffic;
+#[path = "netns/truth.rs"]
+mod truth;
 #[path = "netns/unbound.rs"]
 mod unbound;
 #[path = "netns/upgrade.rs"]

@@ -194,6 +194,20 @@ impl Host {
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.dir.join("log")).unwrap_or_default()
     }
+
+    /// Waits until the log contains the text: it follows what clients and the admin API observe.
+    #[track_caller]
+    pub(crate) fn assert_logged(&self, text: &str) {
+        eventually(&format!("{text:?} in the log"), || self.log().contains(text));
+    }
+
+    /// Waits until the log contains the text so many times; it must not do so more often.
+    #[track_caller]
+    pub(crate) fn assert_logged_times(&self, text: &str, times: usize) {
+        let count = || self.log().matches(text).count();
+        eventually(&format!("{text:?} {times} times in the log"), || count() >= times);
+        assert_eq!(count(), times, "{text:?}: {}", self.log());
+    }
 }
 
 impl Drop for Host {
